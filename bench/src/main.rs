@@ -1,0 +1,2 @@
+//! What hapax costs beside the raw engine, in one run.
+fn main() {}

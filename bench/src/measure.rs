@@ -1,0 +1,160 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use hdrhistogram::Histogram;
+use tokio::task::JoinSet;
+
+use crate::measured::histogram;
+use crate::{Failure, Measured, Processes};
+
+/// How a measurement goes.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// How many tasks work at once, each on one operation at a time.
+    pub tasks: usize,
+    /// For how long.
+    pub span: Span,
+    /// The servers whose CPU time is counted beside this process's.
+    pub servers: Processes,
+}
+
+/// How long a measurement lasts.
+#[derive(Clone, Copy, Debug)]
+pub enum Span {
+    /// No operation begins after this.
+    Time(Duration),
+    /// So many operations by all tasks together.
+    Count(u64),
+}
+
+impl Plan {
+    /// A plan without servers of its own.
+    pub fn new(tasks: usize, span: Span) -> Self {
+        Self { tasks: tasks.max(1), span, servers: Processes::default() }
+    }
+
+    /// Counts these processes' CPU time, too.
+    #[must_use]
+    pub fn servers(mut self, servers: Processes) -> Self {
+        self.servers = servers;
+        self
+    }
+}
+
+/// One thing that is done again and again.
+#[async_trait]
+pub trait Operation: Send + Sync + 'static {
+    /// Does it: `task` says who, `turn` how many times that task did it before.
+    async fn run(&self, task: usize, turn: u64) -> Result<(), Failure>;
+}
+
+/// Runs an operation as planned. The first one that fails ends it all.
+pub async fn measure(operation: Arc<dyn Operation>, plan: &Plan) -> Result<Measured, Failure> {
+    let this = Processes::this();
+    let (client_before, server_before) = (this.cpu_time(), plan.servers.cpu_time());
+    let started = Instant::now();
+    let quota = Arc::new(Quota::new(plan.span, started));
+    let mut tasks = JoinSet::new();
+    for task in 0..plan.tasks {
+        tasks.spawn(repeat(operation.clone(), task, quota.clone()));
+    }
+    let mut latencies = histogram();
+    while let Some(ended) = tasks.join_next().await {
+        let one = ended.map_err(|error| Failure::Engine(error.to_string()))??;
+        // Both grow as needed.
+        let _ = latencies.add(&one);
+    }
+    let elapsed = started.elapsed();
+    let servers = &plan.servers;
+    Ok(Measured {
+        operations: latencies.len(),
+        elapsed,
+        client_cpu: this.cpu_time().saturating_sub(client_before),
+        server_cpu: (!servers.is_empty())
+            .then(|| servers.cpu_time().saturating_sub(server_before)),
+        latencies,
+    })
+}
+
+async fn repeat(
+    operation: Arc<dyn Operation>,
+    task: usize,
+    quota: Arc<Quota>,
+) -> Result<Histogram<u32>, Failure> {
+    let mut latencies = histogram();
+    let mut began = Instant::now();
+    for turn in 0.. {
+        if !quota.take(began) {
+            break;
+        }
+        operation.run(task, turn).await?;
+        // One reading of the clock serves as the end of this turn and the beginning of the next.
+        let ended = Instant::now();
+        let nanos = u64::try_from((ended - began).as_nanos()).unwrap_or(u64::MAX);
+        latencies.saturating_record(nanos.max(1));
+        began = ended;
+        if turn % 64 == 63 {
+            // A store that answers without waiting would keep the thread from all other tasks.
+            tokio::task::yield_now().await;
+            began = Instant::now();
+        }
+    }
+    Ok(latencies)
+}
+
+enum Quota {
+    Until(Instant),
+    Left(AtomicU64),
+}
+
+impl Quota {
+    fn new(span: Span, started: Instant) -> Self {
+        match span {
+            Span::Time(time) => Self::Until(started + time),
+            Span::Count(count) => Self::Left(AtomicU64::new(count)),
+        }
+    }
+
+    fn take(&self, now: Instant) -> bool {
+        match self {
+            Self::Until(end) => now < *end,
+            Self::Left(left) => left
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
+                .is_ok(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Counting(AtomicU64);
+
+    #[async_trait]
+    impl Operation for Counting {
+        async fn run(&self, _task: usize, turn: u64) -> Result<(), Failure> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            if turn == 1_000 { Err(Failure::Unexpected("too many")) } else { Ok(()) }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_count_is_shared_by_all_tasks() {
+        let operation = Arc::new(Counting(AtomicU64::new(0)));
+        let plan = Plan::new(7, Span::Count(500));
+        let measured = measure(operation.clone(), &plan).await.unwrap();
+        assert_eq!((measured.operations, operation.0.load(Ordering::Relaxed)), (500, 500));
+        assert!(measured.p50() <= measured.p99());
+        assert_eq!(measured.server_cpu, None);
+    }
+
+    #[tokio::test]
+    async fn the_first_failure_ends_it() {
+        let operation = Arc::new(Counting(AtomicU64::new(0)));
+        let plan = Plan::new(1, Span::Time(Duration::from_secs(600)));
+        assert!(measure(operation, &plan).await.is_err());
+    }
+}

@@ -1,0 +1,102 @@
+use std::fmt;
+use std::time::Duration;
+
+/// A Markdown table that is also easy to read as it is: the columns are aligned.
+///
+/// ```
+/// use hapax_bench::Table;
+/// let mut table = Table::new(["workload", "ops/s"]);
+/// table.row(["lock", "1200"]);
+/// assert_eq!(table.to_string(), "\
+/// | workload | ops/s |
+/// |----------|------:|
+/// | lock     |  1200 |
+/// ");
+/// ```
+#[derive(Clone, Debug)]
+pub struct Table {
+    titles: Vec<String>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with these titles. The first column is set to the left, the others to the right.
+    pub fn new<T: Into<String>>(titles: impl IntoIterator<Item = T>) -> Self {
+        Self { titles: titles.into_iter().map(Into::into).collect(), rows: Vec::new() }
+    }
+
+    /// Adds a row; missing cells stay empty.
+    pub fn row<T: Into<String>>(&mut self, cells: impl IntoIterator<Item = T>) {
+        let mut cells: Vec<String> = cells.into_iter().map(Into::into).collect();
+        cells.resize(self.titles.len(), String::new());
+        self.rows.push(cells);
+    }
+
+    /// Whether there are no rows.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        let width = |column: usize| {
+            let cells = self.rows.iter().map(|row| &row[column]);
+            cells.chain([&self.titles[column]]).map(|cell| cell.chars().count()).max()
+        };
+        (0..self.titles.len()).map(|column| width(column).unwrap_or(0).max(3)).collect()
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let widths = self.widths();
+        write_row(f, &self.titles, &widths)?;
+        for (column, width) in widths.iter().enumerate() {
+            let (dashes, end) = if column == 0 { (width + 2, "") } else { (width + 1, ":") };
+            write!(f, "|{}{end}", "-".repeat(dashes))?;
+        }
+        writeln!(f, "|")?;
+        self.rows.iter().try_for_each(|row| write_row(f, row, &widths))
+    }
+}
+
+fn write_row(f: &mut fmt::Formatter<'_>, cells: &[String], widths: &[usize]) -> fmt::Result {
+    for (column, (cell, width)) in cells.iter().zip(widths).enumerate() {
+        match column {
+            0 => write!(f, "| {cell:<width$} ")?,
+            _ => write!(f, "| {cell:>width$} ")?,
+        }
+    }
+    writeln!(f, "|")
+}
+
+/// How numbers are written in the tables.
+pub mod cell {
+    use super::Duration;
+
+    /// A rate, without digits that mean nothing: `48200`, `913`, `7.4`.
+    pub fn rate(per_second: f64) -> String {
+        if per_second >= 10_000.0 {
+            format!("{:.0}", (per_second / 100.0).round() * 100.0)
+        } else if per_second >= 100.0 {
+            format!("{per_second:.0}")
+        } else {
+            format!("{per_second:.1}")
+        }
+    }
+
+    /// A latency: `850 ns`, `12.3 µs`, `1.42 ms`, `2.10 s`.
+    pub fn latency(time: Duration) -> String {
+        let nanos = time.as_nanos() as f64;
+        match nanos {
+            n if n < 1e3 => format!("{n:.0} ns"),
+            n if n < 1e6 => format!("{:.1} µs", n / 1e3),
+            n if n < 1e9 => format!("{:.2} ms", n / 1e6),
+            n => format!("{:.2} s", n / 1e9),
+        }
+    }
+
+    /// CPU time in µs; `—` where it is not known.
+    pub fn micros(time: Option<Duration>) -> String {
+        time.map_or_else(|| "—".into(), |time| format!("{:.1}", time.as_secs_f64() * 1e6))
+    }
+}

@@ -1,0 +1,650 @@
+//! The laws of `Claims`, one function each; its name is the sentence that it proves.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hapax_core::claims::State;
+use hapax_core::{Ask, Claimed, Fence, Fingerprint, GiveBack, Key, OnUnknown, Step, Tenant, Token};
+
+use crate::scene::{LONG, SHORT, Scene};
+use crate::subject::laws;
+
+laws![
+    one_winner_among_64_concurrent_claims,
+    one_winner_among_claims_from_two_nodes,
+    different_keys_are_granted_side_by_side,
+    a_pending_claim_is_busy_for_others,
+    a_settled_claim_is_answered_with_its_value,
+    another_fingerprint_is_a_mismatch_while_pending,
+    another_fingerprint_is_a_mismatch_when_settled,
+    a_missing_fingerprint_equals_only_a_missing_one,
+    a_lease_that_ran_out_is_unknown_under_refuse,
+    a_lease_that_ran_out_is_taken_over_with_a_greater_fence,
+    one_winner_among_concurrent_takeovers,
+    without_retention_a_claim_is_vacant_when_its_lease_ran_out,
+    late_settle_is_refused_after_takeover,
+    late_extend_is_refused_after_takeover,
+    late_give_back_is_refused_after_takeover,
+    a_wrong_token_changes_nothing,
+    a_late_settle_before_anyone_took_over_is_accepted,
+    a_late_extend_before_anyone_took_over_revives_the_claim,
+    an_extended_claim_outlives_its_first_lease,
+    extend_may_shorten_a_lease,
+    a_claim_asked_again_with_its_token_is_the_same_grant,
+    a_claim_asked_again_after_settle_gets_the_value,
+    a_settle_asked_again_is_done_again,
+    a_second_settle_with_another_value_is_lost,
+    nothing_moves_a_settled_claim,
+    a_forgotten_claim_is_vacant,
+    a_failed_claim_keeps_fingerprint_and_attempts,
+    a_failure_reported_again_is_done_again,
+    a_failed_claim_is_no_longer_its_owners,
+    a_failed_claim_is_forgotten_after_its_retention,
+    an_unknown_claim_is_forgotten_after_its_retention,
+    a_settled_value_is_forgotten_after_its_retention,
+    a_short_lease_does_not_shorten_a_long_retention,
+    a_short_retention_does_not_shorten_a_long_lease,
+    fences_grow_over_release_failure_and_expiry,
+    fences_grow_over_a_restart,
+    claims_survive_a_restart,
+    binary_values_come_back_as_they_went_in,
+    a_value_of_one_mebibyte_is_kept,
+    an_empty_value_is_a_value,
+    hostile_keys_are_kept_apart,
+    keys_of_255_bytes_work,
+    tenants_with_equal_keys_never_meet,
+    kinds_and_scopes_with_equal_names_never_meet,
+    look_tells_where_a_claim_stands,
+    a_waiter_is_woken_at_settle,
+    a_waiter_is_woken_at_give_back,
+    a_waiter_on_another_node_is_woken,
+    sweeping_takes_only_what_has_expired,
+];
+
+fn ask() -> Ask {
+    Ask::new(LONG).retention(LONG)
+}
+
+fn fingerprint(text: &str) -> Option<Fingerprint> {
+    Fingerprint::new(text)
+}
+
+/// A claim whose lease has just run out, and the token of its owner.
+async fn run_out(s: &Scene, key: &Key) -> (Token, Fence) {
+    let ticket = s.granted(key, &Ask::new(SHORT).retention(LONG)).await;
+    s.outlive(SHORT).await;
+    (ticket.token, ticket.fence)
+}
+
+fn take_over() -> Ask {
+    ask().on_unknown(OnUnknown::TakeOver)
+}
+
+async fn race(nodes: &[&Scene], key: &Key, ask: &Ask, claims: usize) -> usize {
+    let mut tasks = Vec::new();
+    for i in 0..claims {
+        let (s, key, ask) = (nodes[i % nodes.len()].clone(), key.clone(), ask.again());
+        tasks.push(tokio::spawn(async move { s.claim(&key, &ask).await }));
+    }
+    let mut winners = 0;
+    for task in tasks {
+        match task.await.unwrap() {
+            Claimed::Granted { .. } => winners += 1,
+            Claimed::Busy { .. } => {}
+            other => panic!("a rival was told {other:?}"),
+        }
+    }
+    winners
+}
+
+async fn one_winner_among_64_concurrent_claims(s: Scene) {
+    assert_eq!(race(&[&s], &s.command("k"), &ask(), 64).await, 1);
+}
+
+async fn one_winner_among_claims_from_two_nodes(s: Scene) {
+    let other = s.reopened().await;
+    for round in 0..8 {
+        let key = s.command(&format!("k{round}"));
+        assert_eq!(race(&[&s, &other], &key, &ask(), 16).await, 1);
+    }
+}
+
+async fn different_keys_are_granted_side_by_side(s: Scene) {
+    let mut tasks = Vec::new();
+    for i in 0..100 {
+        let s = s.clone();
+        tasks.push(tokio::spawn(
+            async move { s.granted(&s.command(&format!("k{i}")), &ask()).await },
+        ));
+    }
+    let mut fences = HashSet::new();
+    for task in tasks {
+        fences.insert(task.await.unwrap().token);
+    }
+    assert_eq!(fences.len(), 100);
+}
+
+async fn a_pending_claim_is_busy_for_others(s: Scene) {
+    let key = s.command("k");
+    s.granted(&key, &ask()).await;
+    match s.claim(&key, &ask()).await {
+        Claimed::Busy { lease_left } => assert!(lease_left > Duration::ZERO && lease_left <= LONG),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn a_settled_claim_is_answered_with_its_value(s: Scene) {
+    let key = s.command("k");
+    let ticket = s.granted(&key, &ask()).await;
+    let done = s.store.settle(&key, &ticket.token, "answer".into()).await.unwrap();
+    assert_eq!(done, Step::Done(ticket.fence));
+    for policy in [OnUnknown::Refuse, OnUnknown::TakeOver] {
+        match s.claim(&key, &ask().on_unknown(policy)).await {
+            Claimed::Settled { value, expires_in } => {
+                assert_eq!(value, "answer");
+                assert!(expires_in > Duration::ZERO && expires_in <= LONG);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+async fn another_fingerprint_is_a_mismatch_while_pending(s: Scene) {
+    let key = s.command("k");
+    s.granted(&key, &ask().fingerprint(fingerprint("a"))).await;
+    assert_eq!(s.claim(&key, &ask().fingerprint(fingerprint("b"))).await, Claimed::Mismatch);
+    let same = s.claim(&key, &ask().fingerprint(fingerprint("a"))).await;
+    assert!(matches!(same, Claimed::Busy { .. }));
+    let unknown = s.command("unknown");
+    s.granted(&unknown, &Ask::new(SHORT).retention(LONG).fingerprint(fingerprint("a"))).await;
+    s.outlive(SHORT).await;
+    let other = take_over().fingerprint(fingerprint("b"));
+    assert_eq!(s.claim(&unknown, &other).await, Claimed::Mismatch);
+}
+
+async fn another_fingerprint_is_a_mismatch_when_settled(s: Scene) {
+    let key = s.command("k");
+    let ticket = s.granted(&key, &ask().fingerprint(fingerprint("a"))).await;
+    let _ = s.store.settle(&key, &ticket.token, "v".into()).await.unwrap();
+    assert_eq!(s.claim(&key, &ask().fingerprint(fingerprint("b"))).await, Claimed::Mismatch);
+    let same = s.claim(&key, &ask().fingerprint(fingerprint("a"))).await;
+    assert!(matches!(same, Claimed::Settled { .. }));
+}
+
+async fn a_missing_fingerprint_equals_only_a_missing_one(s: Scene) {
+    let (with, without) = (s.command("with"), s.command("without"));
+    s.granted(&with, &ask().fingerprint(fingerprint(""))).await;
+    assert_eq!(s.claim(&with, &ask()).await, Claimed::Mismatch);
+    s.granted(&without, &ask()).await;
+    let empty = ask().fingerprint(fingerprint(""));
+    assert_eq!(s.claim(&without, &empty).await, Claimed::Mismatch);
+    assert!(matches!(s.claim(&without, &ask()).await, Claimed::Busy { .. }));
+}
+
+async fn a_lease_that_ran_out_is_unknown_under_refuse(s: Scene) {
+    let key = s.command("k");
+    run_out(&s, &key).await;
+    for _ in 0..2 {
+        assert!(matches!(s.claim(&key, &ask()).await, Claimed::Unknown { .. }));
+    }
+}
+
+async fn a_lease_that_ran_out_is_taken_over_with_a_greater_fence(s: Scene) {
+    let key = s.command("k");
+    let (token, fence) = run_out(&s, &key).await;
+    match s.claim(&key, &take_over()).await {
+        Claimed::Granted { ticket, attempt } => {
+            assert!(ticket.fence > fence);
+            assert_ne!(ticket.token, token);
+            assert_eq!(attempt, 2);
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn one_winner_among_concurrent_takeovers(s: Scene) {
+    let key = s.command("k");
+    run_out(&s, &key).await;
+    assert_eq!(race(&[&s], &key, &take_over(), 64).await, 1);
+}
+
+async fn without_retention_a_claim_is_vacant_when_its_lease_ran_out(s: Scene) {
+    let key = s.command("k");
+    let ticket = s.granted(&key, &Ask::new(SHORT)).await;
+    s.outlive(SHORT).await;
+    assert_eq!(s.store.look(&key).await.unwrap(), None);
+    assert_eq!(s.store.extend(&key, &ticket.token, LONG).await.unwrap(), Step::Lost);
+    match s.claim(&key, &Ask::new(LONG)).await {
+        Claimed::Granted { ticket: next, attempt: 1 } => assert!(next.fence > ticket.fence),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn late_settle_is_refused_after_takeover(s: Scene) {
+    let key = s.command("k");
+    let (late, _) = run_out(&s, &key).await;
+    let owner = s.granted(&key, &take_over()).await;
+    assert_eq!(s.store.settle(&key, &late, "late".into()).await.unwrap(), Step::Lost);
+    let _ = s.store.settle(&key, &owner.token, "right".into()).await.unwrap();
+    assert_eq!(s.store.settle(&key, &late, "late".into()).await.unwrap(), Step::Lost);
+    assert_eq!(s.store.settle(&key, &late, "right".into()).await.unwrap(), Step::Lost);
+    assert!(
+        matches!(s.claim(&key, &ask()).await, Claimed::Settled { value, .. } if value == "right")
+    );
+}
+
+async fn late_extend_is_refused_after_takeover(s: Scene) {
+    let key = s.command("k");
+    let (late, _) = run_out(&s, &key).await;
+    let owner = s.granted(&key, &take_over()).await;
+    assert_eq!(s.store.extend(&key, &late, LONG).await.unwrap(), Step::Lost);
+    let extended = s.store.extend(&key, &owner.token, LONG).await.unwrap();
+    assert_eq!(extended, Step::Done(owner.fence));
+}
+
+async fn late_give_back_is_refused_after_takeover(s: Scene) {
+    let key = s.command("k");
+    let (late, _) = run_out(&s, &key).await;
+    s.granted(&key, &take_over()).await;
+    for how in [GiveBack::Forget, GiveBack::Keep] {
+        assert_eq!(s.store.give_back(&key, &late, how).await.unwrap(), Step::Lost);
+    }
+    assert!(matches!(s.claim(&key, &take_over()).await, Claimed::Busy { .. }));
+}
+
+async fn a_wrong_token_changes_nothing(s: Scene) {
+    let key = s.command("k");
+    let vacant = s.command("vacant");
+    let owner = s.granted(&key, &ask()).await;
+    let long_token = "x".repeat(255);
+    for wrong in ["", "0", "*", "hapax", long_token.as_str(), "a b:c|d\n"] {
+        let wrong = Token::presented(wrong);
+        for key in [&key, &vacant] {
+            assert_eq!(s.store.extend(key, &wrong, LONG).await.unwrap(), Step::Lost);
+            assert_eq!(s.store.settle(key, &wrong, "x".into()).await.unwrap(), Step::Lost);
+            for how in [GiveBack::Forget, GiveBack::Keep] {
+                assert_eq!(s.store.give_back(key, &wrong, how).await.unwrap(), Step::Lost);
+            }
+        }
+    }
+    assert_eq!(s.store.look(&vacant).await.unwrap(), None);
+    let done = s.store.settle(&key, &owner.token, "v".into()).await.unwrap();
+    assert_eq!(done, Step::Done(owner.fence));
+}
+
+async fn a_late_settle_before_anyone_took_over_is_accepted(s: Scene) {
+    let key = s.command("k");
+    let (token, fence) = run_out(&s, &key).await;
+    assert!(matches!(s.claim(&key, &ask()).await, Claimed::Unknown { .. }));
+    assert_eq!(s.store.settle(&key, &token, "late".into()).await.unwrap(), Step::Done(fence));
+    assert!(matches!(s.claim(&key, &ask()).await, Claimed::Settled { .. }));
+}
+
+async fn a_late_extend_before_anyone_took_over_revives_the_claim(s: Scene) {
+    let key = s.command("k");
+    let (token, fence) = run_out(&s, &key).await;
+    assert_eq!(s.store.extend(&key, &token, LONG).await.unwrap(), Step::Done(fence));
+    assert!(matches!(s.claim(&key, &take_over()).await, Claimed::Busy { .. }));
+}
+
+async fn an_extended_claim_outlives_its_first_lease(s: Scene) {
+    let key = s.command("k");
+    let ticket = s.granted(&key, &Ask::new(SHORT).retention(LONG)).await;
+    let extended = s.store.extend(&key, &ticket.token, LONG).await.unwrap();
+    assert_eq!(extended, Step::Done(ticket.fence));
+    s.outlive(SHORT).await;
+    assert!(matches!(s.claim(&key, &take_over()).await, Claimed::Busy { .. }));
+}
+
+async fn extend_may_shorten_a_lease(s: Scene) {
+    let key = s.command("k");
+    let ticket = s.granted(&key, &ask()).await;
+    let _ = s.store.extend(&key, &ticket.token, SHORT).await.unwrap();
+    s.outlive(SHORT).await;
+    assert!(matches!(s.claim(&key, &ask()).await, Claimed::Unknown { .. }));
+}
+
+async fn a_claim_asked_again_with_its_token_is_the_same_grant(s: Scene) {
+    let key = s.command("k");
+    let ask = Ask::new(SHORT).retention(LONG).fingerprint(fingerprint("f"));
+    let first = s.claim(&key, &ask).await;
+    assert_eq!(s.claim(&key, &ask).await, first);
+    s.outlive(SHORT).await;
+    // Also when its lease ran out meanwhile; and then the lease is anew.
+    let long = Ask { lease: LONG, ..ask };
+    assert_eq!(s.claim(&key, &long).await, first);
+    assert!(matches!(s.claim(&key, &long.again()).await, Claimed::Busy { .. }));
+}
+
+async fn a_claim_asked_again_after_settle_gets_the_value(s: Scene) {
+    let key = s.command("k");
+    let ask = ask();
+    let ticket = s.granted(&key, &ask).await;
+    let _ = s.store.settle(&key, &ticket.token, "v".into()).await.unwrap();
+    assert!(matches!(s.claim(&key, &ask).await, Claimed::Settled { .. }));
+}
+
+async fn a_settle_asked_again_is_done_again(s: Scene) {
+    let key = s.command("k");
+    let ticket = s.granted(&key, &ask()).await;
+    for _ in 0..2 {
+        let done = s.store.settle(&key, &ticket.token, "v".into()).await.unwrap();
+        assert_eq!(done, Step::Done(ticket.fence));
+    }
+}
+
+async fn a_second_settle_with_another_value_is_lost(s: Scene) {
+    let key = s.command("k");
+    let ticket = s.granted(&key, &ask()).await;
+    let _ = s.store.settle(&key, &ticket.token, "v".into()).await.unwrap();
+    assert_eq!(s.store.settle(&key, &ticket.token, "w".into()).await.unwrap(), Step::Lost);
+    assert_eq!(s.store.settle(&key, &ticket.token, Bytes::new()).await.unwrap(), Step::Lost);
+    assert!(matches!(s.claim(&key, &ask()).await, Claimed::Settled { value, .. } if value == "v"));
+}
+
+async fn nothing_moves_a_settled_claim(s: Scene) {
+    let key = s.command("k");
+    let ticket = s.granted(&key, &ask()).await;
+    let _ = s.store.settle(&key, &ticket.token, "v".into()).await.unwrap();
+    assert_eq!(s.store.extend(&key, &ticket.token, LONG).await.unwrap(), Step::Lost);
+    for how in [GiveBack::Forget, GiveBack::Keep] {
+        assert_eq!(s.store.give_back(&key, &ticket.token, how).await.unwrap(), Step::Lost);
+    }
+    assert!(matches!(s.claim(&key, &take_over()).await, Claimed::Settled { .. }));
+}
+
+async fn a_forgotten_claim_is_vacant(s: Scene) {
+    let key = s.command("k");
+    let ticket = s.granted(&key, &ask().fingerprint(fingerprint("a"))).await;
+    let done = s.store.give_back(&key, &ticket.token, GiveBack::Forget).await.unwrap();
+    assert_eq!(done, Step::Done(ticket.fence));
+    assert_eq!(s.store.look(&key).await.unwrap(), None);
+    assert_eq!(s.store.settle(&key, &ticket.token, "v".into()).await.unwrap(), Step::Lost);
+    match s.claim(&key, &ask().fingerprint(fingerprint("b"))).await {
+        Claimed::Granted { ticket: next, attempt: 1 } => assert!(next.fence > ticket.fence),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn a_failed_claim_keeps_fingerprint_and_attempts(s: Scene) {
+    let key = s.command("k");
+    let ask = ask().fingerprint(fingerprint("a"));
+    let ticket = s.granted(&key, &ask).await;
+    let done = s.store.give_back(&key, &ticket.token, GiveBack::Keep).await.unwrap();
+    assert_eq!(done, Step::Done(ticket.fence));
+    assert_eq!(s.claim(&key, &ask.again().fingerprint(fingerprint("b"))).await, Claimed::Mismatch);
+    match s.claim(&key, &ask.again()).await {
+        Claimed::Granted { ticket: next, attempt: 2 } => assert!(next.fence > ticket.fence),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn a_failure_reported_again_is_done_again(s: Scene) {
+    let key = s.command("k");
+    let ticket = s.granted(&key, &ask()).await;
+    for _ in 0..2 {
+        let done = s.store.give_back(&key, &ticket.token, GiveBack::Keep).await.unwrap();
+        assert_eq!(done, Step::Done(ticket.fence));
+    }
+}
+
+async fn a_failed_claim_is_no_longer_its_owners(s: Scene) {
+    let key = s.command("k");
+    let ticket = s.granted(&key, &ask()).await;
+    let _ = s.store.give_back(&key, &ticket.token, GiveBack::Keep).await.unwrap();
+    assert_eq!(s.store.settle(&key, &ticket.token, "v".into()).await.unwrap(), Step::Lost);
+    assert_eq!(s.store.extend(&key, &ticket.token, LONG).await.unwrap(), Step::Lost);
+    let forget = s.store.give_back(&key, &ticket.token, GiveBack::Forget).await.unwrap();
+    assert_eq!(forget, Step::Lost);
+    assert_eq!(race(&[&s], &key, &ask(), 16).await, 1);
+}
+
+async fn a_failed_claim_is_forgotten_after_its_retention(s: Scene) {
+    let key = s.command("k");
+    let ask = Ask::new(LONG).retention(SHORT).fingerprint(fingerprint("a"));
+    let ticket = s.granted(&key, &ask).await;
+    let _ = s.store.give_back(&key, &ticket.token, GiveBack::Keep).await.unwrap();
+    s.outlive(SHORT).await;
+    assert_eq!(s.store.look(&key).await.unwrap(), None);
+    match s.claim(&key, &ask.again().fingerprint(fingerprint("b"))).await {
+        Claimed::Granted { ticket: next, attempt: 1 } => assert!(next.fence > ticket.fence),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn an_unknown_claim_is_forgotten_after_its_retention(s: Scene) {
+    let key = s.command("k");
+    let ticket = s.granted(&key, &Ask::new(SHORT).retention(SHORT)).await;
+    s.outlive(SHORT * 2).await;
+    assert_eq!(s.store.settle(&key, &ticket.token, "v".into()).await.unwrap(), Step::Lost);
+    match s.claim(&key, &ask()).await {
+        Claimed::Granted { ticket: next, attempt: 1 } => assert!(next.fence > ticket.fence),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn a_settled_value_is_forgotten_after_its_retention(s: Scene) {
+    let key = s.command("k");
+    let ticket = s.granted(&key, &Ask::new(LONG).retention(SHORT)).await;
+    let _ = s.store.settle(&key, &ticket.token, "v".into()).await.unwrap();
+    s.outlive(SHORT).await;
+    match s.claim(&key, &ask()).await {
+        Claimed::Granted { ticket: next, attempt: 1 } => assert!(next.fence > ticket.fence),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn a_short_lease_does_not_shorten_a_long_retention(s: Scene) {
+    let key = s.command("k");
+    let ticket = s.granted(&key, &Ask::new(SHORT).retention(LONG)).await;
+    let _ = s.store.settle(&key, &ticket.token, "v".into()).await.unwrap();
+    s.outlive(SHORT).await;
+    assert!(matches!(s.claim(&key, &ask()).await, Claimed::Settled { .. }));
+}
+
+async fn a_short_retention_does_not_shorten_a_long_lease(s: Scene) {
+    let key = s.command("k");
+    s.granted(&key, &Ask::new(LONG).retention(SHORT)).await;
+    s.outlive(SHORT).await;
+    assert!(matches!(s.claim(&key, &take_over()).await, Claimed::Busy { .. }));
+}
+
+async fn fences_grow_over_release_failure_and_expiry(s: Scene) {
+    let key = s.command("k");
+    let mut last = Fence(0);
+    let mut grown = |fence: Fence| {
+        assert!(fence > last, "{fence} after {last}");
+        last = fence;
+    };
+    for how in [GiveBack::Forget, GiveBack::Keep, GiveBack::Forget] {
+        let ticket = s.granted(&key, &ask()).await;
+        grown(ticket.fence);
+        let _ = s.store.give_back(&key, &ticket.token, how).await.unwrap();
+    }
+    let (_, fence) = run_out(&s, &key).await;
+    grown(fence);
+    grown(s.granted(&key, &take_over()).await.fence);
+}
+
+async fn fences_grow_over_a_restart(s: Scene) {
+    let key = s.command("k");
+    let ticket = s.granted(&key, &ask()).await;
+    let _ = s.store.give_back(&key, &ticket.token, GiveBack::Forget).await.unwrap();
+    let again = s.reopened().await;
+    assert!(again.granted(&key, &ask()).await.fence > ticket.fence);
+}
+
+async fn claims_survive_a_restart(s: Scene) {
+    let (pending, settled) = (s.command("pending"), s.command("settled"));
+    let ticket = s.granted(&pending, &ask()).await;
+    let done = s.granted(&settled, &ask()).await;
+    let _ = s.store.settle(&settled, &done.token, "v".into()).await.unwrap();
+    let again = s.reopened().await;
+    assert!(matches!(again.claim(&pending, &ask()).await, Claimed::Busy { .. }));
+    assert!(matches!(again.claim(&settled, &ask()).await, Claimed::Settled { .. }));
+    let settle = again.store.settle(&pending, &ticket.token, "v".into()).await.unwrap();
+    assert_eq!(settle, Step::Done(ticket.fence));
+}
+
+async fn settled_with(s: &Scene, name: &str, value: Bytes) -> Bytes {
+    let key = s.command(name);
+    let ticket = s.granted(&key, &ask()).await;
+    let done = s.store.settle(&key, &ticket.token, value).await.unwrap();
+    assert_eq!(done, Step::Done(ticket.fence));
+    match s.claim(&key, &ask()).await {
+        Claimed::Settled { value, .. } => value,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn binary_values_come_back_as_they_went_in(s: Scene) {
+    let every_byte: Bytes = (0..=255).cycle().take(1024).collect::<Vec<u8>>().into();
+    assert_eq!(settled_with(&s, "bytes", every_byte.clone()).await, every_byte);
+    for (i, text) in ["\0", "\r\n", "\n\n|0 1", "{}", "ü⏳"].into_iter().enumerate() {
+        assert_eq!(settled_with(&s, &format!("k{i}"), text.into()).await, text);
+    }
+}
+
+async fn a_value_of_one_mebibyte_is_kept(s: Scene) {
+    let large: Bytes = (0..1_048_576_u32).map(|i| (i % 251) as u8).collect::<Vec<_>>().into();
+    assert!(settled_with(&s, "large", large.clone()).await == large);
+}
+
+async fn an_empty_value_is_a_value(s: Scene) {
+    assert_eq!(settled_with(&s, "empty", Bytes::new()).await, Bytes::new());
+}
+
+async fn hostile_keys_are_kept_apart(s: Scene) {
+    let names = [
+        "*", "?", "%", "%3A", ":", "::", "{", "}", "{}", "{a}", "a{b}c", "a}b{c", "'", "\"", "\\",
+        "--", "';DROP", "$1", "../..", "a/b", "~", "0", "-1", "null", "[a-z]", "<x>", "KEYS[1]",
+        "|",
+    ];
+    let mut tickets = Vec::new();
+    for name in names {
+        let key = s.command(name);
+        tickets.push((key.clone(), s.granted(&key, &ask()).await));
+    }
+    for (key, ticket) in tickets {
+        let value = Bytes::from(key.name().to_owned());
+        let done = s.store.settle(&key, &ticket.token, value.clone()).await.unwrap();
+        assert_eq!(done, Step::Done(ticket.fence));
+        match s.claim(&key, &ask()).await {
+            Claimed::Settled { value: stored, .. } => assert_eq!(stored, value),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+async fn keys_of_255_bytes_work(s: Scene) {
+    let (long, other) = ("x".repeat(255), format!("{}y", "x".repeat(254)));
+    let a = Key::command(&s.tenant, &long, &long).unwrap();
+    let b = Key::command(&s.tenant, &long, &other).unwrap();
+    s.granted(&a, &ask().fingerprint(fingerprint(&long))).await;
+    s.granted(&b, &ask()).await;
+}
+
+async fn tenants_with_equal_keys_never_meet(s: Scene) {
+    let (mine, theirs) = (s.command("k"), {
+        let other = Tenant::new(&format!("{}x", s.tenant.as_str())).unwrap();
+        Key::command(&other, "law", "k").unwrap()
+    });
+    let ticket = s.granted(&mine, &ask()).await;
+    assert_eq!(s.store.settle(&theirs, &ticket.token, "v".into()).await.unwrap(), Step::Lost);
+    let _ = s.store.settle(&mine, &ticket.token, "secret".into()).await.unwrap();
+    assert_eq!(s.store.look(&theirs).await.unwrap(), None);
+    s.granted(&theirs, &ask()).await;
+}
+
+async fn kinds_and_scopes_with_equal_names_never_meet(s: Scene) {
+    for key in [
+        Key::command(&s.tenant, "a", "k").unwrap(),
+        Key::command(&s.tenant, "b", "k").unwrap(),
+        Key::command(&s.tenant, "a:b", "c").unwrap(),
+        Key::command(&s.tenant, "a", "b:c").unwrap(),
+        Key::inbox(&s.tenant, "a", "k").unwrap(),
+        Key::lock(&s.tenant, "k").unwrap(),
+        Key::lock(&s.tenant, "a:k").unwrap(),
+    ] {
+        s.granted(&key, &ask()).await;
+    }
+}
+
+async fn look_tells_where_a_claim_stands(s: Scene) {
+    let key = s.command("k");
+    assert_eq!(s.store.look(&key).await.unwrap(), None);
+    let ask_with = Ask::new(SHORT).retention(LONG).fingerprint(fingerprint("f"));
+    let ticket = s.granted(&key, &ask_with).await;
+    s.outlive(SHORT).await;
+    let (token, fence) = (ticket.token, ticket.fence);
+    let view = s.store.look(&key).await.unwrap().unwrap();
+    assert!(matches!(view.state, State::Unknown { .. }));
+    assert_eq!((view.fence, view.attempt), (Some(fence), 1));
+    assert_eq!((view.token, view.fingerprint), (Some(token.clone()), fingerprint("f")));
+    let _ = s.store.extend(&key, &token, LONG).await.unwrap();
+    let view = s.store.look(&key).await.unwrap().unwrap();
+    assert!(matches!(view.state, State::Pending { lease_left } if lease_left <= LONG));
+    let _ = s.store.give_back(&key, &token, GiveBack::Keep).await.unwrap();
+    let view = s.store.look(&key).await.unwrap().unwrap();
+    assert!(matches!(view.state, State::Failed { .. }));
+    let next = s.granted(&key, &ask_with.again()).await;
+    let _ = s.store.settle(&key, &next.token, "v".into()).await.unwrap();
+    let view = s.store.look(&key).await.unwrap().unwrap();
+    assert!(matches!(view.state, State::Settled { value, .. } if value == "v"));
+    assert_eq!((view.fence, view.attempt), (Some(next.fence), 2));
+    assert!(view.granted_ago.is_some_and(|ago| ago < LONG));
+}
+
+/// Waits far longer than the test may take: only a hint ends it in time.
+async fn woken(waiting: &Scene, key: &Key, acts: impl Future<Output = ()>) {
+    let mut watch = waiting.store.watch(key);
+    // A subscription over the network may need a moment; a hint that was sent before it stood is
+    // what the features' own polling is for, so this law gives it that moment.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    acts.await;
+    let woken = tokio::time::timeout(Duration::from_secs(20), watch.changed(LONG)).await;
+    assert!(woken.is_ok(), "nobody woke the waiter");
+}
+
+async fn a_waiter_is_woken_at_settle(s: Scene) {
+    let key = s.command("k");
+    let ticket = s.granted(&key, &ask()).await;
+    woken(&s, &key, async {
+        let _ = s.store.settle(&key, &ticket.token, "v".into()).await.unwrap();
+    })
+    .await;
+}
+
+async fn a_waiter_is_woken_at_give_back(s: Scene) {
+    for how in [GiveBack::Forget, GiveBack::Keep] {
+        let key = s.command(&format!("{how:?}"));
+        let ticket = s.granted(&key, &ask()).await;
+        woken(&s, &key, async {
+            let _ = s.store.give_back(&key, &ticket.token, how).await.unwrap();
+        })
+        .await;
+    }
+}
+
+async fn a_waiter_on_another_node_is_woken(s: Scene) {
+    let other = s.reopened().await;
+    let key = s.command("k");
+    let ticket = s.granted(&key, &ask()).await;
+    woken(&other, &key, async {
+        let _ = s.store.settle(&key, &ticket.token, "v".into()).await.unwrap();
+    })
+    .await;
+}
+
+async fn sweeping_takes_only_what_has_expired(s: Scene) {
+    let (gone, kept) = (s.command("gone"), s.command("kept"));
+    s.granted(&gone, &Ask::new(SHORT)).await;
+    let ticket = s.granted(&kept, &ask()).await;
+    s.outlive(SHORT).await;
+    s.store.sweep(10_000).await.unwrap();
+    assert_eq!(s.store.look(&gone).await.unwrap(), None);
+    let done = s.store.settle(&kept, &ticket.token, "v".into()).await.unwrap();
+    assert_eq!(done, Step::Done(ticket.fence));
+    s.granted(&gone, &ask()).await;
+}

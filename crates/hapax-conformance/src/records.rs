@@ -1,0 +1,285 @@
+//! The laws of `Records`, one function each; its name is the sentence that it proves.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use hapax_core::{Deleted, Expect, Key, Put, Record, Tenant, Version};
+
+use crate::scene::{LONG, SHORT, Scene};
+use crate::subject::laws;
+
+laws![
+    a_missing_record_is_none,
+    a_record_comes_back_as_it_went_in,
+    absent_is_stored_once,
+    one_winner_among_puts_that_expect_absence,
+    one_winner_among_puts_that_expect_the_same_version,
+    any_overwrites,
+    another_version_is_a_conflict_and_changes_nothing,
+    a_version_expected_of_a_missing_record_is_a_conflict,
+    other_bytes_have_another_version,
+    versions_survive_a_restart,
+    compare_and_put_loses_no_update,
+    delete_compares_the_version,
+    delete_of_a_missing_record_says_so,
+    a_deleted_record_can_be_created_again,
+    a_ttl_expires,
+    a_put_without_ttl_keeps_what_is_left,
+    a_put_with_ttl_replaces_it,
+    reading_never_renews,
+    an_expired_record_is_absent_for_expectations,
+    binary_records_come_back_as_they_went_in,
+    tenants_with_equal_names_never_meet,
+    hostile_names_are_kept_apart,
+];
+
+impl Scene {
+    async fn get(&self, key: &Key) -> Option<Record> {
+        self.store.get(key).await.expect("the store answers")
+    }
+
+    async fn put(&self, key: &Key, value: &str, expect: Expect, ttl: Option<Duration>) -> Put {
+        let value = Bytes::from(value.to_owned());
+        self.store.put(key, value, &expect, ttl).await.expect("the store answers")
+    }
+
+    async fn stored(
+        &self,
+        key: &Key,
+        value: &str,
+        expect: Expect,
+        ttl: Option<Duration>,
+    ) -> Version {
+        match self.put(key, value, expect, ttl).await {
+            Put::Stored { version, .. } => version,
+            Put::Conflict => panic!("expected to be stored"),
+        }
+    }
+}
+
+async fn a_missing_record_is_none(s: Scene) {
+    assert_eq!(s.get(&s.record("r")).await, None);
+}
+
+async fn a_record_comes_back_as_it_went_in(s: Scene) {
+    let key = s.record("r");
+    let version = s.stored(&key, "{\"a\": 1}", Expect::Any, None).await;
+    let record = Record { value: "{\"a\": 1}".into(), version, expires_in: None };
+    assert_eq!(s.get(&key).await, Some(record));
+}
+
+async fn absent_is_stored_once(s: Scene) {
+    let key = s.record("r");
+    assert!(matches!(
+        s.put(&key, "1", Expect::Absent, None).await,
+        Put::Stored { created: true, .. }
+    ));
+    assert_eq!(s.put(&key, "2", Expect::Absent, None).await, Put::Conflict);
+    assert_eq!(s.get(&key).await.unwrap().value, "1");
+}
+
+async fn race(s: &Scene, key: &Key, expect: Expect) -> usize {
+    let mut tasks = Vec::new();
+    for i in 0..32 {
+        let (s, key, expect) = (s.clone(), key.clone(), expect.clone());
+        tasks.push(tokio::spawn(async move { s.put(&key, &format!("v{i}"), expect, None).await }));
+    }
+    let mut stored = 0;
+    for task in tasks {
+        stored += usize::from(matches!(task.await.unwrap(), Put::Stored { .. }));
+    }
+    stored
+}
+
+async fn one_winner_among_puts_that_expect_absence(s: Scene) {
+    assert_eq!(race(&s, &s.record("r"), Expect::Absent).await, 1);
+}
+
+async fn one_winner_among_puts_that_expect_the_same_version(s: Scene) {
+    let key = s.record("r");
+    let version = s.stored(&key, "first", Expect::Absent, None).await;
+    assert_eq!(race(&s, &key, Expect::Version(version)).await, 1);
+}
+
+async fn any_overwrites(s: Scene) {
+    let key = s.record("r");
+    assert!(matches!(s.put(&key, "1", Expect::Any, None).await, Put::Stored { created: true, .. }));
+    assert!(matches!(
+        s.put(&key, "2", Expect::Any, None).await,
+        Put::Stored { created: false, .. }
+    ));
+    assert_eq!(s.get(&key).await.unwrap().value, "2");
+}
+
+async fn another_version_is_a_conflict_and_changes_nothing(s: Scene) {
+    let key = s.record("r");
+    let old = s.stored(&key, "1", Expect::Any, Some(LONG)).await;
+    let version = s.stored(&key, "2", Expect::Version(old.clone()), None).await;
+    for wrong in [old, Version::new("no such version"), Version::new("")] {
+        assert_eq!(s.put(&key, "3", Expect::Version(wrong), None).await, Put::Conflict);
+    }
+    let record = s.get(&key).await.unwrap();
+    assert_eq!((record.value, record.version), ("2".into(), version));
+}
+
+async fn a_version_expected_of_a_missing_record_is_a_conflict(s: Scene) {
+    let key = s.record("r");
+    assert_eq!(s.put(&key, "1", Expect::Version(Version::new("1")), None).await, Put::Conflict);
+    assert_eq!(s.get(&key).await, None);
+}
+
+async fn other_bytes_have_another_version(s: Scene) {
+    let key = s.record("r");
+    let first = s.stored(&key, "1", Expect::Any, None).await;
+    let second = s.stored(&key, "2", Expect::Any, None).await;
+    assert_ne!(first, second);
+    assert!(second.as_str().bytes().all(|b| (0x21..0x7f).contains(&b) && b != b'"'));
+}
+
+async fn versions_survive_a_restart(s: Scene) {
+    let key = s.record("r");
+    let version = s.stored(&key, "1", Expect::Any, None).await;
+    let again = s.reopened().await;
+    assert_eq!(again.get(&key).await.unwrap().version, version);
+    again.stored(&key, "2", Expect::Version(version), None).await;
+}
+
+/// Eight writers on two nodes add one at a time; every stored put must be in the sum.
+async fn compare_and_put_loses_no_update(s: Scene) {
+    let (key, other) = (s.record("r"), s.reopened().await);
+    s.stored(&key, "0", Expect::Absent, None).await;
+    let mut tasks = Vec::new();
+    for i in 0..8 {
+        let (s, key) = (if i % 2 == 0 { s.clone() } else { other.clone() }, key.clone());
+        tasks.push(tokio::spawn(async move {
+            let mut added = 0;
+            while added < 10 {
+                let record = s.get(&key).await.unwrap();
+                let sum: u32 = std::str::from_utf8(&record.value).unwrap().parse().unwrap();
+                let expect = Expect::Version(record.version);
+                if let Put::Stored { .. } = s.put(&key, &(sum + 1).to_string(), expect, None).await
+                {
+                    added += 1;
+                }
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(s.get(&key).await.unwrap().value, "80");
+}
+
+async fn delete_compares_the_version(s: Scene) {
+    let key = s.record("r");
+    let old = s.stored(&key, "1", Expect::Any, None).await;
+    let new = s.stored(&key, "2", Expect::Any, None).await;
+    assert_eq!(s.store.delete(&key, &Expect::Version(old)).await.unwrap(), Deleted::Conflict);
+    assert_eq!(s.store.delete(&key, &Expect::Absent).await.unwrap(), Deleted::Conflict);
+    assert_eq!(s.get(&key).await.unwrap().value, "2");
+    assert_eq!(s.store.delete(&key, &Expect::Version(new)).await.unwrap(), Deleted::Done);
+    assert_eq!(s.get(&key).await, None);
+}
+
+async fn delete_of_a_missing_record_says_so(s: Scene) {
+    let key = s.record("r");
+    for expect in [Expect::Any, Expect::Absent, Expect::Version(Version::new("1"))] {
+        assert_eq!(s.store.delete(&key, &expect).await.unwrap(), Deleted::Missing);
+    }
+}
+
+async fn a_deleted_record_can_be_created_again(s: Scene) {
+    let key = s.record("r");
+    s.stored(&key, "1", Expect::Any, Some(LONG)).await;
+    assert_eq!(s.store.delete(&key, &Expect::Any).await.unwrap(), Deleted::Done);
+    assert!(matches!(
+        s.put(&key, "2", Expect::Absent, None).await,
+        Put::Stored { created: true, .. }
+    ));
+    assert_eq!(s.get(&key).await.unwrap().expires_in, None);
+}
+
+async fn a_ttl_expires(s: Scene) {
+    let key = s.record("r");
+    s.stored(&key, "1", Expect::Any, Some(SHORT)).await;
+    s.outlive(SHORT).await;
+    assert_eq!(s.get(&key).await, None);
+    assert_eq!(s.store.delete(&key, &Expect::Any).await.unwrap(), Deleted::Missing);
+}
+
+async fn a_put_without_ttl_keeps_what_is_left(s: Scene) {
+    let (short, long) = (s.record("short"), s.record("long"));
+    s.stored(&short, "1", Expect::Any, Some(SHORT)).await;
+    s.stored(&short, "2", Expect::Any, None).await;
+    s.stored(&long, "1", Expect::Any, Some(LONG)).await;
+    let version = s.stored(&long, "2", Expect::Any, None).await;
+    s.stored(&long, "3", Expect::Version(version), None).await;
+    s.outlive(SHORT).await;
+    assert_eq!(s.get(&short).await, None);
+    let left = s.get(&long).await.unwrap().expires_in.unwrap();
+    assert!(left <= LONG && left > LONG / 2);
+}
+
+async fn a_put_with_ttl_replaces_it(s: Scene) {
+    let (longer, never_before) = (s.record("longer"), s.record("never"));
+    s.stored(&longer, "1", Expect::Any, Some(SHORT)).await;
+    s.stored(&longer, "2", Expect::Any, Some(LONG)).await;
+    s.stored(&never_before, "1", Expect::Any, None).await;
+    s.stored(&never_before, "2", Expect::Any, Some(SHORT)).await;
+    s.outlive(SHORT).await;
+    assert_eq!(s.get(&longer).await.unwrap().value, "2");
+    assert_eq!(s.get(&never_before).await, None);
+}
+
+async fn reading_never_renews(s: Scene) {
+    let key = s.record("r");
+    s.stored(&key, "1", Expect::Any, Some(SHORT)).await;
+    for _ in 0..4 {
+        s.outlive(SHORT / 4).await;
+        s.get(&key).await;
+    }
+    assert_eq!(s.get(&key).await, None);
+}
+
+async fn an_expired_record_is_absent_for_expectations(s: Scene) {
+    let (absent, version) = (s.record("absent"), s.record("version"));
+    s.stored(&absent, "1", Expect::Any, Some(SHORT)).await;
+    let old = s.stored(&version, "1", Expect::Any, Some(SHORT)).await;
+    s.outlive(SHORT).await;
+    assert_eq!(s.put(&version, "2", Expect::Version(old), None).await, Put::Conflict);
+    assert!(matches!(
+        s.put(&absent, "2", Expect::Absent, None).await,
+        Put::Stored { created: true, .. }
+    ));
+    assert_eq!(s.get(&absent).await.unwrap().expires_in, None);
+}
+
+async fn binary_records_come_back_as_they_went_in(s: Scene) {
+    let every_byte: Bytes = (0..=255).cycle().take(4096).collect::<Vec<u8>>().into();
+    let large: Bytes = vec![7_u8; 1_048_576].into();
+    for (name, value) in [("bytes", every_byte), ("large", large), ("empty", Bytes::new())] {
+        let key = s.record(name);
+        let put = s.store.put(&key, value.clone(), &Expect::Any, None).await.unwrap();
+        assert!(matches!(put, Put::Stored { .. }));
+        assert!(s.get(&key).await.unwrap().value == value);
+    }
+}
+
+async fn tenants_with_equal_names_never_meet(s: Scene) {
+    let mine = s.record("r");
+    let other = Tenant::new(&format!("{}x", s.tenant.as_str())).unwrap();
+    let theirs = Key::record(&other, "r").unwrap();
+    s.stored(&mine, "secret", Expect::Any, None).await;
+    assert_eq!(s.get(&theirs).await, None);
+    assert_eq!(s.store.delete(&theirs, &Expect::Any).await.unwrap(), Deleted::Missing);
+}
+
+async fn hostile_names_are_kept_apart(s: Scene) {
+    let names = ["*", "%", "%3A", ":", "{", "}", "{a}", "'", "\"", "\\", "--", "~", "$1", "[a]"];
+    for name in names {
+        s.stored(&s.record(name), name, Expect::Absent, None).await;
+    }
+    for name in names {
+        assert_eq!(s.get(&s.record(name)).await.unwrap().value, name.as_bytes());
+    }
+}

@@ -1,0 +1,217 @@
+//! A suite that cannot fail proves nothing: each of these stores has one planted bug, and must be
+//! caught.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use hapax_conformance::{Subject, check};
+use hapax_core::claims::State;
+use hapax_core::memory::MemoryStore;
+use hapax_core::{
+    Ask, Claimed, Claims, Deleted, Expect, Fence, Finding, GiveBack, Key, ManualClock, Put, Record,
+    Records, Step, Store, StoreError, Ticket, Token, View, Watch,
+};
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Bug {
+    /// Looks whether it is free, and then takes it.
+    CheckThenAct,
+    /// Does not ask whose token it is.
+    AnyTokenSettles,
+    /// Compares fingerprints only when settled.
+    PendingFingerprintIgnored,
+    /// Hands out the same fence to everybody.
+    ConstantFence,
+    /// Does not recognise the token of its owner.
+    OwnTokenIsBusy,
+    /// Takes over what it was told to refuse.
+    AlwaysTakesOver,
+    /// Reads, compares and writes in three steps.
+    PutsWithoutComparing,
+    /// Forgets to wake anybody.
+    WakesNobody,
+    /// A put without a TTL removes the one there was.
+    TtlNotKept,
+    /// Tenants share their keys.
+    OneTenant,
+}
+
+struct Mutant {
+    store: MemoryStore,
+    clock: Arc<ManualClock>,
+    bug: Bug,
+}
+
+impl Mutant {
+    fn key(&self, key: &Key) -> Key {
+        if self.bug == Bug::OneTenant && key.tenant().as_str().len() == 34 {
+            let tenant = hapax_core::Tenant::new(&key.tenant().as_str()[..33]).unwrap();
+            return match key.kind() {
+                hapax_core::Kind::Record => Key::record(&tenant, key.name()).unwrap(),
+                _ => Key::command(&tenant, key.scope(), key.name()).unwrap(),
+            };
+        }
+        key.clone()
+    }
+}
+
+#[async_trait]
+impl Claims for Mutant {
+    async fn claim(&self, key: &Key, ask: &Ask) -> Result<Claimed, StoreError> {
+        let key = &self.key(key);
+        let view = self.store.look(key).await?;
+        match (self.bug, &view) {
+            (Bug::CheckThenAct, None) => {
+                tokio::task::yield_now().await;
+                if let Some(View { state: State::Pending { .. }, fence, .. }) =
+                    self.store.look(key).await?
+                {
+                    let ticket = Ticket { token: ask.token.clone(), fence: fence.unwrap() };
+                    return Ok(Claimed::Granted { ticket, attempt: 1 });
+                }
+            }
+            (
+                Bug::PendingFingerprintIgnored,
+                Some(View { state: State::Pending { lease_left }, .. }),
+            ) => {
+                return Ok(Claimed::Busy { lease_left: *lease_left });
+            }
+            (Bug::OwnTokenIsBusy, Some(View { state: State::Pending { lease_left }, .. })) => {
+                return Ok(Claimed::Busy { lease_left: *lease_left });
+            }
+            _ => {}
+        }
+        let mut ask = ask.clone();
+        if self.bug == Bug::AlwaysTakesOver {
+            ask.on_unknown = hapax_core::OnUnknown::TakeOver;
+        }
+        Ok(match self.store.claim(key, &ask).await? {
+            Claimed::Granted { ticket, attempt } if self.bug == Bug::ConstantFence => {
+                Claimed::Granted { ticket: Ticket { fence: Fence(1), ..ticket }, attempt }
+            }
+            answer => answer,
+        })
+    }
+
+    async fn extend(&self, key: &Key, token: &Token, lease: Duration) -> Result<Step, StoreError> {
+        self.store.extend(&self.key(key), token, lease).await
+    }
+
+    async fn settle(&self, key: &Key, token: &Token, value: Bytes) -> Result<Step, StoreError> {
+        let step = self.store.settle(&self.key(key), token, value).await?;
+        Ok(match step {
+            Step::Lost if self.bug == Bug::AnyTokenSettles => Step::Done(Fence(1)),
+            step => step,
+        })
+    }
+
+    async fn give_back(&self, key: &Key, token: &Token, how: GiveBack) -> Result<Step, StoreError> {
+        self.store.give_back(&self.key(key), token, how).await
+    }
+
+    async fn look(&self, key: &Key) -> Result<Option<View>, StoreError> {
+        self.store.look(&self.key(key)).await
+    }
+
+    fn watch(&self, key: &Key) -> Watch {
+        if self.bug == Bug::WakesNobody { Watch::never() } else { self.store.watch(key) }
+    }
+}
+
+#[async_trait]
+impl Records for Mutant {
+    async fn get(&self, key: &Key) -> Result<Option<Record>, StoreError> {
+        self.store.get(&self.key(key)).await
+    }
+
+    async fn put(
+        &self,
+        key: &Key,
+        value: Bytes,
+        expect: &Expect,
+        ttl: Option<Duration>,
+    ) -> Result<Put, StoreError> {
+        let key = &self.key(key);
+        if self.bug == Bug::TtlNotKept && ttl.is_none() && *expect == Expect::Any {
+            let _ = self.store.delete(key, &Expect::Any).await?;
+        }
+        if self.bug == Bug::PutsWithoutComparing {
+            let current = self.store.get(key).await?.map(|record| record.version);
+            if !expect.holds(current.as_ref()) {
+                return Ok(Put::Conflict);
+            }
+            tokio::task::yield_now().await;
+            return self.store.put(key, value, &Expect::Any, ttl).await;
+        }
+        self.store.put(key, value, expect, ttl).await
+    }
+
+    async fn delete(&self, key: &Key, expect: &Expect) -> Result<Deleted, StoreError> {
+        self.store.delete(&self.key(key), expect).await
+    }
+}
+
+#[async_trait]
+impl Store for Mutant {
+    fn name(&self) -> &'static str {
+        "mutant"
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn sweep(&self, at_most: u32) -> Result<u64, StoreError> {
+        self.store.sweep(at_most).await
+    }
+}
+
+struct Under(Arc<Mutant>);
+
+#[async_trait]
+impl Subject for Under {
+    async fn open(&self) -> Arc<dyn Store> {
+        self.0.clone()
+    }
+
+    async fn pass(&self, time: Duration) {
+        self.0.clock.advance(time);
+    }
+}
+
+/// Virtual time: the law about wake-ups would otherwise really wait for nobody.
+#[test]
+fn every_planted_bug_is_caught() {
+    for bug in [
+        Bug::CheckThenAct,
+        Bug::AnyTokenSettles,
+        Bug::PendingFingerprintIgnored,
+        Bug::ConstantFence,
+        Bug::OwnTokenIsBusy,
+        Bug::AlwaysTakesOver,
+        Bug::PutsWithoutComparing,
+        Bug::WakesNobody,
+        Bug::TtlNotKept,
+        Bug::OneTenant,
+    ] {
+        let caught = std::panic::catch_unwind(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .start_paused(true)
+                .build()
+                .unwrap();
+            runtime.block_on(check(|| async move {
+                let clock = Arc::new(ManualClock::default());
+                let store = MemoryStore::new(clock.clone());
+                Arc::new(Under(Arc::new(Mutant { store, clock, bug }))) as Arc<dyn Subject>
+            }));
+        });
+        assert!(caught.is_err(), "the suite did not notice {bug:?}");
+    }
+}

@@ -1,0 +1,82 @@
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+/// Milliseconds since the Unix epoch, on a store's own clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(pub u64);
+
+impl Timestamp {
+    /// This moment plus `time`; a moment too far away to count is the last one there is.
+    #[must_use]
+    pub fn plus(self, time: Duration) -> Self {
+        Self(self.0.saturating_add(millis(time)))
+    }
+
+    /// How long after `earlier` this moment is; zero where it is not after it.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_millis(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// A duration in whole milliseconds, rounded up: a lease is never shorter than what was asked for.
+///
+/// ```
+/// # use std::time::Duration;
+/// assert_eq!(hapax_core::millis(Duration::from_micros(1500)), 2);
+/// ```
+pub fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// Where the embedded stores take the time from. Redis and PostgreSQL use their server's own.
+pub trait Clock: Send + Sync + fmt::Debug + 'static {
+    /// The time now.
+    fn now(&self) -> Timestamp;
+}
+
+/// The machine's clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    #[expect(clippy::disallowed_methods, reason = "the one place where the real time comes in")]
+    fn now(&self) -> Timestamp {
+        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        Timestamp(since_epoch.map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX)))
+    }
+}
+
+/// A clock that stands still until it is told to go on, so that tests need not sleep.
+///
+/// ```
+/// # use std::time::Duration;
+/// use hapax_core::{Clock, ManualClock};
+/// let clock = ManualClock::default();
+/// let before = clock.now();
+/// clock.advance(Duration::from_secs(5));
+/// assert_eq!(clock.now().since(before), Duration::from_secs(5));
+/// ```
+#[derive(Debug)]
+pub struct ManualClock(AtomicU64);
+
+impl Default for ManualClock {
+    /// Starts in September 2001, at a round number that is easy to see in a dump.
+    fn default() -> Self {
+        Self(AtomicU64::new(1_000_000_000_000))
+    }
+}
+
+impl ManualClock {
+    /// Lets `time` pass.
+    pub fn advance(&self, time: Duration) {
+        self.0.fetch_add(millis(time), Ordering::SeqCst);
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Timestamp {
+        Timestamp(self.0.load(Ordering::SeqCst))
+    }
+}

@@ -1,0 +1,260 @@
+use std::fmt;
+use std::sync::Arc;
+
+/// The longest name, scope or key, in bytes.
+pub const MAX_NAME: usize = 255;
+/// The longest tenant, in bytes.
+pub const MAX_TENANT: usize = 64;
+
+/// Why a text is no key. The message names the part and the limit, and never the text itself:
+/// keys may identify a person.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidKey {
+    /// There is nothing in it.
+    #[error("{part} is empty; it takes 1 to {limit} bytes")]
+    Empty {
+        /// Which part of the key.
+        part: &'static str,
+        /// How long it may be.
+        limit: usize,
+    },
+    /// There is too much in it.
+    #[error("{part} has {length} bytes; it takes 1 to {limit}")]
+    TooLong {
+        /// Which part of the key.
+        part: &'static str,
+        /// How long it is.
+        length: usize,
+        /// How long it may be.
+        limit: usize,
+    },
+    /// It has a byte that is not printable ASCII.
+    #[error("{part} has a byte that is not printable ASCII (0x21 to 0x7E) at position {at}")]
+    NotPrintable {
+        /// Which part of the key.
+        part: &'static str,
+        /// Where the first such byte is.
+        at: usize,
+    },
+    /// It has a character that means something else here.
+    #[error("{part} has a {character:?} at position {at}, which is reserved")]
+    Reserved {
+        /// Which part of the key.
+        part: &'static str,
+        /// Which character.
+        character: char,
+        /// Where it is.
+        at: usize,
+    },
+}
+
+fn check(part: &'static str, text: &str, lowest: u8, limit: usize) -> Result<(), InvalidKey> {
+    if text.is_empty() {
+        return Err(InvalidKey::Empty { part, limit });
+    }
+    if text.len() > limit {
+        return Err(InvalidKey::TooLong { part, length: text.len(), limit });
+    }
+    match text.bytes().position(|b| b < lowest || b > 0x7e) {
+        Some(at) => Err(InvalidKey::NotPrintable { part, at }),
+        None => Ok(()),
+    }
+}
+
+/// Who is asking. Comes from authentication or configuration, never from the caller's own word.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Tenant(Arc<str>);
+
+impl Tenant {
+    /// A tenant of 1 to 64 bytes of printable ASCII without `/`, which divides it from a scope.
+    pub fn new(name: &str) -> Result<Self, InvalidKey> {
+        check("tenant", name, 0x21, MAX_TENANT)?;
+        if let Some(at) = name.find('/') {
+            return Err(InvalidKey::Reserved { part: "tenant", character: '/', at });
+        }
+        Ok(Self(name.into()))
+    }
+
+    /// A part of this tenant's world that others of it never meet: the callers behind one
+    /// `Authorization`, say. `scope` is a hash, at most 64 bytes of printable ASCII.
+    pub fn scoped(&self, scope: &str) -> Result<Self, InvalidKey> {
+        check("scope", scope, 0x21, MAX_TENANT)?;
+        Ok(Self(format!("{}/{scope}", self.0).into()))
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for Tenant {
+    /// The tenant of those who configured none.
+    fn default() -> Self {
+        Self("default".into())
+    }
+}
+
+impl fmt::Debug for Tenant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tenant({})", self.0)
+    }
+}
+
+/// Which feature a key belongs to. Keys of different kinds never meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Kind {
+    /// A processing lock.
+    Lock,
+    /// An idempotent command; its scope is the operation.
+    Command,
+    /// A received message; its scope is the consumer.
+    Inbox,
+    /// A record.
+    Record,
+}
+
+impl Kind {
+    /// The stable name that stores write.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Lock => "lock",
+            Self::Command => "command",
+            Self::Inbox => "inbox",
+            Self::Record => "record",
+        }
+    }
+}
+
+/// What a claim or a record is about: tenant, kind, scope and name, each on its own.
+///
+/// The parts are never glued together in a way that two different keys could share; where a store
+/// needs one text, [`Key::canonical`] escapes the separators.
+///
+/// ```
+/// use hapax_core::{Key, Tenant};
+/// let tenant = Tenant::default();
+/// let a = Key::command(&tenant, "pay:eu", "1").unwrap();
+/// let b = Key::command(&tenant, "pay", "eu:1").unwrap();
+/// assert_ne!(a.canonical(), b.canonical());
+/// assert!(Key::lock(&tenant, "").is_err());
+/// assert!(Key::lock(&tenant, &"x".repeat(256)).is_err());
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    tenant: Tenant,
+    kind: Kind,
+    scope: Arc<str>,
+    name: Arc<str>,
+}
+
+impl Key {
+    /// The key of a lock.
+    pub fn lock(tenant: &Tenant, name: &str) -> Result<Self, InvalidKey> {
+        Self::unscoped(tenant, Kind::Lock, name)
+    }
+
+    /// The key of a record.
+    pub fn record(tenant: &Tenant, name: &str) -> Result<Self, InvalidKey> {
+        Self::unscoped(tenant, Kind::Record, name)
+    }
+
+    /// The key of a command. The operation may contain spaces (`POST /orders`).
+    pub fn command(tenant: &Tenant, operation: &str, name: &str) -> Result<Self, InvalidKey> {
+        check("operation", operation, 0x20, MAX_NAME)?;
+        Self::scoped(tenant, Kind::Command, operation, name)
+    }
+
+    /// The key of a message that a consumer received.
+    pub fn inbox(tenant: &Tenant, consumer: &str, message_id: &str) -> Result<Self, InvalidKey> {
+        check("consumer", consumer, 0x21, MAX_NAME)?;
+        Self::scoped(tenant, Kind::Inbox, consumer, message_id)
+    }
+
+    fn unscoped(tenant: &Tenant, kind: Kind, name: &str) -> Result<Self, InvalidKey> {
+        Self::scoped(tenant, kind, "", name)
+    }
+
+    fn scoped(tenant: &Tenant, kind: Kind, scope: &str, name: &str) -> Result<Self, InvalidKey> {
+        check("key", name, 0x21, MAX_NAME)?;
+        Ok(Self { tenant: tenant.clone(), kind, scope: scope.into(), name: name.into() })
+    }
+
+    /// Who is asking.
+    pub fn tenant(&self) -> &Tenant {
+        &self.tenant
+    }
+
+    /// Which feature it belongs to.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The operation or the consumer; empty for kinds that have neither.
+    pub fn scope(&self) -> &str {
+        &self.scope
+    }
+
+    /// The caller's own key.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// One text per key and one key per text: the parts joined by `:`, with `%`, `:`, `{` and `}`
+    /// inside them percent-encoded.
+    pub fn canonical(&self) -> String {
+        let parts = [self.tenant.as_str(), self.kind.as_str(), &self.scope, &self.name];
+        let mut text = String::with_capacity(parts.iter().map(|p| p.len() + 1).sum::<usize>());
+        for (i, part) in parts.into_iter().enumerate() {
+            if i > 0 {
+                text.push(':');
+            }
+            for c in part.chars() {
+                match c {
+                    '%' => text.push_str("%25"),
+                    ':' => text.push_str("%3A"),
+                    '{' => text.push_str("%7B"),
+                    '}' => text.push_str("%7D"),
+                    c => text.push(c),
+                }
+            }
+        }
+        text
+    }
+
+    /// A stable 64-bit digest (FNV-1a of [`Key::canonical`]) for wake-up channels and advisory
+    /// locks, where a collision costs a needless look and nothing else.
+    pub fn digest(&self) -> u64 {
+        self.canonical().bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        })
+    }
+}
+
+/// Shows the kind alone: names may identify a person, and debug output ends up in logs.
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({}, …)", self.kind.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_output_never_shows_the_name() {
+        let key = Key::lock(&Tenant::default(), "processing:user:U123").unwrap();
+        assert!(!format!("{key:?}").contains("U123"));
+    }
+
+    #[test]
+    fn only_operations_may_contain_spaces() {
+        let tenant = Tenant::default();
+        assert!(Key::command(&tenant, "POST /orders", "k").is_ok());
+        assert_eq!(Key::lock(&tenant, "a b"), Err(InvalidKey::NotPrintable { part: "key", at: 1 }));
+        assert!(Key::lock(&tenant, "caf\u{e9}").is_err());
+    }
+}

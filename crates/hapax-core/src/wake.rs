@@ -1,0 +1,109 @@
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::Key;
+
+/// Who waits for which key, in this process. Stores call [`Hub::wake`] when a claim is settled or
+/// given back, or when another node says so.
+///
+/// Keys are held by digest: a collision wakes somebody for nothing, and that is allowed.
+#[derive(Clone, Debug, Default)]
+pub struct Hub(Arc<Mutex<HashMap<u64, watch::Sender<()>>>>);
+
+impl Hub {
+    /// Registers a waiter.
+    pub fn watch(&self, key: &Key) -> Watch {
+        let digest = key.digest();
+        let receiver = self.waiters().entry(digest).or_default().subscribe();
+        Watch(Some(Registered { digest, hub: self.clone(), receiver: Some(receiver) }))
+    }
+
+    /// Wakes everybody who waits for the key with this digest; whether there was anybody.
+    pub fn wake(&self, digest: u64) -> bool {
+        self.waiters().get(&digest).is_some_and(|sender| sender.send(()).is_ok())
+    }
+
+    /// Wakes everybody, as after a connection that carries the wake-ups was lost.
+    pub fn wake_all(&self) {
+        for sender in self.waiters().values() {
+            let _ = sender.send(());
+        }
+    }
+
+    /// Whether nobody waits for anything.
+    pub fn is_idle(&self) -> bool {
+        self.waiters().is_empty()
+    }
+
+    fn waiters(&self) -> MutexGuard<'_, HashMap<u64, watch::Sender<()>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A waiter's registration. Hints that come after it was made are not missed.
+#[derive(Debug)]
+pub struct Watch(Option<Registered>);
+
+#[derive(Debug)]
+struct Registered {
+    digest: u64,
+    hub: Hub,
+    receiver: Option<watch::Receiver<()>>,
+}
+
+impl Watch {
+    /// A registration that never hears anything; its owner polls.
+    pub fn never() -> Self {
+        Self(None)
+    }
+
+    /// Waits for a hint, or for `limit`.
+    pub async fn changed(&mut self, limit: Duration) {
+        match self.0.as_mut().and_then(|r| r.receiver.as_mut()) {
+            Some(receiver) => {
+                let _ = tokio::time::timeout(limit, receiver.changed()).await;
+            }
+            None => tokio::time::sleep(limit).await,
+        }
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        let mut waiters = self.hub.waiters();
+        self.receiver = None;
+        if waiters.get(&self.digest).is_some_and(|s| s.receiver_count() == 0) {
+            waiters.remove(&self.digest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Tenant;
+
+    #[tokio::test]
+    async fn a_hint_between_registration_and_wait_is_not_missed() {
+        let hub = Hub::default();
+        let key = Key::lock(&Tenant::default(), "k").unwrap();
+        let mut watch = hub.watch(&key);
+        assert!(hub.wake(key.digest()));
+        watch.changed(Duration::from_secs(3600)).await;
+    }
+
+    #[tokio::test]
+    async fn the_last_waiter_takes_its_entry_with_it() {
+        let hub = Hub::default();
+        let key = Key::lock(&Tenant::default(), "k").unwrap();
+        let (one, two) = (hub.watch(&key), hub.watch(&key));
+        drop(one);
+        assert!(hub.wake(key.digest()));
+        drop(two);
+        assert!(hub.is_idle());
+        assert!(!hub.wake(key.digest()));
+    }
+}

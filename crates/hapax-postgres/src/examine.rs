@@ -1,0 +1,174 @@
+//! What `hapax doctor` says about a PostgreSQL server.
+
+use hapax_core::{Clock, Finding, Promise, SystemClock, Timestamp};
+use tokio_postgres::Row;
+
+use crate::error::Failure;
+use crate::link::{Lease, Link};
+use crate::migrate;
+use crate::row;
+use crate::session::{Session, Sql};
+
+const SETTINGS: Sql = Sql {
+    text: "SELECT current_setting('server_version') AS version, \
+                  current_setting('synchronous_commit') AS synchronous_commit, \
+                  current_setting('fsync')::bool AS fsync, \
+                  current_setting('full_page_writes')::bool AS full_page_writes, \
+                  current_setting('max_connections')::int AS max_connections, \
+                  current_setting('superuser_reserved_connections')::int AS reserved, \
+                  pg_is_in_recovery() AS standby, \
+                  floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now",
+    types: &[],
+};
+
+const BACKEND: Sql = Sql { text: "SELECT pg_backend_pid()", types: &[] };
+const BEGIN: Sql = Sql { text: "BEGIN", types: &[] };
+
+/// More than this between two clocks confuses people who compare their logs.
+const SKEW: u64 = 1_000;
+
+pub(crate) async fn findings(link: &Link, pool: usize) -> Result<Vec<Finding>, Failure> {
+    let mut lease = link.lease().await?;
+    let before = SystemClock.now();
+    let rows = lease.rows(&SETTINGS, &[]).await?;
+    let after = SystemClock.now();
+    let Some(settings) = rows.first() else { return Ok(Vec::new()) };
+    let mut findings = vec![
+        Finding::fine("postgres.version", format!("PostgreSQL {}", text(settings, "version")?)),
+        Finding::fine("postgres.schema", format!("tables of version {}", migrate::NEWEST)),
+        synchronous_commit(settings)?,
+        fsync(settings)?,
+        full_page_writes(settings)?,
+        standby(settings)?,
+        connections(settings, pool)?,
+        clock(row::timestamp(settings, "now")?, before, after),
+    ];
+    findings.push(pooler(link, lease, pool).await?);
+    Ok(findings)
+}
+
+fn synchronous_commit(settings: &Row) -> Result<Finding, Failure> {
+    let value = text(settings, "synchronous_commit")?;
+    let detail = format!("synchronous_commit is {value}");
+    Ok(if value == "off" {
+        Finding::warn(
+            "postgres.synchronous_commit",
+            Promise::Durable,
+            format!("{detail}: a crash loses what was acknowledged just before, fences included"),
+            "ALTER ROLE … SET synchronous_commit = on, for the role that hapax uses",
+        )
+    } else {
+        Finding::fine("postgres.synchronous_commit", detail)
+    })
+}
+
+fn fsync(settings: &Row) -> Result<Finding, Failure> {
+    Ok(if settings.try_get("fsync")? {
+        Finding::fine("postgres.fsync", "fsync is on")
+    } else {
+        Finding::refuse(
+            "postgres.fsync",
+            Promise::Durable,
+            "fsync is off: a power cut may lose or damage everything",
+            "set fsync = on in postgresql.conf",
+        )
+    })
+}
+
+fn full_page_writes(settings: &Row) -> Result<Finding, Failure> {
+    Ok(if settings.try_get("full_page_writes")? {
+        Finding::fine("postgres.full_page_writes", "full_page_writes is on")
+    } else {
+        Finding::warn(
+            "postgres.full_page_writes",
+            Promise::Durable,
+            "full_page_writes is off: a power cut may damage pages that were just written",
+            "set full_page_writes = on, unless the file system never tears a page (ZFS)",
+        )
+    })
+}
+
+fn standby(settings: &Row) -> Result<Finding, Failure> {
+    Ok(if settings.try_get("standby")? {
+        Finding::refuse(
+            "postgres.standby",
+            Promise::MutualExclusion,
+            "the server is a standby and takes no writes",
+            "name the primary, or all hosts with target_session_attrs=read-write",
+        )
+    } else {
+        Finding::fine("postgres.standby", "the server is a primary")
+    })
+}
+
+/// One connection of the pool's size and one more to listen.
+fn connections(settings: &Row, pool: usize) -> Result<Finding, Failure> {
+    let all: i32 = settings.try_get("max_connections")?;
+    let reserved: i32 = settings.try_get("reserved")?;
+    let room = usize::try_from(all - reserved).unwrap_or(0);
+    let detail = format!("a pool of {pool} and one to listen, of {room} connections");
+    Ok(if pool + 1 > room {
+        Finding::warn(
+            "postgres.connections",
+            Promise::BoundedTime,
+            detail,
+            "make the pool smaller, or raise max_connections",
+        )
+    } else {
+        Finding::fine("postgres.connections", detail)
+    })
+}
+
+/// Leases are measured by the server's clock alone, so that a difference is only worth a word.
+fn clock(server: Timestamp, before: Timestamp, after: Timestamp) -> Finding {
+    let skew = before.since(server).max(server.since(after)).as_millis();
+    let detail = format!("this machine's clock and the server's differ by {skew} ms");
+    if skew <= u128::from(SKEW) {
+        return Finding::fine("postgres.clock", detail);
+    }
+    Finding {
+        severity: hapax_core::Severity::Warn,
+        fix: "run NTP on both; hapax itself goes by the server's clock alone".into(),
+        ..Finding::fine("postgres.clock", detail)
+    }
+}
+
+/// Two sessions that are served by one backend at the same time, or one session by two backends
+/// after another: somebody between us and the server deals transactions out.
+async fn pooler(link: &Link, mut one: Lease, pool: usize) -> Result<Finding, Failure> {
+    let shared = pool > 1 && {
+        let first = backend(&mut one).await?;
+        let mut other = link.lease().await?;
+        // Closing it ends its transaction.
+        other.is_last();
+        other.rows(&BEGIN, &[]).await?;
+        let second = backend(&mut other).await?;
+        first == second || first != backend(&mut one).await?
+    };
+    Ok(match (shared, link.target.pooled) {
+        (true, false) => Finding::warn(
+            "postgres.pooler",
+            Promise::BoundedTime,
+            "a transaction pooler is between hapax and the server: prepared statements, time \
+             limits on the server and wake-ups between nodes do not get through it",
+            "connect directly or through a session pool, or add pgbouncer=true to the URL",
+        ),
+        (_, true) => Finding::warn(
+            "postgres.pooler",
+            Promise::BoundedTime,
+            "set up for a transaction pooler: waiters on other nodes poll, and a statement is only \
+             ended on the server by the role's own statement_timeout",
+            "connect directly or through a session pool, or ALTER ROLE … SET statement_timeout",
+        ),
+        (false, false) => Finding::fine("postgres.pooler", "connected directly"),
+    })
+}
+
+async fn backend(lease: &mut Lease) -> Result<i32, Failure> {
+    let rows = lease.rows(&BACKEND, &[]).await?;
+    Ok(rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or_default())
+}
+
+fn text(row: &Row, column: &str) -> Result<String, Failure> {
+    Ok(row.try_get(column)?)
+}

@@ -1,0 +1,47 @@
+-- Many claims at once: grants what is vacant, and shows the rest as it is.
+--
+-- Nothing waits here. A vacant key is granted only under its advisory lock, which a claim in
+-- somebody's open transaction holds to its end; where the lock is taken, `fence` comes back empty.
+-- Where no key is vacant, nothing is written, so that a replay costs no durable commit.
+WITH clock AS MATERIALIZED (
+    SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now
+), asked AS MATERIALIZED (
+    SELECT *
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[],
+                $6::bytea[], $7::bytea[], $8::bigint[], $9::bigint[])
+        WITH ORDINALITY
+        AS a (tenant, kind, scope, name, digest, new_token, new_fingerprint, lease, new_retention, at)
+), found AS MATERIALIZED (
+    SELECT a.*, c.phase, c.attempt, c.fence, c.granted_at, c.lease_end, c.retention, c.expires_at,
+           c.token, c.fingerprint, c.value
+    FROM asked a
+    -- OFFSET 0 keeps the planner from turning look-ups by key into a join over the whole table.
+    LEFT JOIN LATERAL (
+        SELECT * FROM hapax_claims c
+        WHERE c.tenant = a.tenant AND c.kind = a.kind AND c.scope = a.scope AND c.name = a.name
+        OFFSET 0
+    ) c ON true
+), vacant AS MATERIALIZED (
+    -- The fence is drawn under the lock, so that the fences of a key grow in the order of its grants.
+    SELECT f.*, CASE WHEN pg_try_advisory_xact_lock(f.digest) THEN nextval('hapax_fence') END AS new_fence
+    FROM found f
+    WHERE f.fence IS NULL
+), granted AS (
+    INSERT INTO hapax_claims (tenant, kind, scope, name, phase, attempt, fence, granted_at,
+                              lease_end, retention, expires_at, token, fingerprint, value)
+    SELECT tenant, kind, scope, name, 0, 1, new_fence, now,
+           now + lease, new_retention, now + lease + new_retention, new_token, new_fingerprint, ''
+    FROM vacant, clock
+    WHERE new_fence IS NOT NULL
+    ON CONFLICT DO NOTHING
+    RETURNING fence
+)
+SELECT at, now, true AS known, false AS granted, fence, phase, attempt, granted_at, lease_end,
+       retention, expires_at, token, fingerprint, value
+FROM found, clock
+WHERE fence IS NOT NULL
+UNION ALL
+-- Neither known nor granted although locked: it was committed after this statement began.
+SELECT at, now, false, new_fence IN (SELECT fence FROM granted), new_fence,
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM vacant, clock

@@ -1,0 +1,10 @@
+-- SKIP LOCKED: a row that somebody is just taking over is none of the sweep's business.
+DELETE FROM hapax_claims
+WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM hapax_claims
+    WHERE expires_at <= (SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint)
+    ORDER BY expires_at
+    LIMIT $1
+    FOR UPDATE SKIP LOCKED
+))
+RETURNING 1

@@ -1,0 +1,121 @@
+//! Who gets in: TLS, passwords, rights.
+
+use hapax_core::{Claims, Store, StoreError};
+use hapax_postgres::{Config, PostgresStore};
+use hapax_testkit::Postgres;
+
+use crate::{SERVER, ask, granted, key, open};
+
+#[tokio::test]
+async fn tls_is_checked_as_far_as_the_mode_says() {
+    let server = Postgres::tls();
+    let stranger = Postgres::tls();
+    let (ours, theirs) = (server.ca_path().display(), stranger.ca_path().display());
+    let other_name = server.url().replace("127.0.0.1", "127.0.0.2");
+    let url = server.url();
+    for works in [
+        format!("{url}?sslmode=require"),
+        url.clone(),
+        format!("{url}?sslmode=prefer"),
+        format!("{url}?sslmode=verify-ca&sslrootcert={ours}"),
+        format!("{url}?sslmode=verify-full&sslrootcert={ours}"),
+        format!("{url}?sslmode=require&sslrootcert={ours}"),
+    ] {
+        open(&works).ping().await.unwrap_or_else(|error| panic!("{works}: {error}"));
+    }
+    for fails in [
+        format!("{url}?sslmode=disable"),
+        format!("{url}?sslmode=verify-ca&sslrootcert={theirs}"),
+        format!("{url}?sslmode=verify-full&sslrootcert={theirs}"),
+        format!("{url}?sslmode=verify-full"),
+        format!("{url}?sslmode=require&sslrootcert={theirs}"),
+        format!("{other_name}?sslmode=verify-full&sslrootcert={ours}"),
+    ] {
+        assert!(open(&fails).ping().await.is_err(), "{fails}");
+    }
+}
+
+#[tokio::test]
+async fn verify_ca_takes_any_name_and_verify_full_does_not() {
+    let server = Postgres::tls();
+    let ca = server.ca_path().display();
+    // `hostaddr` is where to go, `host` is the name to look for.
+    let url = format!(
+        "postgres://postgres@not-in-the-certificate:{}/postgres?hostaddr=127.0.0.1&sslrootcert={ca}",
+        server.port()
+    );
+    open(&format!("{url}&sslmode=verify-ca")).ping().await.unwrap();
+    let refused = open(&format!("{url}&sslmode=verify-full")).ping().await;
+    assert!(matches!(refused, Err(StoreError::Unavailable { .. })), "{refused:?}");
+}
+
+#[tokio::test]
+async fn plain_text_is_refused_where_tls_is_required() {
+    let refused = open(&format!("{}?sslmode=require", SERVER.url())).ping().await;
+    assert!(matches!(refused, Err(StoreError::Unavailable { .. })), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_refused_and_never_repeated() {
+    let server = Postgres::start();
+    server.psql("CREATE ROLE guarded LOGIN SUPERUSER PASSWORD 'right-one'");
+    let hba = server.psql("SHOW hba_file");
+    std::fs::write(&hba, "host all guarded all scram-sha-256\nlocal all all trust\nhost all all all trust\n")
+        .unwrap();
+    server.psql("SELECT pg_reload_conf()");
+    let url = |password: &str| {
+        format!("postgres://guarded{password}@127.0.0.1:{}/postgres", server.port())
+    };
+    // A reload takes a moment to reach the server's processes.
+    hapax_testkit::wait_for("the access list", std::time::Duration::from_secs(10), || {
+        let rules = server.psql("SELECT count(*) FROM pg_hba_file_rules WHERE auth_method LIKE 'scram%'");
+        (rules == "1").then_some(())
+    });
+    for wrong in [":wrong-one", ""] {
+        let refused = open(&url(wrong)).ping().await.expect_err("refused");
+        assert!(matches!(refused, StoreError::Refused { .. }), "{refused:?}");
+        assert!(!format!("{refused} {refused:?}").contains("wrong-one"));
+    }
+    open(&url(":right-one")).ping().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_role_without_rights_is_refused_and_one_with_a_few_is_enough() {
+    let url = SERVER.database("rights");
+    SERVER.psql_in("rights", "REVOKE CREATE ON SCHEMA public FROM PUBLIC");
+    SERVER.psql_in("rights", "CREATE ROLE visitor LOGIN");
+    let visitor = url.replace("postgres@", "visitor@");
+    let refused = open(&visitor).ping().await;
+    assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
+    open(&url).ping().await.unwrap();
+    SERVER.psql_in("rights", "GRANT SELECT, INSERT, UPDATE, DELETE ON hapax_meta, hapax_claims, hapax_records TO visitor");
+    SERVER.psql_in("rights", "GRANT USAGE ON hapax_fence TO visitor");
+    granted(&open(&visitor), &key("k"), &ask()).await;
+}
+
+#[tokio::test]
+async fn a_missing_database_cannot_be_used() {
+    let missing = SERVER.url().replace("/postgres", "/no_such_database").replacen("//no_such_database@", "//postgres@", 1);
+    let refused = open(&missing).ping().await;
+    assert!(matches!(refused, Err(StoreError::Incompatible { .. })), "{refused:?}");
+}
+
+#[tokio::test]
+async fn read_only_transactions_are_told_as_such() {
+    let url = SERVER.database("read_only");
+    open(&url).ping().await.unwrap();
+    let store = open(&format!("{url}?options=-c%20default_transaction_read_only%3Don"));
+    let refused = store.claim(&key("k"), &ask()).await;
+    assert!(matches!(refused, Err(StoreError::ReadOnly { .. })), "{refused:?}");
+    assert!(matches!(store.ping().await, Err(StoreError::ReadOnly { .. })));
+}
+
+#[tokio::test]
+async fn opening_needs_no_server_and_a_bad_url_is_told_at_once() {
+    let store = open("postgres://postgres@127.0.0.1:1/postgres");
+    let down = store.claim(&key("k"), &ask()).await;
+    assert!(matches!(down, Err(StoreError::Unavailable { .. })), "{down:?}");
+    let bad = PostgresStore::open(Config::new("postgres://u:secret@h:x/d")).unwrap_err();
+    assert!(matches!(bad, StoreError::Incompatible { .. }));
+    assert!(!format!("{bad} {bad:?}").contains("secret"));
+}

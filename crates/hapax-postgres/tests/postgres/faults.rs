@@ -1,0 +1,144 @@
+//! A server that hangs, dies, or has no room.
+
+use std::time::{Duration, Instant};
+
+use hapax_core::{Claimed, Claims, Expect, Key, Records, Step, Store, StoreError, Tenant};
+use hapax_postgres::{Config, PostgresStore};
+use hapax_testkit::Postgres;
+use tokio::task::JoinSet;
+
+use crate::{ask, granted, key};
+
+const LIMIT: Duration = Duration::from_millis(500);
+/// What a busy machine may add to a limit.
+const SLACK: Duration = Duration::from_millis(1500);
+
+fn hasty(url: &str) -> PostgresStore {
+    PostgresStore::open(Config::new(url).limit(LIMIT)).unwrap()
+}
+
+/// Every operation, from many tasks at once: each has to end in time.
+async fn all_fail_in_time(store: &PostgresStore) {
+    let mut calls = JoinSet::new();
+    for n in 0..40 {
+        let store = store.clone();
+        calls.spawn(async move {
+            let began = Instant::now();
+            let (key, record) = (key(&format!("f{n}")), Key::record(&Tenant::default(), "r").unwrap());
+            let failed = match n % 8 {
+                0 => store.claim(&key, &ask()).await.is_err(),
+                1 => store.settle(&key, &ask().token, "v".into()).await.is_err(),
+                2 => store.look(&key).await.is_err(),
+                3 => store.get(&record).await.is_err(),
+                4 => store.put(&record, "v".into(), &Expect::Any, None).await.is_err(),
+                5 => store.ping().await.is_err(),
+                6 => store.sweep(10).await.is_err(),
+                _ => store.examine().await.is_err(),
+            };
+            (n % 8, failed, began.elapsed())
+        });
+    }
+    for (call, failed, took) in calls.join_all().await {
+        assert!(failed, "call {call} was answered");
+        assert!(took < LIMIT + SLACK, "call {call} took {took:?}");
+    }
+}
+
+/// Within a few limits, without being opened again.
+async fn comes_back(store: &PostgresStore, name: &str) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let ask = ask();
+    loop {
+        match store.claim(&key(name), &ask).await {
+            Ok(Claimed::Granted { .. }) => return,
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => assert!(error.is_passing(), "{error:?}"),
+        }
+        assert!(Instant::now() < deadline, "{name}: it did not come back");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_hangs_is_given_up_in_time_and_found_again() {
+    let server = Postgres::start();
+    let store = hasty(&server.url());
+    let ticket = granted(&store, &key("before"), &ask()).await;
+    let _watch = store.watch(&key("before"));
+    for round in 0..3 {
+        server.stop();
+        all_fail_in_time(&store).await;
+        server.cont();
+        comes_back(&store, &format!("after{round}")).await;
+    }
+    let settled = store.settle(&key("before"), &ticket.token, "v".into()).await.unwrap();
+    assert_eq!(settled, Step::Done(ticket.fence));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_hangs_from_the_start_is_found_when_it_answers() {
+    let server = Postgres::start();
+    let store = hasty(&server.url());
+    server.stop();
+    all_fail_in_time(&store).await;
+    server.cont();
+    comes_back(&store, "first").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_dies_is_found_again_with_what_was_acknowledged() {
+    let server = Postgres::start();
+    let store = hasty(&server.url());
+    let mut last = granted(&store, &key("before"), &ask()).await.fence;
+    for round in 0..3 {
+        server.kill();
+        all_fail_in_time(&store).await;
+        server.restart();
+        comes_back(&store, &format!("after{round}")).await;
+        let answer = store.claim(&key("before"), &ask()).await.unwrap();
+        assert!(matches!(answer, Claimed::Busy { .. }), "{answer:?}");
+        let next = granted(&store, &key(&format!("next{round}")), &ask()).await.fence;
+        assert!(next > last);
+        last = next;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_that_an_operator_ends_cost_one_call_at_most() {
+    let server = Postgres::start();
+    let store = hasty(&server.url());
+    granted(&store, &key("before"), &ask()).await;
+    server.psql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'hapax'");
+    comes_back(&store, "after").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn too_many_connections_are_a_passing_error() {
+    let server = Postgres::with(&[("max_connections", "5"), ("superuser_reserved_connections", "3")]);
+    server.psql("CREATE ROLE app LOGIN; GRANT ALL ON SCHEMA public TO app");
+    let url = server.url().replace("postgres@", "app@");
+    let mut hogs = Vec::new();
+    while let Ok((client, connection)) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await {
+        tokio::spawn(connection);
+        hogs.push(client);
+    }
+    let store = hasty(&url);
+    let refused = store.ping().await;
+    assert!(matches!(refused, Err(StoreError::Unavailable { .. })), "{refused:?}");
+    drop(hogs);
+    comes_back(&store, "after").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_who_gives_up_spoils_no_connection() {
+    let server = Postgres::start();
+    let store = PostgresStore::open(Config::new(server.url()).pool(2)).unwrap();
+    granted(&store, &key("before"), &ask()).await;
+    let record = Key::record(&Tenant::default(), "r").unwrap();
+    for n in 0..50_u64 {
+        let brief = Duration::from_micros(n * 40);
+        let _ = tokio::time::timeout(brief, store.put(&record, "v".into(), &Expect::Any, None)).await;
+        let _ = tokio::time::timeout(brief, store.claim(&key(&format!("k{n}")), &ask())).await;
+    }
+    granted(&store, &key("after"), &ask()).await;
+    assert_eq!(store.get(&record).await.unwrap().unwrap().value, "v");
+}

@@ -1,0 +1,50 @@
+//! The store on real servers.
+
+mod access;
+mod conformance;
+mod examine;
+mod faults;
+mod kills;
+mod migrations;
+mod nodes;
+mod transactions;
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use hapax_core::{Ask, Claimed, Claims, Key, Tenant, Ticket};
+use hapax_postgres::{Config, PostgresStore};
+use hapax_testkit::Postgres;
+use tokio_postgres::NoTls;
+
+const LONG: Duration = Duration::from_secs(3600);
+
+/// One server for all tests that do not harm it; each has a database of its own.
+static SERVER: LazyLock<Postgres> =
+    LazyLock::new(|| Postgres::with(&[("max_connections", "500")]));
+
+fn open(url: &str) -> PostgresStore {
+    PostgresStore::open(Config::new(url)).unwrap()
+}
+
+fn key(name: &str) -> Key {
+    Key::command(&Tenant::default(), "test", name).unwrap()
+}
+
+fn ask() -> Ask {
+    Ask::new(LONG).retention(LONG)
+}
+
+async fn granted(store: &dyn Claims, key: &Key, ask: &Ask) -> Ticket {
+    match store.claim(key, ask).await.expect("the store answers") {
+        Claimed::Granted { ticket, .. } => ticket,
+        other => panic!("expected a grant, got {other:?}"),
+    }
+}
+
+/// A connection of the application's own.
+async fn client(url: &str) -> tokio_postgres::Client {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}

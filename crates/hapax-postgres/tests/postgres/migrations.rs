@@ -1,0 +1,54 @@
+use hapax_core::{Claims, Store, StoreError};
+use hapax_postgres::{Config, PostgresStore, migrate};
+use tokio::task::JoinSet;
+
+use crate::{SERVER, ask, client, granted, key, open};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn eight_nodes_at_once_make_the_tables_once() {
+    let url = SERVER.database("migrations");
+    let mut nodes = JoinSet::new();
+    for n in 0..8 {
+        let store = open(&url);
+        nodes.spawn(async move { granted(&store, &key(&format!("k{n}")), &ask()).await });
+    }
+    assert_eq!(nodes.join_all().await.len(), 8);
+    let rows = SERVER.psql_in("migrations", "SELECT name, value FROM hapax_meta");
+    assert_eq!(rows, "schema|1");
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_refused_and_left_alone() {
+    let url = SERVER.database("newer");
+    let mut own = client(&url).await;
+    migrate(&mut own).await.unwrap();
+    migrate(&mut own).await.unwrap();
+    own.batch_execute("UPDATE hapax_meta SET value = '99' WHERE name = 'schema'").await.unwrap();
+    let refused = open(&url).ping().await;
+    assert!(matches!(refused, Err(StoreError::Incompatible { .. })), "{refused:?}");
+    let refused = open(&url).claim(&key("k"), &ask()).await;
+    assert!(matches!(refused, Err(StoreError::Incompatible { .. })), "{refused:?}");
+    assert!(matches!(migrate(&mut own).await, Err(StoreError::Incompatible { .. })));
+}
+
+#[tokio::test]
+async fn a_schema_of_its_own_keeps_the_tables() {
+    let url = SERVER.database("own_schema");
+    let store = PostgresStore::open(Config::new(&url).schema("hapax_data")).unwrap();
+    granted(&store, &key("k"), &ask()).await;
+    let sql = "SELECT schemaname FROM pg_tables WHERE tablename = 'hapax_claims'";
+    assert_eq!(SERVER.psql_in("own_schema", sql), "hapax_data");
+    let hostile = Config::new(&url).schema("x; DROP TABLE y");
+    assert!(matches!(PostgresStore::open(hostile), Err(StoreError::Incompatible { .. })));
+}
+
+#[tokio::test]
+async fn tables_that_were_dropped_are_made_again() {
+    let url = SERVER.database("dropped");
+    let store = open(&url);
+    granted(&store, &key("k"), &ask()).await;
+    SERVER.psql_in("dropped", "DROP TABLE hapax_claims, hapax_records, hapax_meta");
+    SERVER.psql_in("dropped", "DROP SEQUENCE hapax_fence");
+    assert!(store.claim(&key("k"), &ask()).await.is_err());
+    granted(&store, &key("k"), &ask()).await;
+}

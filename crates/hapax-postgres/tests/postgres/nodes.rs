@@ -1,0 +1,229 @@
+//! Several nodes on one database, and many operations in one statement.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use hapax_core::{
+    Claimed, Claims, Expect, Fingerprint, GiveBack, Key, OnUnknown, Put, Records, Step, Store,
+    Tenant, Token,
+};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::{LONG, SERVER, ask, granted, key, open};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_64_concurrent_claims_on_two_nodes_one_is_granted() {
+    let url = SERVER.database("one_winner");
+    let nodes = [open(&url), open(&url)];
+    let mut last = 0;
+    for round in 0..20 {
+        let mut askers = JoinSet::new();
+        for asker in 0..64 {
+            let (node, key) = (nodes[asker % 2].clone(), key("contended"));
+            askers.spawn(async move { node.claim(&key, &ask()).await.unwrap() });
+        }
+        let answers = askers.join_all().await;
+        let mut tickets = answers.iter().filter_map(|answer| match answer {
+            Claimed::Granted { ticket, .. } => Some(ticket.clone()),
+            Claimed::Busy { .. } => None,
+            other => panic!("{other:?}"),
+        });
+        let ticket = tickets.next().expect("one is granted");
+        assert_eq!(tickets.next(), None, "round {round}");
+        assert!(ticket.fence.0 > last);
+        last = ticket.fence.0;
+        let node = &nodes[round % 2];
+        let back = node.give_back(&key("contended"), &ticket.token, GiveBack::Forget).await;
+        assert_eq!(back.unwrap(), Step::Done(ticket.fence));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_takeovers_of_an_unknown_claim_one_is_granted() {
+    let url = SERVER.database("one_takeover");
+    let nodes = [open(&url), open(&url)];
+    let mut first = ask();
+    first.lease = Duration::from_millis(1);
+    let ticket = granted(&nodes[0], &key("k"), &first).await;
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let mut askers = JoinSet::new();
+    for asker in 0..64 {
+        let node = nodes[asker % 2].clone();
+        let ask = ask().on_unknown(OnUnknown::TakeOver);
+        askers.spawn(async move { node.claim(&key("k"), &ask).await.unwrap() });
+    }
+    let answers = askers.join_all().await;
+    let grants: Vec<_> =
+        answers.iter().filter(|a| matches!(a, Claimed::Granted { attempt: 2, .. })).collect();
+    let [Claimed::Granted { ticket: next, .. }] = grants[..] else { panic!("{answers:?}") };
+    assert!(next.fence > ticket.fence);
+    assert_eq!(nodes[0].settle(&key("k"), &ticket.token, "late".into()).await.unwrap(), Step::Lost);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_answers_each_of_its_operations() {
+    let store = open(&SERVER.database("mixed"));
+    let settled = granted(&store, &key("settled"), &ask()).await;
+    let _ = store.settle(&key("settled"), &settled.token, "value".into()).await.unwrap();
+    let own = ask();
+    let owned = granted(&store, &key("own"), &own).await;
+    granted(&store, &key("busy"), &ask()).await;
+    let failed = granted(&store, &key("failed"), &ask()).await;
+    let _ = store.give_back(&key("failed"), &failed.token, GiveBack::Keep).await.unwrap();
+
+    let mut asks = Vec::new();
+    for _ in 0..5 {
+        asks.extend([
+            (key("settled"), ask()),
+            (key("own"), own.clone()),
+            (key("busy"), ask()),
+            (key("busy"), ask().fingerprint(Fingerprint::new("other"))),
+            (key("failed"), ask()),
+            (key("fresh"), ask()),
+        ]);
+    }
+    let mut running = JoinSet::new();
+    for (at, (key, ask)) in asks.into_iter().enumerate() {
+        let store = store.clone();
+        running.spawn(async move { (at % 6, store.claim(&key, &ask).await.unwrap()) });
+    }
+    let answers = running.join_all().await;
+    let of = |kind: usize| answers.iter().filter(move |(k, _)| *k == kind).map(|(_, a)| a);
+    assert!(of(0).all(|a| matches!(a, Claimed::Settled { value, .. } if value == "value")));
+    assert!(of(1).all(|a| matches!(a, Claimed::Granted { ticket, attempt: 1 } if *ticket == owned)));
+    assert!(of(2).all(|a| matches!(a, Claimed::Busy { .. })));
+    assert!(of(3).all(|a| matches!(a, Claimed::Mismatch)));
+    let grants = |kind| of(kind).filter(|a| matches!(a, Claimed::Granted { .. })).count();
+    let waits = |kind| of(kind).filter(|a| matches!(a, Claimed::Busy { .. })).count();
+    assert_eq!((grants(4), waits(4)), (1, 4));
+    assert_eq!((grants(5), waits(5)), (1, 4));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_steps_on_one_key_are_answered_one_after_another() {
+    let store = open(&SERVER.database("steps"));
+    let ticket = granted(&store, &key("k"), &ask()).await;
+    let mut steps = JoinSet::new();
+    for n in 0..30 {
+        let (store, ticket) = (store.clone(), ticket.clone());
+        steps.spawn(async move {
+            match n % 3 {
+                0 => store.settle(&key("k"), &ticket.token, Bytes::from(format!("{n}"))).await,
+                1 => store.extend(&key("k"), &ticket.token, LONG).await,
+                _ => store.settle(&key("k"), &Token::random(), "stranger".into()).await,
+            }
+            .map(|step| (n, step))
+            .unwrap()
+        });
+    }
+    let answers = steps.join_all().await;
+    let settled: Vec<_> =
+        answers.iter().filter(|(n, s)| n % 3 == 0 && *s == Step::Done(ticket.fence)).collect();
+    let [(winner, _)] = settled[..] else { panic!("{answers:?}") };
+    assert!(answers.iter().all(|(n, step)| n % 3 != 2 || *step == Step::Lost));
+    let Claimed::Settled { value, .. } = store.claim(&key("k"), &ask()).await.unwrap() else {
+        panic!()
+    };
+    assert_eq!(value, winner.to_string());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiters_on_both_nodes_hear_of_a_settle() {
+    let url = SERVER.database("waiters");
+    let (here, there) = (open(&url), open(&url));
+    for how in 0..2 {
+        let key = key(&format!("k{how}"));
+        let ticket = granted(&here, &key, &ask()).await;
+        let mut watches = [here.watch(&key), there.watch(&key)];
+        // The listener wakes everybody once when it is connected; from then on it hears.
+        let _ = timeout(Duration::from_secs(30), watches[1].changed(LONG)).await;
+        let _ = timeout(Duration::from_millis(50), watches[0].changed(LONG)).await;
+        let step = match how {
+            0 => here.settle(&key, &ticket.token, "done".into()).await,
+            _ => here.give_back(&key, &ticket.token, GiveBack::Forget).await,
+        };
+        assert_eq!(step.unwrap(), Step::Done(ticket.fence));
+        for watch in &mut watches {
+            timeout(Duration::from_secs(30), watch.changed(LONG)).await.expect("a hint");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_has_one_writer_per_version_across_nodes() {
+    let url = SERVER.database("versions");
+    let nodes = [open(&url), open(&url)];
+    let key = Key::record(&Tenant::default(), "counter").unwrap();
+    let Put::Stored { .. } =
+        nodes[0].put(&key, "0".into(), &Expect::Absent, None).await.unwrap()
+    else {
+        panic!()
+    };
+    let mut writers = JoinSet::new();
+    for writer in 0..8 {
+        let (node, key) = (nodes[writer % 2].clone(), key.clone());
+        writers.spawn(async move {
+            let mut stored = 0;
+            while stored < 10 {
+                let record = node.get(&key).await.unwrap().unwrap();
+                let count: u32 = std::str::from_utf8(&record.value).unwrap().parse().unwrap();
+                let next = Bytes::from((count + 1).to_string());
+                let put = node.put(&key, next, &Expect::Version(record.version), None).await;
+                stored += u32::from(matches!(put.unwrap(), Put::Stored { created: false, .. }));
+            }
+        });
+    }
+    writers.join_all().await;
+    assert_eq!(nodes[0].get(&key).await.unwrap().unwrap().value, "80");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_value_too_large_for_the_server_fails_alone() {
+    let store = open(&SERVER.database("poison"));
+    let mut tickets = Vec::new();
+    for n in 0..8 {
+        tickets.push((n, granted(&store, &key(&format!("k{n}")), &ask()).await));
+    }
+    // A field of more than a gigabyte is refused by the server, a message of more than two by the
+    // driver. A token is as good as a value to show it, and costs less: no text with a zero byte
+    // is stored, and none is needed.
+    let mut steps = JoinSet::new();
+    for (n, ticket) in tickets {
+        let store = store.clone();
+        steps.spawn(async move {
+            let token = if n == 3 { Token::presented("with a \0 byte") } else { ticket.token };
+            (n, store.settle(&key(&format!("k{n}")), &token, "v".into()).await.unwrap())
+        });
+    }
+    for (n, step) in steps.join_all().await {
+        assert_eq!(step == Step::Lost, n == 3, "{n}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sweep_takes_what_has_expired_and_nothing_else() {
+    let store = open(&SERVER.database("sweep"));
+    let mut brief = ask();
+    brief.lease = Duration::from_millis(1);
+    brief.retention = Duration::ZERO;
+    let mut claims = JoinSet::new();
+    for n in 0..700 {
+        let (store, brief) = (store.clone(), brief.again());
+        claims.spawn(async move { granted(&store, &key(&format!("brief{n}")), &brief).await });
+    }
+    claims.join_all().await;
+    let kept = granted(&store, &key("kept"), &ask()).await;
+    let record = |name: &str| Key::record(&Tenant::default(), name).unwrap();
+    let ttl = Some(Duration::from_millis(1));
+    let _ = store.put(&record("brief"), "v".into(), &Expect::Any, ttl).await.unwrap();
+    let _ = store.put(&record("kept"), "v".into(), &Expect::Any, None).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert_eq!(store.sweep(10).await.unwrap(), 10);
+    assert_eq!(store.sweep(10_000).await.unwrap(), 691);
+    assert_eq!(store.sweep(10_000).await.unwrap(), 0);
+    assert!(store.get(&record("kept")).await.unwrap().is_some());
+    assert_eq!(store.extend(&key("kept"), &kept.token, LONG).await.unwrap(), Step::Done(kept.fence));
+    // The fence of a swept key goes on growing.
+    assert!(granted(&store, &key("brief1"), &ask()).await.fence > kept.fence);
+}

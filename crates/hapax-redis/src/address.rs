@@ -1,0 +1,290 @@
+//! From a URL to the servers that it names.
+
+use std::fmt;
+
+use hapax_core::StoreError;
+use percent_encoding::percent_decode_str;
+use url::Url;
+
+/// The servers behind one URL, and how to log in to them.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Address {
+    pub(crate) topology: Topology,
+    pub(crate) nodes: Vec<(String, u16)>,
+    pub(crate) login: Login,
+    /// For the sentinels themselves; the data nodes' login is `login`.
+    pub(crate) sentinel_login: Login,
+    pub(crate) database: i64,
+    pub(crate) tls: bool,
+    /// The path of a file with the certificates to trust instead of the system's.
+    pub(crate) authority: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Topology {
+    Single,
+    Sentinel { master: String },
+    Cluster,
+}
+
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(crate) struct Login {
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
+}
+
+/// Shows nothing of the credentials.
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Address")
+            .field("topology", &self.topology)
+            .field("nodes", &self.nodes)
+            .field("database", &self.database)
+            .field("tls", &self.tls)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Names the part of the URL, and never repeats its text: a stray `@` or `/` makes a part of the
+/// password look like any other part.
+fn malformed(what: &str) -> StoreError {
+    StoreError::Incompatible { reason: format!("the Redis URL is malformed: {what}") }
+}
+
+impl Address {
+    pub(crate) fn parse(text: &str) -> Result<Self, StoreError> {
+        let (scheme, rest) = text.split_once("://").ok_or_else(|| malformed("no scheme"))?;
+        if rest.contains('#') {
+            return Err(malformed("a fragment (percent-encode # in a password as %23)"));
+        }
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (login, nodes) = authority.rsplit_once('@').unwrap_or(("", authority));
+        let (family, mut tls) = family(scheme)?;
+        let (topology, database) = family.place(path)?;
+        let port = if family == Family::Sentinel { 26379 } else { 6379 };
+        let mut sentinel_login = Login::default();
+        let mut authority_file = None;
+        for (name, value) in parameters(query)? {
+            match name.as_str() {
+                "tls" => tls |= switch(&value)?,
+                "ca" => authority_file = Some(value),
+                "sentinel_username" if family == Family::Sentinel => {
+                    sentinel_login.user = Some(value);
+                }
+                "sentinel_password" if family == Family::Sentinel => {
+                    sentinel_login.password = Some(value);
+                }
+                _ => return Err(malformed("a query parameter that is not known here")),
+            }
+        }
+        if authority_file.is_some() && !tls {
+            return Err(malformed("`ca` without TLS (use rediss:// or tls=true)"));
+        }
+        Ok(Self {
+            topology,
+            nodes: nodes_of(nodes, port, family == Family::Single)?,
+            login: login_of(login)?,
+            sentinel_login,
+            database,
+            tls,
+            authority: authority_file,
+        })
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Family {
+    Single,
+    Sentinel,
+    Cluster,
+}
+
+fn family(scheme: &str) -> Result<(Family, bool), StoreError> {
+    Ok(match scheme {
+        "redis" => (Family::Single, false),
+        "rediss" => (Family::Single, true),
+        "redis+sentinel" => (Family::Sentinel, false),
+        "rediss+sentinel" => (Family::Sentinel, true),
+        "redis+cluster" => (Family::Cluster, false),
+        "rediss+cluster" => (Family::Cluster, true),
+        _ => {
+            return Err(malformed(
+                "the scheme is not redis, rediss, or one with +sentinel or +cluster",
+            ));
+        }
+    })
+}
+
+impl Family {
+    /// What comes after the servers: a database, a master's name, or nothing.
+    fn place(self, path: &str) -> Result<(Topology, i64), StoreError> {
+        match self {
+            Self::Single => Ok((Topology::Single, database(path)?)),
+            Self::Cluster if path.is_empty() || path == "0" => Ok((Topology::Cluster, 0)),
+            Self::Cluster => Err(malformed("a Cluster has no databases")),
+            Self::Sentinel => {
+                let (master, rest) = path.split_once('/').unwrap_or((path, ""));
+                if master.is_empty() {
+                    return Err(malformed("no master name after the sentinels"));
+                }
+                Ok((Topology::Sentinel { master: decoded(master)? }, database(rest)?))
+            }
+        }
+    }
+}
+
+fn database(path: &str) -> Result<i64, StoreError> {
+    match path {
+        "" => Ok(0),
+        digits if digits.bytes().all(|b| b.is_ascii_digit()) => {
+            digits.parse().map_err(|_| malformed("the database number is too large"))
+        }
+        _ => Err(malformed("the database is not a number")),
+    }
+}
+
+fn nodes_of(list: &str, port: u16, single: bool) -> Result<Vec<(String, u16)>, StoreError> {
+    let nodes: Vec<_> =
+        list.split(',').map(|node| node_of(node, port)).collect::<Result<_, _>>()?;
+    if single && nodes.len() > 1 {
+        return Err(malformed("several servers (use redis+sentinel:// or redis+cluster://)"));
+    }
+    Ok(nodes)
+}
+
+/// The `url` crate knows hosts and ports, only not that there can be several.
+fn node_of(node: &str, port: u16) -> Result<(String, u16), StoreError> {
+    let url = Url::parse(&format!("redis://{node}")).map_err(|_| malformed("a host or a port"))?;
+    let host = url.host_str().filter(|host| !host.is_empty());
+    let host = host.ok_or_else(|| malformed("a server without a host"))?;
+    let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
+    match url.port().unwrap_or(port) {
+        0 => Err(malformed("port 0")),
+        port => Ok((host.to_owned(), port)),
+    }
+}
+
+fn login_of(text: &str) -> Result<Login, StoreError> {
+    if text.is_empty() {
+        return Ok(Login::default());
+    }
+    let (user, password) = text.split_once(':').unwrap_or((text, ""));
+    let some = |part: &str| decoded(part).map(|text| Some(text).filter(|t| !t.is_empty()));
+    let login = Login { user: some(user)?, password: some(password)? };
+    if login.password.is_none() {
+        return Err(malformed("a user without a password"));
+    }
+    Ok(login)
+}
+
+fn parameters(query: &str) -> Result<Vec<(String, String)>, StoreError> {
+    let mut parameters: Vec<(String, String)> = Vec::new();
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) =
+            pair.split_once('=').ok_or_else(|| malformed("a query parameter without a value"))?;
+        let (name, value) = (decoded(name)?, decoded(value)?);
+        if parameters.iter().any(|(known, _)| *known == name) {
+            return Err(malformed("a query parameter twice"));
+        }
+        parameters.push((name, value));
+    }
+    Ok(parameters)
+}
+
+fn switch(value: &str) -> Result<bool, StoreError> {
+    match value {
+        "true" => Ok(true),
+        "false" => Ok(false),
+        _ => Err(malformed("`tls` is neither true nor false")),
+    }
+}
+
+fn decoded(text: &str) -> Result<String, StoreError> {
+    let text = percent_decode_str(text).decode_utf8();
+    text.map(Into::into).map_err(|_| malformed("percent-encoded bytes that are not UTF-8"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Address {
+        Address::parse(text).unwrap()
+    }
+
+    #[test]
+    fn one_server_with_everything() {
+        let address = parsed("rediss://ann:p%40ss@cache.example:6380/3?ca=/etc/ca.pem");
+        assert_eq!(address.topology, Topology::Single);
+        assert_eq!(address.nodes, [("cache.example".to_owned(), 6380)]);
+        assert_eq!(address.login.user.as_deref(), Some("ann"));
+        assert_eq!(address.login.password.as_deref(), Some("p@ss"));
+        assert_eq!((address.database, address.tls), (3, true));
+        assert_eq!(address.authority.as_deref(), Some("/etc/ca.pem"));
+    }
+
+    #[test]
+    fn ports_have_defaults_and_ipv6_hosts_lose_their_brackets() {
+        assert_eq!(parsed("redis://[::1]").nodes, [("::1".to_owned(), 6379)]);
+        assert_eq!(parsed("redis+sentinel://a/m").nodes, [("a".to_owned(), 26379)]);
+    }
+
+    #[test]
+    fn sentinels_name_a_master_and_have_a_login_of_their_own() {
+        let address = parsed("redis+sentinel://:pw@a:1,b:2/main/4?sentinel_password=s&tls=true");
+        assert_eq!(address.topology, Topology::Sentinel { master: "main".into() });
+        assert_eq!(address.nodes, [("a".to_owned(), 1), ("b".to_owned(), 2)]);
+        assert_eq!(address.login.password.as_deref(), Some("pw"));
+        assert_eq!(address.sentinel_login.password.as_deref(), Some("s"));
+        assert_eq!((address.database, address.tls), (4, true));
+    }
+
+    #[test]
+    fn a_cluster_has_several_nodes() {
+        let address = parsed("redis+cluster://a:7000,b:7001");
+        assert_eq!(address.topology, Topology::Cluster);
+        assert_eq!(address.nodes.len(), 2);
+    }
+
+    #[test]
+    fn malformed_urls_are_refused_without_repeating_them() {
+        for url in [
+            "",
+            "secret",
+            "http://secret",
+            "redis://",
+            "redis://:secret@",
+            "redis://h:secret",
+            "redis://h:0",
+            "redis://h:70000",
+            "redis://h/secret",
+            "redis://h/-1",
+            "redis://secret@h",
+            "redis://a,b",
+            "redis://:sec/ret@h",
+            "redis://:sec#ret@h",
+            "redis://:%ff@h",
+            "redis://h?secret=1",
+            "redis://h?ca=/x",
+            "redis://h?tls=secret",
+            "redis://h?tls=true&tls=true",
+            "redis+cluster://a/1",
+            "redis+cluster://a,,b",
+            "redis+sentinel://a",
+            "redis+sentinel://a/m/secret",
+        ] {
+            match Address::parse(url) {
+                Err(StoreError::Incompatible { reason }) => {
+                    assert!(!reason.contains("secret"), "{url}")
+                }
+                other => panic!("{url}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn debug_output_never_shows_the_password() {
+        assert!(!format!("{:?}", parsed("redis://:hunter2@h")).contains("hunter2"));
+    }
+}

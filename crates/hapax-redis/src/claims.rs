@@ -1,0 +1,157 @@
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use hapax_core::claims::State;
+use hapax_core::{
+    Ask, Claimed, Claims, Fence, Fingerprint, GiveBack, Key, OnUnknown, Step, StoreError, Ticket,
+    Token, View, Watch, millis,
+};
+use redis::Value;
+
+use crate::calls::{Answer, read, unexpected};
+use crate::script::{CLAIM, EXTEND, GIVE_BACK, LOOK, SETTLE};
+use crate::store::RedisStore;
+
+/// Three hundred years: longer than anybody means, and still exact in Lua's numbers.
+const LONGEST: u64 = 10_000_000_000_000;
+/// What is said of a lock that a foreign writer took for ever.
+const ENDLESS: Duration = Duration::from_secs(3600);
+
+#[async_trait]
+impl Claims for RedisStore {
+    async fn claim(&self, key: &Key, ask: &Ask) -> Result<Claimed, StoreError> {
+        let lease = whole_millis(ask.lease).max(1);
+        let retention = whole_millis(ask.retention);
+        let fingerprint =
+            ask.fingerprint.as_ref().map_or(String::new(), |f| format!("={}", f.as_str()));
+        let takeover = if ask.on_unknown == OnUnknown::TakeOver { "1" } else { "0" };
+        let (unit, ttl) = match lease + retention {
+            ms if ms % 1000 == 0 => ("EX", ms / 1000),
+            ms => ("PX", ms),
+        };
+        let args = [
+            ask.token.as_str(),
+            &lease.to_string(),
+            &retention.to_string(),
+            &fingerprint,
+            takeover,
+            unit,
+            &ttl.to_string(),
+        ];
+        let answer = self.run(&CLAIM, key, &args.map(str::as_bytes)).await?;
+        claimed(answer.read()?, ask)
+    }
+
+    async fn extend(&self, key: &Key, token: &Token, lease: Duration) -> Result<Step, StoreError> {
+        let lease = whole_millis(lease).max(1).to_string();
+        step(self.run(&EXTEND, key, &[token.as_str().as_bytes(), lease.as_bytes()]).await?)
+    }
+
+    async fn settle(&self, key: &Key, token: &Token, value: Bytes) -> Result<Step, StoreError> {
+        let answer = self.run_and_wake(&SETTLE, key, token, &value).await?;
+        step(answer)
+    }
+
+    async fn give_back(&self, key: &Key, token: &Token, how: GiveBack) -> Result<Step, StoreError> {
+        let how = match how {
+            GiveBack::Forget => "forget",
+            GiveBack::Keep => "keep",
+        };
+        let mut answer = self.run_and_wake(&GIVE_BACK, key, token, how.as_bytes()).await?;
+        // What was forgotten cannot be recognised: nobody knows whether the first call did it.
+        match (answer.doubt.take(), step(answer)?) {
+            (Some(doubt), Step::Lost) => Err(doubt),
+            (_, step) => Ok(step),
+        }
+    }
+
+    async fn look(&self, key: &Key) -> Result<Option<View>, StoreError> {
+        let answer = self.run(&LOOK, key, &[]).await?;
+        answer.read::<Option<Vec<Value>>>()?.map(view).transpose()
+    }
+
+    fn watch(&self, key: &Key) -> Watch {
+        self.watched(key)
+    }
+}
+
+fn whole_millis(time: Duration) -> u64 {
+    millis(time).min(LONGEST)
+}
+
+fn step(answer: Answer) -> Result<Step, StoreError> {
+    Ok(answer.read::<Option<u64>>()?.map_or(Step::Lost, |fence| Step::Done(Fence(fence))))
+}
+
+fn claimed(answer: Vec<Value>, ask: &Ask) -> Result<Claimed, StoreError> {
+    let mut fields = Fields(answer.into_iter());
+    Ok(match fields.next::<String>()?.as_str() {
+        "granted" => {
+            let fence = Fence(fields.next()?);
+            let ticket = Ticket { token: ask.token.clone(), fence };
+            Claimed::Granted { ticket, attempt: fields.next()? }
+        }
+        "busy" => Claimed::Busy { lease_left: fields.left()? },
+        "settled" => {
+            let expires_in = fields.time()?;
+            Claimed::Settled { value: fields.bytes()?, expires_in }
+        }
+        "mismatch" => Claimed::Mismatch,
+        "unknown" => Claimed::Unknown { since: fields.time()? },
+        _ => return Err(unexpected()),
+    })
+}
+
+fn view(answer: Vec<Value>) -> Result<View, StoreError> {
+    let mut fields = Fields(answer.into_iter());
+    let phase: String = fields.next()?;
+    if phase == "foreign" {
+        let state = State::Pending { lease_left: fields.left()? };
+        let (fence, granted_ago, fingerprint, token) = (None, None, None, None);
+        return Ok(View { state, fence, attempt: 1, granted_ago, fingerprint, token });
+    }
+    let fence = Some(Fence(fields.next()?));
+    let attempt = fields.next()?;
+    let granted_ago = Some(fields.time()?);
+    let lease_left: i64 = fields.next()?;
+    let expires_in = fields.time()?;
+    let value = fields.bytes()?;
+    let state = match phase.as_str() {
+        "S" => State::Settled { value, expires_in },
+        "F" => State::Failed { expires_in },
+        "P" if lease_left > 0 => State::Pending { lease_left: positive(lease_left) },
+        "P" => State::Unknown { since: positive(-lease_left), expires_in },
+        _ => return Err(unexpected()),
+    };
+    let fingerprint = fields.next::<String>()?.strip_prefix('=').and_then(Fingerprint::new);
+    let token = Some(Token::presented(&fields.next::<String>()?));
+    Ok(View { state, fence, attempt, granted_ago, fingerprint, token })
+}
+
+fn positive(ms: i64) -> Duration {
+    Duration::from_millis(u64::try_from(ms).unwrap_or(0))
+}
+
+/// The parts of a script's answer, in order.
+struct Fields(std::vec::IntoIter<Value>);
+
+impl Fields {
+    fn next<T: redis::FromRedisValue>(&mut self) -> Result<T, StoreError> {
+        self.0.next().map_or_else(|| Err(unexpected()), read)
+    }
+
+    fn time(&mut self) -> Result<Duration, StoreError> {
+        self.next().map(positive)
+    }
+
+    /// What is left of a lease. Redis says -1 where a foreign key has no end.
+    fn left(&mut self) -> Result<Duration, StoreError> {
+        let ms: i64 = self.next()?;
+        Ok(if ms == -1 { ENDLESS } else { positive(ms) })
+    }
+
+    fn bytes(&mut self) -> Result<Bytes, StoreError> {
+        self.next::<Vec<u8>>().map(Bytes::from)
+    }
+}

@@ -1,0 +1,98 @@
+use std::fmt;
+use std::time::Duration;
+
+use hapax_core::StoreError;
+
+use crate::address::Address;
+use crate::keys::{Naming, Verbatim};
+
+/// Where the servers are, and how to use them.
+///
+/// | URL | for |
+/// |---|---|
+/// | `redis://[user:password@]host[:6379][/database]` | one server |
+/// | `redis+sentinel://[user:password@]a[:26379],b/master-name[/database]` | the master that the sentinels name; `?sentinel_username=` and `?sentinel_password=` for the sentinels themselves |
+/// | `redis+cluster://[user:password@]a[:6379],b` | a Cluster; some of its nodes are enough |
+///
+/// `rediss`, `rediss+sentinel`, `rediss+cluster` or `?tls=true` use TLS, with the system's
+/// certificates, or those in the file of `?ca=/path/ca.pem` in their place.
+///
+/// ```
+/// use hapax_redis::RedisConfig;
+/// use std::time::Duration;
+/// let config = RedisConfig::new("redis+cluster://a:7000,b:7001")?.limit(Duration::from_secs(1));
+/// assert!(RedisConfig::new("redis://host:port").is_err());
+/// # Ok::<(), hapax_core::StoreError>(())
+/// ```
+#[derive(Clone)]
+pub struct RedisConfig {
+    pub(crate) address: Address,
+    pub(crate) naming: Naming,
+    pub(crate) limit: Duration,
+    pub(crate) in_flight: usize,
+}
+
+/// Shows nothing of the credentials.
+impl fmt::Debug for RedisConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisConfig")
+            .field("address", &self.address)
+            .field("naming", &self.naming)
+            .field("limit", &self.limit)
+            .field("in_flight", &self.in_flight)
+            .finish()
+    }
+}
+
+impl RedisConfig {
+    /// The servers of this URL, with default settings.
+    ///
+    /// # Errors
+    /// [`StoreError::Incompatible`] where the URL is malformed.
+    pub fn new(url: &str) -> Result<Self, StoreError> {
+        Ok(Self {
+            address: Address::parse(url)?,
+            naming: Naming { prefix: "hapax".into(), verbatim: Verbatim::default() },
+            limit: Duration::from_secs(2),
+            in_flight: 1024,
+        })
+    }
+
+    /// How long one call may take; 2 s by default.
+    #[must_use]
+    pub fn limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// How many calls may be on their way at once; 1024 by default. Further ones wait for their
+    /// turn, within their limit: a server that hangs must not pile them up.
+    #[must_use]
+    pub fn in_flight(mut self, calls: usize) -> Self {
+        self.in_flight = calls.clamp(1, tokio::sync::Semaphore::MAX_PERMITS);
+        self
+    }
+
+    /// What keys (all but the verbatim ones) and the wake-up channel start with; `hapax` by
+    /// default.
+    ///
+    /// # Errors
+    /// [`StoreError::Incompatible`] where it is empty or has bytes other than letters, digits, `_`, `-`,
+    /// `.` and `:`; a brace would move all keys to one slot of a Cluster.
+    pub fn prefix(mut self, prefix: &str) -> Result<Self, StoreError> {
+        let fine = |b: u8| b.is_ascii_alphanumeric() || b"_-.:".contains(&b);
+        if prefix.is_empty() || !prefix.bytes().all(fine) {
+            let reason = "the key prefix takes letters, digits, `_`, `-`, `.` and `:`".into();
+            return Err(StoreError::Incompatible { reason });
+        }
+        self.naming.prefix = prefix.into();
+        Ok(self)
+    }
+
+    /// Which keys are used as they are.
+    #[must_use]
+    pub fn verbatim(mut self, verbatim: Verbatim) -> Self {
+        self.naming.verbatim = verbatim;
+        self
+    }
+}

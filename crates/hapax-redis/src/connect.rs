@@ -1,0 +1,273 @@
+//! How a connection is made, for each topology.
+
+use std::time::Duration;
+
+use hapax_core::StoreError;
+use redis::aio::{MultiplexedConnection, PubSub};
+use redis::cluster::{ClusterClient, ClusterClientBuilder};
+use redis::cluster_async::ClusterConnection;
+use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo};
+use redis::io::tcp::TcpSettings;
+use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind,
+    IntoConnectionInfo, RedisConnectionInfo, RedisError, RedisResult, TlsCertificates, TlsMode,
+    Value,
+};
+use tokio::sync::Mutex;
+
+use crate::address::{Address, Login, Topology};
+use crate::node::Node;
+
+/// A connection over which many calls go at once.
+#[derive(Clone)]
+pub(crate) enum Connection {
+    Server(MultiplexedConnection),
+    Cluster(ClusterConnection<Node>),
+}
+
+impl Connection {
+    pub(crate) async fn ask(&mut self, cmd: &Cmd) -> RedisResult<Value> {
+        match self {
+            Self::Server(connection) => cmd.query_async(connection).await,
+            Self::Cluster(connection) => cmd.query_async(connection).await,
+        }
+    }
+
+    /// Asks every master.
+    pub(crate) async fn ask_all(&mut self, cmd: &Cmd) -> RedisResult<Vec<Value>> {
+        let Self::Cluster(connection) = self else {
+            return Ok(vec![self.ask(cmd).await?]);
+        };
+        let masters = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
+        match connection.route_command(cmd.clone(), masters).await?.extract_error()? {
+            Value::Map(answers) => answers.into_iter().map(|(_, a)| a.extract_error()).collect(),
+            other => Ok(vec![other]),
+        }
+    }
+
+    /// Whether the driver replaces its broken connections by itself.
+    pub(crate) fn heals(&self) -> bool {
+        matches!(self, Self::Cluster(_))
+    }
+}
+
+/// Makes connections to what a URL names.
+pub(crate) struct Connector {
+    target: Target,
+    limit: Duration,
+}
+
+enum Target {
+    Single(Client),
+    /// Keeps its connections to the sentinels, hence the lock.
+    Sentinel(Mutex<SentinelClient>),
+    Cluster {
+        client: ClusterClient,
+        seeds: Vec<Client>,
+    },
+}
+
+impl Connector {
+    pub(crate) fn new(address: &Address, limit: Duration) -> Result<Self, StoreError> {
+        let certificates = certificates(address)?;
+        let target = target(address, certificates, limit).map_err(|error| {
+            StoreError::Incompatible { reason: format!("the driver refused the settings: {error}") }
+        })?;
+        Ok(Self { target, limit })
+    }
+
+    pub(crate) async fn connect(&self) -> RedisResult<Connection> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.limit))
+            .set_response_timeout(Some(self.limit));
+        match &self.target {
+            Target::Single(client) => client
+                .get_multiplexed_async_connection_with_config(&config)
+                .await
+                .map(Connection::Server),
+            Target::Sentinel(client) => {
+                let mut client = client.lock().await;
+                client.get_async_connection_with_config(&config).await.map(Connection::Server)
+            }
+            Target::Cluster { client, .. } => {
+                client.get_async_generic_connection().await.map(Connection::Cluster)
+            }
+        }
+    }
+
+    /// A connection for listening, to any server that hears what is published on the one in use.
+    pub(crate) async fn listen(&self) -> RedisResult<PubSub> {
+        match &self.target {
+            Target::Single(client) => self.listen_to(client).await,
+            Target::Sentinel(client) => {
+                let client = client.lock().await.async_get_client().await?;
+                self.listen_to(&client).await
+            }
+            // The nodes of a Cluster pass on what is published to all of them.
+            Target::Cluster { seeds, .. } => {
+                let mut last = RedisError::from((ErrorKind::Io, "no node to listen to"));
+                for seed in seeds {
+                    match self.listen_to(seed).await {
+                        Ok(listener) => return Ok(listener),
+                        Err(error) => last = error,
+                    }
+                }
+                Err(last)
+            }
+        }
+    }
+
+    async fn listen_to(&self, client: &Client) -> RedisResult<PubSub> {
+        let listening = tokio::time::timeout(self.limit, client.get_async_pubsub());
+        listening.await.map_err(|_| RedisError::from((ErrorKind::Io, "no answer in time")))?
+    }
+}
+
+fn target(
+    address: &Address,
+    certificates: Option<TlsCertificates>,
+    limit: Duration,
+) -> RedisResult<Target> {
+    let servers = address.nodes.iter().map(|(host, port)| server(host, *port, address.tls));
+    match &address.topology {
+        Topology::Single => {
+            let node = servers.into_iter().next();
+            let node = node.ok_or((ErrorKind::InvalidClientConfig, "no server"))?;
+            client(node, address, certificates.as_ref()).map(Target::Single)
+        }
+        Topology::Sentinel { master } => {
+            let client = sentinel(servers.collect(), master, address, certificates)?;
+            Ok(Target::Sentinel(Mutex::new(client)))
+        }
+        Topology::Cluster => {
+            let seeds: Vec<Client> = servers
+                .map(|node| client(node, address, certificates.as_ref()))
+                .collect::<RedisResult<_>>()?;
+            let client = cluster(&seeds, address, certificates, limit)?;
+            Ok(Target::Cluster { client, seeds })
+        }
+    }
+}
+
+fn client(
+    node: ConnectionAddr,
+    address: &Address,
+    certificates: Option<&TlsCertificates>,
+) -> RedisResult<Client> {
+    let mut settings = RedisConnectionInfo::default().set_db(address.database);
+    if let Some(user) = &address.login.user {
+        settings = settings.set_username(user);
+    }
+    if let Some(password) = &address.login.password {
+        settings = settings.set_password(password);
+    }
+    let info = node.into_connection_info()?.set_redis_settings(settings).set_tcp_settings(tcp());
+    match certificates {
+        Some(certificates) => Client::build_with_tls(info, certificates.clone()),
+        None => Client::open(info),
+    }
+}
+
+fn sentinel(
+    sentinels: Vec<ConnectionAddr>,
+    master: &str,
+    address: &Address,
+    certificates: Option<TlsCertificates>,
+) -> RedisResult<SentinelClient> {
+    let mut builder = SentinelClientBuilder::new(sentinels, master, SentinelServerType::Master)?
+        .set_client_to_redis_db(address.database)
+        .set_client_to_redis_tcp_settings(tcp())
+        .set_client_to_sentinel_tcp_settings(tcp());
+    let Login { user, password } = &address.login;
+    if let Some(user) = user {
+        builder = builder.set_client_to_redis_username(user);
+    }
+    if let Some(password) = password {
+        builder = builder.set_client_to_redis_password(password);
+    }
+    let Login { user, password } = &address.sentinel_login;
+    if let Some(user) = user {
+        builder = builder.set_client_to_sentinel_username(user);
+    }
+    if let Some(password) = password {
+        builder = builder.set_client_to_sentinel_password(password);
+    }
+    if address.tls {
+        builder = builder
+            .set_client_to_redis_tls_mode(TlsMode::Secure)
+            .set_client_to_sentinel_tls_mode(TlsMode::Secure);
+    }
+    if let Some(certificates) = certificates {
+        builder = builder
+            .set_client_to_redis_certificates(certificates.clone())
+            .set_client_to_sentinel_certificates(certificates);
+    }
+    builder.build()
+}
+
+fn cluster(
+    seeds: &[Client],
+    address: &Address,
+    certificates: Option<TlsCertificates>,
+    limit: Duration,
+) -> RedisResult<ClusterClient> {
+    let seeds: Vec<ConnectionInfo> =
+        seeds.iter().map(|s| s.get_connection_info().clone()).collect();
+    // Redirections and refusals are tried again by the driver, for a part of the limit.
+    let mut builder = ClusterClientBuilder::new(seeds)
+        .retries(6)
+        .min_retry_wait(10)
+        .max_retry_wait(200)
+        .retry_wait_formula(10, 2)
+        .connection_timeout(limit)
+        .response_timeout(limit)
+        .overall_response_timeout(None)
+        .tcp_settings(tcp());
+    let Login { user, password } = &address.login;
+    if let Some(user) = user {
+        builder = builder.username(user);
+    }
+    if let Some(password) = password {
+        builder = builder.password(password);
+    }
+    if address.tls {
+        builder = builder.tls(TlsMode::Secure);
+    }
+    if let Some(certificates) = certificates {
+        builder = builder.certs(certificates);
+    }
+    builder.build()
+}
+
+fn server(host: &str, port: u16, tls: bool) -> ConnectionAddr {
+    let host = host.to_owned();
+    if tls {
+        ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
+    } else {
+        ConnectionAddr::Tcp(host, port)
+    }
+}
+
+fn tcp() -> TcpSettings {
+    TcpSettings::default().set_nodelay(true)
+}
+
+/// `None` without TLS, and where the system's own certificates are trusted.
+fn certificates(address: &Address) -> Result<Option<TlsCertificates>, StoreError> {
+    if !address.tls {
+        return Ok(None);
+    }
+    // The program may have chosen another one before.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let Some(path) = &address.authority else {
+        return Ok(None);
+    };
+    let unusable =
+        |what: String| StoreError::Incompatible { reason: format!("the `ca` file {what}") };
+    let pem = std::fs::read(path).map_err(|error| unusable(format!("cannot be read: {error}")))?;
+    if !pem.windows(17).any(|part| part == b"BEGIN CERTIFICATE") {
+        return Err(unusable("holds no certificate".into()));
+    }
+    Ok(Some(TlsCertificates { client_tls: None, root_cert: Some(pem) }))
+}

@@ -1,0 +1,87 @@
+//! One node of a Cluster.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::cluster_async::Connect;
+use redis::{
+    AsyncConnectionConfig, Cmd, ErrorKind, IntoConnectionInfo, Pipeline, RedisError, RedisFuture,
+    RedisResult, Value,
+};
+
+use crate::fault::{LOST, SILENT};
+
+/// A connection to one node, under the driver's Cluster client.
+///
+/// That client repeats a command by itself when a connection breaks under it, and nobody hears of
+/// it: a give-back that worked would then be told that it lost. So the break itself is reported as
+/// an error that is not repeated, and only a connection that is known to be broken, over which
+/// nothing was sent, as one that is. Redirections are followed as ever.
+#[derive(Clone)]
+pub(crate) struct Node {
+    connection: MultiplexedConnection,
+    broken: Arc<AtomicBool>,
+}
+
+impl Node {
+    fn usable(&self) -> RedisResult<()> {
+        if self.broken.load(Ordering::Relaxed) {
+            return Err(io::Error::from(io::ErrorKind::BrokenPipe).into());
+        }
+        Ok(())
+    }
+
+    fn checked<T>(&self, answer: RedisResult<T>) -> RedisResult<T> {
+        answer.map_err(|error| {
+            if !error.is_io_error() {
+                return error;
+            }
+            if error.is_timeout() {
+                return RedisError::from((ErrorKind::Client, SILENT));
+            }
+            self.broken.store(true, Ordering::Relaxed);
+            RedisError::from((ErrorKind::Client, LOST))
+        })
+    }
+}
+
+impl ConnectionLike for Node {
+    fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
+        Box::pin(async move {
+            self.usable()?;
+            let answer = self.connection.send_packed_command(cmd).await;
+            self.checked(answer)
+        })
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        pipeline: &'a Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        Box::pin(async move {
+            self.usable()?;
+            let answer = self.connection.send_packed_commands(pipeline, offset, count).await;
+            self.checked(answer)
+        })
+    }
+
+    fn get_db(&self) -> i64 {
+        self.connection.get_db()
+    }
+}
+
+impl Connect for Node {
+    fn connect_with_config<'a, T>(info: T, config: AsyncConnectionConfig) -> RedisFuture<'a, Self>
+    where
+        T: IntoConnectionInfo + Send + 'a,
+    {
+        Box::pin(async move {
+            let connection = MultiplexedConnection::connect_with_config(info, config).await?;
+            Ok(Self { connection, broken: Arc::default() })
+        })
+    }
+}

@@ -1,0 +1,55 @@
+//! The scripts, each of which is one atomic step on one key.
+
+use std::sync::LazyLock;
+
+use redis::Cmd;
+
+/// A script and the name under which servers remember it.
+pub(crate) struct Script {
+    body: &'static str,
+    hash: String,
+}
+
+impl Script {
+    fn new(body: &'static str) -> Self {
+        Self { body, hash: redis::Script::new(body).get_hash().to_owned() }
+    }
+
+    /// The call of a script that the server knows already.
+    pub(crate) fn known(&self, key: &str, args: &[&[u8]]) -> Cmd {
+        call("EVALSHA", &self.hash, key, args)
+    }
+
+    /// The call that brings the script along, after which the server knows it.
+    pub(crate) fn whole(&self, key: &str, args: &[&[u8]]) -> Cmd {
+        call("EVAL", self.body, key, args)
+    }
+}
+
+fn call(command: &str, script: &str, key: &str, args: &[&[u8]]) -> Cmd {
+    let bytes: usize = args.iter().map(|arg| arg.len() + 16).sum();
+    let mut cmd = Cmd::with_capacity(args.len() + 4, script.len() + key.len() + bytes + 64);
+    cmd.arg(command).arg(script).arg(1).arg(key);
+    for arg in args {
+        cmd.arg(*arg);
+    }
+    cmd
+}
+
+macro_rules! scripts {
+    ($($name:ident = $($file:literal)*;)*) => {$(
+        pub(crate) static $name: LazyLock<Script> =
+            LazyLock::new(|| Script::new(concat!($(include_str!(concat!("lua/", $file))),*)));
+    )*};
+}
+
+scripts! {
+    CLAIM = "row.lua" "claim.lua";
+    EXTEND = "row.lua" "owner.lua" "extend.lua";
+    SETTLE = "row.lua" "owner.lua" "settle.lua";
+    GIVE_BACK = "row.lua" "owner.lua" "give_back.lua";
+    LOOK = "row.lua" "look.lua";
+    GET = "current.lua" "get.lua";
+    PUT = "current.lua" "put.lua";
+    DELETE = "current.lua" "delete.lua";
+}

@@ -1,0 +1,105 @@
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use hapax_core::{Finding, Key, Store, StoreError, Token, Watch};
+
+use crate::calls::{Answer, Calls};
+use crate::connect::Connector;
+use crate::keys::Naming;
+use crate::script::Script;
+use crate::wake::Listener;
+use crate::{RedisConfig, examine};
+
+/// A store on Redis or Valkey. Cloning gives another handle on the same connection.
+#[derive(Clone)]
+pub struct RedisStore {
+    calls: Arc<Calls>,
+    listener: Arc<Listener>,
+    naming: Arc<Naming>,
+}
+
+impl std::fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RedisStore").field("naming", &self.naming).finish_non_exhaustive()
+    }
+}
+
+impl RedisStore {
+    /// A handle. It connects with the first call, and again for ever after the connection was
+    /// lost; nothing needs to be reachable yet.
+    ///
+    /// # Errors
+    /// [`StoreError::Incompatible`] where the settings cannot be used, such as a `ca` file that
+    /// cannot be read.
+    ///
+    /// ```
+    /// use hapax_redis::{RedisConfig, RedisStore};
+    /// let store = RedisStore::open(RedisConfig::new("redis://127.0.0.1:6379/0")?)?;
+    /// # Ok::<(), hapax_core::StoreError>(())
+    /// ```
+    pub fn open(config: RedisConfig) -> Result<Self, StoreError> {
+        let RedisConfig { address, naming, limit, in_flight } = config;
+        let connector = Arc::new(Connector::new(&address, limit)?);
+        Ok(Self {
+            calls: Arc::new(Calls::new(connector.clone(), in_flight, limit)),
+            listener: Arc::new(Listener::new(connector, naming.channel())),
+            naming: Arc::new(naming),
+        })
+    }
+
+    pub(crate) async fn run(
+        &self,
+        script: &Script,
+        key: &Key,
+        args: &[&[u8]],
+    ) -> Result<Answer, StoreError> {
+        self.calls.run(script, &self.naming.of(key).name, args).await
+    }
+
+    /// Runs a script that ends a claim, and wakes who waits for that: those in other processes
+    /// with the script itself, those in this one at once.
+    pub(crate) async fn run_and_wake(
+        &self,
+        script: &Script,
+        key: &Key,
+        token: &Token,
+        detail: &[u8],
+    ) -> Result<Answer, StoreError> {
+        let digest = key.digest();
+        let text = digest.to_string();
+        let channel = self.listener.channel().as_bytes();
+        let args = [token.as_str().as_bytes(), detail, channel, text.as_bytes()];
+        let answer = self.run(script, key, &args).await;
+        self.listener.wake(digest);
+        answer
+    }
+
+    pub(crate) fn watched(&self, key: &Key) -> Watch {
+        self.listener.watch(key)
+    }
+
+    /// What scripts are told of a record that is stored as plain text.
+    pub(crate) fn plainness(&self, key: &Key) -> &'static [u8] {
+        if self.naming.of(key).verbatim { b"1" } else { b"0" }
+    }
+}
+
+#[async_trait]
+impl Store for RedisStore {
+    fn name(&self) -> &'static str {
+        "redis"
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        self.calls.ask_all(&redis::cmd("PING")).await.map(drop)
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>, StoreError> {
+        examine::findings(&self.calls).await
+    }
+
+    /// Redis forgets by itself.
+    async fn sweep(&self, _at_most: u32) -> Result<u64, StoreError> {
+        Ok(0)
+    }
+}

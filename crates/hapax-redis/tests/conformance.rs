@@ -1,0 +1,73 @@
+//! The one suite, on every topology.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{Servers, check};
+use hapax_conformance::{Subject, check_histories};
+use hapax_testkit::{Redis, RedisCluster, RedisSentinel};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_single_server_keeps_every_law() {
+    let redis = Redis::start();
+    check(redis.url()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_keeps_every_law() {
+    let cluster = RedisCluster::start();
+    check(cluster.url()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_behind_sentinels_keeps_every_law() {
+    let sentinel = RedisSentinel::start();
+    check(sentinel.url()).await;
+}
+
+/// The user may do what the documentation lists, and nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tls_server_keeps_every_law_for_a_user_with_few_rights() {
+    let redis = Redis::tls();
+    let rights = "on >s3cret ~hapax:* ~processing:* ~user:*:last_transaction &hapax:wake \
+        +eval +evalsha +get +set +del +pttl +time +publish +subscribe +ping +info";
+    let user: Vec<&str> =
+        ["ACL", "SETUSER", "ann"].into_iter().chain(rights.split_whitespace()).collect();
+    assert_eq!(redis.cli(&user), "OK");
+    let ca = redis.ca_path().display();
+    check(format!("rediss://ann:s3cret@127.0.0.1:{}/0?ca={ca}", redis.port())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn valkey_keeps_every_law() {
+    // Only where there is one; `./test.sh` provides it.
+    if let Some(binary) = hapax_testkit::valkey_server() {
+        let valkey = Redis::binary(binary);
+        check(valkey.url()).await;
+    }
+}
+
+fn histories(url: String) {
+    check_histories(|| async { Arc::new(Servers(url)) as Arc<dyn Subject> });
+}
+
+#[test]
+fn histories_on_a_single_server_agree_with_the_model() {
+    let redis = Redis::start();
+    histories(redis.url());
+}
+
+#[test]
+fn histories_on_a_cluster_agree_with_the_model() {
+    let cluster = RedisCluster::start();
+    histories(cluster.url());
+}
+
+#[test]
+fn histories_on_valkey_agree_with_the_model() {
+    if let Some(binary) = hapax_testkit::valkey_server() {
+        let valkey = Redis::binary(binary);
+        histories(valkey.url());
+    }
+}

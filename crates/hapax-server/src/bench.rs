@@ -1,0 +1,99 @@
+//! `hapax bench`: what this machine and store can do.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hapax::{Options, Store};
+use hapax_bench::{Measured, Plan, Span, Table, Workload, cell, clean_up, on_store};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::client::{duration, line, note};
+
+const EXAMPLES: &str = "\
+Examples:
+  hapax bench --store sqlite:hapax.db
+  hapax bench --store redis://127.0.0.1:6379 --seconds 5 --tasks 1,16,256
+
+One operation is all that the workload names: a claim and its settling, a read and the write after
+it. CPU is what this process used for one; a server's own comes on top. The keys belong to the
+tenant `hapax-bench`, meet nobody else's, and are gone when it ends.";
+
+/// The arguments of `hapax bench`.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Which store: sqlite:FILE, redis://…, postgres://…, memory:
+    #[arg(long, env = "HAPAX_STORE", value_name = "URL", default_value = "sqlite:hapax.db")]
+    #[arg(hide_env_values = true)]
+    store: String,
+    /// How long each line of the table takes
+    #[arg(long, value_parser = seconds, default_value = "2")]
+    seconds: Duration,
+    /// How many tasks work at once, for each a line of its own
+    #[arg(long, value_delimiter = ',', default_value = "1,64,256")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
+    tasks: Vec<u16>,
+}
+
+/// A number of seconds, or a duration with its unit.
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(number) => Duration::try_from_secs_f64(number).map_err(|error| error.to_string()),
+        Err(_) => duration(text),
+    }
+}
+
+pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let store = hapax::open(&args.store, &Options::default()).await?;
+    store.ping().await?;
+    let bar = bar(Workload::ALL.len() * args.tasks.len());
+    let table = measure_all(&store, &args, &bar).await;
+    bar.set_message("cleaning up");
+    let cleaned = clean_up(&*store).await;
+    bar.finish_and_clear();
+    note(format_args!("hapax bench: {}\n", store.name()));
+    line(table?);
+    if let Err(error) = cleaned {
+        note(format_args!("hapax: what is left expires by itself: {error}"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Drawn on standard error, and only where that is a terminal.
+fn bar(lines: usize) -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} ({eta} left)");
+    let bar = ProgressBar::new(lines as u64);
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+async fn measure_all(
+    store: &Arc<dyn Store>,
+    args: &Args,
+    bar: &ProgressBar,
+) -> Result<Table, hapax_bench::Failure> {
+    let mut table = Table::new(["workload", "tasks", "ops/s", "p50", "p99", "CPU µs/op"]);
+    for workload in Workload::ALL {
+        for tasks in &args.tasks {
+            bar.set_message(format!("{}, {tasks} tasks", workload.name()));
+            let plan = Plan::new(usize::from(*tasks), Span::Time(args.seconds));
+            let measured = on_store(store.clone(), workload, &plan).await?;
+            table.row(row(workload, *tasks, &measured));
+            bar.inc(1);
+        }
+    }
+    Ok(table)
+}
+
+fn row(workload: Workload, tasks: u16, measured: &Measured) -> [String; 6] {
+    [
+        workload.name().to_owned(),
+        tasks.to_string(),
+        cell::rate(measured.per_second()),
+        cell::latency(measured.p50()),
+        cell::latency(measured.p99()),
+        cell::micros(Some(measured.client_cpu_each())),
+    ]
+}

@@ -1,0 +1,224 @@
+//! What went wrong, as a person wants to read it and a script to see it.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::{Answer, note};
+
+/// Why a command did not do what it was asked to.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// It cannot be asked like this.
+    Usage(String),
+    /// The server gave no answer.
+    Unreachable {
+        /// Which one.
+        server: String,
+        /// What happened.
+        reason: String,
+    },
+    /// The server said no.
+    Refused {
+        /// How it put it.
+        problem: Problem,
+        /// Its own words, for `--json`.
+        raw: Vec<u8>,
+    },
+    /// A store that was opened directly gave no answer.
+    Store(String),
+    /// Somebody else has the lock in such a store.
+    Held(String),
+    /// Something on this side.
+    Local(String),
+}
+
+/// A problem document (RFC 9457).
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Problem {
+    #[serde(rename = "type")]
+    kind: String,
+    title: String,
+    status: u16,
+    detail: String,
+    retry_after_ms: Option<u64>,
+}
+
+pub(crate) const ERROR: u8 = 1;
+pub(crate) const USAGE: u8 = 2;
+pub(crate) const MISSING: u8 = 3;
+pub(crate) const CONFLICT: u8 = 4;
+pub(crate) const UNAVAILABLE: u8 = 69;
+pub(crate) const HELD: u8 = 75;
+
+impl Problem {
+    /// The stable code at the end of the type.
+    fn code(&self) -> &str {
+        self.kind.rsplit(['/', '#', ':']).next().unwrap_or_default()
+    }
+
+    fn exit(&self) -> u8 {
+        match (self.status, self.code()) {
+            (_, "lock-held" | "in-progress") | (429, _) => HELD,
+            (404, _) => MISSING,
+            (409 | 412 | 422, _) => CONFLICT,
+            (408 | 502..=504, _) => UNAVAILABLE,
+            _ => ERROR,
+        }
+    }
+
+    /// What to do about it.
+    fn advice(&self) -> Option<String> {
+        let again = || match self.retry_after_ms {
+            Some(ms) => format!("try again in {}", humantime::format_duration(rounded(ms))),
+            None => "try again later".into(),
+        };
+        Some(match (self.status, self.code()) {
+            (_, "lock-held" | "in-progress") => format!("{}, or wait for it with --wait", again()),
+            (_, "lock-lost") => "it ran out, or was never this ticket's; whoever has it now may \
+                 be at work: stop, and do not write under the old fence"
+                .into(),
+            (_, "claim-lost") => "somebody else owns or finished it; `hapax command show` tells \
+                 where it stands"
+                .into(),
+            (_, "outcome-unknown") => "an earlier owner went away and may have acted: find out, \
+                 then begin again with --on-unknown rerun"
+                .into(),
+            (_, "key-reused") => "the key was used for something else before: use a new one".into(),
+            (412, _) => "read it again with `hapax record get -i`, repeat the change, and send \
+                 the new version with --if-match"
+                .into(),
+            (401 | 403, _) => "give an access token of the right scope by HAPAX_TOKEN or \
+                 --token; `hapax token new` makes one"
+                .into(),
+            (503, "store-unavailable") => "the server's store does not answer; `hapax doctor \
+                 --store URL` says why"
+                .into(),
+            (429 | 503, _) => again(),
+            _ => return None,
+        })
+    }
+}
+
+/// Rounded up to what a person reads.
+fn rounded(ms: u64) -> Duration {
+    Duration::from_millis(if ms < 1_000 { ms } else { ms.div_ceil(1_000) * 1_000 })
+}
+
+impl Failure {
+    /// What the server meant by an answer that is not 2xx.
+    pub(crate) fn of(answer: &Answer) -> Self {
+        let mut problem: Problem = serde_json::from_slice(&answer.body).unwrap_or_default();
+        problem.status = answer.status.as_u16();
+        if problem.title.is_empty() {
+            problem.title = format!("the server answered {}", answer.status);
+        }
+        Self::Refused { problem, raw: answer.body.clone() }
+    }
+
+    pub(crate) fn not_hapax() -> Self {
+        Self::Local("the server's answer cannot be read: is it a hapax server?".into())
+    }
+
+    /// Whether it is a problem of this code.
+    pub(crate) fn is(&self, code: &str) -> bool {
+        matches!(self, Self::Refused { problem, .. } if problem.code() == code)
+    }
+
+    pub(crate) fn exit(&self) -> u8 {
+        match self {
+            Self::Usage(_) => USAGE,
+            Self::Unreachable { .. } => UNAVAILABLE,
+            Self::Refused { problem, .. } => problem.exit(),
+            Self::Store(_) => UNAVAILABLE,
+            Self::Held(_) => HELD,
+            Self::Local(_) => ERROR,
+        }
+    }
+
+    /// Says it on standard error; the answer is the process's exit code.
+    pub(crate) fn report(&self, json: bool) -> ExitCode {
+        match self {
+            Self::Refused { raw, .. } if json && !raw.is_empty() => {
+                note(String::from_utf8_lossy(raw).trim_end());
+            }
+            _ => note(format!("hapax: {}", self.text())),
+        }
+        self.exit().into()
+    }
+
+    /// In one to three lines.
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Self::Usage(text) | Self::Store(text) | Self::Held(text) | Self::Local(text) => {
+                text.clone()
+            }
+            Self::Unreachable { server, reason } => format!(
+                "no answer from {server}: {reason}\n  is `hapax serve` running there? Another \
+                 address goes into HAPAX_SERVER or --server"
+            ),
+            Self::Refused { problem, .. } => {
+                let code = match problem.code() {
+                    "" => problem.status.to_string(),
+                    code => format!("{} {code}", problem.status),
+                };
+                let mut text = format!("{} ({code})", problem.title);
+                for more in [Some(problem.detail.clone()), problem.advice()].into_iter().flatten() {
+                    if !more.is_empty() && more != problem.title {
+                        text.push_str("\n  ");
+                        text.push_str(&more);
+                    }
+                }
+                text
+            }
+        }
+    }
+}
+
+/// Runs a client command to its exit code, saying what went wrong on the way.
+pub(crate) fn finish(json: bool, outcome: Result<ExitCode, Failure>) -> anyhow::Result<ExitCode> {
+    Ok(outcome.unwrap_or_else(|failure| failure.report(json)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(status: u16, code: &str) -> Problem {
+        Problem { kind: format!("https://hapax.dev/problems/{code}"), status, ..Problem::default() }
+    }
+
+    #[test]
+    fn exit_codes_tell_what_a_script_should_do() {
+        for (status, code, exit) in [
+            (409, "lock-held", 75),
+            (409, "in-progress", 75),
+            (429, "too-many-requests", 75),
+            (409, "lock-lost", 4),
+            (409, "claim-lost", 4),
+            (409, "outcome-unknown", 4),
+            (412, "version-mismatch", 4),
+            (422, "key-reused", 4),
+            (404, "record-missing", 3),
+            (503, "store-unavailable", 69),
+            (400, "bad-request", 1),
+            (401, "unauthorized", 1),
+        ] {
+            assert_eq!(problem(status, code).exit(), exit, "{status} {code}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_says_what_when_and_what_to_do() {
+        let mut held = problem(409, "lock-held");
+        held.title = "The lock is held".into();
+        held.retry_after_ms = Some(2_100);
+        let text = Failure::Refused { problem: held, raw: Vec::new() }.text();
+        assert_eq!(
+            text,
+            "The lock is held (409 lock-held)\n  try again in 3s, or wait for it with --wait"
+        );
+    }
+}

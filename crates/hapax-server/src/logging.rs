@@ -1,0 +1,27 @@
+//! Structured logs on standard error.
+
+use std::io;
+
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::prelude::*;
+
+use crate::settings::{Level, LogFormat};
+
+/// Starts logging. Only hapax's own lines follow the level: what drivers say in detail may contain
+/// keys, and is never wanted.
+pub(crate) fn start(format: LogFormat, level: Level) {
+    let filter = Targets::new()
+        .with_default(level.0.min(LevelFilter::WARN))
+        .with_target("hapax", level.0);
+    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
+    let lines = match format {
+        LogFormat::Json => lines.json().flatten_event(true).with_current_span(false).boxed(),
+        LogFormat::Pretty => {
+            let colours = io::IsTerminal::is_terminal(&io::stderr());
+            lines.compact().with_target(false).with_ansi(colours).boxed()
+        }
+    };
+    // A second start in one process keeps the first one.
+    let _ = tracing_subscriber::registry().with(lines.with_filter(filter)).try_init();
+}

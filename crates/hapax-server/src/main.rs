@@ -1,0 +1,2 @@
+//! The `hapax` binary: the server, and every feature from the shell.
+fn main() {}

@@ -1,0 +1,57 @@
+//! Who is asking, and whether they may.
+
+use hapax::Tenant;
+use hyper::header::{AUTHORIZATION, HeaderMap, WWW_AUTHENTICATE};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use super::headers::one;
+use super::problem::{FORBIDDEN, Problem, UNAUTHORIZED};
+use crate::settings::{Scope, TokenRule};
+
+/// Who may call.
+pub(crate) enum Access {
+    /// Everybody on this machine, as the default tenant.
+    Local,
+    /// Whoever has one of these tokens.
+    Tokens(Vec<TokenRule>),
+}
+
+impl Access {
+    pub(crate) fn new(tokens: &[TokenRule]) -> Self {
+        if tokens.is_empty() { Self::Local } else { Self::Tokens(tokens.to_vec()) }
+    }
+
+    /// Whose data a request sees, where it may do what `scope` names.
+    pub(crate) fn admit(&self, headers: &HeaderMap, scope: Scope) -> Result<Tenant, Problem> {
+        let rules = match self {
+            Self::Local => return Ok(Tenant::default()),
+            Self::Tokens(rules) => rules,
+        };
+        let rule = bearer(headers)?.and_then(|token| find(rules, token)).ok_or_else(|| {
+            Problem::new(&UNAUTHORIZED, "send `Authorization: Bearer` and a token of this server")
+                .header(WWW_AUTHENTICATE, "Bearer realm=\"hapax\"")
+        })?;
+        let admin_will_do = scope == Scope::Metrics && rule.scopes.contains(&Scope::Admin);
+        if rule.scopes.contains(&scope) || admin_will_do {
+            return Ok(rule.tenant.clone());
+        }
+        let text = format!("the token lacks the scope `{}`", scope.as_str());
+        let challenge = "Bearer realm=\"hapax\", error=\"insufficient_scope\"";
+        Err(Problem::new(&FORBIDDEN, text).header(WWW_AUTHENTICATE, challenge))
+    }
+}
+
+fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
+    let value = one(headers, &AUTHORIZATION)?.and_then(|value| value.to_str().ok());
+    let (scheme, token) = value.and_then(|value| value.split_once(' ')).unwrap_or_default();
+    Ok(scheme.eq_ignore_ascii_case("bearer").then(|| token.trim_start_matches(' ')))
+}
+
+/// Compares with every rule, and each in constant time: how long it takes tells nothing.
+fn find<'a>(rules: &'a [TokenRule], token: &str) -> Option<&'a TokenRule> {
+    let hash: [u8; 32] = Sha256::digest(token.as_bytes()).into();
+    rules.iter().fold(None, |found, rule| {
+        if bool::from(rule.sha256.ct_eq(&hash)) { Some(rule) } else { found }
+    })
+}

@@ -1,0 +1,49 @@
+//! Request bodies: bounded in size and in time.
+
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use http_body_util::BodyExt;
+use tokio::time::{Instant, timeout_at};
+
+use super::problem::{Problem, TOO_LARGE, TOO_SLOW};
+use crate::settings::Settings;
+
+/// How much of a refused body is still read, and for how long: a client that is still sending
+/// would otherwise see a broken connection instead of the answer.
+const DISCARD_BYTES: usize = 8 << 20;
+const DISCARD_TIME: Duration = Duration::from_secs(1);
+
+/// Reads a whole body within its limits.
+pub(crate) async fn read(mut body: Body, settings: &Settings) -> Result<Bytes, Problem> {
+    let limit = settings.body_limit;
+    let deadline = Instant::now() + settings.body_timeout;
+    let mut read = Vec::new();
+    loop {
+        let frame = match timeout_at(deadline, body.frame()).await {
+            Err(_) => return Err(Problem::new(&TOO_SLOW, "the body did not arrive in time")),
+            Ok(Some(Err(_))) => return Err(Problem::invalid("the body ended too early")),
+            Ok(Some(Ok(frame))) => frame,
+            Ok(None) => return Ok(read.into()),
+        };
+        let Ok(data) = frame.into_data() else { continue };
+        if read.len() + data.len() > limit {
+            discard(body).await;
+            return Err(Problem::new(&TOO_LARGE, format!("a body takes at most {limit} bytes")));
+        }
+        read.extend_from_slice(&data);
+    }
+}
+
+/// Reads what is left of a body that nobody wants, up to a point.
+pub(crate) async fn discard(mut body: Body) {
+    let deadline = Instant::now() + DISCARD_TIME;
+    let mut left = DISCARD_BYTES;
+    while let Ok(Some(Ok(frame))) = timeout_at(deadline, body.frame()).await {
+        let length = frame.data_ref().map_or(0, Bytes::len);
+        left = left.saturating_sub(length);
+        if left == 0 {
+            break;
+        }
+    }
+}

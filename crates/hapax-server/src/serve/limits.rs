@@ -1,0 +1,31 @@
+//! How many requests of one tenant are answered at once.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hapax::Tenant;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::problem::{Problem, TOO_MANY};
+use crate::settings::Settings;
+
+/// One semaphore for each tenant; tenants come from the settings, so that there are no others.
+pub(crate) struct InFlight(HashMap<Tenant, Arc<Semaphore>>);
+
+impl InFlight {
+    pub(crate) fn new(settings: &Settings) -> Self {
+        let tenants = settings.tokens.iter().map(|token| token.tenant.clone());
+        let tenants = tenants.chain([Tenant::default()]);
+        Self(tenants.map(|t| (t, Arc::new(Semaphore::new(settings.in_flight)))).collect())
+    }
+
+    /// A place for one more request.
+    pub(crate) fn enter(&self, tenant: &Tenant) -> Result<OwnedSemaphorePermit, Problem> {
+        let place = self.0.get(tenant).and_then(|places| places.clone().try_acquire_owned().ok());
+        place.ok_or_else(|| {
+            Problem::new(&TOO_MANY, "as many requests as are allowed are being answered")
+                .retry_after(Duration::from_secs(1))
+        })
+    }
+}

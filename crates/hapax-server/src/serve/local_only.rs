@@ -1,0 +1,91 @@
+//! Without tokens only this machine may call, and no web page of another site through a browser
+//! on it: a name that resolves to loopback (DNS rebinding) and a cross-site request are refused.
+
+use axum::http::uri::Authority;
+use axum::http::{Uri, Version};
+use hyper::header::{HOST, HeaderMap, ORIGIN};
+
+use super::headers::one;
+use super::problem::{FORBIDDEN, Problem};
+
+/// Refuses requests for another host, or from another site.
+pub(crate) fn check(uri: &Uri, version: Version, headers: &HeaderMap) -> Result<(), Problem> {
+    let host = match one(headers, &HOST)? {
+        Some(value) => {
+            let host = value.to_str().ok().and_then(|text| text.parse::<Authority>().ok());
+            Some(host.ok_or_else(other_host)?)
+        }
+        None => None,
+    };
+    // HTTP/2, and HTTP/1 in absolute form, name the host in the request line.
+    let named: Vec<&Authority> = host.iter().chain(uri.authority()).collect();
+    if named.is_empty() && version == Version::HTTP_11 {
+        return Err(Problem::invalid("header `Host` is missing"));
+    }
+    if named.iter().any(|host| !is_loopback(host)) {
+        return Err(other_host());
+    }
+    match one(headers, &ORIGIN)? {
+        Some(origin) if !origin.to_str().is_ok_and(|origin| same_site(origin, &named)) => {
+            Err(Problem::new(&FORBIDDEN, "`Origin` is another site, and no tokens are configured"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn other_host() -> Problem {
+    Problem::new(&FORBIDDEN, "`Host` is no loopback name, and no tokens are configured")
+}
+
+fn is_loopback(authority: &Authority) -> bool {
+    if authority.as_str().contains('@') {
+        return false;
+    }
+    let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+    host.eq_ignore_ascii_case("localhost")
+        || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// A page of our own: any loopback name, at the port that was asked.
+fn same_site(origin: &str, named: &[&Authority]) -> bool {
+    let authority = origin.strip_prefix("http://").and_then(|rest| rest.parse::<Authority>().ok());
+    authority.is_some_and(|origin| {
+        is_loopback(&origin) && named.iter().all(|host| host.port_u16() == origin.port_u16())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(host: &str, origin: Option<&str>) -> u16 {
+        let mut headers = HeaderMap::new();
+        headers.insert(HOST, host.parse().unwrap());
+        if let Some(origin) = origin {
+            headers.insert(ORIGIN, origin.parse().unwrap());
+        }
+        let answer = check(&Uri::from_static("/"), Version::HTTP_11, &headers);
+        answer.map_or_else(|problem| problem.kind.status, |()| 200)
+    }
+
+    #[test]
+    fn only_loopback_hosts_are_taken() {
+        for host in ["localhost", "LocalHost:8787", "127.0.0.1:8787", "127.1.2.3", "[::1]:8787"] {
+            assert_eq!(verdict(host, None), 200, "{host}");
+        }
+        for host in ["evil.example", "localhost.evil.example", "127.0.0.1.nip.io", "0.0.0.0", "[::]",
+            "10.0.0.1:8787", "localhost@evil.example", "user@localhost", "", "a b"] {
+            assert_eq!(verdict(host, None), 403, "{host}");
+        }
+    }
+
+    #[test]
+    fn only_our_own_pages_are_taken() {
+        assert_eq!(verdict("localhost:8787", Some("http://localhost:8787")), 200);
+        assert_eq!(verdict("127.0.0.1:8787", Some("http://localhost:8787")), 200);
+        for origin in ["null", "http://evil.example", "http://localhost:3000", "https://localhost:8787",
+            "http://localhost.evil.example:8787", "file://", "http://localhost", ""] {
+            assert_eq!(verdict("localhost:8787", Some(origin)), 403, "{origin}");
+        }
+    }
+}

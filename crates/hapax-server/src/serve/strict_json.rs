@@ -1,0 +1,156 @@
+//! JSON as strictly as it can be read: everything that one reader takes one way and the next
+//! another way is refused.
+
+use std::collections::HashSet;
+
+use serde::de::IgnoredAny;
+
+/// The deepest nesting that is taken.
+const DEEPEST: usize = 100;
+/// Member names with a meaning inside the JSON library, which would make a number of an object.
+const RESERVED: &str = "$serde_json::private::";
+
+/// Why a text is not taken. Says where, and never what stands there.
+pub(crate) type Flaw = String;
+
+/// Refuses what is not JSON, and also doubled members, strings that are no Unicode text, and
+/// nesting deeper than a hundred.
+pub(crate) fn check(body: &[u8]) -> Result<(), Flaw> {
+    let text = std::str::from_utf8(body)
+        .map_err(|error| format!("the body is not UTF-8 at byte {}", error.valid_up_to()))?;
+    serde_json::from_str::<IgnoredAny>(text).map_err(|error| flaw(&error))?;
+    check_members(text)
+}
+
+/// What the parser has to say without what it read.
+fn flaw(error: &serde_json::Error) -> Flaw {
+    let (line, column) = (error.line(), error.column());
+    match error.classify() {
+        serde_json::error::Category::Eof => "the body is not JSON: it ends too early".into(),
+        _ => format!("the body is not JSON at line {line}, column {column}"),
+    }
+}
+
+/// One open object or array.
+enum Open<'a> {
+    Object { names: HashSet<String>, last: &'a str },
+    Array,
+}
+
+/// Walks a text that is known to be JSON: only strings and brackets matter.
+fn check_members(text: &str) -> Result<(), Flaw> {
+    let bytes = text.as_bytes();
+    let mut open: Vec<Open<'_>> = Vec::new();
+    let mut name_next = false;
+    let mut at = 0;
+    while at < bytes.len() {
+        match bytes[at] {
+            b'{' => {
+                open.push(Open::Object { names: HashSet::new(), last: "" });
+                name_next = true;
+            }
+            b'[' => {
+                open.push(Open::Array);
+                name_next = false;
+            }
+            b'}' | b']' => {
+                open.pop();
+            }
+            b',' => name_next = matches!(open.last(), Some(Open::Object { .. })),
+            b'"' => {
+                let end = at + string_length(&bytes[at..]);
+                let quoted = &text[at..end];
+                let string: String = serde_json::from_str(quoted)
+                    .map_err(|_| format!("{} is no Unicode text", place(&open)))?;
+                if name_next {
+                    enter(&mut open, string, quoted)?;
+                    name_next = false;
+                }
+                at = end;
+                continue;
+            }
+            _ => {}
+        }
+        if open.len() > DEEPEST {
+            return Err(format!("the body is nested deeper than {DEEPEST}"));
+        }
+        at += 1;
+    }
+    Ok(())
+}
+
+fn enter<'a>(open: &mut [Open<'a>], name: String, quoted: &'a str) -> Result<(), Flaw> {
+    let Some(Open::Object { names, last }) = open.last_mut() else { return Ok(()) };
+    *last = quoted;
+    if name.starts_with(RESERVED) {
+        return Err("a member has a reserved name".into());
+    }
+    if !names.insert(name) {
+        return Err(format!("{} is there twice", place(open)));
+    }
+    Ok(())
+}
+
+/// The member that is being read: `field "a"`. Members deeper inside may be anybody's data, and
+/// are not named.
+fn place(open: &[Open<'_>]) -> String {
+    match open {
+        [Open::Object { last, .. }] if last.len() <= 66 => format!("field {last}"),
+        [] => "the body".into(),
+        _ => "a member inside the body".into(),
+    }
+}
+
+/// The length of the string at the start, with its quotes.
+fn string_length(bytes: &[u8]) -> usize {
+    let mut at = 1;
+    while at < bytes.len() {
+        match bytes[at] {
+            b'\\' => at += 2,
+            b'"' => return at + 1,
+            _ => at += 1,
+        }
+    }
+    bytes.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_every_reader_takes_the_same_way_is_taken() {
+        for good in [
+            "null", "1", "-0", "1e400", "\"\"", "[]", "{}", " {\"a\" : [1, {\"a\": 2}]} ",
+            r#"{"a":{"b":1},"b":{"b":1}}"#, r#"["a","a"]"#, r#"{"a":"\"{,"}"#, r#""\ud83d\ude00""#,
+            "123456789012345678901234567890.5", r#"{"":1}"#,
+        ] {
+            assert_eq!(check(good.as_bytes()), Ok(()), "{good}");
+        }
+        let deep = "[".repeat(DEEPEST) + &"]".repeat(DEEPEST);
+        assert_eq!(check(deep.as_bytes()), Ok(()));
+    }
+
+    #[test]
+    fn everything_else_is_refused() {
+        let deep = "[".repeat(DEEPEST + 1) + &"]".repeat(DEEPEST + 1);
+        let very_deep = "[".repeat(500_000);
+        for bad in [
+            "", " ", "{", "nul", "NaN", "Infinity", "01", "1.", "+1", "'a'", "{a:1}", "[1,]", "1 2",
+            "{} x", "\u{feff}{}", "\"\t\"", r#"{"a":1,"a":2}"#, r#"{"a":1,"\u0061":2}"#,
+            r#"[{"x":{"a":1,"b":2,"a":3}}]"#, r#""\ud83d""#, r#"{"\udc00":1}"#, "// c\n1",
+            r#"{"$serde_json::private::Number":"1"}"#, r#"[{"\u0024serde_json::private::Number":1}]"#,
+            &deep, &very_deep,
+        ] {
+            assert!(check(bad.as_bytes()).is_err(), "{bad:.60}");
+        }
+        assert!(check(b"\"\xff\"").is_err());
+    }
+
+    #[test]
+    fn a_doubled_field_is_named_and_deeper_members_are_not() {
+        assert!(check(br#"{"ttl_ms":1,"ttl_ms":2}"#).unwrap_err().contains("\"ttl_ms\""));
+        let inner = check(br#"{"a":{"U123":1,"U123":2}}"#).unwrap_err();
+        assert!(!inner.contains("U123"), "{inner}");
+    }
+}

@@ -1,0 +1,91 @@
+//! `[[token]]`: who may call, as whom, and what.
+
+use anyhow::{Context, bail, ensure};
+use hapax::Tenant;
+use serde::Deserialize;
+
+/// A token that is accepted. Only its hash is known.
+#[derive(Clone, Debug)]
+pub(crate) struct TokenRule {
+    /// SHA-256 of the token.
+    pub(crate) sha256: [u8; 32],
+    /// Whose data its calls see.
+    pub(crate) tenant: Tenant,
+    /// What it may do.
+    pub(crate) scopes: Vec<Scope>,
+}
+
+/// What a token may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Scope {
+    /// Use the features.
+    Data,
+    /// Everything, and what operators do.
+    Admin,
+    /// Read the metrics.
+    Metrics,
+}
+
+impl Scope {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Data => "data",
+            Self::Admin => "admin",
+            Self::Metrics => "metrics",
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    name: String,
+    sha256: String,
+    #[serde(default = "default_tenant")]
+    tenant: String,
+    scopes: Vec<Scope>,
+}
+
+fn default_tenant() -> String {
+    Tenant::default().as_str().to_owned()
+}
+
+pub(super) fn parse(entries: Vec<toml::Value>) -> anyhow::Result<Vec<TokenRule>> {
+    let mut names = Vec::new();
+    let mut rules: Vec<TokenRule> = Vec::new();
+    for (i, value) in entries.into_iter().enumerate() {
+        let entry: Entry = match value.try_into() {
+            Ok(entry) => entry,
+            Err(error) => bail!("[[token]] number {}: {}", i + 1, error.message()),
+        };
+        let rule = rule(&entry).with_context(|| format!("[[token]] `{}`", entry.name))?;
+        ensure!(!names.contains(&entry.name), "[[token]] `{}` is there twice", entry.name);
+        ensure!(
+            rules.iter().all(|other| other.sha256 != rule.sha256),
+            "[[token]] `{}` has the same sha256 as another one",
+            entry.name
+        );
+        names.push(entry.name);
+        rules.push(rule);
+    }
+    Ok(rules)
+}
+
+fn rule(entry: &Entry) -> anyhow::Result<TokenRule> {
+    ensure!(!entry.name.is_empty(), "`name` is empty");
+    ensure!(!entry.scopes.is_empty(), "`scopes` is empty; it takes data, admin, metrics");
+    let sha256 = hash(&entry.sha256).context("`sha256` takes 64 hexadecimal digits")?;
+    Ok(TokenRule { sha256, tenant: Tenant::new(&entry.tenant)?, scopes: entry.scopes.clone() })
+}
+
+fn hash(hex: &str) -> Option<[u8; 32]> {
+    let mut hash = [0; 32];
+    if hex.len() != 64 || !hex.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    for (i, byte) in hash.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).ok()?;
+    }
+    Some(hash)
+}

@@ -1,0 +1,76 @@
+//! Opening a connection the way every connection of this store is opened.
+
+use std::time::Duration;
+
+use hapax_core::StoreError;
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+use rustix::fs::Access;
+use rustix::io::Errno;
+
+use crate::error::fault;
+use crate::{Config, schema};
+
+/// A connection in WAL mode with every commit on the disk, on tables of the current version.
+pub(crate) fn connect(config: &Config, patience: Duration) -> Result<Connection, StoreError> {
+    let fresh = !config.path.exists();
+    let connection = Connection::open_with_flags(
+        &config.path,
+        // No SQLITE_OPEN_URI: a path is a path, whatever it begins with.
+        OpenFlags::SQLITE_OPEN_READ_WRITE
+            | OpenFlags::SQLITE_OPEN_CREATE
+            | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+    )
+    .map_err(|error| cannot_open(config, error))?;
+    if fresh {
+        owner_only(config);
+    }
+    connection.busy_timeout(patience).map_err(fault)?;
+    connection.set_prepared_statement_cache_capacity(32);
+    let mode = prepare(&connection, config).map_err(|error| cannot_open(config, error))?;
+    if mode != "wal" {
+        let reason = format!(
+            "the file is in journal mode `{mode}` and cannot be put into WAL; \
+             use a file on a local file system"
+        );
+        return Err(StoreError::Incompatible { reason });
+    }
+    schema::migrate(&connection)?;
+    Ok(connection)
+}
+
+/// Sets what belongs to the connection, and WAL, which belongs to the file; answers the mode.
+fn prepare(connection: &Connection, config: &Config) -> rusqlite::Result<String> {
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    // Without it macOS acknowledges what is still in the drive's cache; elsewhere it does nothing.
+    connection.pragma_update(None, "fullfsync", true)?;
+    if let Some(bytes) = config.max_bytes {
+        let page: u64 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
+        let pages = i64::try_from((bytes / page).max(1)).unwrap_or(i64::MAX);
+        connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))?;
+    }
+    connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))
+}
+
+/// By path and not through a descriptor: closing one would drop the locks that other connections
+/// of this process hold on the file. It is still empty, so nothing was readable in between, and
+/// the files beside it take over its mode.
+#[cfg(unix)]
+fn owner_only(config: &Config) {
+    use std::os::unix::fs::PermissionsExt;
+    let _ = std::fs::set_permissions(&config.path, std::fs::Permissions::from_mode(0o600));
+}
+
+#[cfg(not(unix))]
+fn owner_only(_: &Config) {}
+
+/// SQLite has one word for a folder that is gone and for one that may not be written.
+fn cannot_open(config: &Config, error: rusqlite::Error) -> StoreError {
+    if error.sqlite_error_code() == Some(ErrorCode::CannotOpen)
+        && let Err(Errno::ACCESS | Errno::ROFS) =
+            rustix::fs::access(config.folder(), Access::WRITE_OK | Access::EXEC_OK)
+    {
+        let reason = "hapax may not write to the folder of the file".into();
+        return StoreError::ReadOnly { reason };
+    }
+    fault(error)
+}

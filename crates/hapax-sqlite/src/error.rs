@@ -1,0 +1,56 @@
+use hapax_core::StoreError;
+use rusqlite::ErrorCode;
+
+/// What an engine's error means to a caller. The engine never puts bound values into its texts.
+pub(crate) fn fault(error: rusqlite::Error) -> StoreError {
+    let reason = error.to_string();
+    match error.sqlite_error_code() {
+        Some(
+            ErrorCode::DatabaseBusy
+            | ErrorCode::DatabaseLocked
+            | ErrorCode::FileLockingProtocolFailed,
+        ) => StoreError::Locked { reason },
+        Some(ErrorCode::DiskFull) => StoreError::Full { reason },
+        // The file next to the database that readers and writers share could not grow.
+        Some(ErrorCode::SystemIoFailure)
+            if error.sqlite_extended_error_code() == Some(rusqlite::ffi::SQLITE_IOERR_SHMSIZE) =>
+        {
+            StoreError::Full { reason }
+        }
+        Some(
+            ErrorCode::ReadOnly
+            | ErrorCode::PermissionDenied
+            | ErrorCode::AuthorizationForStatementDenied,
+        ) => StoreError::ReadOnly { reason },
+        Some(ErrorCode::DatabaseCorrupt) => StoreError::Corrupt { reason },
+        Some(ErrorCode::NotADatabase) => StoreError::Incompatible {
+            reason: "the file is not a SQLite database; name another file".into(),
+        },
+        Some(ErrorCode::SystemIoFailure | ErrorCode::CannotOpen | ErrorCode::OutOfMemory) => {
+            StoreError::unavailable(error)
+        }
+        _ => StoreError::internal(error),
+    }
+}
+
+/// The same error for each caller of a batch that failed as a whole.
+pub(crate) fn twin(error: &StoreError) -> StoreError {
+    match error {
+        StoreError::Unavailable { reason, .. } => {
+            StoreError::Unavailable { reason: reason.clone(), source: None }
+        }
+        StoreError::Timeout { limit } => StoreError::Timeout { limit: *limit },
+        StoreError::Full { reason } => StoreError::Full { reason: reason.clone() },
+        StoreError::ReadOnly { reason } => StoreError::ReadOnly { reason: reason.clone() },
+        StoreError::Locked { reason } => StoreError::Locked { reason: reason.clone() },
+        StoreError::Refused { reason } => StoreError::Refused { reason: reason.clone() },
+        StoreError::Incompatible { reason } => StoreError::Incompatible { reason: reason.clone() },
+        StoreError::Corrupt { reason } => StoreError::Corrupt { reason: reason.clone() },
+        other => StoreError::Internal { reason: other.to_string(), source: None },
+    }
+}
+
+/// Something that cannot happen unless hapax itself is wrong.
+pub(crate) fn bug(reason: &str) -> StoreError {
+    StoreError::Internal { reason: reason.into(), source: None }
+}

@@ -1,0 +1,131 @@
+//! What would break which promise.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use hapax_core::{Finding, Promise, StoreError};
+use rusqlite::Connection;
+
+use crate::error::fault;
+use crate::writer::Tally;
+use crate::{Config, schema};
+
+/// Below this much room somebody should act.
+const LITTLE_ROOM: u64 = 100 << 20;
+/// A log of this length is not being copied: somebody reads for very long.
+const LONG_LOG: u64 = 256 << 20;
+
+pub(crate) fn examine(
+    connection: &Connection,
+    config: &Config,
+    tally: &Tally,
+) -> Result<Vec<Finding>, StoreError> {
+    let mut findings = vec![journal(connection)?, synchronous(connection)?, version(connection)?];
+    findings.extend(mode(&config.path));
+    findings.extend(room(config.folder()));
+    findings.push(log(&config.path));
+    findings.push(others(tally));
+    Ok(findings)
+}
+
+fn journal(connection: &Connection) -> Result<Finding, StoreError> {
+    let mode: String = pragma(connection, "journal_mode")?;
+    Ok(match mode.as_str() {
+        "wal" => Finding::fine("sqlite.journal", "journal mode WAL"),
+        _ => Finding::refuse(
+            "sqlite.journal",
+            Promise::BoundedTime,
+            format!("journal mode {mode}: readers and the writer block each other"),
+            "PRAGMA journal_mode = WAL, on a local file system",
+        ),
+    })
+}
+
+fn synchronous(connection: &Connection) -> Result<Finding, StoreError> {
+    let level: i64 = pragma(connection, "synchronous")?;
+    Ok(if level >= 2 {
+        Finding::fine("sqlite.synchronous", "every commit is on the disk before it is answered")
+    } else {
+        Finding::refuse(
+            "sqlite.synchronous",
+            Promise::Durable,
+            format!("synchronous level {level}: a power cut loses acknowledged commits"),
+            "PRAGMA synchronous = FULL",
+        )
+    })
+}
+
+fn version(connection: &Connection) -> Result<Finding, StoreError> {
+    schema::confirm(connection)?;
+    Ok(Finding::fine("sqlite.schema", format!("schema version {}", schema::VERSION)))
+}
+
+#[cfg(unix)]
+fn mode(path: &Path) -> Option<Finding> {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = std::fs::metadata(path).ok()?.permissions().mode() & 0o777;
+    Some(if mode & 0o077 == 0 {
+        Finding::fine("sqlite.mode", format!("file mode {mode:04o}"))
+    } else {
+        Finding::warn(
+            "sqlite.mode",
+            Promise::MutualExclusion,
+            format!("file mode {mode:04o}: other users can reach the tickets' secrets"),
+            "chmod 600 on the file and on its -wal and -shm",
+        )
+    })
+}
+
+#[cfg(not(unix))]
+fn mode(_: &Path) -> Option<Finding> {
+    None
+}
+
+fn room(folder: &Path) -> Option<Finding> {
+    let disk = rustix::fs::statvfs(folder).ok()?;
+    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+    let detail = format!("{} MiB free on the disk", free >> 20);
+    Some(if free >= LITTLE_ROOM {
+        Finding::fine("sqlite.room", detail)
+    } else {
+        Finding::warn(
+            "sqlite.room",
+            Promise::Remembered,
+            detail,
+            "make room: on a full disk every claim is refused",
+        )
+    })
+}
+
+fn log(path: &Path) -> Finding {
+    let mut name = path.as_os_str().to_owned();
+    name.push("-wal");
+    let size = std::fs::metadata(PathBuf::from(name)).map_or(0, |file| file.len());
+    let detail = format!("write-ahead log of {} MiB", size >> 20);
+    if size < LONG_LOG {
+        Finding::fine("sqlite.log", detail)
+    } else {
+        Finding::warn(
+            "sqlite.log",
+            Promise::BoundedTime,
+            detail,
+            "end the process that keeps a read transaction open on the file",
+        )
+    }
+}
+
+fn others(tally: &Tally) -> Finding {
+    let commits = tally.commits.load(Ordering::Relaxed);
+    let foreign = tally.foreign.load(Ordering::Relaxed);
+    Finding::fine(
+        "sqlite.writers",
+        format!("{commits} commits by this process; others' commits were noticed {foreign} times"),
+    )
+}
+
+fn pragma<T: rusqlite::types::FromSql>(
+    connection: &Connection,
+    name: &str,
+) -> Result<T, StoreError> {
+    connection.pragma_query_value(None, name, |row| row.get(0)).map_err(fault)
+}

@@ -1,0 +1,77 @@
+//! The threads that read, each on a connection of its own, beside the writer.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hapax_core::StoreError;
+use rusqlite::Connection;
+use tokio::sync::mpsc;
+
+use crate::connect::connect;
+use crate::error::{fault, twin};
+use crate::job::Job;
+use crate::{Config, schema};
+
+/// So many reads share one snapshot.
+const MAX_JOBS: usize = 32;
+
+/// Whoever is free takes what waits.
+pub(crate) type Queue = Arc<Mutex<mpsc::Receiver<Box<dyn Job>>>>;
+
+/// Works until the last handle is gone and the queue is empty.
+pub(crate) fn run(config: &Config, queue: &Queue, mut connection: Option<Connection>) {
+    let mut jobs = Vec::with_capacity(MAX_JOBS);
+    loop {
+        let taken = queue
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .blocking_recv_many(&mut jobs, MAX_JOBS);
+        if taken == 0 {
+            return;
+        }
+        connection = serve(config, connection.take(), &mut jobs);
+    }
+}
+
+fn serve(
+    config: &Config,
+    connection: Option<Connection>,
+    jobs: &mut Vec<Box<dyn Job>>,
+) -> Option<Connection> {
+    let begun = connection.map_or_else(|| open(config), Ok).and_then(|connection| {
+        execute(&connection, "BEGIN")?;
+        schema::confirm(&connection)?;
+        Ok(connection)
+    });
+    let connection = match begun {
+        Ok(connection) => connection,
+        Err(error) => {
+            jobs.drain(..).for_each(|job| job.fail(twin(&error)));
+            return None;
+        }
+    };
+    let mut sound = true;
+    for mut job in jobs.drain(..) {
+        if !job.is_abandoned() {
+            job.run(&connection);
+            sound &= job.error().is_none();
+            job.answer();
+        }
+    }
+    // A snapshot that stays open would keep the log from beginning anew.
+    (execute(&connection, "COMMIT").is_ok() && sound).then_some(connection)
+}
+
+/// A connection that cannot write by mistake.
+pub(crate) fn open(config: &Config) -> Result<Connection, StoreError> {
+    let connection = connect(config, config.patience())?;
+    connection.pragma_update(None, "query_only", true).map_err(fault)?;
+    Ok(connection)
+}
+
+fn execute(connection: &Connection, sql: &str) -> Result<(), StoreError> {
+    connection
+        .prepare_cached(sql)
+        .and_then(|mut statement| statement.execute([]))
+        .map(drop)
+        .map_err(fault)
+}

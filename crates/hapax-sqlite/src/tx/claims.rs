@@ -1,0 +1,120 @@
+use std::time::Duration;
+
+use bytes::Bytes;
+use hapax_core::machine::{self, Change, Decision, Row};
+use hapax_core::{
+    Ask, Claimed, Clock, Fence, GiveBack, Key, Step, StoreError, Timestamp, Token, View,
+};
+use rusqlite::Connection;
+
+use super::lock::{lock, try_lock};
+use crate::row;
+
+/// What is told as `lease_left` by somebody else's open transaction, which has no lease.
+const OPEN_TRANSACTION: Duration = Duration::from_millis(50);
+
+/// Asks for the claim. Never waits for another transaction: where somebody else holds the write
+/// lock, or wrote since your transaction began to read, the answer is [`Claimed::Busy`].
+///
+/// (It sets the connection's busy timeout to zero meanwhile and restores it; a busy *handler*
+/// of your own would be lost, so take the lock with `BEGIN IMMEDIATE` if you have one.)
+pub fn claim(
+    connection: &Connection,
+    clock: &dyn Clock,
+    key: &Key,
+    ask: &Ask,
+) -> Result<Claimed, StoreError> {
+    if !try_lock(connection)? {
+        return Ok(Claimed::Busy { lease_left: OPEN_TRANSACTION });
+    }
+    let now = clock.now();
+    let row = match machine::claim(row::read(connection, key)?.as_ref(), ask, now) {
+        Decision::Answer(answer) => return Ok(answer),
+        Decision::Grant { attempt } => {
+            machine::granted(ask, Fence(row::next(connection)?), attempt, now)
+        }
+        Decision::Regrant(row) => row,
+    };
+    row::write(connection, key, &row)?;
+    Ok(row.grant())
+}
+
+/// The answer to a claim where it can be given without writing.
+pub(crate) fn glance(
+    connection: &Connection,
+    clock: &dyn Clock,
+    key: &Key,
+    ask: &Ask,
+) -> Result<Option<Claimed>, StoreError> {
+    // The time first: read the other way round, a lease that was extended in between would look
+    // as if it had run out.
+    let now = clock.now();
+    match machine::claim(row::read(connection, key)?.as_ref(), ask, now) {
+        Decision::Answer(answer) => Ok(Some(answer)),
+        Decision::Grant { .. } | Decision::Regrant(_) => Ok(None),
+    }
+}
+
+/// Makes the lease of a pending claim end `lease` from now.
+pub fn extend(
+    connection: &Connection,
+    clock: &dyn Clock,
+    key: &Key,
+    token: &Token,
+    lease: Duration,
+) -> Result<Step, StoreError> {
+    step(connection, clock, key, |row, now| machine::extend(row, token, lease, now))
+}
+
+/// Settles a pending claim with `value`.
+pub fn settle(
+    connection: &Connection,
+    clock: &dyn Clock,
+    key: &Key,
+    token: &Token,
+    value: &Bytes,
+) -> Result<Step, StoreError> {
+    step(connection, clock, key, |row, now| machine::settle(row, token, value, now))
+}
+
+/// Gives a pending claim back.
+pub fn give_back(
+    connection: &Connection,
+    clock: &dyn Clock,
+    key: &Key,
+    token: &Token,
+    how: GiveBack,
+) -> Result<Step, StoreError> {
+    step(connection, clock, key, |row, now| machine::give_back(row, token, how, now))
+}
+
+/// What is known about a claim, as your transaction sees it.
+pub fn look(
+    connection: &Connection,
+    clock: &dyn Clock,
+    key: &Key,
+) -> Result<Option<View>, StoreError> {
+    let now = clock.now();
+    Ok(machine::look(row::read(connection, key)?.as_ref(), now))
+}
+
+/// The three steps of an owner differ only in what `machine` decides.
+fn step(
+    connection: &Connection,
+    clock: &dyn Clock,
+    key: &Key,
+    decide: impl FnOnce(Option<&Row>, Timestamp) -> Change,
+) -> Result<Step, StoreError> {
+    lock(connection)?;
+    match decide(row::read(connection, key)?.as_ref(), clock.now()) {
+        Change::Nothing(step) => Ok(step),
+        Change::Write(row) => {
+            row::write(connection, key, &row)?;
+            Ok(Step::Done(row.fence))
+        }
+        Change::Delete(fence) => {
+            row::delete(connection, key)?;
+            Ok(Step::Done(fence))
+        }
+    }
+}

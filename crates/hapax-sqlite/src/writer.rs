@@ -1,0 +1,217 @@
+//! The one thread that writes: it takes everything that waits, runs it in one transaction, commits
+//! once, and only then answers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+use hapax_core::{Hub, StoreError};
+use rusqlite::Connection;
+use tokio::sync::mpsc;
+
+use crate::connect::connect;
+use crate::error::{bug, fault, twin};
+use crate::failpoint::{self, BEFORE_ANSWER, BEFORE_COMMIT, MID_BATCH};
+use crate::job::Job;
+use crate::keeper::{self, Duty};
+use crate::{Config, schema};
+
+/// So many calls in one transaction; the others wait for the next, so that none waits for long.
+const MAX_JOBS: usize = 256;
+/// So many bytes of values in one transaction.
+const MAX_BYTES: usize = 4 << 20;
+
+/// What reaches the writer.
+pub(crate) enum Message {
+    /// A call, how many bytes it carries, and whom to wake when it is committed.
+    Do { job: Box<dyn Job>, bytes: usize, wakes: Option<u64> },
+    /// Look whether another process has written.
+    Look,
+}
+
+/// What others may know about the writer.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// Transactions that changed something.
+    pub(crate) commits: AtomicU64,
+    /// How often somebody else's commits were noticed.
+    pub(crate) foreign: AtomicU64,
+}
+
+pub(crate) struct Writer {
+    pub(crate) config: Config,
+    pub(crate) hub: Hub,
+    pub(crate) tally: Arc<Tally>,
+    pub(crate) keeper: SyncSender<Duty>,
+    pub(crate) connection: Option<Connection>,
+    /// Pages in the write-ahead log after the last commit.
+    pub(crate) pages: Arc<AtomicUsize>,
+    /// The engine's mark of the last commit of others that was noticed.
+    pub(crate) seen: Option<i64>,
+}
+
+impl Writer {
+    /// Works until the last handle is gone and the queue is empty.
+    pub(crate) fn run(mut self, mut queue: mpsc::Receiver<Message>) {
+        while let Some(first) = queue.blocking_recv() {
+            self.serve(gather(first, &mut queue));
+        }
+    }
+
+    fn serve(&mut self, mut batch: Batch) {
+        let done = self.commit(&mut batch.jobs);
+        let Batch { jobs, wakes } = batch;
+        match done {
+            Ok(()) => {
+                failpoint::pass(BEFORE_ANSWER);
+                jobs.into_iter().for_each(Job::answer);
+                for digest in wakes {
+                    self.hub.wake(digest);
+                }
+            }
+            Err(error) => {
+                tracing::warn!(error = %error, calls = jobs.len(), "nothing of a batch was written");
+                jobs.into_iter().for_each(|job| job.fail(twin(&error)));
+            }
+        }
+        self.tend_log();
+    }
+
+    /// Runs all of a batch, or nothing of it.
+    fn commit(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<(), StoreError> {
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => self.reconnect()?,
+        };
+        let before = connection.total_changes();
+        let done = self.notice_others(&connection).and_then(|()| transact(&connection, jobs));
+        if done.is_ok() && connection.total_changes() > before {
+            self.tally.commits.fetch_add(1, Ordering::Relaxed);
+        }
+        let mut errors = jobs.iter().filter_map(|job| job.error()).chain(done.as_ref().err());
+        if errors.all(keeps_connection) {
+            self.connection = Some(connection);
+        }
+        done
+    }
+
+    fn reconnect(&mut self) -> Result<Connection, StoreError> {
+        let mut connection = connect(&self.config, self.config.patience())?;
+        let pages = self.pages.clone();
+        // Also takes the place of the engine's own checkpoints, which would stall this thread.
+        connection
+            .wal_hook(Some(move |_: &mut rusqlite::hooks::Wal, count| {
+                pages.store(usize::try_from(count).unwrap_or(0), Ordering::Relaxed);
+                Ok(())
+            }))
+            .map_err(fault)?;
+        keeper::limit_log(&connection)?;
+        self.seen = None;
+        Ok(connection)
+    }
+
+    /// Another process's commit may be the one that somebody here waits for. The engine's mark
+    /// does not move for commits of this connection, so our own wake nobody twice.
+    fn notice_others(&mut self, connection: &Connection) -> Result<(), StoreError> {
+        let mark: i64 = connection
+            .prepare_cached("PRAGMA data_version")
+            .and_then(|mut query| query.query_row([], |row| row.get(0)))
+            .map_err(fault)?;
+        let before = self.seen.replace(mark);
+        if before != Some(mark) {
+            self.tally.foreign.fetch_add(u64::from(before.is_some()), Ordering::Relaxed);
+            self.hub.wake_all();
+        }
+        Ok(())
+    }
+
+    /// Between two batches, when nobody is inside a transaction of ours.
+    fn tend_log(&mut self) {
+        let pages = self.pages.load(Ordering::Relaxed);
+        if pages >= keeper::RESTART_PAGES
+            && let Some(connection) = &self.connection
+        {
+            keeper::restart_log(connection, self.config.patience());
+            self.pages.store(0, Ordering::Relaxed);
+        } else if pages >= keeper::CHECKPOINT_PAGES {
+            // Full means that it has been told already.
+            let _ = self.keeper.try_send(Duty::Checkpoint);
+        }
+    }
+}
+
+struct Batch {
+    jobs: Vec<Box<dyn Job>>,
+    wakes: Vec<u64>,
+}
+
+/// Everything that waits, up to the limits.
+fn gather(first: Message, queue: &mut mpsc::Receiver<Message>) -> Batch {
+    let mut batch = Batch { jobs: Vec::new(), wakes: Vec::new() };
+    let mut size = 0;
+    let mut next = Some(first);
+    while let Some(message) = next.take() {
+        if let Message::Do { job, bytes, wakes } = message {
+            batch.jobs.push(job);
+            batch.wakes.extend(wakes);
+            size += bytes;
+        }
+        if batch.jobs.len() < MAX_JOBS && size < MAX_BYTES {
+            next = queue.try_recv().ok();
+        }
+    }
+    batch
+}
+
+fn transact(connection: &Connection, jobs: &mut [Box<dyn Job>]) -> Result<(), StoreError> {
+    if jobs.is_empty() {
+        return Ok(());
+    }
+    execute(connection, "BEGIN IMMEDIATE")?;
+    let done = run_all(connection, jobs).and_then(|()| {
+        failpoint::pass(BEFORE_COMMIT);
+        // Where nothing was written this costs nothing: the engine has no page to write.
+        execute(connection, "COMMIT")
+    });
+    if done.is_err() && !connection.is_autocommit() {
+        let _ = execute(connection, "ROLLBACK");
+    }
+    done
+}
+
+fn run_all(connection: &Connection, jobs: &mut [Box<dyn Job>]) -> Result<(), StoreError> {
+    schema::confirm(connection)?;
+    for job in jobs {
+        // Whoever is told that the outcome is unknown need not be surprised by it.
+        if job.is_abandoned() {
+            continue;
+        }
+        job.run(connection);
+        failpoint::pass(MID_BATCH);
+        if connection.is_autocommit() {
+            // The engine rolled back everything, as it does where the disk is full.
+            return Err(job.error().map_or_else(|| bug("a transaction was lost"), twin));
+        }
+    }
+    Ok(())
+}
+
+fn execute(connection: &Connection, sql: &str) -> Result<(), StoreError> {
+    connection
+        .prepare_cached(sql)
+        .and_then(|mut statement| statement.execute([]))
+        .map(drop)
+        .map_err(fault)
+}
+
+/// Everything else may be the connection's own fault: the next batch opens a new one.
+fn keeps_connection(error: &StoreError) -> bool {
+    matches!(
+        error,
+        StoreError::Locked { .. } | StoreError::Full { .. } | StoreError::Corrupt { .. }
+    )
+}
+
+/// How long the keeper may let others' commits go unnoticed while somebody waits.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(25);

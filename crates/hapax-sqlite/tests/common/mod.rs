@@ -1,0 +1,69 @@
+//! What several tests need.
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hapax_core::{Ask, Claimed, Claims, Key, StoreError, Tenant, Ticket};
+use hapax_sqlite::{Config, SqliteStore};
+use rusqlite::Connection;
+use tempfile::TempDir;
+
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);
+/// Longer than a busy machine needs for anything here.
+pub(crate) const PATIENT: Duration = Duration::from_secs(60);
+
+/// A file that does not exist yet, in a folder of its own.
+pub(crate) struct Place(TempDir);
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    pub(crate) fn file(&self) -> PathBuf {
+        self.0.path().join("hapax.db")
+    }
+
+    pub(crate) fn config(&self) -> Config {
+        Config::new(self.file()).limit(PATIENT)
+    }
+
+    pub(crate) fn store(&self) -> SqliteStore {
+        SqliteStore::open(self.config()).unwrap()
+    }
+
+    /// A connection that is not hapax's.
+    pub(crate) fn stranger(&self) -> Connection {
+        Connection::open(self.file()).unwrap()
+    }
+}
+
+pub(crate) fn beside(file: &Path, suffix: &str) -> PathBuf {
+    PathBuf::from(format!("{}{suffix}", file.display()))
+}
+
+pub(crate) fn command(name: &str) -> Key {
+    Key::command(&Tenant::default(), "pay", name).unwrap()
+}
+
+pub(crate) fn record(name: &str) -> Key {
+    Key::record(&Tenant::default(), name).unwrap()
+}
+
+pub(crate) fn ask() -> Ask {
+    Ask::new(HOUR).retention(HOUR)
+}
+
+pub(crate) fn ticket(answer: Result<Claimed, StoreError>) -> Ticket {
+    match answer {
+        Ok(Claimed::Granted { ticket, .. }) => ticket,
+        other => panic!("expected a grant, got {other:?}"),
+    }
+}
+
+/// Claims and settles, so that there is something to replay.
+pub(crate) async fn settled(store: &SqliteStore, key: &Key, value: &'static str) {
+    let ticket = ticket(store.claim(key, &ask()).await);
+    assert!(store.settle(key, &ticket.token, value.into()).await.is_ok());
+}

@@ -1,0 +1,48 @@
+//! The suite that every store passes.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hapax_conformance::{Subject, check, check_histories};
+use hapax_core::{ManualClock, Store};
+use hapax_sqlite::{Config, SqliteStore};
+use tempfile::TempDir;
+
+struct File {
+    folder: TempDir,
+    clock: Arc<ManualClock>,
+}
+
+impl File {
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("hapax.db")
+    }
+}
+
+#[async_trait::async_trait]
+impl Subject for File {
+    async fn open(&self) -> Arc<dyn Store> {
+        // A minute: this suite is about laws, and a busy machine must not break them.
+        let config = Config::new(self.path()).limit(Duration::from_secs(60));
+        Arc::new(SqliteStore::open(config.clock(self.clock.clone())).unwrap())
+    }
+
+    async fn pass(&self, time: Duration) {
+        self.clock.advance(time);
+    }
+}
+
+async fn subject() -> Arc<dyn Subject> {
+    Arc::new(File { folder: tempfile::tempdir().unwrap(), clock: Arc::default() })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_law_holds() {
+    check(subject).await;
+}
+
+#[test]
+fn every_history_is_one_that_the_model_has() {
+    check_histories(subject);
+}

@@ -1,0 +1,144 @@
+//! `kill -9` at any moment: what was acknowledged is there, and no fence comes twice.
+
+mod common;
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+
+use common::{Place, ask, command, record, ticket};
+use hapax_conformance::scale;
+use hapax_core::{Claimed, Claims, Expect, Put, Records, Token};
+use hapax_sqlite::SqliteStore;
+
+/// Tasks of the process that is killed.
+const TASKS: u64 = 8;
+
+/// The process that is killed: works for ever and says what was acknowledged.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "the process that the test below kills"]
+async fn victim() {
+    let store = SqliteStore::open(std::env::var("HAPAX_TEST_FILE").unwrap()).unwrap();
+    let work: Vec<_> = (0..TASKS).map(|task| tokio::spawn(work(store.clone(), task))).collect();
+    for task in work {
+        task.await.unwrap();
+    }
+}
+
+async fn work(store: SqliteStore, task: u64) {
+    for n in 0_u64.. {
+        let name = format!("{task}-{}", Token::random().as_str());
+        let held = ticket(store.claim(&command(&name), &ask()).await);
+        say(format_args!("granted {name} {}", held.fence));
+        let _ = store.settle(&command(&name), &held.token, name.clone().into()).await.unwrap();
+        say(format_args!("settled {name} {}", held.fence));
+        let value = n.to_string().into();
+        let put = store.put(&record(&task.to_string()), value, &Expect::Any, None).await.unwrap();
+        let Put::Stored { version, .. } = put else { panic!("{put:?}") };
+        say(format_args!("put {task} {}", version.as_str()));
+    }
+}
+
+/// One whole line at once, straight into the pipe.
+fn say(line: std::fmt::Arguments<'_>) {
+    let _ = std::io::stdout().write_all(format!("{line}\n").as_bytes());
+}
+
+/// What a victim said before it died.
+#[derive(Default)]
+struct Said {
+    /// Name to fence.
+    granted: HashMap<String, u64>,
+    settled: Vec<String>,
+    /// Task to the last version.
+    put: HashMap<String, u64>,
+}
+
+impl Said {
+    fn hear(&mut self, line: &str) {
+        let words: Vec<_> = line.split(' ').collect();
+        if let [what, name, number] = words[..]
+            && let Ok(number) = number.parse()
+        {
+            match what {
+                "granted" => _ = self.granted.insert(name.into(), number),
+                "settled" => self.settled.push(name.into()),
+                "put" => _ = self.put.insert(name.into(), number),
+                _ => {}
+            }
+        }
+    }
+
+    fn numbers(&self) -> Vec<u64> {
+        self.granted.values().chain(self.put.values()).copied().collect()
+    }
+}
+
+/// Runs a victim until it said `lines` lines, or until its failpoint ends it.
+fn kill_one(place: &Place, lines: usize, failpoint: Option<String>) -> Said {
+    let mut victim = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "victim", "--ignored", "--nocapture"])
+        .env("HAPAX_TEST_FILE", place.file())
+        .env("HAPAX_FAILPOINT", failpoint.clone().unwrap_or_default())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut said = Said::default();
+    let out = BufReader::new(victim.stdout.take().unwrap());
+    for (n, line) in out.split(b'\n').enumerate() {
+        said.hear(&String::from_utf8_lossy(&line.unwrap()));
+        if n == lines && failpoint.is_none() {
+            // What is still in the pipe was said before, and counts.
+            victim.kill().unwrap();
+        }
+    }
+    let end = victim.wait().unwrap();
+    assert!(end.signal().is_some(), "a victim works until it is killed: {end}");
+    said
+}
+
+async fn check(store: &SqliteStore, said: &Said) {
+    for (name, fence) in &said.granted {
+        let view = store.look(&command(name)).await.unwrap().expect("an acknowledged grant");
+        assert_eq!(view.fence.map(|f| f.0), Some(*fence));
+    }
+    for name in &said.settled {
+        let answer = store.claim(&command(name), &ask()).await.unwrap();
+        assert!(matches!(&answer, Claimed::Settled { value, .. } if value == name), "{answer:?}");
+    }
+    for (task, version) in &said.put {
+        let stored = store.get(&record(task)).await.unwrap().expect("an acknowledged put");
+        let found: u64 = stored.version.as_str().parse().unwrap();
+        assert!(found >= *version, "an acknowledged put is older than version {version}");
+    }
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_survives_a_kill() {
+    let place = Place::new();
+    let points = ["before-commit", "after-commit-before-answer", "mid-batch"];
+    let mut highest = 0;
+    let mut heard = 0;
+    for round in 0..scale(36) as usize {
+        // An odd step through all lengths: early, late and in between.
+        let when = 1 + round * 37 % 101;
+        let failpoint = (round % 2 == 1).then(|| format!("{}:{when}", points[round / 2 % 3]));
+        let said = kill_one(&place, when, failpoint);
+
+        let mut numbers = said.numbers();
+        numbers.sort_unstable();
+        heard += numbers.len();
+        assert!(numbers.is_sorted_by(|a, b| a < b), "a fence came twice");
+        assert!(numbers.first().is_none_or(|first| *first > highest), "a fence went back");
+        highest = numbers.last().copied().unwrap_or(highest);
+
+        let store = place.store();
+        check(&store, &said).await;
+        let mine = ticket(store.claim(&command(&format!("after-{round}")), &ask()).await);
+        assert!(mine.fence.0 > highest, "a fence went back");
+        highest = mine.fence.0;
+    }
+    assert!(heard > 0, "no victim acknowledged anything");
+}

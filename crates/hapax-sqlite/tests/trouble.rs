@@ -1,0 +1,208 @@
+//! Locks of others, a full disk, callers that went away, panics: an answer in time, and everything
+//! as before when it is over.
+
+mod common;
+
+use std::future::{Future, poll_fn};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use common::{Place, ask, beside, command, record, settled, ticket};
+use hapax_core::{
+    Claimed, Claims, Clock, Expect, ManualClock, Put, Records, Step, Store, StoreError, Timestamp,
+    Version,
+};
+use hapax_sqlite::{SqliteStore, rusqlite::Connection};
+
+const IMPATIENT: Duration = Duration::from_millis(500);
+
+fn impatient(place: &Place) -> SqliteStore {
+    SqliteStore::open(place.config().limit(IMPATIENT)).unwrap()
+}
+
+fn write_lock(place: &Place) -> Connection {
+    let other = place.stranger();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    other
+}
+
+#[tokio::test]
+async fn a_lock_of_others_is_reported_in_time_and_forgotten_afterwards() {
+    let place = Place::new();
+    let store = impatient(&place);
+    let other = write_lock(&place);
+    for _ in 0..3 {
+        let answer = store.claim(&command("a"), &ask()).await;
+        assert!(matches!(answer, Err(StoreError::Locked { .. })), "{answer:?}");
+    }
+    assert!(matches!(store.ping().await, Err(StoreError::Locked { .. })));
+    other.execute_batch("ROLLBACK").unwrap();
+    ticket(store.claim(&command("a"), &ask()).await);
+}
+
+#[tokio::test]
+async fn what_is_known_is_answered_without_the_writer() {
+    let place = Place::new();
+    let store = place.store();
+    settled(&store, &command("done"), "paid").await;
+    ticket(store.claim(&command("held"), &ask()).await);
+    let _ = store.put(&record("r"), "1".into(), &Expect::Any, None).await.unwrap();
+    let commits = store.commits();
+    let _other = write_lock(&place);
+
+    let replay = store.claim(&command("done"), &ask()).await.unwrap();
+    assert!(matches!(replay, Claimed::Settled { value, .. } if value == "paid"));
+    let busy = store.claim(&command("held"), &ask()).await.unwrap();
+    assert!(matches!(busy, Claimed::Busy { .. }));
+    assert!(store.look(&command("done")).await.unwrap().is_some());
+    assert!(store.get(&record("r")).await.unwrap().is_some());
+    assert_eq!(store.commits(), commits);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_claims_share_a_commit() {
+    let place = Place::new();
+    let store = place.store();
+    let other = write_lock(&place);
+    let claims: Vec<_> = (0..64)
+        .map(|n| {
+            let store = store.clone();
+            tokio::spawn(async move { store.claim(&command(&n.to_string()), &ask()).await })
+        })
+        .collect();
+    other.execute_batch("ROLLBACK").unwrap();
+    for claim in claims {
+        ticket(claim.await.unwrap());
+    }
+    assert!(store.commits() < 64, "{} commits for 64 claims", store.commits());
+}
+
+#[tokio::test]
+async fn an_answer_alone_commits_nothing() {
+    let place = Place::new();
+    let store = place.store();
+    let key = command("a");
+    settled(&store, &key, "done").await;
+    let commits = store.commits();
+    let nobody = ask().token;
+    assert_eq!(store.extend(&key, &nobody, common::HOUR).await.unwrap(), Step::Lost);
+    let expect = Expect::Version(Version::new("9"));
+    let conflict = store.put(&record("r"), "1".into(), &expect, None).await;
+    assert_eq!(conflict.unwrap(), Put::Conflict);
+    store.ping().await.unwrap();
+    assert_eq!(store.commits(), commits);
+}
+
+/// Lets a call get as far as it can without waiting.
+async fn begin<F: Future + Unpin>(call: &mut F) {
+    poll_fn(|context| {
+        assert!(std::pin::Pin::new(&mut *call).poll(context).is_pending());
+        Poll::Ready(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_call_whose_caller_is_gone_is_not_run() {
+    let place = Place::new();
+    let store = place.store();
+    let other = write_lock(&place);
+    let (one, two) = (record("one"), record("two"));
+    let mut first = store.put(&one, "1".into(), &Expect::Any, None);
+    let mut second = store.put(&two, "2".into(), &Expect::Any, None);
+    begin(&mut first).await;
+    begin(&mut second).await;
+    drop(second);
+    other.execute_batch("ROLLBACK").unwrap();
+    assert!(matches!(first.await.unwrap(), Put::Stored { .. }));
+    // The queue is in order: what was before this has been dealt with.
+    store.ping().await.unwrap();
+    assert!(store.get(&two).await.unwrap().is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_queue_ends_in_an_error_in_time() {
+    let place = Place::new();
+    let store = SqliteStore::open(place.config().limit(IMPATIENT).queue(1)).unwrap();
+    let other = write_lock(&place);
+    let puts: Vec<_> = (0..16)
+        .map(|n| {
+            let store = store.clone();
+            let key = record(&n.to_string());
+            tokio::spawn(async move { store.put(&key, "1".into(), &Expect::Any, None).await })
+        })
+        .collect();
+    for put in puts {
+        let answer = put.await.unwrap();
+        let expected =
+            matches!(answer, Err(StoreError::Locked { .. } | StoreError::Timeout { .. }));
+        assert!(expected, "{answer:?}");
+    }
+    other.execute_batch("ROLLBACK").unwrap();
+    store.ping().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_full_store_says_so_and_works_again_when_there_is_room() {
+    let place = Place::new();
+    let store = SqliteStore::open(place.config().max_bytes(1 << 20)).unwrap();
+    let big = bytes::Bytes::from(vec![7_u8; 100_000]);
+    let mut stored = 0;
+    let full = loop {
+        let key = record(&stored.to_string());
+        match store.put(&key, big.clone(), &Expect::Any, None).await {
+            Ok(_) => stored += 1,
+            Err(error) => break error,
+        }
+        assert!(stored < 20, "the limit was not kept");
+    };
+    assert!(matches!(full, StoreError::Full { .. }), "{full:?}");
+    assert!(store.get(&record("0")).await.unwrap().is_some());
+    let _ = store.delete(&record("0"), &Expect::Any).await.unwrap();
+    let _ = store.put(&record("again"), big, &Expect::Any, None).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_log_does_not_grow_for_ever() {
+    let place = Place::new();
+    let store = place.store();
+    let big = bytes::Bytes::from(vec![7_u8; 1 << 20]);
+    for _ in 0..96 {
+        let _ = store.put(&record("r"), big.clone(), &Expect::Any, None).await.unwrap();
+    }
+    let log = std::fs::metadata(beside(&place.file(), "-wal")).unwrap().len();
+    assert!(log < 64 << 20, "{log} bytes after 96 MiB");
+}
+
+#[derive(Debug, Default)]
+struct Faulty {
+    broken: AtomicBool,
+    clock: ManualClock,
+}
+
+impl Clock for Faulty {
+    fn now(&self) -> Timestamp {
+        assert!(!self.broken.load(Ordering::SeqCst), "a broken clock");
+        self.clock.now()
+    }
+}
+
+#[tokio::test]
+async fn a_panic_ends_one_call_and_no_thread() {
+    let place = Place::new();
+    let clock = Arc::new(Faulty::default());
+    let store = SqliteStore::open(place.config().clock(clock.clone())).unwrap();
+    let key = command("a");
+    let held = ticket(store.claim(&key, &ask()).await);
+    clock.broken.store(true, Ordering::SeqCst);
+    for _ in 0..4 {
+        let read = store.look(&key).await;
+        assert!(matches!(read, Err(StoreError::Internal { .. })), "{read:?}");
+        let written = store.settle(&key, &held.token, "x".into()).await;
+        assert!(matches!(written, Err(StoreError::Internal { .. })), "{written:?}");
+    }
+    clock.broken.store(false, Ordering::SeqCst);
+    assert_eq!(store.settle(&key, &held.token, "x".into()).await.unwrap(), Step::Done(held.fence));
+}

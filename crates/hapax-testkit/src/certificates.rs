@@ -1,0 +1,69 @@
+//! A throw-away certificate authority and a server certificate for loopback.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::binary;
+use crate::command::{CLIENT, must_succeed};
+
+/// Own configuration: what the machine's openssl.cnf adds by default differs between versions.
+/// The server certificate must not be the authority's own, which strict clients refuse.
+const CONFIGURATION: &str = "\
+[req]
+distinguished_name = name
+prompt = no
+[name]
+CN = hapax tests
+[authority]
+basicConstraints = critical, CA:TRUE
+keyUsage = critical, keyCertSign, cRLSign
+subjectKeyIdentifier = hash
+[server]
+basicConstraints = critical, CA:FALSE
+keyUsage = critical, digitalSignature
+extendedKeyUsage = serverAuth
+subjectAltName = IP:127.0.0.1, DNS:localhost
+subjectKeyIdentifier = hash
+authorityKeyIdentifier = keyid
+";
+
+pub(crate) struct Certificates {
+    pub(crate) authority: PathBuf,
+    pub(crate) certificate: PathBuf,
+    pub(crate) key: PathBuf,
+}
+
+impl Certificates {
+    /// Makes the files in `folder`; they live as long as that does.
+    pub(crate) fn make_in(folder: &Path) -> Self {
+        fs::write(folder.join("openssl.cnf"), CONFIGURATION).expect("cannot write openssl.cnf");
+        let openssl = |arguments: &str| {
+            must_succeed(
+                Command::new(binary::require("openssl"))
+                    .current_dir(folder)
+                    .args(arguments.split_ascii_whitespace()),
+                CLIENT,
+            );
+        };
+        openssl(
+            "req -x509 -config openssl.cnf -extensions authority -subj /CN=hapax-test-authority \
+             -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 3650 \
+             -keyout ca.key -out ca.pem",
+        );
+        openssl(
+            "req -new -config openssl.cnf -subj /CN=localhost \
+             -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes \
+             -keyout server.key -out server.csr",
+        );
+        openssl(
+            "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 3650 \
+             -extfile openssl.cnf -extensions server -out server.pem",
+        );
+        Self {
+            authority: folder.join("ca.pem"),
+            certificate: folder.join("server.pem"),
+            key: folder.join("server.key"),
+        }
+    }
+}

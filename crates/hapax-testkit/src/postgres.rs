@@ -1,0 +1,335 @@
+//! A PostgreSQL server.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use nix::unistd::{User, geteuid};
+use tempfile::TempDir;
+
+use crate::certificates::Certificates;
+use crate::command::{CLIENT, must_succeed, output_within, text};
+use crate::ports::{PortTaken, with_free_port};
+use crate::process::Process;
+use crate::wait::READY;
+use crate::{binary, janitor};
+
+/// A PostgreSQL server of one's own, killed when dropped.
+///
+/// Everyone on the loopback interface may log in as the superuser `postgres`. What it has
+/// committed survives [`kill`](Self::kill) and [`restart`](Self::restart).
+pub struct Postgres {
+    process: Process,
+    port: u16,
+    settings: Vec<(String, String)>,
+    certificates: Option<Certificates>,
+    folder: TempDir,
+}
+
+impl Postgres {
+    /// Starts the newest PostgreSQL on the machine.
+    pub fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// Starts it with settings as in `postgresql.conf`, which win over the defaults:
+    /// `&[("max_connections", "50")]`.
+    pub fn with(settings: &[(&str, &str)]) -> Self {
+        Self::launch(false, settings)
+    }
+
+    /// Starts it so that it takes TLS connections only, with a certificate for `127.0.0.1` and
+    /// `localhost` that the authority in [`ca_path`](Self::ca_path) has signed.
+    pub fn tls() -> Self {
+        Self::tls_with(&[])
+    }
+
+    /// Like [`tls`](Self::tls), with further settings.
+    pub fn tls_with(settings: &[(&str, &str)]) -> Self {
+        Self::launch(true, settings)
+    }
+
+    fn launch(tls: bool, settings: &[(&str, &str)]) -> Self {
+        with_free_port(|port| {
+            let folder = janitor::folder("postgres-");
+            let socket_folder = folder.path().display().to_string();
+            let mut all_settings = vec![
+                ("listen_addresses", "127.0.0.1"),
+                ("unix_socket_directories", &*socket_folder),
+                // The default keeps files in /dev/shm, where a killed server would leave them.
+                ("dynamic_shared_memory_type", "mmap"),
+            ];
+            give_to_server_user(folder.path());
+            copy_template(&data_folder(&folder));
+            let certificates = tls.then(|| make_certificates(&data_folder(&folder)));
+            if tls {
+                all_settings.extend([
+                    ("ssl", "on"),
+                    ("ssl_cert_file", "server.pem"),
+                    ("ssl_key_file", "server.key"),
+                ]);
+            }
+            all_settings.extend(settings);
+            let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+            let postgres = Self {
+                process: Process::new(
+                    format!("PostgreSQL on port {port}"),
+                    folder.path().join("log"),
+                ),
+                port,
+                settings: all_settings.iter().map(owned).collect(),
+                certificates,
+                folder,
+            };
+            postgres.run()?;
+            Ok(postgres)
+        })
+    }
+
+    fn run(&self) -> Result<(), PortTaken> {
+        let mut command = as_server_user("postgres");
+        command
+            .current_dir(self.folder.path())
+            .arg("-D")
+            .arg(data_folder(&self.folder))
+            .args(["-p", &self.port.to_string()]);
+        for (name, value) in &self.settings {
+            command.arg("-c").arg(format!("{name}={value}"));
+        }
+        self.process.spawn(&mut command);
+        self.process.wait_until_ready(|| {
+            self.try_psql("postgres", "SELECT 1", Duration::from_secs(5))
+                .is_ok_and(|answer| answer == "1")
+        })
+    }
+
+    /// The port it listens on.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// `postgres://postgres@127.0.0.1:PORT/postgres`. For TLS the caller adds the options in its
+    /// client's dialect.
+    pub fn url(&self) -> String {
+        self.url_of("postgres")
+    }
+
+    fn url_of(&self, database: &str) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/{database}", self.port)
+    }
+
+    /// Makes a new database, and returns its URL. The name is taken as it is, so it should be a
+    /// plain lower-case word.
+    pub fn database(&self, name: &str) -> String {
+        self.psql(&format!("CREATE DATABASE \"{name}\""));
+        self.url_of(name)
+    }
+
+    /// The certificate of the authority that has signed the server's, as a PEM file.
+    ///
+    /// # Panics
+    ///
+    /// When the server was not started by [`tls`](Self::tls).
+    pub fn ca_path(&self) -> &Path {
+        let certificates = self.certificates.as_ref();
+        &certificates.expect("this PostgreSQL does not speak TLS").authority
+    }
+
+    /// Pauses the server and all its workers (SIGSTOP): connections stay open, nothing is
+    /// answered.
+    pub fn stop(&self) {
+        self.process.stop_family();
+    }
+
+    /// Lets a paused server and all its workers go on (SIGCONT).
+    pub fn cont(&self) {
+        self.process.cont_family();
+    }
+
+    /// Kills the server and all its workers at once (SIGKILL), as a crash of the machine's power
+    /// supply would, save that the kernel keeps what was written. Harmless when it does not run.
+    pub fn kill(&self) {
+        self.process.kill_family();
+    }
+
+    /// Starts the server again, on the same port and with the data it had; kills it first if it
+    /// still runs. Returns when it has recovered.
+    pub fn restart(&self) {
+        self.kill();
+        if self.run().is_err() {
+            panic!("port {} was taken\n{}", self.port, self.log_tail());
+        }
+    }
+
+    /// Runs SQL in the database `postgres`, and returns the rows, a line each, with `|` between
+    /// the columns.
+    ///
+    /// # Panics
+    ///
+    /// When the server cannot be reached or refuses the SQL.
+    pub fn psql(&self, sql: &str) -> String {
+        self.psql_in("postgres", sql)
+    }
+
+    /// Like [`psql`](Self::psql), in another database.
+    pub fn psql_in(&self, database: &str, sql: &str) -> String {
+        self.try_psql(database, sql, CLIENT)
+            .unwrap_or_else(|problem| panic!("psql {sql:?}: {problem}\n{}", self.log_tail()))
+    }
+
+    fn try_psql(&self, database: &str, sql: &str, limit: Duration) -> Result<String, String> {
+        let mut command = Command::new(binary::require_postgres("psql"));
+        without_client_settings(&mut command);
+        if let Some(certificates) = &self.certificates {
+            command.env("PGSSLMODE", "verify-ca").env("PGSSLROOTCERT", &certificates.authority);
+        }
+        command
+            .args(["--no-psqlrc", "--no-align", "--tuples-only", "--quiet"])
+            .args(["--set", "ON_ERROR_STOP=1", "--no-password"])
+            .args(["--dbname", &self.url_of(database), "--command", sql]);
+        let output = output_within(&mut command, limit)
+            .ok_or_else(|| format!("no answer within {limit:?}"))?;
+        if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+    }
+
+    /// The server's process number; `None` after [`kill`](Self::kill).
+    pub fn pid(&self) -> Option<i32> {
+        self.process.pid().map(nix::unistd::Pid::as_raw)
+    }
+
+    /// The end of the server's log, for messages.
+    pub fn log_tail(&self) -> String {
+        self.process.log_tail()
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        self.kill();
+        self.remove_memory_segment();
+    }
+}
+
+impl Postgres {
+    /// A killed server leaves a System V segment of a few bytes behind, and a machine has room
+    /// for four thousand. The next start in the same folder would remove it; without one it is
+    /// done here. The seventh line of the pid file says "KEY ID".
+    fn remove_memory_segment(&self) {
+        let pid_file = data_folder(&self.folder).join("postmaster.pid");
+        let Ok(content) = fs::read_to_string(pid_file) else {
+            return;
+        };
+        let segment = content.lines().nth(6).and_then(|line| line.split_ascii_whitespace().nth(1));
+        if let (Some(segment), Ok(ipcrm)) = (segment, crate::find_binary("ipcrm")) {
+            let _ = output_within(Command::new(ipcrm).args(["-m", segment]), CLIENT);
+        }
+    }
+}
+
+fn data_folder(folder: &TempDir) -> PathBuf {
+    folder.path().join("data")
+}
+
+/// PostgreSQL refuses to run as root; the Debian package makes a user for it.
+fn server_user() -> Option<&'static User> {
+    static USER: OnceLock<Option<User>> = OnceLock::new();
+    USER.get_or_init(|| {
+        geteuid().is_root().then(|| {
+            let user = User::from_name("postgres").ok().flatten();
+            user.expect("there is no user `postgres`; run ./test.sh, which installs PostgreSQL")
+        })
+    })
+    .as_ref()
+}
+
+/// The command for a PostgreSQL program under the right user. `setpriv` becomes the program,
+/// where `runuser` may stay around as its parent and would take the signals.
+fn as_server_user(program: &str) -> Command {
+    let program = binary::require_postgres(program);
+    let mut command = match server_user() {
+        None => Command::new(program),
+        Some(user) => {
+            let mut command = Command::new(binary::require("setpriv"));
+            command
+                .arg(format!("--reuid={}", user.uid))
+                .arg(format!("--regid={}", user.gid))
+                .args(["--init-groups", "--"])
+                .arg(program)
+                .env("HOME", &user.dir);
+            command
+        }
+    };
+    // English, because the log is searched for "Address already in use".
+    command.env("LC_ALL", "C");
+    without_client_settings(&mut command);
+    command
+}
+
+/// The developer's own `PGHOST`, `PGOPTIONS` and the like must not reach the tests.
+fn without_client_settings(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|name| name.starts_with("PG")) {
+            command.env_remove(name);
+        }
+    }
+}
+
+fn give_to_server_user(path: &Path) {
+    if let Some(user) = server_user() {
+        chown(path, Some(user.uid.as_raw()), Some(user.gid.as_raw()))
+            .unwrap_or_else(|error| panic!("cannot give {path:?} to `postgres`: {error}"));
+    }
+}
+
+/// A fresh data folder: copying one is several times faster than `initdb`.
+fn copy_template(data: &Path) {
+    static TEMPLATE: OnceLock<PathBuf> = OnceLock::new();
+    let template = TEMPLATE.get_or_init(|| {
+        let template = janitor::shared_path("postgres-template");
+        fs::create_dir(&template).expect("cannot make a temporary folder");
+        give_to_server_user(&template);
+        must_succeed(
+            as_server_user("initdb")
+                .current_dir(&template)
+                .args(["--no-sync", "-A", "trust", "-E", "UTF8", "--locale=C"])
+                .args(["-U", "postgres", "-D"])
+                .arg(&template),
+            READY,
+        );
+        template
+    });
+    // -a keeps the owner, too.
+    must_succeed(Command::new("cp").arg("-a").arg(template).arg(data), READY);
+}
+
+/// In the data folder, where the server looks for them, and with an access list that knows TLS
+/// only: a client that falls back to plain text fails.
+fn make_certificates(data: &Path) -> Certificates {
+    let made_in = janitor::folder("certificates-");
+    let made = Certificates::make_in(made_in.path());
+    // The data folder is closed to everyone but the server's user; the tests have to read this
+    // one, and its parent is open.
+    let authority = data.with_file_name("ca.pem");
+    fs::copy(&made.authority, &authority).expect("cannot copy ca.pem");
+    let certificates = Certificates {
+        authority,
+        certificate: data.join("server.pem"),
+        key: data.join("server.key"),
+    };
+    fs::copy(&made.certificate, &certificates.certificate).expect("cannot copy server.pem");
+    fs::copy(&made.key, &certificates.key).expect("cannot copy server.key");
+    // PostgreSQL takes no key that others could read.
+    fs::set_permissions(&certificates.key, fs::Permissions::from_mode(0o600))
+        .expect("cannot close server.key");
+    give_to_server_user(&certificates.certificate);
+    give_to_server_user(&certificates.key);
+    fs::write(
+        data.join("pg_hba.conf"),
+        "local all all trust\nhostssl all all 127.0.0.1/32 trust\n",
+    )
+    .expect("cannot write pg_hba.conf");
+    certificates
+}

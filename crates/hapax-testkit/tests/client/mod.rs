@@ -1,0 +1,32 @@
+//! A connection that a test speaks over byte by byte.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::time::Duration;
+
+pub(crate) struct Client {
+    stream: TcpStream,
+}
+
+impl Client {
+    pub(crate) fn connect(port: u16) -> Self {
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("cannot connect");
+        Self { stream }
+    }
+
+    pub(crate) fn send(&mut self, request: &str) {
+        self.stream.write_all(request.as_bytes()).expect("cannot send");
+    }
+
+    /// `None` when nothing comes in time, the empty string when the connection is closed.
+    pub(crate) fn answer_within(&mut self, limit: Duration) -> Option<String> {
+        self.stream.set_read_timeout(Some(limit)).expect("cannot set a time limit");
+        let mut answer = [0; 4096];
+        match self.stream.read(&mut answer) {
+            Ok(count) => Some(String::from_utf8_lossy(&answer[..count]).into_owned()),
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => Some(String::new()),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => None,
+            Err(error) => panic!("cannot read: {error}"),
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! A PostgreSQL server: pauses, crashes, TLS.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::Command;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use hapax_testkit::Postgres;
+
+#[test]
+fn a_killed_server_comes_back_with_what_was_committed() {
+    let postgres = Postgres::start();
+    assert_eq!(
+        postgres.url(),
+        format!("postgres://postgres@127.0.0.1:{}/postgres", postgres.port())
+    );
+    postgres.psql("CREATE TABLE things (name text)");
+    for round in 0..3 {
+        postgres.psql(&format!("INSERT INTO things VALUES ('thing {round}')"));
+        postgres.kill();
+        postgres.restart();
+    }
+    assert_eq!(
+        postgres.psql("SELECT name, length(name) FROM things ORDER BY name"),
+        "thing 0|7\nthing 1|7\nthing 2|7"
+    );
+    assert_eq!(postgres.psql("SHOW fsync"), "on");
+}
+
+#[test]
+fn a_paused_server_answers_later() {
+    let postgres = Postgres::start();
+    postgres.stop();
+    let (sender, answers) = mpsc::channel();
+    thread::scope(|scope| {
+        scope.spawn(|| sender.send(postgres.psql("SELECT 'late'")));
+        let early = answers.recv_timeout(Duration::from_millis(300));
+        postgres.cont();
+        assert!(early.is_err(), "{early:?}");
+        let late = answers.recv_timeout(Duration::from_secs(15));
+        assert_eq!(late.as_deref(), Ok("late"));
+    });
+}
+
+#[test]
+fn a_paused_server_can_be_killed() {
+    let postgres = Postgres::start();
+    postgres.stop();
+    postgres.kill();
+    postgres.restart();
+    assert_eq!(postgres.psql("SELECT 1"), "1");
+}
+
+#[test]
+fn settings_and_databases() {
+    let postgres = Postgres::with(&[("max_connections", "50")]);
+    assert_eq!(postgres.psql("SHOW max_connections"), "50");
+    let url = postgres.database("fresh");
+    assert!(url.ends_with("/fresh"));
+    let current = postgres.psql_in("fresh", "SELECT current_database()");
+    assert_eq!(current, "fresh");
+    let refused = catch_unwind(AssertUnwindSafe(|| postgres.psql("SELECT nonsense")));
+    assert!(refused.is_err());
+}
+
+#[test]
+fn tls_is_required_and_verified() {
+    let postgres = Postgres::tls();
+    let encrypted = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
+    assert_eq!(postgres.psql(encrypted), "t");
+    postgres.kill();
+    postgres.restart();
+    assert_eq!(postgres.psql(encrypted), "t");
+    let plain = Command::new("psql")
+        .arg(postgres.url())
+        .args(["--no-psqlrc", "--command", "SELECT 1"])
+        .env("PGSSLMODE", "disable")
+        .output()
+        .unwrap();
+    assert!(!plain.status.success(), "{plain:?}");
+    assert!(postgres.ca_path().is_file());
+}

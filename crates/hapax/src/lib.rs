@@ -1,0 +1,6 @@
+//! Makes duplicates harmless.
+
+mod open;
+
+pub use hapax_core::*;
+pub use open::{Options, open};
