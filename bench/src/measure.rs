@@ -48,6 +48,12 @@ impl Plan {
 pub trait Operation: Send + Sync + 'static {
     /// Does it: `task` says who, `turn` how many times that task did it before.
     async fn run(&self, task: usize, turn: u64) -> Result<(), Failure>;
+
+    /// How many operations one run counts for; more than one where it does them as a batch, each
+    /// of which then took as long as all.
+    fn batch(&self) -> u32 {
+        1
+    }
 }
 
 /// Runs an operation as planned. The first one that fails ends it all.
@@ -72,8 +78,7 @@ pub async fn measure(operation: Arc<dyn Operation>, plan: &Plan) -> Result<Measu
         operations: latencies.len(),
         elapsed,
         client_cpu: this.cpu_time().saturating_sub(client_before),
-        server_cpu: (!servers.is_empty())
-            .then(|| servers.cpu_time().saturating_sub(server_before)),
+        server_cpu: (!servers.is_empty()).then(|| servers.cpu_time().saturating_sub(server_before)),
         latencies,
     })
 }
@@ -93,7 +98,8 @@ async fn repeat(
         // One reading of the clock serves as the end of this turn and the beginning of the next.
         let ended = Instant::now();
         let nanos = u64::try_from((ended - began).as_nanos()).unwrap_or(u64::MAX);
-        latencies.saturating_record(nanos.max(1));
+        // It grows as needed, up to centuries.
+        let _ = latencies.record_n(nanos.max(1), operation.batch());
         began = ended;
         if turn % 64 == 63 {
             // A store that answers without waiting would keep the thread from all other tasks.
@@ -149,6 +155,27 @@ mod tests {
         assert_eq!((measured.operations, operation.0.load(Ordering::Relaxed)), (500, 500));
         assert!(measured.p50() <= measured.p99());
         assert_eq!(measured.server_cpu, None);
+    }
+
+    struct Slow;
+
+    #[async_trait]
+    impl Operation for Slow {
+        async fn run(&self, _task: usize, _turn: u64) -> Result<(), Failure> {
+            tokio::time::sleep(Duration::from_millis(3)).await;
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn latencies_are_those_of_the_operation() {
+        let measured = measure(Arc::new(Slow), &Plan::new(2, Span::Count(10))).await.unwrap();
+        let twice = measured.clone().and(&measured);
+        for measured in [&measured, &twice] {
+            assert!(measured.p50() >= Duration::from_millis(3));
+            assert!(measured.p99() <= measured.elapsed.mul_f64(1.02));
+        }
+        assert_eq!(twice.operations, 20);
     }
 
     #[tokio::test]

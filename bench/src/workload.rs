@@ -244,8 +244,8 @@ impl Operation for RecordOnce {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hapax_core::memory::MemoryStore;
     use hapax_core::ManualClock;
+    use hapax_core::memory::MemoryStore;
 
     #[tokio::test]
     async fn every_workload_does_what_was_planned() {

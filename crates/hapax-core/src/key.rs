@@ -182,6 +182,20 @@ impl Key {
         Ok(Self { tenant: tenant.clone(), kind, scope: scope.into(), name: name.into() })
     }
 
+    /// The key that a store wrote down, part by part; `None` where the parts are none.
+    pub fn stored(tenant: &str, kind: &str, scope: &str, name: &str) -> Option<Self> {
+        let kinds = [Kind::Lock, Kind::Command, Kind::Inbox, Kind::Record];
+        let kind = kinds.into_iter().find(|k| k.as_str() == kind)?;
+        Some(Self { tenant: Tenant(tenant.into()), kind, scope: scope.into(), name: name.into() })
+    }
+
+    /// The key of a [`Key::canonical`] text; `None` where it is none.
+    pub fn from_canonical(text: &str) -> Option<Self> {
+        let parts: Vec<_> = text.split(':').map(unescaped).collect();
+        let [tenant, kind, scope, name] = parts.as_slice() else { return None };
+        Self::stored(tenant, kind, scope, name)
+    }
+
     /// Who is asking.
     pub fn tenant(&self) -> &Tenant {
         &self.tenant
@@ -233,6 +247,10 @@ impl Key {
     }
 }
 
+fn unescaped(part: &str) -> String {
+    part.replace("%3A", ":").replace("%7B", "{").replace("%7D", "}").replace("%25", "%")
+}
+
 /// Shows the kind alone: names may identify a person, and debug output ends up in logs.
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -248,6 +266,16 @@ mod tests {
     fn debug_output_never_shows_the_name() {
         let key = Key::lock(&Tenant::default(), "processing:user:U123").unwrap();
         assert!(!format!("{key:?}").contains("U123"));
+    }
+
+    #[test]
+    fn a_canonical_text_is_read_back() {
+        let tenant = Tenant::default().scoped("ab12").unwrap();
+        for name in ["k", "%3A", "a:b", "{}", "%", "%253A", "%7B:}"] {
+            let key = Key::command(&tenant, "POST /a:b", name).unwrap();
+            assert_eq!(Key::from_canonical(&key.canonical()), Some(key));
+        }
+        assert_eq!(Key::from_canonical("a:b"), None);
     }
 
     #[test]

@@ -21,6 +21,7 @@ pub mod lock;
 pub mod machine;
 pub mod memory;
 pub mod meters;
+mod oversight;
 mod pursue;
 pub mod record;
 pub mod records;
@@ -35,6 +36,7 @@ pub use claims::{
 pub use clock::{Clock, ManualClock, SystemClock, Timestamp, millis};
 pub use error::StoreError;
 pub use key::{InvalidKey, Key, Kind, MAX_NAME, MAX_TENANT, Tenant};
+pub use oversight::{List, Listed, Oversight, Page, Standing};
 pub use records::{Deleted, Expect, Put, Record, Records, Version};
 pub use store::{Finding, Promise, Severity, Store, limited};
 pub use token::Token;

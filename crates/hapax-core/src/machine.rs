@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::claims::{Claimed, Fence, GiveBack, OnUnknown, State, Step, Ticket, View};
-use crate::{Ask, Fingerprint, Timestamp, Token};
+use crate::{Ask, Fingerprint, Key, Listed, Standing, Timestamp, Token};
 
 /// Everything that is stored about one claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -208,6 +208,25 @@ pub fn look(row: Option<&Row>, now: Timestamp) -> Option<View> {
         granted_ago: Some(now.since(row.granted_at)),
         fingerprint: row.fingerprint.clone(),
         token: Some(row.token.clone()),
+    })
+}
+
+/// What a list shows of a row.
+pub fn listed(key: Key, row: &Row, now: Timestamp) -> Option<Listed> {
+    let row = remembered(Some(row), now)?;
+    let standing = match row.phase {
+        Phase::Settled => Standing::Settled,
+        Phase::Failed => Standing::Failed,
+        Phase::Pending if now < row.lease_end => Standing::Pending,
+        Phase::Pending => Standing::Unknown,
+    };
+    Some(Listed {
+        key,
+        standing,
+        fence: row.fence,
+        attempt: row.attempt,
+        granted_ago: now.since(row.granted_at),
+        expires_in: row.expires_at.since(now),
     })
 }
 

@@ -13,8 +13,9 @@ use bytes::Bytes;
 
 use crate::machine::{self, Change, Decision, Row};
 use crate::{
-    Ask, Claimed, Claims, Clock, Deleted, Expect, Fence, Finding, GiveBack, Hub, Key, Promise, Put,
-    Record, Records, Step, Store, StoreError, SystemClock, Timestamp, Token, Version, View, Watch,
+    Ask, Claimed, Claims, Clock, Deleted, Expect, Fence, Finding, GiveBack, Hub, Key, List,
+    Oversight, Page, Promise, Put, Record, Records, Step, Store, StoreError, SystemClock,
+    Timestamp, Token, Version, View, Watch,
 };
 
 /// Keeps everything in this process. Nothing survives it.
@@ -170,6 +171,27 @@ impl Records for MemoryStore {
         }
         tables.records.remove(key);
         Ok(Deleted::Done)
+    }
+}
+
+#[async_trait]
+impl Oversight for MemoryStore {
+    async fn list(&self, list: &List) -> Result<Page, StoreError> {
+        let tables = self.tables();
+        let now = self.clock.now();
+        let mut names: Vec<_> =
+            tables.claims.iter().map(|(key, row)| (key.canonical(), key, row)).collect();
+        names.sort_by(|a, b| a.0.cmp(&b.0));
+        names.retain(|(name, _, _)| list.after.as_ref().is_none_or(|after| name > after));
+        let more = names.len() > list.at_most as usize;
+        names.truncate(list.at_most as usize);
+        let next = names.last().filter(|_| more).map(|(name, _, _)| name.clone());
+        let claims = names
+            .into_iter()
+            .filter_map(|(_, key, row)| machine::listed(key.clone(), row, now))
+            .filter(|listed| list.shows(listed))
+            .collect();
+        Ok(Page { claims, next })
     }
 }
 

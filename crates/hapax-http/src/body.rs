@@ -1,28 +1,105 @@
+use std::convert::Infallible;
 use std::error::Error as StdError;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
+use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use http_body_util::Full;
-use tokio::sync::{Semaphore, mpsc};
+use pin_project_lite::pin_project;
+
+use crate::feed::Live;
 
 /// Any error of a body.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// The body of a request behind the layer: as it came, or read whole because it has a key.
-#[derive(Debug)]
-pub enum Body<B> {
-    /// As it came.
-    Through(Pin<Box<B>>),
-    /// Read whole.
-    Whole(Full<Bytes>),
+/// A body that is there as a whole: its bytes, and its trailers where it has some.
+#[derive(Clone, Debug, Default)]
+pub struct Whole {
+    data: Bytes,
+    trailers: Option<HeaderMap>,
+}
+
+impl Whole {
+    pub(crate) fn new(data: Bytes, trailers: Option<HeaderMap>) -> Self {
+        Self { data, trailers }
+    }
+
+    /// The bytes that were not sent yet.
+    pub fn bytes(&self) -> &Bytes {
+        &self.data
+    }
+
+    pub(crate) fn trailers(&self) -> Option<&HeaderMap> {
+        self.trailers.as_ref()
+    }
+
+    fn next(&mut self) -> Option<Frame<Bytes>> {
+        if !self.data.is_empty() {
+            return Some(Frame::data(std::mem::take(&mut self.data)));
+        }
+        self.trailers.take().map(Frame::trailers)
+    }
+}
+
+impl From<Bytes> for Whole {
+    fn from(data: Bytes) -> Self {
+        Self::new(data, None)
+    }
+}
+
+impl HttpBody for Whole {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.get_mut().next().map(Ok))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.data.is_empty() && self.trailers.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let length = self.data.len() as u64;
+        if self.trailers.is_none() {
+            return SizeHint::with_exact(length);
+        }
+        // HTTP/1.1 sends trailers only with a body whose length it does not know.
+        let mut hint = SizeHint::new();
+        hint.set_lower(length);
+        hint
+    }
+}
+
+pin_project! {
+    /// The body of a request behind the layer: as it came, or read whole because it has a key.
+    #[derive(Debug)]
+    pub struct Body<B> {
+        #[pin]
+        kind: Request<B>,
+    }
+}
+
+pin_project! {
+    #[project = RequestKind]
+    #[derive(Debug)]
+    enum Request<B> {
+        Through { #[pin] body: B },
+        Whole { body: Whole },
+    }
 }
 
 impl<B> Body<B> {
     pub(crate) fn through(body: B) -> Self {
-        Self::Through(Box::pin(body))
+        Self { kind: Request::Through { body } }
+    }
+
+    pub(crate) fn whole(body: Whole) -> Self {
+        Self { kind: Request::Whole { body } }
     }
 }
 
@@ -35,48 +112,61 @@ where
     type Error = BoxError;
 
     fn poll_frame(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        match &mut *self {
-            Self::Through(body) => body.as_mut().poll_frame(cx).map_err(Into::into),
-            Self::Whole(body) => Pin::new(body).poll_frame(cx).map_err(|never| match never {}),
+        match self.project().kind.project() {
+            RequestKind::Through { body } => body.poll_frame(cx).map_err(Into::into),
+            RequestKind::Whole { body } => Poll::Ready(body.next().map(Ok)),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Through(body) => body.is_end_stream(),
-            Self::Whole(body) => body.is_end_stream(),
+        match &self.kind {
+            Request::Through { body } => body.is_end_stream(),
+            Request::Whole { body } => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Through(body) => body.size_hint(),
-            Self::Whole(body) => body.size_hint(),
+        match &self.kind {
+            Request::Through { body } => body.size_hint(),
+            Request::Whole { body } => body.size_hint(),
         }
     }
 }
 
-/// The body of an answer in front of the layer.
-#[derive(Debug)]
-pub enum Answer<R> {
-    /// As the service made it.
-    Through(Pin<Box<R>>),
-    /// There as a whole: a replay, a problem, or an answer that was ready at once.
-    Whole(Full<Bytes>),
-    /// On its way, while a copy is kept.
-    Live(Live),
+pin_project! {
+    /// The body of an answer in front of the layer: as the service made it, there as a whole (a
+    /// replay, a problem, an answer that was ready at once), or on its way while a copy is kept.
+    #[derive(Debug)]
+    pub struct Answer<R> {
+        #[pin]
+        kind: Kind<R>,
+    }
+}
+
+pin_project! {
+    #[project = AnswerKind]
+    #[derive(Debug)]
+    enum Kind<R> {
+        Through { #[pin] body: R },
+        Whole { body: Whole },
+        Live { body: Live },
+    }
 }
 
 impl<R> Answer<R> {
     pub(crate) fn through(body: R) -> Self {
-        Self::Through(Box::pin(body))
+        Self { kind: Kind::Through { body } }
     }
 
-    pub(crate) fn whole(body: Bytes) -> Self {
-        Self::Whole(Full::new(body))
+    pub(crate) fn whole(body: Whole) -> Self {
+        Self { kind: Kind::Whole { body } }
+    }
+
+    pub(crate) fn live(body: Live) -> Self {
+        Self { kind: Kind::Live { body } }
     }
 }
 
@@ -89,88 +179,29 @@ where
     type Error = BoxError;
 
     fn poll_frame(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        match &mut *self {
-            Self::Through(body) => body.as_mut().poll_frame(cx).map_err(Into::into),
-            Self::Whole(body) => Pin::new(body).poll_frame(cx).map_err(|never| match never {}),
-            Self::Live(live) => live.poll_frame(cx),
+        match self.project().kind.project() {
+            AnswerKind::Through { body } => body.poll_frame(cx).map_err(Into::into),
+            AnswerKind::Whole { body } => Poll::Ready(body.next().map(Ok)),
+            AnswerKind::Live { body } => body.poll_frame(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Through(body) => body.is_end_stream(),
-            Self::Whole(body) => body.is_end_stream(),
-            Self::Live(_) => false,
+        match &self.kind {
+            Kind::Through { body } => body.is_end_stream(),
+            Kind::Whole { body } => body.is_end_stream(),
+            Kind::Live { .. } => false,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Through(body) => body.size_hint(),
-            Self::Whole(body) => body.size_hint(),
-            Self::Live(live) => live.length.map_or_else(SizeHint::default, SizeHint::with_exact),
+        match &self.kind {
+            Kind::Through { body } => body.size_hint(),
+            Kind::Whole { body } => body.size_hint(),
+            Kind::Live { body } => body.size_hint(),
         }
     }
-}
-
-/// Opens a way for frames to the client, on which at most `room` bytes wait.
-pub(crate) fn live(room: usize, length: Option<u64>) -> (Feed, Live) {
-    let (sender, frames) = mpsc::unbounded_channel();
-    let room = Arc::new(Semaphore::new(room));
-    (Feed { sender, room: room.clone() }, Live { frames, room, length })
-}
-
-/// The client's end.
-#[derive(Debug)]
-pub struct Live {
-    frames: mpsc::UnboundedReceiver<Result<Frame<Bytes>, BoxError>>,
-    room: Arc<Semaphore>,
-    length: Option<u64>,
-}
-
-impl Live {
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let frame = ready!(self.frames.poll_recv(cx));
-        if let Some(Ok(frame)) = &frame {
-            self.room.add_permits(weight(frame));
-        }
-        Poll::Ready(frame)
-    }
-}
-
-impl Drop for Live {
-    /// Whoever waits for room hears that nobody reads any more.
-    fn drop(&mut self) {
-        self.room.close();
-    }
-}
-
-/// The service's end.
-#[derive(Debug)]
-pub(crate) struct Feed {
-    sender: mpsc::UnboundedSender<Result<Frame<Bytes>, BoxError>>,
-    room: Arc<Semaphore>,
-}
-
-impl Feed {
-    /// Sends a frame as soon as there is room for it. Where the client went away it goes nowhere.
-    pub(crate) async fn send(&self, frame: Frame<Bytes>) {
-        let weight = u32::try_from(weight(&frame)).unwrap_or(u32::MAX);
-        if let Ok(permits) = self.room.acquire_many(weight).await {
-            permits.forget();
-            let _ = self.sender.send(Ok(frame));
-        }
-    }
-
-    /// Ends the answer with an error, so that nobody takes it for whole.
-    pub(crate) fn cut(self, error: BoxError) {
-        let _ = self.sender.send(Err(error));
-    }
-}
-
-fn weight(frame: &Frame<Bytes>) -> usize {
-    frame.data_ref().map_or(0, Buf::remaining)
 }

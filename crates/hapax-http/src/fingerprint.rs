@@ -3,6 +3,8 @@ use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use serde_json::Value;
 
+use crate::unambiguous::Unambiguous;
+
 /// What makes two requests the same. Method, path, query and content type always count; this is about
 /// the body.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -10,8 +12,8 @@ pub enum FingerprintOf {
     /// Every byte.
     #[default]
     Bytes,
-    /// The JSON value: member order and white space do not matter. A body that is no JSON counts byte
-    /// by byte.
+    /// The JSON value: member order and white space do not matter. A body that is no JSON, or has two
+    /// members of one name in an object, counts byte by byte.
     Json,
     /// Only what these JSON pointers (RFC 6901) point to.
     Only(Vec<String>),
@@ -37,12 +39,15 @@ impl FingerprintOf {
         if *self == Self::Bytes {
             return None;
         }
+        // Which of two members with one name counts, nobody knows: then every byte does.
+        serde_json::from_slice::<Unambiguous>(body).ok()?;
         let mut json: Value = serde_json::from_slice(body).ok()?;
         Some(match self {
             Self::Bytes | Self::Json => canonical_json(&json),
             Self::Only(pointers) => {
-                let chosen = pointers.iter().map(|p| json.pointer(p).cloned().unwrap_or_default());
-                canonical_json(&Value::Array(chosen.collect()))
+                // A list of none or one for each: what is missing is not null.
+                let found = |p: &String| json.pointer(p).cloned().into_iter().collect();
+                canonical_json(&Value::Array(pointers.iter().map(found).collect()))
             }
             Self::Except(pointers) => {
                 for pointer in pointers {
@@ -55,15 +60,20 @@ impl FingerprintOf {
 }
 
 fn remove(json: &mut Value, pointer: &str) {
-    let Some((parent, name)) = pointer.rsplit_once('/') else { return };
-    let name = name.replace("~1", "/").replace("~0", "~");
+    let Some((parent, name)) = pointer.rsplit_once('/') else {
+        // The empty pointer points to everything.
+        if pointer.is_empty() {
+            *json = Value::Null;
+        }
+        return;
+    };
     match json.pointer_mut(parent) {
         Some(Value::Object(members)) => {
-            members.shift_remove(&name);
+            members.shift_remove(&name.replace("~1", "/").replace("~0", "~"));
         }
         // Blanked rather than taken out: the places behind it must not move.
-        Some(Value::Array(items)) => {
-            if let Some(item) = name.parse::<usize>().ok().and_then(|i| items.get_mut(i)) {
+        Some(Value::Array(_)) => {
+            if let Some(item) = json.pointer_mut(pointer) {
                 *item = Value::Null;
             }
         }

@@ -1,5 +1,5 @@
 use hapax_core::{Ask, Fingerprint, InvalidKey, Key, MAX_NAME, Tenant};
-use http::header::{AUTHORIZATION, COOKIE, HeaderName};
+use http::header::{AUTHORIZATION, COOKIE, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 
@@ -25,25 +25,38 @@ pub enum Scope {
 
 impl Scope {
     /// The tenant for this caller; `None` where the caller cannot be told.
+    ///
+    /// All values count, in their order: where there are two, nobody knows which of them the service
+    /// will believe, and a caller who adds a foreign one must not end up in that one's place.
     fn tenant(&self, tenant: &Tenant, headers: &HeaderMap) -> Option<Tenant> {
-        let who: Option<Vec<u8>> = match self {
+        let all = |name| headers.get_all(name).iter().map(HeaderValue::as_bytes).collect();
+        let (kind, values): (&str, Vec<&[u8]>) = match self {
             Self::Single => return Some(tenant.clone()),
-            Self::Authorization => match headers.get(AUTHORIZATION) {
-                None if headers.contains_key(COOKIE) => None,
-                who => Some(who.map_or(Vec::new(), |v| v.as_bytes().to_vec())),
-            },
-            Self::Header(name) => headers.get(name).map(|v| v.as_bytes().to_vec()),
-            Self::Cookie(name) => cookie(headers, name),
+            Self::Authorization => ("authorization", all(&AUTHORIZATION)),
+            Self::Header(name) => ("header", all(name)),
+            Self::Cookie(name) => ("cookie", cookies(headers, name)),
         };
-        let hash = Fingerprint::of(&[&who?]);
+        let anonymous = *self == Self::Authorization && !headers.contains_key(COOKIE);
+        if values.is_empty() && !anonymous {
+            return None;
+        }
+        let mut parts = vec![kind.as_bytes()];
+        parts.extend(values);
+        let hash = Fingerprint::of(&parts);
         Some(tenant.scoped(&hash.as_str()[..32]).expect("a short hexadecimal text"))
     }
 }
 
-fn cookie(headers: &HeaderMap, name: &str) -> Option<Vec<u8>> {
-    let lines = headers.get_all(COOKIE).iter().filter_map(|line| line.to_str().ok());
-    let mut pairs = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.split_once('='));
-    pairs.find(|(n, _)| n.trim() == name).map(|(_, value)| value.trim().as_bytes().to_vec())
+fn cookies<'a>(headers: &'a HeaderMap, name: &str) -> Vec<&'a [u8]> {
+    let lines = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes);
+    lines
+        .flat_map(|line| line.split(|&byte| byte == b';'))
+        .filter_map(|pair| {
+            let equals = pair.iter().position(|&byte| byte == b'=')?;
+            let (found, value) = (pair[..equals].trim_ascii(), pair[equals + 1..].trim_ascii());
+            (found == name.as_bytes()).then_some(value)
+        })
+        .collect()
 }
 
 /// Why an `Idempotency-Key` is none.
@@ -82,8 +95,9 @@ pub fn parse_key(headers: &HeaderMap) -> Result<Option<String>, InvalidIdempoten
     if lines.next().is_some() {
         return Err(InvalidIdempotencyKey::Doubled);
     }
-    let key = if line.as_bytes().first() == Some(&b'"') {
-        match sfv::Parser::new(line.as_bytes()).parse::<sfv::Item>() {
+    let line = line.as_bytes().trim_ascii();
+    let key = if line.first() == Some(&b'"') {
+        match sfv::Parser::new(line).parse::<sfv::Item>() {
             Ok(sfv::Item { bare_item: sfv::BareItem::String(text), params })
                 if params.is_empty() =>
             {
@@ -93,15 +107,19 @@ pub fn parse_key(headers: &HeaderMap) -> Result<Option<String>, InvalidIdempoten
         }
     } else {
         // A byte outside ASCII becomes a character that no key may have.
-        String::from_utf8_lossy(line.as_bytes()).into_owned()
+        String::from_utf8_lossy(line).into_owned()
     };
     Key::lock(&Tenant::default(), &key).map_err(InvalidIdempotencyKey::NotAKey)?;
     Ok(Some(key))
 }
 
 /// A request with a key, for handlers whose own database transaction carries claim, effect and
-/// answer: pass [`key`](Keyed::key) and [`ask`](Keyed::ask) to `hapax_postgres` or `hapax_sqlite`
-/// inside it.
+/// answer. Such a route has no layer; inside its transaction it
+///
+/// 1. claims [`key`](Keyed::key) with [`ask`](Keyed::ask) (`hapax_postgres::InTransaction`,
+///    `hapax_sqlite::tx`), and asks [`Keyed::granted`] what that came to,
+/// 2. does its work,
+/// 3. settles with [`keep`](crate::keep)`(…).encode()`, and commits.
 #[derive(Clone, Debug)]
 pub struct Keyed {
     /// Whose claim it is, of what.
@@ -119,7 +137,7 @@ impl Keyed {
     pub fn of(settings: &Settings, parts: &Parts, body: &[u8]) -> Result<Option<Self>, Problem> {
         let Some(name) = key_of(settings, parts)? else { return Ok(None) };
         let tenant = tenant_of(settings, parts)?;
-        let operation = operation(parts);
+        let operation = operation(settings, parts);
         let key = Key::command(&tenant, &operation, &name).map_err(|e| invalid(e.to_string()))?;
         let fingerprint = settings.fingerprint.request(parts, body);
         let ask = Ask::new(settings.lease)
@@ -132,7 +150,7 @@ impl Keyed {
 
 /// The key, where the method is one that has keys.
 pub(crate) fn key_of(settings: &Settings, parts: &Parts) -> Result<Option<String>, Problem> {
-    if !settings.methods.contains(&parts.method) {
+    if !settings.has_keys(&parts.method) {
         return Ok(None);
     }
     let key = parse_key(&parts.headers).map_err(|error| invalid(error.to_string()))?;
@@ -153,8 +171,8 @@ pub(crate) fn tenant_of(settings: &Settings, parts: &Parts) -> Result<Tenant, Pr
             StatusCode::BAD_REQUEST,
             "scope-missing",
             "Nobody can tell who is asking",
-            "a key belongs to its caller: send Authorization, or configure the scope (a cookie, a \
-             header that a trusted hop sets, or single)",
+            "a key belongs to its caller: send what tells you from others (Authorization, unless the \
+             service is set up for a cookie or another header)",
         )
     })
 }
@@ -163,10 +181,13 @@ fn invalid(detail: String) -> Problem {
     Problem::new(StatusCode::BAD_REQUEST, "invalid-key", "The Idempotency-Key is not valid", detail)
 }
 
-/// `METHOD /path`; a path that is too long for a name is represented by its hash.
-fn operation(parts: &Parts) -> String {
-    let operation = format!("{} {}", parts.method, parts.uri.path());
-    if operation.len() <= MAX_NAME {
+/// `METHOD /path`; a path that cannot be part of a name is represented by its hash.
+fn operation(settings: &Settings, parts: &Parts) -> String {
+    let operation = match &settings.path {
+        Some(path) => format!("{} {}", parts.method, path(parts)),
+        None => format!("{} {}", parts.method, parts.uri.path()),
+    };
+    if operation.len() <= MAX_NAME && operation.bytes().all(|byte| (0x20..0x7f).contains(&byte)) {
         return operation;
     }
     format!("{} sha256:{}", parts.method, Fingerprint::of(&[operation.as_bytes()]).as_str())

@@ -29,24 +29,32 @@
 //! Where the effect is in a database of yours, let its own transaction carry the claim instead: see
 //! [`Keyed`].
 
+mod answers;
+mod asked;
 mod body;
+mod drain;
+mod feed;
 mod fingerprint;
+mod held;
 mod hooks;
 mod identity;
 mod layer;
+pub mod meters;
 mod problem;
 mod replay;
 mod run;
 mod service;
 mod settings;
+mod source;
+mod unambiguous;
 mod verdict;
 
-pub use body::{Answer, Body, BoxError};
+pub use body::{Answer, Body, BoxError, Whole};
 pub use fingerprint::FingerprintOf;
 pub use hooks::{Event, Hooks, Silent};
 pub use identity::{InvalidIdempotencyKey, Keyed, Scope, parse_key};
 pub use layer::{Idempotency, IdempotencyLayer};
 pub use problem::Problem;
 pub use replay::{keep, not_kept, replay};
-pub use settings::Settings;
+pub use settings::{PathOf, Settings};
 pub use verdict::{Verdict, Verdicts};

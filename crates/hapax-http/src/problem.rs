@@ -5,6 +5,8 @@ use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use serde_json::{Map, Value};
 
+use crate::Whole;
+
 /// An RFC 9457 problem document: what went wrong, and whether a retry is safe.
 #[derive(Clone, Debug)]
 pub struct Problem(Box<Document>);
@@ -55,7 +57,7 @@ impl Problem {
     }
 
     /// The response that carries it.
-    pub fn response(&self) -> Response<Bytes> {
+    pub fn response(&self) -> Response<Whole> {
         let this = &self.0;
         let mut document = Map::new();
         document.insert("type".into(), format!("https://hapax.dev/problems/{}", this.code).into());
@@ -67,7 +69,8 @@ impl Problem {
             document.insert("retry_after_ms".into(), hapax_core::millis(after).into());
         }
         document.extend(this.more.clone());
-        let mut response = Response::new(Value::Object(document).to_string().into());
+        let document = Bytes::from(Value::Object(document).to_string());
+        let mut response = Response::new(Whole::from(document));
         *response.status_mut() = this.status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

@@ -4,39 +4,29 @@
 //! store has it: who has seen the whole answer can rely on getting it again.
 
 use std::future::poll_fn;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::Poll;
-use std::time::Duration;
+use std::pin::pin;
 
-use bytes::{Bytes, BytesMut};
-use hapax_core::command::{self, CommandError, Running};
+use bytes::Bytes;
+use hapax_core::command;
 use http::header::CONTENT_TYPE;
 use http::response::Parts;
-use http::{Method, Request, Response};
-use http_body::{Body as HttpBody, Frame};
-use http_body_util::BodyExt;
+use http::{Request, Response};
+use http_body::Body as HttpBody;
 use tokio::sync::oneshot;
 use tower_service::Service;
 
-use crate::body::{Feed, live};
-use crate::replay::{keep, not_kept};
-use crate::service::{in_progress, whole_answer};
-use crate::{Answer, Body, BoxError, Event, Settings, Verdict};
+use crate::feed::{self, Feed};
+use crate::held::Held;
+use crate::replay::{add_trailers, fits, keep, not_kept};
+use crate::source::{Copy, Source, announced};
+use crate::{Answer, Body, BoxError, Verdict, Whole, answers};
+
+/// The least that may be on its way to the client when the limit is small.
+const LEAST_ROOM: usize = 64 * 1024;
 
 pub(crate) struct FirstRun<R, E> {
-    pub(crate) running: Running,
-    pub(crate) settings: Arc<Settings>,
-    pub(crate) method: Method,
+    pub(crate) held: Held,
     pub(crate) reply: oneshot::Sender<Result<Response<Answer<R>>, E>>,
-}
-
-/// What became of the settle.
-enum Settled {
-    /// The store has it, or will: the effect happened, and its caller gets the answer either way.
-    Yes,
-    /// Another attempt had taken over.
-    Lost,
 }
 
 impl<R, E> FirstRun<R, E>
@@ -44,34 +34,35 @@ where
     R: HttpBody<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    pub(crate) async fn go<S, B>(self, mut service: S, request: Request<Body<B>>)
+    /// Runs the service; `ready` says that it was polled ready before.
+    pub(crate) async fn go<S, B>(self, mut service: S, ready: bool, request: Request<Body<B>>)
     where
         S: Service<Request<Body<B>>, Response = Response<R>, Error = E>,
     {
-        let mut response = match service.call(request).await {
-            Ok(response) => response,
+        if !ready && let Err(error) = poll_fn(|cx| service.poll_ready(cx)).await {
+            self.held.give_back().await;
+            let _ = self.reply.send(Err(error));
+            return;
+        }
+        match service.call(request).await {
+            Ok(response) => self.answered(response).await,
             Err(error) => {
-                self.settings.tell(Event::Unknown, &self.method);
-                let _ = self.running.abandon().await;
+                self.held.abandon().await;
                 let _ = self.reply.send(Err(error));
-                return;
-            }
-        };
-        match self.verdict(&mut response) {
-            Verdict::Keep => self.keep(response).await,
-            Verdict::GiveBack => {
-                self.settings.tell(Event::GivenBack, &self.method);
-                let _ = self.running.fail().await;
-                let _ = self.reply.send(Ok(response.map(Answer::through)));
-            }
-            Verdict::Unknown => {
-                self.settings.tell(Event::Unknown, &self.method);
-                let _ = self.running.abandon().await;
-                let _ = self.reply.send(Ok(response.map(Answer::through)));
             }
         }
     }
 
+    async fn answered(self, mut response: Response<R>) {
+        match self.verdict(&mut response) {
+            Verdict::Keep => return self.keep(response).await,
+            Verdict::GiveBack => self.held.give_back().await,
+            Verdict::Unknown => self.held.abandon().await,
+        }
+        let _ = self.reply.send(Ok(response.map(Answer::through)));
+    }
+
+    /// The service's own word counts more than its status.
     fn verdict(&self, response: &mut Response<R>) -> Verdict {
         let never = response.headers_mut().remove("idempotency-store");
         if let Some(verdict) = response.extensions().get() {
@@ -80,232 +71,163 @@ where
         if never.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"never")) {
             return Verdict::GiveBack;
         }
-        self.settings.verdicts.of(response.status())
+        self.held.shared().settings.verdicts.of(response.status())
     }
 
     async fn keep(self, response: Response<R>) {
-        let limit = self.settings.limit as u64;
+        let limit = self.held.shared().settings.limit;
         let (parts, body) = response.into_parts();
-        let length = body.size_hint().exact();
-        if is_event_stream(&parts) || length.is_some_and(|length| length > limit) {
-            return self.keep_tombstone(parts, body).await;
+        let length = announced(&parts.headers, &body);
+        let stored = keep(&parts, Bytes::new());
+        let too_large = length.is_some_and(|length| length > limit as u64);
+        if too_large || is_event_stream(&parts) || !fits(&stored, limit) {
+            return self.pass_on(parts, body).await;
         }
-        let mut body = Box::pin(body);
-        let mut copy = Copy::new(self.settings.limit);
+        let body = pin!(body);
+        let mut source = Source::new(body, length);
+        let mut copy = Copy::new(limit);
         // Most answers are there at once: no channel, and no second task to wake.
-        match at_once(&mut body, &mut copy).await {
-            AtOnce::Whole => self.keep_whole(parts, copy.kept.freeze()).await,
-            AtOnce::More(ready) => self.keep_live(parts, body, copy, ready, length).await,
-            AtOnce::Cut(error) => self.cut(parts, error).await,
-        }
-    }
-
-    async fn keep_whole(self, parts: Parts, body: Bytes) {
-        let stored = keep(&parts, body.clone());
-        let Self { running, settings, method, reply } = self;
-        let response = match settle(running, &settings, &method, stored).await {
-            Settled::Yes => Response::from_parts(parts, Answer::whole(body)),
-            Settled::Lost => whole_answer(in_progress(settings.lease).response()),
-        };
-        let _ = reply.send(Ok(response));
-    }
-
-    /// Too large to keep, or without an end: passed on as it is, and remembered as having happened.
-    async fn keep_tombstone(self, parts: Parts, body: R) {
-        let Self { running, settings, method, reply } = self;
-        settings.tell(Event::NotKept, &method);
-        let response = match settle(running, &settings, &method, not_kept(parts.status)).await {
-            Settled::Yes => Response::from_parts(parts, Answer::through(body)),
-            Settled::Lost => whole_answer(in_progress(settings.lease).response()),
-        };
-        let _ = reply.send(Ok(response));
-    }
-
-    async fn keep_live(
-        self,
-        parts: Parts,
-        mut body: Pin<Box<R>>,
-        mut copy: Copy,
-        ready: Vec<Frame<Bytes>>,
-        length: Option<u64>,
-    ) {
-        let Self { running, settings, method, reply } = self;
-        let (feed, live) = live(settings.limit.max(64 * 1024), length);
-        let (status, head) = (parts.status, Parts::clone(&parts));
-        let _ = reply.send(Ok(Response::from_parts(parts, Answer::Live(live))));
-        let mut running = Some(running);
-        for frame in ready {
-            feed.send(frame).await;
-        }
-        let mut last = None;
-        while let Some(frame) = next(&mut body).await {
-            let frame = match frame {
-                Ok(frame) => frame,
-                Err(error) => {
-                    return cut_live(running, feed, error, &settings, &method).await;
+        while copy.fits() {
+            match source.next_if_ready().await {
+                Some(Ok(Some(data))) => copy.add(&data),
+                Some(Ok(None)) => {
+                    let body = Whole::new(copy.into_bytes(), source.into_trailers());
+                    return self.keep_whole(parts, body, stored).await;
                 }
+                Some(Err(_)) => {
+                    self.held.abandon().await;
+                    let _ = self.reply.send(Ok(answers::cut().response().map(Answer::whole)));
+                    return;
+                }
+                None => break,
+            }
+        }
+        Streaming { source, copy, stored, length }.run(self, parts).await;
+    }
+
+    async fn keep_whole(self, parts: Parts, body: Whole, stored: command::Response) {
+        let stored = add_trailers(stored, body.trailers());
+        let stored = command::Response { body: body.bytes().clone(), ..stored };
+        let response = match self.held.settle(stored).await {
+            Ok(()) => Response::from_parts(parts, body),
+            Err(instead) => instead,
+        };
+        let _ = self.reply.send(Ok(response.map(Answer::whole)));
+    }
+
+    /// Too large to keep, or without an end: goes to the client as it is, and is remembered as
+    /// having happened.
+    async fn pass_on(self, parts: Parts, body: R) {
+        let response = match self.held.settle_without_answer(not_kept(parts.status)).await {
+            Ok(()) => Response::from_parts(parts, Answer::through(body)),
+            Err(instead) => instead.map(Answer::whole),
+        };
+        let _ = self.reply.send(Ok(response));
+    }
+}
+
+/// An answer that comes bit by bit.
+struct Streaming<'a, R> {
+    source: Source<'a, R>,
+    copy: Copy,
+    stored: command::Response,
+    length: Option<u64>,
+}
+
+impl<R> Streaming<'_, R>
+where
+    R: HttpBody<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    async fn run<E>(mut self, first: FirstRun<R, E>, parts: Parts) {
+        let FirstRun { held, reply } = first;
+        let room = held.shared().settings.limit.max(LEAST_ROOM);
+        let mut held = Some(held);
+        let ready = self.copy.chunks();
+        if let Err(instead) = self.let_go_of_what_does_not_fit(&mut held).await {
+            let _ = reply.send(Ok(instead.map(Answer::whole)));
+            return;
+        }
+        let (feed, live) = feed::open(room, self.length);
+        let _ = reply.send(Ok(Response::from_parts(parts, Answer::live(live))));
+        for data in ready {
+            feed.send(data).await;
+        }
+        match self.stream(&mut held, &feed).await {
+            Ok(last) => self.finish(held, feed, last).await,
+            Err(error) => {
+                if let Some(held) = held {
+                    held.abandon().await;
+                }
+                feed.cut(error);
+            }
+        }
+    }
+
+    /// Sends everything on but the last bytes of an answer whose length the client knows: with
+    /// those it would have it all.
+    async fn stream(
+        &mut self,
+        held: &mut Option<Held>,
+        feed: &Feed,
+    ) -> Result<Option<Bytes>, BoxError> {
+        loop {
+            let next = tokio::select! {
+                next = self.source.next() => next?,
+                // What happened is stored, and nobody is there to hear the rest.
+                () = feed.closed(), if held.is_none() => None,
             };
-            if !copy.add(&frame)
-                && let Some(running) = running.take()
-            {
-                settings.tell(Event::NotKept, &method);
-                if let Settled::Lost = settle(running, &settings, &method, not_kept(status)).await {
-                    return feed.cut("another attempt had taken over".into());
-                }
+            let Some(data) = next else { return Ok(None) };
+            self.copy.add(&data);
+            if self.let_go_of_what_does_not_fit(held).await.is_err() {
+                return Err("another attempt had taken over".into());
             }
-            // With a length the client knows the end by its last byte: that frame waits.
-            if length == Some(copy.seen) && running.is_some() {
-                last = Some(frame);
-                break;
+            if held.is_some() && self.source.is_complete() {
+                // Trailers, if they are there, or the end: it does not wait any more.
+                self.source.next().await?;
+                return Ok(Some(data));
             }
-            feed.send(frame).await;
+            feed.send(data).await;
         }
-        if let Some(running) = running.take() {
-            let stored = keep(&head, copy.kept.freeze());
-            if let Settled::Lost = settle(running, &settings, &method, stored).await {
+    }
+
+    async fn finish(self, held: Option<Held>, feed: Feed, last: Option<Bytes>) {
+        let trailers = self.source.into_trailers();
+        if let Some(held) = held {
+            let stored = add_trailers(self.stored, trailers.as_ref());
+            let stored = command::Response { body: self.copy.into_bytes(), ..stored };
+            if held.settle(stored).await.is_err() {
                 return feed.cut("another attempt had taken over".into());
             }
         }
-        if let Some(frame) = last {
-            feed.send(frame).await;
+        if let Some(data) = last {
+            feed.send(data).await;
         }
+        feed.end(trailers);
     }
 
-    /// Cut before anything was sent on.
-    async fn cut(self, parts: Parts, error: BoxError) {
-        let Self { running, settings, method, reply } = self;
-        let (feed, live) = live(0, None);
-        let _ = reply.send(Ok(Response::from_parts(parts, Answer::Live(live))));
-        cut_live(Some(running), feed, error, &settings, &method).await;
-    }
-}
-
-/// An answer that ended before its end: whether there was an effect, nobody knows.
-async fn cut_live(
-    running: Option<Running>,
-    feed: Feed,
-    error: BoxError,
-    settings: &Settings,
-    method: &Method,
-) {
-    if let Some(running) = running {
-        settings.tell(Event::Unknown, method);
-        let _ = running.abandon().await;
-    }
-    feed.cut(error);
-}
-
-/// Settles; where the store fails, goes on trying behind the client's back while the lease may last.
-async fn settle(
-    running: Running,
-    settings: &Settings,
-    method: &Method,
-    stored: command::Response,
-) -> Settled {
-    match running.complete(&stored).await {
-        Ok(()) => {
-            settings.tell(Event::Kept, method);
-            Settled::Yes
+    /// Over the limit: what happened is stored now, and the answer is not.
+    async fn let_go_of_what_does_not_fit(
+        &mut self,
+        held: &mut Option<Held>,
+    ) -> Result<(), Response<Whole>> {
+        if self.copy.fits() {
+            return Ok(());
         }
-        Err(CommandError::Store(_)) => {
-            settings.tell(Event::StoreError, method);
-            let tries = settings.lease.as_secs().clamp(5, 60);
-            tokio::spawn(async move {
-                for _ in 0..tries {
-                    tokio::time::sleep(Duration::from_secs(1)).await;
-                    if !matches!(running.complete(&stored).await, Err(CommandError::Store(_))) {
-                        break;
-                    }
-                }
-            });
-            Settled::Yes
-        }
-        Err(_) => {
-            settings.tell(Event::Lost, method);
-            Settled::Lost
+        self.copy.forget();
+        match held.take() {
+            Some(held) => held.settle_without_answer(tombstone(&self.stored)).await,
+            None => Ok(()),
         }
     }
 }
 
-/// The copy of an answer, up to the limit.
-struct Copy {
-    kept: BytesMut,
-    seen: u64,
-    limit: usize,
-}
-
-impl Copy {
-    fn new(limit: usize) -> Self {
-        Self { kept: BytesMut::new(), seen: 0, limit }
-    }
-
-    /// Adds a frame; whether the whole answer still fits.
-    fn add(&mut self, frame: &Frame<Bytes>) -> bool {
-        let Some(data) = frame.data_ref() else { return self.fits() };
-        self.seen += data.len() as u64;
-        if self.fits() {
-            self.kept.extend_from_slice(data);
-        } else {
-            self.kept = BytesMut::new();
-        }
-        self.fits()
-    }
-
-    fn fits(&self) -> bool {
-        self.seen <= self.limit as u64
-    }
-}
-
-async fn next<R>(body: &mut Pin<Box<R>>) -> Option<Result<Frame<Bytes>, BoxError>>
-where
-    R: HttpBody<Data = Bytes>,
-    R::Error: Into<BoxError>,
-{
-    body.frame().await.map(|frame| frame.map_err(Into::into))
-}
-
-enum AtOnce {
-    Whole,
-    More(Vec<Frame<Bytes>>),
-    Cut(BoxError),
-}
-
-/// Takes what is ready without waiting, as far as it fits.
-async fn at_once<R>(body: &mut Pin<Box<R>>, copy: &mut Copy) -> AtOnce
-where
-    R: HttpBody<Data = Bytes>,
-    R::Error: Into<BoxError>,
-{
-    let mut ready = Vec::new();
-    while !body.is_end_stream() {
-        let polled = poll_fn(|cx| {
-            Poll::Ready(match body.as_mut().poll_frame(cx) {
-                Poll::Ready(frame) => Some(frame),
-                Poll::Pending => None,
-            })
-        });
-        match polled.await {
-            Some(None) => return AtOnce::Whole,
-            Some(Some(Err(error))) => return AtOnce::Cut(error.into()),
-            // Trailers cannot be kept with the bytes: they go the long way.
-            Some(Some(Ok(frame))) if frame.is_trailers() => {
-                ready.push(frame);
-                return AtOnce::More(ready);
-            }
-            Some(Some(Ok(frame))) => {
-                let fits = copy.add(&frame);
-                ready.push(frame);
-                if !fits {
-                    return AtOnce::More(ready);
-                }
-            }
-            None => return AtOnce::More(ready),
-        }
-    }
-    AtOnce::Whole
+fn tombstone(stored: &command::Response) -> command::Response {
+    command::Response { status: stored.status, ..not_kept(http::StatusCode::OK) }
 }
 
 fn is_event_stream(parts: &Parts) -> bool {
+    const KIND: &[u8] = b"text/event-stream";
     let kind = parts.headers.get(CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
-    kind.to_ascii_lowercase().starts_with(b"text/event-stream")
+    kind.get(..KIND.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(KIND))
 }

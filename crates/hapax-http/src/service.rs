@@ -3,23 +3,27 @@ use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
-use hapax_core::command::{Begun, CommandError, Commands, Started};
+use hapax_core::StoreError;
+use hapax_core::command::{Begun, CommandError, Running, Started};
 use hapax_core::lock::OnStoreError;
 use http::header::HeaderValue;
 use http::request::Parts;
-use http::{Request, Response, StatusCode};
+use http::{Request, Response};
 use http_body::Body as HttpBody;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tower_service::Service;
+use tracing::Instrument;
 
+use crate::asked::read;
+use crate::held::{Held, bounded};
 use crate::identity::{Keyed, key_of, tenant_of};
-use crate::replay::replay;
+use crate::layer::Shared;
 use crate::run::FirstRun;
-use crate::{Answer, Body, BoxError, Event, Idempotency, Problem, Settings};
+use crate::{Answer, Body, BoxError, Event, Idempotency, Problem, Whole, answers};
 
 impl<S, B, R> Service<Request<B>> for Idempotency<S>
 where
@@ -42,41 +46,42 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         // The service that was polled ready is the one to call.
         let clone = self.inner.clone();
-        let inner = mem::replace(&mut self.inner, clone);
-        let (settings, commands) = (self.settings.clone(), self.commands.clone());
+        let mut inner = mem::replace(&mut self.inner, clone);
+        let shared = self.shared.clone();
+        let (mut parts, body) = request.into_parts();
+        // What only hapax may say, nobody else says.
+        parts.headers.remove("hapax-attempt");
+        parts.headers.remove("hapax-fence");
+        let key = key_of(&shared.settings, &parts);
+        if let Ok(None) = key {
+            let response = inner.call(Request::from_parts(parts, Body::through(body)));
+            return Box::pin(async move { Ok(response.await?.map(Answer::through)) });
+        }
         Box::pin(async move {
-            let (mut parts, body) = request.into_parts();
-            // What only hapax may say, nobody else says.
-            parts.headers.remove("hapax-attempt");
-            parts.headers.remove("hapax-fence");
-            match key_of(&settings, &parts) {
-                Ok(None) => through(inner, Request::from_parts(parts, Body::through(body))).await,
-                Ok(Some(_)) => keyed(inner, commands, settings, parts, body).await,
-                Err(problem) => Ok(refused(&settings, &parts, &problem)),
+            let (since, method) = (Instant::now(), parts.method.clone());
+            let (outcome, response) = match key {
+                Ok(_) => keyed(inner, &shared, parts, body).await,
+                Err(problem) => refused(&problem),
+            };
+            if outcome == Event::Refused {
+                shared.settings.tell(Event::Refused, &method);
             }
+            shared.settings.tell_answered(outcome, &method, since.elapsed());
+            response
         })
     }
 }
 
-async fn through<S, B, R>(
-    mut inner: S,
-    request: Request<Body<B>>,
-) -> Result<Response<Answer<R>>, S::Error>
-where
-    S: Service<Request<Body<B>>, Response = Response<R>>,
-{
-    Ok(inner.call(request).await?.map(Answer::through))
-}
+type Answered<R, E> = (Event, Result<Response<Answer<R>>, E>);
 
 async fn keyed<S, B, R>(
     inner: S,
-    commands: Commands,
-    settings: Arc<Settings>,
-    mut parts: Parts,
+    shared: &Arc<Shared>,
+    parts: Parts,
     body: B,
-) -> Result<Response<Answer<R>>, S::Error>
+) -> Answered<R, S::Error>
 where
-    S: Service<Request<Body<B>>, Response = Response<R>> + Send + 'static,
+    S: Service<Request<Body<B>>, Response = Response<R>> + Clone + Send + 'static,
     S::Future: Send,
     S::Error: Send,
     B: HttpBody<Data = Bytes> + Send + 'static,
@@ -84,153 +89,125 @@ where
     R: HttpBody<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    let asked = match ask(&settings, &parts, body).await {
-        Ok(asked) => asked,
-        Err(problem) => return Ok(refused(&settings, &parts, &problem)),
-    };
-    let (keyed, body) = asked;
-    let whole = Body::Whole(body.into());
-    let commands = commands.tenant(keyed.tenant);
-    let begin = settings.begin(keyed.fingerprint);
-    let since = Instant::now();
-    match commands.start(&keyed.operation, &keyed.name, &begin).await {
-        Ok(Started::Running(running)) => {
-            settings.tell(Event::Started, &parts.method);
-            parts.headers.insert("hapax-attempt", running.attempt().into());
-            parts.headers.insert("hapax-fence", running.fence().0.into());
-            let method = parts.method.clone();
-            let (reply, answer) = oneshot::channel();
-            let run = FirstRun { running, settings, method, reply };
-            // On a task of its own: it runs to its end whether the client stays or not.
-            tokio::spawn(run.go(inner, Request::from_parts(parts, whole)));
-            answer.await.unwrap_or_else(|_| Ok(whole_answer(crashed().response())))
+    match ask(shared, &parts, body).await {
+        Ok((keyed, body)) => {
+            let request = Request::from_parts(parts, Body::whole(body));
+            Asked { inner, shared: shared.clone(), keyed, request, waited: false }.answer().await
         }
-        Ok(Started::Answered(begun)) => {
-            let waited = since.elapsed().as_millis() > 0 && !settings.wait.is_zero();
-            Ok(whole_answer(answered(&settings, &parts, begun, waited)))
-        }
-        Err(CommandError::Store(_)) if settings.on_store_error == OnStoreError::Open => {
-            settings.tell(Event::Unprotected, &parts.method);
-            let mut response = through(inner, Request::from_parts(parts, whole)).await?;
-            let why = HeaderValue::from_static("store-unavailable");
-            response.headers_mut().insert("hapax-unprotected", why);
-            Ok(response)
-        }
-        Err(error) => {
-            settings.tell(Event::StoreError, &parts.method);
-            Ok(whole_answer(failed(&error).response()))
-        }
+        Err(problem) => refused(&problem),
     }
 }
 
 /// Reads the whole request and says what it is.
-async fn ask<B>(settings: &Settings, parts: &Parts, body: B) -> Result<(Keyed, Bytes), Problem>
+async fn ask<B>(shared: &Shared, parts: &Parts, body: B) -> Result<(Keyed, Whole), Problem>
 where
     B: HttpBody<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
+    if shared.gate.is_closed() {
+        return Err(answers::shutting_down());
+    }
     // Who asks is told from the head alone: nothing is read for nobody.
-    tenant_of(settings, parts)?;
-    let body = match Limited::new(body, settings.limit).collect().await {
-        Ok(body) => body.to_bytes(),
-        Err(error) if error.is::<LengthLimitError>() => {
-            return Err(Problem::new(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                "payload-too-large",
-                "The request is too large to have a key",
-                format!("a request with an Idempotency-Key takes at most {} bytes", settings.limit),
-            ));
-        }
-        Err(_) => {
-            return Err(Problem::new(
-                StatusCode::BAD_REQUEST,
-                "invalid-request",
-                "The request did not arrive whole",
-                "the body ended before its end; nothing was run",
-            )
-            .retryable());
-        }
-    };
-    let keyed = Keyed::of(settings, parts, &body)?;
+    tenant_of(&shared.settings, parts)?;
+    let body = read(body, shared.settings.limit).await?;
+    let keyed = Keyed::of(&shared.settings, parts, body.bytes())?;
     Ok((keyed.expect("asked only where there is a key"), body))
 }
 
-fn refused<R>(settings: &Settings, parts: &Parts, problem: &Problem) -> Response<Answer<R>> {
-    settings.tell(Event::Refused, &parts.method);
-    whole_answer(problem.response())
+fn refused<R, E>(problem: &Problem) -> Answered<R, E> {
+    (Event::Refused, Ok(problem.response().map(Answer::whole)))
 }
 
-pub(crate) fn whole_answer<R>(response: Response<Bytes>) -> Response<Answer<R>> {
-    response.map(Answer::whole)
+/// A request with a key, read whole.
+struct Asked<S, B> {
+    inner: S,
+    shared: Arc<Shared>,
+    keyed: Keyed,
+    request: Request<Body<B>>,
+    waited: bool,
 }
 
-fn answered(settings: &Settings, parts: &Parts, begun: Begun, waited: bool) -> Response<Bytes> {
-    let (event, response) = match begun {
-        Begun::Completed { response, expires_in } => {
-            let event = if waited { Event::Waited } else { Event::Replayed };
-            (event, replay(&response, expires_in))
-        }
-        Begun::InProgress { retry_after } => (Event::Conflict, in_progress(retry_after).response()),
-        Begun::KeyReused => (
-            Event::Mismatch,
-            Problem::new(
-                StatusCode::UNPROCESSABLE_ENTITY,
-                "key-reused",
-                "The Idempotency-Key belongs to another request",
-                "this key was used with another body, query or content type; use a new one",
-            )
-            .response(),
-        ),
-        Begun::OutcomeUnknown { since } => (
-            Event::Unknown,
-            Problem::new(
-                StatusCode::CONFLICT,
-                "outcome-unknown",
-                "Nobody knows whether an earlier attempt had its effect",
-                "it ended without an answer; look at the service, then settle or release the key",
-            )
-            .with("since_ms", hapax_core::millis(since))
-            .response(),
-        ),
-        Begun::Granted { .. } => unreachable!("a granted command is running"),
-    };
-    settings.tell(event, &parts.method);
-    response
-}
-
-pub(crate) fn in_progress(retry_after: std::time::Duration) -> Problem {
-    Problem::new(
-        StatusCode::CONFLICT,
-        "in-progress",
-        "The first request with this key still runs",
-        "its answer will be there when it is done; ask again",
-    )
-    .retry_after(retry_after)
-}
-
-fn crashed() -> Problem {
-    Problem::new(
-        StatusCode::INTERNAL_SERVER_ERROR,
-        "outcome-unknown",
-        "The service crashed in the middle",
-        "it may or may not have had its effect",
-    )
-}
-
-fn failed(error: &CommandError) -> Problem {
-    match error {
-        CommandError::Store(_) => Problem::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "store-unavailable",
-            "The store gives no answer",
-            "nothing was run; try again",
-        )
-        .retryable(),
-        _ => Problem::new(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "internal",
-            "The stored answer cannot be read",
-            "it was written by another version, or is damaged; nothing was run",
-        ),
+impl<S, B, R> Asked<S, B>
+where
+    S: Service<Request<Body<B>>, Response = Response<R>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Send,
+    B: Send + 'static,
+    R: HttpBody<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    async fn answer(mut self) -> Answered<R, S::Error> {
+        let (event, response) = match self.claim().await {
+            Ok(Started::Running(running)) => return self.run(running).await,
+            Ok(Started::Answered(begun)) => answers::answer(&begun, self.waited),
+            Err(error) if self.may_pass(&error) => return self.run_unprotected().await,
+            Err(error) => (Event::StoreError, answers::failed(&error).response()),
+        };
+        self.tell(event);
+        (event, Ok(response.map(Answer::whole)))
     }
+
+    /// Asks for the claim; where somebody else has it, waits for that one's answer.
+    async fn claim(&mut self) -> Result<Started, CommandError> {
+        let wait = self.shared.settings.wait;
+        match start(&self.shared, &self.keyed, Duration::ZERO).await? {
+            Started::Answered(Begun::InProgress { .. }) if !wait.is_zero() => {
+                self.waited = true;
+                // Who waits takes up no place in the service: it asks for one when it may run.
+                self.inner = self.inner.clone();
+                start(&self.shared, &self.keyed, wait).await
+            }
+            started => Ok(started),
+        }
+    }
+
+    /// On a task of its own: it runs to its end whether the client stays or not.
+    async fn run(mut self, running: Running) -> Answered<R, S::Error> {
+        let Some(inside) = self.shared.gate.enter() else {
+            // Closed since it was asked: nothing ran, and another server may.
+            tokio::spawn(async move { running.fail().await });
+            return refused(&answers::shutting_down());
+        };
+        self.tell(Event::Started);
+        let headers = self.request.headers_mut();
+        headers.insert("hapax-attempt", running.attempt().into());
+        headers.insert("hapax-fence", running.fence().0.into());
+        let method = self.request.method().clone();
+        let held = Held::new(running, self.keyed, method, self.shared, inside);
+        let (reply, answer) = oneshot::channel();
+        let run = FirstRun { held, reply }.go(self.inner, !self.waited, self.request);
+        tokio::spawn(run.in_current_span());
+        let crashed = |_| Ok(answers::crashed().response().map(Answer::whole));
+        (Event::Started, answer.await.unwrap_or_else(crashed))
+    }
+
+    /// Whether it may run although the store failed. Not where the store was heard saying that
+    /// somebody else runs it, or holds something for it that cannot be read.
+    fn may_pass(&self, error: &CommandError) -> bool {
+        let open = self.shared.settings.on_store_error == OnStoreError::Open && !self.waited;
+        let down = |error: &StoreError| !matches!(error, StoreError::Corrupt { .. });
+        open && matches!(error, CommandError::Store(error) if down(error))
+    }
+
+    async fn run_unprotected(mut self) -> Answered<R, S::Error> {
+        self.tell(Event::Unprotected);
+        let response = self.inner.call(self.request).await.map(|response| {
+            let mut response = response.map(Answer::through);
+            let why = HeaderValue::from_static("store-unavailable");
+            response.headers_mut().insert("hapax-unprotected", why);
+            response
+        });
+        (Event::Unprotected, response)
+    }
+
+    fn tell(&self, event: Event) {
+        self.shared.settings.tell(event, self.request.method());
+    }
+}
+
+async fn start(shared: &Shared, keyed: &Keyed, wait: Duration) -> Result<Started, CommandError> {
+    let begin = shared.settings.begin(keyed.fingerprint.clone(), wait);
+    let commands = shared.commands.clone().tenant(keyed.tenant.clone());
+    let start = commands.start(&keyed.operation, &keyed.name, &begin);
+    bounded(shared.settings.store_limit.saturating_add(wait), start).await
 }

@@ -80,10 +80,8 @@ impl<W: Work> Batcher<W> {
         if start {
             tokio::spawn(drain(Running { shared: self.0.clone(), lane, at_rest: false }));
         }
-        limited(self.0.link.limit, async {
-            answer.await.unwrap_or_else(|_| Err(unfinished()))
-        })
-        .await
+        limited(self.0.link.limit, async { answer.await.unwrap_or_else(|_| Err(unfinished())) })
+            .await
     }
 }
 
@@ -172,7 +170,7 @@ async fn serve<W: Work>(shared: &Shared<W>, batch: Vec<Waiting<W>>) {
                 let item = std::slice::from_ref(&items[at]);
                 let outcome = attempt(shared, item, &mut own, &mut false).await;
                 let [own] = own;
-                own.ok_or(()).or_else(|()| Err(outcome.err().unwrap_or_else(unfinished)))
+                own.ok_or_else(|| outcome.err().unwrap_or_else(unfinished))
             }
             (None, Err(error)) => Err(again(error)),
             (None, Ok(())) => Err(unfinished()),

@@ -191,7 +191,9 @@ async fn renew<S: Session>(
     let retentions: Vec<i64> = renewals
         .iter()
         .zip(asks())
-        .map(|(r, ask)| row::duration(if r.attempt.is_some() { ask.retention } else { r.row.retention }))
+        .map(|(r, ask)| {
+            row::duration(if r.attempt.is_some() { ask.retention } else { r.row.retention })
+        })
         .collect();
     let rows = session
         .rows(

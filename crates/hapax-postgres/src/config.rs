@@ -70,7 +70,7 @@ impl Config {
     }
 
     /// Goes through a transaction pooler (PgBouncer, Supavisor, RDS Proxy): no prepared statements,
-    /// no session settings, and no wake-ups from other nodes, so that waiters only poll.
+    /// no session settings, and no wake-ups from other nodes: waiters look once a second instead.
     #[must_use]
     pub fn pooled(mut self, pooled: bool) -> Self {
         self.pooled = pooled;

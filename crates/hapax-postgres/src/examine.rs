@@ -156,7 +156,7 @@ async fn pooler(link: &Link, mut one: Lease, pool: usize) -> Result<Finding, Fai
         (_, true) => Finding::warn(
             "postgres.pooler",
             Promise::BoundedTime,
-            "set up for a transaction pooler: waiters on other nodes poll, and a statement is only \
+            "set up for a transaction pooler: waiters look once a second, and a statement is only \
              ended on the server by the role's own statement_timeout",
             "connect directly or through a session pool, or ALTER ROLE … SET statement_timeout",
         ),

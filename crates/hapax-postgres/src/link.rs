@@ -70,9 +70,12 @@ impl Link {
 
     async fn connection(&self) -> Result<Lease, Failure> {
         match self.pool.get().await {
-            Ok(object) => {
-                Ok(Lease { object: Some(object), pooled: self.target.pooled, busy: false, last: false })
-            }
+            Ok(object) => Ok(Lease {
+                object: Some(object),
+                pooled: self.target.pooled,
+                busy: false,
+                last: false,
+            }),
             Err(PoolError::Backend(error)) => Err(error.into()),
             Err(other) => Err(StoreError::unavailable(other).into()),
         }
@@ -114,7 +117,9 @@ impl Lease {
 impl Session for Lease {
     async fn rows(&mut self, sql: &Sql, params: Params<'_>) -> Result<Vec<Row>, Failure> {
         let Some(client) = &self.object else {
-            return Err(StoreError::Unavailable { reason: "connection lost".into(), source: None }.into());
+            return Err(
+                StoreError::Unavailable { reason: "connection lost".into(), source: None }.into()
+            );
         };
         self.busy = true;
         let rows = if self.pooled {

@@ -39,7 +39,8 @@ pub async fn migrate(client: &mut Client) -> Result<(), StoreError> {
 
 pub(crate) async fn apply(client: &mut Client, schema: Option<&str>) -> Result<(), Failure> {
     check_server(client).await?;
-    let tx = client.build_transaction().isolation_level(IsolationLevel::ReadCommitted).start().await?;
+    let tx =
+        client.build_transaction().isolation_level(IsolationLevel::ReadCommitted).start().await?;
     // Nearly every start finds everything done, and then needs neither the lock nor the right to
     // create tables.
     if version(&tx).await? < NEWEST {
@@ -90,7 +91,9 @@ async fn version(tx: &Transaction<'_>) -> Result<usize, Failure> {
              {NEWEST}: upgrade this node"
         ))
         .into()),
-        None => Err(incompatible("hapax_meta holds no schema version; is it another table?").into()),
+        None => {
+            Err(incompatible("hapax_meta holds no schema version; is it another table?").into())
+        }
     }
 }
 

@@ -115,9 +115,8 @@ pub(crate) async fn delete<S: Session>(
         Expect::Version(version) => Some(number(version)),
     };
     loop {
-        let rows = session
-            .rows(&DELETE, &[&tenant, &kind, &scope, &name, &digest, &expected])
-            .await?;
+        let rows =
+            session.rows(&DELETE, &[&tenant, &kind, &scope, &name, &digest, &expected]).await?;
         let answer = rows.first().ok_or_else(|| corrupt("an empty answer"))?;
         if answer.try_get::<_, bool>("gone")? {
             return Ok(Some(Deleted::Done));

@@ -40,9 +40,9 @@ pub(crate) fn claim(row: &Row) -> Result<Option<ClaimRow>, Failure> {
     };
     let fingerprint = match row.try_get::<_, Option<&[u8]>>("fingerprint")? {
         None => None,
-        Some(stored) => Some(
-            Fingerprint::new(text(stored)?).ok_or_else(|| corrupt("a fingerprint"))?,
-        ),
+        Some(stored) => {
+            Some(Fingerprint::new(text(stored)?).ok_or_else(|| corrupt("a fingerprint"))?)
+        }
     };
     let attempt: i32 = row.try_get("attempt")?;
     Ok(Some(ClaimRow {

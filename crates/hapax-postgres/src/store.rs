@@ -58,8 +58,8 @@ impl PostgresStore {
     pub fn open(config: Config) -> Result<Self, StoreError> {
         let link = Arc::new(Link::new(&config)?);
         let wakes = Arc::new(Wakes::new(link.clone()));
-        // Few lanes make large batches; records, looks and sweeps need connections as well.
-        let lanes = (config.pool / 4).max(1);
+        // Few lanes make large batches, and a commit costs the same for one claim and for a hundred.
+        let lanes = (config.pool / 8).max(1);
         Ok(Self {
             claims: Arc::new(Batcher::new(link.clone(), wakes.clone(), lanes, config.batch)),
             steps: Arc::new(Batcher::new(link.clone(), wakes.clone(), lanes, config.batch)),
@@ -113,12 +113,7 @@ impl Claims for PostgresStore {
         self.step(key, token, Act::Settle(value)).await
     }
 
-    async fn give_back(
-        &self,
-        key: &Key,
-        token: &Token,
-        how: GiveBack,
-    ) -> Result<Step, StoreError> {
+    async fn give_back(&self, key: &Key, token: &Token, how: GiveBack) -> Result<Step, StoreError> {
         self.step(key, token, Act::GiveBack(how)).await
     }
 

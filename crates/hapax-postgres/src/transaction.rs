@@ -125,12 +125,7 @@ impl Claims for InTransaction<'_> {
         self.step(key, token, Act::Settle(value)).await
     }
 
-    async fn give_back(
-        &self,
-        key: &Key,
-        token: &Token,
-        how: GiveBack,
-    ) -> Result<Step, StoreError> {
+    async fn give_back(&self, key: &Key, token: &Token, how: GiveBack) -> Result<Step, StoreError> {
         self.step(key, token, Act::GiveBack(how)).await
     }
 

@@ -10,8 +10,7 @@ use crate::Config;
 use crate::error::incompatible;
 use crate::tls::{Identity, Tls, Trust};
 
-const SHAPE: &str =
-    "the PostgreSQL URL cannot be understood; it is postgres://user:password@host:port/database?options, \
+const SHAPE: &str = "the PostgreSQL URL cannot be understood; it is postgres://user:password@host:port/database?options, \
      with special characters in the password percent-encoded";
 
 /// What the driver connects with.
@@ -203,7 +202,8 @@ mod tests {
             ("verify-ca", SslMode::Require),
             ("verify-full", SslMode::Require),
         ] {
-            let url = format!("postgres://u@h/d?sslmode={mode}&connect_timeout=1&sslrootcert=system");
+            let url =
+                format!("postgres://u@h/d?sslmode={mode}&connect_timeout=1&sslrootcert=system");
             let target = target(&Config::new(url)).map_err(|e| e.to_string());
             assert_eq!(target.unwrap().driver.get_ssl_mode(), expected, "{mode}");
         }
@@ -219,7 +219,8 @@ mod tests {
 
     #[test]
     fn a_pooler_gets_no_session_settings() {
-        let target = target(&Config::new("postgres://u@h/d?pgbouncer=true")).map_err(|e| e.to_string());
+        let target =
+            target(&Config::new("postgres://u@h/d?pgbouncer=true")).map_err(|e| e.to_string());
         assert_eq!(target.unwrap().driver.get_options(), None);
     }
 }

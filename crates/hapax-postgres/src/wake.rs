@@ -29,6 +29,8 @@ const PENDING: usize = 20_000;
 const EVERYBODY: &str = "*";
 /// How often a silent connection is asked whether it is still there.
 const HEARTBEAT: Duration = Duration::from_secs(15);
+/// How often waiters look where nothing can be heard.
+const LOOK: Duration = Duration::from_secs(1);
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
 
 /// Nobody waits for this commit, and nothing is lost with it.
@@ -53,20 +55,13 @@ struct Outgoing {
 
 impl Wakes {
     pub(crate) fn new(link: Arc<Link>) -> Self {
-        Self {
-            hub: Hub::default(),
-            link,
-            outgoing: Arc::default(),
-            listener: Mutex::default(),
-        }
+        Self { hub: Hub::default(), link, outgoing: Arc::default(), listener: Mutex::default() }
     }
 
     /// Registers a waiter; the first one starts to listen to other nodes.
     pub(crate) fn watch(&self, key: &Key) -> Watch {
         let watch = self.hub.watch(key);
-        if !self.link.target.pooled {
-            self.listen();
-        }
+        self.listen();
         watch
     }
 
@@ -87,8 +82,12 @@ impl Wakes {
         if listener.as_ref().is_none_or(JoinHandle::is_finished)
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
-            let (target, hub, limit) = (self.link.target.clone(), self.hub.clone(), self.link.limit);
-            *listener = Some(runtime.spawn(keep_listening(target, hub, limit)));
+            let (target, hub, limit) =
+                (self.link.target.clone(), self.hub.clone(), self.link.limit);
+            *listener = Some(match target.pooled {
+                false => runtime.spawn(keep_listening(target, hub, limit)),
+                true => runtime.spawn(keep_looking(hub)),
+            });
         }
     }
 }
@@ -157,6 +156,14 @@ fn heard(hub: &Hub, message: &str) {
     }
     for digest in message.split(',').filter_map(|word| u64::from_str_radix(word, 16).ok()) {
         hub.wake(digest);
+    }
+}
+
+/// Through a transaction pooler nothing is heard, so that waiters have to look for themselves.
+async fn keep_looking(hub: Hub) {
+    loop {
+        sleep(LOOK).await;
+        hub.wake_all();
     }
 }
 

@@ -63,7 +63,8 @@ impl Calls {
                 Ok(value) => Ok(Answer { value, doubt: None }),
                 Err((Fault::Cut, error)) => {
                     let doubt = Some(Fault::Cut.error(error, self.limit));
-                    let again = self.attempt(script, key, args).await;
+                    // Rare, so it is kept out of every call's way in a box.
+                    let again = Box::pin(self.attempt(script, key, args)).await;
                     again.map(|value| Answer { value, doubt }).map_err(|e| self.error(e))
                 }
                 Err(error) => Err(self.error(error)),
@@ -96,7 +97,8 @@ impl Calls {
         if let Err(error) = &answer
             && error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
         {
-            answer = connection.ask(&script.whole(key, args)).await;
+            let whole = script.whole(key, args);
+            answer = Box::pin(connection.ask(&whole)).await;
         }
         answer.map_err(|e| self.reported(generation, e))
     }

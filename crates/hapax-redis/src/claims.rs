@@ -10,7 +10,7 @@ use hapax_core::{
 use redis::Value;
 
 use crate::calls::{Answer, read, unexpected};
-use crate::script::{CLAIM, EXTEND, GIVE_BACK, LOOK, SETTLE};
+use crate::script::{CLAIM, EXTEND, FORGET, KEEP, LOOK, SETTLE};
 use crate::store::RedisStore;
 
 /// Three hundred years: longer than anybody means, and still exact in Lua's numbers.
@@ -23,42 +23,37 @@ impl Claims for RedisStore {
     async fn claim(&self, key: &Key, ask: &Ask) -> Result<Claimed, StoreError> {
         let lease = whole_millis(ask.lease).max(1);
         let retention = whole_millis(ask.retention);
-        let fingerprint =
-            ask.fingerprint.as_ref().map_or(String::new(), |f| format!("={}", f.as_str()));
-        let takeover = if ask.on_unknown == OnUnknown::TakeOver { "1" } else { "0" };
         let (unit, ttl) = match lease + retention {
             ms if ms % 1000 == 0 => ("EX", ms / 1000),
             ms => ("PX", ms),
         };
+        let takeover = if ask.on_unknown == OnUnknown::TakeOver { "1" } else { "0" };
         let args = [
-            ask.token.as_str(),
-            &lease.to_string(),
-            &retention.to_string(),
-            &fingerprint,
-            takeover,
+            &*mark(&ask.token),
+            &tail(lease, retention, ask.fingerprint.as_ref()),
             unit,
             &ttl.to_string(),
+            takeover,
         ];
         let answer = self.run(&CLAIM, key, &args.map(str::as_bytes)).await?;
-        claimed(answer.read()?, ask)
+        claimed(answer.value, ask)
     }
 
     async fn extend(&self, key: &Key, token: &Token, lease: Duration) -> Result<Step, StoreError> {
         let lease = whole_millis(lease).max(1).to_string();
-        step(self.run(&EXTEND, key, &[token.as_str().as_bytes(), lease.as_bytes()]).await?)
+        step(self.run(&EXTEND, key, &[mark(token).as_bytes(), lease.as_bytes()]).await?)
     }
 
     async fn settle(&self, key: &Key, token: &Token, value: Bytes) -> Result<Step, StoreError> {
-        let answer = self.run_and_wake(&SETTLE, key, token, &value).await?;
-        step(answer)
+        step(self.run_and_wake(&SETTLE, key, &mark(token), &value).await?)
     }
 
     async fn give_back(&self, key: &Key, token: &Token, how: GiveBack) -> Result<Step, StoreError> {
-        let how = match how {
-            GiveBack::Forget => "forget",
-            GiveBack::Keep => "keep",
+        let script = match how {
+            GiveBack::Forget => &FORGET,
+            GiveBack::Keep => &KEEP,
         };
-        let mut answer = self.run_and_wake(&GIVE_BACK, key, token, how.as_bytes()).await?;
+        let mut answer = self.run_and_wake(script, key, &mark(token), &[]).await?;
         // What was forgotten cannot be recognised: nobody knows whether the first call did it.
         match (answer.doubt.take(), step(answer)?) {
             (Some(doubt), Step::Lost) => Err(doubt),
@@ -80,18 +75,35 @@ fn whole_millis(time: Duration) -> u64 {
     millis(time).min(LONGEST)
 }
 
+/// The start of a row that belongs to this token.
+fn mark(token: &Token) -> String {
+    format!("hapax1 {} {} ", token.as_str().len(), token.as_str())
+}
+
+/// The end of a new row, after its times.
+fn tail(lease: u64, retention: u64, fingerprint: Option<&Fingerprint>) -> String {
+    match fingerprint.map(Fingerprint::as_str) {
+        Some(text) => format!("{lease} {retention} {}\n={text}", text.len() + 1),
+        None => format!("{lease} {retention} 0\n"),
+    }
+}
+
 fn step(answer: Answer) -> Result<Step, StoreError> {
     Ok(answer.read::<Option<u64>>()?.map_or(Step::Lost, |fence| Step::Done(Fence(fence))))
 }
 
-fn claimed(answer: Vec<Value>, ask: &Ask) -> Result<Claimed, StoreError> {
-    let mut fields = Fields(answer.into_iter());
+fn claimed(answer: Value, ask: &Ask) -> Result<Claimed, StoreError> {
+    let grant = |fence, attempt| Claimed::Granted {
+        ticket: Ticket { token: ask.token.clone(), fence: Fence(fence) },
+        attempt,
+    };
+    // A vacant key is the common case, and answered with the fence alone.
+    let Value::Array(fields) = answer else {
+        return Ok(grant(read(answer)?, 1));
+    };
+    let mut fields = Fields(fields.into_iter());
     Ok(match fields.next::<String>()?.as_str() {
-        "granted" => {
-            let fence = Fence(fields.next()?);
-            let ticket = Ticket { token: ask.token.clone(), fence };
-            Claimed::Granted { ticket, attempt: fields.next()? }
-        }
+        "granted" => grant(fields.next()?, fields.next()?),
         "busy" => Claimed::Busy { lease_left: fields.left()? },
         "settled" => {
             let expires_in = fields.time()?;

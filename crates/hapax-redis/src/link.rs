@@ -14,6 +14,8 @@ use crate::fault::Fault;
 /// Between two attempts, at first and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Between two attempts at something better than what there is.
+const CALM: Duration = Duration::from_millis(500);
 
 /// The connection that all calls share.
 pub(crate) struct Link {
@@ -75,9 +77,7 @@ impl Link {
                     }
                     given_up
                 });
-                if self.shared.state.borrow().connection.is_none() {
-                    self.connect();
-                }
+                self.connect();
             }
             Fault::Silent | Fault::Unavailable | Fault::ReadOnly => self.connect(),
             Fault::Full | Fault::Refused | Fault::Corrupt | Fault::Internal => {}
@@ -97,7 +97,8 @@ impl Link {
         self.shared.state.send_if_modified(|state| {
             // A task also ends with the runtime that it was started on.
             if state.connecting.as_ref().is_none_or(JoinHandle::is_finished) {
-                let earliest = state.last_attempt.map(|last| last + FIRST_PAUSE);
+                let pause = if state.connection.is_some() { CALM } else { FIRST_PAUSE };
+                let earliest = state.last_attempt.map(|last| last + pause);
                 let task = connect(Arc::downgrade(&self.shared), earliest);
                 state.connecting = Some(tokio::spawn(task));
             }

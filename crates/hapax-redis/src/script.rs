@@ -44,11 +44,12 @@ macro_rules! scripts {
 }
 
 scripts! {
-    CLAIM = "row.lua" "claim.lua";
-    EXTEND = "row.lua" "owner.lua" "extend.lua";
-    SETTLE = "row.lua" "owner.lua" "settle.lua";
-    GIVE_BACK = "row.lua" "owner.lua" "give_back.lua";
-    LOOK = "row.lua" "look.lua";
+    CLAIM = "time.lua" "take.lua" "row.lua" "claim.lua";
+    EXTEND = "time.lua" "row.lua" "own.lua" "extend.lua";
+    SETTLE = "time.lua" "row.lua" "own.lua" "settle.lua" "wake.lua";
+    KEEP = "time.lua" "row.lua" "own.lua" "keep.lua" "wake.lua";
+    FORGET = "forget.lua" "wake.lua";
+    LOOK = "time.lua" "row.lua" "look.lua";
     GET = "current.lua" "get.lua";
     PUT = "current.lua" "put.lua";
     DELETE = "current.lua" "delete.lua";

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use hapax_core::{Finding, Key, Store, StoreError, Token, Watch};
+use hapax_core::{Finding, Key, Store, StoreError, Watch};
 
 use crate::calls::{Answer, Calls};
 use crate::connect::Connector;
@@ -39,7 +39,7 @@ impl RedisStore {
     /// ```
     pub fn open(config: RedisConfig) -> Result<Self, StoreError> {
         let RedisConfig { address, naming, limit, in_flight } = config;
-        let connector = Arc::new(Connector::new(&address, limit)?);
+        let connector = Arc::new(Connector::new(&address, limit, in_flight)?);
         Ok(Self {
             calls: Arc::new(Calls::new(connector.clone(), in_flight, limit)),
             listener: Arc::new(Listener::new(connector, naming.channel())),
@@ -62,13 +62,13 @@ impl RedisStore {
         &self,
         script: &Script,
         key: &Key,
-        token: &Token,
-        detail: &[u8],
+        mark: &str,
+        value: &[u8],
     ) -> Result<Answer, StoreError> {
         let digest = key.digest();
         let text = digest.to_string();
         let channel = self.listener.channel().as_bytes();
-        let args = [token.as_str().as_bytes(), detail, channel, text.as_bytes()];
+        let args = [mark.as_bytes(), channel, text.as_bytes(), value];
         let answer = self.run(script, key, &args).await;
         self.listener.wake(digest);
         answer

@@ -174,7 +174,7 @@ async fn a_release_whose_answer_was_lost_is_never_told_that_it_lost() {
     let redis = Redis::start();
     let (store, wire) = lossy(&redis).await;
     let ticket = granted(&store, &lock("a"), &Ask::new(LONG)).await;
-    wire.drop_next_answer_to(b"forget");
+    wire.drop_next_answer_to(ticket.token.as_str().as_bytes());
     let answer = store.give_back(&lock("a"), &ticket.token, GiveBack::Forget).await;
     assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
     assert_eq!(wire.dropped_answers(), 1);

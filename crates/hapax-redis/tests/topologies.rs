@@ -159,7 +159,7 @@ async fn a_release_in_a_cluster_whose_answer_was_lost_is_never_told_that_it_lost
     let _ = store.give_back(&key, &first.token, GiveBack::Forget).await.unwrap();
 
     let ticket = granted(&store, &key, &Ask::new(LONG)).await;
-    wire.drop_next_answer_to(b"forget");
+    wire.drop_next_answer_to(ticket.token.as_str().as_bytes());
     let answer = store.give_back(&key, &ticket.token, GiveBack::Forget).await;
     assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
     assert_eq!(wire.dropped_answers(), 1);
@@ -221,6 +221,24 @@ async fn waiters_are_woken_when_the_wake_up_connection_was_lost() {
     watch.changed(LONG).await;
     redis.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     tokio::time::timeout(Duration::from_secs(30), watch.changed(LONG)).await.expect("woken");
+}
+
+#[test]
+fn a_store_outlives_the_runtime_that_connected_it() {
+    let (redis, cluster) = (Redis::start(), RedisCluster::start());
+    for store in [patient(&redis.url()), patient(&cluster.url())] {
+        for _ in 0..2 {
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            runtime.block_on(async {
+                let key = lock("a");
+                until_it_works(|| store.look(&key)).await;
+                let mut watch = store.watch(&key);
+                tokio::time::timeout(Duration::from_secs(30), watch.changed(LONG))
+                    .await
+                    .expect("woken");
+            });
+        }
+    }
 }
 
 #[tokio::test]

@@ -8,12 +8,11 @@ use tracing_subscriber::prelude::*;
 
 use crate::settings::{Level, LogFormat};
 
-/// Starts logging. Only hapax's own lines follow the level: what drivers say in detail may contain
+/// Starts logging, of panics too. Only hapax's own lines follow the level: what drivers say in detail may contain
 /// keys, and is never wanted.
 pub(crate) fn start(format: LogFormat, level: Level) {
-    let filter = Targets::new()
-        .with_default(level.0.min(LevelFilter::WARN))
-        .with_target("hapax", level.0);
+    let filter =
+        Targets::new().with_default(level.0.min(LevelFilter::WARN)).with_target("hapax", level.0);
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
     let lines = match format {
         LogFormat::Json => lines.json().flatten_event(true).with_current_span(false).boxed(),
@@ -24,4 +23,9 @@ pub(crate) fn start(format: LogFormat, level: Level) {
     };
     // A second start in one process keeps the first one.
     let _ = tracing_subscriber::registry().with(lines.with_filter(filter)).try_init();
+    std::panic::set_hook(Box::new(|panic| {
+        // Where it was, and not what it said: that may hold a key or a value.
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        tracing::error!(place, "a bug: the code panicked");
+    }));
 }

@@ -1,2 +1,77 @@
 //! The `hapax` binary: the server, and every feature from the shell.
-fn main() {}
+
+mod bench;
+mod client;
+mod doctor;
+mod lock_run;
+mod logging;
+mod proxy;
+mod serve;
+mod settings;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Makes duplicates harmless: locks, idempotent commands and compare-and-put records.
+#[derive(Parser)]
+#[command(name = "hapax", version)]
+struct Cli {
+    #[command(subcommand)]
+    action: Option<Action>,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Serve the HTTP API (what a bare `hapax` does).
+    Serve(serve::Args),
+    /// Give any HTTP service Idempotency-Key, with nothing to change in it.
+    Proxy(proxy::Args),
+    /// Say what would break which promise, and how to fix it.
+    Doctor(doctor::Args),
+    /// Measure what this machine and store can do.
+    Bench(bench::Args),
+    /// Take, renew, release and look at locks; run a command under one.
+    Lock(client::lock::Args),
+    /// Read, write, patch and delete records.
+    Record(client::record::Args),
+    /// Begin, complete, fail and look at commands.
+    Command(client::command::Args),
+    /// Make access tokens.
+    Token(client::token::Args),
+    /// Print completions for a shell.
+    Completions(client::completions::Args),
+}
+
+fn main() -> ExitCode {
+    let action = Cli::parse().action.unwrap_or(Action::Serve(serve::Args::default()));
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(&error.into()),
+    };
+    let result = runtime.block_on(async {
+        match action {
+            Action::Serve(args) => serve::run(args).await,
+            Action::Proxy(args) => proxy::run(args).await,
+            Action::Doctor(args) => doctor::run(args).await,
+            Action::Bench(args) => bench::run(args).await,
+            Action::Lock(args) => client::lock::run(args).await,
+            Action::Record(args) => client::record::run(args).await,
+            Action::Command(args) => client::command::run(args).await,
+            Action::Token(args) => client::token::run(args).await,
+            Action::Completions(args) => client::completions::run(args).await,
+        }
+    });
+    // What is left behind (a store call that hangs) must not keep the process.
+    runtime.shutdown_background();
+    result.unwrap_or_else(|error| failed(&error))
+}
+
+fn failed(error: &anyhow::Error) -> ExitCode {
+    let _ = writeln!(std::io::stderr(), "hapax: {error:#}");
+    ExitCode::FAILURE
+}

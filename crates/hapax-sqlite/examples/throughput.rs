@@ -22,10 +22,6 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let rate = raw(&folder.path().join(format!("raw{per_commit}.db")), per_commit)?;
         println!("raw inserts, {per_commit:>3} a commit: {rate:>8.0}/s");
     }
-    for per_commit in [32, 64] {
-        let rate = own(&folder.path().join(format!("own{per_commit}.db")), per_commit)?;
-        println!("tx::claim, {per_commit:>3} a commit: {rate:>8.0}/s");
-    }
     let store = SqliteStore::open(folder.path().join("hapax.db"))?;
     for tasks in [1, 64] {
         report("claims", tasks, &store, load(&store, tasks, |task, n| format!("{task}-{n}")).await);
@@ -57,25 +53,6 @@ fn raw(path: &Path, per_commit: u64) -> rusqlite::Result<f64> {
                      '0123456789abcdef0123456789abcdef', ?3, ?2, ?2, 86400000, ?2, x'')",
                 )?
                 .execute(params![name, rows as i64, fingerprint().as_str()])?;
-        }
-        connection.execute_batch("COMMIT")?;
-    }
-    Ok(rows as f64 / start.elapsed().as_secs_f64())
-}
-
-fn own(path: &Path, per_commit: u64) -> rusqlite::Result<f64> {
-    let connection = Connection::open(path)?;
-    connection.pragma_update(None, "journal_mode", "WAL")?;
-    connection.pragma_update(None, "synchronous", "FULL")?;
-    migrate(&connection).expect("a new file");
-    let start = Instant::now();
-    let mut rows = 0_u64;
-    while start.elapsed() < FOR {
-        connection.execute_batch("BEGIN IMMEDIATE")?;
-        for _ in 0..per_commit {
-            rows += 1;
-            let (key, ask) = question(&format!("{}-{rows}", rows % 64));
-            hapax_sqlite::tx::claim(&connection, &hapax_core::SystemClock, &key, &ask).unwrap();
         }
         connection.execute_batch("COMMIT")?;
     }

@@ -65,7 +65,8 @@ impl Config {
     /// How long to wait for another process's write lock. A call that comes while the writer is
     /// waiting sees the rest of that wait and then one of its own: both must fit into the limit.
     pub(crate) fn patience(&self) -> Duration {
-        self.limit * 2 / 5
+        // The engine counts in 31 bits of milliseconds.
+        (self.limit / 5 * 2).min(Duration::from_secs(3600))
     }
 
     /// What no waiting can mend.

@@ -1,17 +1,57 @@
 //! Opening a connection the way every connection of this store is opened.
 
-use std::time::Duration;
+use std::fs::Permissions;
+use std::ops::{Deref, DerefMut};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use hapax_core::StoreError;
-use rusqlite::{Connection, ErrorCode, OpenFlags};
+use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags};
 use rustix::fs::Access;
 use rustix::io::Errno;
 
 use crate::error::fault;
 use crate::{Config, schema};
 
+/// A connection, and which file it is connected to.
+pub(crate) struct Session {
+    connection: Connection,
+    file: Option<(u64, u64)>,
+}
+
+impl Session {
+    /// Whether the path still leads to that file. Whoever deletes a database that is in use would
+    /// otherwise be the last to know: the engine goes on writing where nobody will ever read.
+    pub(crate) fn is_current(&self, config: &Config) -> bool {
+        self.file.is_some() && self.file == identity(config)
+    }
+
+    /// Whether it may be kept for later. The connections of a process share what one of them
+    /// found: as long as a read-only one is open, no new one can write either.
+    pub(crate) fn is_lasting(&self) -> bool {
+        self.connection.is_readonly(MAIN_DB) == Ok(false)
+    }
+}
+
+impl Deref for Session {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        &self.connection
+    }
+}
+
+impl DerefMut for Session {
+    fn deref_mut(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+}
+
+fn identity(config: &Config) -> Option<(u64, u64)> {
+    std::fs::metadata(&config.path).ok().map(|file| (file.dev(), file.ino()))
+}
+
 /// A connection in WAL mode with every commit on the disk, on tables of the current version.
-pub(crate) fn connect(config: &Config, patience: Duration) -> Result<Connection, StoreError> {
+pub(crate) fn connect(config: &Config) -> Result<Session, StoreError> {
     let fresh = !config.path.exists();
     let connection = Connection::open_with_flags(
         &config.path,
@@ -21,10 +61,11 @@ pub(crate) fn connect(config: &Config, patience: Duration) -> Result<Connection,
             | OpenFlags::SQLITE_OPEN_NO_MUTEX,
     )
     .map_err(|error| cannot_open(config, error))?;
+    let file = identity(config);
     if fresh {
         owner_only(config);
     }
-    connection.busy_timeout(patience).map_err(fault)?;
+    connection.busy_timeout(config.patience()).map_err(fault)?;
     connection.set_prepared_statement_cache_capacity(32);
     let mode = prepare(&connection, config).map_err(|error| cannot_open(config, error))?;
     if mode != "wal" {
@@ -35,7 +76,7 @@ pub(crate) fn connect(config: &Config, patience: Duration) -> Result<Connection,
         return Err(StoreError::Incompatible { reason });
     }
     schema::migrate(&connection)?;
-    Ok(connection)
+    Ok(Session { connection, file })
 }
 
 /// Sets what belongs to the connection, and WAL, which belongs to the file; answers the mode.
@@ -54,14 +95,9 @@ fn prepare(connection: &Connection, config: &Config) -> rusqlite::Result<String>
 /// By path and not through a descriptor: closing one would drop the locks that other connections
 /// of this process hold on the file. It is still empty, so nothing was readable in between, and
 /// the files beside it take over its mode.
-#[cfg(unix)]
 fn owner_only(config: &Config) {
-    use std::os::unix::fs::PermissionsExt;
-    let _ = std::fs::set_permissions(&config.path, std::fs::Permissions::from_mode(0o600));
+    let _ = std::fs::set_permissions(&config.path, Permissions::from_mode(0o600));
 }
-
-#[cfg(not(unix))]
-fn owner_only(_: &Config) {}
 
 /// SQLite has one word for a folder that is gone and for one that may not be written.
 fn cannot_open(config: &Config, error: rusqlite::Error) -> StoreError {

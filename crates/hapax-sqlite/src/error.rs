@@ -54,3 +54,32 @@ pub(crate) fn twin(error: &StoreError) -> StoreError {
 pub(crate) fn bug(reason: &str) -> StoreError {
     StoreError::Internal { reason: reason.into(), source: None }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rusqlite::ffi;
+
+    #[test]
+    fn every_condition_has_its_own_word() {
+        for (code, word) in [
+            (ffi::SQLITE_BUSY, "locked"),
+            (ffi::SQLITE_BUSY_SNAPSHOT, "locked"),
+            (ffi::SQLITE_LOCKED, "locked"),
+            (ffi::SQLITE_FULL, "full"),
+            (ffi::SQLITE_IOERR_SHMSIZE, "full"),
+            (ffi::SQLITE_READONLY, "read_only"),
+            (ffi::SQLITE_READONLY_DBMOVED, "read_only"),
+            (ffi::SQLITE_PERM, "read_only"),
+            (ffi::SQLITE_CORRUPT, "corrupt"),
+            (ffi::SQLITE_NOTADB, "incompatible"),
+            (ffi::SQLITE_IOERR_FSYNC, "unavailable"),
+            (ffi::SQLITE_CANTOPEN, "unavailable"),
+            (ffi::SQLITE_MISUSE, "internal"),
+        ] {
+            let error = fault(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None));
+            assert_eq!(error.label(), word, "{code}");
+            assert_eq!(twin(&error).label(), word, "{code}");
+        }
+    }
+}

@@ -1,5 +1,6 @@
 //! What would break which promise.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
@@ -23,6 +24,7 @@ pub(crate) fn examine(
     let mut findings = vec![journal(connection)?, synchronous(connection)?, version(connection)?];
     findings.extend(mode(&config.path));
     findings.extend(room(config.folder()));
+    findings.extend(network(config.folder()));
     findings.push(log(&config.path));
     findings.push(others(tally));
     Ok(findings)
@@ -60,9 +62,7 @@ fn version(connection: &Connection) -> Result<Finding, StoreError> {
     Ok(Finding::fine("sqlite.schema", format!("schema version {}", schema::VERSION)))
 }
 
-#[cfg(unix)]
 fn mode(path: &Path) -> Option<Finding> {
-    use std::os::unix::fs::PermissionsExt;
     let mode = std::fs::metadata(path).ok()?.permissions().mode() & 0o777;
     Some(if mode & 0o077 == 0 {
         Finding::fine("sqlite.mode", format!("file mode {mode:04o}"))
@@ -74,11 +74,6 @@ fn mode(path: &Path) -> Option<Finding> {
             "chmod 600 on the file and on its -wal and -shm",
         )
     })
-}
-
-#[cfg(not(unix))]
-fn mode(_: &Path) -> Option<Finding> {
-    None
 }
 
 fn room(folder: &Path) -> Option<Finding> {
@@ -95,6 +90,29 @@ fn room(folder: &Path) -> Option<Finding> {
             "make room: on a full disk every claim is refused",
         )
     })
+}
+
+/// File locks and shared memory, which the engine is built on, end at the machine.
+#[cfg(target_os = "linux")]
+fn network(folder: &Path) -> Option<Finding> {
+    // As statfs(2) has them: NFS, CIFS, SMB 2, Ceph, AFS.
+    const NETWORK: [u64; 5] = [0x6969, 0xff53_4d42, 0xfe53_4d42, 0x00c3_6400, 0x5346_414f];
+    let kind = rustix::fs::statfs(folder).ok()?.f_type as u64;
+    Some(if NETWORK.contains(&(kind & 0xffff_ffff)) {
+        Finding::refuse(
+            "sqlite.network",
+            Promise::MutualExclusion,
+            format!("the file is on a network file system ({kind:#x})"),
+            "use a local disk, or redis:// or postgres:// for several machines",
+        )
+    } else {
+        Finding::fine("sqlite.network", "the file is on a local file system")
+    })
+}
+
+#[cfg(not(target_os = "linux"))]
+fn network(_: &Path) -> Option<Finding> {
+    None
 }
 
 fn log(path: &Path) -> Finding {

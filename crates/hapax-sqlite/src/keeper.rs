@@ -9,9 +9,9 @@ use rusqlite::Connection;
 use tokio::sync::mpsc::WeakSender;
 
 use crate::Config;
-use crate::connect::connect;
+use crate::connect::{Session, connect};
 use crate::error::fault;
-use crate::writer::{LOOK_EVERY, Message};
+use crate::writer::Message;
 
 /// From here on the keeper copies the log (4 MiB of 4 KiB pages), beside the writer.
 pub(crate) const CHECKPOINT_PAGES: usize = 1_000;
@@ -20,6 +20,9 @@ pub(crate) const CHECKPOINT_PAGES: usize = 1_000;
 pub(crate) const RESTART_PAGES: usize = 8_000;
 /// What a log that grew during somebody's long read is cut back to.
 const LOG_BYTES: i64 = 32 << 20;
+
+/// For how long others' commits may go unnoticed while somebody waits.
+const LOOK_EVERY: Duration = Duration::from_millis(25);
 
 /// What the keeper is woken for.
 pub(crate) enum Duty {
@@ -61,12 +64,12 @@ impl Keeper {
     }
 
     /// A failed one is tried again when the writer asks again, on a new connection.
-    fn checkpoint(&self, connection: Option<Connection>) -> Option<Connection> {
-        let connection = match connection {
+    fn checkpoint(&self, connection: Option<Session>) -> Option<Session> {
+        let connection = match connection.filter(|c| c.is_current(&self.config)) {
             Some(connection) => connection,
-            None => connect(&self.config, self.config.patience()).ok()?,
+            None => connect(&self.config).ok()?,
         };
-        checkpoint(&connection, "PASSIVE").ok().map(|()| connection)
+        checkpoint(&connection, "PASSIVE").ok().map(|_| connection)
     }
 }
 
@@ -77,19 +80,19 @@ pub(crate) fn limit_log(connection: &Connection) -> Result<(), StoreError> {
         .map_err(fault)
 }
 
-/// Copies the rest and makes the next commit begin the log anew. Does not wait for readers: where
-/// one is in the way, the log grows until a later try.
-pub(crate) fn restart_log(connection: &Connection, patience: Duration) {
-    let restarted = connection
-        .busy_timeout(Duration::from_millis(5))
-        .map_err(fault)
-        .and_then(|()| checkpoint(connection, "RESTART"))
-        .and_then(|()| connection.busy_timeout(patience).map_err(fault));
-    if let Err(error) = restarted {
-        tracing::debug!(error = %error, "the write-ahead log was not begun anew");
-    }
+/// Copies the rest and makes the next commit begin the log anew; whether it did. Hardly waits for
+/// readers: where one is in the way, the log grows until a later try.
+pub(crate) fn restart_log(connection: &Connection, patience: Duration) -> bool {
+    let _ = connection.busy_timeout(Duration::from_millis(5));
+    let restarted = checkpoint(connection, "RESTART");
+    let _ = connection.busy_timeout(patience);
+    restarted.unwrap_or(false)
 }
 
-fn checkpoint(connection: &Connection, mode: &str) -> Result<(), StoreError> {
-    connection.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |_| Ok(())).map_err(fault)
+/// Whether nobody was in the way.
+fn checkpoint(connection: &Connection, mode: &str) -> Result<bool, StoreError> {
+    connection
+        .query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| row.get(0))
+        .map(|busy: bool| !busy)
+        .map_err(fault)
 }

@@ -6,7 +6,7 @@ use hapax_core::StoreError;
 use rusqlite::Connection;
 use tokio::sync::mpsc;
 
-use crate::connect::connect;
+use crate::connect::{Session, connect};
 use crate::error::{fault, twin};
 use crate::job::Job;
 use crate::{Config, schema};
@@ -18,7 +18,7 @@ const MAX_JOBS: usize = 32;
 pub(crate) type Queue = Arc<Mutex<mpsc::Receiver<Box<dyn Job>>>>;
 
 /// Works until the last handle is gone and the queue is empty.
-pub(crate) fn run(config: &Config, queue: &Queue, mut connection: Option<Connection>) {
+pub(crate) fn run(config: &Config, queue: &Queue, mut connection: Option<Session>) {
     let mut jobs = Vec::with_capacity(MAX_JOBS);
     loop {
         let taken = queue
@@ -34,10 +34,11 @@ pub(crate) fn run(config: &Config, queue: &Queue, mut connection: Option<Connect
 
 fn serve(
     config: &Config,
-    connection: Option<Connection>,
+    connection: Option<Session>,
     jobs: &mut Vec<Box<dyn Job>>,
-) -> Option<Connection> {
-    let begun = connection.map_or_else(|| open(config), Ok).and_then(|connection| {
+) -> Option<Session> {
+    let current = connection.filter(|connection| connection.is_current(config));
+    let begun = current.map_or_else(|| open(config), Ok).and_then(|connection| {
         execute(&connection, "BEGIN")?;
         schema::confirm(&connection)?;
         Ok(connection)
@@ -58,12 +59,13 @@ fn serve(
         }
     }
     // A snapshot that stays open would keep the log from beginning anew.
-    (execute(&connection, "COMMIT").is_ok() && sound).then_some(connection)
+    let ended = execute(&connection, "COMMIT").is_ok();
+    Some(connection).filter(|connection| ended && sound && connection.is_lasting())
 }
 
 /// A connection that cannot write by mistake.
-pub(crate) fn open(config: &Config) -> Result<Connection, StoreError> {
-    let connection = connect(config, config.patience())?;
+pub(crate) fn open(config: &Config) -> Result<Session, StoreError> {
+    let connection = connect(config)?;
     connection.pragma_update(None, "query_only", true).map_err(fault)?;
     Ok(connection)
 }

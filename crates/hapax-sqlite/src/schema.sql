@@ -12,6 +12,7 @@
 --   schema    the version of this format; a reader that knows only lower ones must not touch the file
 --   sequence  the last fence or record version that was given out; never set back, not even when
 --             everything else is deleted
+--   probe     0 or 1, changed to see whether the file takes writes; may be missing
 CREATE TABLE hapax_meta (
     name  TEXT    NOT NULL PRIMARY KEY,
     value INTEGER NOT NULL

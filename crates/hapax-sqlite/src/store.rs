@@ -14,10 +14,11 @@ use hapax_core::{
 use rusqlite::Connection;
 use tokio::sync::mpsc;
 
+use crate::connect::Session;
 use crate::job::{Job, call};
-use crate::keeper::{Duty, Keeper};
+use crate::keeper::{Duty, Keeper, RESTART_PAGES};
 use crate::writer::{Message, Tally, Writer};
-use crate::{Config, examine, reader, sweep, tx};
+use crate::{Config, examine, reader, row, sweep, tx};
 
 /// Threads that read.
 const READERS: usize = 2;
@@ -63,7 +64,7 @@ impl SqliteStore {
         let config = config.into();
         config.check()?;
         let first = match reader::open(&config) {
-            Ok(connection) => Some(connection),
+            Ok(connection) => Some(connection).filter(Session::is_lasting),
             Err(error) if error.is_passing() => {
                 tracing::warn!(error = %error, "the store cannot be used yet");
                 None
@@ -73,7 +74,7 @@ impl SqliteStore {
         Self::start(config, first).map_err(StoreError::internal)
     }
 
-    fn start(config: Config, mut first: Option<Connection>) -> std::io::Result<Self> {
+    fn start(config: Config, mut first: Option<Session>) -> std::io::Result<Self> {
         let (writer, written) = mpsc::channel(config.queue);
         let (readers, read) = mpsc::channel(config.queue);
         let (keeper, duties) = sync_channel(1);
@@ -86,6 +87,7 @@ impl SqliteStore {
             keeper: keeper.clone(),
             connection: None,
             pages: Arc::default(),
+            restart_at: RESTART_PAGES,
             seen: None,
         };
         spawn("hapax-writer", move || thread.run(written))?;
@@ -220,9 +222,9 @@ impl Store for SqliteStore {
         "sqlite"
     }
 
-    /// Whether the write lock can be had; writes nothing.
+    /// Really writes: a disk that is full or read-only shows itself in no other way.
     async fn ping(&self) -> Result<(), StoreError> {
-        self.write(0, None, |_| Ok(())).await
+        self.write(0, None, row::probe).await
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, StoreError> {

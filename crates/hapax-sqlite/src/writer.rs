@@ -4,13 +4,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::SyncSender;
-use std::time::Duration;
 
 use hapax_core::{Hub, StoreError};
 use rusqlite::Connection;
 use tokio::sync::mpsc;
 
-use crate::connect::connect;
+use crate::connect::{Session, connect};
 use crate::error::{bug, fault, twin};
 use crate::failpoint::{self, BEFORE_ANSWER, BEFORE_COMMIT, MID_BATCH};
 use crate::job::Job;
@@ -44,9 +43,11 @@ pub(crate) struct Writer {
     pub(crate) hub: Hub,
     pub(crate) tally: Arc<Tally>,
     pub(crate) keeper: SyncSender<Duty>,
-    pub(crate) connection: Option<Connection>,
+    pub(crate) connection: Option<Session>,
     /// Pages in the write-ahead log after the last commit.
     pub(crate) pages: Arc<AtomicUsize>,
+    /// At so many pages the log is begun anew.
+    pub(crate) restart_at: usize,
     /// The engine's mark of the last commit of others that was noticed.
     pub(crate) seen: Option<i64>,
 }
@@ -61,6 +62,7 @@ impl Writer {
 
     fn serve(&mut self, mut batch: Batch) {
         let done = self.commit(&mut batch.jobs);
+        let full = matches!(done, Err(StoreError::Full { .. }));
         let Batch { jobs, wakes } = batch;
         match done {
             Ok(()) => {
@@ -71,16 +73,16 @@ impl Writer {
                 }
             }
             Err(error) => {
-                tracing::warn!(error = %error, calls = jobs.len(), "nothing of a batch was written");
+                tracing::debug!(error = %error, calls = jobs.len(), "a batch was not written");
                 jobs.into_iter().for_each(|job| job.fail(twin(&error)));
             }
         }
-        self.tend_log();
+        self.tend_log(full);
     }
 
     /// Runs all of a batch, or nothing of it.
     fn commit(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<(), StoreError> {
-        let connection = match self.connection.take() {
+        let connection = match self.connection.take().filter(|c| c.is_current(&self.config)) {
             Some(connection) => connection,
             None => self.reconnect()?,
         };
@@ -96,8 +98,8 @@ impl Writer {
         done
     }
 
-    fn reconnect(&mut self) -> Result<Connection, StoreError> {
-        let mut connection = connect(&self.config, self.config.patience())?;
+    fn reconnect(&mut self) -> Result<Session, StoreError> {
+        let mut connection = connect(&self.config)?;
         let pages = self.pages.clone();
         // Also takes the place of the engine's own checkpoints, which would stall this thread.
         connection
@@ -126,13 +128,16 @@ impl Writer {
         Ok(())
     }
 
-    /// Between two batches, when nobody is inside a transaction of ours.
-    fn tend_log(&mut self) {
+    /// Between two batches, when nobody is inside a transaction of ours. On a full disk a log that
+    /// begins anew is the room that deleting needs.
+    fn tend_log(&mut self, full: bool) {
         let pages = self.pages.load(Ordering::Relaxed);
-        if pages >= keeper::RESTART_PAGES
+        if (full || pages >= self.restart_at)
             && let Some(connection) = &self.connection
         {
-            keeper::restart_log(connection, self.config.patience());
+            // Where a long read of somebody else is in the way, every batch would try in vain.
+            let restarted = keeper::restart_log(connection, self.config.patience());
+            self.restart_at = if restarted { 0 } else { pages } + keeper::RESTART_PAGES;
             self.pages.store(0, Ordering::Relaxed);
         } else if pages >= keeper::CHECKPOINT_PAGES {
             // Full means that it has been told already.
@@ -212,6 +217,3 @@ fn keeps_connection(error: &StoreError) -> bool {
         StoreError::Locked { .. } | StoreError::Full { .. } | StoreError::Corrupt { .. }
     )
 }
-
-/// How long the keeper may let others' commits go unnoticed while somebody waits.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(25);

@@ -74,6 +74,22 @@ async fn tables_that_were_dropped_are_made_again_without_a_restart() {
 }
 
 #[tokio::test]
+async fn a_deleted_file_is_not_written_to_any_more() {
+    let place = Place::new();
+    let store = place.store();
+    settled(&store, &command("a"), "done").await;
+    std::fs::remove_file(place.file()).unwrap();
+    // Another process begins anew, as an operator who deletes the file means it.
+    let other = place.store();
+    ticket(other.claim(&command("a"), &ask()).await);
+    let told = store.claim(&command("a"), &ask()).await.unwrap();
+    assert!(matches!(told, Claimed::Busy { .. }), "{told:?}");
+    ticket(store.claim(&command("b"), &ask()).await);
+    let told = other.claim(&command("b"), &ask()).await.unwrap();
+    assert!(matches!(told, Claimed::Busy { .. }), "{told:?}");
+}
+
+#[tokio::test]
 async fn many_can_create_the_file_at_once() {
     let place = Place::new();
     let stores: Vec<_> = (0..8)
@@ -100,7 +116,6 @@ async fn the_tables_live_beside_a_users_own() {
     assert_eq!(order, 7);
 }
 
-#[cfg(unix)]
 #[tokio::test]
 async fn a_new_file_and_those_beside_it_are_the_owners_alone() {
     use std::os::unix::fs::PermissionsExt;
@@ -119,7 +134,7 @@ async fn a_file_that_is_locked_at_the_start_opens_later() {
     let place = Place::new();
     let other = place.stranger();
     other.execute_batch("CREATE TABLE orders (id INTEGER); BEGIN EXCLUSIVE").unwrap();
-    let config = place.config().limit(Duration::from_millis(300));
+    let config = place.config().limit(Duration::from_secs(1));
     let store = SqliteStore::open(config).unwrap();
     let locked = store.claim(&command("a"), &ask()).await;
     assert!(matches!(locked, Err(StoreError::Locked { .. })), "{locked:?}");
@@ -134,7 +149,7 @@ async fn a_sound_store_has_nothing_to_refuse() {
     settled(&store, &command("a"), "done").await;
     let findings = store.examine().await.unwrap();
     assert!(findings.iter().all(|finding| finding.severity < Severity::Refuse), "{findings:?}");
-    for check in ["journal", "synchronous", "schema", "mode", "room", "log", "writers"] {
+    for check in ["journal", "synchronous", "schema", "mode", "room", "network", "log", "writers"] {
         let name = format!("sqlite.{check}");
         assert!(findings.iter().any(|finding| finding.check == name), "{check}: {findings:?}");
     }

@@ -2,12 +2,15 @@
 
 mod common;
 
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{PATIENT, Place, ask, command, ticket};
-use hapax_core::{Claimed, Claims};
+use common::{PATIENT, Place, ask, beside, command, ticket};
+use hapax_core::{Claimed, Claims, Store};
 use hapax_sqlite::SqliteStore;
 
 /// The other process: holds a claim until it is told to settle it.
@@ -20,6 +23,66 @@ async fn holder() {
     writeln!(out, "\nheld {}", held.fence).unwrap();
     std::io::stdin().read_line(&mut String::new()).unwrap();
     let _ = store.settle(&command("shared"), &held.token, "over there".into()).await.unwrap();
+}
+
+/// The other process: says whether it can read and write, twice.
+#[tokio::test]
+#[ignore = "the second process of the test below"]
+async fn user() {
+    let store = SqliteStore::open(std::env::var("HAPAX_TEST_FILE").unwrap()).unwrap();
+    for _ in 0..2 {
+        let read = store.look(&command("shared")).await.map(|view| view.is_some());
+        let read =
+            read.map_or_else(|error| error.label(), |seen| if seen { "seen" } else { "not" });
+        let written = store.ping().await.map_or_else(|error| error.label(), |()| "written");
+        writeln!(std::io::stdout(), "\nfound {read} {written}").unwrap();
+        std::io::stdin().read_line(&mut String::new()).unwrap();
+    }
+}
+
+/// Root may write anything, so the other process must be somebody else.
+fn as_nobody(test: &str) -> Command {
+    let this = std::env::current_exe().unwrap();
+    let mut command = if rustix::process::getuid().is_root() {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(this);
+        command
+    } else {
+        Command::new(this)
+    };
+    command.args(["--exact", test, "--ignored", "--nocapture"]);
+    command
+}
+
+fn set_modes(place: &Place, folder: u32, file: u32) {
+    let set = |path: &Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode));
+    for suffix in ["", "-wal", "-shm"] {
+        set(&beside(&place.file(), suffix), file).unwrap();
+    }
+    set(place.file().parent().unwrap(), folder).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_only_file_is_read_and_written_again_when_it_may_be() {
+    let place = Place::new();
+    let store = place.store();
+    ticket(store.claim(&command("shared"), &ask()).await);
+    set_modes(&place, 0o555, 0o444);
+    let mut user = as_nobody("user")
+        .env("HAPAX_TEST_FILE", place.file())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(user.stdout.take().unwrap()).lines();
+    let mut found = || lines.find_map(|l| Some(l.unwrap().strip_prefix("found ")?.to_owned()));
+    assert_eq!(found().as_deref(), Some("seen read_only"));
+    set_modes(&place, 0o777, 0o666);
+    let mut words = user.stdin.take().unwrap();
+    words.write_all(b"again\n").unwrap();
+    assert_eq!(found().as_deref(), Some("seen written"));
+    words.write_all(b"enough\n").unwrap();
+    assert!(user.wait().unwrap().success());
 }
 
 #[tokio::test(flavor = "multi_thread")]

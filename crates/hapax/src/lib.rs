@@ -1,6 +1,45 @@
-//! Makes duplicates harmless.
+//! **hapax makes duplicates harmless.** A user double-taps a button, a client retries a payment, a
+//! webhook is delivered again, a worker dies between two writes: with hapax the effect happens once,
+//! and everybody gets the same answer.
+//!
+//! ```
+//! use hapax::{Options, command::Commands};
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = std::env::temp_dir().join(format!("hapax-doc-{}", std::process::id()));
+//! # std::fs::create_dir_all(&folder)?; let url = format!("sqlite:{}/hapax.db", folder.display());
+//! # let url = url.as_str();
+//! // let url = "sqlite:hapax.db";
+//! let commands = Commands::new(hapax::open(url, &Options::default()).await?);
+//! let request = serde_json::json!({"item": "tea", "cups": 2});
+//!
+//! // Runs once for this key. Whoever asks again, now or tomorrow, gets the first answer.
+//! let create_order = || async { Ok::<_, std::io::Error>("order 17".to_owned()) };
+//! let order = commands.once("key-1", "CreateOrder", &request, create_order).await?;
+//! assert_eq!(order.value, "order 17");
+//! # std::fs::remove_dir_all(folder)?;
+//! # Ok(()) }
+//! ```
+//!
+//! | you have | you want | use |
+//! |---|---|---|
+//! | a button that is tapped twice | one at a time | [`lock::Locks`] |
+//! | a request that is retried | one effect, one answer | [`command::Commands`] |
+//! | a value that two people edit | no lost update | [`record::Documents`] |
+//! | a database transaction of your own | the claim inside it | `hapax::sqlite::tx`, `hapax::postgres::InTransaction` |
+//! | a store of your own | the same laws | [`Claims`], [`Records`], [`memory`] as the example, `hapax-conformance` |
+//!
+//! What is promised where, and what is not, is in `docs/promises.md` of the repository.
 
 mod open;
+mod sweeper;
 
 pub use hapax_core::*;
+#[cfg(feature = "postgres")]
+pub use hapax_postgres as postgres;
+#[cfg(feature = "redis")]
+pub use hapax_redis as redis;
+#[cfg(feature = "sqlite")]
+pub use hapax_sqlite as sqlite;
 pub use open::{Options, open};
+pub use sweeper::sweep_forever;

@@ -13,9 +13,13 @@ const MAY: &[(&str, &[&str])] = &[
     ("hapax-redis", &["hapax-core"]),
     ("hapax-postgres", &["hapax-core"]),
     ("hapax", &["hapax-core", "hapax-sqlite", "hapax-redis", "hapax-postgres"]),
+    ("hapax-http", &["hapax-core"]),
     ("hapax-testkit", &[]),
-    ("hapax-server", &["hapax", "hapax-bench"]),
-    ("hapax-bench", &["hapax-core", "hapax-sqlite", "hapax-redis", "hapax-postgres", "hapax-testkit"]),
+    ("hapax-server", &["hapax", "hapax-http", "hapax-bench"]),
+    (
+        "hapax-bench",
+        &["hapax-core", "hapax-sqlite", "hapax-redis", "hapax-postgres", "hapax-testkit"],
+    ),
 ];
 
 /// What would be I/O, a store or an edge inside the core.

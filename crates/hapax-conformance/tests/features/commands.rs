@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use hapax_conformance::{Fault, Faulty};
 use hapax_core::OnUnknown;
 use hapax_core::command::{
-    Begin, Begun, CommandError, CommandState, Commands, OnceError, Response,
+    Begin, Begun, CommandError, CommandState, Commands, OnceError, Overruled, Response, Ruling,
 };
 use serde_json::json;
 use tokio::time::sleep;
@@ -160,4 +160,38 @@ async fn a_caller_that_goes_away_before_the_answer_leaves_nothing_behind() {
     sleep(secs(1)).await;
     let begun = commands.begin("pay", "k", &begin).await.unwrap();
     assert!(matches!(begun, Begun::Granted { attempt: 2, .. }), "{begun:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operator_settles_or_releases_what_is_unknown_or_failed_and_nothing_else() {
+    let (_, commands) = commands();
+    let settle = Ruling::Settle(response("ruled"));
+    let missing = commands.overrule("pay", "none", &Ruling::Release).await.unwrap();
+    assert_eq!(missing, Overruled::Missing);
+
+    let fingerprint = hapax_core::Fingerprint::new("f");
+    let begin = Begin { fingerprint, ..Begin::default() };
+    for key in ["settle-unknown", "release-unknown", "settle-failed", "release-failed"] {
+        let begun = commands.begin("pay", key, &begin).await.unwrap();
+        let Begun::Granted { ticket, .. } = begun else { panic!("{begun:?}") };
+        let early = commands.overrule("pay", key, &settle).await.unwrap();
+        assert_eq!(early, Overruled::Pending);
+        if key.ends_with("unknown") {
+            sleep(secs(31)).await;
+        } else {
+            commands.fail("pay", key, &ticket.token).await.unwrap();
+        }
+        let ruling = if key.starts_with("settle") { &settle } else { &Ruling::Release };
+        assert_eq!(commands.overrule("pay", key, ruling).await.unwrap(), Overruled::Done);
+        let late = commands.complete("pay", key, &ticket.token, &response("late")).await;
+        assert!(matches!(late, Err(CommandError::Lost)));
+        let begun = commands.begin("pay", key, &begin).await.unwrap();
+        if key.starts_with("settle") {
+            assert!(matches!(begun, Begun::Completed { .. }), "{begun:?}");
+            let again = commands.overrule("pay", key, &Ruling::Release).await.unwrap();
+            assert_eq!(again, Overruled::Completed);
+        } else {
+            assert!(matches!(begun, Begun::Granted { attempt: 1, .. }), "{begun:?}");
+        }
+    }
 }

@@ -22,6 +22,7 @@
 //! ```
 
 mod once;
+mod operator;
 mod response;
 mod running;
 
@@ -31,6 +32,7 @@ use std::time::Duration;
 use metrics::counter;
 
 pub use once::{Once, OnceError, Run};
+pub use operator::{Overruled, Ruling};
 pub use response::{Malformed, Response};
 pub use running::{Running, Started};
 

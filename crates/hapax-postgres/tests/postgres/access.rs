@@ -60,15 +60,19 @@ async fn a_wrong_password_is_refused_and_never_repeated() {
     let server = Postgres::start();
     server.psql("CREATE ROLE guarded LOGIN SUPERUSER PASSWORD 'right-one'");
     let hba = server.psql("SHOW hba_file");
-    std::fs::write(&hba, "host all guarded all scram-sha-256\nlocal all all trust\nhost all all all trust\n")
-        .unwrap();
+    std::fs::write(
+        &hba,
+        "host all guarded all scram-sha-256\nlocal all all trust\nhost all all all trust\n",
+    )
+    .unwrap();
     server.psql("SELECT pg_reload_conf()");
     let url = |password: &str| {
         format!("postgres://guarded{password}@127.0.0.1:{}/postgres", server.port())
     };
     // A reload takes a moment to reach the server's processes.
     hapax_testkit::wait_for("the access list", std::time::Duration::from_secs(10), || {
-        let rules = server.psql("SELECT count(*) FROM pg_hba_file_rules WHERE auth_method LIKE 'scram%'");
+        let rules =
+            server.psql("SELECT count(*) FROM pg_hba_file_rules WHERE auth_method LIKE 'scram%'");
         (rules == "1").then_some(())
     });
     for wrong in [":wrong-one", ""] {
@@ -95,7 +99,11 @@ async fn a_role_without_rights_is_refused_and_one_with_a_few_is_enough() {
 
 #[tokio::test]
 async fn a_missing_database_cannot_be_used() {
-    let missing = SERVER.url().replace("/postgres", "/no_such_database").replacen("//no_such_database@", "//postgres@", 1);
+    let missing = SERVER.url().replace("/postgres", "/no_such_database").replacen(
+        "//no_such_database@",
+        "//postgres@",
+        1,
+    );
     let refused = open(&missing).ping().await;
     assert!(matches!(refused, Err(StoreError::Incompatible { .. })), "{refused:?}");
 }

@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use hapax_conformance::{Subject, check, check_histories};
@@ -16,24 +17,29 @@ impl Subject for OnPostgres {
     }
 }
 
+/// Seventy laws connect at once, perhaps on a busy machine; how long they take is not the question.
+fn config(database: &str) -> Config {
+    Config::new(SERVER.database(database)).pool(4).limit(Duration::from_secs(30))
+}
+
 fn subject(config: &Config) -> Arc<dyn Subject> {
     Arc::new(OnPostgres(config.clone()))
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_store_keeps_every_law() {
-    let config = Config::new(SERVER.database("laws")).pool(4);
+    let config = config("laws");
     check(|| async { subject(&config) }).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_store_keeps_every_law_without_prepared_statements_and_settings() {
-    let config = Config::new(SERVER.database("laws_pooled")).pool(4).pooled(true);
+    let config = config("laws_pooled").pooled(true);
     check(|| async { subject(&config) }).await;
 }
 
 #[test]
 fn random_histories_agree_with_the_model() {
-    let config = Config::new(SERVER.database("histories"));
+    let config = config("histories");
     check_histories(|| async { subject(&config) });
 }

@@ -24,7 +24,8 @@ async fn all_fail_in_time(store: &PostgresStore) {
         let store = store.clone();
         calls.spawn(async move {
             let began = Instant::now();
-            let (key, record) = (key(&format!("f{n}")), Key::record(&Tenant::default(), "r").unwrap());
+            let (key, record) =
+                (key(&format!("f{n}")), Key::record(&Tenant::default(), "r").unwrap());
             let failed = match n % 8 {
                 0 => store.claim(&key, &ask()).await.is_err(),
                 1 => store.settle(&key, &ask().token, "v".into()).await.is_err(),
@@ -107,17 +108,21 @@ async fn sessions_that_an_operator_ends_cost_one_call_at_most() {
     let server = Postgres::start();
     let store = hasty(&server.url());
     granted(&store, &key("before"), &ask()).await;
-    server.psql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'hapax'");
+    server.psql(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'hapax'",
+    );
     comes_back(&store, "after").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn too_many_connections_are_a_passing_error() {
-    let server = Postgres::with(&[("max_connections", "5"), ("superuser_reserved_connections", "3")]);
+    let server =
+        Postgres::with(&[("max_connections", "5"), ("superuser_reserved_connections", "3")]);
     server.psql("CREATE ROLE app LOGIN; GRANT ALL ON SCHEMA public TO app");
     let url = server.url().replace("postgres@", "app@");
     let mut hogs = Vec::new();
-    while let Ok((client, connection)) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await {
+    while let Ok((client, connection)) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await
+    {
         tokio::spawn(connection);
         hogs.push(client);
     }
@@ -136,7 +141,8 @@ async fn a_caller_who_gives_up_spoils_no_connection() {
     let record = Key::record(&Tenant::default(), "r").unwrap();
     for n in 0..50_u64 {
         let brief = Duration::from_micros(n * 40);
-        let _ = tokio::time::timeout(brief, store.put(&record, "v".into(), &Expect::Any, None)).await;
+        let _ =
+            tokio::time::timeout(brief, store.put(&record, "v".into(), &Expect::Any, None)).await;
         let _ = tokio::time::timeout(brief, store.claim(&key(&format!("k{n}")), &ask())).await;
     }
     granted(&store, &key("after"), &ask()).await;

@@ -1,1 +1,239 @@
 //! `kill -9` in the middle of work: nothing that was acknowledged is lost, and no fence comes twice.
+//!
+//! The worker is this test binary, started again as a child that prints a line for each answer it
+//! got. What it printed before it died was acknowledged.
+
+use std::collections::{HashMap, HashSet};
+use std::env;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hapax_conformance::scale;
+use hapax_core::claims::State;
+use hapax_core::{Claimed, Claims, Expect, GiveBack, Key, Put, Records, Step, Tenant};
+use hapax_postgres::{Config, PostgresStore};
+use hapax_testkit::Postgres;
+
+use crate::{ask, key, open};
+
+const URL: &str = "HAPAX_TEST_CHILD_URL";
+const NAME: &str = "HAPAX_TEST_CHILD_NAME";
+const TASKS: u64 = 16;
+
+fn record(name: &str) -> Key {
+    Key::record(&Tenant::default(), name).unwrap()
+}
+
+/// The child's work; does nothing unless it is started as the child.
+#[test]
+fn worker() {
+    let (Ok(url), Ok(name)) = (env::var(URL), env::var(NAME)) else { return };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        // The server may be down for a while, and that is no reason to end.
+        let store =
+            PostgresStore::open(Config::new(url).limit(Duration::from_millis(800))).unwrap();
+        let count = Arc::new(AtomicU64::new(0));
+        let tasks: Vec<_> = (0..TASKS)
+            .map(|_| tokio::spawn(work(store.clone(), name.clone(), count.clone())))
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+    });
+}
+
+fn acknowledge(line: &str) {
+    // One write, so that lines of two tasks never mix; past the test harness, which captures.
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(format!("ACK {line}\n").as_bytes());
+    let _ = out.flush();
+}
+
+async fn work(store: PostgresStore, name: String, count: Arc<AtomicU64>) {
+    loop {
+        let n = count.fetch_add(1, Ordering::Relaxed);
+        let own = format!("{name}-{n}");
+        if let Ok(Claimed::Granted { ticket, .. }) = store.claim(&key(&own), &ask()).await {
+            acknowledge(&format!("grant {own} {}", ticket.fence));
+            let value = Bytes::from(format!("value of {own}"));
+            if let Ok(Step::Done(_)) = store.settle(&key(&own), &ticket.token, value).await {
+                acknowledge(&format!("settle {own} {}", ticket.fence));
+            }
+        }
+        if let Ok(Put::Stored { version, .. }) =
+            store.put(&record(&own), own.clone().into(), &Expect::Absent, None).await
+        {
+            acknowledge(&format!("put {own} {}", version.as_str()));
+        }
+        // A key that all workers share, whose fences must grow across all of them.
+        let shared = format!("shared{}", n % 4);
+        if let Ok(Claimed::Granted { ticket, .. }) = store.claim(&key(&shared), &brief()).await {
+            acknowledge(&format!("turn {shared} {}", ticket.fence));
+            let _ = store.give_back(&key(&shared), &ticket.token, GiveBack::Forget).await;
+        }
+    }
+}
+
+/// Does not outlive its owner for long.
+fn brief() -> hapax_core::Ask {
+    hapax_core::Ask::new(Duration::from_millis(50))
+}
+
+struct Worker {
+    child: Child,
+    lines: Arc<Mutex<Vec<String>>>,
+    reader: std::thread::JoinHandle<()>,
+}
+
+impl Worker {
+    fn start(url: &str, name: &str) -> Self {
+        let mut child = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "kills::worker", "--nocapture", "--test-threads=1"])
+            .env(URL, url)
+            .env(NAME, name)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let reader = std::thread::spawn({
+            let lines = lines.clone();
+            move || {
+                for line in output.lines().map_while(Result::ok) {
+                    // The harness may have begun the first line.
+                    if let Some(at) = line.find("ACK ") {
+                        lines.lock().unwrap().push(line[at + 4..].to_owned());
+                    }
+                }
+            }
+        });
+        Self { child, lines, reader }
+    }
+
+    fn acknowledged(&self) -> usize {
+        self.lines.lock().unwrap().len()
+    }
+
+    fn wait_for(&self, acknowledged: usize) {
+        hapax_testkit::wait_for("acknowledgements", Duration::from_secs(60), || {
+            (self.acknowledged() >= acknowledged).then_some(())
+        });
+    }
+
+    fn kill(mut self) -> Vec<String> {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.reader.join().unwrap();
+        std::mem::take(&mut self.lines.lock().unwrap())
+    }
+}
+
+/// What was acknowledged, in the order of each worker's own lines.
+#[derive(Default)]
+struct Ledger {
+    seen: HashSet<u64>,
+    turns: HashMap<String, u64>,
+    grants: HashMap<String, u64>,
+    settles: HashSet<String>,
+    puts: HashMap<String, String>,
+}
+
+impl Ledger {
+    fn enter(&mut self, lines: Vec<String>) {
+        for line in lines {
+            let mut words = line.split(' ');
+            let (what, name) = (words.next().unwrap(), words.next().unwrap().to_owned());
+            let number = words.next().unwrap();
+            let fence: u64 = number.parse().unwrap();
+            match what {
+                "settle" => {
+                    assert_eq!(self.grants.get(&name), Some(&fence));
+                    self.settles.insert(name);
+                    continue;
+                }
+                "put" => drop(self.puts.insert(name, number.to_owned())),
+                "grant" => drop(self.grants.insert(name, fence)),
+                "turn" => {
+                    // Lines of two tasks may come in another order than their grants, but not
+                    // those of two workers, of which the first was dead before.
+                    self.turns
+                        .entry(name)
+                        .and_modify(|last| *last = fence.max(*last))
+                        .or_insert(fence);
+                }
+                other => panic!("{other}"),
+            }
+            assert!(self.seen.insert(fence), "{fence} was given twice");
+        }
+    }
+
+    async fn check(&self, store: &PostgresStore) {
+        for (name, fence) in &self.grants {
+            let view = store.look(&key(name)).await.unwrap().expect("a grant was lost");
+            assert_eq!(view.fence.map(|f| f.0), Some(*fence));
+            match view.state {
+                State::Settled { value, .. } => assert_eq!(value, format!("value of {name}")),
+                other => assert!(!self.settles.contains(name), "a settle was lost: {other:?}"),
+            }
+        }
+        for (name, version) in &self.puts {
+            let record = store.get(&record(name)).await.unwrap().expect("a put was lost");
+            assert_eq!((record.version.as_str(), &record.value[..]), (&**version, name.as_bytes()));
+        }
+        // Whatever comes now is larger than everything before.
+        let Claimed::Granted { ticket, .. } = store.claim(&key("after-all"), &ask()).await.unwrap()
+        else {
+            panic!()
+        };
+        let back =
+            store.give_back(&key("after-all"), &ticket.token, GiveBack::Forget).await.unwrap();
+        assert_eq!(back, Step::Done(ticket.fence));
+        assert!(self.seen.iter().all(|fence| *fence < ticket.fence.0), "a fence went back");
+    }
+}
+
+#[test]
+fn a_killed_client_loses_nothing_that_it_was_told() {
+    let server = Postgres::start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let store = open(&server.url());
+    let mut ledger = Ledger::default();
+    for kill in 0..scale(15) {
+        let worker = Worker::start(&server.url(), &format!("c{kill}"));
+        // Another moment each time.
+        worker.wait_for(40 + kill as usize % 7 * 9);
+        let before: HashMap<_, _> = ledger.turns.clone();
+        let lines = worker.kill();
+        for line in lines.iter().filter(|line| line.starts_with("turn ")) {
+            let words: Vec<_> = line.split(' ').collect();
+            let fence: u64 = words[2].parse().unwrap();
+            assert!(before.get(words[1]).is_none_or(|last| fence > *last), "a fence went back");
+        }
+        ledger.enter(lines);
+    }
+    assert!(!ledger.settles.is_empty() && !ledger.puts.is_empty() && !ledger.turns.is_empty());
+    runtime.block_on(ledger.check(&store));
+}
+
+#[test]
+fn a_killed_server_loses_nothing_that_it_told() {
+    let server = Postgres::start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let mut ledger = Ledger::default();
+    let worker = Worker::start(&server.url(), "s");
+    for _ in 0..scale(4) {
+        worker.wait_for(worker.acknowledged() + 60);
+        server.kill();
+        server.restart();
+    }
+    // It works again without having been started again.
+    worker.wait_for(worker.acknowledged() + 60);
+    ledger.enter(worker.kill());
+    runtime.block_on(ledger.check(&open(&server.url())));
+}

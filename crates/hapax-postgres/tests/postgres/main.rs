@@ -20,8 +20,7 @@ use tokio_postgres::NoTls;
 const LONG: Duration = Duration::from_secs(3600);
 
 /// One server for all tests that do not harm it; each has a database of its own.
-static SERVER: LazyLock<Postgres> =
-    LazyLock::new(|| Postgres::with(&[("max_connections", "500")]));
+static SERVER: LazyLock<Postgres> = LazyLock::new(|| Postgres::with(&[("max_connections", "500")]));
 
 fn open(url: &str) -> PostgresStore {
     PostgresStore::open(Config::new(url)).unwrap()

@@ -91,7 +91,9 @@ async fn a_batch_answers_each_of_its_operations() {
     let answers = running.join_all().await;
     let of = |kind: usize| answers.iter().filter(move |(k, _)| *k == kind).map(|(_, a)| a);
     assert!(of(0).all(|a| matches!(a, Claimed::Settled { value, .. } if value == "value")));
-    assert!(of(1).all(|a| matches!(a, Claimed::Granted { ticket, attempt: 1 } if *ticket == owned)));
+    assert!(
+        of(1).all(|a| matches!(a, Claimed::Granted { ticket, attempt: 1 } if *ticket == owned))
+    );
     assert!(of(2).all(|a| matches!(a, Claimed::Busy { .. })));
     assert!(of(3).all(|a| matches!(a, Claimed::Mismatch)));
     let grants = |kind| of(kind).filter(|a| matches!(a, Claimed::Granted { .. })).count();
@@ -155,8 +157,7 @@ async fn a_record_has_one_writer_per_version_across_nodes() {
     let url = SERVER.database("versions");
     let nodes = [open(&url), open(&url)];
     let key = Key::record(&Tenant::default(), "counter").unwrap();
-    let Put::Stored { .. } =
-        nodes[0].put(&key, "0".into(), &Expect::Absent, None).await.unwrap()
+    let Put::Stored { .. } = nodes[0].put(&key, "0".into(), &Expect::Absent, None).await.unwrap()
     else {
         panic!()
     };
@@ -223,7 +224,10 @@ async fn the_sweep_takes_what_has_expired_and_nothing_else() {
     assert_eq!(store.sweep(10_000).await.unwrap(), 691);
     assert_eq!(store.sweep(10_000).await.unwrap(), 0);
     assert!(store.get(&record("kept")).await.unwrap().is_some());
-    assert_eq!(store.extend(&key("kept"), &kept.token, LONG).await.unwrap(), Step::Done(kept.fence));
+    assert_eq!(
+        store.extend(&key("kept"), &kept.token, LONG).await.unwrap(),
+        Step::Done(kept.fence)
+    );
     // The fence of a swept key goes on growing.
     assert!(granted(&store, &key("brief1"), &ask()).await.fence > kept.fence);
 }

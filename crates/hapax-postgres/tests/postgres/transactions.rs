@@ -171,7 +171,10 @@ async fn records_and_steps_work_inside_a_transaction() {
     let tx = first.transaction().await.unwrap();
     let hapax = InTransaction::new(&tx);
     let ticket = granted(&hapax, &key("a"), &ask()).await;
-    assert_eq!(hapax.extend(&key("a"), &ticket.token, LONG).await.unwrap(), Step::Done(ticket.fence));
+    assert_eq!(
+        hapax.extend(&key("a"), &ticket.token, LONG).await.unwrap(),
+        Step::Done(ticket.fence)
+    );
     assert!(hapax.look(&key("a")).await.unwrap().is_some());
     let back = hapax.give_back(&key("a"), &ticket.token, GiveBack::Forget).await.unwrap();
     assert_eq!(back, Step::Done(ticket.fence));

@@ -130,7 +130,8 @@ impl Api {
     }
 
     fn send_now(&self, call: Call) -> Result<Answer, Failure> {
-        let mut request = Request::builder().method(call.method).uri(self.base.clone() + &call.path);
+        let mut request =
+            Request::builder().method(call.method).uri(self.base.clone() + &call.path);
         let headers = request.headers_mut();
         if let (Some(headers), Some(bearer)) = (headers, &self.bearer) {
             let mut value = ureq::http::HeaderValue::from_str(bearer)
@@ -144,7 +145,8 @@ impl Api {
         let request = request
             .body(call.body)
             .map_err(|error| Failure::Usage(format!("this cannot be sent: {error}")))?;
-        let request = self.agent.configure_request(request).timeout_global(Some(call.limit)).build();
+        let request =
+            self.agent.configure_request(request).timeout_global(Some(call.limit)).build();
         let response = self.agent.run(request).map_err(|error| self.unreachable(&error))?;
         let (parts, body) = response.into_parts();
         let body = body

@@ -7,6 +7,7 @@ pub(crate) struct Connect {
     #[arg(
         long,
         global = true,
+        help_heading = "Server",
         env = "HAPAX_SERVER",
         value_name = "URL",
         default_value = "http://127.0.0.1:8787"
@@ -14,10 +15,17 @@ pub(crate) struct Connect {
     pub(crate) server: String,
     /// An access token, where the server asks for one. The environment variable is the safer
     /// place: other users can see command lines.
-    #[arg(long, global = true, env = "HAPAX_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    #[arg(
+        long,
+        global = true,
+        help_heading = "Server",
+        env = "HAPAX_TOKEN",
+        value_name = "TOKEN",
+        hide_env_values = true
+    )]
     pub(crate) token: Option<String>,
     /// Print the server's JSON as it is.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = "Server")]
     pub(crate) json: bool,
 }
 

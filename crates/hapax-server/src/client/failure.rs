@@ -61,8 +61,9 @@ impl Problem {
 
     fn exit(&self) -> u8 {
         match (self.status, self.code()) {
-            (_, "lock-held" | "in-progress") | (429, _) => HELD,
-            (404, _) => MISSING,
+            (_, "lock-held" | "in-progress" | "record-contended") | (429, _) => HELD,
+            // Any other 404 is a path that the server does not have.
+            (404, code) if code.ends_with("-missing") => MISSING,
             (409 | 412 | 422, _) => CONFLICT,
             (408 | 502..=504, _) => UNAVAILABLE,
             _ => ERROR,
@@ -201,7 +202,10 @@ mod tests {
             (409, "outcome-unknown", 4),
             (412, "version-mismatch", 4),
             (422, "key-reused", 4),
+            (409, "record-contended", 75),
             (404, "record-missing", 3),
+            (404, "command-missing", 3),
+            (404, "not-found", 1),
             (503, "store-unavailable", 69),
             (400, "bad-request", 1),
             (401, "unauthorized", 1),

@@ -64,7 +64,7 @@ struct Take {
     /// How long it lasts without renewal, at most 1h
     #[arg(long, value_parser = duration, default_value = "5s")]
     ttl: Duration,
-    /// How long to wait where somebody else has it
+    /// How long to wait where somebody else has it, at most 60s
     #[arg(long, value_parser = duration, default_value = "0s")]
     wait: Duration,
 }
@@ -160,8 +160,7 @@ pub(crate) fn take_call(key: &str, ttl: Duration, wait: Duration) -> Call {
 }
 
 pub(crate) fn renew_call(key: &str, ticket: &str, ttl: Duration) -> Call {
-    Call::new(Method::PUT, &["locks", key])
-        .json(&json!({"token": ticket, "ttl_ms": millis(ttl)}))
+    Call::new(Method::PUT, &["locks", key]).json(&json!({"token": ticket, "ttl_ms": millis(ttl)}))
 }
 
 pub(crate) fn release_call(key: &str, ticket: &str) -> Call {

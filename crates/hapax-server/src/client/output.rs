@@ -40,9 +40,13 @@ pub(crate) fn show(answer: &Answer, json: bool) -> Result<(), Failure> {
 }
 
 /// Names and values, the values below each other; a body comes last and as it is.
-pub(crate) fn fields(object: &Map<String, Value>) -> String {
+fn fields(object: &Map<String, Value>) -> String {
+    // The answer of a command is shown as if it were the command's own.
+    let inner = object.get("response").and_then(Value::as_object);
     let (bodies, fields): (Vec<_>, Vec<_>) = object
         .iter()
+        .filter(|(name, _)| inner.is_none() || *name != "response")
+        .chain(inner.into_iter().flatten())
         .filter(|(_, value)| !value.is_null())
         .map(|(name, value)| field(name, value))
         .partition(|(name, _)| name.starts_with("body"));
@@ -56,10 +60,10 @@ pub(crate) fn fields(object: &Map<String, Value>) -> String {
 /// documentation; times are for people.
 fn field(name: &str, value: &Value) -> (String, String) {
     let name = if name == "token" { "ticket" } else { name };
-    match (name.strip_suffix("_ms"), value) {
-        (Some(name), Value::Number(ms)) => {
+    match (name.contains("_ms"), value) {
+        (true, Value::Number(ms)) => {
             let time = Duration::from_millis(ms.as_u64().unwrap_or_default());
-            (name.into(), humantime::format_duration(time).to_string())
+            (name.replace("_ms", ""), humantime::format_duration(time).to_string())
         }
         (_, Value::String(text)) => (name.into(), text.clone()),
         (_, other) => (name.into(), other.to_string()),
@@ -72,11 +76,12 @@ mod tests {
 
     #[test]
     fn an_answer_is_shown_as_a_line_for_each_field() {
-        let json = r#"{"state":"pending","token":"abc","ttl_ms":1500,"fence":7,"x":null,"body":"hi"}"#;
+        let json =
+            r#"{"state":"pending","token":"abc","ttl_ms":1500,"fence":7,"x":null,"body":"hi"}"#;
         let shown = fields(&serde_json::from_str(json).unwrap());
-        assert_eq!(
-            shown,
-            "state   pending\nticket  abc\nttl     1s 500ms\nfence   7\n\nhi\n"
-        );
+        assert_eq!(shown, "state   pending\nticket  abc\nttl     1s 500ms\nfence   7\n\nhi\n");
+        let json = r#"{"begun_ms_ago":20,"response":{"status":201,"body":"hi"}}"#;
+        let shown = fields(&serde_json::from_str(json).unwrap());
+        assert_eq!(shown, "begun_ago  20ms\nstatus     201\n\nhi\n");
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use hapax::{Finding, Options, Promise, Severity, Store, StoreError};
 
-use crate::client::{duration, line, note};
+use crate::client::{duration, line};
 use report::Report;
 
 /// How many times the store is asked, to know how quickly it answers.
@@ -57,7 +57,6 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     if args.json {
         line(report.json());
     } else {
-        note(format_args!("hapax doctor: {}\n", report.store));
         line(report.text());
     }
     let warned = args.strict && report.worst() == Severity::Warn;

@@ -28,7 +28,7 @@ impl Report {
     /// One line for what is fine, some more for what is not. The colours go away by themselves
     /// where the output is no terminal.
     pub(super) fn text(&self) -> String {
-        let mut text = String::new();
+        let mut text = format!("hapax doctor: {}\n\n", self.store);
         let width = self.findings.iter().map(|finding| finding.check.len()).max().unwrap_or(0);
         for finding in &self.findings {
             let (mark, style) = mark(finding.severity);
@@ -112,7 +112,8 @@ mod tests {
         let text = anstream::adapter::strip_str(&report().text()).to_string();
         assert_eq!(
             text,
-            "✓ reach      answers\n\
+            "hapax doctor: redis\n\n\
+             ✓ reach      answers\n\
              ! redis.aof  everysec\n             \
              breaks: what was acknowledged is not lost\n             \
              fix:    appendfsync always\n\

@@ -37,10 +37,10 @@ impl Child {
     /// Passes a signal on that this process got.
     pub(super) fn pass_on(&self, signal: i32) {
         let from_keyboard = [Signal::INT, Signal::QUIT].map(Signal::as_raw).contains(&signal);
-        if self.leads || !from_keyboard {
-            if let Some(signal) = Signal::from_named_raw(signal) {
-                self.tell(signal);
-            }
+        if let Some(signal) = Signal::from_named_raw(signal)
+            && (self.leads || !from_keyboard)
+        {
+            self.tell(signal);
         }
     }
 

@@ -79,7 +79,9 @@ impl Door {
             }
             Way::Store(locks) => {
                 let token = Token::presented(&ticket.token);
-                locks.renew(&self.key, &token, ttl).await.map(drop).map_err(refusal)
+                let renewed = tokio::time::timeout(limit, locks.renew(&self.key, &token, ttl));
+                let late = |_| Refusal::Failed(in_store(StoreError::Timeout { limit }));
+                renewed.await.map_err(late)?.map(drop).map_err(refusal)
             }
         }
     }

@@ -1,6 +1,7 @@
 //! What every handler needs.
 
-use std::sync::Arc;
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use hapax::command::Commands;
@@ -29,6 +30,8 @@ pub(crate) struct Shared {
     pub(crate) readiness: Readiness,
     pub(crate) meters: PrometheusHandle,
     pub(crate) started: Instant,
+    /// Where it listens, once it does.
+    pub(crate) address: OnceLock<SocketAddr>,
 }
 
 impl std::ops::Deref for App {
@@ -46,6 +49,7 @@ impl App {
             in_flight: InFlight::new(&settings),
             readiness: Readiness::default(),
             started: Instant::now(),
+            address: OnceLock::new(),
             settings,
             store,
             meters,

@@ -51,7 +51,10 @@ fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
 /// Compares with every rule, and each in constant time: how long it takes tells nothing.
 fn find<'a>(rules: &'a [TokenRule], token: &str) -> Option<&'a TokenRule> {
     let hash: [u8; 32] = Sha256::digest(token.as_bytes()).into();
-    rules.iter().fold(None, |found, rule| {
-        if bool::from(rule.sha256.ct_eq(&hash)) { Some(rule) } else { found }
-    })
+    rules.iter().fold(
+        None,
+        |found, rule| {
+            if bool::from(rule.sha256.ct_eq(&hash)) { Some(rule) } else { found }
+        },
+    )
 }

@@ -132,7 +132,18 @@ mod tests {
 
     #[test]
     fn anything_else_is_malformed() {
-        for wrong in ["", ",", "1", "\"1", "1\"", "\"1\" \"2\"", "*, \"1\"", "\"1\", *", "w/\"1\"", "\"a b\""] {
+        for wrong in [
+            "",
+            ",",
+            "1",
+            "\"1",
+            "1\"",
+            "\"1\" \"2\"",
+            "*, \"1\"",
+            "\"1\", *",
+            "w/\"1\"",
+            "\"a b\"",
+        ] {
             assert_eq!(read(wrong), None, "{wrong}");
         }
     }

@@ -73,8 +73,18 @@ mod tests {
         for host in ["localhost", "LocalHost:8787", "127.0.0.1:8787", "127.1.2.3", "[::1]:8787"] {
             assert_eq!(verdict(host, None), 200, "{host}");
         }
-        for host in ["evil.example", "localhost.evil.example", "127.0.0.1.nip.io", "0.0.0.0", "[::]",
-            "10.0.0.1:8787", "localhost@evil.example", "user@localhost", "", "a b"] {
+        for host in [
+            "evil.example",
+            "localhost.evil.example",
+            "127.0.0.1.nip.io",
+            "0.0.0.0",
+            "[::]",
+            "10.0.0.1:8787",
+            "localhost@evil.example",
+            "user@localhost",
+            "",
+            "a b",
+        ] {
             assert_eq!(verdict(host, None), 403, "{host}");
         }
     }
@@ -83,8 +93,16 @@ mod tests {
     fn only_our_own_pages_are_taken() {
         assert_eq!(verdict("localhost:8787", Some("http://localhost:8787")), 200);
         assert_eq!(verdict("127.0.0.1:8787", Some("http://localhost:8787")), 200);
-        for origin in ["null", "http://evil.example", "http://localhost:3000", "https://localhost:8787",
-            "http://localhost.evil.example:8787", "file://", "http://localhost", ""] {
+        for origin in [
+            "null",
+            "http://evil.example",
+            "http://localhost:3000",
+            "https://localhost:8787",
+            "http://localhost.evil.example:8787",
+            "file://",
+            "http://localhost",
+            "",
+        ] {
             assert_eq!(verdict("localhost:8787", Some(origin)), 403, "{origin}");
         }
     }

@@ -121,9 +121,20 @@ mod tests {
     #[test]
     fn what_every_reader_takes_the_same_way_is_taken() {
         for good in [
-            "null", "1", "-0", "1e400", "\"\"", "[]", "{}", " {\"a\" : [1, {\"a\": 2}]} ",
-            r#"{"a":{"b":1},"b":{"b":1}}"#, r#"["a","a"]"#, r#"{"a":"\"{,"}"#, r#""\ud83d\ude00""#,
-            "123456789012345678901234567890.5", r#"{"":1}"#,
+            "null",
+            "1",
+            "-0",
+            "1e400",
+            "\"\"",
+            "[]",
+            "{}",
+            " {\"a\" : [1, {\"a\": 2}]} ",
+            r#"{"a":{"b":1},"b":{"b":1}}"#,
+            r#"["a","a"]"#,
+            r#"{"a":"\"{,"}"#,
+            r#""\ud83d\ude00""#,
+            "123456789012345678901234567890.5",
+            r#"{"":1}"#,
         ] {
             assert_eq!(check(good.as_bytes()), Ok(()), "{good}");
         }
@@ -136,11 +147,32 @@ mod tests {
         let deep = "[".repeat(DEEPEST + 1) + &"]".repeat(DEEPEST + 1);
         let very_deep = "[".repeat(500_000);
         for bad in [
-            "", " ", "{", "nul", "NaN", "Infinity", "01", "1.", "+1", "'a'", "{a:1}", "[1,]", "1 2",
-            "{} x", "\u{feff}{}", "\"\t\"", r#"{"a":1,"a":2}"#, r#"{"a":1,"\u0061":2}"#,
-            r#"[{"x":{"a":1,"b":2,"a":3}}]"#, r#""\ud83d""#, r#"{"\udc00":1}"#, "// c\n1",
-            r#"{"$serde_json::private::Number":"1"}"#, r#"[{"\u0024serde_json::private::Number":1}]"#,
-            &deep, &very_deep,
+            "",
+            " ",
+            "{",
+            "nul",
+            "NaN",
+            "Infinity",
+            "01",
+            "1.",
+            "+1",
+            "'a'",
+            "{a:1}",
+            "[1,]",
+            "1 2",
+            "{} x",
+            "\u{feff}{}",
+            "\"\t\"",
+            r#"{"a":1,"a":2}"#,
+            r#"{"a":1,"\u0061":2}"#,
+            r#"[{"x":{"a":1,"b":2,"a":3}}]"#,
+            r#""\ud83d""#,
+            r#"{"\udc00":1}"#,
+            "// c\n1",
+            r#"{"$serde_json::private::Number":"1"}"#,
+            r#"[{"\u0024serde_json::private::Number":1}]"#,
+            &deep,
+            &very_deep,
         ] {
             assert!(check(bad.as_bytes()).is_err(), "{bad:.60}");
         }

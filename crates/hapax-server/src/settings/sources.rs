@@ -27,7 +27,9 @@ impl clap::Args for Args {
             .long("config")
             .value_name("FILE")
             .value_parser(clap::value_parser!(PathBuf))
-            .help(format!("The settings file [env: {CONFIG_ENV}] [default: {CONFIG_FILE}, if there]"));
+            .help(format!(
+                "The settings file [env: {CONFIG_ENV}] [default: {CONFIG_FILE}, if there]"
+            ));
         TABLE.iter().fold(command.arg(config), |command, setting| {
             command.arg(
                 clap::Arg::new(setting.flag)

@@ -21,7 +21,7 @@ pub(crate) struct TokenRule {
 pub(crate) enum Scope {
     /// Use the features.
     Data,
-    /// Everything, and what operators do.
+    /// What operators do, and read the metrics.
     Admin,
     /// Read the metrics.
     Metrics,

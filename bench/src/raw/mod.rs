@@ -1,0 +1,41 @@
+//! The same work without hapax: no fences, no fingerprints, no owners, no answers to a lost race.
+//! What it costs is the least that the engine can do it for.
+
+pub(crate) mod postgres;
+pub(crate) mod redis;
+pub(crate) mod sqlite;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use async_trait::async_trait;
+use hapax_bench::{Failure, Measured, Plan, Workload};
+
+/// As long as what hapax settles.
+const VALUE: &str = r#"{"id":"order-17","status":"created","total":1290,"currency":"EUR"}"#;
+/// As long as a ticket's secret.
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+
+/// A raw engine.
+#[async_trait]
+pub(crate) trait Raw: Send + Sync {
+    /// Does a workload's least.
+    async fn measure(&self, workload: Workload, plan: &Plan) -> Result<Measured, Failure>;
+}
+
+/// Names that no other run has, as long as hapax's.
+struct Names(u64);
+
+impl Names {
+    fn fresh() -> Self {
+        static RUNS: AtomicU64 = AtomicU64::new(0);
+        Self(RUNS.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn name(&self, task: usize, turn: u64) -> String {
+        format!("raw:hapax-bench:{:012}-{task}-{turn}", self.0)
+    }
+}
+
+fn engine(error: impl std::error::Error) -> Failure {
+    Failure::Engine(error.to_string())
+}

@@ -1,0 +1,214 @@
+//! What the tests share.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use axum::Router;
+use axum::body::Body;
+use axum::handler::Handler;
+use axum::http::{HeaderMap, Method, Request, StatusCode};
+use bytes::Bytes;
+use hapax_core::memory::MemoryStore;
+use hapax_core::{Ask, Claimed, Claims, GiveBack, Key, ManualClock, Step, StoreError, Token};
+use hapax_core::{View, Watch};
+use hapax_http::{Event, Hooks, IdempotencyLayer, Keyed, Settings};
+use http_body_util::BodyExt;
+use tokio::sync::Semaphore;
+use tower::ServiceExt;
+
+/// A store in memory and the clock that it goes by.
+pub(crate) fn memory() -> (Arc<MemoryStore>, Arc<ManualClock>) {
+    let clock = Arc::new(ManualClock::default());
+    (Arc::new(MemoryStore::new(clock.clone())), clock)
+}
+
+/// The layer over one handler for everything.
+pub(crate) fn app<H, T>(store: Arc<dyn Claims>, settings: Settings, handler: H) -> Router
+where
+    H: Handler<T, ()>,
+    T: 'static,
+{
+    Router::new().fallback(handler).layer(IdempotencyLayer::new(store, settings))
+}
+
+/// Settings under which a duplicate is told at once.
+pub(crate) fn impatient() -> Settings {
+    Settings { wait: Duration::ZERO, ..Settings::default() }
+}
+
+pub(crate) fn post(key: &str, body: &'static str) -> Request<Body> {
+    Request::post("/orders").header("idempotency-key", key).body(Body::from(body)).unwrap()
+}
+
+/// What the layer makes of `post(key, body)`, for tests that act behind its back.
+pub(crate) fn keyed(settings: &Settings, key: &str, body: &'static str) -> Keyed {
+    let (parts, _) = post(key, body).into_parts();
+    Keyed::of(settings, &parts, body.as_bytes()).unwrap().unwrap()
+}
+
+/// An answer that has arrived whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Arrived {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+    pub(crate) trailers: Option<HeaderMap>,
+}
+
+impl Arrived {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
+
+    pub(crate) fn is_replay(&self) -> bool {
+        self.header("idempotent-replayed") == Some("true")
+    }
+
+    pub(crate) fn problem(&self) -> serde_json::Value {
+        assert_eq!(self.header("content-type"), Some("application/problem+json"), "{self:?}");
+        let problem: serde_json::Value = serde_json::from_slice(&self.body).unwrap();
+        assert_eq!(problem["status"].as_u64(), Some(self.status.as_u16().into()));
+        problem
+    }
+
+    /// The last part of the problem's type.
+    pub(crate) fn code(&self) -> String {
+        let kind = self.problem()["type"].as_str().unwrap().to_owned();
+        kind.strip_prefix("https://hapax.dev/problems/").unwrap().to_owned()
+    }
+}
+
+/// Sends a request and takes the whole answer, or the error that broke it off.
+pub(crate) async fn try_send(app: &Router, request: Request<Body>) -> Result<Arrived, axum::Error> {
+    let (parts, body) = app.clone().oneshot(request).await.unwrap().into_parts();
+    let body = body.collect().await?;
+    let trailers = body.trailers().cloned();
+    let (status, headers) = (parts.status, parts.headers);
+    Ok(Arrived { status, headers, body: body.to_bytes(), trailers })
+}
+
+pub(crate) async fn send(app: &Router, request: Request<Body>) -> Arrived {
+    try_send(app, request).await.unwrap()
+}
+
+/// Counts how often something ran.
+#[derive(Clone, Default)]
+pub(crate) struct Runs(Arc<AtomicUsize>);
+
+impl Runs {
+    /// One more; how many there are now.
+    pub(crate) fn add(&self) -> usize {
+        self.0.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// A handler's door: it says that it is there, and waits to be let through.
+#[derive(Clone)]
+pub(crate) struct Door {
+    here: Arc<Semaphore>,
+    open: Arc<Semaphore>,
+}
+
+impl Default for Door {
+    fn default() -> Self {
+        Self { here: Arc::new(Semaphore::new(0)), open: Arc::new(Semaphore::new(0)) }
+    }
+}
+
+impl Door {
+    pub(crate) async fn pass(&self) {
+        self.here.add_permits(1);
+        self.open.acquire().await.unwrap().forget();
+    }
+
+    /// Waits until somebody stands at the door.
+    pub(crate) async fn knocked(&self) {
+        self.here.acquire().await.unwrap().forget();
+    }
+
+    pub(crate) fn let_one_in(&self) {
+        self.open.add_permits(1);
+    }
+}
+
+/// A store whose settles wait at a door.
+pub(crate) struct Gated {
+    pub(crate) store: Arc<dyn Claims>,
+    pub(crate) settles: Door,
+}
+
+impl Gated {
+    pub(crate) fn new() -> (Arc<Self>, Door) {
+        let settles = Door::default();
+        (Arc::new(Self { store: memory().0, settles: settles.clone() }), settles)
+    }
+}
+
+#[async_trait]
+impl Claims for Gated {
+    async fn claim(&self, key: &Key, ask: &Ask) -> Result<Claimed, StoreError> {
+        self.store.claim(key, ask).await
+    }
+    async fn extend(&self, key: &Key, token: &Token, lease: Duration) -> Result<Step, StoreError> {
+        self.store.extend(key, token, lease).await
+    }
+    async fn settle(&self, key: &Key, token: &Token, value: Bytes) -> Result<Step, StoreError> {
+        self.settles.pass().await;
+        self.store.settle(key, token, value).await
+    }
+    async fn give_back(&self, key: &Key, token: &Token, how: GiveBack) -> Result<Step, StoreError> {
+        self.store.give_back(key, token, how).await
+    }
+    async fn look(&self, key: &Key) -> Result<Option<View>, StoreError> {
+        self.store.look(key).await
+    }
+    fn watch(&self, key: &Key) -> Watch {
+        self.store.watch(key)
+    }
+}
+
+/// Remembers what it was told.
+#[derive(Clone, Default)]
+pub(crate) struct Heard(Arc<Mutex<Vec<Event>>>, Arc<Mutex<Vec<(Event, Duration)>>>);
+
+impl Heard {
+    pub(crate) fn settings(&self) -> Settings {
+        Settings { hooks: Arc::new(self.clone()), ..Settings::default() }
+    }
+
+    pub(crate) fn events(&self) -> Vec<Event> {
+        self.0.lock().unwrap().clone()
+    }
+
+    pub(crate) fn answered(&self) -> Vec<(Event, Duration)> {
+        self.1.lock().unwrap().clone()
+    }
+
+    pub(crate) fn count(&self, event: Event) -> usize {
+        self.events().into_iter().filter(|e| *e == event).count()
+    }
+
+    /// Waits until it was told so.
+    pub(crate) async fn until(&self, event: Event) {
+        while self.count(event) == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+impl Hooks for Heard {
+    fn on(&self, event: Event, _method: &Method) {
+        self.0.lock().unwrap().push(event);
+    }
+
+    fn answered(&self, outcome: Event, _method: &Method, took: Duration) {
+        self.1.lock().unwrap().push((outcome, took));
+    }
+}

@@ -1,0 +1,208 @@
+//! One request from its head to the last byte of its answer: which route takes it, and what is
+//! counted about it.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hapax::{Store, meters};
+use hapax_http::{Answer, Idempotency, IdempotencyLayer, Problem, Whole};
+use http_body_util::Either;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::header::HOST;
+use hyper::{Method, Request, Response, StatusCode, Version};
+use metrics::{counter, gauge, histogram};
+use tokio::time::Instant;
+use tower::{Layer, ServiceExt};
+
+use super::BoxError;
+use super::answer::Arriving;
+use super::client::Client;
+use super::pace::InFlight;
+use super::quiet::Quiet;
+use super::settings::{Place, Route};
+use super::upstream::{Manner, Upstream};
+
+/// Every route with its policy and its upstream.
+#[derive(Clone)]
+pub(crate) struct Gateway(Arc<Inner>);
+
+struct Inner {
+    routes: Vec<Open>,
+    body_timeout: Duration,
+}
+
+struct Open {
+    place: Place,
+    label: Arc<str>,
+    layer: IdempotencyLayer,
+    service: Idempotency<Upstream>,
+}
+
+impl Gateway {
+    pub(crate) fn new(
+        routes: &[Route],
+        store: &Arc<dyn Store>,
+        client: &Client,
+        manner: Manner,
+        body_timeout: Duration,
+    ) -> Self {
+        let open = |route: &Route| {
+            let layer = IdempotencyLayer::new(store.clone(), route.policy.clone());
+            let service = layer.layer(Upstream::new(client.clone(), manner, route));
+            Open {
+                place: route.place.clone(),
+                label: route.place.to_string().into(),
+                layer,
+                service,
+            }
+        };
+        Self(Arc::new(Inner { routes: routes.iter().map(open).collect(), body_timeout }))
+    }
+
+    /// Refuses new work; ends when what runs is stored.
+    pub(crate) async fn drain(&self) {
+        let drains: Vec<_> = self.0.routes.iter().map(|route| route.layer.drain()).collect();
+        for drain in drains {
+            drain.await;
+        }
+    }
+
+    /// Answers one request.
+    pub(crate) async fn answer(
+        &self,
+        request: Request<Incoming>,
+        in_flight: InFlight,
+    ) -> Response<Outgoing> {
+        let route = self.0.routes.iter().find(|route| route.place.takes(request.uri().path()));
+        let label = route.map_or_else(|| "unmatched".into(), |route| route.label.clone());
+        let mut watched = Watched::new(request.method(), label, in_flight);
+        let response = match (check(&request), route) {
+            (Err(problem), _) => refused(&problem),
+            (Ok(()), None) => refused(&no_route()),
+            (Ok(()), Some(route)) => {
+                let request = request.map(|body| Quiet::new(body, Some(self.0.body_timeout)));
+                let response = route.service.clone().oneshot(request).await;
+                response.unwrap_or_else(|never| match never {}).map(Either::Left)
+            }
+        };
+        watched.status = response.status().as_u16();
+        response.map(|body| Outgoing { body, _watched: watched })
+    }
+}
+
+/// Refuses what could be read in two ways, or is no request to a service.
+fn check(request: &Request<Incoming>) -> Result<(), Problem> {
+    let invalid = |detail| {
+        let title = "The request is not valid";
+        Problem::new(StatusCode::BAD_REQUEST, "invalid-request", title, detail)
+    };
+    let hosts = request.headers().get_all(HOST).iter().count();
+    if hosts > 1 {
+        return Err(invalid("there are several Host headers; nothing was run"));
+    }
+    if hosts == 0 && request.version() == Version::HTTP_11 && request.uri().authority().is_none() {
+        return Err(invalid("header Host is missing; nothing was run"));
+    }
+    if request.method() == Method::CONNECT {
+        return Err(Problem::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "method-not-allowed",
+            "This proxy opens no tunnels",
+            "CONNECT is not taken; send requests as to the service itself",
+        ));
+    }
+    Ok(())
+}
+
+fn no_route() -> Problem {
+    Problem::new(
+        StatusCode::NOT_FOUND,
+        "no-route",
+        "No route takes this path",
+        "no [[proxy.route]] matches it, and there is no --upstream for everything else",
+    )
+}
+
+type AnyAnswer = Either<Answer<Arriving>, Whole>;
+
+fn refused(problem: &Problem) -> Response<AnyAnswer> {
+    problem.response().map(Either::Right)
+}
+
+/// The body of an answer; with its end the request is over.
+pub(crate) struct Outgoing {
+    body: AnyAnswer,
+    _watched: Watched,
+}
+
+impl Body for Outgoing {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Reports when it is dropped, which is also what happens when the client goes away. Says what was
+/// asked for by the route: paths, queries and bodies identify people.
+struct Watched {
+    method: &'static str,
+    route: Arc<str>,
+    status: u16,
+    since: Instant,
+    _in_flight: InFlight,
+}
+
+/// The status of a request whose client went away, as other servers log it.
+const CLIENT_GONE: u16 = 499;
+
+impl Watched {
+    fn new(method: &Method, route: Arc<str>, in_flight: InFlight) -> Self {
+        gauge!(meters::HTTP_IN_FLIGHT).increment(1.0);
+        let (method, status, since) = (known(method), CLIENT_GONE, Instant::now());
+        Self { method, route, status, since, _in_flight: in_flight }
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let Self { method, route, status, .. } = self;
+        let took = self.since.elapsed();
+        let ms = took.as_micros() as f64 / 1000.0;
+        gauge!(meters::HTTP_IN_FLIGHT).decrement(1.0);
+        histogram!(meters::HTTP_LATENCY, "route" => route.to_string()).record(took);
+        counter!(meters::HTTP_REQUESTS, "route" => route.to_string(), "method" => *method,
+            "status" => status.to_string())
+        .increment(1);
+        tracing::info!(method, route = &**route, status, ms, "request");
+    }
+}
+
+/// Methods are whatever a client sends; labels are not.
+fn known(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::PATCH => "PATCH",
+        Method::DELETE => "DELETE",
+        Method::OPTIONS => "OPTIONS",
+        _ => "OTHER",
+    }
+}

@@ -1,0 +1,177 @@
+//! A connection whose client may not take for ever: to send a request's headers, to send another
+//! request, or to read an answer.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep};
+
+/// The start of every HTTP/2 connection.
+const HTTP2: &[u8] = b"PRI ";
+
+/// Where a connection stands, shared by its two halves: the bytes below the HTTP library, and the
+/// requests above it.
+#[derive(Clone)]
+pub(crate) struct Pace(Arc<Mutex<Phase>>);
+
+struct Phase {
+    in_flight: usize,
+    /// Whether the client is in the middle of a request's headers, as far as bytes can tell.
+    asking: bool,
+    since: Instant,
+}
+
+impl Pace {
+    fn phase(&self) -> MutexGuard<'_, Phase> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A request is being answered until the guard is dropped.
+    pub(crate) fn request(&self) -> InFlight {
+        self.phase().in_flight += 1;
+        InFlight(self.clone())
+    }
+}
+
+/// A request that is being answered.
+pub(crate) struct InFlight(Pace);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        let mut phase = self.0.phase();
+        phase.in_flight -= 1;
+        phase.asking = false;
+        phase.since = Instant::now();
+    }
+}
+
+/// How long a client may take.
+#[derive(Clone, Copy)]
+pub(crate) struct Limits {
+    pub(crate) header: Duration,
+    pub(crate) idle: Duration,
+}
+
+/// The connection.
+pub(crate) struct Paced<S> {
+    stream: S,
+    pace: Pace,
+    limits: Limits,
+    http2: Option<bool>,
+    reading: Pin<Box<Sleep>>,
+    writing: Pin<Box<Sleep>>,
+    stalled: bool,
+}
+
+impl<S> Paced<S> {
+    pub(crate) fn new(stream: S, limits: Limits) -> (Self, Pace) {
+        // A new connection has to begin with a request.
+        let phase = Phase { in_flight: 0, asking: true, since: Instant::now() };
+        let pace = Pace(Arc::new(Mutex::new(phase)));
+        let paced = Self {
+            stream,
+            pace: pace.clone(),
+            limits,
+            http2: None,
+            reading: Box::pin(sleep(limits.header)),
+            writing: Box::pin(sleep(limits.idle)),
+            stalled: false,
+        };
+        (paced, pace)
+    }
+
+    /// When the client has taken too long; never while it waits for us.
+    fn deadline(&self) -> Option<Instant> {
+        let phase = self.pace.phase();
+        // HTTP/2 has frames that belong to no request, and tells little by its bytes.
+        let asking = phase.asking && self.http2 != Some(true);
+        let limit = if asking { self.limits.header } else { self.limits.idle };
+        (phase.in_flight == 0).then(|| phase.since + limit)
+    }
+
+    fn took(&mut self, bytes: &[u8]) {
+        self.http2.get_or_insert_with(|| bytes.starts_with(HTTP2));
+        let mut phase = self.pace.phase();
+        if phase.in_flight == 0 && !phase.asking {
+            phase.asking = true;
+            phase.since = Instant::now();
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        if let Poll::Ready(done) = Pin::new(&mut self.stream).poll_read(cx, buf) {
+            if buf.filled().len() > before {
+                self.took(&buf.filled()[before..]);
+            }
+            return Poll::Ready(done);
+        }
+        let Some(deadline) = self.deadline() else { return Poll::Pending };
+        if self.reading.deadline() != deadline {
+            self.reading.as_mut().reset(deadline);
+        }
+        ready!(self.reading.as_mut().poll(cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.written(cx, polled)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.written(cx, polled)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+impl<S> Paced<S> {
+    fn written(
+        &mut self,
+        cx: &mut Context<'_>,
+        polled: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if polled.is_ready() {
+            self.stalled = false;
+            return polled;
+        }
+        if !self.stalled {
+            self.stalled = true;
+            self.writing.as_mut().reset(Instant::now() + self.limits.idle);
+        }
+        ready!(self.writing.as_mut().poll(cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}

@@ -1,0 +1,172 @@
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use clap::{Args as _, FromArgMatches};
+use hapax_core::OnUnknown;
+use hapax_http::{FingerprintOf, Scope, Verdict};
+use hyper::{Method, StatusCode};
+
+use super::*;
+
+const UP: [&str; 2] = ["--upstream", "http://127.0.0.1:3000"];
+
+fn read(flags: &[&str], environment: &[(&str, &str)], file: &str) -> anyhow::Result<Settings> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("hapax.toml");
+    std::fs::write(&path, file)?;
+    let command = Args::augment_args(clap::Command::new("proxy").no_binary_name(true));
+    let args = Args::from_arg_matches(&command.try_get_matches_from(flags)?)?;
+    let environment: BTreeMap<_, _> =
+        environment.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+    Settings::read(&Sources::new(args, environment, Path::new(&path))?)
+}
+
+fn refused(flags: &[&str], environment: &[(&str, &str)], file: &str) -> String {
+    format!("{:#}", read(flags, environment, file).expect_err("refused"))
+}
+
+#[test]
+fn flags_win_over_environment_over_file_over_defaults() {
+    let wait = |flags: &[&str], environment: &[(&str, &str)], file| {
+        let flags = [&UP[..], flags].concat();
+        read(&flags, environment, file).unwrap().routes[0].policy.wait.as_secs()
+    };
+    let (environment, file) = (("HAPAX_WAIT", "2s"), "[proxy]\nwait = '3s'");
+    assert_eq!(wait(&["--wait", "0s"], &[environment], file), 0);
+    assert_eq!(wait(&[], &[environment], file), 2);
+    assert_eq!(wait(&[], &[], file), 3);
+    assert_eq!(wait(&[], &[], ""), 10);
+}
+
+#[test]
+fn the_defaults_are_the_documented_ones() {
+    let Settings { options, routes } = read(&UP, &[], "").unwrap();
+    assert_eq!(options.listen.text, "127.0.0.1:8788");
+    assert_eq!(options.store.secret(), "sqlite:hapax.db");
+    let policy = &routes[0].policy;
+    assert_eq!(policy.methods, [Method::POST, Method::PATCH]);
+    assert_eq!((policy.lease.as_secs(), policy.retention.as_secs()), (30, 86_400));
+    assert_eq!((policy.on_unknown, policy.limit), (OnUnknown::Refuse, 1 << 20));
+    assert_eq!(policy.scope, Scope::Authorization);
+    assert!(!policy.require_key && options.admin.is_none());
+}
+
+#[test]
+fn a_route_says_what_differs() {
+    let file = r#"
+        store = "memory:"
+        [proxy]
+        upstream = "http://127.0.0.1:3000"
+        lease = "5s"
+        statuses = { 409 = "give-back" }
+        [[proxy.route]]
+        path = "/payments/*"
+        upstream = "https://pay.example/base"
+        methods = ["POST", "PUT"]
+        wait = "500ms"
+        retention = "7days"
+        require_key = true
+        on_unknown = "rerun"
+        fingerprint = { except = ["/at"] }
+        statuses = { 404 = "give-back", 500 = "unknown" }
+        [[proxy.route]]
+        path = "/health"
+        methods = []
+        fingerprint = "json"
+    "#;
+    let routes = read(&[], &[], file).unwrap().routes;
+    let [pay, health, rest] = &routes[..] else { panic!("three routes") };
+    assert!(pay.place.takes("/payments/1") && !pay.place.takes("/payments"));
+    assert_eq!(pay.target.to_string(), "https://pay.example/base");
+    assert_eq!(pay.policy.methods, [Method::POST, Method::PUT]);
+    assert_eq!(pay.policy.wait, Duration::from_millis(500));
+    assert_eq!((pay.policy.lease.as_secs(), pay.policy.retention.as_secs()), (5, 604_800));
+    assert!(pay.policy.require_key && pay.policy.on_unknown == OnUnknown::TakeOver);
+    assert_eq!(pay.policy.fingerprint, FingerprintOf::Except(vec!["/at".into()]));
+    let verdict = |status| pay.policy.verdicts.of(StatusCode::from_u16(status).unwrap());
+    assert_eq!(verdict(404), Verdict::GiveBack);
+    assert_eq!(verdict(409), Verdict::GiveBack);
+    assert_eq!(verdict(500), Verdict::Unknown);
+    assert!(health.place.takes("/health") && !health.place.takes("/health/x"));
+    assert!(health.policy.methods.is_empty());
+    assert_eq!(health.policy.fingerprint, FingerprintOf::Json);
+    assert_eq!(rest.place, Place::Everything);
+    assert_eq!(rest.target.to_string(), "http://127.0.0.1:3000");
+}
+
+#[test]
+fn one_file_may_serve_several_commands() {
+    let file = "listen = '127.0.0.1:1'\nlock_ttl = '5s'\n[redis]\nverbatim = []\n[proxy]\nupstream = 'http://up'";
+    assert_eq!(read(&[], &[], file).unwrap().options.listen.text, "127.0.0.1:8788");
+}
+
+#[test]
+fn unknown_keys_and_flags_are_errors_that_name_them() {
+    let route = "[[proxy.route]]\npath = '/a'\n";
+    for (file, named) in [
+        ("sotre = 'memory:'".to_owned(), "`sotre`"),
+        ("[proxy]\nupsteam = 'http://a'".to_owned(), "`proxy.upsteam`"),
+        (format!("{route}retries = 1"), "retries"),
+        (format!("{route}fingerprint = {{ only = ['/a'], all = 1 }}"), "fingerprint"),
+        ("[proxy".to_owned(), "line 1"),
+    ] {
+        let message = refused(&UP, &[], &file);
+        assert!(message.contains(named), "{message}");
+    }
+    assert!(refused(&["--upsteam", "x"], &[], "").contains("--upsteam"));
+}
+
+#[test]
+fn wrong_values_are_errors_that_say_what_is_expected() {
+    let route = |rest: &str| format!("[[proxy.route]]\npath = '/a'\n{rest}");
+    for (flags, file, expected) in [
+        (&["--upstream", "localhost:3000"][..], String::new(), "http://127.0.0.1:3000"),
+        (&["--wait", "10"], String::new(), "--wait"),
+        (&["--wait", "61s"], String::new(), "60s"),
+        (&["--lease", "2h"], String::new(), "1h"),
+        (&["--lease", "1ms"], String::new(), "300ms"),
+        (&["--retention", "0s"], String::new(), "retention"),
+        (&["--limit", "1MB"], String::new(), "1MiB"),
+        (&["--methods", "GET"], String::new(), "POST"),
+        (&["--scope", "bearer"], String::new(), "header:NAME"),
+        (&["--on-unknown", "maybe"], String::new(), "rerun"),
+        (&["--tls-cert", "a.pem"], String::new(), "--tls-key"),
+        (&[], "[[proxy.route]]\npath = 'a'".to_owned(), "slash"),
+        (&[], "[[proxy.route]]\npath = '/a/{id}'".to_owned(), "/orders/*"),
+        (&[], route("wait = '2m'"), "number 1, `/a`"),
+        (&[], route("statuses = { 99 = 'keep' }"), "200 to 599"),
+        (&[], route("statuses = { 404 = 'drop' }"), "give-back"),
+        (&[], route("fingerprint = { only = ['a'] }"), "/order/id"),
+        (&[], format!("{}\n{}", route(""), route("")), "twice"),
+    ] {
+        let flags = [&UP[..], flags].concat();
+        // A flag that is there twice is clap's own error.
+        let flags = if flags.len() > 2 && flags[2] == "--upstream" { &flags[2..] } else { &flags };
+        let message = refused(flags, &[], &file);
+        assert!(message.contains(expected), "{message}");
+    }
+    assert!(refused(&[], &[], "").contains("--upstream http://127.0.0.1:3000"));
+    assert!(refused(&[], &[], &route("")).contains("`upstream` is missing"));
+}
+
+#[test]
+fn sizes_and_scopes_are_read() {
+    assert_eq!(Size::parse("64KiB"), Ok(Size(65_536)));
+    assert_eq!(Size::parse("1048576"), Ok(Size(1 << 20)));
+    assert!(Size::parse("0").is_err() && Size::parse("MiB").is_err());
+    assert_eq!(Scope::parse("cookie:sid"), Ok(Scope::Cookie("sid".into())));
+    assert_eq!(Scope::parse("header:X-User"), Ok(Scope::Header("x-user".parse().unwrap())));
+    assert!(Scope::parse("header:").is_err() && Scope::parse("cookie:").is_err());
+}
+
+#[test]
+fn every_option_has_its_own_flag_variable_and_key() {
+    for setting in TABLE {
+        let name = setting.flag.replace('-', "_");
+        assert_eq!(setting.env, format!("HAPAX_{}", name.to_uppercase()));
+        assert!(setting.key == name || setting.key == format!("proxy.{name}"));
+        let of = |other: &Setting| other.flag == setting.flag || other.key == setting.key;
+        assert_eq!(TABLE.iter().filter(|other| of(other)).count(), 1);
+    }
+}

@@ -1,0 +1,155 @@
+//! What commands look like on the wire.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+/// How a command is begun. Every field has a default.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "read field by field, strictly; this is what the documentation shows")]
+pub(crate) struct BeginCommand {
+    /// A hash of the request; another one for the same key is refused.
+    #[schema(max_length = 255, nullable = false)]
+    fingerprint: Option<String>,
+    /// How long the owner is believed alive without completing.
+    #[schema(default = 30_000, minimum = 1, maximum = 3_600_000, nullable = false)]
+    lease_ms: Option<u64>,
+    /// How long the answer is kept.
+    #[schema(default = 86_400_000, minimum = 1, maximum = 31_622_400_000_u64, nullable = false)]
+    retention_ms: Option<u64>,
+    /// How long to wait for somebody else's answer.
+    #[schema(default = 0, minimum = 0, maximum = 60_000, nullable = false)]
+    wait_ms: Option<u64>,
+    /// What to do where an earlier owner may or may not have acted.
+    #[serde(default)]
+    on_unknown: OnUnknown,
+}
+
+/// What to do where an earlier owner may or may not have acted.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[schema(default = "refuse")]
+pub(crate) enum OnUnknown {
+    /// Answer `outcome-unknown`.
+    #[default]
+    Refuse,
+    /// Run it again as the next attempt.
+    Rerun,
+}
+
+/// A command that is yours to run.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct BegunCommand {
+    #[schema(value_type = String, example = "pending")]
+    pub(super) state: &'static str,
+    /// The secret; whoever presents it may complete or fail the command.
+    pub(super) token: String,
+    /// Grows with every attempt; pass it on to what you write to.
+    pub(super) fence: u64,
+    /// 1 for the first attempt.
+    pub(super) attempt: u32,
+}
+
+/// The answer of a command, byte for byte.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ShownResponse {
+    /// The status it was completed with.
+    #[schema(minimum = 100, maximum = 599)]
+    pub(super) status: u16,
+    /// Text, or an array of texts where a header is repeated.
+    #[schema(value_type = Object)]
+    pub(super) headers: Map<String, Value>,
+    /// The body, where it is UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(super) body: Option<String>,
+    /// The body in base64, where it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(super) body_base64: Option<String>,
+}
+
+/// A command that ran before.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct CompletedCommand {
+    #[schema(value_type = String, example = "completed")]
+    pub(super) state: &'static str,
+    #[serde(flatten)]
+    pub(super) response: ShownResponse,
+    /// How long the answer is still kept.
+    pub(super) expires_in_ms: u64,
+}
+
+/// How a command is completed.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "read field by field, strictly; this is what the documentation shows")]
+pub(crate) struct CompleteCommand {
+    /// The secret of the command.
+    #[schema(min_length = 1, max_length = 255)]
+    token: String,
+    /// The HTTP status of the answer.
+    #[schema(minimum = 100, maximum = 599)]
+    status: u16,
+    /// Text, or an array of texts where a header is repeated.
+    #[schema(value_type = Object, required = false)]
+    headers: Option<Map<String, Value>>,
+    /// The body as text.
+    #[schema(nullable = false)]
+    body: Option<String>,
+    /// The body in base64, where it is not UTF-8; one of the two at most.
+    #[schema(nullable = false)]
+    body_base64: Option<String>,
+}
+
+/// A command that was completed.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Completed {
+    #[schema(value_type = String, example = "completed")]
+    pub(super) state: &'static str,
+}
+
+/// How a command stands.
+#[derive(Default, Serialize, ToSchema)]
+pub(crate) struct CommandShown {
+    /// `pending`, `unknown`, `completed` or `failed`.
+    #[schema(value_type = String, example = "completed")]
+    pub(super) state: &'static str,
+    /// Which attempt it is or was.
+    pub(super) attempt: u32,
+    /// The fence of the last attempt.
+    #[schema(required)]
+    pub(super) fence: Option<u64>,
+    /// How long ago the last attempt began.
+    #[schema(required)]
+    pub(super) begun_ms_ago: Option<u64>,
+    /// How long the owner of a pending one is believed alive.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(super) lease_expires_in_ms: Option<u64>,
+    /// How long ago the lease of an unknown one ran out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(super) unknown_for_ms: Option<u64>,
+    /// How long the outcome is remembered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(super) expires_in_ms: Option<u64>,
+    /// The status of a completed one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(super) status: Option<u16>,
+    /// The headers of a completed one; text, or an array of texts where one is repeated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Object, required = false)]
+    pub(super) headers: Option<Map<String, Value>>,
+    /// The body of a completed one, where it is UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(super) body: Option<String>,
+    /// The body of a completed one in base64, where it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(super) body_base64: Option<String>,
+}

@@ -1,0 +1,155 @@
+//! `/v1/locks`
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::IntoResponse;
+use hapax::{Token, millis};
+use hyper::StatusCode;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::answer::{Answer, json};
+use super::app::App;
+use super::call::Call;
+use super::fields::required;
+use super::problem::ProblemDocument;
+
+/// How long a lock or a lease may last, in milliseconds.
+pub(super) const LEASE: RangeInclusive<u64> = 1..=3_600_000;
+/// How long a call may wait, in milliseconds.
+pub(super) const WAIT: RangeInclusive<u64> = 0..=60_000;
+/// How long a token may be, in bytes.
+pub(super) const TOKEN: RangeInclusive<usize> = 1..=Token::MAX;
+
+/// How a lock is taken. Every field has a default.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "read field by field, strictly; this is what the documentation shows")]
+pub(crate) struct TakeLock {
+    /// How long it lasts without renewal.
+    #[schema(default = 5000, minimum = 1, maximum = 3_600_000, nullable = false)]
+    ttl_ms: Option<u64>,
+    /// How long to wait where it is held.
+    #[schema(default = 0, minimum = 0, maximum = 60_000, nullable = false)]
+    wait_ms: Option<u64>,
+}
+
+/// A lock that was taken.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct TakenLock {
+    /// The secret; whoever presents it may renew and release the lock.
+    token: String,
+    /// Grows with every grant of the same key; pass it on to what you write to.
+    fence: u64,
+    /// How long it lasts without renewal.
+    ttl_ms: u64,
+}
+
+/// How a lock is renewed.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "read field by field, strictly; this is what the documentation shows")]
+pub(crate) struct RenewLock {
+    /// The secret of the lock.
+    #[schema(min_length = 1, max_length = 255)]
+    token: String,
+    /// How long it lasts from now.
+    #[schema(default = 5000, minimum = 1, maximum = 3_600_000, nullable = false)]
+    ttl_ms: Option<u64>,
+}
+
+/// A lock that was renewed.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct RenewedLock {
+    /// The fence of the lock.
+    fence: u64,
+    /// How long it lasts from now.
+    ttl_ms: u64,
+}
+
+/// How a lock stands.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct LockState {
+    /// Whether somebody has it.
+    held: bool,
+    /// The fence of its owner; null where it is free, or held by a foreign writer.
+    #[schema(required)]
+    fence: Option<u64>,
+    /// How long it lasts without renewal; null where it is free.
+    #[schema(required)]
+    expires_in_ms: Option<u64>,
+}
+
+/// Take a lock.
+#[utoipa::path(
+    post, path = "/v1/locks/{key}", operation_id = "take_lock", tag = "locks", params(("key" = String, Path, min_length = 1, max_length = 255)),
+    request_body(content = Option<TakeLock>),
+    responses(
+        (status = 201, body = TakenLock, description = "It is yours"),
+        (status = 409, body = ProblemDocument, content_type = "application/problem+json", description = "`lock-held`; `retry_after_ms` says when it is free at the latest"),
+    ),
+)]
+pub(crate) async fn take(State(app): State<App>, call: Call) -> Answer {
+    call.no_query()?;
+    let mut fields = call.fields()?;
+    let ttl = fields.millis("ttl_ms", LEASE)?.unwrap_or(app.settings.lock_ttl);
+    let wait = fields.millis("wait_ms", WAIT)?.unwrap_or(Duration::ZERO);
+    fields.finish()?;
+    let locks = app.locks(call.tenant.clone());
+    let ticket = app.ask(wait, locks.take(call.segment(0), ttl, wait)).await?;
+    let (token, fence) = (ticket.token.as_str().to_owned(), ticket.fence.0);
+    Ok(json(StatusCode::CREATED, &TakenLock { token, fence, ttl_ms: millis(ttl) }))
+}
+
+/// Renew a lock.
+#[utoipa::path(
+    put, path = "/v1/locks/{key}", operation_id = "renew_lock", tag = "locks", params(("key" = String, Path, min_length = 1, max_length = 255)),
+    request_body = RenewLock,
+    responses(
+        (status = 200, body = RenewedLock, description = "It lasts `ttl_ms` from now"),
+        (status = 409, body = ProblemDocument, content_type = "application/problem+json", description = "`lock-lost`"),
+    ),
+)]
+pub(crate) async fn renew(State(app): State<App>, call: Call) -> Answer {
+    call.no_query()?;
+    let mut fields = call.fields()?;
+    let token = required("token", fields.short_text("token", TOKEN)?)?;
+    let ttl = fields.millis("ttl_ms", LEASE)?.unwrap_or(app.settings.lock_ttl);
+    fields.finish()?;
+    let (locks, token) = (app.locks(call.tenant.clone()), Token::presented(&token));
+    let fence = app.ask(Duration::ZERO, locks.renew(call.segment(0), &token, ttl)).await?;
+    Ok(json(StatusCode::OK, &RenewedLock { fence: fence.0, ttl_ms: millis(ttl) }))
+}
+
+/// Release a lock.
+#[utoipa::path(
+    delete, path = "/v1/locks/{key}", operation_id = "release_lock", tag = "locks",
+    params(("key" = String, Path, min_length = 1, max_length = 255), ("Hapax-Token" = String, Header, description = "The secret of the lock")),
+    responses(
+        (status = 204, description = "It is free"),
+        (status = 409, body = ProblemDocument, content_type = "application/problem+json", description = "`lock-lost`"),
+    ),
+)]
+pub(crate) async fn release(State(app): State<App>, call: Call) -> Answer {
+    call.no_query()?;
+    let token = call.token()?;
+    let locks = app.locks(call.tenant.clone());
+    app.ask(Duration::ZERO, locks.release(call.segment(0), &token)).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Look at a lock.
+#[utoipa::path(
+    get, path = "/v1/locks/{key}", operation_id = "look_at_lock", tag = "locks", params(("key" = String, Path, min_length = 1, max_length = 255)),
+    responses((status = 200, body = LockState, description = "How it stands; never the token")),
+)]
+pub(crate) async fn look(State(app): State<App>, call: Call) -> Answer {
+    call.no_query()?;
+    let locks = app.locks(call.tenant.clone());
+    let view = app.ask(Duration::ZERO, locks.look(call.segment(0))).await?;
+    let fence = view.fence.map(|fence| fence.0);
+    let expires_in_ms = view.expires_in.map(millis);
+    Ok(json(StatusCode::OK, &LockState { held: view.held, fence, expires_in_ms }))
+}

@@ -1,0 +1,49 @@
+//! Problem documents for requests that never become one: those whose headers do not arrive, and
+//! those that the HTTP library refuses by itself.
+
+use std::sync::LazyLock;
+
+use super::problem::{HEADERS_TOO_LARGE, INVALID, Kind, Problem, TOO_SLOW};
+
+static SLOW: LazyLock<Vec<u8>> =
+    LazyLock::new(|| whole(&TOO_SLOW, "Request Timeout", "the headers did not arrive in time"));
+static MALFORMED: LazyLock<Vec<u8>> =
+    LazyLock::new(|| whole(&INVALID, "Bad Request", "this is no well-formed HTTP request"));
+static LARGE: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    whole(&HEADERS_TOO_LARGE, "Request Header Fields Too Large", "the headers are too large")
+});
+
+/// For headers that took too long.
+pub(crate) fn too_slow() -> &'static [u8] {
+    &SLOW
+}
+
+/// What to send instead of an answer that the library made by itself. Those have no body, and none
+/// of the headers that every answer of ours has.
+pub(crate) fn instead_of(answer: &[u8]) -> Option<&'static [u8]> {
+    let refused = |status: &[u8]| {
+        let line = answer.strip_prefix(b"HTTP/1.1 ").or(answer.strip_prefix(b"HTTP/1.0 "));
+        line.is_some_and(|line| line.starts_with(status)) && !is_ours(answer)
+    };
+    if refused(b"400 ") {
+        return Some(&MALFORMED);
+    }
+    (refused(b"431 ") || refused(b"414 ")).then_some(LARGE.as_slice())
+}
+
+fn is_ours(answer: &[u8]) -> bool {
+    let mark = super::observe::REQUEST_ID;
+    answer.windows(mark.as_str().len()).any(|bytes| bytes == mark.as_str().as_bytes())
+}
+
+fn whole(kind: &'static Kind, phrase: &str, detail: &'static str) -> Vec<u8> {
+    let document = Problem::new(kind, detail).document();
+    let document = serde_json::to_string(&document).expect("plain fields become JSON");
+    format!(
+        "HTTP/1.1 {} {phrase}\r\nconnection: close\r\ncontent-type: application/problem+json\r\n\
+         content-length: {}\r\n\r\n{document}",
+        kind.status,
+        document.len(),
+    )
+    .into_bytes()
+}

@@ -1,0 +1,49 @@
+//! Every route, and what surrounds it.
+
+use axum::Router;
+use axum::middleware::{from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use bytes::Bytes;
+use hyper::StatusCode;
+use tower_http::catch_panic::CatchPanicLayer;
+use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::answer::raw_json;
+use super::app::App;
+use super::problem::{INTERNAL, Problem};
+use super::{commands, docs, guard, locks, observe, openapi, records, status_page, system};
+
+/// The whole server as one service.
+pub(crate) fn new(app: &App) -> Router {
+    let (router, mut api) = OpenApiRouter::with_openapi(openapi::Api::openapi())
+        .routes(routes!(locks::take, locks::renew, locks::release, locks::look))
+        .routes(routes!(records::read, records::write, records::merge, records::delete))
+        .routes(routes!(commands::begin, commands::complete, commands::fail, commands::look))
+        .routes(routes!(system::healthz))
+        .routes(routes!(system::readyz))
+        .routes(routes!(system::metrics))
+        .split_for_parts();
+    openapi::complete(&mut api);
+    let api: Bytes = api.to_json().expect("the description becomes JSON").into();
+    router
+        .route("/openapi.json", get(|| async move { raw_json(StatusCode::OK, api.clone()) }))
+        .route("/docs", get(docs::front))
+        .route("/docs/", get(docs::file))
+        .route("/docs/{file}", get(docs::file))
+        .route("/", get(status_page::page))
+        .fallback(system::no_route)
+        .method_not_allowed_fallback(system::no_method)
+        .layer(from_fn_with_state(app.clone(), guard::guard))
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(from_fn(observe::observe))
+        .with_state(app.clone())
+}
+
+/// The panic itself was reported by the runtime; its text may hold anything.
+fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
+    tracing::error!("a request failed by a bug");
+    Problem::new(&INTERNAL, "this is a bug; the server's log has more").into_response()
+}

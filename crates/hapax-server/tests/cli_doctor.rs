@@ -1,0 +1,84 @@
+//! `hapax doctor` and `hapax bench` on real stores.
+
+mod cli_support;
+
+use cli_support::{Ran, hapax, run};
+use hapax_testkit::{Postgres, Redis, free_port};
+
+fn doctor(store: &str, more: &[&str]) -> Ran {
+    run(hapax().args(["doctor", "--store", store]).args(more))
+}
+
+fn severity(report: &serde_json::Value, check: &str) -> Option<String> {
+    let findings = report["findings"].as_array()?;
+    let finding = findings.iter().find(|finding| finding["check"] == check)?;
+    Some(finding["severity"].as_str()?.to_owned())
+}
+
+#[test]
+fn memory_works_and_is_warned_of() {
+    let text = doctor("memory:", &[]).ok();
+    assert!(text.contains("! memory.durability"), "{text}");
+    assert!(text.contains("breaks: what was acknowledged is not lost"), "{text}");
+    assert!(text.contains("fix:    use sqlite:"), "{text}");
+    assert!(!text.contains('\u{1b}'), "no colours where nobody sees them");
+    assert_eq!(doctor("memory:", &["--strict"]).code(), 1);
+}
+
+#[test]
+fn a_new_sqlite_file_is_fine() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("hapax.db");
+    let store = format!("sqlite:{}", file.display());
+    let report = doctor(&store, &["--json", "--migrate"]).json();
+    assert_eq!(report["store"], "sqlite");
+    for check in ["store.latency", "store.tables", "sqlite.journal", "sqlite.synchronous"] {
+        assert_eq!(severity(&report, check).as_deref(), Some("fine"), "{check}: {report}");
+    }
+    assert!(file.exists());
+    let nowhere = format!("sqlite:{}/no/such/folder.db", folder.path().display());
+    assert_eq!(doctor(&nowhere, &[]).code(), 2);
+}
+
+#[test]
+fn redis_and_postgresql_are_examined() {
+    let redis = Redis::with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
+    let evicting = doctor(&redis.url(), &["--json"]);
+    let report: serde_json::Value = serde_json::from_str(&evicting.out()).unwrap();
+    assert_eq!((evicting.code(), &report["severity"]), (2, &"refuse".into()), "{report}");
+
+    let postgres = Postgres::start();
+    let report = doctor(&postgres.url(), &["--json", "--migrate"]).json();
+    assert_eq!(report["store"], "postgres");
+    assert_eq!(postgres.psql("SELECT count(*) FROM hapax_claims"), "0");
+}
+
+#[test]
+fn a_store_that_cannot_be_reached_is_2_and_its_password_nobodys() {
+    let store = format!("redis://app:hunter2@127.0.0.1:{}", free_port());
+    let ran = doctor(&store, &[]);
+    assert_eq!(ran.code(), 2, "{}", ran.out());
+    assert!(ran.out().contains("✗ store.reach"), "{}", ran.out());
+    assert!(!format!("{}{}", ran.out(), ran.err()).contains("hunter2"));
+    assert_eq!(doctor("mystery:", &[]).code(), 2);
+}
+
+#[test]
+fn a_retention_that_ends_before_the_redeliveries_is_warned_of() {
+    let with = |retention: &str| {
+        let times = ["--json", "--retention", retention, "--redelivery", "72h"];
+        severity(&doctor("memory:", &times).json(), "retention")
+    };
+    assert_eq!(with("24h").as_deref(), Some("warn"));
+    assert_eq!(with("30d").as_deref(), Some("fine"));
+}
+
+#[test]
+fn bench_prints_a_line_for_every_workload() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = format!("sqlite:{}", folder.path().join("hapax.db").display());
+    let arguments = ["bench", "--store", &store, "--seconds", "0.05", "--tasks", "1,3"];
+    let table = run(hapax().args(arguments)).ok();
+    assert_eq!(table.lines().filter(|line| line.starts_with("| ")).count(), 1 + 8, "{table}");
+    run(hapax().args(["bench", "--store", "memory:", "--tasks", "0"])).failed(2);
+}

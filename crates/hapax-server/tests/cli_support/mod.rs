@@ -1,0 +1,206 @@
+//! The real binary, and a real server for it to talk to.
+#![allow(dead_code, reason = "every test file uses its own part")]
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::Duration;
+
+use hapax_testkit::{free_port, wait_for};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// `hapax`, without whatever the developer's environment says.
+pub(crate) fn hapax() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
+    for (name, _) in std::env::vars_os() {
+        let ours = name.to_str().is_some_and(|name| name.starts_with("HAPAX_"));
+        if ours || name == "REDIS_URL" {
+            command.env_remove(name);
+        }
+    }
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Runs it to its end.
+pub(crate) fn run(command: &mut Command) -> Ran {
+    let output = command.stdout(Stdio::piped()).stderr(Stdio::piped()).output();
+    Ran(output.expect("hapax can be run"))
+}
+
+/// What a run said.
+pub(crate) struct Ran(Output);
+
+impl Ran {
+    pub(crate) fn code(&self) -> i32 {
+        self.0.status.code().expect("no signal ended it")
+    }
+
+    /// Standard output of a run that went well.
+    #[track_caller]
+    pub(crate) fn ok(&self) -> String {
+        assert_eq!(self.code(), 0, "stderr: {}", self.err());
+        self.out()
+    }
+
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.ok()).expect("the output is JSON")
+    }
+
+    /// What it said while it failed with this code.
+    #[track_caller]
+    pub(crate) fn failed(&self, code: i32) -> String {
+        assert_eq!(self.code(), code, "stdout: {}\nstderr: {}", self.out(), self.err());
+        self.err()
+    }
+
+    pub(crate) fn out(&self) -> String {
+        String::from_utf8_lossy(&self.0.stdout).into_owned()
+    }
+
+    pub(crate) fn err(&self) -> String {
+        String::from_utf8_lossy(&self.0.stderr).into_owned()
+    }
+}
+
+/// A server of one's own, killed when dropped.
+pub(crate) struct Server {
+    child: Child,
+    port: u16,
+    folder: tempfile::TempDir,
+}
+
+impl Server {
+    /// On `memory:`.
+    pub(crate) fn start() -> Self {
+        Self::with_config("")
+    }
+
+    /// On `memory:`, with a configuration file.
+    pub(crate) fn with_config(toml: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        std::fs::write(folder.path().join("hapax.toml"), toml).expect("a file");
+        Self::at(free_port(), folder)
+    }
+
+    fn at(port: u16, folder: tempfile::TempDir) -> Self {
+        let log = folder.path().join("log");
+        let mut child = hapax()
+            .args(["serve", "--store", "memory:", "--config", "hapax.toml"])
+            .args(["--listen", &format!("127.0.0.1:{port}")])
+            .current_dir(folder.path())
+            .stdout(Stdio::null())
+            .stderr(std::fs::File::create(&log).expect("a file"))
+            .spawn()
+            .expect("hapax can be run");
+        wait_for("the server listens", PATIENCE, || {
+            let ended = child.try_wait().expect("its state");
+            assert!(ended.is_none(), "{}", std::fs::read_to_string(&log).unwrap_or_default());
+            TcpStream::connect(("127.0.0.1", port)).ok()
+        });
+        Self { child, port, folder }
+    }
+
+    /// Kills it: whoever asks is refused.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Kills it and starts an empty one in its place.
+    pub(crate) fn replace(mut self) -> Self {
+        self.kill();
+        let folder = std::mem::replace(&mut self.folder, tempfile::tempdir().expect("a folder"));
+        Self::at(self.port, folder)
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// `hapax` as a client of this server.
+    pub(crate) fn command<I: AsRef<OsStr>>(
+        &self,
+        arguments: impl IntoIterator<Item = I>,
+    ) -> Command {
+        let mut command = hapax();
+        command.args(arguments).env("HAPAX_SERVER", self.url());
+        command
+    }
+
+    /// A client's run to its end.
+    pub(crate) fn run<I: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = I>) -> Ran {
+        run(&mut self.command(arguments))
+    }
+
+    /// A client's run with something to read.
+    pub(crate) fn run_with_input(&self, arguments: &[&str], input: &[u8]) -> Ran {
+        let mut command = self.command(arguments);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("hapax can be run");
+        child.stdin.take().expect("piped").write_all(input).expect("it reads");
+        Ran(child.wait_with_output().expect("its output"))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A `hapax lock run` whose command has begun, and said so by its first line.
+pub(crate) struct Running {
+    child: Child,
+    /// That line.
+    pub(crate) said: String,
+    stdout: BufReader<std::process::ChildStdout>,
+}
+
+impl Running {
+    pub(crate) fn start(command: &mut Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("hapax can be run");
+        let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
+        let mut said = String::new();
+        stdout.read_line(&mut said).expect("the command says a line");
+        Self { child, said: said.trim_end().to_owned(), stdout }
+    }
+
+    /// The rest of what the command says, up to its end.
+    pub(crate) fn rest(&mut self) -> String {
+        std::io::read_to_string(&mut self.stdout).expect("text")
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).expect("it runs");
+    }
+
+    /// Ends the command's standard input, which is what it waits for.
+    pub(crate) fn let_go(&mut self) {
+        drop(self.child.stdin.take());
+    }
+
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        wait_for("hapax lock run ends", PATIENCE, || self.child.try_wait().expect("its state"))
+    }
+
+    #[track_caller]
+    pub(crate) fn ends_with(&mut self, code: i32) {
+        let status = self.wait();
+        assert_eq!(status.code(), Some(code), "{status}");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
