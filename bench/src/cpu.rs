@@ -23,11 +23,6 @@ impl Processes {
         Self(pids.into_iter().collect())
     }
 
-    /// This one.
-    pub fn this() -> Self {
-        Self(vec![std::process::id()])
-    }
-
     /// Whether there is none to count.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -36,13 +31,19 @@ impl Processes {
     /// User and system time so far. Zero where the kernel does not tell, as outside Linux.
     pub fn cpu_time(&self) -> Duration {
         let all = if self.is_empty() { HashMap::new() } else { stats() };
-        let ticks: u64 = self.0.iter().map(|pid| family_ticks(&all, *pid)).sum();
-        Duration::from_secs(ticks) / u32::try_from(ticks_per_second()).unwrap_or(100)
+        time(self.0.iter().map(|pid| family_ticks(&all, *pid)).sum())
     }
 }
 
-fn ticks_per_second() -> u64 {
-    rustix::param::clock_ticks_per_second().max(1)
+/// User and system time of this process so far, without its children: the servers that a benchmark
+/// started are among them, and are counted on their own.
+pub(crate) fn own_cpu_time() -> Duration {
+    time(stat(std::process::id()).map_or(0, |stat| stat.own))
+}
+
+fn time(ticks: u64) -> Duration {
+    let per_second = rustix::param::clock_ticks_per_second().max(1);
+    Duration::from_secs(ticks) / u32::try_from(per_second).unwrap_or(100)
 }
 
 fn family_ticks(all: &HashMap<u32, Stat>, pid: u32) -> u64 {
@@ -77,17 +78,40 @@ fn stat(pid: u32) -> Option<Stat> {
 mod tests {
     use super::*;
 
+    /// Ticks are 10 ms: as many rounds as it takes to see some, however fast the machine.
+    const SOME: Duration = Duration::from_millis(50);
+
     #[test]
     fn the_cpu_time_of_a_busy_process_grows() {
-        let this = Processes::this();
-        let before = this.cpu_time();
+        let before = own_cpu_time();
         let mut number = 1_u64;
-        // Ticks are 10 ms: as many rounds as it takes to see some, however fast the machine.
-        while this.cpu_time() < before + Duration::from_millis(20) {
+        while own_cpu_time() < before + SOME {
             for _ in 0..1_000_000 {
                 number = std::hint::black_box(number.wrapping_mul(3));
             }
         }
+    }
+
+    #[test]
+    fn a_childs_time_is_its_familys_and_not_ones_own() {
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "sh -c 'while :; do :; done' & echo $!; wait"])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let family = Processes::new([child.id()]);
+        // The grandchild alone is busy: this process sleeps meanwhile.
+        while family.cpu_time() < SOME * 10 {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let stats = stats();
+        let (own, all) = (stats[&child.id()].own, family_ticks(&stats, child.id()));
+        let mut line = String::new();
+        let mut said = std::io::BufReader::new(child.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut said, &mut line).unwrap();
+        let _ = std::process::Command::new("kill").args(["-KILL", line.trim()]).status();
+        let _ = child.wait();
+        assert!(time(own) < SOME && time(all) >= SOME * 10, "{own} of {all} ticks");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use hdrhistogram::Histogram;
 use tokio::task::JoinSet;
 
+use crate::cpu::own_cpu_time;
 use crate::measured::histogram;
 use crate::{Failure, Measured, Processes};
 
@@ -58,8 +59,7 @@ pub trait Operation: Send + Sync + 'static {
 
 /// Runs an operation as planned. The first one that fails ends it all.
 pub async fn measure(operation: Arc<dyn Operation>, plan: &Plan) -> Result<Measured, Failure> {
-    let this = Processes::this();
-    let (client_before, server_before) = (this.cpu_time(), plan.servers.cpu_time());
+    let (client_before, server_before) = (own_cpu_time(), plan.servers.cpu_time());
     let started = Instant::now();
     let quota = Arc::new(Quota::new(plan.span, started));
     let mut tasks = JoinSet::new();
@@ -77,7 +77,7 @@ pub async fn measure(operation: Arc<dyn Operation>, plan: &Plan) -> Result<Measu
     Ok(Measured {
         operations: latencies.len(),
         elapsed,
-        client_cpu: this.cpu_time().saturating_sub(client_before),
+        client_cpu: own_cpu_time().saturating_sub(client_before),
         server_cpu: (!servers.is_empty()).then(|| servers.cpu_time().saturating_sub(server_before)),
         latencies,
     })

@@ -27,7 +27,7 @@ fn faulty() -> (Faulty, Arc<ManualClock>) {
 fn fails_from_the_run_on(store: &Faulty, settings: Settings, status: StatusCode) -> (Router, Runs) {
     let (runs, store) = (Runs::default(), store.clone());
     let (counted, failing) = (runs.clone(), store.clone());
-    let app = app(Arc::new(store), settings, |headers: HeaderMap| async move {
+    let app = app(Arc::new(store), settings, move |headers: HeaderMap| async move {
         if counted.add() == 1 {
             failing.always(Some(Fault::LostQuestion));
         }
@@ -126,9 +126,8 @@ impl Claims for Corrupt {
 #[tokio::test]
 async fn what_is_stored_but_cannot_be_read_is_no_reason_to_run() {
     let settings = Settings { on_store_error: OnStoreError::Open, ..Settings::default() };
-    let damaged =
-        send(&app(Arc::new(Corrupt), settings.clone(), || async { "ran" }), post("k", ""));
-    assert_eq!(damaged.await.code(), "internal");
+    let over_damage = app(Arc::new(Corrupt), settings.clone(), || async { "ran" });
+    assert_eq!(send(&over_damage, post("k", "")).await.code(), "internal");
     // The same where the row is fine and the answer in it is not.
     let (store, _) = memory();
     let row = keyed(&settings, "k", "");

@@ -1,11 +1,11 @@
 //! Gathers concurrent operations into one statement.
 //!
-//! Nobody waits for company: an operation that finds its lane idle goes at once, and what comes
-//! while it is under way makes up the next statement.
+//! Nobody waits for company: an operation that finds nothing under way goes at once, and what comes
+//! meanwhile makes up the next statement. A commit costs the same for one operation and for a
+//! hundred, so that a second statement goes beside the first only when it is full.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::future::Future;
-use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hapax_core::{Key, StoreError, limited};
@@ -16,7 +16,7 @@ use crate::link::Link;
 use crate::session::Session;
 use crate::wake::Wakes;
 
-/// How many operations may wait in a lane. They leave with their time limit anyway.
+/// How many operations may wait. They leave with their time limit anyway.
 const QUEUE: usize = 16_384;
 
 /// How many bytes of values go into one statement, save that one operation always goes.
@@ -50,35 +50,43 @@ pub(crate) struct Batcher<W: Work>(Arc<Shared<W>>);
 struct Shared<W: Work> {
     link: Arc<Link>,
     wakes: Arc<Wakes>,
-    lanes: Vec<Mutex<Lane<W>>>,
-    cap: usize,
+    line: Mutex<Line<W>>,
 }
 
-/// One statement at a time. A key always takes the same lane, so that the operations of this
-/// process never find each other in the way.
-struct Lane<W: Work> {
+/// Who waits, and what is under way.
+struct Line<W: Work> {
     queue: VecDeque<Waiting<W>>,
-    running: bool,
+    /// The keys in statements under way; a key is never in two, so that the operations of this
+    /// process do not find each other in the way.
+    busy: HashSet<u64>,
+    workers: usize,
+    most_workers: usize,
+    cap: usize,
 }
 
 struct Waiting<W: Work> {
     item: W::Item,
+    digest: u64,
     reply: oneshot::Sender<Result<W::Answer, StoreError>>,
 }
 
 impl<W: Work> Batcher<W> {
-    pub(crate) fn new(link: Arc<Link>, wakes: Arc<Wakes>, lanes: usize, cap: usize) -> Self {
-        let lane = || Mutex::new(Lane { queue: VecDeque::new(), running: false });
-        let lanes = (0..lanes.max(1)).map(|_| lane()).collect();
-        Self(Arc::new(Shared { link, wakes, lanes, cap }))
+    pub(crate) fn new(link: Arc<Link>, wakes: Arc<Wakes>, workers: usize, cap: usize) -> Self {
+        let line = Mutex::new(Line {
+            queue: VecDeque::new(),
+            busy: HashSet::new(),
+            workers: 0,
+            most_workers: workers,
+            cap,
+        });
+        Self(Arc::new(Shared { link, wakes, line }))
     }
 
     pub(crate) async fn submit(&self, item: W::Item) -> Result<W::Answer, StoreError> {
-        let lane = (W::key(&item).digest() % self.0.lanes.len() as u64) as usize;
         let (reply, answer) = oneshot::channel();
-        let start = self.0.lane(lane).push(Waiting { item, reply })?;
-        if start {
-            tokio::spawn(drain(Running { shared: self.0.clone(), lane, at_rest: false }));
+        let digest = W::key(&item).digest();
+        if self.0.line().push(Waiting { item, digest, reply })? {
+            tokio::spawn(work(Worker { shared: self.0.clone(), keys: Vec::new(), at_rest: false }));
         }
         limited(self.0.link.limit, async { answer.await.unwrap_or_else(|_| Err(unfinished())) })
             .await
@@ -86,28 +94,31 @@ impl<W: Work> Batcher<W> {
 }
 
 impl<W: Work> Shared<W> {
-    fn lane(&self, lane: usize) -> MutexGuard<'_, Lane<W>> {
-        self.lanes[lane].lock().unwrap_or_else(PoisonError::into_inner)
+    fn line(&self) -> MutexGuard<'_, Line<W>> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<W: Work> Lane<W> {
-    /// Whether the lane has to be started.
+impl<W: Work> Line<W> {
+    /// Whether a worker has to be started.
     fn push(&mut self, waiting: Waiting<W>) -> Result<bool, StoreError> {
         if self.queue.len() >= QUEUE {
             let reason = "too many calls are waiting for it".into();
             return Err(StoreError::Unavailable { reason, source: None });
         }
         self.queue.push_back(waiting);
-        Ok(!mem::replace(&mut self.running, true))
+        let full = self.queue.len() >= self.cap && self.workers < self.most_workers;
+        let start = self.workers == 0 || full;
+        self.workers += usize::from(start);
+        Ok(start)
     }
 
-    /// The next batch; empty where the lane has come to rest. Who gave up meanwhile is left out:
-    /// nobody would know that he was granted anything.
-    fn next(&mut self, cap: usize) -> Vec<Waiting<W>> {
-        let mut batch = Vec::new();
+    /// The next batch. Who gave up meanwhile is left out: nobody would know that he was granted
+    /// anything. Who waits for a key under way is served by the worker that has it.
+    fn next(&mut self) -> Vec<Waiting<W>> {
+        let (mut batch, mut later) = (Vec::new(), Vec::new());
         let mut weight = 0;
-        while batch.len() < cap
+        while batch.len() < self.cap
             && let Some(waiting) = self.queue.pop_front()
         {
             if waiting.reply.is_closed() {
@@ -115,44 +126,66 @@ impl<W: Work> Lane<W> {
             }
             weight += W::weight(&waiting.item);
             if weight > WEIGHT && !batch.is_empty() {
-                self.queue.push_front(waiting);
+                later.push(waiting);
                 break;
             }
-            batch.push(waiting);
+            if self.busy.contains(&waiting.digest) { &mut later } else { &mut batch }.push(waiting);
         }
-        self.running = !batch.is_empty();
+        for waiting in later.into_iter().rev() {
+            self.queue.push_front(waiting);
+        }
+        self.busy.extend(batch.iter().map(|waiting| waiting.digest));
         batch
     }
 }
 
-/// Puts the lane to rest should its task end before its time.
-struct Running<W: Work> {
+struct Worker<W: Work> {
     shared: Arc<Shared<W>>,
-    lane: usize,
+    keys: Vec<u64>,
     at_rest: bool,
 }
 
-impl<W: Work> Drop for Running<W> {
+impl<W: Work> Worker<W> {
+    /// The next batch; none where this worker has come to rest.
+    fn next(&mut self) -> Option<Vec<Waiting<W>>> {
+        let mut line = self.shared.line();
+        for key in self.keys.drain(..) {
+            line.busy.remove(&key);
+        }
+        let batch = line.next();
+        self.keys.extend(batch.iter().map(|waiting| waiting.digest));
+        if batch.is_empty() {
+            line.workers -= 1;
+            self.at_rest = true;
+            return None;
+        }
+        Some(batch)
+    }
+}
+
+/// Should the task end before its time (a panic, the end of the runtime), the others go on.
+impl<W: Work> Drop for Worker<W> {
     fn drop(&mut self) {
-        // At rest it is not this task's business any more: another one may have been started.
-        if !self.at_rest {
-            let mut lane = self.shared.lane(self.lane);
-            lane.running = false;
-            lane.queue.clear();
+        if self.at_rest {
+            return;
+        }
+        let mut line = self.shared.line();
+        for key in &self.keys {
+            line.busy.remove(key);
+        }
+        line.workers -= 1;
+        if line.workers == 0 {
+            line.queue.clear();
         }
     }
 }
 
-async fn drain<W: Work>(mut running: Running<W>) {
+async fn work<W: Work>(mut worker: Worker<W>) {
     loop {
         // Lets those who are ready to run put in their operations.
         tokio::task::yield_now().await;
-        let batch = running.shared.lane(running.lane).next(running.shared.cap);
-        if batch.is_empty() {
-            running.at_rest = true;
-            return;
-        }
-        serve(&running.shared, batch).await;
+        let Some(batch) = worker.next() else { return };
+        serve(&worker.shared, batch).await;
     }
 }
 

@@ -21,6 +21,7 @@ mod config;
 mod error;
 mod examine;
 mod link;
+mod listing;
 mod looking;
 mod migrate;
 mod patience;

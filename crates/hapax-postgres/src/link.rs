@@ -131,6 +131,10 @@ impl Session for Lease {
             }
         };
         self.busy = false;
+        // A statement that does not fit the tables any more, or that somebody else's session has:
+        // a new connection prepares it anew.
+        self.last |= matches!(&rows, Err(error)
+            if error.code().is_some_and(|code| ["0A000", "26000", "42P05"].contains(&code.code())));
         Ok(rows?)
     }
 }

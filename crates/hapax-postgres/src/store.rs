@@ -5,8 +5,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use hapax_core::{
-    Ask, Claimed, Claims, Deleted, Expect, Finding, GiveBack, Key, Put, Record, Records, Step,
-    Store, StoreError, Token, View, Watch, limited,
+    Ask, Claimed, Claims, Deleted, Expect, Finding, GiveBack, Key, List, Oversight, Page, Put,
+    Record, Records, Step, Store, StoreError, Token, View, Watch, limited,
 };
 use tokio_postgres::types::Type;
 
@@ -17,7 +17,7 @@ use crate::patience::Patience;
 use crate::session::{Session, Sql};
 use crate::stepping::{Act, Stepping, Taken};
 use crate::wake::Wakes;
-use crate::{Config, examine, looking, recording, sweep};
+use crate::{Config, examine, listing, looking, recording, sweep};
 
 /// hapax on PostgreSQL 13 or newer.
 ///
@@ -58,11 +58,11 @@ impl PostgresStore {
     pub fn open(config: Config) -> Result<Self, StoreError> {
         let link = Arc::new(Link::new(&config)?);
         let wakes = Arc::new(Wakes::new(link.clone()));
-        // Few lanes make large batches, and a commit costs the same for one claim and for a hundred.
-        let lanes = (config.pool / 8).max(1);
+        // Claims and steps take a quarter of the connections each.
+        let workers = (config.pool / 4).max(1);
         Ok(Self {
-            claims: Arc::new(Batcher::new(link.clone(), wakes.clone(), lanes, config.batch)),
-            steps: Arc::new(Batcher::new(link.clone(), wakes.clone(), lanes, config.batch)),
+            claims: Arc::new(Batcher::new(link.clone(), wakes.clone(), workers, config.batch)),
+            steps: Arc::new(Batcher::new(link.clone(), wakes.clone(), workers, config.batch)),
             pool: config.pool,
             link,
             wakes,
@@ -170,6 +170,13 @@ impl Records for PostgresStore {
                 }
             })
             .await
+    }
+}
+
+#[async_trait]
+impl Oversight for PostgresStore {
+    async fn list(&self, list: &List) -> Result<Page, StoreError> {
+        self.link.within(async { listing::list(&mut self.link.lease().await?, list).await }).await
     }
 }
 

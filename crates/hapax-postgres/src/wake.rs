@@ -73,7 +73,8 @@ impl Wakes {
             outgoing.digests.insert(digest);
         }
         if !mem::replace(&mut outgoing.running, true) {
-            tokio::spawn(send(Sender(self.outgoing.clone()), self.link.clone()));
+            let sender = Sender { outgoing: self.outgoing.clone(), at_rest: false };
+            tokio::spawn(send(sender, self.link.clone()));
         }
     }
 
@@ -105,31 +106,31 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Lets another sender start should this one end before its time.
-struct Sender(Arc<Mutex<Outgoing>>);
+struct Sender {
+    outgoing: Arc<Mutex<Outgoing>>,
+    at_rest: bool,
+}
 
 impl Sender {
-    fn next(&self) -> HashSet<u64> {
-        let mut outgoing = lock(&self.0);
+    /// What has gathered; none where this sender has come to rest.
+    fn next(&mut self) -> Option<HashSet<u64>> {
+        let mut outgoing = lock(&self.outgoing);
         outgoing.running = !outgoing.digests.is_empty();
-        mem::take(&mut outgoing.digests)
+        self.at_rest = !outgoing.running;
+        outgoing.running.then(|| mem::take(&mut outgoing.digests))
     }
 }
 
 impl Drop for Sender {
     fn drop(&mut self) {
-        let mut outgoing = lock(&self.0);
-        if !outgoing.digests.is_empty() {
-            *outgoing = Outgoing::default();
+        if !self.at_rest {
+            *lock(&self.outgoing) = Outgoing::default();
         }
     }
 }
 
-async fn send(sender: Sender, link: Arc<Link>) {
-    loop {
-        let digests = sender.next();
-        if digests.is_empty() {
-            return;
-        }
+async fn send(mut sender: Sender, link: Arc<Link>) {
+    while let Some(digests) = sender.next() {
         let messages = messages(&digests);
         let sent = link.within(async {
             let mut lease = link.lease().await?;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use hapax_testkit::{Postgres, Redis};
 use hyper::{Request, StatusCode};
-use proxy_support::client::{Pooled, keyed, pooled};
-use proxy_support::{Proxy, Reply, Upstream, send, soon};
+use proxy_support::client::{Pooled, Reply, keyed, pooled};
+use proxy_support::{Proxy, Upstream, send, soon};
 
 const CLIENTS: usize = 50;
 

@@ -23,6 +23,7 @@ mod examine;
 mod failpoint;
 mod job;
 mod keeper;
+mod oversight;
 mod reader;
 mod row;
 mod schema;

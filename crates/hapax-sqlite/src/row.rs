@@ -29,7 +29,7 @@ pub(crate) fn read(connection: &Connection, key: &Key) -> Result<Option<Row>, St
     raw.transpose()
 }
 
-fn decode(row: &rusqlite::Row<'_>) -> Result<Row, StoreError> {
+pub(crate) fn decode(row: &rusqlite::Row<'_>) -> Result<Row, StoreError> {
     let fields = || -> rusqlite::Result<_> {
         Ok(Row {
             phase: Phase::from_code(row.get(0)?)

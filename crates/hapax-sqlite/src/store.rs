@@ -8,8 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use hapax_core::{
-    Ask, Claimed, Claims, Clock, Deleted, Expect, Finding, GiveBack, Hub, Key, Put, Record,
-    Records, Step, Store, StoreError, Token, View, Watch, limited,
+    Ask, Claimed, Claims, Clock, Deleted, Expect, Finding, GiveBack, Hub, Key, List, Oversight,
+    Page, Put, Record, Records, Step, Store, StoreError, Token, View, Watch, limited,
 };
 use rusqlite::Connection;
 use tokio::sync::mpsc;
@@ -18,7 +18,7 @@ use crate::connect::Session;
 use crate::job::{Job, call};
 use crate::keeper::{Duty, Keeper, RESTART_PAGES};
 use crate::writer::{Message, Tally, Writer};
-use crate::{Config, examine, reader, row, sweep, tx};
+use crate::{Config, examine, oversight, reader, row, sweep, tx};
 
 /// Threads that read.
 const READERS: usize = 2;
@@ -213,6 +213,14 @@ impl Records for SqliteStore {
     async fn delete(&self, key: &Key, expect: &Expect) -> Result<Deleted, StoreError> {
         let (clock, key, expect) = (self.clock(), key.clone(), expect.clone());
         self.write(0, None, move |c| tx::delete(c, &*clock, &key, &expect)).await
+    }
+}
+
+#[async_trait]
+impl Oversight for SqliteStore {
+    async fn list(&self, list: &List) -> Result<Page, StoreError> {
+        let (clock, list) = (self.clock(), list.clone());
+        self.read(move |c| oversight::list(c, &*clock, &list)).await
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use hapax_core::{Claimed, Claims, Expect, Key, Records, Step, Store, StoreError, Tenant};
 use hapax_postgres::{Config, PostgresStore};
-use hapax_testkit::Postgres;
+use hapax_testkit::{Postgres, Wire};
 use tokio::task::JoinSet;
 
 use crate::{ask, granted, key};
@@ -147,4 +147,47 @@ async fn a_caller_who_gives_up_spoils_no_connection() {
     }
     granted(&store, &key("after"), &ask()).await;
     assert_eq!(store.get(&record).await.unwrap().unwrap().value, "v");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_done_without_an_answer_is_recognised_when_asked_again() {
+    let server = Postgres::start();
+    let wire = Wire::to(server.port());
+    let url = server.url().replace(&server.port().to_string(), &wire.port().to_string());
+    let store = hasty(&url);
+    let first = granted(&store, &key("before"), &ask()).await;
+    let ask = ask();
+
+    wire.drop_next_answer_to(b"lost-answer");
+    let lost = store.claim(&key("lost-answer"), &ask).await;
+    assert!(matches!(lost, Err(StoreError::Unavailable { .. })), "{lost:?}");
+    assert_eq!(wire.dropped_answers(), 1);
+    let Claimed::Granted { ticket, attempt: 1 } =
+        store.claim(&key("lost-answer"), &ask).await.unwrap()
+    else {
+        panic!("its own claim")
+    };
+    assert!(ticket.fence > first.fence);
+
+    wire.drop_next_answer_to(b"lost-value");
+    let lost = store.settle(&key("lost-answer"), &ticket.token, "lost-value".into()).await;
+    assert!(matches!(lost, Err(StoreError::Unavailable { .. })), "{lost:?}");
+    assert_eq!(wire.dropped_answers(), 2);
+    let again = store.settle(&key("lost-answer"), &ticket.token, "lost-value".into()).await;
+    assert_eq!(again.unwrap(), Step::Done(ticket.fence));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wire_that_goes_silent_is_given_up_in_time() {
+    let server = Postgres::start();
+    let wire = Wire::to(server.port());
+    let url = server.url().replace(&server.port().to_string(), &wire.port().to_string());
+    let store = hasty(&url);
+    granted(&store, &key("before"), &ask()).await;
+    wire.stall_answers();
+    all_fail_in_time(&store).await;
+    wire.flow();
+    comes_back(&store, "after-silence").await;
+    wire.cut();
+    comes_back(&store, "after-cut").await;
 }

@@ -2,6 +2,7 @@
 
 mod access;
 mod conformance;
+mod errors;
 mod examine;
 mod faults;
 mod kills;

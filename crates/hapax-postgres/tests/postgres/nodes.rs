@@ -180,29 +180,6 @@ async fn a_record_has_one_writer_per_version_across_nodes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_value_too_large_for_the_server_fails_alone() {
-    let store = open(&SERVER.database("poison"));
-    let mut tickets = Vec::new();
-    for n in 0..8 {
-        tickets.push((n, granted(&store, &key(&format!("k{n}")), &ask()).await));
-    }
-    // A field of more than a gigabyte is refused by the server, a message of more than two by the
-    // driver. A token is as good as a value to show it, and costs less: no text with a zero byte
-    // is stored, and none is needed.
-    let mut steps = JoinSet::new();
-    for (n, ticket) in tickets {
-        let store = store.clone();
-        steps.spawn(async move {
-            let token = if n == 3 { Token::presented("with a \0 byte") } else { ticket.token };
-            (n, store.settle(&key(&format!("k{n}")), &token, "v".into()).await.unwrap())
-        });
-    }
-    for (n, step) in steps.join_all().await {
-        assert_eq!(step == Step::Lost, n == 3, "{n}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn the_sweep_takes_what_has_expired_and_nothing_else() {
     let store = open(&SERVER.database("sweep"));
     let mut brief = ask();

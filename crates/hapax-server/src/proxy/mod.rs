@@ -76,7 +76,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     let gateway = Gateway::new(&settings.routes, &store, &client, manner, options.body_timeout);
     let server = Server::new(gateway.clone(), tls::for_clients(options)?, options);
-    banner::print(&settings, listener.local_addr()?, admin)?;
+    let _ = banner::print(&settings, listener.local_addr()?, admin);
     tokio::select! {
         () = server.accept(&listener) => {}
         () = signals.next() => {}

@@ -53,7 +53,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let app = open(settings).await?;
     let examined = monitor::first_look(&app).await?;
     let _ = app.address.set(listener.local_addr()?);
-    banner::print(&app, &sources)?;
+    // Whoever started us may not listen; that is no reason not to serve.
+    let _ = banner::print(&app, &sources);
 
     tokio::spawn(monitor::watch_store(app.clone(), examined));
     tokio::spawn(monitor::sweep(app.clone()));

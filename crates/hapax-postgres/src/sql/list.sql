@@ -1,0 +1,10 @@
+-- Values may be large, and nobody lists them. `0` follows `/`: the tenant's own rows, and those of
+-- its scopes.
+SELECT now, fence, phase, attempt, granted_at, lease_end, retention, expires_at, token,
+       fingerprint, ''::bytea AS value, tenant, kind, scope, name
+FROM hapax_claims,
+     (SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now OFFSET 0) clock
+WHERE (tenant = $1 OR (tenant > $1 || '/' AND tenant < $1 || '0')) AND kind = $2
+  AND (tenant, scope, name) > ($3, $4, $5)
+ORDER BY tenant, scope, name
+LIMIT $6

@@ -1,0 +1,45 @@
+//! Pages of claims for an operator, in the order of their keys.
+
+use hapax_core::{Clock, Key, List, Page, StoreError, machine};
+use rusqlite::{Connection, params};
+
+use crate::error::fault;
+use crate::row;
+
+pub(crate) fn list(
+    connection: &Connection,
+    clock: &dyn Clock,
+    list: &List,
+) -> Result<Page, StoreError> {
+    let now = clock.now();
+    let after = list.after.as_deref().and_then(Key::from_canonical);
+    let (tenant, scope, name) =
+        after.as_ref().map_or(("", "", ""), |key| (key.tenant().as_str(), key.scope(), key.name()));
+    let mut query = connection
+        .prepare_cached(
+            // Values may be large, and nobody lists them. `0` follows `/`: the tenant's own rows, and
+            // those of its scopes.
+            "SELECT phase, fence, attempt, token, fingerprint, granted_at, lease_end, retention, \
+                    expires_at, x'', tenant, kind, scope, name \
+             FROM hapax_claims \
+             WHERE (tenant = ?1 OR (tenant > ?1 || '/' AND tenant < ?1 || '0')) AND kind = ?2 \
+               AND (tenant, scope, name) > (?3, ?4, ?5) \
+             ORDER BY tenant, scope, name LIMIT ?6",
+        )
+        .map_err(fault)?;
+    let (mine, kind) = (list.tenant.as_str(), list.kind.as_str());
+    let mut rows =
+        query.query(params![mine, kind, tenant, scope, name, list.at_most]).map_err(fault)?;
+    let (mut page, mut seen) = (Page::default(), 0);
+    while let Some(raw) = rows.next().map_err(fault)? {
+        let text = |column| -> Result<String, StoreError> { raw.get(column).map_err(row::damaged) };
+        let key = Key::stored(&text(10)?, &text(11)?, &text(12)?, &text(13)?);
+        let Some(key) = key else { continue };
+        seen += 1;
+        page.next = Some(key.canonical());
+        let listed = machine::listed(key, &row::decode(raw)?, now);
+        page.claims.extend(listed.filter(|listed| list.shows(listed)));
+    }
+    page.next = page.next.filter(|_| seen == list.at_most);
+    Ok(page)
+}

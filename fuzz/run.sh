@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Fuzzes every target for SECONDS each (60 by default); ends with an error at the first crash.
+#
+#   fuzz/run.sh [SECONDS]
+#
+# cargo-fuzz is installed if it is missing. It needs a C++ compiler, and no nightly toolchain:
+# RUSTC_BOOTSTRAP lets the stable one build with a sanitizer.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+seconds=${1:-60}
+export RUSTC_BOOTSTRAP=1
+
+if ! cargo fuzz --version >/dev/null 2>&1; then
+    cargo install cargo-fuzz --locked
+fi
+
+for target in targets/*.rs; do
+    name=$(basename "$target" .rs)
+    mkdir -p "corpus/$name"
+    cargo fuzz run --fuzz-dir . --target-dir ../target/fuzz "$name" \
+        "corpus/$name" "seeds/$name" -- \
+        -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=4096 -print_final_stats=1
+done

@@ -1,0 +1,43 @@
+//! Any bytes as a JSON body: its canonical text is its own, and order and white space do not matter.
+#![no_main]
+
+use hapax_core::canonical_json;
+use hapax_http::{FingerprintOf, Keyed, Settings};
+use http::Request;
+use libfuzzer_sys::fuzz_target;
+use serde_json::{Map, Value};
+
+fn fingerprint(how: FingerprintOf, body: &[u8]) -> String {
+    let settings = Settings { fingerprint: how, ..Settings::default() };
+    let request = Request::post("/").header("idempotency-key", "k").body(()).unwrap();
+    let keyed = Keyed::of(&settings, &request.into_parts().0, body).unwrap().unwrap();
+    keyed.ask.fingerprint.unwrap().as_str().to_owned()
+}
+
+/// The same value with its members in the opposite order.
+fn reversed(json: &Value) -> Value {
+    match json {
+        Value::Object(members) => {
+            members.iter().rev().map(|(n, v)| (n.clone(), reversed(v))).collect::<Map<_, _>>().into()
+        }
+        Value::Array(items) => items.iter().map(reversed).collect::<Vec<_>>().into(),
+        scalar => scalar.clone(),
+    }
+}
+
+fuzz_target!(|body: &[u8]| {
+    // The body chooses its own pointer, too.
+    let pointer = String::from_utf8_lossy(&body[..body.len().min(16)]).into_owned();
+    fingerprint(FingerprintOf::Only(vec![pointer.clone()]), body);
+    fingerprint(FingerprintOf::Except(vec![pointer]), body);
+    fingerprint(FingerprintOf::Json, body);
+    let Ok(json) = serde_json::from_slice::<Value>(body) else { return };
+    let text = canonical_json(&json);
+    assert_eq!(canonical_json(&reversed(&json)), text);
+    let parsed: Value = serde_json::from_str(&text).expect("canonical JSON is JSON");
+    assert_eq!(canonical_json(&parsed), text);
+    assert_eq!(
+        fingerprint(FingerprintOf::Json, text.as_bytes()),
+        fingerprint(FingerprintOf::Json, serde_json::to_string_pretty(&json).unwrap().as_bytes()),
+    );
+});
