@@ -44,9 +44,11 @@ pids+=($!)
     --store "sqlite:$work/hapax.db" --log-level warn &
 pids+=($!)
 
-up() { curl --silent --fail --output /dev/null "$front/orders"; }
-for _ in {1..100}; do up && break || sleep 0.1; done
-up || { echo "the shop or the proxy did not start" >&2; exit 1; }
+up() { curl --silent --fail --output /dev/null "$1/orders"; }
+for url in "$shop" "$front"; do
+    for _ in {1..100}; do up "$url" && break || sleep 0.1; done
+    up "$url" || { echo "nothing answers at $url" >&2; exit 1; }
+done
 
 order() {
     curl --silent --include --header 'Idempotency-Key: tea-for-two' \

@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use hapax_core::{
-    Ask, Claimed, Claims, Deleted, Expect, Finding, GiveBack, Key, Put, Record, Records, Step,
-    Store, StoreError, Token, View, Watch,
+    Ask, Claimed, Claims, Deleted, Expect, Finding, GiveBack, Key, List, Oversight, Page, Put,
+    Record, Records, Step, Store, StoreError, Token, View, Watch,
 };
 
 /// What goes wrong with one store call.
@@ -159,6 +159,13 @@ impl Records for Faulty {
 
     async fn delete(&self, key: &Key, expect: &Expect) -> Result<Deleted, StoreError> {
         self.call(|| self.store.delete(key, expect)).await
+    }
+}
+
+#[async_trait]
+impl Oversight for Faulty {
+    async fn list(&self, list: &List) -> Result<Page, StoreError> {
+        self.call(|| self.store.list(list)).await
     }
 }
 

@@ -26,6 +26,7 @@
 mod claims;
 mod fault;
 mod history;
+mod oversight;
 mod records;
 mod scene;
 mod subject;

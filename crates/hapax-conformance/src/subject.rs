@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use hapax_core::Store;
 
 use crate::scene::Scene;
-use crate::{claims, records};
+use crate::{claims, oversight, records};
 
 /// The store under test, and its time.
 #[async_trait]
@@ -42,11 +42,11 @@ where
     F: Fn() -> S,
     S: Future<Output = Arc<dyn Subject>>,
 {
-    let laws: Vec<_> = claims::LAWS.iter().chain(records::LAWS).collect();
+    let laws: Vec<_> = [claims::LAWS, records::LAWS, oversight::LAWS].concat();
     let mut running = Vec::new();
-    for (name, law) in &laws {
+    for (name, law) in laws.clone() {
         let subject = make().await;
-        running.push((*name, tokio::spawn(async move { law(Scene::new(subject).await).await })));
+        running.push((name, tokio::spawn(async move { law(Scene::new(subject).await).await })));
     }
     let mut broken = Vec::new();
     for (name, law) in running {

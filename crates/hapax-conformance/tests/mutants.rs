@@ -10,8 +10,8 @@ use hapax_conformance::{Subject, check};
 use hapax_core::claims::State;
 use hapax_core::memory::MemoryStore;
 use hapax_core::{
-    Ask, Claimed, Claims, Deleted, Expect, Fence, Finding, GiveBack, Key, ManualClock, Put, Record,
-    Records, Step, Store, StoreError, Ticket, Token, View, Watch,
+    Ask, Claimed, Claims, Deleted, Expect, Fence, Finding, GiveBack, Key, List, ManualClock,
+    Oversight, Page, Put, Record, Records, Step, Store, StoreError, Ticket, Token, View, Watch,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,6 +36,8 @@ enum Bug {
     TtlNotKept,
     /// Tenants share their keys.
     OneTenant,
+    /// A list ends with its first page.
+    ListsOnePage,
 }
 
 struct Mutant {
@@ -154,6 +156,17 @@ impl Records for Mutant {
 }
 
 #[async_trait]
+impl Oversight for Mutant {
+    async fn list(&self, list: &List) -> Result<Page, StoreError> {
+        let mut page = self.store.list(list).await?;
+        if self.bug == Bug::ListsOnePage {
+            page.next = None;
+        }
+        Ok(page)
+    }
+}
+
+#[async_trait]
 impl Store for Mutant {
     fn name(&self) -> &'static str {
         "mutant"
@@ -199,6 +212,7 @@ fn every_planted_bug_is_caught() {
         Bug::WakesNobody,
         Bug::TtlNotKept,
         Bug::OneTenant,
+        Bug::ListsOnePage,
     ] {
         let caught = std::panic::catch_unwind(|| {
             let runtime = tokio::runtime::Builder::new_current_thread()

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::{Claims, Records, StoreError};
+use crate::{Claims, Oversight, Records, StoreError};
 
 /// A whole store: every primitive, and what an operator needs to know about it.
 ///
@@ -13,7 +13,7 @@ use crate::{Claims, Records, StoreError};
 ///    after it was lost.
 /// 2. Every call ends within the store's time limit, with an answer or a [`StoreError`].
 #[async_trait]
-pub trait Store: Claims + Records + 'static {
+pub trait Store: Claims + Records + Oversight + 'static {
     /// `sqlite`, `memory`, `redis` or `postgres`: for logs and metric labels.
     fn name(&self) -> &'static str;
 

@@ -119,7 +119,9 @@ pub fn parse_key(headers: &HeaderMap) -> Result<Option<String>, InvalidIdempoten
 /// 1. claims [`key`](Keyed::key) with [`ask`](Keyed::ask) (`hapax_postgres::InTransaction`,
 ///    `hapax_sqlite::tx`), and asks [`Keyed::granted`] what that came to,
 /// 2. does its work,
-/// 3. settles with [`keep`](crate::keep)`(…).encode()`, and commits.
+/// 3. settles with [`settlement`](crate::settlement)`(…)`, and commits.
+///
+/// There is a whole handler at [`settlement`](crate::settlement).
 #[derive(Clone, Debug)]
 pub struct Keyed {
     /// Whose claim it is, of what.

@@ -54,7 +54,7 @@ where
     }
 
     async fn answered(self, mut response: Response<R>) {
-        match self.verdict(&mut response) {
+        match self.held.shared().settings.verdicts.judge(&mut response) {
             Verdict::Keep => return self.keep(response).await,
             Verdict::GiveBack => self.held.give_back().await,
             Verdict::Unknown => self.held.abandon().await,
@@ -62,30 +62,21 @@ where
         let _ = self.reply.send(Ok(response.map(Answer::through)));
     }
 
-    /// The service's own word counts more than its status.
-    fn verdict(&self, response: &mut Response<R>) -> Verdict {
-        let never = response.headers_mut().remove("idempotency-store");
-        if let Some(verdict) = response.extensions().get() {
-            return *verdict;
-        }
-        if never.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"never")) {
-            return Verdict::GiveBack;
-        }
-        self.held.shared().settings.verdicts.of(response.status())
-    }
-
     async fn keep(self, response: Response<R>) {
-        let limit = self.held.shared().settings.limit;
         let (parts, body) = response.into_parts();
-        let length = announced(&parts.headers, &body);
-        let stored = keep(&parts, Bytes::new());
-        let too_large = length.is_some_and(|length| length > limit as u64);
-        if too_large || is_event_stream(&parts) || !fits(&stored, limit) {
+        if is_event_stream(&parts) {
             return self.pass_on(parts, body).await;
         }
+        let limit = self.held.shared().settings.limit;
+        let length = announced(&parts.headers, &body);
+        let stored = keep(&parts, Bytes::new());
         let body = pin!(body);
         let mut source = Source::new(body, length);
-        let mut copy = Copy::new(limit);
+        let mut copy = match length {
+            Some(length) if length > limit as u64 => Copy::none(),
+            _ if !fits(&stored, limit) => Copy::none(),
+            _ => Copy::new(limit),
+        };
         // Most answers are there at once: no channel, and no second task to wake.
         while copy.fits() {
             match source.next_if_ready().await {
@@ -115,8 +106,8 @@ where
         let _ = self.reply.send(Ok(response.map(Answer::whole)));
     }
 
-    /// Too large to keep, or without an end: goes to the client as it is, and is remembered as
-    /// having happened.
+    /// Events have no end to wait for: they go to the client as they are, and it is remembered that
+    /// they began.
     async fn pass_on(self, parts: Parts, body: R) {
         let response = match self.held.settle_without_answer(not_kept(parts.status)).await {
             Ok(()) => Response::from_parts(parts, Answer::through(body)),
@@ -126,7 +117,7 @@ where
     }
 }
 
-/// An answer that comes bit by bit.
+/// An answer that comes bit by bit, or is too large to keep.
 struct Streaming<'a, R> {
     source: Source<'a, R>,
     copy: Copy,
@@ -141,24 +132,17 @@ where
 {
     async fn run<E>(mut self, first: FirstRun<R, E>, parts: Parts) {
         let FirstRun { held, reply } = first;
+        // As much as is kept may also wait: a slow client does not keep its answer from being stored.
         let room = held.shared().settings.limit.max(LEAST_ROOM);
-        let mut held = Some(held);
-        let ready = self.copy.chunks();
-        if let Err(instead) = self.let_go_of_what_does_not_fit(&mut held).await {
-            let _ = reply.send(Ok(instead.map(Answer::whole)));
-            return;
-        }
         let (feed, live) = feed::open(room, self.length);
         let _ = reply.send(Ok(Response::from_parts(parts, Answer::live(live))));
-        for data in ready {
+        for data in self.copy.chunks() {
             feed.send(data).await;
         }
-        match self.stream(&mut held, &feed).await {
+        match self.stream(&feed).await {
             Ok(last) => self.finish(held, feed, last).await,
             Err(error) => {
-                if let Some(held) = held {
-                    held.abandon().await;
-                }
+                held.abandon().await;
                 feed.cut(error);
             }
         }
@@ -166,23 +150,19 @@ where
 
     /// Sends everything on but the last bytes of an answer whose length the client knows: with
     /// those it would have it all.
-    async fn stream(
-        &mut self,
-        held: &mut Option<Held>,
-        feed: &Feed,
-    ) -> Result<Option<Bytes>, BoxError> {
+    async fn stream(&mut self, feed: &Feed) -> Result<Option<Bytes>, BoxError> {
         loop {
+            if !self.copy.fits() {
+                self.copy.forget();
+            }
             let next = tokio::select! {
                 next = self.source.next() => next?,
-                // What happened is stored, and nobody is there to hear the rest.
-                () = feed.closed(), if held.is_none() => None,
+                // It would be read for nobody, neither a client nor the store.
+                () = feed.closed(), if !self.copy.fits() => None,
             };
             let Some(data) = next else { return Ok(None) };
             self.copy.add(&data);
-            if self.let_go_of_what_does_not_fit(held).await.is_err() {
-                return Err("another attempt had taken over".into());
-            }
-            if held.is_some() && self.source.is_complete() {
+            if self.source.is_complete() {
                 // Trailers, if they are there, or the end: it does not wait any more.
                 self.source.next().await?;
                 return Ok(Some(data));
@@ -191,39 +171,25 @@ where
         }
     }
 
-    async fn finish(self, held: Option<Held>, feed: Feed, last: Option<Bytes>) {
+    async fn finish(self, held: Held, feed: Feed, last: Option<Bytes>) {
         let trailers = self.source.into_trailers();
-        if let Some(held) = held {
+        let settled = if self.copy.fits() {
             let stored = add_trailers(self.stored, trailers.as_ref());
             let stored = command::Response { body: self.copy.into_bytes(), ..stored };
-            if held.settle(stored).await.is_err() {
-                return feed.cut("another attempt had taken over".into());
-            }
+            held.settle(stored).await
+        } else {
+            let tombstone = not_kept(http::StatusCode::OK);
+            let status = self.stored.status;
+            held.settle_without_answer(command::Response { status, ..tombstone }).await
+        };
+        if settled.is_err() {
+            return feed.cut("another attempt had taken over".into());
         }
         if let Some(data) = last {
             feed.send(data).await;
         }
         feed.end(trailers);
     }
-
-    /// Over the limit: what happened is stored now, and the answer is not.
-    async fn let_go_of_what_does_not_fit(
-        &mut self,
-        held: &mut Option<Held>,
-    ) -> Result<(), Response<Whole>> {
-        if self.copy.fits() {
-            return Ok(());
-        }
-        self.copy.forget();
-        match held.take() {
-            Some(held) => held.settle_without_answer(tombstone(&self.stored)).await,
-            None => Ok(()),
-        }
-    }
-}
-
-fn tombstone(stored: &command::Response) -> command::Response {
-    command::Response { status: stored.status, ..not_kept(http::StatusCode::OK) }
 }
 
 fn is_event_stream(parts: &Parts) -> bool {

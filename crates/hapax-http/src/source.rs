@@ -101,6 +101,11 @@ impl Copy {
         Self { chunks: Vec::new(), room: Some(limit) }
     }
 
+    /// The copy of an answer that is known not to fit.
+    pub(crate) fn none() -> Self {
+        Self { chunks: Vec::new(), room: None }
+    }
+
     pub(crate) fn fits(&self) -> bool {
         self.room.is_some()
     }

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use http::StatusCode;
+use http::{Response, StatusCode};
 
 /// What becomes of an answer.
 ///
@@ -37,6 +37,19 @@ impl Verdicts {
     pub fn with(mut self, status: StatusCode, verdict: Verdict) -> Self {
         self.0.insert(status.as_u16(), verdict);
         self
+    }
+
+    /// What becomes of this answer. The service's own word, which is taken out of the headers, counts
+    /// more than its status.
+    pub(crate) fn judge<R>(&self, response: &mut Response<R>) -> Verdict {
+        let never = response.headers_mut().remove("idempotency-store");
+        if let Some(verdict) = response.extensions().get() {
+            return *verdict;
+        }
+        if never.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"never")) {
+            return Verdict::GiveBack;
+        }
+        self.of(response.status())
     }
 
     /// What becomes of an answer with this status.

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hapax_core::{Hub, Key, StoreError, Watch};
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_postgres::AsyncMessage;
@@ -65,23 +66,25 @@ impl Wakes {
         watch
     }
 
+    /// Other nodes are told only from within a runtime.
     pub(crate) fn wake(&self, key: &Key) {
         let digest = key.digest();
         self.hub.wake(digest);
+        let Ok(runtime) = Handle::try_current() else { return };
         let mut outgoing = lock(&self.outgoing);
         if outgoing.digests.len() <= PENDING {
             outgoing.digests.insert(digest);
         }
         if !mem::replace(&mut outgoing.running, true) {
             let sender = Sender { outgoing: self.outgoing.clone(), at_rest: false };
-            tokio::spawn(send(sender, self.link.clone()));
+            runtime.spawn(send(sender, self.link.clone()));
         }
     }
 
     fn listen(&self) {
         let mut listener = lock(&self.listener);
         if listener.as_ref().is_none_or(JoinHandle::is_finished)
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+            && let Ok(runtime) = Handle::try_current()
         {
             let (target, hub, limit) =
                 (self.link.target.clone(), self.hub.clone(), self.link.limit);

@@ -80,7 +80,31 @@ impl Calls {
             let (mut connection, generation) =
                 connection.map_err(|e| self.error((Fault::of(&e), e)))?;
             let answers = connection.ask_all(cmd).await;
-            answers.map_err(|e| self.error(self.reported(generation, e)))
+            let answers = answers.map_err(|e| self.error(self.reported(generation, e)))?;
+            Ok(answers.into_iter().map(|(_, answer)| answer).collect())
+        })
+        .await
+    }
+
+    /// Where the masters are.
+    pub(crate) async fn masters(&self) -> Result<Vec<String>, StoreError> {
+        self.turn(async {
+            let (mut connection, generation) =
+                self.link.connection().await.map_err(|e| self.error((Fault::of(&e), e)))?;
+            let answers = connection.ask_all(&redis::cmd("PING")).await;
+            let answers = answers.map_err(|e| self.error(self.reported(generation, e)))?;
+            Ok(answers.into_iter().map(|(address, _)| address).collect())
+        })
+        .await
+    }
+
+    /// Asks one master something that changes nothing.
+    pub(crate) async fn ask_at(&self, address: &str, cmd: &Cmd) -> Result<Value, StoreError> {
+        self.turn(async {
+            let (mut connection, generation) =
+                self.link.connection().await.map_err(|e| self.error((Fault::of(&e), e)))?;
+            let answer = connection.ask_at(address, cmd).await;
+            answer.map_err(|e| self.error(self.reported(generation, e)))
         })
         .await
     }

@@ -47,7 +47,7 @@
 //! # What a user needs
 //!
 //! `~hapax:* &hapax:wake +eval +evalsha +get +set +del +pttl +time +publish +subscribe +ping`, the
-//! verbatim keys, `+info` and `+config|get` for `examine`, `+role` behind Sentinel, `+cluster` in a
+//! verbatim keys, `+scan` for lists, `+info` and `+config|get` for `examine`, `+role` behind Sentinel, `+cluster` in a
 //! Cluster.
 
 mod address;
@@ -59,6 +59,7 @@ mod examine;
 mod fault;
 mod keys;
 mod link;
+mod listing;
 mod node;
 mod records;
 mod script;

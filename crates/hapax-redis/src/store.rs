@@ -13,9 +13,9 @@ use crate::{RedisConfig, examine};
 /// A store on Redis or Valkey. Cloning gives another handle on the same connection.
 #[derive(Clone)]
 pub struct RedisStore {
-    calls: Arc<Calls>,
+    pub(crate) calls: Arc<Calls>,
     listener: Arc<Listener>,
-    naming: Arc<Naming>,
+    pub(crate) naming: Arc<Naming>,
 }
 
 impl std::fmt::Debug for RedisStore {

@@ -4,11 +4,15 @@ mod proxy_support;
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
+use axum::Router;
+use axum::routing::post;
 use hapax_testkit::{Postgres, Redis};
 use hyper::{Request, StatusCode};
-use proxy_support::client::{Pooled, Reply, keyed, pooled};
-use proxy_support::{Proxy, Upstream, send, soon};
+use proxy_support::client::{Pooled, Reply, keyed, pooled, send};
+use proxy_support::{Proxy, Upstream, soon};
+use tokio::sync::Notify;
 
 const CLIENTS: usize = 50;
 
@@ -125,16 +129,31 @@ async fn another_request_under_the_same_key_is_refused_also_while_pending() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_waiting_a_duplicate_is_told_to_come_back() {
-    let upstream = Upstream::start().await;
+    let gate = Arc::new(Notify::new());
+    let opened = gate.clone();
+    let gated = post(async move || {
+        opened.notified().await;
+        "done"
+    });
+    let upstream = Upstream::with(Router::new().route("/gated", gated)).await;
     let proxy = Proxy::start(&upstream.url(), "memory:", &["--wait", "0s"]);
-    let slow = tokio::spawn(send(keyed(proxy.url("/orders?ms=500"), "k"), "a"));
-    proxy_support::until("it runs", async || (upstream.log.count() == 1).then_some(())).await;
-    let duplicate = send(keyed(proxy.url("/orders?ms=500"), "k"), "a").await;
+    let ask = || send(keyed(proxy.url("/gated"), "k"), "a");
+    let first = tokio::spawn(ask());
+    let duplicate = proxy_support::until("it runs", async || {
+        // Whoever of the two comes first waits for the gate.
+        let asked = tokio::time::timeout(Duration::from_millis(500), ask()).await;
+        asked.ok().filter(|reply| !reply.problem().is_empty())
+    });
+    let duplicate = duplicate.await;
     assert_eq!((duplicate.status.as_u16(), duplicate.problem().as_str()), (409, "in-progress"));
     assert!(duplicate.header("retry-after").is_some());
     assert_eq!(duplicate.json()["retryable"], true);
-    slow.await.unwrap();
-    assert!(send(keyed(proxy.url("/orders?ms=500"), "k"), "a").await.is_replay());
+    gate.notify_one();
+    let _ = soon("the first one's answer", first).await.unwrap();
+    let last = proxy_support::until("it is stored", async || {
+        Some(ask().await).filter(|reply| reply.problem() != "in-progress")
+    });
+    assert!(last.await.is_replay());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,9 +9,9 @@ use http_body_util::{BodyExt, Full};
 use hyper::{Request, StatusCode, Version};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use proxy_support::client::{Reply, keyed, raw};
+use proxy_support::client::{Reply, keyed, raw, send};
 use proxy_support::tls::Certificates;
-use proxy_support::{Proxy, Upstream, send, soon};
+use proxy_support::{Proxy, Upstream, soon};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -160,6 +160,8 @@ async fn what_could_be_read_in_two_ways_is_refused() {
         "POST /a HTTP/1.0\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
         "GET /a HTTP/1.1\r\nhost: x\r\nhost: y\r\nconnection: close\r\n\r\n",
         "GET /a HTTP/1.1\r\nconnection: close\r\n\r\n",
+        "GET /a HTTP/1.1\r\nhost: x y\r\nconnection: close\r\n\r\n",
+        "GET /a HTTP/1.1\r\nhost: a@b\r\nconnection: close\r\n\r\n",
         "GET /a\x01 HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
     ] {
         let (answer, seen) = bytes_seen_by_upstream(request.as_bytes()).await;

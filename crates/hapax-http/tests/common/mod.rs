@@ -1,6 +1,8 @@
 //! What the tests share.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub(crate) mod fed;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -23,8 +23,9 @@ const LONG: Duration = Duration::from_secs(3600);
 /// One server for all tests that do not harm it; each has a database of its own.
 static SERVER: LazyLock<Postgres> = LazyLock::new(|| Postgres::with(&[("max_connections", "500")]));
 
+/// With time enough for a busy machine.
 fn open(url: &str) -> PostgresStore {
-    PostgresStore::open(Config::new(url)).unwrap()
+    PostgresStore::open(Config::new(url).limit(Duration::from_secs(20))).unwrap()
 }
 
 fn key(name: &str) -> Key {

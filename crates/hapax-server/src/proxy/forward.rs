@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use hyper::HeaderMap;
 use hyper::header::{
-    CONNECTION, CONTENT_LENGTH, EXPECT, FORWARDED, HOST, HeaderName, HeaderValue, TE, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, EXPECT, FORWARDED, HeaderName, HeaderValue, TE, UPGRADE,
 };
 use hyper::http::uri::Authority;
 
@@ -38,6 +38,18 @@ const ORIGIN: [&str; 8] = [
     "x-real-ip",
 ];
 
+/// What reaches the upstream whatever a client lists in `Connection`: by these the layer has told whose
+/// request it is and which attempt, and the upstream must not be told otherwise.
+const END_TO_END: [&str; 7] = [
+    "authorization",
+    "content-type",
+    "cookie",
+    "hapax-attempt",
+    "hapax-fence",
+    "host",
+    "idempotency-key",
+];
+
 /// What the layer alone says. It takes these away itself, save in their other spelling.
 const LAYER: [&str; 2] = ["hapax-attempt", "hapax-fence"];
 
@@ -58,8 +70,7 @@ pub(crate) fn strip_connection(headers: &mut HeaderMap) {
         .filter_map(|name| HeaderName::try_from(name.trim()).ok())
         .collect();
     for name in named {
-        // Whose answer it is must reach the upstream whatever a client lists here.
-        if name != "authorization" && name != "idempotency-key" && name != HOST {
+        if !END_TO_END.contains(&name.as_str()) {
             headers.remove(name);
         }
     }
@@ -202,7 +213,7 @@ mod tests {
     fn what_belongs_to_one_connection_stays_behind() {
         let mut headers = headers(&[
             ("connection", "keep-alive, X-Secret-Hop"),
-            ("connection", "Idempotency-Key"),
+            ("connection", "Idempotency-Key, Hapax-Attempt"),
             ("x-secret-hop", "1"),
             ("keep-alive", "timeout=5"),
             ("te", "trailers"),
@@ -210,12 +221,13 @@ mod tests {
             ("upgrade", "h2c"),
             ("expect", "100-continue"),
             ("idempotency-key", "k"),
+            ("hapax-attempt", "1"),
             ("traceparent", "00-1-2-01"),
         ]);
         strip_request(&mut headers, false);
         let mut left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
         left.sort_unstable();
-        assert_eq!(left, ["idempotency-key", "traceparent"]);
+        assert_eq!(left, ["hapax-attempt", "idempotency-key", "traceparent"]);
     }
 
     #[test]

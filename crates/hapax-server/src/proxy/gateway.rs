@@ -11,7 +11,8 @@ use hapax::{Store, meters};
 use hapax_http::{Answer, Idempotency, IdempotencyLayer, Problem, Whole};
 use http_body_util::Either;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use hyper::header::HOST;
+use hyper::header::{HOST, HeaderValue};
+use hyper::http::uri::Authority;
 use hyper::{Method, Request, Response, StatusCode, Version};
 use metrics::{counter, gauge, histogram};
 use tokio::time::Instant;
@@ -99,11 +100,18 @@ fn check(request: &Request<Incoming>) -> Result<(), Problem> {
         let title = "The request is not valid";
         Problem::new(StatusCode::BAD_REQUEST, "invalid-request", title, detail)
     };
-    let hosts = request.headers().get_all(HOST).iter().count();
-    if hosts > 1 {
+    let mut hosts = request.headers().get_all(HOST).iter();
+    let host = hosts.next();
+    if hosts.next().is_some() {
         return Err(invalid("there are several Host headers; nothing was run"));
     }
-    if hosts == 0 && request.version() == Version::HTTP_11 && request.uri().authority().is_none() {
+    if host.is_some_and(|host| !is_authority(host)) {
+        return Err(invalid("header Host is no host; nothing was run"));
+    }
+    if host.is_none()
+        && request.version() == Version::HTTP_11
+        && request.uri().authority().is_none()
+    {
         return Err(invalid("header Host is missing; nothing was run"));
     }
     if request.method() == Method::CONNECT {
@@ -115,6 +123,11 @@ fn check(request: &Request<Incoming>) -> Result<(), Problem> {
         ));
     }
     Ok(())
+}
+
+fn is_authority(host: &HeaderValue) -> bool {
+    let text = host.to_str().unwrap_or("@");
+    text.is_empty() || !text.contains('@') && text.parse::<Authority>().is_ok()
 }
 
 fn no_route() -> Problem {
@@ -185,8 +198,8 @@ impl Drop for Watched {
         let took = self.since.elapsed();
         let ms = took.as_micros() as f64 / 1000.0;
         gauge!(meters::HTTP_IN_FLIGHT).decrement(1.0);
-        histogram!(meters::HTTP_LATENCY, "route" => route.to_string()).record(took);
-        counter!(meters::HTTP_REQUESTS, "route" => route.to_string(), "method" => *method,
+        histogram!(meters::HTTP_LATENCY, "route" => route.clone()).record(took);
+        counter!(meters::HTTP_REQUESTS, "route" => route.clone(), "method" => *method,
             "status" => status.to_string())
         .increment(1);
         tracing::info!(method, route = &**route, status, ms, "request");

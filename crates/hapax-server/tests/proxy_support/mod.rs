@@ -7,7 +7,6 @@ pub(crate) mod process;
 pub(crate) mod tls;
 pub(crate) mod upstream;
 
-pub(crate) use client::send;
 pub(crate) use process::Proxy;
 pub(crate) use upstream::Upstream;
 

@@ -14,22 +14,19 @@ const CONFIG_FILE: &str = "hapax.toml";
 const ELSEWHERE: &[&str] = &[CONFIG_ENV, "HAPAX_SERVER", "HAPAX_TOKEN"];
 
 const EXAMPLES: &str = "\
-Example:
-  python3 -m http.server 3000 &                                  any service, in any language
-  hapax proxy --upstream http://127.0.0.1:3000 --store sqlite:hapax.db
-  curl -i -H 'Idempotency-Key: order-1' -d cups=2 http://127.0.0.1:8788/orders
-  curl -i -H 'Idempotency-Key: order-1' -d cups=2 http://127.0.0.1:8788/orders   the same answer;
-                                                         the service saw one request
-
-Several machines share their keys through one store:
+Examples:
+  hapax proxy --upstream http://127.0.0.1:3000
+      in front of any service; then, twice, and the service sees one request:
+      curl -i -H 'Idempotency-Key: tea-1' -d cups=2 http://127.0.0.1:8788/orders
   hapax proxy --upstream http://127.0.0.1:3000 --store redis://10.0.0.5/0 --listen 0.0.0.0:8788
-
-Routes with their own upstream and policy are in the settings file:
-  [[proxy.route]]
-  path = \"/payments/*\"
-  require_key = true
-  retention = \"7days\"
-  statuses = { 404 = \"give-back\" }
+      on several machines that share their keys
+  hapax proxy --config hapax.toml
+      with routes of their own upstream and policy:
+          [[proxy.route]]
+          path = \"/payments/*\"
+          upstream = \"http://127.0.0.1:4000\"
+          require_key = true
+          statuses = { 404 = \"give-back\" }
 
 A problem document's `retryable` says whether the same request may be sent again. What every status
 means, and what to do about an unknown outcome, is in docs/proxy.md.";

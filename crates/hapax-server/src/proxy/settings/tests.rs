@@ -170,3 +170,18 @@ fn every_option_has_its_own_flag_variable_and_key() {
         assert_eq!(TABLE.iter().filter(|other| of(other)).count(), 1);
     }
 }
+
+#[test]
+fn the_guides_file_can_be_used_and_its_flags_exist() {
+    let guide = include_str!("../../../../../docs/proxy.md");
+    let file = guide.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    assert_eq!(read(&[], &[], file).unwrap().routes.len(), 4);
+    let words = guide.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
+    for flag in words
+        .filter_map(|word| word.strip_prefix("--"))
+        .filter(|flag| flag.starts_with(char::is_alphabetic))
+    {
+        let known = ["help"].contains(&flag) || TABLE.iter().any(|setting| setting.flag == flag);
+        assert!(known, "--{flag}");
+    }
+}

@@ -1,0 +1,72 @@
+//! The laws of `Oversight`, one function each; its name is the sentence that it proves.
+
+use std::collections::HashSet;
+
+use hapax_core::{Ask, GiveBack, Key, Kind, List, Standing, Tenant};
+
+use crate::scene::{LONG, SHORT, Scene};
+use crate::subject::laws;
+
+laws![a_list_shows_every_claim_of_its_tenant_and_kind_and_no_other, a_list_tells_how_claims_stand,];
+
+/// Goes through all pages.
+async fn listed(s: &Scene, tenant: &Tenant, standing: Option<Standing>) -> HashSet<Key> {
+    let (tenant, kind) = (tenant.clone(), Kind::Command);
+    let mut list = List { tenant, kind, standing, after: None, at_most: 7 };
+    let mut keys = HashSet::new();
+    for _ in 0..100_000 {
+        let page = s.store.list(&list).await.expect("the store answers");
+        keys.extend(page.claims.into_iter().map(|listed| listed.key));
+        if page.next.is_none() {
+            return keys;
+        }
+        list.after = page.next;
+    }
+    panic!("the list has no end");
+}
+
+async fn a_list_shows_every_claim_of_its_tenant_and_kind_and_no_other(s: Scene) {
+    let ask = Ask::new(LONG).retention(LONG);
+    let scoped = s.tenant.scoped("0123abcd").unwrap();
+    let mut mine = HashSet::new();
+    for i in 0..20 {
+        mine.insert(Key::command(&s.tenant, "POST /a:b", &format!("k{i}:*{{}}%")).unwrap());
+        mine.insert(Key::command(&scoped, "pay", &format!("k{i}")).unwrap());
+    }
+    let next_door = Tenant::new(&format!("{}x", s.tenant.as_str())).unwrap();
+    let others = [
+        Key::command(&next_door, "pay", "k").unwrap(),
+        Key::inbox(&s.tenant, "pay", "k").unwrap(),
+        Key::lock(&s.tenant, "k").unwrap(),
+    ];
+    for key in mine.iter().chain(&others) {
+        s.granted(key, &ask.again()).await;
+    }
+    assert_eq!(listed(&s, &s.tenant, None).await, mine);
+    assert_eq!(listed(&s, &scoped, None).await.len(), 20);
+    assert_eq!(listed(&s, &next_door, None).await.len(), 1);
+}
+
+async fn a_list_tells_how_claims_stand(s: Scene) {
+    let [pending, unknown, settled, failed, gone] =
+        ["pending", "unknown", "settled", "failed", "gone"].map(|name| s.command(name));
+    let ask = Ask::new(LONG).retention(LONG);
+    s.granted(&unknown, &Ask::new(SHORT).retention(LONG)).await;
+    s.granted(&gone, &Ask::new(SHORT)).await;
+    s.granted(&pending, &ask).await;
+    let ticket = s.granted(&settled, &ask.again()).await;
+    let _ = s.store.settle(&settled, &ticket.token, "v".into()).await.unwrap();
+    let ticket = s.granted(&failed, &ask.again()).await;
+    let _ = s.store.give_back(&failed, &ticket.token, GiveBack::Keep).await.unwrap();
+    s.outlive(SHORT).await;
+    for (standing, key) in [
+        (Standing::Pending, &pending),
+        (Standing::Unknown, &unknown),
+        (Standing::Settled, &settled),
+        (Standing::Failed, &failed),
+    ] {
+        let found = listed(&s, &s.tenant, Some(standing)).await;
+        assert_eq!(found, HashSet::from([key.clone()]), "{standing:?}");
+    }
+    assert_eq!(listed(&s, &s.tenant, None).await.len(), 4);
+}

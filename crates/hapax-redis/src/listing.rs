@@ -1,0 +1,77 @@
+//! Pages of claims for an operator: `SCAN`, node by node.
+
+use async_trait::async_trait;
+use futures_util::future::try_join_all;
+use hapax_core::claims::State;
+use hapax_core::{Claims, Key, List, Listed, Oversight, Page, Standing, StoreError, View};
+use redis::Cmd;
+
+use crate::calls::read;
+use crate::store::RedisStore;
+
+#[async_trait]
+impl Oversight for RedisStore {
+    /// Locks under verbatim names are not listed: what a foreign program keeps there is not ours.
+    async fn list(&self, list: &List) -> Result<Page, StoreError> {
+        let mut nodes = self.calls.masters().await?;
+        nodes.sort();
+        let (at, cursor) = list.after.as_deref().map_or((0, "0"), |after| {
+            let (at, cursor) = after.split_once(':').unwrap_or(("0", "0"));
+            (at.parse().unwrap_or(0), cursor)
+        });
+        let Some(node) = nodes.get(at) else { return Ok(Page::default()) };
+        let (tenant, kind) = (escaped(list.tenant.as_str()), list.kind.as_str());
+        let mut scan = Cmd::new();
+        scan.arg("SCAN").arg(cursor).arg("MATCH");
+        scan.arg(format!("{}:{{{tenant}*:{kind}:*}}", self.naming.prefix));
+        scan.arg("COUNT").arg(list.at_most.max(1));
+        let (cursor, names): (String, Vec<String>) = read(self.calls.ask_at(node, &scan).await?)?;
+        let keys = names.iter().filter_map(|name| self.key_of(name));
+        let looks = keys.map(|key| async {
+            let view = self.look(&key).await?;
+            Ok::<_, StoreError>(view.and_then(|view| listed(key, view)))
+        });
+        let found = try_join_all(looks).await?;
+        let claims = found.into_iter().flatten().filter(|listed| list.shows(listed)).collect();
+        let next = match (cursor.as_str(), at + 1) {
+            ("0", next) if next >= nodes.len() => None,
+            ("0", next) => Some(format!("{next}:0")),
+            (cursor, _) => Some(format!("{at}:{cursor}")),
+        };
+        Ok(Page { claims, next })
+    }
+}
+
+impl RedisStore {
+    fn key_of(&self, name: &str) -> Option<Key> {
+        let tagged = name.strip_prefix(&*self.naming.prefix)?.strip_prefix(":{")?;
+        Key::from_canonical(tagged.strip_suffix('}')?)
+    }
+}
+
+fn listed(key: Key, view: View) -> Option<Listed> {
+    let (standing, expires_in) = match view.state {
+        State::Pending { lease_left } => (Standing::Pending, lease_left),
+        State::Unknown { expires_in, .. } => (Standing::Unknown, expires_in),
+        State::Settled { expires_in, .. } => (Standing::Settled, expires_in),
+        State::Failed { expires_in } => (Standing::Failed, expires_in),
+    };
+    let (fence, attempt, granted_ago) = (view.fence?, view.attempt, view.granted_ago?);
+    Some(Listed { key, standing, fence, attempt, granted_ago, expires_in })
+}
+
+/// A tenant as it stands in keys, with what a pattern would take for a wildcard made plain.
+fn escaped(tenant: &str) -> String {
+    let mut pattern = String::new();
+    for c in tenant.chars() {
+        match c {
+            '*' | '?' | '[' | ']' | '\\' | '^' => pattern.extend(['\\', c]),
+            '%' => pattern.push_str("%25"),
+            ':' => pattern.push_str("%3A"),
+            '{' => pattern.push_str("%7B"),
+            '}' => pattern.push_str("%7D"),
+            c => pattern.push(c),
+        }
+    }
+    pattern
+}

@@ -1,0 +1,102 @@
+//! Orders that are made once, however often they are asked for and wherever the process dies: claim,
+//! order and answer are in one transaction of the shop's own database.
+
+mod order;
+mod postgres;
+mod sqlite;
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use anyhow::Context;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::{Json, Router};
+use bytes::Bytes;
+use clap::Parser;
+use hapax_http::{Keyed, Problem, Settings};
+use tokio::net::TcpListener;
+use tokio::time::timeout;
+
+use crate::order::{NewOrder, Shop};
+
+/// Makes each order once.
+#[derive(Parser)]
+struct Args {
+    /// Where to listen.
+    #[arg(long, default_value = "127.0.0.1:8790")]
+    listen: String,
+    /// The database of orders and claims: sqlite:FILE or postgres://…
+    #[arg(long, default_value = "sqlite:orders.db")]
+    store: String,
+}
+
+/// No order takes longer. Who gives up may simply ask again: the key finds out what became of it.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// How keys are read and answers are kept: for a day, and per `Authorization`.
+static SETTINGS: LazyLock<Settings> =
+    LazyLock::new(|| Settings { require_key: true, ..Settings::default() });
+
+#[tokio::main]
+#[expect(clippy::print_stdout, reason = "it says where it listens")]
+async fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    let shop: Arc<dyn Shop> = match args.store.strip_prefix("sqlite:") {
+        Some(file) => Arc::new(sqlite::SqliteShop::open(file)?),
+        None => Arc::new(postgres::PostgresShop::open(&args.store).await?),
+    };
+    // Deletes the claims whose day is over.
+    let claims = hapax::open(&args.store, &hapax::Options::default()).await?;
+    hapax::sweep_forever(claims, Duration::from_secs(60));
+
+    let app = Router::new().route("/orders", post(create).get(list)).with_state(shop);
+    let listener = TcpListener::bind(&args.listen).await?;
+    println!("orders on http://{}/orders", listener.local_addr()?);
+    Ok(axum::serve(listener, app).await?)
+}
+
+async fn create(
+    State(shop): State<Arc<dyn Shop>>,
+    parts: Parts,
+    body: Bytes,
+) -> Result<Response, Failed> {
+    let keyed = match Keyed::of(&SETTINGS, &parts, &body) {
+        Ok(keyed) => keyed.context("a POST has a key")?,
+        Err(problem) => return Ok(problem.response().into_response()),
+    };
+    let order: NewOrder = match serde_json::from_slice(&body) {
+        Ok(order) => order,
+        Err(error) => return Ok((StatusCode::BAD_REQUEST, error.to_string()).into_response()),
+    };
+    Ok(timeout(LIMIT, shop.place(keyed, order)).await.context("the limit is over")??)
+}
+
+async fn list(State(shop): State<Arc<dyn Shop>>) -> Result<Response, Failed> {
+    let orders = timeout(LIMIT, shop.orders()).await.context("the limit is over")??;
+    Ok(Json(orders).into_response())
+}
+
+/// The database failed, or was too slow. Everything is rolled back, or (where that was the answer to
+/// the commit) committed: with the same key a retry is safe in both cases.
+struct Failed(anyhow::Error);
+
+impl<E: Into<anyhow::Error>> From<E> for Failed {
+    fn from(error: E) -> Self {
+        Self(error.into())
+    }
+}
+
+impl IntoResponse for Failed {
+    #[expect(clippy::print_stderr, reason = "the log of a small example")]
+    fn into_response(self) -> Response {
+        eprintln!("{:#}", self.0);
+        let (status, title) = (StatusCode::SERVICE_UNAVAILABLE, "The database gives no answer");
+        let detail = "ask again with the same key: the order is made once";
+        let problem = Problem::new(status, "store-unavailable", title, detail).retryable();
+        problem.response().into_response()
+    }
+}

@@ -1,0 +1,80 @@
+use std::time::Duration;
+
+use anyhow::bail;
+use async_trait::async_trait;
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
+use hapax::postgres::{InTransaction, migrate};
+use hapax::{Claims, Step};
+use hapax_http::{Keyed, settlement};
+use tokio_postgres::NoTls;
+
+use crate::SETTINGS;
+use crate::order::{NewOrder, Order, Orders, Shop, die_at};
+
+pub(crate) struct PostgresShop(Pool);
+
+impl PostgresShop {
+    pub(crate) async fn open(url: &str) -> anyhow::Result<Self> {
+        // A connection that hangs is not given out a second time.
+        let config = ManagerConfig { recycling_method: RecyclingMethod::Verified };
+        let limit = Some(Duration::from_secs(2));
+        let pool = Pool::builder(Manager::from_config(url.parse()?, NoTls, config))
+            .runtime(Runtime::Tokio1)
+            .wait_timeout(limit)
+            .create_timeout(limit)
+            .recycle_timeout(limit)
+            .build()?;
+        let mut database = pool.get().await?;
+        migrate(&mut database).await?;
+        database
+            .batch_execute(
+                "CREATE TABLE IF NOT EXISTS orders (
+                     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+                     item text NOT NULL, cups integer NOT NULL)",
+            )
+            .await?;
+        Ok(Self(pool))
+    }
+}
+
+#[async_trait]
+impl Shop for PostgresShop {
+    /// One transaction. It is rolled back wherever this returns, or dies, before the commit.
+    async fn place(&self, keyed: Keyed, order: NewOrder) -> anyhow::Result<Response> {
+        let mut database = self.0.get().await?;
+        let tx = database.transaction().await?;
+        let hapax = InTransaction::new(&tx);
+        let claimed = hapax.claim(&keyed.key, &keyed.ask).await?;
+        let (ticket, _attempt) = match Keyed::granted(claimed) {
+            Ok(granted) => granted,
+            Err(answer) => return Ok(answer.into_response()),
+        };
+        die_at("claimed");
+        let sql = "INSERT INTO orders (item, cups) VALUES ($1, $2) RETURNING id";
+        let row = tx.query_one(sql, &[&order.item, &order.cups]).await?;
+        die_at("inserted");
+        let mut answer = order.made(row.try_get(0)?)?;
+        if let Some(kept) = settlement(&SETTINGS, &mut answer) {
+            match hapax.settle(&keyed.key, &ticket.token, kept).await? {
+                Step::Done(_) => die_at("settled"),
+                Step::Lost => bail!("the order took longer than its claim is remembered"),
+            }
+            tx.commit().await?;
+            die_at("committed");
+        }
+        Ok(answer.map(Body::from))
+    }
+
+    async fn orders(&self) -> anyhow::Result<Orders> {
+        let database = self.0.get().await?;
+        let count = database.query_one("SELECT count(*) FROM orders", &[]).await?.try_get(0)?;
+        let sql = "SELECT id, item, cups FROM orders ORDER BY id DESC LIMIT 100";
+        let rows = database.query(sql, &[]).await?;
+        let order = |row: &tokio_postgres::Row| {
+            Ok(Order { order: row.try_get(0)?, item: row.try_get(1)?, cups: row.try_get(2)? })
+        };
+        Ok(Orders { count, orders: rows.iter().map(order).collect::<anyhow::Result<_>>()? })
+    }
+}

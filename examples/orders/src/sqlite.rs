@@ -1,0 +1,89 @@
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::bail;
+use async_trait::async_trait;
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use hapax::sqlite::rusqlite::{Connection, TransactionBehavior, params};
+use hapax::sqlite::{migrate, tx};
+use hapax::{Step, SystemClock};
+use hapax_http::{Keyed, settlement};
+use tokio::task::spawn_blocking;
+
+use crate::SETTINGS;
+use crate::order::{NewOrder, Order, Orders, Shop, die_at};
+
+pub(crate) struct SqliteShop(Arc<Mutex<Connection>>);
+
+impl SqliteShop {
+    pub(crate) fn open(file: &str) -> anyhow::Result<Self> {
+        let database = Connection::open(file)?;
+        // For whoever else writes to the file: a backup, the sweep, a second shop.
+        database.busy_timeout(Duration::from_secs(2))?;
+        // An order that was answered is on the disk.
+        database.pragma_update(None, "synchronous", "FULL")?;
+        database.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
+        migrate(&database)?;
+        database.execute_batch(
+            "CREATE TABLE IF NOT EXISTS orders (
+                 id INTEGER PRIMARY KEY AUTOINCREMENT, item TEXT NOT NULL, cups INTEGER NOT NULL)",
+        )?;
+        Ok(Self(Arc::new(Mutex::new(database))))
+    }
+
+    /// Runs something on the connection, away from the threads that serve requests.
+    async fn with<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Connection) -> anyhow::Result<T> + Send + 'static,
+    ) -> anyhow::Result<T> {
+        let database = self.0.clone();
+        // Whoever panicked here has rolled back: the connection is as good as before.
+        spawn_blocking(move || work(&mut database.lock().unwrap_or_else(PoisonError::into_inner)))
+            .await?
+    }
+}
+
+/// One transaction. It is rolled back wherever this returns, or dies, before the commit.
+fn place(database: &mut Connection, keyed: &Keyed, order: NewOrder) -> anyhow::Result<Response> {
+    let tx = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let claimed = tx::claim(&tx, &SystemClock, &keyed.key, &keyed.ask)?;
+    let (ticket, _attempt) = match Keyed::granted(claimed) {
+        Ok(granted) => granted,
+        Err(answer) => return Ok(answer.into_response()),
+    };
+    die_at("claimed");
+    let sql = "INSERT INTO orders (item, cups) VALUES (?1, ?2)";
+    tx.execute(sql, params![order.item, order.cups])?;
+    die_at("inserted");
+    let mut answer = order.made(tx.last_insert_rowid())?;
+    if let Some(kept) = settlement(&SETTINGS, &mut answer) {
+        match tx::settle(&tx, &SystemClock, &keyed.key, &ticket.token, &kept)? {
+            Step::Done(_) => die_at("settled"),
+            Step::Lost => bail!("the order took longer than its claim is remembered"),
+        }
+        tx.commit()?;
+        die_at("committed");
+    }
+    Ok(answer.map(Body::from))
+}
+
+#[async_trait]
+impl Shop for SqliteShop {
+    async fn place(&self, keyed: Keyed, order: NewOrder) -> anyhow::Result<Response> {
+        self.with(move |database| place(database, &keyed, order)).await
+    }
+
+    async fn orders(&self) -> anyhow::Result<Orders> {
+        self.with(|database| {
+            let count = database.query_row("SELECT count(*) FROM orders", [], |row| row.get(0))?;
+            let sql = "SELECT id, item, cups FROM orders ORDER BY id DESC LIMIT 100";
+            let mut query = database.prepare_cached(sql)?;
+            let orders = query.query_map([], |row| {
+                Ok(Order { order: row.get(0)?, item: row.get(1)?, cups: row.get(2)? })
+            })?;
+            Ok(Orders { count, orders: orders.collect::<Result<_, _>>()? })
+        })
+        .await
+    }
+}

@@ -1,0 +1,127 @@
+//! Create an order, kill the process at every statement, retry: one order, one answer.
+
+mod shop;
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use hapax_testkit::{Postgres, scale};
+use shop::{Answer, Running, order, post};
+
+const TEA: &str = r#"{"item":"tea","cups":2}"#;
+const COFFEE: &str = r#"{"item":"coffee","cups":2}"#;
+
+/// Runs a test on both databases.
+fn on_both(test: impl Fn(&str)) {
+    let folder = tempfile::tempdir().expect("a folder");
+    test(&format!("sqlite:{}/orders.db", folder.path().display()));
+    test(&Postgres::start().url());
+}
+
+#[test]
+fn a_crash_at_any_statement_leaves_one_order_and_one_answer() {
+    on_both(|store| {
+        for (n, point) in ["claimed", "inserted", "settled", "committed"].into_iter().enumerate() {
+            let dying = Running::dying_at(point, store);
+            assert_eq!(post(dying.url(), Some(point), TEA), None, "died when {point}");
+            dying.ended();
+
+            // All or nothing: only a crash after the commit leaves an order, and its answer with it.
+            let committed = point == "committed";
+            let shop = Running::start(store);
+            assert_eq!(shop.count(), n + usize::from(committed), "after {point}");
+
+            let (first, replayed) = order(shop.url(), point, TEA);
+            assert_eq!((first.status, replayed), (201, committed), "{first:?}");
+            assert_eq!(shop.count(), n + 1);
+            assert_eq!(order(shop.url(), point, TEA), (first, true));
+            assert_eq!(order(shop.url(), point, COFFEE).0.status, 422);
+            assert_eq!(shop.count(), n + 1);
+        }
+    });
+}
+
+#[test]
+fn fifty_at_once_with_one_key_make_one_order_and_get_equal_answers() {
+    on_both(|store| {
+        let shop = Running::start(store);
+        let answers: Vec<_> = thread::scope(|scope| {
+            let one = || order(shop.url(), "k1", TEA);
+            let all: Vec<_> = (0..50).map(|_| scope.spawn(one)).collect();
+            all.into_iter().map(|one| one.join().expect("an answer")).collect()
+        });
+        assert_eq!(answers.iter().filter(|(_, replayed)| !replayed).count(), 1);
+        assert!(answers.iter().all(|(answer, _)| *answer == answers[0].0), "{answers:?}");
+        assert_eq!((answers[0].0.status, shop.count()), (201, 1));
+    });
+}
+
+/// Four clients, each with its own orders, and a shop that is killed again and again.
+#[test]
+fn kills_at_random_moments_neither_lose_nor_double_an_order() {
+    on_both(|store| {
+        let place = Mutex::new(Running::start(store));
+        let url = || place.lock().unwrap_or_else(PoisonError::into_inner).url().to_owned();
+        let done = AtomicBool::new(false);
+        let kills = 8 * scale();
+        let answers: BTreeSet<String> = thread::scope(|scope| {
+            let (url, done) = (&url, &done);
+            let clients: Vec<_> = (0..4)
+                .map(|client| scope.spawn(move || order_until_done(client, url, done)))
+                .collect();
+            for n in 0..kills {
+                thread::sleep(Duration::from_millis(u64::from(37 * n % 101)));
+                let mut running = place.lock().unwrap_or_else(PoisonError::into_inner);
+                *running = Running::start(store);
+            }
+            done.store(true, Ordering::Relaxed);
+            clients.into_iter().flat_map(|client| client.join().expect("a client")).collect()
+        });
+        let shop = Running::start(store);
+        let made: BTreeSet<_> = shop.orders().iter().map(ToString::to_string).collect();
+        assert_eq!(shop.count(), answers.len());
+        assert!(made.is_subset(&answers), "{made:?} {answers:?}");
+    });
+}
+
+/// Each order is asked for until there is an answer, and then once more.
+fn order_until_done(client: u32, url: &impl Fn() -> String, done: &AtomicBool) -> Vec<String> {
+    let mut answers = Vec::new();
+    for n in 0.. {
+        let key = format!("{client}-{n}");
+        let ask = || loop {
+            match post(&url(), Some(&key), TEA) {
+                Some((answer, _)) if answer.status == 201 => return answer,
+                Some((Answer { status: 409 | 503, .. }, _)) | None => thread::yield_now(),
+                other => panic!("{other:?}"),
+            }
+        };
+        let first = ask();
+        assert_eq!(ask(), first);
+        answers.push(first.body);
+        if done.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+    answers
+}
+
+#[test]
+fn a_request_without_a_key_or_without_an_order_is_refused() {
+    on_both(|store| {
+        let shop = Running::start(store);
+        let (refused, _) = post(shop.url(), None, TEA).expect("an answer");
+        assert_eq!(refused.status, 400);
+        assert!(refused.body.contains("/key-missing"), "{}", refused.body);
+        assert_eq!(order(shop.url(), "k", r#"{"item":"tea"}"#).0.status, 400);
+        assert_eq!(shop.count(), 0);
+        let (made, _) = order(shop.url(), "k", TEA);
+        assert_eq!(made.kind.as_deref(), Some("application/json"));
+        let number = shop.orders()[0]["order"].to_string();
+        assert_eq!(made.location, Some(format!("/orders/{number}")));
+        assert_eq!(made.body, format!(r#"{{"order":{number},"item":"tea","cups":2}}"#));
+    });
+}

@@ -1,0 +1,119 @@
+//! The real program, and a client that retries as a client should.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hapax_testkit::wait_for;
+use serde_json::Value;
+use ureq::Agent;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A running shop, killed when dropped.
+pub(crate) struct Running {
+    child: Child,
+    url: String,
+}
+
+impl Running {
+    pub(crate) fn start(store: &str) -> Self {
+        Self::run(Command::new(env!("CARGO_BIN_EXE_orders")).args(["--store", store]))
+    }
+
+    /// One that dies as soon as an order gets to this point.
+    pub(crate) fn dying_at(point: &str, store: &str) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_orders"));
+        Self::run(command.args(["--store", store]).env("ORDERS_DIE_AT", point))
+    }
+
+    fn run(command: &mut Command) -> Self {
+        let command = command.args(["--listen", "127.0.0.1:0"]).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("the shop starts");
+        let mut line = String::new();
+        let mut lines = BufReader::new(child.stdout.take().expect("piped"));
+        lines.read_line(&mut line).expect("a line");
+        let url = line.trim().strip_prefix("orders on ").expect("where it listens").to_owned();
+        Self { child, url }
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Waits until it has died by itself.
+    pub(crate) fn ended(mut self) {
+        wait_for("the shop dies", PATIENCE, || self.child.try_wait().expect("a child"));
+    }
+
+    /// The newest orders.
+    pub(crate) fn orders(&self) -> Vec<Value> {
+        self.list()["orders"].as_array().expect("orders").clone()
+    }
+
+    /// How many orders there are.
+    pub(crate) fn count(&self) -> usize {
+        self.list()["count"].as_u64().expect("a number") as usize
+    }
+
+    fn list(&self) -> Value {
+        let mut response = agent().get(&self.url).call().expect("a list");
+        let text = response.body_mut().read_to_string().expect("text");
+        serde_json::from_str(&text).expect("a list")
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// An answer, without the headers of its one connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) location: Option<String>,
+    pub(crate) kind: Option<String>,
+    pub(crate) body: String,
+}
+
+/// The answer, and whether it is a replay.
+pub(crate) type Answered = (Answer, bool);
+
+fn agent() -> Agent {
+    let config = Agent::config_builder().http_status_as_error(false);
+    // Retries are what is tested here: none by the client's own choice.
+    config.timeout_global(Some(PATIENCE)).max_idle_connections(0).build().into()
+}
+
+/// Asks once; `None` where the connection died.
+pub(crate) fn post(url: &str, key: Option<&str>, body: &str) -> Option<Answered> {
+    let request = agent().post(url).header("content-type", "application/json");
+    let request = match key {
+        Some(key) => request.header("idempotency-key", key),
+        None => request,
+    };
+    let mut response = request.send(body).ok()?;
+    let header = |name| response.headers().get(name).map(|v| v.to_str().expect("text").to_owned());
+    let (location, kind) = (header("location"), header("content-type"));
+    let replayed = header("idempotent-replayed").as_deref() == Some("true");
+    let status = response.status().as_u16();
+    let body = response.body_mut().read_to_string().ok()?;
+    Some((Answer { status, location, kind, body }, replayed))
+}
+
+/// Asks until the first one is done: "in-progress" means to ask again.
+pub(crate) fn order(url: &str, key: &str, body: &str) -> Answered {
+    let since = Instant::now();
+    loop {
+        let (answer, replayed) = post(url, Some(key), body).expect("the shop answers");
+        if !(answer.status == 409 && answer.body.contains("/in-progress")) {
+            return (answer, replayed);
+        }
+        assert!(since.elapsed() < PATIENCE, "in progress for ever: {}", answer.body);
+        thread::sleep(Duration::from_millis(20));
+    }
+}
