@@ -23,8 +23,8 @@ pub(crate) fn list(
                     expires_at, x'', tenant, kind, scope, name \
              FROM hapax_claims \
              WHERE (tenant = ?1 OR (tenant > ?1 || '/' AND tenant < ?1 || '0')) AND kind = ?2 \
-               AND (tenant, scope, name) > (?3, ?4, ?5) \
-             ORDER BY tenant, scope, name LIMIT ?6",
+               AND (tenant, kind, scope, name) > (?3, ?2, ?4, ?5) \
+             ORDER BY tenant, kind, scope, name LIMIT ?6",
         )
         .map_err(fault)?;
     let (mine, kind) = (list.tenant.as_str(), list.kind.as_str());

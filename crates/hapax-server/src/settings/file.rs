@@ -42,6 +42,8 @@ impl File {
                 toml::Value::Array(entries) if key == "token" => {
                     self.tokens = tokens::parse(entries)?;
                 }
+                // `hapax proxy` reads this part, and knows which of its keys there are.
+                toml::Value::Table(_) if key == "proxy" => {}
                 toml::Value::Table(table) if is_table(&key) => {
                     self.take(table, &format!("{key}."))?;
                 }
