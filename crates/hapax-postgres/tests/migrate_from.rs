@@ -1,12 +1,13 @@
 //! Commands that were done before the move to hapax are answered as before.
 
+use std::process::Command;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use hapax_core::command::{Begin, Begun, CommandState, Commands, Response};
 use hapax_core::{Fingerprint, OnUnknown, Tenant};
 use hapax_postgres::{Config, PostgresStore, migrate};
-use hapax_testkit::Postgres;
+use hapax_testkit::{Postgres, find_binary};
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
 const SCRIPT: &str = include_str!("../migrate-from/bento_idempotency.sql");
@@ -30,6 +31,7 @@ static SERVER: LazyLock<Postgres> = LazyLock::new(Postgres::start);
 
 /// A database where both lived, and those who use it.
 struct Moving {
+    url: String,
     own: Client,
     store: PostgresStore,
 }
@@ -41,8 +43,8 @@ impl Moving {
         tokio::spawn(connection);
         migrate(&mut own).await.unwrap();
         own.batch_execute(TABLE).await.unwrap();
-        let config = Config::new(url).limit(Duration::from_secs(20));
-        Self { own, store: PostgresStore::open(config).unwrap() }
+        let config = Config::new(&url).limit(Duration::from_secs(20));
+        Self { url, own, store: PostgresStore::open(config).unwrap() }
     }
 
     async fn sql(&self, sql: &str) {
@@ -272,4 +274,32 @@ async fn a_row_that_hapax_cannot_have_stops_the_move_before_it_begins() {
     let expired = "UPDATE idempotency SET expires_at = now() WHERE idempotency_key = 'bad'";
     moving.sql(expired).await;
     assert_eq!(moving.run().await.unwrap(), ["1", "0", "0", "1"]);
+}
+
+#[tokio::test]
+async fn the_file_is_one_for_psql() {
+    let moving = Moving::start("by_psql").await;
+    moving.row("k1", "response, state = '1', 'COMPLETED'").await;
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/migrate-from/bento_idempotency.sql");
+    let psql = || {
+        Command::new(find_binary("psql").unwrap())
+            .args(["--no-psqlrc", "--no-align", "--tuples-only", "--quiet"])
+            .args(["--set", "ON_ERROR_STOP=1", "--file", file, &moving.url])
+            .output()
+            .unwrap()
+    };
+    for _ in 0..2 {
+        let output = psql();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{errors}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "1|0|0|0", "{errors}");
+    }
+    assert!(matches!(moving.begin("k1", Some("abc123")).await, Begun::Completed { .. }));
+
+    moving.row("a b", "'PENDING'").await;
+    let refused = psql();
+    assert!(!refused.status.success());
+    let errors = String::from_utf8_lossy(&refused.stderr);
+    assert!(errors.contains("1 row(s)") && errors.contains("HINT"), "{errors}");
+    assert!(!errors.contains("a b"), "keys stay out of messages: {errors}");
 }

@@ -53,7 +53,7 @@ async fn main() -> anyhow::Result<()> {
     let claims = hapax::open(&args.store, &hapax::Options::default()).await?;
     hapax::sweep_forever(claims, Duration::from_secs(60));
 
-    let app = Router::new().route("/orders", post(create).get(list)).with_state(shop);
+    let app = Router::new().route("/orders", post(create).get(count)).with_state(shop);
     let listener = TcpListener::bind(&args.listen).await?;
     println!("orders on http://{}/orders", listener.local_addr()?);
     Ok(axum::serve(listener, app).await?)
@@ -75,9 +75,9 @@ async fn create(
     Ok(timeout(LIMIT, shop.place(keyed, order)).await.context("the limit is over")??)
 }
 
-async fn list(State(shop): State<Arc<dyn Shop>>) -> Result<Response, Failed> {
-    let orders = timeout(LIMIT, shop.orders()).await.context("the limit is over")??;
-    Ok(Json(orders).into_response())
+async fn count(State(shop): State<Arc<dyn Shop>>) -> Result<Response, Failed> {
+    let count = timeout(LIMIT, shop.count()).await.context("the limit is over")??;
+    Ok(Json(serde_json::json!({ "count": count })).into_response())
 }
 
 /// The database failed, or was too slow. Everything is rolled back, or (where that was the answer to

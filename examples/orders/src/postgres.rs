@@ -11,7 +11,7 @@ use hapax_http::{Keyed, settlement};
 use tokio_postgres::NoTls;
 
 use crate::SETTINGS;
-use crate::order::{NewOrder, Order, Orders, Shop, die_at};
+use crate::order::{NewOrder, Shop, die_at};
 
 pub(crate) struct PostgresShop(Pool);
 
@@ -67,14 +67,8 @@ impl Shop for PostgresShop {
         Ok(answer.map(Body::from))
     }
 
-    async fn orders(&self) -> anyhow::Result<Orders> {
-        let database = self.0.get().await?;
-        let count = database.query_one("SELECT count(*) FROM orders", &[]).await?.try_get(0)?;
-        let sql = "SELECT id, item, cups FROM orders ORDER BY id DESC LIMIT 100";
-        let rows = database.query(sql, &[]).await?;
-        let order = |row: &tokio_postgres::Row| {
-            Ok(Order { order: row.try_get(0)?, item: row.try_get(1)?, cups: row.try_get(2)? })
-        };
-        Ok(Orders { count, orders: rows.iter().map(order).collect::<anyhow::Result<_>>()? })
+    async fn count(&self) -> anyhow::Result<i64> {
+        let row = self.0.get().await?.query_one("SELECT count(*) FROM orders", &[]).await?;
+        Ok(row.try_get(0)?)
     }
 }

@@ -12,7 +12,7 @@ use hapax_http::{Keyed, settlement};
 use tokio::task::spawn_blocking;
 
 use crate::SETTINGS;
-use crate::order::{NewOrder, Order, Orders, Shop, die_at};
+use crate::order::{NewOrder, Shop, die_at};
 
 pub(crate) struct SqliteShop(Arc<Mutex<Connection>>);
 
@@ -74,16 +74,8 @@ impl Shop for SqliteShop {
         self.with(move |database| place(database, &keyed, order)).await
     }
 
-    async fn orders(&self) -> anyhow::Result<Orders> {
-        self.with(|database| {
-            let count = database.query_row("SELECT count(*) FROM orders", [], |row| row.get(0))?;
-            let sql = "SELECT id, item, cups FROM orders ORDER BY id DESC LIMIT 100";
-            let mut query = database.prepare_cached(sql)?;
-            let orders = query.query_map([], |row| {
-                Ok(Order { order: row.get(0)?, item: row.get(1)?, cups: row.get(2)? })
-            })?;
-            Ok(Orders { count, orders: orders.collect::<Result<_, _>>()? })
-        })
-        .await
+    async fn count(&self) -> anyhow::Result<i64> {
+        let sql = "SELECT count(*) FROM orders";
+        self.with(|database| Ok(database.query_row(sql, [], |row| row.get(0))?)).await
     }
 }

@@ -6,7 +6,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hapax_testkit::wait_for;
-use serde_json::Value;
 use ureq::Agent;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -47,20 +46,12 @@ impl Running {
         wait_for("the shop dies", PATIENCE, || self.child.try_wait().expect("a child"));
     }
 
-    /// The newest orders.
-    pub(crate) fn orders(&self) -> Vec<Value> {
-        self.list()["orders"].as_array().expect("orders").clone()
-    }
-
     /// How many orders there are.
     pub(crate) fn count(&self) -> usize {
-        self.list()["count"].as_u64().expect("a number") as usize
-    }
-
-    fn list(&self) -> Value {
-        let mut response = agent().get(&self.url).call().expect("a list");
+        let mut response = agent().get(&self.url).call().expect("an answer");
         let text = response.body_mut().read_to_string().expect("text");
-        serde_json::from_str(&text).expect("a list")
+        let count = text.strip_prefix(r#"{"count":"#).and_then(|rest| rest.strip_suffix('}'));
+        count.and_then(|count| count.parse().ok()).expect("a count")
     }
 }
 
