@@ -10,6 +10,7 @@
 # Reads:
 #   HAPAX_TEST_SCALE    default 1; multiplies the kill loops and the number of
 #                       property test cases (a nightly run may ask for 20)
+#   HAPAX_FUZZ_SECONDS  default 60, for each of the fuzz targets; 0 leaves them out
 # Sets for the tests:
 #   HAPAX_TEST_PYTHON   a Python interpreter that has the `redis` client
 #   HAPAX_TEST_VALKEY   a valkey-server; unset where none could be installed
@@ -71,11 +72,13 @@ python_that_makes_venvs() {
 }
 
 missing_packages() {
-    # The embedded engine and the TLS provider are compiled with cc.
-    has cc || echo build-essential
+    # The embedded engine and the TLS provider are compiled with cc, the fuzzer with c++.
+    { has cc && has c++; } || echo build-essential
     { has redis-server && has redis-cli; } || echo redis-server
     has_postgres || echo postgresql
     has openssl || echo openssl
+    # The guides' lines are tried as they are printed; --json needs 7.82.
+    has curl || echo curl
     has setpriv || echo util-linux
     python_that_makes_venvs >/dev/null || printf '%s\n' python3 python3-venv
 }
@@ -216,4 +219,7 @@ fi
 step cargo fmt --all --check
 step cargo clippy --workspace --all-targets --locked -- -D warnings
 step env RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+if [[ ${HAPAX_FUZZ_SECONDS:-60} -gt 0 ]]; then
+    step fuzz/run.sh "${HAPAX_FUZZ_SECONDS:-60}"
+fi
 step cargo test --workspace --locked

@@ -179,18 +179,20 @@ impl Oversight for MemoryStore {
     async fn list(&self, list: &List) -> Result<Page, StoreError> {
         let tables = self.tables();
         let now = self.clock.now();
-        let mut names: Vec<_> =
-            tables.claims.iter().map(|(key, row)| (key.canonical(), key, row)).collect();
-        names.sort_by(|a, b| a.0.cmp(&b.0));
-        names.retain(|(name, _, _)| list.after.as_ref().is_none_or(|after| name > after));
-        let more = names.len() > list.at_most as usize;
-        names.truncate(list.at_most as usize);
-        let next = names.last().filter(|_| more).map(|(name, _, _)| name.clone());
-        let claims = names
-            .into_iter()
-            .filter_map(|(_, key, row)| machine::listed(key.clone(), row, now))
+        // Filtered first: where a page ends must not tell of a key that is not on the list.
+        let mut claims: Vec<_> = tables
+            .claims
+            .iter()
+            .filter_map(|(key, row)| machine::listed(key.clone(), row, now))
             .filter(|listed| list.shows(listed))
+            .map(|listed| (listed.key.canonical(), listed))
+            .filter(|(name, _)| list.after.as_ref().is_none_or(|after| name > after))
             .collect();
+        claims.sort_by(|a, b| a.0.cmp(&b.0));
+        let more = claims.len() > list.at_most as usize;
+        claims.truncate(list.at_most as usize);
+        let next = claims.last().filter(|_| more).map(|(name, _)| name.clone());
+        let claims = claims.into_iter().map(|(_, listed)| listed).collect();
         Ok(Page { claims, next })
     }
 }

@@ -22,10 +22,16 @@ pub const KV_OPERATIONS: &str = "kv_operations_total";
 pub const COMMAND_BEGIN: &str = "hapax_command_begin_total";
 /// Commands ended. Labels: `how` (`completed`, `failed`), `result` (`done`, `lost`, `error`).
 pub const COMMAND_END: &str = "hapax_command_end_total";
+/// What operators did. Labels: `action` (`list`, `show`, `settle`, `release`, `sweep`), `result`
+/// (`done`, or the code of the problem that was answered).
+pub const OPERATOR_ACTIONS: &str = "hapax_operator_actions_total";
 /// Store calls that failed. Label: `reason`.
 pub const STORE_ERRORS: &str = "hapax_store_errors_total";
 /// What happened to requests with an `Idempotency-Key`. Label: `event`.
 pub const IDEMPOTENCY: &str = "hapax_idempotency_total";
+/// From a request with an `Idempotency-Key` to the head of its answer, in seconds. Label: `outcome`
+/// (the event that answered it).
+pub const IDEMPOTENCY_LATENCY: &str = "hapax_idempotency_seconds";
 /// Expired claims and records that were swept.
 pub const SWEPT: &str = "hapax_swept_total";
 /// HTTP requests. Labels: `route`, `method`, `status`.
@@ -38,7 +44,7 @@ pub const HTTP_IN_FLIGHT: &str = "hapax_http_in_flight";
 pub const STORE_UP: &str = "hapax_store_up";
 
 /// Names of histograms, all in seconds, for exporters that want buckets.
-pub const HISTOGRAMS: &[&str] = &[LOCK_HELD, KV_GET, KV_SET, HTTP_LATENCY];
+pub const HISTOGRAMS: &[&str] = &[LOCK_HELD, KV_GET, KV_SET, IDEMPOTENCY_LATENCY, HTTP_LATENCY];
 
 /// Upper bounds of the buckets, in seconds: from a memory look-up to a slow upstream.
 pub const BUCKETS: &[f64] = &[
@@ -57,8 +63,14 @@ pub fn describe() {
     describe_counter!(KV_OPERATIONS, "Record operations, by operation and result");
     describe_counter!(COMMAND_BEGIN, "Commands asked for, by result");
     describe_counter!(COMMAND_END, "Commands ended, by how and result");
+    describe_counter!(OPERATOR_ACTIONS, "What operators did, by action and result");
     describe_counter!(STORE_ERRORS, "Store calls that failed, by reason");
     describe_counter!(IDEMPOTENCY, "What happened to requests with an Idempotency-Key, by event");
+    describe_histogram!(
+        IDEMPOTENCY_LATENCY,
+        Unit::Seconds,
+        "From a request with an Idempotency-Key to the head of its answer"
+    );
     describe_counter!(SWEPT, "Expired claims and records that were swept");
     describe_counter!(HTTP_REQUESTS, "HTTP requests, by route, method and status");
     describe_histogram!(HTTP_LATENCY, Unit::Seconds, "Answering an HTTP request");

@@ -79,7 +79,6 @@ mod held;
 mod hooks;
 mod identity;
 mod layer;
-pub mod meters;
 mod problem;
 mod replay;
 mod run;

@@ -195,3 +195,15 @@ async fn an_operator_settles_or_releases_what_is_unknown_or_failed_and_nothing_e
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_cannot_be_stored_is_refused_and_changes_nothing() {
+    let (_, commands) = commands();
+    let begun = commands.begin("pay", "k", &Begin::default()).await.unwrap();
+    let Begun::Granted { ticket, .. } = begun else { panic!("{begun:?}") };
+    let headers = vec![("x".to_owned(), "y".into()); 65_536];
+    let huge = Response { headers, ..response("a") };
+    let refused = commands.complete("pay", "k", &ticket.token, &huge).await;
+    assert!(matches!(refused, Err(CommandError::Unstorable)));
+    commands.complete("pay", "k", &ticket.token, &response("a")).await.unwrap();
+}

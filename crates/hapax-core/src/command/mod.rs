@@ -53,6 +53,9 @@ pub enum CommandError {
     /// The operation or the key cannot be one.
     #[error(transparent)]
     Invalid(#[from] InvalidKey),
+    /// The answer has more than 65,535 headers, or a name that is longer.
+    #[error("an answer takes at most 65,535 headers, with names of at most 65,535 bytes")]
+    Unstorable,
     /// What is stored is no answer.
     #[error(transparent)]
     Malformed(#[from] Malformed),
@@ -245,6 +248,9 @@ impl Commands {
         token: &Token,
         response: &Response,
     ) -> Result<(), CommandError> {
+        if !response.is_storable() {
+            return Err(CommandError::Unstorable);
+        }
         let value = response.encode();
         let settle = || self.store.settle(key, token, value.clone());
         ended("completed", pursue::asked_again(settle).await)

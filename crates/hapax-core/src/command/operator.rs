@@ -36,6 +36,11 @@ impl Commands {
         ruling: &Ruling,
     ) -> Result<Overruled, CommandError> {
         let key = Key::command(&self.tenant, operation, key)?;
+        if let Ruling::Settle(response) = ruling
+            && !response.is_storable()
+        {
+            return Err(CommandError::Unstorable);
+        }
         let Some(view) = self.store.look(&key).await? else { return Ok(Overruled::Missing) };
         let token = match view.state {
             State::Pending { .. } => return Ok(Overruled::Pending),

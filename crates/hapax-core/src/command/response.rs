@@ -49,6 +49,12 @@ impl Response {
         out.freeze()
     }
 
+    /// Whether the stored form has room for its headers.
+    pub(super) fn is_storable(&self) -> bool {
+        let most = usize::from(u16::MAX);
+        self.headers.len() <= most && self.headers.iter().all(|(name, _)| name.len() <= most)
+    }
+
     /// Reads the stored form.
     pub fn decode(mut stored: Bytes) -> Result<Self, Malformed> {
         const SHORT: Malformed = Malformed("it ends too early");

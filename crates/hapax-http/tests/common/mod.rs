@@ -199,9 +199,13 @@ impl Heard {
 
     /// Waits until it was told so.
     pub(crate) async fn until(&self, event: Event) {
-        while self.count(event) == 0 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        let told = async {
+            while self.count(event) == 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let told = tokio::time::timeout(Duration::from_secs(60), told).await;
+        assert!(told.is_ok(), "never told {event:?}, but {:?}", self.events());
     }
 }
 
