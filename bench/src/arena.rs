@@ -28,6 +28,15 @@ pub(crate) enum Engine {
 
 impl Engine {
     pub(crate) const ALL: [Self; 4] = [Self::Memory, Self::Sqlite, Self::Redis, Self::Postgres];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Sqlite => "SQLite",
+            Self::Redis => "Redis",
+            Self::Postgres => "PostgreSQL",
+        }
+    }
 }
 
 pub(crate) struct Arena {
@@ -80,13 +89,11 @@ impl Arena {
 
     async fn redis() -> anyhow::Result<Self> {
         let server = Redis::with(&["--appendonly", "no"]);
-        let version = version("redis-server", |text| {
-            text.split_whitespace().find_map(|word| Some(word.strip_prefix("v=")?.to_owned()))
-        });
         Ok(Self {
             title: format!(
-                "Redis {version} (appendonly no: not durable, so that the disk does not hide \
-                 the rest; raw: SET NX PX, DEL, SET, GET over one multiplexed connection)"
+                "Redis {} (appendonly no: not durable, so that the disk does not hide \
+                 the rest; raw: SET NX PX, DEL, SET, GET over one multiplexed connection)",
+                redis_version()
             ),
             store: Arc::new(RedisStore::open(RedisConfig::new(&server.url())?)?),
             raw: Some(Box::new(RawRedis::open(&server.url()).await?)),
@@ -112,11 +119,13 @@ impl Arena {
     }
 }
 
-fn version(program: &str, find: impl Fn(&str) -> Option<String>) -> String {
-    let output = find_binary(program)
+pub(crate) fn redis_version() -> String {
+    let said = find_binary("redis-server")
         .ok()
-        .and_then(|path| Command::new(path).arg("--version").output().ok());
-    output
-        .and_then(|output| find(&String::from_utf8_lossy(&output.stdout)))
-        .unwrap_or_else(|| "of unknown version".into())
+        .and_then(|path| Command::new(path).arg("--version").output().ok())
+        .map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    said.and_then(|text| {
+        text.split_whitespace().find_map(|word| Some(word.strip_prefix("v=")?.to_owned()))
+    })
+    .unwrap_or_else(|| "of unknown version".into())
 }

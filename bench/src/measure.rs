@@ -17,8 +17,10 @@ pub struct Plan {
     pub tasks: usize,
     /// For how long.
     pub span: Span,
-    /// The servers whose CPU time is counted beside this process's.
-    pub servers: Processes,
+    /// For how long before that, without being counted.
+    pub warm_up: Duration,
+    /// Groups of servers whose CPU time is counted beside this process's, each on its own.
+    pub servers: Vec<Processes>,
 }
 
 /// How long a measurement lasts.
@@ -31,16 +33,28 @@ pub enum Span {
 }
 
 impl Plan {
-    /// A plan without servers of its own.
+    /// A plan without a warm-up and without servers of its own.
     pub fn new(tasks: usize, span: Span) -> Self {
-        Self { tasks: tasks.max(1), span, servers: Processes::default() }
+        Self { tasks: tasks.max(1), span, warm_up: Duration::ZERO, servers: Vec::new() }
     }
 
-    /// Counts these processes' CPU time, too.
+    /// Works for so long before anything counts: connections, caches and files have their size then.
     #[must_use]
-    pub fn servers(mut self, servers: Processes) -> Self {
-        self.servers = servers;
+    pub fn warm_up(mut self, time: Duration) -> Self {
+        self.warm_up = time;
         self
+    }
+
+    /// Counts the CPU time of these groups of processes, too.
+    #[must_use]
+    pub fn servers(mut self, groups: impl IntoIterator<Item = Processes>) -> Self {
+        self.servers = groups.into_iter().collect();
+        self
+    }
+
+    fn server_cpu(&self) -> Vec<Option<Duration>> {
+        let time = |group: &Processes| (!group.is_empty()).then(|| group.cpu_time());
+        self.servers.iter().map(time).collect()
     }
 }
 
@@ -59,41 +73,55 @@ pub trait Operation: Send + Sync + 'static {
 
 /// Runs an operation as planned. The first one that fails ends it all.
 pub async fn measure(operation: Arc<dyn Operation>, plan: &Plan) -> Result<Measured, Failure> {
-    let (client_before, server_before) = (own_cpu_time(), plan.servers.cpu_time());
+    let mut turns = vec![0; plan.tasks];
+    if !plan.warm_up.is_zero() {
+        work(&operation, Span::Time(plan.warm_up), &mut turns).await?;
+    }
+    let (client_before, servers_before) = (own_cpu_time(), plan.server_cpu());
     let started = Instant::now();
-    let quota = Arc::new(Quota::new(plan.span, started));
-    let mut tasks = JoinSet::new();
-    for task in 0..plan.tasks {
-        tasks.spawn(repeat(operation.clone(), task, quota.clone()));
-    }
-    let mut latencies = histogram();
-    while let Some(ended) = tasks.join_next().await {
-        let one = ended.map_err(|error| Failure::Engine(error.to_string()))??;
-        // Both grow as needed.
-        let _ = latencies.add(&one);
-    }
+    let latencies = work(&operation, plan.span, &mut turns).await?;
     let elapsed = started.elapsed();
-    let servers = &plan.servers;
+    let client_cpu = own_cpu_time().saturating_sub(client_before);
+    let servers = plan.server_cpu().into_iter().zip(servers_before);
     Ok(Measured {
         operations: latencies.len(),
         elapsed,
-        client_cpu: own_cpu_time().saturating_sub(client_before),
-        server_cpu: (!servers.is_empty()).then(|| servers.cpu_time().saturating_sub(server_before)),
+        client_cpu,
+        server_cpu: servers.map(|(after, before)| Some(after?.saturating_sub(before?))).collect(),
         latencies,
     })
+}
+
+/// One task for each of `turns`, which says where it goes on, and afterwards where it ended.
+async fn work(
+    operation: &Arc<dyn Operation>,
+    span: Span,
+    turns: &mut [u64],
+) -> Result<Histogram<u32>, Failure> {
+    let quota = Arc::new(Quota::new(span, Instant::now()));
+    let mut tasks = JoinSet::new();
+    for (task, turn) in turns.iter().enumerate() {
+        tasks.spawn(repeat(operation.clone(), task, *turn, quota.clone()));
+    }
+    let mut latencies = histogram();
+    while let Some(ended) = tasks.join_next().await {
+        let (task, turn, one) = ended.map_err(|error| Failure::Engine(error.to_string()))??;
+        turns[task] = turn;
+        // Both grow as needed.
+        let _ = latencies.add(&one);
+    }
+    Ok(latencies)
 }
 
 async fn repeat(
     operation: Arc<dyn Operation>,
     task: usize,
+    mut turn: u64,
     quota: Arc<Quota>,
-) -> Result<Histogram<u32>, Failure> {
+) -> Result<(usize, u64, Histogram<u32>), Failure> {
     let mut latencies = histogram();
     let mut began = Instant::now();
-    for turn in 0.. {
-        if !quota.take(began) {
-            break;
-        }
+    while quota.take(began) {
         operation.run(task, turn).await?;
         // One reading of the clock serves as the end of this turn and the beginning of the next.
         let ended = Instant::now();
@@ -101,13 +129,14 @@ async fn repeat(
         // It grows as needed, up to centuries.
         let _ = latencies.record_n(nanos.max(1), operation.batch());
         began = ended;
-        if turn % 64 == 63 {
+        turn += 1;
+        if turn.is_multiple_of(64) {
             // A store that answers without waiting would keep the thread from all other tasks.
             tokio::task::yield_now().await;
             began = Instant::now();
         }
     }
-    Ok(latencies)
+    Ok((task, turn, latencies))
 }
 
 enum Quota {
@@ -154,7 +183,29 @@ mod tests {
         let measured = measure(operation.clone(), &plan).await.unwrap();
         assert_eq!((measured.operations, operation.0.load(Ordering::Relaxed)), (500, 500));
         assert!(measured.p50() <= measured.p99());
-        assert_eq!(measured.server_cpu, None);
+        assert!(measured.server_cpu.is_empty());
+    }
+
+    /// Every turn of a task once, in order, also over the end of the warm-up.
+    struct InOrder(AtomicU64);
+
+    #[async_trait]
+    impl Operation for InOrder {
+        async fn run(&self, _task: usize, turn: u64) -> Result<(), Failure> {
+            match self.0.fetch_add(1, Ordering::Relaxed) == turn {
+                true => Ok(()),
+                false => Err(Failure::Unexpected("a turn was left out or came twice")),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_warm_up_is_not_counted_and_its_turns_do_not_come_again() {
+        let operation = Arc::new(InOrder(AtomicU64::new(0)));
+        let plan = Plan::new(1, Span::Count(100)).warm_up(Duration::from_millis(5));
+        let measured = measure(operation.clone(), &plan).await.unwrap();
+        assert_eq!(measured.operations, 100);
+        assert!(operation.0.load(Ordering::Relaxed) > 100);
     }
 
     struct Slow;

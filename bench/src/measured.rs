@@ -11,8 +11,9 @@ pub struct Measured {
     pub elapsed: Duration,
     /// CPU time of this process meanwhile.
     pub client_cpu: Duration,
-    /// CPU time of the [`Plan`](crate::Plan)'s servers meanwhile; `None` where it names none.
-    pub server_cpu: Option<Duration>,
+    /// CPU time of each group of the [`Plan`](crate::Plan)'s servers meanwhile; `None` where the
+    /// group is empty.
+    pub server_cpu: Vec<Option<Duration>>,
     pub(crate) latencies: Histogram<u32>,
 }
 
@@ -41,9 +42,9 @@ impl Measured {
         self.each(self.client_cpu)
     }
 
-    /// CPU time of the servers for one operation.
-    pub fn server_cpu_each(&self) -> Option<Duration> {
-        self.server_cpu.map(|time| self.each(time))
+    /// CPU time of one group of servers for one operation; `None` where there is no such server.
+    pub fn server_cpu_each(&self, group: usize) -> Option<Duration> {
+        self.server_cpu.get(group).copied().flatten().map(|time| self.each(time))
     }
 
     fn each(&self, time: Duration) -> Duration {
@@ -56,7 +57,9 @@ impl Measured {
         self.operations += other.operations;
         self.elapsed += other.elapsed;
         self.client_cpu += other.client_cpu;
-        self.server_cpu = self.server_cpu.zip(other.server_cpu).map(|(a, b)| a + b);
+        for (mine, more) in self.server_cpu.iter_mut().zip(&other.server_cpu) {
+            *mine = mine.zip(*more).map(|(a, b)| a + b);
+        }
         // Both grow as needed, so there is nothing that could not be added.
         let _ = self.latencies.add(&other.latencies);
         self

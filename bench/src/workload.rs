@@ -140,7 +140,7 @@ fn invalid(error: hapax_core::InvalidKey) -> Failure {
 
 /// All at once, so that the first has not expired when the last is there.
 async fn settle_all(store: &Arc<dyn Store>, keys: &Keys, plan: &Plan) -> Result<(), Failure> {
-    let retention = SLACK + length_of(plan.span);
+    let retention = SLACK + plan.warm_up + length_of(plan.span);
     let mut tasks = JoinSet::new();
     for task in 0..plan.tasks {
         let (store, key) = (store.clone(), keys.command(task, 0)?);

@@ -9,6 +9,11 @@ use redis::{AsyncConnectionConfig, Client, cmd};
 
 use super::{Names, Raw, TOKEN, VALUE, engine};
 
+/// For what nobody reads again, in milliseconds: it must not pile up.
+const A_WHILE: u32 = 10_000;
+/// For what is read all the time, however long that is.
+const UNTIL_THE_END: u32 = 86_400_000;
+
 pub(crate) struct RawRedis(MultiplexedConnection);
 
 impl RawRedis {
@@ -27,7 +32,7 @@ impl Raw for RawRedis {
         let work = Work { connection: self.0.clone(), names: Names::fresh(), workload };
         if matches!(workload, Workload::Replay | Workload::Record) {
             for task in 0..plan.tasks {
-                work.set(&work.names.name(task, 0)).await?;
+                work.set(&work.names.name(task, 0), UNTIL_THE_END).await?;
             }
         }
         measure(Arc::new(work), plan).await
@@ -52,9 +57,9 @@ impl Work {
         set.map(drop).ok_or(Failure::Unexpected("a fresh key was taken"))
     }
 
-    async fn set(&self, name: &str) -> Result<(), Failure> {
+    async fn set(&self, name: &str, milliseconds: u32) -> Result<(), Failure> {
         let mut connection = self.connection.clone();
-        let set = cmd("SET").arg(name).arg(VALUE).arg(&["PX", "10000"]).to_owned();
+        let set = cmd("SET").arg(name).arg(VALUE).arg("PX").arg(milliseconds).to_owned();
         set.query_async(&mut connection).await.map_err(engine)
     }
 
@@ -76,7 +81,7 @@ impl Operation for Work {
             Workload::Command => {
                 let name = self.names.name(task, turn);
                 self.claim(&name).await?;
-                self.set(&name).await
+                self.set(&name, A_WHILE).await
             }
             Workload::Lock => {
                 let name = self.names.name(task, turn);
@@ -87,7 +92,7 @@ impl Operation for Work {
             Workload::Record => {
                 let name = self.names.name(task, 0);
                 self.get(&name).await?;
-                self.set(&name).await
+                self.set(&name, UNTIL_THE_END).await
             }
         }
     }

@@ -8,11 +8,16 @@ use tracing_subscriber::prelude::*;
 
 use crate::settings::{Level, LogFormat};
 
+/// The target of lines that say what operators did. They are written whatever the level is.
+pub(crate) const AUDIT: &str = "audit";
+
 /// Starts logging, of panics too. Only hapax's own lines follow the level: what drivers say in detail may contain
 /// keys, and is never wanted.
 pub(crate) fn start(format: LogFormat, level: Level) {
-    let filter =
-        Targets::new().with_default(level.0.min(LevelFilter::WARN)).with_target("hapax", level.0);
+    let filter = Targets::new()
+        .with_default(level.0.min(LevelFilter::WARN))
+        .with_target("hapax", level.0)
+        .with_target(AUDIT, LevelFilter::INFO);
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
     let lines = match format {
         LogFormat::Json => lines.json().flatten_event(true).with_current_span(false).boxed(),

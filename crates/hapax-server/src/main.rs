@@ -3,8 +3,11 @@
 mod bench;
 mod client;
 mod doctor;
+mod health;
 mod lock_run;
 mod logging;
+mod measure;
+mod net;
 mod proxy;
 mod serve;
 mod settings;

@@ -323,11 +323,11 @@ async fn tls_upstream(certificates: &Certificates, alpn: &[&str]) -> u16 {
 #[tokio::test(flavor = "multi_thread")]
 async fn tls_is_spoken_on_both_sides() {
     let certificates = Certificates::new();
-    let (cert, key) = (certificates.path("cert.pem"), certificates.path("key.pem"));
-    let ca = certificates.path("ca.pem");
+    let (cert, key) = (certificates.certificate(), certificates.key());
+    let ca = certificates.authority();
     for http2 in [false, true] {
         let port = tls_upstream(&certificates, &["h2", "http/1.1"]).await;
-        let mut flags = vec!["--tls-cert", &cert, "--tls-key", &key, "--upstream-ca", &ca];
+        let mut flags = vec!["--tls-cert", cert, "--tls-key", key, "--upstream-ca", ca];
         flags.extend(http2.then_some("--upstream-http2"));
         let proxy = Proxy::start(&format!("https://127.0.0.1:{port}"), "memory:", &flags);
         let connector = hyper_rustls::HttpsConnectorBuilder::new()
@@ -352,8 +352,7 @@ async fn tls_is_spoken_on_both_sides() {
 async fn an_upstream_with_a_strangers_certificate_is_not_reached() {
     let (certificates, strangers) = (Certificates::new(), Certificates::new());
     let port = tls_upstream(&strangers, &[]).await;
-    let ca = certificates.path("ca.pem");
-    let flags = ["--upstream-ca", ca.as_str()];
+    let flags = ["--upstream-ca", certificates.authority()];
     let proxy = Proxy::start(&format!("https://127.0.0.1:{port}"), "memory:", &flags);
     let reply = send(keyed(proxy.url("/"), "k"), "a").await;
     assert_eq!(reply.problem(), "upstream-unreachable");

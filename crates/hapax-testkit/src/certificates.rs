@@ -28,15 +28,20 @@ subjectKeyIdentifier = hash
 authorityKeyIdentifier = keyid
 ";
 
-pub(crate) struct Certificates {
-    pub(crate) authority: PathBuf,
-    pub(crate) certificate: PathBuf,
-    pub(crate) key: PathBuf,
+/// The files of a certificate authority and of a server on loopback that it has signed.
+#[derive(Debug)]
+pub struct Certificates {
+    /// Whom clients must believe.
+    pub authority: PathBuf,
+    /// The server's certificate.
+    pub certificate: PathBuf,
+    /// The certificate's private key.
+    pub key: PathBuf,
 }
 
 impl Certificates {
     /// Makes the files in `folder`; they live as long as that does.
-    pub(crate) fn make_in(folder: &Path) -> Self {
+    pub fn make_in(folder: &Path) -> Self {
         fs::write(folder.join("openssl.cnf"), CONFIGURATION).expect("cannot write openssl.cnf");
         let openssl = |arguments: &str| {
             must_succeed(

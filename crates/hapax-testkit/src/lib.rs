@@ -31,6 +31,7 @@ mod wait;
 mod wire;
 
 pub use binary::{MissingBinary, find_binary};
+pub use certificates::Certificates;
 pub use ports::free_port;
 pub use postgres::Postgres;
 pub use redis::Redis;

@@ -42,4 +42,4 @@ pub use hapax_redis as redis;
 #[cfg(feature = "sqlite")]
 pub use hapax_sqlite as sqlite;
 pub use open::{Options, open};
-pub use sweeper::sweep_forever;
+pub use sweeper::{sweep, sweep_forever};

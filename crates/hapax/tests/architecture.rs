@@ -18,7 +18,15 @@ const MAY: &[(&str, &[&str])] = &[
     ("hapax-server", &["hapax", "hapax-http", "hapax-bench"]),
     (
         "hapax-bench",
-        &["hapax-core", "hapax-sqlite", "hapax-redis", "hapax-postgres", "hapax-testkit"],
+        &[
+            "hapax",
+            "hapax-core",
+            "hapax-http",
+            "hapax-sqlite",
+            "hapax-redis",
+            "hapax-postgres",
+            "hapax-testkit",
+        ],
     ),
 ];
 

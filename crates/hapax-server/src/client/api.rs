@@ -30,7 +30,7 @@ pub(crate) struct Call {
     path: String,
     headers: Vec<(&'static str, String)>,
     body: Vec<u8>,
-    limit: Duration,
+    pub(super) limit: Duration,
 }
 
 /// What the server answered, where it did as asked.
@@ -51,10 +51,13 @@ impl Call {
         Self { method, path, headers: Vec::new(), body: Vec::new(), limit: LIMIT }
     }
 
-    /// With a query.
-    pub(crate) fn query(mut self, name: &str, value: Option<u64>) -> Self {
+    /// With one more parameter in the query, where there is a value.
+    pub(crate) fn query(mut self, name: &str, value: Option<impl ToString>) -> Self {
         if let Some(value) = value {
-            self.path.push_str(&format!("?{name}={value}"));
+            self.path.push(if self.path.contains('?') { '&' } else { '?' });
+            self.path.push_str(name);
+            self.path.push('=');
+            self.path.extend(utf8_percent_encode(&value.to_string(), PLAIN));
         }
         self
     }
@@ -87,9 +90,28 @@ impl Call {
         self.limit = limit.min(LIMIT);
         self
     }
+
+    /// As it goes to the server at `base`.
+    pub(super) fn request(self, base: &str) -> Result<Request<Vec<u8>>, Failure> {
+        let request = Request::builder().method(self.method).uri(base.to_owned() + &self.path);
+        let headers = self.headers.into_iter();
+        let request = headers.fold(request, |request, (name, value)| request.header(name, value));
+        let unsendable = |error| Failure::Usage(format!("this cannot be sent: {error}"));
+        request.body(self.body).map_err(unsendable)
+    }
 }
 
 impl Answer {
+    /// Anything but a 2xx is a [`Failure`].
+    pub(super) fn new(
+        status: StatusCode,
+        headers: HeaderMap,
+        body: Vec<u8>,
+    ) -> Result<Self, Failure> {
+        let answer = Self { status, headers, body };
+        if status.is_success() { Ok(answer) } else { Err(Failure::of(&answer)) }
+    }
+
     /// The body as what it should be.
     pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         serde_json::from_slice(&self.body).map_err(|_| Failure::not_hapax())
@@ -130,23 +152,15 @@ impl Api {
     }
 
     fn send_now(&self, call: Call) -> Result<Answer, Failure> {
-        let mut request =
-            Request::builder().method(call.method).uri(self.base.clone() + &call.path);
-        let headers = request.headers_mut();
-        if let (Some(headers), Some(bearer)) = (headers, &self.bearer) {
+        let limit = call.limit;
+        let mut request = call.request(&self.base)?;
+        if let Some(bearer) = &self.bearer {
             let mut value = ureq::http::HeaderValue::from_str(bearer)
                 .map_err(|_| Failure::Usage("the access token is no header value".into()))?;
             value.set_sensitive(true);
-            headers.insert("authorization", value);
+            request.headers_mut().insert("authorization", value);
         }
-        for (name, value) in call.headers {
-            request = request.header(name, value);
-        }
-        let request = request
-            .body(call.body)
-            .map_err(|error| Failure::Usage(format!("this cannot be sent: {error}")))?;
-        let request =
-            self.agent.configure_request(request).timeout_global(Some(call.limit)).build();
+        let request = self.agent.configure_request(request).timeout_global(Some(limit)).build();
         let response = self.agent.run(request).map_err(|error| self.unreachable(&error))?;
         let (parts, body) = response.into_parts();
         let body = body
@@ -154,8 +168,7 @@ impl Api {
             .limit(LARGEST_ANSWER)
             .read_to_vec()
             .map_err(|error| self.unreachable(&error))?;
-        let answer = Answer { status: parts.status, headers: parts.headers, body };
-        if answer.status.is_success() { Ok(answer) } else { Err(Failure::of(&answer)) }
+        Answer::new(parts.status, parts.headers, body)
     }
 
     fn unreachable(&self, error: &ureq::Error) -> Failure {
@@ -171,6 +184,14 @@ mod tests {
     fn keys_cannot_leave_their_segment() {
         let call = Call::new(Method::GET, &["commands", "POST /orders", "../a?b#c%"]);
         assert_eq!(call.path, "/v1/commands/POST%20%2Forders/%2E%2E%2Fa%3Fb%23c%25");
+    }
+
+    #[test]
+    fn values_cannot_leave_their_parameter() {
+        let call = Call::new(Method::GET, &["operator", "commands"]);
+        let call =
+            call.query("state", Some("a&b=c")).query("limit", Some(7)).query("x", None::<u8>);
+        assert_eq!(call.path, "/v1/operator/commands?state=a%26b%3Dc&limit=7");
     }
 
     #[test]

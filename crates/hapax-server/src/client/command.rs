@@ -1,4 +1,5 @@
-//! `hapax command`: begin, complete, fail and look at idempotent commands.
+//! `hapax command`: begin, complete, fail and look at idempotent commands, and what an operator
+//! decides about those of others.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,7 +12,8 @@ use serde_json::{Map, Value, json};
 use ureq::http::Method;
 
 use super::failure::finish;
-use super::{Call, Connect, EXIT_CODES, Failure, duration, input, show};
+use super::operator::{self, Operator};
+use super::{Answer, Call, Connect, Desk, Direct, EXIT_CODES, Failure, duration, input, show};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -19,7 +21,10 @@ Examples:
   hapax command complete pay order-1 --ticket 5f2c… --status 201 --body @answer.json
   hapax command fail pay order-1 --ticket 5f2c…      it may be tried again
   hapax command show pay order-1
-  hapax command show 'POST /orders' key-1            one that came through the proxy";
+  hapax command list --state unknown                 whose owner went away
+  hapax command settle pay order-1 --status 201      it ran, and this is its answer
+  hapax command release pay order-1                  it did not run
+  hapax command list --store sqlite:hapax.db         without a server: a proxy's, say";
 
 /// The arguments of `hapax command`.
 #[derive(clap::Args)]
@@ -27,6 +32,8 @@ Examples:
 pub(crate) struct Args {
     #[command(flatten)]
     connect: Connect,
+    #[command(flatten)]
+    direct: Direct,
     #[command(subcommand)]
     action: Action,
 }
@@ -44,16 +51,18 @@ enum Action {
     Fail(Fail),
     /// Say where a command stands
     #[command(after_help = format!("{SHOW}\n\n{EXIT_CODES}"))]
-    Show(Name),
+    Show(Show),
+    #[command(flatten)]
+    Operator(Operator),
 }
 
 /// Which command.
 #[derive(clap::Args)]
-struct Name {
+pub(super) struct Name {
     /// What is done: `pay`, `POST /orders`
-    operation: String,
+    pub(super) operation: String,
     /// Which one of them: the idempotency key
-    key: String,
+    pub(super) key: String,
 }
 
 const BEGIN: &str = "\
@@ -101,6 +110,13 @@ struct Complete {
     /// The ticket that `begin` printed
     #[arg(long, env = "HAPAX_TICKET", hide_env_values = true)]
     ticket: String,
+    #[command(flatten)]
+    answer: Given,
+}
+
+/// An answer.
+#[derive(clap::Args)]
+pub(super) struct Given {
     /// The answer's status
     #[arg(long, default_value_t = 200)]
     status: u16,
@@ -128,21 +144,32 @@ struct Fail {
 const SHOW: &str = "\
 Examples:
   hapax command show pay order-1
-  hapax command show pay order-1 --json | jq -r .state";
+  hapax command show pay order-1 --json | jq -r .state
+  hapax command show 'POST /orders' key-1 --scope 7f3a…    one that came through the proxy";
 
-pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let Args { connect, action } = args;
-    finish(connect.json, act(&connect, action).await)
+#[derive(clap::Args)]
+struct Show {
+    #[command(flatten)]
+    name: Name,
+    /// Who asked, as `list` shows it: the scope of a key that came through the proxy
+    #[arg(long, value_name = "HASH")]
+    scope: Option<String>,
 }
 
-async fn act(connect: &Connect, action: Action) -> Result<ExitCode, Failure> {
-    let call = match action {
-        Action::Begin(begin) => begin.call(),
-        Action::Complete(complete) => complete.call()?,
-        Action::Fail(fail) => fail.call(),
-        Action::Show(name) => name.call(Method::GET),
+pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let Args { connect, direct, action } = args;
+    finish(connect.json, act(&connect, &direct, action).await)
+}
+
+async fn act(connect: &Connect, direct: &Direct, action: Action) -> Result<ExitCode, Failure> {
+    let desk = Desk::open(connect, direct).await?;
+    let answer = match action {
+        Action::Begin(begin) => desk.send(begin.call()).await?,
+        Action::Complete(complete) => desk.send(complete.call()?).await?,
+        Action::Fail(fail) => desk.send(fail.call()).await?,
+        Action::Show(show) => show.send(&desk).await?,
+        Action::Operator(action) => return operator::act(&desk, action, connect.json).await,
     };
-    let answer = connect.api()?.send(call).await?;
     if !answer.body.is_empty() {
         show(&answer, connect.json)?;
     }
@@ -152,6 +179,20 @@ async fn act(connect: &Connect, action: Action) -> Result<ExitCode, Failure> {
 impl Name {
     fn call(&self, method: Method) -> Call {
         Call::new(method, &["commands", &self.operation, &self.key])
+    }
+}
+
+impl Show {
+    /// As the owner, or else as an operator: a scope is not for everybody to name.
+    async fn send(&self, desk: &Desk) -> Result<Answer, Failure> {
+        let operator = || operator::call(Method::GET, &self.name, self.scope.as_deref());
+        if self.scope.is_some() {
+            return desk.send(operator()).await;
+        }
+        match desk.send(self.name.call(Method::GET)).await {
+            Err(failure) if failure.is("forbidden") => desk.send(operator()).await,
+            answer => answer,
+        }
     }
 }
 
@@ -176,17 +217,21 @@ impl Begin {
 
 impl Complete {
     fn call(&self) -> Result<Call, Failure> {
-        let bytes = input::value(Some(&self.body))?;
-        let mut body = json!({
-            "token": self.ticket,
-            "status": self.status,
-            "headers": headers(&self.headers)?,
-        });
-        match String::from_utf8(bytes) {
-            Ok(text) => body["body"] = text.into(),
-            Err(other) => body["body_base64"] = STANDARD.encode(other.as_bytes()).into(),
-        }
+        let mut body = self.answer.json()?;
+        body["token"] = self.ticket.as_str().into();
         Ok(self.name.call(Method::PUT).json(&body))
+    }
+}
+
+impl Given {
+    pub(super) fn json(&self) -> Result<Value, Failure> {
+        let bytes = input::value(Some(&self.body))?;
+        let mut answer = json!({"status": self.status, "headers": headers(&self.headers)?});
+        match String::from_utf8(bytes) {
+            Ok(text) => answer["body"] = text.into(),
+            Err(other) => answer["body_base64"] = STANDARD.encode(other.as_bytes()).into(),
+        }
+        Ok(answer)
     }
 }
 

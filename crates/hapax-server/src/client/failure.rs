@@ -77,7 +77,8 @@ impl Problem {
             None => "try again later".into(),
         };
         Some(match (self.status, self.code()) {
-            (_, "lock-held" | "in-progress") => format!("{}, or wait for it with --wait", again()),
+            (_, "lock-held") => format!("{}, or wait for it with --wait", again()),
+            (_, "in-progress") => format!("{}; `begin --wait` waits for its answer", again()),
             (_, "lock-lost") => "it ran out, or was never this ticket's; whoever has it now may \
                  be at work: stop, and do not write under the old fence"
                 .into(),
@@ -85,8 +86,9 @@ impl Problem {
                  where it stands"
                 .into(),
             (_, "outcome-unknown") => "an earlier owner went away and may have acted: find out, \
-                 then begin again with --on-unknown rerun"
+                 then `settle` it, `release` it, or begin again with --on-unknown rerun"
                 .into(),
+            (_, "already-completed") => "`hapax command show` tells its answer".into(),
             (_, "key-reused") => "the key was used for something else before: use a new one".into(),
             (412, _) => "read it again with `hapax record get -i`, repeat the change, and send \
                  the new version with --if-match"
@@ -200,6 +202,7 @@ mod tests {
             (409, "lock-lost", 4),
             (409, "claim-lost", 4),
             (409, "outcome-unknown", 4),
+            (409, "already-completed", 4),
             (412, "version-mismatch", 4),
             (422, "key-reused", 4),
             (409, "record-contended", 75),

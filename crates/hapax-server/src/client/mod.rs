@@ -4,17 +4,20 @@ mod api;
 pub(crate) mod command;
 pub(crate) mod completions;
 mod connect;
+mod desk;
 pub(crate) mod failure;
 mod input;
 pub(crate) mod lock;
+mod operator;
 mod output;
 pub(crate) mod record;
 pub(crate) mod token;
 
 pub(crate) use api::{Answer, Api, Call};
 pub(crate) use connect::Connect;
+pub(crate) use desk::{Desk, Direct};
 pub(crate) use failure::Failure;
-pub(crate) use output::{line, note, print, show};
+pub(crate) use output::{columns, line, note, print, show};
 
 /// The exit codes, as every command's `--help` shows them. 69 and 75 are those of `sysexits.h`.
 pub(crate) const EXIT_CODES: &str = "\

@@ -70,9 +70,28 @@ fn field(name: &str, value: &Value) -> (String, String) {
     }
 }
 
+/// Rows whose cells stand below each other; the last one is as long as it is.
+pub(crate) fn columns(rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(String::len).max().unwrap_or(0)
+    };
+    let widths: Vec<_> = (0..rows.first().map_or(0, Vec::len)).map(width).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cells_stand_below_each_other() {
+        let rows = [["state", "key"], ["unknown", "k"]].map(|row| row.map(str::to_owned).to_vec());
+        assert_eq!(columns(&rows), "state    key\nunknown  k");
+    }
 
     #[test]
     fn an_answer_is_shown_as_a_line_for_each_field() {

@@ -4,23 +4,18 @@ use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use hapax::meters;
 use hyper::StatusCode;
 use hyper::header::CONTENT_TYPE;
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::{Value, json};
 
 use super::failure::UPSTREAM_FAILURES;
-use super::health::{Health, Standing};
+use crate::health::Health;
+use crate::measure;
 
 /// Starts measuring.
 pub(crate) fn meters() -> anyhow::Result<PrometheusHandle> {
-    let builder =
-        meters::HISTOGRAMS.iter().try_fold(PrometheusBuilder::new(), |builder, name| {
-            builder.set_buckets_for_metric(Matcher::Full((*name).to_owned()), meters::BUCKETS)
-        })?;
-    let handle = builder.install_recorder()?;
-    meters::describe();
+    let handle = measure::start()?;
     metrics::describe_counter!(
         UPSTREAM_FAILURES,
         "Upstreams that gave no answer, by route and reason"
@@ -33,23 +28,19 @@ pub(crate) fn router(health: Health, meters: PrometheusHandle) -> Router {
         .route("/healthz", get(|| async { answer(StatusCode::OK, &json!({ "alive": true })) }))
         .route("/readyz", get(ready))
         .with_state(health)
-        .route("/metrics", get(move || async move { exposition(&meters) }))
+        .route("/metrics", get(move || async move { measure::exposition(&meters) }))
 }
 
 async fn ready(State(health): State<Health>) -> Response {
-    let reason = match health.standing() {
-        Standing::Ready => return answer(StatusCode::OK, &json!({ "ready": true })),
-        Standing::Down(reason) => format!("the store gives no answer: {reason}"),
-        Standing::Stopping => "the proxy is shutting down".to_owned(),
-    };
-    answer(StatusCode::SERVICE_UNAVAILABLE, &json!({ "ready": false, "reason": reason }))
+    match health.why_not() {
+        None => answer(StatusCode::OK, &json!({ "ready": true })),
+        Some(reason) => {
+            let json = json!({ "ready": false, "reason": reason });
+            answer(StatusCode::SERVICE_UNAVAILABLE, &json)
+        }
+    }
 }
 
 fn answer(status: StatusCode, json: &Value) -> Response {
     (status, [(CONTENT_TYPE, "application/json")], json.to_string()).into_response()
-}
-
-fn exposition(meters: &PrometheusHandle) -> Response {
-    meters.run_upkeep();
-    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], meters.render()).into_response()
 }

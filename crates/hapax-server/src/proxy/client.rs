@@ -46,7 +46,7 @@ pub(crate) fn new(options: &Options, tls: bool) -> anyhow::Result<Client> {
     client
         .timer(TokioTimer::new())
         .pool_timer(TokioTimer::new())
-        .pool_idle_timeout(options.upstream_idle)
+        .pool_idle_timeout(options.upstream_idle.0)
         .http2_only(options.upstream_http2)
         .http2_keep_alive_interval(PING)
         .http2_keep_alive_timeout(PONG)

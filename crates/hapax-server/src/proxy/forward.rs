@@ -9,6 +9,8 @@ use hyper::header::{
 };
 use hyper::http::uri::Authority;
 
+use crate::net::Peer;
+
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -52,13 +54,6 @@ const END_TO_END: [&str; 7] = [
 
 /// What the layer alone says. It takes these away itself, save in their other spelling.
 const LAYER: [&str; 2] = ["hapax-attempt", "hapax-fence"];
-
-/// Who sent a request, and how.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Peer {
-    pub(crate) ip: IpAddr,
-    pub(crate) tls: bool,
-}
 
 /// Takes away what belongs to one connection.
 pub(crate) fn strip_connection(headers: &mut HeaderMap) {

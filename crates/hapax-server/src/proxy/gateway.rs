@@ -7,24 +7,23 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use hapax::{Store, meters};
+use hapax::Store;
 use hapax_http::{Answer, Idempotency, IdempotencyLayer, Problem, Whole};
 use http_body_util::Either;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::header::{HOST, HeaderValue};
 use hyper::http::uri::Authority;
 use hyper::{Method, Request, Response, StatusCode, Version};
-use metrics::{counter, gauge, histogram};
-use tokio::time::Instant;
 use tower::{Layer, ServiceExt};
 
 use super::BoxError;
 use super::answer::Arriving;
 use super::client::Client;
-use super::pace::InFlight;
 use super::quiet::Quiet;
 use super::settings::{Place, Route};
 use super::upstream::{Manner, Upstream};
+use crate::measure::Watched;
+use crate::net::{Answers, InFlight, Refusals};
 
 /// Every route with its policy and its upstream.
 #[derive(Clone)]
@@ -70,16 +69,17 @@ impl Gateway {
             drain.await;
         }
     }
+}
 
-    /// Answers one request.
-    pub(crate) async fn answer(
-        &self,
-        request: Request<Incoming>,
-        in_flight: InFlight,
-    ) -> Response<Outgoing> {
+impl Answers for Gateway {
+    type Body = Outgoing;
+    /// An answer without our marks may be the upstream's.
+    const REFUSALS: Option<Refusals> = None;
+
+    async fn answer(&self, request: Request<Incoming>, in_flight: InFlight) -> Response<Outgoing> {
         let route = self.0.routes.iter().find(|route| route.place.takes(request.uri().path()));
         let label = route.map_or_else(|| "unmatched".into(), |route| route.label.clone());
-        let mut watched = Watched::new(request.method(), label, in_flight);
+        let mut watched = Watched::new(request.method(), label);
         let response = match (check(&request), route) {
             (Err(problem), _) => refused(&problem),
             (Ok(()), None) => refused(&no_route()),
@@ -90,7 +90,7 @@ impl Gateway {
             }
         };
         watched.status = response.status().as_u16();
-        response.map(|body| Outgoing { body, _watched: watched })
+        response.map(|body| Outgoing { body, _watched: watched, _in_flight: in_flight })
     }
 }
 
@@ -149,6 +149,7 @@ fn refused(problem: &Problem) -> Response<AnyAnswer> {
 pub(crate) struct Outgoing {
     body: AnyAnswer,
     _watched: Watched,
+    _in_flight: InFlight,
 }
 
 impl Body for Outgoing {
@@ -168,54 +169,5 @@ impl Body for Outgoing {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
-    }
-}
-
-/// Reports when it is dropped, which is also what happens when the client goes away. Says what was
-/// asked for by the route: paths, queries and bodies identify people.
-struct Watched {
-    method: &'static str,
-    route: Arc<str>,
-    status: u16,
-    since: Instant,
-    _in_flight: InFlight,
-}
-
-/// The status of a request whose client went away, as other servers log it.
-const CLIENT_GONE: u16 = 499;
-
-impl Watched {
-    fn new(method: &Method, route: Arc<str>, in_flight: InFlight) -> Self {
-        gauge!(meters::HTTP_IN_FLIGHT).increment(1.0);
-        let (method, status, since) = (known(method), CLIENT_GONE, Instant::now());
-        Self { method, route, status, since, _in_flight: in_flight }
-    }
-}
-
-impl Drop for Watched {
-    fn drop(&mut self) {
-        let Self { method, route, status, .. } = self;
-        let took = self.since.elapsed();
-        let ms = took.as_micros() as f64 / 1000.0;
-        gauge!(meters::HTTP_IN_FLIGHT).decrement(1.0);
-        histogram!(meters::HTTP_LATENCY, "route" => route.clone()).record(took);
-        counter!(meters::HTTP_REQUESTS, "route" => route.clone(), "method" => *method,
-            "status" => status.to_string())
-        .increment(1);
-        tracing::info!(method, route = &**route, status, ms, "request");
-    }
-}
-
-/// Methods are whatever a client sends; labels are not.
-fn known(method: &Method) -> &'static str {
-    match *method {
-        Method::GET => "GET",
-        Method::HEAD => "HEAD",
-        Method::POST => "POST",
-        Method::PUT => "PUT",
-        Method::PATCH => "PATCH",
-        Method::DELETE => "DELETE",
-        Method::OPTIONS => "OPTIONS",
-        _ => "OTHER",
     }
 }

@@ -12,9 +12,6 @@ mod client;
 mod failure;
 mod forward;
 mod gateway;
-mod health;
-mod listener;
-mod pace;
 mod quiet;
 mod settings;
 mod target;
@@ -25,17 +22,14 @@ mod upstream;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::health::Health;
 use crate::logging;
+use crate::net::{self, BoxError, Limits, Server, Signals};
 use gateway::Gateway;
-use health::{Health, Standing};
-use listener::Server;
-pub(crate) use settings::Args;
-use settings::{Options, Settings, Sources};
+pub(crate) use settings::{Args, TABLE};
+use settings::{Settings, Sources};
 use upstream::Manner;
-
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Passes requests on until a signal says to stop.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
@@ -43,20 +37,19 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let settings = Settings::read(&sources)?;
     let options = &settings.options;
     logging::start(options.log, options.log_level);
-    for name in sources.unknown_variables() {
-        tracing::warn!("the environment variable {name} is no setting of hapax");
-    }
-    let mut signals = Signals::new()?;
-    let listener = listener::bind("listen", &options.listen).await?;
+    sources.warn_of_unknown_variables();
+    let signals = Signals::new()?;
+    let listener = net::bind("listen", &options.listen).await?;
     let meters = admin::meters()?;
     let limits = hapax::Options { call_limit: options.store_timeout, ..hapax::Options::default() };
     let store = hapax::open(options.store.secret(), &limits).await;
     let store = store.with_context(|| format!("the store {}", options.store.shown()))?;
-    let health = Health::first_look(store.as_ref(), options.store_timeout).await?;
+    let health = Health::default();
+    health.watch(&store, options.store_timeout, &meters).await?;
 
     let admin = match &options.admin {
         Some(address) => {
-            let listener = listener::bind("admin", address).await?;
+            let listener = net::bind("admin", address).await?;
             let address = listener.local_addr()?;
             let router = admin::router(health.clone(), meters);
             tokio::spawn(async move { axum::serve(listener, router).await });
@@ -64,7 +57,6 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         None => None,
     };
-    tokio::spawn(health.clone().keep(store.clone(), options.store_timeout));
     hapax::sweep_forever(store.clone(), options.sweep_interval);
 
     let tls_upstream = settings.routes.iter().any(|route| route.target.is_tls());
@@ -75,56 +67,17 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         trust_forwarded: options.trust_forwarded,
     };
     let gateway = Gateway::new(&settings.routes, &store, &client, manner, options.body_timeout);
-    let server = Server::new(gateway.clone(), tls::for_clients(options)?, options);
+    let limits = Limits {
+        header: options.header_timeout,
+        idle: options.idle_timeout,
+        connections: options.max_connections,
+    };
+    let server = Server::new(gateway.clone(), tls::for_clients(options)?, limits);
     let _ = banner::print(&settings, listener.local_addr()?, admin);
-    tokio::select! {
-        () = server.accept(&listener) => {}
-        () = signals.next() => {}
-    }
-    // The kernel turns new clients away from here on.
-    drop(listener);
-    stop(&health, gateway, server, options, signals).await;
+    let stop = async || {
+        health.stop();
+        gateway.drain().await;
+    };
+    server.run(listener, signals, options.shutdown_limit.0, stop).await;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Ends in order: nothing new is accepted, what runs is finished and stored, up to a limit or a
-/// second signal.
-async fn stop(
-    health: &Health,
-    gateway: Gateway,
-    server: Server,
-    options: &Options,
-    mut signals: Signals,
-) {
-    health.set(Standing::Stopping);
-    let limit = options.shutdown_limit;
-    tracing::info!(
-        "shutting down: requests in flight have {limit:?}; a second signal ends at once"
-    );
-    let drained = async { tokio::join!(server.drain(), gateway.drain()) };
-    tokio::select! {
-        _ = drained => tracing::info!("every request was answered, and every answer stored"),
-        () = tokio::time::sleep(limit) => tracing::warn!("some requests were not answered in time"),
-        () = signals.next() => tracing::warn!("a second signal: ending now"),
-    }
-}
-
-/// `SIGTERM` and `SIGINT`.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn new() -> std::io::Result<Self> {
-        let (terminate, interrupt) = (SignalKind::terminate(), SignalKind::interrupt());
-        Ok(Self { terminate: signal(terminate)?, interrupt: signal(interrupt)? })
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use hyper::Uri;
 use hyper::http::uri::{Authority, PathAndQuery, Scheme};
 
-use super::settings::Value;
+use crate::settings::Value;
 
 /// The configured upstream. Nothing in a request ever chooses another one.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use hyper::{Method, Response};
 use hyper_util::rt::TokioIo;
 
 use super::forward;
-use super::pace::Pace;
+use crate::net::Pace;
 
 /// A client's wish to speak another protocol.
 pub(crate) struct Upgrade {

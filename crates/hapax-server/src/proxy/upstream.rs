@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use hapax_core::OnUnknown;
+use hapax::OnUnknown;
 use hapax_http::Problem;
 use hyper::body::{Body, Incoming};
 use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderValue};
@@ -19,11 +19,12 @@ use tower::Service;
 use super::answer::Arriving;
 use super::client::Client;
 use super::failure::{Failure, whole};
-use super::forward::{self, Peer};
+use super::forward;
 use super::quiet::{Patience, Quiet, TooQuiet, Watched};
 use super::settings::{HostPolicy, Route};
 use super::target::Target;
 use super::tunnel::Upgrade;
+use crate::net::Peer;
 
 /// A request's body as it comes in, and as the layer hands it on.
 pub(crate) type Received = Quiet<Incoming>;

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::auth::Access;
 use super::limits::InFlight;
 use super::problem::{Problem, SHUTTING_DOWN};
-use super::readiness::Readiness;
+use crate::health::Health;
 use crate::settings::Settings;
 
 /// The running server.
@@ -27,7 +27,9 @@ pub(crate) struct Shared {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) access: Access,
     pub(crate) in_flight: InFlight,
-    pub(crate) readiness: Readiness,
+    /// Those of operators, who have their own places.
+    pub(crate) operators: InFlight,
+    pub(crate) readiness: Health,
     pub(crate) meters: PrometheusHandle,
     pub(crate) started: Instant,
     /// Where it listens, once it does.
@@ -43,11 +45,17 @@ impl std::ops::Deref for App {
 }
 
 impl App {
-    pub(crate) fn new(settings: Settings, store: Arc<dyn Store>, meters: PrometheusHandle) -> Self {
+    pub(crate) fn new(
+        settings: Settings,
+        access: Access,
+        store: Arc<dyn Store>,
+        meters: PrometheusHandle,
+    ) -> Self {
         Self(Arc::new(Shared {
-            access: Access::new(&settings.tokens),
-            in_flight: InFlight::new(&settings),
-            readiness: Readiness::default(),
+            in_flight: InFlight::new(&access, settings.in_flight),
+            operators: InFlight::new(&access, settings.in_flight),
+            access,
+            readiness: Health::default(),
             started: Instant::now(),
             address: OnceLock::new(),
             settings,

@@ -1,5 +1,7 @@
 //! Who is asking, and whether they may.
 
+use std::sync::Arc;
+
 use hapax::Tenant;
 use hyper::header::{AUTHORIZATION, HeaderMap, WWW_AUTHENTICATE};
 use sha2::{Digest, Sha256};
@@ -9,23 +11,46 @@ use super::headers::one;
 use super::problem::{FORBIDDEN, Problem, UNAUTHORIZED};
 use crate::settings::{Scope, TokenRule};
 
+/// Who is asking.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    /// The token's name; `-` where none is needed.
+    pub(crate) name: Arc<str>,
+    /// Whose data is seen.
+    pub(crate) tenant: Tenant,
+}
+
 /// Who may call.
 pub(crate) enum Access {
-    /// Everybody on this machine, as the default tenant.
-    Local,
+    /// Everybody on this machine, as this tenant.
+    Local(Tenant),
     /// Whoever has one of these tokens.
     Tokens(Vec<TokenRule>),
 }
 
 impl Access {
     pub(crate) fn new(tokens: &[TokenRule]) -> Self {
-        if tokens.is_empty() { Self::Local } else { Self::Tokens(tokens.to_vec()) }
+        if tokens.is_empty() {
+            Self::Local(Tenant::default())
+        } else {
+            Self::Tokens(tokens.to_vec())
+        }
     }
 
-    /// Whose data a request sees, where it may do what `scope` names.
-    pub(crate) fn admit(&self, headers: &HeaderMap, scope: Scope) -> Result<Tenant, Problem> {
+    /// Everybody whose data can be seen.
+    pub(crate) fn tenants(&self) -> Vec<Tenant> {
+        match self {
+            Self::Local(tenant) => vec![tenant.clone()],
+            Self::Tokens(rules) => rules.iter().map(|rule| rule.tenant.clone()).collect(),
+        }
+    }
+
+    /// Who is asking, where they may do what `scope` names.
+    pub(crate) fn admit(&self, headers: &HeaderMap, scope: Scope) -> Result<Caller, Problem> {
         let rules = match self {
-            Self::Local => return Ok(Tenant::default()),
+            Self::Local(tenant) => {
+                return Ok(Caller { name: "-".into(), tenant: tenant.clone() });
+            }
             Self::Tokens(rules) => rules,
         };
         let rule = bearer(headers)?.and_then(|token| find(rules, token)).ok_or_else(|| {
@@ -34,7 +59,7 @@ impl Access {
         })?;
         let admin_will_do = scope == Scope::Metrics && rule.scopes.contains(&Scope::Admin);
         if rule.scopes.contains(&scope) || admin_will_do {
-            return Ok(rule.tenant.clone());
+            return Ok(Caller { name: rule.name.clone(), tenant: rule.tenant.clone() });
         }
         let text = format!("the token lacks the scope `{}`", scope.as_str());
         let challenge = "Bearer realm=\"hapax\", error=\"insufficient_scope\"";

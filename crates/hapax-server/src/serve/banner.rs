@@ -10,7 +10,7 @@ use crate::settings::Sources;
 /// One line to try.
 pub(crate) fn curl(app: &App) -> String {
     let token = match &app.access {
-        Access::Local => "",
+        Access::Local(_) => "",
         Access::Tokens(_) => " -H \"Authorization: Bearer $HAPAX_TOKEN\"",
     };
     let address = app.address.get().map_or_else(String::new, SocketAddr::to_string);
@@ -23,14 +23,17 @@ pub(crate) fn print(app: &App, sources: &Sources) -> std::io::Result<()> {
     let store = app.settings.store.shown();
     let place = sources.place("store").unwrap_or_default();
     let callers = match &app.access {
-        Access::Local => "this machine only, as no tokens are configured".to_owned(),
+        Access::Local(_) => "this machine only, as no tokens are configured".to_owned(),
         Access::Tokens(rules) => format!("whoever has one of {} tokens", rules.len()),
     };
     let mut out = std::io::stdout().lock();
     writeln!(out, "hapax {} listens on http://{address}", env!("CARGO_PKG_VERSION"))?;
     writeln!(out, "  store    {store} (from {place})")?;
     writeln!(out, "  callers  {callers}")?;
-    writeln!(out, "  serves   /v1/locks, /v1/records, /v1/commands; /docs, /metrics, /readyz")?;
+    writeln!(
+        out,
+        "  serves   /v1/locks, /v1/records, /v1/commands, /v1/operator; /docs, /metrics, /readyz"
+    )?;
     writeln!(out, "  try      {}", curl(app))?;
     out.flush()
 }

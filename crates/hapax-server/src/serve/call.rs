@@ -1,6 +1,7 @@
 //! One call, read strictly: path, query, headers and body, each once and each well-formed.
 
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
@@ -11,6 +12,7 @@ use hyper::{Method, Uri};
 use percent_encoding::percent_decode_str;
 
 use super::app::App;
+use super::auth::Caller;
 use super::body;
 use super::fields::{Fields, shown};
 use super::headers::{HAPAX_TOKEN, one};
@@ -20,6 +22,8 @@ use super::strict_json;
 /// A call of one of the features under `/v1`.
 pub(crate) struct Call {
     pub(crate) tenant: Tenant,
+    /// The name of the caller's token.
+    pub(crate) caller: Arc<str>,
     segments: Vec<String>,
     query: Vec<(String, String)>,
     pub(crate) headers: HeaderMap,
@@ -40,9 +44,10 @@ impl FromRequest<App> for Call {
         if takes_body {
             media_type(&parts.method, &parts.headers)?;
         }
-        let tenant = parts.extensions.get::<Tenant>().cloned();
-        let tenant = tenant.expect("the guard in front of every feature says who is asking");
-        Ok(Self { tenant, segments, query, headers: parts.headers, body })
+        let caller = parts.extensions.get::<Caller>().cloned();
+        let Caller { name: caller, tenant } =
+            caller.expect("the guard in front of every feature says who is asking");
+        Ok(Self { tenant, caller, segments, query, headers: parts.headers, body })
     }
 }
 
@@ -79,7 +84,8 @@ impl Call {
 
     /// Refuses any query.
     pub(crate) fn no_query(&self) -> Result<(), Problem> {
-        self.only_parameter("").map(|_| ())
+        let [] = self.parameters([])?;
+        Ok(())
     }
 
     /// A duration in the query, the one parameter that is taken.
@@ -88,31 +94,39 @@ impl Call {
         name: &str,
         range: RangeInclusive<u64>,
     ) -> Result<Option<Duration>, Problem> {
-        let Some(text) = self.only_parameter(name)? else { return Ok(None) };
-        let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        match text.parse().ok().filter(|number| digits && range.contains(number)) {
-            Some(number) => Ok(Some(Duration::from_millis(number))),
-            None => Err(Problem::invalid(format!(
-                "query parameter `{name}` takes a whole number from {} to {}",
-                range.start(),
-                range.end()
-            ))),
-        }
+        let [text] = self.parameters([name])?;
+        text.map(|text| number(name, text, range).map(Duration::from_millis)).transpose()
     }
 
-    fn only_parameter(&self, name: &str) -> Result<Option<&str>, Problem> {
-        let mut found = None;
+    /// The query, of which these parameters are taken, each once.
+    pub(crate) fn parameters<const N: usize>(
+        &self,
+        names: [&str; N],
+    ) -> Result<[Option<&str>; N], Problem> {
+        let mut found = [None; N];
         for (given, value) in &self.query {
-            if given != name || name.is_empty() {
+            let Some(at) = names.iter().position(|name| name == given) else {
                 let text = format!("unknown query parameter {}", shown(given));
                 return Err(Problem::invalid(text));
-            }
-            if found.replace(value.as_str()).is_some() {
-                return Err(Problem::invalid(format!("query parameter `{name}` is there twice")));
+            };
+            if found[at].replace(value.as_str()).is_some() {
+                return Err(Problem::invalid(format!("query parameter `{given}` is there twice")));
             }
         }
         Ok(found)
     }
+}
+
+/// A whole number in the query.
+pub(crate) fn number(name: &str, text: &str, range: RangeInclusive<u64>) -> Result<u64, Problem> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|number| digits && range.contains(number)).ok_or_else(|| {
+        Problem::invalid(format!(
+            "query parameter `{name}` takes a whole number from {} to {}",
+            range.start(),
+            range.end()
+        ))
+    })
 }
 
 /// The parts of the path behind `/v1/<feature>/`. A `%2F` belongs to its part.

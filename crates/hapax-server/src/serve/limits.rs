@@ -7,17 +7,16 @@ use std::time::Duration;
 use hapax::Tenant;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::auth::Access;
 use super::problem::{Problem, TOO_MANY};
-use crate::settings::Settings;
 
 /// One semaphore for each tenant; tenants come from the settings, so that there are no others.
 pub(crate) struct InFlight(HashMap<Tenant, Arc<Semaphore>>);
 
 impl InFlight {
-    pub(crate) fn new(settings: &Settings) -> Self {
-        let tenants = settings.tokens.iter().map(|token| token.tenant.clone());
-        let tenants = tenants.chain([Tenant::default()]);
-        Self(tenants.map(|t| (t, Arc::new(Semaphore::new(settings.in_flight)))).collect())
+    pub(crate) fn new(access: &Access, places: usize) -> Self {
+        let tenants = access.tenants().into_iter();
+        Self(tenants.map(|tenant| (tenant, Arc::new(Semaphore::new(places)))).collect())
     }
 
     /// A place for one more request.

@@ -11,20 +11,18 @@ mod docs;
 mod fields;
 mod guard;
 mod headers;
+pub(crate) mod in_process;
 mod limits;
-mod listener;
 mod local_only;
 mod locks;
-mod monitor;
 mod observe;
 mod openapi;
-mod patience;
+mod operator;
 mod problem;
 mod readiness;
 mod records;
 mod refusal;
 mod router;
-mod signals;
 mod status_page;
 mod strict_json;
 mod system;
@@ -32,39 +30,42 @@ mod system;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use hapax::meters;
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use axum::Router;
+use axum::body::Body;
+use hyper::body::Incoming;
+use hyper::{Request, Response};
+use tower::ServiceExt;
 
-use crate::logging;
+use crate::net::{self, Answers, InFlight, Limits, Refusals, Server, Signals};
 pub(crate) use crate::settings::Args;
 use crate::settings::{Settings, Sources};
+use crate::{logging, measure};
 use app::App;
-use listener::Server;
+use auth::Access;
 
 /// Serves until a signal says to stop.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let sources = Sources::gather(args)?;
     let settings = Settings::read(&sources)?;
     logging::start(settings.log, settings.log_level);
-    for name in sources.unknown_variables() {
-        tracing::warn!("the environment variable {name} is no setting of hapax");
-    }
-    let listener = listener::bind(&settings.listen).await?;
+    sources.warn_of_unknown_variables();
+    let signals = Signals::new()?;
+    let listener = net::bind("listen", &settings.listen).await?;
     let app = open(settings).await?;
-    let examined = monitor::first_look(&app).await?;
+    app.readiness.watch(&app.store, app.settings.store_timeout, &app.meters).await?;
     let _ = app.address.set(listener.local_addr()?);
     // Whoever started us may not listen; that is no reason not to serve.
     let _ = banner::print(&app, &sources);
 
-    tokio::spawn(monitor::watch_store(app.clone(), examined));
-    tokio::spawn(monitor::sweep(app.clone()));
-    let mut signals = signals::Signals::new()?;
-    let server = Server::new(app.clone(), router::new(&app));
-    tokio::select! {
-        () = server.accept(listener) => {}
-        () = signals.next() => {}
-    }
-    stop(&app, server, signals).await;
+    hapax::sweep_forever(app.store.clone(), app.settings.sweep_interval);
+    let limits = Limits {
+        header: app.settings.header_timeout,
+        idle: app.settings.idle_timeout,
+        connections: app.settings.max_connections,
+    };
+    let server = Server::new(router::new(&app), None, limits);
+    let stop = async || app.readiness.stop();
+    server.run(listener, signals, app.settings.shutdown_timeout, stop).await;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -75,30 +76,17 @@ async fn open(settings: Settings) -> anyhow::Result<App> {
     };
     let store = hapax::open(settings.store.secret(), &options).await;
     let store = store.with_context(|| format!("the store {}", settings.store.shown()))?;
-    Ok(App::new(settings, store, meters()?))
+    let access = Access::new(&settings.tokens);
+    Ok(App::new(settings, access, store, measure::start()?))
 }
 
-fn meters() -> anyhow::Result<PrometheusHandle> {
-    let builder =
-        meters::HISTOGRAMS.iter().try_fold(PrometheusBuilder::new(), |builder, name| {
-            builder.set_buckets_for_metric(Matcher::Full((*name).to_owned()), meters::BUCKETS)
-        })?;
-    let handle = builder.install_recorder()?;
-    meters::describe();
-    Ok(handle)
-}
+impl Answers for Router {
+    type Body = Body;
+    const REFUSALS: Option<Refusals> = Some(refusal::REFUSALS);
 
-/// Ends in order: nothing new is accepted, who waits is told, who works may finish, up to a limit
-/// or a second signal.
-async fn stop(app: &App, server: Server, mut signals: signals::Signals) {
-    app.readiness.set(readiness::State::Stopping);
-    let limit = app.settings.shutdown_timeout;
-    tracing::info!(
-        "shutting down: requests in flight have {limit:?}; a second signal ends at once"
-    );
-    tokio::select! {
-        () = server.drain() => tracing::info!("every request was answered"),
-        () = tokio::time::sleep(limit) => tracing::warn!("some requests were not answered in time"),
-        () = signals.next() => tracing::warn!("a second signal: ending now"),
+    async fn answer(&self, request: Request<Incoming>, in_flight: InFlight) -> Response<Body> {
+        let response = self.clone().oneshot(request.map(Body::new)).await;
+        drop(in_flight);
+        response.unwrap_or_else(|never| match never {})
     }
 }

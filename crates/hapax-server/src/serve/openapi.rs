@@ -23,6 +23,7 @@ document (RFC 9457) whose `type` ends in a stable code.";
         (name = "locks", description = "One at a time, released by their owner alone"),
         (name = "records", description = "JSON with a version, changed by compare-and-put"),
         (name = "commands", description = "The effect happens once, and everybody gets the same answer"),
+        (name = "operator", description = "Deciding about commands whose owner went away; needs the scope `admin`"),
         (name = "system", description = "What operators need"),
     ),
 )]

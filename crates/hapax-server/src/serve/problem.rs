@@ -13,6 +13,8 @@ use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::health;
+
 const BASE: &str = "https://hapax.dev/problems/";
 
 /// A kind of problem: what is always the same about it.
@@ -46,6 +48,7 @@ kinds! {
     LOCK_LOST = 409 "lock-lost", "The lock is not the token's (any more)", false;
     IN_PROGRESS = 409 "in-progress", "The command is being run", true;
     OUTCOME_UNKNOWN = 409 "outcome-unknown", "Whether the command ran is not known", false;
+    ALREADY_COMPLETED = 409 "already-completed", "The command has its answer already", false;
     CLAIM_LOST = 409 "claim-lost", "The command is not the token's (any more)", false;
     CONTENDED = 409 "record-contended", "Others kept changing the record", true;
     VERSION_MISMATCH = 412 "version-mismatch", "The record is not the expected version", false;
@@ -144,25 +147,10 @@ impl IntoResponse for Problem {
     }
 }
 
-/// The store's word as a sentence of our own: a driver's text is for the log.
-pub(crate) fn store_reason(error: &StoreError) -> &'static str {
-    match error {
-        StoreError::Unavailable { .. } => "the store cannot be reached",
-        StoreError::Timeout { .. } => "the store did not answer in time",
-        StoreError::Full { .. } => "the store has no room left",
-        StoreError::ReadOnly { .. } => "the store takes no writes now",
-        StoreError::Locked { .. } => "the store is locked by another process",
-        StoreError::Refused { .. } => "the store refused the server's credentials",
-        StoreError::Incompatible { .. } => "the store cannot be used by this version",
-        StoreError::Corrupt { .. } => "a stored value cannot be read",
-        _ => "the store failed",
-    }
-}
-
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         tracing::warn!(reason = error.label(), "a store call failed: {error}");
-        let reason = store_reason(&error);
+        let reason = health::reason(&error);
         match error {
             StoreError::Corrupt { .. } => Self::new(&INTERNAL, reason),
             _ => Self::new(&STORE_UNAVAILABLE, reason).retry_after(Duration::from_secs(1)),
@@ -227,5 +215,22 @@ impl From<CommandError> for Problem {
             CommandError::Store(error) => error.into(),
             _ => Self::new(&INTERNAL, "the command failed"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_about_the_api_has_every_problem_as_it_is() {
+        let page = include_str!("../../../../docs/http.md");
+        let mut table = String::from("| status | code | what it means | `retryable` |\n");
+        table.push_str("|---|---|---|---|\n");
+        for Kind { code, status, title, retryable } in KINDS {
+            let again = if *retryable { "yes" } else { "no" };
+            table.push_str(&format!("| {status} | `{code}` | {title} | {again} |\n"));
+        }
+        assert!(page.contains(&table), "docs/http.md should have this table:\n\n{table}");
     }
 }

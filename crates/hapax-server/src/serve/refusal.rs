@@ -4,6 +4,7 @@
 use std::sync::LazyLock;
 
 use super::problem::{HEADERS_TOO_LARGE, INVALID, Kind, Problem, TOO_SLOW};
+use crate::net::Refusals;
 
 static SLOW: LazyLock<Vec<u8>> =
     LazyLock::new(|| whole(&TOO_SLOW, "Request Timeout", "the headers did not arrive in time"));
@@ -13,14 +14,11 @@ static LARGE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     whole(&HEADERS_TOO_LARGE, "Request Header Fields Too Large", "the headers are too large")
 });
 
-/// For headers that took too long.
-pub(crate) fn too_slow() -> &'static [u8] {
-    &SLOW
-}
+pub(crate) const REFUSALS: Refusals = Refusals { too_slow: || &SLOW, instead_of };
 
 /// What to send instead of an answer that the library made by itself. Those have no body, and none
 /// of the headers that every answer of ours has.
-pub(crate) fn instead_of(answer: &[u8]) -> Option<&'static [u8]> {
+fn instead_of(answer: &[u8]) -> Option<&'static [u8]> {
     let refused = |status: &[u8]| {
         let line = answer.strip_prefix(b"HTTP/1.1 ").or(answer.strip_prefix(b"HTTP/1.0 "));
         line.is_some_and(|line| line.starts_with(status)) && !is_ours(answer)

@@ -14,7 +14,9 @@ use utoipa_axum::routes;
 use super::answer::raw_json;
 use super::app::App;
 use super::problem::{INTERNAL, Problem};
-use super::{commands, docs, guard, locks, observe, openapi, records, status_page, system};
+use super::{
+    commands, docs, guard, locks, observe, openapi, operator, records, status_page, system,
+};
 
 /// The whole server as one service.
 pub(crate) fn new(app: &App) -> Router {
@@ -22,6 +24,9 @@ pub(crate) fn new(app: &App) -> Router {
         .routes(routes!(locks::take, locks::renew, locks::release, locks::look))
         .routes(routes!(records::read, records::write, records::merge, records::delete))
         .routes(routes!(commands::begin, commands::complete, commands::fail, commands::look))
+        .routes(routes!(operator::list))
+        .routes(routes!(operator::show, operator::settle, operator::release))
+        .routes(routes!(operator::sweep))
         .routes(routes!(system::healthz))
         .routes(routes!(system::readyz))
         .routes(routes!(system::metrics))

@@ -11,7 +11,6 @@ use sha2::{Digest, Sha256};
 
 use super::app::App;
 use super::auth::Access;
-use super::system::why_not;
 
 const PAGE: &str = include_str!("status.html");
 const STYLE: &str = include_str!("status.css");
@@ -27,10 +26,10 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
 
 /// The page.
 pub(crate) async fn page(State(app): State<App>) -> Response {
-    let reason = why_not(&app);
+    let reason = app.readiness.why_not();
     let (state, class) = if reason.is_none() { ("Ready", "good") } else { ("Not ready", "bad") };
     let callers = match &app.access {
-        Access::Local => "this machine, without a token",
+        Access::Local(_) => "this machine, without a token",
         Access::Tokens(_) => "whoever has a token",
     };
     let uptime =

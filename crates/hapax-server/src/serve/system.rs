@@ -1,9 +1,8 @@
 //! `/healthz`, `/readyz`, `/metrics`, and the answers where there is no route.
 
 use axum::extract::{Request, State};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use hyper::StatusCode;
-use hyper::header::CONTENT_TYPE;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -11,7 +10,7 @@ use super::answer::json;
 use super::app::App;
 use super::body;
 use super::problem::{METHOD, NOT_FOUND, Problem};
-use super::readiness::State as Standing;
+use crate::measure;
 
 /// Whether the process lives.
 #[derive(Serialize, ToSchema)]
@@ -43,20 +42,10 @@ pub(crate) async fn healthz() -> Response {
     (status = 503, body = Ready, description = "It does not, or the server is shutting down"),
 ))]
 pub(crate) async fn readyz(State(app): State<App>) -> Response {
-    let reason = why_not(&app);
+    let reason = app.readiness.why_not();
     let ready = reason.is_none();
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     json(status, &Ready { ready, reason })
-}
-
-/// Why calls cannot be answered, where they cannot.
-pub(super) fn why_not(app: &App) -> Option<String> {
-    match app.readiness.state() {
-        Standing::Ready => None,
-        Standing::Down(reason) => Some(reason.into()),
-        Standing::Unfit(reason) => Some(reason),
-        Standing::Stopping => Some("the server is shutting down".into()),
-    }
 }
 
 /// Everything that is measured, for Prometheus.
@@ -64,8 +53,7 @@ pub(super) fn why_not(app: &App) -> Option<String> {
     (status = 200, body = String, content_type = "text/plain", description = "Prometheus text"),
 ))]
 pub(crate) async fn metrics(State(app): State<App>) -> Response {
-    let text = app.meters.render();
-    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+    measure::exposition(&app.meters)
 }
 
 /// A path that leads nowhere; an empty key is one that was meant.
@@ -75,8 +63,12 @@ pub(crate) async fn no_route(request: Request) -> Problem {
     let parts: Vec<&str> = path.split('/').collect();
     let text = match parts[..] {
         ["", "v1", "locks" | "records", ""] => "key is empty; it takes 1 to 255 bytes",
-        ["", "v1", "commands", "", _] => "operation is empty; it takes 1 to 255 bytes",
-        ["", "v1", "commands", _, ""] => "key is empty; it takes 1 to 255 bytes",
+        ["", "v1", "commands", "", _] | ["", "v1", "operator", "commands", "", _] => {
+            "operation is empty; it takes 1 to 255 bytes"
+        }
+        ["", "v1", "commands", _, ""] | ["", "v1", "operator", "commands", _, ""] => {
+            "key is empty; it takes 1 to 255 bytes"
+        }
         _ => return Problem::new(&NOT_FOUND, "/openapi.json lists the paths that there are"),
     };
     Problem::invalid(text)

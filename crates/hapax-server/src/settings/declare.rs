@@ -1,4 +1,4 @@
-//! What a setting is, and the macro that turns the table into a type.
+//! What a setting is, and the macro that turns a table of them into a type.
 
 /// One setting: everything that is ever said about it.
 #[derive(Debug)]
@@ -9,7 +9,7 @@ pub(crate) struct Setting {
     pub(crate) env: &'static str,
     /// The key in the file; a dot stands for a table.
     pub(crate) key: &'static str,
-    /// What kind of value it takes, for the help.
+    /// What kind of value it takes, for the help; empty where the flag alone says it.
     pub(crate) value: &'static str,
     /// What it is where nobody says.
     pub(crate) default: &'static str,
@@ -19,27 +19,42 @@ pub(crate) struct Setting {
     pub(crate) help: &'static str,
 }
 
-/// Makes `Settings` and `TABLE` from the declarations.
+/// What only the file can say to a command, and its table of what can be said elsewhere too.
+pub(crate) trait Section: Clone + Default {
+    /// Every setting, in the order of the help.
+    const TABLE: &'static [Setting];
+    /// The names of what only the file can say.
+    const KEYS: &'static str;
+    /// What stands below the flags in the help.
+    const EXAMPLES: Option<&'static str>;
+
+    /// Takes it out of the file.
+    fn take(file: &mut toml::Table) -> anyhow::Result<Self>;
+}
+
+/// Makes a type and its `TABLE` from the declarations; one more field has what only the file says.
 macro_rules! settings {
-    ($($name:ident: $type:ty = $setting:expr;)+) => {
-        /// The settings of a server, read and checked.
+    (
+        $(#[$doc:meta])* $group:ident, $section:ident: $kind:ty;
+        $($name:ident: $type:ty = $setting:expr;)+
+    ) => {
+        $(#[$doc])*
         #[derive(Clone, Debug)]
-        pub(crate) struct Settings {
+        pub(crate) struct $group {
             $(pub(crate) $name: $type,)+
-            /// Who may call, from `[[token]]` in the file.
-            pub(crate) tokens: Vec<TokenRule>,
+            pub(crate) $section: $kind,
         }
 
         /// Every setting, in the order of the help.
-        pub(crate) static TABLE: &[Setting] = &[$($setting),+];
+        pub(crate) static TABLE: &[$crate::settings::Setting] = &[$($setting),+];
 
-        impl Settings {
+        impl $group {
             /// Reads every setting from where it is said first.
             pub(crate) fn read(sources: &Sources) -> anyhow::Result<Self> {
                 let mut table = TABLE.iter();
                 let settings = Self {
                     $($name: sources.read(table.next().expect("one per field"))?,)+
-                    tokens: sources.tokens()?,
+                    $section: sources.section(),
                 };
                 settings.check()?;
                 Ok(settings)

@@ -5,19 +5,18 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 
-use super::TABLE;
-use super::tokens::{self, TokenRule};
+use super::{Section, Setting, TABLES};
 
 /// What a file says.
-#[derive(Debug, Default)]
-pub(super) struct File {
+#[derive(Default)]
+pub(super) struct File<S> {
     /// The values by key, as text.
     pub(super) values: BTreeMap<&'static str, String>,
-    /// The `[[token]]` entries.
-    pub(super) tokens: Vec<TokenRule>,
+    /// What has no flag.
+    pub(super) section: S,
 }
 
-impl File {
+impl<S: Section> File<S> {
     pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
         let name = path.display();
         let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
@@ -26,33 +25,29 @@ impl File {
 
     pub(super) fn parse(text: &str) -> anyhow::Result<Self> {
         // The parser's own rendering repeats the line, which may hold a password.
-        let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
+        let mut table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
             let line = error.span().map_or(0, |span| text[..span.start].matches('\n').count() + 1);
             anyhow::anyhow!("line {line}: {}", error.message())
         })?;
-        let mut file = Self::default();
-        file.take(table, "")?;
+        let mut file = Self { section: S::take(&mut table)?, values: BTreeMap::new() };
+        file.read(table, "")?;
         Ok(file)
     }
 
-    fn take(&mut self, table: toml::Table, prefix: &str) -> anyhow::Result<()> {
+    fn read(&mut self, table: toml::Table, prefix: &str) -> anyhow::Result<()> {
         for (name, value) in table {
             let key = format!("{prefix}{name}");
             match value {
-                toml::Value::Array(entries) if key == "token" => {
-                    self.tokens = tokens::parse(entries)?;
-                }
-                // `hapax proxy` reads this part, and knows which of its keys there are.
-                toml::Value::Table(_) if key == "proxy" => {}
-                toml::Value::Table(table) if is_table(&key) => {
-                    self.take(table, &format!("{key}."))?;
+                toml::Value::Table(table) if is_table(S::TABLE, &key) => {
+                    self.read(table, &format!("{key}."))?;
                 }
                 value => {
-                    let Some(setting) = TABLE.iter().find(|setting| setting.key == key) else {
-                        let known: Vec<_> = TABLE.iter().map(|setting| setting.key).collect();
-                        bail!("unknown key `{key}`; known are {}, [[token]]", known.join(", "));
-                    };
-                    self.values.insert(setting.key, text(&key, value)?);
+                    if let Some(setting) = S::TABLE.iter().find(|setting| setting.key == key) {
+                        self.values.insert(setting.key, text(&key, value)?);
+                    } else if !is_another_commands(&key, &value) {
+                        let known: Vec<_> = S::TABLE.iter().map(|setting| setting.key).collect();
+                        bail!("unknown key `{key}`; known are {}, {}", known.join(", "), S::KEYS);
+                    }
                 }
             }
         }
@@ -60,8 +55,16 @@ impl File {
     }
 }
 
-fn is_table(key: &str) -> bool {
-    TABLE.iter().any(|setting| setting.key.strip_prefix(key).is_some_and(|k| k.starts_with('.')))
+fn is_table(table: &[Setting], key: &str) -> bool {
+    table.iter().any(|setting| setting.key.strip_prefix(key).is_some_and(|k| k.starts_with('.')))
+}
+
+/// One file may serve several commands: what another one knows is no mistake.
+fn is_another_commands(key: &str, value: &toml::Value) -> bool {
+    let known = |table: &[Setting]| {
+        table.iter().any(|setting| setting.key == key) || value.is_table() && is_table(table, key)
+    };
+    key == "token" && value.is_array() || TABLES.iter().any(|table| known(table))
 }
 
 fn text(key: &str, value: toml::Value) -> anyhow::Result<String> {

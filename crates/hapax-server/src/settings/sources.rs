@@ -1,27 +1,29 @@
 //! Where settings are said: flags, environment, file.
 
 use std::collections::BTreeMap;
+use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
 use clap::{ArgMatches, Command, FromArgMatches};
 
 use super::file::File;
 use super::value::Value;
-use super::{Setting, TABLE, TokenRule};
+use super::{Section, Setting, TABLES};
 
 const CONFIG_ENV: &str = "HAPAX_CONFIG";
 const CONFIG_FILE: &str = "hapax.toml";
 /// Variables of other commands, which are no mistake either.
-const ELSEWHERE: &[&str] = &[CONFIG_ENV, "HAPAX_SERVER", "HAPAX_TOKEN"];
+const ELSEWHERE: &[&str] = &[CONFIG_ENV, "HAPAX_SERVER", "HAPAX_TOKEN", "HAPAX_TICKET"];
 
-/// The flags of a server, made from the table.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Args {
+/// The flags of a command, made from its table.
+#[derive(Default)]
+pub(crate) struct Args<S> {
     config: Option<PathBuf>,
     given: BTreeMap<&'static str, String>,
+    section: PhantomData<S>,
 }
 
-impl clap::Args for Args {
+impl<S: Section> clap::Args for Args<S> {
     fn augment_args(command: Command) -> Command {
         let config = clap::Arg::new("config")
             .long("config")
@@ -30,14 +32,8 @@ impl clap::Args for Args {
             .help(format!(
                 "The settings file [env: {CONFIG_ENV}] [default: {CONFIG_FILE}, if there]"
             ));
-        TABLE.iter().fold(command.arg(config), |command, setting| {
-            command.arg(
-                clap::Arg::new(setting.flag)
-                    .long(setting.flag)
-                    .value_name(setting.value)
-                    .help(help(setting)),
-            )
-        })
+        let flags = S::TABLE.iter().map(argument);
+        command.arg(config).args(flags).after_help(S::EXAMPLES)
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -45,18 +41,28 @@ impl clap::Args for Args {
     }
 }
 
-fn help(setting: &Setting) -> String {
+fn argument(setting: &Setting) -> clap::Arg {
     let Setting { help, env, key, default, .. } = setting;
     let seed = setting.seed.map(|(variable, _)| format!(", {variable}")).unwrap_or_default();
-    format!("{help} [env: {env}{seed}] [file: {key}] [default: {default}]")
+    let default = match *default {
+        "" | "false" => String::new(),
+        default => format!(" [default: {default}]"),
+    };
+    let help = format!("{help} [env: {env}{seed}] [file: {key}]{default}");
+    let argument = clap::Arg::new(setting.flag).long(setting.flag).help(help);
+    if setting.value.is_empty() {
+        return argument.num_args(0..=1).require_equals(true).default_missing_value("true");
+    }
+    argument.value_name(setting.value)
 }
 
-impl FromArgMatches for Args {
+impl<S: Section> FromArgMatches for Args<S> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let text = |setting: &Setting| matches.get_one::<String>(setting.flag).cloned();
         Ok(Self {
             config: matches.get_one::<PathBuf>("config").cloned(),
-            given: TABLE.iter().filter_map(|s| Some((s.flag, text(s)?))).collect(),
+            given: S::TABLE.iter().filter_map(|s| Some((s.flag, text(s)?))).collect(),
+            section: PhantomData,
         })
     }
 
@@ -67,15 +73,15 @@ impl FromArgMatches for Args {
 }
 
 /// Everything that was said about the settings.
-pub(crate) struct Sources {
-    args: Args,
+pub(crate) struct Sources<S> {
+    args: Args<S>,
     environment: BTreeMap<String, String>,
-    file: File,
+    file: File<S>,
 }
 
-impl Sources {
+impl<S: Section> Sources<S> {
     /// Gathers flags, this process's environment, and the file.
-    pub(crate) fn gather(args: Args) -> anyhow::Result<Self> {
+    pub(crate) fn gather(args: Args<S>) -> anyhow::Result<Self> {
         let environment = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .filter(|(_, value)| !value.is_empty())
@@ -83,8 +89,13 @@ impl Sources {
         Self::new(args, environment, Path::new(CONFIG_FILE))
     }
 
-    pub(super) fn new(
-        args: Args,
+    /// Where nobody says anything.
+    pub(crate) fn nothing() -> anyhow::Result<Self> {
+        Self::new(Args::default(), BTreeMap::new(), Path::new(""))
+    }
+
+    fn new(
+        args: Args<S>,
         environment: BTreeMap<String, String>,
         usual_file: &Path,
     ) -> anyhow::Result<Self> {
@@ -98,7 +109,7 @@ impl Sources {
     }
 
     /// Reads one setting from where it is said first.
-    pub(super) fn read<T: Value>(&self, setting: &Setting) -> anyhow::Result<T> {
+    pub(crate) fn read<T: Value>(&self, setting: &Setting) -> anyhow::Result<T> {
         let (place, text) = self.find(setting);
         T::parse(&text).map_err(|error| anyhow::anyhow!("{place}: {error}"))
     }
@@ -123,20 +134,44 @@ impl Sources {
 
     /// Where a setting was said; for the banner.
     pub(crate) fn place(&self, flag: &str) -> Option<String> {
-        TABLE.iter().find(|setting| setting.flag == flag).map(|setting| self.find(setting).0)
+        S::TABLE.iter().find(|setting| setting.flag == flag).map(|setting| self.find(setting).0)
     }
 
-    pub(super) fn tokens(&self) -> anyhow::Result<Vec<TokenRule>> {
-        Ok(self.file.tokens.clone())
+    /// What only the file can say.
+    pub(crate) fn section(&self) -> S {
+        self.file.section.clone()
     }
 
-    /// Variables that look like settings and are none; orchestrators inject some, so they are no
-    /// error.
-    pub(crate) fn unknown_variables(&self) -> Vec<&str> {
+    /// Warns of variables that look like settings and are none; orchestrators inject some, so they
+    /// are no error.
+    pub(crate) fn warn_of_unknown_variables(&self) {
         let known = |name: &str| {
-            ELSEWHERE.contains(&name) || TABLE.iter().any(|setting| setting.env == name)
+            let mut settings = TABLES.iter().copied().flatten();
+            ELSEWHERE.contains(&name) || settings.any(|setting| setting.env == name)
         };
-        let names = self.environment.keys().map(String::as_str);
-        names.filter(|name| name.starts_with("HAPAX_") && !known(name)).collect()
+        for name in self.environment.keys() {
+            if name.starts_with("HAPAX_") && !known(name) {
+                tracing::warn!("the environment variable {name} is no setting of hapax");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+impl<S: Section> Sources<S> {
+    /// What these flags, variables and file say.
+    pub(crate) fn say(
+        flags: &[&str],
+        environment: &[(&str, &str)],
+        file: &str,
+    ) -> anyhow::Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join(CONFIG_FILE);
+        std::fs::write(&path, file)?;
+        let command = Command::new("hapax").no_binary_name(true);
+        let command = <Args<S> as clap::Args>::augment_args(command);
+        let args = Args::from_arg_matches(&command.try_get_matches_from(flags)?)?;
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        Self::new(args, environment.iter().map(owned).collect(), &path)
     }
 }

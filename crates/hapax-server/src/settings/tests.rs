@@ -1,19 +1,11 @@
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::time::Duration;
 
-use clap::{Args as _, FromArgMatches};
-
+use super::serve::TABLE;
 use super::*;
 
 fn read(flags: &[&str], environment: &[(&str, &str)], file: &str) -> anyhow::Result<Settings> {
-    let folder = tempfile::tempdir()?;
-    let path = folder.path().join("hapax.toml");
-    std::fs::write(&path, file)?;
-    let command = Args::augment_args(clap::Command::new("serve").no_binary_name(true));
-    let args = Args::from_arg_matches(&command.try_get_matches_from(flags)?)?;
-    let environment: BTreeMap<_, _> =
-        environment.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-    Settings::read(&Sources::new(args, environment, Path::new(&path))?)
+    Settings::read(&Sources::say(flags, environment, file)?)
 }
 
 fn refused(flags: &[&str], environment: &[(&str, &str)], file: &str) -> String {
@@ -135,5 +127,30 @@ fn every_setting_has_its_own_flag_variable_and_key() {
     for setting in TABLE {
         let env = format!("HAPAX_{}", setting.flag.replace('-', "_").to_uppercase());
         assert_eq!(setting.env, env);
+    }
+}
+
+const PAGE: &str = include_str!("../../../../docs/server.md");
+
+#[test]
+fn the_page_about_the_server_has_every_setting_as_it_is() {
+    let mut table = String::from("| flag | variable | in the file | default | what it says |\n");
+    table.push_str("|---|---|---|---|---|\n");
+    for Setting { flag, env, key, default, help, seed, .. } in TABLE {
+        let seed = seed.map(|(variable, _)| format!(", `{variable}`")).unwrap_or_default();
+        table.push_str(&format!(
+            "| `--{flag}` | `{env}`{seed} | `{key}` | `{default}` | {help} |\n"
+        ));
+    }
+    assert!(PAGE.contains(&table), "docs/server.md should have this table:\n\n{table}");
+}
+
+#[test]
+fn the_files_on_the_page_about_the_server_are_read() {
+    let files: Vec<_> = PAGE.split("```toml\n").skip(1).collect();
+    assert!(!files.is_empty());
+    for file in files {
+        let file = file.split("```").next().unwrap();
+        assert!(read(&[], &[], file).unwrap().tokens.len() < 3, "{file}");
     }
 }

@@ -1,5 +1,7 @@
 //! `[[token]]`: who may call, as whom, and what.
 
+use std::sync::Arc;
+
 use anyhow::{Context, bail, ensure};
 use hapax::Tenant;
 use serde::Deserialize;
@@ -7,6 +9,8 @@ use serde::Deserialize;
 /// A token that is accepted. Only its hash is known.
 #[derive(Clone, Debug)]
 pub(crate) struct TokenRule {
+    /// Whose it is, for the audit log.
+    pub(crate) name: Arc<str>,
     /// SHA-256 of the token.
     pub(crate) sha256: [u8; 32],
     /// Whose data its calls see.
@@ -76,7 +80,12 @@ fn rule(entry: &Entry) -> anyhow::Result<TokenRule> {
     ensure!(!entry.name.is_empty(), "`name` is empty");
     ensure!(!entry.scopes.is_empty(), "`scopes` is empty; it takes data, admin, metrics");
     let sha256 = hash(&entry.sha256).context("`sha256` takes 64 hexadecimal digits")?;
-    Ok(TokenRule { sha256, tenant: Tenant::new(&entry.tenant)?, scopes: entry.scopes.clone() })
+    Ok(TokenRule {
+        name: entry.name.as_str().into(),
+        sha256,
+        tenant: Tenant::new(&entry.tenant)?,
+        scopes: entry.scopes.clone(),
+    })
 }
 
 fn hash(hex: &str) -> Option<[u8; 32]> {

@@ -1,8 +1,12 @@
 //! How the text of a setting becomes its value.
 
+use std::fmt;
+use std::marker::PhantomData;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use tracing::level_filters::LevelFilter;
 
 /// A value that a setting can have. The error says what was expected, and never repeats the text:
@@ -11,14 +15,87 @@ pub(crate) trait Value: Sized {
     fn parse(text: &str) -> Result<Self, String>;
 }
 
+/// One of a few words.
+pub(crate) fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, String> {
+    if let Some((_, value)) = choices.iter().find(|(word, _)| *word == text) {
+        return Ok(*value);
+    }
+    let words: Vec<_> = choices.iter().map(|(word, _)| *word).collect();
+    let (last, others) = words.split_last().expect("there is a choice");
+    Err(format!("{} or {last} is expected", others.join(", ")))
+}
+
+/// A value in a file: a text, a number or a boolean that is read as the flag's text would be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Text<T>(pub(crate) T);
+
+impl<'de, T: Value> Deserialize<'de> for Text<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Parsed<T>(PhantomData<T>);
+        impl<T: Value> Visitor<'_> for Parsed<T> {
+            type Value = Text<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text, a whole number or a boolean")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Text<T>, E> {
+                T::parse(text).map(Text).map_err(E::custom)
+            }
+
+            fn visit_i64<E: Error>(self, number: i64) -> Result<Text<T>, E> {
+                self.visit_str(&number.to_string())
+            }
+
+            fn visit_bool<E: Error>(self, flag: bool) -> Result<Text<T>, E> {
+                self.visit_str(&flag.to_string())
+            }
+        }
+        deserializer.deserialize_any(Parsed(PhantomData))
+    }
+}
+
+/// Nothing where the text is empty.
+impl<T: Value> Value for Option<T> {
+    fn parse(text: &str) -> Result<Self, String> {
+        if text.is_empty() { Ok(None) } else { T::parse(text).map(Some) }
+    }
+}
+
+impl Value for bool {
+    fn parse(text: &str) -> Result<Self, String> {
+        choice(text, &[("true", true), ("false", false)])
+    }
+}
+
+impl Value for PathBuf {
+    fn parse(text: &str) -> Result<Self, String> {
+        Ok(text.into())
+    }
+}
+
 impl Value for Duration {
     fn parse(text: &str) -> Result<Self, String> {
-        let time = humantime::parse_duration(text)
-            .map_err(|error| format!("a time such as 500ms, 2s or 1h is expected: {error}"))?;
-        if time < Self::from_millis(1) || time > Self::from_secs(366 * 86_400) {
-            return Err("a time of 1ms to 366 days is expected".into());
+        let time = OrZero::parse(text)?.0;
+        if time < Self::from_millis(1) {
+            return Err("a time of at least 1ms is expected".into());
         }
         Ok(time)
+    }
+}
+
+/// A time that may be 0s.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OrZero(pub(crate) Duration);
+
+impl Value for OrZero {
+    fn parse(text: &str) -> Result<Self, String> {
+        let time = humantime::parse_duration(text)
+            .map_err(|error| format!("a time such as 500ms, 10s or 24h is expected: {error}"))?;
+        if time > Duration::from_secs(366 * 86_400) {
+            return Err("a time of at most 366 days is expected".into());
+        }
+        Ok(Self(time))
     }
 }
 
@@ -27,6 +104,28 @@ impl Value for usize {
         match text.parse() {
             Ok(number @ 1..=0x3fff_ffff) => Ok(number),
             _ => Err("a whole number of at least 1 is expected".into()),
+        }
+    }
+}
+
+/// A number of bytes: `1048576`, `64KiB`, `1MiB`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Size(pub(crate) usize);
+
+impl Value for Size {
+    fn parse(text: &str) -> Result<Self, String> {
+        let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+        let unit = match text[digits.len()..].trim() {
+            "" | "B" => Some(1),
+            "KiB" => Some(1 << 10),
+            "MiB" => Some(1 << 20),
+            "GiB" => Some(1 << 30),
+            _ => None,
+        };
+        let size = digits.parse::<usize>().ok().zip(unit).and_then(|(n, unit)| n.checked_mul(unit));
+        match size {
+            Some(size @ 1..=0x3fff_ffff) => Ok(Self(size)),
+            _ => Err("a size such as 65536, 64KiB or 1MiB is expected, below 1GiB".into()),
         }
     }
 }
@@ -87,8 +186,8 @@ impl StoreUrl {
     }
 }
 
-impl std::fmt::Debug for StoreUrl {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.shown())
     }
 }
@@ -108,11 +207,7 @@ pub(crate) enum LogFormat {
 
 impl Value for LogFormat {
     fn parse(text: &str) -> Result<Self, String> {
-        match text {
-            "json" => Ok(Self::Json),
-            "pretty" => Ok(Self::Pretty),
-            _ => Err("json or pretty is expected".into()),
-        }
+        choice(text, &[("json", Self::Json), ("pretty", Self::Pretty)])
     }
 }
 
@@ -122,12 +217,14 @@ pub(crate) struct Level(pub(crate) LevelFilter);
 
 impl Value for Level {
     fn parse(text: &str) -> Result<Self, String> {
-        match text {
-            "error" | "warn" | "info" | "debug" | "trace" => {
-                Ok(Self(text.parse().expect("a level by name")))
-            }
-            _ => Err("error, warn, info, debug or trace is expected".into()),
-        }
+        let levels = [
+            ("error", LevelFilter::ERROR),
+            ("warn", LevelFilter::WARN),
+            ("info", LevelFilter::INFO),
+            ("debug", LevelFilter::DEBUG),
+            ("trace", LevelFilter::TRACE),
+        ];
+        choice(text, &levels).map(Self)
     }
 }
 

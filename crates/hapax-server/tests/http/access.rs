@@ -2,7 +2,7 @@ use sha2::{Digest, Sha256};
 
 use crate::server::{Server, Setup};
 
-fn token(name: &str, tenant: &str, scopes: &str) -> String {
+pub(crate) fn token(name: &str, tenant: &str, scopes: &str) -> String {
     let hash: String = Sha256::digest(name).iter().map(|byte| format!("{byte:02x}")).collect();
     format!(
         "[[token]]\nname = '{name}'\nsha256 = '{hash}'\ntenant = '{tenant}'\nscopes = [{scopes}]\n"
@@ -10,12 +10,13 @@ fn token(name: &str, tenant: &str, scopes: &str) -> String {
 }
 
 /// The secret of each token is its name.
-fn guarded() -> Server {
+pub(crate) fn guarded() -> Server {
     let tokens = [
         token("shop", "shop", "'data'"),
         token("bank", "bank", "'data'"),
         token("watch", "shop", "'metrics'"),
         token("root", "shop", "'admin'"),
+        token("boss", "bank", "'admin', 'data'"),
     ];
     Setup::memory().file(&tokens.concat()).start()
 }
@@ -26,7 +27,14 @@ fn without_a_token_nothing_but_health_is_shown() {
     for path in ["/healthz", "/readyz"] {
         assert_eq!(server.get(path).status(), 200);
     }
-    for path in ["/v1/locks/k", "/v1/records/k", "/v1/commands/o/k", "/v1/nothing", "/metrics"] {
+    for path in [
+        "/v1/locks/k",
+        "/v1/records/k",
+        "/v1/commands/o/k",
+        "/v1/operator/commands",
+        "/v1/nothing",
+        "/metrics",
+    ] {
         for wrong in [
             None,
             Some("Bearer wrong"),

@@ -40,7 +40,7 @@ fn all_refused(server: &Server, cases: &[Case]) {
     server.get("/v1/commands/op/k").send().is(404, "command-missing");
 }
 
-const ENDPOINTS: [(&str, &str); 12] = [
+const ENDPOINTS: [(&str, &str); 15] = [
     ("POST", "/v1/locks/"),
     ("PUT", "/v1/locks/"),
     ("DELETE", "/v1/locks/"),
@@ -53,6 +53,9 @@ const ENDPOINTS: [(&str, &str); 12] = [
     ("PUT", "/v1/commands/op/"),
     ("DELETE", "/v1/commands/op/"),
     ("GET", "/v1/commands/op/"),
+    ("GET", "/v1/operator/commands/op/"),
+    ("PUT", "/v1/operator/commands/op/"),
+    ("DELETE", "/v1/operator/commands/op/"),
 ];
 
 /// What makes a call right apart from its key.
@@ -60,6 +63,7 @@ fn good_body(method: &str, path: &str) -> Option<Vec<u8>> {
     match (method, path.contains("locks"), path.contains("records")) {
         ("PUT", true, _) => Some(br#"{"token":"t"}"#.to_vec()),
         ("PUT" | "PATCH", _, true) => Some(b"{}".to_vec()),
+        ("PUT", _, _) if path.contains("operator") => Some(br#"{"status":200}"#.to_vec()),
         ("PUT", _, _) => Some(br#"{"token":"t","status":200}"#.to_vec()),
         ("POST", ..) => Some(b"{}".to_vec()),
         _ => None,
@@ -68,7 +72,9 @@ fn good_body(method: &str, path: &str) -> Option<Vec<u8>> {
 
 fn good_headers(method: &str, path: &str) -> Vec<(&'static str, String)> {
     match method {
-        "DELETE" if !path.contains("records") => vec![("Hapax-Token", "t".into())],
+        "DELETE" if !path.contains("records") && !path.contains("operator") => {
+            vec![("Hapax-Token", "t".into())]
+        }
         _ => vec![],
     }
 }
@@ -246,6 +252,8 @@ fn bodies_are_objects_of_known_fields() {
         ("PUT", "/v1/locks/k", r#""token":"t","#),
         ("POST", "/v1/commands/op/k", ""),
         ("PUT", "/v1/commands/op/k", r#""token":"t","status":200,"#),
+        ("PUT", "/v1/operator/commands/op/k", r#""status":200,"#),
+        ("POST", "/v1/operator/sweep", ""),
     ] {
         let with =
             |body: String, named| (method, path.to_owned(), vec![], Some(body.into_bytes()), named);
@@ -468,6 +476,9 @@ fn unknown_paths_and_methods_are_problems_too() {
         "/v1/commands/a/b/c",
         "/v1/inbox/c/m",
         "/v1/queues/q",
+        "/v1/operator",
+        "/v1/operator/locks",
+        "/v1/operator/commands/a",
         "/v2/locks/k",
         "/nothing",
         "/v1/LOCKS/k",
@@ -482,6 +493,9 @@ fn unknown_paths_and_methods_are_problems_too() {
         ("OPTIONS", "/v1/locks/k", vec!["DELETE", "GET", "HEAD", "POST", "PUT"]),
         ("POST", "/v1/records/k", vec!["DELETE", "GET", "HEAD", "PATCH", "PUT"]),
         ("BREW", "/v1/commands/o/k", vec!["DELETE", "GET", "HEAD", "POST", "PUT"]),
+        ("POST", "/v1/operator/commands", vec!["GET", "HEAD"]),
+        ("POST", "/v1/operator/commands/o/k", vec!["DELETE", "GET", "HEAD", "PUT"]),
+        ("GET", "/v1/operator/sweep", vec!["POST"]),
         ("POST", "/healthz", vec!["GET", "HEAD"]),
         ("DELETE", "/metrics", vec!["GET", "HEAD"]),
     ] {

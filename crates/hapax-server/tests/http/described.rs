@@ -50,6 +50,11 @@ fn every_route_is_described_and_every_described_route_is_there() {
         "PUT /v1/commands/{operation}/{key}",
         "DELETE /v1/commands/{operation}/{key}",
         "GET /v1/commands/{operation}/{key}",
+        "GET /v1/operator/commands",
+        "GET /v1/operator/commands/{operation}/{key}",
+        "PUT /v1/operator/commands/{operation}/{key}",
+        "DELETE /v1/operator/commands/{operation}/{key}",
+        "POST /v1/operator/sweep",
         "GET /healthz",
         "GET /readyz",
         "GET /metrics",
@@ -141,6 +146,8 @@ fn described_fields_are_taken_one_by_one() {
         ("RenewLock", "PUT", "/v1/locks/k"),
         ("BeginCommand", "POST", "/v1/commands/o/k"),
         ("CompleteCommand", "PUT", "/v1/commands/o/k"),
+        ("SettleCommand", "PUT", "/v1/operator/commands/o/k"),
+        ("Sweep", "POST", "/v1/operator/sweep"),
     ] {
         let schema = &api["components"]["schemas"][name];
         assert_eq!(schema["additionalProperties"], false, "{name}");
@@ -148,10 +155,14 @@ fn described_fields_are_taken_one_by_one() {
             let value =
                 if field == "body_base64" { "\"YQ==\"".into() } else { sample(&resolved(shape)) };
             let body = format!("{{{}\"{field}\":{value}}}", needed(schema, field));
-            let answer = server.ask(method, &format!("{path}{i}")).json(&body).send();
+            let (path, other) = match path.strip_suffix("sweep") {
+                Some(_) => (path.to_owned(), path.to_owned()),
+                None => (format!("{path}{i}"), format!("{path}{i}{i}")),
+            };
+            let answer = server.ask(method, &path).json(&body).send();
             assert_ne!(answer.status, 400, "{name}.{field}: {body}: {}", answer.text());
             let missing = format!("{{{}}}", needed(schema, field).trim_end_matches(','));
-            let status = server.ask(method, &format!("{path}{i}{i}")).json(&missing).status();
+            let status = server.ask(method, &other).json(&missing).status();
             let required =
                 schema["required"].as_array().is_some_and(|r| r.iter().any(|n| n == field));
             assert_eq!(status == 400, required, "{name} without {field}");

@@ -9,6 +9,7 @@ mod hostile;
 mod limits;
 mod locks;
 mod observed;
+mod operator;
 mod records;
 mod server;
 mod start;

@@ -46,6 +46,15 @@ fn busy(server: &Server) -> Vec<String> {
             .json(r#"{"token":"m1stake","status":200,"headers":{"m1stake m1stake":""}}"#)
             .send(),
     );
+    let operator = "/v1/operator/commands/0peration/U4af4980629";
+    let answer = r#"{"status":200,"body":"s3cr3t-body"}"#;
+    answers.push(server.put(&format!("{operator}?scope=m1stake")).json(answer).send());
+    answers.push(server.put(operator).json(answer).send());
+    answers.push(server.delete(operator).send());
+    answers.push(server.get(operator).send());
+    answers.push(server.get("/v1/operator/commands?state=m1stake").send());
+    answers.push(server.get("/v1/operator/commands?after=m1stake").send());
+    answers.push(server.get("/v1/operator/commands").send());
     answers.push(server.get("/v1/locks/U4af4980629%zz").send());
     answers.push(server.get("/v1/locks/U4af4980629%20").send());
     answers.push(server.get(&format!("/v1/locks/{}", "U4af4980629".repeat(30))).send());

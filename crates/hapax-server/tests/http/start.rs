@@ -1,3 +1,5 @@
+use hapax::sqlite::rusqlite::Connection;
+
 use crate::server::{Server, Setup};
 
 #[test]
@@ -41,8 +43,27 @@ fn a_store_url_with_a_password_is_never_printed() {
     assert!(!log.contains("s3cret"), "{log}");
 }
 
+fn refused(path: &std::path::Path) -> String {
+    let url = format!("sqlite:{}", path.display());
+    let (message, code) = Setup::new().flags(&["--store", &url]).refused();
+    assert_ne!(code, 0);
+    message
+}
+
 #[test]
-fn a_file_of_a_newer_schema_or_of_another_kind_is_refused() {
+fn a_file_of_a_newer_schema_is_refused_with_both_versions() {
+    let server = Setup::new().start();
+    let folder = server.kill_and_keep_folder();
+    let path = folder.path().join("hapax.db");
+    let file = Connection::open(&path).unwrap();
+    file.execute("UPDATE hapax_meta SET value = 99 WHERE name = 'schema'", []).unwrap();
+    drop(file);
+    let message = refused(&path);
+    assert!(message.contains("newer") && message.contains("99"), "{message}");
+}
+
+#[test]
+fn a_file_of_another_kind_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("other.db");
     std::fs::write(
@@ -50,10 +71,8 @@ fn a_file_of_a_newer_schema_or_of_another_kind_is_refused() {
         "this is no database at all, but long enough to look like one".repeat(20),
     )
     .unwrap();
-    let (message, code) =
-        Setup::new().flags(&["--store", &format!("sqlite:{}", path.display())]).refused();
-    assert_ne!(code, 0);
-    assert!(message.contains("store"), "{message}");
+    let message = refused(&path);
+    assert!(message.contains("not a SQLite database"), "{message}");
 }
 
 #[test]

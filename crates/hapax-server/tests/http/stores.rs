@@ -11,13 +11,15 @@ fn on(url: &str) -> Server {
 }
 
 /// One call of each feature.
-const CALLS: [(&str, &str); 6] = [
+const CALLS: [(&str, &str); 8] = [
     ("POST", "/v1/locks/k"),
     ("GET", "/v1/locks/k"),
     ("GET", "/v1/records/k"),
     ("DELETE", "/v1/records/k"),
     ("POST", "/v1/commands/o/k"),
     ("GET", "/v1/commands/o/k"),
+    ("GET", "/v1/operator/commands"),
+    ("DELETE", "/v1/operator/commands/o/k"),
 ];
 
 /// Every call says so within five seconds.
@@ -59,6 +61,23 @@ fn a_store_that_hangs_is_told_of_in_time_and_found_again() {
     redis.cont();
     eventually("it is ready", || server.get("/readyz").status() == 200);
     assert_eq!(server.post("/v1/locks/after").status(), 201);
+}
+
+#[test]
+fn what_postgres_refuses_ends_the_process() {
+    let postgres = Postgres::start();
+    postgres.psql("CREATE ROLE guarded LOGIN PASSWORD 'right'");
+    let rules = "host all guarded all scram-sha-256\nlocal all all trust\nhost all all all trust\n";
+    std::fs::write(postgres.psql("SHOW hba_file"), rules).unwrap();
+    postgres.psql("SELECT pg_reload_conf()");
+    eventually("the rules are read", || {
+        let read = "SELECT count(*) FROM pg_hba_file_rules WHERE auth_method LIKE 'scram%'";
+        postgres.psql(read) == "1"
+    });
+    let url = format!("postgres://guarded:wr0ng@127.0.0.1:{}/postgres", postgres.port());
+    let (message, code) = Setup::new().flags(&["--store", &url]).refused();
+    assert_ne!(code, 0);
+    assert!(message.contains("credentials") && !message.contains("wr0ng"), "{message}");
 }
 
 #[test]
@@ -122,6 +141,28 @@ fn the_verbatim_keys_are_a_setting() {
     assert_eq!(server.put("/v1/records/user:U1:last_transaction").json("1").status(), 201);
     assert_eq!(redis.cli(&["GET", "mine:1"]), "1");
     assert_eq!(redis.cli(&["EXISTS", "user:U1:last_transaction"]), "0");
+}
+
+#[test]
+fn operators_decide_on_servers_too() {
+    let (redis, postgres) = (Redis::start(), Postgres::start());
+    for url in [redis.url(), postgres.url()] {
+        let server = on(&url);
+        eventually("it is ready", || server.get("/readyz").status() == 200);
+        let begin = |key: &str| server.post(&format!("/v1/commands/POST%20%2Fa/{key}"));
+        for key in ["ran", "did-not"] {
+            assert_eq!(begin(key).json(r#"{"lease_ms":1}"#).status(), 201);
+        }
+        let unknown = || server.get("/v1/operator/commands?state=unknown").send().json();
+        eventually("both are listed", || unknown()["commands"].as_array().unwrap().len() == 2);
+        let ruled = server.put("/v1/operator/commands/POST%20%2Fa/ran").json("{\"status\":204}");
+        assert_eq!(ruled.status(), 200);
+        assert_eq!(begin("ran").send().json()["status"], 204);
+        assert_eq!(server.delete("/v1/operator/commands/POST%20%2Fa/did-not").status(), 204);
+        assert_eq!(begin("did-not").send().json()["attempt"], 1);
+        assert_eq!(unknown()["commands"].as_array().unwrap().len(), 0);
+        assert_eq!(server.post("/v1/operator/sweep").status(), 200);
+    }
 }
 
 #[test]

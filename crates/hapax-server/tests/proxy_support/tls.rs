@@ -1,74 +1,40 @@
-//! A throw-away certificate authority, and a certificate for loopback.
+//! TLS on loopback, signed by a throw-away authority.
 
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::Path;
 use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-const CONFIGURATION: &str = "\
-[req]
-distinguished_name = name
-prompt = no
-[name]
-CN = hapax tests
-[authority]
-basicConstraints = critical, CA:TRUE
-keyUsage = critical, keyCertSign, cRLSign
-[server]
-basicConstraints = critical, CA:FALSE
-extendedKeyUsage = serverAuth
-subjectAltName = IP:127.0.0.1, DNS:localhost
-";
-
+/// The files, which live as long as it does.
 pub(crate) struct Certificates {
-    folder: tempfile::TempDir,
+    made: hapax_testkit::Certificates,
+    _folder: tempfile::TempDir,
 }
 
 impl Certificates {
     pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        std::fs::write(folder.path().join("openssl.cnf"), CONFIGURATION).expect("written");
-        let this = Self { folder };
-        this.openssl(
-            "req -x509 -config openssl.cnf -extensions authority -subj /CN=hapax-test-authority \
-             -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 3650 \
-             -keyout ca.key -out ca.pem",
-        );
-        this.openssl(
-            "req -new -config openssl.cnf -subj /CN=localhost -newkey ec \
-             -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout key.pem -out server.csr",
-        );
-        this.openssl(
-            "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 3650 \
-             -extfile openssl.cnf -extensions server -out cert.pem",
-        );
-        this
+        Self { made: hapax_testkit::Certificates::make_in(folder.path()), _folder: folder }
     }
 
-    fn openssl(&self, arguments: &str) {
-        let output = Command::new("openssl")
-            .current_dir(self.folder.path())
-            .args(arguments.split_ascii_whitespace())
-            .output()
-            .expect("openssl is installed; ./test.sh installs it");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    pub(crate) fn authority(&self) -> &str {
+        text(&self.made.authority)
     }
 
-    pub(crate) fn path(&self, name: &str) -> String {
-        self.file(name).display().to_string()
+    pub(crate) fn certificate(&self) -> &str {
+        text(&self.made.certificate)
     }
 
-    fn file(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+    pub(crate) fn key(&self) -> &str {
+        text(&self.made.key)
     }
 
     pub(crate) fn server(&self, alpn: &[&str]) -> Arc<ServerConfig> {
-        let chain = CertificateDer::pem_file_iter(self.file("cert.pem")).expect("a certificate");
+        let chain = CertificateDer::pem_file_iter(&self.made.certificate).expect("a certificate");
         let chain = chain.collect::<Result<_, _>>().expect("a certificate");
-        let key = PrivateKeyDer::from_pem_file(self.file("key.pem")).expect("a key");
+        let key = PrivateKeyDer::from_pem_file(&self.made.key).expect("a key");
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ServerConfig::builder_with_provider(provider);
         let config = config.with_safe_default_protocol_versions().expect("versions");
@@ -80,11 +46,15 @@ impl Certificates {
 
     pub(crate) fn client(&self) -> ClientConfig {
         let mut roots = RootCertStore::empty();
-        let authority = CertificateDer::from_pem_file(self.file("ca.pem")).expect("an authority");
+        let authority = CertificateDer::from_pem_file(&self.made.authority).expect("an authority");
         roots.add(authority).expect("an authority");
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider);
         let config = config.with_safe_default_protocol_versions().expect("versions");
         config.with_root_certificates(roots).with_no_client_auth()
     }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("text")
 }

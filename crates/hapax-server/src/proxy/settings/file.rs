@@ -1,48 +1,56 @@
-//! The settings file, as far as the proxy is concerned: `[proxy]`, and what it shares with the
-//! other commands.
+//! What only the settings file can say to the proxy.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
-use anyhow::{Context, bail};
-use hapax_core::OnUnknown;
-use hapax_core::lock::OnStoreError;
+use anyhow::bail;
+use hapax::OnUnknown;
+use hapax::lock::OnStoreError;
 use hapax_http::{FingerprintOf, Scope, Verdict};
 use serde::Deserialize;
 
 use super::super::target::Target;
 use super::TABLE;
-use super::value::{Methods, Size, Text, Value};
+use super::value::Methods;
+use crate::settings::{self, OrZero, Setting, Size, Text, Value};
 
 type Time = Text<std::time::Duration>;
 
-/// What a file says.
-#[derive(Debug, Default)]
-pub(super) struct File {
-    /// The values by key, as text.
-    pub(super) values: BTreeMap<&'static str, String>,
-    /// What has no flag.
-    pub(super) section: Section,
-}
+const EXAMPLES: &str = "\
+Examples:
+  hapax proxy --upstream http://127.0.0.1:3000
+      in front of any service; then, twice, and the service sees one request:
+      curl -i -H 'Idempotency-Key: tea-1' -d cups=2 http://127.0.0.1:8788/orders
+  hapax proxy --upstream http://127.0.0.1:3000 --store redis://10.0.0.5/0 --listen 0.0.0.0:8788
+      on several machines that share their keys
+  hapax proxy --config hapax.toml
+      with routes of their own upstream and policy:
+          [[proxy.route]]
+          path = \"/payments/*\"
+          upstream = \"http://127.0.0.1:4000\"
+          require_key = true
+          statuses = { 404 = \"give-back\" }
+
+A problem document's `retryable` says whether the same request may be sent again. What every status
+means, and what to do about an unknown outcome, is in docs/proxy.md.";
 
 /// What only the file can say.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(super) struct Section {
+pub(crate) struct Section {
     pub(super) fingerprint: Option<FingerprintSection>,
     pub(super) statuses: Statuses,
     pub(super) route: Vec<RouteSection>,
 }
 
 /// `[[proxy.route]]`: what it does not say is as for the whole proxy.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RouteSection {
     pub(super) path: String,
     pub(super) upstream: Option<Text<Target>>,
     pub(super) methods: Option<Vec<String>>,
     pub(super) scope: Option<Text<Scope>>,
-    pub(super) wait: Option<Time>,
+    pub(super) wait: Option<Text<OrZero>>,
     pub(super) lease: Option<Time>,
     pub(super) retention: Option<Time>,
     pub(super) require_key: Option<bool>,
@@ -114,77 +122,22 @@ impl FingerprintSection {
     }
 }
 
-impl File {
-    pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
-        let name = path.display();
-        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
-        Self::parse(&text).with_context(|| format!("in {name}"))
-    }
+impl settings::Section for Section {
+    const TABLE: &'static [Setting] = TABLE;
+    const KEYS: &'static str = "proxy.fingerprint, proxy.statuses, [[proxy.route]]";
+    const EXAMPLES: Option<&'static str> = Some(EXAMPLES);
 
-    pub(super) fn parse(text: &str) -> anyhow::Result<Self> {
-        // The parser's own rendering repeats the line, which may hold a password.
-        let mut table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
-            let line = error.span().map_or(0, |span| text[..span.start].matches('\n').count() + 1);
-            anyhow::anyhow!("line {line}: {}", error.message())
-        })?;
-        let mut proxy = match table.remove("proxy") {
-            None => toml::Table::new(),
+    fn take(file: &mut toml::Table) -> anyhow::Result<Self> {
+        let proxy = match file.get_mut("proxy") {
+            None => return Ok(Self::default()),
             Some(toml::Value::Table(proxy)) => proxy,
             Some(_) => bail!("`proxy` takes a table, as in [proxy]"),
         };
-        let mut file = Self::default();
         let mut section = toml::Table::new();
         for name in ["fingerprint", "statuses", "route"] {
             section.extend(proxy.remove(name).map(|value| (name.to_owned(), value)));
         }
-        file.section = section.try_into().map_err(|e: toml::de::Error| wrong(&e))?;
-        for (name, value) in proxy {
-            file.take(&format!("proxy.{name}"), value)?;
-        }
-        for (name, value) in table {
-            if !is_another_commands(&name, &value) {
-                file.take(&name, value)?;
-            }
-        }
-        Ok(file)
+        let wrong = |error: toml::de::Error| anyhow::anyhow!("[proxy]: {}", error.message());
+        section.try_into().map_err(wrong)
     }
-
-    fn take(&mut self, key: &str, value: toml::Value) -> anyhow::Result<()> {
-        let Some(setting) = TABLE.iter().find(|setting| setting.key == key) else {
-            let known: Vec<_> = TABLE.iter().map(|setting| setting.key).collect();
-            bail!(
-                "unknown key `{key}`; known are {}, proxy.fingerprint, proxy.statuses, [[proxy.route]]",
-                known.join(", ")
-            );
-        };
-        self.values.insert(setting.key, text(key, value)?);
-        Ok(())
-    }
-}
-
-fn wrong(error: &toml::de::Error) -> anyhow::Error {
-    anyhow::anyhow!("[proxy]: {}", error.message())
-}
-
-/// One file may serve several commands: what `hapax serve` knows is no mistake here.
-fn is_another_commands(key: &str, value: &toml::Value) -> bool {
-    let under = |setting: &str| setting == key || setting.starts_with(&format!("{key}."));
-    let ours = TABLE.iter().any(|setting| setting.key == key);
-    let tables = value.is_table() || value.is_array();
-    !ours
-        && (key == "token" && tables
-            || crate::settings::TABLE.iter().any(|setting| under(setting.key)))
-}
-
-fn text(key: &str, value: toml::Value) -> anyhow::Result<String> {
-    Ok(match value {
-        toml::Value::String(text) => text,
-        toml::Value::Integer(number) => number.to_string(),
-        toml::Value::Boolean(flag) => flag.to_string(),
-        toml::Value::Array(items) => {
-            let items = items.into_iter().map(|item| text(key, item));
-            items.collect::<anyhow::Result<Vec<_>>>()?.join(",")
-        }
-        _ => bail!("`{key}` has a value of the wrong type"),
-    })
 }

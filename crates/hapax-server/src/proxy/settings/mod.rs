@@ -1,10 +1,8 @@
 //! Every option of the proxy: one declaration gives its flag, environment variable, file key and
 //! help. Flags win over the environment, the environment over the file, the file over the default.
 
-mod declare;
 mod file;
 mod policy;
-mod sources;
 #[cfg(test)]
 mod tests;
 mod value;
@@ -12,35 +10,40 @@ mod value;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{bail, ensure};
-use hapax_core::OnUnknown;
-use hapax_core::lock::OnStoreError;
+use anyhow::ensure;
+use hapax::OnUnknown;
+use hapax::lock::OnStoreError;
 use hapax_http::Scope;
 
 use super::target::Target;
-use crate::settings::{Level, LogFormat, Setting};
-use declare::options;
+use crate::settings::shared::{LOG, LOG_LEVEL, STORE, STORE_TIMEOUT};
+use crate::settings::{
+    Level, Listen, LogFormat, OrZero, Setting, Size, StoreUrl, settings, sources,
+};
+use file::Section;
 pub(crate) use policy::{Place, Route};
-pub(crate) use sources::{Args, Sources};
-pub(crate) use value::{Address, HostPolicy, Methods, Size, StoreUrl, Value};
+pub(crate) use value::{HostPolicy, Methods};
 
-options! {
+/// The flags of the proxy.
+pub(crate) type Args = sources::Args<Section>;
+/// Everything that was said about its options.
+pub(crate) type Sources = sources::Sources<Section>;
+
+settings! {
+    /// What flags, environment and file say about the proxy as a whole.
+    Options, section: Section;
     upstream: Option<Target> = Setting {
         flag: "upstream", env: "HAPAX_UPSTREAM", key: "proxy.upstream",
         value: "URL", default: "", seed: None,
         help: "The service behind the proxy; needed unless every route names its own",
     };
-    listen: Address = Setting {
+    listen: Listen = Setting {
         flag: "listen", env: "HAPAX_LISTEN", key: "proxy.listen",
         value: "ADDR", default: "127.0.0.1:8788", seed: None,
         help: "Where to listen; port 0 takes a free one. Every path there is the upstream's",
     };
-    store: StoreUrl = Setting {
-        flag: "store", env: "HAPAX_STORE", key: "store",
-        value: "URL", default: "sqlite:hapax.db", seed: Some(("REDIS_URL", "")),
-        help: "sqlite:FILE, memory:, redis://…, rediss://…, redis+sentinel://…, redis+cluster://…, postgres://…",
-    };
-    wait: Duration = Setting {
+    store: StoreUrl = STORE;
+    wait: OrZero = Setting {
         flag: "wait", env: "HAPAX_WAIT", key: "proxy.wait",
         value: "TIME", default: "10s", seed: None,
         help: "How long a duplicate waits for the first one's answer; 0s not at all",
@@ -85,7 +88,7 @@ options! {
         value: "SIZE", default: "1MiB", seed: None,
         help: "The largest keyed request, and the largest answer that is kept",
     };
-    admin: Option<Address> = Setting {
+    admin: Option<Listen> = Setting {
         flag: "admin", env: "HAPAX_ADMIN", key: "proxy.admin",
         value: "ADDR", default: "", seed: None,
         help: "Where /healthz, /readyz and /metrics are",
@@ -120,7 +123,7 @@ options! {
         value: "TIME", default: "5s", seed: None,
         help: "How long connecting to the upstream may take",
     };
-    upstream_idle: Duration = Setting {
+    upstream_idle: OrZero = Setting {
         flag: "upstream-idle", env: "HAPAX_UPSTREAM_IDLE", key: "proxy.upstream_idle",
         value: "TIME", default: "1s", seed: None,
         help: "How long an idle connection to the upstream is kept; less than the upstream keeps it",
@@ -155,31 +158,19 @@ options! {
         value: "NUMBER", default: "10000", seed: None,
         help: "How many client connections are open at once; further ones wait to be accepted",
     };
-    shutdown_limit: Duration = Setting {
+    shutdown_limit: OrZero = Setting {
         flag: "shutdown-limit", env: "HAPAX_SHUTDOWN_LIMIT", key: "proxy.shutdown_limit",
         value: "TIME", default: "30s", seed: None,
         help: "How long requests in flight may take to end at shutdown",
     };
-    store_timeout: Duration = Setting {
-        flag: "store-timeout", env: "HAPAX_STORE_TIMEOUT", key: "store_timeout",
-        value: "TIME", default: "2s", seed: None,
-        help: "The longest that one store call may take",
-    };
+    store_timeout: Duration = STORE_TIMEOUT;
     sweep_interval: Duration = Setting {
         flag: "sweep-interval", env: "HAPAX_SWEEP_INTERVAL", key: "sweep_interval",
         value: "TIME", default: "60s", seed: None,
         help: "How often expired answers are deleted",
     };
-    log: LogFormat = Setting {
-        flag: "log", env: "HAPAX_LOG", key: "log",
-        value: "FORMAT", default: "pretty", seed: None,
-        help: "How log lines look: json or pretty",
-    };
-    log_level: Level = Setting {
-        flag: "log-level", env: "HAPAX_LOG_LEVEL", key: "log_level",
-        value: "LEVEL", default: "info", seed: None,
-        help: "The least that is logged: error, warn, info, debug or trace",
-    };
+    log: LogFormat = LOG;
+    log_level: Level = LOG_LEVEL;
 }
 
 /// Everything that the proxy was told, read and checked.
@@ -193,8 +184,7 @@ pub(crate) struct Settings {
 impl Settings {
     pub(crate) fn read(sources: &Sources) -> anyhow::Result<Self> {
         let options = Options::read(sources)?;
-        options.check()?;
-        let routes = policy::routes(&options, sources.section())?;
+        let routes = policy::routes(&options)?;
         Ok(Self { options, routes })
     }
 }
@@ -206,20 +196,6 @@ impl Options {
             self.tls_cert.is_some() == self.tls_key.is_some(),
             "--tls-cert and --tls-key need each other: a certificate chain and its private key"
         );
-        let least = Duration::from_millis(1);
-        for (flag, time) in [
-            ("upstream-timeout", self.upstream_timeout),
-            ("connect-timeout", self.connect_timeout),
-            ("header-timeout", self.header_timeout),
-            ("body-timeout", self.body_timeout),
-            ("idle-timeout", self.idle_timeout),
-            ("store-timeout", self.store_timeout),
-            ("sweep-interval", self.sweep_interval),
-        ] {
-            if time < least {
-                bail!("--{flag}: a time of at least 1ms is expected");
-            }
-        }
         Ok(())
     }
 }

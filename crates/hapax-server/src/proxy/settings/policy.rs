@@ -9,11 +9,11 @@ use hyper::StatusCode;
 
 use super::super::target::Target;
 use super::Options;
-use super::file::{RouteSection, Section, Statuses};
+use super::file::{RouteSection, Statuses};
+use crate::settings::LONGEST_LEASE;
 
 /// The ceilings of the contract.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
-const LONGEST_LEASE: Duration = Duration::from_secs(3600);
 /// A third of a lease must still be time enough for a renewal.
 const SHORTEST_LEASE: Duration = Duration::from_millis(300);
 
@@ -70,10 +70,10 @@ pub(crate) struct Route {
 }
 
 /// The routes of the file in their order, then the one for everything else, if it has an upstream.
-pub(super) fn routes(options: &Options, section: &Section) -> anyhow::Result<Vec<Route>> {
-    let general = general(options, section)?;
+pub(super) fn routes(options: &Options) -> anyhow::Result<Vec<Route>> {
+    let general = general(options)?;
     let mut routes = Vec::new();
-    for (i, route) in section.route.iter().enumerate() {
+    for (i, route) in options.section.route.iter().enumerate() {
         let route = special(options, &general, route)
             .with_context(|| format!("[[proxy.route]] number {}, `{}`", i + 1, route.path))?;
         ensure!(
@@ -95,13 +95,14 @@ pub(super) fn routes(options: &Options, section: &Section) -> anyhow::Result<Vec
     Ok(routes)
 }
 
-fn general(options: &Options, section: &Section) -> anyhow::Result<hapax_http::Settings> {
+fn general(options: &Options) -> anyhow::Result<hapax_http::Settings> {
+    let section = &options.section;
     let fingerprint = section.fingerprint.as_ref().map(|section| section.read()).transpose()?;
     let policy = hapax_http::Settings {
         scope: options.scope.clone(),
         methods: options.methods.0.clone(),
         require_key: options.require_key,
-        wait: options.wait,
+        wait: options.wait.0,
         lease: options.lease,
         retention: options.retention,
         on_unknown: options.on_unknown,
@@ -127,19 +128,18 @@ fn special(
     let mut policy = general.clone();
     set(&mut policy.methods, route.methods()?.map(|methods| methods.0));
     set(&mut policy.scope, route.scope.clone().map(|text| text.0));
-    set(&mut policy.wait, route.wait.as_ref().map(|text| text.0));
-    set(&mut policy.lease, route.lease.as_ref().map(|text| text.0));
-    set(&mut policy.retention, route.retention.as_ref().map(|text| text.0));
+    set(&mut policy.wait, route.wait.map(|text| text.0.0));
+    set(&mut policy.lease, route.lease.map(|text| text.0));
+    set(&mut policy.retention, route.retention.map(|text| text.0));
     set(&mut policy.require_key, route.require_key);
-    set(&mut policy.on_unknown, route.on_unknown.as_ref().map(|text| text.0));
-    set(&mut policy.on_store_error, route.on_store_error.as_ref().map(|text| text.0));
-    set(&mut policy.limit, route.limit.as_ref().map(|text| text.0.0));
+    set(&mut policy.on_unknown, route.on_unknown.map(|text| text.0));
+    set(&mut policy.on_store_error, route.on_store_error.map(|text| text.0));
+    set(&mut policy.limit, route.limit.map(|text| text.0.0));
     let fingerprint = route.fingerprint.as_ref().map(|section| section.read()).transpose()?;
     set(&mut policy.fingerprint, fingerprint);
     policy.verdicts = verdicts(policy.verdicts, &route.statuses)?;
     let mut upstream_timeout = options.upstream_timeout;
-    set(&mut upstream_timeout, route.upstream_timeout.as_ref().map(|text| text.0));
-    ensure!(!upstream_timeout.is_zero(), "`upstream_timeout` is at least 1ms");
+    set(&mut upstream_timeout, route.upstream_timeout.map(|text| text.0));
     Ok(Route { place, target, upstream_timeout, policy: check(policy)? })
 }
 
@@ -162,6 +162,5 @@ fn check(policy: hapax_http::Settings) -> anyhow::Result<hapax_http::Settings> {
     ensure!(policy.wait <= LONGEST_WAIT, "`wait` is at most 60s");
     ensure!(policy.lease <= LONGEST_LEASE, "`lease` is at most 1h");
     ensure!(policy.lease >= SHORTEST_LEASE, "`lease` is at least 300ms");
-    ensure!(!policy.retention.is_zero(), "`retention` is at least 1ms");
     Ok(policy)
 }

@@ -1,25 +1,16 @@
-use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::Duration;
 
-use clap::{Args as _, FromArgMatches};
-use hapax_core::OnUnknown;
+use hapax::OnUnknown;
 use hapax_http::{FingerprintOf, Scope, Verdict};
 use hyper::{Method, StatusCode};
 
 use super::*;
+use crate::settings::Value;
 
 const UP: [&str; 2] = ["--upstream", "http://127.0.0.1:3000"];
 
 fn read(flags: &[&str], environment: &[(&str, &str)], file: &str) -> anyhow::Result<Settings> {
-    let folder = tempfile::tempdir()?;
-    let path = folder.path().join("hapax.toml");
-    std::fs::write(&path, file)?;
-    let command = Args::augment_args(clap::Command::new("proxy").no_binary_name(true));
-    let args = Args::from_arg_matches(&command.try_get_matches_from(flags)?)?;
-    let environment: BTreeMap<_, _> =
-        environment.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-    Settings::read(&Sources::new(args, environment, Path::new(&path))?)
+    Settings::read(&Sources::say(flags, environment, file)?)
 }
 
 fn refused(flags: &[&str], environment: &[(&str, &str)], file: &str) -> String {
@@ -42,7 +33,7 @@ fn flags_win_over_environment_over_file_over_defaults() {
 #[test]
 fn the_defaults_are_the_documented_ones() {
     let Settings { options, routes } = read(&UP, &[], "").unwrap();
-    assert_eq!(options.listen.text, "127.0.0.1:8788");
+    assert_eq!(options.listen.text(), "127.0.0.1:8788");
     assert_eq!(options.store.secret(), "sqlite:hapax.db");
     let policy = &routes[0].policy;
     assert_eq!(policy.methods, [Method::POST, Method::PATCH]);
@@ -98,7 +89,7 @@ fn a_route_says_what_differs() {
 #[test]
 fn one_file_may_serve_several_commands() {
     let file = "listen = '127.0.0.1:1'\nlock_ttl = '5s'\n[redis]\nverbatim = []\n[proxy]\nupstream = 'http://up'";
-    assert_eq!(read(&[], &[], file).unwrap().options.listen.text, "127.0.0.1:8788");
+    assert_eq!(read(&[], &[], file).unwrap().options.listen.text(), "127.0.0.1:8788");
 }
 
 #[test]

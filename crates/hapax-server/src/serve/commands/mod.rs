@@ -1,14 +1,14 @@
 //! `/v1/commands`
 
-mod response;
-mod shapes;
+pub(super) mod response;
+pub(super) mod shapes;
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::IntoResponse;
-use hapax::command::{Begin, Begun, CommandState};
+use hapax::command::{Begin, Begun, CommandState, CommandView};
 use hapax::{Fingerprint, OnUnknown, Token, millis};
 use hyper::StatusCode;
 
@@ -107,7 +107,7 @@ pub(crate) async fn complete(State(app): State<App>, call: Call) -> Answer {
     call.no_query()?;
     let mut fields = call.fields()?;
     let token = required("token", fields.short_text("token", TOKEN)?)?;
-    let response = response::read(&mut fields)?;
+    let response = response::read(&mut fields, 100..=599)?;
     fields.finish()?;
     let (commands, token) = (app.commands(call.tenant.clone()), Token::presented(&token));
     let completed = commands.complete(call.segment(0), call.segment(1), &token, &response);
@@ -149,7 +149,17 @@ pub(crate) async fn look(State(app): State<App>, call: Call) -> Answer {
     call.no_query()?;
     let commands = app.commands(call.tenant.clone());
     let view = app.ask(Duration::ZERO, commands.look(call.segment(0), call.segment(1))).await?;
-    let view = view.ok_or_else(|| Problem::new(&COMMAND_MISSING, "nothing is known about it"))?;
+    let view = view.ok_or_else(missing)?;
+    Ok(json(StatusCode::OK, &shown(view)))
+}
+
+/// 404.
+pub(super) fn missing() -> Problem {
+    Problem::new(&COMMAND_MISSING, "nothing is known about it")
+}
+
+/// How a command stands, as it goes out.
+pub(super) fn shown(view: CommandView) -> CommandShown {
     let mut shown = CommandShown {
         attempt: view.attempt,
         fence: view.fence.map(|fence| fence.0),
@@ -178,5 +188,5 @@ pub(crate) async fn look(State(app): State<App>, call: Call) -> Answer {
             shown.expires_in_ms = Some(millis(expires_in));
         }
     }
-    Ok(json(StatusCode::OK, &shown))
+    shown
 }

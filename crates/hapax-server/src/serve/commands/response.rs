@@ -1,5 +1,7 @@
 //! The answer of a command, read from a call and shown in one.
 
+use std::ops::RangeInclusive;
+
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
@@ -15,8 +17,11 @@ use crate::serve::problem::Problem;
 const MOST_HEADERS: usize = 256;
 
 /// Reads `status`, `headers`, and `body` or `body_base64`.
-pub(super) fn read(fields: &mut Fields) -> Result<Response, Problem> {
-    let status = required("status", fields.number("status", 100..=599)?)?;
+pub(in crate::serve) fn read(
+    fields: &mut Fields,
+    statuses: RangeInclusive<u64>,
+) -> Result<Response, Problem> {
+    let status = required("status", fields.number("status", statuses)?)?;
     let headers = fields.object("headers")?.map_or(Ok(Vec::new()), headers)?;
     let body = match (fields.text("body")?, fields.text("body_base64")?) {
         (Some(_), Some(_)) => {

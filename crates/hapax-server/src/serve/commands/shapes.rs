@@ -107,7 +107,7 @@ pub(crate) struct CompleteCommand {
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Completed {
     #[schema(value_type = String, example = "completed")]
-    pub(super) state: &'static str,
+    pub(in crate::serve) state: &'static str,
 }
 
 /// How a command stands.

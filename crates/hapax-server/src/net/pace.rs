@@ -5,10 +5,11 @@ use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
+
+use super::listener::Limits;
 
 /// The start of every HTTP/2 connection.
 const HTTP2: &[u8] = b"PRI ";
@@ -49,11 +50,13 @@ impl Drop for InFlight {
     }
 }
 
-/// How long a client may take.
+/// What is said to requests that never become one.
 #[derive(Clone, Copy)]
-pub(crate) struct Limits {
-    pub(crate) header: Duration,
-    pub(crate) idle: Duration,
+pub(crate) struct Refusals {
+    /// For headers that took too long.
+    pub(crate) too_slow: fn() -> &'static [u8],
+    /// Instead of an answer that the HTTP library made by itself, if it is one.
+    pub(crate) instead_of: fn(&[u8]) -> Option<&'static [u8]>,
 }
 
 /// The connection.
@@ -61,6 +64,7 @@ pub(crate) struct Paced<S> {
     stream: S,
     pace: Pace,
     limits: Limits,
+    refusals: Option<Refusals>,
     http2: Option<bool>,
     reading: Pin<Box<Sleep>>,
     writing: Pin<Box<Sleep>>,
@@ -68,7 +72,7 @@ pub(crate) struct Paced<S> {
 }
 
 impl<S> Paced<S> {
-    pub(crate) fn new(stream: S, limits: Limits) -> (Self, Pace) {
+    pub(crate) fn new(stream: S, limits: Limits, refusals: Option<Refusals>) -> (Self, Pace) {
         // A new connection has to begin with a request.
         let phase = Phase { in_flight: 0, asking: true, since: Instant::now() };
         let pace = Pace(Arc::new(Mutex::new(phase)));
@@ -76,6 +80,7 @@ impl<S> Paced<S> {
             stream,
             pace: pace.clone(),
             limits,
+            refusals,
             http2: None,
             reading: Box::pin(sleep(limits.header)),
             writing: Box::pin(sleep(limits.idle)),
@@ -94,16 +99,17 @@ impl<S> Paced<S> {
     }
 
     fn took(&mut self, bytes: &[u8]) {
+        let first = self.http2.is_none();
         self.http2.get_or_insert_with(|| bytes.starts_with(HTTP2));
         let mut phase = self.pace.phase();
-        if phase.in_flight == 0 && !phase.asking {
+        if phase.in_flight == 0 && (first || !phase.asking) {
             phase.asking = true;
             phase.since = Instant::now();
         }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Paced<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -121,6 +127,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
             self.reading.as_mut().reset(deadline);
         }
         ready!(self.reading.as_mut().poll(cx));
+        if let Some(refusals) = self.refusals
+            && self.http2 == Some(false)
+            && self.pace.phase().asking
+        {
+            self.refuse(cx, (refusals.too_slow)());
+        }
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
@@ -131,6 +143,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
+        if let Some(document) = self.refusals.and_then(|refusals| (refusals.instead_of)(buf)) {
+            self.refuse(cx, document);
+            return Poll::Ready(Ok(buf.len()));
+        }
         let polled = Pin::new(&mut self.stream).poll_write(cx, buf);
         self.written(cx, polled)
     }
@@ -145,7 +161,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        // What may have to be replaced is looked at as a whole.
+        self.refusals.is_none() && self.stream.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -157,7 +174,13 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
     }
 }
 
-impl<S> Paced<S> {
+impl<S: AsyncWrite + Unpin> Paced<S> {
+    /// Nothing else is being written while a request is awaited; should the buffer be full all the
+    /// same, the client does not read and misses nothing.
+    fn refuse(&mut self, cx: &mut Context<'_>, document: &[u8]) {
+        let _ = Pin::new(&mut self.stream).poll_write(cx, document);
+    }
+
     fn written(
         &mut self,
         cx: &mut Context<'_>,

@@ -1,0 +1,58 @@
+//! The handler that is measured, bare or under the layer.
+
+use std::io::Write;
+use std::net::SocketAddr;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use axum::routing::post;
+use hapax_http::{IdempotencyLayer, Settings};
+use tokio::net::TcpListener;
+
+/// What the handler is asked: the size of a small order.
+pub(super) const REQUEST: &str = r#"{"item":"tea","cups":2,"note":"no sugar, please","table":17}"#;
+/// What it answers.
+pub(super) const ANSWER: &str =
+    r#"{"id":"order-17","status":"created","total":1290,"currency":"EUR"}"#;
+
+/// The arguments of the hidden `hapax-bench serve-handler`.
+#[derive(clap::Args)]
+pub(crate) struct HandlerArgs {
+    /// Under the layer on this store; bare without.
+    #[arg(long)]
+    store: Option<String>,
+    /// Where to listen; the first line of the output says where that is.
+    #[arg(long)]
+    listen: SocketAddr,
+}
+
+/// Serves until it is killed.
+pub(crate) async fn serve(args: HandlerArgs) -> anyhow::Result<()> {
+    let app = match args.store {
+        Some(url) => layered(&url).await?,
+        None => bare(),
+    };
+    let listener = TcpListener::bind(args.listen).await?;
+    writeln!(std::io::stdout(), "listens on http://{}", listener.local_addr()?)?;
+    axum::serve(listener, app).await?;
+    Ok(())
+}
+
+pub(super) fn bare() -> Router {
+    Router::new().route("/orders", post(create_order))
+}
+
+/// With the settings that a user gets who sets none.
+pub(super) async fn layered(url: &str) -> anyhow::Result<Router> {
+    let store = hapax::open(url, &hapax::Options::default()).await?;
+    store.ping().await?;
+    Ok(bare().layer(IdempotencyLayer::new(store, Settings::default())))
+}
+
+async fn create_order(order: Bytes) -> impl IntoResponse {
+    let status = if order.is_empty() { StatusCode::BAD_REQUEST } else { StatusCode::CREATED };
+    (status, [(CONTENT_TYPE, "application/json")], ANSWER)
+}

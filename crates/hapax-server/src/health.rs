@@ -1,0 +1,169 @@
+//! Whether the store answers and may be used, looked at beside the requests.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::bail;
+use hapax::{Finding, Severity, Store, StoreError, meters};
+use metrics::gauge;
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::sync::watch;
+
+/// How often the store is asked whether it is there.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How the process stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// The store answers.
+    Ready,
+    /// The store gives no answer, and why. Calls are tried all the same: it may be back by now.
+    Down(&'static str),
+    /// The store answers, and must not be used like this.
+    Unfit(String),
+    /// The process is shutting down.
+    Stopping,
+}
+
+/// The state, for everybody to read and to wait for.
+#[derive(Clone)]
+pub(crate) struct Health(Arc<watch::Sender<State>>);
+
+impl Default for Health {
+    fn default() -> Self {
+        Self(Arc::new(watch::Sender::new(State::Down("the store was not asked yet"))))
+    }
+}
+
+impl Health {
+    /// How it stands now.
+    pub(crate) fn state(&self) -> State {
+        self.0.borrow().clone()
+    }
+
+    /// Why calls cannot be answered, where they cannot.
+    pub(crate) fn why_not(&self) -> Option<String> {
+        match self.state() {
+            State::Ready => None,
+            State::Down(reason) => Some(reason.into()),
+            State::Unfit(reason) => Some(reason),
+            State::Stopping => Some("the server is shutting down".into()),
+        }
+    }
+
+    /// The process shuts down, and stays at that.
+    pub(crate) fn stop(&self) {
+        self.0.send_replace(State::Stopping);
+    }
+
+    /// Completes when the process shuts down.
+    pub(crate) async fn stopping(&self) {
+        let mut state = self.0.subscribe();
+        // The sender lives as long as we do.
+        let _ = state.wait_for(|state| *state == State::Stopping).await;
+    }
+
+    /// Looks at the store before the first request, and keeps the state current from then on. What
+    /// cannot get better by waiting is an error; a store that does not answer yet is none.
+    pub(crate) async fn watch(
+        &self,
+        store: &Arc<dyn Store>,
+        limit: Duration,
+        meters: &PrometheusHandle,
+    ) -> anyhow::Result<()> {
+        // Stores keep their own limit; this one is for those that do not.
+        let mut look = Look { store: store.clone(), limit: limit * 2, examined: false };
+        match look.again().await {
+            Ok(None) => self.found(State::Ready),
+            Ok(Some(reason)) => bail!("{reason}"),
+            Err(error) if error.is_final() => return Err(error.into()),
+            Err(error) => {
+                tracing::warn!("starting without the store: {error}");
+                self.found(State::Down(reason(&error)));
+            }
+        }
+        let (health, meters) = (self.clone(), meters.clone());
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(LOOK).await;
+                meters.run_upkeep();
+                health.found(match look.again().await {
+                    Ok(None) => State::Ready,
+                    Ok(Some(reason)) => State::Unfit(reason),
+                    Err(error) => State::Down(reason(&error)),
+                });
+            }
+        });
+        Ok(())
+    }
+
+    fn found(&self, state: State) {
+        gauge!(meters::STORE_UP).set(if state == State::Ready { 1.0 } else { 0.0 });
+        let changed = self.0.send_if_modified(|current| {
+            let changes = *current != State::Stopping && *current != state;
+            if changes {
+                *current = state.clone();
+            }
+            changes
+        });
+        match state {
+            State::Ready if changed => tracing::info!("the store answers"),
+            State::Down(reason) if changed => tracing::warn!("not ready: {reason}"),
+            State::Unfit(reason) if changed => tracing::error!("not ready: {reason}"),
+            _ => {}
+        }
+    }
+}
+
+struct Look {
+    store: Arc<dyn Store>,
+    limit: Duration,
+    examined: bool,
+}
+
+impl Look {
+    /// Why the store must not be used, if so. One that was not there at the start is examined when
+    /// it comes, and again until it is fit.
+    async fn again(&mut self) -> Result<Option<String>, StoreError> {
+        hapax::limited(self.limit, self.store.ping()).await?;
+        if self.examined {
+            return Ok(None);
+        }
+        let findings = hapax::limited(self.limit, self.store.examine()).await?;
+        findings.iter().for_each(report);
+        let refused = findings.iter().find(|finding| finding.severity == Severity::Refuse);
+        self.examined = refused.is_none();
+        Ok(refused.map(refusal))
+    }
+}
+
+fn report(Finding { check, severity, detail, breaks, fix }: &Finding) {
+    let breaks = breaks.map_or("-", |promise| promise.sentence());
+    match severity {
+        Severity::Fine => tracing::debug!(check, "{detail}"),
+        Severity::Warn => tracing::warn!(check, breaks, fix, "{detail}"),
+        Severity::Refuse => tracing::error!(check, breaks, fix, "{detail}"),
+    }
+}
+
+fn refusal(Finding { check, detail, breaks, fix, .. }: &Finding) -> String {
+    let breaks = breaks.map_or("", |promise| promise.sentence());
+    format!(
+        "the store must not be used like this ({check}): {detail}. It would break: {breaks}. To fix it: {fix}"
+    )
+}
+
+/// The store's word as a sentence of our own: a driver's text is for the log.
+pub(crate) fn reason(error: &StoreError) -> &'static str {
+    match error {
+        StoreError::Unavailable { .. } => "the store cannot be reached",
+        StoreError::Timeout { .. } => "the store did not answer in time",
+        StoreError::Full { .. } => "the store has no room left",
+        StoreError::ReadOnly { .. } => "the store takes no writes now",
+        StoreError::Locked { .. } => "the store is locked by another process",
+        StoreError::Refused { .. } => "the store refused the server's credentials",
+        StoreError::Incompatible { .. } => "the store cannot be used by this version",
+        StoreError::Corrupt { .. } => "a stored value cannot be read",
+        _ => "the store failed",
+    }
+}

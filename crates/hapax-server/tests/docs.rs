@@ -1,0 +1,36 @@
+//! Tables in the documentation are those of the code.
+
+use std::fs;
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+fn read(path: &str) -> String {
+    fs::read_to_string(format!("{ROOT}/{path}")).unwrap()
+}
+
+/// A row for each metric that a file declares: its name, and what its comment says.
+fn metrics(source: &str) -> Vec<String> {
+    let (mut rows, mut said) = (Vec::new(), Vec::new());
+    for line in source.lines() {
+        let name = line.strip_prefix("pub const ").and_then(|rest| rest.split_once(": &str = \""));
+        match (line.strip_prefix("/// "), name) {
+            (Some(text), _) => said.push(text),
+            (None, Some((_, name))) => {
+                let name = name.trim_end_matches("\";");
+                rows.push(format!("| `{name}` | {} |\n", said.join(" ")));
+                said.clear();
+            }
+            (None, None) => said.clear(),
+        }
+    }
+    rows
+}
+
+#[test]
+fn the_page_about_the_server_has_every_metric_as_it_is() {
+    let rows = metrics(&read("crates/hapax-core/src/meters.rs"));
+    assert!(rows.len() > 10, "{rows:?}");
+    let table = format!("| metric | what it counts or measures |\n|---|---|\n{}", rows.concat());
+    let page = read("docs/server.md");
+    assert!(page.contains(&table), "docs/server.md should have this table:\n\n{table}");
+}
