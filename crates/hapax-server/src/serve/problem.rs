@@ -211,6 +211,7 @@ impl From<CommandError> for Problem {
                  token is not its owner's",
             ),
             CommandError::Invalid(error) => error.into(),
+            CommandError::Unstorable => Self::invalid(format!("`headers`: {error}")),
             CommandError::Malformed(_) => Self::new(&INTERNAL, "the stored answer cannot be read"),
             CommandError::Store(error) => error.into(),
             _ => Self::new(&INTERNAL, "the command failed"),

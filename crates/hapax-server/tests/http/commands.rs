@@ -162,3 +162,14 @@ fn operations_may_contain_spaces_and_slashes_and_never_meet() {
     assert_eq!(server.post("/v1/commands/POST%20/orders%2Fk").status(), 201);
     assert_eq!(server.post("/v1/commands/other/k").status(), 201);
 }
+
+#[test]
+fn more_headers_than_can_be_stored_are_refused_and_nothing_is_completed() {
+    let server = Server::start();
+    let token = token(&begin(&server, json!({})));
+    let many = vec!["y"; 65_536];
+    let refused = complete(&server, json!({"token": token, "status": 200, "headers": {"x": many}}));
+    refused.is(400, "invalid-request");
+    assert!(refused.text().contains("`headers`"));
+    assert_eq!(server.get(PATH).send().json()["state"], "pending");
+}
