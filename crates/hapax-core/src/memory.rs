@@ -1,7 +1,7 @@
 //! The store of tests and demos, and the worked example of writing one.
 //!
 //! A store that can change one row atomically needs no logic of its own: it reads the row, lets
-//! [`machine`](crate::machine) decide, and writes what was decided. What is left is where the rows
+//! [`machine`] decide, and writes what was decided. What is left is where the rows
 //! live, where the time comes from, and who is woken.
 
 use std::collections::HashMap;

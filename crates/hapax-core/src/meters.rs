@@ -2,13 +2,15 @@
 
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 
-/// Locks asked for. Labels: `status` (`acquired`, `held`, `error`, `open`), `source_type`.
+/// Locks asked for. Labels: `status` (`acquired`, `held`, `error`; `open` in addition where work went
+/// on without one), `source_type`.
 pub const LOCK_ACQUIRE: &str = "processing_lock_acquire_total";
 /// Locks that somebody else held. Label: `source_type`.
 pub const LOCK_MISS: &str = "processing_lock_miss_total";
-/// Locks given back. Labels: `status` (`released`, `lost`, `error`), `source_type`.
+/// Locks given back. Labels: `status` (`released`, `lost`, `error`, `kept` for a throttle window),
+/// `source_type`.
 pub const LOCK_RELEASE: &str = "processing_lock_release_total";
-/// How long a lock was held, in seconds. Label: `event_type`.
+/// How long a guard of the library held its lock, in seconds. Label: `event_type`.
 pub const LOCK_HELD: &str = "processing_duration_seconds";
 /// Reading a record, in seconds.
 pub const KV_GET: &str = "kv_get_latency";
@@ -32,6 +34,9 @@ pub const IDEMPOTENCY: &str = "hapax_idempotency_total";
 /// From a request with an `Idempotency-Key` to the head of its answer, in seconds. Label: `outcome`
 /// (the event that answered it).
 pub const IDEMPOTENCY_LATENCY: &str = "hapax_idempotency_seconds";
+/// Upstreams that gave the proxy no answer. Labels: `route`, `reason` (`unreachable`, `cut`,
+/// `timeout`).
+pub const UPSTREAM_FAILURES: &str = "hapax_proxy_upstream_failures_total";
 /// Expired claims and records that were swept.
 pub const SWEPT: &str = "hapax_swept_total";
 /// HTTP requests. Labels: `route`, `method`, `status`.
@@ -71,6 +76,7 @@ pub fn describe() {
         Unit::Seconds,
         "From a request with an Idempotency-Key to the head of its answer"
     );
+    describe_counter!(UPSTREAM_FAILURES, "Upstreams that gave no answer, by route and reason");
     describe_counter!(SWEPT, "Expired claims and records that were swept");
     describe_counter!(HTTP_REQUESTS, "HTTP requests, by route, method and status");
     describe_histogram!(HTTP_LATENCY, Unit::Seconds, "Answering an HTTP request");

@@ -73,6 +73,7 @@ mod answers;
 mod asked;
 mod body;
 mod drain;
+mod failpoint;
 mod feed;
 mod fingerprint;
 mod held;

@@ -15,6 +15,7 @@ use http_body::Body as HttpBody;
 use tokio::sync::oneshot;
 use tower_service::Service;
 
+use crate::failpoint::{self, ANSWERED, GRANTED, SETTLED};
 use crate::feed::{self, Feed};
 use crate::held::Held;
 use crate::replay::{add_trailers, fits, keep, not_kept};
@@ -44,6 +45,7 @@ where
             let _ = self.reply.send(Err(error));
             return;
         }
+        failpoint::pass(GRANTED);
         match service.call(request).await {
             Ok(response) => self.answered(response).await,
             Err(error) => {
@@ -54,6 +56,7 @@ where
     }
 
     async fn answered(self, mut response: Response<R>) {
+        failpoint::pass(ANSWERED);
         match self.held.shared().settings.verdicts.judge(&mut response) {
             Verdict::Keep => return self.keep(response).await,
             Verdict::GiveBack => self.held.give_back().await,
@@ -103,6 +106,7 @@ where
             Ok(()) => Response::from_parts(parts, body),
             Err(instead) => instead,
         };
+        failpoint::pass(SETTLED);
         let _ = self.reply.send(Ok(response.map(Answer::whole)));
     }
 
@@ -182,6 +186,7 @@ where
             let status = self.stored.status;
             held.settle_without_answer(command::Response { status, ..tombstone }).await
         };
+        failpoint::pass(SETTLED);
         if settled.is_err() {
             return feed.cut("another attempt had taken over".into());
         }

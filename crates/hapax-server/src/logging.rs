@@ -11,6 +11,13 @@ use crate::settings::{Level, LogFormat};
 /// The target of lines that say what operators did. They are written whatever the level is.
 pub(crate) const AUDIT: &str = "audit";
 
+/// Writes what an operator does, and nothing else.
+pub(crate) fn start_audit() {
+    let filter = Targets::new().with_target(AUDIT, LevelFilter::INFO);
+    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).compact().with_ansi(false);
+    let _ = tracing_subscriber::registry().with(lines.with_filter(filter)).try_init();
+}
+
 /// Starts logging, of panics too. Only hapax's own lines follow the level: what drivers say in detail may contain
 /// keys, and is never wanted.
 pub(crate) fn start(format: LogFormat, level: Level) {

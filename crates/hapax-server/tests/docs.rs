@@ -34,3 +34,28 @@ fn the_page_about_the_server_has_every_metric_as_it_is() {
     let page = read("docs/server.md");
     assert!(page.contains(&table), "docs/server.md should have this table:\n\n{table}");
 }
+
+#[test]
+fn every_link_between_pages_leads_somewhere() {
+    let mut pages: Vec<_> = fs::read_dir(format!("{ROOT}/docs"))
+        .unwrap()
+        .map(|entry| format!("docs/{}", entry.unwrap().file_name().to_string_lossy()))
+        .filter(|page| page.ends_with(".md"))
+        .collect();
+    let others = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"];
+    pages.extend(others.map(str::to_owned));
+    pages.extend(
+        ["examples/orders/README.md", "examples/behind-fastapi/README.md"].map(str::to_owned),
+    );
+    for page in pages {
+        let folder = page.rsplit_once('/').map_or("", |(folder, _)| folder).to_owned();
+        for link in read(&page).split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let file = link.split('#').next().unwrap_or_default();
+            if file.is_empty() || file.contains("://") || file.contains([' ', '`', '\n']) {
+                continue;
+            }
+            let target = format!("{ROOT}/{folder}/{file}");
+            assert!(fs::exists(&target).unwrap(), "{page} links {link}, which is not there");
+        }
+    }
+}

@@ -17,7 +17,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use hapax_testkit::{Redis, free_port};
+use hapax_testkit::{Postgres, Redis, free_port};
 use http_body_util::Channel;
 use hyper::StatusCode;
 use hyper::header::HeaderMap;
@@ -47,6 +47,8 @@ enum Moment {
     HalfSaid,
     /// It has said everything.
     Answered,
+    /// The proxy is between two of its own steps, for the first or a later request.
+    Failpoint(&'static str, u64),
 }
 
 impl Moment {
@@ -60,6 +62,17 @@ impl Moment {
         }
     }
 
+    /// Every other round at one of the proxy's own steps.
+    fn of_proxy(round: u32) -> Self {
+        let pass = 1 + random() % KEYS as u64;
+        match round % 6 {
+            1 => Self::Failpoint("granted", pass),
+            3 => Self::Failpoint("answered", pass),
+            5 => Self::Failpoint("settled", pass),
+            _ => Self::of(round / 2),
+        }
+    }
+
     fn word(self) -> &'static str {
         match self {
             Self::AtRandom(_) => "random",
@@ -67,6 +80,7 @@ impl Moment {
             Self::Executed => "executed",
             Self::HalfSaid => "half-said",
             Self::Answered => "answered",
+            Self::Failpoint(..) => "failpoint",
         }
     }
 }
@@ -209,9 +223,14 @@ async fn the_proxy_dies(store: &str, rounds: u32) {
     let upstream = upstream_that_kills(victim.clone()).await;
     let flags = ["--lease", "1s", "--wait", "200ms"];
     for round in 0..rounds {
-        let (moment, keys) = (Moment::of(round), keys(round));
+        let (moment, keys) = (Moment::of_proxy(round), keys(round));
         let mut heard = Heard::default();
-        let proxy = Proxy::start(&upstream.url(), store, &flags);
+        let proxy = match moment {
+            Moment::Failpoint(point, pass) => {
+                Proxy::doomed(&upstream.url(), store, &flags, &format!("{point}:{pass}"))
+            }
+            _ => Proxy::start(&upstream.url(), store, &flags),
+        };
         *victim.lock().unwrap() = Some(proxy.pid());
         let url = proxy.url("/orders");
         let asking = heard.ask(&url, &keys, moment);
@@ -240,13 +259,19 @@ async fn the_proxy_dies(store: &str, rounds: u32) {
 async fn a_killed_proxy_never_runs_anything_twice_on_sqlite() {
     let folder = tempfile::tempdir().unwrap();
     let store = format!("sqlite:{}/hapax.db", folder.path().display());
-    the_proxy_dies(&store, ROUNDS.div_ceil(2) * hapax_testkit::scale()).await;
+    the_proxy_dies(&store, ROUNDS * hapax_testkit::scale()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_proxy_never_runs_anything_twice_on_redis() {
     let redis = Redis::start();
-    the_proxy_dies(&redis.url(), ROUNDS.div_ceil(2) * hapax_testkit::scale()).await;
+    the_proxy_dies(&redis.url(), ROUNDS * hapax_testkit::scale()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_proxy_never_runs_anything_twice_on_postgres() {
+    let postgres = Postgres::start();
+    the_proxy_dies(&postgres.url(), ROUNDS.div_ceil(2) * hapax_testkit::scale()).await;
 }
 
 /// An upstream in a process of its own, so that it can be killed. What it has done is in a file.

@@ -121,7 +121,7 @@ async fn what_was_acknowledged_survives_a_kill() {
     let points = ["before-commit", "after-commit-before-answer", "mid-batch"];
     let mut highest = 0;
     let mut heard = 0;
-    for round in 0..scale(36) as usize {
+    for round in 0..scale(60) as usize {
         // An odd step through all lengths: early, late and in between.
         let when = 1 + round * 37 % 101;
         let failpoint = (round % 2 == 1).then(|| format!("{}:{when}", points[round / 2 % 3]));

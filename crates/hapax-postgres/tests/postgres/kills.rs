@@ -204,7 +204,7 @@ fn a_killed_client_loses_nothing_that_it_was_told() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let store = open(&server.url());
     let mut ledger = Ledger::default();
-    for kill in 0..scale(15) {
+    for kill in 0..scale(30) {
         let worker = Worker::start(&server.url(), &format!("c{kill}"));
         // Another moment each time.
         worker.wait_for(40 + kill as usize % 7 * 9);

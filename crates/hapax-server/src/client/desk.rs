@@ -9,13 +9,14 @@ use ureq::http::HeaderValue;
 use ureq::http::header::HOST;
 
 use super::{Answer, Api, Call, Connect, Failure};
+use crate::logging;
 use crate::serve::in_process;
 
 /// A store instead of a server.
 #[derive(clap::Args, Clone)]
 pub(crate) struct Direct {
     /// Use this store directly instead of a server: a proxy's, say. Whoever may open it may do
-    /// everything, and nothing is written to an audit log.
+    /// everything; what is done is written to standard error, as the server's audit would have it.
     #[arg(long, global = true, help_heading = "Store", value_name = "URL")]
     store: Option<String>,
     /// Whose commands, in a store that is used directly [default: default]
@@ -39,6 +40,7 @@ impl Desk {
             (Some(url), tenant) => {
                 let tenant = tenant.map_or(Ok(Tenant::default()), Tenant::new);
                 let tenant = tenant.map_err(|error| usage(error.to_string()))?;
+                logging::start_audit();
                 let router = in_process::open(url, tenant).await;
                 router.map(Self::Store).map_err(|error| Failure::Store(format!("{error:#}")))
             }

@@ -116,7 +116,7 @@ impl<A: Answers> Server<A> {
     }
 
     /// Accepts for ever.
-    async fn accept(&self, listener: TcpListener) {
+    pub(crate) async fn accept(&self, listener: TcpListener) {
         loop {
             let place = self.connections.clone().acquire_owned().await;
             let place = place.expect("the semaphore is never closed");

@@ -9,19 +9,8 @@ use hyper::header::CONTENT_TYPE;
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::{Value, json};
 
-use super::failure::UPSTREAM_FAILURES;
 use crate::health::Health;
 use crate::measure;
-
-/// Starts measuring.
-pub(crate) fn meters() -> anyhow::Result<PrometheusHandle> {
-    let handle = measure::start()?;
-    metrics::describe_counter!(
-        UPSTREAM_FAILURES,
-        "Upstreams that gave no answer, by route and reason"
-    );
-    Ok(handle)
-}
 
 pub(crate) fn router(health: Health, meters: PrometheusHandle) -> Router {
     Router::new()

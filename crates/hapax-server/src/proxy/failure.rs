@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
+use hapax::meters;
 use hapax_http::{Problem, Verdict};
 use hyper::{Response, StatusCode};
 use metrics::counter;
 
 use super::answer::Arriving;
-
-/// Upstreams that gave no answer. Labels: `route`, `reason`.
-pub(super) const UPSTREAM_FAILURES: &str = "hapax_proxy_upstream_failures_total";
 
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +38,8 @@ impl Failure {
     /// The answer. `keyed` is whether a retry would be recognised.
     pub(crate) fn response(self, route: &str, keyed: bool, reruns: bool) -> Response<Arriving> {
         let reason = self.reason();
-        counter!(UPSTREAM_FAILURES, "route" => route.to_owned(), "reason" => reason).increment(1);
+        counter!(meters::UPSTREAM_FAILURES, "route" => route.to_owned(), "reason" => reason)
+            .increment(1);
         tracing::warn!(route, reason, "the upstream gave no answer");
         let (problem, verdict) = match self {
             Self::Unreachable => (

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use hapax::Store;
+use hapax::Claims;
 use hapax_http::{Answer, Idempotency, IdempotencyLayer, Problem, Whole};
 use http_body_util::Either;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
@@ -44,7 +44,7 @@ struct Open {
 impl Gateway {
     pub(crate) fn new(
         routes: &[Route],
-        store: &Arc<dyn Store>,
+        store: &Arc<dyn Claims>,
         client: &Client,
         manner: Manner,
         body_timeout: Duration,

@@ -10,6 +10,7 @@ mod answer;
 mod banner;
 mod client;
 mod failure;
+mod fit;
 mod forward;
 mod gateway;
 mod quiet;
@@ -20,16 +21,22 @@ mod tunnel;
 mod upstream;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Context;
+use hapax::Claims;
 
 use crate::health::Health;
-use crate::logging;
 use crate::net::{self, BoxError, Limits, Server, Signals};
+use crate::{logging, measure};
+use fit::Fit;
 use gateway::Gateway;
 pub(crate) use settings::{Args, TABLE};
 use settings::{Settings, Sources};
 use upstream::Manner;
+
+/// A scraper and a prober need no more.
+const ADMIN_CONNECTIONS: usize = 64;
 
 /// Passes requests on until a signal says to stop.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
@@ -40,19 +47,26 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     sources.warn_of_unknown_variables();
     let signals = Signals::new()?;
     let listener = net::bind("listen", &options.listen).await?;
-    let meters = admin::meters()?;
-    let limits = hapax::Options { call_limit: options.store_timeout, ..hapax::Options::default() };
-    let store = hapax::open(options.store.secret(), &limits).await;
+    let meters = measure::start()?;
+    let opening = hapax::Options { call_limit: options.store_timeout, ..hapax::Options::default() };
+    let store = hapax::open(options.store.secret(), &opening).await;
     let store = store.with_context(|| format!("the store {}", options.store.shown()))?;
     let health = Health::default();
     health.watch(&store, options.store_timeout, &meters).await?;
 
+    let limits = Limits {
+        header: options.header_timeout,
+        idle: options.idle_timeout,
+        connections: options.max_connections,
+    };
     let admin = match &options.admin {
         Some(address) => {
             let listener = net::bind("admin", address).await?;
             let address = listener.local_addr()?;
             let router = admin::router(health.clone(), meters);
-            tokio::spawn(async move { axum::serve(listener, router).await });
+            let limits = Limits { connections: ADMIN_CONNECTIONS, ..limits };
+            let server = Server::new(router, None, limits);
+            tokio::spawn(async move { server.accept(listener).await });
             Some(address)
         }
         None => None,
@@ -66,12 +80,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         host: options.host,
         trust_forwarded: options.trust_forwarded,
     };
-    let gateway = Gateway::new(&settings.routes, &store, &client, manner, options.body_timeout);
-    let limits = Limits {
-        header: options.header_timeout,
-        idle: options.idle_timeout,
-        connections: options.max_connections,
-    };
+    let fit: Arc<dyn Claims> = Arc::new(Fit { store, health: health.clone() });
+    let gateway = Gateway::new(&settings.routes, &fit, &client, manner, options.body_timeout);
     let server = Server::new(gateway.clone(), tls::for_clients(options)?, limits);
     let _ = banner::print(&settings, listener.local_addr()?, admin);
     let stop = async || {

@@ -20,16 +20,30 @@ pub(crate) struct Proxy {
     log: Arc<Mutex<String>>,
 }
 
+fn before<'a>(upstream: &'a str, store: &'a str, flags: &[&'a str]) -> Vec<&'a str> {
+    [&["--upstream", upstream, "--store", store, "--listen", "127.0.0.1:0"], flags].concat()
+}
+
 impl Proxy {
     /// In front of `upstream`, on a free port, with further flags.
     pub(crate) fn start(upstream: &str, store: &str, flags: &[&str]) -> Self {
-        let all = [&["--upstream", upstream, "--store", store, "--listen", "127.0.0.1:0"], flags];
-        Self::run(&all.concat())
+        Self::spawn(command(&before(upstream, store, flags)))
+    }
+
+    /// One that ends itself at a place in the code: `granted:2`, the second time it passes there.
+    pub(crate) fn doomed(upstream: &str, store: &str, flags: &[&str], failpoint: &str) -> Self {
+        let mut command = command(&before(upstream, store, flags));
+        command.env("HAPAX_FAILPOINT", failpoint);
+        Self::spawn(command)
     }
 
     /// With these flags alone.
     pub(crate) fn run(flags: &[&str]) -> Self {
-        let mut child = command(flags).spawn().expect("the proxy starts");
+        Self::spawn(command(flags))
+    }
+
+    fn spawn(mut command: Command) -> Self {
+        let mut child = command.spawn().expect("the proxy starts");
         let log = Arc::new(Mutex::new(String::new()));
         let mut errors = child.stderr.take().expect("piped");
         std::thread::spawn({

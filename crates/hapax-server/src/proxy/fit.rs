@@ -1,0 +1,45 @@
+//! The store as requests see it: one that answers, and must not be used, grants nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use hapax::{Ask, Claimed, Claims, GiveBack, Key, Step, Store, StoreError, Token, View, Watch};
+
+use crate::health::{Health, State};
+
+pub(crate) struct Fit {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) health: Health,
+}
+
+#[async_trait]
+impl Claims for Fit {
+    async fn claim(&self, key: &Key, ask: &Ask) -> Result<Claimed, StoreError> {
+        match self.health.state() {
+            State::Unfit(reason) => Err(StoreError::Incompatible { reason }),
+            _ => self.store.claim(key, ask).await,
+        }
+    }
+
+    async fn extend(&self, key: &Key, token: &Token, lease: Duration) -> Result<Step, StoreError> {
+        self.store.extend(key, token, lease).await
+    }
+
+    async fn settle(&self, key: &Key, token: &Token, value: Bytes) -> Result<Step, StoreError> {
+        self.store.settle(key, token, value).await
+    }
+
+    async fn give_back(&self, key: &Key, token: &Token, how: GiveBack) -> Result<Step, StoreError> {
+        self.store.give_back(key, token, how).await
+    }
+
+    async fn look(&self, key: &Key) -> Result<Option<View>, StoreError> {
+        self.store.look(key).await
+    }
+
+    fn watch(&self, key: &Key) -> Watch {
+        self.store.watch(key)
+    }
+}
