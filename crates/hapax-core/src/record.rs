@@ -51,6 +51,12 @@ pub enum RecordError {
     /// Others kept changing it; nothing was changed.
     #[error("others changed the record {TRIES} times in a row; try again")]
     Contended,
+    /// It would be larger than [`Documents::limit`] allows; nothing was changed.
+    #[error("a record takes at most {limit} bytes")]
+    TooLarge {
+        /// How large it may be.
+        limit: usize,
+    },
     /// What is stored is not JSON, or not of the expected shape.
     #[error("the stored record cannot be read")]
     Corrupt(#[source] Option<serde_json::Error>),
@@ -118,18 +124,27 @@ pub struct Stored {
 pub struct Documents {
     store: Arc<dyn Records>,
     tenant: Tenant,
+    limit: usize,
 }
 
 impl Documents {
     /// Documents of the default tenant on this store.
     pub fn new(store: Arc<dyn Records>) -> Self {
-        Self { store, tenant: Tenant::default() }
+        Self { store, tenant: Tenant::default(), limit: 1024 * 1024 }
     }
 
     /// Documents of another tenant.
     #[must_use]
     pub fn tenant(mut self, tenant: Tenant) -> Self {
         self.tenant = tenant;
+        self
+    }
+
+    /// How large a document may be, in bytes of JSON; 1 MiB by default. It holds for what a patch or
+    /// an update makes of it too.
+    #[must_use]
+    pub fn limit(mut self, bytes: usize) -> Self {
+        self.limit = bytes;
         self
     }
 
@@ -295,6 +310,9 @@ impl Documents {
         expect: &Expect,
         ttl: Option<Duration>,
     ) -> Result<Put, RecordError> {
+        if value.len() > self.limit {
+            return Err(RecordError::TooLarge { limit: self.limit });
+        }
         let asked = Instant::now();
         let answer = self.store.put(key, value, expect, ttl).await;
         histogram!(meters::KV_SET).record(asked.elapsed());

@@ -130,3 +130,15 @@ async fn an_update_keeps_or_renews_the_ttl_as_asked() {
     tokio::time::sleep(secs(1)).await;
     assert!(documents.get::<u32>("r").await.unwrap().is_none());
 }
+
+#[tokio::test]
+async fn a_patch_does_not_grow_a_record_past_its_limit() {
+    let (_, documents) = documents();
+    let documents = documents.limit(64);
+    documents.put("r", &json!({"a": "x"}), &Match::Any, None).await.unwrap();
+    let grown = documents.patch("r", &json!({"b": "y".repeat(60)}), &Match::Any, None).await;
+    assert!(matches!(grown, Err(RecordError::TooLarge { limit: 64 })));
+    let put = documents.put("r", &"y".repeat(64), &Match::Any, None).await;
+    assert!(matches!(put, Err(RecordError::TooLarge { limit: 64 })));
+    assert_eq!(documents.get_raw("r").await.unwrap().unwrap().value, r#"{"a":"x"}"#);
+}

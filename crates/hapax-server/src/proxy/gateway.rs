@@ -11,7 +11,7 @@ use hapax::Claims;
 use hapax_http::{Answer, Idempotency, IdempotencyLayer, Problem, Whole};
 use http_body_util::Either;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use hyper::header::{HOST, HeaderValue};
+use hyper::header::{HOST, HeaderValue, TRANSFER_ENCODING};
 use hyper::http::uri::Authority;
 use hyper::{Method, Request, Response, StatusCode, Version};
 use tower::{Layer, ServiceExt};
@@ -113,6 +113,10 @@ fn check(request: &Request<Incoming>) -> Result<(), Problem> {
         && request.uri().authority().is_none()
     {
         return Err(invalid("header Host is missing; nothing was run"));
+    }
+    let mut codings = request.headers().get_all(TRANSFER_ENCODING).iter();
+    if codings.any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked")) {
+        return Err(invalid("Transfer-Encoding takes chunked alone; nothing was run"));
     }
     if request.method() == Method::CONNECT {
         return Err(Problem::new(

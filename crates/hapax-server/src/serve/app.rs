@@ -69,7 +69,7 @@ impl App {
     }
 
     pub(crate) fn documents(&self, tenant: Tenant) -> Documents {
-        Documents::new(self.store.clone()).tenant(tenant)
+        Documents::new(self.store.clone()).tenant(tenant).limit(self.settings.body_limit)
     }
 
     pub(crate) fn commands(&self, tenant: Tenant) -> Commands {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use http_body_util::BodyExt;
+use hyper::body::Body as _;
 use tokio::time::{Instant, timeout_at};
 
 use super::problem::{Problem, TOO_LARGE, TOO_SLOW};
@@ -17,6 +18,11 @@ const DISCARD_TIME: Duration = Duration::from_secs(1);
 /// Reads a whole body within its limits.
 pub(crate) async fn read(mut body: Body, settings: &Settings) -> Result<Bytes, Problem> {
     let limit = settings.body_limit;
+    let too_large = || Problem::new(&TOO_LARGE, format!("a body takes at most {limit} bytes"));
+    if body.size_hint().lower() > limit as u64 {
+        discard(body).await;
+        return Err(too_large());
+    }
     let deadline = Instant::now() + settings.body_timeout;
     let mut read = Vec::new();
     loop {
@@ -29,7 +35,7 @@ pub(crate) async fn read(mut body: Body, settings: &Settings) -> Result<Bytes, P
         let Ok(data) = frame.into_data() else { continue };
         if read.len() + data.len() > limit {
             discard(body).await;
-            return Err(Problem::new(&TOO_LARGE, format!("a body takes at most {limit} bytes")));
+            return Err(too_large());
         }
         read.extend_from_slice(&data);
     }

@@ -195,6 +195,7 @@ impl From<RecordError> for Problem {
             RecordError::Corrupt(_) => {
                 Self::new(&RECORD_CORRUPT, "what is stored under this key is not JSON")
             }
+            RecordError::TooLarge { .. } => Self::new(&TOO_LARGE, error.to_string()),
             RecordError::Invalid(error) => error.into(),
             RecordError::Store(error) => error.into(),
             _ => Self::new(&INTERNAL, "the record failed"),

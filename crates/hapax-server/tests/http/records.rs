@@ -162,3 +162,13 @@ fn concurrent_patches_without_a_version_all_arrive() {
     }
     assert_eq!(server.get(PATH).send().json().as_object().unwrap().len(), 8);
 }
+
+#[test]
+fn a_patch_cannot_grow_a_record_past_the_limit() {
+    let server = Server::start();
+    server.put("/v1/records/r").json("{}").send();
+    let half = |name: &str| format!("{{\"{name}\":\"{}\"}}", "x".repeat(600_000));
+    assert_eq!(server.ask("PATCH", "/v1/records/r").json(&half("a")).send().status, 200);
+    server.ask("PATCH", "/v1/records/r").json(&half("b")).send().is(413, "payload-too-large");
+    assert!(server.get("/v1/records/r").send().text().len() < 700_000);
+}
