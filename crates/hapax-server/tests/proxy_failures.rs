@@ -243,6 +243,24 @@ async fn rerun_runs_again_and_tells_the_upstream() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_comes_late_is_examined_before_it_is_used() {
+    let redis = Redis::with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
+    redis.kill();
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(&upstream.url(), &redis.url(), &["--admin", "127.0.0.1:0"]);
+    redis.restart();
+    let readiness =
+        async || send(Request::get(proxy.admin_url("/readyz")), "").await.text().to_owned();
+    until("it was examined", async || readiness().await.contains("noeviction").then_some(())).await;
+    let unfit = send(keyed(proxy.url("/orders"), "k"), "a").await;
+    assert_eq!((unfit.status.as_u16(), unfit.problem().as_str()), (503, "store-unavailable"));
+    assert_eq!(upstream.log.count(), 0);
+    redis.cli(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    until("it is fit", async || readiness().await.contains("true").then_some(())).await;
+    assert_eq!(send(keyed(proxy.url("/orders"), "k"), "a").await.status, StatusCode::CREATED);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_is_down_is_503_and_nothing_runs() {
     let (redis, upstream) = (Redis::start(), Upstream::start().await);
     let flags = ["--store-timeout", "300ms", "--admin", "127.0.0.1:0"];

@@ -157,6 +157,7 @@ async fn what_could_be_read_in_two_ways_is_refused() {
         "POST /a HTTP/1.1\r\nhost: x\r\nx-folded: one\r\n two\r\ncontent-length: 1\r\n\r\na",
         "POST /a HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip\r\n\r\na",
         "POST /a HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked, gzip\r\n\r\n0\r\n\r\n",
+        "POST /a HTTP/1.1\r\nhost: x\r\nconnection: close\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
         "POST /a HTTP/1.0\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
         "GET /a HTTP/1.1\r\nhost: x\r\nhost: y\r\nconnection: close\r\n\r\n",
         "GET /a HTTP/1.1\r\nconnection: close\r\n\r\n",
