@@ -128,7 +128,12 @@ fn tenants_of_a_store_are_named_and_misspelt_files_are_not_made() {
     let store = Store::new(folder.path());
     store.ask(&["begin", "pay", "k", "--tenant", "shop"]).ok();
     assert_eq!(store.ask(&["list"]).ok(), "");
-    assert!(store.ask(&["list", "--tenant", "shop"]).ok().contains("pay"));
+    let listed = store.ask(&["list", "--tenant", "shop"]);
+    assert!(listed.ok().contains("pay"));
+    // What is done on a store directly is audited here, without the key.
+    let audit = listed.err();
+    assert!(audit.contains("operator action") && audit.contains("shop"), "{audit}");
+    assert!(!audit.contains("pay"), "{audit}");
     store.ask(&["list", "--tenant", "a/b"]).failed(2);
     let alone = run(hapax().args(["command", "list", "--tenant", "shop"]));
     assert!(alone.failed(2).contains("--store"));

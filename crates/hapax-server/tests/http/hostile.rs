@@ -1,7 +1,7 @@
 //! Bytes that no client would send.
 
 use crate::client::Sent;
-use crate::server::Server;
+use crate::server::{Server, Setup};
 
 #[test]
 fn what_is_no_http_gets_a_problem_and_the_server_lives() {
@@ -75,4 +75,12 @@ fn an_endless_body_is_cut_off() {
         assert!(sent_bytes < 1 << 32, "it reads for ever");
     }
     assert_eq!(server.get("/healthz").status(), 200);
+}
+
+#[test]
+fn a_body_that_is_declared_too_large_is_refused_without_waiting_for_it() {
+    // Whoever waits for the body would answer 408, and only after this.
+    let server = Setup::memory().flags(&["--body-timeout", "20s"]).start();
+    let head = b"PUT /v1/records/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2000000\r\nConnection: close\r\n\r\n";
+    Sent::new(&server.address, head).answer().is(413, "payload-too-large");
 }
