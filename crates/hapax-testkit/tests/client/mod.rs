@@ -26,6 +26,8 @@ impl Client {
             Ok(count) => Some(String::from_utf8_lossy(&answer[..count]).into_owned()),
             Err(error) if error.kind() == ErrorKind::ConnectionReset => Some(String::new()),
             Err(error) if error.kind() == ErrorKind::WouldBlock => None,
+            // A signal ends a read that has a time limit, and the kernel does not begin it again.
+            Err(error) if error.kind() == ErrorKind::Interrupted => self.answer_within(limit),
             Err(error) => panic!("cannot read: {error}"),
         }
     }
