@@ -76,7 +76,11 @@ missing_packages() {
     { has cc && has c++; } || echo build-essential
     { has redis-server && has redis-cli; } || echo redis-server
     has_postgres || echo postgresql
+    { has nats-server || [[ -x /usr/sbin/nats-server ]]; } || echo nats-server
+    { has rabbitmq-server || [[ -x /usr/sbin/rabbitmq-server ]]; } || echo rabbitmq-server
     has openssl || echo openssl
+    has chromium || echo chromium
+    has chromedriver || echo chromium-driver
     # The guides' lines are tried as they are printed; --json needs 7.82.
     has curl || echo curl
     has setpriv || echo util-linux

@@ -13,10 +13,8 @@ use hapax_redis::{RedisConfig, RedisStore};
 use hapax_sqlite::SqliteStore;
 use hapax_testkit::{Postgres, Redis, find_binary};
 
+use crate::place::POOL;
 use crate::raw::{Raw, postgres::RawPostgres, redis::RawRedis, sqlite::RawSqlite};
-
-/// Connections of hapax's pool, and of the raw one.
-const POOL: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Engine {

@@ -33,11 +33,24 @@ impl Processes {
         let all = if self.is_empty() { HashMap::new() } else { stats() };
         time(self.0.iter().map(|pid| family_ticks(&all, *pid)).sum())
     }
+
+    /// These and all their descendants.
+    pub(crate) fn family(&self) -> Vec<u32> {
+        let all = stats();
+        let mut family = self.0.clone();
+        let mut next = 0;
+        while let Some(parent) = family.get(next).copied() {
+            family
+                .extend(all.iter().filter(|(_, child)| child.parent == parent).map(|(pid, _)| pid));
+            next += 1;
+        }
+        family
+    }
 }
 
 /// User and system time of this process so far, without its children: the servers that a benchmark
 /// started are among them, and are counted on their own.
-pub(crate) fn own_cpu_time() -> Duration {
+pub fn own_cpu_time() -> Duration {
     time(stat(std::process::id()).map_or(0, |stat| stat.own))
 }
 

@@ -18,10 +18,11 @@
 mod cpu;
 mod measure;
 mod measured;
+mod memory;
 mod table;
 mod workload;
 
-pub use cpu::Processes;
+pub use cpu::{Processes, own_cpu_time};
 pub use measure::{Operation, Plan, Span, measure};
 pub use measured::Measured;
 pub use table::{Table, cell};

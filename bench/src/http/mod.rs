@@ -8,23 +8,22 @@ mod client;
 mod handler;
 mod load;
 mod nginx;
-mod place;
-mod process;
 mod report;
 mod stage;
 
 use std::io::Write;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
 use hapax_bench::{Failure, Measured, Plan, Span, measure};
 
 use crate::arena::Engine;
+use crate::hapax_binary::HapaxBinary;
 use crate::say;
 pub(crate) use handler::{HandlerArgs, serve as serve_handler};
 use load::{Keys, Load};
 use report::Line;
+pub(crate) use stage::handler;
 use stage::{Stage, Subject};
 
 /// Keep-alive connections, each with one request at a time.
@@ -37,22 +36,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The arguments of `hapax-bench http`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The `hapax` binary whose proxy is measured; the one beside this binary by default.
-    #[arg(long, value_name = "PATH")]
-    hapax: Option<PathBuf>,
-}
-
-impl Args {
-    fn hapax(&self) -> anyhow::Result<PathBuf> {
-        let path = match &self.hapax {
-            Some(path) => path.clone(),
-            None => std::env::current_exe()?.with_file_name("hapax"),
-        };
-        path.canonicalize().with_context(|| {
-            let hint = "cargo build --release -p hapax-server, or --hapax PATH";
-            format!("no hapax binary at {}: {hint}", path.display())
-        })
-    }
+    #[command(flatten)]
+    hapax: HapaxBinary,
 }
 
 /// Measures all of it and prints the tables.
@@ -61,7 +46,7 @@ pub(crate) async fn compare(
     engines: &[Engine],
     seconds: Duration,
 ) -> anyhow::Result<()> {
-    let stage = Stage::set(&args.hapax()?, engines)?;
+    let stage = Stage::set(&args.hapax.path()?, engines)?;
     say(&stage.description())?;
     let mut lines: Vec<Option<Line>> = stage.subjects.iter().map(|_| None).collect();
     for round in 0..ROUNDS {

@@ -8,10 +8,10 @@ use std::process::Command;
 use hapax_bench::Processes;
 use tempfile::TempDir;
 
-use super::place::Place;
-use super::process::Server;
 use super::{CONNECTIONS, nginx};
 use crate::arena::Engine;
+use crate::place::Place;
+use crate::process::Server;
 
 const ANYWHERE: &str = "127.0.0.1:0";
 
@@ -88,7 +88,7 @@ impl Stage {
     /// What the numbers are about.
     pub(super) fn description(&self) -> String {
         let stores: Vec<String> = self.places.iter().map(Place::description).collect();
-        let nginx = match nginx::version() {
+        let nginx = match crate::nginx::version() {
             Some(version) => format!("nginx {version} (one worker, upstream kept alive, no log)"),
             None => "no nginx here, so the proxy stands alone: apt-get install nginx-light".into(),
         };
@@ -109,8 +109,8 @@ impl Subject {
     }
 }
 
-/// This binary once more.
-fn handler(store: Option<&str>) -> anyhow::Result<Server> {
+/// This binary once more: a handler under the layer on this store, or bare.
+pub(crate) fn handler(store: Option<&str>) -> anyhow::Result<Server> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["serve-handler", "--listen", ANYWHERE]);
     if let Some(url) = store {

@@ -36,6 +36,6 @@ impl Names {
     }
 }
 
-fn engine(error: impl std::error::Error) -> Failure {
+pub(crate) fn engine(error: impl std::error::Error) -> Failure {
     Failure::Engine(error.to_string())
 }

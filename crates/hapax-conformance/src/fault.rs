@@ -5,9 +5,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use hapax_core::log::{Appended, Attached, Event, Keep, Position, Tail};
+use hapax_core::queue::{
+    Dead, Depth, Enqueued, Item, ItemId, Leased, Outcome, QueueName, Resolved, Take,
+};
 use hapax_core::{
-    Ask, Claimed, Claims, Deleted, Expect, Finding, GiveBack, Key, List, Oversight, Page, Put,
-    Record, Records, Step, Store, StoreError, Token, View, Watch,
+    Ask, Claimed, Claims, Deleted, Expect, Finding, GiveBack, Key, List, Log, Oversight, Page, Put,
+    Queue, Record, Records, Step, Store, StoreError, Tenant, Token, View, Watch,
 };
 
 /// What goes wrong with one store call.
@@ -54,6 +58,7 @@ pub struct Faulty {
 struct Plan {
     next: VecDeque<Fault>,
     always: Option<Fault>,
+    deaf: bool,
     calls: u64,
 }
 
@@ -71,6 +76,11 @@ impl Faulty {
     /// What goes wrong with every call that has no plan; `None` ends it.
     pub fn always(&self, fault: Option<Fault>) {
         self.locked(|plan| plan.always = fault);
+    }
+
+    /// From now on no hint about a job is heard.
+    pub fn deafen(&self) {
+        self.locked(|plan| plan.deaf = true);
     }
 
     /// How many calls there were.
@@ -159,6 +169,107 @@ impl Records for Faulty {
 
     async fn delete(&self, key: &Key, expect: &Expect) -> Result<Deleted, StoreError> {
         self.call(|| self.store.delete(key, expect)).await
+    }
+}
+
+#[async_trait]
+impl Log for Faulty {
+    async fn append(&self, events: &[Event], keep: &Keep) -> Result<Vec<Appended>, StoreError> {
+        self.call(|| self.store.append(events, keep)).await
+    }
+
+    async fn attach(
+        &self,
+        job: &Key,
+        after: u64,
+        at_most: usize,
+    ) -> Result<Option<Attached>, StoreError> {
+        self.call(|| self.store.attach(job, after, at_most)).await
+    }
+
+    async fn tail(
+        &self,
+        from: &[(u16, Position)],
+        at_most: usize,
+    ) -> Result<Vec<Tail>, StoreError> {
+        self.call(|| self.store.tail(from, at_most)).await
+    }
+
+    fn partitions(&self) -> u16 {
+        self.store.partitions()
+    }
+
+    fn listen(&self, job: &Key) -> Watch {
+        if self.locked(|plan| plan.deaf) { Watch::never() } else { self.store.listen(job) }
+    }
+}
+
+#[async_trait]
+impl Queue for Faulty {
+    async fn enqueue(
+        &self,
+        queue: &QueueName,
+        items: &[Item],
+    ) -> Result<Vec<Enqueued>, StoreError> {
+        self.call(|| self.store.enqueue(queue, items)).await
+    }
+
+    async fn lease(&self, queue: &QueueName, take: &Take) -> Result<Vec<Leased>, StoreError> {
+        self.call(|| self.store.lease(queue, take)).await
+    }
+
+    async fn renew(
+        &self,
+        queue: &QueueName,
+        token: &Token,
+        lease: Duration,
+    ) -> Result<u64, StoreError> {
+        self.call(|| self.store.renew(queue, token, lease)).await
+    }
+
+    async fn resolve(
+        &self,
+        queue: &QueueName,
+        token: &Token,
+        outcomes: &[(ItemId, Outcome)],
+    ) -> Result<Vec<Resolved>, StoreError> {
+        self.call(|| self.store.resolve(queue, token, outcomes)).await
+    }
+
+    async fn depth(&self, queue: &QueueName, whose: Option<&Tenant>) -> Result<Depth, StoreError> {
+        self.call(|| self.store.depth(queue, whose)).await
+    }
+
+    async fn dead(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+        after: Option<ItemId>,
+        at_most: u32,
+    ) -> Result<Vec<Dead>, StoreError> {
+        self.call(|| self.store.dead(queue, whose, after, at_most)).await
+    }
+
+    async fn requeue(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+        id: ItemId,
+    ) -> Result<bool, StoreError> {
+        self.call(|| self.store.requeue(queue, whose, id)).await
+    }
+
+    async fn discard(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+        id: ItemId,
+    ) -> Result<bool, StoreError> {
+        self.call(|| self.store.discard(queue, whose, id)).await
+    }
+
+    fn arrivals(&self, queue: &QueueName) -> Watch {
+        self.store.arrivals(queue)
     }
 }
 

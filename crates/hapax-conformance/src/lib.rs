@@ -26,7 +26,9 @@
 mod claims;
 mod fault;
 mod history;
+mod log;
 mod oversight;
+mod queue;
 mod records;
 mod scene;
 mod subject;

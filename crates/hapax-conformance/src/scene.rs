@@ -42,6 +42,14 @@ impl Scene {
         Key::record(&self.tenant, name).unwrap()
     }
 
+    pub(crate) fn job(&self, name: &str) -> Key {
+        Key::job(&self.tenant, "law", name).unwrap()
+    }
+
+    pub(crate) fn is_mine(&self, key: &Key) -> bool {
+        *key.tenant() == self.tenant
+    }
+
     pub(crate) async fn claim(&self, key: &Key, ask: &Ask) -> Claimed {
         self.store.claim(key, ask).await.expect("the store answers")
     }

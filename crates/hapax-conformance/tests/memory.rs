@@ -38,3 +38,20 @@ async fn memory_keeps_every_law() {
 fn memory_follows_the_model() {
     check_histories(memory);
 }
+
+/// As servers with a clock of their own are checked: nothing in the suite depends on time standing
+/// still.
+struct InRealTime(MemoryStore);
+
+#[async_trait]
+impl Subject for InRealTime {
+    async fn open(&self) -> Arc<dyn Store> {
+        Arc::new(self.0.clone())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_keeps_every_law_in_real_time() {
+    let shared = MemoryStore::default();
+    check(|| async { Arc::new(InRealTime(shared.clone())) as Arc<dyn Subject> }).await;
+}

@@ -49,7 +49,12 @@ pub enum InvalidKey {
     },
 }
 
-fn check(part: &'static str, text: &str, lowest: u8, limit: usize) -> Result<(), InvalidKey> {
+pub(crate) fn check(
+    part: &'static str,
+    text: &str,
+    lowest: u8,
+    limit: usize,
+) -> Result<(), InvalidKey> {
     if text.is_empty() {
         return Err(InvalidKey::Empty { part, limit });
     }
@@ -114,6 +119,8 @@ pub enum Kind {
     Inbox,
     /// A record.
     Record,
+    /// A job with a log of events; its scope is the domain.
+    Job,
 }
 
 impl Kind {
@@ -124,6 +131,7 @@ impl Kind {
             Self::Command => "command",
             Self::Inbox => "inbox",
             Self::Record => "record",
+            Self::Job => "job",
         }
     }
 }
@@ -173,6 +181,13 @@ impl Key {
         Self::scoped(tenant, Kind::Inbox, consumer, message_id)
     }
 
+    /// The key of a job, whose events make a [`log`](crate::log).
+    pub fn job(tenant: &Tenant, domain: &str, job_id: &str) -> Result<Self, InvalidKey> {
+        check("domain", domain, 0x21, MAX_NAME)?;
+        check("job_id", job_id, 0x21, MAX_NAME)?;
+        Self::scoped(tenant, Kind::Job, domain, job_id)
+    }
+
     fn unscoped(tenant: &Tenant, kind: Kind, name: &str) -> Result<Self, InvalidKey> {
         Self::scoped(tenant, kind, "", name)
     }
@@ -184,7 +199,7 @@ impl Key {
 
     /// The key that a store wrote down, part by part; `None` where the parts are none.
     pub fn stored(tenant: &str, kind: &str, scope: &str, name: &str) -> Option<Self> {
-        let kinds = [Kind::Lock, Kind::Command, Kind::Inbox, Kind::Record];
+        let kinds = [Kind::Lock, Kind::Command, Kind::Inbox, Kind::Record, Kind::Job];
         let kind = kinds.into_iter().find(|k| k.as_str() == kind)?;
         Some(Self { tenant: Tenant(tenant.into()), kind, scope: scope.into(), name: name.into() })
     }
@@ -236,6 +251,13 @@ impl Key {
             }
         }
         text
+    }
+
+    /// Which of `partitions` it belongs to; always the same one.
+    pub fn partition(&self, partitions: u16) -> u16 {
+        let digest = self.digest();
+        let folded = digest ^ (digest >> 32);
+        u16::try_from(folded % u64::from(partitions.max(1))).unwrap_or(0)
     }
 
     /// A stable 64-bit digest (FNV-1a of [`Key::canonical`]) for wake-up channels and advisory

@@ -116,6 +116,25 @@ async fn undo(store: Arc<dyn Claims>, key: Key, token: Token, how: GiveBack, lea
     }
 }
 
+/// Runs an effect while its claim is extended. The effect cannot be taken back: it runs to its end
+/// also where the claim was lost, and the settle will tell who was first.
+pub(crate) async fn kept_alive<T>(
+    store: &dyn Claims,
+    key: &Key,
+    token: &Token,
+    lease: Duration,
+    effect: impl Future<Output = T>,
+) -> T {
+    let keeping = async {
+        keep_alive(store, key, token, lease, Instant::now(), None).await;
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        result = effect => result,
+        () = keeping => unreachable!("it never ends"),
+    }
+}
+
 /// Extends a claim every third of its lease, for as long as it is ours and `until` has not come;
 /// returns when it is lost, or could be. `since` is when the lease was asked for.
 pub(crate) async fn keep_alive(

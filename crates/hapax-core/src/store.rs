@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::{Claims, Oversight, Records, StoreError};
+use crate::{Claims, Log, Oversight, Queue, Records, StoreError};
 
 /// A whole store: every primitive, and what an operator needs to know about it.
 ///
@@ -13,7 +13,7 @@ use crate::{Claims, Oversight, Records, StoreError};
 ///    after it was lost.
 /// 2. Every call ends within the store's time limit, with an answer or a [`StoreError`].
 #[async_trait]
-pub trait Store: Claims + Records + Oversight + 'static {
+pub trait Store: Claims + Records + Log + Queue + Oversight + 'static {
     /// `sqlite`, `memory`, `redis` or `postgres`: for logs and metric labels.
     fn name(&self) -> &'static str;
 
@@ -23,7 +23,7 @@ pub trait Store: Claims + Records + Oversight + 'static {
     /// What would break which promise, and how to fix it.
     async fn examine(&self) -> Result<Vec<Finding>, StoreError>;
 
-    /// Deletes at most `at_most` claims and records that have expired; how many it were. Stores
+    /// Deletes at most `at_most` claims, records, jobs and done items that have expired; how many it were. Stores
     /// that forget by themselves do nothing.
     async fn sweep(&self, at_most: u32) -> Result<u64, StoreError>;
 }

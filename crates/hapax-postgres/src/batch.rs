@@ -8,7 +8,7 @@ use std::collections::{HashSet, VecDeque};
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hapax_core::{Key, StoreError, limited};
+use hapax_core::{StoreError, limited};
 use tokio::sync::oneshot;
 
 use crate::error::{Failure, again};
@@ -27,7 +27,9 @@ pub(crate) trait Work: Send + Sync + 'static {
     type Item: Send + Sync + 'static;
     type Answer: Send + Sync + 'static;
 
-    fn key(item: &Self::Item) -> &Key;
+    /// Operations of the same lane are never in two statements at once, so that those of this process
+    /// do not find each other in the way; and they go in the order in which they came.
+    fn lane(item: &Self::Item) -> u64;
 
     /// How many bytes it has beyond its key.
     fn weight(_item: &Self::Item) -> usize {
@@ -56,8 +58,7 @@ struct Shared<W: Work> {
 /// Who waits, and what is under way.
 struct Line<W: Work> {
     queue: VecDeque<Waiting<W>>,
-    /// The keys in statements under way; a key is never in two, so that the operations of this
-    /// process do not find each other in the way.
+    /// The lanes in statements under way.
     busy: HashSet<u64>,
     workers: usize,
     most_workers: usize,
@@ -66,7 +67,7 @@ struct Line<W: Work> {
 
 struct Waiting<W: Work> {
     item: W::Item,
-    digest: u64,
+    lane: u64,
     reply: oneshot::Sender<Result<W::Answer, StoreError>>,
 }
 
@@ -83,13 +84,22 @@ impl<W: Work> Batcher<W> {
     }
 
     pub(crate) async fn submit(&self, item: W::Item) -> Result<W::Answer, StoreError> {
+        self.start(item)?.await
+    }
+
+    /// Puts it in line at once; the future is the wait for its answer.
+    pub(crate) fn start(
+        &self,
+        item: W::Item,
+    ) -> Result<impl Future<Output = Result<W::Answer, StoreError>> + use<W>, StoreError> {
         let (reply, answer) = oneshot::channel();
-        let digest = W::key(&item).digest();
-        if self.0.line().push(Waiting { item, digest, reply })? {
-            tokio::spawn(work(Worker { shared: self.0.clone(), keys: Vec::new(), at_rest: false }));
+        let lane = W::lane(&item);
+        if self.0.line().push(Waiting { item, lane, reply })? {
+            let worker = Worker { shared: self.0.clone(), lanes: Vec::new(), at_rest: false };
+            tokio::spawn(work(worker));
         }
-        limited(self.0.link.limit, async { answer.await.unwrap_or_else(|_| Err(unfinished())) })
-            .await
+        let answer = async { answer.await.unwrap_or_else(|_| Err(unfinished())) };
+        Ok(limited(self.0.link.limit, answer))
     }
 }
 
@@ -114,7 +124,7 @@ impl<W: Work> Line<W> {
     }
 
     /// The next batch. Who gave up meanwhile is left out: nobody would know that he was granted
-    /// anything. Who waits for a key under way is served by the worker that has it.
+    /// anything. Who waits for a lane under way is served by the worker that has it.
     fn next(&mut self) -> Vec<Waiting<W>> {
         let (mut batch, mut later) = (Vec::new(), Vec::new());
         let mut weight = 0;
@@ -129,19 +139,19 @@ impl<W: Work> Line<W> {
                 later.push(waiting);
                 break;
             }
-            if self.busy.contains(&waiting.digest) { &mut later } else { &mut batch }.push(waiting);
+            if self.busy.contains(&waiting.lane) { &mut later } else { &mut batch }.push(waiting);
         }
         for waiting in later.into_iter().rev() {
             self.queue.push_front(waiting);
         }
-        self.busy.extend(batch.iter().map(|waiting| waiting.digest));
+        self.busy.extend(batch.iter().map(|waiting| waiting.lane));
         batch
     }
 }
 
 struct Worker<W: Work> {
     shared: Arc<Shared<W>>,
-    keys: Vec<u64>,
+    lanes: Vec<u64>,
     at_rest: bool,
 }
 
@@ -149,11 +159,11 @@ impl<W: Work> Worker<W> {
     /// The next batch; none where this worker has come to rest.
     fn next(&mut self) -> Option<Vec<Waiting<W>>> {
         let mut line = self.shared.line();
-        for key in self.keys.drain(..) {
-            line.busy.remove(&key);
+        for lane in self.lanes.drain(..) {
+            line.busy.remove(&lane);
         }
         let batch = line.next();
-        self.keys.extend(batch.iter().map(|waiting| waiting.digest));
+        self.lanes.extend(batch.iter().map(|waiting| waiting.lane));
         if batch.is_empty() {
             line.workers -= 1;
             self.at_rest = true;
@@ -170,8 +180,8 @@ impl<W: Work> Drop for Worker<W> {
             return;
         }
         let mut line = self.shared.line();
-        for key in &self.keys {
-            line.busy.remove(key);
+        for lane in &self.lanes {
+            line.busy.remove(lane);
         }
         line.workers -= 1;
         if line.workers == 0 {

@@ -10,7 +10,7 @@ use tokio_postgres::types::Type;
 use crate::batch::Work;
 use crate::error::{Failure, corrupt};
 use crate::row::{self, Keys};
-use crate::session::{Session, Sql};
+use crate::session::{self, Session, Sql};
 
 /// How often a lost race is run again. Each loss means that somebody else got on.
 const ROUNDS: usize = 8;
@@ -65,8 +65,8 @@ impl Work for Claiming {
     type Item = Asked;
     type Answer = Claimed;
 
-    fn key(item: &Asked) -> &Key {
-        &item.key
+    fn lane(item: &Asked) -> u64 {
+        item.key.digest()
     }
 
     async fn run<S: Session>(
@@ -135,7 +135,7 @@ async fn ask<S: Session>(
     for found in &rows {
         let asker = *open.get(row::index(found)?).ok_or_else(|| corrupt("an ordinal"))?;
         let item = &items[asker];
-        if !found.try_get::<_, bool>("known")? {
+        if !found.try_get::<bool>("known")? {
             answers[asker] = vacant(found, &item.ask)?;
             continue;
         }
@@ -158,11 +158,11 @@ async fn ask<S: Session>(
 
 /// A key that nobody had when the statement began: granted, held by an open transaction, or lost
 /// to somebody who committed meanwhile.
-fn vacant(found: &tokio_postgres::Row, ask: &Ask) -> Result<Option<Claimed>, Failure> {
-    if found.try_get::<_, Option<i64>>("fence")?.is_none() {
+fn vacant(found: &session::Row, ask: &Ask) -> Result<Option<Claimed>, Failure> {
+    if found.try_get::<Option<i64>>("fence")?.is_none() {
         return Ok(Some(held(ask)));
     }
-    if !found.try_get::<_, Option<bool>>("granted")?.unwrap_or(false) {
+    if !found.try_get::<Option<bool>>("granted")?.unwrap_or(false) {
         return Ok(None);
     }
     Ok(Some(granted(ask, Fence(row::number(found, "fence")?), 1)))

@@ -1,6 +1,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use hapax_core::log::PARTITIONS;
+
 /// How a [`PostgresStore`](crate::PostgresStore) connects.
 ///
 /// ```
@@ -20,6 +22,7 @@ pub struct Config {
     pub(crate) batch: usize,
     pub(crate) schema: Option<String>,
     pub(crate) pooled: bool,
+    pub(crate) partitions: u16,
 }
 
 impl Config {
@@ -38,6 +41,7 @@ impl Config {
             batch: 128,
             schema: None,
             pooled: false,
+            partitions: PARTITIONS,
         }
     }
 
@@ -69,6 +73,14 @@ impl Config {
         self
     }
 
+    /// How many partitions the logs have. The number is stored when the tables are made; a store that
+    /// holds another one is refused.
+    #[must_use]
+    pub fn partitions(mut self, partitions: u16) -> Self {
+        self.partitions = partitions.max(1);
+        self
+    }
+
     /// Goes through a transaction pooler (PgBouncer, Supavisor, RDS Proxy): no prepared statements,
     /// no session settings, and no wake-ups from other nodes: waiters look once a second instead.
     #[must_use]
@@ -87,6 +99,7 @@ impl fmt::Debug for Config {
             .field("batch", &self.batch)
             .field("schema", &self.schema)
             .field("pooled", &self.pooled)
+            .field("partitions", &self.partitions)
             .finish_non_exhaustive()
     }
 }

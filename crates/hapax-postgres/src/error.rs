@@ -2,13 +2,15 @@ use std::error::Error as _;
 use std::time::Duration;
 
 use hapax_core::StoreError;
-use tokio_postgres::error::{DbError, SqlState};
+use tokio_postgres::error::SqlState;
 
 /// Why a statement came to nothing, before anybody asks whose fault it was.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Store(StoreError),
     Driver(tokio_postgres::Error),
+    #[cfg(feature = "sqlx")]
+    Sqlx(sqlx::Error),
 }
 
 impl From<StoreError> for Failure {
@@ -28,19 +30,21 @@ impl Failure {
     /// Locks that ran out count as well: a single statement needs only one.
     pub(crate) fn is_about_data(&self) -> bool {
         match self {
-            Self::Store(_) => false,
             Self::Driver(error) => match error.code() {
                 Some(code) => {
-                    ["22", "23", "54"].contains(&class(code)) || *code == SqlState::OUT_OF_MEMORY
+                    ["22", "23", "54"].contains(&class(code.code()))
+                        || *code == SqlState::OUT_OF_MEMORY
                 }
                 None => is_encoding(error),
             },
+            _ => false,
         }
     }
 
     /// Whether the tables are gone, as after a restore of an empty database.
     pub(crate) fn is_missing_schema(&self) -> bool {
-        matches!(self, Self::Driver(error) if error.code() == Some(&SqlState::UNDEFINED_TABLE))
+        let missing = [SqlState::UNDEFINED_TABLE, SqlState::UNDEFINED_FUNCTION];
+        matches!(self, Self::Driver(error) if error.code().is_some_and(|c| missing.contains(c)))
     }
 
     /// The typed error of a call with this limit.
@@ -48,9 +52,11 @@ impl Failure {
         match self {
             Self::Store(error) => error,
             Self::Driver(error) => match error.as_db_error() {
-                Some(answer) => from_server(answer, limit),
+                Some(answer) => from_server(answer.code().code(), answer.message(), limit),
                 None => from_driver(error),
             },
+            #[cfg(feature = "sqlx")]
+            Self::Sqlx(error) => crate::through_sqlx::error(error, limit),
         }
     }
 }
@@ -80,10 +86,9 @@ pub(crate) fn incompatible(reason: impl Into<String>) -> StoreError {
 }
 
 /// By SQLSTATE. Only the message is passed on: detail and context may quote keys and values.
-fn from_server(answer: &DbError, limit: Duration) -> StoreError {
-    let code = answer.code();
-    let reason = format!("{} (SQLSTATE {})", answer.message(), code.code());
-    match (class(code), code.code()) {
+pub(crate) fn from_server(code: &str, message: &str, limit: Duration) -> StoreError {
+    let reason = format!("{message} (SQLSTATE {code})");
+    match (class(code), code) {
         (_, "53300") => StoreError::Unavailable { reason, source: None },
         ("53", _) => StoreError::Full { reason },
         (_, "25006") => StoreError::ReadOnly { reason },
@@ -119,8 +124,8 @@ fn is_encoding(error: &tokio_postgres::Error) -> bool {
     kind.starts_with("error serializing") || kind.starts_with("error encoding")
 }
 
-fn class(code: &SqlState) -> &str {
-    code.code().get(..2).unwrap_or_default()
+fn class(code: &str) -> &str {
+    code.get(..2).unwrap_or_default()
 }
 
 #[cfg(test)]

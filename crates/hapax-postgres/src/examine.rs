@@ -1,13 +1,12 @@
 //! What `hapax doctor` says about a PostgreSQL server.
 
 use hapax_core::{Clock, Finding, Promise, SystemClock, Timestamp};
-use tokio_postgres::Row;
 
 use crate::error::Failure;
 use crate::link::{Lease, Link};
 use crate::migrate;
 use crate::row;
-use crate::session::{Session, Sql};
+use crate::session::{Row, Session, Sql};
 
 const SETTINGS: Sql = Sql {
     text: "SELECT current_setting('server_version') AS version, \
@@ -21,7 +20,7 @@ const SETTINGS: Sql = Sql {
     types: &[],
 };
 
-const BACKEND: Sql = Sql { text: "SELECT pg_backend_pid()", types: &[] };
+const BACKEND: Sql = Sql { text: "SELECT pg_backend_pid() AS pid", types: &[] };
 const BEGIN: Sql = Sql { text: "BEGIN", types: &[] };
 
 /// More than this between two clocks confuses people who compare their logs.
@@ -166,9 +165,9 @@ async fn pooler(link: &Link, mut one: Lease, pool: usize) -> Result<Finding, Fai
 
 async fn backend(lease: &mut Lease) -> Result<i32, Failure> {
     let rows = lease.rows(&BACKEND, &[]).await?;
-    Ok(rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or_default())
+    Ok(rows.first().map(|row| row.try_get("pid")).transpose()?.unwrap_or_default())
 }
 
 fn text(row: &Row, column: &str) -> Result<String, Failure> {
-    Ok(row.try_get(column)?)
+    row.try_get(column)
 }

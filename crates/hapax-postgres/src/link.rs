@@ -8,12 +8,11 @@ use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, Recycli
 use hapax_core::StoreError;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
-use tokio_postgres::Row;
 
 use crate::Config;
 use crate::error::Failure;
 use crate::migrate;
-use crate::session::{Params, Session, Sql, typed};
+use crate::session::{Params, Row, Session, Sql, typed};
 use crate::url::{self, Target};
 
 pub(crate) struct Link {
@@ -22,6 +21,7 @@ pub(crate) struct Link {
     pub(crate) limit: Duration,
     migrated: AtomicBool,
     migrating: Mutex<()>,
+    partitions: u16,
 }
 
 impl Link {
@@ -36,6 +36,7 @@ impl Link {
             limit: config.limit,
             migrated: AtomicBool::new(false),
             migrating: Mutex::new(()),
+            partitions: config.partitions,
         })
     }
 
@@ -90,7 +91,7 @@ impl Link {
         let mut lease = self.connection().await?;
         lease.busy = true;
         if let Some(object) = &mut lease.object {
-            migrate::apply(object, self.target.schema.as_deref()).await?;
+            migrate::apply(object, self.target.schema.as_deref(), Some(self.partitions)).await?;
         }
         lease.busy = false;
         self.migrated.store(true, Ordering::Release);
@@ -135,7 +136,7 @@ impl Session for Lease {
         // a new connection prepares it anew.
         self.last |= matches!(&rows, Err(error)
             if error.code().is_some_and(|code| ["0A000", "26000", "42P05"].contains(&code.code())));
-        Ok(rows?)
+        Ok(rows?.into_iter().map(Row::Own).collect())
     }
 }
 

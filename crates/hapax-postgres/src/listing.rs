@@ -20,7 +20,7 @@ pub(crate) async fn list<S: Session>(session: &mut S, list: &List) -> Result<Pag
     let rows = session.rows(&LIST, &[&mine, &kind, &tenant, &scope, &name, &at_most]).await?;
     let mut page = Page::default();
     for found in &rows {
-        let text = |column| found.try_get::<_, &str>(column);
+        let text = |column| found.try_get::<&str>(column);
         let key = Key::stored(text("tenant")?, text("kind")?, text("scope")?, text("name")?);
         let (Some(key), Some(claim)) = (key, row::claim(found)?) else { continue };
         page.next = Some(key.canonical());

@@ -11,7 +11,11 @@ pub(crate) const OLDEST_SERVER: i32 = 130_000;
 
 /// Migration `n` brings the schema to version `n`, counted from one. Never change one that was
 /// released: add another.
-const MIGRATIONS: &[&str] = &[include_str!("../migrations/0001_claims_and_records.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("../migrations/0001_claims_and_records.sql"),
+    include_str!("../migrations/0002_log.sql"),
+    include_str!("../migrations/0003_queue.sql"),
+];
 
 /// The version that this hapax writes and reads.
 pub(crate) const NEWEST: usize = MIGRATIONS.len();
@@ -32,12 +36,17 @@ const LOCK: i64 = 0x68_61_70_61_78;
 pub async fn migrate(client: &mut Client) -> Result<(), StoreError> {
     let limit = std::time::Duration::from_secs(60);
     hapax_core::limited(limit, async {
-        apply(client, None).await.map_err(|failure| failure.into_store(limit))
+        apply(client, None, None).await.map_err(|failure| failure.into_store(limit))
     })
     .await
 }
 
-pub(crate) async fn apply(client: &mut Client, schema: Option<&str>) -> Result<(), Failure> {
+/// With a number of partitions the store's logs are made ready, too; without, the first store does so.
+pub(crate) async fn apply(
+    client: &mut Client,
+    schema: Option<&str>,
+    partitions: Option<u16>,
+) -> Result<(), Failure> {
     check_server(client).await?;
     let tx =
         client.build_transaction().isolation_level(IsolationLevel::ReadCommitted).start().await?;
@@ -52,8 +61,11 @@ pub(crate) async fn apply(client: &mut Client, schema: Option<&str>) -> Result<(
         let done = version(&tx).await?;
         for (number, sql) in MIGRATIONS.iter().enumerate().skip(done) {
             tx.batch_execute(sql).await?;
-            set_version(&tx, number + 1).await?;
+            set_fact(&tx, "schema", number + 1).await?;
         }
+    }
+    if let Some(partitions) = partitions {
+        divide(&tx, partitions).await?;
     }
     tx.commit().await?;
     Ok(())
@@ -80,10 +92,7 @@ async fn version(tx: &Transaction<'_>) -> Result<usize, Failure> {
     if !tx.query_typed_one(there, &[]).await?.try_get::<_, bool>(0)? {
         return Ok(0);
     }
-    let stored = "SELECT value FROM hapax_meta WHERE name = 'schema'";
-    let row = tx.query_typed_opt(stored, &[]).await?;
-    let text: Option<String> = row.map(|row| row.try_get(0)).transpose()?;
-    let version = text.and_then(|text| text.parse().ok());
+    let version = fact(tx, "schema").await?.and_then(|text| text.parse().ok());
     match version {
         Some(version) if version <= NEWEST => Ok(version),
         Some(version) => Err(incompatible(format!(
@@ -97,9 +106,41 @@ async fn version(tx: &Transaction<'_>) -> Result<usize, Failure> {
     }
 }
 
-async fn set_version(tx: &Transaction<'_>, version: usize) -> Result<(), Failure> {
-    let sql = "INSERT INTO hapax_meta (name, value) VALUES ('schema', $1) \
+/// Makes the partitions where there are none, and refuses another number of them.
+async fn divide(tx: &Transaction<'_>, partitions: u16) -> Result<(), Failure> {
+    if fact(tx, "partitions").await?.is_none() {
+        tx.query_typed("SELECT pg_advisory_xact_lock($1)", &[(&LOCK, Type::INT8)]).await?;
+    }
+    let stored = fact(tx, "partitions").await?;
+    match stored.as_deref().map(str::parse::<u16>) {
+        Some(Ok(stored)) if stored == partitions => Ok(()),
+        Some(_) => {
+            let stored = stored.unwrap_or_default();
+            Err(incompatible(format!(
+                "its logs have {stored} partitions, and this node is set to {partitions}: use the \
+                 number it was made with"
+            ))
+            .into())
+        }
+        None => {
+            let sql = "INSERT INTO hapax_partitions (partition, last, floor, epoch, epochs, line) \
+                       SELECT n, 0, 0, now, now || '@1', hapax_line() FROM generate_series(0, $1 - 1) n, \
+                       (SELECT floor(extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now) c";
+            tx.execute_typed(sql, &[(&i32::from(partitions), Type::INT4)]).await?;
+            set_fact(tx, "partitions", partitions.into()).await
+        }
+    }
+}
+
+async fn fact(tx: &Transaction<'_>, name: &str) -> Result<Option<String>, Failure> {
+    let sql = "SELECT value FROM hapax_meta WHERE name = $1";
+    let row = tx.query_typed_opt(sql, &[(&name, Type::TEXT)]).await?;
+    Ok(row.map(|row| row.try_get(0)).transpose()?)
+}
+
+async fn set_fact(tx: &Transaction<'_>, name: &str, value: usize) -> Result<(), Failure> {
+    let sql = "INSERT INTO hapax_meta (name, value) VALUES ($1, $2) \
                ON CONFLICT (name) DO UPDATE SET value = excluded.value";
-    tx.execute_typed(sql, &[(&version.to_string(), Type::TEXT)]).await?;
+    tx.execute_typed(sql, &[(&name, Type::TEXT), (&value.to_string(), Type::TEXT)]).await?;
     Ok(())
 }

@@ -56,7 +56,7 @@ pub(crate) async fn get<S: Session>(session: &mut S, key: &Key) -> Result<Option
     let rows = session.rows(&GET, &[&tenant, &kind, &key.scope(), &key.name()]).await?;
     let Some(found) = rows.first() else { return Ok(None) };
     let now = row::timestamp(found, "now")?;
-    let expires = found.try_get::<_, Option<i64>>("expires_at")?.is_some();
+    let expires = found.try_get::<Option<i64>>("expires_at")?.is_some();
     let expires_at = expires.then(|| row::timestamp(found, "expires_at")).transpose()?;
     Ok(Some(Record {
         value: row::bytes(found, "value")?,
@@ -90,10 +90,10 @@ pub(crate) async fn put<S: Session>(
         }
     };
     let answer = rows.first().ok_or_else(|| corrupt("an empty answer"))?;
-    if !answer.try_get::<_, bool>("mine")? {
+    if !answer.try_get::<bool>("mine")? {
         return Ok(None);
     }
-    Ok(Some(match answer.try_get::<_, Option<i64>>("version")? {
+    Ok(Some(match answer.try_get::<Option<i64>>("version")? {
         None => Put::Conflict,
         Some(version) => Put::Stored {
             version: Version::new(version.to_string()),
@@ -118,15 +118,15 @@ pub(crate) async fn delete<S: Session>(
         let rows =
             session.rows(&DELETE, &[&tenant, &kind, &scope, &name, &digest, &expected]).await?;
         let answer = rows.first().ok_or_else(|| corrupt("an empty answer"))?;
-        if answer.try_get::<_, bool>("gone")? {
+        if answer.try_get::<bool>("gone")? {
             return Ok(Some(Deleted::Done));
         }
-        match answer.try_get::<_, Option<i64>>("found")? {
+        match answer.try_get::<Option<i64>>("found")? {
             None => return Ok(Some(Deleted::Missing)),
             Some(found) if expected.is_some_and(|expected| expected != found) => {
                 return Ok(Some(Deleted::Conflict));
             }
-            Some(_) if !answer.try_get::<_, bool>("mine")? => return Ok(None),
+            Some(_) if !answer.try_get::<bool>("mine")? => return Ok(None),
             // It was written between the look and the delete: look again.
             Some(_) => {}
         }

@@ -5,15 +5,25 @@ use std::time::Duration;
 use bytes::Bytes;
 use hapax_core::machine::{Phase, Row as ClaimRow};
 use hapax_core::{Fence, Fingerprint, Key, Timestamp, Token, millis};
-use tokio_postgres::Row;
 
 use crate::error::{Failure, corrupt};
+use crate::session::Row;
 
 /// Beyond 73 million years time stops, so that sums of now, lease and retention stay in a bigint.
 const FAR: u64 = 1 << 61;
 
 pub(crate) fn duration(time: Duration) -> i64 {
     millis(time).min(FAR) as i64
+}
+
+/// Within what an interval can hold: a thousand years.
+pub(crate) fn brief(time: Duration) -> i64 {
+    duration(time).min(1000 * 365 * 86_400_000)
+}
+
+/// As a bigint; what is too large for one is the largest.
+pub(crate) fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 pub(crate) fn digest(key: &Key) -> i64 {
@@ -35,10 +45,10 @@ pub(crate) fn bytes(row: &Row, column: &str) -> Result<Bytes, Failure> {
 
 /// The stored claim, where this row of an answer holds one.
 pub(crate) fn claim(row: &Row) -> Result<Option<ClaimRow>, Failure> {
-    let Some(phase) = row.try_get::<_, Option<i16>>("phase")? else {
+    let Some(phase) = row.try_get::<Option<i16>>("phase")? else {
         return Ok(None);
     };
-    let fingerprint = match row.try_get::<_, Option<&[u8]>>("fingerprint")? {
+    let fingerprint = match row.try_get::<Option<&[u8]>>("fingerprint")? {
         None => None,
         Some(stored) => {
             Some(Fingerprint::new(text(stored)?).ok_or_else(|| corrupt("a fingerprint"))?)

@@ -1,7 +1,6 @@
 use std::future::Future;
 
-use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Row, Transaction};
+use tokio_postgres::types::{FromSql, ToSql, Type};
 
 use crate::error::Failure;
 
@@ -22,10 +21,20 @@ pub(crate) trait Session: Send {
     ) -> impl Future<Output = Result<Vec<Row>, Failure>> + Send;
 }
 
-/// Nothing is prepared by name in a connection that is not ours.
-impl Session for &Transaction<'_> {
-    async fn rows(&mut self, sql: &Sql, params: Params<'_>) -> Result<Vec<Row>, Failure> {
-        Ok(self.query_typed(sql.text, &typed(sql, params)).await?)
+/// A row of an answer, of whichever driver.
+pub(crate) enum Row {
+    Own(tokio_postgres::Row),
+    #[cfg(feature = "sqlx")]
+    Sqlx(sqlx::postgres::PgRow),
+}
+
+impl Row {
+    pub(crate) fn try_get<'a, T: FromSql<'a>>(&'a self, column: &str) -> Result<T, Failure> {
+        match self {
+            Self::Own(row) => Ok(row.try_get(column)?),
+            #[cfg(feature = "sqlx")]
+            Self::Sqlx(row) => crate::through_sqlx::value(row, column),
+        }
     }
 }
 

@@ -81,8 +81,8 @@ impl Work for Stepping {
     type Item = Taken;
     type Answer = Stepped;
 
-    fn key(item: &Taken) -> &Key {
-        &item.key
+    fn lane(item: &Taken) -> u64 {
+        item.key.digest()
     }
 
     fn weight(item: &Taken) -> usize {
@@ -151,11 +151,11 @@ async fn take<S: Session>(
         answers[owner] = match item.act.decide(row.as_ref(), &item.token, now) {
             Change::Nothing(step) => Some(Some(step)),
             Change::Write(Row { fence, .. }) | Change::Delete(fence)
-                if found.try_get::<_, Option<bool>>("done")?.unwrap_or(false) =>
+                if found.try_get::<Option<bool>>("done")?.unwrap_or(false) =>
             {
                 Some(Some(Step::Done(fence)))
             }
-            _ if !found.try_get::<_, bool>("mine")? => Some(None),
+            _ if !found.try_get::<bool>("mine")? => Some(None),
             // It changed between the look and the write: look again.
             _ => None,
         };

@@ -10,8 +10,10 @@ use hapax_core::{
 };
 use tokio_postgres::types::Type;
 
+use crate::appending::Appending;
 use crate::batch::Batcher;
 use crate::claiming::{Asked, Claiming};
+use crate::enqueueing::Enqueueing;
 use crate::link::Link;
 use crate::patience::Patience;
 use crate::session::{Session, Sql};
@@ -42,10 +44,13 @@ use crate::{Config, examine, listing, looking, recording, sweep};
 /// ```
 #[derive(Clone)]
 pub struct PostgresStore {
-    link: Arc<Link>,
-    wakes: Arc<Wakes>,
+    pub(crate) link: Arc<Link>,
+    pub(crate) wakes: Arc<Wakes>,
     claims: Arc<Batcher<Claiming>>,
     steps: Arc<Batcher<Stepping>>,
+    pub(crate) appends: Arc<Batcher<Appending>>,
+    pub(crate) enqueues: Arc<Batcher<Enqueueing>>,
+    pub(crate) partitions: u16,
     pool: usize,
 }
 
@@ -58,11 +63,14 @@ impl PostgresStore {
     pub fn open(config: Config) -> Result<Self, StoreError> {
         let link = Arc::new(Link::new(&config)?);
         let wakes = Arc::new(Wakes::new(link.clone()));
-        // Claims and steps take a quarter of the connections each.
+        // Claims, steps and appends take a quarter of the connections each.
         let workers = (config.pool / 4).max(1);
         Ok(Self {
             claims: Arc::new(Batcher::new(link.clone(), wakes.clone(), workers, config.batch)),
             steps: Arc::new(Batcher::new(link.clone(), wakes.clone(), workers, config.batch)),
+            appends: Arc::new(Batcher::new(link.clone(), wakes.clone(), workers, config.batch)),
+            enqueues: Arc::new(Batcher::new(link.clone(), wakes.clone(), 1, config.batch)),
+            partitions: config.partitions,
             pool: config.pool,
             link,
             wakes,
@@ -189,13 +197,13 @@ impl Store for PostgresStore {
     async fn ping(&self) -> Result<(), StoreError> {
         const PING: Sql = Sql {
             text: "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::bool \
-                   FROM hapax_meta WHERE name = $1",
+                   AS closed FROM hapax_meta WHERE name = $1",
             types: &[Type::TEXT],
         };
         self.link
             .within(async {
                 let rows = self.link.lease().await?.rows(&PING, &[&"schema"]).await?;
-                match rows.first().map(|row| row.try_get(0)).transpose()? {
+                match rows.first().map(|row| row.try_get("closed")).transpose()? {
                     Some(false) => Ok(()),
                     _ => Err(StoreError::ReadOnly {
                         reason: "the server is a standby or takes only reads".into(),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use hapax_core::queue::{Enqueued, Item, QueueName};
 use hapax_core::{
     Ask, Claimed, Claims, Deleted, Expect, GiveBack, Key, Put, Record, Records, Step, StoreError,
     Ticket, Token, View, limited,
@@ -11,13 +12,15 @@ use hapax_core::{
 use tokio_postgres::Transaction;
 
 use crate::batch::Work;
+use crate::callers::Caller;
 use crate::claiming::{Asked, Claiming};
 use crate::error::{Failure, corrupt};
+use crate::inbox::Seen;
 use crate::patience::Patience;
 use crate::stepping::{Act, Stepping, Taken};
-use crate::{looking, recording};
+use crate::{enqueueing, inbox, looking, recording};
 
-/// Claims and records inside a transaction that the caller owns: they commit with the caller's own
+/// Claims, records and items of queues inside a transaction that the caller owns: they commit with the caller's own
 /// rows or not at all, which is what makes an effect in this database happen exactly once.
 ///
 /// While the transaction is open, everybody else who claims the same key, in a transaction or
@@ -55,15 +58,18 @@ use crate::{looking, recording};
 /// }
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Copy)]
 pub struct InTransaction<'a> {
-    tx: &'a Transaction<'a>,
+    tx: Caller<'a>,
     limit: Duration,
 }
 
 impl<'a> InTransaction<'a> {
     /// hapax in this transaction, with two seconds for a call.
     pub fn new(tx: &'a Transaction<'a>) -> Self {
+        Self::of(Caller::Own(tx))
+    }
+
+    pub(crate) fn of(tx: Caller<'a>) -> Self {
         Self { tx, limit: Duration::from_secs(2) }
     }
 
@@ -71,6 +77,21 @@ impl<'a> InTransaction<'a> {
     #[must_use]
     pub fn limit(self, limit: Duration) -> Self {
         Self { limit, ..self }
+    }
+
+    /// Adds items to a queue in this order; one answer each. They are handed out after the commit,
+    /// and never where there is none.
+    pub async fn enqueue(
+        &self,
+        queue: &QueueName,
+        items: &[Item],
+    ) -> Result<Vec<Enqueued>, StoreError> {
+        let all: Vec<_> = items.iter().map(|item| (queue, item)).collect();
+        self.within(async { enqueueing::enqueue(&mut &self.tx, &all).await }).await
+    }
+
+    pub(crate) async fn receive(&self, key: &Key, retention: Duration) -> Result<Seen, StoreError> {
+        self.within(async { inbox::receive(&mut &self.tx, key, retention).await }).await
     }
 
     async fn within<T>(
@@ -84,7 +105,7 @@ impl<'a> InTransaction<'a> {
     /// A batch of one.
     async fn run<W: Work>(&self, item: &W::Item) -> Result<W::Answer, Failure> {
         let mut answer = [None];
-        W::run(&mut &*self.tx, std::slice::from_ref(item), &mut answer).await?;
+        W::run(&mut &self.tx, std::slice::from_ref(item), &mut answer).await?;
         let [answer] = answer;
         Ok(answer.ok_or_else(|| corrupt("an empty answer"))?)
     }
@@ -130,14 +151,14 @@ impl Claims for InTransaction<'_> {
     }
 
     async fn look(&self, key: &Key) -> Result<Option<View>, StoreError> {
-        self.within(async { looking::look(&mut &*self.tx, key).await }).await
+        self.within(async { looking::look(&mut &self.tx, key).await }).await
     }
 }
 
 #[async_trait]
 impl Records for InTransaction<'_> {
     async fn get(&self, key: &Key) -> Result<Option<Record>, StoreError> {
-        self.within(async { recording::get(&mut &*self.tx, key).await }).await
+        self.within(async { recording::get(&mut &self.tx, key).await }).await
     }
 
     async fn put(
@@ -150,7 +171,7 @@ impl Records for InTransaction<'_> {
         let mut patience = Patience::new(self.limit);
         self.within(async {
             loop {
-                match recording::put(&mut &*self.tx, key, &value, expect, ttl).await? {
+                match recording::put(&mut &self.tx, key, &value, expect, ttl).await? {
                     Some(put) => return Ok(put),
                     None => patience.wait().await?,
                 }
@@ -163,7 +184,7 @@ impl Records for InTransaction<'_> {
         let mut patience = Patience::new(self.limit);
         self.within(async {
             loop {
-                match recording::delete(&mut &*self.tx, key, expect).await? {
+                match recording::delete(&mut &self.tx, key, expect).await? {
                     Some(deleted) => return Ok(deleted),
                     None => patience.wait().await?,
                 }

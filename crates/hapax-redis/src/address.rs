@@ -1,10 +1,13 @@
 //! From a URL to the servers that it names.
 
 use std::fmt;
+use std::time::Duration;
 
 use hapax_core::StoreError;
 use percent_encoding::percent_decode_str;
 use url::Url;
+
+use crate::calls::Wait;
 
 /// The servers behind one URL, and how to log in to them.
 #[derive(Clone, PartialEq, Eq)]
@@ -16,6 +19,8 @@ pub(crate) struct Address {
     pub(crate) sentinel_login: Login,
     pub(crate) database: i64,
     pub(crate) tls: bool,
+    /// How many replicas must confirm what is appended and enqueued.
+    pub(crate) wait: Option<Wait>,
     /// The path of a file with the certificates to trust instead of the system's.
     pub(crate) authority: Option<String>,
 }
@@ -65,10 +70,13 @@ impl Address {
         let port = if family == Family::Sentinel { 26379 } else { 6379 };
         let mut sentinel_login = Login::default();
         let mut authority_file = None;
+        let (mut replicas, mut within) = (0, Wait::WITHIN);
         for (name, value) in parameters(query)? {
             match name.as_str() {
                 "tls" => tls |= switch(&value)?,
                 "ca" => authority_file = Some(value),
+                "wait_replicas" => replicas = whole(&value)?,
+                "wait_ms" => within = Duration::from_millis(whole(&value)?.into()),
                 "sentinel_username" if family == Family::Sentinel => {
                     sentinel_login.user = Some(value);
                 }
@@ -88,6 +96,7 @@ impl Address {
             sentinel_login,
             database,
             tls,
+            wait: Wait::on(replicas, within),
             authority: authority_file,
         })
     }
@@ -200,6 +209,12 @@ fn switch(value: &str) -> Result<bool, StoreError> {
     }
 }
 
+fn whole(value: &str) -> Result<u16, StoreError> {
+    let digits = value.bytes().all(|b| b.is_ascii_digit());
+    let number = value.parse().ok().filter(|_| digits);
+    number.ok_or_else(|| malformed("`wait_replicas` or `wait_ms` is no whole number"))
+}
+
 fn decoded(text: &str) -> Result<String, StoreError> {
     let text = percent_decode_str(text).decode_utf8();
     text.map(Into::into).map_err(|_| malformed("percent-encoded bytes that are not UTF-8"))
@@ -241,6 +256,14 @@ mod tests {
     }
 
     #[test]
+    fn replicas_are_waited_for_on_request() {
+        assert_eq!(parsed("redis://h").wait, None);
+        assert_eq!(parsed("redis://h?wait_replicas=0").wait, None);
+        let wait = parsed("redis+cluster://h?wait_replicas=2&wait_ms=50").wait.unwrap();
+        assert_eq!((wait.replicas, wait.within), (2, Duration::from_millis(50)));
+    }
+
+    #[test]
     fn a_cluster_has_several_nodes() {
         let address = parsed("redis+cluster://a:7000,b:7001");
         assert_eq!(address.topology, Topology::Cluster);
@@ -269,6 +292,8 @@ mod tests {
             "redis://h?ca=/x",
             "redis://h?tls=secret",
             "redis://h?tls=true&tls=true",
+            "redis://h?wait_replicas=secret",
+            "redis://h?wait_ms=-1",
             "redis+cluster://a/1",
             "redis+cluster://a,,b",
             "redis+sentinel://a",

@@ -4,6 +4,7 @@ use std::time::Duration;
 use hapax_core::StoreError;
 
 use crate::address::Address;
+use crate::calls::Wait;
 use crate::keys::{Naming, Verbatim};
 
 /// Where the servers are, and how to use them.
@@ -14,7 +15,7 @@ use crate::keys::{Naming, Verbatim};
 /// | `redis+sentinel://[user:password@]a[:26379],b/master-name[/database]` | the master that the sentinels name; `?sentinel_username=` and `?sentinel_password=` for the sentinels themselves |
 /// | `redis+cluster://[user:password@]a[:6379],b` | a Cluster; some of its nodes are enough |
 ///
-/// `rediss`, `rediss+sentinel`, `rediss+cluster` or `?tls=true` use TLS, with the system's
+/// `?wait_replicas=` and `?wait_ms=` are [`RedisConfig::wait`]. `rediss`, `rediss+sentinel`, `rediss+cluster` or `?tls=true` use TLS, with the system's
 /// certificates, or those in the file of `?ca=/path/ca.pem` in their place.
 ///
 /// ```
@@ -30,6 +31,7 @@ pub struct RedisConfig {
     pub(crate) naming: Naming,
     pub(crate) limit: Duration,
     pub(crate) in_flight: usize,
+    pub(crate) partitions: u16,
 }
 
 /// Shows nothing of the credentials.
@@ -40,6 +42,7 @@ impl fmt::Debug for RedisConfig {
             .field("naming", &self.naming)
             .field("limit", &self.limit)
             .field("in_flight", &self.in_flight)
+            .field("partitions", &self.partitions)
             .finish()
     }
 }
@@ -55,6 +58,7 @@ impl RedisConfig {
             naming: Naming { prefix: "hapax".into(), verbatim: Verbatim::default() },
             limit: Duration::from_secs(2),
             in_flight: 1024,
+            partitions: hapax_core::log::PARTITIONS,
         })
     }
 
@@ -70,6 +74,25 @@ impl RedisConfig {
     #[must_use]
     pub fn in_flight(mut self, calls: usize) -> Self {
         self.in_flight = calls.clamp(1, tokio::sync::Semaphore::MAX_PERMITS);
+        self
+    }
+
+    /// Acknowledges an append or an enqueue only when this many replicas have it, and gives
+    /// [`StoreError::Unavailable`] where that takes longer than `within` (at most half the limit of a
+    /// call): then it may or may not last. None by default; `?wait_replicas=1&wait_ms=1000` in the URL
+    /// does the same. It narrows what a failover can lose, and does not rule it out: a replica without
+    /// the write may be the one that is promoted.
+    #[must_use]
+    pub fn wait(mut self, replicas: u16, within: Duration) -> Self {
+        self.address.wait = Wait::on(replicas, within);
+        self
+    }
+
+    /// Over how many partitions jobs are spread; 256 by default. The number is stored with the first
+    /// event, and a store that holds another one is refused.
+    #[must_use]
+    pub fn partitions(mut self, partitions: u16) -> Self {
+        self.partitions = partitions.max(1);
         self
     }
 

@@ -6,16 +6,20 @@ use hapax_core::StoreError;
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::cluster::{ClusterClient, ClusterClientBuilder};
 use redis::cluster_async::ClusterConnection;
-use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo, SingleNodeRoutingInfo};
+use redis::cluster_routing::{
+    MultipleNodeRoutingInfo, Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr,
+};
 use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind,
-    IntoConnectionInfo, RedisConnectionInfo, RedisError, RedisResult, TlsCertificates, TlsMode,
-    Value,
+    IntoConnectionInfo, Pipeline, RedisConnectionInfo, RedisError, RedisResult, TlsCertificates,
+    TlsMode, Value,
 };
 use tokio::sync::Mutex;
 
 use crate::address::{Address, Login, Topology};
+use crate::calls::Wait;
+use crate::fault::UNCONFIRMED;
 use crate::node::Node;
 
 /// Each step of an attempt has a limit of its own, but a Cluster's client takes one per node.
@@ -28,7 +32,51 @@ pub(crate) enum Connection {
     Cluster(ClusterConnection<Node>),
 }
 
+/// What is written behind a call, and how many replicas must have it.
+#[derive(Clone, Copy)]
+pub(crate) struct Barrier<'a> {
+    pub(crate) key: &'a str,
+    pub(crate) wait: Wait,
+}
+
 impl Connection {
+    /// Asks, and where there is a barrier waits for it, over the same connection in one go.
+    pub(crate) async fn send(
+        &mut self,
+        cmd: &Cmd,
+        barrier: Option<Barrier<'_>>,
+    ) -> RedisResult<Value> {
+        match barrier {
+            None => self.ask(cmd).await,
+            Some(barrier) => Box::pin(self.ask_confirmed(cmd, barrier)).await,
+        }
+    }
+
+    async fn ask_confirmed(&mut self, cmd: &Cmd, barrier: Barrier<'_>) -> RedisResult<Value> {
+        let Barrier { key, wait } = barrier;
+        let mut pipeline = Pipeline::with_capacity(3);
+        pipeline.add_command(cmd.clone());
+        pipeline.cmd("SET").arg(key).arg(1);
+        pipeline.cmd("WAIT").arg(wait.replicas).arg(wait.within.as_millis().max(1) as u64);
+        let answers = match self {
+            Self::Server(connection) => connection.send_packed_commands(&pipeline, 0, 3).await?,
+            Self::Cluster(connection) => {
+                let master = Route::with_key(key, SlotAddr::Master);
+                let master = SingleNodeRoutingInfo::SpecificNode(master);
+                connection.route_pipeline(pipeline, 0, 3, master).await?
+            }
+        };
+        let [answer, barrier, confirmed] = <[Value; 3]>::try_from(answers)
+            .map_err(|_| RedisError::from((ErrorKind::Parse, "not three answers")))?;
+        let answer = answer.extract_error()?;
+        barrier.extract_error()?;
+        let confirmed: u64 = redis::from_redis_value(confirmed.extract_error()?)?;
+        if confirmed < u64::from(wait.replicas) {
+            return Err(RedisError::from((ErrorKind::Client, UNCONFIRMED)));
+        }
+        Ok(answer)
+    }
+
     pub(crate) async fn ask(&mut self, cmd: &Cmd) -> RedisResult<Value> {
         match self {
             Self::Server(connection) => connection.send_packed_command(cmd).await?.extract_error(),

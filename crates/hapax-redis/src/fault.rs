@@ -10,6 +10,10 @@ pub(crate) const LOST: &str = "the connection was lost before the answer came";
 /// Said by [`crate::node::Node`] where a node of a Cluster did not answer.
 pub(crate) const SILENT: &str = "the node did not answer in time";
 
+/// Said where a write was done, and may be lost by a failover all the same.
+pub(crate) const UNCONFIRMED: &str =
+    "too few replicas confirmed the write in time; it may or may not last";
+
 /// What kind of trouble an error is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
@@ -18,6 +22,8 @@ pub(crate) enum Fault {
     /// No answer in time.
     Silent,
     Unavailable,
+    /// Done, but not by enough replicas.
+    Unconfirmed,
     Full,
     ReadOnly,
     Refused,
@@ -45,6 +51,8 @@ impl Fault {
             Self::Cut
         } else if text.contains(SILENT) {
             Self::Silent
+        } else if text.contains(UNCONFIRMED) {
+            Self::Unconfirmed
         } else if says(&["NOAUTH", "WRONGPASS", "NOPERM", "AuthenticationFailed"]) {
             Self::Refused
         } else if says(&["OOM", "MISCONF"]) {
@@ -65,6 +73,9 @@ impl Fault {
     pub(crate) fn error(self, error: RedisError, limit: Duration) -> StoreError {
         let reason = error.to_string();
         match self {
+            Self::Unconfirmed => {
+                StoreError::Unavailable { reason: UNCONFIRMED.into(), source: None }
+            }
             Self::Cut | Self::Unavailable => StoreError::unavailable(error),
             Self::Silent => StoreError::Timeout { limit },
             Self::Full => StoreError::Full { reason },

@@ -1,5 +1,6 @@
 //! Which Redis key a hapax key has.
 
+use hapax_core::queue::QueueName;
 use hapax_core::{Key, Kind, Tenant};
 
 /// Keys that are used as they are, because programs that know nothing of hapax use them too.
@@ -61,6 +62,31 @@ impl Naming {
         }
         // `canonical` escapes braces, so the whole of it is the hash tag.
         Named { name: format!("{}:{{{}}}", self.prefix, key.canonical()), verbatim: false }
+    }
+
+    /// The keys of a partition of the log, and of a job in it: one slot, by the hash tag.
+    pub(crate) fn partition(&self, partition: u16, what: &str) -> String {
+        format!("{}:{{p{partition}}}:{what}", self.prefix)
+    }
+
+    /// Where the number of partitions is stored.
+    pub(crate) fn partitions(&self) -> String {
+        format!("{}:{{log}}:partitions", self.prefix)
+    }
+
+    /// The keys of a queue: one slot, by the hash tag. Names of claims and records have nothing behind
+    /// their tag.
+    pub(crate) fn queue(&self, queue: &QueueName, what: &str) -> String {
+        let mut name = String::new();
+        for c in queue.as_str().chars() {
+            match c {
+                '%' => name.push_str("%25"),
+                '{' => name.push_str("%7B"),
+                '}' => name.push_str("%7D"),
+                c => name.push(c),
+            }
+        }
+        format!("{}:{{q:{name}}}:{what}", self.prefix)
     }
 
     /// The channel over which nodes wake each other's waiters.

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use crate::connect::{Connection, Connector};
 use crate::fault::Fault;
+use crate::history::History;
 
 /// Between two attempts, at first and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -20,6 +21,7 @@ const CALM: Duration = Duration::from_millis(500);
 /// The connection that all calls share.
 pub(crate) struct Link {
     shared: Arc<Shared>,
+    pub(crate) history: History,
 }
 
 struct Shared {
@@ -42,7 +44,7 @@ struct State {
 impl Link {
     pub(crate) fn new(connector: Arc<Connector>) -> Self {
         let state = watch::Sender::new(State::default());
-        Self { shared: Arc::new(Shared { connector, state }) }
+        Self { shared: Arc::new(Shared { connector, state }), history: History::default() }
     }
 
     /// The connection, or else what came of the next attempt to make one.
@@ -59,6 +61,13 @@ impl Link {
             Ok(state) => up(&state).ok_or_else(|| state.failure.clone().unwrap_or_else(gone)),
             Err(_) => Err(gone()),
         }
+    }
+
+    /// [`Link::report`] of an error, and what it is.
+    pub(crate) fn reported(&self, generation: u64, error: RedisError) -> (Fault, RedisError) {
+        let fault = Fault::of(&error);
+        self.report(generation, fault);
+        (fault, error)
     }
 
     /// What a call over that connection has met. A broken connection is given up. One that is
@@ -80,7 +89,11 @@ impl Link {
                 self.connect();
             }
             Fault::Silent | Fault::Unavailable | Fault::ReadOnly => self.connect(),
-            Fault::Full | Fault::Refused | Fault::Corrupt | Fault::Internal => {}
+            Fault::Unconfirmed
+            | Fault::Full
+            | Fault::Refused
+            | Fault::Corrupt
+            | Fault::Internal => {}
         }
     }
 

@@ -8,10 +8,20 @@ use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster_async::Connect;
 use redis::{
     AsyncConnectionConfig, Cmd, ErrorKind, IntoConnectionInfo, Pipeline, RedisError, RedisFuture,
-    RedisResult, Value,
+    RedisResult, ServerErrorKind, Value,
 };
 
 use crate::fault::{LOST, SILENT};
+
+/// Whether the node did nothing, because another one is in charge or nobody is.
+fn elsewhere(kind: Option<ServerErrorKind>) -> bool {
+    use ServerErrorKind::{Ask, ClusterDown, MasterDown, Moved, ReadOnly, TryAgain};
+    kind.is_some_and(|k| matches!(k, Ask | ClusterDown | MasterDown | Moved | ReadOnly | TryAgain))
+}
+
+fn gone() -> RedisError {
+    io::Error::from(io::ErrorKind::BrokenPipe).into()
+}
 
 /// A connection to one node, under the driver's Cluster client.
 ///
@@ -28,7 +38,7 @@ pub(crate) struct Node {
 impl Node {
     fn usable(&self) -> RedisResult<()> {
         if self.broken.load(Ordering::Relaxed) {
-            return Err(io::Error::from(io::ErrorKind::BrokenPipe).into());
+            return Err(gone());
         }
         Ok(())
     }
@@ -65,7 +75,14 @@ impl ConnectionLike for Node {
         Box::pin(async move {
             self.usable()?;
             let answer = self.connection.send_packed_commands(pipeline, offset, count).await;
-            self.checked(answer)
+            let mut answers = self.checked(answer)?;
+            // The client follows redirections of commands by itself, of pipelines only if told.
+            match answers.first() {
+                Some(Value::ServerError(error)) if elsewhere(error.kind()) => {
+                    Err(answers.swap_remove(0).extract_error().err().unwrap_or_else(gone))
+                }
+                _ => Ok(answers),
+            }
         })
     }
 

@@ -1,4 +1,4 @@
-//! The scripts, each of which is one atomic step on one key.
+//! The scripts, each of which is one atomic step on keys of one slot.
 
 use std::sync::LazyLock;
 
@@ -16,22 +16,23 @@ impl Script {
     }
 
     /// The call of a script that the server knows already.
-    pub(crate) fn known(&self, key: &str, args: &[&[u8]]) -> Cmd {
-        call("EVALSHA", &self.hash, key, args)
+    pub(crate) fn known(&self, keys: &[&str], args: &[&[u8]]) -> Cmd {
+        call("EVALSHA", &self.hash, keys, args)
     }
 
     /// The call that brings the script along, after which the server knows it.
-    pub(crate) fn whole(&self, key: &str, args: &[&[u8]]) -> Cmd {
-        call("EVAL", self.body, key, args)
+    pub(crate) fn whole(&self, keys: &[&str], args: &[&[u8]]) -> Cmd {
+        call("EVAL", self.body, keys, args)
     }
 }
 
-fn call(command: &str, script: &str, key: &str, args: &[&[u8]]) -> Cmd {
-    let bytes: usize = args.iter().map(|arg| arg.len() + 16).sum();
-    let mut cmd = Cmd::with_capacity(args.len() + 4, script.len() + key.len() + bytes + 64);
-    cmd.arg(command).arg(script).arg(1).arg(key);
-    for arg in args {
-        cmd.arg(*arg);
+fn call(command: &str, script: &str, keys: &[&str], args: &[&[u8]]) -> Cmd {
+    let parts = keys.iter().map(|key| key.as_bytes()).chain(args.iter().copied());
+    let bytes: usize = parts.clone().map(|part| part.len() + 16).sum();
+    let mut cmd = Cmd::with_capacity(keys.len() + args.len() + 3, script.len() + bytes + 64);
+    cmd.arg(command).arg(script).arg(keys.len());
+    for arg in parts {
+        cmd.arg(arg);
     }
     cmd
 }
@@ -53,4 +54,15 @@ scripts! {
     GET = "current.lua" "get.lua";
     PUT = "current.lua" "put.lua";
     DELETE = "current.lua" "delete.lua";
+    PARTITIONS = "partitions.lua";
+    APPEND = "append.lua" "head.lua";
+    ATTACH = "attach.lua";
+    TAIL = "tail.lua";
+    ENQUEUE = "queue.lua" "enqueue.lua";
+    LEASE = "queue.lua" "lease.lua";
+    RENEW = "queue.lua" "renew.lua";
+    RESOLVE = "queue.lua" "resolve.lua";
+    DEPTH = "queue.lua" "depth.lua";
+    DEAD = "queue.lua" "dead.lua";
+    LETTER = "queue.lua" "letter.lua";
 }

@@ -6,6 +6,7 @@ use hapax_core::{Finding, Key, Store, StoreError, Watch};
 use crate::calls::{Answer, Calls};
 use crate::connect::Connector;
 use crate::keys::Naming;
+use crate::log::Partitions;
 use crate::script::Script;
 use crate::wake::Listener;
 use crate::{RedisConfig, examine};
@@ -16,6 +17,7 @@ pub struct RedisStore {
     pub(crate) calls: Arc<Calls>,
     listener: Arc<Listener>,
     pub(crate) naming: Arc<Naming>,
+    pub(crate) partitions: Arc<Partitions>,
 }
 
 impl std::fmt::Debug for RedisStore {
@@ -38,12 +40,13 @@ impl RedisStore {
     /// # Ok::<(), hapax_core::StoreError>(())
     /// ```
     pub fn open(config: RedisConfig) -> Result<Self, StoreError> {
-        let RedisConfig { address, naming, limit, in_flight } = config;
+        let RedisConfig { address, naming, limit, in_flight, partitions } = config;
         let connector = Arc::new(Connector::new(&address, limit, in_flight)?);
         Ok(Self {
-            calls: Arc::new(Calls::new(connector.clone(), in_flight, limit)),
+            calls: Arc::new(Calls::new(connector.clone(), in_flight, limit, address.wait)),
             listener: Arc::new(Listener::new(connector, naming.channel())),
             naming: Arc::new(naming),
+            partitions: Arc::new(Partitions::new(partitions)),
         })
     }
 
@@ -53,7 +56,7 @@ impl RedisStore {
         key: &Key,
         args: &[&[u8]],
     ) -> Result<Answer, StoreError> {
-        self.calls.run(script, &self.naming.of(key).name, args).await
+        self.calls.run(script, &[&self.naming.of(key).name], args).await
     }
 
     /// Runs a script that ends a claim, and wakes who waits for that: those in other processes
@@ -74,6 +77,16 @@ impl RedisStore {
         answer
     }
 
+    /// The channel and the text by which other nodes' waiters are woken.
+    pub(crate) fn wake_up(&self, digest: u64) -> (&[u8], String) {
+        (self.listener.channel().as_bytes(), digest.to_string())
+    }
+
+    /// Wakes who waits in this process.
+    pub(crate) fn wake(&self, digest: u64) {
+        self.listener.wake(digest);
+    }
+
     pub(crate) fn watched(&self, key: &Key) -> Watch {
         self.listener.watch(key)
     }
@@ -91,10 +104,12 @@ impl Store for RedisStore {
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
-        self.calls.ask_all(&redis::cmd("PING")).await.map(drop)
+        self.calls.ask_all(&redis::cmd("PING")).await?;
+        self.check_partitions().await
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, StoreError> {
+        self.check_partitions().await?;
         examine::findings(&self.calls).await
     }
 

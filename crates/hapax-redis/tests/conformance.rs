@@ -35,7 +35,9 @@ async fn a_master_behind_sentinels_keeps_every_law() {
 async fn a_tls_server_keeps_every_law_for_a_user_with_few_rights() {
     let redis = Redis::tls_with(IN_MEMORY);
     let rights = "on >s3cret ~hapax:* ~processing:* ~user:*:last_transaction &hapax:wake \
-        +eval +evalsha +scan +get +set +del +pttl +time +publish +subscribe +ping +info";
+        +eval +evalsha +scan +get +set +del +pttl +time +publish +subscribe +ping +info \
+        +hget +hmget +hset +hdel +hlen +pexpire +xadd +xrange +xrevrange +xtrim +zadd +zrem +zcard \
+        +zrange +zrangebylex +zrangebyscore +zscore +zlexcount +zcount";
     let user: Vec<&str> =
         ["ACL", "SETUSER", "ann"].into_iter().chain(rights.split_whitespace()).collect();
     assert_eq!(redis.cli(&user), "OK");

@@ -5,8 +5,12 @@ mod common;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use common::{LONG, config, granted, lock, patient, record, store, until_it_works};
-use hapax_core::{Ask, Claimed, Claims, Expect, GiveBack, Put, Records, Step, Store, StoreError};
+use common::{LONG, config, events, granted, job, lock, patient, record, store, until_it_works};
+use hapax_core::log::{Keep, Position};
+use hapax_core::queue::{QueueName, Take};
+use hapax_core::{
+    Ask, Claimed, Claims, Expect, GiveBack, Log, Put, Queue, Records, Step, Store, StoreError,
+};
 use hapax_redis::RedisStore;
 use hapax_testkit::{Redis, Wire};
 
@@ -50,6 +54,11 @@ async fn all_calls_fail_in_time(store: &RedisStore) {
         store.put(&record("down"), "x".into(), &Expect::Any, None).await.map(drop),
         store.delete(&record("down"), &Expect::Any).await.map(drop),
         store.ping().await,
+        store.append(&events(&job("down"), [0]), &Keep::default()).await.map(drop),
+        store.attach(&job("down"), 0, 1).await.map(drop),
+        store.tail(&[(0, Position::start()), (1, Position::end())], 1).await.map(drop),
+        store.enqueue(&QueueName::outbox(), &[]).await.map(drop),
+        store.lease(&QueueName::outbox(), &Take::new(1, LONG)).await.map(drop),
         store.examine().await.map(drop),
     ];
     assert!(started.elapsed() < BOUND, "{:?}", started.elapsed());

@@ -1,6 +1,6 @@
 //! Whether the store answers and may be used, looked at beside the requests.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::bail;
@@ -25,13 +25,17 @@ pub(crate) enum State {
     Stopping,
 }
 
+/// Why something besides the store does not get on, if so.
+type Check = Box<dyn Fn() -> Option<String> + Send + Sync>;
+
 /// The state, for everybody to read and to wait for.
 #[derive(Clone)]
-pub(crate) struct Health(Arc<watch::Sender<State>>);
+pub(crate) struct Health(Arc<watch::Sender<State>>, Arc<Mutex<Vec<Check>>>);
 
 impl Default for Health {
     fn default() -> Self {
-        Self(Arc::new(watch::Sender::new(State::Down("the store was not asked yet"))))
+        let state = State::Down("the store was not asked yet");
+        Self(Arc::new(watch::Sender::new(state)), Arc::default())
     }
 }
 
@@ -44,16 +48,30 @@ impl Health {
     /// Why calls cannot be answered, where they cannot.
     pub(crate) fn why_not(&self) -> Option<String> {
         match self.state() {
-            State::Ready => None,
+            State::Ready => self.checks().iter().find_map(|check| check()),
             State::Down(reason) => Some(reason.into()),
             State::Unfit(reason) => Some(reason),
             State::Stopping => Some("the server is shutting down".into()),
         }
     }
 
+    /// From now on the process is ready only where this has no complaint either.
+    pub(crate) fn require(&self, check: impl Fn() -> Option<String> + Send + Sync + 'static) {
+        self.checks().push(Box::new(check));
+    }
+
+    fn checks(&self) -> std::sync::MutexGuard<'_, Vec<Check>> {
+        self.1.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The process shuts down, and stays at that.
     pub(crate) fn stop(&self) {
         self.0.send_replace(State::Stopping);
+    }
+
+    /// Whether the process shuts down.
+    pub(crate) fn is_stopping(&self) -> bool {
+        *self.0.borrow() == State::Stopping
     }
 
     /// Completes when the process shuts down.

@@ -4,11 +4,13 @@ mod bench;
 mod client;
 mod doctor;
 mod health;
+mod ingest;
 mod lock_run;
 mod logging;
 mod measure;
 mod net;
 mod proxy;
+mod relay;
 mod serve;
 mod settings;
 
@@ -34,6 +36,8 @@ enum Action {
     Serve(serve::Args),
     /// Give any HTTP service Idempotency-Key, with nothing to change in it.
     Proxy(proxy::Args),
+    /// Drain the outbox into a broker, a webhook or hapax's own bus.
+    Relay(relay::Args),
     /// Say what would break which promise, and how to fix it.
     Doctor(doctor::Args),
     /// Measure what this machine and store can do.
@@ -44,6 +48,14 @@ enum Action {
     Record(client::record::Args),
     /// Begin, complete, fail and look at commands.
     Command(client::command::Args),
+    /// Publish events of jobs, one or many.
+    Publish(client::publish::Args),
+    /// Follow a job live.
+    Follow(client::follow::Args),
+    /// Receive messages once.
+    Inbox(client::inbox::Args),
+    /// Look at queues; requeue and discard dead letters.
+    Queue(client::queue::Args),
     /// Make access tokens.
     Token(client::token::Args),
     /// Print completions for a shell.
@@ -60,11 +72,16 @@ fn main() -> ExitCode {
         match action {
             Action::Serve(args) => serve::run(args).await,
             Action::Proxy(args) => proxy::run(args).await,
+            Action::Relay(args) => relay::run(args).await,
             Action::Doctor(args) => doctor::run(args).await,
             Action::Bench(args) => bench::run(args).await,
             Action::Lock(args) => client::lock::run(args).await,
             Action::Record(args) => client::record::run(args).await,
             Action::Command(args) => client::command::run(args).await,
+            Action::Publish(args) => client::publish::run(args).await,
+            Action::Follow(args) => client::follow::run(args).await,
+            Action::Inbox(args) => client::inbox::run(args).await,
+            Action::Queue(args) => client::queue::run(args).await,
             Action::Token(args) => client::token::run(args).await,
             Action::Completions(args) => client::completions::run(args).await,
         }

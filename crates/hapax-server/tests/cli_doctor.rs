@@ -82,3 +82,29 @@ fn bench_prints_a_line_for_every_workload() {
     assert_eq!(table.lines().filter(|line| line.starts_with("| ")).count(), 1 + 8, "{table}");
     run(hapax().args(["bench", "--store", "memory:", "--tasks", "0"])).failed(2);
 }
+
+#[test]
+fn an_inbox_that_forgets_too_early_is_a_warning() {
+    let report = doctor("memory:", &["--json", "--redelivery", "45d"]).json();
+    assert_eq!(severity(&report, "inbox.retention").as_deref(), Some("warn"), "{report}");
+    let kept = ["--json", "--redelivery", "45d", "--inbox-retention", "60d", "--retention", "46d"];
+    let report = doctor("memory:", &kept).json();
+    assert_eq!(severity(&report, "inbox.retention").as_deref(), Some("fine"), "{report}");
+    let report = doctor("memory:", &["--json"]).json();
+    assert_eq!(severity(&report, "inbox.retention"), None, "nothing is known: {report}");
+}
+
+/// A row of the outbox that is older than what consumers remember may be sent again at any time.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_old_row_of_the_outbox_counts_as_a_redelivery() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("hapax.db").display());
+    let store = hapax::open(&url, &hapax::Options::default()).await.unwrap();
+    let item = hapax::queue::Item::new(&hapax::Tenant::default(), "orders", "{}");
+    let _ = store.enqueue(&hapax::queue::QueueName::outbox(), &[item]).await.unwrap();
+    let warned = || {
+        let report = doctor(&url, &["--json", "--inbox-retention", "1ms"]).json();
+        (severity(&report, "inbox.retention").as_deref() == Some("warn")).then_some(())
+    };
+    hapax_testkit::wait_for("the row is older", std::time::Duration::from_secs(30), warned);
+}

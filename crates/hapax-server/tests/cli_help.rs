@@ -5,6 +5,7 @@ mod cli_support;
 use cli_support::{hapax, run};
 
 const COMMANDS: &[&[&str]] = &[
+    &["relay"],
     &["doctor"],
     &["bench"],
     &["lock"],
@@ -27,6 +28,17 @@ const COMMANDS: &[&[&str]] = &[
     &["command", "settle"],
     &["command", "release"],
     &["command", "sweep"],
+    &["publish"],
+    &["follow"],
+    &["inbox"],
+    &["inbox", "begin"],
+    &["inbox", "settle"],
+    &["inbox", "give-back"],
+    &["queue"],
+    &["queue", "show"],
+    &["queue", "dead"],
+    &["queue", "requeue"],
+    &["queue", "discard"],
     &["token"],
     &["token", "new"],
     &["completions"],
@@ -44,7 +56,7 @@ fn every_command_shows_examples_of_itself() {
 
 #[test]
 fn client_commands_explain_their_exit_codes() {
-    for command in ["lock", "record", "command"] {
+    for command in ["lock", "record", "command", "publish", "follow", "inbox", "queue"] {
         let help = run(hapax().args([command, "--help"])).ok();
         assert!(help.contains("Exit codes:") && help.contains("75"), "{help}");
     }

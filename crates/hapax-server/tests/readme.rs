@@ -1,5 +1,5 @@
-//! Every curl line of the README and of the guides answers as printed there. `…` stands for what
-//! differs from run to run.
+//! Every curl line of the README and of the guides answers as printed there, and so do those of our
+//! own commands that need nothing but a server. `…` stands for what differs from run to run.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -53,51 +53,95 @@ fn examples(text: &str) -> Vec<(String, String)> {
             _ => {}
         }
     }
-    examples.retain(|(command, _)| command.starts_with("curl"));
+    examples.retain(|(command, _)| RUN.iter().any(|run| command.starts_with(run)));
     examples
+}
+
+/// What the lines begin with that are run.
+const RUN: [&str; 7] =
+    ["curl", "echo", "python3", "hapax publish", "hapax follow scan", "hapax queue show", RELAY];
+/// Never ends by itself: its first line counts.
+const RELAY: &str = "hapax relay --from sqlite:hapax.db --to stdout";
+
+/// In the server's folder, with `hapax` at hand.
+fn run(command: &str, folder: &Path, address: &str) -> String {
+    let bin = Path::new(env!("CARGO_BIN_EXE_hapax")).parent().unwrap().display();
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut process = Command::new("sh")
+        .args(["-c", &format!("{}{command}", if command == RELAY { "exec " } else { "" })])
+        .current_dir(folder)
+        .env("PATH", format!("{bin}:{path}"))
+        .env("HAPAX_SERVER", format!("http://{address}"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut printed = BufReader::new(process.stdout.take().unwrap());
+    let mut answer = String::new();
+    if command == RELAY {
+        printed.read_line(&mut answer).unwrap();
+        process.kill().unwrap();
+    } else {
+        printed.read_to_string(&mut answer).unwrap();
+    }
+    process.wait().unwrap();
+    answer.replace(['\r', '\n'], "")
+}
+
+/// The text behind this, up to that.
+fn between<'a>(answer: &'a str, from: &str, to: impl Fn(char) -> bool) -> Option<&'a str> {
+    let (_, rest) = answer.split_once(from)?;
+    rest.split(to).next()
 }
 
 /// Whether the pieces between the `…` follow each other in the answer, from its start to its end.
 fn answers(answer: &str, printed: &str) -> bool {
-    let pieces: Vec<_> = printed.split('…').collect();
-    let Some(mut rest) = answer.strip_prefix(pieces[0]) else { return false };
-    for piece in &pieces[1..] {
+    let Some((first, pieces)) = printed.split_once('…') else { return answer == printed };
+    let Some(mut rest) = answer.strip_prefix(first) else { return false };
+    let (middle, last) = pieces.rsplit_once('…').unwrap_or(("", pieces));
+    for piece in middle.split('…') {
         match rest.find(piece) {
             Some(at) => rest = &rest[at + piece.len()..],
             None => return false,
         }
     }
-    rest.is_empty() || pieces.last() == Some(&"")
+    rest.ends_with(last)
 }
 
 #[test]
 fn every_curl_line_answers_as_printed() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     for (file, at_least) in [
-        ("README.md", 7),
+        ("README.md", 10),
         ("docs/locks.md", 2),
         ("docs/commands.md", 1),
         ("docs/records.md", 2),
         ("docs/server.md", 4),
-        ("docs/http.md", 15),
+        ("docs/http.md", 25),
+        ("docs/events.md", 15),
+        ("docs/inbox.md", 7),
+        ("docs/outbox.md", 3),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let (_server, address) = Server::start(folder.path());
         let text = std::fs::read_to_string(format!("{root}/{file}")).unwrap();
         let examples = examples(&text);
         assert!(examples.len() >= at_least, "{file} has lost its examples");
-        let mut token = String::new();
+        let (mut token, mut epoch) = (String::new(), String::new());
         for (command, printed) in examples {
-            // A token that an earlier line got is what a later line presents.
+            // A token or an epoch that an earlier line got is what a later line presents.
             let command = command
                 .replace("localhost:8787", &address)
                 .replace("\"token\":\"…\"", &format!("\"token\":\"{token}\""))
-                .replace("Hapax-Token: …", &format!("Hapax-Token: {token}"));
-            let output = Command::new("sh").args(["-c", &command]).output().unwrap();
-            let answer = String::from_utf8(output.stdout).unwrap().replace(['\r', '\n'], "");
+                .replace("Hapax-Token: …", &format!("Hapax-Token: {token}"))
+                .replace("…-", &format!("{epoch}-"));
+            let answer = run(&command, folder.path(), &address);
             assert!(answers(&answer, &printed), "{file}: {command}\n got {answer}\n not {printed}");
-            if let Some((_, rest)) = answer.split_once("\"token\":\"") {
-                token = rest.split('"').next().unwrap_or_default().to_owned();
+            if let Some(given) = between(&answer, "\"token\":\"", |c| c == '"') {
+                token = given.to_owned();
+            }
+            if let Some(given) = between(&answer, "\"epoch\":", |c| !c.is_ascii_digit()) {
+                epoch = given.to_owned();
             }
         }
     }

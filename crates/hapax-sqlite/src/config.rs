@@ -2,6 +2,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use hapax_core::log::PARTITIONS;
 use hapax_core::{Clock, StoreError, SystemClock};
 
 /// How a [`SqliteStore`](crate::SqliteStore) is opened.
@@ -18,6 +19,7 @@ pub struct Config {
     pub(crate) limit: Duration,
     pub(crate) queue: usize,
     pub(crate) max_bytes: Option<u64>,
+    pub(crate) partitions: u16,
 }
 
 impl Config {
@@ -29,6 +31,7 @@ impl Config {
             limit: Duration::from_secs(2),
             queue: 1024,
             max_bytes: None,
+            partitions: PARTITIONS,
         }
     }
 
@@ -59,6 +62,14 @@ impl Config {
     #[must_use]
     pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.max_bytes = Some(bytes);
+        self
+    }
+
+    /// Divides the logs into this many virtual partitions. The number is stored with the first
+    /// opening, and a file that holds another one is refused.
+    #[must_use]
+    pub fn partitions(mut self, partitions: u16) -> Self {
+        self.partitions = partitions.max(1);
         self
     }
 

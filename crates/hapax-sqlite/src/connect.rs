@@ -5,6 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use hapax_core::StoreError;
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags};
 use rustix::fs::Access;
 use rustix::io::Errno;
@@ -66,7 +67,7 @@ pub(crate) fn connect(config: &Config) -> Result<Session, StoreError> {
         owner_only(config);
     }
     connection.busy_timeout(config.patience()).map_err(fault)?;
-    connection.set_prepared_statement_cache_capacity(32);
+    connection.set_prepared_statement_cache_capacity(64);
     let mode = prepare(&connection, config).map_err(|error| cannot_open(config, error))?;
     if mode != "wal" {
         let reason = format!(
@@ -76,6 +77,7 @@ pub(crate) fn connect(config: &Config) -> Result<Session, StoreError> {
         return Err(StoreError::Incompatible { reason });
     }
     schema::migrate(&connection)?;
+    schema::agree_on_partitions(&connection, config.partitions)?;
     Ok(Session { connection, file })
 }
 
@@ -84,6 +86,10 @@ fn prepare(connection: &Connection, config: &Config) -> rusqlite::Result<String>
     connection.pragma_update(None, "synchronous", "FULL")?;
     // Without it macOS acknowledges what is still in the drive's cache; elsewhere it does nothing.
     connection.pragma_update(None, "fullfsync", true)?;
+    // One plan for each statement. Otherwise the engine compiles anew for every value of a LIMIT.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    // What a statement may have to undo stays in memory instead of a temporary file.
+    connection.pragma_update(None, "temp_store", "MEMORY")?;
     if let Some(bytes) = config.max_bytes {
         let page: u64 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
         let pages = i64::try_from((bytes / page).max(1)).unwrap_or(i64::MAX);

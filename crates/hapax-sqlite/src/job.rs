@@ -43,7 +43,7 @@ where
 
     fn run(&mut self, connection: &Connection) {
         let Some(work) = self.work.take() else { return };
-        // No step leaves half of itself behind: at worst a number of the sequence is used up.
+        // What a panic left half done, the writer undoes.
         let answer = catch_unwind(AssertUnwindSafe(|| work(connection)))
             .unwrap_or_else(|_| Err(bug("an operation panicked")));
         self.answer = Some(answer);

@@ -11,10 +11,11 @@
 //!   claim, get, look ──► readers ──► answer               keeper: copies the log
 //!            │ (to be written)                                      ▲
 //!            ▼                                                      │
-//!   settle, put, … ──► queue ──► writer: BEGIN … COMMIT ──► answers, wake-ups
+//!   settle, append, … ─► queue ──► writer: BEGIN … COMMIT ──► answers, wake-ups
 //! ```
 //!
-//! The stored format is described column by column in `src/schema.sql`.
+//! The stored format is described column by column in `src/schema/v1.sql` and, for what the
+//! second version added (logs and queues), in `src/schema/v2.sql`.
 
 mod config;
 mod connect;
@@ -23,13 +24,16 @@ mod examine;
 mod failpoint;
 mod job;
 mod keeper;
+mod log;
 mod oversight;
+mod queue;
 mod reader;
 mod row;
 mod schema;
 mod store;
 mod sweep;
 pub mod tx;
+mod whole;
 mod writer;
 
 pub use config::Config;

@@ -9,7 +9,7 @@ use crate::error::{bug, fault};
 pub(crate) const VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// The script at position `n` leads from version `n` to `n + 1`.
-const MIGRATIONS: &[&str] = &[include_str!("schema.sql")];
+const MIGRATIONS: &[&str] = &[include_str!("schema/v1.sql"), include_str!("schema/v2.sql")];
 
 /// Creates hapax's tables, or brings older ones up to date, in a database that may hold other
 /// tables too. Safe to call at every start, from several processes at once, and inside a
@@ -66,6 +66,32 @@ fn newer(found: i64) -> StoreError {
     StoreError::Incompatible { reason }
 }
 
+/// The first store that opens the file says how many partitions its logs have; nobody else may
+/// think otherwise, or readers would look for a job where no writer puts it.
+pub(crate) fn agree_on_partitions(connection: &Connection, mine: u16) -> Result<(), StoreError> {
+    let found = match meta(connection, "partitions").map_err(fault)? {
+        Some(found) => found,
+        None => {
+            connection
+                .execute(
+                    "INSERT INTO hapax_meta (name, value) VALUES ('partitions', ?1) \
+                     ON CONFLICT DO NOTHING",
+                    [mine],
+                )
+                .map_err(fault)?;
+            meta(connection, "partitions").map_err(fault)?.unwrap_or(0)
+        }
+    };
+    if found == i64::from(mine) {
+        return Ok(());
+    }
+    let reason = format!(
+        "the logs of the file have {found} partitions, and this hapax is set to {mine}; \
+         set it to {found}, the number can never be changed"
+    );
+    Err(StoreError::Incompatible { reason })
+}
+
 /// Under the write lock: another process may have been here first.
 fn climb(connection: &Connection) -> Result<(), StoreError> {
     let from = version(connection)?;
@@ -93,7 +119,11 @@ fn version(connection: &Connection) -> Result<i64, StoreError> {
 }
 
 fn number(connection: &Connection) -> rusqlite::Result<Option<i64>> {
+    meta(connection, "schema")
+}
+
+fn meta(connection: &Connection, name: &str) -> rusqlite::Result<Option<i64>> {
     connection
-        .prepare_cached("SELECT value FROM hapax_meta WHERE name = 'schema'")
-        .and_then(|mut query| query.query_row([], |row| row.get(0)).optional())
+        .prepare_cached("SELECT value FROM hapax_meta WHERE name = ?1")
+        .and_then(|mut query| query.query_row([name], |row| row.get(0)).optional())
 }

@@ -13,6 +13,7 @@ use hapax_core::{
 };
 use rusqlite::Connection;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::connect::Session;
 use crate::job::{Job, call};
@@ -40,11 +41,11 @@ const READERS: usize = 2;
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
-pub struct SqliteStore(Arc<Inner>);
+pub struct SqliteStore(pub(crate) Arc<Inner>);
 
-struct Inner {
-    config: Config,
-    hub: Hub,
+pub(crate) struct Inner {
+    pub(crate) config: Config,
+    pub(crate) hub: Hub,
     tally: Arc<Tally>,
     writer: mpsc::Sender<Message>,
     readers: mpsc::Sender<Box<dyn Job>>,
@@ -110,25 +111,33 @@ impl SqliteStore {
         self.0.tally.commits.load(Ordering::Relaxed)
     }
 
-    fn clock(&self) -> Arc<dyn Clock> {
+    pub(crate) fn clock(&self) -> Arc<dyn Clock> {
         self.0.config.clock.clone()
     }
 
-    async fn read<T: Send + 'static>(
+    pub(crate) async fn read<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         limited(self.0.config.limit, call(&self.0.readers, |job| job, work)).await
     }
 
-    async fn write<T: Send + 'static>(
+    pub(crate) async fn write<T: Send + 'static>(
         &self,
         bytes: usize,
-        wakes: Option<u64>,
+        wakes: Vec<u64>,
         work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let message = |job| Message::Do { job, bytes, wakes };
         limited(self.0.config.limit, call(&self.0.writer, message, work)).await
+    }
+
+    /// Registers for hints: from this process's writer at once, from other processes by the keeper.
+    pub(crate) fn register(&self, key: &Key) -> Watch {
+        let watch = self.0.hub.watch(key);
+        // Full means that the keeper is about to look whether somebody waits.
+        let _ = self.0.keeper.try_send(Duty::Watch);
+        watch
     }
 
     /// What a reader can answer, it answers, even while others hold the write lock; the writer
@@ -140,7 +149,7 @@ impl SqliteStore {
             return Ok(answer);
         }
         let (clock, key, ask) = (self.clock(), key.clone(), ask.clone());
-        self.write(0, None, move |c| tx::claim(c, &*clock, &key, &ask)).await
+        self.write(0, Vec::new(), move |c| tx::claim(c, &*clock, &key, &ask)).await
     }
 }
 
@@ -163,17 +172,17 @@ impl Claims for SqliteStore {
 
     async fn extend(&self, key: &Key, token: &Token, lease: Duration) -> Result<Step, StoreError> {
         let (clock, key, token) = (self.clock(), key.clone(), token.clone());
-        self.write(0, None, move |c| tx::extend(c, &*clock, &key, &token, lease)).await
+        self.write(0, Vec::new(), move |c| tx::extend(c, &*clock, &key, &token, lease)).await
     }
 
     async fn settle(&self, key: &Key, token: &Token, value: Bytes) -> Result<Step, StoreError> {
-        let (size, wakes) = (value.len(), Some(key.digest()));
+        let (size, wakes) = (value.len(), vec![key.digest()]);
         let (clock, key, token) = (self.clock(), key.clone(), token.clone());
         self.write(size, wakes, move |c| tx::settle(c, &*clock, &key, &token, &value)).await
     }
 
     async fn give_back(&self, key: &Key, token: &Token, how: GiveBack) -> Result<Step, StoreError> {
-        let wakes = Some(key.digest());
+        let wakes = vec![key.digest()];
         let (clock, key, token) = (self.clock(), key.clone(), token.clone());
         self.write(0, wakes, move |c| tx::give_back(c, &*clock, &key, &token, how)).await
     }
@@ -184,10 +193,7 @@ impl Claims for SqliteStore {
     }
 
     fn watch(&self, key: &Key) -> Watch {
-        let watch = self.0.hub.watch(key);
-        // Full means that the keeper is about to look whether somebody waits.
-        let _ = self.0.keeper.try_send(Duty::Watch);
-        watch
+        self.register(key)
     }
 }
 
@@ -206,13 +212,15 @@ impl Records for SqliteStore {
         ttl: Option<Duration>,
     ) -> Result<Put, StoreError> {
         let (clock, key, expect) = (self.clock(), key.clone(), expect.clone());
-        self.write(value.len(), None, move |c| tx::put(c, &*clock, &key, &value, &expect, ttl))
-            .await
+        self.write(value.len(), Vec::new(), move |c| {
+            tx::put(c, &*clock, &key, &value, &expect, ttl)
+        })
+        .await
     }
 
     async fn delete(&self, key: &Key, expect: &Expect) -> Result<Deleted, StoreError> {
         let (clock, key, expect) = (self.clock(), key.clone(), expect.clone());
-        self.write(0, None, move |c| tx::delete(c, &*clock, &key, &expect)).await
+        self.write(0, Vec::new(), move |c| tx::delete(c, &*clock, &key, &expect)).await
     }
 }
 
@@ -232,7 +240,7 @@ impl Store for SqliteStore {
 
     /// Really writes: a disk that is full or read-only shows itself in no other way.
     async fn ping(&self) -> Result<(), StoreError> {
-        self.write(0, None, row::probe).await
+        self.write(0, Vec::new(), row::probe).await
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, StoreError> {
@@ -240,8 +248,17 @@ impl Store for SqliteStore {
         self.read(move |c| examine::examine(c, &config, &tally)).await
     }
 
+    /// In several transactions, so that others get in between; large jobs count once for each piece.
     async fn sweep(&self, at_most: u32) -> Result<u64, StoreError> {
-        let clock = self.clock();
-        self.write(0, None, move |c| sweep::sweep(c, clock.now(), at_most)).await
+        let (begun, mut count) = (Instant::now(), 0);
+        loop {
+            let (clock, left) = (self.clock(), u64::from(at_most) - count);
+            let step = move |c: &Connection| sweep::sweep(c, clock.now(), left);
+            let swept = self.write(0, Vec::new(), step).await?;
+            count += swept.count;
+            if !swept.more || count >= at_most.into() || begun.elapsed() > self.0.config.limit / 2 {
+                return Ok(count);
+            }
+        }
     }
 }

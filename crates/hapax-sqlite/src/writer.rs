@@ -21,10 +21,14 @@ const MAX_JOBS: usize = 256;
 /// So many bytes of values in one transaction.
 const MAX_BYTES: usize = 4 << 20;
 
+/// What the writer keeps of the file: the pages of a long queue's and of many logs' indexes are met
+/// again and again. (Negative: the engine's word for KiB.)
+const CACHE_KIB: i64 = -16_384;
+
 /// What reaches the writer.
 pub(crate) enum Message {
     /// A call, how many bytes it carries, and whom to wake when it is committed.
-    Do { job: Box<dyn Job>, bytes: usize, wakes: Option<u64> },
+    Do { job: Box<dyn Job>, bytes: usize, wakes: Vec<u64> },
     /// Look whether another process has written.
     Look,
 }
@@ -109,6 +113,7 @@ impl Writer {
             }))
             .map_err(fault)?;
         keeper::limit_log(&connection)?;
+        connection.pragma_update(None, "cache_size", CACHE_KIB).map_err(fault)?;
         self.seen = None;
         Ok(connection)
     }
@@ -192,11 +197,19 @@ fn run_all(connection: &Connection, jobs: &mut [Box<dyn Job>]) -> Result<(), Sto
         if job.is_abandoned() {
             continue;
         }
+        let before = connection.total_changes();
         job.run(connection);
         failpoint::pass(MID_BATCH);
         if connection.is_autocommit() {
             // The engine rolled back everything, as it does where the disk is full.
             return Err(job.error().map_or_else(|| bug("a transaction was lost"), twin));
+        }
+        // What failed after its first write may have left half of itself. That is so rare that the
+        // others may pay for it: a savepoint for each call would cost all of them, always.
+        if let Some(error) = job.error()
+            && connection.total_changes() != before
+        {
+            return Err(twin(error));
         }
     }
     Ok(())

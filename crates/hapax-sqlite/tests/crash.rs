@@ -3,10 +3,8 @@
 mod common;
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Stdio};
 
+use common::victim::{kill_one, say};
 use common::{Place, ask, command, record, ticket};
 use hapax_conformance::scale;
 use hapax_core::{Claimed, Claims, Expect, Put, Records, Token};
@@ -40,11 +38,6 @@ async fn work(store: SqliteStore, task: u64) {
     }
 }
 
-/// One whole line at once, straight into the pipe.
-fn say(line: std::fmt::Arguments<'_>) {
-    let _ = std::io::stdout().write_all(format!("{line}\n").as_bytes());
-}
-
 /// What a victim said before it died.
 #[derive(Default)]
 struct Said {
@@ -75,30 +68,6 @@ impl Said {
     }
 }
 
-/// Runs a victim until it said `lines` lines, or until its failpoint ends it.
-fn kill_one(place: &Place, lines: usize, failpoint: Option<String>) -> Said {
-    let mut victim = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "victim", "--ignored", "--nocapture"])
-        .env("HAPAX_TEST_FILE", place.file())
-        .env("HAPAX_FAILPOINT", failpoint.clone().unwrap_or_default())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut said = Said::default();
-    let out = BufReader::new(victim.stdout.take().unwrap());
-    for (n, line) in out.split(b'\n').enumerate() {
-        said.hear(&String::from_utf8_lossy(&line.unwrap()));
-        if n == lines && failpoint.is_none() {
-            // What is still in the pipe was said before, and counts.
-            victim.kill().unwrap();
-        }
-    }
-    let end = victim.wait().unwrap();
-    assert!(end.signal().is_some(), "a victim works until it is killed: {end}");
-    said
-}
-
 async fn check(store: &SqliteStore, said: &Said) {
     for (name, fence) in &said.granted {
         let view = store.look(&command(name)).await.unwrap().expect("an acknowledged grant");
@@ -118,14 +87,11 @@ async fn check(store: &SqliteStore, said: &Said) {
 #[tokio::test]
 async fn what_was_acknowledged_survives_a_kill() {
     let place = Place::new();
-    let points = ["before-commit", "after-commit-before-answer", "mid-batch"];
     let mut highest = 0;
     let mut heard = 0;
     for round in 0..scale(60) as usize {
-        // An odd step through all lengths: early, late and in between.
-        let when = 1 + round * 37 % 101;
-        let failpoint = (round % 2 == 1).then(|| format!("{}:{when}", points[round / 2 % 3]));
-        let said = kill_one(&place, when, failpoint);
+        let mut said = Said::default();
+        kill_one("victim", &place, round).iter().for_each(|line| said.hear(line));
 
         let mut numbers = said.numbers();
         numbers.sort_unstable();

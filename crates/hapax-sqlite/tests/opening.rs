@@ -2,18 +2,12 @@
 
 mod common;
 
-use std::path::Path;
-use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use common::{HOUR, Place, ask, beside, command, record, settled, ticket};
-use hapax_core::claims::State;
-use hapax_core::{
-    Claimed, Claims, Clock, Expect, GiveBack, ManualClock, Put, Records, Severity, Store,
-    StoreError, Version,
-};
-use hapax_sqlite::{Config, SqliteStore, migrate, tx};
+use common::{Place, ask, beside, command, settled, ticket};
+use hapax_core::{Claimed, Claims, Log, Severity, Store, StoreError};
+use hapax_sqlite::{Config, SqliteStore, migrate};
 use rusqlite::Connection;
 
 fn refusal(config: impl Into<Config>) -> String {
@@ -40,7 +34,7 @@ fn a_newer_schema_is_refused_with_both_versions() {
     drop(place.store());
     place.stranger().execute("UPDATE hapax_meta SET value = 99 WHERE name = 'schema'", []).unwrap();
     let message = refusal(place.file());
-    assert!(message.contains("99") && message.contains('1'), "{message}");
+    assert!(message.contains("99") && message.contains('2'), "{message}");
     let refused = migrate(&place.stranger());
     assert!(matches!(refused, Err(StoreError::Incompatible { .. })));
 }
@@ -56,15 +50,30 @@ async fn a_newer_hapax_that_comes_meanwhile_stops_reads_and_writes() {
     }
 }
 
+fn tables(connection: &Connection) -> Vec<String> {
+    let named = "SELECT name FROM sqlite_master WHERE type = 'table' AND name GLOB 'hapax_*'";
+    let mut query = connection.prepare(named).unwrap();
+    query.query_map([], |row| row.get(0)).unwrap().collect::<Result<_, _>>().unwrap()
+}
+
+#[test]
+fn another_number_of_partitions_is_refused() {
+    let place = Place::new();
+    drop(SqliteStore::open(place.config().partitions(16)).unwrap());
+    let message = refusal(place.config());
+    assert!(message.contains("16") && message.contains("256"), "{message}");
+    assert_eq!(SqliteStore::open(place.config().partitions(16)).unwrap().partitions(), 16);
+}
+
 #[tokio::test]
 async fn tables_that_were_dropped_are_made_again_without_a_restart() {
     let place = Place::new();
     let store = place.store();
     settled(&store, &command("a"), "done").await;
-    place
-        .stranger()
-        .execute_batch("DROP TABLE hapax_claims; DROP TABLE hapax_records; DROP TABLE hapax_meta")
-        .unwrap();
+    let stranger = place.stranger();
+    for table in tables(&stranger) {
+        stranger.execute_batch(&format!("DROP TABLE {table}")).unwrap();
+    }
     // One failure for each thread, which then opens its connection anew.
     let mut answers = Vec::new();
     while !matches!(answers.last(), Some(Ok(Claimed::Granted { .. }))) {
@@ -153,61 +162,4 @@ async fn a_sound_store_has_nothing_to_refuse() {
         let name = format!("sqlite.{check}");
         assert!(findings.iter().any(|finding| finding.check == name), "{check}: {findings:?}");
     }
-}
-
-const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/v1.db");
-
-/// How `v1.db` was made; never make it again, that would be today's file.
-#[test]
-#[ignore = "writes a fixture"]
-fn write_the_fixture() {
-    let file = std::env::var("HAPAX_WRITE_FIXTURE").unwrap();
-    let connection = Connection::open(file).unwrap();
-    connection.pragma_update(None, "journal_mode", "WAL").unwrap();
-    migrate(&connection).unwrap();
-    let clock = ManualClock::default();
-    let tx = connection.unchecked_transaction().unwrap();
-    let claim = |name| ticket(tx::claim(&tx, &clock, &command(name), &ask())).token;
-    claim("pending");
-    let token = claim("settled");
-    let _ = tx::settle(&tx, &clock, &command("settled"), &token, &"yesterday".into()).unwrap();
-    let token = claim("failed");
-    let _ = tx::give_back(&tx, &clock, &command("failed"), &token, GiveBack::Keep).unwrap();
-    let put = |name, ttl| tx::put(&tx, &clock, &record(name), &"100".into(), &Expect::Any, ttl);
-    let _ = put("lasting", None).unwrap();
-    let _ = put("passing", Some(HOUR)).unwrap();
-    tx.commit().unwrap();
-}
-
-#[tokio::test]
-async fn yesterdays_file_is_understood() {
-    let place = Place::new();
-    std::fs::copy(Path::new(FIXTURE), place.file()).unwrap();
-    let clock = Arc::new(ManualClock::default());
-    let store = SqliteStore::open(place.config().clock(clock.clone())).unwrap();
-
-    let pending = store.claim(&command("pending"), &ask()).await.unwrap();
-    assert_eq!(pending, Claimed::Busy { lease_left: HOUR });
-    let settled = store.claim(&command("settled"), &ask()).await.unwrap();
-    assert_eq!(settled, Claimed::Settled { value: "yesterday".into(), expires_in: HOUR });
-    let failed = store.look(&command("failed")).await.unwrap().unwrap();
-    assert_eq!(failed.state, State::Failed { expires_in: HOUR });
-
-    let lasting = store.get(&record("lasting")).await.unwrap().unwrap();
-    assert_eq!((lasting.version.as_str(), lasting.expires_in), ("4", None));
-    let passing = store.get(&record("passing")).await.unwrap().unwrap();
-    assert_eq!((&passing.value[..], passing.expires_in), (&b"100"[..], Some(HOUR)));
-
-    // The sequence goes on where it was.
-    let retried = store.claim(&command("failed"), &ask()).await.unwrap();
-    let Claimed::Granted { ticket, attempt: 2 } = retried else { panic!("{retried:?}") };
-    assert_eq!(ticket.fence.0, 6);
-    let expect = Expect::Version(Version::new("4"));
-    let put = store.put(&record("lasting"), "120".into(), &expect, None).await.unwrap();
-    assert_eq!(put, Put::Stored { version: Version::new("7"), created: false });
-
-    clock.advance(HOUR * 3);
-    assert!(clock.now().0 > 0);
-    assert_eq!(store.sweep(100).await.unwrap(), 4);
-    assert!(store.get(&record("lasting")).await.unwrap().is_some());
 }

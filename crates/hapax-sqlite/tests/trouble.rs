@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use common::{Place, ask, beside, command, record, settled, ticket};
+use common::{Place, ask, beside, command, event, record, settled, ticket};
+use hapax_core::log::Appended;
 use hapax_core::{
-    Claimed, Claims, Clock, Expect, ManualClock, Put, Records, Step, Store, StoreError, Timestamp,
-    Version,
+    Claimed, Claims, Clock, Expect, Log, ManualClock, Put, Records, Step, Store, StoreError,
+    Timestamp, Version,
 };
 use hapax_sqlite::{SqliteStore, rusqlite::Connection};
 
@@ -173,6 +174,27 @@ async fn the_log_does_not_grow_for_ever() {
     }
     let log = std::fs::metadata(beside(&place.file(), "-wal")).unwrap().len();
     assert!(log < 64 << 20, "{log} bytes after 96 MiB");
+}
+
+/// An append writes several rows; somebody makes the last of them fail.
+#[tokio::test]
+async fn a_call_that_fails_in_the_middle_leaves_nothing_behind() {
+    let place = Place::new();
+    let store = place.store();
+    let keep = hapax_core::log::Keep::default();
+    let _ = store.append(&[event("a", 1)], &keep).await.unwrap();
+    let other = place.stranger();
+    let refuse = "CREATE TRIGGER refuse BEFORE UPDATE ON hapax_jobs \
+                  BEGIN SELECT RAISE(ABORT, 'not today'); END";
+    other.execute_batch(refuse).unwrap();
+    let failed = store.append(&[event("a", 2)], &keep).await;
+    assert!(matches!(failed, Err(StoreError::Internal { .. })), "{failed:?}");
+    other.execute_batch("DROP TRIGGER refuse").unwrap();
+    let entries: i64 =
+        other.query_row("SELECT count(*) FROM hapax_entries", [], |row| row.get(0)).unwrap();
+    assert_eq!(entries, 1);
+    let appended = store.append(&[event("a", 3)], &keep).await.unwrap();
+    assert!(matches!(appended[0], Appended::Published(at) if at.offset == 2), "{appended:?}");
 }
 
 #[derive(Debug, Default)]

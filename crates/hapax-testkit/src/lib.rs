@@ -1,4 +1,6 @@
-//! Starts real Redis and PostgreSQL servers for tests, on free loopback ports in temporary folders.
+//! Starts real Redis, PostgreSQL, NATS and RabbitMQ servers for tests, on free loopback ports in temporary folders.
+//!
+//! [`Browser`] is a real one, too: a headless Chromium for pages.
 //!
 //! Every constructor returns when the server answers, every wait is bounded, and a wait that
 //! fails panics with the end of the server's log. Servers end when they are dropped; should the
@@ -16,13 +18,16 @@
 //! ```
 
 mod binary;
+mod browser;
 mod certificates;
 mod command;
 mod janitor;
+mod nats;
 mod ports;
 mod postgres;
 mod process;
 mod procfs;
+mod rabbitmq;
 mod redis;
 mod redis_cluster;
 mod redis_sentinel;
@@ -31,9 +36,12 @@ mod wait;
 mod wire;
 
 pub use binary::{MissingBinary, find_binary};
+pub use browser::Browser;
 pub use certificates::Certificates;
+pub use nats::Nats;
 pub use ports::free_port;
 pub use postgres::Postgres;
+pub use rabbitmq::RabbitMq;
 pub use redis::Redis;
 pub use redis_cluster::RedisCluster;
 pub use redis_sentinel::RedisSentinel;

@@ -1,6 +1,6 @@
 //! **hapax makes duplicates harmless.** A user double-taps a button, a client retries a payment, a
-//! webhook is delivered again, a worker dies between two writes: with hapax the effect happens once,
-//! and everybody gets the same answer.
+//! webhook is delivered again, a worker dies between two writes, a browser reconnects: with hapax the
+//! effect happens once, and everybody gets the same answer.
 //!
 //! ```
 //! use hapax::{Options, command::Commands};
@@ -26,8 +26,13 @@
 //! | a button that is tapped twice | one at a time | [`lock::Locks`] |
 //! | a request that is retried | one effect, one answer | [`command::Commands`] |
 //! | a value that two people edit | no lost update | [`record::Documents`] |
+//! | a job that somebody watches | every event once, in order, across reconnects | [`bus::Bus::publish`], [`bus::Bus::follow`] |
+//! | events that have effects | each in order, by as many processes as you like | [`bus::Bus::consume`] |
+//! | a commit that others must hear of | a message if and only if it commits | `hapax::sqlite::tx::outbox`, `hapax::postgres::Outbox`, and `hapax-relay` to send it |
+//! | messages that are delivered twice | one effect | [`inbox::Inbox`]; in your transaction `hapax::sqlite::tx::inbox`, `hapax::postgres::Inbox` |
+//! | work for later | leases, retries, dead letters | [`Queue`] |
 //! | a database transaction of your own | the claim inside it | `hapax::sqlite::tx`, `hapax::postgres::InTransaction` |
-//! | a store of your own | the same laws | [`Claims`], [`Records`], [`memory`] as the example, `hapax-conformance` |
+//! | a store of your own | the same laws | [`Claims`], [`Records`], [`Log`], [`Queue`], [`memory`] as the example, `hapax-conformance` |
 //!
 //! What is promised where, and what is not, is in `docs/promises.md` of the repository.
 

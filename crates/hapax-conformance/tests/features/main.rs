@@ -3,6 +3,7 @@
 mod commands;
 mod documents;
 mod locks;
+mod losses;
 
 use std::sync::Arc;
 use std::time::Duration;

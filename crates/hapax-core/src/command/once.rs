@@ -3,7 +3,6 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::time::Instant;
 
 use super::{Begin, Begun, CommandError, Commands, Response};
 use crate::{Fence, Fingerprint, Key, Ticket, canonical_json, pursue};
@@ -117,17 +116,7 @@ impl Commands {
         lease: Duration,
     ) -> Result<Once<T>, OnceError<E>> {
         let token = &ticket.token;
-        let store = self.store.as_ref();
-        let keep_alive = async {
-            pursue::keep_alive(store, key, token, lease, Instant::now(), None).await;
-            // The effect cannot be taken back: let it end, the settle will tell who was first.
-            std::future::pending::<()>().await;
-        };
-        let result = tokio::select! {
-            result = effect => result,
-            () = keep_alive => unreachable!("it never ends"),
-        };
-        match result {
+        match pursue::kept_alive(self.store.as_ref(), key, token, lease, effect).await {
             Ok(value) => {
                 let headers = vec![("content-type".to_owned(), "application/json".into())];
                 let body = serde_json::to_vec(&value)?.into();

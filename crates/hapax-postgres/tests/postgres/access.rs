@@ -1,10 +1,13 @@
 //! Who gets in: TLS, passwords, rights.
 
-use hapax_core::{Claims, Store, StoreError};
+use std::time::Duration;
+
+use hapax_core::queue::{QueueName, Take};
+use hapax_core::{Claims, Log, Queue, Store, StoreError};
 use hapax_postgres::{Config, PostgresStore};
 use hapax_testkit::Postgres;
 
-use crate::{SERVER, ask, granted, key, open};
+use crate::{SERVER, ask, client, granted, key, open};
 
 #[tokio::test]
 async fn tls_is_checked_as_far_as_the_mode_says() {
@@ -95,6 +98,23 @@ async fn a_role_without_rights_is_refused_and_one_with_a_few_is_enough() {
     SERVER.psql_in("rights", "GRANT SELECT, INSERT, UPDATE, DELETE ON hapax_meta, hapax_claims, hapax_records TO visitor");
     SERVER.psql_in("rights", "GRANT USAGE ON hapax_fence TO visitor");
     granted(&open(&visitor), &key("k"), &ask()).await;
+
+    // An application that only enqueues needs nothing else.
+    SERVER.psql_in("rights", "CREATE ROLE shop LOGIN; GRANT INSERT ON hapax_outbox TO shop");
+    let shop = client(&url.replace("postgres@", "shop@")).await;
+    shop.batch_execute("INSERT INTO hapax_outbox (topic, payload) VALUES ('t', 'x')")
+        .await
+        .unwrap();
+    let all = "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO visitor; \
+               GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO visitor";
+    SERVER.psql_in("rights", all);
+    let node = open(&visitor);
+    let event = crate::logs::event(&crate::logs::job("j"), 1);
+    assert_eq!(node.append(&[event], &crate::logs::KEEP).await.unwrap().len(), 1);
+    let (queue, take) = (QueueName::outbox(), Take::new(10, Duration::from_secs(60)));
+    let leased = node.lease(&queue, &take).await.unwrap();
+    assert_eq!(leased.len(), 1);
+    node.ack(&queue, &take.token, &[leased[0].item.id], Duration::ZERO).await.unwrap();
 }
 
 #[tokio::test]

@@ -20,8 +20,8 @@ use hapax_testkit::Postgres;
 
 use crate::{ask, key, open};
 
-const URL: &str = "HAPAX_TEST_CHILD_URL";
-const NAME: &str = "HAPAX_TEST_CHILD_NAME";
+pub(crate) const URL: &str = "HAPAX_TEST_CHILD_URL";
+pub(crate) const NAME: &str = "HAPAX_TEST_CHILD_NAME";
 const TASKS: u64 = 16;
 
 fn record(name: &str) -> Key {
@@ -47,7 +47,7 @@ fn worker() {
     });
 }
 
-fn acknowledge(line: &str) {
+pub(crate) fn acknowledge(line: &str) {
     // One write, so that lines of two tasks never mix; past the test harness, which captures.
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(format!("ACK {line}\n").as_bytes());
@@ -84,16 +84,17 @@ fn brief() -> hapax_core::Ask {
     hapax_core::Ask::new(Duration::from_millis(50))
 }
 
-struct Worker {
+pub(crate) struct Worker {
     child: Child,
     lines: Arc<Mutex<Vec<String>>>,
     reader: std::thread::JoinHandle<()>,
 }
 
 impl Worker {
-    fn start(url: &str, name: &str) -> Self {
+    /// Starts this binary again, with this test of it alone.
+    pub(crate) fn start(test: &str, url: &str, name: &str) -> Self {
         let mut child = Command::new(env::current_exe().unwrap())
-            .args(["--exact", "kills::worker", "--nocapture", "--test-threads=1"])
+            .args(["--exact", test, "--nocapture", "--test-threads=1"])
             .env(URL, url)
             .env(NAME, name)
             .stdout(Stdio::piped())
@@ -116,17 +117,17 @@ impl Worker {
         Self { child, lines, reader }
     }
 
-    fn acknowledged(&self) -> usize {
+    pub(crate) fn acknowledged(&self) -> usize {
         self.lines.lock().unwrap().len()
     }
 
-    fn wait_for(&self, acknowledged: usize) {
+    pub(crate) fn wait_for(&self, acknowledged: usize) {
         hapax_testkit::wait_for("acknowledgements", Duration::from_secs(60), || {
             (self.acknowledged() >= acknowledged).then_some(())
         });
     }
 
-    fn kill(mut self) -> Vec<String> {
+    pub(crate) fn kill(mut self) -> Vec<String> {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
         self.reader.join().unwrap();
@@ -205,7 +206,7 @@ fn a_killed_client_loses_nothing_that_it_was_told() {
     let store = open(&server.url());
     let mut ledger = Ledger::default();
     for kill in 0..scale(30) {
-        let worker = Worker::start(&server.url(), &format!("c{kill}"));
+        let worker = Worker::start("kills::worker", &server.url(), &format!("c{kill}"));
         // Another moment each time.
         worker.wait_for(40 + kill as usize % 7 * 9);
         let before: HashMap<_, _> = ledger.turns.clone();
@@ -226,7 +227,7 @@ fn a_killed_server_loses_nothing_that_it_told() {
     let server = Postgres::start();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let mut ledger = Ledger::default();
-    let worker = Worker::start(&server.url(), "s");
+    let worker = Worker::start("kills::worker", &server.url(), "s");
     for _ in 0..scale(4) {
         worker.wait_for(worker.acknowledged() + 60);
         server.kill();

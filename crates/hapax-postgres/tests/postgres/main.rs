@@ -5,9 +5,13 @@ mod conformance;
 mod errors;
 mod examine;
 mod faults;
+mod flows;
 mod kills;
+mod logs;
 mod migrations;
 mod nodes;
+mod outbox;
+mod queues;
 mod transactions;
 
 use std::sync::LazyLock;

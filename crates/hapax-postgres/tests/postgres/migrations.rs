@@ -1,4 +1,4 @@
-use hapax_core::{Claims, Store, StoreError};
+use hapax_core::{Claimed, Claims, Log, Store, StoreError};
 use hapax_postgres::{Config, PostgresStore, migrate};
 use tokio::task::JoinSet;
 
@@ -13,8 +13,28 @@ async fn eight_nodes_at_once_make_the_tables_once() {
         nodes.spawn(async move { granted(&store, &key(&format!("k{n}")), &ask()).await });
     }
     assert_eq!(nodes.join_all().await.len(), 8);
-    let rows = SERVER.psql_in("migrations", "SELECT name, value FROM hapax_meta");
-    assert_eq!(rows, "schema|1");
+    let rows = SERVER.psql_in("migrations", "SELECT name, value FROM hapax_meta ORDER BY name");
+    assert_eq!(rows, "partitions|256\nschema|3");
+}
+
+/// Tables of the first version, with a claim in them.
+#[tokio::test]
+async fn older_tables_are_brought_up_to_date_with_what_they_hold() {
+    let url = SERVER.database("older");
+    let own = client(&url).await;
+    own.batch_execute(include_str!("../../migrations/0001_claims_and_records.sql")).await.unwrap();
+    own.batch_execute(
+        "INSERT INTO hapax_meta VALUES ('schema', '1');
+         INSERT INTO hapax_claims VALUES ('default', 'command', 'test', 'k', 1, 1, 1, 0, 0, 0,
+             4000000000000, 'token', NULL, 'kept')",
+    )
+    .await
+    .unwrap();
+    let store = open(&url);
+    let answer = store.claim(&key("k"), &ask()).await.unwrap();
+    assert!(matches!(answer, Claimed::Settled { value, .. } if value == "kept"));
+    let event = crate::logs::event(&crate::logs::job("j"), 1);
+    assert_eq!(store.append(&[event], &crate::logs::KEEP).await.unwrap().len(), 1);
 }
 
 #[tokio::test]
@@ -47,8 +67,8 @@ async fn tables_that_were_dropped_are_made_again() {
     let url = SERVER.database("dropped");
     let store = open(&url);
     granted(&store, &key("k"), &ask()).await;
-    SERVER.psql_in("dropped", "DROP TABLE hapax_claims, hapax_records, hapax_meta");
-    SERVER.psql_in("dropped", "DROP SEQUENCE hapax_fence");
+    SERVER.psql_in("dropped", "DROP SCHEMA public CASCADE");
+    SERVER.psql_in("dropped", "CREATE SCHEMA public");
     assert!(store.claim(&key("k"), &ask()).await.is_err());
     granted(&store, &key("k"), &ask()).await;
 }

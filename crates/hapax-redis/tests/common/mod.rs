@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hapax_conformance::Subject;
-use hapax_core::{Ask, Claimed, Claims, Key, Store, StoreError, Tenant, Ticket};
+use hapax_core::log::{Appended, Attached, Cursor, Event, Keep, PARTITIONS, Position};
+use hapax_core::{Ask, Claimed, Claims, Fingerprint, Key, Log, Store, StoreError, Tenant, Ticket};
 use hapax_redis::{RedisConfig, RedisStore};
 
 /// Longer than any test.
@@ -67,5 +68,66 @@ where
             Err(error) if tokio::time::Instant::now() > patience => panic!("still: {error}"),
             Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
         }
+    }
+}
+
+pub(crate) fn job(name: &str) -> Key {
+    Key::job(&Tenant::default(), "scan", name).unwrap()
+}
+
+pub(crate) fn event(job: &Key, seq: u64, payload: &str) -> Event {
+    Event {
+        job: job.clone(),
+        stage: "vision".into(),
+        seq,
+        fingerprint: Fingerprint::of(&[payload.as_bytes()]),
+        payload: payload.to_owned().into(),
+        closes: false,
+    }
+}
+
+/// Events with these seqs, each saying the same as its seq.
+pub(crate) fn events(job: &Key, seqs: impl IntoIterator<Item = u64>) -> Vec<Event> {
+    seqs.into_iter().map(|seq| event(job, seq, &seq.to_string())).collect()
+}
+
+/// Appends what must be new, and tells where it is.
+pub(crate) async fn published(store: &RedisStore, events: &[Event]) -> Vec<Cursor> {
+    let at = |answer| match answer {
+        Appended::Published(at) => at,
+        other => panic!("expected it to be new, got {other:?}"),
+    };
+    store.append(events, &Keep::default()).await.unwrap().into_iter().map(at).collect()
+}
+
+pub(crate) async fn attached(store: &RedisStore, job: &Key) -> Attached {
+    store.attach(job, 0, 100_000).await.unwrap().expect("the job has a log")
+}
+
+/// The name of one of the keys of a job's partition.
+pub(crate) fn partition_key(job: &Key, what: &str) -> String {
+    format!("hapax:{{p{}}}:{what}", job.partition(PARTITIONS))
+}
+
+pub(crate) fn job_key(job: &Key) -> String {
+    partition_key(job, &job.canonical())
+}
+
+/// Reads the tail of a job's partition from there to its end.
+pub(crate) async fn drained(
+    store: &RedisStore,
+    job: &Key,
+    from: &Position,
+) -> (Vec<u64>, Position, bool) {
+    let (mut offsets, mut next, mut lost) = (Vec::new(), from.clone(), false);
+    loop {
+        let from = [(job.partition(PARTITIONS), next)];
+        let tail = store.tail(&from, 3).await.unwrap().remove(0);
+        (next, lost) = (tail.next, lost | tail.lost);
+        if tail.changes.is_empty() {
+            return (offsets, next, lost);
+        }
+        let mine = tail.changes.into_iter().filter(|change| change.job == *job);
+        offsets.extend(mine.map(|change| change.offset));
     }
 }

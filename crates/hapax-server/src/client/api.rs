@@ -151,8 +151,33 @@ impl Api {
         sent.map_err(|error| Failure::Local(error.to_string()))?
     }
 
-    fn send_now(&self, call: Call) -> Result<Answer, Failure> {
-        let limit = call.limit;
+    /// Opens an answer that has no end of its own; its status and its body as it comes.
+    pub(crate) async fn stream(
+        &self,
+        call: Call,
+    ) -> Result<(StatusCode, ureq::BodyReader<'static>), Failure> {
+        let this = self.clone();
+        let opened = tokio::task::spawn_blocking(move || this.stream_now(call)).await;
+        opened.map_err(|error| Failure::Local(error.to_string()))?
+    }
+
+    fn stream_now(&self, call: Call) -> Result<(StatusCode, ureq::BodyReader<'static>), Failure> {
+        let limit = Some(call.limit);
+        let request = self.signed(call)?;
+        let request = self.agent.configure_request(request);
+        let request = request.timeout_connect(limit).timeout_recv_response(limit).build();
+        let response = self.agent.run(request).map_err(|error| self.unreachable(&error))?;
+        let (parts, body) = response.into_parts();
+        if parts.status.is_success() {
+            return Ok((parts.status, body.into_reader()));
+        }
+        let body = body.into_with_config().limit(LARGEST_ANSWER).read_to_vec();
+        let body = body.map_err(|error| self.unreachable(&error))?;
+        Err(Failure::of(&Answer { status: parts.status, headers: parts.headers, body }))
+    }
+
+    /// The request, with the caller's token.
+    fn signed(&self, call: Call) -> Result<Request<Vec<u8>>, Failure> {
         let mut request = call.request(&self.base)?;
         if let Some(bearer) = &self.bearer {
             let mut value = ureq::http::HeaderValue::from_str(bearer)
@@ -160,6 +185,12 @@ impl Api {
             value.set_sensitive(true);
             request.headers_mut().insert("authorization", value);
         }
+        Ok(request)
+    }
+
+    fn send_now(&self, call: Call) -> Result<Answer, Failure> {
+        let limit = call.limit;
+        let request = self.signed(call)?;
         let request = self.agent.configure_request(request).timeout_global(Some(limit)).build();
         let response = self.agent.run(request).map_err(|error| self.unreachable(&error))?;
         let (parts, body) = response.into_parts();

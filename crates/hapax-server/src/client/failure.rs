@@ -78,12 +78,12 @@ impl Problem {
         };
         Some(match (self.status, self.code()) {
             (_, "lock-held") => format!("{}, or wait for it with --wait", again()),
-            (_, "in-progress") => format!("{}; `begin --wait` waits for its answer", again()),
+            (_, "in-progress") => format!("{}; `command begin --wait` waits", again()),
             (_, "lock-lost") => "it ran out, or was never this ticket's; whoever has it now may \
                  be at work: stop, and do not write under the old fence"
                 .into(),
-            (_, "claim-lost") => "somebody else owns or finished it; `hapax command show` tells \
-                 where it stands"
+            (_, "claim-lost") => "somebody else owns or finished it; `show` tells where a command \
+                 stands"
                 .into(),
             (_, "outcome-unknown") => "an earlier owner went away and may have acted: find out, \
                  then `settle` it, `release` it, or begin again with --on-unknown rerun"
@@ -128,6 +128,20 @@ impl Failure {
     /// Whether it is a problem of this code.
     pub(crate) fn is(&self, code: &str) -> bool {
         matches!(self, Self::Refused { problem, .. } if problem.code() == code)
+    }
+
+    /// Whether the same call may succeed later without anybody changing it.
+    pub(crate) fn is_passing(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } => true,
+            Self::Refused { problem, .. } => matches!(problem.status, 408 | 429 | 502..=504),
+            _ => false,
+        }
+    }
+
+    /// Whether it is the request's own fault, and nothing of it was done.
+    pub(crate) fn blames_the_request(&self) -> bool {
+        matches!(self, Self::Refused { problem, .. } if matches!(problem.status, 400 | 413))
     }
 
     pub(crate) fn exit(&self) -> u8 {

@@ -6,10 +6,15 @@ pub(crate) mod completions;
 mod connect;
 mod desk;
 pub(crate) mod failure;
+pub(crate) mod follow;
+pub(crate) mod inbox;
 mod input;
+mod link;
 pub(crate) mod lock;
 mod operator;
 mod output;
+pub(crate) mod publish;
+pub(crate) mod queue;
 pub(crate) mod record;
 pub(crate) mod token;
 
@@ -25,7 +30,7 @@ Exit codes:
   0   done
   1   refused, or something went wrong
   2   the command line is wrong
-  3   there is no such record or command
+  3   there is no such record, command or dead letter
   4   conflict: another version, another owner, another fingerprint, or an unknown outcome
   69  the server or its store cannot be reached
   75  somebody else has it just now; try again";

@@ -7,6 +7,7 @@ use hapax::Tenant;
 use sha2::{Digest, Sha256};
 
 use super::failure::finish;
+use super::link::MakeLink;
 use super::{Failure, line};
 
 const EXAMPLES: &str = "\
@@ -31,6 +32,8 @@ enum Action {
     /// Make a token; prints it, and the lines for hapax.toml
     #[command(after_help = EXAMPLES)]
     New(New),
+    /// Sign a link with which a browser follows jobs; prints it
+    Link(MakeLink),
 }
 
 #[derive(clap::Args)]
@@ -70,8 +73,10 @@ impl Scope {
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let Action::New(new) = args.action;
-    finish(new.json, new.run())
+    match args.action {
+        Action::New(new) => finish(new.json, new.run()),
+        Action::Link(link) => finish(link.json, link.run()),
+    }
 }
 
 impl New {

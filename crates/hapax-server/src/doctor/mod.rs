@@ -1,5 +1,6 @@
 //! `hapax doctor`: what would break which promise, and how to fix it.
 
+mod redelivery;
 mod report;
 
 use std::process::ExitCode;
@@ -20,6 +21,11 @@ Examples:
   hapax doctor --store redis://127.0.0.1:6379 --strict     for a deployment's checks
   hapax doctor --store postgres://app@db/app --migrate     makes the tables
   hapax doctor --store redis://… --retention 24h --redelivery 72h
+  hapax doctor --store postgres://… --redelivery 45d --inbox-retention 60d
+
+The longest redelivery of a broker is how long it keeps a message that nobody acknowledges:
+`max_age` of a JetStream stream, `x-message-ttl` of a RabbitMQ queue (none is for ever). The age of
+the oldest row of the outbox, which a relay may send again, is looked up by itself.
 
 Exit codes:
   0   nothing that has to be fixed
@@ -46,8 +52,11 @@ pub(crate) struct Args {
     /// How long outcomes are kept
     #[arg(long, value_parser = duration, default_value = "24h")]
     retention: Duration,
+    /// How long consumers recognise a message
+    #[arg(long, value_parser = duration, default_value = "30d")]
+    inbox_retention: Duration,
     /// The longest time after which anybody delivers a message or a request again; compared with
-    /// the retention
+    /// both retentions
     #[arg(long, value_parser = duration)]
     redelivery: Option<Duration>,
 }
@@ -68,16 +77,18 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 async fn examine(args: &Args) -> Report {
-    let kept = args.redelivery.map(|longest| retention(args.retention, longest));
     let options = Options::default();
     let mut report = Report::new(scheme(&args.store));
     match hapax::open(&args.store, &options).await {
         Ok(store) => {
             report.store = store.name().to_owned();
             report.findings = findings(&store, args.migrate, options.call_limit).await;
+            let inbox = redelivery::inbox(&*store, args.inbox_retention, args.redelivery);
+            report.findings.extend(inbox.await);
         }
         Err(error) => report.findings.push(unusable(&error)),
     }
+    let kept = args.redelivery.map(|longest| redelivery::outcomes(args.retention, longest));
     report.findings.extend(kept);
     report
 }
@@ -129,23 +140,6 @@ fn latency(times: Vec<Duration>, limit: Duration) -> Finding {
     Finding::fine("store.latency", detail)
 }
 
-fn retention(kept: Duration, longest: Duration) -> Finding {
-    let (kept_text, longest_text) =
-        (humantime::format_duration(kept), humantime::format_duration(longest));
-    if kept < longest {
-        return Finding::warn(
-            "retention",
-            Promise::Remembered,
-            format!(
-                "outcomes are kept for {kept_text}, but the same thing may come again after \
-                 {longest_text}: it would run a second time"
-            ),
-            format!("keep outcomes for at least {longest_text}"),
-        );
-    }
-    Finding::fine("retention", format!("{kept_text}, longer than any redelivery ({longest_text})"))
-}
-
 fn unusable(error: &StoreError) -> Finding {
     let fix = match error {
         StoreError::Unavailable { .. } | StoreError::Timeout { .. } => {
@@ -171,14 +165,6 @@ fn scheme(url: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_retention_shorter_than_the_redelivery_is_a_warning() {
-        let (day, week) = (Duration::from_secs(86_400), Duration::from_secs(7 * 86_400));
-        assert_eq!(retention(day, week).severity, Severity::Warn);
-        assert_eq!(retention(week, day).severity, Severity::Fine);
-        assert_eq!(retention(day, day).severity, Severity::Fine);
-    }
 
     #[test]
     fn nothing_secret_of_a_url_is_shown() {

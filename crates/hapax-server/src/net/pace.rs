@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::listener::Limits;
@@ -66,6 +66,8 @@ pub(crate) struct Paced<S> {
     limits: Limits,
     refusals: Option<Refusals>,
     http2: Option<bool>,
+    /// What was read to find out which HTTP it is, and is still to be read.
+    ahead: Vec<u8>,
     reading: Pin<Box<Sleep>>,
     writing: Pin<Box<Sleep>>,
     stalled: bool,
@@ -82,11 +84,16 @@ impl<S> Paced<S> {
             limits,
             refusals,
             http2: None,
+            ahead: Vec::new(),
             reading: Box::pin(sleep(limits.header)),
             writing: Box::pin(sleep(limits.idle)),
             stalled: false,
         };
         (paced, pace)
+    }
+
+    pub(super) fn into_inner(self) -> S {
+        self.stream
     }
 
     /// When the client has taken too long; never while it waits for us.
@@ -109,12 +116,36 @@ impl<S> Paced<S> {
     }
 }
 
+impl<S: AsyncRead + AsyncWrite + Unpin> Paced<S> {
+    /// Whether the client begins with HTTP/2, as soon as that can be told.
+    pub(super) async fn begins_http2(&mut self) -> io::Result<bool> {
+        let mut ahead = Vec::with_capacity(HTTP2.len());
+        while ahead.len() < HTTP2.len() && HTTP2.starts_with(&ahead) {
+            let (mut bytes, missing) = ([0; HTTP2.len()], HTTP2.len() - ahead.len());
+            match self.read(&mut bytes[..missing]).await? {
+                0 => break,
+                n => ahead.extend_from_slice(&bytes[..n]),
+            }
+        }
+        let http2 = ahead == HTTP2;
+        self.http2 = Some(http2);
+        self.ahead = ahead;
+        Ok(http2)
+    }
+}
+
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Paced<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if !self.ahead.is_empty() {
+            let most = self.ahead.len().min(buf.remaining());
+            buf.put_slice(&self.ahead[..most]);
+            self.ahead.drain(..most);
+            return Poll::Ready(Ok(()));
+        }
         let before = buf.filled().len();
         if let Poll::Ready(done) = Pin::new(&mut self.stream).poll_read(cx, buf) {
             if buf.filled().len() > before {

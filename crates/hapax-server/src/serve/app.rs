@@ -4,8 +4,11 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use hapax::bus::{self, Bus};
 use hapax::command::Commands;
+use hapax::inbox::Inbox;
 use hapax::lock::Locks;
+use hapax::log::Keep;
 use hapax::record::Documents;
 use hapax::{Store, StoreError, Tenant};
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -14,6 +17,7 @@ use tokio::time::Instant;
 use super::auth::Access;
 use super::limits::InFlight;
 use super::problem::{Problem, SHUTTING_DOWN};
+use super::sse::Streams;
 use crate::health::Health;
 use crate::settings::Settings;
 
@@ -30,6 +34,8 @@ pub(crate) struct Shared {
     /// Those of operators, who have their own places.
     pub(crate) operators: InFlight,
     pub(crate) readiness: Health,
+    pub(crate) bus: Bus,
+    pub(crate) streams: Streams,
     pub(crate) meters: PrometheusHandle,
     pub(crate) started: Instant,
     /// Where it listens, once it does.
@@ -56,6 +62,8 @@ impl App {
             operators: InFlight::new(&access, settings.in_flight),
             access,
             readiness: Health::default(),
+            bus: bus(&settings, store.clone()),
+            streams: Streams::new(&settings),
             started: Instant::now(),
             address: OnceLock::new(),
             settings,
@@ -74,6 +82,19 @@ impl App {
 
     pub(crate) fn commands(&self, tenant: Tenant) -> Commands {
         Commands::new(self.store.clone()).tenant(tenant)
+    }
+
+    pub(crate) fn inbox(&self, tenant: Tenant) -> Inbox {
+        Inbox::new(self.store.clone()).tenant(tenant)
+    }
+
+    /// Why calls cannot be answered, where they cannot: no store, or events that do not arrive.
+    pub(crate) fn why_not(&self) -> Option<String> {
+        let behind = || {
+            let late = self.bus.tail_age() > self.settings.event_tail_limit;
+            late.then(|| "the tail of the events was not read for too long".to_owned())
+        };
+        self.readiness.why_not().or_else(behind)
     }
 
     /// Asks the store. However many store calls it takes, an answer comes within 5 s (with the
@@ -96,4 +117,15 @@ impl App {
             }
         }
     }
+}
+
+fn bus(settings: &Settings, store: Arc<dyn Store>) -> Bus {
+    let keep = Keep { lifetime: settings.event_lifetime, entries: settings.event_entries as u64 };
+    let settings = bus::Settings {
+        keep,
+        finale: settings.event_final.0.clone(),
+        largest: settings.body_limit,
+        poll: settings.event_poll,
+    };
+    Bus::with(store, settings)
 }

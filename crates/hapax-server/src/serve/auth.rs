@@ -9,7 +9,8 @@ use subtle::ConstantTimeEq;
 
 use super::headers::one;
 use super::problem::{FORBIDDEN, Problem, UNAUTHORIZED};
-use crate::settings::{Scope, TokenRule};
+use super::sse::link::Link;
+use crate::settings::{Scope, Secret, TokenRule};
 
 /// Who is asking.
 #[derive(Clone, Debug)]
@@ -18,6 +19,8 @@ pub(crate) struct Caller {
     pub(crate) name: Arc<str>,
     /// Whose data is seen.
     pub(crate) tenant: Tenant,
+    /// What alone is seen, where a signed link stands for the token.
+    pub(crate) link: Option<Arc<Link>>,
 }
 
 /// Who may call.
@@ -45,11 +48,30 @@ impl Access {
         }
     }
 
+    /// Who presents a signed link: nobody by name, and of this server's tenants.
+    pub(crate) fn admit_link(
+        &self,
+        text: &str,
+        secret: Option<&Secret>,
+    ) -> Result<Caller, Problem> {
+        let link = secret.and_then(|secret| Link::read(text, secret));
+        let tenant = link.as_ref().and_then(Link::tenant);
+        match (link, tenant.filter(|tenant| self.tenants().contains(tenant))) {
+            (Some(link), Some(tenant)) => {
+                Ok(Caller { name: "link".into(), tenant, link: Some(Arc::new(link)) })
+            }
+            _ => Err(Problem::new(
+                &UNAUTHORIZED,
+                "`access` is no link that this server takes, or it has expired",
+            )),
+        }
+    }
+
     /// Who is asking, where they may do what `scope` names.
     pub(crate) fn admit(&self, headers: &HeaderMap, scope: Scope) -> Result<Caller, Problem> {
         let rules = match self {
             Self::Local(tenant) => {
-                return Ok(Caller { name: "-".into(), tenant: tenant.clone() });
+                return Ok(Caller { name: "-".into(), tenant: tenant.clone(), link: None });
             }
             Self::Tokens(rules) => rules,
         };
@@ -59,7 +81,8 @@ impl Access {
         })?;
         let admin_will_do = scope == Scope::Metrics && rule.scopes.contains(&Scope::Admin);
         if rule.scopes.contains(&scope) || admin_will_do {
-            return Ok(Caller { name: rule.name.clone(), tenant: rule.tenant.clone() });
+            let (name, tenant) = (rule.name.clone(), rule.tenant.clone());
+            return Ok(Caller { name, tenant, link: None });
         }
         let text = format!("the token lacks the scope `{}`", scope.as_str());
         let challenge = "Bearer realm=\"hapax\", error=\"insufficient_scope\"";

@@ -16,7 +16,8 @@ use super::auth::Caller;
 use super::body;
 use super::fields::{Fields, shown};
 use super::headers::{HAPAX_TOKEN, one};
-use super::problem::{MEDIA_TYPE, Problem};
+use super::problem::{FORBIDDEN, MEDIA_TYPE, Problem};
+use super::sse::link::Link;
 use super::strict_json;
 
 /// A call of one of the features under `/v1`.
@@ -24,6 +25,8 @@ pub(crate) struct Call {
     pub(crate) tenant: Tenant,
     /// The name of the caller's token.
     pub(crate) caller: Arc<str>,
+    /// What alone the caller may see.
+    pub(crate) link: Option<Arc<Link>>,
     segments: Vec<String>,
     query: Vec<(String, String)>,
     pub(crate) headers: HeaderMap,
@@ -45,9 +48,9 @@ impl FromRequest<App> for Call {
             media_type(&parts.method, &parts.headers)?;
         }
         let caller = parts.extensions.get::<Caller>().cloned();
-        let Caller { name: caller, tenant } =
+        let Caller { name: caller, tenant, link } =
             caller.expect("the guard in front of every feature says who is asking");
-        Ok(Self { tenant, caller, segments, query, headers: parts.headers, body })
+        Ok(Self { tenant, caller, link, segments, query, headers: parts.headers, body })
     }
 }
 
@@ -82,6 +85,16 @@ impl Call {
         }
     }
 
+    /// Refuses to show what a signed link does not cover.
+    pub(crate) fn may_see(&self, domain: &str, job_id: &str) -> Result<(), Problem> {
+        match &self.link {
+            Some(link) if !link.covers(domain, job_id) => {
+                Err(Problem::new(&FORBIDDEN, "`access` is a link for another job"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Refuses any query.
     pub(crate) fn no_query(&self) -> Result<(), Problem> {
         let [] = self.parameters([])?;
@@ -103,8 +116,21 @@ impl Call {
         &self,
         names: [&str; N],
     ) -> Result<[Option<&str>; N], Problem> {
-        let mut found = [None; N];
+        Ok(self.list_and_parameters("", names)?.1)
+    }
+
+    /// The query, of which one parameter may come several times.
+    pub(crate) fn list_and_parameters<const N: usize>(
+        &self,
+        list: &str,
+        names: [&str; N],
+    ) -> Result<(Vec<&str>, [Option<&str>; N]), Problem> {
+        let (mut listed, mut found) = (Vec::new(), [None; N]);
         for (given, value) in &self.query {
+            if given == list && !list.is_empty() {
+                listed.push(value.as_str());
+                continue;
+            }
             let Some(at) = names.iter().position(|name| name == given) else {
                 let text = format!("unknown query parameter {}", shown(given));
                 return Err(Problem::invalid(text));
@@ -113,7 +139,7 @@ impl Call {
                 return Err(Problem::invalid(format!("query parameter `{given}` is there twice")));
             }
         }
-        Ok(found)
+        Ok((listed, found))
     }
 }
 
@@ -134,7 +160,7 @@ fn segments(uri: &Uri) -> Result<Vec<String>, Problem> {
     uri.path().split('/').skip(3).map(|part| decoded("path", part)).collect()
 }
 
-fn query(uri: &Uri) -> Result<Vec<(String, String)>, Problem> {
+pub(crate) fn query(uri: &Uri) -> Result<Vec<(String, String)>, Problem> {
     let Some(query) = uri.query().filter(|query| !query.is_empty()) else { return Ok(vec![]) };
     let pair = |pair: &str| {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));

@@ -18,9 +18,29 @@ impl Fields {
             return Ok(Self(Map::new()));
         }
         strict_json::check(body).map_err(Problem::invalid)?;
-        match serde_json::from_slice(body) {
-            Ok(Value::Object(fields)) => Ok(Self(fields)),
-            _ => Err(Problem::invalid("the body must be a JSON object")),
+        let value = serde_json::from_slice(body).unwrap_or_default();
+        Self::of(value, "the body must be a JSON object")
+    }
+
+    /// Those of a value that was checked before.
+    pub(crate) fn of(value: Value, otherwise: &'static str) -> Result<Self, Problem> {
+        match value {
+            Value::Object(fields) => Ok(Self(fields)),
+            _ => Err(Problem::invalid(otherwise)),
+        }
+    }
+
+    /// Whatever it is.
+    pub(crate) fn any(&mut self, name: &str) -> Option<Value> {
+        self.0.shift_remove(name)
+    }
+
+    /// True or false.
+    pub(crate) fn flag(&mut self, name: &str) -> Result<Option<bool>, Problem> {
+        match self.0.shift_remove(name) {
+            None => Ok(None),
+            Some(Value::Bool(flag)) => Ok(Some(flag)),
+            Some(_) => Err(Problem::invalid(format!("field `{name}` takes true or false"))),
         }
     }
 

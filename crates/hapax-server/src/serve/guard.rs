@@ -3,11 +3,14 @@
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use hyper::header::ORIGIN;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::app::App;
 use super::auth::{Access, Caller};
+use super::call::query;
 use super::problem::Problem;
+use super::sse::{cors, link::opens};
 use super::{body, headers, local_only};
 use crate::settings::Scope;
 
@@ -40,11 +43,17 @@ struct Admitted {
 fn admit(app: &App, request: &Request) -> Result<Admitted, Problem> {
     let (uri, fields) = (request.uri(), request.headers());
     headers::check(fields)?;
-    if matches!(app.access, Access::Local(_)) {
-        local_only::check(uri, request.version(), fields)?;
-    }
     let path = uri.path();
-    let (scope, places) = if beneath("/v1/operator", path) {
+    if matches!(app.access, Access::Local(_)) {
+        if cors::allowed(app, request.method(), path, fields).is_some() {
+            let mut fields = fields.clone();
+            fields.remove(ORIGIN);
+            local_only::check(uri, request.version(), &fields)?;
+        } else {
+            local_only::check(uri, request.version(), fields)?;
+        }
+    }
+    let (scope, places) = if beneath("/v1/operator", path) || beneath("/v1/queues", path) {
         // Whoever mends something must not have to queue up behind those who wait for it.
         (Scope::Admin, &app.operators)
     } else if beneath("/v1", path) {
@@ -55,9 +64,21 @@ fn admit(app: &App, request: &Request) -> Result<Admitted, Problem> {
         }
         return Ok(Admitted { caller: None, _place: None });
     };
-    let caller = app.access.admit(fields, scope)?;
+    let caller = match link(request)? {
+        Some(link) => app.access.admit_link(&link, app.settings.sse_secret.as_ref())?,
+        None => app.access.admit(fields, scope)?,
+    };
     let place = places.enter(&caller.tenant)?;
     Ok(Admitted { caller: Some(caller), _place: Some(place) })
+}
+
+/// A signed link that stands for a token, where one can.
+fn link(request: &Request) -> Result<Option<String>, Problem> {
+    if !opens(request.method(), request.uri().path()) {
+        return Ok(None);
+    }
+    let query = query(request.uri())?;
+    Ok(query.into_iter().find(|(name, _)| name == "access").map(|(_, link)| link))
 }
 
 fn beneath(root: &str, path: &str) -> bool {

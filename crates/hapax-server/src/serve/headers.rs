@@ -8,6 +8,7 @@ use hyper::header::{
 };
 
 use super::problem::{HEADERS_TOO_LARGE, Problem};
+use super::sse::LAST_EVENT_ID;
 
 /// The most headers, and the most bytes in them, of one request.
 const MOST_HEADERS: usize = 100;
@@ -17,7 +18,7 @@ const MOST_BYTES: usize = 32 * 1024;
 pub(crate) const HAPAX_TOKEN: HeaderName = HeaderName::from_static("hapax-token");
 
 /// Headers that mean nothing when they are there twice.
-const SINGLES: [HeaderName; 8] = [
+const SINGLES: [HeaderName; 9] = [
     AUTHORIZATION,
     CONTENT_ENCODING,
     CONTENT_TYPE,
@@ -26,6 +27,7 @@ const SINGLES: [HeaderName; 8] = [
     IF_NONE_MATCH,
     ORIGIN,
     HAPAX_TOKEN,
+    LAST_EVENT_ID,
 ];
 
 /// Refuses too many headers, and doubled ones.

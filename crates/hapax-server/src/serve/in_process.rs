@@ -2,16 +2,27 @@
 //! front of it (a proxy's, say) answers in the very same way.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use axum::Router;
-use hapax::{Options, Tenant};
-use metrics_exporter_prometheus::PrometheusBuilder;
+use hapax::{Options, Store, Tenant};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
 use super::app::App;
 use super::auth::Access;
 use super::router;
 use crate::settings::{Settings, Sources};
+
+/// The same on a store that is open already.
+pub(crate) fn on(
+    store: Arc<dyn Store>,
+    tenant: Tenant,
+    meters: PrometheusHandle,
+) -> anyhow::Result<Router> {
+    let settings = Settings::read(&Sources::nothing()?)?;
+    Ok(router::new(&App::new(settings, Access::Local(tenant), store, meters)))
+}
 
 /// Everything that the server serves, as this tenant.
 pub(crate) async fn open(url: &str, tenant: Tenant) -> anyhow::Result<Router> {
@@ -20,8 +31,6 @@ pub(crate) async fn open(url: &str, tenant: Tenant) -> anyhow::Result<Router> {
         let path = path.strip_prefix("//").unwrap_or(path);
         ensure!(Path::new(path).exists(), "there is no file {path}");
     }
-    let settings = Settings::read(&Sources::nothing()?)?;
     let store = hapax::open(url, &Options::default()).await.context("the store")?;
-    let meters = PrometheusBuilder::new().build_recorder().handle();
-    Ok(router::new(&App::new(settings, Access::Local(tenant), store, meters)))
+    on(store, tenant, PrometheusBuilder::new().build_recorder().handle())
 }

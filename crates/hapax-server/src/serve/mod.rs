@@ -8,10 +8,13 @@ mod body;
 mod call;
 mod commands;
 mod docs;
+mod events;
 mod fields;
 mod guard;
 mod headers;
 pub(crate) mod in_process;
+mod inbox;
+mod jobs;
 mod limits;
 mod local_only;
 mod locks;
@@ -19,10 +22,12 @@ mod observe;
 mod openapi;
 mod operator;
 mod problem;
+mod queues;
 mod readiness;
 mod records;
 mod refusal;
 mod router;
+mod sse;
 mod status_page;
 mod strict_json;
 mod system;
@@ -36,12 +41,14 @@ use hyper::body::Incoming;
 use hyper::{Request, Response};
 use tower::ServiceExt;
 
+use crate::ingest::{self, Plan};
 use crate::net::{self, Answers, InFlight, Limits, Refusals, Server, Signals};
 pub(crate) use crate::settings::Args;
 use crate::settings::{Settings, Sources};
 use crate::{logging, measure};
 use app::App;
 use auth::Access;
+pub(crate) use sse::link;
 
 /// Serves until a signal says to stop.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
@@ -49,6 +56,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let settings = Settings::read(&sources)?;
     logging::start(settings.log, settings.log_level);
     sources.warn_of_unknown_variables();
+    net::make_room(settings.max_connections);
     let signals = Signals::new()?;
     let listener = net::bind("listen", &settings.listen).await?;
     let app = open(settings).await?;
@@ -57,6 +65,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     // Whoever started us may not listen; that is no reason not to serve.
     let _ = banner::print(&app, &sources);
 
+    ingest(&app, &sources)?;
     hapax::sweep_forever(app.store.clone(), app.settings.sweep_interval);
     let limits = Limits {
         header: app.settings.header_timeout,
@@ -64,9 +73,43 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         connections: app.settings.max_connections,
     };
     let server = Server::new(router::new(&app), None, limits);
-    let stop = async || app.readiness.stop();
+    let stop = async || {
+        app.readiness.stop();
+        app.bus.stop();
+    };
     server.run(listener, signals, app.settings.shutdown_timeout, stop).await;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Starts the router, where there is something to route.
+fn ingest(app: &App, sources: &Sources) -> anyhow::Result<()> {
+    let settings = &app.settings;
+    if settings.ingest.0.is_empty() {
+        return Ok(());
+    }
+    // REDIS_URL alone does not make streams live elsewhere than in a store that is a Redis.
+    let said = sources.place("ingest-from").is_some_and(|place| place != "REDIS_URL");
+    let from = match (&settings.ingest_from, settings.store.secret()) {
+        (Some(url), _) if said => url.secret(),
+        (_, store) if store.starts_with("redis") => store,
+        (Some(url), _) => url.secret(),
+        (None, _) => anyhow::bail!(
+            "--ingest reads streams on Redis, and the store is none: say where they are with \
+             --ingest-from or REDIS_URL"
+        ),
+    };
+    let plan = Plan {
+        domains: settings.ingest.clone(),
+        group: settings.group.0.clone(),
+        consumer: ingest::consumer(settings.listen.text()),
+        channel: settings.publish_channel.as_ref().map(|name| name.0.clone()),
+        deliveries: settings.ingest_deliveries as u64,
+        reclaim: settings.ingest_reclaim,
+        lifetime: settings.event_lifetime,
+        still: settings.event_tail_limit,
+        limit: settings.store_timeout,
+    };
+    ingest::start(&app.bus, plan, from, &app.readiness)
 }
 
 async fn open(settings: Settings) -> anyhow::Result<App> {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use axum::response::{IntoResponse, Response};
 use hapax::command::CommandError;
+use hapax::inbox::InboxError;
 use hapax::lock::LockError;
 use hapax::record::RecordError;
 use hapax::{InvalidKey, StoreError, millis};
@@ -42,14 +43,18 @@ kinds! {
     NOT_FOUND = 404 "not-found", "There is no such path", false;
     RECORD_MISSING = 404 "record-missing", "There is no such record", false;
     COMMAND_MISSING = 404 "command-missing", "There is no such command", false;
+    JOB_MISSING = 404 "job-missing", "There is no such job", false;
+    DEAD_LETTER_MISSING = 404 "dead-letter-missing", "There is no such dead letter", false;
     METHOD = 405 "method-not-allowed", "This path does not take this method", false;
     TOO_SLOW = 408 "request-timeout", "The request took too long to arrive", true;
     LOCK_HELD = 409 "lock-held", "Somebody else holds the lock", true;
     LOCK_LOST = 409 "lock-lost", "The lock is not the token's (any more)", false;
-    IN_PROGRESS = 409 "in-progress", "The command is being run", true;
+    IN_PROGRESS = 409 "in-progress", "Somebody is at it now", true;
     OUTCOME_UNKNOWN = 409 "outcome-unknown", "Whether the command ran is not known", false;
     ALREADY_COMPLETED = 409 "already-completed", "The command has its answer already", false;
-    CLAIM_LOST = 409 "claim-lost", "The command is not the token's (any more)", false;
+    CLAIM_LOST = 409 "claim-lost", "The claim is not the token's (any more)", false;
+    EVENT_CONFLICT = 409 "event-conflict", "The log has another event of this identity", false;
+    JOB_CLOSED = 409 "job-closed", "The job has had its last event", false;
     CONTENDED = 409 "record-contended", "Others kept changing the record", true;
     VERSION_MISMATCH = 412 "version-mismatch", "The record is not the expected version", false;
     TOO_LARGE = 413 "payload-too-large", "The request body is too large", false;
@@ -60,6 +65,7 @@ kinds! {
     INTERNAL = 500 "internal", "Something went wrong in the server", false;
     RECORD_CORRUPT = 500 "record-corrupt", "The stored value cannot be read", false;
     STORE_UNAVAILABLE = 503 "store-unavailable", "The store gave no answer", true;
+    TOO_MANY_STREAMS = 503 "too-many-streams", "Too many event streams are open", true;
     SHUTTING_DOWN = 503 "shutting-down", "The server is shutting down", true;
 }
 
@@ -80,6 +86,12 @@ impl Problem {
     /// 400: something about the request itself.
     pub(crate) fn invalid(detail: impl Into<Cow<'static, str>>) -> Self {
         Self::new(&INVALID, detail)
+    }
+
+    /// Says where, in front of what.
+    pub(crate) fn in_front(mut self, place: &str) -> Self {
+        self.detail = format!("{place}{}", self.detail).into();
+        self
     }
 
     /// When asking again makes sense.
@@ -216,6 +228,21 @@ impl From<CommandError> for Problem {
             CommandError::Malformed(_) => Self::new(&INTERNAL, "the stored answer cannot be read"),
             CommandError::Store(error) => error.into(),
             _ => Self::new(&INTERNAL, "the command failed"),
+        }
+    }
+}
+
+impl From<InboxError> for Problem {
+    fn from(error: InboxError) -> Self {
+        match error {
+            InboxError::Lost => Self::new(
+                &CLAIM_LOST,
+                "it was taken over, settled, given back or forgotten, or the token is not its \
+                 owner's",
+            ),
+            InboxError::Invalid(error) => error.into(),
+            InboxError::Store(error) => error.into(),
+            _ => Self::new(&INTERNAL, "the inbox failed"),
         }
     }
 }

@@ -14,8 +14,10 @@ use utoipa_axum::routes;
 use super::answer::raw_json;
 use super::app::App;
 use super::problem::{INTERNAL, Problem};
+use super::sse::cors;
 use super::{
-    commands, docs, guard, locks, observe, openapi, operator, records, status_page, system,
+    commands, docs, events, guard, inbox, jobs, locks, observe, openapi, operator, queues, records,
+    status_page, system,
 };
 
 /// The whole server as one service.
@@ -24,6 +26,15 @@ pub(crate) fn new(app: &App) -> Router {
         .routes(routes!(locks::take, locks::renew, locks::release, locks::look))
         .routes(routes!(records::read, records::write, records::merge, records::delete))
         .routes(routes!(commands::begin, commands::complete, commands::fail, commands::look))
+        .routes(routes!(inbox::receive, inbox::settle, inbox::give_back))
+        .routes(routes!(events::publish))
+        .routes(routes!(events::stream))
+        .routes(routes!(jobs::look))
+        .routes(routes!(jobs::events))
+        .routes(routes!(queues::depth))
+        .routes(routes!(queues::dead))
+        .routes(routes!(queues::requeue))
+        .routes(routes!(queues::discard))
         .routes(routes!(operator::list))
         .routes(routes!(operator::show, operator::settle, operator::release))
         .routes(routes!(operator::sweep))
@@ -42,6 +53,7 @@ pub(crate) fn new(app: &App) -> Router {
         .fallback(system::no_route)
         .method_not_allowed_fallback(system::no_method)
         .layer(from_fn_with_state(app.clone(), guard::guard))
+        .layer(from_fn_with_state(app.clone(), cors::allow))
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn(observe::observe))
         .with_state(app.clone())

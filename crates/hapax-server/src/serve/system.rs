@@ -38,11 +38,11 @@ pub(crate) async fn healthz() -> Response {
 
 /// Whether calls can be answered.
 #[utoipa::path(get, path = "/readyz", tag = "system", responses(
-    (status = 200, body = Ready, description = "The store answers"),
+    (status = 200, body = Ready, description = "The store answers, and followed jobs are read"),
     (status = 503, body = Ready, description = "It does not, or the server is shutting down"),
 ))]
 pub(crate) async fn readyz(State(app): State<App>) -> Response {
-    let reason = app.readiness.why_not();
+    let reason = app.why_not();
     let ready = reason.is_none();
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     json(status, &Ready { ready, reason })
@@ -66,9 +66,11 @@ pub(crate) async fn no_route(request: Request) -> Problem {
         ["", "v1", "commands", "", _] | ["", "v1", "operator", "commands", "", _] => {
             "operation is empty; it takes 1 to 255 bytes"
         }
-        ["", "v1", "commands", _, ""] | ["", "v1", "operator", "commands", _, ""] => {
-            "key is empty; it takes 1 to 255 bytes"
-        }
+        ["", "v1", "inbox", "", _] => "consumer is empty; it takes 1 to 255 bytes",
+        ["", "v1", "queues", "", ..] => "queue is empty; it takes 1 to 255 bytes",
+        ["", "v1", "inbox", _, ""]
+        | ["", "v1", "commands", _, ""]
+        | ["", "v1", "operator", "commands", _, ""] => "key is empty; it takes 1 to 255 bytes",
         _ => return Problem::new(&NOT_FOUND, "/openapi.json lists the paths that there are"),
     };
     Problem::invalid(text)

@@ -4,6 +4,7 @@
 //! and that over the default.
 
 mod declare;
+mod events;
 mod file;
 mod serve;
 pub(crate) mod shared;
@@ -14,6 +15,7 @@ mod tokens;
 mod value;
 
 pub(crate) use declare::{Section, Setting, settings};
+pub(crate) use events::{ClosingEvent, Origins, Secret};
 pub(crate) use serve::{Args, LONGEST_LEASE, Settings, Sources};
 pub(crate) use tokens::{Scope, TokenRule};
 pub(crate) use value::{
@@ -21,4 +23,4 @@ pub(crate) use value::{
 };
 
 /// The settings of every command that reads the file.
-static TABLES: [&[Setting]; 2] = [serve::TABLE, crate::proxy::TABLE];
+static TABLES: [&[Setting]; 3] = [serve::TABLE, crate::proxy::TABLE, crate::relay::TABLE];

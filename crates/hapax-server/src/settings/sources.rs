@@ -53,12 +53,19 @@ fn argument(setting: &Setting) -> clap::Arg {
     if setting.value.is_empty() {
         return argument.num_args(0..=1).require_equals(true).default_missing_value("true");
     }
-    argument.value_name(setting.value)
+    match setting.value.strip_suffix('…') {
+        // What is given by several flags is a list, as if it were given with commas.
+        Some(value) => argument.value_name(value).action(clap::ArgAction::Append),
+        None => argument.value_name(setting.value),
+    }
 }
 
 impl<S: Section> FromArgMatches for Args<S> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let text = |setting: &Setting| matches.get_one::<String>(setting.flag).cloned();
+        let text = |setting: &Setting| {
+            let given = matches.get_many::<String>(setting.flag)?;
+            Some(given.map(String::as_str).collect::<Vec<_>>().join(","))
+        };
         Ok(Self {
             config: matches.get_one::<PathBuf>("config").cloned(),
             given: S::TABLE.iter().filter_map(|s| Some((s.flag, text(s)?))).collect(),

@@ -72,6 +72,7 @@ impl Ran {
 pub(crate) struct Server {
     child: Child,
     port: u16,
+    store: String,
     folder: tempfile::TempDir,
 }
 
@@ -85,13 +86,20 @@ impl Server {
     pub(crate) fn with_config(toml: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         std::fs::write(folder.path().join("hapax.toml"), toml).expect("a file");
-        Self::at(free_port(), folder)
+        Self::at(free_port(), "memory:".into(), folder)
     }
 
-    fn at(port: u16, folder: tempfile::TempDir) -> Self {
+    /// On this store.
+    pub(crate) fn on(store: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        std::fs::write(folder.path().join("hapax.toml"), "").expect("a file");
+        Self::at(free_port(), store.into(), folder)
+    }
+
+    fn at(port: u16, store: String, folder: tempfile::TempDir) -> Self {
         let log = folder.path().join("log");
         let mut child = hapax()
-            .args(["serve", "--store", "memory:", "--config", "hapax.toml"])
+            .args(["serve", "--store", &store, "--config", "hapax.toml"])
             .args(["--listen", &format!("127.0.0.1:{port}")])
             .current_dir(folder.path())
             .stdout(Stdio::null())
@@ -103,7 +111,7 @@ impl Server {
             assert!(ended.is_none(), "{}", std::fs::read_to_string(&log).unwrap_or_default());
             TcpStream::connect(("127.0.0.1", port)).ok()
         });
-        Self { child, port, folder }
+        Self { child, port, store, folder }
     }
 
     /// Kills it: whoever asks is refused.
@@ -112,11 +120,11 @@ impl Server {
         let _ = self.child.wait();
     }
 
-    /// Kills it and starts an empty one in its place.
+    /// Kills it and starts another one in its place: on `memory:`, an empty one.
     pub(crate) fn replace(mut self) -> Self {
         self.kill();
         let folder = std::mem::replace(&mut self.folder, tempfile::tempdir().expect("a folder"));
-        Self::at(self.port, folder)
+        Self::at(self.port, std::mem::take(&mut self.store), folder)
     }
 
     pub(crate) fn url(&self) -> String {

@@ -31,6 +31,8 @@ fn without_a_token_nothing_but_health_is_shown() {
         "/v1/locks/k",
         "/v1/records/k",
         "/v1/commands/o/k",
+        "/v1/inbox/c/m",
+        "/v1/queues/q",
         "/v1/operator/commands",
         "/v1/nothing",
         "/metrics",

@@ -40,7 +40,7 @@ fn all_refused(server: &Server, cases: &[Case]) {
     server.get("/v1/commands/op/k").send().is(404, "command-missing");
 }
 
-const ENDPOINTS: [(&str, &str); 15] = [
+const ENDPOINTS: [(&str, &str); 18] = [
     ("POST", "/v1/locks/"),
     ("PUT", "/v1/locks/"),
     ("DELETE", "/v1/locks/"),
@@ -53,6 +53,9 @@ const ENDPOINTS: [(&str, &str); 15] = [
     ("PUT", "/v1/commands/op/"),
     ("DELETE", "/v1/commands/op/"),
     ("GET", "/v1/commands/op/"),
+    ("POST", "/v1/inbox/op/"),
+    ("PUT", "/v1/inbox/op/"),
+    ("DELETE", "/v1/inbox/op/"),
     ("GET", "/v1/operator/commands/op/"),
     ("PUT", "/v1/operator/commands/op/"),
     ("DELETE", "/v1/operator/commands/op/"),
@@ -63,6 +66,7 @@ fn good_body(method: &str, path: &str) -> Option<Vec<u8>> {
     match (method, path.contains("locks"), path.contains("records")) {
         ("PUT", true, _) => Some(br#"{"token":"t"}"#.to_vec()),
         ("PUT" | "PATCH", _, true) => Some(b"{}".to_vec()),
+        ("PUT", _, _) if path.contains("inbox") => Some(br#"{"token":"t"}"#.to_vec()),
         ("PUT", _, _) if path.contains("operator") => Some(br#"{"status":200}"#.to_vec()),
         ("PUT", _, _) => Some(br#"{"token":"t","status":200}"#.to_vec()),
         ("POST", ..) => Some(b"{}".to_vec()),
@@ -474,8 +478,10 @@ fn unknown_paths_and_methods_are_problems_too() {
         "/v1/locks/a/",
         "/v1/commands/a",
         "/v1/commands/a/b/c",
-        "/v1/inbox/c/m",
-        "/v1/queues/q",
+        "/v1/inbox/c",
+        "/v1/queues",
+        "/v1/queues/q/alive",
+        "/v1/queues/q/dead/i/x",
         "/v1/operator",
         "/v1/operator/locks",
         "/v1/operator/commands/a",
@@ -493,6 +499,9 @@ fn unknown_paths_and_methods_are_problems_too() {
         ("OPTIONS", "/v1/locks/k", vec!["DELETE", "GET", "HEAD", "POST", "PUT"]),
         ("POST", "/v1/records/k", vec!["DELETE", "GET", "HEAD", "PATCH", "PUT"]),
         ("BREW", "/v1/commands/o/k", vec!["DELETE", "GET", "HEAD", "POST", "PUT"]),
+        ("GET", "/v1/inbox/c/m", vec!["DELETE", "POST", "PUT"]),
+        ("POST", "/v1/queues/q", vec!["GET", "HEAD"]),
+        ("GET", "/v1/queues/q/dead/i", vec!["DELETE"]),
         ("POST", "/v1/operator/commands", vec!["GET", "HEAD"]),
         ("POST", "/v1/operator/commands/o/k", vec!["DELETE", "GET", "HEAD", "PUT"]),
         ("GET", "/v1/operator/sweep", vec!["POST"]),

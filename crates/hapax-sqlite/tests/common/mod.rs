@@ -1,10 +1,13 @@
 //! What several tests need.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub(crate) mod victim;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hapax_core::{Ask, Claimed, Claims, Key, StoreError, Tenant, Ticket};
+use hapax_core::log::Event;
+use hapax_core::{Ask, Claimed, Claims, Fingerprint, Key, StoreError, Tenant, Ticket};
 use hapax_sqlite::{Config, SqliteStore};
 use rusqlite::Connection;
 use tempfile::TempDir;
@@ -49,6 +52,23 @@ pub(crate) fn command(name: &str) -> Key {
 
 pub(crate) fn record(name: &str) -> Key {
     Key::record(&Tenant::default(), name).unwrap()
+}
+
+pub(crate) fn job(name: &str) -> Key {
+    Key::job(&Tenant::default(), "scan", name).unwrap()
+}
+
+/// An event that says its own number.
+pub(crate) fn event(name: &str, seq: u64) -> Event {
+    let payload = seq.to_string();
+    Event {
+        job: job(name),
+        stage: "vision".into(),
+        seq,
+        fingerprint: Fingerprint::of(&[payload.as_bytes()]),
+        payload: payload.into(),
+        closes: false,
+    }
 }
 
 pub(crate) fn ask() -> Ask {

@@ -27,7 +27,7 @@ use super::problem::{
 };
 
 /// How long an answer may be kept, in milliseconds.
-const RETENTION: RangeInclusive<u64> = 1..=366 * 86_400_000;
+pub(super) const RETENTION: RangeInclusive<u64> = 1..=366 * 86_400_000;
 
 /// Ask to run a command.
 #[utoipa::path(

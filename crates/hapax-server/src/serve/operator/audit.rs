@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use hapax::queue::ItemId;
 use hapax::{Fence, Tenant, meters};
 use metrics::counter;
 
@@ -10,26 +11,28 @@ use crate::serve::call::Call;
 use crate::serve::problem::Problem;
 
 /// An action, and by whom. The key and the operation (whose path may hold ids) are left out, as
-/// everywhere; the fence tells one command from another.
-pub(super) struct Audit {
+/// everywhere; the fence tells one command from another, the id one dead letter.
+pub(in crate::serve) struct Audit {
     action: &'static str,
     token: Arc<str>,
     tenant: Tenant,
     pub(super) fence: Option<Fence>,
+    pub(in crate::serve) item: Option<ItemId>,
 }
 
 impl Audit {
-    pub(super) fn new(action: &'static str, call: &Call) -> Self {
-        Self { action, token: call.caller.clone(), tenant: call.tenant.clone(), fence: None }
+    pub(in crate::serve) fn new(action: &'static str, call: &Call) -> Self {
+        let (token, tenant) = (call.caller.clone(), call.tenant.clone());
+        Self { action, token, tenant, fence: None, item: None }
     }
 
     /// Writes it down, and passes on what came of it.
-    pub(super) fn told<T>(self, outcome: Result<T, Problem>) -> Result<T, Problem> {
-        let Self { action, token, tenant, fence } = self;
+    pub(in crate::serve) fn told<T>(self, outcome: Result<T, Problem>) -> Result<T, Problem> {
+        let Self { action, token, tenant, fence, item } = self;
         let result = outcome.as_ref().map_or_else(|problem| problem.kind.code, |_| "done");
-        let fence = fence.map(|fence| fence.0);
+        let (fence, item) = (fence.map(|fence| fence.0), item.map(|id| id.to_string()));
         let (token, tenant) = (&*token, tenant.as_str());
-        tracing::info!(target: AUDIT, token, tenant, action, result, fence, "operator action");
+        tracing::info!(target: AUDIT, token, tenant, action, result, fence, item, "operator action");
         counter!(meters::OPERATOR_ACTIONS, "action" => action, "result" => result).increment(1);
         outcome
     }

@@ -3,7 +3,7 @@
 //! Every action runs to its end and is written down, also where the operator's client goes away in
 //! the middle.
 
-mod audit;
+pub(super) mod audit;
 mod cursor;
 mod ruling;
 mod shapes;
@@ -222,7 +222,7 @@ fn enough(app: &App) -> Duration {
 }
 
 /// A client that hangs up would otherwise cut it between two steps.
-async fn to_its_end<T: Send + 'static>(
+pub(super) async fn to_its_end<T: Send + 'static>(
     action: impl Future<Output = Result<T, Problem>> + Send + 'static,
 ) -> Result<T, Problem> {
     let lost = |_| Problem::new(&INTERNAL, "this is a bug; the server's log has more");

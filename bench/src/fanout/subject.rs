@@ -1,0 +1,168 @@
+//! Who delivers: hapax, or nginx with nchan.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use clap::ValueEnum;
+
+use super::cores::Cores;
+use crate::nginx;
+use crate::process::Server;
+
+/// Where Debian and most others keep nginx's modules.
+const NCHAN: &str = "/usr/lib/nginx/modules/ngx_nchan_module.so";
+/// How large an event is, as it stands in the stream's `data:`.
+pub(super) const EVENT_SIZE: usize = 200;
+/// What hapax adds behind an event, and somebody else has to send along.
+const TIMESTAMP: &str = ",\"timestamp\":\"2026-01-01T00:00:00.000Z\"";
+/// Open files of a server beside its clients.
+pub(super) const OTHER_FILES: usize = 200;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Kind {
+    Hapax,
+    Nchan,
+}
+
+impl Kind {
+    pub(super) const ALL: [Self; 2] = [Self::Hapax, Self::Nchan];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Hapax => "hapax",
+            Self::Nchan => "nchan",
+        }
+    }
+
+    /// Starts it for so many clients. `None` where it is not installed.
+    pub(super) fn start(
+        self,
+        hapax: &Path,
+        folder: &Path,
+        clients: usize,
+        cores: &Cores,
+    ) -> anyhow::Result<Option<Server>> {
+        match self {
+            Self::Hapax => start_hapax(hapax, folder, clients, cores).map(Some),
+            Self::Nchan => start_nchan(folder, clients, cores),
+        }
+    }
+
+    /// The request of a client that subscribes.
+    pub(super) fn subscribe(self, address: SocketAddr) -> String {
+        let path = match self {
+            Self::Hapax => "/v1/jobs/scan/job-1/events",
+            Self::Nchan => "/sub",
+        };
+        format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nAccept: text/event-stream\r\n\r\n")
+    }
+
+    /// The request that publishes an event: of hapax what it makes the event of, of nchan, which
+    /// passes on what it gets, the event as hapax would deliver it.
+    pub(super) fn publish(
+        self,
+        number: u64,
+        mark: impl FnOnce(&mut Vec<u8>),
+        request: &mut Vec<u8>,
+    ) {
+        let offset = format!("\"offset\":{number},");
+        let (path, before, after) = match self {
+            Self::Hapax => ("/v1/events", "", ""),
+            Self::Nchan => ("/pub", offset.as_str(), TIMESTAMP),
+        };
+        let mut body = format!(
+            "{{{before}\"domain\":\"scan\",\"job_id\":\"job-1\",\"stage\":\"vision\",\
+             \"seq\":{number},\"data\":\""
+        )
+        .into_bytes();
+        mark(&mut body);
+        let whole = body.len() - before.len() + offset.len() + TIMESTAMP.len() + "\"}".len();
+        body.extend(std::iter::repeat_n(b'.', EVENT_SIZE.saturating_sub(whole)));
+        let _ = write!(body, "\"{after}}}");
+        let length = body.len();
+        // Writing to memory does not fail.
+        let _ = write!(
+            request,
+            "POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n\
+             Content-Length: {length}\r\n\r\n"
+        );
+        request.extend(body);
+    }
+}
+
+fn start_hapax(
+    hapax: &Path,
+    folder: &Path,
+    clients: usize,
+    cores: &Cores,
+) -> anyhow::Result<Server> {
+    let room = (clients + OTHER_FILES).to_string();
+    let mut command = cores.server(hapax);
+    command
+        .args(["serve", "--listen", "127.0.0.1:0", "--store", "memory:"])
+        .args(["--sse-connections", &room, "--max-connections", &room])
+        // No line for each request: nginx writes none either.
+        .args(["--log-level", "error"])
+        // An empty one, so that it finds no settings file.
+        .current_dir(folder);
+    Server::that_says_where(&mut command)
+}
+
+fn start_nchan(folder: &Path, clients: usize, cores: &Cores) -> anyhow::Result<Option<Server>> {
+    if !Path::new(NCHAN).exists() {
+        return Ok(None);
+    }
+    let start = |binary: &Path| cores.server(binary);
+    nginx::start(folder, start, |address| configuration(folder, address, clients))
+}
+
+/// What hapax has too: a keep-alive each 15 s, and ten thousand events kept in memory.
+fn configuration(folder: &Path, address: SocketAddr, clients: usize) -> String {
+    let folder = folder.display();
+    // nginx begins to close connections when a sixteenth of its room is left.
+    let room = 2 * (clients + OTHER_FILES);
+    format!(
+        "load_module {NCHAN};
+events {{ worker_connections {room}; }}
+http {{
+    access_log off;
+    client_body_temp_path {folder}/body;
+    keepalive_requests 1000000000;
+    nchan_shared_memory_size 256M;
+    server {{
+        listen {address} backlog=4096;
+        location = /sub {{
+            nchan_subscriber eventsource;
+            nchan_channel_id job-1;
+            nchan_eventsource_ping_interval 15;
+        }}
+        location = /pub {{
+            nchan_publisher;
+            nchan_channel_id job-1;
+            nchan_message_buffer_length 10000;
+            nchan_message_timeout 2h;
+        }}
+    }}
+}}
+"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_has_the_size_that_is_said() {
+        for number in [1, 17, 123_456] {
+            let mut request = Vec::new();
+            let mark = |text: &mut Vec<u8>| text.extend(b"#0000000017@0000001234567890");
+            Kind::Nchan.publish(number, mark, &mut request);
+            let text = String::from_utf8(request).unwrap();
+            let (_, body) = text.split_once("\r\n\r\n").unwrap();
+            assert_eq!(body.len(), EVENT_SIZE);
+            assert!(serde_json::from_str::<serde_json::Value>(body).is_ok(), "{body}");
+        }
+    }
+}

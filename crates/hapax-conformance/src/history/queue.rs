@@ -1,0 +1,416 @@
+//! Queues against their model: several holders, several keys, late steps.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hapax_core::queue::{Enqueued, Item, ItemId, Leased, Outcome, QueueName, Resolved, Take};
+use hapax_core::{Fence, Token};
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+
+use super::{BRIEF, failed, holds, same, time};
+use crate::Subject;
+use crate::scene::Scene;
+
+const ITEMS: usize = 9;
+const HOLDERS: usize = 3;
+
+#[derive(Clone, Debug)]
+pub(super) struct Move {
+    node: usize,
+    act: Act,
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    /// `delay` is none, brief or long.
+    Enqueue {
+        items: Vec<usize>,
+        delay: Option<bool>,
+    },
+    Lease {
+        holder: usize,
+        at_most: usize,
+        brief: bool,
+    },
+    /// The holder asks again with its token.
+    Again {
+        holder: usize,
+        brief: bool,
+    },
+    Renew {
+        holder: usize,
+        late: bool,
+        brief: bool,
+    },
+    /// `late` presents the token of the lease before the last one.
+    Resolve {
+        holder: usize,
+        late: bool,
+        items: Vec<(usize, How)>,
+    },
+    Requeue {
+        item: usize,
+    },
+    Discard {
+        item: usize,
+    },
+    Look,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum How {
+    Ack { remember: Option<bool> },
+    Retry { after: Option<bool>, counts: bool },
+    Bury { blocks: bool },
+}
+
+impl How {
+    fn outcome(self) -> Outcome {
+        match self {
+            Self::Ack { remember } => Outcome::Ack { remember: some_time(remember) },
+            Self::Retry { after, counts } => {
+                Outcome::Retry { after: some_time(after), counts, reason: "later".into() }
+            }
+            Self::Bury { blocks } => Outcome::Bury { reason: "never".into(), blocks },
+        }
+    }
+}
+
+fn some_time(brief: Option<bool>) -> Duration {
+    brief.map_or(Duration::ZERO, time)
+}
+
+pub(super) fn moves() -> impl Strategy<Value = Vec<Move>> {
+    let wait = || prop_oneof![4 => Just(None), 2 => Just(Some(true)), 1 => Just(Some(false))];
+    let remember = prop_oneof![1 => Just(None), 1 => Just(Some(true)), 2 => Just(Some(false))];
+    let how = prop_oneof![
+        4 => remember.prop_map(|remember| How::Ack { remember }),
+        3 => (wait(), any::<bool>()).prop_map(|(after, counts)| How::Retry { after, counts }),
+        2 => any::<bool>().prop_map(|blocks| How::Bury { blocks }),
+    ];
+    let some = |count| prop::sample::subsequence((0..ITEMS).collect::<Vec<_>>(), count);
+    let items = some(1..5).prop_shuffle();
+    let resolved = (some(1..ITEMS + 1).prop_shuffle(), prop::collection::vec(how, ITEMS))
+        .prop_map(|(items, how)| items.into_iter().zip(how).collect());
+    let holder = || 0..HOLDERS;
+    let late = || prop::bool::weighted(0.2);
+    let act = prop_oneof![
+        5 => (items, wait()).prop_map(|(items, delay)| Act::Enqueue { items, delay }),
+        6 => (holder(), 1..5_usize, prop::bool::weighted(0.3))
+            .prop_map(|(holder, at_most, brief)| Act::Lease { holder, at_most, brief }),
+        1 => (holder(), any::<bool>()).prop_map(|(holder, brief)| Act::Again { holder, brief }),
+        1 => (holder(), late(), any::<bool>())
+            .prop_map(|(holder, late, brief)| Act::Renew { holder, late, brief }),
+        6 => (holder(), late(), resolved)
+            .prop_map(|(holder, late, items)| Act::Resolve { holder, late, items }),
+        1 => (0..ITEMS).prop_map(|item| Act::Requeue { item }),
+        1 => (0..ITEMS).prop_map(|item| Act::Discard { item }),
+        1 => Just(Act::Look),
+    ];
+    let one = (0..2_usize, act).prop_map(|(node, act)| Move { node, act });
+    prop::collection::vec(one, 4..40)
+}
+
+/// What the model knows of one item. Which place it has among those of its key is where it stands in
+/// the model's list.
+struct Known {
+    item: usize,
+    attempts: u32,
+    fence: Option<Fence>,
+    phase: Phase,
+}
+
+#[derive(Clone, PartialEq)]
+enum Phase {
+    Waiting(Wait),
+    InFlight { token: Token, brief: bool, lapsed: bool },
+    Dead { blocks: bool },
+    Done { token: Token, brief: bool },
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Wait {
+    Due,
+    Briefly,
+    Long,
+}
+
+impl Wait {
+    fn of(wait: Option<bool>) -> Self {
+        match wait {
+            None => Self::Due,
+            Some(true) => Self::Briefly,
+            Some(false) => Self::Long,
+        }
+    }
+}
+
+impl Known {
+    fn is_held_by(&self, asker: &Token) -> bool {
+        matches!(&self.phase, Phase::InFlight { token, .. } if token == asker)
+    }
+
+    fn may_be_leased(&self) -> bool {
+        matches!(self.phase, Phase::Waiting(Wait::Due) | Phase::InFlight { lapsed: true, .. })
+    }
+
+    fn holds_back_its_key(&self) -> bool {
+        !matches!(self.phase, Phase::Done { .. } | Phase::Dead { blocks: false })
+    }
+}
+
+struct Play {
+    nodes: [Scene; 2],
+    queue: QueueName,
+    items: Vec<Item>,
+    known: Vec<Known>,
+    /// The tokens of each holder's leases, the last one at the end.
+    tokens: [Vec<Token>; HOLDERS],
+}
+
+impl Play {
+    async fn new(subject: Arc<dyn Subject>) -> Self {
+        let s = Scene::new(subject).await;
+        let queue = QueueName::new(&format!("q{}", Token::random().as_str()));
+        let item = |i: usize| {
+            let item = Item::new(&s.tenant, "t", i.to_string());
+            match i % 3 {
+                0 => item,
+                key => item.key(&key.to_string()),
+            }
+        };
+        Self {
+            items: (0..ITEMS).map(item).collect(),
+            nodes: [s.clone(), s.reopened().await],
+            queue: queue.expect("a name"),
+            known: Vec::new(),
+            tokens: Default::default(),
+        }
+    }
+
+    fn find(&mut self, item: usize) -> Option<&mut Known> {
+        self.known.iter_mut().find(|known| known.item == item)
+    }
+
+    fn token(&self, holder: usize, late: bool) -> Token {
+        let token = self.tokens[holder].iter().rev().nth(usize::from(late));
+        token.cloned().unwrap_or_else(|| Token::presented("nobody"))
+    }
+
+    async fn step(&mut self, Move { node, act }: Move) -> Result<(), TestCaseError> {
+        let store = self.nodes[node].store.clone();
+        let queue = self.queue.clone();
+        match act {
+            Act::Enqueue { items, delay } => {
+                let call: Vec<_> =
+                    items.iter().map(|i| self.items[*i].clone().delay(some_time(delay))).collect();
+                let answers = store.enqueue(&queue, &call).await.map_err(failed)?;
+                let expected: Vec<_> = items.iter().map(|i| self.enqueue(*i, delay)).collect();
+                same!(answers, expected);
+            }
+            Act::Lease { holder, at_most, brief } => {
+                let take = Take::new(at_most, time(brief));
+                let leased = store.lease(&queue, &take).await.map_err(failed)?;
+                self.tokens[holder].push(take.token.clone());
+                self.leased(&take, brief, &leased)?;
+            }
+            Act::Again { holder, brief } => {
+                let token = self.token(holder, false);
+                self.again(node, Take { token, at_most: 1, lease: time(brief) }, brief).await?;
+            }
+            Act::Renew { holder, late, brief } => {
+                let token = self.token(holder, late);
+                let renewed = store.renew(&queue, &token, time(brief)).await.map_err(failed)?;
+                same!(renewed, self.renew(&token, brief).len() as u64);
+            }
+            Act::Resolve { holder, late, items } => {
+                let token = self.token(holder, late);
+                let call: Vec<_> =
+                    items.iter().map(|(i, how)| (self.items[*i].id, how.outcome())).collect();
+                let answers = store.resolve(&queue, &token, &call).await.map_err(failed)?;
+                let expected = items.iter().map(|(i, how)| self.resolve(*i, &token, *how));
+                same!(answers, expected.collect::<Vec<_>>());
+            }
+            Act::Requeue { item } => {
+                let id = self.items[item].id;
+                let found = store.requeue(&queue, None, id).await.map_err(failed)?;
+                let letter = self.letter(item);
+                same!(found, letter.is_some());
+                if let Some(known) = letter {
+                    known.phase = Phase::Waiting(Wait::Due);
+                    known.attempts = 0;
+                }
+            }
+            Act::Discard { item } => {
+                let id = self.items[item].id;
+                let found = store.discard(&queue, None, id).await.map_err(failed)?;
+                same!(found, self.letter(item).is_some());
+                if found {
+                    self.known.retain(|known| known.item != item);
+                }
+            }
+            Act::Look => self.look(node).await?,
+        }
+        Ok(())
+    }
+
+    fn enqueue(&mut self, item: usize, delay: Option<bool>) -> Enqueued {
+        if self.find(item).is_some() {
+            return Enqueued::Duplicate;
+        }
+        let phase = Phase::Waiting(Wait::of(delay));
+        self.known.push(Known { item, attempts: 0, fence: None, phase });
+        Enqueued::Accepted
+    }
+
+    /// What may be handed out of each key, in its order; those of "key" 0 have none.
+    fn leasable(&self) -> Vec<Vec<usize>> {
+        let of_key = |key: usize| {
+            let known = self.known.iter().filter(move |known| known.item % 3 == key);
+            let mut open = true;
+            let free = known.filter(move |known| {
+                let may = known.may_be_leased() && open;
+                open &= key == 0 || may || !known.holds_back_its_key();
+                may
+            });
+            free.map(|known| known.item).collect()
+        };
+        (0..3).map(of_key).collect()
+    }
+
+    fn index(&self, leased: &Leased) -> Option<usize> {
+        self.items.iter().position(|item| *item == leased.item)
+    }
+
+    fn leased(&mut self, take: &Take, brief: bool, leased: &[Leased]) -> Result<(), TestCaseError> {
+        let leasable = self.leasable();
+        let indices: Vec<_> = leased.iter().filter_map(|leased| self.index(leased)).collect();
+        same!(indices.len(), leased.len());
+        let due = leasable.iter().map(Vec::len).sum::<usize>();
+        same!(leased.len(), due.min(take.at_most));
+        for (key, leasable) in leasable.iter().enumerate() {
+            let got: Vec<_> = indices.iter().copied().filter(|i| i % 3 == key).collect();
+            let good = match key {
+                0 => got.iter().all(|i| leasable.contains(i)),
+                _ => leasable.starts_with(&got),
+            };
+            holds(good, || format!("of key {key} it gave {got:?}, due was {leasable:?}"))?;
+        }
+        for (item, leased) in indices.into_iter().zip(leased) {
+            let token = take.token.clone();
+            let known = self.find(item).expect("it was among those due");
+            known.attempts += 1;
+            same!(leased.attempt, known.attempts);
+            holds(Some(leased.fence) > known.fence, || "a fence that did not grow".into())?;
+            known.fence = Some(leased.fence);
+            known.phase = Phase::InFlight { token, brief, lapsed: false };
+        }
+        Ok(())
+    }
+
+    /// Only where the token holds something by a lease that lasts: after that it is another question.
+    async fn again(&mut self, node: usize, take: Take, brief: bool) -> Result<(), TestCaseError> {
+        let lasting = |known: &Known| {
+            known.is_held_by(&take.token)
+                && matches!(known.phase, Phase::InFlight { lapsed: false, .. })
+        };
+        if !self.known.iter().any(lasting) {
+            return Ok(());
+        }
+        let answer = self.nodes[node].store.lease(&self.queue, &take).await.map_err(failed)?;
+        let mut told: Vec<_> =
+            answer.iter().map(|l| (self.index(l), l.attempt, Some(l.fence))).collect();
+        told.sort();
+        let mut expected = self.renew(&take.token, brief);
+        expected.sort();
+        same!(told, expected);
+        Ok(())
+    }
+
+    fn renew(&mut self, token: &Token, brief: bool) -> Vec<(Option<usize>, u32, Option<Fence>)> {
+        let held = self.known.iter_mut().filter(|known| known.is_held_by(token));
+        held.map(|known| {
+            known.phase = Phase::InFlight { token: token.clone(), brief, lapsed: false };
+            (Some(known.item), known.attempts, known.fence)
+        })
+        .collect()
+    }
+
+    fn resolve(&mut self, item: usize, token: &Token, how: How) -> Resolved {
+        let Some(known) = self.find(item) else { return Resolved::Lost };
+        if matches!(&known.phase, Phase::Done { token: holder, .. } if holder == token) {
+            let again = matches!(how, How::Ack { .. });
+            return if again { Resolved::Done } else { Resolved::Lost };
+        }
+        if !known.is_held_by(token) {
+            return Resolved::Lost;
+        }
+        match how {
+            How::Ack { remember: None } => self.known.retain(|known| known.item != item),
+            How::Ack { remember: Some(brief) } => {
+                known.phase = Phase::Done { token: token.clone(), brief };
+            }
+            How::Retry { after, counts } => {
+                known.attempts -= u32::from(!counts);
+                known.phase = Phase::Waiting(Wait::of(after));
+            }
+            How::Bury { blocks } => known.phase = Phase::Dead { blocks },
+        }
+        Resolved::Done
+    }
+
+    fn letter(&mut self, item: usize) -> Option<&mut Known> {
+        self.find(item).filter(|known| matches!(known.phase, Phase::Dead { .. }))
+    }
+
+    async fn look(&self, node: usize) -> Result<(), TestCaseError> {
+        let store = &self.nodes[node].store;
+        let depth = store.depth(&self.queue, None).await.map_err(failed)?;
+        let count = |which: fn(&Phase) -> bool| {
+            self.known.iter().filter(|known| which(&known.phase)).count() as u64
+        };
+        let flying = count(|phase| matches!(phase, Phase::InFlight { lapsed: false, .. }));
+        let lapsed = count(|phase| matches!(phase, Phase::InFlight { lapsed: true, .. }));
+        let waiting = count(|phase| matches!(phase, Phase::Waiting(_))) + lapsed;
+        let dead = count(|phase| matches!(phase, Phase::Dead { .. }));
+        same!((depth.waiting, depth.in_flight, depth.dead), (waiting, flying, dead));
+        same!(depth.oldest_age.is_some(), waiting + flying > 0);
+        let letters = store.dead(&self.queue, None, None, 100).await.map_err(failed)?;
+        let letters: Vec<_> = letters.iter().map(|dead| (dead.id, dead.attempts)).collect();
+        let mut expected: Vec<(ItemId, u32)> = Vec::new();
+        for known in self.known.iter().filter(|k| matches!(k.phase, Phase::Dead { .. })) {
+            expected.push((self.items[known.item].id, known.attempts));
+        }
+        expected.sort();
+        same!(letters, expected);
+        Ok(())
+    }
+
+    /// Lets everything brief come to its end.
+    async fn pass(&mut self) {
+        let known = self.known.len();
+        self.known.retain(|known| !matches!(known.phase, Phase::Done { brief: true, .. }));
+        let mut passed = self.known.len() < known;
+        for known in &mut self.known {
+            match &mut known.phase {
+                Phase::Waiting(wait @ Wait::Briefly) => *wait = Wait::Due,
+                Phase::InFlight { brief: true, lapsed, .. } if !*lapsed => *lapsed = true,
+                _ => continue,
+            }
+            passed = true;
+        }
+        if passed {
+            self.nodes[0].outlive(2 * BRIEF).await;
+        }
+    }
+}
+
+pub(super) async fn play(subject: Arc<dyn Subject>, moves: Vec<Move>) -> Result<(), TestCaseError> {
+    let mut play = Play::new(subject).await;
+    for m in moves {
+        play.step(m).await?;
+        play.pass().await;
+    }
+    play.look(0).await
+}

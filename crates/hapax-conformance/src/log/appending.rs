@@ -1,0 +1,361 @@
+//! Identity, order, state and closing.
+
+use std::slice::from_ref;
+
+use bytes::Bytes;
+use hapax_core::log::{Appended, Cursor, MAX_APPEND, MAX_NUMBER};
+use hapax_core::{Key, Tenant};
+
+use super::{append, attach, closing, entry, event, offsets, published, saying, whole};
+use crate::scene::Scene;
+use crate::subject::laws;
+
+laws![
+    a_job_without_events_has_no_log,
+    offsets_begin_at_one_and_have_no_holes,
+    events_of_one_call_are_appended_in_their_order,
+    a_call_with_the_most_events_is_taken_whole,
+    the_same_event_again_is_a_duplicate_at_its_first_offset,
+    an_event_twice_in_one_call_is_appended_once,
+    another_content_is_a_conflict,
+    a_duplicate_or_a_conflict_changes_nothing,
+    the_stage_is_part_of_the_identity,
+    jobs_domains_and_tenants_never_meet,
+    a_mixed_call_answers_each_event_on_its_own,
+    one_of_many_concurrent_appends_of_an_event_publishes_it,
+    offsets_stay_contiguous_under_concurrent_appends_from_two_nodes,
+    state_follows_the_highest_seq,
+    late_and_sparse_seqs_are_appended,
+    of_two_events_with_the_highest_seq_the_later_is_the_state,
+    a_closing_event_closes_the_job,
+    duplicates_and_conflicts_are_recognised_after_closing,
+    what_follows_a_closing_event_in_its_call_is_refused,
+    late_events_are_appended_until_the_job_closes,
+    payloads_come_back_byte_for_byte,
+    a_payload_of_one_mebibyte_is_kept,
+    hostile_job_names_are_kept_apart,
+    job_names_and_stages_of_255_bytes_work,
+    a_log_survives_a_restart,
+];
+
+async fn a_job_without_events_has_no_log(s: Scene) {
+    let job = s.job("k");
+    assert_eq!(attach(&s, &job, 0, 10).await, None);
+    assert_eq!(append(&s, &[]).await, []);
+    assert_eq!(attach(&s, &job, 0, 10).await, None);
+}
+
+async fn offsets_begin_at_one_and_have_no_holes(s: Scene) {
+    let job = s.job("k");
+    let mut epochs = Vec::new();
+    for i in 1..=5 {
+        let at = published(&s, &[event(&job, "vision", i * 10)]).await[0];
+        assert_eq!(at.offset, i);
+        epochs.push(at.epoch);
+    }
+    epochs.dedup();
+    assert_eq!(epochs.len(), 1, "one life, one epoch");
+    let attached = whole(&s, &job).await;
+    assert_eq!((attached.head.first, attached.head.last), (1, 5));
+    assert_eq!(attached.head.end(), Cursor { epoch: epochs[0], offset: 5 });
+    assert_eq!(offsets(&attached), [1, 2, 3, 4, 5]);
+}
+
+async fn events_of_one_call_are_appended_in_their_order(s: Scene) {
+    let jobs = [s.job("a"), s.job("b"), s.job("c")];
+    let events: Vec<_> = (0..30).map(|i| event(&jobs[i % 3], "s", 100 - i as u64)).collect();
+    let at = published(&s, &events).await;
+    for (n, job) in jobs.iter().enumerate() {
+        let of_job = events.iter().zip(&at).skip(n).step_by(3);
+        let expected: Vec<_> = of_job.map(|(event, at)| entry(event, *at)).collect();
+        let attached = whole(&s, job).await;
+        assert_eq!(offsets(&attached), (1..=10).collect::<Vec<_>>());
+        assert_eq!(attached.entries, expected);
+    }
+}
+
+async fn a_call_with_the_most_events_is_taken_whole(s: Scene) {
+    let job = s.job("k");
+    let events: Vec<_> = (0..MAX_APPEND as u64).map(|seq| event(&job, "s", seq)).collect();
+    let at = published(&s, &events).await;
+    assert!(at.iter().map(|at| at.offset).eq(1..=MAX_APPEND as u64));
+    assert_eq!(whole(&s, &job).await.entries.len(), MAX_APPEND);
+}
+
+async fn the_same_event_again_is_a_duplicate_at_its_first_offset(s: Scene) {
+    let job = s.job("k");
+    let events = [event(&job, "s", 1), event(&job, "s", 2), event(&job, "s", 3)];
+    let at = published(&s, &events).await;
+    let other = s.reopened().await;
+    for node in [&s, &other] {
+        for (event, at) in events.iter().zip(&at).rev() {
+            assert_eq!(append(node, from_ref(event)).await, [Appended::Duplicate(*at)]);
+        }
+    }
+    assert_eq!(whole(&s, &job).await.head.last, 3);
+}
+
+async fn an_event_twice_in_one_call_is_appended_once(s: Scene) {
+    let job = s.job("k");
+    let (one, two) = (event(&job, "s", 1), event(&job, "s", 2));
+    let other = saying(&job, "s", 1, "else".into());
+    let answers = append(&s, &[one.clone(), one, two, other]).await;
+    let [Appended::Published(first), again, Appended::Published(second), conflict] = answers[..]
+    else {
+        panic!("{answers:?}")
+    };
+    assert_eq!((again, conflict), (Appended::Duplicate(first), Appended::Conflict));
+    assert_eq!((first.offset, second.offset), (1, 2));
+}
+
+async fn another_content_is_a_conflict(s: Scene) {
+    let job = s.job("k");
+    published(&s, &[event(&job, "s", 1)]).await;
+    assert_eq!(append(&s, &[saying(&job, "s", 1, "else".into())]).await, [Appended::Conflict]);
+    assert_eq!(whole(&s, &job).await.head.last, 1);
+}
+
+async fn a_duplicate_or_a_conflict_changes_nothing(s: Scene) {
+    let job = s.job("k");
+    let events = [event(&job, "s", 5), event(&job, "s", 3)];
+    let at = published(&s, &events).await;
+    let before = whole(&s, &job).await;
+    let again = [closing(events[0].clone()), closing(saying(&job, "s", 3, "else".into()))];
+    assert_eq!(append(&s, &again).await, [Appended::Duplicate(at[0]), Appended::Conflict]);
+    let mut after = whole(&s, &job).await;
+    after.head.expires_in = before.head.expires_in;
+    assert_eq!(after, before);
+    assert_eq!(published(&s, &[event(&job, "s", 4)]).await[0].offset, 3);
+}
+
+async fn the_stage_is_part_of_the_identity(s: Scene) {
+    let job = s.job("k");
+    let events = [event(&job, "vision", 7), event(&job, "visio", 7), event(&job, "n", 7)];
+    assert_eq!(published(&s, &events).await.len(), 3);
+    assert_eq!(whole(&s, &job).await.head.last, 3);
+}
+
+async fn jobs_domains_and_tenants_never_meet(s: Scene) {
+    let next_door = Tenant::new(&format!("{}x", s.tenant.as_str())).unwrap();
+    let jobs = [
+        Key::job(&s.tenant, "scan", "1").unwrap(),
+        Key::job(&s.tenant, "scan", "2").unwrap(),
+        Key::job(&s.tenant, "scans", "1").unwrap(),
+        Key::job(&s.tenant.scoped("ab").unwrap(), "scan", "1").unwrap(),
+        Key::job(&next_door, "scan", "1").unwrap(),
+    ];
+    for (i, job) in jobs.iter().enumerate() {
+        let said = closing(saying(job, "s", 1, format!("{i}").into()));
+        let at = published(&s, &[said]).await;
+        assert_eq!(at[0].offset, 1, "another job's events are in its log");
+    }
+    for (i, job) in jobs.iter().enumerate() {
+        assert_eq!(whole(&s, job).await.head.state.payload, format!("{i}"));
+    }
+}
+
+async fn a_mixed_call_answers_each_event_on_its_own(s: Scene) {
+    let [open, closed, fresh] = ["open", "closed", "fresh"].map(|name| s.job(name));
+    let at = published(&s, &[event(&open, "s", 1), closing(event(&closed, "s", 1))]).await;
+    let call = [
+        event(&closed, "s", 2),
+        event(&open, "s", 2),
+        event(&open, "s", 1),
+        event(&fresh, "s", 1),
+        saying(&open, "s", 1, "else".into()),
+        event(&closed, "s", 1),
+    ];
+    let answers = append(&s, &call).await;
+    assert_eq!(answers[0], Appended::Closed);
+    assert_eq!(answers[1], Appended::Published(Cursor { offset: 2, ..at[0] }));
+    assert_eq!(answers[2], Appended::Duplicate(at[0]));
+    assert!(matches!(answers[3], Appended::Published(at) if at.offset == 1));
+    assert_eq!(answers[4], Appended::Conflict);
+    assert_eq!(answers[5], Appended::Duplicate(at[1]));
+}
+
+async fn one_of_many_concurrent_appends_of_an_event_publishes_it(s: Scene) {
+    let nodes = [s.clone(), s.reopened().await];
+    for round in 0..4 {
+        let one = event(&s.job(&format!("k{round}")), "s", 1);
+        let appends = (0..16).map(|i| {
+            let (s, one) = (nodes[i % 2].clone(), one.clone());
+            tokio::spawn(async move { append(&s, &[one]).await[0] })
+        });
+        let mut published = 0;
+        for answer in appends.collect::<Vec<_>>() {
+            match answer.await.unwrap() {
+                Appended::Published(at) if at.offset == 1 => published += 1,
+                Appended::Duplicate(at) if at.offset == 1 => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(published, 1);
+    }
+}
+
+/// Twelve tasks append to two jobs, in calls of one to five; every event is sent by two of them.
+async fn offsets_stay_contiguous_under_concurrent_appends_from_two_nodes(s: Scene) {
+    let nodes = [s.clone(), s.reopened().await];
+    let jobs = [s.job("a"), s.job("b")];
+    let tasks = (0..12_usize).map(|task| {
+        let (s, jobs) = (nodes[task % 2].clone(), jobs.clone());
+        tokio::spawn(async move {
+            let stage = format!("stage{}", task / 2);
+            let events: Vec<_> = (0..30).map(|i| event(&jobs[i % 2], &stage, i as u64)).collect();
+            let mut answers = Vec::new();
+            for call in events.chunks(1 + task % 5) {
+                answers.extend(append(&s, call).await.into_iter().zip(call.to_vec()));
+            }
+            answers
+        })
+    });
+    let mut seen = Vec::new();
+    let mut published = 0;
+    for task in tasks.collect::<Vec<_>>() {
+        for (answer, event) in task.await.unwrap() {
+            let (Appended::Published(at) | Appended::Duplicate(at)) = answer else {
+                panic!("{answer:?}")
+            };
+            published += usize::from(matches!(answer, Appended::Published(_)));
+            seen.push((event, at));
+        }
+    }
+    assert_eq!(published, 180, "each event once");
+    for job in &jobs {
+        let attached = whole(&s, job).await;
+        assert_eq!(offsets(&attached), (1..=90).collect::<Vec<_>>());
+        for (event, at) in seen.iter().filter(|(event, _)| event.job == *job) {
+            let index = usize::try_from(at.offset).unwrap() - 1;
+            assert_eq!(attached.entries[index], entry(event, *at), "not where it was said to be");
+        }
+    }
+}
+
+async fn state_follows_the_highest_seq(s: Scene) {
+    let job = s.job("k");
+    for (seq, state) in [(10, 10), (12, 12), (11, 12), (3, 12), (40, 40), (39, 40)] {
+        published(&s, &[event(&job, "s", seq)]).await;
+        let head = whole(&s, &job).await.head;
+        assert_eq!(head.state.seq, state, "after {seq}");
+        assert_eq!(head.state.payload, format!("s {state}"));
+    }
+    let attached = whole(&s, &job).await;
+    assert_eq!(attached.entries[4], attached.head.state);
+    let late = [event(&job, "s", 100), event(&job, "s", 99)];
+    published(&s, &late).await;
+    assert_eq!(whole(&s, &job).await.head.state.seq, 100, "within one call as well");
+}
+
+async fn late_and_sparse_seqs_are_appended(s: Scene) {
+    let job = s.job("k");
+    for (i, seq) in [MAX_NUMBER, 0, 7, MAX_NUMBER - 1, 1].into_iter().enumerate() {
+        assert_eq!(published(&s, &[event(&job, "s", seq)]).await[0].offset, i as u64 + 1);
+    }
+    let attached = whole(&s, &job).await;
+    let seqs: Vec<_> = attached.entries.iter().map(|entry| entry.seq).collect();
+    assert_eq!(seqs, [MAX_NUMBER, 0, 7, MAX_NUMBER - 1, 1]);
+    assert_eq!(attached.head.state.seq, MAX_NUMBER);
+}
+
+async fn of_two_events_with_the_highest_seq_the_later_is_the_state(s: Scene) {
+    let job = s.job("k");
+    for stage in ["first", "second", "a-third"] {
+        published(&s, &[event(&job, stage, 9)]).await;
+        assert_eq!(&*whole(&s, &job).await.head.state.stage, stage);
+    }
+}
+
+async fn a_closing_event_closes_the_job(s: Scene) {
+    let job = s.job("k");
+    published(&s, &[event(&job, "s", 1)]).await;
+    assert!(!whole(&s, &job).await.head.closed);
+    published(&s, &[closing(event(&job, "done", 51))]).await;
+    let before = whole(&s, &job).await;
+    assert!(before.head.closed);
+    assert_eq!(before.entries.iter().map(|e| e.closes).collect::<Vec<_>>(), [false, true]);
+    let refused = [event(&job, "s", 2), closing(event(&job, "s", 60))];
+    assert_eq!(append(&s, &refused).await, [Appended::Closed, Appended::Closed]);
+    let mut after = whole(&s, &job).await;
+    after.head.expires_in = before.head.expires_in;
+    assert_eq!(after, before);
+}
+
+async fn duplicates_and_conflicts_are_recognised_after_closing(s: Scene) {
+    let job = s.job("k");
+    let events = [event(&job, "s", 1), closing(event(&job, "done", 51))];
+    let at = published(&s, &events).await;
+    let duplicates: Vec<_> = at.iter().map(|at| Appended::Duplicate(*at)).collect();
+    assert_eq!(append(&s, &events).await, duplicates);
+    let others = [saying(&job, "s", 1, "else".into()), saying(&job, "done", 51, "else".into())];
+    assert_eq!(append(&s, &others).await, [Appended::Conflict, Appended::Conflict]);
+}
+
+async fn what_follows_a_closing_event_in_its_call_is_refused(s: Scene) {
+    let job = s.job("k");
+    let call = [event(&job, "s", 1), closing(event(&job, "s", 2)), event(&job, "s", 3)];
+    let answers = append(&s, &call).await;
+    assert!(matches!(answers[1], Appended::Published(at) if at.offset == 2));
+    assert_eq!(answers[2], Appended::Closed);
+    assert_eq!(whole(&s, &job).await.head.last, 2);
+}
+
+async fn late_events_are_appended_until_the_job_closes(s: Scene) {
+    let job = s.job("k");
+    let events = [event(&job, "s", 50), event(&job, "s", 10), closing(event(&job, "s", 20))];
+    published(&s, &events).await;
+    let attached = whole(&s, &job).await;
+    assert_eq!(attached.entries.iter().map(|e| e.seq).collect::<Vec<_>>(), [50, 10, 20]);
+    assert_eq!((attached.head.state.seq, attached.head.closed), (50, true));
+}
+
+async fn payloads_come_back_byte_for_byte(s: Scene) {
+    let job = s.job("k");
+    let every_byte = Bytes::from((0..=255).collect::<Vec<u8>>());
+    let payloads =
+        [every_byte, Bytes::new(), "{}".into(), Bytes::from_static(b"\xff\xfe\0$1\r\n\\x00'\"")];
+    for (seq, payload) in payloads.iter().enumerate() {
+        published(&s, &[saying(&job, "s", seq as u64, payload.clone())]).await;
+        assert_eq!(whole(&s, &job).await.head.state.payload, *payload);
+    }
+    let kept: Vec<_> = whole(&s, &job).await.entries.into_iter().map(|e| e.payload).collect();
+    assert_eq!(kept, payloads);
+}
+
+async fn a_payload_of_one_mebibyte_is_kept(s: Scene) {
+    let job = s.job("k");
+    let payload = Bytes::from((0..1 << 20).map(|i| (i % 251) as u8).collect::<Vec<_>>());
+    published(&s, &[saying(&job, "s", 1, payload.clone())]).await;
+    let attached = whole(&s, &job).await;
+    assert!(attached.entries[0].payload == payload && attached.head.state.payload == payload);
+}
+
+async fn hostile_job_names_are_kept_apart(s: Scene) {
+    let names = ["a:b", "a", "a}", "{a}", "a%3Ab", "%", "*", "a'b\"", "\\", "$", "a,b", "a@1"];
+    for domain in names {
+        for name in names {
+            let job = Key::job(&s.tenant, domain, name).unwrap();
+            let events = [event(&job, name, 1), event(&job, domain, 2)];
+            assert_eq!(published(&s, &events).await[1].offset, 2);
+        }
+    }
+}
+
+async fn job_names_and_stages_of_255_bytes_work(s: Scene) {
+    let long = "n".repeat(255);
+    let job = Key::job(&s.tenant, &long, &long).unwrap();
+    let [one, two] = [event(&job, &long, 1), event(&job, &long[1..], 1)];
+    let at = published(&s, &[one.clone(), two]).await;
+    assert_eq!(whole(&s, &job).await.entries[0], entry(&one, at[0]));
+}
+
+async fn a_log_survives_a_restart(s: Scene) {
+    let job = s.job("k");
+    let one = event(&job, "s", 1);
+    let first = published(&s, from_ref(&one)).await[0];
+    let other = s.reopened().await;
+    assert_eq!(whole(&other, &job).await.entries, [entry(&one, first)]);
+    let second = published(&other, &[event(&job, "s", 2)]).await[0];
+    assert_eq!(second, Cursor { offset: 2, ..first });
+    assert_eq!(offsets(&whole(&s, &job).await), [1, 2]);
+}

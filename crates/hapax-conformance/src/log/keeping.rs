@@ -1,0 +1,236 @@
+//! Lifetime, trimming, epochs and attaching.
+
+use std::slice::from_ref;
+use std::time::Duration;
+
+use hapax_core::log::{Appended, Cursor, Keep};
+
+use super::{
+    KEEP, append, attach, closing, entry, event, keeping, offsets, published, saying, whole,
+};
+use crate::scene::{LONG, SHORT, Scene};
+use crate::subject::laws;
+
+laws![
+    a_job_is_forgotten_as_a_whole_after_its_lifetime,
+    a_forgotten_job_begins_anew_under_a_greater_epoch,
+    a_closed_job_is_open_again_after_its_lifetime,
+    an_appended_event_sets_the_lifetime_anew,
+    what_is_not_appended_leaves_the_lifetime_alone,
+    the_last_event_decides_the_lifetime,
+    trimming_keeps_the_newest_entries,
+    trimming_keeps_dedup_and_state,
+    trimming_leaves_other_jobs_alone,
+    attach_gives_what_is_above_the_offset,
+    attach_gives_no_more_than_was_asked_for,
+    a_reader_can_go_on_from_every_cursor_that_is_kept,
+    attach_sees_head_and_entries_at_one_moment,
+    sweeping_takes_only_jobs_that_have_expired,
+];
+
+const BRIEF: Keep = Keep { lifetime: SHORT, entries: 10_000 };
+const MINUTE: Keep = Keep { lifetime: Duration::from_secs(60), entries: 10_000 };
+
+async fn a_job_is_forgotten_as_a_whole_after_its_lifetime(s: Scene) {
+    let job = s.job("k");
+    let events = [event(&job, "s", 50), event(&job, "s", 51)];
+    keeping(&s, &events, &BRIEF).await;
+    s.outlive(SHORT).await;
+    assert_eq!(attach(&s, &job, 0, 10).await, None);
+    // Another content under the same identity, and a lower seq: neither dedup nor state is left.
+    published(&s, &[saying(&job, "s", 50, "else".into())]).await;
+    let attached = whole(&s, &job).await;
+    assert_eq!((attached.head.state.seq, offsets(&attached)), (50, vec![1]));
+    assert_eq!(attached.head.state.payload, "else");
+}
+
+async fn a_forgotten_job_begins_anew_under_a_greater_epoch(s: Scene) {
+    let job = s.job("k");
+    let mut epochs = Vec::new();
+    for _ in 0..3 {
+        let answers = keeping(&s, &[event(&job, "s", 1)], &BRIEF).await;
+        let [Appended::Published(at)] = answers[..] else { panic!("{answers:?}") };
+        assert_eq!(at.offset, 1);
+        epochs.push(at.epoch);
+        s.outlive(SHORT).await;
+    }
+    assert!(epochs.is_sorted_by(|a, b| a < b), "{epochs:?}");
+    published(&s, &[event(&job, "s", 1)]).await;
+    let head = whole(&s, &job).await.head;
+    assert!(!epochs.iter().any(|epoch| head.holds(Cursor { epoch: *epoch, offset: 1 })));
+    assert!(head.holds(head.end()));
+}
+
+async fn a_closed_job_is_open_again_after_its_lifetime(s: Scene) {
+    let job = s.job("k");
+    keeping(&s, &[closing(event(&job, "s", 9))], &BRIEF).await;
+    s.outlive(SHORT).await;
+    published(&s, &[event(&job, "s", 1)]).await;
+    assert!(!whole(&s, &job).await.head.closed);
+}
+
+async fn an_appended_event_sets_the_lifetime_anew(s: Scene) {
+    let job = s.job("k");
+    keeping(&s, &[event(&job, "s", 1)], &MINUTE).await;
+    let left = whole(&s, &job).await.head.expires_in;
+    assert!(left > Duration::ZERO && left <= MINUTE.lifetime, "{left:?}");
+    append(&s, &[event(&job, "s", 2)]).await;
+    let left = whole(&s, &job).await.head.expires_in;
+    assert!(left > MINUTE.lifetime && left <= LONG, "{left:?}");
+}
+
+async fn what_is_not_appended_leaves_the_lifetime_alone(s: Scene) {
+    let job = s.job("k");
+    keeping(&s, &[event(&job, "s", 1), closing(event(&job, "s", 2))], &MINUTE).await;
+    let other = saying(&job, "s", 2, "else".into());
+    for (event, expected) in [
+        (event(&job, "s", 1), None),
+        (other, Some(Appended::Conflict)),
+        (event(&job, "s", 3), Some(Appended::Closed)),
+    ] {
+        let answer = append(&s, &[event]).await[0];
+        assert!(expected.map_or(matches!(answer, Appended::Duplicate(_)), |e| e == answer));
+        assert!(whole(&s, &job).await.head.expires_in <= MINUTE.lifetime, "after {answer:?}");
+    }
+}
+
+async fn the_last_event_decides_the_lifetime(s: Scene) {
+    let job = s.job("k");
+    append(&s, &[event(&job, "s", 1)]).await;
+    keeping(&s, &[event(&job, "s", 2)], &BRIEF).await;
+    s.outlive(SHORT).await;
+    assert_eq!(attach(&s, &job, 0, 10).await, None);
+}
+
+async fn trimming_keeps_the_newest_entries(s: Scene) {
+    let job = s.job("k");
+    let keep = Keep { entries: 3, ..KEEP };
+    for seq in 1..=5 {
+        keeping(&s, &[event(&job, "s", seq)], &keep).await;
+    }
+    let attached = whole(&s, &job).await;
+    assert_eq!((attached.head.first, attached.head.last), (3, 5));
+    assert_eq!(offsets(&attached), [3, 4, 5]);
+    let call: Vec<_> = (6..=12).map(|seq| event(&job, "s", seq)).collect();
+    keeping(&s, &call, &keep).await;
+    let attached = whole(&s, &job).await;
+    assert_eq!((attached.head.first, offsets(&attached)), (10, vec![10, 11, 12]));
+    keeping(&s, &[event(&job, "s", 13)], &Keep { entries: 1, ..KEEP }).await;
+    let attached = whole(&s, &job).await;
+    assert_eq!((attached.head.first, offsets(&attached)), (13, vec![13]));
+}
+
+async fn trimming_keeps_dedup_and_state(s: Scene) {
+    let job = s.job("k");
+    let keep = Keep { entries: 2, ..KEEP };
+    let high = event(&job, "s", 99);
+    let first = keeping(&s, from_ref(&high), &keep).await[0];
+    for seq in 1..=5 {
+        keeping(&s, &[event(&job, "s", seq)], &keep).await;
+    }
+    let Appended::Published(at) = first else { panic!("{first:?}") };
+    let attached = whole(&s, &job).await;
+    assert_eq!(attached.head.state, entry(&high, at));
+    assert_eq!(attached.head.first, 5);
+    assert_eq!(append(&s, &[high]).await, [Appended::Duplicate(at)]);
+    assert_eq!(append(&s, &[saying(&job, "s", 99, "else".into())]).await, [Appended::Conflict]);
+    assert_eq!(offsets(&whole(&s, &job).await), [5, 6]);
+}
+
+async fn trimming_leaves_other_jobs_alone(s: Scene) {
+    // Many, so that some share a partition with the trimmed one whatever their number is.
+    let jobs: Vec<_> = (0..20).map(|i| s.job(&format!("k{i}"))).collect();
+    let events: Vec<_> =
+        jobs.iter().flat_map(|job| (0..3).map(|seq| event(job, "s", seq))).collect();
+    published(&s, &events).await;
+    let more: Vec<_> = (10..30).map(|seq| event(&jobs[0], "s", seq)).collect();
+    keeping(&s, &more, &Keep { entries: 1, ..KEEP }).await;
+    assert_eq!(offsets(&whole(&s, &jobs[0]).await), [23]);
+    for job in &jobs[1..] {
+        assert_eq!(offsets(&whole(&s, job).await), [1, 2, 3]);
+    }
+}
+
+async fn attach_gives_what_is_above_the_offset(s: Scene) {
+    let job = s.job("k");
+    let events: Vec<_> = (0..6).map(|seq| event(&job, "s", seq)).collect();
+    keeping(&s, &events, &Keep { entries: 4, ..KEEP }).await;
+    for (after, expected) in
+        [(0, 3..7), (1, 3..7), (2, 3..7), (3, 4..7), (5, 6..7), (6, 7..7), (1 << 40, 7..7)]
+    {
+        let attached = attach(&s, &job, after, 100).await.unwrap();
+        assert_eq!(offsets(&attached), expected.collect::<Vec<_>>(), "after {after}");
+        assert_eq!((attached.head.first, attached.head.last), (3, 6));
+    }
+}
+
+async fn attach_gives_no_more_than_was_asked_for(s: Scene) {
+    let job = s.job("k");
+    let events: Vec<_> = (0..10).map(|seq| event(&job, "s", seq)).collect();
+    published(&s, &events).await;
+    let mut read = Vec::new();
+    for size in [3, 3, 3, 1, 0] {
+        let page = attach(&s, &job, read.len() as u64, 3).await.unwrap();
+        assert_eq!((page.entries.len(), page.head.last), (size, 10));
+        read.extend(page.entries);
+    }
+    assert_eq!(read, whole(&s, &job).await.entries);
+    let head_alone = attach(&s, &job, 0, 0).await.unwrap();
+    assert_eq!((head_alone.entries, head_alone.head.last), (vec![], 10));
+}
+
+async fn a_reader_can_go_on_from_every_cursor_that_is_kept(s: Scene) {
+    let job = s.job("k");
+    let events: Vec<_> = (0..9).map(|seq| event(&job, "s", seq)).collect();
+    let mut cursors = published(&s, &events[..5]).await;
+    let answers = keeping(&s, &events[5..], &Keep { entries: 4, ..KEEP }).await;
+    cursors.extend(answers.into_iter().map(|answer| match answer {
+        Appended::Published(at) => at,
+        other => panic!("{other:?}"),
+    }));
+    let attached = whole(&s, &job).await;
+    for cursor in &cursors {
+        // The first kept entry is 6; who has seen 5 misses nothing.
+        assert_eq!(attached.head.holds(*cursor), cursor.offset >= 5, "{cursor}");
+    }
+    for entry in &attached.entries {
+        assert_eq!(entry.at, cursors[usize::try_from(entry.at.offset).unwrap() - 1]);
+    }
+}
+
+/// A reader on another node polls while a writer appends: no answer may mix two moments.
+async fn attach_sees_head_and_entries_at_one_moment(s: Scene) {
+    let (job, reader) = (s.job("k"), s.reopened().await);
+    let writer = tokio::spawn({
+        let (s, job) = (s.clone(), job.clone());
+        async move {
+            for seq in 0..60 {
+                keeping(&s, &[event(&job, "s", seq)], &Keep { entries: 7, ..KEEP }).await;
+                tokio::task::yield_now().await;
+            }
+        }
+    });
+    let mut last = 0;
+    while last < 60 {
+        tokio::task::yield_now().await;
+        let Some(attached) = attach(&reader, &job, 0, 100).await else { continue };
+        let head = &attached.head;
+        assert_eq!(offsets(&attached), (head.first..=head.last).collect::<Vec<_>>());
+        assert_eq!(head.first, head.last.saturating_sub(6).max(1));
+        assert_eq!(head.state.at.offset, head.last);
+        assert!(head.last >= last, "went back");
+        last = head.last;
+    }
+    writer.await.unwrap();
+}
+
+async fn sweeping_takes_only_jobs_that_have_expired(s: Scene) {
+    let (gone, kept) = (s.job("gone"), s.job("kept"));
+    keeping(&s, &[event(&gone, "s", 1)], &BRIEF).await;
+    published(&s, &[event(&kept, "s", 1)]).await;
+    s.outlive(SHORT).await;
+    s.store.sweep(10_000).await.unwrap();
+    assert_eq!(attach(&s, &gone, 0, 10).await, None);
+    assert_eq!(offsets(&whole(&s, &kept).await), [1]);
+    assert_eq!(published(&s, &[event(&gone, "s", 1)]).await[0].offset, 1);
+}

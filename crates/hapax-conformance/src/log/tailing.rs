@@ -1,0 +1,284 @@
+//! The tail of a partition, and hints.
+//!
+//! Other laws append to the same partitions meanwhile: what is not this scene's is passed over, and
+//! their forgetting may be seen as `lost`.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use hapax_core::Key;
+use hapax_core::log::{Change, Event, Keep, Position, Tail};
+
+use super::{KEEP, append, closing, event, keeping, published, saying, whole};
+use crate::scene::{LONG, SHORT, Scene};
+use crate::subject::laws;
+
+laws![
+    the_tail_shows_each_entry_once_in_offset_order,
+    the_tail_shows_only_what_was_appended,
+    the_tail_goes_on_from_every_position,
+    the_end_of_the_tail_is_after_everything_there,
+    the_start_of_the_tail_is_before_everything_kept,
+    many_partitions_are_asked_at_once,
+    a_position_is_good_on_every_node,
+    the_tail_skips_nothing_under_concurrent_appends_from_two_nodes,
+    the_tail_tells_that_trimmed_entries_were_lost,
+    the_tail_tells_that_an_expired_job_was_lost,
+    the_tail_loses_nothing_that_is_kept,
+    a_listener_is_woken_at_an_append,
+    a_listener_on_another_node_is_woken,
+];
+
+fn partition(s: &Scene, job: &Key) -> u16 {
+    job.partition(s.store.partitions())
+}
+
+async fn tail(s: &Scene, partition: u16, from: &Position, at_most: usize) -> Tail {
+    let mut tails = s.store.tail(&[(partition, from.clone())], at_most).await.unwrap();
+    assert_eq!(tails.len(), 1, "one answer per question");
+    let tail = tails.remove(0);
+    assert!(tail.changes.len() <= at_most);
+    tail
+}
+
+async fn end(s: &Scene, partition: u16) -> Position {
+    let tail = tail(s, partition, &Position::end(), 100).await;
+    assert_eq!((tail.changes, tail.lost), (vec![], false));
+    tail.next
+}
+
+/// What a reader has seen of this scene's jobs.
+struct Read {
+    changes: Vec<Change>,
+    next: Position,
+    lost: bool,
+}
+
+impl Read {
+    fn offsets(&self, job: &Key) -> Vec<u64> {
+        self.changes
+            .iter()
+            .filter(|change| change.job == *job)
+            .map(|change| change.offset)
+            .collect()
+    }
+}
+
+/// Reads page by page until nothing more is there.
+async fn drain(s: &Scene, partition: u16, from: &Position, at_most: usize) -> Read {
+    let mut read = Read { changes: Vec::new(), next: from.clone(), lost: false };
+    for _ in 0..10_000 {
+        let page = tail(s, partition, &read.next, at_most).await;
+        read.lost |= page.lost;
+        read.next = page.next;
+        if page.changes.is_empty() {
+            return read;
+        }
+        let mine = page.changes.into_iter().filter(|change| s.is_mine(&change.job));
+        read.changes.extend(mine);
+    }
+    panic!("the tail has no end");
+}
+
+/// Jobs that share a partition.
+fn neighbours(s: &Scene, count: usize) -> (u16, Vec<Key>) {
+    let first = partition(s, &s.job("k"));
+    let jobs = (0..).map(|i| s.job(&format!("k{i}"))).filter(|job| partition(s, job) == first);
+    (first, jobs.take(count).collect())
+}
+
+async fn the_tail_shows_each_entry_once_in_offset_order(s: Scene) {
+    let (partition, jobs) = neighbours(&s, 3);
+    let start = end(&s, partition).await;
+    let events: Vec<_> = (0..21).map(|i| event(&jobs[i % 3], "s", i as u64)).collect();
+    for call in events.chunks(5) {
+        published(&s, call).await;
+    }
+    for at_most in [1, 3, 1000] {
+        let read = drain(&s, partition, &start, at_most).await;
+        assert_eq!(read.changes.len(), 21);
+        for job in &jobs {
+            assert_eq!(read.offsets(job), (1..=7).collect::<Vec<_>>(), "{at_most} at once");
+        }
+    }
+}
+
+async fn the_tail_shows_only_what_was_appended(s: Scene) {
+    let job = s.job("k");
+    let start = end(&s, partition(&s, &job)).await;
+    published(&s, &[event(&job, "s", 1), closing(event(&job, "s", 2))]).await;
+    let refused = [event(&job, "s", 1), saying(&job, "s", 2, "else".into()), event(&job, "s", 3)];
+    append(&s, &refused).await;
+    let read = drain(&s, partition(&s, &job), &start, 100).await;
+    assert_eq!(read.offsets(&job), [1, 2]);
+}
+
+async fn the_tail_goes_on_from_every_position(s: Scene) {
+    let job = s.job("k");
+    let start = end(&s, partition(&s, &job)).await;
+    let events: Vec<_> = (0..6).map(|seq| event(&job, "s", seq)).collect();
+    published(&s, &events).await;
+    let read = drain(&s, partition(&s, &job), &start, 4).await;
+    for change in &read.changes {
+        let rest = drain(&s, partition(&s, &job), &change.position, 4).await;
+        assert_eq!(rest.offsets(&job), (change.offset + 1..=6).collect::<Vec<_>>());
+    }
+    published(&s, &[event(&job, "s", 7)]).await;
+    let rest = drain(&s, partition(&s, &job), &read.next, 4).await;
+    assert_eq!(rest.offsets(&job), [7]);
+}
+
+async fn the_end_of_the_tail_is_after_everything_there(s: Scene) {
+    let job = s.job("k");
+    published(&s, &[event(&job, "s", 1)]).await;
+    let end = end(&s, partition(&s, &job)).await;
+    assert!(drain(&s, partition(&s, &job), &end, 10).await.offsets(&job).is_empty());
+    published(&s, &[event(&job, "s", 2)]).await;
+    assert_eq!(drain(&s, partition(&s, &job), &end, 10).await.offsets(&job), [2]);
+}
+
+async fn the_start_of_the_tail_is_before_everything_kept(s: Scene) {
+    let job = s.job("k");
+    let events: Vec<_> = (0..5).map(|seq| event(&job, "s", seq)).collect();
+    keeping(&s, &events, &Keep { entries: 3, ..KEEP }).await;
+    let page = tail(&s, partition(&s, &job), &Position::start(), 1).await;
+    assert!(!page.lost, "there is nothing to be lost before the start");
+    let read = drain(&s, partition(&s, &job), &Position::start(), 500).await;
+    assert!(read.offsets(&job).ends_with(&[3, 4, 5]), "{:?}", read.offsets(&job));
+}
+
+async fn many_partitions_are_asked_at_once(s: Scene) {
+    let all = s.store.partitions();
+    let questions: Vec<_> = (0..all).rev().map(|partition| (partition, Position::end())).collect();
+    let ends = s.store.tail(&questions, 10).await.unwrap();
+    assert_eq!(ends.len(), usize::from(all));
+    let jobs: Vec<_> = (0..40).map(|i| s.job(&format!("k{i}"))).collect();
+    let events: Vec<_> = jobs.iter().map(|job| event(job, "s", 1)).collect();
+    published(&s, &events).await;
+    let positions = questions.iter().zip(ends).map(|((partition, _), end)| (*partition, end.next));
+    let questions: Vec<_> = positions.collect();
+    let tails = s.store.tail(&questions, 1000).await.unwrap();
+    let mut seen = 0;
+    for ((partition, _), tail) in questions.iter().zip(tails) {
+        for change in tail.changes.iter().filter(|change| s.is_mine(&change.job)) {
+            assert_eq!(change.job.partition(all), *partition, "in another one's answer");
+            seen += 1;
+        }
+    }
+    assert_eq!(seen, 40);
+}
+
+async fn a_position_is_good_on_every_node(s: Scene) {
+    let (job, other) = (s.job("k{}:%"), s.reopened().await);
+    let start = end(&s, partition(&s, &job)).await;
+    published(&other, &[event(&job, "s", 1)]).await;
+    published(&s, &[event(&job, "s", 2)]).await;
+    for node in [&s, &other] {
+        let read = drain(node, partition(&s, &job), &start, 10).await;
+        assert_eq!(read.offsets(&job), [1, 2]);
+        let again = drain(&s, partition(&s, &job), &read.next, 10).await;
+        assert!(again.offsets(&job).is_empty());
+    }
+}
+
+/// Eight writers on two nodes append to jobs of one partition, while a reader follows its tail.
+async fn the_tail_skips_nothing_under_concurrent_appends_from_two_nodes(s: Scene) {
+    const EACH: u64 = 25;
+    let nodes = [s.clone(), s.reopened().await];
+    let (partition, jobs) = neighbours(&s, 4);
+    let mut next = end(&s, partition).await;
+    let writers = (0..8_usize).map(|writer| {
+        let (s, job) = (nodes[writer % 2].clone(), jobs[writer / 2].clone());
+        tokio::spawn(async move {
+            let stage = format!("writer{writer}");
+            let events: Vec<Event> = (0..EACH).map(|seq| event(&job, &stage, seq)).collect();
+            for call in events.chunks(1 + writer % 3) {
+                published(&s, call).await;
+                tokio::task::yield_now().await;
+            }
+        })
+    });
+    let writers: Vec<_> = writers.collect();
+    let mut seen: HashMap<Key, Vec<u64>> = HashMap::new();
+    loop {
+        let written = writers.iter().all(tokio::task::JoinHandle::is_finished);
+        let read = drain(&nodes[1], partition, &next, 7).await;
+        next = read.next;
+        for change in read.changes {
+            seen.entry(change.job).or_default().push(change.offset);
+        }
+        if written {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    assert_eq!(seen.len(), jobs.len());
+    for offsets in seen.values() {
+        assert_eq!(*offsets, (1..=2 * EACH).collect::<Vec<_>>());
+    }
+}
+
+async fn the_tail_tells_that_trimmed_entries_were_lost(s: Scene) {
+    let (partition, jobs) = neighbours(&s, 2);
+    let start = end(&s, partition).await;
+    published(&s, &[event(&jobs[1], "s", 1)]).await;
+    let events: Vec<_> = (0..10).map(|seq| event(&jobs[0], "s", seq)).collect();
+    keeping(&s, &events, &Keep { entries: 2, ..KEEP }).await;
+    let read = drain(&s, partition, &start, 3).await;
+    let offsets = read.offsets(&jobs[0]);
+    assert!(read.lost || offsets.len() == 10, "lost without a word: {offsets:?}");
+    assert!(offsets.ends_with(&[9, 10]) && offsets.is_sorted(), "{offsets:?}");
+    assert_eq!(read.offsets(&jobs[1]), [1]);
+}
+
+async fn the_tail_tells_that_an_expired_job_was_lost(s: Scene) {
+    let job = s.job("k");
+    let start = end(&s, partition(&s, &job)).await;
+    let brief = Keep { lifetime: SHORT, ..KEEP };
+    keeping(&s, &[event(&job, "s", 1), event(&job, "s", 2)], &brief).await;
+    s.outlive(SHORT).await;
+    s.store.sweep(10_000).await.unwrap();
+    published(&s, &[event(&job, "s", 3)]).await;
+    let read = drain(&s, partition(&s, &job), &start, 3).await;
+    let offsets = read.offsets(&job);
+    assert!(read.lost || offsets == [1, 2, 1], "lost without a word: {offsets:?}");
+    assert_eq!(offsets.last(), Some(&1));
+}
+
+async fn the_tail_loses_nothing_that_is_kept(s: Scene) {
+    let job = s.job("k");
+    for seq in 0..50 {
+        let start = end(&s, partition(&s, &job)).await;
+        published(&s, &[event(&job, "s", seq)]).await;
+        let read = drain(&s, partition(&s, &job), &start, 100).await;
+        assert_eq!(read.offsets(&job), [seq + 1]);
+        // A law next door may have lost something in between; not every time, though.
+        if !read.lost {
+            return;
+        }
+    }
+    panic!("it always says that something was lost");
+}
+
+/// Waits far longer than the test may take: only a hint ends it in time.
+async fn woken(listening: &Scene, writing: &Scene) {
+    let job = writing.job("k");
+    let mut watch = listening.store.listen(&job);
+    // As with claims: a subscription over the network may need a moment to stand.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    published(writing, &[event(&job, "s", 1)]).await;
+    let woken = tokio::time::timeout(Duration::from_secs(20), watch.changed(LONG)).await;
+    assert!(woken.is_ok(), "nobody woke the listener");
+    assert_eq!(whole(listening, &job).await.head.last, 1);
+}
+
+async fn a_listener_is_woken_at_an_append(s: Scene) {
+    woken(&s, &s).await;
+}
+
+async fn a_listener_on_another_node_is_woken(s: Scene) {
+    woken(&s.reopened().await, &s).await;
+}

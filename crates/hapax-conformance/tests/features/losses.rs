@@ -1,0 +1,68 @@
+//! Lost questions and answers on logs and queues: asked again, everything is as if nothing had happened.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hapax_conformance::{Fault, Faulty};
+use hapax_core::log::{Appended, Event, Keep};
+use hapax_core::memory::MemoryStore;
+use hapax_core::queue::{Enqueued, Item, QueueName, Resolved, Take};
+use hapax_core::{Fingerprint, Key, Log, Queue, Tenant};
+
+const LOSSES: [Fault; 2] = [Fault::LostQuestion, Fault::LostAnswer];
+
+fn faulty() -> Faulty {
+    Faulty::new(Arc::new(MemoryStore::default()))
+}
+
+#[tokio::test]
+async fn an_append_whose_answer_was_lost_is_found_again() {
+    let store = faulty();
+    let job = Key::job(&Tenant::default(), "scan", "1").unwrap();
+    let events = [1, 2, 3].map(|seq| Event {
+        job: job.clone(),
+        stage: "vision".into(),
+        seq,
+        fingerprint: Fingerprint::of(&[b"{}"]),
+        payload: "{}".into(),
+        closes: seq == 3,
+    });
+    store.plan(LOSSES);
+    for _ in LOSSES {
+        assert!(store.append(&events, &Keep::default()).await.is_err());
+    }
+    for (answer, offset) in store.append(&events, &Keep::default()).await.unwrap().iter().zip(1..) {
+        assert!(matches!(answer, Appended::Duplicate(at) if at.offset == offset), "{answer:?}");
+    }
+    assert_eq!(store.attach(&job, 0, 10).await.unwrap().unwrap().entries.len(), 3);
+}
+
+#[tokio::test]
+async fn every_step_of_an_item_survives_the_loss_of_its_answer() {
+    let store = faulty();
+    let queue = QueueName::outbox();
+    let item = Item::new(&Tenant::default(), "t", "{}").key("k");
+    store.plan(LOSSES);
+    for _ in LOSSES {
+        assert!(store.enqueue(&queue, std::slice::from_ref(&item)).await.is_err());
+    }
+    let again = store.enqueue(&queue, std::slice::from_ref(&item)).await.unwrap();
+    assert_eq!(again, [Enqueued::Duplicate]);
+
+    let take = Take::new(10, Duration::from_secs(30));
+    store.plan(LOSSES);
+    for _ in LOSSES {
+        assert!(store.lease(&queue, &take).await.is_err());
+    }
+    let leased = store.lease(&queue, &take).await.unwrap();
+    assert_eq!((leased.len(), leased[0].attempt), (1, 1), "the same lease, not a second one");
+
+    let remember = Duration::from_secs(3600);
+    store.plan(LOSSES);
+    for _ in LOSSES {
+        assert!(store.ack(&queue, &take.token, &[item.id], remember).await.is_err());
+    }
+    let done = store.ack(&queue, &take.token, &[item.id], remember).await.unwrap();
+    assert_eq!(done, [Resolved::Done]);
+    assert_eq!(store.depth(&queue, None).await.unwrap().waiting, 0);
+}

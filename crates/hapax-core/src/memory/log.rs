@@ -1,0 +1,229 @@
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::{MemoryStore, Tables};
+use crate::log::{
+    Appended, Attached, Change, Cursor, Entry, Epoch, Epochs, Event, Head, Keep, Position, Tail,
+};
+use crate::{Fingerprint, Key, Log, StoreError, Timestamp, Watch};
+
+/// One job's log. All of it goes at once when its lifetime has passed.
+#[derive(Debug)]
+pub(super) struct Job {
+    epochs: Epochs,
+    last: u64,
+    entries: VecDeque<Kept>,
+    seen: HashMap<(Arc<str>, u64), (Fingerprint, Cursor)>,
+    state: Entry,
+    closed: bool,
+    pub(super) expires_at: Timestamp,
+}
+
+#[derive(Debug)]
+struct Kept {
+    entry: Entry,
+    /// Where the tail of its partition points to it.
+    place: u64,
+}
+
+/// The tail of one partition: pointers to entries that are still kept.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    kept: BTreeMap<u64, (Key, u64)>,
+    last: u64,
+    /// The highest place whose entry is gone: who has not come as far missed something.
+    forgotten: u64,
+}
+
+impl Job {
+    fn begin(first: &Entry, now: Timestamp) -> Self {
+        Self {
+            epochs: Epochs::new(first.at.epoch),
+            last: 0,
+            entries: VecDeque::new(),
+            seen: HashMap::new(),
+            state: first.clone(),
+            closed: false,
+            expires_at: now,
+        }
+    }
+
+    /// What is known of the event before it is appended. A retry must find its first answer also
+    /// after the job was closed, so that is asked last.
+    fn answer(&self, event: &Event) -> Option<Appended> {
+        match self.seen.get(&(event.stage.clone(), event.seq)) {
+            Some((same, at)) if *same == event.fingerprint => Some(Appended::Duplicate(*at)),
+            Some(_) => Some(Appended::Conflict),
+            None => self.closed.then_some(Appended::Closed),
+        }
+    }
+
+    fn head(&self, now: Timestamp) -> Head {
+        Head {
+            epochs: self.epochs.clone(),
+            first: self.last + 1 - self.entries.len() as u64,
+            last: self.last,
+            closed: self.closed,
+            state: self.state.clone(),
+            expires_in: self.expires_at.since(now),
+        }
+    }
+}
+
+impl Changes {
+    fn add(&mut self, job: &Key, offset: u64) -> u64 {
+        self.last += 1;
+        self.kept.insert(self.last, (job.clone(), offset));
+        self.last
+    }
+
+    fn forget(&mut self, place: u64) {
+        self.kept.remove(&place);
+        self.forgotten = self.forgotten.max(place);
+    }
+
+    fn after(&self, from: &Position, at_most: usize) -> Tail {
+        let (after, lost) = match from.as_str() {
+            "" => (0, false),
+            "$" => (self.last, false),
+            place => match place.parse() {
+                Ok(place) if place <= self.last => (place, place < self.forgotten),
+                // Of a store that was there before this one.
+                _ => (0, true),
+            },
+        };
+        let changes: Vec<_> = self
+            .kept
+            .range(after + 1..)
+            .take(at_most)
+            .map(|(place, (job, offset))| Change {
+                job: job.clone(),
+                offset: *offset,
+                position: Position::new(&place.to_string()),
+            })
+            .collect();
+        let next = match changes.last() {
+            Some(last) if changes.len() == at_most => last.position.clone(),
+            _ => Position::new(&self.last.max(after).to_string()),
+        };
+        Tail { changes, next, lost }
+    }
+}
+
+impl Tables {
+    fn append(&mut self, event: &Event, keep: &Keep, partition: u16, now: Timestamp) -> Appended {
+        if self.jobs.get(&event.job).is_some_and(|job| job.expires_at <= now) {
+            self.forget(&event.job, partition);
+        }
+        let at = match self.jobs.get(&event.job) {
+            None => Cursor { epoch: self.next_epoch(now), offset: 1 },
+            Some(job) => match job.answer(event) {
+                Some(answer) => return answer,
+                None => Cursor { epoch: job.epochs.last(), offset: job.last + 1 },
+            },
+        };
+        let entry = Entry {
+            at,
+            stage: event.stage.clone(),
+            seq: event.seq,
+            closes: event.closes,
+            payload: event.payload.clone(),
+        };
+        let changes = self.tails.entry(partition).or_default();
+        let job = self.jobs.entry(event.job.clone()).or_insert_with(|| Job::begin(&entry, now));
+        job.seen.insert((event.stage.clone(), event.seq), (event.fingerprint.clone(), at));
+        job.last = at.offset;
+        job.closed = event.closes;
+        job.expires_at = now.plus(keep.lifetime);
+        if entry.seq >= job.state.seq {
+            job.state = entry.clone();
+        }
+        job.entries.push_back(Kept { entry, place: changes.add(&event.job, at.offset) });
+        while job.entries.len() as u64 > keep.entries.max(1) {
+            job.entries.pop_front().into_iter().for_each(|trimmed| changes.forget(trimmed.place));
+        }
+        Appended::Published(at)
+    }
+
+    /// Follows the clock, so that a reader from before a restart of this process is recognised as one
+    /// of another life.
+    fn next_epoch(&mut self, now: Timestamp) -> Epoch {
+        self.last_epoch = now.0.max(self.last_epoch + 1);
+        Epoch(self.last_epoch)
+    }
+
+    pub(super) fn forget(&mut self, job: &Key, partition: u16) {
+        let Some(gone) = self.jobs.remove(job) else { return };
+        let changes = self.tails.entry(partition).or_default();
+        gone.entries.iter().for_each(|kept| changes.forget(kept.place));
+    }
+}
+
+impl MemoryStore {
+    pub(super) fn partition(&self, job: &Key) -> u16 {
+        job.partition(self.partitions)
+    }
+}
+
+#[async_trait]
+impl Log for MemoryStore {
+    async fn append(&self, events: &[Event], keep: &Keep) -> Result<Vec<Appended>, StoreError> {
+        let answers: Vec<_> = {
+            let mut tables = self.tables();
+            let now = self.clock.now();
+            let mut append =
+                |event: &Event| tables.append(event, keep, self.partition(&event.job), now);
+            events.iter().map(&mut append).collect()
+        };
+        for (event, answer) in events.iter().zip(&answers) {
+            if matches!(answer, Appended::Published(_)) {
+                self.hub.wake(event.job.digest());
+            }
+        }
+        Ok(answers)
+    }
+
+    async fn attach(
+        &self,
+        job: &Key,
+        after: u64,
+        at_most: usize,
+    ) -> Result<Option<Attached>, StoreError> {
+        let tables = self.tables();
+        let now = self.clock.now();
+        let found = tables.jobs.get(job).filter(|job| now < job.expires_at);
+        Ok(found.map(|job| Attached {
+            head: job.head(now),
+            entries: job
+                .entries
+                .iter()
+                .map(|kept| &kept.entry)
+                .filter(|entry| entry.at.offset > after)
+                .take(at_most)
+                .cloned()
+                .collect(),
+        }))
+    }
+
+    async fn tail(
+        &self,
+        from: &[(u16, Position)],
+        at_most: usize,
+    ) -> Result<Vec<Tail>, StoreError> {
+        let mut tables = self.tables();
+        let tail = |(partition, from): &(u16, Position)| {
+            tables.tails.entry(*partition).or_default().after(from, at_most)
+        };
+        Ok(from.iter().map(tail).collect())
+    }
+
+    fn partitions(&self) -> u16 {
+        self.partitions
+    }
+
+    fn listen(&self, job: &Key) -> Watch {
+        self.hub.watch(job)
+    }
+}

@@ -1,0 +1,355 @@
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::{MemoryStore, Tables};
+use crate::queue::{
+    Dead, Depth, Enqueued, Item, ItemId, Leased, Outcome, QueueName, Resolved, Take,
+};
+use crate::{Fence, Key, Queue, StoreError, Tenant, Timestamp, Token, Watch};
+
+/// One queue. Its rows stand in the order in which they were enqueued.
+#[derive(Debug, Default)]
+pub(super) struct Items {
+    rows: BTreeMap<u64, Row>,
+    places: HashMap<ItemId, u64>,
+    pub(super) done: HashMap<ItemId, Done>,
+}
+
+#[derive(Debug)]
+struct Row {
+    item: Item,
+    enqueued_at: Timestamp,
+    due_at: Timestamp,
+    attempts: u32,
+    phase: Phase,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Waiting,
+    InFlight { token: Token, fence: Fence, until: Timestamp },
+    Dead { reason: Arc<str>, blocks: bool, at: Timestamp },
+}
+
+/// An acknowledged item, remembered so that it is recognised.
+#[derive(Debug)]
+pub(super) struct Done {
+    token: Token,
+    pub(super) until: Timestamp,
+}
+
+impl Row {
+    fn new(item: &Item, now: Timestamp) -> Self {
+        Self {
+            item: Item { delay: Duration::ZERO, ..item.clone() },
+            enqueued_at: now,
+            due_at: now.plus(item.delay),
+            attempts: 0,
+            phase: Phase::Waiting,
+        }
+    }
+
+    fn is_held_by(&self, asker: &Token) -> bool {
+        matches!(&self.phase, Phase::InFlight { token, .. } if token == asker)
+    }
+
+    fn is_in_flight(&self, now: Timestamp) -> bool {
+        matches!(self.phase, Phase::InFlight { until, .. } if now < until)
+    }
+
+    fn is_dead(&self) -> bool {
+        matches!(self.phase, Phase::Dead { .. })
+    }
+
+    fn is_of(&self, whose: Option<&Tenant>) -> bool {
+        whose.is_none_or(|tenant| self.item.tenant == *tenant)
+    }
+
+    /// Whether it could be handed out, were it not for its key. A lapsed lease is as good as none.
+    fn is_due(&self, now: Timestamp) -> bool {
+        match self.phase {
+            Phase::Waiting => self.due_at <= now,
+            Phase::InFlight { until, .. } => until <= now,
+            Phase::Dead { .. } => false,
+        }
+    }
+
+    /// Whether later items of its key wait for it.
+    fn blocks(&self) -> bool {
+        !matches!(self.phase, Phase::Dead { blocks: false, .. })
+    }
+
+    fn leased(&self, fence: Fence, now: Timestamp) -> Leased {
+        let age = now.since(self.enqueued_at);
+        Leased { item: self.item.clone(), attempt: self.attempts, fence, age }
+    }
+}
+
+impl Items {
+    fn enqueue(&mut self, item: &Item, place: u64, now: Timestamp) -> Enqueued {
+        let remembered = self.done.get(&item.id).is_some_and(|done| now < done.until);
+        if remembered || self.places.contains_key(&item.id) {
+            return Enqueued::Duplicate;
+        }
+        self.done.remove(&item.id);
+        self.places.insert(item.id, place);
+        self.rows.insert(place, Row::new(item, now));
+        Enqueued::Accepted
+    }
+
+    /// What the token holds by a lease that has not lapsed, with the lease anew: the answer to a
+    /// question that was asked before.
+    fn again(&mut self, take: &Take, now: Timestamp) -> Vec<Leased> {
+        let mut again = Vec::new();
+        for row in self.rows.values_mut().filter(|row| row.is_in_flight(now)) {
+            match &mut row.phase {
+                Phase::InFlight { token, fence, until } if *token == take.token => {
+                    *until = now.plus(take.lease);
+                    let fence = *fence;
+                    again.push(row.leased(fence, now));
+                }
+                _ => {}
+            }
+        }
+        again
+    }
+
+    /// The places of what can be handed out, oldest first: whatever is passed over holds back its key.
+    fn due(&self, at_most: usize, now: Timestamp) -> Vec<u64> {
+        let mut due = Vec::new();
+        let mut held_back = HashSet::new();
+        for (place, row) in &self.rows {
+            let key = row.item.key.as_ref().map(|key| (&row.item.tenant, key));
+            let free = key.is_none_or(|key| !held_back.contains(&key));
+            if free && due.len() < at_most && row.is_due(now) {
+                due.push(*place);
+            } else if row.blocks() {
+                held_back.extend(key);
+            }
+        }
+        due
+    }
+
+    fn hand_out(
+        &mut self,
+        place: u64,
+        fence: Fence,
+        take: &Take,
+        now: Timestamp,
+    ) -> Option<Leased> {
+        let row = self.rows.get_mut(&place)?;
+        row.attempts += 1;
+        row.phase =
+            Phase::InFlight { token: take.token.clone(), fence, until: now.plus(take.lease) };
+        Some(row.leased(fence, now))
+    }
+
+    fn resolve(&mut self, id: ItemId, asker: &Token, how: &Outcome, now: Timestamp) -> Resolved {
+        let acked = self.done.get(&id).filter(|done| now < done.until && done.token == *asker);
+        if acked.is_some() && matches!(how, Outcome::Ack { .. }) {
+            return Resolved::Done;
+        }
+        let Some(row) = self.row(id).filter(|row| row.is_held_by(asker)) else {
+            return Resolved::Lost;
+        };
+        match how {
+            Outcome::Ack { remember } => {
+                self.remove(id);
+                self.done.insert(id, Done { token: asker.clone(), until: now.plus(*remember) });
+            }
+            Outcome::Retry { after, counts, .. } => {
+                row.attempts -= u32::from(!counts);
+                row.due_at = now.plus(*after);
+                row.phase = Phase::Waiting;
+            }
+            Outcome::Bury { reason, blocks } => {
+                row.phase = Phase::Dead { reason: reason.clone(), blocks: *blocks, at: now };
+            }
+        }
+        Resolved::Done
+    }
+
+    fn depth(&self, whose: Option<&Tenant>, now: Timestamp) -> Depth {
+        let mut depth = Depth::default();
+        for row in self.rows.values().filter(|row| row.is_of(whose)) {
+            if row.is_dead() {
+                depth.dead += 1;
+                continue;
+            }
+            let in_flight = row.is_in_flight(now);
+            depth.in_flight += u64::from(in_flight);
+            depth.waiting += u64::from(!in_flight);
+            depth.oldest_age = depth.oldest_age.max(Some(now.since(row.enqueued_at)));
+        }
+        depth
+    }
+
+    fn dead(&self, whose: Option<&Tenant>, after: Option<ItemId>, at_most: u32) -> Vec<Dead> {
+        let letter = |row: &Row| {
+            let Phase::Dead { reason, at, .. } = &row.phase else { return None };
+            let (key, reason) = (row.item.key.clone(), reason.clone());
+            Some(Dead { id: row.item.id, key, attempts: row.attempts, reason, at: *at })
+        };
+        let rows = self.rows.values().filter(|row| row.is_of(whose) && Some(row.item.id) > after);
+        let mut dead: Vec<_> = rows.filter_map(letter).collect();
+        dead.sort_by_key(|letter| letter.id);
+        dead.truncate(at_most as usize);
+        dead
+    }
+
+    fn row(&mut self, id: ItemId) -> Option<&mut Row> {
+        self.places.get(&id).and_then(|place| self.rows.get_mut(place))
+    }
+
+    fn letter(&mut self, id: ItemId, whose: Option<&Tenant>) -> Option<&mut Row> {
+        self.row(id).filter(|row| row.is_dead() && row.is_of(whose))
+    }
+
+    fn remove(&mut self, id: ItemId) {
+        self.places.remove(&id).and_then(|place| self.rows.remove(&place));
+    }
+}
+
+impl Tables {
+    fn items(&mut self, queue: &QueueName) -> &mut Items {
+        self.queues.entry(queue.clone()).or_default()
+    }
+}
+
+impl MemoryStore {
+    /// What a queue's waiters wait for. No tenant is empty, so no other key is the same.
+    fn bell(queue: &QueueName) -> Option<Key> {
+        Key::stored("", "job", "", queue.as_str())
+    }
+
+    fn ring(&self, queue: &QueueName) {
+        Self::bell(queue).map(|bell| self.hub.wake(bell.digest()));
+    }
+}
+
+#[async_trait]
+impl Queue for MemoryStore {
+    async fn enqueue(
+        &self,
+        queue: &QueueName,
+        items: &[Item],
+    ) -> Result<Vec<Enqueued>, StoreError> {
+        let answers = {
+            let mut tables = self.tables();
+            let now = self.clock.now();
+            let mut add = |item| {
+                let place = tables.next();
+                tables.items(queue).enqueue(item, place, now)
+            };
+            items.iter().map(&mut add).collect()
+        };
+        self.ring(queue);
+        Ok(answers)
+    }
+
+    async fn lease(&self, queue: &QueueName, take: &Take) -> Result<Vec<Leased>, StoreError> {
+        let mut tables = self.tables();
+        let now = self.clock.now();
+        let again = tables.items(queue).again(take, now);
+        if !again.is_empty() {
+            return Ok(again);
+        }
+        let due = tables.items(queue).due(take.at_most, now);
+        let hand_out = |place| {
+            let fence = Fence(tables.next());
+            tables.items(queue).hand_out(place, fence, take, now)
+        };
+        Ok(due.into_iter().filter_map(hand_out).collect())
+    }
+
+    async fn renew(
+        &self,
+        queue: &QueueName,
+        token: &Token,
+        lease: Duration,
+    ) -> Result<u64, StoreError> {
+        let mut tables = self.tables();
+        let end = self.clock.now().plus(lease);
+        let mut renewed = 0;
+        for row in tables.items(queue).rows.values_mut().filter(|row| row.is_held_by(token)) {
+            if let Phase::InFlight { until, .. } = &mut row.phase {
+                *until = end;
+                renewed += 1;
+            }
+        }
+        Ok(renewed)
+    }
+
+    async fn resolve(
+        &self,
+        queue: &QueueName,
+        token: &Token,
+        outcomes: &[(ItemId, Outcome)],
+    ) -> Result<Vec<Resolved>, StoreError> {
+        let answers = {
+            let mut tables = self.tables();
+            let now = self.clock.now();
+            let items = tables.items(queue);
+            outcomes.iter().map(|(id, how)| items.resolve(*id, token, how, now)).collect()
+        };
+        self.ring(queue);
+        Ok(answers)
+    }
+
+    async fn depth(&self, queue: &QueueName, whose: Option<&Tenant>) -> Result<Depth, StoreError> {
+        let now = self.clock.now();
+        Ok(self.tables().items(queue).depth(whose, now))
+    }
+
+    async fn dead(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+        after: Option<ItemId>,
+        at_most: u32,
+    ) -> Result<Vec<Dead>, StoreError> {
+        Ok(self.tables().items(queue).dead(whose, after, at_most))
+    }
+
+    async fn requeue(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+        id: ItemId,
+    ) -> Result<bool, StoreError> {
+        let now = self.clock.now();
+        let found = self.tables().items(queue).letter(id, whose).map(|row| {
+            row.phase = Phase::Waiting;
+            row.attempts = 0;
+            row.due_at = now;
+        });
+        self.ring(queue);
+        Ok(found.is_some())
+    }
+
+    async fn discard(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+        id: ItemId,
+    ) -> Result<bool, StoreError> {
+        let found = {
+            let mut tables = self.tables();
+            let items = tables.items(queue);
+            let found = items.letter(id, whose).is_some();
+            if found {
+                items.remove(id);
+            }
+            found
+        };
+        self.ring(queue);
+        Ok(found)
+    }
+
+    fn arrivals(&self, queue: &QueueName) -> Watch {
+        Self::bell(queue).map_or_else(Watch::never, |bell| self.hub.watch(&bell))
+    }
+}

@@ -1,0 +1,58 @@
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use hapax_core::log::{Appended, Attached, Event, Keep, Position, Tail};
+use hapax_core::{Key, Log, StoreError, Watch};
+
+use crate::appending::Sent;
+use crate::{PostgresStore, reading};
+
+#[async_trait]
+impl Log for PostgresStore {
+    async fn append(&self, events: &[Event], keep: &Keep) -> Result<Vec<Appended>, StoreError> {
+        let mut parts: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
+        for (i, event) in events.iter().enumerate() {
+            parts.entry(event.job.partition(self.partitions)).or_default().push(i);
+        }
+        let start = |(partition, part): (&u16, &Vec<usize>)| {
+            let events = part.iter().map(|i| events[*i].clone()).collect();
+            self.appends.start(Sent { partition: *partition, events, keep: *keep })
+        };
+        let started: Vec<_> = parts.iter().map(start).collect();
+        let mut answers = vec![Appended::Closed; events.len()];
+        for (part, answer) in parts.values().zip(started) {
+            for (i, answer) in part.iter().zip(answer?.await?) {
+                answers[*i] = answer;
+            }
+        }
+        Ok(answers)
+    }
+
+    async fn attach(
+        &self,
+        job: &Key,
+        after: u64,
+        at_most: usize,
+    ) -> Result<Option<Attached>, StoreError> {
+        let link = &self.link;
+        link.within(async { reading::attach(&mut link.lease().await?, job, after, at_most).await })
+            .await
+    }
+
+    async fn tail(
+        &self,
+        from: &[(u16, Position)],
+        at_most: usize,
+    ) -> Result<Vec<Tail>, StoreError> {
+        let link = &self.link;
+        link.within(async { reading::tail(&mut link.lease().await?, from, at_most).await }).await
+    }
+
+    fn partitions(&self) -> u16 {
+        self.partitions
+    }
+
+    fn listen(&self, job: &Key) -> Watch {
+        self.wakes.watch(job)
+    }
+}

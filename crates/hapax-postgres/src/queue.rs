@@ -1,0 +1,129 @@
+use std::time::Duration;
+
+use async_trait::async_trait;
+use hapax_core::queue::{
+    Dead, Depth, Enqueued, Item, ItemId, Leased, Outcome, QueueName, Resolved, Take,
+};
+use hapax_core::{Queue, StoreError, Tenant, Token, Watch};
+
+use crate::enqueueing::{Sent, bell};
+use crate::patience::Patience;
+use crate::{PostgresStore, leasing};
+
+#[async_trait]
+impl Queue for PostgresStore {
+    async fn enqueue(
+        &self,
+        queue: &QueueName,
+        items: &[Item],
+    ) -> Result<Vec<Enqueued>, StoreError> {
+        self.enqueues.submit(Sent { queue: queue.clone(), items: items.to_vec() }).await
+    }
+
+    async fn lease(&self, queue: &QueueName, take: &Take) -> Result<Vec<Leased>, StoreError> {
+        let link = &self.link;
+        let mut patience = Patience::new(link.limit);
+        link.within(async {
+            loop {
+                let mut lease = link.lease().await?;
+                let leased = leasing::lease(&mut lease, queue, take).await?;
+                drop(lease);
+                match leased {
+                    Some(leased) => return Ok(leased),
+                    // Other nodes are at it, and it is no error to come too late.
+                    None if patience.wait().await.is_err() => return Ok(Vec::new()),
+                    None => {}
+                }
+            }
+        })
+        .await
+    }
+
+    async fn renew(
+        &self,
+        queue: &QueueName,
+        token: &Token,
+        lease: Duration,
+    ) -> Result<u64, StoreError> {
+        let link = &self.link;
+        link.within(async { leasing::renew(&mut link.lease().await?, queue, token, lease).await })
+            .await
+    }
+
+    async fn resolve(
+        &self,
+        queue: &QueueName,
+        token: &Token,
+        outcomes: &[(ItemId, Outcome)],
+    ) -> Result<Vec<Resolved>, StoreError> {
+        let link = &self.link;
+        let resolved = link
+            .within(async {
+                leasing::resolve(&mut link.lease().await?, queue, token, outcomes).await
+            })
+            .await?;
+        // What waited behind these may be due.
+        self.arrived(queue);
+        Ok(resolved)
+    }
+
+    async fn depth(&self, queue: &QueueName, whose: Option<&Tenant>) -> Result<Depth, StoreError> {
+        let link = &self.link;
+        link.within(async { leasing::depth(&mut link.lease().await?, queue, whose).await }).await
+    }
+
+    async fn dead(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+        after: Option<ItemId>,
+        at_most: u32,
+    ) -> Result<Vec<Dead>, StoreError> {
+        let link = &self.link;
+        link.within(async {
+            leasing::dead(&mut link.lease().await?, queue, whose, after, at_most).await
+        })
+        .await
+    }
+
+    async fn requeue(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+        id: ItemId,
+    ) -> Result<bool, StoreError> {
+        let link = &self.link;
+        let was_there = link
+            .within(async { leasing::requeue(&mut link.lease().await?, queue, whose, id).await })
+            .await?;
+        self.arrived(queue);
+        Ok(was_there)
+    }
+
+    async fn discard(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+        id: ItemId,
+    ) -> Result<bool, StoreError> {
+        let link = &self.link;
+        let was_there = link
+            .within(async { leasing::discard(&mut link.lease().await?, queue, whose, id).await })
+            .await?;
+        self.arrived(queue);
+        Ok(was_there)
+    }
+
+    fn arrivals(&self, queue: &QueueName) -> Watch {
+        bell(queue).map_or_else(Watch::never, |bell| self.wakes.watch(&bell))
+    }
+}
+
+impl PostgresStore {
+    /// Tells those who wait for work, here and on other nodes, that a queue has some. The store does
+    /// so for what it enqueues itself; call it after the commit of a transaction that enqueued
+    /// something. Where it is not called, they find out when they next look.
+    pub fn arrived(&self, queue: &QueueName) {
+        bell(queue).iter().for_each(|bell| self.wakes.wake(bell));
+    }
+}

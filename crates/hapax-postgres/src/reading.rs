@@ -1,0 +1,196 @@
+//! Reading logs: one statement each.
+
+use std::time::Duration;
+
+use hapax_core::Key;
+use hapax_core::log::{Attached, Change, Cursor, Entry, Epoch, Epochs, Head, Position, Tail};
+use tokio_postgres::types::Type;
+
+use crate::error::{Failure, corrupt};
+use crate::row;
+use crate::session::{Row, Session, Sql};
+
+const ATTACH: Sql = Sql {
+    text: include_str!("sql/attach.sql"),
+    types: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::INT8, Type::INT8],
+};
+
+const TAIL: Sql = Sql {
+    text: include_str!("sql/tail.sql"),
+    types: &[Type::INT4_ARRAY, Type::INT8_ARRAY, Type::INT8],
+};
+
+/// After everything.
+const END: i64 = i64::MAX - 1;
+
+pub(crate) async fn attach<S: Session>(
+    session: &mut S,
+    job: &Key,
+    after: u64,
+    at_most: usize,
+) -> Result<Option<Attached>, Failure> {
+    let (tenant, domain, name) = (job.tenant().as_str(), job.scope(), job.name());
+    let (after, at_most) = (row::signed(after).min(END), row::signed(at_most as u64));
+    let rows = session.rows(&ATTACH, &[&tenant, &domain, &name, &after, &at_most]).await?;
+    let Some(found) = rows.first() else { return Ok(None) };
+    let mut state = None;
+    let mut entries = Vec::with_capacity(rows.len());
+    for row in &rows {
+        match row.try_get("is_state")? {
+            true => state = Some(entry(row)?),
+            false => entries.push(entry(row)?),
+        }
+    }
+    let head = Head {
+        epochs: epochs(found)?,
+        first: row::number(found, "first")?,
+        last: row::number(found, "last")?,
+        closed: found.try_get("closed")?,
+        state: state.ok_or_else(|| corrupt("a job without its state"))?,
+        expires_in: Duration::from_millis(row::number(found, "time_left")?),
+    };
+    Ok(Some(Attached { head, entries }))
+}
+
+fn entry(row: &Row) -> Result<Entry, Failure> {
+    let (epoch, offset) = (Epoch(row::number(row, "epoch")?), row::number(row, "place")?);
+    Ok(Entry {
+        at: Cursor { epoch, offset },
+        stage: row.try_get::<&str>("stage")?.into(),
+        seq: row::number(row, "seq")?,
+        closes: row.try_get("closes")?,
+        payload: row::bytes(row, "payload")?,
+    })
+}
+
+fn epochs(row: &Row) -> Result<Epochs, Failure> {
+    let text: &str = row.try_get("epochs")?;
+    Ok(text.parse().map_err(|_| corrupt("the epochs of a log"))?)
+}
+
+/// Positions are numbers, each with the epoch that the partition had then: after a failover that
+/// lost the last ones, the numbers are given out again, and a reader has to go back.
+pub(crate) async fn tail<S: Session>(
+    session: &mut S,
+    from: &[(u16, Position)],
+    at_most: usize,
+) -> Result<Vec<Tail>, Failure> {
+    let partitions: Vec<i32> = from.iter().map(|(partition, _)| (*partition).into()).collect();
+    let mut questions: Vec<Question> = from.iter().map(|(_, from)| Question::new(from)).collect();
+    loop {
+        let after: Vec<i64> = questions.iter().map(|question| question.after).collect();
+        let rows =
+            session.rows(&TAIL, &[&partitions, &after, &row::signed(at_most as u64)]).await?;
+        let mut answers: Vec<Vec<&Row>> = vec![Vec::new(); from.len()];
+        for row in &rows {
+            answers.get_mut(row::index(row)?).ok_or_else(|| corrupt("an ordinal"))?.push(row);
+        }
+        let mut back = false;
+        for (question, rows) in questions.iter_mut().zip(&answers) {
+            let head = rows.first().ok_or_else(|| corrupt("no such partition"))?;
+            back |= question.goes_back(&epochs(head)?, head.try_get("epochs")?);
+        }
+        if !back {
+            let told = |(question, rows): (&Question, &Vec<&Row>)| question.answer(rows, at_most);
+            return questions.iter().zip(&answers).map(told).collect();
+        }
+    }
+}
+
+/// From where one partition is read.
+struct Question {
+    /// `None` for the start and the end, which are good in every epoch.
+    cursor: Option<Cursor>,
+    after: i64,
+    lost: bool,
+    /// Nothing can be lost before the start.
+    is_start: bool,
+}
+
+impl Question {
+    fn new(from: &Position) -> Self {
+        match (from.as_str(), from.as_str().parse::<Cursor>()) {
+            ("", _) => Self { cursor: None, after: 0, lost: false, is_start: true },
+            ("$", _) => Self { cursor: None, after: END, lost: false, is_start: false },
+            (_, Ok(cursor)) => {
+                let after = row::signed(cursor.offset);
+                Self { cursor: Some(cursor), after, lost: false, is_start: false }
+            }
+            // Of another store, or of another life of this one.
+            (_, Err(_)) => Self { cursor: None, after: 0, lost: true, is_start: false },
+        }
+    }
+
+    /// Whether what was read last is not in this history; then it goes on where it left it.
+    fn goes_back(&mut self, epochs: &Epochs, text: &str) -> bool {
+        let Some(cursor) = self.cursor.take() else { return false };
+        if epochs.at(cursor.offset) == Some(cursor.epoch) {
+            return false;
+        }
+        let shared = end_of(text, cursor.epoch);
+        self.lost = shared.is_none();
+        self.after = row::signed(shared.unwrap_or(0));
+        true
+    }
+
+    fn answer(&self, rows: &[&Row], at_most: usize) -> Result<Tail, Failure> {
+        let head = rows.first().ok_or_else(|| corrupt("no such partition"))?;
+        let epochs = epochs(head)?;
+        let position = |offset: u64| {
+            let epoch = epochs.at(offset).unwrap_or(Epoch(0));
+            Position::new(&Cursor { epoch, offset }.to_string())
+        };
+        let mut changes = Vec::with_capacity(rows.len());
+        for row in rows {
+            let Some(at) = row.try_get::<Option<i64>>("position")? else { continue };
+            let text = |column| row.try_get::<&str>(column);
+            let job = Key::stored(text("tenant")?, "job", text("domain")?, text("name")?);
+            changes.push(Change {
+                job: job.ok_or_else(|| corrupt("a job"))?,
+                offset: row::number(row, "place")?,
+                position: position(at.unsigned_abs()),
+            });
+        }
+        let (last, floor) = (row::number(head, "last")?, row::number(head, "floor")?);
+        let next = match changes.last() {
+            Some(change) if changes.len() == at_most => change.position.clone(),
+            _ if self.after == END => position(last),
+            _ if at_most == 0 => position(self.after.unsigned_abs()),
+            _ => position(last.max(self.after.unsigned_abs())),
+        };
+        let lost = self.lost || !self.is_start && self.after.unsigned_abs() < floor;
+        Ok(Tail { changes, next, lost })
+    }
+}
+
+/// The last position with this epoch, where another one followed it.
+fn end_of(epochs: &str, epoch: Epoch) -> Option<u64> {
+    let spans: Vec<(u64, u64)> = epochs
+        .split(',')
+        .filter_map(|span| span.split_once('@'))
+        .filter_map(|(epoch, first)| Some((epoch.parse().ok()?, first.parse().ok()?)))
+        .collect();
+    let at = spans.iter().position(|(known, _)| *known == epoch.0)?;
+    spans.get(at + 1).map(|(_, first)| first - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn question(from: &str, epochs: &str) -> (bool, i64, bool) {
+        let mut question = Question::new(&Position::new(from));
+        let back = question.goes_back(&epochs.parse().unwrap(), epochs);
+        (back, question.after, question.lost)
+    }
+
+    #[test]
+    fn a_reader_of_lost_entries_goes_back_to_where_the_histories_part() {
+        assert_eq!(question("7-40", "7@1,9@42"), (false, 40, false));
+        assert_eq!(question("7-41", "7@1,9@42"), (false, 41, false));
+        assert_eq!(question("7-45", "7@1,9@42"), (true, 41, false), "42 to 45 are other ones now");
+        assert_eq!(question("9-45", "7@1,9@42"), (false, 45, false));
+        assert_eq!(question("8-45", "7@1,9@42"), (true, 0, true), "of a history unknown here");
+        assert_eq!(question("no position", "7@1"), (false, 0, true));
+    }
+}

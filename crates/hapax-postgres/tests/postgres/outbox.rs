@@ -1,0 +1,189 @@
+//! Outbox, inbox and cursors inside the application's own transactions, with either driver.
+
+use hapax_core::inbox::Inbox as Elsewhere;
+use hapax_core::queue::{Enqueued, Item, Queue, QueueName, Take};
+use hapax_core::{Expect, Key, Put, Records, Tenant};
+use hapax_postgres::{Inbox, Outbox, PostgresStore, Seen, Transactional, migrate};
+use sqlx::{Connection, PgConnection};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_postgres::Client;
+
+use crate::{LONG, SERVER, client, open};
+
+async fn application(database: &str) -> (String, Client) {
+    let url = SERVER.database(database);
+    let mut client = client(&url).await;
+    migrate(&mut client).await.unwrap();
+    (url, client)
+}
+
+fn item(text: &'static str) -> Item {
+    Item::new(&Tenant::default(), "orders", text).key("order-1").header("traceparent", "00-1")
+}
+
+async fn waiting(store: &PostgresStore) -> Vec<Item> {
+    let take = Take::new(100, LONG);
+    let leased = store.lease(&QueueName::outbox(), &take).await.unwrap();
+    leased.into_iter().map(|leased| leased.item).collect()
+}
+
+async fn once(tx: &mut impl Transactional, message: &str) -> Seen {
+    Inbox::default().once(tx, &Tenant::default(), "billing", message).await.unwrap()
+}
+
+/// What a consumer does: the message, its effect's own message, and how far it has come.
+async fn consume(tx: &mut impl Transactional, message: &str, out: &Item, cursor: &Key) -> Seen {
+    let seen = once(tx, message).await;
+    if seen == Seen::First {
+        assert_eq!(Outbox::default().enqueue(tx, out).await.unwrap(), Enqueued::Accepted);
+        assert_eq!(Outbox::default().enqueue(tx, out).await.unwrap(), Enqueued::Duplicate);
+        let put = tx.hapax().put(cursor, message.to_owned().into(), &Expect::Absent, None).await;
+        assert!(matches!(put, Ok(Put::Stored { created: true, .. })), "{put:?}");
+        let conflict = tx.hapax().put(cursor, "x".into(), &Expect::Absent, None).await;
+        assert_eq!(conflict.unwrap(), Put::Conflict);
+    }
+    seen
+}
+
+#[tokio::test]
+async fn with_tokio_postgres_message_effect_and_cursor_commit_together_or_not_at_all() {
+    let (url, mut own) = application("outbox_tokio").await;
+    let store = open(&url);
+    let cursor = Key::record(&Tenant::default(), "cursor").unwrap();
+    let out = item("1");
+    for (commits, expected) in [(false, Seen::First), (true, Seen::First), (true, Seen::Duplicate)]
+    {
+        let mut tx = own.transaction().await.unwrap();
+        assert_eq!(consume(&mut tx, "m1", &out, &cursor).await, expected);
+        assert_eq!(once(&mut tx, "m1").await, Seen::Duplicate, "it knows what it did itself");
+        if !commits {
+            tx.rollback().await.unwrap();
+            assert_eq!(waiting(&store).await, [], "rolled back, and never handed out");
+            assert_eq!(store.get(&cursor).await.unwrap(), None);
+            continue;
+        }
+        tx.commit().await.unwrap();
+    }
+    assert_eq!(waiting(&store).await, [out]);
+    assert_eq!(store.get(&cursor).await.unwrap().unwrap().value, "m1");
+}
+
+#[tokio::test]
+async fn with_sqlx_message_effect_and_cursor_commit_together_or_not_at_all() {
+    let (url, _) = application("outbox_sqlx").await;
+    let store = open(&url);
+    let mut own = PgConnection::connect(&url).await.unwrap();
+    let cursor = Key::record(&Tenant::default(), "cursor").unwrap();
+    let out = item("1");
+    for (commits, expected) in [(false, Seen::First), (true, Seen::First), (true, Seen::Duplicate)]
+    {
+        let mut tx = own.begin().await.unwrap();
+        sqlx::query("CREATE TABLE IF NOT EXISTS invoices (id text)")
+            .execute(&mut *tx)
+            .await
+            .unwrap();
+        assert_eq!(consume(&mut tx, "m1", &out, &cursor).await, expected);
+        assert_eq!(once(&mut tx, "m1").await, Seen::Duplicate);
+        if !commits {
+            tx.rollback().await.unwrap();
+            assert_eq!(waiting(&store).await, []);
+            assert_eq!(store.get(&cursor).await.unwrap(), None);
+            continue;
+        }
+        tx.commit().await.unwrap();
+    }
+    assert_eq!(waiting(&store).await, [out]);
+    assert_eq!(store.get(&cursor).await.unwrap().unwrap().value, "m1");
+}
+
+#[tokio::test]
+async fn sqlx_errors_have_their_kind() {
+    let url = SERVER.database("outbox_sqlx_errors");
+    let mut own = PgConnection::connect(&url).await.unwrap();
+    let mut tx = own.begin().await.unwrap();
+    let error = Outbox::default().enqueue(&mut tx, &item("1")).await.unwrap_err();
+    assert!(error.to_string().contains("42P01"), "{error}");
+}
+
+/// A duplicate never waits for the other's open transaction, with either driver.
+#[tokio::test]
+async fn a_message_in_an_open_transaction_is_busy_at_once() {
+    let (url, mut first) = application("inbox_busy").await;
+    let mut second = client(&url).await;
+    let mut third = PgConnection::connect(&url).await.unwrap();
+    let mut open_one = first.transaction().await.unwrap();
+    assert_eq!(once(&mut open_one, "m").await, Seen::First);
+    let mut other = second.transaction().await.unwrap();
+    assert_eq!(once(&mut other, "m").await, Seen::Busy);
+    assert_eq!(once(&mut other, "n").await, Seen::First, "it can go on");
+    let mut with_sqlx = third.begin().await.unwrap();
+    assert_eq!(once(&mut with_sqlx, "m").await, Seen::Busy);
+    open_one.commit().await.unwrap();
+    assert_eq!(once(&mut other, "m").await, Seen::Duplicate);
+    assert_eq!(once(&mut with_sqlx, "m").await, Seen::Duplicate);
+}
+
+/// The inbox with a transaction and the one without are the same inbox.
+#[tokio::test]
+async fn a_message_is_known_inside_and_outside_of_transactions() {
+    let (url, mut own) = application("inbox_both").await;
+    let elsewhere = Elsewhere::new(Arc::new(open(&url)));
+    let handled = elsewhere.once("billing", "out", |_| async { Ok::<_, std::io::Error>(()) }).await;
+    handled.unwrap();
+    let mut tx = own.transaction().await.unwrap();
+    assert_eq!(once(&mut tx, "out").await, Seen::Duplicate);
+    assert_eq!(once(&mut tx, "in").await, Seen::First);
+    tx.commit().await.unwrap();
+    let handled = elsewhere.once("billing", "in", |_| async { Ok::<_, std::io::Error>(()) }).await;
+    assert_eq!(handled.unwrap(), hapax_core::inbox::Handled::Duplicate);
+    // Another consumer, another tenant: another message.
+    let mut tx = own.transaction().await.unwrap();
+    let inbox = Inbox::default();
+    let other = Tenant::new("other").unwrap();
+    assert_eq!(inbox.once(&mut tx, &other, "billing", "in").await.unwrap(), Seen::First);
+    let mailing = inbox.once(&mut tx, &Tenant::default(), "mailing", "in").await.unwrap();
+    assert_eq!(mailing, Seen::First);
+    // What is remembered no longer is new.
+    let brief = inbox.retention(Duration::from_millis(1));
+    assert_eq!(brief.once(&mut tx, &other, "billing", "brief").await.unwrap(), Seen::First);
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    assert_eq!(brief.once(&mut tx, &other, "billing", "brief").await.unwrap(), Seen::First);
+}
+
+/// Of many consumers of one message, in transactions of their own, one has its effect.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_deliveries_at_once_one_is_the_first() {
+    let (url, _) = application("inbox_race").await;
+    let mut running = tokio::task::JoinSet::new();
+    for _ in 0..16 {
+        let url = url.clone();
+        running.spawn(async move {
+            let mut own = client(&url).await;
+            let mut firsts = 0;
+            for n in 0..20 {
+                let mut tx = own.transaction().await.unwrap();
+                firsts += u32::from(once(&mut tx, &format!("m{n}")).await == Seen::First);
+                tx.commit().await.unwrap();
+            }
+            firsts
+        });
+    }
+    assert_eq!(running.join_all().await.into_iter().sum::<u32>(), 20);
+}
+
+/// After the commit a hint wakes who waits for work on another node.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_on_another_node_is_woken_after_the_commit() {
+    let (url, mut own) = application("outbox_hint").await;
+    let (here, there) = (open(&url), open(&url));
+    let mut watch = there.arrivals(&QueueName::outbox());
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let mut tx = own.transaction().await.unwrap();
+    Outbox::default().enqueue(&mut tx, &item("1")).await.unwrap();
+    tx.commit().await.unwrap();
+    here.arrived(&QueueName::outbox());
+    let woken = tokio::time::timeout(Duration::from_secs(20), watch.changed(LONG)).await;
+    assert!(woken.is_ok(), "nobody woke it");
+    assert_eq!(waiting(&there).await.len(), 1);
+}

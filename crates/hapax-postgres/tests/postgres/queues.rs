@@ -1,0 +1,247 @@
+//! Queues: late commits, backlogs, poison, many relays.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hapax_core::queue::{Depth, Item, ItemId, Leased, Outcome, Queue, QueueName, Resolved, Take};
+use hapax_core::{Store, Tenant};
+use hapax_postgres::PostgresStore;
+use tokio::task::JoinSet;
+
+use crate::{LONG, SERVER, client, open};
+
+fn outbox() -> QueueName {
+    QueueName::outbox()
+}
+
+async fn leased(store: &PostgresStore, at_most: usize) -> (Take, Vec<Leased>) {
+    let take = Take::new(at_most, LONG);
+    let leased = store.lease(&outbox(), &take).await.unwrap();
+    (take, leased)
+}
+
+async fn ack(store: &PostgresStore, take: &Take, leased: &[Leased]) {
+    let ids: Vec<ItemId> = leased.iter().map(|leased| leased.item.id).collect();
+    let done = store.ack(&outbox(), &take.token, &ids, Duration::ZERO).await.unwrap();
+    assert!(done.iter().all(|done| *done == Resolved::Done));
+}
+
+fn text(leased: &[Leased]) -> Vec<&str> {
+    leased.iter().map(|leased| std::str::from_utf8(&leased.item.payload).unwrap()).collect()
+}
+
+/// A poller that remembers the highest id it saw never comes back for a row whose transaction took
+/// its number earlier and committed later.
+#[tokio::test]
+async fn hole_26_a_row_that_commits_late_is_delivered() {
+    let url = SERVER.database("hole_26");
+    let store = open(&url);
+    store.ping().await.unwrap();
+    let (late, early) = (client(&url).await, client(&url).await);
+    let insert = "INSERT INTO hapax_outbox (topic, key, payload) VALUES ('t', $1, $2)";
+    late.batch_execute("BEGIN").await.unwrap();
+    late.execute(insert, &[&"a", &&b"late"[..]]).await.unwrap();
+    early.execute(insert, &[&"b", &&b"early"[..]]).await.unwrap();
+
+    // The seed's poller, and ours.
+    let poll = "SELECT seq, payload FROM hapax_outbox WHERE seq > $1 ORDER BY seq";
+    let seen = early.query(poll, &[&0_i64]).await.unwrap();
+    let last: i64 = seen.last().unwrap().get("seq");
+    let (take, first) = leased(&store, 10).await;
+    assert_eq!(text(&first), ["early"]);
+    ack(&store, &take, &first).await;
+
+    late.batch_execute("COMMIT").await.unwrap();
+    assert!(
+        early.query(poll, &[&last]).await.unwrap().is_empty(),
+        "`id > last` misses it for ever"
+    );
+    let (_, second) = leased(&store, 10).await;
+    assert_eq!(text(&second), ["late"]);
+}
+
+#[tokio::test]
+async fn plain_sql_has_sensible_defaults_and_refuses_nonsense() {
+    let url = SERVER.database("plain_sql");
+    let store = open(&url);
+    store.ping().await.unwrap();
+    let own = client(&url).await;
+    own.batch_execute(
+        "INSERT INTO hapax_outbox (topic, key, payload) VALUES ('orders', 'order-1', '{\"n\":1}'::bytea);
+         INSERT INTO hapax_outbox (id, tenant, topic, payload, content_type, headers, deliver_after)
+         VALUES ('00000000-0000-0000-0000-000000000007', 'acme', 'mail', 'x', 'text/plain',
+                 '{\"traceparent\":\"00-1\",\"n\":7}', now() - interval '1 s')",
+    )
+    .await
+    .unwrap();
+    let (_, rows) = leased(&store, 10).await;
+    let [order, mail] = &rows[..] else { panic!("{rows:?}") };
+    assert_eq!((&*order.item.topic, order.item.key.as_deref()), ("orders", Some("order-1")));
+    assert_eq!((&order.item.tenant, order.attempt), (&Tenant::default(), 1));
+    assert!(order.item.headers.is_empty() && order.item.content_type.is_none());
+    assert_eq!(mail.item.tenant.as_str(), "acme");
+    assert_eq!(mail.item.id.to_string(), "00000000-0000-0000-0000-000000000007");
+    assert_eq!(mail.item.headers["traceparent"], "00-1");
+    assert_eq!(mail.item.headers["n"], "7");
+    let nonsense = "INSERT INTO hapax_outbox (topic, payload, headers) VALUES ('t', 'x', '[]')";
+    assert!(own.batch_execute(nonsense).await.is_err());
+    let again = Item::new(&Tenant::default(), "mail", "y").id(mail.item.id);
+    let answer = store.enqueue(&outbox(), &[again]).await.unwrap();
+    assert_eq!(answer, [hapax_core::queue::Enqueued::Duplicate]);
+}
+
+/// How many pages a lease of 100 looks at.
+async fn pages_of_a_lease(own: &tokio_postgres::Client, token: &str) -> i64 {
+    let explain = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) \
+                   SELECT * FROM hapax_lease('outbox', convert_to('TOKEN', 'UTF8'), 100, 60000)";
+    let sql = format!(
+        "CREATE OR REPLACE FUNCTION pg_temp.pages() RETURNS bigint LANGUAGE plpgsql AS $$ \
+         DECLARE plan json; BEGIN EXECUTE $e${explain}$e$ INTO plan; \
+         RETURN (plan->0->'Plan'->>'Shared Hit Blocks')::bigint \
+              + (plan->0->'Plan'->>'Shared Read Blocks')::bigint; END $$",
+    );
+    own.batch_execute(&sql.replace("TOKEN", token)).await.unwrap();
+    own.query_one("SELECT pg_temp.pages()", &[]).await.unwrap().get(0)
+}
+
+/// Counted in pages, not in time: 100,000 rows that are done, in a backlog, or behind a dead letter
+/// of their key cost a lease no more than a few do.
+#[tokio::test(flavor = "multi_thread")]
+async fn neither_a_backlog_nor_a_poison_key_nor_unswept_rows_make_a_lease_dear() {
+    let url = SERVER.database("backlog");
+    let store = open(&url);
+    store.ping().await.unwrap();
+    let own = client(&url).await;
+    let fill = |rows: u32| {
+        format!(
+            "INSERT INTO hapax_outbox (topic, key, payload) \
+             SELECT 't', 'k' || n % 5000, convert_to('row ' || n, 'UTF8') FROM generate_series(1, {rows}) n"
+        )
+    };
+    own.batch_execute(&fill(2000)).await.unwrap();
+    leased(&store, 1).await;
+    let few = pages_of_a_lease(&own, "few").await;
+
+    own.batch_execute("TRUNCATE hapax_outbox, hapax_leases").await.unwrap();
+    own.batch_execute(
+        "INSERT INTO hapax_outbox (topic, payload, phase, due_at) \
+         SELECT 't', 'done', 5, now() + interval '1 day' FROM generate_series(1, 20000);
+         INSERT INTO hapax_outbox (topic, key, payload) VALUES ('t', 'poison', 'dead');
+         INSERT INTO hapax_outbox (topic, key, payload) \
+         SELECT 't', 'poison', convert_to(n::text, 'UTF8') FROM generate_series(1, 50000) n",
+    )
+    .await
+    .unwrap();
+    let (take, first) = leased(&store, 1).await;
+    let bury = Outcome::Bury { reason: "poison".into(), blocks: true };
+    let dead = first[0].item.id;
+    assert_eq!(
+        store.resolve(&outbox(), &take.token, &[(dead, bury)]).await.unwrap(),
+        [Resolved::Done]
+    );
+    own.batch_execute(&fill(20_000)).await.unwrap();
+
+    // The first ones have to get past it; then it is out of the way.
+    let (take, rows) = leased(&store, 2000).await;
+    assert!(!rows.is_empty() && rows.iter().all(|row| row.item.key.as_deref() != Some("poison")));
+    ack(&store, &take, &rows).await;
+    for _ in 0..40 {
+        let (take, rows) = leased(&store, 100).await;
+        assert_eq!(rows.len(), 100);
+        ack(&store, &take, &rows).await;
+    }
+    let many = pages_of_a_lease(&own, "many").await;
+    assert!(many < 3 * few + 1500, "{many} pages instead of {few}");
+    let waiting = store.depth(&outbox(), None).await.unwrap();
+    assert_eq!((waiting.dead, waiting.in_flight), (1, 101 - 1));
+
+    // An operator helps; everything comes, the key in its order.
+    assert!(store.discard(&outbox(), None, dead).await.unwrap());
+    own.batch_execute("DELETE FROM hapax_leases").await.unwrap();
+    let (mut poison, mut others) = (Vec::new(), 0);
+    loop {
+        let (take, rows) = leased(&store, 1000).await;
+        if rows.is_empty() {
+            break;
+        }
+        let (of_key, rest): (Vec<_>, Vec<_>) =
+            rows.iter().cloned().partition(|row| row.item.key.as_deref() == Some("poison"));
+        poison.extend(text(&of_key).iter().map(|n| n.parse::<u32>().unwrap()));
+        others += rest.len();
+        ack(&store, &take, &rows).await;
+    }
+    assert_eq!(poison, (1..=50_000).collect::<Vec<_>>());
+    assert!(others > 10_000);
+    assert_eq!(store.depth(&outbox(), None).await.unwrap(), Depth::default());
+}
+
+/// Four relays on two nodes, keys that are hot and keys that are not, failures and lapsed leases:
+/// every row is done once, those of a key in their order.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_relays_keep_the_order_of_every_key_and_do_nothing_twice() {
+    const ROWS: u32 = 3000;
+    let url = SERVER.database("relays");
+    let stores = [open(&url), open(&url)];
+    let items: Vec<Item> = (0..ROWS)
+        .map(|n| {
+            let key = if n % 3 == 0 { "hot".to_owned() } else { format!("k{}", n % 97) };
+            Item::new(&Tenant::default(), "t", n.to_string()).key(&key)
+        })
+        .collect();
+    for chunk in items.chunks(500) {
+        stores[0].enqueue(&outbox(), chunk).await.unwrap();
+    }
+    let done = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let mut relays = JoinSet::new();
+    for relay in 0..4_usize {
+        let (store, done) = (stores[relay % 2].clone(), done.clone());
+        relays.spawn(async move {
+            for round in 0.. {
+                let lapses = round % 7 == relay % 7;
+                let lease = if lapses { Duration::from_millis(1) } else { LONG };
+                let take = Take::new(50 + 37 * relay, lease);
+                let rows = store.lease(&outbox(), &take).await.unwrap();
+                if rows.is_empty()
+                    && store.depth(&outbox(), None).await.unwrap() == Depth::default()
+                {
+                    return;
+                }
+                if lapses {
+                    continue;
+                }
+                // The first half is delivered; what fails after it takes the rest back with it.
+                let half = rows.len().div_ceil(2);
+                let mut outcomes = Vec::new();
+                for (i, row) in rows.iter().enumerate() {
+                    outcomes.push((
+                        row.item.id,
+                        match i < half {
+                            true => Outcome::Ack { remember: Duration::ZERO },
+                            false => Outcome::Retry {
+                                after: Duration::ZERO,
+                                counts: false,
+                                reason: "".into(),
+                            },
+                        },
+                    ));
+                }
+                // Told before the ack: after it another relay may be faster to tell.
+                let told: Vec<_> = rows[..half].iter().map(|row| row.item.clone()).collect();
+                done.lock().unwrap().extend(told);
+                let answers = store.resolve(&outbox(), &take.token, &outcomes).await.unwrap();
+                assert!(answers.iter().all(|answer| *answer == Resolved::Done));
+            }
+        });
+    }
+    relays.join_all().await;
+    let done = done.lock().unwrap();
+    assert_eq!(done.iter().map(|item| item.id).collect::<HashSet<_>>().len(), ROWS as usize);
+    assert_eq!(done.len(), ROWS as usize);
+    let mut last: HashMap<Arc<str>, u32> = HashMap::new();
+    for item in done.iter() {
+        let n: u32 = std::str::from_utf8(&item.payload).unwrap().parse().unwrap();
+        let before = last.insert(item.key.clone().unwrap(), n);
+        assert!(before.is_none_or(|before| before < n), "{before:?} and then {n}");
+    }
+}

@@ -1,0 +1,62 @@
+use std::time::Duration;
+
+use bytes::Bytes;
+use hapax_core::log::{Attached, Cursor, Entry, Epochs, Head};
+use hapax_core::{Key, StoreError};
+
+use super::cursor;
+use crate::script::ATTACH;
+use crate::store::RedisStore;
+
+/// Where the log stands, the state unless it is among the entries, ms to live, first offset, entries.
+type Found = (String, Option<Vec<u8>>, i64, u64, Vec<Option<Vec<u8>>>);
+
+pub(super) async fn attach(
+    store: &RedisStore,
+    job: &Key,
+    after: u64,
+    at_most: usize,
+) -> Result<Option<Attached>, StoreError> {
+    let name = store.job_name(job);
+    let (after, at_most) = (after.to_string(), at_most.min(1 << 40).to_string());
+    let args = [after.as_bytes(), at_most.as_bytes()];
+    let answer = store.calls.run(&ATTACH, &[&name], &args).await?;
+    match answer.read::<Option<Found>>()? {
+        Some(found) => attached(found).map(Some).ok_or_else(damaged),
+        None => Ok(None),
+    }
+}
+
+fn damaged() -> StoreError {
+    StoreError::Corrupt {
+        reason: "a part of the job is missing or was not written by hapax".into(),
+    }
+}
+
+fn attached((now, state, left, from, entries): Found) -> Option<Attached> {
+    let fields: Vec<_> = now.split(' ').collect();
+    let [last, _, top, closed, _, first, epochs] = fields[..] else { return None };
+    let epochs: Epochs = epochs.parse().ok()?;
+    let (first, last, top) = (first.parse().ok()?, last.parse().ok()?, top.parse().ok()?);
+    let entry = |offset, text: Vec<u8>| parsed(cursor(&epochs, offset), text);
+    let entries = (from..).zip(entries).map(|(offset, text)| entry(offset, text?));
+    let entries: Vec<Entry> = entries.collect::<Option<_>>()?;
+    let state = match state {
+        Some(text) => entry(top, text)?,
+        None => entries.iter().find(|entry| entry.at.offset == top)?.clone(),
+    };
+    let expires_in = Duration::from_millis(u64::try_from(left).unwrap_or(0));
+    let head = Head { epochs, first, last, closed: closed == "1", state, expires_in };
+    Some(Attached { head, entries })
+}
+
+/// `<seq> <closes> <stage>\n<payload>`
+fn parsed(at: Cursor, text: Vec<u8>) -> Option<Entry> {
+    let end = text.iter().position(|byte| *byte == b'\n')?;
+    let fields = std::str::from_utf8(&text[..end]).ok()?;
+    let mut fields = fields.splitn(3, ' ');
+    let seq = fields.next()?.parse().ok()?;
+    let closes = fields.next()? == "1";
+    let stage = fields.next()?.into();
+    Some(Entry { at, stage, seq, closes, payload: Bytes::from(text).slice(end + 1..) })
+}

@@ -1,0 +1,100 @@
+-- KEYS: the partition's head, its tail, the job
+-- ARGV: job, lifetime in ms, how many entries are kept, channel, digest, how the rest of an open job's
+-- `now` begins where the client knows it; then for each event: identity, fingerprint, seq, 1 where it closes the job, entry
+--
+-- A job is one hash, so that all of it has one lifetime and one type:
+--   now            <last offset> <highest seq> <its offset> <closed> <history> <first offset kept> <epochs>
+--   <offset>       an entry as the client wrote it: <seq> <closes> <stage>\n<payload>
+--   <seq>:<stage>  where that event is, and its fingerprint
+--   state          the entry with the highest seq, once that was trimmed
+-- The history is that of the server under which the last epoch began, 23 characters.
+-- Offsets stay below 10^14, up to where Lua's own way from number to text is exact; epochs do not.
+-- Everything is read, and thereby its type checked, before the first write. The tail is checked by
+-- being written first.
+local call = redis.call
+-- An open job under the present history; clients of a single server know that without a question.
+-- The name of a history changes with every start and every promotion. `replid:` does not match the
+-- name of the history before that one, which stands beside it.
+local open = ARGV[6]
+if open == '' then
+  open = '0 ' .. string.sub(string.match(call('INFO', 'replication'), 'replid:%x+'), 1, 23)
+end
+
+local events = (#ARGV - 6) / 5
+local row
+if events == 1 then
+  -- The common case is worth a short way: a new event, and no work on the partition to be done.
+  row = call('HMGET', KEYS[3], 'now', ARGV[7])
+  local last, seq, top, rest
+  if row[1] and not row[2] then
+    last, seq, top, rest = string.match(row[1], '^(%d+) (%d+) (%d+) (.*)')
+    last = last + 1
+    if string.find(rest, open, 1, true) == 1 and last % 64 > 0 and last <= ARGV[3] + 0 then
+      last = '' .. last
+      call('XADD', KEYS[2], '*', last, ARGV[1])
+    else
+      last = nil
+    end
+  elseif not row[2] and string.sub(ARGV[5], -1) ~= '0' then
+    local head = call('HMGET', KEYS[1], 'history', 'epoch', 'keep')
+    if head[1] and '0 ' .. head[1] == open and ARGV[2] - head[3] <= 0 then
+      last, seq, top = '1', ARGV[9], '1'
+      local ms, n = string.match(call('XADD', KEYS[2], '*', last, ARGV[1]), '(%d+)-(%d+)')
+      local epoch = math.max(ms * 1000 + n, head[2] + 1)
+      -- Ids grow, and so do the epochs made of them; those that outgrow their millisecond, because the
+      -- clock went back, are remembered.
+      if n + 0 > 999 or epoch == head[2] + 1 then
+        call('HSET', KEYS[1], 'epoch', string.format('%.0f', epoch))
+      end
+      rest = open .. string.format(' 1 %.0f@1', epoch)
+    end
+  end
+  if last then
+    if ARGV[9] + 0 >= seq + 0 then seq, top = ARGV[9], last end
+    if ARGV[10] == '1' then rest = '1' .. string.sub(rest, 2) end
+    call('HSET', KEYS[3], 'now', last .. ' ' .. seq .. ' ' .. top .. ' ' .. rest,
+      ARGV[7], last .. ' ' .. ARGV[8], last, ARGV[11])
+    call('PEXPIRE', KEYS[3], ARGV[2])
+    redis.pcall('PUBLISH', ARGV[4], ARGV[5])
+    return {rest, '+' .. last}
+  end
+else
+  local fields = {'now'}
+  for i = 1, events do fields[i + 1] = ARGV[i * 5 + 2] end
+  row = call('HMGET', KEYS[3], unpack(fields))
+end
+
+local last, seq, top, closed, history, first, epochs = 0, -1, 0, '0', nil, 1, nil
+if row[1] then
+  last, seq, top, closed, history, first, epochs =
+    string.match(row[1], '^(%d+) (%d+) (%d+) ([01]) (replid:%x+) (%d+) (%S+)$')
+  if not last then return redis.error_reply('CORRUPT the job was not written by hapax') end
+end
+local answers, writes, offsets, fresh = {''}, {}, {}, {}
+for i = 1, events do
+  local at = i * 5 + 2
+  local identity, mark = ARGV[at], ARGV[at + 1]
+  local known = row[i + 1] or fresh[identity]
+  if known then
+    local offset = string.match(known, '^%d+')
+    answers[i + 1] = known == offset .. ' ' .. mark and '=' .. offset or '!'
+  elseif closed == '1' then
+    answers[i + 1] = '.'
+  else
+    last = last + 1
+    local offset = '' .. last
+    known = offset .. ' ' .. mark
+    fresh[identity] = known
+    offsets[#offsets + 1] = offset
+    local width = #writes
+    writes[width + 1], writes[width + 2] = identity, known
+    writes[width + 3], writes[width + 4] = offset, ARGV[at + 4]
+    if ARGV[at + 2] + 0 >= seq + 0 then seq, top = ARGV[at + 2], offset end
+    closed = ARGV[at + 3]
+    answers[i + 1] = '+' .. offset
+  end
+end
+if #offsets == 0 then
+  answers[1] = epochs or ''
+  return answers
+end

@@ -1,0 +1,106 @@
+//! How an item is stored: text and bytes, each with its length.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hapax_core::queue::{Item, ItemId};
+use hapax_core::{Fingerprint, Key, Tenant};
+
+/// What scripts need to tell tenants, keys and tokens apart, whatever they contain.
+pub(super) fn digest(parts: &[&str]) -> String {
+    let parts: Vec<_> = parts.iter().map(|part| part.as_bytes()).collect();
+    Fingerprint::of(&parts).as_str()[..32].to_owned()
+}
+
+/// Tenant, topic, key, content type, payload, then names and values of headers. Each part is
+/// `<length>:<bytes>`, or `-` where there is none.
+pub(super) fn body(item: &Item) -> Vec<u8> {
+    let mut body = Vec::with_capacity(item.payload.len() + 128);
+    write(&mut body, Some(item.tenant.as_str().as_bytes()));
+    write(&mut body, Some(item.topic.as_bytes()));
+    write(&mut body, item.key.as_deref().map(str::as_bytes));
+    write(&mut body, item.content_type.as_deref().map(str::as_bytes));
+    write(&mut body, Some(&item.payload));
+    for (name, value) in &item.headers {
+        write(&mut body, Some(name.as_bytes()));
+        write(&mut body, Some(value.as_bytes()));
+    }
+    body
+}
+
+fn write(body: &mut Vec<u8>, part: Option<&[u8]>) {
+    match part {
+        None => body.push(b'-'),
+        Some(part) => {
+            body.extend_from_slice(format!("{}:", part.len()).as_bytes());
+            body.extend_from_slice(part);
+        }
+    }
+}
+
+/// The item of a body; `None` where it is none.
+pub(super) fn read(id: ItemId, body: Vec<u8>) -> Option<Item> {
+    let mut rest = Bytes::from(body);
+    let tenant = tenant(&text(&mut rest)??)?;
+    let topic = text(&mut rest)??;
+    let key = text(&mut rest)?;
+    let content_type = text(&mut rest)?;
+    let payload = part(&mut rest)??;
+    let mut headers = BTreeMap::new();
+    while !rest.is_empty() {
+        let (name, value) = (text(&mut rest)??, text(&mut rest)??);
+        headers.insert((*name).to_owned(), (*value).to_owned());
+    }
+    let delay = Duration::ZERO;
+    Some(Item { id, tenant, topic, key, payload, content_type, headers, delay })
+}
+
+fn text(rest: &mut Bytes) -> Option<Option<Arc<str>>> {
+    let Some(bytes) = part(rest)? else { return Some(None) };
+    std::str::from_utf8(&bytes).ok().map(|text| Some(text.into()))
+}
+
+fn part(rest: &mut Bytes) -> Option<Option<Bytes>> {
+    if rest.first() == Some(&b'-') {
+        let _ = rest.split_to(1);
+        return Some(None);
+    }
+    let colon = rest.iter().take(20).position(|byte| *byte == b':')?;
+    let length: usize = std::str::from_utf8(&rest[..colon]).ok()?.parse().ok()?;
+    let _ = rest.split_to(colon + 1);
+    (length <= rest.len()).then(|| Some(rest.split_to(length)))
+}
+
+/// Scoped tenants are no names that anybody may give; what was stored was checked then.
+fn tenant(name: &str) -> Option<Tenant> {
+    Key::stored(name, "record", "", "").map(|key| key.tenant().clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_is_read_back() {
+        let tenant = Tenant::default().scoped("ab").unwrap();
+        let bare = Item::new(&tenant, "", Bytes::new());
+        let every_byte = Bytes::from((0..=255).collect::<Vec<u8>>());
+        let full =
+            Item::new(&tenant, "a:b", every_byte).key("").content_type("3:x").header("-", "");
+        for item in [bare, full] {
+            assert!(read(item.id, body(&item)).as_ref() == Some(&item));
+        }
+    }
+
+    #[test]
+    fn what_is_no_body_is_not_read() {
+        let whole = body(&Item::new(&Tenant::default(), "topic", "payload").header("n", "v"));
+        for end in 0..whole.len() - 6 {
+            let cut = read(ItemId::fresh(), whole[..end].to_vec());
+            assert!(cut.is_none(), "cut at {end}");
+        }
+        assert!(read(ItemId::fresh(), b"99999999999999999999:x".to_vec()).is_none());
+    }
+}

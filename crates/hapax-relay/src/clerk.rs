@@ -1,0 +1,106 @@
+//! Tells the store what became of the rows of one batch, and keeps their lease alive.
+
+use std::time::Duration;
+
+use hapax_core::queue::{ItemId, Outcome, Resolved};
+use hapax_core::{StoreError, Token, limited, meters};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::held::Held;
+use crate::relay::Inner;
+
+/// Between two tries to tell a store that does not answer.
+const PAUSE: Duration = Duration::from_millis(200);
+
+pub(crate) struct Clerk<'a> {
+    pub(crate) relay: &'a Inner,
+    pub(crate) held: &'a Held,
+    pub(crate) token: &'a Token,
+    /// Rows that the token should still hold.
+    pub(crate) open: u64,
+    pub(crate) renew_at: Instant,
+}
+
+impl Clerk<'_> {
+    /// Works until everything was said and told. What is said while a call is on its way goes with
+    /// the next one, so that the calls are as large as the sink is fast.
+    pub(crate) async fn run(mut self, mut said: UnboundedReceiver<(ItemId, Outcome)>) {
+        let mut outcomes = Vec::new();
+        loop {
+            if outcomes.is_empty() {
+                tokio::select! {
+                    heard = said.recv_many(&mut outcomes, usize::MAX) => if heard == 0 { return },
+                    () = sleep_until(self.renew_at) => {}
+                }
+            } else {
+                while let Ok(outcome) = said.try_recv() {
+                    outcomes.push(outcome);
+                }
+            }
+            if Instant::now() >= self.renew_at {
+                self.renew().await;
+            }
+            if !outcomes.is_empty() && !self.tell(&mut outcomes).await {
+                sleep(PAUSE).await;
+            }
+        }
+    }
+
+    /// Whether the store heard it. One that does not for so long that the rows are leased anew by now
+    /// will not: then the rows are sent again, by whoever has them.
+    async fn tell(&mut self, outcomes: &mut Vec<(ItemId, Outcome)>) -> bool {
+        let (queue, settings) = (&self.relay.queue, &self.relay.settings);
+        let call = queue.resolve(&settings.queue, self.token, outcomes);
+        match limited(settings.call_limit, call).await {
+            Ok(resolved) => {
+                for ((_, outcome), resolved) in outcomes.iter().zip(resolved) {
+                    count(outcome, if resolved == Resolved::Done { "done" } else { "lost" });
+                }
+                self.open = self.open.saturating_sub(outcomes.len() as u64);
+                outcomes.clear();
+                true
+            }
+            Err(error) => {
+                self.relay.store_failed("telling what became of rows", &error);
+                if Instant::now() >= self.held.until() + settings.lease {
+                    outcomes.iter().for_each(|(_, outcome)| count(outcome, "error"));
+                    outcomes.clear();
+                }
+                false
+            }
+        }
+    }
+
+    /// Extends the lease. Where some rows are in other hands already, nothing of the batch is sent any
+    /// more: we cannot tell which.
+    async fn renew(&mut self) {
+        let settings = &self.relay.settings;
+        let asked_at = Instant::now();
+        self.renew_at = asked_at + settings.lease / 3;
+        let call = self.relay.queue.renew(&settings.queue, self.token, settings.lease);
+        match limited(settings.call_limit, call).await {
+            Ok(held) if held >= self.open => self.held.set(asked_at + settings.lease),
+            Ok(_) => self.held.set(asked_at),
+            Err(error) => self.relay.store_failed("renewing a lease", &error),
+        }
+    }
+}
+
+impl Inner {
+    pub(crate) fn store_failed(&self, what: &str, error: &StoreError) {
+        metrics::counter!(meters::STORE_ERRORS, "reason" => error.label()).increment(1);
+        tracing::warn!(reason = error.label(), "{what} failed: {error}");
+    }
+}
+
+fn count(outcome: &Outcome, result: &'static str) {
+    let outcome = match outcome {
+        Outcome::Ack { .. } => "acked",
+        Outcome::Retry { counts: true, .. } => "retried",
+        Outcome::Retry { counts: false, .. } => "handed_back",
+        Outcome::Bury { .. } => "buried",
+    };
+    metrics::counter!(meters::RELAY_RESOLVED, "outcome" => outcome, "result" => result)
+        .increment(1);
+}

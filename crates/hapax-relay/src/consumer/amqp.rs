@@ -1,0 +1,234 @@
+//! From a RabbitMQ queue.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::{FutureExt, StreamExt};
+use lapin::message::Delivery as Raw;
+use lapin::options::*;
+use lapin::types::{AMQPValue, FieldTable, LongString};
+use lapin::{Channel, Confirmation, Connection, ConnectionProperties};
+use tokio::sync::Mutex as AsyncMutex;
+use tokio::time::{sleep, timeout};
+
+use super::{Delivery, Incoming, Source};
+use crate::Failure;
+use crate::sinks::Unusable;
+
+/// How long a question for messages stays open.
+const WAIT: Duration = Duration::from_secs(1);
+/// Unacknowledged messages of this process: those at work, and those that wait for their next try.
+const PREFETCH: u16 = 256;
+/// So many messages' attempts are remembered; the queue itself counts only where it is a quorum queue.
+const MAX_REMEMBERED: usize = 10_000;
+const REASON: &str = "hapax-dead-reason";
+
+/// A queue. Messages that fail for good go to the durable queue `QUEUE.dead`.
+///
+/// A message that is tried again is put back after its wait; until then it stays unacknowledged here.
+pub struct RabbitQueue {
+    url: String,
+    queue: String,
+    open: AsyncMutex<Option<Open>>,
+    attempts: Arc<Mutex<HashMap<String, u32>>>,
+}
+
+struct Open {
+    consumer: lapin::Consumer,
+    dead: Channel,
+    _connection: Connection,
+}
+
+impl RabbitQueue {
+    /// This queue, which must be there.
+    ///
+    /// # Errors
+    /// Where the URL is malformed.
+    pub fn new(url: &str, queue: &str) -> Result<Self, Unusable> {
+        let malformed = |_| Unusable::new("a URL such as amqp://host:5672/%2f is expected");
+        url.parse::<lapin::uri::AMQPUri>().map_err(malformed)?;
+        let (url, queue) = (url.into(), queue.into());
+        Ok(Self { url, queue, open: AsyncMutex::default(), attempts: Arc::default() })
+    }
+
+    fn dead(&self) -> String {
+        format!("{}.dead", self.queue)
+    }
+
+    async fn connect(&self) -> lapin::Result<Open> {
+        let properties =
+            ConnectionProperties::default().with_connection_name("hapax consumer".into());
+        let connection = Connection::connect(&self.url, properties).await?;
+        let dead = connection.create_channel().await?;
+        dead.confirm_select(ConfirmSelectOptions::default()).await?;
+        let durable = QueueDeclareOptions { durable: true, ..Default::default() };
+        dead.queue_declare(self.dead().into(), durable, FieldTable::default()).await?;
+        let channel = connection.create_channel().await?;
+        channel.basic_qos(PREFETCH, BasicQosOptions::default()).await?;
+        let consumer = channel
+            .basic_consume(
+                self.queue.as_str().into(),
+                "".into(),
+                BasicConsumeOptions::default(),
+                FieldTable::default(),
+            )
+            .await?;
+        Ok(Open { consumer, dead, _connection: connection })
+    }
+
+    fn delivery(&self, raw: Raw, dead: &Channel) -> Box<dyn Delivery> {
+        let properties = &raw.properties;
+        let text =
+            |text: &Option<lapin::types::ShortString>| text.as_ref().map(ToString::to_string);
+        let table = properties.headers().as_ref();
+        let mut headers: BTreeMap<_, _> = table
+            .into_iter()
+            .flat_map(|table| table.inner().iter())
+            .filter_map(|(name, value)| Some((name.to_string(), readable(value)?)))
+            .collect();
+        let counted = headers.remove("x-delivery-count").and_then(|n| n.parse::<u32>().ok());
+        let id = text(properties.message_id()).unwrap_or_default();
+        let payload = raw.data.clone().into();
+        let mut message = Incoming::new(id, raw.routing_key.as_str(), payload, headers);
+        message.content_type = text(properties.content_type());
+        message.attempt = counted.unwrap_or(0).max(self.tried(&message.id)) + 1;
+        Box::new(RabbitDelivery {
+            raw,
+            message,
+            dead: (dead.clone(), self.dead()),
+            attempts: self.attempts.clone(),
+        })
+    }
+
+    fn tried(&self, id: &str) -> u32 {
+        let attempts = self.attempts.lock().unwrap_or_else(PoisonError::into_inner);
+        attempts.get(id).copied().unwrap_or(0)
+    }
+}
+
+#[async_trait]
+impl Source for RabbitQueue {
+    fn name(&self) -> &'static str {
+        "amqp"
+    }
+
+    async fn receive(&self, at_most: usize) -> Result<Vec<Box<dyn Delivery>>, Failure> {
+        let mut open = self.open.lock().await;
+        if open.is_none() {
+            let failed = |_| {
+                let reason = "the broker cannot be reached, or the queue is not there";
+                Failure::unreachable(reason)
+            };
+            *open = Some(self.connect().await.map_err(failed)?);
+        }
+        let Some(Open { consumer, dead, .. }) = open.as_mut() else { return Ok(Vec::new()) };
+        let mut deliveries = Vec::new();
+        let mut next = match timeout(WAIT, consumer.next()).await {
+            Ok(next) => Some(next),
+            Err(_) => return Ok(deliveries),
+        };
+        while let Some(answer) = next.take() {
+            let Some(Ok(raw)) = answer else {
+                *open = None;
+                // What was received is lost with the connection, and comes again.
+                return Err(Failure::cut("the connection to the broker was lost"));
+            };
+            deliveries.push(self.delivery(raw, dead));
+            if deliveries.len() < at_most {
+                next = consumer.next().now_or_never();
+            }
+        }
+        Ok(deliveries)
+    }
+}
+
+struct RabbitDelivery {
+    raw: Raw,
+    message: Incoming,
+    dead: (Channel, String),
+    attempts: Arc<Mutex<HashMap<String, u32>>>,
+}
+
+fn lost(_: lapin::Error) -> Failure {
+    Failure::cut("the connection to the broker was lost")
+}
+
+impl RabbitDelivery {
+    fn remember(&self, attempt: Option<u32>) {
+        let mut attempts = self.attempts.lock().unwrap_or_else(PoisonError::into_inner);
+        match attempt {
+            Some(attempt) => {
+                if attempts.len() >= MAX_REMEMBERED {
+                    attempts.clear();
+                }
+                attempts.insert(self.message.id.clone(), attempt);
+            }
+            None => drop(attempts.remove(&self.message.id)),
+        }
+    }
+}
+
+#[async_trait]
+impl Delivery for RabbitDelivery {
+    fn message(&self) -> &Incoming {
+        &self.message
+    }
+
+    async fn ack(&self) -> Result<(), Failure> {
+        self.remember(None);
+        self.raw.ack(BasicAckOptions::default()).await.map(|_| ()).map_err(lost)
+    }
+
+    async fn again(&self, after: Duration) -> Result<(), Failure> {
+        self.remember(Some(self.message.attempt));
+        // Waits beside the consumer, which may stop meanwhile: a closed connection puts it back too.
+        let acker = self.raw.acker.clone();
+        tokio::spawn(async move {
+            sleep(after).await;
+            let back = BasicNackOptions { requeue: true, multiple: false };
+            let _ = acker.nack(back).await;
+        });
+        Ok(())
+    }
+
+    async fn bury(&self, reason: &str) -> Result<(), Failure> {
+        let (channel, queue) = &self.dead;
+        let mut headers = self.raw.properties.headers().clone().unwrap_or_default();
+        headers.insert(REASON.into(), AMQPValue::LongString(LongString::from(reason)));
+        let properties = self.raw.properties.clone().with_headers(headers).with_delivery_mode(2);
+        let published = channel.basic_publish(
+            "".into(),
+            queue.as_str().into(),
+            BasicPublishOptions::default(),
+            &self.raw.data,
+            properties,
+        );
+        match published.await.map_err(lost)?.await.map_err(lost)? {
+            Confirmation::Ack(_) => self.ack().await,
+            _ => Err(Failure::refused("the queue of the dead letters did not take it")),
+        }
+    }
+
+    /// An open channel says it.
+    async fn still_at_it(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn every(&self) -> Duration {
+        Duration::from_secs(3600)
+    }
+}
+
+fn readable(value: &AMQPValue) -> Option<String> {
+    Some(match value {
+        AMQPValue::LongString(text) => String::from_utf8_lossy(text.as_bytes()).into_owned(),
+        AMQPValue::ShortString(text) => text.to_string(),
+        AMQPValue::Boolean(value) => value.to_string(),
+        AMQPValue::LongLongInt(value) => value.to_string(),
+        AMQPValue::LongInt(value) => value.to_string(),
+        AMQPValue::ShortInt(value) => value.to_string(),
+        _ => return None,
+    })
+}

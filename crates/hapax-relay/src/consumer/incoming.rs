@@ -1,0 +1,78 @@
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use hapax_core::Fence;
+use percent_encoding::percent_decode_str;
+
+use crate::{KEY, TOPIC};
+
+/// A message that was received.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Incoming {
+    /// The row's id: the same one however often it is delivered.
+    pub id: String,
+    /// Where the sender sent it.
+    pub topic: String,
+    /// Its ordering key.
+    pub key: Option<String>,
+    /// The bytes.
+    pub payload: Bytes,
+    /// What the bytes are.
+    pub content_type: Option<String>,
+    /// What travelled beside them.
+    pub headers: BTreeMap<String, String>,
+    /// 1 for the first try, as far as is known.
+    pub attempt: u32,
+    /// Grows with each claim of the message; `None` without an inbox.
+    pub fence: Option<Fence>,
+}
+
+impl Incoming {
+    /// A message as it came in. `Hapax-Topic`, `Hapax-Key` and `Content-Type` are taken out of the
+    /// headers and read.
+    ///
+    /// ```
+    /// # use hapax_relay::consumer::Incoming;
+    /// let headers = [("hapax-key".to_owned(), "caf%C3%A9".to_owned())].into();
+    /// let message = Incoming::new("id-1".into(), "orders", "{}".into(), headers);
+    /// assert_eq!(message.key.as_deref(), Some("café"));
+    /// assert!(message.headers.is_empty());
+    /// ```
+    pub fn new(id: String, topic: &str, payload: Bytes, headers: BTreeMap<String, String>) -> Self {
+        let mut message = Self {
+            id,
+            topic: topic.into(),
+            key: None,
+            payload,
+            content_type: None,
+            headers,
+            attempt: 1,
+            fence: None,
+        };
+        if let Some(topic) = message.take(TOPIC) {
+            message.topic = decoded(&topic);
+        }
+        message.key = message.take(KEY).map(|key| decoded(&key));
+        message.content_type = message.take("Content-Type");
+        message
+    }
+
+    /// Takes a header out, however its name is written.
+    fn take(&mut self, name: &str) -> Option<String> {
+        let written = self.headers.keys().find(|written| written.eq_ignore_ascii_case(name));
+        let written = written.cloned()?;
+        self.headers.remove(&written)
+    }
+}
+
+fn decoded(text: &str) -> String {
+    percent_decode_str(text).decode_utf8_lossy().into_owned()
+}
+
+/// Shows the id alone: everything else may identify a person.
+impl std::fmt::Debug for Incoming {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Incoming({}, …)", self.id)
+    }
+}

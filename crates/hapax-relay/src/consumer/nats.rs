@@ -1,0 +1,175 @@
+//! From a NATS JetStream stream.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::{AckPolicy, PullConsumer, pull};
+use async_nats::jetstream::stream::Config as StreamConfig;
+use async_nats::jetstream::{self, AckKind, Context, Message};
+use async_nats::{ConnectOptions, HeaderMap, ServerAddr};
+use async_trait::async_trait;
+use futures_util::StreamExt;
+use tokio::sync::OnceCell;
+
+use super::{Delivery, Incoming, Source};
+use crate::Failure;
+use crate::sinks::Unusable;
+
+/// How long the server waits for a word about a message before it delivers it again.
+const ACK_WAIT: Duration = Duration::from_secs(30);
+/// How long a question for messages stays open.
+const WAIT: Duration = Duration::from_secs(1);
+const REASON: &str = "Hapax-Dead-Reason";
+
+/// A durable pull consumer of a stream. Messages that fail for good go to the subject
+/// `hapax.dead.STREAM`, which a stream named `STREAM_dead` keeps; it is made when it is needed.
+pub struct NatsStream {
+    servers: Vec<ServerAddr>,
+    stream: String,
+    durable: String,
+    open: OnceCell<Open>,
+}
+
+struct Open {
+    context: Context,
+    consumer: PullConsumer,
+    dead: Arc<str>,
+}
+
+impl NatsStream {
+    /// This stream, under a durable name that all processes of the consumer share.
+    ///
+    /// # Errors
+    /// Where the URL is malformed.
+    pub fn new(url: &str, stream: &str, durable: &str) -> Result<Self, Unusable> {
+        let servers: Result<Vec<ServerAddr>, _> = url.split(',').map(str::parse).collect();
+        let servers =
+            servers.map_err(|_| Unusable::new("a URL such as nats://host:4222 is expected"))?;
+        let (stream, durable) = (stream.into(), durable.into());
+        Ok(Self { servers, stream, durable, open: OnceCell::new() })
+    }
+
+    async fn open(&self) -> Result<Open, Failure> {
+        let client = ConnectOptions::new().name("hapax consumer").connect(&self.servers[..]).await;
+        let client = client.map_err(|error| {
+            Failure::unreachable(format!("NATS cannot be reached: {}", error.kind()))
+        })?;
+        let context = jetstream::new(client);
+        let stream = context.get_stream(&self.stream).await;
+        let stream = stream.map_err(|_| Failure::unreachable("there is no such stream"))?;
+        let config = pull::Config {
+            durable_name: Some(self.durable.clone()),
+            ack_policy: AckPolicy::Explicit,
+            ack_wait: ACK_WAIT,
+            ..Default::default()
+        };
+        let consumer = stream.get_or_create_consumer(&self.durable, config).await;
+        let consumer =
+            consumer.map_err(|_| Failure::unreachable("the durable consumer cannot be made"))?;
+        Ok(Open { context, consumer, dead: format!("hapax.dead.{}", self.stream).into() })
+    }
+}
+
+#[async_trait]
+impl Source for NatsStream {
+    fn name(&self) -> &'static str {
+        "nats"
+    }
+
+    async fn receive(&self, at_most: usize) -> Result<Vec<Box<dyn Delivery>>, Failure> {
+        let open = self.open.get_or_try_init(|| self.open()).await?;
+        let away = |_| Failure::unreachable("JetStream does not answer");
+        let mut first =
+            open.consumer.fetch().max_messages(at_most).messages().await.map_err(away)?;
+        let mut deliveries: Vec<Box<dyn Delivery>> = Vec::new();
+        while let Some(Ok(message)) = first.next().await {
+            deliveries.push(Box::new(NatsDelivery::new(message, open, &self.stream)));
+        }
+        if !deliveries.is_empty() {
+            return Ok(deliveries);
+        }
+        // Nothing was there: wait for one, and take the others next time.
+        let waiting = open.consumer.batch().max_messages(1).expires(WAIT).messages();
+        let mut one = waiting.await.map_err(away)?;
+        while let Some(message) = one.next().await {
+            let message = message.map_err(|_| Failure::unreachable("JetStream does not answer"))?;
+            deliveries.push(Box::new(NatsDelivery::new(message, open, &self.stream)));
+        }
+        Ok(deliveries)
+    }
+}
+
+struct NatsDelivery {
+    raw: Message,
+    message: Incoming,
+    context: Context,
+    dead: Arc<str>,
+    dead_stream: String,
+}
+
+impl NatsDelivery {
+    fn new(raw: Message, open: &Open, stream: &str) -> Self {
+        let info = raw.info().ok();
+        let headers: BTreeMap<_, _> = raw
+            .headers
+            .iter()
+            .flat_map(HeaderMap::iter)
+            .collect::<Vec<_>>()
+            .into_iter()
+            .filter_map(|(name, values)| Some((name.to_string(), values.first()?.to_string())))
+            .collect();
+        let mut message = Incoming::new(String::new(), &raw.subject, raw.payload.clone(), headers);
+        // Somebody else's message is known by its place in the stream.
+        let place = info.as_ref().map(|info| format!("{stream}:{}", info.stream_sequence));
+        message.id = message.headers.remove("Nats-Msg-Id").or(place).unwrap_or_default();
+        message.attempt = info.map_or(1, |info| u32::try_from(info.delivered).unwrap_or(1).max(1));
+        let (context, dead) = (open.context.clone(), open.dead.clone());
+        Self { raw, message, context, dead, dead_stream: format!("{stream}_dead") }
+    }
+
+    async fn say(&self, kind: AckKind) -> Result<(), Failure> {
+        self.raw.ack_with(kind).await.map_err(|_| Failure::unreachable("NATS cannot be reached"))
+    }
+}
+
+#[async_trait]
+impl Delivery for NatsDelivery {
+    fn message(&self) -> &Incoming {
+        &self.message
+    }
+
+    async fn ack(&self) -> Result<(), Failure> {
+        self.say(AckKind::Ack).await
+    }
+
+    async fn again(&self, after: Duration) -> Result<(), Failure> {
+        self.say(AckKind::Nak(Some(after))).await
+    }
+
+    async fn bury(&self, reason: &str) -> Result<(), Failure> {
+        let failed = |_| Failure::unreachable("the dead letters cannot be written");
+        let subjects = vec![self.dead.to_string()];
+        let config =
+            StreamConfig { name: self.dead_stream.clone(), subjects, ..Default::default() };
+        self.context
+            .get_or_create_stream(config)
+            .await
+            .map_err(|_| Failure::unreachable("the stream of the dead letters cannot be made"))?;
+        let mut headers = self.raw.headers.clone().unwrap_or_default();
+        headers.insert("Nats-Msg-Id", self.message.id.as_str());
+        headers.insert(REASON, reason);
+        let payload = self.raw.payload.clone();
+        let published = self.context.publish_with_headers(self.dead.to_string(), headers, payload);
+        published.await.map_err(failed)?.await.map_err(failed)?;
+        self.say(AckKind::Term).await
+    }
+
+    async fn still_at_it(&self) -> Result<(), Failure> {
+        self.say(AckKind::Progress).await
+    }
+
+    fn every(&self) -> Duration {
+        ACK_WAIT / 3
+    }
+}

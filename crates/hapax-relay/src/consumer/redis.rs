@@ -1,0 +1,321 @@
+//! From a Redis stream.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use redis::streams::{
+    StreamAutoClaimReply, StreamClaimReply, StreamId, StreamPendingCountReply, StreamReadReply,
+};
+use redis::{Client, Cmd, FromRedisValue, RedisError, cmd, pipe};
+use tokio::sync::Mutex as AsyncMutex;
+use tokio::time::Instant;
+
+use super::{Delivery, Incoming, Source};
+use crate::Failure;
+use crate::link::Link;
+use crate::redis_link::{self, CONNECT, Open};
+use crate::sinks::Unusable;
+
+/// How long a question for new entries stays open.
+const WAIT: Duration = Duration::from_millis(500);
+/// An entry about which nothing was said for so long belongs to nobody: its consumer is gone.
+const IDLE: Duration = Duration::from_secs(30);
+/// How often such entries are looked for.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// A stream, read as one consumer of a group. Entries that fail for good go to the stream
+/// `STREAM:dead`.
+///
+/// An entry that is tried again stays pending; entries of a consumer that is gone are taken over
+/// after half a minute.
+pub struct RedisStream {
+    client: Client,
+    shared: Arc<Shared>,
+    /// Reading blocks its connection, so it has one of its own.
+    reading: Link<Open>,
+    state: AsyncMutex<State>,
+}
+
+struct Shared {
+    client: Client,
+    link: Link<Open>,
+    stream: String,
+    group: String,
+    consumer: String,
+    /// Entries to be tried again, and when.
+    due: Mutex<Vec<(Instant, String)>>,
+}
+
+#[derive(Default)]
+struct State {
+    prepared: bool,
+    looked: Option<Instant>,
+}
+
+impl RedisStream {
+    /// This stream, in a group that all processes of the consumer share, under a name that no other
+    /// process has. The group is made where it is not there, from the stream's beginning.
+    ///
+    /// # Errors
+    /// Where the URL is malformed.
+    pub fn new(url: &str, stream: &str, group: &str, consumer: &str) -> Result<Self, Unusable> {
+        let client = redis_link::client(url)?;
+        let shared = Shared {
+            client: client.clone(),
+            link: Link::new(),
+            stream: stream.into(),
+            group: group.into(),
+            consumer: consumer.into(),
+            due: Mutex::default(),
+        };
+        let (reading, state) = (Link::new(), AsyncMutex::default());
+        Ok(Self { client, shared: Arc::new(shared), reading, state })
+    }
+
+    /// Makes the group, and takes up what this consumer had before it went away.
+    async fn prepare(&self) -> Result<Vec<(StreamId, u32)>, Failure> {
+        let Shared { stream, group, .. } = &*self.shared;
+        let mut create = cmd("XGROUP");
+        create.arg("CREATE").arg(stream).arg(group).arg("0").arg("MKSTREAM");
+        match self.shared.ask::<()>(&create).await {
+            Err(Failure::Refused { reason, .. }) if reason.contains("BUSYGROUP") => {}
+            made => made?,
+        }
+        let mine = self.shared.read(None, "0");
+        let reply: Option<StreamReadReply> = self.shared.ask(&mine).await?;
+        self.counted(entries(reply)).await
+    }
+
+    async fn new_ones(&self, at_most: usize) -> Result<Vec<StreamId>, Failure> {
+        let (number, mut open) = self.reading.get(|| connect(&self.client)).await?;
+        let read = self.shared.read(Some(at_most), ">");
+        match read.query_async::<Option<StreamReadReply>>(&mut open.connection).await {
+            Ok(reply) => Ok(entries(reply)),
+            Err(error) => {
+                self.reading.lose(number).await;
+                Err(failed(&error))
+            }
+        }
+    }
+
+    /// Entries of ours that are due again.
+    async fn due(&self, at_most: usize) -> Result<Vec<(StreamId, u32)>, Failure> {
+        let ids = {
+            let mut due = self.shared.due();
+            let now = Instant::now();
+            let (mut ready, mut later): (Vec<_>, Vec<_>) =
+                due.drain(..).partition(|(at, _)| *at <= now);
+            later.extend(ready.split_off(ready.len().min(at_most)));
+            *due = later;
+            ready.into_iter().map(|(_, id)| id).collect::<Vec<_>>()
+        };
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut claim = self.shared.claim(Duration::ZERO);
+        for id in &ids {
+            claim.arg(id);
+        }
+        match self.shared.ask::<StreamClaimReply>(&claim).await {
+            Ok(reply) => self.counted(reply.ids).await,
+            Err(failure) => {
+                let now = Instant::now();
+                self.shared.due().extend(ids.into_iter().map(|id| (now, id)));
+                Err(failure)
+            }
+        }
+    }
+
+    /// Entries whose consumer is gone; all pages of them, up to so many entries.
+    async fn abandoned(&self, at_most: usize) -> Result<Vec<(StreamId, u32)>, Failure> {
+        let Shared { stream, group, consumer, .. } = &*self.shared;
+        let (mut found, mut cursor) = (Vec::new(), "0-0".to_owned());
+        loop {
+            let mut claim = cmd("XAUTOCLAIM");
+            claim.arg(stream).arg(group).arg(consumer).arg(IDLE.as_millis() as u64);
+            claim.arg(&cursor).arg("COUNT").arg(at_most - found.len());
+            let reply: StreamAutoClaimReply = self.shared.ask(&claim).await?;
+            found.extend(reply.claimed);
+            cursor = reply.next_stream_id;
+            if cursor == "0-0" || found.len() >= at_most {
+                return self.counted(found).await;
+            }
+        }
+    }
+
+    /// How often each was delivered.
+    async fn counted(&self, entries: Vec<StreamId>) -> Result<Vec<(StreamId, u32)>, Failure> {
+        let Shared { stream, group, .. } = &*self.shared;
+        let mut counted = Vec::with_capacity(entries.len());
+        for entry in entries {
+            let mut ask = cmd("XPENDING");
+            ask.arg(stream).arg(group).arg(&entry.id).arg(&entry.id).arg(1);
+            let reply: StreamPendingCountReply = self.shared.ask(&ask).await?;
+            let times = reply.ids.first().map_or(1, |pending| pending.times_delivered);
+            counted.push((entry, u32::try_from(times).unwrap_or(u32::MAX).max(1)));
+        }
+        Ok(counted)
+    }
+
+    fn delivery(&self, (entry, attempt): (StreamId, u32)) -> Box<dyn Delivery> {
+        Box::new(RedisDelivery::new(entry, attempt, self.shared.clone()))
+    }
+}
+
+#[async_trait]
+impl Source for RedisStream {
+    fn name(&self) -> &'static str {
+        "redis"
+    }
+
+    async fn receive(&self, at_most: usize) -> Result<Vec<Box<dyn Delivery>>, Failure> {
+        let mut state = self.state.lock().await;
+        let mut found = Vec::new();
+        if !state.prepared {
+            found = self.prepare().await?;
+            state.prepared = true;
+        }
+        if found.is_empty() {
+            found = self.due(at_most).await?;
+        }
+        if found.is_empty() && state.looked.is_none_or(|at| at.elapsed() >= LOOK) {
+            found = self.abandoned(at_most).await?;
+            state.looked = found.is_empty().then(Instant::now);
+        }
+        if found.is_empty() {
+            found = self.new_ones(at_most).await?.into_iter().map(|entry| (entry, 1)).collect();
+        }
+        Ok(found.into_iter().map(|entry| self.delivery(entry)).collect())
+    }
+}
+
+impl Shared {
+    async fn ask<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T, Failure> {
+        let (number, mut open) = self.link.get(|| connect(&self.client)).await?;
+        let answer = cmd.query_async(&mut open.connection);
+        let answer = tokio::time::timeout(CONNECT, answer).await;
+        match answer {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => {
+                if error.code().is_none() {
+                    self.link.lose(number).await;
+                }
+                Err(failed(&error))
+            }
+            Err(_) => {
+                self.link.lose(number).await;
+                Err(Failure::unanswered("Redis gave no answer in time"))
+            }
+        }
+    }
+
+    fn read(&self, new: Option<usize>, after: &str) -> Cmd {
+        let mut read = cmd("XREADGROUP");
+        read.arg("GROUP").arg(&self.group).arg(&self.consumer);
+        if let Some(at_most) = new {
+            let wait = self.due().iter().map(|(at, _)| at.duration_since(Instant::now())).min();
+            let wait = wait.unwrap_or(WAIT).clamp(Duration::from_millis(1), WAIT);
+            read.arg("COUNT").arg(at_most.max(1)).arg("BLOCK").arg(wait.as_millis() as u64);
+        }
+        read.arg("STREAMS").arg(&self.stream).arg(after);
+        read
+    }
+
+    fn claim(&self, idle: Duration) -> Cmd {
+        let mut claim = cmd("XCLAIM");
+        claim.arg(&self.stream).arg(&self.group).arg(&self.consumer).arg(idle.as_millis() as u64);
+        claim
+    }
+
+    fn due(&self) -> std::sync::MutexGuard<'_, Vec<(Instant, String)>> {
+        self.due.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct RedisDelivery {
+    entry: StreamId,
+    message: Incoming,
+    shared: Arc<Shared>,
+}
+
+impl RedisDelivery {
+    fn new(entry: StreamId, attempt: u32, shared: Arc<Shared>) -> Self {
+        let text = |name: &str| entry.get::<String>(name).filter(|text| !text.is_empty());
+        let headers: BTreeMap<String, String> =
+            text("headers").and_then(|json| serde_json::from_str(&json).ok()).unwrap_or_default();
+        // Somebody else's entry is known by its place in the stream.
+        let id = text("id").unwrap_or_else(|| format!("{}:{}", shared.stream, entry.id));
+        let payload = entry.get::<Vec<u8>>("payload").unwrap_or_default().into();
+        let mut message = Incoming::new(id, &shared.stream, payload, headers);
+        message.key = text("key");
+        message.content_type = text("content_type");
+        message.attempt = attempt;
+        Self { entry, message, shared }
+    }
+}
+
+#[async_trait]
+impl Delivery for RedisDelivery {
+    fn message(&self) -> &Incoming {
+        &self.message
+    }
+
+    async fn ack(&self) -> Result<(), Failure> {
+        let mut ack = cmd("XACK");
+        ack.arg(&self.shared.stream).arg(&self.shared.group).arg(&self.entry.id);
+        self.shared.ask(&ack).await
+    }
+
+    async fn again(&self, after: Duration) -> Result<(), Failure> {
+        self.shared.due().push((Instant::now() + after, self.entry.id.clone()));
+        Ok(())
+    }
+
+    async fn bury(&self, reason: &str) -> Result<(), Failure> {
+        let Shared { stream, group, .. } = &*self.shared;
+        let mut both = pipe();
+        both.atomic();
+        let add = both.cmd("XADD").arg(format!("{stream}:dead")).arg("*");
+        for (name, value) in &self.entry.map {
+            let value: Vec<u8> = redis::from_redis_value(value.clone()).unwrap_or_default();
+            add.arg(name).arg(value);
+        }
+        add.arg("reason").arg(reason).arg("entry").arg(&self.entry.id).ignore();
+        both.cmd("XACK").arg(stream).arg(group).arg(&self.entry.id).ignore();
+        let (number, mut open) = self.shared.link.get(|| connect(&self.shared.client)).await?;
+        match both.query_async::<()>(&mut open.connection).await {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                self.shared.link.lose(number).await;
+                Err(failed(&error))
+            }
+        }
+    }
+
+    async fn still_at_it(&self) -> Result<(), Failure> {
+        let mut claim = self.shared.claim(Duration::ZERO);
+        claim.arg(&self.entry.id).arg("JUSTID");
+        self.shared.ask(&claim).await
+    }
+
+    fn every(&self) -> Duration {
+        IDLE / 3
+    }
+}
+
+async fn connect(client: &Client) -> Result<Open, Failure> {
+    redis_link::connect(client).await.map_err(|error| failed(&error))
+}
+
+fn entries(reply: Option<StreamReadReply>) -> Vec<StreamId> {
+    reply.into_iter().flat_map(|reply| reply.keys).flat_map(|key| key.ids).collect()
+}
+
+fn failed(error: &RedisError) -> Failure {
+    match error.code() {
+        Some(code) => Failure::refused(format!("Redis refused it ({code})")),
+        None => Failure::unreachable(format!("Redis cannot be reached: {}", error.category())),
+    }
+}

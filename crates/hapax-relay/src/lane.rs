@@ -1,0 +1,94 @@
+//! Rows of one key, one after the other.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hapax_core::queue::{ItemId, Leased, Outcome};
+use hapax_core::{Tenant, meters};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::gate::Verdict;
+use crate::held::Held;
+use crate::relay::Inner;
+use crate::{AfterDead, Again, Message};
+
+/// What became of a row, on its way to the store. As many as the batch has rows.
+pub(crate) type Said = UnboundedSender<(ItemId, Outcome)>;
+
+/// How long a sink may make a row wait.
+const LONGEST_WISH: Duration = Duration::from_secs(3600);
+
+/// The rows of a batch by key, each in order. Rows without a key have no order: each is on its own.
+pub(crate) fn lanes(rows: Vec<Leased>) -> Vec<Vec<Leased>> {
+    let mut lanes: Vec<Vec<Leased>> = Vec::new();
+    let mut by_key: HashMap<(Tenant, Arc<str>), usize> = HashMap::new();
+    for row in rows {
+        let Some(key) = row.item.key.clone() else {
+            lanes.push(vec![row]);
+            continue;
+        };
+        let lane = *by_key.entry((row.item.tenant.clone(), key)).or_insert(lanes.len());
+        if lane == lanes.len() {
+            lanes.push(Vec::new());
+        }
+        lanes[lane].push(row);
+    }
+    lanes
+}
+
+/// Sends the rows in order. Behind one that failed the others are handed back uncounted: they would
+/// overtake it.
+pub(crate) async fn run(relay: &Inner, held: &Held, rows: Vec<Leased>, said: Said) {
+    let mut rows = rows.into_iter();
+    for row in rows.by_ref() {
+        let id = row.item.id;
+        let (outcome, goes_on) = send(relay, held, row).await;
+        // Who listens lives longer than we do.
+        let _ = said.send((id, outcome));
+        if !goes_on {
+            break;
+        }
+    }
+    for row in rows {
+        let _ = said.send((row.item.id, hand_back("an earlier row of its key failed")));
+    }
+}
+
+async fn send(relay: &Inner, held: &Held, row: Leased) -> (Outcome, bool) {
+    let Leased { item, attempt, age, .. } = row;
+    let message =
+        Message::new(item).attempt(attempt).cloudevents(relay.settings.cloudevents.clone());
+    let begun = tokio::time::Instant::now();
+    let send = relay.sink.send(&message);
+    match relay.gate.pass(message.item_id(), || held.is_ours(), send).await {
+        Verdict::Delivered => {
+            metrics::histogram!(meters::RELAY_LAG, "sink" => relay.sink.name())
+                .record(age + begun.elapsed());
+            (Outcome::Ack { remember: relay.settings.keep }, true)
+        }
+        Verdict::HandBack(reason) => (hand_back(&reason), false),
+        Verdict::Failed { reason, again } => {
+            failed(relay, message.item_id(), attempt, &reason, again)
+        }
+    }
+}
+
+fn failed(relay: &Inner, id: ItemId, attempt: u32, reason: &str, again: Again) -> (Outcome, bool) {
+    let settings = &relay.settings;
+    if again == Again::Never || attempt >= settings.max_attempts {
+        tracing::warn!(sink = relay.sink.name(), %id, attempt, "a row became a dead letter: {reason}");
+        let blocks = settings.after_dead == AfterDead::Wait;
+        return (Outcome::Bury { reason: reason.into(), blocks }, !blocks);
+    }
+    let wait = settings.backoff.after(attempt);
+    let after = match again {
+        Again::After(wish) => wait.max(wish.min(LONGEST_WISH)),
+        _ => wait,
+    };
+    (Outcome::Retry { after, counts: true, reason: reason.into() }, false)
+}
+
+fn hand_back(reason: &str) -> Outcome {
+    Outcome::Retry { after: Duration::ZERO, counts: false, reason: reason.into() }
+}

@@ -1,0 +1,68 @@
+//! One connection for many senders.
+
+use std::future::Future;
+
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use crate::Failure;
+
+/// A connection that is made when it is first needed, and anew after it was lost.
+pub(crate) struct Link<C>(Mutex<Slot<C>>);
+
+/// Something that may be gone without anybody having used it: a message that is sent over it then was
+/// never on its way.
+pub(crate) trait Lasting: Clone {
+    fn is_alive(&self) -> bool;
+}
+
+struct Slot<C> {
+    /// Which connection it is; whoever loses one says so once.
+    number: u64,
+    connection: Option<C>,
+    /// When connecting last failed, and why.
+    failed: Option<(Instant, Failure)>,
+}
+
+impl<C: Lasting> Link<C> {
+    pub(crate) fn new() -> Self {
+        Self(Mutex::new(Slot { number: 0, connection: None, failed: None }))
+    }
+
+    /// The connection, with its number. Of many who ask at once one connects; where that fails, the
+    /// others are told the same and do not try one after the other.
+    pub(crate) async fn get<F>(&self, connect: impl FnOnce() -> F) -> Result<(u64, C), Failure>
+    where
+        F: Future<Output = Result<C, Failure>>,
+    {
+        let asked_at = Instant::now();
+        let mut slot = self.0.lock().await;
+        if let Some(connection) = slot.connection.as_ref().filter(|c| c.is_alive()) {
+            return Ok((slot.number, connection.clone()));
+        }
+        if let Some((at, failure)) = &slot.failed
+            && *at > asked_at
+        {
+            return Err(failure.clone());
+        }
+        match connect().await {
+            Ok(connection) => {
+                slot.number += 1;
+                slot.connection = Some(connection.clone());
+                Ok((slot.number, connection))
+            }
+            Err(failure) => {
+                slot.failed = Some((Instant::now(), failure.clone()));
+                Err(failure)
+            }
+        }
+    }
+
+    /// The connection with this number is of no use any more.
+    pub(crate) async fn lose(&self, number: u64) {
+        let mut slot = self.0.lock().await;
+        if slot.number == number {
+            slot.connection = None;
+        }
+    }
+}

@@ -1,0 +1,176 @@
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use hapax_core::queue::{Item, ItemId};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+
+use crate::Failure;
+
+/// What a header's value cannot hold everywhere, and `%`, so that it can be read back.
+const UNSAFE: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'%');
+/// The header that carries the topic.
+pub const TOPIC: &str = "Hapax-Topic";
+/// The header that carries the ordering key.
+pub const KEY: &str = "Hapax-Key";
+
+/// What a sink sends: a row of the outbox, on its way.
+#[derive(Clone, Debug)]
+pub struct Message {
+    /// The row.
+    pub item: Item,
+    /// 1 for the first try.
+    pub attempt: u32,
+    cloudevents: Option<Arc<CloudEvents>>,
+}
+
+/// Sends CloudEvents 1.0 in binary mode: the attributes travel as headers, the payload as it is.
+///
+/// `id` is the row's id, `type` its topic, `subject` its key, `datacontenttype` its content type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CloudEvents {
+    /// The attribute `source`: who speaks, a URI reference.
+    pub source: String,
+}
+
+/// Headers, in the order in which they are written.
+pub type Headers<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
+
+impl Message {
+    /// A row that is sent for the first time.
+    pub fn new(item: Item) -> Self {
+        Self { item, attempt: 1, cloudevents: None }
+    }
+
+    /// Which attempt it is.
+    #[must_use]
+    pub fn attempt(mut self, attempt: u32) -> Self {
+        self.attempt = attempt;
+        self
+    }
+
+    /// Travels as a CloudEvent.
+    #[must_use]
+    pub fn cloudevents(mut self, cloudevents: Option<Arc<CloudEvents>>) -> Self {
+        self.cloudevents = cloudevents;
+        self
+    }
+
+    /// The id that travels with it; always the same for the same row.
+    pub fn id(&self) -> String {
+        self.item.id.to_string()
+    }
+
+    /// The row's id.
+    pub fn item_id(&self) -> ItemId {
+        self.item.id
+    }
+
+    /// What travels beside the payload: `Hapax-Topic`, `Hapax-Key`, the row's own headers, and the
+    /// attributes of a CloudEvent with this prefix (`ce-` where the protocol has no other).
+    ///
+    /// Topic, key and attributes are percent-encoded where they have blanks, quotes, `%`, control
+    /// characters or anything beyond ASCII. The row's own headers go as they are.
+    ///
+    /// # Errors
+    /// Where one of the row's own headers cannot travel.
+    ///
+    /// ```
+    /// # use hapax_core::{queue::Item, Tenant}; use hapax_relay::Message;
+    /// let item = Item::new(&Tenant::default(), "orders", "{}").key("café 7").header("traceparent", "00-1");
+    /// let message = Message::new(item);
+    /// let headers = message.headers("ce-").unwrap();
+    /// assert_eq!(headers[0], ("Hapax-Topic".into(), "orders".into()));
+    /// assert_eq!(headers[1], ("Hapax-Key".into(), "caf%C3%A9%207".into()));
+    /// assert_eq!(headers[2], ("traceparent".into(), "00-1".into()));
+    /// ```
+    pub fn headers(&self, prefix: &str) -> Result<Headers<'_>, Failure> {
+        let mut headers: Headers<'_> = vec![(TOPIC.into(), encoded(&self.item.topic))];
+        headers.extend(self.item.key.as_deref().map(|key| (KEY.into(), encoded(key))));
+        let attributes = self.attributes(prefix);
+        for (name, value) in &self.item.headers {
+            check(name, value)?;
+            let ours = headers.iter().chain(&attributes).any(|(n, _)| n.eq_ignore_ascii_case(name));
+            // What hapax itself says about a message cannot be said by the row.
+            if !ours {
+                headers.push((name.into(), value.into()));
+            }
+        }
+        headers.extend(attributes);
+        Ok(headers)
+    }
+
+    fn attributes(&self, prefix: &str) -> Headers<'_> {
+        let Some(cloudevents) = &self.cloudevents else { return Vec::new() };
+        let item = &self.item;
+        let named = |name: &str, value| (Cow::from(format!("{prefix}{name}")), value);
+        let mut attributes = vec![
+            named("specversion", "1.0".into()),
+            named("id", self.id().into()),
+            named("source", encoded(&cloudevents.source).into_owned().into()),
+            named("type", encoded(&item.topic)),
+        ];
+        attributes.extend(item.key.as_deref().map(|key| named("subject", encoded(key))));
+        let trace = item.headers.get("traceparent").filter(|trace| check("t", trace).is_ok());
+        attributes.extend(trace.map(|trace| named("traceparent", encoded(trace))));
+        attributes
+    }
+}
+
+/// The text as it stands in a header.
+pub(crate) fn encoded(text: &str) -> Cow<'_, str> {
+    utf8_percent_encode(text, UNSAFE).into()
+}
+
+/// Names are tokens (RFC 9110, 5.6.2) and values have no control characters, on every sink alike: a
+/// line break in one would be somebody else's header.
+fn check(name: &str, value: &str) -> Result<(), Failure> {
+    let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+    if name.is_empty() || name.len() > 255 || !name.bytes().all(token) {
+        return Err(Failure::refused("the name of a header cannot travel").for_good());
+    }
+    if value.bytes().any(|b| b < 0x20 && b != b'\t' || b == 0x7f) {
+        return Err(Failure::refused("the value of a header cannot travel").for_good());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hapax_core::Tenant;
+
+    fn item() -> Item {
+        Item::new(&Tenant::default(), "orders", "{}")
+    }
+
+    #[test]
+    fn a_row_cannot_speak_in_the_name_of_hapax() {
+        let message = Message::new(item().key("k").header("hapax-key", "another").header("x", "1"));
+        let headers = message.headers("ce-").unwrap();
+        assert_eq!(headers.iter().filter(|(n, _)| n.eq_ignore_ascii_case(KEY)).count(), 1);
+        assert_eq!(headers[1], (KEY.into(), "k".into()));
+    }
+
+    #[test]
+    fn a_header_that_would_become_two_is_refused_for_good() {
+        for (name, value) in [("x", "1\r\nHost: evil"), ("x y", "1"), ("", "1"), ("x:", "1")] {
+            let message = Message::new(item().header(name, value));
+            let Err(Failure::Refused { again, reason }) = message.headers("ce-") else { panic!() };
+            assert_eq!(again, crate::Again::Never);
+            assert!(!reason.contains("evil"));
+        }
+    }
+
+    #[test]
+    fn cloudevents_have_their_required_attributes() {
+        let source = Arc::new(CloudEvents { source: "/shop".into() });
+        let message = Message::new(item().key("a b")).cloudevents(Some(source));
+        let headers = message.headers("ce-").unwrap();
+        let get = |name: &str| headers.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_ref());
+        assert_eq!(get("ce-specversion"), Some("1.0"));
+        assert_eq!(get("ce-id"), Some(message.id().as_str()));
+        assert_eq!(get("ce-source"), Some("/shop"));
+        assert_eq!(get("ce-type"), Some("orders"));
+        assert_eq!(get("ce-subject"), Some("a%20b"));
+    }
+}

@@ -1,0 +1,75 @@
+//! hapax's own bus.
+
+use async_trait::async_trait;
+use hapax_core::bus::{Bus, BusError, NewEvent};
+use hapax_core::log::Appended;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::{Failure, Message, Sink};
+
+/// Publishes rows as events of jobs. The payload is what `POST /v1/events` takes:
+/// `{"domain", "job_id", "stage", "seq", "data"?, "final"?, "timestamp"?}`; the tenant is the row's.
+/// Topic, key and headers are not used.
+///
+/// The event's own identity (job, stage, seq) makes a second delivery a duplicate.
+pub struct Jobs(Bus);
+
+impl Jobs {
+    /// Events on this bus.
+    pub fn new(bus: Bus) -> Self {
+        Self(bus)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Posted {
+    domain: String,
+    job_id: String,
+    stage: String,
+    seq: u64,
+    #[serde(default)]
+    data: Value,
+    #[serde(default, rename = "final")]
+    closes: bool,
+    timestamp: Option<String>,
+}
+
+#[async_trait]
+impl Sink for Jobs {
+    fn name(&self) -> &'static str {
+        "bus"
+    }
+
+    async fn send(&self, message: &Message) -> Result<(), Failure> {
+        // The parser's words may repeat what is in the payload.
+        let Posted { domain, job_id, stage, seq, data, closes, timestamp } =
+            serde_json::from_slice(&message.item.payload).map_err(|_| {
+                Failure::refused("the payload is no event as POST /v1/events takes it").for_good()
+            })?;
+        let event = NewEvent { domain, job_id, stage, seq, data, closes, timestamp };
+        let bus = self.0.clone().tenant(message.item.tenant.clone());
+        match bus.publish(&event).await {
+            Ok(Appended::Published(_) | Appended::Duplicate(_)) => Ok(()),
+            Ok(Appended::Conflict) => {
+                let reason = "an event of the same job, stage and seq has another content";
+                Err(Failure::refused(reason).for_good())
+            }
+            Ok(Appended::Closed) => {
+                Err(Failure::refused("the job has had its last event").for_good())
+            }
+            Err(BusError::Invalid(error)) => Err(Failure::refused(error.to_string()).for_good()),
+            Err(BusError::Store(error)) if error.is_passing() || error.is_final() => {
+                Err(Failure::unreachable(error.to_string()))
+            }
+            // About what is stored of this job; others may go on.
+            Err(error) => Err(Failure::refused(error.to_string())),
+        }
+    }
+
+    async fn check(&self) -> Result<(), Failure> {
+        let answer = self.0.store().ping().await;
+        answer.map_err(|error| Failure::unreachable(error.to_string()))
+    }
+}

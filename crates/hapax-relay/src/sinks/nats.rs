@@ -1,0 +1,174 @@
+//! NATS JetStream.
+
+use std::time::Duration;
+
+use async_nats::connection::State;
+use async_nats::jetstream::context::{Context, PublishError, PublishErrorKind, RequestErrorKind};
+use async_nats::jetstream::{self, context::ContextBuilder};
+use async_nats::{Client, ConnectOptions, Event, HeaderMap, ServerAddr};
+use async_trait::async_trait;
+use tokio::sync::{OnceCell, watch};
+
+use super::Unusable;
+use crate::{Failure, Message, Sink};
+
+/// Asking the server about streams may take this long.
+const ASK: Duration = Duration::from_secs(5);
+
+/// Publishes rows to NATS JetStream: the subject is the topic, the row's id is the `Nats-Msg-Id`, so
+/// that the stream itself drops what comes twice within its window. Delivered means that the stream
+/// has acknowledged it.
+///
+/// A stream must cover the subject; where none does, that is the row's failure.
+pub struct Nats {
+    servers: Vec<ServerAddr>,
+    open: OnceCell<Open>,
+}
+
+struct Open {
+    client: Client,
+    context: Context,
+    /// Changes when the connection is lost: acknowledgements that were on their way never come.
+    lost: watch::Receiver<u64>,
+}
+
+impl Nats {
+    /// Servers at `nats://…` or `tls://…`, several with commas between them.
+    ///
+    /// # Errors
+    /// Where the URL is malformed.
+    pub fn new(url: &str) -> Result<Self, Unusable> {
+        let servers: Result<Vec<ServerAddr>, _> = url.split(',').map(str::parse).collect();
+        let malformed = |_| Unusable::new("a URL such as nats://host:4222 is expected");
+        Ok(Self { servers: servers.map_err(malformed)?, open: OnceCell::new() })
+    }
+
+    async fn open(&self) -> Result<&Open, Failure> {
+        self.open.get_or_try_init(|| self.connect()).await
+    }
+
+    async fn connect(&self) -> Result<Open, Failure> {
+        let (loses, lost) = watch::channel(0);
+        let client = ConnectOptions::new()
+            .name("hapax relay")
+            .event_callback(move |event| {
+                if matches!(event, Event::Disconnected | Event::Closed) {
+                    loses.send_modify(|n| *n += 1);
+                }
+                std::future::ready(())
+            })
+            .connect(&self.servers[..])
+            .await
+            .map_err(|error| {
+                Failure::unreachable(format!("NATS cannot be reached: {}", error.kind()))
+            })?;
+        // The relay bounds what is on its way, and how long it may take.
+        let context = ContextBuilder::new().timeout(ASK).build(client.clone());
+        Ok(Open { client, context, lost })
+    }
+
+    async fn failed(&self, open: &Open, message: &Message, error: &PublishError) -> Failure {
+        match error.kind() {
+            PublishErrorKind::StreamNotFound => uncovered(open, message).await,
+            PublishErrorKind::MaxPayloadExceeded => {
+                Failure::refused("it is larger than the server takes").for_good()
+            }
+            PublishErrorKind::TimedOut => Failure::unanswered("the stream did not acknowledge it"),
+            PublishErrorKind::BrokenPipe => Failure::cut("the connection to NATS was lost"),
+            _ => Failure::refused(match code(error) {
+                Some(code) => format!("the stream did not take it (error {code})"),
+                None => "the stream did not take it".into(),
+            }),
+        }
+    }
+}
+
+#[async_trait]
+impl Sink for Nats {
+    fn name(&self) -> &'static str {
+        "nats"
+    }
+
+    async fn send(&self, message: &Message) -> Result<(), Failure> {
+        check_subject(&message.item.topic)?;
+        let mut headers = HeaderMap::new();
+        for (name, value) in message.headers("ce-")? {
+            headers.append(&*name, &*value);
+        }
+        headers.insert(async_nats::header::NATS_MESSAGE_ID, message.id());
+        if let Some(content_type) = &message.item.content_type {
+            headers.insert("Content-Type", &**content_type);
+        }
+        let open = self.open().await?;
+        let mut lost = open.lost.clone();
+        lost.mark_unchanged();
+        // The client would keep it for later, when somebody else may have sent it already.
+        if open.client.connection_state() != State::Connected {
+            return Err(Failure::unreachable("the connection to NATS was lost"));
+        }
+        let (topic, payload) = (message.item.topic.to_string(), message.item.payload.clone());
+        let published =
+            async { open.context.publish_with_headers(topic, headers, payload).await?.await };
+        tokio::select! {
+            biased;
+            result = published => match result {
+                Ok(_) => Ok(()),
+                Err(error) => Err(self.failed(open, message, &error).await),
+            },
+            _ = lost.changed() => Err(Failure::cut("the connection to NATS was lost")),
+        }
+    }
+
+    async fn check(&self) -> Result<(), Failure> {
+        let open = self.open().await?;
+        if open.client.connection_state() != State::Connected {
+            return Err(Failure::unreachable("the connection to NATS was lost"));
+        }
+        // Older servers leave out what the driver's own question insists on.
+        let asked = open.context.request::<_, _, serde_json::Value>("INFO", &());
+        match asked.await {
+            Ok(answer) if answer.get("error").is_none() => Ok(()),
+            Ok(_) => Err(Failure::unreachable("JetStream is not enabled for this account")),
+            Err(error) => Err(Failure::unreachable(match error.kind() {
+                RequestErrorKind::NoResponders => {
+                    "this NATS server has no JetStream; start it with -js"
+                }
+                _ => "JetStream does not answer",
+            })),
+        }
+    }
+
+    /// Acknowledgements are cheap, and one stream acknowledges in order.
+    fn at_once(&self) -> usize {
+        1024
+    }
+}
+
+/// Nobody answered: either there is no such stream, or JetStream itself is away.
+async fn uncovered(open: &Open, message: &Message) -> Failure {
+    use jetstream::context::GetStreamByNameErrorKind as Kind;
+    match open.context.stream_by_subject(&*message.item.topic).await {
+        Err(error) if error.kind() == Kind::NotFound => {
+            Failure::refused("no JetStream stream covers the subject; `nats stream add` makes one")
+        }
+        Ok(_) => Failure::refused("the stream of the subject did not answer"),
+        Err(_) => Failure::unreachable("JetStream does not answer"),
+    }
+}
+
+/// A subject to publish to: words with dots between them, no wildcards.
+fn check_subject(topic: &str) -> Result<(), Failure> {
+    let word = |word: &str| {
+        !word.is_empty()
+            && !word.contains(|c: char| c.is_whitespace() || c.is_control() || c == '*' || c == '>')
+    };
+    if topic.split('.').all(word) {
+        return Ok(());
+    }
+    Err(Failure::refused("the topic is no NATS subject").for_good())
+}
+
+fn code(error: &PublishError) -> Option<u64> {
+    let source = std::error::Error::source(error)?;
+    source.downcast_ref::<jetstream::Error>().map(|error| error.error_code().0)
+}

@@ -1,0 +1,110 @@
+//! Redis Streams.
+
+use async_trait::async_trait;
+use redis::{Client, RedisError, cmd};
+use serde_json::{Map, Value};
+
+use super::Unusable;
+use crate::link::Link;
+use crate::redis_link::{self, Open};
+use crate::{Failure, Message, Sink};
+
+/// Answers that are about the server, not about the message.
+const NOT_NOW: &[&str] = &[
+    "OOM",
+    "MISCONF",
+    "READONLY",
+    "LOADING",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "NOREPLICAS",
+    "BUSY",
+    "TRYAGAIN",
+    "NOAUTH",
+    "WRONGPASS",
+];
+
+/// Appends rows to Redis Streams: the stream is named by the topic, the fields are `id`, `key`,
+/// `payload`, `content_type` and `headers` (JSON).
+pub struct RedisStreams {
+    client: Client,
+    link: Link<Open>,
+}
+
+impl RedisStreams {
+    /// Streams on this server, `redis://…` or `rediss://…`.
+    ///
+    /// # Errors
+    /// Where the URL is malformed.
+    pub fn new(url: &str) -> Result<Self, Unusable> {
+        Ok(Self { client: redis_link::client(url)?, link: Link::new() })
+    }
+
+    async fn open(&self) -> Result<(u64, Open), Failure> {
+        self.link
+            .get(|| async {
+                let connected = redis_link::connect(&self.client).await;
+                connected.map_err(|error| Failure::unreachable(words("connect", &error)))
+            })
+            .await
+    }
+}
+
+#[async_trait]
+impl Sink for RedisStreams {
+    fn name(&self) -> &'static str {
+        "redis"
+    }
+
+    async fn send(&self, message: &Message) -> Result<(), Failure> {
+        let item = &message.item;
+        let headers: Map<String, Value> = message
+            .headers("ce-")?
+            .into_iter()
+            .map(|(name, value)| (name.into_owned(), value.into_owned().into()))
+            .collect();
+        let mut add = cmd("XADD");
+        add.arg(&*item.topic).arg("*");
+        add.arg("id").arg(message.id());
+        add.arg("key").arg(item.key.as_deref().unwrap_or_default());
+        add.arg("payload").arg(&item.payload[..]);
+        add.arg("content_type").arg(item.content_type.as_deref().unwrap_or_default());
+        add.arg("headers").arg(Value::from(headers).to_string());
+        let (number, mut open) = self.open().await?;
+        match add.query_async::<()>(&mut open.connection).await {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.failed(number, &error).await),
+        }
+    }
+
+    async fn check(&self) -> Result<(), Failure> {
+        let (number, mut open) = self.open().await?;
+        match cmd("PING").query_async::<()>(&mut open.connection).await {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                self.link.lose(number).await;
+                Err(Failure::unreachable(words("answer", &error)))
+            }
+        }
+    }
+}
+
+impl RedisStreams {
+    async fn failed(&self, number: u64, error: &RedisError) -> Failure {
+        match error.code() {
+            Some(code) if NOT_NOW.contains(&code) => {
+                Failure::unreachable(format!("Redis takes nothing now ({code})"))
+            }
+            Some(code) => Failure::refused(format!("Redis refused it ({code})")),
+            None => {
+                self.link.lose(number).await;
+                Failure::cut(words("answer", error))
+            }
+        }
+    }
+}
+
+/// What the driver says may name the server's address, and nothing of a message.
+fn words(what: &str, error: &RedisError) -> String {
+    format!("Redis did not {what}: {}", error.category())
+}

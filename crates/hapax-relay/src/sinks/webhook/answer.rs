@@ -1,0 +1,69 @@
+//! What a webhook's answer means.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use hapax_core::Timestamp;
+use hyper::StatusCode;
+use hyper::header::{HeaderMap, RETRY_AFTER};
+
+use crate::{Again, Failure};
+
+pub(super) fn read(status: StatusCode, headers: &HeaderMap, now: Timestamp) -> Result<(), Failure> {
+    if status.is_success() {
+        return Ok(());
+    }
+    let failure = Failure::refused(format!("the webhook answered {}", status.as_u16()));
+    Err(match status.as_u16() {
+        // The same bytes will get the same answer.
+        400 | 410 | 413 | 414 | 415 | 422 | 431 => failure.for_good(),
+        _ => match wish(headers, now) {
+            Some(wish) => failure.again(Again::After(wish)),
+            None => failure,
+        },
+    })
+}
+
+/// `Retry-After`, in seconds or as a date.
+fn wish(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    if let Ok(seconds) = text.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let then = httpdate::parse_http_date(text).ok()?.duration_since(UNIX_EPOCH).ok()?;
+    Some(then.saturating_sub(Duration::from_millis(now.0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(status: u16, retry_after: Option<&str>) -> Result<(), Failure> {
+        let mut headers = HeaderMap::new();
+        if let Some(text) = retry_after {
+            headers.insert(RETRY_AFTER, text.parse().unwrap());
+        }
+        read(StatusCode::from_u16(status).unwrap(), &headers, Timestamp(1_000_000_000_000))
+    }
+
+    fn again(status: u16, retry_after: Option<&str>) -> Again {
+        let Err(Failure::Refused { again, .. }) = answer(status, retry_after) else { panic!() };
+        again
+    }
+
+    #[test]
+    fn answers_about_the_message_itself_are_final_and_others_are_not() {
+        assert_eq!(answer(204, None), Ok(()));
+        assert_eq!(again(422, None), Again::Never);
+        assert_eq!(again(301, None), Again::Later);
+        assert_eq!(again(404, None), Again::Later);
+        assert_eq!(again(503, None), Again::Later);
+    }
+
+    #[test]
+    fn retry_after_is_read_in_both_forms() {
+        assert_eq!(again(429, Some("7")), Again::After(Duration::from_secs(7)));
+        let date = Some("Sun, 09 Sep 2001 01:46:50 GMT");
+        assert_eq!(again(503, date), Again::After(Duration::from_secs(10)));
+        assert_eq!(again(503, Some("soon")), Again::Later);
+    }
+}

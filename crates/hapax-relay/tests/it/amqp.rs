@@ -1,0 +1,177 @@
+//! RabbitMQ as a sink.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use hapax_core::Queue;
+use hapax_core::memory::MemoryStore;
+use hapax_core::queue::{Item, QueueName};
+use hapax_relay::sinks::RabbitMq as Sunk;
+use hapax_relay::{CloudEvents, Message, Settings, Sink};
+use hapax_testkit::RabbitMq;
+use lapin::message::BasicGetMessage;
+use lapin::options::*;
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
+
+use crate::support::{Working, brisk, depth, drained, enqueue, item, until};
+
+/// It takes seconds to start; who stops it has one of its own.
+pub(crate) static SHARED: LazyLock<RabbitMq> = LazyLock::new(RabbitMq::start);
+
+pub(crate) async fn channel(rabbit: &RabbitMq) -> (Connection, Channel) {
+    let connection =
+        Connection::connect(&rabbit.url(), ConnectionProperties::default()).await.unwrap();
+    let channel = connection.create_channel().await.unwrap();
+    (connection, channel)
+}
+
+pub(crate) async fn declare(channel: &Channel, queue: &str) {
+    let durable = QueueDeclareOptions { durable: true, ..Default::default() };
+    channel.queue_declare(queue.into(), durable, FieldTable::default()).await.unwrap();
+}
+
+pub(crate) async fn all(channel: &Channel, queue: &str) -> Vec<BasicGetMessage> {
+    let mut messages = Vec::new();
+    let options = BasicGetOptions { no_ack: true };
+    while let Some(message) = channel.basic_get(queue.into(), options).await.unwrap() {
+        messages.push(message);
+    }
+    messages
+}
+
+fn row(topic: &str, payload: &str) -> Item {
+    Item::new(&Default::default(), topic, payload.to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_is_a_persistent_message_in_the_queue_of_its_topic() {
+    let (_connection, channel) = channel(&SHARED).await;
+    declare(&channel, "amqp.plain").await;
+    let sink = Sunk::new(&SHARED.url()).unwrap();
+    sink.check().await.unwrap();
+    let row = row("amqp.plain", "{}").key("k").content_type("application/json").header("x", "y");
+    let cloudevents = Some(Arc::new(CloudEvents { source: "/shop".into() }));
+    sink.send(&Message::new(row.clone()).cloudevents(cloudevents)).await.unwrap();
+    let messages = all(&channel, "amqp.plain").await;
+    let [message] = &messages[..] else { panic!("{}", messages.len()) };
+    let properties = &message.delivery.properties;
+    assert_eq!(properties.message_id().as_ref().unwrap().as_str(), row.id.to_string());
+    assert_eq!(properties.content_type().as_ref().unwrap().as_str(), "application/json");
+    assert_eq!(*properties.delivery_mode(), Some(2));
+    let headers = properties.headers().as_ref().unwrap().inner();
+    let get = |name: &str| match headers.get(name) {
+        Some(AMQPValue::LongString(text)) => String::from_utf8_lossy(text.as_bytes()).into_owned(),
+        other => panic!("{name}: {other:?}"),
+    };
+    assert_eq!(get("Hapax-Topic"), "amqp.plain");
+    assert_eq!((get("Hapax-Key"), get("x")), ("k".into(), "y".into()));
+    assert_eq!(get("cloudEvents:source"), "/shop");
+    assert_eq!(message.delivery.data.as_slice(), b"{}");
+}
+
+/// Returned messages and confirms come in no fixed order: if one row's answer were taken for
+/// another's, a row that went nowhere would count as delivered.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_that_no_queue_takes_fail_and_none_of_their_neighbours_does() {
+    let (_connection, channel) = channel(&SHARED).await;
+    declare(&channel, "amqp.known").await;
+    let store = Arc::new(MemoryStore::default());
+    let rows: Vec<_> = (0..400)
+        .map(|n| row(if n % 4 == 0 { "amqp.unknown" } else { "amqp.known" }, &n.to_string()))
+        .collect();
+    enqueue(&*store, &rows).await;
+    let sink = Arc::new(Sunk::new(&SHARED.url()).unwrap());
+    let relay = Working::start(store.clone(), sink, Settings { max_attempts: 2, ..brisk() });
+    until("they are dead", async || depth(&*store).await.dead == 100).await;
+    drained(&*store).await;
+    relay.stop().await;
+    let arrived = all(&channel, "amqp.known").await;
+    let arrived: Vec<_> = arrived
+        .iter()
+        .map(|m| m.delivery.properties.message_id().as_ref().unwrap().to_string())
+        .collect();
+    assert_eq!(arrived.len(), 300, "each once");
+    let arrived: BTreeSet<_> = arrived.into_iter().collect();
+    for row in rows.iter().filter(|row| &*row.topic == "amqp.known") {
+        assert!(arrived.contains(&row.id.to_string()));
+    }
+    let dead = store.dead(&QueueName::outbox(), None, None, 1).await.unwrap();
+    assert!(dead[0].reason.contains("unroutable"), "{}", dead[0].reason);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_exchange_can_be_named_and_must_be_there() {
+    let (_connection, channel) = channel(&SHARED).await;
+    declare(&channel, "amqp.fanned").await;
+    let (exchange, table) = (|| "amqp.fan".into(), FieldTable::default);
+    channel
+        .exchange_declare(exchange(), ExchangeKind::Fanout, Default::default(), table())
+        .await
+        .unwrap();
+    channel
+        .queue_bind("amqp.fanned".into(), exchange(), "".into(), Default::default(), table())
+        .await
+        .unwrap();
+    let sink = Sunk::new(&format!("{}?exchange=amqp.fan", SHARED.url())).unwrap();
+    sink.send(&Message::new(item("1"))).await.unwrap();
+    let messages = all(&channel, "amqp.fanned").await;
+    assert_eq!(messages[0].delivery.routing_key.as_str(), "orders");
+
+    let nowhere = Sunk::new(&format!("{}?exchange=amqp.nowhere", SHARED.url())).unwrap();
+    let failure = nowhere.check().await.unwrap_err();
+    assert!(failure.to_string().contains("exchange"), "{failure}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_is_killed_in_the_middle_loses_nothing() {
+    let rabbit = tokio::task::spawn_blocking(RabbitMq::start).await.unwrap();
+    let (_connection, before) = channel(&rabbit).await;
+    declare(&before, "orders").await;
+    let store = Arc::new(MemoryStore::default());
+    let rows: Vec<_> = (0..600).map(|n| item(&n.to_string()).key(&format!("k{}", n % 7))).collect();
+    let sink = Arc::new(Sunk::new(&rabbit.url()).unwrap());
+    let settings = Settings { batch: 50, ..brisk() };
+    let relay = Working::start(store.clone(), sink, settings);
+    enqueue(&*store, &rows[..300]).await;
+    until("some arrived", async || depth(&*store).await.waiting < 250).await;
+    rabbit.kill();
+    enqueue(&*store, &rows[300..]).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let rabbit = tokio::task::spawn_blocking(move || {
+        rabbit.restart();
+        rabbit
+    })
+    .await
+    .unwrap();
+    drained(&*store).await;
+    relay.stop().await;
+    assert_eq!(depth(&*store).await.dead, 0);
+    let (_connection, after) = channel(&rabbit).await;
+    let arrived: Vec<u32> = all(&after, "orders")
+        .await
+        .iter()
+        .map(|m| std::str::from_utf8(&m.delivery.data).unwrap().parse().unwrap())
+        .collect();
+    assert_eq!(arrived.iter().collect::<BTreeSet<_>>().len(), 600, "no row is missing");
+    for key in 0..7 {
+        let mut seen = BTreeSet::new();
+        let mut first = arrived.iter().filter(|n| *n % 7 == key && seen.insert(**n));
+        assert!(first.by_ref().is_sorted(), "first deliveries are in order");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_cannot_travel_is_refused_and_the_channel_lives_on() {
+    let (_connection, channel) = channel(&SHARED).await;
+    declare(&channel, "amqp.closing").await;
+    let sink = Sunk::new(&SHARED.url()).unwrap();
+    let long = row(&"x".repeat(300), "1");
+    let failure = sink.send(&Message::new(long)).await.unwrap_err();
+    assert!(failure.to_string().contains("255 bytes"), "{failure}");
+    for n in 0..10 {
+        sink.send(&Message::new(row("amqp.closing", &n.to_string()))).await.unwrap();
+    }
+    assert_eq!(all(&channel, "amqp.closing").await.len(), 10);
+}

@@ -1,0 +1,214 @@
+//! Consumers on the real brokers: each effect once, poison put away.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use hapax_core::inbox::Inbox;
+use hapax_core::memory::MemoryStore;
+use hapax_core::queue::Item;
+use hapax_relay::consumer::{
+    Consumer, Habits, Handler, Incoming, NatsStream, RabbitQueue, RedisStream, Source, Trouble,
+};
+use hapax_relay::sinks::{Nats as NatsSink, RabbitMq as RabbitSink, RedisStreams};
+use hapax_relay::{Backoff, Message, Sink};
+use hapax_testkit::{Nats, Redis};
+use tokio::sync::oneshot;
+
+use crate::support::{PATIENCE, until};
+use crate::{amqp, nats};
+
+/// Counts what it did for each payload. `fails` fails twice, `poison` always, `panics` the first time.
+#[derive(Clone, Default)]
+struct Work(Arc<Mutex<Done>>);
+
+#[derive(Default)]
+struct Done {
+    tries: HashMap<String, u32>,
+    effects: HashMap<String, u32>,
+    seen: Vec<Incoming>,
+}
+
+#[async_trait]
+impl Handler for Work {
+    async fn handle(&self, message: &Incoming) -> Result<(), Trouble> {
+        let payload = String::from_utf8(message.payload.to_vec()).unwrap();
+        let tries = {
+            let mut done = self.0.lock().unwrap();
+            done.seen.push(message.clone());
+            let tries = done.tries.entry(payload.clone()).or_default();
+            *tries += 1;
+            *tries
+        };
+        match payload.as_str() {
+            "fails" if tries < 3 => return Err(Trouble::Passing("not yet".into())),
+            "poison" => return Err(Trouble::Passing("it never works".into())),
+            "broken" => return Err(Trouble::Poison("no JSON".into())),
+            "panics" if tries == 1 => panic!("as the test wants"),
+            _ => {}
+        }
+        *self.0.lock().unwrap().effects.entry(payload).or_default() += 1;
+        Ok(())
+    }
+}
+
+impl Work {
+    fn effects(&self) -> HashMap<String, u32> {
+        self.0.lock().unwrap().effects.clone()
+    }
+
+    fn tries(&self, payload: &str) -> u32 {
+        self.0.lock().unwrap().tries.get(payload).copied().unwrap_or(0)
+    }
+}
+
+fn habits() -> Habits {
+    Habits {
+        max_attempts: 4,
+        backoff: Backoff { first: Duration::from_millis(5), most: Duration::from_millis(20) },
+        ..Habits::default()
+    }
+}
+
+fn row(topic: &str, payload: &str) -> Message {
+    Message::new(Item::new(&Default::default(), topic, payload.to_owned()).key("k"))
+}
+
+/// Sends good, failing and poisonous messages, each of them twice, and consumes them twice over.
+async fn each_effect_once(sink: &dyn Sink, topic: &str, source: impl Fn() -> Box<dyn Source>) {
+    let work = Work::default();
+    let inbox = Inbox::new(Arc::new(MemoryStore::default()));
+    let names = ["good", "fails", "poison", "broken", "panics", "last"];
+    let consumers: Vec<_> = (0..2)
+        .map(|_| {
+            let (stop, stopped) = oneshot::channel::<()>();
+            let consumer = Consumer::new("billing", Boxed(source()), work.clone());
+            let consumer = consumer.inbox(inbox.clone()).habits(habits());
+            (stop, tokio::spawn(consumer.run(async { drop(stopped.await) })))
+        })
+        .collect();
+    for name in names {
+        let message = row(topic, name);
+        sink.send(&message).await.unwrap();
+        // Redelivered, as after a lost acknowledgement; NATS itself drops it.
+        sink.send(&message).await.unwrap();
+    }
+    let good = ["good", "fails", "panics", "last"];
+    until("all effects", async || work.effects().len() == good.len()).await;
+    until("poison was tried", async || work.tries("poison") >= 4).await;
+    for (stop, task) in consumers {
+        drop(stop);
+        tokio::time::timeout(PATIENCE, task).await.unwrap().unwrap();
+    }
+    for name in good {
+        assert_eq!(work.effects()[name], 1, "{name}");
+    }
+    let done = work.0.lock().unwrap();
+    let seen = done.seen.iter().find(|seen| seen.payload == "good").unwrap();
+    assert_eq!((seen.topic.as_str(), seen.key.as_deref()), (topic, Some("k")));
+    assert!(seen.fence.is_some());
+}
+
+struct Boxed(Box<dyn Source>);
+
+#[async_trait]
+impl Source for Boxed {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    async fn receive(
+        &self,
+        at_most: usize,
+    ) -> Result<Vec<Box<dyn hapax_relay::consumer::Delivery>>, hapax_relay::Failure> {
+        self.0.receive(at_most).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn from_nats_each_message_has_its_effect_once() {
+    let server = Nats::start();
+    let context = nats::context(&server).await;
+    nats::stream(&context).await;
+    let sink = NatsSink::new(&server.url()).unwrap();
+    let url = server.url();
+    each_effect_once(&sink, "orders", move || {
+        Box::new(NatsStream::new(&url, "orders", "billing").unwrap())
+    })
+    .await;
+    let dead = async || match context.get_stream("orders_dead").await {
+        Ok(mut stream) => stream.info().await.unwrap().state.messages,
+        Err(_) => 0,
+    };
+    until("poison is put away", async || dead().await == 2).await;
+    let stream = context.get_stream("orders_dead").await.unwrap();
+    let first = stream.get_raw_message(1).await.unwrap();
+    let reason = first.headers.get("Hapax-Dead-Reason").unwrap().as_str().to_owned();
+    assert!(["it never works", "no JSON"].contains(&&*reason), "{reason}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn from_rabbitmq_each_message_has_its_effect_once() {
+    let (_connection, channel) = amqp::channel(&amqp::SHARED).await;
+    amqp::declare(&channel, "consumed").await;
+    let sink = RabbitSink::new(&amqp::SHARED.url()).unwrap();
+    each_effect_once(&sink, "consumed", || {
+        Box::new(RabbitQueue::new(&amqp::SHARED.url(), "consumed").unwrap())
+    })
+    .await;
+    let mut dead = Vec::new();
+    until("poison is put away", async || {
+        dead.extend(amqp::all(&channel, "consumed.dead").await);
+        dead.len() >= 2
+    })
+    .await;
+    let headers = dead[0].delivery.properties.headers().as_ref().unwrap();
+    assert!(headers.inner().contains_key("hapax-dead-reason"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn from_a_redis_stream_each_message_has_its_effect_once() {
+    let redis = Redis::start();
+    let sink = RedisStreams::new(&redis.url()).unwrap();
+    let (url, number) = (redis.url(), Mutex::new(0));
+    each_effect_once(&sink, "orders", move || {
+        let mut number = number.lock().unwrap();
+        *number += 1;
+        Box::new(RedisStream::new(&url, "orders", "billing", &format!("c{number}")).unwrap())
+    })
+    .await;
+    let dead = redis.cli(&["XRANGE", "orders:dead", "-", "+"]);
+    assert!(dead.contains("it never works") && dead.contains("no JSON"), "{dead}");
+}
+
+/// The other way: the handler has the inbox in its own transaction, and the consumer only delivers.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_an_inbox_of_its_own_the_handler_gets_the_id_and_is_retried() {
+    let redis = Redis::start();
+    let sink = RedisStreams::new(&redis.url()).unwrap();
+    for name in ["fails", "good"] {
+        sink.send(&row("orders", name)).await.unwrap();
+    }
+    let work = Work::default();
+    let source = RedisStream::new(&redis.url(), "orders", "billing", "one").unwrap();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let consumer = Consumer::new("billing", source, work.clone()).habits(habits());
+    let running = tokio::spawn(consumer.run(async { drop(stopped.await) }));
+    until("both", async || work.effects().len() == 2).await;
+    let pending = async || redis.cli(&["XPENDING", "orders", "billing"]).starts_with("0\n");
+    until("both are acknowledged", async || {
+        pending().await || redis.cli(&["XPENDING", "orders", "billing"]).trim() == "0"
+    })
+    .await;
+    drop(stop);
+    running.await.unwrap();
+    let done = work.0.lock().unwrap();
+    let attempts: Vec<_> = done
+        .seen
+        .iter()
+        .filter(|m| m.payload == "fails")
+        .map(|m| (m.attempt, m.id.len()))
+        .collect();
+    assert_eq!(attempts, [(1, 36), (2, 36), (3, 36)]);
+}

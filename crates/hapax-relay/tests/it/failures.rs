@@ -1,0 +1,250 @@
+//! Poison rows, sinks that are away, leases that are lost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::support::{Script, Working, brisk, depth, drained, enqueue, item, until};
+use hapax_core::Queue;
+use hapax_core::inbox::{Handled, Inbox};
+use hapax_core::memory::MemoryStore;
+use hapax_core::queue::QueueName;
+use hapax_relay::{AfterDead, Failure, Settings};
+use tokio::sync::watch;
+
+fn refuses_poison() -> Arc<Script> {
+    Arc::new(Script::new(|call| async move {
+        let poison = call.payload.starts_with("poison");
+        if poison { Err(Failure::refused("poison")) } else { Ok(()) }
+    }))
+}
+
+/// The seed published in batches and rolled back the whole batch where one row failed: here every
+/// neighbour would be sent again with each try of the bad one, or be counted as failed with it.
+#[tokio::test]
+async fn hole_23_a_bad_row_penalises_only_itself() {
+    let store = Arc::new(MemoryStore::default());
+    let mut rows: Vec<_> = (0..50).map(|n| item(&n.to_string()).key(&format!("k{n}"))).collect();
+    rows.insert(25, item("poison").key("bad"));
+    enqueue(&*store, &rows).await;
+    let sink = refuses_poison();
+    let relay = Working::start(store.clone(), sink.clone(), brisk());
+    until("it is dead", async || depth(&*store).await.dead == 1).await;
+    drained(&*store).await;
+    relay.stop().await;
+    assert_eq!(sink.begun().len(), 50 + 3, "each neighbour once, the bad one as often as allowed");
+    assert!(sink.delivered().iter().all(|call| call.attempt == 1));
+    let dead = store.dead(&QueueName::outbox(), None, None, 10).await.unwrap();
+    assert_eq!((dead[0].attempts, &*dead[0].reason), (3, "poison"));
+}
+
+/// The seed skipped a row that it could not parse and found it again at once, for ever. Counted in
+/// calls, not in time: a hot loop makes thousands of them while the good rows go through.
+#[tokio::test]
+async fn hole_23_a_row_that_can_never_be_sent_does_not_loop_hot() {
+    let store = Arc::new(MemoryStore::default());
+    enqueue(&*store, &[item("poison")]).await;
+    let sink = Arc::new(Script::new(|call| async move {
+        let poison = call.payload == "poison";
+        if poison { Err(Failure::refused("no JSON").for_good()) } else { Ok(()) }
+    }));
+    let relay = Working::start(store.clone(), sink.clone(), brisk());
+    for n in 0..100 {
+        enqueue(&*store, &[item(&n.to_string())]).await;
+        drained(&*store).await;
+    }
+    relay.stop().await;
+    assert_eq!(sink.calls_for("poison"), 1);
+    assert_eq!(depth(&*store).await.dead, 1);
+}
+
+#[tokio::test]
+async fn later_rows_of_a_dead_letters_key_wait_for_an_operator() {
+    let store = Arc::new(MemoryStore::default());
+    enqueue(&*store, &["poison", "2", "3"].map(|name| item(name).key("k"))).await;
+    enqueue(&*store, &[item("other").key("o")]).await;
+    let sink = refuses_poison();
+    let relay = Working::start(store.clone(), sink.clone(), brisk());
+    until("it is dead", async || depth(&*store).await.dead == 1).await;
+    until("others go on", async || sink.payloads() == ["other"]).await;
+    assert_eq!(depth(&*store).await.waiting, 2);
+    let outbox = QueueName::outbox();
+    let dead = store.dead(&outbox, None, None, 10).await.unwrap()[0].id;
+    assert!(store.discard(&outbox, None, dead).await.unwrap());
+    drained(&*store).await;
+    relay.stop().await;
+    assert_eq!(sink.payloads(), ["other", "2", "3"]);
+}
+
+#[tokio::test]
+async fn later_rows_follow_where_the_setting_says_so() {
+    let store = Arc::new(MemoryStore::default());
+    enqueue(&*store, &["poison", "2", "3"].map(|name| item(name).key("k"))).await;
+    let sink = refuses_poison();
+    let settings = Settings { after_dead: AfterDead::Continue, ..brisk() };
+    let relay = Working::start(store.clone(), sink.clone(), settings);
+    drained(&*store).await;
+    relay.stop().await;
+    assert_eq!(sink.payloads(), ["2", "3"]);
+    assert_eq!(depth(&*store).await.dead, 1);
+}
+
+#[tokio::test]
+async fn an_unreachable_sink_uses_up_nobodys_attempts_and_is_not_asked_with_rows() {
+    let store = Arc::new(MemoryStore::default());
+    let rows: Vec<_> = (0..20).map(|n| item(&n.to_string()).key(&n.to_string())).collect();
+    enqueue(&*store, &rows).await;
+    // There at the start, gone with the first row, back after ten looks.
+    let away = Arc::new(AtomicBool::new(true));
+    let sink = {
+        let (away, back) = (away.clone(), away);
+        let script = Script::new(move |_| {
+            let away = away.load(Ordering::SeqCst);
+            async move { if away { Err(Failure::unreachable("gone")) } else { Ok(()) } }
+        });
+        Arc::new(script.check(move |nth| match nth {
+            0 => Ok(()),
+            1..=10 => Err(Failure::unreachable("gone")),
+            _ => {
+                back.store(false, Ordering::SeqCst);
+                Ok(())
+            }
+        }))
+    };
+    let relay = Working::start(store.clone(), sink.clone(), brisk());
+    drained(&*store).await;
+    relay.stop().await;
+    assert_eq!(sink.checks(), 12);
+    assert_eq!(sink.delivered().len(), 20);
+    assert!(sink.delivered().iter().all(|call| call.attempt == 1));
+    assert!(sink.begun().len() <= 40, "each row was tried at most once while it was away");
+    assert_eq!(depth(&*store).await.dead, 0);
+}
+
+#[tokio::test]
+async fn a_sink_that_panics_harms_only_the_row_that_made_it() {
+    let store = Arc::new(MemoryStore::default());
+    enqueue(&*store, &["1", "panic", "2"].map(|name| item(name).key(name))).await;
+    let sink = Arc::new(Script::new(|call| async move {
+        assert!(call.payload != "panic", "as the test wants");
+        Ok(())
+    }));
+    let relay = Working::start(store.clone(), sink.clone(), brisk());
+    until("it is dead", async || depth(&*store).await.dead == 1).await;
+    drained(&*store).await;
+    relay.stop().await;
+    assert_eq!((sink.begun().len(), sink.delivered().len()), (2 + 3, 2));
+}
+
+/// A broker that cuts the connection whenever it sees a certain message, with all that is on it.
+fn cut_by(culprit: &'static str) -> Arc<Script> {
+    let (cuts, _) = watch::channel(0);
+    let in_air = Arc::new(AtomicUsize::new(0));
+    Arc::new(Script::new(move |call| {
+        let (cuts, in_air) = (cuts.clone(), in_air.clone());
+        async move {
+            let mut cut = cuts.subscribe();
+            in_air.fetch_add(1, Ordering::SeqCst);
+            let answer = async {
+                if call.payload == culprit {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                    cuts.send_modify(|n| *n += 1);
+                    std::future::pending::<()>().await;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            };
+            let result = tokio::select! {
+                biased;
+                _ = cut.changed() => Err(Failure::cut("cut")),
+                () = answer => Ok(()),
+            };
+            in_air.fetch_sub(1, Ordering::SeqCst);
+            result
+        }
+    }))
+}
+
+#[tokio::test]
+async fn a_cut_counts_only_against_the_row_that_was_alone_in_the_air() {
+    let store = Arc::new(MemoryStore::default());
+    let mut rows: Vec<_> = (0..8).map(|n| item(&n.to_string()).key(&n.to_string())).collect();
+    rows.insert(4, item("culprit").key("bad"));
+    enqueue(&*store, &rows).await;
+    let sink = cut_by("culprit");
+    let relay = Working::start(store.clone(), sink.clone(), brisk());
+    until("it is dead", async || depth(&*store).await.dead == 1).await;
+    drained(&*store).await;
+    relay.stop().await;
+    assert_eq!(sink.delivered().len(), 8);
+    assert!(sink.delivered().iter().all(|call| call.attempt == 1), "{:?}", sink.delivered());
+    assert_eq!(sink.calls_for("culprit"), 1 + 3, "once in company, three times alone");
+}
+
+#[tokio::test]
+async fn a_row_alone_that_is_always_cut_is_tried_as_often_as_allowed() {
+    let store = Arc::new(MemoryStore::default());
+    enqueue(&*store, &[item("culprit").key("k")]).await;
+    let sink = cut_by("culprit");
+    let relay = Working::start(store.clone(), sink.clone(), brisk());
+    until("it is dead", async || depth(&*store).await.dead == 1).await;
+    relay.stop().await;
+    assert_eq!(sink.calls_for("culprit"), 3);
+}
+
+#[tokio::test]
+async fn a_row_without_an_answer_does_not_stop_those_that_have_one() {
+    let store = Arc::new(MemoryStore::default());
+    enqueue(&*store, &[item("hangs").key("bad")]).await;
+    let sink = Arc::new(Script::new(|call| async move {
+        if call.payload == "hangs" {
+            std::future::pending::<()>().await;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        Ok(())
+    }));
+    let settings = Settings { send_limit: Duration::from_millis(100), ..brisk() };
+    let relay = Working::start(store.clone(), sink.clone(), settings);
+    let mut n = 0;
+    until("it is dead", async || {
+        enqueue(&*store, &[item(&n.to_string()).key(&n.to_string())]).await;
+        n += 1;
+        depth(&*store).await.dead == 1
+    })
+    .await;
+    drained(&*store).await;
+    relay.stop().await;
+    assert_eq!(sink.calls_for("hangs"), 3);
+    assert_eq!(sink.delivered().len(), n);
+}
+
+/// The seed made the event's id when it published: a message whose acknowledgement was lost came
+/// back under another id, and no inbox could know it again.
+#[tokio::test]
+async fn hole_24_a_row_that_is_sent_twice_has_one_id_and_one_effect() {
+    let store = Arc::new(MemoryStore::default());
+    let row = item("order").key("k");
+    enqueue(&*store, std::slice::from_ref(&row)).await;
+    let inbox = Inbox::new(store.clone());
+    let effects = Arc::new(AtomicUsize::new(0));
+    let sink = {
+        let effects = effects.clone();
+        Arc::new(Script::new(move |call| {
+            let (inbox, effects) = (inbox.clone(), effects.clone());
+            async move {
+                // The other side gets it and acts; its acknowledgement is lost the first time.
+                let act = |_| async { Ok::<_, ()>(effects.fetch_add(1, Ordering::SeqCst)) };
+                let handled = inbox.once("billing", &call.id.to_string(), act).await.unwrap();
+                match handled {
+                    Handled::First(_) => Err(Failure::cut("the acknowledgement was lost")),
+                    Handled::Duplicate => Ok(()),
+                }
+            }
+        }))
+    };
+    let relay = Working::start(store.clone(), sink.clone(), brisk());
+    drained(&*store).await;
+    relay.stop().await;
+    assert_eq!(sink.begun().len(), 2);
+    assert!(sink.begun().iter().all(|call| call.id == row.id));
+    assert_eq!(effects.load(Ordering::SeqCst), 1);
+}

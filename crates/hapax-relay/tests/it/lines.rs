@@ -1,0 +1,40 @@
+//! Lines of JSON.
+
+use std::sync::Arc;
+
+use hapax_core::memory::MemoryStore;
+use hapax_relay::sinks::Lines;
+use hapax_relay::{CloudEvents, Settings};
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+use crate::support::{Working, brisk, drained, enqueue, item};
+
+#[tokio::test]
+async fn a_row_is_a_line_of_json() {
+    let store = Arc::new(MemoryStore::default());
+    let text = item("héllo").key("k 1").content_type("text/plain").header("x", "1");
+    let bytes = hapax_core::queue::Item::new(&Default::default(), "orders", vec![0xff, 0]);
+    enqueue(&*store, &[text.clone(), bytes.clone()]).await;
+    let (ours, theirs) = tokio::io::duplex(1 << 16);
+    let cloudevents = Some(Arc::new(CloudEvents { source: "/shop".into() }));
+    let settings = Settings { cloudevents, ..brisk() };
+    let relay = Working::start(store.clone(), Arc::new(Lines::new(ours)), settings);
+    drained(&*store).await;
+    relay.stop().await;
+    let mut lines = BufReader::new(theirs).lines();
+    let mut read = Vec::new();
+    while let Some(line) = lines.next_line().await.unwrap() {
+        read.push(serde_json::from_str::<Value>(&line).unwrap());
+    }
+    assert_eq!(read.len(), 2);
+    let find = |id: String| read.iter().find(|line| line["id"] == id.as_str()).unwrap();
+    let line = find(text.id.to_string());
+    assert_eq!(line["topic"], "orders");
+    assert_eq!(line["key"], "k 1");
+    assert_eq!(line["payload"], "héllo");
+    assert_eq!(line["content_type"], "text/plain");
+    assert_eq!(line["headers"]["x"], "1");
+    assert_eq!(line["headers"]["ce-type"], "orders");
+    assert_eq!(find(bytes.id.to_string())["payload_base64"], "/wA=");
+}

@@ -1,0 +1,14 @@
+//! Relay, sinks and consumers, on real brokers.
+
+mod amqp;
+mod bus;
+mod consumers;
+mod failures;
+mod leases;
+mod lines;
+mod nats;
+mod order;
+mod redis;
+mod stores;
+mod support;
+mod webhook;

@@ -1,0 +1,136 @@
+//! NATS JetStream as a sink.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::jetstream::{self, Context, consumer, stream};
+use futures_util::StreamExt;
+use hapax_core::Queue;
+use hapax_core::memory::MemoryStore;
+use hapax_core::queue::QueueName;
+use hapax_relay::sinks::Nats as Sunk;
+use hapax_relay::{Again, CloudEvents, Failure, Message, Settings, Sink};
+use hapax_testkit::Nats;
+
+use crate::support::{Working, brisk, depth, drained, enqueue, item, until};
+
+pub(crate) async fn context(nats: &Nats) -> Context {
+    jetstream::new(async_nats::connect(nats.url()).await.unwrap())
+}
+
+pub(crate) async fn stream(context: &Context) -> stream::Stream {
+    let subjects = vec!["orders".to_owned()];
+    let config = stream::Config { name: "orders".into(), subjects, ..Default::default() };
+    context.create_stream(config).await.unwrap()
+}
+
+async fn all(stream: &mut stream::Stream) -> Vec<jetstream::Message> {
+    let messages = stream.info().await.unwrap().state.messages;
+    let config = consumer::pull::OrderedConfig::default();
+    let consumer = stream.create_consumer(config).await.unwrap();
+    let read = consumer.messages().await.unwrap().take(messages as usize);
+    read.map(|message| message.unwrap()).collect().await
+}
+
+#[tokio::test]
+async fn a_row_is_a_message_of_its_subject_and_comes_once_however_often_it_is_sent() {
+    let nats = Nats::start();
+    let context = context(&nats).await;
+    let mut stream = stream(&context).await;
+    let sink = Sunk::new(&nats.url()).unwrap();
+    sink.check().await.unwrap();
+    let row = item("{}").key("café").content_type("application/json").header("x", "y");
+    let cloudevents = Some(Arc::new(CloudEvents { source: "/shop".into() }));
+    let message = Message::new(row.clone()).cloudevents(cloudevents);
+    for _ in 0..3 {
+        sink.send(&message).await.unwrap();
+    }
+    let messages = all(&mut stream).await;
+    assert_eq!(messages.len(), 1);
+    let headers = messages[0].headers.as_ref().unwrap();
+    let get = |name: &str| headers.get(name).map(|value| value.as_str().to_owned());
+    assert_eq!(get("Nats-Msg-Id"), Some(row.id.to_string()));
+    assert_eq!(get("Hapax-Topic").as_deref(), Some("orders"));
+    assert_eq!(get("Hapax-Key").as_deref(), Some("caf%C3%A9"));
+    assert_eq!(get("Content-Type").as_deref(), Some("application/json"));
+    assert_eq!((get("x").as_deref(), get("ce-source").as_deref()), (Some("y"), Some("/shop")));
+    assert_eq!(messages[0].payload, "{}");
+}
+
+#[tokio::test]
+async fn a_subject_that_no_stream_covers_is_the_rows_failure_and_says_so() {
+    let nats = Nats::start();
+    let context = context(&nats).await;
+    let mut stream = stream(&context).await;
+    let store = Arc::new(MemoryStore::default());
+    let stray = hapax_core::queue::Item::new(&Default::default(), "elsewhere", "0");
+    enqueue(&*store, &[stray, item("1"), item("2")]).await;
+    let sink = Arc::new(Sunk::new(&nats.url()).unwrap());
+    let relay = Working::start(store.clone(), sink, brisk());
+    until("it is dead", async || depth(&*store).await.dead == 1).await;
+    drained(&*store).await;
+    relay.stop().await;
+    let dead = store.dead(&QueueName::outbox(), None, None, 1).await.unwrap();
+    assert!(
+        dead[0].reason.contains("no JetStream stream covers the subject"),
+        "{}",
+        dead[0].reason
+    );
+    assert_eq!(dead[0].attempts, 3);
+    assert_eq!(all(&mut stream).await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_server_without_jetstream_is_told_of_at_the_start() {
+    let nats = Nats::without_jetstream();
+    let failure = Sunk::new(&nats.url()).unwrap().check().await.unwrap_err();
+    assert!(failure.to_string().contains("no JetStream"), "{failure}");
+}
+
+#[tokio::test]
+async fn what_is_no_subject_or_too_large_is_refused_for_good() {
+    let nats = Nats::start();
+    stream(&context(&nats).await).await;
+    let sink = Sunk::new(&nats.url()).unwrap();
+    let large = hapax_core::queue::Item::new(&Default::default(), "orders", vec![0; 2 << 20]);
+    let mut wrong = vec![large];
+    for topic in ["a b", "orders.*", ">", "", "a..b"] {
+        wrong.push(hapax_core::queue::Item::new(&Default::default(), topic, "x"));
+    }
+    for item in wrong {
+        let failure = sink.send(&Message::new(item)).await.unwrap_err();
+        assert!(matches!(failure, Failure::Refused { again: Again::Never, .. }), "{failure:?}");
+    }
+    sink.check().await.expect("the connection was not cut by any of them");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_killed_in_the_middle_loses_and_doubles_nothing() {
+    let nats = Nats::start();
+    let mut stream = stream(&context(&nats).await).await;
+    let store = Arc::new(MemoryStore::default());
+    let rows: Vec<_> = (0..600).map(|n| item(&n.to_string()).key(&format!("k{}", n % 7))).collect();
+    let sink = Arc::new(Sunk::new(&nats.url()).unwrap());
+    let settings = Settings { batch: 50, ..brisk() };
+    let relay = Working::start(store.clone(), sink, settings);
+    enqueue(&*store, &rows[..300]).await;
+    until("some arrived", async || stream.info().await.unwrap().state.messages > 20).await;
+    nats.kill();
+    enqueue(&*store, &rows[300..]).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    nats.restart();
+    drained(&*store).await;
+    relay.stop().await;
+    assert_eq!(depth(&*store).await.dead, 0);
+    let mut stream = context(&nats).await.get_stream("orders").await.unwrap();
+    let arrived: Vec<u32> = all(&mut stream)
+        .await
+        .iter()
+        .map(|message| std::str::from_utf8(&message.payload).unwrap().parse().unwrap())
+        .collect();
+    assert_eq!(arrived.len(), 600, "each row once: the stream knows the id again");
+    for key in 0..7 {
+        let of_key: Vec<_> = arrived.iter().filter(|n| *n % 7 == key).collect();
+        assert!(of_key.is_sorted(), "{of_key:?}");
+    }
+}

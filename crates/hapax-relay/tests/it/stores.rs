@@ -1,0 +1,91 @@
+//! The same on every store: what the relay needs of a queue, it gets.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hapax_core::Queue;
+use hapax_core::memory::MemoryStore;
+use hapax_core::queue::QueueName;
+use hapax_postgres::PostgresStore;
+use hapax_redis::{RedisConfig, RedisStore};
+use hapax_relay::{Failure, Settings};
+use hapax_sqlite::SqliteStore;
+use hapax_testkit::{Postgres, Redis};
+
+use crate::support::{Script, Working, brisk, depth, drained, enqueue, item, until};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_memory() {
+    shared_work(Arc::new(MemoryStore::default())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_sqlite() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = hapax_sqlite::Config::new(folder.path().join("a.db"));
+    shared_work(Arc::new(SqliteStore::open(config).unwrap())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_postgres() {
+    let server = Postgres::start();
+    let config = hapax_postgres::Config::new(server.url());
+    shared_work(Arc::new(PostgresStore::open(config).unwrap())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_redis() {
+    let server = Redis::start();
+    let config = RedisConfig::new(&server.url()).unwrap();
+    shared_work(Arc::new(RedisStore::open(config).unwrap())).await;
+}
+
+/// Rows of several keys, one of them poison; two relays, and a third that dies with rows in its hands.
+async fn shared_work(store: Arc<dyn Queue>) {
+    let rows: Vec<_> =
+        (0..240).map(|n| item(&n.to_string()).key(&format!("k{}", n % 13))).collect();
+    let sink = Arc::new(Script::new(|call| async move {
+        tokio::task::yield_now().await;
+        if call.payload == "poison" { Err(Failure::refused("poison")) } else { Ok(()) }
+    }));
+    // Long leases, so that none lapses on a busy machine; but for the one that dies.
+    let settings = Settings { batch: 40, ..brisk() };
+    enqueue(&*store, &rows[..40]).await;
+    let hangs = Arc::new(Script::new(|_| std::future::pending()));
+    let short = Settings { lease: Duration::from_millis(400), ..settings.clone() };
+    let dying = Working::start(store.clone(), hangs.clone(), short);
+    until("the third has some", async || !hangs.begun().is_empty()).await;
+    let held: BTreeSet<_> = hangs.begun().into_iter().map(|call| call.id).collect();
+    dying.kill();
+
+    let relays: Vec<_> =
+        (0..2).map(|_| Working::start(store.clone(), sink.clone(), settings.clone())).collect();
+    // A lease that the dead one asked for last may still be granted; it has lapsed by then.
+    until("they took over", async || sink.delivered().len() == 40).await;
+    enqueue(&*store, &[item("poison").key("bad"), item("behind it").key("bad")]).await;
+    for rows in rows[40..].chunks(25) {
+        enqueue(&*store, rows).await;
+    }
+    until("poison is dead", async || depth(&*store).await.dead == 1).await;
+    let outbox = QueueName::outbox();
+    let dead = store.dead(&outbox, None, None, 10).await.unwrap();
+    assert_eq!((dead[0].attempts, &*dead[0].reason), (3, "poison"));
+    assert!(store.discard(&outbox, None, dead[0].id).await.unwrap());
+    drained(&*store).await;
+    for relay in relays {
+        relay.stop().await;
+    }
+
+    assert_eq!(sink.calls_for("poison"), 3);
+    assert_eq!(sink.begun().len(), 240 + 1 + 3, "each row once");
+    let mut last: HashMap<String, u32> = HashMap::new();
+    for call in sink.delivered().into_iter().filter(|call| call.payload != "behind it") {
+        let n: u32 = call.payload.parse().unwrap();
+        let before = last.insert(call.key.unwrap(), n);
+        assert!(before.is_none_or(|before| before < n), "{n} came after {before:?}");
+        if held.contains(&call.id) {
+            assert!(call.attempt > 1, "a lease that lapsed counts");
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! A sink that does as it is told, and what tests do with queues.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use hapax_core::queue::{Depth, Item, ItemId, QueueName};
+use hapax_core::{Queue, Tenant};
+use hapax_relay::{Backoff, Failure, Message, Relay, Settings, Sink};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+type Answering = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>;
+
+/// One call of the sink.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    pub(crate) id: ItemId,
+    pub(crate) payload: String,
+    pub(crate) key: Option<String>,
+    pub(crate) attempt: u32,
+}
+
+/// Answers as a test says, and remembers who came.
+pub(crate) struct Script {
+    answer: Box<dyn Fn(Call) -> Answering + Send + Sync>,
+    check: Box<dyn Fn(usize) -> Result<(), Failure> + Send + Sync>,
+    begun: Mutex<Vec<Call>>,
+    delivered: Mutex<Vec<Call>>,
+    checks: Mutex<usize>,
+}
+
+impl Script {
+    pub(crate) fn new<F>(answer: impl Fn(Call) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<(), Failure>> + Send + 'static,
+    {
+        Self {
+            answer: Box::new(move |call| Box::pin(answer(call))),
+            check: Box::new(|_| Ok(())),
+            begun: Mutex::default(),
+            delivered: Mutex::default(),
+            checks: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn takes_all() -> Self {
+        Self::new(|_| async { Ok(()) })
+    }
+
+    /// The answer to the nth check, from 0.
+    pub(crate) fn check(
+        mut self,
+        check: impl Fn(usize) -> Result<(), Failure> + Send + Sync + 'static,
+    ) -> Self {
+        self.check = Box::new(check);
+        self
+    }
+
+    pub(crate) fn begun(&self) -> Vec<Call> {
+        self.begun.lock().unwrap().clone()
+    }
+
+    pub(crate) fn delivered(&self) -> Vec<Call> {
+        self.delivered.lock().unwrap().clone()
+    }
+
+    /// The payloads delivered, in order.
+    pub(crate) fn payloads(&self) -> Vec<String> {
+        self.delivered().into_iter().map(|call| call.payload).collect()
+    }
+
+    pub(crate) fn calls_for(&self, payload: &str) -> usize {
+        self.begun().iter().filter(|call| call.payload == payload).count()
+    }
+
+    pub(crate) fn checks(&self) -> usize {
+        *self.checks.lock().unwrap()
+    }
+}
+
+#[async_trait]
+impl Sink for Script {
+    fn name(&self) -> &'static str {
+        "script"
+    }
+
+    async fn send(&self, message: &Message) -> Result<(), Failure> {
+        let call = Call {
+            id: message.item.id,
+            payload: String::from_utf8(message.item.payload.to_vec()).unwrap(),
+            key: message.item.key.as_deref().map(str::to_owned),
+            attempt: message.attempt,
+        };
+        self.begun.lock().unwrap().push(call.clone());
+        (self.answer)(call.clone()).await?;
+        self.delivered.lock().unwrap().push(call);
+        Ok(())
+    }
+
+    async fn check(&self) -> Result<(), Failure> {
+        let nth = {
+            let mut checks = self.checks.lock().unwrap();
+            *checks += 1;
+            *checks - 1
+        };
+        (self.check)(nth)
+    }
+}
+
+/// A relay at work.
+pub(crate) struct Working {
+    stop: Option<oneshot::Sender<()>>,
+    task: JoinHandle<()>,
+}
+
+impl Working {
+    pub(crate) fn start(queue: Arc<dyn Queue>, sink: Arc<dyn Sink>, settings: Settings) -> Self {
+        let (stop, stopped) = oneshot::channel::<()>();
+        let relay = Relay::with(queue, sink, settings);
+        let stopped = async { drop(stopped.await) };
+        Self { stop: Some(stop), task: tokio::spawn(relay.run(stopped)) }
+    }
+
+    pub(crate) async fn stop(mut self) {
+        drop(self.stop.take());
+        tokio::time::timeout(PATIENCE, &mut self.task).await.expect("the relay stops").unwrap();
+    }
+
+    /// As `kill -9` would.
+    pub(crate) fn kill(self) {
+        self.task.abort();
+    }
+}
+
+/// Short waits, so that tests are.
+pub(crate) fn brisk() -> Settings {
+    Settings {
+        backoff: Backoff { first: Duration::from_millis(5), most: Duration::from_millis(40) },
+        poll: Duration::from_millis(10),
+        max_attempts: 3,
+        ..Settings::default()
+    }
+}
+
+pub(crate) fn item(payload: &str) -> Item {
+    Item::new(&Tenant::default(), "orders", payload.to_owned())
+}
+
+pub(crate) async fn enqueue(queue: &dyn Queue, items: &[Item]) {
+    queue.enqueue(&QueueName::outbox(), items).await.unwrap();
+}
+
+pub(crate) async fn depth(queue: &dyn Queue) -> Depth {
+    queue.depth(&QueueName::outbox(), None).await.unwrap()
+}
+
+/// Waits until it is so.
+pub(crate) async fn until(what: &str, mut reached: impl AsyncFnMut() -> bool) {
+    let waiting = async {
+        while !reached().await {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, waiting)
+        .await
+        .unwrap_or_else(|_| panic!("waited in vain: {what}"));
+}
+
+/// Waits until nothing waits and nothing is in flight.
+pub(crate) async fn drained(queue: &dyn Queue) {
+    until("the queue is empty", async || {
+        let depth = depth(queue).await;
+        depth.waiting == 0 && depth.in_flight == 0
+    })
+    .await;
+}

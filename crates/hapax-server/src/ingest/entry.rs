@@ -1,0 +1,140 @@
+//! What the workers wrote, read as an event.
+
+use hapax::bus::NewEvent;
+use hapax::redis::Reply;
+use serde_json::{Map, Value};
+
+/// One entry of a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) id: String,
+    /// The field `data`; `None` where there is no such field.
+    pub(super) data: Option<Vec<u8>>,
+}
+
+/// A page of entries, and the ids of those that were delivered and are gone from the stream.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Entries {
+    pub(super) there: Vec<Entry>,
+    pub(super) gone: Vec<String>,
+}
+
+impl Entries {
+    /// Reads `[[id, [name, value, …]], …]`, where the fields of an entry that is gone are nil.
+    pub(super) fn read(reply: Reply) -> Self {
+        let mut entries = Self::default();
+        let Reply::Many(all) = reply else { return entries };
+        for one in all {
+            let Reply::Many(parts) = one else { continue };
+            let mut parts = parts.into_iter();
+            let Some(Reply::Bytes(id)) = parts.next() else { continue };
+            let id = String::from_utf8_lossy(&id).into_owned();
+            match parts.next() {
+                Some(Reply::Many(fields)) => {
+                    entries.there.push(Entry { id, data: field(fields, b"data") });
+                }
+                _ => entries.gone.push(id),
+            }
+        }
+        entries
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.there.is_empty() && self.gone.is_empty()
+    }
+}
+
+fn field(fields: Vec<Reply>, wanted: &[u8]) -> Option<Vec<u8>> {
+    let mut fields = fields.into_iter();
+    while let (Some(Reply::Bytes(name)), Some(Reply::Bytes(value))) = (fields.next(), fields.next())
+    {
+        if name == wanted {
+            return Some(value);
+        }
+    }
+    None
+}
+
+/// Reads the JSON of a worker. The reason why it is no event is for operators, and says nothing of
+/// what was in it.
+pub(super) fn event(domain: &str, data: Option<&[u8]>) -> Result<NewEvent, String> {
+    let data = data.ok_or("the entry has no field `data`")?;
+    let value: Value = serde_json::from_slice(data).map_err(|error| {
+        format!("broken JSON at line {} column {}", error.line(), error.column())
+    })?;
+    let Value::Object(mut members) = value else { return Err("the JSON is no object".into()) };
+    let job_id = text(&mut members, "job_id")?.filter(|id| !id.is_empty());
+    let job_id = job_id.ok_or("there is no job_id")?;
+    let domain = text(&mut members, "domain")?.unwrap_or_else(|| domain.to_owned());
+    let stage = text(&mut members, "stage")?.ok_or("there is no stage")?;
+    let seq = members.shift_remove("seq").ok_or("there is no seq")?;
+    let seq = seq.as_u64().ok_or("seq is no whole number")?;
+    let timestamp = text(&mut members, "timestamp")?;
+    let closes = match members.shift_remove("final") {
+        None => false,
+        Some(Value::Bool(closes)) => closes,
+        Some(_) => return Err("final is neither true nor false".into()),
+    };
+    let data = members.shift_remove("data").unwrap_or_default();
+    let event = NewEvent::new(domain, job_id, stage, seq).data(data);
+    Ok(NewEvent { closes, timestamp, ..event })
+}
+
+/// A text, or a number that stands for one, as in `"job_id": 17`.
+fn text(members: &mut Map<String, Value>, name: &str) -> Result<Option<String>, String> {
+    match members.shift_remove(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(Value::Number(number)) => Ok(Some(number.to_string())),
+        Some(_) => Err(format!("{name} is no text")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_workers_event_is_read() {
+        let json = br#"{"job_id": "job-1", "domain": "scan", "stage": "vision", "seq": 10,
+            "data": {"status": "done"}, "timestamp": "2025-12-29T10:00:00.123456"}"#;
+        let read = event("scan", Some(json)).unwrap();
+        let expected = NewEvent::new("scan", "job-1", "vision", 10)
+            .data(json!({"status": "done"}))
+            .timestamp("2025-12-29T10:00:00.123456");
+        assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn what_is_no_event_is_told_without_its_content() {
+        for (json, reason) in [
+            (None, "no field `data`"),
+            (Some("{\"job_id\": \"secret\""), "broken JSON"),
+            (Some("[]"), "no object"),
+            (Some("{}"), "no job_id"),
+            (Some(r#"{"job_id":"","stage":"s","seq":1}"#), "no job_id"),
+            (Some(r#"{"job_id":"secret","seq":1}"#), "no stage"),
+            (Some(r#"{"job_id":"secret","stage":"s"}"#), "no seq"),
+            (Some(r#"{"job_id":"secret","stage":"s","seq":-1}"#), "whole number"),
+            (Some(r#"{"job_id":["secret"],"stage":"s","seq":1}"#), "no text"),
+            (Some("\u{0}secret"), "broken JSON"),
+        ] {
+            let why = event("scan", json.map(str::as_bytes)).unwrap_err();
+            assert!(why.contains(reason) && !why.contains("secret"), "{why}");
+        }
+    }
+
+    #[test]
+    fn entries_that_are_gone_are_told_apart() {
+        let bytes = |text: &str| Reply::Bytes(text.into());
+        let fields = Reply::Many(vec![bytes("x"), bytes("1"), bytes("data"), bytes("{}")]);
+        let read = Entries::read(Reply::Many(vec![
+            Reply::Many(vec![bytes("1-0"), fields]),
+            Reply::Many(vec![bytes("2-0"), Reply::Nil]),
+        ]));
+        assert_eq!(read.there, [Entry { id: "1-0".into(), data: Some(b"{}".into()) }]);
+        assert_eq!(read.gone, ["2-0"]);
+        assert!(Entries::read(Reply::Nil).is_empty());
+    }
+}

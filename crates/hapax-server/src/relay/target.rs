@@ -1,0 +1,44 @@
+//! What `--to` names.
+
+use std::sync::Arc;
+
+use anyhow::bail;
+use hapax::Store;
+use hapax::bus::Bus;
+use hapax_relay::Sink;
+use hapax_relay::sinks::{Jobs, Lines, Nats, RabbitMq, RedisStreams, Webhook, WebhookSettings};
+
+use super::settings::Settings;
+use crate::settings::StoreUrl;
+
+pub(super) const EXPECTED: &str = "nats://…, tls://… (NATS), amqp://…, amqps://…, redis://…, \
+    rediss://…, http://…, https://…, bus or stdout";
+
+/// The sink that a target names.
+pub(super) fn open(
+    to: &StoreUrl,
+    settings: &Settings,
+    bus: Arc<dyn Store>,
+) -> anyhow::Result<Arc<dyn Sink>> {
+    let url = to.secret();
+    Ok(match url.split_once("://").map_or(url, |(scheme, _)| scheme) {
+        "nats" | "tls" => Arc::new(Nats::new(url)?),
+        "amqp" | "amqps" => Arc::new(RabbitMq::new(url)?),
+        "redis" | "rediss" => Arc::new(RedisStreams::new(url)?),
+        "http" | "https" => {
+            let mut webhook = WebhookSettings::default();
+            webhook.secret = settings.webhook_secret.as_ref().map(|secret| secret.0.clone());
+            webhook.allow_private = settings.allow_private;
+            Arc::new(Webhook::new(url, &webhook)?)
+        }
+        "bus" if url == "bus" => Arc::new(Jobs::new(Bus::new(bus))),
+        "stdout" | "-" => Arc::new(Lines::new(tokio::io::stdout())),
+        // The text is not repeated: it may hold a password.
+        _ => bail!("no such target; {EXPECTED} is expected"),
+    })
+}
+
+/// Whether standard output belongs to the rows.
+pub(super) fn is_stdout(to: &StoreUrl) -> bool {
+    matches!(to.secret(), "stdout" | "-")
+}

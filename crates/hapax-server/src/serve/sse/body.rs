@@ -1,0 +1,73 @@
+//! A stream as the body of an ordinary response: HTTP/2, HTTP/1.0, and the API in process.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use hyper::body::Frame;
+use tokio::sync::mpsc;
+
+use super::channel::Channel;
+use super::crowd::Crowds;
+use super::socket::Socket;
+use super::stream::Stream;
+use crate::net::Takeover;
+
+/// How many pieces may wait for the HTTP library.
+const WAITING: usize = 4;
+
+/// The stream until somebody begins to send it: the body, or whoever takes the connection over.
+type Waiting = Arc<Mutex<Option<Stream>>>;
+
+fn take(waiting: &Waiting) -> Option<Stream> {
+    waiting.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
+
+/// Makes the stream the body of the response, or what goes on with its connection.
+pub(super) fn attach(response: Response, stream: Stream, crowds: Arc<Crowds>) -> Response {
+    let waiting = Waiting::new(Mutex::new(Some(stream)));
+    let taken = waiting.clone();
+    let takeover = Takeover::new(move |bare, head| async move {
+        if let Some(stream) = take(&taken) {
+            Socket::new(bare, stream.rules.write).send(vec![head], stream, crowds).await;
+        }
+    });
+    let mut response = response.map(|_| Body::new(StreamBody { waiting, pieces: None }));
+    response.extensions_mut().insert(takeover);
+    response
+}
+
+struct StreamBody {
+    waiting: Waiting,
+    pieces: Option<mpsc::Receiver<Bytes>>,
+}
+
+impl hyper::body::Body for StreamBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    /// Begins with the first question: who asks for the headers alone gets nothing else.
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let this = self.get_mut();
+        if this.pieces.is_none() {
+            let Some(stream) = take(&this.waiting) else { return Poll::Ready(None) };
+            let (pieces, receiver) = mpsc::channel(WAITING);
+            let mut channel = Channel::new(pieces, stream.rules.write);
+            tokio::spawn(async move {
+                let mut stream = stream;
+                let ended = stream.run(&mut channel).await;
+                stream.ended(ended);
+            });
+            this.pieces = Some(receiver);
+        }
+        let Some(pieces) = &mut this.pieces else { return Poll::Ready(None) };
+        pieces.poll_recv(context).map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
+    }
+}

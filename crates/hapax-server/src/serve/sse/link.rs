@@ -1,0 +1,129 @@
+//! Signed links: what a page may follow, and until when, for browsers, whose `EventSource` sends no
+//! headers.
+//!
+//! A link is `BASE64URL(json) "." BASE64URL(HMAC-SHA256(secret, BASE64URL(json)))`, without padding,
+//! and the JSON is `{"tenant","jobs":[["domain","job_id"],…],"expires":<seconds since 1970>}`.
+
+use std::time::Duration;
+
+use base64::Engine;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use hapax::{Clock, SystemClock, Tenant, Timestamp};
+use hmac::{Hmac, KeyInit, Mac};
+use hyper::Method;
+use serde::{Deserialize, Serialize};
+use sha2::Sha256;
+use tokio::time::Instant;
+
+use crate::settings::Secret;
+
+/// What somebody may see without a token.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Link {
+    pub(crate) tenant: String,
+    pub(crate) jobs: Vec<(String, String)>,
+    /// Until when, in seconds since 1970.
+    pub(crate) expires: u64,
+}
+
+impl Link {
+    /// The text for `?access=`.
+    pub(crate) fn sign(&self, secret: &Secret) -> String {
+        let json = serde_json::to_vec(self).expect("texts and numbers become JSON");
+        let claims = BASE64_URL_SAFE_NO_PAD.encode(json);
+        let signature = BASE64_URL_SAFE_NO_PAD.encode(mac(secret, &claims).finalize().into_bytes());
+        format!("{claims}.{signature}")
+    }
+
+    /// The link, where it was signed with this secret and still holds. Nothing is read of one that
+    /// was not.
+    pub(crate) fn read(text: &str, secret: &Secret) -> Option<Self> {
+        let (claims, signature) = text.split_once('.')?;
+        let signature = BASE64_URL_SAFE_NO_PAD.decode(signature).ok()?;
+        // In constant time.
+        mac(secret, claims).verify_slice(&signature).ok()?;
+        let json = BASE64_URL_SAFE_NO_PAD.decode(claims).ok()?;
+        let link: Self = serde_json::from_slice(&json).ok()?;
+        (!link.left().is_zero()).then_some(link)
+    }
+
+    pub(crate) fn tenant(&self) -> Option<Tenant> {
+        Tenant::new(&self.tenant).ok()
+    }
+
+    pub(crate) fn covers(&self, domain: &str, job_id: &str) -> bool {
+        self.jobs.iter().any(|(d, j)| d == domain && j == job_id)
+    }
+
+    /// When a stream ends that was opened with it.
+    pub(super) fn ends(&self) -> Instant {
+        Instant::now() + self.left()
+    }
+
+    fn left(&self) -> Duration {
+        let year = Duration::from_secs(366 * 86_400);
+        Timestamp(self.expires.saturating_mul(1000)).since(SystemClock.now()).min(year)
+    }
+}
+
+fn mac(secret: &Secret, claims: &str) -> Hmac<Sha256> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(secret.bytes()).expect("a key has any length");
+    mac.update(claims.as_bytes());
+    mac
+}
+
+/// Whether a link opens what is asked for: jobs and their events, to be read.
+pub(crate) fn opens(method: &Method, path: &str) -> bool {
+    let parts: Vec<&str> = path.split('/').skip(1).collect();
+    *method == Method::GET
+        && matches!(
+            parts[..],
+            ["v1", "events", "stream"] | ["v1", "jobs", _, _] | ["v1", "jobs", _, _, "events"]
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Value;
+
+    fn link(expires: u64) -> Link {
+        let jobs = vec![("scan".to_owned(), "1".to_owned())];
+        Link { tenant: "shop".into(), jobs, expires }
+    }
+
+    #[test]
+    fn a_link_is_good_for_its_jobs_until_it_expires_and_with_its_secret_alone() {
+        let (secret, other) = ("a".repeat(32), "b".repeat(32));
+        let (secret, other) = (Secret::parse(&secret).unwrap(), Secret::parse(&other).unwrap());
+        let good = link(u64::MAX / 2000).sign(&secret);
+        let read = Link::read(&good, &secret).unwrap();
+        assert!(read.covers("scan", "1") && !read.covers("scan", "2") && !read.covers("1", "scan"));
+        assert_eq!(Link::read(&good, &other), None);
+        assert_eq!(Link::read(&link(1_000_000_000).sign(&secret), &secret), None, "expired");
+        let (claims, signature) = good.split_once('.').unwrap();
+        let other_claims = link(u64::MAX / 1000).sign(&other);
+        let (forged, _) = other_claims.split_once('.').unwrap();
+        for wrong in [
+            format!("{forged}.{signature}"),
+            format!("{claims}."),
+            claims.into(),
+            format!("{claims}.{}", &signature[1..]),
+            format!("{good}.x"),
+            String::new(),
+        ] {
+            assert_eq!(Link::read(&wrong, &secret), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_link_opens_nothing_but_jobs() {
+        for path in ["/v1/events/stream", "/v1/jobs/scan/1", "/v1/jobs/scan/1/events"] {
+            assert!(opens(&Method::GET, path) && !opens(&Method::POST, path), "{path}");
+        }
+        for path in ["/v1/events", "/v1/locks/k", "/v1/jobs/scan", "/v1/jobs/a/b/events/c", "/"] {
+            assert!(!opens(&Method::GET, path), "{path}");
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! `bus.consume` on every store: members share the partitions, and whoever dies is replaced.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use hapax::bus::consume::{Consume, Consumer, Delivery, Failed, Handled};
+use hapax::bus::{Bus, NewEvent};
+use hapax::{Options, Store};
+use hapax_testkit::{Postgres, Redis, RedisCluster};
+use tokio::time::Instant;
+
+const JOBS: usize = 50;
+
+/// By job and member: the offsets, in the order in which they were handled.
+type Deliveries = BTreeMap<(String, &'static str), Vec<u64>>;
+
+#[derive(Clone, Default)]
+struct Seen(Arc<Mutex<Deliveries>>);
+
+impl Seen {
+    /// Whether each job's event at this offset was handled, by whomever.
+    fn all_have(&self, offset: u64) -> bool {
+        let seen = self.0.lock().unwrap();
+        let have = seen.iter().filter(|(_, offsets)| offsets.contains(&offset));
+        have.map(|((job, _), _)| job).collect::<std::collections::BTreeSet<_>>().len() == JOBS
+    }
+
+    fn knows(&self, member: &str) -> bool {
+        self.0.lock().unwrap().keys().any(|(_, by)| *by == member)
+    }
+}
+
+fn member(bus: &Bus, seen: &Seen, name: &'static str) -> Consumer {
+    let seen = seen.clone();
+    let handler = move |delivery: Delivery| {
+        let mut seen = seen.0.lock().unwrap();
+        let job = (delivery.job.name().to_owned(), name);
+        seen.entry(job).or_default().push(delivery.entry.at.offset);
+        async { Ok::<_, Failed>(Handled::Done) }
+    };
+    let consume = Consume {
+        lease: Duration::from_secs(2),
+        poll: Duration::from_millis(50),
+        ..Consume::default()
+    };
+    bus.consume_with("billing", handler, consume).unwrap()
+}
+
+async fn publish(bus: &Bus, seq: u64) {
+    let event = |job| NewEvent::new("orders", format!("job-{job}"), "paid", seq);
+    bus.publish_all(&(0..JOBS).map(event).collect::<Vec<_>>()).await.unwrap();
+}
+
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    let limit = Instant::now() + Duration::from_secs(60);
+    while !holds() {
+        assert!(Instant::now() < limit, "never: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn members_share_and_are_replaced(url: &str) {
+    let store: Arc<dyn Store> = hapax::open(url, &Options::default()).await.unwrap();
+    let bus = Bus::new(store);
+    let seen = Seen::default();
+    let first = member(&bus, &seen, "first");
+    publish(&bus, 1).await;
+    until("the first member handles all", || seen.all_have(1)).await;
+    let second = member(&bus, &seen, "second");
+    let mut last = 1;
+    let limit = Instant::now() + Duration::from_secs(60);
+    while !seen.knows("second") {
+        assert!(Instant::now() < limit, "the second member never got a share");
+        last += 1;
+        publish(&bus, last).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    drop(first);
+    last += 1;
+    publish(&bus, last).await;
+    until("the second member handles all", || seen.all_have(last)).await;
+    second.stop().await;
+    for offset in 1..=last {
+        assert!(seen.all_have(offset), "at least once: {offset}");
+    }
+    for (who, offsets) in &*seen.0.lock().unwrap() {
+        assert!(offsets.is_sorted(), "in order: {who:?} {offsets:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_sqlite() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("hapax.db").display());
+    members_share_and_are_replaced(&url).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_redis() {
+    let redis = Redis::start();
+    members_share_and_are_replaced(&redis.url()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_a_redis_cluster() {
+    let cluster = RedisCluster::start();
+    members_share_and_are_replaced(&cluster.url()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_postgres() {
+    let postgres = Postgres::start();
+    members_share_and_are_replaced(&postgres.url()).await;
+}

@@ -1,0 +1,114 @@
+//! `examples/progress-page` in a real browser: reloads and restarts show each event once.
+
+mod scene;
+
+use hapax_testkit::Browser;
+use scene::{Page, shows};
+use serde_json::json;
+
+#[test]
+fn the_bar_survives_a_reload_and_a_restart_of_the_server() {
+    let page = Page::start();
+    let hapax = &page.hapax;
+    let browser = Browser::start();
+
+    hapax.publish("j1", "vision", 10, 10);
+    browser.open(&page.of_job("j1"));
+    shows(&browser, "live", 10, &["1 vision 10"]);
+    hapax.publish("j1", "vision", 11, 25);
+    shows(&browser, "live", 25, &["1 vision 10", "2 vision 11"]);
+
+    browser.refresh();
+    shows(&browser, "live", 25, &["1 vision 10", "2 vision 11"]);
+    hapax.publish("j1", "rule", 20, 40);
+    // A late one with a lower seq is shown, and does not move the bar back.
+    hapax.publish("j1", "vision", 12, 30);
+    let before = ["1 vision 10", "2 vision 11", "3 rule 20", "4 vision 12"];
+    shows(&browser, "live", 40, &before);
+
+    browser.run("window.loaded = 'before the kill'");
+    hapax.kill();
+    shows(&browser, "reconnecting", 40, &before);
+    hapax.run();
+    shows(&browser, "live", 40, &before);
+    for (stage, seq, percent) in [("answer", 30, 55), ("reward", 40, 90), ("done", 51, 100)] {
+        hapax.publish("j1", stage, seq, percent);
+    }
+    let all = [&before[..], &["5 answer 30", "6 reward 40", "7 done 51"]].concat();
+    shows(&browser, "finished", 100, &all);
+    assert_eq!(browser.run("return window.loaded"), "before the kill");
+
+    browser.refresh();
+    shows(&browser, "finished", 100, &all);
+}
+
+#[test]
+fn a_job_whose_log_was_made_anew_shows_the_gap_and_what_there_is_now() {
+    let page = Page::start();
+    let hapax = &page.hapax;
+    let browser = Browser::start();
+    hapax.publish("j1", "vision", 10, 10);
+    hapax.publish("j1", "rule", 20, 40);
+    browser.open(&page.of_job("j1"));
+    shows(&browser, "live", 40, &["1 vision 10", "2 rule 20"]);
+
+    hapax.kill();
+    hapax.forget();
+    hapax.run();
+    hapax.publish("j1", "vision", 13, 5);
+    shows(&browser, "live", 5, &["gap", "1 vision 13"]);
+    hapax.publish("j1", "done", 51, 100);
+    shows(&browser, "finished", 100, &["gap", "1 vision 13", "2 done 51"]);
+}
+
+/// What the program's own worker publishes.
+const STEPS: [&str; 7] = [
+    "1 vision 10",
+    "2 vision 11",
+    "3 rule 20",
+    "4 answer 30",
+    "5 answer 31",
+    "6 reward 40",
+    "7 done 51",
+];
+
+#[test]
+fn the_button_starts_a_job_that_goes_on_after_a_restart() {
+    let page = Page::start();
+    let browser = Browser::start();
+    browser.open(&page.url);
+    shows(&browser, "no job", 0, &[]);
+    browser.run("document.getElementById('start').click()");
+    scene::shows_one_at_least(&browser);
+    page.hapax.kill();
+    page.hapax.run();
+    shows(&browser, "finished", 100, &STEPS);
+    browser.refresh();
+    shows(&browser, "finished", 100, &STEPS);
+}
+
+#[test]
+fn a_job_whose_worker_died_goes_on_where_it_stopped_when_it_is_asked_for_again() {
+    let page = Page::start();
+    let browser = Browser::start();
+    browser.open(&page.of_job("j1"));
+    page.hapax.publish("j1", "vision", 10, 10);
+    page.hapax.publish("j1", "vision", 11, 25);
+    shows(&browser, "live", 25, &STEPS[..2]);
+    for _ in 0..2 {
+        page.post("/jobs", &json!({ "job": "j1" }));
+    }
+    shows(&browser, "finished", 100, &STEPS);
+}
+
+#[test]
+fn links_that_expire_in_the_middle_lose_and_double_nothing() {
+    let page = Page::with_short_links();
+    let browser = Browser::start();
+    browser.open(&page.of_job("j1"));
+    page.post("/jobs", &json!({ "job": "j1" }));
+    shows(&browser, "finished", 100, &STEPS);
+    let links = "return performance.getEntriesByType('resource')
+        .filter(({ name }) => name.endsWith('/link')).length";
+    assert!(browser.run(links).as_u64() > Some(1), "the first link was good for two seconds");
+}

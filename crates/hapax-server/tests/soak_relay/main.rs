@@ -1,0 +1,115 @@
+//! Writers that roll back or commit late, relays that are killed, a sink that fails and cuts: every
+//! committed row is delivered, no other ever, in order per key; behind an inbox every effect happens
+//! once. A checker reads what all sides wrote down.
+
+mod checker;
+mod history;
+mod planted;
+#[path = "../soak_bus/random.rs"]
+#[expect(dead_code, reason = "this storm keeps its order")]
+mod random;
+mod sink;
+mod writers;
+
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use hapax_testkit::Postgres;
+
+use checker::violations;
+use history::History;
+use random::Random;
+use sink::Mood;
+
+/// A relay, killed when dropped.
+struct Relay(Child);
+
+impl Relay {
+    fn start(from: &str, sink: &str) -> Self {
+        let to = format!("http://{sink}/hook");
+        let child = Command::new(env!("CARGO_BIN_EXE_hapax"))
+            .args(["relay", "--from", from, "--to", &to, "--allow-private"])
+            .args(["--lease", "2s", "--backoff", "20ms", "--backoff-max", "200ms"])
+            .args(["--max-attempts", "1000"])
+            .env_clear()
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        Self(child.expect("hapax starts"))
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Kills and starts one relay again and again, until it is calm.
+fn kill_again_and_again(from: String, sink: String, calm: Arc<AtomicBool>) {
+    let mut random = Random::new(17);
+    while !calm.load(Ordering::SeqCst) {
+        let _relay = Relay::start(&from, &sink);
+        std::thread::sleep(Duration::from_millis(200 + random.below(500) as u64));
+    }
+}
+
+async fn run(database: &str, mood: Mood) -> History {
+    let (sink, deliveries) = sink::listen(database, mood).await;
+    let first = Relay::start(database, &sink);
+    let calm = Arc::new(AtomicBool::new(false));
+    let killer = (mood == Mood::Stormy).then(|| {
+        let (database, sink, calm) = (database.to_owned(), sink.clone(), calm.clone());
+        std::thread::spawn(move || kill_again_and_again(database, sink, calm))
+    });
+    let second = (mood == Mood::Calm).then(|| Relay::start(database, &sink));
+    let rows = writers::write(database, 25 * hapax_testkit::scale()).await;
+    calm.store(true, Ordering::SeqCst);
+    let committed = rows.iter().filter(|row| row.committed).count();
+    let client = writers::client(database).await;
+    let mut effects: Vec<String> = Vec::new();
+    let all = async {
+        while effects.len() < committed {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            let found = client.query("SELECT id FROM effects", &[]).await.expect("effects");
+            effects = found.iter().map(|row| row.get(0)).collect();
+        }
+    };
+    let _ = tokio::time::timeout(Duration::from_secs(120), all).await;
+    drop((first, second));
+    if let Some(killer) = killer {
+        killer.join().expect("the killer lives");
+    }
+    let deliveries = deliveries.lock().expect("no panic").clone();
+    History { rows, deliveries, effects, undisturbed: mood == Mood::Calm }
+}
+
+fn check(mood: Mood) {
+    let postgres = Postgres::start();
+    let url = postgres.url();
+    // The writers need the table before any relay has made it.
+    let made = Command::new(env!("CARGO_BIN_EXE_hapax"))
+        .args(["doctor", "--store", &url, "--migrate"])
+        .stdout(Stdio::null())
+        .status();
+    assert!(made.expect("hapax starts").success());
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("one");
+    let history = runtime.block_on(run(&url, mood));
+    let wrong = violations(&history);
+    assert!(wrong.is_empty(), "{} wrong: {:#?}", wrong.len(), &wrong[..wrong.len().min(20)]);
+    assert!(history.rows.iter().any(|row| !row.committed));
+}
+
+#[test]
+fn killed_relays_and_a_stormy_sink_lose_nothing_and_double_no_effect() {
+    check(Mood::Stormy);
+}
+
+#[test]
+fn two_relays_in_peace_send_nothing_twice() {
+    check(Mood::Calm);
+}

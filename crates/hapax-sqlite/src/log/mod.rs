@@ -1,0 +1,61 @@
+//! `Log` on SQLite. Appends are work of the writer, readers attach and tail on a snapshot.
+
+mod append;
+mod life;
+mod read;
+mod sweep;
+
+use async_trait::async_trait;
+use hapax_core::log::{Appended, Attached, Event, Keep, MAX_APPEND, Position, Tail};
+use hapax_core::{Key, Log, StoreError, Watch};
+
+use crate::SqliteStore;
+use crate::error::bug;
+
+pub(crate) use sweep::sweep_job;
+
+/// What an event weighs in a batch beside its payload: so many rows take as long as so many bytes.
+const EVENT_BYTES: usize = 1024;
+
+#[async_trait]
+impl Log for SqliteStore {
+    async fn append(&self, events: &[Event], keep: &Keep) -> Result<Vec<Appended>, StoreError> {
+        if events.len() > MAX_APPEND {
+            return Err(bug("too many events in one append"));
+        }
+        let bytes = events.iter().map(|event| event.payload.len() + EVENT_BYTES).sum();
+        let mut wakes: Vec<_> = events.iter().map(|event| event.job.digest()).collect();
+        wakes.dedup();
+        let (clock, partitions) = (self.clock(), self.partitions());
+        let (events, keep) = (events.to_vec(), *keep);
+        self.write(bytes, wakes, move |c| append::append(c, &*clock, partitions, &events, &keep))
+            .await
+    }
+
+    async fn attach(
+        &self,
+        job: &Key,
+        after: u64,
+        at_most: usize,
+    ) -> Result<Option<Attached>, StoreError> {
+        let (clock, job) = (self.clock(), job.clone());
+        self.read(move |c| read::attach(c, &*clock, &job, after, at_most)).await
+    }
+
+    async fn tail(
+        &self,
+        from: &[(u16, Position)],
+        at_most: usize,
+    ) -> Result<Vec<Tail>, StoreError> {
+        let (clock, from) = (self.clock(), from.to_vec());
+        self.read(move |c| read::tail(c, &*clock, &from, at_most)).await
+    }
+
+    fn partitions(&self) -> u16 {
+        self.0.config.partitions
+    }
+
+    fn listen(&self, job: &Key) -> Watch {
+        self.register(job)
+    }
+}

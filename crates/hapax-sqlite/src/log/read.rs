@@ -1,0 +1,153 @@
+//! Attach and tail: what a reader's snapshot shows.
+
+use bytes::Bytes;
+use hapax_core::log::{Attached, Change, Entry, Head, Position, Tail};
+use hapax_core::{Clock, Key, StoreError, Timestamp};
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::life::Life;
+use crate::error::fault;
+use crate::row::{damaged, stored};
+
+pub(crate) fn attach(
+    connection: &Connection,
+    clock: &dyn Clock,
+    job: &Key,
+    after: u64,
+    at_most: usize,
+) -> Result<Option<Attached>, StoreError> {
+    let now = clock.now();
+    let Some(life) = Life::read(connection, job)?.filter(|life| !life.is_over(now)) else {
+        return Ok(None);
+    };
+    let entries = entries(connection, &life, after, at_most).map_err(damaged)?;
+    let state = connection
+        .prepare_cached(
+            "SELECT offset, stage, seq, closes, payload FROM hapax_entries WHERE id = ?1",
+        )
+        .and_then(|mut query| query.query_row([life.state], |row| entry(&life, row)))
+        .map_err(damaged)?;
+    let head = Head {
+        first: life.first,
+        last: life.last,
+        closed: life.closed,
+        expires_in: life.expires_at.since(now),
+        epochs: life.epochs,
+        state,
+    };
+    Ok(Some(Attached { head, entries }))
+}
+
+fn entries(
+    connection: &Connection,
+    life: &Life,
+    after: u64,
+    at_most: usize,
+) -> rusqlite::Result<Vec<Entry>> {
+    let from = life.first.max(after.saturating_add(1));
+    connection
+        .prepare_cached(
+            "SELECT offset, stage, seq, closes, payload FROM hapax_entries \
+             WHERE job = ?1 AND offset >= ?2 ORDER BY offset LIMIT ?3",
+        )?
+        .query_map(params![life.id, stored(from), stored(at_most as u64)], |row| entry(life, row))?
+        .collect()
+}
+
+fn entry(life: &Life, row: &Row<'_>) -> rusqlite::Result<Entry> {
+    Ok(Entry {
+        at: life.at(row.get(0)?),
+        stage: row.get_ref(1)?.as_str()?.into(),
+        seq: row.get(2)?,
+        closes: row.get(3)?,
+        payload: Bytes::copy_from_slice(row.get_ref(4)?.as_blob()?),
+    })
+}
+
+pub(crate) fn tail(
+    connection: &Connection,
+    clock: &dyn Clock,
+    from: &[(u16, Position)],
+    at_most: usize,
+) -> Result<Vec<Tail>, StoreError> {
+    let now = clock.now();
+    let end = last_entry(connection).map_err(fault)?;
+    let tail = |(partition, from): &(u16, Position)| {
+        let (after, unknown) = match from.as_str() {
+            "" => (0, false),
+            "$" => (end, false),
+            place => match place.parse() {
+                Ok(place) if (0..=end).contains(&place) => (place, false),
+                // Of another file, or of a newer one than the one that was put back.
+                _ => (0, true),
+            },
+        };
+        // Most partitions have nothing new most of the time.
+        if after == end {
+            return Ok(Tail { changes: Vec::new(), next: position(after), lost: unknown });
+        }
+        let partition = Partition { connection, number: *partition, now };
+        let mut tail = partition.after(after, at_most.max(1), end)?;
+        // The start is before what is still kept, whatever was there before that.
+        tail.lost = unknown || tail.lost && *from != Position::start();
+        Ok(tail)
+    };
+    from.iter().map(tail).collect::<rusqlite::Result<_>>().map_err(damaged)
+}
+
+struct Partition<'c> {
+    connection: &'c Connection,
+    number: u16,
+    now: Timestamp,
+}
+
+impl Partition<'_> {
+    fn after(&self, after: i64, at_most: usize, end: i64) -> rusqlite::Result<Tail> {
+        let mut lost = after < self.forgotten()?;
+        let mut changes = Vec::new();
+        let mut query = self.connection.prepare_cached(
+            "SELECT e.id, e.offset, j.tenant, j.domain, j.name, \
+                    j.live = 1 AND j.expires_at > ?3 \
+             FROM hapax_entries AS e JOIN hapax_jobs AS j ON j.id = e.job \
+             WHERE e.partition = ?1 AND e.id > ?2 ORDER BY e.id",
+        )?;
+        let mut rows = query.query(params![self.number, after, stored(self.now.0)])?;
+        while changes.len() < at_most {
+            let Some(row) = rows.next()? else { break };
+            // Forgotten, though the sweep has not been here yet.
+            if !row.get::<_, bool>(5)? {
+                lost = true;
+                continue;
+            }
+            let text = |column| row.get_ref(column)?.as_str().map_err(rusqlite::Error::from);
+            let job = Key::stored(text(2)?, "job", text(3)?, text(4)?)
+                .ok_or(rusqlite::Error::InvalidQuery)?;
+            changes.push(Change { job, offset: row.get(1)?, position: position(row.get(0)?) });
+        }
+        let full = changes.last().filter(|_| changes.len() >= at_most);
+        let next = full.map_or_else(|| position(end), |last| last.position.clone());
+        Ok(Tail { changes, next, lost })
+    }
+
+    fn forgotten(&self) -> rusqlite::Result<i64> {
+        let found = self
+            .connection
+            .prepare_cached("SELECT forgotten FROM hapax_partitions WHERE partition = ?1")?
+            .query_row([self.number], |row| row.get(0))
+            .optional()?;
+        Ok(found.unwrap_or(0))
+    }
+}
+
+/// The id of the last entry that anybody ever appended, kept or not.
+fn last_entry(connection: &Connection) -> rusqlite::Result<i64> {
+    let found = connection
+        .prepare_cached("SELECT seq FROM sqlite_sequence WHERE name = 'hapax_entries'")?
+        .query_row([], |row| row.get(0))
+        .optional()?;
+    Ok(found.unwrap_or(0))
+}
+
+fn position(entry: i64) -> Position {
+    Position::new(&entry.to_string())
+}

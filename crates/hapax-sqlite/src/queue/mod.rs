@@ -1,0 +1,125 @@
+//! `Queue` on SQLite: every step is work of the writer, operators look on a reader's snapshot.
+
+mod enqueue;
+mod item;
+mod lease;
+mod oversee;
+mod resolve;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use hapax_core::queue::{
+    Dead, Depth, Enqueued, Item, ItemId, Leased, Outcome, QueueName, Resolved, Take,
+};
+use hapax_core::{Key, Queue, StoreError, Tenant, Token, Watch};
+
+use crate::SqliteStore;
+
+pub(crate) use enqueue::enqueue;
+
+/// What an item weighs in a batch beside its payload: so many rows take as long as so many bytes.
+const ITEM_BYTES: usize = 1024;
+
+/// The values of the column `state` that code has to know; all are described in `v2.sql`.
+mod state {
+    pub(super) const IN_FLIGHT: i64 = 3;
+    pub(super) const DEAD_AND_BLOCKS: i64 = 4;
+    pub(super) const DEAD: i64 = 5;
+    pub(super) const DONE: i64 = 6;
+}
+
+/// What a queue's waiters wait for. No tenant is empty, so no other key is the same.
+fn bell(queue: &QueueName) -> Option<Key> {
+    Key::stored("", "job", "", queue.as_str())
+}
+
+fn ring(queue: &QueueName) -> Vec<u64> {
+    bell(queue).iter().map(Key::digest).collect()
+}
+
+#[async_trait]
+impl Queue for SqliteStore {
+    async fn enqueue(
+        &self,
+        queue: &QueueName,
+        items: &[Item],
+    ) -> Result<Vec<Enqueued>, StoreError> {
+        let bytes = items.iter().map(|item| item.payload.len() + ITEM_BYTES).sum();
+        let (clock, name, items) = (self.clock(), queue.clone(), items.to_vec());
+        self.write(bytes, ring(queue), move |c| enqueue(c, &*clock, &name, &items)).await
+    }
+
+    async fn lease(&self, queue: &QueueName, take: &Take) -> Result<Vec<Leased>, StoreError> {
+        let (clock, queue, take) = (self.clock(), queue.clone(), take.clone());
+        let bytes = take.at_most.saturating_mul(ITEM_BYTES);
+        self.write(bytes, Vec::new(), move |c| lease::lease(c, &*clock, &queue, &take)).await
+    }
+
+    async fn renew(
+        &self,
+        queue: &QueueName,
+        token: &Token,
+        lease: Duration,
+    ) -> Result<u64, StoreError> {
+        let (clock, queue, token) = (self.clock(), queue.clone(), token.clone());
+        self.write(0, Vec::new(), move |c| resolve::renew(c, &*clock, &queue, &token, lease)).await
+    }
+
+    async fn resolve(
+        &self,
+        queue: &QueueName,
+        token: &Token,
+        outcomes: &[(ItemId, Outcome)],
+    ) -> Result<Vec<Resolved>, StoreError> {
+        let bytes = outcomes.len().saturating_mul(ITEM_BYTES);
+        let (clock, name, token) = (self.clock(), queue.clone(), token.clone());
+        let outcomes = outcomes.to_vec();
+        self.write(bytes, ring(queue), move |c| {
+            resolve::resolve(c, &*clock, &name, &token, &outcomes)
+        })
+        .await
+    }
+
+    async fn depth(&self, queue: &QueueName, whose: Option<&Tenant>) -> Result<Depth, StoreError> {
+        let (clock, queue, whose) = (self.clock(), queue.clone(), whose.cloned());
+        self.read(move |c| oversee::depth(c, &*clock, &queue, whose.as_ref())).await
+    }
+
+    async fn dead(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+        after: Option<ItemId>,
+        at_most: u32,
+    ) -> Result<Vec<Dead>, StoreError> {
+        let (queue, whose) = (queue.clone(), whose.cloned());
+        self.read(move |c| oversee::dead(c, &queue, whose.as_ref(), after, at_most)).await
+    }
+
+    async fn requeue(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+        id: ItemId,
+    ) -> Result<bool, StoreError> {
+        let (name, whose) = (queue.clone(), whose.cloned());
+        self.write(0, ring(queue), move |c| oversee::requeue(c, &name, whose.as_ref(), id)).await
+    }
+
+    async fn discard(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+        id: ItemId,
+    ) -> Result<bool, StoreError> {
+        let (name, whose) = (queue.clone(), whose.cloned());
+        self.write(0, ring(queue), move |c| oversee::discard(c, &name, whose.as_ref(), id)).await
+    }
+
+    fn arrivals(&self, queue: &QueueName) -> Watch {
+        bell(queue).map_or_else(Watch::never, |bell| self.register(&bell))
+    }
+}

@@ -1,0 +1,42 @@
+//! A process that is killed at any moment.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+
+use super::Place;
+
+const POINTS: [&str; 3] = ["before-commit", "after-commit-before-answer", "mid-batch"];
+
+/// Runs the ignored test `name` until it said some lines, or until a failpoint ends it; every round
+/// at another moment. What it said.
+pub(crate) fn kill_one(name: &str, place: &Place, round: usize) -> Vec<String> {
+    // An odd step through all lengths: early, late and in between.
+    let when = 1 + round * 37 % 101;
+    let failpoint = (round % 2 == 1).then(|| format!("{}:{when}", POINTS[round / 2 % 3]));
+    let mut victim = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--ignored", "--nocapture"])
+        .env("HAPAX_TEST_FILE", place.file())
+        .env("HAPAX_FAILPOINT", failpoint.clone().unwrap_or_default())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut said = Vec::new();
+    let out = BufReader::new(victim.stdout.take().unwrap());
+    for (n, line) in out.split(b'\n').enumerate() {
+        said.push(String::from_utf8_lossy(&line.unwrap()).into_owned());
+        if n == when && failpoint.is_none() {
+            // What is still in the pipe was said before, and counts.
+            victim.kill().unwrap();
+        }
+    }
+    let end = victim.wait().unwrap();
+    assert!(end.signal().is_some(), "a victim works until it is killed: {end}");
+    said
+}
+
+/// One whole line at once, straight into the pipe.
+pub(crate) fn say(line: std::fmt::Arguments<'_>) {
+    let _ = std::io::stdout().write_all(format!("{line}\n").as_bytes());
+}

@@ -1,0 +1,144 @@
+//! A headless Chromium, driven over WebDriver.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use ureq::Agent;
+
+use crate::command::CLIENT;
+use crate::ports::with_free_port;
+use crate::process::Process;
+use crate::{binary, janitor};
+
+/// A browser of one's own with one tab, closed when dropped.
+///
+/// ```no_run
+/// let browser = hapax_testkit::Browser::start();
+/// browser.open("http://127.0.0.1:8787/");
+/// assert_eq!(browser.run("return document.readyState"), "complete");
+/// ```
+pub struct Browser {
+    // Fields are dropped in this order: the browser ends before its folder goes.
+    driver: Process,
+    /// `http://127.0.0.1:PORT/session`, and `/ID` as soon as there is one.
+    session: String,
+    agent: Agent,
+    folder: TempDir,
+}
+
+impl Browser {
+    /// Starts `chromedriver`, and with it Chromium.
+    pub fn start() -> Self {
+        with_free_port(|port| {
+            let folder = janitor::folder("browser-");
+            let log = folder.path().join("log");
+            let driver = Process::new(format!("chromedriver on port {port}"), log);
+            driver.spawn(
+                Command::new(binary::require("chromedriver"))
+                    .arg(format!("--port={port}"))
+                    // Whatever the two write, they write into the folder.
+                    .env("HOME", folder.path())
+                    .env("TMPDIR", folder.path())
+                    .env_remove("XDG_CONFIG_HOME")
+                    .env_remove("XDG_CACHE_HOME")
+                    .current_dir(folder.path()),
+            );
+            let root = format!("http://127.0.0.1:{port}/session");
+            let mut browser = Self { driver, session: root, agent: agent(), folder };
+            browser.driver.wait_until_ready(|| {
+                let status =
+                    ask(browser.agent.get(format!("http://127.0.0.1:{port}/status")).call());
+                status.is_ok_and(|status| status["ready"] == true)
+            })?;
+            let made = browser.post("", &capabilities(browser.folder()));
+            browser.session += "/";
+            browser.session += made["sessionId"].as_str().expect("a session id");
+            Ok(browser)
+        })
+    }
+
+    /// Goes to a page, and returns when it is loaded.
+    ///
+    /// Where only the part after the `#` differs, nothing is loaded, as when a person types it.
+    pub fn open(&self, url: &str) {
+        self.post("/url", &json!({ "url": url }));
+    }
+
+    /// Loads the page again, as by F5.
+    pub fn refresh(&self) {
+        self.post("/refresh", &json!({}));
+    }
+
+    /// Runs JavaScript in the page, and gives what it returns.
+    ///
+    /// # Panics
+    ///
+    /// When the script throws; with its message.
+    pub fn run(&self, script: &str) -> Value {
+        self.post("/execute/sync", &json!({ "script": script, "args": [] }))
+    }
+
+    /// The folder that holds its profile, and whatever else it writes.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Closes it now rather than when dropped.
+    pub fn close(self) {}
+
+    fn post(&self, command: &str, body: &Value) -> Value {
+        let url = format!("{}{command}", self.session);
+        ask(self.agent.post(url).send(body.to_string()))
+            .unwrap_or_else(|problem| panic!("{command}: {problem}\n{}", self.driver.log_tail()))
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        // Chromium's other processes see that it is gone, and end by themselves.
+        self.driver.kill_family();
+    }
+}
+
+fn agent() -> Agent {
+    let config = Agent::config_builder().http_status_as_error(false);
+    // Beyond the driver's own limits, so that its message is seen and not only silence.
+    config.timeout_global(Some(CLIENT + Duration::from_secs(15))).build().into()
+}
+
+fn capabilities(folder: &Path) -> Value {
+    let limit = u64::try_from(CLIENT.as_millis()).expect("a limit in milliseconds");
+    json!({ "capabilities": { "alwaysMatch": {
+        "timeouts": { "pageLoad": limit, "script": limit },
+        "goog:chromeOptions": {
+            "binary": binary::require("chromium"),
+            "args": [
+                "--headless=new",
+                // Root may not have the sandbox, and the pages are our own.
+                "--no-sandbox",
+                // Containers have little shared memory.
+                "--disable-dev-shm-usage",
+                "--disable-gpu",
+                // Nothing calls home.
+                "--disable-background-networking",
+                "--no-first-run",
+                format!("--user-data-dir={}", folder.join("profile").display()),
+            ],
+        },
+    } } })
+}
+
+/// What the driver answers: a value, or its error in words.
+fn ask(answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Result<Value, String> {
+    let mut response = answer.map_err(|error| format!("the driver gives no answer: {error}"))?;
+    let text = response.body_mut().read_to_string().map_err(|error| error.to_string())?;
+    let mut answer: Value = serde_json::from_str(&text).map_err(|_| text)?;
+    let value = answer["value"].take();
+    match value["error"].as_str() {
+        Some(error) => Err(format!("{error}: {}", value["message"].as_str().unwrap_or_default())),
+        None => Ok(value),
+    }
+}

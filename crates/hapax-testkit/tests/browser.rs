@@ -1,0 +1,45 @@
+//! The browser loads pages, runs scripts, and leaves nothing behind.
+
+use std::fs;
+use std::time::Duration;
+
+use hapax_testkit::{Browser, wait_for};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[test]
+fn a_page_is_opened_scripted_and_loaded_again() {
+    let browser = Browser::start();
+    browser.open("data:text/html,<title>A page</title><p>text");
+    assert_eq!(browser.run("return document.title"), "A page");
+    browser.run("document.title = 'changed'");
+    assert_eq!(browser.run("return document.title"), "changed");
+    browser.refresh();
+    assert_eq!(browser.run("return document.title"), "A page");
+    assert_eq!(browser.run("return {n: [1, null]}"), serde_json::json!({"n": [1, null]}));
+}
+
+#[test]
+#[should_panic(expected = "no such thing")]
+fn a_script_that_throws_is_a_panic_with_its_message() {
+    Browser::start().run("throw new Error('no such thing')");
+}
+
+#[test]
+fn a_closed_browser_leaves_no_process_behind() {
+    let browser = Browser::start();
+    let folder = browser.folder().display().to_string();
+    assert!(processes_that_name(&folder) > 1);
+    browser.close();
+    wait_for("all of its processes end", PATIENCE, || {
+        (processes_that_name(&folder) == 0).then_some(())
+    });
+}
+
+fn processes_that_name(folder: &str) -> usize {
+    let processes = fs::read_dir("/proc").unwrap().filter_map(|entry| {
+        let line = fs::read(entry.ok()?.path().join("cmdline")).ok()?;
+        String::from_utf8_lossy(&line).contains(folder).then_some(())
+    });
+    processes.count()
+}

@@ -1,0 +1,64 @@
+//! The billing service: inbox and invoice in one transaction, then the acknowledgement.
+
+use async_nats::jetstream::{self, stream};
+use async_trait::async_trait;
+use deadpool_postgres::Pool;
+use hapax::Tenant;
+use hapax::postgres::{Inbox, Seen};
+use hapax_relay::consumer::{Consumer, Habits, Handler, Incoming, NatsStream, Trouble};
+use serde::Deserialize;
+
+use crate::{TOPIC, database};
+
+const STREAM: &str = "ORDERS";
+const TABLE: &str = "CREATE TABLE IF NOT EXISTS invoices (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, order_id bigint NOT NULL)";
+
+#[derive(Deserialize)]
+struct Placed {
+    order: i64,
+}
+
+/// Works until it is killed.
+pub(crate) async fn run(nats: &str, url: &str) -> anyhow::Result<()> {
+    let billing = Billing { pool: database::open(url, TABLE).await?, inbox: Inbox::default() };
+    let orders =
+        stream::Config { name: STREAM.into(), subjects: vec![TOPIC.into()], ..Default::default() };
+    jetstream::new(async_nats::connect(nats).await?).get_or_create_stream(orders).await?;
+    let source = NatsStream::new(nats, STREAM, "billing")?;
+    // A part that was killed is back soon: giving up on an order would be wrong.
+    let habits = Habits { max_attempts: 1000, ..Habits::default() };
+    Consumer::new("billing", source, billing).habits(habits).run(std::future::pending()).await;
+    Ok(())
+}
+
+struct Billing {
+    pool: Pool,
+    inbox: Inbox,
+}
+
+#[async_trait]
+impl Handler for Billing {
+    async fn handle(&self, message: &Incoming) -> Result<(), Trouble> {
+        let placed: Placed = serde_json::from_slice(&message.payload)
+            .map_err(|_| Trouble::Poison("this is no order".into()))?;
+        self.invoice(&message.id, placed.order)
+            .await
+            .map_err(|error| Trouble::Passing(error.to_string()))
+    }
+}
+
+impl Billing {
+    async fn invoice(&self, message: &str, order: i64) -> anyhow::Result<()> {
+        let mut client = self.pool.get().await?;
+        let mut tx = client.transaction().await?;
+        match self.inbox.once(&mut *tx, &Tenant::default(), "billing", message).await? {
+            Seen::First => {
+                tx.execute("INSERT INTO invoices (order_id) VALUES ($1)", &[&order]).await?;
+                Ok(tx.commit().await?)
+            }
+            Seen::Duplicate => Ok(()),
+            Seen::Busy => anyhow::bail!("another delivery of it is at work"),
+        }
+    }
+}

@@ -1,0 +1,22 @@
+use std::time::Duration;
+
+use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
+use tokio_postgres::NoTls;
+
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// A pool on this database, with hapax's tables and this one of the service's own.
+pub(crate) async fn open(url: &str, table: &str) -> anyhow::Result<Pool> {
+    // A connection that hangs is not given out a second time.
+    let config = ManagerConfig { recycling_method: RecyclingMethod::Verified };
+    let pool = Pool::builder(Manager::from_config(url.parse()?, NoTls, config))
+        .runtime(Runtime::Tokio1)
+        .wait_timeout(Some(LIMIT))
+        .create_timeout(Some(LIMIT))
+        .recycle_timeout(Some(LIMIT))
+        .build()?;
+    let mut client = pool.get().await?;
+    hapax::postgres::migrate(&mut client).await?;
+    client.batch_execute(table).await?;
+    Ok(pool)
+}

@@ -1,0 +1,49 @@
+//! The parts as processes of their own, which can be killed.
+
+use std::process::{Child, Command, Stdio};
+
+/// A part of the way, killed when dropped.
+pub(crate) struct Part {
+    arguments: Vec<String>,
+    child: Option<Child>,
+}
+
+impl Part {
+    pub(crate) fn start(arguments: &[&str]) -> anyhow::Result<Self> {
+        let arguments = arguments.iter().map(|a| (*a).to_owned()).collect();
+        let mut part = Self { arguments, child: None };
+        part.restart()?;
+        Ok(part)
+    }
+
+    /// `SIGKILL`.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    pub(crate) fn restart(&mut self) -> anyhow::Result<()> {
+        self.kill();
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(&self.arguments).stdin(Stdio::null()).stdout(Stdio::null());
+        self.child = Some(command.stderr(Stdio::null()).spawn()?);
+        Ok(())
+    }
+
+    /// Starts it again where it gave up by itself, as a supervisor would.
+    pub(crate) fn revive(&mut self) -> anyhow::Result<()> {
+        let ended = match &mut self.child {
+            Some(child) => child.try_wait()?.is_some(),
+            None => false,
+        };
+        if ended { self.restart() } else { Ok(()) }
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

@@ -1,0 +1,170 @@
+//! Everything at once: servers, services, orders with duplicates, and a killer.
+
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use hapax_testkit::{Nats, Postgres, free_port};
+
+use crate::parts::Part;
+
+/// How many clients send orders at once.
+const CLIENTS: usize = 8;
+/// Nothing here takes this long; a run that does has lost something.
+const LIMIT: Duration = Duration::from_secs(600);
+
+struct World {
+    postgres: Postgres,
+    nats: Nats,
+    parts: Mutex<[Part; 3]>,
+    address: String,
+}
+
+impl World {
+    fn start() -> anyhow::Result<Self> {
+        let (postgres, nats) = (Postgres::start(), Nats::start());
+        let (shop, billing) = (postgres.database("shop"), postgres.database("billing"));
+        let address = format!("127.0.0.1:{}", free_port());
+        let parts = [
+            Part::start(&["orders", "--listen", &address, "--database", &shop])?,
+            Part::start(&["relay", "--database", &shop, "--nats", &nats.url()])?,
+            Part::start(&["billing", "--nats", &nats.url(), "--database", &billing])?,
+        ];
+        Ok(Self { postgres, nats, parts: Mutex::new(parts), address })
+    }
+
+    /// Kills each part in turn, and lets it rest for a moment.
+    fn kill(&self, turn: usize) -> anyhow::Result<&'static str> {
+        let rest = || std::thread::sleep(Duration::from_millis(150));
+        let mut parts = self.parts.lock().expect("no panic");
+        let name = ["orders", "relay", "billing", "NATS", "PostgreSQL"][turn % 5];
+        match turn % 5 {
+            3 => {
+                self.nats.kill();
+                rest();
+                self.nats.restart();
+            }
+            4 => {
+                self.postgres.kill();
+                rest();
+                self.postgres.restart();
+            }
+            part => {
+                parts[part].kill();
+                rest();
+                parts[part].restart()?;
+            }
+        }
+        parts.iter_mut().try_for_each(Part::revive)?;
+        Ok(name)
+    }
+
+    fn count(&self, database: &str, table: &str) -> u64 {
+        let sql = format!("SELECT count(*) FROM {table}");
+        self.postgres.psql_in(database, &sql).trim().parse().unwrap_or(0)
+    }
+}
+
+/// Runs it all, and fails where the counts differ.
+pub(crate) async fn run(orders: usize) -> anyhow::Result<()> {
+    tokio::task::spawn_blocking(move || storm(orders)).await?
+}
+
+fn storm(orders: usize) -> anyhow::Result<()> {
+    say(&format!("starting PostgreSQL, NATS, orders, relay and billing; then {orders} orders"))?;
+    let world = Arc::new(World::start()?);
+    let calm = Arc::new(AtomicBool::new(false));
+    let killer = std::thread::spawn({
+        let (world, calm) = (world.clone(), calm.clone());
+        move || kill_until(&world, &calm)
+    });
+    let requests = send(&world.address, orders)?;
+    calm.store(true, Ordering::SeqCst);
+    let kills = killer.join().ok().context("the killer lives")??;
+
+    let until = Instant::now() + LIMIT;
+    while world.count("billing", "invoices") < orders as u64 && Instant::now() < until {
+        world.parts.lock().expect("no panic").iter_mut().try_for_each(Part::revive)?;
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    report(&world, orders, requests, kills)
+}
+
+fn kill_until(world: &World, calm: &AtomicBool) -> anyhow::Result<usize> {
+    let mut kills = 0;
+    while !calm.load(Ordering::SeqCst) {
+        std::thread::sleep(Duration::from_millis(700));
+        let name = world.kill(kills)?;
+        kills += 1;
+        say(&format!("  killed {name}"))?;
+    }
+    Ok(kills)
+}
+
+/// Every order until it is answered, every third one twice at the same time; how many requests.
+fn send(address: &str, orders: usize) -> anyhow::Result<usize> {
+    let (next, requests) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let until = Instant::now() + LIMIT;
+    let client = || -> anyhow::Result<()> {
+        loop {
+            let order = next.fetch_add(1, Ordering::SeqCst);
+            if order >= orders {
+                return Ok(());
+            }
+            let copies = if order.is_multiple_of(3) { 2 } else { 1 };
+            std::thread::scope(|scope| {
+                let copies: Vec<_> = (0..copies)
+                    .map(|_| scope.spawn(|| place(address, order, &requests, until)))
+                    .collect();
+                copies.into_iter().try_for_each(|copy| copy.join().expect("no panic"))
+            })?;
+        }
+    };
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(client)).collect();
+        clients.into_iter().try_for_each(|client| client.join().expect("no panic"))
+    })?;
+    Ok(requests.into_inner())
+}
+
+fn place(address: &str, order: usize, count: &AtomicUsize, until: Instant) -> anyhow::Result<()> {
+    let agent: ureq::Agent = ureq::Agent::config_builder()
+        .timeout_global(Some(Duration::from_secs(15)))
+        .http_status_as_error(false)
+        .build()
+        .into();
+    while Instant::now() < until {
+        count.fetch_add(1, Ordering::SeqCst);
+        let request = agent
+            .post(format!("http://{address}/orders"))
+            .header("Idempotency-Key", format!("\"checkout-{order}\""))
+            .header("Content-Type", "application/json");
+        let sent = request.send(format!(r#"{{"item":"tea {order}"}}"#));
+        if sent.is_ok_and(|answer| answer.status() == 201) {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    anyhow::bail!("order {order} was never answered")
+}
+
+fn report(world: &World, asked: usize, requests: usize, kills: usize) -> anyhow::Result<()> {
+    let orders = world.count("shop", "orders");
+    let messages = world.count("shop", "hapax_outbox");
+    let invoices = world.count("billing", "invoices");
+    let billed = world.count("billing", "(SELECT DISTINCT order_id FROM invoices) AS billed");
+    say(&format!(
+        "\n{kills} kills, {requests} requests for {asked} orders\n\
+         orders   {orders}\nmessages {messages}\ninvoices {invoices} for {billed} orders"
+    ))?;
+    let all = [orders, messages, invoices, billed];
+    ensure!(all.iter().all(|count| *count == asked as u64), "the counts differ");
+    say("every order became one invoice")?;
+    Ok(())
+}
+
+fn say(text: &str) -> std::io::Result<()> {
+    writeln!(std::io::stdout(), "{text}")
+}

@@ -1,0 +1,45 @@
+//! Serves the page, and works on the jobs that it starts.
+
+use std::time::Duration;
+
+use clap::Parser;
+use progress_page::{Access, Hapax, Settings};
+use tokio::net::TcpListener;
+
+/// A page with a progress bar that survives a reload and a restart of the server.
+#[derive(Parser)]
+struct Args {
+    /// Where to serve the page.
+    #[arg(long, default_value = "127.0.0.1:8791")]
+    listen: String,
+    /// Where hapax listens; the browser must reach it, too.
+    #[arg(long, default_value = "http://127.0.0.1:8787")]
+    hapax: String,
+    /// A token of hapax, where it asks for one.
+    #[arg(long, env = "HAPAX_TOKEN", hide_env_values = true, requires = "secret")]
+    token: Option<String>,
+    /// The tenant of that token.
+    #[arg(long, default_value = "default")]
+    tenant: String,
+    /// What hapax checks the links of browsers with.
+    #[arg(long, env = "HAPAX_SSE_SECRET", hide_env_values = true)]
+    secret: Option<String>,
+    /// How long each step of a job takes, in milliseconds.
+    #[arg(long, default_value = "1500")]
+    pace_ms: u64,
+}
+
+#[tokio::main]
+#[expect(clippy::print_stdout, reason = "it says where it listens")]
+async fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    let listener = TcpListener::bind(&args.listen).await?;
+    println!("progress page on http://{}/", listener.local_addr()?);
+    let access = args.token.zip(args.secret).map(|(token, secret)| {
+        let link_lifetime = Duration::from_secs(300);
+        Access { token, tenant: args.tenant, secret, link_lifetime }
+    });
+    let hapax = Hapax::at(&args.hapax, access);
+    progress_page::serve(listener, Settings { hapax, pace: Duration::from_millis(args.pace_ms) })
+        .await
+}
