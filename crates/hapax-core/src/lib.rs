@@ -38,6 +38,7 @@ pub mod record;
 pub mod records;
 mod store;
 mod token;
+pub mod trace;
 mod wake;
 
 pub use canonical::canonical_json;

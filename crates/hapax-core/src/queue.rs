@@ -9,7 +9,7 @@ use bytes::Bytes;
 use uuid::Uuid;
 
 use crate::key::{InvalidKey, MAX_NAME, check};
-use crate::{Fence, Fingerprint, StoreError, Tenant, Timestamp, Token, Watch};
+use crate::{Fence, Fingerprint, StoreError, Tenant, Timestamp, Token, Watch, trace};
 
 /// Durable work: waiting → in flight (leased) → done, or dead.
 ///
@@ -237,7 +237,8 @@ pub struct Item {
 }
 
 impl Item {
-    /// An item with a fresh id that is due at once.
+    /// An item with a fresh id that is due at once. It belongs to the [trace] in which it is made, if
+    /// there is one: that is its header `traceparent`.
     pub fn new(tenant: &Tenant, topic: &str, payload: impl Into<Bytes>) -> Self {
         Self {
             id: ItemId::fresh(),
@@ -246,7 +247,10 @@ impl Item {
             key: None,
             payload: payload.into(),
             content_type: None,
-            headers: BTreeMap::new(),
+            headers: trace::current()
+                .map(|trace| (trace::TRACEPARENT.to_owned(), trace.as_str().to_owned()))
+                .into_iter()
+                .collect(),
             delay: Duration::ZERO,
         }
     }

@@ -86,6 +86,7 @@ mod run;
 mod service;
 mod settings;
 mod source;
+mod traced;
 mod transaction;
 mod unambiguous;
 mod verdict;

@@ -20,7 +20,7 @@ use crate::feed::{self, Feed};
 use crate::held::Held;
 use crate::replay::{add_trailers, fits, keep, not_kept};
 use crate::source::{Copy, Source, announced};
-use crate::{Answer, Body, BoxError, Verdict, Whole, answers};
+use crate::{Answer, Body, BoxError, Verdict, Whole, answers, traced};
 
 /// The least that may be on its way to the client when the limit is small.
 const LEAST_ROOM: usize = 64 * 1024;
@@ -46,7 +46,7 @@ where
             return;
         }
         failpoint::pass(GRANTED);
-        match service.call(request).await {
+        match traced::call(&mut service, request).await {
             Ok(response) => self.answered(response).await,
             Err(error) => {
                 self.held.abandon().await;

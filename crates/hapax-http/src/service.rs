@@ -23,7 +23,7 @@ use crate::held::{Held, bounded};
 use crate::identity::{Keyed, key_of, tenant_of};
 use crate::layer::Shared;
 use crate::run::FirstRun;
-use crate::{Answer, Body, BoxError, Event, Idempotency, Problem, Whole, answers};
+use crate::{Answer, Body, BoxError, Event, Idempotency, Problem, Whole, answers, traced};
 
 impl<S, B, R> Service<Request<B>> for Idempotency<S>
 where
@@ -54,8 +54,10 @@ where
         parts.headers.remove("hapax-fence");
         let key = key_of(&shared.settings, &parts);
         if let Ok(None) = key {
-            let response = inner.call(Request::from_parts(parts, Body::through(body)));
-            return Box::pin(async move { Ok(response.await?.map(Answer::through)) });
+            let request = Request::from_parts(parts, Body::through(body));
+            return Box::pin(async move {
+                Ok(traced::call(&mut inner, request).await?.map(Answer::through))
+            });
         }
         Box::pin(async move {
             let (since, method) = (Instant::now(), parts.method.clone());
@@ -191,7 +193,7 @@ where
 
     async fn run_unprotected(mut self) -> Answered<R, S::Error> {
         self.tell(Event::Unprotected);
-        let response = self.inner.call(self.request).await.map(|response| {
+        let response = traced::call(&mut self.inner, self.request).await.map(|response| {
             let mut response = response.map(Answer::through);
             let why = HeaderValue::from_static("store-unavailable");
             response.headers_mut().insert("hapax-unprotected", why);

@@ -28,6 +28,21 @@ const ENQUEUE: Sql = Sql {
     ],
 };
 
+const ENQUEUE_ONE: Sql = Sql {
+    text: include_str!("sql/enqueue_one.sql"),
+    types: &[
+        Type::TEXT,
+        Type::UUID,
+        Type::TEXT,
+        Type::TEXT,
+        Type::TEXT,
+        Type::BYTEA,
+        Type::TEXT,
+        Type::TEXT,
+        Type::INT8,
+    ],
+};
+
 /// What an item weighs beside its payload: a thousand or so go into one statement.
 const WEIGHT: usize = 4 << 10;
 
@@ -82,8 +97,13 @@ pub(crate) async fn enqueue<S: Session>(
     session: &mut S,
     all: &[(&QueueName, &Item)],
 ) -> Result<Vec<Enqueued>, Failure> {
-    if all.is_empty() {
-        return Ok(Vec::new());
+    match all {
+        [] => return Ok(Vec::new()),
+        [(queue, item)] if is_new(session, queue, item).await? => {
+            return Ok(vec![Enqueued::Accepted]);
+        }
+        // Of one that is known, what follows tells whether it is still remembered.
+        _ => {}
     }
     let items = || all.iter().map(|(_, item)| *item);
     let queues: Vec<&str> = all.iter().map(|(queue, _)| queue.as_str()).collect();
@@ -95,8 +115,7 @@ pub(crate) async fn enqueue<S: Session>(
     let content_types: Vec<Option<&str>> =
         items().map(|item| item.content_type.as_deref()).collect();
     let headers: Vec<String> = items().map(|item| json(&item.headers)).collect::<Result<_, _>>()?;
-    let delays: Vec<Option<i64>> =
-        items().map(|item| (!item.delay.is_zero()).then(|| row::brief(item.delay))).collect();
+    let delays: Vec<Option<i64>> = items().map(delay).collect();
     let rows = session
         .rows(
             &ENQUEUE,
@@ -125,6 +144,35 @@ pub(crate) async fn enqueue<S: Session>(
         false => Enqueued::Duplicate,
     };
     Ok(all.iter().map(&mut told).collect())
+}
+
+/// Adds it, if nobody has heard of its id.
+async fn is_new<S: Session>(
+    session: &mut S,
+    queue: &QueueName,
+    item: &Item,
+) -> Result<bool, Failure> {
+    let added = session
+        .rows(
+            &ENQUEUE_ONE,
+            &[
+                &queue.as_str(),
+                &item.id.0,
+                &item.tenant.as_str(),
+                &&*item.topic,
+                &item.key.as_deref(),
+                &&item.payload[..],
+                &item.content_type.as_deref(),
+                &json(&item.headers)?,
+                &delay(item),
+            ],
+        )
+        .await?;
+    Ok(!added.is_empty())
+}
+
+fn delay(item: &Item) -> Option<i64> {
+    (!item.delay.is_zero()).then(|| row::brief(item.delay))
 }
 
 fn json(headers: &BTreeMap<String, String>) -> Result<String, Failure> {

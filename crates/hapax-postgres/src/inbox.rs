@@ -1,17 +1,21 @@
 use std::time::Duration;
 
+pub use hapax_core::inbox::Seen;
 use hapax_core::inbox::{InboxError, RETENTION};
 use hapax_core::{Key, Tenant, Token};
 use tokio_postgres::types::Type;
 
 use crate::error::{Failure, corrupt};
-use crate::session::{Session, Sql};
+use crate::session::{Params, Session, Sql};
 use crate::{Transactional, row};
 
-const RECEIVE: Sql = Sql {
-    text: include_str!("sql/receive.sql"),
-    types: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT, Type::INT8, Type::INT8, Type::BYTEA],
-};
+const TYPES: &[Type] =
+    &[Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT, Type::INT8, Type::INT8, Type::BYTEA];
+
+const RECEIVE: Sql = Sql { text: include_str!("sql/receive.sql"), types: TYPES };
+
+/// What nearly every message needs, at half the price.
+const RECEIVE_NEW: Sql = Sql { text: include_str!("sql/receive_new.sql"), types: TYPES };
 
 /// The inbox inside the consumer's own transaction: a message that is delivered twice has its effect
 /// exactly once, because what says that it was received commits with the effect or not at all.
@@ -48,18 +52,6 @@ impl Default for Inbox {
     }
 }
 
-/// What an [`Inbox`] says about a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "only the first one may have an effect"]
-pub enum Seen {
-    /// It is new: act, and commit.
-    First,
-    /// It had its effect before. Nothing was changed.
-    Duplicate,
-    /// Somebody is at it in a transaction that is still open, or outside of one. Nothing was changed.
-    Busy,
-}
-
 impl Inbox {
     /// How long a message is remembered; longer than it may be delivered again.
     #[must_use]
@@ -93,10 +85,12 @@ pub(crate) async fn receive<S: Session>(
     let (scope, name, retention) = (key.scope(), key.name(), row::duration(retention));
     let token = Token::random();
     let token = token.as_str().as_bytes();
+    let params: Params<'_> = &[&tenant, &kind, &scope, &name, &digest, &retention, &token];
+    if !session.rows(&RECEIVE_NEW, params).await?.is_empty() {
+        return Ok(Seen::First);
+    }
     loop {
-        let rows = session
-            .rows(&RECEIVE, &[&tenant, &kind, &scope, &name, &digest, &retention, &token])
-            .await?;
+        let rows = session.rows(&RECEIVE, params).await?;
         let answer = rows.first().ok_or_else(|| corrupt("an empty answer"))?;
         if answer.try_get("first")? {
             return Ok(Seen::First);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hapax_core::queue::{Dead, Depth, Item, ItemId, Leased, Outcome, QueueName, Resolved, Take};
 use hapax_core::{Fence, Key, Tenant, Token};
-use serde_json::Value;
+use serde_json::value::RawValue;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
@@ -85,7 +85,7 @@ fn handed_out(row: &Row) -> Result<Leased, Failure> {
         key: row.try_get::<Option<&str>>("key")?.map(Arc::from),
         payload: row::bytes(row, "payload")?,
         content_type: row.try_get::<Option<&str>>("content_type")?.map(Arc::from),
-        headers: row.try_get::<Option<&str>>("headers")?.map_or(Ok(BTreeMap::new()), headers)?,
+        headers: row.try_get::<Option<&str>>("headers")?.map(headers).unwrap_or_default(),
         delay: Duration::ZERO,
     };
     let attempt: i32 = row.try_get("attempt")?;
@@ -99,15 +99,15 @@ fn handed_out(row: &Row) -> Result<Leased, Failure> {
     })
 }
 
-/// Whoever writes plain SQL may have written numbers.
-fn headers(json: &str) -> Result<BTreeMap<String, String>, Failure> {
-    let text = |value| match value {
-        Value::String(text) => text,
-        other => other.to_string(),
+/// Whoever writes plain SQL may have written numbers, or JSON that is deeper than we follow: what is
+/// no text travels as it is, and is not looked into. A row that could not be read would stop its
+/// whole queue.
+fn headers(json: &str) -> BTreeMap<String, String> {
+    let parsed: BTreeMap<String, &RawValue> = serde_json::from_str(json).unwrap_or_default();
+    let plain = |value: &RawValue| {
+        serde_json::from_str(value.get()).unwrap_or_else(|_| value.get().to_owned())
     };
-    let headers: BTreeMap<String, Value> =
-        serde_json::from_str(json).map_err(|_| corrupt("headers"))?;
-    Ok(headers.into_iter().map(|(name, value)| (name, text(value))).collect())
+    parsed.into_iter().map(|(name, value)| (name, plain(value))).collect()
 }
 
 pub(crate) async fn renew<S: Session>(

@@ -24,6 +24,8 @@ pub(crate) fn start(format: LogFormat, level: Level) {
     let filter = Targets::new()
         .with_default(level.0.min(LevelFilter::WARN))
         .with_target("hapax", level.0)
+        // It shows a message that came back with all that is in it; hapax says itself that it did.
+        .with_target("lapin", LevelFilter::OFF)
         .with_target(AUDIT, LevelFilter::INFO);
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
     let lines = match format {

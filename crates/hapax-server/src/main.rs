@@ -22,7 +22,7 @@ use clap::{Parser, Subcommand};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Makes duplicates harmless: locks, idempotent commands and compare-and-put records.
+/// Makes duplicates harmless: locks, idempotent commands, compare-and-put records, events, outbox and inbox.
 #[derive(Parser)]
 #[command(name = "hapax", version)]
 struct Cli {

@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 
 use cli_support::{PATIENCE, hapax, run};
-use hapax_testkit::{Postgres, Redis, free_port, wait_for};
+use hapax_testkit::{Postgres, RabbitMq, Redis, free_port, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -127,6 +127,30 @@ fn the_admin_address_shows_both_ends_and_the_queue() {
     assert!(again.unwrap().success());
     wait_for("not ready", PATIENCE, || (get("/readyz").0 == 503).then_some(()));
     relay.stop();
+}
+
+/// The driver would show such a message with all that is in it.
+#[test]
+fn a_message_that_comes_back_is_not_shown_in_the_log() {
+    let rabbitmq = RabbitMq::start();
+    let folder = tempfile::tempdir().unwrap();
+    let (file, log) = (folder.path().join("a.db"), folder.path().join("log"));
+    let from = format!("sqlite:{}", file.display());
+    run(hapax().args(["doctor", "--migrate", "--store", &from])).ok();
+    let shop = hapax::sqlite::rusqlite::Connection::open(&file).unwrap();
+    let row = "INSERT INTO hapax_outbox (topic, key, payload) VALUES ('nowhere', 'person', 'x')";
+    shop.execute(row, []).unwrap();
+    let relay = hapax()
+        .args(["relay", "--from", &from, "--to", &rabbitmq.url(), "--config", "/dev/null"])
+        .args(["--max-attempts", "1", "--log-level", "trace"])
+        .stdout(Stdio::null())
+        .stderr(std::fs::File::create(&log).unwrap())
+        .spawn();
+    let relay = Relay(relay.expect("hapax can be run"));
+    let logged = || std::fs::read_to_string(&log).unwrap();
+    wait_for("the dead letter", PATIENCE, || logged().contains("unroutable").then_some(()));
+    relay.stop();
+    assert!(!logged().contains("nowhere") && !logged().contains("Delivery"), "{}", logged());
 }
 
 fn python() -> std::path::PathBuf {

@@ -11,7 +11,7 @@ use hapax_core::queue::{Enqueued, Item, Leased, QueueName, Resolved, Take};
 use hapax_core::{Clock, Expect, Log, Put, Queue, Records, SystemClock, Tenant, Version};
 use hapax_sqlite::SqliteStore;
 use hapax_sqlite::rusqlite::{Connection, TransactionBehavior, params};
-use hapax_sqlite::tx::inbox::{Delivery, once};
+use hapax_sqlite::tx::inbox::{Seen, once};
 use hapax_sqlite::tx::{self, outbox};
 
 const CLOCK: &SystemClock = &SystemClock;
@@ -81,6 +81,29 @@ fn what_could_not_be_delivered_is_refused_at_once() {
     }
 }
 
+/// One that could not be read would stop all the others with it.
+#[tokio::test]
+async fn a_row_that_hapax_would_never_write_is_handed_out_with_its_neighbours() {
+    let place = Place::new();
+    let (shop, store) = (shop(&place), place.store());
+    let deep = format!(r#"{{"deep":{}{},"ok":"1"}}"#, "[".repeat(200), "]".repeat(200));
+    shop.execute_batch(&format!(
+        r#"INSERT INTO hapax_outbox (topic, key, payload) VALUES ('t', CAST(x'ff' AS TEXT), '1'),
+               ('t', CAST(x'fe' AS TEXT), '2'), ('t', CAST(x'ff' AS TEXT), '3');
+           INSERT INTO hapax_outbox (topic, payload, headers) VALUES ('t', '4', '{deep}'),
+               ('t', '5', '{{"half":"\ud800","huge":1e999,"ok":"1"}}');
+           INSERT INTO hapax_outbox (topic, payload, created_at, attempts) VALUES ('t', '6', -1, -1);
+           INSERT INTO hapax_outbox (topic, key, payload) VALUES ('t', 'k', 'neighbour')"#
+    ))
+    .unwrap();
+    let (take, leased) = lease(&store, 10).await;
+    assert_eq!(payloads(&leased), ["1", "2", "3", "4", "5", "6", "neighbour"]);
+    assert!(leased[3..5].iter().all(|row| row.item.headers["ok"] == "1"), "{leased:?}");
+    let ids: Vec<_> = leased.iter().map(|row| row.item.id).collect();
+    let acked = store.ack(&QueueName::outbox(), &take.token, &ids, HOUR).await.unwrap();
+    assert_eq!(acked, [Resolved::Done; 7]);
+}
+
 #[tokio::test]
 async fn plain_rows_keep_the_order_of_their_key_whoever_touches_them() {
     let place = Place::new();
@@ -141,7 +164,7 @@ async fn a_relay_hears_of_a_transactions_commit() {
     heard.await.expect("a hint");
 }
 
-fn receive(shop: &mut Connection, message: &str) -> Delivery {
+fn receive(shop: &mut Connection, message: &str) -> Seen {
     let tx = shop.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
     let seen = once(&tx, CLOCK, &Tenant::default(), "billing", message, HOUR).unwrap();
     tx.commit().unwrap();
@@ -154,10 +177,10 @@ async fn a_second_delivery_is_a_duplicate_here_and_over_the_api() {
     let (mut shop, store) = (shop(&place), place.store());
     let tx = shop.transaction().unwrap();
     let seen = once(&tx, CLOCK, &Tenant::default(), "billing", "m", HOUR).unwrap();
-    assert_eq!(seen, Delivery::First);
+    assert_eq!(seen, Seen::First);
     tx.rollback().unwrap();
-    assert_eq!(receive(&mut shop, "m"), Delivery::First);
-    assert_eq!(receive(&mut shop, "m"), Delivery::Duplicate);
+    assert_eq!(receive(&mut shop, "m"), Seen::First);
+    assert_eq!(receive(&mut shop, "m"), Seen::Duplicate);
 
     let inbox = Inbox::new(std::sync::Arc::new(store));
     let seen = inbox.begin("billing", "m", &Receive::default()).await.unwrap();
@@ -173,13 +196,13 @@ async fn a_message_that_is_being_handled_is_busy_and_then_taken_over() {
     let inbox = Inbox::new(std::sync::Arc::new(store));
     let seen = inbox.begin("billing", "m", &Receive::default()).await.unwrap();
     let Received::First { ticket, .. } = seen else { panic!("{seen:?}") };
-    assert!(matches!(receive(&mut shop, "m"), Delivery::Busy { .. }));
+    assert_eq!(receive(&mut shop, "m"), Seen::Busy);
     inbox.give_back("billing", "m", &ticket.token).await.unwrap();
-    assert_eq!(receive(&mut shop, "m"), Delivery::First);
+    assert_eq!(receive(&mut shop, "m"), Seen::First);
 
     let brief = Receive { lease: Duration::from_millis(1), ..Receive::default() };
     inbox.begin("billing", "abandoned", &brief).await.unwrap();
-    while receive(&mut shop, "abandoned") != Delivery::First {
+    while receive(&mut shop, "abandoned") != Seen::First {
         std::thread::yield_now();
     }
 }
@@ -189,10 +212,10 @@ fn a_message_in_an_open_transaction_is_busy_at_once() {
     let place = Place::new();
     let (mut one, mut two) = (shop(&place), shop(&place));
     let first = one.transaction().unwrap();
-    assert_eq!(once(&first, CLOCK, &Tenant::default(), "c", "m", HOUR).unwrap(), Delivery::First);
+    assert_eq!(once(&first, CLOCK, &Tenant::default(), "c", "m", HOUR).unwrap(), Seen::First);
     let second = two.transaction().unwrap();
     let told = once(&second, CLOCK, &Tenant::default(), "c", "m", HOUR).unwrap();
-    assert!(matches!(told, Delivery::Busy { .. }), "{told:?}");
+    assert_eq!(told, Seen::Busy);
 }
 
 /// A consumer of the bus: effect and position in one transaction, so that each entry counts once

@@ -31,7 +31,7 @@
 //! | a commit that others must hear of | a message if and only if it commits | `hapax::sqlite::tx::outbox`, `hapax::postgres::Outbox`, and `hapax-relay` to send it |
 //! | messages that are delivered twice | one effect | [`inbox::Inbox`]; in your transaction `hapax::sqlite::tx::inbox`, `hapax::postgres::Inbox` |
 //! | work for later | leases, retries, dead letters | [`Queue`] |
-//! | a database transaction of your own | the claim inside it | `hapax::sqlite::tx`, `hapax::postgres::InTransaction` |
+//! | a database transaction of your own | the claim inside it | `hapax::sqlite::tx`, `hapax::postgres::InTransaction` (with the feature `sqlx` in one of `sqlx`, too) |
 //! | a store of your own | the same laws | [`Claims`], [`Records`], [`Log`], [`Queue`], [`memory`] as the example, `hapax-conformance` |
 //!
 //! What is promised where, and what is not, is in `docs/promises.md` of the repository.

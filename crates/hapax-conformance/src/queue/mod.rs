@@ -6,6 +6,7 @@ mod leasing;
 mod letters;
 mod ordering;
 mod resolving;
+mod walk;
 
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ pub(crate) fn laws() -> Vec<Law> {
         ordering::LAWS,
         letters::LAWS,
         crowd::LAWS,
+        walk::LAWS,
     ];
     files.concat()
 }

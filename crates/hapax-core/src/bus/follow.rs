@@ -265,7 +265,8 @@ impl Follower {
 }
 
 /// The place behind the entry with the highest seq up to this one; of several with that seq the
-/// first, so that none is left out.
+/// first, so that none is left out. Where that entry may have been trimmed, everything that is left
+/// may be behind it.
 async fn behind(registry: &Registry, job: &Key, seq: u64) -> Result<At, StoreError> {
     let mut best: Option<(u64, Cursor)> = None;
     let mut after = 0;
@@ -282,7 +283,10 @@ async fn behind(registry: &Registry, job: &Key, seq: u64) -> Result<At, StoreErr
         }
         match entries.last() {
             Some(last) if last.at.offset < head.last => after = last.at.offset,
-            _ => return Ok(best.map_or(At::Start, |(_, cursor)| At::After(cursor))),
+            _ => {
+                let sure = |(highest, _): &(u64, Cursor)| head.first <= 1 || *highest == seq;
+                return Ok(best.filter(sure).map_or(At::Start, |(_, cursor)| At::After(cursor)));
+            }
         }
     }
 }

@@ -92,6 +92,19 @@ pub enum Received {
     },
 }
 
+/// What an inbox inside the consumer's own transaction, of any SQL store, says about a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "only the first one may have an effect"]
+pub enum Seen {
+    /// It is new: let it have its effect in this transaction, commit, then acknowledge it.
+    First,
+    /// It had its effect before: acknowledge it, and do nothing. Nothing was changed.
+    Duplicate,
+    /// Somebody is at it now, in a transaction that is still open or outside of one: do not
+    /// acknowledge it, and let it be delivered again. Nothing was changed.
+    Busy,
+}
+
 /// The inboxes of one tenant's consumers. A message's identity is (tenant, consumer, message id).
 #[derive(Clone)]
 pub struct Inbox {

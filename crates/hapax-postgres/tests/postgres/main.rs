@@ -2,6 +2,7 @@
 
 mod access;
 mod conformance;
+mod consume;
 mod errors;
 mod examine;
 mod faults;

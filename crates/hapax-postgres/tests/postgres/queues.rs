@@ -91,6 +91,28 @@ async fn plain_sql_has_sensible_defaults_and_refuses_nonsense() {
     assert_eq!(answer, [hapax_core::queue::Enqueued::Duplicate]);
 }
 
+/// One that could not be read would stop all the others with it.
+#[tokio::test]
+async fn headers_that_hapax_would_never_write_travel_and_stop_nobody() {
+    let url = SERVER.database("odd_headers");
+    let store = open(&url);
+    store.ping().await.unwrap();
+    let own = client(&url).await;
+    own.batch_execute(
+        "INSERT INTO hapax_outbox (topic, payload, headers)
+         SELECT 't', 'deep', ('{\"ok\":\"1\",\"n\":' || repeat('[', 200) || repeat(']', 200) || '}')::jsonb;
+         INSERT INTO hapax_outbox (topic, payload, headers)
+         VALUES ('t', 'huge', '{\"ok\":\"1\",\"n\":1e999,\"b\":null}');
+         INSERT INTO hapax_outbox (topic, payload) VALUES ('t', 'neighbour')",
+    )
+    .await
+    .unwrap();
+    let (_, rows) = leased(&store, 10).await;
+    assert_eq!(text(&rows), ["deep", "huge", "neighbour"]);
+    assert!(rows[..2].iter().all(|row| row.item.headers["ok"] == "1"), "{rows:?}");
+    assert_eq!(rows[1].item.headers["b"], "null");
+}
+
 /// How many pages a lease of 100 looks at.
 async fn pages_of_a_lease(own: &tokio_postgres::Client, token: &str) -> i64 {
     let explain = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) \

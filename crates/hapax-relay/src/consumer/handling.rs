@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use hapax_core::inbox::{Handled, Inbox, InboxError, OnceError, Run};
+use hapax_core::trace;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::sleep;
 
@@ -89,7 +90,8 @@ impl Inner {
 
     /// Runs the handler, and says all the while that somebody is at it.
     async fn run(&self, delivery: &dyn Delivery, message: &Incoming) -> Result<(), Trouble> {
-        let handled = AssertUnwindSafe(self.handler.handle(message)).catch_unwind();
+        let handled = trace::within(message.trace(), self.handler.handle(message));
+        let handled = AssertUnwindSafe(handled).catch_unwind();
         let at_it = async {
             loop {
                 sleep(delivery.every()).await;

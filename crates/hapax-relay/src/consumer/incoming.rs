@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use hapax_core::Fence;
+use hapax_core::trace::{TRACEPARENT, Traceparent};
 use percent_encoding::percent_decode_str;
 
 use crate::{KEY, TOPIC};
@@ -58,11 +59,19 @@ impl Incoming {
         message
     }
 
-    /// Takes a header out, however its name is written.
+    /// The trace that it belongs to.
+    pub(super) fn trace(&self) -> Option<Traceparent> {
+        self.headers.get(self.written(TRACEPARENT)?).and_then(|text| Traceparent::parse(text))
+    }
+
     fn take(&mut self, name: &str) -> Option<String> {
-        let written = self.headers.keys().find(|written| written.eq_ignore_ascii_case(name));
-        let written = written.cloned()?;
+        let written = self.written(name)?.to_owned();
         self.headers.remove(&written)
+    }
+
+    /// How this header's name is written here.
+    fn written(&self, name: &str) -> Option<&str> {
+        self.headers.keys().map(String::as_str).find(|written| written.eq_ignore_ascii_case(name))
     }
 }
 

@@ -51,7 +51,7 @@ pub use redis::RedisStream;
 #[async_trait]
 pub trait Handler: Send + Sync + 'static {
     /// Has the effect. It may be called again for the same message, also at the same time by another
-    /// process; the message's id tells.
+    /// process; the message's id tells. Runs in the message's [trace](hapax_core::trace).
     async fn handle(&self, message: &Incoming) -> Result<(), Trouble>;
 }
 

@@ -1,22 +1,24 @@
 //! RabbitMQ.
 
-use std::sync::{Arc, Mutex, PoisonError};
+mod pipe;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
-use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions};
+use lapin::options::{ConfirmSelectOptions, ExchangeDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
-use lapin::{
-    BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, ErrorKind,
-    ExchangeKind,
-};
+use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ErrorKind, ExchangeKind};
 use url::Url;
 
+use self::pipe::{Letter, Pipe};
 use super::Unusable;
 use crate::link::{Lasting, Link};
 use crate::{Failure, Message, Sink};
 
 /// The longest text of a short string.
 const SHORT: usize = 255;
+const LOST: &str = "the connection to the broker was lost";
 /// Persistent.
 const ON_DISK: u8 = 2;
 
@@ -31,12 +33,14 @@ pub struct RabbitMq {
     link: Link<Arc<Open>>,
 }
 
-/// An open connection. Each message has a channel for itself while it is on its way: what the broker
-/// says on a channel is about that message then. (Confirms and returned messages come in no fixed
-/// order on a shared one, and a message that closes its channel would take its neighbours with it.)
+/// Each a process of the broker: enough for a few of its cores.
+const PIPES: usize = 4;
+
+/// An open connection.
 struct Open {
     connection: Connection,
-    idle: Mutex<Vec<Channel>>,
+    pipes: [tokio::sync::Mutex<Option<Pipe>>; PIPES],
+    next: AtomicUsize,
 }
 
 impl RabbitMq {
@@ -83,7 +87,7 @@ impl RabbitMq {
                     ConnectionProperties::default().with_connection_name("hapax relay".into());
                 let connection = Connection::connect(&self.url, properties).await;
                 let connection = connection.map_err(|error| unreachable(&error))?;
-                let open = Open { connection, idle: Mutex::default() };
+                let open = Open { connection, pipes: Default::default(), next: Default::default() };
                 self.examine(&open).await?;
                 Ok(Arc::new(open))
             })
@@ -104,25 +108,26 @@ impl RabbitMq {
             let missing = |_| Failure::unreachable("the exchange of --to is not there");
             declared.await.map_err(missing)?;
         }
-        open.done(channel);
+        *open.pipes[0].lock().await = Some(Pipe::new(channel));
         Ok(())
     }
 
-    async fn publish(&self, channel: &Channel, message: &Message) -> Result<(), Failure> {
-        let (topic, properties) = envelope(message)?;
-        let options = BasicPublishOptions { mandatory: true, ..Default::default() };
-        let payload = &message.item.payload;
-        let published =
-            channel.basic_publish(self.exchange.clone(), topic, options, payload, properties);
-        let confirm = published.await.map_err(|error| failed(&error))?;
-        match confirm.await.map_err(|error| failed(&error))? {
-            Confirmation::Ack(None) => Ok(()),
-            Confirmation::Ack(Some(_)) | Confirmation::Nack(Some(_)) => {
-                Err(Failure::refused("no queue takes it: the message is unroutable"))
+    /// Something to publish over, on the connection of this number.
+    async fn pipe(&self) -> Result<(u64, Arc<Open>, Pipe), Failure> {
+        let (number, open) = self.open().await?;
+        match open.pipe().await {
+            Ok(pipe) => Ok((number, open, pipe)),
+            Err(error) => {
+                self.link.lose(number).await;
+                Err(unreachable(&error))
             }
-            Confirmation::Nack(None) => Err(Failure::refused("the broker did not take it")),
-            Confirmation::NotRequested => Err(Failure::refused("the broker does not confirm")),
         }
+    }
+
+    fn letter(&self, message: &Message) -> Result<Letter, Failure> {
+        let (topic, properties) = envelope(message)?;
+        let (exchange, payload) = (self.exchange.clone(), message.item.payload.clone());
+        Ok(Letter { exchange, topic, properties, payload })
     }
 }
 
@@ -133,37 +138,27 @@ impl Sink for RabbitMq {
     }
 
     async fn send(&self, message: &Message) -> Result<(), Failure> {
-        let (number, open) = self.open().await?;
-        let channel = match open.channel().await {
-            Ok(channel) => channel,
-            Err(error) => {
-                self.link.lose(number).await;
-                return Err(unreachable(&error));
-            }
+        let letter = self.letter(message)?;
+        let (number, open, pipe) = self.pipe().await?;
+        let ended = match pipe.send(letter.clone()).await {
+            Some(Ok(result)) => return result,
+            Some(Err(error)) => failed(&error),
+            None => Failure::cut(LOST),
         };
-        let result = self.publish(&channel, message).await;
-        // One that gave no answer, or was closed by it, is not used again.
-        match &result {
-            Ok(()) => open.done(channel),
-            Err(Failure::Refused { .. }) if channel.status().connected() => open.done(channel),
-            Err(_) if !open.connection.status().connected() => self.link.lose(number).await,
-            Err(_) => {}
+        let result = match open.channel().await {
+            // It, or a neighbour, closed the channel: which of them, shows when each is alone.
+            Ok(channel) => alone(channel, letter).await,
+            Err(_) if matches!(ended, Failure::Unreachable { .. }) => Err(ended),
+            Err(_) => Err(Failure::cut(LOST)),
+        };
+        if !open.connection.status().connected() {
+            self.link.lose(number).await;
         }
         result
     }
 
     async fn check(&self) -> Result<(), Failure> {
-        let (number, open) = self.open().await?;
-        match open.channel().await {
-            Ok(channel) => {
-                open.done(channel);
-                Ok(())
-            }
-            Err(error) => {
-                self.link.lose(number).await;
-                Err(unreachable(&error))
-            }
-        }
+        self.pipe().await.map(drop)
     }
 }
 
@@ -174,25 +169,28 @@ impl Lasting for Arc<Open> {
 }
 
 impl Open {
-    /// A channel that nobody else uses.
     async fn channel(&self) -> lapin::Result<Channel> {
-        while let Some(channel) = self.take_idle() {
-            if channel.status().connected() {
-                return Ok(channel);
-            }
-        }
         let channel = self.connection.create_channel().await?;
         channel.confirm_select(ConfirmSelectOptions::default()).await?;
         Ok(channel)
     }
 
-    fn take_idle(&self) -> Option<Channel> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    /// The next one in turn; a new one in place of one that ended.
+    async fn pipe(&self) -> lapin::Result<Pipe> {
+        let turn = self.next.fetch_add(1, Ordering::Relaxed) % PIPES;
+        let mut slot = self.pipes[turn].lock().await;
+        if let Some(pipe) = slot.as_ref().filter(|pipe| pipe.is_open()) {
+            return Ok(pipe.clone());
+        }
+        let pipe = Pipe::new(self.channel().await?);
+        Ok(slot.insert(pipe).clone())
     }
+}
 
-    fn done(&self, channel: Channel) {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(channel);
-    }
+/// Publishes over a channel for itself: all that happens to the channel is about this message.
+async fn alone(channel: Channel, letter: Letter) -> Result<(), Failure> {
+    let answer = Pipe::new(channel).send(letter).await;
+    answer.ok_or_else(|| Failure::cut(LOST))?.map_err(|error| failed(&error))?
 }
 
 fn envelope(message: &Message) -> Result<(ShortString, BasicProperties), Failure> {
@@ -224,9 +222,9 @@ fn failed(error: &lapin::Error) -> Failure {
         }
         // It was closed before anything was sent over it.
         ErrorKind::InvalidChannelState(..) | ErrorKind::InvalidConnectionState(_) => {
-            Failure::unreachable("the connection to the broker was lost")
+            Failure::unreachable(LOST)
         }
-        _ => Failure::cut("the connection to the broker was lost"),
+        _ => Failure::cut(LOST),
     }
 }
 

@@ -8,14 +8,14 @@ use hapax_core::Queue;
 use hapax_core::memory::MemoryStore;
 use hapax_core::queue::{Item, QueueName};
 use hapax_relay::sinks::RabbitMq as Sunk;
-use hapax_relay::{CloudEvents, Message, Settings, Sink};
+use hapax_relay::{CloudEvents, Failure, Message, Settings, Sink};
 use hapax_testkit::RabbitMq;
 use lapin::message::BasicGetMessage;
 use lapin::options::*;
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
 
-use crate::support::{Working, brisk, depth, drained, enqueue, item, until};
+use crate::support::{PATIENCE, Working, brisk, depth, drained, enqueue, item, until};
 
 /// It takes seconds to start; who stops it has one of its own.
 pub(crate) static SHARED: LazyLock<RabbitMq> = LazyLock::new(RabbitMq::start);
@@ -174,4 +174,91 @@ async fn a_topic_that_cannot_travel_is_refused_and_the_channel_lives_on() {
         sink.send(&Message::new(row("amqp.closing", &n.to_string()))).await.unwrap();
     }
     assert_eq!(all(&channel, "amqp.closing").await.len(), 10);
+}
+
+/// Sends all at once; what became of each.
+async fn sent(sink: &Arc<Sunk>, rows: &[Item]) -> Vec<Result<(), Failure>> {
+    let sends = rows.iter().cloned().map(|row| {
+        let sink = sink.clone();
+        tokio::spawn(async move { sink.send(&Message::new(row)).await })
+    });
+    let mut results = Vec::new();
+    for send in sends.collect::<Vec<_>>() {
+        results.push(tokio::time::timeout(PATIENCE, send).await.unwrap().unwrap());
+    }
+    results
+}
+
+async fn ids(channel: &Channel, queue: &str) -> Vec<String> {
+    let messages = all(channel, queue).await.into_iter();
+    messages.map(|m| m.delivery.properties.message_id().as_ref().unwrap().to_string()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn among_many_at_once_exactly_the_unroutable_rows_fail() {
+    let (_connection, channel) = channel(&SHARED).await;
+    declare(&channel, "amqp.routed").await;
+    let sink = Arc::new(Sunk::new(&SHARED.url()).unwrap());
+    // Few, every second one, nearly all, and all.
+    for routed in [|n| n % 10 != 0, |n| n % 2 == 0, |n| n % 32 == 0, |_| false] {
+        for _ in 0..8 {
+            let topic = |n| if routed(n) { "amqp.routed" } else { "amqp.unrouted" };
+            let rows: Vec<_> = (0..256).map(|n| row(topic(n), "{}")).collect();
+            let results = sent(&sink, &rows).await;
+            let arrived: BTreeSet<_> = ids(&channel, "amqp.routed").await.into_iter().collect();
+            for (n, (row, result)) in rows.iter().zip(results).enumerate() {
+                assert_eq!(arrived.contains(&row.id.to_string()), routed(n), "row {n}");
+                match result {
+                    Ok(()) => assert!(routed(n), "row {n} went nowhere"),
+                    Err(failure) => {
+                        assert!(!routed(n), "row {n} arrived: {failure}");
+                        assert!(failure.to_string().contains("unroutable"), "{failure}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_that_closes_its_channel_fails_and_none_of_its_neighbours_does() {
+    let (_connection, channel) = channel(&SHARED).await;
+    declare(&channel, "amqp.closed").await;
+    let sink = Arc::new(Sunk::new(&SHARED.url()).unwrap());
+    let mut rows: Vec<_> = (0..256).map(|n| row("amqp.closed", &n.to_string())).collect();
+    // The broker wants a list there.
+    rows[100] = row("amqp.closed", "100").header("CC", "x");
+    for (n, result) in sent(&sink, &rows).await.into_iter().enumerate() {
+        match result {
+            Ok(()) => assert_ne!(n, 100),
+            Err(Failure::Refused { .. }) => assert_eq!(n, 100),
+            Err(failure) => panic!("row {n}: {failure}"),
+        }
+    }
+    let arrived: BTreeSet<_> = ids(&channel, "amqp.closed").await.into_iter().collect();
+    assert_eq!(arrived.len(), 255, "no row is missing");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sends_that_were_given_up_harm_nobody() {
+    let (_connection, channel) = channel(&SHARED).await;
+    declare(&channel, "amqp.patient").await;
+    let sink = Arc::new(Sunk::new(&SHARED.url()).unwrap());
+    sink.send(&Message::new(row("amqp.patient", "first"))).await.unwrap();
+    for round in 0..10 {
+        // On their way, and nobody waits for them any more.
+        for n in 0..64 {
+            let topic = if n % 2 == 0 { "amqp.patient" } else { "amqp.impatient" };
+            let (sink, given_up) = (sink.clone(), Message::new(row(topic, "given up")));
+            let limit = Duration::from_micros(n * 20);
+            let _ = tokio::time::timeout(limit, sink.send(&given_up)).await;
+        }
+        let rows: Vec<_> = (0..64).map(|_| row("amqp.patient", "waited for")).collect();
+        for result in sent(&sink, &rows).await {
+            result.unwrap_or_else(|failure| panic!("round {round}: {failure}"));
+        }
+    }
+    let arrived = all(&channel, "amqp.patient").await;
+    let arrived = arrived.iter().filter(|m| m.delivery.data == b"waited for").count();
+    assert_eq!(arrived, 640, "each once");
 }

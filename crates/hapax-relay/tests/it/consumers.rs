@@ -14,7 +14,7 @@ use hapax_relay::consumer::{
 use hapax_relay::sinks::{Nats as NatsSink, RabbitMq as RabbitSink, RedisStreams};
 use hapax_relay::{Backoff, Message, Sink};
 use hapax_testkit::{Nats, Redis};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::support::{PATIENCE, until};
 use crate::{amqp, nats};
@@ -180,6 +180,43 @@ async fn from_a_redis_stream_each_message_has_its_effect_once() {
     .await;
     let dead = redis.cli(&["XRANGE", "orders:dead", "-", "+"]);
     assert!(dead.contains("it never works") && dead.contains("no JSON"), "{dead}");
+}
+
+/// Sends an item of its own for each message.
+struct Forwards(mpsc::UnboundedSender<Item>);
+
+#[async_trait]
+impl Handler for Forwards {
+    async fn handle(&self, _: &Incoming) -> Result<(), Trouble> {
+        self.0.send(Item::new(&Default::default(), "next", "{}")).unwrap();
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_handler_enqueues_belongs_to_the_trace_of_its_message() {
+    const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let redis = Redis::start();
+    let sink = RedisStreams::new(&redis.url()).unwrap();
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let source = RedisStream::new(&redis.url(), "orders", "billing", "one").unwrap();
+    let inbox = Inbox::new(Arc::new(MemoryStore::default()));
+    let consumer = Consumer::new("billing", source, Forwards(tell)).inbox(inbox);
+    let (stop, stopped) = oneshot::channel::<()>();
+    let running = tokio::spawn(consumer.run(async { drop(stopped.await) }));
+    for (name, value, kept) in [
+        ("traceparent", TRACE, Some(TRACE)),
+        ("Traceparent", TRACE, Some(TRACE)),
+        ("traceparent", "00-1-2-01", None),
+        ("other", TRACE, None),
+    ] {
+        let item = Item::new(&Default::default(), "orders", "{}").header(name, value);
+        sink.send(&Message::new(item)).await.unwrap();
+        let next = tokio::time::timeout(PATIENCE, told.recv()).await.unwrap().unwrap();
+        assert_eq!(next.headers.get("traceparent").map(String::as_str), kept, "{name}: {value}");
+    }
+    drop(stop);
+    running.await.unwrap();
 }
 
 /// The other way: the handler has the inbox in its own transaction, and the consumer only delivers.

@@ -194,6 +194,17 @@ async fn answers_are_the_rows_own_and_redirects_are_not_followed() {
 }
 
 #[tokio::test]
+async fn a_delivery_stays_one_where_the_rest_of_the_answer_does_not_come() {
+    let endless = "200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffff\r\n";
+    let server = Server::start(move |_| Some(endless)).await;
+    let sink = Webhook::new(&server.url(), &here()).unwrap();
+    let message = Message::new(item("1"));
+    let sent = tokio::time::timeout(Duration::from_secs(30), sink.send(&message)).await;
+    sent.expect("an answer was there").unwrap();
+    assert_eq!(server.asked().len(), 1);
+}
+
+#[tokio::test]
 async fn a_row_that_makes_the_webhook_hang_up_harms_no_other() {
     let server = Server::start(|asked| (asked.body != b"poison").then_some("200 OK")).await;
     let store = Arc::new(MemoryStore::default());

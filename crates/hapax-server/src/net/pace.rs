@@ -105,6 +105,18 @@ impl<S> Paced<S> {
         (phase.in_flight == 0).then(|| phase.since + limit)
     }
 
+    /// The HTTP library waits for the client already while it answers, and not anew after that: looks
+    /// again before the client can have been idle for too long.
+    fn look_again(&mut self, cx: &mut Context<'_>) {
+        let latest = Instant::now() + self.limits.idle;
+        if self.reading.is_elapsed() || self.reading.deadline() > latest {
+            self.reading.as_mut().reset(latest);
+        }
+        if self.reading.as_mut().poll(cx).is_ready() {
+            cx.waker().wake_by_ref();
+        }
+    }
+
     fn took(&mut self, bytes: &[u8]) {
         let first = self.http2.is_none();
         self.http2.get_or_insert_with(|| bytes.starts_with(HTTP2));
@@ -153,7 +165,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Paced<S> {
             }
             return Poll::Ready(done);
         }
-        let Some(deadline) = self.deadline() else { return Poll::Pending };
+        let Some(deadline) = self.deadline() else {
+            self.look_again(cx);
+            return Poll::Pending;
+        };
         if self.reading.deadline() != deadline {
             self.reading.as_mut().reset(deadline);
         }

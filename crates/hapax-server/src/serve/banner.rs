@@ -32,7 +32,7 @@ pub(crate) fn print(app: &App, sources: &Sources) -> std::io::Result<()> {
     writeln!(out, "  callers  {callers}")?;
     writeln!(
         out,
-        "  serves   /v1/locks, /v1/records, /v1/commands, /v1/inbox, /v1/events, /v1/jobs; /docs, /metrics"
+        "  serves   /v1/locks, /v1/records, /v1/commands, /v1/inbox, /v1/events, /v1/jobs, /v1/queues; /docs, /metrics"
     )?;
     writeln!(out, "  try      {}", curl(app))?;
     out.flush()

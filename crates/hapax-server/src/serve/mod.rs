@@ -129,7 +129,6 @@ impl Answers for Router {
 
     async fn answer(&self, request: Request<Incoming>, in_flight: InFlight) -> Response<Body> {
         let response = self.clone().oneshot(request.map(Body::new)).await;
-        drop(in_flight);
-        response.unwrap_or_else(|never| match never {})
+        sse::lasting(response.unwrap_or_else(|never| match never {}), in_flight)
     }
 }

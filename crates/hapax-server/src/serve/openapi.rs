@@ -9,7 +9,8 @@ use utoipa::openapi::{Ref, ResponseBuilder};
 use super::problem::{KINDS, ProblemDocument};
 
 const DESCRIPTION: &str = "\
-Makes duplicates harmless: locks, records with compare-and-put, idempotent commands.\n\n\
+Makes duplicates harmless: locks, records with compare-and-put, idempotent commands, events, \
+inbox and queues.\n\n\
 Keys and names in paths are percent-encoded, 1 to 255 bytes of printable ASCII. Bodies are JSON, \
 `Content-Type: application/json` or none. Unknown or doubled fields, query parameters and headers \
 are refused. Durations are whole milliseconds. Every answer that is no success is a problem \

@@ -148,6 +148,25 @@ fn a_trimmed_cursor_gets_a_gap_a_snapshot_and_what_is_left() {
 }
 
 #[test]
+fn a_late_event_reaches_who_resumes_by_the_seq_of_a_trimmed_one() {
+    // What is left looks as if 3 were the last one seen, although it came after 12.
+    let server = Setup::memory().flags(&["--event-entries", "3"]).start();
+    for seq in [12, 3, 20, 21] {
+        server.publish("job-1", "vision", seq);
+    }
+    for way in WAYS {
+        let seqs = |events: &[Event]| -> Vec<_> {
+            events.iter().map(|event| event.data["seq"].as_u64()).collect()
+        };
+        let told = server.follow(way, "job-1", "?last_seq=12").take(5);
+        assert_eq!((told[0].name.as_str(), told[1].name.as_str()), ("gap", "snapshot"));
+        assert_eq!(seqs(&told[2..]), [Some(3), Some(20), Some(21)]);
+        // One that is still there needs no such caution.
+        assert_eq!(seqs(&server.follow(way, "job-1", "?last_seq=20").take(1)), [Some(21)]);
+    }
+}
+
+#[test]
 fn hole_15_a_job_is_forgotten_as_a_whole_and_begins_anew_under_another_epoch() {
     // In the seed the state lives for one hour and the marker for two: a retry in between is
     // skipped as a duplicate of an event that is nowhere any more.
@@ -189,6 +208,22 @@ fn comments_keep_a_quiet_stream_alive() {
     let server = Setup::memory().flags(&["--sse-keep-alive", "50ms"]).start();
     for way in WAYS {
         server.follow(way, "quiet", "").until_comment();
+    }
+}
+
+#[test]
+fn a_client_that_only_listens_is_not_idle() {
+    let flags = ["--idle-timeout", "100ms", "--sse-keep-alive", "50ms"];
+    let server = Setup::memory().flags(&flags).start();
+    for way in WAYS {
+        let job = format!("quiet-{}", &way[5..]);
+        let mut stream = server.follow(way, &job, "");
+        for _ in 0..10 {
+            stream.comments = 0;
+            stream.until_comment();
+        }
+        server.publish(&job, "vision", 10);
+        assert_eq!(stream.expect().offset(), 1);
     }
 }
 

@@ -9,6 +9,7 @@ mod planted;
 #[expect(dead_code, reason = "this storm keeps its order")]
 mod random;
 mod sink;
+mod sqlite_writers;
 mod writers;
 
 use std::process::{Child, Command, Stdio};
@@ -19,7 +20,7 @@ use std::time::Duration;
 use hapax_testkit::Postgres;
 
 use checker::violations;
-use history::History;
+use history::{History, Row};
 use random::Random;
 use sink::Mood;
 
@@ -58,16 +59,18 @@ fn kill_again_and_again(from: String, sink: String, calm: Arc<AtomicBool>) {
     }
 }
 
-async fn run(database: &str, mood: Mood) -> History {
+/// Rows go from the outbox into the sink, behind which the inbox and the effects are in PostgreSQL.
+async fn run(outbox: &Outbox, database: &str, mood: Mood) -> History {
     let (sink, deliveries) = sink::listen(database, mood).await;
-    let first = Relay::start(database, &sink);
+    let from = outbox.url();
+    let first = Relay::start(&from, &sink);
     let calm = Arc::new(AtomicBool::new(false));
     let killer = (mood == Mood::Stormy).then(|| {
-        let (database, sink, calm) = (database.to_owned(), sink.clone(), calm.clone());
-        std::thread::spawn(move || kill_again_and_again(database, sink, calm))
+        let (from, sink, calm) = (from.clone(), sink.clone(), calm.clone());
+        std::thread::spawn(move || kill_again_and_again(from, sink, calm))
     });
-    let second = (mood == Mood::Calm).then(|| Relay::start(database, &sink));
-    let rows = writers::write(database, 25 * hapax_testkit::scale()).await;
+    let second = (mood == Mood::Calm).then(|| Relay::start(&from, &sink));
+    let rows = outbox.write(25 * hapax_testkit::scale()).await;
     calm.store(true, Ordering::SeqCst);
     let committed = rows.iter().filter(|row| row.committed).count();
     let client = writers::client(database).await;
@@ -88,28 +91,66 @@ async fn run(database: &str, mood: Mood) -> History {
     History { rows, deliveries, effects, undisturbed: mood == Mood::Calm }
 }
 
-fn check(mood: Mood) {
+/// Where the writers write.
+enum Outbox {
+    Postgres(String),
+    Sqlite(std::path::PathBuf),
+}
+
+impl Outbox {
+    fn url(&self) -> String {
+        match self {
+            Self::Postgres(url) => url.clone(),
+            Self::Sqlite(file) => format!("sqlite:{}", file.display()),
+        }
+    }
+
+    async fn write(&self, rows_each: u32) -> Vec<Row> {
+        match self {
+            Self::Postgres(url) => writers::write(url, rows_each).await,
+            Self::Sqlite(file) => sqlite_writers::write(file, rows_each).await,
+        }
+    }
+}
+
+fn check(mood: Mood, outbox: impl Fn(&str) -> Outbox) {
     let postgres = Postgres::start();
     let url = postgres.url();
-    // The writers need the table before any relay has made it.
-    let made = Command::new(env!("CARGO_BIN_EXE_hapax"))
-        .args(["doctor", "--store", &url, "--migrate"])
-        .stdout(Stdio::null())
-        .status();
-    assert!(made.expect("hapax starts").success());
+    let outbox = outbox(&url);
+    // The writers and the inbox need their tables before any relay has made them.
+    for store in [&url, &outbox.url()] {
+        let made = Command::new(env!("CARGO_BIN_EXE_hapax"))
+            .args(["doctor", "--store", store, "--migrate"])
+            .stdout(Stdio::null())
+            .status();
+        assert!(made.expect("hapax starts").success());
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("one");
-    let history = runtime.block_on(run(&url, mood));
+    let history = runtime.block_on(run(&outbox, &url, mood));
     let wrong = violations(&history);
     assert!(wrong.is_empty(), "{} wrong: {:#?}", wrong.len(), &wrong[..wrong.len().min(20)]);
     assert!(history.rows.iter().any(|row| !row.committed));
 }
 
+fn postgres(url: &str) -> Outbox {
+    Outbox::Postgres(url.to_owned())
+}
+
 #[test]
 fn killed_relays_and_a_stormy_sink_lose_nothing_and_double_no_effect() {
-    check(Mood::Stormy);
+    check(Mood::Stormy, postgres);
 }
 
 #[test]
 fn two_relays_in_peace_send_nothing_twice() {
-    check(Mood::Calm);
+    check(Mood::Calm, postgres);
+}
+
+#[test]
+fn the_same_storm_over_an_outbox_in_sqlite() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for mood in [Mood::Stormy, Mood::Calm] {
+        let name = if mood == Mood::Calm { "calm.db" } else { "stormy.db" };
+        check(mood, |_| Outbox::Sqlite(folder.path().join(name)));
+    }
 }

@@ -10,15 +10,15 @@ use tokio_postgres::{Client, NoTls};
 use crate::history::Row;
 use crate::random::Random;
 
-const WRITERS: u64 = 8;
-const KEYS: usize = 6;
+pub(crate) const WRITERS: u64 = 8;
+pub(crate) const KEYS: usize = 6;
 
 /// One clock for all writers, so that "did not overlap" has a meaning.
 #[derive(Clone, Default)]
-struct Ticks(Arc<AtomicU64>);
+pub(crate) struct Ticks(Arc<AtomicU64>);
 
 impl Ticks {
-    fn next(&self) -> u64 {
+    pub(crate) fn next(&self) -> u64 {
         self.0.fetch_add(1, Ordering::SeqCst)
     }
 }

@@ -10,6 +10,7 @@ use hapax_core::queue::{Item, ItemId, Leased, QueueName};
 use hapax_core::{Fence, Key, StoreError, Tenant, Timestamp};
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row, params};
+use serde_json::value::RawValue;
 
 use crate::error::{bug, fault};
 use crate::row::stored;
@@ -67,8 +68,10 @@ pub(super) fn decode(row: &Row<'_>, now: Timestamp) -> rusqlite::Result<Leased> 
         headers: text(row.get_ref(6)?).map(|json| headers(&json)).unwrap_or_default(),
         delay: Duration::ZERO,
     };
-    let age = now.since(Timestamp(row.get(9)?));
-    Ok(Leased { item, attempt: row.get(7)?, fence: Fence(row.get(8)?), age })
+    let number = |column| row.get::<_, i64>(column).map(|n| u64::try_from(n).unwrap_or(0));
+    let attempt = u32::try_from(number(7)?).unwrap_or(u32::MAX - 1);
+    let age = now.since(Timestamp(number(9)?));
+    Ok(Leased { item, attempt, fence: Fence(number(8)?), age })
 }
 
 pub(super) fn shared(value: ValueRef<'_>) -> Option<Arc<str>> {
@@ -94,13 +97,12 @@ fn tenant(name: &str) -> Option<Tenant> {
     Key::stored(name, "record", "", "").map(|key| key.tenant().clone())
 }
 
-/// Values that are no texts, which another language may have put there, travel as their JSON.
+/// Values that are no texts, which another language may have put there, travel as their JSON. They
+/// are not looked into: JSON may be deeper than we follow, and what looks like a text be none.
 fn headers(json: &str) -> BTreeMap<String, String> {
-    use serde_json::Value;
-    let parsed: BTreeMap<String, Value> = serde_json::from_str(json).unwrap_or_default();
-    let plain = |(name, value)| match value {
-        Value::String(text) => (name, text),
-        other => (name, other.to_string()),
+    let parsed: BTreeMap<String, &RawValue> = serde_json::from_str(json).unwrap_or_default();
+    let plain = |value: &RawValue| {
+        serde_json::from_str(value.get()).unwrap_or_else(|_| value.get().to_owned())
     };
-    parsed.into_iter().map(plain).collect()
+    parsed.into_iter().map(|(name, value)| (name, plain(value))).collect()
 }

@@ -1,7 +1,7 @@
 //! Handing out. What is ready stands in an index of its own, oldest first, and so does nothing that
 //! waits behind another of its key: a lease looks at what it hands out, and at one more of each key.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use hapax_core::queue::{Leased, QueueName, Take};
 use hapax_core::{Clock, StoreError, Timestamp};
@@ -30,12 +30,6 @@ struct Leasing<'a> {
     queue: &'a str,
     take: &'a Take,
     now: Timestamp,
-}
-
-/// A row that is about to be handed out.
-struct Candidate {
-    tenant: String,
-    key: Option<String>,
 }
 
 impl Leasing<'_> {
@@ -129,41 +123,37 @@ impl Leasing<'_> {
         let (mut candidates, mut picked, mut bytes) = (self.ready()?, Vec::new(), 0);
         while picked.len() < self.take.at_most
             && bytes < MAX_BYTES
-            && let Some((seq, candidate)) = candidates.pop_first()
+            && let Some(seq) = candidates.pop_first()
         {
             let leased = self.load(seq)?;
             bytes += leased.item.payload.len();
             picked.push((seq, leased));
-            if let Some(next) = self.follower(seq, &candidate)? {
-                candidates.insert(next, candidate);
-            }
+            candidates.extend(self.follower(seq)?);
         }
         Ok(picked)
     }
 
-    fn ready(&self) -> rusqlite::Result<BTreeMap<i64, Candidate>> {
+    fn ready(&self) -> rusqlite::Result<BTreeSet<i64>> {
         self.prepare(
-            "SELECT seq, tenant, key FROM hapax_outbox \
+            "SELECT seq FROM hapax_outbox \
              WHERE queue = ?1 AND state <= 5 AND state = 0 ORDER BY seq LIMIT ?2",
         )?
-        .query_map(params![self.queue, stored(self.take.at_most as u64)], |row| {
-            Ok((row.get(0)?, Candidate { tenant: row.get(1)?, key: row.get(2)? }))
-        })?
+        .query_map(params![self.queue, stored(self.take.at_most as u64)], |row| row.get(0))?
         .collect()
     }
 
-    /// The next of the same key, if it waits for nothing but this one.
-    fn follower(&self, seq: i64, behind: &Candidate) -> rusqlite::Result<Option<i64>> {
-        let Some(key) = &behind.key else { return Ok(None) };
+    /// The next of the same key, if it waits for nothing but this one. The engine compares the keys:
+    /// they need not be texts that we can read.
+    fn follower(&self, seq: i64) -> rusqlite::Result<Option<i64>> {
         let next: Option<(i64, bool)> = self
             .prepare(
-                "SELECT seq, state = 2 AND coalesce(deliver_after, 0) <= ?5 FROM hapax_outbox \
-                 WHERE queue = ?1 AND tenant = ?2 AND key = ?3 AND state <= 4 AND seq > ?4 \
-                 ORDER BY seq LIMIT 1",
+                "SELECT next.seq, next.state = 2 AND coalesce(next.deliver_after, 0) <= ?2 \
+                 FROM hapax_outbox AS this JOIN hapax_outbox AS next \
+                   ON next.queue = this.queue AND next.tenant = this.tenant AND next.key = this.key \
+                 WHERE this.seq = ?1 AND next.state <= 4 AND next.seq > ?1 \
+                 ORDER BY next.seq LIMIT 1",
             )?
-            .query_row(params![self.queue, behind.tenant, key, seq, stored(self.now.0)], |row| {
-                Ok((row.get(0)?, row.get(1)?))
-            })
+            .query_row(params![seq, stored(self.now.0)], |row| Ok((row.get(0)?, row.get(1)?)))
             .optional()?;
         Ok(next.filter(|(_, waits)| *waits).map(|(seq, _)| seq))
     }

@@ -5,26 +5,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax_core::inbox::InboxError;
+pub use hapax_core::inbox::Seen;
 use hapax_core::{Ask, Claimed, Clock, Key, OnUnknown, Step, StoreError, Tenant};
 use rusqlite::Connection;
 
 use super::{claim, settle};
-
-/// Whether a message is new.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "a duplicate must not have its effect again"]
-pub enum Delivery {
-    /// It is new: let it have its effect in this transaction, commit, then acknowledge it.
-    First,
-    /// It had its effect before: acknowledge it, and do nothing.
-    Duplicate,
-    /// Somebody is at it now, over the API or in a transaction that is still open: roll back, do not
-    /// acknowledge it, and let it be delivered again.
-    Busy {
-        /// When it may be worth it.
-        lease_left: Duration,
-    },
-}
 
 /// Says whether the consumer sees this message for the first time, and notes it for `retention`, which
 /// must exceed the longest time after which it may be delivered again
@@ -36,7 +21,7 @@ pub enum Delivery {
 /// ```
 /// use hapax_core::{SystemClock, Tenant, inbox::RETENTION};
 /// use hapax_sqlite::{migrate, rusqlite::{Connection, TransactionBehavior}};
-/// use hapax_sqlite::tx::inbox::{self, Delivery};
+/// use hapax_sqlite::tx::inbox::{self, Seen};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("billing.db");
@@ -44,18 +29,18 @@ pub enum Delivery {
 /// migrate(&billing)?;
 /// billing.execute_batch("CREATE TABLE invoices (id INTEGER PRIMARY KEY)")?;
 ///
-/// let mut receive = || -> Result<Delivery, Box<dyn std::error::Error>> {
+/// let mut receive = || -> Result<Seen, Box<dyn std::error::Error>> {
 ///     let tx = billing.transaction_with_behavior(TransactionBehavior::Immediate)?;
 ///     let seen = inbox::once(
 ///         &tx, &SystemClock, &Tenant::default(), "billing", "message-1", RETENTION)?;
-///     if seen == Delivery::First {
+///     if seen == Seen::First {
 ///         tx.execute("INSERT INTO invoices DEFAULT VALUES", [])?;
 ///         tx.commit()?;
 ///     }
 ///     Ok(seen)
 /// };
-/// assert_eq!(receive()?, Delivery::First);
-/// assert_eq!(receive()?, Delivery::Duplicate);
+/// assert_eq!(receive()?, Seen::First);
+/// assert_eq!(receive()?, Seen::Duplicate);
 /// let invoices: i64 = billing.query_row("SELECT count(*) FROM invoices", [], |row| row.get(0))?;
 /// assert_eq!(invoices, 1);
 /// # Ok(()) }
@@ -67,21 +52,21 @@ pub fn once(
     consumer: &str,
     message_id: &str,
     retention: Duration,
-) -> Result<Delivery, InboxError> {
+) -> Result<Seen, InboxError> {
     let key = Key::inbox(tenant, consumer, message_id)?;
     // The lease matters to nobody: the claim is settled before anybody else can see it.
     let ask = Ask::new(retention).retention(retention).on_unknown(OnUnknown::TakeOver);
     let ticket = match claim(connection, clock, &key, &ask)? {
         Claimed::Granted { ticket, .. } => ticket,
-        Claimed::Settled { .. } => return Ok(Delivery::Duplicate),
-        Claimed::Busy { lease_left } => return Ok(Delivery::Busy { lease_left }),
+        Claimed::Settled { .. } => return Ok(Seen::Duplicate),
+        Claimed::Busy { .. } => return Ok(Seen::Busy),
         Claimed::Mismatch | Claimed::Unknown { .. } => {
             let reason = "a message of the inbox has a fingerprint, and was not written by one";
             return Err(StoreError::Corrupt { reason: reason.into() }.into());
         }
     };
     match settle(connection, clock, &key, &ticket.token, &Bytes::new())? {
-        Step::Done(_) => Ok(Delivery::First),
+        Step::Done(_) => Ok(Seen::First),
         Step::Lost => Err(InboxError::Lost),
     }
 }

@@ -32,6 +32,8 @@ const CONNECT: Duration = Duration::from_secs(5);
 const IDLE: Duration = Duration::from_secs(5);
 /// So much of an answer is read, to use the connection again; nobody looks at it.
 const MAX_ANSWER: usize = 64 << 10;
+/// And for so long.
+const REST: Duration = Duration::from_secs(1);
 
 /// Headers that a row cannot set: they are the connection's, or ours.
 const NOT_THE_ROWS: &[&str] = &[
@@ -166,7 +168,9 @@ impl Sink for Webhook {
     async fn send(&self, message: &Message) -> Result<(), Failure> {
         let response = self.client.request(self.request(message)?).await.map_err(|e| failed(&e))?;
         let (status, headers) = (response.status(), response.headers().clone());
-        let _ = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
+        // The status has said it all: a body that does not end must not undo a delivery.
+        let rest = Limited::new(response.into_body(), MAX_ANSWER).collect();
+        let _ = tokio::time::timeout(REST, rest).await;
         answer::read(status, &headers, self.clock.now())
     }
 

@@ -15,7 +15,7 @@ use super::channel::Channel;
 use super::crowd::Crowds;
 use super::socket::Socket;
 use super::stream::Stream;
-use crate::net::Takeover;
+use crate::net::{InFlight, Takeover};
 
 /// How many pieces may wait for the HTTP library.
 const WAITING: usize = 4;
@@ -69,5 +69,31 @@ impl hyper::body::Body for StreamBody {
         }
         let Some(pieces) = &mut this.pieces else { return Poll::Ready(None) };
         pieces.poll_recv(context).map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
+    }
+}
+
+/// Where the response is a stream, its request is being answered for as long as it lasts: a client
+/// that listens is not one that is idle.
+pub(crate) fn lasting(response: Response, in_flight: InFlight) -> Response {
+    if response.extensions().get::<Takeover>().is_none() {
+        return response;
+    }
+    response.map(|body| Body::new(Lasting { body, _in_flight: in_flight }))
+}
+
+struct Lasting {
+    body: Body,
+    _in_flight: InFlight,
+}
+
+impl hyper::body::Body for Lasting {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
     }
 }

@@ -76,7 +76,7 @@ fn mac(secret: &Secret, claims: &str) -> Hmac<Sha256> {
 /// Whether a link opens what is asked for: jobs and their events, to be read.
 pub(crate) fn opens(method: &Method, path: &str) -> bool {
     let parts: Vec<&str> = path.split('/').skip(1).collect();
-    *method == Method::GET
+    matches!(*method, Method::GET | Method::HEAD)
         && matches!(
             parts[..],
             ["v1", "events", "stream"] | ["v1", "jobs", _, _] | ["v1", "jobs", _, _, "events"]
@@ -120,7 +120,8 @@ mod tests {
     #[test]
     fn a_link_opens_nothing_but_jobs() {
         for path in ["/v1/events/stream", "/v1/jobs/scan/1", "/v1/jobs/scan/1/events"] {
-            assert!(opens(&Method::GET, path) && !opens(&Method::POST, path), "{path}");
+            assert!(opens(&Method::GET, path) && opens(&Method::HEAD, path), "{path}");
+            assert!(!opens(&Method::POST, path), "{path}");
         }
         for path in ["/v1/events", "/v1/locks/k", "/v1/jobs/scan", "/v1/jobs/a/b/events/c", "/"] {
             assert!(!opens(&Method::GET, path), "{path}");

@@ -23,6 +23,7 @@ use super::app::App;
 use super::call::{Call, number};
 use super::headers::one;
 use super::problem::{Problem, SHUTTING_DOWN};
+pub(crate) use body::lasting;
 use source::Source;
 pub(crate) use stream::Streams;
 

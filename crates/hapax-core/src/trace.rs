@@ -1,0 +1,115 @@
+//! The trace that work belongs to: it goes along with what is enqueued, and nobody need pass it on.
+//!
+//! `hapax-http` takes it from a request's `traceparent` header, `hapax-relay` from a message's, and
+//! [`Item::new`](crate::queue::Item::new) puts it into the item's headers. A task that you spawn
+//! starts without one: give it [`current`] with [`within`].
+
+use std::future::Future;
+use std::sync::Arc;
+
+/// The header's name.
+pub const TRACEPARENT: &str = "traceparent";
+
+/// How long a `traceparent` is: version, trace, parent and flags.
+const LENGTH: usize = 2 + 1 + 32 + 1 + 16 + 1 + 2;
+
+tokio::task_local! {
+    static CURRENT: Traceparent;
+}
+
+/// Where in which trace something happens, as the W3C's Trace Context writes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Traceparent(Arc<str>);
+
+impl Traceparent {
+    /// Reads one; `None` where it is none, as Trace Context demands: then there is no trace.
+    ///
+    /// ```
+    /// use hapax_core::trace::Traceparent;
+    /// assert!(Traceparent::parse("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01").is_some());
+    /// assert!(Traceparent::parse("00-00000000000000000000000000000000-00f067aa0ba902b7-01").is_none());
+    /// ```
+    pub fn parse(text: &str) -> Option<Self> {
+        if text.len() != LENGTH {
+            return None;
+        }
+        let parts: Vec<&str> = text.split('-').collect();
+        let [version, trace, parent, flags] = parts[..] else { return None };
+        let lengths = [version, trace, parent, flags].map(str::len) == [2, 32, 16, 2];
+        let hex = |part: &&str| part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        let nobody = |part: &str| part.bytes().all(|b| b == b'0');
+        let valid = lengths && parts.iter().all(hex) && version != "ff";
+        (valid && !nobody(trace) && !nobody(parent)).then(|| Self(text.into()))
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The trace of what runs here.
+pub fn current() -> Option<Traceparent> {
+    CURRENT.try_with(Clone::clone).ok()
+}
+
+/// Does the work in this trace; without one, in that of the caller, at no cost.
+///
+/// ```
+/// use hapax_core::{Tenant, queue::Item, trace::{self, Traceparent}};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let text = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+/// let order = async { Item::new(&Tenant::default(), "orders", "{}") };
+/// let item = trace::within(Traceparent::parse(text), order).await;
+/// assert_eq!(item.headers["traceparent"], text);
+/// # }
+/// ```
+pub async fn within<F: Future>(trace: Option<Traceparent>, work: F) -> F::Output {
+    match trace {
+        Some(trace) => CURRENT.scope(trace, work).await,
+        None => work.await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Tenant;
+    use crate::queue::Item;
+
+    const OURS: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+    #[test]
+    fn only_what_trace_context_allows_is_a_trace() {
+        assert_eq!(Traceparent::parse(OURS).unwrap().as_str(), OURS);
+        let wrong = [
+            "",
+            "00-1-2-01",
+            "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
+            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e473-600f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-0g",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7\r\n1",
+        ];
+        for text in wrong {
+            assert_eq!(Traceparent::parse(text), None, "{text:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_item_belongs_to_the_innermost_trace_and_to_none_outside() {
+        let item = || Item::new(&Tenant::default(), "t", "{}");
+        let other = Traceparent::parse(&OURS.replace('4', "5"));
+        within(Traceparent::parse(OURS), async {
+            assert_eq!(item().headers[TRACEPARENT], OURS);
+            within(None, async { assert_eq!(item().headers[TRACEPARENT], OURS) }).await;
+            within(other.clone(), async { assert_eq!(current(), other) }).await;
+            assert_eq!(item().header(TRACEPARENT, "mine").headers[TRACEPARENT], "mine");
+        })
+        .await;
+        assert!(current().is_none() && item().headers.is_empty());
+    }
+}
