@@ -35,13 +35,15 @@ pub(crate) fn storm(nodes: Vec<String>, losses: Losses, mut kill: impl FnMut() +
                 kills += 1;
                 std::thread::sleep(Duration::from_millis(100 + random.below(400) as u64));
             }
-            kills
+            // What is killed lives in `kill`, and is needed until every client has seen the end.
+            (kills, kill)
         }
     });
     let histories = runtime.block_on(async {
         tokio::time::timeout(LIMIT, weather(nodes, calm)).await.expect("every client sees the end")
     });
-    assert!(killer.join().expect("the killer lives") > 0);
+    let (kills, _kill) = killer.join().expect("the killer lives");
+    assert!(kills > 0);
     for (job, history) in histories {
         let wrong = violations(&history, losses);
         assert!(
