@@ -1,4 +1,4 @@
-//! What is published: jobs as the seed has them, ten events each.
+//! What is published: jobs as the usual design has them, ten events each.
 
 use hapax_core::Token;
 use hapax_core::bus::NewEvent;
@@ -44,7 +44,7 @@ impl Publish {
             .data(json!({"status": "running", "note": NOTE}))
     }
 
-    /// As the seed's worker writes it.
+    /// As the usual design's worker writes it.
     pub(super) fn for_raw(&self) -> String {
         json!({
             "job_id": self.job,

@@ -59,7 +59,7 @@ fn raw_description(engine: Engine) -> String {
             "raw: one thread that inserts, up to {} events in a commit",
             crate::raw::sqlite::BATCH
         ),
-        Engine::Redis => "raw: the seed's worker script alone, over one multiplexed connection; \
+        Engine::Redis => "raw: a usual worker script alone, over one multiplexed connection; \
                           hapax does the router's work in the same step (aim: 0.70 of it)"
             .into(),
         Engine::Postgres => {

@@ -1,4 +1,4 @@
-//! The seed's worker script alone: no router behind it, no offsets, no conflicts, no epochs.
+//! A usual worker script alone: no router behind it, no offsets, no conflicts, no epochs.
 
 use async_trait::async_trait;
 use hapax_bench::Failure;

@@ -60,7 +60,7 @@ async fn hole_15_log_state_and_dedup_have_one_lifetime() {
     while store.attach(&job, 0, 10).await.unwrap().is_some() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    // The seed would skip this one, and the event would be nowhere.
+    // The usual design would skip this one, and the event would be nowhere.
     let again = store.append(&[event], &brief).await.unwrap();
     let (Appended::Published(old), Appended::Published(new)) = (first[0], again[0]) else {
         panic!("{first:?}, {again:?}")

@@ -101,7 +101,7 @@ async fn hole_17_every_page_is_reclaimed_and_poison_becomes_a_dead_letter() {
     drop(router);
 }
 
-/// Between a worker's late event and the router, the state that others read goes back; the seed's
+/// Between a worker's late event and the router, the state that others read goes back; the usual design's
 /// router would leave it there.
 #[tokio::test(flavor = "multi_thread")]
 async fn hole_10_the_state_never_stays_behind_the_highest_seq() {

@@ -61,7 +61,7 @@ fn offsets(frames: &[Frame]) -> Vec<u64> {
 
 #[tokio::test]
 async fn hole_16_a_lost_hint_costs_a_moment_and_no_event() {
-    // The seed hears of new events by Pub/Sub alone, which is at most once: what is published while
+    // The usual design hears of new events by Pub/Sub alone, which is at most once: what is published while
     // the connection is down never reaches the client. Here no hint ever arrives.
     let (bus, store) = faulty();
     store.deafen();
@@ -74,7 +74,7 @@ async fn hole_16_a_lost_hint_costs_a_moment_and_no_event() {
 
 #[tokio::test]
 async fn hole_16_what_is_published_between_replay_and_live_is_seen_once() {
-    // The seed replays, and then subscribes: an event in between is lost (or, subscribed first and
+    // The usual design replays, and then subscribes: an event in between is lost (or, subscribed first and
     // not compared, seen twice). Here every look at the log takes long enough for that.
     let (bus, store) = faulty();
     publish(&bus, 0..1).await;
@@ -91,7 +91,7 @@ async fn hole_16_what_is_published_between_replay_and_live_is_seen_once() {
 
 #[tokio::test]
 async fn hole_11_an_event_whose_publisher_was_cut_off_is_published_by_its_retry() {
-    // The seed's router sets the marker first: cut off before the publish, the retry finds the
+    // The usual design's router sets the marker first: cut off before the publish, the retry finds the
     // marker, takes the event for a duplicate, and nobody ever gets it.
     for (faults, again) in [
         ([Fault::LostQuestion, Fault::LostQuestion], true),

@@ -35,7 +35,7 @@ async fn a_second_delivery_changes_nothing_and_says_so() {
     assert_eq!(begin(&inbox, "billing", "m").await, Received::Duplicate);
 }
 
-/// The seed's inbox has the message id alone as its primary key: the second consumer of an event
+/// The usual design's inbox has the message id alone as its primary key: the second consumer of an event
 /// takes it for a duplicate, and never acts.
 #[tokio::test]
 async fn hole_25_every_consumer_of_every_tenant_has_an_inbox_of_its_own() {

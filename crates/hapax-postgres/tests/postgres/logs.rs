@@ -154,7 +154,7 @@ async fn after_a_failover_that_lost_entries_the_log_goes_on_under_a_new_epoch() 
     assert_eq!(publish(&store, event(&job, 7)).await.epoch, at.epoch);
 }
 
-/// The seed's one lifetime for all: what is forgotten leaves nothing behind.
+/// The usual design's one lifetime for all: what is forgotten leaves nothing behind.
 #[tokio::test]
 async fn a_sweep_leaves_nothing_of_forgotten_jobs() {
     let url = SERVER.database("sweep_jobs");

@@ -44,7 +44,7 @@ async fn hole_26_a_row_that_commits_late_is_delivered() {
     late.execute(insert, &[&"a", &&b"late"[..]]).await.unwrap();
     early.execute(insert, &[&"b", &&b"early"[..]]).await.unwrap();
 
-    // The seed's poller, and ours.
+    // The usual design's poller, and ours.
     let poll = "SELECT seq, payload FROM hapax_outbox WHERE seq > $1 ORDER BY seq";
     let seen = early.query(poll, &[&0_i64]).await.unwrap();
     let last: i64 = seen.last().unwrap().get("seq");

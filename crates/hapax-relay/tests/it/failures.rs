@@ -19,7 +19,7 @@ fn refuses_poison() -> Arc<Script> {
     }))
 }
 
-/// The seed published in batches and rolled back the whole batch where one row failed: here every
+/// The usual design published in batches and rolled back the whole batch where one row failed: here every
 /// neighbour would be sent again with each try of the bad one, or be counted as failed with it.
 #[tokio::test]
 async fn hole_23_a_bad_row_penalises_only_itself() {
@@ -38,7 +38,7 @@ async fn hole_23_a_bad_row_penalises_only_itself() {
     assert_eq!((dead[0].attempts, &*dead[0].reason), (3, "poison"));
 }
 
-/// The seed skipped a row that it could not parse and found it again at once, for ever. Counted in
+/// The usual design skipped a row that it could not parse and found it again at once, for ever. Counted in
 /// calls, not in time: a hot loop makes thousands of them while the good rows go through.
 #[tokio::test]
 async fn hole_23_a_row_that_can_never_be_sent_does_not_loop_hot() {
@@ -217,7 +217,7 @@ async fn a_row_without_an_answer_does_not_stop_those_that_have_one() {
     assert_eq!(sink.delivered().len(), n);
 }
 
-/// The seed made the event's id when it published: a message whose acknowledgement was lost came
+/// The usual design made the event's id when it published: a message whose acknowledgement was lost came
 /// back under another id, and no inbox could know it again.
 #[tokio::test]
 async fn hole_24_a_row_that_is_sent_twice_has_one_id_and_one_effect() {

@@ -66,7 +66,7 @@ async fn a_failed_row_sends_back_those_behind_it_and_stays_ahead_of_them() {
     assert_eq!(attempts, [2, 1, 1], "those behind it were handed back uncounted");
 }
 
-/// The seed's relays read the same rows and published each of them: with two relays a row went out
+/// The usual design's relays read the same rows and published each of them: with two relays a row went out
 /// twice, and the second might overtake the first. Without leases this sees more calls than rows.
 #[tokio::test(flavor = "multi_thread")]
 async fn hole_23_two_relays_publish_each_row_once() {

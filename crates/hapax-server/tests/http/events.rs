@@ -38,7 +38,7 @@ fn an_event_is_published_once_and_recognised_afterwards() {
 
 #[test]
 fn hole_13_stages_share_a_seq_without_a_collision() {
-    // In the seed `failed` has the seq of `started`, and the router's marker is (job, seq): the
+    // In the usual design `failed` has the seq of `started`, and the router's marker is (job, seq): the
     // second one is taken for a duplicate of the first, and skipped.
     let server = Server::start();
     server.publish("job-1", "started", 10);
@@ -47,7 +47,7 @@ fn hole_13_stages_share_a_seq_without_a_collision() {
 
 #[test]
 fn hole_10_state_is_in_one_place_and_follows_the_highest_seq() {
-    // In the seed the worker writes the state key and the router writes it again from the stream: a
+    // In the usual design the worker writes the state key and the router writes it again from the stream: a
     // router that comes late sets the state back to 20, or takes 20 for stale and drops it.
     let server = Server::start();
     let look = || server.get("/v1/jobs/scan/job-1").send();

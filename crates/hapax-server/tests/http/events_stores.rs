@@ -131,7 +131,7 @@ fn a_tail_that_stands_still_is_seen_in_readiness_and_metrics() {
 
 #[test]
 fn hole_11_a_killed_server_has_published_an_event_whole_or_not_at_all() {
-    // In the seed the marker, the stream and the state are three steps of two processes: killed in
+    // In the usual design the marker, the stream and the state are three steps of two processes: killed in
     // between, the retry finds the marker, and the event is nowhere.
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}/hapax.db", folder.path().display());

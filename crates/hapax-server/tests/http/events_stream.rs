@@ -94,7 +94,7 @@ fn malformed_cursors_are_refused() {
 
 #[test]
 fn hole_12_a_late_lower_event_reaches_who_resumes_by_seq_and_by_id() {
-    // The seed's gateway skips every event whose seq is not above the last one seen: `rule` 20
+    // The usual design's gateway skips every event whose seq is not above the last one seen: `rule` 20
     // after `answer` 30 would never be shown, live or after a reconnect.
     let server = Server::start();
     for way in WAYS {
@@ -168,7 +168,7 @@ fn a_late_event_reaches_who_resumes_by_the_seq_of_a_trimmed_one() {
 
 #[test]
 fn hole_15_a_job_is_forgotten_as_a_whole_and_begins_anew_under_another_epoch() {
-    // In the seed the state lives for one hour and the marker for two: a retry in between is
+    // In the usual design the state lives for one hour and the marker for two: a retry in between is
     // skipped as a duplicate of an event that is nowhere any more.
     let server = Setup::memory().flags(&["--event-lifetime", "1s"]).start();
     for way in WAYS {
@@ -191,7 +191,7 @@ fn hole_15_a_job_is_forgotten_as_a_whole_and_begins_anew_under_another_epoch() {
 
 #[test]
 fn hole_14_a_busy_job_evicts_nothing_of_another_one() {
-    // In the seed `MAXLEN ~ 10000` holds for the shard: a busy job pushes out what others have not
+    // In the usual design `MAXLEN ~ 10000` holds for the shard: a busy job pushes out what others have not
     // delivered yet, and nobody is told.
     let server = Setup::memory().flags(&["--event-entries", "2"]).start();
     server.publish("quiet", "vision", 10);
