@@ -28,11 +28,13 @@ use sink::Mood;
 struct Relay(Child);
 
 impl Relay {
-    fn start(from: &str, sink: &str) -> Self {
+    fn start(from: &str, sink: &str, mood: Mood) -> Self {
+        // A killed relay's rows are free again soon; in peace no slow machine lets a lease lapse.
+        let lease = if mood == Mood::Calm { "60s" } else { "2s" };
         let to = format!("http://{sink}/hook");
         let child = Command::new(env!("CARGO_BIN_EXE_hapax"))
             .args(["relay", "--from", from, "--to", &to, "--allow-private"])
-            .args(["--lease", "2s", "--backoff", "20ms", "--backoff-max", "200ms"])
+            .args(["--lease", lease, "--backoff", "20ms", "--backoff-max", "200ms"])
             .args(["--max-attempts", "1000"])
             .env_clear()
             .stdin(Stdio::null())
@@ -54,7 +56,7 @@ impl Drop for Relay {
 fn kill_again_and_again(from: String, sink: String, calm: Arc<AtomicBool>) {
     let mut random = Random::new(17);
     while !calm.load(Ordering::SeqCst) {
-        let _relay = Relay::start(&from, &sink);
+        let _relay = Relay::start(&from, &sink, Mood::Stormy);
         std::thread::sleep(Duration::from_millis(200 + random.below(500) as u64));
     }
 }
@@ -63,13 +65,13 @@ fn kill_again_and_again(from: String, sink: String, calm: Arc<AtomicBool>) {
 async fn run(outbox: &Outbox, database: &str, mood: Mood) -> History {
     let (sink, deliveries) = sink::listen(database, mood).await;
     let from = outbox.url();
-    let first = Relay::start(&from, &sink);
+    let first = Relay::start(&from, &sink, mood);
     let calm = Arc::new(AtomicBool::new(false));
     let killer = (mood == Mood::Stormy).then(|| {
         let (from, sink, calm) = (from.clone(), sink.clone(), calm.clone());
         std::thread::spawn(move || kill_again_and_again(from, sink, calm))
     });
-    let second = (mood == Mood::Calm).then(|| Relay::start(&from, &sink));
+    let second = (mood == Mood::Calm).then(|| Relay::start(&from, &sink, mood));
     let rows = outbox.write(25 * hapax_testkit::scale()).await;
     calm.store(true, Ordering::SeqCst);
     let committed = rows.iter().filter(|row| row.committed).count();
