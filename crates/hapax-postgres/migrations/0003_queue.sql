@@ -15,7 +15,8 @@ CREATE TABLE hapax_outbox (
         hashtextextended(key, hashtextextended(tenant, 0))
     ) STORED,
     id            uuid     NOT NULL DEFAULT gen_random_uuid(),
-    attempts      integer  NOT NULL DEFAULT 0,          -- leases that came to nothing
+    attempts      integer  NOT NULL DEFAULT 0           -- leases that came to nothing; a number that
+        CHECK (attempts BETWEEN 0 AND 1000000000),      -- cannot be counted on would stop its queue
     phase         smallint NOT NULL DEFAULT 0,  -- 0 waits, 1 waits for its retry, 2 parked (waits behind
                                                 -- another of its key), 3 dead and blocks, 4 dead, 5 done
     shard         smallint GENERATED ALWAYS AS (

@@ -96,6 +96,9 @@ async fn a_row_that_hapax_would_never_write_is_handed_out_with_its_neighbours() 
            INSERT INTO hapax_outbox (topic, key, payload) VALUES ('t', 'k', 'neighbour')"#
     ))
     .unwrap();
+    let odd_id = "INSERT INTO hapax_outbox (id, topic, payload)
+        VALUES ('01234567-89ab-cdef-0123-456789abcdef' || char(0) || 'b', 't', 'odd')";
+    assert!(shop.execute(odd_id, []).is_err(), "it could not be handed out");
     let (take, leased) = lease(&store, 10).await;
     assert_eq!(payloads(&leased), ["1", "2", "3", "4", "5", "6", "neighbour"]);
     assert!(leased[3..5].iter().all(|row| row.item.headers["ok"] == "1"), "{leased:?}");

@@ -107,6 +107,10 @@ async fn headers_that_hapax_would_never_write_travel_and_stop_nobody() {
     )
     .await
     .unwrap();
+    // Counting on from here would stop the queue.
+    let full =
+        "INSERT INTO hapax_outbox (topic, payload, attempts) VALUES ('t', 'full', 2147483647)";
+    assert!(own.batch_execute(full).await.is_err());
     let (_, rows) = leased(&store, 10).await;
     assert_eq!(text(&rows), ["deep", "huge", "neighbour"]);
     assert!(rows[..2].iter().all(|row| row.item.headers["ok"] == "1"), "{rows:?}");

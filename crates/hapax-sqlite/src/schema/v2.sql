@@ -109,7 +109,8 @@ CREATE TABLE hapax_outbox (
         DEFAULT (lower(hex(randomblob(4)) || '-' || hex(randomblob(2)) || '-4'
             || substr(hex(randomblob(2)), 2) || '-' || substr('89ab', 1 + (random() & 3), 1)
             || substr(hex(randomblob(2)), 2) || '-' || hex(randomblob(6))))
-        CHECK (id GLOB '????????-????-????-????-????????????'
+        -- In bytes: GLOB does not see what follows a NUL.
+        CHECK (length(CAST(id AS BLOB)) = 36 AND id GLOB '????????-????-????-????-????????????'
             AND length(replace(id, '-', '')) = 32
             AND replace(id, '-', '') NOT GLOB '*[^0-9a-fA-F]*'),
     queue         TEXT    NOT NULL DEFAULT 'outbox'
