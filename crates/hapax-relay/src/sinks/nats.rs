@@ -93,7 +93,11 @@ impl Sink for Nats {
         check_subject(&message.item.topic)?;
         let mut headers = HeaderMap::new();
         for (name, value) in message.headers("ce-")? {
-            headers.append(&*name, &*value);
+            // To the server these are orders: another id, a roll-up of the stream.
+            let order = name.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("nats-"));
+            if !order {
+                headers.append(&*name, &*value);
+            }
         }
         headers.insert(async_nats::header::NATS_MESSAGE_ID, message.id());
         if let Some(content_type) = &message.item.content_type {

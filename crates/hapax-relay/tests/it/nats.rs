@@ -58,6 +58,22 @@ async fn a_row_is_a_message_of_its_subject_and_comes_once_however_often_it_is_se
 }
 
 #[tokio::test]
+async fn a_row_gives_the_server_no_orders() {
+    let nats = Nats::start();
+    let context = context(&nats).await;
+    let mut stream = stream(&context).await;
+    let sink = Sunk::new(&nats.url()).unwrap();
+    // The stream would refuse it: its last id is another one.
+    let row = item("{}").header("Nats-Expected-Last-Msg-Id", "x").header("nats-rollup", "all");
+    sink.send(&Message::new(row)).await.unwrap();
+    let message = all(&mut stream).await.remove(0);
+    let headers = message.headers.as_ref().unwrap();
+    let names: Vec<_> = headers.iter().map(|(name, _)| name.to_string()).collect();
+    let orders = names.iter().filter(|name| name.to_ascii_lowercase().starts_with("nats-"));
+    assert_eq!(orders.collect::<Vec<_>>(), ["Nats-Msg-Id"]);
+}
+
+#[tokio::test]
 async fn a_subject_that_no_stream_covers_is_the_rows_failure_and_says_so() {
     let nats = Nats::start();
     let context = context(&nats).await;
