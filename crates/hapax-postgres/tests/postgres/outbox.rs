@@ -178,12 +178,19 @@ async fn a_relay_on_another_node_is_woken_after_the_commit() {
     let (url, mut own) = application("outbox_hint").await;
     let (here, there) = (open(&url), open(&url));
     let mut watch = there.arrivals(&QueueName::outbox());
-    tokio::time::sleep(Duration::from_millis(300)).await;
     let mut tx = own.transaction().await.unwrap();
     Outbox::default().enqueue(&mut tx, &item("1")).await.unwrap();
     tx.commit().await.unwrap();
-    here.arrived(&QueueName::outbox());
-    let woken = tokio::time::timeout(Duration::from_secs(20), watch.changed(LONG)).await;
-    assert!(woken.is_ok(), "nobody woke it");
+    // Said again until it is heard: the other node may not listen yet.
+    let mut woken = false;
+    for _ in 0..40 {
+        here.arrived(&QueueName::outbox());
+        let heard = tokio::time::timeout(Duration::from_millis(500), watch.changed(LONG)).await;
+        woken = heard.is_ok();
+        if woken {
+            break;
+        }
+    }
+    assert!(woken, "nobody woke it");
     assert_eq!(waiting(&there).await.len(), 1);
 }
