@@ -8,10 +8,7 @@ use crate::server::{Setup, eventually};
 #[test]
 fn requests_at_once_are_limited_for_each_tenant() {
     let server = Setup::memory().flags(&["--in-flight", "3"]).start();
-    server.lock("k");
-    let waiting: Vec<_> =
-        (0..3).map(|_| server.post("/v1/locks/k").json(r#"{"wait_ms":60000}"#).begin()).collect();
-    eventually("one too many is refused", || server.get("/v1/records/k").status() == 429);
+    let waiting = server.fill(3);
     let refused = server.get("/v1/records/k").send();
     refused.is(429, "too-many-requests");
     assert_eq!(

@@ -342,9 +342,7 @@ fn each_action_is_written_down_without_what_it_was_about() {
 #[test]
 fn operators_do_not_queue_up_behind_those_who_wait() {
     let server = Setup::memory().flags(&["--in-flight", "1"]).start();
-    server.lock("k");
-    let _waiting = server.post("/v1/locks/k").json(r#"{"wait_ms":60000}"#).begin();
-    eventually("there is no place left", || server.get("/v1/records/k").status() == 429);
+    let _waiting = server.fill(1);
     assert_eq!(server.get(LIST).status(), 200);
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::client::Ask;
+use crate::client::{Ask, Sent};
 
 /// How long anything may take that the machine, and not the test, decides.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -157,6 +157,21 @@ impl Server {
         let taken = self.post(&format!("/v1/locks/{key}")).json(r#"{"ttl_ms":60000}"#).send();
         assert_eq!(taken.status, 201, "{}", taken.text());
         taken.json()["token"].as_str().unwrap().to_owned()
+    }
+
+    /// Takes all places for requests that there are, by waiting for a lock. Who asks whether they
+    /// are taken needs a place too, so one that came too late for his sake tries again.
+    pub(crate) fn fill(&self, places: usize) -> Vec<Sent> {
+        self.lock("k");
+        let mut waiting = Vec::new();
+        eventually("there is no place left", || {
+            waiting.retain(Sent::alive);
+            waiting.resize_with(places, || {
+                self.post("/v1/locks/k").json(r#"{"wait_ms":60000}"#).begin()
+            });
+            self.get("/v1/records/k").status() == 429
+        });
+        waiting
     }
 
     pub(crate) fn signal(&self, name: &str) {
