@@ -603,7 +603,7 @@ async fn woken(waiting: &Scene, key: &Key, acts: impl Future<Output = ()>) {
     // what the features' own polling is for, so this law gives it that moment.
     tokio::time::sleep(Duration::from_millis(300)).await;
     acts.await;
-    let woken = tokio::time::timeout(Duration::from_secs(20), watch.changed(LONG)).await;
+    let woken = tokio::time::timeout(Duration::from_secs(60), watch.changed(LONG)).await;
     assert!(woken.is_ok(), "nobody woke the waiter");
 }
 

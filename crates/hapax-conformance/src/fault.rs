@@ -31,6 +31,17 @@ pub enum Fault {
     Stall(Duration),
 }
 
+/// Which calls faults may meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Those of [`Claims`].
+    Claims,
+    /// Those of [`Queue`].
+    Queue,
+    /// All others.
+    Rest,
+}
+
 /// A store on which things go wrong as planned: each call takes the next [`Fault`] of the plan, and
 /// what is planned last goes on for ever where [`Faulty::always`] said so.
 ///
@@ -58,6 +69,7 @@ pub struct Faulty {
 struct Plan {
     next: VecDeque<Fault>,
     always: Option<Fault>,
+    only: Option<Part>,
     deaf: bool,
     calls: u64,
 }
@@ -78,6 +90,11 @@ impl Faulty {
         self.locked(|plan| plan.always = fault);
     }
 
+    /// From now on faults meet calls of this part alone; `None` is all.
+    pub fn only(&self, part: Option<Part>) {
+        self.locked(|plan| plan.only = part);
+    }
+
     /// From now on no hint about a job is heard.
     pub fn deafen(&self) {
         self.locked(|plan| plan.deaf = true);
@@ -92,12 +109,15 @@ impl Faulty {
         act(&mut self.plan.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    async fn call<T, F>(&self, act: impl Fn() -> F) -> Result<T, StoreError>
+    async fn call<T, F>(&self, part: Part, act: impl Fn() -> F) -> Result<T, StoreError>
     where
         F: Future<Output = Result<T, StoreError>>,
     {
         let fault = self.locked(|plan| {
             plan.calls += 1;
+            if plan.only.is_some_and(|only| only != part) {
+                return Fault::None;
+            }
             plan.next.pop_front().or(plan.always).unwrap_or(Fault::None)
         });
         let lost = |what: &str| StoreError::Unavailable { reason: what.into(), source: None };
@@ -127,23 +147,23 @@ impl Faulty {
 #[async_trait]
 impl Claims for Faulty {
     async fn claim(&self, key: &Key, ask: &Ask) -> Result<Claimed, StoreError> {
-        self.call(|| self.store.claim(key, ask)).await
+        self.call(Part::Claims, || self.store.claim(key, ask)).await
     }
 
     async fn extend(&self, key: &Key, token: &Token, lease: Duration) -> Result<Step, StoreError> {
-        self.call(|| self.store.extend(key, token, lease)).await
+        self.call(Part::Claims, || self.store.extend(key, token, lease)).await
     }
 
     async fn settle(&self, key: &Key, token: &Token, value: Bytes) -> Result<Step, StoreError> {
-        self.call(|| self.store.settle(key, token, value.clone())).await
+        self.call(Part::Claims, || self.store.settle(key, token, value.clone())).await
     }
 
     async fn give_back(&self, key: &Key, token: &Token, how: GiveBack) -> Result<Step, StoreError> {
-        self.call(|| self.store.give_back(key, token, how)).await
+        self.call(Part::Claims, || self.store.give_back(key, token, how)).await
     }
 
     async fn look(&self, key: &Key) -> Result<Option<View>, StoreError> {
-        self.call(|| self.store.look(key)).await
+        self.call(Part::Claims, || self.store.look(key)).await
     }
 
     fn watch(&self, key: &Key) -> Watch {
@@ -154,7 +174,7 @@ impl Claims for Faulty {
 #[async_trait]
 impl Records for Faulty {
     async fn get(&self, key: &Key) -> Result<Option<Record>, StoreError> {
-        self.call(|| self.store.get(key)).await
+        self.call(Part::Rest, || self.store.get(key)).await
     }
 
     async fn put(
@@ -164,18 +184,18 @@ impl Records for Faulty {
         expect: &Expect,
         ttl: Option<Duration>,
     ) -> Result<Put, StoreError> {
-        self.call(|| self.store.put(key, value.clone(), expect, ttl)).await
+        self.call(Part::Rest, || self.store.put(key, value.clone(), expect, ttl)).await
     }
 
     async fn delete(&self, key: &Key, expect: &Expect) -> Result<Deleted, StoreError> {
-        self.call(|| self.store.delete(key, expect)).await
+        self.call(Part::Rest, || self.store.delete(key, expect)).await
     }
 }
 
 #[async_trait]
 impl Log for Faulty {
     async fn append(&self, events: &[Event], keep: &Keep) -> Result<Vec<Appended>, StoreError> {
-        self.call(|| self.store.append(events, keep)).await
+        self.call(Part::Rest, || self.store.append(events, keep)).await
     }
 
     async fn attach(
@@ -184,7 +204,7 @@ impl Log for Faulty {
         after: u64,
         at_most: usize,
     ) -> Result<Option<Attached>, StoreError> {
-        self.call(|| self.store.attach(job, after, at_most)).await
+        self.call(Part::Rest, || self.store.attach(job, after, at_most)).await
     }
 
     async fn tail(
@@ -192,7 +212,7 @@ impl Log for Faulty {
         from: &[(u16, Position)],
         at_most: usize,
     ) -> Result<Vec<Tail>, StoreError> {
-        self.call(|| self.store.tail(from, at_most)).await
+        self.call(Part::Rest, || self.store.tail(from, at_most)).await
     }
 
     fn partitions(&self) -> u16 {
@@ -211,11 +231,11 @@ impl Queue for Faulty {
         queue: &QueueName,
         items: &[Item],
     ) -> Result<Vec<Enqueued>, StoreError> {
-        self.call(|| self.store.enqueue(queue, items)).await
+        self.call(Part::Queue, || self.store.enqueue(queue, items)).await
     }
 
     async fn lease(&self, queue: &QueueName, take: &Take) -> Result<Vec<Leased>, StoreError> {
-        self.call(|| self.store.lease(queue, take)).await
+        self.call(Part::Queue, || self.store.lease(queue, take)).await
     }
 
     async fn renew(
@@ -224,7 +244,7 @@ impl Queue for Faulty {
         token: &Token,
         lease: Duration,
     ) -> Result<u64, StoreError> {
-        self.call(|| self.store.renew(queue, token, lease)).await
+        self.call(Part::Queue, || self.store.renew(queue, token, lease)).await
     }
 
     async fn resolve(
@@ -233,11 +253,11 @@ impl Queue for Faulty {
         token: &Token,
         outcomes: &[(ItemId, Outcome)],
     ) -> Result<Vec<Resolved>, StoreError> {
-        self.call(|| self.store.resolve(queue, token, outcomes)).await
+        self.call(Part::Queue, || self.store.resolve(queue, token, outcomes)).await
     }
 
     async fn depth(&self, queue: &QueueName, whose: Option<&Tenant>) -> Result<Depth, StoreError> {
-        self.call(|| self.store.depth(queue, whose)).await
+        self.call(Part::Queue, || self.store.depth(queue, whose)).await
     }
 
     async fn dead(
@@ -247,7 +267,7 @@ impl Queue for Faulty {
         after: Option<ItemId>,
         at_most: u32,
     ) -> Result<Vec<Dead>, StoreError> {
-        self.call(|| self.store.dead(queue, whose, after, at_most)).await
+        self.call(Part::Queue, || self.store.dead(queue, whose, after, at_most)).await
     }
 
     async fn requeue(
@@ -256,7 +276,7 @@ impl Queue for Faulty {
         whose: Option<&Tenant>,
         id: ItemId,
     ) -> Result<bool, StoreError> {
-        self.call(|| self.store.requeue(queue, whose, id)).await
+        self.call(Part::Queue, || self.store.requeue(queue, whose, id)).await
     }
 
     async fn discard(
@@ -265,7 +285,7 @@ impl Queue for Faulty {
         whose: Option<&Tenant>,
         id: ItemId,
     ) -> Result<bool, StoreError> {
-        self.call(|| self.store.discard(queue, whose, id)).await
+        self.call(Part::Queue, || self.store.discard(queue, whose, id)).await
     }
 
     fn arrivals(&self, queue: &QueueName) -> Watch {
@@ -276,7 +296,7 @@ impl Queue for Faulty {
 #[async_trait]
 impl Oversight for Faulty {
     async fn list(&self, list: &List) -> Result<Page, StoreError> {
-        self.call(|| self.store.list(list)).await
+        self.call(Part::Rest, || self.store.list(list)).await
     }
 }
 
@@ -287,14 +307,14 @@ impl Store for Faulty {
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
-        self.call(|| self.store.ping()).await
+        self.call(Part::Rest, || self.store.ping()).await
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, StoreError> {
-        self.call(|| self.store.examine()).await
+        self.call(Part::Rest, || self.store.examine()).await
     }
 
     async fn sweep(&self, at_most: u32) -> Result<u64, StoreError> {
-        self.call(|| self.store.sweep(at_most)).await
+        self.call(Part::Rest, || self.store.sweep(at_most)).await
     }
 }

@@ -33,6 +33,6 @@ mod records;
 mod scene;
 mod subject;
 
-pub use fault::{Fault, Faulty};
+pub use fault::{Fault, Faulty, Part};
 pub use history::check_histories;
 pub use subject::{Subject, check, scale};

@@ -120,7 +120,7 @@ async fn the_handlers_own_verdict_counts_most() {
 }
 
 #[tokio::test]
-async fn an_answer_comes_back_byte_for_byte() {
+async fn hole_22_an_answer_comes_back_byte_for_byte() {
     let bytes: Vec<u8> = (0..=255).collect();
     let sent = bytes.clone();
     let app = app(memory().0, Settings::default(), || async move {

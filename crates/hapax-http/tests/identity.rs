@@ -176,7 +176,7 @@ async fn a_single_scope_is_one_caller() {
 }
 
 #[tokio::test]
-async fn two_tenants_on_one_store_never_meet() {
+async fn hole_19_two_tenants_with_one_key_never_meet() {
     let (store, _) = memory();
     let runs = Runs::default();
     for tenant in ["a", "b"] {

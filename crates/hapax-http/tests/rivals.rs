@@ -18,7 +18,7 @@ use hapax_testkit::Redis;
 
 /// axum-idempotent, express-idempotency: 50 executions.
 #[tokio::test(flavor = "multi_thread")]
-async fn fifty_concurrent_requests_are_not_fifty_executions() {
+async fn hole_20_fifty_concurrent_requests_are_not_fifty_executions() {
     let runs = Runs::default();
     let counted = runs.clone();
     let app = app(memory().0, Settings::default(), || async move {
@@ -91,7 +91,7 @@ async fn waiters_do_not_hold_a_place_in_the_service() {
 
 /// asgi-idempotency-header, node-idempotency, Powertools: 409 for an hour, a day or for ever.
 #[tokio::test]
-async fn a_key_is_not_409_for_ever_after_a_crash() {
+async fn hole_21_a_key_is_not_409_for_ever_after_a_crash() {
     let settings = Settings { on_unknown: OnUnknown::TakeOver, ..impatient() };
     let (store, clock) = memory();
     let crashed = keyed(&settings, "k", "");

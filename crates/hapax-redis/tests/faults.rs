@@ -5,7 +5,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use common::{LONG, config, events, granted, job, lock, patient, record, store, until_it_works};
+use common::{LONG, config, events, granted, job, lock, patient, record, until_it_works};
 use hapax_core::log::{Keep, Position};
 use hapax_core::queue::{QueueName, Take};
 use hapax_core::{
@@ -15,11 +15,18 @@ use hapax_redis::RedisStore;
 use hapax_testkit::{Redis, Wire};
 
 const LIMIT: Duration = Duration::from_millis(500);
-/// The limit, and what a busy machine may add to it.
-const BOUND: Duration = Duration::from_secs(10);
+/// The limits of all calls, and what a busy machine may add to them.
+const BOUND: Duration = Duration::from_secs(30);
 
 fn brisk(url: &str) -> RedisStore {
     RedisStore::open(config(url).limit(LIMIT)).unwrap()
+}
+
+/// The same, with a connection that works.
+async fn connected(url: &str) -> RedisStore {
+    let store = brisk(url);
+    until_it_works(|| store.ping()).await;
+    store
 }
 
 fn through(wire: &Wire) -> String {
@@ -81,8 +88,8 @@ async fn opening_needs_no_server_and_calls_fail_in_time_until_there_is_one() {
 #[tokio::test]
 async fn a_hanging_server_is_bounded_and_works_again_when_it_wakes_up() {
     let redis = Redis::start();
-    let store = brisk(&redis.url());
-    let ticket = granted(&store, &lock("a"), &Ask::new(LONG)).await;
+    let store = connected(&redis.url()).await;
+    let ticket = granted(&patient(&redis.url()), &lock("a"), &Ask::new(LONG)).await;
     redis.stop();
     all_calls_fail_in_time(&store).await;
     redis.cont();
@@ -95,7 +102,7 @@ async fn a_hanging_server_is_bounded_and_works_again_when_it_wakes_up() {
 async fn a_crowd_before_a_hanging_server_is_told_in_time() {
     let redis = Redis::start();
     let store = RedisStore::open(config(&redis.url()).limit(LIMIT).in_flight(8)).unwrap();
-    store.ping().await.unwrap();
+    until_it_works(|| store.ping()).await;
     redis.stop();
     let started = Instant::now();
     let crowd: Vec<_> = (0..500)
@@ -115,15 +122,15 @@ async fn a_crowd_before_a_hanging_server_is_told_in_time() {
 #[tokio::test]
 async fn a_server_that_was_killed_works_again_with_what_it_acknowledged() {
     let redis = Redis::start();
-    let store = brisk(&redis.url());
-    let ticket = granted(&store, &lock("a"), &Ask::new(LONG)).await;
+    let store = connected(&redis.url()).await;
+    let ticket = granted(&patient(&redis.url()), &lock("a"), &Ask::new(LONG)).await;
     redis.kill();
     all_calls_fail_in_time(&store).await;
     redis.restart();
     let (key, ask) = (lock("a"), Ask::new(LONG));
     let answer = until_it_works(|| store.claim(&key, &ask)).await;
     assert!(matches!(answer, Claimed::Busy { .. }), "{answer:?}");
-    let step = store.settle(&lock("a"), &ticket.token, "x".into()).await.unwrap();
+    let step = until_it_works(|| store.settle(&key, &ticket.token, "x".into())).await;
     assert_eq!(step, Step::Done(ticket.fence));
 }
 
@@ -131,8 +138,7 @@ async fn a_server_that_was_killed_works_again_with_what_it_acknowledged() {
 async fn a_connection_that_died_without_a_word_is_replaced() {
     let redis = Redis::start();
     let wire = Wire::to(redis.port());
-    let store = brisk(&through(&wire));
-    store.ping().await.unwrap();
+    let store = connected(&through(&wire)).await;
     wire.stall_answers();
     assert!(store.ping().await.is_err());
     wire.flow();
@@ -302,11 +308,11 @@ async fn a_wrong_password_is_refused_and_not_repeated() {
     let redis = Redis::with(&["--requirepass", "right"]);
     let port = redis.port();
     for login in ["", ":wrong@", "nobody:wrong@"] {
-        let answer = store(&format!("redis://{login}127.0.0.1:{port}")).ping().await;
+        let answer = patient(&format!("redis://{login}127.0.0.1:{port}")).ping().await;
         let Err(StoreError::Refused { reason }) = answer else { panic!("{login}: {answer:?}") };
         assert!(!reason.contains("wrong"), "{reason}");
     }
-    store(&format!("redis://:right@127.0.0.1:{port}")).ping().await.unwrap();
+    patient(&format!("redis://:right@127.0.0.1:{port}")).ping().await.unwrap();
 }
 
 #[tokio::test]
@@ -314,17 +320,17 @@ async fn a_replica_is_read_only() {
     let redis = Redis::start();
     redis.cli(&["REPLICAOF", "127.0.0.1", "1"]);
     redis.cli(&["CONFIG", "SET", "replica-serve-stale-data", "yes"]);
-    let answer = store(&redis.url()).claim(&lock("a"), &Ask::new(LONG)).await;
+    let answer = patient(&redis.url()).claim(&lock("a"), &Ask::new(LONG)).await;
     assert!(matches!(answer, Err(StoreError::ReadOnly { .. })), "{answer:?}");
 }
 
 #[tokio::test]
 async fn a_private_authority_is_needed_where_the_system_does_not_know_it() {
     let redis = Redis::tls();
-    let answer = store(&redis.url()).ping().await;
+    let answer = patient(&redis.url()).ping().await;
     assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
     let ca = redis.ca_path().display();
-    store(&format!("{}?ca={ca}", redis.url())).ping().await.unwrap();
+    patient(&format!("{}?ca={ca}", redis.url())).ping().await.unwrap();
     let missing = RedisStore::open(config("rediss://localhost?ca=/no/such/file"));
     assert!(matches!(missing, Err(StoreError::Incompatible { .. })));
 }

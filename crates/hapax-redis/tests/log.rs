@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{
-    attached, config, drained, event, events, job, job_key, partition_key, patient, published,
-    until_it_works,
+    attached, config, drained, event, events, grown, job, job_key, partition_key, patient,
+    published, until_it_works,
 };
 use hapax_core::log::{Appended, Cursor, Keep, PARTITIONS, Position};
 use hapax_core::{Key, Log, Store, StoreError};
@@ -53,7 +53,7 @@ async fn hole_14_a_busy_job_never_evicts_another_jobs_events() {
 async fn hole_15_log_state_and_dedup_have_one_lifetime() {
     let redis = Redis::start();
     let store = patient(&redis.url());
-    let (job, brief) = (job("a"), Keep { lifetime: Duration::from_millis(300), entries: 10 });
+    let (job, brief) = (job("a"), Keep { lifetime: Duration::from_secs(3), entries: 10 });
     let event = event(&job, 10, "{}");
     let first = store.append(std::slice::from_ref(&event), &brief).await.unwrap();
     assert_eq!(redis.cli(&["KEYS", "hapax:*job*"]), job_key(&job), "all of a job is one key");
@@ -201,6 +201,9 @@ async fn a_server_killed_again_and_again_keeps_what_it_acknowledged() {
         tokio::time::sleep(Duration::from_millis(150)).await;
         redis.kill();
         redis.restart();
+    }
+    for job in &jobs {
+        until_it_works(|| grown(&store, job, 2)).await;
     }
     stop.store(true, Ordering::SeqCst);
     for (job, appending) in jobs.iter().zip(appending) {

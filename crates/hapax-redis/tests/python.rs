@@ -55,12 +55,12 @@ impl Drop for Service {
 async fn locks_of_both_sides_exclude_each_other() {
     let redis = Redis::start();
     let mut python = Service::start(&redis);
-    let locks = Locks::new(Arc::new(common::store(&redis.url())));
+    let locks = Locks::new(Arc::new(common::patient(&redis.url())));
     let key = "processing:user:U4af4980629";
-    let (ttl, no_wait) = (Duration::from_secs(5), Duration::ZERO);
+    let (ttl, no_wait) = (Duration::from_secs(60), Duration::ZERO);
 
     // Held by Python: hapax is told how long, and cannot release it.
-    assert_eq!(python.ask(json!(["lock", key, 5])), json!(true));
+    assert_eq!(python.ask(json!(["lock", key, 60])), json!(true));
     let Err(LockError::Held { retry_after }) = locks.take(key, ttl, no_wait).await else {
         panic!("hapax took a lock that Python holds");
     };
@@ -74,25 +74,25 @@ async fn locks_of_both_sides_exclude_each_other() {
 
     // Held by hapax: Python is refused, sees the TTL it knows, and gets it after the release.
     let ticket = locks.take(key, ttl, no_wait).await.unwrap();
-    assert_eq!(python.ask(json!(["lock", key, 5])), json!(false));
-    assert!(python.ask(json!(["ttl", key])).as_u64().unwrap() <= 5);
+    assert_eq!(python.ask(json!(["lock", key, 60])), json!(false));
+    assert!(python.ask(json!(["ttl", key])).as_u64().unwrap() <= 60);
     locks.release(key, &ticket.token).await.unwrap();
-    assert_eq!(python.ask(json!(["lock", key, 5])), json!(true));
+    assert_eq!(python.ask(json!(["lock", key, 60])), json!(true));
 
     // Python deletes without asking whose it is; hapax's late release leaves the successor alone.
     python.ask(json!(["unlock", key]));
     let late = locks.take(key, ttl, no_wait).await.unwrap();
     python.ask(json!(["unlock", key]));
-    assert_eq!(python.ask(json!(["lock", key, 5])), json!(true));
+    assert_eq!(python.ask(json!(["lock", key, 60])), json!(true));
     assert!(matches!(locks.release(key, &late.token).await, Err(LockError::Lost)));
-    assert_eq!(python.ask(json!(["lock", key, 5])), json!(false));
+    assert_eq!(python.ask(json!(["lock", key, 60])), json!(false));
 }
 
 #[tokio::test]
 async fn records_of_both_sides_are_the_same_plain_json() {
     let redis = Redis::start();
     let mut python = Service::start(&redis);
-    let documents = Documents::new(Arc::new(common::store(&redis.url())));
+    let documents = Documents::new(Arc::new(common::patient(&redis.url())));
     let key = "user:U123456789abcdef:last_transaction";
     let lunch = json!({"交易ID": "20251129-143000", "品項": "午餐", "原幣金額": 100.0});
 

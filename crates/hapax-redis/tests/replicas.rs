@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{
-    attached, config, drained, events, job, job_key, partition_key, patient, published,
+    attached, config, drained, events, grown, job, job_key, partition_key, patient, published,
     until_it_works,
 };
 use hapax_core::log::{Appended, Cursor, Keep, Position};
@@ -18,7 +18,7 @@ use hapax_redis::RedisStore;
 use hapax_testkit::{Redis, RedisCluster};
 
 fn waiting(url: &str) -> RedisStore {
-    let limit = Duration::from_secs(2);
+    let limit = Duration::from_secs(10);
     RedisStore::open(config(url).limit(limit).wait(1, Duration::from_millis(500))).unwrap()
 }
 
@@ -68,13 +68,6 @@ fn writer(
         }
         acknowledged
     })
-}
-
-/// Whether a job has more entries than that.
-async fn grown(store: &RedisStore, job: &Key, beyond: u64) -> Result<(), StoreError> {
-    let last = store.attach(job, 0, 0).await?.map_or(0, |attached| attached.head.last);
-    let not_yet = || StoreError::Internal { reason: "not yet".into(), source: None };
-    (last > beyond).then_some(()).ok_or_else(not_yet)
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -99,12 +99,16 @@ fn an_inbox_that_forgets_too_early_is_a_warning() {
 async fn an_old_row_of_the_outbox_counts_as_a_redelivery() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", folder.path().join("hapax.db").display());
-    let store = hapax::open(&url, &hapax::Options::default()).await.unwrap();
+    let patient = hapax::Options {
+        call_limit: std::time::Duration::from_secs(20),
+        ..hapax::Options::default()
+    };
+    let store = hapax::open(&url, &patient).await.unwrap();
     let item = hapax::queue::Item::new(&hapax::Tenant::default(), "orders", "{}");
     let _ = store.enqueue(&hapax::queue::QueueName::outbox(), &[item]).await.unwrap();
     let warned = || {
         let report = doctor(&url, &["--json", "--inbox-retention", "1ms"]).json();
         (severity(&report, "inbox.retention").as_deref() == Some("warn")).then_some(())
     };
-    hapax_testkit::wait_for("the row is older", std::time::Duration::from_secs(30), warned);
+    hapax_testkit::wait_for("the row is older", std::time::Duration::from_secs(60), warned);
 }

@@ -67,9 +67,9 @@ fn the_exit_code_is_the_commands_own() {
 #[test]
 fn it_is_renewed_for_as_long_as_the_command_runs() {
     let server = Server::start();
-    let mut running = Running::start(&mut lock_run(&server, &["--ttl", "2s"], HOLD));
+    let mut running = Running::start(&mut lock_run(&server, &["--ttl", "6s"], HOLD));
     let began = Instant::now();
-    while began.elapsed() < Duration::from_secs(3) {
+    while began.elapsed() < Duration::from_secs(8) {
         let shown = server.run(["lock", "show", "job", "--json"]).json();
         assert_eq!(shown["fence"].to_string(), running.said, "{shown}");
         assert_eq!(shown["held"], true);
@@ -162,7 +162,8 @@ fn a_server_that_is_gone_ends_the_command_before_the_lock_can_be_somebody_elses(
 #[test]
 fn a_command_that_takes_too_long_is_ended_under_its_lock() {
     let server = Server::start();
-    let options = ["--max-hold", "300ms", "--grace", "300ms"];
+    // Time enough for the command to begin on a busy machine.
+    let options = ["--max-hold", "3s", "--grace", "300ms"];
     let script = "trap '' TERM; sleep 600 & echo $!; wait; wait; wait";
     let mut running = Running::start(&mut lock_run(&server, &options, script));
     running.ends_with(124);

@@ -56,7 +56,7 @@ fn an_operator_decides(desk: &dyn Desk) {
     assert_eq!(desk.ask(&["list"]).ok(), "\n".repeat(0));
     unknown(desk, "ran");
     unknown(desk, "did-not-run");
-    desk.ask(&["begin", "pay", "runs"]).ok();
+    desk.ask(&["begin", "pay", "runs", "--lease", "1h"]).ok();
 
     let listed = desk.ask(&["list", "--state", "unknown"]).ok();
     let lines: Vec<_> = listed.lines().collect();

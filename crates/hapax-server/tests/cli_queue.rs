@@ -10,7 +10,8 @@ use hapax::{Options, Tenant};
 
 /// Three dead letters of the outbox, and one row that waits.
 async fn fill(url: &str) {
-    let store = hapax::open(url, &Options::default()).await.unwrap();
+    let patient = Options { call_limit: Duration::from_secs(20), ..Options::default() };
+    let store = hapax::open(url, &patient).await.unwrap();
     let queue = QueueName::outbox();
     let item = |key: &str| Item::new(&Tenant::default(), "orders", "{}").key(key);
     let items = ["a", "b", "c"].map(item);

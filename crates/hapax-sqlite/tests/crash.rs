@@ -17,7 +17,7 @@ const TASKS: u64 = 8;
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "the process that the test below kills"]
 async fn victim() {
-    let store = SqliteStore::open(std::env::var("HAPAX_TEST_FILE").unwrap()).unwrap();
+    let store = common::inherited();
     let work: Vec<_> = (0..TASKS).map(|task| tokio::spawn(work(store.clone(), task))).collect();
     for task in work {
         task.await.unwrap();

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 const JOBS: u64 = 3;
 const KEYS: u64 = 24;
 /// What a dead holder held is handed out again after this.
-const LEASE: Duration = Duration::from_secs(1);
+const LEASE: Duration = Duration::from_secs(5);
 
 fn work() -> QueueName {
     QueueName::new("work").unwrap()
@@ -28,7 +28,7 @@ fn work() -> QueueName {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "the process that the test below kills"]
 async fn victim() {
-    let store = SqliteStore::open(std::env::var("HAPAX_TEST_FILE").unwrap()).unwrap();
+    let store = common::inherited();
     let life = Token::random();
     let mut tasks = Vec::new();
     for task in 0..4 {

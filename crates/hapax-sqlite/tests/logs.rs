@@ -136,7 +136,7 @@ async fn appends_of_many_tasks_share_a_commit() {
 #[tokio::test]
 #[ignore = "the second process of the test below"]
 async fn reader() {
-    let store = SqliteStore::open(std::env::var("HAPAX_TEST_FILE").unwrap()).unwrap();
+    let store = common::inherited();
     let partition = job("a").partition(store.partitions());
     let mut listen = store.listen(&job("a"));
     let mut out = std::io::stdout();

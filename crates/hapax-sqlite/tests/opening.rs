@@ -143,7 +143,7 @@ async fn a_file_that_is_locked_at_the_start_opens_later() {
     let place = Place::new();
     let other = place.stranger();
     other.execute_batch("CREATE TABLE orders (id INTEGER); BEGIN EXCLUSIVE").unwrap();
-    let config = place.config().limit(Duration::from_secs(1));
+    let config = place.config().limit(Duration::from_secs(3));
     let store = SqliteStore::open(config).unwrap();
     let locked = store.claim(&command("a"), &ask()).await;
     assert!(matches!(locked, Err(StoreError::Locked { .. })), "{locked:?}");

@@ -11,13 +11,12 @@ use std::time::Duration;
 
 use common::{PATIENT, Place, ask, beside, command, ticket};
 use hapax_core::{Claimed, Claims, Store};
-use hapax_sqlite::SqliteStore;
 
 /// The other process: holds a claim until it is told to settle it.
 #[tokio::test]
 #[ignore = "the second process of the test below"]
 async fn holder() {
-    let store = SqliteStore::open(std::env::var("HAPAX_TEST_FILE").unwrap()).unwrap();
+    let store = common::inherited();
     let held = ticket(store.claim(&command("shared"), &ask()).await);
     let mut out = std::io::stdout();
     writeln!(out, "\nheld {}", held.fence).unwrap();
@@ -29,7 +28,7 @@ async fn holder() {
 #[tokio::test]
 #[ignore = "the second process of the test below"]
 async fn user() {
-    let store = SqliteStore::open(std::env::var("HAPAX_TEST_FILE").unwrap()).unwrap();
+    let store = common::inherited();
     for _ in 0..2 {
         let read = store.look(&command("shared")).await.map(|view| view.is_some());
         let read =

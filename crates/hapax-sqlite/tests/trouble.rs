@@ -17,7 +17,7 @@ use hapax_core::{
 };
 use hapax_sqlite::{SqliteStore, rusqlite::Connection};
 
-const IMPATIENT: Duration = Duration::from_secs(1);
+const IMPATIENT: Duration = Duration::from_secs(3);
 
 fn impatient(place: &Place) -> SqliteStore {
     SqliteStore::open(place.config().limit(IMPATIENT)).unwrap()

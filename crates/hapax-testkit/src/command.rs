@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 /// Generous, for a client that talks to a busy server.
-pub(crate) const CLIENT: Duration = Duration::from_secs(30);
+pub(crate) const CLIENT: Duration = Duration::from_secs(60);
 
 /// Runs a command without input; `None` when it did not end in time (it is killed then). A client of a
 /// stopped server would otherwise hang for ever.

@@ -15,7 +15,7 @@ use crate::wait::{READY, wait_or_explain};
 use crate::{janitor, procfs};
 
 /// A signal takes effect at once, save on a machine that is badly overloaded.
-const SIGNAL: Duration = Duration::from_secs(15);
+const SIGNAL: Duration = Duration::from_secs(60);
 
 pub(crate) struct Process {
     name: String,

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::ports::{PortTaken, free_port, with_free_port};
 use crate::process::Process;
-use crate::wait::wait_for;
+use crate::wait::{READY, wait_for};
 use crate::{binary, janitor};
 
 /// The script itself: the one on the `PATH` insists on the package's own user.
@@ -152,9 +152,7 @@ fn start_mapper(port: u16, folder: &Path) -> Process {
             .current_dir(folder),
     );
     // The server would start a daemon of its own that nobody ends.
-    wait_for("epmd answers", Duration::from_secs(15), || {
-        TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok()
-    });
+    wait_for("epmd answers", READY, || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok());
     mapper
 }
 

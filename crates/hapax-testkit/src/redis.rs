@@ -272,7 +272,7 @@ fn configuration(
         let _ = write!(
             lines,
             "sentinel monitor {MASTER_NAME} 127.0.0.1 {master} 2\n\
-             sentinel down-after-milliseconds {MASTER_NAME} 1000\n\
+             sentinel down-after-milliseconds {MASTER_NAME} 3000\n\
              sentinel failover-timeout {MASTER_NAME} 2000\n\
              sentinel parallel-syncs {MASTER_NAME} 1\n"
         );
@@ -288,7 +288,7 @@ fn configuration(
             // test machine must not leave a cluster without one.
             lines += "cluster-enabled yes\n\
                       cluster-config-file nodes.conf\n\
-                      cluster-node-timeout 1000\n\
+                      cluster-node-timeout 3000\n\
                       cluster-replica-validity-factor 0\n";
         }
         Role::ReplicaOf(master) => {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Long enough for a loaded machine, short enough that a hung test is noticed.
-pub(crate) const READY: Duration = Duration::from_secs(60);
+pub(crate) const READY: Duration = Duration::from_secs(120);
 
 /// Asks `probe` again and again until it gives a value, and returns that.
 ///

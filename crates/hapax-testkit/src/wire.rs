@@ -13,7 +13,7 @@ use crate::wait::wait_for;
 
 /// How long a new connection, or a change of mind about new ones, may go unnoticed.
 const POLL: Duration = Duration::from_millis(2);
-const PATIENCE: Duration = Duration::from_secs(15);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A wire between a client and a server on this machine, which tests cut, stall, and make lose
 /// answers. Everything breaks when it is dropped.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use hapax_testkit::{Postgres, Redis, wait_for};
 
 const REPORT: &str = "HAPAX_TESTKIT_JANITOR_REPORT";
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Not a test of its own: the process that the test below kills.
 #[test]

@@ -38,7 +38,7 @@ fn a_paused_server_answers_later() {
         let early = answers.recv_timeout(Duration::from_millis(300));
         postgres.cont();
         assert!(early.is_err(), "{early:?}");
-        let late = answers.recv_timeout(Duration::from_secs(15));
+        let late = answers.recv_timeout(Duration::from_secs(60));
         assert_eq!(late.as_deref(), Ok("late"));
     });
 }

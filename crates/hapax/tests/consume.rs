@@ -17,13 +17,14 @@ const JOBS: usize = 24;
 const FILE: &str = "HAPAX_TEST_FILE";
 
 fn store(file: &Path) -> Arc<SqliteStore> {
-    Arc::new(SqliteStore::open(Config::new(file).partitions(16)).unwrap())
+    let config = Config::new(file).partitions(16).limit(Duration::from_secs(20));
+    Arc::new(SqliteStore::open(config).unwrap())
 }
 
 /// The shop's own database, which is hapax's too.
 fn shop(file: &Path) -> Connection {
     let connection = Connection::open(file).unwrap();
-    connection.busy_timeout(Duration::from_secs(10)).unwrap();
+    connection.busy_timeout(Duration::from_secs(60)).unwrap();
     migrate(&connection).unwrap();
     let table = "CREATE TABLE IF NOT EXISTS effects (job TEXT NOT NULL, seq INTEGER NOT NULL)";
     connection.execute(table, []).unwrap();
@@ -108,7 +109,7 @@ async fn effects_happen_once_although_members_are_killed() {
     }
     let last = member(&file);
     let wanted = JOBS as i64 * 4 * rounds as i64;
-    let until = Instant::now() + Duration::from_secs(60);
+    let until = Instant::now() + Duration::from_secs(120);
     while count("SELECT count(*) FROM effects") < wanted {
         assert!(Instant::now() < until, "some never happened");
         tokio::time::sleep(Duration::from_millis(20)).await;

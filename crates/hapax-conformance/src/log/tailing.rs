@@ -270,7 +270,7 @@ async fn woken(listening: &Scene, writing: &Scene) {
     // As with claims: a subscription over the network may need a moment to stand.
     tokio::time::sleep(Duration::from_millis(300)).await;
     published(writing, &[event(&job, "s", 1)]).await;
-    let woken = tokio::time::timeout(Duration::from_secs(20), watch.changed(LONG)).await;
+    let woken = tokio::time::timeout(Duration::from_secs(60), watch.changed(LONG)).await;
     assert!(woken.is_ok(), "nobody woke the listener");
     assert_eq!(whole(listening, &job).await.head.last, 1);
 }

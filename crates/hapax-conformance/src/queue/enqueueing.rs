@@ -246,7 +246,7 @@ async fn woken(waiting: &Desk, writing: &Desk) {
     tokio::time::sleep(Duration::from_millis(300)).await;
     let stranger = Tenant::default();
     writing.accepted(&[Item::new(&stranger, "t", "{}")]).await;
-    let woken = tokio::time::timeout(Duration::from_secs(20), watch.changed(LONG)).await;
+    let woken = tokio::time::timeout(Duration::from_secs(60), watch.changed(LONG)).await;
     assert!(woken.is_ok(), "nobody woke the waiter");
     assert_eq!(waiting.lease(1).await.items.len(), 1);
 }

@@ -73,7 +73,7 @@ async fn a_wrong_password_is_refused_and_never_repeated() {
         format!("postgres://guarded{password}@127.0.0.1:{}/postgres", server.port())
     };
     // A reload takes a moment to reach the server's processes.
-    hapax_testkit::wait_for("the access list", std::time::Duration::from_secs(10), || {
+    hapax_testkit::wait_for("the access list", Duration::from_secs(60), || {
         let rules =
             server.psql("SELECT count(*) FROM pg_hba_file_rules WHERE auth_method LIKE 'scram%'");
         (rules == "1").then_some(())

@@ -79,7 +79,7 @@ async fn a_bad_item_fails_alone() {
 #[tokio::test]
 async fn a_locked_table_is_told_as_such_within_the_limit() {
     let url = SERVER.database("locked");
-    let limit = Duration::from_secs(2);
+    let limit = Duration::from_secs(6);
     let store = PostgresStore::open(Config::new(&url).limit(limit)).unwrap();
     granted(&store, &key("before"), &ask()).await;
     let mut other = client(&url).await;

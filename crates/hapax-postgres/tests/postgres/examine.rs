@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use hapax_core::{Severity, Store};
 use hapax_postgres::{Config, PostgresStore};
 use hapax_testkit::Postgres;
@@ -42,6 +44,7 @@ async fn what_breaks_a_promise_is_named() {
 
 #[tokio::test]
 async fn a_pooler_is_told_apart() {
-    let store = PostgresStore::open(Config::new(SERVER.database("pooler")).pooled(true)).unwrap();
+    let config = Config::new(SERVER.database("pooler")).pooled(true);
+    let store = PostgresStore::open(config.limit(Duration::from_secs(20))).unwrap();
     assert!(severities(&store).await.contains(&("postgres.pooler", Severity::Warn)));
 }

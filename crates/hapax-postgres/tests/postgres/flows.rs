@@ -147,7 +147,7 @@ impl Ledger {
 
     /// Takes what the dead left behind: what they were told is done does not come again.
     async fn drain(&mut self, store: &PostgresStore) {
-        let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
         loop {
             let take = Take::new(500, LONG);
             let rows = store.lease(&queue(), &take).await.unwrap();

@@ -81,7 +81,7 @@ async fn a_tail_never_skips_an_append_that_commits_late() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_locked_partition_holds_up_only_its_own_jobs_and_within_the_limit() {
     let url = SERVER.database("locked_partition");
-    let store = PostgresStore::open(Config::new(&url).limit(Duration::from_secs(2))).unwrap();
+    let store = PostgresStore::open(Config::new(&url).limit(Duration::from_secs(4))).unwrap();
     store.ping().await.unwrap();
     let (stuck, free) = (job("stuck"), job("free"));
     let partition = i32::from(stuck.partition(256));
@@ -104,11 +104,12 @@ async fn a_locked_partition_holds_up_only_its_own_jobs_and_within_the_limit() {
 #[tokio::test]
 async fn another_number_of_partitions_is_refused() {
     let url = SERVER.database("partitions");
-    let four = PostgresStore::open(Config::new(&url).partitions(4)).unwrap();
+    let config = Config::new(&url).partitions(4).limit(Duration::from_secs(20));
+    let four = PostgresStore::open(config.clone()).unwrap();
     publish(&four, event(&job("a"), 1)).await;
     let refused = open(&url).ping().await;
     assert!(matches!(refused, Err(StoreError::Incompatible { .. })), "{refused:?}");
-    let again = PostgresStore::open(Config::new(&url).partitions(4)).unwrap();
+    let again = PostgresStore::open(config).unwrap();
     assert_eq!(again.attach(&job("a"), 0, 10).await.unwrap().unwrap().head.last, 1);
 }
 

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use hapax_core::{Claimed, Claims, Log, Store, StoreError};
 use hapax_postgres::{Config, PostgresStore, migrate};
 use tokio::task::JoinSet;
@@ -54,7 +56,8 @@ async fn a_newer_schema_is_refused_and_left_alone() {
 #[tokio::test]
 async fn a_schema_of_its_own_keeps_the_tables() {
     let url = SERVER.database("own_schema");
-    let store = PostgresStore::open(Config::new(&url).schema("hapax_data")).unwrap();
+    let config = Config::new(&url).schema("hapax_data").limit(Duration::from_secs(20));
+    let store = PostgresStore::open(config).unwrap();
     granted(&store, &key("k"), &ask()).await;
     let sql = "SELECT schemaname FROM pg_tables WHERE tablename = 'hapax_claims'";
     assert_eq!(SERVER.psql_in("own_schema", sql), "hapax_data");

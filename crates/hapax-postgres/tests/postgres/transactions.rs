@@ -131,7 +131,7 @@ async fn a_takeover_in_an_open_transaction_holds_up_nobody() {
 #[tokio::test]
 async fn a_step_behind_an_open_transaction_is_locked_within_the_limit() {
     let (url, mut first) = application("tx_locked").await;
-    let limit = Duration::from_secs(2);
+    let limit = Duration::from_secs(6);
     let store = PostgresStore::open(Config::new(&url).limit(limit)).unwrap();
     let ticket = granted(&store, &key("order"), &ask()).await;
     let record = Key::record(&Tenant::default(), "r").unwrap();

@@ -18,10 +18,6 @@ pub(crate) fn config(url: &str) -> RedisConfig {
     RedisConfig::new(url).unwrap()
 }
 
-pub(crate) fn store(url: &str) -> RedisStore {
-    RedisStore::open(config(url)).unwrap()
-}
-
 /// A busy machine must not fail a law: the limit is not what is tested.
 pub(crate) fn patient(url: &str) -> RedisStore {
     RedisStore::open(config(url).limit(Duration::from_secs(20))).unwrap()
@@ -102,6 +98,13 @@ pub(crate) async fn published(store: &RedisStore, events: &[Event]) -> Vec<Curso
 
 pub(crate) async fn attached(store: &RedisStore, job: &Key) -> Attached {
     store.attach(job, 0, 100_000).await.unwrap().expect("the job has a log")
+}
+
+/// Whether a job has more entries than that.
+pub(crate) async fn grown(store: &RedisStore, job: &Key, beyond: u64) -> Result<(), StoreError> {
+    let last = store.attach(job, 0, 0).await?.map_or(0, |attached| attached.head.last);
+    let not_yet = || StoreError::Internal { reason: "not yet".into(), source: None };
+    (last > beyond).then_some(()).ok_or_else(not_yet)
 }
 
 /// The name of one of the keys of a job's partition.

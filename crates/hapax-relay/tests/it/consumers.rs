@@ -97,6 +97,7 @@ async fn each_effect_once(sink: &dyn Sink, topic: &str, source: impl Fn() -> Box
     let good = ["good", "fails", "panics", "last"];
     until("all effects", async || work.effects().len() == good.len()).await;
     until("poison was tried", async || work.tries("poison") >= 4).await;
+    until("what is broken was tried", async || work.tries("broken") >= 1).await;
     for (stop, task) in consumers {
         drop(stop);
         tokio::time::timeout(PATIENCE, task).await.unwrap().unwrap();

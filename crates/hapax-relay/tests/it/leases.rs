@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::support::{Script, Working, brisk, depth, drained, enqueue, item, until};
+use crate::support::{
+    Script, Working, brisk, depth, drained, enqueue, in_virtual_time, item, until,
+};
 use async_trait::async_trait;
 use hapax_core::memory::MemoryStore;
 use hapax_core::queue::*;
@@ -82,7 +84,7 @@ impl Queue for Deaf {
 
 fn deaf() -> Deaf {
     Deaf {
-        store: MemoryStore::default(),
+        store: in_virtual_time(),
         no_renewals: false,
         lost_leases: AtomicUsize::new(0),
         no_outcomes: AtomicBool::new(false),
@@ -101,13 +103,12 @@ fn behind(door: &Arc<Semaphore>) -> Arc<Script> {
     }))
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_lease_is_renewed_while_a_send_takes_long() {
     let store = Arc::new(deaf());
     enqueue(&*store, &[item("1").key("k")]).await;
     let door = Arc::new(Semaphore::new(0));
     let sink = behind(&door);
-    // Long enough for a busy machine to renew it in time.
     let settings = Settings { lease: Duration::from_millis(600), ..brisk() };
     let relays: Vec<_> =
         (0..2).map(|_| Working::start(store.clone(), sink.clone(), settings.clone())).collect();
@@ -122,7 +123,7 @@ async fn a_lease_is_renewed_while_a_send_takes_long() {
     assert_eq!(sink.begun().len(), 1, "nobody else got it");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_relay_whose_lease_is_gone_sends_nothing_more_of_it() {
     let store = Arc::new(Deaf { no_renewals: true, ..deaf() });
     enqueue(&*store, &["1", "2"].map(|name| item(name).key("k"))).await;
@@ -144,7 +145,7 @@ async fn a_relay_whose_lease_is_gone_sends_nothing_more_of_it() {
     assert!(sent.iter().all(|sent| sent == "1"), "`2` was another's by then: {sent:?}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_lease_whose_answer_was_lost_is_asked_for_again() {
     let store = Arc::new(Deaf { lost_leases: AtomicUsize::new(2), ..deaf() });
     enqueue(&*store, &[item("1"), item("2")]).await;
@@ -158,7 +159,7 @@ async fn a_lease_whose_answer_was_lost_is_asked_for_again() {
     assert!(sink.delivered().iter().all(|call| call.attempt == 1));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_the_store_did_not_hear_is_told_again() {
     let store = Arc::new(deaf());
     store.no_outcomes.store(true, Ordering::SeqCst);

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{Script, Working, brisk, depth, drained, enqueue, item, until};
+use crate::support::{
+    Script, Working, brisk, depth, drained, enqueue, in_virtual_time, item, until,
+};
 use hapax_core::Queue;
 use hapax_core::memory::MemoryStore;
 use hapax_core::queue::{QueueName, Take};
@@ -127,9 +129,9 @@ async fn a_relay_that_stops_lands_what_is_in_the_air_and_hands_back_the_rest() {
     assert_eq!((next.len(), next[0].attempt), (2, 1), "and nothing was counted");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_killed_relays_rows_are_delivered_by_another() {
-    let store = Arc::new(MemoryStore::default());
+    let store = Arc::new(in_virtual_time());
     enqueue(&*store, &["1", "2"].map(|name| item(name).key("k"))).await;
     let hangs = Arc::new(Script::new(|_| std::future::pending()));
     let settings = Settings { lease: Duration::from_millis(100), ..brisk() };

@@ -13,7 +13,7 @@ use hapax_relay::{Failure, Settings};
 use hapax_sqlite::SqliteStore;
 use hapax_testkit::{Postgres, Redis};
 
-use crate::support::{Script, Working, brisk, depth, drained, enqueue, item, until};
+use crate::support::{PATIENCE, Script, Working, brisk, depth, drained, enqueue, item, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn on_memory() {
@@ -23,21 +23,21 @@ async fn on_memory() {
 #[tokio::test(flavor = "multi_thread")]
 async fn on_sqlite() {
     let folder = tempfile::tempdir().unwrap();
-    let config = hapax_sqlite::Config::new(folder.path().join("a.db"));
+    let config = hapax_sqlite::Config::new(folder.path().join("a.db")).limit(PATIENCE);
     shared_work(Arc::new(SqliteStore::open(config).unwrap())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn on_postgres() {
     let server = Postgres::start();
-    let config = hapax_postgres::Config::new(server.url());
+    let config = hapax_postgres::Config::new(server.url()).limit(PATIENCE);
     shared_work(Arc::new(PostgresStore::open(config).unwrap())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn on_redis() {
     let server = Redis::start();
-    let config = RedisConfig::new(&server.url()).unwrap();
+    let config = RedisConfig::new(&server.url()).unwrap().limit(PATIENCE);
     shared_work(Arc::new(RedisStore::open(config).unwrap())).await;
 }
 
@@ -50,7 +50,7 @@ async fn shared_work(store: Arc<dyn Queue>) {
         if call.payload == "poison" { Err(Failure::refused("poison")) } else { Ok(()) }
     }));
     // Long leases, so that none lapses on a busy machine; but for the one that dies.
-    let settings = Settings { batch: 40, ..brisk() };
+    let settings = Settings { batch: 40, call_limit: PATIENCE, ..brisk() };
     enqueue(&*store, &rows[..40]).await;
     let hangs = Arc::new(Script::new(|_| std::future::pending()));
     let short = Settings { lease: Duration::from_millis(400), ..settings.clone() };

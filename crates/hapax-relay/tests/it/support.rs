@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use hapax_core::memory::MemoryStore;
 use hapax_core::queue::{Depth, Item, ItemId, QueueName};
-use hapax_core::{Queue, Tenant};
+use hapax_core::{Clock, Queue, Tenant, Timestamp};
 use hapax_relay::{Backoff, Failure, Message, Relay, Settings, Sink};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -134,6 +135,21 @@ impl Working {
     /// As `kill -9` would.
     pub(crate) fn kill(self) {
         self.task.abort();
+    }
+}
+
+/// A store whose clock follows the runtime's, which the tests of leases pause: a machine that stands
+/// still for a moment lets no lease lapse.
+pub(crate) fn in_virtual_time() -> MemoryStore {
+    MemoryStore::new(Arc::new(Virtual(tokio::time::Instant::now())))
+}
+
+#[derive(Debug)]
+struct Virtual(tokio::time::Instant);
+
+impl Clock for Virtual {
+    fn now(&self) -> Timestamp {
+        Timestamp(1_000_000_000_000).plus(self.0.elapsed())
     }
 }
 

@@ -130,7 +130,8 @@ impl Sent {
 
     /// Whether the other side closes without a word.
     pub(crate) fn silence(mut self) -> bool {
-        matches!(self.0.read(&mut [0]), Ok(0))
+        let mut bytes = Vec::new();
+        self.0.read_to_end(&mut bytes).is_ok() && bytes.is_empty()
     }
 
     pub(crate) fn hang_up(self) {

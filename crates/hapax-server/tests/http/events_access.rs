@@ -137,7 +137,7 @@ fn a_server_without_a_secret_takes_no_link() {
 fn a_stream_ends_with_its_link() {
     let server = guarded(&[]);
     for way in WAYS {
-        let access = link(&["--job", "scan/open", "--tenant", "shop", "--ttl", "2s"]);
+        let access = link(&["--job", "scan/open", "--tenant", "shop", "--ttl", "5s"]);
         let mut stream = open(&server, way, &format!("/v1/jobs/scan/open/events?access={access}"));
         assert_eq!((stream.status, stream.next()), (200, None));
         assert!(stream.ended_in_order());

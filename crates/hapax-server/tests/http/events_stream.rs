@@ -170,7 +170,7 @@ fn a_late_event_reaches_who_resumes_by_the_seq_of_a_trimmed_one() {
 fn hole_15_a_job_is_forgotten_as_a_whole_and_begins_anew_under_another_epoch() {
     // In the usual design the state lives for one hour and the marker for two: a retry in between is
     // skipped as a duplicate of an event that is nowhere any more.
-    let server = Setup::memory().flags(&["--event-lifetime", "1s"]).start();
+    let server = Setup::memory().flags(&["--event-lifetime", "3s"]).start();
     for way in WAYS {
         let job = format!("anew-{}", &way[5..]);
         let mut live = server.follow(way, &job, "");

@@ -5,6 +5,9 @@ use std::time::{Duration, Instant};
 use crate::client::Sent;
 use crate::server::{Setup, eventually};
 
+/// Time enough on a busy machine between a connection and its first bytes.
+const HEADERS: &str = "2s";
+
 #[test]
 fn requests_at_once_are_limited_for_each_tenant() {
     let server = Setup::memory().flags(&["--in-flight", "3"]).start();
@@ -25,28 +28,28 @@ fn requests_at_once_are_limited_for_each_tenant() {
 
 #[test]
 fn headers_that_do_not_arrive_are_answered_with_408() {
-    let server = Setup::memory().flags(&["--header-timeout", "300ms"]).start();
+    let server = Setup::memory().flags(&["--header-timeout", HEADERS]).start();
     let slow = Sent::new(&server.address, b"GET /v1/locks/k HTTP/1.1\r\nHost: loc").answer();
     slow.is(408, "request-timeout");
     // A byte now and then does not help.
     let mut trickle = Sent::new(&server.address, b"GET / HTTP/1.1\r\n");
     let since = Instant::now();
-    while trickle.alive() && since.elapsed() < Duration::from_secs(20) {
+    while trickle.alive() && since.elapsed() < Duration::from_secs(30) {
         trickle.more(b"X: y\r\n");
         std::thread::sleep(Duration::from_millis(20));
     }
-    assert!(since.elapsed() < Duration::from_secs(10));
+    assert!(since.elapsed() < Duration::from_secs(20));
     // One that says nothing at all is closed.
     assert!(Sent::new(&server.address, b"").silence());
 }
 
 #[test]
 fn the_time_for_headers_begins_anew_with_each_request() {
-    let server = Setup::memory().flags(&["--header-timeout", "300ms"]).start();
+    let server = Setup::memory().flags(&["--header-timeout", HEADERS]).start();
     let ask = format!("GET /healthz HTTP/1.1\r\nHost: {}\r\n\r\n", server.address);
     let mut kept = Sent::new(&server.address, ask.as_bytes());
     kept.first_byte();
-    std::thread::sleep(Duration::from_millis(600));
+    std::thread::sleep(Duration::from_millis(2500));
     kept.more(b"GET /");
     let rest = String::from_utf8(kept.rest()).unwrap();
     assert!(rest.contains("HTTP/1.1 408"), "{rest}");
@@ -66,9 +69,9 @@ fn idle_connections_are_closed() {
 #[test]
 fn a_long_wait_is_no_idle_connection() {
     let server =
-        Setup::memory().flags(&["--idle-timeout", "100ms", "--header-timeout", "100ms"]).start();
+        Setup::memory().flags(&["--idle-timeout", "300ms", "--header-timeout", HEADERS]).start();
     server.lock("k");
-    server.post("/v1/locks/k").json(r#"{"wait_ms":700}"#).send().is(409, "lock-held");
+    server.post("/v1/locks/k").json(r#"{"wait_ms":3000}"#).send().is(409, "lock-held");
 }
 
 #[test]
@@ -83,7 +86,7 @@ fn bodies_that_do_not_arrive_are_answered_with_408() {
 #[test]
 fn connections_beyond_the_limit_wait_their_turn() {
     let server =
-        Setup::memory().flags(&["--max-connections", "2", "--header-timeout", "500ms"]).start();
+        Setup::memory().flags(&["--max-connections", "2", "--header-timeout", HEADERS]).start();
     let _silent = [Sent::new(&server.address, b""), Sent::new(&server.address, b"")];
     assert_eq!(server.get("/healthz").status(), 200);
 }

@@ -45,7 +45,8 @@ fn a_lock_is_taken_once_renewed_and_released_by_its_owner_alone() {
 #[test]
 fn of_fifty_at_once_one_gets_the_lock() {
     let server = Server::start();
-    let sent: Vec<_> = (0..50).map(|_| server.post("/v1/locks/k").begin()).collect();
+    let ask = server.post("/v1/locks/k").json(r#"{"ttl_ms":60000}"#);
+    let sent: Vec<_> = (0..50).map(|_| ask.begin()).collect();
     let answers: Vec<_> = sent.into_iter().map(|sent| sent.answer()).collect();
     assert_eq!(answers.iter().filter(|answer| answer.status == 201).count(), 1);
     for held in answers.iter().filter(|answer| answer.status != 201) {

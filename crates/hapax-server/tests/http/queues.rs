@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::access::token;
-use crate::server::{Server, Setup};
+use crate::server::{PATIENCE, Server, Setup};
 
 const LEASE: Duration = Duration::from_secs(60);
 
@@ -25,7 +25,8 @@ impl Scene {
         let folder = tempfile::tempdir().unwrap();
         let url = format!("sqlite:{}/hapax.db", folder.path().display());
         let server = Setup::new().flags(&["--store", &url, "--log", "json"]).file(file).start();
-        let store = hapax::open(&url, &Options::default()).await.unwrap();
+        let patient = Options { call_limit: PATIENCE, ..Options::default() };
+        let store = hapax::open(&url, &patient).await.unwrap();
         Self { server, store, _folder: folder }
     }
 

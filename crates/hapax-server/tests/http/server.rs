@@ -42,6 +42,8 @@ impl Setup {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
         command.arg("serve").current_dir(folder.path()).env_clear();
+        // What one store call may take is nobody's question but of those who say so by a flag.
+        command.env("HAPAX_STORE_TIMEOUT", "20s");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Self { command, folder }.flags(&["--listen", address])
     }

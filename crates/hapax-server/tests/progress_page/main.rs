@@ -106,6 +106,8 @@ fn links_that_expire_in_the_middle_lose_and_double_nothing() {
     let page = Page::with_short_links();
     let browser = Browser::start();
     browser.open(&page.of_job("j1"));
+    // With its first link, whose time is over before the job is.
+    shows(&browser, "live", 0, &[]);
     page.post("/jobs", &json!({ "job": "j1" }));
     shows(&browser, "finished", 100, &STEPS);
     let links = "return performance.getEntriesByType('resource')

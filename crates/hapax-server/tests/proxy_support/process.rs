@@ -139,6 +139,8 @@ pub(crate) fn command(flags: &[&str]) -> Command {
     command
         .arg("proxy")
         .args(flags)
+        // What one store call may take is nobody's question but of those who say so by a flag.
+        .env("HAPAX_STORE_TIMEOUT", "20s")
         // Away from any hapax.toml.
         .current_dir(Path::new("/"))
         .stdin(Stdio::null())

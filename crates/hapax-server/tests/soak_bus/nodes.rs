@@ -1,5 +1,7 @@
 //! Servers that are killed and started again at the same place.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -19,7 +21,7 @@ impl Node {
         let folder = tempfile::tempdir().expect("a folder");
         let child = run(&address, &flags, &folder);
         let node = Self { address, flags, folder, child };
-        node.listens();
+        node.serves();
         node
     }
 
@@ -28,13 +30,20 @@ impl Node {
         self.child.kill().expect("it runs");
         self.child.wait().expect("it ends");
         self.child = run(&self.address, &self.flags, &self.folder);
-        self.listens();
+        self.serves();
     }
 
-    fn listens(&self) {
-        wait_for("the node listens", Duration::from_secs(60), || {
-            std::net::TcpStream::connect(&self.address).ok()
-        });
+    /// A node that were killed before it serves would never get anywhere on a slow machine: it
+    /// listens earlier than that.
+    fn serves(&self) {
+        wait_for("the node serves", Duration::from_secs(60), || self.healthz().ok());
+    }
+
+    fn healthz(&self) -> std::io::Result<()> {
+        let mut stream = TcpStream::connect(&self.address)?;
+        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+        write!(stream, "GET /healthz HTTP/1.1\r\nHost: {}\r\n\r\n", self.address)?;
+        stream.read_exact(&mut [0])
     }
 }
 

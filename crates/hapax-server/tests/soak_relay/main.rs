@@ -35,7 +35,7 @@ impl Relay {
         let child = Command::new(env!("CARGO_BIN_EXE_hapax"))
             .args(["relay", "--from", from, "--to", &to, "--allow-private"])
             .args(["--lease", lease, "--backoff", "20ms", "--backoff-max", "200ms"])
-            .args(["--max-attempts", "1000"])
+            .args(["--max-attempts", "1000", "--store-timeout", "20s"])
             .env_clear()
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -42,6 +42,12 @@ impl Place {
     }
 }
 
+/// The file of the process that started this one.
+pub(crate) fn inherited() -> SqliteStore {
+    let file = std::env::var("HAPAX_TEST_FILE").unwrap();
+    SqliteStore::open(Config::new(file).limit(PATIENT)).unwrap()
+}
+
 pub(crate) fn beside(file: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(format!("{}{suffix}", file.display()))
 }

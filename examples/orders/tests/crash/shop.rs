@@ -96,15 +96,18 @@ pub(crate) fn post(url: &str, key: Option<&str>, body: &str) -> Option<Answered>
     Some((Answer { status, location, kind, body }, replayed))
 }
 
-/// Asks until the first one is done: "in-progress" means to ask again.
+/// Asks until the first one is done: "in-progress" means to ask again, and so does a database that
+/// has no answer in time.
 pub(crate) fn order(url: &str, key: &str, body: &str) -> Answered {
     let since = Instant::now();
     loop {
         let (answer, replayed) = post(url, Some(key), body).expect("the shop answers");
-        if !(answer.status == 409 && answer.body.contains("/in-progress")) {
+        let again =
+            answer.status == 503 || answer.status == 409 && answer.body.contains("/in-progress");
+        if !again {
             return (answer, replayed);
         }
-        assert!(since.elapsed() < PATIENCE, "in progress for ever: {}", answer.body);
+        assert!(since.elapsed() < PATIENCE, "to be asked again for ever: {}", answer.body);
         thread::sleep(Duration::from_millis(20));
     }
 }

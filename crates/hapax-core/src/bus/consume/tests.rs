@@ -4,7 +4,22 @@ use std::sync::{Mutex, PoisonError};
 use super::*;
 use crate::bus::NewEvent;
 use crate::memory::MemoryStore;
-use crate::{Put, Records, Tenant};
+use crate::{Clock, Put, Records, Tenant, Timestamp};
+
+/// The store's clock follows the runtime's, which the tests pause: a machine that stands still for a
+/// moment lets no lease lapse.
+#[derive(Debug)]
+struct Virtual(tokio::time::Instant);
+
+impl Clock for Virtual {
+    fn now(&self) -> Timestamp {
+        Timestamp(1_000_000_000_000).plus(self.0.elapsed())
+    }
+}
+
+fn in_virtual_time() -> MemoryStore {
+    MemoryStore::new(Arc::new(Virtual(tokio::time::Instant::now())))
+}
 
 /// By job: (offset, by whom).
 type Jobs = BTreeMap<String, Vec<(u64, &'static str)>>;
@@ -66,9 +81,9 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn events_of_a_job_are_handled_in_order_and_once_where_nobody_dies() {
-    let bus = Bus::new(Arc::new(MemoryStore::default()));
+    let bus = Bus::new(Arc::new(in_virtual_time()));
     let seen = Seen::default();
     publish(&bus, 40, 0, 5).await;
     let one = member(&bus, &seen, "one");
@@ -87,9 +102,9 @@ async fn events_of_a_job_are_handled_in_order_and_once_where_nobody_dies() {
     assert_eq!(seen.count(), 440, "what was saved does not come again");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn members_share_and_whoever_dies_is_replaced() {
-    let bus = Bus::new(Arc::new(MemoryStore::default()));
+    let bus = Bus::new(Arc::new(in_virtual_time()));
     let seen = Seen::default();
     let one = member(&bus, &seen, "one");
     publish(&bus, 60, 0, 1).await;
@@ -125,9 +140,9 @@ async fn members_share_and_whoever_dies_is_replaced() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_handler_that_fails_holds_back_only_its_partition() {
-    let bus = Bus::new(Arc::new(MemoryStore::default()));
+    let bus = Bus::new(Arc::new(in_virtual_time()));
     let seen = Seen::default();
     let (attempts, noted) = (Arc::new(Mutex::new(Vec::new())), seen.clone());
     let tried = attempts.clone();
@@ -152,9 +167,9 @@ async fn a_handler_that_fails_holds_back_only_its_partition() {
 }
 
 /// The store's own put stands for one inside a transaction.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_handler_that_saves_the_progress_itself_is_believed_and_a_zombie_is_not() {
-    let store = Arc::new(MemoryStore::default());
+    let store = Arc::new(in_virtual_time());
     let bus = Bus::new(store.clone());
     let seen = Seen::default();
     let (noted, records) = (seen.clone(), store.clone());
@@ -184,9 +199,9 @@ async fn a_handler_that_saves_the_progress_itself_is_believed_and_a_zombie_is_no
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn groups_and_tenants_do_not_meet() {
-    let bus = Bus::new(Arc::new(MemoryStore::default()));
+    let bus = Bus::new(Arc::new(in_virtual_time()));
     let other = bus.clone().tenant(Tenant::new("other").unwrap());
     let (mine, theirs) = (Seen::default(), Seen::default());
     let (one, two) = (member(&bus, &mine, "one"), member(&other, &theirs, "two"));
