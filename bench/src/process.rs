@@ -23,6 +23,15 @@ pub(crate) struct Server {
 impl Server {
     /// Starts what says `http://ADDRESS` when it listens.
     pub(crate) fn that_says_where(command: &mut Command) -> anyhow::Result<Self> {
+        Self::that_says_where_with(command, &[])
+    }
+
+    /// The same, with these variables.
+    pub(crate) fn that_says_where_with(
+        command: &mut Command,
+        variables: &[(&str, &str)],
+    ) -> anyhow::Result<Self> {
+        command.env_clear().envs(variables.iter().copied());
         let mut child = spawn(command.stdout(Stdio::piped()))?;
         let mut said = BufReader::new(child.stdout.take().context("no standard output")?);
         let address = listening_address(&mut said);
@@ -38,7 +47,7 @@ impl Server {
         address: SocketAddr,
         command: &mut Command,
     ) -> anyhow::Result<Self> {
-        let mut server = Self { child: spawn(command)?, address, _said: None };
+        let mut server = Self { child: spawn(command.env_clear())?, address, _said: None };
         let end = Instant::now() + PATIENCE * 3;
         while std::net::TcpStream::connect(address).is_err() {
             let ended = server.child.try_wait()?;
@@ -62,9 +71,9 @@ impl Server {
     }
 }
 
-/// No settings of whoever runs this reach what is measured.
+/// The callers clear the environment: no settings of whoever runs this reach what is measured.
 fn spawn(command: &mut Command) -> anyhow::Result<Child> {
-    let command = command.env_clear().stdin(Stdio::null());
+    let command = command.stdin(Stdio::null());
     command.spawn().with_context(|| format!("cannot start {command:?}"))
 }
 

@@ -24,6 +24,18 @@ pub const KV_OPERATIONS: &str = "kv_operations_total";
 pub const COMMAND_BEGIN: &str = "hapax_command_begin_total";
 /// Commands ended. Labels: `how` (`completed`, `failed`), `result` (`done`, `lost`, `error`).
 pub const COMMAND_END: &str = "hapax_command_end_total";
+/// Events of LINE's webhooks. Labels: `event_type`, `result` (`accepted`, `duplicate`, `malformed`,
+/// `unprotected` where the store was away and it was handled all the same, `refused` where it was
+/// not).
+pub const LINE_EVENTS: &str = "hapax_line_events_total";
+/// Events of LINE that were handled. Labels: `event_type`, `result` (`done`, `busy` where its user was
+/// told to wait, `duplicate`, `failed`, `unknown`, `dead`).
+pub const LINE_HANDLED: &str = "hapax_line_handled_total";
+/// What was sent to LINE. Labels: `what` (`reply`, `push`, `loading`), `result` (`accepted`, `before`,
+/// `uncertain`, `not_now`, `refused`, `not_tried`).
+pub const LINE_SENT: &str = "hapax_line_sent_total";
+/// From a webhook's arrival to its answer, in seconds. Label: `status`.
+pub const LINE_WEBHOOK: &str = "hapax_line_webhook_seconds";
 /// Messages that an inbox was asked about. Label: `result` (`first`, `duplicate`, `in_progress`,
 /// `error`).
 pub const INBOX_BEGIN: &str = "hapax_inbox_begin_total";
@@ -102,8 +114,16 @@ pub const RELAY_SINK_UP: &str = "hapax_relay_sink_up";
 pub const CONSUMED: &str = "hapax_consumed_total";
 
 /// Names of histograms, all in seconds, for exporters that want buckets.
-pub const HISTOGRAMS: &[&str] =
-    &[LOCK_HELD, KV_GET, KV_SET, IDEMPOTENCY_LATENCY, HTTP_LATENCY, RELAY_SEND, RELAY_LAG];
+pub const HISTOGRAMS: &[&str] = &[
+    LOCK_HELD,
+    KV_GET,
+    KV_SET,
+    IDEMPOTENCY_LATENCY,
+    HTTP_LATENCY,
+    LINE_WEBHOOK,
+    RELAY_SEND,
+    RELAY_LAG,
+];
 
 /// Upper bounds of the buckets, in seconds: from a memory look-up to a slow upstream.
 pub const BUCKETS: &[f64] = &[
@@ -122,6 +142,14 @@ pub fn describe() {
     describe_counter!(KV_OPERATIONS, "Record operations, by operation and result");
     describe_counter!(COMMAND_BEGIN, "Commands asked for, by result");
     describe_counter!(COMMAND_END, "Commands ended, by how and result");
+    describe_counter!(LINE_EVENTS, "Events of LINE's webhooks, by event_type and result");
+    describe_counter!(LINE_HANDLED, "Events of LINE that were handled, by event_type and result");
+    describe_counter!(LINE_SENT, "What was sent to LINE, by what and result");
+    describe_histogram!(
+        LINE_WEBHOOK,
+        Unit::Seconds,
+        "From a webhook's arrival to its answer, by status"
+    );
     describe_counter!(INBOX_BEGIN, "Messages that an inbox was asked about, by result");
     describe_counter!(INBOX_END, "Messages that left their consumer, by how and result");
     describe_counter!(BUS_PUBLISH, "Events published, by result");
@@ -161,6 +189,7 @@ pub fn describe() {
     describe_gauge!(STORE_UP, "1 while the store answers");
 }
 
-pub(crate) fn store_error(error: &crate::StoreError) {
+/// Counts a store call that failed.
+pub fn store_error(error: &crate::StoreError) {
     metrics::counter!(STORE_ERRORS, "reason" => error.label()).increment(1);
 }

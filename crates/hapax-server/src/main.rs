@@ -5,6 +5,7 @@ mod client;
 mod doctor;
 mod health;
 mod ingest;
+mod line;
 mod lock_run;
 mod logging;
 mod measure;
@@ -38,6 +39,8 @@ enum Action {
     Proxy(proxy::Args),
     /// Drain the outbox into a broker, a webhook or hapax's own bus.
     Relay(relay::Args),
+    /// Make a LINE bot safe against double taps and redelivery.
+    Line(line::Args),
     /// Say what would break which promise, and how to fix it.
     Doctor(doctor::Args),
     /// Measure what this machine and store can do.
@@ -73,6 +76,7 @@ fn main() -> ExitCode {
             Action::Serve(args) => serve::run(args).await,
             Action::Proxy(args) => proxy::run(args).await,
             Action::Relay(args) => relay::run(args).await,
+            Action::Line(args) => line::run(args).await,
             Action::Doctor(args) => doctor::run(args).await,
             Action::Bench(args) => bench::run(args).await,
             Action::Lock(args) => client::lock::run(args).await,

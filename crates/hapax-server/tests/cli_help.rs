@@ -6,6 +6,8 @@ use cli_support::{hapax, run};
 
 const COMMANDS: &[&[&str]] = &[
     &["relay"],
+    &["line"],
+    &["line", "simulate"],
     &["doctor"],
     &["bench"],
     &["lock"],

@@ -47,7 +47,15 @@ fn every_link_between_pages_leads_somewhere() {
         .collect();
     let others = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"];
     pages.extend(others.map(str::to_owned));
-    let examples = ["orders", "behind-fastapi", "progress-page", "order-flow"];
+    pages.push("deploy/README.md".to_owned());
+    let examples = [
+        "orders",
+        "behind-fastapi",
+        "progress-page",
+        "order-flow",
+        "weather-bot",
+        "bookkeeping-bot",
+    ];
     pages.extend(examples.map(|example| format!("examples/{example}/README.md")));
     for page in pages {
         let folder = page.rsplit_once('/').map_or("", |(folder, _)| folder).to_owned();
@@ -62,31 +70,62 @@ fn every_link_between_pages_leads_somewhere() {
     }
 }
 
-/// The names of all functions `hole_…` beneath this folder.
-fn holes(folder: &Path, found: &mut BTreeSet<String>) {
+/// Every test beneath this folder, as `path: name`.
+fn tests(folder: &Path, found: &mut BTreeSet<String>) {
     for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
         let path = entry.path();
         if path.is_dir() {
-            holes(&path, found);
+            tests(&path, found);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let text = fs::read_to_string(&path).unwrap();
-            let names = text.lines().filter_map(|line| {
-                let (before, name) = line.split_once("fn hole_")?;
-                matches!(before.trim(), "" | "async").then(|| name.split('(').next()).flatten()
-            });
-            found.extend(names.map(|name| format!("hole_{name}")));
+            let lines: Vec<_> = text.lines().map(str::trim).collect();
+            let attributes = ["#[test]", "#[tokio::test"];
+            let marked = lines
+                .windows(2)
+                .filter(|pair| attributes.iter().any(|attribute| pair[0].starts_with(attribute)));
+            let names = marked.filter_map(|pair| pair[1].split_once("fn ")?.1.split('(').next());
+            found.extend(names.map(|name| format!("{}: {name}", path.display())));
         }
     }
 }
 
+fn all_tests() -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for folder in ["crates", "examples"] {
+        tests(Path::new(&format!("{ROOT}/{folder}")), &mut found);
+    }
+    found
+}
+
 #[test]
 fn the_page_about_promises_names_every_test_of_a_hole_and_no_other() {
-    let mut there = BTreeSet::new();
-    holes(Path::new(&format!("{ROOT}/crates")), &mut there);
+    let tests = all_tests();
+    let names = tests.iter().filter_map(|test| test.rsplit_once(": ")).map(|(_, name)| name);
+    let there: BTreeSet<_> = names.filter(|name| name.starts_with("hole_")).collect();
     let page = read("docs/promises.md");
-    let words = page.split('`').filter(|word| word.starts_with("hole_"));
-    let named: BTreeSet<_> = words.map(str::to_owned).collect();
+    let named: BTreeSet<_> = page.split('`').filter(|word| word.starts_with("hole_")).collect();
     assert_eq!(named, there);
+    for hole in 1..=26 {
+        let (row, test) = (format!("\n| {hole} | "), format!("hole_{hole}_"));
+        assert_eq!(page.matches(&row).count(), 1, "row {hole}");
+        assert!(named.iter().any(|name| name.starts_with(&test)), "hole {hole} has no test");
+    }
+}
+
+#[test]
+fn the_page_about_the_original_bots_names_tests_that_exist_and_all_of_their_checklists() {
+    let tests = all_tests();
+    let page = read("docs/line-acceptance.md");
+    let named: Vec<_> = page.split('`').filter(|word| word.contains(".rs: ")).collect();
+    assert!(named.len() > 100, "{}", named.len());
+    let is = |test: &str, named: &str| test.ends_with(&format!("/{named}"));
+    for named in &named {
+        assert!(tests.iter().any(|test| is(test, named)), "there is no test {named}");
+    }
+    let checklists = ["/tests/line/checklist.rs: ", "/tests/last_transaction.rs: "];
+    for test in tests.iter().filter(|test| checklists.iter().any(|file| test.contains(file))) {
+        assert!(named.iter().any(|named| is(test, named)), "{test} is not on the page");
+    }
 }
 
 #[test]

@@ -14,15 +14,17 @@ const MAY: &[(&str, &[&str])] = &[
     ("hapax-postgres", &["hapax-core"]),
     ("hapax", &["hapax-core", "hapax-sqlite", "hapax-redis", "hapax-postgres"]),
     ("hapax-http", &["hapax-core"]),
+    ("hapax-line", &["hapax-core"]),
     ("hapax-relay", &["hapax-core"]),
     ("hapax-testkit", &[]),
-    ("hapax-server", &["hapax", "hapax-http", "hapax-relay", "hapax-bench"]),
+    ("hapax-server", &["hapax", "hapax-http", "hapax-line", "hapax-relay", "hapax-bench"]),
     (
         "hapax-bench",
         &[
             "hapax",
             "hapax-core",
             "hapax-http",
+            "hapax-line",
             "hapax-relay",
             "hapax-sqlite",
             "hapax-redis",

@@ -13,11 +13,15 @@ use crate::health::Health;
 use crate::measure;
 
 pub(crate) fn router(health: Health, meters: PrometheusHandle) -> Router {
+    probes(health).route("/metrics", get(move || async move { measure::exposition(&meters) }))
+}
+
+/// `/healthz` and `/readyz` alone.
+pub(crate) fn probes(health: Health) -> Router {
     Router::new()
         .route("/healthz", get(|| async { answer(StatusCode::OK, &json!({ "alive": true })) }))
         .route("/readyz", get(ready))
         .with_state(health)
-        .route("/metrics", get(move || async move { measure::exposition(&meters) }))
 }
 
 async fn ready(State(health): State<Health>) -> Response {

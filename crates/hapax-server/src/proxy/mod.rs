@@ -5,7 +5,7 @@
 //!     TLS, limits                          claims, replays             pool, time limits, tunnels
 //! ```
 
-mod admin;
+pub(crate) mod admin;
 mod answer;
 mod banner;
 mod client;

@@ -8,7 +8,6 @@ use hyper::body::Body as _;
 use tokio::time::{Instant, timeout_at};
 
 use super::problem::{Problem, TOO_LARGE, TOO_SLOW};
-use crate::settings::Settings;
 
 /// How much of a refused body is still read, and for how long: a client that is still sending
 /// would otherwise see a broken connection instead of the answer.
@@ -16,14 +15,13 @@ const DISCARD_BYTES: usize = 8 << 20;
 const DISCARD_TIME: Duration = Duration::from_secs(1);
 
 /// Reads a whole body within its limits.
-pub(crate) async fn read(mut body: Body, settings: &Settings) -> Result<Bytes, Problem> {
-    let limit = settings.body_limit;
+pub(crate) async fn read(mut body: Body, limit: usize, within: Duration) -> Result<Bytes, Problem> {
     let too_large = || Problem::new(&TOO_LARGE, format!("a body takes at most {limit} bytes"));
     if body.size_hint().lower() > limit as u64 {
         discard(body).await;
         return Err(too_large());
     }
-    let deadline = Instant::now() + settings.body_timeout;
+    let deadline = Instant::now() + within;
     let mut read = Vec::new();
     loop {
         let frame = match timeout_at(deadline, body.frame()).await {

@@ -40,7 +40,7 @@ impl FromRequest<App> for Call {
         let (parts, body) = request.into_parts();
         let takes_body = matches!(parts.method, Method::POST | Method::PUT | Method::PATCH);
         // Before anything is refused: an answer in the middle of a body often never arrives.
-        let body = body::read(body, &app.settings).await?;
+        let body = body::read(body, app.settings.body_limit, app.settings.body_timeout).await?;
         app.readiness.fit()?;
         let segments = segments(&parts.uri)?;
         let query = query(&parts.uri)?;

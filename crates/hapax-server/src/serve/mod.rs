@@ -4,7 +4,7 @@ mod answer;
 mod app;
 mod auth;
 mod banner;
-mod body;
+pub(crate) mod body;
 mod call;
 mod commands;
 mod docs;
@@ -21,16 +21,16 @@ mod locks;
 mod observe;
 mod openapi;
 mod operator;
-mod problem;
+pub(crate) mod problem;
 mod queues;
 mod readiness;
 mod records;
 mod refusal;
-mod router;
+pub(crate) mod router;
 mod sse;
 mod status_page;
 mod strict_json;
-mod system;
+pub(crate) mod system;
 
 use std::process::ExitCode;
 

@@ -27,6 +27,18 @@ pub(crate) struct Kind {
     retryable: bool,
 }
 
+impl Kind {
+    /// One that is not of the API.
+    pub(crate) const fn new(
+        code: &'static str,
+        status: u16,
+        title: &'static str,
+        retryable: bool,
+    ) -> Self {
+        Self { code, status, title, retryable }
+    }
+}
+
 macro_rules! kinds {
     ($($name:ident = $status:literal $code:literal, $title:literal, $retryable:literal;)+) => {
         $(pub(crate) const $name: Kind =

@@ -44,7 +44,7 @@ pub(crate) fn new(app: &App) -> Router {
         .split_for_parts();
     openapi::complete(&mut api);
     let api: Bytes = api.to_json().expect("the description becomes JSON").into();
-    router
+    let router = router
         .route("/openapi.json", get(|| async move { raw_json(StatusCode::OK, api.clone()) }))
         .route("/docs", get(docs::front))
         .route("/docs/", get(docs::file))
@@ -54,9 +54,14 @@ pub(crate) fn new(app: &App) -> Router {
         .method_not_allowed_fallback(system::no_method)
         .layer(from_fn_with_state(app.clone(), guard::guard))
         .layer(from_fn_with_state(app.clone(), cors::allow))
-        .layer(CatchPanicLayer::custom(panicked))
-        .layer(from_fn(observe::observe))
-        .with_state(app.clone())
+        .with_state(app.clone());
+    watched(router)
+}
+
+/// What every answer of ours passes: a bug becomes a document, and each request is measured, logged
+/// and given an id.
+pub(crate) fn watched(router: Router) -> Router {
+    router.layer(CatchPanicLayer::custom(panicked)).layer(from_fn(observe::observe))
 }
 
 /// The panic itself was reported by the runtime; its text may hold anything.

@@ -23,4 +23,5 @@ pub(crate) use value::{
 };
 
 /// The settings of every command that reads the file.
-static TABLES: [&[Setting]; 3] = [serve::TABLE, crate::proxy::TABLE, crate::relay::TABLE];
+static TABLES: [&[Setting]; 4] =
+    [serve::TABLE, crate::proxy::TABLE, crate::relay::TABLE, crate::line::TABLE];

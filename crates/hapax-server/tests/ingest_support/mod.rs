@@ -49,6 +49,8 @@ impl Setup {
     pub(crate) fn hapax(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
         command.env_clear().current_dir(self.folder.path()).stdin(Stdio::null());
+        // What one store call may take is nobody's question but of those who say so by a flag.
+        command.env("HAPAX_STORE_TIMEOUT", "20s");
         command
     }
 
@@ -77,7 +79,8 @@ impl Setup {
 
     /// The store, as this process sees it.
     pub(crate) async fn open(&self) -> Arc<dyn Store> {
-        hapax::open(&self.store, &Options::default()).await.unwrap()
+        let patient = Options { call_limit: PATIENCE, ..Options::default() };
+        hapax::open(&self.store, &patient).await.unwrap()
     }
 
     /// `hapax queue …` on the store.

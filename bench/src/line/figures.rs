@@ -1,0 +1,101 @@
+//! The figures that the original bots were built for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use hapax_bench::{Failure, Measured, Operation};
+use hapax_core::Store;
+use hapax_core::lock::Locks;
+use hapax_core::record::{Documents, Match};
+
+/// As it is stored by the bookkeeping bot.
+const LAST_TRANSACTION: &str = r#"{"intent":"bookkeeping","日期":"2025-11-29","時間":"14:30","品項":"午餐","原幣別":"TWD","原幣金額":100.0,"匯率":1.0,"付款方式":"信用卡","交易ID":"20251129-143000","明細說明":"","分類":"飲食","專案":"日常","必要性":"必要","代墊狀態":"無","收款支付對象":"","附註":""}"#;
+const HOUR: Duration = Duration::from_secs(3600);
+const LOCK: Duration = Duration::from_secs(5);
+
+/// One of them.
+#[derive(Clone, Copy)]
+pub(super) enum Figure {
+    Lock,
+    Get,
+    Set,
+}
+
+impl Figure {
+    pub(super) const ALL: [Self; 3] = [Self::Lock, Self::Get, Self::Set];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Lock => "lock, release",
+            Self::Get => "get",
+            Self::Set => "set",
+        }
+    }
+
+    /// The two operations of a lock are measured as one, so half of the time is an operation's.
+    pub(super) fn is_met(self, measured: &Measured) -> bool {
+        let (quick, often) = match self {
+            Self::Lock => (measured.p50() / 2 < Duration::from_millis(1), 0.0),
+            Self::Get => (measured.p95() < Duration::from_millis(50), 1000.0),
+            Self::Set => (measured.p95() < Duration::from_millis(50), 500.0),
+        };
+        quick && measured.per_second() > often
+    }
+
+    pub(super) async fn operation(self, store: &Arc<dyn Store>) -> anyhow::Result<Arc<Work>> {
+        let documents = Documents::new(store.clone());
+        if matches!(self, Self::Get) {
+            for user in 0..USERS {
+                let json = LAST_TRANSACTION.into();
+                documents.put_raw(&record(user), json, &Match::Any, Some(HOUR)).await?;
+            }
+        }
+        Ok(Arc::new(Work { figure: self, locks: Locks::new(store.clone()), documents }))
+    }
+}
+
+/// So many people use the bot.
+const USERS: usize = 1000;
+
+fn record(user: usize) -> String {
+    format!("user:Uf00d{user}:last_transaction")
+}
+
+pub(super) struct Work {
+    figure: Figure,
+    locks: Locks,
+    documents: Documents,
+}
+
+#[async_trait]
+impl Operation for Work {
+    async fn run(&self, task: usize, turn: u64) -> Result<(), Failure> {
+        let failed = |error: &dyn std::error::Error| Failure::Engine(error.to_string());
+        match self.figure {
+            // Each task is a user, who has one lock.
+            Figure::Lock => {
+                let key = format!("processing:user:Uf00d{task}");
+                let ticket =
+                    self.locks.take(&key, LOCK, Duration::ZERO).await.map_err(|e| failed(&e))?;
+                self.locks.release(&key, &ticket.token).await.map_err(|e| failed(&e))
+            }
+            Figure::Get => {
+                let found = self.documents.get_raw(&record(user(task, turn))).await;
+                match found.map_err(|e| failed(&e))? {
+                    Some(_) => Ok(()),
+                    None => Err(Failure::Unexpected("a record is missing")),
+                }
+            }
+            Figure::Set => {
+                let (name, json) = (record(user(task, turn)), LAST_TRANSACTION.into());
+                let stored = self.documents.put_raw(&name, json, &Match::Any, Some(HOUR)).await;
+                stored.map(drop).map_err(|e| failed(&e))
+            }
+        }
+    }
+}
+
+fn user(task: usize, turn: u64) -> usize {
+    (task * 31 + usize::try_from(turn).unwrap_or_default()) % USERS
+}

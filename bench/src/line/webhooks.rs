@@ -1,0 +1,123 @@
+//! Signed webhooks to `hapax line`, and a bot behind it that does nothing.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use async_trait::async_trait;
+use axum::Router;
+use axum::routing::post;
+use hapax_bench::{Failure, Operation, Plan, Span, cell, measure};
+use hapax_line::Secrets;
+use hapax_line::simulator::{Sender, events};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use super::WARM_UP;
+use crate::arena::Engine;
+use crate::place::Place;
+use crate::process::Server;
+
+const SECRET: &str = "bench";
+/// For the last event to be handled.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A gateway and what is behind it.
+pub(super) struct Bot {
+    gateway: Server,
+    handled: Arc<AtomicU64>,
+    serving: JoinHandle<()>,
+    _folder: TempDir,
+}
+
+impl Bot {
+    pub(super) async fn start(hapax: &Path, store: &str) -> anyhow::Result<Self> {
+        let handled = Arc::new(AtomicU64::new(0));
+        let count = handled.clone();
+        let answer = move || {
+            count.fetch_add(1, Ordering::Relaxed);
+            async {}
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let upstream = format!("http://{}/", listener.local_addr()?);
+        let app = Router::new().route("/", post(answer));
+        let serving = tokio::spawn(async move {
+            let _ = axum::serve(listener, app).await;
+        });
+        // An empty folder, so that it finds no settings file.
+        let folder = tempfile::tempdir()?;
+        let mut command = Command::new(hapax);
+        command
+            .args(["line", "--listen", "127.0.0.1:0", "--store", store, "--upstream", &upstream])
+            .args(["--log-level", "error"])
+            .current_dir(folder.path());
+        let gateway = Server::that_says_where_with(
+            &mut command,
+            &[("LINE_CHANNEL_SECRET", SECRET), ("LINE_CHANNEL_ACCESS_TOKEN", "bench")],
+        )?;
+        Ok(Self { gateway, handled, serving, _folder: folder })
+    }
+
+    pub(super) async fn row(
+        &self,
+        engine: Engine,
+        place: &Place,
+        connections: usize,
+        time: Duration,
+    ) -> anyhow::Result<[String; 8]> {
+        let url = format!("http://{}/line/webhook", self.gateway.address());
+        let sent = Arc::new(AtomicU64::new(0));
+        let sender = Sender::new(&url, &Secrets::new(SECRET)?, "Uf00dbot")?;
+        let taps = Arc::new(Taps { sender, sent: sent.clone() });
+        let plan = Plan::new(connections, Span::Time(time))
+            .warm_up(WARM_UP)
+            .servers([self.gateway.processes(), place.processes()]);
+        let since = Instant::now();
+        let measured = measure(taps, &plan).await?;
+        while self.handled.load(Ordering::Relaxed) < sent.load(Ordering::Relaxed) {
+            ensure!(since.elapsed() < time + PATIENCE, "events are missing");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let handled = self.handled.load(Ordering::Relaxed) as f64 / since.elapsed().as_secs_f64();
+        Ok([
+            engine.name().into(),
+            connections.to_string(),
+            cell::rate(measured.per_second()),
+            cell::latency(measured.p50()),
+            cell::latency(measured.p99()),
+            cell::rate(handled),
+            cell::micros(measured.server_cpu_each(0)),
+            cell::micros(measured.server_cpu_each(1)),
+        ])
+    }
+}
+
+impl Drop for Bot {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+struct Taps {
+    sender: Sender,
+    sent: Arc<AtomicU64>,
+}
+
+#[async_trait]
+impl Operation for Taps {
+    async fn run(&self, task: usize, turn: u64) -> Result<(), Failure> {
+        let tap = events::text(&format!("Uf00d{task}-{turn}"), "🥚");
+        match self.sender.send(&[tap]).await {
+            Ok(delivered) if delivered.status == 200 => {
+                self.sent.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }
+            Ok(delivered) => Err(Failure::Engine(format!("answered {}", delivered.status))),
+            Err(_) => Err(Failure::Unexpected("no answer to a webhook")),
+        }
+    }
+}

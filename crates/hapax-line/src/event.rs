@@ -1,0 +1,263 @@
+//! Webhooks and their events, read tolerantly: LINE adds types and fields without notice.
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::Arc;
+
+use hapax_core::queue::ItemId;
+use hapax_core::{Fingerprint, Tenant};
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+/// What is no webhook at all.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a JSON object with `destination` (a string) and `events` (an array) is expected")]
+pub struct MalformedWebhook;
+
+/// The body of a webhook: any number of events for one bot.
+#[derive(Debug)]
+pub struct Webhook {
+    /// Those that can be read, in their order.
+    pub events: Vec<Event>,
+    /// How many cannot: what is no JSON object is no event.
+    pub malformed: usize,
+}
+
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    destination: String,
+    #[serde(borrow)]
+    events: Vec<&'a RawValue>,
+}
+
+impl Webhook {
+    /// Reads a body, each event on its own.
+    ///
+    /// ```
+    /// use hapax_line::Webhook;
+    /// let body = br#"{"destination":"U0","events":[{"type":"brand-new"},17,{"type":"follow"}],"x":1}"#;
+    /// let webhook = Webhook::parse(body)?;
+    /// assert_eq!((webhook.events.len(), webhook.malformed), (2, 1));
+    /// # Ok::<_, hapax_line::MalformedWebhook>(())
+    /// ```
+    pub fn parse(body: &[u8]) -> Result<Self, MalformedWebhook> {
+        let envelope: Envelope<'_> = serde_json::from_slice(body).map_err(|_| MalformedWebhook)?;
+        let destination: Arc<str> = envelope.destination.into();
+        let all = envelope.events.len();
+        let read = |raw: &RawValue| Event::parse(&destination, raw.get());
+        let events: Vec<_> = envelope.events.into_iter().filter_map(read).collect();
+        Ok(Self { malformed: all - events.len(), events })
+    }
+}
+
+/// One event, as it came, and what is known about it. Unknown types and fields pass.
+#[derive(Clone)]
+pub struct Event {
+    destination: Arc<str>,
+    raw: Arc<str>,
+    json: Arc<Value>,
+}
+
+impl Event {
+    /// An event for this bot; `None` where the text is no JSON object.
+    pub fn parse(destination: &Arc<str>, raw: &str) -> Option<Self> {
+        let json: Value = serde_json::from_str(raw).ok()?;
+        let event =
+            Self { destination: destination.clone(), raw: raw.into(), json: Arc::new(json) };
+        event.json.is_object().then_some(event)
+    }
+
+    /// The event's own bytes.
+    pub fn raw(&self) -> &str {
+        &self.raw
+    }
+
+    /// The whole event.
+    pub fn json(&self) -> &Value {
+        &self.json
+    }
+
+    /// The bot that it is for.
+    pub fn destination(&self) -> &str {
+        &self.destination
+    }
+
+    /// A webhook with this event alone, its bytes untouched.
+    pub fn webhook(&self) -> String {
+        let destination = Value::from(&*self.destination);
+        format!(r#"{{"destination":{destination},"events":[{}]}}"#, self.raw)
+    }
+
+    /// Which event it is, however often it is delivered: by bot and `webhookEventId`, or by its bytes
+    /// where it has none.
+    pub fn id(&self, tenant: &Tenant) -> ItemId {
+        match self.text_at("/webhookEventId").filter(|id| !id.is_empty()) {
+            Some(id) => ItemId::named(&["line", tenant.as_str(), &self.destination, id]),
+            None => {
+                let digest = Fingerprint::of(&[self.raw.as_bytes()]);
+                let digest = digest.as_str();
+                ItemId::named(&["line", tenant.as_str(), &self.destination, "bytes", digest])
+            }
+        }
+    }
+
+    /// What kind of event it is.
+    pub fn kind(&self) -> Kind {
+        let kind = self.text_at("/type").unwrap_or_default();
+        let name = if kind == "message" {
+            self.text_at("/message/type").unwrap_or_default()
+        } else {
+            kind
+        };
+        Kind::named(name)
+            .filter(|known| known.is_message() == (kind == "message"))
+            .unwrap_or_default()
+    }
+
+    /// Who caused it, where LINE says so.
+    pub fn user_id(&self) -> Option<&str> {
+        self.text_at("/source/userId").filter(|user| !user.is_empty())
+    }
+
+    /// Where an answer that is no reply goes: the group or room, or else the user.
+    pub fn chat_id(&self) -> Option<&str> {
+        let group = self.text_at("/source/groupId").or_else(|| self.text_at("/source/roomId"));
+        group.or_else(|| self.user_id())
+    }
+
+    /// Whether the chat is between the bot and one user.
+    pub fn is_one_to_one(&self) -> bool {
+        self.text_at("/source/type") == Some("user")
+    }
+
+    /// What a reply needs; works once.
+    pub fn reply_token(&self) -> Option<&str> {
+        self.text_at("/replyToken").filter(|token| !token.is_empty())
+    }
+
+    /// Whether another module of the channel is the one to answer: then nothing may be sent.
+    pub fn is_standby(&self) -> bool {
+        self.text_at("/mode") == Some("standby")
+    }
+
+    /// Whether LINE says that it delivered it before.
+    pub fn is_redelivery(&self) -> bool {
+        self.json.pointer("/deliveryContext/isRedelivery") == Some(&Value::Bool(true))
+    }
+
+    /// The text of a text message.
+    pub fn text(&self) -> Option<&str> {
+        self.text_at("/message/text").filter(|_| self.kind() == Kind::TEXT)
+    }
+
+    /// Latitude and longitude of a location message.
+    pub fn location(&self) -> Option<(f64, f64)> {
+        let number = |name| self.json.pointer(name).and_then(Value::as_f64);
+        let place = (number("/message/latitude")?, number("/message/longitude")?);
+        (self.kind() == Kind::LOCATION).then_some(place)
+    }
+
+    /// The data of a postback.
+    pub fn postback(&self) -> Option<&str> {
+        self.text_at("/postback/data").filter(|_| self.kind() == Kind::POSTBACK)
+    }
+
+    /// One field of a postback's data, read as a query (`action=weather&type=home`).
+    ///
+    /// ```
+    /// # let raw = r#"{"type":"postback","postback":{"data":"action=weather&type=home"}}"#;
+    /// # let event = hapax_line::Event::parse(&"U0".into(), raw).unwrap();
+    /// assert_eq!(event.postback_field("type").as_deref(), Some("home"));
+    /// ```
+    pub fn postback_field(&self, name: &str) -> Option<String> {
+        let mut fields = url::form_urlencoded::parse(self.postback()?.as_bytes());
+        fields.find(|(field, _)| field == name).map(|(_, value)| value.into_owned())
+    }
+
+    fn text_at(&self, pointer: &str) -> Option<&str> {
+        self.json.pointer(pointer).and_then(Value::as_str)
+    }
+}
+
+/// Shows the kind alone: everything else may identify a person.
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Event({}, …)", self.kind())
+    }
+}
+
+/// What kind of event: the name that rules and metrics use. A message is known by what is in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Kind(&'static str);
+
+const MESSAGES: &[&str] = &["text", "image", "video", "audio", "file", "location", "sticker"];
+const OTHERS: &[&str] = &[
+    "postback",
+    "follow",
+    "unfollow",
+    "join",
+    "leave",
+    "memberJoined",
+    "memberLeft",
+    "unsend",
+    "videoPlayComplete",
+    "beacon",
+    "accountLink",
+    "things",
+    "membership",
+    "module",
+    "activated",
+    "deactivated",
+    "botSuspended",
+    "botResumed",
+    "delivery",
+];
+
+impl Kind {
+    /// A text message.
+    pub const TEXT: Self = Self("text");
+    /// A location message.
+    pub const LOCATION: Self = Self("location");
+    /// A tap on something with data.
+    pub const POSTBACK: Self = Self("postback");
+    /// Somebody added the bot.
+    pub const FOLLOW: Self = Self("follow");
+    /// Somebody blocked the bot.
+    pub const UNFOLLOW: Self = Self("unfollow");
+    /// Something that this version does not know.
+    pub const OTHER: Self = Self("other");
+
+    /// Every kind that has a name here.
+    pub fn all() -> impl Iterator<Item = Self> {
+        MESSAGES.iter().chain(OTHERS).map(|name| Self(name)).chain([Self::OTHER])
+    }
+
+    /// The kind with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::all().find(|kind| kind.0 == name)
+    }
+
+    /// Its name.
+    pub const fn as_str(self) -> &'static str {
+        self.0
+    }
+
+    fn is_message(self) -> bool {
+        MESSAGES.contains(&self.0)
+    }
+}
+
+impl Default for Kind {
+    fn default() -> Self {
+        Self::OTHER
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}

@@ -1,0 +1,187 @@
+//! Rules from TOML, with errors that say where, what and how to put it right.
+
+use std::time::Duration;
+
+use toml::{Table, Value};
+
+use super::{BUSY_TEXT, Guard, Rule, Rules, TTL};
+use crate::Kind;
+
+const TOP: &[&str] = &["busy_text", "rule"];
+const FIELDS: &[&str] = &["event", "data", "guard", "ttl", "renew"];
+const SHORTEST: Duration = Duration::from_millis(1);
+const LONGEST: Duration = Duration::from_secs(3600);
+/// The window of a throttle that names none.
+const WINDOW: Duration = Duration::from_secs(1);
+/// What LINE takes as one text, in UTF-16 units.
+const MAX_TEXT: usize = 5000;
+
+/// What is wrong with rules, where, and what would be right.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidRules {
+    /// It is no TOML.
+    #[error("the rules are no TOML: {0}")]
+    Syntax(String),
+    /// Something beside the rules.
+    #[error("`{field}`: {fix}")]
+    Top {
+        /// The field.
+        field: String,
+        /// What is expected.
+        fix: String,
+    },
+    /// A field of a rule.
+    #[error("rule {number}, `{field}`: {fix}")]
+    Rule {
+        /// Which rule, counted from 1.
+        number: usize,
+        /// The field.
+        field: String,
+        /// What is expected.
+        fix: String,
+    },
+}
+
+/// A field, and what is expected there.
+type Wrong = (String, String);
+
+fn wrong<T>(field: &str, fix: impl Into<String>) -> Result<T, Wrong> {
+    Err((field.into(), fix.into()))
+}
+
+pub(super) fn rules(text: &str) -> Result<Rules, InvalidRules> {
+    let table: Table =
+        text.parse().map_err(|error: toml::de::Error| InvalidRules::Syntax(error.to_string()))?;
+    let top = |(field, fix)| InvalidRules::Top { field, fix };
+    known(&table, TOP).map_err(top)?;
+    let busy_text = busy_text(&table).map_err(top)?;
+    let read = |(nth, value)| {
+        let place = |(field, fix)| InvalidRules::Rule { number: nth + 1, field, fix };
+        rule(value).map_err(place)
+    };
+    let rules = listed(&table).map_err(top)?.iter().enumerate().map(read);
+    Ok(Rules { rules: rules.collect::<Result<_, _>>()?, default_ttl: TTL, busy_text })
+}
+
+fn known(table: &Table, names: &[&str]) -> Result<(), Wrong> {
+    match table.keys().find(|key| !names.contains(&&***key)) {
+        Some(key) => wrong(key, format!("is not known; there are {}", names.join(", "))),
+        None => Ok(()),
+    }
+}
+
+fn busy_text(top: &Table) -> Result<String, Wrong> {
+    let Some(value) = top.get("busy_text") else { return Ok(BUSY_TEXT.into()) };
+    let text = value.as_str().unwrap_or_default();
+    match text.encode_utf16().count() {
+        1..=MAX_TEXT => Ok(text.into()),
+        _ => wrong("busy_text", format!("a text of 1 to {MAX_TEXT} UTF-16 units is expected")),
+    }
+}
+
+fn listed(top: &Table) -> Result<&[Value], Wrong> {
+    match top.get("rule") {
+        None => Ok(&[]),
+        Some(Value::Array(rules)) => Ok(rules),
+        Some(_) => wrong("rule", "begin each rule with [[rule]], in double brackets"),
+    }
+}
+
+fn rule(value: &Value) -> Result<Rule, Wrong> {
+    let Value::Table(table) = value else { return wrong("rule", "a table is expected: [[rule]]") };
+    known(table, FIELDS)?;
+    let kinds = kinds(table)?;
+    let data = data(table, &kinds)?;
+    let guard = guard(table)?;
+    let never = kinds.iter().find(|kind| is_never_locked(**kind));
+    match never.filter(|_| guard != Guard::None) {
+        Some(kind) => {
+            let fix = format!("{kind} is never locked; leave it out, or say guard = \"none\"");
+            wrong("event", fix)
+        }
+        None => Ok(Rule { kinds, data, guard }),
+    }
+}
+
+fn is_never_locked(kind: Kind) -> bool {
+    kind == Kind::FOLLOW || kind == Kind::UNFOLLOW
+}
+
+fn kinds(rule: &Table) -> Result<Vec<Kind>, Wrong> {
+    let names = texts("event", rule.get("event"))?;
+    if names == ["*"] {
+        return Ok(Kind::all().filter(|kind| !is_never_locked(*kind)).collect());
+    }
+    let named = |name: &String| match Kind::named(name) {
+        Some(kind) => Ok(kind),
+        None => {
+            let all: Vec<_> = Kind::all().map(Kind::as_str).collect();
+            let fix = format!("\"*\" alone is expected, or names of these: {}", all.join(", "));
+            wrong("event", fix)
+        }
+    };
+    names.iter().map(named).collect()
+}
+
+fn data(rule: &Table, kinds: &[Kind]) -> Result<Vec<(String, Vec<String>)>, Wrong> {
+    let fields = match rule.get("data") {
+        None => return Ok(Vec::new()),
+        Some(Value::Table(fields)) if !fields.is_empty() => fields,
+        Some(_) => {
+            return wrong("data", "fields and their values are expected: { action = \"weather\" }");
+        }
+    };
+    if kinds.iter().any(|kind| *kind != Kind::POSTBACK) {
+        return wrong("data", "only a postback has data; say event = \"postback\", and that alone");
+    }
+    let one = |(name, value): (&String, &Value)| {
+        Ok((name.clone(), texts(&format!("data.{name}"), Some(value))?))
+    };
+    fields.iter().map(one).collect()
+}
+
+/// A text, or several.
+fn texts(field: &str, value: Option<&Value>) -> Result<Vec<String>, Wrong> {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let read = match value {
+        Some(Value::Array(values)) => values.iter().map(text).collect::<Option<Vec<_>>>(),
+        Some(value) => text(value).map(|text| vec![text]),
+        None => None,
+    };
+    match read {
+        Some(texts) if !texts.is_empty() => Ok(texts),
+        _ => wrong(field, "a text is expected, or a list of at least one: \"a\" or [\"a\", \"b\"]"),
+    }
+}
+
+fn guard(rule: &Table) -> Result<Guard, Wrong> {
+    let (ttl, renew) = (ttl(rule)?, renew(rule)?);
+    match rule.get("guard").and_then(Value::as_str) {
+        Some("mutex") => Ok(Guard::Mutex { ttl, renew: renew.unwrap_or(false) }),
+        Some("throttle" | "none") if renew.is_some() => {
+            wrong("renew", "only a mutex is renewed; leave it out")
+        }
+        Some("throttle") => Ok(Guard::Throttle { window: ttl.unwrap_or(WINDOW) }),
+        Some("none") if ttl.is_some() => wrong("ttl", "what is not guarded has none; leave it out"),
+        Some("none") => Ok(Guard::None),
+        _ => wrong("guard", "\"mutex\", \"throttle\" or \"none\" is expected"),
+    }
+}
+
+fn ttl(rule: &Table) -> Result<Option<Duration>, Wrong> {
+    let Some(value) = rule.get("ttl") else { return Ok(None) };
+    let ttl = value.as_str().and_then(|text| humantime::parse_duration(text).ok());
+    match ttl.filter(|ttl| (SHORTEST..=LONGEST).contains(ttl)) {
+        Some(ttl) => Ok(Some(ttl)),
+        None => wrong("ttl", "a time from 1ms to 1h is expected, with its unit: \"5s\", \"500ms\""),
+    }
+}
+
+fn renew(rule: &Table) -> Result<Option<bool>, Wrong> {
+    match rule.get("renew") {
+        None => Ok(None),
+        Some(Value::Boolean(renew)) => Ok(Some(*renew)),
+        Some(_) => wrong("renew", "true or false is expected"),
+    }
+}

@@ -1,0 +1,142 @@
+//! `X-Line-Signature`: base64 of HMAC-SHA256 over the raw body.
+
+use std::fmt;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+/// The header that carries the signature.
+pub const SIGNATURE: &str = "x-line-signature";
+
+/// The channel's secret; while it is rotated, the new one and the old one.
+///
+/// ```
+/// use hapax_line::Secrets;
+/// let before = Secrets::new("old").unwrap();
+/// let meanwhile = Secrets::new("new,old").unwrap();
+/// let body = br#"{"destination":"U0","events":[]}"#;
+/// assert!(meanwhile.verify(body, &before.sign(body)));
+/// assert!(!Secrets::new("new").unwrap().verify(body, &before.sign(body)));
+/// ```
+#[derive(Clone)]
+pub struct Secrets(Vec<Hmac<Sha256>>);
+
+/// What is no secret of a channel.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "one channel secret is expected, or two with a comma between them while one is rotated: NEW,OLD"
+)]
+pub struct InvalidSecrets;
+
+impl Secrets {
+    /// One secret, or two with a comma between them; the first one signs.
+    pub fn new(text: &str) -> Result<Self, InvalidSecrets> {
+        let secrets: Vec<_> = text.split(',').map(str::trim).collect();
+        if secrets.len() > 2 || secrets.iter().any(|secret| secret.is_empty()) {
+            return Err(InvalidSecrets);
+        }
+        let key = |secret: &&str| Hmac::new_from_slice(secret.as_bytes());
+        secrets.iter().map(key).collect::<Result<_, _>>().map(Self).map_err(|_| InvalidSecrets)
+    }
+
+    /// The signature of a body.
+    pub fn sign(&self, body: &[u8]) -> String {
+        let digest = self.0[0].clone().chain_update(body).finalize();
+        STANDARD.encode(digest.into_bytes())
+    }
+
+    /// Whether one of the secrets signed this body; takes the same time wherever it differs.
+    pub fn verify(&self, body: &[u8], signature: &str) -> bool {
+        let Ok(signature) = STANDARD.decode(signature) else { return false };
+        // Every secret is tried, so that the time does not tell which one it was.
+        self.0.iter().fold(false, |known, secret| {
+            secret.clone().chain_update(body).verify_slice(&signature).is_ok() | known
+        })
+    }
+}
+
+/// Shows no secret.
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Secrets({} of them)", self.0.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: &str = "8b1b0f2c3d4e5f60718293a4b5c6d7e8";
+    const BODY: &str = r#"{"destination":"Uf00db07","events":[]}"#;
+    /// `printf %s BODY | openssl dgst -sha256 -hmac SECRET -binary | base64`
+    const SIGNED: &str = "cAvPuLdjLa0gQ6VXmudg2fu2Hl68NfDrYaKYyY9nWn8=";
+
+    fn verify(body: &[u8], signature: &str) -> bool {
+        Secrets::new(SECRET).unwrap().verify(body, signature)
+    }
+
+    #[test]
+    fn a_signature_is_the_one_that_others_compute() {
+        assert_eq!(Secrets::new(SECRET).unwrap().sign(BODY.as_bytes()), SIGNED);
+        assert!(verify(BODY.as_bytes(), SIGNED));
+        let text = r#"{"destination":"Uf00db07","events":[{"type":"message","message":{"type":"text","text":"台北 🥚"}}]}"#;
+        assert!(verify(text.as_bytes(), "To8tvT1fu7qCr9HtHLlVzNoENT4qTaHCLK7/v+M003U="));
+    }
+
+    #[test]
+    fn no_other_signature_is_taken() {
+        let doubled = format!("{SIGNED}{SIGNED}");
+        let oversized = "A".repeat(1 << 20);
+        for wrong in [
+            "",
+            "=",
+            "🥚",
+            "dpMLRluMejgEj0NbMNTfrdbWCrkMdYECBNkRgXrUXvg=",
+            "cAvPuLdjLa0gQ6VXmudg2fu2Hl68NfDrYaKYyY9nWn8",
+            "cAvPuLdjLa0gQ6VXmudg2fu2Hl68NfDrYaKYyY9nWn8= ",
+            "CAvPuLdjLa0gQ6VXmudg2fu2Hl68NfDrYaKYyY9nWn8=",
+            "cAvPuLdjLa0gQ6VXmudg2Q==",
+            "700bcfb8b7632dad2043a5579ae760d9fbb61e5ebc35f0eb61a298c98f675a7f",
+            &doubled,
+            &oversized,
+        ] {
+            assert!(!verify(BODY.as_bytes(), wrong), "{}", &wrong[..wrong.len().min(80)]);
+        }
+    }
+
+    #[test]
+    fn one_flipped_bit_is_another_body_and_another_signature() {
+        for bit in 0..BODY.len() * 8 {
+            let mut body = BODY.as_bytes().to_vec();
+            body[bit / 8] ^= 1 << (bit % 8);
+            assert!(!verify(&body, SIGNED), "bit {bit}");
+        }
+        let digest = STANDARD.decode(SIGNED).unwrap();
+        for bit in 0..digest.len() * 8 {
+            let mut digest = digest.clone();
+            digest[bit / 8] ^= 1 << (bit % 8);
+            assert!(!verify(BODY.as_bytes(), &STANDARD.encode(digest)), "bit {bit}");
+        }
+        assert!(!verify(&BODY.as_bytes()[1..], SIGNED));
+    }
+
+    #[test]
+    fn while_secrets_are_rotated_both_are_taken_and_the_new_one_signs() {
+        let [old, new, third] = ["old", "new", "third"].map(|text| Secrets::new(text).unwrap());
+        let both = Secrets::new(" new , old ").unwrap();
+        let body = BODY.as_bytes();
+        assert_eq!(both.sign(body), new.sign(body));
+        assert!(both.verify(body, &new.sign(body)) && both.verify(body, &old.sign(body)));
+        assert!(!both.verify(body, &third.sign(body)));
+    }
+
+    #[test]
+    fn what_is_no_secret_is_refused_and_none_is_shown() {
+        for text in ["", " ", ",", "a,", ",a", "a,,b", "a,b,c"] {
+            assert_eq!(Secrets::new(text).err(), Some(InvalidSecrets), "{text:?}");
+        }
+        assert_eq!(format!("{:?}", Secrets::new("new,old").unwrap()), "Secrets(2 of them)");
+    }
+}

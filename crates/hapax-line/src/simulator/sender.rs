@@ -1,0 +1,166 @@
+//! Sends signed webhooks.
+
+use std::io;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Request, Uri};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use url::Url;
+
+use crate::http::{Http, HttpError};
+use crate::{InvalidBase, SIGNATURE, Secrets};
+
+/// LINE waits for 2 s. This waits longer, to say how late the answer is.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Sends webhooks to a bot, as LINE does.
+#[derive(Clone)]
+pub struct Sender {
+    http: Http,
+    url: Uri,
+    secrets: Secrets,
+    destination: String,
+}
+
+/// What became of a webhook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delivered {
+    /// What the bot answered; LINE expects 200.
+    pub status: u16,
+    /// How long that took; LINE expects less than 2 s.
+    pub took: Duration,
+}
+
+/// Why a webhook got no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendFailed {
+    /// There was no connection.
+    #[error("nobody could be reached there: {0}")]
+    NotReached(io::ErrorKind),
+    /// It was sent, and then the connection was cut, or nothing came in 30 s.
+    #[error("it was sent, and no answer came")]
+    NoAnswer,
+}
+
+impl Sender {
+    /// Sends to this URL, in the name of this bot; of two secrets, the first one signs.
+    pub fn new(url: &str, secrets: &Secrets, destination: &str) -> Result<Self, InvalidBase> {
+        let url = Url::parse(url).map_err(|_| InvalidBase)?;
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(InvalidBase);
+        }
+        Ok(Self {
+            http: Http::new(),
+            url: url.as_str().parse().map_err(|_| InvalidBase)?,
+            secrets: secrets.clone(),
+            destination: destination.into(),
+        })
+    }
+
+    /// Sends events in one webhook.
+    pub async fn send(&self, events: &[Value]) -> Result<Delivered, SendFailed> {
+        let body = json!({ "destination": self.destination, "events": events }).to_string();
+        let signature = self.secrets.sign(body.as_bytes());
+        self.send_raw(body.into(), Some(&signature)).await
+    }
+
+    /// Sends any body, with any signature that a header can carry, or none.
+    pub async fn send_raw(
+        &self,
+        body: Bytes,
+        signature: Option<&str>,
+    ) -> Result<Delivered, SendFailed> {
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = self.url.clone();
+        let headers = request.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json; charset=utf-8"));
+        if let Some(signature) = signature.and_then(|text| HeaderValue::from_str(text).ok()) {
+            headers.insert(SIGNATURE, signature);
+        }
+        let start = Instant::now();
+        let status = match self.http.call(request, LIMIT).await {
+            Ok(reply) => reply.status,
+            Err(HttpError::Unreadable(status)) => status,
+            Err(HttpError::NotSent(cause)) => return Err(SendFailed::NotReached(cause)),
+            Err(_) => return Err(SendFailed::NoAnswer),
+        };
+        Ok(Delivered { status: status.as_u16(), took: start.elapsed() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::simulator::events;
+
+    fn secrets() -> Secrets {
+        Secrets::new("simulated-secret").unwrap()
+    }
+
+    /// Answers one request, and gives its head and body.
+    async fn receive(listener: TcpListener, answer: &str) -> (String, String) {
+        let (mut peer, _) = listener.accept().await.unwrap();
+        let mut request = Vec::new();
+        loop {
+            peer.read_buf(&mut request).await.unwrap();
+            let text = String::from_utf8_lossy(&request).into_owned();
+            let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+            if body.len() >= length.unwrap().parse().unwrap() {
+                peer.write_all(answer.as_bytes()).await.unwrap();
+                return (head.into(), body.into());
+            }
+        }
+    }
+
+    fn signature(head: &str) -> Option<&str> {
+        head.lines().find_map(|line| line.strip_prefix("x-line-signature: "))
+    }
+
+    #[tokio::test]
+    async fn a_webhook_is_signed_and_its_answer_told() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/line/webhook?x=1", listener.local_addr().unwrap());
+        let sender = Sender::new(&url, &secrets(), "Uf00db07").unwrap();
+        let sent = [events::text("Uf00d1", "台北 🥚"), events::follow("Uf00d1")];
+        let answer = "HTTP/1.1 418 no\r\ncontent-length: 0\r\n\r\n";
+        let (delivered, (head, body)) = tokio::join!(sender.send(&sent), receive(listener, answer));
+        assert_eq!(delivered.unwrap().status, 418);
+        assert!(head.starts_with("POST /line/webhook?x=1 HTTP/1.1"), "{head}");
+        assert!(secrets().verify(body.as_bytes(), signature(&head).unwrap()));
+        let body: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(body, json!({ "destination": "Uf00db07", "events": sent }));
+    }
+
+    #[tokio::test]
+    async fn nobody_there_and_no_answer_are_told_apart() {
+        let nobody = format!("http://127.0.0.1:{}/", hapax_testkit::free_port());
+        let sender = Sender::new(&nobody, &secrets(), "Uf00db07").unwrap();
+        let refused = SendFailed::NotReached(io::ErrorKind::ConnectionRefused);
+        assert_eq!(sender.send(&[]).await, Err(refused));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let sender = Sender::new(&url, &secrets(), "Uf00db07").unwrap();
+        // It is read, and the connection closed.
+        let (failed, (head, _)) =
+            tokio::join!(sender.send_raw("🥚".into(), None), receive(listener, ""));
+        assert_eq!(failed, Err(SendFailed::NoAnswer));
+        assert_eq!(signature(&head), None);
+    }
+
+    #[test]
+    fn what_is_no_http_address_is_refused() {
+        for url in ["", "localhost:8789", "ftp://127.0.0.1/", "http://", "/line/webhook"] {
+            assert_eq!(Sender::new(url, &secrets(), "Uf00db07").err(), Some(InvalidBase), "{url}");
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! What the client sends again, and what it never does, against LINE's API on loopback.
+
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use hapax_line::http::{self, Http, HttpError};
+use hapax_line::simulator::{Api, Endpoint, Fault};
+use hapax_line::{LineClient, Message, SendError, Sent};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+const USER: &str = "Uf00d0123456789";
+/// No answer that is on its way is given up for lack of time, however busy the machine is.
+const GENEROUS: Duration = Duration::from_secs(60);
+/// For answers that never come.
+const SHORT: Duration = Duration::from_millis(200);
+
+async fn line() -> (Api, LineClient) {
+    let api = Api::start("127.0.0.1:0", "token").await.unwrap();
+    let client = LineClient::new(&api.base(), "token").unwrap().limit(GENEROUS);
+    (api, client)
+}
+
+fn hello() -> [Message; 1] {
+    [Message::text("您好 🥚")]
+}
+
+fn too_many(retry_after: Option<u64>) -> Fault {
+    Fault::TooMany { retry_after }
+}
+
+#[tokio::test]
+async fn a_reply_arrives_as_it_was_said() {
+    let (api, client) = line().await;
+    let messages = [Message::text("一"), Message::text("二")];
+    assert_eq!(client.reply("r1", &messages).await, Ok(Sent::Accepted));
+    let said = api.next(GENEROUS).await.unwrap();
+    assert_eq!(said.reply_token.as_deref(), Some("r1"));
+    assert_eq!(said.texts(), ["一", "二"]);
+    assert_eq!((said.endpoint, said.retry_key), (Endpoint::Reply, None));
+    assert!(api.violations().is_empty());
+}
+
+#[tokio::test]
+async fn a_token_works_once() {
+    let (api, client) = line().await;
+    client.reply("r1", &hello()).await.unwrap();
+    assert_eq!(client.reply("r1", &hello()).await, Err(SendError::Refused(400)));
+    assert_eq!(api.violations(), ["Invalid reply token"]);
+    assert_eq!(api.said().len(), 1);
+}
+
+#[tokio::test]
+async fn a_reply_whose_fate_is_unknown_is_never_repeated() {
+    let doubts = [Fault::Status(500), Fault::Status(503), Fault::Cut];
+    for fault in doubts {
+        let (api, client) = line().await;
+        api.fault(Endpoint::Reply, fault);
+        assert_eq!(client.reply("r1", &hello()).await, Err(SendError::Uncertain), "{fault:?}");
+        // A second try would have been accepted.
+        assert!(api.said().is_empty(), "{fault:?}");
+    }
+    for fault in [Fault::CutAfter, Fault::StatusAfter(500)] {
+        let (api, client) = line().await;
+        api.fault(Endpoint::Reply, fault);
+        assert_eq!(client.reply("r1", &hello()).await, Err(SendError::Uncertain), "{fault:?}");
+        assert_eq!(api.said().len(), 1, "{fault:?}");
+        assert!(api.violations().is_empty(), "{fault:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_reply_that_is_not_answered_in_time_is_uncertain() {
+    let (api, client) = line().await;
+    api.fault(Endpoint::Reply, Fault::Hang);
+    assert_eq!(client.limit(SHORT).reply("r1", &hello()).await, Err(SendError::Uncertain));
+    assert!(api.said().is_empty());
+}
+
+#[tokio::test]
+async fn a_reply_is_not_repeated_where_a_kept_connection_is_cut() {
+    let (api, client) = line().await;
+    client.reply("r1", &hello()).await.unwrap();
+    api.fault(Endpoint::Reply, Fault::CutAfter);
+    assert_eq!(client.reply("r2", &hello()).await, Err(SendError::Uncertain));
+    assert_eq!(api.said().len(), 2);
+    assert!(api.violations().is_empty());
+}
+
+#[tokio::test]
+async fn a_reply_waits_for_as_long_as_line_asks_and_is_then_sent() {
+    let (api, client) = line().await;
+    api.fault(Endpoint::Reply, too_many(None));
+    api.fault(Endpoint::Reply, too_many(Some(1)));
+    let begun = Instant::now();
+    assert_eq!(client.reply("r1", &hello()).await, Ok(Sent::Accepted));
+    assert!(begun.elapsed() >= Duration::from_secs(1));
+    assert!(api.violations().is_empty());
+}
+
+#[tokio::test]
+async fn too_many_requests_three_times_is_not_now_and_costs_no_token() {
+    let (api, client) = line().await;
+    for endpoint in [Endpoint::Reply, Endpoint::Push] {
+        (0..3).for_each(|_| api.fault(endpoint, too_many(None)));
+    }
+    assert_eq!(client.reply("r1", &hello()).await, Err(SendError::NotNow));
+    assert_eq!(client.push(USER, &hello(), Uuid::new_v4()).await, Err(SendError::NotNow));
+    assert!(api.said().is_empty());
+    assert_eq!(client.reply("r1", &hello()).await, Ok(Sent::Accepted));
+    assert!(api.violations().is_empty());
+}
+
+#[tokio::test]
+async fn a_pause_that_is_too_long_for_the_user_is_not_waited_for() {
+    let (api, client) = line().await;
+    api.fault(Endpoint::Reply, too_many(Some(3)));
+    assert_eq!(client.reply("r1", &hello()).await, Err(SendError::NotNow));
+    // A second try would have been accepted.
+    assert!(api.said().is_empty());
+}
+
+#[tokio::test]
+async fn a_push_is_repeated_with_its_key_and_accepted_once() {
+    for (fault, expected) in [
+        (Fault::Cut, Sent::Accepted),
+        (Fault::Status(500), Sent::Accepted),
+        (too_many(Some(1)), Sent::Accepted),
+        (Fault::CutAfter, Sent::Before),
+        (Fault::StatusAfter(502), Sent::Before),
+    ] {
+        let (api, client) = line().await;
+        let key = Uuid::new_v4();
+        api.fault(Endpoint::Push, fault);
+        assert_eq!(client.push(USER, &hello(), key).await, Ok(expected), "{fault:?}");
+        let said = api.said();
+        assert_eq!(said.len(), 1, "{fault:?}");
+        assert_eq!(said[0].to.as_deref(), Some(USER));
+        assert_eq!(said[0].retry_key, Some(key.to_string()));
+        assert!(api.violations().is_empty(), "{fault:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_push_that_hangs_is_repeated_with_its_key() {
+    let (api, client) = line().await;
+    let client = client.limit(Duration::from_secs(5));
+    api.fault(Endpoint::Push, Fault::Hang);
+    // Where the machine stalls, the second try may be the one that is late.
+    client.push(USER, &hello(), Uuid::new_v4()).await.unwrap();
+    assert_eq!(api.said().len(), 1);
+    assert!(api.violations().is_empty());
+}
+
+#[tokio::test]
+async fn a_push_is_given_up_after_three_tries_and_says_what_is_known() {
+    let (api, client) = line().await;
+    let key = Uuid::new_v4();
+    for fault in [Fault::Cut, too_many(None), Fault::Status(503)] {
+        api.fault(Endpoint::Push, fault);
+    }
+    assert_eq!(client.push(USER, &hello(), key).await, Err(SendError::Uncertain));
+    // A fourth try would have been accepted.
+    assert!(api.said().is_empty());
+
+    // One try that nobody knows of is enough, whatever the later ones say.
+    api.fault(Endpoint::Push, Fault::CutAfter);
+    api.fault(Endpoint::Push, too_many(Some(3600)));
+    assert_eq!(client.push(USER, &hello(), key).await, Err(SendError::Uncertain));
+    api.fault(Endpoint::Push, Fault::CutAfter);
+    api.fault(Endpoint::Push, Fault::Status(403));
+    assert_eq!(client.push(USER, &hello(), Uuid::new_v4()).await, Err(SendError::Uncertain));
+    assert_eq!(client.push(USER, &hello(), key).await, Ok(Sent::Before));
+    assert!(api.violations().is_empty());
+}
+
+#[tokio::test]
+async fn a_push_that_another_process_sent_was_sent_before() {
+    let (api, client) = line().await;
+    let key = Uuid::new_v4();
+    assert_eq!(client.push(USER, &hello(), key).await, Ok(Sent::Accepted));
+    let other = LineClient::new(&api.base(), "token").unwrap().limit(GENEROUS);
+    assert_eq!(other.push(USER, &hello(), key).await, Ok(Sent::Before));
+    assert_eq!(api.said().len(), 1);
+}
+
+#[tokio::test]
+async fn what_line_refuses_is_not_repeated() {
+    let (api, client) = line().await;
+    for status in [400, 401, 403, 404] {
+        api.fault(Endpoint::Reply, Fault::Status(status));
+        api.fault(Endpoint::Push, Fault::Status(status));
+        let refused = Err(SendError::Refused(status));
+        assert_eq!(client.reply("r1", &hello()).await, refused);
+        assert_eq!(client.push(USER, &hello(), Uuid::new_v4()).await, refused);
+    }
+    assert!(api.said().is_empty());
+    let stranger = LineClient::new(&api.base(), "wrong").unwrap().limit(GENEROUS);
+    assert_eq!(stranger.reply("r1", &hello()).await, Err(SendError::Refused(401)));
+    assert_eq!(api.violations().len(), 1);
+}
+
+#[tokio::test]
+async fn nothing_and_more_than_five_messages_are_not_sent() {
+    let (api, client) = line().await;
+    let six = vec![Message::text("六"); 6];
+    assert_eq!(client.reply("r1", &six).await, Err(SendError::Count(6)));
+    assert_eq!(client.push(USER, &[], Uuid::new_v4()).await, Err(SendError::Count(0)));
+    assert!(api.violations().is_empty());
+    assert_eq!(client.reply("r1", &six[..5]).await, Ok(Sent::Accepted));
+}
+
+#[tokio::test]
+async fn the_animation_is_asked_for_once_and_in_steps() {
+    let (api, client) = line().await;
+    assert_eq!(client.loading(USER, 7).await, Ok(()));
+    assert_eq!(api.next(GENEROUS).await.unwrap().loading_seconds, Some(10));
+    for (fault, expected) in [
+        (too_many(None), SendError::NotNow),
+        (Fault::Status(500), SendError::Uncertain),
+        (Fault::Status(400), SendError::Refused(400)),
+    ] {
+        api.fault(Endpoint::Loading, fault);
+        assert_eq!(client.loading(USER, 20).await, Err(expected));
+    }
+    assert_eq!(api.said().len(), 1);
+}
+
+#[tokio::test]
+async fn where_nobody_listens_it_is_not_now() {
+    let base = format!("http://127.0.0.1:{}", hapax_testkit::free_port());
+    let client = LineClient::new(&base, "token").unwrap();
+    assert_eq!(client.reply("r1", &hello()).await, Err(SendError::NotNow));
+    assert_eq!(client.push(USER, &hello(), Uuid::new_v4()).await, Err(SendError::NotNow));
+    assert_eq!(client.loading(USER, 5).await, Err(SendError::NotNow));
+    let nowhere = http::get(base.parse().unwrap());
+    let refused = Http::new().call(nowhere, GENEROUS).await.unwrap_err();
+    assert_eq!(refused, HttpError::NotSent(ErrorKind::ConnectionRefused));
+}
+
+#[tokio::test]
+async fn without_a_connection_a_message_is_tried_three_times_and_the_animation_once() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    // Whoever speaks no TLS ends the handshake, and with it the connection, before a request is sent.
+    let base = format!("https://{}", listener.local_addr().unwrap());
+    let connections = Arc::new(AtomicUsize::new(0));
+    let counting = connections.clone();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            counting.fetch_add(1, Ordering::SeqCst);
+            let _ = stream.write_all(b"no TLS here\r\n").await;
+        }
+    });
+    let client = LineClient::new(&base, "token").unwrap().limit(GENEROUS);
+    assert_eq!(client.reply("r1", &hello()).await, Err(SendError::NotNow));
+    reach(&connections, 3).await;
+    assert_eq!(client.push(USER, &hello(), Uuid::new_v4()).await, Err(SendError::NotNow));
+    reach(&connections, 6).await;
+    assert_eq!(client.loading(USER, 5).await, Err(SendError::NotNow));
+    reach(&connections, 7).await;
+}
+
+/// Waits until so many were counted, and finds no more.
+async fn reach(count: &AtomicUsize, expected: usize) {
+    let reached = async {
+        while count.load(Ordering::SeqCst) < expected {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let _ = tokio::time::timeout(GENEROUS, reached).await;
+    assert_eq!(count.load(Ordering::SeqCst), expected);
+}
+
+/// Answers each connection with the same bytes, and says no more.
+async fn answering(bytes: Vec<u8>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.read(&mut [0; 4096]).await;
+            let _ = stream.write_all(&bytes).await;
+            let _ = stream.shutdown().await;
+            // Closed with something unread, it would be a reset, and take the answer with it.
+            while stream.read(&mut [0; 4096]).await.is_ok_and(|read| read > 0) {}
+        }
+    });
+    base
+}
+
+#[tokio::test]
+async fn a_status_counts_although_the_body_behind_it_is_cut_off_or_too_long() {
+    let cut = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{".to_vec();
+    let mut endless = b"HTTP/1.1 200 OK\r\ncontent-length: 2000000\r\n\r\n".to_vec();
+    endless.resize(2_000_000 + endless.len(), b' ');
+    for answer in [cut, endless] {
+        let base = answering(answer).await;
+        let unreadable = Http::new().call(http::get(base.parse().unwrap()), GENEROUS).await;
+        assert_eq!(unreadable.unwrap_err(), HttpError::Unreadable(hyper::StatusCode::OK));
+        let client = LineClient::new(&base, "token").unwrap().limit(GENEROUS);
+        assert_eq!(client.reply("r1", &hello()).await, Ok(Sent::Accepted));
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_answer_is_unknown() {
+    for answer in ["", "HTTP/1.1 200", "no HTTP\r\n\r\n"] {
+        let base = answering(answer.into()).await;
+        let reply = Http::new().call(http::get(base.parse().unwrap()), GENEROUS).await;
+        assert_eq!(reply.unwrap_err(), HttpError::Unknown, "{answer}");
+    }
+}

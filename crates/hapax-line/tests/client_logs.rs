@@ -1,0 +1,72 @@
+//! What the client tells operators, and what it keeps to itself. Alone in its process: logs and
+//! metrics are the process's.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use hapax_line::simulator::{Api, Endpoint, Fault};
+use hapax_line::{LineClient, Message};
+use metrics_exporter_prometheus::PrometheusBuilder;
+use uuid::Uuid;
+
+const USER: &str = "Uf00d0123456789";
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn operators_see_statuses_and_counts_and_nothing_of_anybody() {
+    let log = Log::default();
+    let writer = log.clone();
+    tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .init();
+    let recorder = PrometheusBuilder::new().install_recorder().unwrap();
+
+    let api = Api::start("127.0.0.1:0", "secret-token").await.unwrap();
+    let client = LineClient::new(&api.base(), "secret-token").unwrap();
+    let client = client.limit(Duration::from_secs(60));
+    let text = [Message::text("蛋 🥚")];
+    let key = Uuid::new_v4();
+    for fault in [Fault::Status(401), Fault::Status(400), Fault::Status(500), Fault::Cut] {
+        api.fault(Endpoint::Reply, fault);
+        let failed = client.reply("reply-token", &text).await.unwrap_err();
+        assert!(!format!("{failed} {failed:?}").contains("reply-token"));
+    }
+    api.fault(Endpoint::Push, Fault::CutAfter);
+    client.push(USER, &text, key).await.unwrap();
+    client.loading(USER, 5).await.unwrap();
+    client.reply("reply-token", &[]).await.unwrap_err();
+
+    let (log, counts) = (log.0.lock().unwrap().clone(), recorder.render());
+    let log = String::from_utf8(log).unwrap();
+    for (what, result, count) in [
+        ("reply", "refused", 2),
+        ("reply", "uncertain", 2),
+        ("reply", "not_tried", 1),
+        ("push", "before", 1),
+        ("loading", "accepted", 1),
+    ] {
+        let line =
+            format!("hapax_line_sent_total{{what=\"{what}\",result=\"{result}\"}} {count}\n");
+        assert!(counts.contains(&line), "{line}{counts}");
+    }
+    assert!(log.contains("status=401") && log.contains("check the channel access token"), "{log}");
+    assert!(log.contains("status=400") && log.contains("status=500"), "{log}");
+    for private in [USER, "🥚", "reply-token", "secret-token", &key.to_string()] {
+        assert!(!log.contains(private) && !counts.contains(private), "{private}: {log}");
+    }
+}

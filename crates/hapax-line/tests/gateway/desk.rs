@@ -1,0 +1,281 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use hapax_conformance::Faulty;
+use hapax_core::memory::MemoryStore;
+use hapax_core::queue::{ItemId, QueueName};
+use hapax_core::trace::{self, Traceparent};
+use hapax_core::{Fence, ManualClock, Queue, Store};
+use hapax_line::simulator::{Api, Said};
+use hapax_line::{
+    Answer, Event, Failed, Gateway, Handler, LineClient, Message, Secrets, SendError, Sent,
+    Settings, Turn,
+};
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const USER: &str = "Uf00d0000000000000000000000000001";
+
+/// What a test tells the bot to do with an event.
+pub(crate) enum Order {
+    Reply(&'static str, oneshot::Sender<Result<Sent, SendError>>),
+    Push(&'static str, oneshot::Sender<Result<Sent, SendError>>),
+    PushAs(&'static str, &'static str, oneshot::Sender<Result<Sent, SendError>>),
+    Say(&'static str, oneshot::Sender<Result<Sent, SendError>>),
+    End(Result<(), Failed>),
+    Panic,
+}
+
+/// An event that the bot has in hand until the test says what becomes of it.
+pub(crate) struct InHand {
+    pub(crate) id: ItemId,
+    pub(crate) event: Event,
+    pub(crate) attempt: u32,
+    pub(crate) fence: Option<Fence>,
+    pub(crate) trace: Option<Traceparent>,
+    orders: mpsc::UnboundedSender<Order>,
+}
+
+impl InHand {
+    pub(crate) fn order(&self, order: Order) {
+        assert!(self.orders.send(order).is_ok(), "the bot waits");
+    }
+
+    pub(crate) fn done(self) {
+        self.order(Order::End(Ok(())));
+    }
+
+    pub(crate) fn fails(self, failed: Failed) {
+        self.order(Order::End(Err(failed)));
+    }
+
+    pub(crate) async fn reply(&self, text: &'static str) -> Result<Sent, SendError> {
+        self.answer(|answer| Order::Reply(text, answer)).await
+    }
+
+    pub(crate) async fn push(&self, text: &'static str) -> Result<Sent, SendError> {
+        self.answer(|answer| Order::Push(text, answer)).await
+    }
+
+    pub(crate) async fn push_as(
+        &self,
+        name: &'static str,
+        text: &'static str,
+    ) -> Result<Sent, SendError> {
+        self.answer(|answer| Order::PushAs(name, text, answer)).await
+    }
+
+    pub(crate) async fn say(&self, text: &'static str) -> Result<Sent, SendError> {
+        self.answer(|answer| Order::Say(text, answer)).await
+    }
+
+    async fn answer(
+        &self,
+        order: impl FnOnce(oneshot::Sender<Result<Sent, SendError>>) -> Order,
+    ) -> Result<Sent, SendError> {
+        let (answer, answered) = oneshot::channel();
+        self.order(order(answer));
+        answered.await.expect("the bot answers")
+    }
+}
+
+struct Bot(mpsc::UnboundedSender<InHand>);
+
+#[async_trait]
+impl Handler for Bot {
+    async fn handle(&self, event: &Event, turn: &Turn) -> Result<(), Failed> {
+        let (orders, mut given) = mpsc::unbounded_channel();
+        let event = event.clone();
+        let (id, attempt, fence) = (turn.id(), turn.attempt(), turn.fence());
+        let _ = self.0.send(InHand { id, event, attempt, fence, trace: trace::current(), orders });
+        while let Some(order) = given.recv().await {
+            match order {
+                Order::Reply(text, to) => drop(to.send(turn.reply(&[Message::text(text)]).await)),
+                Order::Push(text, to) => drop(to.send(turn.push(&[Message::text(text)]).await)),
+                Order::PushAs(name, text, to) => {
+                    drop(to.send(turn.push_as(name, &[Message::text(text)]).await));
+                }
+                Order::Say(text, to) => drop(to.send(turn.say(&[Message::text(text)]).await)),
+                Order::End(result) => return result,
+                Order::Panic => panic!("as planned"),
+            }
+        }
+        std::future::pending().await
+    }
+}
+
+/// A store, LINE, and a bot whose events the test has in its hands.
+pub(crate) struct Desk {
+    pub(crate) api: Api,
+    pub(crate) store: Faulty,
+    pub(crate) clock: Arc<ManualClock>,
+    pub(crate) settings: Settings,
+    handed: mpsc::UnboundedReceiver<InHand>,
+    hand: mpsc::UnboundedSender<InHand>,
+}
+
+/// A gateway in a runtime of its own, so that it can be killed.
+pub(crate) struct Running {
+    pub(crate) gateway: Gateway,
+    runtime: Option<Runtime>,
+    work: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
+}
+
+impl Running {
+    /// Stops it as a signal does, and waits until it has.
+    pub(crate) async fn stop(&mut self) {
+        let (stop, work) = self.work.take().expect("it works");
+        let _ = stop.send(());
+        tokio::time::timeout(PATIENCE, work).await.expect("it stops").unwrap();
+    }
+
+    pub(crate) fn kill(mut self) {
+        self.runtime.take().expect("it runs").shutdown_background();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Desk {
+    pub(crate) async fn new() -> Self {
+        let clock = Arc::new(ManualClock::default());
+        let (hand, handed) = mpsc::unbounded_channel();
+        // Nothing is left to the real clock: leases run out when the test says so.
+        let settings = Settings {
+            backoff: Duration::from_millis(1),
+            poll: Duration::from_millis(10),
+            // A machine that stalls is no store that does.
+            store_budget: PATIENCE,
+            ..Settings::default()
+        };
+        Self {
+            api: Api::start("127.0.0.1:0", "token").await.unwrap(),
+            store: Faulty::new(Arc::new(MemoryStore::new(clock.clone()))),
+            clock,
+            settings,
+            handed,
+            hand,
+        }
+    }
+
+    pub(crate) fn start(&self) -> Running {
+        let mut running = self.idle();
+        let (stop, stopped) = oneshot::channel();
+        let gateway = running.gateway.clone();
+        let work = async move {
+            gateway
+                .run(async {
+                    if stopped.await.is_err() {
+                        std::future::pending().await
+                    }
+                })
+                .await;
+        };
+        let work = running.runtime.as_ref().expect("it runs").spawn(work);
+        running.work = Some((stop, work));
+        running
+    }
+
+    /// A gateway that takes webhooks in and looks at no queue.
+    pub(crate) fn idle(&self) -> Running {
+        let client = LineClient::new(&self.api.base(), "token").unwrap();
+        let store: Arc<dyn Store> = Arc::new(self.store.clone());
+        let bot = Arc::new(Bot(self.hand.clone()));
+        let gateway = Gateway::new(store, secrets(), client, bot, self.settings.clone());
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        Running { gateway, runtime: Some(runtime), work: None }
+    }
+
+    /// A gateway that has looked at its queue, and looks again where something was stored: the next
+    /// calls of the store are those that the test causes.
+    pub(crate) async fn start_quietly(&mut self) -> Running {
+        self.settings.poll = PATIENCE * 10;
+        let before = self.store.calls();
+        let running = self.start();
+        self.until(async || self.store.calls() > before).await;
+        running
+    }
+
+    /// The next event that the bot gets.
+    pub(crate) async fn next(&mut self) -> InHand {
+        let next = tokio::time::timeout(PATIENCE, self.handed.recv()).await;
+        next.expect("the bot gets an event").expect("the bot is there")
+    }
+
+    /// The next event that the bot gets, while time passes in the store.
+    pub(crate) async fn next_later(&mut self) -> InHand {
+        let clock = self.clock.clone();
+        let passing = async {
+            loop {
+                clock.advance(Duration::from_millis(20));
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        tokio::select! {
+            next = self.next() => next,
+            () = passing => unreachable!("it never ends"),
+        }
+    }
+
+    pub(crate) async fn said(&self) -> Said {
+        self.api.next(PATIENCE).await.expect("something is said")
+    }
+
+    /// Lets time pass in the store.
+    pub(crate) fn pass(&self, time: Duration) {
+        self.clock.advance(time);
+    }
+
+    pub(crate) fn queue(&self) -> &QueueName {
+        &self.settings.queue
+    }
+
+    /// Waits until nothing is left in the queue but this many dead letters.
+    pub(crate) async fn settled(&self, dead: u64) {
+        self.until(async || {
+            self.pass(Duration::from_millis(100));
+            let depth = self.store.depth(self.queue(), None).await;
+            depth.is_ok_and(|d| (d.waiting, d.in_flight, d.dead) == (0, 0, dead))
+        })
+        .await;
+    }
+
+    pub(crate) async fn until(&self, holds: impl AsyncFn() -> bool) {
+        let all = async {
+            while !holds().await {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, all).await.expect("it comes to that");
+    }
+}
+
+impl Running {
+    pub(crate) async fn tap(&self, events: &[Value]) -> Answer {
+        let body = Bytes::from(json!({ "destination": "Uf00dbot", "events": events }).to_string());
+        let signature = secrets().sign(&body);
+        let gateway = self.gateway.clone();
+        let taken = async move { gateway.receive(Some(&signature), &body).await };
+        let taken = self.runtime.as_ref().expect("it runs").spawn(taken);
+        tokio::time::timeout(PATIENCE, taken).await.expect("an answer").unwrap()
+    }
+}
+
+pub(crate) fn secrets() -> Secrets {
+    Secrets::new("secret").unwrap()
+}

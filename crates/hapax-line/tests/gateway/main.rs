@@ -1,0 +1,8 @@
+//! The gateway in one process, on a store on which things go wrong as planned.
+
+mod answers;
+mod desk;
+mod failures;
+mod intake;
+mod locks;
+mod outages;

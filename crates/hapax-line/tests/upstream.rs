@@ -1,0 +1,266 @@
+//! A bot behind a URL: what it is sent, and what its answers mean. Turns are those of a real gateway.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use hapax_core::Store;
+use hapax_core::memory::MemoryStore;
+use hapax_core::trace::{self, Traceparent};
+use hapax_line::simulator::events;
+use hapax_line::{
+    Answer, Event, Failed, Gateway, Handler, LineClient, Secrets, Settings, Turn, Upstream,
+};
+use hapax_redis::{RedisConfig, RedisStore};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const USER: &str = "Uf00d0000000000000000000000000001";
+const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+fn secrets() -> Secrets {
+    Secrets::new("new,old").unwrap()
+}
+
+/// What the bot does with a connection on which it has read a request.
+#[derive(Clone, Copy)]
+enum Bot {
+    Answers(&'static str),
+    Cuts,
+    /// Answers only its own end.
+    Hangs,
+}
+
+/// A request as the bot saw it.
+struct Seen {
+    line: String,
+    headers: HashMap<String, String>,
+    body: Vec<u8>,
+}
+
+/// A bot on loopback; its URL, and what it sees.
+async fn bot(bot: Bot) -> (String, mpsc::UnboundedReceiver<Seen>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/callback?bot=1", listener.local_addr().unwrap());
+    let (told, seen) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _ = told.send(read(&mut stream).await);
+            match bot {
+                Bot::Answers(text) => stream.write_all(text.as_bytes()).await.unwrap(),
+                Bot::Cuts => {}
+                Bot::Hangs => drop(stream.read_u8().await),
+            }
+        }
+    });
+    (url, seen)
+}
+
+async fn read(stream: &mut TcpStream) -> Seen {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.unwrap());
+    }
+    let head = String::from_utf8(head).unwrap();
+    let mut lines = head.lines();
+    let line = lines.next().unwrap().to_owned();
+    let header = |line: &str| line.split_once(": ").map(|(n, v)| (n.to_lowercase(), v.to_owned()));
+    let headers: HashMap<_, _> = lines.filter_map(header).collect();
+    let mut body = vec![0; headers["content-length"].parse().unwrap()];
+    stream.read_exact(&mut body).await.unwrap();
+    Seen { line, headers, body }
+}
+
+/// Tells what its upstream says, and is content with it: nothing is tried a second time.
+struct Overheard {
+    upstream: Upstream,
+    told: mpsc::UnboundedSender<Heard>,
+    trace: Option<Traceparent>,
+}
+
+struct Heard {
+    id: String,
+    attempt: u32,
+    fence: Option<u64>,
+    said: Result<(), Failed>,
+}
+
+#[async_trait]
+impl Handler for Overheard {
+    async fn handle(&self, event: &Event, turn: &Turn) -> Result<(), Failed> {
+        let handled = self.upstream.handle(event, turn);
+        let said = trace::within(self.trace.clone(), handled).await;
+        let (id, attempt) = (turn.id().to_string(), turn.attempt());
+        let fence = turn.fence().map(|fence| fence.0);
+        let _ = self.told.send(Heard { id, attempt, fence, said });
+        Ok(())
+    }
+}
+
+/// Has a gateway hand one webhook to the upstream.
+async fn hand_on(upstream: Upstream, body: &str, trace: Option<&str>) -> Heard {
+    hand_on_with(Arc::new(MemoryStore::default()), upstream, body, trace).await
+}
+
+async fn hand_on_with(
+    store: Arc<dyn Store>,
+    upstream: Upstream,
+    body: &str,
+    trace: Option<&str>,
+) -> Heard {
+    let (told, mut heard) = mpsc::unbounded_channel();
+    let trace = trace.and_then(Traceparent::parse);
+    let handler = Arc::new(Overheard { upstream, told, trace });
+    // Nobody replies, so nobody listens there.
+    let client = LineClient::new("http://127.0.0.1:9", "token").unwrap();
+    let gateway = Gateway::new(store, secrets(), client, handler, Settings::default());
+    let body = Bytes::from(body.to_owned());
+    let answer = gateway.receive(Some(&secrets().sign(&body)), &body).await;
+    assert_eq!(answer, Answer::Taken);
+    tokio::select! {
+        heard = tokio::time::timeout(PATIENCE, heard.recv()) => heard.unwrap().unwrap(),
+        () = gateway.run(std::future::pending()) => unreachable!("it runs for ever"),
+    }
+}
+
+async fn said(upstream: Upstream) -> Result<(), Failed> {
+    let event = events::text(USER, "🥚");
+    hand_on(upstream, &webhook(&event.to_string()), None).await.said
+}
+
+fn webhook(event: &str) -> String {
+    format!(r#"{{"destination":"Uf00dbot","events":[{event}]}}"#)
+}
+
+/// What becomes of an event whose bot answers with this.
+async fn after(answer: &'static str) -> Result<(), Failed> {
+    let (url, _seen) = bot(Bot::Answers(answer)).await;
+    said(Upstream::new(&url, secrets()).unwrap()).await
+}
+
+#[tokio::test]
+async fn the_bot_gets_the_events_own_bytes_signed_and_numbered() {
+    let (url, mut seen) = bot(Bot::Answers("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")).await;
+    let id = "01HZZZZZZZZZZZZZZZZZZZZZZZ";
+    // Neither the order of its fields nor its spaces and escapes are ours to change.
+    let event = format!(
+        r#"{{ "webhookEventId":"{id}", "type" : "brand-new", "source":{{"userId":"{USER}"}}, "n":1.0, "x":"\u0041" }}"#
+    );
+    let body = webhook(&event);
+    let two = body.replace(r#""events":["#, r#""more":true,"events":[17,"#);
+    let heard = hand_on(Upstream::new(&url, secrets()).unwrap(), &two, Some(TRACE)).await;
+    assert_eq!(heard.said, Ok(()));
+    let seen = seen.recv().await.unwrap();
+    assert_eq!(seen.line, "POST /callback?bot=1 HTTP/1.1");
+    assert_eq!(String::from_utf8(seen.body.clone()).unwrap(), body);
+    let header = |name: &str| seen.headers.get(name).map(String::as_str);
+    assert_eq!(header("content-type"), Some("application/json"));
+    assert_eq!(header("idempotency-key"), Some(heard.id.as_str()));
+    assert_eq!(header("hapax-attempt"), Some(heard.attempt.to_string().as_str()));
+    assert_eq!(heard.attempt, 1);
+    assert_eq!(header("hapax-fence"), heard.fence.map(|fence| fence.to_string()).as_deref());
+    assert!(heard.fence.is_some(), "the store is there");
+    assert_eq!(header("traceparent"), Some(TRACE));
+    let signature = header("x-line-signature").unwrap();
+    let first = Secrets::new("new").unwrap();
+    assert!(first.verify(&seen.body, signature), "the first secret signs");
+}
+
+#[tokio::test]
+async fn without_a_trace_there_is_no_header_of_one() {
+    let (url, mut seen) = bot(Bot::Answers("HTTP/1.1 204 No Content\r\n\r\n")).await;
+    said(Upstream::new(&url, secrets()).unwrap()).await.unwrap();
+    assert!(!seen.recv().await.unwrap().headers.contains_key("traceparent"));
+}
+
+#[tokio::test]
+async fn while_the_store_is_away_there_is_no_fence() {
+    let nobody = format!("redis://127.0.0.1:{}", hapax_testkit::free_port());
+    let store = RedisStore::open(RedisConfig::new(&nobody).unwrap()).unwrap();
+    let (url, mut seen) = bot(Bot::Answers("HTTP/1.1 204 No Content\r\n\r\n")).await;
+    let body = webhook(&events::text(USER, "🥚").to_string());
+    let upstream = Upstream::new(&url, secrets()).unwrap();
+    let heard = hand_on_with(Arc::new(store), upstream, &body, None).await;
+    assert_eq!((heard.said, heard.fence), (Ok(()), None));
+    let seen = seen.recv().await.unwrap();
+    assert!(!seen.headers.contains_key("hapax-fence"));
+    assert_eq!(seen.headers["idempotency-key"], heard.id);
+}
+
+#[tokio::test]
+async fn a_status_decides_what_follows() {
+    let ok = ["200 OK", "204 No Content", "299 Fine"];
+    let again = ["301 Moved", "400 Bad", "401 No", "404 None", "409 No", "429 Slow", "500 Oh"];
+    let unknown = ["502 Bad Gateway", "504 Gateway Timeout"];
+    for status in ok.iter().chain(&again).chain(&["503 Later"]).chain(&unknown) {
+        // Whoever followed it would come to a bot that is content.
+        let text =
+            format!("HTTP/1.1 {status}\r\nlocation: /elsewhere\r\ncontent-length: 0\r\n\r\n");
+        let number = &status[..3];
+        let reason = format!("the bot answered {number}");
+        let expected = match status {
+            _ if ok.contains(status) => Ok(()),
+            _ if unknown.contains(status) => Err(Failed::unknown(reason)),
+            _ => Err(Failed::again(reason)),
+        };
+        assert_eq!(after(text.leak()).await, expected, "{status}");
+    }
+}
+
+#[tokio::test]
+async fn a_redirect_is_not_followed() {
+    let moved = "HTTP/1.1 307 Moved\r\nlocation: /elsewhere\r\ncontent-length: 0\r\n\r\n";
+    let (url, mut seen) = bot(Bot::Answers(moved)).await;
+    said(Upstream::new(&url, secrets()).unwrap()).await.unwrap_err();
+    assert!(seen.recv().await.unwrap().line.starts_with("POST /callback"));
+    assert!(seen.try_recv().is_err(), "one request, to where it was meant");
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_off_behind_its_status_is_one() {
+    let cut = after("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf").await;
+    assert_eq!(cut, Ok(()));
+    let cut = after("HTTP/1.1 500 Oh\r\ncontent-length: 100\r\n\r\nhalf").await;
+    assert_eq!(cut, Err(Failed::again("the bot answered 500")));
+}
+
+#[tokio::test]
+async fn a_bot_that_cuts_the_connection_may_have_acted() {
+    let (url, mut seen) = bot(Bot::Cuts).await;
+    let cut = said(Upstream::new(&url, secrets()).unwrap()).await;
+    assert_eq!(cut, Err(Failed::unknown("the bot gave no answer")));
+    assert!(seen.recv().await.is_some());
+    assert!(seen.try_recv().is_err(), "nothing is sent a second time by itself");
+}
+
+#[tokio::test]
+async fn a_bot_that_takes_too_long_may_have_acted() {
+    let (url, mut seen) = bot(Bot::Hangs).await;
+    // It may be up before the bot is reached: that too is an outcome that nobody knows.
+    let upstream = Upstream::new(&url, secrets()).unwrap().limit(Duration::from_millis(500));
+    assert_eq!(said(upstream).await, Err(Failed::unknown("the bot gave no answer")));
+    let _ = seen.try_recv();
+}
+
+#[tokio::test]
+async fn a_bot_that_is_not_there_has_not_acted() {
+    let url = format!("http://127.0.0.1:{}/callback", hapax_testkit::free_port());
+    let refused = said(Upstream::new(&url, secrets()).unwrap()).await;
+    assert_eq!(refused, Err(Failed::again("the bot cannot be reached")));
+}
+
+#[test]
+fn what_is_no_bots_address_is_refused_without_repeating_it() {
+    for wrong in ["", "127.0.0.1:3000", "ftp://bot", "http://", "http://u:hidden@bot", "http://u@b"]
+    {
+        let refused = Upstream::new(wrong, secrets()).err().expect(wrong).to_string();
+        assert!(refused.contains("http://127.0.0.1:3000/callback"), "{refused}");
+        assert!(!refused.contains("hidden"), "{refused}");
+    }
+    assert!(Upstream::new("https://bot.example/x?y=1", secrets()).is_ok());
+}

@@ -1,0 +1,138 @@
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use hapax_line::{BUSY_TEXT, Event, Guarding, Rules};
+
+use super::*;
+
+fn read(flags: &[&str], environment: &[(&str, &str)], file: &str) -> anyhow::Result<Settings> {
+    Settings::read(&Sources::say(flags, environment, file)?)
+}
+
+fn refused(flags: &[&str], environment: &[(&str, &str)], file: &str) -> String {
+    format!("{:#}", read(flags, environment, file).expect_err("refused"))
+}
+
+fn rules(flags: &[&str], environment: &[(&str, &str)]) -> Rules {
+    let settings = read(flags, environment, "").unwrap();
+    (*settings.gateway().unwrap().rules).clone()
+}
+
+fn guarding(rules: &Rules) -> Guarding {
+    let raw = r#"{"type":"message","message":{"type":"text","text":"🥚"}}"#;
+    rules.guarding(&Event::parse(&"Uf00d".into(), raw).unwrap())
+}
+
+fn locked(seconds: u64) -> Guarding {
+    Guarding::Mutex { ttl: Duration::from_secs(seconds), renew: false }
+}
+
+#[test]
+fn the_original_variables_say_whether_and_how_long_events_are_locked() {
+    assert_eq!(guarding(&rules(&[], &[])), locked(5));
+    for on in ["true", "True", "TRUE", "1", "yes", "on"] {
+        let environment =
+            [("PROCESSING_LOCK_ENABLED", on), ("PROCESSING_LOCK_TIMEOUT_SECONDS", "7")];
+        assert_eq!(guarding(&rules(&[], &environment)), locked(7), "{on}");
+    }
+    for off in ["false", "False", "FALSE", "0", "no", "off"] {
+        let rules = rules(&[], &[("PROCESSING_LOCK_ENABLED", off)]);
+        assert_eq!(guarding(&rules), Guarding::None, "{off}");
+    }
+    let flags = ["--lock", "true", "--lock-ttl", "2s"];
+    let environment = [("PROCESSING_LOCK_ENABLED", "0"), ("PROCESSING_LOCK_TIMEOUT_SECONDS", "7")];
+    assert_eq!(guarding(&rules(&flags, &environment)), locked(2));
+    for wrong in ["0", "-1", "abc", "3601"] {
+        let read = read(&[], &[("PROCESSING_LOCK_TIMEOUT_SECONDS", wrong)], "");
+        assert!(read.is_err(), "{wrong}");
+    }
+    let wrong = refused(&[], &[("PROCESSING_LOCK_ENABLED", "maybe")], "");
+    assert!(wrong.contains("PROCESSING_LOCK_ENABLED") && wrong.contains("true"), "{wrong}");
+}
+
+#[test]
+fn the_busy_text_is_the_flags_or_the_rules_or_the_original() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("rules.toml");
+    std::fs::write(&file, "busy_text = 'of the rules'").unwrap();
+    let file = file.to_str().unwrap();
+    assert_eq!(rules(&[], &[]).busy_text(), BUSY_TEXT);
+    assert_eq!(rules(&["--rules", file], &[]).busy_text(), "of the rules");
+    let flags = ["--rules", file, "--busy-text", "of the flag"];
+    assert_eq!(rules(&flags, &[]).busy_text(), "of the flag");
+    refused(&["--busy-text", &"x".repeat(5001)], &[], "");
+    let help = TABLE.iter().find(|setting| setting.flag == "busy-text").unwrap().help;
+    assert!(help.contains(BUSY_TEXT), "{help}");
+}
+
+#[test]
+fn the_librarys_defaults_are_those_of_the_flags() {
+    let ours = read(&[], &[], "").unwrap().gateway().unwrap();
+    let default = hapax_line::Settings::default();
+    let of = |settings: &hapax_line::Settings| {
+        (
+            (settings.rules.clone(), settings.lease, settings.max_attempts, settings.remember),
+            (settings.backoff, settings.backoff_max, settings.store_budget, settings.in_flight),
+            (settings.on_unknown, settings.on_store_error, settings.stop_limit),
+        )
+    };
+    assert_eq!(of(&ours), of(&default));
+    assert_eq!(ours.handle_limit, Duration::from_secs(35), "longer than the bot's own 30s");
+}
+
+#[test]
+fn the_file_has_a_table_of_its_own_beside_those_of_other_commands() {
+    let file = "store = 'memory:'\nlock_ttl = '9s'\n[line]\nlock_ttl = '3s'\nlock = true\n\
+                channel_secret = 'a'\n[relay]\nto = 'stdout'";
+    let settings = read(&[], &[], file).unwrap();
+    assert_eq!((settings.store.shown(), settings.lock_ttl.as_secs()), ("memory:".into(), 3));
+    assert!(settings.channel_secret.is_some());
+    assert!(refused(&[], &[], "[line]\nlokc = true").contains("`line.lokc`"));
+}
+
+#[test]
+fn what_cannot_be_together_is_refused() {
+    for (flags, named) in [
+        (["--lease", "2h"], "lease"),
+        (["--lock-ttl", "2h"], "lock TTL"),
+        (["--backoff", "2m"], "--backoff-max"),
+        (["--on-unknown", "guess"], "rerun"),
+        (["--on-store-error", "guess"], "open"),
+        (["--channel-access-token", "a b"], "access token"),
+    ] {
+        let message = refused(&flags, &[], "");
+        assert!(message.contains(named), "{message}");
+    }
+}
+
+#[test]
+fn every_setting_has_its_own_flag_variable_and_key() {
+    let distinct = |name: fn(&Setting) -> &'static str| {
+        assert_eq!(TABLE.iter().map(name).collect::<BTreeSet<_>>().len(), TABLE.len());
+    };
+    distinct(|setting| setting.flag);
+    distinct(|setting| setting.env);
+    distinct(|setting| setting.key);
+}
+
+#[test]
+fn nothing_secret_is_shown() {
+    let flags = ["--channel-secret", "hush-1,hush-2", "--channel-access-token", "hush-3"];
+    let flags = [&flags[..], &["--upstream", "http://bot/x?key=hush-4"]].concat();
+    let settings = read(&flags, &[], "").unwrap();
+    assert!(!format!("{settings:?}").contains("hush"), "{settings:?}");
+}
+
+#[test]
+fn the_page_about_line_has_every_setting_as_it_is() {
+    let mut table = String::from("| flag | variable | in the file | default | what it says |\n");
+    table.push_str("|---|---|---|---|---|\n");
+    for Setting { flag, env, key, default, help, seed, .. } in TABLE {
+        let seed = seed.map(|(variable, _)| format!(", `{variable}`")).unwrap_or_default();
+        table.push_str(&format!(
+            "| `--{flag}` | `{env}`{seed} | `{key}` | `{default}` | {help} |\n"
+        ));
+    }
+    let page = include_str!("../../../../../docs/line.md");
+    assert!(page.contains(&table), "docs/line.md should have this table:\n\n{table}");
+}

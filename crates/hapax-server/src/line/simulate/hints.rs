@@ -1,0 +1,96 @@
+//! What went wrong, and what to do about it.
+
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use hapax_line::simulator::{Delivered, SendFailed};
+
+/// LINE waits no longer for the answer to a webhook.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// What was used here, for advice that names it.
+pub(super) struct Setting {
+    /// Where webhooks go.
+    pub(super) to: String,
+    /// Whether the secret came from the environment: then it is not shown.
+    pub(super) own_secret: bool,
+    /// Whether the access token did.
+    pub(super) own_token: bool,
+    /// The base of the simulated API.
+    pub(super) base: String,
+}
+
+impl Setting {
+    /// What is wrong with the answer to a webhook.
+    pub(super) fn about(&self, delivered: Result<Delivered, SendFailed>) -> Option<String> {
+        let status = match delivered {
+            Ok(Delivered { status: 200, took }) if took <= LIMIT => return None,
+            Ok(Delivered { status: 200, .. }) => {
+                return Some("the answer took more than 2 s: LINE takes that for a failure".into());
+            }
+            Ok(Delivered { status, .. }) => status,
+            Err(SendFailed::NotReached(cause)) => return Some(self.nobody(cause)),
+            Err(_) => return Some(self.silence()),
+        };
+        Some(match status {
+            401 => format!("401: {}", self.other_secret()),
+            404 => format!(
+                "404: nothing takes webhooks at {}; `hapax line` does at /line/webhook; --to says \
+                 where",
+                self.to
+            ),
+            503 => "503: the bot could not store the events; LINE would count a failure, and \
+                    deliver them again where redelivery is turned on"
+                .into(),
+            status => format!(
+                "{status}: LINE expects 200 for whatever it sends, also for events that the bot \
+                 does not know"
+            ),
+        })
+    }
+
+    fn nobody(&self, cause: ErrorKind) -> String {
+        let to = &self.to;
+        let what = match cause {
+            ErrorKind::ConnectionRefused => format!("nothing listens at {to} ({cause})"),
+            _ => format!("{to} cannot be reached"),
+        };
+        format!("{what}: start the bot, or say with --to where it takes webhooks")
+    }
+
+    fn silence(&self) -> String {
+        format!("{} took a webhook and did not answer: LINE takes that for a failure", self.to)
+    }
+
+    fn other_secret(&self) -> String {
+        let here = match self.own_secret {
+            true => "that of LINE_CHANNEL_SECRET here",
+            false => "`simulated-secret`, for want of LINE_CHANNEL_SECRET",
+        };
+        format!(
+            "the bot checks signatures with another secret than this, which is {here}; start both \
+             with the same LINE_CHANNEL_SECRET"
+        )
+    }
+
+    /// What to do about something that the API refused.
+    pub(super) fn about_violation(&self, why: &str) -> String {
+        if !why.contains("access token") {
+            return why.to_owned();
+        }
+        let here = match self.own_token {
+            true => "that of LINE_CHANNEL_ACCESS_TOKEN here",
+            false => "`simulated-token`, for want of LINE_CHANNEL_ACCESS_TOKEN",
+        };
+        format!("{why}; the right one is {here}")
+    }
+
+    /// Where nothing at all was said.
+    pub(super) fn about_silence(&self) -> String {
+        format!(
+            "the bot said nothing to the simulated API: was it started with LINE_API_BASE={}? \
+             Perhaps it had nothing to say, or failed: its log knows, and that of `hapax line`",
+            self.base
+        )
+    }
+}

@@ -1,0 +1,56 @@
+//! What a bot says, for people to read.
+
+use hapax_line::simulator::{Endpoint, Said};
+use serde_json::Value;
+
+/// Each message as a text; a loading animation says nothing.
+pub(super) fn messages(said: &Said) -> Vec<String> {
+    said.messages.iter().map(message).collect()
+}
+
+/// What of the API was used.
+pub(super) fn endpoint(said: &Said) -> &'static str {
+    match said.endpoint {
+        Endpoint::Reply => "reply",
+        Endpoint::Push => "push",
+        Endpoint::Loading => "loading animation",
+    }
+}
+
+/// A text as it is, and of all else what it is, with its buttons behind it.
+fn message(message: &Value) -> String {
+    let kind = message["type"].as_str().unwrap_or_default();
+    let mut shown = match (kind, message["text"].as_str(), message["altText"].as_str()) {
+        ("text", Some(text), _) => text.to_owned(),
+        (_, _, Some(instead)) => format!("({kind}) {instead}"),
+        _ => format!("({kind})"),
+    };
+    for item in message["quickReply"]["items"].as_array().into_iter().flatten() {
+        let label = item["action"]["label"].as_str().unwrap_or_default();
+        shown.push_str(&format!(" [{label}]"));
+    }
+    plain(&shown)
+}
+
+/// Without what would move the cursor; a further line stands below the first.
+fn plain(text: &str) -> String {
+    let text: String = text.chars().filter(|c| *c == '\n' || !c.is_control()).collect();
+    text.replace('\n', "\n      ")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn messages_are_shown_with_their_buttons_and_without_escapes() {
+        let text = json!({ "type": "text", "text": "晴\u{1b}[31m\n25 °C" });
+        assert_eq!(message(&text), "晴[31m\n      25 °C");
+        let items = json!({ "items": [{ "action": { "label": "住家" } }, { "action": {} }] });
+        let flex = json!({ "type": "flex", "altText": "天氣", "quickReply": items });
+        assert_eq!(message(&flex), "(flex) 天氣 [住家] []");
+        assert_eq!(message(&json!({ "type": "sticker" })), "(sticker)");
+    }
+}

@@ -1,0 +1,169 @@
+//! Reads what LINE, the bot and the store know after a storm, and says what was broken.
+
+use std::collections::{HashMap, HashSet};
+
+/// What happens to an event whose gateway was killed in the middle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Policy {
+    Rerun,
+    Refuse,
+}
+
+/// An event with the bot. Lives of the gateway are counted: each ends with a kill but the last.
+#[derive(Clone, Debug)]
+pub(crate) struct Handling {
+    pub(crate) event: String,
+    pub(crate) life: usize,
+    /// Whether the bot was through with it.
+    pub(crate) ended: bool,
+}
+
+/// Everything that was written down; events by `webhookEventId`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct History {
+    /// LINE got a 200 for them.
+    pub(crate) answered: HashSet<String>,
+    /// LINE may have sent them without one.
+    pub(crate) sent: HashSet<String>,
+    pub(crate) handled: Vec<Handling>,
+    /// Their senders were told to wait.
+    pub(crate) told: Vec<String>,
+    /// Dead letters at the end.
+    pub(crate) dead: HashSet<String>,
+    /// By life: what the store knew to be done when that life had been killed.
+    pub(crate) done_by: Vec<HashSet<String>>,
+}
+
+/// Everything that is wrong; empty where nothing is.
+pub(crate) fn violations(history: &History, policy: Policy) -> Vec<String> {
+    let mut wrong = lost(history, policy);
+    let mut by_event: HashMap<&str, Vec<&Handling>> = HashMap::new();
+    for handling in &history.handled {
+        by_event.entry(&handling.event).or_default().push(handling);
+    }
+    for (event, handlings) in &by_event {
+        if !history.sent.contains(*event) {
+            wrong.push(format!("{event} was handled, and nobody sent it"));
+        }
+        if policy == Policy::Refuse && handlings.len() > 1 {
+            wrong.push(format!(
+                "{event} was handled {} times, never was the policy",
+                handlings.len()
+            ));
+        }
+        wrong.extend(repeated(history, event, handlings));
+    }
+    let told: HashSet<_> = history.told.iter().collect();
+    if told.len() < history.told.len() {
+        wrong.push("somebody was told to wait twice for one event".into());
+    }
+    wrong
+}
+
+/// What got its 200 and then came to nothing.
+fn lost(history: &History, policy: Policy) -> Vec<String> {
+    let handled: HashSet<_> =
+        history.handled.iter().filter(|one| one.ended).map(|one| &one.event).collect();
+    let kept = |event: &String| {
+        let dead = policy == Policy::Refuse && history.dead.contains(event);
+        handled.contains(event) || history.told.contains(event) || dead
+    };
+    let lost = history.answered.iter().filter(|event| !kept(event));
+    lost.map(|event| format!("{event} got its 200 and was lost")).collect()
+}
+
+/// Handled again though no kill, or a kill that found it done, came in between.
+fn repeated(history: &History, event: &str, handlings: &[&Handling]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut lives = HashSet::new();
+    for handling in handlings {
+        if !lives.insert(handling.life) {
+            wrong.push(format!("{event} was handled twice in life {}", handling.life));
+        }
+        let before = history.done_by.iter().take(handling.life);
+        if before.clone().any(|done| done.contains(event)) {
+            wrong.push(format!("{event} was done, and handled again in life {}", handling.life));
+        }
+    }
+    wrong
+}
+
+#[cfg(test)]
+mod planted {
+    use super::*;
+
+    fn handled(event: &str, life: usize) -> Handling {
+        Handling { event: event.into(), life, ended: true }
+    }
+
+    fn set(events: &[&str]) -> HashSet<String> {
+        events.iter().map(|event| (*event).to_owned()).collect()
+    }
+
+    /// Two lives: `a` was done in the first, `b` cut off in it, `c` told to wait, `d` came later.
+    fn right() -> History {
+        let cut_off = Handling { ended: false, ..handled("b", 0) };
+        History {
+            answered: set(&["a", "b", "c", "d"]),
+            sent: set(&["a", "b", "c", "d"]),
+            handled: vec![handled("a", 0), cut_off, handled("b", 1), handled("d", 1)],
+            told: vec!["c".into()],
+            dead: HashSet::new(),
+            done_by: vec![set(&["a", "c"])],
+        }
+    }
+
+    fn complaint(history: &History, policy: Policy) -> String {
+        violations(history, policy).join("; ")
+    }
+
+    #[test]
+    fn the_checker_accepts_what_is_right() {
+        assert_eq!(complaint(&right(), Policy::Rerun), "");
+        let mut refused = right();
+        refused.handled.remove(2);
+        refused.dead = set(&["b"]);
+        assert_eq!(complaint(&refused, Policy::Refuse), "");
+    }
+
+    #[test]
+    fn the_checker_finds_a_lost_event() {
+        let mut lost = right();
+        lost.handled.pop();
+        assert!(complaint(&lost, Policy::Rerun).contains("d got its 200 and was lost"));
+        let mut cut_off = right();
+        cut_off.handled.remove(2);
+        assert!(complaint(&cut_off, Policy::Rerun).contains("b got its 200 and was lost"));
+        let mut untold = right();
+        untold.told.clear();
+        assert!(complaint(&untold, Policy::Rerun).contains("c got its 200 and was lost"));
+        let mut given_up = right();
+        given_up.handled.pop();
+        given_up.dead = set(&["d"]);
+        assert!(complaint(&given_up, Policy::Rerun).contains("d got its 200 and was lost"));
+    }
+
+    #[test]
+    fn the_checker_finds_a_doubled_event() {
+        let mut same_life = right();
+        same_life.handled.push(handled("d", 1));
+        assert!(complaint(&same_life, Policy::Rerun).contains("d was handled twice in life 1"));
+        let mut done = right();
+        done.handled.push(handled("a", 1));
+        assert!(complaint(&done, Policy::Rerun).contains("a was done, and handled again"));
+        let mut told = right();
+        told.handled.push(handled("c", 1));
+        assert!(complaint(&told, Policy::Rerun).contains("c was done, and handled again"));
+        assert!(complaint(&right(), Policy::Refuse).contains("b was handled 2 times"));
+        let mut twice = right();
+        twice.told.push("c".into());
+        assert!(complaint(&twice, Policy::Rerun).contains("told to wait twice"));
+    }
+
+    #[test]
+    fn the_checker_finds_an_event_that_nobody_sent() {
+        let mut invented = right();
+        invented.handled.push(handled("z", 1));
+        assert!(complaint(&invented, Policy::Rerun).contains("nobody sent it"));
+    }
+}

@@ -1,0 +1,19 @@
+//! `hapax line`, the real binary between LINE's side on loopback and a bot on loopback.
+
+mod batches;
+mod bot;
+mod checker;
+mod checklist;
+mod crashes;
+mod gateway;
+mod harness;
+mod leaks;
+mod monitor;
+mod outages;
+mod privacy;
+mod redelivery;
+mod retries;
+mod rules;
+mod slow;
+mod taps;
+mod webhooks;

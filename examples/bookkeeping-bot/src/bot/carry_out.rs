@@ -1,0 +1,96 @@
+//! What was decided is done; every step of it may be done again.
+
+use hapax::record::RecordError;
+
+use super::{Bot, texts};
+use crate::crash::die_at;
+use crate::last::{Draft, Outcome};
+use crate::ledger::{Decision, LedgerError, Settled};
+
+/// How often a booking's record is tried against others who change it at the same moment.
+const TRIES: usize = 16;
+
+impl Bot {
+    pub(super) async fn carry_out(&self, settled: &Settled) -> Result<Vec<String>, LedgerError> {
+        let (answer, done) = match &settled.decision {
+            Decision::Book { entries } => {
+                let mut answer = vec![texts::booked(entries)];
+                if let Err(error) = self.record(settled).await? {
+                    // Booked it is. It stays open, for the next edit to catch up with it.
+                    tracing::warn!(reason = reason(&error), "an entry cannot be edited for now");
+                    answer.push(texts::NOT_EDITABLE.into());
+                    return Ok(answer);
+                }
+                (answer, true)
+            }
+            Decision::Edit { draft } => match self.store(settled, draft).await {
+                Outcome::Done => (vec![Outcome::Done.text(), texts::details(&draft.after)], true),
+                outcome => (vec![outcome.text()], false),
+            },
+            Decision::Delete { version, entry } => match self.withdraw(settled, version).await {
+                Outcome::Done => (vec![texts::deleted(entry)], true),
+                outcome => (vec![outcome.text()], false),
+            },
+            Decision::Say { text } => (vec![text.clone()], true),
+        };
+        die_at("done");
+        self.ledger.conclude(settled, &answer, done).await?;
+        Ok(answer)
+    }
+
+    /// Makes the last entry of a booking the record, unless something later has taken its place. It is
+    /// asked after the look and before the put, so that whoever settles later finds the record as it
+    /// was, or changes it in between and is seen.
+    pub(super) async fn record(
+        &self,
+        settled: &Settled,
+    ) -> Result<Result<(), RecordError>, LedgerError> {
+        let Decision::Book { entries } = &settled.decision else { return Ok(Ok(())) };
+        let Some(entry) = entries.last() else { return Ok(Ok(())) };
+        for _ in 0..TRIES {
+            let seen = match self.last.look(&settled.user).await {
+                Ok(seen) => seen,
+                Err(error) => return Ok(Err(error)),
+            };
+            if !self.ledger.is_last(settled).await? {
+                return Ok(Ok(()));
+            }
+            match self.last.replace(&settled.user, seen, entry).await {
+                Ok(true) => return Ok(Ok(())),
+                Ok(false) => {}
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+        Ok(Err(RecordError::Contended))
+    }
+
+    async fn store(&self, settled: &Settled, draft: &Draft) -> Outcome {
+        let outcome = self.last.store(&settled.user, draft).await;
+        if outcome != Outcome::Changed || settled.fresh {
+            return outcome;
+        }
+        // A turn before this one may have stored it, and died before it could say so.
+        match self.last.get(&settled.user).await {
+            Ok(Some(kept)) if kept.entry == draft.after => Outcome::Done,
+            _ => outcome,
+        }
+    }
+
+    async fn withdraw(&self, settled: &Settled, version: &str) -> Outcome {
+        match self.last.withdraw(&settled.user, version).await {
+            // The same: it is gone, as it was asked for.
+            Outcome::Expired if !settled.fresh => Outcome::Done,
+            outcome => outcome,
+        }
+    }
+}
+
+/// A word for the log; what a driver says may be personal.
+fn reason(error: &RecordError) -> &'static str {
+    match error {
+        RecordError::Store(error) => error.label(),
+        RecordError::Contended => "contended",
+        RecordError::Corrupt(_) => "corrupt",
+        _ => "refused",
+    }
+}

@@ -1,0 +1,141 @@
+//! The bot: a [`Handler`] on a reader, a ledger and the last entries.
+
+mod carry_out;
+mod decide;
+mod texts;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use hapax_line::{Event, Failed, Handler, Kind, Message, SendError, Turn};
+
+use crate::crash::die_at;
+use crate::last::LastTransaction;
+use crate::ledger::{self, Ledger, LedgerError};
+use crate::moment::LocalTime;
+use crate::reader::Reader;
+
+/// Keeps books.
+///
+/// Each message is decided once ([`Ledger::settle`]), carried out, concluded and answered; every step
+/// may be repeated, so that a turn which died anywhere is simply taken again.
+pub struct Bot {
+    reader: Arc<dyn Reader>,
+    ledger: Arc<dyn Ledger>,
+    last: LastTransaction,
+    time: LocalTime,
+}
+
+impl Bot {
+    /// A bot.
+    pub fn new(
+        reader: Arc<dyn Reader>,
+        ledger: Arc<dyn Ledger>,
+        last: LastTransaction,
+        time: LocalTime,
+    ) -> Self {
+        Self { reader, ledger, last, time }
+    }
+
+    /// What is said to a message; said again, it is the same, and nothing is booked or edited twice.
+    ///
+    /// # Errors
+    /// Where the ledger gives no answer. Nothing is said then, and the message comes again.
+    pub async fn answer(
+        &self,
+        id: &str,
+        user: &str,
+        text: &str,
+        sent_at: Option<u64>,
+    ) -> Result<Vec<String>, LedgerError> {
+        let settled = match self.ledger.settled(id).await? {
+            Some(settled) => settled,
+            None => {
+                let decision = self.decide(user, text, self.time.sent(sent_at)).await?;
+                die_at("decided");
+                let (id, user, now) = (id.to_owned(), user.to_owned(), self.time.now());
+                let settled =
+                    self.ledger.settle(&ledger::Message { id, user, now }, &decision).await?;
+                die_at("settled");
+                settled
+            }
+        };
+        match &settled.answer {
+            Some(said) => Ok(said.clone()),
+            None => self.carry_out(&settled).await,
+        }
+    }
+
+    async fn message(&self, event: &Event, turn: &Turn) -> Result<(), Failed> {
+        let Some(text) = event.text() else { return Ok(()) };
+        let Some(user) = event.user_id() else { return say(turn, &[texts::NOBODY.into()]).await };
+        let sent_at = event.json()["timestamp"].as_u64();
+        let id = turn.id().to_string();
+        let answer = self.answer(&id, user, text, sent_at).await;
+        // All of it is safe to repeat: the ledger finds out how far it came.
+        let answer = answer.map_err(|error| Failed::again(error.to_string()))?;
+        die_at("concluded");
+        say(turn, &answer).await?;
+        die_at("said");
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Handler for Bot {
+    async fn handle(&self, event: &Event, turn: &Turn) -> Result<(), Failed> {
+        // In standby the user talks to somebody else.
+        if event.is_standby() {
+            return Ok(());
+        }
+        match event.kind() {
+            Kind::TEXT => self.message(event, turn).await,
+            Kind::FOLLOW => say(turn, &[texts::help()]).await,
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What LINE takes as one text, which it measures in UTF-16.
+const MAX_TEXT: usize = 5000;
+
+/// The text, or as much of it as LINE takes.
+fn fitting(text: &str) -> String {
+    if text.encode_utf16().count() <= MAX_TEXT {
+        return text.to_owned();
+    }
+    let mut room = MAX_TEXT - 1;
+    let fits = |c: &char| {
+        let left = room.checked_sub(c.len_utf16());
+        room = left.unwrap_or(0);
+        left.is_some()
+    };
+    text.chars().take_while(fits).chain(['…']).collect()
+}
+
+/// Says it, unless that is impossible or was perhaps done already.
+async fn say(turn: &Turn, texts: &[String]) -> Result<(), Failed> {
+    let messages: Vec<_> = texts.iter().map(|text| Message::text(fitting(text))).collect();
+    match turn.say(&messages).await {
+        Err(SendError::NotNow) => Err(Failed::again("LINE takes nothing now")),
+        Err(error) => {
+            tracing::warn!(correlation = turn.correlation(), "no answer was sent: {error}");
+            Ok(())
+        }
+        Ok(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_cut_to_what_line_takes() {
+        assert_eq!(fitting("🥚"), "🥚");
+        let whole = "🥚".repeat(MAX_TEXT / 2);
+        assert_eq!(fitting(&whole), whole);
+        let cut = fitting(&"🥚".repeat(MAX_TEXT));
+        assert_eq!(cut, "🥚".repeat(MAX_TEXT / 2 - 1) + "…");
+    }
+}

@@ -1,0 +1,60 @@
+//! What an operator sees of the store: what was asked and what became of it, and never whose entry it
+//! was.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use hapax::record::RecordError;
+use hapax::{Deleted, Expect, Key, Put, Record, Records, StoreError};
+
+/// A store whose every answer is a line in the log.
+pub(super) struct Logged(pub(super) Arc<dyn Records>);
+
+#[async_trait]
+impl Records for Logged {
+    async fn get(&self, key: &Key) -> Result<Option<Record>, StoreError> {
+        let answer = self.0.get(key).await;
+        match &answer {
+            Ok(record) => tracing::info!(found = record.is_some(), "kv get"),
+            Err(error) => failed("get", error.label()),
+        }
+        answer
+    }
+
+    async fn put(
+        &self,
+        key: &Key,
+        value: Bytes,
+        expect: &Expect,
+        ttl: Option<Duration>,
+    ) -> Result<Put, StoreError> {
+        let answer = self.0.put(key, value, expect, ttl).await;
+        match &answer {
+            Ok(put) => tracing::info!(success = matches!(put, Put::Stored { .. }), "kv set"),
+            Err(error) => failed("set", error.label()),
+        }
+        answer
+    }
+
+    async fn delete(&self, key: &Key, expect: &Expect) -> Result<Deleted, StoreError> {
+        let answer = self.0.delete(key, expect).await;
+        match &answer {
+            Ok(deleted) => tracing::info!(success = *deleted == Deleted::Done, "kv delete"),
+            Err(error) => failed("delete", error.label()),
+        }
+        answer
+    }
+}
+
+/// The store has answered, with something that is no entry.
+pub(super) fn unreadable(error: &RecordError) {
+    if matches!(error, RecordError::Corrupt(_)) {
+        failed("get", "no entry");
+    }
+}
+
+fn failed(operation: &str, reason: &str) {
+    tracing::error!(operation, reason, "kv error");
+}

@@ -1,0 +1,196 @@
+//! The last entry of a user, which may be edited for an hour.
+//!
+//! It is a record under `user:{user_id}:last_transaction`: plain JSON, also for other programs on the
+//! same Redis. An edit reads it and writes it back by **one** compare-and-put with the version that was
+//! read, so that a change by anybody in between is seen, whatever ids it has.
+
+mod logged;
+mod outcome;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hapax::record::{Documents, Match, RecordError};
+use hapax::{InvalidKey, Key, Records, Tenant, Version, meters};
+use serde::{Deserialize, Serialize};
+
+use logged::Logged;
+pub use outcome::Outcome;
+
+use crate::entry::{BookkeepingEntry, Changes};
+
+/// How long the last entry may be edited, unless `LAST_TRANSACTION_TTL` says otherwise.
+pub const TTL: Duration = Duration::from_secs(3600);
+
+/// The last entries of all users.
+///
+/// ```
+/// use std::sync::Arc;
+/// use bookkeeping_bot::entry::{BookkeepingEntry, Changes};
+/// use bookkeeping_bot::last::{LastTransaction, Outcome, TTL};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let last = LastTransaction::new(Arc::new(hapax::memory::MemoryStore::default()), TTL);
+/// let more = Changes::default().with("原幣金額", 120);
+/// assert_eq!(last.update("Uf00d", &more).await.message(), "無可修改的交易記錄");
+///
+/// last.set("Uf00d", &BookkeepingEntry::example()).await?;
+/// assert_eq!(last.update("Uf00d", &more).await, Outcome::Done);
+/// assert_eq!(last.get("Uf00d").await?.unwrap().entry.amount, 120.0);
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct LastTransaction {
+    documents: Documents,
+    records: Arc<dyn Records>,
+    ttl: Duration,
+}
+
+/// The last entry as it is stored.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kept {
+    /// What it says.
+    pub entry: BookkeepingEntry,
+    /// Which version of it.
+    pub version: Version,
+    /// How long it may still be edited; `None` where another program set no end.
+    pub expires_in: Option<Duration>,
+}
+
+/// An edit that was read and not yet written: what is to be stored, in the place of which version.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Draft {
+    /// The version that was read.
+    pub version: String,
+    /// The whole entry as it shall be.
+    pub after: BookkeepingEntry,
+}
+
+/// The key of a user's last entry.
+pub fn name(user: &str) -> String {
+    format!("user:{user}:last_transaction")
+}
+
+impl LastTransaction {
+    /// Last entries on this store, each for so long after its last change.
+    pub fn new(records: Arc<dyn Records>, ttl: Duration) -> Self {
+        let records: Arc<dyn Records> = Arc::new(Logged(records));
+        Self { documents: Documents::new(records.clone()), records, ttl }
+    }
+
+    /// How long an entry may be edited after its last change.
+    pub fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    /// Reads. Missing, unreachable and corrupt are three answers.
+    ///
+    /// # Errors
+    /// [`RecordError::Corrupt`] where what is stored is no entry, or breaks a rule of one.
+    pub async fn get(&self, user: &str) -> Result<Option<Kept>, RecordError> {
+        self.read(user).await.inspect_err(logged::unreadable)
+    }
+
+    async fn read(&self, user: &str) -> Result<Option<Kept>, RecordError> {
+        let Some(found) = self.documents.get::<BookkeepingEntry>(&name(user)).await? else {
+            return Ok(None);
+        };
+        let (entry, version, expires_in) = (found.value, found.version, found.expires_in);
+        entry.check().map_err(|_| RecordError::Corrupt(None))?;
+        Ok(Some(Kept { entry, version, expires_in }))
+    }
+
+    /// Writes, whatever was there.
+    pub async fn set(&self, user: &str, entry: &BookkeepingEntry) -> Result<(), RecordError> {
+        self.documents.put(&name(user), entry, &Match::Any, Some(self.ttl)).await.map(drop)
+    }
+
+    /// Deletes, whatever was there; whether there was anything.
+    pub async fn delete(&self, user: &str) -> Result<bool, RecordError> {
+        match self.documents.delete(&name(user), &Match::Any).await {
+            Ok(()) => Ok(true),
+            Err(RecordError::Missing) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Changes fields: [`draft`](Self::draft), then [`store`](Self::store).
+    pub async fn update(&self, user: &str, changes: &Changes) -> Outcome {
+        match self.draft(user, changes).await {
+            Ok(draft) => self.store(user, &draft).await,
+            Err(outcome) => outcome,
+        }
+    }
+
+    /// Reads, and says what shall be stored; stores nothing.
+    ///
+    /// # Errors
+    /// Why there is nothing to store.
+    pub async fn draft(&self, user: &str, changes: &Changes) -> Result<Draft, Outcome> {
+        let kept = self.get(user).await.map_err(|error| Outcome::of_reading(&error))?;
+        let kept = kept.ok_or(Outcome::Missing)?;
+        let after = changes.apply(&kept.entry).map_err(Outcome::Refused)?;
+        Ok(Draft { version: kept.version.as_str().into(), after })
+    }
+
+    /// Writes a draft where its version is still there: one compare-and-put.
+    pub async fn store(&self, user: &str, draft: &Draft) -> Outcome {
+        let expect = Match::from(Version::new(&draft.version));
+        let put = self.documents.put(&name(user), &draft.after, &expect, Some(self.ttl)).await;
+        match put {
+            Ok(_) => Outcome::Done,
+            Err(RecordError::Conflict) => self.changed_or_expired(user).await,
+            Err(error) => Outcome::of_writing(&error),
+        }
+    }
+
+    /// Deletes this version, and no other.
+    pub async fn withdraw(&self, user: &str, version: &str) -> Outcome {
+        let expect = Match::from(Version::new(version));
+        match self.documents.delete(&name(user), &expect).await {
+            Ok(()) => Outcome::Done,
+            Err(RecordError::Conflict | RecordError::Missing) => {
+                self.changed_or_expired(user).await
+            }
+            Err(error) => Outcome::of_writing(&error),
+        }
+    }
+
+    /// Nothing was written; this only chooses the words.
+    async fn changed_or_expired(&self, user: &str) -> Outcome {
+        match self.get(user).await {
+            Ok(None) => Outcome::Expired,
+            _ => Outcome::Changed,
+        }
+    }
+
+    /// What is stored now, an entry or not; for [`replace`](Self::replace). It is no read of an entry
+    /// that somebody wants to edit, and counts neither as a hit nor as a miss; a failure is one.
+    pub async fn look(&self, user: &str) -> Result<Option<Version>, RecordError> {
+        let looked = self.records.get(&key(user)?).await;
+        if looked.is_err() {
+            metrics::counter!(meters::KV_OPERATIONS, "operation" => "get", "result" => "error")
+                .increment(1);
+        }
+        Ok(looked?.map(|record| record.version))
+    }
+
+    /// Writes an entry in the place of what [`look`](Self::look) saw; `false` where that is not there
+    /// any more.
+    pub async fn replace(
+        &self,
+        user: &str,
+        seen: Option<Version>,
+        entry: &BookkeepingEntry,
+    ) -> Result<bool, RecordError> {
+        let expect = seen.map_or(Match::Absent, Match::from);
+        match self.documents.put(&name(user), entry, &expect, Some(self.ttl)).await {
+            Ok(_) => Ok(true),
+            Err(RecordError::Conflict) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn key(user: &str) -> Result<Key, InvalidKey> {
+    Key::record(&Tenant::default(), &name(user))
+}

@@ -1,0 +1,172 @@
+//! The bot as a program: webhook, health and metrics on one listener.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use axum::Router;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use axum::routing::get;
+use hapax::queue::QueueName;
+use hapax::{Options, Severity, Store, limited, meters};
+use hapax_line::{Gateway, LineClient, Rules, Secrets, Settings};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::bot::Bot;
+use crate::last::LastTransaction;
+use crate::ledger::{self, Ledger};
+use crate::moment::LocalTime;
+use crate::reader::{OpenAi, Otherwise, Reader, RuleReader};
+use crate::settings::Args;
+
+/// A prober waits no longer.
+const PING: Duration = Duration::from_secs(2);
+/// How often expired records and old messages are deleted.
+const SWEEP: Duration = Duration::from_secs(60);
+/// How often what was measured is tidied.
+const UPKEEP: Duration = Duration::from_secs(5);
+
+/// Starts measuring; once in a process.
+pub fn measure() -> anyhow::Result<PrometheusHandle> {
+    let builder =
+        meters::HISTOGRAMS.iter().try_fold(PrometheusBuilder::new(), |builder, name| {
+            builder.set_buckets_for_metric(Matcher::Full((*name).to_owned()), meters::BUCKETS)
+        })?;
+    let handle = builder.install_recorder()?;
+    meters::describe();
+    Ok(handle)
+}
+
+/// Starts log lines on standard error.
+pub fn log() {
+    crate::logging::start();
+}
+
+/// Serves until `stop`, and then lands what is in hand.
+///
+/// # Errors
+/// Where a setting is wrong, or the ledger cannot be opened.
+pub async fn serve(
+    args: &Args,
+    listener: TcpListener,
+    meters: PrometheusHandle,
+    stop: impl Future<Output = ()> + Send,
+) -> anyhow::Result<()> {
+    let limit = args.store_timeout();
+    let options = Options { call_limit: limit, ..Options::default() };
+    let store = hapax::open(&args.store, &options).await.context("--store")?;
+    examine(&store, limit * 2).await?;
+    let ledger = ledger::open(&args.database).await.context("--database")?;
+    hapax::sweep_forever(store.clone(), SWEEP);
+    // The inbox is in the ledger's database.
+    hapax::sweep_forever(hapax::open(&args.database, &Options::default()).await?, SWEEP);
+
+    let gateway = gateway(args, &store, &ledger)?;
+    let loopback = listener.local_addr()?.ip().is_loopback();
+    let router = router(&gateway, store, ledger, loopback.then_some(meters));
+    let (stopping, mut told) = watch::channel(false);
+    let drained = async move {
+        let _ = told.wait_for(|stop| *stop).await;
+    };
+    let server = axum::serve(listener, router).with_graceful_shutdown(drained);
+    let server = tokio::spawn(server.into_future());
+    gateway.run(stop).await;
+    let _ = stopping.send(true);
+    // Whoever keeps a connection open without asking anything is not waited for.
+    let _ = tokio::time::timeout(Duration::from_secs(2), server).await;
+    Ok(())
+}
+
+fn gateway(
+    args: &Args,
+    store: &Arc<dyn Store>,
+    ledger: &Arc<dyn Ledger>,
+) -> anyhow::Result<Gateway> {
+    let reader: Arc<dyn Reader> = match args.openai() {
+        Some(settings) => Arc::new(Otherwise(OpenAi::new(&settings)?, RuleReader)),
+        None => Arc::new(RuleReader),
+    };
+    let last = LastTransaction::new(store.clone(), args.ttl());
+    let time = LocalTime::new(Arc::new(hapax::SystemClock), args.utc_offset);
+    let bot = Arc::new(Bot::new(reader, ledger.clone(), last, time));
+    let secret = args.channel_secret.as_deref().context("LINE_CHANNEL_SECRET is missing")?;
+    let token =
+        args.channel_access_token.as_deref().context("LINE_CHANNEL_ACCESS_TOKEN is missing")?;
+    let secrets = Secrets::new(secret).context("LINE_CHANNEL_SECRET")?;
+    let client = LineClient::new(&args.line_api_base, token).context("LINE_API_BASE")?;
+    // Nobody is told to wait: versions keep two messages of one user apart.
+    let settings = Settings {
+        rules: Arc::new(Rules::unlocked()),
+        // Two bots may share a store.
+        queue: QueueName::new("bookkeeping-bot")?,
+        lease: Duration::from_secs(args.lease),
+        store_budget: Duration::from_millis(args.store_budget_ms),
+        ..Settings::default()
+    };
+    Ok(Gateway::new(store.clone(), secrets, client, bot, settings))
+}
+
+/// Says what would break which promise. A store that does not answer yet is no error.
+async fn examine(store: &Arc<dyn Store>, limit: Duration) -> anyhow::Result<()> {
+    let findings = match limited(limit, store.examine()).await {
+        Ok(findings) => findings,
+        Err(error) if error.is_final() => return Err(error.into()),
+        Err(error) => {
+            tracing::warn!(reason = error.label(), "starting without the store");
+            return Ok(());
+        }
+    };
+    for finding in findings {
+        let (detail, fix) = (&finding.detail, &finding.fix);
+        match finding.severity {
+            Severity::Fine => {}
+            Severity::Warn => tracing::warn!(check = finding.check, fix, "{detail}"),
+            Severity::Refuse => {
+                anyhow::bail!("the store must not be used like this: {detail}. {fix}")
+            }
+        }
+    }
+    Ok(())
+}
+
+fn router(
+    gateway: &Gateway,
+    store: Arc<dyn Store>,
+    ledger: Arc<dyn Ledger>,
+    meters: Option<PrometheusHandle>,
+) -> Router {
+    let ready = move || ready(store.clone(), ledger.clone());
+    let router = Router::new()
+        .route_service("/line/webhook", gateway.service())
+        .route("/healthz", get(|| async { "alive\n" }))
+        .route("/readyz", get(ready));
+    // Only to this machine.
+    let Some(meters) = meters else { return router };
+    let tidied = meters.clone();
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(UPKEEP).await;
+            tidied.run_upkeep();
+        }
+    });
+    let exposition = move || async move {
+        ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], meters.render())
+    };
+    router.route("/metrics", get(exposition))
+}
+
+async fn ready(store: Arc<dyn Store>, ledger: Arc<dyn Ledger>) -> impl IntoResponse {
+    let red = |reason| (StatusCode::SERVICE_UNAVAILABLE, reason);
+    if limited(PING, store.ping()).await.is_err() {
+        return red("the store does not answer\n");
+    }
+    if ledger.ping().await.is_err() {
+        return red("the ledger does not answer\n");
+    }
+    (StatusCode::OK, "ready\n")
+}

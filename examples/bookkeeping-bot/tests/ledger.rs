@@ -1,0 +1,430 @@
+//! Messages on both ledgers: decided once, carried out as often as it takes, each with one effect.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bookkeeping_bot::bot::Bot;
+use bookkeeping_bot::entry::BookkeepingEntry;
+use bookkeeping_bot::last::{LastTransaction, TTL};
+use bookkeeping_bot::ledger::{self, Decision, Ledger, LedgerError, Message};
+use bookkeeping_bot::moment::{LocalTime, Moment, Offset};
+use bookkeeping_bot::reader::{Intent, ReadError, Reader, RuleReader};
+use bytes::Bytes;
+use hapax::memory::MemoryStore;
+use hapax::{Clock, Deleted, Expect, Key, ManualClock, Put, Record, Records, StoreError};
+use hapax_testkit::Postgres;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const USER: &str = "Uf00d0000000000000000000000000002";
+
+/// Counts how often it is asked.
+#[derive(Default)]
+struct Counting(AtomicUsize);
+
+#[async_trait]
+impl Reader for Counting {
+    async fn read(&self, text: &str, at: Moment) -> Result<Intent, ReadError> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        RuleReader.read(text, at).await
+    }
+}
+
+/// A store that can be taken away.
+#[derive(Default)]
+struct Away(MemoryStore, AtomicBool);
+
+impl Away {
+    fn there(&self) -> Result<&MemoryStore, StoreError> {
+        match self.1.load(Ordering::SeqCst) {
+            true => Err(StoreError::Unavailable { reason: "away".into(), source: None }),
+            false => Ok(&self.0),
+        }
+    }
+}
+
+#[async_trait]
+impl Records for Away {
+    async fn get(&self, key: &Key) -> Result<Option<Record>, StoreError> {
+        self.there()?.get(key).await
+    }
+
+    async fn put(
+        &self,
+        key: &Key,
+        value: Bytes,
+        expect: &Expect,
+        ttl: Option<Duration>,
+    ) -> Result<Put, StoreError> {
+        self.there()?.put(key, value, expect, ttl).await
+    }
+
+    async fn delete(&self, key: &Key, expect: &Expect) -> Result<Deleted, StoreError> {
+        self.there()?.delete(key, expect).await
+    }
+}
+
+struct World {
+    bot: Arc<Bot>,
+    ledger: Arc<dyn Ledger>,
+    last: LastTransaction,
+    store: Arc<Away>,
+    reader: Arc<Counting>,
+    clock: Arc<ManualClock>,
+}
+
+impl World {
+    async fn new(url: &str) -> Self {
+        let ledger = ledger::open(url).await.expect("a ledger");
+        let (store, reader, clock) = (
+            Arc::new(Away::default()),
+            Arc::new(Counting::default()),
+            Arc::new(ManualClock::default()),
+        );
+        let last = LastTransaction::new(store.clone(), TTL);
+        let time = LocalTime::new(clock.clone(), Offset::default());
+        let bot = Arc::new(Bot::new(reader.clone(), ledger.clone(), last.clone(), time));
+        Self { bot, ledger, last, store, reader, clock }
+    }
+
+    /// A message, and a second later the next one may come.
+    async fn hear(&self, id: &str, text: &str) -> Vec<String> {
+        let answer = self.hear_at(None, id, text).await;
+        self.clock.advance(Duration::from_secs(1));
+        answer
+    }
+
+    /// A message that was sent at this time.
+    async fn hear_at(&self, sent: Option<u64>, id: &str, text: &str) -> Vec<String> {
+        let since = std::time::Instant::now();
+        loop {
+            // Without an answer the gateway would come back; a busy machine may need that.
+            match self.bot.answer(id, USER, text, sent).await {
+                Ok(answer) => break answer,
+                Err(error) => assert!(since.elapsed() < PATIENCE, "{error}"),
+            }
+        }
+    }
+
+    /// As if a turn had died right after it had settled the message.
+    async fn die_after_settling(&self, id: &str, decision: &Decision) {
+        let (id, user, now) = (id.to_owned(), USER.to_owned(), self.clock.now());
+        self.ledger.settle(&Message { id, user, now }, decision).await.expect("settled");
+        self.clock.advance(Duration::from_secs(1));
+    }
+
+    async fn record(&self) -> Option<(String, f64)> {
+        let kept = self.last.get(USER).await.expect("an answer")?;
+        Some((kept.entry.item, kept.entry.amount))
+    }
+
+    /// Items as they are worth now; of those that are withdrawn, none.
+    async fn rows(&self) -> Vec<(String, f64)> {
+        let rows = self.ledger.rows().await.expect("rows").into_iter();
+        let worth = rows.filter(|row| !row.withdrawn).map(|row| row.amended.unwrap_or(row.entry));
+        worth.map(|entry| (entry.item, entry.amount)).collect()
+    }
+
+    async fn book(&self, text: &str) -> Decision {
+        let time = LocalTime::new(self.clock.clone(), Offset::default());
+        match RuleReader.read(text, time.sent(None)).await {
+            Ok(Intent::Book(entries)) => Decision::Book { entries },
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn at(item: &str, amount: f64) -> (String, f64) {
+    (item.to_owned(), amount)
+}
+
+/// Runs a test on both databases.
+async fn on_both(test: impl AsyncFn(World)) {
+    let folder = tempfile::tempdir().expect("a folder");
+    test(World::new(&format!("sqlite:{}/ledger.db", folder.path().display())).await).await;
+    let postgres = Postgres::start();
+    test(World::new(&postgres.url()).await).await;
+}
+
+#[tokio::test]
+async fn a_conversation_is_booked_edited_shown_and_withdrawn() {
+    on_both(async |world| {
+        let said = world.hear("1", "午餐🥚 100 信用卡").await;
+        assert_eq!(said, ["✅ 已記帳 1 筆\n・午餐🥚 100 TWD（飲食，信用卡）"]);
+        let said = world.hear("2", "改金額 120").await;
+        assert_eq!(said[0], "修改成功");
+        assert!(said[1].contains("原幣金額：120"), "{said:?}");
+        assert!(world.hear("3", "上一筆").await[0].contains("午餐🥚"));
+        let said = world.hear("4", "早餐🥚 50、咖啡🥚 80").await;
+        assert!(said[0].starts_with("✅ 已記帳 2 筆"), "{said:?}");
+        assert_eq!(world.record().await, Some(at("咖啡🥚", 80.0)), "the last one may be edited");
+        assert_eq!(world.hear("5", "刪除").await, ["🗑️ 已刪除：咖啡🥚 80 TWD"]);
+        assert_eq!(world.record().await, None);
+        let nothing = "目前沒有可修改的交易記錄（交易記錄會在 1 小時後自動清除）";
+        for (id, text) in [("6", "刪除"), ("7", "上一筆"), ("8", "改金額 5")] {
+            assert_eq!(world.hear(id, text).await, [nothing], "{text}");
+        }
+        assert_eq!(world.rows().await, [at("午餐🥚", 120.0), at("早餐🥚", 50.0)]);
+        let rows = world.ledger.rows().await.expect("rows");
+        assert_eq!(rows.len(), 3, "nothing leaves the ledger");
+        assert_eq!(rows[0].entry.amount, 100.0, "as it was booked");
+        assert_eq!(rows[0].entry.transaction_id, "20010909-094640");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_breaks_a_rule_books_and_edits_nothing() {
+    on_both(async |world| {
+        assert_eq!(
+            world.hear("1", "午餐🥚 -100").await,
+            ["無法記帳：「原幣金額」必須是 0 到 1000000000000 的數字"]
+        );
+        assert_eq!(world.hear("2", "早餐🥚 50、午餐🥚 -1").await.len(), 1);
+        assert_eq!((world.rows().await, world.record().await), (vec![], None));
+        world.hear("3", "午餐🥚 100").await;
+        for (id, text, field) in [
+            ("4", "改金額 -5", "原幣金額"),
+            ("5", "改顏色 紅", "顏色"),
+            ("6", "改交易ID 1", "交易ID"),
+        ] {
+            let said = world.hear(id, text).await;
+            assert!(said[0].starts_with("無法修改：") && said[0].contains(field), "{said:?}");
+        }
+        assert_eq!(world.record().await, Some(at("午餐🥚", 100.0)));
+        assert_eq!(world.hear("7", "改品項").await[0], "修改成功");
+        assert_eq!(
+            world.record().await,
+            Some(at("午餐🥚", 100.0)),
+            "an empty value keeps the old one"
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_message_that_comes_again_is_answered_again_and_neither_read_nor_booked_again() {
+    on_both(async |world| {
+        let first = world.hear("1", "午餐🥚 100").await;
+        let edited = world.hear("2", "改金額 120").await;
+        assert_eq!(world.hear("1", "午餐🥚 100").await, first);
+        assert_eq!(world.record().await, Some(at("午餐🥚", 120.0)), "the edit stays");
+        world.hear("3", "晚餐🥚 200").await;
+        assert_eq!(world.hear("2", "改金額 120").await, edited);
+        assert_eq!(world.record().await, Some(at("晚餐🥚", 200.0)), "a newer one is not edited");
+        assert_eq!(world.rows().await, [at("午餐🥚", 120.0), at("晚餐🥚", 200.0)]);
+        assert_eq!(world.reader.0.load(Ordering::SeqCst), 3);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn twenty_copies_at_once_book_once() {
+    on_both(async |world| {
+        let copies = (0..20).map(|_| {
+            let bot = world.bot.clone();
+            tokio::spawn(async move {
+                loop {
+                    match bot.answer("1", USER, "早餐🥚 50、咖啡🥚 80", None).await {
+                        // Another copy has it in an open transaction; the gateway would come back too.
+                        Err(LedgerError::Busy) => {
+                            tokio::time::sleep(Duration::from_millis(5)).await
+                        }
+                        answer => return answer.expect("an answer"),
+                    }
+                }
+            })
+        });
+        let copies: Vec<_> = copies.collect();
+        for copy in copies {
+            assert!(copy.await.expect("no panic")[0].starts_with("✅ 已記帳 2 筆"));
+        }
+        assert_eq!(world.rows().await, [at("早餐🥚", 50.0), at("咖啡🥚", 80.0)]);
+        assert_eq!(world.record().await, Some(at("咖啡🥚", 80.0)));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_turn_that_died_between_commit_and_record_is_repaired_by_the_next() {
+    on_both(async |world| {
+        let decision = world.book("午餐🥚 100").await;
+        world.die_after_settling("1", &decision).await;
+        assert_eq!((world.rows().await.len(), world.record().await), (1, None));
+        assert!(world.hear("1", "午餐🥚 100").await[0].starts_with("✅ 已記帳 1 筆"));
+        assert_eq!(
+            (world.rows().await.len(), world.record().await),
+            (1, Some(at("午餐🥚", 100.0)))
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_late_repair_takes_nothing_back_that_came_after_it() {
+    on_both(async |world| {
+        let lunch = world.book("午餐🥚 100").await;
+        world.die_after_settling("1", &lunch).await;
+        world.hear("2", "晚餐🥚 200").await;
+        world.hear("1", "午餐🥚 100").await;
+        assert_eq!(world.record().await, Some(at("晚餐🥚", 200.0)), "a later booking");
+
+        // It had put the record, and died before it could say so; then the entry was edited.
+        let tea = world.book("茶🥚 30").await;
+        world.die_after_settling("3", &tea).await;
+        let Decision::Book { entries } = &tea else { unreachable!() };
+        world.last.set(USER, &entries[0]).await.expect("stored");
+        world.hear("4", "改金額 35").await;
+        world.hear("3", "茶🥚 30").await;
+        assert_eq!(world.record().await, Some(at("茶🥚", 35.0)), "a later edit");
+
+        let bread = world.book("麵包🥚 40").await;
+        world.die_after_settling("5", &bread).await;
+        let Decision::Book { entries } = &bread else { unreachable!() };
+        world.last.set(USER, &entries[0]).await.expect("stored");
+        world.hear("6", "刪除").await;
+        world.hear("5", "麵包🥚 40").await;
+        assert_eq!(world.record().await, None, "a later deletion");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_edit_whose_turn_died_after_the_put_is_told_as_done_and_not_done_to_another() {
+    on_both(async |world| {
+        world.hear("1", "午餐🥚 100").await;
+        let changes = bookkeeping_bot::entry::Changes::default().with("原幣金額", 120);
+        let draft = world.last.draft(USER, &changes).await.expect("a draft");
+        world.die_after_settling("2", &Decision::Edit { draft: draft.clone() }).await;
+        assert_eq!(world.last.store(USER, &draft).await.message(), "修改成功");
+        assert_eq!(world.hear("2", "改金額 120").await[0], "修改成功");
+        assert_eq!(world.rows().await, [at("午餐🥚", 120.0)]);
+
+        // Died before the put, and meanwhile there is another one.
+        let draft = world.last.draft(USER, &changes).await.expect("a draft");
+        world.die_after_settling("3", &Decision::Edit { draft }).await;
+        world.hear("4", "晚餐🥚 200").await;
+        assert_eq!(world.hear("3", "改金額 120").await, ["交易已變更，請重新操作"]);
+        assert_eq!(world.record().await, Some(at("晚餐🥚", 200.0)));
+
+        // A deletion that was done and not said.
+        let kept = world.last.get(USER).await.expect("an answer").expect("it is there");
+        let version = kept.version.as_str().to_owned();
+        world.die_after_settling("5", &Decision::Delete { version, entry: kept.entry }).await;
+        assert!(world.last.delete(USER).await.expect("an answer"));
+        assert_eq!(world.hear("5", "刪除").await, ["🗑️ 已刪除：晚餐🥚 200 TWD"]);
+        assert_eq!(world.rows().await, [at("午餐🥚", 120.0)]);
+    })
+    .await;
+}
+
+/// 交易ID has a resolution of seconds: here, too, it does not decide alone.
+#[tokio::test]
+async fn an_edit_amends_no_row_of_the_same_second_that_was_booked_after_it() {
+    on_both(async |world| {
+        let second = Some(world.clock.now().0);
+        world.hear_at(second, "1", "午餐🥚 100").await;
+        let changes = bookkeeping_bot::entry::Changes::default().with("原幣金額", 120);
+        let draft = world.last.draft(USER, &changes).await.expect("a draft");
+        let (id, user, now) = ("2".to_owned(), USER.to_owned(), world.clock.now());
+        let edit = Decision::Edit { draft: draft.clone() };
+        let settled =
+            world.ledger.settle(&Message { id, user, now }, &edit).await.expect("settled");
+        assert_eq!(world.last.store(USER, &draft).await.message(), "修改成功");
+        world.hear_at(second, "3", "晚餐🥚 200").await;
+        world.ledger.conclude(&settled, &["修改成功".into()], true).await.expect("concluded");
+        assert_eq!(world.rows().await, [at("午餐🥚", 120.0), at("晚餐🥚", 200.0)]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn while_the_store_is_away_everything_is_booked_and_edits_say_so() {
+    on_both(async |world| {
+        world.hear("1", "午餐🥚 100").await;
+        world.store.1.store(true, Ordering::SeqCst);
+        let said = world.hear("2", "晚餐🥚 200").await;
+        assert!(said[0].starts_with("✅ 已記帳 1 筆"));
+        assert_eq!(said[1], "已記入帳本，但暫時無法修改這筆交易");
+        for (id, text) in [("3", "改金額 250"), ("4", "刪除"), ("5", "上一筆")] {
+            assert_eq!(
+                world.hear(id, text).await,
+                ["系統暫時無法讀取交易記錄，請稍後再試"],
+                "{text}"
+            );
+        }
+        world.store.1.store(false, Ordering::SeqCst);
+        // The record is still the lunch; who says "last" means the dinner.
+        assert_eq!(world.hear("6", "改金額 250").await[0], "修改成功");
+        assert_eq!(world.rows().await, [at("午餐🥚", 100.0), at("晚餐🥚", 250.0)]);
+        // What was said while it was away is not carried out now.
+        assert_eq!(world.hear("3", "改金額 999").await, ["系統暫時無法讀取交易記錄，請稍後再試"]);
+        assert_eq!(world.record().await, Some(at("晚餐🥚", 250.0)));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_store_that_goes_away_between_read_and_put_is_told_so_and_that_stays_the_answer() {
+    on_both(async |world| {
+        world.hear("1", "午餐🥚 100").await;
+        let changes = bookkeeping_bot::entry::Changes::default().with("原幣金額", 120);
+        let draft = world.last.draft(USER, &changes).await.expect("a draft");
+        world.die_after_settling("2", &Decision::Edit { draft }).await;
+        world.store.1.store(true, Ordering::SeqCst);
+        let told = ["系統暫時無法儲存變更，請稍後再試"];
+        assert_eq!(world.hear("2", "改金額 120").await, told);
+        world.store.1.store(false, Ordering::SeqCst);
+        assert_eq!(
+            world.hear("2", "改金額 120").await,
+            told,
+            "the user was told to try again himself"
+        );
+        assert_eq!(world.record().await, Some(at("午餐🥚", 100.0)));
+        assert_eq!(world.rows().await, [at("午餐🥚", 100.0)]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_booking_that_waited_too_long_for_the_store_is_not_brought_back() {
+    on_both(async |world| {
+        world.store.1.store(true, Ordering::SeqCst);
+        world.hear("1", "午餐🥚 100").await;
+        world.store.1.store(false, Ordering::SeqCst);
+        world.clock.advance(TTL);
+        let said = world.hear("2", "改金額 5").await;
+        assert_eq!(said, ["目前沒有可修改的交易記錄（交易記錄會在 1 小時後自動清除）"]);
+        assert_eq!(world.rows().await, [at("午餐🥚", 100.0)]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_ledger_that_is_away_books_nothing_and_the_message_may_come_again() {
+    let postgres = Postgres::start();
+    let world = World::new(&postgres.url()).await;
+    world.hear("1", "午餐🥚 100").await;
+    postgres.stop();
+    let failed = world.bot.answer("2", USER, "晚餐🥚 200", None).await;
+    assert_eq!(failed, Err(LedgerError::Unavailable));
+    assert_eq!(failed.unwrap_err().to_string(), "the ledger gives no answer");
+    postgres.cont();
+    let since = std::time::Instant::now();
+    while world.bot.answer("2", USER, "晚餐🥚 200", None).await.is_err() {
+        assert!(since.elapsed() < PATIENCE, "the ledger is back and is not used");
+    }
+    assert_eq!(world.rows().await, [at("午餐🥚", 100.0), at("晚餐🥚", 200.0)]);
+}
+
+#[tokio::test]
+async fn a_ledger_is_a_file_or_a_server_and_nothing_else() {
+    for url in
+        ["", "ledger.db", "sqlite:", "redis://127.0.0.1/", "sqlite:/no/such/folder/ledger.db"]
+    {
+        assert!(ledger::open(url).await.is_err(), "{url}");
+    }
+    let entry = BookkeepingEntry::example();
+    assert!(!format!("{entry:?}").contains("午餐"), "nothing personal is shown by accident");
+}

@@ -1,0 +1,230 @@
+//! The real program, LINE's side of it, and a search of all that it wrote.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bookkeeping_bot::ledger::{self, Row};
+use hapax::Options;
+use hapax::queue::QueueName;
+use hapax_line::Secrets;
+use hapax_line::simulator::{Api, Said, Sender, events};
+use hapax_testkit::wait_for;
+use serde_json::Value;
+use tempfile::TempDir;
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const USER: &str = "Uf00d0000000000000000000000000003";
+const BOT: &str = "Uf00d0000000000000000000000000b07";
+const SECRET: &str = "s3cr3t-of-the-channel";
+const TOKEN: &str = "t0k3n-of-the-channel";
+/// What no log, metric or error body may contain.
+const PERSONAL: [&str; 8] =
+    ["Uf00d", "🥚", SECRET, TOKEN, "replyToken", "k3y-of-the-model", "午餐", "last_transaction"];
+
+/// A bot between LINE's two sides.
+pub(crate) struct World {
+    pub(crate) api: Api,
+    pub(crate) store: String,
+    pub(crate) database: String,
+    variables: Vec<(String, String)>,
+    flags: Vec<String>,
+    folder: TempDir,
+    bot: Option<Running>,
+}
+
+struct Running {
+    child: Child,
+    url: String,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl World {
+    /// Nothing runs yet. Without a store or a ledger, they are files.
+    pub(crate) async fn new(store: Option<&str>, database: Option<&str>) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = |name: &str| format!("sqlite:{}", folder.path().join(name).display());
+        Self {
+            api: Api::start("127.0.0.1:0", TOKEN).await.expect("a port"),
+            store: store.map_or_else(|| file("hapax.db"), str::to_owned),
+            database: database.map_or_else(|| file("ledger.db"), str::to_owned),
+            variables: Vec::new(),
+            // A busy machine is no store that is away.
+            flags: ["--store-timeout-ms", "30000", "--store-budget-ms", "30000"]
+                .map(str::to_owned)
+                .into(),
+            folder,
+            bot: None,
+        }
+    }
+
+    pub(crate) fn variable(mut self, name: &str, value: &str) -> Self {
+        self.variables.push((name.into(), value.into()));
+        self
+    }
+
+    /// Waits no longer than this for its store: for one call, and for a webhook.
+    pub(crate) fn store_limits(mut self, call_ms: &str, webhook_ms: &str) -> Self {
+        self.flags.clear();
+        self.flag("--store-timeout-ms", call_ms).flag("--store-budget-ms", webhook_ms)
+    }
+
+    pub(crate) fn flag(mut self, flag: &str, value: &str) -> Self {
+        self.flags.extend([flag.into(), value.into()]);
+        self
+    }
+
+    /// Starts the bot, after the one that runs was killed.
+    pub(crate) fn start(&mut self) {
+        self.start_with(&[]);
+    }
+
+    /// Starts one that dies as soon as a message gets to this point.
+    pub(crate) fn start_dying_at(&mut self, point: &str) {
+        self.start_with(&[("BOOKKEEPING_DIE_AT", point)]);
+    }
+
+    fn start_with(&mut self, variables: &[(&str, &str)]) {
+        self.kill();
+        let before = self.output().len();
+        let log = File::options().create(true).append(true).open(self.log()).expect("a log");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bookkeeping-bot"));
+        command.args(["--listen", "127.0.0.1:0", "--database", &self.database]);
+        for name in ["OPENAI_API_BASE", "OPENAI_API_KEY", "LAST_TRANSACTION_TTL"] {
+            command.env_remove(name);
+        }
+        // The original bot's way to name the store.
+        command.env("REDIS_URL", &self.store).args(&self.flags);
+        command.env("LINE_CHANNEL_SECRET", SECRET).env("LINE_CHANNEL_ACCESS_TOKEN", TOKEN);
+        command.env("LINE_API_BASE", self.api.base());
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        command.envs(variables.iter().copied());
+        command.stdin(Stdio::null()).stdout(log.try_clone().expect("a log")).stderr(log);
+        let mut child = command.spawn().expect("the bot starts");
+        let url = wait_for("the bot says where it listens", PATIENCE, || {
+            let output = self.output();
+            if child.try_wait().expect("a child").is_some() {
+                panic!("the bot ended: {}", &output[before..]);
+            }
+            let (_, rest) = output[before..].split_once("bookkeeping-bot on ")?;
+            rest.split_once('\n').map(|(url, _)| url.to_owned())
+        });
+        self.bot = Some(Running { child, url });
+    }
+
+    /// `SIGKILL`.
+    pub(crate) fn kill(&mut self) {
+        self.bot = None;
+    }
+
+    /// Waits until it has died by itself.
+    pub(crate) fn ended(&mut self) {
+        let mut bot = self.bot.take().expect("it runs");
+        wait_for("the bot dies", PATIENCE, || bot.child.try_wait().expect("a child"));
+    }
+
+    fn log(&self) -> PathBuf {
+        self.folder.path().join("log")
+    }
+
+    /// All that it has written.
+    pub(crate) fn output(&self) -> String {
+        fs::read_to_string(self.log()).unwrap_or_default()
+    }
+
+    fn url(&self) -> &str {
+        &self.bot.as_ref().expect("it runs").url
+    }
+
+    /// One webhook; its status, or `None` where nobody answered.
+    pub(crate) async fn deliver(&self, events: &[Value]) -> Option<u16> {
+        let secrets = Secrets::new(SECRET).expect("a secret");
+        let sender = Sender::new(self.url(), &secrets, BOT).expect("a URL");
+        sender.send(events).await.ok().map(|delivered| delivered.status)
+    }
+
+    /// A message, and the bot's answer to it.
+    pub(crate) async fn say(&self, text: &str) -> Vec<String> {
+        let event = events::text(USER, text);
+        assert_eq!(self.deliver(std::slice::from_ref(&event)).await, Some(200));
+        self.heard(&event).await.texts()
+    }
+
+    /// The answer to an event, whichever way it came.
+    pub(crate) async fn heard(&self, event: &Value) -> Said {
+        let since = Instant::now();
+        loop {
+            let said = self.api.said();
+            let mut replies = said.iter();
+            let token = event["replyToken"].as_str();
+            if let Some(said) = replies.find(|said| said.reply_token.as_deref() == token) {
+                return said.clone();
+            }
+            assert!(since.elapsed() < PATIENCE, "no answer\n{}", self.output());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// `GET` of the bot's own listener: status and body.
+    pub(crate) fn get(&self, path: &str) -> (u16, String) {
+        let url = self.url().replace("/line/webhook", path);
+        let config = ureq::Agent::config_builder().http_status_as_error(false);
+        let agent: ureq::Agent = config.timeout_global(Some(PATIENCE)).build().into();
+        let mut response = agent.get(&url).call().expect("an answer");
+        (response.status().as_u16(), response.body_mut().read_to_string().expect("text"))
+    }
+
+    /// What is in the ledger.
+    pub(crate) async fn rows(&self) -> Vec<Row> {
+        let ledger = ledger::open(&self.database).await.expect("the ledger");
+        ledger.rows().await.expect("rows")
+    }
+
+    /// Every item as it was booked, and its amount.
+    pub(crate) async fn booked(&self) -> Vec<(String, f64)> {
+        self.rows().await.into_iter().map(|row| (row.entry.item, row.entry.amount)).collect()
+    }
+
+    /// Waits until every event is handled; what was given up is put back, as an operator would.
+    pub(crate) async fn drained(&self) {
+        let store = hapax::open(&self.store, &Options::default()).await.expect("a store");
+        let line = QueueName::new("bookkeeping-bot").expect("a name");
+        let since = Instant::now();
+        loop {
+            if let Ok(depth) = store.depth(&line, None).await {
+                if depth.waiting == 0 && depth.in_flight == 0 && depth.dead == 0 {
+                    return;
+                }
+                for dead in store.dead(&line, None, None, 100).await.unwrap_or_default() {
+                    let _ = store.requeue(&line, None, dead.id).await;
+                }
+            }
+            assert!(since.elapsed() < PATIENCE, "events are left\n{}", self.output());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Ends the test: LINE has nothing to complain about, and nothing personal was written anywhere.
+    pub(crate) fn in_order(mut self) {
+        assert_eq!(self.api.violations(), Vec::<String>::new());
+        let mut written = self.output();
+        if self.bot.is_some() {
+            for path in ["/metrics", "/healthz", "/readyz", "/line/webhook", "/no/such/page"] {
+                written += &self.get(path).1;
+            }
+        }
+        assert!(written.len() > 50, "the search has something to search");
+        hapax_testkit::keep_log("bookkeeping-bot", &written);
+        for personal in PERSONAL {
+            assert!(!written.contains(personal), "{personal} in\n{written}");
+        }
+        self.kill();
+    }
+}

@@ -1,0 +1,167 @@
+//! The parts put together, and served.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use hapax::queue::QueueName;
+use hapax::{Options, Severity, Store};
+use hapax_line::Gateway;
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use crate::bot::Bot;
+use crate::settings::Settings;
+use crate::users::{self, Users};
+
+/// How long a probe waits for a store or a database.
+const PROBE: Duration = Duration::from_secs(1);
+/// How often what has expired is deleted, and measurements are tidied up.
+const SWEEP: Duration = Duration::from_secs(60);
+/// How long whoever is connected may take at the end.
+const GOODBYE: Duration = Duration::from_secs(10);
+
+pub(crate) struct App {
+    pub(crate) store: Arc<dyn Store>,
+    users: Arc<dyn Users>,
+    gateway: Gateway,
+}
+
+impl App {
+    /// A store or a database that does not answer yet is no error: the bot starts, and they are
+    /// used when they are there.
+    pub(crate) async fn open(settings: Settings) -> anyhow::Result<Self> {
+        let Settings { store, store_limit, database, database_limit, .. } = settings;
+        let Settings { rules, secrets, line, weather, .. } = settings;
+        let store = hapax::open(&store, &Options::default()).await.context("--store")?;
+        examine(&store).await?;
+        hapax::sweep_forever(store.clone(), SWEEP);
+        let users = users::open(&database, database_limit).await.context("--database")?;
+        let bot = Bot::new(users.clone(), weather);
+        let settings = hapax_line::Settings {
+            rules: Arc::new(rules),
+            // Two bots may share a store.
+            queue: QueueName::new("weather-bot")?,
+            store_budget: store_limit,
+            ..Default::default()
+        };
+        let gateway = Gateway::new(store.clone(), secrets, line, Arc::new(bot), settings);
+        Ok(Self { store, users, gateway })
+    }
+
+    /// Serves until `stop`; then answers who is connected, and lands the events in hand.
+    pub(crate) async fn serve(
+        self,
+        listener: TcpListener,
+        meters: Option<PrometheusHandle>,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> anyhow::Result<()> {
+        // Whoever can reach the webhook is not meant to read the rest.
+        let loopback = listener.local_addr()?.ip().is_loopback();
+        let meters = meters.filter(|_| loopback);
+        let router = router(&self, meters);
+        let stopping = watch::Sender::new(false);
+        let told = || {
+            let mut stopping = stopping.subscribe();
+            // The sender lives as long as this function runs.
+            async move { drop(stopping.wait_for(|stopping| *stopping).await) }
+        };
+        let serving = axum::serve(listener, router).with_graceful_shutdown(told());
+        let serving = async {
+            let cut = async {
+                told().await;
+                sleep(GOODBYE).await;
+            };
+            tokio::select! {
+                ended = serving => ended,
+                () = cut => Ok(()),
+            }
+        };
+        let told_to_stop = async {
+            stop.await;
+            stopping.send_replace(true);
+        };
+        let (served, (), ()) = tokio::join!(serving, self.gateway.run(told()), told_to_stop);
+        Ok(served?)
+    }
+}
+
+/// Says what would break which promise, and refuses what would break one for certain.
+async fn examine(store: &Arc<dyn Store>) -> anyhow::Result<()> {
+    let findings = match hapax::limited(PROBE * 2, store.examine()).await {
+        Ok(findings) => findings,
+        Err(error) if error.is_final() => return Err(error).context("--store"),
+        Err(error) => {
+            tracing::warn!(reason = error.label(), "starting without the store");
+            return Ok(());
+        }
+    };
+    for finding in findings {
+        match finding.severity {
+            Severity::Fine => {}
+            Severity::Warn => {
+                tracing::warn!(check = finding.check, fix = finding.fix, "{}", finding.detail);
+            }
+            Severity::Refuse => bail!("--store: {}. To fix it: {}", finding.detail, finding.fix),
+        }
+    }
+    Ok(())
+}
+
+fn router(app: &App, meters: Option<PrometheusHandle>) -> Router {
+    let router = Router::new()
+        .route("/healthz", get(|| async { json(StatusCode::OK, r#"{"alive":true}"#) }))
+        .route("/readyz", get(ready))
+        .with_state((app.store.clone(), app.users.clone()))
+        .route_service("/line/webhook", app.gateway.service());
+    let Some(meters) = meters else { return router };
+    let upkeep = meters.clone();
+    tokio::spawn(async move {
+        loop {
+            sleep(SWEEP).await;
+            upkeep.run_upkeep();
+        }
+    });
+    let kind = [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
+    router.route("/metrics", get(move || async move { (kind, meters.render()) }))
+}
+
+type Both = (Arc<dyn Store>, Arc<dyn Users>);
+
+/// The bot answers without either, as well as it can: this tells an operator that it does.
+async fn ready(State((store, users)): State<Both>) -> Response {
+    let (store, users) =
+        tokio::join!(hapax::limited(PROBE, store.ping()), timeout(PROBE, users.ping()));
+    let reason = match (store, users) {
+        (Ok(()), Ok(Ok(()))) => return json(StatusCode::OK, r#"{"ready":true}"#),
+        (Err(_), _) => r#"{"ready":false,"reason":"the store gives no answer"}"#,
+        _ => r#"{"ready":false,"reason":"the users' database gives no answer"}"#,
+    };
+    json(StatusCode::SERVICE_UNAVAILABLE, reason)
+}
+
+fn json(status: StatusCode, text: &'static str) -> Response {
+    (status, [(CONTENT_TYPE, "application/json")], text).into_response()
+}
+
+/// Completes with `SIGTERM` or `SIGINT`.
+pub(crate) fn signalled() -> anyhow::Result<impl Future<Output = ()> + Send + 'static> {
+    let (mut terminate, mut interrupt) =
+        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}

@@ -1,0 +1,76 @@
+//! Buttons below the chat.
+
+use hapax_line::Action;
+
+use crate::place::Spot;
+use crate::texts::labels;
+use crate::users::Recent;
+
+/// What LINE shows of a label, in UTF-16 units.
+const LONGEST_LABEL: usize = 20;
+
+/// What the rich menu has, for those who have none.
+pub(super) fn menu() -> Vec<Action> {
+    vec![
+        Action::postback(labels::HOME, "action=weather&type=home"),
+        Action::postback(labels::OFFICE, "action=weather&type=office"),
+        Action::location(labels::LOCATION),
+        Action::postback(labels::RECENT, "action=recent_queries"),
+        Action::postback(labels::HELP, "action=other"),
+    ]
+}
+
+/// The map, and the menu.
+pub(super) fn location() -> Vec<Action> {
+    vec![Action::location(labels::LOCATION)]
+}
+
+/// Recent queries, to see their weather.
+pub(super) fn again(queries: &[Recent]) -> Vec<Action> {
+    let button = |query: &Recent| {
+        let data = format!("action=weather&type=recent&query={}", query.id);
+        Action::postback(&label(&query.place.name), &data)
+    };
+    queries.iter().map(button).collect()
+}
+
+/// A query, to put it behind a button of the menu.
+pub(super) fn keep(query: i64) -> Vec<Action> {
+    let button = |label, spot| Action::postback(label, &set(spot, query));
+    vec![button(labels::SET_HOME, Spot::Home), button(labels::SET_OFFICE, Spot::Office)]
+}
+
+/// Recent queries, to put one behind this button of the menu.
+pub(super) fn choose(spot: Spot, queries: &[Recent]) -> Vec<Action> {
+    let button = |query: &Recent| Action::postback(&label(&query.place.name), &set(spot, query.id));
+    queries.iter().map(button).collect()
+}
+
+fn set(spot: Spot, query: i64) -> String {
+    format!("action=set&type={}&query={query}", spot.as_str())
+}
+
+fn label(name: &str) -> String {
+    if name.encode_utf16().count() <= LONGEST_LABEL {
+        return name.to_owned();
+    }
+    let mut length = 1;
+    let fits = |c: &char| {
+        length += c.len_utf16();
+        length <= LONGEST_LABEL
+    };
+    name.chars().take_while(fits).chain(['…']).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_no_longer_than_line_takes_them() {
+        assert_eq!(label("台北（臺灣）"), "台北（臺灣）");
+        assert_eq!(label(&"山".repeat(20)), "山".repeat(20));
+        assert_eq!(label(&"山".repeat(21)), "山".repeat(19) + "…");
+        assert_eq!(label(&"🥚".repeat(11)), "🥚".repeat(9) + "…");
+    }
+}

@@ -1,0 +1,258 @@
+//! The bot: an event in, an answer out.
+
+mod buttons;
+mod wish;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use hapax_line::{Action, Event, Failed, Handler, Kind, Message, SendError, Turn};
+use tokio::time::timeout;
+use wish::Wish;
+
+use crate::place::{Place, Spot};
+use crate::texts;
+use crate::users::{Users, Visitor};
+use crate::weather::{Trouble, Weather, WeatherService};
+
+/// How long the animation is shown, unless the answer comes before.
+const LOADING_SECONDS: u8 = 5;
+/// How long asking for it may take; it is a courtesy.
+const LOADING_LIMIT: Duration = Duration::from_millis(500);
+
+pub(crate) struct Bot {
+    users: Arc<dyn Users>,
+    weather: WeatherService,
+}
+
+/// What is said, and the buttons below it.
+type Answer = (String, Vec<Action>);
+
+impl Bot {
+    pub(crate) fn new(users: Arc<dyn Users>, weather: WeatherService) -> Self {
+        Self { users, weather }
+    }
+
+    async fn answer(&self, wish: Wish, who: Option<&Visitor>, turn: &Turn) -> Answer {
+        match wish {
+            Wish::Named(name) => self.weather_of(&name, who, turn).await,
+            Wish::Here(place) => self.weather_at(place, who, turn).await,
+            Wish::AskLocation => (texts::ASK_LOCATION.into(), buttons::location()),
+            Wish::Help => (texts::HELP.into(), buttons::menu()),
+            Wish::Nowhere => plain(texts::UNKNOWN_PLACE),
+            Wish::UnknownButton => plain(texts::UNKNOWN_BUTTON),
+            // The rest is about somebody.
+            wish => match who {
+                Some(who) => self.answer_to(wish, who, turn).await,
+                None => plain(texts::NOBODY),
+            },
+        }
+    }
+
+    async fn answer_to(&self, wish: Wish, who: &Visitor, turn: &Turn) -> Answer {
+        let answer = match wish {
+            Wish::At(spot) => self.weather_at_spot(spot, who, turn).await,
+            Wish::Again(query) => self.weather_again(query, who, turn).await,
+            Wish::Recent => self.recent(who).await,
+            Wish::Settings => self.settings(who).await,
+            Wish::HowToSet(spot) => self.how_to_set(spot, who).await,
+            Wish::Set(spot, name) => return self.set(spot, &name, who, turn).await,
+            Wish::SetRecent(spot, query) => self.set_recent(spot, query, who, turn).await,
+            _ => return plain(texts::HELP),
+        };
+        answer.unwrap_or_else(|error| {
+            complain(turn, "the users' database", &error);
+            plain(texts::USERS_AWAY)
+        })
+    }
+
+    async fn weather_of(&self, name: &str, who: Option<&Visitor>, turn: &Turn) -> Answer {
+        match shown(turn, self.weather.of(name)).await {
+            Ok(Some((place, weather))) => self.tell(&place, &weather, who, turn).await,
+            Ok(None) => plain(texts::UNKNOWN_PLACE),
+            Err(trouble) => away(turn, trouble),
+        }
+    }
+
+    async fn weather_at(&self, place: Place, who: Option<&Visitor>, turn: &Turn) -> Answer {
+        match shown(turn, self.weather.at(&place)).await {
+            Ok(weather) => self.tell(&place, &weather, who, turn).await,
+            Err(trouble) => away(turn, trouble),
+        }
+    }
+
+    async fn weather_at_spot(
+        &self,
+        spot: Spot,
+        who: &Visitor,
+        turn: &Turn,
+    ) -> anyhow::Result<Answer> {
+        match self.users.place(&who.id, spot).await? {
+            Some(place) => Ok(self.weather_at(place, Some(who), turn).await),
+            None => self.how_to_set(spot, who).await,
+        }
+    }
+
+    async fn weather_again(
+        &self,
+        query: i64,
+        who: &Visitor,
+        turn: &Turn,
+    ) -> anyhow::Result<Answer> {
+        match self.recent_place(query, who).await? {
+            Some(place) => Ok(self.weather_at(place, Some(who), turn).await),
+            None => Ok(plain(texts::FORGOTTEN)),
+        }
+    }
+
+    /// Remembers the query. That the database is away is no reason to keep the weather from anybody.
+    async fn tell(
+        &self,
+        place: &Place,
+        weather: &Weather,
+        who: Option<&Visitor>,
+        turn: &Turn,
+    ) -> Answer {
+        let text = texts::weather(place, weather);
+        let Some(who) = who else { return (text, Vec::new()) };
+        let query = self.users.remember(who, place).await.unwrap_or_else(|error| {
+            complain(turn, "the users' database", &error);
+            None
+        });
+        (text, query.map(buttons::keep).unwrap_or_default())
+    }
+
+    async fn recent(&self, who: &Visitor) -> anyhow::Result<Answer> {
+        let queries = self.users.recent(&who.id).await?;
+        if queries.is_empty() {
+            return Ok(plain(texts::NO_RECENT));
+        }
+        Ok((texts::recent(&queries), buttons::again(&queries)))
+    }
+
+    async fn recent_place(&self, query: i64, who: &Visitor) -> anyhow::Result<Option<Place>> {
+        let mut queries = self.users.recent(&who.id).await?.into_iter();
+        Ok(queries.find(|recent| recent.id == query).map(|recent| recent.place))
+    }
+
+    async fn settings(&self, who: &Visitor) -> anyhow::Result<Answer> {
+        let home = self.users.place(&who.id, Spot::Home).await?;
+        let office = self.users.place(&who.id, Spot::Office).await?;
+        Ok((texts::settings(home.as_ref(), office.as_ref()), buttons::menu()))
+    }
+
+    async fn how_to_set(&self, spot: Spot, who: &Visitor) -> anyhow::Result<Answer> {
+        let queries = self.users.recent(&who.id).await?;
+        Ok((texts::not_set(spot), buttons::choose(spot, &queries)))
+    }
+
+    async fn set(&self, spot: Spot, name: &str, who: &Visitor, turn: &Turn) -> Answer {
+        match shown(turn, self.weather.find(name)).await {
+            Ok(Some(place)) => self.keep(spot, &place, who, turn).await,
+            Ok(None) => plain(texts::UNKNOWN_PLACE),
+            Err(trouble) => away(turn, trouble),
+        }
+    }
+
+    async fn set_recent(
+        &self,
+        spot: Spot,
+        query: i64,
+        who: &Visitor,
+        turn: &Turn,
+    ) -> anyhow::Result<Answer> {
+        match self.recent_place(query, who).await? {
+            Some(place) => Ok(self.keep(spot, &place, who, turn).await),
+            None => Ok(plain(texts::FORGOTTEN)),
+        }
+    }
+
+    async fn keep(&self, spot: Spot, place: &Place, who: &Visitor, turn: &Turn) -> Answer {
+        match self.users.set_place(who, spot, place).await {
+            Ok(()) => (texts::was_set(spot, place), buttons::menu()),
+            Err(error) => {
+                complain(turn, "the users' database", &error);
+                plain(texts::NOT_SAVED)
+            }
+        }
+    }
+
+    /// Whoever comes or goes is written down first: it is tried again until it is.
+    async fn came_or_went(&self, event: &Event, turn: &Turn) -> Result<(), Failed> {
+        let Some(who) = visitor(event) else { return Ok(()) };
+        let came = event.kind() == Kind::FOLLOW;
+        let written = match came {
+            true => self.users.follow(&who).await,
+            false => self.users.unfollow(&who).await,
+        };
+        if let Err(error) = written {
+            complain(turn, "the users' database", &error);
+            return Err(Failed::again("the users' database gives no answer"));
+        }
+        if came { say(turn, (texts::WELCOME.into(), buttons::menu())).await } else { Ok(()) }
+    }
+}
+
+#[async_trait]
+impl Handler for Bot {
+    async fn handle(&self, event: &Event, turn: &Turn) -> Result<(), Failed> {
+        if matches!(event.kind(), Kind::FOLLOW | Kind::UNFOLLOW) {
+            return self.came_or_went(event, turn).await;
+        }
+        // Another module of the channel answers: a lookup would be for nobody.
+        let Some(wish) = Wish::of(event).filter(|_| !event.is_standby()) else { return Ok(()) };
+        let answer = self.answer(wish, visitor(event).as_ref(), turn).await;
+        say(turn, answer).await
+    }
+}
+
+fn visitor(event: &Event) -> Option<Visitor> {
+    let at = event.json().get("timestamp").and_then(serde_json::Value::as_i64).unwrap_or(0);
+    Some(Visitor { id: event.user_id()?.to_owned(), at })
+}
+
+fn plain(text: &str) -> Answer {
+    (text.into(), Vec::new())
+}
+
+/// Asks, and shows the loading animation meanwhile.
+async fn shown<T>(turn: &Turn, lookup: impl Future<Output = T>) -> T {
+    let animation = timeout(LOADING_LIMIT, turn.loading(LOADING_SECONDS));
+    let (_, answer) = tokio::join!(animation, lookup);
+    answer
+}
+
+fn away(turn: &Turn, trouble: Trouble) -> Answer {
+    tracing::warn!(correlation = turn.correlation(), "{trouble}");
+    plain(texts::WEATHER_AWAY)
+}
+
+/// An error of a database may show values: what failed is enough for the log.
+fn complain(turn: &Turn, what: &str, error: &anyhow::Error) {
+    let kind = kind(error);
+    tracing::warn!(correlation = turn.correlation(), kind, "{what} gives no answer");
+}
+
+fn kind(error: &anyhow::Error) -> &'static str {
+    if error.is::<tokio_postgres::Error>() || error.is::<deadpool_postgres::PoolError>() {
+        "postgres"
+    } else if error.is::<hapax::sqlite::rusqlite::Error>() {
+        "sqlite"
+    } else {
+        "time limit"
+    }
+}
+
+async fn say(turn: &Turn, (text, actions): Answer) -> Result<(), Failed> {
+    let message = Message::text(text);
+    let message = if actions.is_empty() { message } else { message.quick_reply(actions) };
+    match turn.say(&[message]).await {
+        // Nobody knows whether it arrived, or it must not be sent: asking again would not help.
+        Ok(_) | Err(SendError::Uncertain | SendError::TriedBefore | SendError::NotAllowed) => {
+            Ok(())
+        }
+        Err(SendError::NotNow) => Err(Failed::again("LINE takes nothing now")),
+        Err(error) => Err(Failed::for_good(error.to_string())),
+    }
+}

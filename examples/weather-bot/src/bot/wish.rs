@@ -1,0 +1,196 @@
+//! What an event asks for.
+
+use hapax_line::{Event, Kind};
+
+use crate::place::{Place, Spot};
+use crate::texts::{self, typed};
+
+/// Longer texts are no place names; nobody is asked where that is.
+const LONGEST_NAME: usize = 100;
+
+/// What somebody wants.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Wish {
+    /// The weather of a place with this name.
+    Named(String),
+    /// The weather of a place on the map.
+    Here(Place),
+    /// The weather at home or at the office.
+    At(Spot),
+    /// The weather of a recent query, by its number.
+    Again(i64),
+    /// The button that sends a location.
+    AskLocation,
+    /// The recent queries.
+    Recent,
+    /// To see the settings.
+    Settings,
+    /// To put a place with this name behind a button.
+    Set(Spot, String),
+    /// To put a recent query behind a button, by its number.
+    SetRecent(Spot, i64),
+    /// To hear how that is done.
+    HowToSet(Spot),
+    /// What the bot can do.
+    Help,
+    /// A place that cannot be.
+    Nowhere,
+    /// A button of another bot, or of another version of this one.
+    UnknownButton,
+}
+
+impl Wish {
+    /// `None` where an event asks for nothing.
+    pub(super) fn of(event: &Event) -> Option<Self> {
+        match event.kind() {
+            Kind::TEXT => Some(typed(event.text()?)),
+            Kind::LOCATION => Some(here(event).map_or(Self::Nowhere, Self::Here)),
+            Kind::POSTBACK => Some(tapped(event).unwrap_or(Self::UnknownButton)),
+            // In a group people send each other pictures, too.
+            kind if is_chatter(kind) && event.is_one_to_one() => Some(Self::Help),
+            _ => None,
+        }
+    }
+}
+
+fn is_chatter(kind: Kind) -> bool {
+    matches!(kind.as_str(), "sticker" | "image" | "video" | "audio" | "file")
+}
+
+fn typed(text: &str) -> Wish {
+    let text = text.trim();
+    for (command, spot) in [(typed::SET_HOME, Spot::Home), (typed::SET_OFFICE, Spot::Office)] {
+        if let Some(name) = text.strip_prefix(command) {
+            return match named(name) {
+                Wish::Named(name) => Wish::Set(spot, name),
+                Wish::Help => Wish::HowToSet(spot),
+                other => other,
+            };
+        }
+    }
+    match typed::HELP.iter().any(|word| text.eq_ignore_ascii_case(word)) {
+        true => Wish::Help,
+        false => named(text),
+    }
+}
+
+fn named(name: &str) -> Wish {
+    let name = name.trim();
+    match name.chars().count() {
+        0 => Wish::Help,
+        1..=LONGEST_NAME => Wish::Named(name.to_owned()),
+        _ => Wish::Nowhere,
+    }
+}
+
+fn here(event: &Event) -> Option<Place> {
+    let (latitude, longitude) = event.location()?;
+    let text = |name: &str| event.json().pointer(name)?.as_str().filter(|text| !text.is_empty());
+    let name = text("/message/title").or_else(|| text("/message/address"));
+    let place = |name| Place::new(name, latitude, longitude);
+    name.and_then(place).or_else(|| place(texts::HERE))
+}
+
+fn tapped(event: &Event) -> Option<Wish> {
+    let field = |name| event.postback_field(name);
+    let number = || field("query")?.parse().ok();
+    match (field("action")?.as_str(), field("type").as_deref()) {
+        ("weather", Some("current")) => Some(Wish::AskLocation),
+        ("weather", Some("recent")) => number().map(Wish::Again),
+        ("weather", Some(spot)) => Spot::named(spot).map(Wish::At),
+        ("set", Some(spot)) => {
+            let spot = Spot::named(spot)?;
+            Some(number().map_or(Wish::HowToSet(spot), |query| Wish::SetRecent(spot, query)))
+        }
+        ("recent_queries", _) => Some(Wish::Recent),
+        ("settings", _) => Some(Wish::Settings),
+        ("other", _) => Some(Wish::Help),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hapax_line::simulator::events;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const USER: &str = "Uf00d0000000000000000000000000001";
+
+    fn wish(event: &Value) -> Option<Wish> {
+        Wish::of(&Event::parse(&"Uf00db07".into(), &event.to_string()).expect("an event"))
+    }
+
+    fn said(text: &str) -> Wish {
+        wish(&events::text(USER, text)).expect("a wish")
+    }
+
+    fn tapped(data: &str) -> Wish {
+        wish(&events::postback(USER, data)).expect("a wish")
+    }
+
+    #[test]
+    fn a_text_is_a_place_name_unless_it_is_a_command() {
+        assert_eq!(said(" 台北 🥚\n"), Wish::Named("台北 🥚".into()));
+        assert_eq!(said("設定住家 台北"), Wish::Set(Spot::Home, "台北".into()));
+        assert_eq!(said("設定公司　新竹"), Wish::Set(Spot::Office, "新竹".into()));
+        assert_eq!(said("設定住家台北"), Wish::Set(Spot::Home, "台北".into()));
+        assert_eq!(said("設定公司"), Wish::HowToSet(Spot::Office));
+        for help in ["說明", "幫助", "HELP", "  ", ""] {
+            assert_eq!(said(help), Wish::Help, "{help:?}");
+        }
+        assert_eq!(said(&"長".repeat(101)), Wish::Nowhere);
+        assert_eq!(said(&format!("設定住家 {}", "長".repeat(101))), Wish::Nowhere);
+    }
+
+    #[test]
+    fn a_postback_is_routed_by_action_and_type() {
+        assert_eq!(tapped("action=weather&type=home"), Wish::At(Spot::Home));
+        assert_eq!(tapped("type=office&action=weather"), Wish::At(Spot::Office));
+        assert_eq!(tapped("action=weather&type=current"), Wish::AskLocation);
+        assert_eq!(tapped("action=weather&type=recent&query=7"), Wish::Again(7));
+        assert_eq!(tapped("action=recent_queries"), Wish::Recent);
+        assert_eq!(tapped("action=settings"), Wish::Settings);
+        assert_eq!(tapped("action=other"), Wish::Help);
+        assert_eq!(tapped("action=set&type=home&query=7"), Wish::SetRecent(Spot::Home, 7));
+        assert_eq!(tapped("action=set&type=office"), Wish::HowToSet(Spot::Office));
+        for unknown in
+            ["", "action=", "action=weather", "action=weather&type=moon", "action=dance", "{}"]
+        {
+            assert_eq!(tapped(unknown), Wish::UnknownButton, "{unknown}");
+        }
+    }
+
+    #[test]
+    fn a_location_has_the_name_that_its_sender_gave_it() {
+        let mut event = events::location(USER, "老家 🥚", 25.05, 121.53);
+        let name = |event: &Value| match wish(event) {
+            Some(Wish::Here(place)) => place.name,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(name(&event), "老家 🥚");
+        event["message"]["title"] = json!("");
+        assert_eq!(name(&event), "100 臺北市中正區");
+        event["message"]["address"] = Value::Null;
+        assert_eq!(name(&event), texts::HERE);
+        event["message"]["latitude"] = json!(123.4);
+        assert_eq!(wish(&event), Some(Wish::Nowhere));
+        event["message"]["latitude"] = json!("north");
+        assert_eq!(wish(&event), Some(Wish::Nowhere));
+    }
+
+    #[test]
+    fn chatter_is_helped_and_other_events_ask_for_nothing() {
+        for event in events::every_kind(USER) {
+            let kind = event["message"]["type"].as_str().or(event["type"].as_str()).unwrap();
+            let asks = matches!(
+                kind,
+                "text" | "location" | "postback" | "sticker" | "image" | "video" | "audio" | "file"
+            );
+            assert_eq!(wish(&event).is_some(), asks, "{kind}");
+        }
+        assert_eq!(wish(&events::sticker(USER)), Some(Wish::Help));
+        assert_eq!(wish(&events::without_user(events::sticker(USER))), None);
+    }
+}

@@ -1,0 +1,58 @@
+//! A LINE weather bot on which a double tap costs one lookup.
+//!
+//! ```text
+//!   LINE ─► POST /line/webhook ─► Gateway (hapax-line) ─► Bot ─► weather service
+//!                                  store, lock, retries    └───► users' database
+//! ```
+
+mod app;
+mod bot;
+mod demo;
+mod logging;
+mod measure;
+mod place;
+mod settings;
+pub mod simulated_weather;
+mod texts;
+mod users;
+mod weather;
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use clap::Parser;
+use settings::{Args, Settings};
+use simulated_weather::SimulatedWeather;
+use tokio::net::TcpListener;
+
+/// Fixed weather takes as long as a service on the other side of the world: a double tap meets it.
+const PACE: Duration = Duration::from_millis(500);
+
+/// The program: serves until a signal says to stop, or plays its demo.
+///
+/// # Errors
+/// Where a setting is wrong, an address is taken, or the demo did not go as it should.
+pub async fn run() -> anyhow::Result<()> {
+    let args = Args::parse();
+    if args.demo {
+        return demo::run().await;
+    }
+    logging::start();
+    let fixed = match args.fixed_weather {
+        true => Some(SimulatedWeather::paced(PACE).await?),
+        false => None,
+    };
+    let settings = Settings::read(args, |name| match (&fixed, name) {
+        (Some(fixed), "WEATHER_API_BASE") => Some(fixed.base()),
+        (Some(_), "WEATHER_GEOCODING_BASE") => None,
+        _ => std::env::var(name).ok(),
+    })?;
+    let meters = measure::start()?;
+    let listener = TcpListener::bind(&settings.listen).await?;
+    let address = listener.local_addr()?;
+    let app = app::App::open(settings).await?;
+    let stop = app::signalled()?;
+    // Whoever reads this may send: connections wait in the listener until they are served.
+    writeln!(std::io::stdout(), "weather-bot on http://{address}/line/webhook")?;
+    app.serve(listener, Some(meters), stop).await
+}

@@ -1,0 +1,6 @@
+//! `weather-bot`: see the README.
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    example_weather_bot::run().await
+}

@@ -1,0 +1,224 @@
+//! Flags, and what comes from the environment: secrets, and the original bot's variables.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Parser;
+use hapax_line::{LINE_API_BASE, LineClient, Rules, Secrets};
+
+use crate::weather::WeatherService;
+
+const FORECAST: &str = "https://api.open-meteo.com";
+const GEOCODING: &str = "https://geocoding-api.open-meteo.com";
+
+/// Taps that people repeat are locked: their own file.
+pub(crate) const RULES: &str = include_str!("../rules.toml");
+
+const ENVIRONMENT: &str = "\
+Environment:
+  LINE_CHANNEL_SECRET              checks signatures; two as NEW,OLD while it is changed
+  LINE_CHANNEL_ACCESS_TOKEN        lets the bot answer
+  LINE_API_BASE                    where LINE's Messaging API is [https://api.line.me]
+  WEATHER_API_BASE                 an Open-Meteo-compatible service [https://api.open-meteo.com]
+  WEATHER_GEOCODING_BASE           where its places are found [WEATHER_API_BASE, or Open-Meteo's]
+  WEATHER_TIMEOUT_MS               how long it may take for one answer [3000]
+  DATABASE_TIMEOUT_MS              how long the users' database may take for one answer [2000]
+  STORE_TIMEOUT_MS                 what the store may cost one event; then it passes unlocked [500]
+  REDIS_URL                        the store, where --store does not say another
+  PROCESSING_LOCK_ENABLED          whether taps are locked at all [true]
+  PROCESSING_LOCK_TIMEOUT_SECONDS  how long, where the rules do not say [5]";
+
+/// A LINE bot that tells the weather.
+#[derive(Parser)]
+#[command(after_help = ENVIRONMENT)]
+pub(crate) struct Args {
+    /// Where to listen.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8791")]
+    listen: String,
+    /// What hapax keeps: events, locks [default: REDIS_URL, or sqlite:hapax.db]
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// What the bot keeps of its users: sqlite:FILE or postgres://…
+    #[arg(long, value_name = "URL", default_value = "sqlite:weather.db")]
+    database: String,
+    /// Which events are locked, and how (TOML) [default: those in examples/weather-bot/rules.toml]
+    #[arg(long, value_name = "FILE")]
+    rules: Option<PathBuf>,
+    /// Fixed data instead of a weather service: no network needed.
+    #[arg(long)]
+    pub(crate) fixed_weather: bool,
+    /// Talk to a simulated LINE and a simulated weather service, show what is said, and end.
+    #[arg(long)]
+    pub(crate) demo: bool,
+}
+
+/// All that the bot is told.
+pub(crate) struct Settings {
+    pub(crate) listen: String,
+    pub(crate) store: String,
+    pub(crate) store_limit: Duration,
+    pub(crate) database: String,
+    pub(crate) database_limit: Duration,
+    pub(crate) rules: Rules,
+    pub(crate) secrets: Secrets,
+    pub(crate) line: LineClient,
+    pub(crate) weather: WeatherService,
+}
+
+impl Settings {
+    /// Flags win over the environment; an empty variable is none.
+    pub(crate) fn read(
+        args: Args,
+        environment: impl Fn(&str) -> Option<String>,
+    ) -> anyhow::Result<Self> {
+        let variable = |name: &str| environment(name).filter(|value| !value.is_empty());
+        let needed = |name| {
+            let hint = "from the LINE Developers Console (a try-out without LINE: --demo)";
+            variable(name).with_context(|| format!("{name} is needed, {hint}"))
+        };
+        let store = args.store.or_else(|| variable("REDIS_URL"));
+        let secrets = Secrets::new(&needed("LINE_CHANNEL_SECRET")?)?;
+        let base = variable("LINE_API_BASE").unwrap_or_else(|| LINE_API_BASE.into());
+        let line = LineClient::new(&base, &needed("LINE_CHANNEL_ACCESS_TOKEN")?);
+        Ok(Self {
+            listen: args.listen,
+            store: store.unwrap_or_else(|| "sqlite:hapax.db".into()),
+            store_limit: time(&variable, "STORE_TIMEOUT_MS", 500)?,
+            database: args.database,
+            database_limit: time(&variable, "DATABASE_TIMEOUT_MS", 2000)?,
+            rules: rules(args.rules, &variable)?,
+            secrets,
+            line: line.context("LINE_API_BASE")?,
+            weather: weather(&variable)?,
+        })
+    }
+}
+
+/// Whoever has a service of his own has all of it there.
+fn weather(variable: &impl Fn(&str) -> Option<String>) -> anyhow::Result<WeatherService> {
+    let own = variable("WEATHER_API_BASE");
+    let geocoding = variable("WEATHER_GEOCODING_BASE").or_else(|| own.clone());
+    let limit = time(variable, "WEATHER_TIMEOUT_MS", 3000)?;
+    WeatherService::new(
+        own.as_deref().unwrap_or(FORECAST),
+        geocoding.as_deref().unwrap_or(GEOCODING),
+        limit,
+    )
+    .context("WEATHER_API_BASE, WEATHER_GEOCODING_BASE")
+}
+
+/// A file with a mistake is one also where nothing is locked.
+fn rules(
+    file: Option<PathBuf>,
+    variable: &impl Fn(&str) -> Option<String>,
+) -> anyhow::Result<Rules> {
+    let rules = match file {
+        Some(path) => {
+            let name = path.display();
+            let text = fs::read_to_string(&path);
+            let text = text.with_context(|| format!("--rules: cannot read {name}"))?;
+            Rules::parse(&text).with_context(|| format!("--rules: in {name}"))?
+        }
+        None => Rules::parse(RULES).context("rules.toml")?,
+    };
+    let seconds = whole(variable, "PROCESSING_LOCK_TIMEOUT_SECONDS", 5, 3600)?;
+    let rules = rules.with_default_ttl(Duration::from_secs(seconds));
+    let enabled = variable("PROCESSING_LOCK_ENABLED").unwrap_or_else(|| "true".into());
+    match enabled.to_ascii_lowercase().as_str() {
+        "true" | "1" | "yes" | "on" | "t" | "y" => Ok(rules),
+        "false" | "0" | "no" | "off" | "f" | "n" => Ok(Rules::unlocked()),
+        _ => anyhow::bail!("PROCESSING_LOCK_ENABLED: true or false is expected"),
+    }
+}
+
+fn time(
+    variable: &impl Fn(&str) -> Option<String>,
+    name: &str,
+    otherwise: u64,
+) -> anyhow::Result<Duration> {
+    Ok(Duration::from_millis(whole(variable, name, otherwise, 60_000)?))
+}
+
+fn whole(
+    variable: &impl Fn(&str) -> Option<String>,
+    name: &str,
+    otherwise: u64,
+    most: u64,
+) -> anyhow::Result<u64> {
+    let Some(text) = variable(name) else { return Ok(otherwise) };
+    let number = text.parse().ok().filter(|number| (1..=most).contains(number));
+    number.with_context(|| format!("{name}: a whole number from 1 to {most} is expected"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use hapax_line::simulator::events;
+    use hapax_line::{Event, Guarding};
+
+    use super::*;
+
+    fn read(flags: &[&str], variables: &[(&str, &str)]) -> anyhow::Result<Settings> {
+        let args = Args::try_parse_from([&["weather-bot"], flags].concat())?;
+        let mut all = HashMap::from([
+            ("LINE_CHANNEL_SECRET", "secret"),
+            ("LINE_CHANNEL_ACCESS_TOKEN", "token"),
+        ]);
+        all.extend(variables.iter().copied());
+        Settings::read(args, |name| all.get(name).map(|value| (*value).to_owned()))
+    }
+
+    fn guarding(settings: &Settings, data: &str) -> Guarding {
+        let event = events::postback("Uf00d1", data).to_string();
+        settings.rules.guarding(&Event::parse(&"Uf00db07".into(), &event).unwrap())
+    }
+
+    #[test]
+    fn flags_win_over_the_environment_and_that_over_defaults() {
+        let settings = read(&[], &[]).unwrap();
+        assert_eq!(settings.listen, "127.0.0.1:8791");
+        assert_eq!(
+            (&*settings.store, &*settings.database),
+            ("sqlite:hapax.db", "sqlite:weather.db")
+        );
+        let redis = [("REDIS_URL", "redis://redis:6379/0")];
+        assert_eq!(read(&[], &redis).unwrap().store, "redis://redis:6379/0");
+        assert_eq!(read(&["--store", "memory:"], &redis).unwrap().store, "memory:");
+        assert_eq!(read(&[], &[("REDIS_URL", "")]).unwrap().store, "sqlite:hapax.db");
+    }
+
+    #[test]
+    fn the_lock_follows_the_original_variables() {
+        let home = "action=weather&type=home";
+        let mutex = |seconds| Guarding::Mutex { ttl: Duration::from_secs(seconds), renew: false };
+        assert_eq!(guarding(&read(&[], &[]).unwrap(), home), mutex(5));
+        let longer = [("PROCESSING_LOCK_TIMEOUT_SECONDS", "7")];
+        assert_eq!(guarding(&read(&[], &longer).unwrap(), home), mutex(7));
+        let off = [("PROCESSING_LOCK_ENABLED", "False")];
+        assert_eq!(guarding(&read(&[], &off).unwrap(), home), Guarding::None);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_without_secrets() {
+        for wrong in [
+            ("LINE_CHANNEL_SECRET", ""),
+            ("LINE_CHANNEL_SECRET", "a,hush,c"),
+            ("LINE_CHANNEL_ACCESS_TOKEN", ""),
+            ("LINE_API_BASE", "hush"),
+            ("WEATHER_API_BASE", "hush"),
+            ("WEATHER_GEOCODING_BASE", "hush"),
+            ("WEATHER_TIMEOUT_MS", "0"),
+            ("WEATHER_TIMEOUT_MS", "soon"),
+            ("PROCESSING_LOCK_TIMEOUT_SECONDS", "-1"),
+            ("PROCESSING_LOCK_ENABLED", "perhaps"),
+        ] {
+            let error = read(&[], &[wrong]).err().unwrap_or_else(|| panic!("{wrong:?} passes"));
+            assert!(!format!("{error:#}").contains("hush"), "{error:#}");
+        }
+        assert!(read(&["--rules", "/nowhere/rules.toml"], &[]).is_err());
+        assert!(read(&["--unknown"], &[]).is_err());
+    }
+}

@@ -1,0 +1,197 @@
+//! A weather service on loopback with fixed data, which counts what it is asked. For the demo and
+//! for tests.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use serde::Deserialize;
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// The places that it knows; their names may be part of a longer text.
+const PLACES: &[(&str, f64, f64)] = &[
+    ("台北", 25.0531, 121.5264),
+    ("新竹", 24.8036, 120.9686),
+    ("台中", 24.1469, 120.6839),
+    ("台南", 22.9908, 120.2133),
+    ("高雄", 22.6163, 120.3133),
+    ("花蓮", 23.9769, 121.6044),
+];
+
+/// How it behaves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Mood {
+    /// It answers.
+    #[default]
+    Well,
+    /// It answers forecasts when it is [`Well`](Self::Well) again; places it finds at once.
+    Holding,
+    /// It never answers.
+    Hang,
+    /// It answers with this status.
+    Status(u16),
+    /// It answers with this body.
+    Say(String),
+    /// It closes the connection.
+    Cut,
+}
+
+/// The service; ends when it is dropped.
+pub struct SimulatedWeather {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    serving: JoinHandle<()>,
+}
+
+struct Shared {
+    pace: Duration,
+    mood: watch::Sender<Mood>,
+    searches: AtomicUsize,
+    lookups: AtomicUsize,
+    asked: Mutex<Vec<(f64, f64)>>,
+}
+
+impl SimulatedWeather {
+    /// Listens on a free port, and answers at once.
+    pub async fn start() -> std::io::Result<Self> {
+        Self::paced(Duration::ZERO).await
+    }
+
+    /// Takes this long for a forecast, as one far away would.
+    pub async fn paced(pace: Duration) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared {
+            pace,
+            mood: watch::Sender::new(Mood::Well),
+            searches: AtomicUsize::new(0),
+            lookups: AtomicUsize::new(0),
+            asked: Mutex::default(),
+        });
+        let app = Router::new()
+            .route("/v1/search", get(search))
+            .route("/v1/forecast", get(forecast))
+            .with_state(shared.clone());
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let serving = tokio::spawn(async move {
+            let _ = axum::serve(listener, app).await;
+        });
+        Ok(Self { address, shared, serving })
+    }
+
+    /// `http://127.0.0.1:PORT`, of forecasts and of places.
+    pub fn base(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// How often it was asked where something is.
+    pub fn searches(&self) -> usize {
+        self.shared.searches.load(Ordering::SeqCst)
+    }
+
+    /// How often it was asked for a forecast.
+    pub fn lookups(&self) -> usize {
+        self.shared.lookups.load(Ordering::SeqCst)
+    }
+
+    /// Latitude and longitude of each forecast.
+    pub fn asked(&self) -> Vec<(f64, f64)> {
+        self.shared.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Behaves like this from now on.
+    pub fn set(&self, mood: Mood) {
+        self.shared.mood.send_replace(mood);
+    }
+}
+
+impl Drop for SimulatedWeather {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+#[derive(Deserialize)]
+struct Wanted {
+    name: String,
+}
+
+async fn search(State(shared): State<Arc<Shared>>, Query(wanted): Query<Wanted>) -> Response {
+    shared.searches.fetch_add(1, Ordering::SeqCst);
+    if let Some(answer) = shared.mood().answer().await {
+        return answer;
+    }
+    let Some((name, latitude, longitude)) =
+        PLACES.iter().find(|(name, ..)| wanted.name.contains(name) && !wanted.name.contains('&'))
+    else {
+        return json!({ "generationtime_ms": 0.5 }).to_string().into_response();
+    };
+    let place = json!({
+        "id": 1668341, "name": name, "latitude": latitude, "longitude": longitude,
+        "feature_code": "PPLC", "country_code": "TW", "country": "臺灣", "timezone": "Asia/Taipei",
+    });
+    json!({ "results": [place], "generationtime_ms": 0.5 }).to_string().into_response()
+}
+
+#[derive(Deserialize)]
+struct Where {
+    latitude: f64,
+    longitude: f64,
+}
+
+async fn forecast(State(shared): State<Arc<Shared>>, Query(place): Query<Where>) -> Response {
+    let asked = (place.latitude, place.longitude);
+    shared.asked.lock().unwrap_or_else(PoisonError::into_inner).push(asked);
+    shared.lookups.fetch_add(1, Ordering::SeqCst);
+    tokio::time::sleep(shared.pace).await;
+    let mut moods = shared.mood.subscribe();
+    let released = moods.wait_for(|mood| *mood != Mood::Holding).await;
+    let mood = released.map(|mood| mood.clone()).unwrap_or_default();
+    if let Some(answer) = mood.answer().await {
+        return answer;
+    }
+    let weather = json!({
+        "latitude": place.latitude, "longitude": place.longitude, "timezone": "Asia/Taipei",
+        "current": {
+            "time": "2025-09-01T14:00", "interval": 900, "temperature_2m": 27.4,
+            "apparent_temperature": 30.1, "relative_humidity_2m": 78, "weather_code": 2,
+            "wind_speed_10m": 11.6,
+        },
+        "daily": {
+            "time": ["2025-09-01"], "weather_code": [80], "temperature_2m_max": [31.2],
+            "temperature_2m_min": [23.6], "precipitation_probability_max": [60],
+        },
+    });
+    weather.to_string().into_response()
+}
+
+impl Shared {
+    fn mood(&self) -> Mood {
+        self.mood.borrow().clone()
+    }
+}
+
+impl Mood {
+    /// What is said instead of the weather.
+    async fn answer(self) -> Option<Response> {
+        match self {
+            Self::Well | Self::Holding => None,
+            Self::Hang => std::future::pending().await,
+            Self::Status(status) => {
+                let status = StatusCode::from_u16(status).unwrap_or_default();
+                Some((status, r#"{"error":true,"reason":"simulated"}"#).into_response())
+            }
+            Self::Say(text) => Some(text.into_response()),
+            // The server drops the connection of a handler that panics.
+            Self::Cut => std::panic::resume_unwind(Box::new("cut")),
+        }
+    }
+}

@@ -1,0 +1,118 @@
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use hapax_line::http::{self, Http, HttpError};
+use metrics::{counter, histogram};
+use serde::de::DeserializeOwned;
+use tokio::time::Instant;
+use url::Url;
+
+use super::answer::{Forecast, Found};
+use super::{Trouble, Weather};
+use crate::measure::{LOOKUP_SECONDS, LOOKUPS};
+use crate::place::Place;
+
+const NOW: &str =
+    "temperature_2m,apparent_temperature,relative_humidity_2m,weather_code,wind_speed_10m";
+const TODAY: &str =
+    "weather_code,temperature_2m_max,temperature_2m_min,precipitation_probability_max";
+
+/// A weather service. Everything that one event asks for has one time limit: the user waits, and
+/// the lock is held.
+pub(crate) struct WeatherService {
+    http: Http,
+    forecast: Url,
+    geocoding: Url,
+    limit: Duration,
+}
+
+impl WeatherService {
+    /// The services at these addresses; they may be one.
+    pub(crate) fn new(forecast: &str, geocoding: &str, limit: Duration) -> anyhow::Result<Self> {
+        let (forecast, geocoding) = (base(forecast)?, base(geocoding)?);
+        Ok(Self { http: Http::new(), forecast, geocoding, limit })
+    }
+
+    /// Where the place with this name is; `None` where nobody knows it.
+    pub(crate) async fn find(&self, name: &str) -> Result<Option<Place>, Trouble> {
+        measured(self.find_by(Instant::now() + self.limit, name), Option::is_some).await
+    }
+
+    /// The weather at a place.
+    pub(crate) async fn at(&self, place: &Place) -> Result<Weather, Trouble> {
+        measured(self.at_by(Instant::now() + self.limit, place), |_| true).await
+    }
+
+    /// Both.
+    pub(crate) async fn of(&self, name: &str) -> Result<Option<(Place, Weather)>, Trouble> {
+        let until = Instant::now() + self.limit;
+        let both = async {
+            let Some(place) = self.find_by(until, name).await? else { return Ok(None) };
+            let weather = self.at_by(until, &place).await?;
+            Ok(Some((place, weather)))
+        };
+        measured(both, Option::is_some).await
+    }
+
+    async fn find_by(&self, until: Instant, name: &str) -> Result<Option<Place>, Trouble> {
+        let mut url = self.geocoding.clone();
+        url.set_path("/v1/search");
+        let query = [("name", name), ("count", "1"), ("language", "zh"), ("format", "json")];
+        url.query_pairs_mut().extend_pairs(query);
+        self.ask::<Found>(url, until).await?.place()
+    }
+
+    async fn at_by(&self, until: Instant, place: &Place) -> Result<Weather, Trouble> {
+        let mut url = self.forecast.clone();
+        url.set_path("/v1/forecast");
+        url.query_pairs_mut().extend_pairs([
+            ("latitude", place.latitude.to_string().as_str()),
+            ("longitude", &place.longitude.to_string()),
+            ("current", NOW),
+            ("daily", TODAY),
+            ("timezone", "auto"),
+            ("forecast_days", "1"),
+        ]);
+        self.ask::<Forecast>(url, until).await?.weather()
+    }
+
+    async fn ask<T: DeserializeOwned>(&self, url: Url, until: Instant) -> Result<T, Trouble> {
+        let uri = url.as_str().parse().map_err(|_| Trouble::Away)?;
+        let left = until.saturating_duration_since(Instant::now());
+        let reply = match self.http.call(http::get(uri), left).await {
+            Ok(reply) => reply,
+            // Whatever it was in the end: the time is up.
+            Err(_) if Instant::now() >= until => return Err(Trouble::Slow),
+            Err(HttpError::Unreadable(_)) => return Err(Trouble::Nonsense),
+            Err(_) => return Err(Trouble::Away),
+        };
+        if !reply.status.is_success() {
+            return Err(Trouble::Away);
+        }
+        reply.json().map_err(|_| Trouble::Nonsense)
+    }
+}
+
+fn base(text: &str) -> anyhow::Result<Url> {
+    let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
+    let url = url.context("a URL such as https://api.open-meteo.com is expected")?;
+    let bare = url.path() == "/" && url.query().is_none() && url.fragment().is_none();
+    ensure!(bare, "the URL of a weather service has no path: https://api.open-meteo.com");
+    Ok(url)
+}
+
+async fn measured<T>(
+    lookup: impl Future<Output = Result<T, Trouble>>,
+    is_known: impl Fn(&T) -> bool,
+) -> Result<T, Trouble> {
+    let since = Instant::now();
+    let answer = lookup.await;
+    let result = match &answer {
+        Ok(found) if is_known(found) => "found",
+        Ok(_) => "unknown",
+        Err(trouble) => trouble.as_str(),
+    };
+    counter!(LOOKUPS, "result" => result).increment(1);
+    histogram!(LOOKUP_SECONDS).record(since.elapsed());
+    answer
+}

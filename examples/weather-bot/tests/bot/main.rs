@@ -1,0 +1,9 @@
+//! The real program between a simulated LINE and a simulated weather service, on real servers.
+
+mod conversation;
+mod demo;
+mod double_tap;
+mod redelivery;
+mod store_away;
+mod trouble;
+mod world;

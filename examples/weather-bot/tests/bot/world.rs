@@ -1,0 +1,211 @@
+//! The bot as a process, and everything around it.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use example_weather_bot::simulated_weather::SimulatedWeather;
+use hapax_line::Secrets;
+use hapax_line::http::{self, Http};
+use hapax_line::simulator::{Api, Endpoint, Said, Sender};
+use hapax_testkit::{Redis, keep_log, wait_for};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::time::sleep;
+
+/// Nothing takes this long.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const USER: &str = "Uf00d0000000000000000000000000001";
+const BOT: &str = "Uf00d000000000000000000000000b07a";
+const SECRET: &str = "hush-channel-secret";
+const TOKEN: &str = "hush-access-token";
+
+/// Generous limits: a busy machine must not look like a store or a service that is away.
+const UNHURRIED: &[(&str, &str)] = &[
+    ("STORE_TIMEOUT_MS", "60000"),
+    ("DATABASE_TIMEOUT_MS", "60000"),
+    ("WEATHER_TIMEOUT_MS", "60000"),
+    ("PROCESSING_LOCK_TIMEOUT_SECONDS", "600"),
+];
+
+/// How a world differs from the usual one.
+#[derive(Default)]
+pub(crate) struct Plan<'a> {
+    /// `sqlite:` in the world's folder, unless it is said.
+    pub(crate) database: Option<&'a str>,
+    pub(crate) flags: &'a [&'a str],
+    pub(crate) environment: &'a [(&'a str, &'a str)],
+    /// With the limits that users have.
+    pub(crate) hurried: bool,
+}
+
+pub(crate) struct World {
+    pub(crate) line: Api,
+    pub(crate) weather: SimulatedWeather,
+    pub(crate) redis: Redis,
+    pub(crate) sender: Arc<Sender>,
+    pub(crate) folder: TempDir,
+    url: String,
+    child: Mutex<Child>,
+    http: Http,
+}
+
+impl World {
+    pub(crate) async fn start() -> Self {
+        Self::with(Plan::default()).await
+    }
+
+    pub(crate) async fn with(plan: Plan<'_>) -> Self {
+        let redis = Redis::start();
+        let line = Api::start("127.0.0.1:0", TOKEN).await.expect("a simulated LINE");
+        let weather = SimulatedWeather::start().await.expect("a simulated service");
+        let folder = tempfile::tempdir().expect("a folder");
+        let database = format!("sqlite:{}/weather.db", folder.path().display());
+        let log = |name| File::create(folder.path().join(name)).expect("a file");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weather-bot"));
+        command
+            .args(["--listen", "127.0.0.1:0", "--database", plan.database.unwrap_or(&database)])
+            .args(plan.flags)
+            .env("REDIS_URL", redis.url())
+            .env("LINE_CHANNEL_SECRET", SECRET)
+            .env("LINE_CHANNEL_ACCESS_TOKEN", TOKEN)
+            .env("LINE_API_BASE", line.base())
+            .env("WEATHER_API_BASE", weather.base())
+            .stdin(Stdio::null())
+            .stdout(log("stdout"))
+            .stderr(log("stderr"));
+        if !plan.hurried {
+            command.envs(UNHURRIED.iter().copied());
+        }
+        let child = command.envs(plan.environment.iter().copied()).spawn().expect("the bot starts");
+        let url = wait_for("the bot says where it is", PATIENCE, || {
+            let said = fs::read_to_string(folder.path().join("stdout")).expect("its output");
+            Some(said.strip_prefix("weather-bot on ")?.strip_suffix('\n')?.to_owned())
+        });
+        let sender = Sender::new(&url, &Secrets::new(SECRET).expect("a secret"), BOT);
+        let (sender, child) = (Arc::new(sender.expect("a sender")), Mutex::new(child));
+        Self { line, weather, redis, sender, folder, url, child, http: Http::new() }
+    }
+
+    /// Sends a webhook with these events.
+    pub(crate) async fn send(&self, events: &[Value]) {
+        let delivered = self.sender.send(events).await.expect("an answer");
+        assert_eq!(delivered.status, 200);
+    }
+
+    /// What the bot says next, the loading animation left out.
+    pub(crate) async fn next(&self) -> Said {
+        loop {
+            let said = self.line.next(PATIENCE).await.unwrap_or_else(|| self.silent());
+            if said.endpoint != Endpoint::Loading {
+                return said;
+            }
+        }
+    }
+
+    fn silent(&self) -> ! {
+        panic!("the bot says nothing\n{}", self.log())
+    }
+
+    /// Its text.
+    pub(crate) async fn answer(&self) -> String {
+        let texts = self.next().await.texts();
+        assert_eq!(texts.len(), 1, "one message");
+        texts.into_iter().next().expect("a text")
+    }
+
+    /// Sends one event, whose user has nothing else to wait for, and gives the answer.
+    pub(crate) async fn ask(&self, event: Value) -> String {
+        self.idle().await;
+        self.send(&[event]).await;
+        self.answer().await
+    }
+
+    /// The lock is released after the answer: nobody is quicker than that, save a test.
+    pub(crate) async fn idle(&self) {
+        self.until("no lock is held", async || {
+            self.redis.cli(&["KEYS", "processing:user:*"]).is_empty()
+        })
+        .await;
+    }
+
+    /// Waits for something.
+    pub(crate) async fn until(&self, what: &str, probe: impl AsyncFn() -> bool) {
+        let since = tokio::time::Instant::now();
+        while !probe().await {
+            assert!(since.elapsed() < PATIENCE, "waited in vain: {what}\n{}", self.log());
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// All that the bot said so far, the loading animation left out.
+    pub(crate) fn said(&self) -> Vec<String> {
+        self.line.said().iter().flat_map(Said::texts).collect()
+    }
+
+    /// Status and body of one of the bot's own pages.
+    pub(crate) async fn get(&self, path: &str) -> (u16, String) {
+        let url = self.url.replace("/line/webhook", path);
+        let reply = self.http.call(http::get(url.parse().expect("a URL")), PATIENCE).await;
+        let reply = reply.expect("an answer");
+        (reply.status.as_u16(), String::from_utf8_lossy(&reply.body).into_owned())
+    }
+
+    /// The value of a metric, 0 where it is not there yet.
+    pub(crate) async fn metric(&self, name: &str) -> usize {
+        let (status, text) = self.get("/metrics").await;
+        assert_eq!(status, 200);
+        let value = text.lines().find_map(|line| line.strip_prefix(name));
+        value.map_or(0, |value| value.trim().parse().expect("a number"))
+    }
+
+    pub(crate) fn stdout(&self) -> PathBuf {
+        self.folder.path().join("stdout")
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("stderr")).expect("its log")
+    }
+
+    /// `SIGTERM`.
+    pub(crate) fn terminate(&self) {
+        let pid = self.child.lock().expect("no panic").id().to_string();
+        let told = Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");
+        assert!(told.success());
+    }
+
+    pub(crate) async fn ended(&self) -> ExitStatus {
+        let status = async || self.child.lock().expect("no panic").try_wait().expect("a child");
+        self.until("the bot ends", async || status().await.is_some()).await;
+        status().await.expect("it has ended")
+    }
+
+    /// Ends the bot, and holds it to what must be true of every test.
+    pub(crate) async fn end(self) {
+        let (_, metrics) = self.get("/metrics").await;
+        self.terminate();
+        assert!(self.ended().await.success(), "{}", self.log());
+        assert_eq!(self.line.violations(), Vec::<String>::new());
+        let stdout = fs::read_to_string(self.stdout()).expect("its output");
+        let stderr = self.log();
+        assert!(!stderr.contains("panicked"), "{stderr}");
+        keep_log("weather-bot", &[&stdout, &stderr, &metrics].map(String::as_str).concat());
+        let tokens = self.line.said().into_iter().filter_map(|said| said.reply_token);
+        let private = ["Uf00d", "🥚", "台北", "新竹", "hush", "121.5264"].map(str::to_owned);
+        for private in tokens.chain(private) {
+            for (name, text) in [("stdout", &stdout), ("stderr", &stderr), ("metrics", &metrics)] {
+                assert!(!text.contains(&private), "{private} is in {name}:\n{text}");
+            }
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let child = self.child.get_mut().expect("no panic");
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
