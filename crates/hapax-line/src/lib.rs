@@ -31,7 +31,7 @@ pub use client::{InvalidBase, LINE_API_BASE, LineClient, SendError, Sent};
 pub use event::{Event, Kind, MalformedWebhook, Webhook};
 pub use gateway::{Answer, Gateway, WebhookService};
 pub use handler::{Failed, Handler};
-pub use outgoing::{Action, Message};
+pub use outgoing::{Action, MAX_TEXT, Message};
 pub use rules::{BUSY_TEXT, Guarding, InvalidRules, Rules};
 pub use settings::Settings;
 pub use signature::{InvalidSecrets, SIGNATURE, Secrets};

@@ -5,6 +5,9 @@ use std::fmt;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+/// What LINE takes as one text, in UTF-16 units.
+pub const MAX_TEXT: usize = 5000;
+
 /// A message that is sent to a chat; LINE takes 1 to 5 of them at once.
 ///
 /// ```

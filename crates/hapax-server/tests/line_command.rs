@@ -2,7 +2,8 @@
 
 mod cli_support;
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -357,6 +358,19 @@ fn what_is_no_webhook_gets_a_document() {
     let empty = r#"{"destination":"Uf00db07","events":[]}"#;
     let taken = webhook().header(SIGNATURE, &secrets.sign(empty.as_bytes())).send(empty);
     assert_eq!((taken.status, taken.body.as_str()), (200, ""));
+}
+
+#[test]
+fn a_body_that_does_not_come_is_not_waited_for() {
+    let gateway = Gateway::in_memory(&["--body-timeout", "300ms"]);
+    let mut stream = TcpStream::connect(&gateway.address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let head = "POST /line/webhook HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{";
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    assert!(answer.contains("/request-timeout\""), "{answer}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use toml::{Table, Value};
 
 use super::{BUSY_TEXT, Guard, Rule, Rules, TTL};
-use crate::Kind;
+use crate::{Kind, MAX_TEXT};
 
 const TOP: &[&str] = &["busy_text", "rule"];
 const FIELDS: &[&str] = &["event", "data", "guard", "ttl", "renew"];
@@ -13,8 +13,6 @@ const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_secs(3600);
 /// The window of a throttle that names none.
 const WINDOW: Duration = Duration::from_secs(1);
-/// What LINE takes as one text, in UTF-16 units.
-const MAX_TEXT: usize = 5000;
 
 /// What is wrong with rules, where, and what would be right.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -78,3 +78,22 @@ async fn an_event_belongs_to_the_trace_of_its_webhook() {
     assert_eq!(taken.await, Answer::Taken);
     assert_eq!(desk.next().await.trace, trace);
 }
+
+#[tokio::test]
+async fn an_event_is_recognised_for_as_long_as_the_settings_say() {
+    let mut desk = Desk::new().await;
+    let line = desk.start();
+    let event = events::text(USER, "🥚");
+    line.tap(std::slice::from_ref(&event)).await;
+    desk.next().await.done();
+    desk.settled(0).await;
+    desk.pass(desk.settings.remember / 2);
+    line.tap(&[events::redelivered(&event), events::text("Uf00d2", "🥚 next")]).await;
+    let next = desk.next().await;
+    assert_eq!(next.event.text(), Some("🥚 next"));
+    next.done();
+    desk.settled(0).await;
+    desk.pass(desk.settings.remember);
+    line.tap(&[events::redelivered(&event)]).await;
+    assert_eq!(desk.next().await.event.text(), Some("🥚"));
+}

@@ -7,7 +7,7 @@ mod texts;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use hapax_line::{Event, Failed, Handler, Kind, Message, SendError, Turn};
+use hapax_line::{Event, Failed, Handler, Kind, MAX_TEXT, Message, SendError, Turn};
 
 use crate::crash::die_at;
 use crate::last::LastTransaction;
@@ -95,9 +95,6 @@ impl Handler for Bot {
         }
     }
 }
-
-/// What LINE takes as one text, which it measures in UTF-16.
-const MAX_TEXT: usize = 5000;
 
 /// The text, or as much of it as LINE takes.
 fn fitting(text: &str) -> String {

@@ -6,9 +6,8 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::{Endpoint, Said};
+use crate::MAX_TEXT;
 
-/// LINE counts texts in UTF-16 units.
-const MAX_TEXT: usize = 5000;
 const MAX_QUICK_REPLIES: usize = 13;
 
 /// What LINE does not take. Names nobody, and shows nothing that was said.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use hapax_line::Secrets;
+use hapax_line::{MAX_TEXT, Secrets};
 
 use crate::settings::Value;
 
@@ -49,9 +49,6 @@ impl fmt::Debug for AccessToken {
         f.write_str("…")
     }
 }
-
-/// What LINE takes as one text, in UTF-16 units.
-const MAX_TEXT: usize = 5000;
 
 /// What is said to somebody who has to wait.
 #[derive(Clone, Debug)]
