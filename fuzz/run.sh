@@ -20,5 +20,5 @@ for target in targets/*.rs; do
     mkdir -p "corpus/$name"
     cargo fuzz run --fuzz-dir . --target-dir ../target/fuzz "$name" \
         "corpus/$name" "seeds/$name" -- \
-        -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=4096 -verbosity=0 -print_final_stats=1
+        -max_total_time="$seconds" -timeout=60 -rss_limit_mb=2048 -max_len=4096 -verbosity=0 -print_final_stats=1
 done

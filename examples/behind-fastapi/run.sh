@@ -46,7 +46,7 @@ pids+=($!)
 
 up() { curl --silent --fail --output /dev/null "$1/orders"; }
 for url in "$shop" "$front"; do
-    for _ in {1..100}; do up "$url" && break || sleep 0.1; done
+    for _ in {1..600}; do up "$url" && break || sleep 0.1; done
     up "$url" || { echo "nothing answers at $url" >&2; exit 1; }
 done
 

@@ -221,6 +221,8 @@ async fn a_body_that_panics_does_not_look_like_a_whole_answer() {
     let (app, _) = answers_once(store, settings, Response::new(body));
     assert!(try_send(&app, post("k", "")).await.is_err());
     heard.until(Event::Unknown).await;
+    // It is told, and then done.
+    tokio::task::yield_now().await;
     clock.advance(Duration::from_millis(1));
     assert_eq!(send(&app, post("k", "")).await.code(), "outcome-unknown");
 }

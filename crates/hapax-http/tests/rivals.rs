@@ -21,7 +21,9 @@ use hapax_testkit::Redis;
 async fn hole_20_fifty_concurrent_requests_are_not_fifty_executions() {
     let runs = Runs::default();
     let counted = runs.clone();
-    let app = app(memory().0, Settings::default(), || async move {
+    // However slow the machine is: nobody has waited in vain.
+    let settings = Settings { wait: Duration::from_secs(3600), ..Settings::default() };
+    let app = app(memory().0, settings, || async move {
         tokio::time::sleep(Duration::from_millis(50)).await;
         format!("order {}", counted.add())
     });
@@ -40,7 +42,10 @@ async fn waiters_do_not_hold_what_the_winner_needs() {
     let store = Arc::new(RedisStore::open(config).unwrap());
     let door = Door::default();
     let inside = door.clone();
-    let settings = Settings { wait: Duration::from_secs(60), ..Settings::default() };
+    // Who is held up here waits for ever; a slow machine alone reaches no limit.
+    let minutes = Duration::from_secs(120);
+    let settings =
+        Settings { wait: minutes, lease: minutes, store_limit: minutes, ..Settings::default() };
     let app = app(store, settings, || async move {
         inside.pass().await;
         "done"

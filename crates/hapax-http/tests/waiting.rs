@@ -186,7 +186,7 @@ async fn a_drain_waits_until_what_ran_is_stored() {
     drained.await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_claim_that_is_granted_after_the_drain_began_is_given_back() {
     let (store, _) = memory();
     let faulty = hapax_conformance::Faulty::new(store.clone());

@@ -43,7 +43,7 @@ impl Moving {
         tokio::spawn(connection);
         migrate(&mut own).await.unwrap();
         own.batch_execute(TABLE).await.unwrap();
-        let config = Config::new(&url).limit(Duration::from_secs(20));
+        let config = Config::new(&url).limit(Duration::from_secs(60));
         Self { url, own, store: PostgresStore::open(config).unwrap() }
     }
 
@@ -225,7 +225,8 @@ async fn it_may_be_run_again_and_again() {
 
     // hapax is at work on two of them; the old service finishes what it had begun.
     let fingerprint = Fingerprint::new("abc123");
-    let rerun = Begin { fingerprint, on_unknown: OnUnknown::TakeOver, ..Begin::default() };
+    let on_unknown = OnUnknown::TakeOver;
+    let rerun = Begin { fingerprint, on_unknown, lease: DAY, ..Begin::default() };
     for key in ["rerun", "retried"] {
         let begun = moving.commands("acme").begin("CreateOrder", key, &rerun).await.unwrap();
         assert!(matches!(begun, Begun::Granted { attempt: 2, .. }), "{begun:?}");

@@ -45,7 +45,7 @@ impl Claims for RedisStore {
     }
 
     async fn settle(&self, key: &Key, token: &Token, value: Bytes) -> Result<Step, StoreError> {
-        step(self.run_and_wake(&SETTLE, key, &mark(token), &value).await?)
+        decided(self.run_and_wake(&SETTLE, key, &mark(token), &value).await?)
     }
 
     async fn give_back(&self, key: &Key, token: &Token, how: GiveBack) -> Result<Step, StoreError> {
@@ -53,12 +53,7 @@ impl Claims for RedisStore {
             GiveBack::Forget => &FORGET,
             GiveBack::Keep => &KEEP,
         };
-        let mut answer = self.run_and_wake(script, key, &mark(token), &[]).await?;
-        // What was forgotten cannot be recognised: nobody knows whether the first call did it.
-        match (answer.doubt.take(), step(answer)?) {
-            (Some(doubt), Step::Lost) => Err(doubt),
-            (_, step) => Ok(step),
-        }
+        decided(self.run_and_wake(script, key, &mark(token), &[]).await?)
     }
 
     async fn look(&self, key: &Key) -> Result<Option<View>, StoreError> {
@@ -90,6 +85,15 @@ fn tail(lease: u64, retention: u64, fingerprint: Option<&Fingerprint>) -> String
 
 fn step(answer: Answer) -> Result<Step, StoreError> {
     Ok(answer.read::<Option<u64>>()?.map_or(Step::Lost, |fence| Step::Done(Fence(fence))))
+}
+
+/// A step that may leave nothing behind: a give-back that forgets, a settle of what is not kept. What
+/// was forgotten cannot be recognised: nobody knows whether the first of two calls did it.
+fn decided(mut answer: Answer) -> Result<Step, StoreError> {
+    match (answer.doubt.take(), step(answer)?) {
+        (Some(doubt), Step::Lost) => Err(doubt),
+        (_, step) => Ok(step),
+    }
 }
 
 fn claimed(answer: Value, ask: &Ask) -> Result<Claimed, StoreError> {

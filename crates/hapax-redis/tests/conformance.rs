@@ -4,13 +4,23 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{Servers, check};
+use common::{Servers, calm_sentinels, check};
 use hapax_conformance::{Subject, check_histories};
-use hapax_testkit::{Redis, RedisCluster, RedisSentinel};
+use hapax_testkit::{Redis, RedisCluster};
 
 /// The laws have times of 150 ms, which must not pass while a busy disk syncs; that what was
 /// acknowledged survives is tested in `faults.rs`.
 const IN_MEMORY: &[&str] = &["--appendonly", "no"];
+
+fn keep_in_memory(redis: &Redis) {
+    assert_eq!(redis.cli(&["CONFIG", "SET", "appendonly", "no"]), "OK");
+}
+
+fn cluster() -> RedisCluster {
+    let cluster = RedisCluster::start();
+    cluster.ports().into_iter().for_each(|port| keep_in_memory(cluster.node(port)));
+    cluster
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_single_server_keeps_every_law() {
@@ -20,14 +30,15 @@ async fn a_single_server_keeps_every_law() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_keeps_every_law() {
-    let cluster = RedisCluster::start();
+    let cluster = cluster();
     check(cluster.url()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_master_behind_sentinels_keeps_every_law() {
-    let sentinel = RedisSentinel::start();
-    check(sentinel.url()).await;
+    let servers = calm_sentinels();
+    servers.ports().into_iter().for_each(|port| keep_in_memory(servers.node(port)));
+    check(servers.url()).await;
 }
 
 /// The user may do what the documentation lists, and nothing else.
@@ -66,7 +77,7 @@ fn histories_on_a_single_server_agree_with_the_model() {
 
 #[test]
 fn histories_on_a_cluster_agree_with_the_model() {
-    let cluster = RedisCluster::start();
+    let cluster = cluster();
     histories(cluster.url());
 }
 

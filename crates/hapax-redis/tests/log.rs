@@ -53,15 +53,17 @@ async fn hole_14_a_busy_job_never_evicts_another_jobs_events() {
 async fn hole_15_log_state_and_dedup_have_one_lifetime() {
     let redis = Redis::start();
     let store = patient(&redis.url());
-    let (job, brief) = (job("a"), Keep { lifetime: Duration::from_secs(3), entries: 10 });
-    let event = event(&job, 10, "{}");
-    let first = store.append(std::slice::from_ref(&event), &brief).await.unwrap();
+    let (job, keep) = (job("a"), Keep::default());
+    let (early, late) = (event(&job, 10, "{}"), event(&job, 11, "{}"));
+    let first = store.append(std::slice::from_ref(&early), &keep).await.unwrap();
     assert_eq!(redis.cli(&["KEYS", "hapax:*job*"]), job_key(&job), "all of a job is one key");
+    let brief = Keep { lifetime: Duration::from_millis(100), ..keep };
+    let _ = store.append(&[late], &brief).await.unwrap();
     while store.attach(&job, 0, 10).await.unwrap().is_some() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     // The usual design would skip this one, and the event would be nowhere.
-    let again = store.append(&[event], &brief).await.unwrap();
+    let again = store.append(&[early], &keep).await.unwrap();
     let (Appended::Published(old), Appended::Published(new)) = (first[0], again[0]) else {
         panic!("{first:?}, {again:?}")
     };
@@ -190,14 +192,21 @@ async fn appends_through_kills(store: RedisStore, job: Key, stop: Arc<AtomicBool
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_killed_again_and_again_keeps_what_it_acknowledged() {
     let redis = Redis::start();
+    // New jobs each time: of one that has seen too many epochs the first ones are forgotten.
+    for round in 0..hapax_conformance::scale(1) {
+        keeps_what_it_acknowledged(&redis, round).await;
+    }
+}
+
+async fn keeps_what_it_acknowledged(redis: &Redis, round: u32) {
     let store = patient(&redis.url());
     let stop = Arc::new(AtomicBool::new(false));
-    let jobs: Vec<_> = (0..6).map(|i| job(&format!("job-{i}"))).collect();
+    let jobs: Vec<_> = (0..6).map(|i| job(&format!("job-{round}-{i}"))).collect();
     let appending = jobs
         .iter()
         .map(|job| tokio::spawn(appends_through_kills(store.clone(), job.clone(), stop.clone())));
     let appending: Vec<_> = appending.collect();
-    for _ in 0..hapax_conformance::scale(4) {
+    for _ in 0..4 {
         tokio::time::sleep(Duration::from_millis(150)).await;
         redis.kill();
         redis.restart();

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{
-    attached, config, drained, events, grown, job, job_key, partition_key, patient, published,
-    until_it_works,
+    PATIENCE, attached, config, drained, events, grown, job, job_key, partition_key, patient,
+    published, until_it_works,
 };
 use hapax_core::log::{Appended, Cursor, Keep, Position};
 use hapax_core::queue::{Enqueued, Item, QueueName};
@@ -17,15 +17,14 @@ use hapax_core::{Key, Log, Queue, StoreError, Tenant};
 use hapax_redis::RedisStore;
 use hapax_testkit::{Redis, RedisCluster};
 
-fn waiting(url: &str) -> RedisStore {
-    let limit = Duration::from_secs(10);
+fn waiting(url: &str, limit: Duration) -> RedisStore {
     RedisStore::open(config(url).limit(limit).wait(1, Duration::from_millis(500))).unwrap()
 }
 
 #[tokio::test]
 async fn a_write_that_no_replica_confirmed_is_not_acknowledged() {
     let redis = Redis::start();
-    let store = waiting(&redis.url());
+    let store = waiting(&redis.url(), PATIENCE);
     let call = events(&job("a"), 0..2);
     for _ in 0..2 {
         let answer = store.append(&call, &Keep::default()).await;
@@ -73,7 +72,7 @@ fn writer(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_that_loses_a_master_loses_nothing_that_a_replica_confirmed() {
     let cluster = RedisCluster::start();
-    let store = waiting(&cluster.url());
+    let store = waiting(&cluster.url(), Duration::from_secs(10));
     let jobs: Vec<_> = (0..8).map(|i| job(&format!("job-{i}"))).collect();
     let stop = Arc::new(AtomicBool::new(false));
     let writers: Vec<_> =
@@ -88,12 +87,12 @@ async fn a_cluster_that_loses_a_master_loses_nothing_that_a_replica_confirmed() 
     // The new master has nobody to confirm anything until the old one is back.
     cluster.restart_node(old);
     cluster.wait_until_ok();
-    let last = attached(&patient(&cluster.url()), &jobs[0]).await.head.last;
+    let last = until_it_works(|| store.attach(&jobs[0], 0, 0)).await.unwrap().head.last;
     until_it_works(|| grown(&store, &jobs[0], last + 3)).await;
     stop.store(true, Ordering::SeqCst);
     for (job, writer) in jobs.iter().zip(writers) {
         let acknowledged = writer.await.unwrap();
-        let log = attached(&store, job).await;
+        let log = until_it_works(|| store.attach(job, 0, 100_000)).await.unwrap();
         let entries: HashMap<_, _> = log.entries.iter().map(|e| (e.at, e.seq)).collect();
         for (seq, cursor) in (0..).zip(&acknowledged) {
             assert_eq!(entries.get(cursor), Some(&seq), "{cursor} was acknowledged");
@@ -135,7 +134,7 @@ async fn a_failover_cuts_off_only_those_who_saw_what_it_lost() {
     master.cli(&["CLIENT", "KILL", "TYPE", "replica"]);
     let lost = published(&store, &events(&job, 3..5)).await;
     let (_, position, _) = drained(&store, &job, &Position::start()).await;
-    master.kill();
+    cluster.kill_node(master.port());
     replica.cont();
     cluster.wait_for_new_master_of(&name, master.port());
 

@@ -4,12 +4,13 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use hapax_core::meters;
 use hapax_core::queue::ItemId;
+use metrics::{Counter, Gauge, Histogram};
 use tokio::sync::{Semaphore, oneshot, watch};
 
 use crate::{Again, Failure};
@@ -46,6 +47,16 @@ pub(crate) struct Gate {
     all: u32,
     air: Mutex<Air>,
     health: watch::Sender<Health>,
+    meters: OnceLock<Meters>,
+}
+
+/// What every row moves. Looked up with the first one, and kept: names and labels would be put
+/// together and searched for with each row.
+pub(crate) struct Meters {
+    in_flight: Gauge,
+    delivered: Counter,
+    send: Histogram,
+    pub(crate) lag: Histogram,
 }
 
 /// What is in the air. Flights are numbered.
@@ -74,7 +85,21 @@ impl Gate {
         let all = u32::try_from(at_once.clamp(1, Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
         let health = watch::Sender::new(Health::Down("the sink was not asked yet".into()));
         let permits = Semaphore::new(all as usize);
-        Self { sink, limit, permits, all, air: Mutex::default(), health }
+        let (air, meters) = (Mutex::default(), OnceLock::new());
+        Self { sink, limit, permits, all, air, health, meters }
+    }
+
+    pub(crate) fn meters(&self) -> &Meters {
+        self.meters.get_or_init(|| Meters {
+            in_flight: metrics::gauge!(meters::RELAY_IN_FLIGHT, "sink" => self.sink),
+            delivered: self.sent("delivered"),
+            send: metrics::histogram!(meters::RELAY_SEND, "sink" => self.sink),
+            lag: metrics::histogram!(meters::RELAY_LAG, "sink" => self.sink),
+        })
+    }
+
+    fn sent(&self, result: &'static str) -> Counter {
+        metrics::counter!(meters::RELAY_SENT, "sink" => self.sink, "result" => result)
     }
 
     /// Sends one row, when its turn has come and `ours` still holds.
@@ -103,9 +128,11 @@ impl Gate {
             Ok(Err(_)) => Err(Failure::refused("the sink panicked")),
             Err(_) => Err(Failure::unanswered("the sink gave no answer in time")),
         };
-        let label = result.as_ref().map_or_else(Failure::label, |()| "delivered");
-        metrics::counter!(meters::RELAY_SENT, "sink" => self.sink, "result" => label).increment(1);
-        metrics::histogram!(meters::RELAY_SEND, "sink" => self.sink).record(begun.elapsed());
+        match &result {
+            Ok(()) => self.meters().delivered.increment(1),
+            Err(failure) => self.sent(failure.label()).increment(1),
+        }
+        self.meters().send.record(begun.elapsed());
         self.judge(flight, id, result).await
     }
 
@@ -255,7 +282,7 @@ impl<'a> Flight<'a> {
         air.last += 1;
         let number = air.last;
         air.in_flight.insert(number);
-        metrics::gauge!(meters::RELAY_IN_FLIGHT, "sink" => gate.sink).increment(1.0);
+        gate.meters().in_flight.increment(1.0);
         Self { gate, number, silences: air.silences }
     }
 
@@ -281,7 +308,7 @@ impl<'a> Flight<'a> {
 
 impl Drop for Flight<'_> {
     fn drop(&mut self) {
-        metrics::gauge!(meters::RELAY_IN_FLIGHT, "sink" => self.gate.sink).decrement(1.0);
+        self.gate.meters().in_flight.decrement(1.0);
         // Does nothing where it has landed; a send that was given up is silence to the others.
         self.gate.air().land(self.number, false);
     }

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hapax_core::Tenant;
 use hapax_core::queue::{ItemId, Leased, Outcome};
-use hapax_core::{Tenant, meters};
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::time::Instant;
 
 use crate::gate::Verdict;
 use crate::held::Held;
@@ -41,9 +42,11 @@ pub(crate) fn lanes(rows: Vec<Leased>) -> Vec<Vec<Leased>> {
 /// overtake it.
 pub(crate) async fn run(relay: &Inner, held: &Held, rows: Vec<Leased>, said: Said) {
     let mut rows = rows.into_iter();
-    for row in rows.by_ref() {
-        let id = row.item.id;
-        let (outcome, goes_on) = send(relay, held, row).await;
+    for Leased { item, attempt, age, .. } in rows.by_ref() {
+        let id = item.id;
+        let message =
+            Message::new(item).attempt(attempt).cloudevents(relay.settings.cloudevents.clone());
+        let (outcome, goes_on) = send(relay, held, &message, age).await;
         // Who listens lives longer than we do.
         let _ = said.send((id, outcome));
         if !goes_on {
@@ -55,21 +58,17 @@ pub(crate) async fn run(relay: &Inner, held: &Held, rows: Vec<Leased>, said: Sai
     }
 }
 
-async fn send(relay: &Inner, held: &Held, row: Leased) -> (Outcome, bool) {
-    let Leased { item, attempt, age, .. } = row;
-    let message =
-        Message::new(item).attempt(attempt).cloudevents(relay.settings.cloudevents.clone());
-    let begun = tokio::time::Instant::now();
-    let send = relay.sink.send(&message);
+async fn send(relay: &Inner, held: &Held, message: &Message, age: Duration) -> (Outcome, bool) {
+    let begun = Instant::now();
+    let send = relay.sink.send(message);
     match relay.gate.pass(message.item_id(), || held.is_ours(), send).await {
         Verdict::Delivered => {
-            metrics::histogram!(meters::RELAY_LAG, "sink" => relay.sink.name())
-                .record(age + begun.elapsed());
+            relay.gate.meters().lag.record(age + begun.elapsed());
             (Outcome::Ack { remember: relay.settings.keep }, true)
         }
         Verdict::HandBack(reason) => (hand_back(&reason), false),
         Verdict::Failed { reason, again } => {
-            failed(relay, message.item_id(), attempt, &reason, again)
+            failed(relay, message.item_id(), message.attempt, &reason, again)
         }
     }
 }

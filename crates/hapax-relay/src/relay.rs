@@ -100,7 +100,8 @@ impl Inner {
                     supply.pace.took(done.unwrap_or_default(), self.settings.lease);
                     supply.hungry = true;
                 }
-                () = arrivals.changed(self.settings.poll) => supply.hungry = true,
+                // Who is hungry already waits for room.
+                () = arrivals.changed(self.settings.poll), if !supply.hungry => supply.hungry = true,
                 _ = health.changed() => {}
             }
         }

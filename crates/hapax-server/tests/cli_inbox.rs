@@ -2,7 +2,7 @@
 
 mod cli_support;
 
-use cli_support::{Ran, Server, hapax, run};
+use cli_support::{Ran, Server, folder, hapax, run};
 
 fn a_message_is_handled_once(ask: impl Fn(&[&str]) -> Ran) {
     let first = ask(&["begin", "billing", "m", "--json"]).json();
@@ -29,7 +29,7 @@ fn a_message_is_handled_once_on_a_server() {
 
 #[test]
 fn a_message_is_handled_once_on_a_store() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let url = format!("sqlite:{}", folder.path().join("hapax.db").display());
     run(hapax().args(["doctor", "--migrate", "--store", &url]));
     a_message_is_handled_once(|arguments| {

@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Stdio};
 
-use cli_support::{PATIENCE, Ran, Server, hapax, run};
+use cli_support::{PATIENCE, Ran, Server, folder, hapax, run};
 use hapax_testkit::wait_for;
 
 /// The same command line, to a server or to a store.
@@ -94,7 +94,7 @@ fn an_operator_decides_on_a_server() {
 
 #[test]
 fn an_operator_decides_on_a_store() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     an_operator_decides(&Store::new(folder.path()));
 }
 
@@ -124,7 +124,7 @@ fn a_token_without_the_right_scope_is_told_which_one() {
 
 #[test]
 fn tenants_of_a_store_are_named_and_misspelt_files_are_not_made() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let store = Store::new(folder.path());
     store.ask(&["begin", "pay", "k", "--tenant", "shop"]).ok();
     assert_eq!(store.ask(&["list"]).ok(), "");
@@ -163,7 +163,7 @@ impl Proxy {
         });
         let mut child = hapax()
             .args(["proxy", "--listen", "127.0.0.1:0", "--store", store, "--upstream", &upstream])
-            .args(["--lease", "1s"])
+            .args(["--lease", "1s", "--store-timeout", "20s"])
             .current_dir("/")
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -196,7 +196,7 @@ impl Drop for Proxy {
 
 #[test]
 fn what_a_proxys_upstream_left_unknown_is_settled_and_its_caller_gets_the_answer() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let store = Store::new(folder.path());
     let proxy = Proxy::start(&store.0);
     assert!(proxy.order().starts_with("HTTP/1.1 502"));

@@ -103,7 +103,7 @@ fn a_slow_pipe_is_not_waited_for_and_a_server_that_went_away_is() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", folder.path().join("hapax.db").display());
     let server = Server::on(&url);
-    let mut command = server.command(["publish", "--retry-for", "1m"]);
+    let mut command = server.command(["publish", "--retry-for", "10m"]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut publisher = command.spawn().unwrap();
     let mut pipe = publisher.stdin.take().unwrap();

@@ -4,7 +4,7 @@ mod cli_support;
 
 use std::time::Duration;
 
-use cli_support::{Ran, Server, hapax, run};
+use cli_support::{Ran, Server, folder, hapax, run};
 use hapax::queue::{Item, QueueName, Take};
 use hapax::{Options, Tenant};
 
@@ -55,7 +55,7 @@ fn file(folder: &tempfile::TempDir) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_decides_on_a_store_and_it_is_written_down() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let url = file(&folder);
     fill(&url).await;
     let ask =

@@ -244,6 +244,8 @@ async fn the_proxy_dies(store: &str, rounds: u32) {
             }
             _ => {
                 asking.await;
+                // A kill that comes late is nobody's any more.
+                *victim.lock().unwrap() = None;
                 proxy.kill();
             }
         }
@@ -321,7 +323,8 @@ async fn upstream_process() {
         let (key, moment) = (text("idempotency-key"), text("x-moment"));
         let record = || {
             let mut done = std::fs::File::options().append(true).create(true).open(&file).unwrap();
-            writeln!(done, "{key}").unwrap();
+            // In one piece: whoever is killed in the middle has done it or has not.
+            done.write_all(format!("{key}\n").as_bytes()).unwrap();
             random().to_string()
         };
         let kill = || {

@@ -40,7 +40,8 @@ async fn fifty_at_once(upstream: &Upstream, proxies: &[&Proxy]) {
 
 async fn fifty_at_once_on(store: &str, proxies: usize) {
     let upstream = Upstream::start().await;
-    let start = |_| Proxy::start(&upstream.url(), store, &[]);
+    // However slow the machine is: nobody waits in vain, and no lease runs out.
+    let start = |_| Proxy::start(&upstream.url(), store, &["--wait", "60s", "--lease", "10m"]);
     let proxies: Vec<Proxy> = (0..proxies).map(start).collect();
     fifty_at_once(&upstream, &proxies.iter().collect::<Vec<_>>()).await;
 }

@@ -5,6 +5,9 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
+/// What a store call may take, on a busy machine too.
+const PATIENCE: &str = "20s";
+
 struct Server(
     Child,
     #[expect(dead_code, reason = "held open while it runs")] BufReader<ChildStdout>,
@@ -15,6 +18,7 @@ impl Server {
     fn start(folder: &Path) -> (Self, String) {
         let mut process = Command::new(env!("CARGO_BIN_EXE_hapax"))
             .args(["serve", "--listen", "127.0.0.1:0"])
+            .env("HAPAX_STORE_TIMEOUT", PATIENCE)
             .current_dir(folder)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -72,6 +76,7 @@ fn run(command: &str, folder: &Path, address: &str) -> String {
         .current_dir(folder)
         .env("PATH", format!("{bin}:{path}"))
         .env("HAPAX_SERVER", format!("http://{address}"))
+        .env("HAPAX_STORE_TIMEOUT", PATIENCE)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()

@@ -89,6 +89,7 @@ impl SqliteStore {
             connection: None,
             pages: Arc::default(),
             restart_at: RESTART_PAGES,
+            in_vain: 0,
             seen: None,
         };
         spawn("hapax-writer", move || thread.run(written))?;

@@ -18,6 +18,8 @@ use crate::{Config, schema};
 
 /// So many calls in one transaction; the others wait for the next, so that none waits for long.
 const MAX_JOBS: usize = 256;
+/// So many batches in a row try to begin the log anew before that is put off.
+const TRIES: u32 = 16;
 /// So many bytes of values in one transaction.
 const MAX_BYTES: usize = 4 << 20;
 
@@ -52,6 +54,8 @@ pub(crate) struct Writer {
     pub(crate) pages: Arc<AtomicUsize>,
     /// At so many pages the log is begun anew.
     pub(crate) restart_at: usize,
+    /// How often that was tried in vain.
+    pub(crate) in_vain: u32,
     /// The engine's mark of the last commit of others that was noticed.
     pub(crate) seen: Option<i64>,
 }
@@ -140,9 +144,17 @@ impl Writer {
         if (full || pages >= self.restart_at)
             && let Some(connection) = &self.connection
         {
-            // Where a long read of somebody else is in the way, every batch would try in vain.
-            let restarted = keeper::restart_log(connection, self.config.patience());
-            self.restart_at = if restarted { 0 } else { pages } + keeper::RESTART_PAGES;
+            if keeper::restart_log(connection, self.config.patience()) {
+                (self.restart_at, self.in_vain) = (keeper::RESTART_PAGES, 0);
+            } else {
+                // The keeper may just be at its copying, which it is not asked for any more: soon it
+                // is out of the way. Where a long read of somebody else is, every batch would try in
+                // vain.
+                self.in_vain += 1;
+                if self.in_vain.is_multiple_of(TRIES) {
+                    self.restart_at = pages + keeper::RESTART_PAGES;
+                }
+            }
             self.pages.store(0, Ordering::Relaxed);
         } else if pages >= keeper::CHECKPOINT_PAGES {
             // Full means that it has been told already.

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 const JOBS: u64 = 3;
 const KEYS: u64 = 24;
 /// What a dead holder held is handed out again after this.
-const LEASE: Duration = Duration::from_secs(5);
+const LEASE: Duration = Duration::from_secs(15);
 
 fn work() -> QueueName {
     QueueName::new("work").unwrap()
@@ -72,7 +72,7 @@ async fn take(store: SqliteStore) {
         let (asked, take) = (Instant::now(), Take::new(5, LEASE));
         let leased = store.lease(&work(), &take).await.unwrap();
         // A late ack counts where nobody else has the item, and might then be out of order.
-        if n % 7 == 0 || asked.elapsed() > LEASE / 2 {
+        if n % 7 == 0 || asked.elapsed() > LEASE / 10 {
             continue;
         }
         let outcomes: Vec<_> = leased

@@ -82,6 +82,7 @@ async fn a_position_of_another_file_begins_anew_and_says_so() {
 
     let old = long.attach(&job("a"), 0, 0).await.unwrap().unwrap().head.end();
     drop(long);
+    one.closed().await;
     std::fs::remove_file(one.file()).unwrap();
     // The clock is in the epoch, and no two logs begin at the same moment here.
     tokio::time::sleep(Duration::from_millis(2)).await;

@@ -5,7 +5,7 @@ mod common;
 use std::thread;
 use std::time::Duration;
 
-use common::{Place, ask, beside, command, settled, ticket};
+use common::{Place, ask, beside, command, said, settled, ticket};
 use hapax_core::{Claimed, Claims, Log, Severity, Store, StoreError};
 use hapax_sqlite::{Config, SqliteStore, migrate};
 use rusqlite::Connection;
@@ -145,10 +145,11 @@ async fn a_file_that_is_locked_at_the_start_opens_later() {
     other.execute_batch("CREATE TABLE orders (id INTEGER); BEGIN EXCLUSIVE").unwrap();
     let config = place.config().limit(Duration::from_secs(3));
     let store = SqliteStore::open(config).unwrap();
-    let locked = store.claim(&command("a"), &ask()).await;
+    let (key, ask) = (command("a"), ask());
+    let locked = said(async || store.claim(&key, &ask).await).await;
     assert!(matches!(locked, Err(StoreError::Locked { .. })), "{locked:?}");
     other.execute_batch("COMMIT").unwrap();
-    ticket(store.claim(&command("a"), &ask()).await);
+    ticket(said(async || store.claim(&key, &ask).await).await);
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use crate::certificates::Certificates;
 use crate::command::{CLIENT, must_succeed, output_within, text};
 use crate::ports::{PortTaken, with_free_port};
 use crate::process::Process;
-use crate::wait::READY;
+use crate::wait::{READY, wait_for};
 use crate::{binary, janitor};
 
 /// A PostgreSQL server of one's own, killed when dropped.
@@ -162,6 +162,14 @@ impl Postgres {
         if self.run().is_err() {
             panic!("port {} was taken\n{}", self.port, self.log_tail());
         }
+    }
+
+    /// Waits until no client is connected. A client that was killed may have sent a statement that
+    /// the server still carries out; only when its session has ended is that decided.
+    pub fn wait_until_alone(&self) {
+        let others = "SELECT count(*) FROM pg_stat_activity \
+                      WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
+        wait_for("the end of all sessions", READY, || (self.psql(others) == "0").then_some(()));
     }
 
     /// Runs SQL in the database `postgres`, and returns the rows, a line each, with `|` between

@@ -284,11 +284,13 @@ fn configuration(
     lines += "save \"\"\nappendonly yes\nappendfsync always\nrepl-diskless-sync no\n";
     match role {
         Role::ClusterNode => {
-            // A replica may take over however long it has not heard from its master: a paused
-            // test machine must not leave a cluster without one.
+            // Long, because nodes that stand still with their machine are not to be taken for
+            // dead; shortened when a test wants a failover. A replica may take over however
+            // long it has not heard from its master: a paused test machine must not leave a
+            // cluster without one.
             lines += "cluster-enabled yes\n\
                       cluster-config-file nodes.conf\n\
-                      cluster-node-timeout 3000\n\
+                      cluster-node-timeout 20000\n\
                       cluster-replica-validity-factor 0\n";
         }
         Role::ReplicaOf(master) => {

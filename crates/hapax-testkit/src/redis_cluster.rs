@@ -55,9 +55,23 @@ impl RedisCluster {
         node.unwrap_or_else(|| panic!("no cluster node has port {port}"))
     }
 
-    /// Kills a node (SIGKILL).
+    /// Kills a node (SIGKILL); its replica takes over within seconds.
     pub fn kill_node(&self, port: u16) {
+        self.hurry();
         self.node(port).kill();
+    }
+
+    /// Pauses a node (SIGSTOP); its replica takes over within seconds.
+    pub fn stop_node(&self, port: u16) {
+        self.hurry();
+        self.node(port).stop();
+    }
+
+    /// A test waits for every failover. Before the first one nobody is in a hurry.
+    fn hurry(&self) {
+        for node in self.awake() {
+            assert_eq!(node.cli(&["CONFIG", "SET", "cluster-node-timeout", "3000"]), "OK");
+        }
     }
 
     /// Starts a killed node again; returns when it answers, which is before it has rejoined: see

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::ports::{PortTaken, with_free_port};
 use crate::wait::wait_for;
@@ -37,10 +37,13 @@ struct State {
     listening: bool,
     requests_stalled: bool,
     answers_stalled: bool,
+    /// How long each answer is held back.
+    answers_late: Duration,
     /// Set while the next request that contains these bytes is to lose its answer.
     doomed_request: Option<Vec<u8>>,
     dropped_answers: usize,
     accepted: usize,
+    cuts: usize,
     connections: HashMap<usize, Arc<Connection>>,
 }
 
@@ -83,7 +86,8 @@ impl Wire {
 
     /// Closes all connections, in both directions, now. New ones are welcome.
     pub fn cut(&self) {
-        let state = self.shared.state();
+        let mut state = self.shared.state();
+        state.cuts += 1;
         for connection in state.connections.values() {
             connection.cut();
         }
@@ -102,12 +106,19 @@ impl Wire {
         self.shared.state().answers_stalled = true;
     }
 
-    /// Ends [`stall`](Self::stall) and [`stall_answers`](Self::stall_answers); what was held
-    /// back goes on its way.
+    /// Lets requests through, and holds back each answer for this long: a server that is slow.
+    pub fn slow_answers(&self, late: Duration) {
+        self.shared.state().answers_late = late;
+        self.shared.changed.notify_all();
+    }
+
+    /// Ends [`stall`](Self::stall), [`stall_answers`](Self::stall_answers) and
+    /// [`slow_answers`](Self::slow_answers); what was held back goes on its way.
     pub fn flow(&self) {
         let mut state = self.shared.state();
         state.requests_stalled = false;
         state.answers_stalled = false;
+        state.answers_late = Duration::ZERO;
         self.shared.changed.notify_all();
     }
 
@@ -191,10 +202,10 @@ impl Shared {
     }
 
     fn serve(self: &Arc<Self>, client: TcpStream) {
-        let number = {
+        let (number, cuts) = {
             let mut state = self.state();
             state.accepted += 1;
-            state.accepted
+            (state.accepted, state.cuts)
         };
         let shared = Arc::clone(self);
         // In a thread of its own from the start: connecting may take time.
@@ -213,7 +224,8 @@ impl Shared {
             });
             {
                 let mut state = shared.state();
-                if state.closing {
+                // What was cut while it was being made is cut as well.
+                if state.closing || state.cuts != cuts {
                     return;
                 }
                 state.connections.insert(number, Arc::clone(&connection));
@@ -248,21 +260,27 @@ impl Shared {
         let _ = to.shutdown(Shutdown::Write);
     }
 
-    /// Waits while the wire is stalled, and decides about lost answers.
+    /// Waits while the wire is stalled or slow, and decides about lost answers.
     fn may_pass(&self, connection: &Connection, direction: Direction, bytes: &[u8]) -> bool {
+        let since = Instant::now();
         let mut state = self.state();
         loop {
             if state.closing || connection.cut.load(Ordering::SeqCst) {
                 return false;
             }
-            let stalled = match direction {
-                Direction::Request => state.requests_stalled,
-                Direction::Answer => state.answers_stalled,
+            let (stalled, late) = match direction {
+                Direction::Request => (state.requests_stalled, Duration::ZERO),
+                Direction::Answer => (state.answers_stalled, state.answers_late),
             };
-            if !stalled {
+            let left = late.saturating_sub(since.elapsed());
+            state = if stalled {
+                self.changed.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner())
+            } else if !left.is_zero() {
+                let waited = self.changed.wait_timeout(state, left);
+                waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0
+            } else {
                 break;
-            }
-            state = self.changed.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+            };
         }
         match direction {
             Direction::Request => {

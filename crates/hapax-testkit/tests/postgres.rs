@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use hapax_testkit::Postgres;
+use hapax_testkit::{Postgres, find_binary, wait_for};
 
 #[test]
 fn a_killed_server_comes_back_with_what_was_committed() {
@@ -50,6 +50,25 @@ fn a_paused_server_can_be_killed() {
     postgres.kill();
     postgres.restart();
     assert_eq!(postgres.psql("SELECT 1"), "1");
+}
+
+/// Also when its client was killed: what it had sent is carried out.
+#[test]
+fn whoever_waits_to_be_alone_waits_for_every_session() {
+    let postgres = Postgres::start();
+    let mut client = Command::new(find_binary("psql").unwrap())
+        .arg(postgres.url())
+        .args(["--no-psqlrc", "--command", "SELECT pg_sleep(1); CREATE TABLE late ()"])
+        .spawn()
+        .unwrap();
+    wait_for("the client's statement", Duration::from_secs(60), || {
+        let asleep = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+        (postgres.psql(asleep) == "1").then_some(())
+    });
+    client.kill().unwrap();
+    client.wait().unwrap();
+    postgres.wait_until_alone();
+    assert_eq!(postgres.psql("SELECT to_regclass('late') IS NOT NULL"), "t");
 }
 
 #[test]

@@ -15,7 +15,7 @@ fn a_replica_takes_over_and_the_old_master_returns() {
 
     let old = cluster.master_of("key");
     // The replica has it before the master goes.
-    let written = cluster.node(old).cli_lines(&["SET key value", "WAIT 1 10000"]);
+    let written = cluster.node(old).cli_lines(&["SET key value", "WAIT 1 50000"]);
     assert_eq!(written, "OK\n1");
     cluster.kill_node(old);
     let new = cluster.wait_for_new_master_of("key", old);

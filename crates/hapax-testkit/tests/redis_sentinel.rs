@@ -10,7 +10,7 @@ fn the_sentinels_promote_the_replica() {
 
     let old = redis.master_port();
     // The replica has it before the master goes.
-    let written = redis.node(old).cli_lines(&["SET key value", "WAIT 1 10000"]);
+    let written = redis.node(old).cli_lines(&["SET key value", "WAIT 1 50000"]);
     assert_eq!(written, "OK\n1");
     assert_eq!(redis.kill_master(), old);
     let new = redis.wait_for_new_master();

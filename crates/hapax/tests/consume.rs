@@ -17,7 +17,7 @@ const JOBS: usize = 24;
 const FILE: &str = "HAPAX_TEST_FILE";
 
 fn store(file: &Path) -> Arc<SqliteStore> {
-    let config = Config::new(file).partitions(16).limit(Duration::from_secs(20));
+    let config = Config::new(file).partitions(16).limit(Duration::from_secs(60));
     Arc::new(SqliteStore::open(config).unwrap())
 }
 

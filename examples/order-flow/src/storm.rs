@@ -65,6 +65,15 @@ impl World {
         let sql = format!("SELECT count(*) FROM {table}");
         self.postgres.psql_in(database, &sql).trim().parse().unwrap_or(0)
     }
+
+    /// How many invoices there are; none as long as billing, on a slow machine, has no table for them.
+    fn invoices(&self) -> u64 {
+        let there = "SELECT to_regclass('invoices') IS NOT NULL";
+        if self.postgres.psql_in("billing", there) != "t" {
+            return 0;
+        }
+        self.count("billing", "invoices")
+    }
 }
 
 /// Runs it all, and fails where the counts differ.
@@ -85,7 +94,7 @@ fn storm(orders: usize) -> anyhow::Result<()> {
     let kills = killer.join().ok().context("the killer lives")??;
 
     let until = Instant::now() + LIMIT;
-    while world.count("billing", "invoices") < orders as u64 && Instant::now() < until {
+    while world.invoices() < orders as u64 && Instant::now() < until {
         world.parts.lock().expect("no panic").iter_mut().try_for_each(Part::revive)?;
         std::thread::sleep(Duration::from_millis(200));
     }

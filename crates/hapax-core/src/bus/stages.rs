@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn hole_13_the_eleventh_event_of_a_stage_is_an_error() {
-        // In the seed, `get_next_seq("vision", 10)` is 20: the number of `rule`'s first event.
+        // Originally `get_next_seq("vision", 10)` is 20: the number of `rule`'s first event.
         let stages = Stages::default();
         assert_eq!(stages.seq("vision", 10), Err(StageError::Full { places: 10 }));
         assert_eq!(stages.seq("rule", 0), Ok(20));

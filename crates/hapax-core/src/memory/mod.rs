@@ -96,8 +96,14 @@ impl MemoryStore {
 
 impl Tables {
     fn next(&mut self) -> u64 {
-        self.last += 1;
-        self.last
+        self.next_of(1)
+    }
+
+    /// The first of so many in a row.
+    fn next_of(&mut self, count: usize) -> u64 {
+        let first = self.last + 1;
+        self.last += count as u64;
+        first
     }
 
     fn record(&self, key: &Key, now: Timestamp) -> Option<&Stored> {

@@ -1,4 +1,4 @@
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +15,8 @@ use crate::{Fence, Key, Queue, StoreError, Tenant, Timestamp, Token, Watch};
 pub(super) struct Items {
     rows: BTreeMap<u64, Row>,
     places: HashMap<ItemId, u64>,
+    /// The places of what each token holds, whether or not the lease has lapsed.
+    held: HashMap<Token, BTreeSet<u64>>,
     pub(super) done: HashMap<ItemId, Done>,
 }
 
@@ -104,17 +106,30 @@ impl Items {
     /// question that was asked before.
     fn again(&mut self, take: &Take, now: Timestamp) -> Vec<Leased> {
         let mut again = Vec::new();
-        for row in self.rows.values_mut().filter(|row| row.is_in_flight(now)) {
-            match &mut row.phase {
-                Phase::InFlight { token, fence, until } if *token == take.token => {
-                    *until = now.plus(take.lease);
-                    let fence = *fence;
-                    again.push(row.leased(fence, now));
-                }
-                _ => {}
+        for place in self.held.get(&take.token).into_iter().flatten() {
+            if let Some(row) = self.rows.get_mut(place)
+                && let Phase::InFlight { fence, until, .. } = &mut row.phase
+                && now < *until
+            {
+                *until = now.plus(take.lease);
+                let fence = *fence;
+                again.push(row.leased(fence, now));
             }
         }
         again
+    }
+
+    fn renew(&mut self, token: &Token, end: Timestamp) -> u64 {
+        let mut renewed = 0;
+        for place in self.held.get(token).into_iter().flatten() {
+            if let Some(row) = self.rows.get_mut(place)
+                && let Phase::InFlight { until, .. } = &mut row.phase
+            {
+                *until = end;
+                renewed += 1;
+            }
+        }
+        renewed
     }
 
     /// The places of what can be handed out, oldest first: whatever is passed over holds back its key.
@@ -122,9 +137,11 @@ impl Items {
         let mut due = Vec::new();
         let mut held_back = HashSet::new();
         for (place, row) in &self.rows {
+            if due.len() >= at_most {
+                break;
+            }
             let key = row.item.key.as_ref().map(|key| (&row.item.tenant, key));
-            let free = key.is_none_or(|key| !held_back.contains(&key));
-            if free && due.len() < at_most && row.is_due(now) {
+            if row.is_due(now) && key.is_none_or(|key| !held_back.contains(&key)) {
                 due.push(*place);
             } else if row.blocks() {
                 held_back.extend(key);
@@ -142,9 +159,23 @@ impl Items {
     ) -> Option<Leased> {
         let row = self.rows.get_mut(&place)?;
         row.attempts += 1;
-        row.phase =
+        let lease =
             Phase::InFlight { token: take.token.clone(), fence, until: now.plus(take.lease) };
-        Some(row.leased(fence, now))
+        let before = std::mem::replace(&mut row.phase, lease);
+        let leased = row.leased(fence, now);
+        if let Phase::InFlight { token: lapsed, .. } = before {
+            self.let_go(&lapsed, place);
+        }
+        self.held.entry(take.token.clone()).or_default().insert(place);
+        Some(leased)
+    }
+
+    fn let_go(&mut self, token: &Token, place: u64) {
+        let Some(places) = self.held.get_mut(token) else { return };
+        places.remove(&place);
+        if places.is_empty() {
+            self.held.remove(token);
+        }
     }
 
     fn resolve(&mut self, id: ItemId, asker: &Token, how: &Outcome, now: Timestamp) -> Resolved {
@@ -152,7 +183,8 @@ impl Items {
         if acked.is_some() && matches!(how, Outcome::Ack { .. }) {
             return Resolved::Done;
         }
-        let Some(row) = self.row(id).filter(|row| row.is_held_by(asker)) else {
+        let Some(place) = self.places.get(&id).copied() else { return Resolved::Lost };
+        let Some(row) = self.rows.get_mut(&place).filter(|row| row.is_held_by(asker)) else {
             return Resolved::Lost;
         };
         match how {
@@ -169,6 +201,7 @@ impl Items {
                 row.phase = Phase::Dead { reason: reason.clone(), blocks: *blocks, at: now };
             }
         }
+        self.let_go(asker, place);
         Resolved::Done
     }
 
@@ -240,11 +273,9 @@ impl Queue for MemoryStore {
         let answers = {
             let mut tables = self.tables();
             let now = self.clock.now();
-            let mut add = |item| {
-                let place = tables.next();
-                tables.items(queue).enqueue(item, place, now)
-            };
-            items.iter().map(&mut add).collect()
+            let first = tables.next_of(items.len());
+            let rows = tables.items(queue);
+            items.iter().zip(first..).map(|(item, place)| rows.enqueue(item, place, now)).collect()
         };
         self.ring(queue);
         Ok(answers)
@@ -258,11 +289,10 @@ impl Queue for MemoryStore {
             return Ok(again);
         }
         let due = tables.items(queue).due(take.at_most, now);
-        let hand_out = |place| {
-            let fence = Fence(tables.next());
-            tables.items(queue).hand_out(place, fence, take, now)
-        };
-        Ok(due.into_iter().filter_map(hand_out).collect())
+        let first = tables.next_of(due.len());
+        let rows = tables.items(queue);
+        let hand_out = |(place, fence)| rows.hand_out(place, Fence(fence), take, now);
+        Ok(due.into_iter().zip(first..).filter_map(hand_out).collect())
     }
 
     async fn renew(
@@ -273,14 +303,7 @@ impl Queue for MemoryStore {
     ) -> Result<u64, StoreError> {
         let mut tables = self.tables();
         let end = self.clock.now().plus(lease);
-        let mut renewed = 0;
-        for row in tables.items(queue).rows.values_mut().filter(|row| row.is_held_by(token)) {
-            if let Phase::InFlight { until, .. } = &mut row.phase {
-                *until = end;
-                renewed += 1;
-            }
-        }
-        Ok(renewed)
+        Ok(tables.items(queue).renew(token, end))
     }
 
     async fn resolve(

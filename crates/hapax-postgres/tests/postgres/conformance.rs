@@ -19,7 +19,7 @@ impl Subject for OnPostgres {
 
 /// Seventy laws connect at once, perhaps on a busy machine; how long they take is not the question.
 fn config(database: &str) -> Config {
-    Config::new(SERVER.database(database)).pool(4).limit(Duration::from_secs(30))
+    Config::new(SERVER.database(database)).pool(4).limit(Duration::from_secs(60))
 }
 
 fn subject(config: &Config) -> Arc<dyn Subject> {

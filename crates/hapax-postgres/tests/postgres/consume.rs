@@ -19,7 +19,7 @@ use crate::{SERVER, client};
 const JOBS: usize = 24;
 
 fn bus(url: &str) -> Bus {
-    let config = Config::new(url).partitions(16).limit(Duration::from_secs(20));
+    let config = Config::new(url).partitions(16).limit(Duration::from_secs(60));
     Bus::new(Arc::new(PostgresStore::open(config).unwrap()))
 }
 
@@ -67,7 +67,7 @@ async fn count(shop: &Client, of: &str) -> i64 {
 }
 
 async fn until(shop: &Client, effects: i64) {
-    let limit = Instant::now() + Duration::from_secs(60);
+    let limit = Instant::now() + Duration::from_secs(120);
     while count(shop, "effects").await < effects {
         assert!(Instant::now() < limit, "some never happened");
         tokio::time::sleep(Duration::from_millis(2)).await;

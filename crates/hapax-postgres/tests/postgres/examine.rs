@@ -45,6 +45,6 @@ async fn what_breaks_a_promise_is_named() {
 #[tokio::test]
 async fn a_pooler_is_told_apart() {
     let config = Config::new(SERVER.database("pooler")).pooled(true);
-    let store = PostgresStore::open(config.limit(Duration::from_secs(20))).unwrap();
+    let store = PostgresStore::open(config.limit(Duration::from_secs(60))).unwrap();
     assert!(severities(&store).await.contains(&("postgres.pooler", Severity::Warn)));
 }

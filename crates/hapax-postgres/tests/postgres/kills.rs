@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hapax_conformance::scale;
 use hapax_core::claims::State;
-use hapax_core::{Claimed, Claims, Expect, GiveBack, Key, Put, Records, Step, Tenant};
+use hapax_core::{Claimed, Claims, Expect, GiveBack, Key, Put, Records, Step, Store, Tenant};
 use hapax_postgres::{Config, PostgresStore};
 use hapax_testkit::Postgres;
 
@@ -23,6 +23,8 @@ use crate::{ask, key, open};
 pub(crate) const URL: &str = "HAPAX_TEST_CHILD_URL";
 pub(crate) const NAME: &str = "HAPAX_TEST_CHILD_NAME";
 const TASKS: u64 = 16;
+/// Longer than a busy machine needs.
+const PATIENT: Duration = Duration::from_secs(120);
 
 fn record(name: &str) -> Key {
     Key::record(&Tenant::default(), name).unwrap()
@@ -35,8 +37,7 @@ fn worker() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         // The server may be down for a while, and that is no reason to end.
-        let store =
-            PostgresStore::open(Config::new(url).limit(Duration::from_millis(800))).unwrap();
+        let store = PostgresStore::open(Config::new(url).limit(Duration::from_secs(5))).unwrap();
         let count = Arc::new(AtomicU64::new(0));
         let tasks: Vec<_> = (0..TASKS)
             .map(|_| tokio::spawn(work(store.clone(), name.clone(), count.clone())))
@@ -84,10 +85,11 @@ fn brief() -> hapax_core::Ask {
     hapax_core::Ask::new(Duration::from_millis(50))
 }
 
+/// Killed when dropped: it would work on after a test that failed.
 pub(crate) struct Worker {
     child: Child,
     lines: Arc<Mutex<Vec<String>>>,
-    reader: std::thread::JoinHandle<()>,
+    reader: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Worker {
@@ -114,7 +116,7 @@ impl Worker {
                 }
             }
         });
-        Self { child, lines, reader }
+        Self { child, lines, reader: Some(reader) }
     }
 
     pub(crate) fn acknowledged(&self) -> usize {
@@ -122,16 +124,31 @@ impl Worker {
     }
 
     pub(crate) fn wait_for(&self, acknowledged: usize) {
-        hapax_testkit::wait_for("acknowledgements", Duration::from_secs(60), || {
+        hapax_testkit::wait_for("acknowledgements", PATIENT, || {
             (self.acknowledged() >= acknowledged).then_some(())
+        });
+    }
+
+    /// Waits until it was told about something of this kind.
+    pub(crate) fn wait_for_a(&self, what: &str) {
+        hapax_testkit::wait_for(what, PATIENT, || {
+            let lines = self.lines.lock().unwrap();
+            lines.iter().any(|line| line.starts_with(what)).then_some(())
         });
     }
 
     pub(crate) fn kill(mut self) -> Vec<String> {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
-        self.reader.join().unwrap();
+        self.reader.take().unwrap().join().unwrap();
         std::mem::take(&mut self.lines.lock().unwrap())
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -204,6 +221,7 @@ fn a_killed_client_loses_nothing_that_it_was_told() {
     let server = Postgres::start();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let store = open(&server.url());
+    runtime.block_on(store.ping()).unwrap();
     let mut ledger = Ledger::default();
     for kill in 0..scale(30) {
         let worker = Worker::start("kills::worker", &server.url(), &format!("c{kill}"));
@@ -226,6 +244,7 @@ fn a_killed_client_loses_nothing_that_it_was_told() {
 fn a_killed_server_loses_nothing_that_it_told() {
     let server = Postgres::start();
     let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(open(&server.url()).ping()).unwrap();
     let mut ledger = Ledger::default();
     let worker = Worker::start("kills::worker", &server.url(), "s");
     for _ in 0..scale(4) {

@@ -18,7 +18,7 @@ mod transactions;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use hapax_core::{Ask, Claimed, Claims, Key, Tenant, Ticket};
+use hapax_core::{Ask, Claimed, Claims, Key, StoreError, Tenant, Ticket};
 use hapax_postgres::{Config, PostgresStore};
 use hapax_testkit::Postgres;
 use tokio_postgres::NoTls;
@@ -30,7 +30,19 @@ static SERVER: LazyLock<Postgres> = LazyLock::new(|| Postgres::with(&[("max_conn
 
 /// With time enough for a busy machine.
 fn open(url: &str) -> PostgresStore {
-    PostgresStore::open(Config::new(url).limit(Duration::from_secs(20))).unwrap()
+    PostgresStore::open(Config::new(url).limit(Duration::from_secs(60))).unwrap()
+}
+
+/// What a store with a short limit says: a machine that stands still for a moment may cost it the
+/// limit, and is asked once more then.
+async fn said<T>(call: impl AsyncFn() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    for _ in 0..10 {
+        match call().await {
+            Err(StoreError::Timeout { .. }) => {}
+            answer => return answer,
+        }
+    }
+    panic!("it says nothing else than that its time is up");
 }
 
 fn key(name: &str) -> Key {

@@ -56,7 +56,7 @@ async fn a_newer_schema_is_refused_and_left_alone() {
 #[tokio::test]
 async fn a_schema_of_its_own_keeps_the_tables() {
     let url = SERVER.database("own_schema");
-    let config = Config::new(&url).schema("hapax_data").limit(Duration::from_secs(20));
+    let config = Config::new(&url).schema("hapax_data").limit(Duration::from_secs(60));
     let store = PostgresStore::open(config).unwrap();
     granted(&store, &key("k"), &ask()).await;
     let sql = "SELECT schemaname FROM pg_tables WHERE tablename = 'hapax_claims'";

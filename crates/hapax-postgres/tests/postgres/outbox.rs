@@ -183,7 +183,7 @@ async fn a_relay_on_another_node_is_woken_after_the_commit() {
     tx.commit().await.unwrap();
     // Said again until it is heard: the other node may not listen yet.
     let mut woken = false;
-    for _ in 0..40 {
+    for _ in 0..120 {
         here.arrived(&QueueName::outbox());
         let heard = tokio::time::timeout(Duration::from_millis(500), watch.changed(LONG)).await;
         woken = heard.is_ok();

@@ -10,9 +10,12 @@ use hapax_conformance::Subject;
 use hapax_core::log::{Appended, Attached, Cursor, Event, Keep, PARTITIONS, Position};
 use hapax_core::{Ask, Claimed, Claims, Fingerprint, Key, Log, Store, StoreError, Tenant, Ticket};
 use hapax_redis::{RedisConfig, RedisStore};
+use hapax_testkit::RedisSentinel;
 
 /// Longer than any test.
 pub(crate) const LONG: Duration = Duration::from_secs(3600);
+/// For what should happen soon: a busy machine may stand still for seconds.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn config(url: &str) -> RedisConfig {
     RedisConfig::new(url).unwrap()
@@ -20,7 +23,24 @@ pub(crate) fn config(url: &str) -> RedisConfig {
 
 /// A busy machine must not fail a law: the limit is not what is tested.
 pub(crate) fn patient(url: &str) -> RedisStore {
-    RedisStore::open(config(url).limit(Duration::from_secs(20))).unwrap()
+    RedisStore::open(config(url).limit(PATIENCE)).unwrap()
+}
+
+/// Sentinels that take no silent master for dead: a machine that stands still for some seconds must
+/// not cause a failover that nobody asked for.
+pub(crate) fn calm_sentinels() -> RedisSentinel {
+    let servers = RedisSentinel::start();
+    tolerate(&servers, LONG);
+    servers
+}
+
+/// How long a master may be silent; seconds where a failover is wanted.
+pub(crate) fn tolerate(servers: &RedisSentinel, silence: Duration) {
+    for port in servers.sentinel_ports() {
+        let silence = silence.as_millis().to_string();
+        let set = ["SENTINEL", "SET", "hapax", "down-after-milliseconds", &silence];
+        assert_eq!(servers.node(port).cli(&set), "OK");
+    }
 }
 
 /// The servers behind one URL, as the conformance suite sees them.
@@ -57,7 +77,8 @@ pub(crate) async fn until_it_works<T, F>(mut call: impl FnMut() -> F) -> T
 where
     F: Future<Output = Result<T, StoreError>>,
 {
-    let patience = tokio::time::Instant::now() + Duration::from_secs(60);
+    // A failover may be under way.
+    let patience = tokio::time::Instant::now() + PATIENCE * 3;
     loop {
         match call().await {
             Ok(value) => return value,

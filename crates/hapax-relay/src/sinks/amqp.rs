@@ -82,16 +82,18 @@ impl RabbitMq {
 
     async fn connected(&self) -> Result<(u64, Arc<Open>), Failure> {
         self.link
-            .get(|| async {
-                let properties =
-                    ConnectionProperties::default().with_connection_name("hapax relay".into());
-                let connection = Connection::connect(&self.url, properties).await;
-                let connection = connection.map_err(|error| unreachable(&error))?;
-                let open = Open { connection, pipes: Default::default(), next: Default::default() };
-                self.examine(&open).await?;
-                Ok(Arc::new(open))
-            })
+            // In a box: it is large, rare, and would be a part of every message's future.
+            .get(|| Box::pin(self.connect()))
             .await
+    }
+
+    async fn connect(&self) -> Result<Arc<Open>, Failure> {
+        let properties = ConnectionProperties::default().with_connection_name("hapax relay".into());
+        let connection = Connection::connect(&self.url, properties).await;
+        let connection = connection.map_err(|error| unreachable(&error))?;
+        let open = Open { connection, pipes: Default::default(), next: Default::default() };
+        self.examine(&open).await?;
+        Ok(Arc::new(open))
     }
 
     /// An exchange that is not there would close a channel with every message.
@@ -145,9 +147,9 @@ impl Sink for RabbitMq {
             Some(Err(error)) => failed(&error),
             None => Failure::cut(LOST),
         };
-        let result = match open.channel().await {
+        let result = match Box::pin(open.channel()).await {
             // It, or a neighbour, closed the channel: which of them, shows when each is alone.
-            Ok(channel) => alone(channel, letter).await,
+            Ok(channel) => Box::pin(alone(channel, letter)).await,
             Err(_) if matches!(ended, Failure::Unreachable { .. }) => Err(ended),
             Err(_) => Err(Failure::cut(LOST)),
         };
@@ -182,7 +184,7 @@ impl Open {
         if let Some(pipe) = slot.as_ref().filter(|pipe| pipe.is_open()) {
             return Ok(pipe.clone());
         }
-        let pipe = Pipe::new(self.channel().await?);
+        let pipe = Pipe::new(Box::pin(self.channel()).await?);
         Ok(slot.insert(pipe).clone())
     }
 }

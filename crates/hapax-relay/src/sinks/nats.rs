@@ -44,7 +44,8 @@ impl Nats {
     }
 
     async fn open(&self) -> Result<&Open, Failure> {
-        self.open.get_or_try_init(|| self.connect()).await
+        // In a box: it is large, rare, and would be a part of every message's future.
+        self.open.get_or_try_init(|| Box::pin(self.connect())).await
     }
 
     async fn connect(&self) -> Result<Open, Failure> {
@@ -117,7 +118,7 @@ impl Sink for Nats {
             biased;
             result = published => match result {
                 Ok(_) => Ok(()),
-                Err(error) => Err(self.failed(open, message, &error).await),
+                Err(error) => Err(Box::pin(self.failed(open, message, &error)).await),
             },
             _ = lost.changed() => Err(Failure::cut("the connection to NATS was lost")),
         }

@@ -1,8 +1,8 @@
 //! Redis Streams.
 
 use async_trait::async_trait;
-use redis::{Client, RedisError, cmd};
-use serde_json::{Map, Value};
+use redis::{Client, Cmd, RedisError, cmd};
+use serde::Serializer;
 
 use super::Unusable;
 use crate::link::Link;
@@ -43,7 +43,8 @@ impl RedisStreams {
     async fn open(&self) -> Result<(u64, Open), Failure> {
         self.link
             .get(|| async {
-                let connected = redis_link::connect(&self.client).await;
+                // In a box: it is large, rare, and would be a part of every message's future.
+                let connected = Box::pin(redis_link::connect(&self.client)).await;
                 connected.map_err(|error| Failure::unreachable(words("connect", &error)))
             })
             .await
@@ -58,18 +59,17 @@ impl Sink for RedisStreams {
 
     async fn send(&self, message: &Message) -> Result<(), Failure> {
         let item = &message.item;
-        let headers: Map<String, Value> = message
-            .headers("ce-")?
-            .into_iter()
-            .map(|(name, value)| (name.into_owned(), value.into_owned().into()))
-            .collect();
-        let mut add = cmd("XADD");
-        add.arg(&*item.topic).arg("*");
+        let mut headers = Vec::with_capacity(128);
+        serde_json::Serializer::new(&mut headers)
+            .collect_map(message.headers("ce-")?)
+            .map_err(|_| Failure::refused("the headers are no JSON").for_good())?;
+        let mut add = Cmd::with_capacity(13, item.payload.len() + headers.len() + 256);
+        add.arg("XADD").arg(&*item.topic).arg("*");
         add.arg("id").arg(message.id());
         add.arg("key").arg(item.key.as_deref().unwrap_or_default());
         add.arg("payload").arg(&item.payload[..]);
         add.arg("content_type").arg(item.content_type.as_deref().unwrap_or_default());
-        add.arg("headers").arg(Value::from(headers).to_string());
+        add.arg("headers").arg(&headers[..]);
         let (number, mut open) = self.open().await?;
         match add.query_async::<()>(&mut open.connection).await {
             Ok(()) => Ok(()),

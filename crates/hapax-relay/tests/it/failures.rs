@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::support::{Script, Working, brisk, depth, drained, enqueue, item, until};
+use crate::support::{
+    Script, Working, brisk, depth, drained, enqueue, in_virtual_time, item, until,
+};
 use hapax_core::Queue;
 use hapax_core::inbox::{Handled, Inbox};
 use hapax_core::memory::MemoryStore;
@@ -136,7 +138,8 @@ async fn a_sink_that_panics_harms_only_the_row_that_made_it() {
     assert_eq!((sink.begun().len(), sink.delivered().len()), (2 + 3, 2));
 }
 
-/// A broker that cuts the connection whenever it sees a certain message, with all that is on it.
+/// A broker that cuts the connection whenever it sees a certain message, with all that is on it. In
+/// virtual time: on a machine that stands still the others would have their answers before the cut.
 fn cut_by(culprit: &'static str) -> Arc<Script> {
     let (cuts, _) = watch::channel(0);
     let in_air = Arc::new(AtomicUsize::new(0));
@@ -164,9 +167,9 @@ fn cut_by(culprit: &'static str) -> Arc<Script> {
     }))
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_cut_counts_only_against_the_row_that_was_alone_in_the_air() {
-    let store = Arc::new(MemoryStore::default());
+    let store = Arc::new(in_virtual_time());
     let mut rows: Vec<_> = (0..8).map(|n| item(&n.to_string()).key(&n.to_string())).collect();
     rows.insert(4, item("culprit").key("bad"));
     enqueue(&*store, &rows).await;
@@ -180,9 +183,9 @@ async fn a_cut_counts_only_against_the_row_that_was_alone_in_the_air() {
     assert_eq!(sink.calls_for("culprit"), 1 + 3, "once in company, three times alone");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_row_alone_that_is_always_cut_is_tried_as_often_as_allowed() {
-    let store = Arc::new(MemoryStore::default());
+    let store = Arc::new(in_virtual_time());
     enqueue(&*store, &[item("culprit").key("k")]).await;
     let sink = cut_by("culprit");
     let relay = Working::start(store.clone(), sink.clone(), brisk());
@@ -191,9 +194,9 @@ async fn a_row_alone_that_is_always_cut_is_tried_as_often_as_allowed() {
     assert_eq!(sink.calls_for("culprit"), 3);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_row_without_an_answer_does_not_stop_those_that_have_one() {
-    let store = Arc::new(MemoryStore::default());
+    let store = Arc::new(in_virtual_time());
     enqueue(&*store, &[item("hangs").key("bad")]).await;
     let sink = Arc::new(Script::new(|call| async move {
         if call.payload == "hangs" {

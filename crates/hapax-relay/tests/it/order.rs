@@ -114,13 +114,11 @@ async fn a_relay_that_stops_lands_what_is_in_the_air_and_hands_back_the_rest() {
             }
         }))
     };
-    let relay = Working::start(store.clone(), sink.clone(), brisk());
+    let mut relay = Working::start(store.clone(), sink.clone(), brisk());
     until("the first is in the air", async || sink.begun().len() == 1).await;
-    let stopping = tokio::spawn(relay.stop());
-    // The stop is heard while the row is still in the air.
-    tokio::time::sleep(Duration::from_millis(20)).await;
+    relay.begin_to_stop().await;
     door.add_permits(3);
-    stopping.await.unwrap();
+    relay.stop().await;
     assert_eq!(sink.payloads(), ["1"]);
     let left = depth(&*store).await;
     assert_eq!((left.waiting, left.in_flight), (2, 0), "nothing waits for a lease to end");

@@ -10,10 +10,11 @@ use hapax_core::memory::MemoryStore;
 use hapax_core::queue::{Depth, Item, ItemId, QueueName};
 use hapax_core::{Clock, Queue, Tenant, Timestamp};
 use hapax_relay::{Backoff, Failure, Message, Relay, Settings, Sink};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// For what should happen soon. A busy machine may stand still for seconds, and its disk more than once.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
 type Answering = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>;
 
@@ -116,15 +117,30 @@ impl Sink for Script {
 /// A relay at work.
 pub(crate) struct Working {
     stop: Option<oneshot::Sender<()>>,
+    heard: Arc<Semaphore>,
     task: JoinHandle<()>,
 }
 
 impl Working {
     pub(crate) fn start(queue: Arc<dyn Queue>, sink: Arc<dyn Sink>, settings: Settings) -> Self {
         let (stop, stopped) = oneshot::channel::<()>();
+        let heard = Arc::new(Semaphore::new(0));
         let relay = Relay::with(queue, sink, settings);
-        let stopped = async { drop(stopped.await) };
-        Self { stop: Some(stop), task: tokio::spawn(relay.run(stopped)) }
+        let stopped = {
+            let heard = heard.clone();
+            async move {
+                drop(stopped.await);
+                heard.add_permits(1);
+            }
+        };
+        Self { stop: Some(stop), heard, task: tokio::spawn(relay.run(stopped)) }
+    }
+
+    /// Tells it to stop; returns when it has heard that, which is before it has stopped. In a runtime of
+    /// one thread it starts nothing new from then on.
+    pub(crate) async fn begin_to_stop(&mut self) {
+        drop(self.stop.take());
+        self.heard.acquire().await.unwrap().forget();
     }
 
     pub(crate) async fn stop(mut self) {
@@ -153,12 +169,17 @@ impl Clock for Virtual {
     }
 }
 
-/// Short waits, so that tests are.
+/// Short waits, so that tests are; long limits, so that a machine that stands still for a while uses up
+/// no lease and no attempt.
 pub(crate) fn brisk() -> Settings {
     Settings {
         backoff: Backoff { first: Duration::from_millis(5), most: Duration::from_millis(40) },
         poll: Duration::from_millis(10),
         max_attempts: 3,
+        lease: PATIENCE * 2,
+        send_limit: PATIENCE / 3,
+        call_limit: PATIENCE / 3,
+        stop_limit: PATIENCE / 3,
         ..Settings::default()
     }
 }

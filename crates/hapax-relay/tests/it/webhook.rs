@@ -13,7 +13,7 @@ use hapax_relay::{Again, CloudEvents, Failure, Message, Settings, Sink};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::support::{Working, brisk, depth, drained, enqueue, item, until};
+use crate::support::{PATIENCE, Working, brisk, depth, drained, enqueue, item, until};
 
 /// One request as it came in.
 #[derive(Clone, Debug)]
@@ -199,7 +199,7 @@ async fn a_delivery_stays_one_where_the_rest_of_the_answer_does_not_come() {
     let server = Server::start(move |_| Some(endless)).await;
     let sink = Webhook::new(&server.url(), &here()).unwrap();
     let message = Message::new(item("1"));
-    let sent = tokio::time::timeout(Duration::from_secs(30), sink.send(&message)).await;
+    let sent = tokio::time::timeout(PATIENCE, sink.send(&message)).await;
     sent.expect("an answer was there").unwrap();
     assert_eq!(server.asked().len(), 1);
 }

@@ -18,12 +18,19 @@ pub(crate) fn hapax() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
     for (name, _) in std::env::vars_os() {
         let ours = name.to_str().is_some_and(|name| name.starts_with("HAPAX_"));
-        if ours || name == "REDIS_URL" {
+        if ours || name == "REDIS_URL" || name == "CLICOLOR_FORCE" {
             command.env_remove(name);
         }
     }
     command.stdin(Stdio::null());
     command
+}
+
+/// For a file that `hapax` opens without a server. Each store call has 2 s there, and a disk that is
+/// busy with other things may take longer to sync: in memory, where the machine has such a place.
+pub(crate) fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+    folder.expect("a temporary folder")
 }
 
 /// Runs it to its end.

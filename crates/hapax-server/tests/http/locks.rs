@@ -6,24 +6,27 @@ use crate::server::Server;
 fn a_lock_is_taken_once_renewed_and_released_by_its_owner_alone() {
     let server = Server::start();
     let path = "/v1/locks/processing:user:U1";
-    let taken = server.post(path).json(r#"{"ttl_ms":20000,"wait_ms":0}"#).send();
+    let taken = server.post(path).json(r#"{"ttl_ms":600000,"wait_ms":0}"#).send();
     assert_eq!(taken.status, 201);
     let (token, fence) = (taken.json()["token"].clone(), taken.json()["fence"].as_u64().unwrap());
-    assert_eq!(taken.json(), json!({"token": token, "fence": fence, "ttl_ms": 20000}));
+    assert_eq!(taken.json(), json!({"token": token, "fence": fence, "ttl_ms": 600_000}));
     let token = token.as_str().unwrap();
 
     let held = server.post(path).send();
     held.is(409, "lock-held");
     assert_eq!(held.json()["retryable"], true);
-    assert!((1..=20_000).contains(&held.json()["retry_after_ms"].as_u64().unwrap()));
+    assert!((1..=600_000).contains(&held.json()["retry_after_ms"].as_u64().unwrap()));
 
-    let renewed =
-        server.put(path).json(&json!({"token": token, "ttl_ms": 30000}).to_string()).send();
-    assert_eq!((renewed.status, renewed.json()), (200, json!({"fence": fence, "ttl_ms": 30000})));
+    let longer = json!({"token": token, "ttl_ms": 1_200_000}).to_string();
+    let renewed = server.put(path).json(&longer).send();
+    assert_eq!(
+        (renewed.status, renewed.json()),
+        (200, json!({"fence": fence, "ttl_ms": 1_200_000}))
+    );
     let seen = server.get(path).send();
     assert_eq!(seen.json()["held"], true);
     assert_eq!(seen.json()["fence"], fence);
-    assert!(seen.json()["expires_in_ms"].as_u64().unwrap() > 20_000);
+    assert!(seen.json()["expires_in_ms"].as_u64().unwrap() > 600_000);
     assert!(!seen.text().contains(token), "the token is never shown");
 
     let foreign = server.delete(path).header("Hapax-Token", "not-yours").send();

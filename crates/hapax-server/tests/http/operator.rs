@@ -144,7 +144,9 @@ fn pages_follow_each_other_to_the_end() {
     for store in ["memory:", "sqlite:hapax.db"] {
         let server = Setup::new().flags(&["--store", store]).start();
         for i in 0..7 {
-            assert_eq!(server.post(&format!("/v1/commands/o/k{i}")).status(), 201);
+            // It must be pending when the last page is read, too.
+            let begin = server.post(&format!("/v1/commands/o/k{i}"));
+            assert_eq!(begin.json(r#"{"lease_ms":3600000}"#).status(), 201);
         }
         server.lock("no-command");
         let (mut seen, mut after, mut pages) = (BTreeSet::new(), String::new(), 0);

@@ -1,13 +1,18 @@
 use crate::client::Sent;
 use crate::server::{Server, Setup, eventually};
 
+/// On memory; what keeps a request in flight is a body that does not come.
+fn patient() -> Setup {
+    Setup::memory().flags(&["--body-timeout", "10m"])
+}
+
 fn in_flight(server: &Server, n: u32) -> bool {
     server.get("/metrics").send().text().contains(&format!("hapax_http_in_flight {n}"))
 }
 
 #[test]
 fn requests_in_flight_are_answered_before_the_end() {
-    let server = Server::start();
+    let server = patient().start();
     // The body is still on its way when the signal comes.
     let ask = server.put("/v1/records/k").json("[1,2,3]").bytes();
     let (first, rest) = ask.split_at(ask.len() - 3);
@@ -48,7 +53,7 @@ fn who_waits_is_told_at_once() {
 
 #[test]
 fn the_wait_for_the_last_request_is_limited() {
-    let server = Setup::memory().flags(&["--shutdown-timeout", "200ms"]).start();
+    let server = patient().flags(&["--shutdown-timeout", "200ms"]).start();
     let ask = server.put("/v1/records/k").json("[1,2,3]").bytes();
     let _unfinished = Sent::new(&server.address, &ask[..ask.len() - 3]);
     eventually("it is being answered", || in_flight(&server, 2));
@@ -60,7 +65,7 @@ fn the_wait_for_the_last_request_is_limited() {
 
 #[test]
 fn a_second_signal_ends_at_once() {
-    let server = Setup::memory().flags(&["--shutdown-timeout", "1h"]).start();
+    let server = patient().flags(&["--shutdown-timeout", "1h"]).start();
     let ask = server.put("/v1/records/k").json("[1,2,3]").bytes();
     let _unfinished = Sent::new(&server.address, &ask[..ask.len() - 3]);
     eventually("it is being answered", || in_flight(&server, 2));
@@ -84,6 +89,7 @@ fn idle_connections_do_not_hold_the_end_up() {
         format!("GET /healthz HTTP/1.1\r\nHost: {}\r\n\r\n", server.address).as_bytes(),
     );
     used.first_byte();
-    server.stop();
+    let log = server.stop();
+    assert!(log.contains("every request was answered"), "{log}");
     drop(idle);
 }

@@ -110,7 +110,7 @@ impl Router {
     pub(crate) fn get(&self, path: &str) -> (u16, String) {
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
-            .timeout_global(Some(Duration::from_secs(10)));
+            .timeout_global(Some(PATIENCE));
         let agent: ureq::Agent = config.build().into();
         match agent.get(format!("http://{}{path}", self.address)).call() {
             Ok(mut answer) => {

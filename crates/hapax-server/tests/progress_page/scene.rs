@@ -44,6 +44,8 @@ impl Hapax {
             .args(["serve", "--listen", &format!("127.0.0.1:{}", self.port)])
             .args(["--store", &format!("sqlite:{}/hapax.db", self.store.path().display())])
             .args(["--sse-origins", &self.page, "--sse-retry", "200ms", "--log-level", "warn"])
+            // A busy machine must not fail a call: the limit is not what is tested.
+            .args(["--store-timeout", "20s"])
             .env_clear()
             .current_dir(self.folder.path())
             .stdin(Stdio::null())

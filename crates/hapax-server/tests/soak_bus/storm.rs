@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
@@ -31,9 +31,12 @@ pub(crate) fn storm(nodes: Vec<String>, losses: Losses, mut kill: impl FnMut() +
             let mut random = Random::new(99);
             let mut kills = 0;
             while !calm.load(Ordering::SeqCst) {
+                let since = Instant::now();
                 kill();
                 kills += 1;
-                std::thread::sleep(Duration::from_millis(100 + random.below(400) as u64));
+                // Also where a start takes long, half of the time is for getting on.
+                let pause = Duration::from_millis(100 + random.below(400) as u64);
+                std::thread::sleep(pause.max(since.elapsed()));
             }
             // What is killed lives in `kill`, and is needed until every client has seen the end.
             (kills, kill)

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use hapax_testkit::Postgres;
+use hapax_testkit::{Postgres, wait_for};
 
 use checker::violations;
 use history::{History, Row};
@@ -35,7 +35,8 @@ impl Relay {
         let child = Command::new(env!("CARGO_BIN_EXE_hapax"))
             .args(["relay", "--from", from, "--to", &to, "--allow-private"])
             .args(["--lease", lease, "--backoff", "20ms", "--backoff-max", "200ms"])
-            .args(["--max-attempts", "1000", "--store-timeout", "20s"])
+            // A message that takes its time is not sent again for that.
+            .args(["--max-attempts", "1000", "--store-timeout", "20s", "--send-timeout", "30s"])
             .env_clear()
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -121,11 +122,13 @@ fn check(mood: Mood, outbox: impl Fn(&str) -> Outbox) {
     let outbox = outbox(&url);
     // The writers and the inbox need their tables before any relay has made them.
     for store in [&url, &outbox.url()] {
-        let made = Command::new(env!("CARGO_BIN_EXE_hapax"))
-            .args(["doctor", "--store", store, "--migrate"])
-            .stdout(Stdio::null())
-            .status();
-        assert!(made.expect("hapax starts").success());
+        wait_for("the tables", Duration::from_secs(60), || {
+            let made = Command::new(env!("CARGO_BIN_EXE_hapax"))
+                .args(["doctor", "--store", store, "--migrate"])
+                .stdout(Stdio::null())
+                .status();
+            made.expect("hapax starts").success().then_some(())
+        });
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("one");
     let history = runtime.block_on(run(&outbox, &url, mood));

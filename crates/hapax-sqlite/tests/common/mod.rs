@@ -36,6 +36,21 @@ impl Place {
         SqliteStore::open(self.config()).unwrap()
     }
 
+    /// Waits until nobody in this process has the file open: the threads of a store that was
+    /// dropped end a moment later, and the last one tidies up beside the file.
+    pub(crate) async fn closed(&self) {
+        let open = || {
+            let files = std::fs::read_dir("/proc/self/fd").unwrap();
+            let mut targets = files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
+            targets.any(|target| target.starts_with(self.0.path()))
+        };
+        let limit = std::time::Instant::now() + PATIENT;
+        while open() {
+            assert!(std::time::Instant::now() < limit, "the file stays open");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     /// A connection that is not hapax's.
     pub(crate) fn stranger(&self) -> Connection {
         Connection::open(self.file()).unwrap()
@@ -86,6 +101,20 @@ pub(crate) fn ticket(answer: Result<Claimed, StoreError>) -> Ticket {
         Ok(Claimed::Granted { ticket, .. }) => ticket,
         other => panic!("expected a grant, got {other:?}"),
     }
+}
+
+/// What a store with a short limit says: a machine that stands still for a moment may cost it the
+/// limit, and is asked once more then.
+pub(crate) async fn said<T>(
+    call: impl AsyncFn() -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    for _ in 0..10 {
+        match call().await {
+            Err(StoreError::Timeout { .. }) => {}
+            answer => return answer,
+        }
+    }
+    panic!("it says nothing else than that its time is up");
 }
 
 /// Claims and settles, so that there is something to replay.

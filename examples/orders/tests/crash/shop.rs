@@ -29,12 +29,15 @@ impl Running {
 
     fn run(command: &mut Command) -> Self {
         let command = command.args(["--listen", "127.0.0.1:0"]).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("the shop starts");
-        let mut line = String::new();
-        let mut lines = BufReader::new(child.stdout.take().expect("piped"));
-        lines.read_line(&mut line).expect("a line");
-        let url = line.trim().strip_prefix("orders on ").expect("where it listens").to_owned();
-        Self { child, url }
+        // One that finds its database too slow ends, and is started again as by a supervisor.
+        wait_for("the shop says where it listens", PATIENCE, || {
+            let mut child = command.spawn().expect("the shop starts");
+            let mut lines = BufReader::new(child.stdout.take().expect("piped"));
+            let mut running = Self { child, url: String::new() };
+            lines.read_line(&mut running.url).expect("a line");
+            running.url = running.url.trim().strip_prefix("orders on ")?.to_owned();
+            Some(running)
+        })
     }
 
     pub(crate) fn url(&self) -> &str {
@@ -48,10 +51,16 @@ impl Running {
 
     /// How many orders there are.
     pub(crate) fn count(&self) -> usize {
-        let mut response = agent().get(&self.url).call().expect("an answer");
-        let text = response.body_mut().read_to_string().expect("text");
-        let count = text.strip_prefix(r#"{"count":"#).and_then(|rest| rest.strip_suffix('}'));
-        count.and_then(|count| count.parse().ok()).expect("a count")
+        wait_for("the orders are counted", PATIENCE, || {
+            let mut response = agent().get(&self.url).call().expect("an answer");
+            // The database had no answer in time.
+            if response.status() == 503 {
+                return None;
+            }
+            let text = response.body_mut().read_to_string().expect("text");
+            let count = text.strip_prefix(r#"{"count":"#).and_then(|rest| rest.strip_suffix('}'));
+            Some(count.and_then(|count| count.parse().ok()).expect("a count"))
+        })
     }
 }
 
@@ -94,6 +103,17 @@ pub(crate) fn post(url: &str, key: Option<&str>, body: &str) -> Option<Answered>
     let status = response.status().as_u16();
     let body = response.body_mut().read_to_string().ok()?;
     Some((Answer { status, location, kind, body }, replayed))
+}
+
+/// Asks until the shop dies of it; only where its database has no answer in time it may live on.
+pub(crate) fn order_to_death(url: &str, key: &str, body: &str) {
+    wait_for("the shop dies of the order", PATIENCE, || match post(url, Some(key), body) {
+        None => Some(()),
+        Some((answer, _)) => {
+            assert_eq!(answer.status, 503, "{answer:?}");
+            None
+        }
+    });
 }
 
 /// Asks until the first one is done: "in-progress" means to ask again, and so does a database that
