@@ -104,11 +104,14 @@ impl Handler for Overheard {
 
 /// Has a gateway hand one webhook to the upstream.
 async fn hand_on(upstream: Upstream, body: &str, trace: Option<&str>) -> Heard {
-    hand_on_with(Arc::new(MemoryStore::default()), upstream, body, trace).await
+    // A machine that stalls is no store that does.
+    let settings = Settings { store_budget: PATIENCE, ..Settings::default() };
+    hand_on_with(Arc::new(MemoryStore::default()), settings, upstream, body, trace).await
 }
 
 async fn hand_on_with(
     store: Arc<dyn Store>,
+    settings: Settings,
     upstream: Upstream,
     body: &str,
     trace: Option<&str>,
@@ -118,7 +121,7 @@ async fn hand_on_with(
     let handler = Arc::new(Overheard { upstream, told, trace });
     // Nobody replies, so nobody listens there.
     let client = LineClient::new("http://127.0.0.1:9", "token").unwrap();
-    let gateway = Gateway::new(store, secrets(), client, handler, Settings::default());
+    let gateway = Gateway::new(store, secrets(), client, handler, settings);
     let body = Bytes::from(body.to_owned());
     let answer = gateway.receive(Some(&secrets().sign(&body)), &body).await;
     assert_eq!(answer, Answer::Taken);
@@ -185,7 +188,7 @@ async fn while_the_store_is_away_there_is_no_fence() {
     let (url, mut seen) = bot(Bot::Answers("HTTP/1.1 204 No Content\r\n\r\n")).await;
     let body = webhook(&events::text(USER, "🥚").to_string());
     let upstream = Upstream::new(&url, secrets()).unwrap();
-    let heard = hand_on_with(Arc::new(store), upstream, &body, None).await;
+    let heard = hand_on_with(Arc::new(store), Settings::default(), upstream, &body, None).await;
     assert_eq!((heard.said, heard.fence), (Ok(()), None));
     let seen = seen.recv().await.unwrap();
     assert!(!seen.headers.contains_key("hapax-fence"));

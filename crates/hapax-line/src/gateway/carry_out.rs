@@ -1,4 +1,4 @@
-//! Does with an event what was decided, and says in the store what became of it.
+//! Does with an event what was decided, and says what becomes of it in the queue.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -27,11 +27,10 @@ impl Inner {
         &self,
         event: &Arrived,
         leased: &Leased,
-        token: &Token,
         admission: Admission,
         budget: Arc<Budget>,
-    ) {
-        let outcome = match admission {
+    ) -> Outcome {
+        match admission {
             Admission::Go(pass) => self.go(event, leased, pass, budget).await,
             Admission::Wait(running, key, hold) => {
                 self.wait(event, leased, running, &key, hold, budget).await
@@ -45,8 +44,7 @@ impl Inner {
             // Somebody is: that is the first attempt, also where it began without a lease.
             Admission::InOtherHands(after) => later(after, leased.attempt == 1),
             Admission::Dead(reason) => self.bury(event, reason),
-        };
-        self.resolve(token, &[(event.id, outcome)]).await;
+        }
     }
 
     /// Handles the event.

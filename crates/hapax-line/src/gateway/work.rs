@@ -188,7 +188,7 @@ impl Inner {
             return;
         }
         let budget = Arc::new(self.budget(took));
-        let (_hand, admission) = match self.local.take(event.id) {
+        let (hand, admission) = match self.local.take(event.id) {
             Ok(hand) => (Some(hand), self.admit(&event, &leased, &budget).await),
             Err(progress) => (None, progress.into()),
         };
@@ -196,7 +196,11 @@ impl Inner {
         if let Some(go) = go {
             let _ = go.await;
         }
-        self.carry_out(&event, &leased, &token, admission, budget).await;
+        let outcome = self.carry_out(&event, &leased, admission, budget).await;
+        // Before the store hears of it: whoever gets it from there next, such as after an operator's
+        // word that a dead letter may run again, must not find it in hand.
+        drop(hand);
+        self.resolve(&token, &[(event.id, outcome)]).await;
     }
 
     /// The event that was stored.

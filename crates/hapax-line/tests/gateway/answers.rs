@@ -30,7 +30,7 @@ async fn a_reply_that_nobody_knows_about_is_never_repeated() {
     assert_eq!(first.say("one").await, Err(SendError::Uncertain));
     one.kill();
     let _another = desk.start();
-    desk.pass(Duration::from_secs(61));
+    desk.outlive();
     let second = desk.next().await;
     assert_eq!(second.say("two").await, Err(SendError::TriedBefore));
     assert_eq!((desk.api.said().len(), desk.api.violations().len()), (1, 0));
@@ -46,7 +46,7 @@ async fn a_push_that_is_repeated_has_the_same_key_and_is_sent_once() {
     assert_eq!(first.push("two").await, Ok(Sent::Accepted));
     one.kill();
     let _another = desk.start();
-    desk.pass(Duration::from_secs(31));
+    desk.outlive();
     let second = desk.next().await;
     assert_eq!(second.push("one").await, Ok(Sent::Before));
     assert_eq!(second.push("two").await, Ok(Sent::Before));
@@ -112,7 +112,7 @@ async fn a_reply_of_which_the_store_did_not_hear_is_not_repeated_when_it_is_back
 #[tokio::test]
 async fn where_nobody_can_say_whether_another_process_replied_it_did() {
     let mut desk = Desk::new().await;
-    desk.settings.reply_within = Duration::from_secs(600);
+    desk.settings.reply_within = desk.settings.lease * 2;
     let one = desk.start();
     one.tap(&[events::text(USER, "🥚")]).await;
     let first = desk.next().await;
@@ -120,7 +120,7 @@ async fn where_nobody_can_say_whether_another_process_replied_it_did() {
     assert_eq!(first.say("one").await, Err(SendError::Uncertain));
     one.kill();
     let _another = desk.start();
-    desk.pass(Duration::from_secs(61));
+    desk.outlive();
     let second = desk.next().await;
     desk.store.always(Some(StoreFault::LostQuestion));
     assert_eq!(second.say("two").await, Err(SendError::TriedBefore));
@@ -136,7 +136,7 @@ async fn a_push_with_a_name_is_sent_once_whatever_else_is_pushed() {
     assert_eq!(first.push_as("a", "one").await, Ok(Sent::Accepted));
     one.kill();
     let _another = desk.start();
-    desk.pass(Duration::from_secs(31));
+    desk.outlive();
     let second = desk.next().await;
     assert_eq!(second.push_as("b", "two").await, Ok(Sent::Accepted));
     assert_eq!(second.push_as("a", "one").await, Ok(Sent::Before));

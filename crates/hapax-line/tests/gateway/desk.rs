@@ -134,8 +134,12 @@ impl Running {
         tokio::time::timeout(PATIENCE, work).await.expect("it stops").unwrap();
     }
 
+    /// Returns when nothing of it is left: what it had begun would otherwise meet what comes after it.
     pub(crate) fn kill(mut self) {
-        self.runtime.take().expect("it runs").shutdown_background();
+        let runtime = self.runtime.take().expect("it runs");
+        // In a thread: a runtime cannot be waited for in another one.
+        let ending = std::thread::spawn(move || runtime.shutdown_timeout(PATIENCE));
+        ending.join().expect("it ends");
     }
 }
 
@@ -155,6 +159,8 @@ impl Desk {
         let settings = Settings {
             backoff: Duration::from_millis(1),
             poll: Duration::from_millis(10),
+            // Longer than all the time that `next_later` and `settled` let pass.
+            lease: Duration::from_secs(3600),
             // A machine that stalls is no store that does.
             store_budget: PATIENCE,
             ..Settings::default()
@@ -189,7 +195,7 @@ impl Desk {
 
     /// A gateway that takes webhooks in and looks at no queue.
     pub(crate) fn idle(&self) -> Running {
-        let client = LineClient::new(&self.api.base(), "token").unwrap();
+        let client = LineClient::new(&self.api.base(), "token").unwrap().limit(PATIENCE);
         let store: Arc<dyn Store> = Arc::new(self.store.clone());
         let bot = Arc::new(Bot(self.hand.clone()));
         let gateway = Gateway::new(store, secrets(), client, bot, self.settings.clone());
@@ -239,6 +245,11 @@ impl Desk {
     /// Lets time pass in the store.
     pub(crate) fn pass(&self, time: Duration) {
         self.clock.advance(time);
+    }
+
+    /// Lets all leases run out, and the mark of a reply.
+    pub(crate) fn outlive(&self) {
+        self.pass(self.settings.lease + Duration::from_secs(1));
     }
 
     pub(crate) fn queue(&self) -> &QueueName {

@@ -106,6 +106,12 @@ async fn what_was_admitted_once_waits_for_the_lock_when_it_is_tried_again() {
     line.tap(&[events::text(USER, "🥚 two")]).await;
     let two = desk.next().await;
     assert_eq!(two.event.text(), Some("🥚 two"));
+    // When it is back in the queue, it is due within a second.
+    desk.until(async || {
+        let depth = hapax_core::Queue::depth(&desk.store, desk.queue(), None).await.unwrap();
+        (depth.waiting, depth.in_flight) == (1, 1)
+    })
+    .await;
     desk.pass(Duration::from_secs(1));
     // It is begun, and waits: nobody is told anything.
     let begun = format!("{first}");
@@ -168,7 +174,9 @@ async fn what_was_admitted_without_the_store_waits_for_the_lock_when_it_is_tried
     assert_eq!((first.attempt, first.fence), (1, None));
     desk.store.always(None);
     let id = first.id.to_string();
-    let held = locks(&desk).acquire(&key(), &Hold::default()).await.unwrap();
+    // For longer than any machine needs until it is released.
+    let hold = Hold { ttl: desk.settings.lease, ..Hold::default() };
+    let held = locks(&desk).acquire(&key(), &hold).await.unwrap();
     first.fails(Failed::again("not yet"));
     let commands = hapax_core::command::Commands::new(Arc::new(desk.store.clone()));
     desk.until(async || {

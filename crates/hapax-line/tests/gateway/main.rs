@@ -6,3 +6,4 @@ mod failures;
 mod intake;
 mod locks;
 mod outages;
+mod service;

@@ -1,11 +1,20 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_conformance::Fault;
+use hapax_core::command::{CommandState, Commands};
 use hapax_core::lock::OnStoreError;
 use hapax_line::simulator::events;
-use hapax_line::{Answer, Failed};
+use hapax_line::{Answer, Event, Failed};
 
 use crate::desk::{Desk, Running, USER};
+
+/// Whether the store knows that an event was handled.
+async fn is_done(desk: &Desk, id: &str) -> bool {
+    let commands = Commands::new(Arc::new(desk.store.clone()));
+    let view = commands.look("line", id).await.unwrap();
+    view.is_some_and(|view| matches!(view.state, CommandState::Completed { .. }))
+}
 
 /// However the store fails, the event is handled from memory; when it is back, nobody handles it again.
 async fn handled_without_the_store(fault: Fault) {
@@ -28,14 +37,9 @@ async fn handled_without_the_store(fault: Fault) {
     desk.store.always(None);
     // The queue may have it, if only the answer was lost.
     desk.settled(0).await;
-    desk.until(async || {
-        let commands = hapax_core::command::Commands::new(std::sync::Arc::new(desk.store.clone()));
-        let id = hapax_line::Event::parse(&"Uf00dbot".into(), &event.to_string()).unwrap();
-        let id = id.id(&desk.settings.tenant).to_string();
-        let view = commands.look("line", &id).await.unwrap();
-        view.is_some_and(|v| matches!(v.state, hapax_core::command::CommandState::Completed { .. }))
-    })
-    .await;
+    let id = Event::parse(&"Uf00dbot".into(), &event.to_string()).unwrap();
+    let id = id.id(&desk.settings.tenant).to_string();
+    desk.until(async || is_done(&desk, &id).await).await;
     line.tap(&[events::redelivered(&event)]).await;
     desk.settled(0).await;
     line.tap(&[events::text("Uf00d2", "🥚 next")]).await;
@@ -71,7 +75,7 @@ async fn an_event_that_the_store_took_before_it_went_away_is_handled_all_the_sam
     let handled = desk.next().await;
     handled.done();
     desk.store.always(None);
-    desk.pass(Duration::from_secs(31));
+    desk.outlive();
     desk.settled(0).await;
 }
 
@@ -138,13 +142,18 @@ async fn an_event_that_came_out_of_the_queue_before_its_storing_was_answered_is_
 #[tokio::test]
 async fn what_one_gateway_handles_from_memory_no_other_handles_where_the_store_answers() {
     let mut desk = Desk::new().await;
+    // Whoever finds it in other hands comes back after that time.
+    desk.settings.lease = Duration::from_secs(30);
     let one = desk.idle();
     desk.store.plan([Fault::LostAnswer]);
     one.tap(&[events::follow(USER)]).await;
     let first = desk.next().await;
     let another = desk.start();
     nothing_comes_before_a_new_event(&mut desk, &another).await;
+    let id = first.id.to_string();
     first.done();
+    // Before time passes: otherwise `another` would be right to take it over.
+    desk.until(async || is_done(&desk, &id).await).await;
     desk.settled(0).await;
     nothing_comes_before_a_new_event(&mut desk, &another).await;
 }

@@ -80,3 +80,57 @@ async fn no_route(request: Request) -> Problem {
     body::discard(request.into_body()).await;
     Problem::new(&NOT_FOUND, "webhooks are taken at /line/webhook")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use async_trait::async_trait;
+    use axum::body::Body;
+    use futures_util::FutureExt;
+    use hapax::memory::MemoryStore;
+    use hapax_line::{Event, Failed, Handler, LineClient, Secrets, Settings, Turn};
+    use tower::ServiceExt;
+
+    use super::*;
+
+    struct Nobody;
+
+    #[async_trait]
+    impl Handler for Nobody {
+        async fn handle(&self, _: &Event, _: &Turn) -> Result<(), Failed> {
+            Ok(())
+        }
+    }
+
+    fn door() -> Router {
+        let secrets = Secrets::new("secret").unwrap();
+        let line = LineClient::new("http://127.0.0.1:9", "token").unwrap();
+        let store = Arc::new(MemoryStore::default());
+        let gateway = Gateway::new(store, secrets, line, Arc::new(Nobody), Settings::default());
+        routes(gateway, Duration::from_secs(3600))
+    }
+
+    fn webhook(body: Body) -> Request {
+        Request::post("/line/webhook").body(body).unwrap()
+    }
+
+    #[tokio::test]
+    async fn more_webhooks_than_can_be_read_at_once_are_turned_away() {
+        let door = door();
+        let status = async || door.clone().oneshot(webhook(Body::empty())).await.unwrap().status();
+        // Each has its place as soon as it is looked at, and its body never comes.
+        let stuck = || {
+            let body =
+                Body::from_stream(futures_util::stream::pending::<Result<&str, std::io::Error>>());
+            let mut reading = Box::pin(door.clone().oneshot(webhook(body)));
+            assert!(reading.as_mut().now_or_never().is_none());
+            reading
+        };
+        let mut reading: Vec<_> = (0..AT_ONCE).map(|_| stuck()).collect();
+        assert_eq!(status().await, StatusCode::TOO_MANY_REQUESTS);
+        // Who goes away makes room: this one is read, and is not signed.
+        drop(reading.pop());
+        assert_eq!(status().await, StatusCode::UNAUTHORIZED);
+    }
+}

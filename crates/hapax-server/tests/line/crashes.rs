@@ -9,7 +9,7 @@ use hapax::command::{CommandState, Commands};
 use hapax::{Options, Tenant};
 use hapax_line::Event;
 use hapax_line::simulator::{Sender, events};
-use hapax_testkit::{Redis, free_port, scale, wait_for};
+use hapax_testkit::{Redis, free_port, scale};
 use serde_json::Value;
 
 use crate::bot::Deed;
@@ -163,10 +163,7 @@ async fn storm(scene: &Scene, policy: Policy) -> History {
     for sender in senders {
         sender.await.expect("LINE lives");
     }
-    wait_for("the queue is empty", PATIENCE, || {
-        let queue = gateway.queue();
-        (queue["depth"] == 0 && queue["in_flight"] == 0).then_some(())
-    });
+    gateway.idle();
     let sent = ledger.sent();
     History {
         answered: ledger.answered(),

@@ -39,7 +39,7 @@ impl Scene {
     /// On the store at this URL.
     pub(crate) async fn on(store: &str) -> Self {
         let line = Api::start("127.0.0.1:0", ACCESS_TOKEN).await.expect("LINE's side starts");
-        let client = LineClient::new(&line.base(), ACCESS_TOKEN).expect("a base");
+        let client = LineClient::new(&line.base(), ACCESS_TOKEN).expect("a base").limit(PATIENCE);
         let bot = Bot::start(secrets(), client).await;
         Self { line, bot, store: store.to_owned(), tokens: Tokens::default(), folder: None }
     }

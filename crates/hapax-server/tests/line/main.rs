@@ -14,6 +14,5 @@ mod privacy;
 mod redelivery;
 mod retries;
 mod rules;
-mod slow;
 mod taps;
 mod webhooks;

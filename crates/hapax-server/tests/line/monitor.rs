@@ -37,6 +37,13 @@ impl Monitor {
         monitor
     }
 
+    /// Waits until all that the server was asked before this is known here.
+    pub(crate) fn catch_up(&self, redis: &Redis) {
+        redis.cli(&["ECHO", "the-monitor-is-up-to-here"]);
+        let seen = || self.with("the-monitor-is-up-to-here").pop();
+        wait_for("the monitor catches up", PATIENCE, seen);
+    }
+
     /// The commands so far that contain this.
     pub(crate) fn with(&self, part: &str) -> Vec<String> {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);

@@ -55,7 +55,7 @@ async fn hole_2_with_renew_the_lock_is_held_for_as_long_as_the_work_takes() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     // Long enough that no machine is too slow to renew it, short enough to see that it is.
-    let rules = "[[rule]]\nevent = \"text\"\nguard = \"mutex\"\nttl = \"6s\"\nrenew = true";
+    let rules = "[[rule]]\nevent = \"text\"\nguard = \"mutex\"\nttl = \"15s\"\nrenew = true";
     let gateway = scene.gateway().rules(rules).start();
     let key = lock_key(&user(1));
     scene.bot.holds();

@@ -1,6 +1,7 @@
 //! The real program, LINE's side of it, and a search of all that it wrote.
 
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use bookkeeping_bot::ledger::{self, Row};
 use hapax::Options;
 use hapax::queue::QueueName;
 use hapax_line::Secrets;
-use hapax_line::simulator::{Api, Said, Sender, events};
+use hapax_line::simulator::{Api, Said, SendFailed, Sender, events};
 use hapax_testkit::wait_for;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -147,7 +148,13 @@ impl World {
     pub(crate) async fn deliver(&self, events: &[Value]) -> Option<u16> {
         let secrets = Secrets::new(SECRET).expect("a secret");
         let sender = Sender::new(self.url(), &secrets, BOT).expect("a URL");
-        sender.send(events).await.ok().map(|delivered| delivered.status)
+        loop {
+            match sender.send(events).await {
+                // A machine that stalls let the time for a connection run out: nothing was sent.
+                Err(SendFailed::NotReached(ErrorKind::TimedOut)) => {}
+                sent => return sent.ok().map(|delivered| delivered.status),
+            }
+        }
     }
 
     /// A message, and the bot's answer to it.
@@ -183,8 +190,18 @@ impl World {
 
     /// What is in the ledger.
     pub(crate) async fn rows(&self) -> Vec<Row> {
-        let ledger = ledger::open(&self.database).await.expect("the ledger");
-        ledger.rows().await.expect("rows")
+        let since = Instant::now();
+        loop {
+            // A ledger waits for seconds only, and a busy machine may take longer.
+            let error = match ledger::open(&self.database).await {
+                Ok(ledger) => match ledger.rows().await {
+                    Ok(rows) => return rows,
+                    Err(error) => error.into(),
+                },
+                Err(error) => error,
+            };
+            assert!(since.elapsed() < PATIENCE, "no ledger: {error:#}");
+        }
     }
 
     /// Every item as it was booked, and its amount.

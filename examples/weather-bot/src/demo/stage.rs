@@ -52,7 +52,7 @@ impl Stage {
             database_limit: PATIENCE,
             rules: Rules::parse(RULES)?.with_default_ttl(PATIENCE),
             secrets: secrets.clone(),
-            line: LineClient::new(&line.base(), token)?,
+            line: LineClient::new(&line.base(), token)?.limit(PATIENCE),
             weather: WeatherService::new(&weather.base(), &weather.base(), PATIENCE)?,
         });
         let app = app.await?;

@@ -135,6 +135,8 @@ async fn every_kind_of_event_passes_and_only_questions_are_answered() {
     let handled = async || {
         let (_, text) = world.get("/metrics").await;
         let done = text.lines().filter(|line| line.starts_with("hapax_line_handled_total"));
+        // What LINE could not be told at once is tried again.
+        let done = done.filter(|line| !line.contains("failed"));
         done.filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok()).sum::<usize>()
     };
     world.until("all are handled", async || handled().await == all.len()).await;
@@ -147,7 +149,9 @@ async fn every_kind_of_event_passes_and_only_questions_are_answered() {
 async fn health_is_told_and_strangers_are_turned_away() {
     let world = World::start().await;
     assert_eq!(world.get("/healthz").await, (200, r#"{"alive":true}"#.into()));
-    assert_eq!(world.get("/readyz").await, (200, r#"{"ready":true}"#.into()));
+    // A machine that stalls is not ready for a moment.
+    let ready = (200, r#"{"ready":true}"#.to_owned());
+    world.until("it is ready", async || world.get("/readyz").await == ready).await;
     assert_eq!(world.get("/line/webhook").await.0, 405);
     let body = format!(r#"{{"destination":"x","events":[{}]}}"#, events::text(USER, "台北🥚"));
     for signature in [None, Some("AAAA"), Some("🥚")] {

@@ -5,7 +5,7 @@ use example_weather_bot::simulated_weather::Mood;
 use hapax_line::simulator::events;
 use serde_json::Value;
 
-use crate::world::{Plan, USER, World};
+use crate::world::{Plan, USER, World, send};
 
 const BUSY: &str = "⏳ 正在為您查詢天氣，請稍候...";
 const OTHER: &str = "Uf00d0000000000000000000000000002";
@@ -146,7 +146,7 @@ async fn what_is_in_hand_is_answered_before_the_bot_ends() {
     world.send(&[home()]).await;
     lookups(&world, 1).await;
     world.terminate();
-    world.until("it takes nothing more", async || world.sender.send(&[]).await.is_err()).await;
+    world.until("it takes nothing more", async || send(&world.sender, &[]).await.is_err()).await;
     released(&world).await;
     assert!(world.ended().await.success(), "{}", world.log());
     assert_eq!(world.redis.cli(&["KEYS", "processing:user:*"]), "");

@@ -3,7 +3,7 @@
 use hapax_line::simulator::{Endpoint, Fault, events};
 use tokio::task::JoinSet;
 
-use crate::world::{USER, World};
+use crate::world::{USER, World, send};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redelivered_event_costs_no_lookup_and_gets_no_second_reply() {
@@ -27,7 +27,7 @@ async fn twenty_copies_at_once_are_one_event() {
     let mut copies = JoinSet::new();
     for _ in 0..20 {
         let (sender, copy) = (world.sender.clone(), question.clone());
-        copies.spawn(async move { sender.send(&[copy]).await.expect("an answer").status });
+        copies.spawn(async move { send(&sender, &[copy]).await.expect("an answer").status });
     }
     assert_eq!(copies.join_all().await, [200; 20]);
     assert!(world.answer().await.starts_with("📍 台北（臺灣）"));
