@@ -3,6 +3,7 @@
 use std::fs::Permissions;
 use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::time::Duration;
 
 use hapax_core::StoreError;
 use rusqlite::config::DbConfig;
@@ -17,6 +18,7 @@ use crate::{Config, schema};
 pub(crate) struct Session {
     connection: Connection,
     file: Option<(u64, u64)>,
+    lasting: bool,
 }
 
 impl Session {
@@ -27,9 +29,10 @@ impl Session {
     }
 
     /// Whether it may be kept for later. The connections of a process share what one of them
-    /// found: as long as a read-only one is open, no new one can write either.
+    /// found: as long as a read-only one is open, no new one can write either, though the file
+    /// may be written again by now.
     pub(crate) fn is_lasting(&self) -> bool {
-        self.connection.is_readonly(MAIN_DB) == Ok(false)
+        self.lasting
     }
 }
 
@@ -78,7 +81,21 @@ pub(crate) fn connect(config: &Config) -> Result<Session, StoreError> {
     }
     schema::migrate(&connection)?;
     schema::agree_on_partitions(&connection, config.partitions)?;
-    Ok(Session { connection, file })
+    let lasting = can_write(&connection)?;
+    connection.busy_timeout(config.patience()).map_err(fault)?;
+    Ok(Session { connection, file, lasting })
+}
+
+/// Begins to write, and leaves it at that. Where somebody else is writing, it could.
+fn can_write(connection: &Connection) -> Result<bool, StoreError> {
+    if connection.is_readonly(MAIN_DB) != Ok(false) {
+        return Ok(false);
+    }
+    connection.busy_timeout(Duration::ZERO).map_err(fault)?;
+    match connection.execute_batch("BEGIN IMMEDIATE; ROLLBACK") {
+        Err(error) => Ok(error.sqlite_error_code() != Some(ErrorCode::ReadOnly)),
+        Ok(()) => Ok(true),
+    }
 }
 
 /// Sets what belongs to the connection, and WAL, which belongs to the file; answers the mode.

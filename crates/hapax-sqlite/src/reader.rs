@@ -50,17 +50,15 @@ fn serve(
             return None;
         }
     };
-    let mut sound = true;
-    for mut job in jobs.drain(..) {
-        if !job.is_abandoned() {
-            job.run(&connection);
-            sound &= job.error().is_none();
-            job.answer();
-        }
-    }
+    jobs.retain(|job| !job.is_abandoned());
+    jobs.iter_mut().for_each(|job| job.run(&connection));
+    let sound = jobs.iter().all(|job| job.error().is_none());
     // A snapshot that stays open would keep the log from beginning anew.
     let ended = execute(&connection, "COMMIT").is_ok();
-    Some(connection).filter(|connection| ended && sound && connection.is_lasting())
+    let kept = Some(connection).filter(|connection| ended && sound && connection.is_lasting());
+    // What is not kept is closed before anybody hears of it, and may find it in the way.
+    jobs.drain(..).for_each(Job::answer);
+    kept
 }
 
 /// A connection that cannot write by mistake.
