@@ -137,6 +137,14 @@ impl Process {
         reap(&mut parent);
     }
 
+    /// Asks the process to end (SIGTERM), and returns when it and its children have.
+    pub(crate) fn terminate(&self) {
+        let _ = kill(self.running_pid(), Signal::SIGTERM);
+        let what = format!("{} ends", self.name);
+        wait_or_explain(&what, READY, || self.has_exited().then_some(()), || self.log_tail());
+        self.kill_family();
+    }
+
     /// The end of what the server wrote to its log.
     pub(crate) fn log_tail(&self) -> String {
         const LINES: usize = 40;

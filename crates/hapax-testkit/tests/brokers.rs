@@ -34,6 +34,10 @@ fn rabbitmq_is_killed_and_comes_back_on_its_port() {
     assert!(rabbit.pid().is_none() && is_refused(rabbit.port()));
     rabbit.restart();
     assert!(rabbit.pid().is_some() && rabbit.pid() != before);
+    rabbit.shut_down();
+    assert!(rabbit.pid().is_none() && is_refused(rabbit.port()));
+    rabbit.restart();
+    assert!(rabbit.pid().is_some());
 }
 
 fn greeting(port: u16) -> String {

@@ -197,22 +197,24 @@ pub(crate) async fn depth(queue: &dyn Queue) -> Depth {
 }
 
 /// Waits until it is so.
-pub(crate) async fn until(what: &str, mut reached: impl AsyncFnMut() -> bool) {
+pub(crate) async fn until(what: &str, reached: impl AsyncFnMut() -> bool) {
+    assert!(comes_true(reached).await, "waited in vain: {what}");
+}
+
+/// Waits until nothing waits and nothing is in flight.
+pub(crate) async fn drained(queue: &dyn Queue) {
+    let is_empty = async || {
+        let depth = depth(queue).await;
+        depth.waiting == 0 && depth.in_flight == 0
+    };
+    assert!(comes_true(is_empty).await, "never empty: {:?}", depth(queue).await);
+}
+
+async fn comes_true(mut reached: impl AsyncFnMut() -> bool) -> bool {
     let waiting = async {
         while !reached().await {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, waiting)
-        .await
-        .unwrap_or_else(|_| panic!("waited in vain: {what}"));
-}
-
-/// Waits until nothing waits and nothing is in flight.
-pub(crate) async fn drained(queue: &dyn Queue) {
-    until("the queue is empty", async || {
-        let depth = depth(queue).await;
-        depth.waiting == 0 && depth.in_flight == 0
-    })
-    .await;
+    tokio::time::timeout(PATIENCE, waiting).await.is_ok()
 }
