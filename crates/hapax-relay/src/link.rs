@@ -58,6 +58,21 @@ impl<C: Lasting> Link<C> {
         }
     }
 
+    /// The connection, where there is one and it lives as far as is known.
+    pub(crate) async fn current(&self) -> Option<C> {
+        self.0.lock().await.connection.clone().filter(C::is_alive)
+    }
+
+    /// A new connection, whatever the one there was is like: one that a firewall has forgotten says
+    /// nothing, for ever, and does not end either.
+    pub(crate) async fn get_anew<F>(&self, connect: impl FnOnce() -> F) -> Result<(u64, C), Failure>
+    where
+        F: Future<Output = Result<C, Failure>>,
+    {
+        self.0.lock().await.connection = None;
+        self.get(connect).await
+    }
+
     /// The connection with this number is of no use any more.
     pub(crate) async fn lose(&self, number: u64) {
         let mut slot = self.0.lock().await;

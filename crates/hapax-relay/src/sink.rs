@@ -71,7 +71,8 @@ pub trait Sink: Send + Sync + 'static {
     async fn send(&self, message: &Message) -> Result<(), Failure>;
 
     /// Whether the sink is there, asked at the start and after it was away, so that no row is risked
-    /// to find out. Connects where that is needed.
+    /// to find out. Connects, and does so anew where there is a connection already: what made the
+    /// relay ask may be that nothing is heard on the old one.
     async fn check(&self) -> Result<(), Failure> {
         Ok(())
     }

@@ -51,6 +51,7 @@ struct Connection {
     client: TcpStream,
     server: TcpStream,
     loses_answer: AtomicBool,
+    stranded: AtomicBool,
     cut: AtomicBool,
 }
 
@@ -99,6 +100,15 @@ impl Wire {
         let mut state = self.shared.state();
         state.requests_stalled = true;
         state.answers_stalled = true;
+    }
+
+    /// From now on nothing is heard any more on the connections that there are, in either direction,
+    /// for ever; nothing closes them either. New ones are welcome. So it is where a firewall has
+    /// forgotten a connection.
+    pub fn strand(&self) {
+        for connection in self.shared.state().connections.values() {
+            connection.stranded.store(true, Ordering::SeqCst);
+        }
     }
 
     /// Lets requests through, and holds back the answers.
@@ -220,6 +230,7 @@ impl Shared {
                 client,
                 server,
                 loses_answer: AtomicBool::new(false),
+                stranded: AtomicBool::new(false),
                 cut: AtomicBool::new(!ready),
             });
             {
@@ -272,6 +283,7 @@ impl Shared {
                 Direction::Request => (state.requests_stalled, Duration::ZERO),
                 Direction::Answer => (state.answers_stalled, state.answers_late),
             };
+            let stalled = stalled || connection.stranded.load(Ordering::SeqCst);
             let left = late.saturating_sub(since.elapsed());
             state = if stalled {
                 self.changed.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner())

@@ -39,6 +39,24 @@ fn a_stalled_wire_delivers_later() {
 }
 
 #[test]
+fn a_stranded_connection_says_nothing_for_ever_and_new_ones_work() {
+    let redis = Redis::start();
+    let wire = Wire::to(redis.port());
+    let mut old = Client::connect(wire.port());
+    old.send("PING\r\n");
+    assert_eq!(old.answer_within(LATE).as_deref(), Some("+PONG\r\n"));
+    wire.strand();
+    old.send("SET key stranded\r\n");
+    wire.flow();
+    assert_eq!(old.answer_within(SOON), None);
+    let mut new = Client::connect(wire.port());
+    new.send("EXISTS key\r\n");
+    assert_eq!(new.answer_within(LATE).as_deref(), Some(":0\r\n"));
+    wire.cut();
+    assert_eq!(old.answer_within(LATE).as_deref(), CLOSED);
+}
+
+#[test]
 fn a_cut_wire_takes_new_connections() {
     let redis = Redis::start();
     let wire = Wire::to(redis.port());

@@ -19,6 +19,8 @@ use crate::sinks::Unusable;
 
 /// How long a question for messages stays open.
 const WAIT: Duration = Duration::from_secs(1);
+/// Connecting may take this long; afterwards the connection's heartbeats tell whether it lives.
+const CONNECT: Duration = Duration::from_secs(30);
 /// Unacknowledged messages of this process: those at work, and those that wait for their next try.
 const PREFETCH: u16 = 256;
 /// So many messages' attempts are remembered; the queue itself counts only where it is a quorum queue.
@@ -117,11 +119,11 @@ impl Source for RabbitQueue {
     async fn receive(&self, at_most: usize) -> Result<Vec<Box<dyn Delivery>>, Failure> {
         let mut open = self.open.lock().await;
         if open.is_none() {
-            let failed = |_| {
+            let Ok(Ok(connected)) = timeout(CONNECT, self.connect()).await else {
                 let reason = "the broker cannot be reached, or the queue is not there";
-                Failure::unreachable(reason)
+                return Err(Failure::unreachable(reason));
             };
-            *open = Some(self.connect().await.map_err(failed)?);
+            *open = Some(connected);
         }
         let Some(Open { consumer, dead, .. }) = open.as_mut() else { return Ok(Vec::new()) };
         let mut deliveries = Vec::new();

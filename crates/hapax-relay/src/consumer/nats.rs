@@ -7,10 +7,11 @@ use std::time::Duration;
 use async_nats::jetstream::consumer::{AckPolicy, PullConsumer, pull};
 use async_nats::jetstream::stream::Config as StreamConfig;
 use async_nats::jetstream::{self, AckKind, Context, Message};
-use async_nats::{ConnectOptions, HeaderMap, ServerAddr};
+use async_nats::{Client, ConnectOptions, HeaderMap, ServerAddr};
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use tokio::sync::OnceCell;
+use tokio::time::timeout;
 
 use super::{Delivery, Incoming, Source};
 use crate::Failure;
@@ -20,6 +21,9 @@ use crate::sinks::Unusable;
 const ACK_WAIT: Duration = Duration::from_secs(30);
 /// How long a question for messages stays open.
 const WAIT: Duration = Duration::from_secs(1);
+/// How long an answer may take. The driver sets no limit of its own to a question that does not wait
+/// for messages, and would wait for ever where the connection was lost meanwhile.
+const ANSWER: Duration = Duration::from_secs(15);
 const REASON: &str = "Hapax-Dead-Reason";
 
 /// A durable pull consumer of a stream. Messages that fail for good go to the subject
@@ -32,6 +36,7 @@ pub struct NatsStream {
 }
 
 struct Open {
+    client: Client,
     context: Context,
     consumer: PullConsumer,
     dead: Arc<str>,
@@ -55,7 +60,7 @@ impl NatsStream {
         let client = client.map_err(|error| {
             Failure::unreachable(format!("NATS cannot be reached: {}", error.kind()))
         })?;
-        let context = jetstream::new(client);
+        let context = jetstream::new(client.clone());
         let stream = context.get_stream(&self.stream).await;
         let stream = stream.map_err(|_| Failure::unreachable("there is no such stream"))?;
         let config = pull::Config {
@@ -67,7 +72,7 @@ impl NatsStream {
         let consumer = stream.get_or_create_consumer(&self.durable, config).await;
         let consumer =
             consumer.map_err(|_| Failure::unreachable("the durable consumer cannot be made"))?;
-        Ok(Open { context, consumer, dead: format!("hapax.dead.{}", self.stream).into() })
+        Ok(Open { client, context, consumer, dead: format!("hapax.dead.{}", self.stream).into() })
     }
 }
 
@@ -79,21 +84,32 @@ impl Source for NatsStream {
 
     async fn receive(&self, at_most: usize) -> Result<Vec<Box<dyn Delivery>>, Failure> {
         let open = self.open.get_or_try_init(|| self.open()).await?;
-        let away = |_| Failure::unreachable("JetStream does not answer");
-        let mut first =
-            open.consumer.fetch().max_messages(at_most).messages().await.map_err(away)?;
+        let away = || Failure::unreachable("JetStream does not answer");
+        let first = open.consumer.fetch().max_messages(at_most).messages();
+        let mut first = first.await.map_err(|_| away())?;
         let mut deliveries: Vec<Box<dyn Delivery>> = Vec::new();
-        while let Some(Ok(message)) = first.next().await {
-            deliveries.push(Box::new(NatsDelivery::new(message, open, &self.stream)));
+        loop {
+            match timeout(ANSWER, first.next()).await {
+                Ok(Some(Ok(message))) => {
+                    deliveries.push(Box::new(NatsDelivery::new(message, open, &self.stream)));
+                }
+                Ok(_) => break,
+                Err(_) if !deliveries.is_empty() => break,
+                Err(_) => {
+                    // The connection may be one that a firewall has forgotten.
+                    let _ = open.client.force_reconnect().await;
+                    return Err(away());
+                }
+            }
         }
         if !deliveries.is_empty() {
             return Ok(deliveries);
         }
         // Nothing was there: wait for one, and take the others next time.
         let waiting = open.consumer.batch().max_messages(1).expires(WAIT).messages();
-        let mut one = waiting.await.map_err(away)?;
+        let mut one = waiting.await.map_err(|_| away())?;
         while let Some(message) = one.next().await {
-            let message = message.map_err(|_| Failure::unreachable("JetStream does not answer"))?;
+            let message = message.map_err(|_| away())?;
             deliveries.push(Box::new(NatsDelivery::new(message, open, &self.stream)));
         }
         Ok(deliveries)

@@ -8,9 +8,9 @@ use async_trait::async_trait;
 use redis::streams::{
     StreamAutoClaimReply, StreamClaimReply, StreamId, StreamPendingCountReply, StreamReadReply,
 };
-use redis::{Client, Cmd, FromRedisValue, RedisError, cmd, pipe};
+use redis::{Client, Cmd, FromRedisValue, RedisError, RedisResult, cmd, pipe};
 use tokio::sync::Mutex as AsyncMutex;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::{Delivery, Incoming, Source};
 use crate::Failure;
@@ -20,6 +20,8 @@ use crate::sinks::Unusable;
 
 /// How long a question for new entries stays open.
 const WAIT: Duration = Duration::from_millis(500);
+/// How long the answer may take. What comes later than that was handed out to nobody, and comes again.
+const ANSWER: Duration = Duration::from_secs(15);
 /// An entry about which nothing was said for so long belongs to nobody: its consumer is gone.
 const IDLE: Duration = Duration::from_secs(30);
 /// How often such entries are looked for.
@@ -89,15 +91,13 @@ impl RedisStream {
     }
 
     async fn new_ones(&self, at_most: usize) -> Result<Vec<StreamId>, Failure> {
-        let (number, mut open) = self.reading.get(|| connect(&self.client)).await?;
         let read = self.shared.read(Some(at_most), ">");
-        match read.query_async::<Option<StreamReadReply>>(&mut open.connection).await {
-            Ok(reply) => Ok(entries(reply)),
-            Err(error) => {
-                self.reading.lose(number).await;
-                Err(failed(&error))
-            }
-        }
+        let reply: Option<StreamReadReply> =
+            ask(&self.reading, &self.client, ANSWER, async |open| {
+                read.query_async(&mut open.connection).await
+            })
+            .await?;
+        Ok(entries(reply))
     }
 
     /// Entries of ours that are due again.
@@ -193,22 +193,10 @@ impl Source for RedisStream {
 
 impl Shared {
     async fn ask<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T, Failure> {
-        let (number, mut open) = self.link.get(|| connect(&self.client)).await?;
-        let answer = cmd.query_async(&mut open.connection);
-        let answer = tokio::time::timeout(CONNECT, answer).await;
-        match answer {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) => {
-                if error.code().is_none() {
-                    self.link.lose(number).await;
-                }
-                Err(failed(&error))
-            }
-            Err(_) => {
-                self.link.lose(number).await;
-                Err(Failure::unanswered("Redis gave no answer in time"))
-            }
-        }
+        ask(&self.link, &self.client, CONNECT, async |open| {
+            cmd.query_async(&mut open.connection).await
+        })
+        .await
     }
 
     fn read(&self, new: Option<usize>, after: &str) -> Cmd {
@@ -284,14 +272,10 @@ impl Delivery for RedisDelivery {
         }
         add.arg("reason").arg(reason).arg("entry").arg(&self.entry.id).ignore();
         both.cmd("XACK").arg(stream).arg(group).arg(&self.entry.id).ignore();
-        let (number, mut open) = self.shared.link.get(|| connect(&self.shared.client)).await?;
-        match both.query_async::<()>(&mut open.connection).await {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                self.shared.link.lose(number).await;
-                Err(failed(&error))
-            }
-        }
+        ask(&self.shared.link, &self.shared.client, CONNECT, async |open| {
+            both.query_async(&mut open.connection).await
+        })
+        .await
     }
 
     async fn still_at_it(&self) -> Result<(), Failure> {
@@ -302,6 +286,30 @@ impl Delivery for RedisDelivery {
 
     fn every(&self) -> Duration {
         IDLE / 3
+    }
+}
+
+/// Asks over this link. A connection that fails or gives no answer in time is not used again: it may
+/// be one that a firewall has forgotten.
+async fn ask<T>(
+    link: &Link<Open>,
+    client: &Client,
+    limit: Duration,
+    question: impl AsyncFnOnce(&mut Open) -> RedisResult<T>,
+) -> Result<T, Failure> {
+    let (number, mut open) = link.get(|| connect(client)).await?;
+    match timeout(limit, question(&mut open)).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(error)) => {
+            if error.code().is_none() {
+                link.lose(number).await;
+            }
+            Err(failed(&error))
+        }
+        Err(_) => {
+            link.lose(number).await;
+            Err(Failure::unanswered("Redis gave no answer in time"))
+        }
     }
 }
 

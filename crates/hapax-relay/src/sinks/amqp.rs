@@ -70,21 +70,10 @@ impl RabbitMq {
     }
 
     async fn open(&self) -> Result<(u64, Arc<Open>), Failure> {
-        let (number, open) = self.connected().await?;
-        // It would take messages and never confirm them.
-        if open.connection.status().blocked() {
-            return Err(Failure::unreachable(
-                "the broker is short of memory or disk, and takes nothing",
-            ));
-        }
+        // In a box: it is large, rare, and would be a part of every message's future.
+        let (number, open) = self.link.get(|| Box::pin(self.connect())).await?;
+        open.takes_messages()?;
         Ok((number, open))
-    }
-
-    async fn connected(&self) -> Result<(u64, Arc<Open>), Failure> {
-        self.link
-            // In a box: it is large, rare, and would be a part of every message's future.
-            .get(|| Box::pin(self.connect()))
-            .await
     }
 
     async fn connect(&self) -> Result<Arc<Open>, Failure> {
@@ -160,7 +149,11 @@ impl Sink for RabbitMq {
     }
 
     async fn check(&self) -> Result<(), Failure> {
-        self.pipe().await.map(drop)
+        // A new connection would hear that the broker is short of something after its first message.
+        if let Some(open) = self.link.current().await {
+            open.takes_messages()?;
+        }
+        self.link.get_anew(|| self.connect()).await.map(drop)
     }
 }
 
@@ -171,6 +164,15 @@ impl Lasting for Arc<Open> {
 }
 
 impl Open {
+    /// Otherwise it would take them and never confirm.
+    fn takes_messages(&self) -> Result<(), Failure> {
+        if self.connection.status().blocked() {
+            let reason = "the broker is short of memory or disk, and takes nothing";
+            return Err(Failure::unreachable(reason));
+        }
+        Ok(())
+    }
+
     async fn channel(&self) -> lapin::Result<Channel> {
         let channel = self.connection.create_channel().await?;
         channel.confirm_select(ConfirmSelectOptions::default()).await?;

@@ -125,9 +125,19 @@ impl Sink for Nats {
     }
 
     async fn check(&self) -> Result<(), Failure> {
+        let is_new = !self.open.initialized();
         let open = self.open().await?;
         if open.client.connection_state() != State::Connected {
             return Err(Failure::unreachable("the connection to NATS was lost"));
+        }
+        // One that was there may be one that a firewall has forgotten: it says nothing, for ever.
+        if !is_new {
+            let mut lost = open.lost.clone();
+            lost.mark_unchanged();
+            // Until it has let go of it, a question would go the old way.
+            if open.client.force_reconnect().await.is_ok() {
+                let _ = lost.changed().await;
+            }
         }
         // Older servers leave out what the driver's own question insists on.
         let asked = open.context.request::<_, _, serde_json::Value>("INFO", &());

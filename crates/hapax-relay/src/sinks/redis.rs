@@ -40,14 +40,9 @@ impl RedisStreams {
         Ok(Self { client: redis_link::client(url)?, link: Link::new() })
     }
 
-    async fn open(&self) -> Result<(u64, Open), Failure> {
-        self.link
-            .get(|| async {
-                // In a box: it is large, rare, and would be a part of every message's future.
-                let connected = Box::pin(redis_link::connect(&self.client)).await;
-                connected.map_err(|error| Failure::unreachable(words("connect", &error)))
-            })
-            .await
+    async fn connect(&self) -> Result<Open, Failure> {
+        let connected = redis_link::connect(&self.client).await;
+        connected.map_err(|error| Failure::unreachable(words("connect", &error)))
     }
 }
 
@@ -70,7 +65,8 @@ impl Sink for RedisStreams {
         add.arg("payload").arg(&item.payload[..]);
         add.arg("content_type").arg(item.content_type.as_deref().unwrap_or_default());
         add.arg("headers").arg(&headers[..]);
-        let (number, mut open) = self.open().await?;
+        // In a box: it is large, rare, and would be a part of every message's future.
+        let (number, mut open) = self.link.get(|| Box::pin(self.connect())).await?;
         match add.query_async::<()>(&mut open.connection).await {
             Ok(()) => Ok(()),
             Err(error) => Err(self.failed(number, &error).await),
@@ -78,7 +74,7 @@ impl Sink for RedisStreams {
     }
 
     async fn check(&self) -> Result<(), Failure> {
-        let (number, mut open) = self.open().await?;
+        let (number, mut open) = self.link.get_anew(|| self.connect()).await?;
         match cmd("PING").query_async::<()>(&mut open.connection).await {
             Ok(()) => Ok(()),
             Err(error) => {

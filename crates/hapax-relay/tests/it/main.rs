@@ -10,5 +10,6 @@ mod nats;
 mod order;
 mod redis;
 mod stores;
+mod stranded;
 mod support;
 mod webhook;

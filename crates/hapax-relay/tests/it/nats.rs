@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_nats::ConnectOptions;
+use async_nats::jetstream::context::ContextBuilder;
 use async_nats::jetstream::{self, Context, consumer, stream};
 use futures_util::StreamExt;
 use hapax_core::Queue;
@@ -12,15 +14,21 @@ use hapax_relay::sinks::Nats as Sunk;
 use hapax_relay::{Again, CloudEvents, Failure, Message, Settings, Sink};
 use hapax_testkit::Nats;
 
-use crate::support::{Working, brisk, depth, drained, enqueue, item, until};
+use crate::support::{PATIENCE, Working, brisk, depth, drained, enqueue, item, until};
 
 pub(crate) async fn context(nats: &Nats) -> Context {
-    jetstream::new(async_nats::connect(nats.url()).await.unwrap())
+    let client = ConnectOptions::new().connection_timeout(PATIENCE).connect(nats.url()).await;
+    ContextBuilder::new().timeout(PATIENCE).build(client.unwrap())
 }
 
+/// In memory: a busy disk must not keep an acknowledgement back for longer than a sink waits for it.
 pub(crate) async fn stream(context: &Context) -> stream::Stream {
+    stream_in(context, stream::StorageType::Memory).await
+}
+
+async fn stream_in(context: &Context, storage: stream::StorageType) -> stream::Stream {
     let subjects = vec!["orders".to_owned()];
-    let config = stream::Config { name: "orders".into(), subjects, ..Default::default() };
+    let config = stream::Config { name: "orders".into(), subjects, storage, ..Default::default() };
     context.create_stream(config).await.unwrap()
 }
 
@@ -123,7 +131,7 @@ async fn what_is_no_subject_or_too_large_is_refused_for_good() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_killed_in_the_middle_loses_and_doubles_nothing() {
     let nats = Nats::start();
-    let mut stream = stream(&context(&nats).await).await;
+    let mut stream = stream_in(&context(&nats).await, stream::StorageType::File).await;
     let store = Arc::new(MemoryStore::default());
     let rows: Vec<_> = (0..600).map(|n| item(&n.to_string()).key(&format!("k{}", n % 7))).collect();
     let sink = Arc::new(Sunk::new(&nats.url()).unwrap());
