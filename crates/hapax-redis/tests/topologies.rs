@@ -356,14 +356,15 @@ async fn a_connection_to_a_cluster_that_died_without_a_word_is_replaced() {
     let key = record("r");
     until_it_works(|| store.get(&key)).await;
     let accepted = || wires.iter().map(Wire::accepted).sum::<usize>();
-    let mut before;
     // Nothing is heard on the old connections. Where a call was too slow just before, another one is
-    // being made already, and may come into use between the two.
-    while {
-        before = accepted();
+    // being made already, and may come into use between the two steps.
+    let before = loop {
+        let before = accepted();
         wires.iter().for_each(Wire::strand);
-        store.get(&key).await.is_ok()
-    } {}
+        if store.get(&key).await.is_err() {
+            break before;
+        }
+    };
     until_it_works(|| store.get(&key)).await;
     assert!(accepted() > before);
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::State;
 use axum::routing::post;
-use cli_support::{hapax, run};
+use cli_support::{folder, hapax, run};
 use hapax_line::simulator::events;
 use hapax_line::{SIGNATURE, Secrets};
 use hapax_testkit::{Redis, free_port, wait_for};
@@ -459,7 +459,8 @@ fn the_original_variables_are_honoured() {
 #[test]
 fn at_the_end_what_is_in_hand_is_landed() {
     let bot = Bot::start();
-    let folder = tempfile::tempdir().unwrap();
+    // The last look at it is without a server.
+    let folder = folder();
     let store = format!("sqlite:{}", folder.path().join("line.db").display());
     let flags = ["--store", &store, "--upstream", &bot.url, "--store-timeout", "30s"];
     let mut gateway = Gateway::start(&mut line(), &flags);

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 
-use cli_support::{PATIENCE, hapax, run};
+use cli_support::{PATIENCE, folder, hapax, run};
 use hapax::sqlite::rusqlite::Connection;
 use hapax_testkit::{Postgres, RabbitMq, Redis, free_port, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
@@ -137,7 +137,7 @@ fn the_admin_address_shows_both_ends_and_the_queue() {
 #[test]
 fn a_message_that_comes_back_is_not_shown_in_the_log() {
     let rabbitmq = RabbitMq::start();
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let (file, log) = (folder.path().join("a.db"), folder.path().join("log"));
     let from = format!("sqlite:{}", file.display());
     run(hapax().args(["doctor", "--migrate", "--store", &from])).ok();

@@ -159,6 +159,7 @@ impl Postgres {
     /// still runs. Returns when it has recovered.
     pub fn restart(&self) {
         self.kill();
+        self.remove_pid_files();
         if self.run().is_err() {
             panic!("port {} was taken\n{}", self.port, self.log_tail());
         }
@@ -222,12 +223,19 @@ impl Drop for Postgres {
 }
 
 impl Postgres {
+    /// A killed server leaves its number in two files. By now that may be another process' number, and
+    /// the next start would take that one for a server that still runs here, and refuse.
+    fn remove_pid_files(&self) {
+        let socket_lock = format!(".s.PGSQL.{}.lock", self.port);
+        let _ = fs::remove_file(self.folder.path().join(socket_lock));
+        let _ = fs::remove_file(pid_file(&self.folder));
+    }
+
     /// A killed server leaves a System V segment of a few bytes behind, and a machine has room
     /// for four thousand. The next start in the same folder would remove it; without one it is
     /// done here. The seventh line of the pid file says "KEY ID".
     fn remove_memory_segment(&self) {
-        let pid_file = data_folder(&self.folder).join("postmaster.pid");
-        let Ok(content) = fs::read_to_string(pid_file) else {
+        let Ok(content) = fs::read_to_string(pid_file(&self.folder)) else {
             return;
         };
         let segment = content.lines().nth(6).and_then(|line| line.split_ascii_whitespace().nth(1));
@@ -239,6 +247,10 @@ impl Postgres {
 
 fn data_folder(folder: &TempDir) -> PathBuf {
     folder.path().join("data")
+}
+
+fn pid_file(folder: &TempDir) -> PathBuf {
+    data_folder(folder).join("postmaster.pid")
 }
 
 /// PostgreSQL refuses to run as root; the Debian package makes a user for it.
@@ -340,4 +352,25 @@ fn make_certificates(data: &Path) -> Certificates {
     )
     .expect("cannot write pg_hba.conf");
     certificates
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_another_server_has_by_now_does_not_keep_it_down() {
+        let (killed, other) = (Postgres::start(), Postgres::start());
+        killed.psql("CREATE TABLE kept ()");
+        let before = killed.pid().expect("it runs").to_string();
+        killed.kill();
+        let other = other.pid().expect("it runs").to_string();
+        let socket_lock = killed.folder.path().join(format!(".s.PGSQL.{}.lock", killed.port));
+        for file in [pid_file(&killed.folder), socket_lock] {
+            let content = fs::read_to_string(&file).expect("a killed server leaves it");
+            fs::write(&file, content.replacen(&before, &other, 1)).expect("it can be changed");
+        }
+        killed.restart();
+        assert_eq!(killed.psql("SELECT count(*) FROM kept"), "0");
+    }
 }

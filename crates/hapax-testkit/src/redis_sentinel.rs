@@ -44,6 +44,8 @@ impl RedisSentinel {
         all.wait("the sentinels are ready for a failover", || {
             all.sentinels.iter().all(is_ready).then_some(())
         });
+        // On a machine that stood still they may have replaced the first one already.
+        *all.last_master() = all.master_port();
         all
     }
 

@@ -18,8 +18,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const LIMIT: Duration = Duration::from_secs(2);
 
 // Everything that may not be seen is easily found: see `leaks`.
-pub(crate) const SECRET: &str = "secret-f00d-of-the-channel";
-pub(crate) const ACCESS_TOKEN: &str = "token-f00d-of-the-channel";
+pub(crate) const SECRET: &str = "secret-food-of-the-channel";
+pub(crate) const ACCESS_TOKEN: &str = "token-food-of-the-channel";
 /// The bot's own user id.
 pub(crate) const DESTINATION: &str = "Uf00db07";
 /// What a user is told to wait with, letter for letter.

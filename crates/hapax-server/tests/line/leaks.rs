@@ -11,7 +11,8 @@ const MARKS: &[&str] = &[
     "Uf00d",
     "Cf00d",
     "Rf00d",
-    "-f00d-",
+    // No part of an id: those have hexadecimal digits between their hyphens.
+    "-food-",
     "🥚",
     "\\ud83e\\udd5a",
     "臺北",

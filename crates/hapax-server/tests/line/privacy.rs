@@ -106,9 +106,9 @@ fn signed(address: &str, body: &str) -> (u16, String) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_that_refuses_to_start_shows_no_secret() {
     let scene = Scene::on("memory:").await;
-    let three = scene.gateway().env("LINE_CHANNEL_SECRET", "a-f00d-a,b-f00d-b,c-f00d-c");
+    let three = scene.gateway().env("LINE_CHANNEL_SECRET", "a-food-a,b-food-b,c-food-c");
     assert!(three.refused().contains("LINE_CHANNEL_SECRET"));
-    let spaced = scene.gateway().env("LINE_CHANNEL_ACCESS_TOKEN", "a -f00d- b");
+    let spaced = scene.gateway().env("LINE_CHANNEL_ACCESS_TOKEN", "a -food- b");
     assert!(spaced.refused().contains("LINE_CHANNEL_ACCESS_TOKEN"));
     let none = scene.gateway().env("LINE_CHANNEL_SECRET", "");
     assert!(none.refused().contains("LINE_CHANNEL_SECRET"));

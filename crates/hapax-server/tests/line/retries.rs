@@ -97,7 +97,8 @@ async fn retried_while_another_is_at_work(scene: &Scene, gateway: &Gateway, numb
     gateway.send_one(&second).await;
     let (begun, told) = (|| scene.bot.calls_of(&second).len(), || scene.times_told(&second));
     wait_for("the second begins", PATIENCE, || (begun() + told() > 0).then_some(()));
-    let retried_before = scene.bot.calls_of(&first).len() > 1;
+    // Whoever is told has met the retry, of which the bot may not have heard yet.
+    let retried_before = told() > 0 || scene.bot.calls_of(&first).len() > 1;
     if !retried_before {
         let both = || (gateway.queue()["in_flight"] == 2).then_some(());
         wait_for("the retry is in flight meanwhile", PATIENCE, both);
@@ -106,7 +107,8 @@ async fn retried_while_another_is_at_work(scene: &Scene, gateway: &Gateway, numb
     scene.bot.let_go(begun());
     gateway.idle();
     assert_eq!(scene.bot.calls_of(&first).len(), 2);
-    assert!(retried_before || scene.told().is_empty());
+    // Somebody before may have been told.
+    assert!(retried_before || told() == 0);
     !retried_before
 }
 

@@ -43,9 +43,9 @@ async fn what_line_did_not_sign_is_401_and_goes_nowhere() {
 #[tokio::test(flavor = "multi_thread")]
 async fn while_the_secret_is_changed_both_sign() {
     let scene = Scene::on("memory:").await;
-    let both = format!("{SECRET},old-f00d-secret");
+    let both = format!("{SECRET},old-food-secret");
     let gateway = scene.gateway().env("LINE_CHANNEL_SECRET", &both).start();
-    let old = Secrets::new("old-f00d-secret").unwrap();
+    let old = Secrets::new("old-food-secret").unwrap();
     assert_eq!(gateway.send_with(&old, &[text(&user(1))]).await, 200);
     assert_eq!(gateway.send_with(&secrets(), &[text(&user(2))]).await, 200);
     assert_eq!(gateway.send_with(&Secrets::new("older").unwrap(), &[text(&user(3))]).await, 401);

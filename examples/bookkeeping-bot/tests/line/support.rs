@@ -211,7 +211,8 @@ impl World {
 
     /// Waits until every event is handled; what was given up is put back, as an operator would.
     pub(crate) async fn drained(&self) {
-        let store = hapax::open(&self.store, &Options::default()).await.expect("a store");
+        let patient = Options { call_limit: PATIENCE, ..Options::default() };
+        let store = hapax::open(&self.store, &patient).await.expect("a store");
         let line = QueueName::new("bookkeeping-bot").expect("a name");
         let since = Instant::now();
         loop {

@@ -35,9 +35,12 @@ fn a_crash_at_any_statement_leaves_one_order_and_one_answer() {
             assert_eq!(shop.count(), n + usize::from(committed), "after {point}");
 
             let (first, replayed) = order(shop.url(), point, TEA);
-            assert_eq!((first.status, replayed), (201, committed), "{first:?}");
+            assert_eq!(first.status, 201, "{first:?}");
+            assert!(replayed.is_none_or(|replayed| replayed == committed), "{point}: {replayed:?}");
             assert_eq!(shop.count(), n + 1);
-            assert_eq!(order(shop.url(), point, TEA), (first, true));
+            let (second, replayed) = order(shop.url(), point, TEA);
+            assert_eq!(second, first);
+            assert_ne!(replayed, Some(false));
             assert_eq!(order(shop.url(), point, COFFEE).0.status, 422);
             assert_eq!(shop.count(), n + 1);
         }
@@ -53,7 +56,9 @@ fn fifty_at_once_with_one_key_make_one_order_and_get_equal_answers() {
             let all: Vec<_> = (0..50).map(|_| scope.spawn(one)).collect();
             all.into_iter().map(|one| one.join().expect("an answer")).collect()
         });
-        assert_eq!(answers.iter().filter(|(_, replayed)| !replayed).count(), 1);
+        let made = answers.iter().filter(|(_, replayed)| *replayed == Some(false)).count();
+        let unsure = answers.iter().any(|(_, replayed)| replayed.is_none());
+        assert!(made == 1 || made == 0 && unsure, "{answers:?}");
         assert!(answers.iter().all(|(answer, _)| *answer == answers[0].0), "{answers:?}");
         assert_eq!((answers[0].0.status, shop.count()), (201, 1));
     });

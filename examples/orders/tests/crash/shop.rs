@@ -117,16 +117,19 @@ pub(crate) fn order_to_death(url: &str, key: &str, body: &str) {
 }
 
 /// Asks until the first one is done: "in-progress" means to ask again, and so does a database that
-/// has no answer in time.
-pub(crate) fn order(url: &str, key: &str, body: &str) -> Answered {
+/// has no answer in time. That one may have made the order all the same: whether a replay after it is
+/// of this order or of an earlier one, nobody knows.
+pub(crate) fn order(url: &str, key: &str, body: &str) -> (Answer, Option<bool>) {
     let since = Instant::now();
+    let mut unsure = false;
     loop {
         let (answer, replayed) = post(url, Some(key), body).expect("the shop answers");
         let again =
             answer.status == 503 || answer.status == 409 && answer.body.contains("/in-progress");
         if !again {
-            return (answer, replayed);
+            return (answer, (!replayed || !unsure).then_some(replayed));
         }
+        unsure |= answer.status == 503;
         assert!(since.elapsed() < PATIENCE, "to be asked again for ever: {}", answer.body);
         thread::sleep(Duration::from_millis(20));
     }
