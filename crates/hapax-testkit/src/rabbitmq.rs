@@ -26,7 +26,7 @@ const MAPPER_OFFSET: u16 = 10_000;
 /// The user `guest` may do everything in the virtual host `/`. Persistent messages in durable
 /// queues survive [`kill`](Self::kill) and [`restart`](Self::restart); the queues themselves do once
 /// the server was [shut down](Self::shut_down) in order since they were declared. It answers a
-/// declaration seconds before its file has it (seen: 4 of 72 queues were gone after a kill).
+/// declaration before that survives a kill (seen: 4 of 72 queues were gone).
 pub struct RabbitMq {
     // Fields are dropped in this order.
     process: Process,

@@ -17,10 +17,11 @@ use hapax_testkit::{Nats, Redis, Wire};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::support::{Working, brisk, drained, enqueue, item};
+use crate::support::{PATIENCE, Working, brisk, drained, enqueue, item};
 use crate::{amqp, nats};
 
-/// Before heartbeats and pings of the drivers, where they have them, would notice (90 s and more).
+/// Before heartbeats and pings of the drivers would notice (90 s and more). Nobody notices it for a
+/// consumer in the middle of a question.
 const SOON: Duration = Duration::from_secs(80);
 
 async fn rows_go_on(sink: impl Sink + 'static, topic: &str, wire: &Wire) {
@@ -85,7 +86,7 @@ async fn messages_go_on(sink: impl Sink, source: impl Source, wire: &Wire) {
     let mut hear = async |payload: &str| {
         sink.send(&Message::new(item(payload))).await.unwrap();
         let heard = async { while told.recv().await.unwrap() != payload {} };
-        timeout(SOON, heard).await.expect("it is delivered");
+        timeout(PATIENCE, heard).await.expect("it is delivered");
     };
     hear("before").await;
     wire.strand();
