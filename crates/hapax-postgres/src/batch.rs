@@ -12,8 +12,8 @@ use hapax_core::{StoreError, limited};
 use tokio::sync::oneshot;
 
 use crate::error::{Failure, again};
-use crate::link::Link;
-use crate::session::Session;
+use crate::connect::Link;
+use crate::connect::session::Session;
 use crate::wake::Wakes;
 
 /// How many operations may wait. They leave with their time limit anyway.

@@ -56,7 +56,7 @@ impl Failure {
                 None => from_driver(error),
             },
             #[cfg(feature = "sqlx")]
-            Self::Sqlx(error) => crate::through_sqlx::error(error, limit),
+            Self::Sqlx(error) => crate::tx::sqlx_adapter::error(error, limit),
         }
     }
 }

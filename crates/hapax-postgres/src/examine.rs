@@ -3,10 +3,10 @@
 use hapax_core::{Clock, Finding, Promise, SystemClock, Timestamp};
 
 use crate::error::Failure;
-use crate::link::{Lease, Link};
+use crate::connect::{Lease, Link};
 use crate::migrate;
 use crate::row;
-use crate::session::{Row, Session, Sql};
+use crate::connect::session::{Row, Session, Sql};
 
 const SETTINGS: Sql = Sql {
     text: "SELECT current_setting('server_version') AS version, \

@@ -25,42 +25,27 @@
 //!
 //! Behind a transaction pooler use [`Config::pooled`].
 
-mod appending;
 mod batch;
-mod callers;
-mod claiming;
+mod claims;
 mod config;
-mod enqueueing;
+mod connect;
 mod error;
 mod examine;
-mod inbox;
-mod leasing;
-mod link;
-mod listing;
 mod log;
-mod looking;
 mod migrate;
-mod outbox;
-mod patience;
+mod oversight;
 mod queue;
-mod reading;
-mod recording;
+mod records;
 mod row;
-mod session;
-mod stepping;
 mod store;
 mod sweep;
-#[cfg(feature = "sqlx")]
-mod through_sqlx;
-mod tls;
-mod transaction;
-mod url;
+mod tx;
 mod wake;
 
-pub use callers::Transactional;
 pub use config::Config;
-pub use inbox::{Inbox, Seen};
 pub use migrate::migrate;
-pub use outbox::Outbox;
 pub use store::PostgresStore;
-pub use transaction::{InTransaction, Once, once_in};
+pub use tx::inbox::{Inbox, Seen};
+pub use tx::outbox::Outbox;
+pub use tx::session::Transactional;
+pub use tx::{InTransaction, Once, once_in};

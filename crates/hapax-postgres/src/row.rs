@@ -7,7 +7,7 @@ use hapax_core::machine::{Phase, Row as ClaimRow};
 use hapax_core::{Fence, Fingerprint, Key, Timestamp, Token, millis};
 
 use crate::error::{Failure, corrupt};
-use crate::session::Row;
+use crate::connect::session::Row;
 
 /// Beyond 73 million years time stops, so that sums of now, lease and retention stay in a bigint.
 const FAR: u64 = 1 << 61;

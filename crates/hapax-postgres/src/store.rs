@@ -1,25 +1,19 @@
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
-use hapax_core::{
-    Ask, Claimed, Claims, Deleted, Expect, Finding, GiveBack, Key, List, Oversight, Page, Put,
-    Record, Records, Step, Store, StoreError, Token, View, Watch, limited,
-};
+use hapax_core::{Finding, Key, Store, StoreError};
 use tokio_postgres::types::Type;
 
-use crate::appending::Appending;
+use crate::log::append::Appending;
 use crate::batch::Batcher;
-use crate::claiming::{Asked, Claiming};
-use crate::enqueueing::Enqueueing;
-use crate::link::Link;
-use crate::patience::Patience;
-use crate::session::{Session, Sql};
-use crate::stepping::{Act, Stepping, Taken};
+use crate::claims::claim::Claiming;
+use crate::queue::enqueue::Enqueueing;
+use crate::connect::Link;
+use crate::connect::session::{Session, Sql};
+use crate::claims::step::Stepping;
 use crate::wake::Wakes;
-use crate::{Config, examine, listing, looking, recording, sweep};
+use crate::{Config, examine, sweep};
 
 /// hapax on PostgreSQL 13 or newer.
 ///
@@ -46,8 +40,8 @@ use crate::{Config, examine, listing, looking, recording, sweep};
 pub struct PostgresStore {
     pub(crate) link: Arc<Link>,
     pub(crate) wakes: Arc<Wakes>,
-    claims: Arc<Batcher<Claiming>>,
-    steps: Arc<Batcher<Stepping>>,
+    pub(crate) claims: Arc<Batcher<Claiming>>,
+    pub(crate) steps: Arc<Batcher<Stepping>>,
     pub(crate) appends: Arc<Batcher<Appending>>,
     pub(crate) enqueues: Arc<Batcher<Enqueueing>>,
     pub(crate) partitions: u16,
@@ -84,107 +78,11 @@ impl PostgresStore {
         self.wakes.wake(key);
     }
 
-    /// A step on a key that another transaction is just writing is tried again, without holding
-    /// up other steps or a connection.
-    async fn step(&self, key: &Key, token: &Token, act: Act) -> Result<Step, StoreError> {
-        let taken = Taken { key: key.clone(), token: token.clone(), act };
-        let mut patience = Patience::new(self.link.limit);
-        limited(self.link.limit, async {
-            loop {
-                match self.steps.submit(taken.clone()).await? {
-                    Some(step) => return Ok(step),
-                    None => patience.wait().await?,
-                }
-            }
-        })
-        .await
-    }
 }
 
 impl fmt::Debug for PostgresStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PostgresStore").field("pool", &self.pool).finish_non_exhaustive()
-    }
-}
-
-#[async_trait]
-impl Claims for PostgresStore {
-    async fn claim(&self, key: &Key, ask: &Ask) -> Result<Claimed, StoreError> {
-        self.claims.submit(Asked { key: key.clone(), ask: ask.clone() }).await
-    }
-
-    async fn extend(&self, key: &Key, token: &Token, lease: Duration) -> Result<Step, StoreError> {
-        self.step(key, token, Act::Extend(lease)).await
-    }
-
-    async fn settle(&self, key: &Key, token: &Token, value: Bytes) -> Result<Step, StoreError> {
-        self.step(key, token, Act::Settle(value)).await
-    }
-
-    async fn give_back(&self, key: &Key, token: &Token, how: GiveBack) -> Result<Step, StoreError> {
-        self.step(key, token, Act::GiveBack(how)).await
-    }
-
-    async fn look(&self, key: &Key) -> Result<Option<View>, StoreError> {
-        self.link.within(async { looking::look(&mut self.link.lease().await?, key).await }).await
-    }
-
-    fn watch(&self, key: &Key) -> Watch {
-        self.wakes.watch(key)
-    }
-}
-
-#[async_trait]
-impl Records for PostgresStore {
-    async fn get(&self, key: &Key) -> Result<Option<Record>, StoreError> {
-        self.link.within(async { recording::get(&mut self.link.lease().await?, key).await }).await
-    }
-
-    async fn put(
-        &self,
-        key: &Key,
-        value: Bytes,
-        expect: &Expect,
-        ttl: Option<Duration>,
-    ) -> Result<Put, StoreError> {
-        let mut patience = Patience::new(self.link.limit);
-        self.link
-            .within(async {
-                loop {
-                    let mut lease = self.link.lease().await?;
-                    let put = recording::put(&mut lease, key, &value, expect, ttl).await?;
-                    drop(lease);
-                    match put {
-                        Some(put) => return Ok(put),
-                        None => patience.wait().await?,
-                    }
-                }
-            })
-            .await
-    }
-
-    async fn delete(&self, key: &Key, expect: &Expect) -> Result<Deleted, StoreError> {
-        let mut patience = Patience::new(self.link.limit);
-        self.link
-            .within(async {
-                loop {
-                    let mut lease = self.link.lease().await?;
-                    let deleted = recording::delete(&mut lease, key, expect).await?;
-                    drop(lease);
-                    match deleted {
-                        Some(deleted) => return Ok(deleted),
-                        None => patience.wait().await?,
-                    }
-                }
-            })
-            .await
-    }
-}
-
-#[async_trait]
-impl Oversight for PostgresStore {
-    async fn list(&self, list: &List) -> Result<Page, StoreError> {
-        self.link.within(async { listing::list(&mut self.link.lease().await?, list).await }).await
     }
 }
 

@@ -2,9 +2,9 @@ use hapax_core::StoreError;
 use tokio::time::Instant;
 use tokio_postgres::types::Type;
 
-use crate::link::Link;
+use crate::connect::Link;
 use crate::row;
-use crate::session::{Row, Session, Sql};
+use crate::connect::session::{Row, Session, Sql};
 
 /// Small enough that nobody who takes over an expired claim waits for long.
 const BATCH: u32 = 500;

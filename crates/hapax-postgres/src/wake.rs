@@ -16,9 +16,9 @@ use tokio_postgres::AsyncMessage;
 use tokio_postgres::types::Type;
 
 use crate::error::Failure;
-use crate::link::Link;
-use crate::session::{Session, Sql};
-use crate::url::Target;
+use crate::connect::Link;
+use crate::connect::session::{Session, Sql};
+use crate::connect::url::Target;
 
 const CHANNEL: &str = "hapax_wake";
 /// How long hints are gathered after the first one went out.

@@ -12,7 +12,7 @@ use rustix::fs::Access;
 use rustix::io::Errno;
 
 use crate::error::fault;
-use crate::{Config, schema};
+use crate::{Config, migrate};
 
 /// A connection, and which file it is connected to.
 pub(crate) struct Session {
@@ -79,8 +79,8 @@ pub(crate) fn connect(config: &Config) -> Result<Session, StoreError> {
         );
         return Err(StoreError::Incompatible { reason });
     }
-    schema::migrate(&connection)?;
-    schema::agree_on_partitions(&connection, config.partitions)?;
+    migrate::migrate(&connection)?;
+    migrate::agree_on_partitions(&connection, config.partitions)?;
     let lasting = can_write(&connection)?;
     connection.busy_timeout(config.patience()).map_err(fault)?;
     Ok(Session { connection, file, lasting })

@@ -9,7 +9,7 @@ use rusqlite::Connection;
 
 use crate::error::fault;
 use crate::writer::Tally;
-use crate::{Config, schema};
+use crate::{Config, migrate};
 
 /// Below this much room somebody should act.
 const LITTLE_ROOM: u64 = 100 << 20;
@@ -58,8 +58,8 @@ fn synchronous(connection: &Connection) -> Result<Finding, StoreError> {
 }
 
 fn version(connection: &Connection) -> Result<Finding, StoreError> {
-    schema::confirm(connection)?;
-    Ok(Finding::fine("sqlite.schema", format!("schema version {}", schema::VERSION)))
+    migrate::confirm(connection)?;
+    Ok(Finding::fine("sqlite.schema", format!("schema version {}", migrate::VERSION)))
 }
 
 fn mode(path: &Path) -> Option<Finding> {

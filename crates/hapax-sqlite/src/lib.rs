@@ -17,26 +17,27 @@
 //! The stored format is described column by column in `src/schema/v1.sql` and, for what the
 //! second version added (logs and queues), in `src/schema/v2.sql`.
 
+mod checkpoint;
+mod claims;
 mod config;
 mod connect;
 mod error;
 mod examine;
 mod failpoint;
-mod job;
-mod keeper;
 mod log;
+mod migrate;
 mod oversight;
 mod queue;
+mod queued_call;
 mod reader;
+mod records;
 mod row;
-mod schema;
 mod store;
 mod sweep;
 pub mod tx;
-mod whole;
 mod writer;
 
 pub use config::Config;
+pub use migrate::migrate;
 pub use rusqlite;
-pub use schema::migrate;
 pub use store::SqliteStore;

@@ -1,12 +1,21 @@
 //! Pages of claims for an operator, in the order of their keys.
 
-use hapax_core::{Clock, Key, List, Page, StoreError, machine};
+use async_trait::async_trait;
+use hapax_core::{Clock, Key, List, Oversight, Page, StoreError, machine};
 use rusqlite::{Connection, params};
 
 use crate::error::fault;
-use crate::row;
+use crate::{SqliteStore, row};
 
-pub(crate) fn list(
+#[async_trait]
+impl Oversight for SqliteStore {
+    async fn list(&self, list: &List) -> Result<Page, StoreError> {
+        let (clock, list) = (self.clock(), list.clone());
+        self.read(move |c| list_claims(c, &*clock, &list)).await
+    }
+}
+
+fn list_claims(
     connection: &Connection,
     clock: &dyn Clock,
     list: &List,

@@ -8,8 +8,8 @@ use tokio::sync::mpsc;
 
 use crate::connect::{Session, connect};
 use crate::error::{fault, twin};
-use crate::job::Job;
-use crate::{Config, schema};
+use crate::queued_call::Job;
+use crate::{Config, migrate};
 
 /// So many reads share one snapshot.
 const MAX_JOBS: usize = 32;
@@ -40,7 +40,7 @@ fn serve(
     let current = connection.filter(|connection| connection.is_current(config));
     let begun = current.map_or_else(|| open(config), Ok).and_then(|connection| {
         execute(&connection, "BEGIN")?;
-        schema::confirm(&connection)?;
+        migrate::confirm(&connection)?;
         Ok(connection)
     });
     let connection = match begun {

@@ -3,23 +3,18 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
-use hapax_core::{
-    Ask, Claimed, Claims, Clock, Deleted, Expect, Finding, GiveBack, Hub, Key, List, Oversight,
-    Page, Put, Record, Records, Step, Store, StoreError, Token, View, Watch, limited,
-};
+use hapax_core::{Clock, Finding, Hub, Key, Store, StoreError, Watch, limited};
 use rusqlite::Connection;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::connect::Session;
-use crate::job::{Job, call};
-use crate::keeper::{Duty, Keeper, RESTART_PAGES};
+use crate::queued_call::{Job, call};
+use crate::checkpoint::{Duty, Keeper, RESTART_PAGES};
 use crate::writer::{Message, Tally, Writer};
-use crate::{Config, examine, oversight, reader, row, sweep, tx};
+use crate::{Config, examine, reader, row, sweep};
 
 /// Threads that read.
 const READERS: usize = 2;
@@ -141,17 +136,6 @@ impl SqliteStore {
         watch
     }
 
-    /// What a reader can answer, it answers, even while others hold the write lock; the writer
-    /// decides the rest anew.
-    async fn ask(&self, key: &Key, ask: &Ask) -> Result<Claimed, StoreError> {
-        let (clock, key_, ask_) = (self.clock(), key.clone(), ask.clone());
-        let known = self.read(move |c| tx::glance(c, &*clock, &key_, &ask_)).await?;
-        if let Some(answer) = known {
-            return Ok(answer);
-        }
-        let (clock, key, ask) = (self.clock(), key.clone(), ask.clone());
-        self.write(0, Vec::new(), move |c| tx::claim(c, &*clock, &key, &ask)).await
-    }
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
@@ -161,75 +145,6 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()
 impl fmt::Debug for SqliteStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SqliteStore").field("config", &self.0.config).finish_non_exhaustive()
-    }
-}
-
-#[async_trait]
-impl Claims for SqliteStore {
-    async fn claim(&self, key: &Key, ask: &Ask) -> Result<Claimed, StoreError> {
-        // Two threads, one time limit.
-        limited(self.0.config.limit, self.ask(key, ask)).await
-    }
-
-    async fn extend(&self, key: &Key, token: &Token, lease: Duration) -> Result<Step, StoreError> {
-        let (clock, key, token) = (self.clock(), key.clone(), token.clone());
-        self.write(0, Vec::new(), move |c| tx::extend(c, &*clock, &key, &token, lease)).await
-    }
-
-    async fn settle(&self, key: &Key, token: &Token, value: Bytes) -> Result<Step, StoreError> {
-        let (size, wakes) = (value.len(), vec![key.digest()]);
-        let (clock, key, token) = (self.clock(), key.clone(), token.clone());
-        self.write(size, wakes, move |c| tx::settle(c, &*clock, &key, &token, &value)).await
-    }
-
-    async fn give_back(&self, key: &Key, token: &Token, how: GiveBack) -> Result<Step, StoreError> {
-        let wakes = vec![key.digest()];
-        let (clock, key, token) = (self.clock(), key.clone(), token.clone());
-        self.write(0, wakes, move |c| tx::give_back(c, &*clock, &key, &token, how)).await
-    }
-
-    async fn look(&self, key: &Key) -> Result<Option<View>, StoreError> {
-        let (clock, key) = (self.clock(), key.clone());
-        self.read(move |c| tx::look(c, &*clock, &key)).await
-    }
-
-    fn watch(&self, key: &Key) -> Watch {
-        self.register(key)
-    }
-}
-
-#[async_trait]
-impl Records for SqliteStore {
-    async fn get(&self, key: &Key) -> Result<Option<Record>, StoreError> {
-        let (clock, key) = (self.clock(), key.clone());
-        self.read(move |c| tx::get(c, &*clock, &key)).await
-    }
-
-    async fn put(
-        &self,
-        key: &Key,
-        value: Bytes,
-        expect: &Expect,
-        ttl: Option<Duration>,
-    ) -> Result<Put, StoreError> {
-        let (clock, key, expect) = (self.clock(), key.clone(), expect.clone());
-        self.write(value.len(), Vec::new(), move |c| {
-            tx::put(c, &*clock, &key, &value, &expect, ttl)
-        })
-        .await
-    }
-
-    async fn delete(&self, key: &Key, expect: &Expect) -> Result<Deleted, StoreError> {
-        let (clock, key, expect) = (self.clock(), key.clone(), expect.clone());
-        self.write(0, Vec::new(), move |c| tx::delete(c, &*clock, &key, &expect)).await
-    }
-}
-
-#[async_trait]
-impl Oversight for SqliteStore {
-    async fn list(&self, list: &List) -> Result<Page, StoreError> {
-        let (clock, list) = (self.clock(), list.clone());
-        self.read(move |c| oversight::list(c, &*clock, &list)).await
     }
 }
 

@@ -12,9 +12,9 @@ use tokio::sync::mpsc;
 use crate::connect::{Session, connect};
 use crate::error::{bug, fault, twin};
 use crate::failpoint::{self, BEFORE_ANSWER, BEFORE_COMMIT, MID_BATCH};
-use crate::job::Job;
-use crate::keeper::{self, Duty};
-use crate::{Config, schema};
+use crate::queued_call::Job;
+use crate::checkpoint::{self, Duty};
+use crate::{Config, migrate};
 
 /// So many calls in one transaction; the others wait for the next, so that none waits for long.
 const MAX_JOBS: usize = 256;
@@ -116,7 +116,7 @@ impl Writer {
                 Ok(())
             }))
             .map_err(fault)?;
-        keeper::limit_log(&connection)?;
+        checkpoint::limit_log(&connection)?;
         connection.pragma_update(None, "cache_size", CACHE_KIB).map_err(fault)?;
         self.seen = None;
         Ok(connection)
@@ -144,19 +144,19 @@ impl Writer {
         if (full || pages >= self.restart_at)
             && let Some(connection) = &self.connection
         {
-            if keeper::restart_log(connection, self.config.patience()) {
-                (self.restart_at, self.in_vain) = (keeper::RESTART_PAGES, 0);
+            if checkpoint::restart_log(connection, self.config.patience()) {
+                (self.restart_at, self.in_vain) = (checkpoint::RESTART_PAGES, 0);
             } else {
                 // The keeper may just be at its copying, which it is not asked for any more: soon it
                 // is out of the way. Where a long read of somebody else is, every batch would try in
                 // vain.
                 self.in_vain += 1;
                 if self.in_vain.is_multiple_of(TRIES) {
-                    self.restart_at = pages + keeper::RESTART_PAGES;
+                    self.restart_at = pages + checkpoint::RESTART_PAGES;
                 }
             }
             self.pages.store(0, Ordering::Relaxed);
-        } else if pages >= keeper::CHECKPOINT_PAGES {
+        } else if pages >= checkpoint::CHECKPOINT_PAGES {
             // Full means that it has been told already.
             let _ = self.keeper.try_send(Duty::Checkpoint);
         }
@@ -203,7 +203,7 @@ fn transact(connection: &Connection, jobs: &mut [Box<dyn Job>]) -> Result<(), St
 }
 
 fn run_all(connection: &Connection, jobs: &mut [Box<dyn Job>]) -> Result<(), StoreError> {
-    schema::confirm(connection)?;
+    migrate::confirm(connection)?;
     for job in jobs {
         // Whoever is told that the outcome is unknown need not be surprised by it.
         if job.is_abandoned() {

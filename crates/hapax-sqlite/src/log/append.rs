@@ -5,7 +5,7 @@ use hapax_core::log::{Appended, Event, Keep};
 use hapax_core::{Clock, Key, StoreError, Timestamp};
 use rusqlite::{Connection, params};
 
-use super::life::Life;
+use super::job::Life;
 use crate::error::fault;
 use crate::row::stored;
 

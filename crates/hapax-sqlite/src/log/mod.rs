@@ -1,9 +1,10 @@
 //! `Log` on SQLite. Appends are work of the writer, readers attach and tail on a snapshot.
 
 mod append;
-mod life;
-mod read;
+mod attach;
+mod job;
 mod sweep;
+mod tail;
 
 use async_trait::async_trait;
 use hapax_core::log::{Appended, Attached, Event, Keep, MAX_APPEND, Position, Tail};
@@ -39,7 +40,7 @@ impl Log for SqliteStore {
         at_most: usize,
     ) -> Result<Option<Attached>, StoreError> {
         let (clock, job) = (self.clock(), job.clone());
-        self.read(move |c| read::attach(c, &*clock, &job, after, at_most)).await
+        self.read(move |c| attach::attach(c, &*clock, &job, after, at_most)).await
     }
 
     async fn tail(
@@ -48,7 +49,7 @@ impl Log for SqliteStore {
         at_most: usize,
     ) -> Result<Vec<Tail>, StoreError> {
         let (clock, from) = (self.clock(), from.to_vec());
-        self.read(move |c| read::tail(c, &*clock, &from, at_most)).await
+        self.read(move |c| tail::tail(c, &*clock, &from, at_most)).await
     }
 
     fn partitions(&self) -> u16 {

@@ -8,12 +8,12 @@ use crate::error::{bug, fault};
 /// Takes the write lock before anything is read, so that what is decided is decided on what is
 /// stored now and not on an old snapshot of the caller's transaction. Waits as long as the
 /// caller's own busy timeout says.
-pub(super) fn lock(connection: &Connection) -> Result<(), StoreError> {
+pub(crate) fn lock(connection: &Connection) -> Result<(), StoreError> {
     if is_held(connection)? { Ok(()) } else { take(connection).map_err(fault) }
 }
 
 /// The same without waiting: `false` where somebody else has it.
-pub(super) fn try_lock(connection: &Connection) -> Result<bool, StoreError> {
+pub(crate) fn try_lock(connection: &Connection) -> Result<bool, StoreError> {
     if is_held(connection)? {
         return Ok(true);
     }

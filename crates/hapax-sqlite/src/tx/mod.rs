@@ -15,15 +15,12 @@
 //!
 //! Waiters in other tasks and processes notice your commit within some tens of milliseconds.
 
-mod claims;
 pub mod inbox;
-mod lock;
+pub(crate) mod lock;
 mod once;
 pub mod outbox;
-mod records;
+pub(crate) mod savepoint;
 
-pub use claims::{claim, extend, give_back, look, settle};
+pub use crate::claims::{claim, extend, give_back, look, settle};
+pub use crate::records::{delete, get, put};
 pub use once::{Once, OnceError, once};
-pub use records::{delete, get, put};
-
-pub(crate) use claims::glance;

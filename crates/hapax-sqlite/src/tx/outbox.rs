@@ -36,7 +36,7 @@ use rusqlite::Connection;
 
 use super::lock::lock;
 use crate::queue;
-use crate::whole::whole;
+use super::savepoint::whole;
 
 /// Adds an item to the queue `outbox`. Its id was made with it, and travels as the message id
 /// wherever it goes.

@@ -1,12 +1,45 @@
+//! `Records` on SQLite.
+
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bytes::Bytes;
-use hapax_core::{Clock, Deleted, Expect, Key, Put, Record, StoreError, Timestamp, Version};
+use hapax_core::{
+    Clock, Deleted, Expect, Key, Put, Record, Records, StoreError, Timestamp, Version,
+};
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::lock::lock;
+use crate::SqliteStore;
 use crate::error::fault;
 use crate::row::{damaged, next, stored};
+use crate::tx::lock::lock;
+
+#[async_trait]
+impl Records for SqliteStore {
+    async fn get(&self, key: &Key) -> Result<Option<Record>, StoreError> {
+        let (clock, key) = (self.clock(), key.clone());
+        self.read(move |c| get(c, &*clock, &key)).await
+    }
+
+    async fn put(
+        &self,
+        key: &Key,
+        value: Bytes,
+        expect: &Expect,
+        ttl: Option<Duration>,
+    ) -> Result<Put, StoreError> {
+        let (clock, key, expect) = (self.clock(), key.clone(), expect.clone());
+        self.write(value.len(), Vec::new(), move |c| {
+            put(c, &*clock, &key, &value, &expect, ttl)
+        })
+        .await
+    }
+
+    async fn delete(&self, key: &Key, expect: &Expect) -> Result<Deleted, StoreError> {
+        let (clock, key, expect) = (self.clock(), key.clone(), expect.clone());
+        self.write(0, Vec::new(), move |c| delete(c, &*clock, &key, &expect)).await
+    }
+}
 
 /// Reads a record, as your transaction sees it.
 pub fn get(

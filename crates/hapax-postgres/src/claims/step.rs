@@ -11,11 +11,11 @@ use tokio_postgres::types::Type;
 use crate::batch::Work;
 use crate::error::{Failure, corrupt};
 use crate::row::{self, Keys};
-use crate::session::{Session, Sql};
+use crate::connect::session::{Session, Sql};
 use crate::wake::Wakes;
 
 const STEP: Sql = Sql {
-    text: include_str!("sql/step.sql"),
+    text: include_str!("../sql/step.sql"),
     types: &[
         Type::TEXT_ARRAY,
         Type::TEXT_ARRAY,

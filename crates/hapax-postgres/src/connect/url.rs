@@ -8,7 +8,7 @@ use tokio_postgres::config::SslMode;
 
 use crate::Config;
 use crate::error::incompatible;
-use crate::tls::{Identity, Tls, Trust};
+use crate::connect::tls::{Identity, Tls, Trust};
 
 const SHAPE: &str = "the PostgreSQL URL cannot be understood; it is postgres://user:password@host:port/database?options, \
      with special characters in the password percent-encoded";

@@ -12,8 +12,12 @@ use tokio::time::timeout;
 use crate::Config;
 use crate::error::Failure;
 use crate::migrate;
-use crate::session::{Params, Row, Session, Sql, typed};
-use crate::url::{self, Target};
+use session::{Params, Row, Session, Sql, typed};
+use url::Target;
+
+pub(crate) mod session;
+mod tls;
+pub(crate) mod url;
 
 pub(crate) struct Link {
     pool: Pool,

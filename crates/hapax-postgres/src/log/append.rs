@@ -10,7 +10,7 @@ use tokio_postgres::types::Type;
 use crate::batch::Work;
 use crate::error::{Failure, corrupt};
 use crate::row;
-use crate::session::{Session, Sql};
+use crate::connect::session::{Session, Sql};
 use crate::wake::Wakes;
 
 /// What an event weighs beside its payload: a thousand or so go into one statement.

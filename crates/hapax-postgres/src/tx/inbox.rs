@@ -6,16 +6,16 @@ use hapax_core::{Key, Tenant, Token};
 use tokio_postgres::types::Type;
 
 use crate::error::{Failure, corrupt};
-use crate::session::{Params, Session, Sql};
+use crate::connect::session::{Params, Session, Sql};
 use crate::{Transactional, row};
 
 const TYPES: &[Type] =
     &[Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT, Type::INT8, Type::INT8, Type::BYTEA];
 
-const RECEIVE: Sql = Sql { text: include_str!("sql/receive.sql"), types: TYPES };
+const RECEIVE: Sql = Sql { text: include_str!("../sql/receive.sql"), types: TYPES };
 
 /// What nearly every message needs, at half the price.
-const RECEIVE_NEW: Sql = Sql { text: include_str!("sql/receive_new.sql"), types: TYPES };
+const RECEIVE_NEW: Sql = Sql { text: include_str!("../sql/receive_new.sql"), types: TYPES };
 
 /// The inbox inside the consumer's own transaction: a message that is delivered twice has its effect
 /// exactly once, because what says that it was received commits with the effect or not at all.

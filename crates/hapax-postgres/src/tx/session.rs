@@ -4,7 +4,7 @@ use tokio_postgres::Transaction;
 
 use crate::InTransaction;
 use crate::error::Failure;
-use crate::session::{Params, Row, Session, Sql, typed};
+use crate::connect::session::{Params, Row, Session, Sql, typed};
 
 /// A transaction of your own that hapax can take part in: of `tokio-postgres`, or with the feature
 /// `sqlx` of `sqlx`.
@@ -58,7 +58,7 @@ impl Session for &Caller<'_> {
             }
             #[cfg(feature = "sqlx")]
             Caller::Sqlx(connection) => {
-                crate::through_sqlx::rows(*connection.lock().await, sql, params).await
+                crate::tx::sqlx_adapter::rows(*connection.lock().await, sql, params).await
             }
         }
     }

@@ -1,11 +1,17 @@
+//! `Log` on PostgreSQL: concurrent appends are batched, reads take one statement each.
+
+pub(crate) mod append;
+mod attach;
+mod tail;
+
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use hapax_core::log::{Appended, Attached, Event, Keep, Position, Tail};
 use hapax_core::{Key, Log, StoreError, Watch};
 
-use crate::appending::Sent;
-use crate::{PostgresStore, reading};
+use crate::PostgresStore;
+use append::Sent;
 
 #[async_trait]
 impl Log for PostgresStore {
@@ -35,7 +41,7 @@ impl Log for PostgresStore {
         at_most: usize,
     ) -> Result<Option<Attached>, StoreError> {
         let link = &self.link;
-        link.within(async { reading::attach(&mut link.lease().await?, job, after, at_most).await })
+        link.within(async { attach::attach(&mut link.lease().await?, job, after, at_most).await })
             .await
     }
 
@@ -45,7 +51,7 @@ impl Log for PostgresStore {
         at_most: usize,
     ) -> Result<Vec<Tail>, StoreError> {
         let link = &self.link;
-        link.within(async { reading::tail(&mut link.lease().await?, from, at_most).await }).await
+        link.within(async { tail::tail(&mut link.lease().await?, from, at_most).await }).await
     }
 
     fn partitions(&self) -> u16 {

@@ -1,72 +1,21 @@
-//! Reading logs: one statement each.
-
-use std::time::Duration;
+//! Reading the newest entries of many partitions.
 
 use hapax_core::Key;
-use hapax_core::log::{Attached, Change, Cursor, Entry, Epoch, Epochs, Head, Position, Tail};
+use hapax_core::log::{Change, Cursor, Epoch, Epochs, Position, Tail};
 use tokio_postgres::types::Type;
 
+use super::attach::epochs;
+use crate::connect::session::{Row, Session, Sql};
 use crate::error::{Failure, corrupt};
 use crate::row;
-use crate::session::{Row, Session, Sql};
-
-const ATTACH: Sql = Sql {
-    text: include_str!("sql/attach.sql"),
-    types: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::INT8, Type::INT8],
-};
 
 const TAIL: Sql = Sql {
-    text: include_str!("sql/tail.sql"),
+    text: include_str!("../sql/tail.sql"),
     types: &[Type::INT4_ARRAY, Type::INT8_ARRAY, Type::INT8],
 };
 
-/// After everything.
-const END: i64 = i64::MAX - 1;
-
-pub(crate) async fn attach<S: Session>(
-    session: &mut S,
-    job: &Key,
-    after: u64,
-    at_most: usize,
-) -> Result<Option<Attached>, Failure> {
-    let (tenant, domain, name) = (job.tenant().as_str(), job.scope(), job.name());
-    let (after, at_most) = (row::signed(after).min(END), row::signed(at_most as u64));
-    let rows = session.rows(&ATTACH, &[&tenant, &domain, &name, &after, &at_most]).await?;
-    let Some(found) = rows.first() else { return Ok(None) };
-    let mut state = None;
-    let mut entries = Vec::with_capacity(rows.len());
-    for row in &rows {
-        match row.try_get("is_state")? {
-            true => state = Some(entry(row)?),
-            false => entries.push(entry(row)?),
-        }
-    }
-    let head = Head {
-        epochs: epochs(found)?,
-        first: row::number(found, "first")?,
-        last: row::number(found, "last")?,
-        closed: found.try_get("closed")?,
-        state: state.ok_or_else(|| corrupt("a job without its state"))?,
-        expires_in: Duration::from_millis(row::number(found, "time_left")?),
-    };
-    Ok(Some(Attached { head, entries }))
-}
-
-fn entry(row: &Row) -> Result<Entry, Failure> {
-    let (epoch, offset) = (Epoch(row::number(row, "epoch")?), row::number(row, "place")?);
-    Ok(Entry {
-        at: Cursor { epoch, offset },
-        stage: row.try_get::<&str>("stage")?.into(),
-        seq: row::number(row, "seq")?,
-        closes: row.try_get("closes")?,
-        payload: row::bytes(row, "payload")?,
-    })
-}
-
-fn epochs(row: &Row) -> Result<Epochs, Failure> {
-    let text: &str = row.try_get("epochs")?;
-    Ok(text.parse().map_err(|_| corrupt("the epochs of a log"))?)
-}
+/// A position after every entry, one below the maximum so that `+ 1` does not overflow.
+pub(super) const END: i64 = i64::MAX - 1;
 
 /// Positions are numbers, each with the epoch that the partition had then: after a failover that
 /// lost the last ones, the numbers are given out again, and a reader has to go back.

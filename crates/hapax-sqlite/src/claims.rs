@@ -1,14 +1,66 @@
+//! `Claims` on SQLite: the decisions are `machine`'s, the rows are here.
+
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use hapax_core::machine::{self, Change, Decision, Row};
 use hapax_core::{
-    Ask, Claimed, Clock, Fence, GiveBack, Key, Step, StoreError, Timestamp, Token, View,
+    Ask, Claimed, Claims, Clock, Fence, GiveBack, Key, Step, StoreError, Timestamp, Token, View,
+    Watch, limited,
 };
 use rusqlite::Connection;
 
-use super::lock::{lock, try_lock};
-use crate::row;
+use crate::tx::lock::{lock, try_lock};
+use crate::{SqliteStore, row};
+
+#[async_trait]
+impl Claims for SqliteStore {
+    async fn claim(&self, key: &Key, ask: &Ask) -> Result<Claimed, StoreError> {
+        // Two threads, one time limit.
+        limited(self.0.config.limit, self.ask(key, ask)).await
+    }
+
+    async fn extend(&self, key: &Key, token: &Token, lease: Duration) -> Result<Step, StoreError> {
+        let (clock, key, token) = (self.clock(), key.clone(), token.clone());
+        self.write(0, Vec::new(), move |c| extend(c, &*clock, &key, &token, lease)).await
+    }
+
+    async fn settle(&self, key: &Key, token: &Token, value: Bytes) -> Result<Step, StoreError> {
+        let (size, wakes) = (value.len(), vec![key.digest()]);
+        let (clock, key, token) = (self.clock(), key.clone(), token.clone());
+        self.write(size, wakes, move |c| settle(c, &*clock, &key, &token, &value)).await
+    }
+
+    async fn give_back(&self, key: &Key, token: &Token, how: GiveBack) -> Result<Step, StoreError> {
+        let wakes = vec![key.digest()];
+        let (clock, key, token) = (self.clock(), key.clone(), token.clone());
+        self.write(0, wakes, move |c| give_back(c, &*clock, &key, &token, how)).await
+    }
+
+    async fn look(&self, key: &Key) -> Result<Option<View>, StoreError> {
+        let (clock, key) = (self.clock(), key.clone());
+        self.read(move |c| look(c, &*clock, &key)).await
+    }
+
+    fn watch(&self, key: &Key) -> Watch {
+        self.register(key)
+    }
+}
+
+impl SqliteStore {
+    /// What a reader can answer, it answers, even while others hold the write lock; the writer
+    /// decides the rest anew.
+    async fn ask(&self, key: &Key, ask: &Ask) -> Result<Claimed, StoreError> {
+        let (clock, key_, ask_) = (self.clock(), key.clone(), ask.clone());
+        let known = self.read(move |c| glance(c, &*clock, &key_, &ask_)).await?;
+        if let Some(answer) = known {
+            return Ok(answer);
+        }
+        let (clock, key, ask) = (self.clock(), key.clone(), ask.clone());
+        self.write(0, Vec::new(), move |c| claim(c, &*clock, &key, &ask)).await
+    }
+}
 
 /// What is told as `lease_left` by somebody else's open transaction, which has no lease.
 const OPEN_TRANSACTION: Duration = Duration::from_millis(50);

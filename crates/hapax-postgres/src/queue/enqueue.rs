@@ -10,11 +10,11 @@ use uuid::Uuid;
 use crate::batch::Work;
 use crate::error::Failure;
 use crate::row;
-use crate::session::{Session, Sql};
+use crate::connect::session::{Session, Sql};
 use crate::wake::Wakes;
 
 const ENQUEUE: Sql = Sql {
-    text: include_str!("sql/enqueue.sql"),
+    text: include_str!("../sql/enqueue.sql"),
     types: &[
         Type::TEXT_ARRAY,
         Type::UUID_ARRAY,
@@ -29,7 +29,7 @@ const ENQUEUE: Sql = Sql {
 };
 
 const ENQUEUE_ONE: Sql = Sql {
-    text: include_str!("sql/enqueue_one.sql"),
+    text: include_str!("../sql/enqueue_one.sql"),
     types: &[
         Type::TEXT,
         Type::UUID,

@@ -10,7 +10,7 @@ use tokio_postgres::types::Type;
 use crate::batch::Work;
 use crate::error::{Failure, corrupt};
 use crate::row::{self, Keys};
-use crate::session::{self, Session, Sql};
+use crate::connect::session::{self, Session, Sql};
 
 /// How often a lost race is run again. Each loss means that somebody else got on.
 const ROUNDS: usize = 8;
@@ -19,7 +19,7 @@ const ROUNDS: usize = 8;
 const OPEN: Duration = Duration::from_millis(100);
 
 const CLAIM: Sql = Sql {
-    text: include_str!("sql/claim.sql"),
+    text: include_str!("../sql/claim.sql"),
     types: &[
         Type::TEXT_ARRAY,
         Type::TEXT_ARRAY,
@@ -34,7 +34,7 @@ const CLAIM: Sql = Sql {
 };
 
 const RENEW: Sql = Sql {
-    text: include_str!("sql/renew.sql"),
+    text: include_str!("../sql/renew.sql"),
     types: &[
         Type::TEXT_ARRAY,
         Type::TEXT_ARRAY,

@@ -1,17 +1,25 @@
-use hapax_core::{Key, List, Page, machine};
+use async_trait::async_trait;
+use hapax_core::{Key, List, Oversight, Page, StoreError, machine};
 use tokio_postgres::types::Type;
 
 use crate::error::Failure;
-use crate::row;
-use crate::session::{Session, Sql};
+use crate::{PostgresStore, row};
+use crate::connect::session::{Session, Sql};
 
 const LIST: Sql = Sql {
     text: include_str!("sql/list.sql"),
     types: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT, Type::INT8],
 };
 
+#[async_trait]
+impl Oversight for PostgresStore {
+    async fn list(&self, list: &List) -> Result<Page, StoreError> {
+        self.link.within(async { list_claims(&mut self.link.lease().await?, list).await }).await
+    }
+}
+
 /// One page of claims, in the order of their keys.
-pub(crate) async fn list<S: Session>(session: &mut S, list: &List) -> Result<Page, Failure> {
+async fn list_claims<S: Session>(session: &mut S, list: &List) -> Result<Page, Failure> {
     let after = list.after.as_deref().and_then(Key::from_canonical);
     let (tenant, scope, name) =
         after.as_ref().map_or(("", "", ""), |key| (key.tenant().as_str(), key.scope(), key.name()));

@@ -12,13 +12,20 @@ use hapax_core::{
 use tokio_postgres::Transaction;
 
 use crate::batch::Work;
-use crate::callers::Caller;
-use crate::claiming::{Asked, Claiming};
+use session::Caller;
+use crate::claims::claim::{Asked, Claiming};
 use crate::error::{Failure, corrupt};
-use crate::inbox::Seen;
-use crate::patience::Patience;
-use crate::stepping::{Act, Stepping, Taken};
-use crate::{enqueueing, inbox, looking, recording};
+use inbox::Seen;
+use lock::Patience;
+use crate::claims::step::{Act, Stepping, Taken};
+use crate::{claims, records};
+
+pub(crate) mod inbox;
+pub(crate) mod lock;
+pub(crate) mod outbox;
+pub(crate) mod session;
+#[cfg(feature = "sqlx")]
+pub(crate) mod sqlx_adapter;
 
 /// Claims, records and items of queues inside a transaction that the caller owns: they commit with the caller's own
 /// rows or not at all, which is what makes an effect in this database happen exactly once.
@@ -87,7 +94,7 @@ impl<'a> InTransaction<'a> {
         items: &[Item],
     ) -> Result<Vec<Enqueued>, StoreError> {
         let all: Vec<_> = items.iter().map(|item| (queue, item)).collect();
-        self.within(async { enqueueing::enqueue(&mut &self.tx, &all).await }).await
+        self.within(async { crate::queue::enqueue::enqueue(&mut &self.tx, &all).await }).await
     }
 
     pub(crate) async fn receive(&self, key: &Key, retention: Duration) -> Result<Seen, StoreError> {
@@ -151,14 +158,14 @@ impl Claims for InTransaction<'_> {
     }
 
     async fn look(&self, key: &Key) -> Result<Option<View>, StoreError> {
-        self.within(async { looking::look(&mut &self.tx, key).await }).await
+        self.within(async { claims::look(&mut &self.tx, key).await }).await
     }
 }
 
 #[async_trait]
 impl Records for InTransaction<'_> {
     async fn get(&self, key: &Key) -> Result<Option<Record>, StoreError> {
-        self.within(async { recording::get(&mut &self.tx, key).await }).await
+        self.within(async { records::get(&mut &self.tx, key).await }).await
     }
 
     async fn put(
@@ -171,7 +178,7 @@ impl Records for InTransaction<'_> {
         let mut patience = Patience::new(self.limit);
         self.within(async {
             loop {
-                match recording::put(&mut &self.tx, key, &value, expect, ttl).await? {
+                match records::put(&mut &self.tx, key, &value, expect, ttl).await? {
                     Some(put) => return Ok(put),
                     None => patience.wait().await?,
                 }
@@ -184,7 +191,7 @@ impl Records for InTransaction<'_> {
         let mut patience = Patience::new(self.limit);
         self.within(async {
             loop {
-                match recording::delete(&mut &self.tx, key, expect).await? {
+                match records::delete(&mut &self.tx, key, expect).await? {
                     Some(deleted) => return Ok(deleted),
                     None => patience.wait().await?,
                 }

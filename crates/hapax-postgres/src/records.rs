@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bytes::Bytes;
-use hapax_core::{Deleted, Expect, Key, Put, Record, Version};
+use hapax_core::{Deleted, Expect, Key, Put, Record, Records, StoreError, Version};
 use tokio_postgres::types::Type;
 
 use crate::error::{Failure, corrupt};
-use crate::row;
-use crate::session::{Session, Sql};
+use crate::tx::lock::Patience;
+use crate::{PostgresStore, row};
+use crate::connect::session::{Session, Sql};
 
 /// A version that the sequence never gives.
 const NONE: i64 = -1;
@@ -50,6 +52,53 @@ const DELETE: Sql = Sql {
     text: include_str!("sql/delete.sql"),
     types: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT, Type::INT8, Type::INT8],
 };
+
+#[async_trait]
+impl Records for PostgresStore {
+    async fn get(&self, key: &Key) -> Result<Option<Record>, StoreError> {
+        self.link.within(async { get(&mut self.link.lease().await?, key).await }).await
+    }
+
+    async fn put(
+        &self,
+        key: &Key,
+        value: Bytes,
+        expect: &Expect,
+        ttl: Option<Duration>,
+    ) -> Result<Put, StoreError> {
+        let mut patience = Patience::new(self.link.limit);
+        self.link
+            .within(async {
+                loop {
+                    let mut lease = self.link.lease().await?;
+                    let put = put(&mut lease, key, &value, expect, ttl).await?;
+                    drop(lease);
+                    match put {
+                        Some(put) => return Ok(put),
+                        None => patience.wait().await?,
+                    }
+                }
+            })
+            .await
+    }
+
+    async fn delete(&self, key: &Key, expect: &Expect) -> Result<Deleted, StoreError> {
+        let mut patience = Patience::new(self.link.limit);
+        self.link
+            .within(async {
+                loop {
+                    let mut lease = self.link.lease().await?;
+                    let deleted = delete(&mut lease, key, expect).await?;
+                    drop(lease);
+                    match deleted {
+                        Some(deleted) => return Ok(deleted),
+                        None => patience.wait().await?,
+                    }
+                }
+            })
+            .await
+    }
+}
 
 pub(crate) async fn get<S: Session>(session: &mut S, key: &Key) -> Result<Option<Record>, Failure> {
     let (tenant, kind) = (key.tenant().as_str(), key.kind().as_str());

@@ -33,7 +33,7 @@ impl Row {
         match self {
             Self::Own(row) => Ok(row.try_get(column)?),
             #[cfg(feature = "sqlx")]
-            Self::Sqlx(row) => crate::through_sqlx::value(row, column),
+            Self::Sqlx(row) => crate::tx::sqlx_adapter::value(row, column),
         }
     }
 }

@@ -1,3 +1,10 @@
+//! `Queue` on PostgreSQL.
+
+pub(crate) mod enqueue;
+mod lease;
+mod oversee;
+mod resolve;
+
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -6,9 +13,9 @@ use hapax_core::queue::{
 };
 use hapax_core::{Queue, StoreError, Tenant, Token, Watch};
 
-use crate::enqueueing::{Sent, bell};
-use crate::patience::Patience;
-use crate::{PostgresStore, leasing};
+use crate::tx::lock::Patience;
+use crate::PostgresStore;
+use enqueue::{Sent, bell};
 
 #[async_trait]
 impl Queue for PostgresStore {
@@ -26,7 +33,7 @@ impl Queue for PostgresStore {
         link.within(async {
             loop {
                 let mut lease = link.lease().await?;
-                let leased = leasing::lease(&mut lease, queue, take).await?;
+                let leased = lease::lease(&mut lease, queue, take).await?;
                 drop(lease);
                 match leased {
                     Some(leased) => return Ok(leased),
@@ -46,7 +53,7 @@ impl Queue for PostgresStore {
         lease: Duration,
     ) -> Result<u64, StoreError> {
         let link = &self.link;
-        link.within(async { leasing::renew(&mut link.lease().await?, queue, token, lease).await })
+        link.within(async { resolve::renew(&mut link.lease().await?, queue, token, lease).await })
             .await
     }
 
@@ -59,7 +66,7 @@ impl Queue for PostgresStore {
         let link = &self.link;
         let resolved = link
             .within(async {
-                leasing::resolve(&mut link.lease().await?, queue, token, outcomes).await
+                resolve::resolve(&mut link.lease().await?, queue, token, outcomes).await
             })
             .await?;
         // What waited behind these may be due.
@@ -69,7 +76,7 @@ impl Queue for PostgresStore {
 
     async fn depth(&self, queue: &QueueName, whose: Option<&Tenant>) -> Result<Depth, StoreError> {
         let link = &self.link;
-        link.within(async { leasing::depth(&mut link.lease().await?, queue, whose).await }).await
+        link.within(async { oversee::depth(&mut link.lease().await?, queue, whose).await }).await
     }
 
     async fn dead(
@@ -81,7 +88,7 @@ impl Queue for PostgresStore {
     ) -> Result<Vec<Dead>, StoreError> {
         let link = &self.link;
         link.within(async {
-            leasing::dead(&mut link.lease().await?, queue, whose, after, at_most).await
+            oversee::dead(&mut link.lease().await?, queue, whose, after, at_most).await
         })
         .await
     }
@@ -94,7 +101,7 @@ impl Queue for PostgresStore {
     ) -> Result<bool, StoreError> {
         let link = &self.link;
         let was_there = link
-            .within(async { leasing::requeue(&mut link.lease().await?, queue, whose, id).await })
+            .within(async { oversee::requeue(&mut link.lease().await?, queue, whose, id).await })
             .await?;
         self.arrived(queue);
         Ok(was_there)
@@ -108,7 +115,7 @@ impl Queue for PostgresStore {
     ) -> Result<bool, StoreError> {
         let link = &self.link;
         let was_there = link
-            .within(async { leasing::discard(&mut link.lease().await?, queue, whose, id).await })
+            .within(async { oversee::discard(&mut link.lease().await?, queue, whose, id).await })
             .await?;
         self.arrived(queue);
         Ok(was_there)

@@ -1,0 +1,72 @@
+//! Handing out items under a lease.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hapax_core::queue::{Item, ItemId, Leased, QueueName, Take};
+use hapax_core::{Fence, Key};
+use serde_json::value::RawValue;
+use tokio_postgres::types::Type;
+
+use crate::error::{Failure, corrupt};
+use crate::row;
+use crate::connect::session::{Row, Session, Sql};
+
+const LEASE: Sql = Sql {
+    text: "SELECT * FROM hapax_lease($1, $2, $3, $4)",
+    types: &[Type::TEXT, Type::BYTEA, Type::INT8, Type::INT8],
+};
+
+/// What is due; `None` where nothing was found although there may be something.
+pub(crate) async fn lease<S: Session>(
+    session: &mut S,
+    queue: &QueueName,
+    take: &Take,
+) -> Result<Option<Vec<Leased>>, Failure> {
+    let (token, at_most) =
+        (take.token.as_str().as_bytes(), row::signed(take.at_most.max(1) as u64));
+    let lease = row::brief(take.lease);
+    let rows = session.rows(&LEASE, &[&queue.as_str(), &token, &at_most, &lease]).await?;
+    let mut leased = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let Some(seq) = row.try_get::<Option<i64>>("seq")? else { return Ok(None) };
+        leased.push((seq, handed_out(row)?));
+    }
+    leased.sort_unstable_by_key(|(seq, _)| *seq);
+    Ok(Some(leased.into_iter().map(|(_, leased)| leased).collect()))
+}
+
+fn handed_out(row: &Row) -> Result<Leased, Failure> {
+    let tenant = Key::stored(row.try_get("tenant")?, "record", "", "");
+    let item = Item {
+        id: ItemId(row.try_get("id")?),
+        tenant: tenant.ok_or_else(|| corrupt("a tenant"))?.tenant().clone(),
+        topic: row.try_get::<&str>("topic")?.into(),
+        key: row.try_get::<Option<&str>>("key")?.map(Arc::from),
+        payload: row::bytes(row, "payload")?,
+        content_type: row.try_get::<Option<&str>>("content_type")?.map(Arc::from),
+        headers: row.try_get::<Option<&str>>("headers")?.map(headers).unwrap_or_default(),
+        delay: Duration::ZERO,
+    };
+    let attempt: i32 = row.try_get("attempt")?;
+    // Enqueued at a moment that the server's clock went back from.
+    let age: i64 = row.try_get("age")?;
+    Ok(Leased {
+        item,
+        attempt: attempt.unsigned_abs(),
+        fence: Fence(row::number(row, "fence")?),
+        age: Duration::from_millis(u64::try_from(age).unwrap_or(0)),
+    })
+}
+
+/// Whoever writes plain SQL may have written numbers, or JSON that is deeper than we follow: what is
+/// no text travels as it is, and is not looked into. A row that could not be read would stop its
+/// whole queue.
+fn headers(json: &str) -> BTreeMap<String, String> {
+    let parsed: BTreeMap<String, &RawValue> = serde_json::from_str(json).unwrap_or_default();
+    let plain = |value: &RawValue| {
+        serde_json::from_str(value.get()).unwrap_or_else(|_| value.get().to_owned())
+    };
+    parsed.into_iter().map(|(name, value)| (name, plain(value))).collect()
+}

@@ -1,0 +1,93 @@
+//! Queue depth and dead letters, for an operator.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hapax_core::Tenant;
+use hapax_core::queue::{Dead, Depth, ItemId, QueueName};
+use tokio_postgres::types::Type;
+
+use crate::connect::session::{Row, Session, Sql};
+use crate::error::{Failure, corrupt};
+use crate::row;
+
+const DEPTH: Sql = Sql { text: include_str!("../sql/depth.sql"), types: &[Type::TEXT, Type::TEXT] };
+
+const DEAD: Sql = Sql {
+    text: include_str!("../sql/dead.sql"),
+    types: &[Type::TEXT, Type::TEXT, Type::UUID, Type::INT8],
+};
+
+const REQUEUE: Sql = Sql {
+    text: "UPDATE hapax_outbox SET phase = 0, due_at = NULL, attempts = 0, reason = NULL \
+           WHERE queue = $1 AND id = $3 AND (phase = 3 OR phase = 4) \
+             AND ($2 IS NULL OR tenant = $2) RETURNING 1",
+    types: &[Type::TEXT, Type::TEXT, Type::UUID],
+};
+
+const DISCARD: Sql = Sql {
+    text: "DELETE FROM hapax_outbox WHERE queue = $1 AND id = $3 AND (phase = 3 OR phase = 4) \
+             AND ($2 IS NULL OR tenant = $2) RETURNING 1",
+    types: &[Type::TEXT, Type::TEXT, Type::UUID],
+};
+
+pub(crate) async fn depth<S: Session>(
+    session: &mut S,
+    queue: &QueueName,
+    whose: Option<&Tenant>,
+) -> Result<Depth, Failure> {
+    let rows = session.rows(&DEPTH, &[&queue.as_str(), &whose.map(Tenant::as_str)]).await?;
+    let found = rows.first().ok_or_else(|| corrupt("an empty answer"))?;
+    let in_flight = row::number(found, "in_flight")?;
+    let oldest: Option<i64> = found.try_get("oldest")?;
+    Ok(Depth {
+        waiting: row::number(found, "here")?.saturating_sub(in_flight),
+        in_flight,
+        dead: row::number(found, "dead")?,
+        oldest_age: oldest.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0))),
+    })
+}
+
+pub(crate) async fn dead<S: Session>(
+    session: &mut S,
+    queue: &QueueName,
+    whose: Option<&Tenant>,
+    after: Option<ItemId>,
+    at_most: u32,
+) -> Result<Vec<Dead>, Failure> {
+    let (whose, after) = (whose.map(Tenant::as_str), after.map(|id| id.0));
+    let rows = session.rows(&DEAD, &[&queue.as_str(), &whose, &after, &i64::from(at_most)]).await?;
+    let letter = |row: &Row| {
+        let attempts: i32 = row.try_get("attempts")?;
+        Ok(Dead {
+            id: ItemId(row.try_get("id")?),
+            key: row.try_get::<Option<&str>>("key")?.map(Arc::from),
+            attempts: attempts.unsigned_abs(),
+            reason: row.try_get::<Option<&str>>("reason")?.unwrap_or_default().into(),
+            at: row::timestamp(row, "died_at")?,
+        })
+    };
+    rows.iter().map(letter).collect()
+}
+
+pub(crate) async fn requeue<S: Session>(
+    session: &mut S,
+    queue: &QueueName,
+    whose: Option<&Tenant>,
+    id: ItemId,
+) -> Result<bool, Failure> {
+    let rows =
+        session.rows(&REQUEUE, &[&queue.as_str(), &whose.map(Tenant::as_str), &id.0]).await?;
+    Ok(!rows.is_empty())
+}
+
+pub(crate) async fn discard<S: Session>(
+    session: &mut S,
+    queue: &QueueName,
+    whose: Option<&Tenant>,
+    id: ItemId,
+) -> Result<bool, Failure> {
+    let rows =
+        session.rows(&DISCARD, &[&queue.as_str(), &whose.map(Tenant::as_str), &id.0]).await?;
+    Ok(!rows.is_empty())
+}
