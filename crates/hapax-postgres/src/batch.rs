@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hapax_core::{StoreError, limited};
 use tokio::sync::oneshot;
 
-use crate::error::{Failure, again};
 use crate::connect::Link;
 use crate::connect::session::Session;
+use crate::error::{Failure, again};
 use crate::wake::Wakes;
 
 /// How many operations may wait. They leave with their time limit anyway.

@@ -2,11 +2,11 @@
 
 use hapax_core::{Clock, Finding, Promise, SystemClock, Timestamp};
 
-use crate::error::Failure;
+use crate::connect::session::{Row, Session, Sql};
 use crate::connect::{Lease, Link};
+use crate::error::Failure;
 use crate::migrate;
 use crate::row;
-use crate::connect::session::{Row, Session, Sql};
 
 const SETTINGS: Sql = Sql {
     text: "SELECT current_setting('server_version') AS version, \

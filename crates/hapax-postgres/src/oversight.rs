@@ -2,9 +2,9 @@ use async_trait::async_trait;
 use hapax_core::{Key, List, Oversight, Page, StoreError, machine};
 use tokio_postgres::types::Type;
 
+use crate::connect::session::{Session, Sql};
 use crate::error::Failure;
 use crate::{PostgresStore, row};
-use crate::connect::session::{Session, Sql};
 
 const LIST: Sql = Sql {
     text: include_str!("sql/list.sql"),

@@ -7,10 +7,10 @@ use bytes::Bytes;
 use hapax_core::{Deleted, Expect, Key, Put, Record, Records, StoreError, Version};
 use tokio_postgres::types::Type;
 
+use crate::connect::session::{Session, Sql};
 use crate::error::{Failure, corrupt};
 use crate::tx::lock::Patience;
 use crate::{PostgresStore, row};
-use crate::connect::session::{Session, Sql};
 
 /// A version that the sequence never gives.
 const NONE: i64 = -1;

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use hapax_core::machine::{Phase, Row as ClaimRow};
 use hapax_core::{Fence, Fingerprint, Key, Timestamp, Token, millis};
 
-use crate::error::{Failure, corrupt};
 use crate::connect::session::Row;
+use crate::error::{Failure, corrupt};
 
 /// Beyond 73 million years time stops, so that sums of now, lease and retention stay in a bigint.
 const FAR: u64 = 1 << 61;

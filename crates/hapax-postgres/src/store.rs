@@ -5,13 +5,13 @@ use async_trait::async_trait;
 use hapax_core::{Finding, Key, Store, StoreError};
 use tokio_postgres::types::Type;
 
-use crate::log::append::Appending;
 use crate::batch::Batcher;
 use crate::claims::claim::Claiming;
-use crate::queue::enqueue::Enqueueing;
+use crate::claims::step::Stepping;
 use crate::connect::Link;
 use crate::connect::session::{Session, Sql};
-use crate::claims::step::Stepping;
+use crate::log::append::Appending;
+use crate::queue::enqueue::Enqueueing;
 use crate::wake::Wakes;
 use crate::{Config, examine, sweep};
 
@@ -77,7 +77,6 @@ impl PostgresStore {
     pub fn hint(&self, key: &Key) {
         self.wakes.wake(key);
     }
-
 }
 
 impl fmt::Debug for PostgresStore {

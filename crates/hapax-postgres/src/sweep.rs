@@ -3,8 +3,8 @@ use tokio::time::Instant;
 use tokio_postgres::types::Type;
 
 use crate::connect::Link;
-use crate::row;
 use crate::connect::session::{Row, Session, Sql};
+use crate::row;
 
 /// Small enough that nobody who takes over an expired claim waits for long.
 const BATCH: u32 = 500;

@@ -15,10 +15,10 @@ use tokio::time::{sleep, timeout};
 use tokio_postgres::AsyncMessage;
 use tokio_postgres::types::Type;
 
-use crate::error::Failure;
 use crate::connect::Link;
 use crate::connect::session::{Session, Sql};
 use crate::connect::url::Target;
+use crate::error::Failure;
 
 const CHANNEL: &str = "hapax_wake";
 /// How long hints are gathered after the first one went out.

@@ -29,10 +29,8 @@ impl Records for SqliteStore {
         ttl: Option<Duration>,
     ) -> Result<Put, StoreError> {
         let (clock, key, expect) = (self.clock(), key.clone(), expect.clone());
-        self.write(value.len(), Vec::new(), move |c| {
-            put(c, &*clock, &key, &value, &expect, ttl)
-        })
-        .await
+        self.write(value.len(), Vec::new(), move |c| put(c, &*clock, &key, &value, &expect, ttl))
+            .await
     }
 
     async fn delete(&self, key: &Key, expect: &Expect) -> Result<Deleted, StoreError> {

@@ -10,9 +10,9 @@ use rusqlite::Connection;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use crate::checkpoint::{Duty, Keeper, RESTART_PAGES};
 use crate::connect::Session;
 use crate::queued_call::{Job, call};
-use crate::checkpoint::{Duty, Keeper, RESTART_PAGES};
 use crate::writer::{Message, Tally, Writer};
 use crate::{Config, examine, reader, row, sweep};
 
@@ -135,7 +135,6 @@ impl SqliteStore {
         let _ = self.0.keeper.try_send(Duty::Watch);
         watch
     }
-
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {

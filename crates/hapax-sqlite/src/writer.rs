@@ -9,11 +9,11 @@ use hapax_core::{Hub, StoreError};
 use rusqlite::Connection;
 use tokio::sync::mpsc;
 
+use crate::checkpoint::{self, Duty};
 use crate::connect::{Session, connect};
 use crate::error::{bug, fault, twin};
 use crate::failpoint::{self, BEFORE_ANSWER, BEFORE_COMMIT, MID_BATCH};
 use crate::queued_call::Job;
-use crate::checkpoint::{self, Duty};
 use crate::{Config, migrate};
 
 /// So many calls in one transaction; the others wait for the next, so that none waits for long.

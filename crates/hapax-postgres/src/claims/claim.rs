@@ -8,9 +8,9 @@ use hapax_core::{Ask, Claimed, Fence, Key, Ticket, Timestamp};
 use tokio_postgres::types::Type;
 
 use crate::batch::Work;
+use crate::connect::session::{self, Session, Sql};
 use crate::error::{Failure, corrupt};
 use crate::row::{self, Keys};
-use crate::connect::session::{self, Session, Sql};
 
 /// How often a lost race is run again. Each loss means that somebody else got on.
 const ROUNDS: usize = 8;

@@ -9,9 +9,9 @@ use hapax_core::{GiveBack, Key, Step, Timestamp, Token};
 use tokio_postgres::types::Type;
 
 use crate::batch::Work;
+use crate::connect::session::{Session, Sql};
 use crate::error::{Failure, corrupt};
 use crate::row::{self, Keys};
-use crate::connect::session::{Session, Sql};
 use crate::wake::Wakes;
 
 const STEP: Sql = Sql {

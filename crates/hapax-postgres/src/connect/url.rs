@@ -7,8 +7,8 @@ use hapax_core::StoreError;
 use tokio_postgres::config::SslMode;
 
 use crate::Config;
-use crate::error::incompatible;
 use crate::connect::tls::{Identity, Tls, Trust};
+use crate::error::incompatible;
 
 const SHAPE: &str = "the PostgreSQL URL cannot be understood; it is postgres://user:password@host:port/database?options, \
      with special characters in the password percent-encoded";

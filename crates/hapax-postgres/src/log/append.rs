@@ -8,9 +8,9 @@ use hapax_core::log::{Appended, Cursor, Epoch, Event, Keep};
 use tokio_postgres::types::Type;
 
 use crate::batch::Work;
+use crate::connect::session::{Session, Sql};
 use crate::error::{Failure, corrupt};
 use crate::row;
-use crate::connect::session::{Session, Sql};
 use crate::wake::Wakes;
 
 /// What an event weighs beside its payload: a thousand or so go into one statement.

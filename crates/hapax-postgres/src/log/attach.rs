@@ -6,9 +6,9 @@ use hapax_core::Key;
 use hapax_core::log::{Attached, Cursor, Entry, Epoch, Epochs, Head};
 use tokio_postgres::types::Type;
 
+use crate::connect::session::{Row, Session, Sql};
 use crate::error::{Failure, corrupt};
 use crate::row;
-use crate::connect::session::{Row, Session, Sql};
 
 const ATTACH: Sql = Sql {
     text: include_str!("../sql/attach.sql"),
@@ -59,4 +59,3 @@ pub(super) fn epochs(row: &Row) -> Result<Epochs, Failure> {
     let text: &str = row.try_get("epochs")?;
     Ok(text.parse().map_err(|_| corrupt("the epochs of a log"))?)
 }
-

@@ -8,9 +8,9 @@ use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use crate::batch::Work;
+use crate::connect::session::{Session, Sql};
 use crate::error::Failure;
 use crate::row;
-use crate::connect::session::{Session, Sql};
 use crate::wake::Wakes;
 
 const ENQUEUE: Sql = Sql {

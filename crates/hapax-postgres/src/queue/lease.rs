@@ -9,9 +9,9 @@ use hapax_core::{Fence, Key};
 use serde_json::value::RawValue;
 use tokio_postgres::types::Type;
 
+use crate::connect::session::{Row, Session, Sql};
 use crate::error::{Failure, corrupt};
 use crate::row;
-use crate::connect::session::{Row, Session, Sql};
 
 const LEASE: Sql = Sql {
     text: "SELECT * FROM hapax_lease($1, $2, $3, $4)",

@@ -13,8 +13,8 @@ use hapax_core::queue::{
 };
 use hapax_core::{Queue, StoreError, Tenant, Token, Watch};
 
-use crate::tx::lock::Patience;
 use crate::PostgresStore;
+use crate::tx::lock::Patience;
 use enqueue::{Sent, bell};
 
 #[async_trait]

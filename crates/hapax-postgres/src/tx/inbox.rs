@@ -5,8 +5,8 @@ use hapax_core::inbox::{InboxError, RETENTION};
 use hapax_core::{Key, Tenant, Token};
 use tokio_postgres::types::Type;
 
-use crate::error::{Failure, corrupt};
 use crate::connect::session::{Params, Session, Sql};
+use crate::error::{Failure, corrupt};
 use crate::{Transactional, row};
 
 const TYPES: &[Type] =

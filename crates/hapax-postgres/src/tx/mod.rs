@@ -12,13 +12,13 @@ use hapax_core::{
 use tokio_postgres::Transaction;
 
 use crate::batch::Work;
-use session::Caller;
 use crate::claims::claim::{Asked, Claiming};
+use crate::claims::step::{Act, Stepping, Taken};
 use crate::error::{Failure, corrupt};
+use crate::{claims, records};
 use inbox::Seen;
 use lock::Patience;
-use crate::claims::step::{Act, Stepping, Taken};
-use crate::{claims, records};
+use session::Caller;
 
 pub(crate) mod inbox;
 pub(crate) mod lock;

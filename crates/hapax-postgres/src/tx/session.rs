@@ -3,8 +3,8 @@
 use tokio_postgres::Transaction;
 
 use crate::InTransaction;
-use crate::error::Failure;
 use crate::connect::session::{Params, Row, Session, Sql, typed};
+use crate::error::Failure;
 
 /// A transaction of your own that hapax can take part in: of `tokio-postgres`, or with the feature
 /// `sqlx` of `sqlx`.

@@ -15,9 +15,9 @@ use sqlx::{Arguments, Postgres, Row as _, ValueRef as _};
 use tokio_postgres::types::{FromSql, IsNull as Null, ToSql, Type};
 
 use crate::InTransaction;
-use crate::tx::session::{Caller, Transactional, sealed};
-use crate::error::{self, Failure, corrupt};
 use crate::connect::session::{Params, Row, Sql};
+use crate::error::{self, Failure, corrupt};
+use crate::tx::session::{Caller, Transactional, sealed};
 
 impl sealed::Sealed for PgConnection {}
 

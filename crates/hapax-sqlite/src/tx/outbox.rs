@@ -35,8 +35,8 @@ use hapax_core::{Clock, StoreError};
 use rusqlite::Connection;
 
 use super::lock::lock;
-use crate::queue;
 use super::savepoint::whole;
+use crate::queue;
 
 /// Adds an item to the queue `outbox`. Its id was made with it, and travels as the message id
 /// wherever it goes.
