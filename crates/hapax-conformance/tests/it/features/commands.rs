@@ -1,0 +1,209 @@
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use hapax_conformance::{Fault, Faulty};
+use hapax_core::OnUnknown;
+use hapax_core::command::{
+    Begin, Begun, CommandError, CommandState, Commands, OnceError, Overruled, Response, Ruling,
+};
+use serde_json::json;
+use tokio::time::sleep;
+
+use crate::features::{faulty, secs};
+
+fn commands() -> (Faulty, Commands) {
+    let store = faulty();
+    (store.clone(), Commands::new(Arc::new(store)))
+}
+
+fn response(body: &'static str) -> Response {
+    Response { status: 201, headers: vec![("x".into(), "y".into())], body: body.into() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn fifty_callers_get_one_execution_and_fifty_equal_answers() {
+    let (_, commands) = commands();
+    let commands = commands.defaults(Begin { wait: secs(60), ..Begin::default() });
+    let runs = Arc::new(AtomicU32::new(0));
+    let mut callers = Vec::new();
+    for _ in 0..50 {
+        let (commands, runs) = (commands.clone(), runs.clone());
+        callers.push(tokio::spawn(async move {
+            let effect = || async move {
+                sleep(secs(20)).await;
+                Ok::<_, Infallible>(runs.fetch_add(1, Ordering::SeqCst))
+            };
+            commands.once("k", "pay", &json!({"a": 1}), effect).await.unwrap()
+        }));
+    }
+    let mut first_runs = 0;
+    for caller in callers {
+        let once = caller.await.unwrap();
+        assert_eq!(once.value, 0);
+        first_runs += u32::from(!once.replayed);
+    }
+    assert_eq!((first_runs, runs.load(Ordering::SeqCst)), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_lease_is_renewed_while_the_effect_runs() {
+    let (_, commands) = commands();
+    let effect = {
+        let commands = commands.clone();
+        move || async move {
+            sleep(secs(300)).await;
+            let begun = commands.begin("pay", "k", &Begin::default()).await.unwrap();
+            // Without a fingerprint it is another request; what matters is that it is pending.
+            assert_eq!(begun, Begun::KeyReused);
+            let view = commands.look("pay", "k").await.unwrap().unwrap();
+            assert!(matches!(view.state, CommandState::Pending { .. }));
+            Ok::<_, Infallible>(7)
+        }
+    };
+    assert_eq!(commands.once("k", "pay", &1, effect).await.unwrap().value, 7);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_gives_the_key_back_and_another_input_does_not_fit_it() {
+    let (_, commands) = commands();
+    let failed = commands.once("k", "pay", &1, || async { Err::<(), _>("no") }).await;
+    assert!(matches!(failed, Err(OnceError::Failed("no"))));
+    let other = commands.once("k", "pay", &2, || async { Ok::<_, &str>(()) }).await;
+    assert!(matches!(other, Err(OnceError::KeyReused)));
+    let run = commands.once_with("k", "pay", &1, |run| async move { Ok::<_, &str>(run.attempt) });
+    assert_eq!(run.await.unwrap().value, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_goes_away_leaves_the_outcome_unknown() {
+    let (_, commands) = commands();
+    let effect = || async {
+        sleep(secs(3600)).await;
+        Ok::<_, Infallible>(1)
+    };
+    let gone = tokio::time::timeout(secs(5), commands.once("k", "pay", &1, effect)).await;
+    assert!(gone.is_err());
+    let again = || async { Ok::<_, Infallible>(2) };
+    let early = commands.once("k", "pay", &1, again).await;
+    assert!(matches!(early, Err(OnceError::InProgress { .. })));
+    sleep(secs(30)).await;
+    let refused = commands.once("k", "pay", &1, again).await;
+    assert!(matches!(refused, Err(OnceError::OutcomeUnknown { .. })));
+    let rerun = commands.defaults(Begin { on_unknown: OnUnknown::TakeOver, ..Begin::default() });
+    assert_eq!(rerun.once("k", "pay", &1, again).await.unwrap().value, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_of_the_store_that_was_lost_is_asked_for_again() {
+    let (store, commands) = commands();
+    store.plan([Fault::LostAnswer, Fault::None, Fault::LostAnswer]);
+    let once = commands.once("k", "pay", &1, || async { Ok::<_, Infallible>(1) }).await;
+    assert_eq!(once.unwrap().value, 1);
+    let again = commands.once("k", "pay", &1, || async { Ok::<_, Infallible>(2) }).await.unwrap();
+    assert_eq!((again.value, again.replayed), (1, true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_begin_that_nobody_heard_of_does_not_become_unknown() {
+    let (store, commands) = commands();
+    store.plan([Fault::LostAnswer, Fault::LostAnswer]);
+    let begun = commands.begin("pay", "k", &Begin::default()).await;
+    assert!(matches!(begun, Err(CommandError::Store(_))));
+    sleep(secs(3600)).await;
+    let begun = commands.begin("pay", "k", &Begin::default()).await.unwrap();
+    assert!(matches!(begun, Begun::Granted { attempt: 2, .. }), "{begun:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_completion_is_accepted_again_and_another_one_is_not() {
+    let (_, commands) = commands();
+    let begun = commands.begin("pay", "k", &Begin::default()).await.unwrap();
+    let Begun::Granted { ticket, .. } = begun else { panic!("{begun:?}") };
+    for _ in 0..2 {
+        commands.complete("pay", "k", &ticket.token, &response("a")).await.unwrap();
+    }
+    let other = commands.complete("pay", "k", &ticket.token, &response("b")).await;
+    assert!(matches!(other, Err(CommandError::Lost)));
+    let fail = commands.fail("pay", "k", &ticket.token).await;
+    assert!(matches!(fail, Err(CommandError::Lost)));
+    match commands.begin("pay", "k", &Begin::default()).await.unwrap() {
+        Begun::Completed { response: stored, .. } => assert_eq!(stored, response("a")),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_completion_is_accepted_until_somebody_took_over() {
+    let (_, commands) = commands();
+    let rerun = Begin { on_unknown: OnUnknown::TakeOver, ..Begin::default() };
+    let mut tickets = Vec::new();
+    for _ in 0..2 {
+        let begun = commands.begin("pay", "k", &rerun).await.unwrap();
+        let Begun::Granted { ticket, .. } = begun else { panic!("{begun:?}") };
+        tickets.push(ticket);
+        sleep(secs(31)).await;
+    }
+    assert!(tickets[1].fence > tickets[0].fence);
+    let late = commands.complete("pay", "k", &tickets[0].token, &response("late")).await;
+    assert!(matches!(late, Err(CommandError::Lost)));
+    commands.complete("pay", "k", &tickets[1].token, &response("right")).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_goes_away_before_the_answer_leaves_nothing_behind() {
+    let (store, commands) = commands();
+    store.plan([Fault::NoAnswer]);
+    let begin = Begin::default();
+    let gone = tokio::time::timeout(secs(1), commands.begin("pay", "k", &begin)).await;
+    assert!(gone.is_err());
+    sleep(secs(1)).await;
+    let begun = commands.begin("pay", "k", &begin).await.unwrap();
+    assert!(matches!(begun, Begun::Granted { attempt: 2, .. }), "{begun:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operator_settles_or_releases_what_is_unknown_or_failed_and_nothing_else() {
+    let (_, commands) = commands();
+    let settle = Ruling::Settle(response("ruled"));
+    let missing = commands.overrule("pay", "none", &Ruling::Release).await.unwrap();
+    assert_eq!(missing, Overruled::Missing);
+
+    let fingerprint = hapax_core::Fingerprint::new("f");
+    let begin = Begin { fingerprint, ..Begin::default() };
+    for key in ["settle-unknown", "release-unknown", "settle-failed", "release-failed"] {
+        let begun = commands.begin("pay", key, &begin).await.unwrap();
+        let Begun::Granted { ticket, .. } = begun else { panic!("{begun:?}") };
+        let early = commands.overrule("pay", key, &settle).await.unwrap();
+        assert_eq!(early, Overruled::Pending);
+        if key.ends_with("unknown") {
+            sleep(secs(31)).await;
+        } else {
+            commands.fail("pay", key, &ticket.token).await.unwrap();
+        }
+        let ruling = if key.starts_with("settle") { &settle } else { &Ruling::Release };
+        assert_eq!(commands.overrule("pay", key, ruling).await.unwrap(), Overruled::Done);
+        let late = commands.complete("pay", key, &ticket.token, &response("late")).await;
+        assert!(matches!(late, Err(CommandError::Lost)));
+        let begun = commands.begin("pay", key, &begin).await.unwrap();
+        if key.starts_with("settle") {
+            assert!(matches!(begun, Begun::Completed { .. }), "{begun:?}");
+            let again = commands.overrule("pay", key, &Ruling::Release).await.unwrap();
+            assert_eq!(again, Overruled::Completed);
+        } else {
+            assert!(matches!(begun, Begun::Granted { attempt: 1, .. }), "{begun:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_cannot_be_stored_is_refused_and_changes_nothing() {
+    let (_, commands) = commands();
+    let begun = commands.begin("pay", "k", &Begin::default()).await.unwrap();
+    let Begun::Granted { ticket, .. } = begun else { panic!("{begun:?}") };
+    let headers = vec![("x".to_owned(), "y".into()); 65_536];
+    let huge = Response { headers, ..response("a") };
+    let refused = commands.complete("pay", "k", &ticket.token, &huge).await;
+    assert!(matches!(refused, Err(CommandError::Unstorable)));
+    commands.complete("pay", "k", &ticket.token, &response("a")).await.unwrap();
+}

@@ -1,0 +1,144 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use hapax_conformance::{Fault, Faulty};
+use hapax_core::record::{Documents, Match, RecordError};
+use hapax_core::{Expect, Key, Records, Tenant, Version};
+use serde_json::{Value, json};
+
+use crate::features::{faulty, secs};
+
+fn documents() -> (Faulty, Documents) {
+    let store = faulty();
+    (store.clone(), Documents::new(Arc::new(store)))
+}
+
+/// Examples of RFC 7386, appendix A.
+#[tokio::test]
+async fn merge_patch_follows_its_rfc() {
+    let (_, documents) = documents();
+    for (original, patch, result) in [
+        (r#"{"a":"b"}"#, r#"{"a":"c"}"#, r#"{"a":"c"}"#),
+        (r#"{"a":"b"}"#, r#"{"b":"c"}"#, r#"{"a":"b","b":"c"}"#),
+        (r#"{"a":"b"}"#, r#"{"a":null}"#, r#"{}"#),
+        (r#"{"a":"b","b":"c"}"#, r#"{"a":null}"#, r#"{"b":"c"}"#),
+        (r#"{"a":["b"]}"#, r#"{"a":"c"}"#, r#"{"a":"c"}"#),
+        (r#"{"a":{"b":"c"}}"#, r#"{"a":{"b":"d","c":null}}"#, r#"{"a":{"b":"d"}}"#),
+        (r#"["a","b"]"#, r#"["c","d"]"#, r#"["c","d"]"#),
+        (r#"{"a":"b"}"#, r#"["c"]"#, r#"["c"]"#),
+        (r#"{"a":"foo"}"#, r#"null"#, r#"null"#),
+        (r#"[1,2]"#, r#"{"a":"b","c":null}"#, r#"{"a":"b"}"#),
+        (r#"{}"#, r#"{"a":{"bb":{"ccc":null}}}"#, r#"{"a":{"bb":{}}}"#),
+        (
+            r#"{"big":12345678901234567890123,"x":1}"#,
+            r#"{"x":2.50}"#,
+            r#"{"big":12345678901234567890123,"x":2.50}"#,
+        ),
+    ] {
+        let original: Value = serde_json::from_str(original).unwrap();
+        let patch: Value = serde_json::from_str(patch).unwrap();
+        documents.put("r", &original, &Match::Any, None).await.unwrap();
+        let patched = documents.patch("r", &patch, &Match::Any, None).await.unwrap();
+        assert_eq!(patched.value.to_string(), result);
+        assert_eq!(documents.get_raw("r").await.unwrap().unwrap().value, result);
+    }
+}
+
+#[tokio::test]
+async fn missing_unreachable_and_corrupt_are_three_answers() {
+    let (store, documents) = documents();
+    assert!(documents.get::<Value>("r").await.unwrap().is_none());
+    let patch = documents.patch("r", &json!({}), &Match::Any, None).await;
+    assert!(matches!(patch, Err(RecordError::Missing)));
+
+    let key = Key::record(&Tenant::default(), "r").unwrap();
+    let _ = store.put(&key, "{broken".into(), &Expect::Any, None).await.unwrap();
+    assert!(matches!(documents.get::<Value>("r").await, Err(RecordError::Corrupt(_))));
+    assert!(matches!(documents.get_raw("r").await, Err(RecordError::Corrupt(_))));
+    let patch = documents.patch("r", &json!({}), &Match::Any, None).await;
+    assert!(matches!(patch, Err(RecordError::Corrupt(_))));
+
+    store.always(Some(Fault::LostQuestion));
+    assert!(matches!(documents.get::<Value>("r").await, Err(RecordError::Store(_))));
+}
+
+#[tokio::test]
+async fn expectations_follow_http() {
+    let (_, documents) = documents();
+    let no_such = || Match::from(Version::new("no-such"));
+    for expect in [Match::Present, no_such()] {
+        let put = documents.put("r", &1, &expect, None).await;
+        assert!(matches!(put, Err(RecordError::Conflict)));
+        let patch = documents.patch("r", &json!(1), &expect, None).await;
+        assert!(matches!(patch, Err(RecordError::Conflict)));
+        assert!(matches!(documents.delete("r", &expect).await, Err(RecordError::Conflict)));
+    }
+    assert!(matches!(documents.delete("r", &Match::Any).await, Err(RecordError::Missing)));
+    let first = documents.put("r", &1, &Match::Absent, None).await.unwrap();
+    assert!(first.created);
+    let absent = documents.put("r", &2, &Match::Absent, None).await;
+    assert!(matches!(absent, Err(RecordError::Conflict)));
+    let list = Match::OneOf(vec![Version::new("no-such"), first.version.clone()]);
+    let second = documents.put("r", &2, &list, None).await.unwrap();
+    assert!(!second.created);
+    assert!(matches!(documents.put("r", &3, &list, None).await, Err(RecordError::Conflict)));
+    assert!(matches!(
+        documents.delete("r", &first.version.into()).await,
+        Err(RecordError::Conflict)
+    ));
+    documents.put("r", &3, &Match::Present, None).await.unwrap();
+    documents.delete("r", &Match::Present).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn concurrent_updates_lose_nothing() {
+    let (store, documents) = documents();
+    documents.put("r", &0, &Match::Any, None).await.unwrap();
+    store.always(Some(Fault::Stall(Duration::from_millis(3))));
+    let mut tasks = Vec::new();
+    for i in 0..8 {
+        let documents = documents.clone();
+        tasks.push(tokio::spawn(async move {
+            let mut added = 0;
+            while added < 10 {
+                tokio::time::sleep(Duration::from_millis(i)).await;
+                match documents.update("r", None, |sum: &mut u32| *sum += 1).await {
+                    Ok(_) => added += 1,
+                    Err(RecordError::Contended) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(documents.get::<u32>("r").await.unwrap().unwrap().value, 80);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_update_keeps_or_renews_the_ttl_as_asked() {
+    let (_, documents) = documents();
+    documents.put("r", &0, &Match::Any, Some(secs(3600))).await.unwrap();
+    tokio::time::sleep(secs(1800)).await;
+    let kept = documents.update("r", None, |n: &mut u32| *n += 1).await.unwrap();
+    assert_eq!(kept.expires_in, Some(secs(1800)));
+    let renewed = documents.update("r", Some(secs(3600)), |n: &mut u32| *n += 1).await.unwrap();
+    assert_eq!(renewed.expires_in, Some(secs(3600)));
+    tokio::time::sleep(secs(3599)).await;
+    assert!(documents.get::<u32>("r").await.unwrap().is_some());
+    tokio::time::sleep(secs(1)).await;
+    assert!(documents.get::<u32>("r").await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_patch_does_not_grow_a_record_past_its_limit() {
+    let (_, documents) = documents();
+    let documents = documents.limit(64);
+    documents.put("r", &json!({"a": "x"}), &Match::Any, None).await.unwrap();
+    let grown = documents.patch("r", &json!({"b": "y".repeat(60)}), &Match::Any, None).await;
+    assert!(matches!(grown, Err(RecordError::TooLarge { limit: 64 })));
+    let put = documents.put("r", &"y".repeat(64), &Match::Any, None).await;
+    assert!(matches!(put, Err(RecordError::TooLarge { limit: 64 })));
+    assert_eq!(documents.get_raw("r").await.unwrap().unwrap().value, r#"{"a":"x"}"#);
+}

@@ -1,0 +1,261 @@
+//! The end of an answer: after the settle, and only where it is one.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{Response, StatusCode};
+use axum::response::IntoResponse;
+use bytes::Bytes;
+use crate::common::fed::{answers_once, data, fed, head};
+use crate::common::{Gated, Heard, impatient, memory, post, send, try_send};
+use hapax_core::OnUnknown;
+use hapax_http::{Event, Settings};
+use http_body::Frame;
+use http_body_util::BodyExt;
+use tower::ServiceExt;
+
+/// Whether nothing comes, as far as anything comes without anybody doing something.
+async fn is_silent(body: &mut Body) -> bool {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    tokio::time::timeout(Duration::from_millis(20), body.frame()).await.is_err()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_an_answer_without_length_comes_after_the_settle() {
+    let (store, settles) = Gated::new();
+    let (tap, body) = fed(None);
+    let settings = Settings { store_limit: Duration::from_secs(3600), ..Settings::default() };
+    let (app, _) = answers_once(store, settings, Response::new(Body::new(body)));
+    let mut answer = head(&app, "k").await;
+    tap.send("all of it");
+    assert_eq!(data(&mut answer).await, "all of it");
+    drop(tap);
+    settles.knocked().await;
+    assert!(is_silent(&mut answer).await);
+    settles.let_one_in();
+    assert!(answer.frame().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_byte_of_an_answer_with_a_length_comes_after_the_settle() {
+    for written_by_hand in [false, true] {
+        let (store, settles) = Gated::new();
+        let (tap, body) = fed(if written_by_hand { None } else { Some(6) });
+        let mut response = Response::new(Body::new(body));
+        if written_by_hand {
+            response.headers_mut().insert("content-length", 6.into());
+        }
+        let settings = Settings { store_limit: Duration::from_secs(3600), ..Settings::default() };
+        let (app, _) = answers_once(store, settings, response);
+        let mut answer = head(&app, "k").await;
+        tap.send("abc");
+        assert_eq!(data(&mut answer).await, "abc");
+        tap.send("def");
+        settles.knocked().await;
+        assert!(is_silent(&mut answer).await);
+        settles.let_one_in();
+        // The tap still runs: the length says that it was all.
+        assert_eq!(data(&mut answer).await, "def");
+        assert!(answer.frame().await.is_none());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn not_even_the_head_of_an_answer_that_is_there_at_once_comes_before_the_settle() {
+    let (ready, body) = fed(Some(3));
+    ready.send("abc");
+    for response in [
+        StatusCode::NO_CONTENT.into_response(),
+        "abc".into_response(),
+        Response::new(Body::new(body)),
+    ] {
+        let (store, settles) = Gated::new();
+        let settings = Settings { store_limit: Duration::from_secs(3600), ..Settings::default() };
+        let (app, _) = answers_once(store, settings, response);
+        let first = app.clone().oneshot(post("k", ""));
+        tokio::pin!(first);
+        tokio::select! {
+            _ = &mut first => panic!("answered before it was stored"),
+            () = settles.knocked() => {}
+        }
+        settles.let_one_in();
+        assert!(first.await.unwrap().status().is_success());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn trailers_come_after_the_settle_and_are_replayed() {
+    let (store, settles) = Gated::new();
+    let (tap, body) = fed(None);
+    let settings = Settings { store_limit: Duration::from_secs(3600), ..Settings::default() };
+    let (app, _) = answers_once(store, settings, Response::new(Body::new(body)));
+    let mut answer = head(&app, "k").await;
+    tap.send("message");
+    assert_eq!(data(&mut answer).await, "message");
+    tap.trailers("grpc-status", "0");
+    settles.knocked().await;
+    assert!(is_silent(&mut answer).await);
+    settles.let_one_in();
+    let trailers = answer.frame().await.unwrap().unwrap().into_trailers().unwrap();
+    assert_eq!(trailers["grpc-status"], "0");
+    let again = send(&app, post("k", "")).await;
+    assert_eq!((&again.body[..], again.trailers), (&b"message"[..], Some(trailers)));
+    assert_eq!(again.headers["trailer"], "grpc-status");
+    assert!(!again.headers.contains_key("trailer:grpc-status"));
+}
+
+#[tokio::test]
+async fn an_answer_over_the_limit_that_breaks_off_leaves_the_outcome_unknown() {
+    for length in [None, Some(8)] {
+        let (tap, body) = fed(length);
+        let (store, clock) = memory();
+        let settings = Settings { limit: 4, ..impatient() };
+        let (app, _) = answers_once(store, settings, Response::new(Body::new(body)));
+        let mut answer = head(&app, "k").await;
+        tap.send("12345");
+        assert_eq!(data(&mut answer).await, "12345");
+        tap.break_off();
+        assert!(answer.frame().await.unwrap().is_err());
+        clock.advance(Duration::from_millis(1));
+        assert_eq!(send(&app, post("k", "")).await.code(), "outcome-unknown");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_byte_of_an_answer_over_the_limit_comes_after_the_settle() {
+    let (store, settles) = Gated::new();
+    let (tap, body) = fed(Some(8));
+    let (limit, store_limit) = (4, Duration::from_secs(3600));
+    let settings = Settings { limit, store_limit, ..Settings::default() };
+    let (app, _) = answers_once(store, settings, Response::new(Body::new(body)));
+    let mut answer = head(&app, "k").await;
+    tap.send("12345");
+    assert_eq!(data(&mut answer).await, "12345");
+    tap.send("678");
+    settles.knocked().await;
+    assert!(is_silent(&mut answer).await);
+    settles.let_one_in();
+    assert_eq!(data(&mut answer).await, "678");
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_off_leaves_the_outcome_unknown() {
+    for there_at_once in [true, false] {
+        let (tap, body) = fed(None);
+        let (store, clock) = memory();
+        let (app, runs) = answers_once(store, impatient(), Response::new(Body::new(body)));
+        if there_at_once {
+            tap.send("half");
+            tap.break_off();
+            let answer = send(&app, post("k", "")).await;
+            assert_eq!((answer.status.as_u16(), answer.code().as_str()), (502, "outcome-unknown"));
+        } else {
+            let mut answer = head(&app, "k").await;
+            tap.send("half");
+            assert_eq!(data(&mut answer).await, "half");
+            tap.break_off();
+            assert!(answer.frame().await.unwrap().is_err());
+        }
+        clock.advance(Duration::from_millis(1));
+        assert_eq!(send(&app, post("k", "")).await.code(), "outcome-unknown");
+        assert_eq!(runs.count(), 1);
+    }
+}
+
+#[tokio::test]
+async fn an_answer_shorter_or_longer_than_it_said_is_no_answer() {
+    for (said, sent) in [(6, "abc"), (2, "abc")] {
+        for at_once in [true, false] {
+            let (tap, body) = fed(Some(said));
+            let (store, clock) = memory();
+            let (app, _) = answers_once(store, impatient(), Response::new(Body::new(body)));
+            let first = if at_once {
+                tap.send(sent);
+                drop(tap);
+                send(&app, post("k", "")).await.status.is_success()
+            } else {
+                let answer = head(&app, "k").await;
+                tap.send(sent);
+                drop(tap);
+                answer.collect().await.is_ok()
+            };
+            assert!(!first);
+            clock.advance(Duration::from_millis(1));
+            assert_eq!(send(&app, post("k", "")).await.code(), "outcome-unknown");
+        }
+    }
+}
+
+struct Panics;
+
+impl http_body::Body for Panics {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        panic!("in the middle of the answer")
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_panics_does_not_look_like_a_whole_answer() {
+    let heard = Heard::default();
+    let first = Body::from_stream(futures_util::stream::once(async {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        Ok::<_, Infallible>(Bytes::from("half"))
+    }));
+    // Half of it, then the panic.
+    let body = Body::new(Chain(first, Panics));
+    let settings = Settings { wait: Duration::ZERO, ..heard.settings() };
+    let (store, clock) = memory();
+    let (app, _) = answers_once(store, settings, Response::new(body));
+    assert!(try_send(&app, post("k", "")).await.is_err());
+    heard.until(Event::Unknown).await;
+    // It is told, and then done.
+    tokio::task::yield_now().await;
+    clock.advance(Duration::from_millis(1));
+    assert_eq!(send(&app, post("k", "")).await.code(), "outcome-unknown");
+}
+
+/// One body after the other.
+struct Chain(Body, Panics);
+
+impl http_body::Body for Chain {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        match Pin::new(&mut self.0).poll_frame(cx) {
+            Poll::Ready(None) => Pin::new(&mut self.1).poll_frame(cx).map_err(axum::Error::new),
+            other => other,
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_late_answer_that_is_under_way_is_cut_and_the_winners_stays() {
+    let (store, clock) = memory();
+    let settings = Settings { on_unknown: OnUnknown::TakeOver, ..impatient() };
+    let (tap, body) = fed(None);
+    let (app, runs) = answers_once(store, settings.clone(), Response::new(Body::new(body)));
+    let mut late = head(&app, "k").await;
+    tap.send("late");
+    assert_eq!(data(&mut late).await, "late");
+    clock.advance(settings.lease);
+    assert_eq!(send(&app, post("k", "")).await.body, "ran again");
+    drop(tap);
+    assert!(late.frame().await.unwrap().is_err());
+    assert_eq!(send(&app, post("k", "")).await.body, "ran again");
+    assert_eq!(runs.count(), 2);
+}

@@ -1,0 +1,15 @@
+//! One binary for all integration tests of this crate: linking is what takes time.
+
+mod answers;
+mod common;
+mod end_to_end;
+mod endings;
+mod identity;
+mod properties;
+mod rivals;
+mod stores;
+mod streaming;
+mod traces;
+mod transaction;
+mod trouble;
+mod waiting;

@@ -1,0 +1,267 @@
+//! What other libraries and proxies were seen to do wrong: a test for each.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, Request, StatusCode};
+use axum::routing::post as on_post;
+use axum::{Router, extract::OriginalUri};
+use crate::common::{Door, Runs, app, impatient, keyed, memory, post, send};
+use futures_util::future::join_all;
+use hapax_core::{Claimed, Claims, OnUnknown, Step};
+use hapax_http::{IdempotencyLayer, Settings, keep};
+use hapax_redis::{RedisConfig, RedisStore};
+use hapax_testkit::Redis;
+
+/// axum-idempotent, express-idempotency: 50 executions.
+#[tokio::test(flavor = "multi_thread")]
+async fn hole_20_fifty_concurrent_requests_are_not_fifty_executions() {
+    let runs = Runs::default();
+    let counted = runs.clone();
+    // However slow the machine is: nobody has waited in vain.
+    let settings = Settings { wait: Duration::from_secs(3600), ..Settings::default() };
+    let app = app(memory().0, settings, || async move {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        format!("order {}", counted.add())
+    });
+    let answers = join_all((0..50).map(|_| send(&app, post("k", "tea")))).await;
+    assert!(answers.iter().all(|a| a.status == 200 && a.body == "order 1"));
+    assert_eq!(answers.iter().filter(|a| a.is_replay()).count(), 49);
+    assert_eq!(runs.count(), 1);
+}
+
+/// idempotent-proxy on Redis: 1 execution and 50 × 502, because the waiters held the pool.
+#[tokio::test(flavor = "multi_thread")]
+async fn waiters_do_not_hold_what_the_winner_needs() {
+    let redis = Redis::start();
+    let config =
+        RedisConfig::new(&redis.url()).unwrap().in_flight(1).limit(Duration::from_secs(20));
+    let store = Arc::new(RedisStore::open(config).unwrap());
+    let door = Door::default();
+    let inside = door.clone();
+    // Who is held up here waits for ever; a slow machine alone reaches no limit.
+    let minutes = Duration::from_secs(120);
+    let settings =
+        Settings { wait: minutes, lease: minutes, store_limit: minutes, ..Settings::default() };
+    let app = app(store, settings, || async move {
+        inside.pass().await;
+        "done"
+    });
+    let first = tokio::spawn({
+        let app = app.clone();
+        async move { send(&app, post("k", "")).await }
+    });
+    door.knocked().await;
+    let waiters = join_all((0..49).map(|_| send(&app, post("k", ""))));
+    let let_in = async {
+        // Long enough that some of them wait already; it is right at any moment.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        door.let_one_in();
+    };
+    let (waiters, ()) = tokio::join!(waiters, let_in);
+    assert_eq!(first.await.unwrap().body, "done");
+    assert!(waiters.iter().all(|a| a.status == 200 && a.body == "done" && a.is_replay()));
+}
+
+/// The same inside the service: a waiter must not sit on a place there either.
+#[tokio::test]
+async fn waiters_do_not_hold_a_place_in_the_service() {
+    use axum::response::IntoResponse;
+    use tower::{Layer, Service, ServiceBuilder, ServiceExt};
+    let (store, _) = memory();
+    let settings = Settings { wait: Duration::from_secs(3600), ..Settings::default() };
+    // Somebody elsewhere runs it.
+    let elsewhere = keyed(&settings, "elsewhere", "");
+    let Claimed::Granted { ticket, .. } =
+        store.claim(&elsewhere.key, &elsewhere.ask).await.unwrap()
+    else {
+        panic!()
+    };
+    let layer = IdempotencyLayer::new(store.clone(), settings);
+    let mut service =
+        layer.layer(ServiceBuilder::new().concurrency_limit(1).service_fn(|_: Request<_>| async {
+            Ok::<_, std::convert::Infallible>("ran".into_response())
+        }));
+    let waiter = tokio::spawn(service.ready().await.unwrap().call(post("elsewhere", "")));
+    let other = service.ready().await.unwrap().call(post("other", "")).await.unwrap();
+    assert_eq!(other.status(), 200);
+    let stored = keep(&axum::http::Response::new(()).into_parts().0, "theirs".into());
+    let _ = store.settle(&elsewhere.key, &ticket.token, stored.encode()).await.unwrap();
+    let waited = waiter.await.unwrap().unwrap();
+    assert_eq!(waited.headers()["idempotent-replayed"], "true");
+}
+
+/// asgi-idempotency-header, node-idempotency, Powertools: 409 for an hour, a day or for ever.
+#[tokio::test]
+async fn hole_21_a_key_is_not_409_for_ever_after_a_crash() {
+    let settings = Settings { on_unknown: OnUnknown::TakeOver, ..impatient() };
+    let (store, clock) = memory();
+    let crashed = keyed(&settings, "k", "");
+    store.claim(&crashed.key, &crashed.ask).await.unwrap();
+    let app = app(store, settings.clone(), |headers: HeaderMap| async move {
+        headers["hapax-attempt"].to_str().unwrap().to_owned()
+    });
+    assert_eq!(send(&app, post("k", "")).await.code(), "in-progress");
+    clock.advance(settings.lease);
+    let second = send(&app, post("k", "")).await;
+    assert_eq!((second.status, &second.body[..]), (StatusCode::OK, &b"2"[..]));
+    assert!(send(&app, post("k", "")).await.is_replay());
+}
+
+/// idempotent (crate): silently runs again after a minute.
+#[tokio::test]
+async fn a_crash_does_not_silently_run_again() {
+    let (store, clock) = memory();
+    let settings = impatient();
+    let crashed = keyed(&settings, "k", "");
+    store.claim(&crashed.key, &crashed.ask).await.unwrap();
+    let runs = Runs::default();
+    let counted = runs.clone();
+    let app = app(store, settings.clone(), || async move { counted.add().to_string() });
+    clock.advance(settings.lease);
+    for _ in 0..3 {
+        let answer = send(&app, post("k", "")).await;
+        assert_eq!(
+            (answer.status, answer.code().as_str()),
+            (StatusCode::CONFLICT, "outcome-unknown")
+        );
+        assert_eq!(answer.problem()["retryable"], false);
+        clock.advance(Duration::from_secs(60));
+    }
+    assert_eq!(runs.count(), 0);
+}
+
+/// Restate, DBOS, asgi, axum-idempotent, idempotent-proxy: the old answer, silently.
+#[tokio::test]
+async fn another_body_with_the_same_key_does_not_get_the_old_answer() {
+    let app = app(memory().0, Settings::default(), |body: String| async { body });
+    assert_eq!(send(&app, post("k", "tea")).await.body, "tea");
+    let other = send(&app, post("k", "coffee")).await;
+    assert_eq!((other.status.as_u16(), other.code().as_str()), (422, "key-reused"));
+    assert_eq!(send(&app, post("k", "tea")).await.body, "tea");
+}
+
+/// node-idempotency: the handler runs again.
+#[tokio::test]
+async fn a_replayed_204_does_not_run_the_handler_again() {
+    let runs = Runs::default();
+    let counted = runs.clone();
+    let app = app(memory().0, Settings::default(), || async move {
+        counted.add();
+        StatusCode::NO_CONTENT
+    });
+    assert_eq!(send(&app, post("k", "")).await.status, 204);
+    let again = send(&app, post("k", "")).await;
+    assert_eq!((again.status.as_u16(), again.is_replay(), &again.body[..]), (204, true, &b""[..]));
+    assert_eq!(runs.count(), 1);
+}
+
+/// idempotent-proxy: the first route's answer.
+#[tokio::test]
+async fn the_same_key_on_another_route_does_not_get_the_first_routes_answer() {
+    let app =
+        app(
+            memory().0,
+            Settings::default(),
+            |uri: OriginalUri| async move { uri.path().to_owned() },
+        );
+    for path in ["/orders", "/refunds", "/orders/", "/orders/1"] {
+        let request = Request::post(path).header("idempotency-key", "k").body(Body::empty());
+        assert_eq!(send(&app, request.unwrap()).await.body, path);
+    }
+}
+
+/// The same with routers in routers, whose prefix the layers inside do not see.
+#[tokio::test]
+async fn the_same_key_in_another_nested_router_does_not_get_the_first_ones_answer() {
+    let (store, _) = memory();
+    let original = |parts: &axum::http::request::Parts| match parts.extensions.get::<OriginalUri>()
+    {
+        Some(uri) => uri.path().to_owned(),
+        None => parts.uri.path().to_owned(),
+    };
+    let settings = Settings { path: Some(Arc::new(original)), ..Settings::default() };
+    let version = |answer: &'static str| {
+        let layer = IdempotencyLayer::new(store.clone(), settings.clone());
+        Router::new().route("/orders", on_post(move || async move { answer })).layer(layer)
+    };
+    let app = Router::new().nest("/v1", version("one")).nest("/v2", version("two"));
+    for (path, answer) in [("/v1/orders", "one"), ("/v2/orders", "two"), ("/v1/orders", "one")] {
+        let request = Request::post(path).header("idempotency-key", "k").body(Body::empty());
+        assert_eq!(send(&app, request.unwrap()).await.body, answer);
+    }
+}
+
+/// Most of them.
+#[tokio::test]
+async fn another_callers_authorization_does_not_get_the_stored_answer() {
+    let app = app(memory().0, Settings::default(), |headers: HeaderMap| async move {
+        headers.get("authorization").map_or("nobody".into(), |v| v.to_str().unwrap().to_owned())
+    });
+    for who in ["Bearer alice", "Bearer bob", "Basic alice"] {
+        let mut request = post("k", "");
+        request.headers_mut().insert("authorization", who.parse().unwrap());
+        assert_eq!(send(&app, request).await.body, who);
+    }
+    assert_eq!(send(&app, post("k", "")).await.body, "nobody");
+}
+
+/// Most of them, too.
+#[tokio::test]
+async fn set_cookie_is_never_replayed() {
+    let app = app(memory().0, Settings::default(), || async {
+        ([("set-cookie", "session=secret"), ("location", "/orders/1")], "done")
+    });
+    let first = send(&app, post("k", "")).await;
+    assert_eq!(first.header("set-cookie"), Some("session=secret"));
+    let again = send(&app, post("k", "")).await;
+    assert_eq!((again.header("set-cookie"), again.header("location")), (None, Some("/orders/1")));
+}
+
+/// Diom: accepted.
+#[tokio::test]
+async fn a_stale_owners_completion_is_refused() {
+    let (store, clock) = memory();
+    let settings = Settings { on_unknown: OnUnknown::TakeOver, ..impatient() };
+    let (door, runs) = (Door::default(), Runs::default());
+    let (inside, counted) = (door.clone(), runs.clone());
+    let app = app(store.clone(), settings.clone(), || async move {
+        let run = counted.add();
+        if run == 1 {
+            inside.pass().await;
+        }
+        format!("run {run}")
+    });
+    let late = tokio::spawn({
+        let app = app.clone();
+        async move { send(&app, post("k", "")).await }
+    });
+    door.knocked().await;
+    // Its renewals do not get through any more, and somebody else takes over.
+    clock.advance(settings.lease);
+    let winner = send(&app, post("k", "")).await;
+    assert_eq!((&winner.body[..], winner.is_replay()), (&b"run 2"[..], false));
+    door.let_one_in();
+    // The late one's client gets the answer that counts.
+    let late = late.await.unwrap();
+    assert_eq!((&late.body[..], late.is_replay()), (&b"run 2"[..], true));
+    assert_eq!(send(&app, post("k", "")).await.body, "run 2");
+    assert_eq!(runs.count(), 2);
+}
+
+/// The same, behind the layer's back.
+#[tokio::test]
+async fn a_stale_ticket_changes_nothing() {
+    let (store, clock) = memory();
+    let settings = Settings { on_unknown: OnUnknown::TakeOver, ..impatient() };
+    let stale = keyed(&settings, "k", "");
+    let claimed = store.claim(&stale.key, &stale.ask).await.unwrap();
+    let Claimed::Granted { ticket, .. } = claimed else { panic!() };
+    clock.advance(settings.lease);
+    let app = app(store.clone(), settings, || async { "winner" });
+    assert_eq!(send(&app, post("k", "")).await.body, "winner");
+    let step = store.settle(&stale.key, &ticket.token, "stale".into()).await.unwrap();
+    assert_eq!(step, Step::Lost);
+    assert_eq!(send(&app, post("k", "")).await.body, "winner");
+}

@@ -1,0 +1,107 @@
+//! Fifty at once with one key and a slow handler, on every store and on two nodes of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use crate::common::{Runs, app, memory, post, send};
+use futures_util::future::join_all;
+use hapax_core::Claims;
+use hapax_http::Settings;
+use hapax_postgres::{Config, PostgresStore};
+use hapax_redis::{RedisConfig, RedisStore};
+use hapax_sqlite::SqliteStore;
+use hapax_testkit::{Postgres, Redis};
+
+/// A busy machine must not fail a law: limits are not what is tested here.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Fifty requests over these nodes: one execution, fifty equal answers.
+async fn one_execution_fifty_answers(nodes: &[Arc<dyn Claims>]) {
+    let runs = Runs::default();
+    let settings = Settings {
+        wait: Duration::from_secs(120),
+        lease: Duration::from_secs(120),
+        store_limit: PATIENCE * 2,
+        ..Settings::default()
+    };
+    let node = |store: &Arc<dyn Claims>| -> Router {
+        let counted = runs.clone();
+        app(store.clone(), settings.clone(), || async move {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            ([("location", "/orders/1")], format!("order {}", counted.add()))
+        })
+    };
+    let nodes: Vec<_> = nodes.iter().map(node).collect();
+    let requests = (0..50).map(|i| {
+        let app = nodes[i % nodes.len()].clone();
+        tokio::spawn(async move { send(&app, post("k", "tea")).await })
+    });
+    let answers: Vec<_> = join_all(requests).await.into_iter().map(Result::unwrap).collect();
+    assert_eq!(runs.count(), 1);
+    for answer in &answers {
+        assert_eq!(
+            (answer.status.as_u16(), &answer.body[..]),
+            (200, &b"order 1"[..]),
+            "{answer:?}"
+        );
+        assert_eq!(answer.header("location"), Some("/orders/1"));
+    }
+    assert_eq!(answers.iter().filter(|answer| answer.is_replay()).count(), 49);
+}
+
+fn redis(server: &Redis) -> Arc<dyn Claims> {
+    let config = RedisConfig::new(&server.url()).unwrap().limit(PATIENCE);
+    Arc::new(RedisStore::open(config).unwrap())
+}
+
+fn postgres(server: &Postgres) -> Arc<dyn Claims> {
+    let config = Config::new(server.url()).limit(PATIENCE).pool(2);
+    Arc::new(PostgresStore::open(config).unwrap())
+}
+
+fn sqlite(folder: &tempfile::TempDir) -> Arc<dyn Claims> {
+    let config = hapax_sqlite::Config::new(folder.path().join("hapax.db")).limit(PATIENCE);
+    Arc::new(SqliteStore::open(config).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_execution_and_fifty_equal_answers_on_memory() {
+    one_execution_fifty_answers(&[memory().0]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_execution_and_fifty_equal_answers_on_sqlite() {
+    let folder = tempfile::tempdir().unwrap();
+    one_execution_fifty_answers(&[sqlite(&folder)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_execution_and_fifty_equal_answers_with_two_handles_on_one_sqlite_file() {
+    let folder = tempfile::tempdir().unwrap();
+    one_execution_fifty_answers(&[sqlite(&folder), sqlite(&folder)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_execution_and_fifty_equal_answers_on_redis() {
+    let server = Redis::start();
+    one_execution_fifty_answers(&[redis(&server)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_execution_and_fifty_equal_answers_with_two_nodes_on_one_redis() {
+    let server = Redis::start();
+    one_execution_fifty_answers(&[redis(&server), redis(&server)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_execution_and_fifty_equal_answers_on_postgres() {
+    let server = Postgres::start();
+    one_execution_fifty_answers(&[postgres(&server)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_execution_and_fifty_equal_answers_with_two_nodes_on_one_postgres() {
+    let server = Postgres::start();
+    one_execution_fifty_answers(&[postgres(&server), postgres(&server)]).await;
+}

@@ -1,0 +1,210 @@
+//! Answers that come bit by bit, large ones, and streams of events.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{Response, StatusCode};
+use axum::response::IntoResponse;
+use bytes::Bytes;
+use crate::common::fed::{Fed, answers_once, data, fed, head, streams};
+use crate::common::{Heard, impatient, keyed, memory, post, send};
+use hapax_core::Claims;
+use hapax_http::{Event, Settings};
+use http_body::Frame;
+use http_body_util::BodyExt;
+use tower::ServiceExt;
+
+#[tokio::test]
+async fn an_answer_streams_as_it_comes_and_is_replayed_whole() {
+    let (tap, body) = fed(None);
+    let (app, runs) = streams(Settings::default(), body);
+    let mut answer = head(&app, "k").await;
+    for piece in ["one, ", "two, ", "three"] {
+        tap.send(piece);
+        assert_eq!(data(&mut answer).await, piece);
+    }
+    drop(tap);
+    assert!(answer.frame().await.is_none());
+    assert_eq!(send(&app, post("k", "")).await.body, "one, two, three");
+    assert_eq!(runs.count(), 1);
+}
+
+#[tokio::test]
+async fn trailers_that_are_there_at_once_are_replayed_too() {
+    let (tap, body) = fed(None);
+    tap.send("message");
+    tap.trailers("grpc-status", "0");
+    let (app, _) = streams(Settings::default(), body);
+    let first = send(&app, post("k", "")).await;
+    let again = send(&app, post("k", "")).await;
+    assert_eq!((first.body, first.trailers), (again.body, again.trailers.clone()));
+    assert_eq!(again.trailers.unwrap()["grpc-status"], "0");
+}
+
+#[tokio::test]
+async fn an_answer_over_the_limit_arrives_whole_and_leaves_a_tombstone() {
+    // In one piece with a length; in pieces that are there at once, in one that is; bit by bit.
+    let whole = Body::from("12345678");
+    let pieces = |pieces: &[&'static str]| {
+        let (tap, body) = fed(None);
+        pieces.iter().for_each(|piece| tap.send(piece));
+        Body::new(body)
+    };
+    let (tap, slow) = fed(None);
+    tap.send("1234");
+    tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        tap.send("56");
+        tap.send("78");
+    });
+    let bodies = [
+        whole,
+        pieces(&["1234", "5678"]),
+        pieces(&["12345678"]),
+        pieces(&["12345", "678"]),
+        Body::new(slow),
+    ];
+    for body in bodies {
+        let heard = Heard::default();
+        let settings = Settings { limit: 4, ..heard.settings() };
+        let mut response = Response::new(body);
+        *response.status_mut() = StatusCode::CREATED;
+        let (app, runs) = answers_once(memory().0, settings, response);
+        assert_eq!(send(&app, post("k", "")).await.body, "12345678");
+        let again = send(&app, post("k", "")).await;
+        assert_eq!((again.status.as_u16(), again.code().as_str()), (409, "response-not-kept"));
+        assert_eq!(again.problem()["original_status"], 201);
+        assert_eq!(again.problem()["retryable"], false);
+        assert_eq!(runs.count(), 1);
+        assert_eq!((heard.count(Event::NotKept), heard.count(Event::Kept)), (1, 0));
+    }
+}
+
+#[tokio::test]
+async fn an_answer_of_exactly_the_limit_is_kept() {
+    for body in [Body::from("1234"), {
+        let (tap, body) = fed(None);
+        tap.send("12");
+        tap.send("34");
+        Body::new(body)
+    }] {
+        let settings = Settings { limit: 4, ..Settings::default() };
+        let (app, _) = answers_once(memory().0, settings, Response::new(body));
+        assert_eq!(send(&app, post("k", "")).await.body, "1234");
+        assert_eq!(send(&app, post("k", "")).await.body, "1234");
+    }
+}
+
+#[tokio::test]
+async fn a_frame_larger_than_everything_that_may_wait_arrives() {
+    let (tap, body) = fed(None);
+    let settings = Settings { limit: 1024, ..Settings::default() };
+    let (app, _) = streams(settings, body);
+    let mut answer = head(&app, "k").await;
+    let large = Bytes::from(vec![b'x'; 1024 * 1024]);
+    for _ in 0..3 {
+        tap.0.send(Ok(Frame::data(large.clone()))).unwrap();
+        assert_eq!(data(&mut answer).await, large);
+    }
+    drop(tap);
+    assert!(answer.frame().await.is_none());
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_does_not_keep_the_answer_from_being_stored() {
+    let (tap, body) = fed(None);
+    let (app, _) = streams(Settings::default(), body);
+    let answer = head(&app, "k").await;
+    for _ in 0..16 {
+        tap.0.send(Ok(Frame::data(Bytes::from(vec![b'x'; 64 * 1024])))).unwrap();
+    }
+    drop(tap);
+    let waited = send(&app, post("k", "")).await;
+    assert_eq!((waited.body.len(), waited.is_replay()), (1024 * 1024, true));
+    drop(answer);
+}
+
+#[tokio::test]
+async fn events_pass_through_unbuffered_and_are_remembered_at_once() {
+    let (tap, body) = fed(None);
+    let response = ([("content-type", "Text/Event-Stream; charset=utf-8")], Body::new(body));
+    let (app, runs) = answers_once(memory().0, impatient(), response.into_response());
+    let mut answer = head(&app, "k").await;
+    tap.send("data: 1\n\n");
+    assert_eq!(data(&mut answer).await, "data: 1\n\n");
+    assert_eq!(send(&app, post("k", "")).await.code(), "response-not-kept");
+    tap.send("data: 2\n\n");
+    assert_eq!(data(&mut answer).await, "data: 2\n\n");
+    // As without the layer: nobody makes events that nobody hears.
+    drop(answer);
+    assert!(!tap.is_read());
+    assert_eq!(runs.count(), 1);
+}
+
+#[tokio::test]
+async fn when_the_client_goes_away_the_answer_is_read_to_its_end_and_stored() {
+    let (tap, body) = fed(None);
+    let (app, runs) = streams(Settings::default(), body);
+    let mut answer = head(&app, "k").await;
+    tap.send("one, ");
+    assert_eq!(data(&mut answer).await, "one, ");
+    drop(answer);
+    tap.send("two");
+    drop(tap);
+    assert_eq!(send(&app, post("k", "")).await.body, "one, two");
+    assert_eq!(runs.count(), 1);
+}
+
+#[tokio::test]
+async fn an_endless_answer_that_nobody_hears_any_more_is_let_go() {
+    let (tap, body) = fed(None);
+    let settings = Settings { limit: 4, ..impatient() };
+    let (app, _) = streams(settings, body);
+    let mut answer = head(&app, "k").await;
+    tap.send("12345");
+    assert_eq!(data(&mut answer).await, "12345");
+    drop(answer);
+    // It neither goes on nor ends: only the client's going away can end it.
+    tap.0.closed().await;
+    assert_eq!(send(&app, post("k", "")).await.code(), "response-not-kept");
+}
+
+#[tokio::test]
+async fn request_trailers_reach_the_service() {
+    use tower::{Layer, service_fn};
+    let (tap, body) = fed(None);
+    tap.send("body");
+    tap.trailers("checksum", "42");
+    drop(tap);
+    let layer = hapax_http::IdempotencyLayer::new(memory().0, Settings::default());
+    let service =
+        layer.layer(service_fn(|request: axum::http::Request<hapax_http::Body<Fed>>| async {
+            let body = request.into_body().collect().await.unwrap();
+            let checksum = body.trailers().unwrap()["checksum"].clone();
+            let response = Response::builder().header("checksum", checksum);
+            Ok::<_, Infallible>(response.body(http_body_util::Full::new(body.to_bytes())).unwrap())
+        }));
+    let (parts, _) = post("k", "").into_parts();
+    let request = axum::http::Request::from_parts(parts, body);
+    let answer = service.oneshot(request).await.unwrap();
+    assert_eq!(answer.headers()["checksum"], "42");
+    assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "body");
+}
+
+#[tokio::test]
+async fn a_pending_claim_is_seen_while_the_answer_streams() {
+    let (store, _) = memory();
+    let (tap, body) = fed(None);
+    let settings = impatient();
+    let (app, _) = answers_once(store.clone(), settings.clone(), Response::new(Body::new(body)));
+    let mut answer = head(&app, "k").await;
+    tap.send("x");
+    data(&mut answer).await;
+    let conflict = send(&app, post("k", "")).await;
+    assert_eq!((conflict.status.as_u16(), conflict.code().as_str()), (409, "in-progress"));
+    assert!(conflict.header("retry-after").is_some());
+    assert!(conflict.problem()["retry_after_ms"].as_u64().unwrap() > 0);
+    let view = store.look(&keyed(&settings, "k", "").key).await.unwrap().unwrap();
+    assert!(matches!(view.state, hapax_core::claims::State::Pending { .. }));
+}

@@ -1,0 +1,75 @@
+//! What a handler enqueues belongs to the trace of its request.
+
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::Request;
+use crate::common::{app, impatient, memory, send};
+use hapax_conformance::{Fault, Faulty};
+use hapax_core::Tenant;
+use hapax_core::lock::OnStoreError;
+use hapax_core::queue::Item;
+use hapax_http::Settings;
+
+const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+type Enqueued = Arc<Mutex<Vec<Item>>>;
+
+/// Enqueues an item after it was put aside for a moment, as after any await of its own.
+fn shop(store: Arc<dyn hapax_core::Claims>, settings: Settings) -> (Router, Enqueued) {
+    let enqueued = Enqueued::default();
+    let items = enqueued.clone();
+    let shop = app(store, settings, || async move {
+        tokio::task::yield_now().await;
+        items.lock().unwrap().push(Item::new(&Tenant::default(), "orders", "{}"));
+        "ordered"
+    });
+    (shop, enqueued)
+}
+
+fn order(key: Option<&str>, traces: &[&str]) -> Request<Body> {
+    let mut request = Request::post("/orders");
+    if let Some(key) = key {
+        request = request.header("idempotency-key", key);
+    }
+    for trace in traces {
+        request = request.header("traceparent", *trace);
+    }
+    request.body(Body::empty()).unwrap()
+}
+
+fn last(enqueued: &Enqueued) -> Option<String> {
+    enqueued.lock().unwrap().pop().expect("it ran").headers.remove("traceparent")
+}
+
+#[tokio::test]
+async fn with_a_key_and_without_one_the_item_has_the_trace() {
+    let (app, enqueued) = shop(memory().0, impatient());
+    for key in [Some("a"), None] {
+        assert_eq!(send(&app, order(key, &[TRACE])).await.status, 200);
+        assert_eq!(last(&enqueued).as_deref(), Some(TRACE));
+    }
+}
+
+#[tokio::test]
+async fn without_a_store_it_passes_with_its_trace() {
+    let store = Faulty::new(memory().0);
+    let settings = Settings { on_store_error: OnStoreError::Open, ..impatient() };
+    let (app, enqueued) = shop(Arc::new(store.clone()), settings);
+    store.always(Some(Fault::LostQuestion));
+    let answer = send(&app, order(Some("a"), &[TRACE])).await;
+    assert!(answer.header("hapax-unprotected").is_some());
+    assert_eq!(last(&enqueued).as_deref(), Some(TRACE));
+}
+
+#[tokio::test]
+async fn what_is_no_trace_or_two_is_not_captured() {
+    let (app, enqueued) = shop(memory().0, impatient());
+    for (n, traces) in [&[][..], &["00-1-2-01"], &["a b"], &[TRACE, TRACE]].iter().enumerate() {
+        for key in [Some(format!("k{n}")), None] {
+            assert_eq!(send(&app, order(key.as_deref(), traces)).await.status, 200);
+            assert_eq!(last(&enqueued), None, "{traces:?}");
+        }
+    }
+}

@@ -1,0 +1,146 @@
+use std::time::Duration;
+
+use hapax_conformance::{Fault, Part};
+use hapax_core::{OnUnknown, Queue};
+use hapax_line::Failed;
+use hapax_line::simulator::events;
+
+use crate::gateway::desk::{Desk, Order, USER};
+
+#[tokio::test]
+async fn what_fails_is_tried_again_and_then_is_a_dead_letter_that_can_be_put_back() {
+    let mut desk = Desk::new().await;
+    let line = desk.start();
+    line.tap(&[events::follow(USER)]).await;
+    for attempt in 1..=5 {
+        let event = desk.next_later().await;
+        assert_eq!(event.attempt, attempt);
+        event.fails(Failed::again("the bot is not well"));
+    }
+    desk.settled(1).await;
+    let dead = desk.store.dead(desk.queue(), None, None, 10).await.unwrap();
+    assert_eq!((dead[0].attempts, &*dead[0].reason), (5, "the bot is not well"));
+    assert!(desk.store.requeue(desk.queue(), None, dead[0].id).await.unwrap());
+    desk.next().await.done();
+    desk.settled(0).await;
+    drop(line);
+}
+
+#[tokio::test]
+async fn what_will_never_work_is_a_dead_letter_at_once() {
+    let mut desk = Desk::new().await;
+    let line = desk.start();
+    line.tap(&[events::follow(USER)]).await;
+    desk.next().await.fails(Failed::for_good("no such thing"));
+    desk.settled(1).await;
+    drop(line);
+}
+
+/// The gateway that gave it up waits for the answer to that, and has the event no longer in hand.
+#[tokio::test]
+async fn a_dead_letter_can_be_put_back_as_soon_as_it_is_one() {
+    let mut desk = Desk::new().await;
+    desk.idle().tap(&[events::follow(USER)]).await;
+    let _line = desk.start_quietly().await;
+    let first = desk.next().await;
+    let (id, before) = (first.id, desk.store.calls());
+    desk.store.only(Some(Part::Queue));
+    desk.store.plan([Fault::NoAnswer]);
+    first.fails(Failed::for_good("no such thing"));
+    // Its mark is one call, its burial the next: that one is not answered.
+    desk.until(async || desk.store.calls() >= before + 2).await;
+    desk.settled(1).await;
+    assert!(desk.store.requeue(desk.queue(), None, id).await.unwrap());
+    desk.next().await.done();
+}
+
+#[tokio::test]
+async fn what_panics_or_takes_too_long_is_unknown_and_tried_again() {
+    let mut desk = Desk::new().await;
+    let line = desk.start();
+    line.tap(&[events::follow(USER)]).await;
+    desk.next().await.order(Order::Panic);
+    assert_eq!(desk.next_later().await.attempt, 2);
+    drop(line);
+
+    let mut desk = Desk::new().await;
+    desk.settings.handle_limit = Duration::from_millis(300);
+    let line = desk.start();
+    line.tap(&[events::follow(USER)]).await;
+    let hangs = desk.next().await;
+    assert_eq!(hangs.attempt, 1);
+    assert_eq!(desk.next_later().await.attempt, 2);
+    drop((line, hangs));
+}
+
+#[tokio::test]
+async fn what_a_dead_gateway_had_in_hand_is_handled_by_another_with_a_greater_fence() {
+    let mut desk = Desk::new().await;
+    let one = desk.start();
+    one.tap(&[events::text(USER, "🥚")]).await;
+    let first = desk.next().await;
+    one.kill();
+    let _another = desk.start();
+    desk.outlive();
+    let second = desk.next().await;
+    assert_eq!((second.id, second.attempt), (first.id, 2));
+    assert!(second.fence > first.fence);
+    second.done();
+    desk.settled(0).await;
+}
+
+#[tokio::test]
+async fn what_a_dead_gateway_had_in_hand_is_a_dead_letter_where_nothing_may_run_twice() {
+    let mut desk = Desk::new().await;
+    desk.settings.on_unknown = OnUnknown::Refuse;
+    let one = desk.start();
+    one.tap(&[events::follow(USER)]).await;
+    let first = desk.next().await;
+    one.kill();
+    let _another = desk.start();
+    desk.outlive();
+    desk.settled(1).await;
+    // An operator's word that it may run again.
+    assert!(desk.store.requeue(desk.queue(), None, first.id).await.unwrap());
+    let second = desk.next().await;
+    assert_eq!((second.id, second.attempt), (first.id, 2));
+}
+
+#[tokio::test]
+async fn an_event_that_brings_every_gateway_down_is_a_dead_letter_in_the_end() {
+    let mut desk = Desk::new().await;
+    desk.settings.max_attempts = 2;
+    let line = desk.start();
+    line.tap(&[events::follow(USER)]).await;
+    desk.next().await;
+    line.kill();
+    desk.outlive();
+    let line = desk.start();
+    let second = desk.next().await;
+    line.kill();
+    desk.outlive();
+    let _line = desk.start();
+    desk.settled(1).await;
+    assert!(desk.store.requeue(desk.queue(), None, second.id).await.unwrap());
+    desk.next().await.done();
+    desk.settled(0).await;
+}
+
+#[tokio::test]
+async fn what_a_dead_gateway_handled_from_memory_is_not_handled_again_where_nothing_may_run_twice()
+{
+    let mut desk = Desk::new().await;
+    desk.settings.on_unknown = OnUnknown::Refuse;
+    // It is to run out while the end is waited for.
+    desk.settings.lease = Duration::from_secs(30);
+    let one = desk.start_quietly().await;
+    // It is stored, and the gateway does not hear of it.
+    desk.store.only(Some(Part::Queue));
+    desk.store.plan([Fault::LostAnswer]);
+    one.tap(&[events::follow(USER)]).await;
+    desk.next().await;
+    one.kill();
+    desk.settings.poll = Duration::from_millis(10);
+    let _another = desk.start();
+    desk.settled(1).await;
+}

@@ -1,0 +1,195 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use hapax_conformance::Fault;
+use hapax_core::command::{CommandState, Commands};
+use hapax_core::lock::OnStoreError;
+use hapax_line::simulator::events;
+use hapax_line::{Answer, Event, Failed};
+
+use crate::gateway::desk::{Desk, Running, USER};
+
+/// Whether the store knows that an event was handled.
+async fn is_done(desk: &Desk, id: &str) -> bool {
+    let commands = Commands::new(Arc::new(desk.store.clone()));
+    let view = commands.look("line", id).await.unwrap();
+    view.is_some_and(|view| matches!(view.state, CommandState::Completed { .. }))
+}
+
+/// However the store fails, the event is handled from memory; when it is back, nobody handles it again.
+async fn handled_without_the_store(fault: Fault) {
+    let mut desk = Desk::new().await;
+    if fault == Fault::NoAnswer {
+        desk.settings.store_budget = Duration::from_secs(2);
+    }
+    let line = desk.start();
+    desk.store.always(Some(fault));
+    let event = events::text(USER, "🥚");
+    assert_eq!(line.tap(std::slice::from_ref(&event)).await, Answer::Taken, "{fault:?}");
+    let first = desk.next().await;
+    assert_eq!(first.fence, None);
+    // Another one of the same user: there is no lock.
+    line.tap(&[events::text(USER, "🥚 two")]).await;
+    desk.next().await.done();
+    // A copy is recognised by this process at least.
+    line.tap(&[events::redelivered(&event)]).await;
+    first.done();
+    desk.store.always(None);
+    // The queue may have it, if only the answer was lost.
+    desk.settled(0).await;
+    let id = Event::parse(&"Uf00dbot".into(), &event.to_string()).unwrap();
+    let id = id.id(&desk.settings.tenant).to_string();
+    desk.until(async || is_done(&desk, &id).await).await;
+    line.tap(&[events::redelivered(&event)]).await;
+    desk.settled(0).await;
+    line.tap(&[events::text("Uf00d2", "🥚 next")]).await;
+    let next = desk.next().await;
+    assert_eq!(next.event.text(), Some("🥚 next"), "{fault:?}");
+    assert!(next.fence.is_some());
+}
+
+#[tokio::test]
+async fn a_store_that_cannot_be_reached_stops_no_bot() {
+    handled_without_the_store(Fault::LostQuestion).await;
+}
+
+#[tokio::test]
+async fn a_store_whose_answers_are_lost_stops_no_bot() {
+    handled_without_the_store(Fault::LostAnswer).await;
+}
+
+#[tokio::test]
+async fn a_store_that_hangs_stops_no_bot() {
+    handled_without_the_store(Fault::NoAnswer).await;
+}
+
+#[tokio::test]
+async fn an_event_that_the_store_took_before_it_went_away_is_handled_all_the_same() {
+    let mut desk = Desk::new().await;
+    let line = desk.start();
+    let first = events::follow(USER);
+    // The answer to the enqueueing is the last one that arrives.
+    desk.store.deafen();
+    line.tap(std::slice::from_ref(&first)).await;
+    desk.store.always(Some(Fault::LostQuestion));
+    let handled = desk.next().await;
+    handled.done();
+    desk.store.always(None);
+    desk.outlive();
+    desk.settled(0).await;
+}
+
+#[tokio::test]
+async fn what_fails_without_the_store_is_tried_again_from_memory() {
+    let mut desk = Desk::new().await;
+    let line = desk.start();
+    desk.store.always(Some(Fault::LostQuestion));
+    line.tap(&[events::follow(USER)]).await;
+    desk.next().await.fails(Failed::again("not yet"));
+    let again = desk.next().await;
+    assert_eq!((again.attempt, again.fence), (2, None));
+}
+
+#[tokio::test]
+async fn where_nothing_may_pass_without_the_store_line_is_told_to_come_again() {
+    let mut desk = Desk::new().await;
+    desk.settings.on_store_error = OnStoreError::Closed;
+    let line = desk.start();
+    desk.store.always(Some(Fault::LostQuestion));
+    let event = events::follow(USER);
+    assert_eq!(line.tap(std::slice::from_ref(&event)).await, Answer::Unavailable);
+    desk.store.always(None);
+    assert_eq!(line.tap(&[event]).await, Answer::Taken);
+    assert!(desk.next().await.fence.is_some());
+}
+
+#[tokio::test]
+async fn more_events_than_there_are_places_are_refused_while_the_store_is_away() {
+    let mut desk = Desk::new().await;
+    desk.settings.in_flight = 2;
+    let line = desk.start();
+    desk.store.always(Some(Fault::LostQuestion));
+    // The worker lets go of its places when it hears that there is no store.
+    desk.until(async || {
+        line.tap(&[events::follow("Uf00d1"), events::follow("Uf00d2")]).await == Answer::Taken
+    })
+    .await;
+    let held = (desk.next().await, desk.next().await);
+    assert_eq!(line.tap(&[events::follow("Uf00d3")]).await, Answer::Unavailable);
+    drop(held);
+}
+
+/// Whatever came of earlier events would come before this one.
+async fn nothing_comes_before_a_new_event(desk: &mut Desk, line: &Running) {
+    line.tap(&[events::text("Uf00d2", "🥚 next")]).await;
+    let next = desk.next().await;
+    assert_eq!(next.event.text(), Some("🥚 next"));
+    next.done();
+}
+
+#[tokio::test]
+async fn an_event_that_came_out_of_the_queue_before_its_storing_was_answered_is_handled_once() {
+    let mut desk = Desk::new().await;
+    desk.settings.store_budget = Duration::from_secs(3);
+    let line = desk.start_quietly().await;
+    desk.store.plan([Fault::NoAnswer]);
+    let event = [events::follow(USER)];
+    let ((), answer) = tokio::join!(async { desk.next().await.done() }, line.tap(&event));
+    assert_eq!(answer, Answer::Taken);
+    nothing_comes_before_a_new_event(&mut desk, &line).await;
+}
+
+#[tokio::test]
+async fn what_one_gateway_handles_from_memory_no_other_handles_where_the_store_answers() {
+    let mut desk = Desk::new().await;
+    // Whoever finds it in other hands comes back after that time.
+    desk.settings.lease = Duration::from_secs(30);
+    let one = desk.idle();
+    desk.store.plan([Fault::LostAnswer]);
+    one.tap(&[events::follow(USER)]).await;
+    let first = desk.next().await;
+    let another = desk.start();
+    nothing_comes_before_a_new_event(&mut desk, &another).await;
+    let id = first.id.to_string();
+    first.done();
+    // Before time passes: otherwise `another` would be right to take it over.
+    desk.until(async || is_done(&desk, &id).await).await;
+    desk.settled(0).await;
+    nothing_comes_before_a_new_event(&mut desk, &another).await;
+}
+
+#[tokio::test]
+async fn what_fails_for_good_from_memory_is_a_dead_letter_once_the_store_is_back() {
+    let mut desk = Desk::new().await;
+    desk.settings.max_attempts = 1;
+    let line = desk.start();
+    desk.store.always(Some(Fault::LostQuestion));
+    line.tap(&[events::follow(USER)]).await;
+    let first = desk.next().await;
+    desk.store.always(None);
+    first.fails(Failed::again("not yet"));
+    let second = desk.next_later().await;
+    assert!(second.fence.is_some());
+    second.fails(Failed::again("not yet"));
+    desk.settled(1).await;
+}
+
+#[tokio::test]
+async fn a_worker_that_waits_for_the_store_takes_no_event_its_place() {
+    let mut desk = Desk::new().await;
+    desk.settings.in_flight = 1;
+    desk.store.plan([Fault::NoAnswer, Fault::LostQuestion]);
+    let line = desk.start_quietly().await;
+    assert_eq!(line.tap(&[events::follow(USER)]).await, Answer::Taken);
+    desk.next().await.done();
+}
+
+#[tokio::test]
+async fn a_gateway_that_has_stopped_takes_nothing_in_that_it_cannot_store() {
+    let desk = Desk::new().await;
+    let mut line = desk.start();
+    line.stop().await;
+    assert_eq!(line.tap(&[events::follow(USER)]).await, Answer::Taken);
+    desk.store.always(Some(Fault::LostQuestion));
+    assert_eq!(line.tap(&[events::follow(USER)]).await, Answer::Unavailable);
+}

@@ -1,0 +1,77 @@
+//! The webhook as a service of the bot's own HTTP server.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use hapax_core::memory::MemoryStore;
+use hapax_line::simulator::events;
+use hapax_line::{Event, Failed, Gateway, Handler, LineClient, SIGNATURE, Settings, Turn};
+use http_body_util::Full;
+use hyper::body::{Body, Frame};
+use hyper::{Request, StatusCode};
+use serde_json::json;
+use tower_service::Service;
+
+use crate::gateway::desk::{USER, secrets};
+
+struct Nobody;
+
+#[async_trait]
+impl Handler for Nobody {
+    async fn handle(&self, _: &Event, _: &Turn) -> Result<(), Failed> {
+        Ok(())
+    }
+}
+
+/// Begins, and does not go on.
+struct Stuck(Option<Bytes>);
+
+impl Body for Stuck {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.take().map_or(Poll::Pending, |begin| Poll::Ready(Some(Ok(Frame::data(begin)))))
+    }
+}
+
+async fn answer<B>(body: B, signature: &str) -> StatusCode
+where
+    B: Body<Data = Bytes, Error = Infallible> + Send + 'static,
+{
+    // Nothing is said, so nobody listens there.
+    let client = LineClient::new("http://127.0.0.1:9", "token").unwrap();
+    let store = Arc::new(MemoryStore::default());
+    let gateway = Gateway::new(store, secrets(), client, Arc::new(Nobody), Settings::default());
+    let request = Request::post("/line/webhook").header(SIGNATURE, signature).body(body).unwrap();
+    gateway.service().call(request).await.unwrap().status()
+}
+
+/// The clock stands until everybody waits for it: ten seconds take no time.
+#[tokio::test(start_paused = true)]
+async fn a_body_that_does_not_come_is_given_up() {
+    let body = json!({ "destination": "Uf00dbot", "events": [events::text(USER, "🥚")] });
+    let body = Bytes::from(body.to_string());
+    let signature = secrets().sign(&body);
+    assert_eq!(answer(Stuck(None), &signature).await, StatusCode::REQUEST_TIMEOUT);
+    // Also where all of it came, and not its end.
+    assert_eq!(answer(Stuck(Some(body.clone())), &signature).await, StatusCode::REQUEST_TIMEOUT);
+    assert_eq!(answer(Full::new(body), &signature).await, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_long_is_refused() {
+    let long = Bytes::from(vec![b' '; (1 << 20) + 1]);
+    let signature = secrets().sign(&long);
+    assert_eq!(answer(Full::new(long.clone()), &signature).await, StatusCode::PAYLOAD_TOO_LARGE);
+    // No longer than it may be, and no webhook.
+    let (most, last) = (long.slice(1..), &secrets().sign(&long[1..]));
+    assert_eq!(answer(Full::new(most), last).await, StatusCode::BAD_REQUEST);
+}

@@ -1,0 +1,69 @@
+//! The store on real servers.
+
+mod access;
+mod conformance;
+mod consume;
+mod errors;
+mod examine;
+mod faults;
+mod flows;
+mod kills;
+mod logs;
+mod migrate_from;
+mod migrations;
+mod nodes;
+mod outbox;
+mod queues;
+mod transactions;
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use hapax_core::{Ask, Claimed, Claims, Key, StoreError, Tenant, Ticket};
+use hapax_postgres::{Config, PostgresStore};
+use hapax_testkit::Postgres;
+use tokio_postgres::NoTls;
+
+const LONG: Duration = Duration::from_secs(3600);
+
+/// One server for all tests that do not harm it; each has a database of its own.
+static SERVER: LazyLock<Postgres> = LazyLock::new(|| Postgres::with(&[("max_connections", "500")]));
+
+/// With time enough for a busy machine.
+fn open(url: &str) -> PostgresStore {
+    PostgresStore::open(Config::new(url).limit(Duration::from_secs(60))).unwrap()
+}
+
+/// What a store with a short limit says: a machine that stands still for a moment may cost it the
+/// limit, and is asked once more then.
+async fn said<T>(call: impl AsyncFn() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    for _ in 0..10 {
+        match call().await {
+            Err(StoreError::Timeout { .. }) => {}
+            answer => return answer,
+        }
+    }
+    panic!("it says nothing else than that its time is up");
+}
+
+fn key(name: &str) -> Key {
+    Key::command(&Tenant::default(), "test", name).unwrap()
+}
+
+fn ask() -> Ask {
+    Ask::new(LONG).retention(LONG)
+}
+
+async fn granted(store: &dyn Claims, key: &Key, ask: &Ask) -> Ticket {
+    match store.claim(key, ask).await.expect("the store answers") {
+        Claimed::Granted { ticket, .. } => ticket,
+        other => panic!("expected a grant, got {other:?}"),
+    }
+}
+
+/// A connection of the application's own.
+async fn client(url: &str) -> tokio_postgres::Client {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}

@@ -1,0 +1,88 @@
+//! The one suite, on every topology.
+
+use std::sync::Arc;
+
+use crate::common::{Servers, calm_sentinels, check};
+use hapax_conformance::{Subject, check_histories};
+use hapax_testkit::{Redis, RedisCluster};
+
+/// The laws have times of 150 ms, which must not pass while a busy disk syncs; that what was
+/// acknowledged survives is tested in `faults.rs`.
+const IN_MEMORY: &[&str] = &["--appendonly", "no"];
+
+fn keep_in_memory(redis: &Redis) {
+    assert_eq!(redis.cli(&["CONFIG", "SET", "appendonly", "no"]), "OK");
+}
+
+fn cluster() -> RedisCluster {
+    let cluster = RedisCluster::start();
+    cluster.ports().into_iter().for_each(|port| keep_in_memory(cluster.node(port)));
+    cluster
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_single_server_keeps_every_law() {
+    let redis = Redis::with(IN_MEMORY);
+    check(redis.url()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_keeps_every_law() {
+    let cluster = cluster();
+    check(cluster.url()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_behind_sentinels_keeps_every_law() {
+    let servers = calm_sentinels();
+    servers.ports().into_iter().for_each(|port| keep_in_memory(servers.node(port)));
+    check(servers.url()).await;
+}
+
+/// The user may do what the documentation lists, and nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tls_server_keeps_every_law_for_a_user_with_few_rights() {
+    let redis = Redis::tls_with(IN_MEMORY);
+    let rights = "on >s3cret ~hapax:* ~processing:* ~user:*:last_transaction &hapax:wake \
+        +eval +evalsha +scan +get +set +del +pttl +time +publish +subscribe +ping +info \
+        +hget +hmget +hset +hdel +hlen +pexpire +xadd +xrange +xrevrange +xtrim +zadd +zrem +zcard \
+        +zrange +zrangebylex +zrangebyscore +zscore +zlexcount +zcount";
+    let user: Vec<&str> =
+        ["ACL", "SETUSER", "ann"].into_iter().chain(rights.split_whitespace()).collect();
+    assert_eq!(redis.cli(&user), "OK");
+    let ca = redis.ca_path().display();
+    check(format!("rediss://ann:s3cret@127.0.0.1:{}/0?ca={ca}", redis.port())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn valkey_keeps_every_law() {
+    // Only where there is one; `./test.sh` provides it.
+    if let Some(binary) = hapax_testkit::valkey_server() {
+        let valkey = Redis::binary_with(binary, IN_MEMORY);
+        check(valkey.url()).await;
+    }
+}
+
+fn histories(url: String) {
+    check_histories(|| async { Arc::new(Servers(url)) as Arc<dyn Subject> });
+}
+
+#[test]
+fn histories_on_a_single_server_agree_with_the_model() {
+    let redis = Redis::with(IN_MEMORY);
+    histories(redis.url());
+}
+
+#[test]
+fn histories_on_a_cluster_agree_with_the_model() {
+    let cluster = cluster();
+    histories(cluster.url());
+}
+
+#[test]
+fn histories_on_valkey_agree_with_the_model() {
+    if let Some(binary) = hapax_testkit::valkey_server() {
+        let valkey = Redis::binary_with(binary, IN_MEMORY);
+        histories(valkey.url());
+    }
+}

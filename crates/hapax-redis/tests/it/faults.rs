@@ -1,0 +1,347 @@
+//! Servers that hang, die, lose answers, are full, or do not let us in.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use crate::common::{LONG, config, events, granted, job, lock, patient, record, until_it_works};
+use hapax_core::log::{Keep, Position};
+use hapax_core::queue::{QueueName, Take};
+use hapax_core::{
+    Ask, Claimed, Claims, Expect, GiveBack, Log, Put, Queue, Records, Step, Store, StoreError,
+};
+use hapax_redis::RedisStore;
+use hapax_testkit::{Redis, Wire};
+
+const LIMIT: Duration = Duration::from_millis(500);
+/// The limits of all calls, and what a busy machine may add to them.
+const BOUND: Duration = Duration::from_secs(60);
+
+fn brisk(url: &str) -> RedisStore {
+    RedisStore::open(config(url).limit(LIMIT)).unwrap()
+}
+
+/// The same, with a connection that works.
+async fn connected(url: &str) -> RedisStore {
+    let store = brisk(url);
+    until_it_works(|| store.ping()).await;
+    store
+}
+
+fn through(wire: &Wire) -> String {
+    format!("redis://127.0.0.1:{}", wire.port())
+}
+
+/// A store whose answers can be lost. Its server knows the scripts already: the answer that gets lost
+/// must be the one to the call itself.
+async fn lossy(redis: &Redis) -> (RedisStore, Wire) {
+    let wire = Wire::to(redis.port());
+    let store = patient(&through(&wire));
+    let key = lock("warm-up");
+    let ticket = granted(&store, &key, &Ask::new(LONG).retention(LONG)).await;
+    let _ = store.settle(&key, &ticket.token, "x".into()).await.unwrap();
+    let _ = store.give_back(&key, &ticket.token, GiveBack::Forget).await.unwrap();
+    let _ = store.put(&record("warm-up"), "x".into(), &Expect::Any, None).await.unwrap();
+    let _ = store.delete(&record("warm-up"), &Expect::Any).await.unwrap();
+    (store, wire)
+}
+
+/// Every kind of call fails, and in time.
+async fn all_calls_fail_in_time(store: &RedisStore) {
+    let (key, token) = (lock("down"), Ask::new(LONG).token);
+    let started = Instant::now();
+    let answers = [
+        store.claim(&key, &Ask::new(LONG)).await.map(drop),
+        store.extend(&key, &token, LONG).await.map(drop),
+        store.settle(&key, &token, "x".into()).await.map(drop),
+        store.give_back(&key, &token, GiveBack::Forget).await.map(drop),
+        store.look(&key).await.map(drop),
+        store.get(&record("down")).await.map(drop),
+        store.put(&record("down"), "x".into(), &Expect::Any, None).await.map(drop),
+        store.delete(&record("down"), &Expect::Any).await.map(drop),
+        store.ping().await,
+        store.append(&events(&job("down"), [0]), &Keep::default()).await.map(drop),
+        store.attach(&job("down"), 0, 1).await.map(drop),
+        store.tail(&[(0, Position::start()), (1, Position::end())], 1).await.map(drop),
+        store.enqueue(&QueueName::outbox(), &[]).await.map(drop),
+        store.lease(&QueueName::outbox(), &Take::new(1, LONG)).await.map(drop),
+        store.examine().await.map(drop),
+    ];
+    assert!(started.elapsed() < BOUND, "{:?}", started.elapsed());
+    for answer in answers {
+        let passing = answer.as_ref().err().is_some_and(StoreError::is_passing);
+        assert!(passing, "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn opening_needs_no_server_and_calls_fail_in_time_until_there_is_one() {
+    let redis = Redis::start();
+    redis.kill();
+    let store = brisk(&redis.url());
+    all_calls_fail_in_time(&store).await;
+    redis.restart();
+    until_it_works(|| store.ping()).await;
+}
+
+#[tokio::test]
+async fn a_hanging_server_is_bounded_and_works_again_when_it_wakes_up() {
+    let redis = Redis::start();
+    let store = connected(&redis.url()).await;
+    let ticket = granted(&patient(&redis.url()), &lock("a"), &Ask::new(LONG)).await;
+    redis.stop();
+    all_calls_fail_in_time(&store).await;
+    redis.cont();
+    let key = lock("a");
+    let again = until_it_works(|| store.extend(&key, &ticket.token, LONG)).await;
+    assert_eq!(again, Step::Done(ticket.fence));
+}
+
+#[tokio::test]
+async fn a_crowd_before_a_hanging_server_is_told_in_time() {
+    let redis = Redis::start();
+    let store = RedisStore::open(config(&redis.url()).limit(LIMIT).in_flight(8)).unwrap();
+    until_it_works(|| store.ping()).await;
+    redis.stop();
+    let started = Instant::now();
+    let crowd: Vec<_> = (0..500)
+        .map(|i| {
+            let store = store.clone();
+            tokio::spawn(async move { store.look(&lock(&format!("k{i}"))).await })
+        })
+        .collect();
+    for call in crowd {
+        assert!(matches!(call.await.unwrap(), Err(StoreError::Timeout { .. })));
+    }
+    assert!(started.elapsed() < BOUND);
+    redis.cont();
+    until_it_works(|| store.ping()).await;
+}
+
+#[tokio::test]
+async fn a_server_that_was_killed_works_again_with_what_it_acknowledged() {
+    let redis = Redis::start();
+    let store = connected(&redis.url()).await;
+    // Kept, so that a settle that took longer than its limit is known again.
+    let ask = Ask::new(LONG).retention(LONG);
+    let ticket = granted(&patient(&redis.url()), &lock("a"), &ask).await;
+    redis.kill();
+    all_calls_fail_in_time(&store).await;
+    redis.restart();
+    let (key, ask) = (lock("a"), Ask::new(LONG));
+    let answer = until_it_works(|| store.claim(&key, &ask)).await;
+    assert!(matches!(answer, Claimed::Busy { .. }), "{answer:?}");
+    let step = until_it_works(|| store.settle(&key, &ticket.token, "x".into())).await;
+    assert_eq!(step, Step::Done(ticket.fence));
+}
+
+#[tokio::test]
+async fn a_connection_that_died_without_a_word_is_replaced() {
+    let redis = Redis::start();
+    let wire = Wire::to(redis.port());
+    let store = connected(&through(&wire)).await;
+    wire.strand();
+    assert!(store.ping().await.is_err());
+    until_it_works(|| store.ping()).await;
+}
+
+#[tokio::test]
+async fn a_cut_between_two_calls_is_not_noticed() {
+    let redis = Redis::start();
+    let wire = Wire::to(redis.port());
+    let store = patient(&through(&wire));
+    for i in 0..5 {
+        granted(&store, &lock(&format!("k{i}")), &Ask::new(LONG)).await;
+        wire.cut();
+    }
+}
+
+#[tokio::test]
+async fn a_claim_whose_answer_was_lost_is_granted_once_and_recognises_itself() {
+    let redis = Redis::start();
+    let (store, wire) = lossy(&redis).await;
+    let ask = Ask::new(LONG);
+    wire.drop_next_answer_to(ask.token.as_str().as_bytes());
+    let answer = store.claim(&lock("a"), &ask).await.unwrap();
+    assert_eq!(wire.dropped_answers(), 1);
+    let Claimed::Granted { ref ticket, attempt: 1 } = answer else { panic!("{answer:?}") };
+    let view = store.look(&lock("a")).await.unwrap().unwrap();
+    assert_eq!((view.fence, view.attempt), (Some(ticket.fence), 1));
+    // And asked again by a caller who was told nothing.
+    assert_eq!(store.claim(&lock("a"), &ask).await.unwrap(), answer);
+    assert!(matches!(store.claim(&lock("a"), &ask.again()).await.unwrap(), Claimed::Busy { .. }));
+}
+
+#[tokio::test]
+async fn a_settle_whose_answer_was_lost_is_done_once() {
+    let redis = Redis::start();
+    let (store, wire) = lossy(&redis).await;
+    let ask = Ask::new(LONG).retention(LONG);
+    let ticket = granted(&store, &lock("a"), &ask).await;
+    wire.drop_next_answer_to(b"the value");
+    let step = store.settle(&lock("a"), &ticket.token, "the value".into()).await.unwrap();
+    assert_eq!((step, wire.dropped_answers()), (Step::Done(ticket.fence), 1));
+}
+
+#[tokio::test]
+async fn a_settle_that_keeps_nothing_and_whose_answer_was_lost_is_never_told_that_it_lost() {
+    let redis = Redis::start();
+    let (store, wire) = lossy(&redis).await;
+    let ticket = granted(&store, &lock("a"), &Ask::new(LONG)).await;
+    wire.drop_next_answer_to(b"the value");
+    let answer = store.settle(&lock("a"), &ticket.token, "the value".into()).await;
+    assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
+    assert_eq!(wire.dropped_answers(), 1);
+    assert_eq!(store.look(&lock("a")).await.unwrap(), None);
+}
+
+/// What was forgotten cannot be recognised: an error is the honest answer, and a lie is not.
+#[tokio::test]
+async fn a_release_whose_answer_was_lost_is_never_told_that_it_lost() {
+    let redis = Redis::start();
+    let (store, wire) = lossy(&redis).await;
+    let ticket = granted(&store, &lock("a"), &Ask::new(LONG)).await;
+    wire.drop_next_answer_to(ticket.token.as_str().as_bytes());
+    let answer = store.give_back(&lock("a"), &ticket.token, GiveBack::Forget).await;
+    assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
+    assert_eq!(wire.dropped_answers(), 1);
+    assert_eq!(store.look(&lock("a")).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_put_whose_answer_was_lost_is_stored_once_and_knows_that_it_created() {
+    let redis = Redis::start();
+    let (store, wire) = lossy(&redis).await;
+    wire.drop_next_answer_to(b"the value");
+    let put = store.put(&record("r"), "the value".into(), &Expect::Absent, None).await.unwrap();
+    assert_eq!(wire.dropped_answers(), 1);
+    let Put::Stored { version, created: true } = put else { panic!("{put:?}") };
+    assert_eq!(store.get(&record("r")).await.unwrap().unwrap().version, version);
+}
+
+#[tokio::test]
+async fn a_plain_put_whose_answer_was_lost_is_never_told_of_a_conflict() {
+    let redis = Redis::start();
+    let (store, wire) = lossy(&redis).await;
+    let key = record("user:U1:last_transaction");
+    wire.drop_next_answer_to(b"the value");
+    let answer = store.put(&key, "the value".into(), &Expect::Absent, None).await;
+    assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
+    assert_eq!(store.get(&key).await.unwrap().unwrap().value, "the value");
+}
+
+#[tokio::test]
+async fn a_delete_whose_answer_was_lost_is_never_told_that_nothing_was_there() {
+    let redis = Redis::start();
+    let (store, wire) = lossy(&redis).await;
+    let _ = store.put(&record("r"), "x".into(), &Expect::Any, None).await.unwrap();
+    wire.drop_next_answer_to(b"record::r");
+    let answer = store.delete(&record("r"), &Expect::Any).await;
+    assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
+    assert_eq!(store.get(&record("r")).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_full_server_says_so_and_keeps_what_it_had() {
+    let redis = Redis::with(&["--maxmemory", "3mb", "--maxmemory-policy", "noeviction"]);
+    let store = patient(&redis.url());
+    let old = Bytes::from("old");
+    let Put::Stored { version, .. } =
+        store.put(&record("r"), old.clone(), &Expect::Any, None).await.unwrap()
+    else {
+        panic!()
+    };
+    let ask = Ask::new(LONG).retention(LONG);
+    let ticket = granted(&store, &lock("a"), &ask).await;
+    redis.cli(&["SETRANGE", "filler", "3000000", "x"]);
+
+    let expect = Expect::Version(version.clone());
+    let big = Bytes::from(vec![b'x'; 100_000]);
+    let answers = [
+        store.put(&record("r"), big.clone(), &expect, None).await.map(drop),
+        store.put(&record("new"), big.clone(), &Expect::Any, None).await.map(drop),
+        store.settle(&lock("a"), &ticket.token, big).await.map(drop),
+        store.claim(&lock("b"), &Ask::new(LONG)).await.map(drop),
+    ];
+    for answer in answers {
+        assert!(matches!(answer, Err(StoreError::Full { .. })), "{answer:?}");
+    }
+    let kept = store.get(&record("r")).await.unwrap().unwrap();
+    assert_eq!((kept.value, kept.version), (old, version));
+    assert_eq!(store.get(&record("new")).await.unwrap(), None);
+    assert_eq!(store.look(&lock("b")).await.unwrap(), None);
+
+    redis.cli(&["DEL", "filler"]);
+    let step = store.settle(&lock("a"), &ticket.token, "small".into()).await.unwrap();
+    assert_eq!(step, Step::Done(ticket.fence));
+}
+
+#[tokio::test]
+async fn releases_work_on_a_full_server() {
+    let redis = Redis::with(&["--maxmemory", "3mb", "--maxmemory-policy", "noeviction"]);
+    let store = patient(&redis.url());
+    let ticket = granted(&store, &lock("a"), &Ask::new(LONG)).await;
+    redis.cli(&["SETRANGE", "filler", "3000000", "x"]);
+    let step = store.give_back(&lock("a"), &ticket.token, GiveBack::Forget).await.unwrap();
+    assert_eq!(step, Step::Done(ticket.fence));
+}
+
+#[tokio::test]
+async fn fences_grow_across_release_deletion_and_a_flushed_server() {
+    let redis = Redis::start();
+    let store = patient(&redis.url());
+    let key = lock("a");
+    let mut last = granted(&store, &key, &Ask::new(LONG)).await;
+    for round in 0..200 {
+        match round % 3 {
+            0 => drop(store.give_back(&key, &last.token, GiveBack::Forget).await.unwrap()),
+            1 if round % 20 == 1 => drop(redis.cli(&["FLUSHALL"])),
+            _ if round % 20 == 2 => drop(redis.cli(&["DEL", "hapax:{default:lock::a}"])),
+            _ => drop(store.give_back(&key, &last.token, GiveBack::Keep).await.unwrap()),
+        }
+        let next = granted(&store, &key, &Ask::new(LONG)).await;
+        assert!(next.fence > last.fence, "{:?} after {:?}", next.fence, last.fence);
+        last = next;
+    }
+}
+
+#[tokio::test]
+async fn scripts_that_the_server_forgot_are_sent_again() {
+    let redis = Redis::start();
+    let store = patient(&redis.url());
+    let ticket = granted(&store, &lock("a"), &Ask::new(LONG)).await;
+    redis.cli(&["SCRIPT", "FLUSH"]);
+    let step = store.extend(&lock("a"), &ticket.token, LONG).await.unwrap();
+    assert_eq!(step, Step::Done(ticket.fence));
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_refused_and_not_repeated() {
+    let redis = Redis::with(&["--requirepass", "right"]);
+    let port = redis.port();
+    for login in ["", ":wrong@", "nobody:wrong@"] {
+        let answer = patient(&format!("redis://{login}127.0.0.1:{port}")).ping().await;
+        let Err(StoreError::Refused { reason }) = answer else { panic!("{login}: {answer:?}") };
+        assert!(!reason.contains("wrong"), "{reason}");
+    }
+    patient(&format!("redis://:right@127.0.0.1:{port}")).ping().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_replica_is_read_only() {
+    let redis = Redis::start();
+    redis.cli(&["REPLICAOF", "127.0.0.1", "1"]);
+    redis.cli(&["CONFIG", "SET", "replica-serve-stale-data", "yes"]);
+    let answer = patient(&redis.url()).claim(&lock("a"), &Ask::new(LONG)).await;
+    assert!(matches!(answer, Err(StoreError::ReadOnly { .. })), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_private_authority_is_needed_where_the_system_does_not_know_it() {
+    let redis = Redis::tls();
+    let answer = patient(&redis.url()).ping().await;
+    assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
+    let ca = redis.ca_path().display();
+    patient(&format!("{}?ca={ca}", redis.url())).ping().await.unwrap();
+    let missing = RedisStore::open(config("rediss://localhost?ca=/no/such/file"));
+    assert!(matches!(missing, Err(StoreError::Incompatible { .. })));
+}

@@ -1,0 +1,327 @@
+//! What the log promises beyond its laws: restarts, lost tails, one slot, one lifetime.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::common::{
+    attached, config, drained, event, events, grown, job, job_key, partition_key, patient,
+    published, until_it_works,
+};
+use hapax_core::log::{Appended, Cursor, Keep, PARTITIONS, Position};
+use hapax_core::{Key, Log, Store, StoreError};
+use hapax_redis::RedisStore;
+use hapax_testkit::{Redis, RedisCluster, Wire};
+
+/// Another job in the same partition.
+fn neighbour(of: &Key) -> Key {
+    let same = |job: &Key| job.partition(PARTITIONS) == of.partition(PARTITIONS);
+    (0..).map(|i| job(&format!("neighbour-{i}"))).find(same).unwrap()
+}
+
+#[tokio::test]
+async fn hole_14_a_busy_job_never_evicts_another_jobs_events() {
+    let redis = Redis::with(&["--appendonly", "no"]);
+    let store = patient(&redis.url());
+    let quiet = job("quiet");
+    let busy = neighbour(&quiet);
+    let seen = published(&store, &events(&quiet, 0..3)).await;
+    let keep = Keep { entries: 100, ..Keep::default() };
+    let all = events(&busy, 0..12_000);
+    let mut cursors = Vec::new();
+    for call in all.chunks(1000) {
+        for answer in store.append(call, &keep).await.unwrap() {
+            let Appended::Published(at) = answer else { panic!("{answer:?}") };
+            cursors.push(at);
+        }
+    }
+    assert_eq!(attached(&store, &quiet).await.entries.len(), 3);
+    assert!(attached(&store, &quiet).await.head.holds(seen[0]));
+    let (offsets, _, lost) = drained(&store, &quiet, &Position::start()).await;
+    assert_eq!((offsets, lost), (vec![1, 2, 3], false));
+    // Its own readers are told of the gap, and its duplicates are still known.
+    let head = attached(&store, &busy).await.head;
+    assert_eq!((head.first, head.last, head.state.seq), (11_901, 12_000, 11_999));
+    assert!(!head.holds(cursors[0]) && head.holds(cursors[11_950]));
+    let again = store.append(&all[..1], &keep).await.unwrap();
+    assert_eq!(again, [Appended::Duplicate(cursors[0])]);
+}
+
+#[tokio::test]
+async fn hole_15_log_state_and_dedup_have_one_lifetime() {
+    let redis = Redis::start();
+    let store = patient(&redis.url());
+    let (job, keep) = (job("a"), Keep::default());
+    let (early, late) = (event(&job, 10, "{}"), event(&job, 11, "{}"));
+    let first = store.append(std::slice::from_ref(&early), &keep).await.unwrap();
+    assert_eq!(redis.cli(&["KEYS", "hapax:*job*"]), job_key(&job), "all of a job is one key");
+    let brief = Keep { lifetime: Duration::from_millis(100), ..keep };
+    let _ = store.append(&[late], &brief).await.unwrap();
+    while store.attach(&job, 0, 10).await.unwrap().is_some() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // The usual design would skip this one, and the event would be nowhere.
+    let again = store.append(&[early], &keep).await.unwrap();
+    let (Appended::Published(old), Appended::Published(new)) = (first[0], again[0]) else {
+        panic!("{first:?}, {again:?}")
+    };
+    assert_eq!((old.offset, new.offset), (1, 1));
+    assert!(new.epoch > old.epoch);
+    let head = store.attach(&job, 0, 10).await.unwrap().unwrap().head;
+    assert!(head.holds(new) && !head.holds(old));
+}
+
+#[tokio::test]
+async fn hole_18_all_keys_of_a_step_are_in_one_slot() {
+    let cluster = RedisCluster::start();
+    let store = patient(&cluster.url());
+    for name in ["plain", "a{b}c", "}{", "{", "{}", "%7B", "{p1}"] {
+        published(&store, &events(&job(name), 0..2)).await;
+        assert_eq!(attached(&store, &job(name)).await.entries.len(), 2, "{name}");
+        let (offsets, _, _) = drained(&store, &job(name), &Position::start()).await;
+        assert_eq!(offsets, [1, 2], "{name}");
+        let tag = partition_key(&job(name), "head");
+        let slot = |key: &str| cluster.node(cluster.ports()[0]).cli(&["CLUSTER", "KEYSLOT", key]);
+        assert_eq!(slot(&tag), slot(&job_key(&job(name))));
+        assert_eq!(slot(&tag), slot(&partition_key(&job(name), "tail")));
+    }
+}
+
+#[tokio::test]
+async fn a_restart_that_loses_nothing_costs_readers_nothing() {
+    let redis = Redis::start();
+    let store = patient(&redis.url());
+    let job = job("a");
+    let mut cursors = published(&store, &events(&job, 0..5)).await;
+    let (seen, position, _) = drained(&store, &job, &Position::start()).await;
+    assert_eq!(seen.len(), 5);
+    redis.kill();
+    redis.restart();
+    let before = until_it_works(|| store.attach(&job, 0, 10)).await.unwrap();
+    cursors.extend(published(&store, &events(&job, 5..7)).await);
+    assert!(cursors[5].epoch > cursors[4].epoch, "something might have been lost");
+    let after = attached(&store, &job).await;
+    for cursor in &cursors {
+        assert!(after.head.holds(*cursor), "{cursor}");
+        assert!(cursor.offset > 5 || before.head.holds(*cursor), "{cursor}");
+    }
+    let (offsets, _, lost) = drained(&store, &job, &position).await;
+    assert_eq!((offsets, lost), (vec![6, 7], false));
+}
+
+/// Eighteen times another history: more than the epochs that are remembered.
+#[tokio::test]
+async fn old_epochs_are_forgotten_with_a_gap_and_never_mistaken() {
+    let redis = Redis::with(&["--enable-debug-command", "local"]);
+    let store = patient(&redis.url());
+    let job = job("a");
+    let first = published(&store, &events(&job, [0])).await[0];
+    let start = drained(&store, &job, &Position::start()).await.1;
+    for seq in 1..=18 {
+        assert_eq!(redis.cli(&["DEBUG", "CHANGE-REPL-ID"]), "OK");
+        // What the client knows of the history is a second old at most; this is another client.
+        published(&patient(&redis.url()), &events(&job, [seq])).await;
+    }
+    let attached = attached(&store, &job).await;
+    assert_eq!(attached.head.epochs.to_string().split(',').count(), 16);
+    assert!(!attached.head.holds(first));
+    assert!(
+        attached.head.holds(attached.entries[18].at) && attached.head.holds(attached.head.end())
+    );
+    let (offsets, _, lost) = drained(&store, &job, &start).await;
+    assert!(lost && offsets.ends_with(&[17, 18, 19]), "{offsets:?}");
+}
+
+#[tokio::test]
+async fn who_saw_an_entry_that_a_restart_lost_is_told_so() {
+    let redis = Redis::with(&["--appendonly", "no"]);
+    let store = patient(&redis.url());
+    let job = job("a");
+    let kept = published(&store, &events(&job, 0..3)).await;
+    redis.cli(&["SAVE"]);
+    let lost = published(&store, &events(&job, 3..5)).await;
+    let (_, position, _) = drained(&store, &job, &Position::start()).await;
+    redis.kill();
+    redis.restart();
+    let before = until_it_works(|| store.attach(&job, 0, 10)).await.unwrap().head;
+    assert!(before.holds(kept[2]) && !before.holds(lost[0]) && !before.holds(lost[1]));
+    let others = published(&store, &events(&job, 10..12)).await;
+    let head = attached(&store, &job).await.head;
+    assert_eq!((others[0].offset, others[1].offset), (lost[0].offset, lost[1].offset));
+    assert!(kept.iter().chain(&others).all(|cursor| head.holds(*cursor)));
+    assert!(!head.holds(lost[0]) && !head.holds(lost[1]), "they are other entries now");
+    // The tail's reader had gone further than what survived.
+    let (offsets, _, lost) = drained(&store, &job, &position).await;
+    assert_eq!((offsets, lost), (vec![4, 5], false));
+}
+
+#[tokio::test]
+async fn a_server_that_lost_everything_begins_anew() {
+    let redis = Redis::with(&["--appendonly", "no"]);
+    let store = patient(&redis.url());
+    let job = job("a");
+    let lost = published(&store, &events(&job, 0..3)).await;
+    let (_, position, _) = drained(&store, &job, &Position::start()).await;
+    redis.kill();
+    redis.restart();
+    assert!(until_it_works(|| store.attach(&job, 0, 10)).await.is_none());
+    let new = published(&store, &events(&job, 0..2)).await;
+    assert!(new[0].epoch > lost[0].epoch && new[0].offset == 1);
+    let (offsets, _, lost) = drained(&store, &job, &position).await;
+    assert_eq!((offsets, lost), (vec![1, 2], true));
+}
+
+/// Appends to one job while the server is killed again and again; each event until it is acknowledged.
+async fn appends_through_kills(store: RedisStore, job: Key, stop: Arc<AtomicBool>) -> Vec<Cursor> {
+    let (mut acknowledged, keep) = (Vec::new(), Keep::default());
+    for seq in 0.. {
+        if stop.load(Ordering::SeqCst) {
+            break;
+        }
+        let call = events(&job, [seq]);
+        match until_it_works(|| store.append(&call, &keep)).await[0] {
+            Appended::Published(at) | Appended::Duplicate(at) => acknowledged.push(at),
+            other => panic!("{other:?}"),
+        }
+    }
+    acknowledged
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_killed_again_and_again_keeps_what_it_acknowledged() {
+    let redis = Redis::start();
+    // New jobs each time: of one that has seen too many epochs the first ones are forgotten.
+    for round in 0..hapax_conformance::scale(1) {
+        keeps_what_it_acknowledged(&redis, round).await;
+    }
+}
+
+async fn keeps_what_it_acknowledged(redis: &Redis, round: u32) {
+    let store = patient(&redis.url());
+    let stop = Arc::new(AtomicBool::new(false));
+    let jobs: Vec<_> = (0..6).map(|i| job(&format!("job-{round}-{i}"))).collect();
+    let appending = jobs
+        .iter()
+        .map(|job| tokio::spawn(appends_through_kills(store.clone(), job.clone(), stop.clone())));
+    let appending: Vec<_> = appending.collect();
+    for _ in 0..4 {
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        redis.kill();
+        redis.restart();
+    }
+    for job in &jobs {
+        until_it_works(|| grown(&store, job, 2)).await;
+    }
+    stop.store(true, Ordering::SeqCst);
+    for (job, appending) in jobs.iter().zip(appending) {
+        let acknowledged = appending.await.unwrap();
+        let log = attached(&store, job).await;
+        assert!(acknowledged.len() > 1 && log.entries.len() >= acknowledged.len());
+        for (seq, cursor) in (0..).zip(&acknowledged) {
+            let entry = &log.entries[usize::try_from(cursor.offset).unwrap() - 1];
+            assert_eq!((entry.at, entry.seq), (*cursor, seq));
+            assert!(log.head.holds(*cursor));
+        }
+        let (offsets, _, _) = drained(&store, job, &Position::start()).await;
+        assert_eq!(offsets, (1..=log.head.last).collect::<Vec<_>>());
+    }
+}
+
+/// Everything that is stored, key by key.
+fn dump(redis: &Redis) -> Vec<String> {
+    let keys = redis.cli(&["KEYS", "*"]);
+    let mut keys: Vec<_> = keys.lines().map(str::to_owned).collect();
+    keys.sort();
+    keys.into_iter().map(|key| redis.cli(&["DUMP", &key]) + &key).collect()
+}
+
+#[tokio::test]
+async fn a_foreign_value_under_a_key_of_the_log_is_corrupt_and_nothing_is_written() {
+    let redis = Redis::start();
+    let store = patient(&redis.url());
+    let job = job("a");
+    published(&store, &events(&neighbour(&job), [0])).await;
+    let keys = [job_key(&job), partition_key(&job, "head"), partition_key(&job, "tail")];
+    for key in keys {
+        redis.cli(&["RENAME", &key, "aside"]);
+        redis.cli(&["SET", &key, "foreign"]);
+        let before = dump(&redis);
+        for call in [events(&job, [0]), events(&job, 0..3)] {
+            let answer = store.append(&call, &Keep::default()).await;
+            assert!(matches!(answer, Err(StoreError::Corrupt { .. })), "{key}: {answer:?}");
+        }
+        assert_eq!(dump(&redis), before, "{key}");
+        redis.cli(&["DEL", &key]);
+        redis.cli(&["RENAME", "aside", &key]);
+    }
+    published(&store, &events(&job, [0])).await;
+    redis.cli(&["HSET", &job_key(&job), "now", "something else"]);
+    let before = dump(&redis);
+    let answer = store.append(&events(&job, [1, 2]), &Keep::default()).await;
+    assert!(matches!(answer, Err(StoreError::Corrupt { .. })), "{answer:?}");
+    let answer = store.attach(&job, 0, 10).await;
+    assert!(matches!(answer, Err(StoreError::Corrupt { .. })), "{answer:?}");
+    assert_eq!(dump(&redis), before);
+}
+
+#[tokio::test]
+async fn an_append_whose_answer_was_lost_is_done_once() {
+    let redis = Redis::start();
+    let wire = Wire::to(redis.port());
+    let store = patient(&format!("redis://127.0.0.1:{}", wire.port()));
+    let job = job("a");
+    published(&store, &events(&job, [0])).await;
+    wire.drop_next_answer_to(b"the payload");
+    let answer = store.append(&[event(&job, 1, "the payload")], &Keep::default()).await.unwrap();
+    assert_eq!(wire.dropped_answers(), 1);
+    assert!(matches!(answer[0], Appended::Duplicate(at) if at.offset == 2), "{answer:?}");
+    assert_eq!(attached(&store, &job).await.entries.len(), 2);
+}
+
+#[tokio::test]
+async fn pointers_to_what_has_expired_are_swept_with_a_word() {
+    let redis = Redis::start();
+    let store = patient(&redis.url());
+    // One of those with which the tail is looked after.
+    let tends = |job: &Key| job.digest().is_multiple_of(10);
+    let job = (0..).map(|i| job(&format!("tends-{i}"))).find(tends).unwrap();
+    let from = [(job.partition(PARTITIONS), Position::end())];
+    let empty = store.tail(&from, 10).await.unwrap().remove(0).next;
+    // Appended at the beginning of 1970.
+    let (tail, old) = (partition_key(&job, "tail"), neighbour(&job).canonical());
+    redis.cli(&["XADD", &tail, "1000-0", "1", &old]);
+    published(&store, &events(&job, 0..2)).await;
+    assert_eq!(redis.cli(&["XLEN", &tail]), "2");
+    let (offsets, _, lost) = drained(&store, &job, &empty).await;
+    assert_eq!((offsets, lost), (vec![1, 2], true));
+    let (offsets, end, lost) = drained(&store, &job, &Position::start()).await;
+    assert_eq!((offsets, lost), (vec![1, 2], false), "nothing is lost before the start");
+    assert_eq!(drained(&store, &job, &end).await, (vec![], end, false));
+}
+
+async fn refuses_another_number_of_partitions(url: &str) {
+    let store = patient(url);
+    store.ping().await.unwrap();
+    published(&store, &events(&job("a"), [0])).await;
+    let limit = Duration::from_secs(20);
+    let other = RedisStore::open(config(url).partitions(128).limit(limit)).unwrap();
+    let answers = [
+        other.ping().await,
+        other.examine().await.map(drop),
+        other.append(&events(&job("a"), [0]), &Keep::default()).await.map(drop),
+        other.attach(&job("a"), 0, 1).await.map(drop),
+        other.tail(&[(0, Position::start())], 1).await.map(drop),
+    ];
+    for answer in answers {
+        let Err(StoreError::Incompatible { reason }) = answer else { panic!("{answer:?}") };
+        assert!(reason.contains("256") && reason.contains("128"), "{reason}");
+    }
+}
+
+#[tokio::test]
+async fn another_number_of_partitions_is_refused() {
+    let redis = Redis::start();
+    refuses_another_number_of_partitions(&redis.url()).await;
+    let cluster = RedisCluster::start();
+    refuses_another_number_of_partitions(&cluster.url()).await;
+}

@@ -1,0 +1,11 @@
+//! One binary for all integration tests of this crate: linking is what takes time.
+
+mod common;
+mod conformance;
+mod faults;
+mod foreign;
+mod log;
+mod python;
+mod queue;
+mod replicas;
+mod topologies;

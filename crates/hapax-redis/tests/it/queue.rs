@@ -1,0 +1,149 @@
+//! What queues promise beyond their laws: types, slots, lost answers, and work that stays small.
+
+use std::slice::from_ref;
+use std::time::Duration;
+
+use crate::common::{LONG, patient};
+use hapax_core::queue::{Enqueued, Item, Outcome, QueueName, Resolved, Take};
+use hapax_core::{Queue, StoreError, Tenant};
+use hapax_redis::RedisStore;
+use hapax_testkit::{Redis, RedisCluster, Wire};
+
+const KEYS: [&str; 7] = ["items", "bodies", "ready", "later", "leased", "done", "index"];
+
+fn item(key: &str) -> Item {
+    Item::new(&Tenant::default(), "topic", "the payload").key(key)
+}
+
+fn queue() -> QueueName {
+    QueueName::new("mail").unwrap()
+}
+
+#[tokio::test]
+async fn hole_18_queues_of_any_name_live_in_one_slot_each() {
+    let cluster = RedisCluster::start();
+    let store = patient(&cluster.url());
+    for name in ["plain", "a{b}c", "}{", "{", "{}", "%7B", "q:x"] {
+        let queue = QueueName::new(name).unwrap();
+        let items = [item("k"), item("k")];
+        assert_eq!(store.enqueue(&queue, &items).await.unwrap(), [Enqueued::Accepted; 2]);
+        let take = Take::new(1, LONG);
+        let leased = store.lease(&queue, &take).await.unwrap();
+        assert_eq!(leased[0].item.id, items[0].id, "{name}");
+        let done = store.ack(&queue, &take.token, &[items[0].id], LONG).await.unwrap();
+        assert_eq!(done, [Resolved::Done]);
+        assert_eq!(store.depth(&queue, None).await.unwrap().waiting, 1);
+    }
+}
+
+/// Everything that is stored, key by key.
+fn dump(redis: &Redis) -> Vec<String> {
+    let keys = redis.cli(&["KEYS", "*"]);
+    let mut keys: Vec<_> = keys.lines().map(str::to_owned).collect();
+    keys.sort();
+    keys.into_iter().map(|key| redis.cli(&["DUMP", &key]) + &key).collect()
+}
+
+#[tokio::test]
+async fn a_foreign_value_under_a_key_of_a_queue_is_corrupt_and_nothing_is_written() {
+    let redis = Redis::start();
+    let store = patient(&redis.url());
+    let (take, items) = (Take::new(1, LONG), [item("k"), item("k"), item("other")]);
+    let _ = store.enqueue(&queue(), &items).await.unwrap();
+    let held = store.lease(&queue(), &take).await.unwrap();
+    for key in KEYS {
+        let name = format!("hapax:{{q:mail}}:{key}");
+        redis.cli(&["RENAME", &name, "aside"]);
+        redis.cli(&["SET", &name, "foreign"]);
+        let before = dump(&redis);
+        let (id, token) = (held[0].item.id, &take.token);
+        let answers = [
+            store.enqueue(&queue(), &[item("k")]).await.map(drop),
+            store.lease(&queue(), &Take::new(5, LONG)).await.map(drop),
+            store.renew(&queue(), token, LONG).await.map(drop),
+            store.ack(&queue(), token, &[id], LONG).await.map(drop),
+            store.retry(&queue(), token, id, LONG, "r").await.map(drop),
+            store.bury(&queue(), token, id, "r").await.map(drop),
+            store.requeue(&queue(), None, id).await.map(drop),
+            store.discard(&queue(), None, id).await.map(drop),
+            store.depth(&queue(), None).await.map(drop),
+            store.dead(&queue(), None, None, 1).await.map(drop),
+        ];
+        for answer in answers {
+            assert!(matches!(answer, Err(StoreError::Corrupt { .. })), "{key}: {answer:?}");
+        }
+        assert_eq!(dump(&redis), before, "{key}");
+        redis.cli(&["DEL", &name]);
+        redis.cli(&["RENAME", "aside", &name]);
+    }
+    let done = store.ack(&queue(), &take.token, &[held[0].item.id], LONG).await.unwrap();
+    assert_eq!(done, [Resolved::Done]);
+}
+
+async fn lossy(redis: &Redis) -> (RedisStore, Wire, Take, Item) {
+    let wire = Wire::to(redis.port());
+    let store = patient(&format!("redis://127.0.0.1:{}", wire.port()));
+    // The server knows the scripts already: the lost answer must be the one to the call itself.
+    let (first, take) = (item("warm-up"), Take::new(1, LONG));
+    let _ = store.enqueue(&queue(), from_ref(&first)).await.unwrap();
+    let _ = store.lease(&queue(), &take).await.unwrap();
+    let _ = store.ack(&queue(), &take.token, &[first.id], LONG).await.unwrap();
+    (store, wire, Take::new(1, LONG), item("k"))
+}
+
+#[tokio::test]
+async fn steps_whose_answer_was_lost_are_done_once_and_recognised() {
+    let redis = Redis::start();
+    let (store, wire, take, item) = lossy(&redis).await;
+    let id = item.id.to_string();
+    wire.drop_next_answer_to(id.as_bytes());
+    let enqueued = store.enqueue(&queue(), from_ref(&item)).await.unwrap();
+    assert_eq!((enqueued, wire.dropped_answers()), (vec![Enqueued::Duplicate], 1));
+
+    wire.drop_next_answer_to(b":leased");
+    let leased = store.lease(&queue(), &take).await.unwrap();
+    assert_eq!((leased.len(), leased[0].attempt, wire.dropped_answers()), (1, 1, 2));
+
+    wire.drop_next_answer_to(id.as_bytes());
+    let done = store.ack(&queue(), &take.token, &[item.id], LONG).await.unwrap();
+    assert_eq!((done, wire.dropped_answers()), (vec![Resolved::Done], 3));
+}
+
+/// A retry leaves no trace of who asked for it: an error is the honest answer, and *lost* is not.
+#[tokio::test]
+async fn a_retry_whose_answer_was_lost_is_never_told_that_it_lost() {
+    let redis = Redis::start();
+    let (store, wire, take, item) = lossy(&redis).await;
+    let _ = store.enqueue(&queue(), from_ref(&item)).await.unwrap();
+    let _ = store.lease(&queue(), &take).await.unwrap();
+    wire.drop_next_answer_to(item.id.to_string().as_bytes());
+    let answer = store.retry(&queue(), &take.token, item.id, Duration::ZERO, "r").await;
+    assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
+    assert_eq!(store.lease(&queue(), &Take::new(1, LONG)).await.unwrap()[0].attempt, 2);
+}
+
+/// What is done and no longer remembered leaves nothing behind, and a thousand of them do not make one
+/// call long.
+#[tokio::test]
+async fn what_is_no_longer_remembered_is_forgotten_in_small_steps() {
+    let redis = Redis::with(&["--appendonly", "no"]);
+    let store = patient(&redis.url());
+    let items: Vec<_> = (0..250).map(|i| item(&i.to_string())).collect();
+    let _ = store.enqueue(&queue(), &items).await.unwrap();
+    let take = Take::new(250, LONG);
+    let leased = store.lease(&queue(), &take).await.unwrap();
+    let remember = Duration::from_millis(1);
+    let outcomes: Vec<_> =
+        leased.iter().map(|leased| (leased.item.id, Outcome::Ack { remember })).collect();
+    let _ = store.resolve(&queue(), &take.token, &outcomes).await.unwrap();
+    let done = || redis.cli(&["ZCARD", "hapax:{q:mail}:done"]).parse::<u32>().unwrap();
+    let mut left = done();
+    while left > 0 {
+        assert!(store.lease(&queue(), &Take::new(1, LONG)).await.unwrap().is_empty());
+        assert!(done() + 100 >= left, "more than a hundred at once");
+        left = done();
+    }
+    let keys = redis.cli(&["KEYS", "hapax:{q:*"]);
+    assert_eq!(keys, "hapax:{q:mail}:items", "only the last number is left");
+    assert_eq!(redis.cli(&["HLEN", "hapax:{q:mail}:items"]), "1");
+}

@@ -1,0 +1,155 @@
+//! What a failover may lose, and what it may not when replicas are waited for.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::common::{
+    PATIENCE, attached, config, drained, events, grown, job, job_key, partition_key, patient,
+    published, until_it_works,
+};
+use hapax_core::log::{Appended, Cursor, Keep, Position};
+use hapax_core::queue::{Enqueued, Item, QueueName};
+use hapax_core::{Key, Log, Queue, StoreError, Tenant};
+use hapax_redis::RedisStore;
+use hapax_testkit::{Redis, RedisCluster};
+
+fn waiting(url: &str, limit: Duration) -> RedisStore {
+    RedisStore::open(config(url).limit(limit).wait(1, Duration::from_millis(500))).unwrap()
+}
+
+#[tokio::test]
+async fn a_write_that_no_replica_confirmed_is_not_acknowledged() {
+    let redis = Redis::start();
+    let store = waiting(&redis.url(), PATIENCE);
+    let call = events(&job("a"), 0..2);
+    for _ in 0..2 {
+        let answer = store.append(&call, &Keep::default()).await;
+        let Err(StoreError::Unavailable { reason, .. }) = answer else { panic!("{answer:?}") };
+        assert!(reason.contains("replicas"), "{reason}");
+    }
+    let (queue, item) = (QueueName::outbox(), Item::new(&Tenant::default(), "t", "{}"));
+    let answer = store.enqueue(&queue, std::slice::from_ref(&item)).await;
+    assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
+    // It may have happened, and here it has.
+    let plain = patient(&redis.url());
+    let again = plain.append(&call, &Keep::default()).await.unwrap();
+    assert!(again.iter().all(|answer| matches!(answer, Appended::Duplicate(_))), "{again:?}");
+    assert_eq!(plain.enqueue(&queue, &[item]).await.unwrap(), [Enqueued::Duplicate]);
+    // What does not wait does not suffer.
+    assert_eq!(attached(&store, &job("a")).await.entries.len(), 2);
+    let url = format!("{}?wait_replicas=1&wait_ms=100", redis.url());
+    let answer = patient(&url).append(&call, &Keep::default()).await;
+    assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
+}
+
+/// Appends one event after the other to its job until told to stop, each until it is acknowledged.
+fn writer(
+    store: RedisStore,
+    job: Key,
+    stop: Arc<AtomicBool>,
+) -> tokio::task::JoinHandle<Vec<Cursor>> {
+    tokio::spawn(async move {
+        let mut acknowledged = Vec::new();
+        for seq in 0.. {
+            if stop.load(Ordering::SeqCst) {
+                break;
+            }
+            let call = events(&job, [seq]);
+            let answer = until_it_works(|| async { store.append(&call, &Keep::default()).await });
+            match answer.await[0] {
+                Appended::Published(at) | Appended::Duplicate(at) => acknowledged.push(at),
+                other => panic!("{other:?}"),
+            }
+        }
+        acknowledged
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_loses_a_master_loses_nothing_that_a_replica_confirmed() {
+    let cluster = RedisCluster::start();
+    let store = waiting(&cluster.url(), Duration::from_secs(10));
+    let jobs: Vec<_> = (0..8).map(|i| job(&format!("job-{i}"))).collect();
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers: Vec<_> =
+        jobs.iter().map(|job| writer(store.clone(), job.clone(), stop.clone())).collect();
+    let name = job_key(&jobs[0]);
+    for job in &jobs {
+        until_it_works(|| grown(&store, job, 3)).await;
+    }
+    let old = cluster.master_of(&name);
+    cluster.kill_node(old);
+    cluster.wait_for_new_master_of(&name, old);
+    // The new master has nobody to confirm anything until the old one is back.
+    cluster.restart_node(old);
+    cluster.wait_until_ok();
+    let last = until_it_works(|| store.attach(&jobs[0], 0, 0)).await.unwrap().head.last;
+    until_it_works(|| grown(&store, &jobs[0], last + 3)).await;
+    stop.store(true, Ordering::SeqCst);
+    for (job, writer) in jobs.iter().zip(writers) {
+        let acknowledged = writer.await.unwrap();
+        let log = until_it_works(|| store.attach(job, 0, 100_000)).await.unwrap();
+        let entries: HashMap<_, _> = log.entries.iter().map(|e| (e.at, e.seq)).collect();
+        for (seq, cursor) in (0..).zip(&acknowledged) {
+            assert_eq!(entries.get(cursor), Some(&seq), "{cursor} was acknowledged");
+            assert!(log.head.holds(*cursor), "{cursor}");
+        }
+    }
+}
+
+/// The replica of a master in a cluster.
+fn replica<'a>(cluster: &'a RedisCluster, master: &Redis) -> &'a Redis {
+    let info = master.cli(&["INFO", "replication"]);
+    let line = info.lines().find(|line| line.starts_with("slave0:")).expect("a replica");
+    let port = line.split(&['=', ','][..]).nth(3).expect("a port");
+    cluster.node(port.parse().unwrap())
+}
+
+async fn until_replicated(master: &Redis, key: &str) {
+    for _ in 0..1000 {
+        let set = format!("SET {key} 1");
+        if master.cli_lines(&[&set, "WAIT 1 1000"]).lines().last() == Some("1") {
+            return;
+        }
+    }
+    panic!("the replica does not follow");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failover_cuts_off_only_those_who_saw_what_it_lost() {
+    let cluster = RedisCluster::start();
+    let store = patient(&cluster.url());
+    let job = job("a");
+    let kept = published(&store, &events(&job, 0..3)).await;
+    let name = job_key(&job);
+    let master = cluster.node(cluster.master_of(&name));
+    let replica = replica(&cluster, master);
+    until_replicated(master, &partition_key(&job, "barrier")).await;
+    // Nothing more reaches the replica, not even its machine's buffers.
+    replica.stop();
+    master.cli(&["CLIENT", "KILL", "TYPE", "replica"]);
+    let lost = published(&store, &events(&job, 3..5)).await;
+    let (_, position, _) = drained(&store, &job, &Position::start()).await;
+    cluster.kill_node(master.port());
+    replica.cont();
+    cluster.wait_for_new_master_of(&name, master.port());
+
+    let before = until_it_works(|| store.attach(&job, 0, 10)).await.unwrap().head;
+    assert_eq!(before.last, 3);
+    assert!(before.holds(kept[2]) && !before.holds(lost[0]) && !before.holds(lost[1]));
+    // A retry of what was lost is no duplicate; another event may take its place.
+    let (call, keep) = (events(&job, [4, 3]), Keep::default());
+    let answers = until_it_works(|| store.append(&call, &keep)).await;
+    let [Appended::Published(fourth), Appended::Published(fifth)] = answers[..] else {
+        panic!("{answers:?}")
+    };
+    assert_eq!((fourth.offset, fifth.offset), (4, 5));
+    assert!(fourth.epoch > kept[2].epoch);
+    let head = attached(&store, &job).await.head;
+    assert!(kept.iter().chain([&fourth, &fifth]).all(|cursor| head.holds(*cursor)));
+    assert!(!head.holds(lost[0]) && !head.holds(lost[1]));
+    let (offsets, _, gap) = drained(&store, &job, &position).await;
+    assert_eq!((offsets, gap), (vec![4, 5], false), "each entry that is there, once");
+}

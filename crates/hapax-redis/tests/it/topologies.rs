@@ -1,0 +1,370 @@
+//! Failovers and waiters, where there is more than one server.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::common::{
+    LONG, PATIENCE, calm_sentinels, config, granted, lock, patient, record, tolerate,
+    until_it_works,
+};
+use hapax_core::{
+    Ask, Claimed, Claims, Expect, Fence, GiveBack, Records, Severity, Step, Store, StoreError,
+};
+use hapax_redis::RedisStore;
+use hapax_testkit::{Redis, RedisCluster, RedisSentinel, Wire, wait_for};
+
+/// So soon a master is taken for dead, where a failover is wanted.
+const SOON: Duration = Duration::from_secs(3);
+
+fn brisk(url: &str) -> RedisStore {
+    RedisStore::open(config(url).limit(Duration::from_secs(1))).unwrap()
+}
+
+/// Takes and releases one lock until told to stop, and some times at least; the fences it was given,
+/// in order.
+fn worker(store: RedisStore, stop: Arc<AtomicBool>) -> tokio::task::JoinHandle<Vec<Fence>> {
+    tokio::spawn(async move {
+        let mut fences = Vec::new();
+        while !stop.load(Ordering::SeqCst) || fences.len() < 3 {
+            let ask = Ask::new(Duration::from_millis(200));
+            if let Ok(Claimed::Granted { ticket, .. }) = store.claim(&lock("busy"), &ask).await {
+                fences.push(ticket.fence);
+                let _ = store.give_back(&lock("busy"), &ticket.token, GiveBack::Forget).await;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        fences
+    })
+}
+
+async fn assert_fences_grow(stop: Arc<AtomicBool>, work: tokio::task::JoinHandle<Vec<Fence>>) {
+    stop.store(true, Ordering::SeqCst);
+    let fences = tokio::time::timeout(PATIENCE, work).await;
+    let fences = fences.expect("the worker works").unwrap();
+    assert!(fences.is_sorted_by(|a, b| a < b), "a fence went back");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_failover_the_sentinels_are_asked_for_the_new_master() {
+    let servers = calm_sentinels();
+    let store = brisk(&servers.url());
+    let stop = Arc::new(AtomicBool::new(false));
+    let work = worker(store.clone(), stop.clone());
+    let held = granted(&patient(&servers.url()), &lock("held"), &Ask::new(LONG)).await;
+    let old = servers.master_port();
+    // So that this one write is not lost: the promise about failovers is tested elsewhere.
+    until_replicated(servers.node(old)).await;
+    servers.kill_master();
+    tolerate(&servers, SOON);
+    let new = servers.wait_for_new_master();
+    assert_ne!(old, new);
+    let key = lock("held");
+    let step = until_it_works(|| store.extend(&key, &held.token, LONG)).await;
+    assert_eq!(step, Step::Done(held.fence));
+    assert_ne!(servers.node(new).cli(&["EXISTS", "hapax:{default:lock::held}"]), "0");
+    assert_fences_grow(stop, work).await;
+}
+
+async fn until_replicated(master: &Redis) {
+    for _ in 0..1000 {
+        if master.cli_lines(&["SET barrier 1", "WAIT 1 1000"]).lines().last() == Some("1") {
+            return;
+        }
+    }
+    panic!("the replica does not follow");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_that_hangs_is_left_for_the_new_one() {
+    let servers = calm_sentinels();
+    let store = brisk(&servers.url());
+    until_it_works(|| store.ping()).await;
+    let old = servers.master_port();
+    servers.node(old).stop();
+    tolerate(&servers, SOON);
+    servers.wait_for_new_master();
+    let (key, ask) = (lock("a"), Ask::new(LONG));
+    until_it_works(|| store.claim(&key, &ask)).await;
+    servers.node(old).cont();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_demoted_master_is_left_for_the_new_one() {
+    let servers = calm_sentinels();
+    let store = brisk(&servers.url());
+    until_it_works(|| store.ping()).await;
+    fail_over(&servers);
+    let new = servers.wait_for_new_master();
+    let (key, ask) = (lock("a"), Ask::new(LONG));
+    let patience = Instant::now() + PATIENCE;
+    // For a moment there are two masters, and what the old one is told is lost: hence the fence.
+    loop {
+        until_it_works(|| store.claim(&key, &ask)).await;
+        if servers.node(new).cli(&["EXISTS", "hapax:{default:lock::a}"]) == "1" {
+            return;
+        }
+        assert!(Instant::now() < patience, "the store stays with the old master");
+    }
+}
+
+/// Has a sentinel demote the master. After a moment in which its machine stood still it knows of no
+/// good replica, or gives up midway: then it is told again.
+fn fail_over(servers: &RedisSentinel) {
+    let old = servers.master_port().to_string();
+    let sentinel = servers.node(servers.sentinel_ports()[0]);
+    wait_for("the failover is through", PATIENCE, || {
+        // Names and values in turn; in one answer, so that what has just ended does not begin again.
+        let master = sentinel.cli(&["SENTINEL", "MASTER", "hapax"]);
+        let lines: Vec<_> = master.lines().map(str::trim_end).collect();
+        let is = |name: &str| lines.iter().position(|line| *line == name).map(|at| lines[at + 1]);
+        let (port, flags) = (is("port").unwrap(), is("flags").unwrap());
+        if port == old && !flags.contains("failover_in_progress") {
+            sentinel.cli(&["SENTINEL", "FAILOVER", "hapax"]);
+        }
+        (port != old).then_some(())
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_goes_on_after_the_loss_of_a_master() {
+    let cluster = RedisCluster::start();
+    let store = brisk(&cluster.url());
+    let stop = Arc::new(AtomicBool::new(false));
+    let work = worker(store.clone(), stop.clone());
+    granted(&patient(&cluster.url()), &lock("elsewhere"), &Ask::new(LONG)).await;
+    let name = "hapax:{default:lock::busy}";
+    let old = cluster.master_of(name);
+    cluster.kill_node(old);
+    cluster.wait_for_new_master_of(name, old);
+    let (key, ask) = (lock("busy"), Ask::new(LONG));
+    until_it_works(|| store.look(&key)).await;
+    until_it_works(|| store.ping()).await;
+    assert_fences_grow(stop, work).await;
+    let busy = until_it_works(|| store.claim(&key, &ask)).await;
+    assert!(matches!(busy, Claimed::Granted { .. } | Claimed::Busy { .. }));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_node_that_hangs_is_bounded_and_left_for_its_replica() {
+    let cluster = RedisCluster::start();
+    let store = brisk(&cluster.url());
+    until_it_works(|| store.ping()).await;
+    let name = "hapax:{default:lock::a}";
+    let old = cluster.master_of(name);
+    // Nobody takes over before it is asked.
+    for port in cluster.ports() {
+        cluster.node(port).cli(&["CONFIG", "SET", "cluster-node-timeout", "3600000"]);
+    }
+    cluster.node(old).stop();
+    let (key, ask) = (lock("a"), Ask::new(LONG));
+    let started = Instant::now();
+    assert!(store.claim(&key, &ask).await.is_err());
+    assert!(started.elapsed() < PATIENCE);
+    // Now somebody does.
+    cluster.stop_node(old);
+    cluster.wait_for_new_master_of(name, old);
+    until_it_works(|| store.claim(&key, &ask)).await;
+    cluster.node(old).cont();
+}
+
+/// A Cluster of one node that tells its clients to come through the wire.
+fn behind_a_wire() -> (Redis, Wire) {
+    let node = Redis::with(&["--cluster-enabled", "yes"]);
+    let wire = Wire::to(node.port());
+    node.cli(&["CONFIG", "SET", "cluster-announce-ip", "127.0.0.1"]);
+    node.cli(&["CONFIG", "SET", "cluster-announce-port", &wire.port().to_string()]);
+    assert_eq!(node.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]), "OK");
+    let ok = || node.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok").then_some(());
+    wait_for("the cluster is good", PATIENCE, ok);
+    (node, wire)
+}
+
+/// The driver's own client would repeat the release, and find nothing left to release.
+#[tokio::test]
+async fn a_release_in_a_cluster_whose_answer_was_lost_is_never_told_that_it_lost() {
+    let (_node, wire) = behind_a_wire();
+    let store = patient(&format!("redis+cluster://127.0.0.1:{}", wire.port()));
+    let key = lock("a");
+    let first = granted(&store, &key, &Ask::new(LONG)).await;
+    let _ = store.give_back(&key, &first.token, GiveBack::Forget).await.unwrap();
+
+    let ticket = granted(&store, &key, &Ask::new(LONG)).await;
+    wire.drop_next_answer_to(ticket.token.as_str().as_bytes());
+    let answer = store.give_back(&key, &ticket.token, GiveBack::Forget).await;
+    assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
+    assert_eq!(wire.dropped_answers(), 1);
+    assert_eq!(store.look(&key).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_claim_in_a_cluster_whose_answer_was_lost_is_granted_once() {
+    let (_node, wire) = behind_a_wire();
+    let url = format!("redis+cluster://127.0.0.1:{}", wire.port());
+    let store = patient(&url);
+    granted(&store, &lock("warm-up"), &Ask::new(LONG)).await;
+    let ask = Ask::new(LONG);
+    wire.drop_next_answer_to(ask.token.as_str().as_bytes());
+    let answer = store.claim(&lock("a"), &ask).await.unwrap();
+    assert_eq!(wire.dropped_answers(), 1);
+    assert!(matches!(answer, Claimed::Granted { attempt: 1, .. }), "{answer:?}");
+    assert_eq!(store.claim(&lock("a"), &ask).await.unwrap(), answer);
+    for i in 0..5 {
+        // A new one each time: after a cut a store makes itself another connection in the background,
+        // and that may be cut just then, too.
+        let store = patient(&url);
+        granted(&store, &lock(&format!("before-{i}")), &Ask::new(LONG)).await;
+        wire.cut();
+        granted(&store, &lock(&format!("after-{i}")), &Ask::new(LONG)).await;
+    }
+}
+
+/// A waiter on one node, and a release on another.
+async fn hears_of_releases_elsewhere(url: &str) {
+    let (here, there) = (patient(url), patient(url));
+    let key = lock("a");
+    let ticket = granted(&there, &key, &Ask::new(LONG)).await;
+    let mut watch = here.watch(&key);
+    // The subscription is made in the background, and wakes everybody when it is there.
+    watch.changed(LONG).await;
+    let released = there.give_back(&key, &ticket.token, GiveBack::Forget).await.unwrap();
+    assert_eq!(released, Step::Done(ticket.fence));
+    tokio::time::timeout(PATIENCE, watch.changed(LONG)).await.expect("woken");
+
+    let ticket = granted(&there, &key, &Ask::new(LONG).retention(LONG)).await;
+    let settled = there.settle(&key, &ticket.token, "x".into()).await.unwrap();
+    assert_eq!(settled, Step::Done(ticket.fence));
+    tokio::time::timeout(PATIENCE, watch.changed(LONG)).await.expect("woken");
+}
+
+#[tokio::test]
+async fn waiters_hear_of_releases_on_other_nodes() {
+    let redis = Redis::start();
+    hears_of_releases_elsewhere(&redis.url()).await;
+}
+
+#[tokio::test]
+async fn waiters_on_a_cluster_hear_of_releases_on_other_nodes() {
+    let cluster = RedisCluster::start();
+    hears_of_releases_elsewhere(&cluster.url()).await;
+}
+
+#[tokio::test]
+async fn waiters_are_woken_when_the_wake_up_connection_was_lost() {
+    let redis = Redis::start();
+    let store = patient(&redis.url());
+    let mut watch = store.watch(&lock("a"));
+    watch.changed(LONG).await;
+    redis.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    tokio::time::timeout(PATIENCE, watch.changed(LONG)).await.expect("woken");
+}
+
+#[test]
+fn a_store_outlives_the_runtime_that_connected_it() {
+    let (redis, cluster) = (Redis::start(), RedisCluster::start());
+    for store in [patient(&redis.url()), patient(&cluster.url())] {
+        for _ in 0..2 {
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            runtime.block_on(async {
+                let key = lock("a");
+                until_it_works(|| store.look(&key)).await;
+                let mut watch = store.watch(&key);
+                tokio::time::timeout(PATIENCE, watch.changed(LONG)).await.expect("woken");
+            });
+        }
+    }
+}
+
+#[tokio::test]
+async fn findings_tell_what_would_break_a_promise() {
+    let redis = Redis::start();
+    let store = patient(&redis.url());
+    let severity = |findings: &[hapax_core::Finding], check: &str| {
+        findings.iter().find(|f| f.check == check).map(|f| f.severity)
+    };
+    let fine = store.examine().await.unwrap();
+    for check in
+        ["redis.version", "redis.eviction", "redis.durability", "redis.replication", "redis.clock"]
+    {
+        assert_eq!(severity(&fine, check), Some(Severity::Fine), "{fine:?}");
+    }
+    redis.cli(&["CONFIG", "SET", "maxmemory", "100mb"]);
+    redis.cli(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    redis.cli(&["CONFIG", "SET", "appendfsync", "everysec"]);
+    let bad = store.examine().await.unwrap();
+    assert_eq!(severity(&bad, "redis.eviction"), Some(Severity::Refuse));
+    assert_eq!(severity(&bad, "redis.durability"), Some(Severity::Warn));
+    redis.cli(&["ACL", "SETUSER", "ann", "on", "nopass", "~*", "&*", "+@all", "-config"]);
+    let managed = patient(&format!("redis://ann:x@127.0.0.1:{}", redis.port()));
+    let managed = managed.examine().await.unwrap();
+    assert_eq!(severity(&managed, "redis.durability"), Some(Severity::Warn));
+    assert_eq!(severity(&managed, "redis.eviction"), Some(Severity::Refuse));
+}
+
+#[tokio::test]
+async fn findings_about_a_cluster_look_at_every_master() {
+    let cluster = RedisCluster::start();
+    let store = patient(&cluster.url());
+    let find = async |check: &str| {
+        let findings = store.examine().await.unwrap();
+        findings.into_iter().find(|f| f.check == check).unwrap().severity
+    };
+    assert_eq!(find("redis.cluster").await, Severity::Fine);
+    assert_eq!(find("redis.eviction").await, Severity::Fine);
+    let one = cluster.node(cluster.master_of("any"));
+    one.cli(&["CONFIG", "SET", "maxmemory", "100mb"]);
+    one.cli(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    assert_eq!(find("redis.eviction").await, Severity::Refuse);
+}
+
+#[tokio::test]
+async fn keys_of_any_name_live_in_one_slot_each() {
+    let cluster = RedisCluster::start();
+    let store = patient(&cluster.url());
+    for name in ["a{b}c", "}{", "{", "{}", "%7B", "processing:{x}", "processing:}x{"] {
+        let ticket = granted(&store, &lock(name), &Ask::new(LONG)).await;
+        let step = store.give_back(&lock(name), &ticket.token, GiveBack::Forget).await.unwrap();
+        assert_eq!(step, Step::Done(ticket.fence), "{name}");
+        let _ = store.put(&record(name), "x".into(), &Expect::Absent, None).await.unwrap();
+        assert!(store.get(&record(name)).await.unwrap().is_some());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_to_a_cluster_that_died_without_a_word_is_replaced() {
+    let cluster = RedisCluster::start();
+    let wires: Vec<_> = cluster
+        .ports()
+        .into_iter()
+        .map(|port| {
+            let wire = Wire::to(port);
+            let announced = wire.port().to_string();
+            cluster.node(port).cli(&["CONFIG", "SET", "cluster-announce-port", &announced]);
+            wire
+        })
+        .collect();
+    let known = |port: u16| {
+        let slots = cluster.node(port).cli(&["CLUSTER", "SLOTS"]);
+        wires.iter().all(|wire| slots.contains(&wire.port().to_string()))
+    };
+    wait_for("all nodes know the wires", PATIENCE, || {
+        cluster.ports().into_iter().all(known).then_some(())
+    });
+    let store = brisk(&format!("redis+cluster://127.0.0.1:{}", wires[0].port()));
+    let key = record("r");
+    until_it_works(|| store.get(&key)).await;
+    let accepted = || wires.iter().map(Wire::accepted).sum::<usize>();
+    // Nothing is heard on the old connections. Where a call was too slow just before, another one is
+    // being made already, and may come into use between the two steps.
+    let mut before = 0;
+    for tries in 1.. {
+        before = accepted();
+        wires.iter().for_each(Wire::strand);
+        if store.get(&key).await.is_err() {
+            break;
+        }
+        assert!(tries < 100, "stranded connections are heard");
+    }
+    until_it_works(|| store.get(&key)).await;
+    assert!(accepted() > before);
+}

@@ -1,0 +1,80 @@
+//! `hapax command` against a real server.
+
+use crate::cli_support::{Ran, Server};
+use serde_json::json;
+
+fn begin(server: &Server, more: &[&str]) -> Ran {
+    let arguments = ["command", "begin", "POST /orders", "key-1", "--json"];
+    server.run(arguments.iter().chain(more))
+}
+
+fn ticket(ran: &Ran) -> String {
+    let begun = ran.json();
+    assert_eq!(begun["state"], "pending", "{begun}");
+    begun["token"].as_str().expect("a token").to_owned()
+}
+
+fn step(server: &Server, action: &str, ticket: &str, more: &[&str]) -> Ran {
+    let arguments = ["command", action, "POST /orders", "key-1", "--ticket", ticket];
+    server.run(arguments.iter().chain(more))
+}
+
+#[test]
+fn a_command_runs_once_and_everybody_gets_its_answer() {
+    let server = Server::start();
+    let ticket = ticket(&begin(&server, &[]));
+    assert!(begin(&server, &[]).failed(75).contains("in-progress"));
+
+    let answer = ["--status", "201", "--header", "Location: /orders/17", "--body", r#"{"id":17}"#];
+    step(&server, "complete", "somebody-elses", &answer).failed(4);
+    step(&server, "complete", &ticket, &answer).ok();
+    step(&server, "complete", &ticket, &answer).ok();
+
+    let again = begin(&server, &[]).json();
+    assert_eq!(again["state"], "completed");
+    assert_eq!((&again["status"], &again["body"]), (&json!(201), &json!(r#"{"id":17}"#)));
+    let shown = server.run(["command", "show", "POST /orders", "key-1"]).ok();
+    assert!(shown.contains("completed") && shown.contains("/orders/17"), "{shown}");
+    assert!(shown.ends_with("\n\n{\"id\":17}\n"), "{shown}");
+    assert!(!shown.contains(&ticket));
+}
+
+#[test]
+fn a_failed_command_may_be_tried_again() {
+    let server = Server::start();
+    let first = ticket(&begin(&server, &["--fingerprint", "a"]));
+    step(&server, "fail", &first, &[]).ok();
+    step(&server, "fail", "somebody-elses", &[]).failed(4);
+    assert!(begin(&server, &["--fingerprint", "b"]).failed(4).contains("key-reused"));
+    let second = begin(&server, &["--fingerprint", "a"]).json();
+    assert_eq!(second["attempt"], 2);
+    server.run(["command", "show", "POST /orders", "nobody"]).failed(3);
+}
+
+#[test]
+fn an_owner_that_went_away_leaves_an_unknown_outcome() {
+    let server = Server::start();
+    ticket(&begin(&server, &["--lease", "1ms"]));
+    let unknown = hapax_testkit::wait_for("the lease runs out", crate::cli_support::PATIENCE, || {
+        let again = begin(&server, &[]);
+        (again.code() == 4).then_some(again)
+    });
+    assert!(unknown.err().contains("outcome-unknown"), "{}", unknown.err());
+    assert_eq!(begin(&server, &["--on-unknown", "rerun"]).json()["attempt"], 2);
+}
+
+#[test]
+fn a_body_that_is_no_text_comes_back_byte_for_byte() {
+    let server = Server::start();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("answer.bin");
+    std::fs::write(&file, [0, 159, 146, 150]).unwrap();
+    let ticket = ticket(&begin(&server, &[]));
+    let body = format!("@{}", file.display());
+    let headers = ["--header", "link: a", "--header", "link: b"];
+    step(&server, "complete", &ticket, &[&["--body", &body][..], &headers].concat()).ok();
+    let again = begin(&server, &[]).json();
+    assert_eq!(again["body_base64"], "AJ+Slg==");
+    assert_eq!(again["headers"]["link"], json!(["a", "b"]));
+    step(&server, "complete", &ticket, &["--header", "broken"]).failed(2);
+}

@@ -1,0 +1,122 @@
+//! `hapax doctor` and `hapax bench` on real stores.
+
+use crate::cli_support::{PATIENCE, Ran, folder, hapax, run};
+use hapax_testkit::{Postgres, Redis, free_port, wait_for};
+
+fn doctor(store: &str, more: &[&str]) -> Ran {
+    run(hapax().args(["doctor", "--store", store]).args(more))
+}
+
+/// The report on a server that is there: looked at again where a call took longer than it may, which
+/// a disk that is busy with other things can bring about.
+fn reached(store: &str, more: &[&str]) -> (i32, serde_json::Value) {
+    wait_for("the store answers in time", PATIENCE, || {
+        let ran = doctor(store, more);
+        let report = serde_json::from_str(&ran.out()).expect("the output is JSON");
+        severity(&report, "store.reach").is_none().then_some((ran.code(), report))
+    })
+}
+
+fn severity(report: &serde_json::Value, check: &str) -> Option<String> {
+    let findings = report["findings"].as_array()?;
+    let finding = findings.iter().find(|finding| finding["check"] == check)?;
+    Some(finding["severity"].as_str()?.to_owned())
+}
+
+#[test]
+fn memory_works_and_is_warned_of() {
+    let text = doctor("memory:", &[]).ok();
+    assert!(text.contains("! memory.durability"), "{text}");
+    assert!(text.contains("breaks: what was acknowledged is not lost"), "{text}");
+    assert!(text.contains("fix:    use sqlite:"), "{text}");
+    assert!(!text.contains('\u{1b}'), "no colours where nobody sees them");
+    assert_eq!(doctor("memory:", &["--strict"]).code(), 1);
+}
+
+#[test]
+fn a_new_sqlite_file_is_fine() {
+    let folder = folder();
+    let file = folder.path().join("hapax.db");
+    let store = format!("sqlite:{}", file.display());
+    let report = doctor(&store, &["--json", "--migrate"]).json();
+    assert_eq!(report["store"], "sqlite");
+    for check in ["store.latency", "store.tables", "sqlite.journal", "sqlite.synchronous"] {
+        assert_eq!(severity(&report, check).as_deref(), Some("fine"), "{check}: {report}");
+    }
+    assert!(file.exists());
+    let nowhere = format!("sqlite:{}/no/such/folder.db", folder.path().display());
+    assert_eq!(doctor(&nowhere, &[]).code(), 2);
+}
+
+#[test]
+fn redis_and_postgresql_are_examined() {
+    let redis = Redis::with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
+    let (code, report) = reached(&redis.url(), &["--json"]);
+    assert_eq!((code, &report["severity"]), (2, &"refuse".into()), "{report}");
+    assert_eq!(severity(&report, "redis.eviction").as_deref(), Some("refuse"), "{report}");
+
+    let postgres = Postgres::start();
+    let (code, report) = reached(&postgres.url(), &["--json", "--migrate"]);
+    assert_eq!((code, &report["store"]), (0, &"postgres".into()), "{report}");
+    assert_eq!(postgres.psql("SELECT count(*) FROM hapax_claims"), "0");
+}
+
+#[test]
+fn a_store_that_cannot_be_reached_is_2_and_its_password_nobodys() {
+    let store = format!("redis://app:hunter2@127.0.0.1:{}", free_port());
+    let ran = doctor(&store, &[]);
+    assert_eq!(ran.code(), 2, "{}", ran.out());
+    assert!(ran.out().contains("✗ store.reach"), "{}", ran.out());
+    assert!(!format!("{}{}", ran.out(), ran.err()).contains("hunter2"));
+    assert_eq!(doctor("mystery:", &[]).code(), 2);
+}
+
+#[test]
+fn a_retention_that_ends_before_the_redeliveries_is_warned_of() {
+    let with = |retention: &str| {
+        let times = ["--json", "--retention", retention, "--redelivery", "72h"];
+        severity(&doctor("memory:", &times).json(), "retention")
+    };
+    assert_eq!(with("24h").as_deref(), Some("warn"));
+    assert_eq!(with("30d").as_deref(), Some("fine"));
+}
+
+#[test]
+fn bench_prints_a_line_for_every_workload() {
+    let folder = folder();
+    let store = format!("sqlite:{}", folder.path().join("hapax.db").display());
+    let arguments = ["bench", "--store", &store, "--seconds", "0.05", "--tasks", "1,3"];
+    let table = run(hapax().args(arguments)).ok();
+    assert_eq!(table.lines().filter(|line| line.starts_with("| ")).count(), 1 + 8, "{table}");
+    run(hapax().args(["bench", "--store", "memory:", "--tasks", "0"])).failed(2);
+}
+
+#[test]
+fn an_inbox_that_forgets_too_early_is_a_warning() {
+    let report = doctor("memory:", &["--json", "--redelivery", "45d"]).json();
+    assert_eq!(severity(&report, "inbox.retention").as_deref(), Some("warn"), "{report}");
+    let kept = ["--json", "--redelivery", "45d", "--inbox-retention", "60d", "--retention", "46d"];
+    let report = doctor("memory:", &kept).json();
+    assert_eq!(severity(&report, "inbox.retention").as_deref(), Some("fine"), "{report}");
+    let report = doctor("memory:", &["--json"]).json();
+    assert_eq!(severity(&report, "inbox.retention"), None, "nothing is known: {report}");
+}
+
+/// A row of the outbox that is older than what consumers remember may be sent again at any time.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_old_row_of_the_outbox_counts_as_a_redelivery() {
+    let folder = folder();
+    let url = format!("sqlite:{}", folder.path().join("hapax.db").display());
+    let patient = hapax::Options {
+        call_limit: std::time::Duration::from_secs(20),
+        ..hapax::Options::default()
+    };
+    let store = hapax::open(&url, &patient).await.unwrap();
+    let item = hapax::queue::Item::new(&hapax::Tenant::default(), "orders", "{}");
+    let _ = store.enqueue(&hapax::queue::QueueName::outbox(), &[item]).await.unwrap();
+    let warned = || {
+        let report = doctor(&url, &["--json", "--inbox-retention", "1ms"]).json();
+        (severity(&report, "inbox.retention").as_deref() == Some("warn")).then_some(())
+    };
+    wait_for("the row is older", PATIENCE, warned);
+}

@@ -1,0 +1,135 @@
+//! `hapax publish`: one event, many events, and what is wrong with some of them.
+
+use std::io::Write;
+use std::process::Stdio;
+
+use crate::cli_support::{PATIENCE, Server};
+use hapax_testkit::wait_for;
+use serde_json::{Value, json};
+
+fn event(job: &str, seq: u64) -> String {
+    let event =
+        json!({"domain": "scan", "job_id": job, "stage": "vision", "seq": seq, "data": {"n": seq}});
+    event.to_string()
+}
+
+/// The seq of the job's state.
+fn state(server: &Server) -> Option<u64> {
+    let mut answer = ureq::get(format!("{}/v1/jobs/scan/job", server.url())).call().ok()?;
+    let shown: Value = serde_json::from_str(&answer.body_mut().read_to_string().ok()?).ok()?;
+    shown["state"]["seq"].as_u64()
+}
+
+#[test]
+fn one_event_is_published_by_flags_and_recognised_when_it_comes_again() {
+    let server = Server::start();
+    let publish = |more: &[&str]| {
+        let one = ["publish", "scan/job-1", "--stage", "vision", "--seq", "10"];
+        server.run([&one[..], more].concat())
+    };
+    let first = publish(&["--data", "{\"a\":1}", "--json"]).json();
+    assert_eq!((&first["published"], &first["offset"]), (&json!(true), &json!(1)));
+    let again = publish(&["--data", "{ \"a\": 1 }", "--json"]).json();
+    assert_eq!((&again["published"], &again["offset"]), (&json!(false), &json!(1)));
+    assert!(publish(&["--data", "{\"a\":2}"]).failed(4).contains("event-conflict"));
+    publish(&["--data", "{"]).failed(2);
+    let last = ["publish", "scan/job-1", "--stage", "done", "--seq", "60", "--final"];
+    assert!(server.run(last).ok().contains("published"));
+    let late = ["publish", "scan/job-1", "--stage", "vision", "--seq", "11"];
+    assert!(server.run(late).failed(4).contains("job-closed"));
+    server.run(["publish", "scan", "--stage", "vision", "--seq", "11"]).failed(2);
+    server.run(["publish", "scan/job-1", "--stage", "vision"]).failed(2);
+    server.run(["publish", "scan/job-1", "--stage", "gap", "--seq", "1"]).failed(1);
+}
+
+#[test]
+fn many_events_are_published_once_and_in_order_however_often_they_are_sent() {
+    let server = Server::start();
+    let events: String = (0..2500).map(|n| event(&format!("job-{}", n % 7), n) + "\n").collect();
+    let first = server.run_with_input(&["publish"], events.as_bytes());
+    assert_eq!(first.ok(), "2500 published, 0 duplicates\n");
+    let again = server.run_with_input(&["publish", "--json", "--batch", "33"], events.as_bytes());
+    assert_eq!(
+        (&again.json()["published"], &again.json()["duplicates"]),
+        (&json!(0), &json!(2500))
+    );
+    server.run(["publish", "scan/job-3", "--stage", "done", "--seq", "9999", "--final"]).ok();
+    let followed = server.run(["follow", "scan/job-3", "--json"]).ok();
+    let seqs: Vec<_> = followed
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["seq"].as_u64().unwrap())
+        .collect();
+    let expected: Vec<_> = (0..2500).filter(|n| n % 7 == 3).chain([9999]).collect();
+    assert_eq!(seqs, expected);
+}
+
+#[test]
+fn lines_that_are_wrong_are_named_and_harm_no_other() {
+    let server = Server::start();
+    let closed = r#"{"domain":"scan","job_id":"b","stage":"done","seq":51,"data":null}"#;
+    let lines = [
+        event("a", 1),
+        String::new(),
+        "{\"domain\":".into(),
+        r#"{"domain":"scan","job_id":"a","stage":"vision","data":1}"#.into(),
+        event("a", 2),
+        event("a", 2).replace("{\"n\":2}", "3"),
+        closed.into(),
+        event("b", 52),
+        event("c", 1),
+    ];
+    let ran = server.run_with_input(&["publish"], lines.join("\n").as_bytes());
+    let said = ran.failed(1);
+    assert_eq!(
+        ran.out(),
+        "4 published, 0 duplicates, 1 conflicts, 1 of closed jobs, 2 malformed\n"
+    );
+    for named in ["line 3: no JSON", "line 4:", "`seq`", "line 6:", "line 8:"] {
+        assert!(said.contains(named), "{named}: {said}");
+    }
+    let ran = server.run_with_input(&["publish", "--json"], lines[5].as_bytes());
+    assert_eq!(ran.code(), 4);
+    let summary: Value = serde_json::from_str(&ran.out()).unwrap();
+    assert_eq!(summary["conflicts"], 1);
+    assert_eq!(server.run_with_input(&["publish"], b"").ok(), "0 published, 0 duplicates\n");
+}
+
+/// A pipe that stays open gets its events through one by one; a server that goes away in the middle
+/// is waited for.
+#[test]
+fn a_slow_pipe_is_not_waited_for_and_a_server_that_went_away_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("hapax.db").display());
+    let server = Server::on(&url);
+    let mut command = server.command(["publish", "--retry-for", "10m"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut publisher = command.spawn().unwrap();
+    let mut pipe = publisher.stdin.take().unwrap();
+    let arrives = |server: &Server, seq: u64| {
+        wait_for("the event arrives", PATIENCE, || (state(server) == Some(seq)).then_some(()));
+    };
+    writeln!(pipe, "{}", event("job", 1)).unwrap();
+    arrives(&server, 1);
+    let mut server = server;
+    server.kill();
+    writeln!(pipe, "{}", event("job", 2)).unwrap();
+    let server = server.replace();
+    arrives(&server, 2);
+    drop(pipe);
+    let output = publisher.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.starts_with("2 published") || said.starts_with("1 published, 1 dup"), "{said}");
+}
+
+#[test]
+fn a_server_that_is_not_there_is_69() {
+    let server = Server::start();
+    let mut command = server.command(["publish", "--retry-for", "300ms"]);
+    command.env("HAPAX_SERVER", "http://127.0.0.1:1").stdin(Stdio::piped());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut publisher = command.spawn().unwrap();
+    publisher.stdin.take().unwrap().write_all(event("job", 1).as_bytes()).unwrap();
+    let output = publisher.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(69), "{}", String::from_utf8_lossy(&output.stderr));
+}

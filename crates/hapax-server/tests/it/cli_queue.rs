@@ -1,0 +1,74 @@
+//! `hapax queue`, on a store that is opened directly and against a server on it.
+
+use std::time::Duration;
+
+use crate::cli_support::{Ran, Server, folder, hapax, run};
+use hapax::queue::{Item, QueueName, Take};
+use hapax::{Options, Tenant};
+
+/// Three dead letters of the outbox, and one row that waits.
+async fn fill(url: &str) {
+    let patient = Options { call_limit: Duration::from_secs(20), ..Options::default() };
+    let store = hapax::open(url, &patient).await.unwrap();
+    let queue = QueueName::outbox();
+    let item = |key: &str| Item::new(&Tenant::default(), "orders", "{}").key(key);
+    let items = ["a", "b", "c"].map(item);
+    let _ = store.enqueue(&queue, &items).await.unwrap();
+    let take = Take::new(9, Duration::from_secs(60));
+    for leased in store.lease(&queue, &take).await.unwrap() {
+        let id = leased.item.id;
+        let _ = store.bury(&queue, &take.token, id, "the broker said no").await.unwrap();
+    }
+    let _ = store.enqueue(&queue, &[item("d")]).await.unwrap();
+}
+
+fn an_operator_decides(ask: impl Fn(&[&str]) -> Ran) {
+    let shown = ask(&["show", "outbox", "--json"]).json();
+    assert_eq!((&shown["depth"], &shown["dead"]), (&1.into(), &3.into()));
+    assert!(ask(&["show", "outbox"]).ok().contains("in_flight"));
+    assert_eq!(ask(&["dead", "elsewhere"]).ok(), "");
+
+    let listed = ask(&["dead", "outbox"]).ok();
+    let lines: Vec<_> = listed.lines().collect();
+    assert_eq!(lines.len(), 4, "{listed}");
+    assert!(lines[0].starts_with("ID") && lines[1].ends_with("the broker said no"), "{listed}");
+    let page = ask(&["dead", "outbox", "--limit", "2"]);
+    assert!(page.ok().lines().count() == 3 && page.err().contains("--all"), "{}", page.err());
+    let pages = ask(&["dead", "outbox", "--all", "--limit", "1", "--json"]).ok();
+    assert_eq!(pages.lines().count(), 3, "{pages}");
+    let id = |line: &str| line.split(' ').next().unwrap().to_owned();
+
+    assert_eq!(ask(&["requeue", "outbox", &id(lines[1])]).ok(), "");
+    ask(&["requeue", "outbox", &id(lines[1])]).failed(3);
+    assert_eq!(ask(&["discard", "outbox", &id(lines[2])]).ok(), "");
+    ask(&["discard", "outbox", &id(lines[2])]).failed(3);
+    ask(&["discard", "outbox", "nonsense"]).failed(1);
+    let shown = ask(&["show", "outbox", "--json"]).json();
+    assert_eq!((&shown["depth"], &shown["dead"]), (&2.into(), &1.into()));
+}
+
+fn file(folder: &tempfile::TempDir) -> String {
+    format!("sqlite:{}", folder.path().join("hapax.db").display())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_decides_on_a_store_and_it_is_written_down() {
+    let folder = folder();
+    let url = file(&folder);
+    fill(&url).await;
+    let ask =
+        |arguments: &[&str]| run(hapax().arg("queue").args(arguments).args(["--store", &url]));
+    an_operator_decides(ask);
+    let ran = ask(&["dead", "outbox"]);
+    assert!(ran.err().contains("operator action"), "{}", ran.err());
+    assert_eq!(ask(&["dead", "outbox", "--tenant", "other"]).ok(), "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_decides_on_a_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = file(&folder);
+    fill(&url).await;
+    let server = Server::on(&url);
+    an_operator_decides(|arguments| server.run(["queue"].iter().chain(arguments)));
+}

@@ -1,0 +1,54 @@
+//! `hapax token new`, and a server that takes what it made.
+
+use crate::cli_support::{Server, hapax, run};
+use sha2::{Digest, Sha256};
+
+#[test]
+fn the_lines_hold_the_hash_and_the_server_takes_the_token() {
+    let made = run(hapax().args([
+        "token",
+        "new",
+        "--name",
+        "check\"out",
+        "--tenant",
+        "shop",
+        "--scope",
+        "data",
+        "--scope",
+        "admin",
+    ]));
+    let made = made.ok();
+    let (token, lines) = made.split_once("\n\n").expect("the token, then the lines");
+    let file: toml::Table = lines.parse().expect("TOML");
+    let rule = &file["token"][0];
+    let hash: String = Sha256::digest(token).iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(rule["sha256"].as_str(), Some(hash.as_str()));
+    assert_eq!(rule["name"].as_str(), Some("check\"out"));
+    assert_eq!(rule["tenant"].as_str(), Some("shop"));
+    assert_eq!(rule["scopes"].as_array().map(Vec::len), Some(2));
+    assert!(!lines.contains(token));
+
+    let server = Server::with_config(lines);
+    let refused = server.run(["lock", "show", "x"]).failed(1);
+    assert!(refused.contains("HAPAX_TOKEN"), "{refused}");
+    run(server.command(["lock", "show", "x"]).env("HAPAX_TOKEN", token)).ok();
+    server.run(["lock", "show", "x", "--token", token]).ok();
+    server.run(["lock", "show", "x", "--token", "another"]).failed(1);
+}
+
+#[test]
+fn every_token_is_another_one() {
+    let new = || run(hapax().args(["token", "new", "--name", "ci", "--json"])).json();
+    let (first, second) = (new(), new());
+    assert_ne!(first["token"], second["token"]);
+    assert_eq!(first["scopes"], serde_json::json!(["data"]));
+    assert_eq!(first["tenant"], "default");
+}
+
+#[test]
+fn what_the_server_would_not_take_is_refused() {
+    let new = |more: [&str; 2]| run(hapax().args(["token", "new", "--name", "ci"]).args(more));
+    new(["--tenant", ""]).failed(2);
+    new(["--tenant", "two words"]).failed(2);
+    new(["--scope", "everything"]).failed(2);
+}

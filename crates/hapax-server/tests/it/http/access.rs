@@ -1,0 +1,131 @@
+use sha2::{Digest, Sha256};
+
+use crate::http::server::{Server, Setup};
+
+pub(crate) fn token(name: &str, tenant: &str, scopes: &str) -> String {
+    let hash: String = Sha256::digest(name).iter().map(|byte| format!("{byte:02x}")).collect();
+    format!(
+        "[[token]]\nname = '{name}'\nsha256 = '{hash}'\ntenant = '{tenant}'\nscopes = [{scopes}]\n"
+    )
+}
+
+/// The secret of each token is its name.
+pub(crate) fn guarded() -> Server {
+    let tokens = [
+        token("shop", "shop", "'data'"),
+        token("bank", "bank", "'data'"),
+        token("watch", "shop", "'metrics'"),
+        token("root", "shop", "'admin'"),
+        token("boss", "bank", "'admin', 'data'"),
+    ];
+    Setup::memory().file(&tokens.concat()).start()
+}
+
+#[test]
+fn without_a_token_nothing_but_health_is_shown() {
+    let server = guarded();
+    for path in ["/healthz", "/readyz"] {
+        assert_eq!(server.get(path).status(), 200);
+    }
+    for path in [
+        "/v1/locks/k",
+        "/v1/records/k",
+        "/v1/commands/o/k",
+        "/v1/inbox/c/m",
+        "/v1/queues/q",
+        "/v1/operator/commands",
+        "/v1/nothing",
+        "/metrics",
+    ] {
+        for wrong in [
+            None,
+            Some("Bearer wrong"),
+            Some("Bearer "),
+            Some("Bearer"),
+            Some("Basic c2hvcA=="),
+            Some("shop"),
+            Some("Bearer shop extra"),
+            Some("Bearer Shop"),
+            Some(""),
+        ] {
+            let ask = server.get(path);
+            let ask = wrong.map_or(ask.clone(), |value| ask.header("Authorization", value));
+            let answer = ask.send();
+            answer.is(401, "unauthorized");
+            assert!(
+                answer.header("www-authenticate").unwrap().starts_with("Bearer"),
+                "{path} {wrong:?}"
+            );
+        }
+    }
+    let twice = server.get("/v1/locks/k").bearer("shop").bearer("shop").send();
+    twice.is(400, "invalid-request");
+}
+
+#[test]
+fn scopes_say_what_a_token_may_do() {
+    let server = guarded();
+    for (name, data, metrics) in [("shop", 200, 403), ("watch", 403, 200), ("root", 403, 200)] {
+        assert_eq!(server.get("/v1/locks/k").bearer(name).status(), data, "{name}");
+        assert_eq!(server.get("/metrics").bearer(name).status(), metrics, "{name}");
+    }
+    server.get("/v1/locks/k").bearer("watch").send().is(403, "forbidden");
+    assert_eq!(server.get("/v1/locks/k").header("Authorization", "bearer shop").status(), 200);
+}
+
+#[test]
+fn tenants_never_meet() {
+    let server = guarded();
+    for name in ["shop", "bank"] {
+        let lock = server.post("/v1/locks/k").bearer(name).json(r#"{"ttl_ms":60000}"#);
+        assert_eq!(lock.status(), 201, "{name}");
+        assert_eq!(server.post("/v1/commands/o/k").bearer(name).status(), 201, "{name}");
+        let record = server.put("/v1/records/k").bearer(name).json(&format!("\"{name}\"")).send();
+        assert_eq!(record.status, 201, "{name}");
+    }
+    for name in ["shop", "bank"] {
+        assert_eq!(server.post("/v1/locks/k").bearer(name).status(), 409);
+        assert_eq!(server.get("/v1/records/k").bearer(name).send().text(), format!("\"{name}\""));
+    }
+    // Whom a caller claims to be changes nothing.
+    let claimed = server.get("/v1/records/k").bearer("shop").header("Hapax-Tenant", "bank").send();
+    assert_eq!(claimed.text(), "\"shop\"");
+}
+
+#[test]
+fn with_tokens_any_host_and_origin_may_ask() {
+    let server = guarded();
+    let ask = server.get("/v1/locks/k").bearer("shop").header("Host", "hapax.example");
+    assert_eq!(ask.header("Origin", "https://shop.example").status(), 200);
+}
+
+#[test]
+fn without_tokens_other_hosts_and_sites_are_refused_everywhere() {
+    let server = Server::start();
+    let port = server.address.split(':').nth(1).unwrap();
+    for path in ["/v1/locks/k", "/", "/healthz", "/metrics", "/docs/", "/nothing"] {
+        for host in
+            ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "169.254.1.1", "0.0.0.0"]
+        {
+            server.get(path).header("Host", host).send().is(403, "forbidden");
+        }
+        for origin in
+            ["http://evil.example", "https://localhost.evil.example", "null", "http://localhost:1"]
+        {
+            server.get(path).header("Origin", origin).send().is(403, "forbidden");
+        }
+    }
+    for host in ["localhost", "127.0.0.1", "[::1]"] {
+        let ask = server.get("/v1/locks/k").header("Host", &format!("{host}:{port}"));
+        assert_eq!(
+            ask.header("Origin", &format!("http://localhost:{port}")).status(),
+            200,
+            "{host}"
+        );
+    }
+    let written = server.post("/v1/locks/k").header("Origin", "http://evil.example").send();
+    written.is(403, "forbidden");
+    assert_eq!(server.get("/v1/locks/k").send().json()["held"], false);
+    let twice = server.get("/").header("X", "\r\nHost: localhost").send();
+    assert_eq!(twice.status, 400, "two hosts");
+}

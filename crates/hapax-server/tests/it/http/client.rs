@@ -1,0 +1,200 @@
+//! A client that can also be wrong: it sends exactly what it is told to.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+
+use serde_json::Value;
+
+use crate::http::server::PATIENCE;
+
+/// One request on a connection of its own.
+#[derive(Clone)]
+pub(crate) struct Ask {
+    address: String,
+    head: String,
+    body: Option<Vec<u8>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Ask {
+    pub(crate) fn new(address: &str, method: &str, path: &str) -> Self {
+        let head = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n");
+        Self { address: address.into(), head, body: None }.header("Host", address)
+    }
+
+    pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
+        if name == "Host" {
+            // There is one by default, and tests set another one instead.
+            let lines = self.head.split_inclusive("\r\n").filter(|line| !line.starts_with("Host:"));
+            self.head = lines.collect();
+        }
+        self.head.push_str(&format!("{name}: {value}\r\n"));
+        self
+    }
+
+    pub(crate) fn bearer(self, token: &str) -> Self {
+        self.header("Authorization", &format!("Bearer {token}"))
+    }
+
+    pub(crate) fn json(self, body: &str) -> Self {
+        self.header("Content-Type", "application/json").body(body.as_bytes())
+    }
+
+    pub(crate) fn body(mut self, body: &[u8]) -> Self {
+        self.body = Some(body.to_vec());
+        self
+    }
+
+    /// The bytes that go over the wire.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let mut bytes = self.head.clone().into_bytes();
+        if let Some(body) = &self.body {
+            bytes.extend(format!("Content-Length: {}\r\n", body.len()).bytes());
+        }
+        bytes.extend(b"\r\n");
+        bytes.extend(self.body.iter().flatten());
+        bytes
+    }
+
+    pub(crate) fn send(&self) -> Answer {
+        self.begin().answer()
+    }
+
+    /// Sends without waiting for the answer.
+    pub(crate) fn begin(&self) -> Sent {
+        Sent::new(&self.address, &self.bytes())
+    }
+
+    /// The status alone, for tables.
+    pub(crate) fn status(&self) -> u16 {
+        self.send().status
+    }
+}
+
+/// A request that was sent.
+pub(crate) struct Sent(TcpStream);
+
+impl Sent {
+    pub(crate) fn new(address: &str, bytes: &[u8]) -> Self {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        // A server that refuses early may close before everything was sent.
+        let _ = stream.write_all(bytes);
+        Self(stream)
+    }
+
+    pub(crate) fn answer(mut self) -> Answer {
+        let mut bytes = Vec::new();
+        if let Err(error) = self.0.read_to_end(&mut bytes) {
+            assert!(!bytes.is_empty(), "no answer: {error}");
+        }
+        Answer::parse(&bytes)
+    }
+
+    /// Sends more.
+    pub(crate) fn more(&mut self, bytes: &[u8]) {
+        self.try_more(bytes);
+    }
+
+    /// Sends more; whether anybody took it.
+    pub(crate) fn try_more(&mut self, bytes: &[u8]) -> bool {
+        self.0.write_all(bytes).is_ok()
+    }
+
+    /// Waits until an answer begins.
+    pub(crate) fn first_byte(&mut self) {
+        self.0.read_exact(&mut [0]).unwrap();
+    }
+
+    /// Whether the other side has neither answered nor closed.
+    pub(crate) fn alive(&self) -> bool {
+        self.0.set_nonblocking(true).unwrap();
+        let quiet = self.0.peek(&mut [0]).is_err_and(|e| e.kind() == ErrorKind::WouldBlock);
+        self.0.set_nonblocking(false).unwrap();
+        quiet
+    }
+
+    /// Everything until the other side closes.
+    pub(crate) fn rest(mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let _ = self.0.read_to_end(&mut bytes);
+        bytes
+    }
+
+    /// Whether the other side closes without a word.
+    pub(crate) fn silence(mut self) -> bool {
+        let mut bytes = Vec::new();
+        self.0.read_to_end(&mut bytes).is_ok() && bytes.is_empty()
+    }
+
+    pub(crate) fn hang_up(self) {
+        let _ = self.0.shutdown(Shutdown::Both);
+    }
+}
+
+impl Answer {
+    pub(crate) fn parse(bytes: &[u8]) -> Self {
+        let end = bytes.windows(4).position(|bytes| bytes == b"\r\n\r\n");
+        let end = end.unwrap_or_else(|| panic!("no answer: {}", String::from_utf8_lossy(bytes)));
+        let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
+        let mut lines = head.lines();
+        let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+        let header = |line: &str| {
+            let (name, value) = line.split_once(':').unwrap();
+            (name.to_ascii_lowercase(), value.trim().to_owned())
+        };
+        Self { status, headers: lines.map(header).collect(), body: bytes[end + 4..].to_vec() }
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("no JSON: {self:?}"))
+    }
+
+    pub(crate) fn etag(&self) -> String {
+        self.header("etag").expect("an ETag").to_owned()
+    }
+
+    /// The code of a problem document, every part of which is checked.
+    pub(crate) fn problem(&self) -> String {
+        assert_eq!(self.header("content-type"), Some("application/problem+json"), "{self:?}");
+        let document = self.json();
+        let text =
+            |name: &str| document[name].as_str().unwrap_or_else(|| panic!("{name}: {document}"));
+        assert!(!text("title").is_empty() && !text("detail").is_empty());
+        assert_eq!(document["status"].as_u64(), Some(self.status.into()));
+        assert!(document["retryable"].is_boolean(), "{document}");
+        match (document["retry_after_ms"].as_u64(), self.header("retry-after")) {
+            (Some(ms), Some(seconds)) => {
+                assert_eq!(seconds.parse::<u64>().unwrap(), ms.div_ceil(1000).max(1));
+            }
+            (None, None) => {}
+            other => panic!("one without the other: {other:?}"),
+        }
+        text("type").rsplit('/').next().unwrap().to_owned()
+    }
+
+    pub(crate) fn detail(&self) -> String {
+        self.json()["detail"].as_str().unwrap().to_owned()
+    }
+
+    #[track_caller]
+    pub(crate) fn is(&self, status: u16, code: &str) -> &Self {
+        assert_eq!((self.status, self.problem().as_str()), (status, code), "{}", self.text());
+        self
+    }
+}

@@ -1,0 +1,175 @@
+use serde_json::{Value, json};
+
+use crate::http::client::Answer;
+use crate::http::server::{Server, eventually};
+
+const PATH: &str = "/v1/commands/CreateOrder/key-1";
+
+fn begin(server: &Server, body: Value) -> Answer {
+    server.post(PATH).json(&body.to_string()).send()
+}
+
+fn token(begun: &Answer) -> String {
+    assert_eq!(begun.status, 201, "{}", begun.text());
+    begun.json()["token"].as_str().unwrap().to_owned()
+}
+
+fn complete(server: &Server, body: Value) -> Answer {
+    server.put(PATH).json(&body.to_string()).send()
+}
+
+#[test]
+fn a_command_runs_once_and_everybody_gets_its_answer() {
+    let server = Server::start();
+    server.get(PATH).send().is(404, "command-missing");
+    let begun = begin(&server, json!({"fingerprint": "f"}));
+    let token = token(&begun);
+    assert_eq!((&begun.json()["state"], &begun.json()["attempt"]), (&json!("pending"), &json!(1)));
+    assert!(begun.json()["fence"].is_u64());
+    let busy = begin(&server, json!({"fingerprint": "f"}));
+    busy.is(409, "in-progress");
+    assert_eq!(busy.json()["retryable"], true);
+    assert!(busy.header("retry-after").is_some());
+    begin(&server, json!({"fingerprint": "g"})).is(422, "key-reused");
+    begin(&server, json!({})).is(422, "key-reused");
+
+    let answer = json!({"token": token, "status": 201, "body": "{\"id\":17}",
+        "headers": {"Location": "/orders/17", "X-Two": ["a", "b"]}});
+    let completed = complete(&server, answer.clone());
+    assert_eq!((completed.status, completed.json()), (200, json!({"state": "completed"})));
+    assert_eq!(complete(&server, answer.clone()).status, 200, "the same again");
+    let mut other = answer;
+    other["body"] = json!("other");
+    complete(&server, other).is(409, "claim-lost");
+
+    let replayed = begin(&server, json!({"fingerprint": "f"}));
+    assert_eq!(replayed.status, 200);
+    let mut shown = replayed.json();
+    let expires = shown.as_object_mut().unwrap().shift_remove("expires_in_ms").unwrap();
+    assert!((1..=86_400_000).contains(&expires.as_u64().unwrap()));
+    assert_eq!(
+        shown,
+        json!({"state": "completed", "status": 201, "body": "{\"id\":17}",
+        "headers": {"Location": "/orders/17", "X-Two": ["a", "b"]}})
+    );
+    begin(&server, json!({"fingerprint": "g"})).is(422, "key-reused");
+    server.delete(PATH).header("Hapax-Token", &token).send().is(409, "claim-lost");
+
+    let seen = server.get(PATH).send().json();
+    assert_eq!(
+        (&seen["state"], &seen["attempt"], &seen["status"]),
+        (&json!("completed"), &json!(1), &json!(201))
+    );
+    assert!(
+        seen["begun_ms_ago"].is_u64() && seen["expires_in_ms"].is_u64() && seen["fence"].is_u64()
+    );
+    assert!(seen.get("token").is_none());
+}
+
+#[test]
+fn bodies_that_are_no_text_travel_in_base64() {
+    let server = Server::start();
+    let token = token(&begin(&server, json!({})));
+    let done = complete(&server, json!({"token": token, "status": 200, "body_base64": "AJ+Slg=="}));
+    assert_eq!(done.status, 200);
+    let seen = begin(&server, json!({})).json();
+    assert_eq!(seen["body_base64"], "AJ+Slg==");
+    assert!(seen.get("body").is_none());
+}
+
+#[test]
+fn a_base64_body_that_is_text_comes_back_as_text() {
+    let server = Server::start();
+    let token = token(&begin(&server, json!({})));
+    complete(&server, json!({"token": token, "status": 204, "body_base64": "aGk="}));
+    let seen = begin(&server, json!({})).json();
+    assert_eq!((&seen["body"], &seen["headers"]), (&json!("hi"), &json!({})));
+}
+
+#[test]
+fn a_failed_command_keeps_its_fingerprint_and_counts_its_attempts() {
+    let server = Server::start();
+    let first = token(&begin(&server, json!({"fingerprint": "f"})));
+    assert_eq!(server.delete(PATH).header("Hapax-Token", &first).status(), 204);
+    let seen = server.get(PATH).send().json();
+    assert_eq!((&seen["state"], &seen["attempt"]), (&json!("failed"), &json!(1)));
+    begin(&server, json!({"fingerprint": "g"})).is(422, "key-reused");
+    let again = begin(&server, json!({"fingerprint": "f"}));
+    assert_eq!(again.json()["attempt"], 2);
+    complete(&server, json!({"token": first, "status": 200})).is(409, "claim-lost");
+}
+
+#[test]
+fn an_owner_that_went_away_leaves_the_outcome_unknown() {
+    let server = Server::start();
+    let lost = token(&begin(&server, json!({"lease_ms": 1})));
+    eventually("the lease runs out", || server.get(PATH).send().json()["state"] == "unknown");
+    let seen = server.get(PATH).send().json();
+    assert!(seen["unknown_for_ms"].is_u64() && seen["expires_in_ms"].is_u64());
+    let unknown = begin(&server, json!({}));
+    unknown.is(409, "outcome-unknown");
+    assert_eq!(unknown.json()["retryable"], false);
+    begin(&server, json!({"on_unknown": "refuse"})).is(409, "outcome-unknown");
+    let rerun = begin(&server, json!({"on_unknown": "rerun"}));
+    assert_eq!(rerun.json()["attempt"], 2);
+    complete(&server, json!({"token": lost, "status": 200})).is(409, "claim-lost");
+    complete(&server, json!({"token": token(&rerun), "status": 200}));
+}
+
+#[test]
+fn a_late_completion_is_taken_where_nobody_took_over() {
+    let server = Server::start();
+    let token = token(&begin(&server, json!({"lease_ms": 1})));
+    eventually("the lease runs out", || server.get(PATH).send().json()["state"] == "unknown");
+    assert_eq!(
+        complete(&server, json!({"token": token, "status": 200, "body": "late"})).status,
+        200
+    );
+    assert_eq!(begin(&server, json!({})).json()["body"], "late");
+}
+
+#[test]
+fn who_waits_gets_the_answer_when_it_is_there() {
+    let server = Server::start();
+    let token = token(&begin(&server, json!({})));
+    let waiting: Vec<_> =
+        (0..5).map(|_| server.post(PATH).json(r#"{"wait_ms":60000}"#).begin()).collect();
+    eventually("they wait", || {
+        server.get("/metrics").send().text().contains("hapax_http_in_flight 6")
+    });
+    complete(&server, json!({"token": token, "status": 200, "body": "here"}));
+    for waiting in waiting {
+        let answer = waiting.answer();
+        assert_eq!((answer.status, &answer.json()["body"]), (200, &json!("here")));
+    }
+}
+
+#[test]
+fn of_fifty_at_once_one_runs() {
+    let server = Server::start();
+    let sent: Vec<_> = (0..50).map(|_| server.post(PATH).begin()).collect();
+    let answers: Vec<_> = sent.into_iter().map(|sent| sent.answer()).collect();
+    assert_eq!(answers.iter().filter(|answer| answer.status == 201).count(), 1);
+    assert_eq!(answers.iter().filter(|answer| answer.status == 409).count(), 49);
+}
+
+#[test]
+fn operations_may_contain_spaces_and_slashes_and_never_meet() {
+    let server = Server::start();
+    let a = "/v1/commands/POST%20%2Forders/k";
+    assert_eq!(server.post(a).status(), 201);
+    assert_eq!(server.post(a).status(), 409);
+    assert_eq!(server.post("/v1/commands/POST%20/orders%2Fk").status(), 201);
+    assert_eq!(server.post("/v1/commands/other/k").status(), 201);
+}
+
+#[test]
+fn more_headers_than_can_be_stored_are_refused_and_nothing_is_completed() {
+    let server = Server::start();
+    let token = token(&begin(&server, json!({})));
+    let many = vec!["y"; 65_536];
+    let refused = complete(&server, json!({"token": token, "status": 200, "headers": {"x": many}}));
+    refused.is(400, "invalid-request");
+    assert!(refused.text().contains("`headers`"));
+    assert_eq!(server.get(PATH).send().json()["state"], "pending");
+}

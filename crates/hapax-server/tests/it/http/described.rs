@@ -1,0 +1,229 @@
+//! The description of the API and the pages.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::http::server::Server;
+
+const METHODS: [&str; 5] = ["get", "put", "post", "delete", "patch"];
+
+fn description(server: &Server) -> Value {
+    let answer = server.get("/openapi.json").send();
+    assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/json")));
+    answer.json()
+}
+
+#[test]
+fn every_route_is_described_and_every_described_route_is_there() {
+    let server = Server::start();
+    let api = description(&server);
+    assert!(api["openapi"].as_str().unwrap().starts_with("3.1"));
+    let mut described = BTreeSet::new();
+    for (path, item) in api["paths"].as_object().unwrap() {
+        for method in METHODS.iter().filter(|method| item.get(**method).is_some()) {
+            described.insert(format!("{} {path}", method.to_uppercase()));
+        }
+        let real = path.replace(['{', '}'], "");
+        // The server's own word on which methods there are.
+        let allow = server.ask("BREW", &real).send();
+        let allow: BTreeSet<_> =
+            allow.header("allow").unwrap().split(',').map(|m| m.trim().to_lowercase()).collect();
+        let known: BTreeSet<_> =
+            METHODS.iter().filter(|m| item.get(**m).is_some()).map(|m| (*m).to_owned()).collect();
+        assert_eq!(
+            allow.iter().filter(|m| *m != "head").cloned().collect::<BTreeSet<_>>(),
+            known,
+            "{path}"
+        );
+    }
+    let contract = [
+        "POST /v1/locks/{key}",
+        "PUT /v1/locks/{key}",
+        "DELETE /v1/locks/{key}",
+        "GET /v1/locks/{key}",
+        "GET /v1/records/{key}",
+        "PUT /v1/records/{key}",
+        "PATCH /v1/records/{key}",
+        "DELETE /v1/records/{key}",
+        "POST /v1/commands/{operation}/{key}",
+        "PUT /v1/commands/{operation}/{key}",
+        "DELETE /v1/commands/{operation}/{key}",
+        "GET /v1/commands/{operation}/{key}",
+        "POST /v1/inbox/{consumer}/{message_id}",
+        "PUT /v1/inbox/{consumer}/{message_id}",
+        "DELETE /v1/inbox/{consumer}/{message_id}",
+        "GET /v1/queues/{queue}",
+        "GET /v1/queues/{queue}/dead",
+        "DELETE /v1/queues/{queue}/dead/{id}",
+        "POST /v1/queues/{queue}/dead/{id}/requeue",
+        "POST /v1/events",
+        "GET /v1/events/stream",
+        "GET /v1/jobs/{domain}/{job_id}",
+        "GET /v1/jobs/{domain}/{job_id}/events",
+        "GET /v1/operator/commands",
+        "GET /v1/operator/commands/{operation}/{key}",
+        "PUT /v1/operator/commands/{operation}/{key}",
+        "DELETE /v1/operator/commands/{operation}/{key}",
+        "POST /v1/operator/sweep",
+        "GET /healthz",
+        "GET /readyz",
+        "GET /metrics",
+    ];
+    assert_eq!(described, contract.into_iter().map(str::to_owned).collect());
+}
+
+#[test]
+fn the_description_is_complete_in_itself() {
+    let server = Server::start();
+    let api = description(&server);
+    every_reference(&api, &mut |reference| {
+        let pointer = reference.strip_prefix('#').expect("nothing from elsewhere");
+        assert!(api.pointer(pointer).is_some(), "{reference}");
+    });
+    let mut ids = BTreeSet::new();
+    for (path, item) in api["paths"].as_object().unwrap() {
+        for operation in METHODS.iter().filter_map(|method| item.get(*method)) {
+            assert!(
+                ids.insert(operation["operationId"].clone().to_string())
+                    || !path.starts_with("/v1"),
+                "{path}"
+            );
+            let named: BTreeSet<_> = path.split(['{', '}']).skip(1).step_by(2).collect();
+            let given: BTreeSet<_> = operation["parameters"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter(|p| p["in"] == "path")
+                .map(|p| p["name"].as_str().unwrap())
+                .collect();
+            assert_eq!(named, given, "{path}");
+            if path.starts_with("/v1") {
+                for status in ["400", "401", "403", "413", "415", "429", "500", "503"] {
+                    let problem =
+                        &operation["responses"][status]["content"]["application/problem+json"];
+                    assert!(problem.is_object(), "{path} {status}");
+                }
+            }
+        }
+    }
+}
+
+fn every_reference(value: &Value, see: &mut impl FnMut(&str)) {
+    match value {
+        Value::Object(members) => members.iter().for_each(|(name, value)| match value {
+            Value::String(text) if name == "$ref" => see(text),
+            value => every_reference(value, see),
+        }),
+        Value::Array(items) => items.iter().for_each(|item| every_reference(item, see)),
+        _ => {}
+    }
+}
+
+/// A value that a described field takes.
+fn sample(field: &Value) -> String {
+    if let Some(least) = field.get("minimum") {
+        return least.to_string();
+    }
+    match field["enum"].as_array().and_then(|values| values.first()) {
+        Some(value) => value.to_string(),
+        None if field["type"] == "object" => "{}".into(),
+        None => "\"a\"".into(),
+    }
+}
+
+#[test]
+fn described_fields_are_taken_one_by_one() {
+    let server = Server::start();
+    let api = description(&server);
+    let resolved = |field: &Value| match field["$ref"].as_str() {
+        Some(reference) => api.pointer(&reference[1..]).unwrap().clone(),
+        None => field["allOf"][0]["$ref"]
+            .as_str()
+            .map_or(field.clone(), |r| api.pointer(&r[1..]).unwrap().clone()),
+    };
+    let needed = |schema: &Value, but: &str| -> String {
+        schema["required"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|name| name.as_str().unwrap())
+            .filter(|name| *name != but)
+            .map(|name| format!("\"{name}\":{},", sample(&schema["properties"][name])))
+            .collect()
+    };
+    for (name, method, path) in [
+        ("TakeLock", "POST", "/v1/locks/k"),
+        ("RenewLock", "PUT", "/v1/locks/k"),
+        ("BeginCommand", "POST", "/v1/commands/o/k"),
+        ("CompleteCommand", "PUT", "/v1/commands/o/k"),
+        ("ReceiveMessage", "POST", "/v1/inbox/c/m"),
+        ("SettleMessage", "PUT", "/v1/inbox/c/m"),
+        ("SettleCommand", "PUT", "/v1/operator/commands/o/k"),
+        ("Sweep", "POST", "/v1/operator/sweep"),
+    ] {
+        let schema = &api["components"]["schemas"][name];
+        assert_eq!(schema["additionalProperties"], false, "{name}");
+        for (i, (field, shape)) in schema["properties"].as_object().unwrap().iter().enumerate() {
+            let value =
+                if field == "body_base64" { "\"YQ==\"".into() } else { sample(&resolved(shape)) };
+            let body = format!("{{{}\"{field}\":{value}}}", needed(schema, field));
+            let (path, other) = match path.strip_suffix("sweep") {
+                Some(_) => (path.to_owned(), path.to_owned()),
+                None => (format!("{path}{i}"), format!("{path}{i}{i}")),
+            };
+            let answer = server.ask(method, &path).json(&body).send();
+            assert_ne!(answer.status, 400, "{name}.{field}: {body}: {}", answer.text());
+            let missing = format!("{{{}}}", needed(schema, field).trim_end_matches(','));
+            let status = server.ask(method, &other).json(&missing).status();
+            let required =
+                schema["required"].as_array().is_some_and(|r| r.iter().any(|n| n == field));
+            assert_eq!(status == 400, required, "{name} without {field}");
+        }
+    }
+}
+
+#[test]
+fn pages_load_nothing_from_another_host() {
+    let server = Server::start();
+    for path in ["/", "/docs/"] {
+        let page = server.get(path).send();
+        assert_eq!(page.status, 200);
+        assert!(page.header("content-type").unwrap().starts_with("text/html"));
+        let policy = page.header("content-security-policy").unwrap();
+        assert!(policy.contains("default-src 'none'") && !policy.contains("http"), "{policy}");
+        let text = page.text();
+        let foreign = |part: &&str| part.starts_with("http") || part.starts_with("//");
+        assert_eq!(text.split(['"', '\'']).find(foreign), None, "{path}");
+        for file in text.split(['"', '\'']).filter(|part| {
+            part.ends_with(".js") || part.ends_with(".css") || part.ends_with(".png")
+        }) {
+            let file = server.get(&format!("{path}{}", file.trim_start_matches("./"))).send();
+            assert_eq!(file.status, 200);
+        }
+    }
+    let configured = server.get("/docs/swagger-initializer.js").send().text();
+    assert!(
+        configured.contains("/openapi.json") && configured.contains("\"validatorUrl\": \"none\""),
+        "{configured}"
+    );
+    assert_eq!(server.get("/docs").send().header("location"), Some("/docs/"));
+    server.get("/docs/nothing.js").send().is(404, "not-found");
+}
+
+#[test]
+fn the_front_page_says_how_the_server_stands() {
+    let server = Server::start();
+    let page = server.get("/").send().text();
+    for word in [
+        "Ready",
+        "memory",
+        env!("CARGO_PKG_VERSION"),
+        "/docs/",
+        "/metrics",
+        "curl -i -X POST",
+        &server.address,
+    ] {
+        assert!(page.contains(word), "{word}");
+    }
+}

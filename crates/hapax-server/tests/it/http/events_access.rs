@@ -1,0 +1,203 @@
+//! Who may follow: tokens, signed links, pages of other sites.
+
+use std::process::Command;
+
+use crate::http::access::token;
+use crate::http::events_client::{Listener, WAYS};
+use crate::http::server::{Server, Setup};
+
+const SECRET: &str = "0123456789abcdef0123456789abcdef";
+
+fn guarded(flags: &[&str]) -> Server {
+    let tokens = token("shop", "shop", "'data'") + &token("bank", "bank", "'data'");
+    Setup::memory().env("HAPAX_SSE_SECRET", SECRET).flags(flags).file(&tokens).start()
+}
+
+/// A link, made as people make it.
+fn link(flags: &[&str]) -> String {
+    link_signed(SECRET, flags)
+}
+
+fn link_signed(secret: &str, flags: &[&str]) -> String {
+    let made = Command::new(env!("CARGO_BIN_EXE_hapax"))
+        .args(["token", "link"])
+        .args(flags)
+        .env_clear()
+        .env("HAPAX_SSE_SECRET", secret)
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    String::from_utf8(made.stdout).unwrap().trim().to_owned()
+}
+
+fn publish(server: &Server, tenant: &str, job: &str) {
+    let event = format!(
+        r#"{{"domain":"scan","job_id":"{job}","stage":"done","seq":51,"data":"{tenant}"}}"#
+    );
+    assert_eq!(server.post("/v1/events").bearer(tenant).json(&event).status(), 201);
+}
+
+fn open(server: &Server, way: &str, path: &str) -> Listener {
+    Listener::open(&server.address, way, path, &[])
+}
+
+#[test]
+fn a_token_shows_its_own_tenants_events_alone() {
+    let server = guarded(&[]);
+    publish(&server, "shop", "1");
+    publish(&server, "bank", "1");
+    server.get("/v1/jobs/scan/1/events").send().is(401, "unauthorized");
+    server.get("/v1/events/stream?job=scan/1").send().is(401, "unauthorized");
+    for way in WAYS {
+        for tenant in ["shop", "bank"] {
+            let bearer = format!("Bearer {tenant}");
+            let headers = [("Authorization", bearer.as_str())];
+            for path in ["/v1/jobs/scan/1/events", "/v1/events/stream?job=scan/1"] {
+                let seen = Listener::open(&server.address, way, path, &headers).rest();
+                assert_eq!((seen.len(), &seen[0].data["data"]), (1, &tenant.into()));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_link_opens_its_jobs_and_nothing_else() {
+    let server = guarded(&[]);
+    for job in ["1", "2", "3"] {
+        publish(&server, "shop", job);
+        publish(&server, "bank", job);
+    }
+    let access = link(&["--job", "scan/1", "--job", "scan/2", "--tenant", "shop"]);
+    for way in WAYS {
+        for path in ["/v1/jobs/scan/1/events?", "/v1/events/stream?job=scan/1&job=scan/2&"] {
+            let seen = open(&server, way, &format!("{path}access={access}")).rest();
+            assert!(!seen.is_empty() && seen.iter().all(|event| event.data["data"] == "shop"));
+        }
+    }
+    let look = |path: &str| server.get(&format!("{path}access={access}")).send();
+    assert_eq!(look("/v1/jobs/scan/1?").json()["state"]["data"], "shop");
+    for other in
+        ["/v1/jobs/scan/3?", "/v1/jobs/scan/3/events?", "/v1/events/stream?job=scan/1&job=scan/3&"]
+    {
+        look(other).is(403, "forbidden");
+    }
+    // It is no token.
+    for elsewhere in ["/v1/locks/k?", "/v1/records/k?", "/v1/operator/commands?", "/metrics?"] {
+        look(elsewhere).is(401, "unauthorized");
+    }
+    let event = r#"{"domain":"scan","job_id":"1","stage":"a","seq":1,"data":0}"#;
+    let published = server.post(&format!("/v1/events?access={access}")).json(event).send();
+    published.is(401, "unauthorized");
+    look(&format!("/v1/jobs/scan/1?access={access}&")).is(400, "invalid-request");
+}
+
+#[test]
+fn links_that_are_expired_forged_or_of_nobody_are_refused() {
+    let server = guarded(&[]);
+    publish(&server, "shop", "1");
+    let job = ["--job", "scan/1", "--tenant", "shop"];
+    let good = link(&job);
+    let (claims, signature) = good.split_once('.').unwrap();
+    let (others, _) = link(&["--job", "scan/9", "--tenant", "shop"])
+        .split_once('.')
+        .map(|(a, b)| (a.to_owned(), b.to_owned()))
+        .unwrap();
+    let short = link(&["--job", "scan/1", "--tenant", "shop", "--ttl", "1ms"]);
+    crate::http::server::eventually("it expires", || {
+        server.get(&format!("/v1/jobs/scan/1?access={short}")).status() == 401
+    });
+    for wrong in [
+        short,
+        link_signed(&"x".repeat(32), &job),
+        link(&["--job", "scan/1", "--tenant", "nobody"]),
+        format!("{others}.{signature}"),
+        format!("{claims}."),
+        claims.to_owned(),
+        format!("{claims}.AAAA"),
+        String::new(),
+    ] {
+        let refused = server.get(&format!("/v1/jobs/scan/1/events?access={wrong}")).send();
+        refused.is(401, "unauthorized");
+        // A token beside it does not mend it.
+        let ask = server.get(&format!("/v1/jobs/scan/1/events?access={wrong}")).bearer("shop");
+        ask.send().is(401, "unauthorized");
+    }
+    let log = server.stop();
+    assert!(!log.contains(claims) && !log.contains(SECRET), "{log}");
+}
+
+#[test]
+fn a_server_without_a_secret_takes_no_link() {
+    let server = Server::start();
+    let access = link(&["--job", "scan/1"]);
+    server.get(&format!("/v1/jobs/scan/1?access={access}")).send().is(401, "unauthorized");
+}
+
+#[test]
+fn a_stream_ends_with_its_link() {
+    let server = guarded(&[]);
+    for way in WAYS {
+        let opened = |ttl: &str| {
+            let access = link(&["--job", "scan/open", "--tenant", "shop", "--ttl", ttl]);
+            open(&server, way, &format!("/v1/jobs/scan/open/events?access={access}"))
+        };
+        // One that expires while the machine stands still opens nothing; the next one lasts longer.
+        let mut streams = ["5s", "10s", "20s"].into_iter().map(opened);
+        let mut stream = streams.find(|stream| stream.status != 401).expect("an open link");
+        assert_eq!((stream.status, stream.next()), (200, None));
+        assert!(stream.ended_in_order());
+    }
+}
+
+#[test]
+fn pages_of_named_sites_may_read_events_and_nothing_else() {
+    let origin = "https://app.example";
+    for server in [
+        guarded(&["--sse-origins", "https://app.example"]),
+        Setup::memory()
+            .flags(&["--sse-origins", "https://app.example,http://localhost:3000"])
+            .start(),
+    ] {
+        let ask = |method: &str, path: &str, origin: &str| {
+            server.ask(method, path).bearer("shop").header("Origin", origin)
+        };
+        for path in ["/v1/jobs/scan/none", "/v1/jobs/scan/none?x=1"] {
+            let answer = ask("GET", path, origin).send();
+            assert!([400, 404].contains(&answer.status));
+            assert_eq!(answer.header("access-control-allow-origin"), Some(origin));
+            assert_eq!(answer.header("vary"), Some("origin"));
+        }
+        for way in WAYS {
+            let headers = [("Origin", origin), ("Authorization", "Bearer shop")];
+            let stream = Listener::open(&server.address, way, "/v1/jobs/scan/a/events", &headers);
+            assert_eq!(stream.status, 200);
+            assert_eq!(stream.header("access-control-allow-origin"), Some(origin));
+        }
+        // Asked beforehand, without a token: browsers send none.
+        let beforehand = server
+            .ask("OPTIONS", "/v1/events/stream")
+            .header("Origin", origin)
+            .header("Access-Control-Request-Method", "GET")
+            .header("Access-Control-Request-Headers", "authorization")
+            .send();
+        assert_eq!(beforehand.status, 204);
+        assert_eq!(beforehand.header("access-control-allow-origin"), Some(origin));
+        assert!(
+            beforehand.header("access-control-allow-headers").unwrap().contains("authorization")
+        );
+        for (path, origin) in
+            [("/v1/jobs/scan/none", "https://evil.example"), ("/v1/locks/k", origin)]
+        {
+            let answer = ask("GET", path, origin).send();
+            assert_eq!(answer.header("access-control-allow-origin"), None, "{path} {origin}");
+        }
+        let write = server
+            .ask("OPTIONS", "/v1/jobs/scan/none")
+            .header("Origin", origin)
+            .header("Access-Control-Request-Method", "POST")
+            .send();
+        assert_eq!(write.header("access-control-allow-origin"), None);
+    }
+    let none = Server::start();
+    none.get("/v1/jobs/scan/none").header("Origin", origin).send().is(403, "forbidden");
+}

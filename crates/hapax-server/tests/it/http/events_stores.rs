@@ -1,0 +1,191 @@
+//! Events on real stores, with two nodes on each.
+
+use hapax_testkit::{Postgres, Redis};
+
+use crate::http::events_client::{Event, Listener, WAYS};
+use crate::http::server::{Server, Setup, eventually};
+
+fn nodes(url: &str) -> [Server; 2] {
+    limited_nodes(url, "20s")
+}
+
+/// Nodes that wait so long for an answer of the store.
+fn limited_nodes(url: &str, limit: &str) -> [Server; 2] {
+    [(), ()].map(|()| {
+        let server = Setup::new().flags(&["--store", url, "--store-timeout", limit]).start();
+        eventually("it is ready", || server.get("/readyz").status() == 200);
+        server
+    })
+}
+
+/// Comes again, as a browser does, where the store was slow when the stream was to begin.
+fn follow(server: &Server, way: &str, job: &str, headers: &[(&str, &str)]) -> Listener {
+    let mut stream = None;
+    eventually("the store answers", || {
+        stream.insert(server.follow_with(way, job, "", headers)).status != 503
+    });
+    stream.unwrap()
+}
+
+/// Publishes it again where the store took longer than its limit: that is recognised.
+fn publish(server: &Server, job: &str, seq: u64) {
+    let event = format!(
+        r#"{{"domain":"scan","job_id":"{job}","stage":"vision","seq":{seq},"data":{{"n":{seq}}}}}"#
+    );
+    eventually("the event is taken", || server.post("/v1/events").json(&event).status() < 300);
+}
+
+/// Publishes on one node and follows on the other, through reconnects, a duplicate and the end.
+fn one_node_follows_what_the_other_publishes(url: &str) {
+    let [one, other] = nodes(url);
+    for way in WAYS {
+        let job = format!("job-{}", &way[5..]);
+        let mut waiting = follow(&other, way, &job, &[]);
+        let (_, epoch) = one.publish(&job, "vision", 10);
+        let first = waiting.expect();
+        assert_eq!((first.id(), first.name.as_str()), (format!("{epoch}-1").as_str(), "vision"));
+        for seq in 11..=15 {
+            one.publish(&job, "vision", seq);
+        }
+        let live: Vec<_> = waiting.take(5).iter().map(Event::offset).collect();
+        assert_eq!(live, [2, 3, 4, 5, 6]);
+        let again = format!(
+            r#"{{"domain":"scan","job_id":"{job}","stage":"vision","seq":12,"data":{{"n":12}}}}"#
+        );
+        let again = other.post("/v1/events").json(&again).send();
+        assert_eq!((again.status, &again.json()["offset"]), (200, &3.into()));
+        other.finish(&job);
+        assert_eq!(waiting.expect().name, "done");
+        assert_eq!(waiting.next(), None);
+        let resumed = follow(&one, way, &job, &[("Last-Event-ID", first.id())]).rest();
+        assert_eq!(resumed.iter().map(Event::offset).collect::<Vec<_>>(), [2, 3, 4, 5, 6, 7]);
+        let end = format!("{epoch}-7");
+        assert_eq!(follow(&one, way, &job, &[("Last-Event-ID", &end)]).status, 204);
+        assert_eq!(one.get(&format!("/v1/jobs/scan/{job}")).send().json()["closed"], true);
+    }
+}
+
+#[test]
+fn two_nodes_share_a_sqlite_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}/hapax.db", folder.path().display());
+    one_node_follows_what_the_other_publishes(&url);
+}
+
+#[test]
+fn two_nodes_share_a_redis() {
+    one_node_follows_what_the_other_publishes(&Redis::start().url());
+}
+
+#[test]
+fn two_nodes_share_a_postgres() {
+    one_node_follows_what_the_other_publishes(&Postgres::start().url());
+}
+
+#[test]
+fn a_stream_outlives_a_store_that_hangs() {
+    let redis = Redis::start();
+    let [server, _] = limited_nodes(&redis.url(), "2s");
+    publish(&server, "job-1", 10);
+    let mut streams = WAYS.map(|way| follow(&server, way, "job-1", &[]));
+    streams.iter_mut().for_each(|stream| drop(stream.expect()));
+    redis.stop();
+    eventually("it is not ready", || server.get("/readyz").status() == 503);
+    server.get("/v1/jobs/scan/job-1").send().is(503, "store-unavailable");
+    server.get("/v1/jobs/scan/other/events").send().is(503, "store-unavailable");
+    redis.cont();
+    eventually("it is ready", || server.get("/readyz").status() == 200);
+    publish(&server, "job-1", 11);
+    for stream in &mut streams {
+        assert_eq!(stream.expect().offset(), 2);
+    }
+}
+
+#[test]
+fn a_failover_is_told_to_those_who_saw_what_it_lost_and_to_nobody_else() {
+    for (lost, arguments) in [
+        (false, ["--appendonly", "yes", "--appendfsync", "always"]),
+        (true, ["--appendonly", "no", "--save", ""]),
+    ] {
+        let redis = Redis::with(&arguments);
+        let [server, _] = nodes(&redis.url());
+        let (_, old) = server.publish("job-1", "vision", 10);
+        let mut streams = WAYS.map(|way| follow(&server, way, "job-1", &[]));
+        streams.iter_mut().for_each(|stream| drop(stream.expect()));
+        redis.kill();
+        redis.restart();
+        // Not by its readiness, which may be from before the kill.
+        publish(&server, "probe", 1);
+        let (offset, new) = server.publish("job-1", "vision", 11);
+        assert!(new > old && offset == if lost { 1 } else { 2 });
+        for stream in &mut streams {
+            if lost {
+                let told: Vec<_> = stream.take(2).into_iter().map(|event| event.name).collect();
+                assert_eq!(told, ["gap", "snapshot"]);
+            }
+            assert_eq!(stream.expect().id(), format!("{new}-{offset}"));
+        }
+    }
+}
+
+#[test]
+fn a_tail_that_stands_still_is_seen_in_readiness_and_metrics() {
+    let redis = Redis::start();
+    let flags = ["--store", &redis.url(), "--event-tail-limit", "300ms", "--event-poll", "50ms"];
+    let server = Setup::new().flags(&flags).start();
+    server.publish("job-1", "vision", 10);
+    let mut stream = follow(&server, WAYS[0], "job-1", &[]);
+    assert_eq!(stream.expect().offset(), 1);
+    // The store answers, and only the tail cannot be read.
+    let tail = redis.cli(&["KEYS", "*tail*"]);
+    redis.cli(&["RENAME", &tail, "elsewhere"]);
+    redis.cli(&["SET", &tail, "nothing of ours"]);
+    eventually("it is not ready", || {
+        let ready = server.get("/readyz").send();
+        ready.status == 503 && ready.text().contains("tail")
+    });
+    // A machine that stands still makes the tail old before it could be read in vain.
+    eventually("the failure is counted", || {
+        let metrics = server.get("/metrics").send().text();
+        metrics.contains("hapax_bus_read_failures_total{what=\"tail\"}")
+    });
+    redis.cli(&["RENAME", "elsewhere", &tail]);
+    eventually("it is ready", || server.get("/readyz").status() == 200);
+    server.publish("job-1", "vision", 11);
+    assert_eq!(stream.expect().offset(), 2);
+}
+
+#[test]
+fn hole_11_a_killed_server_has_published_an_event_whole_or_not_at_all() {
+    // In the usual design the marker, the stream and the state are three steps of two processes: killed in
+    // between, the retry finds the marker, and the event is nowhere.
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}/hapax.db", folder.path().display());
+    let events = 20 * u64::from(hapax_testkit::scale());
+    let event = |seq: u64| {
+        format!(r#"{{"domain":"scan","job_id":"j","stage":"vision","seq":{seq},"data":{seq}}}"#)
+    };
+    for round in 0..3 {
+        let server = Setup::new().flags(&["--store", &url]).start();
+        for seq in round * events..(round + 1) * events {
+            // Only the last ones are still on their way when it is killed.
+            let sent = server.post("/v1/events").json(&event(seq)).begin();
+            if seq % events < events - 5 {
+                assert_eq!(sent.answer().status, 201);
+            }
+        }
+        drop(server);
+    }
+    let server = Setup::new().flags(&["--store", &url]).start();
+    for seq in 0..3 * events {
+        assert!([200, 201].contains(&server.post("/v1/events").json(&event(seq)).status()));
+    }
+    server.finish("j");
+    let seen = follow(&server, WAYS[0], "j", &[]).rest();
+    let mut seqs: Vec<_> = seen.iter().map(|event| event.data["seq"].as_u64().unwrap()).collect();
+    assert_eq!(seqs.pop(), Some(51));
+    seqs.sort_unstable();
+    assert_eq!(seqs, (0..3 * events).collect::<Vec<_>>());
+    let offsets: Vec<_> = seen.iter().map(Event::offset).collect();
+    assert_eq!(offsets, (1..=3 * events + 1).collect::<Vec<_>>());
+}

@@ -1,0 +1,384 @@
+//! Following jobs, over both ways of writing a stream.
+
+use serde_json::json;
+
+use crate::http::events_client::{Event, Listener, WAYS};
+use crate::http::server::{Server, Setup, eventually};
+
+fn offsets(events: &[Event]) -> Vec<u64> {
+    events.iter().map(Event::offset).collect()
+}
+
+#[test]
+fn a_stream_has_the_whole_log_then_what_comes_and_ends_with_the_last_event() {
+    let server = Server::start();
+    for way in WAYS {
+        let job = format!("job-{}", way.len() + usize::from(way.ends_with('1')));
+        let (_, epoch) = server.publish(&job, "vision", 10);
+        let mut stream = server.follow(way, &job, "");
+        assert_eq!(
+            (stream.status, stream.header("content-type")),
+            (200, Some("text/event-stream"))
+        );
+        assert_eq!(stream.header("cache-control"), Some("no-store"));
+        let first = stream.expect();
+        assert_eq!((first.id(), first.name.as_str()), (format!("{epoch}-1").as_str(), "vision"));
+        assert_eq!(first.data["data"], json!({"n": 10}));
+        assert!((1000..=3000).contains(&stream.retry.unwrap()), "{:?}", stream.retry);
+        server.publish(&job, "rule", 20);
+        assert_eq!(stream.expect().id(), format!("{epoch}-2"));
+        server.finish(&job);
+        let last = stream.expect();
+        assert_eq!((last.name.as_str(), last.offset()), ("done", 3));
+        assert_eq!(stream.next(), None);
+        assert!(stream.ended_in_order());
+        // A reconnect at the end is told that there is nothing more; everybody else gets the log.
+        let at_end = server.follow_with(way, &job, "", &[("Last-Event-ID", last.id())]);
+        assert_eq!(at_end.status, 204);
+        assert_eq!(offsets(&server.follow(way, &job, "").rest()), [1, 2, 3]);
+    }
+}
+
+#[test]
+fn a_job_without_events_is_waited_for() {
+    let server = Server::start();
+    for way in WAYS {
+        let job = format!("later-{}", &way[5..]);
+        let mut stream = server.follow(way, &job, "");
+        assert_eq!(stream.status, 200);
+        server.publish(&job, "vision", 10);
+        assert_eq!(stream.expect().offset(), 1);
+    }
+}
+
+#[test]
+fn the_header_wins_over_the_query() {
+    let server = Server::start();
+    let (_, epoch) = server.publish("job-1", "vision", 10);
+    server.publish("job-1", "vision", 11);
+    server.publish("job-1", "vision", 12);
+    server.finish("job-1");
+    for way in WAYS {
+        let query = format!("?last_event_id={epoch}-1");
+        assert_eq!(offsets(&server.follow(way, "job-1", &query).rest()), [2, 3, 4]);
+        let newer = format!("{epoch}-3");
+        let mut stream = server.follow_with(way, "job-1", &query, &[("Last-Event-ID", &newer)]);
+        assert_eq!(offsets(&stream.rest()), [4]);
+        let both = format!("{query}&last_seq=0");
+        assert_eq!(offsets(&server.follow(way, "job-1", &both).rest()), [2, 3, 4]);
+    }
+}
+
+#[test]
+fn malformed_cursors_are_refused() {
+    let server = Server::start();
+    server.publish("job-1", "vision", 10);
+    for wrong in ["", "x", "1", "1-", "-1", "1-+1", "1--1", "1-1-1", "9007199254740992-1", "1-1x"] {
+        let path =
+            format!("/v1/jobs/scan/job-1/events?last_event_id={}", wrong.replace('+', "%2B"));
+        server.get(&path).send().is(400, "invalid-request");
+        let ask = server.get("/v1/jobs/scan/job-1/events").header("Last-Event-ID", wrong);
+        ask.send().is(400, "invalid-request");
+    }
+    for query in ["last_seq=-1", "last_seq=x", "last_seq=", "last_seq=1&last_seq=2", "x=1"] {
+        server
+            .get(&format!("/v1/jobs/scan/job-1/events?{query}"))
+            .send()
+            .is(400, "invalid-request");
+    }
+    let twice = server.get("/v1/jobs/scan/job-1/events").header("Last-Event-ID", "1-1");
+    twice.header("Last-Event-ID", "1-1").send().is(400, "invalid-request");
+    let long = format!("/v1/jobs/scan/{}/events", "x".repeat(256));
+    server.get(&long).send().is(400, "invalid-request");
+}
+
+#[test]
+fn hole_12_a_late_lower_event_reaches_who_resumes_by_seq_and_by_id() {
+    // The usual design's gateway skips every event whose seq is not above the last one seen: `rule` 20
+    // after `answer` 30 would never be shown, live or after a reconnect.
+    let server = Server::start();
+    for way in WAYS {
+        let job = format!("late-{}", &way[5..]);
+        server.publish(&job, "vision", 10);
+        let mut live = server.follow(way, &job, "");
+        server.publish(&job, "answer", 30);
+        let seen = live.take(2);
+        server.publish(&job, "rule", 20);
+        assert_eq!(live.expect().data["seq"], 20);
+        server.finish(&job);
+        let by_id = server.follow_with(way, &job, "", &[("Last-Event-ID", seen[1].id())]).rest();
+        assert_eq!(offsets(&by_id), [3, 4]);
+        let by_seq = server.follow(way, &job, "?last_seq=30").rest();
+        assert_eq!(offsets(&by_seq), [3, 4]);
+        assert_eq!(offsets(&server.follow(way, &job, "?last_seq=25").rest()), [4]);
+        assert_eq!(offsets(&server.follow(way, &job, "?last_seq=9").rest()), [1, 2, 3, 4]);
+        assert_eq!(server.follow(way, &job, "?last_seq=51").status, 204);
+    }
+}
+
+#[test]
+fn a_trimmed_cursor_gets_a_gap_a_snapshot_and_what_is_left() {
+    let server = Setup::memory().flags(&["--event-entries", "3"]).start();
+    let (_, epoch) = server.publish("job-1", "vision", 10);
+    for seq in 11..=19 {
+        server.publish("job-1", "vision", seq);
+    }
+    for way in WAYS {
+        let mut stream = server.follow(way, "job-1", &format!("?last_event_id={epoch}-2"));
+        let gap = stream.expect();
+        assert_eq!((gap.id, gap.name.as_str()), (None, "gap"));
+        assert_eq!(gap.data, json!({"from": 3, "to": 7}));
+        let snapshot = stream.expect();
+        assert_eq!(
+            (snapshot.id(), snapshot.name.as_str()),
+            (format!("{epoch}-7").as_str(), "snapshot")
+        );
+        assert_eq!((&snapshot.data["seq"], snapshot.offset()), (&19.into(), 10));
+        assert_eq!(offsets(&stream.take(3)), [8, 9, 10]);
+        // Whoever is cut off after the snapshot goes on where it says.
+        let query = format!("?last_event_id={epoch}-7");
+        assert_eq!(offsets(&server.follow(way, "job-1", &query).take(3)), [8, 9, 10]);
+        // Ahead of the log, and of another epoch: told so.
+        for lost in [format!("{epoch}-11"), format!("{}-9", epoch + 1)] {
+            let mut stream = server.follow(way, "job-1", &format!("?last_event_id={lost}"));
+            let names: Vec<_> = stream.take(3).into_iter().map(|event| event.name).collect();
+            assert_eq!(names, ["gap", "snapshot", "vision"], "{lost}");
+        }
+    }
+}
+
+#[test]
+fn a_late_event_reaches_who_resumes_by_the_seq_of_a_trimmed_one() {
+    // What is left looks as if 3 were the last one seen, although it came after 12.
+    let server = Setup::memory().flags(&["--event-entries", "3"]).start();
+    for seq in [12, 3, 20, 21] {
+        server.publish("job-1", "vision", seq);
+    }
+    for way in WAYS {
+        let seqs = |events: &[Event]| -> Vec<_> {
+            events.iter().map(|event| event.data["seq"].as_u64()).collect()
+        };
+        let told = server.follow(way, "job-1", "?last_seq=12").take(5);
+        assert_eq!((told[0].name.as_str(), told[1].name.as_str()), ("gap", "snapshot"));
+        assert_eq!(seqs(&told[2..]), [Some(3), Some(20), Some(21)]);
+        // One that is still there needs no such caution.
+        assert_eq!(seqs(&server.follow(way, "job-1", "?last_seq=20").take(1)), [Some(21)]);
+    }
+}
+
+#[test]
+fn hole_15_a_job_is_forgotten_as_a_whole_and_begins_anew_under_another_epoch() {
+    // In the usual design the state lives for one hour and the marker for two: a retry in between is
+    // skipped as a duplicate of an event that is nowhere any more.
+    // What is published is there long enough to be seen on a busy machine; both ways wait together.
+    let server = Setup::memory().flags(&["--event-lifetime", "10s"]).start();
+    let begun = WAYS.map(|way| {
+        let job = format!("anew-{}", &way[5..]);
+        let mut live = server.follow(way, &job, "");
+        let (_, old) = server.publish(&job, "vision", 10);
+        assert_eq!(live.expect().offset(), 1);
+        (way, job, live, old)
+    });
+    for (way, job, mut live, old) in begun {
+        let path = format!("/v1/jobs/scan/{job}");
+        eventually("it is forgotten", || server.get(&path).status() == 404);
+        // One lifetime for dedup too: the same event is new again.
+        let (offset, new) = server.publish(&job, "vision", 10);
+        assert!(offset == 1 && new > old);
+        let names: Vec<_> = live.take(3).into_iter().map(|event| event.name).collect();
+        assert_eq!(names, ["gap", "snapshot", "vision"]);
+        let mut resumed = server.follow(way, &job, &format!("?last_event_id={old}-1"));
+        assert_eq!(resumed.expect().name, "gap");
+        assert_eq!(resumed.expect().id(), format!("{new}-0"));
+    }
+}
+
+#[test]
+fn hole_14_a_busy_job_evicts_nothing_of_another_one() {
+    // In the usual design `MAXLEN ~ 10000` holds for the shard: a busy job pushes out what others have not
+    // delivered yet, and nobody is told.
+    let server = Setup::memory().flags(&["--event-entries", "2"]).start();
+    server.publish("quiet", "vision", 10);
+    for seq in 0..50 {
+        server.publish("busy", "vision", seq);
+    }
+    server.finish("quiet");
+    assert_eq!(offsets(&server.follow(WAYS[0], "quiet", "").rest()), [1, 2]);
+    assert_eq!(server.follow(WAYS[0], "busy", "").expect().name, "gap");
+}
+
+#[test]
+fn comments_keep_a_quiet_stream_alive() {
+    let server = Setup::memory().flags(&["--sse-keep-alive", "50ms"]).start();
+    for way in WAYS {
+        server.follow(way, "quiet", "").until_comment();
+    }
+}
+
+#[test]
+fn a_client_that_only_listens_is_not_idle() {
+    let flags = ["--idle-timeout", "100ms", "--sse-keep-alive", "50ms"];
+    let server = Setup::memory().flags(&flags).start();
+    for way in WAYS {
+        let job = format!("quiet-{}", &way[5..]);
+        let mut stream = server.follow(way, &job, "");
+        for _ in 0..10 {
+            stream.comments = 0;
+            stream.until_comment();
+        }
+        server.publish(&job, "vision", 10);
+        assert_eq!(stream.expect().offset(), 1);
+    }
+}
+
+#[test]
+fn streams_have_a_cap_and_give_their_place_back() {
+    let server = Setup::memory().flags(&["--sse-connections", "2"]).start();
+    for way in WAYS {
+        // A stream is not counted any more a moment before its place is free.
+        let open = ["a", "b"].map(|job| {
+            let mut stream = None;
+            eventually("there is a place", || {
+                stream.insert(server.follow(way, job, "")).status == 200
+            });
+            stream
+        });
+        let refused = server.get("/v1/jobs/scan/c/events").send();
+        refused.is(503, "too-many-streams");
+        assert_eq!(refused.header("retry-after"), Some("5"));
+        assert!(server.get("/metrics").send().text().contains("hapax_sse_connections 2"));
+        drop(open);
+        eventually("there is room again", || {
+            server.get("/metrics").send().text().contains("hapax_sse_connections 0")
+        });
+    }
+    // Who only asks for the headers takes no place.
+    for _ in 0..3 {
+        eventually("the headers come", || {
+            server.ask("HEAD", "/v1/jobs/scan/a/events").status() == 200
+        });
+    }
+}
+
+#[test]
+fn a_client_that_does_not_read_is_cut_off() {
+    let server = Setup::memory().flags(&["--sse-write-timeout", "300ms"]).start();
+    for way in WAYS {
+        let job = format!("slow-{}", &way[5..]);
+        let _asleep = server.follow(way, &job, "");
+        let data = json!("x".repeat(500_000));
+        // More than the buffers of both kernels take.
+        for seq in 0..24 {
+            server.publish_data(&job, "vision", seq, &data);
+        }
+        let ended =
+            format!("hapax_sse_ended_total{{reason=\"slow\"}} {}", 1 + usize::from(way != WAYS[0]));
+        eventually("it is cut off", || server.get("/metrics").send().text().contains(&ended));
+    }
+}
+
+#[test]
+fn streams_end_in_order_at_shutdown() {
+    let server = Server::start();
+    server.publish("job-1", "vision", 10);
+    let mut streams: Vec<_> = WAYS.iter().map(|way| server.follow(way, "job-1", "")).collect();
+    streams.iter_mut().for_each(|stream| drop(stream.expect()));
+    server.signal("TERM");
+    for stream in &mut streams {
+        assert_eq!(stream.next(), None);
+        assert!(stream.ended_in_order());
+    }
+    let (status, log) = server.ended();
+    assert_eq!(status.code(), Some(0));
+    assert!(log.contains("every request was answered"), "{log}");
+}
+
+#[test]
+fn several_jobs_come_on_one_connection_and_go_on_together() {
+    let server = Server::start();
+    for way in WAYS {
+        let (a, b) = (format!("a-{}", &way[5..]), format!("b-{}", &way[5..]));
+        let path = format!("/v1/events/stream?job=scan/{a}&job=scan%2F{b}");
+        let open = |last: Option<&str>| {
+            let headers: Vec<_> = last.iter().map(|id| ("Last-Event-ID", *id)).collect();
+            Listener::open(&server.address, way, &path, &headers)
+        };
+        let mut stream = open(None);
+        let mut last = None;
+        for (job, seq) in [(&a, 10), (&b, 10), (&a, 11), (&b, 11)] {
+            server.publish(job, "vision", seq);
+            let event = stream.expect();
+            assert_eq!((&event.data["job_id"], &event.data["seq"]), (&json!(job), &json!(seq)));
+            last = event.id;
+        }
+        let last = last.unwrap();
+        assert!(last.len() < 64, "{last}");
+        drop(stream);
+        server.publish(&a, "vision", 12);
+        server.finish(&b);
+        let mut resumed = open(Some(&last));
+        let mut missed: Vec<_> = resumed.take(2).into_iter().map(|event| event.offset()).collect();
+        missed.sort_unstable();
+        assert_eq!(missed, [3, 3], "{a} 12 and the end of {b}");
+        server.finish(&a);
+        let end = resumed.expect();
+        assert_eq!((&end.data["job_id"], resumed.next()), (&json!(a), None));
+        assert_eq!(open(Some(end.id())).status, 204);
+        // The order of the jobs does not matter, nor does one more.
+        let other = format!("/v1/events/stream?job=scan/{b}&job=scan/{a}&job=scan/c");
+        let mut more = Listener::open(&server.address, way, &other, &[("Last-Event-ID", end.id())]);
+        server.publish("c", "vision", u64::from(way == WAYS[0]));
+        assert_eq!(more.expect().data["job_id"], "c");
+    }
+}
+
+#[test]
+fn a_gap_in_one_of_several_jobs_names_it() {
+    let server = Setup::memory().flags(&["--event-entries", "1"]).start();
+    let path = "/v1/events/stream?job=scan/a&job=scan/b";
+    for way in WAYS {
+        server.publish("a", "vision", way.len() as u64 * 100 + u64::from(way.ends_with('1')));
+        let mut stream = Listener::open(&server.address, way, path, &[]);
+        let mut first = stream.expect();
+        if first.name == "gap" {
+            first = stream.take(2).remove(1);
+        }
+        drop(stream);
+        for i in 0..2 {
+            server.publish("a", &format!("{i}{}", &way[5..]), 20);
+        }
+        let mut resumed =
+            Listener::open(&server.address, way, path, &[("Last-Event-ID", first.id())]);
+        let gap = resumed.expect();
+        assert_eq!((gap.name.as_str(), &gap.data["job_id"]), ("gap", &json!("a")));
+        assert_eq!(gap.data["from"], first.offset() + 1);
+        assert_eq!(resumed.expect().name, "snapshot");
+    }
+}
+
+#[test]
+fn lists_of_jobs_are_read_strictly() {
+    let server = Server::start();
+    let many: String = (0..33).map(|i| format!("&job=scan/{i}")).collect();
+    for query in [
+        "",
+        "?job=",
+        "?job=scan",
+        "?job=scan/",
+        "?job=/1",
+        "?job=a/1&job=a/1",
+        "?jobs=a/1",
+        "?job=a/1&last_seq=1",
+        &format!("?{}", &many[1..]),
+    ] {
+        let refused = server.get(&format!("/v1/events/stream{query}")).send();
+        refused.is(400, "invalid-request");
+        if query.len() > 99 {
+            assert!(refused.detail().contains("32"), "{}", refused.detail());
+        }
+    }
+    for wrong in ["7-1", "!", "AAAA"] {
+        let ask = server.get("/v1/events/stream?job=a/1").header("Last-Event-ID", wrong);
+        ask.send().is(400, "invalid-request");
+    }
+}

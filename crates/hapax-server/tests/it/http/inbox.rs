@@ -1,0 +1,115 @@
+use serde_json::{Value, json};
+
+use crate::http::access::guarded;
+use crate::http::client::Answer;
+use crate::http::server::{Server, eventually};
+
+const PATH: &str = "/v1/inbox/billing/message-1";
+
+fn receive(server: &Server, body: Value) -> Answer {
+    server.post(PATH).json(&body.to_string()).send()
+}
+
+fn token(received: &Answer) -> String {
+    assert_eq!(received.status, 201, "{}", received.text());
+    received.json()["token"].as_str().unwrap().to_owned()
+}
+
+fn settle(server: &Server, token: &str) -> Answer {
+    server.put(PATH).json(&json!({"token": token}).to_string()).send()
+}
+
+#[test]
+fn a_message_has_its_effect_once() {
+    let server = Server::start();
+    let first = server.post(PATH).send();
+    let token = token(&first);
+    let members: Vec<_> = first.json().as_object().unwrap().keys().cloned().collect();
+    assert_eq!(members, ["token", "fence", "attempt"]);
+    assert_eq!(first.json()["attempt"], 1);
+    let busy = receive(&server, json!({}));
+    busy.is(409, "in-progress");
+    assert!(busy.header("retry-after").is_some() && busy.json()["retryable"] == true);
+    let settled = settle(&server, &token);
+    assert_eq!((settled.status, settled.json()), (200, json!({"state": "completed"})));
+    assert_eq!(settle(&server, &token).status, 200, "the same again");
+    let duplicate = receive(&server, json!({"lease_ms": 5}));
+    assert_eq!((duplicate.status, duplicate.json()), (200, json!({"duplicate": true})));
+    settle(&server, "another").is(409, "claim-lost");
+    server.delete(PATH).header("Hapax-Token", &token).send().is(409, "claim-lost");
+}
+
+#[test]
+fn what_is_given_back_is_the_next_deliverys() {
+    let server = Server::start();
+    let first = token(&receive(&server, json!({})));
+    assert_eq!(server.delete(PATH).header("Hapax-Token", &first).status(), 204);
+    let second = receive(&server, json!({}));
+    assert_eq!((second.status, &second.json()["attempt"]), (201, &json!(2)));
+    settle(&server, &first).is(409, "claim-lost");
+}
+
+#[test]
+fn a_consumer_that_went_away_is_taken_over() {
+    let server = Server::start();
+    let lost = receive(&server, json!({"lease_ms": 1}));
+    let mut taken = None;
+    eventually("the lease runs out", || {
+        let received = receive(&server, json!({}));
+        taken = (received.status == 201).then_some(received);
+        taken.is_some()
+    });
+    let taken = taken.unwrap().json();
+    assert_eq!(taken["attempt"], 2);
+    assert!(taken["fence"].as_u64() > lost.json()["fence"].as_u64());
+    settle(&server, &token(&lost)).is(409, "claim-lost");
+    assert_eq!(settle(&server, taken["token"].as_str().unwrap()).status, 200);
+}
+
+#[test]
+fn a_message_is_recognised_as_long_as_its_retention_says() {
+    let server = Server::start();
+    let token = token(&receive(&server, json!({"retention_ms": 1})));
+    settle(&server, &token);
+    eventually("it is forgotten", || receive(&server, json!({})).status == 201);
+}
+
+/// An inbox whose key is the message alone would take the second consumer's, and the other
+/// tenant's, for a duplicate.
+#[test]
+fn hole_25_every_consumer_of_every_tenant_has_an_inbox_of_its_own() {
+    let server = guarded();
+    let receive = |token: &str, path: &str| server.post(path).bearer(token).send();
+    let first = receive("shop", PATH);
+    let body = json!({"token": token(&first)}).to_string();
+    assert_eq!(server.put(PATH).bearer("shop").json(&body).status(), 200);
+    assert_eq!(receive("shop", PATH).json(), json!({"duplicate": true}));
+    assert_eq!(receive("shop", "/v1/inbox/mailing/message-1").status, 201);
+    assert_eq!(receive("shop", "/v1/inbox/billing/message-2").status, 201);
+    assert_eq!(receive("bank", PATH).status, 201);
+}
+
+#[test]
+fn what_is_malformed_is_refused_and_nothing_is_stored() {
+    let server = Server::start();
+    for (method, path, body, named) in [
+        ("POST", "/v1/inbox/c/", "{}", "key is empty"),
+        ("POST", "/v1/inbox//m", "{}", "consumer is empty"),
+        ("POST", "/v1/inbox/c%20d/m", "{}", "consumer"),
+        ("POST", "/v1/inbox/c/%C3%A9", "{}", "key"),
+        ("POST", PATH, r#"{"lease_ms":0}"#, "lease_ms"),
+        ("POST", PATH, r#"{"lease_ms":3600001}"#, "lease_ms"),
+        ("POST", PATH, r#"{"retention_ms":"x"}"#, "retention_ms"),
+        ("POST", PATH, r#"{"retention_ms":31622400001}"#, "retention_ms"),
+        ("POST", PATH, r#"{"wait_ms":1}"#, "wait_ms"),
+        ("PUT", PATH, "{}", "token"),
+        ("PUT", PATH, r#"{"token":"t","status":200}"#, "status"),
+        ("DELETE", PATH, "", "Hapax-Token"),
+    ] {
+        let refused = server.ask(method, path).json(body).send();
+        refused.is(400, "invalid-request");
+        assert!(refused.detail().contains(named), "{method} {path} {body}: {}", refused.text());
+    }
+    assert_eq!(server.post(PATH).json("{}").send().json()["attempt"], 1);
+    server.get(PATH).send().is(405, "method-not-allowed");
+}

@@ -1,0 +1,110 @@
+//! Every limit answers with a problem document.
+
+use std::time::Duration;
+
+use crate::http::client::Sent;
+use crate::http::server::{Setup, eventually};
+
+/// Time enough on a busy machine between a connection and its first bytes.
+const HEADERS: &str = "4s";
+
+#[test]
+fn requests_at_once_are_limited_for_each_tenant() {
+    let server = Setup::memory().flags(&["--in-flight", "3"]).start();
+    let waiting = server.fill(3);
+    let refused = server.get("/v1/records/k").send();
+    refused.is(429, "too-many-requests");
+    assert_eq!(
+        (refused.json()["retryable"].as_bool(), refused.header("retry-after")),
+        (Some(true), Some("1"))
+    );
+    // What operators need is never refused.
+    for path in ["/healthz", "/readyz", "/metrics", "/"] {
+        assert_eq!(server.get(path).status(), 200, "{path}");
+    }
+    waiting.into_iter().for_each(Sent::hang_up);
+    eventually("there is room again", || server.get("/v1/records/k").status() == 404);
+}
+
+#[test]
+fn headers_that_do_not_arrive_are_answered_with_408() {
+    let server = Setup::memory().flags(&["--header-timeout", HEADERS]).start();
+    let slow = Sent::new(&server.address, b"GET /v1/locks/k HTTP/1.1\r\nHost: loc");
+    // One that says nothing at all is closed.
+    let silent = Sent::new(&server.address, b"");
+    // A byte now and then does not help.
+    let mut trickle = Sent::new(&server.address, b"GET / HTTP/1.1\r\nX: ");
+    eventually("it is not heard out", || {
+        trickle.more(b"y");
+        !trickle.alive()
+    });
+    trickle.answer().is(408, "request-timeout");
+    slow.answer().is(408, "request-timeout");
+    assert!(silent.silence());
+}
+
+#[test]
+fn the_time_for_headers_begins_anew_with_each_request() {
+    let server = Setup::memory().flags(&["--header-timeout", HEADERS]).start();
+    let ask = format!("GET /healthz HTTP/1.1\r\nHost: {}\r\n\r\n", server.address);
+    let mut kept = Sent::new(&server.address, ask.as_bytes());
+    kept.first_byte();
+    // Longer than that time.
+    std::thread::sleep(Duration::from_millis(4500));
+    kept.more(b"GET /");
+    let rest = String::from_utf8(kept.rest()).unwrap();
+    assert!(rest.contains("HTTP/1.1 408"), "{rest}");
+}
+
+#[test]
+fn idle_connections_are_closed() {
+    // The limit of a request's headers must not be what closes it.
+    let flags = ["--idle-timeout", "300ms", "--header-timeout", "10m"];
+    let server = Setup::memory().flags(&flags).start();
+    let ask = format!("GET /healthz HTTP/1.1\r\nHost: {}\r\n\r\n", server.address);
+    let kept = Sent::new(&server.address, ask.as_bytes());
+    let all = String::from_utf8(kept.rest()).unwrap();
+    assert_eq!(all.matches("HTTP/1.1").count(), 1, "{all}");
+}
+
+#[test]
+fn a_long_wait_is_no_idle_connection() {
+    let server =
+        Setup::memory().flags(&["--idle-timeout", "300ms", "--header-timeout", HEADERS]).start();
+    server.lock("k");
+    server.post("/v1/locks/k").json(r#"{"wait_ms":5000}"#).send().is(409, "lock-held");
+}
+
+#[test]
+fn bodies_that_do_not_arrive_are_answered_with_408() {
+    let server = Setup::memory().flags(&["--body-timeout", "300ms"]).start();
+    let ask = server.put("/v1/records/k").json("[1,2,3]").bytes();
+    let slow = Sent::new(&server.address, &ask[..ask.len() - 3]).answer();
+    slow.is(408, "request-timeout");
+    server.get("/v1/records/k").send().is(404, "record-missing");
+}
+
+#[test]
+fn connections_beyond_the_limit_wait_their_turn() {
+    let server =
+        Setup::memory().flags(&["--max-connections", "2", "--header-timeout", HEADERS]).start();
+    let _silent = [Sent::new(&server.address, b""), Sent::new(&server.address, b"")];
+    assert_eq!(server.get("/healthz").status(), 200);
+}
+
+#[test]
+fn too_many_headers_are_refused() {
+    let server = Setup::memory().start();
+    let many =
+        (0..150).fold(server.get("/v1/locks/k"), |ask, i| ask.header(&format!("X-{i}"), "y"));
+    many.send().is(431, "headers-too-large");
+    let long = server.get("/v1/locks/k").header("X", &"y".repeat(40_000)).send();
+    long.is(431, "headers-too-large");
+    let huge = server.get("/v1/locks/k").header("X", &"y".repeat(2_000_000)).send();
+    huge.is(431, "headers-too-large");
+    let long_path = server.get(&format!("/v1/locks/{}", "k".repeat(60_000))).send();
+    long_path.is(400, "invalid-request");
+    let huge_path = server.get(&format!("/v1/locks/{}", "k".repeat(100_000))).send();
+    assert!([400, 431].contains(&huge_path.status));
+    huge_path.problem();
+}

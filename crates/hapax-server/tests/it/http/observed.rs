@@ -1,0 +1,133 @@
+//! What is logged and measured, and that nothing of it identifies a person.
+
+use serde_json::json;
+
+use crate::http::server::{Server, Setup};
+
+/// A busy session in which every text that could identify somebody is one of these.
+fn busy(server: &Server) -> Vec<String> {
+    let mut secrets: Vec<String> =
+        ["U4af4980629", "s3cr3t-body", "fingerpr1nt", "m1stake", "0peration"]
+            .map(Into::into)
+            .into();
+    let lock = "/v1/locks/processing:user:U4af4980629";
+    let record = "/v1/records/user:U4af4980629:last_transaction";
+    let command = "/v1/commands/0peration/U4af4980629";
+    let token = server.post(lock).send().json()["token"].as_str().unwrap().to_owned();
+    let mut answers = vec![
+        server.post(lock).send(),
+        server.get(lock).send(),
+        server.put(lock).json(&json!({"token": token}).to_string()).send(),
+        server.put(lock).json(r#"{"token":"m1stake"}"#).send(),
+        server.delete(lock).header("Hapax-Token", "m1stake").send(),
+        server.delete(lock).header("Hapax-Token", &token).send(),
+    ];
+    secrets.push(token);
+    let value = r#"{"note":"s3cr3t-body"}"#;
+    answers.push(server.put(record).json(value).send());
+    answers.push(server.put(&format!("{record}?ttl_ms=m1stake")).json(value).send());
+    answers.push(server.put(record).json(r#"{"note":{"s3cr3t-body":1,"s3cr3t-body":1}}"#).send());
+    answers.push(server.put(record).json(r#"{"note":s3cr3t-body}"#).send());
+    answers.push(server.put(record).json(value).header("If-Match", "\"m1stake\"").send());
+    answers.push(server.delete(record).send());
+    answers.push(server.get(record).send());
+    let begun = server.post(command).json(r#"{"fingerprint":"fingerpr1nt"}"#).send();
+    secrets.push(begun.json()["token"].as_str().unwrap().to_owned());
+    answers.push(server.post(command).json(r#"{"fingerprint":"m1stake"}"#).send());
+    answers.push(server.post(command).json(r#"{"fingerprint":"fingerpr1nt"}"#).send());
+    answers.push(server.post(command).json(r#"{"on_unknown":"m1stake"}"#).send());
+    answers.push(server.post(command).json(r#"{"lease_ms":"m1stake"}"#).send());
+    answers.push(
+        server.put(command).json(r#"{"token":"m1stake","status":200,"body":"s3cr3t-body"}"#).send(),
+    );
+    answers.push(
+        server
+            .put(command)
+            .json(r#"{"token":"m1stake","status":200,"headers":{"m1stake m1stake":""}}"#)
+            .send(),
+    );
+    let operator = "/v1/operator/commands/0peration/U4af4980629";
+    let answer = r#"{"status":200,"body":"s3cr3t-body"}"#;
+    answers.push(server.put(&format!("{operator}?scope=m1stake")).json(answer).send());
+    answers.push(server.put(operator).json(answer).send());
+    answers.push(server.delete(operator).send());
+    answers.push(server.get(operator).send());
+    answers.push(server.get("/v1/operator/commands?state=m1stake").send());
+    answers.push(server.get("/v1/operator/commands?after=m1stake").send());
+    answers.push(server.get("/v1/operator/commands").send());
+    answers.push(server.get("/v1/locks/U4af4980629%zz").send());
+    answers.push(server.get("/v1/locks/U4af4980629%20").send());
+    answers.push(server.get(&format!("/v1/locks/{}", "U4af4980629".repeat(30))).send());
+    answers.push(server.get("/v1/U4af4980629/m1stake").send());
+    answers.push(server.ask("m1stake", lock).send());
+    answers.push(server.get(lock).header("Host", "m1stake.example").send());
+    for answer in answers.iter().filter(|answer| answer.status >= 400) {
+        answer.problem();
+        for secret in &secrets {
+            assert!(!answer.text().contains(secret), "{secret}: {}", answer.text());
+        }
+    }
+    secrets
+}
+
+#[test]
+fn nothing_that_identifies_a_person_is_logged_measured_or_repeated() {
+    for format in ["json", "pretty"] {
+        let server = Setup::memory().flags(&["--log", format, "--log-level", "trace"]).start();
+        let secrets = busy(&server);
+        let metrics = server.get("/metrics").send().text();
+        let log = server.stop();
+        for secret in secrets {
+            assert!(!metrics.contains(&secret), "{secret} in {metrics}");
+            assert!(!log.contains(&secret), "{secret} in {log}");
+        }
+    }
+}
+
+#[test]
+fn each_request_has_one_line_with_its_route_and_id() {
+    let server = Setup::memory().flags(&["--log", "json"]).start();
+    let answer = server.post("/v1/locks/k").send();
+    let id = answer.header("hapax-request-id").unwrap().to_owned();
+    let unknown = server.get("/v1/nothing/at/all").send();
+    assert_ne!(unknown.header("hapax-request-id").unwrap(), id);
+    let log = server.stop();
+    let lines: Vec<serde_json::Value> =
+        log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let line = lines.iter().find(|line| line["id"] == *id).unwrap_or_else(|| panic!("{log}"));
+    assert_eq!(
+        (&line["method"], &line["route"], &line["status"], &line["tenant"]),
+        (&json!("POST"), &json!("/v1/locks/{key}"), &json!(201), &json!("default"))
+    );
+    assert!(line["ms"].is_number());
+    assert!(lines.iter().any(|line| line["route"] == "unmatched" && line["status"] == 404));
+}
+
+#[test]
+fn metrics_are_prometheus_text_with_help_and_buckets() {
+    let server = Server::start();
+    let token = server.lock("k");
+    server.post("/v1/locks/k").status();
+    server.delete("/v1/locks/k").header("Hapax-Token", &token).status();
+    server.put("/v1/records/k").json("1").status();
+    server.get("/v1/records/k").status();
+    server.post("/v1/commands/o/k").status();
+    let answer = server.get("/metrics").send();
+    assert!(answer.header("content-type").unwrap().starts_with("text/plain"));
+    let text = answer.text();
+    for line in [
+        "# HELP processing_lock_acquire_total ",
+        "# TYPE hapax_http_request_seconds histogram",
+        "processing_lock_acquire_total{status=\"acquired\",source_type=\"api\"} 1",
+        "processing_lock_miss_total{source_type=\"api\"} 1",
+        "processing_lock_release_total{status=\"released\",source_type=\"api\"} 1",
+        "kv_operations_total{operation=\"get\",result=\"hit\"} 1",
+        "kv_get_latency_bucket{le=\"0.0001\"}",
+        "hapax_command_begin_total{result=\"granted\"} 1",
+        "hapax_http_requests_total{route=\"/v1/locks/{key}\",method=\"POST\",status=\"409\"} 1",
+        "hapax_http_in_flight 1",
+        "hapax_store_up 1",
+    ] {
+        assert!(text.contains(line), "{line} is not in\n{text}");
+    }
+}

@@ -1,0 +1,390 @@
+//! What operators decide about commands, and that it is written down.
+
+use std::collections::BTreeSet;
+
+use hapax::sqlite::rusqlite::Connection;
+use hapax::{Ask, Key, Tenant};
+use serde_json::{Value, json};
+
+use crate::http::access::{guarded, token};
+use crate::http::client::Answer;
+use crate::http::server::{PATIENCE, Server, Setup, eventually};
+
+const LIST: &str = "/v1/operator/commands";
+const SCOPE: &str = "0123456789abcdef0123456789abcdef";
+
+/// A command that stands as it is called.
+fn command(server: &Server, name: &str) -> String {
+    let path = format!("/v1/commands/pay/{name}");
+    let lease = if name.starts_with("unknown") { 1 } else { 60_000 };
+    let begin = format!("{{\"lease_ms\":{lease},\"fingerprint\":\"f\"}}");
+    let begun = server.post(&path).json(&begin).send().json();
+    let token = begun["token"].as_str().unwrap();
+    match name {
+        "completed" => {
+            let answer = json!({"token": token, "status": 201, "body": "first"}).to_string();
+            assert_eq!(server.put(&path).json(&answer).status(), 200);
+        }
+        "failed" => assert_eq!(server.delete(&path).header("Hapax-Token", token).status(), 204),
+        "pending" => {}
+        _ => eventually("the lease runs out", || state(server, name) == "unknown"),
+    }
+    format!("{LIST}/pay/{name}")
+}
+
+fn state(server: &Server, name: &str) -> String {
+    let seen = server.get(&format!("/v1/commands/pay/{name}")).send();
+    seen.json()["state"].as_str().unwrap_or("gone").to_owned()
+}
+
+fn begin(server: &Server, name: &str) -> Answer {
+    server.post(&format!("/v1/commands/pay/{name}")).json(r#"{"fingerprint":"f"}"#).send()
+}
+
+const ANSWER: &str = r#"{"status":202,"headers":{"x":"y"},"body":"decided"}"#;
+
+#[test]
+fn what_is_unknown_or_failed_is_settled_and_everybody_gets_that_answer() {
+    let server = Server::start();
+    for name in ["unknown", "failed"] {
+        let path = command(&server, name);
+        let settled = server.put(&path).json(ANSWER).send();
+        assert_eq!((settled.status, settled.json()), (200, json!({"state": "completed"})));
+        let replayed = begin(&server, name);
+        assert_eq!((replayed.status, &replayed.json()["body"]), (200, &json!("decided")));
+        assert_eq!(replayed.json()["headers"], json!({"x": "y"}));
+        assert_eq!(server.put(&path).json(ANSWER).status(), 200, "the same again");
+        server.put(&path).json(r#"{"status":500}"#).send().is(409, "already-completed");
+    }
+}
+
+#[test]
+fn what_is_unknown_or_failed_is_released_and_whoever_asks_next_is_the_first() {
+    let server = Server::start();
+    for name in ["unknown", "failed"] {
+        let path = command(&server, name);
+        let released = server.delete(&path).send();
+        assert_eq!((released.status, released.text().as_str()), (204, ""));
+        server.delete(&path).send().is(404, "command-missing");
+        server.put(&path).json(ANSWER).send().is(404, "command-missing");
+        let begun = begin(&server, name);
+        assert_eq!((begun.status, &begun.json()["attempt"]), (201, &json!(1)));
+    }
+}
+
+#[test]
+fn what_runs_or_has_its_answer_is_left_alone() {
+    let server = Server::start();
+    let pending = command(&server, "pending");
+    for ask in [server.put(&pending).json(ANSWER), server.delete(&pending)] {
+        let refused = ask.send();
+        refused.is(409, "in-progress");
+        assert!(refused.header("retry-after").is_some());
+    }
+    assert_eq!(state(&server, "pending"), "pending");
+    let completed = command(&server, "completed");
+    for ask in [server.put(&completed).json(ANSWER), server.delete(&completed)] {
+        ask.send().is(409, "already-completed");
+    }
+    assert_eq!(begin(&server, "completed").json()["body"], "first");
+}
+
+#[test]
+fn a_late_owner_of_what_was_settled_or_released_is_told_so() {
+    let server = Server::start();
+    for method in ["PUT", "DELETE"] {
+        let path = format!("/v1/commands/pay/{method}");
+        let token = server.post(&path).json(r#"{"lease_ms":1}"#).send().json()["token"].clone();
+        eventually("the lease runs out", || state(&server, method) == "unknown");
+        let ruled = server.ask(method, &format!("{LIST}/pay/{method}"));
+        assert!(if method == "PUT" { ruled.json(ANSWER) } else { ruled }.status() < 300);
+        let late = json!({"token": token, "status": 200, "body": "late"}).to_string();
+        server.put(&path).json(&late).send().is(409, "claim-lost");
+    }
+}
+
+#[test]
+fn a_command_is_shown_as_to_its_owner() {
+    let server = Server::start();
+    let path = command(&server, "completed");
+    let seen = server.get(&path).send().json();
+    assert_eq!((&seen["state"], &seen["status"]), (&json!("completed"), &json!(201)));
+    assert_eq!((&seen["body"], &seen["attempt"]), (&json!("first"), &json!(1)));
+    assert!(seen.get("token").is_none());
+    server.get(&format!("{LIST}/pay/nothing")).send().is(404, "command-missing");
+}
+
+fn keys(page: &Value) -> BTreeSet<String> {
+    let commands = page["commands"].as_array().unwrap().iter();
+    commands.map(|command| command["key"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn commands_are_listed_by_state() {
+    let server = Server::start();
+    for name in ["pending", "unknown", "completed", "failed"] {
+        command(&server, name);
+    }
+    for state in ["pending", "unknown", "completed", "failed"] {
+        let page = server.get(&format!("{LIST}?state={state}")).send().json();
+        assert_eq!(keys(&page), BTreeSet::from([state.to_owned()]));
+        let one = &page["commands"][0];
+        assert_eq!((&one["operation"], &one["state"]), (&json!("pay"), &json!(state)));
+        assert_eq!((&one["scope"], &one["attempt"]), (&Value::Null, &json!(1)));
+        for number in ["fence", "begun_ms_ago", "expires_in_ms"] {
+            assert!(one[number].is_u64(), "{number}: {one}");
+        }
+        assert!(one.get("token").is_none());
+    }
+    assert_eq!(keys(&server.get(LIST).send().json()).len(), 4);
+}
+
+#[test]
+fn pages_follow_each_other_to_the_end() {
+    for store in ["memory:", "sqlite:hapax.db"] {
+        let server = Setup::new().flags(&["--store", store]).start();
+        for i in 0..7 {
+            // It must be pending when the last page is read, too.
+            let begin = server.post(&format!("/v1/commands/o/k{i}"));
+            assert_eq!(begin.json(r#"{"lease_ms":3600000}"#).status(), 201);
+        }
+        server.lock("no-command");
+        let (mut seen, mut after, mut pages) = (BTreeSet::new(), String::new(), 0);
+        loop {
+            let page = server.get(&format!("{LIST}?limit=3&state=pending{after}")).send().json();
+            assert!(keys(&page).len() <= 3);
+            seen.extend(keys(&page));
+            pages += 1;
+            match page["next"].as_str() {
+                Some(next) => after = format!("&after={next}"),
+                None => break,
+            }
+        }
+        assert_eq!((seen.len(), pages), (7, 3), "{store}");
+    }
+}
+
+#[test]
+fn lists_are_asked_for_strictly() {
+    let server = Server::start();
+    for (query, named) in [
+        ("state=settled", "state"),
+        ("state=", "state"),
+        ("state=Unknown", "state"),
+        ("state=failed&state=failed", "state"),
+        ("limit=0", "1 to 1000"),
+        ("limit=1001", "1 to 1000"),
+        ("limit=%2B5", "limit"),
+        ("limit=", "limit"),
+        ("limit=5&limit=5", "limit"),
+        ("after=", "after"),
+        ("after=abc", "after"),
+        ("after=ZGVmYXVsdDpjb21tYW5kOmE6Yg", "after"),
+        ("scope=x", "`scope`"),
+        ("after=%zz", "percent-encoding"),
+    ] {
+        let answer = server.get(&format!("{LIST}?{query}")).send();
+        answer.is(400, "invalid-request");
+        assert!(answer.detail().contains(named), "{query}: {}", answer.text());
+    }
+    let path = command(&server, "unknown");
+    for query in ["scope=", "scope=a%20b", "scope=a&scope=a", "tenant=x"] {
+        for ask in [
+            server.get(&format!("{path}?{query}")),
+            server.put(&format!("{path}?{query}")).json(ANSWER),
+            server.delete(&format!("{path}?{query}")),
+        ] {
+            ask.send().is(400, "invalid-request");
+        }
+    }
+    for body in [r#"{"status":199}"#, r#"{"status":600}"#, "{}", r#"{"status":200,"token":"t"}"#] {
+        server.put(&path).json(body).send().is(400, "invalid-request");
+    }
+    for body in [r#"{"at_most":0}"#, r#"{"at_most":1000001}"#, r#"{"at_most":"1"}"#] {
+        server.post("/v1/operator/sweep").json(body).send().is(400, "invalid-request");
+    }
+    assert_eq!(state(&server, "unknown"), "unknown");
+}
+
+/// What a proxy leaves behind when it dies, in the file that a server uses too.
+fn proxied(server: &Server, tenant: &str) {
+    let url = format!("sqlite:{}", server.folder.path().join("hapax.db").display());
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let patient = hapax::Options { call_limit: PATIENCE, ..hapax::Options::default() };
+        let store = hapax::open(&url, &patient).await.unwrap();
+        let tenant = Tenant::new(tenant).unwrap().scoped(SCOPE).unwrap();
+        let key = Key::command(&tenant, "POST /orders", "key-1").unwrap();
+        let ask = Ask::new(std::time::Duration::from_millis(1))
+            .retention(std::time::Duration::from_secs(60));
+        store.claim(&key, &ask).await.unwrap();
+    });
+}
+
+#[test]
+fn keys_of_a_proxys_callers_are_found_by_their_scope() {
+    let server = Setup::new().start();
+    proxied(&server, "default");
+    eventually("the lease runs out", || {
+        let page = server.get(&format!("{LIST}?state=unknown")).send().json();
+        page["commands"][0]["scope"] == SCOPE
+    });
+    let path = format!("{LIST}/POST%20%2Forders/key-1");
+    for ask in [server.get(&path), server.put(&path).json(ANSWER), server.delete(&path)] {
+        ask.send().is(404, "command-missing");
+    }
+    let scoped = format!("{path}?scope={SCOPE}");
+    assert_eq!(server.get(&scoped).send().json()["state"], "unknown");
+    assert_eq!(server.put(&scoped).json(ANSWER).status(), 200);
+    assert_eq!(server.get(&scoped).send().json()["body"], "decided");
+}
+
+#[test]
+fn tenants_never_see_each_others_commands() {
+    let tokens =
+        [token("a", "shop", "'admin', 'data'"), token("b", "shopx", "'admin', 'data'")].concat();
+    for store in ["sqlite:hapax.db", "memory:"] {
+        let server = Setup::new().flags(&["--store", store]).file(&tokens).start();
+        if store.starts_with("sqlite") {
+            proxied(&server, "shopx");
+        }
+        for i in 0..3 {
+            let path = format!("/v1/commands/o/hidden-{i}");
+            assert_eq!(server.post(&path).bearer("b").json(r#"{"lease_ms":1}"#).status(), 201);
+            assert_eq!(server.post(&format!("/v1/commands/o/k{i}")).bearer("a").status(), 201);
+        }
+        let page = server.get(&format!("{LIST}?limit=1")).bearer("a").send().json();
+        let next = page["next"].as_str().unwrap();
+        server.get(&format!("{LIST}?after={next}")).bearer("b").send().is(400, "invalid-request");
+        let all = server.get(LIST).bearer("a").send();
+        assert_eq!(keys(&all.json()).len(), 3);
+        assert!(!all.text().contains("hidden"), "{}", all.text());
+        for path in [
+            format!("{LIST}/o/hidden-1"),
+            format!("{LIST}/POST%20%2Forders/key-1?scope={SCOPE}"),
+            format!("{LIST}/o/hidden-1?scope=..%2Fshopx"),
+        ] {
+            for ask in [server.get(&path), server.put(&path).json(ANSWER), server.delete(&path)] {
+                ask.bearer("a").send().is(404, "command-missing");
+            }
+        }
+        let theirs = server.get(LIST).bearer("b").send().json();
+        assert_eq!(keys(&theirs).len(), if store == "memory:" { 3 } else { 4 });
+    }
+}
+
+#[test]
+fn it_takes_the_scope_admin() {
+    let server = guarded();
+    assert_eq!(server.post("/v1/commands/o/k").bearer("shop").status(), 201);
+    let calls = |name: &str| {
+        let one = format!("{LIST}/o/k");
+        [
+            server.get(LIST),
+            server.get(&one),
+            server.put(&one).json(ANSWER),
+            server.delete(&one),
+            server.post("/v1/operator/sweep"),
+            server.get("/v1/operator/nothing"),
+        ]
+        .map(|ask| ask.bearer(name).send())
+    };
+    for name in ["shop", "watch"] {
+        for answer in calls(name) {
+            answer.is(403, "forbidden");
+        }
+    }
+    assert_eq!(calls("root").map(|answer| answer.status), [200, 200, 409, 409, 200, 404]);
+}
+
+#[test]
+fn each_action_is_written_down_without_what_it_was_about() {
+    let server = Setup::memory()
+        .flags(&["--log", "json", "--log-level", "error"])
+        .file(
+            &token("s3cret", "shop", "'admin', 'data'").replace("name = 's3cret'", "name = 'ops'"),
+        )
+        .start();
+    let lost = server.post("/v1/commands/0peration/U4af4980629").bearer("s3cret");
+    let fence = lost.json(r#"{"lease_ms":1}"#).send().json()["fence"].clone();
+    let path = format!("{LIST}/0peration/U4af4980629");
+    let show = || server.get(&path).bearer("s3cret").send();
+    eventually("the lease runs out", || show().json()["state"] == "unknown");
+    let answer = r#"{"status":200,"body":"s3cr3t-body"}"#;
+    assert_eq!(server.put(&path).bearer("s3cret").json(answer).status(), 200);
+    server.delete(&path).bearer("s3cret").send().is(409, "already-completed");
+    assert_eq!(server.get(LIST).bearer("s3cret").status(), 200);
+    assert_eq!(server.post("/v1/operator/sweep").bearer("s3cret").status(), 200);
+    let metrics = server.get("/metrics").bearer("s3cret").send().text();
+    let counted = r#"hapax_operator_actions_total{action="settle",result="done"} 1"#;
+    assert!(metrics.contains(counted), "{metrics}");
+    let log = server.stop();
+    for secret in ["U4af4980629", "0peration", "s3cr3t-body", "s3cret"] {
+        assert!(!log.contains(secret) && !metrics.contains(secret), "{secret}: {log}");
+    }
+    let lines = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let mut audited: Vec<_> = lines.filter(|line| line["target"] == "audit").collect();
+    audited.retain(|line| line["action"] != "show");
+    let mut expected = Vec::new();
+    for (action, result, fence) in [
+        ("settle", "done", &fence),
+        ("release", "already-completed", &fence),
+        ("list", "done", &Value::Null),
+        ("sweep", "done", &Value::Null),
+    ] {
+        expected.push((action, result, fence));
+    }
+    assert_eq!(audited.len(), expected.len(), "{log}");
+    for (line, (action, result, fence)) in audited.iter().zip(expected) {
+        assert_eq!((&line["action"], &line["result"]), (&json!(action), &json!(result)));
+        assert_eq!((&line["token"], &line["tenant"]), (&json!("ops"), &json!("shop")));
+        assert_eq!((&line["fence"], &line["level"]), (fence, &json!("INFO")));
+    }
+}
+
+#[test]
+fn operators_do_not_queue_up_behind_those_who_wait() {
+    let server = Setup::memory().flags(&["--in-flight", "1"]).start();
+    let _waiting = server.fill(1);
+    assert_eq!(server.get(LIST).status(), 200);
+}
+
+fn claims(server: &Server) -> i64 {
+    let file = Connection::open(server.folder.path().join("hapax.db")).unwrap();
+    file.query_row("SELECT count(*) FROM hapax_claims", [], |row| row.get(0)).unwrap()
+}
+
+/// Leaves expired rows and one that is not.
+fn litter(server: &Server, rows: usize) {
+    for i in 0..rows {
+        assert_eq!(server.post(&format!("/v1/locks/k{i}")).json(r#"{"ttl_ms":1}"#).status(), 201);
+    }
+    server.lock("kept");
+}
+
+#[test]
+fn what_has_expired_vanishes_from_the_file_by_itself() {
+    let server = Setup::new().flags(&["--sweep-interval", "50ms"]).start();
+    litter(&server, 5);
+    eventually("only one is left", || claims(&server) == 1);
+    assert_eq!(server.get("/v1/locks/kept").send().json()["held"], true);
+    // A row is gone before it is counted.
+    eventually("they are counted", || {
+        server.get("/metrics").send().text().contains("hapax_swept_total 5")
+    });
+}
+
+#[test]
+fn a_sweep_deletes_as_many_as_it_may_and_says_how_many() {
+    let server = Setup::new().start();
+    litter(&server, 5);
+    eventually("the last one has expired", || {
+        server.get("/v1/locks/k4").send().json()["held"] == false
+    });
+    let sweep = |body: &str| server.post("/v1/operator/sweep").json(body).send().json();
+    assert_eq!(sweep(r#"{"at_most":2}"#), json!({"swept": 2}));
+    assert_eq!(claims(&server), 4);
+    assert_eq!(sweep("{}"), json!({"swept": 3}));
+    assert_eq!(sweep("{}"), json!({"swept": 0}));
+    assert_eq!(claims(&server), 1);
+}

@@ -1,0 +1,159 @@
+//! How much waits, and what operators decide about dead letters.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hapax::queue::{Item, ItemId, QueueName, Take};
+use hapax::{Options, Store, Tenant};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::http::access::token;
+use crate::http::server::{PATIENCE, Server, Setup};
+
+const LEASE: Duration = Duration::from_secs(60);
+
+/// A file that the test and the server both have open.
+struct Scene {
+    server: Server,
+    store: Arc<dyn Store>,
+    _folder: TempDir,
+}
+
+impl Scene {
+    async fn new(file: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}/hapax.db", folder.path().display());
+        let server = Setup::new().flags(&["--store", &url, "--log", "json"]).file(file).start();
+        let patient = Options { call_limit: PATIENCE, ..Options::default() };
+        let store = hapax::open(&url, &patient).await.unwrap();
+        Self { server, store, _folder: folder }
+    }
+
+    async fn enqueue(&self, tenant: &str, key: &str) -> ItemId {
+        let item = Item::new(&Tenant::new(tenant).unwrap(), "orders", "{}").key(key);
+        let _ =
+            self.store.enqueue(&QueueName::outbox(), std::slice::from_ref(&item)).await.unwrap();
+        item.id
+    }
+
+    /// A dead letter.
+    async fn bury(&self, tenant: &str, key: &str) -> ItemId {
+        let id = self.enqueue(tenant, key).await;
+        let (queue, take) = (QueueName::outbox(), Take::new(100, LEASE));
+        let leased = self.store.lease(&queue, &take).await.unwrap();
+        assert_eq!(leased.iter().map(|leased| leased.item.id).collect::<Vec<_>>(), [id]);
+        let _ = self.store.bury(&queue, &take.token, id, "no such topic").await.unwrap();
+        id
+    }
+}
+
+fn ids(page: &Value) -> Vec<String> {
+    let items = page["items"].as_array().unwrap().iter();
+    items.map(|item| item["id"].as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_shows_what_waits_is_in_flight_and_is_dead() {
+    let scene = Scene::new("").await;
+    let empty = scene.server.get("/v1/queues/outbox").send();
+    let nothing = json!({"depth": 0, "in_flight": 0, "dead": 0, "oldest_age_ms": null});
+    assert_eq!((empty.status, empty.json()), (200, nothing));
+    scene.bury("default", "a").await;
+    scene.enqueue("default", "b").await;
+    scene.store.lease(&QueueName::outbox(), &Take::new(1, LEASE)).await.unwrap();
+    scene.enqueue("default", "c").await;
+    let shown = scene.server.get("/v1/queues/outbox").send().json();
+    assert_eq!((&shown["depth"], &shown["in_flight"]), (&json!(1), &json!(1)));
+    assert_eq!(shown["dead"], 1);
+    assert!(shown["oldest_age_ms"].is_u64());
+    assert_eq!(scene.server.get("/v1/queues/other").send().json()["depth"], 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_letters_are_listed_page_by_page_requeued_and_discarded() {
+    let scene = Scene::new("").await;
+    let mut buried = Vec::new();
+    for key in ["a", "b", "c"] {
+        buried.push(scene.bury("default", key).await.to_string());
+    }
+    buried.sort();
+    let server = &scene.server;
+    let page = server.get("/v1/queues/outbox/dead?limit=2").send().json();
+    assert_eq!(ids(&page), buried[..2]);
+    let item = &page["items"][0];
+    assert_eq!((&item["attempts"], &item["reason"]), (&json!(1), &json!("no such topic")));
+    let at = item["at"].as_str().unwrap();
+    assert!(at.ends_with('Z') && at.starts_with("20"), "{at}");
+    let next = page["next"].as_str().unwrap();
+    let page = server.get(&format!("/v1/queues/outbox/dead?limit=2&after={next}")).send().json();
+    assert_eq!((ids(&page).as_slice(), &page["next"]), (&buried[2..], &Value::Null));
+
+    let requeue = format!("/v1/queues/outbox/dead/{}/requeue", buried[0]);
+    assert_eq!(server.post(&requeue).status(), 204);
+    server.post(&requeue).send().is(404, "dead-letter-missing");
+    let discard = format!("/v1/queues/outbox/dead/{}", buried[1]);
+    assert_eq!(server.delete(&discard).status(), 204);
+    server.delete(&discard).send().is(404, "dead-letter-missing");
+    let shown = server.get("/v1/queues/outbox").send().json();
+    assert_eq!((&shown["depth"], &shown["dead"]), (&json!(1), &json!(1)));
+    let take = Take::new(9, LEASE);
+    let leased = scene.store.lease(&QueueName::outbox(), &take).await.unwrap();
+    assert_eq!((leased[0].item.id.to_string(), leased[0].attempt), (buried[0].clone(), 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operators_see_their_own_tenant_and_what_they_do_is_written_down() {
+    let tokens = [
+        token("root", "shop", "'admin'"),
+        token("boss", "bank", "'admin'"),
+        token("till", "shop", "'data'"),
+    ];
+    let scene = Scene::new(&tokens.concat()).await;
+    let id = scene.bury("shop", "a").await;
+    let (list, discard) = ("/v1/queues/outbox/dead", format!("/v1/queues/outbox/dead/{id}"));
+    scene.server.get(list).send().is(401, "unauthorized");
+    for ask in [
+        scene.server.get(list),
+        scene.server.get("/v1/queues/outbox"),
+        scene.server.delete(&discard),
+        scene.server.post(&format!("{discard}/requeue")),
+    ] {
+        ask.bearer("till").send().is(403, "forbidden");
+    }
+    let seen = |token: &str| ids(&scene.server.get(list).bearer(token).send().json()).len();
+    assert_eq!((seen("root"), seen("boss")), (1, 0));
+    scene.server.delete(&discard).bearer("boss").send().is(404, "dead-letter-missing");
+    assert_eq!(scene.server.delete(&discard).bearer("root").status(), 204);
+    let log = scene.server.stop();
+    let audit: Vec<Value> = log
+        .lines()
+        .filter(|line| line.contains("operator action") && line.contains("discard"))
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let told: Vec<_> = audit
+        .iter()
+        .map(|line| (line["token"].as_str().unwrap(), line["result"].as_str().unwrap()))
+        .collect();
+    assert_eq!(told, [("boss", "dead-letter-missing"), ("root", "done")]);
+    assert_eq!(audit[1]["item"], json!(id.to_string()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_malformed_is_refused() {
+    let server = Server::start();
+    for (method, path, named) in [
+        ("GET", "/v1/queues/", "queue is empty"),
+        ("GET", "/v1/queues/a%20b", "queue"),
+        ("GET", "/v1/queues/q?x=1", "`x`"),
+        ("GET", "/v1/queues/q/dead?limit=0", "`limit`"),
+        ("GET", "/v1/queues/q/dead?limit=1001", "`limit`"),
+        ("GET", "/v1/queues/q/dead?after=x", "`after`"),
+        ("DELETE", "/v1/queues/q/dead/x", "UUID"),
+        ("POST", "/v1/queues/q/dead/x/requeue", "UUID"),
+    ] {
+        let refused = server.ask(method, path).send();
+        refused.is(400, "invalid-request");
+        assert!(refused.detail().contains(named), "{method} {path}: {}", refused.text());
+    }
+}

@@ -1,0 +1,95 @@
+use crate::http::client::Sent;
+use crate::http::server::{Server, Setup, eventually};
+
+/// On memory; what keeps a request in flight is a body that does not come.
+fn patient() -> Setup {
+    Setup::memory().flags(&["--body-timeout", "10m"])
+}
+
+fn in_flight(server: &Server, n: u32) -> bool {
+    server.get("/metrics").send().text().contains(&format!("hapax_http_in_flight {n}"))
+}
+
+#[test]
+fn requests_in_flight_are_answered_before_the_end() {
+    let server = patient().start();
+    // The body is still on its way when the signal comes.
+    let ask = server.put("/v1/records/k").json("[1,2,3]").bytes();
+    let (first, rest) = ask.split_at(ask.len() - 3);
+    let mut sent = Sent::new(&server.address, first);
+    eventually("it is being answered", || in_flight(&server, 2));
+    server.signal("TERM");
+    eventually("nothing new is accepted", || {
+        std::net::TcpStream::connect(&server.address).is_err()
+    });
+    sent.more(rest);
+    let answer = sent.answer();
+    assert_eq!(answer.status, 201);
+    assert_eq!(answer.header("connection"), Some("close"));
+    let (status, log) = server.ended();
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert!(log.contains("every request was answered"), "{log}");
+}
+
+#[test]
+fn who_waits_is_told_at_once() {
+    for signal in ["TERM", "INT"] {
+        let server = Server::start();
+        server.lock("k");
+        let waiting = server.post("/v1/locks/k").json(r#"{"wait_ms":60000}"#).begin();
+        let command = server.post("/v1/commands/o/k").send();
+        assert_eq!(command.status, 201);
+        let other = server.post("/v1/commands/o/k").json(r#"{"wait_ms":60000}"#).begin();
+        eventually("they wait", || in_flight(&server, 3));
+        server.signal(signal);
+        for waiting in [waiting, other] {
+            let told = waiting.answer();
+            told.is(503, "shutting-down");
+            assert_eq!(told.json()["retryable"], true);
+        }
+        assert_eq!(server.ended().0.code(), Some(0));
+    }
+}
+
+#[test]
+fn the_wait_for_the_last_request_is_limited() {
+    let server = patient().flags(&["--shutdown-timeout", "200ms"]).start();
+    let ask = server.put("/v1/records/k").json("[1,2,3]").bytes();
+    let _unfinished = Sent::new(&server.address, &ask[..ask.len() - 3]);
+    eventually("it is being answered", || in_flight(&server, 2));
+    server.signal("TERM");
+    let (status, log) = server.ended();
+    assert_eq!(status.code(), Some(0));
+    assert!(log.contains("not answered in time"), "{log}");
+}
+
+#[test]
+fn a_second_signal_ends_at_once() {
+    let server = patient().flags(&["--shutdown-timeout", "1h"]).start();
+    let ask = server.put("/v1/records/k").json("[1,2,3]").bytes();
+    let _unfinished = Sent::new(&server.address, &ask[..ask.len() - 3]);
+    eventually("it is being answered", || in_flight(&server, 2));
+    server.signal("TERM");
+    eventually("nothing new is accepted", || {
+        std::net::TcpStream::connect(&server.address).is_err()
+    });
+    server.signal("INT");
+    let (status, log) = server.ended();
+    assert_eq!(status.code(), Some(0));
+    assert!(log.contains("second signal"), "{log}");
+}
+
+#[test]
+fn idle_connections_do_not_hold_the_end_up() {
+    let server = Server::start();
+    let idle: Vec<_> =
+        (0..5).map(|_| std::net::TcpStream::connect(&server.address).unwrap()).collect();
+    let mut used = Sent::new(
+        &server.address,
+        format!("GET /healthz HTTP/1.1\r\nHost: {}\r\n\r\n", server.address).as_bytes(),
+    );
+    used.first_byte();
+    let log = server.stop();
+    assert!(log.contains("every request was answered"), "{log}");
+    drop(idle);
+}

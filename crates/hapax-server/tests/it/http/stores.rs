@@ -1,0 +1,189 @@
+//! The server on real stores, and on real stores that fail.
+
+use std::time::{Duration, Instant};
+
+use hapax_testkit::{Postgres, Redis};
+
+use crate::http::server::{Server, Setup, eventually};
+
+fn on(url: &str) -> Server {
+    Setup::new().flags(&["--store", url]).start()
+}
+
+/// With the usual limit of one store call.
+fn limited(url: &str) -> Server {
+    Setup::new().flags(&["--store", url, "--store-timeout", "2s"]).start()
+}
+
+/// A store that is there may take longer than that limit now and then, on a busy machine.
+fn a_lock_is_taken(server: &Server, key: &str) {
+    eventually("a lock is taken", || server.post(&format!("/v1/locks/{key}")).status() == 201);
+}
+
+/// One call of each feature.
+const CALLS: [(&str, &str); 8] = [
+    ("POST", "/v1/locks/k"),
+    ("GET", "/v1/locks/k"),
+    ("GET", "/v1/records/k"),
+    ("DELETE", "/v1/records/k"),
+    ("POST", "/v1/commands/o/k"),
+    ("GET", "/v1/commands/o/k"),
+    ("GET", "/v1/operator/commands"),
+    ("DELETE", "/v1/operator/commands/o/k"),
+];
+
+/// Every call says so in time: within 4.5 s, and what a busy machine adds.
+fn nothing_is_answered(server: &Server) {
+    for (method, path) in CALLS {
+        let asked = Instant::now();
+        let answer = server.ask(method, path).send();
+        answer.is(503, "store-unavailable");
+        assert_eq!(answer.json()["retryable"], true);
+        let took = asked.elapsed();
+        assert!(took < Duration::from_secs(25), "{method} {path}: {took:?}");
+    }
+}
+
+#[test]
+fn a_store_that_is_not_there_yet_is_waited_for() {
+    let redis = Redis::start();
+    redis.kill();
+    let server = limited(&redis.url());
+    let ready = server.get("/readyz").send();
+    assert_eq!(ready.status, 503);
+    assert!(!ready.json()["reason"].as_str().unwrap().is_empty());
+    assert_eq!(server.get("/healthz").status(), 200);
+    nothing_is_answered(&server);
+    assert!(server.get("/").send().text().contains("Not ready"));
+    assert!(server.get("/metrics").send().text().contains("hapax_store_up 0"));
+    redis.restart();
+    eventually("it is ready", || server.get("/readyz").status() == 200);
+    a_lock_is_taken(&server, "k");
+}
+
+#[test]
+fn a_store_that_hangs_is_told_of_in_time_and_found_again() {
+    let redis = Redis::start();
+    let server = limited(&redis.url());
+    a_lock_is_taken(&server, "before");
+    redis.stop();
+    nothing_is_answered(&server);
+    eventually("it is not ready", || server.get("/readyz").status() == 503);
+    redis.cont();
+    eventually("it is ready", || server.get("/readyz").status() == 200);
+    a_lock_is_taken(&server, "after");
+}
+
+#[test]
+fn what_postgres_refuses_ends_the_process() {
+    let postgres = Postgres::start();
+    postgres.psql("CREATE ROLE guarded LOGIN PASSWORD 'right'");
+    let rules = "host all guarded all scram-sha-256\nlocal all all trust\nhost all all all trust\n";
+    std::fs::write(postgres.psql("SHOW hba_file"), rules).unwrap();
+    // A reload is carried out at some time after it was asked for, and shown nowhere.
+    postgres.restart();
+    let url = format!("postgres://guarded:wr0ng@127.0.0.1:{}/postgres", postgres.port());
+    let (message, code) = Setup::new().flags(&["--store", &url]).refused();
+    assert_ne!(code, 0);
+    assert!(message.contains("credentials") && !message.contains("wr0ng"), "{message}");
+}
+
+#[test]
+fn refused_credentials_end_the_process() {
+    let redis = Redis::with(&["--requirepass", "right"]);
+    let url = format!("redis://:wr0ng@127.0.0.1:{}", redis.port());
+    let (message, code) = Setup::new().flags(&["--store", &url]).refused();
+    assert_ne!(code, 0);
+    assert!(message.contains("credentials") && !message.contains("wr0ng"), "{message}");
+}
+
+const EVICTING: [&str; 4] = ["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"];
+
+#[test]
+fn a_store_that_would_break_a_promise_is_refused() {
+    let redis = Redis::with(&EVICTING);
+    let (message, code) = Setup::new().flags(&["--store", &redis.url()]).refused();
+    assert_ne!(code, 0);
+    assert!(message.contains("noeviction"), "{message}");
+}
+
+#[test]
+fn a_store_that_comes_late_is_examined_when_it_comes() {
+    let redis = Redis::with(&EVICTING);
+    redis.kill();
+    let server = on(&redis.url());
+    redis.restart();
+    eventually("it was examined", || server.get("/readyz").send().text().contains("noeviction"));
+    nothing_is_answered(&server);
+    redis.cli(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    eventually("it is ready", || server.get("/readyz").status() == 200);
+    assert_eq!(server.post("/v1/locks/k").status(), 201);
+}
+
+#[test]
+fn a_foreign_lock_counts_and_a_foreign_record_is_read() {
+    let redis = Redis::start();
+    let server = on(&redis.url());
+    redis.cli(&["SET", "processing:user:U1", "1", "EX", "60"]);
+    server.post("/v1/locks/processing:user:U1").send().is(409, "lock-held");
+    let seen = server.get("/v1/locks/processing:user:U1").send().json();
+    assert_eq!((&seen["held"], &seen["fence"]), (&true.into(), &serde_json::Value::Null));
+    redis.cli(&["SET", "user:U1:last_transaction", "{\"amount\": 100}"]);
+    let record = server.get("/v1/records/user:U1:last_transaction").send();
+    assert_eq!(record.text(), "{\"amount\": 100}");
+    redis.cli(&["SET", "user:U2:last_transaction", "not JSON"]);
+    server.get("/v1/records/user:U2:last_transaction").send().is(500, "record-corrupt");
+    server
+        .ask("PATCH", "/v1/records/user:U2:last_transaction")
+        .json("{}")
+        .send()
+        .is(500, "record-corrupt");
+}
+
+#[test]
+fn the_verbatim_keys_are_a_setting() {
+    let redis = Redis::start();
+    let server =
+        Setup::new().flags(&["--store", &redis.url(), "--redis-verbatim", "mine:*"]).start();
+    assert_eq!(server.put("/v1/records/mine:1").json("1").status(), 201);
+    assert_eq!(server.put("/v1/records/user:U1:last_transaction").json("1").status(), 201);
+    assert_eq!(redis.cli(&["GET", "mine:1"]), "1");
+    assert_eq!(redis.cli(&["EXISTS", "user:U1:last_transaction"]), "0");
+}
+
+#[test]
+fn operators_decide_on_servers_too() {
+    let (redis, postgres) = (Redis::start(), Postgres::start());
+    for url in [redis.url(), postgres.url()] {
+        let server = on(&url);
+        eventually("it is ready", || server.get("/readyz").status() == 200);
+        let begin = |key: &str| server.post(&format!("/v1/commands/POST%20%2Fa/{key}"));
+        for key in ["ran", "did-not"] {
+            assert_eq!(begin(key).json(r#"{"lease_ms":1}"#).status(), 201);
+        }
+        let unknown = || server.get("/v1/operator/commands?state=unknown").send().json();
+        eventually("both are listed", || unknown()["commands"].as_array().unwrap().len() == 2);
+        let ruled = server.put("/v1/operator/commands/POST%20%2Fa/ran").json("{\"status\":204}");
+        assert_eq!(ruled.status(), 200);
+        assert_eq!(begin("ran").send().json()["status"], 204);
+        assert_eq!(server.delete("/v1/operator/commands/POST%20%2Fa/did-not").status(), 204);
+        assert_eq!(begin("did-not").send().json()["attempt"], 1);
+        assert_eq!(unknown()["commands"].as_array().unwrap().len(), 0);
+        assert_eq!(server.post("/v1/operator/sweep").status(), 200);
+    }
+}
+
+#[test]
+fn postgres_serves_too() {
+    let postgres = Postgres::start();
+    let server = on(&postgres.url());
+    eventually("it is ready", || server.get("/readyz").status() == 200);
+    server.lock("k");
+    assert_eq!(server.post("/v1/locks/k").status(), 409);
+    assert_eq!(server.put("/v1/records/k").json("{\"a\":\"\\u0000\"}").status(), 201);
+    assert_eq!(server.get("/v1/records/k").send().text(), "{\"a\":\"\\u0000\"}");
+    let token = server.post("/v1/commands/o/k").send().json()["token"].as_str().unwrap().to_owned();
+    let done = format!("{{\"token\":\"{token}\",\"status\":200,\"body_base64\":\"AP8=\"}}");
+    assert_eq!(server.put("/v1/commands/o/k").json(&done).status(), 200);
+    assert_eq!(server.post("/v1/commands/o/k").send().json()["body_base64"], "AP8=");
+}

@@ -1,0 +1,76 @@
+//! The workers' own Python publisher, unchanged, and a router that is killed again and again.
+
+use std::time::Duration;
+
+use hapax_testkit::{Redis, scale};
+use crate::ingest_support::{Setup, Workers, entries, eventually};
+
+const JOBS: usize = 30;
+/// Three events of four stages, and the last one.
+const EVENTS: usize = 13;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_workers_own_test_passes_and_its_event_arrives_once() {
+    let redis = Redis::start();
+    let setup = Setup::new(&redis.url(), &["--ingest", "scan:1"]);
+    let _router = setup.start();
+    Workers::start(&redis.url(), &["test"]).finish();
+    let store = setup.open().await;
+    eventually("the event arrives", &setup, async || !entries(&store, "job-1").await.is_empty())
+        .await;
+    let arrived = entries(&store, "job-1").await;
+    assert_eq!((arrived.len(), arrived[0].seq, &*arrived[0].stage), (1, 10, "vision"));
+    assert_eq!(setup.dead(), Vec::<serde_json::Value>::new());
+}
+
+async fn every_event_arrives_once(setup: Setup, redis: &Redis) {
+    let mut workers = Workers::start(&redis.url(), &["publish", &JOBS.to_string(), "4", "0.15"]);
+    let mut kills = 0;
+    while !workers.are_done() || kills < 3 * scale() {
+        let router = setup.start();
+        // In the middle, wherever that is: a little later each time.
+        tokio::time::sleep(Duration::from_millis(150 + u64::from(kills % 7) * 60)).await;
+        router.kill();
+        kills += 1;
+    }
+    workers.finish();
+    let _router = setup.start();
+    let store = setup.open().await;
+    for job in (0..JOBS).map(|job| format!("job-{job}")) {
+        eventually("every event arrives", &setup, async || {
+            entries(&store, &job).await.len() >= EVENTS
+        })
+        .await;
+        let arrived = entries(&store, &job).await;
+        let offsets: Vec<_> = arrived.iter().map(|entry| entry.at.offset).collect();
+        assert_eq!(offsets, (1..=EVENTS as u64).collect::<Vec<_>>(), "{job}");
+        let mut seqs: Vec<_> = arrived.iter().map(|entry| entry.seq).collect();
+        assert!(arrived.last().unwrap().closes, "{job}: {seqs:?}");
+        seqs.sort_unstable();
+        assert_eq!(seqs, [10, 11, 12, 20, 21, 22, 30, 31, 32, 40, 41, 42, 51], "{job}");
+        let state: serde_json::Value =
+            serde_json::from_str(&redis.cli(&["GET", &format!("scan:state:{job}")])).unwrap();
+        assert_eq!(state["seq"], 51, "{job}");
+    }
+    for stream in (0..4).map(|shard| format!("scan:events:{shard}")) {
+        eventually("everything is acknowledged", &setup, async || {
+            redis.cli(&["XPENDING", &stream, "eventrouter"]).starts_with('0')
+        })
+        .await;
+    }
+    assert_eq!(setup.dead(), Vec::<serde_json::Value>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_event_arrives_once_although_the_router_is_killed_on_sqlite() {
+    let redis = Redis::start();
+    let flags = ["--ingest", "scan:4", "--ingest-deliveries", "1000"];
+    every_event_arrives_once(Setup::new(&redis.url(), &flags), &redis).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_event_arrives_once_although_the_router_is_killed_on_redis() {
+    let redis = Redis::start();
+    let flags = ["--ingest", "scan:4", "--ingest-deliveries", "1000"];
+    every_event_arrives_once(Setup::redis_alone(&redis.url(), &flags), &redis).await;
+}

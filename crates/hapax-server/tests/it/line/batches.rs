@@ -1,0 +1,98 @@
+//! Several events in one webhook.
+
+use hapax_line::simulator::events;
+use hapax_testkit::Redis;
+use serde_json::{Value, json};
+
+use crate::line::harness::{DESTINATION, Scene, text, user};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_five_events_of_one_user_one_goes_on_and_four_are_told_to_wait() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
+    scene.bot.holds();
+    let batch: Vec<_> = (0..5).map(|_| text(&user(1))).collect();
+    gateway.send(&batch).await;
+    scene.bot.begun(1);
+    scene.told_in_all(4);
+    scene.bot.let_go(1);
+    gateway.idle();
+    let calls = scene.bot.calls();
+    assert_eq!(calls.len(), 1);
+    assert!(calls[0].is(&batch[0]), "the first one");
+    for event in &batch[1..] {
+        assert_eq!(scene.times_told(event), 1);
+    }
+}
+
+/// The bot answers at once, and is through with the first before the others could ask for the lock.
+async fn a_quick_bot_gets_one_of_five(scene: &Scene) {
+    let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
+    for round in 1..=5 {
+        let batch: Vec<_> = (0..5).map(|_| text(&user(1))).collect();
+        gateway.send(&batch).await;
+        scene.told_in_all(4 * round);
+        gateway.idle();
+        let calls = scene.bot.calls();
+        assert_eq!(calls.len(), round);
+        assert!(calls[round - 1].is(&batch[0]), "the first one");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn however_quick_the_bot_is_the_others_are_told_to_wait_on_redis() {
+    let redis = Redis::start();
+    a_quick_bot_gets_one_of_five(&Scene::on_redis(&redis).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn however_quick_the_bot_is_the_others_are_told_to_wait_on_sqlite() {
+    a_quick_bot_gets_one_of_five(&Scene::on_sqlite().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_of_different_users_are_handled_side_by_side() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let gateway = scene.start();
+    scene.bot.holds();
+    let batch: Vec<_> = (0..20).map(|number| text(&user(number))).collect();
+    gateway.send(&batch).await;
+    // None of them ends before all have begun.
+    let calls = scene.bot.begun(20);
+    assert!(calls.iter().all(|call| !call.ended));
+    scene.bot.let_go(20);
+    gateway.idle();
+    assert_eq!((scene.bot.calls().len(), scene.told().len()), (20, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hole_6_a_bad_event_does_not_drop_its_neighbours() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let gateway = scene.start();
+    let good = [text(&user(1)), events::follow(&user(2)), events::unknown(&user(3))];
+    // What is no object is no event; an object is one, however strange.
+    let bad = [json!(17), json!("Uf00d"), json!(null), json!([text(&user(4))])];
+    let strange = [
+        json!({}),
+        json!({ "type": 17, "source": "Uf00d", "message": [] }),
+        json!({ "type": "message" }),
+        json!({ "type": "postback", "postback": { "data": 1 }, "webhookEventId": {} }),
+    ];
+    let all: Vec<Value> = good.iter().chain(&bad).chain(&strange).cloned().collect();
+    let body = json!({ "destination": DESTINATION, "events": all }).to_string();
+    assert_eq!(gateway.send_raw(&body).await, 200);
+    scene.bot.ended(good.len() + strange.len());
+    gateway.idle();
+    let calls = scene.bot.calls();
+    assert_eq!(calls.len(), good.len() + strange.len());
+    for event in good.iter().chain(&strange) {
+        assert_eq!(calls.iter().filter(|call| call.event == *event).count(), 1, "{event}");
+    }
+    assert_eq!(
+        gateway.metric("hapax_line_events_total", &["result=\"malformed\""]),
+        bad.len() as f64
+    );
+}

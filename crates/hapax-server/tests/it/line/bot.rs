@@ -1,0 +1,227 @@
+//! A bot behind the gateway: it checks what it gets, writes it down, and does what the test says.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hapax_line::{LineClient, Message, SIGNATURE, Secrets};
+use hapax_testkit::wait_for;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+use crate::line::harness::PATIENCE;
+
+/// What the bot does with a call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Deed {
+    /// Answers with this status.
+    Answer(u16),
+    /// Replies to the user, then answers 200.
+    Reply(&'static str),
+    /// Answers with this status when it is [let go](Bot::let_go).
+    Hold(u16),
+    /// Answers 200 after so long.
+    After(Duration),
+    /// Closes the connection without an answer.
+    Cut,
+}
+
+/// One event, as the bot got it.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    pub(crate) path: String,
+    pub(crate) key: String,
+    pub(crate) attempt: u32,
+    /// There is none while the store is away.
+    pub(crate) fence: Option<u64>,
+    pub(crate) body: Bytes,
+    pub(crate) event: Value,
+    /// Whether the bot was through with it.
+    pub(crate) ended: bool,
+}
+
+impl Call {
+    pub(crate) fn is(&self, event: &Value) -> bool {
+        self.event["webhookEventId"] == event["webhookEventId"]
+    }
+}
+
+type Script = Arc<dyn Fn(&Call) -> Deed + Send + Sync>;
+
+struct Inner {
+    secrets: Secrets,
+    client: LineClient,
+    script: Mutex<Script>,
+    calls: Mutex<Vec<Call>>,
+    /// What no gateway may send.
+    wrong: Mutex<Vec<String>>,
+    go: Semaphore,
+}
+
+/// A running bot.
+pub(crate) struct Bot {
+    address: String,
+    inner: Arc<Inner>,
+}
+
+impl Bot {
+    /// One that answers 200.
+    pub(crate) async fn start(secrets: Secrets, client: LineClient) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound").to_string();
+        let inner = Arc::new(Inner {
+            secrets,
+            client,
+            script: Mutex::new(Arc::new(|_| Deed::Answer(200))),
+            calls: Mutex::default(),
+            wrong: Mutex::default(),
+            go: Semaphore::new(0),
+        });
+        tokio::spawn({
+            let inner = inner.clone();
+            async move {
+                while let Ok((stream, _)) = listener.accept().await {
+                    tokio::spawn(converse(inner.clone(), stream));
+                }
+            }
+        });
+        Self { address, inner }
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// From now on it does this.
+    pub(crate) fn does(&self, script: impl Fn(&Call) -> Deed + Send + Sync + 'static) {
+        *held(&self.inner.script) = Arc::new(script);
+    }
+
+    /// From now on it holds every call.
+    pub(crate) fn holds(&self) {
+        self.does(|_| Deed::Hold(200));
+    }
+
+    /// So many calls that are held, or will be, go on.
+    pub(crate) fn let_go(&self, calls: usize) {
+        self.inner.go.add_permits(calls);
+    }
+
+    pub(crate) fn calls(&self) -> Vec<Call> {
+        held(&self.inner.calls).clone()
+    }
+
+    /// Those of one event.
+    pub(crate) fn calls_of(&self, event: &Value) -> Vec<Call> {
+        self.calls().into_iter().filter(|call| call.is(event)).collect()
+    }
+
+    /// Waits until so many calls in all have come; all there are then.
+    pub(crate) fn begun(&self, calls: usize) -> Vec<Call> {
+        let what = format!("the bot is called {calls} times");
+        wait_for(&what, PATIENCE, || Some(self.calls()).filter(|all| all.len() >= calls))
+    }
+
+    /// Waits until the bot is through with so many of them.
+    pub(crate) fn ended(&self, calls: usize) {
+        let what = format!("the bot is through with {calls} calls");
+        let ended = || self.calls().iter().filter(|call| call.ended).count();
+        wait_for(&what, PATIENCE, || (ended() >= calls).then_some(()));
+    }
+}
+
+impl Drop for Bot {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let wrong = held(&self.inner.wrong);
+            assert!(wrong.is_empty(), "what no gateway may send: {wrong:?}");
+        }
+    }
+}
+
+fn held<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn converse(inner: Arc<Inner>, stream: TcpStream) {
+    let service = service_fn(|request| answer(inner.clone(), request));
+    // A gateway may be killed in the middle.
+    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+}
+
+/// Makes hyper close the connection.
+fn hung_up() -> io::Error {
+    io::Error::other("the bot hangs up")
+}
+
+async fn answer(
+    inner: Arc<Inner>,
+    request: Request<Incoming>,
+) -> Result<Response<Full<Bytes>>, io::Error> {
+    let (head, body) = request.into_parts();
+    let body = body.collect().await.map_err(|_| hung_up())?.to_bytes();
+    let header = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
+    if !header(SIGNATURE).is_some_and(|signature| inner.secrets.verify(&body, signature)) {
+        held(&inner.wrong).push("a wrong signature".into());
+        return Ok(status(401));
+    }
+    let json: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let number = |name| header(name).and_then(|value| value.parse().ok());
+    let call = Call {
+        path: head.uri.path().to_owned(),
+        key: header("idempotency-key").unwrap_or_default().to_owned(),
+        attempt: number("hapax-attempt").unwrap_or(0) as u32,
+        fence: number("hapax-fence"),
+        event: json["events"][0].clone(),
+        ended: false,
+        body,
+    };
+    if call.key.is_empty() || call.attempt == 0 || json["events"][1] != Value::Null {
+        held(&inner.wrong).push("no key, no attempt, or more than one event".into());
+        return Ok(status(400));
+    }
+    act(&inner, call).await
+}
+
+async fn act(inner: &Inner, call: Call) -> Result<Response<Full<Bytes>>, io::Error> {
+    let script = held(&inner.script).clone();
+    let deed = script(&call);
+    let token = call.event["replyToken"].as_str().unwrap_or_default().to_owned();
+    let number = {
+        let mut calls = held(&inner.calls);
+        calls.push(call);
+        calls.len() - 1
+    };
+    let answered = match deed {
+        Deed::Answer(answered) => answered,
+        Deed::Reply(text) => {
+            let sent = inner.client.reply(&token, &[Message::text(text)]).await;
+            if sent.is_ok() { 200 } else { 500 }
+        }
+        Deed::Hold(answered) => {
+            inner.go.acquire().await.map_err(|_| hung_up())?.forget();
+            answered
+        }
+        Deed::After(time) => {
+            tokio::time::sleep(time).await;
+            200
+        }
+        Deed::Cut => return Err(hung_up()),
+    };
+    held(&inner.calls)[number].ended = true;
+    Ok(status(answered))
+}
+
+fn status(code: u16) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::default());
+    *response.status_mut() = StatusCode::from_u16(code).expect("a status");
+    response
+}

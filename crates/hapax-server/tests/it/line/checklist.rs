@@ -1,0 +1,357 @@
+//! The checklist and the acceptance lines of the original bot, one by one. Where hapax does better than
+//! the line asks, the comment says so.
+
+use std::collections::HashSet;
+
+use hapax_line::simulator::events;
+use hapax_testkit::{Redis, wait_for};
+use serde_json::{Value, json};
+
+use crate::line::bot::Deed;
+use crate::line::harness::{BUSY, PATIENCE, Scene, exists, lock_key, pttl, text, user};
+use crate::line::monitor::Monitor;
+use crate::line::taps::is_set;
+
+/// Lock key: "Only `userId` makes the key: `processing:user:{userId}`."
+#[tokio::test(flavor = "multi_thread")]
+async fn the_key_is_made_of_the_user_id_alone() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
+    scene.bot.holds();
+    let tap = events::postback(&user(7), "action=weather&type=home&note=🥚");
+    gateway.send(&[tap]).await;
+    scene.bot.begun(1);
+    assert_eq!(redis.cli(&["KEYS", "*processing*"]), format!("processing:user:{}", user(7)));
+    scene.bot.let_go(1);
+    gateway.idle();
+}
+
+/// Lock key: "The TTL is 5 seconds (`PROCESSING_LOCK_TIMEOUT_SECONDS=5`)."
+#[tokio::test(flavor = "multi_thread")]
+async fn the_time_to_live_is_five_seconds_unless_the_variable_says_otherwise() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    scene.bot.holds();
+    let monitor = Monitor::of(&redis);
+    for (number, variable, seconds) in [(3, None, 5), (4, Some("5"), 5), (5, Some("60"), 60)] {
+        let start = scene.gateway().path(&format!("/{number}"));
+        let start = match variable {
+            Some(value) => start.env("PROCESSING_LOCK_TIMEOUT_SECONDS", value),
+            None => start,
+        };
+        let gateway = start.start();
+        gateway.send(&[text(&user(number))]).await;
+        let key = lock_key(&user(number));
+        let set = wait_for("the lock is taken", PATIENCE, || {
+            monitor.with(&format!("\"{key}\"")).into_iter().find(|line| is_set(line))
+        });
+        assert!(set.contains(&format!("\"NX\" \"EX\" \"{seconds}\"")), "{set}");
+    }
+}
+
+/// Commands: "Take the lock with `SET key 1 EX <ttl> NX`; an existing lock must not be overwritten."
+/// (The value is not `1` but proof of who owns it; anybody's value counts as held.)
+#[tokio::test(flavor = "multi_thread")]
+async fn the_lock_is_taken_by_set_nx_and_never_overwritten() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
+    let key = lock_key(&user(1));
+    // As the original bot takes it.
+    assert_eq!(redis.cli(&["SET", &key, "1", "EX", "300", "NX"]), "OK");
+    gateway.send(&[text(&user(1))]).await;
+    scene.told_in_all(1);
+    gateway.idle();
+    assert_eq!(redis.cli(&["GET", &key]), "1");
+    redis.cli(&["DEL", &key]);
+    // And the original bot is kept out by hapax's.
+    scene.bot.holds();
+    gateway.send(&[text(&user(1))]).await;
+    scene.bot.begun(1);
+    assert_eq!(redis.cli(&["SET", &key, "1", "EX", "5", "NX"]), "");
+    scene.bot.let_go(1);
+    gateway.idle();
+}
+
+/// Commands: "Release it in `finally` with `DEL key`, when the work has ended." (Only its own: a
+/// successor's stays.)
+#[tokio::test(flavor = "multi_thread")]
+async fn the_lock_is_released_when_the_work_ends_however_it_ends() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let flags = ["--max-attempts", "1"];
+    let start = scene.gateway().flags(&flags).env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300");
+    let gateway = start.start();
+    let ways = [Deed::Answer(200), Deed::Answer(500), Deed::Cut];
+    for (number, way) in ways.into_iter().enumerate() {
+        scene.bot.does(move |_| way);
+        gateway.send(&[text(&user(1))]).await;
+        scene.bot.begun(number + 1);
+        exists(&redis, &lock_key(&user(1)), false);
+        gateway.idle();
+    }
+    assert!(scene.told().is_empty());
+}
+
+/// Scope: "Only Text, Location and Postback are locked."
+#[tokio::test(flavor = "multi_thread")]
+async fn text_location_and_postback_are_locked() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
+    scene.bot.holds();
+    let locked = [
+        text(&user(1)),
+        events::location(&user(2), "臺北車站🥚", 25.0478, 121.517),
+        events::postback(&user(3), "action=weather&type=office&note=🥚"),
+    ];
+    gateway.send(&locked).await;
+    gateway.send(&[events::sticker(&user(4))]).await;
+    scene.bot.begun(4);
+    for (number, held) in [(1, "1"), (2, "1"), (3, "1"), (4, "0")] {
+        assert_eq!(redis.cli(&["EXISTS", &lock_key(&user(number))]), held, "{number}");
+    }
+    scene.bot.let_go(4);
+    gateway.idle();
+}
+
+/// Scope: "Follow and Unfollow are not." Also: "The flow of Follow and Unfollow is not affected."
+#[tokio::test(flavor = "multi_thread")]
+async fn follow_and_unfollow_are_not_locked() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let gateway = scene.start();
+    redis.cli(&["SET", &lock_key(&user(1)), "1", "EX", "300"]);
+    scene.bot.does(|_| Deed::Answer(200));
+    let events = [events::follow(&user(1)), events::unfollow(&user(1)), events::follow(&user(1))];
+    gateway.send(&events).await;
+    scene.bot.ended(3);
+    gateway.idle();
+    assert!(scene.line.said().is_empty());
+}
+
+/// Failure: "Where Redis cannot be reached or fails, the event passes (no lock)." And: "There is no
+/// fallback in memory." (A time limit makes a Redis that hangs one that fails.)
+#[tokio::test(flavor = "multi_thread")]
+async fn without_redis_events_pass_and_no_lock_in_memory_stands_in() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let gateway = scene.gateway().impatient().flags(&["--handle-timeout", "300s"]).start();
+    redis.kill();
+    scene.bot.holds();
+    // Both are at work at once.
+    gateway.send(&[text(&user(1)), text(&user(1))]).await;
+    let calls = scene.bot.begun(2);
+    assert!(calls.iter().all(|call| !call.ended && call.fence.is_none()));
+    scene.bot.let_go(2);
+    scene.bot.ended(2);
+    assert!(scene.line.said().is_empty());
+    assert_eq!(gateway.metric("hapax_line_events_total", &["result=\"unprotected\""]), 2.0);
+}
+
+/// Texts: "The text where the lock is held is `⏳ 正在為您查詢天氣，請稍候...`." And: "No i18n."
+#[tokio::test(flavor = "multi_thread")]
+async fn the_busy_text_is_the_same_for_everybody_letter_for_letter() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let gateway = scene.start();
+    redis.cli(&["SET", &lock_key(&user(1)), "1", "EX", "300"]);
+    let mut english = text(&user(1));
+    english["source"]["language"] = "en".into();
+    gateway.send(&[text(&user(1)), english]).await;
+    scene.told_in_all(2);
+    gateway.idle();
+    for said in scene.line.said() {
+        assert_eq!(
+            said.messages,
+            [json!({ "type": "text", "text": "⏳ 正在為您查詢天氣，請稍候..." })]
+        );
+    }
+    assert_eq!(BUSY, hapax_line::BUSY_TEXT);
+}
+
+/// What a gateway logged about one event, by its correlation id.
+fn story(lines: &[Value], correlation: &Value) -> Vec<String> {
+    let of_it = lines.iter().filter(|line| field(line, "correlation") == Some(correlation));
+    of_it.filter_map(|line| field(line, "message")?.as_str().map(str::to_owned)).collect()
+}
+
+fn field<'a>(line: &'a Value, name: &str) -> Option<&'a Value> {
+    line.get(name).or_else(|| line["spans"][0].get(name))
+}
+
+/// Privacy: "Logs carry nothing personal, `userId` included; only acquired, missed, released." (Every
+/// gateway of these tests is searched when it ends.) And: "A correlation id that is random and
+/// short-lived may be added."
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_tells_acquired_missed_and_released_joined_by_a_random_id() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
+    scene.bot.holds();
+    gateway.send(&[text(&user(1))]).await;
+    scene.bot.begun(1);
+    gateway.send(&[text(&user(1))]).await;
+    scene.told_in_all(1);
+    scene.bot.let_go(1);
+    gateway.idle();
+    let stories = wait_for("both stories are told", PATIENCE, || {
+        let lines = gateway.log_lines();
+        let ids: HashSet<_> = lines.iter().filter_map(|line| field(line, "correlation")).collect();
+        let stories: Vec<_> = ids.into_iter().map(|id| story(&lines, id)).collect();
+        let told = |word: &str| stories.iter().flatten().any(|line| line == word);
+        (told("released") && told("missed")).then_some(stories)
+    });
+    assert_eq!(stories.len(), 2, "{stories:?}");
+    let has = |story: &Vec<String>, word: &str| story.iter().any(|line| line == word);
+    assert!(
+        stories.iter().any(|story| has(story, "acquired") && has(story, "released")),
+        "{stories:?}"
+    );
+    assert!(
+        stories.iter().any(|story| has(story, "missed") && !has(story, "acquired")),
+        "{stories:?}"
+    );
+}
+
+/// Observability: "`processing_lock_acquire_total`, `processing_lock_miss_total`,
+/// `processing_lock_release_total`, `processing_duration_seconds`." And: "No metric has `userId` as a
+/// label."
+#[tokio::test(flavor = "multi_thread")]
+async fn the_four_metrics_are_counted_and_labelled_by_event_type_and_result_alone() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
+    scene.bot.holds();
+    gateway.send(&[text(&user(1))]).await;
+    scene.bot.begun(1);
+    gateway.send(&[events::postback(&user(1), "action=weather&note=🥚")]).await;
+    scene.told_in_all(1);
+    scene.bot.let_go(1);
+    gateway.idle();
+    gateway.counts("processing_lock_release_total", &[], 1.0);
+    assert_eq!(gateway.metric("processing_lock_acquire_total", &["acquired", "text"]), 1.0);
+    assert_eq!(gateway.metric("processing_lock_acquire_total", &["held", "postback"]), 1.0);
+    assert_eq!(gateway.metric("processing_lock_miss_total", &["postback"]), 1.0);
+    assert_eq!(gateway.metric("processing_lock_release_total", &["released", "text"]), 1.0);
+    assert_eq!(gateway.metric("processing_duration_seconds_count", &["text"]), 1.0);
+    let metrics = gateway.get("/metrics").1;
+    let ours = |line: &&str| line.starts_with("processing_") || line.starts_with("hapax_line_");
+    for line in metrics.lines().filter(ours) {
+        // What was sent is no event: a reply, a push, an animation.
+        let of_sent = if line.starts_with("hapax_line_sent_total") { "what" } else { "result" };
+        let known = ["event_type", "source_type", "status", "result", of_sent, "le"];
+        let labels = line.split_once('{').map_or("", |(_, rest)| rest);
+        let names =
+            labels.split("\",").filter_map(|label| label.split_once('=')).map(|(name, _)| name);
+        for name in names {
+            assert!(known.contains(&name), "{name} in {line}");
+        }
+    }
+}
+
+/// Acceptance: "The same key: the first try succeeds; the next one at once fails; after the TTL one
+/// succeeds again." And: "When it is done or the time is over, the user can ask again."
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_try_gets_the_lock_the_next_does_not_and_after_its_time_one_does_again() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
+    let key = lock_key(&user(1));
+    scene.bot.holds();
+    gateway.send(&[text(&user(1))]).await;
+    scene.bot.begun(1);
+    gateway.send(&[text(&user(1))]).await;
+    scene.told_in_all(1);
+    // Its time comes to an end.
+    redis.cli(&["PEXPIRE", &key, "50"]);
+    exists(&redis, &key, false);
+    gateway.send(&[text(&user(1))]).await;
+    scene.bot.begun(2);
+    scene.bot.let_go(2);
+    gateway.idle();
+    gateway.send(&[text(&user(1))]).await;
+    scene.bot.begun(3);
+    scene.bot.let_go(1);
+    gateway.idle();
+    assert_eq!(scene.told().len(), 1);
+}
+
+/// Acceptance: "The key is right for every type of `source`; without an id there is none."
+#[tokio::test(flavor = "multi_thread")]
+async fn the_key_is_right_for_every_source_and_absent_without_an_id() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
+    scene.bot.holds();
+    let id = |letter: &str, number| user(number).replacen('U', letter, 1);
+    let sources = [
+        (json!({ "type": "user", "userId": user(1) }), true),
+        (json!({ "type": "group", "groupId": id("C", 2), "userId": user(2) }), true),
+        (json!({ "type": "room", "roomId": id("R", 3), "userId": user(3) }), true),
+        (json!({ "type": "group", "groupId": id("C", 4) }), false),
+        (json!({ "type": "room", "roomId": id("R", 5) }), false),
+        (Value::Null, false),
+    ];
+    for (calls, (source, locked)) in sources.into_iter().enumerate() {
+        let mut event = text(&user(9));
+        match source.is_null() {
+            true => drop(event.as_object_mut().expect("an object").remove("source")),
+            false => event["source"] = source.clone(),
+        }
+        gateway.send(&[event]).await;
+        scene.bot.begun(calls + 1);
+        let keys = redis.cli(&["KEYS", "processing:*"]);
+        let key = source["userId"].as_str().map_or(String::new(), lock_key);
+        assert_eq!(keys, key, "{source}");
+        assert_eq!(locked, pttl(&redis, &key) > 0);
+        scene.bot.let_go(1);
+        gateway.idle();
+    }
+}
+
+/// Acceptance: "Of events one after the other the first is worked on, the second is told to wait." And:
+/// "While one is at work, only the first is handled and all others are told."
+#[tokio::test(flavor = "multi_thread")]
+async fn while_the_first_is_at_work_all_others_are_told_to_wait() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
+    scene.bot.holds();
+    let first = text(&user(1));
+    gateway.send_one(&first).await;
+    scene.bot.begun(1);
+    for told in 1..=5 {
+        gateway.send(&[text(&user(1))]).await;
+        scene.told_in_all(told);
+    }
+    assert_eq!(scene.bot.calls().len(), 1);
+    assert!(scene.bot.calls()[0].is(&first));
+    scene.bot.let_go(1);
+    gateway.idle();
+}
+
+/// Acceptance: "What worked before (places, replies, the way of postbacks) is not affected."
+#[tokio::test(flavor = "multi_thread")]
+async fn the_bot_gets_every_kind_of_event_as_line_sent_it_and_replies_as_before() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let gateway = scene.start();
+    scene.bot.does(|call| match call.event["replyToken"].is_string() {
+        true => Deed::Reply("好"),
+        false => Deed::Answer(200),
+    });
+    // Each by somebody else, so that none waits for another.
+    let all = events::every_kind(&user(0)).len();
+    for number in 0..all {
+        gateway.send(&[events::every_kind(&user(number as u32)).swap_remove(number)]).await;
+    }
+    scene.bot.ended(all);
+    gateway.idle();
+    let calls = scene.bot.calls();
+    assert_eq!(calls.len(), all);
+    let answerable = calls.iter().filter(|call| call.event["replyToken"].is_string()).count();
+    assert_eq!(scene.line.said().len(), answerable);
+    assert!(scene.told().is_empty());
+}

@@ -1,0 +1,132 @@
+//! LINE's side, a bot, and what starts gateways between them.
+
+use std::time::Duration;
+
+use hapax_line::simulator::{Api, events};
+use hapax_line::{LineClient, Secrets};
+use hapax_testkit::{Redis, wait_for};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::line::bot::Bot;
+use crate::line::gateway::{Gateway, Start};
+use crate::line::leaks::Tokens;
+
+/// Long enough for a loaded machine, short enough that a hung test is noticed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// LINE waits so long for an answer.
+pub(crate) const LIMIT: Duration = Duration::from_secs(2);
+
+// Everything that may not be seen is easily found: see `leaks`.
+pub(crate) const SECRET: &str = "secret-food-of-the-channel";
+pub(crate) const ACCESS_TOKEN: &str = "token-food-of-the-channel";
+/// The bot's own user id.
+pub(crate) const DESTINATION: &str = "Uf00db07";
+/// What a user is told to wait with, letter for letter.
+pub(crate) const BUSY: &str = "⏳ 正在為您查詢天氣，請稍候...";
+
+/// LINE on one side, a bot on the other, and a store.
+pub(crate) struct Scene {
+    pub(crate) line: Api,
+    pub(crate) bot: Bot,
+    pub(crate) store: String,
+    pub(crate) tokens: Tokens,
+    /// Of the store's file.
+    folder: Option<TempDir>,
+}
+
+impl Scene {
+    /// On the store at this URL.
+    pub(crate) async fn on(store: &str) -> Self {
+        let line = Api::start("127.0.0.1:0", ACCESS_TOKEN).await.expect("LINE's side starts");
+        let client = LineClient::new(&line.base(), ACCESS_TOKEN).expect("a base").limit(PATIENCE);
+        let bot = Bot::start(secrets(), client).await;
+        Self { line, bot, store: store.to_owned(), tokens: Tokens::default(), folder: None }
+    }
+
+    pub(crate) async fn on_redis(redis: &Redis) -> Self {
+        Self::on(&redis.url()).await
+    }
+
+    /// On a file of its own.
+    pub(crate) async fn on_sqlite() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = format!("sqlite:{}", folder.path().join("line.db").display());
+        let mut scene = Self::on(&store).await;
+        scene.folder = Some(folder);
+        scene
+    }
+
+    /// How a gateway is started.
+    pub(crate) fn gateway(&self) -> Start<'_> {
+        Start::new(self)
+    }
+
+    /// One as it is without any settings.
+    pub(crate) fn start(&self) -> Gateway {
+        self.gateway().start()
+    }
+
+    /// The reply tokens that the busy text came with, so far.
+    pub(crate) fn told(&self) -> Vec<String> {
+        let busy = self.line.said().into_iter().filter(|said| said.texts() == [BUSY]);
+        busy.map(|said| said.reply_token.expect("through the reply API")).collect()
+    }
+
+    /// Whether the sender of this event was told to wait, and how often.
+    pub(crate) fn times_told(&self, event: &Value) -> usize {
+        let token = event["replyToken"].as_str().unwrap_or_default();
+        self.told().iter().filter(|told| *told == token).count()
+    }
+
+    /// Waits until so many were told to wait.
+    pub(crate) fn told_in_all(&self, times: usize) {
+        let what = format!("{times} are told to wait");
+        wait_for(&what, PATIENCE, || (self.told().len() >= times).then_some(()));
+        assert_eq!(self.told().len(), times);
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let violations = self.line.violations();
+            assert!(violations.is_empty(), "LINE would have refused: {violations:?}");
+        }
+    }
+}
+
+pub(crate) fn secrets() -> Secrets {
+    Secrets::new(SECRET).expect("a secret")
+}
+
+/// Somebody.
+pub(crate) fn user(number: u32) -> String {
+    format!("Uf00d{number:028x}")
+}
+
+/// A text message of a user.
+pub(crate) fn text(user: &str) -> Value {
+    events::text(user, "臺北的天氣🥚")
+}
+
+/// The same event again, as LINE sends it where it got no 200.
+pub(crate) fn again(event: &Value) -> Value {
+    events::redelivered(event)
+}
+
+pub(crate) fn lock_key(user: &str) -> String {
+    format!("processing:user:{user}")
+}
+
+/// What is left of a key in ms; below zero where there is no key, or no end.
+pub(crate) fn pttl(redis: &Redis, key: &str) -> i64 {
+    redis.cli(&["PTTL", key]).parse().expect("a number")
+}
+
+/// Waits until a key is there, or is not.
+pub(crate) fn exists(redis: &Redis, key: &str, is_there: bool) {
+    let wanted = if is_there { "1" } else { "0" };
+    let what = if is_there { "the lock is taken" } else { "the lock is free" };
+    wait_for(what, PATIENCE, || (redis.cli(&["EXISTS", key]) == wanted).then_some(()));
+}

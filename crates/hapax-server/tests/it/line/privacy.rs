@@ -1,0 +1,117 @@
+//! All paths, and then a search of everything that was said on them.
+
+use hapax_line::simulator::{Endpoint, Fault, events};
+use hapax_testkit::{Redis, wait_for};
+
+use crate::line::bot::Deed;
+use crate::line::gateway::Gateway;
+use crate::line::harness::{DESTINATION, PATIENCE, Scene, lock_key, secrets, text, user};
+use crate::line::leaks;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_log_metric_or_error_body_says_who_or_what() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let flags = ["--max-attempts", "2", "--backoff", "20ms", "--lease", "3s"];
+    let gateway = scene.gateway().talkative().flags(&flags).start();
+
+    // Told to wait: accepted, refused, without an answer, and where the lock is somebody else's.
+    redis.cli(&["SET", &lock_key(&user(1)), "1", "EX", "300"]);
+    gateway.send(&[text(&user(1))]).await;
+    scene.told_in_all(1);
+    for fault in [Fault::Status(400), Fault::Status(500), Fault::Cut, Fault::CutAfter] {
+        scene.line.fault(Endpoint::Reply, fault);
+        let busy = gateway.metric("hapax_line_handled_total", &["result=\"busy\""]);
+        gateway.send(&[text(&user(1))]).await;
+        gateway.counts("hapax_line_handled_total", &["result=\"busy\""], busy + 1.0);
+        gateway.idle();
+    }
+
+    // Every kind of event, those without a user and in standby, and what is none.
+    gateway.send(&events::every_kind(&user(2))).await;
+    gateway.send(&[events::without_user(text(&user(3))), events::standby(text(&user(3)))]).await;
+    let odd =
+        format!(r#"{{"destination":"{DESTINATION}","events":[17,"🥚",{{"type":"🥚 Uf00d"}}]}}"#);
+    assert_eq!(gateway.send_raw(&odd).await, 200);
+    gateway.idle();
+
+    // Dead letters, and everything that is shown of them.
+    for (number, deed) in [(4, Deed::Answer(500)), (5, Deed::Cut), (6, Deed::Answer(302))] {
+        scene.bot.does(move |_| deed);
+        gateway.send(&[text(&user(number))]).await;
+        let dead = number as usize - 3;
+        wait_for("a dead letter", PATIENCE, || (gateway.dead().len() == dead).then_some(()));
+    }
+    scene.bot.does(|_| Deed::Answer(200));
+    let id = gateway.dead()[0]["id"].as_str().expect("an id").to_owned();
+    assert_eq!(gateway.post(&format!("/v1/queues/line/dead/{id}/requeue")).0, 204);
+    assert_eq!(gateway.post(&format!("/v1/queues/line/dead/{id}/requeue")).0, 404);
+    assert_eq!(gateway.get("/v1/queues/🥚").0, 400);
+    gateway.idle();
+
+    // Errors: unsigned, nonsense, too much, nowhere.
+    let body = format!(r#"{{"destination":"{DESTINATION}","events":[{}]}}"#, text(&user(7)));
+    assert_eq!(gateway.ask("POST", "/line/webhook", &body).0, 401);
+    assert_eq!(gateway.ask("POST", "/line/webhook?user=Uf00d", &body).0, 401);
+    let nonsense = "Uf00d 🥚";
+    assert_eq!(gateway.send_raw(nonsense).await, 400);
+    assert_eq!(signed(&gateway.address, nonsense).0, 400);
+    assert_eq!(gateway.send_raw(&"🥚".repeat(1 << 19)).await, 413);
+    assert!(gateway.ask("GET", "/v1/locks/x", "").0 == 404);
+
+    gateway.get("/metrics");
+    for proof in ["missed", "acquired", "dead letter", "no user to lock", "hapax_line_sent_total"] {
+        took_path(&gateway, proof);
+    }
+    drop(gateway);
+
+    // The store goes away, at rest and at work, and comes back.
+    let gateway = scene.gateway().impatient().talkative().flags(&flags);
+    let gateway = gateway.flags(&["--handle-timeout", "300s"]).start();
+    scene.bot.holds();
+    let begun = scene.bot.calls().len() + 1;
+    gateway.send(&[text(&user(8))]).await;
+    scene.bot.begun(begun);
+    redis.kill();
+    gateway.send(&[text(&user(8)), text(&user(9))]).await;
+    scene.bot.begun(begun + 2);
+    scene.bot.let_go(100);
+    wait_for("not ready", PATIENCE, || (gateway.get("/readyz").0 == 503).then_some(()));
+    assert_eq!(gateway.get("/v1/queues/line").0, 503);
+    redis.restart();
+    wait_for("ready", PATIENCE, || (gateway.get("/readyz").0 == 200).then_some(()));
+    gateway.idle();
+
+    took_path(&gateway, "it is handled unprotected");
+}
+
+/// A search finds nothing where nothing was said. What was said is searched when the gateway ends.
+fn took_path(gateway: &Gateway, proof: &str) {
+    wait_for(proof, PATIENCE, || gateway.log().contains(proof).then_some(()));
+}
+
+/// Posts a signed body, for the sake of what is answered; that is searched here.
+fn signed(address: &str, body: &str) -> (u16, String) {
+    let agent: ureq::Agent =
+        ureq::Agent::config_builder().http_status_as_error(false).build().into();
+    let request = agent.post(format!("http://{address}/line/webhook"));
+    let request = request.header("x-line-signature", secrets().sign(body.as_bytes()));
+    let mut answer = request.send(body).expect("an answer");
+    let text = answer.body_mut().read_to_string().expect("text");
+    hapax_testkit::keep_log("line", &text);
+    leaks::check(&text, &leaks::Tokens::default());
+    (answer.status().as_u16(), text)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_refuses_to_start_shows_no_secret() {
+    let scene = Scene::on("memory:").await;
+    let three = scene.gateway().env("LINE_CHANNEL_SECRET", "a-food-a,b-food-b,c-food-c");
+    assert!(three.refused().contains("LINE_CHANNEL_SECRET"));
+    let spaced = scene.gateway().env("LINE_CHANNEL_ACCESS_TOKEN", "a -food- b");
+    assert!(spaced.refused().contains("LINE_CHANNEL_ACCESS_TOKEN"));
+    let none = scene.gateway().env("LINE_CHANNEL_SECRET", "");
+    assert!(none.refused().contains("LINE_CHANNEL_SECRET"));
+    let rules = scene.gateway().rules("[[rule]]\nevent = \"follow\"\nguard = \"mutex\"");
+    assert!(rules.refused().contains("rule 1"));
+}

@@ -1,0 +1,119 @@
+//! LINE delivers an event again: it is handled once.
+
+use futures_util::future::join_all;
+use hapax_testkit::Redis;
+
+use crate::line::harness::{Scene, again, text, user};
+
+/// On any store.
+async fn is_handled_once(scene: &Scene, gateways: usize) {
+    let gateways: Vec<_> = (0..gateways).map(|_| scene.start()).collect();
+    let event = text(&user(1));
+    let copies = (0..20).map(|copy| {
+        let gateway = &gateways[copy % gateways.len()];
+        let event = if copy == 0 { event.clone() } else { again(&event) };
+        async move { gateway.send(&[event]).await }
+    });
+    join_all(copies).await;
+    scene.bot.ended(1);
+    gateways[0].idle();
+    assert_eq!(scene.bot.calls().len(), 1, "20 copies at once");
+    for gateway in &gateways {
+        gateway.send(&[again(&event), again(&event)]).await;
+    }
+    gateways[0].idle();
+    assert_eq!(scene.bot.calls().len(), 1, "when it was done");
+    // Neither did anybody have to wait for himself.
+    assert!(scene.line.said().is_empty());
+    let count = |result: &str| -> f64 {
+        let label = format!("result=\"{result}\"");
+        gateways.iter().map(|gateway| gateway.metric("hapax_line_events_total", &[&label])).sum()
+    };
+    let copies = 20.0 + 2.0 * gateways.len() as f64;
+    assert_eq!((count("accepted"), count("duplicate")), (1.0, copies - 1.0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hole_4_twenty_copies_at_once_over_two_gateways_are_handled_once() {
+    let redis = Redis::start();
+    is_handled_once(&Scene::on_redis(&redis).await, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn twenty_copies_at_once_are_handled_once_on_sqlite() {
+    is_handled_once(&Scene::on_sqlite().await, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_id_for_another_bot_is_another_event() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let gateway = scene.start();
+    let event =
+        serde_json::json!({ "type": "follow", "webhookEventId": "01FZ74A0TDDPYRVKNK77XKC3ZR" });
+    for destination in ["Uf00da", "Uf00db", "Uf00da"] {
+        let body = serde_json::json!({ "destination": destination, "events": [event] }).to_string();
+        assert_eq!(gateway.send_raw(&body).await, 200);
+    }
+    scene.bot.ended(2);
+    gateway.idle();
+    let calls = scene.bot.calls();
+    assert_eq!(calls.len(), 2);
+    assert_ne!(calls[0].key, calls[1].key);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn somebody_who_was_told_to_wait_is_told_so_once() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
+    scene.bot.holds();
+    gateway.send(&[text(&user(1))]).await;
+    scene.bot.begun(1);
+    let second = text(&user(1));
+    gateway.send_one(&second).await;
+    scene.told_in_all(1);
+    // While it is being dealt with or just was; the simulator refuses a token that comes twice.
+    join_all((0..5).map(|_| async { gateway.send(&[again(&second)]).await })).await;
+    scene.bot.let_go(1);
+    gateway.idle();
+    // Now the lock is free, and still it was answered before.
+    gateway.send(&[again(&second)]).await;
+    gateway.idle();
+    assert_eq!((scene.bot.calls().len(), scene.told().len()), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_is_recognised_after_a_restart_in_order() {
+    let scene = Scene::on_sqlite().await;
+    let event = text(&user(1));
+    let gateway = scene.start();
+    gateway.send_one(&event).await;
+    scene.bot.ended(1);
+    gateway.idle();
+    gateway.stop();
+    let gateway = scene.start();
+    gateway.send(&[again(&event)]).await;
+    gateway.idle();
+    assert_eq!(scene.bot.calls().len(), 1);
+}
+
+/// 200, then killed while the bot was not reached: the next gateway delivers it.
+#[tokio::test(flavor = "multi_thread")]
+async fn hole_5_what_was_answered_200_is_handled_after_a_crash() {
+    let scene = Scene::on_sqlite().await;
+    scene.bot.holds();
+    let gateway = scene.gateway().flags(&["--in-flight", "1", "--lease", "2s"]).start();
+    let events: Vec<_> = (0..5).map(|number| text(&user(number))).collect();
+    gateway.send(&events).await;
+    scene.bot.begun(1);
+    gateway.kill();
+    scene.bot.does(|_| crate::line::bot::Deed::Answer(200));
+    let gateway = scene.start();
+    for event in &events {
+        hapax_testkit::wait_for("it is handled", crate::line::harness::PATIENCE, || {
+            scene.bot.calls_of(event).iter().any(|call| call.ended).then_some(())
+        });
+    }
+    gateway.idle();
+}

@@ -1,0 +1,140 @@
+//! What rules say about locks, as a running gateway.
+
+use hapax_line::simulator::events;
+use hapax_testkit::{Redis, wait_for};
+
+use crate::line::harness::{PATIENCE, Scene, exists, lock_key, pttl, text, user};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_throttle_window_stays_to_its_end_although_the_work_is_done() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let rules = "[[rule]]\nevent = \"postback\"\nguard = \"throttle\"\nttl = \"300s\"";
+    let gateway = scene.gateway().rules(rules).start();
+    let (key, tap) = (lock_key(&user(1)), || events::postback(&user(1), "action=weather&note=🥚"));
+    gateway.send(&[tap()]).await;
+    scene.bot.ended(1);
+    gateway.idle();
+    let left = pttl(&redis, &key);
+    assert!(left > 0 && left <= 300_000, "{left}");
+    gateway.send(&[tap()]).await;
+    scene.told_in_all(1);
+    // The text is not named, so it is free.
+    gateway.send(&[text(&user(1))]).await;
+    scene.bot.ended(2);
+    gateway.idle();
+    assert!(pttl(&redis, &key) <= left, "nothing made the window longer");
+    // The window ends.
+    redis.cli(&["PEXPIRE", &key, "1"]);
+    exists(&redis, &key, false);
+    gateway.send(&[tap()]).await;
+    scene.bot.ended(3);
+    gateway.idle();
+    assert_eq!(scene.told().len(), 1);
+    gateway.counts("processing_lock_release_total", &["status=\"kept\""], 2.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_later_bots_window_of_a_second_ends_by_itself() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let rules = "[[rule]]\nevent = \"postback\"\nguard = \"throttle\"";
+    let gateway = scene.gateway().rules(rules).start();
+    for taps in 1..=2 {
+        gateway.send(&[events::postback(&user(1), "action=recent_queries&note=🥚")]).await;
+        scene.bot.ended(taps);
+        gateway.idle();
+        assert!(pttl(&redis, &lock_key(&user(1))) <= 1000);
+        exists(&redis, &lock_key(&user(1)), false);
+    }
+    assert!(scene.told().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hole_2_with_renew_the_lock_is_held_for_as_long_as_the_work_takes() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    // Long enough that no machine is too slow to renew it, short enough to see that it is.
+    let rules = "[[rule]]\nevent = \"text\"\nguard = \"mutex\"\nttl = \"15s\"\nrenew = true";
+    let gateway = scene.gateway().rules(rules).start();
+    let key = lock_key(&user(1));
+    scene.bot.holds();
+    gateway.send(&[text(&user(1))]).await;
+    scene.bot.begun(1);
+    let mut least = pttl(&redis, &key);
+    wait_for("it is renewed", PATIENCE, || {
+        let left = pttl(&redis, &key);
+        assert!(left > 0, "it ran out while the bot was at work");
+        least = least.min(left);
+        (left > least + 500).then_some(())
+    });
+    gateway.send(&[text(&user(1))]).await;
+    scene.told_in_all(1);
+    scene.bot.let_go(1);
+    exists(&redis, &key, false);
+    gateway.idle();
+    assert_eq!(scene.bot.calls().len(), 1);
+}
+
+/// The 5 s of the original bot are a ceiling, whatever the bot does.
+#[tokio::test(flavor = "multi_thread")]
+async fn hole_2_work_that_outlives_its_lock_is_told_apart_by_its_fence() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "1").start();
+    let key = lock_key(&user(1));
+    scene.bot.holds();
+    gateway.send(&[text(&user(1))]).await;
+    scene.bot.begun(1);
+    exists(&redis, &key, false);
+    gateway.send(&[text(&user(1))]).await;
+    let calls = scene.bot.begun(2);
+    assert!(calls[1].fence > calls[0].fence, "the later one is known by its fence");
+    scene.bot.let_go(2);
+    gateway.idle();
+    assert!(scene.told().is_empty());
+}
+
+const MENU: &str = r#"
+busy_text = "請稍候"
+
+[[rule]]
+event = "postback"
+data = { action = "weather", type = ["home", "office"] }
+guard = "mutex"
+ttl = "300s"
+
+[[rule]]
+event = "postback"
+data = { action = "recent_queries" }
+guard = "mutex"
+ttl = "300s"
+"#;
+
+/// What the second form of the original bot locks, and what it leaves alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_menu_locks_what_costs_a_look_up_and_nothing_else() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let gateway = scene.gateway().rules(MENU).start();
+    let who = user(1);
+    scene.bot.holds();
+    gateway.send(&[events::postback(&who, "action=weather&type=home")]).await;
+    scene.bot.begun(1);
+    let locked =
+        ["action=weather&type=office", "type=home&action=weather", "action=recent_queries"];
+    let locked: Vec<_> = locked.iter().map(|data| events::postback(&who, data)).collect();
+    gateway.send(&locked).await;
+    let told = || scene.line.said().len();
+    wait_for("three are told to wait", PATIENCE, || (told() == 3).then_some(()));
+    assert!(scene.line.said().iter().all(|said| said.texts() == ["請稍候"]));
+    let free =
+        ["action=weather&type=current", "action=settings", "action=other", "action=weather", "x=1"];
+    let mut free: Vec<_> = free.iter().map(|data| events::postback(&who, data)).collect();
+    free.extend([text(&who), events::location(&who, "家🥚", 25.0, 121.5), events::follow(&who)]);
+    gateway.send(&free).await;
+    scene.bot.begun(1 + free.len());
+    scene.bot.let_go(1 + free.len());
+    gateway.idle();
+    assert_eq!((scene.bot.calls().len(), told()), (1 + free.len(), 3));
+}

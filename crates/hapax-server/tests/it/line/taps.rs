@@ -1,0 +1,268 @@
+//! Somebody taps twice: one tap is work, the others are told to wait.
+
+use hapax_line::simulator::events;
+use hapax_testkit::Redis;
+use serde_json::Value;
+
+use crate::line::bot::Deed;
+use crate::line::gateway::Gateway;
+use crate::line::harness::{BUSY, PATIENCE, Scene, exists, lock_key, pttl, text, user};
+use crate::line::monitor::Monitor;
+
+/// A gateway whose locks are held for longer than any machine stalls.
+fn start(scene: &Scene) -> Gateway {
+    scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start()
+}
+
+/// On any store: the second is told to wait, and after the release the next one is handled.
+async fn a_double_tap(scene: &Scene) {
+    let gateway = start(scene);
+    scene.bot.does(|call| match call.event["source"]["userId"] == user(1) {
+        true => Deed::Hold(200),
+        false => Deed::Reply("晴"),
+    });
+    let (first, second) = (text(&user(1)), text(&user(1)));
+    gateway.send_one(&first).await;
+    scene.bot.begun(1);
+    gateway.send_one(&second).await;
+    scene.told_in_all(1);
+    assert_eq!(scene.times_told(&second), 1);
+    assert_eq!(scene.line.said()[0].texts(), [BUSY]);
+    // Nobody else waits for him, and what the bot says arrives.
+    let other = text(&user(2));
+    gateway.send_one(&other).await;
+    scene.bot.ended(1);
+    let said = scene.line.said().pop().expect("a reply");
+    assert_eq!(
+        (said.texts(), said.reply_token.as_deref()),
+        (vec!["晴".into()], other["replyToken"].as_str())
+    );
+    scene.bot.let_go(1);
+    gateway.idle();
+    let third = text(&user(1));
+    gateway.send_one(&third).await;
+    scene.bot.begun(3);
+    scene.bot.let_go(1);
+    gateway.idle();
+    let calls = scene.bot.calls();
+    assert!(calls[0].is(&first) && calls[2].is(&third), "{calls:?}");
+    assert_eq!((calls.len(), scene.told().len()), (3, 1));
+    assert!(calls.iter().all(|call| call.attempt == 1 && call.ended));
+    assert!(calls[2].fence > calls[0].fence, "the fence grows with every turn of a user");
+    gateway.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_double_tap_is_handled_once_on_redis() {
+    let redis = Redis::start();
+    a_double_tap(&Scene::on_redis(&redis).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_double_tap_is_handled_once_on_sqlite() {
+    a_double_tap(&Scene::on_sqlite().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_double_tap_is_handled_once_on_memory() {
+    a_double_tap(&Scene::on("memory:").await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_lock_is_one_set_nx_ex_under_the_users_key_and_gone_after_the_work() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let gateway = start(&scene);
+    let (monitor, key) = (Monitor::of(&redis), lock_key(&user(1)));
+    scene.bot.holds();
+    gateway.send(&[text(&user(1))]).await;
+    scene.bot.begun(1);
+    assert_eq!(redis.cli(&["KEYS", "processing:*"]), key, "this key and no other");
+    assert_eq!(redis.cli(&["TYPE", &key]), "string");
+    let left = pttl(&redis, &key);
+    assert!(left > 0 && left <= 300_000, "{left}");
+    scene.bot.let_go(1);
+    exists(&redis, &key, false);
+    gateway.idle();
+    gateway.counts("processing_lock_release_total", &["status=\"released\""], 1.0);
+    monitor.catch_up(&redis);
+    let sets: Vec<_> =
+        monitor.with(&format!("\"{key}\"")).into_iter().filter(|line| is_set(line)).collect();
+    assert_eq!(sets.len(), 1, "{sets:?}");
+    assert!(sets[0].contains("\"NX\" \"EX\" \"300\""), "{sets:?}");
+}
+
+/// Whether a line of `MONITOR` is a `SET`, also one by a script, and not the call of that script.
+pub(crate) fn is_set(line: &str) -> bool {
+    line.to_uppercase().contains("] \"SET\" ")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_a_foreign_writer_put_there_counts_as_held() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let gateway = scene.start();
+    for (number, value) in [(1, "1"), (2, ""), (3, "hapax1 but not really")] {
+        redis.cli(&["SET", &lock_key(&user(number)), value, "EX", "300", "NX"]);
+        gateway.send(&[text(&user(number))]).await;
+        scene.told_in_all(number as usize);
+    }
+    gateway.idle();
+    assert!(scene.bot.calls().is_empty());
+    for (number, value) in [(1, "1"), (2, ""), (3, "hapax1 but not really")] {
+        assert_eq!(redis.cli(&["GET", &lock_key(&user(number))]), value, "not ours to change");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hole_1_a_release_leaves_a_successors_lock_alone() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let gateway = scene.start();
+    let key = lock_key(&user(1));
+    scene.bot.holds();
+    gateway.send(&[text(&user(1))]).await;
+    scene.bot.begun(1);
+    redis.cli(&["SET", &key, "somebody else", "EX", "300"]);
+    scene.bot.let_go(1);
+    gateway.counts("processing_lock_release_total", &["status=\"lost\""], 1.0);
+    gateway.idle();
+    assert_eq!(redis.cli(&["GET", &key]), "somebody else");
+    assert!(pttl(&redis, &key) > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn text_location_and_postback_are_locked_and_nothing_else() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let gateway = start(&scene);
+    scene.bot.holds();
+    let who = user(1);
+    gateway.send(&[text(&who)]).await;
+    scene.bot.begun(1);
+    let locked = [
+        text(&who),
+        events::location(&who, "臺北車站🥚", 25.0478, 121.517),
+        events::postback(&who, "action=weather&type=home&note=🥚"),
+    ];
+    gateway.send(&locked).await;
+    scene.told_in_all(3);
+    let is_locked = |event: &Value| {
+        event["type"] == "postback"
+            || event["message"]["type"] == "text"
+            || event["message"]["type"] == "location"
+    };
+    let others: Vec<_> =
+        events::every_kind(&who).into_iter().filter(|event| !is_locked(event)).collect();
+    assert!(others.len() > 10);
+    gateway.send(&others).await;
+    let calls = scene.bot.begun(1 + others.len());
+    for event in others {
+        assert!(calls.iter().any(|call| call.is(&event)), "{event} is with the bot, too");
+    }
+    scene.bot.let_go(calls.len());
+    gateway.idle();
+    assert_eq!((scene.bot.calls().len(), scene.told().len()), (calls.len(), 3));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_a_group_the_lock_is_the_persons() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let gateway = start(&scene);
+    scene.bot.holds();
+    for (source, id) in [("group", "groupId"), ("room", "roomId")] {
+        let who = user(if source == "group" { 1 } else { 2 });
+        let mut event = text(&who);
+        event["source"] =
+            serde_json::json!({ "type": source, id: format!("C{who}"), "userId": who });
+        gateway.send(&[event]).await;
+        exists(&redis, &lock_key(&who), true);
+    }
+    scene.bot.let_go(2);
+    gateway.idle();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_without_a_user_passes_with_a_warning_that_names_nobody() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let gateway = scene.start();
+    scene.bot.holds();
+    let events = [events::without_user(text(&user(1))), events::without_user(text(&user(1)))];
+    gateway.send(&events).await;
+    scene.bot.begun(2);
+    assert_eq!(redis.cli(&["KEYS", "processing:*"]), "");
+    assert_eq!(warnings(&gateway), 2);
+    scene.bot.let_go(2);
+    gateway.idle();
+    assert!(scene.told().is_empty());
+}
+
+/// Warnings that are about events without a user.
+fn warnings(gateway: &Gateway) -> usize {
+    let warned =
+        |line: &Value| line["level"] == "WARN" && line.to_string().to_lowercase().contains("user");
+    hapax_testkit::wait_for("a warning", PATIENCE, || {
+        Some(gateway.log_lines().iter().filter(|line| warned(line)).count()).filter(|n| *n > 1)
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn locking_can_be_switched_off_as_in_the_original_bot() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let gateway = scene.gateway().env("PROCESSING_LOCK_ENABLED", "false").start();
+    scene.bot.holds();
+    gateway.send(&[text(&user(1)), text(&user(1))]).await;
+    scene.bot.begun(2);
+    assert_eq!(redis.cli(&["KEYS", "processing:*"]), "");
+    scene.bot.let_go(2);
+    gateway.idle();
+    assert!(scene.line.said().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_store_is_redis_url_where_nothing_else_is_said() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let told = scene.gateway().store(None).env("REDIS_URL", &redis.url());
+    let gateway = told.env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
+    scene.bot.holds();
+    gateway.send(&[text(&user(1))]).await;
+    exists(&redis, &lock_key(&user(1)), true);
+    scene.bot.let_go(1);
+    gateway.idle();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_taps_over_two_gateways_are_one_handled_and_49_told_and_again_after_the_release() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let gateways = [start(&scene), start(&scene)];
+    scene.bot.holds();
+    for round in 1..=2 {
+        let taps = (0..50).map(|tap| {
+            let gateway = &gateways[tap % 2];
+            async move {
+                gateway
+                    .send(&[events::postback(&user(1), "action=weather&type=home&note=🥚")])
+                    .await
+            }
+        });
+        futures_util::future::join_all(taps).await;
+        scene.bot.begun(round);
+        scene.told_in_all(49 * round);
+        assert_eq!(scene.bot.calls().len(), round);
+        scene.bot.let_go(1);
+        exists(&redis, &lock_key(&user(1)), false);
+        gateways[0].idle();
+    }
+    assert_eq!(scene.bot.calls().len(), 2);
+    let acquired = |gateway: &Gateway| {
+        gateway.metric("processing_lock_acquire_total", &["status=\"acquired\""])
+    };
+    let missed = |gateway: &Gateway| gateway.metric("processing_lock_miss_total", &[]);
+    assert_eq!(gateways.iter().map(acquired).sum::<f64>(), 2.0);
+    assert_eq!(gateways.iter().map(missed).sum::<f64>(), 98.0);
+}

@@ -1,0 +1,155 @@
+//! What is taken in, and what is not.
+
+use hapax_line::Secrets;
+use hapax_line::simulator::events;
+use hapax_testkit::{Redis, free_port};
+use serde_json::json;
+
+use crate::line::harness::{DESTINATION, SECRET, Scene, secrets, text, user};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_line_did_not_sign_is_401_and_goes_nowhere() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let gateway = scene.start();
+    let body = json!({ "destination": DESTINATION, "events": [text(&user(1))] }).to_string();
+    let of_another_body = secrets().sign(b"{}");
+    let of_another_secret = Secrets::new("another").unwrap().sign(body.as_bytes());
+    let right = secrets().sign(body.as_bytes());
+    let short = &right[..right.len() - 4];
+    let wrong = [
+        None,
+        Some(""),
+        Some("no base64!"),
+        Some(&*of_another_body),
+        Some(&*of_another_secret),
+        Some(short),
+    ];
+    for signature in wrong {
+        assert_eq!(gateway.send_signed(&body, signature).await, 401, "{signature:?}");
+        // Before anything is parsed.
+        assert_eq!(gateway.send_signed("no JSON", signature).await, 401);
+    }
+    assert_eq!(gateway.queue()["depth"], 0);
+    assert_eq!(gateway.ask("POST", "/line/webhook", &body).0, 401);
+    assert_eq!(gateway.ask("GET", "/line/webhook", "").0, 405);
+    assert_eq!(gateway.ask("POST", "/line/other", &body).0, 404);
+    assert_eq!(gateway.send_signed(&body, Some(&right)).await, 200);
+    scene.bot.ended(1);
+    gateway.idle();
+    assert_eq!(scene.bot.calls().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_the_secret_is_changed_both_sign() {
+    let scene = Scene::on("memory:").await;
+    let both = format!("{SECRET},old-food-secret");
+    let gateway = scene.gateway().env("LINE_CHANNEL_SECRET", &both).start();
+    let old = Secrets::new("old-food-secret").unwrap();
+    assert_eq!(gateway.send_with(&old, &[text(&user(1))]).await, 200);
+    assert_eq!(gateway.send_with(&secrets(), &[text(&user(2))]).await, 200);
+    assert_eq!(gateway.send_with(&Secrets::new("older").unwrap(), &[text(&user(3))]).await, 401);
+    // The bot checks that the new one signed both.
+    scene.bot.ended(2);
+    gateway.idle();
+    assert_eq!(scene.bot.calls().len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn signed_nonsense_is_400_and_an_empty_webhook_200() {
+    let scene = Scene::on("memory:").await;
+    let gateway = scene.start();
+    for body in ["", "no JSON", "[]", "{}", r#"{"destination":1,"events":[]}"#, r#"{"events":[]}"#]
+    {
+        assert_eq!(gateway.send_raw(body).await, 400, "{body}");
+    }
+    assert_eq!(gateway.send(&[]).await.status, 200);
+    assert_eq!(gateway.send_raw(r#"{"destination":"Uf00d","events":[],"new":{}}"#).await, 200);
+    gateway.idle();
+    assert!(scene.bot.calls().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unknown_types_and_fields_pass_byte_for_byte() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let gateway = scene.start();
+    // Spaces, order, escapes, doubled fields and numbers as no writer of JSON would repeat them.
+    let strange = [
+        r#"{ "type" : "somethingNew", "webhookEventId":"01FZ74A0TDDPYRVKNK77XKC3ZR","n":1.50e+3 ,"deep":[ {} ,null]}"#,
+        r#"{"mode":"active","type":"message","message":{"type":"hologram","z":1,"a":2,"z":3},"webhookEventId":"01FZ74A0TDDPYRVKNK77XKC3ZS","text":"\u5929\u6c23 \/ \ud83e\udd5a"}"#,
+    ];
+    for (nth, event) in strange.iter().enumerate() {
+        let body = format!(r#"{{"destination":"{DESTINATION}","events":[{event}]}}"#);
+        assert_eq!(gateway.send_raw(&body).await, 200);
+        let calls = scene.bot.begun(nth + 1);
+        let got = std::str::from_utf8(&calls[nth].body).unwrap();
+        assert_eq!(got, body, "signed anew, and else as it came");
+    }
+    gateway.send(&[events::unknown(&user(1))]).await;
+    scene.bot.ended(3);
+    gateway.idle();
+    assert!(scene.line.said().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bot_that_never_answers_does_not_keep_line_waiting() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let gateway = scene.gateway().flags(&["--in-flight", "2"]).start();
+    scene.bot.holds();
+    for number in 0..10 {
+        gateway.send_in_time(|| text(&user(number))).await;
+    }
+    scene.bot.begun(2);
+    let queue = gateway.queue();
+    assert!(
+        queue["depth"].as_u64().unwrap() + queue["in_flight"].as_u64().unwrap() >= 10,
+        "{queue}"
+    );
+    scene.bot.let_go(1000);
+    gateway.idle();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_standby_the_gateway_says_nothing_and_the_bot_gets_it() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
+    let resting = events::standby(text(&user(1)));
+    gateway.send_one(&resting).await;
+    assert!(scene.bot.begun(1)[0].is(&resting));
+    gateway.idle();
+    // Also where its sender would have been told to wait, and even with a token.
+    scene.bot.holds();
+    gateway.send(&[text(&user(1))]).await;
+    scene.bot.begun(2);
+    let mut with_token = text(&user(1));
+    with_token["mode"] = "standby".into();
+    gateway.send(&[events::standby(text(&user(1))), with_token]).await;
+    scene.bot.let_go(10);
+    gateway.idle();
+    assert!(scene.line.said().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_is_on_the_listener_and_the_admin_address_shows_queue_and_metrics() {
+    let redis = Redis::start();
+    let scene = Scene::on_redis(&redis).await;
+    let admin = format!("127.0.0.1:{}", free_port());
+    let gateway = scene.gateway().flags(&["--admin", &admin]).start();
+    let get = |path: &str| {
+        let mut answer = ureq::get(format!("http://{admin}{path}")).call().expect("an answer");
+        answer.body_mut().read_to_string().expect("text")
+    };
+    for path in ["/healthz", "/readyz"] {
+        assert_eq!(gateway.get(path).0, 200);
+        get(path);
+    }
+    gateway.send(&[text(&user(1))]).await;
+    scene.bot.ended(1);
+    gateway.idle();
+    assert!(get("/v1/queues/line").contains("\"depth\":0"));
+    assert!(get("/v1/queues/line/dead").contains("\"items\":[]"));
+    assert!(get("/metrics").contains("hapax_line_events_total{"));
+}

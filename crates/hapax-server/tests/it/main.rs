@@ -1,0 +1,36 @@
+//! The `hapax` binary and real servers, end to end.
+
+mod bus_consume;
+mod cli_command;
+mod cli_doctor;
+mod cli_follow;
+mod cli_help;
+mod cli_inbox;
+mod cli_lock;
+mod cli_lock_run;
+mod cli_operator;
+mod cli_publish;
+mod cli_queue;
+mod cli_record;
+mod cli_support;
+mod cli_token;
+mod docs;
+mod http;
+mod ingest_kills;
+mod ingest_router;
+mod ingest_support;
+mod line;
+mod line_command;
+mod line_simulate;
+mod progress_page;
+mod proxy_answers;
+mod proxy_failures;
+mod proxy_kills;
+mod proxy_once;
+mod proxy_passing;
+mod proxy_support;
+mod readme;
+mod relay;
+mod soak_bus;
+mod soak_relay;
+mod sse_follow;

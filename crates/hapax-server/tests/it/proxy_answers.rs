@@ -1,0 +1,225 @@
+//! What becomes of an answer: replayed byte for byte, streamed as it comes, or remembered as having
+//! happened.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::response::IntoResponse;
+use axum::routing::{any, post};
+use http_body_util::{BodyExt, Channel};
+use hyper::{Request, StatusCode};
+use crate::proxy_support::client::{Reply, keyed, open, send};
+use crate::proxy_support::upstream::{Log, Seen};
+use crate::proxy_support::{Proxy, Upstream, soon, until};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+
+fn seen(key: &str) -> Seen {
+    let request = Request::post("/").header("idempotency-key", key).body(()).unwrap();
+    let (parts, ()) = request.into_parts();
+    Seen { method: parts.method, uri: parts.uri, headers: parts.headers, body: Bytes::new() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replay_has_the_same_status_headers_and_bytes_and_nobodys_cookie() {
+    let rich = post(async |State(log): State<Log>| {
+        log.note(seen("k"));
+        let headers = [
+            ("content-type", "application/octet-stream"),
+            ("location", "/orders/17"),
+            ("set-cookie", "session=secret"),
+            ("x-twice", "one"),
+            ("connection", "x-hop"),
+            ("x-hop", "only for you"),
+            ("keep-alive", "timeout=5"),
+        ];
+        let mut response =
+            (StatusCode::CREATED, headers, &[0_u8, 255, 13, 10, 0][..]).into_response();
+        response.headers_mut().append("x-twice", "two".parse().unwrap());
+        response
+    });
+    let upstream = Upstream::with(Router::new().route("/rich", rich)).await;
+    let proxy = Proxy::start(&upstream.url(), "memory:", &[]);
+    let first = send(keyed(proxy.url("/rich"), "k"), "a").await;
+    let again = send(keyed(proxy.url("/rich"), "k"), "a").await;
+    assert_eq!(first.header("set-cookie"), Some("session=secret"));
+    assert_eq!(first.header("idempotent-replayed"), None);
+    assert_eq!(first.header("x-hop"), None, "it belonged to the upstream's connection");
+    assert_eq!(again.header("set-cookie"), None);
+    assert!(again.is_replay());
+    assert!(again.header("idempotency-expires").unwrap().ends_with(" GMT"));
+    assert_eq!(first.essence(), again.essence());
+    assert_eq!(&again.body[..], [0, 255, 13, 10, 0]);
+    assert_eq!(again.headers.get_all("x-twice").iter().count(), 2);
+    assert_eq!(upstream.log.count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn statuses_are_kept_given_back_or_unknown() {
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(&upstream.url(), "memory:", &[]);
+    for (status, again) in [
+        (200, "replayed"),
+        (204, "replayed"),
+        (303, "replayed"),
+        (400, "replayed"),
+        (404, "replayed"),
+        (409, "replayed"),
+        (401, "runs"),
+        (403, "runs"),
+        (408, "runs"),
+        (425, "runs"),
+        (429, "runs"),
+        (500, "runs"),
+        (503, "runs"),
+        (502, "unknown"),
+        (504, "unknown"),
+    ] {
+        let url = proxy.url(&format!("/{status}?status={status}"));
+        let before = upstream.log.count();
+        let first = send(keyed(&url, "k"), "a").await;
+        let second = send(keyed(&url, "k"), "a").await;
+        assert_eq!(first.status.as_u16(), status);
+        let (runs, attempt) = (upstream.log.count() - before, upstream.log.last());
+        match again {
+            "replayed" => {
+                assert!(second.is_replay(), "{status}");
+                assert_eq!(first.essence(), second.essence());
+                assert_eq!(runs, 1);
+            }
+            "runs" => {
+                assert_eq!((second.status.as_u16(), runs), (status, 2));
+                assert_eq!(attempt.header("hapax-attempt"), Some("2"));
+            }
+            _ => assert_eq!((second.problem().as_str(), runs), ("outcome-unknown", 1), "{status}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_over_the_limit_arrives_whole_and_leaves_a_tombstone() {
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(&upstream.url(), "memory:", &["--limit", "64KiB"]);
+    let url = proxy.url("/big?size=3000000");
+    let first = send(keyed(&url, "k"), "a").await;
+    assert_eq!((first.status.as_u16(), first.body.len()), (201, 3_000_000));
+    let again = send(keyed(&url, "k"), "a").await;
+    assert_eq!((again.status.as_u16(), again.problem().as_str()), (409, "response-not-kept"));
+    assert_eq!(again.json()["original_status"], 201);
+    assert_eq!(upstream.log.count(), 1);
+
+    let large = send(keyed(proxy.url("/x"), "k2"), vec![b'x'; 70_000]).await;
+    assert_eq!((large.status.as_u16(), large.problem().as_str()), (413, "payload-too-large"));
+    assert_eq!(upstream.log.count(), 1);
+}
+
+/// An upstream whose answer goes on only when the test says so.
+struct Dripping {
+    upstream: Upstream,
+    go_on: Arc<Notify>,
+}
+
+impl Dripping {
+    async fn start(kind: &'static str) -> Self {
+        let go_on = Arc::new(Notify::new());
+        let gate = go_on.clone();
+        let drip = any(async move |State(log): State<Log>| {
+            log.note(seen("k"));
+            let (mut sender, body) = Channel::<Bytes>::new(1);
+            tokio::spawn(async move {
+                sender.send_data("data: one\n\n".into()).await.unwrap();
+                gate.notified().await;
+                let _ = sender.send_data("data: two\n\n".into()).await;
+            });
+            ([("content-type", kind)], Body::new(body)).into_response()
+        });
+        let upstream = Upstream::with(Router::new().route("/drip", drip)).await;
+        Self { upstream, go_on }
+    }
+}
+
+async fn first_chunk_comes_before_the_last_is_made(kind: &'static str, request: &str, key: bool) {
+    let dripping = Dripping::start(kind).await;
+    let proxy = Proxy::start(&dripping.upstream.url(), "memory:", &[]);
+    let mut head = Request::builder().method(request).uri(proxy.url("/drip"));
+    if key {
+        head = head.header("idempotency-key", "k");
+    }
+    let mut response = open(head, "").await.unwrap();
+    assert_eq!(response.headers()["content-type"], kind);
+    let first = soon("the first chunk", response.frame()).await.unwrap().unwrap();
+    assert_eq!(first.into_data().unwrap(), "data: one\n\n");
+    dripping.go_on.notify_one();
+    let rest = soon("the rest", response.collect()).await.unwrap().to_bytes();
+    assert_eq!(rest, "data: two\n\n");
+    if key {
+        let again = send(keyed(proxy.url("/drip"), "k"), "").await;
+        match kind {
+            "text/event-stream" => assert_eq!(again.problem(), "response-not-kept"),
+            _ => {
+                assert_eq!((again.is_replay(), again.text()), (true, "data: one\n\ndata: two\n\n"))
+            }
+        }
+        assert_eq!(dripping.upstream.log.count(), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_streams_as_it_comes_with_and_without_a_key() {
+    first_chunk_comes_before_the_last_is_made("text/plain", "GET", false).await;
+    first_chunk_comes_before_the_last_is_made("text/plain", "POST", false).await;
+    first_chunk_comes_before_the_last_is_made("text/plain", "POST", true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn server_sent_events_pass_unbuffered() {
+    first_chunk_comes_before_the_last_is_made("text/event-stream", "GET", false).await;
+    first_chunk_comes_before_the_last_is_made("text/event-stream", "POST", true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_keyless_upload_streams_too() {
+    let got = Arc::new(Notify::new());
+    let told = got.clone();
+    let upload = post(async move |body: Body| {
+        let mut body = body;
+        let mut length = 0;
+        while let Some(Ok(frame)) = body.frame().await {
+            length += frame.data_ref().map_or(0, Bytes::len);
+            told.notify_one();
+        }
+        length.to_string()
+    });
+    let upstream = Upstream::with(Router::new().route("/upload", upload)).await;
+    let proxy = Proxy::start(&upstream.url(), "memory:", &[]);
+    let mut stream = TcpStream::connect(&proxy.address).await.unwrap();
+    let head = "POST /upload HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n3\r\nabc\r\n";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    soon("the first part arrives before the last is sent", got.notified()).await;
+    stream.write_all(b"2\r\nde\r\n0\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    let read = tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut answer);
+    soon("the answer", read).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains('5'), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_goes_away_gets_the_answer_when_he_comes_back() {
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(&upstream.url(), "memory:", &["--wait", "0s"]);
+    let mut stream = TcpStream::connect(&proxy.address).await.unwrap();
+    let head = "POST /orders?ms=300 HTTP/1.1\r\nhost: x\r\nidempotency-key: k\r\ncontent-length: 1\r\n\r\na";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    until("it runs", async || (upstream.log.count() == 1).then_some(())).await;
+    drop(stream);
+    let answer: Reply = until("its answer is stored", async || {
+        let reply = send(keyed(proxy.url("/orders?ms=300"), "k"), "a").await;
+        (reply.problem() != "in-progress").then_some(reply)
+    })
+    .await;
+    assert!(answer.is_replay());
+    assert_eq!((answer.text(), upstream.log.count()), ("run 1", 1));
+}

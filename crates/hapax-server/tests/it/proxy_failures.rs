@@ -1,0 +1,407 @@
+//! The upstream fails, the store fails, the proxy is told to end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use axum::Router;
+use hapax_testkit::{Redis, free_port};
+use hyper::{Request, StatusCode};
+use crate::proxy_support::client::{Reply, keyed, pooled, send, try_send};
+use crate::proxy_support::{Proxy, Upstream, soon, until};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// What a broken upstream does with a request that it has read.
+#[derive(Clone, Copy)]
+enum Then {
+    /// Closes.
+    Close,
+    /// Answers, then closes.
+    Say(&'static str),
+    /// Answers as one that keeps the connection, and closes it a moment later all the same.
+    SayAndLeave(&'static str),
+    /// Says nothing for ever.
+    Hang,
+}
+
+/// An upstream that counts the requests it has read, and treats each as it was told.
+struct Broken {
+    port: u16,
+    requests: Arc<AtomicUsize>,
+    connections: Arc<AtomicUsize>,
+}
+
+impl Broken {
+    /// The n-th request is treated as the n-th of these says, and later ones as the last.
+    async fn start(script: &'static [Then]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let requests = Arc::new(AtomicUsize::new(0));
+        let connections = Arc::new(AtomicUsize::new(0));
+        let (counted, accepted) = (requests.clone(), connections.clone());
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                accepted.fetch_add(1, Ordering::SeqCst);
+                tokio::spawn(talk(stream, script, counted.clone()));
+            }
+        });
+        Self { port, requests, connections }
+    }
+
+    fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    fn requests(&self) -> usize {
+        self.requests.load(Ordering::SeqCst)
+    }
+}
+
+async fn talk(mut stream: TcpStream, script: &'static [Then], counted: Arc<AtomicUsize>) {
+    let mut read = Vec::new();
+    while stream.read_buf(&mut read).await.is_ok_and(|count| count > 0) {
+        // Every request here has the body "a".
+        if !read.ends_with(b"\r\n\r\na") {
+            continue;
+        }
+        read.clear();
+        let number = counted.fetch_add(1, Ordering::SeqCst);
+        match script[number.min(script.len() - 1)] {
+            Then::Close => return,
+            Then::SayAndLeave(answer) => {
+                let _ = stream.write_all(answer.as_bytes()).await;
+                let moment = getrandom::u64().unwrap() % 1500;
+                tokio::time::sleep(std::time::Duration::from_micros(moment)).await;
+                return;
+            }
+            Then::Hang => std::future::pending().await,
+            Then::Say(answer) => {
+                let _ = stream.write_all(answer.as_bytes()).await;
+                if !answer.contains("keep-alive") {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn unknown(reply: &Reply) {
+    assert_eq!((reply.status.as_u16(), reply.problem().as_str()), (409, "outcome-unknown"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_refuses_connections_is_502_and_a_retry_runs() {
+    let port = free_port();
+    let proxy = Proxy::start(&format!("http://127.0.0.1:{port}"), "memory:", &[]);
+    let refused = send(keyed(proxy.url("/orders"), "k"), "a").await;
+    assert_eq!(
+        (refused.status.as_u16(), refused.problem().as_str()),
+        (502, "upstream-unreachable")
+    );
+    assert_eq!(refused.json()["retryable"], true);
+    let listener = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
+    let upstream = Upstream::on(listener, Router::new()).await;
+    let retry = send(keyed(proxy.url("/orders"), "k"), "a").await;
+    assert_eq!((retry.status, retry.is_replay()), (StatusCode::CREATED, false));
+    assert_eq!(upstream.log.last().header("hapax-attempt"), Some("2"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_leads_nowhere_is_502_and_nothing_ran() {
+    let proxy = Proxy::start("http://nobody.invalid:1", "memory:", &[]);
+    for _ in 0..2 {
+        let reply = send(keyed(proxy.url("/orders"), "k"), "a").await;
+        assert_eq!(reply.problem(), "upstream-unreachable");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_hangs_up_leaves_the_outcome_unknown() {
+    let upstream = Broken::start(&[Then::Close]).await;
+    let proxy = Proxy::start(&upstream.url(), "memory:", &[]);
+    let cut = send(keyed(proxy.url("/orders"), "k"), "a").await;
+    assert_eq!((cut.status.as_u16(), cut.problem().as_str()), (502, "upstream-failed"));
+    assert_eq!(cut.json()["retryable"], false);
+    unknown(&send(keyed(proxy.url("/orders"), "k"), "a").await);
+    assert_eq!(upstream.requests(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cut_body_is_502_and_never_stored() {
+    static SHORT: &[Then] =
+        &[Then::Say("HTTP/1.1 201 Created\r\ncontent-length: 100\r\n\r\nonly this")];
+    let upstream = Broken::start(SHORT).await;
+    let proxy = Proxy::start(&upstream.url(), "memory:", &[]);
+    let mut asked = 0;
+    until("a clean 502", async || {
+        asked += 1;
+        let request = || keyed(proxy.url("/orders"), &format!("k{asked}"));
+        let cut = try_send(request(), "a").await;
+        unknown(&send(request(), "a").await);
+        assert_eq!(upstream.requests(), asked);
+        // An upstream that a busy machine held up between its answer and the cut: the proxy waits for
+        // a moment only, and what it has begun to pass on is cut as well.
+        let Ok(cut) = cut else { return None };
+        assert_eq!((cut.status.as_u16(), cut.problem().as_str()), (502, "upstream-failed"));
+        Some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_is_cut_ends_with_an_error_and_is_never_stored() {
+    static CHUNKED: &[Then] =
+        &[Then::Say("HTTP/1.1 201 Created\r\ntransfer-encoding: chunked\r\n\r\n4\r\nonly\r\n")];
+    let upstream = Broken::start(CHUNKED).await;
+    let proxy = Proxy::start(&upstream.url(), "memory:", &[]);
+    let cut = try_send(keyed(proxy.url("/orders"), "k"), "a").await;
+    // Nobody takes it for whole: a clean 502, or a body without its end.
+    assert!(cut.as_ref().is_ok_and(|r| r.status == 502) || cut.is_err(), "{cut:?}");
+    unknown(&send(keyed(proxy.url("/orders"), "k"), "a").await);
+    assert_eq!(upstream.requests(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_upstream_is_504_and_the_outcome_unknown() {
+    let upstream = Broken::start(&[Then::Hang]).await;
+    let proxy = Proxy::start(&upstream.url(), "memory:", &["--upstream-timeout", "1s"]);
+    let late = send(keyed(proxy.url("/orders"), "k"), "a").await;
+    assert_eq!((late.status.as_u16(), late.problem().as_str()), (504, "upstream-timeout"));
+    assert_eq!(late.json()["retryable"], false);
+    unknown(&send(keyed(proxy.url("/orders"), "k"), "a").await);
+    // On a machine that stood still for a second it may not have read the one yet.
+    assert!(upstream.requests() <= 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_on_a_connection_that_the_upstream_closes_is_never_sent_twice() {
+    static SCRIPT: &[Then] = &[
+        Then::Say("HTTP/1.1 200 OK\r\nconnection: keep-alive\r\ncontent-length: 2\r\n\r\nok"),
+        Then::Close,
+    ];
+    let mut pooled = 0;
+    for _ in 0..20 {
+        let upstream = Broken::start(SCRIPT).await;
+        let proxy = Proxy::start(&upstream.url(), "memory:", &["--upstream-idle", "1m"]);
+        assert_eq!(send(keyed(proxy.url("/a"), "k1"), "a").await.text(), "ok");
+        // The pooled connection takes this one, reads it, and closes. On a busy machine it may be
+        // asked for before it is back in the pool: then a new one does.
+        let cut = send(keyed(proxy.url("/a"), "k2"), "a").await;
+        assert_eq!(cut.problem(), "upstream-failed");
+        assert_eq!(upstream.requests(), 2, "sent once");
+        pooled += usize::from(upstream.connections.load(Ordering::SeqCst) == 1);
+        unknown(&send(keyed(proxy.url("/a"), "k2"), "a").await);
+    }
+    assert!(pooled > 0, "on the pooled connection");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_meets_a_closing_connection_runs_once_or_is_unknown() {
+    static SCRIPT: &[Then] = &[Then::SayAndLeave(
+        "HTTP/1.1 200 OK\r\nconnection: keep-alive\r\ncontent-length: 2\r\n\r\nok",
+    )];
+    let upstream = Broken::start(SCRIPT).await;
+    let proxy = Proxy::start(&upstream.url(), "memory:", &["--upstream-idle", "1m"]);
+    let client = pooled();
+    let (mut answered, mut lost) = (0, 0);
+    for i in 0..200 {
+        let before = upstream.requests();
+        let request = keyed(proxy.url("/a"), &format!("k{i}")).body("a".into()).unwrap();
+        let reply =
+            Reply::of(soon("an answer", client.request(request)).await.unwrap()).await.unwrap();
+        let read = upstream.requests() - before;
+        match reply.status.as_u16() {
+            200 => answered += usize::from(read == 1),
+            502 => lost += usize::from(read <= 1),
+            other => panic!("{other}"),
+        }
+    }
+    assert_eq!(answered + lost, 200, "no request was read twice");
+    assert!(answered > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rerun_runs_again_and_tells_the_upstream() {
+    static SCRIPT: &[Then] =
+        &[Then::Close, Then::Say("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")];
+    let upstream = Broken::start(SCRIPT).await;
+    let flags = ["--on-unknown", "rerun"];
+    let proxy = Proxy::start(&upstream.url(), "memory:", &flags);
+    let cut = send(keyed(proxy.url("/orders"), "k"), "a").await;
+    assert_eq!(
+        (cut.problem().as_str(), &cut.json()["retryable"]),
+        ("upstream-failed", &true.into())
+    );
+    let rerun = until("its lease is over", async || {
+        let reply = send(keyed(proxy.url("/orders"), "k"), "a").await;
+        (reply.problem() != "in-progress").then_some(reply)
+    })
+    .await;
+    assert_eq!((rerun.text(), upstream.requests()), ("ok", 2));
+
+    let counting = Upstream::start().await;
+    let proxy = Proxy::start(&counting.url(), "memory:", &flags);
+    for _ in 0..2 {
+        send(keyed(proxy.url("/orders?status=504"), "k"), "a").await;
+    }
+    let [first, second] = &counting.log.all()[..] else { panic!("two attempts") };
+    assert_eq!(first.header("hapax-attempt"), Some("1"));
+    assert_eq!(second.header("hapax-attempt"), Some("2"));
+    assert_eq!(second.header("idempotency-key"), Some("k"));
+    let fence = |seen: &crate::proxy_support::upstream::Seen| -> u64 {
+        seen.header("hapax-fence").unwrap().parse().unwrap()
+    };
+    assert!(fence(second) > fence(first));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_comes_late_is_examined_when_it_comes() {
+    let redis = Redis::with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
+    redis.kill();
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(&upstream.url(), &redis.url(), &["--admin", "127.0.0.1:0"]);
+    redis.restart();
+    let readiness =
+        async || send(Request::get(proxy.admin_url("/readyz")), "").await.text().to_owned();
+    until("it was examined", async || readiness().await.contains("noeviction").then_some(())).await;
+    let unfit = send(keyed(proxy.url("/orders"), "k"), "a").await;
+    assert_eq!((unfit.status.as_u16(), unfit.problem().as_str()), (503, "store-unavailable"));
+    assert_eq!(upstream.log.count(), 0);
+    redis.cli(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    until("it is fit", async || readiness().await.contains("true").then_some(())).await;
+    assert_eq!(send(keyed(proxy.url("/orders"), "k"), "a").await.status, StatusCode::CREATED);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_is_down_is_503_and_nothing_runs() {
+    let (redis, upstream) = (Redis::start(), Upstream::start().await);
+    let flags = ["--store-timeout", "2s", "--admin", "127.0.0.1:0"];
+    let proxy = Proxy::start(&upstream.url(), &redis.url(), &flags);
+    // Two seconds may be too little for a busy machine, so it is asked again.
+    let created = async |what: &str, key: &str| {
+        until(what, async || {
+            let reply = send(keyed(proxy.url("/orders"), key), "a").await;
+            (reply.status == StatusCode::CREATED).then_some(())
+        })
+        .await;
+    };
+    created("the store is there", "k").await;
+    redis.stop();
+    let down = send(keyed(proxy.url("/orders"), "k2"), "a").await;
+    assert_eq!((down.status.as_u16(), down.problem().as_str()), (503, "store-unavailable"));
+    assert_eq!(down.json()["retryable"], true);
+    let keyless = send(Request::post(proxy.url("/orders")), "a").await;
+    assert_eq!(keyless.status, StatusCode::CREATED, "without a key nothing is asked of the store");
+    assert_eq!(upstream.log.count(), 2);
+    until("/readyz is red", async || {
+        let ready = send(Request::get(proxy.admin_url("/readyz")), "").await;
+        (ready.status == StatusCode::SERVICE_UNAVAILABLE).then_some(())
+    })
+    .await;
+    redis.cont();
+    // It has heard of the claim above meanwhile, which is in progress until the proxy has undone it.
+    created("the store is back", "k2").await;
+    assert_eq!(upstream.log.count(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn open_lets_requests_pass_and_says_that_they_are_unprotected() {
+    let (redis, upstream) = (Redis::start(), Upstream::start().await);
+    let flags = ["--on-store-error", "open", "--store-timeout", "2s", "--admin", "127.0.0.1:0"];
+    let proxy = Proxy::start(&upstream.url(), &redis.url(), &flags);
+    redis.kill();
+    for _ in 0..2 {
+        let reply = send(keyed(proxy.url("/orders"), "k"), "a").await;
+        assert_eq!(reply.status, StatusCode::CREATED);
+        assert_eq!(reply.header("hapax-unprotected"), Some("store-unavailable"));
+    }
+    assert_eq!(upstream.log.count(), 2);
+    let metrics = send(Request::get(proxy.admin_url("/metrics")), "").await;
+    let line = "hapax_idempotency_total{event=\"unprotected\"} 2";
+    assert!(metrics.text().contains(line), "{}", metrics.text());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_is_not_there_yet_is_no_reason_not_to_start() {
+    let redis = Redis::start();
+    redis.kill();
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(&upstream.url(), &redis.url(), &["--store-timeout", "2s"]);
+    assert_eq!(send(keyed(proxy.url("/a"), "k"), "a").await.problem(), "store-unavailable");
+    redis.restart();
+    until("the store is there", async || {
+        let reply = send(keyed(proxy.url("/a"), "k"), "a").await;
+        (reply.status == StatusCode::CREATED).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sigterm_finishes_and_stores_what_runs_also_for_clients_that_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = format!("sqlite:{}/hapax.db", folder.path().display());
+    let upstream = Upstream::start().await;
+    let mut proxy = Proxy::start(&upstream.url(), &store, &[]);
+    let url = |path: &str| proxy.url(path);
+    let stays = tokio::spawn(send(keyed(url("/stays?ms=700"), "k"), "a"));
+    let mut leaves = TcpStream::connect(&proxy.address).await.unwrap();
+    let head = "POST /leaves?ms=700 HTTP/1.1\r\nhost: x\r\nidempotency-key: k\r\ncontent-length: 1\r\n\r\na";
+    leaves.write_all(head.as_bytes()).await.unwrap();
+    until("both run", async || (upstream.log.count() == 2).then_some(())).await;
+    drop(leaves);
+    proxy.terminate();
+    let answer = soon("the answer", stays).await.unwrap();
+    assert_eq!(answer.status, StatusCode::CREATED);
+    assert_eq!(proxy.ended().code(), Some(0));
+    let next = Proxy::start(&upstream.url(), &store, &["--wait", "0s"]);
+    for path in ["/stays?ms=700", "/leaves?ms=700"] {
+        assert!(send(keyed(next.url(path), "k"), "a").await.is_replay(), "{path}");
+    }
+    assert_eq!(upstream.log.count(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shutdown_has_its_limit() {
+    let upstream = Broken::start(&[Then::Hang]).await;
+    let mut proxy = Proxy::start(&upstream.url(), "memory:", &["--shutdown-limit", "200ms"]);
+    let request = keyed(proxy.url("/orders"), "k").body("a".into()).unwrap();
+    let waiting = tokio::spawn(pooled().request(request));
+    until("it runs", async || (upstream.requests() == 1).then_some(())).await;
+    proxy.terminate();
+    assert_eq!(proxy.ended().code(), Some(0));
+    assert!(soon("no answer", waiting).await.unwrap().is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_personal_is_logged() {
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(&upstream.url(), "memory:", &["--log-level", "trace"]);
+    let request = keyed(proxy.url("/users/ada-lovelace?token=s3cret"), "key-of-ada");
+    send(request.header("authorization", "Bearer t0ken"), "b0dy").await;
+    let gone = Proxy::start("http://127.0.0.1:1", "memory:", &["--log-level", "trace"]);
+    send(keyed(gone.url("/users/ada-lovelace"), "key-of-ada"), "b0dy").await;
+    for proxy in [proxy, gone] {
+        let log = until("the request is logged", async || {
+            Some(proxy.log()).filter(|log| log.contains(" request method="))
+        })
+        .await;
+        for secret in ["ada", "s3cret", "t0ken", "b0dy"] {
+            assert!(!log.contains(secret), "{secret} in {log}");
+        }
+    }
+}
+
+#[test]
+fn a_wrong_setting_ends_it_with_a_line_that_says_what_to_do() {
+    for (flags, said) in [
+        (&["--upstream", "localhost:3000"][..], "http://127.0.0.1:3000"),
+        (&[], "--upstream says where requests go"),
+        (&["--upstream", "http://a", "--store", "mongodb://x"], "sqlite:"),
+        (&["--upstream", "http://a", "--wait", "soon"], "--wait"),
+    ] {
+        let output = crate::proxy_support::process::command(flags).output().unwrap();
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success());
+        assert!(message.contains(said), "{message}");
+    }
+}

@@ -1,0 +1,376 @@
+//! `kill -9` of the proxy and of the upstream, at chosen moments and at random, while requests run.
+//!
+//! Under `refuse` no key ever runs twice, none is in progress past its lease, and nobody ever gets an
+//! answer that differs from the first.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use hapax_testkit::{Postgres, Redis, free_port};
+use http_body_util::Channel;
+use hyper::StatusCode;
+use hyper::header::HeaderMap;
+use crate::proxy_support::client::{Reply, keyed, try_send};
+use crate::proxy_support::upstream::{Log, Seen};
+use crate::proxy_support::{Proxy, Upstream, until};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Instant;
+
+const LEASE: Duration = Duration::from_secs(1);
+/// For a loaded machine; a key that is wedged stays so for ever.
+const SLACK: Duration = Duration::from_secs(10);
+const KEYS: usize = 4;
+const ROUNDS: u32 = 25;
+
+/// When the victim dies.
+#[derive(Clone, Copy, Debug)]
+enum Moment {
+    /// After so many milliseconds, whatever happens then.
+    AtRandom(u64),
+    /// The upstream has the request and has done nothing.
+    Arrived,
+    /// It has acted and said nothing.
+    Executed,
+    /// It has said half of its answer.
+    HalfSaid,
+    /// It has said everything.
+    Answered,
+    /// The proxy is between two of its own steps, for the first or a later request.
+    Failpoint(&'static str, u64),
+}
+
+impl Moment {
+    fn of(round: u32) -> Self {
+        match round % 6 {
+            0 => Self::Arrived,
+            1 => Self::Executed,
+            2 => Self::HalfSaid,
+            3 => Self::Answered,
+            _ => Self::AtRandom(random() % 60),
+        }
+    }
+
+    /// Every other round at one of the proxy's own steps.
+    fn of_proxy(round: u32) -> Self {
+        let pass = 1 + random() % KEYS as u64;
+        match round % 6 {
+            1 => Self::Failpoint("granted", pass),
+            3 => Self::Failpoint("answered", pass),
+            5 => Self::Failpoint("settled", pass),
+            _ => Self::of(round / 2),
+        }
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::AtRandom(_) => "random",
+            Self::Arrived => "arrived",
+            Self::Executed => "executed",
+            Self::HalfSaid => "half-said",
+            Self::Answered => "answered",
+            Self::Failpoint(..) => "failpoint",
+        }
+    }
+}
+
+fn random() -> u64 {
+    getrandom::u64().expect("randomness")
+}
+
+/// Acts, says so, and kills at the moment that the request names.
+async fn act(
+    key: &str,
+    moment: &str,
+    record: impl FnOnce() -> String,
+    kill: impl Fn() + Send + 'static,
+) -> Response {
+    let kill_at = |now: &str| {
+        if moment == now {
+            kill();
+        }
+    };
+    kill_at("arrived");
+    let answer = record();
+    kill_at("executed");
+    tokio::time::sleep(Duration::from_millis(random() % 40)).await;
+    let (mut sender, body) = Channel::<Bytes>::new(1);
+    let (half, answered) = (moment == "half-said", moment == "answered");
+    let text = format!("{key}: {answer}");
+    tokio::spawn(async move {
+        let (first, second) = text.split_at(text.len() / 2);
+        let _ = sender.send_data(first.to_owned().into()).await;
+        if half {
+            kill();
+        }
+        let _ = sender.send_data(second.to_owned().into()).await;
+        drop(sender);
+        if answered {
+            tokio::time::sleep(Duration::from_millis(random() % 4)).await;
+            kill();
+        }
+    });
+    (StatusCode::CREATED, Body::new(body)).into_response()
+}
+
+/// What every client heard about each key.
+#[derive(Default)]
+struct Heard(HashMap<String, Vec<Reply>>);
+
+impl Heard {
+    /// Two clients for each key at once; the first key's request says when to kill.
+    async fn ask(&mut self, url: &str, keys: &[String], moment: Moment) {
+        let asked = keys.iter().enumerate().flat_map(|(i, key)| [(i, key), (i, key)]);
+        let asked = asked.map(|(i, key)| {
+            let word = if i == 0 { moment.word() } else { "never" };
+            let request = keyed(url, key).header("x-moment", word);
+            let key = key.clone();
+            tokio::spawn(async move { (key, try_send(request, "a").await) })
+        });
+        for asked in asked.collect::<Vec<_>>() {
+            if let (key, Ok(reply)) = asked.await.unwrap() {
+                self.0.entry(key).or_default().push(reply);
+            }
+        }
+    }
+
+    /// Asks until there is a last word, which comes soon after the lease.
+    async fn settle(&mut self, url: &str, keys: &[String]) {
+        let deadline = Instant::now() + LEASE + SLACK;
+        for key in keys {
+            let last = until("a last word", async || {
+                let reply =
+                    try_send(keyed(url, key).header("x-moment", "never"), "a").await.ok()?;
+                if reply.problem() == "in-progress" {
+                    assert!(Instant::now() < deadline, "{key} is in progress past its lease");
+                    return None;
+                }
+                (!["upstream-unreachable", "store-unavailable"].contains(&reply.problem().as_str()))
+                    .then_some(reply)
+            })
+            .await;
+            self.0.entry(key.clone()).or_default().push(last);
+        }
+    }
+
+    /// One execution at most, and every answer the same; who saw one whole gets it for ever.
+    fn check(&self, executions: &HashMap<String, usize>, moment: Moment) {
+        for (key, replies) in &self.0 {
+            let runs = executions.get(key).copied().unwrap_or(0);
+            assert!(runs <= 1, "{key} ran {runs} times ({moment:?})");
+            let answers: Vec<_> =
+                replies.iter().filter(|reply| reply.status == StatusCode::CREATED).collect();
+            let Some(first) = answers.first() else { continue };
+            assert!(first.text().starts_with(&format!("{key}: ")), "another key's answer");
+            assert!(answers.iter().all(|answer| answer.body == first.body), "{key} {moment:?}");
+            let last = replies.last().expect("a last word");
+            let kept = last.status == StatusCode::CREATED;
+            assert!(kept, "{key} was answered, then {} ({moment:?})", last.problem());
+        }
+    }
+
+    fn last_words(&self) -> HashMap<String, usize> {
+        let mut words = HashMap::new();
+        for replies in self.0.values() {
+            let last = replies.last().expect("a last word");
+            let word = if last.status == 201 { "answered".to_owned() } else { last.problem() };
+            *words.entry(word).or_default() += 1;
+        }
+        words
+    }
+}
+
+fn keys(round: u32) -> Vec<String> {
+    (0..KEYS).map(|i| format!("r{round}-k{i}")).collect()
+}
+
+/// Who is killed when a request says so.
+type Victim = Arc<Mutex<Option<Pid>>>;
+
+async fn upstream_that_kills(victim: Victim) -> Upstream {
+    let orders = post(async move |State(log): State<Log>, headers: HeaderMap| {
+        let text = |name| headers.get(name).map_or("", |v| v.to_str().unwrap()).to_owned();
+        let (key, moment) = (text("idempotency-key"), text("x-moment"));
+        let seen = Seen {
+            method: hyper::Method::POST,
+            uri: "/orders".parse().unwrap(),
+            headers,
+            body: Bytes::new(),
+        };
+        let kill = move || {
+            if let Some(pid) = victim.lock().unwrap().take() {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        };
+        act(&key, &moment, || log.note(seen).to_string(), kill).await
+    });
+    Upstream::with(Router::new().route("/orders", orders)).await
+}
+
+async fn the_proxy_dies(store: &str, rounds: u32) {
+    let victim = Victim::default();
+    let upstream = upstream_that_kills(victim.clone()).await;
+    let flags = ["--lease", "1s", "--wait", "200ms"];
+    for round in 0..rounds {
+        let (moment, keys) = (Moment::of_proxy(round), keys(round));
+        let mut heard = Heard::default();
+        let proxy = match moment {
+            Moment::Failpoint(point, pass) => {
+                Proxy::doomed(&upstream.url(), store, &flags, &format!("{point}:{pass}"))
+            }
+            _ => Proxy::start(&upstream.url(), store, &flags),
+        };
+        *victim.lock().unwrap() = Some(proxy.pid());
+        let url = proxy.url("/orders");
+        let asking = heard.ask(&url, &keys, moment);
+        match moment {
+            Moment::AtRandom(ms) => {
+                let kill = async {
+                    tokio::time::sleep(Duration::from_millis(ms)).await;
+                    proxy.kill();
+                };
+                tokio::join!(asking, kill);
+            }
+            _ => {
+                asking.await;
+                // A kill that comes late is nobody's any more.
+                *victim.lock().unwrap() = None;
+                proxy.kill();
+            }
+        }
+        *victim.lock().unwrap() = None;
+        let next = Proxy::start(&upstream.url(), store, &flags);
+        heard.settle(&next.url("/orders"), &keys).await;
+        heard.check(&upstream.log.executions(), moment);
+        let _ = writeln!(std::io::stderr(), "round {round} {moment:?}: {:?}", heard.last_words());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_proxy_never_runs_anything_twice_on_sqlite() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = format!("sqlite:{}/hapax.db", folder.path().display());
+    the_proxy_dies(&store, ROUNDS * hapax_testkit::scale()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_proxy_never_runs_anything_twice_on_redis() {
+    let redis = Redis::start();
+    the_proxy_dies(&redis.url(), ROUNDS * hapax_testkit::scale()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_proxy_never_runs_anything_twice_on_postgres() {
+    let postgres = Postgres::start();
+    the_proxy_dies(&postgres.url(), ROUNDS.div_ceil(2) * hapax_testkit::scale()).await;
+}
+
+/// An upstream in a process of its own, so that it can be killed. What it has done is in a file.
+struct Mortal {
+    child: Child,
+    port: u16,
+}
+
+const PORT: &str = "HAPAX_TEST_UPSTREAM_PORT";
+const FILE: &str = "HAPAX_TEST_UPSTREAM_FILE";
+
+impl Mortal {
+    async fn start(port: u16, file: &Path) -> Self {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "proxy_kills::upstream_process"])
+            .env(PORT, port.to_string())
+            .env(FILE, file)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        until("the upstream listens", async || TcpStream::connect(("127.0.0.1", port)).await.ok())
+            .await;
+        Self { child, port }
+    }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Mortal {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// No test: what [`Mortal`] runs.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "an upstream for the other tests"]
+async fn upstream_process() {
+    let (Ok(port), Ok(file)) = (std::env::var(PORT), std::env::var(FILE)) else { return };
+    let file = PathBuf::from(file);
+    let orders = post(async move |headers: HeaderMap| {
+        let text = |name| headers.get(name).map_or("", |v| v.to_str().unwrap()).to_owned();
+        let (key, moment) = (text("idempotency-key"), text("x-moment"));
+        let record = || {
+            let mut done = std::fs::File::options().append(true).create(true).open(&file).unwrap();
+            // In one piece: whoever is killed in the middle has done it or has not.
+            done.write_all(format!("{key}\n").as_bytes()).unwrap();
+            random().to_string()
+        };
+        let kill = || {
+            let _ = kill_process(rustix::process::getpid(), Signal::KILL);
+        };
+        act(&key, &moment, record, kill).await
+    });
+    let port: u16 = port.parse().unwrap();
+    let listener = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
+    axum::serve(listener, Router::new().route("/orders", orders)).await.unwrap();
+}
+
+fn executions(file: &Path) -> HashMap<String, usize> {
+    let mut counts = HashMap::new();
+    for key in std::fs::read_to_string(file).unwrap_or_default().lines() {
+        *counts.entry(key.to_owned()).or_default() += 1;
+    }
+    counts
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_upstream_never_runs_anything_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = format!("sqlite:{}/hapax.db", folder.path().display());
+    let file = folder.path().join("executions");
+    let port = free_port();
+    let flags = ["--lease", "1s", "--wait", "200ms"];
+    let proxy = Proxy::start(&format!("http://127.0.0.1:{port}"), &store, &flags);
+    let url = proxy.url("/orders");
+    for round in 0..ROUNDS * hapax_testkit::scale() {
+        let (moment, keys) = (Moment::of(round), keys(round));
+        let mut heard = Heard::default();
+        let mut upstream = Mortal::start(port, &file).await;
+        let asking = heard.ask(&url, &keys, moment);
+        match moment {
+            Moment::AtRandom(ms) => {
+                let kill = async {
+                    tokio::time::sleep(Duration::from_millis(ms)).await;
+                    upstream.kill();
+                };
+                tokio::join!(asking, kill);
+            }
+            _ => asking.await,
+        }
+        upstream.kill();
+        let _next = Mortal::start(upstream.port, &file).await;
+        heard.settle(&url, &keys).await;
+        heard.check(&executions(&file), moment);
+        let _ = writeln!(std::io::stderr(), "round {round} {moment:?}: {:?}", heard.last_words());
+    }
+}

@@ -1,0 +1,241 @@
+//! One execution and one answer for each key, on every store.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::post;
+use hapax_testkit::{Postgres, Redis};
+use hyper::{Request, StatusCode};
+use crate::proxy_support::client::{Pooled, Reply, keyed, pooled, send};
+use crate::proxy_support::{Proxy, Upstream, soon};
+use tokio::sync::Notify;
+
+const CLIENTS: usize = 50;
+
+/// Fifty requests with one key, over all of these proxies, while the handler takes its time.
+async fn fifty_at_once(upstream: &Upstream, proxies: &[&Proxy]) {
+    let client: Arc<Pooled> = Arc::new(pooled());
+    let asked = (0..CLIENTS).map(|i| {
+        let url = proxies[i % proxies.len()].url("/orders?ms=300");
+        let client = client.clone();
+        tokio::spawn(async move {
+            let request = keyed(url, "one-key").body("cups=2".into()).unwrap();
+            Reply::of(soon("an answer", client.request(request)).await.unwrap()).await.unwrap()
+        })
+    });
+    let mut replies = Vec::new();
+    for asked in asked.collect::<Vec<_>>() {
+        replies.push(asked.await.unwrap());
+    }
+    assert_eq!(upstream.log.count(), 1, "one execution");
+    let essences: HashSet<_> = replies.iter().map(Reply::essence).collect();
+    assert_eq!(essences.len(), 1, "{CLIENTS} equal answers: {essences:?}");
+    assert_eq!(replies[0].status, StatusCode::CREATED);
+    assert_eq!(replies.iter().filter(|reply| reply.is_replay()).count(), CLIENTS - 1);
+}
+
+async fn fifty_at_once_on(store: &str, proxies: usize) {
+    let upstream = Upstream::start().await;
+    // However slow the machine is: nobody waits in vain, and no lease runs out.
+    let start = |_| Proxy::start(&upstream.url(), store, &["--wait", "60s", "--lease", "10m"]);
+    let proxies: Vec<Proxy> = (0..proxies).map(start).collect();
+    fifty_at_once(&upstream, &proxies.iter().collect::<Vec<_>>()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_at_once_run_once_on_memory() {
+    fifty_at_once_on("memory:", 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_at_once_run_once_on_sqlite_also_through_two_proxies() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name| format!("sqlite:{}/{name}.db", folder.path().display());
+    fifty_at_once_on(&file("one"), 1).await;
+    fifty_at_once_on(&file("two"), 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_at_once_run_once_on_redis_also_through_two_proxies() {
+    let redis = Redis::start();
+    fifty_at_once_on(&redis.url(), 1).await;
+    redis.cli(&["FLUSHALL"]);
+    fifty_at_once_on(&redis.url(), 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_at_once_run_once_on_postgres_also_through_two_proxies() {
+    let postgres = Postgres::start();
+    fifty_at_once_on(&postgres.database("one"), 1).await;
+    fifty_at_once_on(&postgres.database("two"), 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_outlives_the_proxy_on_every_durable_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let (redis, postgres) = (Redis::start(), Postgres::start());
+    let sqlite = format!("sqlite:{}/hapax.db", folder.path().display());
+    for store in [sqlite, redis.url(), postgres.url()] {
+        let upstream = Upstream::start().await;
+        let first = Proxy::start(&upstream.url(), &store, &[]);
+        let one = send(keyed(first.url("/orders"), "k"), "a").await;
+        first.kill();
+        let second = Proxy::start(&upstream.url(), &store, &[]);
+        let two = send(keyed(second.url("/orders"), "k"), "a").await;
+        assert!(two.is_replay());
+        assert_eq!(one.essence(), two.essence());
+        assert_eq!(upstream.log.count(), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_belongs_to_its_caller_path_and_method() {
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(&upstream.url(), "memory:", &["--methods", "POST,PUT"]);
+    let ask = |method: &str, path: &str, who: &str| {
+        let request = Request::builder().method(method).uri(proxy.url(path));
+        send(request.header("idempotency-key", "k").header("authorization", who), "a")
+    };
+    let first = ask("POST", "/orders", "Bearer ada").await;
+    let others = [
+        ask("POST", "/orders", "Bearer bob").await,
+        ask("POST", "/orders/1", "Bearer ada").await,
+        ask("PUT", "/orders", "Bearer ada").await,
+    ];
+    for other in &others {
+        assert!(!other.is_replay());
+        assert_ne!(other.body, first.body);
+    }
+    assert!(ask("POST", "/orders", "Bearer ada").await.is_replay());
+    assert_eq!(upstream.log.count(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_request_under_the_same_key_is_refused_also_while_pending() {
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(&upstream.url(), "memory:", &[]);
+    let slow = tokio::spawn(send(keyed(proxy.url("/orders?ms=500"), "k"), "a"));
+    crate::proxy_support::until("it runs", async || (upstream.log.count() == 1).then_some(())).await;
+    let pending = send(keyed(proxy.url("/orders?ms=500"), "k"), "b").await;
+    assert_eq!((pending.status.as_u16(), pending.problem().as_str()), (422, "key-reused"));
+    assert_eq!(slow.await.unwrap().status, StatusCode::CREATED);
+    let settled = send(keyed(proxy.url("/orders"), "k"), "a").await;
+    assert_eq!(settled.status, StatusCode::UNPROCESSABLE_ENTITY, "another query");
+    assert_eq!(upstream.log.count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_waiting_a_duplicate_is_told_to_come_back() {
+    let gate = Arc::new(Notify::new());
+    let opened = gate.clone();
+    let gated = post(async move || {
+        opened.notified().await;
+        "done"
+    });
+    let upstream = Upstream::with(Router::new().route("/gated", gated)).await;
+    let proxy = Proxy::start(&upstream.url(), "memory:", &["--wait", "0s"]);
+    let ask = || send(keyed(proxy.url("/gated"), "k"), "a");
+    let first = tokio::spawn(ask());
+    let duplicate = crate::proxy_support::until("it runs", async || {
+        // Whoever of the two comes first waits for the gate.
+        let asked = tokio::time::timeout(Duration::from_millis(500), ask()).await;
+        asked.ok().filter(|reply| !reply.problem().is_empty())
+    });
+    let duplicate = duplicate.await;
+    assert_eq!((duplicate.status.as_u16(), duplicate.problem().as_str()), (409, "in-progress"));
+    assert!(duplicate.header("retry-after").is_some());
+    assert_eq!(duplicate.json()["retryable"], true);
+    gate.notify_one();
+    let _ = soon("the first one's answer", first).await.unwrap();
+    let last = crate::proxy_support::until("it is stored", async || {
+        Some(ask().await).filter(|reply| reply.problem() != "in-progress")
+    });
+    assert!(last.await.is_replay());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_may_be_required_and_callers_must_be_known() {
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(&upstream.url(), "memory:", &["--require-key"]);
+    let keyless = send(Request::post(proxy.url("/orders")), "a").await;
+    assert_eq!((keyless.status.as_u16(), keyless.problem().as_str()), (400, "key-missing"));
+    let read = send(Request::get(proxy.url("/orders")), "").await;
+    assert_eq!(read.status, StatusCode::CREATED, "reading needs no key");
+    let unknown = send(keyed(proxy.url("/orders"), "k").header("cookie", "sid=1"), "a").await;
+    assert_eq!((unknown.status.as_u16(), unknown.problem().as_str()), (400, "scope-missing"));
+    assert_eq!(upstream.log.count(), 1);
+
+    let cookies = Proxy::start(&upstream.url(), "memory:", &["--scope", "cookie:sid"]);
+    let ask = |sid: &str| send(keyed(cookies.url("/o"), "k").header("cookie", sid), "a");
+    assert!(!ask("sid=1").await.is_replay());
+    assert!(!ask("sid=2").await.is_replay());
+    assert!(ask("other=3; sid=1").await.is_replay());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn routes_have_their_own_policy_and_upstream() {
+    let (general, special) = (Upstream::start().await, Upstream::start().await);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("hapax.toml");
+    let text = format!(
+        r#"
+        store = "memory:"
+        [proxy]
+        upstream = "{}"
+        listen = "127.0.0.1:0"
+        [[proxy.route]]
+        path = "/pay/*"
+        upstream = "{}/base"
+        methods = ["PUT"]
+        require_key = true
+        statuses = {{ 404 = "give-back", 500 = "keep" }}
+        fingerprint = {{ only = ["/id"] }}
+        [[proxy.route]]
+        path = "/raw"
+        methods = []
+        "#,
+        general.url(),
+        special.url()
+    );
+    std::fs::write(&file, text).unwrap();
+    let proxy = Proxy::run(&["--config", file.to_str().unwrap()]);
+    let put = |path: &str, key: &str, body: &str| {
+        let request = Request::put(proxy.url(path)).header("idempotency-key", key);
+        send(request, body.to_owned())
+    };
+    // A 404 is no last word here, and a 500 is.
+    assert_eq!(put("/pay/a?status=404", "k1", "{}").await.status, StatusCode::NOT_FOUND);
+    assert!(!put("/pay/a?status=404", "k1", "{}").await.is_replay());
+    let failed = put("/pay/a?status=500", "k2", r#"{"id":1,"at":1}"#).await;
+    let again = put("/pay/a?status=500", "k2", r#"{"id":1,"at":2}"#).await;
+    assert!(again.is_replay());
+    assert_eq!(failed.essence(), again.essence());
+    let other = put("/pay/a?status=500", "k2", r#"{"id":2,"at":1}"#).await;
+    assert_eq!(other.problem(), "key-reused");
+    assert_eq!(send(Request::put(proxy.url("/pay/a")), "a").await.problem(), "key-missing");
+    assert_eq!(special.log.count(), 3);
+    assert_eq!(special.log.last().uri.path(), "/base/pay/a");
+    // Nothing is keyed on one path, and the rest is as everywhere.
+    for _ in 0..2 {
+        assert!(!send(keyed(proxy.url("/raw"), "k"), "a").await.is_replay());
+    }
+    assert_eq!(send(keyed(proxy.url("/pay"), "k"), "a").await.status, StatusCode::CREATED);
+    assert!(send(keyed(proxy.url("/pay"), "k"), "a").await.is_replay());
+    assert_eq!(general.log.count(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_general_upstream_other_paths_lead_nowhere() {
+    let upstream = Upstream::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("hapax.toml");
+    let text = format!("[[proxy.route]]\npath = '/a'\nupstream = '{}'", upstream.url());
+    std::fs::write(&file, text).unwrap();
+    let flags =
+        ["--config", file.to_str().unwrap(), "--store", "memory:", "--listen", "127.0.0.1:0"];
+    let proxy = Proxy::run(&flags);
+    assert_eq!(send(Request::get(proxy.url("/a")), "").await.status, StatusCode::CREATED);
+    assert_eq!(send(Request::get(proxy.url("/b")), "").await.problem(), "no-route");
+}

@@ -1,0 +1,174 @@
+//! `hapax relay`, the real binary between real servers.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+
+use crate::cli_support::{PATIENCE, folder, hapax, run};
+use hapax::sqlite::rusqlite::Connection;
+use hapax_testkit::{Postgres, RabbitMq, Redis, free_port, wait_for};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// A busy machine must not fail a call: these limits are not what is tested.
+const PATIENT: [&str; 4] = ["--store-timeout", "20s", "--send-timeout", "30s"];
+
+/// A running relay, killed when dropped.
+struct Relay(Child);
+
+impl Relay {
+    fn start(from: &str, to: &str, flags: &[&str]) -> Self {
+        let mut child = hapax()
+            .args(["relay", "--from", from, "--to", to, "--config", "/dev/null"])
+            .args(["--backoff", "20ms", "--backoff-max", "200ms", "--poll", "50ms"])
+            .args(PATIENT)
+            .args(flags)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("hapax can be run");
+        let banner = BufReader::new(child.stdout.take().expect("piped"));
+        let mut lines = banner.lines().map_while(Result::ok);
+        assert!(lines.any(|line| line.contains("try ")), "the relay ended at its start");
+        // Whoever reads no further must not stop it.
+        std::thread::spawn(move || lines.for_each(drop));
+        Self(child)
+    }
+
+    fn stop(mut self) {
+        kill_process(Pid::from_child(&self.0), Signal::TERM).expect("it runs");
+        let status = wait_for("the relay ends", PATIENCE, || self.0.try_wait().expect("a child"));
+        assert!(status.success(), "{status}");
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn entries(redis: &Redis) -> BTreeSet<String> {
+    let entries = redis.cli(&["XRANGE", "orders", "-", "+"]);
+    let lines: Vec<_> = entries.lines().collect();
+    lines.windows(2).filter(|pair| pair[0] == "payload").map(|pair| pair[1].to_owned()).collect()
+}
+
+#[test]
+fn plain_sql_reaches_the_stream_and_a_rolled_back_row_never_does() {
+    let (postgres, redis) = (Postgres::start(), Redis::start());
+    let (from, to) = (postgres.url(), redis.url());
+    let first = Relay::start(&from, &to, &["--lease", "1s"]);
+    // The relay has made the table.
+    let insert = |n: u32| {
+        format!(
+            "INSERT INTO hapax_outbox (topic, key, payload) VALUES ('orders', 'k{}', 'row-{n}'::bytea);",
+            n % 3
+        )
+    };
+    postgres.psql(&format!("BEGIN; {} {} COMMIT;", insert(1), insert(2)));
+    let never = insert(0).replace("row-0", "never");
+    postgres.psql(&format!("BEGIN; {never} ROLLBACK;"));
+    wait_for("both rows", PATIENCE, || (entries(&redis).len() == 2).then_some(()));
+    // Killed in the middle, another one goes on.
+    postgres.psql(&(3..200).map(insert).collect::<String>());
+    drop(first);
+    let second = Relay::start(&from, &to, &["--lease", "1s"]);
+    wait_for("all rows", PATIENCE, || (entries(&redis).len() == 199).then_some(()));
+    assert!(!entries(&redis).contains("never"));
+    second.stop();
+}
+
+#[test]
+fn the_admin_address_shows_both_ends_and_the_queue() {
+    let redis = Redis::start();
+    redis.cli(&["SET", "orders", "no stream"]);
+    let folder = tempfile::tempdir().unwrap();
+    let from = format!("sqlite:{}", folder.path().join("a.db").display());
+    let admin = format!("127.0.0.1:{}", free_port());
+    let flags = ["--admin", &admin, "--max-attempts", "2"];
+    let relay = Relay::start(&from, &redis.url(), &flags);
+    let get = |path: &str| {
+        let mut answer = ureq::get(format!("http://{admin}{path}"))
+            .config()
+            .http_status_as_error(false)
+            .build()
+            .call()
+            .unwrap();
+        (answer.status().as_u16(), answer.body_mut().read_to_string().unwrap())
+    };
+    assert_eq!(get("/healthz").0, 200);
+    wait_for("ready", PATIENCE, || (get("/readyz").0 == 200).then_some(()));
+    let shop = Connection::open(folder.path().join("a.db")).unwrap();
+    // The relay writes there, too.
+    shop.busy_timeout(PATIENCE).unwrap();
+    let sql = "INSERT INTO hapax_outbox (topic, key, payload) VALUES ('orders', 'k', 'x')";
+    shop.execute(sql, []).unwrap();
+    let queue = || serde_json::from_str::<Value>(&get("/v1/queues/outbox").1).unwrap();
+    wait_for("the dead letter", PATIENCE, || (queue()["dead"] == 1).then_some(()));
+    let dead: Value = serde_json::from_str(&get("/v1/queues/outbox/dead").1).unwrap();
+    assert_eq!(dead["items"][0]["attempts"], 2);
+    assert!(dead["items"][0]["reason"].as_str().unwrap().contains("WRONGTYPE"), "{dead}");
+    assert_eq!(get("/v1/locks/k").0, 404, "the rest of the API is the server's");
+
+    redis.cli(&["DEL", "orders"]);
+    let id = dead["items"][0]["id"].as_str().unwrap();
+    let requeue = format!("http://{admin}/v1/queues/outbox/dead/{id}/requeue");
+    assert_eq!(ureq::post(&requeue).send_empty().unwrap().status(), 204);
+    wait_for("it arrives", PATIENCE, || entries(&redis).contains("x").then_some(()));
+    // Redis has it before the relay hears so, and counts it.
+    wait_for("it is counted", PATIENCE, || {
+        let metrics = get("/metrics").1;
+        let delivered = "hapax_relay_sent_total{sink=\"redis\",result=\"delivered\"} 1";
+        let up = "hapax_relay_sink_up{sink=\"redis\"} 1";
+        (metrics.contains(up) && metrics.contains(delivered)).then_some(())
+    });
+    redis.kill();
+    // Nobody asks the sink while there is nothing to send; a row finds out.
+    shop.execute(sql, []).unwrap();
+    wait_for("not ready", PATIENCE, || (get("/readyz").0 == 503).then_some(()));
+    relay.stop();
+}
+
+/// The driver would show such a message with all that is in it.
+#[test]
+fn a_message_that_comes_back_is_not_shown_in_the_log() {
+    let rabbitmq = RabbitMq::start();
+    let folder = folder();
+    let (file, log) = (folder.path().join("a.db"), folder.path().join("log"));
+    let from = format!("sqlite:{}", file.display());
+    run(hapax().args(["doctor", "--migrate", "--store", &from])).ok();
+    let shop = Connection::open(&file).unwrap();
+    let row = "INSERT INTO hapax_outbox (topic, key, payload) VALUES ('nowhere', 'person', 'x')";
+    shop.execute(row, []).unwrap();
+    let relay = hapax()
+        .args(["relay", "--from", &from, "--to", &rabbitmq.url(), "--config", "/dev/null"])
+        .args(["--max-attempts", "1", "--log-level", "trace"])
+        .args(PATIENT)
+        .stdout(Stdio::null())
+        .stderr(std::fs::File::create(&log).unwrap())
+        .spawn();
+    let relay = Relay(relay.expect("hapax can be run"));
+    let logged = || String::from_utf8_lossy(&std::fs::read(&log).unwrap()).into_owned();
+    wait_for("the dead letter", PATIENCE, || logged().contains("unroutable").then_some(()));
+    relay.stop();
+    assert!(!logged().contains("nowhere") && !logged().contains("Delivery"), "{}", logged());
+}
+
+#[test]
+fn what_cannot_be_meant_is_told_at_once() {
+    let relay = |from: &str, to: &str| {
+        let mut command = hapax();
+        command.args(["relay", "--config", "/dev/null", "--from", from, "--to", to]);
+        run(&mut command).failed(1)
+    };
+    let message = relay("memory:", "ftp://user:secret@host");
+    assert!(message.contains("nats://") && message.contains("stdout"), "{message}");
+    assert!(!message.contains("secret"), "{message}");
+    assert!(relay("memory:", "http://127.0.0.1/").contains("--allow-private"));
+    assert!(relay("memory:", "amqp://[").contains("amqp://user:password@host"));
+    assert!(relay("ftp://x", "stdout").contains("sqlite:"));
+    let nothing = run(hapax().args(["relay", "--config", "/dev/null"])).failed(1);
+    assert!(nothing.contains("--from is needed"), "{nothing}");
+}

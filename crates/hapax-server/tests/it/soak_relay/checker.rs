@@ -1,0 +1,71 @@
+//! Reads what all sides wrote down, and says what was broken.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::soak_relay::history::{History, Row};
+
+/// Everything that is wrong with a history; empty where nothing is.
+pub(crate) fn violations(history: &History) -> Vec<String> {
+    let mut first: HashMap<&str, usize> = HashMap::new();
+    for (at, id) in history.deliveries.iter().enumerate() {
+        first.entry(id).or_insert(at);
+    }
+    let mut wrong = Vec::new();
+    delivered(history, &first, &mut wrong);
+    ordered(history, &first, &mut wrong);
+    effects(history, &mut wrong);
+    if history.undisturbed && history.deliveries.len() > first.len() {
+        wrong.push("something was sent twice, although nothing was disturbed".to_owned());
+    }
+    wrong
+}
+
+/// Every committed row at least once, nothing else ever.
+fn delivered(history: &History, first: &HashMap<&str, usize>, wrong: &mut Vec<String>) {
+    let committed = |row: &&Row| row.committed;
+    let known: HashSet<&str> =
+        history.rows.iter().filter(committed).map(|row| row.id.as_str()).collect();
+    wrong.extend(
+        known.iter().filter(|id| !first.contains_key(**id)).map(|id| format!("{id} never came")),
+    );
+    let rolled_back = |id: &str| history.rows.iter().any(|row| row.id == id);
+    for id in first.keys().filter(|id| !known.contains(**id)) {
+        let what = if rolled_back(id) { "was rolled back" } else { "is an id of nobody's" };
+        wrong.push(format!("{id} came, and {what}"));
+    }
+}
+
+/// First deliveries of one key in commit order, where the transactions did not overlap.
+fn ordered(history: &History, first: &HashMap<&str, usize>, wrong: &mut Vec<String>) {
+    let mut keys: HashMap<&str, Vec<&Row>> = HashMap::new();
+    for row in history.rows.iter().filter(|row| row.committed) {
+        keys.entry(&row.key).or_default().push(row);
+    }
+    for rows in keys.values() {
+        for (earlier, later) in rows.iter().flat_map(|a| rows.iter().map(move |b| (a, b))) {
+            let places = (first.get(earlier.id.as_str()), first.get(later.id.as_str()));
+            if let (Some(one), Some(two)) = places
+                && earlier.ended < later.began
+                && two < one
+            {
+                wrong.push(format!("{} came before {} of the same key", later.id, earlier.id));
+            }
+        }
+    }
+}
+
+/// Behind the inbox: once for each committed row.
+fn effects(history: &History, wrong: &mut Vec<String>) {
+    let mut times: HashMap<&str, usize> = HashMap::new();
+    for id in &history.effects {
+        *times.entry(id).or_default() += 1;
+    }
+    for (id, times) in times.iter().filter(|(_, times)| **times > 1) {
+        wrong.push(format!("the effect of {id} happened {times} times"));
+    }
+    for row in history.rows.iter().filter(|row| row.committed) {
+        if !times.contains_key(row.id.as_str()) {
+            wrong.push(format!("the effect of {} never happened", row.id));
+        }
+    }
+}

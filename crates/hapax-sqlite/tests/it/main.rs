@@ -1,0 +1,13 @@
+//! One binary for all integration tests of this crate: linking is what takes time.
+
+mod common;
+mod conformance;
+mod crash;
+mod crash_streams;
+mod formats;
+mod logs;
+mod opening;
+mod outbox;
+mod processes;
+mod transactions;
+mod trouble;

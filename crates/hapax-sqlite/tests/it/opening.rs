@@ -1,0 +1,164 @@
+//! What can be opened, what is refused, and what opens later.
+
+use std::thread;
+use std::time::Duration;
+
+use crate::common::{Place, ask, beside, command, said, settled, ticket};
+use hapax_core::{Claimed, Claims, Log, Severity, Store, StoreError};
+use hapax_sqlite::{Config, SqliteStore, migrate};
+use rusqlite::Connection;
+
+fn refusal(config: impl Into<Config>) -> String {
+    match SqliteStore::open(config) {
+        Err(error @ StoreError::Incompatible { .. }) => error.to_string(),
+        other => panic!("expected a refusal, got {other:?}"),
+    }
+}
+
+#[test]
+fn what_no_waiting_mends_is_refused() {
+    let place = Place::new();
+    assert!(refusal(":memory:").contains("memory:"));
+    assert!(refusal("").contains("file"));
+    assert!(refusal(place.file().parent().unwrap()).contains("folder"));
+    assert!(refusal(place.file().join("missing").join("hapax.db")).contains("does not exist"));
+    std::fs::write(place.file(), "no database, ".repeat(1000)).unwrap();
+    assert!(refusal(place.file()).contains("not a SQLite database"));
+}
+
+#[test]
+fn a_newer_schema_is_refused_with_both_versions() {
+    let place = Place::new();
+    drop(place.store());
+    place.stranger().execute("UPDATE hapax_meta SET value = 99 WHERE name = 'schema'", []).unwrap();
+    let message = refusal(place.file());
+    assert!(message.contains("99") && message.contains('2'), "{message}");
+    let refused = migrate(&place.stranger());
+    assert!(matches!(refused, Err(StoreError::Incompatible { .. })));
+}
+
+#[tokio::test]
+async fn a_newer_hapax_that_comes_meanwhile_stops_reads_and_writes() {
+    let place = Place::new();
+    let store = place.store();
+    settled(&store, &command("a"), "done").await;
+    place.stranger().execute("UPDATE hapax_meta SET value = 99 WHERE name = 'schema'", []).unwrap();
+    for answer in [store.claim(&command("a"), &ask()).await.err(), store.ping().await.err()] {
+        assert!(matches!(answer, Some(StoreError::Incompatible { .. })), "{answer:?}");
+    }
+}
+
+fn tables(connection: &Connection) -> Vec<String> {
+    let named = "SELECT name FROM sqlite_master WHERE type = 'table' AND name GLOB 'hapax_*'";
+    let mut query = connection.prepare(named).unwrap();
+    query.query_map([], |row| row.get(0)).unwrap().collect::<Result<_, _>>().unwrap()
+}
+
+#[test]
+fn another_number_of_partitions_is_refused() {
+    let place = Place::new();
+    drop(SqliteStore::open(place.config().partitions(16)).unwrap());
+    let message = refusal(place.config());
+    assert!(message.contains("16") && message.contains("256"), "{message}");
+    assert_eq!(SqliteStore::open(place.config().partitions(16)).unwrap().partitions(), 16);
+}
+
+#[tokio::test]
+async fn tables_that_were_dropped_are_made_again_without_a_restart() {
+    let place = Place::new();
+    let store = place.store();
+    settled(&store, &command("a"), "done").await;
+    let stranger = place.stranger();
+    for table in tables(&stranger) {
+        stranger.execute_batch(&format!("DROP TABLE {table}")).unwrap();
+    }
+    // One failure for each thread, which then opens its connection anew.
+    let mut answers = Vec::new();
+    while !matches!(answers.last(), Some(Ok(Claimed::Granted { .. }))) {
+        assert!(answers.len() < 10, "{answers:?}");
+        answers.push(store.claim(&command("a"), &ask()).await);
+    }
+}
+
+#[tokio::test]
+async fn a_deleted_file_is_not_written_to_any_more() {
+    let place = Place::new();
+    let store = place.store();
+    settled(&store, &command("a"), "done").await;
+    std::fs::remove_file(place.file()).unwrap();
+    // Another process begins anew, as an operator who deletes the file means it.
+    let other = place.store();
+    ticket(other.claim(&command("a"), &ask()).await);
+    let told = store.claim(&command("a"), &ask()).await.unwrap();
+    assert!(matches!(told, Claimed::Busy { .. }), "{told:?}");
+    ticket(store.claim(&command("b"), &ask()).await);
+    let told = other.claim(&command("b"), &ask()).await.unwrap();
+    assert!(matches!(told, Claimed::Busy { .. }), "{told:?}");
+}
+
+#[tokio::test]
+async fn many_can_create_the_file_at_once() {
+    let place = Place::new();
+    let stores: Vec<_> = (0..8)
+        .map(|_| {
+            let config = place.config();
+            thread::spawn(move || SqliteStore::open(config).unwrap())
+        })
+        .collect();
+    let mut fences = Vec::new();
+    for (n, store) in stores.into_iter().enumerate() {
+        let store = store.join().unwrap();
+        fences.push(ticket(store.claim(&command(&n.to_string()), &ask()).await).fence);
+    }
+    assert!(fences.is_sorted_by(|a, b| a < b), "{fences:?}");
+}
+
+#[tokio::test]
+async fn the_tables_live_beside_a_users_own() {
+    let place = Place::new();
+    let own = place.stranger();
+    own.execute_batch("CREATE TABLE orders (id INTEGER); INSERT INTO orders VALUES (7)").unwrap();
+    settled(&place.store(), &command("a"), "done").await;
+    let order: i64 = own.query_row("SELECT id FROM orders", [], |row| row.get(0)).unwrap();
+    assert_eq!(order, 7);
+}
+
+#[tokio::test]
+async fn a_new_file_and_those_beside_it_are_the_owners_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::new();
+    let store = place.store();
+    settled(&store, &command("a"), "done").await;
+    for suffix in ["", "-wal", "-shm"] {
+        let file = beside(&place.file(), suffix);
+        let mode = std::fs::metadata(&file).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{suffix}");
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_is_locked_at_the_start_opens_later() {
+    let place = Place::new();
+    let other = place.stranger();
+    other.execute_batch("CREATE TABLE orders (id INTEGER); BEGIN EXCLUSIVE").unwrap();
+    let config = place.config().limit(Duration::from_secs(3));
+    let store = SqliteStore::open(config).unwrap();
+    let (key, ask) = (command("a"), ask());
+    let locked = said(async || store.claim(&key, &ask).await).await;
+    assert!(matches!(locked, Err(StoreError::Locked { .. })), "{locked:?}");
+    other.execute_batch("COMMIT").unwrap();
+    ticket(said(async || store.claim(&key, &ask).await).await);
+}
+
+#[tokio::test]
+async fn a_sound_store_has_nothing_to_refuse() {
+    let place = Place::new();
+    let store = place.store();
+    settled(&store, &command("a"), "done").await;
+    let findings = store.examine().await.unwrap();
+    assert!(findings.iter().all(|finding| finding.severity < Severity::Refuse), "{findings:?}");
+    for check in ["journal", "synchronous", "schema", "mode", "room", "network", "log", "writers"] {
+        let name = format!("sqlite.{check}");
+        assert!(findings.iter().any(|finding| finding.check == name), "{check}: {findings:?}");
+    }
+}

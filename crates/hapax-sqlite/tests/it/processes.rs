@@ -1,0 +1,131 @@
+//! Two processes on one file.
+
+use std::fs::Permissions;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::common::{PATIENT, Place, ask, beside, command, ticket};
+use hapax_core::{Claimed, Claims, Store};
+
+/// The other process: holds a claim until it is told to settle it.
+#[tokio::test]
+#[ignore = "the second process of the test below"]
+async fn holder() {
+    let store = crate::common::inherited();
+    let held = ticket(store.claim(&command("shared"), &ask()).await);
+    let mut out = std::io::stdout();
+    writeln!(out, "\nheld {}", held.fence).unwrap();
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+    let _ = store.settle(&command("shared"), &held.token, "over there".into()).await.unwrap();
+}
+
+/// The other process: says whether it can read and write, three times. Until the third it has a
+/// connection besides the store's, which found the file read-only.
+#[tokio::test]
+#[ignore = "the second process of the test below"]
+async fn user() {
+    let store = crate::common::inherited();
+    let file = std::env::var_os("HAPAX_TEST_FILE").unwrap();
+    let other = rusqlite::Connection::open(file).unwrap();
+    other.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get::<_, i64>(0)).unwrap();
+    let mut other = Some(other);
+    for round in 0..3 {
+        if round == 2 {
+            other = None;
+        }
+        let read = store.look(&command("shared")).await.map(|view| view.is_some());
+        let read =
+            read.map_or_else(|error| error.label(), |seen| if seen { "seen" } else { "not" });
+        let written = store.ping().await.map_or_else(|error| error.label(), |()| "written");
+        writeln!(std::io::stdout(), "\nfound {read} {written}").unwrap();
+        std::io::stdin().read_line(&mut String::new()).unwrap();
+    }
+    drop(other);
+}
+
+/// Root may write anything, so the other process must be somebody else.
+fn as_nobody(test: &str) -> Command {
+    let this = std::env::current_exe().unwrap();
+    let mut command = if rustix::process::getuid().is_root() {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(this);
+        command
+    } else {
+        Command::new(this)
+    };
+    command.args(["--exact", test, "--ignored", "--nocapture"]);
+    command
+}
+
+fn set_modes(place: &Place, folder: u32, file: u32) {
+    let set = |path: &Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode));
+    for suffix in ["", "-wal", "-shm"] {
+        set(&beside(&place.file(), suffix), file).unwrap();
+    }
+    set(place.file().parent().unwrap(), folder).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_only_file_is_read_and_written_again_when_it_may_be() {
+    let place = Place::new();
+    let store = place.store();
+    ticket(store.claim(&command("shared"), &ask()).await);
+    set_modes(&place, 0o555, 0o444);
+    let mut user = as_nobody("processes::user")
+        .env("HAPAX_TEST_FILE", place.file())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(user.stdout.take().unwrap()).lines();
+    let mut found = || lines.find_map(|l| Some(l.unwrap().strip_prefix("found ")?.to_owned()));
+    assert_eq!(found().as_deref(), Some("seen read_only"));
+    set_modes(&place, 0o777, 0o666);
+    let mut words = user.stdin.take().unwrap();
+    words.write_all(b"again\n").unwrap();
+    // The engine lets none of its connections write as long as one is open that could not.
+    assert_eq!(found().as_deref(), Some("seen read_only"));
+    words.write_all(b"again\n").unwrap();
+    assert_eq!(found().as_deref(), Some("seen written"));
+    words.write_all(b"enough\n").unwrap();
+    assert!(user.wait().unwrap().success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_hears_of_another_process() {
+    let place = Place::new();
+    let store = place.store();
+    let mut holder = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "processes::holder", "--ignored", "--nocapture"])
+        .env("HAPAX_TEST_FILE", place.file())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(holder.stdout.take().unwrap()).lines();
+    let held = lines.find_map(|line| Some(line.unwrap().strip_prefix("held ")?.to_owned()));
+
+    let mut watch = store.watch(&command("shared"));
+    let seen = store.claim(&command("shared"), &ask()).await.unwrap();
+    assert!(matches!(seen, Claimed::Busy { .. }), "{seen:?}");
+    let view = store.look(&command("shared")).await.unwrap().unwrap();
+    assert_eq!(view.fence.map(|fence| fence.to_string()), held);
+
+    holder.stdin.take().unwrap().write_all(b"go on\n").unwrap();
+    let value = tokio::time::timeout(PATIENT, async {
+        loop {
+            // Nobody looks by himself here: without a hint this never ends.
+            watch.changed(Duration::MAX).await;
+            if let Claimed::Settled { value, .. } =
+                store.claim(&command("shared"), &ask()).await.unwrap()
+            {
+                return value;
+            }
+        }
+    });
+    assert_eq!(value.await.expect("a hint"), "over there");
+    assert!(holder.wait().unwrap().success());
+}

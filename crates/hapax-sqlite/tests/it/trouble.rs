@@ -1,0 +1,234 @@
+//! Locks of others, a full disk, callers that went away, panics: an answer in time, and everything
+//! as before when it is over.
+
+use std::future::{Future, poll_fn};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use crate::common::{Place, ask, beside, command, event, record, said, settled, ticket};
+use hapax_core::log::Appended;
+use hapax_core::{
+    Claimed, Claims, Clock, Expect, Log, ManualClock, Put, Records, Step, Store, StoreError,
+    Timestamp, Version,
+};
+use hapax_sqlite::{SqliteStore, rusqlite::Connection};
+
+const IMPATIENT: Duration = Duration::from_secs(3);
+
+fn impatient(place: &Place) -> SqliteStore {
+    SqliteStore::open(place.config().limit(IMPATIENT)).unwrap()
+}
+
+fn write_lock(place: &Place) -> Connection {
+    let other = place.stranger();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    other
+}
+
+#[tokio::test]
+async fn a_lock_of_others_is_reported_in_time_and_forgotten_afterwards() {
+    let place = Place::new();
+    let store = impatient(&place);
+    let other = write_lock(&place);
+    let (key, ask) = (command("a"), ask());
+    let claim = async || store.claim(&key, &ask).await;
+    for _ in 0..3 {
+        let answer = said(claim).await;
+        assert!(matches!(answer, Err(StoreError::Locked { .. })), "{answer:?}");
+    }
+    let answer = said(async || store.ping().await).await;
+    assert!(matches!(answer, Err(StoreError::Locked { .. })), "{answer:?}");
+    other.execute_batch("ROLLBACK").unwrap();
+    ticket(said(claim).await);
+}
+
+#[tokio::test]
+async fn what_is_known_is_answered_without_the_writer() {
+    let place = Place::new();
+    let store = place.store();
+    settled(&store, &command("done"), "paid").await;
+    ticket(store.claim(&command("held"), &ask()).await);
+    let _ = store.put(&record("r"), "1".into(), &Expect::Any, None).await.unwrap();
+    let commits = store.commits();
+    let _other = write_lock(&place);
+
+    let replay = store.claim(&command("done"), &ask()).await.unwrap();
+    assert!(matches!(replay, Claimed::Settled { value, .. } if value == "paid"));
+    let busy = store.claim(&command("held"), &ask()).await.unwrap();
+    assert!(matches!(busy, Claimed::Busy { .. }));
+    assert!(store.look(&command("done")).await.unwrap().is_some());
+    assert!(store.get(&record("r")).await.unwrap().is_some());
+    assert_eq!(store.commits(), commits);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_claims_share_a_commit() {
+    let place = Place::new();
+    let store = place.store();
+    let other = write_lock(&place);
+    let claims: Vec<_> = (0..64)
+        .map(|n| {
+            let store = store.clone();
+            tokio::spawn(async move { store.claim(&command(&n.to_string()), &ask()).await })
+        })
+        .collect();
+    other.execute_batch("ROLLBACK").unwrap();
+    for claim in claims {
+        ticket(claim.await.unwrap());
+    }
+    assert!(store.commits() < 64, "{} commits for 64 claims", store.commits());
+}
+
+#[tokio::test]
+async fn an_answer_alone_commits_nothing() {
+    let place = Place::new();
+    let store = place.store();
+    let key = command("a");
+    settled(&store, &key, "done").await;
+    let commits = store.commits();
+    let nobody = ask().token;
+    assert_eq!(store.extend(&key, &nobody, crate::common::HOUR).await.unwrap(), Step::Lost);
+    let expect = Expect::Version(Version::new("9"));
+    let conflict = store.put(&record("r"), "1".into(), &expect, None).await;
+    assert_eq!(conflict.unwrap(), Put::Conflict);
+    assert_eq!(store.commits(), commits);
+}
+
+/// Lets a call get as far as it can without waiting.
+async fn begin<F: Future + Unpin>(call: &mut F) {
+    poll_fn(|context| {
+        assert!(std::pin::Pin::new(&mut *call).poll(context).is_pending());
+        Poll::Ready(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_call_whose_caller_is_gone_is_not_run() {
+    let place = Place::new();
+    let store = place.store();
+    let other = write_lock(&place);
+    let (one, two) = (record("one"), record("two"));
+    let mut first = store.put(&one, "1".into(), &Expect::Any, None);
+    let mut second = store.put(&two, "2".into(), &Expect::Any, None);
+    begin(&mut first).await;
+    begin(&mut second).await;
+    drop(second);
+    other.execute_batch("ROLLBACK").unwrap();
+    assert!(matches!(first.await.unwrap(), Put::Stored { .. }));
+    // The queue is in order: what was before this has been dealt with.
+    store.ping().await.unwrap();
+    assert!(store.get(&two).await.unwrap().is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_queue_ends_in_an_error_in_time() {
+    let place = Place::new();
+    let store = SqliteStore::open(place.config().limit(IMPATIENT).queue(1)).unwrap();
+    let other = write_lock(&place);
+    let puts: Vec<_> = (0..16)
+        .map(|n| {
+            let store = store.clone();
+            let key = record(&n.to_string());
+            tokio::spawn(async move { store.put(&key, "1".into(), &Expect::Any, None).await })
+        })
+        .collect();
+    for put in puts {
+        let answer = put.await.unwrap();
+        let expected =
+            matches!(answer, Err(StoreError::Locked { .. } | StoreError::Timeout { .. }));
+        assert!(expected, "{answer:?}");
+    }
+    other.execute_batch("ROLLBACK").unwrap();
+    said(async || store.ping().await).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_full_store_says_so_and_works_again_when_there_is_room() {
+    let place = Place::new();
+    let store = SqliteStore::open(place.config().max_bytes(1 << 20)).unwrap();
+    let big = bytes::Bytes::from(vec![7_u8; 100_000]);
+    let mut stored = 0;
+    let full = loop {
+        let key = record(&stored.to_string());
+        match store.put(&key, big.clone(), &Expect::Any, None).await {
+            Ok(_) => stored += 1,
+            Err(error) => break error,
+        }
+        assert!(stored < 20, "the limit was not kept");
+    };
+    assert!(matches!(full, StoreError::Full { .. }), "{full:?}");
+    assert!(store.get(&record("0")).await.unwrap().is_some());
+    let _ = store.delete(&record("0"), &Expect::Any).await.unwrap();
+    let _ = store.put(&record("again"), big, &Expect::Any, None).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_log_does_not_grow_for_ever() {
+    let place = Place::new();
+    let store = place.store();
+    let length = || std::fs::metadata(beside(&place.file(), "-wal")).unwrap().len();
+    // Begun anew it is cut back; when that is, others have a say in.
+    let mut written = 0;
+    while written < 64 << 20 || length() > written / 2 {
+        assert!(written < 512 << 20, "{} bytes after {written}", length());
+        // Another one each time: the engine does not write what is there already.
+        let big = vec![(written >> 20) as u8; 1 << 20].into();
+        let _ = store.put(&record("r"), big, &Expect::Any, None).await.unwrap();
+        written += 1 << 20;
+    }
+}
+
+/// An append writes several rows; somebody makes the last of them fail.
+#[tokio::test]
+async fn a_call_that_fails_in_the_middle_leaves_nothing_behind() {
+    let place = Place::new();
+    let store = place.store();
+    let keep = hapax_core::log::Keep::default();
+    let _ = store.append(&[event("a", 1)], &keep).await.unwrap();
+    let other = place.stranger();
+    let refuse = "CREATE TRIGGER refuse BEFORE UPDATE ON hapax_jobs \
+                  BEGIN SELECT RAISE(ABORT, 'not today'); END";
+    other.execute_batch(refuse).unwrap();
+    let failed = store.append(&[event("a", 2)], &keep).await;
+    assert!(matches!(failed, Err(StoreError::Internal { .. })), "{failed:?}");
+    other.execute_batch("DROP TRIGGER refuse").unwrap();
+    let entries: i64 =
+        other.query_row("SELECT count(*) FROM hapax_entries", [], |row| row.get(0)).unwrap();
+    assert_eq!(entries, 1);
+    let appended = store.append(&[event("a", 3)], &keep).await.unwrap();
+    assert!(matches!(appended[0], Appended::Published(at) if at.offset == 2), "{appended:?}");
+}
+
+#[derive(Debug, Default)]
+struct Faulty {
+    broken: AtomicBool,
+    clock: ManualClock,
+}
+
+impl Clock for Faulty {
+    fn now(&self) -> Timestamp {
+        assert!(!self.broken.load(Ordering::SeqCst), "a broken clock");
+        self.clock.now()
+    }
+}
+
+#[tokio::test]
+async fn a_panic_ends_one_call_and_no_thread() {
+    let place = Place::new();
+    let clock = Arc::new(Faulty::default());
+    let store = SqliteStore::open(place.config().clock(clock.clone())).unwrap();
+    let key = command("a");
+    let held = ticket(store.claim(&key, &ask()).await);
+    clock.broken.store(true, Ordering::SeqCst);
+    for _ in 0..4 {
+        let read = store.look(&key).await;
+        assert!(matches!(read, Err(StoreError::Internal { .. })), "{read:?}");
+        let written = store.settle(&key, &held.token, "x".into()).await;
+        assert!(matches!(written, Err(StoreError::Internal { .. })), "{written:?}");
+    }
+    clock.broken.store(false, Ordering::SeqCst);
+    assert_eq!(store.settle(&key, &held.token, "x".into()).await.unwrap(), Step::Done(held.fence));
+}
