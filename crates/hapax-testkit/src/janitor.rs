@@ -59,11 +59,6 @@ pub(crate) fn folder(prefix: &str) -> TempDir {
         .expect("cannot make a temporary folder")
 }
 
-/// A path for something that all tests of this process share; nothing is there yet.
-pub(crate) fn shared_path(name: &str) -> PathBuf {
-    janitor().root.join(name)
-}
-
 /// From now on the process ends with this one.
 pub(crate) fn watch(pid: Pid) {
     fs::write(record(pid), "").expect("cannot write a process record");

@@ -304,25 +304,40 @@ fn give_to_server_user(path: &Path) {
     }
 }
 
-/// A fresh data folder: copying one is several times faster than `initdb`.
+/// Fills a fresh data folder by copying a template: several times faster than `initdb`.
 fn copy_template(data: &Path) {
-    static TEMPLATE: OnceLock<PathBuf> = OnceLock::new();
-    let template = TEMPLATE.get_or_init(|| {
-        let template = janitor::shared_path("postgres-template");
-        fs::create_dir(&template).expect("cannot make a temporary folder");
-        give_to_server_user(&template);
-        must_succeed(
-            as_server_user("initdb")
-                .current_dir(&template)
-                .args(["--no-sync", "-A", "trust", "-E", "UTF8", "--locale=C"])
-                .args(["-U", "postgres", "-D"])
-                .arg(&template),
-            READY,
-        );
-        template
-    });
-    // -a keeps the owner, too.
-    must_succeed(Command::new("cp").arg("-a").arg(template).arg(data), READY);
+    // `cp -a` keeps the owner, too.
+    must_succeed(Command::new("cp").arg("-a").arg(template()).arg(data), READY);
+}
+
+/// The template's folder, beside the test binaries: the runner gives each test a process of its own,
+/// and all of them share it.
+fn template() -> PathBuf {
+    let initdb = binary::require_postgres("initdb").display().to_string().replace('/', "-");
+    let test_binary = std::env::current_exe().expect("a running test has a path");
+    let template = test_binary.with_file_name(format!("postgres-template{initdb}"));
+    if template.exists() {
+        return template;
+    }
+    let folder = janitor::folder("postgres-template-");
+    let made = folder.path().join("data");
+    fs::create_dir(&made).expect("cannot make a temporary folder");
+    give_to_server_user(&made);
+    must_succeed(
+        as_server_user("initdb")
+            .current_dir(&made)
+            .args(["--no-sync", "-A", "trust", "-E", "UTF8", "--locale=C"])
+            .args(["-U", "postgres", "-D"])
+            .arg(&made),
+        READY,
+    );
+    let copy = template.with_extension(std::process::id().to_string());
+    must_succeed(Command::new("cp").arg("-a").arg(&made).arg(&copy), READY);
+    if fs::rename(&copy, &template).is_err() {
+        // Another test process made the template first.
+        let _ = fs::remove_dir_all(&copy);
+    }
+    template
 }
 
 /// In the data folder, where the server looks for them, and with an access list that knows TLS

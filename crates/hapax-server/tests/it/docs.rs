@@ -122,7 +122,7 @@ fn the_page_about_the_original_bots_names_tests_that_exist_and_all_of_their_chec
     for named in &named {
         assert!(tests.iter().any(|test| is(test, named)), "there is no test {named}");
     }
-    let checklists = ["/tests/line/checklist.rs: ", "/tests/last_transaction.rs: "];
+    let checklists = ["/tests/it/line/checklist.rs: ", "/tests/it/last_transaction.rs: "];
     for test in tests.iter().filter(|test| checklists.iter().any(|file| test.contains(file))) {
         assert!(named.iter().any(|named| is(test, named)), "{test} is not on the page");
     }

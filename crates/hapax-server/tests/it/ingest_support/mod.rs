@@ -169,7 +169,7 @@ impl Workers {
         let python: PathBuf = hapax_testkit::python().expect(
             "HAPAX_TEST_PYTHON is not set; run ./test.sh, which installs what the tests need",
         );
-        let harness = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/ingest_support/harness.py");
+        let harness = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/ingest_support/harness.py");
         let child = Command::new(python)
             .arg(harness)
             .arg(redis)
