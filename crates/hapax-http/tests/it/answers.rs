@@ -1,9 +1,9 @@
 //! What is stored, what is replayed, and what is never.
 
+use crate::common::{Runs, app, memory, post, send};
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use axum::response::IntoResponse;
-use crate::common::{Runs, app, memory, post, send};
 use hapax_core::Claims;
 use hapax_core::command;
 use hapax_http::{Settings, Verdict, Verdicts};

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::common::{Door, Runs};
 use axum::Router;
 use axum::body::Body;
 use axum::response::IntoResponse;
-use crate::common::{Door, Runs};
 use hapax_http::{IdempotencyLayer, Settings};
 use hapax_sqlite::SqliteStore;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

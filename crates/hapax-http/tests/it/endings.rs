@@ -5,12 +5,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use crate::common::fed::{answers_once, data, fed, head};
+use crate::common::{Gated, Heard, impatient, memory, post, send, try_send};
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
 use axum::response::IntoResponse;
 use bytes::Bytes;
-use crate::common::fed::{answers_once, data, fed, head};
-use crate::common::{Gated, Heard, impatient, memory, post, send, try_send};
 use hapax_core::OnUnknown;
 use hapax_http::{Event, Settings};
 use http_body::Frame;

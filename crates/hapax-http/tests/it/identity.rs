@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::common::{Arrived, Runs, app, memory, post, send};
 use axum::body::Body;
 use axum::http::{Method, Request};
-use crate::common::{Arrived, Runs, app, memory, post, send};
 use hapax_core::Tenant;
 use hapax_http::{FingerprintOf, Scope, Settings};
 

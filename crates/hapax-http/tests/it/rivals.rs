@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::common::{Door, Runs, app, impatient, keyed, memory, post, send};
 use axum::body::Body;
 use axum::http::{HeaderMap, Request, StatusCode};
 use axum::routing::post as on_post;
 use axum::{Router, extract::OriginalUri};
-use crate::common::{Door, Runs, app, impatient, keyed, memory, post, send};
 use futures_util::future::join_all;
 use hapax_core::{Claimed, Claims, OnUnknown, Step};
 use hapax_http::{IdempotencyLayer, Settings, keep};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use crate::common::{Runs, app, memory, post, send};
+use axum::Router;
 use futures_util::future::join_all;
 use hapax_core::Claims;
 use hapax_http::Settings;

@@ -3,12 +3,12 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
+use crate::common::fed::{Fed, answers_once, data, fed, head, streams};
+use crate::common::{Heard, impatient, keyed, memory, post, send};
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
 use axum::response::IntoResponse;
 use bytes::Bytes;
-use crate::common::fed::{Fed, answers_once, data, fed, head, streams};
-use crate::common::{Heard, impatient, keyed, memory, post, send};
 use hapax_core::Claims;
 use hapax_http::{Event, Settings};
 use http_body::Frame;

@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
+use crate::common::{app, impatient, memory, send};
 use axum::Router;
 use axum::body::Body;
 use axum::http::Request;
-use crate::common::{app, impatient, memory, send};
 use hapax_conformance::{Fault, Faulty};
 use hapax_core::Tenant;
 use hapax_core::lock::OnStoreError;

@@ -2,12 +2,12 @@
 
 use std::sync::{Arc, Mutex};
 
+use crate::common::{post, send};
 use axum::Router;
 use axum::body::to_bytes;
 use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use crate::common::{post, send};
 use hapax_core::SystemClock;
 use hapax_http::{Keyed, Settings, keep};
 use hapax_sqlite::rusqlite::{Connection, TransactionBehavior};

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::common::{Door, Heard, Runs, app, impatient, keyed, memory, post, send};
 use async_trait::async_trait;
 use axum::Router;
 use axum::http::{HeaderMap, StatusCode};
 use bytes::Bytes;
-use crate::common::{Door, Heard, Runs, app, impatient, keyed, memory, post, send};
 use hapax_conformance::{Fault, Faulty};
 use hapax_core::lock::OnStoreError;
 use hapax_core::{

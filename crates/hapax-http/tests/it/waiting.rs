@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use crate::common::{Arrived, Door, Heard, Runs, app, memory, post, send};
 use axum::Router;
 use axum::http::StatusCode;
-use crate::common::{Arrived, Door, Heard, Runs, app, memory, post, send};
 use hapax_http::{Event, IdempotencyLayer, Settings};
 use tokio::task::JoinHandle;
 
@@ -190,7 +190,8 @@ async fn a_claim_that_is_granted_after_the_drain_began_is_given_back() {
     let faulty = hapax_conformance::Faulty::new(store.clone());
     let runs = Runs::default();
     let counted = runs.clone();
-    let layer = IdempotencyLayer::new(std::sync::Arc::new(faulty.clone()), crate::common::impatient());
+    let layer =
+        IdempotencyLayer::new(std::sync::Arc::new(faulty.clone()), crate::common::impatient());
     let handler = move || async move { counted.add().to_string() };
     let app = Router::new().fallback(handler).layer(layer.clone());
     faulty.plan([hapax_conformance::Fault::Stall(Duration::from_millis(50))]);

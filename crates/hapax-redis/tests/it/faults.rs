@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use crate::common::{LONG, config, events, granted, job, lock, patient, record, until_it_works};
+use bytes::Bytes;
 use hapax_core::log::{Keep, Position};
 use hapax_core::queue::{QueueName, Take};
 use hapax_core::{

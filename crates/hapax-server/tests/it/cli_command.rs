@@ -55,10 +55,11 @@ fn a_failed_command_may_be_tried_again() {
 fn an_owner_that_went_away_leaves_an_unknown_outcome() {
     let server = Server::start();
     ticket(&begin(&server, &["--lease", "1ms"]));
-    let unknown = hapax_testkit::wait_for("the lease runs out", crate::cli_support::PATIENCE, || {
-        let again = begin(&server, &[]);
-        (again.code() == 4).then_some(again)
-    });
+    let unknown =
+        hapax_testkit::wait_for("the lease runs out", crate::cli_support::PATIENCE, || {
+            let again = begin(&server, &[]);
+            (again.code() == 4).then_some(again)
+        });
     assert!(unknown.err().contains("outcome-unknown"), "{}", unknown.err());
     assert_eq!(begin(&server, &["--on-unknown", "rerun"]).json()["attempt"], 2);
 }

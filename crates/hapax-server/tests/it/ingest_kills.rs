@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use hapax_testkit::{Redis, scale};
 use crate::ingest_support::{Setup, Workers, entries, eventually};
+use hapax_testkit::{Redis, scale};
 
 const JOBS: usize = 30;
 /// Three events of four stages, and the last one.

@@ -3,8 +3,8 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use hapax_testkit::{Redis, RedisCluster};
 use crate::ingest_support::{Setup, entries, event, eventually};
+use hapax_testkit::{Redis, RedisCluster};
 use serde_json::Value;
 
 const STREAM: &str = "scan:events:0";

@@ -7,10 +7,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::cli_support::{folder, hapax, run};
 use axum::Router;
 use axum::extract::State;
 use axum::routing::post;
-use crate::cli_support::{folder, hapax, run};
 use hapax_line::simulator::events;
 use hapax_line::{SIGNATURE, Secrets};
 use hapax_testkit::{Redis, free_port, wait_for};

@@ -6,12 +6,12 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::cli_support::{PATIENCE, Ran, hapax, run};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
-use crate::cli_support::{PATIENCE, Ran, hapax, run};
 use hapax_line::{Event, Kind, LineClient, Message, SIGNATURE, Secrets, Webhook};
 use hapax_testkit::free_port;
 use tokio::net::TcpListener;

@@ -3,6 +3,9 @@
 
 use std::sync::Arc;
 
+use crate::proxy_support::client::{Reply, keyed, open, send};
+use crate::proxy_support::upstream::{Log, Seen};
+use crate::proxy_support::{Proxy, Upstream, soon, until};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
@@ -10,9 +13,6 @@ use axum::response::IntoResponse;
 use axum::routing::{any, post};
 use http_body_util::{BodyExt, Channel};
 use hyper::{Request, StatusCode};
-use crate::proxy_support::client::{Reply, keyed, open, send};
-use crate::proxy_support::upstream::{Log, Seen};
-use crate::proxy_support::{Proxy, Upstream, soon, until};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::proxy_support::client::{Reply, keyed, pooled, send, try_send};
+use crate::proxy_support::{Proxy, Upstream, soon, until};
 use axum::Router;
 use hapax_testkit::{Redis, free_port};
 use hyper::{Request, StatusCode};
-use crate::proxy_support::client::{Reply, keyed, pooled, send, try_send};
-use crate::proxy_support::{Proxy, Upstream, soon, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 

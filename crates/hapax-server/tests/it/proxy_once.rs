@@ -4,12 +4,12 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::proxy_support::client::{Pooled, Reply, keyed, pooled, send};
+use crate::proxy_support::{Proxy, Upstream, soon};
 use axum::Router;
 use axum::routing::post;
 use hapax_testkit::{Postgres, Redis};
 use hyper::{Request, StatusCode};
-use crate::proxy_support::client::{Pooled, Reply, keyed, pooled, send};
-use crate::proxy_support::{Proxy, Upstream, soon};
 use tokio::sync::Notify;
 
 const CLIENTS: usize = 50;
@@ -117,7 +117,8 @@ async fn another_request_under_the_same_key_is_refused_also_while_pending() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(&upstream.url(), "memory:", &[]);
     let slow = tokio::spawn(send(keyed(proxy.url("/orders?ms=500"), "k"), "a"));
-    crate::proxy_support::until("it runs", async || (upstream.log.count() == 1).then_some(())).await;
+    crate::proxy_support::until("it runs", async || (upstream.log.count() == 1).then_some(()))
+        .await;
     let pending = send(keyed(proxy.url("/orders?ms=500"), "k"), "b").await;
     assert_eq!((pending.status.as_u16(), pending.problem().as_str()), (422, "key-reused"));
     assert_eq!(slow.await.unwrap().status, StatusCode::CREATED);

@@ -2,14 +2,14 @@
 
 use std::sync::{Arc, Mutex};
 
+use crate::proxy_support::client::{Reply, keyed, raw, send};
+use crate::proxy_support::tls::Certificates;
+use crate::proxy_support::{Proxy, Upstream, soon, until};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::{Request, StatusCode, Version};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use crate::proxy_support::client::{Reply, keyed, raw, send};
-use crate::proxy_support::tls::Certificates;
-use crate::proxy_support::{Proxy, Upstream, soon, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
