@@ -6,7 +6,7 @@ use std::time::Duration;
 use hapax::{Clock, Key, SystemClock, Tenant};
 
 use super::{Failure, duration, line};
-use crate::serve::link::Link;
+use crate::serve::signed_link::Link;
 use crate::settings::{Secret, Value};
 
 const EXAMPLES: &str = "\

@@ -7,13 +7,13 @@
 //!                                       └─────► the queue `ingest`: dead letters
 //! ```
 
-mod dead;
+mod dead_letters;
 mod entry;
-mod route;
+mod event_router;
+mod job_state;
+mod redis_stream;
 mod settings;
-mod state;
-mod stream;
-mod tail;
+mod stream_reader;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -24,11 +24,11 @@ use hapax::Tenant;
 use hapax::bus::Bus;
 use hapax::redis::{RawRedis, RedisConfig};
 
-use dead::DeadLetters;
-use route::Router;
+use dead_letters::DeadLetters;
+use event_router::Router;
+use redis_stream::Stream;
 pub(crate) use settings::{Domains, Name, Plan};
-use stream::Stream;
-use tail::{Pulse, Tail};
+use stream_reader::{Pulse, Tail};
 
 use crate::health::Health;
 

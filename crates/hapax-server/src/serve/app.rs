@@ -14,9 +14,9 @@ use hapax::{Store, StoreError, Tenant};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::time::Instant;
 
-use super::auth::Access;
-use super::limits::InFlight;
 use super::problem::{Problem, SHUTTING_DOWN};
+use super::request::admission::InFlight;
+use super::request::auth::Access;
 use super::sse::Streams;
 use crate::health::Health;
 use crate::settings::Settings;

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 
 use super::app::App;
-use super::auth::Access;
+use super::request::auth::Access;
 use crate::settings::Sources;
 
 /// One line to try.

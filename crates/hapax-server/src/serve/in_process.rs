@@ -10,7 +10,7 @@ use hapax::{Options, Store, Tenant};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
 use super::app::App;
-use super::auth::Access;
+use super::request::auth::Access;
 use super::router;
 use crate::settings::{Settings, Sources};
 

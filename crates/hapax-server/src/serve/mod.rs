@@ -1,35 +1,17 @@
 //! `hapax serve`: the features over HTTP.
 
-mod answer;
+mod api;
 mod app;
-mod auth;
 mod banner;
-pub(crate) mod body;
-mod call;
-mod commands;
-mod docs;
-mod events;
-mod fields;
-mod guard;
-mod headers;
 pub(crate) mod in_process;
-mod inbox;
-mod jobs;
-mod limits;
-mod local_only;
-mod locks;
-mod observe;
-mod openapi;
-mod operator;
+mod pages;
 pub(crate) mod problem;
-mod queues;
 mod readiness;
-mod records;
 mod refusal;
+mod request;
+mod response;
 pub(crate) mod router;
 mod sse;
-mod status_page;
-mod strict_json;
 pub(crate) mod system;
 
 use std::process::ExitCode;
@@ -47,8 +29,9 @@ pub(crate) use crate::settings::Args;
 use crate::settings::{Settings, Sources};
 use crate::{logging, measure};
 use app::App;
-use auth::Access;
-pub(crate) use sse::link;
+use request::auth::Access;
+pub(crate) use request::body;
+pub(crate) use sse::signed_link;
 
 /// Serves until a signal says to stop.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {

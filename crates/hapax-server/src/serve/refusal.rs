@@ -30,7 +30,7 @@ fn instead_of(answer: &[u8]) -> Option<&'static [u8]> {
 }
 
 fn is_ours(answer: &[u8]) -> bool {
-    let mark = super::observe::REQUEST_ID;
+    let mark = super::router::REQUEST_ID;
     answer.windows(mark.as_str().len()).any(|bytes| bytes == mark.as_str().as_bytes())
 }
 

@@ -1,24 +1,28 @@
 //! Every route, and what surrounds it.
 
 use axum::Router;
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::extract::{MatchedPath, Request};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use bytes::Bytes;
+use hapax::Tenant;
 use hyper::StatusCode;
+use hyper::header::{CACHE_CONTROL, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::answer::raw_json;
+use super::api::{commands, events, inbox, jobs, locks, operator, queues, records};
 use super::app::App;
+use super::pages::{docs, openapi, status_page};
 use super::problem::{INTERNAL, Problem};
+use super::request::admission;
+use super::response::raw_json;
 use super::sse::cors;
-use super::{
-    commands, docs, events, guard, inbox, jobs, locks, observe, openapi, operator, queues, records,
-    status_page, system,
-};
+use super::system;
+use crate::measure::Watched;
 
 /// The whole server as one service.
 pub(crate) fn new(app: &App) -> Router {
@@ -52,7 +56,7 @@ pub(crate) fn new(app: &App) -> Router {
         .route("/", get(status_page::page))
         .fallback(system::no_route)
         .method_not_allowed_fallback(system::no_method)
-        .layer(from_fn_with_state(app.clone(), guard::guard))
+        .layer(from_fn_with_state(app.clone(), admission::guard))
         .layer(from_fn_with_state(app.clone(), cors::allow))
         .with_state(app.clone());
     watched(router)
@@ -61,11 +65,41 @@ pub(crate) fn new(app: &App) -> Router {
 /// What every answer of ours passes: a bug becomes a document, and each request is measured, logged
 /// and given an id.
 pub(crate) fn watched(router: Router) -> Router {
-    router.layer(CatchPanicLayer::custom(panicked)).layer(from_fn(observe::observe))
+    router.layer(CatchPanicLayer::custom(panicked)).layer(from_fn(observe))
 }
 
 /// The panic itself was reported by the runtime; its text may hold anything.
 fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
     tracing::error!("a request failed by a bug");
     Problem::new(&INTERNAL, "this is a bug; the server's log has more").into_response()
+}
+
+/// Names a request in the log, and nothing else.
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("hapax-request-id");
+
+/// Watches a request from its headers to its answer.
+pub(crate) async fn observe(request: Request, next: Next) -> Response {
+    let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
+    let mut watched = Watched::new(request.method(), route.unwrap_or("unmatched").into());
+    let id = random_id();
+    (watched.id, watched.tenant) = (Some(id.clone()), Some("-".into()));
+    let mut response = next.run(request).await;
+    let headers = response.headers_mut();
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        headers.insert(REQUEST_ID, id);
+    }
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    if let Some(tenant) = response.extensions_mut().remove::<Tenant>() {
+        watched.tenant = Some(tenant.as_str().into());
+    }
+    watched.status = response.status().as_u16();
+    response
+}
+
+fn random_id() -> String {
+    let mut bytes = [0; 8];
+    // An id that is not random is still an id; no request fails for it.
+    let _ = getrandom::fill(&mut bytes);
+    format!("{:016x}", u64::from_be_bytes(bytes))
 }

@@ -6,10 +6,10 @@ use hyper::StatusCode;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::answer::json;
 use super::app::App;
-use super::body;
 use super::problem::{METHOD, NOT_FOUND, Problem};
+use super::request::body;
+use super::response::json;
 use crate::measure;
 
 /// Whether the process lives.

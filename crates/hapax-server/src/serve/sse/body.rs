@@ -4,17 +4,19 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
 use hyper::body::Frame;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
-use super::channel::Channel;
-use super::crowd::Crowds;
+use super::fanout::Crowds;
 use super::socket::Socket;
-use super::stream::Stream;
+use super::source::Framing;
+use super::stream::{Ended, Outlet, Stream};
 use crate::net::{InFlight, Takeover};
 
 /// How many pieces may wait for the HTTP library.
@@ -69,6 +71,38 @@ impl hyper::body::Body for StreamBody {
         }
         let Some(pieces) = &mut this.pieces else { return Poll::Ready(None) };
         pieces.poll_recv(context).map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
+    }
+}
+
+/// The HTTP library, which takes a piece when it has room.
+pub(super) struct Channel {
+    pieces: mpsc::Sender<Bytes>,
+    limit: Duration,
+}
+
+impl Channel {
+    pub(super) fn new(pieces: mpsc::Sender<Bytes>, limit: Duration) -> Self {
+        Self { pieces, limit }
+    }
+}
+
+impl Outlet for Channel {
+    const FRAMING: Framing = Framing::Plain;
+    const MAY_IDLE: bool = false;
+
+    async fn write(&mut self, pieces: &mut Vec<Bytes>) -> Result<(), Ended> {
+        for piece in pieces.drain(..) {
+            match timeout(self.limit, self.pieces.send(piece)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return Err(Ended::Client),
+                Err(_) => return Err(Ended::Slow),
+            }
+        }
+        Ok(())
+    }
+
+    async fn gone(&mut self) {
+        self.pieces.closed().await;
     }
 }
 

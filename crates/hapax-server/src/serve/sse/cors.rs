@@ -10,7 +10,7 @@ use hyper::header::{
 };
 use hyper::{Method, StatusCode};
 
-use super::link::opens;
+use super::signed_link::opens;
 use crate::serve::app::App;
 
 /// Answers a browser that asks beforehand, and lets pages read what they may.

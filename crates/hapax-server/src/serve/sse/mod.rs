@@ -1,10 +1,9 @@
 //! Event streams: jobs followed over HTTP, as browsers do it with `EventSource`.
 
 mod body;
-mod channel;
 pub(crate) mod cors;
-mod crowd;
-pub(crate) mod link;
+mod fanout;
+pub(crate) mod signed_link;
 mod socket;
 mod source;
 mod stream;
@@ -18,11 +17,11 @@ use hapax::log::{Cursor, MAX_NUMBER};
 use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 
-use super::answer::Answer;
-use super::app::App;
-use super::call::{Call, number};
-use super::headers::one;
-use super::problem::{Problem, SHUTTING_DOWN};
+use crate::serve::app::App;
+use crate::serve::problem::{Problem, SHUTTING_DOWN};
+use crate::serve::request::headers::one;
+use crate::serve::request::{Call, number};
+use crate::serve::response::Answer;
 pub(crate) use body::lasting;
 use source::Source;
 pub(crate) use stream::Streams;

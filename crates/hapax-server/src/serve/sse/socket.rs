@@ -9,7 +9,7 @@ use bytes::{Buf, Bytes};
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
-use super::crowd::Crowds;
+use super::fanout::Crowds;
 use super::source::Framing;
 use super::stream::{Ended, Outlet, Stream};
 use crate::net::Bare;

@@ -10,7 +10,7 @@ use metrics::{Counter, counter, gauge};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
-use super::crowd::Crowds;
+use super::fanout::Crowds;
 use super::source::{Came, Framing, Source};
 use crate::serve::problem::{Problem, TOO_MANY_STREAMS};
 use crate::settings::Settings;

@@ -9,11 +9,11 @@ use hapax::{StoreError, meters};
 use metrics::gauge;
 use tokio::time::Instant;
 
-use super::dead::DeadLetters;
+use super::dead_letters::DeadLetters;
 use super::entry::{self, Entries, Entry};
-use super::route::{Arrived, Routed, Router};
+use super::event_router::{Arrived, Routed, Router};
+use super::redis_stream::{Standing, Stream};
 use super::settings::Plan;
-use super::stream::{Standing, Stream};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -99,7 +99,7 @@ impl Tail {
                 return Ok(());
             }
             let ids = entries.there.iter().map(|entry| &entry.id).chain(&entries.gone);
-            after = ids.max_by_key(|id| super::stream::parsed(id)).cloned().unwrap_or(after);
+            after = ids.max_by_key(|id| super::redis_stream::parsed(id)).cloned().unwrap_or(after);
             self.handle(entries, true).await;
             self.pulse.beat();
         }

@@ -1,17 +1,22 @@
 //! What every request passes before it is answered.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use hapax::Tenant;
 use hyper::header::ORIGIN;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::app::App;
 use super::auth::{Access, Caller};
-use super::call::query;
-use super::problem::Problem;
-use super::sse::{cors, link::opens};
+use super::query;
 use super::{body, headers, local_only};
+use crate::serve::app::App;
+use crate::serve::problem::{Problem, TOO_MANY};
+use crate::serve::sse::{cors, signed_link::opens};
 use crate::settings::Scope;
 
 /// Refuses doubled headers, foreign hosts and sites, wrong tokens and too many requests at once.
@@ -83,4 +88,23 @@ fn link(request: &Request) -> Result<Option<String>, Problem> {
 
 fn beneath(root: &str, path: &str) -> bool {
     path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// One semaphore for each tenant; tenants come from the settings, so that there are no others.
+pub(crate) struct InFlight(HashMap<Tenant, Arc<Semaphore>>);
+
+impl InFlight {
+    pub(crate) fn new(access: &Access, places: usize) -> Self {
+        let tenants = access.tenants().into_iter();
+        Self(tenants.map(|tenant| (tenant, Arc::new(Semaphore::new(places)))).collect())
+    }
+
+    /// A place for one more request.
+    pub(crate) fn enter(&self, tenant: &Tenant) -> Result<OwnedSemaphorePermit, Problem> {
+        let place = self.0.get(tenant).and_then(|places| places.clone().try_acquire_owned().ok());
+        place.ok_or_else(|| {
+            Problem::new(&TOO_MANY, "as many requests as are allowed are being answered")
+                .retry_after(Duration::from_secs(1))
+        })
+    }
 }

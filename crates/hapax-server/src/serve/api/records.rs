@@ -9,11 +9,11 @@ use hapax::record::{Documents, Match, RecordError, Stored};
 use hyper::StatusCode;
 use serde_json::Value;
 
-use super::answer::{Answer, json, raw_json, versioned};
-use super::app::App;
-use super::call::Call;
-use super::headers::{Precondition, expected, precondition};
-use super::problem::{INTERNAL, Problem, ProblemDocument};
+use crate::serve::app::App;
+use crate::serve::problem::{INTERNAL, Problem, ProblemDocument};
+use crate::serve::request::Call;
+use crate::serve::request::headers::{Precondition, expected, precondition};
+use crate::serve::response::{Answer, json, raw_json, versioned};
 
 /// How long a record may be kept, in milliseconds.
 const TTL: RangeInclusive<u64> = 1..=366 * 86_400_000;

@@ -6,7 +6,7 @@ use axum::http::{Uri, Version};
 use hyper::header::{HOST, HeaderMap, ORIGIN};
 
 use super::headers::one;
-use super::problem::{FORBIDDEN, Problem};
+use crate::serve::problem::{FORBIDDEN, Problem};
 
 /// Refuses requests for another host, or from another site.
 pub(crate) fn check(uri: &Uri, version: Version, headers: &HeaderMap) -> Result<(), Problem> {

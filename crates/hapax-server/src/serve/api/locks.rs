@@ -10,11 +10,11 @@ use hyper::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::answer::{Answer, json};
-use super::app::App;
-use super::call::Call;
-use super::fields::required;
-use super::problem::ProblemDocument;
+use crate::serve::app::App;
+use crate::serve::problem::ProblemDocument;
+use crate::serve::request::Call;
+use crate::serve::request::fields::required;
+use crate::serve::response::{Answer, json};
 
 /// How long a lock or a lease may last, in milliseconds.
 pub(super) const LEASE: RangeInclusive<u64> = 1..=3_600_000;

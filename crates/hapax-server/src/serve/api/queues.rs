@@ -1,27 +1,85 @@
 //! `/v1/queues`: how much waits, and what is decided about dead letters. As with `/v1/operator`,
 //! every action runs to its end and is written down.
 
-mod shapes;
-
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use axum::extract::State;
 use axum::response::IntoResponse;
-use hapax::queue::{ItemId, QueueName};
+use hapax::millis;
+use hapax::queue::{Dead, Depth, ItemId, QueueName};
 use hyper::StatusCode;
+use serde::Serialize;
+use utoipa::ToSchema;
 use uuid::Uuid;
 
-use shapes::{DeadLetter, DeadLetters, QueueDepth};
-
-use super::answer::{Answer, json};
-use super::app::App;
-use super::call::{Call, number};
-use super::operator::audit::Audit;
-use super::operator::to_its_end;
-use super::problem::{DEAD_LETTER_MISSING, Problem, ProblemDocument};
+use super::audit::{Audit, to_its_end};
+use crate::serve::app::App;
+use crate::serve::problem::{DEAD_LETTER_MISSING, Problem, ProblemDocument};
+use crate::serve::request::{Call, number};
+use crate::serve::response::{Answer, json};
 
 /// How many dead letters are on a page where the call does not say.
 const PAGE: u64 = 100;
+
+/// How much is in a queue.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct QueueDepth {
+    /// Waiting: due, not due yet, or behind another one of its key.
+    depth: u64,
+    /// Handed out, and not done yet.
+    in_flight: u64,
+    /// Dead letters, which wait for an operator.
+    dead: u64,
+    /// How long ago the oldest one that waits or is in flight was enqueued; null where none is.
+    #[schema(required)]
+    oldest_age_ms: Option<u64>,
+}
+
+impl QueueDepth {
+    fn new(depth: Depth) -> Self {
+        let Depth { waiting, in_flight, dead, oldest_age } = depth;
+        Self { depth: waiting, in_flight, dead, oldest_age_ms: oldest_age.map(millis) }
+    }
+}
+
+/// Some dead letters, and where to go on.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct DeadLetters {
+    /// The dead letters.
+    items: Vec<DeadLetter>,
+    /// What to pass as `after`; null at the end.
+    #[schema(required)]
+    next: Option<String>,
+}
+
+/// One dead letter.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct DeadLetter {
+    /// Which item.
+    id: String,
+    /// Its ordering key, where it has one.
+    #[schema(required)]
+    key: Option<String>,
+    /// How many times it was tried.
+    attempts: u32,
+    /// Why it was given up.
+    reason: String,
+    /// When (RFC 3339).
+    at: String,
+}
+
+impl DeadLetter {
+    fn new(dead: &Dead) -> Self {
+        let at = UNIX_EPOCH + Duration::from_millis(dead.at.0);
+        Self {
+            id: dead.id.to_string(),
+            key: dead.key.as_deref().map(str::to_owned),
+            attempts: dead.attempts,
+            reason: dead.reason.to_string(),
+            at: humantime::format_rfc3339_millis(at).to_string(),
+        }
+    }
+}
 
 /// How much is in a queue.
 #[utoipa::path(

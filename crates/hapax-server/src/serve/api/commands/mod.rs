@@ -1,7 +1,6 @@
 //! `/v1/commands`
 
-pub(super) mod response;
-pub(super) mod shapes;
+pub(super) mod schema;
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -12,19 +11,19 @@ use hapax::command::{Begin, Begun, CommandState, CommandView};
 use hapax::{Fingerprint, OnUnknown, Token, millis};
 use hyper::StatusCode;
 
-use shapes::{
+use schema::{
     BeginCommand, BegunCommand, CommandShown, CompleteCommand, Completed, CompletedCommand,
-    ShownResponse,
+    ShownResponse, read_response, shown_response,
 };
 
-use super::answer::{Answer, json};
-use super::app::App;
-use super::call::Call;
-use super::fields::{Fields, required};
 use super::locks::{LEASE, TOKEN, WAIT};
-use super::problem::{
+use crate::serve::app::App;
+use crate::serve::problem::{
     COMMAND_MISSING, IN_PROGRESS, KEY_REUSED, OUTCOME_UNKNOWN, Problem, ProblemDocument,
 };
+use crate::serve::request::Call;
+use crate::serve::request::fields::{Fields, required};
+use crate::serve::response::{Answer, json};
 
 /// How long an answer may be kept, in milliseconds.
 pub(super) const RETENTION: RangeInclusive<u64> = 1..=366 * 86_400_000;
@@ -52,7 +51,7 @@ pub(crate) async fn begin(State(app): State<App>, call: Call) -> Answer {
             Ok(json(StatusCode::CREATED, &BegunCommand { state: "pending", token, fence, attempt }))
         }
         Begun::Completed { response, expires_in } => {
-            let response = response::shown(&response);
+            let response = shown_response(&response);
             let expires_in_ms = millis(expires_in);
             let shown = CompletedCommand { state: "completed", response, expires_in_ms };
             Ok(json(StatusCode::OK, &shown))
@@ -107,7 +106,7 @@ pub(crate) async fn complete(State(app): State<App>, call: Call) -> Answer {
     call.no_query()?;
     let mut fields = call.fields()?;
     let token = required("token", fields.short_text("token", TOKEN)?)?;
-    let response = response::read(&mut fields, 100..=599)?;
+    let response = read_response(&mut fields, 100..=599)?;
     fields.finish()?;
     let (commands, token) = (app.commands(call.tenant.clone()), Token::presented(&token));
     let completed = commands.complete(call.segment(0), call.segment(1), &token, &response);
@@ -178,7 +177,7 @@ pub(super) fn shown(view: CommandView) -> CommandShown {
         }
         CommandState::Completed { response, expires_in } => {
             shown.state = "completed";
-            let ShownResponse { status, headers, body, body_base64 } = response::shown(&response);
+            let ShownResponse { status, headers, body, body_base64 } = shown_response(&response);
             (shown.status, shown.headers) = (Some(status), Some(headers));
             (shown.body, shown.body_base64) = (body, body_base64);
             shown.expires_in_ms = Some(millis(expires_in));

@@ -11,8 +11,8 @@ use hapax::redis::RawRedis;
 use hapax::{StoreError, meters, millis};
 use metrics::counter;
 
+use super::job_state::{Job, SCRIPT, State, States};
 use super::settings::Plan;
-use super::state::{Job, SCRIPT, State, States};
 
 /// How many times one event is tried that the store refuses although it takes others.
 const TRIES: u32 = 3;

@@ -7,8 +7,8 @@ use hyper::header::{
     IF_MATCH, IF_NONE_MATCH, ORIGIN,
 };
 
-use super::problem::{HEADERS_TOO_LARGE, Problem};
-use super::sse::LAST_EVENT_ID;
+use crate::serve::problem::{HEADERS_TOO_LARGE, Problem};
+use crate::serve::sse::LAST_EVENT_ID;
 
 /// The most headers, and the most bytes in them, of one request.
 const MOST_HEADERS: usize = 100;

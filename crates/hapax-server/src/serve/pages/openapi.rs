@@ -6,7 +6,7 @@ use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{Ref, ResponseBuilder};
 
-use super::problem::{KINDS, ProblemDocument};
+use crate::serve::problem::{KINDS, ProblemDocument};
 
 const DESCRIPTION: &str = "\
 Makes duplicates harmless: locks, records with compare-and-put, idempotent commands, events, \

@@ -9,12 +9,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::answer::{Answer, json};
-use super::app::App;
-use super::call::Call;
-use super::fields::{Fields, required};
-use super::problem::{EVENT_CONFLICT, INTERNAL, JOB_CLOSED, Problem, ProblemDocument, TOO_LARGE};
-use super::sse;
+use crate::serve::app::App;
+use crate::serve::problem::{
+    EVENT_CONFLICT, INTERNAL, JOB_CLOSED, Problem, ProblemDocument, TOO_LARGE,
+};
+use crate::serve::request::Call;
+use crate::serve::request::fields::{Fields, required};
+use crate::serve::response::{Answer, json};
+use crate::serve::sse;
 
 /// An event to publish. Its identity is domain, job, stage and seq.
 #[derive(Deserialize, ToSchema)]

@@ -7,7 +7,7 @@ use http_body_util::BodyExt;
 use hyper::body::Body as _;
 use tokio::time::{Instant, timeout_at};
 
-use super::problem::{Problem, TOO_LARGE, TOO_SLOW};
+use crate::serve::problem::{Problem, TOO_LARGE, TOO_SLOW};
 
 /// How much of a refused body is still read, and for how long: a client that is still sending
 /// would otherwise see a broken connection instead of the answer.

@@ -7,11 +7,11 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use super::answer::{Answer, json};
-use super::app::App;
-use super::call::Call;
-use super::problem::{INTERNAL, JOB_MISSING, Problem, ProblemDocument};
-use super::sse;
+use crate::serve::app::App;
+use crate::serve::problem::{INTERNAL, JOB_MISSING, Problem, ProblemDocument};
+use crate::serve::request::Call;
+use crate::serve::response::{Answer, json};
+use crate::serve::sse;
 
 /// How a job stands.
 #[derive(Serialize, ToSchema)]

@@ -10,14 +10,14 @@ use hyper::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::answer::{Answer, json};
-use super::app::App;
-use super::call::Call;
 use super::commands::RETENTION;
-use super::commands::shapes::Completed;
-use super::fields::required;
+use super::commands::schema::Completed;
 use super::locks::{LEASE, TOKEN};
-use super::problem::{IN_PROGRESS, Problem, ProblemDocument};
+use crate::serve::app::App;
+use crate::serve::problem::{IN_PROGRESS, Problem, ProblemDocument};
+use crate::serve::request::Call;
+use crate::serve::request::fields::required;
+use crate::serve::response::{Answer, json};
 
 /// How a message is received. Every field has a default.
 #[derive(Deserialize, ToSchema)]

@@ -12,7 +12,7 @@ use hapax::queue::{Enqueued, Item, ItemId, Leased, Outcome, QueueName, Take};
 use hapax::{Store, StoreError, Tenant};
 
 use super::entry::{self, Entry};
-use super::route::{Arrived, Routed, Router};
+use super::event_router::{Arrived, Routed, Router};
 
 const LEASE: Duration = Duration::from_secs(30);
 const AT_MOST: usize = 20;

@@ -3,29 +3,28 @@
 //! Every action runs to its end and is written down, also where the operator's client goes away in
 //! the middle.
 
-pub(super) mod audit;
 mod cursor;
-mod ruling;
-mod shapes;
+mod schema;
 
 use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::IntoResponse;
-use hapax::command::Ruling;
-use hapax::{Kind, List, Standing, Tenant};
+use hapax::command::{CommandState, CommandView, Commands, Overruled, Ruling};
+use hapax::{Fence, Kind, List, Standing, Tenant};
 use hyper::StatusCode;
 use tokio::time::Instant;
 
-use audit::Audit;
-use shapes::{CommandList, ListedCommand, SettleCommand, Sweep, Swept, word};
+use schema::{CommandList, ListedCommand, SettleCommand, Sweep, Swept, word};
 
-use super::answer::{Answer, json};
-use super::app::App;
-use super::call::{Call, number};
-use super::commands::shapes::{CommandShown, Completed};
-use super::commands::{missing, response, shown};
-use super::problem::{INTERNAL, Problem, ProblemDocument};
+use super::audit::{Audit, to_its_end};
+use super::commands::schema::read_response;
+use super::commands::schema::{CommandShown, Completed};
+use super::commands::{missing, shown};
+use crate::serve::app::App;
+use crate::serve::problem::{ALREADY_COMPLETED, IN_PROGRESS, Problem, ProblemDocument};
+use crate::serve::request::{Call, number};
+use crate::serve::response::{Answer, json};
 
 /// How many commands are on a page where the call does not say.
 const PAGE: u64 = 100;
@@ -139,7 +138,7 @@ pub(crate) async fn settle(State(app): State<App>, call: Call) -> Answer {
     let read = || {
         let mut fields = call.fields()?;
         // Whoever asks through the proxy gets it as a whole answer, which a 1xx is none.
-        let response = response::read(&mut fields, 200..=599)?;
+        let response = read_response(&mut fields, 200..=599)?;
         fields.finish()?;
         Ok(Ruling::Settle(response))
     };
@@ -178,13 +177,56 @@ async fn rule(
             let ruling = ruling?;
             let commands = app.commands(whose(&call)?);
             let (operation, key) = (call.segment(1), call.segment(2));
-            let ruled = ruling::apply(&commands, operation, key, &ruling, &mut audit.fence);
+            let ruled = apply(&commands, operation, key, &ruling, &mut audit.fence);
             app.ask(Duration::ZERO, ruled).await
         };
         let ruled = ruled.await;
         audit.told(ruled)
     })
     .await
+}
+
+/// Does what the operator decided. `fence` becomes that of the attempt which it was about.
+async fn apply(
+    commands: &Commands,
+    operation: &str,
+    key: &str,
+    ruling: &Ruling,
+    fence: &mut Option<Fence>,
+) -> Result<(), Problem> {
+    let before = commands.look(operation, key).await?.ok_or_else(missing)?;
+    *fence = before.fence;
+    match commands.overrule(operation, key, ruling).await? {
+        Overruled::Done => Ok(()),
+        Overruled::Missing => Err(missing()),
+        Overruled::Pending => Err(in_progress(&before)),
+        Overruled::Completed => {
+            // An operator who did not hear the answer asks again, and is told the same.
+            let after = commands.look(operation, key).await?;
+            let said = after.is_some_and(|after| says(&after, ruling));
+            if said { Ok(()) } else { Err(completed()) }
+        }
+    }
+}
+
+fn says(view: &CommandView, ruling: &Ruling) -> bool {
+    match (&view.state, ruling) {
+        (CommandState::Completed { response, .. }, Ruling::Settle(given)) => response == given,
+        _ => false,
+    }
+}
+
+fn in_progress(view: &CommandView) -> Problem {
+    let text = "its owner is believed alive, and decides; nothing was changed";
+    let problem = Problem::new(&IN_PROGRESS, text);
+    match view.state {
+        CommandState::Pending { lease_left } => problem.retry_after(lease_left),
+        _ => problem,
+    }
+}
+
+fn completed() -> Problem {
+    Problem::new(&ALREADY_COMPLETED, "it stays as it is; nothing was changed")
 }
 
 /// The tenant, or the scope of it that the query names.
@@ -219,12 +261,4 @@ pub(crate) async fn sweep(State(app): State<App>, call: Call) -> Answer {
 /// How long steps may follow each other, so that the last of them ends within the call's limit.
 fn enough(app: &App) -> Duration {
     app.settings.store_timeout.min(Duration::from_secs(1))
-}
-
-/// A client that hangs up would otherwise cut it between two steps.
-pub(super) async fn to_its_end<T: Send + 'static>(
-    action: impl Future<Output = Result<T, Problem>> + Send + 'static,
-) -> Result<T, Problem> {
-    let lost = |_| Problem::new(&INTERNAL, "this is a bug; the server's log has more");
-    tokio::spawn(action).await.map_err(lost)?
 }

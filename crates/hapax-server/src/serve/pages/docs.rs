@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use hyper::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use utoipa_swagger_ui::Config;
 
-use super::problem::{INTERNAL, NOT_FOUND, Problem};
+use crate::serve::problem::{INTERNAL, NOT_FOUND, Problem};
 
 static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
     let config = Config::from("/openapi.json").validator_url("none").try_it_out_enabled(true);

@@ -8,8 +8,8 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::headers::one;
-use super::problem::{FORBIDDEN, Problem, UNAUTHORIZED};
-use super::sse::link::Link;
+use crate::serve::problem::{FORBIDDEN, Problem, UNAUTHORIZED};
+use crate::serve::sse::signed_link::Link;
 use crate::settings::{Scope, Secret, TokenRule};
 
 /// Who is asking.

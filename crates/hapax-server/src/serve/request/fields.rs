@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::problem::Problem;
 use super::strict_json;
+use crate::serve::problem::Problem;
 
 /// The fields that are still to be taken.
 pub(crate) struct Fields(Map<String, Value>);

@@ -1,5 +1,13 @@
 //! One call, read strictly: path, query, headers and body, each once and each well-formed.
 
+pub(super) mod admission;
+pub(super) mod auth;
+pub(crate) mod body;
+pub(super) mod fields;
+pub(super) mod headers;
+mod local_only;
+mod strict_json;
+
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,14 +19,12 @@ use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
 use hyper::{Method, Uri};
 use percent_encoding::percent_decode_str;
 
-use super::app::App;
-use super::auth::Caller;
-use super::body;
-use super::fields::{Fields, shown};
-use super::headers::{HAPAX_TOKEN, one};
-use super::problem::{FORBIDDEN, MEDIA_TYPE, Problem};
-use super::sse::link::Link;
-use super::strict_json;
+use crate::serve::app::App;
+use crate::serve::problem::{FORBIDDEN, MEDIA_TYPE, Problem};
+use crate::serve::sse::signed_link::Link;
+use auth::Caller;
+use fields::{Fields, shown};
+use headers::{HAPAX_TOKEN, one};
 
 /// A call of one of the features under `/v1`.
 pub(crate) struct Call {

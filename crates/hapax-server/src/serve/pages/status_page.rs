@@ -9,8 +9,8 @@ use base64::prelude::BASE64_STANDARD;
 use hyper::header::CONTENT_SECURITY_POLICY;
 use sha2::{Digest, Sha256};
 
-use super::app::App;
-use super::auth::Access;
+use crate::serve::app::App;
+use crate::serve::request::auth::Access;
 
 const PAGE: &str = include_str!("status.html");
 const STYLE: &str = include_str!("status.css");
@@ -43,7 +43,7 @@ pub(crate) async fn page(State(app): State<App>) -> Response {
         .replace("{{version}}", env!("CARGO_PKG_VERSION"))
         .replace("{{uptime}}", &uptime.to_string())
         .replace("{{callers}}", callers)
-        .replace("{{curl}}", &escaped(&super::banner::curl(&app)));
+        .replace("{{curl}}", &escaped(&crate::serve::banner::curl(&app)));
     ([(CONTENT_SECURITY_POLICY, POLICY.as_str())], Html(page)).into_response()
 }
 

@@ -7,27 +7,27 @@ use hapax::{Fence, Tenant, meters};
 use metrics::counter;
 
 use crate::logging::AUDIT;
-use crate::serve::call::Call;
-use crate::serve::problem::Problem;
+use crate::serve::problem::{INTERNAL, Problem};
+use crate::serve::request::Call;
 
 /// An action, and by whom. The key and the operation (whose path may hold ids) are left out, as
 /// everywhere; the fence tells one command from another, the id one dead letter.
-pub(in crate::serve) struct Audit {
+pub(super) struct Audit {
     action: &'static str,
     token: Arc<str>,
     tenant: Tenant,
     pub(super) fence: Option<Fence>,
-    pub(in crate::serve) item: Option<ItemId>,
+    pub(super) item: Option<ItemId>,
 }
 
 impl Audit {
-    pub(in crate::serve) fn new(action: &'static str, call: &Call) -> Self {
+    pub(super) fn new(action: &'static str, call: &Call) -> Self {
         let (token, tenant) = (call.caller.clone(), call.tenant.clone());
         Self { action, token, tenant, fence: None, item: None }
     }
 
     /// Writes it down, and passes on what came of it.
-    pub(in crate::serve) fn told<T>(self, outcome: Result<T, Problem>) -> Result<T, Problem> {
+    pub(super) fn told<T>(self, outcome: Result<T, Problem>) -> Result<T, Problem> {
         let Self { action, token, tenant, fence, item } = self;
         let result = outcome.as_ref().map_or_else(|problem| problem.kind.code, |_| "done");
         let (fence, item) = (fence.map(|fence| fence.0), item.map(|id| id.to_string()));
@@ -36,4 +36,12 @@ impl Audit {
         counter!(meters::OPERATOR_ACTIONS, "action" => action, "result" => result).increment(1);
         outcome
     }
+}
+
+/// A client that hangs up would otherwise cut it between two steps.
+pub(super) async fn to_its_end<T: Send + 'static>(
+    action: impl Future<Output = Result<T, Problem>> + Send + 'static,
+) -> Result<T, Problem> {
+    let lost = |_| Problem::new(&INTERNAL, "this is a bug; the server's log has more");
+    tokio::spawn(action).await.map_err(lost)?
 }
