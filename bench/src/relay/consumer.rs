@@ -7,7 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use hapax_bench::{Operation, Plan, Processes, Span, Table, cell, measure};
 use hapax_core::inbox::Inbox;
-use hapax_relay::consumer::{Consumer, Habits, Handler, Incoming, NatsStream, Trouble};
+use hapax_relay::consumer::{
+    BrokerConsumer, ConsumerConfig, InboundMessage, MessageHandler, MessageHandlerError, NatsSource,
+};
 use hapax_testkit::Nats;
 use tokio::sync::Notify;
 
@@ -53,7 +55,7 @@ pub(super) async fn compare(engines: &[Engine], messages: usize) -> anyhow::Resu
         }
         for at in order {
             // Each reads the whole stream, under a name of its own.
-            let source = NatsStream::new(&nats.url(), TOPIC, &format!("reader-{at}-{round}"))?;
+            let source = NatsSource::new(&nats.url(), TOPIC, &format!("reader-{at}-{round}"))?;
             let run = subjects[at].consume(source, messages, &format!("{at}-{round}")).await?;
             add(&mut runs[at], run);
             progress(".");
@@ -106,7 +108,7 @@ async fn subjects(places: &[(Engine, Place)]) -> anyhow::Result<Vec<Subject>> {
 impl Subject {
     async fn consume(
         &self,
-        source: NatsStream,
+        source: NatsSource,
         messages: usize,
         name: &str,
     ) -> anyhow::Result<Run> {
@@ -115,9 +117,9 @@ impl Subject {
             |(invoices, extra): &(Arc<Postgres>, Extra)| invoices.transactions(*extra);
         let effect = self.invoices.as_ref().map(transactions);
         let handler = Counting { done: done.clone(), next: AtomicU64::new(0), effect };
-        let habits = Habits { at_once: AT_ONCE, ..Habits::default() };
+        let config = ConsumerConfig::new().max_concurrent(AT_ONCE);
         // Another name is another inbox.
-        let mut consumer = Consumer::new(name, source, handler).habits(habits);
+        let mut consumer = BrokerConsumer::new(name, source, handler).config(config);
         if let Some(inbox) = &self.inbox {
             consumer = consumer.inbox(inbox.clone());
         }
@@ -145,11 +147,11 @@ struct Counting {
 }
 
 #[async_trait]
-impl Handler for Counting {
-    async fn handle(&self, _message: &Incoming) -> Result<(), Trouble> {
+impl MessageHandler for Counting {
+    async fn handle(&self, _message: &InboundMessage) -> Result<(), MessageHandlerError> {
         if let Some(effect) = &self.effect {
             let done = effect.run(0, self.next.fetch_add(1, Relaxed)).await;
-            done.map_err(|error| Trouble::Passing(error.to_string()))?;
+            done.map_err(|error| MessageHandlerError::Transient(error.to_string()))?;
         }
         if self.done.left.fetch_sub(1, Relaxed) == 1 {
             self.done.all.notify_one();

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use hapax_bench::Processes;
 use hapax_core::Queue;
 use hapax_core::queue::QueueName;
-use hapax_relay::{Failure, Message, Relay, Sink};
+use hapax_relay::{DeliveryError, OutboundMessage, Relay, Sink};
 use tokio::sync::Notify;
 
 use super::run::Run;
@@ -69,7 +69,7 @@ impl Sink for Counting {
         self.sink.name()
     }
 
-    async fn send(&self, message: &Message) -> Result<(), Failure> {
+    async fn send(&self, message: &OutboundMessage) -> Result<(), DeliveryError> {
         self.sink.send(message).await?;
         // Below zero only where one was sent twice, which is no reason to go on.
         if self.left.fetch_sub(1, Relaxed) <= 1 {
@@ -78,12 +78,12 @@ impl Sink for Counting {
         Ok(())
     }
 
-    async fn check(&self) -> Result<(), Failure> {
+    async fn check(&self) -> Result<(), DeliveryError> {
         self.sink.check().await
     }
 
-    fn at_once(&self) -> usize {
-        self.sink.at_once()
+    fn max_in_flight(&self) -> usize {
+        self.sink.max_in_flight()
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use hapax_bench::{Table, cell};
-use hapax_relay::{Failure, Message, Sink};
+use hapax_relay::{DeliveryError, OutboundMessage, Sink};
 
 use super::drain::drain as drain_into;
 use super::fill::{Keys, fill};
@@ -27,7 +27,7 @@ impl Sink for Nothing {
         "nothing"
     }
 
-    async fn send(&self, _message: &Message) -> Result<(), Failure> {
+    async fn send(&self, _message: &OutboundMessage) -> Result<(), DeliveryError> {
         Ok(())
     }
 }

@@ -4,25 +4,28 @@ use std::time::Duration;
 /// long as somebody else who failed at the same moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
-    /// The longest first wait.
-    pub first: Duration,
-    /// The longest wait of all.
-    pub most: Duration,
+    initial: Duration,
+    max: Duration,
 }
 
 impl Backoff {
+    /// Waits of at most `initial` after the first failure and of at most `max` after any.
+    pub fn new(initial: Duration, max: Duration) -> Self {
+        Self { initial, max }
+    }
+
     /// The wait after the `nth` failure, from half of it to the whole at random.
     ///
     /// ```
     /// # use hapax_relay::Backoff; use std::time::Duration;
-    /// let backoff = Backoff { first: Duration::from_secs(1), most: Duration::from_secs(60) };
+    /// let backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
     /// let third = backoff.after(3);
     /// assert!(third >= Duration::from_secs(2) && third <= Duration::from_secs(4));
     /// assert!(backoff.after(1000) <= Duration::from_secs(60));
     /// ```
     pub fn after(&self, nth: u32) -> Duration {
         let doubled = 1_u32.checked_shl(nth.saturating_sub(1)).unwrap_or(u32::MAX);
-        let whole = self.first.checked_mul(doubled).unwrap_or(self.most).min(self.most);
+        let whole = self.initial.checked_mul(doubled).unwrap_or(self.max).min(self.max);
         whole.mul_f64(0.5 + fastrand::f64() / 2.0)
     }
 }
@@ -30,6 +33,6 @@ impl Backoff {
 impl Default for Backoff {
     /// From half a second to a minute.
     fn default() -> Self {
-        Self { first: Duration::from_millis(500), most: Duration::from_secs(60) }
+        Self::new(Duration::from_millis(500), Duration::from_secs(60))
     }
 }

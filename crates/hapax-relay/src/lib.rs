@@ -21,25 +21,25 @@
 //! | lines of JSON | | the member `id` | the write |
 
 mod backoff;
-mod clerk;
+mod batch_size;
+mod config;
 pub mod consumer;
-mod gate;
 mod held;
-mod lane;
-#[cfg(any(feature = "amqp", feature = "redis"))]
-mod link;
 mod message;
-mod pace;
+mod ordered_send;
+mod outcome_writer;
 #[cfg(feature = "redis")]
-mod redis_link;
+mod redis_connection;
 mod relay;
-mod settings;
+#[cfg(any(feature = "amqp", feature = "redis"))]
+mod shared_connection;
 mod sink;
+mod sink_gate;
 pub mod sinks;
 
 pub use backoff::Backoff;
-pub use gate::Health;
-pub use message::{CloudEvents, Headers, KEY, Message, TOPIC};
+pub use config::{AfterDead, RelayConfig};
+pub use message::{CloudEvents, KEY_HEADER, MessageHeaders, OutboundMessage, TOPIC_HEADER};
 pub use relay::Relay;
-pub use settings::{AfterDead, Settings};
-pub use sink::{Again, Failure, Sink};
+pub use sink::{DeliveryError, RetryHint, Sink};
+pub use sink_gate::SinkHealth;

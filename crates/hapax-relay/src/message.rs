@@ -4,18 +4,18 @@ use std::sync::Arc;
 use hapax_core::queue::{Item, ItemId};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-use crate::Failure;
+use crate::DeliveryError;
 
 /// What a header's value cannot hold everywhere, and `%`, so that it can be read back.
 const UNSAFE: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'%');
 /// The header that carries the topic.
-pub const TOPIC: &str = "Hapax-Topic";
+pub const TOPIC_HEADER: &str = "Hapax-Topic";
 /// The header that carries the ordering key.
-pub const KEY: &str = "Hapax-Key";
+pub const KEY_HEADER: &str = "Hapax-Key";
 
 /// What a sink sends: a row of the outbox, on its way.
 #[derive(Clone, Debug)]
-pub struct Message {
+pub struct OutboundMessage {
     /// The row.
     pub item: Item,
     /// 1 for the first try.
@@ -28,14 +28,20 @@ pub struct Message {
 /// `id` is the row's id, `type` its topic, `subject` its key, `datacontenttype` its content type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CloudEvents {
-    /// The attribute `source`: who speaks, a URI reference.
-    pub source: String,
+    source: String,
 }
 
-/// Headers, in the order in which they are written.
-pub type Headers<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
+impl CloudEvents {
+    /// Events with this attribute `source`, a URI reference that names the sender.
+    pub fn new(source: impl Into<String>) -> Self {
+        Self { source: source.into() }
+    }
+}
 
-impl Message {
+/// MessageHeaders, in the order in which they are written.
+pub type MessageHeaders<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
+
+impl OutboundMessage {
     /// A row that is sent for the first time.
     pub fn new(item: Item) -> Self {
         Self { item, attempt: 1, cloudevents: None }
@@ -75,17 +81,18 @@ impl Message {
     /// Where one of the row's own headers cannot travel.
     ///
     /// ```
-    /// # use hapax_core::{queue::Item, Tenant}; use hapax_relay::Message;
+    /// # use hapax_core::{queue::Item, Tenant}; use hapax_relay::OutboundMessage;
     /// let item = Item::new(&Tenant::default(), "orders", "{}").key("café 7").header("traceparent", "00-1");
-    /// let message = Message::new(item);
+    /// let message = OutboundMessage::new(item);
     /// let headers = message.headers("ce-").unwrap();
     /// assert_eq!(headers[0], ("Hapax-Topic".into(), "orders".into()));
     /// assert_eq!(headers[1], ("Hapax-Key".into(), "caf%C3%A9%207".into()));
     /// assert_eq!(headers[2], ("traceparent".into(), "00-1".into()));
     /// ```
-    pub fn headers(&self, prefix: &str) -> Result<Headers<'_>, Failure> {
-        let mut headers: Headers<'_> = vec![(TOPIC.into(), encoded(&self.item.topic))];
-        headers.extend(self.item.key.as_deref().map(|key| (KEY.into(), encoded(key))));
+    pub fn headers(&self, prefix: &str) -> Result<MessageHeaders<'_>, DeliveryError> {
+        let mut headers: MessageHeaders<'_> =
+            vec![(TOPIC_HEADER.into(), encoded(&self.item.topic))];
+        headers.extend(self.item.key.as_deref().map(|key| (KEY_HEADER.into(), encoded(key))));
         let attributes = self.attributes(prefix);
         for (name, value) in &self.item.headers {
             check(name, value)?;
@@ -99,7 +106,7 @@ impl Message {
         Ok(headers)
     }
 
-    fn attributes(&self, prefix: &str) -> Headers<'_> {
+    fn attributes(&self, prefix: &str) -> MessageHeaders<'_> {
         let Some(cloudevents) = &self.cloudevents else { return Vec::new() };
         let item = &self.item;
         let named = |name: &str, value| (Cow::from(format!("{prefix}{name}")), value);
@@ -123,13 +130,13 @@ pub(crate) fn encoded(text: &str) -> Cow<'_, str> {
 
 /// Names are tokens (RFC 9110, 5.6.2) and values have no control characters, on every sink alike: a
 /// line break in one would be somebody else's header.
-fn check(name: &str, value: &str) -> Result<(), Failure> {
+fn check(name: &str, value: &str) -> Result<(), DeliveryError> {
     let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     if name.is_empty() || name.len() > 255 || !name.bytes().all(token) {
-        return Err(Failure::refused("the name of a header cannot travel").for_good());
+        return Err(DeliveryError::refused("the name of a header cannot travel").permanent());
     }
     if value.bytes().any(|b| b < 0x20 && b != b'\t' || b == 0x7f) {
-        return Err(Failure::refused("the value of a header cannot travel").for_good());
+        return Err(DeliveryError::refused("the value of a header cannot travel").permanent());
     }
     Ok(())
 }
@@ -145,26 +152,29 @@ mod tests {
 
     #[test]
     fn a_row_cannot_speak_in_the_name_of_hapax() {
-        let message = Message::new(item().key("k").header("hapax-key", "another").header("x", "1"));
+        let message =
+            OutboundMessage::new(item().key("k").header("hapax-key", "another").header("x", "1"));
         let headers = message.headers("ce-").unwrap();
-        assert_eq!(headers.iter().filter(|(n, _)| n.eq_ignore_ascii_case(KEY)).count(), 1);
-        assert_eq!(headers[1], (KEY.into(), "k".into()));
+        assert_eq!(headers.iter().filter(|(n, _)| n.eq_ignore_ascii_case(KEY_HEADER)).count(), 1);
+        assert_eq!(headers[1], (KEY_HEADER.into(), "k".into()));
     }
 
     #[test]
     fn a_header_that_would_become_two_is_refused_for_good() {
         for (name, value) in [("x", "1\r\nHost: evil"), ("x y", "1"), ("", "1"), ("x:", "1")] {
-            let message = Message::new(item().header(name, value));
-            let Err(Failure::Refused { again, reason }) = message.headers("ce-") else { panic!() };
-            assert_eq!(again, crate::Again::Never);
+            let message = OutboundMessage::new(item().header(name, value));
+            let Err(DeliveryError::Refused { retry, reason }) = message.headers("ce-") else {
+                panic!()
+            };
+            assert_eq!(retry, crate::RetryHint::Never);
             assert!(!reason.contains("evil"));
         }
     }
 
     #[test]
     fn cloudevents_have_their_required_attributes() {
-        let source = Arc::new(CloudEvents { source: "/shop".into() });
-        let message = Message::new(item().key("a b")).cloudevents(Some(source));
+        let source = Arc::new(CloudEvents::new("/shop"));
+        let message = OutboundMessage::new(item().key("a b")).cloudevents(Some(source));
         let headers = message.headers("ce-").unwrap();
         let get = |name: &str| headers.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_ref());
         assert_eq!(get("ce-specversion"), Some("1.0"));

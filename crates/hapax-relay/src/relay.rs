@@ -10,11 +10,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::clerk::Clerk;
-use crate::gate::{Gate, Health};
+use crate::batch_size::BatchSize;
 use crate::held::Held;
-use crate::pace::Pace;
-use crate::{Failure, Settings, Sink, lane};
+use crate::outcome_writer::OutcomeWriter;
+use crate::sink_gate::{SinkGate, SinkHealth};
+use crate::{DeliveryError, RelayConfig, Sink, ordered_send};
 
 /// Drains a queue into a sink.
 ///
@@ -28,24 +28,24 @@ pub struct Relay(Arc<Inner>);
 pub(crate) struct Inner {
     pub(crate) queue: Arc<dyn Queue>,
     pub(crate) sink: Arc<dyn Sink>,
-    pub(crate) settings: Settings,
-    pub(crate) gate: Gate,
+    pub(crate) config: RelayConfig,
+    pub(crate) gate: SinkGate,
 }
 
 impl Relay {
-    /// A relay with the usual [`Settings`].
+    /// A relay with the usual [`RelayConfig`].
     pub fn new(queue: Arc<dyn Queue>, sink: Arc<dyn Sink>) -> Self {
-        Self::with(queue, sink, Settings::default())
+        Self::with(queue, sink, RelayConfig::default())
     }
 
     /// A relay.
-    pub fn with(queue: Arc<dyn Queue>, sink: Arc<dyn Sink>, settings: Settings) -> Self {
-        let gate = Gate::new(sink.name(), sink.at_once(), settings.send_limit);
-        Self(Arc::new(Inner { queue, sink, settings, gate }))
+    pub fn with(queue: Arc<dyn Queue>, sink: Arc<dyn Sink>, config: RelayConfig) -> Self {
+        let gate = SinkGate::new(sink.name(), sink.max_in_flight(), config.send_timeout);
+        Self(Arc::new(Inner { queue, sink, config, gate }))
     }
 
     /// Whether the sink is there, to be read and waited for.
-    pub fn health(&self) -> watch::Receiver<Health> {
+    pub fn health(&self) -> watch::Receiver<SinkHealth> {
         self.0.gate.health()
     }
 
@@ -56,7 +56,7 @@ impl Relay {
         relay.work(&mut batches, pin!(stop)).await;
         relay.gate.close();
         let landed = async { while batches.join_next().await.is_some() {} };
-        if timeout(relay.settings.stop_limit, landed).await.is_err() {
+        if timeout(relay.config.shutdown_timeout, landed).await.is_err() {
             tracing::warn!("some rows are still on their way; their leases run out by themselves");
         }
     }
@@ -69,11 +69,11 @@ impl Inner {
         mut stop: Pin<&mut impl Future<Output = ()>>,
     ) {
         // Registered before the first look, so that nothing in between is missed.
-        let mut arrivals = self.queue.arrivals(&self.settings.queue);
+        let mut arrivals = self.queue.arrivals(&self.config.queue);
         let mut health = self.gate.health();
-        let mut supply = Supply::new(self.settings.batch);
+        let mut supply = Supply::new(self.config.max_batch);
         loop {
-            if *health.borrow_and_update() != Health::Up {
+            if *health.borrow_and_update() != SinkHealth::Up {
                 let recovered = async {
                     // What is not in the air yet comes back at once.
                     while batches.join_next().await.is_some() {}
@@ -86,8 +86,8 @@ impl Inner {
                 }
             }
             // After a silence one row at a time, until there is an answer.
-            let careful = self.gate.silent_in_a_row() > 0;
-            let room = if careful { 1 } else { self.settings.batches };
+            let careful = self.gate.silences_in_a_row() > 0;
+            let room = if careful { 1 } else { self.config.max_batches };
             // Not given up in the middle: what is handed out then would wait for its lease to end.
             let fed = supply.hungry
                 && batches.len() < room
@@ -97,11 +97,11 @@ impl Inner {
                 () = &mut stop => return,
                 () = ready(()), if fed => {}
                 Some(done) = batches.join_next() => {
-                    supply.pace.took(done.unwrap_or_default(), self.settings.lease);
+                    supply.pace.took(done.unwrap_or_default(), self.config.lease);
                     supply.hungry = true;
                 }
                 // Who is hungry already waits for room.
-                () = arrivals.changed(self.settings.poll), if !supply.hungry => supply.hungry = true,
+                () = arrivals.changed(self.config.poll_interval), if !supply.hungry => supply.hungry = true,
                 _ = health.changed() => {}
             }
         }
@@ -114,12 +114,12 @@ impl Inner {
         batches: &mut JoinSet<Duration>,
         careful: bool,
     ) -> bool {
-        let Settings { queue, lease, call_limit, .. } = &self.settings;
+        let RelayConfig { queue, lease, store_timeout, .. } = &self.config;
         let rows = if careful { 1 } else { supply.pace.rows() };
         // An answer that was lost is asked for again, with the same token.
         let take = supply.unanswered.take().unwrap_or_else(|| Take::new(rows, *lease));
         let asked_at = Instant::now();
-        let leased = match limited(*call_limit, self.queue.lease(queue, &take)).await {
+        let leased = match limited(*store_timeout, self.queue.lease(queue, &take)).await {
             Ok(leased) => leased,
             Err(error) => {
                 self.store_failed("leasing rows", &error);
@@ -145,35 +145,38 @@ impl Inner {
         token: Token,
         asked_at: Instant,
     ) -> Duration {
-        let lease = self.settings.lease;
+        let lease = self.config.lease;
         let held = Held::new(asked_at, lease);
         let (said, heard) = mpsc::unbounded_channel();
-        let clerk = Clerk {
+        let writer = OutcomeWriter {
             relay: &self,
             held: &held,
             token: &token,
             open: rows.len() as u64,
             renew_at: asked_at + lease / 3,
         };
-        let lanes = lane::lanes(rows).into_iter();
-        let lanes: FuturesUnordered<_> =
-            lanes.map(|rows| lane::run(&self, &held, rows, said.clone())).collect();
+        let lanes = ordered_send::group_by_key(rows).into_iter();
+        let lanes: FuturesUnordered<_> = lanes
+            .map(|rows| ordered_send::send_in_order(&self, &held, rows, said.clone()))
+            .collect();
         drop(said);
-        tokio::join!(lanes.for_each(|()| ready(())), clerk.run(heard));
+        tokio::join!(lanes.for_each(|()| ready(())), writer.run(heard));
         asked_at.elapsed()
     }
 
     /// Waits until the sink is there.
     async fn recover(&self) {
         loop {
-            let silent = self.gate.silent_in_a_row();
+            let silent = self.gate.silences_in_a_row();
             if silent > 0 {
-                sleep(self.settings.backoff.after(silent)).await;
+                sleep(self.config.backoff.after(silent)).await;
             }
-            let answer = timeout(self.settings.send_limit, self.sink.check()).await;
-            match answer.unwrap_or_else(|_| Err(Failure::unreachable("the sink gave no answer"))) {
-                Ok(()) => return self.gate.up(),
-                Err(failure) => self.gate.still_away(failure.reason()),
+            let answer = timeout(self.config.send_timeout, self.sink.check()).await;
+            match answer
+                .unwrap_or_else(|_| Err(DeliveryError::unreachable("the sink gave no answer")))
+            {
+                Ok(()) => return self.gate.set_up(),
+                Err(failure) => self.gate.record_failed_check(failure.reason()),
             }
         }
     }
@@ -181,7 +184,7 @@ impl Inner {
 
 /// What is known about the next lease.
 struct Supply {
-    pace: Pace,
+    pace: BatchSize,
     /// There may be something to lease.
     hungry: bool,
     /// A lease whose answer we did not hear.
@@ -190,6 +193,6 @@ struct Supply {
 
 impl Supply {
     fn new(most: usize) -> Self {
-        Self { pace: Pace::new(most), hungry: true, unanswered: None }
+        Self { pace: BatchSize::new(most), hungry: true, unanswered: None }
     }
 }

@@ -1,32 +1,32 @@
-//! Where rows go.
+//! The sink, where a relay delivers rows.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::Message;
+use crate::OutboundMessage;
 
 /// Where a [`Relay`](crate::Relay) delivers: a broker, a webhook, a file.
 ///
-/// The relay does the rest: it keeps the order of each key, sends different keys at once, tries
-/// again, gives up, waits while the sink is away. A sink sends one message and says honestly what
-/// became of it.
+/// The relay does the rest: it keeps the order of each key, sends different keys at once, retries,
+/// gives up, and waits while the sink is down. A sink sends one message and reports honestly what
+/// happened to it.
 ///
 /// # Laws
 ///
 /// 1. `Ok` means that the message is where it survives: acknowledged, not merely written to a socket.
-/// 2. The message travels with its id ([`Message::id`]), the same one however often it is sent, so
-///    that the other side can tell a second delivery from a second message.
-/// 3. [`Failure`] tells an answer from silence. An answer counts as an attempt of that row, an
+/// 2. The message travels with its id ([`OutboundMessage::id`]), the same one however often it is sent,
+///    so that the receiver can tell a second delivery from a second message.
+/// 3. [`DeliveryError`] tells an answer from silence. An answer counts as an attempt of that row, an
 ///    unreachable sink does not.
-/// 4. `send` is called from many tasks at once, up to [`Sink::at_once`], and never twice at once for
-///    rows of the same key. The relay drops the call when it takes too long.
+/// 4. `send` is called from many tasks at once, up to [`Sink::max_in_flight`], and never twice at once
+///    for rows of the same key. The relay drops the call when it takes too long.
 ///
 /// # Writing one
 ///
 /// ```
-/// use hapax_relay::{Failure, Message, Relay, Sink, Settings};
+/// use hapax_relay::{DeliveryError, OutboundMessage, Relay, Sink};
 /// use hapax_core::{memory::MemoryStore, queue::*, Tenant};
 /// use std::sync::{Arc, Mutex};
 ///
@@ -40,11 +40,11 @@ use crate::Message;
 ///         "printer"
 ///     }
 ///
-///     async fn send(&self, message: &Message) -> Result<(), Failure> {
+///     async fn send(&self, message: &OutboundMessage) -> Result<(), DeliveryError> {
 ///         // Will never be printable: no use in trying again.
 ///         let text = std::str::from_utf8(&message.item.payload)
-///             .map_err(|_| Failure::refused("the payload is no text").for_good())?;
-///         let mut pages = self.pages.lock().map_err(|_| Failure::unreachable("no paper"))?;
+///             .map_err(|_| DeliveryError::refused("the payload is no text").permanent())?;
+///         let mut pages = self.pages.lock().map_err(|_| DeliveryError::unreachable("no paper"))?;
 ///         pages.push(format!("{} {text}", message.id()));
 ///         Ok(())
 ///     }
@@ -68,120 +68,127 @@ pub trait Sink: Send + Sync + 'static {
     fn name(&self) -> &'static str;
 
     /// Delivers one message.
-    async fn send(&self, message: &Message) -> Result<(), Failure>;
+    async fn send(&self, message: &OutboundMessage) -> Result<(), DeliveryError>;
 
-    /// Whether the sink is there, asked at the start and after it was away, so that no row is risked
-    /// to find out. Connects, and does so anew where there is a connection already: what made the
-    /// relay ask may be that nothing is heard on the old one.
-    async fn check(&self) -> Result<(), Failure> {
+    /// Checks whether the sink is up, at the start and after it was down, so that no row is risked to
+    /// find out. Opens a new connection even if there is one: the relay may ask because the old
+    /// connection no longer answers.
+    async fn check(&self) -> Result<(), DeliveryError> {
         Ok(())
     }
 
-    /// How many messages may be on their way at once.
-    fn at_once(&self) -> usize {
+    /// How many messages may be in flight at once.
+    fn max_in_flight(&self) -> usize {
         256
     }
 }
 
 /// Why a message was not delivered, as far as the sink knows.
 ///
-/// Reasons are shown to operators and written to logs: they name no key, no topic and no payload.
+/// Reasons are shown to operators and written to logs: they name no key, no topic and no payload. A
+/// driver's error may, so none is kept as the source.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Failure {
+pub enum DeliveryError {
     /// The sink answered, and the answer is about this message. Counts as an attempt.
     #[error("{reason}")]
     Refused {
-        /// What it said.
+        /// The answer.
         reason: Cow<'static, str>,
         /// Whether and when to try again.
-        again: Again,
+        retry: RetryHint,
     },
     /// This message got no answer in time, or its own exchange was cut off. Whether it was delivered
-    /// is unknown. Counts where others got an answer meanwhile: then it is about this message.
+    /// is unknown. Counts as an attempt if other messages got an answer meanwhile.
     #[error("{reason}")]
     Unanswered {
         /// What happened.
         reason: Cow<'static, str>,
     },
-    /// The connection was lost, with everything that was on its way over it. Whether this message was
-    /// delivered is unknown. Counts only where it was on its way alone.
+    /// The connection was lost, with all messages in flight on it. Whether this message was delivered
+    /// is unknown. Counts as an attempt only if it was the only one in flight.
     #[error("{reason}")]
-    Cut {
+    Disconnected {
         /// What happened.
         reason: Cow<'static, str>,
     },
-    /// The sink cannot be reached, or takes nothing at all now. Never counts; the relay waits.
+    /// The sink cannot be reached, or accepts no message at all now. Never counts; the relay waits.
     #[error("{reason}")]
     Unreachable {
-        /// What is in the way.
+        /// What happened.
         reason: Cow<'static, str>,
     },
 }
 
 /// Whether a refused message is tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Again {
-    /// After the usual wait, until its attempts are used up.
+#[non_exhaustive]
+pub enum RetryHint {
+    /// After the relay's backoff, until its attempts are used up.
     Later,
-    /// Not before this has passed, as the sink wished.
+    /// Not before this time has passed, as the sink asked.
     After(Duration),
     /// Never: the same message will get the same answer.
     Never,
 }
 
-impl Failure {
-    /// [`Failure::Refused`], to be tried again.
+impl DeliveryError {
+    /// [`DeliveryError::Refused`], to be tried again.
     pub fn refused(reason: impl Into<Cow<'static, str>>) -> Self {
-        Self::Refused { reason: reason.into(), again: Again::Later }
+        Self::Refused { reason: reason.into(), retry: RetryHint::Later }
     }
 
-    /// [`Failure::Unanswered`].
+    /// [`DeliveryError::Unanswered`].
     pub fn unanswered(reason: impl Into<Cow<'static, str>>) -> Self {
         Self::Unanswered { reason: reason.into() }
     }
 
-    /// [`Failure::Cut`].
-    pub fn cut(reason: impl Into<Cow<'static, str>>) -> Self {
-        Self::Cut { reason: reason.into() }
+    /// [`DeliveryError::Disconnected`].
+    pub fn disconnected(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self::Disconnected { reason: reason.into() }
     }
 
-    /// [`Failure::Unreachable`].
+    /// [`DeliveryError::Unreachable`].
     pub fn unreachable(reason: impl Into<Cow<'static, str>>) -> Self {
         Self::Unreachable { reason: reason.into() }
     }
 
-    /// A refusal that will not change.
+    /// Makes a refusal permanent: the message is not tried again.
     #[must_use]
-    pub fn for_good(self) -> Self {
-        self.again(Again::Never)
+    pub fn permanent(self) -> Self {
+        self.retry(RetryHint::Never)
     }
 
-    /// A refusal, and when to try again.
+    /// Sets when a refused message is tried again.
     #[must_use]
-    pub fn again(mut self, when: Again) -> Self {
-        if let Self::Refused { again, .. } = &mut self {
-            *again = when;
+    pub fn retry(mut self, hint: RetryHint) -> Self {
+        if let Self::Refused { retry, .. } = &mut self {
+            *retry = hint;
         }
         self
     }
 
-    /// The words for an operator.
+    /// Whether a retry may succeed. A retry is always safe: it carries the same id.
+    pub fn is_retryable(&self) -> bool {
+        !matches!(self, Self::Refused { retry: RetryHint::Never, .. })
+    }
+
+    /// The reason, for operators.
     pub fn reason(&self) -> &Cow<'static, str> {
         match self {
             Self::Refused { reason, .. }
             | Self::Unanswered { reason }
-            | Self::Cut { reason }
+            | Self::Disconnected { reason }
             | Self::Unreachable { reason } => reason,
         }
     }
 
-    /// A short stable word for metric labels.
+    /// The metric label.
     pub(crate) fn label(&self) -> &'static str {
         match self {
             Self::Refused { .. } => "refused",
             Self::Unanswered { .. } => "unanswered",
-            Self::Cut { .. } => "cut",
+            Self::Disconnected { .. } => "cut",
             Self::Unreachable { .. } => "unreachable",
         }
     }

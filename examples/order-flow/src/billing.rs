@@ -5,7 +5,9 @@ use async_trait::async_trait;
 use deadpool_postgres::Pool;
 use hapax::Tenant;
 use hapax::postgres::{Inbox, Seen};
-use hapax_relay::consumer::{Consumer, Habits, Handler, Incoming, NatsStream, Trouble};
+use hapax_relay::consumer::{
+    BrokerConsumer, ConsumerConfig, InboundMessage, MessageHandler, MessageHandlerError, NatsSource,
+};
 use serde::Deserialize;
 
 use crate::{TOPIC, database};
@@ -25,10 +27,13 @@ pub(crate) async fn run(nats: &str, url: &str) -> anyhow::Result<()> {
     let orders =
         stream::Config { name: STREAM.into(), subjects: vec![TOPIC.into()], ..Default::default() };
     jetstream::new(async_nats::connect(nats).await?).get_or_create_stream(orders).await?;
-    let source = NatsStream::new(nats, STREAM, "billing")?;
+    let source = NatsSource::new(nats, STREAM, "billing")?;
     // A part that was killed is back soon: giving up on an order would be wrong.
-    let habits = Habits { max_attempts: 1000, ..Habits::default() };
-    Consumer::new("billing", source, billing).habits(habits).run(std::future::pending()).await;
+    let config = ConsumerConfig::new().max_attempts(1000);
+    BrokerConsumer::new("billing", source, billing)
+        .config(config)
+        .run(std::future::pending())
+        .await;
     Ok(())
 }
 
@@ -38,13 +43,13 @@ struct Billing {
 }
 
 #[async_trait]
-impl Handler for Billing {
-    async fn handle(&self, message: &Incoming) -> Result<(), Trouble> {
+impl MessageHandler for Billing {
+    async fn handle(&self, message: &InboundMessage) -> Result<(), MessageHandlerError> {
         let placed: Placed = serde_json::from_slice(&message.payload)
-            .map_err(|_| Trouble::Poison("this is no order".into()))?;
+            .map_err(|_| MessageHandlerError::Poison("this is no order".into()))?;
         self.invoice(&message.id, placed.order)
             .await
-            .map_err(|error| Trouble::Passing(error.to_string()))
+            .map_err(|error| MessageHandlerError::Transient(error.to_string()))
     }
 }
 

@@ -4,20 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax::{Options, Store};
-use hapax_relay::sinks::Nats;
-use hapax_relay::{Relay, Settings};
+use hapax_relay::sinks::NatsSink;
+use hapax_relay::{Relay, RelayConfig};
 
 /// Drains the shop's outbox until it is killed.
 pub(crate) async fn run(database: &str, nats: &str) -> anyhow::Result<()> {
     let store: Arc<dyn Store> = hapax::open(database, &Options::default()).await?;
     hapax::sweep_forever(store.clone(), Duration::from_secs(60));
     // A killed relay's rows are free again after its lease.
-    let settings = Settings {
-        lease: Duration::from_secs(5),
-        max_attempts: 1000,
-        keep: Duration::from_secs(86_400),
-        ..Settings::default()
-    };
-    Relay::with(store, Arc::new(Nats::new(nats)?), settings).run(std::future::pending()).await;
+    let config = RelayConfig::new()
+        .lease(Duration::from_secs(5))
+        .max_attempts(1000)
+        .retention(Duration::from_secs(86_400));
+    Relay::with(store, Arc::new(NatsSink::new(nats)?), config).run(std::future::pending()).await;
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use hapax_bench::{Failure, Operation, Processes};
 use hapax_relay::Sink;
-use hapax_relay::sinks::RabbitMq as RabbitSink;
+use hapax_relay::sinks::RabbitMqSink;
 use hapax_testkit::RabbitMq;
 use lapin::options::{
     BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions, QueuePurgeOptions,
@@ -46,7 +46,7 @@ impl Broker for Rabbit {
     }
 
     fn sink(&self) -> anyhow::Result<Arc<dyn Sink>> {
-        Ok(Arc::new(RabbitSink::new(&self.0.url())?))
+        Ok(Arc::new(RabbitMqSink::new(&self.0.url())?))
     }
 
     async fn client(&self) -> anyhow::Result<Arc<dyn Operation>> {

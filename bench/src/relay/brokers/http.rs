@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use axum::body::Bytes;
 use hapax_bench::{Failure, Operation, Processes};
 use hapax_relay::Sink;
-use hapax_relay::sinks::{Webhook, WebhookSettings};
+use hapax_relay::sinks::{WebhookConfig, WebhookSink};
 use http_body_util::{BodyExt, Full};
 use hyper::{Request, Uri};
 use hyper_util::client::legacy::Client;
@@ -40,9 +40,8 @@ impl Broker for Hook {
     }
 
     fn sink(&self) -> anyhow::Result<Arc<dyn Sink>> {
-        let mut settings = WebhookSettings::default();
-        settings.allow_private = true;
-        Ok(Arc::new(Webhook::new(&self.url, &settings)?))
+        let settings = WebhookConfig::new().allow_private(true);
+        Ok(Arc::new(WebhookSink::new(&self.url, &settings)?))
     }
 
     async fn client(&self) -> anyhow::Result<Arc<dyn Operation>> {

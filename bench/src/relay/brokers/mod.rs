@@ -128,7 +128,7 @@ impl Stage<'_> {
     }
 
     async fn own(&self, before: Option<Measured>) -> anyhow::Result<Measured> {
-        let at_once = self.broker.sink()?.at_once();
+        let at_once = self.broker.sink()?.max_in_flight();
         let plan = Plan::new(at_once, Span::Time(self.time))
             .warm_up(WARM_UP)
             .servers([self.broker.processes()]);
@@ -161,7 +161,7 @@ impl Stage<'_> {
         let store = run.server_cpu_each(1).filter(|_| !place.processes().is_empty());
         Ok(vec![
             self.broker.name().to_owned(),
-            self.broker.sink()?.at_once().to_string(),
+            self.broker.sink()?.max_in_flight().to_string(),
             cell::rate(own.per_second()),
             engine.name().to_owned(),
             cell::rate(run.per_second()),

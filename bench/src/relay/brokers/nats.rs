@@ -7,7 +7,7 @@ use async_nats::jetstream::{self, Context, stream};
 use async_trait::async_trait;
 use hapax_bench::{Failure, Operation, Processes};
 use hapax_relay::Sink;
-use hapax_relay::sinks::Nats as NatsSink;
+use hapax_relay::sinks::NatsSink;
 use hapax_testkit::Nats;
 
 use super::Broker;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use hapax_bench::{Failure, Operation, Processes};
 use hapax_relay::Sink;
-use hapax_relay::sinks::RedisStreams;
+use hapax_relay::sinks::RedisStreamSink;
 use hapax_testkit::Redis;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, cmd};
@@ -31,7 +31,7 @@ impl Broker for Streams {
     }
 
     fn sink(&self) -> anyhow::Result<Arc<dyn Sink>> {
-        Ok(Arc::new(RedisStreams::new(&self.0.url())?))
+        Ok(Arc::new(RedisStreamSink::new(&self.0.url())?))
     }
 
     async fn client(&self) -> anyhow::Result<Arc<dyn Operation>> {

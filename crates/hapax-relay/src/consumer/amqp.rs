@@ -13,9 +13,9 @@ use lapin::{Channel, Confirmation, Connection, ConnectionProperties};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::{sleep, timeout};
 
-use super::{Delivery, Incoming, Source};
-use crate::Failure;
-use crate::sinks::Unusable;
+use super::{InboundMessage, MessageDelivery, MessageSource};
+use crate::DeliveryError;
+use crate::sinks::EndpointConfigError;
 
 /// How long a question for messages stays open.
 const WAIT: Duration = Duration::from_secs(1);
@@ -30,7 +30,7 @@ const REASON: &str = "hapax-dead-reason";
 /// A queue. Messages that fail for good go to the durable queue `QUEUE.dead`.
 ///
 /// A message that is tried again is put back after its wait; until then it stays unacknowledged here.
-pub struct RabbitQueue {
+pub struct RabbitMqSource {
     url: String,
     queue: String,
     open: AsyncMutex<Option<Open>>,
@@ -43,13 +43,14 @@ struct Open {
     _connection: Connection,
 }
 
-impl RabbitQueue {
+impl RabbitMqSource {
     /// This queue, which must be there.
     ///
     /// # Errors
     /// Where the URL is malformed.
-    pub fn new(url: &str, queue: &str) -> Result<Self, Unusable> {
-        let malformed = |_| Unusable::new("a URL such as amqp://host:5672/%2f is expected");
+    pub fn new(url: &str, queue: &str) -> Result<Self, EndpointConfigError> {
+        let malformed =
+            |_| EndpointConfigError::new("a URL such as amqp://host:5672/%2f is expected");
         url.parse::<lapin::uri::AMQPUri>().map_err(malformed)?;
         let (url, queue) = (url.into(), queue.into());
         Ok(Self { url, queue, open: AsyncMutex::default(), attempts: Arc::default() })
@@ -80,7 +81,7 @@ impl RabbitQueue {
         Ok(Open { consumer, dead, _connection: connection })
     }
 
-    fn delivery(&self, raw: Raw, dead: &Channel) -> Box<dyn Delivery> {
+    fn delivery(&self, raw: Raw, dead: &Channel) -> Box<dyn MessageDelivery> {
         let properties = &raw.properties;
         let text =
             |text: &Option<lapin::types::ShortString>| text.as_ref().map(ToString::to_string);
@@ -93,7 +94,7 @@ impl RabbitQueue {
         let counted = headers.remove("x-delivery-count").and_then(|n| n.parse::<u32>().ok());
         let id = text(properties.message_id()).unwrap_or_default();
         let payload = raw.data.clone().into();
-        let mut message = Incoming::new(id, raw.routing_key.as_str(), payload, headers);
+        let mut message = InboundMessage::new(id, raw.routing_key.as_str(), payload, headers);
         message.content_type = text(properties.content_type());
         message.attempt = counted.unwrap_or(0).max(self.tried(&message.id)) + 1;
         Box::new(RabbitDelivery {
@@ -111,17 +112,20 @@ impl RabbitQueue {
 }
 
 #[async_trait]
-impl Source for RabbitQueue {
+impl MessageSource for RabbitMqSource {
     fn name(&self) -> &'static str {
         "amqp"
     }
 
-    async fn receive(&self, at_most: usize) -> Result<Vec<Box<dyn Delivery>>, Failure> {
+    async fn receive(
+        &self,
+        at_most: usize,
+    ) -> Result<Vec<Box<dyn MessageDelivery>>, DeliveryError> {
         let mut open = self.open.lock().await;
         if open.is_none() {
             let Ok(Ok(connected)) = timeout(CONNECT, self.connect()).await else {
                 let reason = "the broker cannot be reached, or the queue is not there";
-                return Err(Failure::unreachable(reason));
+                return Err(DeliveryError::unreachable(reason));
             };
             *open = Some(connected);
         }
@@ -135,7 +139,7 @@ impl Source for RabbitQueue {
             let Some(Ok(raw)) = answer else {
                 *open = None;
                 // What was received is lost with the connection, and comes again.
-                return Err(Failure::cut("the connection to the broker was lost"));
+                return Err(DeliveryError::disconnected("the connection to the broker was lost"));
             };
             deliveries.push(self.delivery(raw, dead));
             if deliveries.len() < at_most {
@@ -148,13 +152,13 @@ impl Source for RabbitQueue {
 
 struct RabbitDelivery {
     raw: Raw,
-    message: Incoming,
+    message: InboundMessage,
     dead: (Channel, String),
     attempts: Arc<Mutex<HashMap<String, u32>>>,
 }
 
-fn lost(_: lapin::Error) -> Failure {
-    Failure::cut("the connection to the broker was lost")
+fn lost(_: lapin::Error) -> DeliveryError {
+    DeliveryError::disconnected("the connection to the broker was lost")
 }
 
 impl RabbitDelivery {
@@ -173,17 +177,17 @@ impl RabbitDelivery {
 }
 
 #[async_trait]
-impl Delivery for RabbitDelivery {
-    fn message(&self) -> &Incoming {
+impl MessageDelivery for RabbitDelivery {
+    fn message(&self) -> &InboundMessage {
         &self.message
     }
 
-    async fn ack(&self) -> Result<(), Failure> {
+    async fn ack(&self) -> Result<(), DeliveryError> {
         self.remember(None);
         self.raw.ack(BasicAckOptions::default()).await.map(|_| ()).map_err(lost)
     }
 
-    async fn again(&self, after: Duration) -> Result<(), Failure> {
+    async fn again(&self, after: Duration) -> Result<(), DeliveryError> {
         self.remember(Some(self.message.attempt));
         // Waits beside the consumer, which may stop meanwhile: a closed connection puts it back too.
         let acker = self.raw.acker.clone();
@@ -195,7 +199,7 @@ impl Delivery for RabbitDelivery {
         Ok(())
     }
 
-    async fn bury(&self, reason: &str) -> Result<(), Failure> {
+    async fn bury(&self, reason: &str) -> Result<(), DeliveryError> {
         let (channel, queue) = &self.dead;
         let mut headers = self.raw.properties.headers().clone().unwrap_or_default();
         headers.insert(REASON.into(), AMQPValue::LongString(LongString::from(reason)));
@@ -209,12 +213,12 @@ impl Delivery for RabbitDelivery {
         );
         match published.await.map_err(lost)?.await.map_err(lost)? {
             Confirmation::Ack(_) => self.ack().await,
-            _ => Err(Failure::refused("the queue of the dead letters did not take it")),
+            _ => Err(DeliveryError::refused("the queue of the dead letters did not take it")),
         }
     }
 
     /// An open channel says it.
-    async fn still_at_it(&self) -> Result<(), Failure> {
+    async fn still_at_it(&self) -> Result<(), DeliveryError> {
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use hapax_core::trace;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::sleep;
 
-use super::{Delivery, Incoming, Inner, Trouble};
+use super::{InboundMessage, Inner, MessageDelivery, MessageHandlerError};
 
 /// The longest that a dead letter's reason is.
 const MAX_REASON: usize = 500;
@@ -18,18 +18,22 @@ const MAX_REASON: usize = 500;
 /// What is to become of a delivery.
 enum Fate {
     Ack,
-    Again(Duration),
+    RetryHint(Duration),
     Bury(String),
 }
 
 impl Inner {
     /// The slot is free again when the handler is done; the broker may take its time.
-    pub(super) async fn handle(&self, delivery: Box<dyn Delivery>, slot: OwnedSemaphorePermit) {
+    pub(super) async fn handle(
+        &self,
+        delivery: Box<dyn MessageDelivery>,
+        slot: OwnedSemaphorePermit,
+    ) {
         let (result, fate) = self.fate(&*delivery).await;
         drop(slot);
         let told = match fate {
             Fate::Ack => delivery.ack().await,
-            Fate::Again(after) => delivery.again(after).await,
+            Fate::RetryHint(after) => delivery.again(after).await,
             Fate::Bury(reason) => {
                 let reason: String = reason.chars().take(MAX_REASON).collect();
                 tracing::warn!(
@@ -49,7 +53,7 @@ impl Inner {
         }
     }
 
-    async fn fate(&self, delivery: &dyn Delivery) -> (&'static str, Fate) {
+    async fn fate(&self, delivery: &dyn MessageDelivery) -> (&'static str, Fate) {
         let message = delivery.message();
         if message.id.is_empty() {
             return ("dead", Fate::Bury("the message has no id".into()));
@@ -64,32 +68,36 @@ impl Inner {
     async fn once(
         &self,
         inbox: &Inbox,
-        delivery: &dyn Delivery,
-        message: &Incoming,
+        delivery: &dyn MessageDelivery,
+        message: &InboundMessage,
     ) -> (&'static str, Fate) {
         let mut attempt = message.attempt;
         let handle = |run: Run| {
             // What the inbox has counted is every try of anybody.
             attempt = run.attempt;
             let message =
-                Incoming { attempt: run.attempt, fence: Some(run.fence), ..message.clone() };
+                InboundMessage { attempt: run.attempt, fence: Some(run.fence), ..message.clone() };
             async move { self.run(delivery, &message).await }
         };
         match inbox.once(&self.name, &message.id, handle).await {
             Ok(Handled::First(())) => self.settled(Ok(()), attempt),
             Ok(Handled::Duplicate) => ("duplicate", Fate::Ack),
             Err(OnceError::Failed(trouble)) => self.settled(Err(trouble), attempt),
-            Err(OnceError::InProgress { retry_after }) => ("busy", Fate::Again(retry_after)),
+            Err(OnceError::InProgress { retry_after }) => ("busy", Fate::RetryHint(retry_after)),
             Err(OnceError::Inbox(InboxError::Invalid(error))) => {
                 ("dead", Fate::Bury(error.to_string()))
             }
             // Nobody's fault: it waits, and is not counted.
-            Err(_) => ("error", Fate::Again(self.habits.backoff.after(1))),
+            Err(_) => ("error", Fate::RetryHint(self.config.backoff.after(1))),
         }
     }
 
     /// Runs the handler, and says all the while that somebody is at it.
-    async fn run(&self, delivery: &dyn Delivery, message: &Incoming) -> Result<(), Trouble> {
+    async fn run(
+        &self,
+        delivery: &dyn MessageDelivery,
+        message: &InboundMessage,
+    ) -> Result<(), MessageHandlerError> {
         let handled = trace::within(message.trace(), self.handler.handle(message));
         let handled = AssertUnwindSafe(handled).catch_unwind();
         let at_it = async {
@@ -100,14 +108,19 @@ impl Inner {
             }
         };
         let handled = or_never(handled, at_it).await;
-        handled.unwrap_or_else(|_| Err(Trouble::Passing("the handler panicked".into())))
+        handled
+            .unwrap_or_else(|_| Err(MessageHandlerError::Transient("the handler panicked".into())))
     }
 
-    fn settled(&self, handled: Result<(), Trouble>, attempt: u32) -> (&'static str, Fate) {
+    fn settled(
+        &self,
+        handled: Result<(), MessageHandlerError>,
+        attempt: u32,
+    ) -> (&'static str, Fate) {
         match handled {
             Ok(()) => ("done", Fate::Ack),
-            Err(Trouble::Passing(_)) if attempt < self.habits.max_attempts => {
-                ("retried", Fate::Again(self.habits.backoff.after(attempt)))
+            Err(MessageHandlerError::Transient(_)) if attempt < self.config.max_attempts => {
+                ("retried", Fate::RetryHint(self.config.backoff.after(attempt)))
             }
             Err(trouble) => ("dead", Fate::Bury(trouble.to_string())),
         }

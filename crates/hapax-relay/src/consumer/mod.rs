@@ -11,16 +11,16 @@
 //! Two ways to have an effect once:
 //!
 //! - **In your own SQL transaction**: a consumer without an inbox. The handler puts
-//!   [`Incoming::id`] into the inbox of the store's crate inside its transaction, does its work there
+//!   [`InboundMessage::id`] into the inbox of the store's crate inside its transaction, does its work there
 //!   and commits; a second delivery finds the id and changes nothing. This is exactly once.
-//! - **Elsewhere**: [`Consumer::inbox`] claims the message before the handler and settles it after.
-//!   A crash in between runs the handler again (at least once); pass [`Incoming::fence`] or the id on
+//! - **Elsewhere**: [`BrokerConsumer::inbox`] claims the message before the handler and settles it after.
+//!   A crash in between runs the handler again (at least once); pass [`InboundMessage::fence`] or the id on
 //!   to whatever can refuse a second effect.
 
 #[cfg(feature = "amqp")]
 mod amqp;
 mod handling;
-mod incoming;
+mod message;
 #[cfg(feature = "nats")]
 mod nats;
 #[cfg(feature = "redis")]
@@ -38,30 +38,30 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::{Backoff, Failure};
+use crate::{Backoff, DeliveryError};
 #[cfg(feature = "amqp")]
-pub use amqp::RabbitQueue;
-pub use incoming::Incoming;
+pub use amqp::RabbitMqSource;
+pub use message::InboundMessage;
 #[cfg(feature = "nats")]
-pub use nats::NatsStream;
+pub use nats::NatsSource;
 #[cfg(feature = "redis")]
-pub use redis::RedisStream;
+pub use redis::RedisStreamSource;
 
 /// What to do with a message.
 #[async_trait]
-pub trait Handler: Send + Sync + 'static {
+pub trait MessageHandler: Send + Sync + 'static {
     /// Has the effect. It may be called again for the same message, also at the same time by another
     /// process; the message's id tells. Runs in the message's [trace](hapax_core::trace).
-    async fn handle(&self, message: &Incoming) -> Result<(), Trouble>;
+    async fn handle(&self, message: &InboundMessage) -> Result<(), MessageHandlerError>;
 }
 
 /// Why a message could not be handled. The reason goes to the dead letters: nothing personal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Trouble {
+pub enum MessageHandlerError {
     /// It may work later.
     #[error("{0}")]
-    Passing(String),
+    Transient(String),
     /// It never will.
     #[error("{0}")]
     Poison(String),
@@ -69,59 +69,90 @@ pub enum Trouble {
 
 /// Where messages come from: one queue or stream of a broker.
 #[async_trait]
-pub trait Source: Send + Sync + 'static {
+pub trait MessageSource: Send + Sync + 'static {
     /// A short word for logs and metric labels.
     fn name(&self) -> &'static str;
 
     /// Up to so many messages; none where there were none for a while. Connects where that is needed.
-    async fn receive(&self, at_most: usize) -> Result<Vec<Box<dyn Delivery>>, Failure>;
+    async fn receive(&self, at_most: usize)
+    -> Result<Vec<Box<dyn MessageDelivery>>, DeliveryError>;
 }
 
 /// One delivery of a message. Dropped without a word it is delivered again, when the broker thinks so.
 #[async_trait]
-pub trait Delivery: Send + Sync {
+pub trait MessageDelivery: Send + Sync {
     /// The message.
-    fn message(&self) -> &Incoming;
+    fn message(&self) -> &InboundMessage;
 
     /// It had its effect.
-    async fn ack(&self) -> Result<(), Failure>;
+    async fn ack(&self) -> Result<(), DeliveryError>;
 
     /// It is to be delivered again, after this.
-    async fn again(&self, after: Duration) -> Result<(), Failure>;
+    async fn again(&self, after: Duration) -> Result<(), DeliveryError>;
 
     /// Puts it into the dead letters, and then takes it off the queue.
-    async fn bury(&self, reason: &str) -> Result<(), Failure>;
+    async fn bury(&self, reason: &str) -> Result<(), DeliveryError>;
 
     /// Somebody is still at it.
-    async fn still_at_it(&self) -> Result<(), Failure>;
+    async fn still_at_it(&self) -> Result<(), DeliveryError>;
 
     /// How often that must be said.
     fn every(&self) -> Duration;
 }
 
-/// How a [`Consumer`] works.
+/// Configuration of a [`BrokerConsumer`].
 #[derive(Clone, Debug)]
-pub struct Habits {
-    /// How many messages are handled at once. With 1 they are handled in the order in which they are
-    /// delivered; a message that is tried again is overtaken by others in any case.
-    pub at_once: usize,
-    /// How often a message is tried before it goes to the dead letters.
-    pub max_attempts: u32,
-    /// How long a message waits after a failed try, and the consumer while the broker is away.
-    pub backoff: Backoff,
-    /// How long handlers may take when the consumer stops.
-    pub stop_limit: Duration,
+pub struct ConsumerConfig {
+    max_concurrent: usize,
+    max_attempts: u32,
+    backoff: Backoff,
+    shutdown_timeout: Duration,
 }
 
-impl Default for Habits {
-    /// 16 at once, 10 attempts.
+impl Default for ConsumerConfig {
     fn default() -> Self {
         Self {
-            at_once: 16,
+            max_concurrent: 16,
             max_attempts: 10,
             backoff: Backoff::default(),
-            stop_limit: Duration::from_secs(30),
+            shutdown_timeout: Duration::from_secs(30),
         }
+    }
+}
+
+impl ConsumerConfig {
+    /// The defaults: 16 messages at once, 10 attempts.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How many messages are handled at once. With 1 they are handled in the order of delivery; a
+    /// message that is retried is overtaken by others in any case.
+    #[must_use]
+    pub fn max_concurrent(mut self, messages: usize) -> Self {
+        self.max_concurrent = messages;
+        self
+    }
+
+    /// How often a message is tried before it goes to the dead letters.
+    #[must_use]
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.max_attempts = attempts;
+        self
+    }
+
+    /// How long a message waits after a failed attempt, and the consumer while the broker is down.
+    #[must_use]
+    pub fn backoff(mut self, backoff: Backoff) -> Self {
+        self.backoff = backoff;
+        self
+    }
+
+    /// The longest that the consumer waits for running handlers when it stops.
+    #[must_use]
+    pub fn shutdown_timeout(mut self, timeout: Duration) -> Self {
+        self.shutdown_timeout = timeout;
+        self
     }
 }
 
@@ -130,48 +161,48 @@ impl Default for Habits {
 /// ```no_run
 /// # #[cfg(feature = "nats")] {
 /// use hapax_core::{inbox::Inbox, memory::MemoryStore};
-/// use hapax_relay::consumer::{Consumer, Handler, Incoming, NatsStream, Trouble};
+/// use hapax_relay::consumer::{BrokerConsumer, MessageHandler, InboundMessage, NatsSource, MessageHandlerError};
 /// use std::sync::Arc;
 ///
 /// struct Billing;
 ///
 /// #[async_trait::async_trait]
-/// impl Handler for Billing {
-///     async fn handle(&self, order: &Incoming) -> Result<(), Trouble> {
+/// impl MessageHandler for Billing {
+///     async fn handle(&self, order: &InboundMessage) -> Result<(), MessageHandlerError> {
 ///         let order: serde_json::Value = serde_json::from_slice(&order.payload)
-///             .map_err(|_| Trouble::Poison("the order is no JSON".into()))?;
+///             .map_err(|_| MessageHandlerError::Poison("the order is no JSON".into()))?;
 ///         // … write the invoice …
 ///         Ok(())
 ///     }
 /// }
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// let orders = NatsStream::new("nats://127.0.0.1:4222", "orders", "billing")?;
-/// Consumer::new("billing", orders, Billing)
+/// let orders = NatsSource::new("nats://127.0.0.1:4222", "orders", "billing")?;
+/// BrokerConsumer::new("billing", orders, Billing)
 ///     .inbox(Inbox::new(Arc::new(MemoryStore::default())))
 ///     .run(std::future::pending())
 ///     .await;
 /// # Ok(()) } }
 /// ```
-pub struct Consumer(Arc<Inner>);
+pub struct BrokerConsumer(Arc<Inner>);
 
 struct Inner {
     name: String,
-    source: Box<dyn Source>,
-    handler: Box<dyn Handler>,
+    source: Box<dyn MessageSource>,
+    handler: Box<dyn MessageHandler>,
     inbox: Option<Inbox>,
-    habits: Habits,
+    config: ConsumerConfig,
 }
 
-impl Consumer {
+impl BrokerConsumer {
     /// A consumer of this name, without an inbox: the handler has one in its transaction.
-    pub fn new(name: &str, source: impl Source, handler: impl Handler) -> Self {
+    pub fn new(name: &str, source: impl MessageSource, handler: impl MessageHandler) -> Self {
         Self(Arc::new(Inner {
             name: name.into(),
             source: Box::new(source),
             handler: Box::new(handler),
             inbox: None,
-            habits: Habits::default(),
+            config: ConsumerConfig::default(),
         }))
     }
 
@@ -183,8 +214,8 @@ impl Consumer {
 
     /// Works like this.
     #[must_use]
-    pub fn habits(self, habits: Habits) -> Self {
-        self.change(|inner| inner.habits = habits)
+    pub fn config(self, config: ConsumerConfig) -> Self {
+        self.change(|inner| inner.config = config)
     }
 
     fn change(mut self, change: impl FnOnce(&mut Inner)) -> Self {
@@ -205,7 +236,7 @@ impl Consumer {
             () = consumer.work(&mut handling) => {}
         }
         let done = async { while handling.join_next().await.is_some() {} };
-        if timeout(consumer.habits.stop_limit, done).await.is_err() {
+        if timeout(consumer.config.shutdown_timeout, done).await.is_err() {
             tracing::warn!("some messages are still being handled; they will be delivered again");
         }
     }
@@ -215,7 +246,7 @@ impl Inner {
     /// Never ends by itself. Given up in the middle of a `receive`, messages that were just handed out
     /// are delivered again, later.
     async fn work(self: &Arc<Self>, handling: &mut JoinSet<()>) {
-        let slots = Arc::new(Semaphore::new(self.habits.at_once.max(1)));
+        let slots = Arc::new(Semaphore::new(self.config.max_concurrent.max(1)));
         let mut failures = 0;
         loop {
             while handling.try_join_next().is_some() {}
@@ -233,7 +264,7 @@ impl Inner {
                 Err(failure) => {
                     failures += 1;
                     tracing::warn!(source = self.source.name(), "receiving failed: {failure}");
-                    sleep(self.habits.backoff.after(failures)).await;
+                    sleep(self.config.backoff.after(failures)).await;
                 }
             }
         }

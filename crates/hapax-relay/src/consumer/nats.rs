@@ -13,9 +13,9 @@ use futures_util::StreamExt;
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
-use super::{Delivery, Incoming, Source};
-use crate::Failure;
-use crate::sinks::Unusable;
+use super::{InboundMessage, MessageDelivery, MessageSource};
+use crate::DeliveryError;
+use crate::sinks::EndpointConfigError;
 
 /// How long the server waits for a word about a message before it delivers it again.
 const ACK_WAIT: Duration = Duration::from_secs(30);
@@ -28,7 +28,7 @@ const REASON: &str = "Hapax-Dead-Reason";
 
 /// A durable pull consumer of a stream. Messages that fail for good go to the subject
 /// `hapax.dead.STREAM`, which a stream named `STREAM_dead` keeps; it is made when it is needed.
-pub struct NatsStream {
+pub struct NatsSource {
     servers: Vec<ServerAddr>,
     stream: String,
     durable: String,
@@ -42,27 +42,27 @@ struct Open {
     dead: Arc<str>,
 }
 
-impl NatsStream {
+impl NatsSource {
     /// This stream, under a durable name that all processes of the consumer share.
     ///
     /// # Errors
     /// Where the URL is malformed.
-    pub fn new(url: &str, stream: &str, durable: &str) -> Result<Self, Unusable> {
+    pub fn new(url: &str, stream: &str, durable: &str) -> Result<Self, EndpointConfigError> {
         let servers: Result<Vec<ServerAddr>, _> = url.split(',').map(str::parse).collect();
-        let servers =
-            servers.map_err(|_| Unusable::new("a URL such as nats://host:4222 is expected"))?;
+        let servers = servers
+            .map_err(|_| EndpointConfigError::new("a URL such as nats://host:4222 is expected"))?;
         let (stream, durable) = (stream.into(), durable.into());
         Ok(Self { servers, stream, durable, open: OnceCell::new() })
     }
 
-    async fn open(&self) -> Result<Open, Failure> {
+    async fn open(&self) -> Result<Open, DeliveryError> {
         let client = ConnectOptions::new().name("hapax consumer").connect(&self.servers[..]).await;
         let client = client.map_err(|error| {
-            Failure::unreachable(format!("NATS cannot be reached: {}", error.kind()))
+            DeliveryError::unreachable(format!("NATS cannot be reached: {}", error.kind()))
         })?;
         let context = jetstream::new(client.clone());
         let stream = context.get_stream(&self.stream).await;
-        let stream = stream.map_err(|_| Failure::unreachable("there is no such stream"))?;
+        let stream = stream.map_err(|_| DeliveryError::unreachable("there is no such stream"))?;
         let config = pull::Config {
             durable_name: Some(self.durable.clone()),
             ack_policy: AckPolicy::Explicit,
@@ -70,24 +70,27 @@ impl NatsStream {
             ..Default::default()
         };
         let consumer = stream.get_or_create_consumer(&self.durable, config).await;
-        let consumer =
-            consumer.map_err(|_| Failure::unreachable("the durable consumer cannot be made"))?;
+        let consumer = consumer
+            .map_err(|_| DeliveryError::unreachable("the durable consumer cannot be made"))?;
         Ok(Open { client, context, consumer, dead: format!("hapax.dead.{}", self.stream).into() })
     }
 }
 
 #[async_trait]
-impl Source for NatsStream {
+impl MessageSource for NatsSource {
     fn name(&self) -> &'static str {
         "nats"
     }
 
-    async fn receive(&self, at_most: usize) -> Result<Vec<Box<dyn Delivery>>, Failure> {
+    async fn receive(
+        &self,
+        at_most: usize,
+    ) -> Result<Vec<Box<dyn MessageDelivery>>, DeliveryError> {
         let open = self.open.get_or_try_init(|| self.open()).await?;
-        let away = || Failure::unreachable("JetStream does not answer");
+        let away = || DeliveryError::unreachable("JetStream does not answer");
         let first = open.consumer.fetch().max_messages(at_most).messages();
         let mut first = first.await.map_err(|_| away())?;
-        let mut deliveries: Vec<Box<dyn Delivery>> = Vec::new();
+        let mut deliveries: Vec<Box<dyn MessageDelivery>> = Vec::new();
         loop {
             match timeout(ANSWER, first.next()).await {
                 Ok(Some(Ok(message))) => {
@@ -118,7 +121,7 @@ impl Source for NatsStream {
 
 struct NatsDelivery {
     raw: Message,
-    message: Incoming,
+    message: InboundMessage,
     context: Context,
     dead: Arc<str>,
     dead_stream: String,
@@ -135,7 +138,8 @@ impl NatsDelivery {
             .into_iter()
             .filter_map(|(name, values)| Some((name.to_string(), values.first()?.to_string())))
             .collect();
-        let mut message = Incoming::new(String::new(), &raw.subject, raw.payload.clone(), headers);
+        let mut message =
+            InboundMessage::new(String::new(), &raw.subject, raw.payload.clone(), headers);
         // Somebody else's message is known by its place in the stream.
         let place = info.as_ref().map(|info| format!("{stream}:{}", info.stream_sequence));
         message.id = message.headers.remove("Nats-Msg-Id").or(place).unwrap_or_default();
@@ -144,34 +148,36 @@ impl NatsDelivery {
         Self { raw, message, context, dead, dead_stream: format!("{stream}_dead") }
     }
 
-    async fn say(&self, kind: AckKind) -> Result<(), Failure> {
-        self.raw.ack_with(kind).await.map_err(|_| Failure::unreachable("NATS cannot be reached"))
+    async fn say(&self, kind: AckKind) -> Result<(), DeliveryError> {
+        self.raw
+            .ack_with(kind)
+            .await
+            .map_err(|_| DeliveryError::unreachable("NATS cannot be reached"))
     }
 }
 
 #[async_trait]
-impl Delivery for NatsDelivery {
-    fn message(&self) -> &Incoming {
+impl MessageDelivery for NatsDelivery {
+    fn message(&self) -> &InboundMessage {
         &self.message
     }
 
-    async fn ack(&self) -> Result<(), Failure> {
+    async fn ack(&self) -> Result<(), DeliveryError> {
         self.say(AckKind::Ack).await
     }
 
-    async fn again(&self, after: Duration) -> Result<(), Failure> {
+    async fn again(&self, after: Duration) -> Result<(), DeliveryError> {
         self.say(AckKind::Nak(Some(after))).await
     }
 
-    async fn bury(&self, reason: &str) -> Result<(), Failure> {
-        let failed = |_| Failure::unreachable("the dead letters cannot be written");
+    async fn bury(&self, reason: &str) -> Result<(), DeliveryError> {
+        let failed = |_| DeliveryError::unreachable("the dead letters cannot be written");
         let subjects = vec![self.dead.to_string()];
         let config =
             StreamConfig { name: self.dead_stream.clone(), subjects, ..Default::default() };
-        self.context
-            .get_or_create_stream(config)
-            .await
-            .map_err(|_| Failure::unreachable("the stream of the dead letters cannot be made"))?;
+        self.context.get_or_create_stream(config).await.map_err(|_| {
+            DeliveryError::unreachable("the stream of the dead letters cannot be made")
+        })?;
         let mut headers = self.raw.headers.clone().unwrap_or_default();
         headers.insert("Nats-Msg-Id", self.message.id.as_str());
         headers.insert(REASON, reason);
@@ -181,7 +187,7 @@ impl Delivery for NatsDelivery {
         self.say(AckKind::Term).await
     }
 
-    async fn still_at_it(&self) -> Result<(), Failure> {
+    async fn still_at_it(&self) -> Result<(), DeliveryError> {
         self.say(AckKind::Progress).await
     }
 

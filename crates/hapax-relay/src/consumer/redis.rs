@@ -12,11 +12,11 @@ use redis::{Client, Cmd, FromRedisValue, RedisError, RedisResult, cmd, pipe};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::{Instant, timeout};
 
-use super::{Delivery, Incoming, Source};
-use crate::Failure;
-use crate::link::Link;
-use crate::redis_link::{self, CONNECT, Open};
-use crate::sinks::Unusable;
+use super::{InboundMessage, MessageDelivery, MessageSource};
+use crate::DeliveryError;
+use crate::redis_connection::{self, CONNECT, RedisConnection};
+use crate::shared_connection::SharedConnection;
+use crate::sinks::EndpointConfigError;
 
 /// How long a question for new entries stays open.
 const WAIT: Duration = Duration::from_millis(500);
@@ -32,17 +32,17 @@ const LOOK: Duration = Duration::from_secs(5);
 ///
 /// An entry that is tried again stays pending; entries of a consumer that is gone are taken over
 /// after half a minute.
-pub struct RedisStream {
+pub struct RedisStreamSource {
     client: Client,
     shared: Arc<Shared>,
     /// Reading blocks its connection, so it has one of its own.
-    reading: Link<Open>,
+    reading: SharedConnection<RedisConnection>,
     state: AsyncMutex<State>,
 }
 
 struct Shared {
     client: Client,
-    link: Link<Open>,
+    link: SharedConnection<RedisConnection>,
     stream: String,
     group: String,
     consumer: String,
@@ -56,33 +56,38 @@ struct State {
     looked: Option<Instant>,
 }
 
-impl RedisStream {
+impl RedisStreamSource {
     /// This stream, in a group that all processes of the consumer share, under a name that no other
     /// process has. The group is made where it is not there, from the stream's beginning.
     ///
     /// # Errors
     /// Where the URL is malformed.
-    pub fn new(url: &str, stream: &str, group: &str, consumer: &str) -> Result<Self, Unusable> {
-        let client = redis_link::client(url)?;
+    pub fn new(
+        url: &str,
+        stream: &str,
+        group: &str,
+        consumer: &str,
+    ) -> Result<Self, EndpointConfigError> {
+        let client = redis_connection::client(url)?;
         let shared = Shared {
             client: client.clone(),
-            link: Link::new(),
+            link: SharedConnection::new(),
             stream: stream.into(),
             group: group.into(),
             consumer: consumer.into(),
             due: Mutex::default(),
         };
-        let (reading, state) = (Link::new(), AsyncMutex::default());
+        let (reading, state) = (SharedConnection::new(), AsyncMutex::default());
         Ok(Self { client, shared: Arc::new(shared), reading, state })
     }
 
     /// Makes the group, and takes up what this consumer had before it went away.
-    async fn prepare(&self) -> Result<Vec<(StreamId, u32)>, Failure> {
+    async fn prepare(&self) -> Result<Vec<(StreamId, u32)>, DeliveryError> {
         let Shared { stream, group, .. } = &*self.shared;
         let mut create = cmd("XGROUP");
         create.arg("CREATE").arg(stream).arg(group).arg("0").arg("MKSTREAM");
         match self.shared.ask::<()>(&create).await {
-            Err(Failure::Refused { reason, .. }) if reason.contains("BUSYGROUP") => {}
+            Err(DeliveryError::Refused { reason, .. }) if reason.contains("BUSYGROUP") => {}
             made => made?,
         }
         let mine = self.shared.read(None, "0");
@@ -90,7 +95,7 @@ impl RedisStream {
         self.counted(entries(reply)).await
     }
 
-    async fn new_ones(&self, at_most: usize) -> Result<Vec<StreamId>, Failure> {
+    async fn new_ones(&self, at_most: usize) -> Result<Vec<StreamId>, DeliveryError> {
         let read = self.shared.read(Some(at_most), ">");
         let reply: Option<StreamReadReply> =
             ask(&self.reading, &self.client, ANSWER, async |open| {
@@ -101,7 +106,7 @@ impl RedisStream {
     }
 
     /// Entries of ours that are due again.
-    async fn due(&self, at_most: usize) -> Result<Vec<(StreamId, u32)>, Failure> {
+    async fn due(&self, at_most: usize) -> Result<Vec<(StreamId, u32)>, DeliveryError> {
         let ids = {
             let mut due = self.shared.due();
             let now = Instant::now();
@@ -129,7 +134,7 @@ impl RedisStream {
     }
 
     /// Entries whose consumer is gone; all pages of them, up to so many entries.
-    async fn abandoned(&self, at_most: usize) -> Result<Vec<(StreamId, u32)>, Failure> {
+    async fn abandoned(&self, at_most: usize) -> Result<Vec<(StreamId, u32)>, DeliveryError> {
         let Shared { stream, group, consumer, .. } = &*self.shared;
         let (mut found, mut cursor) = (Vec::new(), "0-0".to_owned());
         loop {
@@ -146,7 +151,7 @@ impl RedisStream {
     }
 
     /// How often each was delivered.
-    async fn counted(&self, entries: Vec<StreamId>) -> Result<Vec<(StreamId, u32)>, Failure> {
+    async fn counted(&self, entries: Vec<StreamId>) -> Result<Vec<(StreamId, u32)>, DeliveryError> {
         let Shared { stream, group, .. } = &*self.shared;
         let mut counted = Vec::with_capacity(entries.len());
         for entry in entries {
@@ -159,18 +164,21 @@ impl RedisStream {
         Ok(counted)
     }
 
-    fn delivery(&self, (entry, attempt): (StreamId, u32)) -> Box<dyn Delivery> {
+    fn delivery(&self, (entry, attempt): (StreamId, u32)) -> Box<dyn MessageDelivery> {
         Box::new(RedisDelivery::new(entry, attempt, self.shared.clone()))
     }
 }
 
 #[async_trait]
-impl Source for RedisStream {
+impl MessageSource for RedisStreamSource {
     fn name(&self) -> &'static str {
         "redis"
     }
 
-    async fn receive(&self, at_most: usize) -> Result<Vec<Box<dyn Delivery>>, Failure> {
+    async fn receive(
+        &self,
+        at_most: usize,
+    ) -> Result<Vec<Box<dyn MessageDelivery>>, DeliveryError> {
         let mut state = self.state.lock().await;
         let mut found = Vec::new();
         if !state.prepared {
@@ -192,7 +200,7 @@ impl Source for RedisStream {
 }
 
 impl Shared {
-    async fn ask<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T, Failure> {
+    async fn ask<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T, DeliveryError> {
         ask(&self.link, &self.client, CONNECT, async |open| {
             cmd.query_async(&mut open.connection).await
         })
@@ -224,7 +232,7 @@ impl Shared {
 
 struct RedisDelivery {
     entry: StreamId,
-    message: Incoming,
+    message: InboundMessage,
     shared: Arc<Shared>,
 }
 
@@ -236,7 +244,7 @@ impl RedisDelivery {
         // Somebody else's entry is known by its place in the stream.
         let id = text("id").unwrap_or_else(|| format!("{}:{}", shared.stream, entry.id));
         let payload = entry.get::<Vec<u8>>("payload").unwrap_or_default().into();
-        let mut message = Incoming::new(id, &shared.stream, payload, headers);
+        let mut message = InboundMessage::new(id, &shared.stream, payload, headers);
         message.key = text("key");
         message.content_type = text("content_type");
         message.attempt = attempt;
@@ -245,23 +253,23 @@ impl RedisDelivery {
 }
 
 #[async_trait]
-impl Delivery for RedisDelivery {
-    fn message(&self) -> &Incoming {
+impl MessageDelivery for RedisDelivery {
+    fn message(&self) -> &InboundMessage {
         &self.message
     }
 
-    async fn ack(&self) -> Result<(), Failure> {
+    async fn ack(&self) -> Result<(), DeliveryError> {
         let mut ack = cmd("XACK");
         ack.arg(&self.shared.stream).arg(&self.shared.group).arg(&self.entry.id);
         self.shared.ask(&ack).await
     }
 
-    async fn again(&self, after: Duration) -> Result<(), Failure> {
+    async fn again(&self, after: Duration) -> Result<(), DeliveryError> {
         self.shared.due().push((Instant::now() + after, self.entry.id.clone()));
         Ok(())
     }
 
-    async fn bury(&self, reason: &str) -> Result<(), Failure> {
+    async fn bury(&self, reason: &str) -> Result<(), DeliveryError> {
         let Shared { stream, group, .. } = &*self.shared;
         let mut both = pipe();
         both.atomic();
@@ -278,7 +286,7 @@ impl Delivery for RedisDelivery {
         .await
     }
 
-    async fn still_at_it(&self) -> Result<(), Failure> {
+    async fn still_at_it(&self) -> Result<(), DeliveryError> {
         let mut claim = self.shared.claim(Duration::ZERO);
         claim.arg(&self.entry.id).arg("JUSTID");
         self.shared.ask(&claim).await
@@ -292,11 +300,11 @@ impl Delivery for RedisDelivery {
 /// Asks over this link. A connection that fails or gives no answer in time is not used again: it may
 /// be one that a firewall has forgotten.
 async fn ask<T>(
-    link: &Link<Open>,
+    link: &SharedConnection<RedisConnection>,
     client: &Client,
     limit: Duration,
-    question: impl AsyncFnOnce(&mut Open) -> RedisResult<T>,
-) -> Result<T, Failure> {
+    question: impl AsyncFnOnce(&mut RedisConnection) -> RedisResult<T>,
+) -> Result<T, DeliveryError> {
     let (number, mut open) = link.get(|| connect(client)).await?;
     match timeout(limit, question(&mut open)).await {
         Ok(Ok(answer)) => Ok(answer),
@@ -308,22 +316,24 @@ async fn ask<T>(
         }
         Err(_) => {
             link.lose(number).await;
-            Err(Failure::unanswered("Redis gave no answer in time"))
+            Err(DeliveryError::unanswered("Redis gave no answer in time"))
         }
     }
 }
 
-async fn connect(client: &Client) -> Result<Open, Failure> {
-    redis_link::connect(client).await.map_err(|error| failed(&error))
+async fn connect(client: &Client) -> Result<RedisConnection, DeliveryError> {
+    redis_connection::connect(client).await.map_err(|error| failed(&error))
 }
 
 fn entries(reply: Option<StreamReadReply>) -> Vec<StreamId> {
     reply.into_iter().flat_map(|reply| reply.keys).flat_map(|key| key.ids).collect()
 }
 
-fn failed(error: &RedisError) -> Failure {
+fn failed(error: &RedisError) -> DeliveryError {
     match error.code() {
-        Some(code) => Failure::refused(format!("Redis refused it ({code})")),
-        None => Failure::unreachable(format!("Redis cannot be reached: {}", error.category())),
+        Some(code) => DeliveryError::refused(format!("Redis refused it ({code})")),
+        None => {
+            DeliveryError::unreachable(format!("Redis cannot be reached: {}", error.category()))
+        }
     }
 }

@@ -12,9 +12,9 @@ use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ErrorKin
 use url::Url;
 
 use self::pipe::{Letter, Pipe};
-use super::Unusable;
-use crate::link::{Lasting, Link};
-use crate::{Failure, Message, Sink};
+use super::EndpointConfigError;
+use crate::shared_connection::{LiveConnection, SharedConnection};
+use crate::{DeliveryError, OutboundMessage, Sink};
 
 /// The longest text of a short string.
 const SHORT: usize = 255;
@@ -27,10 +27,10 @@ const ON_DISK: u8 = 2;
 /// URL. The row's id is the `message_id`.
 ///
 /// A message that no queue takes is a failed attempt of that row.
-pub struct RabbitMq {
+pub struct RabbitMqSink {
     url: String,
     exchange: ShortString,
-    link: Link<Arc<Open>>,
+    link: SharedConnection<Arc<Open>>,
 }
 
 /// Each a process of the broker: enough for a few of its cores.
@@ -43,14 +43,15 @@ struct Open {
     next: AtomicUsize,
 }
 
-impl RabbitMq {
+impl RabbitMqSink {
     /// A broker at `amqp://…` or `amqps://…`.
     ///
     /// # Errors
     /// Where the URL is malformed.
-    pub fn new(url: &str) -> Result<Self, Unusable> {
-        let malformed =
-            || Unusable::new("a URL such as amqp://user:password@host:5672/%2f is expected");
+    pub fn new(url: &str) -> Result<Self, EndpointConfigError> {
+        let malformed = || {
+            EndpointConfigError::new("a URL such as amqp://user:password@host:5672/%2f is expected")
+        };
         let mut parsed = Url::parse(url).map_err(|_| malformed())?;
         let (own, others): (Vec<_>, Vec<_>) = parsed
             .query_pairs()
@@ -62,21 +63,25 @@ impl RabbitMq {
         }
         let exchange = own.into_iter().next().map(|(_, name)| name).unwrap_or_default();
         if exchange.len() > SHORT {
-            return Err(Unusable::new("the name of an exchange has at most 255 bytes"));
+            return Err(EndpointConfigError::new("the name of an exchange has at most 255 bytes"));
         }
         // The driver reads it again; here only to say so early.
         url.parse::<lapin::uri::AMQPUri>().map_err(|_| malformed())?;
-        Ok(Self { url: parsed.into(), exchange: exchange.as_str().into(), link: Link::new() })
+        Ok(Self {
+            url: parsed.into(),
+            exchange: exchange.as_str().into(),
+            link: SharedConnection::new(),
+        })
     }
 
-    async fn open(&self) -> Result<(u64, Arc<Open>), Failure> {
+    async fn open(&self) -> Result<(u64, Arc<Open>), DeliveryError> {
         // In a box: it is large, rare, and would be a part of every message's future.
         let (number, open) = self.link.get(|| Box::pin(self.connect())).await?;
         open.takes_messages()?;
         Ok((number, open))
     }
 
-    async fn connect(&self) -> Result<Arc<Open>, Failure> {
+    async fn connect(&self) -> Result<Arc<Open>, DeliveryError> {
         let properties = ConnectionProperties::default().with_connection_name("hapax relay".into());
         let connection = Connection::connect(&self.url, properties).await;
         let connection = connection.map_err(|error| unreachable(&error))?;
@@ -86,7 +91,7 @@ impl RabbitMq {
     }
 
     /// An exchange that is not there would close a channel with every message.
-    async fn examine(&self, open: &Open) -> Result<(), Failure> {
+    async fn examine(&self, open: &Open) -> Result<(), DeliveryError> {
         let channel = open.channel().await.map_err(|error| unreachable(&error))?;
         if !self.exchange.as_str().is_empty() {
             let passive = ExchangeDeclareOptions { passive: true, ..Default::default() };
@@ -96,7 +101,7 @@ impl RabbitMq {
                 passive,
                 FieldTable::default(),
             );
-            let missing = |_| Failure::unreachable("the exchange of --to is not there");
+            let missing = |_| DeliveryError::unreachable("the exchange of --to is not there");
             declared.await.map_err(missing)?;
         }
         *open.pipes[0].lock().await = Some(Pipe::new(channel));
@@ -104,7 +109,7 @@ impl RabbitMq {
     }
 
     /// Something to publish over, on the connection of this number.
-    async fn pipe(&self) -> Result<(u64, Arc<Open>, Pipe), Failure> {
+    async fn pipe(&self) -> Result<(u64, Arc<Open>, Pipe), DeliveryError> {
         let (number, open) = self.open().await?;
         match open.pipe().await {
             Ok(pipe) => Ok((number, open, pipe)),
@@ -115,7 +120,7 @@ impl RabbitMq {
         }
     }
 
-    fn letter(&self, message: &Message) -> Result<Letter, Failure> {
+    fn letter(&self, message: &OutboundMessage) -> Result<Letter, DeliveryError> {
         let (topic, properties) = envelope(message)?;
         let (exchange, payload) = (self.exchange.clone(), message.item.payload.clone());
         Ok(Letter { exchange, topic, properties, payload })
@@ -123,24 +128,24 @@ impl RabbitMq {
 }
 
 #[async_trait]
-impl Sink for RabbitMq {
+impl Sink for RabbitMqSink {
     fn name(&self) -> &'static str {
         "amqp"
     }
 
-    async fn send(&self, message: &Message) -> Result<(), Failure> {
+    async fn send(&self, message: &OutboundMessage) -> Result<(), DeliveryError> {
         let letter = self.letter(message)?;
         let (number, open, pipe) = self.pipe().await?;
         let ended = match pipe.send(letter.clone()).await {
             Some(Ok(result)) => return result,
             Some(Err(error)) => failed(&error),
-            None => Failure::cut(LOST),
+            None => DeliveryError::disconnected(LOST),
         };
         let result = match Box::pin(open.channel()).await {
             // It, or a neighbour, closed the channel: which of them, shows when each is alone.
             Ok(channel) => Box::pin(alone(channel, letter)).await,
-            Err(_) if matches!(ended, Failure::Unreachable { .. }) => Err(ended),
-            Err(_) => Err(Failure::cut(LOST)),
+            Err(_) if matches!(ended, DeliveryError::Unreachable { .. }) => Err(ended),
+            Err(_) => Err(DeliveryError::disconnected(LOST)),
         };
         if !open.connection.status().connected() {
             self.link.lose(number).await;
@@ -148,7 +153,7 @@ impl Sink for RabbitMq {
         result
     }
 
-    async fn check(&self) -> Result<(), Failure> {
+    async fn check(&self) -> Result<(), DeliveryError> {
         // A new connection would hear that the broker is short of something after its first message.
         if let Some(open) = self.link.current().await {
             open.takes_messages()?;
@@ -157,7 +162,7 @@ impl Sink for RabbitMq {
     }
 }
 
-impl Lasting for Arc<Open> {
+impl LiveConnection for Arc<Open> {
     fn is_alive(&self) -> bool {
         self.connection.status().connected()
     }
@@ -165,10 +170,10 @@ impl Lasting for Arc<Open> {
 
 impl Open {
     /// Otherwise it would take them and never confirm.
-    fn takes_messages(&self) -> Result<(), Failure> {
+    fn takes_messages(&self) -> Result<(), DeliveryError> {
         if self.connection.status().blocked() {
             let reason = "the broker is short of memory or disk, and takes nothing";
-            return Err(Failure::unreachable(reason));
+            return Err(DeliveryError::unreachable(reason));
         }
         Ok(())
     }
@@ -192,17 +197,17 @@ impl Open {
 }
 
 /// Publishes over a channel for itself: all that happens to the channel is about this message.
-async fn alone(channel: Channel, letter: Letter) -> Result<(), Failure> {
+async fn alone(channel: Channel, letter: Letter) -> Result<(), DeliveryError> {
     let answer = Pipe::new(channel).send(letter).await;
-    answer.ok_or_else(|| Failure::cut(LOST))?.map_err(|error| failed(&error))?
+    answer.ok_or_else(|| DeliveryError::disconnected(LOST))?.map_err(|error| failed(&error))?
 }
 
-fn envelope(message: &Message) -> Result<(ShortString, BasicProperties), Failure> {
+fn envelope(message: &OutboundMessage) -> Result<(ShortString, BasicProperties), DeliveryError> {
     let item = &message.item;
     let content_type = item.content_type.as_deref().unwrap_or("application/octet-stream");
     if item.topic.len() > SHORT || content_type.len() > SHORT {
         let reason = "the topic or the content type has more than 255 bytes";
-        return Err(Failure::refused(reason).for_good());
+        return Err(DeliveryError::refused(reason).permanent());
     }
     let mut headers = FieldTable::default();
     for (name, value) in message.headers("cloudEvents:")? {
@@ -218,17 +223,17 @@ fn envelope(message: &Message) -> Result<(ShortString, BasicProperties), Failure
 }
 
 /// What an error on a channel means for the message that was on it.
-fn failed(error: &lapin::Error) -> Failure {
+fn failed(error: &lapin::Error) -> DeliveryError {
     match error.kind() {
         // The broker closed the channel because of this message.
         ErrorKind::ProtocolError(error) if is_about_the_channel(error) => {
-            Failure::refused(format!("the broker refused it ({})", error.get_id()))
+            DeliveryError::refused(format!("the broker refused it ({})", error.get_id()))
         }
         // It was closed before anything was sent over it.
         ErrorKind::InvalidChannelState(..) | ErrorKind::InvalidConnectionState(_) => {
-            Failure::unreachable(LOST)
+            DeliveryError::unreachable(LOST)
         }
-        _ => Failure::cut(LOST),
+        _ => DeliveryError::disconnected(LOST),
     }
 }
 
@@ -236,15 +241,15 @@ fn is_about_the_channel(error: &lapin::protocol::AMQPError) -> bool {
     matches!(error.kind(), lapin::protocol::AMQPErrorKind::Soft(_))
 }
 
-fn unreachable(error: &lapin::Error) -> Failure {
+fn unreachable(error: &lapin::Error) -> DeliveryError {
     match error.kind() {
-        ErrorKind::ProtocolError(error) => Failure::unreachable(format!(
+        ErrorKind::ProtocolError(error) => DeliveryError::unreachable(format!(
             "the broker refused the connection ({}); are user, password and virtual host right?",
             error.get_id()
         )),
         ErrorKind::IOError(error) => {
-            Failure::unreachable(format!("the broker cannot be reached: {}", error.kind()))
+            DeliveryError::unreachable(format!("the broker cannot be reached: {}", error.kind()))
         }
-        _ => Failure::unreachable("the broker cannot be reached"),
+        _ => DeliveryError::unreachable("the broker cannot be reached"),
     }
 }

@@ -6,16 +6,16 @@ use hapax_core::log::Appended;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::{Failure, Message, Sink};
+use crate::{DeliveryError, OutboundMessage, Sink};
 
 /// Publishes rows as events of jobs. The payload is what `POST /v1/events` takes:
 /// `{"domain", "job_id", "stage", "seq", "data"?, "final"?, "timestamp"?}`; the tenant is the row's.
 /// Topic, key and headers are not used.
 ///
 /// The event's own identity (job, stage, seq) makes a second delivery a duplicate.
-pub struct Jobs(Bus);
+pub struct BusSink(Bus);
 
-impl Jobs {
+impl BusSink {
     /// Events on this bus.
     pub fn new(bus: Bus) -> Self {
         Self(bus)
@@ -37,16 +37,17 @@ struct Posted {
 }
 
 #[async_trait]
-impl Sink for Jobs {
+impl Sink for BusSink {
     fn name(&self) -> &'static str {
         "bus"
     }
 
-    async fn send(&self, message: &Message) -> Result<(), Failure> {
+    async fn send(&self, message: &OutboundMessage) -> Result<(), DeliveryError> {
         // The parser's words may repeat what is in the payload.
         let Posted { domain, job_id, stage, seq, data, closes, timestamp } =
             serde_json::from_slice(&message.item.payload).map_err(|_| {
-                Failure::refused("the payload is no event as POST /v1/events takes it").for_good()
+                DeliveryError::refused("the payload is no event as POST /v1/events takes it")
+                    .permanent()
             })?;
         let event = NewEvent { domain, job_id, stage, seq, data, closes, timestamp };
         let bus = self.0.clone().tenant(message.item.tenant.clone());
@@ -54,22 +55,24 @@ impl Sink for Jobs {
             Ok(Appended::Published(_) | Appended::Duplicate(_)) => Ok(()),
             Ok(Appended::Conflict) => {
                 let reason = "an event of the same job, stage and seq has another content";
-                Err(Failure::refused(reason).for_good())
+                Err(DeliveryError::refused(reason).permanent())
             }
             Ok(Appended::Closed) => {
-                Err(Failure::refused("the job has had its last event").for_good())
+                Err(DeliveryError::refused("the job has had its last event").permanent())
             }
-            Err(BusError::Invalid(error)) => Err(Failure::refused(error.to_string()).for_good()),
+            Err(BusError::Invalid(error)) => {
+                Err(DeliveryError::refused(error.to_string()).permanent())
+            }
             Err(BusError::Store(error)) if error.is_passing() || error.is_final() => {
-                Err(Failure::unreachable(error.to_string()))
+                Err(DeliveryError::unreachable(error.to_string()))
             }
             // About what is stored of this job; others may go on.
-            Err(error) => Err(Failure::refused(error.to_string())),
+            Err(error) => Err(DeliveryError::refused(error.to_string())),
         }
     }
 
-    async fn check(&self) -> Result<(), Failure> {
+    async fn check(&self) -> Result<(), DeliveryError> {
         let answer = self.0.store().ping().await;
-        answer.map_err(|error| Failure::unreachable(error.to_string()))
+        answer.map_err(|error| DeliveryError::unreachable(error.to_string()))
     }
 }

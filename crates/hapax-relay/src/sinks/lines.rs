@@ -7,13 +7,13 @@ use serde_json::{Map, Value, json};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::Mutex;
 
-use crate::{Failure, Message, Sink};
+use crate::{DeliveryError, OutboundMessage, Sink};
 
 /// Writes rows as lines of JSON: `id`, `topic`, `key`, `payload` (or `payload_base64` where it is no
 /// text), `content_type`, `headers`.
-pub struct Lines<W>(Mutex<W>);
+pub struct JsonLinesSink<W>(Mutex<W>);
 
-impl<W: AsyncWrite + Unpin + Send + 'static> Lines<W> {
+impl<W: AsyncWrite + Unpin + Send + 'static> JsonLinesSink<W> {
     /// Writes there: `tokio::io::stdout()`, a file, a socket.
     pub fn new(writer: W) -> Self {
         Self(Mutex::new(writer))
@@ -21,12 +21,12 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Lines<W> {
 }
 
 #[async_trait]
-impl<W: AsyncWrite + Unpin + Send + 'static> Sink for Lines<W> {
+impl<W: AsyncWrite + Unpin + Send + 'static> Sink for JsonLinesSink<W> {
     fn name(&self) -> &'static str {
         "lines"
     }
 
-    async fn send(&self, message: &Message) -> Result<(), Failure> {
+    async fn send(&self, message: &OutboundMessage) -> Result<(), DeliveryError> {
         let line = format!("{}\n", line(message)?);
         let mut writer = self.0.lock().await;
         let written = async {
@@ -35,16 +35,16 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Sink for Lines<W> {
         };
         written
             .await
-            .map_err(|error| Failure::unreachable(format!("cannot write: {}", error.kind())))
+            .map_err(|error| DeliveryError::unreachable(format!("cannot write: {}", error.kind())))
     }
 
     /// One writes, one waits: more would only wait.
-    fn at_once(&self) -> usize {
+    fn max_in_flight(&self) -> usize {
         64
     }
 }
 
-fn line(message: &Message) -> Result<Value, Failure> {
+fn line(message: &OutboundMessage) -> Result<Value, DeliveryError> {
     let item = &message.item;
     let headers: Map<String, Value> = message
         .headers("ce-")?

@@ -12,22 +12,22 @@ mod redis;
 mod webhook;
 
 #[cfg(feature = "amqp")]
-pub use amqp::RabbitMq;
-pub use bus::Jobs;
-pub use lines::Lines;
+pub use amqp::RabbitMqSink;
+pub use bus::BusSink;
+pub use lines::JsonLinesSink;
 #[cfg(feature = "nats")]
-pub use nats::Nats;
+pub use nats::NatsSink;
 #[cfg(feature = "redis")]
-pub use redis::RedisStreams;
+pub use redis::RedisStreamSink;
 #[cfg(feature = "webhook")]
-pub use webhook::{Webhook, WebhookSettings};
+pub use webhook::{WebhookConfig, WebhookSink};
 
 /// Why a sink cannot be made. Says what was expected, and never repeats a URL: it may hold a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Unusable(String);
+pub struct EndpointConfigError(String);
 
-impl Unusable {
+impl EndpointConfigError {
     #[cfg(any(feature = "amqp", feature = "nats", feature = "redis", feature = "webhook"))]
     pub(crate) fn new(reason: impl Into<String>) -> Self {
         Self(reason.into())

@@ -9,8 +9,8 @@ use async_nats::{Client, ConnectOptions, Event, HeaderMap, ServerAddr};
 use async_trait::async_trait;
 use tokio::sync::{OnceCell, watch};
 
-use super::Unusable;
-use crate::{Failure, Message, Sink};
+use super::EndpointConfigError;
+use crate::{DeliveryError, OutboundMessage, Sink};
 
 /// Asking the server about streams may take this long.
 const ASK: Duration = Duration::from_secs(5);
@@ -20,7 +20,7 @@ const ASK: Duration = Duration::from_secs(5);
 /// has acknowledged it.
 ///
 /// A stream must cover the subject; where none does, that is the row's failure.
-pub struct Nats {
+pub struct NatsSink {
     servers: Vec<ServerAddr>,
     open: OnceCell<Open>,
 }
@@ -32,23 +32,23 @@ struct Open {
     lost: watch::Receiver<u64>,
 }
 
-impl Nats {
+impl NatsSink {
     /// Servers at `nats://…` or `tls://…`, several with commas between them.
     ///
     /// # Errors
     /// Where the URL is malformed.
-    pub fn new(url: &str) -> Result<Self, Unusable> {
+    pub fn new(url: &str) -> Result<Self, EndpointConfigError> {
         let servers: Result<Vec<ServerAddr>, _> = url.split(',').map(str::parse).collect();
-        let malformed = |_| Unusable::new("a URL such as nats://host:4222 is expected");
+        let malformed = |_| EndpointConfigError::new("a URL such as nats://host:4222 is expected");
         Ok(Self { servers: servers.map_err(malformed)?, open: OnceCell::new() })
     }
 
-    async fn open(&self) -> Result<&Open, Failure> {
+    async fn open(&self) -> Result<&Open, DeliveryError> {
         // In a box: it is large, rare, and would be a part of every message's future.
         self.open.get_or_try_init(|| Box::pin(self.connect())).await
     }
 
-    async fn connect(&self) -> Result<Open, Failure> {
+    async fn connect(&self) -> Result<Open, DeliveryError> {
         let (loses, lost) = watch::channel(0);
         let client = ConnectOptions::new()
             .name("hapax relay")
@@ -61,22 +61,31 @@ impl Nats {
             .connect(&self.servers[..])
             .await
             .map_err(|error| {
-                Failure::unreachable(format!("NATS cannot be reached: {}", error.kind()))
+                DeliveryError::unreachable(format!("NATS cannot be reached: {}", error.kind()))
             })?;
         // The relay bounds what is on its way, and how long it may take.
         let context = ContextBuilder::new().timeout(ASK).build(client.clone());
         Ok(Open { client, context, lost })
     }
 
-    async fn failed(&self, open: &Open, message: &Message, error: &PublishError) -> Failure {
+    async fn failed(
+        &self,
+        open: &Open,
+        message: &OutboundMessage,
+        error: &PublishError,
+    ) -> DeliveryError {
         match error.kind() {
             PublishErrorKind::StreamNotFound => uncovered(open, message).await,
             PublishErrorKind::MaxPayloadExceeded => {
-                Failure::refused("it is larger than the server takes").for_good()
+                DeliveryError::refused("it is larger than the server takes").permanent()
             }
-            PublishErrorKind::TimedOut => Failure::unanswered("the stream did not acknowledge it"),
-            PublishErrorKind::BrokenPipe => Failure::cut("the connection to NATS was lost"),
-            _ => Failure::refused(match code(error) {
+            PublishErrorKind::TimedOut => {
+                DeliveryError::unanswered("the stream did not acknowledge it")
+            }
+            PublishErrorKind::BrokenPipe => {
+                DeliveryError::disconnected("the connection to NATS was lost")
+            }
+            _ => DeliveryError::refused(match code(error) {
                 Some(code) => format!("the stream did not take it (error {code})"),
                 None => "the stream did not take it".into(),
             }),
@@ -85,12 +94,12 @@ impl Nats {
 }
 
 #[async_trait]
-impl Sink for Nats {
+impl Sink for NatsSink {
     fn name(&self) -> &'static str {
         "nats"
     }
 
-    async fn send(&self, message: &Message) -> Result<(), Failure> {
+    async fn send(&self, message: &OutboundMessage) -> Result<(), DeliveryError> {
         check_subject(&message.item.topic)?;
         let mut headers = HeaderMap::new();
         for (name, value) in message.headers("ce-")? {
@@ -109,7 +118,7 @@ impl Sink for Nats {
         lost.mark_unchanged();
         // The client would keep it for later, when somebody else may have sent it already.
         if open.client.connection_state() != State::Connected {
-            return Err(Failure::unreachable("the connection to NATS was lost"));
+            return Err(DeliveryError::unreachable("the connection to NATS was lost"));
         }
         let (topic, payload) = (message.item.topic.to_string(), message.item.payload.clone());
         let published =
@@ -120,15 +129,15 @@ impl Sink for Nats {
                 Ok(_) => Ok(()),
                 Err(error) => Err(Box::pin(self.failed(open, message, &error)).await),
             },
-            _ = lost.changed() => Err(Failure::cut("the connection to NATS was lost")),
+            _ = lost.changed() => Err(DeliveryError::disconnected("the connection to NATS was lost")),
         }
     }
 
-    async fn check(&self) -> Result<(), Failure> {
+    async fn check(&self) -> Result<(), DeliveryError> {
         let is_new = !self.open.initialized();
         let open = self.open().await?;
         if open.client.connection_state() != State::Connected {
-            return Err(Failure::unreachable("the connection to NATS was lost"));
+            return Err(DeliveryError::unreachable("the connection to NATS was lost"));
         }
         // One that was there may be one that a firewall has forgotten: it says nothing, for ever.
         if !is_new {
@@ -143,8 +152,8 @@ impl Sink for Nats {
         let asked = open.context.request::<_, _, serde_json::Value>("INFO", &());
         match asked.await {
             Ok(answer) if answer.get("error").is_none() => Ok(()),
-            Ok(_) => Err(Failure::unreachable("JetStream is not enabled for this account")),
-            Err(error) => Err(Failure::unreachable(match error.kind() {
+            Ok(_) => Err(DeliveryError::unreachable("JetStream is not enabled for this account")),
+            Err(error) => Err(DeliveryError::unreachable(match error.kind() {
                 RequestErrorKind::NoResponders => {
                     "this NATS server has no JetStream; start it with -js"
                 }
@@ -154,25 +163,25 @@ impl Sink for Nats {
     }
 
     /// Acknowledgements are cheap, and one stream acknowledges in order.
-    fn at_once(&self) -> usize {
+    fn max_in_flight(&self) -> usize {
         1024
     }
 }
 
 /// Nobody answered: either there is no such stream, or JetStream itself is away.
-async fn uncovered(open: &Open, message: &Message) -> Failure {
+async fn uncovered(open: &Open, message: &OutboundMessage) -> DeliveryError {
     use jetstream::context::GetStreamByNameErrorKind as Kind;
     match open.context.stream_by_subject(&*message.item.topic).await {
-        Err(error) if error.kind() == Kind::NotFound => {
-            Failure::refused("no JetStream stream covers the subject; `nats stream add` makes one")
-        }
-        Ok(_) => Failure::refused("the stream of the subject did not answer"),
-        Err(_) => Failure::unreachable("JetStream does not answer"),
+        Err(error) if error.kind() == Kind::NotFound => DeliveryError::refused(
+            "no JetStream stream covers the subject; `nats stream add` makes one",
+        ),
+        Ok(_) => DeliveryError::refused("the stream of the subject did not answer"),
+        Err(_) => DeliveryError::unreachable("JetStream does not answer"),
     }
 }
 
 /// A subject to publish to: words with dots between them, no wildcards.
-fn check_subject(topic: &str) -> Result<(), Failure> {
+fn check_subject(topic: &str) -> Result<(), DeliveryError> {
     let word = |word: &str| {
         !word.is_empty()
             && !word.contains(|c: char| c.is_whitespace() || c.is_control() || c == '*' || c == '>')
@@ -180,7 +189,7 @@ fn check_subject(topic: &str) -> Result<(), Failure> {
     if topic.split('.').all(word) {
         return Ok(());
     }
-    Err(Failure::refused("the topic is no NATS subject").for_good())
+    Err(DeliveryError::refused("the topic is no NATS subject").permanent())
 }
 
 fn code(error: &PublishError) -> Option<u64> {

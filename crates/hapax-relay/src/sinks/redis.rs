@@ -4,10 +4,10 @@ use async_trait::async_trait;
 use redis::{Client, Cmd, RedisError, cmd};
 use serde::Serializer;
 
-use super::Unusable;
-use crate::link::Link;
-use crate::redis_link::{self, Open};
-use crate::{Failure, Message, Sink};
+use super::EndpointConfigError;
+use crate::redis_connection::{self, RedisConnection};
+use crate::shared_connection::SharedConnection;
+use crate::{DeliveryError, OutboundMessage, Sink};
 
 /// Answers that are about the server, not about the message.
 const NOT_NOW: &[&str] = &[
@@ -26,38 +26,38 @@ const NOT_NOW: &[&str] = &[
 
 /// Appends rows to Redis Streams: the stream is named by the topic, the fields are `id`, `key`,
 /// `payload`, `content_type` and `headers` (JSON).
-pub struct RedisStreams {
+pub struct RedisStreamSink {
     client: Client,
-    link: Link<Open>,
+    link: SharedConnection<RedisConnection>,
 }
 
-impl RedisStreams {
+impl RedisStreamSink {
     /// Streams on this server, `redis://…` or `rediss://…`.
     ///
     /// # Errors
     /// Where the URL is malformed.
-    pub fn new(url: &str) -> Result<Self, Unusable> {
-        Ok(Self { client: redis_link::client(url)?, link: Link::new() })
+    pub fn new(url: &str) -> Result<Self, EndpointConfigError> {
+        Ok(Self { client: redis_connection::client(url)?, link: SharedConnection::new() })
     }
 
-    async fn connect(&self) -> Result<Open, Failure> {
-        let connected = redis_link::connect(&self.client).await;
-        connected.map_err(|error| Failure::unreachable(words("connect", &error)))
+    async fn connect(&self) -> Result<RedisConnection, DeliveryError> {
+        let connected = redis_connection::connect(&self.client).await;
+        connected.map_err(|error| DeliveryError::unreachable(words("connect", &error)))
     }
 }
 
 #[async_trait]
-impl Sink for RedisStreams {
+impl Sink for RedisStreamSink {
     fn name(&self) -> &'static str {
         "redis"
     }
 
-    async fn send(&self, message: &Message) -> Result<(), Failure> {
+    async fn send(&self, message: &OutboundMessage) -> Result<(), DeliveryError> {
         let item = &message.item;
         let mut headers = Vec::with_capacity(128);
         serde_json::Serializer::new(&mut headers)
             .collect_map(message.headers("ce-")?)
-            .map_err(|_| Failure::refused("the headers are no JSON").for_good())?;
+            .map_err(|_| DeliveryError::refused("the headers are no JSON").permanent())?;
         let mut add = Cmd::with_capacity(13, item.payload.len() + headers.len() + 256);
         add.arg("XADD").arg(&*item.topic).arg("*");
         add.arg("id").arg(message.id());
@@ -73,28 +73,28 @@ impl Sink for RedisStreams {
         }
     }
 
-    async fn check(&self) -> Result<(), Failure> {
+    async fn check(&self) -> Result<(), DeliveryError> {
         let (number, mut open) = self.link.get_anew(|| self.connect()).await?;
         match cmd("PING").query_async::<()>(&mut open.connection).await {
             Ok(()) => Ok(()),
             Err(error) => {
                 self.link.lose(number).await;
-                Err(Failure::unreachable(words("answer", &error)))
+                Err(DeliveryError::unreachable(words("answer", &error)))
             }
         }
     }
 }
 
-impl RedisStreams {
-    async fn failed(&self, number: u64, error: &RedisError) -> Failure {
+impl RedisStreamSink {
+    async fn failed(&self, number: u64, error: &RedisError) -> DeliveryError {
         match error.code() {
             Some(code) if NOT_NOW.contains(&code) => {
-                Failure::unreachable(format!("Redis takes nothing now ({code})"))
+                DeliveryError::unreachable(format!("Redis takes nothing now ({code})"))
             }
-            Some(code) => Failure::refused(format!("Redis refused it ({code})")),
+            Some(code) => DeliveryError::refused(format!("Redis refused it ({code})")),
             None => {
                 self.link.lose(number).await;
-                Failure::cut(words("answer", error))
+                DeliveryError::disconnected(words("answer", error))
             }
         }
     }

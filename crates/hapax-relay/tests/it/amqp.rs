@@ -7,8 +7,8 @@ use std::time::Duration;
 use hapax_core::Queue;
 use hapax_core::memory::MemoryStore;
 use hapax_core::queue::{Item, QueueName};
-use hapax_relay::sinks::RabbitMq as Sunk;
-use hapax_relay::{CloudEvents, Failure, Message, Settings, Sink};
+use hapax_relay::sinks::RabbitMqSink;
+use hapax_relay::{CloudEvents, DeliveryError, OutboundMessage, Sink};
 use hapax_testkit::RabbitMq;
 use lapin::message::BasicGetMessage;
 use lapin::options::*;
@@ -49,11 +49,11 @@ fn row(topic: &str, payload: &str) -> Item {
 async fn a_row_is_a_persistent_message_in_the_queue_of_its_topic() {
     let (_connection, channel) = channel(&SHARED).await;
     declare(&channel, "amqp.plain").await;
-    let sink = Sunk::new(&SHARED.url()).unwrap();
+    let sink = RabbitMqSink::new(&SHARED.url()).unwrap();
     sink.check().await.unwrap();
     let row = row("amqp.plain", "{}").key("k").content_type("application/json").header("x", "y");
-    let cloudevents = Some(Arc::new(CloudEvents { source: "/shop".into() }));
-    sink.send(&Message::new(row.clone()).cloudevents(cloudevents)).await.unwrap();
+    let cloudevents = Some(Arc::new(CloudEvents::new("/shop")));
+    sink.send(&OutboundMessage::new(row.clone()).cloudevents(cloudevents)).await.unwrap();
     let messages = all(&channel, "amqp.plain").await;
     let [message] = &messages[..] else { panic!("{}", messages.len()) };
     let properties = &message.delivery.properties;
@@ -82,8 +82,8 @@ async fn rows_that_no_queue_takes_fail_and_none_of_their_neighbours_does() {
         .map(|n| row(if n % 4 == 0 { "amqp.unknown" } else { "amqp.known" }, &n.to_string()))
         .collect();
     enqueue(&*store, &rows).await;
-    let sink = Arc::new(Sunk::new(&SHARED.url()).unwrap());
-    let relay = Working::start(store.clone(), sink, Settings { max_attempts: 2, ..brisk() });
+    let sink = Arc::new(RabbitMqSink::new(&SHARED.url()).unwrap());
+    let relay = Working::start(store.clone(), sink, brisk().max_attempts(2));
     until("they are dead", async || depth(&*store).await.dead == 100).await;
     drained(&*store).await;
     relay.stop().await;
@@ -114,12 +114,12 @@ async fn an_exchange_can_be_named_and_must_be_there() {
         .queue_bind("amqp.fanned".into(), exchange(), "".into(), Default::default(), table())
         .await
         .unwrap();
-    let sink = Sunk::new(&format!("{}?exchange=amqp.fan", SHARED.url())).unwrap();
-    sink.send(&Message::new(item("1"))).await.unwrap();
+    let sink = RabbitMqSink::new(&format!("{}?exchange=amqp.fan", SHARED.url())).unwrap();
+    sink.send(&OutboundMessage::new(item("1"))).await.unwrap();
     let messages = all(&channel, "amqp.fanned").await;
     assert_eq!(messages[0].delivery.routing_key.as_str(), "orders");
 
-    let nowhere = Sunk::new(&format!("{}?exchange=amqp.nowhere", SHARED.url())).unwrap();
+    let nowhere = RabbitMqSink::new(&format!("{}?exchange=amqp.nowhere", SHARED.url())).unwrap();
     let failure = nowhere.check().await.unwrap_err();
     assert!(failure.to_string().contains("exchange"), "{failure}");
 }
@@ -143,8 +143,8 @@ async fn a_broker_that_is_killed_in_the_middle_loses_nothing() {
     .await;
     let store = Arc::new(MemoryStore::default());
     let rows: Vec<_> = (0..600).map(|n| item(&n.to_string()).key(&format!("k{}", n % 7))).collect();
-    let sink = Arc::new(Sunk::new(&rabbit.url()).unwrap());
-    let settings = Settings { batch: 50, ..brisk() };
+    let sink = Arc::new(RabbitMqSink::new(&rabbit.url()).unwrap());
+    let settings = brisk().max_batch(50);
     let relay = Working::start(store.clone(), sink, settings);
     enqueue(&*store, &rows[..300]).await;
     until("some arrived", async || depth(&*store).await.waiting < 250).await;
@@ -177,21 +177,21 @@ async fn a_broker_that_is_killed_in_the_middle_loses_nothing() {
 async fn a_topic_that_cannot_travel_is_refused_and_the_channel_lives_on() {
     let (_connection, channel) = channel(&SHARED).await;
     declare(&channel, "amqp.closing").await;
-    let sink = Sunk::new(&SHARED.url()).unwrap();
+    let sink = RabbitMqSink::new(&SHARED.url()).unwrap();
     let long = row(&"x".repeat(300), "1");
-    let failure = sink.send(&Message::new(long)).await.unwrap_err();
+    let failure = sink.send(&OutboundMessage::new(long)).await.unwrap_err();
     assert!(failure.to_string().contains("255 bytes"), "{failure}");
     for n in 0..10 {
-        sink.send(&Message::new(row("amqp.closing", &n.to_string()))).await.unwrap();
+        sink.send(&OutboundMessage::new(row("amqp.closing", &n.to_string()))).await.unwrap();
     }
     assert_eq!(all(&channel, "amqp.closing").await.len(), 10);
 }
 
 /// Sends all at once; what became of each.
-async fn sent(sink: &Arc<Sunk>, rows: &[Item]) -> Vec<Result<(), Failure>> {
+async fn sent(sink: &Arc<RabbitMqSink>, rows: &[Item]) -> Vec<Result<(), DeliveryError>> {
     let sends = rows.iter().cloned().map(|row| {
         let sink = sink.clone();
-        tokio::spawn(async move { sink.send(&Message::new(row)).await })
+        tokio::spawn(async move { sink.send(&OutboundMessage::new(row)).await })
     });
     let mut results = Vec::new();
     for send in sends.collect::<Vec<_>>() {
@@ -209,7 +209,7 @@ async fn ids(channel: &Channel, queue: &str) -> Vec<String> {
 async fn among_many_at_once_exactly_the_unroutable_rows_fail() {
     let (_connection, channel) = channel(&SHARED).await;
     declare(&channel, "amqp.routed").await;
-    let sink = Arc::new(Sunk::new(&SHARED.url()).unwrap());
+    let sink = Arc::new(RabbitMqSink::new(&SHARED.url()).unwrap());
     // Few, every second one, nearly all, and all.
     for routed in [|n| n % 10 != 0, |n| n % 2 == 0, |n| n % 32 == 0, |_| false] {
         for _ in 0..8 {
@@ -235,7 +235,7 @@ async fn among_many_at_once_exactly_the_unroutable_rows_fail() {
 async fn a_row_that_closes_its_channel_is_refused_and_none_of_its_neighbours_is() {
     let (_connection, channel) = channel(&SHARED).await;
     declare(&channel, "amqp.closed").await;
-    let sink = Arc::new(Sunk::new(&SHARED.url()).unwrap());
+    let sink = Arc::new(RabbitMqSink::new(&SHARED.url()).unwrap());
     let mut rows: Vec<_> = (0..256).map(|n| row("amqp.closed", &n.to_string())).collect();
     // The broker wants a list there.
     rows[100] = row("amqp.closed", "100").header("CC", "x");
@@ -250,7 +250,7 @@ async fn a_row_that_closes_its_channel_is_refused_and_none_of_its_neighbours_is(
                 assert_ne!(row.id, poison);
                 false
             }
-            Err(Failure::Refused { .. }) => {
+            Err(DeliveryError::Refused { .. }) => {
                 assert_eq!(row.id, poison);
                 false
             }
@@ -270,13 +270,13 @@ async fn a_row_that_closes_its_channel_is_refused_and_none_of_its_neighbours_is(
 async fn sends_that_were_given_up_harm_nobody() {
     let (_connection, channel) = channel(&SHARED).await;
     declare(&channel, "amqp.patient").await;
-    let sink = Arc::new(Sunk::new(&SHARED.url()).unwrap());
-    sink.send(&Message::new(row("amqp.patient", "first"))).await.unwrap();
+    let sink = Arc::new(RabbitMqSink::new(&SHARED.url()).unwrap());
+    sink.send(&OutboundMessage::new(row("amqp.patient", "first"))).await.unwrap();
     for round in 0..10 {
         // On their way, and nobody waits for them any more.
         for n in 0..64 {
             let topic = if n % 2 == 0 { "amqp.patient" } else { "amqp.impatient" };
-            let (sink, given_up) = (sink.clone(), Message::new(row(topic, "given up")));
+            let (sink, given_up) = (sink.clone(), OutboundMessage::new(row(topic, "given up")));
             let limit = Duration::from_micros(n * 20);
             let _ = tokio::time::timeout(limit, sink.send(&given_up)).await;
         }

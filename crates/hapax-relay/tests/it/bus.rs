@@ -6,7 +6,7 @@ use hapax_core::Queue;
 use hapax_core::bus::Bus;
 use hapax_core::memory::MemoryStore;
 use hapax_core::queue::QueueName;
-use hapax_relay::sinks::Jobs;
+use hapax_relay::sinks::BusSink;
 
 use crate::support::{Working, brisk, depth, drained, enqueue, item, until};
 
@@ -31,7 +31,7 @@ async fn rows_become_events_and_what_cannot_is_a_dead_letter() {
         ],
     )
     .await;
-    let relay = Working::start(store.clone(), Arc::new(Jobs::new(bus.clone())), brisk());
+    let relay = Working::start(store.clone(), Arc::new(BusSink::new(bus.clone())), brisk());
     until("what cannot is dead", async || depth(&*store).await.dead == 3).await;
     enqueue(&*store, &[item(last).key("j1")]).await;
     drained(&*store).await;

@@ -9,10 +9,11 @@ use hapax_core::inbox::Inbox;
 use hapax_core::memory::MemoryStore;
 use hapax_core::queue::Item;
 use hapax_relay::consumer::{
-    Consumer, Habits, Handler, Incoming, NatsStream, RabbitQueue, RedisStream, Source, Trouble,
+    BrokerConsumer, ConsumerConfig, InboundMessage, MessageHandler, MessageHandlerError,
+    MessageSource, NatsSource, RabbitMqSource, RedisStreamSource,
 };
-use hapax_relay::sinks::{Nats as NatsSink, RabbitMq as RabbitSink, RedisStreams};
-use hapax_relay::{Backoff, Message, Sink};
+use hapax_relay::sinks::{NatsSink, RabbitMqSink, RedisStreamSink};
+use hapax_relay::{Backoff, OutboundMessage, Sink};
 use hapax_testkit::{Nats, Redis};
 use tokio::sync::{mpsc, oneshot};
 
@@ -30,12 +31,12 @@ struct Work(Arc<Mutex<Done>>);
 struct Done {
     tries: HashMap<String, u32>,
     effects: HashMap<String, u32>,
-    seen: Vec<Incoming>,
+    seen: Vec<InboundMessage>,
 }
 
 #[async_trait]
-impl Handler for Work {
-    async fn handle(&self, message: &Incoming) -> Result<(), Trouble> {
+impl MessageHandler for Work {
+    async fn handle(&self, message: &InboundMessage) -> Result<(), MessageHandlerError> {
         let payload = String::from_utf8(message.payload.to_vec()).unwrap();
         let tries = {
             let mut done = self.0.lock().unwrap();
@@ -45,9 +46,9 @@ impl Handler for Work {
             *tries
         };
         match payload.as_str() {
-            "fails" if tries < 3 => return Err(Trouble::Passing("not yet".into())),
-            "poison" => return Err(Trouble::Passing("it never works".into())),
-            "broken" => return Err(Trouble::Poison("no JSON".into())),
+            "fails" if tries < 3 => return Err(MessageHandlerError::Transient("not yet".into())),
+            "poison" => return Err(MessageHandlerError::Transient("it never works".into())),
+            "broken" => return Err(MessageHandlerError::Poison("no JSON".into())),
             "panics" if tries == 1 => panic!("as the test wants"),
             _ => {}
         }
@@ -66,16 +67,13 @@ impl Work {
     }
 }
 
-fn habits() -> Habits {
-    Habits {
-        max_attempts: 4,
-        backoff: Backoff { first: Duration::from_millis(5), most: Duration::from_millis(20) },
-        ..Habits::default()
-    }
+fn config() -> ConsumerConfig {
+    let backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(20));
+    ConsumerConfig::new().max_attempts(4).backoff(backoff)
 }
 
-fn row(topic: &str, payload: &str) -> Message {
-    Message::new(Item::new(&Default::default(), topic, payload.to_owned()).key("k"))
+fn row(topic: &str, payload: &str) -> OutboundMessage {
+    OutboundMessage::new(Item::new(&Default::default(), topic, payload.to_owned()).key("k"))
 }
 
 /// Sends good, failing and poisonous messages, each of them twice, and consumes them twice over, until
@@ -83,7 +81,7 @@ fn row(topic: &str, payload: &str) -> Message {
 async fn each_effect_once(
     sink: &dyn Sink,
     topic: &str,
-    source: impl Fn() -> Box<dyn Source>,
+    source: impl Fn() -> Box<dyn MessageSource>,
     put_away: impl AsyncFnMut() -> bool,
 ) {
     let work = Work::default();
@@ -92,8 +90,8 @@ async fn each_effect_once(
     let consumers: Vec<_> = (0..2)
         .map(|_| {
             let (stop, stopped) = oneshot::channel::<()>();
-            let consumer = Consumer::new("billing", Boxed(source()), work.clone());
-            let consumer = consumer.inbox(inbox.clone()).habits(habits());
+            let consumer = BrokerConsumer::new("billing", Boxed(source()), work.clone());
+            let consumer = consumer.inbox(inbox.clone()).config(config());
             (stop, tokio::spawn(consumer.run(async { drop(stopped.await) })))
         })
         .collect();
@@ -121,10 +119,10 @@ async fn each_effect_once(
     assert!(seen.fence.is_some());
 }
 
-struct Boxed(Box<dyn Source>);
+struct Boxed(Box<dyn MessageSource>);
 
 #[async_trait]
-impl Source for Boxed {
+impl MessageSource for Boxed {
     fn name(&self) -> &'static str {
         self.0.name()
     }
@@ -132,7 +130,8 @@ impl Source for Boxed {
     async fn receive(
         &self,
         at_most: usize,
-    ) -> Result<Vec<Box<dyn hapax_relay::consumer::Delivery>>, hapax_relay::Failure> {
+    ) -> Result<Vec<Box<dyn hapax_relay::consumer::MessageDelivery>>, hapax_relay::DeliveryError>
+    {
         self.0.receive(at_most).await
     }
 }
@@ -144,7 +143,7 @@ async fn from_nats_each_message_has_its_effect_once() {
     nats::stream(&context).await;
     let sink = NatsSink::new(&server.url()).unwrap();
     let url = server.url();
-    let source = || Box::new(NatsStream::new(&url, "orders", "billing").unwrap()) as _;
+    let source = || Box::new(NatsSource::new(&url, "orders", "billing").unwrap()) as _;
     let dead = async || match context.get_stream("orders_dead").await {
         Ok(stream) => stream.cached_info().state.messages,
         Err(_) => 0,
@@ -160,10 +159,10 @@ async fn from_nats_each_message_has_its_effect_once() {
 async fn from_rabbitmq_each_message_has_its_effect_once() {
     let (_connection, channel) = amqp::channel(&amqp::SHARED).await;
     amqp::declare(&channel, "consumed").await;
-    let sink = RabbitSink::new(&amqp::SHARED.url()).unwrap();
+    let sink = RabbitMqSink::new(&amqp::SHARED.url()).unwrap();
     // Where a consumer puts it; the first one would make it.
     amqp::declare(&channel, "consumed.dead").await;
-    let source = || Box::new(RabbitQueue::new(&amqp::SHARED.url(), "consumed").unwrap()) as _;
+    let source = || Box::new(RabbitMqSource::new(&amqp::SHARED.url(), "consumed").unwrap()) as _;
     let mut dead = Vec::new();
     each_effect_once(&sink, "consumed", source, async || {
         dead.extend(amqp::all(&channel, "consumed.dead").await);
@@ -177,12 +176,13 @@ async fn from_rabbitmq_each_message_has_its_effect_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn from_a_redis_stream_each_message_has_its_effect_once() {
     let redis = Redis::with(IN_MEMORY);
-    let sink = RedisStreams::new(&redis.url()).unwrap();
+    let sink = RedisStreamSink::new(&redis.url()).unwrap();
     let (url, number) = (redis.url(), Mutex::new(0));
     let source = || {
         let mut number = number.lock().unwrap();
         *number += 1;
-        Box::new(RedisStream::new(&url, "orders", "billing", &format!("c{number}")).unwrap()) as _
+        Box::new(RedisStreamSource::new(&url, "orders", "billing", &format!("c{number}")).unwrap())
+            as _
     };
     each_effect_once(&sink, "orders", source, async || {
         let dead = redis.cli(&["XRANGE", "orders:dead", "-", "+"]);
@@ -195,8 +195,8 @@ async fn from_a_redis_stream_each_message_has_its_effect_once() {
 struct Forwards(mpsc::UnboundedSender<Item>);
 
 #[async_trait]
-impl Handler for Forwards {
-    async fn handle(&self, _: &Incoming) -> Result<(), Trouble> {
+impl MessageHandler for Forwards {
+    async fn handle(&self, _: &InboundMessage) -> Result<(), MessageHandlerError> {
         self.0.send(Item::new(&Default::default(), "next", "{}")).unwrap();
         Ok(())
     }
@@ -206,11 +206,11 @@ impl Handler for Forwards {
 async fn what_a_handler_enqueues_belongs_to_the_trace_of_its_message() {
     const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let redis = Redis::with(IN_MEMORY);
-    let sink = RedisStreams::new(&redis.url()).unwrap();
+    let sink = RedisStreamSink::new(&redis.url()).unwrap();
     let (tell, mut told) = mpsc::unbounded_channel();
-    let source = RedisStream::new(&redis.url(), "orders", "billing", "one").unwrap();
+    let source = RedisStreamSource::new(&redis.url(), "orders", "billing", "one").unwrap();
     let inbox = Inbox::new(Arc::new(MemoryStore::default()));
-    let consumer = Consumer::new("billing", source, Forwards(tell)).inbox(inbox);
+    let consumer = BrokerConsumer::new("billing", source, Forwards(tell)).inbox(inbox);
     let (stop, stopped) = oneshot::channel::<()>();
     let running = tokio::spawn(consumer.run(async { drop(stopped.await) }));
     for (name, value, kept) in [
@@ -220,7 +220,7 @@ async fn what_a_handler_enqueues_belongs_to_the_trace_of_its_message() {
         ("other", TRACE, None),
     ] {
         let item = Item::new(&Default::default(), "orders", "{}").header(name, value);
-        sink.send(&Message::new(item)).await.unwrap();
+        sink.send(&OutboundMessage::new(item)).await.unwrap();
         let next = tokio::time::timeout(PATIENCE, told.recv()).await.unwrap().unwrap();
         assert_eq!(next.headers.get("traceparent").map(String::as_str), kept, "{name}: {value}");
     }
@@ -232,14 +232,14 @@ async fn what_a_handler_enqueues_belongs_to_the_trace_of_its_message() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_an_inbox_of_its_own_the_handler_gets_the_id_and_is_retried() {
     let redis = Redis::with(IN_MEMORY);
-    let sink = RedisStreams::new(&redis.url()).unwrap();
+    let sink = RedisStreamSink::new(&redis.url()).unwrap();
     for name in ["fails", "good"] {
         sink.send(&row("orders", name)).await.unwrap();
     }
     let work = Work::default();
-    let source = RedisStream::new(&redis.url(), "orders", "billing", "one").unwrap();
+    let source = RedisStreamSource::new(&redis.url(), "orders", "billing", "one").unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
-    let consumer = Consumer::new("billing", source, work.clone()).habits(habits());
+    let consumer = BrokerConsumer::new("billing", source, work.clone()).config(config());
     let running = tokio::spawn(consumer.run(async { drop(stopped.await) }));
     until("both", async || work.effects().len() == 2).await;
     let pending = async || redis.cli(&["XPENDING", "orders", "billing"]).starts_with("0\n");

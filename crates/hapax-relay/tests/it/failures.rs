@@ -11,13 +11,13 @@ use hapax_core::Queue;
 use hapax_core::inbox::{Handled, Inbox};
 use hapax_core::memory::MemoryStore;
 use hapax_core::queue::QueueName;
-use hapax_relay::{AfterDead, Failure, Settings};
+use hapax_relay::{AfterDead, DeliveryError};
 use tokio::sync::watch;
 
 fn refuses_poison() -> Arc<Script> {
     Arc::new(Script::new(|call| async move {
         let poison = call.payload.starts_with("poison");
-        if poison { Err(Failure::refused("poison")) } else { Ok(()) }
+        if poison { Err(DeliveryError::refused("poison")) } else { Ok(()) }
     }))
 }
 
@@ -48,7 +48,7 @@ async fn hole_23_a_row_that_can_never_be_sent_does_not_loop_hot() {
     enqueue(&*store, &[item("poison")]).await;
     let sink = Arc::new(Script::new(|call| async move {
         let poison = call.payload == "poison";
-        if poison { Err(Failure::refused("no JSON").for_good()) } else { Ok(()) }
+        if poison { Err(DeliveryError::refused("no JSON").permanent()) } else { Ok(()) }
     }));
     let relay = Working::start(store.clone(), sink.clone(), brisk());
     for n in 0..100 {
@@ -83,7 +83,7 @@ async fn later_rows_follow_where_the_setting_says_so() {
     let store = Arc::new(MemoryStore::default());
     enqueue(&*store, &["poison", "2", "3"].map(|name| item(name).key("k"))).await;
     let sink = refuses_poison();
-    let settings = Settings { after_dead: AfterDead::Continue, ..brisk() };
+    let settings = brisk().after_dead(AfterDead::Continue);
     let relay = Working::start(store.clone(), sink.clone(), settings);
     drained(&*store).await;
     relay.stop().await;
@@ -102,11 +102,11 @@ async fn an_unreachable_sink_uses_up_nobodys_attempts_and_is_not_asked_with_rows
         let (away, back) = (away.clone(), away);
         let script = Script::new(move |_| {
             let away = away.load(Ordering::SeqCst);
-            async move { if away { Err(Failure::unreachable("gone")) } else { Ok(()) } }
+            async move { if away { Err(DeliveryError::unreachable("gone")) } else { Ok(()) } }
         });
         Arc::new(script.check(move |nth| match nth {
             0 => Ok(()),
-            1..=10 => Err(Failure::unreachable("gone")),
+            1..=10 => Err(DeliveryError::unreachable("gone")),
             _ => {
                 back.store(false, Ordering::SeqCst);
                 Ok(())
@@ -158,7 +158,7 @@ fn cut_by(culprit: &'static str) -> Arc<Script> {
             };
             let result = tokio::select! {
                 biased;
-                _ = cut.changed() => Err(Failure::cut("cut")),
+                _ = cut.changed() => Err(DeliveryError::disconnected("cut")),
                 () = answer => Ok(()),
             };
             in_air.fetch_sub(1, Ordering::SeqCst);
@@ -205,7 +205,7 @@ async fn a_row_without_an_answer_does_not_stop_those_that_have_one() {
         tokio::time::sleep(Duration::from_millis(5)).await;
         Ok(())
     }));
-    let settings = Settings { send_limit: Duration::from_millis(100), ..brisk() };
+    let settings = brisk().send_timeout(Duration::from_millis(100));
     let relay = Working::start(store.clone(), sink.clone(), settings);
     let mut n = 0;
     until("it is dead", async || {
@@ -238,7 +238,9 @@ async fn hole_24_a_row_that_is_sent_twice_has_one_id_and_one_effect() {
                 let act = |_| async { Ok::<_, ()>(effects.fetch_add(1, Ordering::SeqCst)) };
                 let handled = inbox.once("billing", &call.id.to_string(), act).await.unwrap();
                 match handled {
-                    Handled::First(_) => Err(Failure::cut("the acknowledgement was lost")),
+                    Handled::First(_) => {
+                        Err(DeliveryError::disconnected("the acknowledgement was lost"))
+                    }
                     Handled::Duplicate => Ok(()),
                 }
             }

@@ -11,7 +11,6 @@ use async_trait::async_trait;
 use hapax_core::memory::MemoryStore;
 use hapax_core::queue::*;
 use hapax_core::{Queue, StoreError, Tenant, Token};
-use hapax_relay::Settings;
 use tokio::sync::Semaphore;
 
 /// A store that does not hear some of what it is told.
@@ -109,12 +108,13 @@ async fn a_lease_is_renewed_while_a_send_takes_long() {
     enqueue(&*store, &[item("1").key("k")]).await;
     let door = Arc::new(Semaphore::new(0));
     let sink = behind(&door);
-    let settings = Settings { lease: Duration::from_millis(600), ..brisk() };
+    let lease = Duration::from_millis(600);
+    let settings = brisk().lease(lease);
     let relays: Vec<_> =
         (0..2).map(|_| Working::start(store.clone(), sink.clone(), settings.clone())).collect();
     until("it is in the air", async || sink.begun().len() == 1).await;
     // Several leases long.
-    tokio::time::sleep(settings.lease * 3).await;
+    tokio::time::sleep(lease * 3).await;
     door.add_permits(1);
     drained(&*store).await;
     for relay in relays {
@@ -129,7 +129,7 @@ async fn a_relay_whose_lease_is_gone_sends_nothing_more_of_it() {
     enqueue(&*store, &["1", "2"].map(|name| item(name).key("k"))).await;
     let door = Arc::new(Semaphore::new(0));
     let slow = behind(&door);
-    let settings = Settings { lease: Duration::from_millis(80), ..brisk() };
+    let settings = brisk().lease(Duration::from_millis(80));
     let first = Working::start(store.clone(), slow.clone(), settings.clone());
     until("the first has it", async || slow.begun().len() == 1).await;
     let sink = Arc::new(Script::takes_all());
@@ -151,7 +151,7 @@ async fn a_lease_whose_answer_was_lost_is_asked_for_again() {
     enqueue(&*store, &[item("1"), item("2")]).await;
     let sink = Arc::new(Script::takes_all());
     // With another token the rows would wait for an hour.
-    let settings = Settings { lease: Duration::from_secs(3600), ..brisk() };
+    let settings = brisk().lease(Duration::from_secs(3600));
     let relay = Working::start(store.clone(), sink.clone(), settings);
     drained(&*store).await;
     relay.stop().await;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use hapax_core::memory::MemoryStore;
-use hapax_relay::sinks::Lines;
-use hapax_relay::{CloudEvents, Settings};
+use hapax_relay::CloudEvents;
+use hapax_relay::sinks::JsonLinesSink;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
@@ -17,9 +17,8 @@ async fn a_row_is_a_line_of_json() {
     let bytes = hapax_core::queue::Item::new(&Default::default(), "orders", vec![0xff, 0]);
     enqueue(&*store, &[text.clone(), bytes.clone()]).await;
     let (ours, theirs) = tokio::io::duplex(1 << 16);
-    let cloudevents = Some(Arc::new(CloudEvents { source: "/shop".into() }));
-    let settings = Settings { cloudevents, ..brisk() };
-    let relay = Working::start(store.clone(), Arc::new(Lines::new(ours)), settings);
+    let settings = brisk().cloudevents(CloudEvents::new("/shop"));
+    let relay = Working::start(store.clone(), Arc::new(JsonLinesSink::new(ours)), settings);
     drained(&*store).await;
     relay.stop().await;
     let mut lines = BufReader::new(theirs).lines();

@@ -10,8 +10,8 @@ use futures_util::StreamExt;
 use hapax_core::Queue;
 use hapax_core::memory::MemoryStore;
 use hapax_core::queue::QueueName;
-use hapax_relay::sinks::Nats as Sunk;
-use hapax_relay::{Again, CloudEvents, Failure, Message, Settings, Sink};
+use hapax_relay::sinks::NatsSink;
+use hapax_relay::{CloudEvents, DeliveryError, OutboundMessage, RetryHint, Sink};
 use hapax_testkit::{Nats, Wire};
 
 use crate::support::{PATIENCE, Working, brisk, depth, drained, enqueue, item, until};
@@ -45,11 +45,11 @@ async fn a_row_is_a_message_of_its_subject_and_comes_once_however_often_it_is_se
     let nats = Nats::start();
     let context = context(&nats).await;
     let mut stream = stream(&context).await;
-    let sink = Sunk::new(&nats.url()).unwrap();
+    let sink = NatsSink::new(&nats.url()).unwrap();
     sink.check().await.unwrap();
     let row = item("{}").key("café").content_type("application/json").header("x", "y");
-    let cloudevents = Some(Arc::new(CloudEvents { source: "/shop".into() }));
-    let message = Message::new(row.clone()).cloudevents(cloudevents);
+    let cloudevents = Some(Arc::new(CloudEvents::new("/shop")));
+    let message = OutboundMessage::new(row.clone()).cloudevents(cloudevents);
     for _ in 0..3 {
         sink.send(&message).await.unwrap();
     }
@@ -70,10 +70,10 @@ async fn a_row_gives_the_server_no_orders() {
     let nats = Nats::start();
     let context = context(&nats).await;
     let mut stream = stream(&context).await;
-    let sink = Sunk::new(&nats.url()).unwrap();
+    let sink = NatsSink::new(&nats.url()).unwrap();
     // The stream would refuse it: its last id is another one.
     let row = item("{}").header("Nats-Expected-Last-Msg-Id", "x").header("nats-rollup", "all");
-    sink.send(&Message::new(row)).await.unwrap();
+    sink.send(&OutboundMessage::new(row)).await.unwrap();
     let message = all(&mut stream).await.remove(0);
     let headers = message.headers.as_ref().unwrap();
     let names: Vec<_> = headers.iter().map(|(name, _)| name.to_string()).collect();
@@ -89,7 +89,7 @@ async fn a_subject_that_no_stream_covers_is_the_rows_failure_and_says_so() {
     let store = Arc::new(MemoryStore::default());
     let stray = hapax_core::queue::Item::new(&Default::default(), "elsewhere", "0");
     enqueue(&*store, &[stray, item("1"), item("2")]).await;
-    let sink = Arc::new(Sunk::new(&nats.url()).unwrap());
+    let sink = Arc::new(NatsSink::new(&nats.url()).unwrap());
     let relay = Working::start(store.clone(), sink, brisk());
     until("it is dead", async || depth(&*store).await.dead == 1).await;
     drained(&*store).await;
@@ -107,7 +107,7 @@ async fn a_subject_that_no_stream_covers_is_the_rows_failure_and_says_so() {
 #[tokio::test]
 async fn a_server_without_jetstream_is_told_of_at_the_start() {
     let nats = Nats::without_jetstream();
-    let failure = Sunk::new(&nats.url()).unwrap().check().await.unwrap_err();
+    let failure = NatsSink::new(&nats.url()).unwrap().check().await.unwrap_err();
     assert!(failure.to_string().contains("no JetStream"), "{failure}");
 }
 
@@ -116,17 +116,20 @@ async fn what_is_no_subject_or_too_large_is_refused_for_good() {
     let nats = Nats::start();
     stream(&context(&nats).await).await;
     let wire = Wire::to(nats.port());
-    let sink = Sunk::new(&format!("nats://127.0.0.1:{}", wire.port())).unwrap();
+    let sink = NatsSink::new(&format!("nats://127.0.0.1:{}", wire.port())).unwrap();
     let large = hapax_core::queue::Item::new(&Default::default(), "orders", vec![0; 2 << 20]);
     let mut wrong = vec![large];
     for topic in ["a b", "orders.*", ">", "", "a..b"] {
         wrong.push(hapax_core::queue::Item::new(&Default::default(), topic, "x"));
     }
     for item in wrong {
-        let failure = sink.send(&Message::new(item)).await.unwrap_err();
-        assert!(matches!(failure, Failure::Refused { again: Again::Never, .. }), "{failure:?}");
+        let failure = sink.send(&OutboundMessage::new(item)).await.unwrap_err();
+        assert!(
+            matches!(failure, DeliveryError::Refused { retry: RetryHint::Never, .. }),
+            "{failure:?}"
+        );
     }
-    sink.send(&Message::new(item("good"))).await.unwrap();
+    sink.send(&OutboundMessage::new(item("good"))).await.unwrap();
     assert_eq!(wire.accepted(), 1, "the connection was not cut by any of them");
 }
 
@@ -136,8 +139,8 @@ async fn a_server_that_is_killed_in_the_middle_loses_and_doubles_nothing() {
     let mut stream = stream_in(&context(&nats).await, stream::StorageType::File).await;
     let store = Arc::new(MemoryStore::default());
     let rows: Vec<_> = (0..600).map(|n| item(&n.to_string()).key(&format!("k{}", n % 7))).collect();
-    let sink = Arc::new(Sunk::new(&nats.url()).unwrap());
-    let settings = Settings { batch: 50, ..brisk() };
+    let sink = Arc::new(NatsSink::new(&nats.url()).unwrap());
+    let settings = brisk().max_batch(50);
     let relay = Working::start(store.clone(), sink, settings);
     enqueue(&*store, &rows[..300]).await;
     until("some arrived", async || stream.info().await.unwrap().state.messages > 20).await;

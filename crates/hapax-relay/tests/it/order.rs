@@ -10,7 +10,7 @@ use crate::support::{
 use hapax_core::Queue;
 use hapax_core::memory::MemoryStore;
 use hapax_core::queue::{QueueName, Take};
-use hapax_relay::{Failure, Settings};
+use hapax_relay::DeliveryError;
 use tokio::sync::{Notify, Semaphore};
 
 #[tokio::test]
@@ -42,7 +42,7 @@ async fn what_is_enqueued_later_is_delivered_without_waiting_for_the_poll() {
     let store = Arc::new(MemoryStore::default());
     let sink = Arc::new(Script::takes_all());
     // A poll that never comes within the patience of this test.
-    let settings = Settings { poll: Duration::from_secs(3600), ..brisk() };
+    let settings = brisk().poll_interval(Duration::from_secs(3600));
     let relay = Working::start(store.clone(), sink.clone(), settings);
     for n in 0..20 {
         enqueue(&*store, &[item(&n.to_string()).key("k")]).await;
@@ -58,7 +58,7 @@ async fn a_failed_row_sends_back_those_behind_it_and_stays_ahead_of_them() {
     enqueue(&*store, &["1", "2", "3"].map(|name| item(name).key("k"))).await;
     let sink = Arc::new(Script::new(|call| async move {
         let fails = call.payload == "1" && call.attempt == 1;
-        if fails { Err(Failure::refused("not now")) } else { Ok(()) }
+        if fails { Err(DeliveryError::refused("not now")) } else { Ok(()) }
     }));
     let relay = Working::start(store.clone(), sink.clone(), brisk());
     drained(&*store).await;
@@ -79,7 +79,7 @@ async fn hole_23_two_relays_publish_each_row_once() {
         tokio::task::yield_now().await;
         Ok(())
     }));
-    let settings = Settings { batch: 20, ..brisk() };
+    let settings = brisk().max_batch(20);
     let relays: Vec<_> =
         (0..2).map(|_| Working::start(store.clone(), sink.clone(), settings.clone())).collect();
     for rows in rows.chunks(30) {
@@ -132,7 +132,7 @@ async fn a_killed_relays_rows_are_delivered_by_another() {
     let store = Arc::new(in_virtual_time());
     enqueue(&*store, &["1", "2"].map(|name| item(name).key("k"))).await;
     let hangs = Arc::new(Script::new(|_| std::future::pending()));
-    let settings = Settings { lease: Duration::from_millis(100), ..brisk() };
+    let settings = brisk().lease(Duration::from_millis(100));
     let first = Working::start(store.clone(), hangs.clone(), settings.clone());
     until("the first has it", async || hangs.begun().len() == 1).await;
     first.kill();

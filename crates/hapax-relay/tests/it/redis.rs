@@ -7,8 +7,8 @@ use std::time::Duration;
 use hapax_core::Queue;
 use hapax_core::memory::MemoryStore;
 use hapax_core::queue::QueueName;
-use hapax_relay::sinks::RedisStreams;
-use hapax_relay::{Message, Settings, Sink};
+use hapax_relay::sinks::RedisStreamSink;
+use hapax_relay::{OutboundMessage, Sink};
 use hapax_testkit::Redis;
 
 use crate::support::{Working, brisk, depth, drained, enqueue, item, until};
@@ -16,9 +16,9 @@ use crate::support::{Working, brisk, depth, drained, enqueue, item, until};
 #[tokio::test]
 async fn a_row_is_an_entry_of_the_stream_of_its_topic() {
     let redis = Redis::start();
-    let sink = RedisStreams::new(&redis.url()).unwrap();
+    let sink = RedisStreamSink::new(&redis.url()).unwrap();
     let row = item("{\"n\":1}").key("order-1").content_type("application/json").header("x", "y");
-    sink.send(&Message::new(row.clone())).await.unwrap();
+    sink.send(&OutboundMessage::new(row.clone())).await.unwrap();
     let entry = redis.cli(&["XRANGE", "orders", "-", "+"]);
     let lines: Vec<_> = entry.lines().skip(1).collect();
     let headers = r#"{"Hapax-Topic":"orders","Hapax-Key":"order-1","x":"y"}"#;
@@ -46,7 +46,7 @@ async fn a_key_that_is_no_stream_is_the_rows_own_failure() {
     redis.cli(&["SET", "orders", "text"]);
     let store = Arc::new(MemoryStore::default());
     enqueue(&*store, &[item("1")]).await;
-    let sink = Arc::new(RedisStreams::new(&redis.url()).unwrap());
+    let sink = Arc::new(RedisStreamSink::new(&redis.url()).unwrap());
     let relay = Working::start(store.clone(), sink, brisk());
     until("it is dead", async || depth(&*store).await.dead == 1).await;
     relay.stop().await;
@@ -60,7 +60,7 @@ async fn a_server_that_is_killed_in_the_middle_loses_nothing() {
     let store = Arc::new(MemoryStore::default());
     let row = |n: u32| item(&n.to_string()).key(&format!("k{}", n % 7));
     let rows: Vec<_> = (0..400).map(row).collect();
-    let sink = Arc::new(RedisStreams::new(&redis.url()).unwrap());
+    let sink = Arc::new(RedisStreamSink::new(&redis.url()).unwrap());
     let relay = Working::start(store.clone(), sink, brisk());
     enqueue(&*store, &rows[..200]).await;
     until("some arrived", async || redis.cli(&["XLEN", "orders"]).parse::<u32>().unwrap() > 20)
@@ -83,8 +83,8 @@ async fn a_server_that_is_killed_in_the_middle_loses_nothing() {
 async fn a_connection_that_was_lost_while_nobody_used_it_counts_against_no_row() {
     let redis = Redis::start();
     let store = Arc::new(MemoryStore::default());
-    let sink = Arc::new(RedisStreams::new(&redis.url()).unwrap());
-    let relay = Working::start(store.clone(), sink, Settings { max_attempts: 1, ..brisk() });
+    let sink = Arc::new(RedisStreamSink::new(&redis.url()).unwrap());
+    let relay = Working::start(store.clone(), sink, brisk().max_attempts(1));
     for n in 0..5 {
         enqueue(&*store, &[item(&n.to_string())]).await;
         drained(&*store).await;

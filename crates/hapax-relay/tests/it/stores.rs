@@ -9,7 +9,7 @@ use hapax_core::memory::MemoryStore;
 use hapax_core::queue::QueueName;
 use hapax_postgres::PostgresStore;
 use hapax_redis::{RedisConfig, RedisStore};
-use hapax_relay::{Failure, Settings};
+use hapax_relay::DeliveryError;
 use hapax_sqlite::SqliteStore;
 use hapax_testkit::{Postgres, Redis};
 
@@ -57,13 +57,13 @@ async fn shared_work<Q: Queue + 'static>(store: Arc<Q>, settled: impl FnOnce(Arc
         (0..240).map(|n| item(&n.to_string()).key(&format!("k{}", n % 13))).collect();
     let sink = Arc::new(Script::new(|call| async move {
         tokio::task::yield_now().await;
-        if call.payload == "poison" { Err(Failure::refused("poison")) } else { Ok(()) }
+        if call.payload == "poison" { Err(DeliveryError::refused("poison")) } else { Ok(()) }
     }));
     // Long leases, so that none lapses on a busy machine; but for the one that dies.
-    let settings = Settings { batch: 40, ..brisk() };
+    let settings = brisk().max_batch(40);
     enqueue(&*store, &rows[..40]).await;
     let hangs = Arc::new(Script::new(|_| std::future::pending()));
-    let short = Settings { lease: Duration::from_millis(400), ..settings.clone() };
+    let short = settings.clone().lease(Duration::from_millis(400));
     let dying = Working::start(store.clone(), hangs.clone(), short);
     until("the third has some", async || !hangs.begun().is_empty()).await;
     let held: BTreeSet<_> = hangs.begun().into_iter().map(|call| call.id).collect();

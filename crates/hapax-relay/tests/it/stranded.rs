@@ -9,10 +9,11 @@ use hapax_core::Tenant;
 use hapax_core::memory::MemoryStore;
 use hapax_core::queue::Item;
 use hapax_relay::consumer::{
-    Consumer, Handler, Incoming, NatsStream, RedisStream, Source, Trouble,
+    BrokerConsumer, InboundMessage, MessageHandler, MessageHandlerError, MessageSource, NatsSource,
+    RedisStreamSource,
 };
-use hapax_relay::sinks::{Nats as NatsSink, RabbitMq as RabbitSink, RedisStreams};
-use hapax_relay::{Message, Settings, Sink};
+use hapax_relay::sinks::{NatsSink, RabbitMqSink, RedisStreamSink};
+use hapax_relay::{OutboundMessage, Sink};
 use hapax_testkit::{Nats, Redis, Wire};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -28,8 +29,7 @@ async fn rows_go_on(sink: impl Sink + 'static, topic: &str, wire: &Wire) {
     let row = |payload: &str| Item::new(&Tenant::default(), topic, payload.to_owned()).key("k");
     let store = Arc::new(MemoryStore::default());
     // However long a machine stands still: no row becomes a dead letter, which would stop its key.
-    let settings =
-        Settings { send_limit: Duration::from_secs(2), max_attempts: u32::MAX, ..brisk() };
+    let settings = brisk().send_timeout(Duration::from_secs(2)).max_attempts(u32::MAX);
     let relay = Working::start(store.clone(), Arc::new(sink), settings);
     enqueue(&*store, &[row("before")]).await;
     drained(&*store).await;
@@ -44,7 +44,7 @@ async fn a_row_gets_to_redis_over_another_connection() {
     let redis = Redis::start();
     let wire = Wire::to(redis.port());
     let url = format!("redis://127.0.0.1:{}", wire.port());
-    rows_go_on(RedisStreams::new(&url).unwrap(), "orders", &wire).await;
+    rows_go_on(RedisStreamSink::new(&url).unwrap(), "orders", &wire).await;
     let entries = redis.cli(&["XRANGE", "orders", "-", "+"]);
     assert!(["before", "after", "last"].iter().all(|row| entries.contains(row)), "{entries}");
 }
@@ -65,7 +65,7 @@ async fn a_row_gets_to_rabbitmq_over_another_connection() {
     amqp::declare(&channel, "amqp.stranded").await;
     let wire = Wire::to(amqp::SHARED.port());
     let url = format!("amqp://guest:guest@127.0.0.1:{}/%2f", wire.port());
-    rows_go_on(RabbitSink::new(&url).unwrap(), "amqp.stranded", &wire).await;
+    rows_go_on(RabbitMqSink::new(&url).unwrap(), "amqp.stranded", &wire).await;
     assert!(amqp::all(&channel, "amqp.stranded").await.len() >= 3);
 }
 
@@ -73,18 +73,19 @@ async fn a_row_gets_to_rabbitmq_over_another_connection() {
 struct Tell(mpsc::UnboundedSender<String>);
 
 #[async_trait]
-impl Handler for Tell {
-    async fn handle(&self, message: &Incoming) -> Result<(), Trouble> {
+impl MessageHandler for Tell {
+    async fn handle(&self, message: &InboundMessage) -> Result<(), MessageHandlerError> {
         let _ = self.0.send(String::from_utf8(message.payload.to_vec()).unwrap());
         Ok(())
     }
 }
 
-async fn messages_go_on(sink: impl Sink, source: impl Source, wire: &Wire) {
+async fn messages_go_on(sink: impl Sink, source: impl MessageSource, wire: &Wire) {
     let (tell, mut told) = mpsc::unbounded_channel();
-    let consumer = tokio::spawn(Consumer::new("c", source, Tell(tell)).run(std::future::pending()));
+    let consumer =
+        tokio::spawn(BrokerConsumer::new("c", source, Tell(tell)).run(std::future::pending()));
     let mut hear = async |payload: &str| {
-        sink.send(&Message::new(item(payload))).await.unwrap();
+        sink.send(&OutboundMessage::new(item(payload))).await.unwrap();
         let heard = async { while told.recv().await.unwrap() != payload {} };
         timeout(PATIENCE, heard).await.expect("it is delivered");
     };
@@ -99,8 +100,8 @@ async fn a_consumer_hears_from_redis_over_another_connection() {
     let redis = Redis::start();
     let wire = Wire::to(redis.port());
     let url = format!("redis://127.0.0.1:{}", wire.port());
-    let source = RedisStream::new(&url, "orders", "billing", "one").unwrap();
-    messages_go_on(RedisStreams::new(&redis.url()).unwrap(), source, &wire).await;
+    let source = RedisStreamSource::new(&url, "orders", "billing", "one").unwrap();
+    messages_go_on(RedisStreamSink::new(&redis.url()).unwrap(), source, &wire).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -109,6 +110,6 @@ async fn a_consumer_hears_from_nats_over_another_connection() {
     nats::stream(&nats::context(&nats).await).await;
     let wire = Wire::to(nats.port());
     let url = format!("nats://127.0.0.1:{}", wire.port());
-    let source = NatsStream::new(&url, "orders", "billing").unwrap();
+    let source = NatsSource::new(&url, "orders", "billing").unwrap();
     messages_go_on(NatsSink::new(&nats.url()).unwrap(), source, &wire).await;
 }

@@ -9,14 +9,14 @@ use async_trait::async_trait;
 use hapax_core::memory::MemoryStore;
 use hapax_core::queue::{Depth, Item, ItemId, QueueName};
 use hapax_core::{Clock, Queue, Tenant, Timestamp};
-use hapax_relay::{Backoff, Failure, Message, Relay, Settings, Sink};
+use hapax_relay::{Backoff, DeliveryError, OutboundMessage, Relay, RelayConfig, Sink};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
 
 /// For what should happen soon. A busy machine may stand still for seconds, and its disk more than once.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
-type Answering = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>;
+type Answering = Pin<Box<dyn Future<Output = Result<(), DeliveryError>> + Send>>;
 
 /// One call of the sink.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ pub(crate) struct Call {
 /// Answers as a test says, and remembers who came.
 pub(crate) struct Script {
     answer: Box<dyn Fn(Call) -> Answering + Send + Sync>,
-    check: Box<dyn Fn(usize) -> Result<(), Failure> + Send + Sync>,
+    check: Box<dyn Fn(usize) -> Result<(), DeliveryError> + Send + Sync>,
     begun: Mutex<Vec<Call>>,
     delivered: Mutex<Vec<Call>>,
     checks: Mutex<usize>,
@@ -39,7 +39,7 @@ pub(crate) struct Script {
 impl Script {
     pub(crate) fn new<F>(answer: impl Fn(Call) -> F + Send + Sync + 'static) -> Self
     where
-        F: Future<Output = Result<(), Failure>> + Send + 'static,
+        F: Future<Output = Result<(), DeliveryError>> + Send + 'static,
     {
         Self {
             answer: Box::new(move |call| Box::pin(answer(call))),
@@ -57,7 +57,7 @@ impl Script {
     /// The answer to the nth check, from 0.
     pub(crate) fn check(
         mut self,
-        check: impl Fn(usize) -> Result<(), Failure> + Send + Sync + 'static,
+        check: impl Fn(usize) -> Result<(), DeliveryError> + Send + Sync + 'static,
     ) -> Self {
         self.check = Box::new(check);
         self
@@ -91,7 +91,7 @@ impl Sink for Script {
         "script"
     }
 
-    async fn send(&self, message: &Message) -> Result<(), Failure> {
+    async fn send(&self, message: &OutboundMessage) -> Result<(), DeliveryError> {
         let call = Call {
             id: message.item.id,
             payload: String::from_utf8(message.item.payload.to_vec()).unwrap(),
@@ -104,7 +104,7 @@ impl Sink for Script {
         Ok(())
     }
 
-    async fn check(&self) -> Result<(), Failure> {
+    async fn check(&self) -> Result<(), DeliveryError> {
         let nth = {
             let mut checks = self.checks.lock().unwrap();
             *checks += 1;
@@ -122,7 +122,7 @@ pub(crate) struct Working {
 }
 
 impl Working {
-    pub(crate) fn start(queue: Arc<dyn Queue>, sink: Arc<dyn Sink>, settings: Settings) -> Self {
+    pub(crate) fn start(queue: Arc<dyn Queue>, sink: Arc<dyn Sink>, settings: RelayConfig) -> Self {
         let (stop, stopped) = oneshot::channel::<()>();
         let heard = Arc::new(Semaphore::new(0));
         let relay = Relay::with(queue, sink, settings);
@@ -171,17 +171,15 @@ impl Clock for Virtual {
 
 /// Short waits, so that tests are; long limits, so that a machine that stands still for a while uses up
 /// no lease and no attempt.
-pub(crate) fn brisk() -> Settings {
-    Settings {
-        backoff: Backoff { first: Duration::from_millis(5), most: Duration::from_millis(40) },
-        poll: Duration::from_millis(10),
-        max_attempts: 3,
-        lease: PATIENCE * 2,
-        send_limit: PATIENCE / 3,
-        call_limit: PATIENCE / 3,
-        stop_limit: PATIENCE / 3,
-        ..Settings::default()
-    }
+pub(crate) fn brisk() -> RelayConfig {
+    RelayConfig::new()
+        .backoff(Backoff::new(Duration::from_millis(5), Duration::from_millis(40)))
+        .poll_interval(Duration::from_millis(10))
+        .max_attempts(3)
+        .lease(PATIENCE * 2)
+        .send_timeout(PATIENCE / 3)
+        .store_timeout(PATIENCE / 3)
+        .shutdown_timeout(PATIENCE / 3)
 }
 
 pub(crate) fn item(payload: &str) -> Item {

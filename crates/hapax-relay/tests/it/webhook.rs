@@ -8,8 +8,8 @@ use hapax_core::Queue;
 use hapax_core::memory::MemoryStore;
 use hapax_core::queue::QueueName;
 use hapax_core::{Clock, ManualClock};
-use hapax_relay::sinks::{Webhook, WebhookSettings};
-use hapax_relay::{Again, CloudEvents, Failure, Message, Settings, Sink};
+use hapax_relay::sinks::{WebhookConfig, WebhookSink};
+use hapax_relay::{CloudEvents, DeliveryError, OutboundMessage, RetryHint, Sink};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -95,27 +95,24 @@ async fn read(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Asked> {
     Some(Asked { line, headers, body })
 }
 
-fn here() -> WebhookSettings {
-    let mut settings = WebhookSettings::default();
-    settings.allow_private = true;
-    settings
+fn here() -> WebhookConfig {
+    WebhookConfig::new().allow_private(true)
 }
 
 #[tokio::test]
 async fn a_row_is_posted_with_its_id_and_a_signature_that_can_be_verified() {
     let server = Server::start(|_| Some("204 No Content")).await;
-    let mut settings = here();
-    settings.secret = Some("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".into());
+    let settings = here().secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw");
     let clock = Arc::new(ManualClock::default());
-    let sink = Webhook::new(&server.url(), &settings).unwrap().clock(clock.clone());
+    let sink = WebhookSink::new(&server.url(), &settings).unwrap().clock(clock.clone());
     let row = item("{\"n\":1}")
         .key("a b")
         .content_type("application/json")
         .header("traceparent", "00-1-2-01")
         .header("Host", "evil")
         .header("Webhook-Signature", "forged");
-    let cloudevents = Some(Arc::new(CloudEvents { source: "/shop".into() }));
-    sink.send(&Message::new(row.clone()).cloudevents(cloudevents)).await.unwrap();
+    let cloudevents = Some(Arc::new(CloudEvents::new("/shop")));
+    sink.send(&OutboundMessage::new(row.clone()).cloudevents(cloudevents)).await.unwrap();
     let asked = server.asked().pop().unwrap();
     assert_eq!(asked.line, "POST /hook?a=b HTTP/1.1");
     assert_eq!(asked.body, b"{\"n\":1}");
@@ -152,19 +149,19 @@ async fn private_addresses_are_refused_however_they_are_written() {
         "http://10.0.0.1/",
         "http://169.254.169.254/latest",
     ] {
-        let refused = Webhook::new(url, &WebhookSettings::default()).err().map(|e| e.to_string());
+        let refused = WebhookSink::new(url, &WebhookConfig::default()).err().map(|e| e.to_string());
         assert!(refused.is_some_and(|text| text.contains("--allow-private")), "{url}");
     }
     // A name is looked at when it is looked up.
     let server = Server::start(|_| Some("200 OK")).await;
     let url = format!("http://localhost:{}/", server.port);
-    let sink = Webhook::new(&url, &WebhookSettings::default()).unwrap();
-    for result in [sink.check().await, sink.send(&Message::new(item("1"))).await] {
-        let Err(Failure::Unreachable { reason }) = result else { panic!("{result:?}") };
+    let sink = WebhookSink::new(&url, &WebhookConfig::default()).unwrap();
+    for result in [sink.check().await, sink.send(&OutboundMessage::new(item("1"))).await] {
+        let Err(DeliveryError::Unreachable { reason }) = result else { panic!("{result:?}") };
         assert!(reason.contains("--allow-private"), "{reason}");
     }
     assert!(server.asked().is_empty());
-    Webhook::new(&url, &here()).unwrap().send(&Message::new(item("1"))).await.unwrap();
+    WebhookSink::new(&url, &here()).unwrap().send(&OutboundMessage::new(item("1"))).await.unwrap();
 }
 
 #[tokio::test]
@@ -178,16 +175,16 @@ async fn answers_are_the_rows_own_and_redirects_are_not_followed() {
         })
     })
     .await;
-    let sink = Webhook::new(&server.url(), &here()).unwrap();
+    let sink = WebhookSink::new(&server.url(), &here()).unwrap();
     for (payload, expected) in [
-        ("moved", Again::Later),
-        ("bad", Again::Never),
-        ("busy", Again::After(Duration::from_secs(7))),
-        ("other", Again::Later),
+        ("moved", RetryHint::Later),
+        ("bad", RetryHint::Never),
+        ("busy", RetryHint::After(Duration::from_secs(7))),
+        ("other", RetryHint::Later),
     ] {
-        let failure = sink.send(&Message::new(item(payload))).await.unwrap_err();
-        let Failure::Refused { again, reason } = failure else { panic!("{failure:?}") };
-        assert_eq!(again, expected, "{payload}");
+        let failure = sink.send(&OutboundMessage::new(item(payload))).await.unwrap_err();
+        let DeliveryError::Refused { retry, reason } = failure else { panic!("{failure:?}") };
+        assert_eq!(retry, expected, "{payload}");
         assert!(reason.starts_with("the webhook answered"), "{reason}");
     }
     assert_eq!(server.asked().len(), 4);
@@ -197,8 +194,8 @@ async fn answers_are_the_rows_own_and_redirects_are_not_followed() {
 async fn a_delivery_stays_one_where_the_rest_of_the_answer_does_not_come() {
     let endless = "200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffff\r\n";
     let server = Server::start(move |_| Some(endless)).await;
-    let sink = Webhook::new(&server.url(), &here()).unwrap();
-    let message = Message::new(item("1"));
+    let sink = WebhookSink::new(&server.url(), &here()).unwrap();
+    let message = OutboundMessage::new(item("1"));
     let sent = tokio::time::timeout(PATIENCE, sink.send(&message)).await;
     sent.expect("an answer was there").unwrap();
     assert_eq!(server.asked().len(), 1);
@@ -211,7 +208,7 @@ async fn a_row_that_makes_the_webhook_hang_up_harms_no_other() {
     let mut rows: Vec<_> = (0..100).map(|n| item(&n.to_string()).key(&n.to_string())).collect();
     rows.insert(10, item("poison").key("p"));
     enqueue(&*store, &rows).await;
-    let sink = Arc::new(Webhook::new(&server.url(), &here()).unwrap());
+    let sink = Arc::new(WebhookSink::new(&server.url(), &here()).unwrap());
     let relay = Working::start(store.clone(), sink, brisk());
     until("it is dead", async || depth(&*store).await.dead == 1).await;
     drained(&*store).await;
@@ -228,13 +225,12 @@ async fn a_webhook_that_is_not_there_uses_up_no_attempts() {
     let url = format!("http://127.0.0.1:{port}/");
     let store = Arc::new(MemoryStore::default());
     enqueue(&*store, &[item("1"), item("2")]).await;
-    let sink = Arc::new(Webhook::new(&url, &here()).unwrap());
-    let relay =
-        hapax_relay::Relay::with(store.clone(), sink, Settings { max_attempts: 1, ..brisk() });
+    let sink = Arc::new(WebhookSink::new(&url, &here()).unwrap());
+    let relay = hapax_relay::Relay::with(store.clone(), sink, brisk().max_attempts(1));
     let mut health = relay.health();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let running = tokio::spawn(relay.run(async { drop(stopped.await) }));
-    let away = |health: &hapax_relay::Health| matches!(health, hapax_relay::Health::Down(reason) if reason.contains("refused"));
+    let away = |health: &hapax_relay::SinkHealth| matches!(health, hapax_relay::SinkHealth::Down(reason) if reason.contains("refused"));
     health.wait_for(away).await.unwrap();
     let listener = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
     let log = Arc::<Mutex<Vec<Asked>>>::default();

@@ -7,7 +7,7 @@ use axum::extract::{Request, State as Given};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use hapax::Store;
-use hapax_relay::Health as SinkHealth;
+use hapax_relay::SinkHealth;
 use hyper::StatusCode;
 use hyper::header::CONTENT_TYPE;
 use metrics_exporter_prometheus::PrometheusHandle;

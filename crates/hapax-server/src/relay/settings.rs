@@ -1,12 +1,11 @@
 //! Every setting of the relay: one declaration gives its flag, environment variable, file key and
 //! help.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use hapax::queue::QueueName;
-use hapax_relay::{AfterDead, Backoff, CloudEvents};
+use hapax_relay::{AfterDead, Backoff, CloudEvents, RelayConfig};
 
 use crate::settings::shared::{LOG, LOG_LEVEL, STORE_TIMEOUT};
 use crate::settings::{
@@ -183,23 +182,23 @@ impl Settings {
     }
 
     /// What the library is told.
-    pub(super) fn relay(&self) -> hapax_relay::Settings {
-        let source = self.cloudevents_source.0.clone();
-        hapax_relay::Settings {
-            queue: self.queue.0.clone(),
-            lease: self.lease,
-            max_attempts: u32::try_from(self.max_attempts).unwrap_or(u32::MAX),
-            backoff: Backoff { first: self.backoff, most: self.backoff_max },
-            after_dead: self.after_dead,
-            keep: self.keep.0,
-            batch: self.batch,
-            poll: self.poll,
-            send_limit: self.send_timeout,
-            call_limit: self.store_timeout * 2,
-            stop_limit: self.shutdown_timeout,
-            cloudevents: self.cloudevents.then(|| Arc::new(CloudEvents { source })),
-            ..hapax_relay::Settings::default()
+    pub(super) fn relay(&self) -> RelayConfig {
+        let config = RelayConfig::new()
+            .queue(self.queue.0.clone())
+            .lease(self.lease)
+            .max_attempts(u32::try_from(self.max_attempts).unwrap_or(u32::MAX))
+            .backoff(Backoff::new(self.backoff, self.backoff_max))
+            .after_dead(self.after_dead)
+            .retention(self.keep.0)
+            .max_batch(self.batch)
+            .poll_interval(self.poll)
+            .send_timeout(self.send_timeout)
+            .store_timeout(self.store_timeout * 2)
+            .shutdown_timeout(self.shutdown_timeout);
+        if !self.cloudevents {
+            return config;
         }
+        config.cloudevents(CloudEvents::new(&self.cloudevents_source.0))
     }
 }
 

@@ -6,7 +6,9 @@ use anyhow::bail;
 use hapax::Store;
 use hapax::bus::Bus;
 use hapax_relay::Sink;
-use hapax_relay::sinks::{Jobs, Lines, Nats, RabbitMq, RedisStreams, Webhook, WebhookSettings};
+use hapax_relay::sinks::{
+    BusSink, JsonLinesSink, NatsSink, RabbitMqSink, RedisStreamSink, WebhookConfig, WebhookSink,
+};
 
 use super::settings::Settings;
 use crate::settings::StoreUrl;
@@ -22,17 +24,18 @@ pub(super) fn open(
 ) -> anyhow::Result<Arc<dyn Sink>> {
     let url = to.secret();
     Ok(match url.split_once("://").map_or(url, |(scheme, _)| scheme) {
-        "nats" | "tls" => Arc::new(Nats::new(url)?),
-        "amqp" | "amqps" => Arc::new(RabbitMq::new(url)?),
-        "redis" | "rediss" => Arc::new(RedisStreams::new(url)?),
+        "nats" | "tls" => Arc::new(NatsSink::new(url)?),
+        "amqp" | "amqps" => Arc::new(RabbitMqSink::new(url)?),
+        "redis" | "rediss" => Arc::new(RedisStreamSink::new(url)?),
         "http" | "https" => {
-            let mut webhook = WebhookSettings::default();
-            webhook.secret = settings.webhook_secret.as_ref().map(|secret| secret.0.clone());
-            webhook.allow_private = settings.allow_private;
-            Arc::new(Webhook::new(url, &webhook)?)
+            let mut webhook = WebhookConfig::new().allow_private(settings.allow_private);
+            if let Some(secret) = &settings.webhook_secret {
+                webhook = webhook.secret(&secret.0);
+            }
+            Arc::new(WebhookSink::new(url, &webhook)?)
         }
-        "bus" if url == "bus" => Arc::new(Jobs::new(Bus::new(bus))),
-        "stdout" | "-" => Arc::new(Lines::new(tokio::io::stdout())),
+        "bus" if url == "bus" => Arc::new(BusSink::new(Bus::new(bus))),
+        "stdout" | "-" => Arc::new(JsonLinesSink::new(tokio::io::stdout())),
         // The text is not repeated: it may hold a password.
         _ => bail!("no such target; {EXPECTED} is expected"),
     })

@@ -13,7 +13,7 @@ use lapin::{BasicProperties, Channel, Confirmation};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::Failure;
+use crate::DeliveryError;
 
 /// How many messages are on their way over one channel.
 const AT_ONCE: usize = 64;
@@ -31,7 +31,7 @@ pub(super) struct Letter {
 }
 
 /// What the broker said of a message; or why it says nothing any more.
-pub(super) type Answer = lapin::Result<Result<(), Failure>>;
+pub(super) type Answer = lapin::Result<Result<(), DeliveryError>>;
 type Tell = oneshot::Sender<Answer>;
 
 /// Publishes over a channel that is its own. A task owns the channel and hears all that the broker
@@ -117,7 +117,7 @@ impl Flight {
 /// A message that was confirmed.
 struct Landed {
     id: ShortString,
-    result: Result<(), Failure>,
+    result: Result<(), DeliveryError>,
     tell: Tell,
     /// If it had been returned, we would know.
     sure: bool,
@@ -181,10 +181,10 @@ impl Air {
         let (result, returned) = match confirmed {
             Ok(Confirmation::Ack(returned)) => (Ok(()), returned),
             Ok(Confirmation::Nack(returned)) => {
-                (Err(Failure::refused("the broker did not take it")), returned)
+                (Err(DeliveryError::refused("the broker did not take it")), returned)
             }
             Ok(Confirmation::NotRequested) => {
-                (Err(Failure::refused("the broker does not confirm")), None)
+                (Err(DeliveryError::refused("the broker does not confirm")), None)
             }
             Err(error) => {
                 self.over = true;
@@ -207,7 +207,7 @@ impl Air {
             // Who waited may have given up.
             if self.returned.remove(&landed.id) {
                 let reason = "no queue takes it: the message is unroutable";
-                let _ = landed.tell.send(Ok(Err(Failure::refused(reason))));
+                let _ = landed.tell.send(Ok(Err(DeliveryError::refused(reason))));
             } else if landed.sure || all_known {
                 let _ = landed.tell.send(Ok(landed.result));
             } else {

@@ -6,18 +6,22 @@ use hapax_core::Timestamp;
 use hyper::StatusCode;
 use hyper::header::{HeaderMap, RETRY_AFTER};
 
-use crate::{Again, Failure};
+use crate::{DeliveryError, RetryHint};
 
-pub(super) fn read(status: StatusCode, headers: &HeaderMap, now: Timestamp) -> Result<(), Failure> {
+pub(super) fn read(
+    status: StatusCode,
+    headers: &HeaderMap,
+    now: Timestamp,
+) -> Result<(), DeliveryError> {
     if status.is_success() {
         return Ok(());
     }
-    let failure = Failure::refused(format!("the webhook answered {}", status.as_u16()));
+    let failure = DeliveryError::refused(format!("the webhook answered {}", status.as_u16()));
     Err(match status.as_u16() {
         // The same bytes will get the same answer.
-        400 | 410 | 413 | 414 | 415 | 422 | 431 => failure.for_good(),
+        400 | 410 | 413 | 414 | 415 | 422 | 431 => failure.permanent(),
         _ => match wish(headers, now) {
-            Some(wish) => failure.again(Again::After(wish)),
+            Some(wish) => failure.retry(RetryHint::After(wish)),
             None => failure,
         },
     })
@@ -37,7 +41,7 @@ fn wish(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    fn answer(status: u16, retry_after: Option<&str>) -> Result<(), Failure> {
+    fn answer(status: u16, retry_after: Option<&str>) -> Result<(), DeliveryError> {
         let mut headers = HeaderMap::new();
         if let Some(text) = retry_after {
             headers.insert(RETRY_AFTER, text.parse().unwrap());
@@ -45,25 +49,27 @@ mod tests {
         read(StatusCode::from_u16(status).unwrap(), &headers, Timestamp(1_000_000_000_000))
     }
 
-    fn again(status: u16, retry_after: Option<&str>) -> Again {
-        let Err(Failure::Refused { again, .. }) = answer(status, retry_after) else { panic!() };
-        again
+    fn again(status: u16, retry_after: Option<&str>) -> RetryHint {
+        let Err(DeliveryError::Refused { retry, .. }) = answer(status, retry_after) else {
+            panic!()
+        };
+        retry
     }
 
     #[test]
     fn answers_about_the_message_itself_are_final_and_others_are_not() {
         assert_eq!(answer(204, None), Ok(()));
-        assert_eq!(again(422, None), Again::Never);
-        assert_eq!(again(301, None), Again::Later);
-        assert_eq!(again(404, None), Again::Later);
-        assert_eq!(again(503, None), Again::Later);
+        assert_eq!(again(422, None), RetryHint::Never);
+        assert_eq!(again(301, None), RetryHint::Later);
+        assert_eq!(again(404, None), RetryHint::Later);
+        assert_eq!(again(503, None), RetryHint::Later);
     }
 
     #[test]
     fn retry_after_is_read_in_both_forms() {
-        assert_eq!(again(429, Some("7")), Again::After(Duration::from_secs(7)));
+        assert_eq!(again(429, Some("7")), RetryHint::After(Duration::from_secs(7)));
         let date = Some("Sun, 09 Sep 2001 01:46:50 GMT");
-        assert_eq!(again(503, date), Again::After(Duration::from_secs(10)));
-        assert_eq!(again(503, Some("soon")), Again::Later);
+        assert_eq!(again(503, date), RetryHint::After(Duration::from_secs(10)));
+        assert_eq!(again(503, Some("soon")), RetryHint::Later);
     }
 }

@@ -24,8 +24,8 @@ use url::{Host, Url};
 
 use self::address::{PrivateAddress, Resolver, is_private};
 use self::sign::Secret;
-use super::Unusable;
-use crate::{Failure, Message, Sink};
+use super::EndpointConfigError;
+use crate::{DeliveryError, OutboundMessage, Sink};
 
 const CONNECT: Duration = Duration::from_secs(5);
 /// An idle connection is kept for less time than servers keep theirs.
@@ -55,14 +55,33 @@ const NOT_THE_ROWS: &[&str] = &[
     "webhook-signature",
 ];
 
-/// How a [`Webhook`] is called.
+/// Configuration of a [`WebhookSink`].
 #[derive(Clone, Default)]
-#[non_exhaustive]
-pub struct WebhookSettings {
-    /// Signs what is sent (HMAC-SHA256, as in Standard Webhooks): `whsec_` and base64, or any text.
-    pub secret: Option<String>,
+pub struct WebhookConfig {
+    secret: Option<String>,
+    allow_private: bool,
+}
+
+impl WebhookConfig {
+    /// The defaults: unsigned, and to public addresses only.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Signs requests (HMAC-SHA256, as in Standard Webhooks) with this secret: `whsec_` and base64, or
+    /// any text.
+    #[must_use]
+    pub fn secret(mut self, secret: impl Into<String>) -> Self {
+        self.secret = Some(secret.into());
+        self
+    }
+
     /// Also calls addresses of private networks and of this machine.
-    pub allow_private: bool,
+    #[must_use]
+    pub fn allow_private(mut self, allow: bool) -> Self {
+        self.allow_private = allow;
+        self
+    }
 }
 
 /// Posts rows to a URL. The row's id travels as `Idempotency-Key`, the payload is the body.
@@ -70,7 +89,7 @@ pub struct WebhookSettings {
 /// A status of 2xx is a delivery. Redirects are not followed. 400, 410, 413, 414, 415, 422 and 431
 /// are about this very message and final; every other answer is a failed attempt, and `Retry-After`
 /// is honoured.
-pub struct Webhook {
+pub struct WebhookSink {
     uri: Uri,
     host: String,
     port: u16,
@@ -80,16 +99,17 @@ pub struct Webhook {
     clock: Arc<dyn Clock>,
 }
 
-impl Webhook {
+impl WebhookSink {
     /// A webhook at `http://…` or `https://…`.
     ///
     /// # Errors
     /// Where the URL is malformed or leads to a private address, or the secret is none.
-    pub fn new(url: &str, settings: &WebhookSettings) -> Result<Self, Unusable> {
-        let malformed = || Unusable::new("a URL such as https://example.com/hook is expected");
+    pub fn new(url: &str, config: &WebhookConfig) -> Result<Self, EndpointConfigError> {
+        let malformed =
+            || EndpointConfigError::new("a URL such as https://example.com/hook is expected");
         let url = Url::parse(url).map_err(|_| malformed())?;
         if !url.username().is_empty() || url.password().is_some() {
-            return Err(Unusable::new(
+            return Err(EndpointConfigError::new(
                 "a webhook's URL takes no user and password; sign it instead",
             ));
         }
@@ -100,15 +120,16 @@ impl Webhook {
             None => return Err(malformed()),
         };
         // Names are looked at whenever they are looked up.
-        if literal.is_some_and(is_private) && !settings.allow_private {
-            return Err(Unusable::new(
+        if literal.is_some_and(is_private) && !config.allow_private {
+            return Err(EndpointConfigError::new(
                 "the webhook's address is private; --allow-private permits that",
             ));
         }
-        let secret = settings.secret.as_deref().map(|text| {
-            Secret::new(text).ok_or_else(|| Unusable::new("the webhook's secret cannot be used"))
+        let secret = config.secret.as_deref().map(|text| {
+            Secret::new(text)
+                .ok_or_else(|| EndpointConfigError::new("the webhook's secret cannot be used"))
         });
-        let resolver = Resolver { allow_private: settings.allow_private };
+        let resolver = Resolver { allow_private: config.allow_private };
         Ok(Self {
             uri: url.as_str().parse().map_err(|_| malformed())?,
             host: url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned(),
@@ -127,7 +148,7 @@ impl Webhook {
         self
     }
 
-    fn request(&self, message: &Message) -> Result<Request<Full<Bytes>>, Failure> {
+    fn request(&self, message: &OutboundMessage) -> Result<Request<Full<Bytes>>, DeliveryError> {
         let mut request = Request::new(Full::new(message.item.payload.clone()));
         *request.method_mut() = Method::POST;
         *request.uri_mut() = self.uri.clone();
@@ -135,7 +156,7 @@ impl Webhook {
         Ok(request)
     }
 
-    fn headers(&self, message: &Message) -> Result<HeaderMap, Failure> {
+    fn headers(&self, message: &OutboundMessage) -> Result<HeaderMap, DeliveryError> {
         let mut headers = HeaderMap::new();
         for (name, value) in message.headers("ce-")? {
             let lower = name.to_ascii_lowercase();
@@ -160,12 +181,12 @@ impl Webhook {
 }
 
 #[async_trait]
-impl Sink for Webhook {
+impl Sink for WebhookSink {
     fn name(&self) -> &'static str {
         "webhook"
     }
 
-    async fn send(&self, message: &Message) -> Result<(), Failure> {
+    async fn send(&self, message: &OutboundMessage) -> Result<(), DeliveryError> {
         let response = self.client.request(self.request(message)?).await.map_err(|e| failed(&e))?;
         let (status, headers) = (response.status(), response.headers().clone());
         // The status has said it all: a body that does not end must not undo a delivery.
@@ -175,7 +196,7 @@ impl Sink for Webhook {
     }
 
     /// Asks for a connection, and for nothing over it.
-    async fn check(&self) -> Result<(), Failure> {
+    async fn check(&self) -> Result<(), DeliveryError> {
         let connecting = async {
             let addresses = self.resolver.addresses(&self.host, self.port).await?;
             tokio::net::TcpStream::connect(&addresses[..]).await
@@ -183,19 +204,19 @@ impl Sink for Webhook {
         match tokio::time::timeout(CONNECT, connecting).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(unreachable(&error)),
-            Err(_) => Err(Failure::unreachable("the webhook cannot be reached: timed out")),
+            Err(_) => Err(DeliveryError::unreachable("the webhook cannot be reached: timed out")),
         }
     }
 
     /// Each has a connection of its own, and whoever listens there may be small.
-    fn at_once(&self) -> usize {
+    fn max_in_flight(&self) -> usize {
         32
     }
 }
 
 type HttpClient = Client<HttpsConnector<HttpConnector<Resolver>>, Full<Bytes>>;
 
-fn client(resolver: Resolver, tls: bool) -> Result<HttpClient, Unusable> {
+fn client(resolver: Resolver, tls: bool) -> Result<HttpClient, EndpointConfigError> {
     let mut http = HttpConnector::new_with_resolver(resolver);
     http.enforce_http(false);
     http.set_nodelay(true);
@@ -203,7 +224,7 @@ fn client(resolver: Resolver, tls: bool) -> Result<HttpClient, Unusable> {
     // The system's certificates are read only where somebody needs them.
     let config = rustls::ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
-        .map_err(|_| Unusable::new("TLS cannot be used"))?
+        .map_err(|_| EndpointConfigError::new("TLS cannot be used"))?
         .with_root_certificates(if tls { the_systems_roots()? } else { RootCertStore::empty() })
         .with_no_client_auth();
     let connector = HttpsConnectorBuilder::new()
@@ -222,45 +243,45 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-fn the_systems_roots() -> Result<RootCertStore, Unusable> {
+fn the_systems_roots() -> Result<RootCertStore, EndpointConfigError> {
     let mut roots = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs().certs;
     let (added, _) = roots.add_parsable_certificates(found);
     if added == 0 {
-        return Err(Unusable::new(
+        return Err(EndpointConfigError::new(
             "this system has no root certificates for an https:// webhook; install ca-certificates",
         ));
     }
     Ok(roots)
 }
 
-fn put(headers: &mut HeaderMap, name: &str, value: &[u8]) -> Result<(), Failure> {
-    let unfit = || Failure::refused("a header cannot travel").for_good();
+fn put(headers: &mut HeaderMap, name: &str, value: &[u8]) -> Result<(), DeliveryError> {
+    let unfit = || DeliveryError::refused("a header cannot travel").permanent();
     let name = HeaderName::try_from(name).map_err(|_| unfit())?;
     headers.insert(name, HeaderValue::from_bytes(value).map_err(|_| unfit())?);
     Ok(())
 }
 
-fn failed(error: &hyper_util::client::legacy::Error) -> Failure {
+fn failed(error: &hyper_util::client::legacy::Error) -> DeliveryError {
     if error.is_connect() {
         return unreachable(error);
     }
-    Failure::unanswered("the webhook cut the connection without an answer")
+    DeliveryError::unanswered("the webhook cut the connection without an answer")
 }
 
-fn unreachable(error: &(dyn std::error::Error + 'static)) -> Failure {
+fn unreachable(error: &(dyn std::error::Error + 'static)) -> DeliveryError {
     let mut cause = Some(error);
     while let Some(error) = cause {
         if let Some(error) = error.downcast_ref::<std::io::Error>() {
             if error.get_ref().is_some_and(|inner| inner.is::<PrivateAddress>()) {
-                return Failure::unreachable(PrivateAddress.to_string());
+                return DeliveryError::unreachable(PrivateAddress.to_string());
             }
-            return Failure::unreachable(format!(
+            return DeliveryError::unreachable(format!(
                 "the webhook cannot be reached: {}",
                 error.kind()
             ));
         }
         cause = error.source();
     }
-    Failure::unreachable("the webhook cannot be reached")
+    DeliveryError::unreachable("the webhook cannot be reached")
 }

@@ -13,7 +13,7 @@ use crate::relay::Inner;
 /// Between two tries to tell a store that does not answer.
 const PAUSE: Duration = Duration::from_millis(200);
 
-pub(crate) struct Clerk<'a> {
+pub(crate) struct OutcomeWriter<'a> {
     pub(crate) relay: &'a Inner,
     pub(crate) held: &'a Held,
     pub(crate) token: &'a Token,
@@ -22,7 +22,7 @@ pub(crate) struct Clerk<'a> {
     pub(crate) renew_at: Instant,
 }
 
-impl Clerk<'_> {
+impl OutcomeWriter<'_> {
     /// Works until everything was said and told. What is said while a call is on its way goes with
     /// the next one, so that the calls are as large as the sink is fast.
     pub(crate) async fn run(mut self, mut said: UnboundedReceiver<(ItemId, Outcome)>) {
@@ -50,9 +50,9 @@ impl Clerk<'_> {
     /// Whether the store heard it. One that does not for so long that the rows are leased anew by now
     /// will not: then the rows are sent again, by whoever has them.
     async fn tell(&mut self, outcomes: &mut Vec<(ItemId, Outcome)>) -> bool {
-        let (queue, settings) = (&self.relay.queue, &self.relay.settings);
-        let call = queue.resolve(&settings.queue, self.token, outcomes);
-        match limited(settings.call_limit, call).await {
+        let (queue, config) = (&self.relay.queue, &self.relay.config);
+        let call = queue.resolve(&config.queue, self.token, outcomes);
+        match limited(config.store_timeout, call).await {
             Ok(resolved) => {
                 let results = resolved.into_iter().map(|resolved| match resolved {
                     Resolved::Done => "done",
@@ -65,7 +65,7 @@ impl Clerk<'_> {
             }
             Err(error) => {
                 self.relay.store_failed("telling what became of rows", &error);
-                if Instant::now() >= self.held.until() + settings.lease {
+                if Instant::now() >= self.held.until() + config.lease {
                     count(outcomes, std::iter::repeat("error"));
                     outcomes.clear();
                 }
@@ -77,12 +77,12 @@ impl Clerk<'_> {
     /// Extends the lease. Where some rows are in other hands already, nothing of the batch is sent any
     /// more: we cannot tell which.
     async fn renew(&mut self) {
-        let settings = &self.relay.settings;
+        let config = &self.relay.config;
         let asked_at = Instant::now();
-        self.renew_at = asked_at + settings.lease / 3;
-        let call = self.relay.queue.renew(&settings.queue, self.token, settings.lease);
-        match limited(settings.call_limit, call).await {
-            Ok(held) if held >= self.open => self.held.set(asked_at + settings.lease),
+        self.renew_at = asked_at + config.lease / 3;
+        let call = self.relay.queue.renew(&config.queue, self.token, config.lease);
+        match limited(config.store_timeout, call).await {
+            Ok(held) if held >= self.open => self.held.set(asked_at + config.lease),
             Ok(_) => self.held.set(asked_at),
             Err(error) => self.relay.store_failed("renewing a lease", &error),
         }

@@ -5,14 +5,14 @@ use std::future::Future;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::Failure;
+use crate::DeliveryError;
 
 /// A connection that is made when it is first needed, and anew after it was lost.
-pub(crate) struct Link<C>(Mutex<Slot<C>>);
+pub(crate) struct SharedConnection<C>(Mutex<Slot<C>>);
 
 /// Something that may be gone without anybody having used it: a message that is sent over it then was
 /// never on its way.
-pub(crate) trait Lasting: Clone {
+pub(crate) trait LiveConnection: Clone {
     fn is_alive(&self) -> bool;
 }
 
@@ -21,19 +21,22 @@ struct Slot<C> {
     number: u64,
     connection: Option<C>,
     /// When connecting last failed, and why.
-    failed: Option<(Instant, Failure)>,
+    failed: Option<(Instant, DeliveryError)>,
 }
 
-impl<C: Lasting> Link<C> {
+impl<C: LiveConnection> SharedConnection<C> {
     pub(crate) fn new() -> Self {
         Self(Mutex::new(Slot { number: 0, connection: None, failed: None }))
     }
 
     /// The connection, with its number. Of many who ask at once one connects; where that fails, the
     /// others are told the same and do not try one after the other.
-    pub(crate) async fn get<F>(&self, connect: impl FnOnce() -> F) -> Result<(u64, C), Failure>
+    pub(crate) async fn get<F>(
+        &self,
+        connect: impl FnOnce() -> F,
+    ) -> Result<(u64, C), DeliveryError>
     where
-        F: Future<Output = Result<C, Failure>>,
+        F: Future<Output = Result<C, DeliveryError>>,
     {
         let asked_at = Instant::now();
         let mut slot = self.0.lock().await;
@@ -65,9 +68,12 @@ impl<C: Lasting> Link<C> {
 
     /// A new connection, whatever the one there was is like: one that a firewall has forgotten says
     /// nothing, for ever, and does not end either.
-    pub(crate) async fn get_anew<F>(&self, connect: impl FnOnce() -> F) -> Result<(u64, C), Failure>
+    pub(crate) async fn get_anew<F>(
+        &self,
+        connect: impl FnOnce() -> F,
+    ) -> Result<(u64, C), DeliveryError>
     where
-        F: Future<Output = Result<C, Failure>>,
+        F: Future<Output = Result<C, DeliveryError>>,
     {
         self.0.lock().await.connection = None;
         self.get(connect).await

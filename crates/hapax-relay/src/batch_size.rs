@@ -10,13 +10,13 @@ const MAX_BYTES: usize = 16 << 20;
 const MIN_ROWS: usize = 32;
 
 /// Grows while batches come back full, shrinks where they are nearly empty, slow or heavy.
-pub(crate) struct Pace {
+pub(crate) struct BatchSize {
     rows: usize,
     most: usize,
     bytes_per_row: usize,
 }
 
-impl Pace {
+impl BatchSize {
     pub(crate) fn new(most: usize) -> Self {
         let most = most.max(1);
         Self { rows: MIN_ROWS.min(most), most, bytes_per_row: 1 }
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn batches_follow_the_load() {
-        let mut pace = Pace::new(1000);
+        let mut pace = BatchSize::new(1000);
         let asked = pace.rows();
         pace.leased(asked, &rows(asked, 10));
         assert_eq!(pace.rows(), asked * 2);
@@ -74,14 +74,14 @@ mod tests {
 
     #[test]
     fn heavy_rows_make_small_batches() {
-        let mut pace = Pace::new(1000);
+        let mut pace = BatchSize::new(1000);
         (0..20).for_each(|_| pace.leased(1, &rows(1, 1 << 20)));
         assert_eq!(pace.rows(), 16);
     }
 
     #[test]
     fn slow_batches_become_smaller() {
-        let mut pace = Pace::new(1000);
+        let mut pace = BatchSize::new(1000);
         (0..20).for_each(|_| pace.took(Duration::from_secs(10), Duration::from_secs(30)));
         assert_eq!(pace.rows(), 1);
     }

@@ -5,12 +5,12 @@ use hapax_core::Fence;
 use hapax_core::trace::{TRACEPARENT, Traceparent};
 use percent_encoding::percent_decode_str;
 
-use crate::{KEY, TOPIC};
+use crate::{KEY_HEADER, TOPIC_HEADER};
 
 /// A message that was received.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Incoming {
+pub struct InboundMessage {
     /// The row's id: the same one however often it is delivered.
     pub id: String,
     /// Where the sender sent it.
@@ -29,14 +29,14 @@ pub struct Incoming {
     pub fence: Option<Fence>,
 }
 
-impl Incoming {
+impl InboundMessage {
     /// A message as it came in. `Hapax-Topic`, `Hapax-Key` and `Content-Type` are taken out of the
     /// headers and read.
     ///
     /// ```
-    /// # use hapax_relay::consumer::Incoming;
+    /// # use hapax_relay::consumer::InboundMessage;
     /// let headers = [("hapax-key".to_owned(), "caf%C3%A9".to_owned())].into();
-    /// let message = Incoming::new("id-1".into(), "orders", "{}".into(), headers);
+    /// let message = InboundMessage::new("id-1".into(), "orders", "{}".into(), headers);
     /// assert_eq!(message.key.as_deref(), Some("café"));
     /// assert!(message.headers.is_empty());
     /// ```
@@ -51,10 +51,10 @@ impl Incoming {
             attempt: 1,
             fence: None,
         };
-        if let Some(topic) = message.take(TOPIC) {
+        if let Some(topic) = message.take(TOPIC_HEADER) {
             message.topic = decoded(&topic);
         }
-        message.key = message.take(KEY).map(|key| decoded(&key));
+        message.key = message.take(KEY_HEADER).map(|key| decoded(&key));
         message.content_type = message.take("Content-Type");
         message
     }
@@ -80,8 +80,8 @@ fn decoded(text: &str) -> String {
 }
 
 /// Shows the id alone: everything else may identify a person.
-impl std::fmt::Debug for Incoming {
+impl std::fmt::Debug for InboundMessage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Incoming({}, …)", self.id)
+        write!(f, "InboundMessage({}, …)", self.id)
     }
 }

@@ -9,19 +9,19 @@ use hapax_core::queue::{ItemId, Leased, Outcome};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
-use crate::gate::Verdict;
 use crate::held::Held;
 use crate::relay::Inner;
-use crate::{AfterDead, Again, Message};
+use crate::sink_gate::SendOutcome;
+use crate::{AfterDead, OutboundMessage, RetryHint};
 
 /// What became of a row, on its way to the store. As many as the batch has rows.
-pub(crate) type Said = UnboundedSender<(ItemId, Outcome)>;
+pub(crate) type OutcomeSender = UnboundedSender<(ItemId, Outcome)>;
 
 /// How long a sink may make a row wait.
-const LONGEST_WISH: Duration = Duration::from_secs(3600);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
 /// The rows of a batch by key, each in order. Rows without a key have no order: each is on its own.
-pub(crate) fn lanes(rows: Vec<Leased>) -> Vec<Vec<Leased>> {
+pub(crate) fn group_by_key(rows: Vec<Leased>) -> Vec<Vec<Leased>> {
     let mut lanes: Vec<Vec<Leased>> = Vec::new();
     let mut by_key: HashMap<(Tenant, Arc<str>), usize> = HashMap::new();
     for row in rows {
@@ -40,49 +40,66 @@ pub(crate) fn lanes(rows: Vec<Leased>) -> Vec<Vec<Leased>> {
 
 /// Sends the rows in order. Behind one that failed the others are handed back uncounted: they would
 /// overtake it.
-pub(crate) async fn run(relay: &Inner, held: &Held, rows: Vec<Leased>, said: Said) {
+pub(crate) async fn send_in_order(
+    relay: &Inner,
+    held: &Held,
+    rows: Vec<Leased>,
+    outcomes: OutcomeSender,
+) {
     let mut rows = rows.into_iter();
     for Leased { item, attempt, age, .. } in rows.by_ref() {
         let id = item.id;
-        let message =
-            Message::new(item).attempt(attempt).cloudevents(relay.settings.cloudevents.clone());
+        let message = OutboundMessage::new(item)
+            .attempt(attempt)
+            .cloudevents(relay.config.cloudevents.clone());
         let (outcome, goes_on) = send(relay, held, &message, age).await;
         // Who listens lives longer than we do.
-        let _ = said.send((id, outcome));
+        let _ = outcomes.send((id, outcome));
         if !goes_on {
             break;
         }
     }
     for row in rows {
-        let _ = said.send((row.item.id, hand_back("an earlier row of its key failed")));
+        let _ = outcomes.send((row.item.id, hand_back("an earlier row of its key failed")));
     }
 }
 
-async fn send(relay: &Inner, held: &Held, message: &Message, age: Duration) -> (Outcome, bool) {
+async fn send(
+    relay: &Inner,
+    held: &Held,
+    message: &OutboundMessage,
+    age: Duration,
+) -> (Outcome, bool) {
     let begun = Instant::now();
     let send = relay.sink.send(message);
-    match relay.gate.pass(message.item_id(), || held.is_ours(), send).await {
-        Verdict::Delivered => {
-            relay.gate.meters().lag.record(age + begun.elapsed());
-            (Outcome::Ack { remember: relay.settings.keep }, true)
+    match relay.gate.send(message.item_id(), || held.is_ours(), send).await {
+        SendOutcome::Delivered => {
+            relay.gate.metrics().lag.record(age + begun.elapsed());
+            (Outcome::Ack { remember: relay.config.retention }, true)
         }
-        Verdict::HandBack(reason) => (hand_back(&reason), false),
-        Verdict::Failed { reason, again } => {
-            failed(relay, message.item_id(), message.attempt, &reason, again)
+        SendOutcome::HandBack(reason) => (hand_back(&reason), false),
+        SendOutcome::Failed { reason, retry } => {
+            failed(relay, message.item_id(), message.attempt, &reason, retry)
         }
     }
 }
 
-fn failed(relay: &Inner, id: ItemId, attempt: u32, reason: &str, again: Again) -> (Outcome, bool) {
-    let settings = &relay.settings;
-    if again == Again::Never || attempt >= settings.max_attempts {
+fn failed(
+    relay: &Inner,
+    id: ItemId,
+    attempt: u32,
+    reason: &str,
+    retry: RetryHint,
+) -> (Outcome, bool) {
+    let config = &relay.config;
+    if retry == RetryHint::Never || attempt >= config.max_attempts {
         tracing::warn!(sink = relay.sink.name(), %id, attempt, "a row became a dead letter: {reason}");
-        let blocks = settings.after_dead == AfterDead::Wait;
+        let blocks = config.after_dead == AfterDead::Wait;
         return (Outcome::Bury { reason: reason.into(), blocks }, !blocks);
     }
-    let wait = settings.backoff.after(attempt);
-    let after = match again {
-        Again::After(wish) => wait.max(wish.min(LONGEST_WISH)),
+    let wait = config.backoff.after(attempt);
+    let after = match retry {
+        RetryHint::After(asked) => wait.max(asked.min(MAX_RETRY_AFTER)),
         _ => wait,
     };
     (Outcome::Retry { after, counts: true, reason: reason.into() }, false)
