@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use hapax_core::command::{self, Begun, CommandError};
-use hapax_core::{Claimed, Ticket};
-use http::{Response, StatusCode};
+use hapax_core::{Claimed, StoreError, Ticket};
+use http::Response;
 
-use crate::{Event, Keyed, Problem, Whole, replay};
+use crate::{Event, Keyed, Problem, ProblemKind, Whole, replay};
 
 /// The answer for a command that is not granted, and what to call it.
 pub(crate) fn answer(begun: &Begun, waited: bool) -> (Event, Response<Whole>) {
@@ -44,29 +44,24 @@ impl Keyed {
 
 pub(crate) fn in_progress(retry_after: Duration) -> Problem {
     Problem::new(
-        StatusCode::CONFLICT,
-        "in-progress",
-        "The first request with this key still runs",
-        "its answer will be there when it is done; ask again",
+        ProblemKind::InProgress,
+        "the first request with this key has no response yet; send the request again",
     )
     .retry_after(retry_after)
 }
 
 fn key_reused() -> Problem {
     Problem::new(
-        StatusCode::UNPROCESSABLE_ENTITY,
-        "key-reused",
-        "The Idempotency-Key belongs to another request",
+        ProblemKind::KeyReused,
         "this key was used with another path, query, content type or body; use a new one",
     )
 }
 
 pub(crate) fn outcome_unknown(since: Duration) -> Problem {
     Problem::new(
-        StatusCode::CONFLICT,
-        "outcome-unknown",
-        "Nobody knows whether an earlier attempt had its effect",
-        "it ended without an answer; look at the service, then settle or release the key",
+        ProblemKind::OutcomeUnknown,
+        "an earlier attempt ended without a response; find out whether it acted, then settle or \
+         release the key",
     )
     .with("since_ms", hapax_core::millis(since))
 }
@@ -74,52 +69,37 @@ pub(crate) fn outcome_unknown(since: Duration) -> Problem {
 /// The service panicked, or its runtime ended.
 pub(crate) fn crashed() -> Problem {
     Problem::new(
-        StatusCode::INTERNAL_SERVER_ERROR,
-        "outcome-unknown",
-        "The service crashed in the middle",
-        "it may or may not have had its effect; a retry does not run it again unasked",
+        ProblemKind::OutcomeUnknown,
+        "the service crashed while it handled the request; it may or may not have acted, and a \
+         retry does not run it again",
     )
 }
 
-/// The service's answer broke off before any of it was sent on.
+/// The service's response ended early, before any of it was sent on.
 pub(crate) fn cut() -> Problem {
     Problem::new(
-        StatusCode::BAD_GATEWAY,
-        "outcome-unknown",
-        "The service's answer broke off",
-        "it may or may not have had its effect; a retry does not run it again unasked",
+        ProblemKind::OutcomeUnknown,
+        "the service's response ended early; it may or may not have acted, and a retry does not \
+         run it again",
     )
 }
 
 pub(crate) fn shutting_down() -> Problem {
-    Problem::new(
-        StatusCode::SERVICE_UNAVAILABLE,
-        "shutting-down",
-        "This server is shutting down",
-        "nothing was run; try again, another one will answer",
-    )
-    .retryable()
+    Problem::new(ProblemKind::ShuttingDown, "nothing was run; send the request again")
 }
 
 pub(crate) fn failed(error: &CommandError) -> Problem {
     match error {
-        CommandError::Store(hapax_core::StoreError::Corrupt { .. }) => unreadable(),
-        CommandError::Store(_) => Problem::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "store-unavailable",
-            "The store gives no answer",
-            "nothing was run; try again",
-        )
-        .retryable(),
+        CommandError::Store(error) if !matches!(error, StoreError::Corrupt { .. }) => {
+            Problem::new(ProblemKind::StoreUnavailable, "nothing was run; try again")
+        }
         _ => unreadable(),
     }
 }
 
 fn unreadable() -> Problem {
     Problem::new(
-        StatusCode::INTERNAL_SERVER_ERROR,
-        "internal",
-        "The stored answer cannot be read",
-        "it was written by another version, or is damaged; nothing was run",
+        ProblemKind::Internal,
+        "the stored response is damaged or was written by another version; nothing was run",
     )
 }

@@ -4,11 +4,10 @@ use std::error::Error as StdError;
 use std::pin::pin;
 
 use bytes::Bytes;
-use http::StatusCode;
 use http_body::Body as HttpBody;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
-use crate::{BoxError, Problem, Whole};
+use crate::{BoxError, Problem, ProblemKind, Whole};
 
 pub(crate) async fn read<B>(body: B, limit: usize) -> Result<Whole, Problem>
 where
@@ -26,13 +25,9 @@ where
         }
         // The limit may also be somebody else's, outside the layer.
         Err(error) if is_too_long(&*error) => Err(too_large(limit)),
-        Err(_) => Err(Problem::new(
-            StatusCode::BAD_REQUEST,
-            "invalid-request",
-            "The request did not arrive whole",
-            "the body ended before its end; nothing was run",
-        )
-        .retryable()),
+        Err(_) => {
+            Err(Problem::invalid("the request body ended early; nothing was run").retryable())
+        }
     }
 }
 
@@ -42,9 +37,7 @@ fn is_too_long(error: &(dyn StdError + 'static)) -> bool {
 
 fn too_large(limit: usize) -> Problem {
     Problem::new(
-        StatusCode::PAYLOAD_TOO_LARGE,
-        "payload-too-large",
-        "The request is too large to have a key",
-        format!("a request with an Idempotency-Key takes at most {limit} bytes"),
+        ProblemKind::PayloadTooLarge,
+        format!("a request with an Idempotency-Key may have at most {limit} bytes"),
     )
 }

@@ -1,9 +1,9 @@
 use hapax_core::{Ask, Fingerprint, InvalidKey, Key, MAX_NAME, Tenant};
+use http::HeaderMap;
 use http::header::{AUTHORIZATION, COOKIE, HeaderName, HeaderValue};
 use http::request::Parts;
-use http::{HeaderMap, StatusCode};
 
-use crate::{Problem, Settings};
+use crate::{Problem, ProblemKind, Settings};
 
 pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
@@ -158,9 +158,7 @@ pub(crate) fn key_of(settings: &Settings, parts: &Parts) -> Result<Option<String
     let key = parse_key(&parts.headers).map_err(|error| invalid(error.to_string()))?;
     if key.is_none() && settings.require_key {
         return Err(Problem::new(
-            StatusCode::BAD_REQUEST,
-            "key-missing",
-            "This request needs an Idempotency-Key",
+            ProblemKind::KeyMissing,
             "send an Idempotency-Key header with a value of your own, the same for every retry",
         ));
     }
@@ -170,17 +168,15 @@ pub(crate) fn key_of(settings: &Settings, parts: &Parts) -> Result<Option<String
 pub(crate) fn tenant_of(settings: &Settings, parts: &Parts) -> Result<Tenant, Problem> {
     settings.scope.tenant(&settings.tenant, &parts.headers).ok_or_else(|| {
         Problem::new(
-            StatusCode::BAD_REQUEST,
-            "scope-missing",
-            "Nobody can tell who is asking",
-            "a key belongs to its caller: send what tells you from others (Authorization, unless the \
-             service is set up for a cookie or another header)",
+            ProblemKind::ScopeMissing,
+            "a key belongs to its caller: send credentials (Authorization, unless the service is \
+             configured for a cookie or another header)",
         )
     })
 }
 
 fn invalid(detail: String) -> Problem {
-    Problem::new(StatusCode::BAD_REQUEST, "invalid-key", "The Idempotency-Key is not valid", detail)
+    Problem::new(ProblemKind::InvalidKey, detail)
 }
 
 /// `METHOD /path`; a path that cannot be part of a name is represented by its hash.

@@ -9,7 +9,7 @@ use http::header::{
 use http::response::Parts;
 use http::{HeaderMap, Response, StatusCode};
 
-use crate::{Problem, Whole};
+use crate::{Problem, ProblemKind, Whole};
 
 /// Marks the tombstone of an answer that was not kept. No header of HTTP has such a name.
 const NOT_KEPT: &str = "hapax:not-kept";
@@ -84,18 +84,15 @@ fn named_by_connection(headers: &HeaderMap) -> Vec<String> {
 pub fn replay(stored: &command::Response, expires_in: Duration) -> Response<Whole> {
     if stored.headers.iter().any(|(name, _)| name == NOT_KEPT) {
         return Problem::new(
-            StatusCode::CONFLICT,
-            "response-not-kept",
-            "It ran, but its answer was not kept",
-            "it was too large, or a stream; the effect happened and nothing runs again: ask the \
-             service for its outcome",
+            ProblemKind::ResponseNotKept,
+            "it was too large, or an event stream; a retry runs nothing: ask the service for the \
+             outcome",
         )
         .with("original_status", stored.status)
         .response();
     }
     restored(stored, expires_in).unwrap_or_else(|| {
-        let (title, detail) = ("The stored answer cannot be sent", "it was not written by hapax");
-        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", title, detail).response()
+        Problem::new(ProblemKind::Internal, "the stored response is not valid HTTP").response()
     })
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use hapax::{Finding, Severity, Store, StoreError, meters};
+use hapax_http::problem::describe_store_error;
 use metrics::gauge;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::watch;
@@ -97,7 +98,7 @@ impl Health {
             Err(error) if error.is_final() => return Err(error.into()),
             Err(error) => {
                 tracing::warn!("starting without the store: {error}");
-                self.found(State::Down(reason(&error)));
+                self.found(State::Down(describe_store_error(&error)));
             }
         }
         let (health, meters) = (self.clone(), meters.clone());
@@ -108,7 +109,7 @@ impl Health {
                 health.found(match look.again().await {
                     Ok(None) => State::Ready,
                     Ok(Some(reason)) => State::Unfit(reason),
-                    Err(error) => State::Down(reason(&error)),
+                    Err(error) => State::Down(describe_store_error(&error)),
                 });
             }
         });
@@ -169,19 +170,4 @@ fn refusal(Finding { check, detail, breaks, fix, .. }: &Finding) -> String {
     format!(
         "the store must not be used like this ({check}): {detail}. It would break: {breaks}. To fix it: {fix}"
     )
-}
-
-/// The store's word as a sentence of our own: a driver's text is for the log.
-pub(crate) fn reason(error: &StoreError) -> &'static str {
-    match error {
-        StoreError::Unavailable { .. } => "the store cannot be reached",
-        StoreError::Timeout { .. } => "the store did not answer in time",
-        StoreError::Full { .. } => "the store has no room left",
-        StoreError::ReadOnly { .. } => "the store takes no writes now",
-        StoreError::Locked { .. } => "the store is locked by another process",
-        StoreError::Refused { .. } => "the store refused the server's credentials",
-        StoreError::Incompatible { .. } => "the store cannot be used by this version",
-        StoreError::Corrupt { .. } => "a stored value cannot be read",
-        _ => "the store failed",
-    }
 }

@@ -17,7 +17,7 @@ use axum::routing::post;
 use axum::{Json, Router};
 use bytes::Bytes;
 use clap::Parser;
-use hapax_http::{Keyed, Problem, Settings};
+use hapax_http::{Keyed, Problem, ProblemKind, Settings};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
@@ -94,9 +94,8 @@ impl IntoResponse for Failed {
     #[expect(clippy::print_stderr, reason = "the log of a small example")]
     fn into_response(self) -> Response {
         eprintln!("{:#}", self.0);
-        let (status, title) = (StatusCode::SERVICE_UNAVAILABLE, "The database gives no answer");
         let detail = "ask again with the same key: the order is made once";
-        let problem = Problem::new(status, "store-unavailable", title, detail).retryable();
+        let problem = Problem::new(ProblemKind::StoreUnavailable, detail);
         problem.response().into_response()
     }
 }

@@ -153,7 +153,7 @@ async fn an_answer_that_breaks_off_leaves_the_outcome_unknown() {
             tap.send("half");
             tap.break_off();
             let answer = send(&app, post("k", "")).await;
-            assert_eq!((answer.status.as_u16(), answer.code().as_str()), (502, "outcome-unknown"));
+            assert_eq!((answer.status.as_u16(), answer.code().as_str()), (409, "outcome-unknown"));
         } else {
             let mut answer = head(&app, "k").await;
             tap.send("half");

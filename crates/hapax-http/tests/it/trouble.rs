@@ -213,7 +213,7 @@ async fn a_handler_that_panics_leaves_the_outcome_unknown_at_once() {
         ""
     });
     let answer = send(&app, post("k", "")).await;
-    assert_eq!((answer.status.as_u16(), answer.code().as_str()), (500, "outcome-unknown"));
+    assert_eq!((answer.status.as_u16(), answer.code().as_str()), (409, "outcome-unknown"));
     heard.until(Event::Unknown).await;
     tokio::task::yield_now().await;
     clock.advance(Duration::from_millis(1));

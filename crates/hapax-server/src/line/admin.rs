@@ -19,7 +19,7 @@ use tower::ServiceExt;
 
 use crate::health::Health;
 use crate::proxy::admin;
-use crate::serve::problem::{FORBIDDEN, Problem};
+use crate::serve::problem::{Problem, ProblemKind};
 use crate::serve::{in_process, router};
 use crate::settings::Listen;
 
@@ -65,7 +65,7 @@ fn api(store: &Arc<dyn Store>, meters: &PrometheusHandle) -> anyhow::Result<Meth
     let pass = |mut request: Request| async move {
         if FORWARDED.iter().any(|name| request.headers().contains_key(*name)) {
             let detail = "it came through a proxy, and is for this machine alone";
-            return Problem::new(&FORBIDDEN, detail).into_response();
+            return Problem::new(ProblemKind::Forbidden, detail).into_response();
         }
         // Its routes have names of their own, in logs and metrics.
         request.extensions_mut().remove::<MatchedPath>();

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use hapax::meters;
-use hapax_http::{Problem, Verdict};
-use hyper::{Response, StatusCode};
+use hapax_http::{Problem, ProblemKind, Verdict};
+use hyper::Response;
 use metrics::counter;
 
 use super::answer::Arriving;
@@ -44,32 +44,18 @@ impl Failure {
         let (problem, verdict) = match self {
             Self::Unreachable => (
                 Problem::new(
-                    StatusCode::BAD_GATEWAY,
-                    "upstream-unreachable",
-                    "The service behind the proxy cannot be reached",
+                    ProblemKind::UpstreamUnreachable,
                     "nothing was sent to it, so nothing ran; the same request may be sent again",
                 )
                 .retry_after(Duration::from_secs(1)),
                 Verdict::GiveBack,
             ),
-            Self::Cut => (
-                Problem::new(
-                    StatusCode::BAD_GATEWAY,
-                    "upstream-failed",
-                    "The service behind the proxy ended the connection before its answer",
-                    after(keyed, reruns),
-                ),
-                Verdict::Unknown,
-            ),
-            Self::Silent => (
-                Problem::new(
-                    StatusCode::GATEWAY_TIMEOUT,
-                    "upstream-timeout",
-                    "The service behind the proxy did not answer in time",
-                    after(keyed, reruns),
-                ),
-                Verdict::Unknown,
-            ),
+            Self::Cut => {
+                (Problem::new(ProblemKind::UpstreamFailed, after(keyed, reruns)), Verdict::Unknown)
+            }
+            Self::Silent => {
+                (Problem::new(ProblemKind::UpstreamTimeout, after(keyed, reruns)), Verdict::Unknown)
+            }
         };
         // A rerun is what the operator chose for exactly this case.
         let problem = if keyed && reruns && verdict == Verdict::Unknown {

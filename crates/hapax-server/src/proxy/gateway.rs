@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax::Claims;
-use hapax_http::{Answer, Idempotency, IdempotencyLayer, Problem, Whole};
+use hapax_http::{Answer, Idempotency, IdempotencyLayer, Problem, ProblemKind, Whole};
 use http_body_util::Either;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::header::{HOST, HeaderValue, TRANSFER_ENCODING};
 use hyper::http::uri::Authority;
-use hyper::{Method, Request, Response, StatusCode, Version};
+use hyper::{Method, Request, Response, Version};
 use tower::{Layer, ServiceExt};
 
 use super::BoxError;
@@ -96,33 +96,27 @@ impl Answers for Gateway {
 
 /// Refuses what could be read in two ways, or is no request to a service.
 fn check(request: &Request<Incoming>) -> Result<(), Problem> {
-    let invalid = |detail| {
-        let title = "The request is not valid";
-        Problem::new(StatusCode::BAD_REQUEST, "invalid-request", title, detail)
-    };
     let mut hosts = request.headers().get_all(HOST).iter();
     let host = hosts.next();
     if hosts.next().is_some() {
-        return Err(invalid("there are several Host headers; nothing was run"));
+        return Err(Problem::invalid("there are several Host headers; nothing was run"));
     }
     if host.is_some_and(|host| !is_authority(host)) {
-        return Err(invalid("header Host is no host; nothing was run"));
+        return Err(Problem::invalid("header Host is no host; nothing was run"));
     }
     if host.is_none()
         && request.version() == Version::HTTP_11
         && request.uri().authority().is_none()
     {
-        return Err(invalid("header Host is missing; nothing was run"));
+        return Err(Problem::invalid("header Host is missing; nothing was run"));
     }
     let mut codings = request.headers().get_all(TRANSFER_ENCODING).iter();
     if codings.any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked")) {
-        return Err(invalid("Transfer-Encoding takes chunked alone; nothing was run"));
+        return Err(Problem::invalid("Transfer-Encoding takes chunked alone; nothing was run"));
     }
     if request.method() == Method::CONNECT {
         return Err(Problem::new(
-            StatusCode::METHOD_NOT_ALLOWED,
-            "method-not-allowed",
-            "This proxy opens no tunnels",
+            ProblemKind::MethodNotAllowed,
             "CONNECT is not taken; send requests as to the service itself",
         ));
     }
@@ -136,9 +130,7 @@ fn is_authority(host: &HeaderValue) -> bool {
 
 fn no_route() -> Problem {
     Problem::new(
-        StatusCode::NOT_FOUND,
-        "no-route",
-        "No route takes this path",
+        ProblemKind::NoRoute,
         "no [[proxy.route]] matches it, and there is no --upstream for everything else",
     )
 }

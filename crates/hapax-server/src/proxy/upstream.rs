@@ -179,10 +179,5 @@ fn is_event_stream(headers: &HeaderMap) -> bool {
 }
 
 fn no_path() -> Problem {
-    Problem::new(
-        StatusCode::BAD_REQUEST,
-        "invalid-request",
-        "The request names no path",
-        "a target such as /orders or http://host/orders is expected; nothing was run",
-    )
+    Problem::invalid("a target such as /orders or http://host/orders is expected; nothing was run")
 }

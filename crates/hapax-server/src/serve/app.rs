@@ -14,7 +14,7 @@ use hapax::{Store, StoreError, Tenant};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::time::Instant;
 
-use super::problem::{Problem, SHUTTING_DOWN};
+use super::problem::{Problem, ProblemKind};
 use super::request::admission::InFlight;
 use super::request::auth::Access;
 use super::sse::Streams;
@@ -112,7 +112,7 @@ impl App {
                 Err(_) => Err(StoreError::Timeout { limit }.into()),
             },
             () = self.readiness.stopping(), if !wait.is_zero() => {
-                Err(Problem::new(&SHUTTING_DOWN, "nothing was begun; ask again")
+                Err(Problem::new(ProblemKind::ShuttingDown, "nothing was begun; ask again")
                     .retry_after(Duration::from_secs(1)))
             }
         }

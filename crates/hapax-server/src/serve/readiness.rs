@@ -2,16 +2,15 @@
 
 use std::time::Duration;
 
-use super::problem::{Problem, STORE_UNAVAILABLE};
+use super::problem::{Problem, ProblemKind};
 use crate::health::{Health, State};
 
 impl Health {
     /// Refuses calls to a store that must not be used.
     pub(crate) fn fit(&self) -> Result<(), Problem> {
         match self.state() {
-            State::Unfit(reason) => {
-                Err(Problem::new(&STORE_UNAVAILABLE, reason).retry_after(Duration::from_secs(5)))
-            }
+            State::Unfit(reason) => Err(Problem::new(ProblemKind::StoreUnavailable, reason)
+                .retry_after(Duration::from_secs(5))),
             _ => Ok(()),
         }
     }

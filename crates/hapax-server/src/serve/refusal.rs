@@ -3,15 +3,21 @@
 
 use std::sync::LazyLock;
 
-use super::problem::{HEADERS_TOO_LARGE, INVALID, Kind, Problem, TOO_SLOW};
+use super::problem::{Problem, ProblemKind};
 use crate::net::Refusals;
 
-static SLOW: LazyLock<Vec<u8>> =
-    LazyLock::new(|| whole(&TOO_SLOW, "Request Timeout", "the headers did not arrive in time"));
-static MALFORMED: LazyLock<Vec<u8>> =
-    LazyLock::new(|| whole(&INVALID, "Bad Request", "this is no well-formed HTTP request"));
+static SLOW: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    whole(ProblemKind::RequestTimeout, "Request Timeout", "the headers did not arrive in time")
+});
+static MALFORMED: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    whole(ProblemKind::InvalidRequest, "Bad Request", "this is no well-formed HTTP request")
+});
 static LARGE: LazyLock<Vec<u8>> = LazyLock::new(|| {
-    whole(&HEADERS_TOO_LARGE, "Request Header Fields Too Large", "the headers are too large")
+    whole(
+        ProblemKind::HeadersTooLarge,
+        "Request Header Fields Too Large",
+        "the headers are too large",
+    )
 });
 
 pub(crate) const REFUSALS: Refusals = Refusals { too_slow: || &SLOW, instead_of };
@@ -34,13 +40,12 @@ fn is_ours(answer: &[u8]) -> bool {
     answer.windows(mark.as_str().len()).any(|bytes| bytes == mark.as_str().as_bytes())
 }
 
-fn whole(kind: &'static Kind, phrase: &str, detail: &'static str) -> Vec<u8> {
+fn whole(kind: ProblemKind, phrase: &str, detail: &'static str) -> Vec<u8> {
     let document = Problem::new(kind, detail).document();
-    let document = serde_json::to_string(&document).expect("plain fields become JSON");
     format!(
         "HTTP/1.1 {} {phrase}\r\nconnection: close\r\ncontent-type: application/problem+json\r\n\
          content-length: {}\r\n\r\n{document}",
-        kind.status,
+        kind.status().as_u16(),
         document.len(),
     )
     .into_bytes()

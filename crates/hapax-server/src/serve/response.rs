@@ -8,7 +8,7 @@ use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, ETAG, HeaderName, HeaderValue};
 use serde::Serialize;
 
-use super::problem::{INTERNAL, Problem};
+use super::problem::{Problem, ProblemKind};
 
 /// What a handler returns.
 pub(crate) type Answer = Result<Response, Problem>;
@@ -20,7 +20,9 @@ pub(crate) const HAPAX_EXPIRES: HeaderName = HeaderName::from_static("hapax-expi
 pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response {
     match serde_json::to_vec(value) {
         Ok(json) => raw_json(status, json),
-        Err(_) => Problem::new(&INTERNAL, "the answer cannot be written").into_response(),
+        Err(_) => {
+            Problem::new(ProblemKind::Internal, "the answer cannot be written").into_response()
+        }
     }
 }
 
@@ -38,8 +40,9 @@ pub(crate) fn versioned(
     version: &Version,
     expires_in: Option<Duration>,
 ) -> Answer {
-    let tag = HeaderValue::try_from(format!("\"{}\"", version.as_str()))
-        .map_err(|_| Problem::new(&INTERNAL, "the store gave a version that is no ETag"))?;
+    let tag = HeaderValue::try_from(format!("\"{}\"", version.as_str())).map_err(|_| {
+        Problem::new(ProblemKind::Internal, "the store gave a version that is no ETag")
+    })?;
     let headers = response.headers_mut();
     headers.insert(ETAG, tag);
     if let Some(time) = expires_in {

@@ -17,7 +17,7 @@ use utoipa_axum::routes;
 use super::api::{commands, events, inbox, jobs, locks, operator, queues, records};
 use super::app::App;
 use super::pages::{docs, openapi, status_page};
-use super::problem::{INTERNAL, Problem};
+use super::problem::{Problem, ProblemKind};
 use super::request::admission;
 use super::response::raw_json;
 use super::sse::cors;
@@ -71,7 +71,7 @@ pub(crate) fn watched(router: Router) -> Router {
 /// The panic itself was reported by the runtime; its text may hold anything.
 fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
     tracing::error!("a request failed by a bug");
-    Problem::new(&INTERNAL, "this is a bug; the server's log has more").into_response()
+    Problem::new(ProblemKind::Internal, "this is a bug; the server's log has more").into_response()
 }
 
 /// Names a request in the log, and nothing else.

@@ -7,7 +7,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::app::App;
-use super::problem::{METHOD, NOT_FOUND, Problem};
+use super::problem::{Problem, ProblemKind};
 use super::request::body;
 use super::response::json;
 use crate::measure;
@@ -71,7 +71,12 @@ pub(crate) async fn no_route(request: Request) -> Problem {
         ["", "v1", "inbox", _, ""]
         | ["", "v1", "commands", _, ""]
         | ["", "v1", "operator", "commands", _, ""] => "key is empty; it takes 1 to 255 bytes",
-        _ => return Problem::new(&NOT_FOUND, "/openapi.json lists the paths that there are"),
+        _ => {
+            return Problem::new(
+                ProblemKind::NotFound,
+                "/openapi.json lists the paths that there are",
+            );
+        }
     };
     Problem::invalid(text)
 }
@@ -79,5 +84,5 @@ pub(crate) async fn no_route(request: Request) -> Problem {
 /// A path that there is, with a method that it does not take.
 pub(crate) async fn no_method(request: Request) -> Problem {
     body::discard(request.into_body()).await;
-    Problem::new(&METHOD, "`Allow` lists the methods that it takes")
+    Problem::new(ProblemKind::MethodNotAllowed, "`Allow` lists the methods that it takes")
 }

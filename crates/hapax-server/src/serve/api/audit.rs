@@ -7,7 +7,7 @@ use hapax::{Fence, Tenant, meters};
 use metrics::counter;
 
 use crate::logging::AUDIT;
-use crate::serve::problem::{INTERNAL, Problem};
+use crate::serve::problem::{Problem, ProblemKind};
 use crate::serve::request::Call;
 
 /// An action, and by whom. The key and the operation (whose path may hold ids) are left out, as
@@ -29,7 +29,7 @@ impl Audit {
     /// Writes it down, and passes on what came of it.
     pub(super) fn told<T>(self, outcome: Result<T, Problem>) -> Result<T, Problem> {
         let Self { action, token, tenant, fence, item } = self;
-        let result = outcome.as_ref().map_or_else(|problem| problem.kind.code, |_| "done");
+        let result = outcome.as_ref().map_or_else(|problem| problem.kind().code(), |_| "done");
         let (fence, item) = (fence.map(|fence| fence.0), item.map(|id| id.to_string()));
         let (token, tenant) = (&*token, tenant.as_str());
         tracing::info!(target: AUDIT, token, tenant, action, result, fence, item, "operator action");
@@ -42,6 +42,6 @@ impl Audit {
 pub(super) async fn to_its_end<T: Send + 'static>(
     action: impl Future<Output = Result<T, Problem>> + Send + 'static,
 ) -> Result<T, Problem> {
-    let lost = |_| Problem::new(&INTERNAL, "this is a bug; the server's log has more");
+    let lost = |_| Problem::new(ProblemKind::Internal, "this is a bug; the server's log has more");
     tokio::spawn(action).await.map_err(lost)?
 }

@@ -2,7 +2,7 @@
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use hapax::bus::{BusError, InvalidEvent, MAX_JOBS, NewEvent};
+use hapax::bus::{MAX_JOBS, NewEvent};
 use hapax::log::{Appended, MAX_APPEND, MAX_NUMBER};
 use hyper::StatusCode;
 use serde::{Deserialize, Serialize};
@@ -10,9 +10,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::serve::app::App;
-use crate::serve::problem::{
-    EVENT_CONFLICT, INTERNAL, JOB_CLOSED, Problem, ProblemDocument, TOO_LARGE,
-};
+use crate::serve::problem::{Problem, ProblemDocument, ProblemKind};
 use crate::serve::request::Call;
 use crate::serve::request::fields::{Fields, required};
 use crate::serve::response::{Answer, json};
@@ -110,7 +108,8 @@ pub(crate) async fn publish(State(app): State<App>, call: Call) -> Answer {
         let text = format!("an array takes up to {MAX_APPEND} events; send several");
         return Err(Problem::invalid(text));
     }
-    let item = |(i, item)| event(item).map_err(|problem| problem.in_front(&format!("item {i}: ")));
+    let item =
+        |(i, item)| event(item).map_err(|problem| problem.prefix_detail(&format!("item {i}: ")));
     let events = items.into_iter().enumerate().map(item).collect::<Result<Vec<_>, _>>()?;
     let results = publish_all(&app, &call, events).await?.into_iter().map(result).collect();
     Ok(json(StatusCode::OK, &PublishedEvents { results }))
@@ -153,7 +152,7 @@ fn result(appended: Appended) -> PublishResult {
         Appended::Published(at) => (201, true, at),
         Appended::Duplicate(at) => (200, false, at),
         Appended::Conflict | Appended::Closed => {
-            return PublishResult::Refused(refusal(appended).document());
+            return PublishResult::Refused(refusal(appended).into());
         }
     };
     let event = PublishedEvent { published, offset: at.offset, epoch: at.epoch.0 };
@@ -163,23 +162,10 @@ fn result(appended: Appended) -> PublishResult {
 fn refusal(appended: Appended) -> Problem {
     match appended {
         Appended::Conflict => Problem::new(
-            &EVENT_CONFLICT,
+            ProblemKind::EventConflict,
             "an event with this stage and seq is in the log, and says something else",
         ),
-        _ => Problem::new(&JOB_CLOSED, "the job has had its last event"),
-    }
-}
-
-impl From<BusError> for Problem {
-    fn from(error: BusError) -> Self {
-        match error {
-            BusError::Invalid(error @ InvalidEvent::TooLarge { .. }) => {
-                Self::new(&TOO_LARGE, error.to_string())
-            }
-            BusError::Invalid(error) => Self::invalid(error.to_string()),
-            BusError::Store(error) => error.into(),
-            _ => Self::new(&INTERNAL, "the bus failed"),
-        }
+        _ => Problem::new(ProblemKind::JobClosed, "the job has had its last event"),
     }
 }
 

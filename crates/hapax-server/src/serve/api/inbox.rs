@@ -14,7 +14,7 @@ use super::commands::RETENTION;
 use super::commands::schema::Completed;
 use super::locks::{LEASE, TOKEN};
 use crate::serve::app::App;
-use crate::serve::problem::{IN_PROGRESS, Problem, ProblemDocument};
+use crate::serve::problem::{Problem, ProblemDocument, ProblemKind};
 use crate::serve::request::Call;
 use crate::serve::request::fields::required;
 use crate::serve::response::{Answer, json};
@@ -95,7 +95,7 @@ pub(crate) async fn receive(State(app): State<App>, call: Call) -> Answer {
         Received::Duplicate => Ok(json(StatusCode::OK, &KnownMessage { duplicate: true })),
         Received::InProgress { retry_after } => {
             let text = "another delivery of it is being handled; ask again";
-            Err(Problem::new(&IN_PROGRESS, text).retry_after(retry_after))
+            Err(Problem::new(ProblemKind::InProgress, text).retry_after(retry_after))
         }
     }
 }

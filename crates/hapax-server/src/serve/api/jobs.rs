@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use crate::serve::app::App;
-use crate::serve::problem::{INTERNAL, JOB_MISSING, Problem, ProblemDocument};
+use crate::serve::problem::{Problem, ProblemDocument, ProblemKind};
 use crate::serve::request::Call;
 use crate::serve::response::{Answer, json};
 use crate::serve::sse;
@@ -63,10 +63,10 @@ pub(crate) async fn look(State(app): State<App>, call: Call) -> Answer {
     let bus = app.bus.clone().tenant(call.tenant.clone());
     let head = app.ask(std::time::Duration::ZERO, bus.state(domain, job_id)).await?;
     let Some(head) = head else {
-        return Err(Problem::new(&JOB_MISSING, "it has no events, or none any more"));
+        return Err(Problem::new(ProblemKind::JobMissing, "it has no events, or none any more"));
     };
     let state = RawValue::from_string(with_offset(&head.state))
-        .map_err(|_| Problem::new(&INTERNAL, "the stored event cannot be read"))?;
+        .map_err(|_| Problem::new(ProblemKind::Internal, "the stored event cannot be read"))?;
     let epoch = head.epochs.at(head.last).unwrap_or(head.epochs.last()).0;
     let job = JobState { state, offset: head.last, epoch, closed: head.closed };
     Ok(json(StatusCode::OK, &job))

@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::audit::{Audit, to_its_end};
 use crate::serve::app::App;
-use crate::serve::problem::{DEAD_LETTER_MISSING, Problem, ProblemDocument};
+use crate::serve::problem::{Problem, ProblemDocument, ProblemKind};
 use crate::serve::request::{Call, number};
 use crate::serve::response::{Answer, json};
 
@@ -196,5 +196,5 @@ fn id(name: &str, text: &str) -> Result<ItemId, Problem> {
 }
 
 fn missing() -> Problem {
-    Problem::new(&DEAD_LETTER_MISSING, "the queue has no such dead letter (any more)")
+    Problem::new(ProblemKind::DeadLetterMissing, "the queue has no such dead letter (any more)")
 }

@@ -10,7 +10,7 @@ use hyper::StatusCode;
 use serde_json::Value;
 
 use crate::serve::app::App;
-use crate::serve::problem::{INTERNAL, Problem, ProblemDocument};
+use crate::serve::problem::{Problem, ProblemDocument, ProblemKind};
 use crate::serve::request::Call;
 use crate::serve::request::headers::{Precondition, expected, precondition};
 use crate::serve::response::{Answer, json, raw_json, versioned};
@@ -121,8 +121,9 @@ async fn kept_for(documents: &Documents, name: &str, stored: &Stored) -> Option<
 pub(crate) async fn merge(State(app): State<App>, call: Call) -> Answer {
     let ttl = call.millis_parameter("ttl_ms", TTL)?;
     let expected = expected(&call.headers, false)?;
-    let patch: Value = serde_json::from_slice(&call.json()?)
-        .map_err(|_| Problem::new(&INTERNAL, "the patch was checked and cannot be read"))?;
+    let patch: Value = serde_json::from_slice(&call.json()?).map_err(|_| {
+        Problem::new(ProblemKind::Internal, "the patch was checked and cannot be read")
+    })?;
     let documents = app.documents(call.tenant.clone());
     let changed = documents.patch(call.segment(0), &patch, &expected, ttl);
     let document = app.ask(Duration::ZERO, changed).await?;

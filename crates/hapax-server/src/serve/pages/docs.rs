@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use hyper::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use utoipa_swagger_ui::Config;
 
-use crate::serve::problem::{INTERNAL, NOT_FOUND, Problem};
+use crate::serve::problem::{Problem, ProblemKind};
 
 static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
     let config = Config::from("/openapi.json").validator_url("none").try_it_out_enabled(true);
@@ -37,7 +37,7 @@ pub(crate) async fn file(request: Request) -> Response {
             ];
             (headers, file.bytes.into_owned()).into_response()
         }
-        Ok(None) => Problem::new(&NOT_FOUND, "there is no such file").into_response(),
-        Err(_) => Problem::new(&INTERNAL, "the viewer cannot be shown").into_response(),
+        Ok(None) => Problem::new(ProblemKind::NotFound, "there is no such file").into_response(),
+        Err(_) => Problem::new(ProblemKind::Internal, "the viewer cannot be shown").into_response(),
     }
 }

@@ -1,12 +1,13 @@
 //! The API's description, made from the handlers.
 
+use hapax_http::problem::ProblemEdge;
 use utoipa::OpenApi;
 use utoipa::openapi::content::ContentBuilder;
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{Ref, ResponseBuilder};
 
-use crate::serve::problem::{KINDS, ProblemDocument};
+use crate::serve::problem::{ProblemDocument, ProblemKind};
 
 const DESCRIPTION: &str = "\
 Makes duplicates harmless: locks, records with compare-and-put, idempotent commands, events, \
@@ -67,10 +68,11 @@ fn add_common(operation: &mut Operation) {
 }
 
 fn problem(status: u16) -> utoipa::openapi::Response {
-    let codes: Vec<_> = KINDS
+    let codes: Vec<_> = ProblemKind::ALL
         .iter()
-        .filter(|kind| kind.status == status && !kind.code.starts_with("record-"))
-        .map(|kind| format!("`{}`", kind.code))
+        .filter(|kind| kind.edges().contains(&ProblemEdge::Api))
+        .filter(|kind| kind.status() == status && !kind.code().starts_with("record-"))
+        .map(|kind| format!("`{}`", kind.code()))
         .collect();
     let document = Ref::from_schema_name("ProblemDocument");
     let content = ContentBuilder::new().schema(Some(document)).build();

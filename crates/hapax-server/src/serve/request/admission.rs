@@ -15,7 +15,7 @@ use super::auth::{Access, Caller};
 use super::query;
 use super::{body, headers, local_only};
 use crate::serve::app::App;
-use crate::serve::problem::{Problem, TOO_MANY};
+use crate::serve::problem::{Problem, ProblemKind};
 use crate::serve::sse::{cors, signed_link::opens};
 use crate::settings::Scope;
 
@@ -103,8 +103,11 @@ impl InFlight {
     pub(crate) fn enter(&self, tenant: &Tenant) -> Result<OwnedSemaphorePermit, Problem> {
         let place = self.0.get(tenant).and_then(|places| places.clone().try_acquire_owned().ok());
         place.ok_or_else(|| {
-            Problem::new(&TOO_MANY, "as many requests as are allowed are being answered")
-                .retry_after(Duration::from_secs(1))
+            Problem::new(
+                ProblemKind::TooManyRequests,
+                "as many requests as are allowed are being answered",
+            )
+            .retry_after(Duration::from_secs(1))
         })
     }
 }

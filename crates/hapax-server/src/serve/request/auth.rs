@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::headers::one;
-use crate::serve::problem::{FORBIDDEN, Problem, UNAUTHORIZED};
+use crate::serve::problem::{Problem, ProblemKind};
 use crate::serve::sse::signed_link::Link;
 use crate::settings::{Scope, Secret, TokenRule};
 
@@ -61,7 +61,7 @@ impl Access {
                 Ok(Caller { name: "link".into(), tenant, link: Some(Arc::new(link)) })
             }
             _ => Err(Problem::new(
-                &UNAUTHORIZED,
+                ProblemKind::Unauthorized,
                 "`access` is no link that this server takes, or it has expired",
             )),
         }
@@ -76,8 +76,11 @@ impl Access {
             Self::Tokens(rules) => rules,
         };
         let rule = bearer(headers)?.and_then(|token| find(rules, token)).ok_or_else(|| {
-            Problem::new(&UNAUTHORIZED, "send `Authorization: Bearer` and a token of this server")
-                .header(WWW_AUTHENTICATE, "Bearer realm=\"hapax\"")
+            Problem::new(
+                ProblemKind::Unauthorized,
+                "send `Authorization: Bearer` and a token of this server",
+            )
+            .header(WWW_AUTHENTICATE, "Bearer realm=\"hapax\"")
         })?;
         let admin_will_do = scope == Scope::Metrics && rule.scopes.contains(&Scope::Admin);
         if rule.scopes.contains(&scope) || admin_will_do {
@@ -86,7 +89,7 @@ impl Access {
         }
         let text = format!("the token lacks the scope `{}`", scope.as_str());
         let challenge = "Bearer realm=\"hapax\", error=\"insufficient_scope\"";
-        Err(Problem::new(&FORBIDDEN, text).header(WWW_AUTHENTICATE, challenge))
+        Err(Problem::new(ProblemKind::Forbidden, text).header(WWW_AUTHENTICATE, challenge))
     }
 }
 

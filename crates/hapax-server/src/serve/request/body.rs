@@ -7,7 +7,7 @@ use http_body_util::BodyExt;
 use hyper::body::Body as _;
 use tokio::time::{Instant, timeout_at};
 
-use crate::serve::problem::{Problem, TOO_LARGE, TOO_SLOW};
+use crate::serve::problem::{Problem, ProblemKind};
 
 /// How much of a refused body is still read, and for how long: a client that is still sending
 /// would otherwise see a broken connection instead of the answer.
@@ -16,7 +16,9 @@ const DISCARD_TIME: Duration = Duration::from_secs(1);
 
 /// Reads a whole body within its limits.
 pub(crate) async fn read(mut body: Body, limit: usize, within: Duration) -> Result<Bytes, Problem> {
-    let too_large = || Problem::new(&TOO_LARGE, format!("a body takes at most {limit} bytes"));
+    let too_large = || {
+        Problem::new(ProblemKind::PayloadTooLarge, format!("a body takes at most {limit} bytes"))
+    };
     if body.size_hint().lower() > limit as u64 {
         discard(body).await;
         return Err(too_large());
@@ -25,7 +27,12 @@ pub(crate) async fn read(mut body: Body, limit: usize, within: Duration) -> Resu
     let mut read = Vec::new();
     loop {
         let frame = match timeout_at(deadline, body.frame()).await {
-            Err(_) => return Err(Problem::new(&TOO_SLOW, "the body did not arrive in time")),
+            Err(_) => {
+                return Err(Problem::new(
+                    ProblemKind::RequestTimeout,
+                    "the body did not arrive in time",
+                ));
+            }
             Ok(Some(Err(_))) => return Err(Problem::invalid("the body ended too early")),
             Ok(Some(Ok(frame))) => frame,
             Ok(None) => return Ok(read.into()),

@@ -7,7 +7,7 @@ use hyper::header::{
     IF_MATCH, IF_NONE_MATCH, ORIGIN,
 };
 
-use crate::serve::problem::{HEADERS_TOO_LARGE, Problem};
+use crate::serve::problem::{Problem, ProblemKind};
 use crate::serve::sse::LAST_EVENT_ID;
 
 /// The most headers, and the most bytes in them, of one request.
@@ -35,7 +35,7 @@ pub(crate) fn check(headers: &HeaderMap) -> Result<(), Problem> {
     let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
     if headers.len() > MOST_HEADERS || bytes > MOST_BYTES {
         let text = format!("a request takes {MOST_HEADERS} headers of {MOST_BYTES} bytes in all");
-        return Err(Problem::new(&HEADERS_TOO_LARGE, text));
+        return Err(Problem::new(ProblemKind::HeadersTooLarge, text));
     }
     SINGLES.iter().try_for_each(|name| one(headers, name).map(|_| ()))
 }

@@ -6,7 +6,7 @@ use axum::http::{Uri, Version};
 use hyper::header::{HOST, HeaderMap, ORIGIN};
 
 use super::headers::one;
-use crate::serve::problem::{FORBIDDEN, Problem};
+use crate::serve::problem::{Problem, ProblemKind};
 
 /// Refuses requests for another host, or from another site.
 pub(crate) fn check(uri: &Uri, version: Version, headers: &HeaderMap) -> Result<(), Problem> {
@@ -27,14 +27,17 @@ pub(crate) fn check(uri: &Uri, version: Version, headers: &HeaderMap) -> Result<
     }
     match one(headers, &ORIGIN)? {
         Some(origin) if !origin.to_str().is_ok_and(|origin| same_site(origin, &named)) => {
-            Err(Problem::new(&FORBIDDEN, "`Origin` is another site, and no tokens are configured"))
+            Err(Problem::new(
+                ProblemKind::Forbidden,
+                "`Origin` is another site, and no tokens are configured",
+            ))
         }
         _ => Ok(()),
     }
 }
 
 fn other_host() -> Problem {
-    Problem::new(&FORBIDDEN, "`Host` is no loopback name, and no tokens are configured")
+    Problem::new(ProblemKind::Forbidden, "`Host` is no loopback name, and no tokens are configured")
 }
 
 fn is_loopback(authority: &Authority) -> bool {
@@ -65,7 +68,7 @@ mod tests {
             headers.insert(ORIGIN, origin.parse().unwrap());
         }
         let answer = check(&Uri::from_static("/"), Version::HTTP_11, &headers);
-        answer.map_or_else(|problem| problem.kind.status, |()| 200)
+        answer.map_or_else(|problem| problem.kind().status().as_u16(), |()| 200)
     }
 
     #[test]

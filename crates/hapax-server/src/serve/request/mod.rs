@@ -20,7 +20,7 @@ use hyper::{Method, Uri};
 use percent_encoding::percent_decode_str;
 
 use crate::serve::app::App;
-use crate::serve::problem::{FORBIDDEN, MEDIA_TYPE, Problem};
+use crate::serve::problem::{Problem, ProblemKind};
 use crate::serve::sse::signed_link::Link;
 use auth::Caller;
 use fields::{Fields, shown};
@@ -95,7 +95,7 @@ impl Call {
     pub(crate) fn may_see(&self, domain: &str, job_id: &str) -> Result<(), Problem> {
         match &self.link {
             Some(link) if !link.covers(domain, job_id) => {
-                Err(Problem::new(&FORBIDDEN, "`access` is a link for another job"))
+                Err(Problem::new(ProblemKind::Forbidden, "`access` is a link for another job"))
             }
             _ => Ok(()),
         }
@@ -199,9 +199,17 @@ fn media_type(method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
     } else {
         "application/json"
     };
-    let refused = || Problem::new(&MEDIA_TYPE, format!("`Content-Type` takes {taken}, or none"));
+    let refused = || {
+        Problem::new(
+            ProblemKind::UnsupportedMediaType,
+            format!("`Content-Type` takes {taken}, or none"),
+        )
+    };
     if one(headers, &CONTENT_ENCODING)?.is_some_and(|value| value != "identity") {
-        return Err(Problem::new(&MEDIA_TYPE, "`Content-Encoding` is not taken"));
+        return Err(Problem::new(
+            ProblemKind::UnsupportedMediaType,
+            "`Content-Encoding` is not taken",
+        ));
     }
     let Some(value) = one(headers, &CONTENT_TYPE)? else { return Ok(()) };
     let mut parts = value.to_str().map_err(|_| refused())?.split(';').map(str::trim);

@@ -18,7 +18,7 @@ use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 
 use crate::serve::app::App;
-use crate::serve::problem::{Problem, SHUTTING_DOWN};
+use crate::serve::problem::{Problem, ProblemKind};
 use crate::serve::request::headers::one;
 use crate::serve::request::{Call, number};
 use crate::serve::response::Answer;
@@ -96,9 +96,8 @@ async fn open<F, E: Into<Problem>>(
     source: impl FnOnce(Box<F>) -> Source,
 ) -> Answer {
     if app.readiness.is_stopping() {
-        return Err(
-            Problem::new(&SHUTTING_DOWN, "connect again").retry_after(Duration::from_secs(1))
-        );
+        return Err(Problem::new(ProblemKind::ShuttingDown, "connect again")
+            .retry_after(Duration::from_secs(1)));
     }
     let place = app.streams.enter()?;
     let Some(follower) = app.ask(Duration::ZERO, follow).await? else {

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::fanout::Crowds;
 use super::source::{Came, Framing, Source};
-use crate::serve::problem::{Problem, TOO_MANY_STREAMS};
+use crate::serve::problem::{Problem, ProblemKind};
 use crate::settings::Settings;
 
 /// What keeps a connection, and whoever is in between, awake.
@@ -59,8 +59,11 @@ impl Streams {
     /// A place for one more.
     pub(super) fn enter(&self) -> Result<Place, Problem> {
         let place = self.places.clone().try_acquire_owned().map_err(|_| {
-            Problem::new(&TOO_MANY_STREAMS, "as many event streams as are allowed are open")
-                .retry_after(Duration::from_secs(5))
+            Problem::new(
+                ProblemKind::TooManyStreams,
+                "as many event streams as are allowed are open",
+            )
+            .retry_after(Duration::from_secs(5))
         })?;
         gauge!(meters::SSE_CONNECTIONS).increment(1.0);
         Ok(Place(place))

@@ -18,9 +18,7 @@ use schema::{
 
 use super::locks::{LEASE, TOKEN, WAIT};
 use crate::serve::app::App;
-use crate::serve::problem::{
-    COMMAND_MISSING, IN_PROGRESS, KEY_REUSED, OUTCOME_UNKNOWN, Problem, ProblemDocument,
-};
+use crate::serve::problem::{Problem, ProblemDocument, ProblemKind};
 use crate::serve::request::Call;
 use crate::serve::request::fields::{Fields, required};
 use crate::serve::response::{Answer, json};
@@ -58,13 +56,14 @@ pub(crate) async fn begin(State(app): State<App>, call: Call) -> Answer {
         }
         Begun::InProgress { retry_after } => {
             let text = "another attempt is under way; ask again, or wait with `wait_ms`";
-            Err(Problem::new(&IN_PROGRESS, text).retry_after(retry_after))
+            Err(Problem::new(ProblemKind::InProgress, text).retry_after(retry_after))
         }
-        Begun::KeyReused => {
-            Err(Problem::new(&KEY_REUSED, "the key was used before with another fingerprint"))
-        }
+        Begun::KeyReused => Err(Problem::new(
+            ProblemKind::KeyReused,
+            "the key was used before with another fingerprint",
+        )),
         Begun::OutcomeUnknown { since } => Err(Problem::new(
-            &OUTCOME_UNKNOWN,
+            ProblemKind::OutcomeUnknown,
             format!(
                 "the lease of the last attempt ran out {} ms ago; it may or may not have acted. \
                  `on_unknown: rerun` runs it again",
@@ -154,7 +153,7 @@ pub(crate) async fn look(State(app): State<App>, call: Call) -> Answer {
 
 /// 404.
 pub(super) fn missing() -> Problem {
-    Problem::new(&COMMAND_MISSING, "nothing is known about it")
+    Problem::new(ProblemKind::CommandMissing, "nothing is known about it")
 }
 
 /// How a command stands, as it goes out.

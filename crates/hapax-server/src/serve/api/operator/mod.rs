@@ -22,7 +22,7 @@ use super::commands::schema::read_response;
 use super::commands::schema::{CommandShown, Completed};
 use super::commands::{missing, shown};
 use crate::serve::app::App;
-use crate::serve::problem::{ALREADY_COMPLETED, IN_PROGRESS, Problem, ProblemDocument};
+use crate::serve::problem::{Problem, ProblemDocument, ProblemKind};
 use crate::serve::request::{Call, number};
 use crate::serve::response::{Answer, json};
 
@@ -218,7 +218,7 @@ fn says(view: &CommandView, ruling: &Ruling) -> bool {
 
 fn in_progress(view: &CommandView) -> Problem {
     let text = "its owner is believed alive, and decides; nothing was changed";
-    let problem = Problem::new(&IN_PROGRESS, text);
+    let problem = Problem::new(ProblemKind::InProgress, text);
     match view.state {
         CommandState::Pending { lease_left } => problem.retry_after(lease_left),
         _ => problem,
@@ -226,7 +226,7 @@ fn in_progress(view: &CommandView) -> Problem {
 }
 
 fn completed() -> Problem {
-    Problem::new(&ALREADY_COMPLETED, "it stays as it is; nothing was changed")
+    Problem::new(ProblemKind::AlreadyCompleted, "it stays as it is; nothing was changed")
 }
 
 /// The tenant, or the scope of it that the query names.
