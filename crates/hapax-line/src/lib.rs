@@ -17,7 +17,6 @@ mod client;
 mod event;
 mod gateway;
 mod handler;
-pub mod http;
 mod outgoing;
 mod rules;
 mod settings;

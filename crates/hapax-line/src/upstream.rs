@@ -5,12 +5,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use hapax_core::trace::{self, TRACEPARENT};
+use hapax_http_client::{HttpClient, HttpError};
 use http_body_util::Full;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Request, StatusCode, Uri};
 use url::Url;
 
-use crate::http::{Http, HttpError};
 use crate::{Event, Failed, Handler, SIGNATURE, Secrets, Turn};
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -40,7 +40,7 @@ const FENCE: HeaderName = HeaderName::from_static("hapax-fence");
 pub struct Upstream {
     uri: Uri,
     secrets: Secrets,
-    http: Http,
+    http: HttpClient,
     limit: Duration,
 }
 
@@ -64,7 +64,7 @@ impl Upstream {
             return Err(InvalidUpstream);
         }
         let uri = url.as_str().parse().map_err(|_| InvalidUpstream)?;
-        Ok(Self { uri, secrets, http: Http::new(), limit: LIMIT })
+        Ok(Self { uri, secrets, http: HttpClient::new(), limit: LIMIT })
     }
 
     /// How long the bot may take for one event; 30 s otherwise. Keep

@@ -14,10 +14,14 @@ const MAY: &[(&str, &[&str])] = &[
     ("hapax-postgres", &["hapax-core"]),
     ("hapax", &["hapax-core", "hapax-sqlite", "hapax-redis", "hapax-postgres"]),
     ("hapax-http", &["hapax-core"]),
-    ("hapax-line", &["hapax-core"]),
-    ("hapax-relay", &["hapax-core"]),
+    ("hapax-http-client", &[]),
+    ("hapax-line", &["hapax-core", "hapax-http-client"]),
+    ("hapax-relay", &["hapax-core", "hapax-http-client"]),
     ("hapax-testkit", &[]),
-    ("hapax-server", &["hapax", "hapax-http", "hapax-line", "hapax-relay", "hapax-bench"]),
+    (
+        "hapax-server",
+        &["hapax", "hapax-http", "hapax-http-client", "hapax-line", "hapax-relay", "hapax-bench"],
+    ),
     (
         "hapax-bench",
         &[

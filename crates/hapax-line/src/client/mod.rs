@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::meters;
+use hapax_http_client::{HttpClient, post};
 use hyper::Uri;
 use hyper::header::{AUTHORIZATION, HeaderValue};
 use serde_json::{Value, json};
@@ -15,7 +16,6 @@ use uuid::Uuid;
 
 use self::tries::Letter;
 use crate::Message;
-use crate::http::{self, Http};
 
 /// LINE's own address.
 pub const LINE_API_BASE: &str = "https://api.line.me";
@@ -39,7 +39,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// There are at most three tries. A pause of more than two seconds is not waited for here.
 #[derive(Clone)]
 pub struct LineClient {
-    http: Http,
+    http: HttpClient,
     /// Without a slash at its end.
     base: Arc<str>,
     authorization: HeaderValue,
@@ -92,7 +92,7 @@ impl LineClient {
         let mut authorization = HeaderValue::from_str(&format!("Bearer {}", access_token.trim()))
             .map_err(|_| InvalidBase)?;
         authorization.set_sensitive(true);
-        Ok(Self { http: Http::new(), base: checked(base)?, authorization, limit: LIMIT })
+        Ok(Self { http: HttpClient::new(), base: checked(base)?, authorization, limit: LIMIT })
     }
 
     /// How long LINE may take to answer one try; 5 s unless this is called.
@@ -131,7 +131,7 @@ impl LineClient {
     }
 
     fn letter(&self, what: &'static str, path: &str, body: &Value) -> Letter<'_> {
-        let mut request = http::post(self.at(path), body);
+        let mut request = post(self.at(path), body);
         request.headers_mut().insert(AUTHORIZATION, self.authorization.clone());
         Letter { http: &self.http, limit: self.limit, what, request, repeatable: false }
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use hapax_http_client::{HttpClient, HttpError};
 use http_body_util::Full;
 use hyper::header::{HeaderMap, HeaderValue, RETRY_AFTER};
 use hyper::{Request, StatusCode};
@@ -10,7 +11,6 @@ use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use super::{SendError, Sent};
-use crate::http::{Http, HttpError};
 
 const RETRY_KEY: &str = "x-line-retry-key";
 const TRIES: u32 = 3;
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// One request to LINE, and how it may be repeated.
 pub(super) struct Letter<'a> {
-    pub(super) http: &'a Http,
+    pub(super) http: &'a HttpClient,
     pub(super) limit: Duration,
     pub(super) what: &'static str,
     pub(super) request: Request<Full<Bytes>>,

@@ -4,6 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
+use hapax_http_client::{HttpClient, HttpError};
 use http_body_util::Full;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Uri};
@@ -11,7 +12,6 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use url::Url;
 
-use crate::http::{Http, HttpError};
 use crate::{InvalidBase, SIGNATURE, Secrets};
 
 /// LINE waits for 2 s. This waits longer, to say how late the answer is.
@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Sends webhooks to a bot, as LINE does.
 #[derive(Clone)]
 pub struct Sender {
-    http: Http,
+    http: HttpClient,
     url: Uri,
     secrets: Secrets,
     destination: String,
@@ -55,7 +55,7 @@ impl Sender {
             return Err(InvalidBase);
         }
         Ok(Self {
-            http: Http::new(),
+            http: HttpClient::new(),
             url: url.as_str().parse().map_err(|_| InvalidBase)?,
             secrets: secrets.clone(),
             destination: destination.into(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use hapax_line::http::{self, Http, HttpError};
+use hapax_http_client::{HttpClient, HttpError, get};
 use hapax_line::simulator::{Api, Endpoint, Fault};
 use hapax_line::{LineClient, Message, SendError, Sent};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -237,8 +237,8 @@ async fn where_nobody_listens_it_is_not_now() {
     assert_eq!(client.reply("r1", &hello()).await, Err(SendError::NotNow));
     assert_eq!(client.push(USER, &hello(), Uuid::new_v4()).await, Err(SendError::NotNow));
     assert_eq!(client.loading(USER, 5).await, Err(SendError::NotNow));
-    let nowhere = http::get(base.parse().unwrap());
-    let refused = Http::new().call(nowhere, GENEROUS).await.unwrap_err();
+    let nowhere = get(base.parse().unwrap());
+    let refused = HttpClient::new().call(nowhere, GENEROUS).await.unwrap_err();
     assert_eq!(refused, HttpError::NotSent(ErrorKind::ConnectionRefused));
 }
 
@@ -298,7 +298,7 @@ async fn a_status_counts_although_the_body_behind_it_is_cut_off_or_too_long() {
     endless.resize(2_000_000 + endless.len(), b' ');
     for answer in [cut, endless] {
         let base = answering(answer).await;
-        let unreadable = Http::new().call(http::get(base.parse().unwrap()), GENEROUS).await;
+        let unreadable = HttpClient::new().call(get(base.parse().unwrap()), GENEROUS).await;
         assert_eq!(unreadable.unwrap_err(), HttpError::Unreadable(hyper::StatusCode::OK));
         let client = LineClient::new(&base, "token").unwrap().limit(GENEROUS);
         assert_eq!(client.reply("r1", &hello()).await, Ok(Sent::Accepted));
@@ -309,7 +309,7 @@ async fn a_status_counts_although_the_body_behind_it_is_cut_off_or_too_long() {
 async fn what_is_no_answer_is_unknown() {
     for answer in ["", "HTTP/1.1 200", "no HTTP\r\n\r\n"] {
         let base = answering(answer.into()).await;
-        let reply = Http::new().call(http::get(base.parse().unwrap()), GENEROUS).await;
+        let reply = HttpClient::new().call(get(base.parse().unwrap()), GENEROUS).await;
         assert_eq!(reply.unwrap_err(), HttpError::Unknown, "{answer}");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hapax_line::http::{self, Http, Reply};
+use hapax_http_client::{FullResponse, HttpClient};
 use hapax_line::simulator::{Api, Endpoint, Fault};
 use hapax_line::{LineClient, Message, Sent};
 use serde_json::{Value, json};
@@ -13,13 +13,19 @@ const PUSH: &str = "/v2/bot/message/push";
 const REPLY: &str = "/v2/bot/message/reply";
 const LOADING: &str = "/v2/bot/chat/loading/start";
 
-async fn post(api: &Api, path: &str, headers: &[(&'static str, &str)], body: &Value) -> Reply {
-    let mut request = http::post(format!("{}{path}", api.base()).parse().unwrap(), body);
+async fn post(
+    api: &Api,
+    path: &str,
+    headers: &[(&'static str, &str)],
+    body: &Value,
+) -> FullResponse {
+    let mut request =
+        hapax_http_client::post(format!("{}{path}", api.base()).parse().unwrap(), body);
     request.headers_mut().insert("authorization", "Bearer token".parse().unwrap());
     for (name, value) in headers {
         request.headers_mut().insert(*name, value.parse().unwrap());
     }
-    let reply = Http::new().call(request, LIMIT).await.unwrap();
+    let reply = HttpClient::new().call(request, LIMIT).await.unwrap();
     assert!(reply.headers.contains_key("x-line-request-id"));
     reply
 }

@@ -1,27 +1,36 @@
 //! One HTTP call at a time, each within its limit.
 
+use std::error::Error;
+use std::future::Future;
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use hapax_http_client::{HttpClient, HttpClientConfig, TrustStore};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::header::{AUTHORIZATION, HeaderMap, HeaderValue, USER_AGENT};
+use hyper::{Method, Request, Response, StatusCode};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
-use ureq::http::{HeaderMap, Method, Request, StatusCode};
-use ureq::tls::{RootCerts, TlsConfig};
 
 use super::Failure;
+use crate::net::BoxError;
 
 /// The server answers within 5 s of whatever it was asked to wait; the rest is for the way.
 const LIMIT: Duration = Duration::from_secs(10);
 /// More than the server stores, and a bound all the same.
-const LARGEST_ANSWER: u64 = 64 << 20;
+const MAX_RESPONSE: usize = 64 << 20;
 /// What stays as it is in a path. A dot does not: `..` would be a path of its own.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~').remove(b':');
 
 /// A client of one server.
 #[derive(Clone)]
 pub(crate) struct Api {
-    agent: ureq::Agent,
+    client: HttpClient,
     base: String,
-    bearer: Option<String>,
+    authorization: Option<HeaderValue>,
 }
 
 /// One request.
@@ -29,7 +38,7 @@ pub(crate) struct Call {
     method: Method,
     path: String,
     headers: Vec<(&'static str, String)>,
-    body: Vec<u8>,
+    body: Bytes,
     pub(super) limit: Duration,
 }
 
@@ -37,7 +46,7 @@ pub(crate) struct Call {
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     headers: HeaderMap,
-    pub(crate) body: Vec<u8>,
+    pub(crate) body: Bytes,
 }
 
 impl Call {
@@ -48,7 +57,7 @@ impl Call {
             path.push('/');
             path.extend(utf8_percent_encode(segment, PLAIN));
         }
-        Self { method, path, headers: Vec::new(), body: Vec::new(), limit: LIMIT }
+        Self { method, path, headers: Vec::new(), body: Bytes::new(), limit: LIMIT }
     }
 
     /// With one more parameter in the query, where there is a value.
@@ -75,7 +84,7 @@ impl Call {
 
     /// With a body that is JSON already, or claims to be.
     pub(crate) fn body(mut self, body: Vec<u8>) -> Self {
-        self.body = body;
+        self.body = body.into();
         self.header("content-type", Some("application/json".into()))
     }
 
@@ -92,7 +101,7 @@ impl Call {
     }
 
     /// As it goes to the server at `base`.
-    pub(super) fn request(self, base: &str) -> Result<Request<Vec<u8>>, Failure> {
+    pub(super) fn request(self, base: &str) -> Result<Request<Bytes>, Failure> {
         let request = Request::builder().method(self.method).uri(base.to_owned() + &self.path);
         let headers = self.headers.into_iter();
         let request = headers.fold(request, |request, (name, value)| request.header(name, value));
@@ -106,7 +115,7 @@ impl Answer {
     pub(super) fn new(
         status: StatusCode,
         headers: HeaderMap,
-        body: Vec<u8>,
+        body: Bytes,
     ) -> Result<Self, Failure> {
         let answer = Self { status, headers, body };
         if status.is_success() { Ok(answer) } else { Err(Failure::of(&answer)) }
@@ -124,87 +133,106 @@ impl Answer {
 
 impl Api {
     pub(crate) fn new(server: &str, token: Option<&str>) -> Result<Self, Failure> {
+        let usage = |text: &str| Failure::Usage(text.into());
         let base = server.trim_end_matches('/').to_owned();
-        if !(base.starts_with("http://") || base.starts_with("https://")) {
-            let text = "--server takes a URL that starts with http:// or https://";
-            return Err(Failure::Usage(text.into()));
+        let tls = base.starts_with("https://");
+        if !(tls || base.starts_with("http://")) {
+            return Err(usage("--server takes a URL that starts with http:// or https://"));
         }
-        // Certificates as the machine trusts them, a company's own included. No redirects and no
-        // proxies: the tickets and tokens in a call are meant for this server alone. No idle
-        // connections: one that died unnoticed would cost a renewal.
-        let config = ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .proxy(None)
-            .max_idle_connections(0)
-            .user_agent(concat!("hapax/", env!("CARGO_PKG_VERSION")))
-            .tls_config(TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build())
+        let trust = match tls {
+            true => TrustStore::system().map_err(|error| Failure::Local(error.to_string()))?,
+            false => TrustStore::empty(),
+        };
+        // No idle connections: a renewal must not be lost on one that died unnoticed.
+        let client = HttpClientConfig::new(trust)
+            .connect_timeout(LIMIT)
+            .idle_timeout(Duration::ZERO)
             .build();
-        let bearer = token.map(|token| format!("Bearer {token}"));
-        Ok(Self { agent: config.into(), base, bearer })
-    }
-
-    /// Sends it off the async threads. Anything but a 2xx is a [`Failure`].
-    pub(crate) async fn send(&self, call: Call) -> Result<Answer, Failure> {
-        let this = self.clone();
-        let sent = tokio::task::spawn_blocking(move || this.send_now(call)).await;
-        sent.map_err(|error| Failure::Local(error.to_string()))?
-    }
-
-    /// Opens an answer that has no end of its own; its status and its body as it comes.
-    pub(crate) async fn stream(
-        &self,
-        call: Call,
-    ) -> Result<(StatusCode, ureq::BodyReader<'static>), Failure> {
-        let this = self.clone();
-        let opened = tokio::task::spawn_blocking(move || this.stream_now(call)).await;
-        opened.map_err(|error| Failure::Local(error.to_string()))?
-    }
-
-    fn stream_now(&self, call: Call) -> Result<(StatusCode, ureq::BodyReader<'static>), Failure> {
-        let limit = Some(call.limit);
-        let request = self.signed(call)?;
-        let request = self.agent.configure_request(request);
-        let request = request.timeout_connect(limit).timeout_recv_response(limit).build();
-        let response = self.agent.run(request).map_err(|error| self.unreachable(&error))?;
-        let (parts, body) = response.into_parts();
-        if parts.status.is_success() {
-            return Ok((parts.status, body.into_reader()));
-        }
-        let body = body.into_with_config().limit(LARGEST_ANSWER).read_to_vec();
-        let body = body.map_err(|error| self.unreachable(&error))?;
-        Err(Failure::of(&Answer { status: parts.status, headers: parts.headers, body }))
-    }
-
-    /// The request, with the caller's token.
-    fn signed(&self, call: Call) -> Result<Request<Vec<u8>>, Failure> {
-        let mut request = call.request(&self.base)?;
-        if let Some(bearer) = &self.bearer {
-            let mut value = ureq::http::HeaderValue::from_str(bearer)
-                .map_err(|_| Failure::Usage("the access token is no header value".into()))?;
+        let mut authorization = match token {
+            Some(token) => Some(
+                HeaderValue::try_from(format!("Bearer {token}"))
+                    .map_err(|_| usage("the access token is no header value"))?,
+            ),
+            None => basic_authorization(&base),
+        };
+        if let Some(value) = &mut authorization {
             value.set_sensitive(true);
-            request.headers_mut().insert("authorization", value);
         }
-        Ok(request)
+        Ok(Self { client, base, authorization })
     }
 
-    fn send_now(&self, call: Call) -> Result<Answer, Failure> {
-        let limit = call.limit;
-        let request = self.signed(call)?;
-        let request = self.agent.configure_request(request).timeout_global(Some(limit)).build();
-        let response = self.agent.run(request).map_err(|error| self.unreachable(&error))?;
+    /// Sends a request. Any status but 2xx is a [`Failure`].
+    pub(crate) async fn send(&self, call: Call) -> Result<Answer, Failure> {
+        let (request, limit) = self.request(call)?;
+        let sending = async { self.read(self.client.request(request).await?).await };
+        self.within(limit, sending).await?
+    }
+
+    /// Sends a request whose response has no end of its own. Only the response's head has a time
+    /// limit; any status but 2xx is a [`Failure`].
+    pub(crate) async fn stream(&self, call: Call) -> Result<Response<Incoming>, Failure> {
+        let (request, limit) = self.request(call)?;
+        let opening = async {
+            let response = self.client.request(request).await?;
+            if response.status().is_success() {
+                return Ok(Ok(response));
+            }
+            let refused = self.read(response).await?.err();
+            Ok(Err(refused.unwrap_or_else(Failure::not_hapax)))
+        };
+        self.within(limit, opening).await?
+    }
+
+    async fn read(
+        &self,
+        response: Response<Incoming>,
+    ) -> Result<Result<Answer, Failure>, BoxError> {
         let (parts, body) = response.into_parts();
-        let body = body
-            .into_with_config()
-            .limit(LARGEST_ANSWER)
-            .read_to_vec()
-            .map_err(|error| self.unreachable(&error))?;
-        Answer::new(parts.status, parts.headers, body)
+        let body = Limited::new(body, MAX_RESPONSE).collect().await?.to_bytes();
+        Ok(Answer::new(parts.status, parts.headers, body))
     }
 
-    fn unreachable(&self, error: &ureq::Error) -> Failure {
-        Failure::Unreachable { server: self.base.clone(), reason: error.to_string() }
+    /// Turns a missing response into a [`Failure`] that names the innermost cause.
+    async fn within<T>(
+        &self,
+        limit: Duration,
+        responding: impl Future<Output = Result<T, BoxError>>,
+    ) -> Result<T, Failure> {
+        let reason = match tokio::time::timeout(limit, responding).await {
+            Ok(Ok(response)) => return Ok(response),
+            Ok(Err(error)) => {
+                let error: &(dyn Error + 'static) = &*error;
+                let causes = std::iter::successors(Some(error), |&error| error.source());
+                causes.last().unwrap_or(error).to_string()
+            }
+            Err(_) => format!("timed out after {}", humantime::format_duration(limit)),
+        };
+        Err(Failure::Unreachable { server: self.base.clone(), reason })
     }
+
+    /// The request with the caller's credentials, and its time limit.
+    fn request(&self, call: Call) -> Result<(Request<Full<Bytes>>, Duration), Failure> {
+        let limit = call.limit;
+        let mut request = call.request(&self.base)?.map(Full::from);
+        let headers = request.headers_mut();
+        headers.insert(
+            USER_AGENT,
+            HeaderValue::from_static(concat!("hapax/", env!("CARGO_PKG_VERSION"))),
+        );
+        if let Some(value) = &self.authorization {
+            headers.insert(AUTHORIZATION, value.clone());
+        }
+        Ok((request, limit))
+    }
+}
+
+/// The header for a user and password in the server's URL.
+fn basic_authorization(base: &str) -> Option<HeaderValue> {
+    let authority = base.split_once("://")?.1.split('/').next()?;
+    let credentials = authority.rsplit_once('@')?.0;
+    let credentials =
+        if credentials.contains(':') { credentials.into() } else { format!("{credentials}:") };
+    HeaderValue::try_from(format!("Basic {}", STANDARD.encode(credentials))).ok()
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use clap::{Subcommand, ValueEnum};
 use hapax::millis;
+use hyper::Method;
 use serde_json::{Map, Value, json};
-use ureq::http::Method;
 
 use super::failure::finish;
 use super::operator::{self, Operator};

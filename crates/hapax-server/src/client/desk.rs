@@ -4,9 +4,8 @@ use axum::Router;
 use axum::body::Body;
 use hapax::Tenant;
 use http_body_util::BodyExt;
+use hyper::header::{HOST, HeaderValue};
 use tower::ServiceExt;
-use ureq::http::HeaderValue;
-use ureq::http::header::HOST;
 
 use super::{Answer, Api, Call, Connect, Failure};
 use crate::logging;
@@ -64,7 +63,7 @@ async fn ask(router: Router, call: Call) -> Result<Answer, Failure> {
         let response = router.oneshot(request).await.unwrap_or_else(|never| match never {});
         let (parts, body) = response.into_parts();
         let body = body.collect().await.map_err(|error| Failure::Local(error.to_string()))?;
-        Answer::new(parts.status, parts.headers, body.to_bytes().into())
+        Answer::new(parts.status, parts.headers, body.to_bytes())
     };
     let late = |_| Failure::Store("the store did not answer in time".into());
     tokio::time::timeout(limit, answered).await.map_err(late)?

@@ -24,7 +24,7 @@ pub(crate) enum Failure {
         /// How it put it.
         problem: Problem,
         /// Its own words, for `--json`.
-        raw: Vec<u8>,
+        raw: bytes::Bytes,
     },
     /// A store that was opened directly gave no answer.
     Store(String),
@@ -236,7 +236,7 @@ mod tests {
         let mut held = problem(409, "lock-held");
         held.title = "The lock is held".into();
         held.retry_after_ms = Some(2_100);
-        let text = Failure::Refused { problem: held, raw: Vec::new() }.text();
+        let text = Failure::Refused { problem: held, raw: bytes::Bytes::new() }.text();
         assert_eq!(
             text,
             "The lock is held (409 lock-held)\n  try again in 3s, or wait for it with --wait"

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use hapax::millis;
+use hyper::Method;
 use serde_json::json;
-use ureq::http::Method;
 
 use super::failure::finish;
 use super::{Call, Connect, Desk, Direct, EXIT_CODES, Failure, duration, show};

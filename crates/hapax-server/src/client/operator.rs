@@ -4,9 +4,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Subcommand, ValueEnum};
+use hyper::Method;
 use serde::Deserialize;
 use serde_json::json;
-use ureq::http::Method;
 
 use super::command::{Given, Name};
 use super::{Call, Desk, EXIT_CODES, Failure, columns, line, note, print, show};

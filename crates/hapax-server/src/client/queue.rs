@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use hyper::Method;
 use serde::Deserialize;
-use ureq::http::Method;
 
 use super::failure::finish;
 use super::{Call, Connect, Desk, Direct, EXIT_CODES, Failure, columns, line, note, print, show};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use hapax::millis;
-use ureq::http::{Method, StatusCode};
+use hyper::{Method, StatusCode};
 
 use super::failure::finish;
 use super::{Answer, Call, Connect, EXIT_CODES, Failure, duration, input, line, print};

@@ -23,7 +23,7 @@ pub(crate) enum Failure {
 impl Failure {
     /// Why the client gave up. Only what failed before there was a connection is known not to have
     /// reached the upstream.
-    pub(crate) fn of(error: &hyper_util::client::legacy::Error) -> Self {
+    pub(crate) fn of(error: &hapax_http_client::RequestError) -> Self {
         if error.is_connect() { Self::Unreachable } else { Self::Cut }
     }
 

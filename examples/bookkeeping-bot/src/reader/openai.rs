@@ -4,7 +4,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderValue, Uri};
-use hapax_line::http::{Http, post};
+use hapax_http_client::{HttpClient, post};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -31,7 +31,7 @@ pub struct OpenAiSettings {
 /// Asks a model behind an OpenAI-compatible endpoint for chat completions. Its answer is believed only
 /// where it is of the same types, and obeys the same rules, as everything else.
 pub struct OpenAi {
-    http: Http,
+    http: HttpClient,
     uri: Uri,
     authorization: Option<HeaderValue>,
     model: String,
@@ -57,7 +57,7 @@ impl OpenAi {
             Ok(value)
         });
         Ok(Self {
-            http: Http::new(),
+            http: HttpClient::new(),
             uri,
             authorization: authorization.transpose()?,
             model: settings.model.clone(),

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use hapax_line::http::{self, Http, HttpError};
+use hapax_http_client::{HttpClient, HttpError, get};
 use metrics::{counter, histogram};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
@@ -20,7 +20,7 @@ const TODAY: &str =
 /// A weather service. Everything that one event asks for has one time limit: the user waits, and
 /// the lock is held.
 pub(crate) struct WeatherService {
-    http: Http,
+    http: HttpClient,
     forecast: Url,
     geocoding: Url,
     limit: Duration,
@@ -30,7 +30,7 @@ impl WeatherService {
     /// The services at these addresses; they may be one.
     pub(crate) fn new(forecast: &str, geocoding: &str, limit: Duration) -> anyhow::Result<Self> {
         let (forecast, geocoding) = (base(forecast)?, base(geocoding)?);
-        Ok(Self { http: Http::new(), forecast, geocoding, limit })
+        Ok(Self { http: HttpClient::new(), forecast, geocoding, limit })
     }
 
     /// Where the place with this name is; `None` where nobody knows it.
@@ -79,7 +79,7 @@ impl WeatherService {
     async fn ask<T: DeserializeOwned>(&self, url: Url, until: Instant) -> Result<T, Trouble> {
         let uri = url.as_str().parse().map_err(|_| Trouble::Away)?;
         let left = until.saturating_duration_since(Instant::now());
-        let reply = match self.http.call(http::get(uri), left).await {
+        let reply = match self.http.call(get(uri), left).await {
             Ok(reply) => reply,
             // Whatever it was in the end: the time is up.
             Err(_) if Instant::now() >= until => return Err(Trouble::Slow),

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use example_weather_bot::simulated_weather::SimulatedWeather;
+use hapax_http_client::{HttpClient, get};
 use hapax_line::Secrets;
-use hapax_line::http::{self, Http};
 use hapax_line::simulator::{Api, Delivered, Endpoint, Said, SendFailed, Sender};
 use hapax_testkit::{Redis, Wire, keep_log, wait_for};
 use serde_json::Value;
@@ -53,7 +53,7 @@ pub(crate) struct World {
     pub(crate) folder: TempDir,
     url: String,
     child: Mutex<Child>,
-    http: Http,
+    http: HttpClient,
 }
 
 impl World {
@@ -95,7 +95,7 @@ impl World {
         });
         let sender = Sender::new(&url, &Secrets::new(SECRET).expect("a secret"), BOT);
         let (sender, child) = (Arc::new(sender.expect("a sender")), Mutex::new(child));
-        Self { line, weather, redis, wire, sender, folder, url, child, http: Http::new() }
+        Self { line, weather, redis, wire, sender, folder, url, child, http: HttpClient::new() }
     }
 
     /// Sends a webhook with these events.
@@ -157,7 +157,7 @@ impl World {
     /// Status and body of one of the bot's own pages.
     pub(crate) async fn get(&self, path: &str) -> (u16, String) {
         let url = self.url.replace("/line/webhook", path);
-        let reply = self.http.call(http::get(url.parse().expect("a URL")), PATIENCE).await;
+        let reply = self.http.call(get(url.parse().expect("a URL")), PATIENCE).await;
         let reply = reply.expect("an answer");
         (reply.status.as_u16(), String::from_utf8_lossy(&reply.body).into_owned())
     }

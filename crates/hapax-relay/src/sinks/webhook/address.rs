@@ -1,16 +1,9 @@
-//! Which addresses a webhook may have.
+//! The addresses that a webhook may have.
 
-use std::future::Future;
-use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use hyper_util::client::legacy::connect::dns::Name;
-use tower_service::Service;
-
-/// Whether an address is one that nobody on the internet has: a webhook that leads there reaches
-/// into the relay's own network.
+/// Whether an address cannot belong to a host on the internet: a webhook there would reach into the
+/// relay's own network.
 pub(crate) fn is_private(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_private_v4(address),
@@ -51,45 +44,6 @@ fn is_private_v6(address: Ipv6Addr) -> bool {
                 || first == 0x2001 && (second == 0 || second == 0xdb8)
                 || first == 0x64 && second == 0xff9b
         }
-    }
-}
-
-/// A name that leads only to private addresses.
-#[derive(Debug, thiserror::Error)]
-#[error("the webhook's name leads to a private address; --allow-private permits that")]
-pub(crate) struct PrivateAddress;
-
-/// Looks names up, each time that a connection is made: what a name means may change in between.
-#[derive(Clone)]
-pub(crate) struct Resolver {
-    pub(crate) allow_private: bool,
-}
-
-impl Resolver {
-    pub(crate) async fn addresses(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-        let found = tokio::net::lookup_host((host, port)).await?;
-        let allowed = found.filter(|address| self.allow_private || !is_private(address.ip()));
-        let allowed: Vec<_> = allowed.collect();
-        if allowed.is_empty() {
-            return Err(io::Error::other(PrivateAddress));
-        }
-        Ok(allowed)
-    }
-}
-
-impl Service<Name> for Resolver {
-    type Response = std::vec::IntoIter<SocketAddr>;
-    type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, name: Name) -> Self::Future {
-        let this = self.clone();
-        // The connector sets the port.
-        Box::pin(async move { Ok(this.addresses(name.as_str(), 0).await?.into_iter()) })
     }
 }
 

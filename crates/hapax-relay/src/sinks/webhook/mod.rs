@@ -4,6 +4,7 @@ mod address;
 mod answer;
 mod sign;
 
+use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,29 +12,24 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use hapax_core::{Clock, SystemClock};
+use hapax_http_client::{HttpClient, HttpClientConfig, HttpError, TrustStore};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Uri};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
-use rustls::RootCertStore;
-use rustls::crypto::{CryptoProvider, ring};
 use url::{Host, Url};
 
-use self::address::{PrivateAddress, Resolver, is_private};
+use self::address::is_private;
 use self::sign::Secret;
 use super::EndpointConfigError;
 use crate::{DeliveryError, OutboundMessage, Sink};
 
-const CONNECT: Duration = Duration::from_secs(5);
-/// An idle connection is kept for less time than servers keep theirs.
-const IDLE: Duration = Duration::from_secs(5);
-/// So much of an answer is read, to use the connection again; nobody looks at it.
-const MAX_ANSWER: usize = 64 << 10;
-/// And for so long.
-const REST: Duration = Duration::from_secs(1);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Idle connections are closed before servers close theirs.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The body of a response is read up to this size and for this long, only so that the connection can
+/// be used again.
+const MAX_RESPONSE: usize = 64 << 10;
+const RESPONSE_BODY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Headers that a row cannot set: they are the connection's, or ours.
 const NOT_THE_ROWS: &[&str] = &[
@@ -94,7 +90,6 @@ pub struct WebhookSink {
     host: String,
     port: u16,
     client: HttpClient,
-    resolver: Resolver,
     secret: Option<Secret>,
     clock: Arc<dyn Clock>,
 }
@@ -129,13 +124,11 @@ impl WebhookSink {
             Secret::new(text)
                 .ok_or_else(|| EndpointConfigError::new("the webhook's secret cannot be used"))
         });
-        let resolver = Resolver { allow_private: config.allow_private };
         Ok(Self {
             uri: url.as_str().parse().map_err(|_| malformed())?,
             host: url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned(),
             port: url.port_or_known_default().unwrap_or(443),
-            client: client(resolver.clone(), url.scheme() == "https")?,
-            resolver,
+            client: http_client(url.scheme() == "https", config.allow_private)?,
             secret: secret.transpose()?,
             clock: Arc::new(SystemClock),
         })
@@ -187,25 +180,19 @@ impl Sink for WebhookSink {
     }
 
     async fn send(&self, message: &OutboundMessage) -> Result<(), DeliveryError> {
-        let response = self.client.request(self.request(message)?).await.map_err(|e| failed(&e))?;
+        let request = self.request(message)?;
+        let response = self.client.request(request).await.map_err(|e| delivery_error(e.into()))?;
         let (status, headers) = (response.status(), response.headers().clone());
-        // The status has said it all: a body that does not end must not undo a delivery.
-        let rest = Limited::new(response.into_body(), MAX_ANSWER).collect();
-        let _ = tokio::time::timeout(REST, rest).await;
+        // The status alone decides: a body that does not end must not undo a delivery.
+        let rest = Limited::new(response.into_body(), MAX_RESPONSE).collect();
+        let _ = tokio::time::timeout(RESPONSE_BODY_TIMEOUT, rest).await;
         answer::read(status, &headers, self.clock.now())
     }
 
-    /// Asks for a connection, and for nothing over it.
+    /// Connects, and sends nothing.
     async fn check(&self) -> Result<(), DeliveryError> {
-        let connecting = async {
-            let addresses = self.resolver.addresses(&self.host, self.port).await?;
-            tokio::net::TcpStream::connect(&addresses[..]).await
-        };
-        match tokio::time::timeout(CONNECT, connecting).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(unreachable(&error)),
-            Err(_) => Err(DeliveryError::unreachable("the webhook cannot be reached: timed out")),
-        }
+        let connected = self.client.check_connection(&self.host, self.port).await;
+        connected.map_err(|error| delivery_error((&error).into()))
     }
 
     /// Each has a connection of its own, and whoever listens there may be small.
@@ -214,45 +201,24 @@ impl Sink for WebhookSink {
     }
 }
 
-type HttpClient = Client<HttpsConnector<HttpConnector<Resolver>>, Full<Bytes>>;
-
-fn client(resolver: Resolver, tls: bool) -> Result<HttpClient, EndpointConfigError> {
-    let mut http = HttpConnector::new_with_resolver(resolver);
-    http.enforce_http(false);
-    http.set_nodelay(true);
-    http.set_connect_timeout(Some(CONNECT));
-    // The system's certificates are read only where somebody needs them.
-    let config = rustls::ClientConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()
-        .map_err(|_| EndpointConfigError::new("TLS cannot be used"))?
-        .with_root_certificates(if tls { the_systems_roots()? } else { RootCertStore::empty() })
-        .with_no_client_auth();
-    let connector = HttpsConnectorBuilder::new()
-        .with_tls_config(config)
-        .https_or_http()
-        .enable_http1()
-        .wrap_connector(http);
-    Ok(Client::builder(TokioExecutor::new())
-        .timer(TokioTimer::new())
-        .pool_timer(TokioTimer::new())
-        .pool_idle_timeout(IDLE)
-        .build(connector))
-}
-
-fn provider() -> Arc<CryptoProvider> {
-    Arc::new(ring::default_provider())
-}
-
-fn the_systems_roots() -> Result<RootCertStore, EndpointConfigError> {
-    let mut roots = RootCertStore::empty();
-    let found = rustls_native_certs::load_native_certs().certs;
-    let (added, _) = roots.add_parsable_certificates(found);
-    if added == 0 {
-        return Err(EndpointConfigError::new(
-            "this system has no root certificates for an https:// webhook; install ca-certificates",
-        ));
-    }
-    Ok(roots)
+fn http_client(tls: bool, allow_private: bool) -> Result<HttpClient, EndpointConfigError> {
+    // The system's certificates are read only where they are needed.
+    let trust = match tls {
+        true => TrustStore::system().map_err(|_| {
+            EndpointConfigError::new(
+                "this system has no root certificates for an https:// webhook; install \
+                 ca-certificates",
+            )
+        })?,
+        false => TrustStore::empty(),
+    };
+    let config =
+        HttpClientConfig::new(trust).connect_timeout(CONNECT_TIMEOUT).idle_timeout(IDLE_TIMEOUT);
+    let config = match allow_private {
+        true => config,
+        false => config.allowed_addresses(|address| !is_private(address)),
+    };
+    Ok(config.build())
 }
 
 fn put(headers: &mut HeaderMap, name: &str, value: &[u8]) -> Result<(), DeliveryError> {
@@ -262,26 +228,18 @@ fn put(headers: &mut HeaderMap, name: &str, value: &[u8]) -> Result<(), Delivery
     Ok(())
 }
 
-fn failed(error: &hyper_util::client::legacy::Error) -> DeliveryError {
-    if error.is_connect() {
-        return unreachable(error);
-    }
-    DeliveryError::unanswered("the webhook cut the connection without an answer")
-}
-
-fn unreachable(error: &(dyn std::error::Error + 'static)) -> DeliveryError {
-    let mut cause = Some(error);
-    while let Some(error) = cause {
-        if let Some(error) = error.downcast_ref::<std::io::Error>() {
-            if error.get_ref().is_some_and(|inner| inner.is::<PrivateAddress>()) {
-                return DeliveryError::unreachable(PrivateAddress.to_string());
-            }
-            return DeliveryError::unreachable(format!(
-                "the webhook cannot be reached: {}",
-                error.kind()
-            ));
+/// The error of a request that got no response.
+fn delivery_error(error: HttpError) -> DeliveryError {
+    match error {
+        HttpError::AddressRefused => DeliveryError::unreachable(
+            "the webhook's name leads to a private address; --allow-private permits that",
+        ),
+        HttpError::NotSent(io::ErrorKind::Other) => {
+            DeliveryError::unreachable("the webhook cannot be reached")
         }
-        cause = error.source();
+        HttpError::NotSent(kind) => {
+            DeliveryError::unreachable(format!("the webhook cannot be reached: {kind}"))
+        }
+        _ => DeliveryError::unanswered("the webhook cut the connection without an answer"),
     }
-    DeliveryError::unreachable("the webhook cannot be reached")
 }

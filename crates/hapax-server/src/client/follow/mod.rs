@@ -6,9 +6,9 @@ mod stream;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use hyper::Method;
 use serde_json::Value;
 use tokio::time::Instant;
-use ureq::http::Method;
 
 use super::failure::finish;
 use super::publish::job_name;

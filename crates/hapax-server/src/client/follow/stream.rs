@@ -1,63 +1,63 @@
-//! A stream of events, read on a thread of its own: it blocks, and may do so for ever where a
-//! connection died without a word.
+//! A stream of server-sent events.
 
-use std::io::{BufRead, BufReader, Read};
 use std::time::Duration;
 
-use tokio::sync::mpsc;
-use ureq::http::StatusCode;
+use bytes::BytesMut;
+use http_body_util::BodyExt;
+use hyper::StatusCode;
+use hyper::body::Incoming;
 
 use super::frames::{Frame, Frames};
 use crate::client::{Api, Call, Failure};
 
-/// The server says something at least every 15 s; this long without a word means that nobody is there.
-const SILENCE: Duration = Duration::from_secs(60);
-/// The longest line.
-const LONGEST: u64 = 64 << 20;
+/// The server sends at least a comment every 15 s: after this long the connection is given up.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+const MAX_LINE: usize = 64 << 20;
 
 pub(super) struct Stream {
-    lines: mpsc::Receiver<String>,
+    body: Incoming,
+    received: BytesMut,
     frames: Frames,
 }
 
 impl Stream {
     /// `None` where there will be no more events.
     pub(super) async fn open(api: &Api, call: Call) -> Result<Option<Self>, Failure> {
-        let (status, body) = api.stream(call).await?;
-        if status == StatusCode::NO_CONTENT {
-            return Ok(None);
-        }
-        let (sender, lines) = mpsc::channel(64);
-        std::thread::spawn(move || pump(body, &sender));
-        Ok(Some(Self { lines, frames: Frames::default() }))
+        let response = api.stream(call).await?;
+        Ok((response.status() != StatusCode::NO_CONTENT).then(|| Self {
+            body: response.into_body(),
+            received: BytesMut::new(),
+            frames: Frames::default(),
+        }))
     }
 
-    /// The next frame; `None` where the stream has ended or is silent.
+    /// The next frame; `None` where the stream has ended or nothing arrives any more. A frame that was
+    /// cut off is dropped.
     pub(super) async fn next(&mut self) -> Option<Frame> {
         loop {
-            let line = tokio::time::timeout(SILENCE, self.lines.recv()).await.ok()??;
+            let line = self.next_line().await?;
             if let Some(frame) = self.frames.take(&line) {
                 return Some(frame);
             }
         }
     }
-}
 
-fn pump(body: impl Read, lines: &mpsc::Sender<String>) {
-    let mut body = BufReader::new(body);
-    loop {
-        let mut line = Vec::new();
-        let read = body.by_ref().take(LONGEST).read_until(b'\n', &mut line);
-        // A line that was cut off belongs to a frame that was cut off.
-        if read.is_err() || line.pop() != Some(b'\n') {
-            return;
-        }
-        if line.last() == Some(&b'\r') {
-            line.pop();
-        }
-        let Ok(line) = String::from_utf8(line) else { return };
-        if lines.blocking_send(line).is_err() {
-            return;
+    async fn next_line(&mut self) -> Option<String> {
+        let mut searched = 0;
+        loop {
+            if let Some(end) = self.received[searched..].iter().position(|byte| *byte == b'\n') {
+                let line = self.received.split_to(searched + end + 1);
+                let line = line.strip_suffix(b"\r\n").unwrap_or(&line[..line.len() - 1]);
+                return String::from_utf8(line.to_vec()).ok();
+            }
+            searched = self.received.len();
+            if searched > MAX_LINE {
+                return None;
+            }
+            let frame = tokio::time::timeout(IDLE_TIMEOUT, self.body.frame()).await.ok()??.ok()?;
+            if let Some(data) = frame.data_ref() {
+                self.received.extend_from_slice(data);
+            }
         }
     }
 }

@@ -4,12 +4,12 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use hyper::Method;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use ureq::http::Method;
 
 use super::lines::{self, Line};
 use super::tally::{Outcome, Tally};

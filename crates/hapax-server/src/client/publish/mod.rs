@@ -7,8 +7,8 @@ mod tally;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use hyper::Method;
 use serde_json::json;
-use ureq::http::Method;
 
 use super::failure::finish;
 use super::{Call, Connect, EXIT_CODES, Failure, duration, input, show};
