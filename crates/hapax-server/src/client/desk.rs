@@ -40,7 +40,7 @@ impl Desk {
                 let tenant = tenant.map_or(Ok(Tenant::default()), Tenant::new);
                 let tenant = tenant.map_err(|error| usage(error.to_string()))?;
                 logging::start_audit();
-                let router = in_process::open(url, tenant).await;
+                let router = in_process::open_router(url, tenant).await;
                 router.map(Self::Store).map_err(|error| Failure::Store(format!("{error:#}")))
             }
         }

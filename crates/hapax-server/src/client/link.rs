@@ -6,7 +6,7 @@ use std::time::Duration;
 use hapax::{Clock, Key, SystemClock, Tenant};
 
 use super::{Failure, duration, line};
-use crate::serve::signed_link::Link;
+use crate::serve::signed_link::SignedLink;
 use crate::settings::{Secret, Value};
 
 const EXAMPLES: &str = "\
@@ -57,7 +57,7 @@ impl MakeLink {
         };
         let jobs = self.jobs.iter().map(job).collect::<Result<_, Failure>>()?;
         let expires = SystemClock.now().plus(self.ttl).0.div_ceil(1000);
-        let link = Link { tenant: self.tenant.clone(), jobs, expires };
+        let link = SignedLink { tenant: self.tenant.clone(), jobs, expires };
         let access = link.sign(&secret);
         if self.json {
             line(serde_json::json!({"access": access, "expires": expires}));

@@ -1,4 +1,4 @@
-//! What the workers wrote, read as an event.
+//! Stream entries of the workers, parsed into events.
 
 use hapax::bus::NewEvent;
 use hapax::redis::Reply;
@@ -6,22 +6,22 @@ use serde_json::{Map, Value};
 
 /// One entry of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct StreamEntry {
     pub(super) id: String,
-    /// The field `data`; `None` where there is no such field.
+    /// The field `data`; `None` if the entry has no such field.
     pub(super) data: Option<Vec<u8>>,
 }
 
-/// A page of entries, and the ids of those that were delivered and are gone from the stream.
+/// A page of entries, and the ids of delivered entries that were trimmed from the stream.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Entries {
-    pub(super) there: Vec<Entry>,
+pub(super) struct EntryPage {
+    pub(super) present: Vec<StreamEntry>,
     pub(super) gone: Vec<String>,
 }
 
-impl Entries {
-    /// Reads `[[id, [name, value, …]], …]`, where the fields of an entry that is gone are nil.
-    pub(super) fn read(reply: Reply) -> Self {
+impl EntryPage {
+    /// Parses `[[id, [name, value, …]], …]`; the fields of a trimmed entry are nil.
+    pub(super) fn parse(reply: Reply) -> Self {
         let mut entries = Self::default();
         let Reply::Many(all) = reply else { return entries };
         for one in all {
@@ -31,7 +31,7 @@ impl Entries {
             let id = String::from_utf8_lossy(&id).into_owned();
             match parts.next() {
                 Some(Reply::Many(fields)) => {
-                    entries.there.push(Entry { id, data: field(fields, b"data") });
+                    entries.present.push(StreamEntry { id, data: field(fields, b"data") });
                 }
                 _ => entries.gone.push(id),
             }
@@ -40,7 +40,7 @@ impl Entries {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.there.is_empty() && self.gone.is_empty()
+        self.present.is_empty() && self.gone.is_empty()
     }
 }
 
@@ -55,21 +55,20 @@ fn field(fields: Vec<Reply>, wanted: &[u8]) -> Option<Vec<u8>> {
     None
 }
 
-/// Reads the JSON of a worker. The reason why it is no event is for operators, and says nothing of
-/// what was in it.
-pub(super) fn event(domain: &str, data: Option<&[u8]>) -> Result<NewEvent, String> {
+/// Parses the JSON of a worker. The error is for operators and contains nothing of the content.
+pub(super) fn parse_event(domain: &str, data: Option<&[u8]>) -> Result<NewEvent, String> {
     let data = data.ok_or("the entry has no field `data`")?;
     let value: Value = serde_json::from_slice(data).map_err(|error| {
         format!("broken JSON at line {} column {}", error.line(), error.column())
     })?;
     let Value::Object(mut members) = value else { return Err("the JSON is no object".into()) };
-    let job_id = text(&mut members, "job_id")?.filter(|id| !id.is_empty());
+    let job_id = string_member(&mut members, "job_id")?.filter(|id| !id.is_empty());
     let job_id = job_id.ok_or("there is no job_id")?;
-    let domain = text(&mut members, "domain")?.unwrap_or_else(|| domain.to_owned());
-    let stage = text(&mut members, "stage")?.ok_or("there is no stage")?;
+    let domain = string_member(&mut members, "domain")?.unwrap_or_else(|| domain.to_owned());
+    let stage = string_member(&mut members, "stage")?.ok_or("there is no stage")?;
     let seq = members.shift_remove("seq").ok_or("there is no seq")?;
     let seq = seq.as_u64().ok_or("seq is no whole number")?;
-    let timestamp = text(&mut members, "timestamp")?;
+    let timestamp = string_member(&mut members, "timestamp")?;
     let closes = match members.shift_remove("final") {
         None => false,
         Some(Value::Bool(closes)) => closes,
@@ -80,8 +79,8 @@ pub(super) fn event(domain: &str, data: Option<&[u8]>) -> Result<NewEvent, Strin
     Ok(NewEvent { closes, timestamp, ..event })
 }
 
-/// A text, or a number that stands for one, as in `"job_id": 17`.
-fn text(members: &mut Map<String, Value>, name: &str) -> Result<Option<String>, String> {
+/// Takes a string, or a number instead of one, as in `"job_id": 17`.
+fn string_member(members: &mut Map<String, Value>, name: &str) -> Result<Option<String>, String> {
     match members.shift_remove(name) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
@@ -99,7 +98,7 @@ mod tests {
     fn a_workers_event_is_read() {
         let json = br#"{"job_id": "job-1", "domain": "scan", "stage": "vision", "seq": 10,
             "data": {"status": "done"}, "timestamp": "2025-12-29T10:00:00.123456"}"#;
-        let read = event("scan", Some(json)).unwrap();
+        let read = parse_event("scan", Some(json)).unwrap();
         let expected = NewEvent::new("scan", "job-1", "vision", 10)
             .data(json!({"status": "done"}))
             .timestamp("2025-12-29T10:00:00.123456");
@@ -120,7 +119,7 @@ mod tests {
             (Some(r#"{"job_id":["secret"],"stage":"s","seq":1}"#), "no text"),
             (Some("\u{0}secret"), "broken JSON"),
         ] {
-            let why = event("scan", json.map(str::as_bytes)).unwrap_err();
+            let why = parse_event("scan", json.map(str::as_bytes)).unwrap_err();
             assert!(why.contains(reason) && !why.contains("secret"), "{why}");
         }
     }
@@ -129,12 +128,12 @@ mod tests {
     fn entries_that_are_gone_are_told_apart() {
         let bytes = |text: &str| Reply::Bytes(text.into());
         let fields = Reply::Many(vec![bytes("x"), bytes("1"), bytes("data"), bytes("{}")]);
-        let read = Entries::read(Reply::Many(vec![
+        let read = EntryPage::parse(Reply::Many(vec![
             Reply::Many(vec![bytes("1-0"), fields]),
             Reply::Many(vec![bytes("2-0"), Reply::Nil]),
         ]));
-        assert_eq!(read.there, [Entry { id: "1-0".into(), data: Some(b"{}".into()) }]);
+        assert_eq!(read.present, [StreamEntry { id: "1-0".into(), data: Some(b"{}".into()) }]);
         assert_eq!(read.gone, ["2-0"]);
-        assert!(Entries::read(Reply::Nil).is_empty());
+        assert!(EntryPage::parse(Reply::Nil).is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! Events on their way from an entry to the bus, the state that others read, and their channel.
+//! Routes events to the bus, to the state keys that other programs read, and to the Pub/Sub channel.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,72 +11,76 @@ use hapax::redis::RawRedis;
 use hapax::{StoreError, meters, millis};
 use metrics::counter;
 
-use super::job_state::{Job, SCRIPT, State, States};
-use super::settings::Plan;
+use super::job_state::{IngestedState, JobName, JobStateCache, SET_STATE_SCRIPT};
+use super::settings::IngestConfig;
 
-/// How many times one event is tried that the store refuses although it takes others.
-const TRIES: u32 = 3;
+/// How many times an event is tried that the store refuses while it accepts others.
+const MAX_TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(100);
 
-pub(super) struct Router {
+pub(super) struct EventRouter {
     pub(super) bus: Bus,
     redis: Arc<RawRedis>,
-    plan: Arc<Plan>,
-    states: States,
+    config: Arc<IngestConfig>,
+    states: JobStateCache,
 }
 
-/// An event, and the JSON it came as.
-pub(super) struct Arrived {
+/// An event and its JSON as the worker wrote it.
+pub(super) struct IncomingEvent {
     pub(super) event: NewEvent,
     pub(super) json: Vec<u8>,
 }
 
-/// What became of an event.
+/// The outcome of routing an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Routed {
+pub(super) enum RouteOutcome {
     /// The bus has it.
-    Done,
-    /// The bus will never take it, and why.
+    Routed,
+    /// The bus will never accept it, and why.
     Dead(String),
 }
 
-impl Router {
-    pub(super) fn new(bus: Bus, redis: Arc<RawRedis>, plan: Arc<Plan>) -> Self {
-        Self { bus, redis, plan, states: States::default() }
+impl EventRouter {
+    pub(super) fn new(bus: Bus, redis: Arc<RawRedis>, config: Arc<IngestConfig>) -> Self {
+        Self { bus, redis, config, states: JobStateCache::default() }
     }
 
-    /// Routes events in this order; one answer each. An error means that a server gave no answer:
-    /// routed again, what was published is recognised.
-    pub(super) async fn route(&self, arrived: &[Arrived]) -> Result<Vec<Routed>, StoreError> {
-        let answers = self.publish(arrived).await?;
-        let states = self.states(arrived, &answers).await?;
-        try_join_all(states.iter().map(|(job, state)| self.keep(job, state))).await?;
-        self.tell(arrived, &answers).await?;
-        let routed = answers.into_iter().map(|answer| match answer {
-            Ok(Appended::Published(_)) => ("published", Routed::Done),
-            Ok(Appended::Duplicate(_)) => ("duplicate", Routed::Done),
+    /// Routes events in order and returns one outcome for each. After an error, route the same events
+    /// again: published ones are recognised as duplicates.
+    pub(super) async fn route(
+        &self,
+        events: &[IncomingEvent],
+    ) -> Result<Vec<RouteOutcome>, StoreError> {
+        let answers = self.publish(events).await?;
+        let states = self.states(events, &answers).await?;
+        try_join_all(states.iter().map(|(job, state)| self.write_state(job, state))).await?;
+        self.publish_to_channel(events, &answers).await?;
+        let outcomes = answers.into_iter().map(|answer| match answer {
+            Ok(Appended::Published(_)) => ("published", RouteOutcome::Routed),
+            Ok(Appended::Duplicate(_)) => ("duplicate", RouteOutcome::Routed),
             Ok(Appended::Conflict) => {
-                let reason = "event-conflict: its identity is known with another content";
-                ("dead", Routed::Dead(reason.into()))
+                let reason = "event-conflict: the log has this event with different content";
+                ("dead", RouteOutcome::Dead(reason.into()))
             }
             Ok(Appended::Closed) => {
-                ("dead", Routed::Dead("job-closed: the job has had its last event".into()))
+                ("dead", RouteOutcome::Dead("job-closed: the job has had its last event".into()))
             }
-            Err(reason) => ("dead", Routed::Dead(reason)),
+            Err(reason) => ("dead", RouteOutcome::Dead(reason)),
         });
-        let counted = |(result, routed): (&'static str, _)| {
+        let counted = |(result, outcome): (&'static str, _)| {
             counter!(meters::INGEST_ENTRIES, "result" => result).increment(1);
-            routed
+            outcome
         };
-        Ok(routed.map(counted).collect())
+        Ok(outcomes.map(counted).collect())
     }
 
-    /// All at once; where one of them is refused, each on its own, so that it harms no other.
+    /// Publishes all events at once. If one is refused, publishes each on its own, so that the others
+    /// still pass.
     async fn publish(
         &self,
-        arrived: &[Arrived],
+        events: &[IncomingEvent],
     ) -> Result<Vec<Result<Appended, String>>, StoreError> {
-        let events: Vec<_> = arrived.iter().map(|one| one.event.clone()).collect();
+        let events: Vec<_> = events.iter().map(|incoming| incoming.event.clone()).collect();
         match self.bus.publish_all(&events).await {
             Ok(answers) => return Ok(answers.into_iter().map(Ok).collect()),
             Err(BusError::Store(error)) if error.is_passing() => return Err(error),
@@ -91,7 +95,7 @@ impl Router {
 
     async fn publish_one(&self, event: &NewEvent) -> Result<Result<Appended, String>, StoreError> {
         let mut refused = String::new();
-        for _ in 0..TRIES {
+        for _ in 0..MAX_TRIES {
             match self.bus.publish(event).await {
                 Ok(answer) => return Ok(Ok(answer)),
                 Err(BusError::Store(error)) if error.is_passing() => return Err(error),
@@ -105,14 +109,14 @@ impl Router {
         Ok(Err(refused))
     }
 
-    /// How the jobs of these events stand now.
+    /// The current states of the jobs of these events.
     async fn states(
         &self,
-        arrived: &[Arrived],
+        events: &[IncomingEvent],
         answers: &[Result<Appended, String>],
-    ) -> Result<HashMap<Job, State>, StoreError> {
-        let mut known: HashMap<Job, Option<State>> = HashMap::new();
-        for (Arrived { event, json }, answer) in arrived.iter().zip(answers) {
+    ) -> Result<HashMap<JobName, IngestedState>, StoreError> {
+        let mut known: HashMap<JobName, Option<IngestedState>> = HashMap::new();
+        for (IncomingEvent { event, json }, answer) in events.iter().zip(answers) {
             let Ok(answer) = answer else { continue };
             let job = (event.domain.clone(), event.job_id.clone());
             known.insert(job, self.states.after(event, json, answer));
@@ -120,30 +124,37 @@ impl Router {
         let looked = known.into_iter().map(|(job, state)| async {
             let state = match state {
                 Some(state) => Some(state),
-                None => self.look(&job).await?,
+                None => self.read_state(&job).await?,
             };
             Ok::<_, StoreError>(state.map(|state| (job, state)))
         });
         Ok(try_join_all(looked).await?.into_iter().flatten().collect())
     }
 
-    async fn look(&self, (domain, job_id): &Job) -> Result<Option<State>, StoreError> {
+    async fn read_state(
+        &self,
+        (domain, job_id): &JobName,
+    ) -> Result<Option<IngestedState>, StoreError> {
         match self.bus.state(domain, job_id).await {
             Ok(head) => Ok(head
                 .map(|head| head.state)
-                .map(|state| State { seq: state.seq, json: state.payload.to_vec() })),
+                .map(|state| IngestedState { seq: state.seq, json: state.payload.to_vec() })),
             Err(BusError::Store(error)) => Err(error),
-            // It was published, so that there is no other reason.
+            // The names were valid when the event was published; other errors do not occur.
             Err(_) => Ok(None),
         }
     }
 
-    async fn keep(&self, (domain, job_id): &Job, state: &State) -> Result<(), StoreError> {
+    async fn write_state(
+        &self,
+        (domain, job_id): &JobName,
+        state: &IngestedState,
+    ) -> Result<(), StoreError> {
         let key = format!("{domain}:state:{job_id}");
-        let (seq, ttl) = (state.seq.to_string(), millis(self.plan.lifetime).to_string());
+        let (seq, ttl) = (state.seq.to_string(), millis(self.config.state_retention).to_string());
         let parts: [&[u8]; 7] = [
             b"EVAL",
-            SCRIPT.as_bytes(),
+            SET_STATE_SCRIPT.as_bytes(),
             b"1",
             key.as_bytes(),
             &state.json,
@@ -153,17 +164,17 @@ impl Router {
         self.redis.command(&parts).await.map(drop)
     }
 
-    /// Publishes what the bus has on the channel of those who still listen there.
-    async fn tell(
+    /// Publishes routed events on the Pub/Sub channel for existing readers.
+    async fn publish_to_channel(
         &self,
-        arrived: &[Arrived],
+        events: &[IncomingEvent],
         answers: &[Result<Appended, String>],
     ) -> Result<(), StoreError> {
-        let Some(channel) = &self.plan.channel else { return Ok(()) };
-        let told = arrived.iter().zip(answers).filter(|(_, answer)| {
+        let Some(channel) = &self.config.channel else { return Ok(()) };
+        let published = events.iter().zip(answers).filter(|(_, answer)| {
             matches!(answer, Ok(Appended::Published(_) | Appended::Duplicate(_)))
         });
-        let told = told.map(|(Arrived { event, json }, _)| {
+        let published = published.map(|(IncomingEvent { event, json }, _)| {
             let channel =
                 channel.replace("{domain}", &event.domain).replace("{job_id}", &event.job_id);
             async move {
@@ -171,6 +182,6 @@ impl Router {
                 self.redis.command(&parts).await
             }
         });
-        try_join_all(told).await.map(drop)
+        try_join_all(published).await.map(drop)
     }
 }

@@ -1,5 +1,5 @@
-//! `{domain}:state:{job_id}`, which other programs read: kept at the event with the highest seq, also
-//! where a worker's own script wrote a lower one after it.
+//! `{domain}:state:{job_id}`, which other programs read: the event with the highest seq. It is
+//! repaired if a worker's own script overwrites it with a lower one.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,12 +7,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use hapax::bus::NewEvent;
 use hapax::log::{Appended, Cursor};
 
-/// How many jobs are remembered; beyond that the log is asked.
-const MOST: usize = 10_000;
+/// How many jobs are cached; the log is read for others.
+const MAX_JOBS: usize = 10_000;
 
-/// Sets a state that is not lower than the one that is there, and renews the lifetime of an equal
-/// one: the workers' is shorter than the log's. What is there may be anything, and is then replaced.
-pub(super) const SCRIPT: &str = "\
+/// Sets a state unless the stored one is higher, and renews the TTL of an equal one, because the
+/// workers set a shorter TTL than the log's retention. A stored value that is no event is replaced.
+pub(super) const SET_STATE_SCRIPT: &str = "\
 local current = redis.pcall('GET', KEYS[1])
 if type(current) ~= 'string' then current = '' end
 local known, event = pcall(cjson.decode, current)
@@ -23,24 +23,29 @@ redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
 return 1
 ";
 
-/// A job's state as it should be.
+/// The state that a job's key should have.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct State {
+pub(super) struct IngestedState {
     pub(super) seq: u64,
     pub(super) json: Vec<u8>,
 }
 
 /// Domain and job.
-pub(super) type Job = (String, String);
+pub(super) type JobName = (String, String);
 
-/// What is known of jobs whose every event went through here: their state needs no question.
+/// The states of jobs whose every event passed through this process, so that the log need not be read.
 #[derive(Default)]
-pub(super) struct States(Mutex<HashMap<Job, (Cursor, State)>>);
+pub(super) struct JobStateCache(Mutex<HashMap<JobName, (Cursor, IngestedState)>>);
 
-impl States {
-    /// The job's state after this event; `None` where only the log knows it, as another router, or an
-    /// earlier life of this one, published some of its events.
-    pub(super) fn after(&self, event: &NewEvent, json: &[u8], answer: &Appended) -> Option<State> {
+impl JobStateCache {
+    /// The job's state after this event; `None` if only the log knows it, because another process
+    /// published some of the job's events.
+    pub(super) fn after(
+        &self,
+        event: &NewEvent,
+        json: &[u8],
+        answer: &Appended,
+    ) -> Option<IngestedState> {
         let job = (event.domain.clone(), event.job_id.clone());
         let Appended::Published(at) = *answer else {
             self.jobs().remove(&job);
@@ -55,16 +60,16 @@ impl States {
         };
         let state = match before {
             Some(higher) if higher.seq > event.seq => higher,
-            _ => State { seq: event.seq, json: json.to_vec() },
+            _ => IngestedState { seq: event.seq, json: json.to_vec() },
         };
-        if jobs.len() >= MOST {
+        if jobs.len() >= MAX_JOBS {
             jobs.clear();
         }
         jobs.insert(job, (at, state.clone()));
         Some(state)
     }
 
-    fn jobs(&self) -> MutexGuard<'_, HashMap<Job, (Cursor, State)>> {
+    fn jobs(&self) -> MutexGuard<'_, HashMap<JobName, (Cursor, IngestedState)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -78,14 +83,14 @@ mod tests {
         Appended::Published(Cursor { epoch: Epoch(1), offset })
     }
 
-    fn after(states: &States, seq: u64, answer: &Appended) -> Option<u64> {
+    fn after(states: &JobStateCache, seq: u64, answer: &Appended) -> Option<u64> {
         let event = NewEvent::new("scan", "job", "vision", seq);
         states.after(&event, b"{}", answer).map(|state| state.seq)
     }
 
     #[test]
     fn the_highest_seq_is_known_as_long_as_every_event_was_seen() {
-        let states = States::default();
+        let states = JobStateCache::default();
         assert_eq!(after(&states, 10, &published(1)), Some(10));
         assert_eq!(after(&states, 20, &published(2)), Some(20));
         assert_eq!(after(&states, 11, &published(3)), Some(20), "a late one");

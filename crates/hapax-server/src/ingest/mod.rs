@@ -1,10 +1,10 @@
-//! `hapax serve --ingest DOMAIN:SHARDS`: the router for streams that workers fill with a script of
-//! their own, so that they need no change.
+//! `hapax serve --ingest DOMAIN:SHARDS`: routes events from the Redis streams of existing workers to
+//! the bus. The workers keep writing with their own script.
 //!
 //! ```text
-//!   worker ──► scan:events:{shard} ──► tail ──► bus ──► SSE
-//!                                       │  └──► scan:state:{job_id}, the channel
-//!                                       └─────► the queue `ingest`: dead letters
+//!   worker ──► scan:events:{shard} ──► reader ──► bus ──► SSE
+//!                                       │    └──► scan:state:{job_id}, the channel
+//!                                       └───────► the queue `ingest`: dead letters
 //! ```
 
 mod dead_letters;
@@ -24,74 +24,81 @@ use hapax::Tenant;
 use hapax::bus::Bus;
 use hapax::redis::{RawRedis, RedisConfig};
 
-use dead_letters::DeadLetters;
-use event_router::Router;
-use redis_stream::Stream;
-pub(crate) use settings::{Domains, Name, Plan};
-use stream_reader::{Pulse, Tail};
+use dead_letters::IngestDeadLetters;
+use event_router::EventRouter;
+use redis_stream::GroupStream;
+pub(crate) use settings::{Domains, IngestConfig, Name};
+use stream_reader::{Heartbeat, StreamReader};
 
 use crate::health::Health;
 
-/// Starts a task for each stream, and one for the dead letters. Nothing needs to be reachable yet.
-pub(crate) fn start(bus: &Bus, plan: Plan, redis_url: &str, health: &Health) -> anyhow::Result<()> {
+/// Starts a task for each stream and one for the dead letters. Redis need not be reachable yet.
+pub(crate) fn start(
+    bus: &Bus,
+    config: IngestConfig,
+    redis_url: &str,
+    health: &Health,
+) -> anyhow::Result<()> {
     let open = || {
-        let config = RedisConfig::new(redis_url)?.limit(plan.limit);
+        let config = RedisConfig::new(redis_url)?.limit(config.store_timeout);
         RawRedis::open(config)
     };
-    let usable = "the Redis of --ingest";
-    let redis = Arc::new(open().context(usable)?);
-    let streams: Vec<_> = plan.domains.streams().collect();
+    let context = "the Redis of --ingest";
+    let redis = Arc::new(open().context(context)?);
+    let streams: Vec<_> = config.domains.streams().collect();
     let readers: Result<Vec<_>, _> = streams.iter().map(|_| open()).collect();
-    let readers = readers.context(usable)?;
-    let plan = Arc::new(plan);
+    let readers = readers.context(context)?;
+    let config = Arc::new(config);
     let bus = bus.clone().tenant(Tenant::default());
-    let dead = Arc::new(DeadLetters::new(bus.store().clone()));
-    let router = Arc::new(Router::new(bus, redis.clone(), plan.clone()));
+    let dead = Arc::new(IngestDeadLetters::new(bus.store().clone()));
+    let router = Arc::new(EventRouter::new(bus, redis.clone(), config.clone()));
     for ((domain, name), reader) in streams.into_iter().zip(readers) {
-        let pulse = Arc::new(Pulse::new());
-        let (watched, shown, limit) = (pulse.clone(), name.clone(), plan.still);
+        let heartbeat = Arc::new(Heartbeat::new());
+        let (watched, shown, limit) = (heartbeat.clone(), name.clone(), config.max_stall);
         health.require(move || {
-            let still = watched.stands_still(limit);
-            still.then(|| format!("the router does not get on with {shown}"))
+            let stalled = watched.is_stalled(limit);
+            stalled.then(|| format!("the ingest reader of {shown} makes no progress"))
         });
-        let tail = Arc::new(Tail {
+        let stream_reader = Arc::new(StreamReader {
             domain,
-            stream: Stream::new(name, plan.clone(), redis.clone(), reader),
+            stream: GroupStream::new(name, config.clone(), redis.clone(), reader),
             router: router.clone(),
             dead: dead.clone(),
-            plan: plan.clone(),
-            pulse,
-            seen: None.into(),
+            config: config.clone(),
+            heartbeat,
+            last_progress: None.into(),
             skipped: AtomicU64::new(0),
             lost: AtomicU64::new(0),
         });
-        for_ever(move || {
-            let tail = tail.clone();
-            async move { tail.follow().await }
+        spawn_restarting(move || {
+            let stream_reader = stream_reader.clone();
+            async move { stream_reader.run().await }
         });
     }
-    for_ever(move || {
+    spawn_restarting(move || {
         let (dead, router) = (dead.clone(), router.clone());
-        async move { dead.work(&router).await }
+        async move { dead.run(&router).await }
     });
     Ok(())
 }
 
-/// A task that panics is begun again: what it was at was not acknowledged, and comes again until the
-/// delivery cap makes it a dead letter.
-fn for_ever<F: Future<Output = ()> + Send + 'static>(task: impl Fn() -> F + Send + 'static) {
+/// Restarts a task that panics. Its entries were not acknowledged and are delivered again, until the
+/// delivery limit turns them into dead letters.
+fn spawn_restarting<F: Future<Output = ()> + Send + 'static>(
+    task: impl Fn() -> F + Send + 'static,
+) {
     tokio::spawn(async move {
         loop {
             let _ = tokio::spawn(task()).await;
-            tracing::error!("a task of the router ended by a bug, and is begun again");
+            tracing::error!("an ingest task panicked and is restarted");
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
     });
 }
 
-/// Who we are to a group, unless somebody says: the same after a restart, and another one on another
-/// machine or port.
-pub(crate) fn consumer(listen: &str) -> String {
+/// The name of this process in the consumer group: the same after a restart, and different on
+/// another machine or port.
+pub(crate) fn default_consumer_name(listen: &str) -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let host = host.or_else(|| std::env::var("HOSTNAME").ok()).unwrap_or_default();
     let port = listen.rsplit(':').next().unwrap_or_default();

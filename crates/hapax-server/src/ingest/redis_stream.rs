@@ -1,4 +1,4 @@
-//! One stream on Redis, as the router's group sees it.
+//! One Redis stream, read through the consumer group.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,69 +7,69 @@ use std::time::Duration;
 use hapax::StoreError;
 use hapax::redis::{RawRedis, Reply};
 
-use super::entry::Entries;
-use super::settings::Plan;
+use super::entry::EntryPage;
+use super::settings::IngestConfig;
 
-/// How many entries are read at once.
+/// How many entries one read returns.
 const PAGE: &str = "200";
 
-/// Commands about one stream.
-pub(super) struct Stream {
+/// A stream and our consumer group on it.
+pub(super) struct GroupStream {
     pub(super) name: String,
-    plan: Arc<Plan>,
+    config: Arc<IngestConfig>,
     redis: Arc<RawRedis>,
-    /// For reading what is new, which blocks its connection.
+    /// The connection for reading new entries, which blocks it.
     reader: RawRedis,
 }
 
-/// How far the group is.
+/// The progress of the consumer group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Standing {
-    /// How many entries the group has not seen, as the server reckons: those that were trimmed unseen
-    /// count, and for ever.
+pub(super) struct GroupProgress {
+    /// Redis's own count of unread entries. Entries that were trimmed unread count in it for ever.
     lag: Option<u64>,
-    /// How many were delivered and not acknowledged.
+    /// How many entries were delivered and not acknowledged.
     pub(super) pending: u64,
-    /// How many were delivered in all, and how many were ever added (Redis 7).
+    /// How many entries were ever delivered, and how many ever added (Redis 7).
     read: Option<u64>,
     added: Option<u64>,
     length: u64,
-    delivered: Id,
-    first: Id,
-    last: Id,
+    delivered: EntryId,
+    first: EntryId,
+    last: EntryId,
 }
 
-/// An entry's id, in the order of ids.
-pub(super) type Id = (u64, u64);
+/// The id of an entry, comparable in stream order.
+pub(super) type EntryId = (u64, u64);
 
-impl Stream {
+impl GroupStream {
     pub(super) fn new(
         name: String,
-        plan: Arc<Plan>,
+        config: Arc<IngestConfig>,
         redis: Arc<RawRedis>,
         reader: RawRedis,
     ) -> Self {
-        Self { name, plan, redis, reader }
+        Self { name, config, redis, reader }
     }
 
-    /// Makes the group, from the first entry on; one that is there stays as it is.
+    /// Creates the group at the first entry; an existing group is left as it is.
     pub(super) async fn ensure_group(&self) -> Result<(), StoreError> {
-        let parts = ["XGROUP", "CREATE", &self.name, &self.plan.group, "0", "MKSTREAM"];
+        let parts = ["XGROUP", "CREATE", &self.name, &self.config.group, "0", "MKSTREAM"];
         match self.redis.command(&parts).await {
             Err(StoreError::Internal { reason, .. }) if reason.contains("BUSYGROUP") => Ok(()),
             made => made.map(drop),
         }
     }
 
-    /// Entries that were delivered to us after `after` and not acknowledged: those of a process that
-    /// died in our place.
-    pub(super) async fn own(&self, after: &str) -> Result<Entries, StoreError> {
+    /// Entries after `after` that were delivered to our consumer name and not acknowledged: those of a
+    /// predecessor that died.
+    pub(super) async fn own_pending(&self, after: &str) -> Result<EntryPage, StoreError> {
         self.read(&self.redis, &[], after).await
     }
 
-    /// Entries that nobody has seen; waits a moment for them.
-    pub(super) async fn new_entries(&self) -> Result<Entries, StoreError> {
-        let wait = Duration::from_millis(500).min(self.plan.limit / 2).as_millis().to_string();
+    /// Entries that were never delivered; waits a moment for them.
+    pub(super) async fn new_entries(&self) -> Result<EntryPage, StoreError> {
+        let wait =
+            Duration::from_millis(500).min(self.config.store_timeout / 2).as_millis().to_string();
         self.read(&self.reader, &["BLOCK", &wait], ">").await
     }
 
@@ -78,53 +78,53 @@ impl Stream {
         redis: &RawRedis,
         more: &[&str],
         after: &str,
-    ) -> Result<Entries, StoreError> {
-        let Plan { group, consumer, .. } = &*self.plan;
+    ) -> Result<EntryPage, StoreError> {
+        let IngestConfig { group, consumer, .. } = &*self.config;
         let mut parts = vec!["XREADGROUP", "GROUP", group, consumer, "COUNT", PAGE];
         parts.extend(more);
         parts.extend(["STREAMS", &self.name, after]);
         let Reply::Many(streams) = redis.command(&parts).await? else {
-            return Ok(Entries::default());
+            return Ok(EntryPage::default());
         };
-        // `[[stream, entries]]`, or `[stream, entries]` where the server speaks in maps.
+        // `[[stream, entries]]` in RESP2, `[stream, entries]` from a RESP3 map.
         let entries = match streams.into_iter().next_back() {
             Some(Reply::Many(mut pair)) if matches!(pair.first(), Some(Reply::Bytes(_))) => {
                 pair.pop().unwrap_or(Reply::Nil)
             }
             other => other.unwrap_or(Reply::Nil),
         };
-        Ok(Entries::read(entries))
+        Ok(EntryPage::parse(entries))
     }
 
-    /// Takes over entries of consumers that have been silent; where to go on, `None` at the end.
+    /// Takes over entries of idle consumers. Returns where to continue; `None` at the end.
     pub(super) async fn reclaim(
         &self,
         start: &str,
-    ) -> Result<(Entries, Option<String>), StoreError> {
-        let Plan { group, consumer, reclaim, .. } = &*self.plan;
-        let idle = reclaim.as_millis().to_string();
+    ) -> Result<(EntryPage, Option<String>), StoreError> {
+        let IngestConfig { group, consumer, reclaim_after, .. } = &*self.config;
+        let idle = reclaim_after.as_millis().to_string();
         let parts = ["XAUTOCLAIM", &self.name, group, consumer, &idle, start, "COUNT", PAGE];
         let Reply::Many(answer) = self.redis.command(&parts).await? else {
-            return Ok((Entries::default(), None));
+            return Ok((EntryPage::default(), None));
         };
         let mut answer = answer.into_iter();
         let next = answer.next().and_then(text).filter(|next| next != "0-0");
-        let mut entries = Entries::read(answer.next().unwrap_or(Reply::Nil));
-        // Redis 7 names those that are gone, and has acknowledged them by itself.
+        let mut entries = EntryPage::parse(answer.next().unwrap_or(Reply::Nil));
+        // Redis 7 lists the trimmed entries, and has acknowledged them.
         if let Some(Reply::Many(gone)) = answer.next() {
             entries.gone.extend(gone.into_iter().filter_map(text));
         }
         Ok((entries, next))
     }
 
-    /// How many times each of these entries was delivered.
-    pub(super) async fn deliveries(
+    /// How many times each entry from `first` to `last` was delivered.
+    pub(super) async fn delivery_counts(
         &self,
         first: &str,
         last: &str,
     ) -> Result<HashMap<String, u64>, StoreError> {
-        let Plan { group, consumer, .. } = &*self.plan;
-        // Between the first and the last there may be others of ours, but not many.
+        let IngestConfig { group, consumer, .. } = &*self.config;
+        // The range may include a few more of our pending entries than the page.
         let parts = ["XPENDING", &self.name, group, first, last, "10000", consumer];
         let Reply::Many(pending) = self.redis.command(&parts).await? else {
             return Ok(HashMap::new());
@@ -145,40 +145,41 @@ impl Stream {
         if ids.is_empty() {
             return Ok(());
         }
-        let parts = [&["XACK", &self.name, &self.plan.group], ids].concat();
+        let parts = [&["XACK", &self.name, &self.config.group], ids].concat();
         self.redis.command(&parts).await.map(drop)
     }
 
-    /// How far the group is, as far as this server can tell.
-    pub(super) async fn standing(&self) -> Result<Standing, StoreError> {
+    /// The progress of the group, as far as this version of Redis reports it.
+    pub(super) async fn progress(&self) -> Result<GroupProgress, StoreError> {
         let groups = self.redis.command(&["XINFO", "GROUPS", &self.name]).await?;
-        let stream = Named::of(self.redis.command(&["XINFO", "STREAM", &self.name]).await?);
-        let Reply::Many(groups) = groups else { return Ok(Standing::default()) };
-        let mut groups = groups.into_iter().map(Named::of);
-        let ours = groups.find(|group| group.text("name").as_ref() == Some(&self.plan.group));
+        let stream =
+            NamedReplies::from_reply(self.redis.command(&["XINFO", "STREAM", &self.name]).await?);
+        let Reply::Many(groups) = groups else { return Ok(GroupProgress::default()) };
+        let mut groups = groups.into_iter().map(NamedReplies::from_reply);
+        let ours = groups.find(|group| group.text("name").as_ref() == Some(&self.config.group));
         let group = ours.unwrap_or_default();
-        let id =
-            |named: &Named, name: &str| named.text(name).map(|id| parsed(&id)).unwrap_or_default();
+        let id = |named: &NamedReplies, name: &str| {
+            named.text(name).map(|id| parse_entry_id(&id)).unwrap_or_default()
+        };
         let first = match stream.0.get("first-entry") {
             Some(Reply::Many(entry)) => entry.first().cloned().and_then(text),
             _ => None,
         };
-        Ok(Standing {
+        Ok(GroupProgress {
             lag: group.number("lag"),
             pending: group.number("pending").unwrap_or(0),
             read: group.number("entries-read"),
             added: stream.number("entries-added"),
             length: stream.number("length").unwrap_or(0),
             delivered: id(&group, "last-delivered-id"),
-            first: first.map(|id| parsed(&id)).unwrap_or_default(),
+            first: first.map(|id| parse_entry_id(&id)).unwrap_or_default(),
             last: id(&stream, "last-generated-id"),
         })
     }
 }
 
-impl Standing {
-    /// How many of the entries that are there the group has not seen; `None` where it is in the middle
-    /// of them.
+impl GroupProgress {
+    /// How many of the stored entries are unread; `None` if the group is in the middle of them.
     fn unseen(&self) -> Option<u64> {
         if self.length == 0 || self.delivered >= self.last {
             return Some(0);
@@ -186,33 +187,32 @@ impl Standing {
         (self.delivered < self.first).then_some(self.length)
     }
 
-    /// How many wait to be read, where `lost` are known to be gone.
+    /// How many entries wait to be read, given that `lost` were trimmed unread.
     pub(super) fn waiting(&self, lost: u64) -> Option<u64> {
         self.unseen().or_else(|| Some(self.lag?.saturating_sub(lost)))
     }
 
-    /// How many entries were trimmed before the group saw them, since it first read; `None` where that
-    /// cannot be told now.
+    /// How many entries were trimmed before the group read them; `None` if that is unknown now.
     pub(super) fn lost(&self) -> Option<u64> {
-        // A group that has read nothing yet has no count.
+        // Redis has no count for a group that has read nothing yet.
         let nothing_yet = self.delivered == (0, 0);
         let read = self.read.or(nothing_yet.then_some(0))?;
         Some(self.added?.saturating_sub(read).saturating_sub(self.unseen()?))
     }
 
-    /// For servers that do not count: whether entries that were there before, and unseen, are gone.
+    /// For servers that do not count entries: whether unread entries of `before` are gone.
     pub(super) fn has_lost_since(&self, before: &Self) -> bool {
         let unseen = before.last > before.delivered && before.last > self.delivered;
         self.added.is_none() && unseen && (self.length == 0 || before.last < self.first)
     }
 }
 
-/// Names and values in turn.
+/// A reply of alternating names and values.
 #[derive(Default)]
-struct Named(HashMap<String, Reply>);
+struct NamedReplies(HashMap<String, Reply>);
 
-impl Named {
-    fn of(reply: Reply) -> Self {
+impl NamedReplies {
+    fn from_reply(reply: Reply) -> Self {
         let Reply::Many(parts) = reply else { return Self::default() };
         let mut parts = parts.into_iter();
         let mut named = HashMap::new();
@@ -241,7 +241,7 @@ fn text(reply: Reply) -> Option<String> {
     }
 }
 
-pub(super) fn parsed(id: &str) -> Id {
+pub(super) fn parse_entry_id(id: &str) -> EntryId {
     let (time, nth) = id.split_once('-').unwrap_or((id, "0"));
     (time.parse().unwrap_or(0), nth.parse().unwrap_or(0))
 }
@@ -252,37 +252,37 @@ mod tests {
 
     /// `added` entries, of which those from `first` on are there, and `read` were read up to
     /// `delivered`.
-    fn standing(added: u64, first: u64, read: u64, delivered: u64) -> Standing {
-        Standing {
+    fn progress(added: u64, first: u64, read: u64, delivered: u64) -> GroupProgress {
+        GroupProgress {
             read: Some(read),
             added: Some(added),
             length: added + 1 - first,
             delivered: (delivered, 0),
             first: (first, 0),
             last: (added, 0),
-            ..Standing::default()
+            ..GroupProgress::default()
         }
     }
 
     #[test]
     fn what_was_trimmed_unseen_is_counted() {
-        assert_eq!(standing(10, 1, 0, 0).lost(), Some(0), "nothing seen, nothing trimmed");
-        assert_eq!(standing(10, 4, 0, 0).lost(), Some(3), "three trimmed before anybody looked");
-        assert_eq!(standing(10, 4, 3, 3).lost(), Some(0), "three seen, then trimmed");
-        assert_eq!(standing(10, 6, 3, 3).lost(), Some(2));
-        assert_eq!(standing(10, 6, 8, 10).lost(), Some(2), "and still known when all is seen");
-        assert_eq!(standing(10, 6, 4, 7).lost(), None, "in the middle nobody can tell");
+        assert_eq!(progress(10, 1, 0, 0).lost(), Some(0), "nothing seen, nothing trimmed");
+        assert_eq!(progress(10, 4, 0, 0).lost(), Some(3), "three trimmed before anybody looked");
+        assert_eq!(progress(10, 4, 3, 3).lost(), Some(0), "three seen, then trimmed");
+        assert_eq!(progress(10, 6, 3, 3).lost(), Some(2));
+        assert_eq!(progress(10, 6, 8, 10).lost(), Some(2), "and still known when all is seen");
+        assert_eq!(progress(10, 6, 4, 7).lost(), None, "in the middle nobody can tell");
     }
 
     #[test]
     fn a_server_that_does_not_count_is_watched() {
-        let uncounted = |standing| Standing { read: None, added: None, ..standing };
-        assert_eq!(Standing { read: None, ..standing(10, 4, 0, 0) }.lost(), Some(3));
-        assert_eq!(standing(10, 6, 4, 7).waiting(2), None);
-        assert_eq!(Standing { lag: Some(6), ..standing(10, 6, 4, 7) }.waiting(2), Some(4));
-        let before = uncounted(standing(10, 1, 0, 4));
-        assert!(uncounted(standing(30, 20, 0, 4)).has_lost_since(&before));
-        assert!(!uncounted(standing(30, 5, 0, 4)).has_lost_since(&before));
-        assert!(!uncounted(standing(30, 20, 0, 15)).has_lost_since(&before));
+        let uncounted = |progress| GroupProgress { read: None, added: None, ..progress };
+        assert_eq!(GroupProgress { read: None, ..progress(10, 4, 0, 0) }.lost(), Some(3));
+        assert_eq!(progress(10, 6, 4, 7).waiting(2), None);
+        assert_eq!(GroupProgress { lag: Some(6), ..progress(10, 6, 4, 7) }.waiting(2), Some(4));
+        let before = uncounted(progress(10, 1, 0, 4));
+        assert!(uncounted(progress(30, 20, 0, 4)).has_lost_since(&before));
+        assert!(!uncounted(progress(30, 5, 0, 4)).has_lost_since(&before));
+        assert!(!uncounted(progress(30, 20, 0, 15)).has_lost_since(&before));
     }
 }

@@ -1,5 +1,5 @@
-//! The reader of one stream: its own pending entries first, then those of consumers that went away,
-//! then new ones. An entry is acknowledged when the bus, or the dead letters, have it.
+//! The reader of one stream. It handles its own pending entries first, then those of consumers that
+//! are gone, then new ones. An entry is acknowledged once the bus or the dead-letter queue has it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,35 +9,35 @@ use hapax::{StoreError, meters};
 use metrics::gauge;
 use tokio::time::Instant;
 
-use super::dead_letters::DeadLetters;
-use super::entry::{self, Entries, Entry};
-use super::event_router::{Arrived, Routed, Router};
-use super::redis_stream::{Standing, Stream};
-use super::settings::Plan;
+use super::dead_letters::IngestDeadLetters;
+use super::entry::{self, EntryPage, StreamEntry};
+use super::event_router::{EventRouter, IncomingEvent, RouteOutcome};
+use super::redis_stream::{GroupProgress, GroupStream};
+use super::settings::IngestConfig;
 
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// How often lag and losses are looked at.
-const LOOK: Duration = Duration::from_secs(1);
+const MIN_BACKOFF: Duration = Duration::from_millis(100);
+const MAX_BACKOFF: Duration = Duration::from_secs(5);
+/// How often lag and losses are measured.
+const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
 
-pub(super) struct Tail {
+pub(super) struct StreamReader {
     pub(super) domain: String,
-    pub(super) stream: Stream,
-    pub(super) router: Arc<Router>,
-    pub(super) dead: Arc<DeadLetters>,
-    pub(super) plan: Arc<Plan>,
-    pub(super) pulse: Arc<Pulse>,
-    pub(super) seen: Mutex<Option<Standing>>,
-    /// How many entries were trimmed unread by the server's own count, when that was last to be told.
+    pub(super) stream: GroupStream,
+    pub(super) router: Arc<EventRouter>,
+    pub(super) dead: Arc<IngestDeadLetters>,
+    pub(super) config: Arc<IngestConfig>,
+    pub(super) heartbeat: Arc<Heartbeat>,
+    pub(super) last_progress: Mutex<Option<GroupProgress>>,
+    /// How many entries Redis last counted as trimmed unread.
     pub(super) skipped: AtomicU64,
-    /// How many entries were lost unread, as far as is known.
+    /// How many entries are known to be lost unread.
     pub(super) lost: AtomicU64,
 }
 
-/// When a tail last came round, if only to find that there is nothing to do.
-pub(super) struct Pulse(Mutex<Instant>);
+/// When a reader last completed a round, even if there was nothing to do.
+pub(super) struct Heartbeat(Mutex<Instant>);
 
-impl Pulse {
+impl Heartbeat {
     pub(super) fn new() -> Self {
         Self(Mutex::new(Instant::now()))
     }
@@ -46,168 +46,180 @@ impl Pulse {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
-    pub(super) fn stands_still(&self, limit: Duration) -> bool {
+    pub(super) fn is_stalled(&self, limit: Duration) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).elapsed() > limit
     }
 }
 
-impl Tail {
-    /// Reads for ever.
-    pub(super) async fn follow(&self) {
-        let mut pause = FIRST_PAUSE;
+impl StreamReader {
+    /// Reads for ever, with backoff after failures.
+    pub(super) async fn run(&self) {
+        let mut backoff = MIN_BACKOFF;
         loop {
             let since = Instant::now();
-            let Err(error) = self.read().await;
-            if since.elapsed() > LONGEST_PAUSE {
-                pause = FIRST_PAUSE;
+            let Err(error) = self.read_stream().await;
+            if since.elapsed() > MAX_BACKOFF {
+                backoff = MIN_BACKOFF;
             }
             let stream = self.stream.name.as_str();
             tracing::warn!(stream, reason = error.label(), "the stream cannot be read: {error}");
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            tokio::time::sleep(backoff).await;
+            backoff = (backoff * 2).min(MAX_BACKOFF);
         }
     }
 
-    async fn read(&self) -> Result<std::convert::Infallible, StoreError> {
+    async fn read_stream(&self) -> Result<std::convert::Infallible, StoreError> {
         self.stream.ensure_group().await?;
-        self.look().await?;
-        self.own().await?;
+        self.measure().await?;
+        self.handle_own_pending().await?;
         self.reclaim().await?;
-        let (mut looked, mut reclaimed) = (Instant::now(), Instant::now());
+        let (mut measured, mut reclaimed) = (Instant::now(), Instant::now());
         loop {
-            self.pulse.beat();
-            if reclaimed.elapsed() >= self.plan.reclaim / 2 {
+            self.heartbeat.beat();
+            if reclaimed.elapsed() >= self.config.reclaim_after / 2 {
                 self.reclaim().await?;
                 reclaimed = Instant::now();
             }
-            if looked.elapsed() >= LOOK {
-                self.look().await?;
-                looked = Instant::now();
+            if measured.elapsed() >= MEASURE_INTERVAL {
+                self.measure().await?;
+                measured = Instant::now();
             }
             let entries = self.stream.new_entries().await?;
             self.handle(entries, false).await;
         }
     }
 
-    async fn own(&self) -> Result<(), StoreError> {
+    async fn handle_own_pending(&self) -> Result<(), StoreError> {
         let mut after = "0".to_owned();
         loop {
-            // Reading them counts as a delivery, which must not be used up while nothing can be done.
+            // Each read counts as a delivery: do not use one up while the store is down.
             self.router.bus.store().ping().await?;
-            let entries = self.stream.own(&after).await?;
+            let entries = self.stream.own_pending(&after).await?;
             if entries.is_empty() {
                 return Ok(());
             }
-            let ids = entries.there.iter().map(|entry| &entry.id).chain(&entries.gone);
-            after = ids.max_by_key(|id| super::redis_stream::parsed(id)).cloned().unwrap_or(after);
+            let ids = entries.present.iter().map(|entry| &entry.id).chain(&entries.gone);
+            after = ids
+                .max_by_key(|id| super::redis_stream::parse_entry_id(id))
+                .cloned()
+                .unwrap_or(after);
             self.handle(entries, true).await;
-            self.pulse.beat();
+            self.heartbeat.beat();
         }
     }
 
-    /// Page by page up to the end.
+    /// Takes over the entries of idle consumers, page by page.
     async fn reclaim(&self) -> Result<(), StoreError> {
         let mut start = Some("0-0".to_owned());
         while let Some(from) = start {
             self.router.bus.store().ping().await?;
             let (entries, next) = self.stream.reclaim(&from).await?;
             self.handle(entries, true).await;
-            self.pulse.beat();
+            self.heartbeat.beat();
             start = next;
         }
         Ok(())
     }
 
-    /// Handles a page for as long as it takes: whatever happens, what was done is recognised when it
-    /// is done again.
-    async fn handle(&self, entries: Entries, redelivered: bool) {
+    /// Handles a page, retrying until it succeeds: events that were routed before are recognised as
+    /// duplicates.
+    async fn handle(&self, entries: EntryPage, redelivered: bool) {
         if entries.is_empty() {
             return;
         }
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = MIN_BACKOFF;
         while let Err(error) = self.try_handle(&entries, redelivered).await {
-            if pause == FIRST_PAUSE {
+            if backoff == MIN_BACKOFF {
                 let stream = self.stream.name.as_str();
-                tracing::warn!(stream, reason = error.label(), "entries wait: {error}");
+                tracing::warn!(
+                    stream,
+                    reason = error.label(),
+                    "entries cannot be routed and wait: {error}"
+                );
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            tokio::time::sleep(backoff).await;
+            backoff = (backoff * 2).min(MAX_BACKOFF);
         }
         if !entries.gone.is_empty() {
-            self.lost(self.lost.load(Ordering::Relaxed) + entries.gone.len() as u64);
+            self.report_lost(self.lost.load(Ordering::Relaxed) + entries.gone.len() as u64);
         }
     }
 
-    async fn try_handle(&self, entries: &Entries, redelivered: bool) -> Result<(), StoreError> {
-        let mut arrived = Vec::with_capacity(entries.there.len());
-        let mut whose = Vec::with_capacity(entries.there.len());
-        let exhausted = if redelivered { self.exhausted(&entries.there).await? } else { vec![] };
-        for entry in &entries.there {
-            let read = match exhausted.iter().find(|(id, _)| *id == entry.id) {
+    async fn try_handle(&self, entries: &EntryPage, redelivered: bool) -> Result<(), StoreError> {
+        let mut events = Vec::with_capacity(entries.present.len());
+        let mut event_entries = Vec::with_capacity(entries.present.len());
+        let over_delivered =
+            if redelivered { self.over_delivered(&entries.present).await? } else { vec![] };
+        for entry in &entries.present {
+            let read = match over_delivered.iter().find(|(id, _)| *id == entry.id) {
                 Some((_, count)) => Err(format!("delivered {count} times without success")),
-                None => entry::event(&self.domain, entry.data.as_deref()),
+                None => entry::parse_event(&self.domain, entry.data.as_deref()),
             };
             match read {
                 Ok(event) => {
                     let json = entry.data.clone().unwrap_or_default();
-                    arrived.push(Arrived { event, json });
-                    whose.push(entry);
+                    events.push(IncomingEvent { event, json });
+                    event_entries.push(entry);
                 }
-                Err(reason) => self.give_up(entry, &reason).await?,
+                Err(reason) => self.bury(entry, &reason).await?,
             }
         }
-        let routed = self.router.route(&arrived).await?;
-        for (entry, routed) in whose.into_iter().zip(routed) {
-            if let Routed::Dead(reason) = routed {
-                self.give_up(entry, &reason).await?;
+        let outcomes = self.router.route(&events).await?;
+        for (entry, outcome) in event_entries.into_iter().zip(outcomes) {
+            if let RouteOutcome::Dead(reason) = outcome {
+                self.bury(entry, &reason).await?;
             }
         }
-        let there = entries.there.iter().map(|entry| entry.id.as_str());
-        let ids: Vec<_> = there.chain(entries.gone.iter().map(String::as_str)).collect();
+        let present = entries.present.iter().map(|entry| entry.id.as_str());
+        let ids: Vec<_> = present.chain(entries.gone.iter().map(String::as_str)).collect();
         self.stream.acknowledge(&ids).await
     }
 
-    async fn give_up(&self, entry: &Entry, reason: &str) -> Result<(), StoreError> {
+    async fn bury(&self, entry: &StreamEntry, reason: &str) -> Result<(), StoreError> {
         let stream = self.stream.name.as_str();
-        tracing::warn!(stream, entry = entry.id, "a dead letter: {reason}");
-        self.dead.take(&self.domain, stream, entry, reason).await
+        tracing::warn!(stream, entry = entry.id, "the entry becomes a dead letter: {reason}");
+        self.dead.add(&self.domain, stream, entry, reason).await
     }
 
-    /// Those that were delivered too often, and how often.
-    async fn exhausted(&self, entries: &[Entry]) -> Result<Vec<(String, u64)>, StoreError> {
+    /// The entries that were delivered too often, with their delivery counts.
+    async fn over_delivered(
+        &self,
+        entries: &[StreamEntry],
+    ) -> Result<Vec<(String, u64)>, StoreError> {
         let (Some(first), Some(last)) = (entries.first(), entries.last()) else {
             return Ok(vec![]);
         };
-        let counts = self.stream.deliveries(&first.id, &last.id).await?;
-        Ok(counts.into_iter().filter(|(_, count)| *count > self.plan.deliveries).collect())
+        let counts = self.stream.delivery_counts(&first.id, &last.id).await?;
+        Ok(counts.into_iter().filter(|(_, count)| *count > self.config.max_deliveries).collect())
     }
 
-    /// Measures, and says what was lost unread.
-    async fn look(&self) -> Result<(), StoreError> {
-        let standing = self.stream.standing().await?;
+    /// Updates the metrics and reports entries that were lost unread.
+    async fn measure(&self) -> Result<(), StoreError> {
+        let progress = self.stream.progress().await?;
         let stream = self.stream.name.clone();
-        let skipped = standing.lost().unwrap_or_else(|| self.skipped.load(Ordering::Relaxed));
+        let skipped = progress.lost().unwrap_or_else(|| self.skipped.load(Ordering::Relaxed));
         self.skipped.store(skipped, Ordering::Relaxed);
-        if let Some(waiting) = standing.waiting(skipped) {
+        if let Some(waiting) = progress.waiting(skipped) {
             gauge!(meters::INGEST_LAG, "stream" => stream.clone()).set(waiting as f64);
         }
-        gauge!(meters::INGEST_PENDING, "stream" => stream).set(standing.pending as f64);
+        gauge!(meters::INGEST_PENDING, "stream" => stream).set(progress.pending as f64);
         let known = self.lost.load(Ordering::Relaxed);
         let before = {
-            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            seen.replace(standing.clone())
+            let mut last_progress =
+                self.last_progress.lock().unwrap_or_else(PoisonError::into_inner);
+            last_progress.replace(progress.clone())
         };
-        match standing.lost() {
-            Some(lost) => self.lost(lost.max(known)),
-            None if before.is_some_and(|before| standing.has_lost_since(&before)) => {
-                self.lost(known + 1);
+        match progress.lost() {
+            Some(lost) => self.report_lost(lost.max(known)),
+            None if before.is_some_and(|before| progress.has_lost_since(&before)) => {
+                self.report_lost(known + 1);
             }
-            None => self.lost(known),
+            None => self.report_lost(known),
         }
         Ok(())
     }
 
-    fn lost(&self, lost: u64) {
+    fn report_lost(&self, lost: u64) {
         let stream = self.stream.name.clone();
         gauge!(meters::INGEST_LOST, "stream" => stream.clone()).set(lost as f64);
         if lost > self.lost.swap(lost, Ordering::Relaxed) {

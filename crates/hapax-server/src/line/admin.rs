@@ -51,7 +51,7 @@ pub(super) fn beside(
     store: &Arc<dyn Store>,
     meters: &PrometheusHandle,
 ) -> anyhow::Result<Router> {
-    let router = router::watched(webhooks.merge(admin::probes(health.clone())));
+    let router = router::with_common_layers(webhooks.merge(admin::probes(health.clone())));
     if !listen.is_loopback() {
         return Ok(router);
     }
@@ -61,7 +61,7 @@ pub(super) fn beside(
 
 /// The server's API on this store; of its own it does what it does everywhere, logging included.
 fn api(store: &Arc<dyn Store>, meters: &PrometheusHandle) -> anyhow::Result<MethodRouter> {
-    let api = in_process::on(store.clone(), Tenant::default(), meters.clone())?;
+    let api = in_process::router_for_store(store.clone(), Tenant::default(), meters.clone())?;
     let pass = |mut request: Request| async move {
         if FORWARDED.iter().any(|name| request.headers().contains_key(*name)) {
             let detail = "it came through a proxy, and is for this machine alone";

@@ -28,7 +28,7 @@ pub(super) struct State {
 
 /// The queues of the store that is drained, as the server shows them.
 pub(super) fn queues(store: Arc<dyn Store>, meters: PrometheusHandle) -> anyhow::Result<Router> {
-    in_process::on(store, hapax::Tenant::default(), meters)
+    in_process::router_for_store(store, hapax::Tenant::default(), meters)
 }
 
 pub(super) fn router(state: State, meters: PrometheusHandle, queues: Option<Router>) -> Router {

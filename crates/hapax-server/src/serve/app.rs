@@ -1,4 +1,4 @@
-//! What every handler needs.
+//! The state that every handler shares.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -15,55 +15,55 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::time::Instant;
 
 use super::problem::{Problem, ProblemKind};
-use super::request::admission::InFlight;
-use super::request::auth::Access;
-use super::sse::Streams;
+use super::request::admission::TenantRequestLimits;
+use super::request::auth::AccessPolicy;
+use super::sse::EventStreams;
 use crate::health::Health;
 use crate::settings::Settings;
 
-/// The running server.
+/// The shared state of the running server; clones are cheap.
 #[derive(Clone)]
-pub(crate) struct App(Arc<Shared>);
+pub(crate) struct AppState(Arc<AppStateInner>);
 
-/// What its handlers share.
-pub(crate) struct Shared {
+/// The fields behind [`AppState`].
+pub(crate) struct AppStateInner {
     pub(crate) settings: Settings,
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) access: Access,
-    pub(crate) in_flight: InFlight,
-    /// Those of operators, who have their own places.
-    pub(crate) operators: InFlight,
+    pub(crate) access: AccessPolicy,
+    pub(crate) request_limits: TenantRequestLimits,
+    /// Operator requests have limits of their own, so that a full tenant can still be mended.
+    pub(crate) operator_limits: TenantRequestLimits,
     pub(crate) readiness: Health,
     pub(crate) bus: Bus,
-    pub(crate) streams: Streams,
+    pub(crate) streams: EventStreams,
     pub(crate) meters: PrometheusHandle,
     pub(crate) started: Instant,
-    /// Where it listens, once it does.
+    /// The bound address, set once the listener is open.
     pub(crate) address: OnceLock<SocketAddr>,
 }
 
-impl std::ops::Deref for App {
-    type Target = Shared;
+impl std::ops::Deref for AppState {
+    type Target = AppStateInner;
 
-    fn deref(&self) -> &Shared {
+    fn deref(&self) -> &AppStateInner {
         &self.0
     }
 }
 
-impl App {
+impl AppState {
     pub(crate) fn new(
         settings: Settings,
-        access: Access,
+        access: AccessPolicy,
         store: Arc<dyn Store>,
         meters: PrometheusHandle,
     ) -> Self {
-        Self(Arc::new(Shared {
-            in_flight: InFlight::new(&access, settings.in_flight),
-            operators: InFlight::new(&access, settings.in_flight),
+        Self(Arc::new(AppStateInner {
+            request_limits: TenantRequestLimits::new(&access, settings.in_flight),
+            operator_limits: TenantRequestLimits::new(&access, settings.in_flight),
             access,
             readiness: Health::default(),
             bus: bus(&settings, store.clone()),
-            streams: Streams::new(&settings),
+            streams: EventStreams::new(&settings),
             started: Instant::now(),
             address: OnceLock::new(),
             settings,
@@ -72,35 +72,44 @@ impl App {
         }))
     }
 
-    pub(crate) fn locks(&self, tenant: Tenant) -> Locks {
-        Locks::new(self.store.clone()).tenant(tenant).source("api")
+    pub(crate) fn locks(&self, tenant: &Tenant) -> Locks {
+        Locks::new(self.store.clone()).tenant(tenant.clone()).source("api")
     }
 
-    pub(crate) fn documents(&self, tenant: Tenant) -> Documents {
-        Documents::new(self.store.clone()).tenant(tenant).limit(self.settings.body_limit)
+    pub(crate) fn documents(&self, tenant: &Tenant) -> Documents {
+        Documents::new(self.store.clone()).tenant(tenant.clone()).limit(self.settings.body_limit)
     }
 
-    pub(crate) fn commands(&self, tenant: Tenant) -> Commands {
-        Commands::new(self.store.clone()).tenant(tenant)
+    pub(crate) fn commands(&self, tenant: &Tenant) -> Commands {
+        Commands::new(self.store.clone()).tenant(tenant.clone())
     }
 
-    pub(crate) fn inbox(&self, tenant: Tenant) -> Inbox {
-        Inbox::new(self.store.clone()).tenant(tenant)
+    pub(crate) fn inbox(&self, tenant: &Tenant) -> Inbox {
+        Inbox::new(self.store.clone()).tenant(tenant.clone())
     }
 
-    /// Why calls cannot be answered, where they cannot: no store, or events that do not arrive.
+    /// Why the server is not ready, if so: the store does not answer, or the tail of the event log
+    /// is not being read.
     pub(crate) fn why_not(&self) -> Option<String> {
         let behind = || {
             let late = self.bus.tail_age() > self.settings.event_tail_limit;
-            late.then(|| "the tail of the events was not read for too long".to_owned())
+            late.then(|| "the tail of the event log was not read for too long".to_owned())
         };
         self.readiness.why_not().or_else(behind)
     }
 
-    /// Asks the store. However many store calls it takes, an answer comes within 5 s (with the
-    /// default limit of one call) beyond what the caller wanted to wait; who waits is told at once
-    /// when the server stops.
-    pub(crate) async fn ask<T, E: Into<Problem>>(
+    /// [`Self::call_store_waiting`] for a request that does not wait.
+    pub(crate) async fn call_store<T, E: Into<Problem>>(
+        &self,
+        call: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, Problem> {
+        self.call_store_waiting(Duration::ZERO, call).await
+    }
+
+    /// Runs `call` with a bound on its store calls: a response is sent within 5 s (with the default
+    /// timeout of one store call) beyond `wait`, the time that the client asked to wait. A waiting
+    /// client gets `shutting-down` at once when the server stops.
+    pub(crate) async fn call_store_waiting<T, E: Into<Problem>>(
         &self,
         wait: Duration,
         call: impl Future<Output = Result<T, E>>,

@@ -3,28 +3,28 @@
 use std::io::Write;
 use std::net::SocketAddr;
 
-use super::app::App;
-use super::request::auth::Access;
+use super::app::AppState;
+use super::request::auth::AccessPolicy;
 use crate::settings::Sources;
 
 /// One line to try.
-pub(crate) fn curl(app: &App) -> String {
+pub(crate) fn curl(app: &AppState) -> String {
     let token = match &app.access {
-        Access::Local(_) => "",
-        Access::Tokens(_) => " -H \"Authorization: Bearer $HAPAX_TOKEN\"",
+        AccessPolicy::LocalOnly(_) => "",
+        AccessPolicy::Tokens(_) => " -H \"Authorization: Bearer $HAPAX_TOKEN\"",
     };
     let address = app.address.get().map_or_else(String::new, SocketAddr::to_string);
     format!("curl -i{token} -X POST http://{address}/v1/locks/demo")
 }
 
 /// Says what is served, on which store, to whom.
-pub(crate) fn print(app: &App, sources: &Sources) -> std::io::Result<()> {
+pub(crate) fn print(app: &AppState, sources: &Sources) -> std::io::Result<()> {
     let address = app.address.get().map_or_else(String::new, SocketAddr::to_string);
     let store = app.settings.store.shown();
     let place = sources.place("store").unwrap_or_default();
     let callers = match &app.access {
-        Access::Local(_) => "this machine only, as no tokens are configured".to_owned(),
-        Access::Tokens(rules) => format!("whoever has one of {} tokens", rules.len()),
+        AccessPolicy::LocalOnly(_) => "this machine only, as no tokens are configured".to_owned(),
+        AccessPolicy::Tokens(rules) => format!("whoever has one of {} tokens", rules.len()),
     };
     let mut out = std::io::stdout().lock();
     writeln!(out, "hapax {} listens on http://{address}", env!("CARGO_PKG_VERSION"))?;

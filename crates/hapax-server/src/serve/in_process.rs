@@ -1,5 +1,5 @@
-//! The API on a store that is opened directly, for the command line: a store without a server in
-//! front of it (a proxy's, say) answers in the very same way.
+//! The API on a store that is opened directly: the command line and the admin listeners use it
+//! where no `hapax serve` runs, for example on a proxy's store.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,28 +9,28 @@ use axum::Router;
 use hapax::{Options, Store, Tenant};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
-use super::app::App;
-use super::request::auth::Access;
+use super::app::AppState;
+use super::request::auth::AccessPolicy;
 use super::router;
 use crate::settings::{Settings, Sources};
 
-/// The same on a store that is open already.
-pub(crate) fn on(
+/// The API on an open store, as this tenant.
+pub(crate) fn router_for_store(
     store: Arc<dyn Store>,
     tenant: Tenant,
     meters: PrometheusHandle,
 ) -> anyhow::Result<Router> {
     let settings = Settings::read(&Sources::nothing()?)?;
-    Ok(router::new(&App::new(settings, Access::Local(tenant), store, meters)))
+    Ok(router::new(&AppState::new(settings, AccessPolicy::LocalOnly(tenant), store, meters)))
 }
 
-/// Everything that the server serves, as this tenant.
-pub(crate) async fn open(url: &str, tenant: Tenant) -> anyhow::Result<Router> {
+/// Opens a store and returns the API on it, as this tenant.
+pub(crate) async fn open_router(url: &str, tenant: Tenant) -> anyhow::Result<Router> {
     if let Some(path) = url.strip_prefix("sqlite:") {
-        // A file that is misspelt would be made, and have nothing in it.
+        // SQLite would create a file whose name is misspelt, and the API would show an empty store.
         let path = path.strip_prefix("//").unwrap_or(path);
         ensure!(Path::new(path).exists(), "there is no file {path}");
     }
     let store = hapax::open(url, &Options::default()).await.context("the store")?;
-    on(store, tenant, PrometheusBuilder::new().build_recorder().handle())
+    router_for_store(store, tenant, PrometheusBuilder::new().build_recorder().handle())
 }

@@ -23,13 +23,13 @@ use hyper::body::Incoming;
 use hyper::{Request, Response};
 use tower::ServiceExt;
 
-use crate::ingest::{self, Plan};
+use crate::ingest::{self, IngestConfig};
 use crate::net::{self, Answers, InFlight, Limits, Refusals, Server, Signals};
 pub(crate) use crate::settings::Args;
 use crate::settings::{Settings, Sources};
 use crate::{logging, measure};
-use app::App;
-use request::auth::Access;
+use app::AppState;
+use request::auth::AccessPolicy;
 pub(crate) use request::body;
 pub(crate) use sse::signed_link;
 
@@ -65,7 +65,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Starts the router, where there is something to route.
-fn ingest(app: &App, sources: &Sources) -> anyhow::Result<()> {
+fn ingest(app: &AppState, sources: &Sources) -> anyhow::Result<()> {
     let settings = &app.settings;
     if settings.ingest.0.is_empty() {
         return Ok(());
@@ -81,29 +81,29 @@ fn ingest(app: &App, sources: &Sources) -> anyhow::Result<()> {
              --ingest-from or REDIS_URL"
         ),
     };
-    let plan = Plan {
+    let config = IngestConfig {
         domains: settings.ingest.clone(),
         group: settings.group.0.clone(),
-        consumer: ingest::consumer(settings.listen.text()),
+        consumer: ingest::default_consumer_name(settings.listen.text()),
         channel: settings.publish_channel.as_ref().map(|name| name.0.clone()),
-        deliveries: settings.ingest_deliveries as u64,
-        reclaim: settings.ingest_reclaim,
-        lifetime: settings.event_lifetime,
-        still: settings.event_tail_limit,
-        limit: settings.store_timeout,
+        max_deliveries: settings.ingest_deliveries as u64,
+        reclaim_after: settings.ingest_reclaim,
+        state_retention: settings.event_lifetime,
+        max_stall: settings.event_tail_limit,
+        store_timeout: settings.store_timeout,
     };
-    ingest::start(&app.bus, plan, from, &app.readiness)
+    ingest::start(&app.bus, config, from, &app.readiness)
 }
 
-async fn open(settings: Settings) -> anyhow::Result<App> {
+async fn open(settings: Settings) -> anyhow::Result<AppState> {
     let options = hapax::Options {
         call_limit: settings.store_timeout,
         redis_verbatim: settings.redis_verbatim.0.clone(),
     };
     let store = hapax::open(settings.store.secret(), &options).await;
     let store = store.with_context(|| format!("the store {}", settings.store.shown()))?;
-    let access = Access::new(&settings.tokens);
-    Ok(App::new(settings, access, store, measure::start()?))
+    let access = AccessPolicy::new(&settings.tokens);
+    Ok(AppState::new(settings, access, store, measure::start()?))
 }
 
 impl Answers for Router {
@@ -112,6 +112,6 @@ impl Answers for Router {
 
     async fn answer(&self, request: Request<Incoming>, in_flight: InFlight) -> Response<Body> {
         let response = self.clone().oneshot(request.map(Body::new)).await;
-        sse::lasting(response.unwrap_or_else(|never| match never {}), in_flight)
+        sse::keep_in_flight(response.unwrap_or_else(|never| match never {}), in_flight)
     }
 }

@@ -1,5 +1,5 @@
-//! Problem documents for requests that never become one: those whose headers do not arrive, and
-//! those that the HTTP library refuses by itself.
+//! Problem documents for requests that reach no handler: their headers do not arrive in time, or
+//! the HTTP library refuses them.
 
 use std::sync::LazyLock;
 
@@ -10,7 +10,7 @@ static SLOW: LazyLock<Vec<u8>> = LazyLock::new(|| {
     whole(ProblemKind::RequestTimeout, "Request Timeout", "the headers did not arrive in time")
 });
 static MALFORMED: LazyLock<Vec<u8>> = LazyLock::new(|| {
-    whole(ProblemKind::InvalidRequest, "Bad Request", "this is no well-formed HTTP request")
+    whole(ProblemKind::InvalidRequest, "Bad Request", "the HTTP request is malformed")
 });
 static LARGE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     whole(
@@ -22,8 +22,8 @@ static LARGE: LazyLock<Vec<u8>> = LazyLock::new(|| {
 
 pub(crate) const REFUSALS: Refusals = Refusals { too_slow: || &SLOW, instead_of };
 
-/// What to send instead of an answer that the library made by itself. Those have no body, and none
-/// of the headers that every answer of ours has.
+/// The problem document that replaces a response which the HTTP library generated. Such a response
+/// has no body and lacks the request id that all of ours carry.
 fn instead_of(answer: &[u8]) -> Option<&'static [u8]> {
     let refused = |status: &[u8]| {
         let line = answer.strip_prefix(b"HTTP/1.1 ").or(answer.strip_prefix(b"HTTP/1.0 "));

@@ -1,4 +1,4 @@
-//! Answers that are successes.
+//! Successful responses.
 
 use std::time::Duration;
 
@@ -10,38 +10,38 @@ use serde::Serialize;
 
 use super::problem::{Problem, ProblemKind};
 
-/// What a handler returns.
-pub(crate) type Answer = Result<Response, Problem>;
+/// What every handler returns.
+pub(crate) type ApiResult = Result<Response, Problem>;
 
-/// How long a record is still there.
+/// How long a record still exists, in milliseconds.
 pub(crate) const HAPAX_EXPIRES: HeaderName = HeaderName::from_static("hapax-expires-in-ms");
 
-/// A JSON answer.
-pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response {
+/// A JSON response.
+pub(crate) fn json_response(status: StatusCode, value: &impl Serialize) -> Response {
     match serde_json::to_vec(value) {
-        Ok(json) => raw_json(status, json),
+        Ok(json) => raw_json_response(status, json),
         Err(_) => {
-            Problem::new(ProblemKind::Internal, "the answer cannot be written").into_response()
+            Problem::new(ProblemKind::Internal, "the response cannot be encoded").into_response()
         }
     }
 }
 
-/// Bytes that are JSON.
-pub(crate) fn raw_json(status: StatusCode, json: impl IntoResponse) -> Response {
+/// A response whose body is JSON already.
+pub(crate) fn raw_json_response(status: StatusCode, json: impl IntoResponse) -> Response {
     let mut response = json.into_response();
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 
-/// Says which version of a record it is, and how long it is there.
-pub(crate) fn versioned(
+/// Adds the `ETag` of a record and, for one that expires, `Hapax-Expires-In-Ms`.
+pub(crate) fn with_version_headers(
     mut response: Response,
     version: &Version,
     expires_in: Option<Duration>,
-) -> Answer {
+) -> ApiResult {
     let tag = HeaderValue::try_from(format!("\"{}\"", version.as_str())).map_err(|_| {
-        Problem::new(ProblemKind::Internal, "the store gave a version that is no ETag")
+        Problem::new(ProblemKind::Internal, "the store returned a version that is not a valid ETag")
     })?;
     let headers = response.headers_mut();
     headers.insert(ETAG, tag);

@@ -1,4 +1,4 @@
-//! Every route, and what surrounds it.
+//! Every route, and the layers around all of them.
 
 use axum::Router;
 use axum::extract::{MatchedPath, Request};
@@ -15,18 +15,18 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::api::{commands, events, inbox, jobs, locks, operator, queues, records};
-use super::app::App;
+use super::app::AppState;
 use super::pages::{docs, openapi, status_page};
 use super::problem::{Problem, ProblemKind};
 use super::request::admission;
-use super::response::raw_json;
+use super::response::raw_json_response;
 use super::sse::cors;
 use super::system;
 use crate::measure::Watched;
 
-/// The whole server as one service.
-pub(crate) fn new(app: &App) -> Router {
-    let (router, mut api) = OpenApiRouter::with_openapi(openapi::Api::openapi())
+/// The complete API as one service.
+pub(crate) fn new(app: &AppState) -> Router {
+    let (router, mut api) = OpenApiRouter::with_openapi(openapi::ApiDoc::openapi())
         .routes(routes!(locks::take, locks::renew, locks::release, locks::look))
         .routes(routes!(records::read, records::write, records::merge, records::delete))
         .routes(routes!(commands::begin, commands::complete, commands::fail, commands::look))
@@ -49,36 +49,39 @@ pub(crate) fn new(app: &App) -> Router {
     openapi::complete(&mut api);
     let api: Bytes = api.to_json().expect("the description becomes JSON").into();
     let router = router
-        .route("/openapi.json", get(|| async move { raw_json(StatusCode::OK, api.clone()) }))
+        .route(
+            "/openapi.json",
+            get(|| async move { raw_json_response(StatusCode::OK, api.clone()) }),
+        )
         .route("/docs", get(docs::front))
         .route("/docs/", get(docs::file))
         .route("/docs/{file}", get(docs::file))
         .route("/", get(status_page::page))
         .fallback(system::no_route)
         .method_not_allowed_fallback(system::no_method)
-        .layer(from_fn_with_state(app.clone(), admission::guard))
-        .layer(from_fn_with_state(app.clone(), cors::allow))
+        .layer(from_fn_with_state(app.clone(), admission::admit))
+        .layer(from_fn_with_state(app.clone(), cors::add_headers))
         .with_state(app.clone());
-    watched(router)
+    with_common_layers(router)
 }
 
-/// What every answer of ours passes: a bug becomes a document, and each request is measured, logged
-/// and given an id.
-pub(crate) fn watched(router: Router) -> Router {
-    router.layer(CatchPanicLayer::custom(panicked)).layer(from_fn(observe))
+/// Adds the layers that every response passes: a panic becomes a problem document, and each request
+/// is measured, logged and given an id.
+pub(crate) fn with_common_layers(router: Router) -> Router {
+    router.layer(CatchPanicLayer::custom(panic_response)).layer(from_fn(log_request))
 }
 
-/// The panic itself was reported by the runtime; its text may hold anything.
-fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
-    tracing::error!("a request failed by a bug");
+/// The panic hook has logged the place. The panic's text may contain keys or values and is dropped.
+fn panic_response(_: Box<dyn std::any::Any + Send>) -> Response {
+    tracing::error!("a request handler panicked");
     Problem::new(ProblemKind::Internal, "this is a bug; the server's log has more").into_response()
 }
 
-/// Names a request in the log, and nothing else.
+/// The id of a request in the log.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("hapax-request-id");
 
-/// Watches a request from its headers to its answer.
-pub(crate) async fn observe(request: Request, next: Next) -> Response {
+/// Measures and logs one request, and adds the headers that every response has.
+pub(crate) async fn log_request(request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
     let mut watched = Watched::new(request.method(), route.unwrap_or("unmatched").into());
     let id = random_id();
@@ -99,7 +102,7 @@ pub(crate) async fn observe(request: Request, next: Next) -> Response {
 
 fn random_id() -> String {
     let mut bytes = [0; 8];
-    // An id that is not random is still an id; no request fails for it.
+    // Without randomness the id is zero; a request does not fail for its log id.
     let _ = getrandom::fill(&mut bytes);
     format!("{:016x}", u64::from_be_bytes(bytes))
 }

@@ -6,10 +6,10 @@ use hyper::StatusCode;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::app::App;
+use super::app::AppState;
 use super::problem::{Problem, ProblemKind};
 use super::request::body;
-use super::response::json;
+use super::response::json_response;
 use crate::measure;
 
 /// Whether the process lives.
@@ -33,7 +33,7 @@ pub(crate) struct Ready {
 /// Whether the process lives.
 #[utoipa::path(get, path = "/healthz", tag = "system", responses((status = 200, body = Health, description = "It does")))]
 pub(crate) async fn healthz() -> Response {
-    json(StatusCode::OK, &Health { status: "ok" })
+    json_response(StatusCode::OK, &Health { status: "ok" })
 }
 
 /// Whether calls can be answered.
@@ -41,18 +41,18 @@ pub(crate) async fn healthz() -> Response {
     (status = 200, body = Ready, description = "The store answers, and followed jobs are read"),
     (status = 503, body = Ready, description = "It does not, or the server is shutting down"),
 ))]
-pub(crate) async fn readyz(State(app): State<App>) -> Response {
+pub(crate) async fn readyz(State(app): State<AppState>) -> Response {
     let reason = app.why_not();
     let ready = reason.is_none();
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    json(status, &Ready { ready, reason })
+    json_response(status, &Ready { ready, reason })
 }
 
 /// Everything that is measured, for Prometheus.
 #[utoipa::path(get, path = "/metrics", tag = "system", responses(
     (status = 200, body = String, content_type = "text/plain", description = "Prometheus text"),
 ))]
-pub(crate) async fn metrics(State(app): State<App>) -> Response {
+pub(crate) async fn metrics(State(app): State<AppState>) -> Response {
     measure::exposition(&app.meters)
 }
 

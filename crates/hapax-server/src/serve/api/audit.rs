@@ -1,4 +1,4 @@
-//! What operators did: one log line and one count for each action.
+//! The audit log: one line and one count for each operator action.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use metrics::counter;
 
 use crate::logging::AUDIT;
 use crate::serve::problem::{Problem, ProblemKind};
-use crate::serve::request::Call;
+use crate::serve::request::ApiRequest;
 
-/// An action, and by whom. The key and the operation (whose path may hold ids) are left out, as
-/// everywhere; the fence tells one command from another, the id one dead letter.
-pub(super) struct Audit {
+/// One operator action and its caller. Keys and operations (whose paths may contain ids) are never
+/// logged; the fence identifies a command, the item id a dead letter.
+pub(super) struct AuditEntry {
     action: &'static str,
     token: Arc<str>,
     tenant: Tenant,
@@ -20,14 +20,14 @@ pub(super) struct Audit {
     pub(super) item: Option<ItemId>,
 }
 
-impl Audit {
-    pub(super) fn new(action: &'static str, call: &Call) -> Self {
-        let (token, tenant) = (call.caller.clone(), call.tenant.clone());
+impl AuditEntry {
+    pub(super) fn new(action: &'static str, request: &ApiRequest) -> Self {
+        let (token, tenant) = (request.caller.clone(), request.tenant.clone());
         Self { action, token, tenant, fence: None, item: None }
     }
 
-    /// Writes it down, and passes on what came of it.
-    pub(super) fn told<T>(self, outcome: Result<T, Problem>) -> Result<T, Problem> {
+    /// Logs and counts the outcome, and returns it unchanged.
+    pub(super) fn record_outcome<T>(self, outcome: Result<T, Problem>) -> Result<T, Problem> {
         let Self { action, token, tenant, fence, item } = self;
         let result = outcome.as_ref().map_or_else(|problem| problem.kind().code(), |_| "done");
         let (fence, item) = (fence.map(|fence| fence.0), item.map(|id| id.to_string()));
@@ -38,8 +38,9 @@ impl Audit {
     }
 }
 
-/// A client that hangs up would otherwise cut it between two steps.
-pub(super) async fn to_its_end<T: Send + 'static>(
+/// Runs an action in its own task, so that a client that disconnects does not cut it between two
+/// steps.
+pub(super) async fn run_to_completion<T: Send + 'static>(
     action: impl Future<Output = Result<T, Problem>> + Send + 'static,
 ) -> Result<T, Problem> {
     let lost = |_| Problem::new(ProblemKind::Internal, "this is a bug; the server's log has more");

@@ -1,7 +1,5 @@
 //! `/v1/inbox`
 
-use std::time::Duration;
-
 use axum::extract::State;
 use axum::response::IntoResponse;
 use hapax::Token;
@@ -11,23 +9,23 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::commands::RETENTION;
-use super::commands::schema::Completed;
+use super::commands::schema::CompletedState;
 use super::locks::{LEASE, TOKEN};
-use crate::serve::app::App;
+use crate::serve::app::AppState;
 use crate::serve::problem::{Problem, ProblemDocument, ProblemKind};
-use crate::serve::request::Call;
+use crate::serve::request::ApiRequest;
 use crate::serve::request::fields::required;
-use crate::serve::response::{Answer, json};
+use crate::serve::response::{ApiResult, json_response};
 
-/// How a message is received. Every field has a default.
+/// The request to receive a message. Every field has a default.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[expect(dead_code, reason = "read field by field, strictly; this is what the documentation shows")]
 pub(crate) struct ReceiveMessage {
-    /// How long the consumer is believed to be at work without settling.
+    /// How long the consumer is presumed alive without settling.
     #[schema(default = 30_000, minimum = 1, maximum = 3_600_000, nullable = false)]
     lease_ms: Option<u64>,
-    /// How long the message is recognised; longer than anybody delivers it again.
+    /// How long the message is recognised; choose longer than any redelivery may take.
     #[schema(
         default = 2_592_000_000_u64,
         minimum = 1,
@@ -37,25 +35,25 @@ pub(crate) struct ReceiveMessage {
     retention_ms: Option<u64>,
 }
 
-/// A message that is new, or whose last consumer went away.
+/// A message that is new, or whose last consumer is gone.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct NewMessage {
-    /// The secret; whoever presents it may settle the message or give it back.
+    /// The secret of the message; its bearer may settle it or give it back.
     token: String,
-    /// Grows with every attempt; pass it on to what you write to.
+    /// Grows with every attempt; pass it to the systems that you write to.
     fence: u64,
     /// 1 for the first attempt.
     attempt: u32,
 }
 
-/// A message that had its effect before.
+/// A message that took effect before.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct KnownMessage {
     #[schema(example = true)]
     duplicate: bool,
 }
 
-/// How a message is settled.
+/// The request to settle a message.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[expect(dead_code, reason = "read field by field, strictly; this is what the documentation shows")]
@@ -65,62 +63,62 @@ pub(crate) struct SettleMessage {
     token: String,
 }
 
-/// Ask whether a message is new, and take it if so.
+/// Receive a message, if it is new.
 #[utoipa::path(
     post, path = "/v1/inbox/{consumer}/{message_id}", operation_id = "receive_message", tag = "inbox",
     params(("consumer" = String, Path, min_length = 1, max_length = 255), ("message_id" = String, Path, min_length = 1, max_length = 255)),
     request_body(content = Option<ReceiveMessage>),
     responses(
-        (status = 201, body = NewMessage, description = "Act, then settle it (PUT) or give it back (DELETE)"),
-        (status = 200, body = KnownMessage, description = "It had its effect before: acknowledge it and do nothing"),
-        (status = 409, body = ProblemDocument, content_type = "application/problem+json", description = "`in-progress`: another delivery of it is being handled"),
+        (status = 201, body = NewMessage, description = "The message is new: act, then settle it (PUT) or give it back (DELETE)"),
+        (status = 200, body = KnownMessage, description = "The message took effect before: acknowledge it and do nothing"),
+        (status = 409, body = ProblemDocument, content_type = "application/problem+json", description = "`in-progress`: another delivery of the message is being handled"),
     ),
 )]
-pub(crate) async fn receive(State(app): State<App>, call: Call) -> Answer {
-    call.no_query()?;
-    let mut fields = call.fields()?;
+pub(crate) async fn receive(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
+    request.expect_no_query()?;
+    let mut fields = request.json_fields()?;
     let defaults = Receive::default();
     let receive = Receive {
         lease: fields.millis("lease_ms", LEASE)?.unwrap_or(defaults.lease),
         retention: fields.millis("retention_ms", RETENTION)?.unwrap_or(defaults.retention),
     };
     fields.finish()?;
-    let inbox = app.inbox(call.tenant.clone());
-    let received = inbox.begin(call.segment(0), call.segment(1), &receive);
-    match app.ask(Duration::ZERO, received).await? {
+    let inbox = app.inbox(&request.tenant);
+    let received = inbox.begin(request.segment(0), request.segment(1), &receive);
+    match app.call_store(received).await? {
         Received::First { ticket, attempt } => {
             let (token, fence) = (ticket.token.as_str().to_owned(), ticket.fence.0);
-            Ok(json(StatusCode::CREATED, &NewMessage { token, fence, attempt }))
+            Ok(json_response(StatusCode::CREATED, &NewMessage { token, fence, attempt }))
         }
-        Received::Duplicate => Ok(json(StatusCode::OK, &KnownMessage { duplicate: true })),
+        Received::Duplicate => Ok(json_response(StatusCode::OK, &KnownMessage { duplicate: true })),
         Received::InProgress { retry_after } => {
-            let text = "another delivery of it is being handled; ask again";
+            let text = "another delivery of the message is being handled; try again later";
             Err(Problem::new(ProblemKind::InProgress, text).retry_after(retry_after))
         }
     }
 }
 
-/// Settle a message: it had its effect, and is a duplicate from now on.
+/// Settle a message: it took effect, and later deliveries are duplicates.
 #[utoipa::path(
     put, path = "/v1/inbox/{consumer}/{message_id}", operation_id = "settle_message", tag = "inbox",
     params(("consumer" = String, Path, min_length = 1, max_length = 255), ("message_id" = String, Path, min_length = 1, max_length = 255)),
     request_body = SettleMessage,
     responses(
-        (status = 200, body = Completed, description = "It is settled; also where it was settled with this token before"),
+        (status = 200, body = CompletedState, description = "The message is settled; also if it was settled with this token before"),
         (status = 409, body = ProblemDocument, content_type = "application/problem+json", description = "`claim-lost`; nothing was changed"),
     ),
 )]
-pub(crate) async fn settle(State(app): State<App>, call: Call) -> Answer {
-    call.no_query()?;
-    let mut fields = call.fields()?;
+pub(crate) async fn settle(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
+    request.expect_no_query()?;
+    let mut fields = request.json_fields()?;
     let token = required("token", fields.short_text("token", TOKEN)?)?;
     fields.finish()?;
-    let (inbox, token) = (app.inbox(call.tenant.clone()), Token::presented(&token));
-    app.ask(Duration::ZERO, inbox.settle(call.segment(0), call.segment(1), &token)).await?;
-    Ok(json(StatusCode::OK, &Completed { state: "completed" }))
+    let (inbox, token) = (app.inbox(&request.tenant), Token::presented(&token));
+    app.call_store(inbox.settle(request.segment(0), request.segment(1), &token)).await?;
+    Ok(json_response(StatusCode::OK, &CompletedState { state: "completed" }))
 }
 
-/// Give a message back: it had no effect, and whoever gets it next is the next attempt.
+/// Give a message back: it had no effect, and its next delivery is the next attempt.
 #[utoipa::path(
     delete, path = "/v1/inbox/{consumer}/{message_id}", operation_id = "give_message_back", tag = "inbox",
     params(
@@ -132,10 +130,10 @@ pub(crate) async fn settle(State(app): State<App>, call: Call) -> Answer {
         (status = 409, body = ProblemDocument, content_type = "application/problem+json", description = "`claim-lost`; nothing was changed"),
     ),
 )]
-pub(crate) async fn give_back(State(app): State<App>, call: Call) -> Answer {
-    call.no_query()?;
-    let token = call.token()?;
-    let inbox = app.inbox(call.tenant.clone());
-    app.ask(Duration::ZERO, inbox.give_back(call.segment(0), call.segment(1), &token)).await?;
+pub(crate) async fn give_back(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
+    request.expect_no_query()?;
+    let token = request.token_header()?;
+    let inbox = app.inbox(&request.tenant);
+    app.call_store(inbox.give_back(request.segment(0), request.segment(1), &token)).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }

@@ -7,27 +7,27 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use crate::serve::app::App;
+use crate::serve::app::AppState;
 use crate::serve::problem::{Problem, ProblemDocument, ProblemKind};
-use crate::serve::request::Call;
-use crate::serve::response::{Answer, json};
+use crate::serve::request::ApiRequest;
+use crate::serve::response::{ApiResult, json_response};
 use crate::serve::sse;
 
-/// How a job stands.
+/// The state of a job.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct JobState {
     /// The event with the highest seq.
     #[schema(value_type = EventInLog)]
     state: Box<RawValue>,
-    /// The last offset of its log.
+    /// The last offset of the log.
     offset: u64,
-    /// Which life of the log that is.
+    /// The epoch of the log.
     epoch: u64,
-    /// Whether it has had its last event.
+    /// Whether the job has had its last event.
     closed: bool,
 }
 
-/// An event as readers get it.
+/// An event of the log.
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "this is what the documentation shows")]
 pub(crate) struct EventInLog {
@@ -37,13 +37,13 @@ pub(crate) struct EventInLog {
     stage: String,
     seq: u64,
     data: serde_json::Value,
-    /// There, and true, where its producer said so.
+    /// Present, and true, if the producer set it.
     #[schema(nullable = false)]
     r#final: Option<bool>,
     timestamp: String,
 }
 
-/// Look at a job.
+/// Show a job.
 #[utoipa::path(
     get, path = "/v1/jobs/{domain}/{job_id}", operation_id = "look_at_job", tag = "events",
     params(
@@ -52,24 +52,27 @@ pub(crate) struct EventInLog {
         ("access" = Option<String>, Query, description = "A signed link instead of a token (`hapax token link`)"),
     ),
     responses(
-        (status = 200, body = JobState, description = "Its latest state"),
-        (status = 404, body = ProblemDocument, content_type = "application/problem+json", description = "`job-missing`: it has no events, or none any more"),
+        (status = 200, body = JobState, description = "The latest state of the job"),
+        (status = 404, body = ProblemDocument, content_type = "application/problem+json", description = "`job-missing`: the job has no events, or none any more"),
     ),
 )]
-pub(crate) async fn look(State(app): State<App>, call: Call) -> Answer {
-    call.parameters(["access"])?;
-    let (domain, job_id) = (call.segment(0), call.segment(1));
-    call.may_see(domain, job_id)?;
-    let bus = app.bus.clone().tenant(call.tenant.clone());
-    let head = app.ask(std::time::Duration::ZERO, bus.state(domain, job_id)).await?;
+pub(crate) async fn look(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
+    request.query_parameters(["access"])?;
+    let (domain, job_id) = (request.segment(0), request.segment(1));
+    request.check_link_covers(domain, job_id)?;
+    let bus = app.bus.clone().tenant(request.tenant.clone());
+    let head = app.call_store(bus.state(domain, job_id)).await?;
     let Some(head) = head else {
-        return Err(Problem::new(ProblemKind::JobMissing, "it has no events, or none any more"));
+        return Err(Problem::new(
+            ProblemKind::JobMissing,
+            "the job has no events, or none any more",
+        ));
     };
     let state = RawValue::from_string(with_offset(&head.state))
-        .map_err(|_| Problem::new(ProblemKind::Internal, "the stored event cannot be read"))?;
+        .map_err(|_| Problem::new(ProblemKind::Internal, "the stored event cannot be parsed"))?;
     let epoch = head.epochs.at(head.last).unwrap_or(head.epochs.last()).0;
     let job = JobState { state, offset: head.last, epoch, closed: head.closed };
-    Ok(json(StatusCode::OK, &job))
+    Ok(json_response(StatusCode::OK, &job))
 }
 
 /// Follow a job.
@@ -78,17 +81,25 @@ pub(crate) async fn look(State(app): State<App>, call: Call) -> Answer {
     params(
         ("domain" = String, Path, min_length = 1, max_length = 255),
         ("job_id" = String, Path, min_length = 1, max_length = 255),
-        ("last_event_id" = Option<String>, Query, description = "Where to go on: the id of the last event, `<epoch>-<offset>`. `Last-Event-ID` wins over it"),
-        ("last_seq" = Option<u64>, Query, description = "Where to go on: behind the event with the highest seq up to this one; at least once"),
+        ("last_event_id" = Option<String>, Query, description = "Where to resume: the id of the last event, `<epoch>-<offset>`. `Last-Event-ID` takes precedence"),
+        ("last_seq" = Option<u64>, Query, description = "Where to resume: after the event with the highest seq up to this one; events may be repeated"),
         ("access" = Option<String>, Query, description = "A signed link instead of a token (`hapax token link`)"),
-        ("Last-Event-ID" = Option<String>, Header, description = "Where to go on; browsers send it by themselves"),
+        ("Last-Event-ID" = Option<String>, Header, description = "Where to resume; browsers send it on their own"),
     ),
     responses(
-        (status = 200, body = String, content_type = "text/event-stream", description = "`id: <epoch>-<offset>`, `event: <stage>`, `data:` the event; `gap` and then `snapshot` where the place to go on is gone; ends after the last event"),
-        (status = 204, description = "The job is closed, and everything was seen"),
+        (status = 200, body = String, content_type = "text/event-stream", description = "`id: <epoch>-<offset>`, `event: <stage>`, `data:` the event; `gap` and then `snapshot` if the cursor is gone; ends after the last event"),
+        (status = 204, description = "The job is closed, and the client has seen all events"),
     ),
 )]
-pub(crate) async fn events(State(app): State<App>, call: Call) -> Answer {
-    let [last_event_id, last_seq, _] = call.parameters(["last_event_id", "last_seq", "access"])?;
-    sse::of_one(&app, &call, (call.segment(0), call.segment(1)), last_event_id, last_seq).await
+pub(crate) async fn events(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
+    let [last_event_id, last_seq, _] =
+        request.query_parameters(["last_event_id", "last_seq", "access"])?;
+    sse::follow_one(
+        &app,
+        &request,
+        (request.segment(0), request.segment(1)),
+        last_event_id,
+        last_seq,
+    )
+    .await
 }

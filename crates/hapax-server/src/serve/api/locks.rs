@@ -10,44 +10,44 @@ use hyper::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::serve::app::App;
+use crate::serve::app::AppState;
 use crate::serve::problem::ProblemDocument;
-use crate::serve::request::Call;
+use crate::serve::request::ApiRequest;
 use crate::serve::request::fields::required;
-use crate::serve::response::{Answer, json};
+use crate::serve::response::{ApiResult, json_response};
 
 /// How long a lock or a lease may last, in milliseconds.
 pub(super) const LEASE: RangeInclusive<u64> = 1..=3_600_000;
-/// How long a call may wait, in milliseconds.
+/// How long a request may wait, in milliseconds.
 pub(super) const WAIT: RangeInclusive<u64> = 0..=60_000;
 /// How long a token may be, in bytes.
 pub(super) const TOKEN: RangeInclusive<usize> = 1..=Token::MAX;
 
-/// How a lock is taken. Every field has a default.
+/// The request to take a lock. Every field has a default.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[expect(dead_code, reason = "read field by field, strictly; this is what the documentation shows")]
 pub(crate) struct TakeLock {
-    /// How long it lasts without renewal.
+    /// How long the lock lasts without renewal.
     #[schema(default = 5000, minimum = 1, maximum = 3_600_000, nullable = false)]
     ttl_ms: Option<u64>,
-    /// How long to wait where it is held.
+    /// How long to wait if the lock is held.
     #[schema(default = 0, minimum = 0, maximum = 60_000, nullable = false)]
     wait_ms: Option<u64>,
 }
 
-/// A lock that was taken.
+/// The lock that was taken.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct TakenLock {
-    /// The secret; whoever presents it may renew and release the lock.
+    /// The secret of the lock; its bearer may renew and release it.
     token: String,
-    /// Grows with every grant of the same key; pass it on to what you write to.
+    /// Grows with every grant of the same key; pass it to the systems that you write to.
     fence: u64,
-    /// How long it lasts without renewal.
+    /// How long the lock lasts without renewal.
     ttl_ms: u64,
 }
 
-/// How a lock is renewed.
+/// The request to renew a lock.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[expect(dead_code, reason = "read field by field, strictly; this is what the documentation shows")]
@@ -55,29 +55,29 @@ pub(crate) struct RenewLock {
     /// The secret of the lock.
     #[schema(min_length = 1, max_length = 255)]
     token: String,
-    /// How long it lasts from now.
+    /// How long the lock lasts from now.
     #[schema(default = 5000, minimum = 1, maximum = 3_600_000, nullable = false)]
     ttl_ms: Option<u64>,
 }
 
-/// A lock that was renewed.
+/// The lock that was renewed.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct RenewedLock {
     /// The fence of the lock.
     fence: u64,
-    /// How long it lasts from now.
+    /// How long the lock lasts from now.
     ttl_ms: u64,
 }
 
-/// How a lock stands.
+/// The state of a lock.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct LockState {
-    /// Whether somebody has it.
+    /// Whether the lock is held.
     held: bool,
-    /// The fence of its owner; null where it is free, or held by a foreign writer.
+    /// The fence of the holder; null if the lock is free or held by a foreign writer.
     #[schema(required)]
     fence: Option<u64>,
-    /// How long it lasts without renewal; null where it is free.
+    /// How long the lock lasts without renewal; null if it is free.
     #[schema(required)]
     expires_in_ms: Option<u64>,
 }
@@ -87,20 +87,20 @@ pub(crate) struct LockState {
     post, path = "/v1/locks/{key}", operation_id = "take_lock", tag = "locks", params(("key" = String, Path, min_length = 1, max_length = 255)),
     request_body(content = Option<TakeLock>),
     responses(
-        (status = 201, body = TakenLock, description = "It is yours"),
-        (status = 409, body = ProblemDocument, content_type = "application/problem+json", description = "`lock-held`; `retry_after_ms` says when it is free at the latest"),
+        (status = 201, body = TakenLock, description = "The lock is taken"),
+        (status = 409, body = ProblemDocument, content_type = "application/problem+json", description = "`lock-held`; `retry_after_ms` is when the lock expires unless it is renewed"),
     ),
 )]
-pub(crate) async fn take(State(app): State<App>, call: Call) -> Answer {
-    call.no_query()?;
-    let mut fields = call.fields()?;
+pub(crate) async fn take(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
+    request.expect_no_query()?;
+    let mut fields = request.json_fields()?;
     let ttl = fields.millis("ttl_ms", LEASE)?.unwrap_or(app.settings.lock_ttl);
     let wait = fields.millis("wait_ms", WAIT)?.unwrap_or(Duration::ZERO);
     fields.finish()?;
-    let locks = app.locks(call.tenant.clone());
-    let ticket = app.ask(wait, locks.take(call.segment(0), ttl, wait)).await?;
+    let locks = app.locks(&request.tenant);
+    let ticket = app.call_store_waiting(wait, locks.take(request.segment(0), ttl, wait)).await?;
     let (token, fence) = (ticket.token.as_str().to_owned(), ticket.fence.0);
-    Ok(json(StatusCode::CREATED, &TakenLock { token, fence, ttl_ms: millis(ttl) }))
+    Ok(json_response(StatusCode::CREATED, &TakenLock { token, fence, ttl_ms: millis(ttl) }))
 }
 
 /// Renew a lock.
@@ -108,19 +108,19 @@ pub(crate) async fn take(State(app): State<App>, call: Call) -> Answer {
     put, path = "/v1/locks/{key}", operation_id = "renew_lock", tag = "locks", params(("key" = String, Path, min_length = 1, max_length = 255)),
     request_body = RenewLock,
     responses(
-        (status = 200, body = RenewedLock, description = "It lasts `ttl_ms` from now"),
+        (status = 200, body = RenewedLock, description = "The lock lasts `ttl_ms` from now"),
         (status = 409, body = ProblemDocument, content_type = "application/problem+json", description = "`lock-lost`"),
     ),
 )]
-pub(crate) async fn renew(State(app): State<App>, call: Call) -> Answer {
-    call.no_query()?;
-    let mut fields = call.fields()?;
+pub(crate) async fn renew(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
+    request.expect_no_query()?;
+    let mut fields = request.json_fields()?;
     let token = required("token", fields.short_text("token", TOKEN)?)?;
     let ttl = fields.millis("ttl_ms", LEASE)?.unwrap_or(app.settings.lock_ttl);
     fields.finish()?;
-    let (locks, token) = (app.locks(call.tenant.clone()), Token::presented(&token));
-    let fence = app.ask(Duration::ZERO, locks.renew(call.segment(0), &token, ttl)).await?;
-    Ok(json(StatusCode::OK, &RenewedLock { fence: fence.0, ttl_ms: millis(ttl) }))
+    let (locks, token) = (app.locks(&request.tenant), Token::presented(&token));
+    let fence = app.call_store(locks.renew(request.segment(0), &token, ttl)).await?;
+    Ok(json_response(StatusCode::OK, &RenewedLock { fence: fence.0, ttl_ms: millis(ttl) }))
 }
 
 /// Release a lock.
@@ -128,28 +128,28 @@ pub(crate) async fn renew(State(app): State<App>, call: Call) -> Answer {
     delete, path = "/v1/locks/{key}", operation_id = "release_lock", tag = "locks",
     params(("key" = String, Path, min_length = 1, max_length = 255), ("Hapax-Token" = String, Header, description = "The secret of the lock")),
     responses(
-        (status = 204, description = "It is free"),
+        (status = 204, description = "The lock is free"),
         (status = 409, body = ProblemDocument, content_type = "application/problem+json", description = "`lock-lost`"),
     ),
 )]
-pub(crate) async fn release(State(app): State<App>, call: Call) -> Answer {
-    call.no_query()?;
-    let token = call.token()?;
-    let locks = app.locks(call.tenant.clone());
-    app.ask(Duration::ZERO, locks.release(call.segment(0), &token)).await?;
+pub(crate) async fn release(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
+    request.expect_no_query()?;
+    let token = request.token_header()?;
+    let locks = app.locks(&request.tenant);
+    app.call_store(locks.release(request.segment(0), &token)).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 /// Look at a lock.
 #[utoipa::path(
     get, path = "/v1/locks/{key}", operation_id = "look_at_lock", tag = "locks", params(("key" = String, Path, min_length = 1, max_length = 255)),
-    responses((status = 200, body = LockState, description = "How it stands; never the token")),
+    responses((status = 200, body = LockState, description = "The state of the lock, without its token")),
 )]
-pub(crate) async fn look(State(app): State<App>, call: Call) -> Answer {
-    call.no_query()?;
-    let locks = app.locks(call.tenant.clone());
-    let view = app.ask(Duration::ZERO, locks.look(call.segment(0))).await?;
+pub(crate) async fn look(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
+    request.expect_no_query()?;
+    let locks = app.locks(&request.tenant);
+    let view = app.call_store(locks.look(request.segment(0))).await?;
     let fence = view.fence.map(|fence| fence.0);
     let expires_in_ms = view.expires_in.map(millis);
-    Ok(json(StatusCode::OK, &LockState { held: view.held, fence, expires_in_ms }))
+    Ok(json_response(StatusCode::OK, &LockState { held: view.held, fence, expires_in_ms }))
 }

@@ -1,5 +1,5 @@
-//! `/v1/queues`: how much waits, and what is decided about dead letters. As with `/v1/operator`,
-//! every action runs to its end and is written down.
+//! `/v1/queues`: depths, and decisions about dead letters. As with `/v1/operator`, every action runs
+//! to completion and is audited.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -12,25 +12,25 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::audit::{Audit, to_its_end};
-use crate::serve::app::App;
+use super::audit::{AuditEntry, run_to_completion};
+use crate::serve::app::AppState;
 use crate::serve::problem::{Problem, ProblemDocument, ProblemKind};
-use crate::serve::request::{Call, number};
-use crate::serve::response::{Answer, json};
+use crate::serve::request::{ApiRequest, parse_query_number};
+use crate::serve::response::{ApiResult, json_response};
 
-/// How many dead letters are on a page where the call does not say.
-const PAGE: u64 = 100;
+/// How many dead letters a page has by default.
+const DEFAULT_PAGE: u64 = 100;
 
-/// How much is in a queue.
+/// The depth of a queue.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct QueueDepth {
-    /// Waiting: due, not due yet, or behind another one of its key.
+    /// Waiting items: due, not due yet, or behind another item of the same key.
     depth: u64,
-    /// Handed out, and not done yet.
+    /// Leased items that are not done yet.
     in_flight: u64,
     /// Dead letters, which wait for an operator.
     dead: u64,
-    /// How long ago the oldest one that waits or is in flight was enqueued; null where none is.
+    /// The age of the oldest item that waits or is in flight; null if there is none.
     #[schema(required)]
     oldest_age_ms: Option<u64>,
 }
@@ -42,12 +42,12 @@ impl QueueDepth {
     }
 }
 
-/// Some dead letters, and where to go on.
+/// A page of dead letters.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct DeadLetters {
     /// The dead letters.
     items: Vec<DeadLetter>,
-    /// What to pass as `after`; null at the end.
+    /// The `after` of the next page; null at the end.
     #[schema(required)]
     next: Option<String>,
 }
@@ -55,16 +55,16 @@ pub(crate) struct DeadLetters {
 /// One dead letter.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct DeadLetter {
-    /// Which item.
+    /// The id of the item.
     id: String,
-    /// Its ordering key, where it has one.
+    /// The ordering key of the item, if it has one.
     #[schema(required)]
     key: Option<String>,
-    /// How many times it was tried.
+    /// How many attempts were made.
     attempts: u32,
-    /// Why it was given up.
+    /// Why the item became a dead letter.
     reason: String,
-    /// When (RFC 3339).
+    /// When the item became a dead letter (RFC 3339).
     at: String,
 }
 
@@ -81,21 +81,23 @@ impl DeadLetter {
     }
 }
 
-/// How much is in a queue.
+/// Show the depth of a queue.
 #[utoipa::path(
     get, path = "/v1/queues/{queue}", operation_id = "queue_depth", tag = "queues",
     params(("queue" = String, Path, min_length = 1, max_length = 255)),
-    responses((status = 200, body = QueueDepth, description = "Of this tenant; a queue that nobody has used is empty")),
+    responses((status = 200, body = QueueDepth, description = "The depth for this tenant; an unused queue is empty")),
 )]
-pub(crate) async fn depth(State(app): State<App>, call: Call) -> Answer {
-    let audit = Audit::new("depth", &call);
-    to_its_end(async move {
+pub(crate) async fn depth(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
+    let audit = AuditEntry::new("depth", &request);
+    run_to_completion(async move {
         let depth = async {
-            call.no_query()?;
-            let queue = QueueName::new(call.segment(0))?;
-            app.ask(Duration::ZERO, app.store.depth(&queue, Some(&call.tenant))).await
+            request.expect_no_query()?;
+            let queue = QueueName::new(request.segment(0))?;
+            app.call_store(app.store.depth(&queue, Some(&request.tenant))).await
         };
-        audit.told(depth.await).map(|depth| json(StatusCode::OK, &QueueDepth::new(depth)))
+        audit
+            .record_outcome(depth.await)
+            .map(|depth| json_response(StatusCode::OK, &QueueDepth::new(depth)))
     })
     .await
 }
@@ -106,95 +108,100 @@ pub(crate) async fn depth(State(app): State<App>, call: Call) -> Answer {
     params(
         ("queue" = String, Path, min_length = 1, max_length = 255),
         ("after" = Option<String>, Query, description = "The `next` of the page before"),
-        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "How many are on the page; 100 where it is not said"),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "The size of the page; 100 by default"),
     ),
-    responses((status = 200, body = DeadLetters, description = "A page, in the order of their ids")),
+    responses((status = 200, body = DeadLetters, description = "A page, ordered by id")),
 )]
-pub(crate) async fn dead(State(app): State<App>, call: Call) -> Answer {
-    let audit = Audit::new("dead", &call);
-    to_its_end(async move {
+pub(crate) async fn dead(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
+    let audit = AuditEntry::new("dead", &request);
+    run_to_completion(async move {
         let page = async {
-            let [after, limit] = call.parameters(["after", "limit"])?;
-            let after = after.map(|after| id("query parameter `after`", after)).transpose()?;
-            let limit = limit.map_or(Ok(PAGE), |text| number("limit", text, 1..=1000))?;
-            let queue = QueueName::new(call.segment(0))?;
-            // One more than is shown tells whether there is a next page.
+            let [after, limit] = request.query_parameters(["after", "limit"])?;
+            let after =
+                after.map(|after| parse_item_id("query parameter `after`", after)).transpose()?;
+            let limit = limit
+                .map_or(Ok(DEFAULT_PAGE), |text| parse_query_number("limit", text, 1..=1000))?;
+            let queue = QueueName::new(request.segment(0))?;
+            // One item more than is shown tells whether there is a next page.
             let at_most = u32::try_from(limit + 1).expect("at most 1001");
-            let found = app.store.dead(&queue, Some(&call.tenant), after, at_most);
-            let found = app.ask(Duration::ZERO, found).await?;
+            let found = app.store.dead(&queue, Some(&request.tenant), after, at_most);
+            let found = app.call_store(found).await?;
             let limit = usize::try_from(limit).expect("at most 1000");
             let next = (found.len() > limit).then(|| found[limit - 1].id.to_string());
             let items = found.iter().take(limit).map(DeadLetter::new).collect();
             Ok(DeadLetters { items, next })
         };
-        audit.told(page.await).map(|page| json(StatusCode::OK, &page))
+        audit.record_outcome(page.await).map(|page| json_response(StatusCode::OK, &page))
     })
     .await
 }
 
-/// Put a dead letter back: it waits again in its old place, with its attempts counted anew.
+/// Requeue a dead letter: it waits again in its old place, with its attempts reset.
 #[utoipa::path(
     post, path = "/v1/queues/{queue}/dead/{id}/requeue", operation_id = "requeue_dead_letter", tag = "queues",
     params(("queue" = String, Path, min_length = 1, max_length = 255), ("id" = String, Path)),
     responses(
-        (status = 204, description = "It waits; later ones of its key wait behind it"),
+        (status = 204, description = "The item waits again; later items of its key wait behind it"),
         (status = 404, body = ProblemDocument, content_type = "application/problem+json", description = "`dead-letter-missing`"),
     ),
 )]
-pub(crate) async fn requeue(State(app): State<App>, call: Call) -> Answer {
-    decide(app, call, Ruling::Requeue).await
+pub(crate) async fn requeue(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
+    decide(app, request, DeadLetterAction::Requeue).await
 }
 
-/// Discard a dead letter: it is forgotten, and its key goes on.
+/// Discard a dead letter: later items of its key continue.
 #[utoipa::path(
     delete, path = "/v1/queues/{queue}/dead/{id}", operation_id = "discard_dead_letter", tag = "queues",
     params(("queue" = String, Path, min_length = 1, max_length = 255), ("id" = String, Path)),
     responses(
-        (status = 204, description = "It is gone for good"),
+        (status = 204, description = "The dead letter is deleted"),
         (status = 404, body = ProblemDocument, content_type = "application/problem+json", description = "`dead-letter-missing`"),
     ),
 )]
-pub(crate) async fn discard(State(app): State<App>, call: Call) -> Answer {
-    decide(app, call, Ruling::Discard).await
+pub(crate) async fn discard(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
+    decide(app, request, DeadLetterAction::Discard).await
 }
 
 #[derive(Clone, Copy)]
-enum Ruling {
+enum DeadLetterAction {
     Requeue,
     Discard,
 }
 
-async fn decide(app: App, call: Call, ruling: Ruling) -> Answer {
-    let action = match ruling {
-        Ruling::Requeue => "requeue",
-        Ruling::Discard => "discard",
+async fn decide(app: AppState, request: ApiRequest, action: DeadLetterAction) -> ApiResult {
+    let name = match action {
+        DeadLetterAction::Requeue => "requeue",
+        DeadLetterAction::Discard => "discard",
     };
-    let mut audit = Audit::new(action, &call);
-    to_its_end(async move {
+    let mut audit = AuditEntry::new(name, &request);
+    run_to_completion(async move {
         let decided = async {
-            call.no_query()?;
-            call.fields()?.finish()?;
-            let (queue, tenant) = (QueueName::new(call.segment(0))?, Some(&call.tenant));
-            let id = id("id", call.segment(2))?;
+            request.expect_no_query()?;
+            request.json_fields()?.finish()?;
+            let (queue, tenant) = (QueueName::new(request.segment(0))?, Some(&request.tenant));
+            let id = parse_item_id("id", request.segment(2))?;
             audit.item = Some(id);
-            let ruled = match ruling {
-                Ruling::Requeue => app.store.requeue(&queue, tenant, id),
-                Ruling::Discard => app.store.discard(&queue, tenant, id),
+            let done = match action {
+                DeadLetterAction::Requeue => app.store.requeue(&queue, tenant, id),
+                DeadLetterAction::Discard => app.store.discard(&queue, tenant, id),
             };
-            let there = app.ask(Duration::ZERO, ruled).await?;
-            if there { Ok(()) } else { Err(missing()) }
+            let found = app.call_store(done).await?;
+            if found { Ok(()) } else { Err(dead_letter_missing()) }
         };
         let decided = decided.await;
-        audit.told(decided).map(|()| StatusCode::NO_CONTENT.into_response())
+        audit.record_outcome(decided).map(|()| StatusCode::NO_CONTENT.into_response())
     })
     .await
 }
 
-fn id(name: &str, text: &str) -> Result<ItemId, Problem> {
+fn parse_item_id(name: &str, text: &str) -> Result<ItemId, Problem> {
     let id = Uuid::try_parse(text).map(ItemId);
     id.map_err(|_| Problem::invalid(format!("{name} takes a UUID")))
 }
 
-fn missing() -> Problem {
-    Problem::new(ProblemKind::DeadLetterMissing, "the queue has no such dead letter (any more)")
+fn dead_letter_missing() -> Problem {
+    Problem::new(
+        ProblemKind::DeadLetterMissing,
+        "the queue has no such dead letter, or no longer has it",
+    )
 }

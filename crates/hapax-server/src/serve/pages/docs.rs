@@ -1,5 +1,5 @@
-//! `/docs`: a viewer for the API's description, from files in the binary. It loads nothing from
-//! another host.
+//! `/docs`: a viewer for the OpenAPI document, served from files in the binary. The page loads
+//! nothing from another host.
 
 use std::sync::{Arc, LazyLock};
 
@@ -15,12 +15,12 @@ static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
     Arc::new(config)
 });
 
-/// The viewer sets styles by itself; everything else is files of our own.
+/// The viewer sets inline styles; scripts, images and requests are limited to this server.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; \
     img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; \
     frame-ancestors 'none'";
 
-/// Relative links in the viewer need the slash.
+/// Redirects to `/docs/`: relative links in the viewer need the slash.
 pub(crate) async fn front() -> Redirect {
     Redirect::permanent("/docs/")
 }
@@ -37,7 +37,9 @@ pub(crate) async fn file(request: Request) -> Response {
             ];
             (headers, file.bytes.into_owned()).into_response()
         }
-        Ok(None) => Problem::new(ProblemKind::NotFound, "there is no such file").into_response(),
+        Ok(None) => {
+            Problem::new(ProblemKind::NotFound, "the viewer has no such file").into_response()
+        }
         Err(_) => Problem::new(ProblemKind::Internal, "the viewer cannot be shown").into_response(),
     }
 }

@@ -1,4 +1,4 @@
-//! The API's description, made from the handlers.
+//! The OpenAPI document, generated from the handlers.
 
 use hapax_http::problem::ProblemEdge;
 use utoipa::OpenApi;
@@ -14,7 +14,7 @@ Makes duplicates harmless: locks, records with compare-and-put, idempotent comma
 inbox and queues.\n\n\
 Keys and names in paths are percent-encoded, 1 to 255 bytes of printable ASCII. Bodies are JSON, \
 `Content-Type: application/json` or none. Unknown or doubled fields, query parameters and headers \
-are refused. Durations are whole milliseconds. Every answer that is no success is a problem \
+are refused. Durations are whole milliseconds. Every error response is a problem \
 document (RFC 9457) whose `type` ends in a stable code.";
 
 #[derive(OpenApi)]
@@ -22,26 +22,26 @@ document (RFC 9457) whose `type` ends in a stable code.";
     info(title = "hapax", description = DESCRIPTION),
     components(schemas(ProblemDocument)),
     tags(
-        (name = "locks", description = "One at a time, released by their owner alone"),
+        (name = "locks", description = "A lock has one holder at a time, and only that holder releases it"),
         (name = "records", description = "JSON with a version, changed by compare-and-put"),
-        (name = "commands", description = "The effect happens once, and everybody gets the same answer"),
-        (name = "inbox", description = "A message that is delivered twice has its effect once"),
-        (name = "events", description = "Events of jobs, each once and in order, across reconnects"),
-        (name = "queues", description = "How much waits, and what is decided about dead letters; needs the scope `admin`"),
-        (name = "operator", description = "Deciding about commands whose owner went away; needs the scope `admin`"),
-        (name = "system", description = "What operators need"),
+        (name = "commands", description = "The effect happens once, and every caller gets the same response"),
+        (name = "inbox", description = "A message that is delivered twice takes effect once"),
+        (name = "events", description = "Events of jobs, each delivered once and in order, across reconnects"),
+        (name = "queues", description = "Queue depths, and decisions about dead letters; needs the scope `admin`"),
+        (name = "operator", description = "Decisions about commands whose owner is gone; needs the scope `admin`"),
+        (name = "system", description = "Health, readiness and metrics"),
     ),
 )]
-pub(crate) struct Api;
+pub(crate) struct ApiDoc;
 
-/// Problems that any call of a feature may get.
+/// The statuses of the problems that any `/v1` request may get.
 const ANYWHERE: &[u16] = &[400, 401, 403, 408, 413, 415, 429, 431, 500, 503];
 
-/// Adds to every feature's call what they have in common: the problems, and who may call.
+/// Adds to every `/v1` operation the common problems and the security requirement.
 pub(crate) fn complete(api: &mut utoipa::openapi::OpenApi) {
     let scheme = HttpBuilder::new()
         .scheme(HttpAuthScheme::Bearer)
-        .description(Some("Only where the server has tokens; the token says whose data is seen"))
+        .description(Some("Needed only if the server has tokens; the token determines the tenant"))
         .build();
     let components = api.components.get_or_insert_default();
     components.add_security_scheme("token", SecurityScheme::Http(scheme));
@@ -58,7 +58,7 @@ pub(crate) fn complete(api: &mut utoipa::openapi::OpenApi) {
 }
 
 fn add_common(operation: &mut Operation) {
-    // Either nothing or a token: a server without tokens asks for none.
+    // Either nothing or a token: a server without tokens requires none.
     let token = SecurityRequirement::new::<_, _, String>("token", []);
     operation.security = Some(vec![SecurityRequirement::default(), token]);
     let responses = &mut operation.responses.responses;

@@ -1,4 +1,4 @@
-//! `/`: how the server stands, on one page that needs nothing else.
+//! `/`: the status of the server on one self-contained page.
 
 use std::sync::LazyLock;
 
@@ -9,13 +9,13 @@ use base64::prelude::BASE64_STANDARD;
 use hyper::header::CONTENT_SECURITY_POLICY;
 use sha2::{Digest, Sha256};
 
-use crate::serve::app::App;
-use crate::serve::request::auth::Access;
+use crate::serve::app::AppState;
+use crate::serve::request::auth::AccessPolicy;
 
 const PAGE: &str = include_str!("status.html");
 const STYLE: &str = include_str!("status.css");
 
-/// Nothing but this page and its one style.
+/// Allows this page and its one style, nothing else.
 static POLICY: LazyLock<String> = LazyLock::new(|| {
     let hash = BASE64_STANDARD.encode(Sha256::digest(STYLE));
     format!(
@@ -24,13 +24,13 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// The page.
-pub(crate) async fn page(State(app): State<App>) -> Response {
+/// The status page.
+pub(crate) async fn page(State(app): State<AppState>) -> Response {
     let reason = app.readiness.why_not();
     let (state, class) = if reason.is_none() { ("Ready", "good") } else { ("Not ready", "bad") };
     let callers = match &app.access {
-        Access::Local(_) => "this machine, without a token",
-        Access::Tokens(_) => "whoever has a token",
+        AccessPolicy::LocalOnly(_) => "this machine, without a token",
+        AccessPolicy::Tokens(_) => "whoever has a token",
     };
     let uptime =
         humantime::format_duration(std::time::Duration::from_secs(app.started.elapsed().as_secs()));

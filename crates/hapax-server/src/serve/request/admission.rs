@@ -1,4 +1,4 @@
-//! What every request passes before it is answered.
+//! Admission: the checks that every request passes before its handler runs.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,18 +11,22 @@ use hapax::Tenant;
 use hyper::header::ORIGIN;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::auth::{Access, Caller};
-use super::query;
+use super::auth::{AccessPolicy, ApiCaller};
+use super::parse_query;
 use super::{body, headers, local_only};
-use crate::serve::app::App;
+use crate::serve::app::AppState;
 use crate::serve::problem::{Problem, ProblemKind};
-use crate::serve::sse::{cors, signed_link::opens};
+use crate::serve::sse::{cors, signed_link::accepts_signed_link};
 use crate::settings::Scope;
 
-/// Refuses doubled headers, foreign hosts and sites, wrong tokens and too many requests at once.
-pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
-    match admit(&app, &request) {
-        Ok(Admitted { caller, _place }) => {
+/// Refuses repeated headers, foreign hosts and sites, wrong tokens and too many concurrent requests.
+pub(crate) async fn admit(
+    State(app): State<AppState>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    match check(&app, &request) {
+        Ok(Admission { caller, _permit }) => {
             let tenant = caller.as_ref().map(|caller| caller.tenant.clone());
             if let Some(caller) = caller {
                 request.extensions_mut().insert(caller);
@@ -40,17 +44,17 @@ pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Ne
     }
 }
 
-struct Admitted {
-    caller: Option<Caller>,
-    _place: Option<OwnedSemaphorePermit>,
+struct Admission {
+    caller: Option<ApiCaller>,
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
-fn admit(app: &App, request: &Request) -> Result<Admitted, Problem> {
+fn check(app: &AppState, request: &Request) -> Result<Admission, Problem> {
     let (uri, fields) = (request.uri(), request.headers());
     headers::check(fields)?;
     let path = uri.path();
-    if matches!(app.access, Access::Local(_)) {
-        if cors::allowed(app, request.method(), path, fields).is_some() {
+    if matches!(app.access, AccessPolicy::LocalOnly(_)) {
+        if cors::allowed_origin(app, request.method(), path, fields).is_some() {
             let mut fields = fields.clone();
             fields.remove(ORIGIN);
             local_only::check(uri, request.version(), &fields)?;
@@ -58,54 +62,55 @@ fn admit(app: &App, request: &Request) -> Result<Admitted, Problem> {
             local_only::check(uri, request.version(), fields)?;
         }
     }
-    let (scope, places) = if beneath("/v1/operator", path) || beneath("/v1/queues", path) {
-        // Whoever mends something must not have to queue up behind those who wait for it.
-        (Scope::Admin, &app.operators)
-    } else if beneath("/v1", path) {
-        (Scope::Data, &app.in_flight)
+    let (scope, limits) = if is_beneath("/v1/operator", path) || is_beneath("/v1/queues", path) {
+        // Operators have limits of their own: a repair must not wait behind the requests it unblocks.
+        (Scope::Admin, &app.operator_limits)
+    } else if is_beneath("/v1", path) {
+        (Scope::Data, &app.request_limits)
     } else {
         if path == "/metrics" {
-            app.access.admit(fields, Scope::Metrics)?;
+            app.access.authenticate(fields, Scope::Metrics)?;
         }
-        return Ok(Admitted { caller: None, _place: None });
+        return Ok(Admission { caller: None, _permit: None });
     };
-    let caller = match link(request)? {
-        Some(link) => app.access.admit_link(&link, app.settings.sse_secret.as_ref())?,
-        None => app.access.admit(fields, scope)?,
+    let caller = match access_parameter(request)? {
+        Some(link) => app.access.authenticate_link(&link, app.settings.sse_secret.as_ref())?,
+        None => app.access.authenticate(fields, scope)?,
     };
-    let place = places.enter(&caller.tenant)?;
-    Ok(Admitted { caller: Some(caller), _place: Some(place) })
+    let permit = limits.acquire(&caller.tenant)?;
+    Ok(Admission { caller: Some(caller), _permit: Some(permit) })
 }
 
-/// A signed link that stands for a token, where one can.
-fn link(request: &Request) -> Result<Option<String>, Problem> {
-    if !opens(request.method(), request.uri().path()) {
+/// The `access` query parameter (a signed link), for paths that accept one instead of a token.
+fn access_parameter(request: &Request) -> Result<Option<String>, Problem> {
+    if !accepts_signed_link(request.method(), request.uri().path()) {
         return Ok(None);
     }
-    let query = query(request.uri())?;
+    let query = parse_query(request.uri())?;
     Ok(query.into_iter().find(|(name, _)| name == "access").map(|(_, link)| link))
 }
 
-fn beneath(root: &str, path: &str) -> bool {
+fn is_beneath(root: &str, path: &str) -> bool {
     path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// One semaphore for each tenant; tenants come from the settings, so that there are no others.
-pub(crate) struct InFlight(HashMap<Tenant, Arc<Semaphore>>);
+/// Limits the concurrent requests of each tenant. The tenants come from the settings, so that the
+/// map is complete.
+pub(crate) struct TenantRequestLimits(HashMap<Tenant, Arc<Semaphore>>);
 
-impl InFlight {
-    pub(crate) fn new(access: &Access, places: usize) -> Self {
+impl TenantRequestLimits {
+    pub(crate) fn new(access: &AccessPolicy, limits: usize) -> Self {
         let tenants = access.tenants().into_iter();
-        Self(tenants.map(|tenant| (tenant, Arc::new(Semaphore::new(places)))).collect())
+        Self(tenants.map(|tenant| (tenant, Arc::new(Semaphore::new(limits)))).collect())
     }
 
-    /// A place for one more request.
-    pub(crate) fn enter(&self, tenant: &Tenant) -> Result<OwnedSemaphorePermit, Problem> {
-        let place = self.0.get(tenant).and_then(|places| places.clone().try_acquire_owned().ok());
-        place.ok_or_else(|| {
+    /// Takes a permit for one more request of this tenant.
+    pub(crate) fn acquire(&self, tenant: &Tenant) -> Result<OwnedSemaphorePermit, Problem> {
+        let permit = self.0.get(tenant).and_then(|limits| limits.clone().try_acquire_owned().ok());
+        permit.ok_or_else(|| {
             Problem::new(
                 ProblemKind::TooManyRequests,
-                "as many requests as are allowed are being answered",
+                "the limit of concurrent requests is reached",
             )
             .retry_after(Duration::from_secs(1))
         })

@@ -1,4 +1,4 @@
-//! Who is asking, and whether they may.
+//! Authentication: bearer tokens, signed links, and loopback access without tokens.
 
 use std::sync::Arc;
 
@@ -7,85 +7,90 @@ use hyper::header::{AUTHORIZATION, HeaderMap, WWW_AUTHENTICATE};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-use super::headers::one;
+use super::headers::single_header;
 use crate::serve::problem::{Problem, ProblemKind};
-use crate::serve::sse::signed_link::Link;
+use crate::serve::sse::signed_link::SignedLink;
 use crate::settings::{Scope, Secret, TokenRule};
 
-/// Who is asking.
+/// The authenticated caller of a request.
 #[derive(Clone, Debug)]
-pub(crate) struct Caller {
-    /// The token's name; `-` where none is needed.
+pub(crate) struct ApiCaller {
+    /// The token's name; `-` if the server has no tokens.
     pub(crate) name: Arc<str>,
-    /// Whose data is seen.
+    /// The tenant whose data the caller sees.
     pub(crate) tenant: Tenant,
-    /// What alone is seen, where a signed link stands for the token.
-    pub(crate) link: Option<Arc<Link>>,
+    /// The signed link that stands for a token; only its jobs may be read.
+    pub(crate) link: Option<Arc<SignedLink>>,
 }
 
-/// Who may call.
-pub(crate) enum Access {
-    /// Everybody on this machine, as this tenant.
-    Local(Tenant),
-    /// Whoever has one of these tokens.
+/// Which callers are accepted.
+pub(crate) enum AccessPolicy {
+    /// Every process on this machine, as this tenant.
+    LocalOnly(Tenant),
+    /// Callers with one of these tokens.
     Tokens(Vec<TokenRule>),
 }
 
-impl Access {
+impl AccessPolicy {
     pub(crate) fn new(tokens: &[TokenRule]) -> Self {
         if tokens.is_empty() {
-            Self::Local(Tenant::default())
+            Self::LocalOnly(Tenant::default())
         } else {
             Self::Tokens(tokens.to_vec())
         }
     }
 
-    /// Everybody whose data can be seen.
+    /// All tenants that a caller can have.
     pub(crate) fn tenants(&self) -> Vec<Tenant> {
         match self {
-            Self::Local(tenant) => vec![tenant.clone()],
+            Self::LocalOnly(tenant) => vec![tenant.clone()],
             Self::Tokens(rules) => rules.iter().map(|rule| rule.tenant.clone()).collect(),
         }
     }
 
-    /// Who presents a signed link: nobody by name, and of this server's tenants.
-    pub(crate) fn admit_link(
+    /// Authenticates a signed link, whose tenant must be one of this server.
+    pub(crate) fn authenticate_link(
         &self,
         text: &str,
         secret: Option<&Secret>,
-    ) -> Result<Caller, Problem> {
-        let link = secret.and_then(|secret| Link::read(text, secret));
-        let tenant = link.as_ref().and_then(Link::tenant);
+    ) -> Result<ApiCaller, Problem> {
+        let link = secret.and_then(|secret| SignedLink::verify(text, secret));
+        let tenant = link.as_ref().and_then(SignedLink::tenant);
         match (link, tenant.filter(|tenant| self.tenants().contains(tenant))) {
             (Some(link), Some(tenant)) => {
-                Ok(Caller { name: "link".into(), tenant, link: Some(Arc::new(link)) })
+                Ok(ApiCaller { name: "link".into(), tenant, link: Some(Arc::new(link)) })
             }
             _ => Err(Problem::new(
                 ProblemKind::Unauthorized,
-                "`access` is no link that this server takes, or it has expired",
+                "`access` is not a link that this server signed, or it has expired",
             )),
         }
     }
 
-    /// Who is asking, where they may do what `scope` names.
-    pub(crate) fn admit(&self, headers: &HeaderMap, scope: Scope) -> Result<Caller, Problem> {
+    /// Authenticates the bearer token, which must have `scope`.
+    pub(crate) fn authenticate(
+        &self,
+        headers: &HeaderMap,
+        scope: Scope,
+    ) -> Result<ApiCaller, Problem> {
         let rules = match self {
-            Self::Local(tenant) => {
-                return Ok(Caller { name: "-".into(), tenant: tenant.clone(), link: None });
+            Self::LocalOnly(tenant) => {
+                return Ok(ApiCaller { name: "-".into(), tenant: tenant.clone(), link: None });
             }
             Self::Tokens(rules) => rules,
         };
-        let rule = bearer(headers)?.and_then(|token| find(rules, token)).ok_or_else(|| {
-            Problem::new(
-                ProblemKind::Unauthorized,
-                "send `Authorization: Bearer` and a token of this server",
-            )
-            .header(WWW_AUTHENTICATE, "Bearer realm=\"hapax\"")
-        })?;
+        let rule =
+            bearer_token(headers)?.and_then(|token| find_rule(rules, token)).ok_or_else(|| {
+                Problem::new(
+                    ProblemKind::Unauthorized,
+                    "send `Authorization: Bearer` with a token of this server",
+                )
+                .header(WWW_AUTHENTICATE, "Bearer realm=\"hapax\"")
+            })?;
         let admin_will_do = scope == Scope::Metrics && rule.scopes.contains(&Scope::Admin);
         if rule.scopes.contains(&scope) || admin_will_do {
             let (name, tenant) = (rule.name.clone(), rule.tenant.clone());
-            return Ok(Caller { name, tenant, link: None });
+            return Ok(ApiCaller { name, tenant, link: None });
         }
         let text = format!("the token lacks the scope `{}`", scope.as_str());
         let challenge = "Bearer realm=\"hapax\", error=\"insufficient_scope\"";
@@ -93,14 +98,14 @@ impl Access {
     }
 }
 
-fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
-    let value = one(headers, &AUTHORIZATION)?.and_then(|value| value.to_str().ok());
+fn bearer_token(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
+    let value = single_header(headers, &AUTHORIZATION)?.and_then(|value| value.to_str().ok());
     let (scheme, token) = value.and_then(|value| value.split_once(' ')).unwrap_or_default();
     Ok(scheme.eq_ignore_ascii_case("bearer").then(|| token.trim_start_matches(' ')))
 }
 
-/// Compares with every rule, and each in constant time: how long it takes tells nothing.
-fn find<'a>(rules: &'a [TokenRule], token: &str) -> Option<&'a TokenRule> {
+/// Compares with every rule in constant time, so that the duration reveals nothing.
+fn find_rule<'a>(rules: &'a [TokenRule], token: &str) -> Option<&'a TokenRule> {
     let hash: [u8; 32] = Sha256::digest(token.as_bytes()).into();
     rules.iter().fold(
         None,

@@ -1,4 +1,4 @@
-//! Request bodies: bounded in size and in time.
+//! Reading request bodies, bounded in size and time.
 
 use std::time::Duration;
 
@@ -10,14 +10,17 @@ use tokio::time::{Instant, timeout_at};
 use crate::serve::problem::{Problem, ProblemKind};
 
 /// How much of a refused body is still read, and for how long: a client that is still sending
-/// would otherwise see a broken connection instead of the answer.
+/// would otherwise see a broken connection instead of the response.
 const DISCARD_BYTES: usize = 8 << 20;
 const DISCARD_TIME: Duration = Duration::from_secs(1);
 
-/// Reads a whole body within its limits.
+/// Reads a complete body of at most `limit` bytes `within` this time.
 pub(crate) async fn read(mut body: Body, limit: usize, within: Duration) -> Result<Bytes, Problem> {
     let too_large = || {
-        Problem::new(ProblemKind::PayloadTooLarge, format!("a body takes at most {limit} bytes"))
+        Problem::new(
+            ProblemKind::PayloadTooLarge,
+            format!("the body may have at most {limit} bytes"),
+        )
     };
     if body.size_hint().lower() > limit as u64 {
         discard(body).await;
@@ -46,7 +49,7 @@ pub(crate) async fn read(mut body: Body, limit: usize, within: Duration) -> Resu
     }
 }
 
-/// Reads what is left of a body that nobody wants, up to a point.
+/// Reads and drops the rest of a refused body, up to the bounds above.
 pub(crate) async fn discard(mut body: Body) {
     let deadline = Instant::now() + DISCARD_TIME;
     let mut left = DISCARD_BYTES;

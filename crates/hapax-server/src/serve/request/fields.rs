@@ -1,4 +1,4 @@
-//! The fields of a JSON object, taken one by one; whatever is left at the end is a mistake.
+//! The fields of a JSON object, taken one by one; a field that remains at the end is refused.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -8,34 +8,34 @@ use serde_json::{Map, Value};
 use super::strict_json;
 use crate::serve::problem::Problem;
 
-/// The fields that are still to be taken.
-pub(crate) struct Fields(Map<String, Value>);
+/// The fields of a JSON object that were not taken yet.
+pub(crate) struct JsonFields(Map<String, Value>);
 
-impl Fields {
-    /// Reads a body; an empty one has no fields.
-    pub(crate) fn read(body: &[u8]) -> Result<Self, Problem> {
+impl JsonFields {
+    /// Parses a body; an empty one has no fields.
+    pub(crate) fn parse(body: &[u8]) -> Result<Self, Problem> {
         if body.is_empty() {
             return Ok(Self(Map::new()));
         }
         strict_json::check(body).map_err(Problem::invalid)?;
         let value = serde_json::from_slice(body).unwrap_or_default();
-        Self::of(value, "the body must be a JSON object")
+        Self::from_value(value, "the body must be a JSON object")
     }
 
-    /// Those of a value that was checked before.
-    pub(crate) fn of(value: Value, otherwise: &'static str) -> Result<Self, Problem> {
+    /// The fields of a value that was checked before; `otherwise` is the error for a non-object.
+    pub(crate) fn from_value(value: Value, otherwise: &'static str) -> Result<Self, Problem> {
         match value {
             Value::Object(fields) => Ok(Self(fields)),
             _ => Err(Problem::invalid(otherwise)),
         }
     }
 
-    /// Whatever it is.
-    pub(crate) fn any(&mut self, name: &str) -> Option<Value> {
+    /// Takes a field of any type.
+    pub(crate) fn value(&mut self, name: &str) -> Option<Value> {
         self.0.shift_remove(name)
     }
 
-    /// True or false.
+    /// Takes a boolean.
     pub(crate) fn flag(&mut self, name: &str) -> Result<Option<bool>, Problem> {
         match self.0.shift_remove(name) {
             None => Ok(None),
@@ -44,7 +44,7 @@ impl Fields {
         }
     }
 
-    /// A duration in whole milliseconds.
+    /// Takes a duration in whole milliseconds.
     pub(crate) fn millis(
         &mut self,
         name: &str,
@@ -53,7 +53,7 @@ impl Fields {
         Ok(self.number(name, range)?.map(Duration::from_millis))
     }
 
-    /// A whole number.
+    /// Takes a whole number.
     pub(crate) fn number(
         &mut self,
         name: &str,
@@ -70,7 +70,7 @@ impl Fields {
         }
     }
 
-    /// A text of any length.
+    /// Takes a string of any length.
     pub(crate) fn text(&mut self, name: &str) -> Result<Option<String>, Problem> {
         match self.0.shift_remove(name) {
             None => Ok(None),
@@ -79,7 +79,7 @@ impl Fields {
         }
     }
 
-    /// A short text without control characters, which not every store can keep.
+    /// Takes a short string without control characters, which some stores cannot keep.
     pub(crate) fn short_text(
         &mut self,
         name: &str,
@@ -96,7 +96,7 @@ impl Fields {
         )))
     }
 
-    /// An object.
+    /// Takes an object.
     pub(crate) fn object(&mut self, name: &str) -> Result<Option<Map<String, Value>>, Problem> {
         match self.0.shift_remove(name) {
             None => Ok(None),
@@ -105,17 +105,17 @@ impl Fields {
         }
     }
 
-    /// Refuses what nobody took.
+    /// Refuses a field that was not taken.
     pub(crate) fn finish(self) -> Result<(), Problem> {
         match self.0.keys().next() {
             None => Ok(()),
-            Some(name) => Err(Problem::invalid(format!("unknown field {}", shown(name)))),
+            Some(name) => Err(Problem::invalid(format!("unknown field {}", quote_name(name)))),
         }
     }
 }
 
-/// A name that a caller made up, short enough and harmless enough to be repeated.
-pub(crate) fn shown(name: &str) -> String {
+/// A name that the client chose, shortened and without control characters, for an error text.
+pub(crate) fn quote_name(name: &str) -> String {
     let short: String = name.chars().take(64).filter(|c| !c.is_control()).collect();
     format!("`{short}`")
 }

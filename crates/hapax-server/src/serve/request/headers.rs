@@ -1,4 +1,4 @@
-//! Headers that may come once, and preconditions.
+//! Request headers: limits, headers that may occur once, and preconditions.
 
 use hapax::Version;
 use hapax::record::Match;
@@ -10,15 +10,15 @@ use hyper::header::{
 use crate::serve::problem::{Problem, ProblemKind};
 use crate::serve::sse::LAST_EVENT_ID;
 
-/// The most headers, and the most bytes in them, of one request.
-const MOST_HEADERS: usize = 100;
-const MOST_BYTES: usize = 32 * 1024;
+/// How many headers a request may have, and how many bytes in all.
+const MAX_HEADERS: usize = 100;
+const MAX_BYTES: usize = 32 * 1024;
 
-/// The secret of a lock or command in calls without a body.
+/// The token of a lock, command or message in requests without a body.
 pub(crate) const HAPAX_TOKEN: HeaderName = HeaderName::from_static("hapax-token");
 
-/// Headers that mean nothing when they are there twice.
-const SINGLES: [HeaderName; 9] = [
+/// Headers that are ambiguous when repeated.
+const SINGLE_HEADERS: [HeaderName; 9] = [
     AUTHORIZATION,
     CONTENT_ENCODING,
     CONTENT_TYPE,
@@ -30,62 +30,62 @@ const SINGLES: [HeaderName; 9] = [
     LAST_EVENT_ID,
 ];
 
-/// Refuses too many headers, and doubled ones.
+/// Refuses too many headers, and repeated ones.
 pub(crate) fn check(headers: &HeaderMap) -> Result<(), Problem> {
     let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
-    if headers.len() > MOST_HEADERS || bytes > MOST_BYTES {
-        let text = format!("a request takes {MOST_HEADERS} headers of {MOST_BYTES} bytes in all");
+    if headers.len() > MAX_HEADERS || bytes > MAX_BYTES {
+        let text = format!("a request may have {MAX_HEADERS} headers of {MAX_BYTES} bytes in all");
         return Err(Problem::new(ProblemKind::HeadersTooLarge, text));
     }
-    SINGLES.iter().try_for_each(|name| one(headers, name).map(|_| ()))
+    SINGLE_HEADERS.iter().try_for_each(|name| single_header(headers, name).map(|_| ()))
 }
 
-/// A header that may come once.
-pub(crate) fn one<'a>(
+/// The value of a header that may occur once.
+pub(crate) fn single_header<'a>(
     headers: &'a HeaderMap,
     name: &HeaderName,
 ) -> Result<Option<&'a HeaderValue>, Problem> {
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {
         (value, None) => Ok(value),
-        _ => Err(Problem::invalid(format!("header `{name}` is there twice"))),
+        _ => Err(Problem::invalid(format!("header `{name}` is repeated"))),
     }
 }
 
-/// What `If-Match` and `If-None-Match` expect.
+/// The precondition in `If-Match` or `If-None-Match`.
 pub(crate) enum Precondition {
     Nothing,
     IfMatch(Match),
     IfNoneMatch(Match),
 }
 
-/// Reads the preconditions; there may be one of the two.
-pub(crate) fn precondition(headers: &HeaderMap) -> Result<Precondition, Problem> {
-    match (one(headers, &IF_MATCH)?, one(headers, &IF_NONE_MATCH)?) {
+/// Parses the precondition; the two headers exclude each other.
+pub(crate) fn parse_precondition(headers: &HeaderMap) -> Result<Precondition, Problem> {
+    match (single_header(headers, &IF_MATCH)?, single_header(headers, &IF_NONE_MATCH)?) {
         (None, None) => Ok(Precondition::Nothing),
-        (Some(value), None) => Ok(Precondition::IfMatch(tags("If-Match", value)?)),
-        (None, Some(value)) => Ok(Precondition::IfNoneMatch(tags("If-None-Match", value)?)),
+        (Some(value), None) => Ok(Precondition::IfMatch(parse_etags("If-Match", value)?)),
+        (None, Some(value)) => Ok(Precondition::IfNoneMatch(parse_etags("If-None-Match", value)?)),
         _ => Err(Problem::invalid("`If-Match` and `If-None-Match` cannot be used together")),
     }
 }
 
-/// What a change expects. `If-None-Match: *` is for those that may create.
-pub(crate) fn expected(headers: &HeaderMap, may_create: bool) -> Result<Match, Problem> {
-    match precondition(headers)? {
+/// The version that a write expects. `If-None-Match: *` is for writes that may create.
+pub(crate) fn parse_expected(headers: &HeaderMap, may_create: bool) -> Result<Match, Problem> {
+    match parse_precondition(headers)? {
         Precondition::Nothing => Ok(Match::Any),
         Precondition::IfMatch(expected) => Ok(expected),
         Precondition::IfNoneMatch(Match::Present) if may_create => Ok(Match::Absent),
         Precondition::IfNoneMatch(_) if may_create => {
-            Err(Problem::invalid("`If-None-Match` takes * here"))
+            Err(Problem::invalid("`If-None-Match` accepts only * here"))
         }
         Precondition::IfNoneMatch(_) => {
-            Err(Problem::invalid("`If-None-Match` is not taken by this call"))
+            Err(Problem::invalid("`If-None-Match` is not supported by this request"))
         }
     }
 }
 
-/// `*`, or a list of entity tags. Weak ones are well-formed and match nothing.
-fn tags(name: &str, value: &HeaderValue) -> Result<Match, Problem> {
+/// Parses `*` or a list of entity tags. Weak tags are well-formed and match nothing.
+fn parse_etags(name: &str, value: &HeaderValue) -> Result<Match, Problem> {
     let malformed = || Problem::invalid(format!("`{name}` takes * or a list of quoted ETags"));
     let mut text = value.to_str().map_err(|_| malformed())?.trim();
     if text == "*" {
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     fn read(value: &'static str) -> Option<Match> {
-        tags("If-Match", &HeaderValue::from_static(value)).ok()
+        parse_etags("If-Match", &HeaderValue::from_static(value)).ok()
     }
 
     #[test]

@@ -1,16 +1,17 @@
-//! Without tokens only this machine may call, and no web page of another site through a browser
-//! on it: a name that resolves to loopback (DNS rebinding) and a cross-site request are refused.
+//! Access without tokens, for this machine only. A web page in a local browser must not reach the
+//! API either: foreign host names that resolve to loopback (DNS rebinding) and cross-site requests
+//! are refused.
 
 use axum::http::uri::Authority;
 use axum::http::{Uri, Version};
 use hyper::header::{HOST, HeaderMap, ORIGIN};
 
-use super::headers::one;
+use super::headers::single_header;
 use crate::serve::problem::{Problem, ProblemKind};
 
-/// Refuses requests for another host, or from another site.
+/// Refuses requests for a foreign host or from another site.
 pub(crate) fn check(uri: &Uri, version: Version, headers: &HeaderMap) -> Result<(), Problem> {
-    let host = match one(headers, &HOST)? {
+    let host = match single_header(headers, &HOST)? {
         Some(value) => {
             let host = value.to_str().ok().and_then(|text| text.parse::<Authority>().ok());
             Some(host.ok_or_else(other_host)?)
@@ -25,7 +26,7 @@ pub(crate) fn check(uri: &Uri, version: Version, headers: &HeaderMap) -> Result<
     if named.iter().any(|host| !is_loopback(host)) {
         return Err(other_host());
     }
-    match one(headers, &ORIGIN)? {
+    match single_header(headers, &ORIGIN)? {
         Some(origin) if !origin.to_str().is_ok_and(|origin| same_site(origin, &named)) => {
             Err(Problem::new(
                 ProblemKind::Forbidden,
@@ -37,7 +38,10 @@ pub(crate) fn check(uri: &Uri, version: Version, headers: &HeaderMap) -> Result<
 }
 
 fn other_host() -> Problem {
-    Problem::new(ProblemKind::Forbidden, "`Host` is no loopback name, and no tokens are configured")
+    Problem::new(
+        ProblemKind::Forbidden,
+        "`Host` is not a loopback name, and no tokens are configured",
+    )
 }
 
 fn is_loopback(authority: &Authority) -> bool {
@@ -49,7 +53,7 @@ fn is_loopback(authority: &Authority) -> bool {
         || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// A page of our own: any loopback name, at the port that was asked.
+/// Whether the origin is this server: any loopback name with the port of the request.
 fn same_site(origin: &str, named: &[&Authority]) -> bool {
     let authority = origin.strip_prefix("http://").and_then(|rest| rest.parse::<Authority>().ok());
     authority.is_some_and(|origin| {

@@ -1,4 +1,4 @@
-//! One call, read strictly: path, query, headers and body, each once and each well-formed.
+//! One API request, parsed strictly: path, query, headers and body, each at most once and well-formed.
 
 pub(super) mod admission;
 pub(super) mod auth;
@@ -19,67 +19,68 @@ use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
 use hyper::{Method, Uri};
 use percent_encoding::percent_decode_str;
 
-use crate::serve::app::App;
+use crate::serve::app::AppState;
 use crate::serve::problem::{Problem, ProblemKind};
-use crate::serve::sse::signed_link::Link;
-use auth::Caller;
-use fields::{Fields, shown};
-use headers::{HAPAX_TOKEN, one};
+use crate::serve::sse::signed_link::SignedLink;
+use auth::ApiCaller;
+use fields::{JsonFields, quote_name};
+use headers::{HAPAX_TOKEN, single_header};
 
-/// A call of one of the features under `/v1`.
-pub(crate) struct Call {
+/// A parsed request to an endpoint under `/v1`.
+pub(crate) struct ApiRequest {
     pub(crate) tenant: Tenant,
     /// The name of the caller's token.
     pub(crate) caller: Arc<str>,
-    /// What alone the caller may see.
-    pub(crate) link: Option<Arc<Link>>,
+    /// The signed link that stands for a token; the caller may read only its jobs.
+    pub(crate) link: Option<Arc<SignedLink>>,
     segments: Vec<String>,
     query: Vec<(String, String)>,
     pub(crate) headers: HeaderMap,
     body: Bytes,
 }
 
-impl FromRequest<App> for Call {
+impl FromRequest<AppState> for ApiRequest {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
+    async fn from_request(request: Request, app: &AppState) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
         let takes_body = matches!(parts.method, Method::POST | Method::PUT | Method::PATCH);
-        // Before anything is refused: an answer in the middle of a body often never arrives.
+        // Read the body before refusing anything: a client that is still sending often misses the
+        // response.
         let body = body::read(body, app.settings.body_limit, app.settings.body_timeout).await?;
         app.readiness.fit()?;
-        let segments = segments(&parts.uri)?;
-        let query = query(&parts.uri)?;
+        let segments = path_segments(&parts.uri)?;
+        let query = parse_query(&parts.uri)?;
         if takes_body {
-            media_type(&parts.method, &parts.headers)?;
+            check_content_type(&parts.method, &parts.headers)?;
         }
-        let caller = parts.extensions.get::<Caller>().cloned();
-        let Caller { name: caller, tenant, link } =
-            caller.expect("the guard in front of every feature says who is asking");
+        let caller = parts.extensions.get::<ApiCaller>().cloned();
+        let ApiCaller { name: caller, tenant, link } =
+            caller.expect("admission sets the caller of every `/v1` request");
         Ok(Self { tenant, caller, link, segments, query, headers: parts.headers, body })
     }
 }
 
-impl Call {
-    /// A part of the path behind the feature's name, percent-decoded.
+impl ApiRequest {
+    /// A segment of the path after `/v1/<feature>/`, percent-decoded.
     pub(crate) fn segment(&self, i: usize) -> &str {
         self.segments.get(i).map_or("", String::as_str)
     }
 
-    /// The body's fields; an empty body has none.
-    pub(crate) fn fields(&self) -> Result<Fields, Problem> {
-        Fields::read(&self.body)
+    /// The fields of the JSON body; an empty body has none.
+    pub(crate) fn json_fields(&self) -> Result<JsonFields, Problem> {
+        JsonFields::parse(&self.body)
     }
 
-    /// The body as any JSON value.
-    pub(crate) fn json(&self) -> Result<Bytes, Problem> {
+    /// The body, checked to be JSON.
+    pub(crate) fn json_body(&self) -> Result<Bytes, Problem> {
         strict_json::check(&self.body).map_err(Problem::invalid)?;
         Ok(self.body.clone())
     }
 
-    /// The token of a call that has no body.
-    pub(crate) fn token(&self) -> Result<Token, Problem> {
-        let Some(value) = one(&self.headers, &HAPAX_TOKEN)? else {
+    /// The `Hapax-Token` header, for requests without a body.
+    pub(crate) fn token_header(&self) -> Result<Token, Problem> {
+        let Some(value) = single_header(&self.headers, &HAPAX_TOKEN)? else {
             return Err(Problem::invalid("header `Hapax-Token` is missing"));
         };
         match value.to_str() {
@@ -91,8 +92,8 @@ impl Call {
         }
     }
 
-    /// Refuses to show what a signed link does not cover.
-    pub(crate) fn may_see(&self, domain: &str, job_id: &str) -> Result<(), Problem> {
+    /// Refuses a job that the signed link does not cover.
+    pub(crate) fn check_link_covers(&self, domain: &str, job_id: &str) -> Result<(), Problem> {
         match &self.link {
             Some(link) if !link.covers(domain, job_id) => {
                 Err(Problem::new(ProblemKind::Forbidden, "`access` is a link for another job"))
@@ -101,32 +102,33 @@ impl Call {
         }
     }
 
-    /// Refuses any query.
-    pub(crate) fn no_query(&self) -> Result<(), Problem> {
-        let [] = self.parameters([])?;
+    /// Refuses every query parameter.
+    pub(crate) fn expect_no_query(&self) -> Result<(), Problem> {
+        let [] = self.query_parameters([])?;
         Ok(())
     }
 
-    /// A duration in the query, the one parameter that is taken.
-    pub(crate) fn millis_parameter(
+    /// A duration, for requests that accept no other query parameter.
+    pub(crate) fn query_millis(
         &self,
         name: &str,
         range: RangeInclusive<u64>,
     ) -> Result<Option<Duration>, Problem> {
-        let [text] = self.parameters([name])?;
-        text.map(|text| number(name, text, range).map(Duration::from_millis)).transpose()
+        let [text] = self.query_parameters([name])?;
+        text.map(|text| parse_query_number(name, text, range).map(Duration::from_millis))
+            .transpose()
     }
 
-    /// The query, of which these parameters are taken, each once.
-    pub(crate) fn parameters<const N: usize>(
+    /// The values of these query parameters, each at most once; any other is refused.
+    pub(crate) fn query_parameters<const N: usize>(
         &self,
         names: [&str; N],
     ) -> Result<[Option<&str>; N], Problem> {
-        Ok(self.list_and_parameters("", names)?.1)
+        Ok(self.query_list_and_parameters("", names)?.1)
     }
 
-    /// The query, of which one parameter may come several times.
-    pub(crate) fn list_and_parameters<const N: usize>(
+    /// Like `query_parameters`, with one more parameter (`list`) that may be repeated.
+    pub(crate) fn query_list_and_parameters<const N: usize>(
         &self,
         list: &str,
         names: [&str; N],
@@ -138,45 +140,52 @@ impl Call {
                 continue;
             }
             let Some(at) = names.iter().position(|name| name == given) else {
-                let text = format!("unknown query parameter {}", shown(given));
+                let text = format!("unknown query parameter {}", quote_name(given));
                 return Err(Problem::invalid(text));
             };
             if found[at].replace(value.as_str()).is_some() {
-                return Err(Problem::invalid(format!("query parameter `{given}` is there twice")));
+                return Err(Problem::invalid(format!("query parameter `{given}` is repeated")));
             }
         }
         Ok((listed, found))
     }
 }
 
-/// A whole number in the query.
-pub(crate) fn number(name: &str, text: &str, range: RangeInclusive<u64>) -> Result<u64, Problem> {
+/// Parses a whole number of the query.
+pub(crate) fn parse_query_number(
+    name: &str,
+    text: &str,
+    range: RangeInclusive<u64>,
+) -> Result<u64, Problem> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    text.parse().ok().filter(|number| digits && range.contains(number)).ok_or_else(|| {
-        Problem::invalid(format!(
-            "query parameter `{name}` takes a whole number from {} to {}",
-            range.start(),
-            range.end()
-        ))
-    })
+    text.parse()
+        .ok()
+        .filter(|parse_query_number| digits && range.contains(parse_query_number))
+        .ok_or_else(|| {
+            Problem::invalid(format!(
+                "query parameter `{name}` takes a whole parse_query_number from {} to {}",
+                range.start(),
+                range.end()
+            ))
+        })
 }
 
-/// The parts of the path behind `/v1/<feature>/`. A `%2F` belongs to its part.
-fn segments(uri: &Uri) -> Result<Vec<String>, Problem> {
-    uri.path().split('/').skip(3).map(|part| decoded("path", part)).collect()
+/// The segments of the path after `/v1/<feature>/`. A `%2F` belongs to its segment.
+fn path_segments(uri: &Uri) -> Result<Vec<String>, Problem> {
+    uri.path().split('/').skip(3).map(|part| percent_decode("path", part)).collect()
 }
 
-pub(crate) fn query(uri: &Uri) -> Result<Vec<(String, String)>, Problem> {
+pub(crate) fn parse_query(uri: &Uri) -> Result<Vec<(String, String)>, Problem> {
     let Some(query) = uri.query().filter(|query| !query.is_empty()) else { return Ok(vec![]) };
     let pair = |pair: &str| {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        Ok((decoded("query", name)?, decoded("query", value)?))
+        Ok((percent_decode("query", name)?, percent_decode("query", value)?))
     };
     query.split('&').map(pair).collect()
 }
 
-/// Percent-decodes; what is not well-formed is refused rather than guessed.
-pub(crate) fn decoded(place: &str, text: &str) -> Result<String, Problem> {
+/// Percent-decodes, and refuses broken percent-encoding instead of guessing.
+pub(crate) fn percent_decode(place: &str, text: &str) -> Result<String, Problem> {
     let bytes = text.as_bytes();
     let whole = |at: usize| {
         bytes.get(at + 1..at + 3).is_some_and(|hex| hex.iter().all(u8::is_ascii_hexdigit))
@@ -192,8 +201,8 @@ pub(crate) fn decoded(place: &str, text: &str) -> Result<String, Problem> {
     }
 }
 
-/// JSON, or nothing said; a merge patch too where one is taken.
-fn media_type(method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
+/// Accepts JSON or no `Content-Type`; for PATCH also a merge patch.
+fn check_content_type(method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
     let taken = if *method == Method::PATCH {
         "application/json or application/merge-patch+json"
     } else {
@@ -205,13 +214,13 @@ fn media_type(method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
             format!("`Content-Type` takes {taken}, or none"),
         )
     };
-    if one(headers, &CONTENT_ENCODING)?.is_some_and(|value| value != "identity") {
+    if single_header(headers, &CONTENT_ENCODING)?.is_some_and(|value| value != "identity") {
         return Err(Problem::new(
             ProblemKind::UnsupportedMediaType,
-            "`Content-Encoding` is not taken",
+            "`Content-Encoding` is not supported",
         ));
     }
-    let Some(value) = one(headers, &CONTENT_TYPE)? else { return Ok(()) };
+    let Some(value) = single_header(headers, &CONTENT_TYPE)? else { return Ok(()) };
     let mut parts = value.to_str().map_err(|_| refused())?.split(';').map(str::trim);
     let essence = parts.next().unwrap_or_default().to_ascii_lowercase();
     let utf8 = |parameter: &str| match parameter.split_once('=') {

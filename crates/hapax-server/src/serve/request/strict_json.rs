@@ -1,29 +1,28 @@
-//! JSON as strictly as it can be read: everything that one reader takes one way and the next
-//! another way is refused.
+//! Strict JSON: texts that two parsers may read differently are refused.
 
 use std::collections::HashSet;
 
 use serde::de::IgnoredAny;
 
-/// The deepest nesting that is taken.
-const DEEPEST: usize = 100;
-/// Member names with a meaning inside the JSON library, which would make a number of an object.
-const RESERVED: &str = "$serde_json::private::";
+/// The deepest nesting that is accepted.
+const MAX_DEPTH: usize = 100;
+/// Member names that serde_json reserves: it would turn such an object into a number.
+const RESERVED_PREFIX: &str = "$serde_json::private::";
 
-/// Why a text is not taken. Says where, and never what stands there.
-pub(crate) type Flaw = String;
+/// Why a text is refused. Names the position, never the content.
+pub(crate) type JsonError = String;
 
-/// Refuses what is not JSON, and also doubled members, strings that are no Unicode text, and
-/// nesting deeper than a hundred.
-pub(crate) fn check(body: &[u8]) -> Result<(), Flaw> {
+/// Refuses invalid JSON, and also repeated members, strings that are not valid Unicode, and
+/// nesting deeper than [`MAX_DEPTH`].
+pub(crate) fn check(body: &[u8]) -> Result<(), JsonError> {
     let text = std::str::from_utf8(body)
         .map_err(|error| format!("the body is not UTF-8 at byte {}", error.valid_up_to()))?;
-    serde_json::from_str::<IgnoredAny>(text).map_err(|error| flaw(&error))?;
+    serde_json::from_str::<IgnoredAny>(text).map_err(|error| describe(&error))?;
     check_members(text)
 }
 
-/// What the parser has to say without what it read.
-fn flaw(error: &serde_json::Error) -> Flaw {
+/// The parser's error without the content.
+fn describe(error: &serde_json::Error) -> JsonError {
     let (line, column) = (error.line(), error.column());
     match error.classify() {
         serde_json::error::Category::Eof => "the body is not JSON: it ends too early".into(),
@@ -31,39 +30,39 @@ fn flaw(error: &serde_json::Error) -> Flaw {
     }
 }
 
-/// One open object or array.
-enum Open<'a> {
+/// An object or array that is not closed yet.
+enum OpenContainer<'a> {
     Object { names: HashSet<String>, last: &'a str },
     Array,
 }
 
-/// Walks a text that is known to be JSON: only strings and brackets matter.
-fn check_members(text: &str) -> Result<(), Flaw> {
+/// Walks a text that is valid JSON: only strings and brackets matter.
+fn check_members(text: &str) -> Result<(), JsonError> {
     let bytes = text.as_bytes();
-    let mut open: Vec<Open<'_>> = Vec::new();
+    let mut open: Vec<OpenContainer<'_>> = Vec::new();
     let mut name_next = false;
     let mut at = 0;
     while at < bytes.len() {
         match bytes[at] {
             b'{' => {
-                open.push(Open::Object { names: HashSet::new(), last: "" });
+                open.push(OpenContainer::Object { names: HashSet::new(), last: "" });
                 name_next = true;
             }
             b'[' => {
-                open.push(Open::Array);
+                open.push(OpenContainer::Array);
                 name_next = false;
             }
             b'}' | b']' => {
                 open.pop();
             }
-            b',' => name_next = matches!(open.last(), Some(Open::Object { .. })),
+            b',' => name_next = matches!(open.last(), Some(OpenContainer::Object { .. })),
             b'"' => {
                 let end = at + string_length(&bytes[at..]);
                 let quoted = &text[at..end];
                 let string: String = serde_json::from_str(quoted)
-                    .map_err(|_| format!("{} is no Unicode text", place(&open)))?;
+                    .map_err(|_| format!("{} is not valid Unicode", member_path(&open)))?;
                 if name_next {
-                    enter(&mut open, string, quoted)?;
+                    record_name(&mut open, string, quoted)?;
                     name_next = false;
                 }
                 at = end;
@@ -71,37 +70,41 @@ fn check_members(text: &str) -> Result<(), Flaw> {
             }
             _ => {}
         }
-        if open.len() > DEEPEST {
-            return Err(format!("the body is nested deeper than {DEEPEST}"));
+        if open.len() > MAX_DEPTH {
+            return Err(format!("the body is nested deeper than {MAX_DEPTH}"));
         }
         at += 1;
     }
     Ok(())
 }
 
-fn enter<'a>(open: &mut [Open<'a>], name: String, quoted: &'a str) -> Result<(), Flaw> {
-    let Some(Open::Object { names, last }) = open.last_mut() else { return Ok(()) };
+fn record_name<'a>(
+    open: &mut [OpenContainer<'a>],
+    name: String,
+    quoted: &'a str,
+) -> Result<(), JsonError> {
+    let Some(OpenContainer::Object { names, last }) = open.last_mut() else { return Ok(()) };
     *last = quoted;
-    if name.starts_with(RESERVED) {
+    if name.starts_with(RESERVED_PREFIX) {
         return Err("a member has a reserved name".into());
     }
     if !names.insert(name) {
-        return Err(format!("{} is there twice", place(open)));
+        return Err(format!("{} is repeated", member_path(open)));
     }
     Ok(())
 }
 
-/// The member that is being read: `field "a"`. Members deeper inside may be anybody's data, and
-/// are not named.
-fn place(open: &[Open<'_>]) -> String {
+/// The member that is being read, such as `field "a"`. Nested members may be user data and are not
+/// named.
+fn member_path(open: &[OpenContainer<'_>]) -> String {
     match open {
-        [Open::Object { last, .. }] if last.len() <= 66 => format!("field {last}"),
+        [OpenContainer::Object { last, .. }] if last.len() <= 66 => format!("field {last}"),
         [] => "the body".into(),
         _ => "a member inside the body".into(),
     }
 }
 
-/// The length of the string at the start, with its quotes.
+/// The length of the string at the start, including its quotes.
 fn string_length(bytes: &[u8]) -> usize {
     let mut at = 1;
     while at < bytes.len() {
@@ -138,13 +141,13 @@ mod tests {
         ] {
             assert_eq!(check(good.as_bytes()), Ok(()), "{good}");
         }
-        let deep = "[".repeat(DEEPEST) + &"]".repeat(DEEPEST);
+        let deep = "[".repeat(MAX_DEPTH) + &"]".repeat(MAX_DEPTH);
         assert_eq!(check(deep.as_bytes()), Ok(()));
     }
 
     #[test]
     fn everything_else_is_refused() {
-        let deep = "[".repeat(DEEPEST + 1) + &"]".repeat(DEEPEST + 1);
+        let deep = "[".repeat(MAX_DEPTH + 1) + &"]".repeat(MAX_DEPTH + 1);
         let very_deep = "[".repeat(500_000);
         for bad in [
             "",

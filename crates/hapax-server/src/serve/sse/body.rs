@@ -1,4 +1,4 @@
-//! A stream as the body of an ordinary response: HTTP/2, HTTP/1.0, and the API in process.
+//! An event stream as an ordinary response body: for HTTP/2, HTTP/1.0 and the in-process API.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -13,59 +13,65 @@ use hyper::body::Frame;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::fanout::Crowds;
-use super::socket::Socket;
-use super::source::Framing;
-use super::stream::{Ended, Outlet, Stream};
+use super::fanout::FanoutGroups;
+use super::socket::SocketSink;
+use super::source::BodyFraming;
+use super::stream::{EventStream, FrameSink, StreamEnd};
 use crate::net::{InFlight, Takeover};
 
-/// How many pieces may wait for the HTTP library.
-const WAITING: usize = 4;
+/// How many pieces may be queued for the HTTP library.
+const BODY_CHANNEL_CAPACITY: usize = 4;
 
-/// The stream until somebody begins to send it: the body, or whoever takes the connection over.
-type Waiting = Arc<Mutex<Option<Stream>>>;
+/// The stream until sending begins, by the body or by the takeover of the connection.
+type PendingStream = Arc<Mutex<Option<EventStream>>>;
 
-fn take(waiting: &Waiting) -> Option<Stream> {
-    waiting.lock().unwrap_or_else(PoisonError::into_inner).take()
+fn take_stream(pending: &PendingStream) -> Option<EventStream> {
+    pending.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
-/// Makes the stream the body of the response, or what goes on with its connection.
-pub(super) fn attach(response: Response, stream: Stream, crowds: Arc<Crowds>) -> Response {
-    let waiting = Waiting::new(Mutex::new(Some(stream)));
-    let taken = waiting.clone();
-    let takeover = Takeover::new(move |bare, head| async move {
-        if let Some(stream) = take(&taken) {
-            Socket::new(bare, stream.rules.write).send(vec![head], stream, crowds).await;
+/// Attaches the stream to the response, both as its body and as a takeover of the connection.
+pub(super) fn attach(
+    response: Response,
+    stream: EventStream,
+    fanout: Arc<FanoutGroups>,
+) -> Response {
+    let pending = PendingStream::new(Mutex::new(Some(stream)));
+    let for_takeover = pending.clone();
+    let takeover = Takeover::new(move |socket, head| async move {
+        if let Some(stream) = take_stream(&for_takeover) {
+            SocketSink::new(socket, stream.timings.write_timeout)
+                .run(vec![head], stream, fanout)
+                .await;
         }
     });
-    let mut response = response.map(|_| Body::new(StreamBody { waiting, pieces: None }));
+    let mut response = response.map(|_| Body::new(EventStreamBody { pending, pieces: None }));
     response.extensions_mut().insert(takeover);
     response
 }
 
-struct StreamBody {
-    waiting: Waiting,
+struct EventStreamBody {
+    pending: PendingStream,
     pieces: Option<mpsc::Receiver<Bytes>>,
 }
 
-impl hyper::body::Body for StreamBody {
+impl hyper::body::Body for EventStreamBody {
     type Data = Bytes;
     type Error = Infallible;
 
-    /// Begins with the first question: who asks for the headers alone gets nothing else.
+    /// Sending begins with the first poll, so that a HEAD request starts nothing.
     fn poll_frame(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let this = self.get_mut();
         if this.pieces.is_none() {
-            let Some(stream) = take(&this.waiting) else { return Poll::Ready(None) };
-            let (pieces, receiver) = mpsc::channel(WAITING);
-            let mut channel = Channel::new(pieces, stream.rules.write);
+            let Some(stream) = take_stream(&this.pending) else { return Poll::Ready(None) };
+            let (pieces, receiver) = mpsc::channel(BODY_CHANNEL_CAPACITY);
+            let mut channel = BodySink::new(pieces, stream.timings.write_timeout);
             tokio::spawn(async move {
                 let mut stream = stream;
                 let ended = stream.run(&mut channel).await;
-                stream.ended(ended);
+                stream.count_end(ended);
             });
             this.pieces = Some(receiver);
         }
@@ -74,53 +80,53 @@ impl hyper::body::Body for StreamBody {
     }
 }
 
-/// The HTTP library, which takes a piece when it has room.
-pub(super) struct Channel {
+/// A sink that passes pieces to the HTTP library as a response body.
+pub(super) struct BodySink {
     pieces: mpsc::Sender<Bytes>,
-    limit: Duration,
+    write_timeout: Duration,
 }
 
-impl Channel {
-    pub(super) fn new(pieces: mpsc::Sender<Bytes>, limit: Duration) -> Self {
-        Self { pieces, limit }
+impl BodySink {
+    pub(super) fn new(pieces: mpsc::Sender<Bytes>, write_timeout: Duration) -> Self {
+        Self { pieces, write_timeout }
     }
 }
 
-impl Outlet for Channel {
-    const FRAMING: Framing = Framing::Plain;
-    const MAY_IDLE: bool = false;
+impl FrameSink for BodySink {
+    const FRAMING: BodyFraming = BodyFraming::Plain;
+    const CAN_JOIN_FANOUT: bool = false;
 
-    async fn write(&mut self, pieces: &mut Vec<Bytes>) -> Result<(), Ended> {
+    async fn write(&mut self, pieces: &mut Vec<Bytes>) -> Result<(), StreamEnd> {
         for piece in pieces.drain(..) {
-            match timeout(self.limit, self.pieces.send(piece)).await {
+            match timeout(self.write_timeout, self.pieces.send(piece)).await {
                 Ok(Ok(())) => {}
-                Ok(Err(_)) => return Err(Ended::Client),
-                Err(_) => return Err(Ended::Slow),
+                Ok(Err(_)) => return Err(StreamEnd::Client),
+                Err(_) => return Err(StreamEnd::Slow),
             }
         }
         Ok(())
     }
 
-    async fn gone(&mut self) {
+    async fn disconnected(&mut self) {
         self.pieces.closed().await;
     }
 }
 
-/// Where the response is a stream, its request is being answered for as long as it lasts: a client
-/// that listens is not one that is idle.
-pub(crate) fn lasting(response: Response, in_flight: InFlight) -> Response {
+/// Counts the request of an event stream as in flight until its body ends: a client that listens is
+/// not idle.
+pub(crate) fn keep_in_flight(response: Response, in_flight: InFlight) -> Response {
     if response.extensions().get::<Takeover>().is_none() {
         return response;
     }
-    response.map(|body| Body::new(Lasting { body, _in_flight: in_flight }))
+    response.map(|body| Body::new(InFlightBody { body, _in_flight: in_flight }))
 }
 
-struct Lasting {
+struct InFlightBody {
     body: Body,
     _in_flight: InFlight,
 }
 
-impl hyper::body::Body for Lasting {
+impl hyper::body::Body for InFlightBody {
     type Data = Bytes;
     type Error = axum::Error;
 

@@ -1,4 +1,4 @@
-//! Pages of other sites that may read events and jobs, where the settings name them.
+//! CORS: sites named in the settings may read jobs and events.
 
 use axum::extract::{Request, State};
 use axum::middleware::Next;
@@ -10,17 +10,22 @@ use hyper::header::{
 };
 use hyper::{Method, StatusCode};
 
-use super::signed_link::opens;
-use crate::serve::app::App;
+use super::signed_link::accepts_signed_link;
+use crate::serve::app::AppState;
 
-/// Answers a browser that asks beforehand, and lets pages read what they may.
-pub(crate) async fn allow(State(app): State<App>, request: Request, next: Next) -> Response {
-    let Some(origin) = allowed(&app, request.method(), request.uri().path(), request.headers())
+/// Answers preflight requests, and adds the CORS headers for allowed origins.
+pub(crate) async fn add_headers(
+    State(app): State<AppState>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let Some(origin) =
+        allowed_origin(&app, request.method(), request.uri().path(), request.headers())
     else {
         return next.run(request).await;
     };
-    let asks_beforehand = request.method() == Method::OPTIONS;
-    let mut response = if asks_beforehand { beforehand() } else { next.run(request).await };
+    let is_preflight = request.method() == Method::OPTIONS;
+    let mut response = if is_preflight { preflight_response() } else { next.run(request).await };
     let headers = response.headers_mut();
     headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
     headers.append(VARY, HeaderValue::from_static("origin"));
@@ -29,7 +34,7 @@ pub(crate) async fn allow(State(app): State<App>, request: Request, next: Next) 
     response
 }
 
-fn beforehand() -> Response {
+fn preflight_response() -> Response {
     let headers = [
         (ACCESS_CONTROL_ALLOW_METHODS, "GET"),
         (ACCESS_CONTROL_ALLOW_HEADERS, "authorization, last-event-id, cache-control"),
@@ -38,9 +43,9 @@ fn beforehand() -> Response {
     (StatusCode::NO_CONTENT, headers).into_response()
 }
 
-/// The page's site, where it may read what it asks for.
-pub(crate) fn allowed(
-    app: &App,
+/// The request's origin, if it may read this path.
+pub(crate) fn allowed_origin(
+    app: &AppState,
     method: &Method,
     path: &str,
     headers: &HeaderMap,
@@ -50,6 +55,7 @@ pub(crate) fn allowed(
         _ => method.clone(),
     };
     let origin = headers.get(ORIGIN)?;
-    let may = opens(&method, path) && app.settings.sse_origins.allow(origin.to_str().ok()?);
+    let may =
+        accepts_signed_link(&method, path) && app.settings.sse_origins.allow(origin.to_str().ok()?);
     may.then(|| origin.clone())
 }

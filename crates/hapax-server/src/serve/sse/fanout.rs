@@ -1,6 +1,6 @@
-//! Those who wait for the same job, written to by one task: no task of their own, no timer, no
-//! buffer. Whoever needs more than the next frames, or has no room for them, leaves the crowd and
-//! is looked after alone.
+//! Fan-out: one task writes the frames of a job to all idle streams of that job, so that a waiting
+//! client costs no task, timer or buffer of its own. A stream that needs more than the next frames,
+//! or whose socket is full, is detached and continues in a task of its own.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,84 +13,91 @@ use hapax::log::Cursor;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use super::socket::{Socket, advance};
-use super::source::Framing;
-use super::stream::{Ended, KEEP_ALIVE, Stream};
+use super::socket::{SocketSink, advance};
+use super::source::BodyFraming;
+use super::stream::{EventStream, KEEP_ALIVE, StreamEnd};
 
-/// How many are in one crowd; a job with more has several, on several cores.
-const MOST: usize = 1024;
-/// After how many of them others get their turn.
-const TURN: usize = 128;
+/// How many streams one group has; a job with more has several groups, on several cores.
+const MAX_SUBSCRIBERS: usize = 1024;
+/// After how many streams the task yields to others.
+const YIELD_EVERY: usize = 128;
 
-/// All crowds of a server.
+/// The fan-out groups of all jobs.
 #[derive(Default)]
-pub(super) struct Crowds(Mutex<HashMap<Key, Vec<Arc<Door>>>>);
+pub(super) struct FanoutGroups(Mutex<HashMap<Key, Vec<Arc<FanoutGroup>>>>);
 
-/// The way into a crowd.
+/// What a fan-out task shares with the streams that join it and with its wakers.
 #[derive(Default)]
-struct Door {
-    hall: Mutex<Hall>,
-    knock: Notify,
+struct FanoutGroup {
+    inbox: Mutex<GroupInbox>,
+    notify: Notify,
 }
 
 #[derive(Default)]
-struct Hall {
-    /// Who has come, and is not in the crowd yet.
-    newcomers: Vec<Member>,
-    /// Whose connection may have something to say.
-    stirred: Vec<usize>,
-    /// How many there are in all.
+struct GroupInbox {
+    /// Streams that the task has not taken over yet.
+    joining: Vec<Subscriber>,
+    /// Slots whose sockets became readable: the client may have disconnected.
+    readable: Vec<usize>,
+    /// How many streams the group has, including joining ones.
     count: usize,
 }
 
-impl Door {
-    fn hall(&self) -> MutexGuard<'_, Hall> {
-        self.hall.lock().unwrap_or_else(PoisonError::into_inner)
+impl FanoutGroup {
+    fn inbox(&self) -> MutexGuard<'_, GroupInbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-struct Member {
-    socket: Socket,
-    stream: Stream,
+struct Subscriber {
+    socket: SocketSink,
+    stream: EventStream,
 }
 
-impl Crowds {
-    fn table(&self) -> MutexGuard<'_, HashMap<Key, Vec<Arc<Door>>>> {
+impl FanoutGroups {
+    fn table(&self) -> MutexGuard<'_, HashMap<Key, Vec<Arc<FanoutGroup>>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for what comes next together with others.
-    pub(super) fn join(self: Arc<Self>, socket: Socket, stream: Stream) {
+    /// Moves an idle stream to a fan-out group of its job.
+    pub(super) fn join(self: Arc<Self>, socket: SocketSink, stream: EventStream) {
         let Some((job, news)) = stream.follower().map(|f| (f.job().clone(), f.news())) else {
             return;
         };
         let mut table = self.table();
-        let doors = table.entry(job.clone()).or_default();
-        let member = Member { socket, stream };
-        if let Some(door) = doors.iter().find(|door| door.hall().count < MOST) {
-            let mut hall = door.hall();
-            hall.count += 1;
-            hall.newcomers.push(member);
-            door.knock.notify_one();
+        let groups = table.entry(job.clone()).or_default();
+        let subscriber = Subscriber { socket, stream };
+        if let Some(group) = groups.iter().find(|group| group.inbox().count < MAX_SUBSCRIBERS) {
+            let mut inbox = group.inbox();
+            inbox.count += 1;
+            inbox.joining.push(subscriber);
+            group.notify.notify_one();
             return;
         }
-        let door = Arc::new(Door::default());
-        door.hall().count = 1;
-        doors.push(door.clone());
+        let group = Arc::new(FanoutGroup::default());
+        group.inbox().count = 1;
+        groups.push(group.clone());
         drop(table);
-        let crowd = Crowd { crowds: self, job, door, news, members: Vec::new(), free: Vec::new() };
-        tokio::spawn(crowd.run(member));
+        let task = FanoutTask {
+            fanout: self,
+            job,
+            group,
+            news,
+            subscribers: Vec::new(),
+            free: Vec::new(),
+        };
+        tokio::spawn(task.run(subscriber));
     }
 
-    /// Closes the door of a crowd in which nobody is left; whether that is so.
-    fn close(&self, job: &Key, door: &Arc<Door>) -> bool {
+    /// Removes a group without streams; returns whether it was empty.
+    fn remove_if_empty(&self, job: &Key, group: &Arc<FanoutGroup>) -> bool {
         let mut table = self.table();
-        if door.hall().count > 0 {
+        if group.inbox().count > 0 {
             return false;
         }
-        if let Some(doors) = table.get_mut(job) {
-            doors.retain(|other| !Arc::ptr_eq(other, door));
-            if doors.is_empty() {
+        if let Some(groups) = table.get_mut(job) {
+            groups.retain(|other| !Arc::ptr_eq(other, group));
+            if groups.is_empty() {
                 table.remove(job);
             }
         }
@@ -98,210 +105,219 @@ impl Crowds {
     }
 }
 
-struct Crowd {
-    crowds: Arc<Crowds>,
+struct FanoutTask {
+    fanout: Arc<FanoutGroups>,
     job: Key,
-    door: Arc<Door>,
+    group: Arc<FanoutGroup>,
     news: News,
-    members: Vec<Option<Member>>,
-    /// Places that nobody has.
+    subscribers: Vec<Option<Subscriber>>,
+    /// Unused indices of `subscribers`.
     free: Vec<usize>,
 }
 
-impl Crowd {
-    async fn run(mut self, first: Member) {
-        let rules = first.stream.rules;
-        let mut comment = Instant::now() + rules.keep_alive;
-        self.admit(first);
+impl FanoutTask {
+    async fn run(mut self, first: Subscriber) {
+        let timings = first.stream.timings;
+        let mut comment = Instant::now() + timings.keep_alive;
+        self.add(first);
         loop {
-            let alarm = self.members.iter().flatten().filter_map(|member| member.stream.ends);
-            let alarm = alarm.min().map_or(comment, |ends| ends.min(comment));
+            let deadline = self
+                .subscribers
+                .iter()
+                .flatten()
+                .filter_map(|subscriber| subscriber.stream.expires_at);
+            let deadline = deadline.min().map_or(comment, |expires_at| expires_at.min(comment));
             tokio::select! {
                 () = self.news.changed() => {
-                    self.wave().await;
-                    comment = Instant::now() + rules.keep_alive;
+                    self.send_new_frames().await;
+                    comment = Instant::now() + timings.keep_alive;
                 }
-                () = self.door.knock.notified() => self.open_door(),
-                () = sleep_until(alarm) => {
-                    self.dismiss_expired();
+                () = self.group.notify.notified() => self.process_inbox(),
+                () = sleep_until(deadline) => {
+                    self.detach_expired();
                     if comment <= Instant::now() {
-                        self.keep_alive().await;
-                        comment = Instant::now() + rules.keep_alive;
+                        self.send_keep_alive().await;
+                        comment = Instant::now() + timings.keep_alive;
                     }
                 }
             }
-            if self.is_empty() && self.crowds.close(&self.job, &self.door) {
+            if self.is_empty() && self.fanout.remove_if_empty(&self.job, &self.group) {
                 return;
             }
         }
     }
 
-    /// Sends everybody what is new to them. What comes meanwhile goes out with it to those whose turn
-    /// is later: the more there is to do, the more goes into one call of the kernel.
-    async fn wave(&mut self) {
-        let mut batch = Batch::default();
-        for place in 0..self.members.len() {
-            if place % TURN == TURN - 1 {
+    /// Sends every stream its new frames. Frames that arrive meanwhile are included for the streams
+    /// later in the round, so that under load each system call carries more.
+    async fn send_new_frames(&mut self) {
+        let mut batch = FrameBatch::default();
+        for slot in 0..self.subscribers.len() {
+            if slot % YIELD_EVERY == YIELD_EVERY - 1 {
                 tokio::task::yield_now().await;
-                batch = Batch::default();
+                batch = FrameBatch::default();
             }
-            let Some(member) = &mut self.members[place] else { continue };
-            if let Sent::Part(left) = batch.send(member) {
-                self.dismiss(place, left);
+            let Some(subscriber) = &mut self.subscribers[slot] else { continue };
+            if let WriteOutcome::Detach(left) = batch.send(subscriber) {
+                self.detach(slot, left);
             }
         }
     }
 
-    /// Writes a comment to everybody.
-    async fn keep_alive(&mut self) {
-        let comment = [Framing::Chunks.of(KEEP_ALIVE)];
-        for place in 0..self.members.len() {
-            if place % TURN == TURN - 1 {
+    /// Writes a keep-alive comment to every stream.
+    async fn send_keep_alive(&mut self) {
+        let comment = [BodyFraming::Chunked.encode(KEEP_ALIVE)];
+        for slot in 0..self.subscribers.len() {
+            if slot % YIELD_EVERY == YIELD_EVERY - 1 {
                 tokio::task::yield_now().await;
             }
-            let Some(member) = &mut self.members[place] else { continue };
-            if let Sent::Part(left) = write(member, &comment) {
-                self.dismiss(place, left);
+            let Some(subscriber) = &mut self.subscribers[slot] else { continue };
+            if let WriteOutcome::Detach(left) = write(subscriber, &comment) {
+                self.detach(slot, left);
             }
         }
     }
 
-    /// Lets newcomers in, and looks after those who may have gone.
-    fn open_door(&mut self) {
-        let (newcomers, stirred) = {
-            let mut hall = self.door.hall();
-            (std::mem::take(&mut hall.newcomers), std::mem::take(&mut hall.stirred))
+    /// Adds joining streams, and checks the connections that became readable.
+    fn process_inbox(&mut self) {
+        let (joining, readable) = {
+            let mut inbox = self.group.inbox();
+            (std::mem::take(&mut inbox.joining), std::mem::take(&mut inbox.readable))
         };
-        newcomers.into_iter().for_each(|member| self.admit(member));
-        for place in stirred {
-            self.look_at(place);
+        joining.into_iter().for_each(|subscriber| self.add(subscriber));
+        for slot in readable {
+            self.check_connected(slot);
         }
     }
 
-    fn admit(&mut self, mut member: Member) {
-        // Where nobody was left, those who come now may follow another life of the job's feed.
-        if let Some(follower) = member.stream.follower().filter(|_| self.is_empty()) {
+    fn add(&mut self, mut subscriber: Subscriber) {
+        // The job's feed may have been recreated while the group was empty: subscribe to the new one.
+        if let Some(follower) = subscriber.stream.follower().filter(|_| self.is_empty()) {
             self.news = follower.news();
         }
-        // What came while it was on its way.
-        let sent = Batch::default().send(&mut member);
-        let place = self.free.pop().unwrap_or_else(|| {
-            self.members.push(None);
-            self.members.len() - 1
+        // Send the frames that arrived while the stream was joining.
+        let sent = FrameBatch::default().send(&mut subscriber);
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.subscribers.push(None);
+            self.subscribers.len() - 1
         });
-        self.members[place] = Some(member);
+        self.subscribers[slot] = Some(subscriber);
         match sent {
-            Sent::All => self.look_at(place),
-            Sent::Part(left) => self.dismiss(place, left),
+            WriteOutcome::Complete => self.check_connected(slot),
+            WriteOutcome::Detach(left) => self.detach(slot, left),
         }
     }
 
     fn is_empty(&self) -> bool {
-        self.members.len() == self.free.len()
+        self.subscribers.len() == self.free.len()
     }
 
-    /// Whether the client of this place is still there.
-    fn look_at(&mut self, place: usize) {
-        let Some(member) = self.members.get_mut(place).and_then(Option::as_mut) else { return };
-        let waker = Waker::from(Arc::new(Stir { door: self.door.clone(), place }));
-        if !member.socket.is_there(&mut Context::from_waker(&waker)) {
-            member.stream.ended(Ended::Client);
-            self.let_go(place);
+    /// Removes the stream if its client has disconnected; otherwise waits for the socket to be readable.
+    fn check_connected(&mut self, slot: usize) {
+        let Some(subscriber) = self.subscribers.get_mut(slot).and_then(Option::as_mut) else {
+            return;
+        };
+        let waker = Waker::from(Arc::new(ReadableWaker { group: self.group.clone(), slot }));
+        if !subscriber.socket.is_connected(&mut Context::from_waker(&waker)) {
+            subscriber.stream.count_end(StreamEnd::Client);
+            self.remove(slot);
         }
     }
 
-    fn dismiss_expired(&mut self) {
+    fn detach_expired(&mut self) {
         let now = Instant::now();
-        for place in 0..self.members.len() {
-            let ends = self.members[place].as_ref().and_then(|member| member.stream.ends);
-            if ends.is_some_and(|ends| ends <= now) {
-                self.dismiss(place, Vec::new());
+        for slot in 0..self.subscribers.len() {
+            let expires_at =
+                self.subscribers[slot].as_ref().and_then(|subscriber| subscriber.stream.expires_at);
+            if expires_at.is_some_and(|expires_at| expires_at <= now) {
+                self.detach(slot, Vec::new());
             }
         }
     }
 
-    /// Lets somebody go, who is looked after alone from now on.
-    fn dismiss(&mut self, place: usize, left: Vec<Bytes>) {
-        if let Some(Member { socket, stream }) = self.let_go(place) {
-            tokio::spawn(socket.send(left, stream, self.crowds.clone()));
+    /// Moves a stream to a task of its own, which first writes `left`.
+    fn detach(&mut self, slot: usize, left: Vec<Bytes>) {
+        if let Some(Subscriber { socket, stream }) = self.remove(slot) {
+            tokio::spawn(socket.run(left, stream, self.fanout.clone()));
         }
     }
 
-    fn let_go(&mut self, place: usize) -> Option<Member> {
-        let member = self.members[place].take()?;
-        self.free.push(place);
-        self.door.hall().count -= 1;
-        Some(member)
+    fn remove(&mut self, slot: usize) -> Option<Subscriber> {
+        let subscriber = self.subscribers[slot].take()?;
+        self.free.push(slot);
+        self.group.inbox().count -= 1;
+        Some(subscriber)
     }
 }
 
-/// Wakes a crowd for one of its members.
-struct Stir {
-    door: Arc<Door>,
-    place: usize,
+/// Wakes the fan-out task when the socket of one stream becomes readable.
+struct ReadableWaker {
+    group: Arc<FanoutGroup>,
+    slot: usize,
 }
 
-impl Wake for Stir {
+impl Wake for ReadableWaker {
     fn wake(self: Arc<Self>) {
-        self.door.hall().stirred.push(self.place);
-        self.door.knock.notify_one();
+        self.group.inbox().readable.push(self.slot);
+        self.group.notify.notify_one();
     }
 }
 
-/// What became of a write.
-enum Sent {
-    /// All of it is on its way.
-    All,
-    /// This is left, or something else is to be done for this member.
-    Part(Vec<Bytes>),
+/// The outcome of writing to a stream.
+enum WriteOutcome {
+    /// Everything was written.
+    Complete,
+    /// The stream needs a task of its own, which first writes these bytes.
+    Detach(Vec<Bytes>),
 }
 
-/// What the members of a crowd get, who are mostly at the same place.
+/// Encoded frames that are reused for all streams at the same cursor.
 #[derive(Default)]
-struct Batch {
+struct FrameBatch {
     from: Option<Cursor>,
     frames: Vec<Frame>,
     pieces: Vec<Bytes>,
-    /// Whether nothing is left after it.
-    whole: bool,
+    /// Whether no further frames follow.
+    complete: bool,
 }
 
-impl Batch {
-    fn send(&mut self, member: &mut Member) -> Sent {
+impl FrameBatch {
+    fn send(&mut self, subscriber: &mut Subscriber) -> WriteOutcome {
         loop {
-            let Some(follower) = member.stream.follower() else { return Sent::Part(Vec::new()) };
+            let Some(follower) = subscriber.stream.follower() else {
+                return WriteOutcome::Detach(Vec::new());
+            };
             if self.frames.is_empty() || self.from != follower.cursor() {
                 match follower.ready() {
                     Ready::Frames(frames) => *self = Self::new(follower.cursor(), frames),
-                    Ready::Nothing => return Sent::All,
-                    Ready::Ask => return Sent::Part(Vec::new()),
+                    Ready::Nothing => return WriteOutcome::Complete,
+                    Ready::Ask => return WriteOutcome::Detach(Vec::new()),
                 }
             }
-            member.stream.delivered(&self.frames);
-            if let Sent::Part(left) = write(member, &self.pieces) {
-                return Sent::Part(left);
+            subscriber.stream.mark_delivered(&self.frames);
+            if let WriteOutcome::Detach(left) = write(subscriber, &self.pieces) {
+                return WriteOutcome::Detach(left);
             }
-            self.whole = self.whole || member.stream.is_idle();
-            if self.whole {
-                return Sent::All;
+            self.complete = self.complete || subscriber.stream.is_idle();
+            if self.complete {
+                return WriteOutcome::Complete;
             }
         }
     }
 
     fn new(from: Option<Cursor>, frames: Vec<Frame>) -> Self {
         let pieces = frames.iter().map(Frame::chunk).collect();
-        Self { from, frames, pieces, whole: false }
+        Self { from, frames, pieces, complete: false }
     }
 }
 
-fn write(member: &mut Member, pieces: &[Bytes]) -> Sent {
+fn write(subscriber: &mut Subscriber, pieces: &[Bytes]) -> WriteOutcome {
     let all: usize = pieces.iter().map(Bytes::len).sum();
-    // Whatever is wrong with the connection is found out again by who looks after it alone.
-    let written = member.socket.write_once(pieces).unwrap_or_default();
+    // The task that takes over a detached stream meets the same error again and handles it.
+    let written = subscriber.socket.write_once(pieces).unwrap_or_default();
     if written == all {
-        return Sent::All;
+        return WriteOutcome::Complete;
     }
     let mut left = pieces.to_vec();
     advance(&mut left, written);
-    Sent::Part(left)
+    WriteOutcome::Detach(left)
 }

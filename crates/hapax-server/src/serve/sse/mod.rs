@@ -1,4 +1,8 @@
-//! Event streams: jobs followed over HTTP, as browsers do it with `EventSource`.
+//! Server-sent events: jobs followed over HTTP, for example with `EventSource` in a browser.
+//!
+//! An [`EventStream`](stream::EventStream) takes frames from its follower and writes them to a sink:
+//! the socket itself for HTTP/1.1, a response body otherwise. Idle HTTP/1.1 streams of one job move to
+//! a shared [fan-out task](fanout).
 
 mod body;
 pub(crate) mod cors;
@@ -17,97 +21,98 @@ use hapax::log::{Cursor, MAX_NUMBER};
 use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 
-use crate::serve::app::App;
+use crate::serve::app::AppState;
 use crate::serve::problem::{Problem, ProblemKind};
-use crate::serve::request::headers::one;
-use crate::serve::request::{Call, number};
-use crate::serve::response::Answer;
-pub(crate) use body::lasting;
-use source::Source;
-pub(crate) use stream::Streams;
+use crate::serve::request::headers::single_header;
+use crate::serve::request::{ApiRequest, parse_query_number};
+use crate::serve::response::ApiResult;
+pub(crate) use body::keep_in_flight;
+use source::StreamSource;
+pub(crate) use stream::EventStreams;
 
 pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-/// Tells nginx to pass events on as they come.
+/// Tells nginx not to buffer the response.
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// Follows one job.
-pub(crate) async fn of_one(
-    app: &App,
-    call: &Call,
+pub(crate) async fn follow_one(
+    app: &AppState,
+    request: &ApiRequest,
     (domain, job_id): (&str, &str),
     last_event_id: Option<&str>,
     last_seq: Option<&str>,
-) -> Answer {
-    call.may_see(domain, job_id)?;
+) -> ApiResult {
+    request.check_link_covers(domain, job_id)?;
     let cursor = |text: &str| {
         text.parse::<Cursor>()
             .map_err(|error| Problem::invalid(format!("the last event id: {error}")))
     };
-    let asked = last_event_id.map(cursor).transpose()?;
-    let seq = last_seq.map(|text| number("last_seq", text, 0..=MAX_NUMBER)).transpose()?;
-    // The header is newer than the address, which a browser repeats as it was.
-    let newest = last_seen(call)?.map(cursor).transpose()?;
-    let since = match (newest.or(asked), seq) {
+    let from_query = last_event_id.map(cursor).transpose()?;
+    let seq =
+        last_seq.map(|text| parse_query_number("last_seq", text, 0..=MAX_NUMBER)).transpose()?;
+    // The header is newer than the query: a browser reconnects with the original URL.
+    let from_header = last_event_id_header(request)?.map(cursor).transpose()?;
+    let since = match (from_header.or(from_query), seq) {
         (Some(cursor), _) => Since::Cursor(cursor),
         (None, Some(seq)) => Since::Seq(seq),
         (None, None) => Since::Start,
     };
-    let bus = app.bus.clone().tenant(call.tenant.clone());
-    open(app, call, bus.follow(domain, job_id, since), Source::One).await
+    let bus = app.bus.clone().tenant(request.tenant.clone());
+    open_stream(app, request, bus.follow(domain, job_id, since), StreamSource::OneJob).await
 }
 
 /// Follows several jobs.
-pub(crate) async fn of_many(
-    app: &App,
-    call: &Call,
+pub(crate) async fn follow_many(
+    app: &AppState,
+    request: &ApiRequest,
     jobs: &[(&str, &str)],
     last_event_id: Option<&str>,
-) -> Answer {
+) -> ApiResult {
     let bookmark = |text: &str| {
         text.parse::<Bookmark>().map_err(|_| {
-            Problem::invalid("the last event id is not one that a stream of several jobs gave")
+            Problem::invalid("the last event id is not one of a stream of several jobs")
         })
     };
-    let asked = last_event_id.map(bookmark).transpose()?;
-    let newest = last_seen(call)?.map(bookmark).transpose()?;
+    let from_query = last_event_id.map(bookmark).transpose()?;
+    let from_header = last_event_id_header(request)?.map(bookmark).transpose()?;
     let mut keys = Vec::with_capacity(jobs.len());
     for (domain, job_id) in jobs {
-        call.may_see(domain, job_id)?;
-        keys.push(Key::job(&call.tenant, domain, job_id)?);
+        request.check_link_covers(domain, job_id)?;
+        keys.push(Key::job(&request.tenant, domain, job_id)?);
     }
     if !Bookmark::tells_apart(&keys) {
         return Err(Problem::invalid("query parameter `job` names a job twice"));
     }
-    let since = newest.or(asked).unwrap_or_default();
-    open(app, call, app.bus.follow_all(&keys, &since), Source::Many).await
+    let since = from_header.or(from_query).unwrap_or_default();
+    open_stream(app, request, app.bus.follow_all(&keys, &since), StreamSource::ManyJobs).await
 }
 
-fn last_seen(call: &Call) -> Result<Option<&str>, Problem> {
+fn last_event_id_header(request: &ApiRequest) -> Result<Option<&str>, Problem> {
     let malformed = || Problem::invalid("header `Last-Event-ID` is not printable ASCII");
-    let value = one(&call.headers, &LAST_EVENT_ID)?;
+    let value = single_header(&request.headers, &LAST_EVENT_ID)?;
     value.map(|value| value.to_str().map_err(|_| malformed())).transpose()
 }
 
-/// Takes a place, follows, and answers with what comes.
-async fn open<F, E: Into<Problem>>(
-    app: &App,
-    call: &Call,
+/// Acquires a slot, begins to follow, and responds with the stream.
+async fn open_stream<F, E: Into<Problem>>(
+    app: &AppState,
+    request: &ApiRequest,
     follow: impl Future<Output = Result<Option<F>, E>>,
-    source: impl FnOnce(Box<F>) -> Source,
-) -> Answer {
+    source: impl FnOnce(Box<F>) -> StreamSource,
+) -> ApiResult {
     if app.readiness.is_stopping() {
-        return Err(Problem::new(ProblemKind::ShuttingDown, "connect again")
+        return Err(Problem::new(ProblemKind::ShuttingDown, "reconnect")
             .retry_after(Duration::from_secs(1)));
     }
-    let place = app.streams.enter()?;
-    let Some(follower) = app.ask(Duration::ZERO, follow).await? else {
+    let slot = app.streams.acquire_slot()?;
+    let Some(follower) = app.call_store(follow).await? else {
         return Ok(StatusCode::NO_CONTENT.into_response());
     };
-    let ends = call.link.as_ref().map(|link| link.ends());
-    let stream = app.streams.begin(place, source(Box::new(follower)), ends);
+    let expires_at = request.link.as_ref().map(|link| link.stream_deadline());
+    let stream = app.streams.new_stream(slot, source(Box::new(follower)), expires_at);
     let mut response = Response::new(axum::body::Body::empty());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
-    Ok(body::attach(response, stream, app.streams.crowds.clone()))
+    Ok(body::attach(response, stream, app.streams.fanout.clone()))
 }

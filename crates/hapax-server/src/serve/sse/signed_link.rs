@@ -1,5 +1,5 @@
-//! Signed links: what a page may follow, and until when, for browsers, whose `EventSource` sends no
-//! headers.
+//! Signed links: they let a browser follow certain jobs for a limited time, because `EventSource`
+//! cannot send an `Authorization` header.
 //!
 //! A link is `BASE64URL(json) "." BASE64URL(HMAC-SHA256(secret, BASE64URL(json)))`, without padding,
 //! and the JSON is `{"tenant","jobs":[["domain","job_id"],…],"expires":<seconds since 1970>}`.
@@ -17,18 +17,18 @@ use tokio::time::Instant;
 
 use crate::settings::Secret;
 
-/// What somebody may see without a token.
+/// The jobs that a client may read without a token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Link {
+pub(crate) struct SignedLink {
     pub(crate) tenant: String,
     pub(crate) jobs: Vec<(String, String)>,
-    /// Until when, in seconds since 1970.
+    /// When the link expires, in seconds since 1970.
     pub(crate) expires: u64,
 }
 
-impl Link {
-    /// The text for `?access=`.
+impl SignedLink {
+    /// The signed link, for `?access=`.
     pub(crate) fn sign(&self, secret: &Secret) -> String {
         let json = serde_json::to_vec(self).expect("texts and numbers become JSON");
         let claims = BASE64_URL_SAFE_NO_PAD.encode(json);
@@ -36,16 +36,16 @@ impl Link {
         format!("{claims}.{signature}")
     }
 
-    /// The link, where it was signed with this secret and still holds. Nothing is read of one that
-    /// was not.
-    pub(crate) fn read(text: &str, secret: &Secret) -> Option<Self> {
+    /// The link, if it was signed with this secret and has not expired. The signature is checked
+    /// before anything is parsed.
+    pub(crate) fn verify(text: &str, secret: &Secret) -> Option<Self> {
         let (claims, signature) = text.split_once('.')?;
         let signature = BASE64_URL_SAFE_NO_PAD.decode(signature).ok()?;
-        // In constant time.
+        // `verify_slice` compares in constant time.
         mac(secret, claims).verify_slice(&signature).ok()?;
         let json = BASE64_URL_SAFE_NO_PAD.decode(claims).ok()?;
         let link: Self = serde_json::from_slice(&json).ok()?;
-        (!link.left().is_zero()).then_some(link)
+        (!link.time_left().is_zero()).then_some(link)
     }
 
     pub(crate) fn tenant(&self) -> Option<Tenant> {
@@ -56,12 +56,12 @@ impl Link {
         self.jobs.iter().any(|(d, j)| d == domain && j == job_id)
     }
 
-    /// When a stream ends that was opened with it.
-    pub(super) fn ends(&self) -> Instant {
-        Instant::now() + self.left()
+    /// When a stream that was opened with this link ends.
+    pub(super) fn stream_deadline(&self) -> Instant {
+        Instant::now() + self.time_left()
     }
 
-    fn left(&self) -> Duration {
+    fn time_left(&self) -> Duration {
         let year = Duration::from_secs(366 * 86_400);
         Timestamp(self.expires.saturating_mul(1000)).since(SystemClock.now()).min(year)
     }
@@ -73,8 +73,8 @@ fn mac(secret: &Secret, claims: &str) -> Hmac<Sha256> {
     mac
 }
 
-/// Whether a link opens what is asked for: jobs and their events, to be read.
-pub(crate) fn opens(method: &Method, path: &str) -> bool {
+/// Whether a signed link may stand for a token: only for reading jobs and their events.
+pub(crate) fn accepts_signed_link(method: &Method, path: &str) -> bool {
     let parts: Vec<&str> = path.split('/').skip(1).collect();
     matches!(*method, Method::GET | Method::HEAD)
         && matches!(
@@ -88,9 +88,9 @@ mod tests {
     use super::*;
     use crate::settings::Value;
 
-    fn link(expires: u64) -> Link {
+    fn link(expires: u64) -> SignedLink {
         let jobs = vec![("scan".to_owned(), "1".to_owned())];
-        Link { tenant: "shop".into(), jobs, expires }
+        SignedLink { tenant: "shop".into(), jobs, expires }
     }
 
     #[test]
@@ -98,10 +98,18 @@ mod tests {
         let (secret, other) = ("a".repeat(32), "b".repeat(32));
         let (secret, other) = (Secret::parse(&secret).unwrap(), Secret::parse(&other).unwrap());
         let good = link(u64::MAX / 2000).sign(&secret);
-        let read = Link::read(&good, &secret).unwrap();
-        assert!(read.covers("scan", "1") && !read.covers("scan", "2") && !read.covers("1", "scan"));
-        assert_eq!(Link::read(&good, &other), None);
-        assert_eq!(Link::read(&link(1_000_000_000).sign(&secret), &secret), None, "expired");
+        let verified = SignedLink::verify(&good, &secret).unwrap();
+        assert!(
+            verified.covers("scan", "1")
+                && !verified.covers("scan", "2")
+                && !verified.covers("1", "scan")
+        );
+        assert_eq!(SignedLink::verify(&good, &other), None);
+        assert_eq!(
+            SignedLink::verify(&link(1_000_000_000).sign(&secret), &secret),
+            None,
+            "expired"
+        );
         let (claims, signature) = good.split_once('.').unwrap();
         let other_claims = link(u64::MAX / 1000).sign(&other);
         let (forged, _) = other_claims.split_once('.').unwrap();
@@ -113,18 +121,21 @@ mod tests {
             format!("{good}.x"),
             String::new(),
         ] {
-            assert_eq!(Link::read(&wrong, &secret), None, "{wrong}");
+            assert_eq!(SignedLink::verify(&wrong, &secret), None, "{wrong}");
         }
     }
 
     #[test]
     fn a_link_opens_nothing_but_jobs() {
         for path in ["/v1/events/stream", "/v1/jobs/scan/1", "/v1/jobs/scan/1/events"] {
-            assert!(opens(&Method::GET, path) && opens(&Method::HEAD, path), "{path}");
-            assert!(!opens(&Method::POST, path), "{path}");
+            assert!(
+                accepts_signed_link(&Method::GET, path) && accepts_signed_link(&Method::HEAD, path),
+                "{path}"
+            );
+            assert!(!accepts_signed_link(&Method::POST, path), "{path}");
         }
         for path in ["/v1/events", "/v1/locks/k", "/v1/jobs/scan", "/v1/jobs/a/b/events/c", "/"] {
-            assert!(!opens(&Method::GET, path), "{path}");
+            assert!(!accepts_signed_link(&Method::GET, path), "{path}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A connection of our own, to which a stream is written without the HTTP library.
+//! An HTTP/1.1 connection that was taken over from the HTTP library, as the sink of a stream.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::sync::Arc;
@@ -9,56 +9,56 @@ use bytes::{Buf, Bytes};
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
-use super::fanout::Crowds;
-use super::source::Framing;
-use super::stream::{Ended, Outlet, Stream};
+use super::fanout::FanoutGroups;
+use super::source::BodyFraming;
+use super::stream::{EventStream, FrameSink, StreamEnd};
 use crate::net::Bare;
 
-/// What the kernel may hold for a client that does not read; it counts twice that.
+/// The send buffer for a client that does not read; the kernel doubles this.
 const SEND_BUFFER: usize = 32 * 1024;
-/// How many pieces go to the kernel at once.
-const AT_ONCE: usize = 32;
-/// How much a client may send that has nothing more to say.
-const MOST_READ: usize = 64 * 1024;
+/// How many pieces one vectored write takes.
+const MAX_PIECES: usize = 32;
+/// How many bytes a client may send after its request before it is disconnected.
+const MAX_READ: usize = 64 * 1024;
 
-/// The bare connection. Its frames are encoded once for all, several go out in one call, and nothing
-/// is kept for it but where it is.
-pub(super) struct Socket {
-    bare: Bare,
-    limit: Duration,
-    read: usize,
+/// A taken-over connection. Frames are encoded once for all streams and written without copying,
+/// several in one system call.
+pub(super) struct SocketSink {
+    connection: Bare,
+    write_timeout: Duration,
+    bytes_read: usize,
 }
 
-impl Socket {
-    pub(super) fn new(bare: Bare, limit: Duration) -> Self {
-        let _ = socket2::SockRef::from(&bare.socket).set_send_buffer_size(SEND_BUFFER);
-        Self { bare, limit, read: 0 }
+impl SocketSink {
+    pub(super) fn new(connection: Bare, write_timeout: Duration) -> Self {
+        let _ = socket2::SockRef::from(&connection.socket).set_send_buffer_size(SEND_BUFFER);
+        Self { connection, write_timeout, bytes_read: 0 }
     }
 
-    /// Writes what is left, and then what comes, until there is an end or nothing to do but to wait,
-    /// which is done in a crowd.
-    pub(super) async fn send(
+    /// Writes `left` and then the stream, until it ends or is idle; an idle stream joins the fan-out
+    /// of its job.
+    pub(super) async fn run(
         mut self,
         mut left: Vec<Bytes>,
-        mut stream: Stream,
-        crowds: Arc<Crowds>,
+        mut stream: EventStream,
+        fanout: Arc<FanoutGroups>,
     ) {
         let ended = match self.write(&mut left).await {
             Ok(()) => stream.run(&mut self).await,
             Err(ended) => ended,
         };
-        if ended == Ended::Idle {
-            return crowds.join(self, stream);
+        if ended == StreamEnd::Idle {
+            return fanout.join(self, stream);
         }
-        stream.ended(ended);
+        stream.count_end(ended);
         if ended.is_orderly()
             && self.write(&mut vec![Bytes::from_static(b"0\r\n\r\n")]).await.is_ok()
         {
-            let _ = timeout(self.limit, self.bare.socket.shutdown()).await;
+            let _ = timeout(self.write_timeout, self.connection.socket.shutdown()).await;
         }
     }
 
-    /// Writes as much as there is room for.
+    /// Writes until all is written or the socket is full.
     pub(super) fn write_some(&self, pieces: &mut Vec<Bytes>) -> io::Result<()> {
         while !pieces.is_empty() {
             let written = self.write_once(pieces)?;
@@ -67,23 +67,23 @@ impl Socket {
         Ok(())
     }
 
-    /// One call of the kernel; how many bytes it took.
+    /// Makes one system call; returns how many bytes were written.
     pub(super) fn write_once(&self, pieces: &[Bytes]) -> io::Result<usize> {
-        // The kernel has less to do for one piece than for a list of one.
+        // A plain write is cheaper than a vectored one.
         if let [piece] = pieces {
-            return self.bare.socket.try_write(piece);
+            return self.connection.socket.try_write(piece);
         }
-        let mut slices = [IoSlice::new(&[]); AT_ONCE];
+        let mut slices = [IoSlice::new(&[]); MAX_PIECES];
         for (slice, piece) in slices.iter_mut().zip(pieces) {
             *slice = IoSlice::new(piece);
         }
-        self.bare.socket.try_write_vectored(&slices[..pieces.len().min(AT_ONCE)])
+        self.connection.socket.try_write_vectored(&slices[..pieces.len().min(MAX_PIECES)])
     }
 
-    /// Whether the client is still there; whoever asks is woken when that may have changed.
-    pub(super) fn is_there(&mut self, context: &mut Context<'_>) -> bool {
-        while let Poll::Ready(ready) = self.bare.socket.poll_read_ready(context) {
-            match ready.and_then(|()| self.look()) {
+    /// Whether the client is still connected; wakes the context when that may have changed.
+    pub(super) fn is_connected(&mut self, context: &mut Context<'_>) -> bool {
+        while let Poll::Ready(ready) = self.connection.socket.poll_read_ready(context) {
+            match ready.and_then(|()| self.read_some()) {
                 Err(error) if error.kind() != ErrorKind::WouldBlock => return false,
                 _ => {}
             }
@@ -91,19 +91,19 @@ impl Socket {
         true
     }
 
-    fn look(&mut self) -> io::Result<()> {
+    fn read_some(&mut self) -> io::Result<()> {
         let mut bytes = [0; 512];
-        match self.bare.socket.try_read(&mut bytes)? {
+        match self.connection.socket.try_read(&mut bytes)? {
             0 => Err(ErrorKind::UnexpectedEof.into()),
             n => {
-                self.read += n;
-                if self.read > MOST_READ { Err(ErrorKind::InvalidData.into()) } else { Ok(()) }
+                self.bytes_read += n;
+                if self.bytes_read > MAX_READ { Err(ErrorKind::InvalidData.into()) } else { Ok(()) }
             }
         }
     }
 }
 
-/// Leaves out what was written.
+/// Drops the first `written` bytes.
 pub(super) fn advance(pieces: &mut Vec<Bytes>, mut written: usize) {
     let whole = pieces.iter().take_while(|piece| {
         let whole = piece.len() <= written;
@@ -119,32 +119,30 @@ pub(super) fn advance(pieces: &mut Vec<Bytes>, mut written: usize) {
     }
 }
 
-impl Outlet for Socket {
-    const FRAMING: Framing = Framing::Chunks;
-    const MAY_IDLE: bool = true;
+impl FrameSink for SocketSink {
+    const FRAMING: BodyFraming = BodyFraming::Chunked;
+    const CAN_JOIN_FANOUT: bool = true;
 
-    async fn write(&mut self, pieces: &mut Vec<Bytes>) -> Result<(), Ended> {
+    async fn write(&mut self, pieces: &mut Vec<Bytes>) -> Result<(), StreamEnd> {
         loop {
             match self.write_some(pieces) {
                 Ok(()) => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(_) => return Err(Ended::Client),
+                Err(_) => return Err(StreamEnd::Client),
             }
-            // Anew after each bit of progress: slow is who makes none.
-            match timeout(self.limit, self.bare.socket.writable()).await {
+            // The timeout restarts after each write: only a client that reads nothing is too slow.
+            match timeout(self.write_timeout, self.connection.socket.writable()).await {
                 Ok(Ok(())) => {}
-                Ok(Err(_)) => return Err(Ended::Client),
-                Err(_) => return Err(Ended::Slow),
+                Ok(Err(_)) => return Err(StreamEnd::Client),
+                Err(_) => return Err(StreamEnd::Slow),
             }
         }
     }
 
-    async fn gone(&mut self) {
-        std::future::poll_fn(
-            |context| {
-                if self.is_there(context) { Poll::Pending } else { Poll::Ready(()) }
-            },
-        )
+    async fn disconnected(&mut self) {
+        std::future::poll_fn(|context| {
+            if self.is_connected(context) { Poll::Pending } else { Poll::Ready(()) }
+        })
         .await
     }
 }

@@ -1,77 +1,80 @@
-//! What is sent on a stream: of one job, or of several.
+//! The source of a stream: the events of one job or of several, as pieces of a response body.
 
 use bytes::Bytes;
 use hapax::bus::{Follower, Followers, Marked, Next};
 
-/// How frames lie in a body.
+/// How frames are laid out in a response body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Framing {
-    /// As they are; the HTTP library does the rest.
+pub(super) enum BodyFraming {
+    /// Bare frames; the HTTP library adds its own framing.
     Plain,
-    /// As chunks of HTTP/1.1.
-    Chunks,
+    /// HTTP/1.1 chunks.
+    Chunked,
 }
 
-impl Framing {
-    /// Bytes of our own in it.
-    pub(super) fn of(self, text: &str) -> Bytes {
+impl BodyFraming {
+    /// Encodes a text that is no event.
+    pub(super) fn encode(self, text: &str) -> Bytes {
         match self {
             Self::Plain => Bytes::copy_from_slice(text.as_bytes()),
-            Self::Chunks => format!("{:x}\r\n{text}\r\n", text.len()).into(),
+            Self::Chunked => format!("{:x}\r\n{text}\r\n", text.len()).into(),
         }
     }
 }
 
-pub(super) enum Source {
-    One(Box<Follower>),
-    Many(Box<Followers>),
+pub(super) enum StreamSource {
+    OneJob(Box<Follower>),
+    ManyJobs(Box<Followers>),
 }
 
-/// What has come.
-pub(super) enum Came {
-    /// As many events.
+/// The next item of a source.
+pub(super) enum SourceItem {
+    /// This many events.
     Events(u64),
     /// The last event was sent before.
     Complete,
-    /// The server stops.
+    /// The server is stopping.
     Stopped,
 }
 
-impl Source {
-    /// Waits for what comes next, and puts it behind what is to be written. Nothing is lost where the
-    /// future is dropped.
-    pub(super) async fn next(&mut self, framing: Framing, pieces: &mut Vec<Bytes>) -> Came {
+impl StreamSource {
+    /// Waits for the next events and appends them to `pieces`. Cancel-safe.
+    pub(super) async fn next(
+        &mut self,
+        framing: BodyFraming,
+        pieces: &mut Vec<Bytes>,
+    ) -> SourceItem {
         match self {
-            Self::One(follower) => match follower.next().await {
+            Self::OneJob(follower) => match follower.next().await {
                 Next::Frames(frames) => {
                     pieces.extend(frames.iter().map(|frame| match framing {
-                        Framing::Plain => frame.text(),
-                        Framing::Chunks => frame.chunk(),
+                        BodyFraming::Plain => frame.text(),
+                        BodyFraming::Chunked => frame.chunk(),
                     }));
-                    Came::Events(frames.len() as u64)
+                    SourceItem::Events(frames.len() as u64)
                 }
-                Next::Complete => Came::Complete,
-                Next::Stopped => Came::Stopped,
+                Next::Complete => SourceItem::Complete,
+                Next::Stopped => SourceItem::Stopped,
             },
-            Self::Many(followers) => match followers.next().await {
+            Self::ManyJobs(followers) => match followers.next().await {
                 Next::Frames(frames) => {
-                    frames.iter().for_each(|marked| put(marked, framing, pieces));
-                    Came::Events(frames.len() as u64)
+                    frames.iter().for_each(|marked| push_marked(marked, framing, pieces));
+                    SourceItem::Events(frames.len() as u64)
                 }
-                Next::Complete => Came::Complete,
-                Next::Stopped => Came::Stopped,
+                Next::Complete => SourceItem::Complete,
+                Next::Stopped => SourceItem::Stopped,
             },
         }
     }
 }
 
-/// An id of its own, and the shared rest.
-fn put(Marked { frame, bookmark }: &Marked, framing: Framing, pieces: &mut Vec<Bytes>) {
+/// Appends a frame with the id of this stream and the shared rest.
+fn push_marked(Marked { frame, bookmark }: &Marked, framing: BodyFraming, pieces: &mut Vec<Bytes>) {
     let id = bookmark.as_ref().map(|bookmark| format!("id: {bookmark}\n")).unwrap_or_default();
     let said = frame.said();
     match framing {
-        Framing::Plain => pieces.extend([id.into(), said]),
-        Framing::Chunks => {
+        BodyFraming::Plain => pieces.extend([id.into(), said]),
+        BodyFraming::Chunked => {
             let head = format!("{:x}\r\n{id}", id.len() + said.len());
             pieces.extend([head.into(), said, Bytes::from_static(b"\r\n")]);
         }

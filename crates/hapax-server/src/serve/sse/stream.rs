@@ -1,4 +1,4 @@
-//! One event stream, whatever it is written to.
+//! One event stream, independent of the sink it is written to.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,115 +10,125 @@ use metrics::{Counter, counter, gauge};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
-use super::fanout::Crowds;
-use super::source::{Came, Framing, Source};
+use super::fanout::FanoutGroups;
+use super::source::{BodyFraming, SourceItem, StreamSource};
 use crate::serve::problem::{Problem, ProblemKind};
 use crate::settings::Settings;
 
-/// What keeps a connection, and whoever is in between, awake.
+/// A comment that keeps the connection and the proxies on its way from timing out.
 pub(super) const KEEP_ALIVE: &str = ":\n\n";
 
 /// All streams of a server.
-pub(crate) struct Streams {
-    places: Arc<Semaphore>,
+pub(crate) struct EventStreams {
+    slots: Arc<Semaphore>,
     deliveries: Counter,
-    rules: Rules,
-    pub(super) crowds: Arc<Crowds>,
+    timings: StreamTimings,
+    pub(super) fanout: Arc<FanoutGroups>,
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Rules {
+pub(super) struct StreamTimings {
     pub(super) keep_alive: Duration,
     retry: Duration,
-    /// How long a client may read nothing.
-    pub(super) write: Duration,
+    /// How long a write may make no progress.
+    pub(super) write_timeout: Duration,
 }
 
-/// The place of one stream.
-pub(super) struct Place(
-    #[expect(dead_code, reason = "given back when it is dropped")] OwnedSemaphorePermit,
+/// One of the limited slots for streams; released on drop.
+pub(super) struct StreamSlot(
+    #[expect(dead_code, reason = "released on drop")] OwnedSemaphorePermit,
 );
 
-impl Drop for Place {
+impl Drop for StreamSlot {
     fn drop(&mut self) {
         gauge!(meters::SSE_CONNECTIONS).decrement(1.0);
     }
 }
 
-impl Streams {
+impl EventStreams {
     pub(crate) fn new(settings: &Settings) -> Self {
-        let rules = Rules {
+        let timings = StreamTimings {
             keep_alive: settings.sse_keep_alive,
             retry: settings.sse_retry,
-            write: settings.sse_write_timeout,
+            write_timeout: settings.sse_write_timeout,
         };
-        let places = Arc::new(Semaphore::new(settings.sse_connections));
-        Self { places, deliveries: counter!(meters::SSE_DELIVERIES), rules, crowds: Arc::default() }
+        let slots = Arc::new(Semaphore::new(settings.sse_connections));
+        Self {
+            slots,
+            deliveries: counter!(meters::SSE_DELIVERIES),
+            timings,
+            fanout: Arc::default(),
+        }
     }
 
-    /// A place for one more.
-    pub(super) fn enter(&self) -> Result<Place, Problem> {
-        let place = self.places.clone().try_acquire_owned().map_err(|_| {
-            Problem::new(
-                ProblemKind::TooManyStreams,
-                "as many event streams as are allowed are open",
-            )
-            .retry_after(Duration::from_secs(5))
+    /// Takes a slot for one more stream.
+    pub(super) fn acquire_slot(&self) -> Result<StreamSlot, Problem> {
+        let slot = self.slots.clone().try_acquire_owned().map_err(|_| {
+            Problem::new(ProblemKind::TooManyStreams, "the limit of open event streams is reached")
+                .retry_after(Duration::from_secs(5))
         })?;
         gauge!(meters::SSE_CONNECTIONS).increment(1.0);
-        Ok(Place(place))
+        Ok(StreamSlot(slot))
     }
 
-    /// A stream of this, up to that moment.
-    pub(super) fn begin(&self, place: Place, source: Source, ends: Option<Instant>) -> Stream {
-        let (rules, deliveries) = (self.rules, self.deliveries.clone());
-        Stream { source, ends, rules, deliveries, greeted: false, _place: place }
+    /// A stream from `source` that ends at `expires_at` at the latest.
+    pub(super) fn new_stream(
+        &self,
+        slot: StreamSlot,
+        source: StreamSource,
+        expires_at: Option<Instant>,
+    ) -> EventStream {
+        let (timings, deliveries) = (self.timings, self.deliveries.clone());
+        EventStream { source, expires_at, timings, deliveries, retry_sent: false, _slot: slot }
     }
 }
 
-/// What is still to be sent, to somebody.
-pub(super) struct Stream {
-    source: Source,
-    /// When it ends whatever comes.
-    pub(super) ends: Option<Instant>,
-    pub(super) rules: Rules,
+/// The state of one client's event stream.
+pub(super) struct EventStream {
+    source: StreamSource,
+    /// When the signed link expires, and the stream ends.
+    pub(super) expires_at: Option<Instant>,
+    pub(super) timings: StreamTimings,
     deliveries: Counter,
-    greeted: bool,
-    _place: Place,
+    retry_sent: bool,
+    _slot: StreamSlot,
 }
 
-/// Where a stream is written to.
-pub(super) trait Outlet: Send {
-    const FRAMING: Framing;
-    /// Whether a stream may be left alone while it has nothing to send.
-    const MAY_IDLE: bool;
+/// Where a stream is written to: a taken-over socket, or a response body.
+pub(super) trait FrameSink: Send {
+    const FRAMING: BodyFraming;
+    /// Whether an idle stream may move to the fan-out task of its job.
+    const CAN_JOIN_FANOUT: bool;
 
-    /// Writes all of it, and leaves nothing there.
-    fn write(&mut self, pieces: &mut Vec<Bytes>) -> impl Future<Output = Result<(), Ended>> + Send;
+    /// Writes all pieces, and leaves the vector empty.
+    fn write(
+        &mut self,
+        pieces: &mut Vec<Bytes>,
+    ) -> impl Future<Output = Result<(), StreamEnd>> + Send;
 
-    /// Completes when the client has gone.
-    fn gone(&mut self) -> impl Future<Output = ()> + Send;
+    /// Completes when the client has disconnected.
+    fn disconnected(&mut self) -> impl Future<Output = ()> + Send;
 }
 
-/// Why nothing more is written.
+/// Why a stream stopped sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ended {
-    /// Only for now: everything was sent, and more may come.
+pub(super) enum StreamEnd {
+    /// Everything was sent for now; more events may come.
     Idle,
     /// The last event was sent.
     Complete,
-    /// The client went away.
+    /// The client disconnected.
     Client,
-    /// The client did not read.
+    /// The client did not read in time.
     Slow,
-    /// The link was good until now.
+    /// The signed link expired.
     Expired,
-    /// The server stops; another one goes on.
+    /// The server is stopping; the client reconnects elsewhere.
     Shutdown,
 }
 
-impl Ended {
-    /// Whether the client is to see an orderly end.
+impl StreamEnd {
+    /// Whether the response body ends properly, instead of the connection being cut.
     pub(super) fn is_orderly(self) -> bool {
         matches!(self, Self::Complete | Self::Expired | Self::Shutdown)
     }
@@ -135,80 +145,80 @@ impl Ended {
     }
 }
 
-impl Stream {
-    /// Sends what comes until there is an end.
-    pub(super) async fn run(&mut self, outlet: &mut impl Outlet) -> Ended {
-        match self.send(outlet).await {
+impl EventStream {
+    /// Sends events until the stream ends or, if the sink can join a fan-out, is idle.
+    pub(super) async fn run(&mut self, sink: &mut impl FrameSink) -> StreamEnd {
+        match self.send_until_end(sink).await {
             Ok(ended) | Err(ended) => ended,
         }
     }
 
-    async fn send<O: Outlet>(&mut self, outlet: &mut O) -> Result<Ended, Ended> {
-        if !std::mem::replace(&mut self.greeted, true) {
-            outlet.write(&mut vec![O::FRAMING.of(&self.hello())]).await?;
+    async fn send_until_end<O: FrameSink>(&mut self, sink: &mut O) -> Result<StreamEnd, StreamEnd> {
+        if !std::mem::replace(&mut self.retry_sent, true) {
+            sink.write(&mut vec![O::FRAMING.encode(&self.retry_hint())]).await?;
         }
-        let mut alarm = std::pin::pin!(sleep_until(self.next_alarm()));
+        let mut deadline = std::pin::pin!(sleep_until(self.next_deadline()));
         loop {
-            if self.ends.is_some_and(|ends| ends <= Instant::now()) {
-                return Ok(Ended::Expired);
+            if self.expires_at.is_some_and(|expires_at| expires_at <= Instant::now()) {
+                return Ok(StreamEnd::Expired);
             }
-            if O::MAY_IDLE && self.is_idle() {
-                return Ok(Ended::Idle);
+            if O::CAN_JOIN_FANOUT && self.is_idle() {
+                return Ok(StreamEnd::Idle);
             }
             let mut pieces = Vec::new();
             tokio::select! {
-                came = self.source.next(O::FRAMING, &mut pieces) => match came {
-                    Came::Events(count) => self.deliveries.increment(count),
-                    Came::Complete => return Ok(Ended::Complete),
-                    Came::Stopped => return Ok(Ended::Shutdown),
+                item = self.source.next(O::FRAMING, &mut pieces) => match item {
+                    SourceItem::Events(count) => self.deliveries.increment(count),
+                    SourceItem::Complete => return Ok(StreamEnd::Complete),
+                    SourceItem::Stopped => return Ok(StreamEnd::Shutdown),
                 },
-                () = outlet.gone() => return Ok(Ended::Client),
-                () = &mut alarm => pieces.push(O::FRAMING.of(KEEP_ALIVE)),
+                () = sink.disconnected() => return Ok(StreamEnd::Client),
+                () = &mut deadline => pieces.push(O::FRAMING.encode(KEEP_ALIVE)),
             }
-            outlet.write(&mut pieces).await?;
-            alarm.as_mut().reset(self.next_alarm());
+            sink.write(&mut pieces).await?;
+            deadline.as_mut().reset(self.next_deadline());
         }
     }
 
-    /// Counts it.
-    pub(super) fn ended(&self, ended: Ended) {
+    /// Counts the end of the stream.
+    pub(super) fn count_end(&self, ended: StreamEnd) {
         counter!(meters::SSE_ENDED, "reason" => ended.as_str()).increment(1);
     }
 
-    /// Whether there is nothing to do for it but to wait together with others.
+    /// Whether the stream follows one job and has nothing to send.
     pub(super) fn is_idle(&self) -> bool {
         self.follower().is_some_and(|follower| matches!(follower.ready(), Ready::Nothing))
     }
 
-    /// Whose events it sends, where that is one job.
+    /// The follower of a stream of one job.
     pub(super) fn follower(&self) -> Option<&Follower> {
         match &self.source {
-            Source::One(follower) => Some(follower),
-            Source::Many(_) => None,
+            StreamSource::OneJob(follower) => Some(follower),
+            StreamSource::ManyJobs(_) => None,
         }
     }
 
-    /// These were sent for it.
-    pub(super) fn delivered(&mut self, frames: &[Frame]) {
-        if let Source::One(follower) = &mut self.source {
+    /// Records that the fan-out task sent these frames.
+    pub(super) fn mark_delivered(&mut self, frames: &[Frame]) {
+        if let StreamSource::OneJob(follower) = &mut self.source {
             follower.seen(frames);
         }
         self.deliveries.increment(frames.len() as u64);
     }
 
-    /// When something is to be done although nothing came.
-    fn next_alarm(&self) -> Instant {
-        let keep_alive = Instant::now() + self.rules.keep_alive;
-        self.ends.map_or(keep_alive, |ends| ends.min(keep_alive))
+    /// When the next keep-alive, or the end, is due.
+    fn next_deadline(&self) -> Instant {
+        let keep_alive = Instant::now() + self.timings.keep_alive;
+        self.expires_at.map_or(keep_alive, |expires_at| expires_at.min(keep_alive))
     }
 
-    /// Opens the stream, and says when to come back; everybody at another time, so that a restart
-    /// does not bring them all at once.
-    fn hello(&self) -> String {
+    /// The `retry:` field. Each client gets a different delay, so that they do not all reconnect at
+    /// once after a restart.
+    fn retry_hint(&self) -> String {
         let mut random = [0; 2];
-        // Without randomness everybody comes back at the same time, which is no reason to fail.
+        // Without randomness all clients get the same delay; that is no reason to fail.
         let _ = getrandom::fill(&mut random);
         let share = 0.5 + f64::from(u16::from_be_bytes(random)) / f64::from(u16::MAX);
-        format!("retry: {}\n\n", self.rules.retry.mul_f64(share).as_millis())
+        format!("retry: {}\n\n", self.timings.retry.mul_f64(share).as_millis())
     }
 }

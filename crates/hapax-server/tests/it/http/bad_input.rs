@@ -294,8 +294,8 @@ fn records_take_strict_json_only() {
             ("{} {}", "not JSON"),
             ("[1,]", "not JSON"),
             ("{\"a\":1,\"a\":2}", "\"a\""),
-            ("[{\"a\":{\"b\":1,\"b\":2}}]", "twice"),
-            ("{\"a\":1,\"\\u0061\":2}", "twice"),
+            ("[{\"a\":{\"b\":1,\"b\":2}}]", "repeated"),
+            ("{\"a\":1,\"\\u0061\":2}", "repeated"),
             ("\"\\ud800\"", "Unicode"),
             ("{\"$serde_json::private::Number\":\"1\"}", "reserved"),
         ] {
@@ -382,7 +382,7 @@ fn answers_of_commands_are_checked_and_change_nothing_where_wrong() {
         ("\"status\":200,\"headers\":{\"\":\"\"}", "headers"),
         ("\"status\":200,\"headers\":{\"a\":\"b\\r\\nc: d\"}", "headers"),
         ("\"status\":200,\"headers\":{\"a\":\"1\",\"A\":\"2\"}", "headers"),
-        ("\"status\":200,\"headers\":{\"a\":\"1\",\"a\":\"2\"}", "twice"),
+        ("\"status\":200,\"headers\":{\"a\":\"1\",\"a\":\"2\"}", "repeated"),
         (&*format!("\"status\":200,\"headers\":{many}"), "256"),
     ] {
         let comma = if rest.is_empty() { "" } else { "," };

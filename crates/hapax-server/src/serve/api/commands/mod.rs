@@ -3,7 +3,6 @@
 pub(super) mod schema;
 
 use std::ops::RangeInclusive;
-use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::IntoResponse;
@@ -12,50 +11,53 @@ use hapax::{Fingerprint, OnUnknown, Token, millis};
 use hyper::StatusCode;
 
 use schema::{
-    BeginCommand, BegunCommand, CommandShown, CompleteCommand, Completed, CompletedCommand,
+    BeginCommand, BegunCommand, CommandShown, CompleteCommand, CompletedCommand, CompletedState,
     ShownResponse, read_response, shown_response,
 };
 
 use super::locks::{LEASE, TOKEN, WAIT};
-use crate::serve::app::App;
+use crate::serve::app::AppState;
 use crate::serve::problem::{Problem, ProblemDocument, ProblemKind};
-use crate::serve::request::Call;
-use crate::serve::request::fields::{Fields, required};
-use crate::serve::response::{Answer, json};
+use crate::serve::request::ApiRequest;
+use crate::serve::request::fields::{JsonFields, required};
+use crate::serve::response::{ApiResult, json_response};
 
-/// How long an answer may be kept, in milliseconds.
+/// How long a response may be kept, in milliseconds.
 pub(super) const RETENTION: RangeInclusive<u64> = 1..=366 * 86_400_000;
 
-/// Ask to run a command.
+/// Begin a command.
 #[utoipa::path(
     post, path = "/v1/commands/{operation}/{key}", operation_id = "begin_command", tag = "commands",
     params(("operation" = String, Path, min_length = 1, max_length = 255), ("key" = String, Path, min_length = 1, max_length = 255)),
     request_body(content = Option<BeginCommand>),
     responses(
-        (status = 201, body = BegunCommand, description = "Run it, then complete it (PUT) or fail it (DELETE)"),
-        (status = 200, body = CompletedCommand, description = "It ran before; this is the answer"),
-        (status = 409, body = ProblemDocument, content_type = "application/problem+json", description = "`in-progress`: it is being run; `outcome-unknown`: its owner went away and may or may not have acted"),
+        (status = 201, body = BegunCommand, description = "Run the command, then complete it (PUT) or fail it (DELETE)"),
+        (status = 200, body = CompletedCommand, description = "The command ran before; this is its response"),
+        (status = 409, body = ProblemDocument, content_type = "application/problem+json", description = "`in-progress`: another attempt is running; `outcome-unknown`: the owner of the last attempt is gone and may or may not have acted"),
         (status = 422, body = ProblemDocument, content_type = "application/problem+json", description = "`key-reused`: the fingerprints differ"),
     ),
 )]
-pub(crate) async fn begin(State(app): State<App>, call: Call) -> Answer {
-    call.no_query()?;
-    let begin = how(call.fields()?)?;
-    let commands = app.commands(call.tenant.clone());
-    let begun = commands.begin(call.segment(0), call.segment(1), &begin);
-    match app.ask(begin.wait, begun).await? {
+pub(crate) async fn begin(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
+    request.expect_no_query()?;
+    let begin = parse_begin(request.json_fields()?)?;
+    let commands = app.commands(&request.tenant);
+    let begun = commands.begin(request.segment(0), request.segment(1), &begin);
+    match app.call_store_waiting(begin.wait, begun).await? {
         Begun::Granted { ticket, attempt } => {
             let (token, fence) = (ticket.token.as_str().to_owned(), ticket.fence.0);
-            Ok(json(StatusCode::CREATED, &BegunCommand { state: "pending", token, fence, attempt }))
+            Ok(json_response(
+                StatusCode::CREATED,
+                &BegunCommand { state: "pending", token, fence, attempt },
+            ))
         }
         Begun::Completed { response, expires_in } => {
             let response = shown_response(&response);
             let expires_in_ms = millis(expires_in);
             let shown = CompletedCommand { state: "completed", response, expires_in_ms };
-            Ok(json(StatusCode::OK, &shown))
+            Ok(json_response(StatusCode::OK, &shown))
         }
         Begun::InProgress { retry_after } => {
-            let text = "another attempt is under way; ask again, or wait with `wait_ms`";
+            let text = "another attempt is running; try again later, or wait with `wait_ms`";
             Err(Problem::new(ProblemKind::InProgress, text).retry_after(retry_after))
         }
         Begun::KeyReused => Err(Problem::new(
@@ -65,15 +67,15 @@ pub(crate) async fn begin(State(app): State<App>, call: Call) -> Answer {
         Begun::OutcomeUnknown { since } => Err(Problem::new(
             ProblemKind::OutcomeUnknown,
             format!(
-                "the lease of the last attempt ran out {} ms ago; it may or may not have acted. \
-                 `on_unknown: rerun` runs it again",
+                "the lease of the last attempt expired {} ms ago; it may or may not have acted. \
+                 `on_unknown: rerun` runs the command again",
                 millis(since)
             ),
         )),
     }
 }
 
-fn how(mut fields: Fields) -> Result<Begin, Problem> {
+fn parse_begin(mut fields: JsonFields) -> Result<Begin, Problem> {
     let fingerprint = fields.short_text("fingerprint", 0..=Fingerprint::MAX)?;
     let defaults = Begin::default();
     let begin = Begin {
@@ -91,29 +93,29 @@ fn how(mut fields: Fields) -> Result<Begin, Problem> {
     Ok(begin)
 }
 
-/// Complete a command with its answer.
+/// Complete a command with its response.
 #[utoipa::path(
     put, path = "/v1/commands/{operation}/{key}", operation_id = "complete_command", tag = "commands",
     params(("operation" = String, Path, min_length = 1, max_length = 255), ("key" = String, Path, min_length = 1, max_length = 255)),
     request_body = CompleteCommand,
     responses(
-        (status = 200, body = Completed, description = "It is kept; also where the same completion comes again"),
+        (status = 200, body = CompletedState, description = "The response is kept; also if the same completion is repeated"),
         (status = 409, body = ProblemDocument, content_type = "application/problem+json", description = "`claim-lost`; nothing was changed"),
     ),
 )]
-pub(crate) async fn complete(State(app): State<App>, call: Call) -> Answer {
-    call.no_query()?;
-    let mut fields = call.fields()?;
+pub(crate) async fn complete(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
+    request.expect_no_query()?;
+    let mut fields = request.json_fields()?;
     let token = required("token", fields.short_text("token", TOKEN)?)?;
     let response = read_response(&mut fields, 100..=599)?;
     fields.finish()?;
-    let (commands, token) = (app.commands(call.tenant.clone()), Token::presented(&token));
-    let completed = commands.complete(call.segment(0), call.segment(1), &token, &response);
-    app.ask(Duration::ZERO, completed).await?;
-    Ok(json(StatusCode::OK, &Completed { state: "completed" }))
+    let (commands, token) = (app.commands(&request.tenant), Token::presented(&token));
+    let completed = commands.complete(request.segment(0), request.segment(1), &token, &response);
+    app.call_store(completed).await?;
+    Ok(json_response(StatusCode::OK, &CompletedState { state: "completed" }))
 }
 
-/// Give a command back as failed: it may be retried.
+/// Fail a command: it may be retried.
 #[utoipa::path(
     delete, path = "/v1/commands/{operation}/{key}", operation_id = "fail_command", tag = "commands",
     params(
@@ -121,43 +123,43 @@ pub(crate) async fn complete(State(app): State<App>, call: Call) -> Answer {
         ("Hapax-Token" = String, Header, description = "The secret of the command"),
     ),
     responses(
-        (status = 204, description = "It failed; the next begin is the next attempt"),
+        (status = 204, description = "The command failed; the next begin is the next attempt"),
         (status = 409, body = ProblemDocument, content_type = "application/problem+json", description = "`claim-lost`; nothing was changed"),
     ),
 )]
-pub(crate) async fn fail(State(app): State<App>, call: Call) -> Answer {
-    call.no_query()?;
-    let token = call.token()?;
-    let commands = app.commands(call.tenant.clone());
-    let failed = commands.fail(call.segment(0), call.segment(1), &token);
-    app.ask(Duration::ZERO, failed).await?;
+pub(crate) async fn fail(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
+    request.expect_no_query()?;
+    let token = request.token_header()?;
+    let commands = app.commands(&request.tenant);
+    let failed = commands.fail(request.segment(0), request.segment(1), &token);
+    app.call_store(failed).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// Look at a command.
+/// Show a command.
 #[utoipa::path(
     get, path = "/v1/commands/{operation}/{key}", operation_id = "look_at_command", tag = "commands",
     params(("operation" = String, Path, min_length = 1, max_length = 255), ("key" = String, Path, min_length = 1, max_length = 255)),
     responses(
-        (status = 200, body = CommandShown, description = "How it stands; never the token"),
+        (status = 200, body = CommandShown, description = "The state of the command, without its token"),
         (status = 404, body = ProblemDocument, content_type = "application/problem+json", description = "`command-missing`"),
     ),
 )]
-pub(crate) async fn look(State(app): State<App>, call: Call) -> Answer {
-    call.no_query()?;
-    let commands = app.commands(call.tenant.clone());
-    let view = app.ask(Duration::ZERO, commands.look(call.segment(0), call.segment(1))).await?;
-    let view = view.ok_or_else(missing)?;
-    Ok(json(StatusCode::OK, &shown(view)))
+pub(crate) async fn look(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
+    request.expect_no_query()?;
+    let commands = app.commands(&request.tenant);
+    let view = app.call_store(commands.look(request.segment(0), request.segment(1))).await?;
+    let view = view.ok_or_else(command_missing)?;
+    Ok(json_response(StatusCode::OK, &command_shown(view)))
 }
 
-/// 404.
-pub(super) fn missing() -> Problem {
-    Problem::new(ProblemKind::CommandMissing, "nothing is known about it")
+/// The problem for a command that does not exist.
+pub(super) fn command_missing() -> Problem {
+    Problem::new(ProblemKind::CommandMissing, "no command with this operation and key is known")
 }
 
-/// How a command stands, as it goes out.
-pub(super) fn shown(view: CommandView) -> CommandShown {
+/// The state of a command, for a response.
+pub(super) fn command_shown(view: CommandView) -> CommandShown {
     let mut shown = CommandShown {
         attempt: view.attempt,
         fence: view.fence.map(|fence| fence.0),

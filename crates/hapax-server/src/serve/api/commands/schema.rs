@@ -1,4 +1,4 @@
-//! What commands look like on the wire.
+//! Request and response bodies of commands.
 
 use std::ops::RangeInclusive;
 
@@ -12,69 +12,69 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::serve::problem::Problem;
-use crate::serve::request::fields::{Fields, required};
+use crate::serve::request::fields::{JsonFields, required};
 
-/// How a command is begun. Every field has a default.
+/// The request to begin a command. Every field has a default.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[expect(dead_code, reason = "read field by field, strictly; this is what the documentation shows")]
 pub(crate) struct BeginCommand {
-    /// A hash of the request; another one for the same key is refused.
+    /// A hash of the request; a different one for the same key is refused.
     #[schema(max_length = 255, nullable = false)]
     fingerprint: Option<String>,
-    /// How long the owner is believed alive without completing.
+    /// How long the owner is presumed alive without completing.
     #[schema(default = 30_000, minimum = 1, maximum = 3_600_000, nullable = false)]
     lease_ms: Option<u64>,
-    /// How long the answer is kept.
+    /// How long the response is kept.
     #[schema(default = 86_400_000, minimum = 1, maximum = 31_622_400_000_u64, nullable = false)]
     retention_ms: Option<u64>,
-    /// How long to wait for somebody else's answer.
+    /// How long to wait for the response of another attempt.
     #[schema(default = 0, minimum = 0, maximum = 60_000, nullable = false)]
     wait_ms: Option<u64>,
-    /// What to do where an earlier owner may or may not have acted.
+    /// What to do if an earlier owner may or may not have acted.
     #[serde(default)]
-    on_unknown: OnUnknown,
+    on_unknown: OnUnknownField,
 }
 
-/// What to do where an earlier owner may or may not have acted.
+/// What to do if an earlier owner may or may not have acted.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-#[schema(default = "refuse")]
-pub(crate) enum OnUnknown {
-    /// Answer `outcome-unknown`.
+#[schema(as = OnUnknown, default = "refuse")]
+pub(crate) enum OnUnknownField {
+    /// Respond `outcome-unknown`.
     #[default]
     Refuse,
-    /// Run it again as the next attempt.
+    /// Run the command again as the next attempt.
     Rerun,
 }
 
-/// A command that is yours to run.
+/// A command that the caller is to run.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct BegunCommand {
     #[schema(value_type = String, example = "pending")]
     pub(super) state: &'static str,
-    /// The secret; whoever presents it may complete or fail the command.
+    /// The secret of the command; its bearer may complete or fail it.
     pub(super) token: String,
-    /// Grows with every attempt; pass it on to what you write to.
+    /// Grows with every attempt; pass it to the systems that you write to.
     pub(super) fence: u64,
     /// 1 for the first attempt.
     pub(super) attempt: u32,
 }
 
-/// The answer of a command, byte for byte.
+/// The response of a command, byte for byte.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ShownResponse {
-    /// The status it was completed with.
+    /// The status that the command was completed with.
     #[schema(minimum = 100, maximum = 599)]
     pub(super) status: u16,
-    /// Text, or an array of texts where a header is repeated.
+    /// Strings; an array of strings for a repeated header.
     #[schema(value_type = Object)]
     pub(super) headers: Map<String, Value>,
-    /// The body, where it is UTF-8.
+    /// The body, if it is UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub(super) body: Option<String>,
-    /// The body in base64, where it is not.
+    /// The body in base64, if it is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub(super) body_base64: Option<String>,
@@ -87,11 +87,11 @@ pub(crate) struct CompletedCommand {
     pub(super) state: &'static str,
     #[serde(flatten)]
     pub(super) response: ShownResponse,
-    /// How long the answer is still kept.
+    /// How long the response is still kept.
     pub(super) expires_in_ms: u64,
 }
 
-/// How a command is completed.
+/// The request to complete a command.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[expect(dead_code, reason = "read field by field, strictly; this is what the documentation shows")]
@@ -99,34 +99,35 @@ pub(crate) struct CompleteCommand {
     /// The secret of the command.
     #[schema(min_length = 1, max_length = 255)]
     token: String,
-    /// The HTTP status of the answer.
+    /// The HTTP status of the response.
     #[schema(minimum = 100, maximum = 599)]
     status: u16,
-    /// Text, or an array of texts where a header is repeated.
+    /// Strings; an array of strings for a repeated header.
     #[schema(value_type = Object, required = false)]
     headers: Option<Map<String, Value>>,
     /// The body as text.
     #[schema(nullable = false)]
     body: Option<String>,
-    /// The body in base64, where it is not UTF-8; one of the two at most.
+    /// The body in base64, if it is not UTF-8; excludes `body`.
     #[schema(nullable = false)]
     body_base64: Option<String>,
 }
 
 /// A command that was completed.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct Completed {
+#[schema(as = Completed)]
+pub(crate) struct CompletedState {
     #[schema(value_type = String, example = "completed")]
     pub(in crate::serve) state: &'static str,
 }
 
-/// How a command stands.
+/// The state of a command.
 #[derive(Default, Serialize, ToSchema)]
 pub(crate) struct CommandShown {
     /// `pending`, `unknown`, `completed` or `failed`.
     #[schema(value_type = String, example = "completed")]
     pub(super) state: &'static str,
-    /// Which attempt it is or was.
+    /// The number of the last attempt.
     pub(super) attempt: u32,
     /// The fence of the last attempt.
     #[schema(required)]
@@ -134,49 +135,49 @@ pub(crate) struct CommandShown {
     /// How long ago the last attempt began.
     #[schema(required)]
     pub(super) begun_ms_ago: Option<u64>,
-    /// How long the owner of a pending one is believed alive.
+    /// How long the owner of a pending command is presumed alive.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub(super) lease_expires_in_ms: Option<u64>,
-    /// How long ago the lease of an unknown one ran out.
+    /// How long ago the lease of an unknown command expired.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub(super) unknown_for_ms: Option<u64>,
-    /// How long the outcome is remembered.
+    /// How long the outcome is kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub(super) expires_in_ms: Option<u64>,
-    /// The status of a completed one.
+    /// The status of a completed command.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub(super) status: Option<u16>,
-    /// The headers of a completed one; text, or an array of texts where one is repeated.
+    /// The headers of a completed command; an array of strings for a repeated header.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Object, required = false)]
     pub(super) headers: Option<Map<String, Value>>,
-    /// The body of a completed one, where it is UTF-8.
+    /// The body of a completed command, if it is UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub(super) body: Option<String>,
-    /// The body of a completed one in base64, where it is not.
+    /// The body of a completed command in base64, if it is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub(super) body_base64: Option<String>,
 }
 
-/// The most headers of one answer, repeated ones counted each.
+/// How many headers a response may have, counting each repetition.
 const MOST_HEADERS: usize = 256;
 
-/// Reads `status`, `headers`, and `body` or `body_base64`.
+/// Parses `status`, `headers`, and `body` or `body_base64`.
 pub(in crate::serve) fn read_response(
-    fields: &mut Fields,
+    fields: &mut JsonFields,
     statuses: RangeInclusive<u64>,
 ) -> Result<Response, Problem> {
     let status = required("status", fields.number("status", statuses)?)?;
     let headers = fields.object("headers")?.map_or(Ok(Vec::new()), headers)?;
     let body = match (fields.text("body")?, fields.text("body_base64")?) {
         (Some(_), Some(_)) => {
-            return Err(Problem::invalid("fields `body` and `body_base64` cannot both be there"));
+            return Err(Problem::invalid("fields `body` and `body_base64` exclude each other"));
         }
         (Some(text), None) => text.into(),
         (None, Some(text)) => match BASE64_STANDARD.decode(text) {
@@ -194,9 +195,9 @@ fn headers(given: Map<String, Value>) -> Result<Vec<(String, Bytes)>, Problem> {
     let mut headers: Vec<(String, Bytes)> = Vec::new();
     let mut names: Vec<HeaderName> = Vec::new();
     for (name, value) in given {
-        let parsed: HeaderName = name.parse().map_err(|_| wrong("has a name that is none"))?;
+        let parsed: HeaderName = name.parse().map_err(|_| wrong("has an invalid name"))?;
         if names.contains(&parsed) {
-            return Err(wrong("has a name twice; repeated headers are an array"));
+            return Err(wrong("has a repeated name; a repeated header is an array"));
         }
         names.push(parsed);
         let values = match value {
@@ -205,7 +206,7 @@ fn headers(given: Map<String, Value>) -> Result<Vec<(String, Bytes)>, Problem> {
         };
         for value in values {
             let Value::String(value) = value else {
-                return Err(wrong("takes texts and arrays of texts"));
+                return Err(wrong("takes strings and arrays of strings"));
             };
             if HeaderValue::from_str(&value).is_err() {
                 return Err(wrong("has a value with control characters"));
@@ -219,11 +220,11 @@ fn headers(given: Map<String, Value>) -> Result<Vec<(String, Bytes)>, Problem> {
     Ok(headers)
 }
 
-/// As it goes out.
+/// The stored response, for a response body.
 pub(super) fn shown_response(response: &Response) -> ShownResponse {
     let mut headers = Map::new();
     for (name, value) in &response.headers {
-        // Values come in as text; those of other writers may be any bytes.
+        // The API accepts only text; header values of other writers may be any bytes.
         let value = Value::String(String::from_utf8_lossy(value).into_owned());
         match headers.get_mut(name) {
             None => {

@@ -1,5 +1,5 @@
-//! Where a page ended: the store's own word, wrapped so that another list's, or one that was
-//! damaged on the way, is refused instead of starting over.
+//! Page cursors: the store's own cursor with a checksum, so that a damaged cursor, or one of another
+//! list, is refused instead of restarting the list.
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -7,28 +7,28 @@ use hapax::{Fingerprint, Tenant};
 
 use crate::serve::problem::Problem;
 
-/// The check's length, in characters.
-const CHECK: usize = 8;
+/// The length of the checksum, in characters.
+const CHECK_LENGTH: usize = 8;
 
-/// What the caller is given.
-pub(super) fn wrapped(store: &str, tenant: &Tenant, next: &str) -> String {
-    BASE64_URL_SAFE_NO_PAD.encode(check(store, tenant, next) + next)
+/// Makes the cursor that a client gets.
+pub(super) fn wrap_cursor(store: &str, tenant: &Tenant, next: &str) -> String {
+    BASE64_URL_SAFE_NO_PAD.encode(checksum(store, tenant, next) + next)
 }
 
-/// What the store is given back.
-pub(super) fn unwrapped(store: &str, tenant: &Tenant, after: &str) -> Result<String, Problem> {
+/// Recovers the cursor of the store.
+pub(super) fn unwrap_cursor(store: &str, tenant: &Tenant, after: &str) -> Result<String, Problem> {
     let bytes = BASE64_URL_SAFE_NO_PAD.decode(after).ok();
     let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
-    let next = text.as_deref().and_then(|text| text.split_at_checked(CHECK));
+    let next = text.as_deref().and_then(|text| text.split_at_checked(CHECK_LENGTH));
     match next {
-        Some((given, next)) if given == check(store, tenant, next) => Ok(next.to_owned()),
+        Some((given, next)) if given == checksum(store, tenant, next) => Ok(next.to_owned()),
         _ => Err(Problem::invalid("query parameter `after` takes the `next` of an earlier page")),
     }
 }
 
-fn check(store: &str, tenant: &Tenant, next: &str) -> String {
+fn checksum(store: &str, tenant: &Tenant, next: &str) -> String {
     let parts = [store, tenant.as_str(), next].map(str::as_bytes);
-    Fingerprint::of(&parts).as_str()[..CHECK].to_owned()
+    Fingerprint::of(&parts).as_str()[..CHECK_LENGTH].to_owned()
 }
 
 #[cfg(test)]
@@ -38,12 +38,12 @@ mod tests {
     #[test]
     fn only_a_page_of_the_same_list_is_gone_on_from() {
         let (mine, other) = (Tenant::default(), Tenant::new("other").unwrap());
-        let next = wrapped("sqlite", &mine, "default:command:POST /a%3Ab:k");
-        assert_eq!(unwrapped("sqlite", &mine, &next).unwrap(), "default:command:POST /a%3Ab:k");
-        assert!(unwrapped("sqlite", &other, &next).is_err());
-        assert!(unwrapped("redis", &mine, &next).is_err());
+        let next = wrap_cursor("sqlite", &mine, "default:command:POST /a%3Ab:k");
+        assert_eq!(unwrap_cursor("sqlite", &mine, &next).unwrap(), "default:command:POST /a%3Ab:k");
+        assert!(unwrap_cursor("sqlite", &other, &next).is_err());
+        assert!(unwrap_cursor("redis", &mine, &next).is_err());
         for wrong in ["", "x", "%", &next[1..], &next[..next.len() - 2], &format!("{next}AA")] {
-            assert!(unwrapped("sqlite", &mine, wrong).is_err(), "{wrong}");
+            assert!(unwrap_cursor("sqlite", &mine, wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -1,16 +1,16 @@
-//! What operators see on the wire.
+//! Request and response bodies of `/v1/operator`.
 
 use hapax::{Key, Listed, Standing, Tenant, millis};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-/// Some commands, and where to go on.
+/// A page of commands.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct CommandList {
     /// The commands.
     pub(super) commands: Vec<ListedCommand>,
-    /// What to pass as `after`; null at the end. A page may be short, and even empty, before that.
+    /// The `after` of the next page; null at the end. Earlier pages may be short or even empty.
     #[schema(required)]
     pub(super) next: Option<String>,
 }
@@ -18,23 +18,23 @@ pub(crate) struct CommandList {
 /// One command of a list.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ListedCommand {
-    /// What is done; `METHOD /path` where it came through the proxy.
+    /// The operation; `METHOD /path` for a request through the proxy.
     operation: String,
-    /// Which one of them.
+    /// The key of the command.
     key: String,
-    /// A hash of who asked, where the key came through the proxy or the layer.
+    /// A hash of the caller, for a request through the proxy or the layer.
     #[schema(required)]
     scope: Option<String>,
     /// `pending`, `unknown`, `completed` or `failed`.
     #[schema(value_type = String, example = "unknown")]
     state: &'static str,
-    /// Which attempt it is or was.
+    /// The number of the last attempt.
     attempt: u32,
     /// The fence of the last attempt.
     fence: u64,
     /// How long ago the last attempt began.
     begun_ms_ago: u64,
-    /// How long it is remembered.
+    /// How long the command is kept.
     expires_in_ms: u64,
 }
 
@@ -45,7 +45,7 @@ impl ListedCommand {
             operation: key.scope().to_owned(),
             key: key.name().to_owned(),
             scope: scope(key, tenant),
-            state: word(*standing),
+            state: state_name(*standing),
             attempt: *attempt,
             fence: fence.0,
             begun_ms_ago: millis(*granted_ago),
@@ -59,8 +59,8 @@ fn scope(key: &Key, tenant: &Tenant) -> Option<String> {
     Some(scope.to_owned())
 }
 
-/// How a standing is called outside.
-pub(super) fn word(standing: Standing) -> &'static str {
+/// The name of a command state in the API.
+pub(super) fn state_name(standing: Standing) -> &'static str {
     match standing {
         Standing::Pending => "pending",
         Standing::Unknown => "unknown",
@@ -69,38 +69,40 @@ pub(super) fn word(standing: Standing) -> &'static str {
     }
 }
 
-/// The answer that an operator gives in the owner's place.
+/// The response that an operator gives in place of the owner.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[expect(dead_code, reason = "read field by field, strictly; this is what the documentation shows")]
 pub(crate) struct SettleCommand {
-    /// The HTTP status of the answer.
+    /// The HTTP status of the response.
     #[schema(minimum = 200, maximum = 599)]
     status: u16,
-    /// Text, or an array of texts where a header is repeated.
+    /// Strings; an array of strings for a repeated header.
     #[schema(value_type = Object, required = false)]
     headers: Option<Map<String, Value>>,
     /// The body as text.
     #[schema(nullable = false)]
     body: Option<String>,
-    /// The body in base64, where it is not UTF-8; one of the two at most.
+    /// The body in base64, if it is not UTF-8; excludes `body`.
     #[schema(nullable = false)]
     body_base64: Option<String>,
 }
 
-/// How much is swept.
+/// The request to sweep.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[expect(dead_code, reason = "read field by field, strictly; this is what the documentation shows")]
-pub(crate) struct Sweep {
-    /// How many claims and records to delete at most.
+#[schema(as = Sweep)]
+pub(crate) struct SweepRequest {
+    /// The maximum number of claims and records to delete.
     #[schema(default = 10_000, minimum = 1, maximum = 1_000_000, nullable = false)]
     at_most: Option<u64>,
 }
 
-/// What was swept.
+/// The result of a sweep.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct Swept {
-    /// How many claims and records; 0 where nothing had expired, or the store forgets by itself.
+#[schema(as = Swept)]
+pub(crate) struct SweepResult {
+    /// How many claims and records were deleted; 0 if none had expired or the store expires them itself.
     pub(super) swept: u64,
 }
