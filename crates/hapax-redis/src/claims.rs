@@ -5,166 +5,160 @@ use bytes::Bytes;
 use hapax_core::claims::State;
 use hapax_core::{
     Ask, Claimed, Claims, Fence, Fingerprint, GiveBack, Key, OnUnknown, Step, StoreError, Ticket,
-    Token, View, Watch, millis,
+    Token, View, Watch,
 };
 use redis::Value;
 
-use crate::calls::{Answer, read, unexpected};
-use crate::script::{CLAIM, EXTEND, FORGET, KEEP, LOOK, SETTLE};
+use crate::client::{ScriptReply, read, unexpected_reply};
+use crate::script::{CLAIM, EXTEND, FAIL, LOOK, RELEASE, SETTLE, script_millis};
 use crate::store::RedisStore;
 
-/// Three hundred years: longer than anybody means, and still exact in Lua's numbers.
-const LONGEST: u64 = 10_000_000_000_000;
-/// What is said of a lock that a foreign writer took for ever.
+/// The lease reported for a foreign program's lock that has no expiry.
 const ENDLESS: Duration = Duration::from_secs(3600);
 
 #[async_trait]
 impl Claims for RedisStore {
     async fn claim(&self, key: &Key, ask: &Ask) -> Result<Claimed, StoreError> {
-        let lease = whole_millis(ask.lease).max(1);
-        let retention = whole_millis(ask.retention);
+        let lease = script_millis(ask.lease).max(1);
+        let retention = script_millis(ask.retention);
         let (unit, ttl) = match lease + retention {
             ms if ms % 1000 == 0 => ("EX", ms / 1000),
             ms => ("PX", ms),
         };
         let takeover = if ask.on_unknown == OnUnknown::TakeOver { "1" } else { "0" };
         let args = [
-            &*mark(&ask.token),
-            &tail(lease, retention, ask.fingerprint.as_ref()),
+            &*row_start(&ask.token),
+            &row_end(lease, retention, ask.fingerprint.as_ref()),
             unit,
             &ttl.to_string(),
             takeover,
         ];
-        let answer = self.run(&CLAIM, key, &args.map(str::as_bytes)).await?;
-        claimed(answer.value, ask)
+        let reply = self.run(&CLAIM, key, &args.map(str::as_bytes)).await?;
+        claimed(reply.value, ask)
     }
 
     async fn extend(&self, key: &Key, token: &Token, lease: Duration) -> Result<Step, StoreError> {
-        let lease = whole_millis(lease).max(1).to_string();
-        step(self.run(&EXTEND, key, &[mark(token).as_bytes(), lease.as_bytes()]).await?)
+        let lease = script_millis(lease).max(1).to_string();
+        step(self.run(&EXTEND, key, &[row_start(token).as_bytes(), lease.as_bytes()]).await?)
     }
 
     async fn settle(&self, key: &Key, token: &Token, value: Bytes) -> Result<Step, StoreError> {
-        decided(self.run_and_wake(&SETTLE, key, &mark(token), &value).await?)
+        step_without_row(self.run_and_wake(&SETTLE, key, &row_start(token), &value).await?)
     }
 
     async fn give_back(&self, key: &Key, token: &Token, how: GiveBack) -> Result<Step, StoreError> {
         let script = match how {
-            GiveBack::Forget => &FORGET,
-            GiveBack::Keep => &KEEP,
+            GiveBack::Forget => &RELEASE,
+            GiveBack::Keep => &FAIL,
         };
-        decided(self.run_and_wake(script, key, &mark(token), &[]).await?)
+        step_without_row(self.run_and_wake(script, key, &row_start(token), &[]).await?)
     }
 
     async fn look(&self, key: &Key) -> Result<Option<View>, StoreError> {
-        let answer = self.run(&LOOK, key, &[]).await?;
-        answer.read::<Option<Vec<Value>>>()?.map(view).transpose()
+        let reply = self.run(&LOOK, key, &[]).await?;
+        reply.read::<Option<Vec<Value>>>()?.map(view).transpose()
     }
 
     fn watch(&self, key: &Key) -> Watch {
-        self.watched(key)
+        self.watch_key(key)
     }
 }
 
-fn whole_millis(time: Duration) -> u64 {
-    millis(time).min(LONGEST)
-}
-
-/// The start of a row that belongs to this token.
-fn mark(token: &Token) -> String {
+/// The start of a row, up to its phase. Scripts compare it to find out whether the token owns the claim.
+fn row_start(token: &Token) -> String {
     format!("hapax1 {} {} ", token.as_str().len(), token.as_str())
 }
 
-/// The end of a new row, after its times.
-fn tail(lease: u64, retention: u64, fingerprint: Option<&Fingerprint>) -> String {
+/// The end of a new row, after its times. `lua/claim_row.lua` describes the whole row.
+fn row_end(lease: u64, retention: u64, fingerprint: Option<&Fingerprint>) -> String {
     match fingerprint.map(Fingerprint::as_str) {
         Some(text) => format!("{lease} {retention} {}\n={text}", text.len() + 1),
         None => format!("{lease} {retention} 0\n"),
     }
 }
 
-fn step(answer: Answer) -> Result<Step, StoreError> {
-    Ok(answer.read::<Option<u64>>()?.map_or(Step::Lost, |fence| Step::Done(Fence(fence))))
+fn step(reply: ScriptReply) -> Result<Step, StoreError> {
+    Ok(reply.read::<Option<u64>>()?.map_or(Step::Lost, |fence| Step::Done(Fence(fence))))
 }
 
-/// A step that may leave nothing behind: a give-back that forgets, a settle of what is not kept. What
-/// was forgotten cannot be recognised: nobody knows whether the first of two calls did it.
-fn decided(mut answer: Answer) -> Result<Step, StoreError> {
-    match (answer.doubt.take(), step(answer)?) {
-        (Some(doubt), Step::Lost) => Err(doubt),
+/// The result of a step that may leave no row: a release, or a settle without retention. Where the reply to a
+/// first attempt was lost and the second finds no row, it is unknown whether the first one removed it.
+fn step_without_row(mut reply: ScriptReply) -> Result<Step, StoreError> {
+    match (reply.first_error.take(), step(reply)?) {
+        (Some(error), Step::Lost) => Err(error),
         (_, step) => Ok(step),
     }
 }
 
-fn claimed(answer: Value, ask: &Ask) -> Result<Claimed, StoreError> {
+fn claimed(reply: Value, ask: &Ask) -> Result<Claimed, StoreError> {
     let grant = |fence, attempt| Claimed::Granted {
         ticket: Ticket { token: ask.token.clone(), fence: Fence(fence) },
         attempt,
     };
-    // A vacant key is the common case, and answered with the fence alone.
-    let Value::Array(fields) = answer else {
-        return Ok(grant(read(answer)?, 1));
+    // For a vacant key, the common case, the script returns the fence alone.
+    let Value::Array(fields) = reply else {
+        return Ok(grant(read(reply)?, 1));
     };
-    let mut fields = Fields(fields.into_iter());
+    let mut fields = ReplyFields(fields.into_iter());
     Ok(match fields.next::<String>()?.as_str() {
         "granted" => grant(fields.next()?, fields.next()?),
-        "busy" => Claimed::Busy { lease_left: fields.left()? },
+        "busy" => Claimed::Busy { lease_left: fields.lease_left()? },
         "settled" => {
-            let expires_in = fields.time()?;
+            let expires_in = fields.duration()?;
             Claimed::Settled { value: fields.bytes()?, expires_in }
         }
         "mismatch" => Claimed::Mismatch,
-        "unknown" => Claimed::Unknown { since: fields.time()? },
-        _ => return Err(unexpected()),
+        "unknown" => Claimed::Unknown { since: fields.duration()? },
+        _ => return Err(unexpected_reply()),
     })
 }
 
-fn view(answer: Vec<Value>) -> Result<View, StoreError> {
-    let mut fields = Fields(answer.into_iter());
+fn view(reply: Vec<Value>) -> Result<View, StoreError> {
+    let mut fields = ReplyFields(reply.into_iter());
     let phase: String = fields.next()?;
     if phase == "foreign" {
-        let state = State::Pending { lease_left: fields.left()? };
+        let state = State::Pending { lease_left: fields.lease_left()? };
         let (fence, granted_ago, fingerprint, token) = (None, None, None, None);
         return Ok(View { state, fence, attempt: 1, granted_ago, fingerprint, token });
     }
     let fence = Some(Fence(fields.next()?));
     let attempt = fields.next()?;
-    let granted_ago = Some(fields.time()?);
+    let granted_ago = Some(fields.duration()?);
     let lease_left: i64 = fields.next()?;
-    let expires_in = fields.time()?;
+    let expires_in = fields.duration()?;
     let value = fields.bytes()?;
     let state = match phase.as_str() {
         "S" => State::Settled { value, expires_in },
         "F" => State::Failed { expires_in },
-        "P" if lease_left > 0 => State::Pending { lease_left: positive(lease_left) },
-        "P" => State::Unknown { since: positive(-lease_left), expires_in },
-        _ => return Err(unexpected()),
+        "P" if lease_left > 0 => State::Pending { lease_left: duration(lease_left) },
+        "P" => State::Unknown { since: duration(-lease_left), expires_in },
+        _ => return Err(unexpected_reply()),
     };
     let fingerprint = fields.next::<String>()?.strip_prefix('=').and_then(Fingerprint::new);
     let token = Some(Token::presented(&fields.next::<String>()?));
     Ok(View { state, fence, attempt, granted_ago, fingerprint, token })
 }
 
-fn positive(ms: i64) -> Duration {
+fn duration(ms: i64) -> Duration {
     Duration::from_millis(u64::try_from(ms).unwrap_or(0))
 }
 
-/// The parts of a script's answer, in order.
-struct Fields(std::vec::IntoIter<Value>);
+/// The fields of a script's reply, in order.
+struct ReplyFields(std::vec::IntoIter<Value>);
 
-impl Fields {
+impl ReplyFields {
     fn next<T: redis::FromRedisValue>(&mut self) -> Result<T, StoreError> {
-        self.0.next().map_or_else(|| Err(unexpected()), read)
+        self.0.next().map_or_else(|| Err(unexpected_reply()), read)
     }
 
-    fn time(&mut self) -> Result<Duration, StoreError> {
-        self.next().map(positive)
+    fn duration(&mut self) -> Result<Duration, StoreError> {
+        self.next().map(duration)
     }
 
-    /// What is left of a lease. Redis says -1 where a foreign key has no end.
-    fn left(&mut self) -> Result<Duration, StoreError> {
+    /// The rest of a lease; Redis returns -1 for a foreign key without an expiry.
+    fn lease_left(&mut self) -> Result<Duration, StoreError> {
         let ms: i64 = self.next()?;
-        Ok(if ms == -1 { ENDLESS } else { positive(ms) })
+        Ok(if ms == -1 { ENDLESS } else { duration(ms) })
     }
 
     fn bytes(&mut self) -> Result<Bytes, StoreError> {

@@ -1,121 +1,107 @@
-use std::fmt;
 use std::time::Duration;
 
 use hapax_core::StoreError;
 
-use crate::address::Address;
-use crate::calls::Wait;
-use crate::keys::{Naming, Verbatim};
+use crate::connect::{RedisAddress, ReplicaWait};
+use crate::keys::{KeyNames, VerbatimKeys};
 
-/// Where the servers are, and how to use them.
+/// The servers of a store, and how to use them.
 ///
-/// | URL | for |
+/// | URL | servers |
 /// |---|---|
 /// | `redis://[user:password@]host[:6379][/database]` | one server |
 /// | `redis+sentinel://[user:password@]a[:26379],b/master-name[/database]` | the master that the sentinels name; `?sentinel_username=` and `?sentinel_password=` for the sentinels themselves |
 /// | `redis+cluster://[user:password@]a[:6379],b` | a Cluster; some of its nodes are enough |
 ///
-/// `?wait_replicas=` and `?wait_ms=` are [`RedisConfig::wait`]. `rediss`, `rediss+sentinel`, `rediss+cluster` or `?tls=true` use TLS, with the system's
-/// certificates, or those in the file of `?ca=/path/ca.pem` in their place.
+/// `rediss`, `rediss+sentinel`, `rediss+cluster` or `?tls=true` use TLS, with the system's certificates or with
+/// those in the file of `?ca=/path/ca.pem`. `?wait_replicas=` and `?wait_ms=` are
+/// [`RedisConfig::wait_for_replicas`].
 ///
 /// ```
 /// use hapax_redis::RedisConfig;
 /// use std::time::Duration;
-/// let config = RedisConfig::new("redis+cluster://a:7000,b:7001")?.limit(Duration::from_secs(1));
+/// let config = RedisConfig::new("redis+cluster://a:7000,b:7001")?.timeout(Duration::from_secs(1));
 /// assert!(RedisConfig::new("redis://host:port").is_err());
 /// # Ok::<(), hapax_core::StoreError>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct RedisConfig {
-    pub(crate) address: Address,
-    pub(crate) naming: Naming,
-    pub(crate) limit: Duration,
-    pub(crate) in_flight: usize,
+    pub(crate) address: RedisAddress,
+    pub(crate) names: KeyNames,
+    pub(crate) timeout: Duration,
+    pub(crate) max_in_flight: usize,
     pub(crate) partitions: u16,
 }
 
-/// Shows nothing of the credentials.
-impl fmt::Debug for RedisConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisConfig")
-            .field("address", &self.address)
-            .field("naming", &self.naming)
-            .field("limit", &self.limit)
-            .field("in_flight", &self.in_flight)
-            .field("partitions", &self.partitions)
-            .finish()
-    }
-}
-
 impl RedisConfig {
-    /// The servers of this URL, with default settings.
+    /// Takes the servers from a URL, and the default for everything else.
     ///
     /// # Errors
-    /// [`StoreError::Incompatible`] where the URL is malformed.
+    /// [`StoreError::Incompatible`] if the URL is malformed.
     pub fn new(url: &str) -> Result<Self, StoreError> {
         Ok(Self {
-            address: Address::parse(url)?,
-            naming: Naming { prefix: "hapax".into(), verbatim: Verbatim::default() },
-            limit: Duration::from_secs(2),
-            in_flight: 1024,
+            address: RedisAddress::parse(url)?,
+            names: KeyNames { prefix: "hapax".into(), verbatim: VerbatimKeys::default() },
+            timeout: Duration::from_secs(2),
+            max_in_flight: 1024,
             partitions: hapax_core::log::PARTITIONS,
         })
     }
 
-    /// How long one call may take; 2 s by default.
+    /// The longest that one call may take; 2 s by default.
     #[must_use]
-    pub fn limit(mut self, limit: Duration) -> Self {
-        self.limit = limit;
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
         self
     }
 
-    /// How many calls may be on their way at once; 1024 by default. Further ones wait for their
-    /// turn, within their limit: a server that hangs must not pile them up.
+    /// How many calls may be sent at once; 1024 by default. Further calls wait, within their timeout, so that
+    /// they do not pile up before a server that hangs.
     #[must_use]
-    pub fn in_flight(mut self, calls: usize) -> Self {
-        self.in_flight = calls.clamp(1, tokio::sync::Semaphore::MAX_PERMITS);
+    pub fn max_in_flight(mut self, calls: usize) -> Self {
+        self.max_in_flight = calls.clamp(1, tokio::sync::Semaphore::MAX_PERMITS);
         self
     }
 
-    /// Acknowledges an append or an enqueue only when this many replicas have it, and gives
-    /// [`StoreError::Unavailable`] where that takes longer than `within` (at most half the limit of a
-    /// call): then it may or may not last. None by default; `?wait_replicas=1&wait_ms=1000` in the URL
-    /// does the same. It narrows what a failover can lose, and does not rule it out: a replica without
-    /// the write may be the one that is promoted.
+    /// Acknowledges an append or an enqueue only when this many replicas have it; none by default. If that takes
+    /// longer than `timeout` (at most half the timeout of a call), the call returns
+    /// [`StoreError::Unavailable`], and the write may or may not last. `?wait_replicas=1&wait_ms=1000` in the URL
+    /// does the same. A failover can then lose less, but still something: the promoted replica may be one
+    /// without the write.
     #[must_use]
-    pub fn wait(mut self, replicas: u16, within: Duration) -> Self {
-        self.address.wait = Wait::on(replicas, within);
+    pub fn wait_for_replicas(mut self, replicas: u16, timeout: Duration) -> Self {
+        self.address.wait = ReplicaWait::new(replicas, timeout);
         self
     }
 
-    /// Over how many partitions jobs are spread; 256 by default. The number is stored with the first
-    /// event, and a store that holds another one is refused.
+    /// The number of partitions of the log; 256 by default. It is stored with the first event, and a store that
+    /// contains another number is refused.
     #[must_use]
     pub fn partitions(mut self, partitions: u16) -> Self {
         self.partitions = partitions.max(1);
         self
     }
 
-    /// What keys (all but the verbatim ones) and the wake-up channel start with; `hapax` by
-    /// default.
+    /// The prefix of the wake-up channel and of all keys but the verbatim ones; `hapax` by default.
     ///
     /// # Errors
-    /// [`StoreError::Incompatible`] where it is empty or has bytes other than letters, digits, `_`, `-`,
-    /// `.` and `:`; a brace would move all keys to one slot of a Cluster.
+    /// [`StoreError::Incompatible`] if it is empty or has bytes other than letters, digits, `_`, `-`, `.` and
+    /// `:`; a brace would move all keys to one slot of a Cluster.
     pub fn prefix(mut self, prefix: &str) -> Result<Self, StoreError> {
-        let fine = |b: u8| b.is_ascii_alphanumeric() || b"_-.:".contains(&b);
-        if prefix.is_empty() || !prefix.bytes().all(fine) {
-            let reason = "the key prefix takes letters, digits, `_`, `-`, `.` and `:`".into();
+        let is_allowed = |b: u8| b.is_ascii_alphanumeric() || b"_-.:".contains(&b);
+        if prefix.is_empty() || !prefix.bytes().all(is_allowed) {
+            let reason =
+                "the key prefix may contain only letters, digits, `_`, `-`, `.` and `:`".into();
             return Err(StoreError::Incompatible { reason });
         }
-        self.naming.prefix = prefix.into();
+        self.names.prefix = prefix.into();
         Ok(self)
     }
 
-    /// Which keys are used as they are.
+    /// The locks and records that are stored under their own names; none by default.
     #[must_use]
-    pub fn verbatim(mut self, verbatim: Verbatim) -> Self {
-        self.naming.verbatim = verbatim;
+    pub fn verbatim(mut self, verbatim: VerbatimKeys) -> Self {
+        self.names.verbatim = verbatim;
         self
     }
 }

@@ -1,102 +1,106 @@
-//! What an operator should know about the servers.
+//! Findings about the servers' configuration, for an operator.
 
 use std::collections::HashMap;
 
 use hapax_core::{Clock, Finding, Promise, Severity, StoreError, SystemClock};
 use redis::{Value, cmd};
 
-use crate::calls::{Calls, read};
+use crate::client::{RedisClient, read};
 
-/// Up to this difference clocks count as equal, in ms.
-const SKEW: u64 = 1000;
+/// Clocks that differ by no more than this count as equal, in ms.
+const MAX_SKEW: u64 = 1000;
 
-/// What one master says about itself; `None` where it does not let us ask.
+/// What one master reports; `None` for a question that it does not permit.
 #[derive(Clone, Debug, Default)]
-struct Facts {
+struct MasterInfo {
     info: HashMap<String, String>,
     fsync: Option<String>,
     min_replicas: Option<String>,
     cluster: Option<HashMap<String, String>>,
-    /// How far its clock is from the one here, in ms.
+    /// The difference between the server's clock and the local one, in ms.
     skew: Option<u64>,
 }
 
-pub(crate) async fn findings(calls: &Calls) -> Result<Vec<Finding>, StoreError> {
-    let masters = gather(calls).await?;
+pub(crate) async fn findings(client: &RedisClient) -> Result<Vec<Finding>, StoreError> {
+    let masters = gather(client).await?;
     let checks = [version, eviction, durability, replication, slots, clock];
-    let worst = |check: fn(&Facts) -> Option<Finding>| {
+    let worst = |check: fn(&MasterInfo) -> Option<Finding>| {
         masters.iter().filter_map(check).max_by_key(|finding| finding.severity)
     };
     let mut findings: Vec<Finding> = checks.into_iter().filter_map(worst).collect();
     if masters.len() > 1 {
         for finding in findings.iter_mut().filter(|f| f.severity == Severity::Fine) {
             finding.detail =
-                format!("{} (the like on all {} masters)", finding.detail, masters.len());
+                format!("{} (similar on all {} masters)", finding.detail, masters.len());
         }
     }
     Ok(findings)
 }
 
-async fn gather(calls: &Calls) -> Result<Vec<Facts>, StoreError> {
-    let infos = calls.ask_all(&cmd("INFO")).await?;
+async fn gather(client: &RedisClient) -> Result<Vec<MasterInfo>, StoreError> {
+    let infos = client.send_to_masters(&cmd("INFO")).await?;
     let mut masters = Vec::new();
-    for info in infos {
-        masters.push(Facts { info: lines(info)?, ..Facts::default() });
+    for (_, info) in infos {
+        masters.push(MasterInfo { info: parse_lines(info)?, ..MasterInfo::default() });
     }
-    // Managed servers forbid some of these; what cannot be asked is reported as such.
-    let fsync = setting(calls, "appendfsync").await;
-    let min_replicas = setting(calls, "min-replicas-to-write").await;
-    let skews = skews(calls).await;
-    let clustered = masters.iter().any(|m| m.says("cluster_enabled") == "1");
-    let cluster =
-        if clustered { calls.ask_all(cmd("CLUSTER").arg("INFO")).await.ok() } else { None };
+    // Managed servers forbid some of these commands; the findings then say that a setting is not known.
+    let fsync = setting(client, "appendfsync").await;
+    let min_replicas = setting(client, "min-replicas-to-write").await;
+    let skews = skews(client).await;
+    let clustered = masters.iter().any(|m| m.text("cluster_enabled") == "1");
+    let cluster = if clustered {
+        client.send_to_masters(cmd("CLUSTER").arg("INFO")).await.ok()
+    } else {
+        None
+    };
     for (i, master) in masters.iter_mut().enumerate() {
         master.fsync = fsync.get(i).cloned();
         master.min_replicas = min_replicas.get(i).cloned();
         master.skew = skews.get(i).copied();
-        let states = cluster.as_ref().and_then(|answers| answers.get(i));
-        master.cluster = states.and_then(|answer| lines(answer.clone()).ok());
+        let state = cluster.as_ref().and_then(|replies| replies.get(i));
+        master.cluster = state.and_then(|(_, reply)| parse_lines(reply.clone()).ok());
     }
     Ok(masters)
 }
 
-async fn setting(calls: &Calls, name: &str) -> Vec<String> {
-    let answers = calls.ask_all(cmd("CONFIG").arg("GET").arg(name)).await.unwrap_or_default();
-    let value = |answer| read::<Vec<String>>(answer).ok()?.into_iter().nth(1);
-    answers.into_iter().filter_map(value).collect()
+async fn setting(client: &RedisClient, name: &str) -> Vec<String> {
+    let replies =
+        client.send_to_masters(cmd("CONFIG").arg("GET").arg(name)).await.unwrap_or_default();
+    let value = |(_, reply)| read::<Vec<String>>(reply).ok()?.into_iter().nth(1);
+    replies.into_iter().filter_map(value).collect()
 }
 
-async fn skews(calls: &Calls) -> Vec<u64> {
+async fn skews(client: &RedisClient) -> Vec<u64> {
     let before = SystemClock.now().0;
-    let answers = calls.ask_all(&cmd("TIME")).await.unwrap_or_default();
+    let replies = client.send_to_masters(&cmd("TIME")).await.unwrap_or_default();
     let after = SystemClock.now().0;
-    let skew = |answer| {
-        let (seconds, micros): (u64, u64) = read(answer).ok()?;
+    let skew = |(_, reply)| {
+        let (seconds, micros): (u64, u64) = read(reply).ok()?;
         let there = seconds * 1000 + micros / 1000;
         Some(before.saturating_sub(there).max(there.saturating_sub(after)))
     };
-    answers.into_iter().filter_map(skew).collect()
+    replies.into_iter().filter_map(skew).collect()
 }
 
-fn lines(answer: Value) -> Result<HashMap<String, String>, StoreError> {
-    let text: String = read(answer)?;
+fn parse_lines(reply: Value) -> Result<HashMap<String, String>, StoreError> {
+    let text: String = read(reply)?;
     let pairs = text.lines().filter_map(|line| line.split_once(':'));
     Ok(pairs.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect())
 }
 
-impl Facts {
-    fn says(&self, name: &str) -> &str {
+impl MasterInfo {
+    fn text(&self, name: &str) -> &str {
         self.info.get(name).map_or("", String::as_str)
     }
 
     fn number(&self, name: &str) -> u64 {
-        self.says(name).parse().unwrap_or(0)
+        self.text(name).parse().unwrap_or(0)
     }
 }
 
-fn version(master: &Facts) -> Option<Finding> {
+fn version(master: &MasterInfo) -> Option<Finding> {
     const CHECK: &str = "redis.version";
-    let version = master.says("redis_version");
+    let version = master.text("redis_version");
     let mut parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
     let number = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
     if number < (6, 2) {
@@ -109,25 +113,23 @@ fn version(master: &Facts) -> Option<Finding> {
     }
     Some(Finding::fine(
         CHECK,
-        match master.says("valkey_version") {
+        match master.text("valkey_version") {
             "" => format!("Redis {version}"),
             valkey => format!("Valkey {valkey}"),
         },
     ))
 }
 
-fn eviction(master: &Facts) -> Option<Finding> {
+fn eviction(master: &MasterInfo) -> Option<Finding> {
     const CHECK: &str = "redis.eviction";
     const FIX: &str = "set maxmemory-policy noeviction: a full server must refuse, not forget";
     let limit = master.number("maxmemory");
-    Some(match (master.says("maxmemory_policy"), limit) {
+    Some(match (master.text("maxmemory_policy"), limit) {
         ("noeviction", 0) => Finding::fine(CHECK, "nothing is evicted; memory is not limited"),
         ("noeviction", _) => {
             Finding::fine(CHECK, format!("nothing is evicted; limit {limit} bytes"))
         }
-        ("", _) => {
-            Finding::warn(CHECK, Promise::Remembered, "the policy could not be checked", FIX)
-        }
+        ("", _) => Finding::warn(CHECK, Promise::Remembered, "the policy is not known", FIX),
         (policy, 0) => {
             let detail = format!("policy {policy}, harmless only while memory is not limited");
             Finding::warn(CHECK, Promise::Remembered, detail, FIX)
@@ -139,11 +141,11 @@ fn eviction(master: &Facts) -> Option<Finding> {
     })
 }
 
-fn durability(master: &Facts) -> Option<Finding> {
+fn durability(master: &MasterInfo) -> Option<Finding> {
     const CHECK: &str = "redis.durability";
     let warn = |detail: &str, fix: &str| Finding::warn(CHECK, Promise::Durable, detail, fix);
-    Some(match (master.says("aof_enabled"), master.fsync.as_deref()) {
-        _ if master.says("aof_last_write_status") == "err" => warn(
+    Some(match (master.text("aof_enabled"), master.fsync.as_deref()) {
+        _ if master.text("aof_last_write_status") == "err" => warn(
             "the append-only file cannot be written",
             "see the server's log; often a full disk",
         ),
@@ -163,17 +165,17 @@ fn durability(master: &Facts) -> Option<Finding> {
             "set appendfsync always",
         ),
         _ => warn(
-            "the server does not let us ask whether writes reach the disk",
+            "the server does not permit CONFIG GET, so it is not known whether writes reach the disk",
             "allow CONFIG GET, or make sure of appendonly yes and appendfsync always",
         ),
     })
 }
 
-fn replication(master: &Facts) -> Option<Finding> {
+fn replication(master: &MasterInfo) -> Option<Finding> {
     const CHECK: &str = "redis.replication";
     let replicas = master.number("connected_slaves");
     let least = master.min_replicas.as_deref().unwrap_or("0");
-    Some(match master.says("role") {
+    Some(match master.text("role") {
         "slave" => Finding::refuse(
             CHECK,
             Promise::Durable,
@@ -200,14 +202,14 @@ fn replication(master: &Facts) -> Option<Finding> {
     })
 }
 
-fn slots(master: &Facts) -> Option<Finding> {
+fn slots(master: &MasterInfo) -> Option<Finding> {
     const CHECK: &str = "redis.cluster";
-    if master.says("cluster_enabled") != "1" {
+    if master.text("cluster_enabled") != "1" {
         return None;
     }
-    let says =
+    let state_of =
         |name: &str| master.cluster.as_ref().and_then(|c| c.get(name)).map_or("?", String::as_str);
-    let (state, served) = (says("cluster_state"), says("cluster_slots_ok"));
+    let (state, served) = (state_of("cluster_state"), state_of("cluster_slots_ok"));
     Some(if state == "ok" && served == "16384" {
         Finding::fine(CHECK, "all 16384 slots are served")
     } else {
@@ -220,19 +222,16 @@ fn slots(master: &Facts) -> Option<Finding> {
     })
 }
 
-fn clock(master: &Facts) -> Option<Finding> {
+fn clock(master: &MasterInfo) -> Option<Finding> {
     const CHECK: &str = "redis.clock";
     const FIX: &str =
         "keep the clocks of all servers together (NTP): fences follow them across a failover";
     Some(match master.skew {
-        None => Finding::warn(CHECK, Promise::FencesGrow, "the clock could not be asked", FIX),
-        Some(ms) if ms > SKEW => Finding::warn(
-            CHECK,
-            Promise::FencesGrow,
-            format!("{ms} ms away from the clock here"),
-            FIX,
-        ),
-        Some(ms) => Finding::fine(CHECK, format!("{ms} ms away from the clock here")),
+        None => Finding::warn(CHECK, Promise::FencesGrow, "the server's clock is not known", FIX),
+        Some(ms) if ms > MAX_SKEW => {
+            Finding::warn(CHECK, Promise::FencesGrow, format!("{ms} ms from the local clock"), FIX)
+        }
+        Some(ms) => Finding::fine(CHECK, format!("{ms} ms from the local clock")),
     })
 }
 
@@ -240,9 +239,9 @@ fn clock(master: &Facts) -> Option<Finding> {
 mod tests {
     use super::*;
 
-    fn facts(info: &[(&str, &str)]) -> Facts {
+    fn facts(info: &[(&str, &str)]) -> MasterInfo {
         let info = info.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        Facts { info, ..Facts::default() }
+        MasterInfo { info, ..MasterInfo::default() }
     }
 
     fn severity(finding: Option<Finding>) -> Severity {
@@ -268,10 +267,10 @@ mod tests {
     }
 
     #[test]
-    fn only_fsync_always_is_durable() {
+    fn durability_is_fine_only_with_fsync_always() {
         let of = |aof, fsync: Option<&str>| {
             let fsync = fsync.map(str::to_owned);
-            severity(durability(&Facts { fsync, ..facts(&[("aof_enabled", aof)]) }))
+            severity(durability(&MasterInfo { fsync, ..facts(&[("aof_enabled", aof)]) }))
         };
         assert_eq!(of("1", Some("always")), Severity::Fine);
         assert_eq!(of("1", Some("everysec")), Severity::Warn);
@@ -280,9 +279,9 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_is_refused_and_a_skewed_clock_is_told() {
+    fn replica_is_refused_and_skewed_clock_is_warned_of() {
         assert_eq!(severity(replication(&facts(&[("role", "slave")]))), Severity::Refuse);
-        let skewed = Facts { skew: Some(5000), ..Facts::default() };
+        let skewed = MasterInfo { skew: Some(5000), ..MasterInfo::default() };
         assert_eq!(severity(clock(&skewed)), Severity::Warn);
     }
 }

@@ -1,38 +1,39 @@
-//! Which Redis key a hapax key has.
+//! The Redis keys under which hapax keys are stored.
 
 use hapax_core::queue::QueueName;
 use hapax_core::{Key, Kind, Tenant};
 
-/// Keys that are used as they are, because programs that know nothing of hapax use them too.
-/// Only the tenant `default` has any. In a pattern `*` stands for any text.
+/// Names of locks and records that are stored under the very same Redis key, because programs that know nothing
+/// of hapax use them too. They exist only for the tenant `default`; there are none by default. In a pattern `*`
+/// stands for any text.
 ///
 /// ```
-/// use hapax_redis::Verbatim;
-/// let verbatim = Verbatim::default();
-/// assert_eq!(verbatim.locks, ["processing:*"]);
-/// assert_eq!(verbatim.records, ["user:*:last_transaction"]);
+/// use hapax_redis::VerbatimKeys;
+/// let verbatim =
+///     VerbatimKeys::default().locks(["processing:*"]).records(["user:*:last_transaction"]);
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verbatim {
-    /// Patterns of locks.
-    pub locks: Vec<String>,
-    /// Patterns of records, which are then stored as plain text.
-    pub records: Vec<String>,
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VerbatimKeys {
+    locks: Vec<String>,
+    records: Vec<String>,
 }
 
-impl Default for Verbatim {
-    fn default() -> Self {
-        Self { locks: vec!["processing:*".into()], records: vec!["user:*:last_transaction".into()] }
-    }
-}
-
-impl Verbatim {
-    /// No key is used verbatim.
-    pub fn none() -> Self {
-        Self { locks: Vec::new(), records: Vec::new() }
+impl VerbatimKeys {
+    /// Adds patterns of locks. Any value that a foreign program stores there counts as held.
+    #[must_use]
+    pub fn locks<T: Into<String>>(mut self, patterns: impl IntoIterator<Item = T>) -> Self {
+        self.locks.extend(patterns.into_iter().map(Into::into));
+        self
     }
 
-    fn covers(&self, key: &Key) -> bool {
+    /// Adds patterns of records, which are then stored as plain text.
+    #[must_use]
+    pub fn records<T: Into<String>>(mut self, patterns: impl IntoIterator<Item = T>) -> Self {
+        self.records.extend(patterns.into_iter().map(Into::into));
+        self
+    }
+
+    fn contains(&self, key: &Key) -> bool {
         let patterns = match key.kind() {
             Kind::Lock => &self.locks,
             Kind::Record => &self.records,
@@ -42,41 +43,41 @@ impl Verbatim {
     }
 }
 
-/// How keys are named.
+/// Makes the names of Redis keys.
 #[derive(Clone, Debug)]
-pub(crate) struct Naming {
+pub(crate) struct KeyNames {
     pub(crate) prefix: String,
-    pub(crate) verbatim: Verbatim,
+    pub(crate) verbatim: VerbatimKeys,
 }
 
-/// The name of one key.
-pub(crate) struct Named {
+pub(crate) struct KeyName {
     pub(crate) name: String,
     pub(crate) verbatim: bool,
 }
 
-impl Naming {
-    pub(crate) fn of(&self, key: &Key) -> Named {
-        if self.verbatim.covers(key) {
-            return Named { name: key.name().to_owned(), verbatim: true };
+impl KeyNames {
+    /// The name of a claim or a record.
+    pub(crate) fn of(&self, key: &Key) -> KeyName {
+        if self.verbatim.contains(key) {
+            return KeyName { name: key.name().to_owned(), verbatim: true };
         }
-        // `canonical` escapes braces, so the whole of it is the hash tag.
-        Named { name: format!("{}:{{{}}}", self.prefix, key.canonical()), verbatim: false }
+        // `canonical` escapes braces, so the hash tag is the whole of it.
+        KeyName { name: format!("{}:{{{}}}", self.prefix, key.canonical()), verbatim: false }
     }
 
-    /// The keys of a partition of the log, and of a job in it: one slot, by the hash tag.
-    pub(crate) fn partition(&self, partition: u16, what: &str) -> String {
-        format!("{}:{{p{partition}}}:{what}", self.prefix)
+    /// A key of a partition of the log, or of a job in it. All of them are in one slot, by the hash tag.
+    pub(crate) fn partition(&self, partition: u16, part: &str) -> String {
+        format!("{}:{{p{partition}}}:{part}", self.prefix)
     }
 
-    /// Where the number of partitions is stored.
+    /// The key of the number of partitions.
     pub(crate) fn partitions(&self) -> String {
         format!("{}:{{log}}:partitions", self.prefix)
     }
 
-    /// The keys of a queue: one slot, by the hash tag. Names of claims and records have nothing behind
-    /// their tag.
-    pub(crate) fn queue(&self, queue: &QueueName, what: &str) -> String {
+    /// A key of a queue. All of them are in one slot, by the hash tag. They differ from the keys of claims and
+    /// records, which end with their tag.
+    pub(crate) fn queue(&self, queue: &QueueName, part: &str) -> String {
         let mut name = String::new();
         for c in queue.as_str().chars() {
             match c {
@@ -86,11 +87,11 @@ impl Naming {
                 c => name.push(c),
             }
         }
-        format!("{}:{{q:{name}}}:{what}", self.prefix)
+        format!("{}:{{q:{name}}}:{part}", self.prefix)
     }
 
-    /// The channel over which nodes wake each other's waiters.
-    pub(crate) fn channel(&self) -> String {
+    /// The channel over which processes wake each other's waiters.
+    pub(crate) fn wake_channel(&self) -> String {
         format!("{}:wake", self.prefix)
     }
 }
@@ -109,16 +110,14 @@ fn matches(pattern: &str, text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn naming() -> Naming {
-        Naming { prefix: "hapax".into(), verbatim: Verbatim::default() }
-    }
-
     fn name(key: Key) -> String {
-        naming().of(&key).name
+        let verbatim =
+            VerbatimKeys::default().locks(["processing:*"]).records(["user:*:last_transaction"]);
+        KeyNames { prefix: "hapax".into(), verbatim }.of(&key).name
     }
 
     #[test]
-    fn seed_keys_of_the_default_tenant_are_verbatim() {
+    fn key_that_matches_a_pattern_is_verbatim() {
         let tenant = Tenant::default();
         assert_eq!(name(Key::lock(&tenant, "processing:user:U1").unwrap()), "processing:user:U1");
         let record = "user:U1:last_transaction";
@@ -126,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn other_kinds_and_tenants_never_meet_them() {
+    fn key_of_other_kind_or_tenant_is_never_verbatim() {
         let (tenant, other) = (Tenant::default(), Tenant::new("shop").unwrap());
         let prefixed = [
             Key::record(&tenant, "processing:user:U1"),
@@ -140,13 +139,13 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_tag_is_the_whole_key() {
+    fn hash_tag_is_the_whole_key() {
         let key = Key::lock(&Tenant::default(), "a}b{c").unwrap();
         assert_eq!(name(key), "hapax:{default:lock::a%7Db%7Bc}");
     }
 
     #[test]
-    fn stars_match_any_text() {
+    fn pattern_star_matches_any_text() {
         assert!(matches("user:*:last_transaction", "user:U:1:last_transaction"));
         assert!(matches("*", ""));
         assert!(matches("a*b*c", "a12b3bc"));

@@ -7,92 +7,104 @@
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let store = RedisStore::open(RedisConfig::new("redis://127.0.0.1:6379")?)?;
 //! let key = Key::lock(&Tenant::default(), "processing:user:U1")?;
-//! let answer = store.claim(&key, &Ask::new(Duration::from_secs(5))).await?;
+//! let result = store.claim(&key, &Ask::new(Duration::from_secs(5))).await?;
 //! # Ok(()) }
 //! ```
 //!
-//! # What is stored
+//! # Stored format
 //!
-//! Every claim and every record is one string under one key, `hapax:{tenant:kind:scope:name}`; the
-//! braces make the whole of it the hash tag. Every step is one script on that one key: one round
-//! trip, one slot, at most one write. Redis itself forgets what has expired.
+//! A claim or a record is one string under the key `hapax:{tenant:kind:scope:name}`; the braces make all of it the
+//! hash tag. Each step is one script on that key: one round trip, one slot, at most one write. Redis removes
+//! expired keys by itself.
 //!
-//! - **claim**: `hapax1 <phase> <fence> <attempt> <granted> <lease end> <retention> <expires> <token
-//!   bytes> <fingerprint bytes>\n`, then token, fingerprint and value as they are. Phases: `P`ending,
-//!   `S`ettled, `F`ailed. Times in ms. The fingerprint is empty for none, else `=` and its text.
-//! - **record**: `hapax-record1 <version> <1 where that version created it>\n`, then the value.
+//! **Claim**: one line of fields separated by single spaces, then the fingerprint and the value without a separator.
 //!
-//! Keys that other programs use too are [`Verbatim`]: such a lock is taken by one `SET … NX EX`
-//! (`PX` where the TTL is not whole seconds) and whatever a foreign writer put there counts as held;
-//! such a record is the plain text, and its version is a digest of it.
+//! ```text
+//! hapax1 <#token> <token> <phase> <fence> <attempt> <granted> <since> <lease> <retention> <#fingerprint>\n<fingerprint><value>
+//! ```
 //!
-//! - **job** of the log: one hash `hapax:{p17}:<canonical key>`, so that entries, state and dedup have one
-//!   lifetime by construction; 17 is the job's partition. Beside it in the same slot `…:head` (the
-//!   partition's epochs) and `…:tail`, a stream of pointers `<offset> → <job>`. The fields are described
-//!   in `lua/append.lua` and `lua/head.lua`. `hapax:{log}:partitions` is their number.
-//! - **queue**: seven keys `hapax:{q:<name>}:…`, described in `lua/queue.lua`.
+//! | field | content |
+//! |---|---|
+//! | `hapax1` | these six bytes |
+//! | `#token`, `token` | length of the token in bytes, and the token itself, which may contain spaces |
+//! | `phase` | `P` pending, `S` settled, `F` failed |
+//! | `fence`, `attempt` | of the last grant |
+//! | `granted` | time of the last grant |
+//! | `since` | time of the last grant or renewal (`P`), or of the settle or failure (`S`, `F`) |
+//! | `lease`, `retention` | as asked for, in ms |
+//! | `#fingerprint`, `fingerprint` | length in bytes, and `=` with the text; `0` and empty for none |
+//! | `value` | the rest of the string, only if settled |
 //!
-//! # What is promised
+//! Numbers are decimal; times are in ms since 1970. A pending claim is unknown from `since + lease` on and expires
+//! at `since + lease + retention`, a settled or failed one at `since + retention`; that is also the TTL of the key.
 //!
-//! - **Fences** are the larger of the stored one + 1 and the server's clock in µs. They grow across
-//!   release, expiry and a flushed server as long as that clock does not go back, and across a
-//!   failover as long as the clocks of master and replica differ by less than the time between two
-//!   owners.
-//! - **Mutual exclusion** holds until a failover that loses the write: replication does not wait.
-//!   Let what you write to compare fences.
-//! - **Lost answers.** A call whose connection broke is made once more. Claim, extend, settle and
-//!   (not verbatim) put recognise their own work. A release, a delete and a verbatim put cannot: where
-//!   the second call finds nothing to do they give [`hapax_core::StoreError::Unavailable`], never a
-//!   wrong answer.
-//! - **Time.** Every call ends within its limit ([`RedisConfig::limit`]). A connection that broke is
-//!   made again, for ever; one that is silent is replaced; behind Sentinel the master is asked for
-//!   anew each time.
-//! - **The log** keeps what it acknowledged until a failover or a restart that loses it;
-//!   [`RedisConfig::wait`] narrows that. The scripts compare the name of the server's history (its
-//!   replication id), which changes with every start and every promotion: what is appended then has a
-//!   new epoch. Who saw only what survived goes on, also where nothing was lost; who saw more is told.
-//!   Readers of the tail are taken back to where the histories part: they see every entry that is there
-//!   once, and some offsets a second time if the first one was lost. After sixteen such changes the
-//!   oldest cursors and positions get a gap.
-//!   A client of a single server, or behind Sentinel, knows the name for a second at a time instead of
-//!   asking with every append: somebody who demotes and promotes a server by hand within that second is
-//!   not noticed.
+//! **Record**: `hapax-record1 <version> <created>\n<value>`, where `created` is `1` if that version created the
+//! record, else `0`.
+//!
+//! **Verbatim keys** ([`VerbatimKeys`]) are shared with other programs. Such a lock is a claim under the lock's own
+//! name, taken by one `SET … NX EX` (`PX` for a TTL that is not whole seconds); any other value there counts as
+//! held. Such a record is the value alone, and its version is the SHA-1 of the value.
+//!
+//! **Job** of the log: one hash `hapax:{p17}:<canonical key>`, where 17 is the job's partition, so that entries,
+//! state and dedup expire together. In the same slot are `…:head`, a hash with the partition's epochs, and `…:tail`,
+//! a stream of pointers `<offset> → <job>`. `lua/append.lua` and `lua/append_rest.lua` describe the fields.
+//! `hapax:{log}:partitions` is the number of partitions.
+//!
+//! **Queue**: seven keys `hapax:{q:<name>}:…`, described in `lua/queue.lua`; `queue/item.rs` describes an item's body.
+//!
+//! # Promises
+//!
+//! - **Fences** are the larger of the stored fence + 1 and the server's clock in µs. They grow across release, expiry
+//!   and a flushed server as long as that clock does not go back, and across a failover as long as the clocks of
+//!   master and replica differ by less than the time between two owners.
+//! - **Mutual exclusion** holds until a failover loses the write, because replication is asynchronous. Let the
+//!   resource that you write to compare fences.
+//! - **Lost replies.** A call whose connection broke is made once more. Claim, extend, settle and (not verbatim) put
+//!   recognise their own first attempt. A release, a delete and a verbatim put cannot: if the second attempt finds
+//!   nothing to do, they return [`hapax_core::StoreError::Unavailable`], never a wrong result.
+//! - **Time.** Every call ends within the [`RedisConfig::timeout`]. A broken connection is made again, without a
+//!   limit of attempts; one on which a call timed out is replaced; behind Sentinel the sentinels are asked for the
+//!   master each time.
+//! - **The log** keeps acknowledged events until a failover or a restart loses them;
+//!   [`RedisConfig::wait_for_replicas`] reduces that. The scripts compare the server's replication id, which changes
+//!   with every start and every promotion: entries appended after a change have a new epoch. A reader that saw only
+//!   entries that survived continues without a gap, and a reader that saw more gets a gap. Readers of the tail are
+//!   taken back to the point of the change: they see every existing entry once, and an offset twice if its first
+//!   entry was lost. After sixteen changes the oldest cursors and positions get a gap.
+//!   A client of a single server or behind Sentinel caches the replication id for a second, so it does not notice
+//!   an operator who demotes and promotes the server by hand within that second.
 //! - **Epochs** follow the server's clock as fences do, and grow under the same conditions.
-//! - **Queues** live in one slot each: many queues spread over a Cluster, one does not. What is done is
-//!   forgotten by later calls on the same queue, a hundred at a time.
-//! - **Waiters** hear of a settle or a release, an append or an arrival on any node by one message on `hapax:wake`, published
-//!   by the same script.
+//! - **Queues** live in one slot each: many queues spread over a Cluster, one queue does not. Later calls on the same
+//!   queue remove acknowledged items after their retention, a hundred at a time.
+//! - **Waiters** on any node are woken by one message on `hapax:wake`, which the script publishes that settles or
+//!   releases a claim, appends an event or makes an item due.
 //!
-//! # What a user needs
+//! # Permissions
 //!
-//! `~hapax:* &hapax:wake +eval +evalsha +get +set +del +pttl +time +publish +subscribe +ping +info`, the
-//! verbatim keys, `+scan` for lists, `+config|get` for `examine`, `+role` behind Sentinel, `+cluster` in a
-//! Cluster, `+wait` where replicas are waited for.
-//! For the log `+hget +hmget +hset +hdel +pexpire +xadd +xrange +xrevrange +xtrim`, for queues
-//! `+hget +hset +hdel +hlen +zadd +zrem +zcard +zrange +zrangebylex +zrangebyscore +zscore +zlexcount
-//! +zcount`.
+//! A user needs `~hapax:* &hapax:wake +eval +evalsha +get +set +del +pttl +time +publish +subscribe +ping +info`, the
+//! verbatim keys, `+scan` for lists, `+config|get` for `examine`, `+role` behind Sentinel, `+cluster` in a Cluster,
+//! `+wait` with [`RedisConfig::wait_for_replicas`]; for the log
+//! `+hget +hmget +hset +hdel +pexpire +xadd +xrange +xrevrange +xtrim`; for queues `+hget +hset +hdel +hlen +zadd +zrem
+//! +zcard +zrange +zrangebylex +zrangebyscore +zscore +zlexcount +zcount`.
 
-mod address;
-mod calls;
 mod claims;
+mod client;
+mod commands;
 mod config;
 mod connect;
+mod error;
 mod examine;
-mod fault;
-mod history;
 mod keys;
-mod link;
-mod listing;
 mod log;
-mod node;
+mod oversight;
 mod queue;
-mod raw;
 mod records;
+mod replication_id;
 mod script;
 mod store;
 mod wake;
 
+pub use commands::{RedisCommands, RedisReply};
 pub use config::RedisConfig;
-pub use keys::Verbatim;
-pub use raw::{RawRedis, Reply};
+pub use keys::VerbatimKeys;
 pub use store::RedisStore;

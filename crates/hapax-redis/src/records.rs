@@ -2,20 +2,17 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use hapax_core::{Deleted, Expect, Key, Put, Record, Records, StoreError, Token, Version, millis};
+use hapax_core::{Deleted, Expect, Key, Put, Record, Records, StoreError, Token, Version};
 
-use crate::calls::unexpected;
-use crate::script::{DELETE, GET, PUT};
+use crate::client::unexpected_reply;
+use crate::script::{DELETE, GET, PUT, script_millis};
 use crate::store::RedisStore;
-
-/// Redis takes no end beyond this one (in ms from now); nobody sees the difference.
-const LONGEST: u64 = 10_000_000_000_000;
 
 #[async_trait]
 impl Records for RedisStore {
     async fn get(&self, key: &Key) -> Result<Option<Record>, StoreError> {
-        let answer = self.run(&GET, key, &[self.plainness(key)]).await?;
-        let found: Option<(Vec<u8>, String, i64)> = answer.read()?;
+        let reply = self.run(&GET, key, &[self.verbatim_flag(key)]).await?;
+        let found: Option<(Vec<u8>, String, i64)> = reply.read()?;
         Ok(found.map(|(value, version, left)| Record {
             value: value.into(),
             version: Version::new(version),
@@ -30,47 +27,48 @@ impl Records for RedisStore {
         expect: &Expect,
         ttl: Option<Duration>,
     ) -> Result<Put, StoreError> {
-        let (expectation, expected) = words(expect);
-        let ttl = ttl.map_or(String::new(), |ttl| millis(ttl).min(LONGEST).to_string());
-        // Made here, so that a put whose answer was lost recognises itself.
+        let (expectation, expected) = script_args(expect);
+        let ttl = ttl.map_or(String::new(), |ttl| script_millis(ttl).to_string());
+        // Made here and not by the script, so that a repeated put recognises its first attempt.
         let version = Token::random();
         let args: [&[u8]; 6] = [
-            self.plainness(key),
+            self.verbatim_flag(key),
             &value,
             expectation.as_bytes(),
             expected.as_bytes(),
             ttl.as_bytes(),
             version.as_str().as_bytes(),
         ];
-        let mut answer = self.run(&PUT, key, &args).await?;
-        let doubt = answer.doubt.take();
-        match (answer.read::<Option<(String, u8)>>()?, doubt) {
+        let mut reply = self.run(&PUT, key, &args).await?;
+        let first_error = reply.first_error.take();
+        match (reply.read::<Option<(String, u8)>>()?, first_error) {
             (Some((version, created)), _) => {
                 Ok(Put::Stored { version: Version::new(version), created: created == 1 })
             }
-            // A plain record has no room for a mark of who wrote it.
-            (None, Some(doubt)) => Err(doubt),
+            // A verbatim record does not contain the version by which a first attempt would be recognised.
+            (None, Some(error)) => Err(error),
             (None, None) => Ok(Put::Conflict),
         }
     }
 
     async fn delete(&self, key: &Key, expect: &Expect) -> Result<Deleted, StoreError> {
-        let (expectation, expected) = words(expect);
-        let args: [&[u8]; 3] = [self.plainness(key), expectation.as_bytes(), expected.as_bytes()];
-        let mut answer = self.run(&DELETE, key, &args).await?;
-        let doubt = answer.doubt.take();
-        match (answer.read::<String>()?.as_str(), doubt) {
+        let (expectation, expected) = script_args(expect);
+        let args: [&[u8]; 3] =
+            [self.verbatim_flag(key), expectation.as_bytes(), expected.as_bytes()];
+        let mut reply = self.run(&DELETE, key, &args).await?;
+        let first_error = reply.first_error.take();
+        match (reply.read::<String>()?.as_str(), first_error) {
             ("done", _) => Ok(Deleted::Done),
-            // It may have been there until the first of the two calls.
-            (_, Some(doubt)) => Err(doubt),
+            // The first attempt may have deleted the record.
+            (_, Some(error)) => Err(error),
             ("missing", None) => Ok(Deleted::Missing),
             ("conflict", None) => Ok(Deleted::Conflict),
-            _ => Err(unexpected()),
+            _ => Err(unexpected_reply()),
         }
     }
 }
 
-fn words(expect: &Expect) -> (&'static str, &str) {
+fn script_args(expect: &Expect) -> (&'static str, &str) {
     match expect {
         Expect::Any => ("any", ""),
         Expect::Absent => ("absent", ""),

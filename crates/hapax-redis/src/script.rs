@@ -1,10 +1,12 @@
-//! The scripts, each of which is one atomic step on keys of one slot.
+//! The Lua scripts; each one is an atomic step on keys of one slot.
 
 use std::sync::LazyLock;
+use std::time::Duration;
 
+use hapax_core::millis;
 use redis::Cmd;
 
-/// A script and the name under which servers remember it.
+/// A script, and the hash under which a server caches it.
 pub(crate) struct Script {
     body: &'static str,
     hash: String,
@@ -15,13 +17,13 @@ impl Script {
         Self { body, hash: redis::Script::new(body).get_hash().to_owned() }
     }
 
-    /// The call of a script that the server knows already.
-    pub(crate) fn known(&self, keys: &[&str], args: &[&[u8]]) -> Cmd {
+    /// Calls the script by its hash; a server that does not know it answers `NOSCRIPT`.
+    pub(crate) fn by_hash(&self, keys: &[&str], args: &[&[u8]]) -> Cmd {
         call("EVALSHA", &self.hash, keys, args)
     }
 
-    /// The call that brings the script along, after which the server knows it.
-    pub(crate) fn whole(&self, keys: &[&str], args: &[&[u8]]) -> Cmd {
+    /// Calls the script with its text, after which the server knows its hash.
+    pub(crate) fn with_body(&self, keys: &[&str], args: &[&[u8]]) -> Cmd {
         call("EVAL", self.body, keys, args)
     }
 }
@@ -37,6 +39,12 @@ fn call(command: &str, script: &str, keys: &[&str], args: &[&[u8]]) -> Cmd {
     cmd
 }
 
+/// Whole milliseconds for a script, at most 300 years: exact in Lua's numbers, and Redis takes no later end.
+pub(crate) fn script_millis(time: Duration) -> u64 {
+    const MAX: u64 = 10_000_000_000_000;
+    millis(time).min(MAX)
+}
+
 macro_rules! scripts {
     ($($name:ident = $($file:literal)*;)*) => {$(
         pub(crate) static $name: LazyLock<Script> =
@@ -45,17 +53,17 @@ macro_rules! scripts {
 }
 
 scripts! {
-    CLAIM = "time.lua" "take.lua" "row.lua" "claim.lua";
-    EXTEND = "time.lua" "row.lua" "own.lua" "extend.lua";
-    SETTLE = "time.lua" "row.lua" "own.lua" "settle.lua" "wake.lua";
-    KEEP = "time.lua" "row.lua" "own.lua" "keep.lua" "wake.lua";
-    FORGET = "forget.lua" "wake.lua";
-    LOOK = "time.lua" "row.lua" "look.lua";
-    GET = "current.lua" "get.lua";
-    PUT = "current.lua" "put.lua";
-    DELETE = "current.lua" "delete.lua";
+    CLAIM = "time.lua" "claim_vacant.lua" "claim_row.lua" "claim.lua";
+    EXTEND = "time.lua" "claim_row.lua" "check_owner.lua" "extend.lua";
+    SETTLE = "time.lua" "claim_row.lua" "check_owner.lua" "settle.lua" "wake.lua";
+    FAIL = "time.lua" "claim_row.lua" "check_owner.lua" "fail.lua" "wake.lua";
+    RELEASE = "release.lua" "wake.lua";
+    LOOK = "time.lua" "claim_row.lua" "look.lua";
+    GET = "record.lua" "get.lua";
+    PUT = "record.lua" "put.lua";
+    DELETE = "record.lua" "delete.lua";
     PARTITIONS = "partitions.lua";
-    APPEND = "append.lua" "head.lua";
+    APPEND = "append.lua" "append_rest.lua";
     ATTACH = "attach.lua";
     TAIL = "tail.lua";
     ENQUEUE = "queue.lua" "enqueue.lua";
@@ -63,6 +71,6 @@ scripts! {
     RENEW = "queue.lua" "renew.lua";
     RESOLVE = "queue.lua" "resolve.lua";
     DEPTH = "queue.lua" "depth.lua";
-    DEAD = "queue.lua" "dead.lua";
-    LETTER = "queue.lua" "letter.lua";
+    LIST_DEAD = "queue.lua" "list_dead.lua";
+    RESOLVE_DEAD = "queue.lua" "resolve_dead.lua";
 }

@@ -3,36 +3,36 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use hapax_core::{Finding, Key, Store, StoreError, Watch};
 
-use crate::calls::{Answer, Calls};
-use crate::connect::Connector;
-use crate::keys::Naming;
-use crate::log::Partitions;
+use crate::client::{RedisClient, ScriptReply};
+use crate::connect::RedisConnector;
+use crate::keys::KeyNames;
+use crate::log::PartitionCount;
 use crate::script::Script;
-use crate::wake::Listener;
+use crate::wake::WakeListener;
 use crate::{RedisConfig, examine};
 
-/// A store on Redis or Valkey. Cloning gives another handle on the same connection.
+/// A store on Redis or Valkey. A clone shares the connection.
 #[derive(Clone)]
 pub struct RedisStore {
-    pub(crate) calls: Arc<Calls>,
-    listener: Arc<Listener>,
-    pub(crate) naming: Arc<Naming>,
-    pub(crate) partitions: Arc<Partitions>,
+    pub(crate) client: Arc<RedisClient>,
+    listener: Arc<WakeListener>,
+    pub(crate) names: Arc<KeyNames>,
+    pub(crate) partitions: Arc<PartitionCount>,
 }
 
 impl std::fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RedisStore").field("naming", &self.naming).finish_non_exhaustive()
+        f.debug_struct("RedisStore").field("names", &self.names).finish_non_exhaustive()
     }
 }
 
 impl RedisStore {
-    /// A handle. It connects with the first call, and again for ever after the connection was
-    /// lost; nothing needs to be reachable yet.
+    /// Makes a store that connects with the first call, and again whenever the connection was lost. No server
+    /// needs to be reachable yet.
     ///
     /// # Errors
-    /// [`StoreError::Incompatible`] where the settings cannot be used, such as a `ca` file that
-    /// cannot be read.
+    /// [`StoreError::Incompatible`] if the configuration cannot be used, such as a `ca` file that cannot be
+    /// read.
     ///
     /// ```
     /// use hapax_redis::{RedisConfig, RedisStore};
@@ -40,13 +40,14 @@ impl RedisStore {
     /// # Ok::<(), hapax_core::StoreError>(())
     /// ```
     pub fn open(config: RedisConfig) -> Result<Self, StoreError> {
-        let RedisConfig { address, naming, limit, in_flight, partitions } = config;
-        let connector = Arc::new(Connector::new(&address, limit, in_flight)?);
+        let RedisConfig { address, names, timeout, max_in_flight, partitions } = config;
+        let connector = Arc::new(RedisConnector::new(&address, timeout, max_in_flight)?);
+        let client = RedisClient::new(connector.clone(), max_in_flight, timeout, address.wait);
         Ok(Self {
-            calls: Arc::new(Calls::new(connector.clone(), in_flight, limit, address.wait)),
-            listener: Arc::new(Listener::new(connector, naming.channel())),
-            naming: Arc::new(naming),
-            partitions: Arc::new(Partitions::new(partitions)),
+            client: Arc::new(client),
+            listener: Arc::new(WakeListener::new(connector, names.wake_channel())),
+            names: Arc::new(names),
+            partitions: Arc::new(PartitionCount::new(partitions)),
         })
     }
 
@@ -55,45 +56,45 @@ impl RedisStore {
         script: &Script,
         key: &Key,
         args: &[&[u8]],
-    ) -> Result<Answer, StoreError> {
-        self.calls.run(script, &[&self.naming.of(key).name], args).await
+    ) -> Result<ScriptReply, StoreError> {
+        self.client.run(script, &[&self.names.of(key).name], args).await
     }
 
-    /// Runs a script that ends a claim, and wakes who waits for that: those in other processes
-    /// with the script itself, those in this one at once.
+    /// Runs a script that ends a claim and wakes its waiters: the script itself publishes to other processes,
+    /// the waiters of this process are woken directly.
     pub(crate) async fn run_and_wake(
         &self,
         script: &Script,
         key: &Key,
-        mark: &str,
+        row_start: &str,
         value: &[u8],
-    ) -> Result<Answer, StoreError> {
+    ) -> Result<ScriptReply, StoreError> {
         let digest = key.digest();
         let text = digest.to_string();
         let channel = self.listener.channel().as_bytes();
-        let args = [mark.as_bytes(), channel, text.as_bytes(), value];
-        let answer = self.run(script, key, &args).await;
+        let args = [row_start.as_bytes(), channel, text.as_bytes(), value];
+        let reply = self.run(script, key, &args).await;
         self.listener.wake(digest);
-        answer
+        reply
     }
 
-    /// The channel and the text by which other nodes' waiters are woken.
-    pub(crate) fn wake_up(&self, digest: u64) -> (&[u8], String) {
+    /// The channel and the message that wake waiters in other processes.
+    pub(crate) fn wake_message(&self, digest: u64) -> (&[u8], String) {
         (self.listener.channel().as_bytes(), digest.to_string())
     }
 
-    /// Wakes who waits in this process.
-    pub(crate) fn wake(&self, digest: u64) {
+    /// Wakes the waiters of this process.
+    pub(crate) fn wake_local(&self, digest: u64) {
         self.listener.wake(digest);
     }
 
-    pub(crate) fn watched(&self, key: &Key) -> Watch {
+    pub(crate) fn watch_key(&self, key: &Key) -> Watch {
         self.listener.watch(key)
     }
 
-    /// What scripts are told of a record that is stored as plain text.
-    pub(crate) fn plainness(&self, key: &Key) -> &'static [u8] {
-        if self.naming.of(key).verbatim { b"1" } else { b"0" }
+    /// The argument by which scripts distinguish verbatim records.
+    pub(crate) fn verbatim_flag(&self, key: &Key) -> &'static [u8] {
+        if self.names.of(key).verbatim { b"1" } else { b"0" }
     }
 }
 
@@ -104,16 +105,16 @@ impl Store for RedisStore {
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
-        self.calls.ask_all(&redis::cmd("PING")).await?;
+        self.client.send_to_masters(&redis::cmd("PING")).await?;
         self.check_partitions().await
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, StoreError> {
         self.check_partitions().await?;
-        examine::findings(&self.calls).await
+        examine::findings(&self.client).await
     }
 
-    /// Redis forgets by itself.
+    /// Does nothing: Redis itself removes expired keys.
     async fn sweep(&self, _at_most: u32) -> Result<u64, StoreError> {
         Ok(0)
     }

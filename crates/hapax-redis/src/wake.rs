@@ -1,4 +1,4 @@
-//! Hints from other nodes that a claim was settled or given back.
+//! Wake-up messages from other processes: a claim ended, an event was appended, an item is due.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,24 +9,24 @@ use redis::RedisResult;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-use crate::connect::Connector;
+use crate::connect::RedisConnector;
 
-/// A silent connection is asked whether it is still there.
-const QUIET: Duration = Duration::from_secs(15);
-const PATIENCE: Duration = Duration::from_secs(5);
+/// A connection without a message for this long is pinged.
+const IDLE: Duration = Duration::from_secs(15);
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// Hears what other nodes publish, from the first waiter on.
-pub(crate) struct Listener {
+/// Subscribes to the wake-up channel, from the first waiter on.
+pub(crate) struct WakeListener {
     hub: Hub,
-    connector: Arc<Connector>,
+    connector: Arc<RedisConnector>,
     channel: String,
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl Listener {
-    pub(crate) fn new(connector: Arc<Connector>, channel: String) -> Self {
+impl WakeListener {
+    pub(crate) fn new(connector: Arc<RedisConnector>, channel: String) -> Self {
         Self { hub: Hub::default(), connector, channel, task: Mutex::default() }
     }
 
@@ -34,14 +34,14 @@ impl Listener {
         &self.channel
     }
 
-    /// Wakes who waits in this process.
+    /// Wakes the waiters of this process.
     pub(crate) fn wake(&self, digest: u64) {
         self.hub.wake(digest);
     }
 
     pub(crate) fn watch(&self, key: &Key) -> Watch {
         let watch = self.hub.watch(key);
-        // Outside a runtime nobody can listen, and the waiter only polls.
+        // Outside a runtime there is no subscription, and the waiter only polls.
         if let Ok(runtime) = Handle::try_current() {
             let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
             if task.as_ref().is_none_or(JoinHandle::is_finished) {
@@ -53,7 +53,7 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for WakeListener {
     fn drop(&mut self) {
         let task = self.task.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some(task) = task.take() {
@@ -62,31 +62,31 @@ impl Drop for Listener {
     }
 }
 
-async fn listen(hub: Hub, connector: Arc<Connector>, channel: String) {
+async fn listen(hub: Hub, connector: Arc<RedisConnector>, channel: String) {
     let mut pause = FIRST_PAUSE;
     loop {
-        let heard = hear(&hub, &connector, &channel).await;
-        if let Err(error) = &heard {
+        let ended = receive(&hub, &connector, &channel).await;
+        if let Err(error) = &ended {
             match pause {
                 FIRST_PAUSE => {
-                    tracing::warn!(%error, "waiters only poll: cannot listen for wake-ups")
+                    tracing::warn!(%error, "cannot subscribe to wake-ups, waiters only poll")
                 }
-                _ => tracing::debug!(%error, "waiters still only poll"),
+                _ => tracing::debug!(%error, "still cannot subscribe to wake-ups"),
             }
         }
-        pause = if heard.is_ok() { FIRST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
+        pause = if ended.is_ok() { FIRST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
         tokio::time::sleep(pause).await;
     }
 }
 
-/// Listens until the connection is lost.
-async fn hear(hub: &Hub, connector: &Connector, channel: &str) -> RedisResult<()> {
-    let (mut sink, mut messages) = connector.listen().await?.split();
+/// Receives messages until the connection is lost.
+async fn receive(hub: &Hub, connector: &RedisConnector, channel: &str) -> RedisResult<()> {
+    let (mut sink, mut messages) = connector.subscribe().await?.split();
     sink.subscribe(channel).await?;
-    // What was published before was missed.
+    // Messages that were published before the subscription were missed.
     hub.wake_all();
     loop {
-        match tokio::time::timeout(QUIET, messages.next()).await {
+        match tokio::time::timeout(IDLE, messages.next()).await {
             Ok(Some(message)) => {
                 if let Ok(digest) = message.get_payload() {
                     hub.wake(digest);
@@ -94,8 +94,8 @@ async fn hear(hub: &Hub, connector: &Connector, channel: &str) -> RedisResult<()
             }
             Ok(None) => return Ok(()),
             Err(_) => {
-                let ping = tokio::time::timeout(PATIENCE, sink.ping::<redis::Value>());
-                if ping.await.is_ok_and(|answer| answer.is_ok()) {
+                let ping = tokio::time::timeout(PING_TIMEOUT, sink.ping::<redis::Value>());
+                if ping.await.is_ok_and(|reply| reply.is_ok()) {
                     continue;
                 }
                 return Ok(());

@@ -79,8 +79,8 @@ fn sqlite(path: &str, options: &Options) -> Result<Arc<dyn Store>, StoreError> {
 #[cfg(feature = "redis")]
 fn redis(url: &str, options: &Options) -> Result<Arc<dyn Store>, StoreError> {
     let names = &options.redis_verbatim;
-    let verbatim = hapax_redis::Verbatim { locks: names.clone(), records: names.clone() };
-    let config = hapax_redis::RedisConfig::new(url)?.limit(options.call_limit).verbatim(verbatim);
+    let verbatim = hapax_redis::VerbatimKeys::default().locks(names).records(names);
+    let config = hapax_redis::RedisConfig::new(url)?.timeout(options.call_limit).verbatim(verbatim);
     Ok(Arc::new(hapax_redis::RedisStore::open(config)?))
 }
 

@@ -36,7 +36,7 @@ async fn hole_20_fifty_concurrent_requests_are_not_fifty_executions() {
 async fn waiters_do_not_hold_what_the_winner_needs() {
     let redis = Redis::start();
     let config =
-        RedisConfig::new(&redis.url()).unwrap().in_flight(1).limit(Duration::from_secs(20));
+        RedisConfig::new(&redis.url()).unwrap().max_in_flight(1).timeout(Duration::from_secs(20));
     let store = Arc::new(RedisStore::open(config).unwrap());
     let door = Door::default();
     let inside = door.clone();

@@ -51,7 +51,7 @@ async fn one_execution_fifty_answers(nodes: &[Arc<dyn Claims>]) {
 }
 
 fn redis(server: &Redis) -> Arc<dyn Claims> {
-    let config = RedisConfig::new(&server.url()).unwrap().limit(PATIENCE);
+    let config = RedisConfig::new(&server.url()).unwrap().timeout(PATIENCE);
     Arc::new(RedisStore::open(config).unwrap())
 }
 

@@ -2,21 +2,19 @@ use std::collections::HashMap;
 
 use futures_util::future::join_all;
 use hapax_core::log::{Appended, Epochs, Event, Keep};
-use hapax_core::{Key, StoreError, millis};
+use hapax_core::{Key, StoreError};
 
 use super::cursor;
-use crate::calls::{Call, unexpected};
-use crate::script::APPEND;
+use crate::client::{ScriptCall, unexpected_reply};
+use crate::script::{APPEND, script_millis};
 use crate::store::RedisStore;
 
-/// Three hundred years: longer than anybody means, and still exact in Lua's numbers.
-const LONGEST: u64 = 10_000_000_000_000;
-/// More entries than fit into any memory.
-const MOST: u64 = 1_000_000_000_000;
-/// Which argument of the script tells the server's history.
-const HISTORY: usize = 5;
+/// More entries than fit into any memory, and exact in Lua's numbers.
+const MAX_ENTRIES: u64 = 1_000_000_000_000;
+/// The index of the script's argument that takes the replication id.
+const REPLICATION_ID_ARG: usize = 5;
 
-/// One script for each job, all of them under way at once.
+/// Runs one script per job, all of them concurrently.
 pub(super) async fn append(
     store: &RedisStore,
     events: &[Event],
@@ -26,19 +24,19 @@ pub(super) async fn append(
         return append_to_job(store, &event.job, &[event], keep).await;
     }
     let mut jobs: HashMap<&Key, (Vec<usize>, Vec<&Event>)> = HashMap::new();
-    for (place, event) in events.iter().enumerate() {
-        let (places, of_job) = jobs.entry(&event.job).or_default();
-        places.push(place);
+    for (index, event) in events.iter().enumerate() {
+        let (indexes, of_job) = jobs.entry(&event.job).or_default();
+        indexes.push(index);
         of_job.push(event);
     }
-    let calls = jobs.into_iter().map(|(job, (places, of_job))| async move {
+    let calls = jobs.into_iter().map(|(job, (indexes, of_job))| async move {
         let answers = append_to_job(store, job, &of_job, keep).await?;
-        Ok(places.into_iter().zip(answers).collect::<Vec<_>>())
+        Ok(indexes.into_iter().zip(answers).collect::<Vec<_>>())
     });
     let mut answers = vec![Appended::Conflict; events.len()];
     for of_job in join_all(calls).await {
-        for (place, answer) in of_job? {
-            answers[place] = answer;
+        for (index, answer) in of_job? {
+            answers[index] = answer;
         }
     }
     Ok(answers)
@@ -52,37 +50,37 @@ async fn append_to_job(
 ) -> Result<Vec<Appended>, StoreError> {
     let (partition, canonical, digest) = (store.partition(job), job.canonical(), job.digest());
     let [head, tail, barrier, name] =
-        ["head", "tail", "barrier", &canonical].map(|what| store.naming.partition(partition, what));
-    let (channel, wake_up) = store.wake_up(digest);
-    let lifetime = millis(keep.lifetime).min(LONGEST).to_string();
-    let entries = keep.entries.clamp(1, MOST).to_string();
-    let texts: Vec<_> = events.iter().map(|event| Texts::of(event)).collect();
+        ["head", "tail", "barrier", &canonical].map(|part| store.names.partition(partition, part));
+    let (channel, wake_message) = store.wake_message(digest);
+    let retention = script_millis(keep.lifetime).to_string();
+    let entries = keep.entries.clamp(1, MAX_ENTRIES).to_string();
+    let stored: Vec<_> = events.iter().map(|event| StoredEvent::of(event)).collect();
     let mut args: Vec<&[u8]> = Vec::with_capacity(6 + 5 * events.len());
-    args.extend([canonical.as_bytes(), lifetime.as_bytes(), entries.as_bytes()]);
-    args.extend([channel, wake_up.as_bytes(), b""]);
-    for (event, texts) in events.iter().zip(&texts) {
-        args.extend([texts.identity.as_bytes(), event.fingerprint.as_str().as_bytes()]);
-        args.extend([texts.seq(), closes(event).as_bytes(), &texts.entry]);
+    args.extend([canonical.as_bytes(), retention.as_bytes(), entries.as_bytes()]);
+    args.extend([channel, wake_message.as_bytes(), b""]);
+    for (event, stored) in events.iter().zip(&stored) {
+        args.extend([stored.identity.as_bytes(), event.fingerprint.as_str().as_bytes()]);
+        args.extend([stored.seq(), closes(event).as_bytes(), &stored.entry]);
     }
-    let call = Call {
+    let call = ScriptCall {
         script: &APPEND,
         keys: &[&head, &tail, &name],
         args: &args,
-        history: Some(HISTORY),
-        barrier: Some(&barrier),
+        replication_id_arg: Some(REPLICATION_ID_ARG),
+        barrier_key: Some(&barrier),
     };
-    let answer = store.calls.make(call).await;
-    store.wake(digest);
-    appended(&answer?.read::<Vec<String>>()?, events.len()).ok_or_else(unexpected)
+    let reply = store.client.call(call).await;
+    store.wake_local(digest);
+    parse_reply(&reply?.read::<Vec<String>>()?, events.len()).ok_or_else(unexpected_reply)
 }
 
-/// An event as it is stored.
-struct Texts {
+/// An event as `lua/append.lua` stores it.
+struct StoredEvent {
     identity: String,
     entry: Vec<u8>,
 }
 
-impl Texts {
+impl StoredEvent {
     fn of(event: &Event) -> Self {
         let identity = format!("{}:{}", event.seq, event.stage);
         let mut entry = format!("{} {} {}\n", event.seq, closes(event), event.stage).into_bytes();
@@ -99,11 +97,11 @@ fn closes(event: &Event) -> &'static str {
     if event.closes { "1" } else { "0" }
 }
 
-/// Where the log stands, then one answer for each event: `+` or `=` and an offset, `!` or `.`.
-fn appended(answer: &[String], events: usize) -> Option<Vec<Appended>> {
-    let (now, answers) = answer.split_first().filter(|(_, answers)| answers.len() == events)?;
-    // The epochs are the last thing that a script tells of a job.
-    let epochs = now.rsplit(' ').next()?.parse::<Epochs>();
+/// Parses the epochs of the job, then one answer per event: `+` or `=` and an offset, `!` or `.`.
+fn parse_reply(reply: &[String], events: usize) -> Option<Vec<Appended>> {
+    let (epochs, answers) = reply.split_first().filter(|(_, answers)| answers.len() == events)?;
+    // The short path of the script returns more of the job's `now`, which ends with the epochs.
+    let epochs = epochs.rsplit(' ').next()?.parse::<Epochs>();
     let at = |offset: &str| Some(cursor(epochs.as_ref().ok()?, offset.parse().ok()?));
     let answers = answers.iter().map(|answer| match answer.split_at_checked(1)? {
         ("+", offset) => at(offset).map(Appended::Published),
@@ -120,26 +118,26 @@ mod tests {
     use super::*;
     use hapax_core::log::{Cursor, Epoch};
 
-    fn answered(parts: &[&str]) -> Option<Vec<Appended>> {
-        let parts: Vec<_> = parts.iter().map(|part| (*part).to_owned()).collect();
-        appended(&parts, parts.len() - 1)
+    fn parsed(reply: &[&str]) -> Option<Vec<Appended>> {
+        let reply: Vec<_> = reply.iter().map(|part| (*part).to_owned()).collect();
+        parse_reply(&reply, reply.len() - 1)
     }
 
     #[test]
-    fn offsets_are_told_with_the_epoch_that_they_have() {
+    fn append_reply_gives_offsets_with_their_epochs() {
         let at = |epoch, offset| Cursor { epoch: Epoch(epoch), offset };
         let expected = [Appended::Duplicate(at(7, 41)), Appended::Published(at(9, 42))];
-        assert_eq!(answered(&["7@1,9@42", "=41", "+42"]).unwrap(), expected);
-        assert_eq!(answered(&["0 replid:ab 1 7@1,9@42", "=41", "+42"]).unwrap(), expected);
-        assert_eq!(answered(&["7@1", "!", "."]).unwrap(), [Appended::Conflict, Appended::Closed]);
+        assert_eq!(parsed(&["7@1,9@42", "=41", "+42"]).unwrap(), expected);
+        assert_eq!(parsed(&["0 replid:ab 1 7@1,9@42", "=41", "+42"]).unwrap(), expected);
+        assert_eq!(parsed(&["7@1", "!", "."]).unwrap(), [Appended::Conflict, Appended::Closed]);
     }
 
     #[test]
-    fn what_no_script_says_is_not_believed() {
+    fn append_reply_of_another_form_is_refused() {
         for wrong in ["", "+", "+x", "?1", "!1", "\u{e9}"] {
-            assert_eq!(answered(&["7@1", wrong]), None, "{wrong}");
+            assert_eq!(parsed(&["7@1", wrong]), None, "{wrong}");
         }
-        assert_eq!(answered(&["", "+1"]), None);
-        assert_eq!(appended(&[], 0), None);
+        assert_eq!(parsed(&["", "+1"]), None);
+        assert_eq!(parse_reply(&[], 0), None);
     }
 }

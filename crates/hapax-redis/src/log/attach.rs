@@ -8,8 +8,8 @@ use super::cursor;
 use crate::script::ATTACH;
 use crate::store::RedisStore;
 
-/// Where the log stands, the state unless it is among the entries, ms to live, first offset, entries.
-type Found = (String, Option<Vec<u8>>, i64, u64, Vec<Option<Vec<u8>>>);
+/// The job's `now`, its state unless that is among the entries, ms to live, first offset, entries.
+type AttachReply = (String, Option<Vec<u8>>, i64, u64, Vec<Option<Vec<u8>>>);
 
 pub(super) async fn attach(
     store: &RedisStore,
@@ -20,25 +20,25 @@ pub(super) async fn attach(
     let name = store.job_name(job);
     let (after, at_most) = (after.to_string(), at_most.min(1 << 40).to_string());
     let args = [after.as_bytes(), at_most.as_bytes()];
-    let answer = store.calls.run(&ATTACH, &[&name], &args).await?;
-    match answer.read::<Option<Found>>()? {
-        Some(found) => attached(found).map(Some).ok_or_else(damaged),
+    let reply = store.client.run(&ATTACH, &[&name], &args).await?;
+    match reply.read::<Option<AttachReply>>()? {
+        Some(reply) => parse_job(reply).map(Some).ok_or_else(corrupt_job),
         None => Ok(None),
     }
 }
 
-fn damaged() -> StoreError {
+fn corrupt_job() -> StoreError {
     StoreError::Corrupt {
         reason: "a part of the job is missing or was not written by hapax".into(),
     }
 }
 
-fn attached((now, state, left, from, entries): Found) -> Option<Attached> {
+fn parse_job((now, state, left, from, entries): AttachReply) -> Option<Attached> {
     let fields: Vec<_> = now.split(' ').collect();
     let [last, _, top, closed, _, first, epochs] = fields[..] else { return None };
     let epochs: Epochs = epochs.parse().ok()?;
     let (first, last, top) = (first.parse().ok()?, last.parse().ok()?, top.parse().ok()?);
-    let entry = |offset, text: Vec<u8>| parsed(cursor(&epochs, offset), text);
+    let entry = |offset, text: Vec<u8>| parse_entry(cursor(&epochs, offset), text);
     let entries = (from..).zip(entries).map(|(offset, text)| entry(offset, text?));
     let entries: Vec<Entry> = entries.collect::<Option<_>>()?;
     let state = match state {
@@ -50,8 +50,8 @@ fn attached((now, state, left, from, entries): Found) -> Option<Attached> {
     Some(Attached { head, entries })
 }
 
-/// `<seq> <closes> <stage>\n<payload>`
-fn parsed(at: Cursor, text: Vec<u8>) -> Option<Entry> {
+/// Parses `<seq> <closes> <stage>\n<payload>`.
+fn parse_entry(at: Cursor, text: Vec<u8>) -> Option<Entry> {
     let end = text.iter().position(|byte| *byte == b'\n')?;
     let fields = std::str::from_utf8(&text[..end]).ok()?;
     let mut fields = fields.splitn(3, ' ');

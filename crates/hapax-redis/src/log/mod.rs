@@ -1,4 +1,4 @@
-//! The log: jobs, each in one hash, and the tail of each partition.
+//! The log: each job is one hash, and each partition has a tail that points to its jobs' entries.
 
 mod append;
 mod attach;
@@ -12,38 +12,38 @@ use tokio::sync::OnceCell;
 use crate::script::PARTITIONS;
 use crate::store::RedisStore;
 
-/// How many partitions there are, and whether that was found in Redis, too.
-pub(crate) struct Partitions {
+/// The configured number of partitions, and whether it equals the number stored in Redis.
+pub(crate) struct PartitionCount {
     count: u16,
-    agreed: OnceCell<()>,
+    checked: OnceCell<()>,
 }
 
-impl Partitions {
+impl PartitionCount {
     pub(crate) fn new(count: u16) -> Self {
-        Self { count, agreed: OnceCell::new() }
+        Self { count, checked: OnceCell::new() }
     }
 }
 
 impl RedisStore {
-    /// Refuses where jobs are spread over another number of partitions: they would not be found.
+    /// Refuses a store whose jobs are spread over another number of partitions: they would not be found.
     pub(crate) async fn check_partitions(&self) -> Result<(), StoreError> {
-        if self.partitions.agreed.initialized() {
+        if self.partitions.checked.initialized() {
             return Ok(());
         }
-        self.compare_partitions(b"0").await.map(drop)
+        self.compare_partitions(b"0").await
     }
 
-    /// The same, and writes the number down where there is none.
-    async fn agree_on_partitions(&self) -> Result<(), StoreError> {
-        let agreement = async || self.compare_partitions(b"1").await.map(drop);
-        self.partitions.agreed.get_or_try_init(agreement).await.copied()
+    /// Like [`RedisStore::check_partitions`], and stores the number if there is none.
+    async fn store_partitions(&self) -> Result<(), StoreError> {
+        let store = async || self.compare_partitions(b"1").await;
+        self.partitions.checked.get_or_try_init(store).await.copied()
     }
 
     async fn compare_partitions(&self, write: &[u8]) -> Result<(), StoreError> {
         let count = self.partitions.count.to_string();
-        let name = self.naming.partitions();
-        let answer = self.calls.run(&PARTITIONS, &[&name], &[count.as_bytes(), write]).await?;
-        match answer.read::<Option<String>>()? {
+        let name = self.names.partitions();
+        let reply = self.client.run(&PARTITIONS, &[&name], &[count.as_bytes(), write]).await?;
+        match reply.read::<Option<String>>()? {
             Some(stored) if stored != count => Err(StoreError::Incompatible {
                 reason: format!(
                     "its events are spread over {stored} partitions, and {count} are configured"
@@ -58,12 +58,12 @@ impl RedisStore {
     }
 
     fn job_name(&self, job: &Key) -> String {
-        self.naming.partition(self.partition(job), &job.canonical())
+        self.names.partition(self.partition(job), &job.canonical())
     }
 }
 
-/// Where an entry is. Its epoch may be forgotten, after many failovers: then any other will do, since no
-/// cursor of that time is held.
+/// The cursor of an entry. After many failovers the epoch of an old entry is no longer known; the last one stands
+/// in for it, which is harmless, because cursors of forgotten epochs are refused anyway.
 fn cursor(epochs: &Epochs, offset: u64) -> Cursor {
     Cursor { epoch: epochs.at(offset).unwrap_or_else(|| epochs.last()), offset }
 }
@@ -71,7 +71,7 @@ fn cursor(epochs: &Epochs, offset: u64) -> Cursor {
 #[async_trait]
 impl Log for RedisStore {
     async fn append(&self, events: &[Event], keep: &Keep) -> Result<Vec<Appended>, StoreError> {
-        self.agree_on_partitions().await?;
+        self.store_partitions().await?;
         append::append(self, events, keep).await
     }
 
@@ -99,6 +99,6 @@ impl Log for RedisStore {
     }
 
     fn listen(&self, job: &Key) -> Watch {
-        self.watched(job)
+        self.watch_key(job)
     }
 }

@@ -1,20 +1,20 @@
--- KEYS: the partition's head, its tail, the job
--- ARGV: job, lifetime in ms, how many entries are kept, channel, digest, how the rest of an open job's
--- `now` begins where the client knows it; then for each event: identity, fingerprint, seq, 1 where it closes the job, entry
+-- KEYS: partition head, partition tail, job
+-- ARGV: job, retention in ms, maximum number of entries, wake-up channel, key digest, `0 <replication id>` or
+-- empty if the client does not know it; then for each event: identity, fingerprint, seq, 1 if it closes the
+-- job, entry
 --
--- A job is one hash, so that all of it has one lifetime and one type:
---   now            <last offset> <highest seq> <its offset> <closed> <history> <first offset kept> <epochs>
---   <offset>       an entry as the client wrote it: <seq> <closes> <stage>\n<payload>
---   <seq>:<stage>  where that event is, and its fingerprint
---   state          the entry with the highest seq, once that was trimmed
--- The history is that of the server under which the last epoch began, 23 characters.
--- Offsets stay below 10^14, up to where Lua's own way from number to text is exact; epochs do not.
--- Everything is read, and thereby its type checked, before the first write. The tail is checked by
--- being written first.
+-- A job is one hash, so that all of it has one retention and one type:
+--   now            <last offset> <highest seq> <its offset> <closed> <replication id> <first offset> <epochs>
+--   <offset>       entry as the client wrote it: <seq> <closes> <stage>\n<payload>
+--   <seq>:<stage>  <offset of that event> <fingerprint>
+--   state          entry with the highest seq, once that entry was trimmed
+-- The replication id is the server's at the start of the last epoch, cut to `replid:` and 16 digits.
+-- Offsets stay below 10^14, where Lua's implicit conversion of numbers to text is exact; epochs need %.0f.
+-- Everything is read, and thereby its type checked, before the first write; the tail's type is checked by
+-- the first write itself.
 local call = redis.call
--- An open job under the present history; clients of a single server know that without a question.
--- The name of a history changes with every start and every promotion. `replid:` does not match the
--- name of the history before that one, which stands beside it.
+-- `now` of an open job contains this text if its last epoch began under the present replication id. That id
+-- changes with every start and every promotion. `replid:` does not match `master_replid2:`, the previous id.
 local open = ARGV[6]
 if open == '' then
   open = '0 ' .. string.sub(string.match(call('INFO', 'replication'), 'replid:%x+'), 1, 23)
@@ -23,7 +23,7 @@ end
 local events = (#ARGV - 6) / 5
 local row
 if events == 1 then
-  -- The common case is worth a short way: a new event, and no work on the partition to be done.
+  -- Short path for the common case: one new event, and no maintenance of the partition is due.
   row = call('HMGET', KEYS[3], 'now', ARGV[7])
   local last, seq, top, rest
   if row[1] and not row[2] then
@@ -36,13 +36,14 @@ if events == 1 then
       last = nil
     end
   elseif not row[2] and string.sub(ARGV[5], -1) ~= '0' then
+    -- One new job in ten takes the long path, which maintains the partition's tail.
     local head = call('HMGET', KEYS[1], 'history', 'epoch', 'keep')
     if head[1] and '0 ' .. head[1] == open and ARGV[2] - head[3] <= 0 then
       last, seq, top = '1', ARGV[9], '1'
       local ms, n = string.match(call('XADD', KEYS[2], '*', last, ARGV[1]), '(%d+)-(%d+)')
       local epoch = math.max(ms * 1000 + n, head[2] + 1)
-      -- Ids grow, and so do the epochs made of them; those that outgrow their millisecond, because the
-      -- clock went back, are remembered.
+      -- Epochs are made of stream ids, which grow. An epoch that exceeds its id's millisecond, because the
+      -- clock went back, has to be stored.
       if n + 0 > 999 or epoch == head[2] + 1 then
         call('HSET', KEYS[1], 'epoch', string.format('%.0f', epoch))
       end

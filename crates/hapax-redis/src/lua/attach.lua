@@ -1,4 +1,4 @@
--- KEYS: the job; ARGV: the offset after which, how many entries at most
+-- KEYS: job; ARGV: last offset already read, maximum number of entries
 local call = redis.call
 local now = call('HGET', KEYS[1], 'now')
 if not now then return false end

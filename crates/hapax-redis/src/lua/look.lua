@@ -1,7 +1,7 @@
 if foreign then return {'foreign', redis.call('PTTL', KEYS[1])} end
 if not stored then return false end
-local value_at = print_at + print_size
+local value_at = fingerprint_at + fingerprint_size
 local value = ''
 if phase == 'S' then value = string.sub(stored, value_at) end
 return {phase, fence, attempt, now - granted, since + lease - now, expires - now, value,
-  string.sub(stored, print_at, value_at - 1), string.sub(stored, token_at, token_at + token_size - 1)}
+  string.sub(stored, fingerprint_at, value_at - 1), string.sub(stored, token_at, token_at + token_size - 1)}

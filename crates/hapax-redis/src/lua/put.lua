@@ -1,10 +1,10 @@
--- ARGV: verbatim, value, expectation, expected version, TTL in ms or nothing, the new version
+-- ARGV: verbatim, value, expectation, expected version, TTL in ms or empty, new version
 local row = ARGV[2]
 local new_version = ARGV[6]
 if ARGV[1] == '1' then
   new_version = redis.sha1hex(row)
 else
-  -- Asked again, because the answer was lost on the way.
+  -- The reply to the first attempt was lost: this version is already stored.
   if version == new_version then return {version, created} end
   row = 'hapax-record1 ' .. new_version .. (stored and ' 0\n' or ' 1\n') .. row
 end

@@ -1,15 +1,15 @@
 -- ARGV: token, lease in ms
-local held = names('h' .. ARGV[1], nil, -1)
+local held = index_names('h' .. ARGV[1], nil, -1)
 for _, found in ipairs(held) do
-  local id = id_in(found)
+  local id = id_of_name(found)
   local item = item_of(id)
   if item.state == 'W' then
-    -- It lapsed, and nobody was given it since.
+    -- The lease lapsed, and the item was not leased to another token since.
     call('ZREM', READY, id)
     call('ZREM', LATER, id)
-    call('ZADD', INDEX, 0, name('f', item.tenant, id))
+    call('ZADD', INDEX, 0, index_name('f', item.tenant, id))
     item.state = 'F'
-    keep(id, item)
+    save_item(id, item)
   end
   call('ZADD', LEASED, text(now + ARGV[2]), id)
 end

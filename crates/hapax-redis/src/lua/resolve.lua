@@ -1,28 +1,28 @@
--- ARGV: channel, digest, token; then for each outcome: id, a(ck) r(etry) or b(ury), for how many ms it is
--- remembered or waits, 1 where it counts or blocks, reason
-forget_done()
+-- ARGV: wake-up channel, queue digest, token; then for each outcome: id, a(ck) r(etry) or b(ury), retention or
+-- delay in ms, 1 if the attempt counts or the dead item blocks its lane, reason
+remove_expired()
 local token = ARGV[3]
 
-local function acknowledge(id, item, remember)
+local function acknowledge(id, item, retention)
   call('HDEL', BODIES, id)
-  call('ZREM', INDEX, name('a', '', id, item), name('t', item.tenant, id, item))
-  if item.lane then call('ZREM', INDEX, name('l', item.lane, id, item)) end
-  if remember > 0 then
-    keep(id, {state = 'D', token = token, ends = now + remember})
-    call('ZADD', DONE, text(now + remember), id)
+  call('ZREM', INDEX, index_name('a', '', id, item), index_name('t', item.tenant, id, item))
+  if item.lane then call('ZREM', INDEX, index_name('l', item.lane, id, item)) end
+  if retention > 0 then
+    save_item(id, {state = 'D', token = token, ends = now + retention})
+    call('ZADD', DONE, text(now + retention), id)
   else
     call('HDEL', ITEMS, id)
   end
-  if item.lane then settle(item.lane) end
+  if item.lane then schedule_lane(item.lane) end
 end
 
 local function bury(id, item, blocks, reason)
   item.state, item.at, item.reason, item.blocks = 'X', now, reason, blocks
-  call('ZREM', INDEX, name('a', '', id, item), name('t', item.tenant, id, item))
-  call('ZADD', INDEX, 0, name('x', '', id), 0, name('y', item.tenant, id))
-  if item.lane and not blocks then call('ZREM', INDEX, name('l', item.lane, id, item)) end
-  keep(id, item)
-  if item.lane then settle(item.lane) end
+  call('ZREM', INDEX, index_name('a', '', id, item), index_name('t', item.tenant, id, item))
+  call('ZADD', INDEX, 0, index_name('x', '', id), 0, index_name('y', item.tenant, id))
+  if item.lane and not blocks then call('ZREM', INDEX, index_name('l', item.lane, id, item)) end
+  save_item(id, item)
+  if item.lane then schedule_lane(item.lane) end
 end
 
 local answers = {}
@@ -35,7 +35,7 @@ for at = 4, #ARGV, 5 do
       if outcome == 'a' and item.ends > now then done = 1 end
     else
       done = 1
-      let_go(id, item)
+      end_lease(id, item)
       if outcome == 'a' then
         acknowledge(id, item, ms)
       elseif outcome == 'b' then
@@ -43,7 +43,7 @@ for at = 4, #ARGV, 5 do
       else
         if not flag then item.attempts = item.attempts - 1 end
         item.due = now + ms
-        waits(id, item)
+        make_waiting(id, item)
       end
     end
   end

@@ -1,6 +1,6 @@
--- KEYS: the partition's head, its tail
--- ARGV: the epoch and the id of the position (both empty for the start, $ for the end), how many at
--- most
+-- KEYS: partition head, partition tail
+-- ARGV: epoch and stream id of the position (both empty for the start, $ for the end), maximum number of
+-- entries
 local call = redis.call
 local head = call('HMGET', KEYS[1], 'turns', 'cut')
 local turns, cut = head[1] or '', head[2] or '0-0'
@@ -20,7 +20,7 @@ if ARGV[1] ~= '' then
   local known, rewound = ARGV[1] == '0', nil
   for turn, id in string.gmatch(turns, '(%d+)@([%d-]+)') do
     known = known or turn == ARGV[1]
-    -- What came behind this id under the history before was lost, and ids may come again.
+    -- Entries after this id under the previous replication id were lost, and their ids may be used again.
     if turn + 0 > ARGV[1] + 0 and not before(ARGV[2], id) then
       rewound = id
       break

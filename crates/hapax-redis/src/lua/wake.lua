@@ -1,3 +1,3 @@
--- Only a hint, and the last thing: for a user who may not publish the step is done all the same.
+-- The message is only a hint and is published last: the step also succeeds for a user without PUBLISH.
 redis.pcall('PUBLISH', ARGV[2], ARGV[3])
 return fence

@@ -1,4 +1,4 @@
-//! How an item is stored: text and bytes, each with its length.
+//! The stored form of an item: texts and bytes, each with its length.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,29 +8,29 @@ use bytes::Bytes;
 use hapax_core::queue::{Item, ItemId};
 use hapax_core::{Fingerprint, Key, Tenant};
 
-/// What scripts need to tell tenants, keys and tokens apart, whatever they contain.
+/// A digest of a tenant, a key or a token, by which scripts distinguish them whatever bytes they contain.
 pub(super) fn digest(parts: &[&str]) -> String {
     let parts: Vec<_> = parts.iter().map(|part| part.as_bytes()).collect();
     Fingerprint::of(&parts).as_str()[..32].to_owned()
 }
 
-/// Tenant, topic, key, content type, payload, then names and values of headers. Each part is
-/// `<length>:<bytes>`, or `-` where there is none.
-pub(super) fn body(item: &Item) -> Vec<u8> {
+/// Encodes tenant, topic, key, content type, payload, then names and values of headers. Each part is
+/// `<length>:<bytes>`, or `-` if it is missing.
+pub(super) fn encode(item: &Item) -> Vec<u8> {
     let mut body = Vec::with_capacity(item.payload.len() + 128);
-    write(&mut body, Some(item.tenant.as_str().as_bytes()));
-    write(&mut body, Some(item.topic.as_bytes()));
-    write(&mut body, item.key.as_deref().map(str::as_bytes));
-    write(&mut body, item.content_type.as_deref().map(str::as_bytes));
-    write(&mut body, Some(&item.payload));
+    write_part(&mut body, Some(item.tenant.as_str().as_bytes()));
+    write_part(&mut body, Some(item.topic.as_bytes()));
+    write_part(&mut body, item.key.as_deref().map(str::as_bytes));
+    write_part(&mut body, item.content_type.as_deref().map(str::as_bytes));
+    write_part(&mut body, Some(&item.payload));
     for (name, value) in &item.headers {
-        write(&mut body, Some(name.as_bytes()));
-        write(&mut body, Some(value.as_bytes()));
+        write_part(&mut body, Some(name.as_bytes()));
+        write_part(&mut body, Some(value.as_bytes()));
     }
     body
 }
 
-fn write(body: &mut Vec<u8>, part: Option<&[u8]>) {
+fn write_part(body: &mut Vec<u8>, part: Option<&[u8]>) {
     match part {
         None => body.push(b'-'),
         Some(part) => {
@@ -40,29 +40,29 @@ fn write(body: &mut Vec<u8>, part: Option<&[u8]>) {
     }
 }
 
-/// The item of a body; `None` where it is none.
-pub(super) fn read(id: ItemId, body: Vec<u8>) -> Option<Item> {
+/// `None` if hapax did not write the body.
+pub(super) fn decode(id: ItemId, body: Vec<u8>) -> Option<Item> {
     let mut rest = Bytes::from(body);
-    let tenant = tenant(&text(&mut rest)??)?;
-    let topic = text(&mut rest)??;
-    let key = text(&mut rest)?;
-    let content_type = text(&mut rest)?;
-    let payload = part(&mut rest)??;
+    let tenant = parse_tenant(&read_text(&mut rest)??)?;
+    let topic = read_text(&mut rest)??;
+    let key = read_text(&mut rest)?;
+    let content_type = read_text(&mut rest)?;
+    let payload = read_part(&mut rest)??;
     let mut headers = BTreeMap::new();
     while !rest.is_empty() {
-        let (name, value) = (text(&mut rest)??, text(&mut rest)??);
+        let (name, value) = (read_text(&mut rest)??, read_text(&mut rest)??);
         headers.insert((*name).to_owned(), (*value).to_owned());
     }
     let delay = Duration::ZERO;
     Some(Item { id, tenant, topic, key, payload, content_type, headers, delay })
 }
 
-fn text(rest: &mut Bytes) -> Option<Option<Arc<str>>> {
-    let Some(bytes) = part(rest)? else { return Some(None) };
+fn read_text(rest: &mut Bytes) -> Option<Option<Arc<str>>> {
+    let Some(bytes) = read_part(rest)? else { return Some(None) };
     std::str::from_utf8(&bytes).ok().map(|text| Some(text.into()))
 }
 
-fn part(rest: &mut Bytes) -> Option<Option<Bytes>> {
+fn read_part(rest: &mut Bytes) -> Option<Option<Bytes>> {
     if rest.first() == Some(&b'-') {
         let _ = rest.split_to(1);
         return Some(None);
@@ -73,8 +73,8 @@ fn part(rest: &mut Bytes) -> Option<Option<Bytes>> {
     (length <= rest.len()).then(|| Some(rest.split_to(length)))
 }
 
-/// Scoped tenants are no names that anybody may give; what was stored was checked then.
-fn tenant(name: &str) -> Option<Tenant> {
+/// `Tenant::new` refuses scoped tenants, which an item may have.
+fn parse_tenant(name: &str) -> Option<Tenant> {
     Key::stored(name, "record", "", "").map(|key| key.tenant().clone())
 }
 
@@ -83,24 +83,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_body_is_read_back() {
+    fn item_is_decoded_as_it_was_encoded() {
         let tenant = Tenant::default().scoped("ab").unwrap();
         let bare = Item::new(&tenant, "", Bytes::new());
         let every_byte = Bytes::from((0..=255).collect::<Vec<u8>>());
         let full =
             Item::new(&tenant, "a:b", every_byte).key("").content_type("3:x").header("-", "");
         for item in [bare, full] {
-            assert!(read(item.id, body(&item)).as_ref() == Some(&item));
+            assert!(decode(item.id, encode(&item)).as_ref() == Some(&item));
         }
     }
 
     #[test]
-    fn what_is_no_body_is_not_read() {
-        let whole = body(&Item::new(&Tenant::default(), "topic", "payload").header("n", "v"));
+    fn item_that_was_cut_is_refused() {
+        let whole = encode(&Item::new(&Tenant::default(), "topic", "payload").header("n", "v"));
         for end in 0..whole.len() - 6 {
-            let cut = read(ItemId::fresh(), whole[..end].to_vec());
+            let cut = decode(ItemId::fresh(), whole[..end].to_vec());
             assert!(cut.is_none(), "cut at {end}");
         }
-        assert!(read(ItemId::fresh(), b"99999999999999999999:x".to_vec()).is_none());
+        assert!(decode(ItemId::fresh(), b"99999999999999999999:x".to_vec()).is_none());
     }
 }

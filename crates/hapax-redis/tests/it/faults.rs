@@ -17,7 +17,7 @@ const LIMIT: Duration = Duration::from_millis(500);
 const BOUND: Duration = Duration::from_secs(60);
 
 fn brisk(url: &str) -> RedisStore {
-    RedisStore::open(config(url).limit(LIMIT)).unwrap()
+    RedisStore::open(config(url).timeout(LIMIT)).unwrap()
 }
 
 /// The same, with a connection that works.
@@ -99,7 +99,7 @@ async fn a_hanging_server_is_bounded_and_works_again_when_it_wakes_up() {
 #[tokio::test]
 async fn a_crowd_before_a_hanging_server_is_told_in_time() {
     let redis = Redis::start();
-    let store = RedisStore::open(config(&redis.url()).limit(LIMIT).in_flight(8)).unwrap();
+    let store = RedisStore::open(config(&redis.url()).timeout(LIMIT).max_in_flight(8)).unwrap();
     until_it_works(|| store.ping()).await;
     redis.stop();
     let started = Instant::now();

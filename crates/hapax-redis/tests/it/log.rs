@@ -304,7 +304,7 @@ async fn refuses_another_number_of_partitions(url: &str) {
     store.ping().await.unwrap();
     published(&store, &events(&job("a"), [0])).await;
     let limit = Duration::from_secs(20);
-    let other = RedisStore::open(config(url).partitions(128).limit(limit)).unwrap();
+    let other = RedisStore::open(config(url).partitions(128).timeout(limit)).unwrap();
     let answers = [
         other.ping().await,
         other.examine().await.map(drop),

@@ -4,6 +4,7 @@ mod common;
 mod conformance;
 mod faults;
 mod foreign;
+mod formats;
 mod log;
 mod python;
 mod queue;

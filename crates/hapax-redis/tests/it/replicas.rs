@@ -16,7 +16,8 @@ use hapax_redis::RedisStore;
 use hapax_testkit::{Redis, RedisCluster};
 
 fn waiting(url: &str, limit: Duration) -> RedisStore {
-    RedisStore::open(config(url).limit(limit).wait(1, Duration::from_millis(500))).unwrap()
+    RedisStore::open(config(url).timeout(limit).wait_for_replicas(1, Duration::from_millis(500)))
+        .unwrap()
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@ use hapax_testkit::{Redis, RedisCluster, RedisSentinel, Wire, wait_for};
 const SOON: Duration = Duration::from_secs(3);
 
 fn brisk(url: &str) -> RedisStore {
-    RedisStore::open(config(url).limit(Duration::from_secs(1))).unwrap()
+    RedisStore::open(config(url).timeout(Duration::from_secs(1))).unwrap()
 }
 
 /// Takes and releases one lock until told to stop, and some times at least; the fences it was given,

@@ -45,7 +45,7 @@ async fn on_postgres() {
 #[tokio::test(flavor = "multi_thread")]
 async fn on_redis() {
     let server = Redis::start();
-    let config = RedisConfig::new(&server.url()).unwrap().limit(PATIENCE);
+    let config = RedisConfig::new(&server.url()).unwrap().timeout(PATIENCE);
     shared_work(Arc::new(RedisStore::open(config).unwrap()), |store| store).await;
 }
 

@@ -1,7 +1,7 @@
 //! Stream entries of the workers, parsed into events.
 
 use hapax::bus::NewEvent;
-use hapax::redis::Reply;
+use hapax::redis::RedisReply;
 use serde_json::{Map, Value};
 
 /// One entry of a stream.
@@ -21,16 +21,16 @@ pub(super) struct EntryPage {
 
 impl EntryPage {
     /// Parses `[[id, [name, value, …]], …]`; the fields of a trimmed entry are nil.
-    pub(super) fn parse(reply: Reply) -> Self {
+    pub(super) fn parse(reply: RedisReply) -> Self {
         let mut entries = Self::default();
-        let Reply::Many(all) = reply else { return entries };
+        let RedisReply::Many(all) = reply else { return entries };
         for one in all {
-            let Reply::Many(parts) = one else { continue };
+            let RedisReply::Many(parts) = one else { continue };
             let mut parts = parts.into_iter();
-            let Some(Reply::Bytes(id)) = parts.next() else { continue };
+            let Some(RedisReply::Bytes(id)) = parts.next() else { continue };
             let id = String::from_utf8_lossy(&id).into_owned();
             match parts.next() {
-                Some(Reply::Many(fields)) => {
+                Some(RedisReply::Many(fields)) => {
                     entries.present.push(StreamEntry { id, data: field(fields, b"data") });
                 }
                 _ => entries.gone.push(id),
@@ -44,9 +44,9 @@ impl EntryPage {
     }
 }
 
-fn field(fields: Vec<Reply>, wanted: &[u8]) -> Option<Vec<u8>> {
+fn field(fields: Vec<RedisReply>, wanted: &[u8]) -> Option<Vec<u8>> {
     let mut fields = fields.into_iter();
-    while let (Some(Reply::Bytes(name)), Some(Reply::Bytes(value))) = (fields.next(), fields.next())
+    while let (Some(RedisReply::Bytes(name)), Some(RedisReply::Bytes(value))) = (fields.next(), fields.next())
     {
         if name == wanted {
             return Some(value);
@@ -126,14 +126,14 @@ mod tests {
 
     #[test]
     fn entries_that_are_gone_are_told_apart() {
-        let bytes = |text: &str| Reply::Bytes(text.into());
-        let fields = Reply::Many(vec![bytes("x"), bytes("1"), bytes("data"), bytes("{}")]);
-        let read = EntryPage::parse(Reply::Many(vec![
-            Reply::Many(vec![bytes("1-0"), fields]),
-            Reply::Many(vec![bytes("2-0"), Reply::Nil]),
+        let bytes = |text: &str| RedisReply::Bytes(text.into());
+        let fields = RedisReply::Many(vec![bytes("x"), bytes("1"), bytes("data"), bytes("{}")]);
+        let read = EntryPage::parse(RedisReply::Many(vec![
+            RedisReply::Many(vec![bytes("1-0"), fields]),
+            RedisReply::Many(vec![bytes("2-0"), RedisReply::Nil]),
         ]));
         assert_eq!(read.present, [StreamEntry { id: "1-0".into(), data: Some(b"{}".into()) }]);
         assert_eq!(read.gone, ["2-0"]);
-        assert!(EntryPage::parse(Reply::Nil).is_empty());
+        assert!(EntryPage::parse(RedisReply::Nil).is_empty());
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 use hapax::bus::{Bus, BusError, NewEvent};
 use hapax::log::Appended;
-use hapax::redis::RawRedis;
+use hapax::redis::RedisCommands;
 use hapax::{StoreError, meters, millis};
 use metrics::counter;
 
@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) struct EventRouter {
     pub(super) bus: Bus,
-    redis: Arc<RawRedis>,
+    redis: Arc<RedisCommands>,
     config: Arc<IngestConfig>,
     states: JobStateCache,
 }
@@ -41,7 +41,7 @@ pub(super) enum RouteOutcome {
 }
 
 impl EventRouter {
-    pub(super) fn new(bus: Bus, redis: Arc<RawRedis>, config: Arc<IngestConfig>) -> Self {
+    pub(super) fn new(bus: Bus, redis: Arc<RedisCommands>, config: Arc<IngestConfig>) -> Self {
         Self { bus, redis, config, states: JobStateCache::default() }
     }
 

@@ -22,7 +22,7 @@ use std::time::Duration;
 use anyhow::Context;
 use hapax::Tenant;
 use hapax::bus::Bus;
-use hapax::redis::{RawRedis, RedisConfig};
+use hapax::redis::{RedisCommands, RedisConfig};
 
 use dead_letters::IngestDeadLetters;
 use event_router::EventRouter;
@@ -40,8 +40,8 @@ pub(crate) fn start(
     health: &Health,
 ) -> anyhow::Result<()> {
     let open = || {
-        let config = RedisConfig::new(redis_url)?.limit(config.store_timeout);
-        RawRedis::open(config)
+        let config = RedisConfig::new(redis_url)?.timeout(config.store_timeout);
+        RedisCommands::open(config)
     };
     let context = "the Redis of --ingest";
     let redis = Arc::new(open().context(context)?);

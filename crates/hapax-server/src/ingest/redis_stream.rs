@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax::StoreError;
-use hapax::redis::{RawRedis, Reply};
+use hapax::redis::{RedisCommands, RedisReply};
 
 use super::entry::EntryPage;
 use super::settings::IngestConfig;
@@ -17,9 +17,9 @@ const PAGE: &str = "200";
 pub(super) struct GroupStream {
     pub(super) name: String,
     config: Arc<IngestConfig>,
-    redis: Arc<RawRedis>,
+    redis: Arc<RedisCommands>,
     /// The connection for reading new entries, which blocks it.
-    reader: RawRedis,
+    reader: RedisCommands,
 }
 
 /// The progress of the consumer group.
@@ -45,8 +45,8 @@ impl GroupStream {
     pub(super) fn new(
         name: String,
         config: Arc<IngestConfig>,
-        redis: Arc<RawRedis>,
-        reader: RawRedis,
+        redis: Arc<RedisCommands>,
+        reader: RedisCommands,
     ) -> Self {
         Self { name, config, redis, reader }
     }
@@ -75,7 +75,7 @@ impl GroupStream {
 
     async fn read(
         &self,
-        redis: &RawRedis,
+        redis: &RedisCommands,
         more: &[&str],
         after: &str,
     ) -> Result<EntryPage, StoreError> {
@@ -83,15 +83,15 @@ impl GroupStream {
         let mut parts = vec!["XREADGROUP", "GROUP", group, consumer, "COUNT", PAGE];
         parts.extend(more);
         parts.extend(["STREAMS", &self.name, after]);
-        let Reply::Many(streams) = redis.command(&parts).await? else {
+        let RedisReply::Many(streams) = redis.command(&parts).await? else {
             return Ok(EntryPage::default());
         };
         // `[[stream, entries]]` in RESP2, `[stream, entries]` from a RESP3 map.
         let entries = match streams.into_iter().next_back() {
-            Some(Reply::Many(mut pair)) if matches!(pair.first(), Some(Reply::Bytes(_))) => {
-                pair.pop().unwrap_or(Reply::Nil)
+            Some(RedisReply::Many(mut pair)) if matches!(pair.first(), Some(RedisReply::Bytes(_))) => {
+                pair.pop().unwrap_or(RedisReply::Nil)
             }
-            other => other.unwrap_or(Reply::Nil),
+            other => other.unwrap_or(RedisReply::Nil),
         };
         Ok(EntryPage::parse(entries))
     }
@@ -104,14 +104,14 @@ impl GroupStream {
         let IngestConfig { group, consumer, reclaim_after, .. } = &*self.config;
         let idle = reclaim_after.as_millis().to_string();
         let parts = ["XAUTOCLAIM", &self.name, group, consumer, &idle, start, "COUNT", PAGE];
-        let Reply::Many(answer) = self.redis.command(&parts).await? else {
+        let RedisReply::Many(answer) = self.redis.command(&parts).await? else {
             return Ok((EntryPage::default(), None));
         };
         let mut answer = answer.into_iter();
         let next = answer.next().and_then(text).filter(|next| next != "0-0");
-        let mut entries = EntryPage::parse(answer.next().unwrap_or(Reply::Nil));
+        let mut entries = EntryPage::parse(answer.next().unwrap_or(RedisReply::Nil));
         // Redis 7 lists the trimmed entries, and has acknowledged them.
-        if let Some(Reply::Many(gone)) = answer.next() {
+        if let Some(RedisReply::Many(gone)) = answer.next() {
             entries.gone.extend(gone.into_iter().filter_map(text));
         }
         Ok((entries, next))
@@ -126,12 +126,12 @@ impl GroupStream {
         let IngestConfig { group, consumer, .. } = &*self.config;
         // The range may include a few more of our pending entries than the page.
         let parts = ["XPENDING", &self.name, group, first, last, "10000", consumer];
-        let Reply::Many(pending) = self.redis.command(&parts).await? else {
+        let RedisReply::Many(pending) = self.redis.command(&parts).await? else {
             return Ok(HashMap::new());
         };
-        let count = |one: Reply| match one {
-            Reply::Many(mut parts) => match (parts.pop(), parts.into_iter().next()) {
-                (Some(Reply::Number(count)), Some(id)) => {
+        let count = |one: RedisReply| match one {
+            RedisReply::Many(mut parts) => match (parts.pop(), parts.into_iter().next()) {
+                (Some(RedisReply::Number(count)), Some(id)) => {
                     Some((text(id)?, u64::try_from(count).unwrap_or(0)))
                 }
                 _ => None,
@@ -154,7 +154,7 @@ impl GroupStream {
         let groups = self.redis.command(&["XINFO", "GROUPS", &self.name]).await?;
         let stream =
             NamedReplies::from_reply(self.redis.command(&["XINFO", "STREAM", &self.name]).await?);
-        let Reply::Many(groups) = groups else { return Ok(GroupProgress::default()) };
+        let RedisReply::Many(groups) = groups else { return Ok(GroupProgress::default()) };
         let mut groups = groups.into_iter().map(NamedReplies::from_reply);
         let ours = groups.find(|group| group.text("name").as_ref() == Some(&self.config.group));
         let group = ours.unwrap_or_default();
@@ -162,7 +162,7 @@ impl GroupStream {
             named.text(name).map(|id| parse_entry_id(&id)).unwrap_or_default()
         };
         let first = match stream.0.get("first-entry") {
-            Some(Reply::Many(entry)) => entry.first().cloned().and_then(text),
+            Some(RedisReply::Many(entry)) => entry.first().cloned().and_then(text),
             _ => None,
         };
         Ok(GroupProgress {
@@ -209,11 +209,11 @@ impl GroupProgress {
 
 /// A reply of alternating names and values.
 #[derive(Default)]
-struct NamedReplies(HashMap<String, Reply>);
+struct NamedReplies(HashMap<String, RedisReply>);
 
 impl NamedReplies {
-    fn from_reply(reply: Reply) -> Self {
-        let Reply::Many(parts) = reply else { return Self::default() };
+    fn from_reply(reply: RedisReply) -> Self {
+        let RedisReply::Many(parts) = reply else { return Self::default() };
         let mut parts = parts.into_iter();
         let mut named = HashMap::new();
         while let (Some(name), Some(value)) = (parts.next(), parts.next()) {
@@ -228,15 +228,15 @@ impl NamedReplies {
 
     fn number(&self, name: &str) -> Option<u64> {
         match self.0.get(name)? {
-            Reply::Number(number) => u64::try_from(*number).ok(),
+            RedisReply::Number(number) => u64::try_from(*number).ok(),
             _ => None,
         }
     }
 }
 
-fn text(reply: Reply) -> Option<String> {
+fn text(reply: RedisReply) -> Option<String> {
     match reply {
-        Reply::Bytes(bytes) => String::from_utf8(bytes).ok(),
+        RedisReply::Bytes(bytes) => String::from_utf8(bytes).ok(),
         _ => None,
     }
 }

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use hapax_conformance::Subject;
 use hapax_core::log::{Appended, Attached, Cursor, Event, Keep, PARTITIONS, Position};
 use hapax_core::{Ask, Claimed, Claims, Fingerprint, Key, Log, Store, StoreError, Tenant, Ticket};
-use hapax_redis::{RedisConfig, RedisStore};
+use hapax_redis::{RedisConfig, RedisStore, VerbatimKeys};
 use hapax_testkit::RedisSentinel;
 
 /// Longer than any test.
@@ -17,13 +17,16 @@ pub(crate) const LONG: Duration = Duration::from_secs(3600);
 /// For what should happen soon: a busy machine may stand still for seconds.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
+/// With the keys that the original bots use without hapax.
 pub(crate) fn config(url: &str) -> RedisConfig {
-    RedisConfig::new(url).unwrap()
+    let verbatim = VerbatimKeys::default();
+    let verbatim = verbatim.locks(["processing:*"]).records(["user:*:last_transaction"]);
+    RedisConfig::new(url).unwrap().verbatim(verbatim)
 }
 
 /// A busy machine must not fail a law: the limit is not what is tested.
 pub(crate) fn patient(url: &str) -> RedisStore {
-    RedisStore::open(config(url).limit(PATIENCE)).unwrap()
+    RedisStore::open(config(url).timeout(PATIENCE)).unwrap()
 }
 
 /// Sentinels that take no silent master for dead: a machine that stands still for some seconds must

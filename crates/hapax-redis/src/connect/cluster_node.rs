@@ -1,5 +1,3 @@
-//! One node of a Cluster.
-
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,58 +9,58 @@ use redis::{
     RedisResult, ServerErrorKind, Value,
 };
 
-use crate::fault::{LOST, SILENT};
+use crate::error::{NODE_TIMEOUT, REPLY_LOST};
 
-/// Whether the node did nothing, because another one is in charge or nobody is.
-fn elsewhere(kind: Option<ServerErrorKind>) -> bool {
+/// Whether the node executed nothing, because another one serves the slot or the Cluster is down.
+fn is_redirection(kind: Option<ServerErrorKind>) -> bool {
     use ServerErrorKind::{Ask, ClusterDown, MasterDown, Moved, ReadOnly, TryAgain};
     kind.is_some_and(|k| matches!(k, Ask | ClusterDown | MasterDown | Moved | ReadOnly | TryAgain))
 }
 
-fn gone() -> RedisError {
+fn broken_pipe() -> RedisError {
     io::Error::from(io::ErrorKind::BrokenPipe).into()
 }
 
 /// A connection to one node, under the driver's Cluster client.
 ///
-/// That client repeats a command by itself when a connection breaks under it, and nobody hears of
-/// it: a give-back that worked would then be told that it lost. So the break itself is reported as
-/// an error that is not repeated, and only a connection that is known to be broken, over which
-/// nothing was sent, as one that is. Redirections are followed as ever.
+/// That client silently repeats a command when the connection breaks, so that a release that worked would be
+/// answered with *lost*. This type reports the break as an error that the client does not repeat. Only calls
+/// on a connection that is already known to be broken, over which nothing was sent, get an error that the
+/// client repeats. The client still follows redirections.
 #[derive(Clone)]
-pub(crate) struct Node {
+pub(crate) struct ClusterNode {
     connection: MultiplexedConnection,
     broken: Arc<AtomicBool>,
 }
 
-impl Node {
-    fn usable(&self) -> RedisResult<()> {
+impl ClusterNode {
+    fn check_usable(&self) -> RedisResult<()> {
         if self.broken.load(Ordering::Relaxed) {
-            return Err(gone());
+            return Err(broken_pipe());
         }
         Ok(())
     }
 
-    fn checked<T>(&self, answer: RedisResult<T>) -> RedisResult<T> {
-        answer.map_err(|error| {
+    fn prevent_repetition<T>(&self, reply: RedisResult<T>) -> RedisResult<T> {
+        reply.map_err(|error| {
             if !error.is_io_error() {
                 return error;
             }
             if error.is_timeout() {
-                return RedisError::from((ErrorKind::Client, SILENT));
+                return RedisError::from((ErrorKind::Client, NODE_TIMEOUT));
             }
             self.broken.store(true, Ordering::Relaxed);
-            RedisError::from((ErrorKind::Client, LOST))
+            RedisError::from((ErrorKind::Client, REPLY_LOST))
         })
     }
 }
 
-impl ConnectionLike for Node {
+impl ConnectionLike for ClusterNode {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
         Box::pin(async move {
-            self.usable()?;
-            let answer = self.connection.send_packed_command(cmd).await;
-            self.checked(answer)
+            self.check_usable()?;
+            let reply = self.connection.send_packed_command(cmd).await;
+            self.prevent_repetition(reply)
         })
     }
 
@@ -73,15 +71,15 @@ impl ConnectionLike for Node {
         count: usize,
     ) -> RedisFuture<'a, Vec<Value>> {
         Box::pin(async move {
-            self.usable()?;
-            let answer = self.connection.send_packed_commands(pipeline, offset, count).await;
-            let mut answers = self.checked(answer)?;
-            // The client follows redirections of commands by itself, of pipelines only if told.
-            match answers.first() {
-                Some(Value::ServerError(error)) if elsewhere(error.kind()) => {
-                    Err(answers.swap_remove(0).extract_error().err().unwrap_or_else(gone))
+            self.check_usable()?;
+            let replies = self.connection.send_packed_commands(pipeline, offset, count).await;
+            let mut replies = self.prevent_repetition(replies)?;
+            // The client follows the redirection of a pipeline only if it is returned as an error.
+            match replies.first() {
+                Some(Value::ServerError(error)) if is_redirection(error.kind()) => {
+                    Err(replies.swap_remove(0).extract_error().err().unwrap_or_else(broken_pipe))
                 }
-                _ => Ok(answers),
+                _ => Ok(replies),
             }
         })
     }
@@ -91,7 +89,7 @@ impl ConnectionLike for Node {
     }
 }
 
-impl Connect for Node {
+impl Connect for ClusterNode {
     fn connect_with_config<'a, T>(info: T, config: AsyncConnectionConfig) -> RedisFuture<'a, Self>
     where
         T: IntoConnectionInfo + Send + 'a,

@@ -1,4 +1,4 @@
-//! From a URL to the servers that it names.
+//! The parsed form of a store URL.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,11 +7,9 @@ use hapax_core::StoreError;
 use percent_encoding::percent_decode_str;
 use url::Url;
 
-use crate::calls::Wait;
-
-/// The servers behind one URL, and how to log in to them.
+/// The servers that a URL names, and how to log in to them.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Address {
+pub(crate) struct RedisAddress {
     pub(crate) topology: Topology,
     pub(crate) nodes: Vec<(String, u16)>,
     pub(crate) login: Login,
@@ -19,10 +17,10 @@ pub(crate) struct Address {
     pub(crate) sentinel_login: Login,
     pub(crate) database: i64,
     pub(crate) tls: bool,
-    /// How many replicas must confirm what is appended and enqueued.
-    pub(crate) wait: Option<Wait>,
+    /// Which replicas must confirm appends and enqueues.
+    pub(crate) wait: Option<ReplicaWait>,
     /// The path of a file with the certificates to trust instead of the system's.
-    pub(crate) authority: Option<String>,
+    pub(crate) ca_file: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,10 +36,26 @@ pub(crate) struct Login {
     pub(crate) password: Option<String>,
 }
 
-/// Shows nothing of the credentials.
-impl fmt::Debug for Address {
+/// How many replicas must confirm a write before it is acknowledged, and how long that may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReplicaWait {
+    pub(crate) replicas: u16,
+    pub(crate) timeout: Duration,
+}
+
+impl ReplicaWait {
+    const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
+
+    /// `None` for no replicas.
+    pub(crate) fn new(replicas: u16, timeout: Duration) -> Option<Self> {
+        (replicas > 0).then_some(Self { replicas, timeout })
+    }
+}
+
+/// Leaves the credentials out.
+impl fmt::Debug for RedisAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Address")
+        f.debug_struct("RedisAddress")
             .field("topology", &self.topology)
             .field("nodes", &self.nodes)
             .field("database", &self.database)
@@ -50,13 +64,13 @@ impl fmt::Debug for Address {
     }
 }
 
-/// Names the part of the URL, and never repeats its text: a stray `@` or `/` makes a part of the
-/// password look like any other part.
+/// The error names the malformed part of the URL and never repeats its text: a stray `@` or `/` makes a piece
+/// of the password look like another part.
 fn malformed(what: &str) -> StoreError {
     StoreError::Incompatible { reason: format!("the Redis URL is malformed: {what}") }
 }
 
-impl Address {
+impl RedisAddress {
     pub(crate) fn parse(text: &str) -> Result<Self, StoreError> {
         let (scheme, rest) = text.split_once("://").ok_or_else(|| malformed("no scheme"))?;
         if rest.contains('#') {
@@ -65,18 +79,18 @@ impl Address {
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (login, nodes) = authority.rsplit_once('@').unwrap_or(("", authority));
-        let (family, mut tls) = family(scheme)?;
-        let (topology, database) = family.place(path)?;
+        let (family, mut tls) = parse_scheme(scheme)?;
+        let (topology, database) = family.parse_path(path)?;
         let port = if family == Family::Sentinel { 26379 } else { 6379 };
         let mut sentinel_login = Login::default();
-        let mut authority_file = None;
-        let (mut replicas, mut within) = (0, Wait::WITHIN);
-        for (name, value) in parameters(query)? {
+        let mut ca_file = None;
+        let (mut replicas, mut timeout) = (0, ReplicaWait::DEFAULT_TIMEOUT);
+        for (name, value) in parse_query(query)? {
             match name.as_str() {
-                "tls" => tls |= switch(&value)?,
-                "ca" => authority_file = Some(value),
-                "wait_replicas" => replicas = whole(&value)?,
-                "wait_ms" => within = Duration::from_millis(whole(&value)?.into()),
+                "tls" => tls |= parse_bool(&value)?,
+                "ca" => ca_file = Some(value),
+                "wait_replicas" => replicas = parse_u16(&value)?,
+                "wait_ms" => timeout = Duration::from_millis(parse_u16(&value)?.into()),
                 "sentinel_username" if family == Family::Sentinel => {
                     sentinel_login.user = Some(value);
                 }
@@ -86,18 +100,18 @@ impl Address {
                 _ => return Err(malformed("a query parameter that is not known here")),
             }
         }
-        if authority_file.is_some() && !tls {
+        if ca_file.is_some() && !tls {
             return Err(malformed("`ca` without TLS (use rediss:// or tls=true)"));
         }
         Ok(Self {
             topology,
-            nodes: nodes_of(nodes, port, family == Family::Single)?,
-            login: login_of(login)?,
+            nodes: parse_nodes(nodes, port, family == Family::Single)?,
+            login: parse_login(login)?,
             sentinel_login,
             database,
             tls,
-            wait: Wait::on(replicas, within),
-            authority: authority_file,
+            wait: ReplicaWait::new(replicas, timeout),
+            ca_file,
         })
     }
 }
@@ -109,7 +123,7 @@ enum Family {
     Cluster,
 }
 
-fn family(scheme: &str) -> Result<(Family, bool), StoreError> {
+fn parse_scheme(scheme: &str) -> Result<(Family, bool), StoreError> {
     Ok(match scheme {
         "redis" => (Family::Single, false),
         "rediss" => (Family::Single, true),
@@ -126,10 +140,10 @@ fn family(scheme: &str) -> Result<(Family, bool), StoreError> {
 }
 
 impl Family {
-    /// What comes after the servers: a database, a master's name, or nothing.
-    fn place(self, path: &str) -> Result<(Topology, i64), StoreError> {
+    /// The path after the servers: a database, a master's name, or nothing.
+    fn parse_path(self, path: &str) -> Result<(Topology, i64), StoreError> {
         match self {
-            Self::Single => Ok((Topology::Single, database(path)?)),
+            Self::Single => Ok((Topology::Single, parse_database(path)?)),
             Self::Cluster if path.is_empty() || path == "0" => Ok((Topology::Cluster, 0)),
             Self::Cluster => Err(malformed("a Cluster has no databases")),
             Self::Sentinel => {
@@ -137,13 +151,13 @@ impl Family {
                 if master.is_empty() {
                     return Err(malformed("no master name after the sentinels"));
                 }
-                Ok((Topology::Sentinel { master: decoded(master)? }, database(rest)?))
+                Ok((Topology::Sentinel { master: percent_decoded(master)? }, parse_database(rest)?))
             }
         }
     }
 }
 
-fn database(path: &str) -> Result<i64, StoreError> {
+fn parse_database(path: &str) -> Result<i64, StoreError> {
     match path {
         "" => Ok(0),
         digits if digits.bytes().all(|b| b.is_ascii_digit()) => {
@@ -153,17 +167,17 @@ fn database(path: &str) -> Result<i64, StoreError> {
     }
 }
 
-fn nodes_of(list: &str, port: u16, single: bool) -> Result<Vec<(String, u16)>, StoreError> {
+fn parse_nodes(list: &str, port: u16, single: bool) -> Result<Vec<(String, u16)>, StoreError> {
     let nodes: Vec<_> =
-        list.split(',').map(|node| node_of(node, port)).collect::<Result<_, _>>()?;
+        list.split(',').map(|node| parse_node(node, port)).collect::<Result<_, _>>()?;
     if single && nodes.len() > 1 {
         return Err(malformed("several servers (use redis+sentinel:// or redis+cluster://)"));
     }
     Ok(nodes)
 }
 
-/// The `url` crate knows hosts and ports, only not that there can be several.
-fn node_of(node: &str, port: u16) -> Result<(String, u16), StoreError> {
+/// Parses one server of the list; the `url` crate takes only one host.
+fn parse_node(node: &str, port: u16) -> Result<(String, u16), StoreError> {
     let url = Url::parse(&format!("redis://{node}")).map_err(|_| malformed("a host or a port"))?;
     let host = url.host_str().filter(|host| !host.is_empty());
     let host = host.ok_or_else(|| malformed("a server without a host"))?;
@@ -174,12 +188,12 @@ fn node_of(node: &str, port: u16) -> Result<(String, u16), StoreError> {
     }
 }
 
-fn login_of(text: &str) -> Result<Login, StoreError> {
+fn parse_login(text: &str) -> Result<Login, StoreError> {
     if text.is_empty() {
         return Ok(Login::default());
     }
     let (user, password) = text.split_once(':').unwrap_or((text, ""));
-    let some = |part: &str| decoded(part).map(|text| Some(text).filter(|t| !t.is_empty()));
+    let some = |part: &str| percent_decoded(part).map(|text| Some(text).filter(|t| !t.is_empty()));
     let login = Login { user: some(user)?, password: some(password)? };
     if login.password.is_none() {
         return Err(malformed("a user without a password"));
@@ -187,12 +201,12 @@ fn login_of(text: &str) -> Result<Login, StoreError> {
     Ok(login)
 }
 
-fn parameters(query: &str) -> Result<Vec<(String, String)>, StoreError> {
+fn parse_query(query: &str) -> Result<Vec<(String, String)>, StoreError> {
     let mut parameters: Vec<(String, String)> = Vec::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) =
             pair.split_once('=').ok_or_else(|| malformed("a query parameter without a value"))?;
-        let (name, value) = (decoded(name)?, decoded(value)?);
+        let (name, value) = (percent_decoded(name)?, percent_decoded(value)?);
         if parameters.iter().any(|(known, _)| *known == name) {
             return Err(malformed("a query parameter twice"));
         }
@@ -201,7 +215,7 @@ fn parameters(query: &str) -> Result<Vec<(String, String)>, StoreError> {
     Ok(parameters)
 }
 
-fn switch(value: &str) -> Result<bool, StoreError> {
+fn parse_bool(value: &str) -> Result<bool, StoreError> {
     match value {
         "true" => Ok(true),
         "false" => Ok(false),
@@ -209,13 +223,13 @@ fn switch(value: &str) -> Result<bool, StoreError> {
     }
 }
 
-fn whole(value: &str) -> Result<u16, StoreError> {
+fn parse_u16(value: &str) -> Result<u16, StoreError> {
     let digits = value.bytes().all(|b| b.is_ascii_digit());
     let number = value.parse().ok().filter(|_| digits);
     number.ok_or_else(|| malformed("`wait_replicas` or `wait_ms` is no whole number"))
 }
 
-fn decoded(text: &str) -> Result<String, StoreError> {
+fn percent_decoded(text: &str) -> Result<String, StoreError> {
     let text = percent_decode_str(text).decode_utf8();
     text.map(Into::into).map_err(|_| malformed("percent-encoded bytes that are not UTF-8"))
 }
@@ -224,29 +238,29 @@ fn decoded(text: &str) -> Result<String, StoreError> {
 mod tests {
     use super::*;
 
-    fn parsed(text: &str) -> Address {
-        Address::parse(text).unwrap()
+    fn parsed(text: &str) -> RedisAddress {
+        RedisAddress::parse(text).unwrap()
     }
 
     #[test]
-    fn one_server_with_everything() {
+    fn single_server_url_with_all_parts_is_parsed() {
         let address = parsed("rediss://ann:p%40ss@cache.example:6380/3?ca=/etc/ca.pem");
         assert_eq!(address.topology, Topology::Single);
         assert_eq!(address.nodes, [("cache.example".to_owned(), 6380)]);
         assert_eq!(address.login.user.as_deref(), Some("ann"));
         assert_eq!(address.login.password.as_deref(), Some("p@ss"));
         assert_eq!((address.database, address.tls), (3, true));
-        assert_eq!(address.authority.as_deref(), Some("/etc/ca.pem"));
+        assert_eq!(address.ca_file.as_deref(), Some("/etc/ca.pem"));
     }
 
     #[test]
-    fn ports_have_defaults_and_ipv6_hosts_lose_their_brackets() {
+    fn default_ports_and_ipv6_hosts_are_parsed() {
         assert_eq!(parsed("redis://[::1]").nodes, [("::1".to_owned(), 6379)]);
         assert_eq!(parsed("redis+sentinel://a/m").nodes, [("a".to_owned(), 26379)]);
     }
 
     #[test]
-    fn sentinels_name_a_master_and_have_a_login_of_their_own() {
+    fn sentinel_url_has_a_master_and_its_own_login() {
         let address = parsed("redis+sentinel://:pw@a:1,b:2/main/4?sentinel_password=s&tls=true");
         assert_eq!(address.topology, Topology::Sentinel { master: "main".into() });
         assert_eq!(address.nodes, [("a".to_owned(), 1), ("b".to_owned(), 2)]);
@@ -256,15 +270,15 @@ mod tests {
     }
 
     #[test]
-    fn replicas_are_waited_for_on_request() {
+    fn wait_replicas_and_wait_ms_are_parsed() {
         assert_eq!(parsed("redis://h").wait, None);
         assert_eq!(parsed("redis://h?wait_replicas=0").wait, None);
         let wait = parsed("redis+cluster://h?wait_replicas=2&wait_ms=50").wait.unwrap();
-        assert_eq!((wait.replicas, wait.within), (2, Duration::from_millis(50)));
+        assert_eq!((wait.replicas, wait.timeout), (2, Duration::from_millis(50)));
     }
 
     #[test]
-    fn a_cluster_has_several_nodes() {
+    fn cluster_url_has_several_nodes() {
         let address = parsed("redis+cluster://a:7000,b:7001");
         assert_eq!(address.topology, Topology::Cluster);
         assert_eq!(address.nodes.len(), 2);
@@ -299,7 +313,7 @@ mod tests {
             "redis+sentinel://a",
             "redis+sentinel://a/m/secret",
         ] {
-            match Address::parse(url) {
+            match RedisAddress::parse(url) {
                 Err(StoreError::Incompatible { reason }) => {
                     assert!(!reason.contains("secret"), "{url}")
                 }
@@ -309,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_output_never_shows_the_password() {
+    fn debug_output_hides_the_password() {
         assert!(!format!("{:?}", parsed("redis://:hunter2@h")).contains("hunter2"));
     }
 }

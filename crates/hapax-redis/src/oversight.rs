@@ -1,4 +1,4 @@
-//! Pages of claims for an operator: `SCAN`, node by node.
+//! Pages of claims for an operator: `SCAN`, master by master.
 
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
@@ -6,26 +6,28 @@ use hapax_core::claims::State;
 use hapax_core::{Claims, Key, List, Listed, Oversight, Page, Standing, StoreError, View};
 use redis::Cmd;
 
-use crate::calls::read;
+use crate::client::read;
 use crate::store::RedisStore;
 
 #[async_trait]
 impl Oversight for RedisStore {
-    /// Locks under verbatim names are not listed: what a foreign program keeps there is not ours.
+    /// Leaves locks with verbatim names out, because they may be a foreign program's.
     async fn list(&self, list: &List) -> Result<Page, StoreError> {
-        let mut nodes = self.calls.masters().await?;
-        nodes.sort();
+        let replies = self.client.send_to_masters(&redis::cmd("PING")).await?;
+        let mut masters: Vec<_> = replies.into_iter().map(|(address, _)| address).collect();
+        masters.sort();
         let (at, cursor) = list.after.as_deref().map_or((0, "0"), |after| {
             let (at, cursor) = after.split_once(':').unwrap_or(("0", "0"));
             (at.parse().unwrap_or(0), cursor)
         });
-        let Some(node) = nodes.get(at) else { return Ok(Page::default()) };
-        let (tenant, kind) = (escaped(list.tenant.as_str()), list.kind.as_str());
+        let Some(master) = masters.get(at) else { return Ok(Page::default()) };
+        let (tenant, kind) = (escape_pattern(list.tenant.as_str()), list.kind.as_str());
         let mut scan = Cmd::new();
         scan.arg("SCAN").arg(cursor).arg("MATCH");
-        scan.arg(format!("{}:{{{tenant}*:{kind}:*}}", self.naming.prefix));
+        scan.arg(format!("{}:{{{tenant}*:{kind}:*}}", self.names.prefix));
         scan.arg("COUNT").arg(list.at_most.max(1));
-        let (cursor, names): (String, Vec<String>) = read(self.calls.ask_at(node, &scan).await?)?;
+        let (cursor, names): (String, Vec<String>) =
+            read(self.client.send_to(master, &scan).await?)?;
         let keys = names.iter().filter_map(|name| self.key_of(name));
         let looks = keys.map(|key| async {
             let view = self.look(&key).await?;
@@ -34,7 +36,7 @@ impl Oversight for RedisStore {
         let found = try_join_all(looks).await?;
         let claims = found.into_iter().flatten().filter(|listed| list.shows(listed)).collect();
         let next = match (cursor.as_str(), at + 1) {
-            ("0", next) if next >= nodes.len() => None,
+            ("0", next) if next >= masters.len() => None,
             ("0", next) => Some(format!("{next}:0")),
             (cursor, _) => Some(format!("{at}:{cursor}")),
         };
@@ -44,7 +46,7 @@ impl Oversight for RedisStore {
 
 impl RedisStore {
     fn key_of(&self, name: &str) -> Option<Key> {
-        let tagged = name.strip_prefix(&*self.naming.prefix)?.strip_prefix(":{")?;
+        let tagged = name.strip_prefix(&*self.names.prefix)?.strip_prefix(":{")?;
         Key::from_canonical(tagged.strip_suffix('}')?)
     }
 }
@@ -60,8 +62,8 @@ fn listed(key: Key, view: View) -> Option<Listed> {
     Some(Listed { key, standing, fence, attempt, granted_ago, expires_in })
 }
 
-/// A tenant as it stands in keys, with what a pattern would take for a wildcard made plain.
-fn escaped(tenant: &str) -> String {
+/// A tenant as it is written in keys, with the wildcards of a `MATCH` pattern escaped.
+fn escape_pattern(tenant: &str) -> String {
     let mut pattern = String::new();
     for c in tenant.chars() {
         match c {

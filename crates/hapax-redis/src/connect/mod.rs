@@ -1,4 +1,8 @@
-//! How a connection is made, for each topology.
+//! Connections to a single server, to the master behind Sentinel, and to a Cluster.
+
+mod address;
+mod cluster_node;
+mod shared;
 
 use std::time::Duration;
 
@@ -17,48 +21,56 @@ use redis::{
 };
 use tokio::sync::Mutex;
 
-use crate::address::{Address, Login, Topology};
-use crate::calls::Wait;
-use crate::fault::UNCONFIRMED;
-use crate::node::Node;
+use crate::error::UNCONFIRMED;
+use cluster_node::ClusterNode;
 
-/// Each step of an attempt has a limit of its own, but a Cluster's client takes one per node.
-const LONGEST_ATTEMPT: Duration = Duration::from_secs(30);
+pub(crate) use address::{Login, RedisAddress, ReplicaWait, Topology};
+pub(crate) use shared::SharedConnection;
 
-/// A connection over which many calls go at once.
+/// The timeout of one attempt to connect. Its steps have timeouts of their own, but a Cluster's client makes
+/// as many steps as there are nodes.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A multiplexed connection: many calls share it at the same time.
 #[derive(Clone)]
-pub(crate) enum Connection {
+pub(crate) enum RedisConnection {
     Server(MultiplexedConnection),
-    Cluster(ClusterConnection<Node>),
+    Cluster(ClusterConnection<ClusterNode>),
 }
 
-/// What is written behind a call, and how many replicas must have it.
+/// A write that follows a script on the same connection, and the number of replicas that must confirm it.
+///
+/// `WAIT` is about the last write of its connection, and the script may have had nothing to write.
 #[derive(Clone, Copy)]
-pub(crate) struct Barrier<'a> {
+pub(crate) struct ReplicaBarrier<'a> {
     pub(crate) key: &'a str,
-    pub(crate) wait: Wait,
+    pub(crate) wait: ReplicaWait,
 }
 
-impl Connection {
-    /// Asks, and where there is a barrier waits for it, over the same connection in one go.
-    pub(crate) async fn send(
+impl RedisConnection {
+    /// Sends a command, followed by the barrier if there is one.
+    pub(crate) async fn send_with_barrier(
         &mut self,
         cmd: &Cmd,
-        barrier: Option<Barrier<'_>>,
+        barrier: Option<ReplicaBarrier<'_>>,
     ) -> RedisResult<Value> {
         match barrier {
-            None => self.ask(cmd).await,
-            Some(barrier) => Box::pin(self.ask_confirmed(cmd, barrier)).await,
+            None => self.send(cmd).await,
+            Some(barrier) => Box::pin(self.send_confirmed(cmd, barrier)).await,
         }
     }
 
-    async fn ask_confirmed(&mut self, cmd: &Cmd, barrier: Barrier<'_>) -> RedisResult<Value> {
-        let Barrier { key, wait } = barrier;
+    async fn send_confirmed(
+        &mut self,
+        cmd: &Cmd,
+        barrier: ReplicaBarrier<'_>,
+    ) -> RedisResult<Value> {
+        let ReplicaBarrier { key, wait } = barrier;
         let mut pipeline = Pipeline::with_capacity(3);
         pipeline.add_command(cmd.clone());
         pipeline.cmd("SET").arg(key).arg(1);
-        pipeline.cmd("WAIT").arg(wait.replicas).arg(wait.within.as_millis().max(1) as u64);
-        let answers = match self {
+        pipeline.cmd("WAIT").arg(wait.replicas).arg(wait.timeout.as_millis().max(1) as u64);
+        let replies = match self {
             Self::Server(connection) => connection.send_packed_commands(&pipeline, 0, 3).await?,
             Self::Cluster(connection) => {
                 let master = Route::with_key(key, SlotAddr::Master);
@@ -66,33 +78,34 @@ impl Connection {
                 connection.route_pipeline(pipeline, 0, 3, master).await?
             }
         };
-        let [answer, barrier, confirmed] = <[Value; 3]>::try_from(answers)
-            .map_err(|_| RedisError::from((ErrorKind::Parse, "not three answers")))?;
-        let answer = answer.extract_error()?;
+        let [reply, barrier, confirmed] = <[Value; 3]>::try_from(replies)
+            .map_err(|_| RedisError::from((ErrorKind::Parse, "not three replies")))?;
+        let reply = reply.extract_error()?;
         barrier.extract_error()?;
         let confirmed: u64 = redis::from_redis_value(confirmed.extract_error()?)?;
         if confirmed < u64::from(wait.replicas) {
             return Err(RedisError::from((ErrorKind::Client, UNCONFIRMED)));
         }
-        Ok(answer)
+        Ok(reply)
     }
 
-    pub(crate) async fn ask(&mut self, cmd: &Cmd) -> RedisResult<Value> {
+    pub(crate) async fn send(&mut self, cmd: &Cmd) -> RedisResult<Value> {
         match self {
             Self::Server(connection) => connection.send_packed_command(cmd).await?.extract_error(),
-            // In a box, so that calls to a single server do not carry the room for it about.
+            // Boxed, so that the futures of calls to a single server stay small.
             Self::Cluster(connection) => Box::pin(cmd.query_async(connection)).await,
         }
     }
 
-    /// Asks every master; with each answer comes the address, empty where there is but one server.
-    pub(crate) async fn ask_all(&mut self, cmd: &Cmd) -> RedisResult<Vec<(String, Value)>> {
+    /// Sends a command to every master, and returns each address with its reply. The address of a single
+    /// server is empty.
+    pub(crate) async fn send_to_masters(&mut self, cmd: &Cmd) -> RedisResult<Vec<(String, Value)>> {
         let Self::Cluster(connection) = self else {
-            return Ok(vec![(String::new(), self.ask(cmd).await?)]);
+            return Ok(vec![(String::new(), self.send(cmd).await?)]);
         };
         let masters = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
         match connection.route_command(cmd.clone(), masters).await?.extract_error()? {
-            Value::Map(answers) => answers
+            Value::Map(replies) => replies
                 .into_iter()
                 .map(|(address, a)| Ok((redis::from_redis_value(address)?, a.extract_error()?)))
                 .collect(),
@@ -100,40 +113,39 @@ impl Connection {
         }
     }
 
-    /// Asks the server at an address that [`Connection::ask_all`] gave.
-    pub(crate) async fn ask_at(&mut self, address: &str, cmd: &Cmd) -> RedisResult<Value> {
-        let place = address.rsplit_once(':').and_then(|(h, p)| Some((h, p.parse().ok()?)));
-        match (&mut *self, place) {
+    /// Sends a command to the master at an address that [`RedisConnection::send_to_masters`] returned.
+    pub(crate) async fn send_to(&mut self, address: &str, cmd: &Cmd) -> RedisResult<Value> {
+        let address = address.rsplit_once(':').and_then(|(h, p)| Some((h, p.parse().ok()?)));
+        match (&mut *self, address) {
             (Self::Cluster(connection), Some((host, port))) => {
                 let host = host.to_owned();
                 let node = SingleNodeRoutingInfo::ByAddress { host, port };
                 let node = RoutingInfo::SingleNode(node);
                 connection.route_command(cmd.clone(), node).await?.extract_error()
             }
-            _ => self.ask(cmd).await,
+            _ => self.send(cmd).await,
         }
     }
 
-    /// Whether the driver replaces its broken connections by itself.
-    pub(crate) fn heals(&self) -> bool {
+    /// Whether the driver replaces broken connections by itself.
+    pub(crate) fn reconnects_itself(&self) -> bool {
         matches!(self, Self::Cluster(_))
     }
 }
 
-/// Makes connections to what a URL names.
+/// Makes connections to the servers of an address.
 ///
-/// TCP_NODELAY stays off, as the driver has it: calls that are made at once share packets, which
-/// was measured to take a tenth to a quarter off the CPU time of 64 to 256 of them, and a call that
-/// is alone on its connection waits for nothing.
-pub(crate) struct Connector {
+/// TCP_NODELAY stays off, as the driver has it: concurrent calls share packets, which was measured to save
+/// 10 to 25 % of the CPU time of 64 to 256 calls, and a call that is alone on its connection is not delayed.
+pub(crate) struct RedisConnector {
     target: Target,
-    limit: Duration,
-    in_flight: usize,
+    timeout: Duration,
+    max_in_flight: usize,
 }
 
 enum Target {
     Single(Client),
-    /// Keeps its connections to the sentinels, hence the lock.
+    /// The client keeps its connections to the sentinels and needs `&mut self`, hence the lock.
     Sentinel(Mutex<SentinelClient>),
     Cluster {
         client: ClusterClient,
@@ -141,60 +153,60 @@ enum Target {
     },
 }
 
-impl Connector {
+impl RedisConnector {
     pub(crate) fn new(
-        address: &Address,
-        limit: Duration,
-        in_flight: usize,
+        address: &RedisAddress,
+        timeout: Duration,
+        max_in_flight: usize,
     ) -> Result<Self, StoreError> {
         let certificates = certificates(address)?;
-        let target = target(address, certificates, limit).map_err(|error| {
-            StoreError::Incompatible { reason: format!("the driver refused the settings: {error}") }
-        })?;
-        Ok(Self { target, limit, in_flight })
+        let target =
+            target(address, certificates, timeout).map_err(|error| StoreError::Incompatible {
+                reason: format!("the driver refused the configuration: {error}"),
+            })?;
+        Ok(Self { target, timeout, max_in_flight })
     }
 
-    /// One attempt, which comes to an end.
-    pub(crate) async fn connect(&self) -> RedisResult<Connection> {
-        let attempt = tokio::time::timeout(LONGEST_ATTEMPT, self.attempt());
-        attempt.await.map_err(|_| no_answer())?
+    pub(crate) async fn connect(&self) -> RedisResult<RedisConnection> {
+        let attempt = tokio::time::timeout(CONNECT_TIMEOUT, self.attempt());
+        attempt.await.map_err(|_| timed_out())?
     }
 
-    async fn attempt(&self) -> RedisResult<Connection> {
+    async fn attempt(&self) -> RedisResult<RedisConnection> {
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.limit))
-            // Every call has its limit already; a second timer for each is not free.
+            .set_connection_timeout(Some(self.timeout))
+            // Every call has a timeout already, and a second timer costs CPU time.
             .set_response_timeout(None)
-            .set_pipeline_buffer_size(self.in_flight);
+            .set_pipeline_buffer_size(self.max_in_flight);
         match &self.target {
             Target::Single(client) => client
                 .get_multiplexed_async_connection_with_config(&config)
                 .await
-                .map(Connection::Server),
+                .map(RedisConnection::Server),
             Target::Sentinel(client) => {
                 let mut client = client.lock().await;
-                client.get_async_connection_with_config(&config).await.map(Connection::Server)
+                client.get_async_connection_with_config(&config).await.map(RedisConnection::Server)
             }
             Target::Cluster { client, .. } => {
-                client.get_async_generic_connection().await.map(Connection::Cluster)
+                client.get_async_generic_connection().await.map(RedisConnection::Cluster)
             }
         }
     }
 
-    /// A connection for listening, to any server that hears what is published on the one in use.
-    pub(crate) async fn listen(&self) -> RedisResult<PubSub> {
+    /// Opens a connection for pub/sub, to any server that receives the messages of the one in use.
+    pub(crate) async fn subscribe(&self) -> RedisResult<PubSub> {
         match &self.target {
-            Target::Single(client) => self.listen_to(client).await,
+            Target::Single(client) => self.subscribe_to(client).await,
             Target::Sentinel(client) => {
                 let client = client.lock().await.async_get_client().await?;
-                self.listen_to(&client).await
+                self.subscribe_to(&client).await
             }
-            // The nodes of a Cluster pass on what is published to all of them.
+            // The nodes of a Cluster forward published messages to each other.
             Target::Cluster { seeds, .. } => {
-                let mut last = RedisError::from((ErrorKind::Io, "no node to listen to"));
+                let mut last = RedisError::from((ErrorKind::Io, "no node to subscribe to"));
                 for seed in seeds {
-                    match self.listen_to(seed).await {
-                        Ok(listener) => return Ok(listener),
+                    match self.subscribe_to(seed).await {
+                        Ok(subscription) => return Ok(subscription),
                         Err(error) => last = error,
                     }
                 }
@@ -203,20 +215,20 @@ impl Connector {
         }
     }
 
-    async fn listen_to(&self, client: &Client) -> RedisResult<PubSub> {
-        let listening = tokio::time::timeout(self.limit, client.get_async_pubsub());
-        listening.await.map_err(|_| no_answer())?
+    async fn subscribe_to(&self, client: &Client) -> RedisResult<PubSub> {
+        let subscribing = tokio::time::timeout(self.timeout, client.get_async_pubsub());
+        subscribing.await.map_err(|_| timed_out())?
     }
 }
 
-fn no_answer() -> RedisError {
-    RedisError::from((ErrorKind::Io, "no answer in time"))
+fn timed_out() -> RedisError {
+    RedisError::from((ErrorKind::Io, "no reply in time"))
 }
 
 fn target(
-    address: &Address,
+    address: &RedisAddress,
     certificates: Option<TlsCertificates>,
-    limit: Duration,
+    timeout: Duration,
 ) -> RedisResult<Target> {
     let servers = address.nodes.iter().map(|(host, port)| server(host, *port, address.tls));
     match &address.topology {
@@ -233,7 +245,7 @@ fn target(
             let seeds: Vec<Client> = servers
                 .map(|node| client(node, address, certificates.as_ref()))
                 .collect::<RedisResult<_>>()?;
-            let client = cluster(&seeds, address, certificates, limit)?;
+            let client = cluster(&seeds, address, certificates, timeout)?;
             Ok(Target::Cluster { client, seeds })
         }
     }
@@ -241,7 +253,7 @@ fn target(
 
 fn client(
     node: ConnectionAddr,
-    address: &Address,
+    address: &RedisAddress,
     certificates: Option<&TlsCertificates>,
 ) -> RedisResult<Client> {
     let mut settings = RedisConnectionInfo::default().set_db(address.database);
@@ -261,7 +273,7 @@ fn client(
 fn sentinel(
     sentinels: Vec<ConnectionAddr>,
     master: &str,
-    address: &Address,
+    address: &RedisAddress,
     certificates: Option<TlsCertificates>,
 ) -> RedisResult<SentinelClient> {
     let mut builder = SentinelClientBuilder::new(sentinels, master, SentinelServerType::Master)?
@@ -295,20 +307,20 @@ fn sentinel(
 
 fn cluster(
     seeds: &[Client],
-    address: &Address,
+    address: &RedisAddress,
     certificates: Option<TlsCertificates>,
-    limit: Duration,
+    timeout: Duration,
 ) -> RedisResult<ClusterClient> {
     let seeds: Vec<ConnectionInfo> =
         seeds.iter().map(|s| s.get_connection_info().clone()).collect();
-    // Redirections and refusals are tried again by the driver, for a part of the limit.
+    // The driver repeats redirected and refused commands, for a part of the call's timeout.
     let mut builder = ClusterClientBuilder::new(seeds)
         .retries(6)
         .min_retry_wait(10)
         .max_retry_wait(200)
         .retry_wait_formula(10, 2)
-        .connection_timeout(limit)
-        .response_timeout(limit)
+        .connection_timeout(timeout)
+        .response_timeout(timeout)
         .overall_response_timeout(None);
     let Login { user, password } = &address.login;
     if let Some(user) = user {
@@ -335,14 +347,14 @@ fn server(host: &str, port: u16, tls: bool) -> ConnectionAddr {
     }
 }
 
-/// `None` without TLS, and where the system's own certificates are trusted.
-fn certificates(address: &Address) -> Result<Option<TlsCertificates>, StoreError> {
+/// The certificates to trust instead of the system's; `None` for the system's, and without TLS.
+fn certificates(address: &RedisAddress) -> Result<Option<TlsCertificates>, StoreError> {
     if !address.tls {
         return Ok(None);
     }
-    // The program may have chosen another one before.
+    // Fails if the program has chosen a provider already, which is fine.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let Some(path) = &address.authority else {
+    let Some(path) = &address.ca_file else {
         return Ok(None);
     };
     let unusable =

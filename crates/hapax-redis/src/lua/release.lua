@@ -1,5 +1,5 @@
--- ARGV: mark, channel, digest
--- The release of a lock is worth a short way: it needs neither the time nor the whole row.
+-- ARGV: row start, wake-up channel, key digest
+-- Releasing a lock is frequent, so this script reads neither the time nor the whole row.
 local stored = redis.pcall('GET', KEYS[1])
 if not stored then return false end
 if type(stored) == 'table' then

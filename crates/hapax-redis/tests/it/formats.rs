@@ -1,11 +1,9 @@
 //! Data that earlier versions wrote is still readable.
 
-mod common;
-
 use std::path::Path;
 use std::time::Duration;
 
-use common::{attached, config, drained, job, lock, record};
+use crate::common::{attached, drained, job, lock, patient, record};
 use hapax_core::claims::State;
 use hapax_core::log::{Appended, Event, Keep, Position};
 use hapax_core::queue::{Enqueued, Item, ItemId, QueueName, Resolved, Take};
@@ -13,7 +11,7 @@ use hapax_core::{
     Ask, Claimed, Claims, Deleted, Expect, Fingerprint, GiveBack, Key, Log, Put, Queue, Records,
     Step, Tenant, Token,
 };
-use hapax_redis::{RedisStore, Verbatim};
+use hapax_redis::RedisStore;
 use hapax_testkit::Redis;
 
 /// A server with the data of `tests/fixtures/v1.rdb`, and a store on it.
@@ -25,12 +23,8 @@ fn server_with_dump(redis: Redis) -> (Redis, RedisStore) {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/v1.rdb");
     std::fs::copy(fixture, redis.folder().join("dump.rdb")).unwrap();
     redis.restart();
-    let verbatim = Verbatim {
-        locks: vec!["processing:*".into()],
-        records: vec!["user:*:last_transaction".into()],
-    };
-    let config = config(&redis.url()).limit(common::PATIENCE).verbatim(verbatim);
-    (redis, RedisStore::open(config).unwrap())
+    let store = patient(&redis.url());
+    (redis, store)
 }
 
 const HALF_CENTURY: Duration = Duration::from_secs(50 * 366 * 86_400);

@@ -1,8 +1,7 @@
--- The record under the key and its version. Every script about records starts with this.
+-- Reads the record under the key and its version. Every script about records starts with this.
 --
--- A record is one string: a header of one line, then the value as it is.
---   hapax-record1 <version> <1 where that version created it, else 0>\n
--- A verbatim record (ARGV[1] is 1) is the value alone; its version is a digest of it.
+--   hapax-record1 <version> <1 if this version created the record, else 0>\n<value>
+-- A verbatim record (ARGV[1] is 1) is the value alone; its version is the SHA-1 of the value.
 -- GET fails for other types before anything is written.
 local stored = redis.call('GET', KEYS[1])
 local version, created, at
