@@ -46,7 +46,8 @@ impl EntryPage {
 
 fn field(fields: Vec<RedisReply>, wanted: &[u8]) -> Option<Vec<u8>> {
     let mut fields = fields.into_iter();
-    while let (Some(RedisReply::Bytes(name)), Some(RedisReply::Bytes(value))) = (fields.next(), fields.next())
+    while let (Some(RedisReply::Bytes(name)), Some(RedisReply::Bytes(value))) =
+        (fields.next(), fields.next())
     {
         if name == wanted {
             return Some(value);

@@ -88,7 +88,9 @@ impl GroupStream {
         };
         // `[[stream, entries]]` in RESP2, `[stream, entries]` from a RESP3 map.
         let entries = match streams.into_iter().next_back() {
-            Some(RedisReply::Many(mut pair)) if matches!(pair.first(), Some(RedisReply::Bytes(_))) => {
+            Some(RedisReply::Many(mut pair))
+                if matches!(pair.first(), Some(RedisReply::Bytes(_))) =>
+            {
                 pair.pop().unwrap_or(RedisReply::Nil)
             }
             other => other.unwrap_or(RedisReply::Nil),
