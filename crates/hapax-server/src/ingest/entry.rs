@@ -96,7 +96,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_workers_event_is_read() {
+    fn worker_event_is_parsed() {
         let json = br#"{"job_id": "job-1", "domain": "scan", "stage": "vision", "seq": 10,
             "data": {"status": "done"}, "timestamp": "2025-12-29T10:00:00.123456"}"#;
         let read = parse_event("scan", Some(json)).unwrap();
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_event_is_told_without_its_content() {
+    fn parse_error_contains_no_content() {
         for (json, reason) in [
             (None, "no field `data`"),
             (Some("{\"job_id\": \"secret\""), "broken JSON"),
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_are_gone_are_told_apart() {
+    fn trimmed_entries_are_listed_apart() {
         let bytes = |text: &str| RedisReply::Bytes(text.into());
         let fields = RedisReply::Many(vec![bytes("x"), bytes("1"), bytes("data"), bytes("{}")]);
         let read = EntryPage::parse(RedisReply::Many(vec![

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn the_highest_seq_is_known_as_long_as_every_event_was_seen() {
+    fn state_cache_knows_highest_seq_of_unbroken_jobs() {
         let states = JobStateCache::default();
         assert_eq!(after(&states, 10, &published(1)), Some(10));
         assert_eq!(after(&states, 20, &published(2)), Some(20));

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_trimmed_unseen_is_counted() {
+    fn progress_counts_entries_trimmed_unread() {
         assert_eq!(progress(10, 1, 0, 0).lost(), Some(0), "nothing seen, nothing trimmed");
         assert_eq!(progress(10, 4, 0, 0).lost(), Some(3), "three trimmed before anybody looked");
         assert_eq!(progress(10, 4, 3, 3).lost(), Some(0), "three seen, then trimmed");
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_does_not_count_is_watched() {
+    fn progress_notices_losses_without_redis_counts() {
         let uncounted = |progress| GroupProgress { read: None, added: None, ..progress };
         assert_eq!(GroupProgress { read: None, ..progress(10, 4, 0, 0) }.lost(), Some(3));
         assert_eq!(progress(10, 6, 4, 7).waiting(2), None);

@@ -98,26 +98,26 @@ async fn members_share_and_are_replaced(url: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn on_sqlite() {
+async fn consumer_group_shares_jobs_on_sqlite() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", folder.path().join("hapax.db").display());
     members_share_and_are_replaced(&url).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn on_redis() {
+async fn consumer_group_shares_jobs_on_redis() {
     let redis = Redis::start();
     members_share_and_are_replaced(&redis.url()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn on_a_redis_cluster() {
+async fn consumer_group_shares_jobs_on_redis_cluster() {
     let cluster = RedisCluster::start();
     members_share_and_are_replaced(&cluster.url()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn on_postgres() {
+async fn consumer_group_shares_jobs_on_postgres() {
     let postgres = Postgres::start();
     members_share_and_are_replaced(&postgres.url()).await;
 }

@@ -30,7 +30,7 @@ fn metrics(source: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_page_about_the_server_has_every_metric_as_it_is() {
+fn server_page_lists_every_metric() {
     let rows = metrics(&read("crates/hapax-core/src/meters.rs"));
     assert!(rows.len() > 10, "{rows:?}");
     let table = format!("| metric | what it counts or measures |\n|---|---|\n{}", rows.concat());
@@ -39,7 +39,7 @@ fn the_page_about_the_server_has_every_metric_as_it_is() {
 }
 
 #[test]
-fn every_link_between_pages_leads_somewhere() {
+fn docs_links_lead_somewhere() {
     let mut pages: Vec<_> = fs::read_dir(format!("{ROOT}/docs"))
         .unwrap()
         .map(|entry| format!("docs/{}", entry.unwrap().file_name().to_string_lossy()))
@@ -98,7 +98,7 @@ fn all_tests() -> BTreeSet<String> {
 }
 
 #[test]
-fn the_page_about_promises_names_every_test_of_a_hole_and_no_other() {
+fn promises_page_names_exactly_the_hole_tests() {
     let tests = all_tests();
     let names = tests.iter().filter_map(|test| test.rsplit_once(": ")).map(|(_, name)| name);
     let there: BTreeSet<_> = names.filter(|name| name.starts_with("hole_")).collect();
@@ -113,7 +113,7 @@ fn the_page_about_promises_names_every_test_of_a_hole_and_no_other() {
 }
 
 #[test]
-fn the_page_about_the_original_bots_names_tests_that_exist_and_all_of_their_checklists() {
+fn line_acceptance_page_names_existing_tests_and_checklists() {
     let tests = all_tests();
     let page = read("docs/line-acceptance.md");
     let named: Vec<_> = page.split('`').filter(|word| word.contains(".rs: ")).collect();
@@ -129,7 +129,7 @@ fn the_page_about_the_original_bots_names_tests_that_exist_and_all_of_their_chec
 }
 
 #[test]
-fn the_page_about_the_outbox_names_every_flag_of_the_relay() {
+fn outbox_page_names_every_relay_flag() {
     let help = Command::new(env!("CARGO_BIN_EXE_hapax")).args(["relay", "--help"]).output();
     let help = String::from_utf8(help.unwrap().stdout).unwrap();
     let page = read("docs/outbox.md");

@@ -10,7 +10,7 @@ const JOBS: usize = 30;
 const EVENTS: usize = 13;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_workers_own_test_passes_and_its_event_arrives_once() {
+async fn ingest_passes_the_workers_own_test() {
     let redis = Redis::start();
     let setup = Setup::new(&redis.url(), &["--ingest", "scan:1"]);
     let _router = setup.start();
@@ -62,14 +62,14 @@ async fn every_event_arrives_once(setup: Setup, redis: &Redis) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_event_arrives_once_although_the_router_is_killed_on_sqlite() {
+async fn ingest_killed_on_sqlite_routes_each_event_once() {
     let redis = Redis::start();
     let flags = ["--ingest", "scan:4", "--ingest-deliveries", "1000"];
     every_event_arrives_once(Setup::new(&redis.url(), &flags), &redis).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_event_arrives_once_although_the_router_is_killed_on_redis() {
+async fn ingest_killed_on_redis_routes_each_event_once() {
     let redis = Redis::start();
     let flags = ["--ingest", "scan:4", "--ingest-deliveries", "1000"];
     every_event_arrives_once(Setup::redis_alone(&redis.url(), &flags), &redis).await;

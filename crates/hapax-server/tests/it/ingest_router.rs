@@ -19,7 +19,7 @@ fn state(redis: &Redis, job: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_event_is_a_dead_letter_with_a_reason_and_harms_no_neighbour() {
+async fn ingest_malformed_entry_becomes_dead_letter_alone() {
     let redis = Redis::start();
     let setup = Setup::new(&redis.url(), &["--ingest", "scan:1"]);
     for (n, wrong) in ["{\"job_id\": \"j", "{}", r#"{"job_id":"j","stage":"gap","seq":1}"#]
@@ -55,7 +55,7 @@ async fn what_is_no_event_is_a_dead_letter_with_a_reason_and_harms_no_neighbour(
 /// A router that reclaims one page, and for ever what it cannot handle, never comes to the end of
 /// this: three pages of a consumer that died, some of which were delivered again and again.
 #[tokio::test(flavor = "multi_thread")]
-async fn hole_17_every_page_is_reclaimed_and_poison_becomes_a_dead_letter() {
+async fn hole_17_all_pages_are_reclaimed_and_poison_is_buried() {
     let redis = Redis::start();
     redis.cli(&["XGROUP", "CREATE", STREAM, "eventrouter", "0", "MKSTREAM"]);
     let lines: Vec<_> = (0..500)
@@ -105,7 +105,7 @@ async fn hole_17_every_page_is_reclaimed_and_poison_becomes_a_dead_letter() {
 /// Between a worker's late event and the router, the state that others read goes back; the usual design's
 /// router would leave it there.
 #[tokio::test(flavor = "multi_thread")]
-async fn hole_10_the_state_never_stays_behind_the_highest_seq() {
+async fn hole_10_ingest_state_keeps_the_highest_seq() {
     let redis = Redis::start();
     let setup = Setup::new(&redis.url(), &["--ingest", "scan:1", "--event-lifetime", "3h"]);
     // What the workers' script does, one after the other.
@@ -142,7 +142,7 @@ async fn hole_10_the_state_never_stays_behind_the_highest_seq() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_workers_trim_before_it_is_read_is_reported() {
+async fn ingest_reports_entries_trimmed_unread() {
     let redis = Redis::start();
     for n in 0..100 {
         let data = event("job", "vision", n);
@@ -161,7 +161,7 @@ async fn what_the_workers_trim_before_it_is_read_is_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn readiness_is_red_while_a_tail_stands_still() {
+async fn readiness_is_red_while_ingest_reader_is_stalled() {
     let redis = Redis::start();
     let flags = ["--ingest", "scan:2", "--event-tail-limit", "1s", "--store-timeout", "400ms"];
     let setup = Setup::new(&redis.url(), &flags);
@@ -181,7 +181,7 @@ async fn readiness_is_red_while_a_tail_stands_still() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn routed_events_are_published_for_those_who_still_listen() {
+async fn ingest_publishes_routed_events_on_the_channel() {
     let redis = Redis::start();
     let flags = ["--ingest", "scan:1", "--publish-channel", "sse:{domain}:{job_id}"];
     let setup = Setup::redis_alone(&redis.url(), &flags);
@@ -203,7 +203,7 @@ async fn routed_events_are_published_for_those_who_still_listen() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn streams_of_a_cluster_are_routed() {
+async fn ingest_routes_streams_of_a_cluster() {
     let cluster = RedisCluster::start();
     let setup = Setup::new(&cluster.url(), &["--ingest", "scan:4", "--ingest", "chat:1"]);
     let _router = setup.start();
@@ -233,7 +233,7 @@ async fn streams_of_a_cluster_are_routed() {
 }
 
 #[test]
-fn streams_need_a_redis() {
+fn ingest_needs_a_redis() {
     let setup = Setup::new("redis://127.0.0.1:1", &[]);
     let ran = setup
         .hapax()

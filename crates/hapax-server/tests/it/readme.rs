@@ -114,7 +114,7 @@ fn answers(answer: &str, printed: &str) -> bool {
 }
 
 #[test]
-fn every_curl_line_answers_as_printed() {
+fn docs_curl_lines_answer_as_printed() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     for (file, at_least) in [
         ("README.md", 10),

@@ -60,7 +60,7 @@ fn offsets(frames: &[Frame]) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn hole_16_a_lost_hint_costs_a_moment_and_no_event() {
+async fn hole_16_lost_hint_delays_but_loses_no_event() {
     // The usual design hears of new events by Pub/Sub alone, which is at most once: what is published while
     // the connection is down never reaches the client. Here no hint ever arrives.
     let (bus, store) = faulty();
@@ -73,7 +73,7 @@ async fn hole_16_a_lost_hint_costs_a_moment_and_no_event() {
 }
 
 #[tokio::test]
-async fn hole_16_what_is_published_between_replay_and_live_is_seen_once() {
+async fn hole_16_event_between_replay_and_live_is_seen_once() {
     // The usual design replays, and then subscribes: an event in between is lost (or, subscribed first and
     // not compared, seen twice). Here every look at the log takes long enough for that.
     let (bus, store) = faulty();
@@ -90,7 +90,7 @@ async fn hole_16_what_is_published_between_replay_and_live_is_seen_once() {
 }
 
 #[tokio::test]
-async fn hole_11_an_event_whose_publisher_was_cut_off_is_published_by_its_retry() {
+async fn hole_11_event_of_cut_off_publisher_is_published_by_retry() {
     // The usual design's router sets the marker first: cut off before the publish, the retry finds the
     // marker, takes the event for a duplicate, and nobody ever gets it.
     for (faults, again) in [
@@ -110,14 +110,14 @@ async fn hole_11_an_event_whose_publisher_was_cut_off_is_published_by_its_retry(
 }
 
 #[tokio::test]
-async fn one_lost_answer_is_asked_for_again_unnoticed() {
+async fn redis_call_with_lost_reply_is_retried() {
     let (bus, store) = faulty();
     store.plan([Fault::LostAnswer]);
     assert!(matches!(bus.publish(&event(10)).await.unwrap(), Appended::Duplicate(_)));
 }
 
 #[tokio::test]
-async fn a_store_that_fails_is_told_at_first_and_waited_for_later() {
+async fn store_failure_is_reported_to_new_followers_only() {
     let (bus, store) = faulty();
     publish(&bus, 0..1).await;
     let mut follower = follow(&bus, Since::Start).await;
@@ -144,7 +144,7 @@ async fn a_store_that_fails_is_told_at_first_and_waited_for_later() {
 }
 
 #[tokio::test]
-async fn who_is_far_behind_reads_the_store_and_catches_up() {
+async fn follower_far_behind_catches_up_from_the_store() {
     let (bus, _) = faulty();
     let mut early = follow(&bus, Since::Start).await;
     let events: Vec<_> = (0..900).map(event).collect();
@@ -171,7 +171,7 @@ async fn large_events_are_taken_one_by_one() {
 }
 
 #[tokio::test]
-async fn a_log_made_anew_is_told_to_who_follows_the_old_one() {
+async fn recreated_log_is_reported_to_followers_of_the_old() {
     let clock = Arc::new(ManualClock::default());
     let keep = Keep { lifetime: Duration::from_secs(60), ..Keep::default() };
     let settings = Settings { keep, ..Settings::default() };
@@ -191,7 +191,7 @@ async fn a_log_made_anew_is_told_to_who_follows_the_old_one() {
 }
 
 #[tokio::test]
-async fn a_stopped_bus_ends_its_followers() {
+async fn stopped_bus_ends_its_followers() {
     let (bus, _) = faulty();
     let mut follower = follow(&bus, Since::Start).await;
     let waiting = tokio::spawn(async move { follower.next().await });
@@ -204,7 +204,7 @@ async fn a_stopped_bus_ends_its_followers() {
 }
 
 #[tokio::test]
-async fn the_last_follower_takes_the_reader_with_it() {
+async fn job_reader_ends_with_the_last_follower() {
     let (bus, store) = faulty();
     drop(follow(&bus, Since::Start).await);
     let mut calls = store.calls();
@@ -282,12 +282,12 @@ async fn come_and_go(bus: Bus, number: u64, events: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn who_joins_at_any_moment_sees_each_event_once_and_in_order() {
+async fn follower_joining_any_time_sees_events_once_in_order() {
     everybody_sees_everything_once(memory()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn so_on_sqlite() {
+async fn follower_joining_any_time_on_sqlite() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}/hapax.db", folder.path().display());
     let patient = Options { call_limit: PATIENCE, ..Options::default() };
@@ -295,7 +295,7 @@ async fn so_on_sqlite() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn so_where_no_hint_is_heard() {
+async fn follower_joining_any_time_without_hints() {
     let store = Faulty::new(memory());
     store.deafen();
     everybody_sees_everything_once(Arc::new(store)).await;

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_tags_are_read() {
+    fn etag_lists_are_parsed() {
         let some = |tags: &[&str]| Some(Match::OneOf(tags.iter().map(Version::new).collect()));
         assert_eq!(read("*"), Some(Match::Present));
         assert_eq!(read("\"1\""), some(&["1"]));
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_malformed() {
+    fn malformed_etag_lists_are_refused() {
         for wrong in [
             "",
             ",",

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn only_loopback_hosts_are_taken() {
+    fn only_loopback_hosts_are_accepted() {
         for host in ["localhost", "LocalHost:8787", "127.0.0.1:8787", "127.1.2.3", "[::1]:8787"] {
             assert_eq!(verdict(host, None), 200, "{host}");
         }
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn only_our_own_pages_are_taken() {
+    fn only_own_origins_are_accepted() {
         assert_eq!(verdict("localhost:8787", Some("http://localhost:8787")), 200);
         assert_eq!(verdict("127.0.0.1:8787", Some("http://localhost:8787")), 200);
         for origin in [

@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_every_reader_takes_the_same_way_is_taken() {
+    fn unambiguous_json_is_accepted() {
         for good in [
             "null",
             "1",
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_refused() {
+    fn ambiguous_or_invalid_json_is_refused() {
         let deep = "[".repeat(MAX_DEPTH + 1) + &"]".repeat(MAX_DEPTH + 1);
         let very_deep = "[".repeat(500_000);
         for bad in [
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_doubled_field_is_named_and_deeper_members_are_not() {
+    fn repeated_field_is_named_but_nested_members_are_not() {
         assert!(check(br#"{"ttl_ms":1,"ttl_ms":2}"#).unwrap_err().contains("\"ttl_ms\""));
         let inner = check(br#"{"a":{"U123":1,"U123":2}}"#).unwrap_err();
         assert!(!inner.contains("U123"), "{inner}");

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_good_for_its_jobs_until_it_expires_and_with_its_secret_alone() {
+    fn signed_link_is_verified_and_expires() {
         let (secret, other) = ("a".repeat(32), "b".repeat(32));
         let (secret, other) = (Secret::parse(&secret).unwrap(), Secret::parse(&other).unwrap());
         let good = link(u64::MAX / 2000).sign(&secret);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_opens_nothing_but_jobs() {
+    fn signed_link_is_accepted_for_jobs_only() {
         for path in ["/v1/events/stream", "/v1/jobs/scan/1", "/v1/jobs/scan/1/events"] {
             assert!(
                 accepts_signed_link(&Method::GET, path) && accepts_signed_link(&Method::HEAD, path),

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_left_out_piece_by_piece() {
+    fn advance_drops_written_bytes() {
         let pieces = || vec![Bytes::from("abc"), Bytes::from("de"), Bytes::from("f")];
         for written in 0..=6 {
             let mut left = pieces();

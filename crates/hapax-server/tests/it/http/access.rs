@@ -22,7 +22,7 @@ pub(crate) fn guarded() -> Server {
 }
 
 #[test]
-fn without_a_token_nothing_but_health_is_shown() {
+fn token_is_needed_for_everything_but_health() {
     let server = guarded();
     for path in ["/healthz", "/readyz"] {
         assert_eq!(server.get(path).status(), 200);
@@ -63,7 +63,7 @@ fn without_a_token_nothing_but_health_is_shown() {
 }
 
 #[test]
-fn scopes_say_what_a_token_may_do() {
+fn token_scopes_are_enforced() {
     let server = guarded();
     for (name, data, metrics) in [("shop", 200, 403), ("watch", 403, 200), ("root", 403, 200)] {
         assert_eq!(server.get("/v1/locks/k").bearer(name).status(), data, "{name}");
@@ -74,7 +74,7 @@ fn scopes_say_what_a_token_may_do() {
 }
 
 #[test]
-fn tenants_never_meet() {
+fn tenants_are_separate() {
     let server = guarded();
     for name in ["shop", "bank"] {
         let lock = server.post("/v1/locks/k").bearer(name).json(r#"{"ttl_ms":60000}"#);
@@ -93,14 +93,14 @@ fn tenants_never_meet() {
 }
 
 #[test]
-fn with_tokens_any_host_and_origin_may_ask() {
+fn any_host_and_origin_may_ask_with_tokens() {
     let server = guarded();
     let ask = server.get("/v1/locks/k").bearer("shop").header("Host", "hapax.example");
     assert_eq!(ask.header("Origin", "https://shop.example").status(), 200);
 }
 
 #[test]
-fn without_tokens_other_hosts_and_sites_are_refused_everywhere() {
+fn foreign_hosts_and_sites_are_refused_without_tokens() {
     let server = Server::start();
     let port = server.address.split(':').nth(1).unwrap();
     for path in ["/v1/locks/k", "/", "/healthz", "/metrics", "/docs/", "/nothing"] {

@@ -187,7 +187,7 @@ fn numbers_are_whole_and_within_their_limits() {
 }
 
 #[test]
-fn limits_themselves_are_taken() {
+fn limits_themselves_are_accepted() {
     let server = Server::start();
     for (i, (method, path, rest, field, least, most)) in numbers().into_iter().enumerate() {
         for (j, good) in [least, most].into_iter().enumerate() {
@@ -200,7 +200,7 @@ fn limits_themselves_are_taken() {
 }
 
 #[test]
-fn query_parameters_are_known_single_and_within_their_limits() {
+fn query_parameters_must_be_known_single_and_in_range() {
     let server = Server::start();
     let mut cases: Vec<Case> = Vec::new();
     for method in ["PUT", "PATCH"] {
@@ -316,7 +316,7 @@ fn records_take_strict_json_only() {
 }
 
 #[test]
-fn tokens_fingerprints_and_policies_are_checked() {
+fn command_tokens_fingerprints_and_policies_are_checked() {
     let server = Server::start();
     let long = "x".repeat(256);
     let mut cases: Vec<Case> = Vec::new();
@@ -359,7 +359,7 @@ fn tokens_fingerprints_and_policies_are_checked() {
 }
 
 #[test]
-fn answers_of_commands_are_checked_and_change_nothing_where_wrong() {
+fn command_completion_with_bad_response_changes_nothing() {
     let server = Server::start();
     let path = "/v1/commands/op/pending";
     let begun = server.post(path).send().json();
@@ -395,7 +395,7 @@ fn answers_of_commands_are_checked_and_change_nothing_where_wrong() {
 }
 
 #[test]
-fn only_json_is_taken() {
+fn body_must_be_json() {
     let server = Server::start();
     for (method, path) in
         ENDPOINTS.into_iter().filter(|(method, _)| matches!(*method, "POST" | "PUT" | "PATCH"))

@@ -19,7 +19,7 @@ fn complete(server: &Server, body: Value) -> Answer {
 }
 
 #[test]
-fn a_command_runs_once_and_everybody_gets_its_answer() {
+fn command_runs_once_and_is_replayed_to_everyone() {
     let server = Server::start();
     server.get(PATH).send().is(404, "command-missing");
     let begun = begin(&server, json!({"fingerprint": "f"}));
@@ -67,7 +67,7 @@ fn a_command_runs_once_and_everybody_gets_its_answer() {
 }
 
 #[test]
-fn bodies_that_are_no_text_travel_in_base64() {
+fn binary_command_bodies_travel_in_base64() {
     let server = Server::start();
     let token = token(&begin(&server, json!({})));
     let done = complete(&server, json!({"token": token, "status": 200, "body_base64": "AJ+Slg=="}));
@@ -78,7 +78,7 @@ fn bodies_that_are_no_text_travel_in_base64() {
 }
 
 #[test]
-fn a_base64_body_that_is_text_comes_back_as_text() {
+fn base64_body_that_is_text_comes_back_as_text() {
     let server = Server::start();
     let token = token(&begin(&server, json!({})));
     complete(&server, json!({"token": token, "status": 204, "body_base64": "aGk="}));
@@ -87,7 +87,7 @@ fn a_base64_body_that_is_text_comes_back_as_text() {
 }
 
 #[test]
-fn a_failed_command_keeps_its_fingerprint_and_counts_its_attempts() {
+fn failed_command_keeps_fingerprint_and_counts_attempts() {
     let server = Server::start();
     let first = token(&begin(&server, json!({"fingerprint": "f"})));
     assert_eq!(server.delete(PATH).header("Hapax-Token", &first).status(), 204);
@@ -100,7 +100,7 @@ fn a_failed_command_keeps_its_fingerprint_and_counts_its_attempts() {
 }
 
 #[test]
-fn an_owner_that_went_away_leaves_the_outcome_unknown() {
+fn command_of_gone_owner_has_unknown_outcome() {
     let server = Server::start();
     let lost = token(&begin(&server, json!({"lease_ms": 1})));
     eventually("the lease runs out", || server.get(PATH).send().json()["state"] == "unknown");
@@ -117,7 +117,7 @@ fn an_owner_that_went_away_leaves_the_outcome_unknown() {
 }
 
 #[test]
-fn a_late_completion_is_taken_where_nobody_took_over() {
+fn late_completion_is_accepted_without_a_takeover() {
     let server = Server::start();
     let token = token(&begin(&server, json!({"lease_ms": 1})));
     eventually("the lease runs out", || server.get(PATH).send().json()["state"] == "unknown");
@@ -129,7 +129,7 @@ fn a_late_completion_is_taken_where_nobody_took_over() {
 }
 
 #[test]
-fn who_waits_gets_the_answer_when_it_is_there() {
+fn command_wait_ends_with_the_response() {
     let server = Server::start();
     let token = token(&begin(&server, json!({})));
     let waiting: Vec<_> =
@@ -145,7 +145,7 @@ fn who_waits_gets_the_answer_when_it_is_there() {
 }
 
 #[test]
-fn of_fifty_at_once_one_runs() {
+fn command_runs_for_one_of_fifty_at_once() {
     let server = Server::start();
     let sent: Vec<_> = (0..50).map(|_| server.post(PATH).begin()).collect();
     let answers: Vec<_> = sent.into_iter().map(|sent| sent.answer()).collect();
@@ -154,7 +154,7 @@ fn of_fifty_at_once_one_runs() {
 }
 
 #[test]
-fn operations_may_contain_spaces_and_slashes_and_never_meet() {
+fn operations_with_spaces_and_slashes_stay_distinct() {
     let server = Server::start();
     let a = "/v1/commands/POST%20%2Forders/k";
     assert_eq!(server.post(a).status(), 201);
@@ -164,7 +164,7 @@ fn operations_may_contain_spaces_and_slashes_and_never_meet() {
 }
 
 #[test]
-fn more_headers_than_can_be_stored_are_refused_and_nothing_is_completed() {
+fn command_with_too_many_headers_is_not_completed() {
     let server = Server::start();
     let token = token(&begin(&server, json!({})));
     let many = vec!["y"; 65_536];

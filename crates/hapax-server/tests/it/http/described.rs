@@ -15,7 +15,7 @@ fn description(server: &Server) -> Value {
 }
 
 #[test]
-fn every_route_is_described_and_every_described_route_is_there() {
+fn openapi_describes_exactly_the_existing_routes() {
     let server = Server::start();
     let api = description(&server);
     assert!(api["openapi"].as_str().unwrap().starts_with("3.1"));
@@ -74,7 +74,7 @@ fn every_route_is_described_and_every_described_route_is_there() {
 }
 
 #[test]
-fn the_description_is_complete_in_itself() {
+fn openapi_references_resolve() {
     let server = Server::start();
     let api = description(&server);
     every_reference(&api, &mut |reference| {
@@ -133,7 +133,7 @@ fn sample(field: &Value) -> String {
 }
 
 #[test]
-fn described_fields_are_taken_one_by_one() {
+fn openapi_fields_are_accepted_one_by_one() {
     let server = Server::start();
     let api = description(&server);
     let resolved = |field: &Value| match field["$ref"].as_str() {
@@ -212,7 +212,7 @@ fn pages_load_nothing_from_another_host() {
 }
 
 #[test]
-fn the_front_page_says_how_the_server_stands() {
+fn status_page_shows_the_server_state() {
     let server = Server::start();
     let page = server.get("/").send().text();
     for word in [

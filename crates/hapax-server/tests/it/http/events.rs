@@ -15,7 +15,7 @@ fn with(mut event: Value, field: &str, value: Value) -> Value {
 }
 
 #[test]
-fn an_event_is_published_once_and_recognised_afterwards() {
+fn event_is_published_once_then_recognised() {
     let server = Server::start();
     let publish = |event: &Value| server.post("/v1/events").json(&event.to_string()).send();
     let first = publish(&event("vision", 10));
@@ -37,7 +37,7 @@ fn an_event_is_published_once_and_recognised_afterwards() {
 }
 
 #[test]
-fn hole_13_stages_share_a_seq_without_a_collision() {
+fn hole_13_stages_share_a_seq_without_collision() {
     // In the usual design `failed` has the seq of `started`, and the router's marker is (job, seq): the
     // second one is taken for a duplicate of the first, and skipped.
     let server = Server::start();
@@ -46,7 +46,7 @@ fn hole_13_stages_share_a_seq_without_a_collision() {
 }
 
 #[test]
-fn hole_10_state_is_in_one_place_and_follows_the_highest_seq() {
+fn hole_10_state_follows_the_highest_seq() {
     // In the usual design the worker writes the state key and the router writes it again from the stream: a
     // router that comes late sets the state back to 20, or takes 20 for stale and drops it.
     let server = Server::start();
@@ -77,7 +77,7 @@ fn hole_10_state_is_in_one_place_and_follows_the_highest_seq() {
 }
 
 #[test]
-fn a_closed_job_takes_nothing_new_and_recognises_what_it_has() {
+fn closed_job_refuses_new_events_and_knows_duplicates() {
     for (stage, seq, last) in [("done", 51, false), ("vision", 10, true)] {
         let server = Server::start();
         server.publish("job-1", "rule", 20);
@@ -92,7 +92,7 @@ fn a_closed_job_takes_nothing_new_and_recognises_what_it_has() {
 }
 
 #[test]
-fn what_closes_a_job_is_a_setting() {
+fn final_event_is_a_setting() {
     let server = Setup::memory().flags(&["--event-final", "complete:99"]).start();
     server.finish("job-1");
     server.publish("job-1", "complete", 99);
@@ -103,7 +103,7 @@ fn what_closes_a_job_is_a_setting() {
 }
 
 #[test]
-fn an_array_has_a_result_for_each_in_order() {
+fn event_array_has_one_result_each_in_order() {
     let server = Server::start();
     let events = json!([
         event("vision", 10),
@@ -124,7 +124,7 @@ fn an_array_has_a_result_for_each_in_order() {
 }
 
 #[test]
-fn a_malformed_item_fails_its_whole_array() {
+fn malformed_event_fails_its_whole_array() {
     let server = Server::start();
     let events = json!([event("vision", 10), with(event("vision", 11), "seq", "x".into())]);
     let refused = server.post("/v1/events").json(&events.to_string()).send();
@@ -137,7 +137,7 @@ fn a_malformed_item_fails_its_whole_array() {
 }
 
 #[test]
-fn bad_input_is_refused_and_nothing_is_stored() {
+fn events_refuse_bad_input_and_store_nothing() {
     let server = Server::start();
     let good = event("vision", 10);
     let mut wrong = vec![json!(null), json!("x"), json!(1), json!([[]]), json!([null])];
@@ -181,7 +181,7 @@ fn bad_input_is_refused_and_nothing_is_stored() {
 }
 
 #[test]
-fn tenants_never_meet_in_a_job() {
+fn jobs_are_separate_per_tenant() {
     let server = guarded();
     let event = event("vision", 10).to_string();
     for tenant in ["shop", "bank"] {

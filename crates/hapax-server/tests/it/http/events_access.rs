@@ -42,7 +42,7 @@ fn open(server: &Server, way: &str, path: &str) -> Listener {
 }
 
 #[test]
-fn a_token_shows_its_own_tenants_events_alone() {
+fn token_shows_only_events_of_its_tenant() {
     let server = guarded(&[]);
     publish(&server, "shop", "1");
     publish(&server, "bank", "1");
@@ -61,7 +61,7 @@ fn a_token_shows_its_own_tenants_events_alone() {
 }
 
 #[test]
-fn a_link_opens_its_jobs_and_nothing_else() {
+fn signed_link_opens_only_its_jobs() {
     let server = guarded(&[]);
     for job in ["1", "2", "3"] {
         publish(&server, "shop", job);
@@ -92,7 +92,7 @@ fn a_link_opens_its_jobs_and_nothing_else() {
 }
 
 #[test]
-fn links_that_are_expired_forged_or_of_nobody_are_refused() {
+fn signed_links_expired_forged_or_foreign_are_refused() {
     let server = guarded(&[]);
     publish(&server, "shop", "1");
     let job = ["--job", "scan/1", "--tenant", "shop"];
@@ -127,14 +127,14 @@ fn links_that_are_expired_forged_or_of_nobody_are_refused() {
 }
 
 #[test]
-fn a_server_without_a_secret_takes_no_link() {
+fn signed_link_is_refused_without_a_secret() {
     let server = Server::start();
     let access = link(&["--job", "scan/1"]);
     server.get(&format!("/v1/jobs/scan/1?access={access}")).send().is(401, "unauthorized");
 }
 
 #[test]
-fn a_stream_ends_with_its_link() {
+fn stream_ends_when_its_link_expires() {
     let server = guarded(&[]);
     for way in WAYS {
         let opened = |ttl: &str| {
@@ -150,7 +150,7 @@ fn a_stream_ends_with_its_link() {
 }
 
 #[test]
-fn pages_of_named_sites_may_read_events_and_nothing_else() {
+fn cors_lets_named_sites_read_events_only() {
     let origin = "https://app.example";
     for server in [
         guarded(&["--sse-origins", "https://app.example"]),

@@ -38,7 +38,7 @@ async fn until(body: &mut Incoming, word: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn several_streams_share_a_connection() {
+async fn http2_streams_share_a_connection() {
     let server = Server::start();
     let mut sender = connect(&server).await;
     let mut bodies = Vec::new();
@@ -59,7 +59,7 @@ async fn several_streams_share_a_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_that_is_not_read_is_cut_off_and_the_others_go_on() {
+async fn unread_stream_is_cut_off_while_others_continue() {
     let server = Setup::memory().flags(&["--sse-write-timeout", "300ms"]).start();
     let mut sender = connect(&server).await;
     let _asleep = follow(&server, &mut sender, "slow").await;

@@ -66,24 +66,24 @@ fn one_node_follows_what_the_other_publishes(url: &str) {
 }
 
 #[test]
-fn two_nodes_share_a_sqlite_file() {
+fn event_nodes_share_a_sqlite_file() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}/hapax.db", folder.path().display());
     one_node_follows_what_the_other_publishes(&url);
 }
 
 #[test]
-fn two_nodes_share_a_redis() {
+fn event_nodes_share_a_redis() {
     one_node_follows_what_the_other_publishes(&Redis::start().url());
 }
 
 #[test]
-fn two_nodes_share_a_postgres() {
+fn event_nodes_share_a_postgres() {
     one_node_follows_what_the_other_publishes(&Postgres::start().url());
 }
 
 #[test]
-fn a_stream_outlives_a_store_that_hangs() {
+fn stream_outlives_a_hanging_store() {
     let redis = Redis::start();
     let [server, _] = limited_nodes(&redis.url(), "2s");
     publish(&server, "job-1", 10);
@@ -102,7 +102,7 @@ fn a_stream_outlives_a_store_that_hangs() {
 }
 
 #[test]
-fn a_failover_is_told_to_those_who_saw_what_it_lost_and_to_nobody_else() {
+fn failover_gap_reaches_only_followers_of_lost_entries() {
     for (lost, arguments) in [
         (false, ["--appendonly", "yes", "--appendfsync", "always"]),
         (true, ["--appendonly", "no", "--save", ""]),
@@ -129,7 +129,7 @@ fn a_failover_is_told_to_those_who_saw_what_it_lost_and_to_nobody_else() {
 }
 
 #[test]
-fn a_tail_that_stands_still_is_seen_in_readiness_and_metrics() {
+fn stalled_tail_shows_in_readiness_and_metrics() {
     let redis = Redis::start();
     let flags = ["--store", &redis.url(), "--event-tail-limit", "300ms", "--event-poll", "50ms"];
     let server = Setup::new().flags(&flags).start();
@@ -156,7 +156,7 @@ fn a_tail_that_stands_still_is_seen_in_readiness_and_metrics() {
 }
 
 #[test]
-fn hole_11_a_killed_server_has_published_an_event_whole_or_not_at_all() {
+fn hole_11_killed_server_publishes_event_whole_or_not_at_all() {
     // In the usual design the marker, the stream and the state are three steps of two processes: killed in
     // between, the retry finds the marker, and the event is nowhere.
     let folder = tempfile::tempdir().unwrap();

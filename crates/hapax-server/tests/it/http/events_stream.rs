@@ -10,7 +10,7 @@ fn offsets(events: &[Event]) -> Vec<u64> {
 }
 
 #[test]
-fn a_stream_has_the_whole_log_then_what_comes_and_ends_with_the_last_event() {
+fn stream_sends_whole_log_then_new_events_until_the_last() {
     let server = Server::start();
     for way in WAYS {
         let job = format!("job-{}", way.len() + usize::from(way.ends_with('1')));
@@ -40,7 +40,7 @@ fn a_stream_has_the_whole_log_then_what_comes_and_ends_with_the_last_event() {
 }
 
 #[test]
-fn a_job_without_events_is_waited_for() {
+fn job_without_events_is_waited_for() {
     let server = Server::start();
     for way in WAYS {
         let job = format!("later-{}", &way[5..]);
@@ -52,7 +52,7 @@ fn a_job_without_events_is_waited_for() {
 }
 
 #[test]
-fn the_header_wins_over_the_query() {
+fn last_event_id_header_wins_over_the_query() {
     let server = Server::start();
     let (_, epoch) = server.publish("job-1", "vision", 10);
     server.publish("job-1", "vision", 11);
@@ -93,7 +93,7 @@ fn malformed_cursors_are_refused() {
 }
 
 #[test]
-fn hole_12_a_late_lower_event_reaches_who_resumes_by_seq_and_by_id() {
+fn hole_12_late_lower_event_is_seen_after_resume() {
     // The usual design's gateway skips every event whose seq is not above the last one seen: `rule` 20
     // after `answer` 30 would never be shown, live or after a reconnect.
     let server = Server::start();
@@ -117,7 +117,7 @@ fn hole_12_a_late_lower_event_reaches_who_resumes_by_seq_and_by_id() {
 }
 
 #[test]
-fn a_trimmed_cursor_gets_a_gap_a_snapshot_and_what_is_left() {
+fn trimmed_cursor_gets_gap_snapshot_and_remaining_events() {
     let server = Setup::memory().flags(&["--event-entries", "3"]).start();
     let (_, epoch) = server.publish("job-1", "vision", 10);
     for seq in 11..=19 {
@@ -148,7 +148,7 @@ fn a_trimmed_cursor_gets_a_gap_a_snapshot_and_what_is_left() {
 }
 
 #[test]
-fn a_late_event_reaches_who_resumes_by_the_seq_of_a_trimmed_one() {
+fn late_event_is_seen_after_resume_by_trimmed_seq() {
     // What is left looks as if 3 were the last one seen, although it came after 12.
     let server = Setup::memory().flags(&["--event-entries", "3"]).start();
     for seq in [12, 3, 20, 21] {
@@ -167,7 +167,7 @@ fn a_late_event_reaches_who_resumes_by_the_seq_of_a_trimmed_one() {
 }
 
 #[test]
-fn hole_15_a_job_is_forgotten_as_a_whole_and_begins_anew_under_another_epoch() {
+fn hole_15_forgotten_job_restarts_under_another_epoch() {
     // In the usual design the state lives for one hour and the marker for two: a retry in between is
     // skipped as a duplicate of an event that is nowhere any more.
     // What is published is there long enough to be seen on a busy machine; both ways wait together.
@@ -194,7 +194,7 @@ fn hole_15_a_job_is_forgotten_as_a_whole_and_begins_anew_under_another_epoch() {
 }
 
 #[test]
-fn hole_14_a_busy_job_evicts_nothing_of_another_one() {
+fn hole_14_busy_job_evicts_nothing_of_another() {
     // In the usual design `MAXLEN ~ 10000` holds for the shard: a busy job pushes out what others have not
     // delivered yet, and nobody is told.
     let server = Setup::memory().flags(&["--event-entries", "2"]).start();
@@ -216,7 +216,7 @@ fn comments_keep_a_quiet_stream_alive() {
 }
 
 #[test]
-fn a_client_that_only_listens_is_not_idle() {
+fn client_that_only_listens_is_not_idle() {
     let flags = ["--idle-timeout", "100ms", "--sse-keep-alive", "50ms"];
     let server = Setup::memory().flags(&flags).start();
     for way in WAYS {
@@ -232,7 +232,7 @@ fn a_client_that_only_listens_is_not_idle() {
 }
 
 #[test]
-fn streams_have_a_cap_and_give_their_place_back() {
+fn stream_limit_holds_and_slots_are_released() {
     let server = Setup::memory().flags(&["--sse-connections", "2"]).start();
     for way in WAYS {
         // A stream is not counted any more a moment before its place is free.
@@ -261,7 +261,7 @@ fn streams_have_a_cap_and_give_their_place_back() {
 }
 
 #[test]
-fn a_client_that_does_not_read_is_cut_off() {
+fn client_that_does_not_read_is_cut_off() {
     let server = Setup::memory().flags(&["--sse-write-timeout", "300ms"]).start();
     for way in WAYS {
         let job = format!("slow-{}", &way[5..]);
@@ -294,7 +294,7 @@ fn streams_end_in_order_at_shutdown() {
 }
 
 #[test]
-fn several_jobs_come_on_one_connection_and_go_on_together() {
+fn several_jobs_share_one_stream_and_resume_together() {
     let server = Server::start();
     for way in WAYS {
         let (a, b) = (format!("a-{}", &way[5..]), format!("b-{}", &way[5..]));
@@ -333,7 +333,7 @@ fn several_jobs_come_on_one_connection_and_go_on_together() {
 }
 
 #[test]
-fn a_gap_in_one_of_several_jobs_names_it() {
+fn gap_in_one_of_several_jobs_names_the_job() {
     let server = Setup::memory().flags(&["--event-entries", "1"]).start();
     let path = "/v1/events/stream?job=scan/a&job=scan/b";
     for way in WAYS {
@@ -357,7 +357,7 @@ fn a_gap_in_one_of_several_jobs_names_it() {
 }
 
 #[test]
-fn lists_of_jobs_are_read_strictly() {
+fn job_lists_are_parsed_strictly() {
     let server = Server::start();
     let many: String = (0..33).map(|i| format!("&job=scan/{i}")).collect();
     for query in [

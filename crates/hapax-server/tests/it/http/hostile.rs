@@ -4,7 +4,7 @@ use crate::http::client::Sent;
 use crate::http::server::{Server, Setup};
 
 #[test]
-fn what_is_no_http_gets_a_problem_and_the_server_lives() {
+fn non_http_bytes_get_a_problem_document() {
     let server = Server::start();
     for (bytes, status) in [
         (&b"GET /v1/locks/k HTTP/1.1\r\nno colon here\r\n\r\n"[..], 400),
@@ -50,7 +50,7 @@ fn unusual_but_right_requests_are_answered() {
 }
 
 #[test]
-fn a_body_that_breaks_off_stores_nothing() {
+fn body_that_breaks_off_stores_nothing() {
     let server = Server::start();
     let ask = server.put("/v1/records/k").json("[1,2,3]").bytes();
     Sent::new(&server.address, &ask[..ask.len() - 1]).hang_up();
@@ -61,7 +61,7 @@ fn a_body_that_breaks_off_stores_nothing() {
 }
 
 #[test]
-fn an_endless_body_is_cut_off() {
+fn endless_body_is_cut_off() {
     let server = Server::start();
     let head = format!(
         "PUT /v1/records/k HTTP/1.1\r\nHost: {}\r\nTransfer-Encoding: chunked\r\n\r\n",
@@ -78,7 +78,7 @@ fn an_endless_body_is_cut_off() {
 }
 
 #[test]
-fn a_body_that_is_declared_too_large_is_refused_without_waiting_for_it() {
+fn body_declared_too_large_is_refused_at_once() {
     // Whoever waits for the body would answer 408, and only after this.
     let server = Setup::memory().flags(&["--body-timeout", "20s"]).start();
     let head = b"PUT /v1/records/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2000000\r\nConnection: close\r\n\r\n";

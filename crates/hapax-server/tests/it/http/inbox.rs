@@ -20,7 +20,7 @@ fn settle(server: &Server, token: &str) -> Answer {
 }
 
 #[test]
-fn a_message_has_its_effect_once() {
+fn inbox_message_takes_effect_once() {
     let server = Server::start();
     let first = server.post(PATH).send();
     let token = token(&first);
@@ -40,7 +40,7 @@ fn a_message_has_its_effect_once() {
 }
 
 #[test]
-fn what_is_given_back_is_the_next_deliverys() {
+fn inbox_message_given_back_is_next_deliverys() {
     let server = Server::start();
     let first = token(&receive(&server, json!({})));
     assert_eq!(server.delete(PATH).header("Hapax-Token", &first).status(), 204);
@@ -50,7 +50,7 @@ fn what_is_given_back_is_the_next_deliverys() {
 }
 
 #[test]
-fn a_consumer_that_went_away_is_taken_over() {
+fn inbox_takes_over_from_gone_consumer() {
     let server = Server::start();
     let lost = receive(&server, json!({"lease_ms": 1}));
     let mut taken = None;
@@ -67,7 +67,7 @@ fn a_consumer_that_went_away_is_taken_over() {
 }
 
 #[test]
-fn a_message_is_recognised_as_long_as_its_retention_says() {
+fn inbox_recognises_message_for_its_retention() {
     let server = Server::start();
     let token = token(&receive(&server, json!({"retention_ms": 1})));
     settle(&server, &token);
@@ -90,7 +90,7 @@ fn hole_25_every_consumer_of_every_tenant_has_an_inbox_of_its_own() {
 }
 
 #[test]
-fn what_is_malformed_is_refused_and_nothing_is_stored() {
+fn inbox_refuses_malformed_requests() {
     let server = Server::start();
     for (method, path, body, named) in [
         ("POST", "/v1/inbox/c/", "{}", "key is empty"),

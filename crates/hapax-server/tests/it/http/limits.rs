@@ -9,7 +9,7 @@ use crate::http::server::{Setup, eventually};
 const HEADERS: &str = "4s";
 
 #[test]
-fn requests_at_once_are_limited_for_each_tenant() {
+fn concurrent_requests_are_limited_per_tenant() {
     let server = Setup::memory().flags(&["--in-flight", "3"]).start();
     let waiting = server.fill(3);
     let refused = server.get("/v1/records/k").send();
@@ -27,7 +27,7 @@ fn requests_at_once_are_limited_for_each_tenant() {
 }
 
 #[test]
-fn headers_that_do_not_arrive_are_answered_with_408() {
+fn headers_that_do_not_arrive_get_408() {
     let server = Setup::memory().flags(&["--header-timeout", HEADERS]).start();
     let slow = Sent::new(&server.address, b"GET /v1/locks/k HTTP/1.1\r\nHost: loc");
     // One that says nothing at all is closed.
@@ -44,7 +44,7 @@ fn headers_that_do_not_arrive_are_answered_with_408() {
 }
 
 #[test]
-fn the_time_for_headers_begins_anew_with_each_request() {
+fn header_timeout_restarts_with_each_request() {
     let server = Setup::memory().flags(&["--header-timeout", HEADERS]).start();
     let ask = format!("GET /healthz HTTP/1.1\r\nHost: {}\r\n\r\n", server.address);
     let mut kept = Sent::new(&server.address, ask.as_bytes());
@@ -68,7 +68,7 @@ fn idle_connections_are_closed() {
 }
 
 #[test]
-fn a_long_wait_is_no_idle_connection() {
+fn long_wait_is_not_an_idle_connection() {
     let server =
         Setup::memory().flags(&["--idle-timeout", "300ms", "--header-timeout", HEADERS]).start();
     server.lock("k");
@@ -76,7 +76,7 @@ fn a_long_wait_is_no_idle_connection() {
 }
 
 #[test]
-fn bodies_that_do_not_arrive_are_answered_with_408() {
+fn bodies_that_do_not_arrive_get_408() {
     let server = Setup::memory().flags(&["--body-timeout", "300ms"]).start();
     let ask = server.put("/v1/records/k").json("[1,2,3]").bytes();
     let slow = Sent::new(&server.address, &ask[..ask.len() - 3]).answer();
@@ -85,7 +85,7 @@ fn bodies_that_do_not_arrive_are_answered_with_408() {
 }
 
 #[test]
-fn connections_beyond_the_limit_wait_their_turn() {
+fn connections_over_the_limit_wait() {
     let server =
         Setup::memory().flags(&["--max-connections", "2", "--header-timeout", HEADERS]).start();
     let _silent = [Sent::new(&server.address, b""), Sent::new(&server.address, b"")];

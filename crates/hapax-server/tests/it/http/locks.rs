@@ -3,7 +3,7 @@ use serde_json::json;
 use crate::http::server::Server;
 
 #[test]
-fn a_lock_is_taken_once_renewed_and_released_by_its_owner_alone() {
+fn lock_is_renewed_and_released_by_its_owner_only() {
     let server = Server::start();
     let path = "/v1/locks/processing:user:U1";
     let taken = server.post(path).json(r#"{"ttl_ms":600000,"wait_ms":0}"#).send();
@@ -46,7 +46,7 @@ fn a_lock_is_taken_once_renewed_and_released_by_its_owner_alone() {
 }
 
 #[test]
-fn of_fifty_at_once_one_gets_the_lock() {
+fn lock_goes_to_one_of_fifty_at_once() {
     let server = Server::start();
     let ask = server.post("/v1/locks/k").json(r#"{"ttl_ms":60000}"#);
     let sent: Vec<_> = (0..50).map(|_| ask.begin()).collect();
@@ -58,7 +58,7 @@ fn of_fifty_at_once_one_gets_the_lock() {
 }
 
 #[test]
-fn who_waits_is_woken_by_the_release() {
+fn lock_wait_is_woken_by_the_release() {
     let server = Server::start();
     let token = server.lock("k");
     let waiting = server.post("/v1/locks/k").json(r#"{"wait_ms":60000}"#).begin();
@@ -71,7 +71,7 @@ fn who_waits_is_woken_by_the_release() {
 }
 
 #[test]
-fn who_waits_for_nothing_is_told_after_the_wait() {
+fn lock_wait_ends_with_lock_held_after_its_time() {
     let server = Server::start();
     server.lock("k");
     let waited = server.post("/v1/locks/k").json(r#"{"wait_ms":50}"#).send();
@@ -79,7 +79,7 @@ fn who_waits_for_nothing_is_told_after_the_wait() {
 }
 
 #[test]
-fn a_client_that_goes_away_waits_no_longer() {
+fn client_that_disconnects_waits_no_longer() {
     let server = Server::start();
     let token = server.lock("k");
     let waiting = server.post("/v1/locks/k").json(r#"{"wait_ms":60000,"ttl_ms":60000}"#).begin();
@@ -104,7 +104,7 @@ fn head_is_answered_where_get_is() {
 }
 
 #[test]
-fn a_slash_inside_a_key_is_percent_encoded_and_belongs_to_it() {
+fn percent_encoded_slash_belongs_to_the_key() {
     let server = Server::start();
     server.lock("a%2Fb");
     assert_eq!(server.get("/v1/locks/a%2fb").send().json()["held"], true);

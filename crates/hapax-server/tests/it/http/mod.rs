@@ -8,7 +8,7 @@ mod described;
 mod events;
 mod events_access;
 mod events_client;
-mod events_crowd;
+mod events_fanout;
 mod events_http2;
 mod events_stores;
 mod events_stream;

@@ -71,7 +71,7 @@ fn busy(server: &Server) -> Vec<String> {
 }
 
 #[test]
-fn nothing_that_identifies_a_person_is_logged_measured_or_repeated() {
+fn log_and_metrics_contain_no_personal_data() {
     for format in ["json", "pretty"] {
         let server = Setup::memory().flags(&["--log", format, "--log-level", "trace"]).start();
         let secrets = busy(&server);
@@ -85,7 +85,7 @@ fn nothing_that_identifies_a_person_is_logged_measured_or_repeated() {
 }
 
 #[test]
-fn each_request_has_one_line_with_its_route_and_id() {
+fn log_has_one_line_per_request_with_route_and_id() {
     let server = Setup::memory().flags(&["--log", "json"]).start();
     let answer = server.post("/v1/locks/k").send();
     let id = answer.header("hapax-request-id").unwrap().to_owned();

@@ -44,7 +44,7 @@ fn begin(server: &Server, name: &str) -> Answer {
 const ANSWER: &str = r#"{"status":202,"headers":{"x":"y"},"body":"decided"}"#;
 
 #[test]
-fn what_is_unknown_or_failed_is_settled_and_everybody_gets_that_answer() {
+fn operator_settle_gives_every_caller_that_response() {
     let server = Server::start();
     for name in ["unknown", "failed"] {
         let path = command(&server, name);
@@ -59,7 +59,7 @@ fn what_is_unknown_or_failed_is_settled_and_everybody_gets_that_answer() {
 }
 
 #[test]
-fn what_is_unknown_or_failed_is_released_and_whoever_asks_next_is_the_first() {
+fn operator_release_makes_next_begin_the_first_attempt() {
     let server = Server::start();
     for name in ["unknown", "failed"] {
         let path = command(&server, name);
@@ -73,7 +73,7 @@ fn what_is_unknown_or_failed_is_released_and_whoever_asks_next_is_the_first() {
 }
 
 #[test]
-fn what_runs_or_has_its_answer_is_left_alone() {
+fn operator_cannot_touch_pending_or_completed_commands() {
     let server = Server::start();
     let pending = command(&server, "pending");
     for ask in [server.put(&pending).json(ANSWER), server.delete(&pending)] {
@@ -90,7 +90,7 @@ fn what_runs_or_has_its_answer_is_left_alone() {
 }
 
 #[test]
-fn a_late_owner_of_what_was_settled_or_released_is_told_so() {
+fn operator_decision_makes_late_owner_lose_the_claim() {
     let server = Server::start();
     for method in ["PUT", "DELETE"] {
         let path = format!("/v1/commands/pay/{method}");
@@ -104,7 +104,7 @@ fn a_late_owner_of_what_was_settled_or_released_is_told_so() {
 }
 
 #[test]
-fn a_command_is_shown_as_to_its_owner() {
+fn operator_shows_command_as_to_its_owner() {
     let server = Server::start();
     let path = command(&server, "completed");
     let seen = server.get(&path).send().json();
@@ -140,7 +140,7 @@ fn commands_are_listed_by_state() {
 }
 
 #[test]
-fn pages_follow_each_other_to_the_end() {
+fn operator_list_pages_to_the_end() {
     for store in ["memory:", "sqlite:hapax.db"] {
         let server = Setup::new().flags(&["--store", store]).start();
         for i in 0..7 {
@@ -165,7 +165,7 @@ fn pages_follow_each_other_to_the_end() {
 }
 
 #[test]
-fn lists_are_asked_for_strictly() {
+fn operator_list_parameters_are_strict() {
     let server = Server::start();
     for (query, named) in [
         ("state=settled", "state"),
@@ -222,7 +222,7 @@ fn proxied(server: &Server, tenant: &str) {
 }
 
 #[test]
-fn keys_of_a_proxys_callers_are_found_by_their_scope() {
+fn operator_finds_proxy_keys_by_scope() {
     let server = Setup::new().start();
     proxied(&server, "default");
     eventually("the lease runs out", || {
@@ -274,7 +274,7 @@ fn tenants_never_see_each_others_commands() {
 }
 
 #[test]
-fn it_takes_the_scope_admin() {
+fn operator_needs_the_scope_admin() {
     let server = guarded();
     assert_eq!(server.post("/v1/commands/o/k").bearer("shop").status(), 201);
     let calls = |name: &str| {
@@ -298,7 +298,7 @@ fn it_takes_the_scope_admin() {
 }
 
 #[test]
-fn each_action_is_written_down_without_what_it_was_about() {
+fn operator_actions_are_audited_without_keys() {
     let server = Setup::memory()
         .flags(&["--log", "json", "--log-level", "error"])
         .file(
@@ -343,7 +343,7 @@ fn each_action_is_written_down_without_what_it_was_about() {
 }
 
 #[test]
-fn operators_do_not_queue_up_behind_those_who_wait() {
+fn operator_requests_do_not_wait_behind_others() {
     let server = Setup::memory().flags(&["--in-flight", "1"]).start();
     let _waiting = server.fill(1);
     assert_eq!(server.get(LIST).status(), 200);
@@ -363,7 +363,7 @@ fn litter(server: &Server, rows: usize) {
 }
 
 #[test]
-fn what_has_expired_vanishes_from_the_file_by_itself() {
+fn expired_data_vanishes_from_the_sqlite_file() {
     let server = Setup::new().flags(&["--sweep-interval", "50ms"]).start();
     litter(&server, 5);
     eventually("only one is left", || claims(&server) == 1);
@@ -375,7 +375,7 @@ fn what_has_expired_vanishes_from_the_file_by_itself() {
 }
 
 #[test]
-fn a_sweep_deletes_as_many_as_it_may_and_says_how_many() {
+fn operator_sweep_deletes_up_to_the_limit() {
     let server = Setup::new().start();
     litter(&server, 5);
     eventually("the last one has expired", || {

@@ -54,7 +54,7 @@ fn ids(page: &Value) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_shows_what_waits_is_in_flight_and_is_dead() {
+async fn queue_shows_waiting_in_flight_and_dead_counts() {
     let scene = Scene::new("").await;
     let empty = scene.server.get("/v1/queues/outbox").send();
     let nothing = json!({"depth": 0, "in_flight": 0, "dead": 0, "oldest_age_ms": null});
@@ -71,7 +71,7 @@ async fn a_queue_shows_what_waits_is_in_flight_and_is_dead() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn dead_letters_are_listed_page_by_page_requeued_and_discarded() {
+async fn dead_letters_are_paged_requeued_and_discarded() {
     let scene = Scene::new("").await;
     let mut buried = Vec::new();
     for key in ["a", "b", "c"] {
@@ -103,7 +103,7 @@ async fn dead_letters_are_listed_page_by_page_requeued_and_discarded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn operators_see_their_own_tenant_and_what_they_do_is_written_down() {
+async fn queue_actions_are_per_tenant_and_audited() {
     let tokens = [
         token("root", "shop", "'admin'"),
         token("boss", "bank", "'admin'"),
@@ -140,7 +140,7 @@ async fn operators_see_their_own_tenant_and_what_they_do_is_written_down() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_malformed_is_refused() {
+async fn queues_refuse_malformed_requests() {
     let server = Server::start();
     for (method, path, named) in [
         ("GET", "/v1/queues/", "queue is empty"),

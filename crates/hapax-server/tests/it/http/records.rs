@@ -9,7 +9,7 @@ fn put(server: &Server, value: &str, headers: &[(&str, &str)]) -> Answer {
 }
 
 #[test]
-fn a_record_is_written_read_changed_and_deleted() {
+fn record_is_written_read_changed_and_deleted() {
     let server = Server::start();
     server.get(PATH).send().is(404, "record-missing");
     let text = r#"{"item":"lunch", "amount": 100.50, "big": 12345678901234567890123}"#;
@@ -31,7 +31,7 @@ fn a_record_is_written_read_changed_and_deleted() {
 }
 
 #[test]
-fn any_json_value_is_a_record() {
+fn record_is_any_json_value() {
     let server = Server::start();
     for value in
         ["null", "false", "0", "-1.5e300", "\"\"", "[]", "{}", r#""\u0000""#, r#"{"a":{"a":[]}}"#]
@@ -42,7 +42,7 @@ fn any_json_value_is_a_record() {
 }
 
 #[test]
-fn of_two_changes_of_one_version_one_is_stored() {
+fn record_version_is_changed_by_one_of_two_writers() {
     let server = Server::start();
     let first = put(&server, "1", &[]).etag();
     assert_eq!(put(&server, "2", &[("If-Match", &first)]).status, 200);
@@ -108,7 +108,7 @@ fn preconditions_mean_what_http_says() {
 }
 
 #[test]
-fn a_ttl_is_kept_unless_a_new_one_is_given() {
+fn record_ttl_is_kept_unless_a_new_one_is_given() {
     let server = Server::start();
     let expires =
         |answer: &Answer| answer.header("hapax-expires-in-ms").map(|ms| ms.parse::<u64>().unwrap());
@@ -131,14 +131,14 @@ fn a_ttl_is_kept_unless_a_new_one_is_given() {
 }
 
 #[test]
-fn an_expired_record_is_missing() {
+fn expired_record_is_missing() {
     let server = Server::start();
     assert_eq!(server.put(&format!("{PATH}?ttl_ms=1")).json("1").status(), 201);
     crate::http::server::eventually("it expires", || server.get(PATH).status() == 404);
 }
 
 #[test]
-fn a_merge_patch_merges() {
+fn merge_patch_merges() {
     let server = Server::start();
     server.ask("PATCH", PATH).json("{}").send().is(404, "record-missing");
     put(&server, r#"{"item":"lunch","amount":100,"note":{"a":1,"b":2}}"#, &[]);
@@ -151,7 +151,7 @@ fn a_merge_patch_merges() {
 }
 
 #[test]
-fn concurrent_patches_without_a_version_all_arrive() {
+fn concurrent_patches_without_version_all_apply() {
     let server = Server::start();
     put(&server, "{}", &[]);
     let sent: Vec<_> = (0..8)
@@ -164,7 +164,7 @@ fn concurrent_patches_without_a_version_all_arrive() {
 }
 
 #[test]
-fn a_patch_cannot_grow_a_record_past_the_limit() {
+fn patch_cannot_grow_record_past_the_limit() {
     let server = Server::start();
     server.put("/v1/records/r").json("{}").send();
     let half = |name: &str| format!("{{\"{name}\":\"{}\"}}", "x".repeat(600_000));

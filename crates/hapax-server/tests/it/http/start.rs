@@ -3,7 +3,7 @@ use hapax::sqlite::rusqlite::Connection;
 use crate::http::server::{Server, Setup};
 
 #[test]
-fn the_banner_says_what_is_served_and_one_line_to_try() {
+fn banner_says_what_is_served_and_one_line_to_try() {
     let server = Server::start();
     let banner = server.banner.join("\n");
     for word in ["memory:", "this machine only", "curl -i -X POST http://127.0.0.1:", "/v1/locks"] {
@@ -15,7 +15,7 @@ fn the_banner_says_what_is_served_and_one_line_to_try() {
 }
 
 #[test]
-fn what_cannot_get_better_by_waiting_ends_the_process_with_a_message() {
+fn start_ends_with_message_on_permanent_store_error() {
     for (setup, named) in [
         (Setup::new().flags(&["--store", "mysql://host"]), "sqlite:"),
         (Setup::new().flags(&["--store", "redis://"]), "store"),
@@ -34,7 +34,7 @@ fn what_cannot_get_better_by_waiting_ends_the_process_with_a_message() {
 }
 
 #[test]
-fn a_store_url_with_a_password_is_never_printed() {
+fn store_password_is_never_printed() {
     let url = "redis://user:s3cret@127.0.0.1:1";
     let server = Setup::new().env("HAPAX_STORE", url).start();
     assert!(server.banner.join("\n").contains("redis://127.0.0.1:1 (from HAPAX_STORE)"));
@@ -51,7 +51,7 @@ fn refused(path: &std::path::Path) -> String {
 }
 
 #[test]
-fn a_file_of_a_newer_schema_is_refused_with_both_versions() {
+fn newer_sqlite_schema_is_refused_naming_both_versions() {
     let server = Setup::new().start();
     let folder = server.kill_and_keep_folder();
     let path = folder.path().join("hapax.db");
@@ -63,7 +63,7 @@ fn a_file_of_a_newer_schema_is_refused_with_both_versions() {
 }
 
 #[test]
-fn a_file_of_another_kind_is_refused() {
+fn sqlite_file_of_another_kind_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("other.db");
     std::fs::write(
@@ -76,7 +76,7 @@ fn a_file_of_another_kind_is_refused() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_named() {
+fn taken_port_is_named_at_start() {
     let server = Server::start();
     let taken = server.address.clone();
     let (message, code) = Setup::at(&taken).refused();
@@ -85,7 +85,7 @@ fn a_port_that_is_taken_is_named() {
 }
 
 #[test]
-fn seeds_variables_are_honoured_and_unknown_ones_only_warned_of() {
+fn seed_variables_are_honoured_unknown_ones_only_warned() {
     let server = Setup::memory()
         .env("PROCESSING_LOCK_TIMEOUT_SECONDS", "7")
         .env("PROCESSING_LOCK_ENABLED", "true")
@@ -99,7 +99,7 @@ fn seeds_variables_are_honoured_and_unknown_ones_only_warned_of() {
 }
 
 #[test]
-fn redis_url_names_the_store_where_nothing_else_does() {
+fn redis_url_is_the_store_of_last_resort() {
     let server = Setup::new().env("REDIS_URL", "redis://127.0.0.1:1/0").start();
     let banner = server.banner.join("\n");
     assert!(banner.contains("redis://127.0.0.1:1/0 (from REDIS_URL)"), "{banner}");
@@ -123,7 +123,7 @@ fn settings_come_from_the_file_too() {
 }
 
 #[test]
-fn the_default_store_is_a_file_and_outlives_the_server() {
+fn default_store_is_a_file_that_outlives_the_server() {
     let server = Setup::new().start();
     assert!(server.banner.join("\n").contains("sqlite:hapax.db"));
     assert_eq!(server.put("/v1/records/k").json("1").status(), 201);

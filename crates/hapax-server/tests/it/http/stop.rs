@@ -11,7 +11,7 @@ fn in_flight(server: &Server, n: u32) -> bool {
 }
 
 #[test]
-fn requests_in_flight_are_answered_before_the_end() {
+fn shutdown_answers_requests_in_flight() {
     let server = patient().start();
     // The body is still on its way when the signal comes.
     let ask = server.put("/v1/records/k").json("[1,2,3]").bytes();
@@ -32,7 +32,7 @@ fn requests_in_flight_are_answered_before_the_end() {
 }
 
 #[test]
-fn who_waits_is_told_at_once() {
+fn shutdown_tells_waiting_requests_at_once() {
     for signal in ["TERM", "INT"] {
         let server = Server::start();
         server.lock("k");
@@ -52,7 +52,7 @@ fn who_waits_is_told_at_once() {
 }
 
 #[test]
-fn the_wait_for_the_last_request_is_limited() {
+fn shutdown_waits_a_limited_time() {
     let server = patient().flags(&["--shutdown-timeout", "200ms"]).start();
     let ask = server.put("/v1/records/k").json("[1,2,3]").bytes();
     let _unfinished = Sent::new(&server.address, &ask[..ask.len() - 3]);
@@ -64,7 +64,7 @@ fn the_wait_for_the_last_request_is_limited() {
 }
 
 #[test]
-fn a_second_signal_ends_at_once() {
+fn second_signal_ends_at_once() {
     let server = patient().flags(&["--shutdown-timeout", "1h"]).start();
     let ask = server.put("/v1/records/k").json("[1,2,3]").bytes();
     let _unfinished = Sent::new(&server.address, &ask[..ask.len() - 3]);
@@ -80,7 +80,7 @@ fn a_second_signal_ends_at_once() {
 }
 
 #[test]
-fn idle_connections_do_not_hold_the_end_up() {
+fn idle_connections_do_not_delay_shutdown() {
     let server = Server::start();
     let idle: Vec<_> =
         (0..5).map(|_| std::net::TcpStream::connect(&server.address).unwrap()).collect();

@@ -45,7 +45,7 @@ fn nothing_is_answered(server: &Server) {
 }
 
 #[test]
-fn a_store_that_is_not_there_yet_is_waited_for() {
+fn start_waits_for_a_store_that_is_not_there_yet() {
     let redis = Redis::start();
     redis.kill();
     let server = limited(&redis.url());
@@ -62,7 +62,7 @@ fn a_store_that_is_not_there_yet_is_waited_for() {
 }
 
 #[test]
-fn a_store_that_hangs_is_told_of_in_time_and_found_again() {
+fn hanging_store_is_reported_in_time_and_recovers() {
     let redis = Redis::start();
     let server = limited(&redis.url());
     a_lock_is_taken(&server, "before");
@@ -75,7 +75,7 @@ fn a_store_that_hangs_is_told_of_in_time_and_found_again() {
 }
 
 #[test]
-fn what_postgres_refuses_ends_the_process() {
+fn refused_postgres_credentials_end_the_process() {
     let postgres = Postgres::start();
     postgres.psql("CREATE ROLE guarded LOGIN PASSWORD 'right'");
     let rules = "host all guarded all scram-sha-256\nlocal all all trust\nhost all all all trust\n";
@@ -89,7 +89,7 @@ fn what_postgres_refuses_ends_the_process() {
 }
 
 #[test]
-fn refused_credentials_end_the_process() {
+fn refused_redis_credentials_end_the_process() {
     let redis = Redis::with(&["--requirepass", "right"]);
     let url = format!("redis://:wr0ng@127.0.0.1:{}", redis.port());
     let (message, code) = Setup::new().flags(&["--store", &url]).refused();
@@ -100,7 +100,7 @@ fn refused_credentials_end_the_process() {
 const EVICTING: [&str; 4] = ["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"];
 
 #[test]
-fn a_store_that_would_break_a_promise_is_refused() {
+fn store_that_breaks_a_promise_is_refused() {
     let redis = Redis::with(&EVICTING);
     let (message, code) = Setup::new().flags(&["--store", &redis.url()]).refused();
     assert_ne!(code, 0);
@@ -108,7 +108,7 @@ fn a_store_that_would_break_a_promise_is_refused() {
 }
 
 #[test]
-fn a_store_that_comes_late_is_examined_when_it_comes() {
+fn late_store_is_examined_when_it_comes() {
     let redis = Redis::with(&EVICTING);
     redis.kill();
     let server = on(&redis.url());
@@ -121,7 +121,7 @@ fn a_store_that_comes_late_is_examined_when_it_comes() {
 }
 
 #[test]
-fn a_foreign_lock_counts_and_a_foreign_record_is_read() {
+fn foreign_locks_count_and_foreign_records_are_read() {
     let redis = Redis::start();
     let server = on(&redis.url());
     redis.cli(&["SET", "processing:user:U1", "1", "EX", "60"]);
@@ -141,7 +141,7 @@ fn a_foreign_lock_counts_and_a_foreign_record_is_read() {
 }
 
 #[test]
-fn the_verbatim_keys_are_a_setting() {
+fn redis_verbatim_keys_are_a_setting() {
     let redis = Redis::start();
     let server =
         Setup::new().flags(&["--store", &redis.url(), "--redis-verbatim", "mine:*"]).start();
@@ -152,7 +152,7 @@ fn the_verbatim_keys_are_a_setting() {
 }
 
 #[test]
-fn operators_decide_on_servers_too() {
+fn operator_decides_on_redis_and_postgres() {
     let (redis, postgres) = (Redis::start(), Postgres::start());
     for url in [redis.url(), postgres.url()] {
         let server = on(&url);
@@ -174,7 +174,7 @@ fn operators_decide_on_servers_too() {
 }
 
 #[test]
-fn postgres_serves_too() {
+fn server_runs_on_postgres() {
     let postgres = Postgres::start();
     let server = on(&postgres.url());
     eventually("it is ready", || server.get("/readyz").status() == 200);

@@ -7,7 +7,7 @@ use scene::{Page, shows};
 use serde_json::json;
 
 #[test]
-fn the_bar_survives_a_reload_and_a_restart_of_the_server() {
+fn progress_page_survives_reload_and_server_restart() {
     let page = Page::start();
     let hapax = &page.hapax;
     let browser = Browser::start();
@@ -43,7 +43,7 @@ fn the_bar_survives_a_reload_and_a_restart_of_the_server() {
 }
 
 #[test]
-fn a_job_whose_log_was_made_anew_shows_the_gap_and_what_there_is_now() {
+fn progress_page_shows_gap_after_log_was_recreated() {
     let page = Page::start();
     let hapax = &page.hapax;
     let browser = Browser::start();
@@ -73,7 +73,7 @@ const STEPS: [&str; 7] = [
 ];
 
 #[test]
-fn the_button_starts_a_job_that_goes_on_after_a_restart() {
+fn progress_page_button_job_continues_after_restart() {
     let page = Page::start();
     let browser = Browser::start();
     browser.open(&page.url);
@@ -88,7 +88,7 @@ fn the_button_starts_a_job_that_goes_on_after_a_restart() {
 }
 
 #[test]
-fn a_job_whose_worker_died_goes_on_where_it_stopped_when_it_is_asked_for_again() {
+fn progress_page_resumes_job_of_dead_worker() {
     let page = Page::start();
     let browser = Browser::start();
     browser.open(&page.of_job("j1"));
@@ -102,7 +102,7 @@ fn a_job_whose_worker_died_goes_on_where_it_stopped_when_it_is_asked_for_again()
 }
 
 #[test]
-fn links_that_expire_in_the_middle_lose_and_double_nothing() {
+fn progress_page_survives_links_that_expire() {
     let page = Page::with_short_links();
     let browser = Browser::start();
     browser.open(&page.of_job("j1"));

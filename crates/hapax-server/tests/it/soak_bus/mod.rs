@@ -32,27 +32,27 @@ fn addresses(nodes: &[Node]) -> Vec<String> {
 }
 
 #[test]
-fn a_killed_server_on_sqlite_loses_and_doubles_nothing() {
+fn bus_soak_killed_server_on_sqlite() {
     let node = Node::start(&["--store", "sqlite:soak.db"]);
     storm(vec![node.address.clone()], Losses::Never, killing(vec![node]));
 }
 
 #[test]
-fn two_killed_nodes_on_postgres_lose_and_double_nothing() {
+fn bus_soak_two_killed_nodes_on_postgres() {
     let postgres = Postgres::start();
     let nodes: Vec<_> = (0..2).map(|_| Node::start(&["--store", &postgres.url()])).collect();
     storm(addresses(&nodes), Losses::Never, killing(nodes));
 }
 
 #[test]
-fn two_killed_nodes_on_one_redis_lose_and_double_nothing() {
+fn bus_soak_two_killed_nodes_on_redis() {
     let redis = Redis::with(&["--appendonly", "yes", "--appendfsync", "always"]);
     let nodes: Vec<_> = (0..2).map(|_| Node::start(&["--store", &redis.url()])).collect();
     storm(addresses(&nodes), Losses::Never, killing(nodes));
 }
 
 #[test]
-fn a_cluster_that_loses_a_master_keeps_what_was_acknowledged_or_says_so() {
+fn bus_soak_cluster_that_loses_a_master() {
     let cluster = RedisCluster::start();
     let url = format!("{}?wait_replicas=1&wait_ms=1000", cluster.url());
     let nodes: Vec<_> = (0..2).map(|_| Node::start(&["--store", &url])).collect();

@@ -121,7 +121,7 @@ impl Gateway {
 }
 
 #[test]
-fn the_checker_accepts_a_gateway_without_bugs() {
+fn bus_soak_checker_accepts_gateway_without_bugs() {
     for seed in 0..20 {
         let wrong = violations(&Gateway::run(Bug::None, seed), Losses::Never);
         assert!(wrong.is_empty(), "{wrong:?}");
@@ -129,7 +129,7 @@ fn the_checker_accepts_a_gateway_without_bugs() {
 }
 
 #[test]
-fn the_checker_finds_every_planted_bug() {
+fn bus_soak_checker_finds_every_planted_bug() {
     let bugs = [
         (Bug::OffByOneAtResume, "expected offset"),
         (Bug::ReplayToLiveLeak, "never came"),
@@ -147,7 +147,7 @@ fn the_checker_finds_every_planted_bug() {
 }
 
 #[test]
-fn a_loss_needs_a_gap_and_a_new_epoch() {
+fn bus_soak_loss_needs_gap_and_new_epoch() {
     let named = |seq| ("work".to_owned(), seq);
     let old = |offset| At { epoch: 7, offset };
     let new = |offset| At { epoch: 9, offset };

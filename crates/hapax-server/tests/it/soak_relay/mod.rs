@@ -142,17 +142,17 @@ fn postgres(url: &str) -> Outbox {
 }
 
 #[test]
-fn killed_relays_and_a_stormy_sink_lose_nothing_and_double_no_effect() {
+fn relay_soak_with_kills_loses_and_doubles_nothing() {
     check(Mood::Stormy, postgres);
 }
 
 #[test]
-fn two_relays_in_peace_send_nothing_twice() {
+fn relay_soak_two_quiet_relays_send_nothing_twice() {
     check(Mood::Calm, postgres);
 }
 
 #[test]
-fn the_same_storm_over_an_outbox_in_sqlite() {
+fn relay_soak_over_a_sqlite_outbox() {
     let folder = tempfile::tempdir().expect("a folder");
     for mood in [Mood::Stormy, Mood::Calm] {
         let name = if mood == Mood::Calm { "calm.db" } else { "stormy.db" };

@@ -141,7 +141,7 @@ impl World {
 }
 
 #[test]
-fn the_checker_accepts_a_relay_without_bugs() {
+fn relay_soak_checker_accepts_relay_without_bugs() {
     for seed in 0..20 {
         let wrong = violations(&World::run(Bug::None, seed));
         assert!(wrong.is_empty(), "{wrong:?}");
@@ -149,7 +149,7 @@ fn the_checker_accepts_a_relay_without_bugs() {
 }
 
 #[test]
-fn the_checker_finds_every_planted_bug() {
+fn relay_soak_checker_finds_every_planted_bug() {
     let bugs = [
         (Bug::PollsById, "never came"),
         (Bug::AcknowledgedBeforeSent, "never came"),
@@ -167,7 +167,7 @@ fn the_checker_finds_every_planted_bug() {
 }
 
 #[test]
-fn nothing_comes_twice_where_nothing_was_disturbed() {
+fn relay_soak_without_faults_sends_nothing_twice() {
     let row = Row { id: "1".into(), key: "k".into(), began: 1, ended: 2, committed: true };
     let twice = History {
         rows: vec![row],

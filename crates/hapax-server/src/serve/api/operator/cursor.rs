@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_page_of_the_same_list_is_gone_on_from() {
+    fn cursor_is_accepted_for_its_own_list_only() {
         let (mine, other) = (Tenant::default(), Tenant::new("other").unwrap());
         let next = wrap_cursor("sqlite", &mine, "default:command:POST /a%3Ab:k");
         assert_eq!(unwrap_cursor("sqlite", &mine, &next).unwrap(), "default:command:POST /a%3Ab:k");

@@ -72,7 +72,7 @@ fn server() -> Server {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crowd_gets_each_event_once_and_in_order() {
+async fn fanout_sends_each_event_once_and_in_order() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
     let server = Arc::new(server());
