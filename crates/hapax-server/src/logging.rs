@@ -6,7 +6,7 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
-use crate::settings::{Level, LogFormat};
+use crate::settings::{LogFormat, LogLevel};
 
 /// The target of lines that say what operators did. They are written whatever the level is.
 pub(crate) const AUDIT: &str = "audit";
@@ -20,7 +20,7 @@ pub(crate) fn start_audit() {
 
 /// Starts logging, of panics too. Only hapax's own lines follow the level: what drivers say in detail may contain
 /// keys, and is never wanted.
-pub(crate) fn start(format: LogFormat, level: Level) {
+pub(crate) fn start(format: LogFormat, level: LogLevel) {
     let filter = Targets::new()
         .with_default(level.0.min(LevelFilter::WARN))
         .with_target("hapax", level.0)

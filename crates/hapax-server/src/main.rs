@@ -19,6 +19,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use settings::{ProxySettings, RelaySettings, ServeSettings, SettingFlags};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -34,13 +35,13 @@ struct Cli {
 #[derive(Subcommand)]
 enum Action {
     /// Serve the HTTP API (what a bare `hapax` does).
-    Serve(serve::Args),
+    Serve(SettingFlags<ServeSettings>),
     /// Give any HTTP service Idempotency-Key, with nothing to change in it.
-    Proxy(proxy::Args),
+    Proxy(SettingFlags<ProxySettings>),
     /// Drain the outbox into a broker, a webhook or hapax's own bus.
-    Relay(relay::Args),
+    Relay(SettingFlags<RelaySettings>),
     /// Make a LINE bot safe against double taps and redelivery.
-    Line(line::Args),
+    Line(line::LineArgs),
     /// Say what would break which promise, and how to fix it.
     Doctor(doctor::Args),
     /// Measure what this machine and store can do.
@@ -66,16 +67,16 @@ enum Action {
 }
 
 fn main() -> ExitCode {
-    let action = Cli::parse().action.unwrap_or(Action::Serve(serve::Args::default()));
+    let action = Cli::parse().action.unwrap_or(Action::Serve(SettingFlags::default()));
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.into()),
     };
     let result = runtime.block_on(async {
         match action {
-            Action::Serve(args) => serve::run(args).await,
-            Action::Proxy(args) => proxy::run(args).await,
-            Action::Relay(args) => relay::run(args).await,
+            Action::Serve(flags) => serve::run(flags).await,
+            Action::Proxy(flags) => proxy::run(flags).await,
+            Action::Relay(flags) => relay::run(flags).await,
             Action::Line(args) => line::run(args).await,
             Action::Doctor(args) => doctor::run(args).await,
             Action::Bench(args) => bench::run(args).await,

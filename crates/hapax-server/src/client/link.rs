@@ -7,7 +7,7 @@ use hapax::{Clock, Key, SystemClock, Tenant};
 
 use super::{Failure, duration, line};
 use crate::serve::signed_link::SignedLink;
-use crate::settings::{Secret, Value};
+use crate::settings::{SettingValue, SigningSecret};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -46,7 +46,7 @@ impl MakeLink {
     pub(super) fn run(&self) -> Result<ExitCode, Failure> {
         let usage = |text: String| Failure::Usage(text);
         let secret =
-            Secret::parse(&self.secret).map_err(|text| usage(format!("--secret: {text}")))?;
+            SigningSecret::parse(&self.secret).map_err(|text| usage(format!("--secret: {text}")))?;
         let tenant = Tenant::new(&self.tenant).map_err(|error| usage(error.to_string()))?;
         let job = |text: &String| {
             let (domain, job_id) = text

@@ -27,7 +27,7 @@ use hapax::redis::{RedisCommands, RedisConfig};
 use dead_letters::IngestDeadLetters;
 use event_router::EventRouter;
 use redis_stream::GroupStream;
-pub(crate) use settings::{Domains, IngestConfig, Name};
+pub(crate) use settings::IngestConfig;
 use stream_reader::{Heartbeat, StreamReader};
 
 use crate::health::Health;

@@ -21,7 +21,7 @@ use crate::health::Health;
 use crate::proxy::admin;
 use crate::serve::problem::{Problem, ProblemKind};
 use crate::serve::{in_process, router};
-use crate::settings::Listen;
+use crate::settings::ListenAddress;
 
 /// What proxies and tunnels add, who may have put a loopback name for `Host`.
 const FORWARDED: &[&str] = &["forwarded", "via", "x-forwarded-for", "x-real-ip"];
@@ -29,7 +29,7 @@ const QUEUES: &str = "/v1/queues/{*rest}";
 
 /// What `--admin` serves.
 pub(super) fn router(
-    listen: &Listen,
+    listen: &ListenAddress,
     health: &Health,
     store: &Arc<dyn Store>,
     meters: &PrometheusHandle,
@@ -46,7 +46,7 @@ pub(super) fn router(
 /// says that it was forwarded is refused.
 pub(super) fn beside(
     webhooks: Router,
-    listen: &Listen,
+    listen: &ListenAddress,
     health: &Health,
     store: &Arc<dyn Store>,
     meters: &PrometheusHandle,

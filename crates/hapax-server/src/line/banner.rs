@@ -3,17 +3,16 @@
 use std::io::Write;
 use std::net::SocketAddr;
 
-use super::settings::{Settings, Sources};
-use crate::settings::Listen;
+use crate::settings::{LineSettings, ListenAddress, SettingSources};
 
 /// Says what is taken in where, under which rules, where it goes, and one line to try.
 pub(super) fn print(
-    settings: &Settings,
-    sources: &Sources,
+    settings: &LineSettings,
+    sources: &SettingSources<LineSettings>,
     listen: SocketAddr,
     admin: Option<SocketAddr>,
 ) -> std::io::Result<()> {
-    let from = |flag: &str| sources.place(flag).unwrap_or_default();
+    let from = |flag: &str| sources.origin(flag).unwrap_or_default();
     let store = settings.store.shown();
     let upstream = settings.upstream.as_ref().map(|url| url.shown()).unwrap_or_default();
     let mut out = std::io::stdout().lock();
@@ -32,7 +31,7 @@ pub(super) fn print(
     out.flush()
 }
 
-fn rules(settings: &Settings, from: &impl Fn(&str) -> String) -> String {
+fn rules(settings: &LineSettings, from: &impl Fn(&str) -> String) -> String {
     if !settings.lock.0 {
         return format!("none: nobody is locked (from {})", from("lock"));
     }
@@ -45,15 +44,15 @@ fn rules(settings: &Settings, from: &impl Fn(&str) -> String) -> String {
 }
 
 /// What is on `--admin`.
-fn on_admin(settings: &Settings) -> &'static str {
-    match settings.admin.as_ref().is_some_and(Listen::is_loopback) {
+fn on_admin(settings: &LineSettings) -> &'static str {
+    match settings.admin.as_ref().is_some_and(ListenAddress::is_loopback) {
         true => "/healthz, /readyz, /metrics, /v1/queues/line",
         false => "/healthz, /readyz, /metrics",
     }
 }
 
 /// What is on the listener besides webhooks.
-fn served(settings: &Settings) -> &'static str {
+fn served(settings: &LineSettings) -> &'static str {
     match settings.listen.is_loopback() {
         true => "/healthz, /readyz; to this machine /metrics, /v1/queues/line",
         false => "/healthz, /readyz",

@@ -7,7 +7,7 @@
 
 mod admin;
 mod banner;
-mod settings;
+mod config;
 mod simulate;
 mod webhook;
 
@@ -22,8 +22,8 @@ use hapax_line::Gateway;
 use crate::health::Health;
 use crate::net::{self, Limits, Server, Signals};
 use crate::{logging, measure};
-pub(crate) use settings::TABLE;
-use settings::{Channel, Flags, Settings, Sources};
+use crate::settings::{CommandSettings, LineSettings, SettingFlags, SettingSources};
+use config::LineChannel;
 
 /// A scraper, a prober and an operator need no more.
 const ADMIN_CONNECTIONS: usize = 64;
@@ -31,9 +31,9 @@ const ADMIN_CONNECTIONS: usize = 64;
 /// The arguments of `hapax line`.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
-pub(crate) struct Args {
+pub(crate) struct LineArgs {
     #[command(flatten)]
-    flags: Flags,
+    flags: SettingFlags<LineSettings>,
     #[command(subcommand)]
     action: Option<Action>,
 }
@@ -41,22 +41,22 @@ pub(crate) struct Args {
 #[derive(Subcommand)]
 enum Action {
     /// Be LINE at your desk: send signed events to a bot, and show what it answers.
-    Simulate(simulate::Args),
+    Simulate(simulate::SimulateArgs),
 }
 
 /// Takes webhooks in until a signal says to stop, or plays LINE's side.
-pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(args: LineArgs) -> anyhow::Result<ExitCode> {
     match args.action {
         Some(Action::Simulate(args)) => simulate::run(args).await,
         None => serve(args.flags).await,
     }
 }
 
-async fn serve(flags: Flags) -> anyhow::Result<ExitCode> {
-    let sources = Sources::gather(flags)?;
-    let settings = Settings::read(&sources)?;
-    let channel = settings.channel()?;
-    let told = settings.gateway()?;
+async fn serve(flags: SettingFlags<LineSettings>) -> anyhow::Result<ExitCode> {
+    let sources = SettingSources::gather(flags)?;
+    let settings = LineSettings::read(&sources)?;
+    let channel = LineChannel::new(&settings)?;
+    let told = config::gateway_settings(&settings)?;
     logging::start(settings.log, settings.log_level);
     sources.warn_of_unknown_variables();
     net::make_room(settings.max_connections);
@@ -68,7 +68,7 @@ async fn serve(flags: Flags) -> anyhow::Result<ExitCode> {
     health.watch(&store, settings.store_timeout, &meters).await?;
     hapax::sweep_forever(store.clone(), settings.sweep_interval);
 
-    let Channel { secrets, line, bot } = channel;
+    let LineChannel { secrets, line, bot } = channel;
     let gateway = Gateway::new(store.clone(), secrets, line, Arc::new(bot), told);
     let limits = Limits {
         header: settings.header_timeout,
@@ -106,7 +106,7 @@ async fn serve(flags: Flags) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn open(settings: &Settings) -> anyhow::Result<Arc<dyn Store>> {
+async fn open(settings: &LineSettings) -> anyhow::Result<Arc<dyn Store>> {
     let opening =
         hapax::Options { call_limit: settings.store_timeout, ..hapax::Options::default() };
     let store = hapax::open(settings.store.secret(), &opening).await;

@@ -17,7 +17,7 @@ use super::drain::Drain;
 use super::pace::{InFlight, Refusals};
 use super::signals::Signals;
 use super::talk::Talk;
-use crate::settings::Listen;
+use crate::settings::ListenAddress;
 
 /// How long accepting pauses where the process has no descriptors left.
 const BREATHER: Duration = Duration::from_millis(100);
@@ -25,7 +25,7 @@ const BREATHER: Duration = Duration::from_millis(100);
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 
 /// Takes an address, or says who may have it.
-pub(crate) async fn bind(flag: &str, listen: &Listen) -> anyhow::Result<TcpListener> {
+pub(crate) async fn bind(flag: &str, listen: &ListenAddress) -> anyhow::Result<TcpListener> {
     TcpListener::bind(listen.addresses()).await.with_context(|| {
         let place = listen.text();
         format!("cannot listen on {place}; is another server running there? --{flag} takes another")

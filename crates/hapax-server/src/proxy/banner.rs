@@ -3,21 +3,22 @@
 use std::io::Write;
 use std::net::SocketAddr;
 
-use super::settings::Settings;
+use super::route::ProxyRoute;
+use crate::settings::ProxySettings;
 
 /// Says where requests go, on which store, and one line to try.
 pub(crate) fn print(
-    settings: &Settings,
+    settings: &ProxySettings,
+    routes: &[ProxyRoute],
     listen: SocketAddr,
     admin: Option<SocketAddr>,
 ) -> std::io::Result<()> {
-    let options = &settings.options;
-    let scheme = if options.tls_cert.is_some() { "https" } else { "http" };
+    let scheme = if settings.tls_cert.is_some() { "https" } else { "http" };
     let mut out = std::io::stdout().lock();
     writeln!(out, "hapax {} proxy listens on {scheme}://{listen}", env!("CARGO_PKG_VERSION"))?;
-    writeln!(out, "  store     {}", options.store.shown())?;
-    for route in &settings.routes {
-        writeln!(out, "  {:<9} {}", route.place.to_string(), route.target)?;
+    writeln!(out, "  store     {}", settings.store.shown())?;
+    for route in routes {
+        writeln!(out, "  {:<9} {}", route.pattern.to_string(), route.target)?;
     }
     match admin {
         Some(admin) => writeln!(out, "  admin     http://{admin} (/healthz, /readyz, /metrics)")?,

@@ -4,16 +4,16 @@ use anyhow::Context;
 use hapax_http_client::{HttpClient, HttpClientConfig, TrustStore};
 
 use super::quiet::Watched;
-use super::settings::Options;
 use super::tls::unusable_file;
 use super::upstream::Passed;
+use crate::settings::ProxySettings;
 
 /// Sends requests to any upstream over pooled connections.
 pub(crate) type Client = HttpClient<Watched<Passed>>;
 
 /// `tls` is whether any upstream has an `https://` address: the system's root certificates are read
 /// only then.
-pub(crate) fn new(options: &Options, tls: bool) -> anyhow::Result<Client> {
+pub(crate) fn new(options: &ProxySettings, tls: bool) -> anyhow::Result<Client> {
     let trust = match &options.upstream_ca {
         Some(path) => {
             TrustStore::from_pem_file(path).with_context(|| unusable_file("--upstream-ca", path))?

@@ -20,7 +20,7 @@ use super::BoxError;
 use super::answer::Arriving;
 use super::client::Client;
 use super::quiet::Quiet;
-use super::settings::{Place, Route};
+use super::route::{PathPattern, ProxyRoute};
 use super::upstream::{Manner, Upstream};
 use crate::measure::Watched;
 use crate::net::{Answers, InFlight, Refusals};
@@ -35,7 +35,7 @@ struct Inner {
 }
 
 struct Open {
-    place: Place,
+    pattern: PathPattern,
     label: Arc<str>,
     layer: IdempotencyLayer,
     service: Idempotency<Upstream>,
@@ -43,18 +43,18 @@ struct Open {
 
 impl Gateway {
     pub(crate) fn new(
-        routes: &[Route],
+        routes: &[ProxyRoute],
         store: &Arc<dyn Claims>,
         client: &Client,
         manner: Manner,
         body_timeout: Duration,
     ) -> Self {
-        let open = |route: &Route| {
+        let open = |route: &ProxyRoute| {
             let layer = IdempotencyLayer::new(store.clone(), route.policy.clone());
             let service = layer.layer(Upstream::new(client.clone(), manner, route));
             Open {
-                place: route.place.clone(),
-                label: route.place.to_string().into(),
+                pattern: route.pattern.clone(),
+                label: route.pattern.to_string().into(),
                 layer,
                 service,
             }
@@ -77,7 +77,7 @@ impl Answers for Gateway {
     const REFUSALS: Option<Refusals> = None;
 
     async fn answer(&self, request: Request<Incoming>, in_flight: InFlight) -> Response<Outgoing> {
-        let route = self.0.routes.iter().find(|route| route.place.takes(request.uri().path()));
+        let route = self.0.routes.iter().find(|route| route.pattern.matches(request.uri().path()));
         let label = route.map_or_else(|| "unmatched".into(), |route| route.label.clone());
         let mut watched = Watched::new(request.method(), label);
         let response = match (check(&request), route) {

@@ -14,8 +14,7 @@ mod fit;
 mod forward;
 mod gateway;
 mod quiet;
-mod settings;
-mod target;
+mod route;
 mod tls;
 mod tunnel;
 mod upstream;
@@ -28,21 +27,20 @@ use hapax::Claims;
 
 use crate::health::Health;
 use crate::net::{self, BoxError, Limits, Server, Signals};
+use crate::settings::{CommandSettings, ProxySettings, SettingFlags, SettingSources};
 use crate::{logging, measure};
 use fit::Fit;
 use gateway::Gateway;
-pub(crate) use settings::{Args, TABLE};
-use settings::{Settings, Sources};
 use upstream::Manner;
 
 /// A scraper and a prober need no more.
 const ADMIN_CONNECTIONS: usize = 64;
 
 /// Passes requests on until a signal says to stop.
-pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let sources = Sources::gather(args)?;
-    let settings = Settings::read(&sources)?;
-    let options = &settings.options;
+pub(crate) async fn run(flags: SettingFlags<ProxySettings>) -> anyhow::Result<ExitCode> {
+    let sources = SettingSources::gather(flags)?;
+    let options = ProxySettings::read(&sources)?;
+    let routes = route::routes(&options)?;
     logging::start(options.log, options.log_level);
     sources.warn_of_unknown_variables();
     let signals = Signals::new()?;
@@ -73,21 +71,21 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     hapax::sweep_forever(store.clone(), options.sweep_interval);
 
-    let tls_upstream = settings.routes.iter().any(|route| route.target.is_tls());
-    let client = client::new(options, tls_upstream)?;
+    let tls_upstream = routes.iter().any(|route| route.target.is_tls());
+    let client = client::new(&options, tls_upstream)?;
     let manner = Manner {
         http2: options.upstream_http2,
         host: options.host,
         trust_forwarded: options.trust_forwarded,
     };
     let fit: Arc<dyn Claims> = Arc::new(Fit { store, health: health.clone() });
-    let gateway = Gateway::new(&settings.routes, &fit, &client, manner, options.body_timeout);
-    let server = Server::new(gateway.clone(), tls::for_clients(options)?, limits);
-    let _ = banner::print(&settings, listener.local_addr()?, admin);
+    let gateway = Gateway::new(&routes, &fit, &client, manner, options.body_timeout);
+    let server = Server::new(gateway.clone(), tls::for_clients(&options)?, limits);
+    let _ = banner::print(&options, &routes, listener.local_addr()?, admin);
     let stop = async || {
         health.stop();
         gateway.drain().await;
     };
-    server.run(listener, signals, options.shutdown_limit.0, stop).await;
+    server.run(listener, signals, options.shutdown_timeout.0, stop).await;
     Ok(ExitCode::SUCCESS)
 }

@@ -9,10 +9,11 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::TlsAcceptor;
 
-use super::settings::Options;
+use crate::settings::ProxySettings;
+
 
 /// TLS for clients, where it is configured.
-pub(crate) fn for_clients(options: &Options) -> anyhow::Result<Option<TlsAcceptor>> {
+pub(crate) fn for_clients(options: &ProxySettings) -> anyhow::Result<Option<TlsAcceptor>> {
     let (Some(certificate), Some(key)) = (&options.tls_cert, &options.tls_key) else {
         return Ok(None);
     };

@@ -21,10 +21,10 @@ use super::client::Client;
 use super::failure::{Failure, whole};
 use super::forward;
 use super::quiet::{Patience, Quiet, TooQuiet, Watched};
-use super::settings::{HostPolicy, Route};
-use super::target::Target;
+use super::route::ProxyRoute;
 use super::tunnel::Upgrade;
 use crate::net::Peer;
+use crate::settings::{HostPolicy, UpstreamUrl};
 
 /// A request's body as it comes in, and as the layer hands it on.
 pub(crate) type Received = Quiet<Incoming>;
@@ -37,7 +37,7 @@ pub(crate) struct Upstream(Arc<Inner>);
 struct Inner {
     client: Client,
     manner: Manner,
-    target: Target,
+    target: UpstreamUrl,
     route: String,
     timeout: Duration,
     reruns: bool,
@@ -52,12 +52,12 @@ pub(crate) struct Manner {
 }
 
 impl Upstream {
-    pub(crate) fn new(client: Client, manner: Manner, route: &Route) -> Self {
+    pub(crate) fn new(client: Client, manner: Manner, route: &ProxyRoute) -> Self {
         Self(Arc::new(Inner {
             client,
             manner,
             target: route.target.clone(),
-            route: route.place.to_string(),
+            route: route.pattern.to_string(),
             timeout: route.upstream_timeout,
             reruns: route.policy.on_unknown == OnUnknown::TakeOver,
         }))
@@ -92,7 +92,7 @@ impl Inner {
         let keyed = request.headers().contains_key("hapax-attempt");
         let (mut parts, body) = request.into_parts();
         let upgrade = if keyed || self.manner.http2 { None } else { Upgrade::asked(&mut parts) };
-        let Some(uri) = self.target.of(&parts.uri) else { return whole(&no_path()) };
+        let Some(uri) = self.target.resolve(&parts.uri) else { return whole(&no_path()) };
         self.rewrite(&mut parts, body.size_hint().exact(), upgrade.as_ref());
         let (body, patience) = Watched::new(body);
         let mut request = Request::new(body);

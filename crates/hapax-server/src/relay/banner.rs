@@ -3,20 +3,19 @@
 use std::io::{Write, stderr, stdout};
 use std::net::SocketAddr;
 
-use super::settings::Settings;
 use super::target;
-use crate::settings::StoreUrl;
+use crate::settings::{RelaySettings, SecretUrl};
 
 /// Says what goes where, and one line to try.
 pub(super) fn print(
-    settings: &Settings,
-    from: &StoreUrl,
-    to: &StoreUrl,
+    settings: &RelaySettings,
+    from: &SecretUrl,
+    to: &SecretUrl,
     admin: Option<SocketAddr>,
 ) -> std::io::Result<()> {
     let mut out: Box<dyn Write> =
         if target::is_stdout(to) { Box::new(stderr().lock()) } else { Box::new(stdout().lock()) };
-    let queue = settings.queue.0.as_str();
+    let queue = settings.queue.as_str();
     writeln!(out, "hapax {} relay drains `{queue}`", env!("CARGO_PKG_VERSION"))?;
     writeln!(out, "  from      {}", from.shown())?;
     writeln!(out, "  to        {}", to.shown())?;

@@ -2,7 +2,6 @@
 
 mod admin;
 mod banner;
-mod settings;
 mod target;
 
 use std::process::ExitCode;
@@ -10,23 +9,21 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use hapax::Store;
-use hapax_relay::Relay;
+use hapax_relay::{Backoff, CloudEvents, Relay, RelayConfig};
 
 use crate::health::Health;
 use crate::net::{self, Limits, Server, Signals};
-use crate::settings::StoreUrl;
+use crate::settings::{CommandSettings, RelaySettings, SecretUrl, SettingFlags, SettingSources};
 use crate::{logging, measure};
-use settings::Settings;
-pub(crate) use settings::{Args, Sources, TABLE};
 
 /// A scraper, a prober and an operator need no more.
 const ADMIN_CONNECTIONS: usize = 64;
 
 /// Relays until a signal says to stop.
-pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let sources = Sources::gather(args)?;
-    let settings = Settings::read(&sources)?;
-    let (from, to) = settings.ends()?;
+pub(crate) async fn run(flags: SettingFlags<RelaySettings>) -> anyhow::Result<ExitCode> {
+    let sources = SettingSources::gather(flags)?;
+    let settings = RelaySettings::read(&sources)?;
+    let (from, to) = ends(&settings)?;
     logging::start(settings.log, settings.log_level);
     sources.warn_of_unknown_variables();
     let mut signals = Signals::new()?;
@@ -42,7 +39,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     health.watch(&store, settings.store_timeout, &meters).await?;
     hapax::sweep_forever(store.clone(), settings.sweep_interval);
 
-    let relay = Relay::with(store.clone(), sink, settings.relay());
+    let relay = Relay::with(store.clone(), sink, relay_config(&settings));
     let sink = relay.health();
     let mut address = None;
     if let Some(listen) = &settings.admin {
@@ -69,7 +66,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn open(url: &StoreUrl, settings: &Settings) -> anyhow::Result<Arc<dyn Store>> {
+async fn open(url: &SecretUrl, settings: &RelaySettings) -> anyhow::Result<Arc<dyn Store>> {
     let opening =
         hapax::Options { call_limit: settings.store_timeout, ..hapax::Options::default() };
     let store = hapax::open(url.secret(), &opening).await;
@@ -77,6 +74,36 @@ async fn open(url: &StoreUrl, settings: &Settings) -> anyhow::Result<Arc<dyn Sto
 }
 
 /// Probers are quick, and there are few of them.
-fn net_limit(settings: &Settings) -> std::time::Duration {
+fn net_limit(settings: &RelaySettings) -> std::time::Duration {
     settings.send_timeout
+}
+
+/// Where rows come from and where they go.
+fn ends(settings: &RelaySettings) -> anyhow::Result<(&SecretUrl, &SecretUrl)> {
+    let from = settings.from.as_ref().context(
+        "--from is needed: the store whose queue is drained, as in --from sqlite:shop.db",
+    )?;
+    let to = settings.to.as_ref();
+    let to = to.with_context(|| format!("--to is needed: {}", target::EXPECTED))?;
+    Ok((from, to))
+}
+
+/// How the relay works.
+fn relay_config(settings: &RelaySettings) -> RelayConfig {
+    let config = RelayConfig::new()
+        .queue(settings.queue.clone())
+        .lease(settings.lease)
+        .max_attempts(u32::try_from(settings.max_attempts).unwrap_or(u32::MAX))
+        .backoff(Backoff::new(settings.backoff, settings.backoff_max))
+        .after_dead(settings.after_dead)
+        .retention(settings.retention.0)
+        .max_batch(settings.batch)
+        .poll_interval(settings.poll)
+        .send_timeout(settings.send_timeout)
+        .store_timeout(settings.store_timeout * 2)
+        .shutdown_timeout(settings.shutdown_timeout);
+    if !settings.cloudevents {
+        return config;
+    }
+    config.cloudevents(CloudEvents::new(&settings.cloudevents_source.0))
 }

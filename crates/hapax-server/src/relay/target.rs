@@ -10,16 +10,15 @@ use hapax_relay::sinks::{
     BusSink, JsonLinesSink, NatsSink, RabbitMqSink, RedisStreamSink, WebhookConfig, WebhookSink,
 };
 
-use super::settings::Settings;
-use crate::settings::StoreUrl;
+use crate::settings::{RelaySettings, SecretUrl};
 
 pub(super) const EXPECTED: &str = "nats://…, tls://… (NATS), amqp://…, amqps://…, redis://…, \
     rediss://…, http://…, https://…, bus or stdout";
 
 /// The sink that a target names.
 pub(super) fn open(
-    to: &StoreUrl,
-    settings: &Settings,
+    to: &SecretUrl,
+    settings: &RelaySettings,
     bus: Arc<dyn Store>,
 ) -> anyhow::Result<Arc<dyn Sink>> {
     let url = to.secret();
@@ -42,6 +41,6 @@ pub(super) fn open(
 }
 
 /// Whether standard output belongs to the rows.
-pub(super) fn is_stdout(to: &StoreUrl) -> bool {
+pub(super) fn is_stdout(to: &SecretUrl) -> bool {
     matches!(to.secret(), "stdout" | "-")
 }

@@ -19,7 +19,7 @@ use super::request::admission::TenantRequestLimits;
 use super::request::auth::AccessPolicy;
 use super::sse::EventStreams;
 use crate::health::Health;
-use crate::settings::Settings;
+use crate::settings::ServeSettings;
 
 /// The shared state of the running server; clones are cheap.
 #[derive(Clone)]
@@ -27,7 +27,7 @@ pub(crate) struct AppState(Arc<AppStateInner>);
 
 /// The fields behind [`AppState`].
 pub(crate) struct AppStateInner {
-    pub(crate) settings: Settings,
+    pub(crate) settings: ServeSettings,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) access: AccessPolicy,
     pub(crate) request_limits: TenantRequestLimits,
@@ -52,7 +52,7 @@ impl std::ops::Deref for AppState {
 
 impl AppState {
     pub(crate) fn new(
-        settings: Settings,
+        settings: ServeSettings,
         access: AccessPolicy,
         store: Arc<dyn Store>,
         meters: PrometheusHandle,
@@ -92,7 +92,7 @@ impl AppState {
     /// is not being read.
     pub(crate) fn why_not(&self) -> Option<String> {
         let behind = || {
-            let late = self.bus.tail_age() > self.settings.event_tail_limit;
+            let late = self.bus.tail_age() > self.settings.event_tail_timeout;
             late.then(|| "the tail of the event log was not read for too long".to_owned())
         };
         self.readiness.why_not().or_else(behind)
@@ -128,8 +128,8 @@ impl AppState {
     }
 }
 
-fn bus(settings: &Settings, store: Arc<dyn Store>) -> Bus {
-    let keep = Keep { lifetime: settings.event_lifetime, entries: settings.event_entries as u64 };
+fn bus(settings: &ServeSettings, store: Arc<dyn Store>) -> Bus {
+    let keep = Keep { lifetime: settings.event_retention, entries: settings.event_entries as u64 };
     let settings = bus::Settings {
         keep,
         finale: settings.event_final.0.clone(),

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use super::app::AppState;
 use super::request::auth::AccessPolicy;
-use crate::settings::Sources;
+use crate::settings::{ServeSettings, SettingSources};
 
 /// One line to try.
 pub(crate) fn curl(app: &AppState) -> String {
@@ -18,10 +18,10 @@ pub(crate) fn curl(app: &AppState) -> String {
 }
 
 /// Says what is served, on which store, to whom.
-pub(crate) fn print(app: &AppState, sources: &Sources) -> std::io::Result<()> {
+pub(crate) fn print(app: &AppState, sources: &SettingSources<ServeSettings>) -> std::io::Result<()> {
     let address = app.address.get().map_or_else(String::new, SocketAddr::to_string);
     let store = app.settings.store.shown();
-    let place = sources.place("store").unwrap_or_default();
+    let place = sources.origin("store").unwrap_or_default();
     let callers = match &app.access {
         AccessPolicy::LocalOnly(_) => "this machine only, as no tokens are configured".to_owned(),
         AccessPolicy::Tokens(rules) => format!("whoever has one of {} tokens", rules.len()),

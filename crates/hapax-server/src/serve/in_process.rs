@@ -12,7 +12,7 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use super::app::AppState;
 use super::request::auth::AccessPolicy;
 use super::router;
-use crate::settings::{Settings, Sources};
+use crate::settings::{CommandSettings, ServeSettings, SettingSources};
 
 /// The API on an open store, as this tenant.
 pub(crate) fn router_for_store(
@@ -20,7 +20,7 @@ pub(crate) fn router_for_store(
     tenant: Tenant,
     meters: PrometheusHandle,
 ) -> anyhow::Result<Router> {
-    let settings = Settings::read(&Sources::nothing()?)?;
+    let settings = ServeSettings::read(&SettingSources::defaults()?)?;
     Ok(router::new(&AppState::new(settings, AccessPolicy::LocalOnly(tenant), store, meters)))
 }
 

@@ -25,8 +25,7 @@ use tower::ServiceExt;
 
 use crate::ingest::{self, IngestConfig};
 use crate::net::{self, Answers, InFlight, Limits, Refusals, Server, Signals};
-pub(crate) use crate::settings::Args;
-use crate::settings::{Settings, Sources};
+use crate::settings::{CommandSettings, ServeSettings, SettingFlags, SettingSources};
 use crate::{logging, measure};
 use app::AppState;
 use request::auth::AccessPolicy;
@@ -34,9 +33,9 @@ pub(crate) use request::body;
 pub(crate) use sse::signed_link;
 
 /// Serves until a signal says to stop.
-pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let sources = Sources::gather(args)?;
-    let settings = Settings::read(&sources)?;
+pub(crate) async fn run(flags: SettingFlags<ServeSettings>) -> anyhow::Result<ExitCode> {
+    let sources = SettingSources::gather(flags)?;
+    let settings = ServeSettings::read(&sources)?;
     logging::start(settings.log, settings.log_level);
     sources.warn_of_unknown_variables();
     net::make_room(settings.max_connections);
@@ -65,13 +64,13 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Starts the router, where there is something to route.
-fn ingest(app: &AppState, sources: &Sources) -> anyhow::Result<()> {
+fn ingest(app: &AppState, sources: &SettingSources<ServeSettings>) -> anyhow::Result<()> {
     let settings = &app.settings;
     if settings.ingest.0.is_empty() {
         return Ok(());
     }
     // REDIS_URL alone does not make streams live elsewhere than in a store that is a Redis.
-    let said = sources.place("ingest-from").is_some_and(|place| place != "REDIS_URL");
+    let said = sources.origin("ingest-from").is_some_and(|place| place != "REDIS_URL");
     let from = match (&settings.ingest_from, settings.store.secret()) {
         (Some(url), _) if said => url.secret(),
         (_, store) if store.starts_with("redis") => store,
@@ -88,14 +87,14 @@ fn ingest(app: &AppState, sources: &Sources) -> anyhow::Result<()> {
         channel: settings.publish_channel.as_ref().map(|name| name.0.clone()),
         max_deliveries: settings.ingest_deliveries as u64,
         reclaim_after: settings.ingest_reclaim,
-        state_retention: settings.event_lifetime,
-        max_stall: settings.event_tail_limit,
+        state_retention: settings.event_retention,
+        max_stall: settings.event_tail_timeout,
         store_timeout: settings.store_timeout,
     };
     ingest::start(&app.bus, config, from, &app.readiness)
 }
 
-async fn open(settings: Settings) -> anyhow::Result<AppState> {
+async fn open(settings: ServeSettings) -> anyhow::Result<AppState> {
     let options = hapax::Options {
         call_limit: settings.store_timeout,
         redis_verbatim: settings.redis_verbatim.0.clone(),

@@ -5,31 +5,37 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 
-use super::{Section, Setting, TABLES};
+use super::declare::{CommandSettings, FileOnly, Setting};
+use super::tables;
 
-/// What a file says.
-#[derive(Default)]
-pub(super) struct File<S> {
-    /// The values by key, as text.
-    pub(super) values: BTreeMap<&'static str, String>,
-    /// What has no flag.
-    pub(super) section: S,
+/// The values of a settings file.
+pub(super) struct SettingsFile<S: CommandSettings> {
+    /// The key and the text of each setting, by its flag.
+    pub(super) values: BTreeMap<&'static str, (String, String)>,
+    pub(super) file_only: S::FileOnly,
 }
 
-impl<S: Section> File<S> {
+impl<S: CommandSettings> Default for SettingsFile<S> {
+    fn default() -> Self {
+        Self { values: BTreeMap::new(), file_only: S::FileOnly::default() }
+    }
+}
+
+impl<S: CommandSettings> SettingsFile<S> {
     pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
         let name = path.display();
         let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
         Self::parse(&text).with_context(|| format!("in {name}"))
     }
 
-    pub(super) fn parse(text: &str) -> anyhow::Result<Self> {
-        // The parser's own rendering repeats the line, which may hold a password.
+    fn parse(text: &str) -> anyhow::Result<Self> {
+        // The parser's own message repeats the line, which may hold a password.
         let mut table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
             let line = error.span().map_or(0, |span| text[..span.start].matches('\n').count() + 1);
             anyhow::anyhow!("line {line}: {}", error.message())
         })?;
-        let mut file = Self { section: S::take(&mut table)?, values: BTreeMap::new() };
+        let mut file =
+            Self { file_only: S::FileOnly::take(&mut table)?, values: BTreeMap::new() };
         file.read(table, "")?;
         Ok(file)
     }
@@ -38,33 +44,42 @@ impl<S: Section> File<S> {
         for (name, value) in table {
             let key = format!("{prefix}{name}");
             match value {
-                toml::Value::Table(table) if is_table(S::TABLE, &key) => {
+                toml::Value::Table(table) if is_table(S::table(), &key) => {
                     self.read(table, &format!("{key}."))?;
                 }
-                value => {
-                    if let Some(setting) = S::TABLE.iter().find(|setting| setting.key == key) {
-                        self.values.insert(setting.key, text(&key, value)?);
-                    } else if !is_another_commands(&key, &value) {
-                        let known: Vec<_> = S::TABLE.iter().map(|setting| setting.key).collect();
-                        bail!("unknown key `{key}`; known are {}, {}", known.join(", "), S::KEYS);
-                    }
-                }
+                value => self.read_value(key, value)?,
             }
+        }
+        Ok(())
+    }
+
+    fn read_value(&mut self, key: String, value: toml::Value) -> anyhow::Result<()> {
+        if let Some(setting) = S::table().iter().find(|setting| setting.has_key(&key)) {
+            let text = text(&key, value)?;
+            if let Some((other, _)) = self.values.get(&*setting.names.flag) {
+                bail!("`{other}` and `{key}` are names of the same setting; only one can be used");
+            }
+            self.values.insert(&setting.names.flag, (key, text));
+        } else if !belongs_to_another_command(&key, &value) {
+            let known: Vec<_> = S::table().iter().map(|setting| &*setting.names.key).collect();
+            bail!("unknown key `{key}`; known are {}, {}", known.join(", "), S::FileOnly::KEYS);
         }
         Ok(())
     }
 }
 
-fn is_table(table: &[Setting], key: &str) -> bool {
-    table.iter().any(|setting| setting.key.strip_prefix(key).is_some_and(|k| k.starts_with('.')))
+fn is_table(settings: &[Setting], table: &str) -> bool {
+    let begins = |key: &str| key.strip_prefix(table).is_some_and(|rest| rest.starts_with('.'));
+    settings.iter().any(|setting| begins(&setting.names.key))
 }
 
-/// One file may serve several commands: what another one knows is no mistake.
-fn is_another_commands(key: &str, value: &toml::Value) -> bool {
-    let known = |table: &[Setting]| {
-        table.iter().any(|setting| setting.key == key) || value.is_table() && is_table(table, key)
+/// Whether another command knows the key: one file may serve several commands.
+fn belongs_to_another_command(key: &str, value: &toml::Value) -> bool {
+    let known = |settings: &[Setting]| {
+        settings.iter().any(|setting| setting.has_key(key))
+            || value.is_table() && is_table(settings, key)
     };
-    key == "token" && value.is_array() || TABLES.iter().any(|table| known(table))
+    key == "token" && value.is_array() || tables().into_iter().any(known)
 }
 
 fn text(key: &str, value: toml::Value) -> anyhow::Result<String> {

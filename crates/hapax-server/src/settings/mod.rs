@@ -1,27 +1,31 @@
-//! Every setting: one declaration gives its flag, environment variable, file key and help.
+//! Every setting of the four daemons. One declaration gives a setting its flag, environment
+//! variable, file key and help.
 //!
-//! Flags win over the environment, the environment over the file, the file over a seed's variable,
-//! and that over the default.
+//! Flags win over the environment, the environment over the file, the file over a variable of the
+//! original programs (`REDIS_URL`…), and that over the default.
 
 mod declare;
-mod events;
 mod file;
+mod line;
+mod proxy;
+mod relay;
 mod serve;
-pub(crate) mod shared;
-pub(crate) mod sources;
+mod shared;
+mod sources;
 #[cfg(test)]
 mod tests;
-mod tokens;
-mod value;
+pub(crate) mod values;
 
-pub(crate) use declare::{Section, Setting, settings};
-pub(crate) use events::{ClosingEvent, Origins, Secret};
-pub(crate) use serve::{Args, LONGEST_LEASE, Settings, Sources};
-pub(crate) use tokens::{Scope, TokenRule};
-pub(crate) use value::{
-    Level, Listen, LogFormat, OrZero, Patterns, Size, StoreUrl, Text, Value, choice,
-};
+pub(crate) use declare::{CommandSettings, Setting};
+pub(crate) use line::LineSettings;
+pub(crate) use proxy::{HostPolicy, ProxySettings, RouteSection, StatusVerdicts, UpstreamUrl};
+pub(crate) use relay::RelaySettings;
+pub(crate) use serve::{IngestDomains, ServeSettings, SigningSecret, TokenRule, TokenScope};
+pub(crate) use shared::{MAX_LEASE, MIN_LEASE};
+pub(crate) use sources::{SettingFlags, SettingSources};
+pub(crate) use values::{ListenAddress, LogFormat, LogLevel, SecretUrl, SettingValue};
 
 /// The settings of every command that reads the file.
-static TABLES: [&[Setting]; 4] =
-    [serve::TABLE, crate::proxy::TABLE, crate::relay::TABLE, crate::line::TABLE];
+fn tables() -> [&'static [Setting]; 4] {
+    [ServeSettings::table(), ProxySettings::table(), RelaySettings::table(), LineSettings::table()]
+}

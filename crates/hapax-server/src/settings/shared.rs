@@ -1,43 +1,85 @@
-//! Settings that several commands have.
+//! Settings of several commands.
 
-use super::Setting;
+use std::time::Duration;
 
-pub(crate) const STORE: Setting = Setting {
-    flag: "store",
-    env: "HAPAX_STORE",
-    key: "store",
-    value: "URL",
-    default: "sqlite:hapax.db",
-    seed: Some(("REDIS_URL", "")),
-    help: "sqlite:FILE, memory:, redis://…, rediss://…, redis+sentinel://…, redis+cluster://…, postgres://…",
-};
+use anyhow::ensure;
 
-pub(crate) const LOG: Setting = Setting {
-    flag: "log",
-    env: "HAPAX_LOG",
-    key: "log",
-    value: "FORMAT",
-    default: "pretty",
-    seed: None,
-    help: "How log lines look: json or pretty",
-};
+use super::declare::Declaration;
 
-pub(crate) const LOG_LEVEL: Setting = Setting {
-    flag: "log-level",
-    env: "HAPAX_LOG_LEVEL",
-    key: "log_level",
-    value: "LEVEL",
-    default: "info",
-    seed: None,
-    help: "The least that is logged: error, warn, info, debug or trace",
-};
+/// The longest lease or lock TTL of the contract.
+pub(crate) const MAX_LEASE: Duration = Duration::from_secs(3600);
+/// A renewal must fit into a third of a lease.
+pub(crate) const MIN_LEASE: Duration = Duration::from_millis(300);
 
-pub(crate) const STORE_TIMEOUT: Setting = Setting {
-    flag: "store-timeout",
-    env: "HAPAX_STORE_TIMEOUT",
-    key: "store_timeout",
-    value: "TIME",
-    default: "2s",
-    seed: None,
-    help: "The longest that one store call may take",
-};
+pub(super) const LISTEN: Declaration =
+    Declaration::new("ADDR", "", "The address to listen on; port 0 takes a free one");
+pub(super) const STORE: Declaration = Declaration::new(
+    "URL",
+    "sqlite:hapax.db",
+    "sqlite:FILE, memory:, redis://…, rediss://…, redis+sentinel://…, redis+cluster://…, postgres://…",
+)
+.top_key()
+.seed("REDIS_URL", "");
+pub(super) const STORE_TIMEOUT: Declaration =
+    Declaration::new("TIME", "2s", "The longest that one store call may take").top_key();
+pub(super) const SWEEP_INTERVAL: Declaration =
+    Declaration::new("TIME", "60s", "How often expired entries of the store are deleted").top_key();
+pub(super) const LOG: Declaration =
+    Declaration::new("FORMAT", "pretty", "The format of log lines: json or pretty").top_key();
+pub(super) const LOG_LEVEL: Declaration = Declaration::new(
+    "LEVEL",
+    "info",
+    "The least severe level that is logged: error, warn, info, debug or trace",
+)
+.top_key();
+pub(super) const ADMIN: Declaration = Declaration::new(
+    "ADDR",
+    "",
+    "Serve /healthz, /readyz and /metrics on this address; on loopback /v1/queues too",
+);
+pub(super) const HEADER_TIMEOUT: Declaration =
+    Declaration::new("TIME", "10s", "The longest that a client may take to send a request's headers");
+pub(super) const BODY_TIMEOUT: Declaration =
+    Declaration::new("TIME", "10s", "The longest that a client may take to send a request's body");
+pub(super) const IDLE_TIMEOUT: Declaration = Declaration::new(
+    "TIME",
+    "75s",
+    "How long a client connection is kept that is idle, or whose client does not read",
+);
+pub(super) const MAX_CONNECTIONS: Declaration = Declaration::new(
+    "NUMBER",
+    "10000",
+    "How many client connections are open at once; further ones wait to be accepted",
+);
+pub(super) const SHUTDOWN_TIMEOUT: Declaration =
+    Declaration::new("TIME", "30s", "How long requests in flight may take to end at shutdown");
+pub(super) const LOCK_TTL: Declaration =
+    Declaration::new("TIME", "5s", "How long a lock lasts where the call does not say; at most 1h")
+        .seed("PROCESSING_LOCK_TIMEOUT_SECONDS", "s");
+pub(super) const LEASE: Declaration = Declaration::new(
+    "TIME",
+    "30s",
+    "How long a claim outlives a process that died; renewed while it lives; at most 1h",
+);
+pub(super) const RETENTION: Declaration =
+    Declaration::new("TIME", "24h", "How long an outcome is remembered");
+pub(super) const MAX_ATTEMPTS: Declaration =
+    Declaration::new("NUMBER", "10", "How many attempts fail before an item becomes a dead letter");
+pub(super) const BACKOFF: Declaration = Declaration::new(
+    "TIME",
+    "500ms",
+    "The wait after an item's first failure; it doubles after each further one",
+);
+pub(super) const BACKOFF_MAX: Declaration =
+    Declaration::new("TIME", "60s", "The longest wait between two attempts");
+
+/// Checks the settings of a queue's worker.
+pub(super) fn check_worker(
+    lease: Duration,
+    backoff: Duration,
+    backoff_max: Duration,
+) -> anyhow::Result<()> {
+    ensure!(lease <= MAX_LEASE, "the lease is at most 1h");
+    ensure!(backoff <= backoff_max, "--backoff is at most --backoff-max");
+    Ok(())
+}

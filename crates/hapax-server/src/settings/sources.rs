@@ -1,4 +1,4 @@
-//! Where settings are said: flags, environment, file.
+//! Where the values of settings come from: flags, environment, file.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -6,24 +6,30 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgMatches, Command, FromArgMatches};
 
-use super::file::File;
-use super::value::Value;
-use super::{Section, Setting, TABLES};
+use super::declare::{CommandSettings, Declaration, Setting};
+use super::file::SettingsFile;
+use super::tables;
+use super::values::SettingValue;
 
 const CONFIG_ENV: &str = "HAPAX_CONFIG";
 const CONFIG_FILE: &str = "hapax.toml";
-/// Variables of other commands, which are no mistake either.
-const ELSEWHERE: &[&str] = &[CONFIG_ENV, "HAPAX_SERVER", "HAPAX_TOKEN", "HAPAX_TICKET"];
+/// Variables that other commands read.
+const OTHER_VARIABLES: &[&str] = &[CONFIG_ENV, "HAPAX_SERVER", "HAPAX_TOKEN", "HAPAX_TICKET"];
 
-/// The flags of a command, made from its table.
-#[derive(Default)]
-pub(crate) struct Args<S> {
+/// The flags of a command, made from its settings.
+pub(crate) struct SettingFlags<S> {
     config: Option<PathBuf>,
     given: BTreeMap<&'static str, String>,
-    section: PhantomData<S>,
+    command: PhantomData<S>,
 }
 
-impl<S: Section> clap::Args for Args<S> {
+impl<S> Default for SettingFlags<S> {
+    fn default() -> Self {
+        Self { config: None, given: BTreeMap::new(), command: PhantomData }
+    }
+}
+
+impl<S: CommandSettings> clap::Args for SettingFlags<S> {
     fn augment_args(command: Command) -> Command {
         let config = clap::Arg::new("config")
             .long("config")
@@ -32,7 +38,7 @@ impl<S: Section> clap::Args for Args<S> {
             .help(format!(
                 "The settings file [env: {CONFIG_ENV}] [default: {CONFIG_FILE}, if there]"
             ));
-        let flags = S::TABLE.iter().map(argument);
+        let flags = S::table().iter().map(argument);
         command.arg(config).args(flags).after_help(S::EXAMPLES)
     }
 
@@ -41,35 +47,39 @@ impl<S: Section> clap::Args for Args<S> {
     }
 }
 
-fn argument(setting: &Setting) -> clap::Arg {
-    let Setting { help, env, key, default, .. } = setting;
-    let seed = setting.seed.map(|(variable, _)| format!(", {variable}")).unwrap_or_default();
-    let default = match *default {
+fn argument(setting: &'static Setting) -> clap::Arg {
+    let Declaration { help, default, value, .. } = setting.declared;
+    let (flag, env, key) = (&*setting.names.flag, &setting.names.env, &setting.names.key);
+    let seed =
+        setting.declared.seed.map(|(variable, _)| format!(", {variable}")).unwrap_or_default();
+    let default = match default {
         "" | "false" => String::new(),
         default => format!(" [default: {default}]"),
     };
     let help = format!("{help} [env: {env}{seed}] [file: {key}]{default}");
-    let argument = clap::Arg::new(setting.flag).long(setting.flag).help(help);
-    if setting.value.is_empty() {
+    let aliases = setting.aliases.iter().map(|names| &*names.flag);
+    let argument = clap::Arg::new(flag).long(flag).aliases(aliases).help(help);
+    if value.is_empty() {
         return argument.num_args(0..=1).require_equals(true).default_missing_value("true");
     }
-    match setting.value.strip_suffix('…') {
-        // What is given by several flags is a list, as if it were given with commas.
+    match value.strip_suffix('…') {
+        // Repeated flags are joined with commas, as one flag could hold them.
         Some(value) => argument.value_name(value).action(clap::ArgAction::Append),
-        None => argument.value_name(setting.value),
+        None => argument.value_name(value),
     }
 }
 
-impl<S: Section> FromArgMatches for Args<S> {
+impl<S: CommandSettings> FromArgMatches for SettingFlags<S> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let text = |setting: &Setting| {
-            let given = matches.get_many::<String>(setting.flag)?;
-            Some(given.map(String::as_str).collect::<Vec<_>>().join(","))
+        let given = |setting: &'static Setting| {
+            let flag = &*setting.names.flag;
+            let values = matches.get_many::<String>(flag)?;
+            Some((flag, values.map(String::as_str).collect::<Vec<_>>().join(",")))
         };
         Ok(Self {
             config: matches.get_one::<PathBuf>("config").cloned(),
-            given: S::TABLE.iter().filter_map(|s| Some((s.flag, text(s)?))).collect(),
-            section: PhantomData,
+            given: S::table().iter().filter_map(given).collect(),
+            command: PhantomData,
         })
     }
 
@@ -79,82 +89,87 @@ impl<S: Section> FromArgMatches for Args<S> {
     }
 }
 
-/// Everything that was said about the settings.
-pub(crate) struct Sources<S> {
-    args: Args<S>,
+/// The flags, the environment and the file together.
+pub(crate) struct SettingSources<S: CommandSettings> {
+    flags: SettingFlags<S>,
     environment: BTreeMap<String, String>,
-    file: File<S>,
+    file: SettingsFile<S>,
 }
 
-impl<S: Section> Sources<S> {
-    /// Gathers flags, this process's environment, and the file.
-    pub(crate) fn gather(args: Args<S>) -> anyhow::Result<Self> {
+impl<S: CommandSettings> SettingSources<S> {
+    /// Gathers the flags, this process's environment, and the file.
+    pub(crate) fn gather(flags: SettingFlags<S>) -> anyhow::Result<Self> {
         let environment = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .filter(|(_, value)| !value.is_empty())
             .collect();
-        Self::new(args, environment, Path::new(CONFIG_FILE))
+        Self::new(flags, environment, Path::new(CONFIG_FILE))
     }
 
-    /// Where nobody says anything.
-    pub(crate) fn nothing() -> anyhow::Result<Self> {
-        Self::new(Args::default(), BTreeMap::new(), Path::new(""))
+    /// No source at all: every setting has its default.
+    pub(crate) fn defaults() -> anyhow::Result<Self> {
+        Self::new(SettingFlags::default(), BTreeMap::new(), Path::new(""))
     }
 
     fn new(
-        args: Args<S>,
+        flags: SettingFlags<S>,
         environment: BTreeMap<String, String>,
         usual_file: &Path,
     ) -> anyhow::Result<Self> {
-        let named = args.config.clone().or_else(|| environment.get(CONFIG_ENV).map(PathBuf::from));
+        let named = flags.config.clone().or_else(|| environment.get(CONFIG_ENV).map(PathBuf::from));
         let file = match named {
-            Some(path) => File::open(&path)?,
-            None if usual_file.exists() => File::open(usual_file)?,
-            None => File::default(),
+            Some(path) => SettingsFile::open(&path)?,
+            None if usual_file.exists() => SettingsFile::open(usual_file)?,
+            None => SettingsFile::default(),
         };
-        Ok(Self { args, environment, file })
+        Ok(Self { flags, environment, file })
     }
 
-    /// Reads one setting from where it is said first.
-    pub(crate) fn read<T: Value>(&self, setting: &Setting) -> anyhow::Result<T> {
-        let (place, text) = self.find(setting);
-        T::parse(&text).map_err(|error| anyhow::anyhow!("{place}: {error}"))
+    /// Reads one setting from the first source that has it.
+    pub(crate) fn read<T: SettingValue>(&self, setting: &Setting) -> anyhow::Result<T> {
+        let (origin, text) = self.find(setting);
+        T::parse(&text).map_err(|error| anyhow::anyhow!("{origin}: {error}"))
     }
 
     fn find(&self, setting: &Setting) -> (String, String) {
-        if let Some(text) = self.args.given.get(setting.flag) {
-            return (format!("--{}", setting.flag), text.clone());
+        let flag = &setting.names.flag;
+        if let Some(text) = self.flags.given.get(flag.as_str()) {
+            return (format!("--{flag}"), text.clone());
         }
-        if let Some(text) = self.environment.get(setting.env) {
-            return (setting.env.into(), text.clone());
+        for names in setting.all_names() {
+            if let Some(text) = self.environment.get(&names.env) {
+                return (names.env.clone(), text.clone());
+            }
         }
-        if let Some(text) = self.file.values.get(setting.key) {
-            return (format!("`{}` in the settings file", setting.key), text.clone());
+        if let Some((key, text)) = self.file.values.get(flag.as_str()) {
+            return (format!("`{key}` in the settings file"), text.clone());
         }
-        if let Some((variable, unit)) = setting.seed
+        if let Some((variable, unit)) = setting.declared.seed
             && let Some(text) = self.environment.get(variable)
         {
             return (variable.into(), format!("{text}{unit}"));
         }
-        (format!("the default of --{}", setting.flag), setting.default.into())
+        (format!("the default of --{flag}"), setting.declared.default.into())
     }
 
-    /// Where a setting was said; for the banner.
-    pub(crate) fn place(&self, flag: &str) -> Option<String> {
-        S::TABLE.iter().find(|setting| setting.flag == flag).map(|setting| self.find(setting).0)
+    /// Which source a setting's value came from, in words.
+    pub(crate) fn origin(&self, flag: &str) -> Option<String> {
+        let setting = S::table().iter().find(|setting| setting.names.flag == flag);
+        setting.map(|setting| self.find(setting).0)
     }
 
-    /// What only the file can say.
-    pub(crate) fn section(&self) -> S {
-        self.file.section.clone()
+    /// The part of the file that no flag can express.
+    pub(crate) fn file_only(&self) -> S::FileOnly {
+        self.file.file_only.clone()
     }
 
-    /// Warns of variables that look like settings and are none; orchestrators inject some, so they
-    /// are no error.
+    /// Warns of `HAPAX_…` variables that are no setting. Orchestrators inject some, so they are no
+    /// error.
     pub(crate) fn warn_of_unknown_variables(&self) {
         let known = |name: &str| {
-            let mut settings = TABLES.iter().copied().flatten();
-            ELSEWHERE.contains(&name) || settings.any(|setting| setting.env == name)
+            let mut settings = tables().into_iter().flatten();
+            OTHER_VARIABLES.contains(&name)
+                || settings.any(|setting| setting.all_names().any(|names| names.env == name))
         };
         for name in self.environment.keys() {
             if name.starts_with("HAPAX_") && !known(name) {
@@ -165,9 +180,9 @@ impl<S: Section> Sources<S> {
 }
 
 #[cfg(test)]
-impl<S: Section> Sources<S> {
-    /// What these flags, variables and file say.
-    pub(crate) fn say(
+impl<S: CommandSettings> SettingSources<S> {
+    /// Sources with these flags, variables and file.
+    pub(crate) fn of(
         flags: &[&str],
         environment: &[(&str, &str)],
         file: &str,
@@ -176,9 +191,9 @@ impl<S: Section> Sources<S> {
         let path = folder.path().join(CONFIG_FILE);
         std::fs::write(&path, file)?;
         let command = Command::new("hapax").no_binary_name(true);
-        let command = <Args<S> as clap::Args>::augment_args(command);
-        let args = Args::from_arg_matches(&command.try_get_matches_from(flags)?)?;
+        let command = <SettingFlags<S> as clap::Args>::augment_args(command);
+        let flags = SettingFlags::from_arg_matches(&command.try_get_matches_from(flags)?)?;
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-        Self::new(args, environment.iter().map(owned).collect(), &path)
+        Self::new(flags, environment.iter().map(owned).collect(), &path)
     }
 }

@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::hints::Setting;
-use super::{Args, Webhook, spoken};
+use super::{SimulateArgs, Webhook, spoken};
 use crate::client::{line, note};
 
 /// The bot's own id.
@@ -47,7 +47,7 @@ pub(super) struct Desk {
 
 impl Desk {
     /// Starts the API, and says how a bot finds it.
-    pub(super) async fn open(args: &Args) -> anyhow::Result<Self> {
+    pub(super) async fn open(args: &SimulateArgs) -> anyhow::Result<Self> {
         let own = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
         let secret = own("LINE_CHANNEL_SECRET");
         let token = own("LINE_CHANNEL_ACCESS_TOKEN");

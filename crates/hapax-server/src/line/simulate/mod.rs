@@ -43,7 +43,7 @@ Exit codes:
 /// The arguments of `hapax line simulate`.
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
-pub(crate) struct Args {
+pub(crate) struct SimulateArgs {
     /// Where the bot takes webhooks
     #[arg(
         long,
@@ -131,7 +131,7 @@ struct Place {
 /// Events that one webhook carries, each with what it is called here.
 type Webhook = Vec<(String, Value)>;
 
-pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(args: SimulateArgs) -> anyhow::Result<ExitCode> {
     let mut desk = Desk::open(&args).await?;
     match args.scenario {
         None | Some(Scenario::Tour) => tour(&mut desk).await,

@@ -17,7 +17,7 @@ use super::{body, headers, local_only};
 use crate::serve::app::AppState;
 use crate::serve::problem::{Problem, ProblemKind};
 use crate::serve::sse::{cors, signed_link::accepts_signed_link};
-use crate::settings::Scope;
+use crate::settings::TokenScope;
 
 /// Refuses repeated headers, foreign hosts and sites, wrong tokens and too many concurrent requests.
 pub(crate) async fn admit(
@@ -64,12 +64,12 @@ fn check(app: &AppState, request: &Request) -> Result<Admission, Problem> {
     }
     let (scope, limits) = if is_beneath("/v1/operator", path) || is_beneath("/v1/queues", path) {
         // Operators have limits of their own: a repair must not wait behind the requests it unblocks.
-        (Scope::Admin, &app.operator_limits)
+        (TokenScope::Admin, &app.operator_limits)
     } else if is_beneath("/v1", path) {
-        (Scope::Data, &app.request_limits)
+        (TokenScope::Data, &app.request_limits)
     } else {
         if path == "/metrics" {
-            app.access.authenticate(fields, Scope::Metrics)?;
+            app.access.authenticate(fields, TokenScope::Metrics)?;
         }
         return Ok(Admission { caller: None, _permit: None });
     };

@@ -10,7 +10,7 @@ use subtle::ConstantTimeEq;
 use super::headers::single_header;
 use crate::serve::problem::{Problem, ProblemKind};
 use crate::serve::sse::signed_link::SignedLink;
-use crate::settings::{Scope, Secret, TokenRule};
+use crate::settings::{TokenScope, SigningSecret, TokenRule};
 
 /// The authenticated caller of a request.
 #[derive(Clone, Debug)]
@@ -52,7 +52,7 @@ impl AccessPolicy {
     pub(crate) fn authenticate_link(
         &self,
         text: &str,
-        secret: Option<&Secret>,
+        secret: Option<&SigningSecret>,
     ) -> Result<ApiCaller, Problem> {
         let link = secret.and_then(|secret| SignedLink::verify(text, secret));
         let tenant = link.as_ref().and_then(SignedLink::tenant);
@@ -71,7 +71,7 @@ impl AccessPolicy {
     pub(crate) fn authenticate(
         &self,
         headers: &HeaderMap,
-        scope: Scope,
+        scope: TokenScope,
     ) -> Result<ApiCaller, Problem> {
         let rules = match self {
             Self::LocalOnly(tenant) => {
@@ -87,7 +87,7 @@ impl AccessPolicy {
                 )
                 .header(WWW_AUTHENTICATE, "Bearer realm=\"hapax\"")
             })?;
-        let admin_will_do = scope == Scope::Metrics && rule.scopes.contains(&Scope::Admin);
+        let admin_will_do = scope == TokenScope::Metrics && rule.scopes.contains(&TokenScope::Admin);
         if rule.scopes.contains(&scope) || admin_will_do {
             let (name, tenant) = (rule.name.clone(), rule.tenant.clone());
             return Ok(ApiCaller { name, tenant, link: None });

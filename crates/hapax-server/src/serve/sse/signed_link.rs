@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 use tokio::time::Instant;
 
-use crate::settings::Secret;
+use crate::settings::SigningSecret;
 
 /// The jobs that a client may read without a token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ pub(crate) struct SignedLink {
 
 impl SignedLink {
     /// The signed link, for `?access=`.
-    pub(crate) fn sign(&self, secret: &Secret) -> String {
+    pub(crate) fn sign(&self, secret: &SigningSecret) -> String {
         let json = serde_json::to_vec(self).expect("texts and numbers become JSON");
         let claims = BASE64_URL_SAFE_NO_PAD.encode(json);
         let signature = BASE64_URL_SAFE_NO_PAD.encode(mac(secret, &claims).finalize().into_bytes());
@@ -38,7 +38,7 @@ impl SignedLink {
 
     /// The link, if it was signed with this secret and has not expired. The signature is checked
     /// before anything is parsed.
-    pub(crate) fn verify(text: &str, secret: &Secret) -> Option<Self> {
+    pub(crate) fn verify(text: &str, secret: &SigningSecret) -> Option<Self> {
         let (claims, signature) = text.split_once('.')?;
         let signature = BASE64_URL_SAFE_NO_PAD.decode(signature).ok()?;
         // `verify_slice` compares in constant time.
@@ -67,7 +67,7 @@ impl SignedLink {
     }
 }
 
-fn mac(secret: &Secret, claims: &str) -> Hmac<Sha256> {
+fn mac(secret: &SigningSecret, claims: &str) -> Hmac<Sha256> {
     let mut mac = Hmac::<Sha256>::new_from_slice(secret.bytes()).expect("a key has any length");
     mac.update(claims.as_bytes());
     mac
@@ -86,7 +86,7 @@ pub(crate) fn accepts_signed_link(method: &Method, path: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::Value;
+    use crate::settings::SettingValue;
 
     fn link(expires: u64) -> SignedLink {
         let jobs = vec![("scan".to_owned(), "1".to_owned())];
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn signed_link_is_verified_and_expires() {
         let (secret, other) = ("a".repeat(32), "b".repeat(32));
-        let (secret, other) = (Secret::parse(&secret).unwrap(), Secret::parse(&other).unwrap());
+        let (secret, other) = (SigningSecret::parse(&secret).unwrap(), SigningSecret::parse(&other).unwrap());
         let good = link(u64::MAX / 2000).sign(&secret);
         let verified = SignedLink::verify(&good, &secret).unwrap();
         assert!(

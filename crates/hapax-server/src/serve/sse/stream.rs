@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 use super::fanout::FanoutGroups;
 use super::source::{BodyFraming, SourceItem, StreamSource};
 use crate::serve::problem::{Problem, ProblemKind};
-use crate::settings::Settings;
+use crate::settings::ServeSettings;
 
 /// A comment that keeps the connection and the proxies on its way from timing out.
 pub(super) const KEEP_ALIVE: &str = ":\n\n";
@@ -46,7 +46,7 @@ impl Drop for StreamSlot {
 }
 
 impl EventStreams {
-    pub(crate) fn new(settings: &Settings) -> Self {
+    pub(crate) fn new(settings: &ServeSettings) -> Self {
         let timings = StreamTimings {
             keep_alive: settings.sse_keep_alive,
             retry: settings.sse_retry,

@@ -1,4 +1,4 @@
-//! How the text of an option of the proxy becomes its value.
+//! How the text of a setting of the proxy becomes its value.
 
 use hapax::OnUnknown;
 use hapax::lock::OnStoreError;
@@ -6,16 +6,15 @@ use hapax_http::{Scope, Verdict};
 use hyper::Method;
 use hyper::header::HeaderName;
 
-use crate::settings::{Value, choice};
+use crate::settings::values::{SettingValue, choice, list_items};
 
-/// Methods, comma-separated; an empty text is none.
+/// KeyedMethods, comma-separated; an empty text is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Methods(pub(crate) Vec<Method>);
+pub(crate) struct KeyedMethods(pub(crate) Vec<Method>);
 
-impl Value for Methods {
+impl SettingValue for KeyedMethods {
     fn parse(text: &str) -> Result<Self, String> {
-        let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
-        let methods = names.map(|name| match name {
+        let methods = list_items(text).map(|name| match name {
             "POST" | "PATCH" | "PUT" | "DELETE" => Ok(name.parse().expect("a method by name")),
             _ => Err("methods out of POST, PATCH, PUT and DELETE are expected".to_owned()),
         });
@@ -23,19 +22,19 @@ impl Value for Methods {
     }
 }
 
-impl Value for OnUnknown {
+impl SettingValue for OnUnknown {
     fn parse(text: &str) -> Result<Self, String> {
         choice(text, &[("refuse", Self::Refuse), ("rerun", Self::TakeOver)])
     }
 }
 
-impl Value for OnStoreError {
+impl SettingValue for OnStoreError {
     fn parse(text: &str) -> Result<Self, String> {
         choice(text, &[("closed", Self::Closed), ("open", Self::Open)])
     }
 }
 
-impl Value for Scope {
+impl SettingValue for Scope {
     fn parse(text: &str) -> Result<Self, String> {
         let expected = "authorization, header:NAME, cookie:NAME or single is expected";
         match text.split_once(':') {
@@ -52,7 +51,7 @@ impl Value for Scope {
     }
 }
 
-impl Value for Verdict {
+impl SettingValue for Verdict {
     fn parse(text: &str) -> Result<Self, String> {
         choice(
             text,
@@ -64,13 +63,13 @@ impl Value for Verdict {
 /// Which `Host` the upstream sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HostPolicy {
-    /// The one that the client asked for.
+    /// The client's.
     Keep,
-    /// Its own.
+    /// The upstream's own.
     Upstream,
 }
 
-impl Value for HostPolicy {
+impl SettingValue for HostPolicy {
     fn parse(text: &str) -> Result<Self, String> {
         choice(text, &[("keep", Self::Keep), ("upstream", Self::Upstream)])
     }

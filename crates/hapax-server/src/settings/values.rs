@@ -9,14 +9,14 @@ use std::time::Duration;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use tracing::level_filters::LevelFilter;
 
-/// A value that a setting can have. The error says what was expected, and never repeats the text:
-/// it may hold a password.
-pub(crate) trait Value: Sized {
+/// A value that a setting can have. The error says what is expected, and never repeats the text,
+/// which may hold a password.
+pub(crate) trait SettingValue: Sized {
     fn parse(text: &str) -> Result<Self, String>;
 }
 
-/// One of a few words.
-pub(crate) fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, String> {
+/// Parses one of a few words.
+pub(super) fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, String> {
     if let Some((_, value)) = choices.iter().find(|(word, _)| *word == text) {
         return Ok(*value);
     }
@@ -25,29 +25,34 @@ pub(crate) fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, St
     Err(format!("{} or {last} is expected", others.join(", ")))
 }
 
+/// The items of a comma-separated list; an empty text has none.
+pub(super) fn list_items(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|item| !item.is_empty())
+}
+
 /// A value in a file: a text, a number or a boolean that is read as the flag's text would be.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Text<T>(pub(crate) T);
+pub(crate) struct FileValue<T>(pub(crate) T);
 
-impl<'de, T: Value> Deserialize<'de> for Text<T> {
+impl<'de, T: SettingValue> Deserialize<'de> for FileValue<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Parsed<T>(PhantomData<T>);
-        impl<T: Value> Visitor<'_> for Parsed<T> {
-            type Value = Text<T>;
+        impl<T: SettingValue> Visitor<'_> for Parsed<T> {
+            type Value = FileValue<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a text, a whole number or a boolean")
             }
 
-            fn visit_str<E: Error>(self, text: &str) -> Result<Text<T>, E> {
-                T::parse(text).map(Text).map_err(E::custom)
+            fn visit_str<E: Error>(self, text: &str) -> Result<FileValue<T>, E> {
+                T::parse(text).map(FileValue).map_err(E::custom)
             }
 
-            fn visit_i64<E: Error>(self, number: i64) -> Result<Text<T>, E> {
+            fn visit_i64<E: Error>(self, number: i64) -> Result<FileValue<T>, E> {
                 self.visit_str(&number.to_string())
             }
 
-            fn visit_bool<E: Error>(self, flag: bool) -> Result<Text<T>, E> {
+            fn visit_bool<E: Error>(self, flag: bool) -> Result<FileValue<T>, E> {
                 self.visit_str(&flag.to_string())
             }
         }
@@ -55,28 +60,28 @@ impl<'de, T: Value> Deserialize<'de> for Text<T> {
     }
 }
 
-/// Nothing where the text is empty.
-impl<T: Value> Value for Option<T> {
+/// An empty text is `None`.
+impl<T: SettingValue> SettingValue for Option<T> {
     fn parse(text: &str) -> Result<Self, String> {
         if text.is_empty() { Ok(None) } else { T::parse(text).map(Some) }
     }
 }
 
-impl Value for bool {
+impl SettingValue for bool {
     fn parse(text: &str) -> Result<Self, String> {
         choice(text, &[("true", true), ("false", false)])
     }
 }
 
-impl Value for PathBuf {
+impl SettingValue for PathBuf {
     fn parse(text: &str) -> Result<Self, String> {
         Ok(text.into())
     }
 }
 
-impl Value for Duration {
+impl SettingValue for Duration {
     fn parse(text: &str) -> Result<Self, String> {
-        let time = OrZero::parse(text)?.0;
+        let time = DurationOrZero::parse(text)?.0;
         if time < Self::from_millis(1) {
             return Err("a time of at least 1ms is expected".into());
         }
@@ -86,9 +91,9 @@ impl Value for Duration {
 
 /// A time that may be 0s.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct OrZero(pub(crate) Duration);
+pub(crate) struct DurationOrZero(pub(crate) Duration);
 
-impl Value for OrZero {
+impl SettingValue for DurationOrZero {
     fn parse(text: &str) -> Result<Self, String> {
         let time = humantime::parse_duration(text)
             .map_err(|error| format!("a time such as 500ms, 10s or 24h is expected: {error}"))?;
@@ -99,7 +104,7 @@ impl Value for OrZero {
     }
 }
 
-impl Value for usize {
+impl SettingValue for usize {
     fn parse(text: &str) -> Result<Self, String> {
         match text.parse() {
             Ok(number @ 1..=0x3fff_ffff) => Ok(number),
@@ -110,9 +115,9 @@ impl Value for usize {
 
 /// A number of bytes: `1048576`, `64KiB`, `1MiB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Size(pub(crate) usize);
+pub(crate) struct ByteSize(pub(crate) usize);
 
-impl Value for Size {
+impl SettingValue for ByteSize {
     fn parse(text: &str) -> Result<Self, String> {
         let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
         let unit = match text[digits.len()..].trim() {
@@ -132,29 +137,29 @@ impl Value for Size {
 
 /// An address to listen on.
 #[derive(Clone, Debug)]
-pub(crate) struct Listen {
+pub(crate) struct ListenAddress {
     text: String,
     addresses: Vec<SocketAddr>,
 }
 
-impl Listen {
-    /// As it was given.
+impl ListenAddress {
+    /// The text that was given.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
-    /// What it stands for.
+    /// The addresses that the text resolves to.
     pub(crate) fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Whether nobody else can reach it.
+    /// Whether only this machine can reach it.
     pub(crate) fn is_loopback(&self) -> bool {
         self.addresses.iter().all(|address| address.ip().is_loopback())
     }
 }
 
-impl Value for Listen {
+impl SettingValue for ListenAddress {
     fn parse(text: &str) -> Result<Self, String> {
         let expected = "an address and a port are expected, such as 127.0.0.1:8787";
         let addresses: Vec<_> =
@@ -166,11 +171,11 @@ impl Value for Listen {
     }
 }
 
-/// Where a store is. Never shown with its password.
+/// The URL of a store, a broker or an upstream. Its password is never shown.
 #[derive(Clone)]
-pub(crate) struct StoreUrl(String);
+pub(crate) struct SecretUrl(String);
 
-impl StoreUrl {
+impl SecretUrl {
     /// The whole URL.
     pub(crate) fn secret(&self) -> &str {
         &self.0
@@ -178,7 +183,7 @@ impl StoreUrl {
 
     /// The URL without user, password and parameters.
     pub(crate) fn shown(&self) -> String {
-        // First the user info: a password may contain anything, also what begins a query.
+        // The user info goes first: a password may contain the characters that begin a query.
         let (scheme, rest) = self.0.split_once("://").unwrap_or(("", &self.0));
         let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
         let place = place.split(['?', '#']).next().unwrap_or_default();
@@ -186,36 +191,36 @@ impl StoreUrl {
     }
 }
 
-impl fmt::Debug for StoreUrl {
+impl fmt::Debug for SecretUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.shown())
     }
 }
 
-impl Value for StoreUrl {
+impl SettingValue for SecretUrl {
     fn parse(text: &str) -> Result<Self, String> {
         Ok(Self(text.into()))
     }
 }
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LogFormat {
     Json,
     Pretty,
 }
 
-impl Value for LogFormat {
+impl SettingValue for LogFormat {
     fn parse(text: &str) -> Result<Self, String> {
         choice(text, &[("json", Self::Json), ("pretty", Self::Pretty)])
     }
 }
 
-/// The least that is logged.
+/// The least severe level that is logged.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Level(pub(crate) LevelFilter);
+pub(crate) struct LogLevel(pub(crate) LevelFilter);
 
-impl Value for Level {
+impl SettingValue for LogLevel {
     fn parse(text: &str) -> Result<Self, String> {
         let levels = [
             ("error", LevelFilter::ERROR),
@@ -228,13 +233,12 @@ impl Value for Level {
     }
 }
 
-/// Patterns of keys, comma-separated; an empty text is none.
+/// KeyPatterns of keys, comma-separated; an empty text is none.
 #[derive(Clone, Debug)]
-pub(crate) struct Patterns(pub(crate) Vec<String>);
+pub(crate) struct KeyPatterns(pub(crate) Vec<String>);
 
-impl Value for Patterns {
+impl SettingValue for KeyPatterns {
     fn parse(text: &str) -> Result<Self, String> {
-        let patterns = text.split(',').map(str::trim).filter(|pattern| !pattern.is_empty());
-        Ok(Self(patterns.map(str::to_owned).collect()))
+        Ok(Self(list_items(text).map(str::to_owned).collect()))
     }
 }

@@ -4,13 +4,13 @@ use std::fmt;
 
 use hapax_line::{MAX_TEXT, Secrets};
 
-use crate::settings::Value;
+use crate::settings::values::SettingValue;
 
-/// True or false, in every way that the original bot's settings took.
+/// True or false, in every spelling that the original bot's settings accepted.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Switch(pub(crate) bool);
+pub(crate) struct LenientBool(pub(crate) bool);
 
-impl Value for Switch {
+impl SettingValue for LenientBool {
     fn parse(text: &str) -> Result<Self, String> {
         match text.to_ascii_lowercase().as_str() {
             "true" | "1" | "yes" | "on" | "t" | "y" => Ok(Self(true)),
@@ -21,12 +21,9 @@ impl Value for Switch {
 }
 
 /// The channel's secret, or two of them.
-#[derive(Clone, Debug)]
-pub(crate) struct ChannelSecret(pub(crate) Secrets);
-
-impl Value for ChannelSecret {
+impl SettingValue for Secrets {
     fn parse(text: &str) -> Result<Self, String> {
-        Secrets::new(text).map(Self).map_err(|error| error.to_string())
+        Self::new(text).map_err(|error| error.to_string())
     }
 }
 
@@ -34,7 +31,7 @@ impl Value for ChannelSecret {
 #[derive(Clone)]
 pub(crate) struct AccessToken(pub(crate) String);
 
-impl Value for AccessToken {
+impl SettingValue for AccessToken {
     fn parse(text: &str) -> Result<Self, String> {
         match text.bytes().all(|byte| byte.is_ascii_graphic()) {
             true => Ok(Self(text.into())),
@@ -43,18 +40,18 @@ impl Value for AccessToken {
     }
 }
 
-/// Shows nothing.
+/// The token is never shown.
 impl fmt::Debug for AccessToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("…")
     }
 }
 
-/// What is said to somebody who has to wait.
+/// The reply to a user who has to wait.
 #[derive(Clone, Debug)]
 pub(crate) struct BusyText(pub(crate) String);
 
-impl Value for BusyText {
+impl SettingValue for BusyText {
     fn parse(text: &str) -> Result<Self, String> {
         match text.encode_utf16().count() {
             1..=MAX_TEXT => Ok(Self(text.into())),

@@ -1,28 +1,28 @@
-//! Where an upstream is.
+//! The address of an upstream.
 
 use std::fmt;
 
 use hyper::Uri;
 use hyper::http::uri::{Authority, PathAndQuery, Scheme};
 
-use crate::settings::Value;
+use crate::settings::values::SettingValue;
 
 /// The configured upstream. Nothing in a request ever chooses another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Target {
+pub(crate) struct UpstreamUrl {
     scheme: Scheme,
     pub(crate) authority: Authority,
-    /// What is put in front of every path; empty, or without a slash at its end.
+    /// The prefix of every path; empty, or without a slash at its end.
     base: String,
 }
 
-impl Target {
+impl UpstreamUrl {
     pub(crate) fn is_tls(&self) -> bool {
         self.scheme == Scheme::HTTPS
     }
 
-    /// The upstream's address of what was asked for; `None` where the request names no path.
-    pub(crate) fn of(&self, asked: &Uri) -> Option<Uri> {
+    /// The upstream's URL for a request's target; `None` where the request names no path.
+    pub(crate) fn resolve(&self, asked: &Uri) -> Option<Uri> {
         let path = asked.path_and_query().map_or("/", PathAndQuery::as_str);
         if !path.starts_with('/') {
             return None;
@@ -36,7 +36,7 @@ impl Target {
     }
 }
 
-impl Value for Target {
+impl SettingValue for UpstreamUrl {
     fn parse(text: &str) -> Result<Self, String> {
         let expected =
             "a URL such as http://127.0.0.1:3000 or https://shop.example/base is expected";
@@ -60,7 +60,7 @@ impl Value for Target {
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for UpstreamUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://{}{}", self.scheme, self.authority, self.base)
     }
@@ -72,27 +72,27 @@ mod tests {
 
     fn sent_to(upstream: &str, asked: &str) -> String {
         let asked: Uri = asked.parse().unwrap();
-        Target::parse(upstream).unwrap().of(&asked).unwrap().to_string()
+        UpstreamUrl::parse(upstream).unwrap().resolve(&asked).unwrap().to_string()
     }
 
     #[test]
-    fn an_absolute_form_target_never_chooses_the_upstream() {
+    fn upstream_url_ignores_host_of_absolute_form_target() {
         let sent = sent_to("http://127.0.0.1:3000", "http://evil.example/orders?a=1");
         assert_eq!(sent, "http://127.0.0.1:3000/orders?a=1");
     }
 
     #[test]
-    fn paths_go_on_as_they_came_behind_the_base() {
+    fn upstream_url_keeps_paths_verbatim_behind_base() {
         assert_eq!(sent_to("http://up", "/a%2Fb/../c?x=%20"), "http://up/a%2Fb/../c?x=%20");
         assert_eq!(sent_to("http://up/base/", "/"), "http://up/base/");
         assert_eq!(sent_to("https://up:8443/base", "/a?b"), "https://up:8443/base/a?b");
-        assert!(Target::parse("http://up").unwrap().of(&Uri::from_static("*")).is_none());
+        assert!(UpstreamUrl::parse("http://up").unwrap().resolve(&Uri::from_static("*")).is_none());
     }
 
     #[test]
-    fn what_is_no_upstream_is_refused() {
+    fn upstream_url_refuses_what_is_no_upstream() {
         for wrong in ["", "127.0.0.1:3000", "/x", "ftp://up", "http://u:p@up", "http://up/?a=1"] {
-            assert!(Target::parse(wrong).is_err(), "{wrong}");
+            assert!(UpstreamUrl::parse(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -1,4 +1,7 @@
-//! What holds for which path.
+//! The routes of the proxy: which paths they match, and the upstream and policy of each.
+
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::time::Duration;
@@ -7,41 +10,38 @@ use anyhow::{Context, bail, ensure};
 use hapax_http::{FingerprintOf, Verdicts};
 use hyper::StatusCode;
 
-use super::super::target::Target;
-use super::Options;
-use super::file::{RouteSection, Statuses};
-use crate::settings::LONGEST_LEASE;
+use crate::settings::{
+    MAX_LEASE, MIN_LEASE, ProxySettings, RouteSection, StatusVerdicts, UpstreamUrl,
+};
 
-/// The ceilings of the contract.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// A third of a lease must still be time enough for a renewal.
-const SHORTEST_LEASE: Duration = Duration::from_millis(300);
+/// The longest wait of the contract.
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// Which requests belong to a route.
+/// The paths that belong to a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// `/orders`: this very path.
+pub(crate) enum PathPattern {
+    /// `/orders`: exactly this path.
     Exactly(String),
     /// `/orders/*`: everything beneath it.
     Beneath(String),
-    /// Whatever no route of the file takes.
+    /// Every path that no route of the file matches.
     Everything,
 }
 
-impl Place {
+impl PathPattern {
     fn parse(path: &str) -> anyhow::Result<Self> {
         ensure!(path.starts_with('/'), "`path` starts with a slash, as in \"/orders\"");
-        let (start, place) = match path.strip_suffix('*') {
+        let (start, pattern) = match path.strip_suffix('*') {
             Some(start) if start.ends_with('/') => (start, Self::Beneath(start.to_owned())),
             _ => (path, Self::Exactly(path.to_owned())),
         };
         if start.contains(['*', '?', '#', '{', '}']) {
             bail!("`path` takes \"/orders\" for one path, or \"/orders/*\" for all beneath it");
         }
-        Ok(place)
+        Ok(pattern)
     }
 
-    pub(crate) fn takes(&self, path: &str) -> bool {
+    pub(crate) fn matches(&self, path: &str) -> bool {
         match self {
             Self::Exactly(exact) => exact == path,
             Self::Beneath(start) => path.starts_with(start),
@@ -50,7 +50,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for PathPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exactly(path) => f.write_str(path),
@@ -60,33 +60,33 @@ impl fmt::Display for Place {
     }
 }
 
-/// What holds for the requests of one place.
+/// The upstream and the policy of the requests to some paths.
 #[derive(Clone, Debug)]
-pub(crate) struct Route {
-    pub(crate) place: Place,
-    pub(crate) target: Target,
+pub(crate) struct ProxyRoute {
+    pub(crate) pattern: PathPattern,
+    pub(crate) target: UpstreamUrl,
     pub(crate) upstream_timeout: Duration,
     pub(crate) policy: hapax_http::Settings,
 }
 
 /// The routes of the file in their order, then the one for everything else, if it has an upstream.
-pub(super) fn routes(options: &Options) -> anyhow::Result<Vec<Route>> {
-    let general = general(options)?;
+pub(crate) fn routes(settings: &ProxySettings) -> anyhow::Result<Vec<ProxyRoute>> {
+    let general = general(settings)?;
     let mut routes = Vec::new();
-    for (i, route) in options.section.route.iter().enumerate() {
-        let route = special(options, &general, route)
+    for (i, route) in settings.section.route.iter().enumerate() {
+        let route = specific(settings, &general, route)
             .with_context(|| format!("[[proxy.route]] number {}, `{}`", i + 1, route.path))?;
         ensure!(
-            routes.iter().all(|other: &Route| other.place != route.place),
+            routes.iter().all(|other: &ProxyRoute| other.pattern != route.pattern),
             "[[proxy.route]] `{}` is there twice",
-            route.place
+            route.pattern
         );
         routes.push(route);
     }
-    if let Some(target) = &options.upstream {
-        let (target, upstream_timeout) = (target.clone(), options.upstream_timeout);
-        let place = Place::Everything;
-        routes.push(Route { place, target, upstream_timeout, policy: general });
+    if let Some(target) = &settings.upstream {
+        let (target, upstream_timeout) = (target.clone(), settings.upstream_timeout);
+        let pattern = PathPattern::Everything;
+        routes.push(ProxyRoute { pattern, target, upstream_timeout, policy: general });
     }
     ensure!(
         !routes.is_empty(),
@@ -95,20 +95,20 @@ pub(super) fn routes(options: &Options) -> anyhow::Result<Vec<Route>> {
     Ok(routes)
 }
 
-fn general(options: &Options) -> anyhow::Result<hapax_http::Settings> {
-    let section = &options.section;
+fn general(settings: &ProxySettings) -> anyhow::Result<hapax_http::Settings> {
+    let section = &settings.section;
     let fingerprint = section.fingerprint.as_ref().map(|section| section.read()).transpose()?;
     let policy = hapax_http::Settings {
-        scope: options.scope.clone(),
-        methods: options.methods.0.clone(),
-        require_key: options.require_key,
-        wait: options.wait.0,
-        lease: options.lease,
-        retention: options.retention,
-        on_unknown: options.on_unknown,
-        on_store_error: options.on_store_error,
-        store_limit: options.store_timeout * 2 + Duration::from_millis(500),
-        limit: options.limit.0,
+        scope: settings.scope.clone(),
+        methods: settings.methods.0.clone(),
+        require_key: settings.require_key,
+        wait: settings.wait.0,
+        lease: settings.lease,
+        retention: settings.retention,
+        on_unknown: settings.on_unknown,
+        on_store_error: settings.on_store_error,
+        store_limit: settings.store_timeout * 2 + Duration::from_millis(500),
+        limit: settings.limit.0,
         fingerprint: fingerprint.unwrap_or(FingerprintOf::Bytes),
         verdicts: verdicts(Verdicts::default(), &section.statuses)?,
         ..hapax_http::Settings::default()
@@ -116,14 +116,14 @@ fn general(options: &Options) -> anyhow::Result<hapax_http::Settings> {
     check(policy)
 }
 
-fn special(
-    options: &Options,
+fn specific(
+    settings: &ProxySettings,
     general: &hapax_http::Settings,
     route: &RouteSection,
-) -> anyhow::Result<Route> {
-    let place = Place::parse(&route.path)?;
+) -> anyhow::Result<ProxyRoute> {
+    let pattern = PathPattern::parse(&route.path)?;
     let target = route.upstream.as_ref().map(|target| target.0.clone());
-    let target = target.or_else(|| options.upstream.clone());
+    let target = target.or_else(|| settings.upstream.clone());
     let target = target.context("`upstream` is missing, and there is no --upstream either")?;
     let mut policy = general.clone();
     set(&mut policy.methods, route.methods()?.map(|methods| methods.0));
@@ -138,18 +138,18 @@ fn special(
     let fingerprint = route.fingerprint.as_ref().map(|section| section.read()).transpose()?;
     set(&mut policy.fingerprint, fingerprint);
     policy.verdicts = verdicts(policy.verdicts, &route.statuses)?;
-    let mut upstream_timeout = options.upstream_timeout;
+    let mut upstream_timeout = settings.upstream_timeout;
     set(&mut upstream_timeout, route.upstream_timeout.map(|text| text.0));
-    Ok(Route { place, target, upstream_timeout, policy: check(policy)? })
+    Ok(ProxyRoute { pattern, target, upstream_timeout, policy: check(policy)? })
 }
 
-fn set<T>(value: &mut T, said: Option<T>) {
-    if let Some(said) = said {
-        *value = said;
+fn set<T>(value: &mut T, given: Option<T>) {
+    if let Some(given) = given {
+        *value = given;
     }
 }
 
-fn verdicts(general: Verdicts, statuses: &Statuses) -> anyhow::Result<Verdicts> {
+fn verdicts(general: Verdicts, statuses: &StatusVerdicts) -> anyhow::Result<Verdicts> {
     statuses.iter().try_fold(general, |verdicts, (status, verdict)| {
         let number = status.parse().ok().and_then(|number| StatusCode::from_u16(number).ok());
         let number = number.filter(|status| (200..600).contains(&status.as_u16()));
@@ -159,8 +159,8 @@ fn verdicts(general: Verdicts, statuses: &Statuses) -> anyhow::Result<Verdicts> 
 }
 
 fn check(policy: hapax_http::Settings) -> anyhow::Result<hapax_http::Settings> {
-    ensure!(policy.wait <= LONGEST_WAIT, "`wait` is at most 60s");
-    ensure!(policy.lease <= LONGEST_LEASE, "`lease` is at most 1h");
-    ensure!(policy.lease >= SHORTEST_LEASE, "`lease` is at least 300ms");
+    ensure!(policy.wait <= MAX_WAIT, "`wait` is at most 60s");
+    ensure!(policy.lease <= MAX_LEASE, "`lease` is at most 1h");
+    ensure!(policy.lease >= MIN_LEASE, "`lease` is at least 300ms");
     Ok(policy)
 }

@@ -1,4 +1,4 @@
-//! `[[token]]`: who may call, as whom, and what.
+//! `[[token]]`: the tokens that may call, their tenants and scopes.
 
 use std::sync::Arc;
 
@@ -6,32 +6,31 @@ use anyhow::{Context, bail, ensure};
 use hapax::Tenant;
 use serde::Deserialize;
 
-/// A token that is accepted. Only its hash is known.
+/// An accepted token, known by its hash alone.
 #[derive(Clone, Debug)]
 pub(crate) struct TokenRule {
-    /// Whose it is, for the audit log.
+    /// The name of its holder, for the audit log.
     pub(crate) name: Arc<str>,
     /// SHA-256 of the token.
     pub(crate) sha256: [u8; 32],
-    /// Whose data its calls see.
+    /// The tenant whose data its calls see.
     pub(crate) tenant: Tenant,
-    /// What it may do.
-    pub(crate) scopes: Vec<Scope>,
+    pub(crate) scopes: Vec<TokenScope>,
 }
 
-/// What a token may do.
+/// A kind of call that a token allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Scope {
-    /// Use the features.
+pub(crate) enum TokenScope {
+    /// Calls of the features.
     Data,
-    /// What operators do, and read the metrics.
+    /// Calls of operators, and reading the metrics.
     Admin,
-    /// Read the metrics.
+    /// Reading the metrics.
     Metrics,
 }
 
-impl Scope {
+impl TokenScope {
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Data => "data",
@@ -43,12 +42,12 @@ impl Scope {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
+struct TokenEntry {
     name: String,
     sha256: String,
     #[serde(default = "default_tenant")]
     tenant: String,
-    scopes: Vec<Scope>,
+    scopes: Vec<TokenScope>,
 }
 
 fn default_tenant() -> String {
@@ -59,7 +58,7 @@ pub(super) fn parse(entries: Vec<toml::Value>) -> anyhow::Result<Vec<TokenRule>>
     let mut names = Vec::new();
     let mut rules: Vec<TokenRule> = Vec::new();
     for (i, value) in entries.into_iter().enumerate() {
-        let entry: Entry = match value.try_into() {
+        let entry: TokenEntry = match value.try_into() {
             Ok(entry) => entry,
             Err(error) => bail!("[[token]] number {}: {}", i + 1, error.message()),
         };
@@ -76,7 +75,7 @@ pub(super) fn parse(entries: Vec<toml::Value>) -> anyhow::Result<Vec<TokenRule>>
     Ok(rules)
 }
 
-fn rule(entry: &Entry) -> anyhow::Result<TokenRule> {
+fn rule(entry: &TokenEntry) -> anyhow::Result<TokenRule> {
     ensure!(!entry.name.is_empty(), "`name` is empty");
     ensure!(!entry.scopes.is_empty(), "`scopes` is empty; it takes data, admin, metrics");
     let sha256 = hash(&entry.sha256).context("`sha256` takes 64 hexadecimal digits")?;

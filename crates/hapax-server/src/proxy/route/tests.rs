@@ -5,12 +5,13 @@ use hapax_http::{FingerprintOf, Scope, Verdict};
 use hyper::{Method, StatusCode};
 
 use super::*;
-use crate::settings::Value;
+use crate::settings::values::ByteSize;
+use crate::settings::{CommandSettings, SettingSources, SettingValue};
 
 const UP: [&str; 2] = ["--upstream", "http://127.0.0.1:3000"];
 
-fn read(flags: &[&str], environment: &[(&str, &str)], file: &str) -> anyhow::Result<Settings> {
-    Settings::read(&Sources::say(flags, environment, file)?)
+fn read(flags: &[&str], environment: &[(&str, &str)], file: &str) -> anyhow::Result<Vec<ProxyRoute>> {
+    routes(&ProxySettings::read(&SettingSources::of(flags, environment, file)?)?)
 }
 
 fn refused(flags: &[&str], environment: &[(&str, &str)], file: &str) -> String {
@@ -18,10 +19,10 @@ fn refused(flags: &[&str], environment: &[(&str, &str)], file: &str) -> String {
 }
 
 #[test]
-fn flags_win_over_environment_over_file_over_defaults() {
+fn proxy_flags_win_over_environment_over_file() {
     let wait = |flags: &[&str], environment: &[(&str, &str)], file| {
         let flags = [&UP[..], flags].concat();
-        read(&flags, environment, file).unwrap().routes[0].policy.wait.as_secs()
+        read(&flags, environment, file).unwrap()[0].policy.wait.as_secs()
     };
     let (environment, file) = (("HAPAX_WAIT", "2s"), "[proxy]\nwait = '3s'");
     assert_eq!(wait(&["--wait", "0s"], &[environment], file), 0);
@@ -31,20 +32,20 @@ fn flags_win_over_environment_over_file_over_defaults() {
 }
 
 #[test]
-fn the_defaults_are_the_documented_ones() {
-    let Settings { options, routes } = read(&UP, &[], "").unwrap();
-    assert_eq!(options.listen.text(), "127.0.0.1:8788");
-    assert_eq!(options.store.secret(), "sqlite:hapax.db");
-    let policy = &routes[0].policy;
+fn proxy_defaults_are_the_documented_ones() {
+    let settings = ProxySettings::read(&SettingSources::of(&UP, &[], "").unwrap()).unwrap();
+    assert_eq!(settings.listen.text(), "127.0.0.1:8788");
+    assert_eq!(settings.store.secret(), "sqlite:hapax.db");
+    let policy = &routes(&settings).unwrap()[0].policy;
     assert_eq!(policy.methods, [Method::POST, Method::PATCH]);
     assert_eq!((policy.lease.as_secs(), policy.retention.as_secs()), (30, 86_400));
     assert_eq!((policy.on_unknown, policy.limit), (OnUnknown::Refuse, 1 << 20));
     assert_eq!(policy.scope, Scope::Authorization);
-    assert!(!policy.require_key && options.admin.is_none());
+    assert!(!policy.require_key && settings.admin.is_none());
 }
 
 #[test]
-fn a_route_says_what_differs() {
+fn proxy_route_overrides_what_differs() {
     let file = r#"
         store = "memory:"
         [proxy]
@@ -66,9 +67,9 @@ fn a_route_says_what_differs() {
         methods = []
         fingerprint = "json"
     "#;
-    let routes = read(&[], &[], file).unwrap().routes;
+    let routes = read(&[], &[], file).unwrap();
     let [pay, health, rest] = &routes[..] else { panic!("three routes") };
-    assert!(pay.place.takes("/payments/1") && !pay.place.takes("/payments"));
+    assert!(pay.pattern.matches("/payments/1") && !pay.pattern.matches("/payments"));
     assert_eq!(pay.target.to_string(), "https://pay.example/base");
     assert_eq!(pay.policy.methods, [Method::POST, Method::PUT]);
     assert_eq!(pay.policy.wait, Duration::from_millis(500));
@@ -79,21 +80,22 @@ fn a_route_says_what_differs() {
     assert_eq!(verdict(404), Verdict::GiveBack);
     assert_eq!(verdict(409), Verdict::GiveBack);
     assert_eq!(verdict(500), Verdict::Unknown);
-    assert!(health.place.takes("/health") && !health.place.takes("/health/x"));
+    assert!(health.pattern.matches("/health") && !health.pattern.matches("/health/x"));
     assert!(health.policy.methods.is_empty());
     assert_eq!(health.policy.fingerprint, FingerprintOf::Json);
-    assert_eq!(rest.place, Place::Everything);
+    assert_eq!(rest.pattern, PathPattern::Everything);
     assert_eq!(rest.target.to_string(), "http://127.0.0.1:3000");
 }
 
 #[test]
-fn one_file_may_serve_several_commands() {
+fn proxy_ignores_keys_of_other_commands() {
     let file = "listen = '127.0.0.1:1'\nlock_ttl = '5s'\n[redis]\nverbatim = []\n[proxy]\nupstream = 'http://up'";
-    assert_eq!(read(&[], &[], file).unwrap().options.listen.text(), "127.0.0.1:8788");
+    let settings = ProxySettings::read(&SettingSources::of(&[], &[], file).unwrap()).unwrap();
+    assert_eq!(settings.listen.text(), "127.0.0.1:8788");
 }
 
 #[test]
-fn unknown_keys_and_flags_are_errors_that_name_them() {
+fn proxy_unknown_keys_and_flags_are_named_errors() {
     let route = "[[proxy.route]]\npath = '/a'\n";
     for (file, named) in [
         ("sotre = 'memory:'".to_owned(), "`sotre`"),
@@ -109,7 +111,7 @@ fn unknown_keys_and_flags_are_errors_that_name_them() {
 }
 
 #[test]
-fn wrong_values_are_errors_that_say_what_is_expected() {
+fn proxy_wrong_values_say_what_is_expected() {
     let route = |rest: &str| format!("[[proxy.route]]\npath = '/a'\n{rest}");
     for (flags, file, expected) in [
         (&["--upstream", "localhost:3000"][..], String::new(), "http://127.0.0.1:3000"),
@@ -142,31 +144,20 @@ fn wrong_values_are_errors_that_say_what_is_expected() {
 }
 
 #[test]
-fn sizes_and_scopes_are_read() {
-    assert_eq!(Size::parse("64KiB"), Ok(Size(65_536)));
-    assert_eq!(Size::parse("1048576"), Ok(Size(1 << 20)));
-    assert!(Size::parse("0").is_err() && Size::parse("MiB").is_err());
+fn proxy_sizes_and_scopes_are_parsed() {
+    assert_eq!(ByteSize::parse("64KiB"), Ok(ByteSize(65_536)));
+    assert_eq!(ByteSize::parse("1048576"), Ok(ByteSize(1 << 20)));
+    assert!(ByteSize::parse("0").is_err() && ByteSize::parse("MiB").is_err());
     assert_eq!(Scope::parse("cookie:sid"), Ok(Scope::Cookie("sid".into())));
     assert_eq!(Scope::parse("header:X-User"), Ok(Scope::Header("x-user".parse().unwrap())));
     assert!(Scope::parse("header:").is_err() && Scope::parse("cookie:").is_err());
 }
 
 #[test]
-fn every_option_has_its_own_flag_variable_and_key() {
-    for setting in TABLE {
-        let name = setting.flag.replace('-', "_");
-        assert_eq!(setting.env, format!("HAPAX_{}", name.to_uppercase()));
-        assert!(setting.key == name || setting.key == format!("proxy.{name}"));
-        let of = |other: &Setting| other.flag == setting.flag || other.key == setting.key;
-        assert_eq!(TABLE.iter().filter(|other| of(other)).count(), 1);
-    }
-}
-
-#[test]
-fn the_guides_file_can_be_used_and_its_flags_exist() {
+fn proxy_guide_file_is_read_and_its_flags_exist() {
     let guide = include_str!("../../../../../docs/proxy.md");
     let file = guide.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
-    assert_eq!(read(&[], &[], file).unwrap().routes.len(), 4);
+    assert_eq!(read(&[], &[], file).unwrap().len(), 4);
     // `hapax command` has flags of its own.
     let lines = guide.lines().filter(|line| !line.contains("$ hapax command"));
     let words = lines.flat_map(|l| l.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')));
@@ -174,7 +165,8 @@ fn the_guides_file_can_be_used_and_its_flags_exist() {
         .filter_map(|word| word.strip_prefix("--"))
         .filter(|flag| flag.starts_with(char::is_alphabetic))
     {
-        let known = ["help"].contains(&flag) || TABLE.iter().any(|setting| setting.flag == flag);
+        let mut settings = ProxySettings::table().iter();
+        let known = flag == "help" || settings.any(|setting| setting.names.flag == flag);
         assert!(known, "--{flag}");
     }
 }

@@ -1,12 +1,12 @@
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use hapax_line::{BUSY_TEXT, Event, Guarding, Rules};
 
 use super::*;
+use crate::settings::{CommandSettings, SettingSources};
 
-fn read(flags: &[&str], environment: &[(&str, &str)], file: &str) -> anyhow::Result<Settings> {
-    Settings::read(&Sources::say(flags, environment, file)?)
+fn read(flags: &[&str], environment: &[(&str, &str)], file: &str) -> anyhow::Result<LineSettings> {
+    LineSettings::read(&SettingSources::of(flags, environment, file)?)
 }
 
 fn refused(flags: &[&str], environment: &[(&str, &str)], file: &str) -> String {
@@ -15,7 +15,7 @@ fn refused(flags: &[&str], environment: &[(&str, &str)], file: &str) -> String {
 
 fn rules(flags: &[&str], environment: &[(&str, &str)]) -> Rules {
     let settings = read(flags, environment, "").unwrap();
-    (*settings.gateway().unwrap().rules).clone()
+    (*gateway_settings(&settings).unwrap().rules).clone()
 }
 
 fn guarding(rules: &Rules) -> Guarding {
@@ -28,7 +28,7 @@ fn locked(seconds: u64) -> Guarding {
 }
 
 #[test]
-fn the_original_variables_say_whether_and_how_long_events_are_locked() {
+fn line_original_variables_set_lock_and_its_ttl() {
     assert_eq!(guarding(&rules(&[], &[])), locked(5));
     for on in ["true", "True", "TRUE", "1", "yes", "on"] {
         let environment =
@@ -51,7 +51,7 @@ fn the_original_variables_say_whether_and_how_long_events_are_locked() {
 }
 
 #[test]
-fn the_busy_text_is_the_flags_or_the_rules_or_the_original() {
+fn line_busy_text_is_the_flags_or_the_rules_or_the_default() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("rules.toml");
     std::fs::write(&file, "busy_text = 'of the rules'").unwrap();
@@ -61,13 +61,14 @@ fn the_busy_text_is_the_flags_or_the_rules_or_the_original() {
     let flags = ["--rules", file, "--busy-text", "of the flag"];
     assert_eq!(rules(&flags, &[]).busy_text(), "of the flag");
     refused(&["--busy-text", &"x".repeat(5001)], &[], "");
-    let help = TABLE.iter().find(|setting| setting.flag == "busy-text").unwrap().help;
+    let mut table = LineSettings::table().iter();
+    let help = table.find(|setting| setting.names.flag == "busy-text").unwrap().declared.help;
     assert!(help.contains(BUSY_TEXT), "{help}");
 }
 
 #[test]
-fn the_librarys_defaults_are_those_of_the_flags() {
-    let ours = read(&[], &[], "").unwrap().gateway().unwrap();
+fn line_library_defaults_are_those_of_the_flags() {
+    let ours = gateway_settings(&read(&[], &[], "").unwrap()).unwrap();
     let default = hapax_line::Settings::default();
     let of = |settings: &hapax_line::Settings| {
         (
@@ -81,7 +82,7 @@ fn the_librarys_defaults_are_those_of_the_flags() {
 }
 
 #[test]
-fn the_file_has_a_table_of_its_own_beside_those_of_other_commands() {
+fn line_reads_its_own_table_of_the_file() {
     let file = "store = 'memory:'\nlock_ttl = '9s'\n[line]\nlock_ttl = '3s'\nlock = true\n\
                 channel_secret = 'a'\n[relay]\nto = 'stdout'";
     let settings = read(&[], &[], file).unwrap();
@@ -91,7 +92,7 @@ fn the_file_has_a_table_of_its_own_beside_those_of_other_commands() {
 }
 
 #[test]
-fn what_cannot_be_together_is_refused() {
+fn line_values_that_exclude_each_other_are_refused() {
     for (flags, named) in [
         (["--lease", "2h"], "lease"),
         (["--lock-ttl", "2h"], "lock TTL"),
@@ -106,33 +107,9 @@ fn what_cannot_be_together_is_refused() {
 }
 
 #[test]
-fn every_setting_has_its_own_flag_variable_and_key() {
-    let distinct = |name: fn(&Setting) -> &'static str| {
-        assert_eq!(TABLE.iter().map(name).collect::<BTreeSet<_>>().len(), TABLE.len());
-    };
-    distinct(|setting| setting.flag);
-    distinct(|setting| setting.env);
-    distinct(|setting| setting.key);
-}
-
-#[test]
-fn nothing_secret_is_shown() {
+fn line_secrets_are_never_shown() {
     let flags = ["--channel-secret", "hush-1,hush-2", "--channel-access-token", "hush-3"];
     let flags = [&flags[..], &["--upstream", "http://bot/x?key=hush-4"]].concat();
     let settings = read(&flags, &[], "").unwrap();
     assert!(!format!("{settings:?}").contains("hush"), "{settings:?}");
-}
-
-#[test]
-fn the_page_about_line_has_every_setting_as_it_is() {
-    let mut table = String::from("| flag | variable | in the file | default | what it says |\n");
-    table.push_str("|---|---|---|---|---|\n");
-    for Setting { flag, env, key, default, help, seed, .. } in TABLE {
-        let seed = seed.map(|(variable, _)| format!(", `{variable}`")).unwrap_or_default();
-        table.push_str(&format!(
-            "| `--{flag}` | `{env}`{seed} | `{key}` | `{default}` | {help} |\n"
-        ));
-    }
-    let page = include_str!("../../../../../docs/line.md");
-    assert!(page.contains(&table), "docs/line.md should have this table:\n\n{table}");
 }
