@@ -45,8 +45,8 @@ pub(super) struct MakeLink {
 impl MakeLink {
     pub(super) fn run(&self) -> Result<ExitCode, Failure> {
         let usage = |text: String| Failure::Usage(text);
-        let secret =
-            SigningSecret::parse(&self.secret).map_err(|text| usage(format!("--secret: {text}")))?;
+        let secret = SigningSecret::parse(&self.secret)
+            .map_err(|text| usage(format!("--secret: {text}")))?;
         let tenant = Tenant::new(&self.tenant).map_err(|error| usage(error.to_string()))?;
         let job = |text: &String| {
             let (domain, job_id) = text

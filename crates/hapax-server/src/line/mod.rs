@@ -21,8 +21,8 @@ use hapax_line::Gateway;
 
 use crate::health::Health;
 use crate::net::{self, Limits, Server, Signals};
-use crate::{logging, measure};
 use crate::settings::{CommandSettings, LineSettings, SettingFlags, SettingSources};
+use crate::{logging, measure};
 use config::LineChannel;
 
 /// A scraper, a prober and an operator need no more.

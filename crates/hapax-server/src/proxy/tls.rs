@@ -11,7 +11,6 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::settings::ProxySettings;
 
-
 /// TLS for clients, where it is configured.
 pub(crate) fn for_clients(options: &ProxySettings) -> anyhow::Result<Option<TlsAcceptor>> {
     let (Some(certificate), Some(key)) = (&options.tls_cert, &options.tls_key) else {

@@ -18,7 +18,10 @@ pub(crate) fn curl(app: &AppState) -> String {
 }
 
 /// Says what is served, on which store, to whom.
-pub(crate) fn print(app: &AppState, sources: &SettingSources<ServeSettings>) -> std::io::Result<()> {
+pub(crate) fn print(
+    app: &AppState,
+    sources: &SettingSources<ServeSettings>,
+) -> std::io::Result<()> {
     let address = app.address.get().map_or_else(String::new, SocketAddr::to_string);
     let store = app.settings.store.shown();
     let place = sources.origin("store").unwrap_or_default();

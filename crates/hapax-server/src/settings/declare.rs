@@ -32,7 +32,11 @@ enum KeyPlace {
 }
 
 impl Declaration {
-    pub(super) const fn new(value: &'static str, default: &'static str, help: &'static str) -> Self {
+    pub(super) const fn new(
+        value: &'static str,
+        default: &'static str,
+        help: &'static str,
+    ) -> Self {
         let key = KeyPlace::Command;
         Self { value, default, help, seed: None, env: None, key, aliases: &[] }
     }

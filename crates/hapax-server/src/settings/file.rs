@@ -34,8 +34,7 @@ impl<S: CommandSettings> SettingsFile<S> {
             let line = error.span().map_or(0, |span| text[..span.start].matches('\n').count() + 1);
             anyhow::anyhow!("line {line}: {}", error.message())
         })?;
-        let mut file =
-            Self { file_only: S::FileOnly::take(&mut table)?, values: BTreeMap::new() };
+        let mut file = Self { file_only: S::FileOnly::take(&mut table)?, values: BTreeMap::new() };
         file.read(table, "")?;
         Ok(file)
     }

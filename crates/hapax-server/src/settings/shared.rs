@@ -37,8 +37,11 @@ pub(super) const ADMIN: Declaration = Declaration::new(
     "",
     "Serve /healthz, /readyz and /metrics on this address; on loopback /v1/queues too",
 );
-pub(super) const HEADER_TIMEOUT: Declaration =
-    Declaration::new("TIME", "10s", "The longest that a client may take to send a request's headers");
+pub(super) const HEADER_TIMEOUT: Declaration = Declaration::new(
+    "TIME",
+    "10s",
+    "The longest that a client may take to send a request's headers",
+);
 pub(super) const BODY_TIMEOUT: Declaration =
     Declaration::new("TIME", "10s", "The longest that a client may take to send a request's body");
 pub(super) const IDLE_TIMEOUT: Declaration = Declaration::new(

@@ -4,11 +4,7 @@ use std::time::Duration;
 use super::declare::SettingNames;
 use super::*;
 
-fn read(
-    flags: &[&str],
-    environment: &[(&str, &str)],
-    file: &str,
-) -> anyhow::Result<ServeSettings> {
+fn read(flags: &[&str], environment: &[(&str, &str)], file: &str) -> anyhow::Result<ServeSettings> {
     ServeSettings::read(&SettingSources::of(flags, environment, file)?)
 }
 
@@ -149,17 +145,12 @@ fn setting_names_follow_from_the_field() {
 }
 
 /// Each earlier name of a setting, as a flag, a variable and a key.
-fn value_by_alias<S: CommandSettings>(
-    [flag, env, key]: [&str; 3],
-    value: fn(&S) -> Duration,
-) {
+fn value_by_alias<S: CommandSettings>([flag, env, key]: [&str; 3], value: fn(&S) -> Duration) {
     let (table, name) = key.split_once('.').unwrap();
     let file = format!("[{table}]\n{name} = '7s'");
-    for (flags, environment, file) in [
-        (&[flag, "7s"][..], &[][..], ""),
-        (&[], &[(env, "7s")], ""),
-        (&[], &[], file.as_str()),
-    ] {
+    for (flags, environment, file) in
+        [(&[flag, "7s"][..], &[][..], ""), (&[], &[(env, "7s")], ""), (&[], &[], file.as_str())]
+    {
         let settings = S::read(&SettingSources::of(flags, environment, file).unwrap()).unwrap();
         assert_eq!(value(&settings).as_secs(), 7, "{flag} {env} {key}");
     }

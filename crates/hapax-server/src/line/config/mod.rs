@@ -39,7 +39,8 @@ impl LineChannel {
              simulated-token)",
         )?;
         let secrets = secret.clone();
-        let line = LineClient::new(settings.api_base.secret(), &token.0).context("LINE_API_BASE")?;
+        let line =
+            LineClient::new(settings.api_base.secret(), &token.0).context("LINE_API_BASE")?;
         let bot = Upstream::new(upstream.secret(), secrets.clone()).context("--upstream")?;
         Ok(Self { secrets, line, bot: bot.limit(settings.handle_timeout) })
     }

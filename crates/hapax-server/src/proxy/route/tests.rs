@@ -10,7 +10,11 @@ use crate::settings::{CommandSettings, SettingSources, SettingValue};
 
 const UP: [&str; 2] = ["--upstream", "http://127.0.0.1:3000"];
 
-fn read(flags: &[&str], environment: &[(&str, &str)], file: &str) -> anyhow::Result<Vec<ProxyRoute>> {
+fn read(
+    flags: &[&str],
+    environment: &[(&str, &str)],
+    file: &str,
+) -> anyhow::Result<Vec<ProxyRoute>> {
     routes(&ProxySettings::read(&SettingSources::of(flags, environment, file)?)?)
 }
 

@@ -10,7 +10,7 @@ use subtle::ConstantTimeEq;
 use super::headers::single_header;
 use crate::serve::problem::{Problem, ProblemKind};
 use crate::serve::sse::signed_link::SignedLink;
-use crate::settings::{TokenScope, SigningSecret, TokenRule};
+use crate::settings::{SigningSecret, TokenRule, TokenScope};
 
 /// The authenticated caller of a request.
 #[derive(Clone, Debug)]
@@ -87,7 +87,8 @@ impl AccessPolicy {
                 )
                 .header(WWW_AUTHENTICATE, "Bearer realm=\"hapax\"")
             })?;
-        let admin_will_do = scope == TokenScope::Metrics && rule.scopes.contains(&TokenScope::Admin);
+        let admin_will_do =
+            scope == TokenScope::Metrics && rule.scopes.contains(&TokenScope::Admin);
         if rule.scopes.contains(&scope) || admin_will_do {
             let (name, tenant) = (rule.name.clone(), rule.tenant.clone());
             return Ok(ApiCaller { name, tenant, link: None });

@@ -96,7 +96,8 @@ mod tests {
     #[test]
     fn signed_link_is_verified_and_expires() {
         let (secret, other) = ("a".repeat(32), "b".repeat(32));
-        let (secret, other) = (SigningSecret::parse(&secret).unwrap(), SigningSecret::parse(&other).unwrap());
+        let (secret, other) =
+            (SigningSecret::parse(&secret).unwrap(), SigningSecret::parse(&other).unwrap());
         let good = link(u64::MAX / 2000).sign(&secret);
         let verified = SignedLink::verify(&good, &secret).unwrap();
         assert!(

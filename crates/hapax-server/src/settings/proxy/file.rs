@@ -50,7 +50,9 @@ pub(crate) type StatusVerdicts = BTreeMap<String, FileValue<Verdict>>;
 impl RouteSection {
     pub(crate) fn methods(&self) -> anyhow::Result<Option<KeyedMethods>> {
         let Some(names) = &self.methods else { return Ok(None) };
-        KeyedMethods::parse(&names.join(",")).map(Some).map_err(|e| anyhow::anyhow!("`methods`: {e}"))
+        KeyedMethods::parse(&names.join(","))
+            .map(Some)
+            .map_err(|e| anyhow::anyhow!("`methods`: {e}"))
     }
 }
 

@@ -14,8 +14,8 @@ use super::shared::{
 };
 use super::values::{KeyPatterns, ListenAddress, LogFormat, LogLevel, SecretUrl};
 pub(crate) use tokens::{TokenRule, TokenScope};
-pub(crate) use values::{IngestDomains, SigningSecret};
 use values::{AllowedOrigins, ClosingEvent, RedisName};
+pub(crate) use values::{IngestDomains, SigningSecret};
 
 settings! {
     /// The settings of a server, read and checked.
