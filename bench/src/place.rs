@@ -53,7 +53,7 @@ impl Place {
                 let config = hapax_postgres::Config::new(url).pool(POOL);
                 Arc::new(hapax_postgres::PostgresStore::open(config)?)
             }
-            _ => hapax::open(url, &hapax::Options::default()).await?,
+            _ => hapax::open(url, &hapax::StoreConfig::default()).await?,
         };
         store.ping().await?;
         Ok(store)

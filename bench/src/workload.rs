@@ -3,7 +3,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hapax_core::{
-    Ask, Claimed, Expect, GiveBack, Key, OnUnknown, Put, Step, Store, Tenant, Token, Version,
+    ClaimRequest, Claimed, Expect, GiveBack, Key, OnUnknown, Put, Step, Store, Tenant, Token,
+    Version,
 };
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
@@ -150,7 +151,7 @@ async fn settle_all(store: &Arc<dyn Store>, keys: &Keys, plan: &Plan) -> Result<
 }
 
 async fn settle_one(store: &dyn Store, key: &Key, retention: Duration) -> Result<(), Failure> {
-    let ask = Ask::new(LEASE).retention(retention);
+    let ask = ClaimRequest::new(LEASE).retention(retention);
     let Claimed::Granted { ticket, .. } = store.claim(key, &ask).await? else {
         return Err(Failure::Unexpected("a fresh key was not granted"));
     };
@@ -187,7 +188,7 @@ struct ReplayOnce {
 #[async_trait]
 impl Operation for ReplayOnce {
     async fn run(&self, task: usize, _turn: u64) -> Result<(), Failure> {
-        let ask = Ask::new(LEASE).retention(RETENTION);
+        let ask = ClaimRequest::new(LEASE).retention(RETENTION);
         match self.store.claim(&self.keys.command(task, 0)?, &ask).await? {
             Claimed::Settled { .. } => Ok(()),
             _ => Err(Failure::Unexpected("a settled key was not answered with its value")),
@@ -204,7 +205,7 @@ struct LockOnce {
 impl Operation for LockOnce {
     async fn run(&self, task: usize, turn: u64) -> Result<(), Failure> {
         let key = self.keys.lock(task, turn)?;
-        let ask = Ask::new(LEASE).on_unknown(OnUnknown::TakeOver);
+        let ask = ClaimRequest::new(LEASE).on_unknown(OnUnknown::TakeOver);
         let Claimed::Granted { ticket, .. } = self.store.claim(&key, &ask).await? else {
             return Err(Failure::Unexpected("a free lock was not granted"));
         };

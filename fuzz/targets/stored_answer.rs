@@ -5,12 +5,12 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use hapax_core::command::Response;
+use hapax_core::command::StoredResponse;
 use hapax_http::replay;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|stored: &[u8]| {
-    let Ok(answer) = Response::decode(Bytes::copy_from_slice(stored)) else { return };
+    let Ok(answer) = StoredResponse::decode(Bytes::copy_from_slice(stored)) else { return };
     assert_eq!(answer.encode(), stored);
     let response = replay(&answer, Duration::from_secs(stored.len() as u64));
     assert!(!response.status().is_informational());

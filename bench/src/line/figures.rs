@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use hapax_bench::{Failure, Measured, Operation};
 use hapax_core::Store;
+use hapax_core::document::{Documents, MatchCondition};
 use hapax_core::lock::Locks;
-use hapax_core::record::{Documents, Match};
 
 /// As it is stored by the bookkeeping bot.
 const LAST_TRANSACTION: &str = r#"{"intent":"bookkeeping","日期":"2025-11-29","時間":"14:30","品項":"午餐","原幣別":"TWD","原幣金額":100.0,"匯率":1.0,"付款方式":"信用卡","交易ID":"20251129-143000","明細說明":"","分類":"飲食","專案":"日常","必要性":"必要","代墊狀態":"無","收款支付對象":"","附註":""}"#;
@@ -48,7 +48,7 @@ impl Figure {
         if matches!(self, Self::Get) {
             for user in 0..USERS {
                 let json = LAST_TRANSACTION.into();
-                documents.put_raw(&record(user), json, &Match::Any, Some(HOUR)).await?;
+                documents.put_raw(&record(user), json, &MatchCondition::Any, Some(HOUR)).await?;
             }
         }
         Ok(Arc::new(Work { figure: self, locks: Locks::new(store.clone()), documents }))
@@ -89,7 +89,8 @@ impl Operation for Work {
             }
             Figure::Set => {
                 let (name, json) = (record(user(task, turn)), LAST_TRANSACTION.into());
-                let stored = self.documents.put_raw(&name, json, &Match::Any, Some(HOUR)).await;
+                let stored =
+                    self.documents.put_raw(&name, json, &MatchCondition::Any, Some(HOUR)).await;
                 stored.map(drop).map_err(|e| failed(&e))
             }
         }

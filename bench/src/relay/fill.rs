@@ -1,6 +1,6 @@
 //! Rows for an outbox.
 
-use hapax_core::queue::{Enqueued, Item, QueueName};
+use hapax_core::queue::{Enqueued, QueueItem, QueueName};
 use hapax_core::{Queue, Tenant};
 
 /// Where all messages go.
@@ -37,13 +37,13 @@ impl Keys {
 }
 
 /// A message of about 200 bytes.
-pub(super) fn message(row: usize) -> Item {
+pub(super) fn message(row: usize) -> QueueItem {
     let payload = format!(
         "{{\"id\":\"order-{row}\",\"status\":\"created\",\"total\":1290,\"currency\":\"EUR\",\
          \"lines\":[{{\"item\":\"tea\",\"cups\":2,\"note\":\"no sugar, please\"}},\
          {{\"item\":\"cake\",\"pieces\":1,\"note\":\"with cream\"}}],\"table\":17}}"
     );
-    Item::new(&Tenant::default(), TOPIC, payload).content_type("application/json")
+    QueueItem::new(&Tenant::default(), TOPIC, payload).content_type("application/json")
 }
 
 /// Enqueues so many rows.
@@ -51,7 +51,7 @@ pub(super) async fn fill(store: &dyn Queue, rows: usize, keys: Keys) -> anyhow::
     let queue = QueueName::outbox();
     let mut row = 0;
     while row < rows {
-        let batch: Vec<Item> = (row..rows.min(row + AT_ONCE))
+        let batch: Vec<QueueItem> = (row..rows.min(row + AT_ONCE))
             .map(|row| match keys.key(row) {
                 Some(key) => message(row).key(&key),
                 None => message(row),

@@ -4,8 +4,10 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hapax_core::claims::State;
-use hapax_core::{Ask, Claimed, Fence, Fingerprint, GiveBack, Key, OnUnknown, Step, Tenant, Token};
+use hapax_core::claims::ClaimState;
+use hapax_core::{
+    ClaimRequest, Claimed, Fence, Fingerprint, GiveBack, Key, OnUnknown, Step, Tenant, Token,
+};
 
 use crate::scene::{LONG, SHORT, Scene};
 use crate::subject::laws;
@@ -62,8 +64,8 @@ laws![
     sweeping_takes_only_what_has_expired,
 ];
 
-fn ask() -> Ask {
-    Ask::new(LONG).retention(LONG)
+fn ask() -> ClaimRequest {
+    ClaimRequest::new(LONG).retention(LONG)
 }
 
 fn fingerprint(text: &str) -> Option<Fingerprint> {
@@ -72,19 +74,19 @@ fn fingerprint(text: &str) -> Option<Fingerprint> {
 
 /// A claim whose lease has just run out, and the token of its owner.
 async fn run_out(s: &Scene, key: &Key) -> (Token, Fence) {
-    let ticket = s.granted(key, &Ask::new(SHORT).retention(LONG)).await;
+    let ticket = s.granted(key, &ClaimRequest::new(SHORT).retention(LONG)).await;
     s.outlive(SHORT).await;
     (ticket.token, ticket.fence)
 }
 
-fn take_over() -> Ask {
+fn take_over() -> ClaimRequest {
     ask().on_unknown(OnUnknown::TakeOver)
 }
 
-async fn race(nodes: &[&Scene], key: &Key, ask: &Ask, claims: usize) -> usize {
+async fn race(nodes: &[&Scene], key: &Key, ask: &ClaimRequest, claims: usize) -> usize {
     let mut tasks = Vec::new();
     for i in 0..claims {
-        let (s, key, ask) = (nodes[i % nodes.len()].clone(), key.clone(), ask.again());
+        let (s, key, ask) = (nodes[i % nodes.len()].clone(), key.clone(), ask.with_fresh_token());
         tasks.push(tokio::spawn(async move { s.claim(&key, &ask).await }));
     }
     let mut winners = 0;
@@ -157,7 +159,8 @@ async fn another_fingerprint_is_a_mismatch_while_pending(s: Scene) {
     let same = s.claim(&key, &ask().fingerprint(fingerprint("a"))).await;
     assert!(matches!(same, Claimed::Busy { .. }));
     let unknown = s.command("unknown");
-    s.granted(&unknown, &Ask::new(SHORT).retention(LONG).fingerprint(fingerprint("a"))).await;
+    s.granted(&unknown, &ClaimRequest::new(SHORT).retention(LONG).fingerprint(fingerprint("a")))
+        .await;
     s.outlive(SHORT).await;
     let other = take_over().fingerprint(fingerprint("b"));
     assert_eq!(s.claim(&unknown, &other).await, Claimed::Mismatch);
@@ -211,11 +214,11 @@ async fn one_winner_among_concurrent_takeovers(s: Scene) {
 
 async fn without_retention_a_claim_is_vacant_when_its_lease_ran_out(s: Scene) {
     let key = s.command("k");
-    let ticket = s.granted(&key, &Ask::new(SHORT)).await;
+    let ticket = s.granted(&key, &ClaimRequest::new(SHORT)).await;
     s.outlive(SHORT).await;
     assert_eq!(s.store.look(&key).await.unwrap(), None);
     assert_eq!(s.store.extend(&key, &ticket.token, LONG).await.unwrap(), Step::Lost);
-    match s.claim(&key, &Ask::new(LONG)).await {
+    match s.claim(&key, &ClaimRequest::new(LONG)).await {
         Claimed::Granted { ticket: next, attempt: 1 } => assert!(next.fence > ticket.fence),
         other => panic!("{other:?}"),
     }
@@ -290,7 +293,7 @@ async fn a_late_extend_before_anyone_took_over_revives_the_claim(s: Scene) {
 
 async fn an_extended_claim_outlives_its_first_lease(s: Scene) {
     let key = s.command("k");
-    let ticket = s.granted(&key, &Ask::new(SHORT).retention(LONG)).await;
+    let ticket = s.granted(&key, &ClaimRequest::new(SHORT).retention(LONG)).await;
     let extended = s.store.extend(&key, &ticket.token, LONG).await.unwrap();
     assert_eq!(extended, Step::Done(ticket.fence));
     s.outlive(SHORT).await;
@@ -307,14 +310,14 @@ async fn extend_may_shorten_a_lease(s: Scene) {
 
 async fn a_claim_asked_again_with_its_token_is_the_same_grant(s: Scene) {
     let key = s.command("k");
-    let ask = Ask::new(SHORT).retention(LONG).fingerprint(fingerprint("f"));
+    let ask = ClaimRequest::new(SHORT).retention(LONG).fingerprint(fingerprint("f"));
     let first = s.claim(&key, &ask).await;
     assert_eq!(s.claim(&key, &ask).await, first);
     s.outlive(SHORT).await;
     // Also when its lease ran out meanwhile; and then the lease is anew.
-    let long = Ask { lease: LONG, ..ask };
+    let long = ClaimRequest { lease: LONG, ..ask };
     assert_eq!(s.claim(&key, &long).await, first);
-    assert!(matches!(s.claim(&key, &long.again()).await, Claimed::Busy { .. }));
+    assert!(matches!(s.claim(&key, &long.with_fresh_token()).await, Claimed::Busy { .. }));
 }
 
 async fn a_claim_asked_again_after_settle_gets_the_value(s: Scene) {
@@ -373,8 +376,11 @@ async fn a_failed_claim_keeps_fingerprint_and_attempts(s: Scene) {
     let ticket = s.granted(&key, &ask).await;
     let done = s.store.give_back(&key, &ticket.token, GiveBack::Keep).await.unwrap();
     assert_eq!(done, Step::Done(ticket.fence));
-    assert_eq!(s.claim(&key, &ask.again().fingerprint(fingerprint("b"))).await, Claimed::Mismatch);
-    match s.claim(&key, &ask.again()).await {
+    assert_eq!(
+        s.claim(&key, &ask.with_fresh_token().fingerprint(fingerprint("b"))).await,
+        Claimed::Mismatch
+    );
+    match s.claim(&key, &ask.with_fresh_token()).await {
         Claimed::Granted { ticket: next, attempt: 2 } => assert!(next.fence > ticket.fence),
         other => panic!("{other:?}"),
     }
@@ -402,12 +408,12 @@ async fn a_failed_claim_is_no_longer_its_owners(s: Scene) {
 
 async fn a_failed_claim_is_forgotten_after_its_retention(s: Scene) {
     let key = s.command("k");
-    let ask = Ask::new(LONG).retention(SHORT).fingerprint(fingerprint("a"));
+    let ask = ClaimRequest::new(LONG).retention(SHORT).fingerprint(fingerprint("a"));
     let ticket = s.granted(&key, &ask).await;
     let _ = s.store.give_back(&key, &ticket.token, GiveBack::Keep).await.unwrap();
     s.outlive(SHORT).await;
     assert_eq!(s.store.look(&key).await.unwrap(), None);
-    match s.claim(&key, &ask.again().fingerprint(fingerprint("b"))).await {
+    match s.claim(&key, &ask.with_fresh_token().fingerprint(fingerprint("b"))).await {
         Claimed::Granted { ticket: next, attempt: 1 } => assert!(next.fence > ticket.fence),
         other => panic!("{other:?}"),
     }
@@ -415,7 +421,7 @@ async fn a_failed_claim_is_forgotten_after_its_retention(s: Scene) {
 
 async fn an_unknown_claim_is_forgotten_after_its_retention(s: Scene) {
     let key = s.command("k");
-    let ticket = s.granted(&key, &Ask::new(SHORT).retention(SHORT)).await;
+    let ticket = s.granted(&key, &ClaimRequest::new(SHORT).retention(SHORT)).await;
     s.outlive(SHORT * 2).await;
     assert_eq!(s.store.settle(&key, &ticket.token, "v".into()).await.unwrap(), Step::Lost);
     match s.claim(&key, &ask()).await {
@@ -426,7 +432,7 @@ async fn an_unknown_claim_is_forgotten_after_its_retention(s: Scene) {
 
 async fn a_settled_value_is_forgotten_after_its_retention(s: Scene) {
     let key = s.command("k");
-    let ticket = s.granted(&key, &Ask::new(LONG).retention(SHORT)).await;
+    let ticket = s.granted(&key, &ClaimRequest::new(LONG).retention(SHORT)).await;
     let _ = s.store.settle(&key, &ticket.token, "v".into()).await.unwrap();
     s.outlive(SHORT).await;
     match s.claim(&key, &ask()).await {
@@ -437,7 +443,7 @@ async fn a_settled_value_is_forgotten_after_its_retention(s: Scene) {
 
 async fn a_short_lease_does_not_shorten_a_long_retention(s: Scene) {
     let key = s.command("k");
-    let ticket = s.granted(&key, &Ask::new(SHORT).retention(LONG)).await;
+    let ticket = s.granted(&key, &ClaimRequest::new(SHORT).retention(LONG)).await;
     let _ = s.store.settle(&key, &ticket.token, "v".into()).await.unwrap();
     s.outlive(SHORT).await;
     assert!(matches!(s.claim(&key, &ask()).await, Claimed::Settled { .. }));
@@ -445,7 +451,7 @@ async fn a_short_lease_does_not_shorten_a_long_retention(s: Scene) {
 
 async fn a_short_retention_does_not_shorten_a_long_lease(s: Scene) {
     let key = s.command("k");
-    s.granted(&key, &Ask::new(LONG).retention(SHORT)).await;
+    s.granted(&key, &ClaimRequest::new(LONG).retention(SHORT)).await;
     s.outlive(SHORT).await;
     assert!(matches!(s.claim(&key, &take_over()).await, Claimed::Busy { .. }));
 }
@@ -574,24 +580,24 @@ async fn kinds_and_scopes_with_equal_names_never_meet(s: Scene) {
 async fn look_tells_where_a_claim_stands(s: Scene) {
     let key = s.command("k");
     assert_eq!(s.store.look(&key).await.unwrap(), None);
-    let ask_with = Ask::new(SHORT).retention(LONG).fingerprint(fingerprint("f"));
+    let ask_with = ClaimRequest::new(SHORT).retention(LONG).fingerprint(fingerprint("f"));
     let ticket = s.granted(&key, &ask_with).await;
     s.outlive(SHORT).await;
     let (token, fence) = (ticket.token, ticket.fence);
     let view = s.store.look(&key).await.unwrap().unwrap();
-    assert!(matches!(view.state, State::Unknown { .. }));
+    assert!(matches!(view.state, ClaimState::Unknown { .. }));
     assert_eq!((view.fence, view.attempt), (Some(fence), 1));
     assert_eq!((view.token, view.fingerprint), (Some(token.clone()), fingerprint("f")));
     let _ = s.store.extend(&key, &token, LONG).await.unwrap();
     let view = s.store.look(&key).await.unwrap().unwrap();
-    assert!(matches!(view.state, State::Pending { lease_left } if lease_left <= LONG));
+    assert!(matches!(view.state, ClaimState::Pending { lease_left } if lease_left <= LONG));
     let _ = s.store.give_back(&key, &token, GiveBack::Keep).await.unwrap();
     let view = s.store.look(&key).await.unwrap().unwrap();
-    assert!(matches!(view.state, State::Failed { .. }));
-    let next = s.granted(&key, &ask_with.again()).await;
+    assert!(matches!(view.state, ClaimState::Failed { .. }));
+    let next = s.granted(&key, &ask_with.with_fresh_token()).await;
     let _ = s.store.settle(&key, &next.token, "v".into()).await.unwrap();
     let view = s.store.look(&key).await.unwrap().unwrap();
-    assert!(matches!(view.state, State::Settled { value, .. } if value == "v"));
+    assert!(matches!(view.state, ClaimState::Settled { value, .. } if value == "v"));
     assert_eq!((view.fence, view.attempt), (Some(next.fence), 2));
     assert!(view.granted_ago.is_some_and(|ago| ago < LONG));
 }
@@ -639,7 +645,7 @@ async fn a_waiter_on_another_node_is_woken(s: Scene) {
 
 async fn sweeping_takes_only_what_has_expired(s: Scene) {
     let (gone, kept) = (s.command("gone"), s.command("kept"));
-    s.granted(&gone, &Ask::new(SHORT)).await;
+    s.granted(&gone, &ClaimRequest::new(SHORT)).await;
     let ticket = s.granted(&kept, &ask()).await;
     s.outlive(SHORT).await;
     s.store.sweep(10_000).await.unwrap();

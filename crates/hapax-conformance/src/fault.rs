@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use hapax_core::log::{Appended, Attached, Event, Keep, Position, Tail};
+use hapax_core::log::{Appended, Attached, LogEvent, LogRetention, PartitionTail, TailPosition};
 use hapax_core::queue::{
-    Dead, Depth, Enqueued, Item, ItemId, Leased, Outcome, QueueName, Resolved, Take,
+    DeadLetter, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem, QueueDepth, QueueItem,
+    QueueName, Resolved,
 };
 use hapax_core::{
-    Ask, Claimed, Claims, Deleted, Expect, Finding, GiveBack, Key, List, Log, Oversight, Page, Put,
-    Queue, Record, Records, Step, Store, StoreError, Tenant, Token, View, Watch,
+    ClaimPage, ClaimQuery, ClaimRequest, ClaimView, Claimed, Claims, Deleted, Expect, Finding,
+    GiveBack, Key, Log, Oversight, Put, Queue, Record, Records, Step, Store, StoreError, Tenant,
+    Token, Watch,
 };
 
 /// What goes wrong with one store call.
@@ -48,11 +50,11 @@ pub enum Part {
 /// ```
 /// # use std::sync::Arc;
 /// use hapax_conformance::{Fault, Faulty};
-/// use hapax_core::{memory::MemoryStore, Ask, Claimed, Claims, Key, Tenant};
+/// use hapax_core::{memory::MemoryStore, ClaimRequest, Claimed, Claims, Key, Tenant};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let store = Faulty::new(Arc::new(MemoryStore::default()));
 /// let key = Key::lock(&Tenant::default(), "k")?;
-/// let ask = Ask::new(std::time::Duration::from_secs(5));
+/// let ask = ClaimRequest::new(std::time::Duration::from_secs(5));
 /// store.plan([Fault::LostAnswer]);
 /// assert!(store.claim(&key, &ask).await.is_err());
 /// // It happened all the same; the same token asks again and has it.
@@ -146,7 +148,7 @@ impl Faulty {
 
 #[async_trait]
 impl Claims for Faulty {
-    async fn claim(&self, key: &Key, ask: &Ask) -> Result<Claimed, StoreError> {
+    async fn claim(&self, key: &Key, ask: &ClaimRequest) -> Result<Claimed, StoreError> {
         self.call(Part::Claims, || self.store.claim(key, ask)).await
     }
 
@@ -162,7 +164,7 @@ impl Claims for Faulty {
         self.call(Part::Claims, || self.store.give_back(key, token, how)).await
     }
 
-    async fn look(&self, key: &Key) -> Result<Option<View>, StoreError> {
+    async fn look(&self, key: &Key) -> Result<Option<ClaimView>, StoreError> {
         self.call(Part::Claims, || self.store.look(key)).await
     }
 
@@ -194,7 +196,11 @@ impl Records for Faulty {
 
 #[async_trait]
 impl Log for Faulty {
-    async fn append(&self, events: &[Event], keep: &Keep) -> Result<Vec<Appended>, StoreError> {
+    async fn append(
+        &self,
+        events: &[LogEvent],
+        keep: &LogRetention,
+    ) -> Result<Vec<Appended>, StoreError> {
         self.call(Part::Rest, || self.store.append(events, keep)).await
     }
 
@@ -209,9 +215,9 @@ impl Log for Faulty {
 
     async fn tail(
         &self,
-        from: &[(u16, Position)],
+        from: &[(u16, TailPosition)],
         at_most: usize,
-    ) -> Result<Vec<Tail>, StoreError> {
+    ) -> Result<Vec<PartitionTail>, StoreError> {
         self.call(Part::Rest, || self.store.tail(from, at_most)).await
     }
 
@@ -229,12 +235,16 @@ impl Queue for Faulty {
     async fn enqueue(
         &self,
         queue: &QueueName,
-        items: &[Item],
+        items: &[QueueItem],
     ) -> Result<Vec<Enqueued>, StoreError> {
         self.call(Part::Queue, || self.store.enqueue(queue, items)).await
     }
 
-    async fn lease(&self, queue: &QueueName, take: &Take) -> Result<Vec<Leased>, StoreError> {
+    async fn lease(
+        &self,
+        queue: &QueueName,
+        take: &LeaseRequest,
+    ) -> Result<Vec<LeasedItem>, StoreError> {
         self.call(Part::Queue, || self.store.lease(queue, take)).await
     }
 
@@ -251,12 +261,16 @@ impl Queue for Faulty {
         &self,
         queue: &QueueName,
         token: &Token,
-        outcomes: &[(ItemId, Outcome)],
+        outcomes: &[(ItemId, ItemOutcome)],
     ) -> Result<Vec<Resolved>, StoreError> {
         self.call(Part::Queue, || self.store.resolve(queue, token, outcomes)).await
     }
 
-    async fn depth(&self, queue: &QueueName, whose: Option<&Tenant>) -> Result<Depth, StoreError> {
+    async fn depth(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+    ) -> Result<QueueDepth, StoreError> {
         self.call(Part::Queue, || self.store.depth(queue, whose)).await
     }
 
@@ -266,7 +280,7 @@ impl Queue for Faulty {
         whose: Option<&Tenant>,
         after: Option<ItemId>,
         at_most: u32,
-    ) -> Result<Vec<Dead>, StoreError> {
+    ) -> Result<Vec<DeadLetter>, StoreError> {
         self.call(Part::Queue, || self.store.dead(queue, whose, after, at_most)).await
     }
 
@@ -295,7 +309,7 @@ impl Queue for Faulty {
 
 #[async_trait]
 impl Oversight for Faulty {
-    async fn list(&self, list: &List) -> Result<Page, StoreError> {
+    async fn list(&self, list: &ClaimQuery) -> Result<ClaimPage, StoreError> {
         self.call(Part::Rest, || self.store.list(list)).await
     }
 }

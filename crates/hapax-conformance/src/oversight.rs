@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use hapax_core::{Ask, GiveBack, Key, Kind, List, Standing, Tenant};
+use hapax_core::{ClaimQuery, ClaimRequest, ClaimStatus, GiveBack, Key, KeyKind, Tenant};
 
 use crate::scene::{LONG, SHORT, Scene};
 use crate::subject::laws;
@@ -10,9 +10,9 @@ use crate::subject::laws;
 laws![a_list_shows_every_claim_of_its_tenant_and_kind_and_no_other, a_list_tells_how_claims_stand,];
 
 /// Goes through all pages.
-async fn listed(s: &Scene, tenant: &Tenant, standing: Option<Standing>) -> HashSet<Key> {
-    let (tenant, kind) = (tenant.clone(), Kind::Command);
-    let mut list = List { tenant, kind, standing, after: None, at_most: 7 };
+async fn listed(s: &Scene, tenant: &Tenant, standing: Option<ClaimStatus>) -> HashSet<Key> {
+    let (tenant, kind) = (tenant.clone(), KeyKind::Command);
+    let mut list = ClaimQuery { tenant, kind, status: standing, after: None, max_claims: 7 };
     let mut keys = HashSet::new();
     for _ in 0..100_000 {
         let page = s.store.list(&list).await.expect("the store answers");
@@ -26,7 +26,7 @@ async fn listed(s: &Scene, tenant: &Tenant, standing: Option<Standing>) -> HashS
 }
 
 async fn a_list_shows_every_claim_of_its_tenant_and_kind_and_no_other(s: Scene) {
-    let ask = Ask::new(LONG).retention(LONG);
+    let ask = ClaimRequest::new(LONG).retention(LONG);
     let scoped = s.tenant.scoped("0123abcd").unwrap();
     let mut mine = HashSet::new();
     for i in 0..20 {
@@ -40,7 +40,7 @@ async fn a_list_shows_every_claim_of_its_tenant_and_kind_and_no_other(s: Scene) 
         Key::lock(&s.tenant, "k").unwrap(),
     ];
     for key in mine.iter().chain(&others) {
-        s.granted(key, &ask.again()).await;
+        s.granted(key, &ask.with_fresh_token()).await;
     }
     assert_eq!(listed(&s, &s.tenant, None).await, mine);
     assert_eq!(listed(&s, &scoped, None).await.len(), 20);
@@ -50,20 +50,20 @@ async fn a_list_shows_every_claim_of_its_tenant_and_kind_and_no_other(s: Scene) 
 async fn a_list_tells_how_claims_stand(s: Scene) {
     let [pending, unknown, settled, failed, gone] =
         ["pending", "unknown", "settled", "failed", "gone"].map(|name| s.command(name));
-    let ask = Ask::new(LONG).retention(LONG);
-    s.granted(&unknown, &Ask::new(SHORT).retention(LONG)).await;
-    s.granted(&gone, &Ask::new(SHORT)).await;
+    let ask = ClaimRequest::new(LONG).retention(LONG);
+    s.granted(&unknown, &ClaimRequest::new(SHORT).retention(LONG)).await;
+    s.granted(&gone, &ClaimRequest::new(SHORT)).await;
     s.granted(&pending, &ask).await;
-    let ticket = s.granted(&settled, &ask.again()).await;
+    let ticket = s.granted(&settled, &ask.with_fresh_token()).await;
     let _ = s.store.settle(&settled, &ticket.token, "v".into()).await.unwrap();
-    let ticket = s.granted(&failed, &ask.again()).await;
+    let ticket = s.granted(&failed, &ask.with_fresh_token()).await;
     let _ = s.store.give_back(&failed, &ticket.token, GiveBack::Keep).await.unwrap();
     s.outlive(SHORT).await;
     for (standing, key) in [
-        (Standing::Pending, &pending),
-        (Standing::Unknown, &unknown),
-        (Standing::Settled, &settled),
-        (Standing::Failed, &failed),
+        (ClaimStatus::Pending, &pending),
+        (ClaimStatus::Unknown, &unknown),
+        (ClaimStatus::Settled, &settled),
+        (ClaimStatus::Failed, &failed),
     ] {
         let found = listed(&s, &s.tenant, Some(standing)).await;
         assert_eq!(found, HashSet::from([key.clone()]), "{standing:?}");

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_core::{Ask, Claimed, Key, Store, Tenant, Ticket, Token};
+use hapax_core::{ClaimRequest, Claimed, Key, Store, Tenant, Ticket, Token};
 
 use crate::Subject;
 
@@ -50,12 +50,12 @@ impl Scene {
         *key.tenant() == self.tenant
     }
 
-    pub(crate) async fn claim(&self, key: &Key, ask: &Ask) -> Claimed {
+    pub(crate) async fn claim(&self, key: &Key, ask: &ClaimRequest) -> Claimed {
         self.store.claim(key, ask).await.expect("the store answers")
     }
 
     /// Claims what must be free.
-    pub(crate) async fn granted(&self, key: &Key, ask: &Ask) -> Ticket {
+    pub(crate) async fn granted(&self, key: &Key, ask: &ClaimRequest) -> Ticket {
         match self.claim(key, ask).await {
             Claimed::Granted { ticket, .. } => ticket,
             other => panic!("expected a grant, got {other:?}"),

@@ -17,10 +17,10 @@ pub enum StoreError {
         source: Option<Source>,
     },
     /// It did not answer in time. A write may or may not have happened.
-    #[error("the store did not answer within {} ms", limit.as_millis())]
+    #[error("the store did not answer within {} ms", timeout.as_millis())]
     Timeout {
-        /// The limit of one store call.
-        limit: Duration,
+        /// The longest that one store call may take.
+        timeout: Duration,
     },
     /// It has no room left (disk, memory or quota). Nothing was written.
     #[error("the store is full: {reason}")]
@@ -81,7 +81,7 @@ impl StoreError {
     }
 
     /// Whether the same call may succeed later without anybody changing anything.
-    pub fn is_passing(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         matches!(
             self,
             Self::Unavailable { .. }

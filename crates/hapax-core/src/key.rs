@@ -110,7 +110,7 @@ impl fmt::Debug for Tenant {
 /// Which feature a key belongs to. Keys of different kinds never meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
-pub enum Kind {
+pub enum KeyKind {
     /// A processing lock.
     Lock,
     /// An idempotent command; its scope is the operation.
@@ -123,7 +123,7 @@ pub enum Kind {
     Job,
 }
 
-impl Kind {
+impl KeyKind {
     /// The stable name that stores write.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -153,7 +153,7 @@ impl Kind {
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
     tenant: Tenant,
-    kind: Kind,
+    kind: KeyKind,
     scope: Arc<str>,
     name: Arc<str>,
 }
@@ -161,45 +161,46 @@ pub struct Key {
 impl Key {
     /// The key of a lock.
     pub fn lock(tenant: &Tenant, name: &str) -> Result<Self, InvalidKey> {
-        Self::unscoped(tenant, Kind::Lock, name)
+        Self::unscoped(tenant, KeyKind::Lock, name)
     }
 
     /// The key of a record.
     pub fn record(tenant: &Tenant, name: &str) -> Result<Self, InvalidKey> {
-        Self::unscoped(tenant, Kind::Record, name)
+        Self::unscoped(tenant, KeyKind::Record, name)
     }
 
     /// The key of a command. The operation may contain spaces (`POST /orders`).
     pub fn command(tenant: &Tenant, operation: &str, name: &str) -> Result<Self, InvalidKey> {
         check("operation", operation, 0x20, MAX_NAME)?;
-        Self::scoped(tenant, Kind::Command, operation, name)
+        Self::scoped(tenant, KeyKind::Command, operation, name)
     }
 
     /// The key of a message that a consumer received.
     pub fn inbox(tenant: &Tenant, consumer: &str, message_id: &str) -> Result<Self, InvalidKey> {
         check("consumer", consumer, 0x21, MAX_NAME)?;
-        Self::scoped(tenant, Kind::Inbox, consumer, message_id)
+        Self::scoped(tenant, KeyKind::Inbox, consumer, message_id)
     }
 
     /// The key of a job, whose events make a [`log`](crate::log).
     pub fn job(tenant: &Tenant, domain: &str, job_id: &str) -> Result<Self, InvalidKey> {
         check("domain", domain, 0x21, MAX_NAME)?;
         check("job_id", job_id, 0x21, MAX_NAME)?;
-        Self::scoped(tenant, Kind::Job, domain, job_id)
+        Self::scoped(tenant, KeyKind::Job, domain, job_id)
     }
 
-    fn unscoped(tenant: &Tenant, kind: Kind, name: &str) -> Result<Self, InvalidKey> {
+    fn unscoped(tenant: &Tenant, kind: KeyKind, name: &str) -> Result<Self, InvalidKey> {
         Self::scoped(tenant, kind, "", name)
     }
 
-    fn scoped(tenant: &Tenant, kind: Kind, scope: &str, name: &str) -> Result<Self, InvalidKey> {
+    fn scoped(tenant: &Tenant, kind: KeyKind, scope: &str, name: &str) -> Result<Self, InvalidKey> {
         check("key", name, 0x21, MAX_NAME)?;
         Ok(Self { tenant: tenant.clone(), kind, scope: scope.into(), name: name.into() })
     }
 
     /// The key that a store wrote down, part by part; `None` where the parts are none.
     pub fn stored(tenant: &str, kind: &str, scope: &str, name: &str) -> Option<Self> {
-        let kinds = [Kind::Lock, Kind::Command, Kind::Inbox, Kind::Record, Kind::Job];
+        let kinds =
+            [KeyKind::Lock, KeyKind::Command, KeyKind::Inbox, KeyKind::Record, KeyKind::Job];
         let kind = kinds.into_iter().find(|k| k.as_str() == kind)?;
         Some(Self { tenant: Tenant(tenant.into()), kind, scope: scope.into(), name: name.into() })
     }
@@ -217,7 +218,7 @@ impl Key {
     }
 
     /// Which feature it belongs to.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> KeyKind {
         self.kind
     }
 

@@ -11,47 +11,39 @@
 //! | primitive | what it is | features on it |
 //! |---|---|---|
 //! | [`Claims`] | the right to do one thing | [`lock`], [`command`], [`inbox`] |
-//! | [`Records`] | values with versions | [`record`] |
+//! | [`Records`] | values with versions | [`document`] |
 //! | [`Log`] | ordered, deduplicated events of one job | [`bus`] |
 //! | [`Queue`] | durable work with leases, retries, dead letters | the outbox of each store, and `hapax-relay` |
 //! | [`Oversight`] | what an operator sees | |
 //!
 //! Most people depend on the facade crate `hapax` instead.
 
-pub mod bus;
 mod canonical;
-pub mod claims;
+mod claim_retry;
 mod clock;
-pub mod command;
 mod error;
-pub mod inbox;
+mod features;
 mod key;
-pub mod lock;
-pub mod log;
-pub mod machine;
 pub mod memory;
-pub mod meters;
-mod oversight;
-mod pursue;
-pub mod queue;
-pub mod record;
-pub mod records;
-mod store;
+pub mod metric_names;
+mod primitives;
 mod token;
 pub mod trace;
 mod wake;
 
 pub use canonical::canonical_json;
-pub use claims::{
-    Ask, Claimed, Claims, Fence, Fingerprint, GiveBack, OnUnknown, Step, Ticket, View,
-};
 pub use clock::{Clock, ManualClock, SystemClock, Timestamp, millis};
 pub use error::StoreError;
-pub use key::{InvalidKey, Key, Kind, MAX_NAME, MAX_TENANT, Tenant};
-pub use log::Log;
-pub use oversight::{List, Listed, Oversight, Page, Standing};
-pub use queue::Queue;
-pub use records::{Deleted, Expect, Put, Record, Records, Version};
-pub use store::{Finding, Promise, Severity, Store, limited};
+pub use features::{bus, command, document, inbox, lock};
+pub use key::{InvalidKey, Key, KeyKind, MAX_NAME, MAX_TENANT, Tenant};
+pub use primitives::claims::{
+    ClaimRequest, ClaimView, Claimed, Claims, Fence, Fingerprint, GiveBack, OnUnknown, Step, Ticket,
+};
+pub use primitives::log::Log;
+pub use primitives::oversight::{ClaimPage, ClaimQuery, ClaimStatus, ClaimSummary, Oversight};
+pub use primitives::queue::Queue;
+pub use primitives::records::{Deleted, Expect, Put, Record, Records, Version};
+pub use primitives::store::{Finding, Promise, Severity, Store, with_timeout};
+pub use primitives::{claim_rules, claims, log, queue, records};
 pub use token::Token;
-pub use wake::{Hub, Watch};
+pub use wake::{WakeRegistry, Watch};

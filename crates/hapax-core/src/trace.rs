@@ -1,7 +1,7 @@
 //! The trace that work belongs to: it goes along with what is enqueued, and nobody need pass it on.
 //!
 //! `hapax-http` takes it from a request's `traceparent` header, `hapax-relay` from a message's, and
-//! [`Item::new`](crate::queue::Item::new) puts it into the item's headers. A task that you spawn
+//! [`QueueItem::new`](crate::queue::QueueItem::new) puts it into the item's headers. A task that you spawn
 //! starts without one: give it [`current`] with [`within`].
 
 use std::future::Future;
@@ -56,10 +56,10 @@ pub fn current() -> Option<Traceparent> {
 /// Does the work in this trace; without one, in that of the caller, at no cost.
 ///
 /// ```
-/// use hapax_core::{Tenant, queue::Item, trace::{self, Traceparent}};
+/// use hapax_core::{Tenant, queue::QueueItem, trace::{self, Traceparent}};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() {
 /// let text = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-/// let order = async { Item::new(&Tenant::default(), "orders", "{}") };
+/// let order = async { QueueItem::new(&Tenant::default(), "orders", "{}") };
 /// let item = trace::within(Traceparent::parse(text), order).await;
 /// assert_eq!(item.headers["traceparent"], text);
 /// # }
@@ -75,7 +75,7 @@ pub async fn within<F: Future>(trace: Option<Traceparent>, work: F) -> F::Output
 mod tests {
     use super::*;
     use crate::Tenant;
-    use crate::queue::Item;
+    use crate::queue::QueueItem;
 
     const OURS: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
@@ -101,7 +101,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_item_belongs_to_the_innermost_trace_and_to_none_outside() {
-        let item = || Item::new(&Tenant::default(), "t", "{}");
+        let item = || QueueItem::new(&Tenant::default(), "t", "{}");
         let other = Traceparent::parse(&OURS.replace('4', "5"));
         within(Traceparent::parse(OURS), async {
             assert_eq!(item().headers[TRACEPARENT], OURS);

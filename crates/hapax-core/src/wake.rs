@@ -6,14 +6,14 @@ use tokio::sync::watch;
 
 use crate::Key;
 
-/// Who waits for which key, in this process. Stores call [`Hub::wake`] when a claim is settled or
+/// Who waits for which key, in this process. Stores call [`WakeRegistry::wake`] when a claim is settled or
 /// given back, or when another node says so.
 ///
 /// Keys are held by digest: a collision wakes somebody for nothing, and that is allowed.
 #[derive(Clone, Debug, Default)]
-pub struct Hub(Arc<Mutex<HashMap<u64, watch::Sender<()>>>>);
+pub struct WakeRegistry(Arc<Mutex<HashMap<u64, watch::Sender<()>>>>);
 
-impl Hub {
+impl WakeRegistry {
     /// Registers a waiter.
     pub fn watch(&self, key: &Key) -> Watch {
         let digest = key.digest();
@@ -50,7 +50,7 @@ pub struct Watch(Option<Registered>);
 #[derive(Debug)]
 struct Registered {
     digest: u64,
-    hub: Hub,
+    hub: WakeRegistry,
     receiver: Option<watch::Receiver<()>>,
 }
 
@@ -88,7 +88,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_hint_between_registration_and_wait_is_not_missed() {
-        let hub = Hub::default();
+        let hub = WakeRegistry::default();
         let key = Key::lock(&Tenant::default(), "k").unwrap();
         let mut watch = hub.watch(&key);
         assert!(hub.wake(key.digest()));
@@ -97,7 +97,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_last_waiter_takes_its_entry_with_it() {
-        let hub = Hub::default();
+        let hub = WakeRegistry::default();
         let key = Key::lock(&Tenant::default(), "k").unwrap();
         let (one, two) = (hub.watch(&key), hub.watch(&key));
         drop(one);

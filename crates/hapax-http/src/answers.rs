@@ -33,10 +33,12 @@ impl Keyed {
             Claimed::Busy { lease_left } => Begun::InProgress { retry_after: lease_left },
             Claimed::Mismatch => Begun::KeyReused,
             Claimed::Unknown { since } => Begun::OutcomeUnknown { since },
-            Claimed::Settled { value, expires_in } => match command::Response::decode(value) {
-                Ok(response) => Begun::Completed { response, expires_in },
-                Err(_) => return Err(Box::new(unreadable().response())),
-            },
+            Claimed::Settled { value, expires_in } => {
+                match command::StoredResponse::decode(value) {
+                    Ok(response) => Begun::Completed { response, expires_in },
+                    Err(_) => return Err(Box::new(unreadable().response())),
+                }
+            }
         };
         Err(Box::new(answer(&begun, false).1))
     }

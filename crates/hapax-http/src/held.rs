@@ -1,9 +1,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_core::claims::State;
-use hapax_core::command::{self, CommandError, Running};
-use hapax_core::{StoreError, limited};
+use hapax_core::claims::ClaimState;
+use hapax_core::command::{self, CommandError, RunningCommand};
+use hapax_core::{StoreError, with_timeout};
 use http::{Method, Response};
 use tokio::time::Instant;
 
@@ -19,7 +19,7 @@ const INSIST: Duration = Duration::from_secs(600);
 /// A granted claim while its request runs. It always comes to an end: settled, given back, or, also
 /// where the service panicked, said to be unknown.
 pub(crate) struct Held {
-    running: Option<Running>,
+    running: Option<RunningCommand>,
     keyed: Keyed,
     method: Method,
     shared: Arc<Shared>,
@@ -28,12 +28,12 @@ pub(crate) struct Held {
 
 /// How a run ends.
 enum End {
-    Settle(command::Response, Event),
+    Settle(command::StoredResponse, Event),
     GiveBack,
 }
 
 impl End {
-    async fn reach(&self, running: &Running, limit: Duration) -> Result<(), CommandError> {
+    async fn reach(&self, running: &RunningCommand, limit: Duration) -> Result<(), CommandError> {
         match self {
             Self::Settle(response, _) => bounded(limit, running.complete(response)).await,
             Self::GiveBack => bounded(limit, running.fail()).await,
@@ -53,13 +53,13 @@ pub(crate) async fn bounded<T>(
     limit: Duration,
     call: impl Future<Output = Result<T, CommandError>>,
 ) -> Result<T, CommandError> {
-    let late = |_| Err(CommandError::Store(StoreError::Timeout { limit }));
+    let late = |_| Err(CommandError::Store(StoreError::Timeout { timeout: limit }));
     tokio::time::timeout(limit, call).await.unwrap_or_else(late)
 }
 
 impl Held {
     pub(crate) fn new(
-        running: Running,
+        running: RunningCommand,
         keyed: Keyed,
         method: Method,
         shared: Arc<Shared>,
@@ -75,14 +75,17 @@ impl Held {
     /// Stores the answer. Where the store fails it is stored later: the effect happened, and its
     /// caller gets the answer either way. Where another attempt had taken over, there is another
     /// answer to give.
-    pub(crate) async fn settle(self, stored: command::Response) -> Result<(), Response<Whole>> {
+    pub(crate) async fn settle(
+        self,
+        stored: command::StoredResponse,
+    ) -> Result<(), Response<Whole>> {
         self.end(End::Settle(stored, Event::Kept)).await
     }
 
     /// Stores that it happened, without the answer.
     pub(crate) async fn settle_without_answer(
         self,
-        tombstone: command::Response,
+        tombstone: command::StoredResponse,
     ) -> Result<(), Response<Whole>> {
         self.end(End::Settle(tombstone, Event::NotKept)).await
     }
@@ -113,7 +116,7 @@ impl Held {
     }
 
     /// Goes on behind the client's back; meanwhile the lease is renewed as well as it can be.
-    async fn insist(self, running: Running, end: End) {
+    async fn insist(self, running: RunningCommand, end: End) {
         let since = Instant::now();
         let mut pause = Duration::from_millis(100);
         while since.elapsed() < INSIST {
@@ -131,16 +134,19 @@ impl Held {
     /// The answer of the attempt that had taken over.
     async fn winner(&self) -> Response<Whole> {
         let settings = &self.shared.settings;
-        let view = limited(settings.store_limit, self.shared.store.look(&self.keyed.key)).await;
+        let view =
+            with_timeout(settings.store_limit, self.shared.store.look(&self.keyed.key)).await;
         let ours = Some(&self.keyed.fingerprint);
         match view.ok().flatten().filter(|view| view.fingerprint.as_ref() == ours).map(|v| v.state)
         {
-            Some(State::Settled { value, expires_in }) => match command::Response::decode(value) {
-                Ok(stored) => replay(&stored, expires_in),
-                Err(_) => in_progress(settings.lease).response(),
-            },
-            Some(State::Pending { lease_left }) => in_progress(lease_left).response(),
-            Some(State::Unknown { since, .. }) => outcome_unknown(since).response(),
+            Some(ClaimState::Settled { value, expires_in }) => {
+                match command::StoredResponse::decode(value) {
+                    Ok(stored) => replay(&stored, expires_in),
+                    Err(_) => in_progress(settings.lease).response(),
+                }
+            }
+            Some(ClaimState::Pending { lease_left }) => in_progress(lease_left).response(),
+            Some(ClaimState::Unknown { since, .. }) => outcome_unknown(since).response(),
             _ => in_progress(settings.lease).response(),
         }
     }
@@ -150,7 +156,7 @@ impl Held {
         if let Some(running) = self.running.take() {
             self.tell(Event::Unknown);
             // Where this fails too, the lease says the same when it has run out.
-            let _ = limited(self.shared.settings.store_limit, running.abandon()).await;
+            let _ = with_timeout(self.shared.settings.store_limit, running.abandon()).await;
         }
     }
 
@@ -167,7 +173,7 @@ impl Drop for Held {
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let (limit, inside) = (self.shared.settings.store_limit, self.inside.take());
             runtime.spawn(async move {
-                let _ = limited(limit, running.abandon()).await;
+                let _ = with_timeout(limit, running.abandon()).await;
                 drop(inside);
             });
         }

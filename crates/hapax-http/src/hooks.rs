@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use http::Method;
 
-use hapax_core::meters;
+use hapax_core::metric_names;
 
 /// What happened to a keyed request. Nothing in it identifies a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -94,12 +94,12 @@ impl Hooks for Silent {
 
 impl crate::Settings {
     pub(crate) fn tell(&self, event: Event, method: &Method) {
-        metrics::counter!(meters::IDEMPOTENCY, "event" => event.as_str()).increment(1);
+        metrics::counter!(metric_names::IDEMPOTENCY, "event" => event.as_str()).increment(1);
         self.hooks.on(event, method);
     }
 
     pub(crate) fn tell_answered(&self, outcome: Event, method: &Method, took: Duration) {
-        metrics::histogram!(meters::IDEMPOTENCY_LATENCY, "outcome" => outcome.as_str())
+        metrics::histogram!(metric_names::IDEMPOTENCY_LATENCY, "outcome" => outcome.as_str())
             .record(took);
         self.hooks.answered(outcome, method, took);
     }

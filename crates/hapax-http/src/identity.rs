@@ -1,4 +1,4 @@
-use hapax_core::{Ask, Fingerprint, InvalidKey, Key, MAX_NAME, Tenant};
+use hapax_core::{ClaimRequest, Fingerprint, InvalidKey, Key, MAX_NAME, Tenant};
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, COOKIE, HeaderName, HeaderValue};
 use http::request::Parts;
@@ -127,7 +127,7 @@ pub struct Keyed {
     /// Whose claim it is, of what.
     pub key: Key,
     /// The question, with the request's fingerprint.
-    pub ask: Ask,
+    pub ask: ClaimRequest,
     pub(crate) tenant: Tenant,
     pub(crate) operation: String,
     pub(crate) name: String,
@@ -142,7 +142,7 @@ impl Keyed {
         let operation = operation(settings, parts);
         let key = Key::command(&tenant, &operation, &name).map_err(|e| invalid(e.to_string()))?;
         let fingerprint = settings.fingerprint.request(parts, body);
-        let ask = Ask::new(settings.lease)
+        let ask = ClaimRequest::new(settings.lease)
             .retention(settings.retention)
             .fingerprint(Some(fingerprint.clone()))
             .on_unknown(settings.on_unknown);

@@ -31,7 +31,7 @@ const HOP_BY_HOP: [&str; 9] = [
 
 /// The stored form of an answer: everything that means the same to whoever gets it later. `Set-Cookie`,
 /// `Date` and what belongs to one connection do not.
-pub fn keep(parts: &Parts, body: Bytes) -> command::Response {
+pub fn keep(parts: &Parts, body: Bytes) -> command::StoredResponse {
     let named = named_by_connection(&parts.headers);
     let headers = parts
         .headers
@@ -39,7 +39,7 @@ pub fn keep(parts: &Parts, body: Bytes) -> command::Response {
         .filter(|(name, _)| is_kept(name) && !named.iter().any(|n| n == name.as_str()))
         .map(stored)
         .collect();
-    command::Response { status: parts.status.as_u16(), headers, body }
+    command::StoredResponse { status: parts.status.as_u16(), headers, body }
 }
 
 fn stored((name, value): (&HeaderName, &HeaderValue)) -> (String, Bytes) {
@@ -47,22 +47,22 @@ fn stored((name, value): (&HeaderName, &HeaderValue)) -> (String, Bytes) {
 }
 
 pub(crate) fn add_trailers(
-    mut to: command::Response,
+    mut to: command::StoredResponse,
     trailers: Option<&HeaderMap>,
-) -> command::Response {
+) -> command::StoredResponse {
     let trailers = trailers.into_iter().flatten().map(stored);
     to.headers.extend(trailers.map(|(name, value)| (format!("{TRAILING}{name}"), value)));
     to
 }
 
 /// The tombstone of an answer that was not kept.
-pub fn not_kept(status: StatusCode) -> command::Response {
+pub fn not_kept(status: StatusCode) -> command::StoredResponse {
     let headers = vec![(NOT_KEPT.to_owned(), Bytes::from_static(b"true"))];
-    command::Response { status: status.as_u16(), headers, body: Bytes::new() }
+    command::StoredResponse { status: status.as_u16(), headers, body: Bytes::new() }
 }
 
 /// Whether the head is small enough to be kept; the stored form counts headers in 16 bits.
-pub(crate) fn fits(head: &command::Response, limit: usize) -> bool {
+pub(crate) fn fits(head: &command::StoredResponse, limit: usize) -> bool {
     let size: usize = head.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
     size <= limit && head.headers.len() <= usize::from(u16::MAX / 2)
 }
@@ -81,7 +81,7 @@ fn named_by_connection(headers: &HeaderMap) -> Vec<String> {
 }
 
 /// The answer of the first one, for somebody who asks again.
-pub fn replay(stored: &command::Response, expires_in: Duration) -> Response<Whole> {
+pub fn replay(stored: &command::StoredResponse, expires_in: Duration) -> Response<Whole> {
     if stored.headers.iter().any(|(name, _)| name == NOT_KEPT) {
         return Problem::new(
             ProblemKind::ResponseNotKept,
@@ -97,7 +97,7 @@ pub fn replay(stored: &command::Response, expires_in: Duration) -> Response<Whol
 }
 
 /// The response, or `None` where what is stored cannot be one.
-fn restored(stored: &command::Response, expires_in: Duration) -> Option<Response<Whole>> {
+fn restored(stored: &command::StoredResponse, expires_in: Duration) -> Option<Response<Whole>> {
     let status = StatusCode::from_u16(stored.status).ok().filter(|s| !s.is_informational())?;
     let (mut headers, mut trailers) = (HeaderMap::new(), HeaderMap::new());
     for (name, value) in &stored.headers {

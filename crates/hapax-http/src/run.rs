@@ -99,9 +99,9 @@ where
         Streaming { source, copy, stored, length }.run(self, parts).await;
     }
 
-    async fn keep_whole(self, parts: Parts, body: Whole, stored: command::Response) {
+    async fn keep_whole(self, parts: Parts, body: Whole, stored: command::StoredResponse) {
         let stored = add_trailers(stored, body.trailers());
-        let stored = command::Response { body: body.bytes().clone(), ..stored };
+        let stored = command::StoredResponse { body: body.bytes().clone(), ..stored };
         let response = match self.held.settle(stored).await {
             Ok(()) => Response::from_parts(parts, body),
             Err(instead) => instead,
@@ -125,7 +125,7 @@ where
 struct Streaming<'a, R> {
     source: Source<'a, R>,
     copy: Copy,
-    stored: command::Response,
+    stored: command::StoredResponse,
     length: Option<u64>,
 }
 
@@ -179,12 +179,12 @@ where
         let trailers = self.source.into_trailers();
         let settled = if self.copy.fits() {
             let stored = add_trailers(self.stored, trailers.as_ref());
-            let stored = command::Response { body: self.copy.into_bytes(), ..stored };
+            let stored = command::StoredResponse { body: self.copy.into_bytes(), ..stored };
             held.settle(stored).await
         } else {
             let tombstone = not_kept(http::StatusCode::OK);
             let status = self.stored.status;
-            held.settle_without_answer(command::Response { status, ..tombstone }).await
+            held.settle_without_answer(command::StoredResponse { status, ..tombstone }).await
         };
         failpoint::pass(SETTLED);
         if settled.is_err() {

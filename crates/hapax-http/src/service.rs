@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax_core::StoreError;
-use hapax_core::command::{Begun, CommandError, Running, Started};
+use hapax_core::command::{Begun, CommandError, RunningCommand, Started};
 use hapax_core::lock::OnStoreError;
 use http::header::HeaderValue;
 use http::request::Parts;
@@ -164,7 +164,7 @@ where
     }
 
     /// On a task of its own: it runs to its end whether the client stays or not.
-    async fn run(mut self, running: Running) -> Answered<R, S::Error> {
+    async fn run(mut self, running: RunningCommand) -> Answered<R, S::Error> {
         let Some(inside) = self.shared.gate.enter() else {
             // Closed since it was asked: nothing ran, and another server may.
             tokio::spawn(async move { running.fail().await });

@@ -2,7 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_core::command::Begin;
+use hapax_core::command::CommandConfig;
 use hapax_core::lock::OnStoreError;
 use hapax_core::{Fingerprint, OnUnknown, Tenant};
 use http::Method;
@@ -101,8 +101,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    pub(crate) fn begin(&self, fingerprint: Fingerprint, wait: Duration) -> Begin {
-        Begin {
+    pub(crate) fn begin(&self, fingerprint: Fingerprint, wait: Duration) -> CommandConfig {
+        CommandConfig {
             fingerprint: Some(fingerprint),
             lease: self.lease,
             retention: self.retention,

@@ -89,11 +89,11 @@ mod tests {
 
     use super::*;
 
-    fn settled(settings: &Settings, response: Response<Bytes>) -> Option<command::Response> {
+    fn settled(settings: &Settings, response: Response<Bytes>) -> Option<command::StoredResponse> {
         let mut response = response;
         let kept = settlement(settings, &mut response);
         assert!(!response.headers().contains_key("idempotency-store"));
-        kept.map(|kept| command::Response::decode(kept).unwrap())
+        kept.map(|kept| command::StoredResponse::decode(kept).unwrap())
     }
 
     fn response(status: u16) -> http::response::Builder {

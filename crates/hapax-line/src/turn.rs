@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use hapax_core::queue::ItemId;
-use hapax_core::{Ask, Claimed, Fence, GiveBack, Key, OnUnknown, Store, Tenant, Token};
+use hapax_core::{ClaimRequest, Claimed, Fence, GiveBack, Key, OnUnknown, Store, Tenant, Token};
 use tokio::time::Instant;
 
 use crate::gateway::{Budget, Local};
@@ -119,7 +119,8 @@ impl Turn {
             return None;
         }
         let key = self.mark_key();
-        let ask = Ask::new(REPLYING).retention(self.remember).on_unknown(OnUnknown::Refuse);
+        let ask =
+            ClaimRequest::new(REPLYING).retention(self.remember).on_unknown(OnUnknown::Refuse);
         match self.budget.spend(self.store.claim(&key, &ask)).await {
             Some(Ok(Claimed::Granted { ticket, .. })) => Some(Some((key, ticket.token))),
             Some(Ok(_)) => None,

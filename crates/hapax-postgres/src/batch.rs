@@ -8,7 +8,7 @@ use std::collections::{HashSet, VecDeque};
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hapax_core::{StoreError, limited};
+use hapax_core::{StoreError, with_timeout};
 use tokio::sync::oneshot;
 
 use crate::connect::Link;
@@ -99,7 +99,7 @@ impl<W: Work> Batcher<W> {
             tokio::spawn(work(worker));
         }
         let answer = async { answer.await.unwrap_or_else(|_| Err(unfinished())) };
-        Ok(limited(self.0.link.limit, answer))
+        Ok(with_timeout(self.0.link.limit, answer))
     }
 }
 

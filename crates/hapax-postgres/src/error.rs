@@ -66,7 +66,7 @@ pub(crate) fn again(error: &StoreError) -> StoreError {
     use StoreError::*;
     match error {
         Unavailable { reason, .. } => Unavailable { reason: reason.clone(), source: None },
-        Timeout { limit } => Timeout { limit: *limit },
+        Timeout { timeout } => Timeout { timeout: *timeout },
         Full { reason } => Full { reason: reason.clone() },
         ReadOnly { reason } => ReadOnly { reason: reason.clone() },
         Locked { reason } => Locked { reason: reason.clone() },
@@ -94,7 +94,7 @@ pub(crate) fn from_server(code: &str, message: &str, limit: Duration) -> StoreEr
         (_, "25006") => StoreError::ReadOnly { reason },
         // A transaction that lost against another one wrote nothing, and may be run again.
         (_, "55P03" | "40001" | "40P01") => StoreError::Locked { reason },
-        (_, "57014") => StoreError::Timeout { limit },
+        (_, "57014") => StoreError::Timeout { timeout: limit },
         ("57" | "08" | "58", _) => StoreError::Unavailable { reason, source: None },
         ("28", _) | (_, "42501") => StoreError::Refused { reason },
         ("3D" | "3F", _) => StoreError::Incompatible { reason },
@@ -136,7 +136,7 @@ mod tests {
     fn an_error_told_twice_keeps_its_label() {
         let errors = [
             StoreError::Unavailable { reason: "r".into(), source: None },
-            StoreError::Timeout { limit: Duration::from_secs(1) },
+            StoreError::Timeout { timeout: Duration::from_secs(1) },
             StoreError::Full { reason: "r".into() },
             StoreError::ReadOnly { reason: "r".into() },
             StoreError::Locked { reason: "r".into() },

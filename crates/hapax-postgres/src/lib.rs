@@ -45,7 +45,7 @@ mod wake;
 pub use config::Config;
 pub use migrate::migrate;
 pub use store::PostgresStore;
-pub use tx::inbox::{Inbox, Seen};
+pub use tx::inbox::{Inbox, MessageStatus};
 pub use tx::outbox::Outbox;
 pub use tx::session::Transactional;
 pub use tx::{InTransaction, Once, once_in};

@@ -35,7 +35,7 @@ const LOCK: i64 = 0x68_61_70_61_78;
 /// older than PostgreSQL 13; [`StoreError::Refused`] where the role may not create tables.
 pub async fn migrate(client: &mut Client) -> Result<(), StoreError> {
     let limit = std::time::Duration::from_secs(60);
-    hapax_core::limited(limit, async {
+    hapax_core::with_timeout(limit, async {
         apply(client, None, None).await.map_err(|failure| failure.into_store(limit))
     })
     .await

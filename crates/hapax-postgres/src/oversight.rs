@@ -1,5 +1,5 @@
 use async_trait::async_trait;
-use hapax_core::{Key, List, Oversight, Page, StoreError, machine};
+use hapax_core::{ClaimPage, ClaimQuery, Key, Oversight, StoreError, claim_rules};
 use tokio_postgres::types::Type;
 
 use crate::connect::session::{Session, Sql};
@@ -13,26 +13,26 @@ const LIST: Sql = Sql {
 
 #[async_trait]
 impl Oversight for PostgresStore {
-    async fn list(&self, list: &List) -> Result<Page, StoreError> {
+    async fn list(&self, list: &ClaimQuery) -> Result<ClaimPage, StoreError> {
         self.link.within(async { list_claims(&mut self.link.lease().await?, list).await }).await
     }
 }
 
 /// One page of claims, in the order of their keys.
-async fn list_claims<S: Session>(session: &mut S, list: &List) -> Result<Page, Failure> {
+async fn list_claims<S: Session>(session: &mut S, list: &ClaimQuery) -> Result<ClaimPage, Failure> {
     let after = list.after.as_deref().and_then(Key::from_canonical);
     let (tenant, scope, name) =
         after.as_ref().map_or(("", "", ""), |key| (key.tenant().as_str(), key.scope(), key.name()));
     let (mine, kind) = (list.tenant.as_str(), list.kind.as_str());
-    let at_most = i64::from(list.at_most);
+    let at_most = i64::from(list.max_claims);
     let rows = session.rows(&LIST, &[&mine, &kind, &tenant, &scope, &name, &at_most]).await?;
-    let mut page = Page::default();
+    let mut page = ClaimPage::default();
     for found in &rows {
         let text = |column| found.try_get::<&str>(column);
         let key = Key::stored(text("tenant")?, text("kind")?, text("scope")?, text("name")?);
         let (Some(key), Some(claim)) = (key, row::claim(found)?) else { continue };
         page.next = Some(key.canonical());
-        let listed = machine::listed(key, &claim, row::timestamp(found, "now")?);
+        let listed = claim_rules::listed(key, &claim, row::timestamp(found, "now")?);
         page.claims.extend(listed.filter(|listed| list.shows(listed)));
     }
     page.next = page.next.filter(|_| rows.len() as i64 == at_most);

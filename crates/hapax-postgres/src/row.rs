@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use hapax_core::machine::{Phase, Row as ClaimRow};
+use hapax_core::claim_rules::{ClaimPhase, ClaimRow};
 use hapax_core::{Fence, Fingerprint, Key, Timestamp, Token, millis};
 
 use crate::connect::session::Row;
@@ -56,7 +56,7 @@ pub(crate) fn claim(row: &Row) -> Result<Option<ClaimRow>, Failure> {
     };
     let attempt: i32 = row.try_get("attempt")?;
     Ok(Some(ClaimRow {
-        phase: Phase::from_code(phase).ok_or_else(|| corrupt("a phase"))?,
+        phase: ClaimPhase::from_code(phase).ok_or_else(|| corrupt("a phase"))?,
         fence: Fence(number(row, "fence")?),
         attempt: u32::try_from(attempt).map_err(|_| corrupt("an attempt"))?,
         token: Token::presented(text(row.try_get("token")?)?),

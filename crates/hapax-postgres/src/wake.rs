@@ -8,7 +8,7 @@ use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hapax_core::{Hub, Key, StoreError, Watch};
+use hapax_core::{Key, StoreError, WakeRegistry, Watch};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -42,7 +42,7 @@ const NOTIFY: Sql = Sql {
 };
 
 pub(crate) struct Wakes {
-    hub: Hub,
+    hub: WakeRegistry,
     link: Arc<Link>,
     outgoing: Arc<Mutex<Outgoing>>,
     listener: Mutex<Option<JoinHandle<()>>>,
@@ -56,7 +56,12 @@ struct Outgoing {
 
 impl Wakes {
     pub(crate) fn new(link: Arc<Link>) -> Self {
-        Self { hub: Hub::default(), link, outgoing: Arc::default(), listener: Mutex::default() }
+        Self {
+            hub: WakeRegistry::default(),
+            link,
+            outgoing: Arc::default(),
+            listener: Mutex::default(),
+        }
     }
 
     /// Registers a waiter; the first one starts to listen to other nodes.
@@ -154,7 +159,7 @@ fn messages(digests: &HashSet<u64>) -> Vec<String> {
     words.chunks(PER_MESSAGE).map(|words| words.join(",")).collect()
 }
 
-fn heard(hub: &Hub, message: &str) {
+fn heard(hub: &WakeRegistry, message: &str) {
     if message == EVERYBODY {
         return hub.wake_all();
     }
@@ -164,14 +169,14 @@ fn heard(hub: &Hub, message: &str) {
 }
 
 /// Through a transaction pooler nothing is heard, so that waiters have to look for themselves.
-async fn keep_looking(hub: Hub) {
+async fn keep_looking(hub: WakeRegistry) {
     loop {
         sleep(LOOK).await;
         hub.wake_all();
     }
 }
 
-async fn keep_listening(target: Target, hub: Hub, limit: Duration) {
+async fn keep_listening(target: Target, hub: WakeRegistry, limit: Duration) {
     let (shortest, longest) = BACKOFF;
     let mut pause = shortest;
     loop {
@@ -188,11 +193,11 @@ async fn keep_listening(target: Target, hub: Hub, limit: Duration) {
 /// Until the connection is lost.
 async fn listen(
     target: &Target,
-    hub: &Hub,
+    hub: &WakeRegistry,
     limit: Duration,
     connected: &mut bool,
 ) -> Result<(), Failure> {
-    let gone = || Failure::from(StoreError::Timeout { limit });
+    let gone = || Failure::from(StoreError::Timeout { timeout: limit });
     let connecting = target.driver.connect(target.tls.clone());
     let (client, mut connection) = timeout(limit, connecting).await.map_err(|_| gone())??;
     let talk = async {
@@ -230,7 +235,7 @@ mod tests {
     async fn what_is_sent_is_heard() {
         let key = Key::lock(&Tenant::default(), "k").unwrap();
         for digests in [HashSet::from([key.digest()]), (0..30_000).collect()] {
-            let hub = Hub::default();
+            let hub = WakeRegistry::default();
             let mut watch = hub.watch(&key);
             for message in messages(&digests) {
                 assert!(message.len() < 8000);

@@ -2,10 +2,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use hapax_core::claims::State;
+use hapax_core::claims::ClaimState;
 use hapax_core::{
-    Ask, Claimed, Claims, Fence, Fingerprint, GiveBack, Key, OnUnknown, Step, StoreError, Ticket,
-    Token, View, Watch,
+    ClaimRequest, ClaimView, Claimed, Claims, Fence, Fingerprint, GiveBack, Key, OnUnknown, Step,
+    StoreError, Ticket, Token, Watch,
 };
 use redis::Value;
 
@@ -18,7 +18,7 @@ const ENDLESS: Duration = Duration::from_secs(3600);
 
 #[async_trait]
 impl Claims for RedisStore {
-    async fn claim(&self, key: &Key, ask: &Ask) -> Result<Claimed, StoreError> {
+    async fn claim(&self, key: &Key, ask: &ClaimRequest) -> Result<Claimed, StoreError> {
         let lease = script_millis(ask.lease).max(1);
         let retention = script_millis(ask.retention);
         let (unit, ttl) = match lease + retention {
@@ -54,7 +54,7 @@ impl Claims for RedisStore {
         step_without_row(self.run_and_wake(script, key, &row_start(token), &[]).await?)
     }
 
-    async fn look(&self, key: &Key) -> Result<Option<View>, StoreError> {
+    async fn look(&self, key: &Key) -> Result<Option<ClaimView>, StoreError> {
         let reply = self.run(&LOOK, key, &[]).await?;
         reply.read::<Option<Vec<Value>>>()?.map(view).transpose()
     }
@@ -90,7 +90,7 @@ fn step_without_row(mut reply: ScriptReply) -> Result<Step, StoreError> {
     }
 }
 
-fn claimed(reply: Value, ask: &Ask) -> Result<Claimed, StoreError> {
+fn claimed(reply: Value, ask: &ClaimRequest) -> Result<Claimed, StoreError> {
     let grant = |fence, attempt| Claimed::Granted {
         ticket: Ticket { token: ask.token.clone(), fence: Fence(fence) },
         attempt,
@@ -113,13 +113,13 @@ fn claimed(reply: Value, ask: &Ask) -> Result<Claimed, StoreError> {
     })
 }
 
-fn view(reply: Vec<Value>) -> Result<View, StoreError> {
+fn view(reply: Vec<Value>) -> Result<ClaimView, StoreError> {
     let mut fields = ReplyFields(reply.into_iter());
     let phase: String = fields.next()?;
     if phase == "foreign" {
-        let state = State::Pending { lease_left: fields.lease_left()? };
+        let state = ClaimState::Pending { lease_left: fields.lease_left()? };
         let (fence, granted_ago, fingerprint, token) = (None, None, None, None);
-        return Ok(View { state, fence, attempt: 1, granted_ago, fingerprint, token });
+        return Ok(ClaimView { state, fence, attempt: 1, granted_ago, fingerprint, token });
     }
     let fence = Some(Fence(fields.next()?));
     let attempt = fields.next()?;
@@ -128,15 +128,15 @@ fn view(reply: Vec<Value>) -> Result<View, StoreError> {
     let expires_in = fields.duration()?;
     let value = fields.bytes()?;
     let state = match phase.as_str() {
-        "S" => State::Settled { value, expires_in },
-        "F" => State::Failed { expires_in },
-        "P" if lease_left > 0 => State::Pending { lease_left: duration(lease_left) },
-        "P" => State::Unknown { since: duration(-lease_left), expires_in },
+        "S" => ClaimState::Settled { value, expires_in },
+        "F" => ClaimState::Failed { expires_in },
+        "P" if lease_left > 0 => ClaimState::Pending { lease_left: duration(lease_left) },
+        "P" => ClaimState::Unknown { since: duration(-lease_left), expires_in },
         _ => return Err(unexpected_reply()),
     };
     let fingerprint = fields.next::<String>()?.strip_prefix('=').and_then(Fingerprint::new);
     let token = Some(Token::presented(&fields.next::<String>()?));
-    Ok(View { state, fence, attempt, granted_ago, fingerprint, token })
+    Ok(ClaimView { state, fence, attempt, granted_ago, fingerprint, token })
 }
 
 fn duration(ms: i64) -> Duration {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use hapax_core::{StoreError, limited};
+use hapax_core::{StoreError, with_timeout};
 use redis::{Cmd, ErrorKind, FromRedisValue, ServerErrorKind, Value};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -178,7 +178,7 @@ impl RedisClient {
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let started = Instant::now();
-        let result = limited(self.timeout, async {
+        let result = with_timeout(self.timeout, async {
             let _permit = self.permits.acquire().await.map_err(StoreError::internal)?;
             call.await
         });

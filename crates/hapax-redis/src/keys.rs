@@ -1,7 +1,7 @@
 //! The Redis keys under which hapax keys are stored.
 
 use hapax_core::queue::QueueName;
-use hapax_core::{Key, Kind, Tenant};
+use hapax_core::{Key, KeyKind, Tenant};
 
 /// Names of locks and records that are stored under the very same Redis key, because programs that know nothing
 /// of hapax use them too. They exist only for the tenant `default`; there are none by default. In a pattern `*`
@@ -35,8 +35,8 @@ impl VerbatimKeys {
 
     fn contains(&self, key: &Key) -> bool {
         let patterns = match key.kind() {
-            Kind::Lock => &self.locks,
-            Kind::Record => &self.records,
+            KeyKind::Lock => &self.locks,
+            KeyKind::Record => &self.records,
             _ => return false,
         };
         *key.tenant() == Tenant::default() && patterns.iter().any(|p| matches(p, key.name()))

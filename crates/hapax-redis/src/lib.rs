@@ -1,13 +1,13 @@
 //! hapax on Redis ≥ 6.2 and Valkey: one server, Sentinel, Cluster.
 //!
 //! ```no_run
-//! use hapax_core::{Ask, Claims, Key, Tenant};
+//! use hapax_core::{ClaimRequest, Claims, Key, Tenant};
 //! use hapax_redis::{RedisConfig, RedisStore};
 //! use std::time::Duration;
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let store = RedisStore::open(RedisConfig::new("redis://127.0.0.1:6379")?)?;
 //! let key = Key::lock(&Tenant::default(), "processing:user:U1")?;
-//! let result = store.claim(&key, &Ask::new(Duration::from_secs(5))).await?;
+//! let result = store.claim(&key, &ClaimRequest::new(Duration::from_secs(5))).await?;
 //! # Ok(()) }
 //! ```
 //!

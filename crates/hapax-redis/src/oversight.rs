@@ -2,8 +2,10 @@
 
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
-use hapax_core::claims::State;
-use hapax_core::{Claims, Key, List, Listed, Oversight, Page, Standing, StoreError, View};
+use hapax_core::claims::ClaimState;
+use hapax_core::{
+    ClaimPage, ClaimQuery, ClaimStatus, ClaimSummary, ClaimView, Claims, Key, Oversight, StoreError,
+};
 use redis::Cmd;
 
 use crate::client::read;
@@ -12,7 +14,7 @@ use crate::store::RedisStore;
 #[async_trait]
 impl Oversight for RedisStore {
     /// Leaves locks with verbatim names out, because they may be a foreign program's.
-    async fn list(&self, list: &List) -> Result<Page, StoreError> {
+    async fn list(&self, list: &ClaimQuery) -> Result<ClaimPage, StoreError> {
         let replies = self.client.send_to_masters(&redis::cmd("PING")).await?;
         let mut masters: Vec<_> = replies.into_iter().map(|(address, _)| address).collect();
         masters.sort();
@@ -20,12 +22,12 @@ impl Oversight for RedisStore {
             let (at, cursor) = after.split_once(':').unwrap_or(("0", "0"));
             (at.parse().unwrap_or(0), cursor)
         });
-        let Some(master) = masters.get(at) else { return Ok(Page::default()) };
+        let Some(master) = masters.get(at) else { return Ok(ClaimPage::default()) };
         let (tenant, kind) = (escape_pattern(list.tenant.as_str()), list.kind.as_str());
         let mut scan = Cmd::new();
         scan.arg("SCAN").arg(cursor).arg("MATCH");
         scan.arg(format!("{}:{{{tenant}*:{kind}:*}}", self.names.prefix));
-        scan.arg("COUNT").arg(list.at_most.max(1));
+        scan.arg("COUNT").arg(list.max_claims.max(1));
         let (cursor, names): (String, Vec<String>) =
             read(self.client.send_to(master, &scan).await?)?;
         let keys = names.iter().filter_map(|name| self.key_of(name));
@@ -40,7 +42,7 @@ impl Oversight for RedisStore {
             ("0", next) => Some(format!("{next}:0")),
             (cursor, _) => Some(format!("{at}:{cursor}")),
         };
-        Ok(Page { claims, next })
+        Ok(ClaimPage { claims, next })
     }
 }
 
@@ -51,15 +53,15 @@ impl RedisStore {
     }
 }
 
-fn listed(key: Key, view: View) -> Option<Listed> {
+fn listed(key: Key, view: ClaimView) -> Option<ClaimSummary> {
     let (standing, expires_in) = match view.state {
-        State::Pending { lease_left } => (Standing::Pending, lease_left),
-        State::Unknown { expires_in, .. } => (Standing::Unknown, expires_in),
-        State::Settled { expires_in, .. } => (Standing::Settled, expires_in),
-        State::Failed { expires_in } => (Standing::Failed, expires_in),
+        ClaimState::Pending { lease_left } => (ClaimStatus::Pending, lease_left),
+        ClaimState::Unknown { expires_in, .. } => (ClaimStatus::Unknown, expires_in),
+        ClaimState::Settled { expires_in, .. } => (ClaimStatus::Settled, expires_in),
+        ClaimState::Failed { expires_in } => (ClaimStatus::Failed, expires_in),
     };
     let (fence, attempt, granted_ago) = (view.fence?, view.attempt, view.granted_ago?);
-    Some(Listed { key, standing, fence, attempt, granted_ago, expires_in })
+    Some(ClaimSummary { key, status: standing, fence, attempt, granted_ago, expires_in })
 }
 
 /// A tenant as it is written in keys, with the wildcards of a `MATCH` pattern escaped.

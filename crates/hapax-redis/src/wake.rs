@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use hapax_core::{Hub, Key, Watch};
+use hapax_core::{Key, WakeRegistry, Watch};
 use redis::RedisResult;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -19,7 +19,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// Subscribes to the wake-up channel, from the first waiter on.
 pub(crate) struct WakeListener {
-    hub: Hub,
+    hub: WakeRegistry,
     connector: Arc<RedisConnector>,
     channel: String,
     task: Mutex<Option<JoinHandle<()>>>,
@@ -27,7 +27,7 @@ pub(crate) struct WakeListener {
 
 impl WakeListener {
     pub(crate) fn new(connector: Arc<RedisConnector>, channel: String) -> Self {
-        Self { hub: Hub::default(), connector, channel, task: Mutex::default() }
+        Self { hub: WakeRegistry::default(), connector, channel, task: Mutex::default() }
     }
 
     pub(crate) fn channel(&self) -> &str {
@@ -62,7 +62,7 @@ impl Drop for WakeListener {
     }
 }
 
-async fn listen(hub: Hub, connector: Arc<RedisConnector>, channel: String) {
+async fn listen(hub: WakeRegistry, connector: Arc<RedisConnector>, channel: String) {
     let mut pause = FIRST_PAUSE;
     loop {
         let ended = receive(&hub, &connector, &channel).await;
@@ -80,7 +80,7 @@ async fn listen(hub: Hub, connector: Arc<RedisConnector>, channel: String) {
 }
 
 /// Receives messages until the connection is lost.
-async fn receive(hub: &Hub, connector: &RedisConnector, channel: &str) -> RedisResult<()> {
+async fn receive(hub: &WakeRegistry, connector: &RedisConnector, channel: &str) -> RedisResult<()> {
     let (mut sink, mut messages) = connector.subscribe().await?.split();
     sink.subscribe(channel).await?;
     // Messages that were published before the subscription were missed.

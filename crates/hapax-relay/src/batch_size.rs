@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hapax_core::queue::Leased;
+use hapax_core::queue::LeasedItem;
 
 /// Payload bytes of one batch, as far as the last ones let us guess: what is leased is in memory.
 const MAX_BYTES: usize = 16 << 20;
@@ -27,7 +27,7 @@ impl BatchSize {
     }
 
     /// A lease of `asked` rows gave these.
-    pub(crate) fn leased(&mut self, asked: usize, rows: &[Leased]) {
+    pub(crate) fn leased(&mut self, asked: usize, rows: &[LeasedItem]) {
         if rows.len() >= asked {
             self.rows = (self.rows * 2).min(self.most);
         } else if rows.len() < self.rows / 4 {
@@ -51,12 +51,12 @@ impl BatchSize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hapax_core::queue::Item;
+    use hapax_core::queue::QueueItem;
     use hapax_core::{Fence, Tenant};
 
-    fn rows(n: usize, bytes: usize) -> Vec<Leased> {
-        let item = Item::new(&Tenant::default(), "t", vec![0; bytes]);
-        let row = Leased { item, attempt: 1, fence: Fence(1), age: Duration::ZERO };
+    fn rows(n: usize, bytes: usize) -> Vec<LeasedItem> {
+        let item = QueueItem::new(&Tenant::default(), "t", vec![0; bytes]);
+        let row = LeasedItem { item, attempt: 1, fence: Fence(1), age: Duration::ZERO };
         vec![row; n]
     }
 

@@ -1,7 +1,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use hapax_core::queue::{Item, ItemId};
+use hapax_core::queue::{ItemId, QueueItem};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use crate::DeliveryError;
@@ -17,7 +17,7 @@ pub const KEY_HEADER: &str = "Hapax-Key";
 #[derive(Clone, Debug)]
 pub struct OutboundMessage {
     /// The row.
-    pub item: Item,
+    pub item: QueueItem,
     /// 1 for the first try.
     pub attempt: u32,
     cloudevents: Option<Arc<CloudEvents>>,
@@ -43,7 +43,7 @@ pub type MessageHeaders<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
 
 impl OutboundMessage {
     /// A row that is sent for the first time.
-    pub fn new(item: Item) -> Self {
+    pub fn new(item: QueueItem) -> Self {
         Self { item, attempt: 1, cloudevents: None }
     }
 
@@ -81,8 +81,8 @@ impl OutboundMessage {
     /// Where one of the row's own headers cannot travel.
     ///
     /// ```
-    /// # use hapax_core::{queue::Item, Tenant}; use hapax_relay::OutboundMessage;
-    /// let item = Item::new(&Tenant::default(), "orders", "{}").key("café 7").header("traceparent", "00-1");
+    /// # use hapax_core::{queue::QueueItem, Tenant}; use hapax_relay::OutboundMessage;
+    /// let item = QueueItem::new(&Tenant::default(), "orders", "{}").key("café 7").header("traceparent", "00-1");
     /// let message = OutboundMessage::new(item);
     /// let headers = message.headers("ce-").unwrap();
     /// assert_eq!(headers[0], ("Hapax-Topic".into(), "orders".into()));
@@ -146,8 +146,8 @@ mod tests {
     use super::*;
     use hapax_core::Tenant;
 
-    fn item() -> Item {
-        Item::new(&Tenant::default(), "orders", "{}")
+    fn item() -> QueueItem {
+        QueueItem::new(&Tenant::default(), "orders", "{}")
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::Tenant;
-use hapax_core::queue::{ItemId, Leased, Outcome};
+use hapax_core::queue::{ItemId, ItemOutcome, LeasedItem};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
@@ -15,14 +15,14 @@ use crate::sink_gate::SendOutcome;
 use crate::{AfterDead, OutboundMessage, RetryHint};
 
 /// What became of a row, on its way to the store. As many as the batch has rows.
-pub(crate) type OutcomeSender = UnboundedSender<(ItemId, Outcome)>;
+pub(crate) type OutcomeSender = UnboundedSender<(ItemId, ItemOutcome)>;
 
 /// How long a sink may make a row wait.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
 /// The rows of a batch by key, each in order. Rows without a key have no order: each is on its own.
-pub(crate) fn group_by_key(rows: Vec<Leased>) -> Vec<Vec<Leased>> {
-    let mut lanes: Vec<Vec<Leased>> = Vec::new();
+pub(crate) fn group_by_key(rows: Vec<LeasedItem>) -> Vec<Vec<LeasedItem>> {
+    let mut lanes: Vec<Vec<LeasedItem>> = Vec::new();
     let mut by_key: HashMap<(Tenant, Arc<str>), usize> = HashMap::new();
     for row in rows {
         let Some(key) = row.item.key.clone() else {
@@ -43,11 +43,11 @@ pub(crate) fn group_by_key(rows: Vec<Leased>) -> Vec<Vec<Leased>> {
 pub(crate) async fn send_in_order(
     relay: &Inner,
     held: &Held,
-    rows: Vec<Leased>,
+    rows: Vec<LeasedItem>,
     outcomes: OutcomeSender,
 ) {
     let mut rows = rows.into_iter();
-    for Leased { item, attempt, age, .. } in rows.by_ref() {
+    for LeasedItem { item, attempt, age, .. } in rows.by_ref() {
         let id = item.id;
         let message = OutboundMessage::new(item)
             .attempt(attempt)
@@ -69,13 +69,13 @@ async fn send(
     held: &Held,
     message: &OutboundMessage,
     age: Duration,
-) -> (Outcome, bool) {
+) -> (ItemOutcome, bool) {
     let begun = Instant::now();
     let send = relay.sink.send(message);
     match relay.gate.send(message.item_id(), || held.is_ours(), send).await {
         SendOutcome::Delivered => {
             relay.gate.metrics().lag.record(age + begun.elapsed());
-            (Outcome::Ack { remember: relay.config.retention }, true)
+            (ItemOutcome::Ack { retention: relay.config.retention }, true)
         }
         SendOutcome::HandBack(reason) => (hand_back(&reason), false),
         SendOutcome::Failed { reason, retry } => {
@@ -90,21 +90,21 @@ fn failed(
     attempt: u32,
     reason: &str,
     retry: RetryHint,
-) -> (Outcome, bool) {
+) -> (ItemOutcome, bool) {
     let config = &relay.config;
     if retry == RetryHint::Never || attempt >= config.max_attempts {
         tracing::warn!(sink = relay.sink.name(), %id, attempt, "a row became a dead letter: {reason}");
         let blocks = config.after_dead == AfterDead::Wait;
-        return (Outcome::Bury { reason: reason.into(), blocks }, !blocks);
+        return (ItemOutcome::Bury { reason: reason.into(), blocks }, !blocks);
     }
     let wait = config.backoff.after(attempt);
     let after = match retry {
         RetryHint::After(asked) => wait.max(asked.min(MAX_RETRY_AFTER)),
         _ => wait,
     };
-    (Outcome::Retry { after, counts: true, reason: reason.into() }, false)
+    (ItemOutcome::Retry { after, counts: true, reason: reason.into() }, false)
 }
 
-fn hand_back(reason: &str) -> Outcome {
-    Outcome::Retry { after: Duration::ZERO, counts: false, reason: reason.into() }
+fn hand_back(reason: &str) -> ItemOutcome {
+    ItemOutcome::Retry { after: Duration::ZERO, counts: false, reason: reason.into() }
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use hapax_core::queue::{ItemId, Outcome, Resolved};
-use hapax_core::{StoreError, Token, limited, meters};
+use hapax_core::queue::{ItemId, ItemOutcome, Resolved};
+use hapax_core::{StoreError, Token, metric_names, with_timeout};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -25,7 +25,7 @@ pub(crate) struct OutcomeWriter<'a> {
 impl OutcomeWriter<'_> {
     /// Works until everything was said and told. What is said while a call is on its way goes with
     /// the next one, so that the calls are as large as the sink is fast.
-    pub(crate) async fn run(mut self, mut said: UnboundedReceiver<(ItemId, Outcome)>) {
+    pub(crate) async fn run(mut self, mut said: UnboundedReceiver<(ItemId, ItemOutcome)>) {
         let mut outcomes = Vec::new();
         loop {
             if outcomes.is_empty() {
@@ -49,10 +49,10 @@ impl OutcomeWriter<'_> {
 
     /// Whether the store heard it. One that does not for so long that the rows are leased anew by now
     /// will not: then the rows are sent again, by whoever has them.
-    async fn tell(&mut self, outcomes: &mut Vec<(ItemId, Outcome)>) -> bool {
+    async fn tell(&mut self, outcomes: &mut Vec<(ItemId, ItemOutcome)>) -> bool {
         let (queue, config) = (&self.relay.queue, &self.relay.config);
         let call = queue.resolve(&config.queue, self.token, outcomes);
-        match limited(config.store_timeout, call).await {
+        match with_timeout(config.store_timeout, call).await {
             Ok(resolved) => {
                 let results = resolved.into_iter().map(|resolved| match resolved {
                     Resolved::Done => "done",
@@ -81,7 +81,7 @@ impl OutcomeWriter<'_> {
         let asked_at = Instant::now();
         self.renew_at = asked_at + config.lease / 3;
         let call = self.relay.queue.renew(&config.queue, self.token, config.lease);
-        match limited(config.store_timeout, call).await {
+        match with_timeout(config.store_timeout, call).await {
             Ok(held) if held >= self.open => self.held.set(asked_at + config.lease),
             Ok(_) => self.held.set(asked_at),
             Err(error) => self.relay.store_failed("renewing a lease", &error),
@@ -91,23 +91,23 @@ impl OutcomeWriter<'_> {
 
 impl Inner {
     pub(crate) fn store_failed(&self, what: &str, error: &StoreError) {
-        metrics::counter!(meters::STORE_ERRORS, "reason" => error.label()).increment(1);
+        metrics::counter!(metric_names::STORE_ERRORS, "reason" => error.label()).increment(1);
         tracing::warn!(reason = error.label(), "{what} failed: {error}");
     }
 }
 
-fn count(outcomes: &[(ItemId, Outcome)], results: impl Iterator<Item = &'static str>) {
+fn count(outcomes: &[(ItemId, ItemOutcome)], results: impl Iterator<Item = &'static str>) {
     let told = outcomes.iter().map(|(_, outcome)| match outcome {
-        Outcome::Ack { .. } => "acked",
-        Outcome::Retry { counts: true, .. } => "retried",
-        Outcome::Retry { counts: false, .. } => "handed_back",
-        Outcome::Bury { .. } => "buried",
+        ItemOutcome::Ack { .. } => "acked",
+        ItemOutcome::Retry { counts: true, .. } => "retried",
+        ItemOutcome::Retry { counts: false, .. } => "handed_back",
+        ItemOutcome::Bury { .. } => "buried",
     });
     let told: Vec<_> = told.zip(results).collect();
     // Most have the same labels, which are looked up once for all that follow each other.
     for same in told.chunk_by(PartialEq::eq) {
         let (outcome, result) = same[0];
-        metrics::counter!(meters::RELAY_RESOLVED, "outcome" => outcome, "result" => result)
+        metrics::counter!(metric_names::RELAY_RESOLVED, "outcome" => outcome, "result" => result)
             .increment(same.len() as u64);
     }
 }

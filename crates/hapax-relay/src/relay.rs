@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use hapax_core::queue::{Leased, Take};
-use hapax_core::{Queue, Token, limited};
+use hapax_core::queue::{LeaseRequest, LeasedItem};
+use hapax_core::{Queue, Token, with_timeout};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -117,9 +117,9 @@ impl Inner {
         let RelayConfig { queue, lease, store_timeout, .. } = &self.config;
         let rows = if careful { 1 } else { supply.pace.rows() };
         // An answer that was lost is asked for again, with the same token.
-        let take = supply.unanswered.take().unwrap_or_else(|| Take::new(rows, *lease));
+        let take = supply.unanswered.take().unwrap_or_else(|| LeaseRequest::new(rows, *lease));
         let asked_at = Instant::now();
-        let leased = match limited(*store_timeout, self.queue.lease(queue, &take)).await {
+        let leased = match with_timeout(*store_timeout, self.queue.lease(queue, &take)).await {
             Ok(leased) => leased,
             Err(error) => {
                 self.store_failed("leasing rows", &error);
@@ -128,9 +128,9 @@ impl Inner {
             }
         };
         if !careful {
-            supply.pace.leased(take.at_most, &leased);
+            supply.pace.leased(take.max_items, &leased);
         }
-        supply.hungry = leased.len() >= take.at_most;
+        supply.hungry = leased.len() >= take.max_items;
         let any = !leased.is_empty();
         if any {
             batches.spawn(self.clone().batch(leased, take.token, asked_at));
@@ -141,7 +141,7 @@ impl Inner {
     /// Sends a batch, each key on its own; how long it took.
     async fn batch(
         self: Arc<Self>,
-        rows: Vec<Leased>,
+        rows: Vec<LeasedItem>,
         token: Token,
         asked_at: Instant,
     ) -> Duration {
@@ -188,7 +188,7 @@ struct Supply {
     /// There may be something to lease.
     hungry: bool,
     /// A lease whose answer we did not hear.
-    unanswered: Option<Take>,
+    unanswered: Option<LeaseRequest>,
 }
 
 impl Supply {

@@ -52,7 +52,7 @@ use crate::OutboundMessage;
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let store = Arc::new(MemoryStore::default());
-/// store.enqueue(&QueueName::outbox(), &[Item::new(&Tenant::default(), "orders", "tea")]).await?;
+/// store.enqueue(&QueueName::outbox(), &[QueueItem::new(&Tenant::default(), "orders", "tea")]).await?;
 ///
 /// let printer = Arc::new(Printer::default());
 /// let printed = async || while printer.pages.lock().unwrap().is_empty() {

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use hapax_core::meters;
+use hapax_core::metric_names;
 use hapax_core::queue::ItemId;
 use metrics::{Counter, Gauge, Histogram};
 use tokio::sync::{Semaphore, oneshot, watch};
@@ -98,15 +98,15 @@ impl SinkGate {
 
     pub(crate) fn metrics(&self) -> &SinkMetrics {
         self.metrics.get_or_init(|| SinkMetrics {
-            in_flight: metrics::gauge!(meters::RELAY_IN_FLIGHT, "sink" => self.sink),
+            in_flight: metrics::gauge!(metric_names::RELAY_IN_FLIGHT, "sink" => self.sink),
             delivered: self.sent_counter("delivered"),
-            send: metrics::histogram!(meters::RELAY_SEND, "sink" => self.sink),
-            lag: metrics::histogram!(meters::RELAY_LAG, "sink" => self.sink),
+            send: metrics::histogram!(metric_names::RELAY_SEND, "sink" => self.sink),
+            lag: metrics::histogram!(metric_names::RELAY_LAG, "sink" => self.sink),
         })
     }
 
     fn sent_counter(&self, result: &'static str) -> Counter {
-        metrics::counter!(meters::RELAY_SENT, "sink" => self.sink, "result" => result)
+        metrics::counter!(metric_names::RELAY_SENT, "sink" => self.sink, "result" => result)
     }
 
     /// Sends one row as soon as there is a permit, if its lease still holds by then.
@@ -217,7 +217,7 @@ impl SinkGate {
     fn set_down(&self, reason: &Reason) {
         let now = SinkHealth::Down(reason.clone());
         if self.health.send_replace(now.clone()) != now {
-            metrics::gauge!(meters::RELAY_SINK_UP, "sink" => self.sink).set(0.0);
+            metrics::gauge!(metric_names::RELAY_SINK_UP, "sink" => self.sink).set(0.0);
             tracing::warn!(sink = self.sink, "the sink is down: {reason}");
         }
     }
@@ -225,7 +225,7 @@ impl SinkGate {
     /// Opens the gate: a check found the sink up.
     pub(crate) fn set_up(&self) {
         if self.health.send_replace(SinkHealth::Up) != SinkHealth::Up {
-            metrics::gauge!(meters::RELAY_SINK_UP, "sink" => self.sink).set(1.0);
+            metrics::gauge!(metric_names::RELAY_SINK_UP, "sink" => self.sink).set(1.0);
             tracing::info!(sink = self.sink, "the sink is up");
         }
     }

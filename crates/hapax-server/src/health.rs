@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::bail;
-use hapax::{Finding, Severity, Store, StoreError, meters};
+use hapax::{Finding, Severity, Store, StoreError, metric_names};
 use hapax_http::problem::describe_store_error;
 use metrics::gauge;
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -117,7 +117,7 @@ impl Health {
     }
 
     fn found(&self, state: State) {
-        gauge!(meters::STORE_UP).set(if state == State::Ready { 1.0 } else { 0.0 });
+        gauge!(metric_names::STORE_UP).set(if state == State::Ready { 1.0 } else { 0.0 });
         let changed = self.0.send_if_modified(|current| {
             let changes = *current != State::Stopping && *current != state;
             if changes {
@@ -144,11 +144,11 @@ impl Look {
     /// Why the store must not be used, if so. One that was not there at the start is examined when
     /// it comes, and again until it is fit.
     async fn again(&mut self) -> Result<Option<String>, StoreError> {
-        hapax::limited(self.limit, self.store.ping()).await?;
+        hapax::with_timeout(self.limit, self.store.ping()).await?;
         if self.examined {
             return Ok(None);
         }
-        let findings = hapax::limited(self.limit, self.store.examine()).await?;
+        let findings = hapax::with_timeout(self.limit, self.store.examine()).await?;
         findings.iter().for_each(report);
         let refused = findings.iter().find(|finding| finding.severity == Severity::Refuse);
         self.examined = refused.is_none();

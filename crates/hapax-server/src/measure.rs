@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::response::{IntoResponse, Response};
-use hapax::meters;
+use hapax::metric_names;
 use hyper::Method;
 use hyper::header::CONTENT_TYPE;
 use metrics::{counter, gauge, histogram};
@@ -13,11 +13,11 @@ use tokio::time::Instant;
 /// Starts measuring.
 pub(crate) fn start() -> anyhow::Result<PrometheusHandle> {
     let builder =
-        meters::HISTOGRAMS.iter().try_fold(PrometheusBuilder::new(), |builder, name| {
-            builder.set_buckets_for_metric(Matcher::Full((*name).to_owned()), meters::BUCKETS)
+        metric_names::HISTOGRAMS.iter().try_fold(PrometheusBuilder::new(), |builder, name| {
+            builder.set_buckets_for_metric(Matcher::Full((*name).to_owned()), metric_names::BUCKETS)
         })?;
     let handle = builder.install_recorder()?;
-    meters::describe();
+    metric_names::describe_metrics();
     Ok(handle)
 }
 
@@ -44,7 +44,7 @@ const CLIENT_GONE: u16 = 499;
 
 impl Watched {
     pub(crate) fn new(method: &Method, route: Arc<str>) -> Self {
-        gauge!(meters::HTTP_IN_FLIGHT).increment(1.0);
+        gauge!(metric_names::HTTP_IN_FLIGHT).increment(1.0);
         let (method, since) = (known(method), Instant::now());
         Self { method, route, status: CLIENT_GONE, id: None, tenant: None, since }
     }
@@ -56,9 +56,9 @@ impl Drop for Watched {
         let (took, status) = (self.since.elapsed(), *status);
         let (id, tenant) = (self.id.as_deref(), self.tenant.as_deref());
         let ms = took.as_micros() as f64 / 1000.0;
-        gauge!(meters::HTTP_IN_FLIGHT).decrement(1.0);
-        histogram!(meters::HTTP_LATENCY, "route" => route.clone()).record(took);
-        counter!(meters::HTTP_REQUESTS, "route" => route.clone(), "method" => *method,
+        gauge!(metric_names::HTTP_IN_FLIGHT).decrement(1.0);
+        histogram!(metric_names::HTTP_LATENCY, "route" => route.clone()).record(took);
+        counter!(metric_names::HTTP_REQUESTS, "route" => route.clone(), "method" => *method,
             "status" => status.to_string())
         .increment(1);
         tracing::info!(method, route = &**route, status, ms, id, tenant, "request");

@@ -4,7 +4,7 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use hapax_core::{Hub, StoreError};
+use hapax_core::{StoreError, WakeRegistry};
 use rusqlite::Connection;
 use tokio::sync::mpsc::WeakSender;
 
@@ -34,7 +34,7 @@ pub(crate) enum Duty {
 
 pub(crate) struct Keeper {
     pub(crate) config: Config,
-    pub(crate) hub: Hub,
+    pub(crate) hub: WakeRegistry,
     /// Weak, so that the writer ends with the last handle.
     pub(crate) writer: WeakSender<Message>,
 }

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use hapax_core::machine::{self, Change, Decision, Row};
+use hapax_core::claim_rules::{self, ClaimChange, ClaimDecision, ClaimRow};
 use hapax_core::{
-    Ask, Claimed, Claims, Clock, Fence, GiveBack, Key, Step, StoreError, Timestamp, Token, View,
-    Watch, limited,
+    ClaimRequest, ClaimView, Claimed, Claims, Clock, Fence, GiveBack, Key, Step, StoreError,
+    Timestamp, Token, Watch, with_timeout,
 };
 use rusqlite::Connection;
 
@@ -16,9 +16,9 @@ use crate::{SqliteStore, row};
 
 #[async_trait]
 impl Claims for SqliteStore {
-    async fn claim(&self, key: &Key, ask: &Ask) -> Result<Claimed, StoreError> {
+    async fn claim(&self, key: &Key, ask: &ClaimRequest) -> Result<Claimed, StoreError> {
         // Two threads, one time limit.
-        limited(self.0.config.limit, self.ask(key, ask)).await
+        with_timeout(self.0.config.limit, self.ask(key, ask)).await
     }
 
     async fn extend(&self, key: &Key, token: &Token, lease: Duration) -> Result<Step, StoreError> {
@@ -38,7 +38,7 @@ impl Claims for SqliteStore {
         self.write(0, wakes, move |c| give_back(c, &*clock, &key, &token, how)).await
     }
 
-    async fn look(&self, key: &Key) -> Result<Option<View>, StoreError> {
+    async fn look(&self, key: &Key) -> Result<Option<ClaimView>, StoreError> {
         let (clock, key) = (self.clock(), key.clone());
         self.read(move |c| look(c, &*clock, &key)).await
     }
@@ -51,7 +51,7 @@ impl Claims for SqliteStore {
 impl SqliteStore {
     /// What a reader can answer, it answers, even while others hold the write lock; the writer
     /// decides the rest anew.
-    async fn ask(&self, key: &Key, ask: &Ask) -> Result<Claimed, StoreError> {
+    async fn ask(&self, key: &Key, ask: &ClaimRequest) -> Result<Claimed, StoreError> {
         let (clock, key_, ask_) = (self.clock(), key.clone(), ask.clone());
         let known = self.read(move |c| glance(c, &*clock, &key_, &ask_)).await?;
         if let Some(answer) = known {
@@ -74,18 +74,18 @@ pub fn claim(
     connection: &Connection,
     clock: &dyn Clock,
     key: &Key,
-    ask: &Ask,
+    ask: &ClaimRequest,
 ) -> Result<Claimed, StoreError> {
     if !try_lock(connection)? {
         return Ok(Claimed::Busy { lease_left: OPEN_TRANSACTION });
     }
     let now = clock.now();
-    let row = match machine::claim(row::read(connection, key)?.as_ref(), ask, now) {
-        Decision::Answer(answer) => return Ok(answer),
-        Decision::Grant { attempt } => {
-            machine::granted(ask, Fence(row::next(connection)?), attempt, now)
+    let row = match claim_rules::claim(row::read(connection, key)?.as_ref(), ask, now) {
+        ClaimDecision::Answer(answer) => return Ok(answer),
+        ClaimDecision::Grant { attempt } => {
+            claim_rules::granted(ask, Fence(row::next(connection)?), attempt, now)
         }
-        Decision::Regrant(row) => row,
+        ClaimDecision::Regrant(row) => row,
     };
     row::write(connection, key, &row)?;
     Ok(row.grant())
@@ -96,14 +96,14 @@ pub(crate) fn glance(
     connection: &Connection,
     clock: &dyn Clock,
     key: &Key,
-    ask: &Ask,
+    ask: &ClaimRequest,
 ) -> Result<Option<Claimed>, StoreError> {
     // The time first: read the other way round, a lease that was extended in between would look
     // as if it had run out.
     let now = clock.now();
-    match machine::claim(row::read(connection, key)?.as_ref(), ask, now) {
-        Decision::Answer(answer) => Ok(Some(answer)),
-        Decision::Grant { .. } | Decision::Regrant(_) => Ok(None),
+    match claim_rules::claim(row::read(connection, key)?.as_ref(), ask, now) {
+        ClaimDecision::Answer(answer) => Ok(Some(answer)),
+        ClaimDecision::Grant { .. } | ClaimDecision::Regrant(_) => Ok(None),
     }
 }
 
@@ -115,7 +115,7 @@ pub fn extend(
     token: &Token,
     lease: Duration,
 ) -> Result<Step, StoreError> {
-    step(connection, clock, key, |row, now| machine::extend(row, token, lease, now))
+    step(connection, clock, key, |row, now| claim_rules::extend(row, token, lease, now))
 }
 
 /// Settles a pending claim with `value`.
@@ -126,7 +126,7 @@ pub fn settle(
     token: &Token,
     value: &Bytes,
 ) -> Result<Step, StoreError> {
-    step(connection, clock, key, |row, now| machine::settle(row, token, value, now))
+    step(connection, clock, key, |row, now| claim_rules::settle(row, token, value, now))
 }
 
 /// Gives a pending claim back.
@@ -137,7 +137,7 @@ pub fn give_back(
     token: &Token,
     how: GiveBack,
 ) -> Result<Step, StoreError> {
-    step(connection, clock, key, |row, now| machine::give_back(row, token, how, now))
+    step(connection, clock, key, |row, now| claim_rules::give_back(row, token, how, now))
 }
 
 /// What is known about a claim, as your transaction sees it.
@@ -145,9 +145,9 @@ pub fn look(
     connection: &Connection,
     clock: &dyn Clock,
     key: &Key,
-) -> Result<Option<View>, StoreError> {
+) -> Result<Option<ClaimView>, StoreError> {
     let now = clock.now();
-    Ok(machine::look(row::read(connection, key)?.as_ref(), now))
+    Ok(claim_rules::look(row::read(connection, key)?.as_ref(), now))
 }
 
 /// The three steps of an owner differ only in what `machine` decides.
@@ -155,16 +155,16 @@ fn step(
     connection: &Connection,
     clock: &dyn Clock,
     key: &Key,
-    decide: impl FnOnce(Option<&Row>, Timestamp) -> Change,
+    decide: impl FnOnce(Option<&ClaimRow>, Timestamp) -> ClaimChange,
 ) -> Result<Step, StoreError> {
     lock(connection)?;
     match decide(row::read(connection, key)?.as_ref(), clock.now()) {
-        Change::Nothing(step) => Ok(step),
-        Change::Write(row) => {
+        ClaimChange::Nothing(step) => Ok(step),
+        ClaimChange::Write(row) => {
             row::write(connection, key, &row)?;
             Ok(Step::Done(row.fence))
         }
-        Change::Delete(fence) => {
+        ClaimChange::Delete(fence) => {
             row::delete(connection, key)?;
             Ok(Step::Done(fence))
         }

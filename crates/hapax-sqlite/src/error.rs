@@ -39,7 +39,7 @@ pub(crate) fn twin(error: &StoreError) -> StoreError {
         StoreError::Unavailable { reason, .. } => {
             StoreError::Unavailable { reason: reason.clone(), source: None }
         }
-        StoreError::Timeout { limit } => StoreError::Timeout { limit: *limit },
+        StoreError::Timeout { timeout } => StoreError::Timeout { timeout: *timeout },
         StoreError::Full { reason } => StoreError::Full { reason: reason.clone() },
         StoreError::ReadOnly { reason } => StoreError::ReadOnly { reason: reason.clone() },
         StoreError::Locked { reason } => StoreError::Locked { reason: reason.clone() },

@@ -1,7 +1,7 @@
 //! Pages of claims for an operator, in the order of their keys.
 
 use async_trait::async_trait;
-use hapax_core::{Clock, Key, List, Oversight, Page, StoreError, machine};
+use hapax_core::{ClaimPage, ClaimQuery, Clock, Key, Oversight, StoreError, claim_rules};
 use rusqlite::{Connection, params};
 
 use crate::error::fault;
@@ -9,7 +9,7 @@ use crate::{SqliteStore, row};
 
 #[async_trait]
 impl Oversight for SqliteStore {
-    async fn list(&self, list: &List) -> Result<Page, StoreError> {
+    async fn list(&self, list: &ClaimQuery) -> Result<ClaimPage, StoreError> {
         let (clock, list) = (self.clock(), list.clone());
         self.read(move |c| list_claims(c, &*clock, &list)).await
     }
@@ -18,8 +18,8 @@ impl Oversight for SqliteStore {
 fn list_claims(
     connection: &Connection,
     clock: &dyn Clock,
-    list: &List,
-) -> Result<Page, StoreError> {
+    list: &ClaimQuery,
+) -> Result<ClaimPage, StoreError> {
     let now = clock.now();
     let after = list.after.as_deref().and_then(Key::from_canonical);
     let (tenant, scope, name) =
@@ -38,17 +38,17 @@ fn list_claims(
         .map_err(fault)?;
     let (mine, kind) = (list.tenant.as_str(), list.kind.as_str());
     let mut rows =
-        query.query(params![mine, kind, tenant, scope, name, list.at_most]).map_err(fault)?;
-    let (mut page, mut seen) = (Page::default(), 0);
+        query.query(params![mine, kind, tenant, scope, name, list.max_claims]).map_err(fault)?;
+    let (mut page, mut seen) = (ClaimPage::default(), 0);
     while let Some(raw) = rows.next().map_err(fault)? {
         let text = |column| -> Result<String, StoreError> { raw.get(column).map_err(row::damaged) };
         let key = Key::stored(&text(10)?, &text(11)?, &text(12)?, &text(13)?);
         let Some(key) = key else { continue };
         seen += 1;
         page.next = Some(key.canonical());
-        let listed = machine::listed(key, &row::decode(raw)?, now);
+        let listed = claim_rules::listed(key, &row::decode(raw)?, now);
         page.claims.extend(listed.filter(|listed| list.shows(listed)));
     }
-    page.next = page.next.filter(|_| seen == list.at_most);
+    page.next = page.next.filter(|_| seen == list.max_claims);
     Ok(page)
 }

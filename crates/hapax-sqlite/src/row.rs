@@ -1,9 +1,9 @@
-//! One claim between `machine::Row` and its table.
+//! One claim between `claim_rules::ClaimRow` and its table.
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use hapax_core::machine::{Phase, Row};
+use hapax_core::claim_rules::{ClaimPhase, ClaimRow};
 use hapax_core::{Fence, Fingerprint, Key, StoreError, Timestamp, Token, millis};
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -14,7 +14,7 @@ pub(crate) fn stored(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-pub(crate) fn read(connection: &Connection, key: &Key) -> Result<Option<Row>, StoreError> {
+pub(crate) fn read(connection: &Connection, key: &Key) -> Result<Option<ClaimRow>, StoreError> {
     let raw = connection
         .prepare_cached(
             "SELECT phase, fence, attempt, token, fingerprint, granted_at, lease_end, retention, \
@@ -29,10 +29,10 @@ pub(crate) fn read(connection: &Connection, key: &Key) -> Result<Option<Row>, St
     raw.transpose()
 }
 
-pub(crate) fn decode(row: &rusqlite::Row<'_>) -> Result<Row, StoreError> {
+pub(crate) fn decode(row: &rusqlite::Row<'_>) -> Result<ClaimRow, StoreError> {
     let fields = || -> rusqlite::Result<_> {
-        Ok(Row {
-            phase: Phase::from_code(row.get(0)?)
+        Ok(ClaimRow {
+            phase: ClaimPhase::from_code(row.get(0)?)
                 .ok_or(rusqlite::Error::IntegralValueOutOfRange(0, row.get(0)?))?,
             fence: Fence(row.get(1)?),
             attempt: row.get(2)?,
@@ -56,7 +56,7 @@ pub(crate) fn damaged(error: rusqlite::Error) -> StoreError {
     StoreError::Corrupt { reason: "a column holds what hapax never writes".into() }
 }
 
-pub(crate) fn write(connection: &Connection, key: &Key, row: &Row) -> Result<(), StoreError> {
+pub(crate) fn write(connection: &Connection, key: &Key, row: &ClaimRow) -> Result<(), StoreError> {
     connection
         .prepare_cached(
             "INSERT INTO hapax_claims (tenant, kind, scope, name, phase, fence, attempt, token, \

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use async_trait::async_trait;
-use hapax_core::{Clock, Finding, Hub, Key, Store, StoreError, Watch, limited};
+use hapax_core::{Clock, Finding, Key, Store, StoreError, WakeRegistry, Watch, with_timeout};
 use rusqlite::Connection;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -23,7 +23,7 @@ const READERS: usize = 2;
 /// the same file open at the same time.
 ///
 /// ```
-/// use hapax_core::{Ask, Claimed, Claims, Key, Tenant};
+/// use hapax_core::{ClaimRequest, Claimed, Claims, Key, Tenant};
 /// use hapax_sqlite::SqliteStore;
 /// use std::time::Duration;
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -31,7 +31,7 @@ const READERS: usize = 2;
 /// # let path = folder.path().join("hapax.db");
 /// let store = SqliteStore::open(path)?;
 /// let key = Key::lock(&Tenant::default(), "processing:user:U1")?;
-/// let answer = store.claim(&key, &Ask::new(Duration::from_secs(5))).await?;
+/// let answer = store.claim(&key, &ClaimRequest::new(Duration::from_secs(5))).await?;
 /// assert!(matches!(answer, Claimed::Granted { .. }));
 /// # Ok(()) }
 /// ```
@@ -40,7 +40,7 @@ pub struct SqliteStore(pub(crate) Arc<Inner>);
 
 pub(crate) struct Inner {
     pub(crate) config: Config,
-    pub(crate) hub: Hub,
+    pub(crate) hub: WakeRegistry,
     tally: Arc<Tally>,
     writer: mpsc::Sender<Message>,
     readers: mpsc::Sender<Box<dyn Job>>,
@@ -61,7 +61,7 @@ impl SqliteStore {
         config.check()?;
         let first = match reader::open(&config) {
             Ok(connection) => Some(connection).filter(Session::is_lasting),
-            Err(error) if error.is_passing() => {
+            Err(error) if error.is_transient() => {
                 tracing::warn!(error = %error, "the store cannot be used yet");
                 None
             }
@@ -74,7 +74,7 @@ impl SqliteStore {
         let (writer, written) = mpsc::channel(config.queue);
         let (readers, read) = mpsc::channel(config.queue);
         let (keeper, duties) = sync_channel(1);
-        let (hub, tally) = (Hub::default(), Arc::<Tally>::default());
+        let (hub, tally) = (WakeRegistry::default(), Arc::<Tally>::default());
 
         let thread = Writer {
             config: config.clone(),
@@ -115,7 +115,7 @@ impl SqliteStore {
         &self,
         work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        limited(self.0.config.limit, call(&self.0.readers, |job| job, work)).await
+        with_timeout(self.0.config.limit, call(&self.0.readers, |job| job, work)).await
     }
 
     pub(crate) async fn write<T: Send + 'static>(
@@ -125,7 +125,7 @@ impl SqliteStore {
         work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let message = |job| Message::Do { job, bytes, wakes };
-        limited(self.0.config.limit, call(&self.0.writer, message, work)).await
+        with_timeout(self.0.config.limit, call(&self.0.writer, message, work)).await
     }
 
     /// Registers for hints: from this process's writer at once, from other processes by the keeper.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::SyncSender;
 
-use hapax_core::{Hub, StoreError};
+use hapax_core::{StoreError, WakeRegistry};
 use rusqlite::Connection;
 use tokio::sync::mpsc;
 
@@ -46,7 +46,7 @@ pub(crate) struct Tally {
 
 pub(crate) struct Writer {
     pub(crate) config: Config,
-    pub(crate) hub: Hub,
+    pub(crate) hub: WakeRegistry,
     pub(crate) tally: Arc<Tally>,
     pub(crate) keeper: SyncSender<Duty>,
     pub(crate) connection: Option<Session>,

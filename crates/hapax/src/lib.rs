@@ -3,14 +3,14 @@
 //! effect happens once, and everybody gets the same answer.
 //!
 //! ```
-//! use hapax::{Options, command::Commands};
+//! use hapax::{StoreConfig, command::Commands};
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = std::env::temp_dir().join(format!("hapax-doc-{}", std::process::id()));
 //! # std::fs::create_dir_all(&folder)?; let url = format!("sqlite:{}/hapax.db", folder.display());
 //! # let url = url.as_str();
 //! // let url = "sqlite:hapax.db";
-//! let commands = Commands::new(hapax::open(url, &Options::default()).await?);
+//! let commands = Commands::new(hapax::open(url, &StoreConfig::default()).await?);
 //! let request = serde_json::json!({"item": "tea", "cups": 2});
 //!
 //! // Runs once for this key. Whoever asks again, now or tomorrow, gets the first answer.
@@ -25,7 +25,7 @@
 //! |---|---|---|
 //! | a button that is tapped twice | one at a time | [`lock::Locks`] |
 //! | a request that is retried | one effect, one answer | [`command::Commands`] |
-//! | a value that two people edit | no lost update | [`record::Documents`] |
+//! | a value that two people edit | no lost update | [`document::Documents`] |
 //! | a job that somebody watches | every event once, in order, across reconnects | [`bus::Bus::publish`], [`bus::Bus::follow`] |
 //! | events that have effects | each in order, by as many processes as you like | [`bus::Bus::consume`] |
 //! | a commit that others must hear of | a message if and only if it commits | `hapax::sqlite::tx::outbox`, `hapax::postgres::Outbox`, and `hapax-relay` to send it |
@@ -46,5 +46,5 @@ pub use hapax_postgres as postgres;
 pub use hapax_redis as redis;
 #[cfg(feature = "sqlite")]
 pub use hapax_sqlite as sqlite;
-pub use open::{Options, open};
+pub use open::{StoreConfig, open};
 pub use sweeper::{sweep, sweep_forever};

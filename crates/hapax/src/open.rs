@@ -6,7 +6,7 @@ use hapax_core::{Store, StoreError};
 
 /// How a store is opened.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct StoreConfig {
     /// The longest that one store call may take.
     pub call_limit: Duration,
     /// Names of locks and records that Redis keeps under the very same key, for the tenant
@@ -14,7 +14,7 @@ pub struct Options {
     pub redis_verbatim: Vec<String>,
 }
 
-impl Default for Options {
+impl Default for StoreConfig {
     fn default() -> Self {
         Self {
             call_limit: Duration::from_secs(2),
@@ -40,15 +40,15 @@ impl Default for Options {
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), hapax::StoreError> {
-/// use hapax::{Options, lock::{Hold, Locks}};
+/// use hapax::{StoreConfig, lock::{LockConfig, Locks}};
 ///
-/// let store = hapax::open("memory:", &Options::default()).await?;
+/// let store = hapax::open("memory:", &StoreConfig::default()).await?;
 /// let locks = Locks::new(store);
-/// let guard = locks.acquire("nightly-report", &Hold::default()).await.unwrap();
+/// let guard = locks.acquire("nightly-report", &LockConfig::default()).await.unwrap();
 /// # drop(guard);
 /// # Ok(()) }
 /// ```
-pub async fn open(url: &str, options: &Options) -> Result<Arc<dyn Store>, StoreError> {
+pub async fn open(url: &str, options: &StoreConfig) -> Result<Arc<dyn Store>, StoreError> {
     let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
     match scheme {
         "memory" => Ok(Arc::new(MemoryStore::default())),
@@ -65,7 +65,7 @@ pub async fn open(url: &str, options: &Options) -> Result<Arc<dyn Store>, StoreE
 }
 
 #[cfg(feature = "sqlite")]
-fn sqlite(path: &str, options: &Options) -> Result<Arc<dyn Store>, StoreError> {
+fn sqlite(path: &str, options: &StoreConfig) -> Result<Arc<dyn Store>, StoreError> {
     // `sqlite:file.db`, `sqlite:/var/file.db` and `sqlite:///var/file.db` are all in use.
     let path = path.strip_prefix("//").unwrap_or(path);
     if path.is_empty() {
@@ -77,7 +77,7 @@ fn sqlite(path: &str, options: &Options) -> Result<Arc<dyn Store>, StoreError> {
 }
 
 #[cfg(feature = "redis")]
-fn redis(url: &str, options: &Options) -> Result<Arc<dyn Store>, StoreError> {
+fn redis(url: &str, options: &StoreConfig) -> Result<Arc<dyn Store>, StoreError> {
     let names = &options.redis_verbatim;
     let verbatim = hapax_redis::VerbatimKeys::default().locks(names).records(names);
     let config = hapax_redis::RedisConfig::new(url)?.timeout(options.call_limit).verbatim(verbatim);
@@ -85,23 +85,23 @@ fn redis(url: &str, options: &Options) -> Result<Arc<dyn Store>, StoreError> {
 }
 
 #[cfg(feature = "postgres")]
-fn postgres(url: &str, options: &Options) -> Result<Arc<dyn Store>, StoreError> {
+fn postgres(url: &str, options: &StoreConfig) -> Result<Arc<dyn Store>, StoreError> {
     let config = hapax_postgres::Config::new(url).limit(options.call_limit);
     Ok(Arc::new(hapax_postgres::PostgresStore::open(config)?))
 }
 
 #[cfg(not(feature = "sqlite"))]
-fn sqlite(_: &str, _: &Options) -> Result<Arc<dyn Store>, StoreError> {
+fn sqlite(_: &str, _: &StoreConfig) -> Result<Arc<dyn Store>, StoreError> {
     Err(left_out("sqlite"))
 }
 
 #[cfg(not(feature = "redis"))]
-fn redis(_: &str, _: &Options) -> Result<Arc<dyn Store>, StoreError> {
+fn redis(_: &str, _: &StoreConfig) -> Result<Arc<dyn Store>, StoreError> {
     Err(left_out("redis"))
 }
 
 #[cfg(not(feature = "postgres"))]
-fn postgres(_: &str, _: &Options) -> Result<Arc<dyn Store>, StoreError> {
+fn postgres(_: &str, _: &StoreConfig) -> Result<Arc<dyn Store>, StoreError> {
     Err(left_out("postgres"))
 }
 

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_core::{Store, StoreError, meters};
+use hapax_core::{Store, StoreError, metric_names};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
@@ -31,7 +31,7 @@ pub fn sweep_forever(store: Arc<dyn Store>, every: Duration) -> JoinHandle<()> {
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), hapax::StoreError> {
 /// # use std::time::Duration;
-/// let store = hapax::open("memory:", &hapax::Options::default()).await?;
+/// let store = hapax::open("memory:", &hapax::StoreConfig::default()).await?;
 /// assert_eq!(hapax::sweep(&*store, 10_000, Duration::from_secs(1)).await?, 0);
 /// # Ok(()) }
 /// ```
@@ -45,7 +45,7 @@ pub async fn sweep(store: &dyn Store, at_most: u64, time: Duration) -> Result<u6
             Err(_) if swept > 0 => return Ok(swept),
             gone => gone?,
         };
-        metrics::counter!(meters::SWEPT).increment(gone);
+        metrics::counter!(metric_names::SWEPT).increment(gone);
         swept += gone;
         // Less than a whole step means that there is no more.
         if gone < step || swept >= at_most || begun.elapsed() >= time {

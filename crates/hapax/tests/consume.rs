@@ -6,7 +6,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use hapax::bus::consume::{Consume, Consumer, Delivery, Failed, Handled};
+use hapax::bus::consume::{
+    Consumer, ConsumerGroupConfig, EventDelivery, EventOutcome, HandlerError,
+};
 use hapax::bus::{Bus, NewEvent};
 use hapax::sqlite::rusqlite::{Connection, TransactionBehavior};
 use hapax::sqlite::{Config, SqliteStore, migrate, tx};
@@ -33,21 +35,21 @@ fn shop(file: &Path) -> Connection {
 
 fn member(file: &Path) -> Consumer {
     let shop = Arc::new(Mutex::new(shop(file)));
-    let handler = move |delivery: Delivery| {
+    let handler = move |delivery: EventDelivery| {
         let handled = effect(&mut shop.lock().unwrap(), &delivery);
         async { handled }
     };
-    let consume = Consume {
+    let consume = ConsumerGroupConfig {
         lease: Duration::from_secs(1),
         poll: Duration::from_millis(20),
         backoff: (Duration::from_millis(10), Duration::from_millis(100)),
-        ..Consume::default()
+        ..ConsumerGroupConfig::default()
     };
     Bus::new(store(file)).consume_with("billing", handler, consume).unwrap()
 }
 
 /// The effect, and how far we are, in one transaction.
-fn effect(shop: &mut Connection, delivery: &Delivery) -> Result<Handled, Failed> {
+fn effect(shop: &mut Connection, delivery: &EventDelivery) -> Result<EventOutcome, HandlerError> {
     let transaction = shop.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let (job, seq) = (delivery.job.name(), delivery.entry.seq);
     transaction.execute("INSERT INTO effects (job, seq) VALUES (?1, ?2)", (job, seq))?;
@@ -55,10 +57,10 @@ fn effect(shop: &mut Connection, delivery: &Delivery) -> Result<Handled, Failed>
     match tx::put(&transaction, &SystemClock, &at.key, &at.value, &at.expect, None)? {
         Put::Stored { version, .. } => {
             transaction.commit()?;
-            Ok(Handled::Saved(version))
+            Ok(EventOutcome::Saved(version))
         }
         // Rolled back with the effect.
-        Put::Conflict => Ok(Handled::Superseded),
+        Put::Conflict => Ok(EventOutcome::Superseded),
     }
 }
 

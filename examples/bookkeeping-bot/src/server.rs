@@ -11,7 +11,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::routing::get;
 use hapax::queue::QueueName;
-use hapax::{Options, Severity, Store, limited, meters};
+use hapax::{Severity, Store, StoreConfig, metric_names, with_timeout};
 use hapax_line::{Gateway, LineClient, Rules, Secrets, Settings};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::net::TcpListener;
@@ -34,11 +34,11 @@ const UPKEEP: Duration = Duration::from_secs(5);
 /// Starts measuring; once in a process.
 pub fn measure() -> anyhow::Result<PrometheusHandle> {
     let builder =
-        meters::HISTOGRAMS.iter().try_fold(PrometheusBuilder::new(), |builder, name| {
-            builder.set_buckets_for_metric(Matcher::Full((*name).to_owned()), meters::BUCKETS)
+        metric_names::HISTOGRAMS.iter().try_fold(PrometheusBuilder::new(), |builder, name| {
+            builder.set_buckets_for_metric(Matcher::Full((*name).to_owned()), metric_names::BUCKETS)
         })?;
     let handle = builder.install_recorder()?;
-    meters::describe();
+    metric_names::describe_metrics();
     Ok(handle)
 }
 
@@ -58,13 +58,13 @@ pub async fn serve(
     stop: impl Future<Output = ()> + Send,
 ) -> anyhow::Result<()> {
     let limit = args.store_timeout();
-    let options = Options { call_limit: limit, ..Options::default() };
+    let options = StoreConfig { call_limit: limit, ..StoreConfig::default() };
     let store = hapax::open(&args.store, &options).await.context("--store")?;
     examine(&store, limit * 2).await?;
     let ledger = ledger::open(&args.database).await.context("--database")?;
     hapax::sweep_forever(store.clone(), SWEEP);
     // The inbox is in the ledger's database.
-    hapax::sweep_forever(hapax::open(&args.database, &Options::default()).await?, SWEEP);
+    hapax::sweep_forever(hapax::open(&args.database, &StoreConfig::default()).await?, SWEEP);
 
     let gateway = gateway(args, &store, &ledger)?;
     let loopback = listener.local_addr()?.ip().is_loopback();
@@ -113,7 +113,7 @@ fn gateway(
 
 /// Says what would break which promise. A store that does not answer yet is no error.
 async fn examine(store: &Arc<dyn Store>, limit: Duration) -> anyhow::Result<()> {
-    let findings = match limited(limit, store.examine()).await {
+    let findings = match with_timeout(limit, store.examine()).await {
         Ok(findings) => findings,
         Err(error) if error.is_final() => return Err(error.into()),
         Err(error) => {
@@ -162,7 +162,7 @@ fn router(
 
 async fn ready(store: Arc<dyn Store>, ledger: Arc<dyn Ledger>) -> impl IntoResponse {
     let red = |reason| (StatusCode::SERVICE_UNAVAILABLE, reason);
-    if limited(PING, store.ping()).await.is_err() {
+    if with_timeout(PING, store.ping()).await.is_err() {
         return red("the store does not answer\n");
     }
     if ledger.ping().await.is_err() {

@@ -4,7 +4,7 @@ use async_nats::jetstream::{self, stream};
 use async_trait::async_trait;
 use deadpool_postgres::Pool;
 use hapax::Tenant;
-use hapax::postgres::{Inbox, Seen};
+use hapax::postgres::{Inbox, MessageStatus};
 use hapax_relay::consumer::{
     BrokerConsumer, ConsumerConfig, InboundMessage, MessageHandler, MessageHandlerError, NatsSource,
 };
@@ -58,12 +58,12 @@ impl Billing {
         let mut client = self.pool.get().await?;
         let mut tx = client.transaction().await?;
         match self.inbox.once(&mut *tx, &Tenant::default(), "billing", message).await? {
-            Seen::First => {
+            MessageStatus::First => {
                 tx.execute("INSERT INTO invoices (order_id) VALUES ($1)", &[&order]).await?;
                 Ok(tx.commit().await?)
             }
-            Seen::Duplicate => Ok(()),
-            Seen::Busy => anyhow::bail!("another delivery of it is at work"),
+            MessageStatus::Duplicate => Ok(()),
+            MessageStatus::Busy => anyhow::bail!("another delivery of it is at work"),
         }
     }
 }

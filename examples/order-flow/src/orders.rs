@@ -13,7 +13,7 @@ use axum::{Router, serve as serve_http};
 use bytes::Bytes;
 use deadpool_postgres::Pool;
 use hapax::postgres::{Outbox, Transactional};
-use hapax::queue::Item;
+use hapax::queue::QueueItem;
 use hapax::{Claims, Step, Tenant};
 use hapax_http::{Keyed, Settings, settlement};
 use serde::Deserialize;
@@ -69,7 +69,8 @@ async fn place(pool: &Pool, parts: &Parts, body: &Bytes) -> anyhow::Result<Respo
     let id: i64 = tx.query_one(insert, &[&order.item]).await?.try_get(0)?;
     let placed = json!({"order": id, "item": order.item}).to_string();
     // Its id is made here, and is what the inbox at the other end knows it by.
-    let message = Item::new(&Tenant::default(), TOPIC, placed.clone()).key(&format!("order-{id}"));
+    let message =
+        QueueItem::new(&Tenant::default(), TOPIC, placed.clone()).key(&format!("order-{id}"));
     Outbox::default().enqueue(&mut *tx, &message).await?;
 
     let mut answer = http::Response::builder().status(StatusCode::CREATED).body(placed.into())?;

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax::{Options, Store};
+use hapax::{Store, StoreConfig};
 use hapax_relay::sinks::NatsSink;
 use hapax_relay::{Relay, RelayConfig};
 
 /// Drains the shop's outbox until it is killed.
 pub(crate) async fn run(database: &str, nats: &str) -> anyhow::Result<()> {
-    let store: Arc<dyn Store> = hapax::open(database, &Options::default()).await?;
+    let store: Arc<dyn Store> = hapax::open(database, &StoreConfig::default()).await?;
     hapax::sweep_forever(store.clone(), Duration::from_secs(60));
     // A killed relay's rows are free again after its lease.
     let config = RelayConfig::new()

@@ -12,7 +12,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use hapax::queue::QueueName;
-use hapax::{Options, Severity, Store};
+use hapax::{Severity, Store, StoreConfig};
 use hapax_line::Gateway;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
@@ -43,7 +43,7 @@ impl App {
     pub(crate) async fn open(settings: Settings) -> anyhow::Result<Self> {
         let Settings { store, store_limit, database, database_limit, .. } = settings;
         let Settings { rules, secrets, line, weather, .. } = settings;
-        let store = hapax::open(&store, &Options::default()).await.context("--store")?;
+        let store = hapax::open(&store, &StoreConfig::default()).await.context("--store")?;
         examine(&store).await?;
         hapax::sweep_forever(store.clone(), SWEEP);
         let users = users::open(&database, database_limit).await.context("--database")?;
@@ -98,7 +98,7 @@ impl App {
 
 /// Says what would break which promise, and refuses what would break one for certain.
 async fn examine(store: &Arc<dyn Store>) -> anyhow::Result<()> {
-    let findings = match hapax::limited(PROBE * 2, store.examine()).await {
+    let findings = match hapax::with_timeout(PROBE * 2, store.examine()).await {
         Ok(findings) => findings,
         Err(error) if error.is_final() => return Err(error).context("--store"),
         Err(error) => {
@@ -141,7 +141,7 @@ type Both = (Arc<dyn Store>, Arc<dyn Users>);
 /// The bot answers without either, as well as it can: this tells an operator that it does.
 async fn ready(State((store, users)): State<Both>) -> Response {
     let (store, users) =
-        tokio::join!(hapax::limited(PROBE, store.ping()), timeout(PROBE, users.ping()));
+        tokio::join!(hapax::with_timeout(PROBE, store.ping()), timeout(PROBE, users.ping()));
     let reason = match (store, users) {
         (Ok(()), Ok(Ok(()))) => return json(StatusCode::OK, r#"{"ready":true}"#),
         (Err(_), _) => r#"{"ready":false,"reason":"the store gives no answer"}"#,

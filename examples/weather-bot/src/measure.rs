@@ -1,6 +1,6 @@
 //! What is measured, for Prometheus. No label says anything about a person.
 
-use hapax::meters;
+use hapax::metric_names;
 use metrics::{describe_counter, describe_histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
@@ -12,12 +12,12 @@ pub(crate) const LOOKUP_SECONDS: &str = "weather_lookup_seconds";
 
 /// Starts measuring.
 pub(crate) fn start() -> anyhow::Result<PrometheusHandle> {
-    let histograms = meters::HISTOGRAMS.iter().chain([&LOOKUP_SECONDS]);
+    let histograms = metric_names::HISTOGRAMS.iter().chain([&LOOKUP_SECONDS]);
     let builder = histograms.copied().try_fold(PrometheusBuilder::new(), |builder, name| {
-        builder.set_buckets_for_metric(Matcher::Full(name.to_owned()), meters::BUCKETS)
+        builder.set_buckets_for_metric(Matcher::Full(name.to_owned()), metric_names::BUCKETS)
     })?;
     let handle = builder.install_recorder()?;
-    meters::describe();
+    metric_names::describe_metrics();
     describe_counter!(LOOKUPS, "Questions to the weather service, by result");
     describe_histogram!(LOOKUP_SECONDS, "How long the weather service took, in seconds");
     Ok(handle)

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use deadpool_postgres::{Manager, Pool};
 use hapax_bench::{Failure, Operation};
 use hapax_core::{Tenant, Token};
-use hapax_postgres::{Inbox, Outbox, Seen};
+use hapax_postgres::{Inbox, MessageStatus, Outbox};
 use tokio_postgres::NoTls;
 
 use super::Extra;
@@ -48,7 +48,7 @@ impl Operation for Transactions {
         let mut tx = client.transaction().await.map_err(engine)?;
         if self.extra == Extra::Inbox {
             let seen = Inbox::default().once(&mut *tx, &Tenant::default(), "billing", &order).await;
-            if seen.map_err(engine)? != Seen::First {
+            if seen.map_err(engine)? != MessageStatus::First {
                 return Err(Failure::Unexpected("a new message was seen before"));
             }
         }

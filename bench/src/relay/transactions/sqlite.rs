@@ -8,7 +8,7 @@ use hapax_bench::{Failure, Operation};
 use hapax_core::inbox::RETENTION;
 use hapax_core::{SystemClock, Tenant, Token};
 use hapax_sqlite::rusqlite::{Connection, TransactionBehavior};
-use hapax_sqlite::tx::inbox::{self, Seen};
+use hapax_sqlite::tx::inbox::{self, MessageStatus};
 use hapax_sqlite::tx::outbox;
 
 use super::Extra;
@@ -62,7 +62,7 @@ impl Transactions {
         if self.extra == Extra::Inbox {
             let (tenant, clock) = (Tenant::default(), SystemClock);
             let seen = inbox::once(tx, &clock, &tenant, "billing", order, RETENTION);
-            if seen.map_err(engine)? != Seen::First {
+            if seen.map_err(engine)? != MessageStatus::First {
                 return Err(Failure::Unexpected("a new message was seen before"));
             }
         }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hapax_core::{
-    Ask, Claimed, Deleted, Expect, Fence, Fingerprint, GiveBack, OnUnknown, Put, Step, Token,
-    Version,
+    ClaimRequest, Claimed, Deleted, Expect, Fence, Fingerprint, GiveBack, OnUnknown, Put, Step,
+    Token, Version,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
@@ -172,8 +172,8 @@ impl Play {
         let presented = token.clone().unwrap_or_else(|| Token::presented("nobody"));
         match m.act {
             Act::Claim { fingerprint, take_over, brief, brief_retention, again } => {
-                let fresh = Ask::new(time(brief));
-                let ask = Ask {
+                let fresh = ClaimRequest::new(time(brief));
+                let ask = ClaimRequest {
                     token: token.filter(|_| again).unwrap_or(fresh.token),
                     retention: time(brief_retention),
                     fingerprint: fingerprint.and_then(|f| Fingerprint::new(&f.to_string())),
@@ -284,7 +284,7 @@ impl Play {
 /// Compares the answer to a claim, and follows it.
 fn claimed(
     model: &mut Model,
-    ask: &Ask,
+    ask: &ClaimRequest,
     fingerprint: Option<u8>,
     brief: bool,
     brief_retention: bool,

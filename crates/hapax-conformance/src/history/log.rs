@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use hapax_core::Key;
-use hapax_core::log::{Appended, Cursor, Entry, Epoch, Event, Keep, Position};
+use hapax_core::log::{Appended, Cursor, Epoch, LogEntry, LogEvent, LogRetention, TailPosition};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
@@ -54,7 +54,7 @@ pub(super) fn moves() -> impl Strategy<Value = Vec<Move>> {
 /// One life of a job: all its events, trimmed or not.
 struct Life {
     epoch: Epoch,
-    events: Vec<Event>,
+    events: Vec<LogEvent>,
     trimmed: usize,
     brief: bool,
 }
@@ -64,11 +64,11 @@ impl Life {
         Cursor { epoch: self.epoch, offset: index as u64 + 1 }
     }
 
-    fn entry(&self, index: usize) -> Entry {
+    fn entry(&self, index: usize) -> LogEntry {
         entry(&self.events[index], self.at(index))
     }
 
-    fn state(&self) -> Entry {
+    fn state(&self) -> LogEntry {
         let highest = (0..self.events.len()).max_by_key(|i| self.events[*i].seq);
         self.entry(highest.expect("a log begins with an event"))
     }
@@ -81,8 +81,8 @@ impl Life {
         self.trimmed..self.events.len()
     }
 
-    fn knows(&self, event: &Event) -> Option<Appended> {
-        let same = |known: &Event| known.stage == event.stage && known.seq == event.seq;
+    fn knows(&self, event: &LogEvent) -> Option<Appended> {
+        let same = |known: &LogEvent| known.stage == event.stage && known.seq == event.seq;
         match self.events.iter().position(same) {
             Some(i) if self.events[i].fingerprint == event.fingerprint => {
                 Some(Appended::Duplicate(self.at(i)))
@@ -101,7 +101,7 @@ struct Play {
     epochs: Vec<Option<Epoch>>,
     /// The offsets that the tail has not shown yet, by job.
     unread: HashMap<Key, Vec<u64>>,
-    positions: Vec<(u16, Position)>,
+    positions: Vec<(u16, TailPosition)>,
 }
 
 impl Play {
@@ -112,7 +112,7 @@ impl Play {
             jobs.iter().map(|job| job.partition(s.store.partitions())).collect();
         partitions.sort_unstable();
         partitions.dedup();
-        let ends: Vec<_> = partitions.iter().map(|p| (*p, Position::end())).collect();
+        let ends: Vec<_> = partitions.iter().map(|p| (*p, TailPosition::end())).collect();
         let tails = s.store.tail(&ends, 1).await.map_err(failed)?;
         let positions = partitions.into_iter().zip(tails.into_iter().map(|tail| tail.next));
         Ok(Self {
@@ -129,7 +129,7 @@ impl Play {
         &mut self,
         node: usize,
         events: Vec<Said>,
-        keep: &Keep,
+        keep: &LogRetention,
         brief: bool,
     ) -> Result<(), TestCaseError> {
         let made: Vec<_> = events
@@ -138,7 +138,7 @@ impl Play {
                 let text = format!("{}/{}/{}", said.stage, said.seq, said.content);
                 let stage = format!("stage{}", said.stage);
                 let event = saying(&self.jobs[said.job], &stage, said.seq, text.into());
-                Event { closes: said.closes, ..event }
+                LogEvent { closes: said.closes, ..event }
             })
             .collect();
         let answers = self.nodes[node].store.append(&made, keep).await.map_err(failed)?;
@@ -152,9 +152,9 @@ impl Play {
     fn follow(
         &mut self,
         job: usize,
-        event: Event,
+        event: LogEvent,
         answer: Appended,
-        keep: &Keep,
+        keep: &LogRetention,
         brief: bool,
     ) -> Result<(), TestCaseError> {
         if let Some(known) = self.lives[job].as_ref().and_then(|life| life.knows(&event)) {
@@ -177,7 +177,7 @@ impl Play {
         self.unread.entry(event.job.clone()).or_default().push(life.events.len() as u64 + 1);
         life.events.push(event);
         life.brief = brief;
-        let entries = usize::try_from(keep.entries).unwrap_or(usize::MAX);
+        let entries = usize::try_from(keep.max_entries).unwrap_or(usize::MAX);
         life.trimmed = life.trimmed.max(life.events.len().saturating_sub(entries));
         same!(at, life.at(life.events.len() - 1));
         Ok(())
@@ -261,7 +261,7 @@ pub(super) async fn play(subject: Arc<dyn Subject>, moves: Vec<Move>) -> Result<
     for m in moves {
         match m {
             Move::Append { node, events, entries, brief } => {
-                let keep = Keep { lifetime: time(brief), entries };
+                let keep = LogRetention { retention: time(brief), max_entries: entries };
                 play.append(node, events, &keep, brief).await?;
             }
             Move::Attach { node, job, after, at_most } => {

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_core::queue::{Enqueued, Item, ItemId, Leased, Outcome, QueueName, Resolved, Take};
+use hapax_core::queue::{
+    Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem, QueueItem, QueueName, Resolved,
+};
 use hapax_core::{Fence, Token};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
@@ -66,13 +68,13 @@ enum How {
 }
 
 impl How {
-    fn outcome(self) -> Outcome {
+    fn outcome(self) -> ItemOutcome {
         match self {
-            Self::Ack { remember } => Outcome::Ack { remember: some_time(remember) },
+            Self::Ack { remember } => ItemOutcome::Ack { retention: some_time(remember) },
             Self::Retry { after, counts } => {
-                Outcome::Retry { after: some_time(after), counts, reason: "later".into() }
+                ItemOutcome::Retry { after: some_time(after), counts, reason: "later".into() }
             }
-            Self::Bury { blocks } => Outcome::Bury { reason: "never".into(), blocks },
+            Self::Bury { blocks } => ItemOutcome::Bury { reason: "never".into(), blocks },
         }
     }
 }
@@ -163,7 +165,7 @@ impl Known {
 struct Play {
     nodes: [Scene; 2],
     queue: QueueName,
-    items: Vec<Item>,
+    items: Vec<QueueItem>,
     known: Vec<Known>,
     /// The tokens of each holder's leases, the last one at the end.
     tokens: [Vec<Token>; HOLDERS],
@@ -174,7 +176,7 @@ impl Play {
         let s = Scene::new(subject).await;
         let queue = QueueName::new(&format!("q{}", Token::random().as_str()));
         let item = |i: usize| {
-            let item = Item::new(&s.tenant, "t", i.to_string());
+            let item = QueueItem::new(&s.tenant, "t", i.to_string());
             match i % 3 {
                 0 => item,
                 key => item.key(&key.to_string()),
@@ -210,14 +212,15 @@ impl Play {
                 same!(answers, expected);
             }
             Act::Lease { holder, at_most, brief } => {
-                let take = Take::new(at_most, time(brief));
+                let take = LeaseRequest::new(at_most, time(brief));
                 let leased = store.lease(&queue, &take).await.map_err(failed)?;
                 self.tokens[holder].push(take.token.clone());
                 self.leased(&take, brief, &leased)?;
             }
             Act::Again { holder, brief } => {
                 let token = self.token(holder, false);
-                self.again(node, Take { token, at_most: 1, lease: time(brief) }, brief).await?;
+                self.again(node, LeaseRequest { token, max_items: 1, lease: time(brief) }, brief)
+                    .await?;
             }
             Act::Renew { holder, late, brief } => {
                 let token = self.token(holder, late);
@@ -279,16 +282,21 @@ impl Play {
         (0..3).map(of_key).collect()
     }
 
-    fn index(&self, leased: &Leased) -> Option<usize> {
+    fn index(&self, leased: &LeasedItem) -> Option<usize> {
         self.items.iter().position(|item| *item == leased.item)
     }
 
-    fn leased(&mut self, take: &Take, brief: bool, leased: &[Leased]) -> Result<(), TestCaseError> {
+    fn leased(
+        &mut self,
+        take: &LeaseRequest,
+        brief: bool,
+        leased: &[LeasedItem],
+    ) -> Result<(), TestCaseError> {
         let leasable = self.leasable();
         let indices: Vec<_> = leased.iter().filter_map(|leased| self.index(leased)).collect();
         same!(indices.len(), leased.len());
         let due = leasable.iter().map(Vec::len).sum::<usize>();
-        same!(leased.len(), due.min(take.at_most));
+        same!(leased.len(), due.min(take.max_items));
         for (key, leasable) in leasable.iter().enumerate() {
             let got: Vec<_> = indices.iter().copied().filter(|i| i % 3 == key).collect();
             let good = match key {
@@ -310,7 +318,12 @@ impl Play {
     }
 
     /// Only where the token holds something by a lease that lasts: after that it is another question.
-    async fn again(&mut self, node: usize, take: Take, brief: bool) -> Result<(), TestCaseError> {
+    async fn again(
+        &mut self,
+        node: usize,
+        take: LeaseRequest,
+        brief: bool,
+    ) -> Result<(), TestCaseError> {
         let lasting = |known: &Known| {
             known.is_held_by(&take.token)
                 && matches!(known.phase, Phase::InFlight { lapsed: false, .. })

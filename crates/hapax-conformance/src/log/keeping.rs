@@ -3,7 +3,7 @@
 use std::slice::from_ref;
 use std::time::Duration;
 
-use hapax_core::log::{Appended, Cursor, Keep};
+use hapax_core::log::{Appended, Cursor, LogRetention};
 
 use super::{
     KEEP, append, attach, closing, entry, event, keeping, offsets, published, saying, whole,
@@ -28,9 +28,10 @@ laws![
     sweeping_takes_only_jobs_that_have_expired,
 ];
 
-const BRIEF: Keep = Keep { lifetime: SHORT, entries: 10_000 };
+const BRIEF: LogRetention = LogRetention { retention: SHORT, max_entries: 10_000 };
 /// Does not end within the test either, and is not `LONG`.
-const LESS: Keep = Keep { lifetime: Duration::from_secs(1800), entries: 10_000 };
+const LESS: LogRetention =
+    LogRetention { retention: Duration::from_secs(1800), max_entries: 10_000 };
 
 async fn a_job_is_forgotten_as_a_whole_after_its_lifetime(s: Scene) {
     let job = s.job("k");
@@ -74,10 +75,10 @@ async fn an_appended_event_sets_the_lifetime_anew(s: Scene) {
     let job = s.job("k");
     keeping(&s, &[event(&job, "s", 1)], &LESS).await;
     let left = whole(&s, &job).await.head.expires_in;
-    assert!(left > Duration::ZERO && left <= LESS.lifetime, "{left:?}");
+    assert!(left > Duration::ZERO && left <= LESS.retention, "{left:?}");
     append(&s, &[event(&job, "s", 2)]).await;
     let left = whole(&s, &job).await.head.expires_in;
-    assert!(left > LESS.lifetime && left <= LONG, "{left:?}");
+    assert!(left > LESS.retention && left <= LONG, "{left:?}");
 }
 
 async fn what_is_not_appended_leaves_the_lifetime_alone(s: Scene) {
@@ -91,7 +92,7 @@ async fn what_is_not_appended_leaves_the_lifetime_alone(s: Scene) {
     ] {
         let answer = append(&s, &[event]).await[0];
         assert!(expected.map_or(matches!(answer, Appended::Duplicate(_)), |e| e == answer));
-        assert!(whole(&s, &job).await.head.expires_in <= LESS.lifetime, "after {answer:?}");
+        assert!(whole(&s, &job).await.head.expires_in <= LESS.retention, "after {answer:?}");
     }
 }
 
@@ -105,7 +106,7 @@ async fn the_last_event_decides_the_lifetime(s: Scene) {
 
 async fn trimming_keeps_the_newest_entries(s: Scene) {
     let job = s.job("k");
-    let keep = Keep { entries: 3, ..KEEP };
+    let keep = LogRetention { max_entries: 3, ..KEEP };
     for seq in 1..=5 {
         keeping(&s, &[event(&job, "s", seq)], &keep).await;
     }
@@ -116,14 +117,14 @@ async fn trimming_keeps_the_newest_entries(s: Scene) {
     keeping(&s, &call, &keep).await;
     let attached = whole(&s, &job).await;
     assert_eq!((attached.head.first, offsets(&attached)), (10, vec![10, 11, 12]));
-    keeping(&s, &[event(&job, "s", 13)], &Keep { entries: 1, ..KEEP }).await;
+    keeping(&s, &[event(&job, "s", 13)], &LogRetention { max_entries: 1, ..KEEP }).await;
     let attached = whole(&s, &job).await;
     assert_eq!((attached.head.first, offsets(&attached)), (13, vec![13]));
 }
 
 async fn trimming_keeps_dedup_and_state(s: Scene) {
     let job = s.job("k");
-    let keep = Keep { entries: 2, ..KEEP };
+    let keep = LogRetention { max_entries: 2, ..KEEP };
     let high = event(&job, "s", 99);
     let first = keeping(&s, from_ref(&high), &keep).await[0];
     for seq in 1..=5 {
@@ -145,7 +146,7 @@ async fn trimming_leaves_other_jobs_alone(s: Scene) {
         jobs.iter().flat_map(|job| (0..3).map(|seq| event(job, "s", seq))).collect();
     published(&s, &events).await;
     let more: Vec<_> = (10..30).map(|seq| event(&jobs[0], "s", seq)).collect();
-    keeping(&s, &more, &Keep { entries: 1, ..KEEP }).await;
+    keeping(&s, &more, &LogRetention { max_entries: 1, ..KEEP }).await;
     assert_eq!(offsets(&whole(&s, &jobs[0]).await), [23]);
     for job in &jobs[1..] {
         assert_eq!(offsets(&whole(&s, job).await), [1, 2, 3]);
@@ -155,7 +156,7 @@ async fn trimming_leaves_other_jobs_alone(s: Scene) {
 async fn attach_gives_what_is_above_the_offset(s: Scene) {
     let job = s.job("k");
     let events: Vec<_> = (0..6).map(|seq| event(&job, "s", seq)).collect();
-    keeping(&s, &events, &Keep { entries: 4, ..KEEP }).await;
+    keeping(&s, &events, &LogRetention { max_entries: 4, ..KEEP }).await;
     for (after, expected) in
         [(0, 3..7), (1, 3..7), (2, 3..7), (3, 4..7), (5, 6..7), (6, 7..7), (1 << 40, 7..7)]
     {
@@ -184,7 +185,7 @@ async fn a_reader_can_go_on_from_every_cursor_that_is_kept(s: Scene) {
     let job = s.job("k");
     let events: Vec<_> = (0..9).map(|seq| event(&job, "s", seq)).collect();
     let mut cursors = published(&s, &events[..5]).await;
-    let answers = keeping(&s, &events[5..], &Keep { entries: 4, ..KEEP }).await;
+    let answers = keeping(&s, &events[5..], &LogRetention { max_entries: 4, ..KEEP }).await;
     cursors.extend(answers.into_iter().map(|answer| match answer {
         Appended::Published(at) => at,
         other => panic!("{other:?}"),
@@ -206,7 +207,8 @@ async fn attach_sees_head_and_entries_at_one_moment(s: Scene) {
         let (s, job) = (s.clone(), job.clone());
         async move {
             for seq in 0..60 {
-                keeping(&s, &[event(&job, "s", seq)], &Keep { entries: 7, ..KEEP }).await;
+                keeping(&s, &[event(&job, "s", seq)], &LogRetention { max_entries: 7, ..KEEP })
+                    .await;
                 tokio::task::yield_now().await;
             }
         }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use hapax_core::Key;
-use hapax_core::log::{Change, Event, Keep, Position, Tail};
+use hapax_core::log::{LogEvent, LogRetention, PartitionTail, TailChange, TailPosition};
 
 use super::{KEEP, append, closing, event, keeping, published, saying, whole};
 use crate::scene::{LONG, SHORT, Scene};
@@ -33,7 +33,7 @@ fn partition(s: &Scene, job: &Key) -> u16 {
     job.partition(s.store.partitions())
 }
 
-async fn tail(s: &Scene, partition: u16, from: &Position, at_most: usize) -> Tail {
+async fn tail(s: &Scene, partition: u16, from: &TailPosition, at_most: usize) -> PartitionTail {
     let mut tails = s.store.tail(&[(partition, from.clone())], at_most).await.unwrap();
     assert_eq!(tails.len(), 1, "one answer per question");
     let tail = tails.remove(0);
@@ -41,16 +41,16 @@ async fn tail(s: &Scene, partition: u16, from: &Position, at_most: usize) -> Tai
     tail
 }
 
-async fn end(s: &Scene, partition: u16) -> Position {
-    let tail = tail(s, partition, &Position::end(), 100).await;
+async fn end(s: &Scene, partition: u16) -> TailPosition {
+    let tail = tail(s, partition, &TailPosition::end(), 100).await;
     assert_eq!((tail.changes, tail.lost), (vec![], false));
     tail.next
 }
 
 /// What a reader has seen of this scene's jobs.
 struct Read {
-    changes: Vec<Change>,
-    next: Position,
+    changes: Vec<TailChange>,
+    next: TailPosition,
     lost: bool,
 }
 
@@ -65,7 +65,7 @@ impl Read {
 }
 
 /// Reads page by page until nothing more is there.
-async fn drain(s: &Scene, partition: u16, from: &Position, at_most: usize) -> Read {
+async fn drain(s: &Scene, partition: u16, from: &TailPosition, at_most: usize) -> Read {
     let mut read = Read { changes: Vec::new(), next: from.clone(), lost: false };
     for _ in 0..10_000 {
         let page = tail(s, partition, &read.next, at_most).await;
@@ -140,16 +140,17 @@ async fn the_end_of_the_tail_is_after_everything_there(s: Scene) {
 async fn the_start_of_the_tail_is_before_everything_kept(s: Scene) {
     let job = s.job("k");
     let events: Vec<_> = (0..5).map(|seq| event(&job, "s", seq)).collect();
-    keeping(&s, &events, &Keep { entries: 3, ..KEEP }).await;
-    let page = tail(&s, partition(&s, &job), &Position::start(), 1).await;
+    keeping(&s, &events, &LogRetention { max_entries: 3, ..KEEP }).await;
+    let page = tail(&s, partition(&s, &job), &TailPosition::start(), 1).await;
     assert!(!page.lost, "there is nothing to be lost before the start");
-    let read = drain(&s, partition(&s, &job), &Position::start(), 500).await;
+    let read = drain(&s, partition(&s, &job), &TailPosition::start(), 500).await;
     assert!(read.offsets(&job).ends_with(&[3, 4, 5]), "{:?}", read.offsets(&job));
 }
 
 async fn many_partitions_are_asked_at_once(s: Scene) {
     let all = s.store.partitions();
-    let questions: Vec<_> = (0..all).rev().map(|partition| (partition, Position::end())).collect();
+    let questions: Vec<_> =
+        (0..all).rev().map(|partition| (partition, TailPosition::end())).collect();
     let ends = s.store.tail(&questions, 10).await.unwrap();
     assert_eq!(ends.len(), usize::from(all));
     let jobs: Vec<_> = (0..40).map(|i| s.job(&format!("k{i}"))).collect();
@@ -196,7 +197,7 @@ async fn the_tail_skips_nothing_under_concurrent_appends_from_two_nodes(s: Scene
         let (s, job) = (nodes[writer % 2].clone(), jobs[writer / 2].clone());
         tokio::spawn(async move {
             let stage = format!("writer{writer}");
-            let events: Vec<Event> = (0..EACH).map(|seq| event(&job, &stage, seq)).collect();
+            let events: Vec<LogEvent> = (0..EACH).map(|seq| event(&job, &stage, seq)).collect();
             for call in events.chunks(1 + writer % 3) {
                 published(&s, call).await;
                 tokio::task::yield_now().await;
@@ -231,7 +232,7 @@ async fn the_tail_tells_that_trimmed_entries_were_lost(s: Scene) {
     let start = end(&s, partition).await;
     published(&s, &[event(&jobs[1], "s", 1)]).await;
     let events: Vec<_> = (0..10).map(|seq| event(&jobs[0], "s", seq)).collect();
-    keeping(&s, &events, &Keep { entries: 2, ..KEEP }).await;
+    keeping(&s, &events, &LogRetention { max_entries: 2, ..KEEP }).await;
     let read = drain(&s, partition, &start, 3).await;
     let offsets = read.offsets(&jobs[0]);
     assert!(read.lost || offsets.len() == 10, "lost without a word: {offsets:?}");
@@ -242,7 +243,7 @@ async fn the_tail_tells_that_trimmed_entries_were_lost(s: Scene) {
 async fn the_tail_tells_that_an_expired_job_was_lost(s: Scene) {
     let job = s.job("k");
     let start = end(&s, partition(&s, &job)).await;
-    let brief = Keep { lifetime: SHORT, ..KEEP };
+    let brief = LogRetention { retention: SHORT, ..KEEP };
     keeping(&s, &[event(&job, "s", 1), event(&job, "s", 2)], &brief).await;
     s.outlive(SHORT).await;
     s.store.sweep(10_000).await.unwrap();

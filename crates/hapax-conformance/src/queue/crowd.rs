@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hapax_core::queue::{Item, ItemId, Leased, Outcome};
+use hapax_core::queue::{ItemId, ItemOutcome, LeasedItem, QueueItem};
 
 use super::{Desk, Hand, ack, retry, uncounted_retry};
 use crate::scene::{LONG, SHORT, Scene};
@@ -29,7 +29,7 @@ struct Witness {
 }
 
 impl Witness {
-    fn handed_out(&mut self, items: &[Item], leased: &[Leased]) {
+    fn handed_out(&mut self, items: &[QueueItem], leased: &[LeasedItem]) {
         let together: HashSet<_> = leased.iter().map(|leased| leased.item.id).collect();
         assert_eq!(together.len(), leased.len(), "twice in one hand");
         for (place, one) in leased.iter().enumerate() {
@@ -50,7 +50,7 @@ impl Witness {
 
     /// Decides what to do with a hand, and writes it down. A key whose item is retried gives back the
     /// rest of what was handed out of it.
-    fn let_go(&mut self, hand: &Hand) -> Vec<(ItemId, Outcome)> {
+    fn let_go(&mut self, hand: &Hand) -> Vec<(ItemId, ItemOutcome)> {
         let mut given_back = HashSet::new();
         let mut outcomes = Vec::new();
         for leased in &hand.items {
@@ -73,7 +73,7 @@ impl Witness {
     }
 }
 
-fn crowd(desk: &Desk) -> Vec<Item> {
+fn crowd(desk: &Desk) -> Vec<QueueItem> {
     let item = |i: usize| match i % (KEYS + 1) {
         0 => desk.item("t"),
         key => desk.item("t").key(&format!("k{key}")),
@@ -81,7 +81,12 @@ fn crowd(desk: &Desk) -> Vec<Item> {
     (0..ITEMS).map(item).collect()
 }
 
-async fn holder(desk: Desk, items: Arc<Vec<Item>>, witness: Arc<Mutex<Witness>>, at_most: usize) {
+async fn holder(
+    desk: Desk,
+    items: Arc<Vec<QueueItem>>,
+    witness: Arc<Mutex<Witness>>,
+    at_most: usize,
+) {
     while witness.lock().unwrap().done.len() < ITEMS {
         let hand = desk.lease(at_most).await;
         if hand.items.is_empty() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax_core::Tenant;
-use hapax_core::queue::{Enqueued, Item, ItemId, QueueName};
+use hapax_core::queue::{Enqueued, ItemId, QueueItem, QueueName};
 
 use super::{ALL, Desk, ack, bury, sorted};
 use crate::scene::{LONG, SHORT, Scene};
@@ -37,13 +37,13 @@ async fn an_item_comes_back_as_it_was_enqueued(s: Scene) {
     let every_byte = Bytes::from((0..=255).collect::<Vec<u8>>());
     let items = [
         desk.item("plain"),
-        Item::new(&desk.s.tenant, "a/b c:{d}'\"\\*", every_byte)
+        QueueItem::new(&desk.s.tenant, "a/b c:{d}'\"\\*", every_byte)
             .key("k\u{e9}y '\"\\{}:% ,")
             .content_type("application/json; charset=\"utf-8\"")
             .header("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
             .header("empty", "")
             .header("X-\u{e9}", "\u{1f600} \"quoted\" \\ \n, {}[]"),
-        Item::new(&desk.s.tenant.scoped("ab").unwrap(), "t", Bytes::new()).key("k"),
+        QueueItem::new(&desk.s.tenant.scoped("ab").unwrap(), "t", Bytes::new()).key("k"),
         desk.item("named").id(ItemId::named(&["bot", desk.queue.as_str()])),
     ];
     desk.accepted(&items).await;
@@ -61,7 +61,7 @@ async fn an_item_comes_back_as_it_was_enqueued(s: Scene) {
 async fn an_item_of_one_mebibyte_is_kept(s: Scene) {
     let desk = Desk::new(s);
     let payload = Bytes::from((0..1 << 20).map(|i| (i % 251) as u8).collect::<Vec<_>>());
-    desk.accepted(&[Item::new(&desk.s.tenant, "t", payload.clone())]).await;
+    desk.accepted(&[QueueItem::new(&desk.s.tenant, "t", payload.clone())]).await;
     assert!(desk.lease(1).await.items[0].item.payload == payload);
 }
 
@@ -70,13 +70,13 @@ async fn an_empty_queue_hands_out_nothing(s: Scene) {
     assert_eq!(desk.enqueue(&[]).await, []);
     assert!(desk.lease(ALL).await.items.is_empty());
     let depth = desk.s.store.depth(&desk.queue, None).await.unwrap();
-    assert_eq!(depth, hapax_core::queue::Depth::default());
+    assert_eq!(depth, hapax_core::queue::QueueDepth::default());
     assert_eq!(desk.s.store.dead(&desk.queue, None, None, 10).await.unwrap(), []);
 }
 
-async fn is_known(desk: &Desk, item: &Item) {
+async fn is_known(desk: &Desk, item: &QueueItem) {
     let before = desk.counts().await;
-    let other = Item { payload: "else".into(), ..item.clone() };
+    let other = QueueItem { payload: "else".into(), ..item.clone() };
     let answers = desk.enqueue(&[item.clone(), other]).await;
     assert_eq!(answers, [Enqueued::Duplicate, Enqueued::Duplicate]);
     assert_eq!(desk.counts().await, before);
@@ -152,7 +152,8 @@ async fn a_duplicate_changes_nothing(s: Scene) {
     let first = desk.item("t").key("k");
     let second = desk.item("t").key("k");
     desk.accepted(&[first.clone(), second.clone()]).await;
-    let changed = Item { payload: "else".into(), key: None, topic: "u".into(), ..first.clone() };
+    let changed =
+        QueueItem { payload: "else".into(), key: None, topic: "u".into(), ..first.clone() };
     desk.enqueue(&[changed.delay(LONG)]).await;
     let hand = desk.lease(ALL).await;
     assert_eq!(hand.ids(), [first.id, second.id], "it kept its place");
@@ -245,7 +246,7 @@ async fn woken(waiting: &Desk, writing: &Desk) {
     // As with claims: a subscription over the network may need a moment to stand.
     tokio::time::sleep(Duration::from_millis(300)).await;
     let stranger = Tenant::default();
-    writing.accepted(&[Item::new(&stranger, "t", "{}")]).await;
+    writing.accepted(&[QueueItem::new(&stranger, "t", "{}")]).await;
     let woken = tokio::time::timeout(Duration::from_secs(60), watch.changed(LONG)).await;
     assert!(woken.is_ok(), "nobody woke the waiter");
     assert_eq!(waiting.lease(1).await.items.len(), 1);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hapax_core::Token;
-use hapax_core::queue::Take;
+use hapax_core::queue::LeaseRequest;
 
 use super::{ALL, Desk, Hand, ack, bury, retry, sorted, uncounted_retry};
 use crate::scene::{LONG, SHORT, Scene};
@@ -81,13 +81,13 @@ async fn a_lease_asked_again_with_its_token_gives_the_same_items_and_no_others(s
     let desk = Desk::new(s);
     let items: Vec<_> = (0..6).map(|_| desk.item("t").key("k")).collect();
     let ids = desk.accepted(&items).await;
-    let take = Take::new(2, LONG);
+    let take = LeaseRequest::new(2, LONG);
     let first = desk.take(&take).await;
     let other = desk.reopened().await;
     for (node, at_most) in [(&desk, 2), (&other, 6), (&desk, 3)] {
-        let again = node.take(&Take { at_most, ..take.clone() }).await;
+        let again = node.take(&LeaseRequest { max_items: at_most, ..take.clone() }).await;
         let told =
-            |leased: &hapax_core::queue::Leased| (leased.item.id, leased.attempt, leased.fence);
+            |leased: &hapax_core::queue::LeasedItem| (leased.item.id, leased.attempt, leased.fence);
         let expected: Vec<_> = first.iter().map(told).collect();
         assert_eq!(again.iter().map(told).collect::<Vec<_>>(), expected);
     }
@@ -98,7 +98,7 @@ async fn a_lease_asked_again_with_its_token_gives_the_same_items_and_no_others(s
 async fn a_lease_asked_again_leaves_out_what_was_resolved(s: Scene) {
     let desk = Desk::new(s);
     let ids = desk.accepted(&[(); 5].map(|()| desk.item("t"))).await;
-    let take = Take::new(4, LONG);
+    let take = LeaseRequest::new(4, LONG);
     let hand = Hand { items: desk.take(&take).await, token: take.token.clone() };
     let held = hand.ids();
     desk.done(&hand, held[0], ack(LONG)).await;
@@ -113,10 +113,10 @@ async fn a_lease_asked_again_leaves_out_what_was_resolved(s: Scene) {
 async fn a_lease_asked_again_begins_anew(s: Scene) {
     let desk = Desk::new(s);
     desk.accepted(&[desk.item("t")]).await;
-    let take = Take::new(1, LONG);
+    let take = LeaseRequest::new(1, LONG);
     desk.take(&take).await;
     // Shorter, not longer: a busy machine may be too late for what is short.
-    desk.take(&Take { lease: SHORT, ..take }).await;
+    desk.take(&LeaseRequest { lease: SHORT, ..take }).await;
     desk.s.outlive(SHORT).await;
     assert_eq!(desk.lease(1).await.attempts(), [2]);
 }
@@ -226,7 +226,7 @@ async fn fences_grow_with_every_lease_of_an_item(s: Scene) {
     ] {
         let hand = node.lease(1).await;
         fences.push(hand.items[0].fence);
-        let buried = matches!(outcome, hapax_core::queue::Outcome::Bury { .. });
+        let buried = matches!(outcome, hapax_core::queue::ItemOutcome::Bury { .. });
         node.done(&hand, id, outcome).await;
         if buried {
             assert!(desk.s.store.requeue(&desk.queue, None, id).await.unwrap());
@@ -238,7 +238,7 @@ async fn fences_grow_with_every_lease_of_an_item(s: Scene) {
 async fn tenants_share_a_queue_and_keep_their_items(s: Scene) {
     let desk = Desk::new(s);
     let guest = desk.s.tenant.scoped("guest").unwrap();
-    let (mine, theirs) = (desk.item("t"), hapax_core::queue::Item::new(&guest, "t", "{}"));
+    let (mine, theirs) = (desk.item("t"), hapax_core::queue::QueueItem::new(&guest, "t", "{}"));
     desk.accepted(&[mine.clone(), theirs.clone()]).await;
     let hand = desk.lease(ALL).await;
     assert_eq!(hand.items.len(), 2);

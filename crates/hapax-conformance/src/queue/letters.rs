@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hapax_core::Tenant;
-use hapax_core::queue::{Dead, Depth, Item, ItemId};
+use hapax_core::queue::{DeadLetter, ItemId, QueueDepth, QueueItem};
 
 use super::{ALL, Desk, ack, bury, retry, sorted};
 use crate::scene::{LONG, SHORT, Scene};
@@ -23,7 +23,12 @@ laws![
     depth_is_told_by_tenant,
 ];
 
-async fn dead(desk: &Desk, whose: Option<&Tenant>, after: Option<ItemId>, n: u32) -> Vec<Dead> {
+async fn dead(
+    desk: &Desk,
+    whose: Option<&Tenant>,
+    after: Option<ItemId>,
+    n: u32,
+) -> Vec<DeadLetter> {
     desk.s.store.dead(&desk.queue, whose, after, n).await.expect("the store answers")
 }
 
@@ -35,7 +40,7 @@ async fn discard(desk: &Desk, whose: Option<&Tenant>, id: ItemId) -> bool {
     desk.s.store.discard(&desk.queue, whose, id).await.expect("the store answers")
 }
 
-async fn depth(desk: &Desk, whose: Option<&Tenant>) -> Depth {
+async fn depth(desk: &Desk, whose: Option<&Tenant>) -> QueueDepth {
     desk.s.store.depth(&desk.queue, whose).await.expect("the store answers")
 }
 
@@ -96,7 +101,7 @@ async fn dead_letters_are_listed_page_by_page_in_the_order_of_their_ids(s: Scene
 async fn dead_letters_are_listed_by_tenant(s: Scene) {
     let desk = Desk::new(s);
     let guest = Tenant::new(&format!("{}x", desk.s.tenant.as_str())).unwrap();
-    let items = [desk.item("t"), Item::new(&guest, "t", "{}"), desk.item("t")];
+    let items = [desk.item("t"), QueueItem::new(&guest, "t", "{}"), desk.item("t")];
     let ids = desk.accepted(&items).await;
     bury_all(&desk).await;
     let listed = async |whose: Option<&Tenant>| -> Vec<ItemId> {
@@ -209,15 +214,15 @@ async fn depth_tells_the_age_of_the_oldest(s: Scene) {
 async fn depth_is_told_by_tenant(s: Scene) {
     let desk = Desk::new(s);
     let guest = Tenant::new(&format!("{}x", desk.s.tenant.as_str())).unwrap();
-    let theirs = || Item::new(&guest, "t", "{}").key("k");
+    let theirs = || QueueItem::new(&guest, "t", "{}").key("k");
     let first = theirs();
     desk.accepted(&[desk.item("t").key("k"), first.clone(), theirs(), theirs()]).await;
     let hand = desk.lease(ALL).await;
     desk.done(&hand, first.id, bury(true)).await;
     desk.accepted(&[theirs(), theirs(), desk.item("t").delay(LONG)]).await;
-    let counts = |depth: Depth| (depth.waiting, depth.in_flight, depth.dead);
+    let counts = |depth: QueueDepth| (depth.waiting, depth.in_flight, depth.dead);
     assert_eq!(counts(depth(&desk, None).await), (3, 3, 1));
     assert_eq!(counts(depth(&desk, Some(&guest)).await), (2, 2, 1));
     assert_eq!(counts(depth(&desk, Some(&desk.s.tenant)).await), (1, 1, 0));
-    assert_eq!(depth(&desk, Some(&Tenant::default())).await, Depth::default());
+    assert_eq!(depth(&desk, Some(&Tenant::default())).await, QueueDepth::default());
 }

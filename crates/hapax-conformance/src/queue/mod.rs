@@ -11,7 +11,9 @@ mod walk;
 use std::time::Duration;
 
 use hapax_core::Token;
-use hapax_core::queue::{Enqueued, Item, ItemId, Leased, Outcome, QueueName, Resolved, Take};
+use hapax_core::queue::{
+    Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem, QueueItem, QueueName, Resolved,
+};
 
 use crate::scene::{LONG, SHORT, Scene};
 use crate::subject::Law;
@@ -50,18 +52,18 @@ impl Desk {
         Self { s: self.s.reopened().await, ..self.clone() }
     }
 
-    fn item(&self, topic: &str) -> Item {
-        Item::new(&self.s.tenant, topic, "{}")
+    fn item(&self, topic: &str) -> QueueItem {
+        QueueItem::new(&self.s.tenant, topic, "{}")
     }
 
-    async fn enqueue(&self, items: &[Item]) -> Vec<Enqueued> {
+    async fn enqueue(&self, items: &[QueueItem]) -> Vec<Enqueued> {
         let answers = self.s.store.enqueue(&self.queue, items).await.expect("the store answers");
         assert_eq!(answers.len(), items.len(), "one answer each");
         answers
     }
 
     /// Enqueues what must be new, and tells the ids.
-    async fn accepted(&self, items: &[Item]) -> Vec<ItemId> {
+    async fn accepted(&self, items: &[QueueItem]) -> Vec<ItemId> {
         let answers = self.enqueue(items).await;
         assert!(answers.iter().all(|answer| *answer == Enqueued::Accepted), "{answers:?}");
         items.iter().map(|item| item.id).collect()
@@ -73,9 +75,9 @@ impl Desk {
         std::array::from_fn(|i| ids[i])
     }
 
-    async fn take(&self, take: &Take) -> Vec<Leased> {
+    async fn take(&self, take: &LeaseRequest) -> Vec<LeasedItem> {
         let leased = self.s.store.lease(&self.queue, take).await.expect("the store answers");
-        assert!(leased.len() <= take.at_most, "more than asked for");
+        assert!(leased.len() <= take.max_items, "more than asked for");
         leased
     }
 
@@ -85,7 +87,7 @@ impl Desk {
     }
 
     async fn lease_for(&self, at_most: usize, lease: Duration) -> Hand {
-        let take = Take::new(at_most, lease);
+        let take = LeaseRequest::new(at_most, lease);
         Hand { items: self.take(&take).await, token: take.token }
     }
 
@@ -96,19 +98,19 @@ impl Desk {
         hand
     }
 
-    async fn resolve(&self, token: &Token, outcomes: &[(ItemId, Outcome)]) -> Vec<Resolved> {
+    async fn resolve(&self, token: &Token, outcomes: &[(ItemId, ItemOutcome)]) -> Vec<Resolved> {
         let answers = self.s.store.resolve(&self.queue, token, outcomes).await;
         let answers = answers.expect("the store answers");
         assert_eq!(answers.len(), outcomes.len(), "one answer each");
         answers
     }
 
-    async fn resolve_one(&self, token: &Token, id: ItemId, outcome: Outcome) -> Resolved {
+    async fn resolve_one(&self, token: &Token, id: ItemId, outcome: ItemOutcome) -> Resolved {
         self.resolve(token, &[(id, outcome)]).await[0]
     }
 
     /// Resolves what must be held.
-    async fn done(&self, hand: &Hand, id: ItemId, outcome: Outcome) {
+    async fn done(&self, hand: &Hand, id: ItemId, outcome: ItemOutcome) {
         assert_eq!(self.resolve_one(&hand.token, id, outcome).await, Resolved::Done);
     }
 
@@ -129,7 +131,7 @@ impl Desk {
 /// What one holder was given.
 struct Hand {
     token: Token,
-    items: Vec<Leased>,
+    items: Vec<LeasedItem>,
 }
 
 impl Hand {
@@ -153,18 +155,18 @@ fn sorted(ids: &[ItemId]) -> Vec<ItemId> {
     ids
 }
 
-fn ack(remember: Duration) -> Outcome {
-    Outcome::Ack { remember }
+fn ack(remember: Duration) -> ItemOutcome {
+    ItemOutcome::Ack { retention: remember }
 }
 
-fn retry(after: Duration) -> Outcome {
-    Outcome::Retry { after, counts: true, reason: "not now".into() }
+fn retry(after: Duration) -> ItemOutcome {
+    ItemOutcome::Retry { after, counts: true, reason: "not now".into() }
 }
 
-fn uncounted_retry(after: Duration) -> Outcome {
-    Outcome::Retry { after, counts: false, reason: "not my turn".into() }
+fn uncounted_retry(after: Duration) -> ItemOutcome {
+    ItemOutcome::Retry { after, counts: false, reason: "not my turn".into() }
 }
 
-fn bury(blocks: bool) -> Outcome {
-    Outcome::Bury { reason: "never".into(), blocks }
+fn bury(blocks: bool) -> ItemOutcome {
+    ItemOutcome::Bury { reason: "never".into(), blocks }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hapax_core::queue::Item;
+use hapax_core::queue::QueueItem;
 
 use super::{ALL, Desk, ack, bury, retry, sorted, uncounted_retry};
 use crate::scene::{LONG, SHORT, Scene};
@@ -179,7 +179,7 @@ async fn items_without_a_key_wait_for_nobody(s: Scene) {
 async fn equal_keys_of_two_tenants_are_two_keys(s: Scene) {
     let desk = Desk::new(s);
     let guest = desk.s.tenant.scoped("guest").unwrap();
-    let theirs = |topic| Item::new(&guest, topic, "{}").key("k");
+    let theirs = |topic| QueueItem::new(&guest, topic, "{}").key("k");
     let mine = desk.item("t").key("k");
     let items = [mine.clone(), theirs("1"), theirs("2")];
     let ids = desk.accepted(&items).await;

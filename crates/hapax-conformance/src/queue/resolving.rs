@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hapax_core::Token;
-use hapax_core::queue::{ItemId, Outcome, Resolved};
+use hapax_core::queue::{ItemId, ItemOutcome, Resolved};
 
 use super::{ALL, Desk, Hand, ack, bury, retry, uncounted_retry};
 use crate::scene::{LONG, SHORT, Scene};
@@ -24,7 +24,7 @@ laws![
     an_ack_on_another_node_is_the_same,
 ];
 
-fn every_outcome() -> [Outcome; 4] {
+fn every_outcome() -> [ItemOutcome; 4] {
     [ack(LONG), retry(Duration::ZERO), uncounted_retry(Duration::ZERO), bury(true)]
 }
 

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use hapax_core::queue::{Item, ItemId, Outcome, Resolved};
+use hapax_core::queue::{ItemId, ItemOutcome, QueueItem, Resolved};
 
 use super::{Desk, Hand, ack, bury, retry, uncounted_retry};
 use crate::scene::{LONG, SHORT, Scene};
@@ -28,7 +28,7 @@ impl Dice {
 #[derive(Default)]
 struct Walk {
     /// In the order of enqueueing.
-    items: Vec<Item>,
+    items: Vec<QueueItem>,
     gone: HashSet<ItemId>,
     /// Dead ones, and whether they block.
     dead: HashMap<ItemId, bool>,
@@ -53,16 +53,16 @@ impl Walk {
         }
     }
 
-    fn resolved(&mut self, id: ItemId, outcome: &Outcome) {
+    fn resolved(&mut self, id: ItemId, outcome: &ItemOutcome) {
         match outcome {
-            Outcome::Ack { .. } => drop(self.gone.insert(id)),
-            Outcome::Bury { blocks, .. } => drop(self.dead.insert(id, *blocks)),
-            Outcome::Retry { .. } => {}
+            ItemOutcome::Ack { .. } => drop(self.gone.insert(id)),
+            ItemOutcome::Bury { blocks, .. } => drop(self.dead.insert(id, *blocks)),
+            ItemOutcome::Retry { .. } => {}
         }
     }
 }
 
-fn outcome(dice: &mut Dice) -> Outcome {
+fn outcome(dice: &mut Dice) -> ItemOutcome {
     match dice.below(8) {
         0 => retry(Duration::ZERO),
         1 => retry(SHORT),

@@ -5,7 +5,8 @@ use async_trait::async_trait;
 
 use super::{MemoryStore, Tables};
 use crate::log::{
-    Appended, Attached, Change, Cursor, Entry, Epoch, Epochs, Event, Head, Keep, Position, Tail,
+    Appended, Attached, Cursor, Epoch, Epochs, JobHead, LogEntry, LogEvent, LogRetention,
+    PartitionTail, TailChange, TailPosition,
 };
 use crate::{Fingerprint, Key, Log, StoreError, Timestamp, Watch};
 
@@ -16,14 +17,14 @@ pub(super) struct Job {
     last: u64,
     entries: VecDeque<Kept>,
     seen: HashMap<(Arc<str>, u64), (Fingerprint, Cursor)>,
-    state: Entry,
+    state: LogEntry,
     closed: bool,
     pub(super) expires_at: Timestamp,
 }
 
 #[derive(Debug)]
 struct Kept {
-    entry: Entry,
+    entry: LogEntry,
     /// Where the tail of its partition points to it.
     place: u64,
 }
@@ -38,7 +39,7 @@ pub(super) struct Changes {
 }
 
 impl Job {
-    fn begin(first: &Entry, now: Timestamp) -> Self {
+    fn begin(first: &LogEntry, now: Timestamp) -> Self {
         Self {
             epochs: Epochs::new(first.at.epoch),
             last: 0,
@@ -52,7 +53,7 @@ impl Job {
 
     /// What is known of the event before it is appended. A retry must find its first answer also
     /// after the job was closed, so that is asked last.
-    fn answer(&self, event: &Event) -> Option<Appended> {
+    fn answer(&self, event: &LogEvent) -> Option<Appended> {
         match self.seen.get(&(event.stage.clone(), event.seq)) {
             Some((same, at)) if *same == event.fingerprint => Some(Appended::Duplicate(*at)),
             Some(_) => Some(Appended::Conflict),
@@ -60,8 +61,8 @@ impl Job {
         }
     }
 
-    fn head(&self, now: Timestamp) -> Head {
-        Head {
+    fn head(&self, now: Timestamp) -> JobHead {
+        JobHead {
             epochs: self.epochs.clone(),
             first: self.last + 1 - self.entries.len() as u64,
             last: self.last,
@@ -84,7 +85,7 @@ impl Changes {
         self.forgotten = self.forgotten.max(place);
     }
 
-    fn after(&self, from: &Position, at_most: usize) -> Tail {
+    fn after(&self, from: &TailPosition, at_most: usize) -> PartitionTail {
         let (after, lost) = match from.as_str() {
             "" => (0, false),
             "$" => (self.last, false),
@@ -98,22 +99,28 @@ impl Changes {
             .kept
             .range(after + 1..)
             .take(at_most)
-            .map(|(place, (job, offset))| Change {
+            .map(|(place, (job, offset))| TailChange {
                 job: job.clone(),
                 offset: *offset,
-                position: Position::new(&place.to_string()),
+                position: TailPosition::new(&place.to_string()),
             })
             .collect();
         let next = match changes.last() {
             Some(last) if changes.len() == at_most => last.position.clone(),
-            _ => Position::new(&self.last.max(after).to_string()),
+            _ => TailPosition::new(&self.last.max(after).to_string()),
         };
-        Tail { changes, next, lost }
+        PartitionTail { changes, next, lost }
     }
 }
 
 impl Tables {
-    fn append(&mut self, event: &Event, keep: &Keep, partition: u16, now: Timestamp) -> Appended {
+    fn append(
+        &mut self,
+        event: &LogEvent,
+        keep: &LogRetention,
+        partition: u16,
+        now: Timestamp,
+    ) -> Appended {
         if self.jobs.get(&event.job).is_some_and(|job| job.expires_at <= now) {
             self.forget(&event.job, partition);
         }
@@ -124,7 +131,7 @@ impl Tables {
                 None => Cursor { epoch: job.epochs.last(), offset: job.last + 1 },
             },
         };
-        let entry = Entry {
+        let entry = LogEntry {
             at,
             stage: event.stage.clone(),
             seq: event.seq,
@@ -136,12 +143,12 @@ impl Tables {
         job.seen.insert((event.stage.clone(), event.seq), (event.fingerprint.clone(), at));
         job.last = at.offset;
         job.closed = event.closes;
-        job.expires_at = now.plus(keep.lifetime);
+        job.expires_at = now.plus(keep.retention);
         if entry.seq >= job.state.seq {
             job.state = entry.clone();
         }
         job.entries.push_back(Kept { entry, place: changes.add(&event.job, at.offset) });
-        while job.entries.len() as u64 > keep.entries.max(1) {
+        while job.entries.len() as u64 > keep.max_entries.max(1) {
             job.entries.pop_front().into_iter().for_each(|trimmed| changes.forget(trimmed.place));
         }
         Appended::Published(at)
@@ -169,12 +176,16 @@ impl MemoryStore {
 
 #[async_trait]
 impl Log for MemoryStore {
-    async fn append(&self, events: &[Event], keep: &Keep) -> Result<Vec<Appended>, StoreError> {
+    async fn append(
+        &self,
+        events: &[LogEvent],
+        keep: &LogRetention,
+    ) -> Result<Vec<Appended>, StoreError> {
         let answers: Vec<_> = {
             let mut tables = self.tables();
             let now = self.clock.now();
             let mut append =
-                |event: &Event| tables.append(event, keep, self.partition(&event.job), now);
+                |event: &LogEvent| tables.append(event, keep, self.partition(&event.job), now);
             events.iter().map(&mut append).collect()
         };
         for (event, answer) in events.iter().zip(&answers) {
@@ -209,11 +220,11 @@ impl Log for MemoryStore {
 
     async fn tail(
         &self,
-        from: &[(u16, Position)],
+        from: &[(u16, TailPosition)],
         at_most: usize,
-    ) -> Result<Vec<Tail>, StoreError> {
+    ) -> Result<Vec<PartitionTail>, StoreError> {
         let mut tables = self.tables();
-        let tail = |(partition, from): &(u16, Position)| {
+        let tail = |(partition, from): &(u16, TailPosition)| {
             tables.tails.entry(*partition).or_default().after(from, at_most)
         };
         Ok(from.iter().map(tail).collect())

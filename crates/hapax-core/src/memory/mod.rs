@@ -14,11 +14,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::machine::{self, Change, Decision, Row};
+use crate::claim_rules::{self, ClaimChange, ClaimDecision, ClaimRow};
 use crate::{
-    Ask, Claimed, Claims, Clock, Deleted, Expect, Fence, Finding, GiveBack, Hub, Key, List,
-    Oversight, Page, Promise, Put, Record, Records, Step, Store, StoreError, SystemClock,
-    Timestamp, Token, Version, View, Watch,
+    ClaimPage, ClaimQuery, ClaimRequest, ClaimView, Claimed, Claims, Clock, Deleted, Expect, Fence,
+    Finding, GiveBack, Key, Oversight, Promise, Put, Record, Records, Step, Store, StoreError,
+    SystemClock, Timestamp, Token, Version, WakeRegistry, Watch,
 };
 
 use self::log::{Changes, Job};
@@ -31,13 +31,13 @@ use crate::queue::QueueName;
 pub struct MemoryStore {
     tables: Arc<Mutex<Tables>>,
     clock: Arc<dyn Clock>,
-    hub: Hub,
+    hub: WakeRegistry,
     partitions: u16,
 }
 
 #[derive(Debug, Default)]
 struct Tables {
-    claims: HashMap<Key, Row>,
+    claims: HashMap<Key, ClaimRow>,
     records: HashMap<Key, Stored>,
     jobs: HashMap<Key, Job>,
     tails: HashMap<u16, Changes>,
@@ -63,7 +63,7 @@ impl Default for MemoryStore {
 impl MemoryStore {
     /// An empty store on this clock.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { tables: Arc::default(), clock, hub: Hub::default(), partitions: PARTITIONS }
+        Self { tables: Arc::default(), clock, hub: WakeRegistry::default(), partitions: PARTITIONS }
     }
 
     /// The same with this many partitions of its log; at least 1. To be said before it is used.
@@ -77,16 +77,20 @@ impl MemoryStore {
     }
 
     /// The three steps of an owner differ only in what `machine` decides.
-    fn step(&self, key: &Key, decide: impl FnOnce(Option<&Row>, Timestamp) -> Change) -> Step {
+    fn step(
+        &self,
+        key: &Key,
+        decide: impl FnOnce(Option<&ClaimRow>, Timestamp) -> ClaimChange,
+    ) -> Step {
         let mut tables = self.tables();
         match decide(tables.claims.get(key), self.clock.now()) {
-            Change::Nothing(step) => step,
-            Change::Write(row) => {
+            ClaimChange::Nothing(step) => step,
+            ClaimChange::Write(row) => {
                 let fence = row.fence;
                 tables.claims.insert(key.clone(), row);
                 Step::Done(fence)
             }
-            Change::Delete(fence) => {
+            ClaimChange::Delete(fence) => {
                 tables.claims.remove(key);
                 Step::Done(fence)
             }
@@ -113,15 +117,15 @@ impl Tables {
 
 #[async_trait]
 impl Claims for MemoryStore {
-    async fn claim(&self, key: &Key, ask: &Ask) -> Result<Claimed, StoreError> {
+    async fn claim(&self, key: &Key, ask: &ClaimRequest) -> Result<Claimed, StoreError> {
         let mut tables = self.tables();
         let now = self.clock.now();
-        let row = match machine::claim(tables.claims.get(key), ask, now) {
-            Decision::Answer(answer) => return Ok(answer),
-            Decision::Grant { attempt } => {
-                machine::granted(ask, Fence(tables.next()), attempt, now)
+        let row = match claim_rules::claim(tables.claims.get(key), ask, now) {
+            ClaimDecision::Answer(answer) => return Ok(answer),
+            ClaimDecision::Grant { attempt } => {
+                claim_rules::granted(ask, Fence(tables.next()), attempt, now)
             }
-            Decision::Regrant(row) => row,
+            ClaimDecision::Regrant(row) => row,
         };
         let answer = row.grant();
         tables.claims.insert(key.clone(), row);
@@ -129,23 +133,23 @@ impl Claims for MemoryStore {
     }
 
     async fn extend(&self, key: &Key, token: &Token, lease: Duration) -> Result<Step, StoreError> {
-        Ok(self.step(key, |row, now| machine::extend(row, token, lease, now)))
+        Ok(self.step(key, |row, now| claim_rules::extend(row, token, lease, now)))
     }
 
     async fn settle(&self, key: &Key, token: &Token, value: Bytes) -> Result<Step, StoreError> {
-        let step = self.step(key, |row, now| machine::settle(row, token, &value, now));
+        let step = self.step(key, |row, now| claim_rules::settle(row, token, &value, now));
         self.hub.wake(key.digest());
         Ok(step)
     }
 
     async fn give_back(&self, key: &Key, token: &Token, how: GiveBack) -> Result<Step, StoreError> {
-        let step = self.step(key, |row, now| machine::give_back(row, token, how, now));
+        let step = self.step(key, |row, now| claim_rules::give_back(row, token, how, now));
         self.hub.wake(key.digest());
         Ok(step)
     }
 
-    async fn look(&self, key: &Key) -> Result<Option<View>, StoreError> {
-        Ok(machine::look(self.tables().claims.get(key), self.clock.now()))
+    async fn look(&self, key: &Key) -> Result<Option<ClaimView>, StoreError> {
+        Ok(claim_rules::look(self.tables().claims.get(key), self.clock.now()))
     }
 
     fn watch(&self, key: &Key) -> Watch {
@@ -201,24 +205,24 @@ impl Records for MemoryStore {
 
 #[async_trait]
 impl Oversight for MemoryStore {
-    async fn list(&self, list: &List) -> Result<Page, StoreError> {
+    async fn list(&self, list: &ClaimQuery) -> Result<ClaimPage, StoreError> {
         let tables = self.tables();
         let now = self.clock.now();
         // Filtered first: where a page ends must not tell of a key that is not on the list.
         let mut claims: Vec<_> = tables
             .claims
             .iter()
-            .filter_map(|(key, row)| machine::listed(key.clone(), row, now))
+            .filter_map(|(key, row)| claim_rules::listed(key.clone(), row, now))
             .filter(|listed| list.shows(listed))
             .map(|listed| (listed.key.canonical(), listed))
             .filter(|(name, _)| list.after.as_ref().is_none_or(|after| name > after))
             .collect();
         claims.sort_by(|a, b| a.0.cmp(&b.0));
-        let more = claims.len() > list.at_most as usize;
-        claims.truncate(list.at_most as usize);
+        let more = claims.len() > list.max_claims as usize;
+        claims.truncate(list.max_claims as usize);
         let next = claims.last().filter(|_| more).map(|(name, _)| name.clone());
         let claims = claims.into_iter().map(|(_, listed)| listed).collect();
-        Ok(Page { claims, next })
+        Ok(ClaimPage { claims, next })
     }
 }
 

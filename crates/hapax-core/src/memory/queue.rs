@@ -6,7 +6,8 @@ use async_trait::async_trait;
 
 use super::{MemoryStore, Tables};
 use crate::queue::{
-    Dead, Depth, Enqueued, Item, ItemId, Leased, Outcome, QueueName, Resolved, Take,
+    DeadLetter, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem, QueueDepth, QueueItem,
+    QueueName, Resolved,
 };
 use crate::{Fence, Key, Queue, StoreError, Tenant, Timestamp, Token, Watch};
 
@@ -22,7 +23,7 @@ pub(super) struct Items {
 
 #[derive(Debug)]
 struct Row {
-    item: Item,
+    item: QueueItem,
     enqueued_at: Timestamp,
     due_at: Timestamp,
     attempts: u32,
@@ -44,9 +45,9 @@ pub(super) struct Done {
 }
 
 impl Row {
-    fn new(item: &Item, now: Timestamp) -> Self {
+    fn new(item: &QueueItem, now: Timestamp) -> Self {
         Self {
-            item: Item { delay: Duration::ZERO, ..item.clone() },
+            item: QueueItem { delay: Duration::ZERO, ..item.clone() },
             enqueued_at: now,
             due_at: now.plus(item.delay),
             attempts: 0,
@@ -84,14 +85,14 @@ impl Row {
         !matches!(self.phase, Phase::Dead { blocks: false, .. })
     }
 
-    fn leased(&self, fence: Fence, now: Timestamp) -> Leased {
+    fn leased(&self, fence: Fence, now: Timestamp) -> LeasedItem {
         let age = now.since(self.enqueued_at);
-        Leased { item: self.item.clone(), attempt: self.attempts, fence, age }
+        LeasedItem { item: self.item.clone(), attempt: self.attempts, fence, age }
     }
 }
 
 impl Items {
-    fn enqueue(&mut self, item: &Item, place: u64, now: Timestamp) -> Enqueued {
+    fn enqueue(&mut self, item: &QueueItem, place: u64, now: Timestamp) -> Enqueued {
         let remembered = self.done.get(&item.id).is_some_and(|done| now < done.until);
         if remembered || self.places.contains_key(&item.id) {
             return Enqueued::Duplicate;
@@ -104,7 +105,7 @@ impl Items {
 
     /// What the token holds by a lease that has not lapsed, with the lease anew: the answer to a
     /// question that was asked before.
-    fn again(&mut self, take: &Take, now: Timestamp) -> Vec<Leased> {
+    fn again(&mut self, take: &LeaseRequest, now: Timestamp) -> Vec<LeasedItem> {
         let mut again = Vec::new();
         for place in self.held.get(&take.token).into_iter().flatten() {
             if let Some(row) = self.rows.get_mut(place)
@@ -154,9 +155,9 @@ impl Items {
         &mut self,
         place: u64,
         fence: Fence,
-        take: &Take,
+        take: &LeaseRequest,
         now: Timestamp,
-    ) -> Option<Leased> {
+    ) -> Option<LeasedItem> {
         let row = self.rows.get_mut(&place)?;
         row.attempts += 1;
         let lease =
@@ -178,9 +179,15 @@ impl Items {
         }
     }
 
-    fn resolve(&mut self, id: ItemId, asker: &Token, how: &Outcome, now: Timestamp) -> Resolved {
+    fn resolve(
+        &mut self,
+        id: ItemId,
+        asker: &Token,
+        how: &ItemOutcome,
+        now: Timestamp,
+    ) -> Resolved {
         let acked = self.done.get(&id).filter(|done| now < done.until && done.token == *asker);
-        if acked.is_some() && matches!(how, Outcome::Ack { .. }) {
+        if acked.is_some() && matches!(how, ItemOutcome::Ack { .. }) {
             return Resolved::Done;
         }
         let Some(place) = self.places.get(&id).copied() else { return Resolved::Lost };
@@ -188,16 +195,16 @@ impl Items {
             return Resolved::Lost;
         };
         match how {
-            Outcome::Ack { remember } => {
+            ItemOutcome::Ack { retention } => {
                 self.remove(id);
-                self.done.insert(id, Done { token: asker.clone(), until: now.plus(*remember) });
+                self.done.insert(id, Done { token: asker.clone(), until: now.plus(*retention) });
             }
-            Outcome::Retry { after, counts, .. } => {
+            ItemOutcome::Retry { after, counts, .. } => {
                 row.attempts -= u32::from(!counts);
                 row.due_at = now.plus(*after);
                 row.phase = Phase::Waiting;
             }
-            Outcome::Bury { reason, blocks } => {
+            ItemOutcome::Bury { reason, blocks } => {
                 row.phase = Phase::Dead { reason: reason.clone(), blocks: *blocks, at: now };
             }
         }
@@ -205,8 +212,8 @@ impl Items {
         Resolved::Done
     }
 
-    fn depth(&self, whose: Option<&Tenant>, now: Timestamp) -> Depth {
-        let mut depth = Depth::default();
+    fn depth(&self, whose: Option<&Tenant>, now: Timestamp) -> QueueDepth {
+        let mut depth = QueueDepth::default();
         for row in self.rows.values().filter(|row| row.is_of(whose)) {
             if row.is_dead() {
                 depth.dead += 1;
@@ -220,11 +227,11 @@ impl Items {
         depth
     }
 
-    fn dead(&self, whose: Option<&Tenant>, after: Option<ItemId>, at_most: u32) -> Vec<Dead> {
+    fn dead(&self, whose: Option<&Tenant>, after: Option<ItemId>, at_most: u32) -> Vec<DeadLetter> {
         let letter = |row: &Row| {
             let Phase::Dead { reason, at, .. } = &row.phase else { return None };
             let (key, reason) = (row.item.key.clone(), reason.clone());
-            Some(Dead { id: row.item.id, key, attempts: row.attempts, reason, at: *at })
+            Some(DeadLetter { id: row.item.id, key, attempts: row.attempts, reason, at: *at })
         };
         let rows = self.rows.values().filter(|row| row.is_of(whose) && Some(row.item.id) > after);
         let mut dead: Vec<_> = rows.filter_map(letter).collect();
@@ -268,7 +275,7 @@ impl Queue for MemoryStore {
     async fn enqueue(
         &self,
         queue: &QueueName,
-        items: &[Item],
+        items: &[QueueItem],
     ) -> Result<Vec<Enqueued>, StoreError> {
         let answers = {
             let mut tables = self.tables();
@@ -281,14 +288,18 @@ impl Queue for MemoryStore {
         Ok(answers)
     }
 
-    async fn lease(&self, queue: &QueueName, take: &Take) -> Result<Vec<Leased>, StoreError> {
+    async fn lease(
+        &self,
+        queue: &QueueName,
+        take: &LeaseRequest,
+    ) -> Result<Vec<LeasedItem>, StoreError> {
         let mut tables = self.tables();
         let now = self.clock.now();
         let again = tables.items(queue).again(take, now);
         if !again.is_empty() {
             return Ok(again);
         }
-        let due = tables.items(queue).due(take.at_most, now);
+        let due = tables.items(queue).due(take.max_items, now);
         let first = tables.next_of(due.len());
         let rows = tables.items(queue);
         let hand_out = |(place, fence)| rows.hand_out(place, Fence(fence), take, now);
@@ -310,7 +321,7 @@ impl Queue for MemoryStore {
         &self,
         queue: &QueueName,
         token: &Token,
-        outcomes: &[(ItemId, Outcome)],
+        outcomes: &[(ItemId, ItemOutcome)],
     ) -> Result<Vec<Resolved>, StoreError> {
         let answers = {
             let mut tables = self.tables();
@@ -322,7 +333,11 @@ impl Queue for MemoryStore {
         Ok(answers)
     }
 
-    async fn depth(&self, queue: &QueueName, whose: Option<&Tenant>) -> Result<Depth, StoreError> {
+    async fn depth(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+    ) -> Result<QueueDepth, StoreError> {
         let now = self.clock.now();
         Ok(self.tables().items(queue).depth(whose, now))
     }
@@ -333,7 +348,7 @@ impl Queue for MemoryStore {
         whose: Option<&Tenant>,
         after: Option<ItemId>,
         at_most: u32,
-    ) -> Result<Vec<Dead>, StoreError> {
+    ) -> Result<Vec<DeadLetter>, StoreError> {
         Ok(self.tables().items(queue).dead(whose, after, at_most))
     }
 

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use hapax_core::bus::{BusError, InvalidEvent};
 use hapax_core::command::CommandError;
+use hapax_core::document::DocumentError;
 use hapax_core::inbox::InboxError;
 use hapax_core::lock::LockError;
-use hapax_core::record::RecordError;
 use hapax_core::{InvalidKey, StoreError};
 
 use super::{Problem, ProblemKind};
@@ -71,28 +71,28 @@ impl From<LockError> for Problem {
     }
 }
 
-impl From<RecordError> for Problem {
-    fn from(error: RecordError) -> Self {
+impl From<DocumentError> for Problem {
+    fn from(error: DocumentError) -> Self {
         match error {
-            RecordError::Missing => {
+            DocumentError::Missing => {
                 Self::new(ProblemKind::RecordMissing, "nothing is stored under this key")
             }
-            RecordError::Conflict => Self::new(
+            DocumentError::Conflict => Self::new(
                 ProblemKind::VersionMismatch,
                 "what is stored is not what the precondition expects; nothing was changed",
             ),
-            RecordError::Contended => {
+            DocumentError::Contended => {
                 Self::new(ProblemKind::RecordContended, "nothing was changed")
                     .retry_after(Duration::from_secs(1))
             }
-            RecordError::Corrupt(_) => {
+            DocumentError::Corrupt(_) => {
                 Self::new(ProblemKind::RecordCorrupt, "what is stored under this key is not JSON")
             }
-            RecordError::TooLarge { .. } => {
+            DocumentError::TooLarge { .. } => {
                 Self::new(ProblemKind::PayloadTooLarge, error.to_string())
             }
-            RecordError::Invalid(error) => error.into(),
-            RecordError::Store(error) => error.into(),
+            DocumentError::Invalid(error) => error.into(),
+            DocumentError::Store(error) => error.into(),
             _ => Self::new(ProblemKind::Internal, "the record failed"),
         }
     }

@@ -237,7 +237,7 @@ async fn what_an_operator_settled_is_sent_without_what_would_break_http() {
             let keyed = crate::common::keyed(&settings, key, "");
             let claimed = store.claim(&keyed.key, &keyed.ask).await.unwrap();
             let hapax_core::Claimed::Granted { ticket, .. } = claimed else { panic!() };
-            let stored = command::Response { status, headers, body: "by hand".into() };
+            let stored = command::StoredResponse { status, headers, body: "by hand".into() };
             let _ = store.settle(&keyed.key, &ticket.token, stored.encode()).await.unwrap();
         }
     };

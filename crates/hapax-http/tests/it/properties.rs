@@ -151,7 +151,7 @@ proptest! {
         }
         let (parts, ()) = response.into_parts();
         let stored = keep(&parts, Bytes::from(body.clone())).encode();
-        let stored = command::Response::decode(stored).unwrap();
+        let stored = command::StoredResponse::decode(stored).unwrap();
         let (mut again, whole) = replay(&stored, Duration::from_secs(60)).into_parts();
         prop_assert_eq!(again.status, parts.status);
         prop_assert_eq!(whole.bytes(), &body);
@@ -166,7 +166,7 @@ proptest! {
 
     #[test]
     fn whatever_is_stored_is_replayed_or_a_problem(bytes: Vec<u8>, expires_in: Duration) {
-        if let Ok(stored) = command::Response::decode(bytes.into()) {
+        if let Ok(stored) = command::StoredResponse::decode(bytes.into()) {
             replay(&stored, expires_in);
         }
     }

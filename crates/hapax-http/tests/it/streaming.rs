@@ -206,5 +206,5 @@ async fn a_pending_claim_is_seen_while_the_answer_streams() {
     assert!(conflict.header("retry-after").is_some());
     assert!(conflict.problem()["retry_after_ms"].as_u64().unwrap() > 0);
     let view = store.look(&keyed(&settings, "k", "").key).await.unwrap().unwrap();
-    assert!(matches!(view.state, hapax_core::claims::State::Pending { .. }));
+    assert!(matches!(view.state, hapax_core::claims::ClaimState::Pending { .. }));
 }

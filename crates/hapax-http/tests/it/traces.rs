@@ -9,12 +9,12 @@ use axum::http::Request;
 use hapax_conformance::{Fault, Faulty};
 use hapax_core::Tenant;
 use hapax_core::lock::OnStoreError;
-use hapax_core::queue::Item;
+use hapax_core::queue::QueueItem;
 use hapax_http::Settings;
 
 const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-type Enqueued = Arc<Mutex<Vec<Item>>>;
+type Enqueued = Arc<Mutex<Vec<QueueItem>>>;
 
 /// Enqueues an item after it was put aside for a moment, as after any await of its own.
 fn shop(store: Arc<dyn hapax_core::Claims>, settings: Settings) -> (Router, Enqueued) {
@@ -22,7 +22,7 @@ fn shop(store: Arc<dyn hapax_core::Claims>, settings: Settings) -> (Router, Enqu
     let items = enqueued.clone();
     let shop = app(store, settings, || async move {
         tokio::task::yield_now().await;
-        items.lock().unwrap().push(Item::new(&Tenant::default(), "orders", "{}"));
+        items.lock().unwrap().push(QueueItem::new(&Tenant::default(), "orders", "{}"));
         "ordered"
     });
     (shop, enqueued)

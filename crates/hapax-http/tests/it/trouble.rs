@@ -11,7 +11,8 @@ use bytes::Bytes;
 use hapax_conformance::{Fault, Faulty};
 use hapax_core::lock::OnStoreError;
 use hapax_core::{
-    Ask, Claimed, Claims, GiveBack, Key, ManualClock, OnUnknown, Step, StoreError, Token, View,
+    ClaimRequest, ClaimView, Claimed, Claims, GiveBack, Key, ManualClock, OnUnknown, Step,
+    StoreError, Token,
 };
 use hapax_http::{Event, IdempotencyLayer, Settings};
 use tower::{Layer, Service, ServiceExt, service_fn};
@@ -104,7 +105,7 @@ struct Corrupt;
 
 #[async_trait]
 impl Claims for Corrupt {
-    async fn claim(&self, _: &Key, _: &Ask) -> Result<Claimed, StoreError> {
+    async fn claim(&self, _: &Key, _: &ClaimRequest) -> Result<Claimed, StoreError> {
         Err(StoreError::Corrupt { reason: "damaged".into() })
     }
     async fn extend(&self, _: &Key, _: &Token, _: Duration) -> Result<Step, StoreError> {
@@ -116,7 +117,7 @@ impl Claims for Corrupt {
     async fn give_back(&self, _: &Key, _: &Token, _: GiveBack) -> Result<Step, StoreError> {
         unreachable!()
     }
-    async fn look(&self, _: &Key) -> Result<Option<View>, StoreError> {
+    async fn look(&self, _: &Key) -> Result<Option<ClaimView>, StoreError> {
         unreachable!()
     }
 }
@@ -266,7 +267,7 @@ async fn a_service_that_is_not_ready_for_a_waiter_gives_the_key_back() {
     let _ = store.give_back(&first.key, &ticket.token, GiveBack::Keep).await.unwrap();
     assert_eq!(waiter.await.unwrap().unwrap_err(), "full");
     let view = store.look(&first.key).await.unwrap().unwrap();
-    assert!(matches!(view.state, hapax_core::claims::State::Failed { .. }), "{view:?}");
+    assert!(matches!(view.state, hapax_core::claims::ClaimState::Failed { .. }), "{view:?}");
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_core::meters;
+use hapax_core::metric_names;
 use hapax_http_client::{HttpClient, post};
 use hyper::Uri;
 use hyper::header::{AUTHORIZATION, HeaderValue};
@@ -179,7 +179,7 @@ fn counted(what: &'static str, sent: Result<Sent, SendError>) -> Result<Sent, Se
         Err(SendError::Refused(_)) => "refused",
         Err(_) => "not_tried",
     };
-    metrics::counter!(meters::LINE_SENT, "what" => what, "result" => result).increment(1);
+    metrics::counter!(metric_names::LINE_SENT, "what" => what, "result" => result).increment(1);
     sent
 }
 

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use hapax_core::command::{Begin, Begun, CommandError, Running, Started};
-use hapax_core::lock::{Guard, Hold, LockError, OnStoreError};
-use hapax_core::queue::{ItemId, Leased};
-use hapax_core::{Fence, OnUnknown, meters};
+use hapax_core::command::{Begun, CommandConfig, CommandError, RunningCommand, Started};
+use hapax_core::lock::{LockConfig, LockError, LockGuard, OnStoreError};
+use hapax_core::queue::{ItemId, LeasedItem};
+use hapax_core::{Fence, OnUnknown, metric_names};
 use metrics::counter;
 use tokio::time::Instant;
 
@@ -24,9 +24,9 @@ pub(super) enum Admission {
     /// Handle it.
     Go(Pass),
     /// It was begun before, or is late, and somebody has its user's lock: handle it when that is free.
-    Wait(Running, String, Hold),
+    Wait(RunningCommand, String, LockConfig),
     /// Tell its user to wait.
-    Busy(Running),
+    Busy(RunningCommand),
     /// It was handled before.
     Duplicate,
     /// The store does not answer: leave it alone for so long.
@@ -56,21 +56,21 @@ const NEVER_ENDS: &str = "handling the event was begun too often, and never came
 #[derive(Default)]
 pub(super) struct Pass {
     /// `None` where the store is away.
-    pub(super) running: Option<Running>,
-    pub(super) guard: Option<Guard>,
+    pub(super) running: Option<RunningCommand>,
+    pub(super) guard: Option<LockGuard>,
 }
 
 impl Pass {
     /// The lock's fence grows with every event of the user, the command's with every attempt.
     pub(super) fn fence(&self) -> Option<Fence> {
-        let lock = self.guard.as_ref().and_then(Guard::fence);
-        lock.or_else(|| self.running.as_ref().map(Running::fence))
+        let lock = self.guard.as_ref().and_then(LockGuard::fence);
+        lock.or_else(|| self.running.as_ref().map(RunningCommand::fence))
     }
 }
 
 /// Which attempt it is: by the lease, which also counts those that the store did not hear of, and by the
 /// mark, which also counts those before an operator put it back.
-pub(super) fn which_attempt(leased: &Leased, running: Option<&Running>) -> u32 {
+pub(super) fn which_attempt(leased: &LeasedItem, running: Option<&RunningCommand>) -> u32 {
     running.map_or(leased.attempt, |running| leased.attempt.max(running.attempt()))
 }
 
@@ -78,7 +78,7 @@ impl Inner {
     pub(super) async fn admit(
         &self,
         event: &Arrived,
-        leased: &Leased,
+        leased: &LeasedItem,
         budget: &Budget,
     ) -> Admission {
         // In the first lease nothing can be unknown, unless an operator has put a dead letter back:
@@ -115,11 +115,11 @@ impl Inner {
         id: ItemId,
         on_unknown: OnUnknown,
     ) -> Result<Started, CommandError> {
-        let begin = Begin {
+        let begin = CommandConfig {
             lease: self.settings.lease,
             retention: self.settings.remember,
             on_unknown,
-            ..Begin::default()
+            ..CommandConfig::default()
         };
         self.commands.start(OPERATION, &id.to_string(), &begin).await
     }
@@ -128,8 +128,8 @@ impl Inner {
     async fn guard(
         &self,
         event: &Arrived,
-        leased: &Leased,
-        running: Running,
+        leased: &LeasedItem,
+        running: RunningCommand,
         budget: &Budget,
     ) -> Admission {
         let go = |running, guard| Admission::Go(Pass { running: Some(running), guard });
@@ -165,7 +165,7 @@ impl Inner {
             failed => {
                 if failed.is_none() {
                     let source = event.kind().as_str();
-                    counter!(meters::LOCK_ACQUIRE, "status" => "open", "source_type" => source)
+                    counter!(metric_names::LOCK_ACQUIRE, "status" => "open", "source_type" => source)
                         .increment(1);
                 }
                 tracing::warn!(event_type = %event.kind(), "no lock: it passes");
@@ -174,20 +174,22 @@ impl Inner {
         }
     }
 
-    fn hold(&self, guarding: Guarding) -> Option<Hold> {
-        let hold = Hold {
+    fn hold(&self, guarding: Guarding) -> Option<LockConfig> {
+        let hold = LockConfig {
             wait: Duration::ZERO,
             renew_for: None,
             on_store_error: self.settings.on_store_error,
-            ..Hold::default()
+            ..LockConfig::default()
         };
         match guarding {
             Guarding::None => None,
             Guarding::Mutex { ttl, renew } => {
                 let renew_for = renew.then_some(self.settings.handle_limit);
-                Some(Hold { ttl, renew_for, ..hold })
+                Some(LockConfig { ttl, renew_for, ..hold })
             }
-            Guarding::Throttle { window } => Some(Hold { ttl: window, throttle: true, ..hold }),
+            Guarding::Throttle { window } => {
+                Some(LockConfig { ttl: window, throttle: true, ..hold })
+            }
         }
     }
 }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
-use hapax_core::command::Running;
-use hapax_core::lock::{Guard, Hold, LockError};
-use hapax_core::queue::{ItemId, Leased, Outcome};
-use hapax_core::{OnUnknown, Token, limited, meters, trace};
+use hapax_core::command::RunningCommand;
+use hapax_core::lock::{LockConfig, LockError, LockGuard};
+use hapax_core::queue::{ItemId, ItemOutcome, LeasedItem};
+use hapax_core::{OnUnknown, Token, metric_names, trace, with_timeout};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::Instrument;
@@ -26,10 +26,10 @@ impl Inner {
     pub(super) async fn carry_out(
         &self,
         event: &Arrived,
-        leased: &Leased,
+        leased: &LeasedItem,
         admission: Admission,
         budget: Arc<Budget>,
-    ) -> Outcome {
+    ) -> ItemOutcome {
         match admission {
             Admission::Go(pass) => self.go(event, leased, pass, budget).await,
             Admission::Wait(running, key, hold) => {
@@ -51,15 +51,15 @@ impl Inner {
     async fn go(
         &self,
         event: &Arrived,
-        leased: &Leased,
+        leased: &LeasedItem,
         pass: Pass,
         budget: Arc<Budget>,
-    ) -> Outcome {
+    ) -> ItemOutcome {
         let attempt = which_attempt(leased, pass.running.as_ref());
         let turn = Turn { fence: pass.fence(), ..self.turn(event, attempt, budget) };
         let Pass { running, guard } = pass;
         // Where the store failed there is a guard without a lock.
-        let guard = guard.filter(Guard::is_protected);
+        let guard = guard.filter(LockGuard::is_protected);
         if guard.is_some() {
             tracing::info!(event_type = %event.kind(), "acquired");
         }
@@ -118,14 +118,14 @@ impl Inner {
     async fn wait(
         &self,
         event: &Arrived,
-        leased: &Leased,
-        running: Running,
+        leased: &LeasedItem,
+        running: RunningCommand,
         key: &str,
-        hold: Hold,
+        hold: LockConfig,
         budget: Arc<Budget>,
-    ) -> Outcome {
+    ) -> ItemOutcome {
         let locks = self.locks.clone().source(event.kind().as_str());
-        match locks.acquire(key, &Hold { wait: WAIT_FOR_LOCK, ..hold }).await {
+        match locks.acquire(key, &LockConfig { wait: WAIT_FOR_LOCK, ..hold }).await {
             Ok(guard) => {
                 let pass = Pass { running: Some(running), guard: Some(guard) };
                 self.go(event, leased, pass, budget).await
@@ -143,9 +143,9 @@ impl Inner {
     async fn tell_to_wait(
         &self,
         event: &Arrived,
-        running: Running,
+        running: RunningCommand,
         budget: Arc<Budget>,
-    ) -> Outcome {
+    ) -> ItemOutcome {
         count_handled(event.kind(), "busy");
         let turn = self.turn(event, running.attempt(), budget);
         let text = [Message::text(self.settings.rules.busy_text())];
@@ -158,7 +158,7 @@ impl Inner {
     }
 
     /// Marks the event as handled; where the store does not answer it is told when it is back.
-    pub(super) async fn completed(&self, event: &Arrived, running: Option<Running>) {
+    pub(super) async fn completed(&self, event: &Arrived, running: Option<RunningCommand>) {
         let told = match &running {
             Some(running) => running.complete(&handled()).await.is_ok(),
             None => false,
@@ -168,7 +168,7 @@ impl Inner {
 
     /// Says in the store that the event was not handled, or may not have been. Where the store does
     /// not answer, the lease says it: unknown.
-    pub(super) async fn not_completed(&self, running: Option<Running>, failed: &Failed) {
+    pub(super) async fn not_completed(&self, running: Option<RunningCommand>, failed: &Failed) {
         let Some(running) = running else { return };
         match failed.then {
             Then::Unknown => drop(running.abandon().await),
@@ -179,10 +179,10 @@ impl Inner {
     async fn failed(
         &self,
         event: &Arrived,
-        leased: &Leased,
-        running: Option<Running>,
+        leased: &LeasedItem,
+        running: Option<RunningCommand>,
         failed: Failed,
-    ) -> Outcome {
+    ) -> ItemOutcome {
         let attempt = leased.attempt;
         tracing::warn!(attempt, reason = %failed, "an event was not handled");
         self.local.give_up(event.id);
@@ -197,34 +197,34 @@ impl Inner {
         }
         let unknown = failed.then == Then::Unknown;
         count_handled(event.kind(), if unknown { "unknown" } else { "failed" });
-        Outcome::Retry {
+        ItemOutcome::Retry {
             after: self.backoff(attempt),
             counts: true,
             reason: failed.reason.as_ref().into(),
         }
     }
 
-    fn ack(&self) -> Outcome {
-        Outcome::Ack { remember: self.settings.remember }
+    fn ack(&self) -> ItemOutcome {
+        ItemOutcome::Ack { retention: self.settings.remember }
     }
 
-    fn bury(&self, event: &Arrived, reason: &str) -> Outcome {
+    fn bury(&self, event: &Arrived, reason: &str) -> ItemOutcome {
         count_handled(event.kind(), "dead");
         tracing::error!(id = %event.id, reason, "an event is a dead letter");
         // Events have no order among each other, so it holds up nobody.
-        Outcome::Bury { reason: reason.into(), blocks: false }
+        ItemOutcome::Bury { reason: reason.into(), blocks: false }
     }
 
     /// Where this is not heard, the lease runs out and the event is looked at again.
-    pub(super) async fn resolve(&self, token: &Token, outcomes: &[(ItemId, Outcome)]) {
+    pub(super) async fn resolve(&self, token: &Token, outcomes: &[(ItemId, ItemOutcome)]) {
         let resolve = self.store.resolve(&self.settings.queue, token, outcomes);
-        if let Err(error) = limited(self.settings.store_budget, resolve).await {
-            meters::store_error(&error);
+        if let Err(error) = with_timeout(self.settings.store_budget, resolve).await {
+            metric_names::count_store_error(&error);
         }
     }
 }
 
 /// Not the event's fault.
-fn later(after: Duration, counts: bool) -> Outcome {
-    Outcome::Retry { after, counts, reason: "it could not be begun".into() }
+fn later(after: Duration, counts: bool) -> ItemOutcome {
+    ItemOutcome::Retry { after, counts, reason: "it could not be begun".into() }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax_core::lock::OnStoreError;
-use hapax_core::queue::{Enqueued, Item};
-use hapax_core::{limited, meters, trace};
+use hapax_core::queue::{Enqueued, QueueItem};
+use hapax_core::{metric_names, trace, with_timeout};
 use tokio::time::Instant;
 
 use super::{Answer, Arrived, Inner, count_event};
@@ -45,7 +45,7 @@ impl Inner {
         let items: Vec<_> = arrived.iter().map(|event| self.item(event)).collect();
         let enqueue = self.store.enqueue(&self.settings.queue, &items);
         let since = Instant::now();
-        match limited(self.settings.store_budget, enqueue).await {
+        match with_timeout(self.settings.store_budget, enqueue).await {
             Ok(answers) => {
                 for (event, answer) in arrived.into_iter().zip(answers) {
                     self.taken_in(event, answer);
@@ -54,7 +54,7 @@ impl Inner {
                 Answer::Taken
             }
             Err(error) => {
-                meters::store_error(&error);
+                metric_names::count_store_error(&error);
                 tracing::warn!(reason = error.label(), "events could not be stored");
                 self.not_stored(arrived, since.elapsed())
             }
@@ -91,8 +91,8 @@ impl Inner {
         Answer::Taken
     }
 
-    pub(super) fn item(&self, event: &Arrived) -> Item {
-        Item::new(&self.settings.tenant, event.kind().as_str(), event.event.webhook())
+    pub(super) fn item(&self, event: &Arrived) -> QueueItem {
+        QueueItem::new(&self.settings.tenant, event.kind().as_str(), event.event.webhook())
             .id(event.id)
             .content_type("application/json")
             .header(CORRELATION, &event.correlation)

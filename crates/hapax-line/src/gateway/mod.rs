@@ -27,7 +27,7 @@ use hapax_core::command::Commands;
 use hapax_core::lock::Locks;
 use hapax_core::queue::ItemId;
 use hapax_core::trace::Traceparent;
-use hapax_core::{Claims, Store, meters};
+use hapax_core::{Claims, Store, metric_names};
 use metrics::{counter, histogram};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, timeout};
@@ -148,7 +148,7 @@ impl Gateway {
             Answer::Malformed => "400",
             Answer::Unavailable => "503",
         };
-        histogram!(meters::LINE_WEBHOOK, "status" => status).record(since.elapsed());
+        histogram!(metric_names::LINE_WEBHOOK, "status" => status).record(since.elapsed());
         answer
     }
 
@@ -193,9 +193,11 @@ impl Inner {
 }
 
 fn count_event(kind: Kind, result: &'static str) {
-    counter!(meters::LINE_EVENTS, "event_type" => kind.as_str(), "result" => result).increment(1);
+    counter!(metric_names::LINE_EVENTS, "event_type" => kind.as_str(), "result" => result)
+        .increment(1);
 }
 
 fn count_handled(kind: Kind, result: &'static str) {
-    counter!(meters::LINE_HANDLED, "event_type" => kind.as_str(), "result" => result).increment(1);
+    counter!(metric_names::LINE_HANDLED, "event_type" => kind.as_str(), "result" => result)
+        .increment(1);
 }

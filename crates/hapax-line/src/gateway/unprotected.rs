@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_core::command::{Begun, CommandError, Response, Running, Started};
+use hapax_core::command::{Begun, CommandError, RunningCommand, Started, StoredResponse};
 use hapax_core::queue::ItemId;
-use hapax_core::{OnUnknown, limited};
+use hapax_core::{OnUnknown, with_timeout};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{sleep, timeout};
 use tracing::Instrument;
@@ -16,8 +16,8 @@ use crate::handler::Then;
 use crate::{Failed, Turn};
 
 /// What the mark of a handled event says.
-pub(super) fn handled() -> Response {
-    Response { status: 200, headers: Vec::new(), body: bytes::Bytes::new() }
+pub(super) fn handled() -> StoredResponse {
+    StoredResponse { status: 200, headers: Vec::new(), body: bytes::Bytes::new() }
 }
 
 impl Inner {
@@ -75,7 +75,7 @@ impl Inner {
     async fn until_handled(
         &self,
         event: &Arrived,
-        running: Option<&Running>,
+        running: Option<&RunningCommand>,
         budget: Arc<Budget>,
     ) -> Result<(), Failed> {
         let earlier = running.map_or(0, |running| running.attempt() - 1);
@@ -83,7 +83,7 @@ impl Inner {
         loop {
             let turn = Turn {
                 tried_elsewhere: earlier > 0,
-                fence: running.map(Running::fence),
+                fence: running.map(RunningCommand::fence),
                 ..self.turn(event, earlier + attempt, budget.clone())
             };
             let Err(failed) = self.handle(event, turn).await else { return Ok(()) };
@@ -105,7 +105,7 @@ impl Inner {
             failed.then == Then::Unknown && self.settings.on_unknown == OnUnknown::Refuse;
         let items = [self.item(event)];
         let enqueue = self.store.enqueue(&self.settings.queue, &items);
-        if !must_not && limited(self.settings.store_budget, enqueue).await.is_ok() {
+        if !must_not && with_timeout(self.settings.store_budget, enqueue).await.is_ok() {
             count_handled(event.kind(), "failed");
             return self.stored.notify_one();
         }

@@ -6,9 +6,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_core::queue::{ItemId, Leased, Outcome, Take};
+use hapax_core::queue::{ItemId, ItemOutcome, LeaseRequest, LeasedItem};
 use hapax_core::trace::{TRACEPARENT, Traceparent};
-use hapax_core::{StoreError, Token, limited, meters};
+use hapax_core::{StoreError, Token, metric_names, with_timeout};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -22,7 +22,7 @@ use crate::{Guarding, Webhook};
 const BATCH: usize = 64;
 
 /// An event that was taken out, and its place, if there was one left.
-type Taken = (Arrived, Leased, Option<OwnedSemaphorePermit>);
+type Taken = (Arrived, LeasedItem, Option<OwnedSemaphorePermit>);
 
 impl Inner {
     pub(super) async fn work(self: &Arc<Self>, mut stop: Pin<&mut impl Future<Output = ()>>) {
@@ -37,7 +37,8 @@ impl Inner {
             };
             let Some(room) = room else { return };
             // An answer that was lost is asked for again, with the same token.
-            let take = unanswered.take().unwrap_or_else(|| Take::new(room, self.settings.lease));
+            let take =
+                unanswered.take().unwrap_or_else(|| LeaseRequest::new(room, self.settings.lease));
             let since = Instant::now();
             let leased = self.lease(&take).await;
             match leased {
@@ -49,7 +50,7 @@ impl Inner {
                     }
                 }
                 Err(error) => {
-                    meters::store_error(&error);
+                    metric_names::count_store_error(&error);
                     unanswered = Some(take);
                     self.rescue(since.elapsed());
                 }
@@ -71,9 +72,9 @@ impl Inner {
         Some(BATCH.min(1 + self.places.available_permits()))
     }
 
-    async fn lease(&self, take: &Take) -> Result<Vec<Leased>, StoreError> {
+    async fn lease(&self, take: &LeaseRequest) -> Result<Vec<LeasedItem>, StoreError> {
         let lease = self.store.lease(&self.settings.queue, take);
-        limited(self.settings.store_budget, lease).await
+        with_timeout(self.settings.store_budget, lease).await
     }
 
     /// The store went away with events that it had just taken: they are handled from memory.
@@ -87,7 +88,7 @@ impl Inner {
         }
     }
 
-    fn hand_out(self: &Arc<Self>, leased: Vec<Leased>, token: Token, took: Duration) {
+    fn hand_out(self: &Arc<Self>, leased: Vec<LeasedItem>, token: Token, took: Duration) {
         if leased.is_empty() {
             return;
         }
@@ -122,7 +123,7 @@ impl Inner {
     async fn bury_unreadable(self: Arc<Self>, ids: Vec<ItemId>, token: Token) {
         tracing::error!(events = ids.len(), "what is in the queue is no event of LINE's");
         let reason: Arc<str> = "it is no webhook of LINE's".into();
-        let bury = |id| (id, Outcome::Bury { reason: reason.clone(), blocks: false });
+        let bury = |id| (id, ItemOutcome::Bury { reason: reason.clone(), blocks: false });
         let outcomes: Vec<_> = ids.into_iter().map(bury).collect();
         self.resolve(&token, &outcomes).await;
     }
@@ -132,8 +133,8 @@ impl Inner {
         loop {
             sleep(self.settings.lease / 3).await;
             let renew = self.store.renew(&self.settings.queue, token, self.settings.lease);
-            if let Err(error) = limited(self.settings.store_budget, renew).await {
-                meters::store_error(&error);
+            if let Err(error) = with_timeout(self.settings.store_budget, renew).await {
+                metric_names::count_store_error(&error);
             }
         }
     }
@@ -204,7 +205,7 @@ impl Inner {
     }
 
     /// The event that was stored.
-    fn read(&self, leased: &Leased) -> Option<Arrived> {
+    fn read(&self, leased: &LeasedItem) -> Option<Arrived> {
         let event = Webhook::parse(&leased.item.payload).ok()?.events.pop()?;
         let header = |name| leased.item.headers.get(name).map(String::as_str);
         Some(Arrived {

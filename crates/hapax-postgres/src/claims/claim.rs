@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use hapax_core::machine::{self, Decision, Row};
-use hapax_core::{Ask, Claimed, Fence, Key, Ticket, Timestamp};
+use hapax_core::claim_rules::{self, ClaimDecision, ClaimRow};
+use hapax_core::{ClaimRequest, Claimed, Fence, Key, Ticket, Timestamp};
 use tokio_postgres::types::Type;
 
 use crate::batch::Work;
@@ -56,7 +56,7 @@ const RENEW: Sql = Sql {
 /// One asker.
 pub(crate) struct Asked {
     pub(crate) key: Key,
-    pub(crate) ask: Ask,
+    pub(crate) ask: ClaimRequest,
 }
 
 pub(crate) struct Claiming;
@@ -94,7 +94,7 @@ impl Work for Claiming {
 /// A row to be granted although it is there.
 struct Renewal {
     asker: usize,
-    row: Row,
+    row: ClaimRow,
     /// A new grant as this attempt; else the asker's own one with the lease anew.
     attempt: Option<u32>,
 }
@@ -140,13 +140,14 @@ async fn ask<S: Session>(
             continue;
         }
         let row = row::claim(found)?.ok_or_else(|| corrupt("a claim"))?;
-        let attempt = match machine::claim(Some(&row), &item.ask, row::timestamp(found, "now")?) {
-            Decision::Answer(answer) => {
+        let attempt = match claim_rules::claim(Some(&row), &item.ask, row::timestamp(found, "now")?)
+        {
+            ClaimDecision::Answer(answer) => {
                 answers[asker] = Some(answer);
                 continue;
             }
-            Decision::Grant { attempt } => Some(attempt),
-            Decision::Regrant(_) => None,
+            ClaimDecision::Grant { attempt } => Some(attempt),
+            ClaimDecision::Regrant(_) => None,
         };
         // One statement changes a row once; the second asker looks again in the next round.
         if taken.insert(&item.key) {
@@ -158,7 +159,7 @@ async fn ask<S: Session>(
 
 /// A key that nobody had when the statement began: granted, held by an open transaction, or lost
 /// to somebody who committed meanwhile.
-fn vacant(found: &session::Row, ask: &Ask) -> Result<Option<Claimed>, Failure> {
+fn vacant(found: &session::Row, ask: &ClaimRequest) -> Result<Option<Claimed>, Failure> {
     if found.try_get::<Option<i64>>("fence")?.is_none() {
         return Ok(Some(held(ask)));
     }
@@ -226,15 +227,15 @@ async fn renew<S: Session>(
     Ok(())
 }
 
-fn granted(ask: &Ask, fence: Fence, attempt: u32) -> Claimed {
+fn granted(ask: &ClaimRequest, fence: Fence, attempt: u32) -> Claimed {
     Claimed::Granted { ticket: Ticket { token: ask.token.clone(), fence }, attempt }
 }
 
-fn held(ask: &Ask) -> Claimed {
+fn held(ask: &ClaimRequest) -> Claimed {
     Claimed::Busy { lease_left: OPEN.min(ask.lease) }
 }
 
-fn fingerprint(ask: &Ask) -> Option<&[u8]> {
+fn fingerprint(ask: &ClaimRequest) -> Option<&[u8]> {
     ask.fingerprint.as_ref().map(|f| f.as_str().as_bytes())
 }
 

@@ -8,7 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use hapax_core::{
-    Ask, Claimed, Claims, GiveBack, Key, Step, StoreError, Token, View, Watch, limited, machine,
+    ClaimRequest, ClaimView, Claimed, Claims, GiveBack, Key, Step, StoreError, Token, Watch,
+    claim_rules, with_timeout,
 };
 use tokio_postgres::types::Type;
 
@@ -21,7 +22,7 @@ use step::{Act, Taken};
 
 #[async_trait]
 impl Claims for PostgresStore {
-    async fn claim(&self, key: &Key, ask: &Ask) -> Result<Claimed, StoreError> {
+    async fn claim(&self, key: &Key, ask: &ClaimRequest) -> Result<Claimed, StoreError> {
         self.claims.submit(Asked { key: key.clone(), ask: ask.clone() }).await
     }
 
@@ -37,7 +38,7 @@ impl Claims for PostgresStore {
         self.step(key, token, Act::GiveBack(how)).await
     }
 
-    async fn look(&self, key: &Key) -> Result<Option<View>, StoreError> {
+    async fn look(&self, key: &Key) -> Result<Option<ClaimView>, StoreError> {
         self.link.within(async { look(&mut self.link.lease().await?, key).await }).await
     }
 
@@ -52,7 +53,7 @@ impl PostgresStore {
     async fn step(&self, key: &Key, token: &Token, act: Act) -> Result<Step, StoreError> {
         let taken = Taken { key: key.clone(), token: token.clone(), act };
         let mut patience = Patience::new(self.link.limit);
-        limited(self.link.limit, async {
+        with_timeout(self.link.limit, async {
             loop {
                 match self.steps.submit(taken.clone()).await? {
                     Some(step) => return Ok(step),
@@ -69,9 +70,12 @@ const LOOK: Sql = Sql {
     types: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT],
 };
 
-pub(crate) async fn look<S: Session>(session: &mut S, key: &Key) -> Result<Option<View>, Failure> {
+pub(crate) async fn look<S: Session>(
+    session: &mut S,
+    key: &Key,
+) -> Result<Option<ClaimView>, Failure> {
     let (tenant, kind) = (key.tenant().as_str(), key.kind().as_str());
     let rows = session.rows(&LOOK, &[&tenant, &kind, &key.scope(), &key.name()]).await?;
     let Some(found) = rows.first() else { return Ok(None) };
-    Ok(machine::look(row::claim(found)?.as_ref(), row::timestamp(found, "now")?))
+    Ok(claim_rules::look(row::claim(found)?.as_ref(), row::timestamp(found, "now")?))
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hapax_core::machine::{self, Change, Row};
+use hapax_core::claim_rules::{self, ClaimChange, ClaimRow};
 use hapax_core::{GiveBack, Key, Step, Timestamp, Token};
 use tokio_postgres::types::Type;
 
@@ -63,11 +63,11 @@ impl Act {
         if let Self::Settle(value) = self { value } else { &[] }
     }
 
-    fn decide(&self, row: Option<&Row>, token: &Token, now: Timestamp) -> Change {
+    fn decide(&self, row: Option<&ClaimRow>, token: &Token, now: Timestamp) -> ClaimChange {
         match self {
-            Self::Extend(lease) => machine::extend(row, token, *lease, now),
-            Self::Settle(value) => machine::settle(row, token, value, now),
-            Self::GiveBack(how) => machine::give_back(row, token, *how, now),
+            Self::Extend(lease) => claim_rules::extend(row, token, *lease, now),
+            Self::Settle(value) => claim_rules::settle(row, token, value, now),
+            Self::GiveBack(how) => claim_rules::give_back(row, token, *how, now),
         }
     }
 }
@@ -149,8 +149,8 @@ async fn take<S: Session>(
         let row = row::claim(found)?;
         let now = row::timestamp(found, "now")?;
         answers[owner] = match item.act.decide(row.as_ref(), &item.token, now) {
-            Change::Nothing(step) => Some(Some(step)),
-            Change::Write(Row { fence, .. }) | Change::Delete(fence)
+            ClaimChange::Nothing(step) => Some(Some(step)),
+            ClaimChange::Write(ClaimRow { fence, .. }) | ClaimChange::Delete(fence)
                 if found.try_get::<Option<bool>>("done")?.unwrap_or(false) =>
             {
                 Some(Some(Step::Done(fence)))

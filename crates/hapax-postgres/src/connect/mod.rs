@@ -60,7 +60,7 @@ impl Link {
             Err(_) => {
                 // Idle connections to a server that went away silently would cost a limit each.
                 self.pool.retain(|_, _| false);
-                Err(StoreError::Timeout { limit: self.limit })
+                Err(StoreError::Timeout { timeout: self.limit })
             }
         }
     }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use hapax_core::Key;
-use hapax_core::log::{Appended, Cursor, Epoch, Event, Keep};
+use hapax_core::log::{Appended, Cursor, Epoch, LogEvent, LogRetention};
 use tokio_postgres::types::Type;
 
 use crate::batch::Work;
@@ -37,8 +37,8 @@ const APPEND: Sql = Sql {
 /// Events of one call for one partition.
 pub(crate) struct Sent {
     pub(crate) partition: u16,
-    pub(crate) events: Vec<Event>,
-    pub(crate) keep: Keep,
+    pub(crate) events: Vec<LogEvent>,
+    pub(crate) keep: LogRetention,
 }
 
 pub(crate) struct Appending;
@@ -115,7 +115,7 @@ fn twin(first: Appended, same: bool) -> Option<Appended> {
 
 struct Asked<'a> {
     item: &'a Sent,
-    event: &'a Event,
+    event: &'a LogEvent,
 }
 
 impl<'a> Asked<'a> {
@@ -143,9 +143,9 @@ async fn append<S: Session>(
     let payloads: Vec<&[u8]> = events().map(|event| &event.payload[..]).collect();
     let closings: Vec<bool> = events().map(|event| event.closes).collect();
     let lifetimes: Vec<i64> =
-        asked.iter().map(|asked| row::duration(asked.item.keep.lifetime)).collect();
+        asked.iter().map(|asked| row::duration(asked.item.keep.retention)).collect();
     let keeps: Vec<i64> =
-        asked.iter().map(|asked| row::signed(asked.item.keep.entries.max(1))).collect();
+        asked.iter().map(|asked| row::signed(asked.item.keep.max_entries.max(1))).collect();
     let rows = session
         .rows(
             &APPEND,

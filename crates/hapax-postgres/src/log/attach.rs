@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hapax_core::Key;
-use hapax_core::log::{Attached, Cursor, Entry, Epoch, Epochs, Head};
+use hapax_core::log::{Attached, Cursor, Epoch, Epochs, JobHead, LogEntry};
 use tokio_postgres::types::Type;
 
 use crate::connect::session::{Row, Session, Sql};
@@ -33,7 +33,7 @@ pub(crate) async fn attach<S: Session>(
             false => entries.push(entry(row)?),
         }
     }
-    let head = Head {
+    let head = JobHead {
         epochs: epochs(found)?,
         first: row::number(found, "first")?,
         last: row::number(found, "last")?,
@@ -44,9 +44,9 @@ pub(crate) async fn attach<S: Session>(
     Ok(Some(Attached { head, entries }))
 }
 
-fn entry(row: &Row) -> Result<Entry, Failure> {
+fn entry(row: &Row) -> Result<LogEntry, Failure> {
     let (epoch, offset) = (Epoch(row::number(row, "epoch")?), row::number(row, "place")?);
-    Ok(Entry {
+    Ok(LogEntry {
         at: Cursor { epoch, offset },
         stage: row.try_get::<&str>("stage")?.into(),
         seq: row::number(row, "seq")?,

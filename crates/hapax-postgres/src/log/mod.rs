@@ -7,7 +7,7 @@ mod tail;
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use hapax_core::log::{Appended, Attached, Event, Keep, Position, Tail};
+use hapax_core::log::{Appended, Attached, LogEvent, LogRetention, PartitionTail, TailPosition};
 use hapax_core::{Key, Log, StoreError, Watch};
 
 use crate::PostgresStore;
@@ -15,7 +15,11 @@ use append::Sent;
 
 #[async_trait]
 impl Log for PostgresStore {
-    async fn append(&self, events: &[Event], keep: &Keep) -> Result<Vec<Appended>, StoreError> {
+    async fn append(
+        &self,
+        events: &[LogEvent],
+        keep: &LogRetention,
+    ) -> Result<Vec<Appended>, StoreError> {
         let mut parts: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
         for (i, event) in events.iter().enumerate() {
             parts.entry(event.job.partition(self.partitions)).or_default().push(i);
@@ -47,9 +51,9 @@ impl Log for PostgresStore {
 
     async fn tail(
         &self,
-        from: &[(u16, Position)],
+        from: &[(u16, TailPosition)],
         at_most: usize,
-    ) -> Result<Vec<Tail>, StoreError> {
+    ) -> Result<Vec<PartitionTail>, StoreError> {
         let link = &self.link;
         link.within(async { tail::tail(&mut link.lease().await?, from, at_most).await }).await
     }

@@ -1,7 +1,7 @@
 //! Reading the newest entries of many partitions.
 
 use hapax_core::Key;
-use hapax_core::log::{Change, Cursor, Epoch, Epochs, Position, Tail};
+use hapax_core::log::{Cursor, Epoch, Epochs, PartitionTail, TailChange, TailPosition};
 use tokio_postgres::types::Type;
 
 use super::attach::epochs;
@@ -21,9 +21,9 @@ pub(super) const END: i64 = i64::MAX - 1;
 /// lost the last ones, the numbers are given out again, and a reader has to go back.
 pub(crate) async fn tail<S: Session>(
     session: &mut S,
-    from: &[(u16, Position)],
+    from: &[(u16, TailPosition)],
     at_most: usize,
-) -> Result<Vec<Tail>, Failure> {
+) -> Result<Vec<PartitionTail>, Failure> {
     let partitions: Vec<i32> = from.iter().map(|(partition, _)| (*partition).into()).collect();
     let mut questions: Vec<Question> = from.iter().map(|(_, from)| Question::new(from)).collect();
     loop {
@@ -57,7 +57,7 @@ struct Question {
 }
 
 impl Question {
-    fn new(from: &Position) -> Self {
+    fn new(from: &TailPosition) -> Self {
         match (from.as_str(), from.as_str().parse::<Cursor>()) {
             ("", _) => Self { cursor: None, after: 0, lost: false, is_start: true },
             ("$", _) => Self { cursor: None, after: END, lost: false, is_start: false },
@@ -82,19 +82,19 @@ impl Question {
         true
     }
 
-    fn answer(&self, rows: &[&Row], at_most: usize) -> Result<Tail, Failure> {
+    fn answer(&self, rows: &[&Row], at_most: usize) -> Result<PartitionTail, Failure> {
         let head = rows.first().ok_or_else(|| corrupt("no such partition"))?;
         let epochs = epochs(head)?;
         let position = |offset: u64| {
             let epoch = epochs.at(offset).unwrap_or(Epoch(0));
-            Position::new(&Cursor { epoch, offset }.to_string())
+            TailPosition::new(&Cursor { epoch, offset }.to_string())
         };
         let mut changes = Vec::with_capacity(rows.len());
         for row in rows {
             let Some(at) = row.try_get::<Option<i64>>("position")? else { continue };
             let text = |column| row.try_get::<&str>(column);
             let job = Key::stored(text("tenant")?, "job", text("domain")?, text("name")?);
-            changes.push(Change {
+            changes.push(TailChange {
                 job: job.ok_or_else(|| corrupt("a job"))?,
                 offset: row::number(row, "place")?,
                 position: position(at.unsigned_abs()),
@@ -108,7 +108,7 @@ impl Question {
             _ => position(last.max(self.after.unsigned_abs())),
         };
         let lost = self.lost || !self.is_start && self.after.unsigned_abs() < floor;
-        Ok(Tail { changes, next, lost })
+        Ok(PartitionTail { changes, next, lost })
     }
 }
 
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     fn question(from: &str, epochs: &str) -> (bool, i64, bool) {
-        let mut question = Question::new(&Position::new(from));
+        let mut question = Question::new(&TailPosition::new(from));
         let back = question.goes_back(&epochs.parse().unwrap(), epochs);
         (back, question.after, question.lost)
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use hapax_core::queue::{Enqueued, Item, QueueName};
+use hapax_core::queue::{Enqueued, QueueItem, QueueName};
 use hapax_core::{Key, StoreError};
 use tokio_postgres::types::Type;
 use uuid::Uuid;
@@ -54,7 +54,7 @@ pub(crate) fn bell(queue: &QueueName) -> Option<Key> {
 /// Items of one call.
 pub(crate) struct Sent {
     pub(crate) queue: QueueName,
-    pub(crate) items: Vec<Item>,
+    pub(crate) items: Vec<QueueItem>,
 }
 
 pub(crate) struct Enqueueing;
@@ -95,7 +95,7 @@ impl Work for Enqueueing {
 
 pub(crate) async fn enqueue<S: Session>(
     session: &mut S,
-    all: &[(&QueueName, &Item)],
+    all: &[(&QueueName, &QueueItem)],
 ) -> Result<Vec<Enqueued>, Failure> {
     match all {
         [] => return Ok(Vec::new()),
@@ -137,7 +137,7 @@ pub(crate) async fn enqueue<S: Session>(
         new.insert((row.try_get::<String>("queue")?, row.try_get::<Uuid>("id")?));
     }
     // Of two with the same id the first one was added.
-    let mut told = |(queue, item): &(&QueueName, &Item)| match new
+    let mut told = |(queue, item): &(&QueueName, &QueueItem)| match new
         .remove(&(queue.as_str().to_owned(), item.id.0))
     {
         true => Enqueued::Accepted,
@@ -150,7 +150,7 @@ pub(crate) async fn enqueue<S: Session>(
 async fn is_new<S: Session>(
     session: &mut S,
     queue: &QueueName,
-    item: &Item,
+    item: &QueueItem,
 ) -> Result<bool, Failure> {
     let added = session
         .rows(
@@ -171,7 +171,7 @@ async fn is_new<S: Session>(
     Ok(!added.is_empty())
 }
 
-fn delay(item: &Item) -> Option<i64> {
+fn delay(item: &QueueItem) -> Option<i64> {
     (!item.delay.is_zero()).then(|| row::brief(item.delay))
 }
 

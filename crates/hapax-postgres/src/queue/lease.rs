@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_core::queue::{Item, ItemId, Leased, QueueName, Take};
+use hapax_core::queue::{ItemId, LeaseRequest, LeasedItem, QueueItem, QueueName};
 use hapax_core::{Fence, Key};
 use serde_json::value::RawValue;
 use tokio_postgres::types::Type;
@@ -22,10 +22,10 @@ const LEASE: Sql = Sql {
 pub(crate) async fn lease<S: Session>(
     session: &mut S,
     queue: &QueueName,
-    take: &Take,
-) -> Result<Option<Vec<Leased>>, Failure> {
+    take: &LeaseRequest,
+) -> Result<Option<Vec<LeasedItem>>, Failure> {
     let (token, at_most) =
-        (take.token.as_str().as_bytes(), row::signed(take.at_most.max(1) as u64));
+        (take.token.as_str().as_bytes(), row::signed(take.max_items.max(1) as u64));
     let lease = row::brief(take.lease);
     let rows = session.rows(&LEASE, &[&queue.as_str(), &token, &at_most, &lease]).await?;
     let mut leased = Vec::with_capacity(rows.len());
@@ -37,9 +37,9 @@ pub(crate) async fn lease<S: Session>(
     Ok(Some(leased.into_iter().map(|(_, leased)| leased).collect()))
 }
 
-fn handed_out(row: &Row) -> Result<Leased, Failure> {
+fn handed_out(row: &Row) -> Result<LeasedItem, Failure> {
     let tenant = Key::stored(row.try_get("tenant")?, "record", "", "");
-    let item = Item {
+    let item = QueueItem {
         id: ItemId(row.try_get("id")?),
         tenant: tenant.ok_or_else(|| corrupt("a tenant"))?.tenant().clone(),
         topic: row.try_get::<&str>("topic")?.into(),
@@ -52,7 +52,7 @@ fn handed_out(row: &Row) -> Result<Leased, Failure> {
     let attempt: i32 = row.try_get("attempt")?;
     // Enqueued at a moment that the server's clock went back from.
     let age: i64 = row.try_get("age")?;
-    Ok(Leased {
+    Ok(LeasedItem {
         item,
         attempt: attempt.unsigned_abs(),
         fence: Fence(row::number(row, "fence")?),

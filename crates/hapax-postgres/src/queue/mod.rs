@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hapax_core::queue::{
-    Dead, Depth, Enqueued, Item, ItemId, Leased, Outcome, QueueName, Resolved, Take,
+    DeadLetter, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem, QueueDepth, QueueItem,
+    QueueName, Resolved,
 };
 use hapax_core::{Queue, StoreError, Tenant, Token, Watch};
 
@@ -22,12 +23,16 @@ impl Queue for PostgresStore {
     async fn enqueue(
         &self,
         queue: &QueueName,
-        items: &[Item],
+        items: &[QueueItem],
     ) -> Result<Vec<Enqueued>, StoreError> {
         self.enqueues.submit(Sent { queue: queue.clone(), items: items.to_vec() }).await
     }
 
-    async fn lease(&self, queue: &QueueName, take: &Take) -> Result<Vec<Leased>, StoreError> {
+    async fn lease(
+        &self,
+        queue: &QueueName,
+        take: &LeaseRequest,
+    ) -> Result<Vec<LeasedItem>, StoreError> {
         let link = &self.link;
         let mut patience = Patience::new(link.limit);
         link.within(async {
@@ -61,7 +66,7 @@ impl Queue for PostgresStore {
         &self,
         queue: &QueueName,
         token: &Token,
-        outcomes: &[(ItemId, Outcome)],
+        outcomes: &[(ItemId, ItemOutcome)],
     ) -> Result<Vec<Resolved>, StoreError> {
         let link = &self.link;
         let resolved = link
@@ -74,7 +79,11 @@ impl Queue for PostgresStore {
         Ok(resolved)
     }
 
-    async fn depth(&self, queue: &QueueName, whose: Option<&Tenant>) -> Result<Depth, StoreError> {
+    async fn depth(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+    ) -> Result<QueueDepth, StoreError> {
         let link = &self.link;
         link.within(async { oversee::depth(&mut link.lease().await?, queue, whose).await }).await
     }
@@ -85,7 +94,7 @@ impl Queue for PostgresStore {
         whose: Option<&Tenant>,
         after: Option<ItemId>,
         at_most: u32,
-    ) -> Result<Vec<Dead>, StoreError> {
+    ) -> Result<Vec<DeadLetter>, StoreError> {
         let link = &self.link;
         link.within(async {
             oversee::dead(&mut link.lease().await?, queue, whose, after, at_most).await

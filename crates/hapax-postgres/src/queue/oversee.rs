@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::Tenant;
-use hapax_core::queue::{Dead, Depth, ItemId, QueueName};
+use hapax_core::queue::{DeadLetter, ItemId, QueueDepth, QueueName};
 use tokio_postgres::types::Type;
 
 use crate::connect::session::{Row, Session, Sql};
@@ -35,12 +35,12 @@ pub(crate) async fn depth<S: Session>(
     session: &mut S,
     queue: &QueueName,
     whose: Option<&Tenant>,
-) -> Result<Depth, Failure> {
+) -> Result<QueueDepth, Failure> {
     let rows = session.rows(&DEPTH, &[&queue.as_str(), &whose.map(Tenant::as_str)]).await?;
     let found = rows.first().ok_or_else(|| corrupt("an empty answer"))?;
     let in_flight = row::number(found, "in_flight")?;
     let oldest: Option<i64> = found.try_get("oldest")?;
-    Ok(Depth {
+    Ok(QueueDepth {
         waiting: row::number(found, "here")?.saturating_sub(in_flight),
         in_flight,
         dead: row::number(found, "dead")?,
@@ -54,12 +54,12 @@ pub(crate) async fn dead<S: Session>(
     whose: Option<&Tenant>,
     after: Option<ItemId>,
     at_most: u32,
-) -> Result<Vec<Dead>, Failure> {
+) -> Result<Vec<DeadLetter>, Failure> {
     let (whose, after) = (whose.map(Tenant::as_str), after.map(|id| id.0));
     let rows = session.rows(&DEAD, &[&queue.as_str(), &whose, &after, &i64::from(at_most)]).await?;
     let letter = |row: &Row| {
         let attempts: i32 = row.try_get("attempts")?;
-        Ok(Dead {
+        Ok(DeadLetter {
             id: ItemId(row.try_get("id")?),
             key: row.try_get::<Option<&str>>("key")?.map(Arc::from),
             attempts: attempts.unsigned_abs(),

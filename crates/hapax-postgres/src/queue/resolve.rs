@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use hapax_core::Token;
-use hapax_core::queue::{ItemId, Outcome, QueueName, Resolved};
+use hapax_core::queue::{ItemId, ItemOutcome, QueueName, Resolved};
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
@@ -45,10 +45,10 @@ pub(crate) async fn resolve<S: Session>(
     session: &mut S,
     queue: &QueueName,
     token: &Token,
-    outcomes: &[(ItemId, Outcome)],
+    outcomes: &[(ItemId, ItemOutcome)],
 ) -> Result<Vec<Resolved>, Failure> {
     // The first word about an item counts.
-    let mut words: HashMap<ItemId, &Outcome> = HashMap::new();
+    let mut words: HashMap<ItemId, &ItemOutcome> = HashMap::new();
     let mut first = Vec::with_capacity(outcomes.len());
     for (id, outcome) in outcomes {
         words.entry(*id).or_insert_with(|| {
@@ -65,7 +65,7 @@ pub(crate) async fn resolve<S: Session>(
     let answer = rows.first().ok_or_else(|| corrupt("an empty answer"))?;
     let done: HashMap<Uuid, bool> =
         ids.into_iter().zip(answer.try_get::<Vec<bool>>("done")?).collect();
-    let told = |(id, outcome): &(ItemId, Outcome)| {
+    let told = |(id, outcome): &(ItemId, ItemOutcome)| {
         let counted = words.get(id).is_some_and(|word| std::ptr::eq(*word, outcome));
         let repeated = is_ack(outcome) && words.get(id).is_some_and(|word| is_ack(word));
         match done.get(&id.0) {
@@ -76,32 +76,32 @@ pub(crate) async fn resolve<S: Session>(
     Ok(outcomes.iter().map(told).collect())
 }
 
-fn is_ack(outcome: &Outcome) -> bool {
-    matches!(outcome, Outcome::Ack { .. })
+fn is_ack(outcome: &ItemOutcome) -> bool {
+    matches!(outcome, ItemOutcome::Ack { .. })
 }
 
 /// The number that the function knows it by.
-fn kind(outcome: &Outcome) -> i16 {
+fn kind(outcome: &ItemOutcome) -> i16 {
     match outcome {
-        Outcome::Ack { remember } => i16::from(!remember.is_zero()),
-        Outcome::Retry { counts: true, .. } => 2,
-        Outcome::Retry { counts: false, .. } => 3,
-        Outcome::Bury { blocks: true, .. } => 4,
-        Outcome::Bury { blocks: false, .. } => 5,
+        ItemOutcome::Ack { retention: remember } => i16::from(!remember.is_zero()),
+        ItemOutcome::Retry { counts: true, .. } => 2,
+        ItemOutcome::Retry { counts: false, .. } => 3,
+        ItemOutcome::Bury { blocks: true, .. } => 4,
+        ItemOutcome::Bury { blocks: false, .. } => 5,
     }
 }
 
-fn time(outcome: &Outcome) -> Duration {
+fn time(outcome: &ItemOutcome) -> Duration {
     match outcome {
-        Outcome::Ack { remember } => *remember,
-        Outcome::Retry { after, .. } => *after,
-        Outcome::Bury { .. } => Duration::ZERO,
+        ItemOutcome::Ack { retention: remember } => *remember,
+        ItemOutcome::Retry { after, .. } => *after,
+        ItemOutcome::Bury { .. } => Duration::ZERO,
     }
 }
 
-fn reason(outcome: &Outcome) -> Option<&str> {
+fn reason(outcome: &ItemOutcome) -> Option<&str> {
     match outcome {
-        Outcome::Ack { .. } => None,
-        Outcome::Retry { reason, .. } | Outcome::Bury { reason, .. } => Some(reason),
+        ItemOutcome::Ack { .. } => None,
+        ItemOutcome::Retry { reason, .. } | ItemOutcome::Bury { reason, .. } => Some(reason),
     }
 }

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-pub use hapax_core::inbox::Seen;
+pub use hapax_core::inbox::MessageStatus;
 use hapax_core::inbox::{InboxError, RETENTION};
 use hapax_core::{Key, Tenant, Token};
 use tokio_postgres::types::Type;
@@ -25,18 +25,18 @@ const RECEIVE_NEW: Sql = Sql { text: include_str!("../sql/receive_new.sql"), typ
 ///
 /// ```no_run
 /// use hapax_core::Tenant;
-/// use hapax_postgres::{Inbox, Seen};
+/// use hapax_postgres::{Inbox, MessageStatus};
 ///
 /// # async fn example(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
 /// let inbox = Inbox::default();
 /// let mut tx = client.transaction().await?;
 /// match inbox.once(&mut tx, &Tenant::default(), "billing", "message-1").await? {
-///     Seen::First => {
+///     MessageStatus::First => {
 ///         tx.execute("INSERT INTO invoices (order_id) VALUES ($1)", &[&"order-1"]).await?;
 ///         tx.commit().await?; // then acknowledge the message
 ///     }
-///     Seen::Duplicate => {} // acknowledge it
-///     Seen::Busy => {}      // do not: it will come again
+///     MessageStatus::Duplicate => {} // acknowledge it
+///     MessageStatus::Busy => {}      // do not: it will come again
 /// }
 /// # Ok(()) }
 /// ```
@@ -70,7 +70,7 @@ impl Inbox {
         tenant: &Tenant,
         consumer: &str,
         message_id: &str,
-    ) -> Result<Seen, InboxError> {
+    ) -> Result<MessageStatus, InboxError> {
         let key = Key::inbox(tenant, consumer, message_id)?;
         Ok(tx.hapax().receive(&key, self.retention).await?)
     }
@@ -80,25 +80,25 @@ pub(crate) async fn receive<S: Session>(
     session: &mut S,
     key: &Key,
     retention: Duration,
-) -> Result<Seen, Failure> {
+) -> Result<MessageStatus, Failure> {
     let (tenant, kind, digest) = (key.tenant().as_str(), key.kind().as_str(), row::digest(key));
     let (scope, name, retention) = (key.scope(), key.name(), row::duration(retention));
     let token = Token::random();
     let token = token.as_str().as_bytes();
     let params: Params<'_> = &[&tenant, &kind, &scope, &name, &digest, &retention, &token];
     if !session.rows(&RECEIVE_NEW, params).await?.is_empty() {
-        return Ok(Seen::First);
+        return Ok(MessageStatus::First);
     }
     loop {
         let rows = session.rows(&RECEIVE, params).await?;
         let answer = rows.first().ok_or_else(|| corrupt("an empty answer"))?;
         if answer.try_get("first")? {
-            return Ok(Seen::First);
+            return Ok(MessageStatus::First);
         }
         match answer.try_get::<Option<i16>>("phase")? {
-            Some(1) => return Ok(Seen::Duplicate),
-            Some(_) => return Ok(Seen::Busy),
-            None if !answer.try_get::<bool>("mine")? => return Ok(Seen::Busy),
+            Some(1) => return Ok(MessageStatus::Duplicate),
+            Some(_) => return Ok(MessageStatus::Busy),
+            None if !answer.try_get::<bool>("mine")? => return Ok(MessageStatus::Busy),
             // It was committed after this statement began: look again.
             None => {}
         }

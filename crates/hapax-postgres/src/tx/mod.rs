@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use hapax_core::queue::{Enqueued, Item, QueueName};
+use hapax_core::queue::{Enqueued, QueueItem, QueueName};
 use hapax_core::{
-    Ask, Claimed, Claims, Deleted, Expect, GiveBack, Key, Put, Record, Records, Step, StoreError,
-    Ticket, Token, View, limited,
+    ClaimRequest, ClaimView, Claimed, Claims, Deleted, Expect, GiveBack, Key, Put, Record, Records,
+    Step, StoreError, Ticket, Token, with_timeout,
 };
 use tokio_postgres::Transaction;
 
@@ -16,7 +16,7 @@ use crate::claims::claim::{Asked, Claiming};
 use crate::claims::step::{Act, Stepping, Taken};
 use crate::error::{Failure, corrupt};
 use crate::{claims, records};
-use inbox::Seen;
+use inbox::MessageStatus;
 use lock::Patience;
 use session::Caller;
 
@@ -46,13 +46,13 @@ pub(crate) mod sqlx_adapter;
 /// [`PostgresStore::hint`](crate::PostgresStore::hint) after it to tell them at once.
 ///
 /// ```no_run
-/// use hapax_core::{Ask, Claimed, Claims, Key, Step, Tenant};
+/// use hapax_core::{ClaimRequest, Claimed, Claims, Key, Step, Tenant};
 /// use hapax_postgres::InTransaction;
 /// use std::time::Duration;
 ///
 /// # async fn example(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
 /// let key = Key::inbox(&Tenant::default(), "billing", "message-1")?;
-/// let ask = Ask::new(Duration::from_secs(30)).retention(Duration::from_secs(30 * 86_400));
+/// let ask = ClaimRequest::new(Duration::from_secs(30)).retention(Duration::from_secs(30 * 86_400));
 ///
 /// let tx = client.transaction().await?;
 /// let hapax = InTransaction::new(&tx);
@@ -91,13 +91,17 @@ impl<'a> InTransaction<'a> {
     pub async fn enqueue(
         &self,
         queue: &QueueName,
-        items: &[Item],
+        items: &[QueueItem],
     ) -> Result<Vec<Enqueued>, StoreError> {
         let all: Vec<_> = items.iter().map(|item| (queue, item)).collect();
         self.within(async { crate::queue::enqueue::enqueue(&mut &self.tx, &all).await }).await
     }
 
-    pub(crate) async fn receive(&self, key: &Key, retention: Duration) -> Result<Seen, StoreError> {
+    pub(crate) async fn receive(
+        &self,
+        key: &Key,
+        retention: Duration,
+    ) -> Result<MessageStatus, StoreError> {
         self.within(async { inbox::receive(&mut &self.tx, key, retention).await }).await
     }
 
@@ -106,7 +110,7 @@ impl<'a> InTransaction<'a> {
         call: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, StoreError> {
         let limit = self.limit;
-        limited(limit, async { call.await.map_err(|failure| failure.into_store(limit)) }).await
+        with_timeout(limit, async { call.await.map_err(|failure| failure.into_store(limit)) }).await
     }
 
     /// A batch of one.
@@ -140,7 +144,7 @@ impl fmt::Debug for InTransaction<'_> {
 
 #[async_trait]
 impl Claims for InTransaction<'_> {
-    async fn claim(&self, key: &Key, ask: &Ask) -> Result<Claimed, StoreError> {
+    async fn claim(&self, key: &Key, ask: &ClaimRequest) -> Result<Claimed, StoreError> {
         let asked = Asked { key: key.clone(), ask: ask.clone() };
         self.within(self.run::<Claiming>(&asked)).await
     }
@@ -157,7 +161,7 @@ impl Claims for InTransaction<'_> {
         self.step(key, token, Act::GiveBack(how)).await
     }
 
-    async fn look(&self, key: &Key) -> Result<Option<View>, StoreError> {
+    async fn look(&self, key: &Key) -> Result<Option<ClaimView>, StoreError> {
         self.within(async { claims::look(&mut &self.tx, key).await }).await
     }
 }
@@ -220,13 +224,13 @@ pub enum Once {
 /// longer than lease and retention together, so that the claim was forgotten meanwhile.
 ///
 /// ```no_run
-/// use hapax_core::{Ask, Key, Tenant};
+/// use hapax_core::{ClaimRequest, Key, Tenant};
 /// use hapax_postgres::{Once, once_in};
 /// use std::time::Duration;
 ///
 /// # async fn example(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
 /// let key = Key::command(&Tenant::default(), "place-order", "7f3a")?;
-/// let ask = Ask::new(Duration::from_secs(30)).retention(Duration::from_secs(86_400));
+/// let ask = ClaimRequest::new(Duration::from_secs(30)).retention(Duration::from_secs(86_400));
 ///
 /// let tx = client.transaction().await?;
 /// let order = &tx;
@@ -243,7 +247,7 @@ pub enum Once {
 pub async fn once_in<E: From<StoreError>>(
     tx: &Transaction<'_>,
     key: &Key,
-    ask: &Ask,
+    ask: &ClaimRequest,
     work: impl AsyncFnOnce(Ticket) -> Result<Bytes, E>,
 ) -> Result<Once, E> {
     let hapax = InTransaction::new(tx);
@@ -255,6 +259,6 @@ pub async fn once_in<E: From<StoreError>>(
     let value = work(ticket).await?;
     match hapax.settle(key, &token, value.clone()).await? {
         Step::Done(_) => Ok(Once::Ran(value)),
-        Step::Lost => Err(StoreError::Timeout { limit: ask.lease + ask.retention }.into()),
+        Step::Lost => Err(StoreError::Timeout { timeout: ask.lease + ask.retention }.into()),
     }
 }

@@ -1,5 +1,5 @@
 use hapax_core::StoreError;
-use hapax_core::queue::{Enqueued, Item, QueueName};
+use hapax_core::queue::{Enqueued, QueueItem, QueueName};
 
 use crate::Transactional;
 
@@ -13,12 +13,12 @@ use crate::Transactional;
 /// once instead of at the relay's next look.
 ///
 /// ```no_run
-/// use hapax_core::{Tenant, queue::Item};
+/// use hapax_core::{Tenant, queue::QueueItem};
 /// use hapax_postgres::Outbox;
 ///
 /// # async fn example(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
 /// let outbox = Outbox::default();
-/// let placed = Item::new(&Tenant::default(), "orders", r#"{"n":1}"#).key("order-1");
+/// let placed = QueueItem::new(&Tenant::default(), "orders", r#"{"n":1}"#).key("order-1");
 ///
 /// let mut tx = client.transaction().await?;
 /// tx.execute("INSERT INTO orders (id) VALUES ($1)", &[&"order-1"]).await?;
@@ -57,7 +57,7 @@ impl Outbox {
     pub async fn enqueue(
         &self,
         tx: &mut impl Transactional,
-        item: &Item,
+        item: &QueueItem,
     ) -> Result<Enqueued, StoreError> {
         let answers = self.enqueue_all(tx, std::slice::from_ref(item)).await?;
         Ok(answers.first().copied().unwrap_or(Enqueued::Duplicate))
@@ -70,7 +70,7 @@ impl Outbox {
     pub async fn enqueue_all(
         &self,
         tx: &mut impl Transactional,
-        items: &[Item],
+        items: &[QueueItem],
     ) -> Result<Vec<Enqueued>, StoreError> {
         tx.hapax().enqueue(&self.queue, items).await
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hapax_core::queue::{QueueName, Take};
+use hapax_core::queue::{LeaseRequest, QueueName};
 use hapax_core::{Claims, Log, Queue, Store, StoreError};
 use hapax_postgres::{Config, PostgresStore};
 use hapax_testkit::Postgres;
@@ -106,7 +106,7 @@ async fn a_role_without_rights_is_refused_and_one_with_a_few_is_enough() {
     let node = open(&visitor);
     let event = crate::logs::event(&crate::logs::job("j"), 1);
     assert_eq!(node.append(&[event], &crate::logs::KEEP).await.unwrap().len(), 1);
-    let (queue, take) = (QueueName::outbox(), Take::new(10, Duration::from_secs(60)));
+    let (queue, take) = (QueueName::outbox(), LeaseRequest::new(10, Duration::from_secs(60)));
     let leased = node.lease(&queue, &take).await.unwrap();
     assert_eq!(leased.len(), 1);
     node.ack(&queue, &take.token, &[leased[0].item.id], Duration::ZERO).await.unwrap();

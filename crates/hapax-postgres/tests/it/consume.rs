@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hapax_conformance::scale;
-use hapax_core::bus::consume::{Consume, Consumer, Delivery, Failed, Handled};
+use hapax_core::bus::consume::{
+    Consumer, ConsumerGroupConfig, EventDelivery, EventOutcome, HandlerError,
+};
 use hapax_core::bus::{Bus, NewEvent};
 use hapax_core::{Put, Records};
 use hapax_postgres::{Config, PostgresStore, Transactional};
@@ -25,21 +27,21 @@ fn bus(url: &str) -> Bus {
 
 async fn member(url: &str) -> Consumer {
     let shop = Arc::new(Mutex::new(client(url).await));
-    let handler = move |delivery: Delivery| {
+    let handler = move |delivery: EventDelivery| {
         let shop = shop.clone();
         async move { effect(&mut *shop.lock().await, &delivery).await }
     };
-    let consume = Consume {
+    let consume = ConsumerGroupConfig {
         lease: Duration::from_secs(1),
         poll: Duration::from_millis(20),
         backoff: (Duration::from_millis(10), Duration::from_millis(100)),
-        ..Consume::default()
+        ..ConsumerGroupConfig::default()
     };
     bus(url).consume_with("billing", handler, consume).unwrap()
 }
 
 /// The effect, and how far we are, in one transaction.
-async fn effect(shop: &mut Client, delivery: &Delivery) -> Result<Handled, Failed> {
+async fn effect(shop: &mut Client, delivery: &EventDelivery) -> Result<EventOutcome, HandlerError> {
     let mut tx = shop.transaction().await?;
     let (job, seq) = (delivery.job.name(), i64::try_from(delivery.entry.seq)?);
     tx.execute("INSERT INTO effects (job, seq) VALUES ($1, $2)", &[&job, &seq]).await?;
@@ -47,10 +49,10 @@ async fn effect(shop: &mut Client, delivery: &Delivery) -> Result<Handled, Faile
     match tx.hapax().put(&at.key, at.value.clone(), &at.expect, None).await? {
         Put::Stored { version, .. } => {
             tx.commit().await?;
-            Ok(Handled::Saved(version))
+            Ok(EventOutcome::Saved(version))
         }
         // Rolled back with the effect.
-        Put::Conflict => Ok(Handled::Superseded),
+        Put::Conflict => Ok(EventOutcome::Superseded),
     }
 }
 

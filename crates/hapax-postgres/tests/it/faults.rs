@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use hapax_core::claims::State;
+use hapax_core::claims::ClaimState;
 use hapax_core::{Claimed, Claims, Expect, Key, Records, Step, Store, StoreError, Tenant, Ticket};
 use hapax_postgres::{Config, PostgresStore};
 use hapax_testkit::{Postgres, Wire};
@@ -56,7 +56,7 @@ async fn comes_back(store: &PostgresStore, name: &str) -> Ticket {
         match store.claim(&key(name), &ask).await {
             Ok(Claimed::Granted { ticket, .. }) => return ticket,
             Ok(other) => panic!("{other:?}"),
-            Err(error) => assert!(error.is_passing(), "{error:?}"),
+            Err(error) => assert!(error.is_transient(), "{error:?}"),
         }
         assert!(Instant::now() < deadline, "{name}: it did not come back");
     }
@@ -100,7 +100,7 @@ async fn a_server_that_dies_is_found_again_with_what_was_acknowledged() {
         comes_back(&store, &format!("after{round}")).await;
         let view = open(&server.url()).look(&key("before")).await.unwrap();
         let view = view.expect("it was acknowledged");
-        assert!(matches!(view.state, State::Pending { .. }), "{view:?}");
+        assert!(matches!(view.state, ClaimState::Pending { .. }), "{view:?}");
         let next = comes_back(&store, &format!("next{round}")).await.fence;
         assert!(next > last);
         last = next;

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use hapax_conformance::scale;
 use hapax_core::Tenant;
-use hapax_core::log::{Appended, Log, Position};
-use hapax_core::queue::{Enqueued, Item, ItemId, Outcome, Queue, QueueName, Resolved, Take};
+use hapax_core::log::{Appended, Log, TailPosition};
+use hapax_core::queue::{
+    Enqueued, ItemId, ItemOutcome, LeaseRequest, Queue, QueueItem, QueueName, Resolved,
+};
 use hapax_postgres::{Config, PostgresStore};
 use hapax_testkit::Postgres;
 
@@ -57,7 +59,7 @@ async fn publish(store: PostgresStore, name: String) {
 
 async fn enqueue(store: PostgresStore, name: String) {
     for n in 1.. {
-        let item = Item::new(&Tenant::default(), "t", format!("{name} {n}")).key(&name);
+        let item = QueueItem::new(&Tenant::default(), "t", format!("{name} {n}")).key(&name);
         while store.enqueue(&queue(), std::slice::from_ref(&item)).await.is_err() {
             tokio::task::yield_now().await;
         }
@@ -69,7 +71,7 @@ async fn enqueue(store: PostgresStore, name: String) {
 async fn relay(store: PostgresStore) {
     let lease = Duration::from_secs(3);
     loop {
-        let take = Take::new(20, lease);
+        let take = LeaseRequest::new(20, lease);
         let Ok(rows) = store.lease(&queue(), &take).await else { continue };
         if rows.is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -123,7 +125,7 @@ impl Ledger {
 
     async fn compare(mut self, store: &PostgresStore) {
         assert!(!self.events.is_empty() && !self.done.is_empty());
-        let tails: Vec<_> = (0..store.partitions()).map(|p| (p, Position::start())).collect();
+        let tails: Vec<_> = (0..store.partitions()).map(|p| (p, TailPosition::start())).collect();
         let mut pointers: HashMap<String, Vec<u64>> = HashMap::new();
         for tail in store.tail(&tails, 1_000_000).await.unwrap() {
             assert!(!tail.lost);
@@ -145,7 +147,7 @@ impl Ledger {
         for ((name, n), id) in &self.enqueued {
             // A relay may have died before it could say so; then the queue remembers it.
             if !self.done.get(name).is_some_and(|done| done.contains(n)) {
-                let item = Item::new(&Tenant::default(), "t", "again").id(*id);
+                let item = QueueItem::new(&Tenant::default(), "t", "again").id(*id);
                 let answer = store.enqueue(&queue(), &[item]).await.unwrap();
                 assert_eq!(answer, [Enqueued::Duplicate], "{name} {n} was lost");
             }
@@ -156,7 +158,7 @@ impl Ledger {
     async fn drain(&mut self, store: &PostgresStore) {
         let deadline = tokio::time::Instant::now() + Duration::from_secs(120);
         loop {
-            let take = Take::new(500, LONG);
+            let take = LeaseRequest::new(500, LONG);
             let rows = store.lease(&queue(), &take).await.unwrap();
             for row in &rows {
                 let text = std::str::from_utf8(&row.item.payload).unwrap();
@@ -167,7 +169,7 @@ impl Ledger {
                 assert!(done.last().is_none_or(|last| *last < n), "{text} comes after {done:?}");
                 done.push(n);
             }
-            let ack = Outcome::Ack { remember: LONG };
+            let ack = ItemOutcome::Ack { retention: LONG };
             let acks: Vec<_> = rows.iter().map(|row| (row.item.id, ack.clone())).collect();
             let answers = store.resolve(&queue(), &take.token, &acks).await.unwrap();
             assert!(answers.iter().all(|answer| *answer == Resolved::Done));

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax_conformance::scale;
-use hapax_core::claims::State;
+use hapax_core::claims::ClaimState;
 use hapax_core::{Claimed, Claims, Expect, GiveBack, Key, Put, Records, Step, Store, Tenant};
 use hapax_postgres::{Config, PostgresStore};
 use hapax_testkit::Postgres;
@@ -81,8 +81,8 @@ async fn work(store: PostgresStore, name: String, count: Arc<AtomicU64>) {
 }
 
 /// Does not outlive its owner for long.
-fn brief() -> hapax_core::Ask {
-    hapax_core::Ask::new(Duration::from_millis(50))
+fn brief() -> hapax_core::ClaimRequest {
+    hapax_core::ClaimRequest::new(Duration::from_millis(50))
 }
 
 /// Killed when dropped: it would work on after a test that failed.
@@ -196,7 +196,7 @@ impl Ledger {
             let view = store.look(&key(name)).await.unwrap().expect("a grant was lost");
             assert_eq!(view.fence.map(|f| f.0), Some(*fence));
             match view.state {
-                State::Settled { value, .. } => assert_eq!(value, format!("value of {name}")),
+                ClaimState::Settled { value, .. } => assert_eq!(value, format!("value of {name}")),
                 other => assert!(!self.settles.contains(name), "a settle was lost: {other:?}"),
             }
         }

@@ -2,26 +2,27 @@
 
 use std::time::Duration;
 
-use hapax_core::log::{Appended, Cursor, Event, Keep, Log, Position};
+use hapax_core::log::{Appended, Cursor, Log, LogEvent, LogRetention, TailPosition};
 use hapax_core::{Fingerprint, Key, Store, StoreError, Tenant};
 use hapax_postgres::{Config, PostgresStore};
 use hapax_testkit::Postgres;
 
 use crate::{SERVER, client, open};
 
-pub(crate) const KEEP: Keep = Keep { lifetime: Duration::from_secs(3600), entries: 10_000 };
+pub(crate) const KEEP: LogRetention =
+    LogRetention { retention: Duration::from_secs(3600), max_entries: 10_000 };
 
 pub(crate) fn job(name: &str) -> Key {
     Key::job(&Tenant::default(), "scan", name).unwrap()
 }
 
-pub(crate) fn event(job: &Key, seq: u64) -> Event {
+pub(crate) fn event(job: &Key, seq: u64) -> LogEvent {
     let payload = bytes::Bytes::from(format!("{{\"seq\":{seq}}}"));
     let fingerprint = Fingerprint::of(&[&payload]);
-    Event { job: job.clone(), stage: "s".into(), seq, fingerprint, payload, closes: false }
+    LogEvent { job: job.clone(), stage: "s".into(), seq, fingerprint, payload, closes: false }
 }
 
-async fn publish(store: &PostgresStore, event: Event) -> Cursor {
+async fn publish(store: &PostgresStore, event: LogEvent) -> Cursor {
     match store.append(&[event], &KEEP).await.unwrap()[..] {
         [Appended::Published(at)] => at,
         ref other => panic!("{other:?}"),
@@ -52,7 +53,8 @@ async fn a_tail_never_skips_an_append_that_commits_late() {
         let slow = job(&format!("slow{round}"));
         let quick = neighbour(&reader, &slow);
         let partition = slow.partition(reader.partitions());
-        let end = reader.tail(&[(partition, Position::end())], 10).await.unwrap().remove(0).next;
+        let end =
+            reader.tail(&[(partition, TailPosition::end())], 10).await.unwrap().remove(0).next;
 
         slow_node.batch_execute("BEGIN").await.unwrap();
         slow_node.query(BY_HAND, &[&slow.name(), &i32::from(partition)]).await.unwrap();
@@ -96,7 +98,7 @@ async fn a_locked_partition_holds_up_only_its_own_jobs_and_within_the_limit() {
     });
     publish(&open(&url), event(&free, 1)).await;
     let error = waiting.await.unwrap().unwrap_err();
-    assert!(error.is_passing(), "{error}");
+    assert!(error.is_transient(), "{error}");
     tx.rollback().await.unwrap();
     // The first one may be on its way all the same, and come before this.
     let appended = open(&url).append(&[event(&stuck, 1)], &KEEP).await.unwrap();
@@ -128,7 +130,7 @@ async fn after_a_failover_that_lost_entries_the_log_goes_on_under_a_new_epoch() 
     for seq in 1..=5 {
         seen.push(publish(&store, event(&job, seq)).await);
     }
-    let all = store.tail(&[(partition, Position::start())], 10).await.unwrap().remove(0);
+    let all = store.tail(&[(partition, TailPosition::start())], 10).await.unwrap().remove(0);
     // The standby that takes over has not seen the last two.
     server.psql(
         "DELETE FROM hapax_entries WHERE place > 3; UPDATE hapax_jobs SET last = 3, state_place = 3, \
@@ -165,7 +167,7 @@ async fn after_a_failover_that_lost_entries_the_log_goes_on_under_a_new_epoch() 
 async fn a_sweep_leaves_nothing_of_forgotten_jobs() {
     let url = SERVER.database("sweep_jobs");
     let store = open(&url);
-    let brief = Keep { lifetime: Duration::from_millis(1), ..KEEP };
+    let brief = LogRetention { retention: Duration::from_millis(1), ..KEEP };
     for n in 0..20 {
         let events: Vec<_> = (0..30).map(|seq| event(&job(&format!("j{n}")), seq)).collect();
         let _ = store.append(&events, &brief).await.unwrap();

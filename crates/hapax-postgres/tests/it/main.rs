@@ -19,7 +19,7 @@ mod transactions;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use hapax_core::{Ask, Claimed, Claims, Key, StoreError, Tenant, Ticket};
+use hapax_core::{ClaimRequest, Claimed, Claims, Key, StoreError, Tenant, Ticket};
 use hapax_postgres::{Config, PostgresStore};
 use hapax_testkit::Postgres;
 use tokio_postgres::NoTls;
@@ -50,11 +50,11 @@ fn key(name: &str) -> Key {
     Key::command(&Tenant::default(), "test", name).unwrap()
 }
 
-fn ask() -> Ask {
-    Ask::new(LONG).retention(LONG)
+fn ask() -> ClaimRequest {
+    ClaimRequest::new(LONG).retention(LONG)
 }
 
-async fn granted(store: &dyn Claims, key: &Key, ask: &Ask) -> Ticket {
+async fn granted(store: &dyn Claims, key: &Key, ask: &ClaimRequest) -> Ticket {
     match store.claim(key, ask).await.expect("the store answers") {
         Claimed::Granted { ticket, .. } => ticket,
         other => panic!("expected a grant, got {other:?}"),

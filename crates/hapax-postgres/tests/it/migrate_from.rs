@@ -4,7 +4,7 @@ use std::process::Command;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use hapax_core::command::{Begin, Begun, CommandState, Commands, Response};
+use hapax_core::command::{Begun, CommandConfig, CommandState, Commands, StoredResponse};
 use hapax_core::{Fingerprint, OnUnknown, Tenant};
 use hapax_postgres::{Config, PostgresStore, migrate};
 use hapax_testkit::{Postgres, find_binary};
@@ -86,7 +86,7 @@ impl Moving {
 
     async fn begin(&self, key: &str, fingerprint: Option<&str>) -> Begun {
         let fingerprint = fingerprint.map(|text| Fingerprint::new(text).unwrap());
-        let begin = Begin { fingerprint, ..Begin::default() };
+        let begin = CommandConfig { fingerprint, ..CommandConfig::default() };
         self.commands("acme").begin("CreateOrder", key, &begin).await.unwrap()
     }
 
@@ -102,9 +102,9 @@ impl Moving {
     }
 }
 
-fn json(status: u16, body: &'static str) -> Response {
+fn json(status: u16, body: &'static str) -> StoredResponse {
     let headers = vec![("content-type".to_owned(), "application/json".into())];
-    Response { status, headers, body: body.into() }
+    StoredResponse { status, headers, body: body.into() }
 }
 
 #[tokio::test]
@@ -117,7 +117,7 @@ async fn completed_commands_are_answered_as_before() {
     moving.row("k4", "status_code, state = 202, 'COMPLETED'").await;
     assert_eq!(moving.run().await.unwrap(), ["4", "0", "0", "0"]);
 
-    let empty = Response { status: 204, headers: vec![], body: "".into() };
+    let empty = StoredResponse { status: 204, headers: vec![], body: "".into() };
     let all = [
         ("k1", json(201, r#"{"id": 7, "item": "th\u00e9", "cups": [1, 2.50]}"#)),
         ("k2", json(200, "\"茶 ☕\"")),
@@ -149,9 +149,11 @@ async fn a_key_belongs_to_its_request_and_to_its_tenant() {
     assert_eq!(moving.begin("k1", Some("xyz789")).await, Begun::KeyReused);
     assert!(matches!(moving.begin("k2", None).await, Begun::Completed { .. }));
     assert_eq!(moving.begin("k2", Some("abc123")).await, Begun::KeyReused);
-    let elsewhere = moving.commands("other").begin("CreateOrder", "k1", &Begin::default()).await;
+    let elsewhere =
+        moving.commands("other").begin("CreateOrder", "k1", &CommandConfig::default()).await;
     assert!(matches!(elsewhere.unwrap(), Begun::Granted { attempt: 1, .. }));
-    let otherwise = moving.commands("acme").begin("CancelOrder", "k1", &Begin::default()).await;
+    let otherwise =
+        moving.commands("acme").begin("CancelOrder", "k1", &CommandConfig::default()).await;
     assert!(matches!(otherwise.unwrap(), Begun::Granted { attempt: 1, .. }));
 }
 
@@ -173,7 +175,8 @@ async fn failed_commands_may_be_retried_and_pending_ones_are_unknown() {
         assert!(matches!(unknown, Begun::OutcomeUnknown { .. }), "{unknown:?}");
     }
     let fingerprint = Fingerprint::new("abc123");
-    let rerun = Begin { fingerprint, on_unknown: OnUnknown::TakeOver, ..Begin::default() };
+    let rerun =
+        CommandConfig { fingerprint, on_unknown: OnUnknown::TakeOver, ..CommandConfig::default() };
     let rerun = moving.commands("acme").begin("CreateOrder", "pending", &rerun).await.unwrap();
     assert!(matches!(rerun, Begun::Granted { attempt: 2, .. }), "{rerun:?}");
 }
@@ -226,7 +229,7 @@ async fn it_may_be_run_again_and_again() {
     // hapax is at work on two of them; the old service finishes what it had begun.
     let fingerprint = Fingerprint::new("abc123");
     let on_unknown = OnUnknown::TakeOver;
-    let rerun = Begin { fingerprint, on_unknown, lease: DAY, ..Begin::default() };
+    let rerun = CommandConfig { fingerprint, on_unknown, lease: DAY, ..CommandConfig::default() };
     for key in ["rerun", "retried"] {
         let begun = moving.commands("acme").begin("CreateOrder", key, &rerun).await.unwrap();
         assert!(matches!(begun, Begun::Granted { attempt: 2, .. }), "{begun:?}");

@@ -191,7 +191,7 @@ async fn the_sweep_takes_what_has_expired_and_nothing_else() {
     brief.retention = Duration::ZERO;
     let mut claims = JoinSet::new();
     for n in 0..700 {
-        let (store, brief) = (store.clone(), brief.again());
+        let (store, brief) = (store.clone(), brief.with_fresh_token());
         claims.spawn(async move { granted(&store, &key(&format!("brief{n}")), &brief).await });
     }
     claims.join_all().await;

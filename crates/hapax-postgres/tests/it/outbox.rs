@@ -1,9 +1,9 @@
 //! Outbox, inbox and cursors inside the application's own transactions, with either driver.
 
 use hapax_core::inbox::Inbox as Elsewhere;
-use hapax_core::queue::{Enqueued, Item, Queue, QueueName, Take};
+use hapax_core::queue::{Enqueued, LeaseRequest, Queue, QueueItem, QueueName};
 use hapax_core::{Expect, Key, Put, Records, Tenant};
-use hapax_postgres::{Inbox, Outbox, PostgresStore, Seen, Transactional, migrate};
+use hapax_postgres::{Inbox, MessageStatus, Outbox, PostgresStore, Transactional, migrate};
 use sqlx::{Connection, PgConnection};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,24 +18,29 @@ async fn application(database: &str) -> (String, Client) {
     (url, client)
 }
 
-fn item(text: &'static str) -> Item {
-    Item::new(&Tenant::default(), "orders", text).key("order-1").header("traceparent", "00-1")
+fn item(text: &'static str) -> QueueItem {
+    QueueItem::new(&Tenant::default(), "orders", text).key("order-1").header("traceparent", "00-1")
 }
 
-async fn waiting(store: &PostgresStore) -> Vec<Item> {
-    let take = Take::new(100, LONG);
+async fn waiting(store: &PostgresStore) -> Vec<QueueItem> {
+    let take = LeaseRequest::new(100, LONG);
     let leased = store.lease(&QueueName::outbox(), &take).await.unwrap();
     leased.into_iter().map(|leased| leased.item).collect()
 }
 
-async fn once(tx: &mut impl Transactional, message: &str) -> Seen {
+async fn once(tx: &mut impl Transactional, message: &str) -> MessageStatus {
     Inbox::default().once(tx, &Tenant::default(), "billing", message).await.unwrap()
 }
 
 /// What a consumer does: the message, its effect's own message, and how far it has come.
-async fn consume(tx: &mut impl Transactional, message: &str, out: &Item, cursor: &Key) -> Seen {
+async fn consume(
+    tx: &mut impl Transactional,
+    message: &str,
+    out: &QueueItem,
+    cursor: &Key,
+) -> MessageStatus {
     let seen = once(tx, message).await;
-    if seen == Seen::First {
+    if seen == MessageStatus::First {
         assert_eq!(Outbox::default().enqueue(tx, out).await.unwrap(), Enqueued::Accepted);
         assert_eq!(Outbox::default().enqueue(tx, out).await.unwrap(), Enqueued::Duplicate);
         let put = tx.hapax().put(cursor, message.to_owned().into(), &Expect::Absent, None).await;
@@ -52,11 +57,18 @@ async fn with_tokio_postgres_message_effect_and_cursor_commit_together_or_not_at
     let store = open(&url);
     let cursor = Key::record(&Tenant::default(), "cursor").unwrap();
     let out = item("1");
-    for (commits, expected) in [(false, Seen::First), (true, Seen::First), (true, Seen::Duplicate)]
-    {
+    for (commits, expected) in [
+        (false, MessageStatus::First),
+        (true, MessageStatus::First),
+        (true, MessageStatus::Duplicate),
+    ] {
         let mut tx = own.transaction().await.unwrap();
         assert_eq!(consume(&mut tx, "m1", &out, &cursor).await, expected);
-        assert_eq!(once(&mut tx, "m1").await, Seen::Duplicate, "it knows what it did itself");
+        assert_eq!(
+            once(&mut tx, "m1").await,
+            MessageStatus::Duplicate,
+            "it knows what it did itself"
+        );
         if !commits {
             tx.rollback().await.unwrap();
             assert_eq!(waiting(&store).await, [], "rolled back, and never handed out");
@@ -76,15 +88,18 @@ async fn with_sqlx_message_effect_and_cursor_commit_together_or_not_at_all() {
     let mut own = PgConnection::connect(&url).await.unwrap();
     let cursor = Key::record(&Tenant::default(), "cursor").unwrap();
     let out = item("1");
-    for (commits, expected) in [(false, Seen::First), (true, Seen::First), (true, Seen::Duplicate)]
-    {
+    for (commits, expected) in [
+        (false, MessageStatus::First),
+        (true, MessageStatus::First),
+        (true, MessageStatus::Duplicate),
+    ] {
         let mut tx = own.begin().await.unwrap();
         sqlx::query("CREATE TABLE IF NOT EXISTS invoices (id text)")
             .execute(&mut *tx)
             .await
             .unwrap();
         assert_eq!(consume(&mut tx, "m1", &out, &cursor).await, expected);
-        assert_eq!(once(&mut tx, "m1").await, Seen::Duplicate);
+        assert_eq!(once(&mut tx, "m1").await, MessageStatus::Duplicate);
         if !commits {
             tx.rollback().await.unwrap();
             assert_eq!(waiting(&store).await, []);
@@ -113,15 +128,15 @@ async fn a_message_in_an_open_transaction_is_busy_at_once() {
     let mut second = client(&url).await;
     let mut third = PgConnection::connect(&url).await.unwrap();
     let mut open_one = first.transaction().await.unwrap();
-    assert_eq!(once(&mut open_one, "m").await, Seen::First);
+    assert_eq!(once(&mut open_one, "m").await, MessageStatus::First);
     let mut other = second.transaction().await.unwrap();
-    assert_eq!(once(&mut other, "m").await, Seen::Busy);
-    assert_eq!(once(&mut other, "n").await, Seen::First, "it can go on");
+    assert_eq!(once(&mut other, "m").await, MessageStatus::Busy);
+    assert_eq!(once(&mut other, "n").await, MessageStatus::First, "it can go on");
     let mut with_sqlx = third.begin().await.unwrap();
-    assert_eq!(once(&mut with_sqlx, "m").await, Seen::Busy);
+    assert_eq!(once(&mut with_sqlx, "m").await, MessageStatus::Busy);
     open_one.commit().await.unwrap();
-    assert_eq!(once(&mut other, "m").await, Seen::Duplicate);
-    assert_eq!(once(&mut with_sqlx, "m").await, Seen::Duplicate);
+    assert_eq!(once(&mut other, "m").await, MessageStatus::Duplicate);
+    assert_eq!(once(&mut with_sqlx, "m").await, MessageStatus::Duplicate);
 }
 
 /// The inbox with a transaction and the one without are the same inbox.
@@ -132,8 +147,8 @@ async fn a_message_is_known_inside_and_outside_of_transactions() {
     let handled = elsewhere.once("billing", "out", |_| async { Ok::<_, std::io::Error>(()) }).await;
     handled.unwrap();
     let mut tx = own.transaction().await.unwrap();
-    assert_eq!(once(&mut tx, "out").await, Seen::Duplicate);
-    assert_eq!(once(&mut tx, "in").await, Seen::First);
+    assert_eq!(once(&mut tx, "out").await, MessageStatus::Duplicate);
+    assert_eq!(once(&mut tx, "in").await, MessageStatus::First);
     tx.commit().await.unwrap();
     let handled = elsewhere.once("billing", "in", |_| async { Ok::<_, std::io::Error>(()) }).await;
     assert_eq!(handled.unwrap(), hapax_core::inbox::Handled::Duplicate);
@@ -141,14 +156,20 @@ async fn a_message_is_known_inside_and_outside_of_transactions() {
     let mut tx = own.transaction().await.unwrap();
     let inbox = Inbox::default();
     let other = Tenant::new("other").unwrap();
-    assert_eq!(inbox.once(&mut tx, &other, "billing", "in").await.unwrap(), Seen::First);
+    assert_eq!(inbox.once(&mut tx, &other, "billing", "in").await.unwrap(), MessageStatus::First);
     let mailing = inbox.once(&mut tx, &Tenant::default(), "mailing", "in").await.unwrap();
-    assert_eq!(mailing, Seen::First);
+    assert_eq!(mailing, MessageStatus::First);
     // What is remembered no longer is new.
     let brief = inbox.retention(Duration::from_millis(1));
-    assert_eq!(brief.once(&mut tx, &other, "billing", "brief").await.unwrap(), Seen::First);
+    assert_eq!(
+        brief.once(&mut tx, &other, "billing", "brief").await.unwrap(),
+        MessageStatus::First
+    );
     tokio::time::sleep(Duration::from_millis(10)).await;
-    assert_eq!(brief.once(&mut tx, &other, "billing", "brief").await.unwrap(), Seen::First);
+    assert_eq!(
+        brief.once(&mut tx, &other, "billing", "brief").await.unwrap(),
+        MessageStatus::First
+    );
 }
 
 /// Of many consumers of one message, in transactions of their own, one has its effect.
@@ -163,7 +184,7 @@ async fn of_many_deliveries_at_once_one_is_the_first() {
             let mut firsts = 0;
             for n in 0..20 {
                 let mut tx = own.transaction().await.unwrap();
-                firsts += u32::from(once(&mut tx, &format!("m{n}")).await == Seen::First);
+                firsts += u32::from(once(&mut tx, &format!("m{n}")).await == MessageStatus::First);
                 tx.commit().await.unwrap();
             }
             firsts

@@ -4,7 +4,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_core::queue::{Depth, Item, ItemId, Leased, Outcome, Queue, QueueName, Resolved, Take};
+use hapax_core::queue::{
+    ItemId, ItemOutcome, LeaseRequest, LeasedItem, Queue, QueueDepth, QueueItem, QueueName,
+    Resolved,
+};
 use hapax_core::{Store, Tenant};
 use hapax_postgres::PostgresStore;
 use tokio::task::JoinSet;
@@ -15,19 +18,19 @@ fn outbox() -> QueueName {
     QueueName::outbox()
 }
 
-async fn leased(store: &PostgresStore, at_most: usize) -> (Take, Vec<Leased>) {
-    let take = Take::new(at_most, LONG);
+async fn leased(store: &PostgresStore, at_most: usize) -> (LeaseRequest, Vec<LeasedItem>) {
+    let take = LeaseRequest::new(at_most, LONG);
     let leased = store.lease(&outbox(), &take).await.unwrap();
     (take, leased)
 }
 
-async fn ack(store: &PostgresStore, take: &Take, leased: &[Leased]) {
+async fn ack(store: &PostgresStore, take: &LeaseRequest, leased: &[LeasedItem]) {
     let ids: Vec<ItemId> = leased.iter().map(|leased| leased.item.id).collect();
     let done = store.ack(&outbox(), &take.token, &ids, Duration::ZERO).await.unwrap();
     assert!(done.iter().all(|done| *done == Resolved::Done));
 }
 
-fn text(leased: &[Leased]) -> Vec<&str> {
+fn text(leased: &[LeasedItem]) -> Vec<&str> {
     leased.iter().map(|leased| std::str::from_utf8(&leased.item.payload).unwrap()).collect()
 }
 
@@ -86,7 +89,7 @@ async fn plain_sql_has_sensible_defaults_and_refuses_nonsense() {
     assert_eq!(mail.item.headers["n"], "7");
     let nonsense = "INSERT INTO hapax_outbox (topic, payload, headers) VALUES ('t', 'x', '[]')";
     assert!(own.batch_execute(nonsense).await.is_err());
-    let again = Item::new(&Tenant::default(), "mail", "y").id(mail.item.id);
+    let again = QueueItem::new(&Tenant::default(), "mail", "y").id(mail.item.id);
     let answer = store.enqueue(&outbox(), &[again]).await.unwrap();
     assert_eq!(answer, [hapax_core::queue::Enqueued::Duplicate]);
 }
@@ -160,7 +163,7 @@ async fn neither_a_backlog_nor_a_poison_key_nor_unswept_rows_make_a_lease_dear()
     .await
     .unwrap();
     let (take, first) = leased(&store, 1).await;
-    let bury = Outcome::Bury { reason: "poison".into(), blocks: true };
+    let bury = ItemOutcome::Bury { reason: "poison".into(), blocks: true };
     let dead = first[0].item.id;
     assert_eq!(
         store.resolve(&outbox(), &take.token, &[(dead, bury)]).await.unwrap(),
@@ -199,7 +202,7 @@ async fn neither_a_backlog_nor_a_poison_key_nor_unswept_rows_make_a_lease_dear()
     }
     assert_eq!(poison, (1..=50_000).collect::<Vec<_>>());
     assert!(others > 10_000);
-    assert_eq!(store.depth(&outbox(), None).await.unwrap(), Depth::default());
+    assert_eq!(store.depth(&outbox(), None).await.unwrap(), QueueDepth::default());
 }
 
 /// Four relays on two nodes, keys that are hot and keys that are not, failures and lapsed leases:
@@ -209,10 +212,10 @@ async fn many_relays_keep_the_order_of_every_key_and_do_nothing_twice() {
     const ROWS: u32 = 3000;
     let url = SERVER.database("relays");
     let stores = [open(&url), open(&url)];
-    let items: Vec<Item> = (0..ROWS)
+    let items: Vec<QueueItem> = (0..ROWS)
         .map(|n| {
             let key = if n % 3 == 0 { "hot".to_owned() } else { format!("k{}", n % 97) };
-            Item::new(&Tenant::default(), "t", n.to_string()).key(&key)
+            QueueItem::new(&Tenant::default(), "t", n.to_string()).key(&key)
         })
         .collect();
     for chunk in items.chunks(500) {
@@ -226,10 +229,10 @@ async fn many_relays_keep_the_order_of_every_key_and_do_nothing_twice() {
             for round in 0.. {
                 let lapses = round % 7 == relay % 7;
                 let lease = if lapses { Duration::from_millis(1) } else { LONG };
-                let take = Take::new(50 + 37 * relay, lease);
+                let take = LeaseRequest::new(50 + 37 * relay, lease);
                 let rows = store.lease(&outbox(), &take).await.unwrap();
                 if rows.is_empty()
-                    && store.depth(&outbox(), None).await.unwrap() == Depth::default()
+                    && store.depth(&outbox(), None).await.unwrap() == QueueDepth::default()
                 {
                     return;
                 }
@@ -243,8 +246,8 @@ async fn many_relays_keep_the_order_of_every_key_and_do_nothing_twice() {
                     outcomes.push((
                         row.item.id,
                         match i < half {
-                            true => Outcome::Ack { remember: Duration::ZERO },
-                            false => Outcome::Retry {
+                            true => ItemOutcome::Ack { retention: Duration::ZERO },
+                            false => ItemOutcome::Retry {
                                 after: Duration::ZERO,
                                 counts: false,
                                 reason: "".into(),

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use hapax_core::{
-    Ask, Claimed, Claims, Expect, GiveBack, Key, OnUnknown, Put, Records, Step, StoreError, Tenant,
+    ClaimRequest, Claimed, Claims, Expect, GiveBack, Key, OnUnknown, Put, Records, Step,
+    StoreError, Tenant,
 };
 use hapax_postgres::{Config, InTransaction, Once, PostgresStore, migrate, once_in};
 use tokio::time::timeout;
@@ -24,7 +25,7 @@ async fn orders(client: &Client) -> i64 {
 }
 
 /// At once: whatever waits for a lock ends with an error, because the lock is not given up.
-async fn is_busy(claims: &dyn Claims, key: &Key, ask: &Ask) {
+async fn is_busy(claims: &dyn Claims, key: &Key, ask: &ClaimRequest) {
     let answer = claims.claim(key, ask).await.unwrap();
     assert!(matches!(answer, Claimed::Busy { .. }), "{answer:?}");
 }
@@ -116,9 +117,9 @@ async fn a_takeover_in_an_open_transaction_holds_up_nobody() {
     tokio::time::sleep(Duration::from_millis(20)).await;
 
     let tx = first.transaction().await.unwrap();
-    let taken = granted(&InTransaction::new(&tx), &key("order"), &brief.again()).await;
+    let taken = granted(&InTransaction::new(&tx), &key("order"), &brief.with_fresh_token()).await;
     assert!(taken.fence > late.fence);
-    is_busy(&store, &key("order"), &brief.again()).await;
+    is_busy(&store, &key("order"), &brief.with_fresh_token()).await;
     // The late owner's settle cannot be decided before the transaction ends.
     let settle = tokio::spawn({
         let store = store.clone();

@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 
 use futures_util::future::join_all;
-use hapax_core::log::{Appended, Epochs, Event, Keep};
+use hapax_core::log::{Appended, Epochs, LogEvent, LogRetention};
 use hapax_core::{Key, StoreError};
 
 use super::cursor;
@@ -17,13 +17,13 @@ const REPLICATION_ID_ARG: usize = 5;
 /// Runs one script per job, all of them concurrently.
 pub(super) async fn append(
     store: &RedisStore,
-    events: &[Event],
-    keep: &Keep,
+    events: &[LogEvent],
+    keep: &LogRetention,
 ) -> Result<Vec<Appended>, StoreError> {
     if let [event] = events {
         return append_to_job(store, &event.job, &[event], keep).await;
     }
-    let mut jobs: HashMap<&Key, (Vec<usize>, Vec<&Event>)> = HashMap::new();
+    let mut jobs: HashMap<&Key, (Vec<usize>, Vec<&LogEvent>)> = HashMap::new();
     for (index, event) in events.iter().enumerate() {
         let (indexes, of_job) = jobs.entry(&event.job).or_default();
         indexes.push(index);
@@ -45,15 +45,15 @@ pub(super) async fn append(
 async fn append_to_job(
     store: &RedisStore,
     job: &Key,
-    events: &[&Event],
-    keep: &Keep,
+    events: &[&LogEvent],
+    keep: &LogRetention,
 ) -> Result<Vec<Appended>, StoreError> {
     let (partition, canonical, digest) = (store.partition(job), job.canonical(), job.digest());
     let [head, tail, barrier, name] =
         ["head", "tail", "barrier", &canonical].map(|part| store.names.partition(partition, part));
     let (channel, wake_message) = store.wake_message(digest);
-    let retention = script_millis(keep.lifetime).to_string();
-    let entries = keep.entries.clamp(1, MAX_ENTRIES).to_string();
+    let retention = script_millis(keep.retention).to_string();
+    let entries = keep.max_entries.clamp(1, MAX_ENTRIES).to_string();
     let stored: Vec<_> = events.iter().map(|event| StoredEvent::of(event)).collect();
     let mut args: Vec<&[u8]> = Vec::with_capacity(6 + 5 * events.len());
     args.extend([canonical.as_bytes(), retention.as_bytes(), entries.as_bytes()]);
@@ -81,7 +81,7 @@ struct StoredEvent {
 }
 
 impl StoredEvent {
-    fn of(event: &Event) -> Self {
+    fn of(event: &LogEvent) -> Self {
         let identity = format!("{}:{}", event.seq, event.stage);
         let mut entry = format!("{} {} {}\n", event.seq, closes(event), event.stage).into_bytes();
         entry.extend_from_slice(&event.payload);
@@ -93,7 +93,7 @@ impl StoredEvent {
     }
 }
 
-fn closes(event: &Event) -> &'static str {
+fn closes(event: &LogEvent) -> &'static str {
     if event.closes { "1" } else { "0" }
 }
 

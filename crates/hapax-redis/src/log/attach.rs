@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use hapax_core::log::{Attached, Cursor, Entry, Epochs, Head};
+use hapax_core::log::{Attached, Cursor, Epochs, JobHead, LogEntry};
 use hapax_core::{Key, StoreError};
 
 use super::cursor;
@@ -40,23 +40,23 @@ fn parse_job((now, state, left, from, entries): AttachReply) -> Option<Attached>
     let (first, last, top) = (first.parse().ok()?, last.parse().ok()?, top.parse().ok()?);
     let entry = |offset, text: Vec<u8>| parse_entry(cursor(&epochs, offset), text);
     let entries = (from..).zip(entries).map(|(offset, text)| entry(offset, text?));
-    let entries: Vec<Entry> = entries.collect::<Option<_>>()?;
+    let entries: Vec<LogEntry> = entries.collect::<Option<_>>()?;
     let state = match state {
         Some(text) => entry(top, text)?,
         None => entries.iter().find(|entry| entry.at.offset == top)?.clone(),
     };
     let expires_in = Duration::from_millis(u64::try_from(left).unwrap_or(0));
-    let head = Head { epochs, first, last, closed: closed == "1", state, expires_in };
+    let head = JobHead { epochs, first, last, closed: closed == "1", state, expires_in };
     Some(Attached { head, entries })
 }
 
 /// Parses `<seq> <closes> <stage>\n<payload>`.
-fn parse_entry(at: Cursor, text: Vec<u8>) -> Option<Entry> {
+fn parse_entry(at: Cursor, text: Vec<u8>) -> Option<LogEntry> {
     let end = text.iter().position(|byte| *byte == b'\n')?;
     let fields = std::str::from_utf8(&text[..end]).ok()?;
     let mut fields = fields.splitn(3, ' ');
     let seq = fields.next()?.parse().ok()?;
     let closes = fields.next()? == "1";
     let stage = fields.next()?.into();
-    Some(Entry { at, stage, seq, closes, payload: Bytes::from(text).slice(end + 1..) })
+    Some(LogEntry { at, stage, seq, closes, payload: Bytes::from(text).slice(end + 1..) })
 }

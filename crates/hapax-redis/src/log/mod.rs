@@ -5,7 +5,9 @@ mod attach;
 mod tail;
 
 use async_trait::async_trait;
-use hapax_core::log::{Appended, Attached, Cursor, Epochs, Event, Keep, Position, Tail};
+use hapax_core::log::{
+    Appended, Attached, Cursor, Epochs, LogEvent, LogRetention, PartitionTail, TailPosition,
+};
 use hapax_core::{Key, Log, StoreError, Watch};
 use tokio::sync::OnceCell;
 
@@ -70,7 +72,11 @@ fn cursor(epochs: &Epochs, offset: u64) -> Cursor {
 
 #[async_trait]
 impl Log for RedisStore {
-    async fn append(&self, events: &[Event], keep: &Keep) -> Result<Vec<Appended>, StoreError> {
+    async fn append(
+        &self,
+        events: &[LogEvent],
+        keep: &LogRetention,
+    ) -> Result<Vec<Appended>, StoreError> {
         self.store_partitions().await?;
         append::append(self, events, keep).await
     }
@@ -87,9 +93,9 @@ impl Log for RedisStore {
 
     async fn tail(
         &self,
-        from: &[(u16, Position)],
+        from: &[(u16, TailPosition)],
         at_most: usize,
-    ) -> Result<Vec<Tail>, StoreError> {
+    ) -> Result<Vec<PartitionTail>, StoreError> {
         self.check_partitions().await?;
         tail::tail(self, from, at_most).await
     }

@@ -1,5 +1,5 @@
 use futures_util::future::join_all;
-use hapax_core::log::{Change, Position, Tail};
+use hapax_core::log::{PartitionTail, TailChange, TailPosition};
 use hapax_core::{Key, StoreError};
 
 use crate::script::TAIL;
@@ -11,9 +11,9 @@ type TailReply = (String, String, u8, Vec<(String, Vec<String>)>);
 /// Reads all partitions concurrently.
 pub(super) async fn tail(
     store: &RedisStore,
-    from: &[(u16, Position)],
+    from: &[(u16, TailPosition)],
     at_most: usize,
-) -> Result<Vec<Tail>, StoreError> {
+) -> Result<Vec<PartitionTail>, StoreError> {
     let at_most = at_most.clamp(1, 1 << 30).to_string();
     let calls = from
         .iter()
@@ -24,28 +24,28 @@ pub(super) async fn tail(
 async fn tail_of_partition(
     store: &RedisStore,
     partition: u16,
-    from: &Position,
+    from: &TailPosition,
     at_most: &str,
-) -> Result<Tail, StoreError> {
+) -> Result<PartitionTail, StoreError> {
     let [head, tail] = ["head", "tail"].map(|part| store.names.partition(partition, part));
     let (epoch, id) = parse_position(from).ok_or_else(foreign_position)?;
     let args = [epoch.as_bytes(), id.as_bytes(), at_most.as_bytes()];
     let reply = store.client.run(&TAIL, &[&head, &tail], &args).await?;
     let (epoch, empty, lost, found) = reply.read::<TailReply>()?;
-    let position = |id: &str| Position::new(&format!("{epoch}-{id}"));
+    let position = |id: &str| TailPosition::new(&format!("{epoch}-{id}"));
     let mut changes = Vec::with_capacity(found.len());
     for (id, pointer) in found {
         let [offset, job] = pointer.as_slice() else { return Err(corrupt_pointer()) };
         let (job, offset) = (Key::from_canonical(job), offset.parse().ok());
         let (job, offset) = job.zip(offset).ok_or_else(corrupt_pointer)?;
-        changes.push(Change { job, offset, position: position(&id) });
+        changes.push(TailChange { job, offset, position: position(&id) });
     }
     let next = changes.last().map_or_else(|| position(&empty), |last| last.position.clone());
-    Ok(Tail { changes, next, lost: lost == 1 })
+    Ok(PartitionTail { changes, next, lost: lost == 1 })
 }
 
 /// The epoch under which the position was read, and its stream id; both empty for the start, `$` for the end.
-fn parse_position(position: &Position) -> Option<(&str, &str)> {
+fn parse_position(position: &TailPosition) -> Option<(&str, &str)> {
     match position.as_str() {
         "" => Some(("", "")),
         "$" => Some(("$", "")),
@@ -72,10 +72,10 @@ mod tests {
 
     #[test]
     fn position_of_another_form_is_refused() {
-        assert_eq!(parse_position(&Position::start()), Some(("", "")));
-        assert_eq!(parse_position(&Position::new("7-12-0")), Some(("7", "12-0")));
+        assert_eq!(parse_position(&TailPosition::start()), Some(("", "")));
+        assert_eq!(parse_position(&TailPosition::new("7-12-0")), Some(("7", "12-0")));
         for wrong in ["7", "7-12", "7-12-x", "--", "7-12-0-1", "+7-1-1"] {
-            assert_eq!(parse_position(&Position::new(wrong)), None, "{wrong}");
+            assert_eq!(parse_position(&TailPosition::new(wrong)), None, "{wrong}");
         }
     }
 }

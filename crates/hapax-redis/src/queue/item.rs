@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hapax_core::queue::{Item, ItemId};
+use hapax_core::queue::{ItemId, QueueItem};
 use hapax_core::{Fingerprint, Key, Tenant};
 
 /// A digest of a tenant, a key or a token, by which scripts distinguish them whatever bytes they contain.
@@ -16,7 +16,7 @@ pub(super) fn digest(parts: &[&str]) -> String {
 
 /// Encodes tenant, topic, key, content type, payload, then names and values of headers. Each part is
 /// `<length>:<bytes>`, or `-` if it is missing.
-pub(super) fn encode(item: &Item) -> Vec<u8> {
+pub(super) fn encode(item: &QueueItem) -> Vec<u8> {
     let mut body = Vec::with_capacity(item.payload.len() + 128);
     write_part(&mut body, Some(item.tenant.as_str().as_bytes()));
     write_part(&mut body, Some(item.topic.as_bytes()));
@@ -41,7 +41,7 @@ fn write_part(body: &mut Vec<u8>, part: Option<&[u8]>) {
 }
 
 /// `None` if hapax did not write the body.
-pub(super) fn decode(id: ItemId, body: Vec<u8>) -> Option<Item> {
+pub(super) fn decode(id: ItemId, body: Vec<u8>) -> Option<QueueItem> {
     let mut rest = Bytes::from(body);
     let tenant = parse_tenant(&read_text(&mut rest)??)?;
     let topic = read_text(&mut rest)??;
@@ -54,7 +54,7 @@ pub(super) fn decode(id: ItemId, body: Vec<u8>) -> Option<Item> {
         headers.insert((*name).to_owned(), (*value).to_owned());
     }
     let delay = Duration::ZERO;
-    Some(Item { id, tenant, topic, key, payload, content_type, headers, delay })
+    Some(QueueItem { id, tenant, topic, key, payload, content_type, headers, delay })
 }
 
 fn read_text(rest: &mut Bytes) -> Option<Option<Arc<str>>> {
@@ -85,10 +85,10 @@ mod tests {
     #[test]
     fn item_is_decoded_as_it_was_encoded() {
         let tenant = Tenant::default().scoped("ab").unwrap();
-        let bare = Item::new(&tenant, "", Bytes::new());
+        let bare = QueueItem::new(&tenant, "", Bytes::new());
         let every_byte = Bytes::from((0..=255).collect::<Vec<u8>>());
         let full =
-            Item::new(&tenant, "a:b", every_byte).key("").content_type("3:x").header("-", "");
+            QueueItem::new(&tenant, "a:b", every_byte).key("").content_type("3:x").header("-", "");
         for item in [bare, full] {
             assert!(decode(item.id, encode(&item)).as_ref() == Some(&item));
         }
@@ -96,7 +96,8 @@ mod tests {
 
     #[test]
     fn item_that_was_cut_is_refused() {
-        let whole = encode(&Item::new(&Tenant::default(), "topic", "payload").header("n", "v"));
+        let whole =
+            encode(&QueueItem::new(&Tenant::default(), "topic", "payload").header("n", "v"));
         for end in 0..whole.len() - 6 {
             let cut = decode(ItemId::fresh(), whole[..end].to_vec());
             assert!(cut.is_none(), "cut at {end}");

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hapax_core::queue::{
-    Dead, Depth, Enqueued, Item, ItemId, Leased, Outcome, QueueName, Resolved, Take,
+    DeadLetter, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem, QueueDepth, QueueItem,
+    QueueName, Resolved,
 };
 use hapax_core::{Fence, Key, Queue, StoreError, Tenant, Timestamp, Token, Watch};
 
@@ -26,7 +27,7 @@ impl Queue for RedisStore {
     async fn enqueue(
         &self,
         queue: &QueueName,
-        items: &[Item],
+        items: &[QueueItem],
     ) -> Result<Vec<Enqueued>, StoreError> {
         let mut args = Vec::with_capacity(items.len() * 6);
         for item in items {
@@ -45,8 +46,12 @@ impl Queue for RedisStore {
         (answers.len() == items.len()).then_some(answers).ok_or_else(unexpected_reply)
     }
 
-    async fn lease(&self, queue: &QueueName, take: &Take) -> Result<Vec<Leased>, StoreError> {
-        let at_most = take.at_most.clamp(1, 100_000).to_string();
+    async fn lease(
+        &self,
+        queue: &QueueName,
+        take: &LeaseRequest,
+    ) -> Result<Vec<LeasedItem>, StoreError> {
+        let at_most = take.max_items.clamp(1, 100_000).to_string();
         let lease = script_millis(take.lease).max(1).to_string();
         let args = [digest(&[take.token.as_str()]), at_most, lease].map(String::into_bytes);
         let reply = self.run_on_queue(&LEASE, queue, args.to_vec()).await?;
@@ -56,7 +61,7 @@ impl Queue for RedisStore {
             .map(|(id, attempt, fence, age, body)| {
                 let item = item::decode(parse_id(&id)?, body).ok_or_else(corrupt_item)?;
                 let (fence, age) = (Fence(fence), Duration::from_micros(age));
-                Ok(Leased { item, attempt, fence, age })
+                Ok(LeasedItem { item, attempt, fence, age })
             })
             .collect::<Result<Vec<_>, StoreError>>()?;
         // A repeated call returns the items in the order of the index, the first one in the order of leasing.
@@ -79,7 +84,7 @@ impl Queue for RedisStore {
         &self,
         queue: &QueueName,
         token: &Token,
-        outcomes: &[(ItemId, Outcome)],
+        outcomes: &[(ItemId, ItemOutcome)],
     ) -> Result<Vec<Resolved>, StoreError> {
         let mut args = vec![digest(&[token.as_str()]).into_bytes()];
         for (id, outcome) in outcomes {
@@ -99,11 +104,15 @@ impl Queue for RedisStore {
         }
     }
 
-    async fn depth(&self, queue: &QueueName, whose: Option<&Tenant>) -> Result<Depth, StoreError> {
+    async fn depth(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+    ) -> Result<QueueDepth, StoreError> {
         let reply = self.run_on_queue(&DEPTH, queue, vec![tenant_digest(whose)]).await?;
         let (waiting, in_flight, dead, age): (u64, u64, u64, i64) = reply.read()?;
         let oldest_age = u64::try_from(age).ok().map(Duration::from_millis);
-        Ok(Depth { waiting, in_flight, dead, oldest_age })
+        Ok(QueueDepth { waiting, in_flight, dead, oldest_age })
     }
 
     async fn dead(
@@ -112,14 +121,14 @@ impl Queue for RedisStore {
         whose: Option<&Tenant>,
         after: Option<ItemId>,
         at_most: u32,
-    ) -> Result<Vec<Dead>, StoreError> {
+    ) -> Result<Vec<DeadLetter>, StoreError> {
         let after = after.map_or_else(String::new, |id| id.to_string());
         let args = vec![tenant_digest(whose), after.into(), at_most.to_string().into()];
         let reply = self.run_on_queue(&LIST_DEAD, queue, args).await?;
         let dead = reply.read::<Vec<(String, Option<String>, u32, String, u64)>>()?;
         let parse = |(id, key, attempts, reason, at): (String, Option<String>, _, String, _)| {
             let (key, reason) = (key.map(Arc::from), reason.into());
-            Ok(Dead { id: parse_id(&id)?, key, attempts, reason, at: Timestamp(at) })
+            Ok(DeadLetter { id: parse_id(&id)?, key, attempts, reason, at: Timestamp(at) })
         };
         dead.into_iter().map(parse).collect()
     }
@@ -215,11 +224,11 @@ fn arrivals_key(queue: &QueueName) -> Option<Key> {
     Key::stored("", "job", "", queue.as_str())
 }
 
-fn script_args(outcome: &Outcome) -> (&'static str, Duration, bool, &str) {
+fn script_args(outcome: &ItemOutcome) -> (&'static str, Duration, bool, &str) {
     match outcome {
-        Outcome::Ack { remember } => ("a", *remember, false, ""),
-        Outcome::Retry { after, counts, reason } => ("r", *after, *counts, reason),
-        Outcome::Bury { reason, blocks } => ("b", Duration::ZERO, *blocks, reason),
+        ItemOutcome::Ack { retention } => ("a", *retention, false, ""),
+        ItemOutcome::Retry { after, counts, reason } => ("r", *after, *counts, reason),
+        ItemOutcome::Bury { reason, blocks } => ("b", Duration::ZERO, *blocks, reason),
     }
 }
 

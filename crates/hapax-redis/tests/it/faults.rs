@@ -4,10 +4,11 @@ use std::time::{Duration, Instant};
 
 use crate::common::{LONG, config, events, granted, job, lock, patient, record, until_it_works};
 use bytes::Bytes;
-use hapax_core::log::{Keep, Position};
-use hapax_core::queue::{QueueName, Take};
+use hapax_core::log::{LogRetention, TailPosition};
+use hapax_core::queue::{LeaseRequest, QueueName};
 use hapax_core::{
-    Ask, Claimed, Claims, Expect, GiveBack, Log, Put, Queue, Records, Step, Store, StoreError,
+    ClaimRequest, Claimed, Claims, Expect, GiveBack, Log, Put, Queue, Records, Step, Store,
+    StoreError,
 };
 use hapax_redis::RedisStore;
 use hapax_testkit::{Redis, Wire};
@@ -37,7 +38,7 @@ async fn lossy(redis: &Redis) -> (RedisStore, Wire) {
     let wire = Wire::to(redis.port());
     let store = patient(&through(&wire));
     let key = lock("warm-up");
-    let ticket = granted(&store, &key, &Ask::new(LONG).retention(LONG)).await;
+    let ticket = granted(&store, &key, &ClaimRequest::new(LONG).retention(LONG)).await;
     let _ = store.settle(&key, &ticket.token, "x".into()).await.unwrap();
     let _ = store.give_back(&key, &ticket.token, GiveBack::Forget).await.unwrap();
     let _ = store.put(&record("warm-up"), "x".into(), &Expect::Any, None).await.unwrap();
@@ -47,10 +48,10 @@ async fn lossy(redis: &Redis) -> (RedisStore, Wire) {
 
 /// Every kind of call fails, and in time.
 async fn all_calls_fail_in_time(store: &RedisStore) {
-    let (key, token) = (lock("down"), Ask::new(LONG).token);
+    let (key, token) = (lock("down"), ClaimRequest::new(LONG).token);
     let started = Instant::now();
     let answers = [
-        store.claim(&key, &Ask::new(LONG)).await.map(drop),
+        store.claim(&key, &ClaimRequest::new(LONG)).await.map(drop),
         store.extend(&key, &token, LONG).await.map(drop),
         store.settle(&key, &token, "x".into()).await.map(drop),
         store.give_back(&key, &token, GiveBack::Forget).await.map(drop),
@@ -59,16 +60,16 @@ async fn all_calls_fail_in_time(store: &RedisStore) {
         store.put(&record("down"), "x".into(), &Expect::Any, None).await.map(drop),
         store.delete(&record("down"), &Expect::Any).await.map(drop),
         store.ping().await,
-        store.append(&events(&job("down"), [0]), &Keep::default()).await.map(drop),
+        store.append(&events(&job("down"), [0]), &LogRetention::default()).await.map(drop),
         store.attach(&job("down"), 0, 1).await.map(drop),
-        store.tail(&[(0, Position::start()), (1, Position::end())], 1).await.map(drop),
+        store.tail(&[(0, TailPosition::start()), (1, TailPosition::end())], 1).await.map(drop),
         store.enqueue(&QueueName::outbox(), &[]).await.map(drop),
-        store.lease(&QueueName::outbox(), &Take::new(1, LONG)).await.map(drop),
+        store.lease(&QueueName::outbox(), &LeaseRequest::new(1, LONG)).await.map(drop),
         store.examine().await.map(drop),
     ];
     assert!(started.elapsed() < BOUND, "{:?}", started.elapsed());
     for answer in answers {
-        let passing = answer.as_ref().err().is_some_and(StoreError::is_passing);
+        let passing = answer.as_ref().err().is_some_and(StoreError::is_transient);
         assert!(passing, "{answer:?}");
     }
 }
@@ -87,7 +88,7 @@ async fn opening_needs_no_server_and_calls_fail_in_time_until_there_is_one() {
 async fn a_hanging_server_is_bounded_and_works_again_when_it_wakes_up() {
     let redis = Redis::start();
     let store = connected(&redis.url()).await;
-    let ticket = granted(&patient(&redis.url()), &lock("a"), &Ask::new(LONG)).await;
+    let ticket = granted(&patient(&redis.url()), &lock("a"), &ClaimRequest::new(LONG)).await;
     redis.stop();
     all_calls_fail_in_time(&store).await;
     redis.cont();
@@ -122,12 +123,12 @@ async fn a_server_that_was_killed_works_again_with_what_it_acknowledged() {
     let redis = Redis::start();
     let store = connected(&redis.url()).await;
     // Kept, so that a settle that took longer than its limit is known again.
-    let ask = Ask::new(LONG).retention(LONG);
+    let ask = ClaimRequest::new(LONG).retention(LONG);
     let ticket = granted(&patient(&redis.url()), &lock("a"), &ask).await;
     redis.kill();
     all_calls_fail_in_time(&store).await;
     redis.restart();
-    let (key, ask) = (lock("a"), Ask::new(LONG));
+    let (key, ask) = (lock("a"), ClaimRequest::new(LONG));
     let answer = until_it_works(|| store.claim(&key, &ask)).await;
     assert!(matches!(answer, Claimed::Busy { .. }), "{answer:?}");
     let step = until_it_works(|| store.settle(&key, &ticket.token, "x".into())).await;
@@ -150,7 +151,7 @@ async fn a_cut_between_two_calls_is_not_noticed() {
     let wire = Wire::to(redis.port());
     let store = patient(&through(&wire));
     for i in 0..5 {
-        granted(&store, &lock(&format!("k{i}")), &Ask::new(LONG)).await;
+        granted(&store, &lock(&format!("k{i}")), &ClaimRequest::new(LONG)).await;
         wire.cut();
     }
 }
@@ -159,7 +160,7 @@ async fn a_cut_between_two_calls_is_not_noticed() {
 async fn a_claim_whose_answer_was_lost_is_granted_once_and_recognises_itself() {
     let redis = Redis::start();
     let (store, wire) = lossy(&redis).await;
-    let ask = Ask::new(LONG);
+    let ask = ClaimRequest::new(LONG);
     wire.drop_next_answer_to(ask.token.as_str().as_bytes());
     let answer = store.claim(&lock("a"), &ask).await.unwrap();
     assert_eq!(wire.dropped_answers(), 1);
@@ -168,14 +169,17 @@ async fn a_claim_whose_answer_was_lost_is_granted_once_and_recognises_itself() {
     assert_eq!((view.fence, view.attempt), (Some(ticket.fence), 1));
     // And asked again by a caller who was told nothing.
     assert_eq!(store.claim(&lock("a"), &ask).await.unwrap(), answer);
-    assert!(matches!(store.claim(&lock("a"), &ask.again()).await.unwrap(), Claimed::Busy { .. }));
+    assert!(matches!(
+        store.claim(&lock("a"), &ask.with_fresh_token()).await.unwrap(),
+        Claimed::Busy { .. }
+    ));
 }
 
 #[tokio::test]
 async fn a_settle_whose_answer_was_lost_is_done_once() {
     let redis = Redis::start();
     let (store, wire) = lossy(&redis).await;
-    let ask = Ask::new(LONG).retention(LONG);
+    let ask = ClaimRequest::new(LONG).retention(LONG);
     let ticket = granted(&store, &lock("a"), &ask).await;
     wire.drop_next_answer_to(b"the value");
     let step = store.settle(&lock("a"), &ticket.token, "the value".into()).await.unwrap();
@@ -186,7 +190,7 @@ async fn a_settle_whose_answer_was_lost_is_done_once() {
 async fn a_settle_that_keeps_nothing_and_whose_answer_was_lost_is_never_told_that_it_lost() {
     let redis = Redis::start();
     let (store, wire) = lossy(&redis).await;
-    let ticket = granted(&store, &lock("a"), &Ask::new(LONG)).await;
+    let ticket = granted(&store, &lock("a"), &ClaimRequest::new(LONG)).await;
     wire.drop_next_answer_to(b"the value");
     let answer = store.settle(&lock("a"), &ticket.token, "the value".into()).await;
     assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
@@ -199,7 +203,7 @@ async fn a_settle_that_keeps_nothing_and_whose_answer_was_lost_is_never_told_tha
 async fn a_release_whose_answer_was_lost_is_never_told_that_it_lost() {
     let redis = Redis::start();
     let (store, wire) = lossy(&redis).await;
-    let ticket = granted(&store, &lock("a"), &Ask::new(LONG)).await;
+    let ticket = granted(&store, &lock("a"), &ClaimRequest::new(LONG)).await;
     wire.drop_next_answer_to(ticket.token.as_str().as_bytes());
     let answer = store.give_back(&lock("a"), &ticket.token, GiveBack::Forget).await;
     assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
@@ -250,7 +254,7 @@ async fn a_full_server_says_so_and_keeps_what_it_had() {
     else {
         panic!()
     };
-    let ask = Ask::new(LONG).retention(LONG);
+    let ask = ClaimRequest::new(LONG).retention(LONG);
     let ticket = granted(&store, &lock("a"), &ask).await;
     redis.cli(&["SETRANGE", "filler", "3000000", "x"]);
 
@@ -260,7 +264,7 @@ async fn a_full_server_says_so_and_keeps_what_it_had() {
         store.put(&record("r"), big.clone(), &expect, None).await.map(drop),
         store.put(&record("new"), big.clone(), &Expect::Any, None).await.map(drop),
         store.settle(&lock("a"), &ticket.token, big).await.map(drop),
-        store.claim(&lock("b"), &Ask::new(LONG)).await.map(drop),
+        store.claim(&lock("b"), &ClaimRequest::new(LONG)).await.map(drop),
     ];
     for answer in answers {
         assert!(matches!(answer, Err(StoreError::Full { .. })), "{answer:?}");
@@ -279,7 +283,7 @@ async fn a_full_server_says_so_and_keeps_what_it_had() {
 async fn releases_work_on_a_full_server() {
     let redis = Redis::with(&["--maxmemory", "3mb", "--maxmemory-policy", "noeviction"]);
     let store = patient(&redis.url());
-    let ticket = granted(&store, &lock("a"), &Ask::new(LONG)).await;
+    let ticket = granted(&store, &lock("a"), &ClaimRequest::new(LONG)).await;
     redis.cli(&["SETRANGE", "filler", "3000000", "x"]);
     let step = store.give_back(&lock("a"), &ticket.token, GiveBack::Forget).await.unwrap();
     assert_eq!(step, Step::Done(ticket.fence));
@@ -290,7 +294,7 @@ async fn fences_grow_across_release_deletion_and_a_flushed_server() {
     let redis = Redis::start();
     let store = patient(&redis.url());
     let key = lock("a");
-    let mut last = granted(&store, &key, &Ask::new(LONG)).await;
+    let mut last = granted(&store, &key, &ClaimRequest::new(LONG)).await;
     for round in 0..200 {
         match round % 3 {
             0 => drop(store.give_back(&key, &last.token, GiveBack::Forget).await.unwrap()),
@@ -298,7 +302,7 @@ async fn fences_grow_across_release_deletion_and_a_flushed_server() {
             _ if round % 20 == 2 => drop(redis.cli(&["DEL", "hapax:{default:lock::a}"])),
             _ => drop(store.give_back(&key, &last.token, GiveBack::Keep).await.unwrap()),
         }
-        let next = granted(&store, &key, &Ask::new(LONG)).await;
+        let next = granted(&store, &key, &ClaimRequest::new(LONG)).await;
         assert!(next.fence > last.fence, "{:?} after {:?}", next.fence, last.fence);
         last = next;
     }
@@ -308,7 +312,7 @@ async fn fences_grow_across_release_deletion_and_a_flushed_server() {
 async fn scripts_that_the_server_forgot_are_sent_again() {
     let redis = Redis::start();
     let store = patient(&redis.url());
-    let ticket = granted(&store, &lock("a"), &Ask::new(LONG)).await;
+    let ticket = granted(&store, &lock("a"), &ClaimRequest::new(LONG)).await;
     redis.cli(&["SCRIPT", "FLUSH"]);
     let step = store.extend(&lock("a"), &ticket.token, LONG).await.unwrap();
     assert_eq!(step, Step::Done(ticket.fence));
@@ -331,7 +335,7 @@ async fn a_replica_is_read_only() {
     let redis = Redis::start();
     redis.cli(&["REPLICAOF", "127.0.0.1", "1"]);
     redis.cli(&["CONFIG", "SET", "replica-serve-stale-data", "yes"]);
-    let answer = patient(&redis.url()).claim(&lock("a"), &Ask::new(LONG)).await;
+    let answer = patient(&redis.url()).claim(&lock("a"), &ClaimRequest::new(LONG)).await;
     assert!(matches!(answer, Err(StoreError::ReadOnly { .. })), "{answer:?}");
 }
 

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::common::{LONG, granted, lock, patient, record};
-use hapax_core::claims::State;
+use hapax_core::claims::ClaimState;
 use hapax_core::{
-    Ask, Claimed, Claims, Deleted, Expect, GiveBack, Put, Records, Step, StoreError, Token,
+    ClaimRequest, Claimed, Claims, Deleted, Expect, GiveBack, Put, Records, Step, StoreError, Token,
 };
 use hapax_testkit::Redis;
 
@@ -16,7 +16,7 @@ const RECORD: &str = "user:U1:last_transaction";
 async fn a_lock_is_taken_by_set_nx_ex_under_its_own_name() {
     let redis = Redis::start();
     let store = patient(&redis.url());
-    let ticket = granted(&store, &lock(LOCK), &Ask::new(Duration::from_secs(30))).await;
+    let ticket = granted(&store, &lock(LOCK), &ClaimRequest::new(Duration::from_secs(30))).await;
     // What the other side would do now.
     assert_eq!(redis.cli(&["SET", LOCK, "1", "NX", "EX", "5"]), "");
     let left: u64 = redis.cli(&["TTL", LOCK]).parse().unwrap();
@@ -41,7 +41,7 @@ async fn whatever_a_foreign_writer_put_there_counts_as_held_and_is_never_touched
         redis.cli(value);
         redis.cli(&["PEXPIRE", LOCK, "60000"]);
         let before = redis.cli(&["DUMP", LOCK]);
-        let ask = Ask::new(LONG);
+        let ask = ClaimRequest::new(LONG);
         let Claimed::Busy { lease_left } = store.claim(&lock(LOCK), &ask).await.unwrap() else {
             panic!("{value:?} was taken over");
         };
@@ -55,7 +55,7 @@ async fn whatever_a_foreign_writer_put_there_counts_as_held_and_is_never_touched
             assert_eq!([forget, keep, extend, settle], [Step::Lost; 4]);
         }
         let view = store.look(&lock(LOCK)).await.unwrap().unwrap();
-        assert!(matches!(view.state, State::Pending { .. }));
+        assert!(matches!(view.state, ClaimState::Pending { .. }));
         assert_eq!((view.fence, view.granted_ago), (None, None));
         assert_eq!(redis.cli(&["DUMP", LOCK]), before);
     }
@@ -66,7 +66,7 @@ async fn a_foreign_lock_without_end_is_busy_for_an_hour_at_a_time() {
     let redis = Redis::start();
     let store = patient(&redis.url());
     redis.cli(&["SET", LOCK, "1"]);
-    let answer = store.claim(&lock(LOCK), &Ask::new(LONG)).await.unwrap();
+    let answer = store.claim(&lock(LOCK), &ClaimRequest::new(LONG)).await.unwrap();
     assert_eq!(answer, Claimed::Busy { lease_left: LONG });
 }
 
@@ -74,7 +74,7 @@ async fn a_foreign_lock_without_end_is_busy_for_an_hour_at_a_time() {
 async fn a_lock_that_a_foreign_writer_replaced_is_lost_and_left_alone() {
     let redis = Redis::start();
     let store = patient(&redis.url());
-    let ticket = granted(&store, &lock(LOCK), &Ask::new(LONG)).await;
+    let ticket = granted(&store, &lock(LOCK), &ClaimRequest::new(LONG)).await;
     redis.cli(&["SET", LOCK, "theirs", "EX", "60"]);
     let step = store.give_back(&lock(LOCK), &ticket.token, GiveBack::Forget).await.unwrap();
     assert_eq!(step, Step::Lost);
@@ -85,7 +85,7 @@ async fn a_lock_that_a_foreign_writer_replaced_is_lost_and_left_alone() {
 async fn a_ttl_that_is_not_whole_seconds_is_kept_to_the_millisecond() {
     let redis = Redis::start();
     let store = patient(&redis.url());
-    granted(&store, &lock(LOCK), &Ask::new(Duration::from_millis(60_500))).await;
+    granted(&store, &lock(LOCK), &ClaimRequest::new(Duration::from_millis(60_500))).await;
     let left: u64 = redis.cli(&["PTTL", LOCK]).parse().unwrap();
     assert!((30_000..=60_500).contains(&left));
 }

@@ -4,12 +4,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::common::{attached, drained, job, lock, patient, record};
-use hapax_core::claims::State;
-use hapax_core::log::{Appended, Event, Keep, Position};
-use hapax_core::queue::{Enqueued, Item, ItemId, QueueName, Resolved, Take};
+use hapax_core::claims::ClaimState;
+use hapax_core::log::{Appended, LogEvent, LogRetention, TailPosition};
+use hapax_core::queue::{Enqueued, ItemId, LeaseRequest, QueueItem, QueueName, Resolved};
 use hapax_core::{
-    Ask, Claimed, Claims, Deleted, Expect, Fingerprint, GiveBack, Key, Log, Put, Queue, Records,
-    Step, Tenant, Token,
+    ClaimRequest, Claimed, Claims, Deleted, Expect, Fingerprint, GiveBack, Key, Log, Put, Queue,
+    Records, Step, Tenant, Token,
 };
 use hapax_redis::RedisStore;
 use hapax_testkit::Redis;
@@ -42,16 +42,16 @@ fn command(name: &str) -> Key {
     Key::command(&shop(), "pay", name).unwrap()
 }
 
-fn ask(token: &str) -> Ask {
+fn ask(token: &str) -> ClaimRequest {
     let fingerprint = Some(Fingerprint::of(&[b"the request"]));
-    let ask = Ask::new(HALF_CENTURY).retention(HALF_CENTURY).fingerprint(fingerprint);
-    Ask { token: Token::presented(token), ..ask }
+    let ask = ClaimRequest::new(HALF_CENTURY).retention(HALF_CENTURY).fingerprint(fingerprint);
+    ClaimRequest { token: Token::presented(token), ..ask }
 }
 
-fn event(job: &Key, seq: u64, closes: bool) -> Event {
+fn event(job: &Key, seq: u64, closes: bool) -> LogEvent {
     let payload = format!("{{\"n\":{seq}}}");
     let fingerprint = Fingerprint::of(&[payload.as_bytes()]);
-    Event {
+    LogEvent {
         job: job.clone(),
         stage: "vision".into(),
         seq,
@@ -61,13 +61,13 @@ fn event(job: &Key, seq: u64, closes: bool) -> Event {
     }
 }
 
-fn item(name: &str) -> Item {
-    let item = Item::new(&shop(), "mail", name.to_owned()).id(ItemId::named(&[name]));
+fn item(name: &str) -> QueueItem {
+    let item = QueueItem::new(&shop(), "mail", name.to_owned()).id(ItemId::named(&[name]));
     item.content_type("text/plain").header("trace", "7")
 }
 
-fn take(token: &str, at_most: usize) -> Take {
-    Take { token: Token::presented(token), ..Take::new(at_most, HALF_CENTURY) }
+fn take(token: &str, at_most: usize) -> LeaseRequest {
+    LeaseRequest { token: Token::presented(token), ..LeaseRequest::new(at_most, HALF_CENTURY) }
 }
 
 fn queue() -> QueueName {
@@ -91,7 +91,7 @@ async fn check_claims(store: &RedisStore) {
     }
 
     let failed = store.look(&command("failed")).await.unwrap().unwrap();
-    assert!(matches!(failed.state, State::Failed { expires_in } if expires_in > YEAR));
+    assert!(matches!(failed.state, ClaimState::Failed { expires_in } if expires_in > YEAR));
     assert_eq!((failed.attempt, failed.token), (1, Some(Token::presented("failed"))));
     assert_eq!(failed.fingerprint, ask("").fingerprint);
     let retry = store.claim(&command("failed"), &ask("retry")).await.unwrap();
@@ -104,7 +104,7 @@ async fn check_claims(store: &RedisStore) {
 
 async fn check_locks(store: &RedisStore) {
     for name in ["held", "processing:user:U1", "processing:user:U2"] {
-        let busy = store.claim(&lock(name), &Ask::new(YEAR)).await.unwrap();
+        let busy = store.claim(&lock(name), &ClaimRequest::new(YEAR)).await.unwrap();
         assert!(matches!(busy, Claimed::Busy { lease_left } if lease_left > YEAR), "{busy:?}");
     }
     let foreign = store.look(&lock("processing:user:U2")).await.unwrap().unwrap();
@@ -132,16 +132,16 @@ async fn check_records(store: &RedisStore) {
 }
 
 async fn check_log(store: &RedisStore) {
-    let keep = Keep { lifetime: HALF_CENTURY, ..Keep::default() };
+    let keep = LogRetention { retention: HALF_CENTURY, ..LogRetention::default() };
     let open = job("open");
     let found = attached(store, &open).await;
     let entries = found.entries.iter();
     let entries: Vec<_> = entries.map(|e| (e.at.offset, e.seq, &e.payload[..])).collect();
     assert_eq!(entries, [(1, 1, &br#"{"n":1}"#[..]), (2, 3, br#"{"n":3}"#), (3, 2, br#"{"n":2}"#)]);
     assert_eq!((found.head.state.seq, found.head.closed), (3, false));
-    assert_eq!(drained(store, &open, &Position::start()).await.0, [1, 2, 3]);
+    assert_eq!(drained(store, &open, &TailPosition::start()).await.0, [1, 2, 3]);
     // A position and a cursor that a reader took with it from that version.
-    let (changes, _, lost) = drained(store, &open, &Position::new(OPEN_POSITION)).await;
+    let (changes, _, lost) = drained(store, &open, &TailPosition::new(OPEN_POSITION)).await;
     assert_eq!((changes, lost), (vec![], false));
     assert!(found.head.holds(OPEN_CURSOR.parse().unwrap()));
     let answers = store.append(&[event(&open, 3, false), event(&open, 4, false)], &keep).await;

@@ -8,7 +8,7 @@ use crate::common::{
     attached, config, drained, event, events, grown, job, job_key, partition_key, patient,
     published, until_it_works,
 };
-use hapax_core::log::{Appended, Cursor, Keep, PARTITIONS, Position};
+use hapax_core::log::{Appended, Cursor, LogRetention, PARTITIONS, TailPosition};
 use hapax_core::{Key, Log, Store, StoreError};
 use hapax_redis::RedisStore;
 use hapax_testkit::{Redis, RedisCluster, Wire};
@@ -26,7 +26,7 @@ async fn hole_14_a_busy_job_never_evicts_another_jobs_events() {
     let quiet = job("quiet");
     let busy = neighbour(&quiet);
     let seen = published(&store, &events(&quiet, 0..3)).await;
-    let keep = Keep { entries: 100, ..Keep::default() };
+    let keep = LogRetention { max_entries: 100, ..LogRetention::default() };
     let all = events(&busy, 0..12_000);
     let mut cursors = Vec::new();
     for call in all.chunks(1000) {
@@ -37,7 +37,7 @@ async fn hole_14_a_busy_job_never_evicts_another_jobs_events() {
     }
     assert_eq!(attached(&store, &quiet).await.entries.len(), 3);
     assert!(attached(&store, &quiet).await.head.holds(seen[0]));
-    let (offsets, _, lost) = drained(&store, &quiet, &Position::start()).await;
+    let (offsets, _, lost) = drained(&store, &quiet, &TailPosition::start()).await;
     assert_eq!((offsets, lost), (vec![1, 2, 3], false));
     // Its own readers are told of the gap, and its duplicates are still known.
     let head = attached(&store, &busy).await.head;
@@ -51,11 +51,11 @@ async fn hole_14_a_busy_job_never_evicts_another_jobs_events() {
 async fn hole_15_log_state_and_dedup_have_one_lifetime() {
     let redis = Redis::start();
     let store = patient(&redis.url());
-    let (job, keep) = (job("a"), Keep::default());
+    let (job, keep) = (job("a"), LogRetention::default());
     let (early, late) = (event(&job, 10, "{}"), event(&job, 11, "{}"));
     let first = store.append(std::slice::from_ref(&early), &keep).await.unwrap();
     assert_eq!(redis.cli(&["KEYS", "hapax:*job*"]), job_key(&job), "all of a job is one key");
-    let brief = Keep { lifetime: Duration::from_millis(100), ..keep };
+    let brief = LogRetention { retention: Duration::from_millis(100), ..keep };
     let _ = store.append(&[late], &brief).await.unwrap();
     while store.attach(&job, 0, 10).await.unwrap().is_some() {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -78,7 +78,7 @@ async fn hole_18_all_keys_of_a_step_are_in_one_slot() {
     for name in ["plain", "a{b}c", "}{", "{", "{}", "%7B", "{p1}"] {
         published(&store, &events(&job(name), 0..2)).await;
         assert_eq!(attached(&store, &job(name)).await.entries.len(), 2, "{name}");
-        let (offsets, _, _) = drained(&store, &job(name), &Position::start()).await;
+        let (offsets, _, _) = drained(&store, &job(name), &TailPosition::start()).await;
         assert_eq!(offsets, [1, 2], "{name}");
         let tag = partition_key(&job(name), "head");
         let slot = |key: &str| cluster.node(cluster.ports()[0]).cli(&["CLUSTER", "KEYSLOT", key]);
@@ -93,7 +93,7 @@ async fn a_restart_that_loses_nothing_costs_readers_nothing() {
     let store = patient(&redis.url());
     let job = job("a");
     let mut cursors = published(&store, &events(&job, 0..5)).await;
-    let (seen, position, _) = drained(&store, &job, &Position::start()).await;
+    let (seen, position, _) = drained(&store, &job, &TailPosition::start()).await;
     assert_eq!(seen.len(), 5);
     redis.kill();
     redis.restart();
@@ -116,7 +116,7 @@ async fn old_epochs_are_forgotten_with_a_gap_and_never_mistaken() {
     let store = patient(&redis.url());
     let job = job("a");
     let first = published(&store, &events(&job, [0])).await[0];
-    let start = drained(&store, &job, &Position::start()).await.1;
+    let start = drained(&store, &job, &TailPosition::start()).await.1;
     for seq in 1..=18 {
         assert_eq!(redis.cli(&["DEBUG", "CHANGE-REPL-ID"]), "OK");
         // What the client knows of the history is a second old at most; this is another client.
@@ -140,7 +140,7 @@ async fn who_saw_an_entry_that_a_restart_lost_is_told_so() {
     let kept = published(&store, &events(&job, 0..3)).await;
     redis.cli(&["SAVE"]);
     let lost = published(&store, &events(&job, 3..5)).await;
-    let (_, position, _) = drained(&store, &job, &Position::start()).await;
+    let (_, position, _) = drained(&store, &job, &TailPosition::start()).await;
     redis.kill();
     redis.restart();
     let before = until_it_works(|| store.attach(&job, 0, 10)).await.unwrap().head;
@@ -161,7 +161,7 @@ async fn a_server_that_lost_everything_begins_anew() {
     let store = patient(&redis.url());
     let job = job("a");
     let lost = published(&store, &events(&job, 0..3)).await;
-    let (_, position, _) = drained(&store, &job, &Position::start()).await;
+    let (_, position, _) = drained(&store, &job, &TailPosition::start()).await;
     redis.kill();
     redis.restart();
     assert!(until_it_works(|| store.attach(&job, 0, 10)).await.is_none());
@@ -173,7 +173,7 @@ async fn a_server_that_lost_everything_begins_anew() {
 
 /// Appends to one job while the server is killed again and again; each event until it is acknowledged.
 async fn appends_through_kills(store: RedisStore, job: Key, stop: Arc<AtomicBool>) -> Vec<Cursor> {
-    let (mut acknowledged, keep) = (Vec::new(), Keep::default());
+    let (mut acknowledged, keep) = (Vec::new(), LogRetention::default());
     for seq in 0.. {
         if stop.load(Ordering::SeqCst) {
             break;
@@ -222,7 +222,7 @@ async fn keeps_what_it_acknowledged(redis: &Redis, round: u32) {
             assert_eq!((entry.at, entry.seq), (*cursor, seq));
             assert!(log.head.holds(*cursor));
         }
-        let (offsets, _, _) = drained(&store, job, &Position::start()).await;
+        let (offsets, _, _) = drained(&store, job, &TailPosition::start()).await;
         assert_eq!(offsets, (1..=log.head.last).collect::<Vec<_>>());
     }
 }
@@ -247,7 +247,7 @@ async fn a_foreign_value_under_a_key_of_the_log_is_corrupt_and_nothing_is_writte
         redis.cli(&["SET", &key, "foreign"]);
         let before = dump(&redis);
         for call in [events(&job, [0]), events(&job, 0..3)] {
-            let answer = store.append(&call, &Keep::default()).await;
+            let answer = store.append(&call, &LogRetention::default()).await;
             assert!(matches!(answer, Err(StoreError::Corrupt { .. })), "{key}: {answer:?}");
         }
         assert_eq!(dump(&redis), before, "{key}");
@@ -257,7 +257,7 @@ async fn a_foreign_value_under_a_key_of_the_log_is_corrupt_and_nothing_is_writte
     published(&store, &events(&job, [0])).await;
     redis.cli(&["HSET", &job_key(&job), "now", "something else"]);
     let before = dump(&redis);
-    let answer = store.append(&events(&job, [1, 2]), &Keep::default()).await;
+    let answer = store.append(&events(&job, [1, 2]), &LogRetention::default()).await;
     assert!(matches!(answer, Err(StoreError::Corrupt { .. })), "{answer:?}");
     let answer = store.attach(&job, 0, 10).await;
     assert!(matches!(answer, Err(StoreError::Corrupt { .. })), "{answer:?}");
@@ -272,7 +272,8 @@ async fn an_append_whose_answer_was_lost_is_done_once() {
     let job = job("a");
     published(&store, &events(&job, [0])).await;
     wire.drop_next_answer_to(b"the payload");
-    let answer = store.append(&[event(&job, 1, "the payload")], &Keep::default()).await.unwrap();
+    let answer =
+        store.append(&[event(&job, 1, "the payload")], &LogRetention::default()).await.unwrap();
     assert_eq!(wire.dropped_answers(), 1);
     assert!(matches!(answer[0], Appended::Duplicate(at) if at.offset == 2), "{answer:?}");
     assert_eq!(attached(&store, &job).await.entries.len(), 2);
@@ -285,7 +286,7 @@ async fn pointers_to_what_has_expired_are_swept_with_a_word() {
     // One of those with which the tail is looked after.
     let tends = |job: &Key| job.digest().is_multiple_of(10);
     let job = (0..).map(|i| job(&format!("tends-{i}"))).find(tends).unwrap();
-    let from = [(job.partition(PARTITIONS), Position::end())];
+    let from = [(job.partition(PARTITIONS), TailPosition::end())];
     let empty = store.tail(&from, 10).await.unwrap().remove(0).next;
     // Appended at the beginning of 1970.
     let (tail, old) = (partition_key(&job, "tail"), neighbour(&job).canonical());
@@ -294,7 +295,7 @@ async fn pointers_to_what_has_expired_are_swept_with_a_word() {
     assert_eq!(redis.cli(&["XLEN", &tail]), "2");
     let (offsets, _, lost) = drained(&store, &job, &empty).await;
     assert_eq!((offsets, lost), (vec![1, 2], true));
-    let (offsets, end, lost) = drained(&store, &job, &Position::start()).await;
+    let (offsets, end, lost) = drained(&store, &job, &TailPosition::start()).await;
     assert_eq!((offsets, lost), (vec![1, 2], false), "nothing is lost before the start");
     assert_eq!(drained(&store, &job, &end).await, (vec![], end, false));
 }
@@ -308,9 +309,9 @@ async fn refuses_another_number_of_partitions(url: &str) {
     let answers = [
         other.ping().await,
         other.examine().await.map(drop),
-        other.append(&events(&job("a"), [0]), &Keep::default()).await.map(drop),
+        other.append(&events(&job("a"), [0]), &LogRetention::default()).await.map(drop),
         other.attach(&job("a"), 0, 1).await.map(drop),
-        other.tail(&[(0, Position::start())], 1).await.map(drop),
+        other.tail(&[(0, TailPosition::start())], 1).await.map(drop),
     ];
     for answer in answers {
         let Err(StoreError::Incompatible { reason }) = answer else { panic!("{answer:?}") };

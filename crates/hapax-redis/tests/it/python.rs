@@ -6,8 +6,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use hapax_core::document::{DocumentError, Documents, MatchCondition};
 use hapax_core::lock::{LockError, Locks};
-use hapax_core::record::{Documents, Match, RecordError};
 use hapax_testkit::Redis;
 use serde_json::{Value, json};
 
@@ -111,9 +111,9 @@ async fn records_of_both_sides_are_the_same_plain_json() {
     python.ask(json!(["set", key, dinner, 3600]));
     for version in [read.version, edited.version] {
         let late = documents.patch(key, &edit, &version.into(), ttl).await;
-        assert!(matches!(late, Err(RecordError::Conflict)));
+        assert!(matches!(late, Err(DocumentError::Conflict)));
     }
     assert_eq!(python.ask(json!(["get", key])), dinner);
-    documents.delete(key, &Match::Present).await.unwrap();
+    documents.delete(key, &MatchCondition::Present).await.unwrap();
     assert_eq!(python.ask(json!(["get", key])), json!(null));
 }

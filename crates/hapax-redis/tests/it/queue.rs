@@ -4,15 +4,15 @@ use std::slice::from_ref;
 use std::time::Duration;
 
 use crate::common::{LONG, patient};
-use hapax_core::queue::{Enqueued, Item, Outcome, QueueName, Resolved, Take};
+use hapax_core::queue::{Enqueued, ItemOutcome, LeaseRequest, QueueItem, QueueName, Resolved};
 use hapax_core::{Queue, StoreError, Tenant};
 use hapax_redis::RedisStore;
 use hapax_testkit::{Redis, RedisCluster, Wire};
 
 const KEYS: [&str; 7] = ["items", "bodies", "ready", "later", "leased", "done", "index"];
 
-fn item(key: &str) -> Item {
-    Item::new(&Tenant::default(), "topic", "the payload").key(key)
+fn item(key: &str) -> QueueItem {
+    QueueItem::new(&Tenant::default(), "topic", "the payload").key(key)
 }
 
 fn queue() -> QueueName {
@@ -27,7 +27,7 @@ async fn hole_18_queues_of_any_name_live_in_one_slot_each() {
         let queue = QueueName::new(name).unwrap();
         let items = [item("k"), item("k")];
         assert_eq!(store.enqueue(&queue, &items).await.unwrap(), [Enqueued::Accepted; 2]);
-        let take = Take::new(1, LONG);
+        let take = LeaseRequest::new(1, LONG);
         let leased = store.lease(&queue, &take).await.unwrap();
         assert_eq!(leased[0].item.id, items[0].id, "{name}");
         let done = store.ack(&queue, &take.token, &[items[0].id], LONG).await.unwrap();
@@ -48,7 +48,7 @@ fn dump(redis: &Redis) -> Vec<String> {
 async fn a_foreign_value_under_a_key_of_a_queue_is_corrupt_and_nothing_is_written() {
     let redis = Redis::start();
     let store = patient(&redis.url());
-    let (take, items) = (Take::new(1, LONG), [item("k"), item("k"), item("other")]);
+    let (take, items) = (LeaseRequest::new(1, LONG), [item("k"), item("k"), item("other")]);
     let _ = store.enqueue(&queue(), &items).await.unwrap();
     let held = store.lease(&queue(), &take).await.unwrap();
     for key in KEYS {
@@ -59,7 +59,7 @@ async fn a_foreign_value_under_a_key_of_a_queue_is_corrupt_and_nothing_is_writte
         let (id, token) = (held[0].item.id, &take.token);
         let answers = [
             store.enqueue(&queue(), &[item("k")]).await.map(drop),
-            store.lease(&queue(), &Take::new(5, LONG)).await.map(drop),
+            store.lease(&queue(), &LeaseRequest::new(5, LONG)).await.map(drop),
             store.renew(&queue(), token, LONG).await.map(drop),
             store.ack(&queue(), token, &[id], LONG).await.map(drop),
             store.retry(&queue(), token, id, LONG, "r").await.map(drop),
@@ -80,15 +80,15 @@ async fn a_foreign_value_under_a_key_of_a_queue_is_corrupt_and_nothing_is_writte
     assert_eq!(done, [Resolved::Done]);
 }
 
-async fn lossy(redis: &Redis) -> (RedisStore, Wire, Take, Item) {
+async fn lossy(redis: &Redis) -> (RedisStore, Wire, LeaseRequest, QueueItem) {
     let wire = Wire::to(redis.port());
     let store = patient(&format!("redis://127.0.0.1:{}", wire.port()));
     // The server knows the scripts already: the lost answer must be the one to the call itself.
-    let (first, take) = (item("warm-up"), Take::new(1, LONG));
+    let (first, take) = (item("warm-up"), LeaseRequest::new(1, LONG));
     let _ = store.enqueue(&queue(), from_ref(&first)).await.unwrap();
     let _ = store.lease(&queue(), &take).await.unwrap();
     let _ = store.ack(&queue(), &take.token, &[first.id], LONG).await.unwrap();
-    (store, wire, Take::new(1, LONG), item("k"))
+    (store, wire, LeaseRequest::new(1, LONG), item("k"))
 }
 
 #[tokio::test]
@@ -119,7 +119,7 @@ async fn a_retry_whose_answer_was_lost_is_never_told_that_it_lost() {
     wire.drop_next_answer_to(item.id.to_string().as_bytes());
     let answer = store.retry(&queue(), &take.token, item.id, Duration::ZERO, "r").await;
     assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
-    assert_eq!(store.lease(&queue(), &Take::new(1, LONG)).await.unwrap()[0].attempt, 2);
+    assert_eq!(store.lease(&queue(), &LeaseRequest::new(1, LONG)).await.unwrap()[0].attempt, 2);
 }
 
 /// What is done and no longer remembered leaves nothing behind, and a thousand of them do not make one
@@ -130,16 +130,18 @@ async fn what_is_no_longer_remembered_is_forgotten_in_small_steps() {
     let store = patient(&redis.url());
     let items: Vec<_> = (0..250).map(|i| item(&i.to_string())).collect();
     let _ = store.enqueue(&queue(), &items).await.unwrap();
-    let take = Take::new(250, LONG);
+    let take = LeaseRequest::new(250, LONG);
     let leased = store.lease(&queue(), &take).await.unwrap();
     let remember = Duration::from_millis(1);
-    let outcomes: Vec<_> =
-        leased.iter().map(|leased| (leased.item.id, Outcome::Ack { remember })).collect();
+    let outcomes: Vec<_> = leased
+        .iter()
+        .map(|leased| (leased.item.id, ItemOutcome::Ack { retention: remember }))
+        .collect();
     let _ = store.resolve(&queue(), &take.token, &outcomes).await.unwrap();
     let done = || redis.cli(&["ZCARD", "hapax:{q:mail}:done"]).parse::<u32>().unwrap();
     let mut left = done();
     while left > 0 {
-        assert!(store.lease(&queue(), &Take::new(1, LONG)).await.unwrap().is_empty());
+        assert!(store.lease(&queue(), &LeaseRequest::new(1, LONG)).await.unwrap().is_empty());
         assert!(done() + 100 >= left, "more than a hundred at once");
         left = done();
     }

@@ -9,8 +9,8 @@ use crate::common::{
     PATIENCE, attached, config, drained, events, grown, job, job_key, partition_key, patient,
     published, until_it_works,
 };
-use hapax_core::log::{Appended, Cursor, Keep, Position};
-use hapax_core::queue::{Enqueued, Item, QueueName};
+use hapax_core::log::{Appended, Cursor, LogRetention, TailPosition};
+use hapax_core::queue::{Enqueued, QueueItem, QueueName};
 use hapax_core::{Key, Log, Queue, StoreError, Tenant};
 use hapax_redis::RedisStore;
 use hapax_testkit::{Redis, RedisCluster};
@@ -26,22 +26,22 @@ async fn a_write_that_no_replica_confirmed_is_not_acknowledged() {
     let store = waiting(&redis.url(), PATIENCE);
     let call = events(&job("a"), 0..2);
     for _ in 0..2 {
-        let answer = store.append(&call, &Keep::default()).await;
+        let answer = store.append(&call, &LogRetention::default()).await;
         let Err(StoreError::Unavailable { reason, .. }) = answer else { panic!("{answer:?}") };
         assert!(reason.contains("replicas"), "{reason}");
     }
-    let (queue, item) = (QueueName::outbox(), Item::new(&Tenant::default(), "t", "{}"));
+    let (queue, item) = (QueueName::outbox(), QueueItem::new(&Tenant::default(), "t", "{}"));
     let answer = store.enqueue(&queue, std::slice::from_ref(&item)).await;
     assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
     // It may have happened, and here it has.
     let plain = patient(&redis.url());
-    let again = plain.append(&call, &Keep::default()).await.unwrap();
+    let again = plain.append(&call, &LogRetention::default()).await.unwrap();
     assert!(again.iter().all(|answer| matches!(answer, Appended::Duplicate(_))), "{again:?}");
     assert_eq!(plain.enqueue(&queue, &[item]).await.unwrap(), [Enqueued::Duplicate]);
     // What does not wait does not suffer.
     assert_eq!(attached(&store, &job("a")).await.entries.len(), 2);
     let url = format!("{}?wait_replicas=1&wait_ms=100", redis.url());
-    let answer = patient(&url).append(&call, &Keep::default()).await;
+    let answer = patient(&url).append(&call, &LogRetention::default()).await;
     assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
 }
 
@@ -58,7 +58,8 @@ fn writer(
                 break;
             }
             let call = events(&job, [seq]);
-            let answer = until_it_works(|| async { store.append(&call, &Keep::default()).await });
+            let answer =
+                until_it_works(|| async { store.append(&call, &LogRetention::default()).await });
             match answer.await[0] {
                 Appended::Published(at) | Appended::Duplicate(at) => acknowledged.push(at),
                 other => panic!("{other:?}"),
@@ -132,7 +133,7 @@ async fn a_failover_cuts_off_only_those_who_saw_what_it_lost() {
     replica.stop();
     master.cli(&["CLIENT", "KILL", "TYPE", "replica"]);
     let lost = published(&store, &events(&job, 3..5)).await;
-    let (_, position, _) = drained(&store, &job, &Position::start()).await;
+    let (_, position, _) = drained(&store, &job, &TailPosition::start()).await;
     cluster.kill_node(master.port());
     replica.cont();
     cluster.wait_for_new_master_of(&name, master.port());
@@ -141,7 +142,7 @@ async fn a_failover_cuts_off_only_those_who_saw_what_it_lost() {
     assert_eq!(before.last, 3);
     assert!(before.holds(kept[2]) && !before.holds(lost[0]) && !before.holds(lost[1]));
     // A retry of what was lost is no duplicate; another event may take its place.
-    let (call, keep) = (events(&job, [4, 3]), Keep::default());
+    let (call, keep) = (events(&job, [4, 3]), LogRetention::default());
     let answers = until_it_works(|| store.append(&call, &keep)).await;
     let [Appended::Published(fourth), Appended::Published(fifth)] = answers[..] else {
         panic!("{answers:?}")

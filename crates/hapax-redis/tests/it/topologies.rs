@@ -9,7 +9,8 @@ use crate::common::{
     until_it_works,
 };
 use hapax_core::{
-    Ask, Claimed, Claims, Expect, Fence, GiveBack, Records, Severity, Step, Store, StoreError,
+    ClaimRequest, Claimed, Claims, Expect, Fence, GiveBack, Records, Severity, Step, Store,
+    StoreError,
 };
 use hapax_redis::RedisStore;
 use hapax_testkit::{Redis, RedisCluster, RedisSentinel, Wire, wait_for};
@@ -27,7 +28,7 @@ fn worker(store: RedisStore, stop: Arc<AtomicBool>) -> tokio::task::JoinHandle<V
     tokio::spawn(async move {
         let mut fences = Vec::new();
         while !stop.load(Ordering::SeqCst) || fences.len() < 3 {
-            let ask = Ask::new(Duration::from_millis(200));
+            let ask = ClaimRequest::new(Duration::from_millis(200));
             if let Ok(Claimed::Granted { ticket, .. }) = store.claim(&lock("busy"), &ask).await {
                 fences.push(ticket.fence);
                 let _ = store.give_back(&lock("busy"), &ticket.token, GiveBack::Forget).await;
@@ -51,7 +52,7 @@ async fn after_a_failover_the_sentinels_are_asked_for_the_new_master() {
     let store = brisk(&servers.url());
     let stop = Arc::new(AtomicBool::new(false));
     let work = worker(store.clone(), stop.clone());
-    let held = granted(&patient(&servers.url()), &lock("held"), &Ask::new(LONG)).await;
+    let held = granted(&patient(&servers.url()), &lock("held"), &ClaimRequest::new(LONG)).await;
     let old = servers.master_port();
     // So that this one write is not lost: the promise about failovers is tested elsewhere.
     until_replicated(servers.node(old)).await;
@@ -84,7 +85,7 @@ async fn a_master_that_hangs_is_left_for_the_new_one() {
     servers.node(old).stop();
     tolerate(&servers, SOON);
     servers.wait_for_new_master();
-    let (key, ask) = (lock("a"), Ask::new(LONG));
+    let (key, ask) = (lock("a"), ClaimRequest::new(LONG));
     until_it_works(|| store.claim(&key, &ask)).await;
     servers.node(old).cont();
 }
@@ -96,7 +97,7 @@ async fn a_demoted_master_is_left_for_the_new_one() {
     until_it_works(|| store.ping()).await;
     fail_over(&servers);
     let new = servers.wait_for_new_master();
-    let (key, ask) = (lock("a"), Ask::new(LONG));
+    let (key, ask) = (lock("a"), ClaimRequest::new(LONG));
     let patience = Instant::now() + PATIENCE;
     // For a moment there are two masters, and what the old one is told is lost: hence the fence.
     loop {
@@ -132,12 +133,12 @@ async fn a_cluster_goes_on_after_the_loss_of_a_master() {
     let store = brisk(&cluster.url());
     let stop = Arc::new(AtomicBool::new(false));
     let work = worker(store.clone(), stop.clone());
-    granted(&patient(&cluster.url()), &lock("elsewhere"), &Ask::new(LONG)).await;
+    granted(&patient(&cluster.url()), &lock("elsewhere"), &ClaimRequest::new(LONG)).await;
     let name = "hapax:{default:lock::busy}";
     let old = cluster.master_of(name);
     cluster.kill_node(old);
     cluster.wait_for_new_master_of(name, old);
-    let (key, ask) = (lock("busy"), Ask::new(LONG));
+    let (key, ask) = (lock("busy"), ClaimRequest::new(LONG));
     until_it_works(|| store.look(&key)).await;
     until_it_works(|| store.ping()).await;
     assert_fences_grow(stop, work).await;
@@ -157,7 +158,7 @@ async fn a_cluster_node_that_hangs_is_bounded_and_left_for_its_replica() {
         cluster.node(port).cli(&["CONFIG", "SET", "cluster-node-timeout", "3600000"]);
     }
     cluster.node(old).stop();
-    let (key, ask) = (lock("a"), Ask::new(LONG));
+    let (key, ask) = (lock("a"), ClaimRequest::new(LONG));
     let started = Instant::now();
     assert!(store.claim(&key, &ask).await.is_err());
     assert!(started.elapsed() < PATIENCE);
@@ -186,10 +187,10 @@ async fn a_release_in_a_cluster_whose_answer_was_lost_is_never_told_that_it_lost
     let (_node, wire) = behind_a_wire();
     let store = patient(&format!("redis+cluster://127.0.0.1:{}", wire.port()));
     let key = lock("a");
-    let first = granted(&store, &key, &Ask::new(LONG)).await;
+    let first = granted(&store, &key, &ClaimRequest::new(LONG)).await;
     let _ = store.give_back(&key, &first.token, GiveBack::Forget).await.unwrap();
 
-    let ticket = granted(&store, &key, &Ask::new(LONG)).await;
+    let ticket = granted(&store, &key, &ClaimRequest::new(LONG)).await;
     wire.drop_next_answer_to(ticket.token.as_str().as_bytes());
     let answer = store.give_back(&key, &ticket.token, GiveBack::Forget).await;
     assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
@@ -202,8 +203,8 @@ async fn a_claim_in_a_cluster_whose_answer_was_lost_is_granted_once() {
     let (_node, wire) = behind_a_wire();
     let url = format!("redis+cluster://127.0.0.1:{}", wire.port());
     let store = patient(&url);
-    granted(&store, &lock("warm-up"), &Ask::new(LONG)).await;
-    let ask = Ask::new(LONG);
+    granted(&store, &lock("warm-up"), &ClaimRequest::new(LONG)).await;
+    let ask = ClaimRequest::new(LONG);
     wire.drop_next_answer_to(ask.token.as_str().as_bytes());
     let answer = store.claim(&lock("a"), &ask).await.unwrap();
     assert_eq!(wire.dropped_answers(), 1);
@@ -213,9 +214,9 @@ async fn a_claim_in_a_cluster_whose_answer_was_lost_is_granted_once() {
         // A new one each time: after a cut a store makes itself another connection in the background,
         // and that may be cut just then, too.
         let store = patient(&url);
-        granted(&store, &lock(&format!("before-{i}")), &Ask::new(LONG)).await;
+        granted(&store, &lock(&format!("before-{i}")), &ClaimRequest::new(LONG)).await;
         wire.cut();
-        granted(&store, &lock(&format!("after-{i}")), &Ask::new(LONG)).await;
+        granted(&store, &lock(&format!("after-{i}")), &ClaimRequest::new(LONG)).await;
     }
 }
 
@@ -223,7 +224,7 @@ async fn a_claim_in_a_cluster_whose_answer_was_lost_is_granted_once() {
 async fn hears_of_releases_elsewhere(url: &str) {
     let (here, there) = (patient(url), patient(url));
     let key = lock("a");
-    let ticket = granted(&there, &key, &Ask::new(LONG)).await;
+    let ticket = granted(&there, &key, &ClaimRequest::new(LONG)).await;
     let mut watch = here.watch(&key);
     // The subscription is made in the background, and wakes everybody when it is there.
     watch.changed(LONG).await;
@@ -231,7 +232,7 @@ async fn hears_of_releases_elsewhere(url: &str) {
     assert_eq!(released, Step::Done(ticket.fence));
     tokio::time::timeout(PATIENCE, watch.changed(LONG)).await.expect("woken");
 
-    let ticket = granted(&there, &key, &Ask::new(LONG).retention(LONG)).await;
+    let ticket = granted(&there, &key, &ClaimRequest::new(LONG).retention(LONG)).await;
     let settled = there.settle(&key, &ticket.token, "x".into()).await.unwrap();
     assert_eq!(settled, Step::Done(ticket.fence));
     tokio::time::timeout(PATIENCE, watch.changed(LONG)).await.expect("woken");
@@ -322,7 +323,7 @@ async fn keys_of_any_name_live_in_one_slot_each() {
     let cluster = RedisCluster::start();
     let store = patient(&cluster.url());
     for name in ["a{b}c", "}{", "{", "{}", "%7B", "processing:{x}", "processing:}x{"] {
-        let ticket = granted(&store, &lock(name), &Ask::new(LONG)).await;
+        let ticket = granted(&store, &lock(name), &ClaimRequest::new(LONG)).await;
         let step = store.give_back(&lock(name), &ticket.token, GiveBack::Forget).await.unwrap();
         assert_eq!(step, Step::Done(ticket.fence), "{name}");
         let _ = store.put(&record(name), "x".into(), &Expect::Absent, None).await.unwrap();

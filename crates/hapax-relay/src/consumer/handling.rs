@@ -5,7 +5,7 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use hapax_core::inbox::{Handled, Inbox, InboxError, OnceError, Run};
+use hapax_core::inbox::{Handled, Inbox, InboxError, OnceError, RunContext};
 use hapax_core::trace;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::sleep;
@@ -72,7 +72,7 @@ impl Inner {
         message: &InboundMessage,
     ) -> (&'static str, Fate) {
         let mut attempt = message.attempt;
-        let handle = |run: Run| {
+        let handle = |run: RunContext| {
             // What the inbox has counted is every try of anybody.
             attempt = run.attempt;
             let message =

@@ -33,7 +33,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hapax_core::inbox::Inbox;
-use hapax_core::meters;
+use hapax_core::metric_names;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -272,6 +272,7 @@ impl Inner {
 
     fn count(&self, result: &'static str) {
         let source = self.source.name();
-        metrics::counter!(meters::CONSUMED, "source" => source, "result" => result).increment(1);
+        metrics::counter!(metric_names::CONSUMED, "source" => source, "result" => result)
+            .increment(1);
     }
 }

@@ -63,7 +63,7 @@ impl Sink for BusSink {
             Err(BusError::Invalid(error)) => {
                 Err(DeliveryError::refused(error.to_string()).permanent())
             }
-            Err(BusError::Store(error)) if error.is_passing() || error.is_final() => {
+            Err(BusError::Store(error)) if error.is_transient() || error.is_final() => {
                 Err(DeliveryError::unreachable(error.to_string()))
             }
             // About what is stored of this job; others may go on.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hapax_core::Queue;
 use hapax_core::memory::MemoryStore;
-use hapax_core::queue::{Item, QueueName};
+use hapax_core::queue::{QueueItem, QueueName};
 use hapax_relay::sinks::RabbitMqSink;
 use hapax_relay::{CloudEvents, DeliveryError, OutboundMessage, Sink};
 use hapax_testkit::RabbitMq;
@@ -41,8 +41,8 @@ pub(crate) async fn all(channel: &Channel, queue: &str) -> Vec<BasicGetMessage> 
     messages
 }
 
-fn row(topic: &str, payload: &str) -> Item {
-    Item::new(&Default::default(), topic, payload.to_owned())
+fn row(topic: &str, payload: &str) -> QueueItem {
+    QueueItem::new(&Default::default(), topic, payload.to_owned())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -188,7 +188,7 @@ async fn a_topic_that_cannot_travel_is_refused_and_the_channel_lives_on() {
 }
 
 /// Sends all at once; what became of each.
-async fn sent(sink: &Arc<RabbitMqSink>, rows: &[Item]) -> Vec<Result<(), DeliveryError>> {
+async fn sent(sink: &Arc<RabbitMqSink>, rows: &[QueueItem]) -> Vec<Result<(), DeliveryError>> {
     let sends = rows.iter().cloned().map(|row| {
         let sink = sink.clone();
         tokio::spawn(async move { sink.send(&OutboundMessage::new(row)).await })

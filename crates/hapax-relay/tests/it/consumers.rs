@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use hapax_core::inbox::Inbox;
 use hapax_core::memory::MemoryStore;
-use hapax_core::queue::Item;
+use hapax_core::queue::QueueItem;
 use hapax_relay::consumer::{
     BrokerConsumer, ConsumerConfig, InboundMessage, MessageHandler, MessageHandlerError,
     MessageSource, NatsSource, RabbitMqSource, RedisStreamSource,
@@ -73,7 +73,7 @@ fn config() -> ConsumerConfig {
 }
 
 fn row(topic: &str, payload: &str) -> OutboundMessage {
-    OutboundMessage::new(Item::new(&Default::default(), topic, payload.to_owned()).key("k"))
+    OutboundMessage::new(QueueItem::new(&Default::default(), topic, payload.to_owned()).key("k"))
 }
 
 /// Sends good, failing and poisonous messages, each of them twice, and consumes them twice over, until
@@ -192,12 +192,12 @@ async fn from_a_redis_stream_each_message_has_its_effect_once() {
 }
 
 /// Sends an item of its own for each message.
-struct Forwards(mpsc::UnboundedSender<Item>);
+struct Forwards(mpsc::UnboundedSender<QueueItem>);
 
 #[async_trait]
 impl MessageHandler for Forwards {
     async fn handle(&self, _: &InboundMessage) -> Result<(), MessageHandlerError> {
-        self.0.send(Item::new(&Default::default(), "next", "{}")).unwrap();
+        self.0.send(QueueItem::new(&Default::default(), "next", "{}")).unwrap();
         Ok(())
     }
 }
@@ -219,7 +219,7 @@ async fn what_a_handler_enqueues_belongs_to_the_trace_of_its_message() {
         ("traceparent", "00-1-2-01", None),
         ("other", TRACE, None),
     ] {
-        let item = Item::new(&Default::default(), "orders", "{}").header(name, value);
+        let item = QueueItem::new(&Default::default(), "orders", "{}").header(name, value);
         sink.send(&OutboundMessage::new(item)).await.unwrap();
         let next = tokio::time::timeout(PATIENCE, told.recv()).await.unwrap().unwrap();
         assert_eq!(next.headers.get("traceparent").map(String::as_str), kept, "{name}: {value}");

@@ -27,10 +27,18 @@ fn unheard<T>() -> Result<T, StoreError> {
 
 #[async_trait]
 impl Queue for Deaf {
-    async fn enqueue(&self, q: &QueueName, items: &[Item]) -> Result<Vec<Enqueued>, StoreError> {
+    async fn enqueue(
+        &self,
+        q: &QueueName,
+        items: &[QueueItem],
+    ) -> Result<Vec<Enqueued>, StoreError> {
         self.store.enqueue(q, items).await
     }
-    async fn lease(&self, q: &QueueName, take: &Take) -> Result<Vec<Leased>, StoreError> {
+    async fn lease(
+        &self,
+        q: &QueueName,
+        take: &LeaseRequest,
+    ) -> Result<Vec<LeasedItem>, StoreError> {
         let leased = self.store.lease(q, take).await;
         let lost = |n: usize| n.checked_sub(1);
         let left = self.lost_leases.fetch_update(Ordering::SeqCst, Ordering::SeqCst, lost);
@@ -43,7 +51,7 @@ impl Queue for Deaf {
         &self,
         q: &QueueName,
         t: &Token,
-        o: &[(ItemId, Outcome)],
+        o: &[(ItemId, ItemOutcome)],
     ) -> Result<Vec<Resolved>, StoreError> {
         if self.no_outcomes.load(Ordering::SeqCst) {
             unheard()
@@ -51,7 +59,7 @@ impl Queue for Deaf {
             self.store.resolve(q, t, o).await
         }
     }
-    async fn depth(&self, q: &QueueName, whose: Option<&Tenant>) -> Result<Depth, StoreError> {
+    async fn depth(&self, q: &QueueName, whose: Option<&Tenant>) -> Result<QueueDepth, StoreError> {
         self.store.depth(q, whose).await
     }
     async fn dead(
@@ -60,7 +68,7 @@ impl Queue for Deaf {
         whose: Option<&Tenant>,
         after: Option<ItemId>,
         at_most: u32,
-    ) -> Result<Vec<Dead>, StoreError> {
+    ) -> Result<Vec<DeadLetter>, StoreError> {
         self.store.dead(q, whose, after, at_most).await
     }
     async fn requeue(

@@ -14,7 +14,7 @@ use crate::support::{Working, brisk, drained, enqueue, item};
 async fn a_row_is_a_line_of_json() {
     let store = Arc::new(MemoryStore::default());
     let text = item("héllo").key("k 1").content_type("text/plain").header("x", "1");
-    let bytes = hapax_core::queue::Item::new(&Default::default(), "orders", vec![0xff, 0]);
+    let bytes = hapax_core::queue::QueueItem::new(&Default::default(), "orders", vec![0xff, 0]);
     enqueue(&*store, &[text.clone(), bytes.clone()]).await;
     let (ours, theirs) = tokio::io::duplex(1 << 16);
     let settings = brisk().cloudevents(CloudEvents::new("/shop"));

@@ -87,7 +87,7 @@ async fn a_subject_that_no_stream_covers_is_the_rows_failure_and_says_so() {
     let context = context(&nats).await;
     let mut stream = stream(&context).await;
     let store = Arc::new(MemoryStore::default());
-    let stray = hapax_core::queue::Item::new(&Default::default(), "elsewhere", "0");
+    let stray = hapax_core::queue::QueueItem::new(&Default::default(), "elsewhere", "0");
     enqueue(&*store, &[stray, item("1"), item("2")]).await;
     let sink = Arc::new(NatsSink::new(&nats.url()).unwrap());
     let relay = Working::start(store.clone(), sink, brisk());
@@ -117,10 +117,10 @@ async fn what_is_no_subject_or_too_large_is_refused_for_good() {
     stream(&context(&nats).await).await;
     let wire = Wire::to(nats.port());
     let sink = NatsSink::new(&format!("nats://127.0.0.1:{}", wire.port())).unwrap();
-    let large = hapax_core::queue::Item::new(&Default::default(), "orders", vec![0; 2 << 20]);
+    let large = hapax_core::queue::QueueItem::new(&Default::default(), "orders", vec![0; 2 << 20]);
     let mut wrong = vec![large];
     for topic in ["a b", "orders.*", ">", "", "a..b"] {
-        wrong.push(hapax_core::queue::Item::new(&Default::default(), topic, "x"));
+        wrong.push(hapax_core::queue::QueueItem::new(&Default::default(), topic, "x"));
     }
     for item in wrong {
         let failure = sink.send(&OutboundMessage::new(item)).await.unwrap_err();

@@ -9,7 +9,7 @@ use crate::support::{
 };
 use hapax_core::Queue;
 use hapax_core::memory::MemoryStore;
-use hapax_core::queue::{QueueName, Take};
+use hapax_core::queue::{LeaseRequest, QueueName};
 use hapax_relay::DeliveryError;
 use tokio::sync::{Notify, Semaphore};
 
@@ -122,7 +122,8 @@ async fn a_relay_that_stops_lands_what_is_in_the_air_and_hands_back_the_rest() {
     assert_eq!(sink.payloads(), ["1"]);
     let left = depth(&*store).await;
     assert_eq!((left.waiting, left.in_flight), (2, 0), "nothing waits for a lease to end");
-    let next = store.lease(&QueueName::outbox(), &Take::new(9, Duration::from_secs(1))).await;
+    let next =
+        store.lease(&QueueName::outbox(), &LeaseRequest::new(9, Duration::from_secs(1))).await;
     let next = next.unwrap();
     assert_eq!((next.len(), next[0].attempt), (2, 1), "and nothing was counted");
 }

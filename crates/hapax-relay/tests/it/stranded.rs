@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use hapax_core::Tenant;
 use hapax_core::memory::MemoryStore;
-use hapax_core::queue::Item;
+use hapax_core::queue::QueueItem;
 use hapax_relay::consumer::{
     BrokerConsumer, InboundMessage, MessageHandler, MessageHandlerError, MessageSource, NatsSource,
     RedisStreamSource,
@@ -26,7 +26,8 @@ use crate::{amqp, nats};
 const SOON: Duration = Duration::from_secs(80);
 
 async fn rows_go_on(sink: impl Sink + 'static, topic: &str, wire: &Wire) {
-    let row = |payload: &str| Item::new(&Tenant::default(), topic, payload.to_owned()).key("k");
+    let row =
+        |payload: &str| QueueItem::new(&Tenant::default(), topic, payload.to_owned()).key("k");
     let store = Arc::new(MemoryStore::default());
     // However long a machine stands still: no row becomes a dead letter, which would stop its key.
     let settings = brisk().send_timeout(Duration::from_secs(2)).max_attempts(u32::MAX);

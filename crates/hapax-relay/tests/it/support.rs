@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hapax_core::memory::MemoryStore;
-use hapax_core::queue::{Depth, Item, ItemId, QueueName};
+use hapax_core::queue::{ItemId, QueueDepth, QueueItem, QueueName};
 use hapax_core::{Clock, Queue, Tenant, Timestamp};
 use hapax_relay::{Backoff, DeliveryError, OutboundMessage, Relay, RelayConfig, Sink};
 use tokio::sync::{Semaphore, oneshot};
@@ -182,15 +182,15 @@ pub(crate) fn brisk() -> RelayConfig {
         .shutdown_timeout(PATIENCE / 3)
 }
 
-pub(crate) fn item(payload: &str) -> Item {
-    Item::new(&Tenant::default(), "orders", payload.to_owned())
+pub(crate) fn item(payload: &str) -> QueueItem {
+    QueueItem::new(&Tenant::default(), "orders", payload.to_owned())
 }
 
-pub(crate) async fn enqueue(queue: &dyn Queue, items: &[Item]) {
+pub(crate) async fn enqueue(queue: &dyn Queue, items: &[QueueItem]) {
     queue.enqueue(&QueueName::outbox(), items).await.unwrap();
 }
 
-pub(crate) async fn depth(queue: &dyn Queue) -> Depth {
+pub(crate) async fn depth(queue: &dyn Queue) -> QueueDepth {
     queue.depth(&QueueName::outbox(), None).await.unwrap()
 }
 

@@ -131,7 +131,7 @@ impl Failure {
     }
 
     /// Whether the same call may succeed later without anybody changing it.
-    pub(crate) fn is_passing(&self) -> bool {
+    pub(crate) fn is_transient(&self) -> bool {
         match self {
             Self::Unreachable { .. } => true,
             Self::Refused { problem, .. } => matches!(problem.status, 408 | 429 | 502..=504),

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hapax::{Finding, Options, Promise, Severity, Store, StoreError};
+use hapax::{Finding, Promise, Severity, Store, StoreConfig, StoreError};
 
 use crate::client::{duration, line};
 use report::Report;
@@ -77,7 +77,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 async fn examine(args: &Args) -> Report {
-    let options = Options::default();
+    let options = StoreConfig::default();
     let mut report = Report::new(scheme(&args.store));
     match hapax::open(&args.store, &options).await {
         Ok(store) => {

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hapax::queue::{Enqueued, Item, ItemId, Leased, Outcome, QueueName, Take};
+use hapax::queue::{Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem, QueueItem, QueueName};
 use hapax::{Store, StoreError, Tenant};
 
 use super::entry::{self, StreamEntry};
@@ -48,7 +48,7 @@ impl IngestDeadLetters {
     ) -> Result<(), StoreError> {
         let id = ItemId::named(&["ingest", stream, &entry.id]);
         let data = entry.data.clone().unwrap_or_default();
-        let item = Item::new(&Tenant::default(), stream, data).id(id);
+        let item = QueueItem::new(&Tenant::default(), stream, data).id(id);
         let item = item.header("domain", domain).header("entry", &entry.id);
         let ours = self.bury_reasons().insert(id, reason.into()).is_some();
         let answer = self.store.enqueue(&self.queue, &[item]).await?;
@@ -65,7 +65,7 @@ impl IngestDeadLetters {
 
     /// Buries new dead letters and routes requeued ones; never ends.
     pub(super) async fn run(&self, router: &EventRouter) {
-        let mut take = Take::new(BATCH, LEASE);
+        let mut take = LeaseRequest::new(BATCH, LEASE);
         loop {
             let mut arrivals = self.store.arrivals(&self.queue);
             match self.process_batch(router, &take).await {
@@ -78,11 +78,15 @@ impl IngestDeadLetters {
                     continue;
                 }
             }
-            take = Take::new(BATCH, LEASE);
+            take = LeaseRequest::new(BATCH, LEASE);
         }
     }
 
-    async fn process_batch(&self, router: &EventRouter, take: &Take) -> Result<usize, StoreError> {
+    async fn process_batch(
+        &self,
+        router: &EventRouter,
+        take: &LeaseRequest,
+    ) -> Result<usize, StoreError> {
         let leased = self.store.lease(&self.queue, take).await?;
         let mut outcomes = Vec::with_capacity(leased.len());
         for one in &leased {
@@ -95,8 +99,8 @@ impl IngestDeadLetters {
         Ok(outcomes.len())
     }
 
-    async fn outcome(&self, router: &EventRouter, leased: &Leased) -> Outcome {
-        let bury = |reason: &str| Outcome::Bury { reason: reason.into(), blocks: false };
+    async fn outcome(&self, router: &EventRouter, leased: &LeasedItem) -> ItemOutcome {
+        let bury = |reason: &str| ItemOutcome::Bury { reason: reason.into(), blocks: false };
         let reason = self.bury_reasons().get(&leased.item.id).cloned();
         if let Some(reason) = reason {
             return bury(&reason);
@@ -114,10 +118,10 @@ impl IngestDeadLetters {
         let incoming = IncomingEvent { event, json: item.payload.to_vec() };
         match router.route(&[incoming]).await.as_deref() {
             Ok([RouteOutcome::Dead(reason)]) => bury(reason),
-            Ok(_) => Outcome::Ack { remember: RETENTION },
+            Ok(_) => ItemOutcome::Ack { retention: RETENTION },
             Err(error) => {
                 let reason = error.label().into();
-                Outcome::Retry { after: RETRY_AFTER, counts: false, reason }
+                ItemOutcome::Retry { after: RETRY_AFTER, counts: false, reason }
             }
         }
     }

@@ -8,7 +8,7 @@ use futures_util::future::try_join_all;
 use hapax::bus::{Bus, BusError, NewEvent};
 use hapax::log::Appended;
 use hapax::redis::RedisCommands;
-use hapax::{StoreError, meters, millis};
+use hapax::{StoreError, metric_names, millis};
 use metrics::counter;
 
 use super::job_state::{IngestedState, JobName, JobStateCache, SET_STATE_SCRIPT};
@@ -68,7 +68,7 @@ impl EventRouter {
             Err(reason) => ("dead", RouteOutcome::Dead(reason)),
         });
         let counted = |(result, outcome): (&'static str, _)| {
-            counter!(meters::INGEST_ENTRIES, "result" => result).increment(1);
+            counter!(metric_names::INGEST_ENTRIES, "result" => result).increment(1);
             outcome
         };
         Ok(outcomes.map(counted).collect())
@@ -83,7 +83,7 @@ impl EventRouter {
         let events: Vec<_> = events.iter().map(|incoming| incoming.event.clone()).collect();
         match self.bus.publish_all(&events).await {
             Ok(answers) => return Ok(answers.into_iter().map(Ok).collect()),
-            Err(BusError::Store(error)) if error.is_passing() => return Err(error),
+            Err(BusError::Store(error)) if error.is_transient() => return Err(error),
             Err(_) => {}
         }
         let mut answers = Vec::with_capacity(events.len());
@@ -98,7 +98,7 @@ impl EventRouter {
         for _ in 0..MAX_TRIES {
             match self.bus.publish(event).await {
                 Ok(answer) => return Ok(Ok(answer)),
-                Err(BusError::Store(error)) if error.is_passing() => return Err(error),
+                Err(BusError::Store(error)) if error.is_transient() => return Err(error),
                 Err(BusError::Store(error)) => {
                     refused = format!("the store refuses it ({})", error.label());
                     tokio::time::sleep(PAUSE).await;

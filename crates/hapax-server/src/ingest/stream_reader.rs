@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use hapax::{StoreError, meters};
+use hapax::{StoreError, metric_names};
 use metrics::gauge;
 use tokio::time::Instant;
 
@@ -200,9 +200,9 @@ impl StreamReader {
         let skipped = progress.lost().unwrap_or_else(|| self.skipped.load(Ordering::Relaxed));
         self.skipped.store(skipped, Ordering::Relaxed);
         if let Some(waiting) = progress.waiting(skipped) {
-            gauge!(meters::INGEST_LAG, "stream" => stream.clone()).set(waiting as f64);
+            gauge!(metric_names::INGEST_LAG, "stream" => stream.clone()).set(waiting as f64);
         }
-        gauge!(meters::INGEST_PENDING, "stream" => stream).set(progress.pending as f64);
+        gauge!(metric_names::INGEST_PENDING, "stream" => stream).set(progress.pending as f64);
         let known = self.lost.load(Ordering::Relaxed);
         let before = {
             let mut last_progress =
@@ -221,7 +221,7 @@ impl StreamReader {
 
     fn report_lost(&self, lost: u64) {
         let stream = self.stream.name.clone();
-        gauge!(meters::INGEST_LOST, "stream" => stream.clone()).set(lost as f64);
+        gauge!(metric_names::INGEST_LOST, "stream" => stream.clone()).set(lost as f64);
         if lost > self.lost.swap(lost, Ordering::Relaxed) {
             tracing::warn!(
                 stream,

@@ -108,7 +108,7 @@ async fn serve(flags: SettingFlags<LineSettings>) -> anyhow::Result<ExitCode> {
 
 async fn open(settings: &LineSettings) -> anyhow::Result<Arc<dyn Store>> {
     let opening =
-        hapax::Options { call_limit: settings.store_timeout, ..hapax::Options::default() };
+        hapax::StoreConfig { call_limit: settings.store_timeout, ..hapax::StoreConfig::default() };
     let store = hapax::open(settings.store.secret(), &opening).await;
     store.with_context(|| format!("the store {}", settings.store.shown()))
 }

@@ -43,7 +43,8 @@ impl Door {
         let way = match &args.store {
             None => Way::Server(connect.api()?),
             Some(url) => {
-                let store = hapax::open(url, &hapax::Options::default()).await.map_err(in_store)?;
+                let store =
+                    hapax::open(url, &hapax::StoreConfig::default()).await.map_err(in_store)?;
                 Way::Store(Locks::new(store).source("cli"))
             }
         };
@@ -80,7 +81,7 @@ impl Door {
             Way::Store(locks) => {
                 let token = Token::presented(&ticket.token);
                 let renewed = tokio::time::timeout(limit, locks.renew(&self.key, &token, ttl));
-                let late = |_| Refusal::Failed(in_store(StoreError::Timeout { limit }));
+                let late = |_| Refusal::Failed(in_store(StoreError::Timeout { timeout: limit }));
                 renewed.await.map_err(late)?.map(drop).map_err(refusal)
             }
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hapax::meters;
+use hapax::metric_names;
 use hapax_http::{Problem, ProblemKind, Verdict};
 use hyper::Response;
 use metrics::counter;
@@ -38,7 +38,7 @@ impl Failure {
     /// The answer. `keyed` is whether a retry would be recognised.
     pub(crate) fn response(self, route: &str, keyed: bool, reruns: bool) -> Response<Arriving> {
         let reason = self.reason();
-        counter!(meters::UPSTREAM_FAILURES, "route" => route.to_owned(), "reason" => reason)
+        counter!(metric_names::UPSTREAM_FAILURES, "route" => route.to_owned(), "reason" => reason)
             .increment(1);
         tracing::warn!(route, reason, "the upstream gave no answer");
         let (problem, verdict) = match self {

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use hapax::{Ask, Claimed, Claims, GiveBack, Key, Step, Store, StoreError, Token, View, Watch};
+use hapax::{
+    ClaimRequest, ClaimView, Claimed, Claims, GiveBack, Key, Step, Store, StoreError, Token, Watch,
+};
 
 use crate::health::{Health, State};
 
@@ -16,7 +18,7 @@ pub(crate) struct Fit {
 
 #[async_trait]
 impl Claims for Fit {
-    async fn claim(&self, key: &Key, ask: &Ask) -> Result<Claimed, StoreError> {
+    async fn claim(&self, key: &Key, ask: &ClaimRequest) -> Result<Claimed, StoreError> {
         match self.health.state() {
             State::Unfit(reason) => Err(StoreError::Incompatible { reason }),
             _ => self.store.claim(key, ask).await,
@@ -35,7 +37,7 @@ impl Claims for Fit {
         self.store.give_back(key, token, how).await
     }
 
-    async fn look(&self, key: &Key) -> Result<Option<View>, StoreError> {
+    async fn look(&self, key: &Key) -> Result<Option<ClaimView>, StoreError> {
         self.store.look(key).await
     }
 

@@ -46,7 +46,8 @@ pub(crate) async fn run(flags: SettingFlags<ProxySettings>) -> anyhow::Result<Ex
     let signals = Signals::new()?;
     let listener = net::bind("listen", &options.listen).await?;
     let meters = measure::start()?;
-    let opening = hapax::Options { call_limit: options.store_timeout, ..hapax::Options::default() };
+    let opening =
+        hapax::StoreConfig { call_limit: options.store_timeout, ..hapax::StoreConfig::default() };
     let store = hapax::open(options.store.secret(), &opening).await;
     let store = store.with_context(|| format!("the store {}", options.store.shown()))?;
     let health = Health::default();

@@ -68,7 +68,7 @@ pub(crate) async fn run(flags: SettingFlags<RelaySettings>) -> anyhow::Result<Ex
 
 async fn open(url: &SecretUrl, settings: &RelaySettings) -> anyhow::Result<Arc<dyn Store>> {
     let opening =
-        hapax::Options { call_limit: settings.store_timeout, ..hapax::Options::default() };
+        hapax::StoreConfig { call_limit: settings.store_timeout, ..hapax::StoreConfig::default() };
     let store = hapax::open(url.secret(), &opening).await;
     store.with_context(|| format!("the store {}", url.shown()))
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use hapax::bus::{self, Bus};
 use hapax::command::Commands;
+use hapax::document::Documents;
 use hapax::inbox::Inbox;
 use hapax::lock::Locks;
-use hapax::log::Keep;
-use hapax::record::Documents;
+use hapax::log::LogRetention;
 use hapax::{Store, StoreError, Tenant};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::time::Instant;
@@ -118,7 +118,7 @@ impl AppState {
         tokio::select! {
             answer = tokio::time::timeout(wait + limit, call) => match answer {
                 Ok(answer) => answer.map_err(Into::into),
-                Err(_) => Err(StoreError::Timeout { limit }.into()),
+                Err(_) => Err(StoreError::Timeout { timeout: limit }.into()),
             },
             () = self.readiness.stopping(), if !wait.is_zero() => {
                 Err(Problem::new(ProblemKind::ShuttingDown, "nothing was begun; ask again")
@@ -129,8 +129,11 @@ impl AppState {
 }
 
 fn bus(settings: &ServeSettings, store: Arc<dyn Store>) -> Bus {
-    let keep = Keep { lifetime: settings.event_retention, entries: settings.event_entries as u64 };
-    let settings = bus::Settings {
+    let keep = LogRetention {
+        retention: settings.event_retention,
+        max_entries: settings.event_entries as u64,
+    };
+    let settings = bus::BusConfig {
         keep,
         finale: settings.event_final.0.clone(),
         largest: settings.body_limit,

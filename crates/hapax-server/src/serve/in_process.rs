@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use axum::Router;
-use hapax::{Options, Store, Tenant};
+use hapax::{Store, StoreConfig, Tenant};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
 use super::app::AppState;
@@ -31,6 +31,6 @@ pub(crate) async fn open_router(url: &str, tenant: Tenant) -> anyhow::Result<Rou
         let path = path.strip_prefix("//").unwrap_or(path);
         ensure!(Path::new(path).exists(), "there is no file {path}");
     }
-    let store = hapax::open(url, &Options::default()).await.context("the store")?;
+    let store = hapax::open(url, &StoreConfig::default()).await.context("the store")?;
     router_for_store(store, tenant, PrometheusBuilder::new().build_recorder().handle())
 }

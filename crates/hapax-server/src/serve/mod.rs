@@ -95,7 +95,7 @@ fn ingest(app: &AppState, sources: &SettingSources<ServeSettings>) -> anyhow::Re
 }
 
 async fn open(settings: ServeSettings) -> anyhow::Result<AppState> {
-    let options = hapax::Options {
+    let options = hapax::StoreConfig {
         call_limit: settings.store_timeout,
         redis_verbatim: settings.redis_verbatim.0.clone(),
     };

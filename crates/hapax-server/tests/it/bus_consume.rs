@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hapax::bus::consume::{Consume, Consumer, Delivery, Failed, Handled};
+use hapax::bus::consume::{
+    Consumer, ConsumerGroupConfig, EventDelivery, EventOutcome, HandlerError,
+};
 use hapax::bus::{Bus, NewEvent};
-use hapax::{Options, Store};
+use hapax::{Store, StoreConfig};
 use hapax_testkit::{Postgres, Redis, RedisCluster};
 use tokio::time::Instant;
 
@@ -33,17 +35,17 @@ impl Seen {
 
 fn member(bus: &Bus, seen: &Seen, name: &'static str) -> Consumer {
     let seen = seen.clone();
-    let handler = move |delivery: Delivery| {
+    let handler = move |delivery: EventDelivery| {
         let mut seen = seen.0.lock().unwrap();
         let job = seen.entry(delivery.job.name().to_owned()).or_default();
         job.push((name, delivery.entry.at.offset));
-        async { Ok::<_, Failed>(Handled::Done) }
+        async { Ok::<_, HandlerError>(EventOutcome::Done) }
     };
-    let consume = Consume {
+    let consume = ConsumerGroupConfig {
         // A member that is alive keeps it on a busy machine too.
         lease: Duration::from_secs(5),
         poll: Duration::from_millis(50),
-        ..Consume::default()
+        ..ConsumerGroupConfig::default()
     };
     bus.consume_with("billing", handler, consume).unwrap()
 }
@@ -62,7 +64,7 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
 }
 
 async fn members_share_and_are_replaced(url: &str) {
-    let patient = Options { call_limit: Duration::from_secs(20), ..Options::default() };
+    let patient = StoreConfig { call_limit: Duration::from_secs(20), ..StoreConfig::default() };
     let store: Arc<dyn Store> = hapax::open(url, &patient).await.unwrap();
     let bus = Bus::new(store);
     let seen = Seen::default();

@@ -107,12 +107,12 @@ fn an_inbox_that_forgets_too_early_is_a_warning() {
 async fn an_old_row_of_the_outbox_counts_as_a_redelivery() {
     let folder = folder();
     let url = format!("sqlite:{}", folder.path().join("hapax.db").display());
-    let patient = hapax::Options {
+    let patient = hapax::StoreConfig {
         call_limit: std::time::Duration::from_secs(20),
-        ..hapax::Options::default()
+        ..hapax::StoreConfig::default()
     };
     let store = hapax::open(&url, &patient).await.unwrap();
-    let item = hapax::queue::Item::new(&hapax::Tenant::default(), "orders", "{}");
+    let item = hapax::queue::QueueItem::new(&hapax::Tenant::default(), "orders", "{}");
     let _ = store.enqueue(&hapax::queue::QueueName::outbox(), &[item]).await.unwrap();
     let warned = || {
         let report = doctor(&url, &["--json", "--inbox-retention", "1ms"]).json();

@@ -3,18 +3,18 @@
 use std::time::Duration;
 
 use crate::cli_support::{Ran, Server, folder, hapax, run};
-use hapax::queue::{Item, QueueName, Take};
-use hapax::{Options, Tenant};
+use hapax::queue::{LeaseRequest, QueueItem, QueueName};
+use hapax::{StoreConfig, Tenant};
 
 /// Three dead letters of the outbox, and one row that waits.
 async fn fill(url: &str) {
-    let patient = Options { call_limit: Duration::from_secs(20), ..Options::default() };
+    let patient = StoreConfig { call_limit: Duration::from_secs(20), ..StoreConfig::default() };
     let store = hapax::open(url, &patient).await.unwrap();
     let queue = QueueName::outbox();
-    let item = |key: &str| Item::new(&Tenant::default(), "orders", "{}").key(key);
+    let item = |key: &str| QueueItem::new(&Tenant::default(), "orders", "{}").key(key);
     let items = ["a", "b", "c"].map(item);
     let _ = store.enqueue(&queue, &items).await.unwrap();
-    let take = Take::new(9, Duration::from_secs(60));
+    let take = LeaseRequest::new(9, Duration::from_secs(60));
     for leased in store.lease(&queue, &take).await.unwrap() {
         let id = leased.item.id;
         let _ = store.bury(&queue, &take.token, id, "the broker said no").await.unwrap();

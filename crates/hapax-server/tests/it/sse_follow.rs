@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax::bus::{Bus, Follower, Frame, Kind, NewEvent, Next, Settings, Since};
-use hapax::log::{Appended, Cursor, Keep};
+use hapax::bus::{Bus, BusConfig, FollowFrom, Follower, Frame, FrameKind, NewEvent, NextFrames};
+use hapax::log::{Appended, Cursor, LogRetention};
 use hapax::memory::MemoryStore;
-use hapax::{ManualClock, Options, Store};
+use hapax::{ManualClock, Store, StoreConfig};
 use hapax_conformance::{Fault, Faulty};
 use hapax_testkit::scale;
 use serde_json::json;
@@ -20,7 +20,7 @@ fn memory() -> Arc<dyn Store> {
 /// On a store with faults, polled often.
 fn faulty() -> (Bus, Faulty) {
     let store = Faulty::new(memory());
-    let settings = Settings { poll: Duration::from_millis(20), ..Settings::default() };
+    let settings = BusConfig { poll: Duration::from_millis(20), ..BusConfig::default() };
     (Bus::with(Arc::new(store.clone()), settings), store)
 }
 
@@ -34,15 +34,15 @@ async fn publish(bus: &Bus, seqs: std::ops::Range<u64>) {
     }
 }
 
-async fn follow(bus: &Bus, since: Since) -> Follower {
+async fn follow(bus: &Bus, since: FollowFrom) -> Follower {
     bus.follow("scan", "job-1", since).await.unwrap().expect("it is not complete")
 }
 
 /// What comes next; `None` at the end.
 async fn next(follower: &mut Follower) -> Option<Vec<Frame>> {
     match tokio::time::timeout(PATIENCE, follower.next()).await.expect("something comes") {
-        Next::Frames(frames) => Some(frames),
-        Next::Complete | Next::Stopped => None,
+        NextFrames::Frames(frames) => Some(frames),
+        NextFrames::Complete | NextFrames::Stopped => None,
     }
 }
 
@@ -65,7 +65,7 @@ async fn hole_16_lost_hint_delays_but_loses_no_event() {
     // the connection is down never reaches the client. Here no hint ever arrives.
     let (bus, store) = faulty();
     store.deafen();
-    let mut follower = follow(&bus, Since::Start).await;
+    let mut follower = follow(&bus, FollowFrom::Start).await;
     publish(&bus, 0..3).await;
     assert_eq!(offsets(&take(&mut follower, 3).await), [1, 2, 3]);
     publish(&bus, 3..4).await;
@@ -84,7 +84,7 @@ async fn hole_16_event_between_replay_and_live_is_seen_once() {
         tokio::time::sleep(Duration::from_millis(50)).await;
         publish(&publishing, 1..3).await;
     });
-    let mut follower = follow(&bus, Since::Start).await;
+    let mut follower = follow(&bus, FollowFrom::Start).await;
     publisher.await.unwrap();
     assert_eq!(offsets(&take(&mut follower, 3).await), [1, 2, 3]);
 }
@@ -105,7 +105,7 @@ async fn hole_11_event_of_cut_off_publisher_is_published_by_retry() {
             |at: Cursor| if again { Appended::Published(at) } else { Appended::Duplicate(at) };
         let (Appended::Published(at) | Appended::Duplicate(at)) = retried else { panic!() };
         assert_eq!((retried, at.offset), (expected(at), 1));
-        assert_eq!(offsets(&take(&mut follow(&bus, Since::Start).await, 1).await), [1]);
+        assert_eq!(offsets(&take(&mut follow(&bus, FollowFrom::Start).await, 1).await), [1]);
     }
 }
 
@@ -120,10 +120,10 @@ async fn redis_call_with_lost_reply_is_retried() {
 async fn store_failure_is_reported_to_new_followers_only() {
     let (bus, store) = faulty();
     publish(&bus, 0..1).await;
-    let mut follower = follow(&bus, Since::Start).await;
+    let mut follower = follow(&bus, FollowFrom::Start).await;
     take(&mut follower, 1).await;
     store.always(Some(Fault::LostQuestion));
-    assert!(bus.follow("scan", "other", Since::Start).await.is_err());
+    assert!(bus.follow("scan", "other", FollowFrom::Start).await.is_err());
     tokio::time::timeout(PATIENCE, async {
         while bus.tail_age() < Duration::from_millis(200) {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -146,10 +146,10 @@ async fn store_failure_is_reported_to_new_followers_only() {
 #[tokio::test]
 async fn follower_far_behind_catches_up_from_the_store() {
     let (bus, _) = faulty();
-    let mut early = follow(&bus, Since::Start).await;
+    let mut early = follow(&bus, FollowFrom::Start).await;
     let events: Vec<_> = (0..900).map(event).collect();
     assert_eq!(bus.publish_all(&events).await.unwrap().len(), 900);
-    let mut late = follow(&bus, Since::Start).await;
+    let mut late = follow(&bus, FollowFrom::Start).await;
     let all: Vec<_> = (1..=900).collect();
     assert_eq!(offsets(&take(&mut early, 900).await), all);
     assert_eq!(offsets(&take(&mut late, 900).await), all);
@@ -164,7 +164,7 @@ async fn large_events_are_taken_one_by_one() {
     for seq in 0..4 {
         let _ = bus.publish(&large(seq)).await.unwrap();
     }
-    let mut follower = follow(&bus, Since::Start).await;
+    let mut follower = follow(&bus, FollowFrom::Start).await;
     for offset in 1..=4 {
         assert_eq!(offsets(&next(&mut follower).await.unwrap()), [offset]);
     }
@@ -173,18 +173,18 @@ async fn large_events_are_taken_one_by_one() {
 #[tokio::test]
 async fn recreated_log_is_reported_to_followers_of_the_old() {
     let clock = Arc::new(ManualClock::default());
-    let keep = Keep { lifetime: Duration::from_secs(60), ..Keep::default() };
-    let settings = Settings { keep, ..Settings::default() };
+    let keep = LogRetention { retention: Duration::from_secs(60), ..LogRetention::default() };
+    let settings = BusConfig { keep, ..BusConfig::default() };
     let bus = Bus::with(Arc::new(MemoryStore::new(clock.clone())), settings);
     publish(&bus, 0..3).await;
-    let mut follower = follow(&bus, Since::Start).await;
+    let mut follower = follow(&bus, FollowFrom::Start).await;
     let seen = take(&mut follower, 3).await;
     clock.advance(Duration::from_secs(61));
     publish(&bus, 0..1).await;
     let told = take(&mut follower, 3).await;
     assert_eq!(
         told.iter().map(Frame::kind).collect::<Vec<_>>(),
-        [Kind::Gap, Kind::Snapshot, Kind::Entry]
+        [FrameKind::Gap, FrameKind::Snapshot, FrameKind::Entry]
     );
     let (old, new) = (seen[2].at().unwrap(), told[2].at().unwrap());
     assert!(new.epoch > old.epoch && new.offset == 1);
@@ -193,20 +193,20 @@ async fn recreated_log_is_reported_to_followers_of_the_old() {
 #[tokio::test]
 async fn stopped_bus_ends_its_followers() {
     let (bus, _) = faulty();
-    let mut follower = follow(&bus, Since::Start).await;
+    let mut follower = follow(&bus, FollowFrom::Start).await;
     let waiting = tokio::spawn(async move { follower.next().await });
     tokio::task::yield_now().await;
     bus.stop();
     assert!(matches!(
         tokio::time::timeout(PATIENCE, waiting).await.unwrap().unwrap(),
-        Next::Stopped
+        NextFrames::Stopped
     ));
 }
 
 #[tokio::test]
 async fn job_reader_ends_with_the_last_follower() {
     let (bus, store) = faulty();
-    drop(follow(&bus, Since::Start).await);
+    drop(follow(&bus, FollowFrom::Start).await);
     let mut calls = store.calls();
     // A reading that was under way may end, and the poll notices that nobody is left.
     tokio::time::timeout(PATIENCE, async {
@@ -262,7 +262,7 @@ async fn come_and_go(bus: Bus, number: u64, events: u64) {
     let mut seen: Option<Cursor> = None;
     loop {
         tokio::time::sleep(Duration::from_millis(below(30))).await;
-        let since = seen.map_or(Since::Start, Since::Cursor);
+        let since = seen.map_or(FollowFrom::Start, FollowFrom::Cursor);
         // A store that is slower than the bus waits is told at first; whoever is told comes again.
         let Ok(followed) = bus.follow("scan", "job-1", since).await else { continue };
         let Some(mut follower) = followed else { break };
@@ -290,7 +290,7 @@ async fn follower_joining_any_time_sees_events_once_in_order() {
 async fn follower_joining_any_time_on_sqlite() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}/hapax.db", folder.path().display());
-    let patient = Options { call_limit: PATIENCE, ..Options::default() };
+    let patient = StoreConfig { call_limit: PATIENCE, ..StoreConfig::default() };
     everybody_sees_everything_once(hapax::open(&url, &patient).await.unwrap()).await;
 }
 

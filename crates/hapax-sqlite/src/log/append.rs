@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use hapax_core::log::{Appended, Event, Keep};
+use hapax_core::log::{Appended, LogEvent, LogRetention};
 use hapax_core::{Clock, Key, StoreError, Timestamp};
 use rusqlite::{Connection, params};
 
@@ -14,8 +14,8 @@ pub(crate) fn append(
     connection: &Connection,
     clock: &dyn Clock,
     partitions: u16,
-    events: &[Event],
-    keep: &Keep,
+    events: &[LogEvent],
+    keep: &LogRetention,
 ) -> Result<Vec<Appended>, StoreError> {
     let now = clock.now();
     let mut appending = Appending { connection, now, keep, partitions, lives: HashMap::new() };
@@ -29,7 +29,7 @@ pub(crate) fn append(
 struct Appending<'a> {
     connection: &'a Connection,
     now: Timestamp,
-    keep: &'a Keep,
+    keep: &'a LogRetention,
     partitions: u16,
     lives: HashMap<&'a Key, Touched>,
 }
@@ -41,8 +41,8 @@ struct Touched {
 }
 
 impl<'a> Appending<'a> {
-    fn add(&mut self, event: &'a Event) -> Result<Appended, StoreError> {
-        let (connection, expires_at) = (self.connection, self.now.plus(self.keep.lifetime));
+    fn add(&mut self, event: &'a LogEvent) -> Result<Appended, StoreError> {
+        let (connection, expires_at) = (self.connection, self.now.plus(self.keep.retention));
         let touched = match self.lives.entry(&event.job) {
             Entry::Occupied(touched) => touched.into_mut(),
             Entry::Vacant(place) => {
@@ -66,7 +66,7 @@ impl<'a> Appending<'a> {
 
     fn finish(&mut self) -> Result<(), StoreError> {
         for touched in self.lives.values_mut().filter(|touched| touched.changed) {
-            touched.trim(self.connection, self.keep.entries.max(1))?;
+            touched.trim(self.connection, self.keep.max_entries.max(1))?;
             touched.life.write(self.connection)?;
         }
         Ok(())
@@ -74,7 +74,7 @@ impl<'a> Appending<'a> {
 }
 
 impl Touched {
-    fn append(&mut self, connection: &Connection, event: &Event) -> Result<(), StoreError> {
+    fn append(&mut self, connection: &Connection, event: &LogEvent) -> Result<(), StoreError> {
         let life = &mut self.life;
         life.last += 1;
         life.closed = event.closes;

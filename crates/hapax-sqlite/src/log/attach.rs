@@ -1,7 +1,7 @@
 //! Reading one job from a cursor on.
 
 use bytes::Bytes;
-use hapax_core::log::{Attached, Entry, Head};
+use hapax_core::log::{Attached, JobHead, LogEntry};
 use hapax_core::{Clock, Key, StoreError};
 use rusqlite::{Connection, Row, params};
 
@@ -26,7 +26,7 @@ pub(crate) fn attach(
         )
         .and_then(|mut query| query.query_row([life.state], |row| entry(&life, row)))
         .map_err(damaged)?;
-    let head = Head {
+    let head = JobHead {
         first: life.first,
         last: life.last,
         closed: life.closed,
@@ -42,7 +42,7 @@ fn entries(
     life: &Life,
     after: u64,
     at_most: usize,
-) -> rusqlite::Result<Vec<Entry>> {
+) -> rusqlite::Result<Vec<LogEntry>> {
     let from = life.first.max(after.saturating_add(1));
     connection
         .prepare_cached(
@@ -53,8 +53,8 @@ fn entries(
         .collect()
 }
 
-fn entry(life: &Life, row: &Row<'_>) -> rusqlite::Result<Entry> {
-    Ok(Entry {
+fn entry(life: &Life, row: &Row<'_>) -> rusqlite::Result<LogEntry> {
+    Ok(LogEntry {
         at: life.at(row.get(0)?),
         stage: row.get_ref(1)?.as_str()?.into(),
         seq: row.get(2)?,

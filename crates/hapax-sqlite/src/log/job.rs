@@ -1,6 +1,6 @@
 //! One life of a job's log, between memory and its row.
 
-use hapax_core::log::{Appended, Cursor, Epoch, Epochs, Event, MAX_NUMBER};
+use hapax_core::log::{Appended, Cursor, Epoch, Epochs, LogEvent, MAX_NUMBER};
 use hapax_core::{Key, StoreError, Timestamp};
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -116,7 +116,7 @@ impl Life {
     pub(super) fn known(
         &self,
         connection: &Connection,
-        event: &Event,
+        event: &LogEvent,
     ) -> Result<Option<Appended>, StoreError> {
         let before: Option<(u64, bool)> = connection
             .prepare_cached(

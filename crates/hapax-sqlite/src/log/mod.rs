@@ -7,7 +7,9 @@ mod sweep;
 mod tail;
 
 use async_trait::async_trait;
-use hapax_core::log::{Appended, Attached, Event, Keep, MAX_APPEND, Position, Tail};
+use hapax_core::log::{
+    Appended, Attached, LogEvent, LogRetention, MAX_APPEND, PartitionTail, TailPosition,
+};
 use hapax_core::{Key, Log, StoreError, Watch};
 
 use crate::SqliteStore;
@@ -20,7 +22,11 @@ const EVENT_BYTES: usize = 1024;
 
 #[async_trait]
 impl Log for SqliteStore {
-    async fn append(&self, events: &[Event], keep: &Keep) -> Result<Vec<Appended>, StoreError> {
+    async fn append(
+        &self,
+        events: &[LogEvent],
+        keep: &LogRetention,
+    ) -> Result<Vec<Appended>, StoreError> {
         if events.len() > MAX_APPEND {
             return Err(bug("too many events in one append"));
         }
@@ -45,9 +51,9 @@ impl Log for SqliteStore {
 
     async fn tail(
         &self,
-        from: &[(u16, Position)],
+        from: &[(u16, TailPosition)],
         at_most: usize,
-    ) -> Result<Vec<Tail>, StoreError> {
+    ) -> Result<Vec<PartitionTail>, StoreError> {
         let (clock, from) = (self.clock(), from.to_vec());
         self.read(move |c| tail::tail(c, &*clock, &from, at_most)).await
     }

@@ -1,6 +1,6 @@
 //! Reading the newest entries of many partitions.
 
-use hapax_core::log::{Change, Position, Tail};
+use hapax_core::log::{PartitionTail, TailChange, TailPosition};
 use hapax_core::{Clock, Key, StoreError, Timestamp};
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -10,12 +10,12 @@ use crate::row::{damaged, stored};
 pub(crate) fn tail(
     connection: &Connection,
     clock: &dyn Clock,
-    from: &[(u16, Position)],
+    from: &[(u16, TailPosition)],
     at_most: usize,
-) -> Result<Vec<Tail>, StoreError> {
+) -> Result<Vec<PartitionTail>, StoreError> {
     let now = clock.now();
     let end = last_entry(connection).map_err(fault)?;
-    let tail = |(partition, from): &(u16, Position)| {
+    let tail = |(partition, from): &(u16, TailPosition)| {
         let (after, unknown) = match from.as_str() {
             "" => (0, false),
             "$" => (end, false),
@@ -27,12 +27,12 @@ pub(crate) fn tail(
         };
         // Most partitions have nothing new most of the time.
         if after == end {
-            return Ok(Tail { changes: Vec::new(), next: position(after), lost: unknown });
+            return Ok(PartitionTail { changes: Vec::new(), next: position(after), lost: unknown });
         }
         let partition = Partition { connection, number: *partition, now };
         let mut tail = partition.after(after, at_most.max(1), end)?;
         // The start is before what is still kept, whatever was there before that.
-        tail.lost = unknown || tail.lost && *from != Position::start();
+        tail.lost = unknown || tail.lost && *from != TailPosition::start();
         Ok(tail)
     };
     from.iter().map(tail).collect::<rusqlite::Result<_>>().map_err(damaged)
@@ -45,7 +45,7 @@ struct Partition<'c> {
 }
 
 impl Partition<'_> {
-    fn after(&self, after: i64, at_most: usize, end: i64) -> rusqlite::Result<Tail> {
+    fn after(&self, after: i64, at_most: usize, end: i64) -> rusqlite::Result<PartitionTail> {
         let mut lost = after < self.forgotten()?;
         let mut changes = Vec::new();
         let mut query = self.connection.prepare_cached(
@@ -65,11 +65,11 @@ impl Partition<'_> {
             let text = |column| row.get_ref(column)?.as_str().map_err(rusqlite::Error::from);
             let job = Key::stored(text(2)?, "job", text(3)?, text(4)?)
                 .ok_or(rusqlite::Error::InvalidQuery)?;
-            changes.push(Change { job, offset: row.get(1)?, position: position(row.get(0)?) });
+            changes.push(TailChange { job, offset: row.get(1)?, position: position(row.get(0)?) });
         }
         let full = changes.last().filter(|_| changes.len() >= at_most);
         let next = full.map_or_else(|| position(end), |last| last.position.clone());
-        Ok(Tail { changes, next, lost })
+        Ok(PartitionTail { changes, next, lost })
     }
 
     fn forgotten(&self) -> rusqlite::Result<i64> {
@@ -91,6 +91,6 @@ fn last_entry(connection: &Connection) -> rusqlite::Result<i64> {
     Ok(found.unwrap_or(0))
 }
 
-fn position(entry: i64) -> Position {
-    Position::new(&entry.to_string())
+fn position(entry: i64) -> TailPosition {
+    TailPosition::new(&entry.to_string())
 }

@@ -1,4 +1,4 @@
-use hapax_core::queue::{Enqueued, Item, QueueName};
+use hapax_core::queue::{Enqueued, QueueItem, QueueName};
 use hapax_core::{Clock, StoreError, Timestamp};
 use rusqlite::{Connection, params};
 
@@ -11,7 +11,7 @@ pub(crate) fn enqueue(
     connection: &Connection,
     clock: &dyn Clock,
     queue: &QueueName,
-    items: &[Item],
+    items: &[QueueItem],
 ) -> Result<Vec<Enqueued>, StoreError> {
     let now = clock.now();
     items.iter().map(|item| add(connection, queue, item, now)).collect()
@@ -20,7 +20,7 @@ pub(crate) fn enqueue(
 fn add(
     connection: &Connection,
     queue: &QueueName,
-    item: &Item,
+    item: &QueueItem,
     now: Timestamp,
 ) -> Result<Enqueued, StoreError> {
     let added = item::insert(connection, queue, item, now)?
@@ -33,7 +33,7 @@ fn add(
 fn forget_done(
     connection: &Connection,
     queue: &QueueName,
-    item: &Item,
+    item: &QueueItem,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
     connection

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hapax_core::queue::{Item, ItemId, Leased, QueueName};
+use hapax_core::queue::{ItemId, LeasedItem, QueueItem, QueueName};
 use hapax_core::{Fence, Key, StoreError, Tenant, Timestamp};
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row, params};
@@ -19,7 +19,7 @@ use crate::row::stored;
 pub(super) fn insert(
     connection: &Connection,
     queue: &QueueName,
-    item: &Item,
+    item: &QueueItem,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
     let headers =
@@ -55,10 +55,10 @@ pub(super) const COLUMNS: &str =
 
 /// A row as somebody inserted it, perhaps not hapax. Whatever it holds is handed out: a row that
 /// could not be read would stop its whole queue.
-pub(super) fn decode(row: &Row<'_>, now: Timestamp) -> rusqlite::Result<Leased> {
+pub(super) fn decode(row: &Row<'_>, now: Timestamp) -> rusqlite::Result<LeasedItem> {
     let id = text(row.get_ref(0)?).and_then(|id| id.parse().ok());
     let tenant = text(row.get_ref(1)?).and_then(|name| tenant(&name)).unwrap_or_default();
-    let item = Item {
+    let item = QueueItem {
         id: ItemId(id.ok_or(rusqlite::Error::InvalidQuery)?),
         tenant,
         topic: text(row.get_ref(2)?).unwrap_or_default().into(),
@@ -71,7 +71,7 @@ pub(super) fn decode(row: &Row<'_>, now: Timestamp) -> rusqlite::Result<Leased> 
     let number = |column| row.get::<_, i64>(column).map(|n| u64::try_from(n).unwrap_or(0));
     let attempt = u32::try_from(number(7)?).unwrap_or(u32::MAX - 1);
     let age = now.since(Timestamp(number(9)?));
-    Ok(Leased { item, attempt, fence: Fence(number(8)?), age })
+    Ok(LeasedItem { item, attempt, fence: Fence(number(8)?), age })
 }
 
 pub(super) fn shared(value: ValueRef<'_>) -> Option<Arc<str>> {

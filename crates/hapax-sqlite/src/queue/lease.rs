@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use hapax_core::queue::{Leased, QueueName, Take};
+use hapax_core::queue::{LeaseRequest, LeasedItem, QueueName};
 use hapax_core::{Clock, StoreError, Timestamp};
 use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 
@@ -19,8 +19,8 @@ pub(crate) fn lease(
     connection: &Connection,
     clock: &dyn Clock,
     queue: &QueueName,
-    take: &Take,
-) -> Result<Vec<Leased>, StoreError> {
+    take: &LeaseRequest,
+) -> Result<Vec<LeasedItem>, StoreError> {
     let leasing = Leasing { connection, queue: queue.as_str(), take, now: clock.now() };
     leasing.run()
 }
@@ -28,12 +28,12 @@ pub(crate) fn lease(
 struct Leasing<'a> {
     connection: &'a Connection,
     queue: &'a str,
-    take: &'a Take,
+    take: &'a LeaseRequest,
     now: Timestamp,
 }
 
 impl Leasing<'_> {
-    fn run(&self) -> Result<Vec<Leased>, StoreError> {
+    fn run(&self) -> Result<Vec<LeasedItem>, StoreError> {
         let again = self.again().map_err(damaged)?;
         if !again.is_empty() {
             return Ok(again);
@@ -54,7 +54,7 @@ impl Leasing<'_> {
 
     /// What the token holds by a lease that has not lapsed, with the lease anew: the answer to a
     /// question that was asked before.
-    fn again(&self) -> rusqlite::Result<Vec<Leased>> {
+    fn again(&self) -> rusqlite::Result<Vec<LeasedItem>> {
         let token = self.take.token.as_str();
         let ends_at: Option<u64> = self
             .prepare("SELECT ends_at FROM hapax_leases WHERE queue = ?1 AND token = ?2")?
@@ -119,9 +119,9 @@ impl Leasing<'_> {
     }
 
     /// The oldest ones first: those that are ready, and behind each of them the next of its key.
-    fn pick(&self) -> rusqlite::Result<Vec<(i64, Leased)>> {
+    fn pick(&self) -> rusqlite::Result<Vec<(i64, LeasedItem)>> {
         let (mut candidates, mut picked, mut bytes) = (self.ready()?, Vec::new(), 0);
-        while picked.len() < self.take.at_most
+        while picked.len() < self.take.max_items
             && bytes < MAX_BYTES
             && let Some(seq) = candidates.pop_first()
         {
@@ -138,7 +138,7 @@ impl Leasing<'_> {
             "SELECT seq FROM hapax_outbox \
              WHERE queue = ?1 AND state <= 5 AND state = 0 ORDER BY seq LIMIT ?2",
         )?
-        .query_map(params![self.queue, stored(self.take.at_most as u64)], |row| row.get(0))?
+        .query_map(params![self.queue, stored(self.take.max_items as u64)], |row| row.get(0))?
         .collect()
     }
 
@@ -158,13 +158,13 @@ impl Leasing<'_> {
         Ok(next.filter(|(_, waits)| *waits).map(|(seq, _)| seq))
     }
 
-    fn load(&self, seq: i64) -> rusqlite::Result<Leased> {
+    fn load(&self, seq: i64) -> rusqlite::Result<LeasedItem> {
         self.prepare(&format!("SELECT {} FROM hapax_outbox WHERE seq = ?1", item::COLUMNS))?
             .query_row([seq], |row| item::decode(row, self.now))
     }
 
     /// All at once: each statement on its own would have to be able to undo itself.
-    fn hold(&self, fence: u64, picked: &[(i64, Leased)]) -> rusqlite::Result<()> {
+    fn hold(&self, fence: u64, picked: &[(i64, LeasedItem)]) -> rusqlite::Result<()> {
         let rows = list(picked.iter().map(|(seq, _)| *seq));
         self.prepare(
             "UPDATE hapax_outbox SET state = 3, token = ?2, fence = ?3, attempts = attempts + 1, \

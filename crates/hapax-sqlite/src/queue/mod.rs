@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hapax_core::queue::{
-    Dead, Depth, Enqueued, Item, ItemId, Leased, Outcome, QueueName, Resolved, Take,
+    DeadLetter, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem, QueueDepth, QueueItem,
+    QueueName, Resolved,
 };
 use hapax_core::{Key, Queue, StoreError, Tenant, Token, Watch};
 
@@ -45,16 +46,20 @@ impl Queue for SqliteStore {
     async fn enqueue(
         &self,
         queue: &QueueName,
-        items: &[Item],
+        items: &[QueueItem],
     ) -> Result<Vec<Enqueued>, StoreError> {
         let bytes = items.iter().map(|item| item.payload.len() + ITEM_BYTES).sum();
         let (clock, name, items) = (self.clock(), queue.clone(), items.to_vec());
         self.write(bytes, ring(queue), move |c| enqueue(c, &*clock, &name, &items)).await
     }
 
-    async fn lease(&self, queue: &QueueName, take: &Take) -> Result<Vec<Leased>, StoreError> {
+    async fn lease(
+        &self,
+        queue: &QueueName,
+        take: &LeaseRequest,
+    ) -> Result<Vec<LeasedItem>, StoreError> {
         let (clock, queue, take) = (self.clock(), queue.clone(), take.clone());
-        let bytes = take.at_most.saturating_mul(ITEM_BYTES);
+        let bytes = take.max_items.saturating_mul(ITEM_BYTES);
         self.write(bytes, Vec::new(), move |c| lease::lease(c, &*clock, &queue, &take)).await
     }
 
@@ -72,7 +77,7 @@ impl Queue for SqliteStore {
         &self,
         queue: &QueueName,
         token: &Token,
-        outcomes: &[(ItemId, Outcome)],
+        outcomes: &[(ItemId, ItemOutcome)],
     ) -> Result<Vec<Resolved>, StoreError> {
         let bytes = outcomes.len().saturating_mul(ITEM_BYTES);
         let (clock, name, token) = (self.clock(), queue.clone(), token.clone());
@@ -83,7 +88,11 @@ impl Queue for SqliteStore {
         .await
     }
 
-    async fn depth(&self, queue: &QueueName, whose: Option<&Tenant>) -> Result<Depth, StoreError> {
+    async fn depth(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+    ) -> Result<QueueDepth, StoreError> {
         let (clock, queue, whose) = (self.clock(), queue.clone(), whose.cloned());
         self.read(move |c| oversee::depth(c, &*clock, &queue, whose.as_ref())).await
     }
@@ -94,7 +103,7 @@ impl Queue for SqliteStore {
         whose: Option<&Tenant>,
         after: Option<ItemId>,
         at_most: u32,
-    ) -> Result<Vec<Dead>, StoreError> {
+    ) -> Result<Vec<DeadLetter>, StoreError> {
         let (queue, whose) = (queue.clone(), whose.cloned());
         self.read(move |c| oversee::dead(c, &queue, whose.as_ref(), after, at_most)).await
     }

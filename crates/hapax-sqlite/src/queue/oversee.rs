@@ -1,6 +1,6 @@
 //! What an operator sees, and does about dead letters.
 
-use hapax_core::queue::{Dead, Depth, ItemId, QueueName};
+use hapax_core::queue::{DeadLetter, ItemId, QueueDepth, QueueName};
 use hapax_core::{Clock, StoreError, Tenant, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -12,10 +12,10 @@ pub(crate) fn depth(
     clock: &dyn Clock,
     queue: &QueueName,
     whose: Option<&Tenant>,
-) -> Result<Depth, StoreError> {
+) -> Result<QueueDepth, StoreError> {
     let (queue, whose, now) = (queue.as_str(), whose.map(Tenant::as_str), clock.now());
-    let counted = || -> rusqlite::Result<Depth> {
-        let mut depth = Depth::default();
+    let counted = || -> rusqlite::Result<QueueDepth> {
+        let mut depth = QueueDepth::default();
         let mut query = connection.prepare_cached(
             "SELECT state, count(*) FROM hapax_outbox \
              WHERE queue = ?1 AND state <= 5 AND (?2 IS NULL OR tenant = ?2) GROUP BY state",
@@ -69,7 +69,7 @@ pub(crate) fn dead(
     whose: Option<&Tenant>,
     after: Option<ItemId>,
     at_most: u32,
-) -> Result<Vec<Dead>, StoreError> {
+) -> Result<Vec<DeadLetter>, StoreError> {
     let after = after.map(|id| id.to_string()).unwrap_or_default();
     let letters = || -> rusqlite::Result<_> {
         connection
@@ -84,9 +84,9 @@ pub(crate) fn dead(
     letters().map_err(damaged)
 }
 
-fn letter(row: &Row<'_>) -> rusqlite::Result<Dead> {
+fn letter(row: &Row<'_>) -> rusqlite::Result<DeadLetter> {
     let id = row.get_ref(0)?.as_str()?.parse();
-    Ok(Dead {
+    Ok(DeadLetter {
         id: ItemId(id.map_err(|_| rusqlite::Error::InvalidQuery)?),
         key: item::shared(row.get_ref(1)?),
         attempts: row.get(2)?,

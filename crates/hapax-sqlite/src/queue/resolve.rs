@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use hapax_core::queue::{ItemId, Outcome, QueueName, Resolved};
+use hapax_core::queue::{ItemId, ItemOutcome, QueueName, Resolved};
 use hapax_core::{Clock, StoreError, Timestamp, Token};
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -48,12 +48,12 @@ pub(crate) fn resolve(
     clock: &dyn Clock,
     queue: &QueueName,
     token: &Token,
-    outcomes: &[(ItemId, Outcome)],
+    outcomes: &[(ItemId, ItemOutcome)],
 ) -> Result<Vec<Resolved>, StoreError> {
     let (queue, token, now) = (queue.as_str(), token.as_str(), clock.now());
     let mut resolving = Resolving { connection, queue, token, now, acks: Acks::default() };
     let mut all = || -> rusqlite::Result<_> {
-        let one = |(id, outcome): &(ItemId, Outcome)| resolving.one(*id, outcome);
+        let one = |(id, outcome): &(ItemId, ItemOutcome)| resolving.one(*id, outcome);
         let answers = outcomes.iter().map(one).collect::<Result<_, _>>()?;
         resolving.end_acks()?;
         resolving.end_lease()?;
@@ -78,9 +78,9 @@ struct Acks {
 }
 
 impl Resolving<'_> {
-    fn one(&mut self, id: ItemId, outcome: &Outcome) -> rusqlite::Result<Resolved> {
+    fn one(&mut self, id: ItemId, outcome: &ItemOutcome) -> rusqlite::Result<Resolved> {
         // What is asked about next may be among them.
-        if !matches!(outcome, Outcome::Ack { .. }) {
+        if !matches!(outcome, ItemOutcome::Ack { .. }) {
             self.end_acks()?;
         }
         let found: Option<(i64, i64, bool)> = self
@@ -95,13 +95,15 @@ impl Resolving<'_> {
             .optional()?;
         let seq = match (found, outcome) {
             (Some((seq, ..=state::IN_FLIGHT, _)), _) => seq,
-            (Some((_, state::DONE, true)), Outcome::Ack { .. }) => return Ok(Resolved::Done),
+            (Some((_, state::DONE, true)), ItemOutcome::Ack { .. }) => return Ok(Resolved::Done),
             _ => return Ok(Resolved::Lost),
         };
         match outcome {
-            Outcome::Ack { remember } => return self.ack(seq, *remember),
-            Outcome::Retry { after, counts, reason } => self.retry(seq, *after, *counts, reason)?,
-            Outcome::Bury { reason, blocks } => self.bury(seq, reason, *blocks)?,
+            ItemOutcome::Ack { retention: remember } => return self.ack(seq, *remember),
+            ItemOutcome::Retry { after, counts, reason } => {
+                self.retry(seq, *after, *counts, reason)?
+            }
+            ItemOutcome::Bury { reason, blocks } => self.bury(seq, reason, *blocks)?,
         }
         Ok(Resolved::Done)
     }

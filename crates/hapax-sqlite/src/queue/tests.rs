@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use hapax_core::queue::{Item, Leased, Outcome, QueueName, Take};
+use hapax_core::queue::{ItemOutcome, LeaseRequest, LeasedItem, QueueItem, QueueName};
 use hapax_core::{Clock, ManualClock, Tenant};
 use rusqlite::Connection;
 
@@ -45,17 +45,17 @@ impl Bench {
     }
 
     fn item(&self, key: &str) {
-        let item = Item::new(&Tenant::default(), "t", "x").key(key);
+        let item = QueueItem::new(&Tenant::default(), "t", "x").key(key);
         enqueue(&self.connection, &self.clock, &self.queue, &[item]).unwrap();
     }
 
-    fn take(&self, at_most: usize) -> (Take, Vec<Leased>) {
-        let take = Take::new(at_most, HOUR);
+    fn take(&self, at_most: usize) -> (LeaseRequest, Vec<LeasedItem>) {
+        let take = LeaseRequest::new(at_most, HOUR);
         let leased = lease::lease(&self.connection, &self.clock, &self.queue, &take).unwrap();
         (take, leased)
     }
 
-    fn end_all(&self, (take, leased): &(Take, Vec<Leased>), how: &Outcome) {
+    fn end_all(&self, (take, leased): &(LeaseRequest, Vec<LeasedItem>), how: &ItemOutcome) {
         let outcomes: Vec<_> = leased.iter().map(|l| (l.item.id, how.clone())).collect();
         let (connection, clock, queue) = (&self.connection, &self.clock, &self.queue);
         let done = resolve::resolve(connection, clock, queue, &take.token, &outcomes).unwrap();
@@ -67,7 +67,7 @@ impl Bench {
         let before = self.steps.load(Ordering::Relaxed);
         let taken = self.take(10);
         assert_eq!(taken.1.len(), expected);
-        self.end_all(&taken, &Outcome::Ack { remember: HOUR });
+        self.end_all(&taken, &ItemOutcome::Ack { retention: HOUR });
         (self.steps.load(Ordering::Relaxed) - before) * u64::try_from(GRAIN).unwrap()
     }
 }
@@ -96,7 +96,7 @@ fn rows_behind_a_dead_one_cost_nothing() {
     let bench = Bench::new();
     bench.fill(50_000, "'poison'");
     let dead = bench.take(1);
-    bench.end_all(&dead, &Outcome::Bury { reason: "broken".into(), blocks: true });
+    bench.end_all(&dead, &ItemOutcome::Bury { reason: "broken".into(), blocks: true });
     bench.round(0);
     let empty = bench.round(0);
     assert!(empty < 300, "{empty} steps for nothing");
@@ -111,7 +111,7 @@ fn rows_that_wait_for_their_retry_cost_nothing() {
     bench.fill(20_000, "CASE WHEN i % 2 THEN 'k' || i END");
     let all = bench.take(20_000);
     assert_eq!(all.1.len(), 20_000);
-    let later = Outcome::Retry { after: HOUR, counts: true, reason: "down".into() };
+    let later = ItemOutcome::Retry { after: HOUR, counts: true, reason: "down".into() };
     bench.end_all(&all, &later);
     bench.fill(20_000, "CASE WHEN i % 2 THEN 'k' || i END");
     // Half of them have a key, and wait behind what waits.
@@ -167,7 +167,7 @@ fn dead_letters_are_found_without_the_living() {
     let bench = Bench::new();
     bench.fill(10_000, "NULL");
     let dead = bench.take(3);
-    bench.end_all(&dead, &Outcome::Bury { reason: "broken".into(), blocks: false });
+    bench.end_all(&dead, &ItemOutcome::Bury { reason: "broken".into(), blocks: false });
     let letters = || oversee::dead(&bench.connection, &bench.queue, None, None, 100).unwrap();
     letters();
     let before = bench.steps.load(Ordering::Relaxed);

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax_core::inbox::InboxError;
-pub use hapax_core::inbox::Seen;
-use hapax_core::{Ask, Claimed, Clock, Key, OnUnknown, Step, StoreError, Tenant};
+pub use hapax_core::inbox::MessageStatus;
+use hapax_core::{ClaimRequest, Claimed, Clock, Key, OnUnknown, Step, StoreError, Tenant};
 use rusqlite::Connection;
 
 use super::{claim, settle};
@@ -21,7 +21,7 @@ use super::{claim, settle};
 /// ```
 /// use hapax_core::{SystemClock, Tenant, inbox::RETENTION};
 /// use hapax_sqlite::{migrate, rusqlite::{Connection, TransactionBehavior}};
-/// use hapax_sqlite::tx::inbox::{self, Seen};
+/// use hapax_sqlite::tx::inbox::{self, MessageStatus};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("billing.db");
@@ -29,18 +29,18 @@ use super::{claim, settle};
 /// migrate(&billing)?;
 /// billing.execute_batch("CREATE TABLE invoices (id INTEGER PRIMARY KEY)")?;
 ///
-/// let mut receive = || -> Result<Seen, Box<dyn std::error::Error>> {
+/// let mut receive = || -> Result<MessageStatus, Box<dyn std::error::Error>> {
 ///     let tx = billing.transaction_with_behavior(TransactionBehavior::Immediate)?;
 ///     let seen = inbox::once(
 ///         &tx, &SystemClock, &Tenant::default(), "billing", "message-1", RETENTION)?;
-///     if seen == Seen::First {
+///     if seen == MessageStatus::First {
 ///         tx.execute("INSERT INTO invoices DEFAULT VALUES", [])?;
 ///         tx.commit()?;
 ///     }
 ///     Ok(seen)
 /// };
-/// assert_eq!(receive()?, Seen::First);
-/// assert_eq!(receive()?, Seen::Duplicate);
+/// assert_eq!(receive()?, MessageStatus::First);
+/// assert_eq!(receive()?, MessageStatus::Duplicate);
 /// let invoices: i64 = billing.query_row("SELECT count(*) FROM invoices", [], |row| row.get(0))?;
 /// assert_eq!(invoices, 1);
 /// # Ok(()) }
@@ -52,21 +52,21 @@ pub fn once(
     consumer: &str,
     message_id: &str,
     retention: Duration,
-) -> Result<Seen, InboxError> {
+) -> Result<MessageStatus, InboxError> {
     let key = Key::inbox(tenant, consumer, message_id)?;
     // The lease matters to nobody: the claim is settled before anybody else can see it.
-    let ask = Ask::new(retention).retention(retention).on_unknown(OnUnknown::TakeOver);
+    let ask = ClaimRequest::new(retention).retention(retention).on_unknown(OnUnknown::TakeOver);
     let ticket = match claim(connection, clock, &key, &ask)? {
         Claimed::Granted { ticket, .. } => ticket,
-        Claimed::Settled { .. } => return Ok(Seen::Duplicate),
-        Claimed::Busy { .. } => return Ok(Seen::Busy),
+        Claimed::Settled { .. } => return Ok(MessageStatus::Duplicate),
+        Claimed::Busy { .. } => return Ok(MessageStatus::Busy),
         Claimed::Mismatch | Claimed::Unknown { .. } => {
             let reason = "a message of the inbox has a fingerprint, and was not written by one";
             return Err(StoreError::Corrupt { reason: reason.into() }.into());
         }
     };
     match settle(connection, clock, &key, &ticket.token, &Bytes::new())? {
-        Step::Done(_) => Ok(Seen::First),
+        Step::Done(_) => Ok(MessageStatus::First),
         Step::Lost => Err(InboxError::Lost),
     }
 }

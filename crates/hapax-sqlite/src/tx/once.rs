@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use hapax_core::{Ask, Claimed, Clock, Key, Step, StoreError};
+use hapax_core::{ClaimRequest, Claimed, Clock, Key, Step, StoreError};
 use rusqlite::Connection;
 
 use super::{claim, settle};
@@ -51,7 +51,7 @@ pub enum OnceError<E> {
 ///
 /// ```
 /// use hapax_sqlite::{migrate, rusqlite::{Connection, TransactionBehavior}, tx::{self, Once}};
-/// use hapax_core::{Ask, Key, SystemClock, Tenant};
+/// use hapax_core::{ClaimRequest, Key, SystemClock, Tenant};
 /// use std::time::Duration;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let folder = tempfile::tempdir()?;
@@ -61,10 +61,10 @@ pub enum OnceError<E> {
 /// shop.execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT)")?;
 ///
 /// let key = Key::inbox(&Tenant::default(), "orders", "message-1")?;
-/// let ask = Ask::new(Duration::from_secs(30)).retention(Duration::from_secs(86_400));
+/// let ask = ClaimRequest::new(Duration::from_secs(30)).retention(Duration::from_secs(86_400));
 /// let mut receive = || -> Result<Once, Box<dyn std::error::Error>> {
 ///     let order = shop.transaction_with_behavior(TransactionBehavior::Immediate)?;
-///     let outcome = tx::once(&order, &SystemClock, &key, &ask.again(), |order| {
+///     let outcome = tx::once(&order, &SystemClock, &key, &ask.with_fresh_token(), |order| {
 ///         order.execute("INSERT INTO orders (item) VALUES ('bento')", [])?;
 ///         Ok::<_, hapax_sqlite::rusqlite::Error>(order.last_insert_rowid().to_string().into())
 ///     })?;
@@ -82,7 +82,7 @@ pub fn once<E>(
     connection: &Connection,
     clock: &dyn Clock,
     key: &Key,
-    ask: &Ask,
+    ask: &ClaimRequest,
     effect: impl FnOnce(&Connection) -> Result<Bytes, E>,
 ) -> Result<Once, OnceError<E>> {
     // Outside of a transaction a savepoint would silently begin one.
@@ -106,7 +106,7 @@ fn attempt<E>(
     connection: &Connection,
     clock: &dyn Clock,
     key: &Key,
-    ask: &Ask,
+    ask: &ClaimRequest,
     effect: impl FnOnce(&Connection) -> Result<Bytes, E>,
 ) -> Result<Once, OnceError<E>> {
     let token = match claim(connection, clock, key, ask)? {

@@ -11,7 +11,7 @@
 //! In Rust:
 //!
 //! ```
-//! use hapax_core::{SystemClock, Tenant, queue::Item};
+//! use hapax_core::{SystemClock, Tenant, queue::QueueItem};
 //! use hapax_sqlite::{migrate, rusqlite::{Connection, TransactionBehavior}, tx};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = tempfile::tempdir()?;
@@ -22,7 +22,7 @@
 //!
 //! let order = shop.transaction_with_behavior(TransactionBehavior::Immediate)?;
 //! order.execute("INSERT INTO orders (item) VALUES ('bento')", [])?;
-//! let message = Item::new(&Tenant::default(), "orders", r#"{"n":1}"#).key("order-1");
+//! let message = QueueItem::new(&Tenant::default(), "orders", r#"{"n":1}"#).key("order-1");
 //! tx::outbox::enqueue(&order, &SystemClock, &message)?;
 //! order.commit()?;
 //! # Ok(()) }
@@ -30,7 +30,7 @@
 //!
 //! Relays in other tasks and processes notice your commit within some tens of milliseconds.
 
-use hapax_core::queue::{Enqueued, Item, QueueName};
+use hapax_core::queue::{Enqueued, QueueItem, QueueName};
 use hapax_core::{Clock, StoreError};
 use rusqlite::Connection;
 
@@ -43,7 +43,7 @@ use crate::queue;
 pub fn enqueue(
     connection: &Connection,
     clock: &dyn Clock,
-    item: &Item,
+    item: &QueueItem,
 ) -> Result<Enqueued, StoreError> {
     let answers = enqueue_all(connection, clock, &QueueName::outbox(), std::slice::from_ref(item));
     answers.map(|answers| answers[0])
@@ -54,7 +54,7 @@ pub fn enqueue_all(
     connection: &Connection,
     clock: &dyn Clock,
     queue: &QueueName,
-    items: &[Item],
+    items: &[QueueItem],
 ) -> Result<Vec<Enqueued>, StoreError> {
     lock(connection)?;
     whole(connection, || queue::enqueue(connection, clock, queue, items))

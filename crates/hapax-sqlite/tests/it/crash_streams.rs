@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::common::victim::{kill_one, say};
 use crate::common::{HOUR, Place, event, job};
 use hapax_conformance::scale;
-use hapax_core::log::{Appended, Entry, Event, Keep, Position};
-use hapax_core::queue::{Item, Outcome, QueueName, Resolved, Take};
+use hapax_core::log::{Appended, LogEntry, LogEvent, LogRetention, TailPosition};
+use hapax_core::queue::{ItemOutcome, LeaseRequest, QueueItem, QueueName, Resolved};
 use hapax_core::{Log, Queue, Tenant, Token};
 use hapax_sqlite::SqliteStore;
 use tokio::time::Instant;
@@ -42,10 +42,10 @@ async fn victim() {
 
 async fn append(store: SqliteStore, task: u64, stage: String) {
     let name = (task % JOBS).to_string();
-    let one = |seq| Event { stage: stage.as_str().into(), ..event(&name, seq) };
+    let one = |seq| LogEvent { stage: stage.as_str().into(), ..event(&name, seq) };
     for n in 0_u64.. {
         let events: Vec<_> = (0..=n % 3).map(|i| one(n * 3 + i)).collect();
-        let answers = store.append(&events, &Keep::default()).await.unwrap();
+        let answers = store.append(&events, &LogRetention::default()).await.unwrap();
         for (event, answer) in events.iter().zip(answers) {
             let Appended::Published(at) = answer else { panic!("{answer:?}") };
             say(format_args!("appended {name} {stage} {} {}", event.seq, at.offset));
@@ -55,7 +55,7 @@ async fn append(store: SqliteStore, task: u64, stage: String) {
 
 async fn enqueue(store: SqliteStore, task: u64) {
     for n in 0_u64.. {
-        let item = Item::new(&Tenant::default(), "t", "x");
+        let item = QueueItem::new(&Tenant::default(), "t", "x");
         let item = if task == 0 { item } else { item.key(&format!("k{}", (task + n) % KEYS)) };
         let _ = store.enqueue(&work(), std::slice::from_ref(&item)).await.unwrap();
         say(format_args!("queued {}", item.id));
@@ -67,7 +67,7 @@ async fn enqueue(store: SqliteStore, task: u64) {
 /// Acks the first of what it holds, gives up the rest, and sometimes just lets the lease lapse.
 async fn take(store: SqliteStore) {
     for n in 1_u64.. {
-        let (asked, take) = (Instant::now(), Take::new(5, LEASE));
+        let (asked, take) = (Instant::now(), LeaseRequest::new(5, LEASE));
         let leased = store.lease(&work(), &take).await.unwrap();
         // A late ack counts where nobody else has the item, and might then be out of order.
         if n % 7 == 0 || asked.elapsed() > LEASE / 10 {
@@ -77,34 +77,34 @@ async fn take(store: SqliteStore) {
             .iter()
             .enumerate()
             .map(|(place, leased)| match place {
-                0..3 => (leased.item.id, Outcome::Ack { remember: HOUR }),
+                0..3 => (leased.item.id, ItemOutcome::Ack { retention: HOUR }),
                 _ => (leased.item.id, give_up()),
             })
             .collect();
         let answers = store.resolve(&work(), &take.token, &outcomes).await.unwrap();
         for ((id, outcome), answer) in outcomes.iter().zip(answers) {
-            if matches!(outcome, Outcome::Ack { .. }) && answer == Resolved::Done {
+            if matches!(outcome, ItemOutcome::Ack { .. }) && answer == Resolved::Done {
                 say(format_args!("acked {id}"));
             }
         }
     }
 }
 
-fn give_up() -> Outcome {
-    Outcome::Retry { after: Duration::ZERO, counts: false, reason: "".into() }
+fn give_up() -> ItemOutcome {
+    ItemOutcome::Retry { after: Duration::ZERO, counts: false, reason: "".into() }
 }
 
 /// A reader that lives on while the writers are killed.
 #[derive(Default)]
 struct Reader {
-    positions: HashMap<u16, Position>,
+    positions: HashMap<u16, TailPosition>,
     seen: HashMap<String, Vec<u64>>,
 }
 
 impl Reader {
     async fn read_on(&mut self, store: &SqliteStore) {
         for partition in 0..store.partitions() {
-            let place = self.positions.entry(partition).or_insert_with(Position::start);
+            let place = self.positions.entry(partition).or_insert_with(TailPosition::start);
             loop {
                 let tail = store.tail(&[(partition, place.clone())], 100).await.unwrap().remove(0);
                 assert!(!tail.lost);
@@ -121,7 +121,7 @@ impl Reader {
     }
 }
 
-async fn log_of(store: &SqliteStore, name: &str) -> Vec<Entry> {
+async fn log_of(store: &SqliteStore, name: &str) -> Vec<LogEntry> {
     let Some(log) = store.attach(&job(name), 0, usize::MAX).await.unwrap() else {
         return Vec::new();
     };
@@ -149,8 +149,8 @@ async fn check_logs(store: &SqliteStore, said: &[String], reader: &mut Reader) -
         let entry = &logs[name][offset.parse::<usize>().unwrap() - 1];
         assert_eq!((&*entry.stage, entry.seq.to_string().as_str()), (stage, seq));
         // Whoever did not hear the answer asks again.
-        let again = Event { stage: stage.into(), ..event(name, entry.seq) };
-        let answer = store.append(&[again], &Keep::default()).await.unwrap();
+        let again = LogEvent { stage: stage.into(), ..event(name, entry.seq) };
+        let answer = store.append(&[again], &LogRetention::default()).await.unwrap();
         assert_eq!(answer, [Appended::Duplicate(entry.at)]);
         heard += 1;
     }
@@ -214,9 +214,9 @@ async fn logs_and_queues_survive_a_kill() {
 async fn drain(store: &SqliteStore) {
     let mut done = HashSet::new();
     let limit = Instant::now() + crate::common::PATIENT;
-    while store.depth(&work(), None).await.unwrap() != hapax_core::queue::Depth::default() {
+    while store.depth(&work(), None).await.unwrap() != hapax_core::queue::QueueDepth::default() {
         assert!(Instant::now() < limit, "something is stuck");
-        let take = Take::new(1000, HOUR);
+        let take = LeaseRequest::new(1000, HOUR);
         let leased = store.lease(&work(), &take).await.unwrap();
         let ids: Vec<_> = leased.iter().map(|leased| leased.item.id).collect();
         assert!(ids.iter().all(|id| done.insert(*id)), "handed out twice");

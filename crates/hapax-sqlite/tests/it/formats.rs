@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::{HOUR, Place, ask, command, event, job, record};
-use hapax_core::claims::State;
-use hapax_core::log::{Appended, Keep, Position};
-use hapax_core::queue::{Enqueued, Item, ItemId, Outcome, QueueName, Resolved, Take};
+use hapax_core::claims::ClaimState;
+use hapax_core::log::{Appended, LogRetention, TailPosition};
+use hapax_core::queue::{
+    Enqueued, ItemId, ItemOutcome, LeaseRequest, QueueItem, QueueName, Resolved,
+};
 use hapax_core::{
     Claimed, Claims, Clock, Expect, Log, ManualClock, Put, Queue, Records, Store, Tenant, Token,
     Version,
@@ -31,7 +33,7 @@ async fn claims_and_records_of_version_1() {
     let settled = store.claim(&command("settled"), &ask()).await.unwrap();
     assert_eq!(settled, Claimed::Settled { value: "yesterday".into(), expires_in: HOUR });
     let failed = store.look(&command("failed")).await.unwrap().unwrap();
-    assert_eq!(failed.state, State::Failed { expires_in: HOUR });
+    assert_eq!(failed.state, ClaimState::Failed { expires_in: HOUR });
 
     let lasting = store.get(&record("lasting")).await.unwrap().unwrap();
     assert_eq!((lasting.version.as_str(), lasting.expires_in), ("4", None));
@@ -55,14 +57,14 @@ async fn claims_and_records_of_version_1() {
 #[tokio::test]
 async fn a_file_of_version_1_takes_logs_and_queues() {
     let (_place, _, store) = yesterday(1);
-    let added = store.append(&[event("new", 1)], &Keep::default()).await.unwrap();
+    let added = store.append(&[event("new", 1)], &LogRetention::default()).await.unwrap();
     assert!(matches!(added[0], Appended::Published(_)));
     let added = store.enqueue(&QueueName::outbox(), &[item("new", None)]).await.unwrap();
     assert_eq!(added, [Enqueued::Accepted]);
 }
 
-fn item(name: &str, key: Option<&str>) -> Item {
-    let item = Item::new(&Tenant::default(), "orders", name.to_owned()).id(id(name));
+fn item(name: &str, key: Option<&str>) -> QueueItem {
+    let item = QueueItem::new(&Tenant::default(), "orders", name.to_owned()).id(id(name));
     let item = item.header("traceparent", "00-1-2-03").content_type("text/plain");
     key.map_or(item.clone(), |key| item.key(key))
 }
@@ -75,7 +77,7 @@ fn holder() -> Token {
     Token::presented("holder")
 }
 
-const TWO: Keep = Keep { lifetime: HOUR, entries: 2 };
+const TWO: LogRetention = LogRetention { retention: HOUR, max_entries: 2 };
 
 /// How `v2.db` was made, from `v1.db`; never make it again, that would be today's file.
 #[tokio::test]
@@ -91,16 +93,16 @@ async fn write_the_fixture() {
 
     for first in ["dead", "done"] {
         let _ = store.enqueue(&outbox, &[item(first, Some(first))]).await.unwrap();
-        let take = Take::new(1, HOUR);
+        let take = LeaseRequest::new(1, HOUR);
         store.lease(&outbox, &take).await.unwrap();
         let outcome = match first {
-            "dead" => Outcome::Bury { reason: "refused".into(), blocks: true },
-            _ => Outcome::Ack { remember: HOUR },
+            "dead" => ItemOutcome::Bury { reason: "refused".into(), blocks: true },
+            _ => ItemOutcome::Ack { retention: HOUR },
         };
         let _ = store.resolve(&outbox, &take.token, &[(id(first), outcome)]).await.unwrap();
     }
     let _ = store.enqueue(&outbox, &[item("held", None)]).await.unwrap();
-    let take = Take { token: holder(), ..Take::new(1, HOUR) };
+    let take = LeaseRequest { token: holder(), ..LeaseRequest::new(1, HOUR) };
     store.lease(&outbox, &take).await.unwrap();
     let rest = [item("behind", Some("dead")), item("later", None).delay(HOUR), item("ready", None)];
     let _ = store.enqueue(&outbox, &rest).await.unwrap();
@@ -123,7 +125,7 @@ async fn logs_of_version_2() {
     assert!(matches!(again[0], Appended::Duplicate(at) if at.offset == 1 && at.epoch == epoch));
     assert_eq!(again[1], Appended::Closed);
     let partition = job("open").partition(store.partitions());
-    let tail = store.tail(&[(partition, Position::new("0"))], 100).await.unwrap().remove(0);
+    let tail = store.tail(&[(partition, TailPosition::new("0"))], 100).await.unwrap().remove(0);
     assert!(tail.lost, "the first one was trimmed");
     assert_eq!(tail.changes.len(), 2);
 
@@ -141,17 +143,17 @@ async fn queues_of_version_2() {
     let known = store.enqueue(&outbox, &[item("done", None), item("held", None)]).await.unwrap();
     assert_eq!(known, [Enqueued::Duplicate; 2]);
 
-    let names = |leased: Vec<hapax_core::queue::Leased>| -> Vec<String> {
+    let names = |leased: Vec<hapax_core::queue::LeasedItem>| -> Vec<String> {
         leased.iter().map(|l| String::from_utf8_lossy(&l.item.payload).into_owned()).collect()
     };
-    let take = || Take::new(10, HOUR * 2);
+    let take = || LeaseRequest::new(10, HOUR * 2);
     assert_eq!(names(store.lease(&outbox, &take()).await.unwrap()), ["ready"]);
     let dead = store.dead(&outbox, None, None, 10).await.unwrap();
     assert_eq!((dead[0].id, &*dead[0].reason, dead[0].attempts), (id("dead"), "refused", 1));
     assert!(store.requeue(&outbox, None, id("dead")).await.unwrap());
     let leased = store.lease(&outbox, &take()).await.unwrap();
     let first = item("dead", Some("dead"));
-    assert_eq!(leased[0].item, Item { delay: Duration::ZERO, ..first });
+    assert_eq!(leased[0].item, QueueItem { delay: Duration::ZERO, ..first });
     assert_eq!(names(leased), ["dead", "behind"]);
 
     let acked = store.ack(&outbox, &holder(), &[id("held")], Duration::ZERO).await.unwrap();

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::{HOUR, PATIENT, Place, command, event, job, settled};
-use hapax_core::log::{Appended, Event, Keep, Position};
+use hapax_core::log::{Appended, LogEvent, LogRetention, TailPosition};
 use hapax_core::{Log, ManualClock, Store, StoreError};
 use hapax_sqlite::SqliteStore;
 
-const BRIEF: Keep = Keep { lifetime: HOUR, entries: 10_000 };
+const BRIEF: LogRetention = LogRetention { retention: HOUR, max_entries: 10_000 };
 
 async fn fill(store: &SqliteStore, name: &str, events: u64) {
     let events: Vec<_> = (0..events).map(|seq| event(name, seq)).collect();
@@ -52,7 +52,7 @@ async fn a_large_job_is_swept_in_pieces_and_its_neighbours_stay() {
 async fn what_is_trimmed_gives_its_room_back() {
     let place = Place::new();
     let store = place.store();
-    let three = Keep { entries: 3, ..BRIEF };
+    let three = LogRetention { max_entries: 3, ..BRIEF };
     let _ = store.append(&[event("a", 99)], &three).await.unwrap();
     for seq in 0..20 {
         let _ = store.append(&[event("a", seq)], &three).await.unwrap();
@@ -73,7 +73,7 @@ async fn a_position_of_another_file_begins_anew_and_says_so() {
     fill(&long, "a", 9).await;
     fill(&short, "a", 2).await;
     let partition = job("a").partition(long.partitions());
-    let end = long.tail(&[(partition, Position::end())], 10).await.unwrap().remove(0).next;
+    let end = long.tail(&[(partition, TailPosition::end())], 10).await.unwrap().remove(0).next;
     let tail = short.tail(&[(partition, end)], 10).await.unwrap().remove(0);
     assert!(tail.lost);
     assert_eq!(tail.changes.iter().map(|c| c.offset).collect::<Vec<_>>(), [1, 2]);
@@ -94,7 +94,7 @@ async fn a_position_of_another_file_begins_anew_and_says_so() {
 async fn a_full_file_takes_no_half_events() {
     let place = Place::new();
     let store = SqliteStore::open(place.config().max_bytes(1 << 20)).unwrap();
-    let big = |seq| Event { payload: vec![7; 50_000].into(), ..event("a", seq) };
+    let big = |seq| LogEvent { payload: vec![7; 50_000].into(), ..event("a", seq) };
     let mut acknowledged = 0;
     let full = loop {
         match store.append(&[big(2 * acknowledged), big(2 * acknowledged + 1)], &BRIEF).await {
@@ -140,7 +140,7 @@ async fn reader() {
     let mut listen = store.listen(&job("a"));
     let mut out = std::io::stdout();
     writeln!(out, "\nready").unwrap();
-    let mut next = Position::start();
+    let mut next = TailPosition::start();
     loop {
         let tail = store.tail(&[(partition, next.clone())], 7).await.unwrap().remove(0);
         next = tail.next;
@@ -174,7 +174,7 @@ async fn another_process_follows_the_tail_and_sees_each_entry_once() {
     let nodes = [store, place.store()];
     for seq in 10..200 {
         let store = &nodes[usize::try_from(seq % 2).unwrap()];
-        let event = Event { closes: seq == 199, ..event("a", seq) };
+        let event = LogEvent { closes: seq == 199, ..event("a", seq) };
         let _ = store.append(&[event], &BRIEF).await.unwrap();
     }
     let rest = tokio::task::spawn_blocking(move || -> Vec<u64> {

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use crate::common::{HOUR, PATIENT, Place, event, record};
-use hapax_core::inbox::{Inbox, Receive, Received};
-use hapax_core::log::{Keep, Position};
-use hapax_core::queue::{Enqueued, Item, Leased, QueueName, Resolved, Take};
+use hapax_core::inbox::{Inbox, InboxConfig, Received};
+use hapax_core::log::{LogRetention, TailPosition};
+use hapax_core::queue::{Enqueued, LeaseRequest, LeasedItem, QueueItem, QueueName, Resolved};
 use hapax_core::{Clock, Expect, Log, Put, Queue, Records, SystemClock, Tenant, Version};
 use hapax_sqlite::SqliteStore;
 use hapax_sqlite::rusqlite::{Connection, TransactionBehavior, params};
-use hapax_sqlite::tx::inbox::{Seen, once};
+use hapax_sqlite::tx::inbox::{MessageStatus, once};
 use hapax_sqlite::tx::{self, outbox};
 
 const CLOCK: &SystemClock = &SystemClock;
@@ -22,17 +22,17 @@ fn shop(place: &Place) -> Connection {
     shop
 }
 
-fn item(payload: &'static str) -> Item {
-    Item::new(&Tenant::default(), "orders", payload)
+fn item(payload: &'static str) -> QueueItem {
+    QueueItem::new(&Tenant::default(), "orders", payload)
 }
 
-async fn lease(store: &SqliteStore, at_most: usize) -> (Take, Vec<Leased>) {
-    let take = Take::new(at_most, HOUR);
+async fn lease(store: &SqliteStore, at_most: usize) -> (LeaseRequest, Vec<LeasedItem>) {
+    let take = LeaseRequest::new(at_most, HOUR);
     let leased = store.lease(&QueueName::outbox(), &take).await.unwrap();
     (take, leased)
 }
 
-fn payloads(leased: &[Leased]) -> Vec<String> {
+fn payloads(leased: &[LeasedItem]) -> Vec<String> {
     leased.iter().map(|l| String::from_utf8_lossy(&l.item.payload).into_owned()).collect()
 }
 
@@ -165,7 +165,7 @@ async fn a_relay_hears_of_a_transactions_commit() {
     heard.await.expect("a hint");
 }
 
-fn receive(shop: &mut Connection, message: &str) -> Seen {
+fn receive(shop: &mut Connection, message: &str) -> MessageStatus {
     let tx = shop.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
     let seen = once(&tx, CLOCK, &Tenant::default(), "billing", message, HOUR).unwrap();
     tx.commit().unwrap();
@@ -178,15 +178,15 @@ async fn a_second_delivery_is_a_duplicate_here_and_over_the_api() {
     let (mut shop, store) = (shop(&place), place.store());
     let tx = shop.transaction().unwrap();
     let seen = once(&tx, CLOCK, &Tenant::default(), "billing", "m", HOUR).unwrap();
-    assert_eq!(seen, Seen::First);
+    assert_eq!(seen, MessageStatus::First);
     tx.rollback().unwrap();
-    assert_eq!(receive(&mut shop, "m"), Seen::First);
-    assert_eq!(receive(&mut shop, "m"), Seen::Duplicate);
+    assert_eq!(receive(&mut shop, "m"), MessageStatus::First);
+    assert_eq!(receive(&mut shop, "m"), MessageStatus::Duplicate);
 
     let inbox = Inbox::new(std::sync::Arc::new(store));
-    let seen = inbox.begin("billing", "m", &Receive::default()).await.unwrap();
+    let seen = inbox.begin("billing", "m", &InboxConfig::default()).await.unwrap();
     assert_eq!(seen, Received::Duplicate);
-    let seen = inbox.begin("mailing", "m", &Receive::default()).await.unwrap();
+    let seen = inbox.begin("mailing", "m", &InboxConfig::default()).await.unwrap();
     assert!(matches!(seen, Received::First { .. }), "another consumer has its own");
 }
 
@@ -195,15 +195,15 @@ async fn a_message_that_is_being_handled_is_busy_and_then_taken_over() {
     let place = Place::new();
     let (mut shop, store) = (shop(&place), place.store());
     let inbox = Inbox::new(std::sync::Arc::new(store));
-    let seen = inbox.begin("billing", "m", &Receive::default()).await.unwrap();
+    let seen = inbox.begin("billing", "m", &InboxConfig::default()).await.unwrap();
     let Received::First { ticket, .. } = seen else { panic!("{seen:?}") };
-    assert_eq!(receive(&mut shop, "m"), Seen::Busy);
+    assert_eq!(receive(&mut shop, "m"), MessageStatus::Busy);
     inbox.give_back("billing", "m", &ticket.token).await.unwrap();
-    assert_eq!(receive(&mut shop, "m"), Seen::First);
+    assert_eq!(receive(&mut shop, "m"), MessageStatus::First);
 
-    let brief = Receive { lease: Duration::from_millis(1), ..Receive::default() };
+    let brief = InboxConfig { lease: Duration::from_millis(1), ..InboxConfig::default() };
     inbox.begin("billing", "abandoned", &brief).await.unwrap();
-    while receive(&mut shop, "abandoned") != Seen::First {
+    while receive(&mut shop, "abandoned") != MessageStatus::First {
         std::thread::yield_now();
     }
 }
@@ -213,10 +213,13 @@ fn a_message_in_an_open_transaction_is_busy_at_once() {
     let place = Place::new();
     let (mut one, mut two) = (shop(&place), shop(&place));
     let first = one.transaction().unwrap();
-    assert_eq!(once(&first, CLOCK, &Tenant::default(), "c", "m", HOUR).unwrap(), Seen::First);
+    assert_eq!(
+        once(&first, CLOCK, &Tenant::default(), "c", "m", HOUR).unwrap(),
+        MessageStatus::First
+    );
     let second = two.transaction().unwrap();
     let told = once(&second, CLOCK, &Tenant::default(), "c", "m", HOUR).unwrap();
-    assert_eq!(told, Seen::Busy);
+    assert_eq!(told, MessageStatus::Busy);
 }
 
 /// A consumer of the bus: effect and position in one transaction, so that each entry counts once
@@ -228,10 +231,11 @@ async fn a_position_that_is_put_with_the_effect_lets_each_entry_count_once() {
     shop.execute_batch("CREATE TABLE effects (entry TEXT)").unwrap();
     let partition = event("a", 0).job.partition(store.partitions());
     let events: Vec<_> = (0..20).map(|seq| event("a", seq)).collect();
-    let _ = store.append(&events, &Keep::default()).await.unwrap();
+    let _ = store.append(&events, &LogRetention::default()).await.unwrap();
 
     let cursor = record("cursor");
-    let mut consumers = [(Position::start(), Expect::Absent), (Position::start(), Expect::Absent)];
+    let mut consumers =
+        [(TailPosition::start(), Expect::Absent), (TailPosition::start(), Expect::Absent)];
     let mut turns = 0;
     loop {
         let mine = &mut consumers[turns % 2];
@@ -255,7 +259,7 @@ async fn a_position_that_is_put_with_the_effect_lets_each_entry_count_once() {
             Put::Conflict => {
                 tx.rollback().unwrap();
                 let found = store.get(&cursor).await.unwrap().unwrap();
-                let place = Position::new(std::str::from_utf8(&found.value).unwrap());
+                let place = TailPosition::new(std::str::from_utf8(&found.value).unwrap());
                 *mine = (place, Expect::Version(Version::new(found.version.as_str())));
             }
         }

@@ -186,7 +186,7 @@ async fn the_log_does_not_grow_for_ever() {
 async fn a_call_that_fails_in_the_middle_leaves_nothing_behind() {
     let place = Place::new();
     let store = place.store();
-    let keep = hapax_core::log::Keep::default();
+    let keep = hapax_core::log::LogRetention::default();
     let _ = store.append(&[event("a", 1)], &keep).await.unwrap();
     let other = place.stranger();
     let refuse = "CREATE TRIGGER refuse BEFORE UPDATE ON hapax_jobs \

@@ -1,6 +1,6 @@
 //! What was decided is done; every step of it may be done again.
 
-use hapax::record::RecordError;
+use hapax::document::DocumentError;
 
 use super::{Bot, texts};
 use crate::crash::die_at;
@@ -44,7 +44,7 @@ impl Bot {
     pub(super) async fn record(
         &self,
         settled: &Settled,
-    ) -> Result<Result<(), RecordError>, LedgerError> {
+    ) -> Result<Result<(), DocumentError>, LedgerError> {
         let Decision::Book { entries } = &settled.decision else { return Ok(Ok(())) };
         let Some(entry) = entries.last() else { return Ok(Ok(())) };
         for _ in 0..TRIES {
@@ -61,7 +61,7 @@ impl Bot {
                 Err(error) => return Ok(Err(error)),
             }
         }
-        Ok(Err(RecordError::Contended))
+        Ok(Err(DocumentError::Contended))
     }
 
     async fn store(&self, settled: &Settled, draft: &Draft) -> Outcome {
@@ -86,11 +86,11 @@ impl Bot {
 }
 
 /// A word for the log; what a driver says may be personal.
-fn reason(error: &RecordError) -> &'static str {
+fn reason(error: &DocumentError) -> &'static str {
     match error {
-        RecordError::Store(error) => error.label(),
-        RecordError::Contended => "contended",
-        RecordError::Corrupt(_) => "corrupt",
+        DocumentError::Store(error) => error.label(),
+        DocumentError::Contended => "contended",
+        DocumentError::Corrupt(_) => "corrupt",
         _ => "refused",
     }
 }

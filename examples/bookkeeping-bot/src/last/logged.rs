@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use hapax::record::RecordError;
+use hapax::document::DocumentError;
 use hapax::{Deleted, Expect, Key, Put, Record, Records, StoreError};
 
 /// A store whose every answer is a line in the log.
@@ -49,8 +49,8 @@ impl Records for Logged {
 }
 
 /// The store has answered, with something that is no entry.
-pub(super) fn unreadable(error: &RecordError) {
-    if matches!(error, RecordError::Corrupt(_)) {
+pub(super) fn unreadable(error: &DocumentError) {
+    if matches!(error, DocumentError::Corrupt(_)) {
         failed("get", "no entry");
     }
 }

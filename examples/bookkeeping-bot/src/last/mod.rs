@@ -10,8 +10,8 @@ mod outcome;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax::record::{Documents, Match, RecordError};
-use hapax::{InvalidKey, Key, Records, Tenant, Version, meters};
+use hapax::document::{DocumentError, Documents, MatchCondition};
+use hapax::{InvalidKey, Key, Records, Tenant, Version, metric_names};
 use serde::{Deserialize, Serialize};
 
 use logged::Logged;
@@ -85,30 +85,30 @@ impl LastTransaction {
     /// Reads. Missing, unreachable and corrupt are three answers.
     ///
     /// # Errors
-    /// [`RecordError::Corrupt`] where what is stored is no entry, or breaks a rule of one.
-    pub async fn get(&self, user: &str) -> Result<Option<Kept>, RecordError> {
+    /// [`DocumentError::Corrupt`] where what is stored is no entry, or breaks a rule of one.
+    pub async fn get(&self, user: &str) -> Result<Option<Kept>, DocumentError> {
         self.read(user).await.inspect_err(logged::unreadable)
     }
 
-    async fn read(&self, user: &str) -> Result<Option<Kept>, RecordError> {
+    async fn read(&self, user: &str) -> Result<Option<Kept>, DocumentError> {
         let Some(found) = self.documents.get::<BookkeepingEntry>(&name(user)).await? else {
             return Ok(None);
         };
         let (entry, version, expires_in) = (found.value, found.version, found.expires_in);
-        entry.check().map_err(|_| RecordError::Corrupt(None))?;
+        entry.check().map_err(|_| DocumentError::Corrupt(None))?;
         Ok(Some(Kept { entry, version, expires_in }))
     }
 
     /// Writes, whatever was there.
-    pub async fn set(&self, user: &str, entry: &BookkeepingEntry) -> Result<(), RecordError> {
-        self.documents.put(&name(user), entry, &Match::Any, Some(self.ttl)).await.map(drop)
+    pub async fn set(&self, user: &str, entry: &BookkeepingEntry) -> Result<(), DocumentError> {
+        self.documents.put(&name(user), entry, &MatchCondition::Any, Some(self.ttl)).await.map(drop)
     }
 
     /// Deletes, whatever was there; whether there was anything.
-    pub async fn delete(&self, user: &str) -> Result<bool, RecordError> {
-        match self.documents.delete(&name(user), &Match::Any).await {
+    pub async fn delete(&self, user: &str) -> Result<bool, DocumentError> {
+        match self.documents.delete(&name(user), &MatchCondition::Any).await {
             Ok(()) => Ok(true),
-            Err(RecordError::Missing) => Ok(false),
+            Err(DocumentError::Missing) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -134,21 +134,21 @@ impl LastTransaction {
 
     /// Writes a draft where its version is still there: one compare-and-put.
     pub async fn store(&self, user: &str, draft: &Draft) -> Outcome {
-        let expect = Match::from(Version::new(&draft.version));
+        let expect = MatchCondition::from(Version::new(&draft.version));
         let put = self.documents.put(&name(user), &draft.after, &expect, Some(self.ttl)).await;
         match put {
             Ok(_) => Outcome::Done,
-            Err(RecordError::Conflict) => self.changed_or_expired(user).await,
+            Err(DocumentError::Conflict) => self.changed_or_expired(user).await,
             Err(error) => Outcome::of_writing(&error),
         }
     }
 
     /// Deletes this version, and no other.
     pub async fn withdraw(&self, user: &str, version: &str) -> Outcome {
-        let expect = Match::from(Version::new(version));
+        let expect = MatchCondition::from(Version::new(version));
         match self.documents.delete(&name(user), &expect).await {
             Ok(()) => Outcome::Done,
-            Err(RecordError::Conflict | RecordError::Missing) => {
+            Err(DocumentError::Conflict | DocumentError::Missing) => {
                 self.changed_or_expired(user).await
             }
             Err(error) => Outcome::of_writing(&error),
@@ -165,10 +165,10 @@ impl LastTransaction {
 
     /// What is stored now, an entry or not; for [`replace`](Self::replace). It is no read of an entry
     /// that somebody wants to edit, and counts neither as a hit nor as a miss; a failure is one.
-    pub async fn look(&self, user: &str) -> Result<Option<Version>, RecordError> {
+    pub async fn look(&self, user: &str) -> Result<Option<Version>, DocumentError> {
         let looked = self.records.get(&key(user)?).await;
         if looked.is_err() {
-            metrics::counter!(meters::KV_OPERATIONS, "operation" => "get", "result" => "error")
+            metrics::counter!(metric_names::KV_OPERATIONS, "operation" => "get", "result" => "error")
                 .increment(1);
         }
         Ok(looked?.map(|record| record.version))
@@ -181,11 +181,11 @@ impl LastTransaction {
         user: &str,
         seen: Option<Version>,
         entry: &BookkeepingEntry,
-    ) -> Result<bool, RecordError> {
-        let expect = seen.map_or(Match::Absent, Match::from);
+    ) -> Result<bool, DocumentError> {
+        let expect = seen.map_or(MatchCondition::Absent, MatchCondition::from);
         match self.documents.put(&name(user), entry, &expect, Some(self.ttl)).await {
             Ok(_) => Ok(true),
-            Err(RecordError::Conflict) => Ok(false),
+            Err(DocumentError::Conflict) => Ok(false),
             Err(error) => Err(error),
         }
     }

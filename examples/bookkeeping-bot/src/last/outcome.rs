@@ -1,5 +1,5 @@
 use hapax::StoreError;
-use hapax::record::RecordError;
+use hapax::document::DocumentError;
 
 use crate::entry::InvalidEntry;
 
@@ -54,15 +54,15 @@ impl Outcome {
     }
 
     /// Why nothing was read.
-    pub(crate) fn of_reading(error: &RecordError) -> Self {
-        if matches!(error, RecordError::Corrupt(_)) { Self::Corrupt } else { Self::Unreadable }
+    pub(crate) fn of_reading(error: &DocumentError) -> Self {
+        if matches!(error, DocumentError::Corrupt(_)) { Self::Corrupt } else { Self::Unreadable }
     }
 
     /// Why nothing was written, or may not have been. A conflict is the caller's to explain.
-    pub(super) fn of_writing(error: &RecordError) -> Self {
+    pub(super) fn of_writing(error: &DocumentError) -> Self {
         match error {
-            RecordError::Conflict => Self::Changed,
-            RecordError::Store(StoreError::Unavailable { .. } | StoreError::Timeout { .. }) => {
+            DocumentError::Conflict => Self::Changed,
+            DocumentError::Store(StoreError::Unavailable { .. } | StoreError::Timeout { .. }) => {
                 Self::Uncertain
             }
             _ => Self::NotStored,
@@ -101,14 +101,14 @@ mod tests {
 
     #[test]
     fn a_store_that_refuses_is_told_from_one_that_does_not_answer() {
-        let writing = |error| Outcome::of_writing(&RecordError::Store(error));
+        let writing = |error| Outcome::of_writing(&DocumentError::Store(error));
         let reason = String::new;
         assert_eq!(writing(StoreError::Full { reason: reason() }), Outcome::NotStored);
         assert_eq!(writing(StoreError::ReadOnly { reason: reason() }), Outcome::NotStored);
-        assert_eq!(writing(StoreError::Timeout { limit: Duration::ZERO }), Outcome::Uncertain);
+        assert_eq!(writing(StoreError::Timeout { timeout: Duration::ZERO }), Outcome::Uncertain);
         let away = StoreError::Unavailable { reason: reason(), source: None };
         assert_eq!(writing(away), Outcome::Uncertain);
-        let too_large = RecordError::TooLarge { limit: 1 };
+        let too_large = DocumentError::TooLarge { limit: 1 };
         assert_eq!(Outcome::of_writing(&too_large), Outcome::NotStored);
     }
 }

@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use deadpool_postgres::{
     Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime,
 };
-use hapax::postgres::{Inbox, Seen, migrate};
+use hapax::postgres::{Inbox, MessageStatus, migrate};
 use hapax::{Tenant, Timestamp};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{GenericClient, NoTls};
@@ -129,9 +129,9 @@ async fn settle(
     let mut tx = database.transaction().await?;
     let seen = Inbox::default().once(&mut *tx, &Tenant::default(), CONSUMER, &message.id).await;
     match seen.map_err(|_| LedgerError::Unavailable)? {
-        Seen::First => {}
-        Seen::Busy => return Err(LedgerError::Busy),
-        Seen::Duplicate => {
+        MessageStatus::First => {}
+        MessageStatus::Busy => return Err(LedgerError::Busy),
+        MessageStatus::Duplicate => {
             return read(&*tx, "id = $1", &[&message.id]).await?.ok_or(LedgerError::Damaged);
         }
     }

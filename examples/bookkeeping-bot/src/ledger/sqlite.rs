@@ -121,9 +121,9 @@ fn settle(
 ) -> Result<Settled, LedgerError> {
     let tx = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
     match inbox::once(&tx, &SystemClock, &Tenant::default(), CONSUMER, &message.id, RETENTION)? {
-        inbox::Seen::First => {}
-        inbox::Seen::Busy => return Err(LedgerError::Busy),
-        inbox::Seen::Duplicate => {
+        inbox::MessageStatus::First => {}
+        inbox::MessageStatus::Busy => return Err(LedgerError::Busy),
+        inbox::MessageStatus::Duplicate => {
             return read(&tx, "id = ?1", [&message.id])?.ok_or(LedgerError::Damaged);
         }
     }

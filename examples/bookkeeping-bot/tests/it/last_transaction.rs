@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use bookkeeping_bot::entry::{BookkeepingEntry, Changes};
 use bookkeeping_bot::last::{LastTransaction, Outcome, TTL, name};
 use bytes::Bytes;
-use hapax::record::RecordError;
-use hapax::{Deleted, Expect, Key, Options, Put, Record, Records, StoreError};
+use hapax::document::DocumentError;
+use hapax::{Deleted, Expect, Key, Put, Record, Records, StoreConfig, StoreError};
 use hapax_testkit::{Redis, wait_for};
 use tokio::sync::Barrier;
 
@@ -16,7 +16,7 @@ const USER: &str = "Uf00d0000000000000000000000000001";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn open(redis: &Redis, limit: Duration) -> Arc<dyn hapax::Store> {
-    let options = Options { call_limit: limit, ..Options::default() };
+    let options = StoreConfig { call_limit: limit, ..StoreConfig::default() };
     hapax::open(&redis.url(), &options).await.expect("a URL")
 }
 
@@ -234,7 +234,7 @@ async fn hole_8_a_store_that_hangs_or_is_gone_is_told_apart_from_a_missing_recor
     redis.stop();
     let hanging = last.update(USER, &item("🥚")).await;
     assert_eq!(hanging.text(), "系統暫時無法讀取交易記錄，請稍後再試");
-    assert!(matches!(last.get(USER).await, Err(RecordError::Store(_))));
+    assert!(matches!(last.get(USER).await, Err(DocumentError::Store(_))));
     redis.kill();
     assert_eq!(last.update(USER, &item("🥚")).await, Outcome::Unreadable);
     redis.restart();
@@ -295,7 +295,7 @@ async fn hole_8_a_corrupt_value_has_its_own_answer_and_is_left_as_it_is() {
     let more = json(&lunch()).replace('}', r#","顏色":"紅🥚"}"#);
     for corrupt in ["no JSON 🥚", "{}", "[1]", "\"🥚\"", negative.as_str(), more.as_str(), ""] {
         redis.cli(&["SET", &name(USER), corrupt]);
-        assert!(matches!(last.get(USER).await, Err(RecordError::Corrupt(_))), "{corrupt}");
+        assert!(matches!(last.get(USER).await, Err(DocumentError::Corrupt(_))), "{corrupt}");
         assert_eq!(last.update(USER, &item("🥚")).await.text(), "資料格式錯誤，請重新記帳");
         assert_eq!(stored(&redis), corrupt);
     }

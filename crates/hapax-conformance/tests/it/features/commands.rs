@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use hapax_conformance::{Fault, Faulty};
 use hapax_core::OnUnknown;
 use hapax_core::command::{
-    Begin, Begun, CommandError, CommandState, Commands, OnceError, Overruled, Response, Ruling,
+    Begun, CommandConfig, CommandError, CommandState, Commands, OnceError, OperatorDecision,
+    OperatorOutcome, StoredResponse,
 };
 use serde_json::json;
 use tokio::time::sleep;
@@ -17,14 +18,14 @@ fn commands() -> (Faulty, Commands) {
     (store.clone(), Commands::new(Arc::new(store)))
 }
 
-fn response(body: &'static str) -> Response {
-    Response { status: 201, headers: vec![("x".into(), "y".into())], body: body.into() }
+fn response(body: &'static str) -> StoredResponse {
+    StoredResponse { status: 201, headers: vec![("x".into(), "y".into())], body: body.into() }
 }
 
 #[tokio::test(start_paused = true)]
 async fn fifty_callers_get_one_execution_and_fifty_equal_answers() {
     let (_, commands) = commands();
-    let commands = commands.defaults(Begin { wait: secs(60), ..Begin::default() });
+    let commands = commands.defaults(CommandConfig { wait: secs(60), ..CommandConfig::default() });
     let runs = Arc::new(AtomicU32::new(0));
     let mut callers = Vec::new();
     for _ in 0..50 {
@@ -53,7 +54,7 @@ async fn the_lease_is_renewed_while_the_effect_runs() {
         let commands = commands.clone();
         move || async move {
             sleep(secs(300)).await;
-            let begun = commands.begin("pay", "k", &Begin::default()).await.unwrap();
+            let begun = commands.begin("pay", "k", &CommandConfig::default()).await.unwrap();
             // Without a fingerprint it is another request; what matters is that it is pending.
             assert_eq!(begun, Begun::KeyReused);
             let view = commands.look("pay", "k").await.unwrap().unwrap();
@@ -90,7 +91,8 @@ async fn a_caller_that_goes_away_leaves_the_outcome_unknown() {
     sleep(secs(30)).await;
     let refused = commands.once("k", "pay", &1, again).await;
     assert!(matches!(refused, Err(OnceError::OutcomeUnknown { .. })));
-    let rerun = commands.defaults(Begin { on_unknown: OnUnknown::TakeOver, ..Begin::default() });
+    let rerun = commands
+        .defaults(CommandConfig { on_unknown: OnUnknown::TakeOver, ..CommandConfig::default() });
     assert_eq!(rerun.once("k", "pay", &1, again).await.unwrap().value, 2);
 }
 
@@ -108,17 +110,17 @@ async fn an_answer_of_the_store_that_was_lost_is_asked_for_again() {
 async fn a_begin_that_nobody_heard_of_does_not_become_unknown() {
     let (store, commands) = commands();
     store.plan([Fault::LostAnswer, Fault::LostAnswer]);
-    let begun = commands.begin("pay", "k", &Begin::default()).await;
+    let begun = commands.begin("pay", "k", &CommandConfig::default()).await;
     assert!(matches!(begun, Err(CommandError::Store(_))));
     sleep(secs(3600)).await;
-    let begun = commands.begin("pay", "k", &Begin::default()).await.unwrap();
+    let begun = commands.begin("pay", "k", &CommandConfig::default()).await.unwrap();
     assert!(matches!(begun, Begun::Granted { attempt: 2, .. }), "{begun:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_completion_is_accepted_again_and_another_one_is_not() {
     let (_, commands) = commands();
-    let begun = commands.begin("pay", "k", &Begin::default()).await.unwrap();
+    let begun = commands.begin("pay", "k", &CommandConfig::default()).await.unwrap();
     let Begun::Granted { ticket, .. } = begun else { panic!("{begun:?}") };
     for _ in 0..2 {
         commands.complete("pay", "k", &ticket.token, &response("a")).await.unwrap();
@@ -127,7 +129,7 @@ async fn a_completion_is_accepted_again_and_another_one_is_not() {
     assert!(matches!(other, Err(CommandError::Lost)));
     let fail = commands.fail("pay", "k", &ticket.token).await;
     assert!(matches!(fail, Err(CommandError::Lost)));
-    match commands.begin("pay", "k", &Begin::default()).await.unwrap() {
+    match commands.begin("pay", "k", &CommandConfig::default()).await.unwrap() {
         Begun::Completed { response: stored, .. } => assert_eq!(stored, response("a")),
         other => panic!("{other:?}"),
     }
@@ -136,7 +138,7 @@ async fn a_completion_is_accepted_again_and_another_one_is_not() {
 #[tokio::test(start_paused = true)]
 async fn a_late_completion_is_accepted_until_somebody_took_over() {
     let (_, commands) = commands();
-    let rerun = Begin { on_unknown: OnUnknown::TakeOver, ..Begin::default() };
+    let rerun = CommandConfig { on_unknown: OnUnknown::TakeOver, ..CommandConfig::default() };
     let mut tickets = Vec::new();
     for _ in 0..2 {
         let begun = commands.begin("pay", "k", &rerun).await.unwrap();
@@ -154,7 +156,7 @@ async fn a_late_completion_is_accepted_until_somebody_took_over() {
 async fn a_caller_that_goes_away_before_the_answer_leaves_nothing_behind() {
     let (store, commands) = commands();
     store.plan([Fault::NoAnswer]);
-    let begin = Begin::default();
+    let begin = CommandConfig::default();
     let gone = tokio::time::timeout(secs(1), commands.begin("pay", "k", &begin)).await;
     assert!(gone.is_err());
     sleep(secs(1)).await;
@@ -165,31 +167,36 @@ async fn a_caller_that_goes_away_before_the_answer_leaves_nothing_behind() {
 #[tokio::test(start_paused = true)]
 async fn an_operator_settles_or_releases_what_is_unknown_or_failed_and_nothing_else() {
     let (_, commands) = commands();
-    let settle = Ruling::Settle(response("ruled"));
-    let missing = commands.overrule("pay", "none", &Ruling::Release).await.unwrap();
-    assert_eq!(missing, Overruled::Missing);
+    let settle = OperatorDecision::Settle(response("ruled"));
+    let missing =
+        commands.decide_as_operator("pay", "none", &OperatorDecision::Release).await.unwrap();
+    assert_eq!(missing, OperatorOutcome::Missing);
 
     let fingerprint = hapax_core::Fingerprint::new("f");
-    let begin = Begin { fingerprint, ..Begin::default() };
+    let begin = CommandConfig { fingerprint, ..CommandConfig::default() };
     for key in ["settle-unknown", "release-unknown", "settle-failed", "release-failed"] {
         let begun = commands.begin("pay", key, &begin).await.unwrap();
         let Begun::Granted { ticket, .. } = begun else { panic!("{begun:?}") };
-        let early = commands.overrule("pay", key, &settle).await.unwrap();
-        assert_eq!(early, Overruled::Pending);
+        let early = commands.decide_as_operator("pay", key, &settle).await.unwrap();
+        assert_eq!(early, OperatorOutcome::Pending);
         if key.ends_with("unknown") {
             sleep(secs(31)).await;
         } else {
             commands.fail("pay", key, &ticket.token).await.unwrap();
         }
-        let ruling = if key.starts_with("settle") { &settle } else { &Ruling::Release };
-        assert_eq!(commands.overrule("pay", key, ruling).await.unwrap(), Overruled::Done);
+        let ruling = if key.starts_with("settle") { &settle } else { &OperatorDecision::Release };
+        assert_eq!(
+            commands.decide_as_operator("pay", key, ruling).await.unwrap(),
+            OperatorOutcome::Done
+        );
         let late = commands.complete("pay", key, &ticket.token, &response("late")).await;
         assert!(matches!(late, Err(CommandError::Lost)));
         let begun = commands.begin("pay", key, &begin).await.unwrap();
         if key.starts_with("settle") {
             assert!(matches!(begun, Begun::Completed { .. }), "{begun:?}");
-            let again = commands.overrule("pay", key, &Ruling::Release).await.unwrap();
-            assert_eq!(again, Overruled::Completed);
+            let again =
+                commands.decide_as_operator("pay", key, &OperatorDecision::Release).await.unwrap();
+            assert_eq!(again, OperatorOutcome::Completed);
         } else {
             assert!(matches!(begun, Begun::Granted { attempt: 1, .. }), "{begun:?}");
         }
@@ -199,10 +206,10 @@ async fn an_operator_settles_or_releases_what_is_unknown_or_failed_and_nothing_e
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_cannot_be_stored_is_refused_and_changes_nothing() {
     let (_, commands) = commands();
-    let begun = commands.begin("pay", "k", &Begin::default()).await.unwrap();
+    let begun = commands.begin("pay", "k", &CommandConfig::default()).await.unwrap();
     let Begun::Granted { ticket, .. } = begun else { panic!("{begun:?}") };
     let headers = vec![("x".to_owned(), "y".into()); 65_536];
-    let huge = Response { headers, ..response("a") };
+    let huge = StoredResponse { headers, ..response("a") };
     let refused = commands.complete("pay", "k", &ticket.token, &huge).await;
     assert!(matches!(refused, Err(CommandError::Unstorable)));
     commands.complete("pay", "k", &ticket.token, &response("a")).await.unwrap();

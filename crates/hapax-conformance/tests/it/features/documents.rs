@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_conformance::{Fault, Faulty};
-use hapax_core::record::{Documents, Match, RecordError};
+use hapax_core::document::{DocumentError, Documents, MatchCondition};
 use hapax_core::{Expect, Key, Records, Tenant, Version};
 use serde_json::{Value, json};
 
@@ -37,8 +37,8 @@ async fn merge_patch_follows_its_rfc() {
     ] {
         let original: Value = serde_json::from_str(original).unwrap();
         let patch: Value = serde_json::from_str(patch).unwrap();
-        documents.put("r", &original, &Match::Any, None).await.unwrap();
-        let patched = documents.patch("r", &patch, &Match::Any, None).await.unwrap();
+        documents.put("r", &original, &MatchCondition::Any, None).await.unwrap();
+        let patched = documents.patch("r", &patch, &MatchCondition::Any, None).await.unwrap();
         assert_eq!(patched.value.to_string(), result);
         assert_eq!(documents.get_raw("r").await.unwrap().unwrap().value, result);
     }
@@ -48,52 +48,55 @@ async fn merge_patch_follows_its_rfc() {
 async fn missing_unreachable_and_corrupt_are_three_answers() {
     let (store, documents) = documents();
     assert!(documents.get::<Value>("r").await.unwrap().is_none());
-    let patch = documents.patch("r", &json!({}), &Match::Any, None).await;
-    assert!(matches!(patch, Err(RecordError::Missing)));
+    let patch = documents.patch("r", &json!({}), &MatchCondition::Any, None).await;
+    assert!(matches!(patch, Err(DocumentError::Missing)));
 
     let key = Key::record(&Tenant::default(), "r").unwrap();
     let _ = store.put(&key, "{broken".into(), &Expect::Any, None).await.unwrap();
-    assert!(matches!(documents.get::<Value>("r").await, Err(RecordError::Corrupt(_))));
-    assert!(matches!(documents.get_raw("r").await, Err(RecordError::Corrupt(_))));
-    let patch = documents.patch("r", &json!({}), &Match::Any, None).await;
-    assert!(matches!(patch, Err(RecordError::Corrupt(_))));
+    assert!(matches!(documents.get::<Value>("r").await, Err(DocumentError::Corrupt(_))));
+    assert!(matches!(documents.get_raw("r").await, Err(DocumentError::Corrupt(_))));
+    let patch = documents.patch("r", &json!({}), &MatchCondition::Any, None).await;
+    assert!(matches!(patch, Err(DocumentError::Corrupt(_))));
 
     store.always(Some(Fault::LostQuestion));
-    assert!(matches!(documents.get::<Value>("r").await, Err(RecordError::Store(_))));
+    assert!(matches!(documents.get::<Value>("r").await, Err(DocumentError::Store(_))));
 }
 
 #[tokio::test]
 async fn expectations_follow_http() {
     let (_, documents) = documents();
-    let no_such = || Match::from(Version::new("no-such"));
-    for expect in [Match::Present, no_such()] {
+    let no_such = || MatchCondition::from(Version::new("no-such"));
+    for expect in [MatchCondition::Present, no_such()] {
         let put = documents.put("r", &1, &expect, None).await;
-        assert!(matches!(put, Err(RecordError::Conflict)));
+        assert!(matches!(put, Err(DocumentError::Conflict)));
         let patch = documents.patch("r", &json!(1), &expect, None).await;
-        assert!(matches!(patch, Err(RecordError::Conflict)));
-        assert!(matches!(documents.delete("r", &expect).await, Err(RecordError::Conflict)));
+        assert!(matches!(patch, Err(DocumentError::Conflict)));
+        assert!(matches!(documents.delete("r", &expect).await, Err(DocumentError::Conflict)));
     }
-    assert!(matches!(documents.delete("r", &Match::Any).await, Err(RecordError::Missing)));
-    let first = documents.put("r", &1, &Match::Absent, None).await.unwrap();
+    assert!(matches!(
+        documents.delete("r", &MatchCondition::Any).await,
+        Err(DocumentError::Missing)
+    ));
+    let first = documents.put("r", &1, &MatchCondition::Absent, None).await.unwrap();
     assert!(first.created);
-    let absent = documents.put("r", &2, &Match::Absent, None).await;
-    assert!(matches!(absent, Err(RecordError::Conflict)));
-    let list = Match::OneOf(vec![Version::new("no-such"), first.version.clone()]);
+    let absent = documents.put("r", &2, &MatchCondition::Absent, None).await;
+    assert!(matches!(absent, Err(DocumentError::Conflict)));
+    let list = MatchCondition::OneOf(vec![Version::new("no-such"), first.version.clone()]);
     let second = documents.put("r", &2, &list, None).await.unwrap();
     assert!(!second.created);
-    assert!(matches!(documents.put("r", &3, &list, None).await, Err(RecordError::Conflict)));
+    assert!(matches!(documents.put("r", &3, &list, None).await, Err(DocumentError::Conflict)));
     assert!(matches!(
         documents.delete("r", &first.version.into()).await,
-        Err(RecordError::Conflict)
+        Err(DocumentError::Conflict)
     ));
-    documents.put("r", &3, &Match::Present, None).await.unwrap();
-    documents.delete("r", &Match::Present).await.unwrap();
+    documents.put("r", &3, &MatchCondition::Present, None).await.unwrap();
+    documents.delete("r", &MatchCondition::Present).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn concurrent_updates_lose_nothing() {
     let (store, documents) = documents();
-    documents.put("r", &0, &Match::Any, None).await.unwrap();
+    documents.put("r", &0, &MatchCondition::Any, None).await.unwrap();
     store.always(Some(Fault::Stall(Duration::from_millis(3))));
     let mut tasks = Vec::new();
     for i in 0..8 {
@@ -104,7 +107,7 @@ async fn concurrent_updates_lose_nothing() {
                 tokio::time::sleep(Duration::from_millis(i)).await;
                 match documents.update("r", None, |sum: &mut u32| *sum += 1).await {
                     Ok(_) => added += 1,
-                    Err(RecordError::Contended) => {}
+                    Err(DocumentError::Contended) => {}
                     Err(error) => panic!("{error}"),
                 }
             }
@@ -119,7 +122,7 @@ async fn concurrent_updates_lose_nothing() {
 #[tokio::test(start_paused = true)]
 async fn an_update_keeps_or_renews_the_ttl_as_asked() {
     let (_, documents) = documents();
-    documents.put("r", &0, &Match::Any, Some(secs(3600))).await.unwrap();
+    documents.put("r", &0, &MatchCondition::Any, Some(secs(3600))).await.unwrap();
     tokio::time::sleep(secs(1800)).await;
     let kept = documents.update("r", None, |n: &mut u32| *n += 1).await.unwrap();
     assert_eq!(kept.expires_in, Some(secs(1800)));
@@ -135,10 +138,11 @@ async fn an_update_keeps_or_renews_the_ttl_as_asked() {
 async fn a_patch_does_not_grow_a_record_past_its_limit() {
     let (_, documents) = documents();
     let documents = documents.limit(64);
-    documents.put("r", &json!({"a": "x"}), &Match::Any, None).await.unwrap();
-    let grown = documents.patch("r", &json!({"b": "y".repeat(60)}), &Match::Any, None).await;
-    assert!(matches!(grown, Err(RecordError::TooLarge { limit: 64 })));
-    let put = documents.put("r", &"y".repeat(64), &Match::Any, None).await;
-    assert!(matches!(put, Err(RecordError::TooLarge { limit: 64 })));
+    documents.put("r", &json!({"a": "x"}), &MatchCondition::Any, None).await.unwrap();
+    let grown =
+        documents.patch("r", &json!({"b": "y".repeat(60)}), &MatchCondition::Any, None).await;
+    assert!(matches!(grown, Err(DocumentError::TooLarge { limit: 64 })));
+    let put = documents.put("r", &"y".repeat(64), &MatchCondition::Any, None).await;
+    assert!(matches!(put, Err(DocumentError::TooLarge { limit: 64 })));
     assert_eq!(documents.get_raw("r").await.unwrap().unwrap().value, r#"{"a":"x"}"#);
 }

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_conformance::{Fault, Faulty};
-use hapax_core::lock::{Hold, LockError, Locks, OnStoreError};
+use hapax_core::lock::{LockConfig, LockError, Locks, OnStoreError};
 use tokio::time::{Instant, sleep};
 
 use crate::features::{faulty, secs};
@@ -15,17 +15,17 @@ fn locks() -> (Faulty, Locks) {
 #[tokio::test(start_paused = true)]
 async fn a_guard_is_renewed_while_the_work_outlasts_its_ttl() {
     let (_, locks) = locks();
-    let guard = locks.acquire("k", &Hold::default()).await.unwrap();
+    let guard = locks.acquire("k", &LockConfig::default()).await.unwrap();
     sleep(secs(60)).await;
-    assert!(locks.try_acquire("k", &Hold::default()).await.unwrap().is_none());
+    assert!(locks.try_acquire("k", &LockConfig::default()).await.unwrap().is_none());
     guard.release().await.unwrap();
-    assert!(locks.try_acquire("k", &Hold::default()).await.unwrap().is_some());
+    assert!(locks.try_acquire("k", &LockConfig::default()).await.unwrap().is_some());
 }
 
 #[tokio::test(start_paused = true)]
 async fn renewal_ends_at_the_maximum_hold_and_the_guard_says_so() {
     let (_, locks) = locks();
-    let hold = Hold { renew_for: Some(secs(20)), ..Hold::default() };
+    let hold = LockConfig { renew_for: Some(secs(20)), ..LockConfig::default() };
     let start = Instant::now();
     let guard = locks.acquire("k", &hold).await.unwrap();
     guard.lost().await;
@@ -42,7 +42,8 @@ async fn a_guard_that_cannot_be_renewed_is_lost_before_its_ttl_is_over() {
     let (store, locks) = locks();
     for fault in [Fault::LostQuestion, Fault::Stall(secs(3600))] {
         store.always(None);
-        let guard = locks.acquire(&format!("{fault:?}").replace(' ', ""), &Hold::default()).await;
+        let guard =
+            locks.acquire(&format!("{fault:?}").replace(' ', ""), &LockConfig::default()).await;
         let guard = guard.unwrap();
         let start = Instant::now();
         store.always(Some(fault));
@@ -55,7 +56,7 @@ async fn a_guard_that_cannot_be_renewed_is_lost_before_its_ttl_is_over() {
 #[tokio::test(start_paused = true)]
 async fn without_renewal_the_guard_is_lost_when_its_ttl_is_over() {
     let (_, locks) = locks();
-    let hold = Hold { renew_for: None, ..Hold::default() };
+    let hold = LockConfig { renew_for: None, ..LockConfig::default() };
     let guard = locks.acquire("k", &hold).await.unwrap();
     guard.lost().await;
     assert!(locks.try_acquire("k", &hold).await.unwrap().is_some());
@@ -64,11 +65,11 @@ async fn without_renewal_the_guard_is_lost_when_its_ttl_is_over() {
 #[tokio::test(start_paused = true)]
 async fn a_waiter_is_woken_by_the_release_and_not_by_its_next_look() {
     let (_, locks) = locks();
-    let guard = locks.acquire("k", &Hold::default()).await.unwrap();
+    let guard = locks.acquire("k", &LockConfig::default()).await.unwrap();
     let start = Instant::now();
     let waiting = tokio::spawn({
         let locks = locks.clone();
-        async move { locks.acquire("k", &Hold { wait: secs(60), ..Hold::default() }).await }
+        async move { locks.acquire("k", &LockConfig { wait: secs(60), ..LockConfig::default() }).await }
     });
     sleep(Duration::from_millis(3_110)).await;
     guard.release().await.unwrap();
@@ -80,9 +81,9 @@ async fn a_waiter_is_woken_by_the_release_and_not_by_its_next_look() {
 #[tokio::test(start_paused = true)]
 async fn waiting_ends_at_its_deadline() {
     let (_, locks) = locks();
-    let _guard = locks.acquire("k", &Hold::default()).await.unwrap();
+    let _guard = locks.acquire("k", &LockConfig::default()).await.unwrap();
     let start = Instant::now();
-    let hold = Hold { wait: secs(7), ..Hold::default() };
+    let hold = LockConfig { wait: secs(7), ..LockConfig::default() };
     assert!(matches!(locks.acquire("k", &hold).await, Err(LockError::Held { .. })));
     assert_eq!(start.elapsed(), secs(7));
 }
@@ -90,7 +91,7 @@ async fn waiting_ends_at_its_deadline() {
 #[tokio::test(start_paused = true)]
 async fn a_throttle_window_is_kept_to_its_ttl() {
     let (_, locks) = locks();
-    let hold = Hold { ttl: secs(1), throttle: true, ..Hold::default() };
+    let hold = LockConfig { ttl: secs(1), throttle: true, ..LockConfig::default() };
     locks.acquire("k", &hold).await.unwrap().release().await.unwrap();
     assert!(locks.try_acquire("k", &hold).await.unwrap().is_none());
     sleep(secs(1)).await;
@@ -105,9 +106,9 @@ async fn a_throttle_window_is_kept_to_its_ttl() {
 async fn a_store_that_fails_closes_or_opens_by_policy() {
     let (store, locks) = locks();
     store.always(Some(Fault::LostQuestion));
-    let closed = Hold::default();
+    let closed = LockConfig::default();
     assert!(matches!(locks.acquire("k", &closed).await, Err(LockError::Store(_))));
-    let open = Hold { on_store_error: OnStoreError::Open, ..closed };
+    let open = LockConfig { on_store_error: OnStoreError::Open, ..closed };
     let guard = locks.acquire("k", &open).await.unwrap();
     assert!(!guard.is_protected() && guard.fence().is_none());
     guard.release().await.unwrap();
@@ -117,15 +118,15 @@ async fn a_store_that_fails_closes_or_opens_by_policy() {
 async fn a_grant_whose_answer_was_lost_is_recognised() {
     let (store, locks) = locks();
     store.plan([Fault::LostAnswer]);
-    let guard = locks.acquire("k", &Hold::default()).await.unwrap();
-    assert!(locks.try_acquire("k", &Hold::default()).await.unwrap().is_none());
+    let guard = locks.acquire("k", &LockConfig::default()).await.unwrap();
+    assert!(locks.try_acquire("k", &LockConfig::default()).await.unwrap().is_none());
     guard.release().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_nobody_heard_of_is_undone() {
     let (store, locks) = locks();
-    let hold = Hold { ttl: secs(3600), ..Hold::default() };
+    let hold = LockConfig { ttl: secs(3600), ..LockConfig::default() };
     // Both answers are lost, and so is the first attempt to undo it.
     store.plan([Fault::LostAnswer, Fault::LostAnswer, Fault::LostQuestion]);
     assert!(matches!(locks.acquire("k", &hold).await, Err(LockError::Store(_))));
@@ -136,9 +137,9 @@ async fn a_grant_that_nobody_heard_of_is_undone() {
 #[tokio::test(start_paused = true)]
 async fn a_dropped_guard_is_released() {
     let (_, locks) = locks();
-    drop(locks.acquire("k", &Hold::default()).await.unwrap());
+    drop(locks.acquire("k", &LockConfig::default()).await.unwrap());
     sleep(Duration::from_millis(1)).await;
-    assert!(locks.try_acquire("k", &Hold::default()).await.unwrap().is_some());
+    assert!(locks.try_acquire("k", &LockConfig::default()).await.unwrap().is_some());
 }
 
 #[tokio::test(start_paused = true)]

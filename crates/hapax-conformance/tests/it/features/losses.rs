@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_conformance::{Fault, Faulty};
-use hapax_core::log::{Appended, Event, Keep};
+use hapax_core::log::{Appended, LogEvent, LogRetention};
 use hapax_core::memory::MemoryStore;
-use hapax_core::queue::{Enqueued, Item, QueueName, Resolved, Take};
+use hapax_core::queue::{Enqueued, LeaseRequest, QueueItem, QueueName, Resolved};
 use hapax_core::{Fingerprint, Key, Log, Queue, Tenant};
 
 const LOSSES: [Fault; 2] = [Fault::LostQuestion, Fault::LostAnswer];
@@ -19,7 +19,7 @@ fn faulty() -> Faulty {
 async fn an_append_whose_answer_was_lost_is_found_again() {
     let store = faulty();
     let job = Key::job(&Tenant::default(), "scan", "1").unwrap();
-    let events = [1, 2, 3].map(|seq| Event {
+    let events = [1, 2, 3].map(|seq| LogEvent {
         job: job.clone(),
         stage: "vision".into(),
         seq,
@@ -29,9 +29,11 @@ async fn an_append_whose_answer_was_lost_is_found_again() {
     });
     store.plan(LOSSES);
     for _ in LOSSES {
-        assert!(store.append(&events, &Keep::default()).await.is_err());
+        assert!(store.append(&events, &LogRetention::default()).await.is_err());
     }
-    for (answer, offset) in store.append(&events, &Keep::default()).await.unwrap().iter().zip(1..) {
+    for (answer, offset) in
+        store.append(&events, &LogRetention::default()).await.unwrap().iter().zip(1..)
+    {
         assert!(matches!(answer, Appended::Duplicate(at) if at.offset == offset), "{answer:?}");
     }
     assert_eq!(store.attach(&job, 0, 10).await.unwrap().unwrap().entries.len(), 3);
@@ -41,7 +43,7 @@ async fn an_append_whose_answer_was_lost_is_found_again() {
 async fn every_step_of_an_item_survives_the_loss_of_its_answer() {
     let store = faulty();
     let queue = QueueName::outbox();
-    let item = Item::new(&Tenant::default(), "t", "{}").key("k");
+    let item = QueueItem::new(&Tenant::default(), "t", "{}").key("k");
     store.plan(LOSSES);
     for _ in LOSSES {
         assert!(store.enqueue(&queue, std::slice::from_ref(&item)).await.is_err());
@@ -49,7 +51,7 @@ async fn every_step_of_an_item_survives_the_loss_of_its_answer() {
     let again = store.enqueue(&queue, std::slice::from_ref(&item)).await.unwrap();
     assert_eq!(again, [Enqueued::Duplicate]);
 
-    let take = Take::new(10, Duration::from_secs(30));
+    let take = LeaseRequest::new(10, Duration::from_secs(30));
     store.plan(LOSSES);
     for _ in LOSSES {
         assert!(store.lease(&queue, &take).await.is_err());

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use hapax_core::claims::State;
+use hapax_core::claims::ClaimState;
 use hapax_core::{
-    Ask, Claimed, Claims, Deleted, Expect, Fence, GiveBack, Key, Kind, List, Oversight, Page, Put,
-    Record, Records, Step, StoreError, Tenant, Ticket, Token, View, Watch,
+    ClaimPage, ClaimQuery, ClaimRequest, ClaimView, Claimed, Claims, Deleted, Expect, Fence,
+    GiveBack, Key, KeyKind, Oversight, Put, Record, Records, Step, StoreError, Tenant, Ticket,
+    Token, Watch,
 };
 
 use crate::mutants::{Bug, Mutant};
@@ -17,7 +18,7 @@ impl Mutant {
         if self.bug == Bug::OneTenant && key.tenant().as_str().len() == 34 {
             let tenant = Tenant::new(&key.tenant().as_str()[..33]).unwrap();
             return match key.kind() {
-                Kind::Record => Key::record(&tenant, key.name()).unwrap(),
+                KeyKind::Record => Key::record(&tenant, key.name()).unwrap(),
                 _ => Key::command(&tenant, key.scope(), key.name()).unwrap(),
             };
         }
@@ -27,13 +28,13 @@ impl Mutant {
 
 #[async_trait]
 impl Claims for Mutant {
-    async fn claim(&self, key: &Key, ask: &Ask) -> Result<Claimed, StoreError> {
+    async fn claim(&self, key: &Key, ask: &ClaimRequest) -> Result<Claimed, StoreError> {
         let key = &self.key(key);
         let view = self.store.look(key).await?;
         match (self.bug, &view) {
             (Bug::CheckThenAct, None) => {
                 tokio::task::yield_now().await;
-                if let Some(View { state: State::Pending { .. }, fence, .. }) =
+                if let Some(ClaimView { state: ClaimState::Pending { .. }, fence, .. }) =
                     self.store.look(key).await?
                 {
                     let ticket = Ticket { token: ask.token.clone(), fence: fence.unwrap() };
@@ -42,11 +43,14 @@ impl Claims for Mutant {
             }
             (
                 Bug::PendingFingerprintIgnored,
-                Some(View { state: State::Pending { lease_left }, .. }),
+                Some(ClaimView { state: ClaimState::Pending { lease_left }, .. }),
             ) => {
                 return Ok(Claimed::Busy { lease_left: *lease_left });
             }
-            (Bug::OwnTokenIsBusy, Some(View { state: State::Pending { lease_left }, .. })) => {
+            (
+                Bug::OwnTokenIsBusy,
+                Some(ClaimView { state: ClaimState::Pending { lease_left }, .. }),
+            ) => {
                 return Ok(Claimed::Busy { lease_left: *lease_left });
             }
             _ => {}
@@ -79,7 +83,7 @@ impl Claims for Mutant {
         self.store.give_back(&self.key(key), token, how).await
     }
 
-    async fn look(&self, key: &Key) -> Result<Option<View>, StoreError> {
+    async fn look(&self, key: &Key) -> Result<Option<ClaimView>, StoreError> {
         self.store.look(&self.key(key)).await
     }
 
@@ -123,7 +127,7 @@ impl Records for Mutant {
 
 #[async_trait]
 impl Oversight for Mutant {
-    async fn list(&self, list: &List) -> Result<Page, StoreError> {
+    async fn list(&self, list: &ClaimQuery) -> Result<ClaimPage, StoreError> {
         let mut page = self.store.list(list).await?;
         if self.bug == Bug::ListsOnePage {
             page.next = None;

@@ -6,7 +6,9 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use hapax_core::log::{Appended, Attached, Cursor, Epoch, Epochs, Event, Keep, Position, Tail};
+use hapax_core::log::{
+    Appended, Attached, Cursor, Epoch, Epochs, LogEvent, LogRetention, PartitionTail, TailPosition,
+};
 use hapax_core::{Key, Log, StoreError, Watch};
 
 use crate::mutants::{Bug, Mutant};
@@ -32,8 +34,12 @@ impl Mutant {
         at
     }
 
-    async fn append_one(&self, event: &Event, keep: &Keep) -> Result<Appended, StoreError> {
-        let event = Event { job: self.job(&event.job), ..event.clone() };
+    async fn append_one(
+        &self,
+        event: &LogEvent,
+        keep: &LogRetention,
+    ) -> Result<Appended, StoreError> {
+        let event = LogEvent { job: self.job(&event.job), ..event.clone() };
         let job = self.store.attach(&event.job, 0, 10_000).await?;
         if let Some(Attached { head, .. }) = &job {
             if self.bug == Bug::ClosedBeforeDuplicate && head.closed {
@@ -47,12 +53,12 @@ impl Mutant {
         Ok(match (answer, job) {
             (Appended::Published(at), _) => Appended::Published(self.shown(at)),
             (Appended::Duplicate(at), _) => {
-                self.duplicates.lock().unwrap().insert(event.job, keep.lifetime);
+                self.duplicates.lock().unwrap().insert(event.job, keep.retention);
                 Appended::Duplicate(self.shown(at))
             }
             (Appended::Conflict, Some(job)) if self.bug == Bug::ConflictIgnored => {
                 let same =
-                    |e: &&hapax_core::log::Entry| e.stage == event.stage && e.seq == event.seq;
+                    |e: &&hapax_core::log::LogEntry| e.stage == event.stage && e.seq == event.seq;
                 let known = job.entries.iter().find(same);
                 known.map_or(Appended::Conflict, |known| Appended::Duplicate(known.at))
             }
@@ -63,7 +69,11 @@ impl Mutant {
 
 #[async_trait]
 impl Log for Mutant {
-    async fn append(&self, events: &[Event], keep: &Keep) -> Result<Vec<Appended>, StoreError> {
+    async fn append(
+        &self,
+        events: &[LogEvent],
+        keep: &LogRetention,
+    ) -> Result<Vec<Appended>, StoreError> {
         let mut answers = Vec::new();
         for event in events {
             answers.push(self.append_one(event, keep).await?);
@@ -104,9 +114,9 @@ impl Log for Mutant {
 
     async fn tail(
         &self,
-        from: &[(u16, Position)],
+        from: &[(u16, TailPosition)],
         at_most: usize,
-    ) -> Result<Vec<Tail>, StoreError> {
+    ) -> Result<Vec<PartitionTail>, StoreError> {
         let mut tails = self.store.tail(from, at_most).await?;
         for tail in &mut tails {
             match self.bug {

@@ -6,28 +6,29 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hapax_core::queue::{
-    Dead, Depth, Enqueued, Item, ItemId, Leased, Outcome, QueueName, Resolved, Take,
+    DeadLetter, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem, QueueDepth, QueueItem,
+    QueueName, Resolved,
 };
 use hapax_core::{Fence, Queue, StoreError, Tenant, Token, Watch};
 
 use crate::mutants::{Bug, Mutant};
 
 /// What was handed out under which token.
-pub(crate) type Leases = Mutex<HashMap<Token, Vec<Leased>>>;
+pub(crate) type Leases = Mutex<HashMap<Token, Vec<LeasedItem>>>;
 
 const FOR_EVER: Duration = Duration::from_secs(1 << 40);
 
 impl Mutant {
-    fn outcome(&self, outcome: &Outcome) -> Outcome {
+    fn outcome(&self, outcome: &ItemOutcome) -> ItemOutcome {
         match (self.bug, outcome.clone()) {
-            (Bug::DeadKeyDoesNotBlock, Outcome::Bury { reason, .. }) => {
-                Outcome::Bury { reason, blocks: false }
+            (Bug::DeadKeyDoesNotBlock, ItemOutcome::Bury { reason, .. }) => {
+                ItemOutcome::Bury { reason, blocks: false }
             }
-            (Bug::GivingBackCounts, Outcome::Retry { after, reason, .. }) => {
-                Outcome::Retry { after, counts: true, reason }
+            (Bug::GivingBackCounts, ItemOutcome::Retry { after, reason, .. }) => {
+                ItemOutcome::Retry { after, counts: true, reason }
             }
-            (Bug::DoneIsForgotten, Outcome::Ack { .. }) => {
-                Outcome::Ack { remember: Duration::ZERO }
+            (Bug::DoneIsForgotten, ItemOutcome::Ack { .. }) => {
+                ItemOutcome::Ack { retention: Duration::ZERO }
             }
             (_, outcome) => outcome,
         }
@@ -56,7 +57,7 @@ impl Queue for Mutant {
     async fn enqueue(
         &self,
         queue: &QueueName,
-        items: &[Item],
+        items: &[QueueItem],
     ) -> Result<Vec<Enqueued>, StoreError> {
         let mut items = items.to_vec();
         for item in &mut items {
@@ -69,7 +70,11 @@ impl Queue for Mutant {
         self.store.enqueue(queue, &items).await
     }
 
-    async fn lease(&self, queue: &QueueName, take: &Take) -> Result<Vec<Leased>, StoreError> {
+    async fn lease(
+        &self,
+        queue: &QueueName,
+        take: &LeaseRequest,
+    ) -> Result<Vec<LeasedItem>, StoreError> {
         let mut take = take.clone();
         let before = self.leases.lock().unwrap().get(&take.token).cloned();
         if self.bug == Bug::AskedAgainIsAnother && before.is_some() {
@@ -108,14 +113,14 @@ impl Queue for Mutant {
         &self,
         queue: &QueueName,
         token: &Token,
-        outcomes: &[(ItemId, Outcome)],
+        outcomes: &[(ItemId, ItemOutcome)],
     ) -> Result<Vec<Resolved>, StoreError> {
         let mut answers = Vec::new();
         for (id, outcome) in outcomes {
             let outcome = self.outcome(outcome);
-            let is_ack = matches!(outcome, Outcome::Ack { .. });
+            let is_ack = matches!(outcome, ItemOutcome::Ack { .. });
             let answer = match outcome {
-                Outcome::Retry { after, .. } if self.bug == Bug::OrderBrokenAfterRetry => {
+                ItemOutcome::Retry { after, .. } if self.bug == Bug::OrderBrokenAfterRetry => {
                     self.to_the_back(queue, token, *id, after).await?
                 }
                 outcome => self.store.resolve(queue, token, &[(*id, outcome)]).await?[0],
@@ -128,7 +133,11 @@ impl Queue for Mutant {
         Ok(answers)
     }
 
-    async fn depth(&self, queue: &QueueName, whose: Option<&Tenant>) -> Result<Depth, StoreError> {
+    async fn depth(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+    ) -> Result<QueueDepth, StoreError> {
         let whose = whose.filter(|_| self.bug != Bug::DepthOfAllTenants);
         self.store.depth(queue, whose).await
     }
@@ -139,7 +148,7 @@ impl Queue for Mutant {
         whose: Option<&Tenant>,
         after: Option<ItemId>,
         at_most: u32,
-    ) -> Result<Vec<Dead>, StoreError> {
+    ) -> Result<Vec<DeadLetter>, StoreError> {
         self.store.dead(queue, whose, after, at_most).await
     }
 

@@ -14,8 +14,10 @@ use axum::handler::Handler;
 use axum::http::{HeaderMap, Method, Request, StatusCode};
 use bytes::Bytes;
 use hapax_core::memory::MemoryStore;
-use hapax_core::{Ask, Claimed, Claims, GiveBack, Key, ManualClock, Step, StoreError, Token};
-use hapax_core::{View, Watch};
+use hapax_core::{
+    ClaimRequest, Claimed, Claims, GiveBack, Key, ManualClock, Step, StoreError, Token,
+};
+use hapax_core::{ClaimView, Watch};
 use hapax_http::{Event, Hooks, IdempotencyLayer, Keyed, Settings};
 use http_body_util::BodyExt;
 use tokio::sync::Semaphore;
@@ -155,7 +157,7 @@ impl Gated {
 
 #[async_trait]
 impl Claims for Gated {
-    async fn claim(&self, key: &Key, ask: &Ask) -> Result<Claimed, StoreError> {
+    async fn claim(&self, key: &Key, ask: &ClaimRequest) -> Result<Claimed, StoreError> {
         self.store.claim(key, ask).await
     }
     async fn extend(&self, key: &Key, token: &Token, lease: Duration) -> Result<Step, StoreError> {
@@ -168,7 +170,7 @@ impl Claims for Gated {
     async fn give_back(&self, key: &Key, token: &Token, how: GiveBack) -> Result<Step, StoreError> {
         self.store.give_back(key, token, how).await
     }
-    async fn look(&self, key: &Key) -> Result<Option<View>, StoreError> {
+    async fn look(&self, key: &Key) -> Result<Option<ClaimView>, StoreError> {
         self.store.look(key).await
     }
     fn watch(&self, key: &Key) -> Watch {

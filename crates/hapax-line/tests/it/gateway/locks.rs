@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use hapax_conformance::{Fault, Part};
-use hapax_core::lock::{Hold, Locks};
+use hapax_core::lock::{LockConfig, Locks};
 use hapax_line::simulator::events;
 use hapax_line::{BUSY_TEXT, Event, Failed};
 use std::sync::Arc;
@@ -82,7 +82,7 @@ async fn events_of_several_users_are_handled_side_by_side() {
 async fn follow_unfollow_unknown_events_and_those_of_nobody_are_not_locked() {
     let mut desk = Desk::new().await;
     let line = desk.start();
-    let _held = locks(&desk).acquire(&key(), &Hold::default()).await.unwrap();
+    let _held = locks(&desk).acquire(&key(), &LockConfig::default()).await.unwrap();
     let nobody = events::without_user(events::text(USER, "🥚"));
     let free = [events::follow(USER), events::unfollow(USER), events::unknown(USER), nobody];
     line.tap(&free).await;
@@ -175,7 +175,7 @@ async fn what_was_admitted_without_the_store_waits_for_the_lock_when_it_is_tried
     desk.store.always(None);
     let id = first.id.to_string();
     // For longer than any machine needs until it is released.
-    let hold = Hold { ttl: desk.settings.lease, ..Hold::default() };
+    let hold = LockConfig { ttl: desk.settings.lease, ..LockConfig::default() };
     let held = locks(&desk).acquire(&key(), &hold).await.unwrap();
     first.fails(Failed::again("not yet"));
     let commands = hapax_core::command::Commands::new(Arc::new(desk.store.clone()));

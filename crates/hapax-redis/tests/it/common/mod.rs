@@ -7,8 +7,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hapax_conformance::Subject;
-use hapax_core::log::{Appended, Attached, Cursor, Event, Keep, PARTITIONS, Position};
-use hapax_core::{Ask, Claimed, Claims, Fingerprint, Key, Log, Store, StoreError, Tenant, Ticket};
+use hapax_core::log::{
+    Appended, Attached, Cursor, LogEvent, LogRetention, PARTITIONS, TailPosition,
+};
+use hapax_core::{
+    ClaimRequest, Claimed, Claims, Fingerprint, Key, Log, Store, StoreError, Tenant, Ticket,
+};
 use hapax_redis::{RedisConfig, RedisStore, VerbatimKeys};
 use hapax_testkit::RedisSentinel;
 
@@ -68,7 +72,7 @@ pub(crate) fn record(name: &str) -> Key {
     Key::record(&Tenant::default(), name).unwrap()
 }
 
-pub(crate) async fn granted(store: &RedisStore, key: &Key, ask: &Ask) -> Ticket {
+pub(crate) async fn granted(store: &RedisStore, key: &Key, ask: &ClaimRequest) -> Ticket {
     match store.claim(key, ask).await.unwrap() {
         Claimed::Granted { ticket, .. } => ticket,
         other => panic!("expected a grant, got {other:?}"),
@@ -95,8 +99,8 @@ pub(crate) fn job(name: &str) -> Key {
     Key::job(&Tenant::default(), "scan", name).unwrap()
 }
 
-pub(crate) fn event(job: &Key, seq: u64, payload: &str) -> Event {
-    Event {
+pub(crate) fn event(job: &Key, seq: u64, payload: &str) -> LogEvent {
+    LogEvent {
         job: job.clone(),
         stage: "vision".into(),
         seq,
@@ -107,17 +111,17 @@ pub(crate) fn event(job: &Key, seq: u64, payload: &str) -> Event {
 }
 
 /// Events with these seqs, each saying the same as its seq.
-pub(crate) fn events(job: &Key, seqs: impl IntoIterator<Item = u64>) -> Vec<Event> {
+pub(crate) fn events(job: &Key, seqs: impl IntoIterator<Item = u64>) -> Vec<LogEvent> {
     seqs.into_iter().map(|seq| event(job, seq, &seq.to_string())).collect()
 }
 
 /// Appends what must be new, and tells where it is.
-pub(crate) async fn published(store: &RedisStore, events: &[Event]) -> Vec<Cursor> {
+pub(crate) async fn published(store: &RedisStore, events: &[LogEvent]) -> Vec<Cursor> {
     let at = |answer| match answer {
         Appended::Published(at) => at,
         other => panic!("expected it to be new, got {other:?}"),
     };
-    store.append(events, &Keep::default()).await.unwrap().into_iter().map(at).collect()
+    store.append(events, &LogRetention::default()).await.unwrap().into_iter().map(at).collect()
 }
 
 pub(crate) async fn attached(store: &RedisStore, job: &Key) -> Attached {
@@ -144,8 +148,8 @@ pub(crate) fn job_key(job: &Key) -> String {
 pub(crate) async fn drained(
     store: &RedisStore,
     job: &Key,
-    from: &Position,
-) -> (Vec<u64>, Position, bool) {
+    from: &TailPosition,
+) -> (Vec<u64>, TailPosition, bool) {
     let (mut offsets, mut next, mut lost) = (Vec::new(), from.clone(), false);
     loop {
         let from = [(job.partition(PARTITIONS), next)];

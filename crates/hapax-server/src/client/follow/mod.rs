@@ -75,7 +75,7 @@ async fn follow(args: Args) -> Result<(), Failure> {
                 }
                 until = Instant::now() + args.retry_for;
             }
-            Err(failure) if failure.is_passing() && Instant::now() < until => {
+            Err(failure) if failure.is_transient() && Instant::now() < until => {
                 if !std::mem::replace(&mut told, true) {
                     note(format_args!("hapax: trying again: {}", failure.text()));
                 }

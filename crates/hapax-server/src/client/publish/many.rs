@@ -142,7 +142,7 @@ pub(super) async fn persist(
     let mut pause = FIRST_PAUSE;
     loop {
         match api.send(call()).await {
-            Err(failure) if failure.is_passing() && Instant::now() + pause < until => {
+            Err(failure) if failure.is_transient() && Instant::now() + pause < until => {
                 if pause == FIRST_PAUSE {
                     note(format_args!("hapax: trying again: {}", failure.text()));
                 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hapax::queue::ItemId;
-use hapax::{Fence, Tenant, meters};
+use hapax::{Fence, Tenant, metric_names};
 use metrics::counter;
 
 use crate::logging::AUDIT;
@@ -33,7 +33,8 @@ impl AuditEntry {
         let (fence, item) = (fence.map(|fence| fence.0), item.map(|id| id.to_string()));
         let (token, tenant) = (&*token, tenant.as_str());
         tracing::info!(target: AUDIT, token, tenant, action, result, fence, item, "operator action");
-        counter!(meters::OPERATOR_ACTIONS, "action" => action, "result" => result).increment(1);
+        counter!(metric_names::OPERATOR_ACTIONS, "action" => action, "result" => result)
+            .increment(1);
         outcome
     }
 }

@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::response::IntoResponse;
 use hapax::Token;
-use hapax::inbox::{Receive, Received};
+use hapax::inbox::{InboxConfig, Received};
 use hyper::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -63,7 +63,7 @@ pub(crate) struct SettleMessage {
     token: String,
 }
 
-/// Receive a message, if it is new.
+/// InboxConfig a message, if it is new.
 #[utoipa::path(
     post, path = "/v1/inbox/{consumer}/{message_id}", operation_id = "receive_message", tag = "inbox",
     params(("consumer" = String, Path, min_length = 1, max_length = 255), ("message_id" = String, Path, min_length = 1, max_length = 255)),
@@ -77,8 +77,8 @@ pub(crate) struct SettleMessage {
 pub(crate) async fn receive(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
     request.expect_no_query()?;
     let mut fields = request.json_fields()?;
-    let defaults = Receive::default();
-    let receive = Receive {
+    let defaults = InboxConfig::default();
+    let receive = InboxConfig {
         lease: fields.millis("lease_ms", LEASE)?.unwrap_or(defaults.lease),
         retention: fields.millis("retention_ms", RETENTION)?.unwrap_or(defaults.retention),
     };

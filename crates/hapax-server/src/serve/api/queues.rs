@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use axum::extract::State;
 use axum::response::IntoResponse;
 use hapax::millis;
-use hapax::queue::{Dead, Depth, ItemId, QueueName};
+use hapax::queue::{DeadLetter, ItemId, QueueDepth, QueueName};
 use hyper::StatusCode;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -23,7 +23,8 @@ const DEFAULT_PAGE: u64 = 100;
 
 /// The depth of a queue.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct QueueDepth {
+#[schema(as = QueueDepth)]
+pub(crate) struct QueueDepthBody {
     /// Waiting items: due, not due yet, or behind another item of the same key.
     depth: u64,
     /// Leased items that are not done yet.
@@ -35,9 +36,9 @@ pub(crate) struct QueueDepth {
     oldest_age_ms: Option<u64>,
 }
 
-impl QueueDepth {
-    fn new(depth: Depth) -> Self {
-        let Depth { waiting, in_flight, dead, oldest_age } = depth;
+impl QueueDepthBody {
+    fn new(depth: QueueDepth) -> Self {
+        let QueueDepth { waiting, in_flight, dead, oldest_age } = depth;
         Self { depth: waiting, in_flight, dead, oldest_age_ms: oldest_age.map(millis) }
     }
 }
@@ -46,7 +47,7 @@ impl QueueDepth {
 #[derive(Serialize, ToSchema)]
 pub(crate) struct DeadLetters {
     /// The dead letters.
-    items: Vec<DeadLetter>,
+    items: Vec<DeadLetterBody>,
     /// The `after` of the next page; null at the end.
     #[schema(required)]
     next: Option<String>,
@@ -54,7 +55,8 @@ pub(crate) struct DeadLetters {
 
 /// One dead letter.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct DeadLetter {
+#[schema(as = DeadLetter)]
+pub(crate) struct DeadLetterBody {
     /// The id of the item.
     id: String,
     /// The ordering key of the item, if it has one.
@@ -68,8 +70,8 @@ pub(crate) struct DeadLetter {
     at: String,
 }
 
-impl DeadLetter {
-    fn new(dead: &Dead) -> Self {
+impl DeadLetterBody {
+    fn new(dead: &DeadLetter) -> Self {
         let at = UNIX_EPOCH + Duration::from_millis(dead.at.0);
         Self {
             id: dead.id.to_string(),
@@ -85,7 +87,7 @@ impl DeadLetter {
 #[utoipa::path(
     get, path = "/v1/queues/{queue}", operation_id = "queue_depth", tag = "queues",
     params(("queue" = String, Path, min_length = 1, max_length = 255)),
-    responses((status = 200, body = QueueDepth, description = "The depth for this tenant; an unused queue is empty")),
+    responses((status = 200, body = QueueDepthBody, description = "The depth for this tenant; an unused queue is empty")),
 )]
 pub(crate) async fn depth(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
     let audit = AuditEntry::new("depth", &request);
@@ -97,7 +99,7 @@ pub(crate) async fn depth(State(app): State<AppState>, request: ApiRequest) -> A
         };
         audit
             .record_outcome(depth.await)
-            .map(|depth| json_response(StatusCode::OK, &QueueDepth::new(depth)))
+            .map(|depth| json_response(StatusCode::OK, &QueueDepthBody::new(depth)))
     })
     .await
 }
@@ -128,7 +130,7 @@ pub(crate) async fn dead(State(app): State<AppState>, request: ApiRequest) -> Ap
             let found = app.call_store(found).await?;
             let limit = usize::try_from(limit).expect("at most 1000");
             let next = (found.len() > limit).then(|| found[limit - 1].id.to_string());
-            let items = found.iter().take(limit).map(DeadLetter::new).collect();
+            let items = found.iter().take(limit).map(DeadLetterBody::new).collect();
             Ok(DeadLetters { items, next })
         };
         audit.record_outcome(page.await).map(|page| json_response(StatusCode::OK, &page))

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::IntoResponse;
-use hapax::record::{Documents, Match, RecordError, Stored};
+use hapax::document::{DocumentError, Documents, MatchCondition, StoredDocument};
 use hyper::StatusCode;
 use serde_json::Value;
 
@@ -25,8 +25,8 @@ const EXPIRY_READ_TIMEOUT: Duration = Duration::from_millis(500);
     get, path = "/v1/records/{key}", operation_id = "read_record", tag = "records",
     params(
         ("key" = String, Path, min_length = 1, max_length = 255),
-        ("If-None-Match" = Option<String>, Header, description = "`*` or ETags: 304 if one of them is stored"),
-        ("If-Match" = Option<String>, Header, description = "`*` or ETags: 412 if none of them is stored"),
+        ("If-None-MatchCondition" = Option<String>, Header, description = "`*` or ETags: 304 if one of them is stored"),
+        ("If-MatchCondition" = Option<String>, Header, description = "`*` or ETags: 412 if none of them is stored"),
     ),
     responses(
         (status = 200, body = Value, description = "The JSON as it was written", headers(
@@ -44,19 +44,19 @@ pub(crate) async fn read(State(app): State<AppState>, request: ApiRequest) -> Ap
     let precondition = parse_precondition(&request.headers)?;
     let documents = app.documents(&request.tenant);
     let stored = app.call_store(documents.get_raw(request.segment(0))).await?;
-    let holds = |expected: &Match| match (&stored, expected) {
-        (Some(record), Match::OneOf(versions)) => versions.contains(&record.version),
+    let holds = |expected: &MatchCondition| match (&stored, expected) {
+        (Some(record), MatchCondition::OneOf(versions)) => versions.contains(&record.version),
         (stored, _) => stored.is_some(),
     };
     let mut unchanged = false;
     match &precondition {
         Precondition::IfMatch(expected) if !holds(expected) => {
-            return Err(RecordError::Conflict.into());
+            return Err(DocumentError::Conflict.into());
         }
         Precondition::IfNoneMatch(expected) => unchanged = holds(expected),
         _ => {}
     }
-    let record = stored.ok_or(RecordError::Missing)?;
+    let record = stored.ok_or(DocumentError::Missing)?;
     let response = match unchanged {
         true => StatusCode::NOT_MODIFIED.into_response(),
         false => raw_json_response(StatusCode::OK, record.value),
@@ -70,8 +70,8 @@ pub(crate) async fn read(State(app): State<AppState>, request: ApiRequest) -> Ap
     params(
         ("key" = String, Path, min_length = 1, max_length = 255),
         ("ttl_ms" = Option<u64>, Query, minimum = 1, maximum = 31_622_400_000_u64, description = "How long the record is kept; without it a new record does not expire and a changed one keeps its expiry"),
-        ("If-Match" = Option<String>, Header, description = "`*` or ETags: write only if one of them is stored"),
-        ("If-None-Match" = Option<String>, Header, description = "`*`: write only if nothing is stored"),
+        ("If-MatchCondition" = Option<String>, Header, description = "`*` or ETags: write only if one of them is stored"),
+        ("If-None-MatchCondition" = Option<String>, Header, description = "`*`: write only if nothing is stored"),
     ),
     request_body(content = Value, description = "Any JSON value"),
     responses(
@@ -97,7 +97,11 @@ pub(crate) async fn write(State(app): State<AppState>, request: ApiRequest) -> A
 
 /// How long a record that kept its TTL still exists. The write has succeeded, so that a failed read
 /// here is not an error.
-async fn read_expiry(documents: &Documents, name: &str, stored: &Stored) -> Option<Duration> {
+async fn read_expiry(
+    documents: &Documents,
+    name: &str,
+    stored: &StoredDocument,
+) -> Option<Duration> {
     let record =
         tokio::time::timeout(EXPIRY_READ_TIMEOUT, documents.get_raw(name)).await.ok()?.ok()??;
     record.expires_in.filter(|_| record.version == stored.version)
@@ -109,7 +113,7 @@ async fn read_expiry(documents: &Documents, name: &str, stored: &Stored) -> Opti
     params(
         ("key" = String, Path, min_length = 1, max_length = 255),
         ("ttl_ms" = Option<u64>, Query, minimum = 1, maximum = 31_622_400_000_u64, description = "How long the record is kept from now; without it the record keeps its expiry"),
-        ("If-Match" = Option<String>, Header, description = "`*` or ETags: change only if one of them is stored"),
+        ("If-MatchCondition" = Option<String>, Header, description = "`*` or ETags: change only if one of them is stored"),
     ),
     request_body(content((Value = "application/merge-patch+json"), (Value = "application/json")), description = "Members replace, null removes"),
     responses(
@@ -140,7 +144,7 @@ pub(crate) async fn merge(State(app): State<AppState>, request: ApiRequest) -> A
     delete, path = "/v1/records/{key}", operation_id = "delete_record", tag = "records",
     params(
         ("key" = String, Path, min_length = 1, max_length = 255),
-        ("If-Match" = Option<String>, Header, description = "`*` or ETags: delete only if one of them is stored"),
+        ("If-MatchCondition" = Option<String>, Header, description = "`*` or ETags: delete only if one of them is stored"),
     ),
     responses(
         (status = 204, description = "The record is deleted"),

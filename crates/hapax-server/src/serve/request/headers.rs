@@ -1,7 +1,7 @@
 //! Request headers: limits, headers that may occur once, and preconditions.
 
 use hapax::Version;
-use hapax::record::Match;
+use hapax::document::MatchCondition;
 use hyper::header::{
     AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue,
     IF_MATCH, IF_NONE_MATCH, ORIGIN,
@@ -52,44 +52,53 @@ pub(crate) fn single_header<'a>(
     }
 }
 
-/// The precondition in `If-Match` or `If-None-Match`.
+/// The precondition in `If-MatchCondition` or `If-None-MatchCondition`.
 pub(crate) enum Precondition {
     Nothing,
-    IfMatch(Match),
-    IfNoneMatch(Match),
+    IfMatch(MatchCondition),
+    IfNoneMatch(MatchCondition),
 }
 
 /// Parses the precondition; the two headers exclude each other.
 pub(crate) fn parse_precondition(headers: &HeaderMap) -> Result<Precondition, Problem> {
     match (single_header(headers, &IF_MATCH)?, single_header(headers, &IF_NONE_MATCH)?) {
         (None, None) => Ok(Precondition::Nothing),
-        (Some(value), None) => Ok(Precondition::IfMatch(parse_etags("If-Match", value)?)),
-        (None, Some(value)) => Ok(Precondition::IfNoneMatch(parse_etags("If-None-Match", value)?)),
-        _ => Err(Problem::invalid("`If-Match` and `If-None-Match` cannot be used together")),
+        (Some(value), None) => Ok(Precondition::IfMatch(parse_etags("If-MatchCondition", value)?)),
+        (None, Some(value)) => {
+            Ok(Precondition::IfNoneMatch(parse_etags("If-None-MatchCondition", value)?))
+        }
+        _ => Err(Problem::invalid(
+            "`If-MatchCondition` and `If-None-MatchCondition` cannot be used together",
+        )),
     }
 }
 
 /// The version that a write expects. `If-None-Match: *` is for writes that may create.
-pub(crate) fn parse_expected(headers: &HeaderMap, may_create: bool) -> Result<Match, Problem> {
+pub(crate) fn parse_expected(
+    headers: &HeaderMap,
+    may_create: bool,
+) -> Result<MatchCondition, Problem> {
     match parse_precondition(headers)? {
-        Precondition::Nothing => Ok(Match::Any),
+        Precondition::Nothing => Ok(MatchCondition::Any),
         Precondition::IfMatch(expected) => Ok(expected),
-        Precondition::IfNoneMatch(Match::Present) if may_create => Ok(Match::Absent),
+        Precondition::IfNoneMatch(MatchCondition::Present) if may_create => {
+            Ok(MatchCondition::Absent)
+        }
         Precondition::IfNoneMatch(_) if may_create => {
-            Err(Problem::invalid("`If-None-Match` accepts only * here"))
+            Err(Problem::invalid("`If-None-MatchCondition` accepts only * here"))
         }
         Precondition::IfNoneMatch(_) => {
-            Err(Problem::invalid("`If-None-Match` is not supported by this request"))
+            Err(Problem::invalid("`If-None-MatchCondition` is not supported by this request"))
         }
     }
 }
 
 /// Parses `*` or a list of entity tags. Weak tags are well-formed and match nothing.
-fn parse_etags(name: &str, value: &HeaderValue) -> Result<Match, Problem> {
+fn parse_etags(name: &str, value: &HeaderValue) -> Result<MatchCondition, Problem> {
     let malformed = || Problem::invalid(format!("`{name}` takes * or a list of quoted ETags"));
     let mut text = value.to_str().map_err(|_| malformed())?.trim();
     if text == "*" {
-        return Ok(Match::Present);
+        return Ok(MatchCondition::Present);
     }
     let mut versions = Vec::new();
     let mut any = false;
@@ -111,21 +120,22 @@ fn parse_etags(name: &str, value: &HeaderValue) -> Result<Match, Problem> {
         }
         text = end;
     }
-    if any { Ok(Match::OneOf(versions)) } else { Err(malformed()) }
+    if any { Ok(MatchCondition::OneOf(versions)) } else { Err(malformed()) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(value: &'static str) -> Option<Match> {
-        parse_etags("If-Match", &HeaderValue::from_static(value)).ok()
+    fn read(value: &'static str) -> Option<MatchCondition> {
+        parse_etags("If-MatchCondition", &HeaderValue::from_static(value)).ok()
     }
 
     #[test]
     fn etag_lists_are_parsed() {
-        let some = |tags: &[&str]| Some(Match::OneOf(tags.iter().map(Version::new).collect()));
-        assert_eq!(read("*"), Some(Match::Present));
+        let some =
+            |tags: &[&str]| Some(MatchCondition::OneOf(tags.iter().map(Version::new).collect()));
+        assert_eq!(read("*"), Some(MatchCondition::Present));
         assert_eq!(read("\"1\""), some(&["1"]));
         assert_eq!(read(" \"1\" ,, \"a,b\",W/\"2\" "), some(&["1", "a,b"]));
         assert_eq!(read("W/\"1\""), some(&[]));

@@ -8,7 +8,7 @@ use std::task::{Context, Wake, Waker};
 
 use bytes::Bytes;
 use hapax::Key;
-use hapax::bus::{Frame, News, Ready};
+use hapax::bus::{Frame, JobUpdates, ReadyFrames};
 use hapax::log::Cursor;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
@@ -109,7 +109,7 @@ struct FanoutTask {
     fanout: Arc<FanoutGroups>,
     job: Key,
     group: Arc<FanoutGroup>,
-    news: News,
+    news: JobUpdates,
     subscribers: Vec<Option<Subscriber>>,
     /// Unused indices of `subscribers`.
     free: Vec<usize>,
@@ -288,9 +288,9 @@ impl FrameBatch {
             };
             if self.frames.is_empty() || self.from != follower.cursor() {
                 match follower.ready() {
-                    Ready::Frames(frames) => *self = Self::new(follower.cursor(), frames),
-                    Ready::Nothing => return WriteOutcome::Complete,
-                    Ready::Ask => return WriteOutcome::Detach(Vec::new()),
+                    ReadyFrames::Frames(frames) => *self = Self::new(follower.cursor(), frames),
+                    ReadyFrames::Nothing => return WriteOutcome::Complete,
+                    ReadyFrames::Ask => return WriteOutcome::Detach(Vec::new()),
                 }
             }
             subscriber.stream.mark_delivered(&self.frames);

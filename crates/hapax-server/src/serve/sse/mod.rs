@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use axum::response::{IntoResponse, Response};
 use hapax::Key;
-use hapax::bus::{Bookmark, Since};
+use hapax::bus::{FollowFrom, MultiCursor};
 use hapax::log::{Cursor, MAX_NUMBER};
 use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
@@ -53,9 +53,9 @@ pub(crate) async fn follow_one(
     // The header is newer than the query: a browser reconnects with the original URL.
     let from_header = last_event_id_header(request)?.map(cursor).transpose()?;
     let since = match (from_header.or(from_query), seq) {
-        (Some(cursor), _) => Since::Cursor(cursor),
-        (None, Some(seq)) => Since::Seq(seq),
-        (None, None) => Since::Start,
+        (Some(cursor), _) => FollowFrom::Cursor(cursor),
+        (None, Some(seq)) => FollowFrom::Seq(seq),
+        (None, None) => FollowFrom::Start,
     };
     let bus = app.bus.clone().tenant(request.tenant.clone());
     open_stream(app, request, bus.follow(domain, job_id, since), StreamSource::OneJob).await
@@ -69,7 +69,7 @@ pub(crate) async fn follow_many(
     last_event_id: Option<&str>,
 ) -> ApiResult {
     let bookmark = |text: &str| {
-        text.parse::<Bookmark>().map_err(|_| {
+        text.parse::<MultiCursor>().map_err(|_| {
             Problem::invalid("the last event id is not one of a stream of several jobs")
         })
     };
@@ -80,7 +80,7 @@ pub(crate) async fn follow_many(
         request.check_link_covers(domain, job_id)?;
         keys.push(Key::job(&request.tenant, domain, job_id)?);
     }
-    if !Bookmark::tells_apart(&keys) {
+    if !MultiCursor::tells_apart(&keys) {
         return Err(Problem::invalid("query parameter `job` names a job twice"));
     }
     let since = from_header.or(from_query).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! The source of a stream: the events of one job or of several, as pieces of a response body.
 
 use bytes::Bytes;
-use hapax::bus::{Follower, Followers, Marked, Next};
+use hapax::bus::{Follower, MultiFollower, MultiFrame, NextFrames};
 
 /// How frames are laid out in a response body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ impl BodyFraming {
 
 pub(super) enum StreamSource {
     OneJob(Box<Follower>),
-    ManyJobs(Box<Followers>),
+    ManyJobs(Box<MultiFollower>),
 }
 
 /// The next item of a source.
@@ -46,30 +46,34 @@ impl StreamSource {
     ) -> SourceItem {
         match self {
             Self::OneJob(follower) => match follower.next().await {
-                Next::Frames(frames) => {
+                NextFrames::Frames(frames) => {
                     pieces.extend(frames.iter().map(|frame| match framing {
                         BodyFraming::Plain => frame.text(),
                         BodyFraming::Chunked => frame.chunk(),
                     }));
                     SourceItem::Events(frames.len() as u64)
                 }
-                Next::Complete => SourceItem::Complete,
-                Next::Stopped => SourceItem::Stopped,
+                NextFrames::Complete => SourceItem::Complete,
+                NextFrames::Stopped => SourceItem::Stopped,
             },
             Self::ManyJobs(followers) => match followers.next().await {
-                Next::Frames(frames) => {
+                NextFrames::Frames(frames) => {
                     frames.iter().for_each(|marked| push_marked(marked, framing, pieces));
                     SourceItem::Events(frames.len() as u64)
                 }
-                Next::Complete => SourceItem::Complete,
-                Next::Stopped => SourceItem::Stopped,
+                NextFrames::Complete => SourceItem::Complete,
+                NextFrames::Stopped => SourceItem::Stopped,
             },
         }
     }
 }
 
 /// Appends a frame with the id of this stream and the shared rest.
-fn push_marked(Marked { frame, bookmark }: &Marked, framing: BodyFraming, pieces: &mut Vec<Bytes>) {
+fn push_marked(
+    MultiFrame { frame, bookmark }: &MultiFrame,
+    framing: BodyFraming,
+    pieces: &mut Vec<Bytes>,
+) {
     let id = bookmark.as_ref().map(|bookmark| format!("id: {bookmark}\n")).unwrap_or_default();
     let said = frame.said();
     match framing {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hapax::bus::{Follower, Frame, Ready};
-use hapax::meters;
+use hapax::bus::{Follower, Frame, ReadyFrames};
+use hapax::metric_names;
 use metrics::{Counter, counter, gauge};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until};
@@ -41,7 +41,7 @@ pub(super) struct StreamSlot(
 
 impl Drop for StreamSlot {
     fn drop(&mut self) {
-        gauge!(meters::SSE_CONNECTIONS).decrement(1.0);
+        gauge!(metric_names::SSE_CONNECTIONS).decrement(1.0);
     }
 }
 
@@ -55,7 +55,7 @@ impl EventStreams {
         let slots = Arc::new(Semaphore::new(settings.sse_connections));
         Self {
             slots,
-            deliveries: counter!(meters::SSE_DELIVERIES),
+            deliveries: counter!(metric_names::SSE_DELIVERIES),
             timings,
             fanout: Arc::default(),
         }
@@ -67,7 +67,7 @@ impl EventStreams {
             Problem::new(ProblemKind::TooManyStreams, "the limit of open event streams is reached")
                 .retry_after(Duration::from_secs(5))
         })?;
-        gauge!(meters::SSE_CONNECTIONS).increment(1.0);
+        gauge!(metric_names::SSE_CONNECTIONS).increment(1.0);
         Ok(StreamSlot(slot))
     }
 
@@ -182,12 +182,12 @@ impl EventStream {
 
     /// Counts the end of the stream.
     pub(super) fn count_end(&self, ended: StreamEnd) {
-        counter!(meters::SSE_ENDED, "reason" => ended.as_str()).increment(1);
+        counter!(metric_names::SSE_ENDED, "reason" => ended.as_str()).increment(1);
     }
 
     /// Whether the stream follows one job and has nothing to send.
     pub(super) fn is_idle(&self) -> bool {
-        self.follower().is_some_and(|follower| matches!(follower.ready(), Ready::Nothing))
+        self.follower().is_some_and(|follower| matches!(follower.ready(), ReadyFrames::Nothing))
     }
 
     /// The follower of a stream of one job.

@@ -14,7 +14,7 @@ use super::shared::{
 };
 use super::values::{KeyPatterns, ListenAddress, LogFormat, LogLevel, SecretUrl};
 pub(crate) use tokens::{TokenRule, TokenScope};
-use values::{AllowedOrigins, ClosingEvent, RedisName};
+use values::{AllowedOrigins, ClosingEventSetting, RedisName};
 pub(crate) use values::{IngestDomains, SigningSecret};
 
 settings! {
@@ -41,7 +41,7 @@ settings! {
         .table("events").aliases(&["event_lifetime"]);
     event_entries: usize = Declaration::new("NUMBER", "10000",
         "How many events of a job are kept, the newest ones").table("events");
-    event_final: ClosingEvent = Declaration::new("STAGE:SEQ", "done:51",
+    event_final: ClosingEventSetting = Declaration::new("STAGE:SEQ", "done:51",
         "The event that closes a job although it does not say `final`; empty for none").table("events");
     event_poll: Duration = Declaration::new("TIME", "500ms",
         "How often the store is asked for events whose notification was lost").table("events");

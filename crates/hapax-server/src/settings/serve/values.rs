@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use hapax::bus::Finale;
+use hapax::bus::ClosingEvent;
 use hapax::log::MAX_NUMBER;
 use hapax::{Key, Tenant};
 use hyper::Uri;
@@ -11,9 +11,9 @@ use crate::settings::values::{SettingValue, list_items};
 
 /// The event that closes a job by convention, if any.
 #[derive(Clone, Debug)]
-pub(crate) struct ClosingEvent(pub(crate) Option<Finale>);
+pub(crate) struct ClosingEventSetting(pub(crate) Option<ClosingEvent>);
 
-impl SettingValue for ClosingEvent {
+impl SettingValue for ClosingEventSetting {
     fn parse(text: &str) -> Result<Self, String> {
         if text.is_empty() {
             return Ok(Self(None));
@@ -24,7 +24,7 @@ impl SettingValue for ClosingEvent {
         if stage.is_empty() {
             return Err(expected.into());
         }
-        Ok(Self(Some(Finale::new(stage, seq))))
+        Ok(Self(Some(ClosingEvent::new(stage, seq))))
     }
 }
 
@@ -157,10 +157,13 @@ mod tests {
 
     #[test]
     fn closing_event_is_a_stage_and_a_seq() {
-        assert_eq!(ClosingEvent::parse("done:51").unwrap().0, Some(Finale::default()));
-        assert_eq!(ClosingEvent::parse("").unwrap().0, None);
+        assert_eq!(
+            ClosingEventSetting::parse("done:51").unwrap().0,
+            Some(ClosingEvent::new("done", 51))
+        );
+        assert_eq!(ClosingEventSetting::parse("").unwrap().0, None);
         for wrong in ["done", ":51", "done:", "done:-1", "done:99999999999999999"] {
-            assert!(ClosingEvent::parse(wrong).is_err(), "{wrong}");
+            assert!(ClosingEventSetting::parse(wrong).is_err(), "{wrong}");
         }
     }
 

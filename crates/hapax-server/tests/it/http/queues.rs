@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax::queue::{Item, ItemId, QueueName, Take};
-use hapax::{Options, Store, Tenant};
+use hapax::queue::{ItemId, LeaseRequest, QueueItem, QueueName};
+use hapax::{Store, StoreConfig, Tenant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -25,13 +25,13 @@ impl Scene {
         let folder = tempfile::tempdir().unwrap();
         let url = format!("sqlite:{}/hapax.db", folder.path().display());
         let server = Setup::new().flags(&["--store", &url, "--log", "json"]).file(file).start();
-        let patient = Options { call_limit: PATIENCE, ..Options::default() };
+        let patient = StoreConfig { call_limit: PATIENCE, ..StoreConfig::default() };
         let store = hapax::open(&url, &patient).await.unwrap();
         Self { server, store, _folder: folder }
     }
 
     async fn enqueue(&self, tenant: &str, key: &str) -> ItemId {
-        let item = Item::new(&Tenant::new(tenant).unwrap(), "orders", "{}").key(key);
+        let item = QueueItem::new(&Tenant::new(tenant).unwrap(), "orders", "{}").key(key);
         let _ =
             self.store.enqueue(&QueueName::outbox(), std::slice::from_ref(&item)).await.unwrap();
         item.id
@@ -40,7 +40,7 @@ impl Scene {
     /// A dead letter.
     async fn bury(&self, tenant: &str, key: &str) -> ItemId {
         let id = self.enqueue(tenant, key).await;
-        let (queue, take) = (QueueName::outbox(), Take::new(100, LEASE));
+        let (queue, take) = (QueueName::outbox(), LeaseRequest::new(100, LEASE));
         let leased = self.store.lease(&queue, &take).await.unwrap();
         assert_eq!(leased.iter().map(|leased| leased.item.id).collect::<Vec<_>>(), [id]);
         let _ = self.store.bury(&queue, &take.token, id, "no such topic").await.unwrap();
@@ -61,7 +61,7 @@ async fn queue_shows_waiting_in_flight_and_dead_counts() {
     assert_eq!((empty.status, empty.json()), (200, nothing));
     scene.bury("default", "a").await;
     scene.enqueue("default", "b").await;
-    scene.store.lease(&QueueName::outbox(), &Take::new(1, LEASE)).await.unwrap();
+    scene.store.lease(&QueueName::outbox(), &LeaseRequest::new(1, LEASE)).await.unwrap();
     scene.enqueue("default", "c").await;
     let shown = scene.server.get("/v1/queues/outbox").send().json();
     assert_eq!((&shown["depth"], &shown["in_flight"]), (&json!(1), &json!(1)));
@@ -97,7 +97,7 @@ async fn dead_letters_are_paged_requeued_and_discarded() {
     server.delete(&discard).send().is(404, "dead-letter-missing");
     let shown = server.get("/v1/queues/outbox").send().json();
     assert_eq!((&shown["depth"], &shown["dead"]), (&json!(1), &json!(1)));
-    let take = Take::new(9, LEASE);
+    let take = LeaseRequest::new(9, LEASE);
     let leased = scene.store.lease(&QueueName::outbox(), &take).await.unwrap();
     assert_eq!((leased[0].item.id.to_string(), leased[0].attempt), (buried[0].clone(), 1));
 }

@@ -7,8 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax::log::Entry;
-use hapax::{Key, Options, Store, Tenant};
+use hapax::log::LogEntry;
+use hapax::{Key, Store, StoreConfig, Tenant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -79,7 +79,7 @@ impl Setup {
 
     /// The store, as this process sees it.
     pub(crate) async fn open(&self) -> Arc<dyn Store> {
-        let patient = Options { call_limit: PATIENCE, ..Options::default() };
+        let patient = StoreConfig { call_limit: PATIENCE, ..StoreConfig::default() };
         hapax::open(&self.store, &patient).await.unwrap()
     }
 
@@ -146,7 +146,7 @@ pub(crate) fn event(job: &str, stage: &str, seq: u64) -> String {
 }
 
 /// Every entry of a job's log.
-pub(crate) async fn entries(store: &Arc<dyn Store>, job: &str) -> Vec<Entry> {
+pub(crate) async fn entries(store: &Arc<dyn Store>, job: &str) -> Vec<LogEntry> {
     let key = Key::job(&Tenant::default(), "scan", job).unwrap();
     let attached = store.attach(&key, 0, 1000).await.unwrap();
     attached.map(|attached| attached.entries).unwrap_or_default()

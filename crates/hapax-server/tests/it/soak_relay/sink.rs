@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use hapax::Tenant;
-use hapax::postgres::{Inbox, Seen};
+use hapax::postgres::{Inbox, MessageStatus};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -106,11 +106,11 @@ async fn effect(database: &mut tokio_postgres::Client, id: &str) -> bool {
     let mut tx = database.transaction().await.expect("a transaction");
     let (inbox, tenant) = (Inbox::default(), Tenant::default());
     match inbox.once(&mut tx, &tenant, "billing", id).await.expect("PostgreSQL answers") {
-        Seen::First => {
+        MessageStatus::First => {
             tx.execute("INSERT INTO effects VALUES ($1)", &[&id]).await.expect("an effect");
             tx.commit().await.is_ok()
         }
-        Seen::Duplicate => true,
-        Seen::Busy => false,
+        MessageStatus::Duplicate => true,
+        MessageStatus::Busy => false,
     }
 }

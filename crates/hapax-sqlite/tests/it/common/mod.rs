@@ -6,8 +6,8 @@ pub(crate) mod victim;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hapax_core::log::Event;
-use hapax_core::{Ask, Claimed, Claims, Fingerprint, Key, StoreError, Tenant, Ticket};
+use hapax_core::log::LogEvent;
+use hapax_core::{ClaimRequest, Claimed, Claims, Fingerprint, Key, StoreError, Tenant, Ticket};
 use hapax_sqlite::{Config, SqliteStore};
 use rusqlite::Connection;
 use tempfile::TempDir;
@@ -80,9 +80,9 @@ pub(crate) fn job(name: &str) -> Key {
 }
 
 /// An event that says its own number.
-pub(crate) fn event(name: &str, seq: u64) -> Event {
+pub(crate) fn event(name: &str, seq: u64) -> LogEvent {
     let payload = seq.to_string();
-    Event {
+    LogEvent {
         job: job(name),
         stage: "vision".into(),
         seq,
@@ -92,8 +92,8 @@ pub(crate) fn event(name: &str, seq: u64) -> Event {
     }
 }
 
-pub(crate) fn ask() -> Ask {
-    Ask::new(HOUR).retention(HOUR)
+pub(crate) fn ask() -> ClaimRequest {
+    ClaimRequest::new(HOUR).retention(HOUR)
 }
 
 pub(crate) fn ticket(answer: Result<Claimed, StoreError>) -> Ticket {

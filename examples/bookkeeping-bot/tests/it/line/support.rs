@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bookkeeping_bot::ledger::{self, Row};
-use hapax::Options;
+use hapax::StoreConfig;
 use hapax::queue::QueueName;
 use hapax_line::Secrets;
 use hapax_line::simulator::{Api, Said, SendFailed, Sender, events};
@@ -211,7 +211,7 @@ impl World {
 
     /// Waits until every event is handled; what was given up is put back, as an operator would.
     pub(crate) async fn drained(&self) {
-        let patient = Options { call_limit: PATIENCE, ..Options::default() };
+        let patient = StoreConfig { call_limit: PATIENCE, ..StoreConfig::default() };
         let store = hapax::open(&self.store, &patient).await.expect("a store");
         let line = QueueName::new("bookkeeping-bot").expect("a name");
         let since = Instant::now();

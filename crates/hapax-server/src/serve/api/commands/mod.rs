@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 
 use axum::extract::State;
 use axum::response::IntoResponse;
-use hapax::command::{Begin, Begun, CommandState, CommandView};
+use hapax::command::{Begun, CommandConfig, CommandState, CommandView};
 use hapax::{Fingerprint, OnUnknown, Token, millis};
 use hyper::StatusCode;
 
@@ -25,7 +25,7 @@ use crate::serve::response::{ApiResult, json_response};
 /// How long a response may be kept, in milliseconds.
 pub(super) const RETENTION: RangeInclusive<u64> = 1..=366 * 86_400_000;
 
-/// Begin a command.
+/// CommandConfig a command.
 #[utoipa::path(
     post, path = "/v1/commands/{operation}/{key}", operation_id = "begin_command", tag = "commands",
     params(("operation" = String, Path, min_length = 1, max_length = 255), ("key" = String, Path, min_length = 1, max_length = 255)),
@@ -75,10 +75,10 @@ pub(crate) async fn begin(State(app): State<AppState>, request: ApiRequest) -> A
     }
 }
 
-fn parse_begin(mut fields: JsonFields) -> Result<Begin, Problem> {
+fn parse_begin(mut fields: JsonFields) -> Result<CommandConfig, Problem> {
     let fingerprint = fields.short_text("fingerprint", 0..=Fingerprint::MAX)?;
-    let defaults = Begin::default();
-    let begin = Begin {
+    let defaults = CommandConfig::default();
+    let begin = CommandConfig {
         fingerprint: fingerprint.and_then(|text| Fingerprint::new(&text)),
         lease: fields.millis("lease_ms", LEASE)?.unwrap_or(defaults.lease),
         retention: fields.millis("retention_ms", RETENTION)?.unwrap_or(defaults.retention),

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
-use hapax::command::Response;
+use hapax::command::StoredResponse;
 use hyper::header::{HeaderName, HeaderValue};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -172,7 +172,7 @@ const MOST_HEADERS: usize = 256;
 pub(in crate::serve) fn read_response(
     fields: &mut JsonFields,
     statuses: RangeInclusive<u64>,
-) -> Result<Response, Problem> {
+) -> Result<StoredResponse, Problem> {
     let status = required("status", fields.number("status", statuses)?)?;
     let headers = fields.object("headers")?.map_or(Ok(Vec::new()), headers)?;
     let body = match (fields.text("body")?, fields.text("body_base64")?) {
@@ -187,7 +187,7 @@ pub(in crate::serve) fn read_response(
         (None, None) => Bytes::new(),
     };
     let status = u16::try_from(status).expect("at most 599");
-    Ok(Response { status, headers, body })
+    Ok(StoredResponse { status, headers, body })
 }
 
 fn headers(given: Map<String, Value>) -> Result<Vec<(String, Bytes)>, Problem> {
@@ -221,7 +221,7 @@ fn headers(given: Map<String, Value>) -> Result<Vec<(String, Bytes)>, Problem> {
 }
 
 /// The stored response, for a response body.
-pub(super) fn shown_response(response: &Response) -> ShownResponse {
+pub(super) fn shown_response(response: &StoredResponse) -> ShownResponse {
     let mut headers = Map::new();
     for (name, value) in &response.headers {
         // The API accepts only text; header values of other writers may be any bytes.

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::IntoResponse;
-use hapax::command::{CommandState, CommandView, Commands, Overruled, Ruling};
-use hapax::{Fence, Kind, List, Standing, Tenant};
+use hapax::command::{CommandState, CommandView, Commands, OperatorDecision, OperatorOutcome};
+use hapax::{ClaimQuery, ClaimStatus, Fence, KeyKind, Tenant};
 use hyper::StatusCode;
 use tokio::time::Instant;
 
@@ -52,9 +52,10 @@ pub(crate) async fn list(State(app): State<AppState>, request: ApiRequest) -> Ap
     .await
 }
 
-fn parse_list(app: &AppState, request: &ApiRequest) -> Result<List, Problem> {
+fn parse_list(app: &AppState, request: &ApiRequest) -> Result<ClaimQuery, Problem> {
     let [state, after, limit] = request.query_parameters(["state", "after", "limit"])?;
-    let all = [Standing::Pending, Standing::Unknown, Standing::Settled, Standing::Failed];
+    let all =
+        [ClaimStatus::Pending, ClaimStatus::Unknown, ClaimStatus::Settled, ClaimStatus::Failed];
     let standing = match state {
         None => None,
         Some(state) => match all.into_iter().find(|standing| state_name(*standing) == state) {
@@ -70,16 +71,16 @@ fn parse_list(app: &AppState, request: &ApiRequest) -> Result<List, Problem> {
     let (store, tenant) = (app.store.name(), request.tenant.clone());
     let after = after.map(|after| cursor::unwrap_cursor(store, &tenant, after)).transpose()?;
     let at_most = u32::try_from(limit).expect("at most 1000");
-    Ok(List { tenant, kind: Kind::Command, standing, after, at_most })
+    Ok(ClaimQuery { tenant, kind: KeyKind::Command, status: standing, after, max_claims: at_most })
 }
 
 /// Reads until the page is full, the list ends, or the time is used up.
-async fn page(app: &AppState, mut list: List) -> Result<CommandList, Problem> {
-    let (since, limit) = (Instant::now(), list.at_most as usize);
+async fn page(app: &AppState, mut list: ClaimQuery) -> Result<CommandList, Problem> {
+    let (since, limit) = (Instant::now(), list.max_claims as usize);
     let max_time = max_steps_time(app);
     let mut commands = Vec::new();
     loop {
-        list.at_most = u32::try_from(limit - commands.len()).expect("at most 1000");
+        list.max_claims = u32::try_from(limit - commands.len()).expect("at most 1000");
         let page = app.store.list(&list).await?;
         commands.extend(page.claims.iter().map(|one| ListedCommand::new(one, &list.tenant)));
         let full = commands.len() >= limit || since.elapsed() >= max_time;
@@ -141,7 +142,7 @@ pub(crate) async fn settle(State(app): State<AppState>, request: ApiRequest) -> 
         // The proxy replays this as the final response, which a 1xx is not.
         let response = read_response(&mut fields, 200..=599)?;
         fields.finish()?;
-        Ok(Ruling::Settle(response))
+        Ok(OperatorDecision::Settle(response))
     };
     let decision = read();
     decide(app, request, "settle", decision).await?;
@@ -162,7 +163,7 @@ pub(crate) async fn settle(State(app): State<AppState>, request: ApiRequest) -> 
     ),
 )]
 pub(crate) async fn release(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
-    decide(app, request, "release", Ok(Ruling::Release)).await?;
+    decide(app, request, "release", Ok(OperatorDecision::Release)).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -170,7 +171,7 @@ async fn decide(
     app: AppState,
     request: ApiRequest,
     action: &'static str,
-    decision: Result<Ruling, Problem>,
+    decision: Result<OperatorDecision, Problem>,
 ) -> Result<(), Problem> {
     let mut audit = AuditEntry::new(action, &request);
     run_to_completion(async move {
@@ -192,16 +193,16 @@ async fn apply_decision(
     commands: &Commands,
     operation: &str,
     key: &str,
-    decision: &Ruling,
+    decision: &OperatorDecision,
     fence: &mut Option<Fence>,
 ) -> Result<(), Problem> {
     let before = commands.look(operation, key).await?.ok_or_else(command_missing)?;
     *fence = before.fence;
-    match commands.overrule(operation, key, decision).await? {
-        Overruled::Done => Ok(()),
-        Overruled::Missing => Err(command_missing()),
-        Overruled::Pending => Err(in_progress(&before)),
-        Overruled::Completed => {
+    match commands.decide_as_operator(operation, key, decision).await? {
+        OperatorOutcome::Done => Ok(()),
+        OperatorOutcome::Missing => Err(command_missing()),
+        OperatorOutcome::Pending => Err(in_progress(&before)),
+        OperatorOutcome::Completed => {
             // A repeated decision whose first response was lost succeeds like the first.
             let after = commands.look(operation, key).await?;
             let repeated = after.is_some_and(|after| has_response(&after, decision));
@@ -210,9 +211,11 @@ async fn apply_decision(
     }
 }
 
-fn has_response(view: &CommandView, decision: &Ruling) -> bool {
+fn has_response(view: &CommandView, decision: &OperatorDecision) -> bool {
     match (&view.state, decision) {
-        (CommandState::Completed { response, .. }, Ruling::Settle(given)) => response == given,
+        (CommandState::Completed { response, .. }, OperatorDecision::Settle(given)) => {
+            response == given
+        }
         _ => false,
     }
 }

@@ -1,6 +1,6 @@
 //! Request and response bodies of `/v1/operator`.
 
-use hapax::{Key, Listed, Standing, Tenant, millis};
+use hapax::{ClaimStatus, ClaimSummary, Key, Tenant, millis};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -39,8 +39,9 @@ pub(crate) struct ListedCommand {
 }
 
 impl ListedCommand {
-    pub(super) fn new(listed: &Listed, tenant: &Tenant) -> Self {
-        let Listed { key, standing, fence, attempt, granted_ago, expires_in } = listed;
+    pub(super) fn new(listed: &ClaimSummary, tenant: &Tenant) -> Self {
+        let ClaimSummary { key, status: standing, fence, attempt, granted_ago, expires_in } =
+            listed;
         Self {
             operation: key.scope().to_owned(),
             key: key.name().to_owned(),
@@ -60,12 +61,12 @@ fn scope(key: &Key, tenant: &Tenant) -> Option<String> {
 }
 
 /// The name of a command state in the API.
-pub(super) fn state_name(standing: Standing) -> &'static str {
+pub(super) fn state_name(standing: ClaimStatus) -> &'static str {
     match standing {
-        Standing::Pending => "pending",
-        Standing::Unknown => "unknown",
-        Standing::Settled => "completed",
-        Standing::Failed => "failed",
+        ClaimStatus::Pending => "pending",
+        ClaimStatus::Unknown => "unknown",
+        ClaimStatus::Settled => "completed",
+        ClaimStatus::Failed => "failed",
     }
 }
 

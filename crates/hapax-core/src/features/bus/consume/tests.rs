@@ -1,0 +1,220 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
+
+use super::*;
+use crate::bus::NewEvent;
+use crate::memory::MemoryStore;
+use crate::{Clock, Put, Records, Tenant, Timestamp};
+
+/// The store's clock follows the runtime's, which the tests pause: a machine that stands still for a
+/// moment lets no lease lapse.
+#[derive(Debug)]
+struct Virtual(tokio::time::Instant);
+
+impl Clock for Virtual {
+    fn now(&self) -> Timestamp {
+        Timestamp(1_000_000_000_000).plus(self.0.elapsed())
+    }
+}
+
+fn in_virtual_time() -> MemoryStore {
+    MemoryStore::new(Arc::new(Virtual(tokio::time::Instant::now())))
+}
+
+/// By job: (offset, by whom).
+type Jobs = BTreeMap<String, Vec<(u64, &'static str)>>;
+
+/// What was handled.
+#[derive(Clone, Default)]
+struct Seen(Arc<Mutex<Jobs>>);
+
+impl Seen {
+    fn note(&self, delivery: &EventDelivery, by: &'static str) {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let job = seen.entry(delivery.job.name().to_owned()).or_default();
+        job.push((delivery.entry.at.offset, by));
+    }
+
+    fn all(&self) -> Jobs {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn count(&self) -> usize {
+        self.all().values().map(Vec::len).sum()
+    }
+
+    fn by(&self) -> BTreeSet<&'static str> {
+        self.all().into_values().flatten().map(|(_, by)| by).collect()
+    }
+}
+
+fn quick() -> ConsumerGroupConfig {
+    ConsumerGroupConfig {
+        lease: Duration::from_millis(600),
+        poll: Duration::from_millis(5),
+        backoff: (Duration::from_millis(5), Duration::from_millis(20)),
+        ..ConsumerGroupConfig::default()
+    }
+}
+
+fn member(bus: &Bus, seen: &Seen, by: &'static str) -> Consumer {
+    let seen = seen.clone();
+    let handler = move |delivery: EventDelivery| {
+        seen.note(&delivery, by);
+        async { Ok::<_, HandlerError>(EventOutcome::Done) }
+    };
+    bus.consume_with("group", handler, quick()).unwrap()
+}
+
+async fn publish(bus: &Bus, jobs: u64, first: u64, count: u64) {
+    for seq in first..first + count {
+        let job = |job| NewEvent::new("scan", format!("job-{job}"), "vision", seq);
+        bus.publish_all(&(0..jobs).map(job).collect::<Vec<_>>()).await.unwrap();
+    }
+}
+
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    let limit = tokio::time::Instant::now() + Duration::from_secs(30);
+    while !holds() {
+        assert!(tokio::time::Instant::now() < limit, "never: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_of_a_job_are_handled_in_order_and_once_where_nobody_dies() {
+    let bus = Bus::new(Arc::new(in_virtual_time()));
+    let seen = Seen::default();
+    publish(&bus, 40, 0, 5).await;
+    let one = member(&bus, &seen, "one");
+    publish(&bus, 40, 5, 5).await;
+    until("all is handled", || seen.count() >= 400).await;
+    one.stop().await;
+    for (job, handled) in seen.all() {
+        let offsets: Vec<_> = handled.iter().map(|(offset, _)| *offset).collect();
+        assert_eq!(offsets, (1..=10).collect::<Vec<_>>(), "{job}");
+    }
+    // Another member goes on where the first one was.
+    let two = member(&bus, &seen, "two");
+    publish(&bus, 40, 10, 1).await;
+    until("the rest is handled", || seen.count() >= 440).await;
+    two.stop().await;
+    assert_eq!(seen.count(), 440, "what was saved does not come again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn members_share_and_whoever_dies_is_replaced() {
+    let bus = Bus::new(Arc::new(in_virtual_time()));
+    let seen = Seen::default();
+    let one = member(&bus, &seen, "one");
+    publish(&bus, 60, 0, 1).await;
+    until("it is handled", || seen.count() >= 60).await;
+    let two = member(&bus, &seen, "two");
+    let mut seq = 1;
+    // A member that came later gets its share.
+    let limit = tokio::time::Instant::now() + Duration::from_secs(30);
+    while !seen.by().contains("two") {
+        assert!(tokio::time::Instant::now() < limit, "the second member never got anything");
+        publish(&bus, 60, seq, 1).await;
+        seq += 1;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    // The first one dies with everything it has; the second one takes it all over.
+    drop(one);
+    publish(&bus, 60, seq, 1).await;
+    let wanted = seq + 1;
+    let complete = || {
+        let all = seen.all();
+        all.len() == 60 && all.values().all(|job| job.iter().any(|(offset, _)| *offset == wanted))
+    };
+    until("the second one handles all", complete).await;
+    two.stop().await;
+    for (job, handled) in seen.all() {
+        // At least once, and never back behind what the same member has handled.
+        let offsets: BTreeSet<_> = handled.iter().map(|(offset, _)| *offset).collect();
+        assert_eq!(offsets, (1..=wanted).collect::<BTreeSet<_>>(), "{job}");
+        for by in ["one", "two"] {
+            let own: Vec<_> = handled.iter().filter(|(_, who)| *who == by).collect();
+            assert!(own.is_sorted(), "{job}: {own:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_fails_holds_back_only_its_partition() {
+    let bus = Bus::new(Arc::new(in_virtual_time()));
+    let seen = Seen::default();
+    let (attempts, noted) = (Arc::new(Mutex::new(Vec::new())), seen.clone());
+    let tried = attempts.clone();
+    let handler = move |delivery: EventDelivery| {
+        let fails = delivery.job.name() == "job-0" && delivery.attempt < 4;
+        if fails || delivery.job.name() == "job-0" {
+            tried.lock().unwrap().push((delivery.attempt, delivery.id()));
+        }
+        if !fails {
+            noted.note(&delivery, "one");
+        }
+        async move { if fails { Err("not yet") } else { Ok(EventOutcome::Done) } }
+    };
+    let one = bus.consume_with("group", handler, quick()).unwrap();
+    publish(&bus, 30, 0, 1).await;
+    until("all is handled", || seen.count() == 30).await;
+    one.stop().await;
+    let attempts = attempts.lock().unwrap().clone();
+    let counts: Vec<_> = attempts.iter().map(|(attempt, _)| *attempt).collect();
+    assert_eq!(counts, [1, 2, 3, 4]);
+    assert!(attempts.iter().all(|(_, id)| *id == attempts[0].1 && id.len() == 64));
+}
+
+/// The store's own put stands for one inside a transaction.
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_saves_the_progress_itself_is_believed_and_a_zombie_is_not() {
+    let store = Arc::new(in_virtual_time());
+    let bus = Bus::new(store.clone());
+    let seen = Seen::default();
+    let (noted, records) = (seen.clone(), store.clone());
+    let handler = move |delivery: EventDelivery| {
+        let (noted, records) = (noted.clone(), records.clone());
+        async move {
+            let ConsumerProgress { key, value, expect } = delivery.progress.clone();
+            match records.put(&key, value, &expect, None).await? {
+                Put::Stored { version, .. } => {
+                    noted.note(&delivery, "one");
+                    Ok(EventOutcome::Saved(version))
+                }
+                Put::Conflict => Ok::<_, HandlerError>(EventOutcome::Superseded),
+            }
+        }
+    };
+    let one = bus.consume_with("group", handler.clone(), quick()).unwrap();
+    publish(&bus, 10, 0, 10).await;
+    until("half of it is handled", || seen.count() > 50).await;
+    drop(one);
+    let two = bus.consume_with("group", handler, quick()).unwrap();
+    until("all is handled", || seen.count() >= 100).await;
+    two.stop().await;
+    for (job, handled) in seen.all() {
+        let offsets: Vec<_> = handled.iter().map(|(offset, _)| *offset).collect();
+        assert_eq!(offsets, (1..=10).collect::<Vec<_>>(), "{job}: each once");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn groups_and_tenants_do_not_meet() {
+    let bus = Bus::new(Arc::new(in_virtual_time()));
+    let other = bus.clone().tenant(Tenant::new("other").unwrap());
+    let (mine, theirs) = (Seen::default(), Seen::default());
+    let (one, two) = (member(&bus, &mine, "one"), member(&other, &theirs, "two"));
+    publish(&bus, 5, 0, 2).await;
+    publish(&other, 3, 0, 2).await;
+    until("all is handled", || mine.count() >= 10 && theirs.count() >= 6).await;
+    one.stop().await;
+    two.stop().await;
+    assert_eq!((mine.count(), theirs.count()), (10, 6));
+    assert!(
+        bus.consume("g".repeat(300).as_str(), |_: EventDelivery| async {
+            Ok::<_, HandlerError>(EventOutcome::Done)
+        })
+        .is_err()
+    );
+}

@@ -1,0 +1,125 @@
+use std::fmt;
+
+use metrics::{counter, histogram};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::{LockConfig, LockError, Locks};
+use crate::{Fence, Key, Ticket, Token, claim_retry, metric_names};
+
+/// A lock that is held. It is renewed in the background as [`LockConfig::renew_for`] says.
+///
+/// Release it with [`LockGuard::release`], which tells whether it was still yours. A guard that is
+/// dropped is released in the background where a runtime is at hand, and otherwise by its TTL.
+#[must_use = "a dropped guard releases its lock"]
+pub struct LockGuard(Option<Held>);
+
+struct Held {
+    locks: Locks,
+    key: Key,
+    ticket: Ticket,
+    throttle: bool,
+    since: Instant,
+    alive: watch::Receiver<bool>,
+    keeper: JoinHandle<()>,
+}
+
+impl LockGuard {
+    pub(super) fn protected(
+        locks: Locks,
+        key: Key,
+        ticket: Ticket,
+        since: Instant,
+        hold: &LockConfig,
+    ) -> Self {
+        let (tell, alive) = watch::channel(true);
+        let (store, name) = (locks.store.clone(), key.clone());
+        let (token, ttl) = (ticket.token.clone(), hold.ttl);
+        // A throttle window ends when it ends, however long the work takes.
+        let renew_for = hold.renew_for.filter(|_| !hold.throttle);
+        let keeper = tokio::spawn(async move {
+            match renew_for {
+                Some(longest) => {
+                    let until = Some(since + longest);
+                    claim_retry::renew_until_lost(store.as_ref(), &name, &token, ttl, since, until)
+                        .await;
+                }
+                None => tokio::time::sleep_until(since + ttl).await,
+            }
+            let _ = tell.send(false);
+        });
+        Self(Some(Held { locks, key, ticket, throttle: hold.throttle, since, alive, keeper }))
+    }
+
+    pub(super) fn unprotected() -> Self {
+        Self(None)
+    }
+
+    /// Whether there is a lock behind it; not where the store failed and the policy was open.
+    pub fn is_protected(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// The fence, to be passed on to what is written under the lock.
+    pub fn fence(&self) -> Option<Fence> {
+        self.0.as_ref().map(|held| held.ticket.fence)
+    }
+
+    /// The secret of this lock, for a process that goes on with it.
+    pub fn token(&self) -> Option<&Token> {
+        self.0.as_ref().map(|held| &held.ticket.token)
+    }
+
+    /// Completes when the lock is no longer surely ours: it was lost, or could not be renewed.
+    /// Select on it beside the work.
+    pub async fn lost(&self) {
+        match &self.0 {
+            Some(held) => {
+                let mut alive = held.alive.clone();
+                // A keeper that is gone without a word is as good as a lock that is lost.
+                let _ = alive.wait_for(|alive| !alive).await;
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Releases the lock; [`LockError::Lost`] where it was not ours any more.
+    pub async fn release(mut self) -> Result<(), LockError> {
+        match self.0.take() {
+            Some(held) => held.release().await,
+            None => Ok(()),
+        }
+    }
+}
+
+impl Held {
+    async fn release(self) -> Result<(), LockError> {
+        self.keeper.abort();
+        let source = self.locks.source;
+        histogram!(metric_names::LOCK_HELD, "event_type" => source).record(self.since.elapsed());
+        if self.throttle {
+            counter!(metric_names::LOCK_RELEASE, "status" => "kept", "source_type" => source)
+                .increment(1);
+            return Ok(());
+        }
+        self.locks.release_key(&self.key, &self.ticket.token).await
+    }
+}
+
+impl Drop for LockGuard {
+    fn drop(&mut self) {
+        if let Some(held) = self.0.take() {
+            held.keeper.abort();
+            if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+                runtime.spawn(held.release());
+            }
+        }
+    }
+}
+
+impl fmt::Debug for LockGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockGuard").field("fence", &self.fence()).finish_non_exhaustive()
+    }
+}

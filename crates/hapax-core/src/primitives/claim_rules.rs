@@ -1,0 +1,256 @@
+//! The laws of [`Claims`](crate::Claims) as pure functions over one row, for stores that can read a
+//! row, decide, and write it in one atomic step (or write it only if it is still what was read).
+//!
+//! A store that does so needs no logic of its own; see [`memory`](crate::memory) for a whole one.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::claims::{ClaimState, ClaimView, Claimed, Fence, GiveBack, OnUnknown, Step, Ticket};
+use crate::{ClaimRequest, ClaimStatus, ClaimSummary, Fingerprint, Key, Timestamp, Token};
+
+/// Everything that is stored about one claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimRow {
+    /// Where it stands.
+    pub phase: ClaimPhase,
+    /// The fence of the last grant.
+    pub fence: Fence,
+    /// How many times it was granted.
+    pub attempt: u32,
+    /// The secret of the last grant.
+    pub token: Token,
+    /// What it is about.
+    pub fingerprint: Option<Fingerprint>,
+    /// When it was last granted.
+    pub granted_at: Timestamp,
+    /// When the owner stops being believed alive.
+    pub lease_end: Timestamp,
+    /// How long the outcome is remembered.
+    pub retention: Duration,
+    /// When the row is forgotten: from then on it is as if it were not there.
+    pub expires_at: Timestamp,
+    /// What it was settled with; empty before.
+    pub value: Bytes,
+}
+
+/// The stored half of a claim's state; whether a pending one is unknown depends on the time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClaimPhase {
+    /// Granted, and nothing heard since.
+    Pending,
+    /// Settled.
+    Settled,
+    /// Given back as failed.
+    Failed,
+}
+
+impl ClaimPhase {
+    /// A stable number to store.
+    pub const fn code(self) -> i16 {
+        match self {
+            Self::Pending => 0,
+            Self::Settled => 1,
+            Self::Failed => 2,
+        }
+    }
+
+    /// The phase of a stored number.
+    pub const fn from_code(code: i16) -> Option<Self> {
+        match code {
+            0 => Some(Self::Pending),
+            1 => Some(Self::Settled),
+            2 => Some(Self::Failed),
+            _ => None,
+        }
+    }
+}
+
+/// What a claim comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClaimDecision {
+    /// Answer this; write nothing.
+    Answer(Claimed),
+    /// Write a new grant with a fresh fence and this attempt.
+    Grant {
+        /// The attempt it will be.
+        attempt: u32,
+    },
+    /// The asker owns it already: write the row with the lease anew.
+    Regrant(ClaimRow),
+}
+
+/// Decides a claim on what is stored now.
+pub fn claim(row: Option<&ClaimRow>, ask: &ClaimRequest, now: Timestamp) -> ClaimDecision {
+    let Some(row) = remembered(row, now) else {
+        return ClaimDecision::Grant { attempt: 1 };
+    };
+    if row.fingerprint != ask.fingerprint {
+        return ClaimDecision::Answer(Claimed::Mismatch);
+    }
+    match row.phase {
+        ClaimPhase::Settled => ClaimDecision::Answer(Claimed::Settled {
+            value: row.value.clone(),
+            expires_in: row.expires_at.since(now),
+        }),
+        ClaimPhase::Failed => ClaimDecision::Grant { attempt: row.attempt.saturating_add(1) },
+        ClaimPhase::Pending if row.token == ask.token => {
+            ClaimDecision::Regrant(extended(row, ask.lease, now))
+        }
+        ClaimPhase::Pending if now < row.lease_end => {
+            ClaimDecision::Answer(Claimed::Busy { lease_left: row.lease_end.since(now) })
+        }
+        ClaimPhase::Pending => match ask.on_unknown {
+            OnUnknown::TakeOver => ClaimDecision::Grant { attempt: row.attempt.saturating_add(1) },
+            OnUnknown::Refuse => {
+                ClaimDecision::Answer(Claimed::Unknown { since: now.since(row.lease_end) })
+            }
+        },
+    }
+}
+
+/// The row of a new grant.
+pub fn granted(ask: &ClaimRequest, fence: Fence, attempt: u32, now: Timestamp) -> ClaimRow {
+    let lease_end = now.plus(ask.lease);
+    ClaimRow {
+        phase: ClaimPhase::Pending,
+        fence,
+        attempt,
+        token: ask.token.clone(),
+        fingerprint: ask.fingerprint.clone(),
+        granted_at: now,
+        lease_end,
+        retention: ask.retention,
+        expires_at: lease_end.plus(ask.retention),
+        value: Bytes::new(),
+    }
+}
+
+impl ClaimRow {
+    /// The answer that its owner gets.
+    pub fn grant(&self) -> Claimed {
+        Claimed::Granted {
+            ticket: Ticket { token: self.token.clone(), fence: self.fence },
+            attempt: self.attempt,
+        }
+    }
+}
+
+/// What an extend, settle or give-back comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClaimChange {
+    /// Answer this; write nothing.
+    Nothing(Step),
+    /// Write this row, then answer [`Step::Done`] with its fence.
+    Write(ClaimRow),
+    /// Delete the row, then answer [`Step::Done`] with this fence.
+    Delete(Fence),
+}
+
+/// Decides an extend.
+pub fn extend(
+    row: Option<&ClaimRow>,
+    token: &Token,
+    lease: Duration,
+    now: Timestamp,
+) -> ClaimChange {
+    match owned(row, token, now) {
+        Some(row) if row.phase == ClaimPhase::Pending => {
+            ClaimChange::Write(extended(row, lease, now))
+        }
+        _ => ClaimChange::Nothing(Step::Lost),
+    }
+}
+
+/// Decides a settle.
+pub fn settle(row: Option<&ClaimRow>, token: &Token, value: &Bytes, now: Timestamp) -> ClaimChange {
+    match owned(row, token, now) {
+        Some(row) if row.phase == ClaimPhase::Pending => ClaimChange::Write(ClaimRow {
+            phase: ClaimPhase::Settled,
+            expires_at: now.plus(row.retention),
+            value: value.clone(),
+            ..row.clone()
+        }),
+        Some(row) if row.phase == ClaimPhase::Settled && row.value == *value => {
+            ClaimChange::Nothing(Step::Done(row.fence))
+        }
+        _ => ClaimChange::Nothing(Step::Lost),
+    }
+}
+
+/// Decides a give-back.
+pub fn give_back(
+    row: Option<&ClaimRow>,
+    token: &Token,
+    how: GiveBack,
+    now: Timestamp,
+) -> ClaimChange {
+    let Some(row) = owned(row, token, now) else {
+        return ClaimChange::Nothing(Step::Lost);
+    };
+    match (row.phase, how) {
+        (ClaimPhase::Pending, GiveBack::Forget) => ClaimChange::Delete(row.fence),
+        (ClaimPhase::Pending, GiveBack::Keep) => ClaimChange::Write(ClaimRow {
+            phase: ClaimPhase::Failed,
+            expires_at: now.plus(row.retention),
+            ..row.clone()
+        }),
+        (ClaimPhase::Failed, GiveBack::Keep) => ClaimChange::Nothing(Step::Done(row.fence)),
+        _ => ClaimChange::Nothing(Step::Lost),
+    }
+}
+
+/// What a look shows.
+pub fn look(row: Option<&ClaimRow>, now: Timestamp) -> Option<ClaimView> {
+    let row = remembered(row, now)?;
+    let expires_in = row.expires_at.since(now);
+    let state = match row.phase {
+        ClaimPhase::Settled => ClaimState::Settled { value: row.value.clone(), expires_in },
+        ClaimPhase::Failed => ClaimState::Failed { expires_in },
+        ClaimPhase::Pending if now < row.lease_end => {
+            ClaimState::Pending { lease_left: row.lease_end.since(now) }
+        }
+        ClaimPhase::Pending => ClaimState::Unknown { since: now.since(row.lease_end), expires_in },
+    };
+    Some(ClaimView {
+        state,
+        fence: Some(row.fence),
+        attempt: row.attempt,
+        granted_ago: Some(now.since(row.granted_at)),
+        fingerprint: row.fingerprint.clone(),
+        token: Some(row.token.clone()),
+    })
+}
+
+/// What a list shows of a row.
+pub fn listed(key: Key, row: &ClaimRow, now: Timestamp) -> Option<ClaimSummary> {
+    let row = remembered(Some(row), now)?;
+    let status = match row.phase {
+        ClaimPhase::Settled => ClaimStatus::Settled,
+        ClaimPhase::Failed => ClaimStatus::Failed,
+        ClaimPhase::Pending if now < row.lease_end => ClaimStatus::Pending,
+        ClaimPhase::Pending => ClaimStatus::Unknown,
+    };
+    Some(ClaimSummary {
+        key,
+        status,
+        fence: row.fence,
+        attempt: row.attempt,
+        granted_ago: now.since(row.granted_at),
+        expires_in: row.expires_at.since(now),
+    })
+}
+
+fn remembered(row: Option<&ClaimRow>, now: Timestamp) -> Option<&ClaimRow> {
+    row.filter(|row| now < row.expires_at)
+}
+
+fn owned<'a>(row: Option<&'a ClaimRow>, token: &Token, now: Timestamp) -> Option<&'a ClaimRow> {
+    remembered(row, now).filter(|row| row.token == *token)
+}
+
+fn extended(row: &ClaimRow, lease: Duration, now: Timestamp) -> ClaimRow {
+    let lease_end = now.plus(lease);
+    ClaimRow { lease_end, expires_at: lease_end.plus(row.retention), ..row.clone() }
+}

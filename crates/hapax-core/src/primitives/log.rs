@@ -1,0 +1,425 @@
+//! `Log`, the third primitive: ordered, deduplicated events of one job.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use crate::{Fingerprint, Key, StoreError, Watch};
+
+/// How many virtual partitions a store has unless it was told otherwise when it was made.
+pub const PARTITIONS: u16 = 256;
+/// The highest producer seq, offset or epoch: what every store and every JSON reader can hold.
+pub const MAX_NUMBER: u64 = (1 << 53) - 1;
+
+/// The ordered, deduplicated events of a job ([`Key::job`]), and what happened lately to all jobs.
+///
+/// A job's log begins with its first event, and is forgotten as a whole. Its entries have
+/// **offsets**, 1, 2, 3, …, given by the log; the producer's own numbers (`seq`) may come late, twice
+/// or with holes.
+///
+/// # Laws
+///
+/// 1. **Idempotent.** An event's identity is (job, stage, seq). The same content again is
+///    [`Appended::Duplicate`] with the first offset; another content (fingerprint) is
+///    [`Appended::Conflict`]. Neither changes anything, not even the lifetime.
+/// 2. **Contiguous.** Offsets of one job have no holes and grow in the order in which the appends took
+///    place; events of one call are appended in the order given.
+/// 3. **One step.** Dedup, entry, state, closing and the change that [`Log::tail`] shows happen together
+///    or not at all, for each event on its own. A call that fails may have appended some of its events:
+///    asked again, those are duplicates.
+/// 4. **State** is the entry with the highest seq, the later one of two that share it. It outlives the
+///    trimming of its entry, and never goes back.
+/// 5. **Closed** is a job whose closing event was appended: further events are [`Appended::Closed`].
+///    Duplicates and conflicts are recognised before that is asked.
+/// 6. **One lifetime.** Entries, state and dedup are forgotten together, `retention` after the last
+///    appended event. What is appended then begins a new log with another epoch.
+/// 7. **Trimming** keeps the newest `max_entries` of each job, never another job's. Dedup and state stay.
+/// 8. **Epochs** mark what became of a log like the terms of Raft: two entries with equal epoch and
+///    offset are the same entry, and so is everything before them. A store whose acknowledged entries
+///    may have been lost (a failover) goes on under a new epoch.
+/// 9. **The tail** of a partition shows each appended entry once, those of one job in offset order, and
+///    skips none that is still kept, however late its append committed. `lost` says that some were
+///    forgotten before they were read.
+///
+/// ```
+/// use hapax_core::{log::*, memory::MemoryStore, Fingerprint, Key, Tenant};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = MemoryStore::default();
+/// let job = Key::job(&Tenant::default(), "scan", "job-1")?;
+/// let event = |seq, payload: &'static str| LogEvent {
+///     job: job.clone(),
+///     stage: "vision".into(),
+///     seq,
+///     fingerprint: Fingerprint::of(&[payload.as_bytes()]),
+///     payload: payload.into(),
+///     closes: false,
+/// };
+/// let keep = LogRetention::default();
+///
+/// let first = store.append(&[event(10, "{}"), event(11, "[]")], &keep).await?;
+/// let Appended::Published(at) = first[1] else { panic!() };
+/// assert_eq!(at.offset, 2);
+/// // A retry finds what it did before.
+/// assert_eq!(store.append(&[event(11, "[]")], &keep).await?, [Appended::Duplicate(at)]);
+/// assert_eq!(store.append(&[event(11, "0")], &keep).await?, [Appended::Conflict]);
+///
+/// let attached = store.attach(&job, 1, 100).await?.unwrap();
+/// assert_eq!(attached.entries.len(), 1);
+/// assert_eq!(attached.head.state.seq, 11);
+/// # Ok(()) }
+/// ```
+#[async_trait]
+pub trait Log: Send + Sync {
+    /// Appends events, in this order; one answer each. Takes up to [`MAX_APPEND`] events.
+    async fn append(
+        &self,
+        events: &[LogEvent],
+        keep: &LogRetention,
+    ) -> Result<Vec<Appended>, StoreError>;
+
+    /// The job's head and up to `at_most` entries with an offset above `after`, seen at one moment;
+    /// `None` where the job has no log. Entries that were trimmed are left out: compare
+    /// [`JobHead::first`].
+    async fn attach(
+        &self,
+        job: &Key,
+        after: u64,
+        at_most: usize,
+    ) -> Result<Option<Attached>, StoreError>;
+
+    /// What was appended in each partition after the position, at most `at_most` changes for each;
+    /// one answer per question, in order.
+    async fn tail(
+        &self,
+        from: &[(u16, TailPosition)],
+        at_most: usize,
+    ) -> Result<Vec<PartitionTail>, StoreError>;
+
+    /// How many partitions there are. The number is stored with the data, and a store that holds
+    /// another one is refused when it is opened.
+    fn partitions(&self) -> u16;
+
+    /// Registers for a hint that something was appended to the job. As with
+    /// [`Claims::watch`](crate::Claims::watch) the hint may come for nothing, or not at all.
+    fn listen(&self, _job: &Key) -> Watch {
+        Watch::never()
+    }
+}
+
+/// The most events of one [`Log::append`].
+pub const MAX_APPEND: usize = 1000;
+
+/// What is appended. Bounds are checked by whoever makes it: `stage` is 1 to 255 bytes of printable
+/// ASCII, `seq` at most [`MAX_NUMBER`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogEvent {
+    /// Whose log.
+    pub job: Key,
+    /// Part of the identity.
+    pub stage: Arc<str>,
+    /// The producer's own number; part of the identity.
+    pub seq: u64,
+    /// A hash of what it says.
+    pub fingerprint: Fingerprint,
+    /// What readers get, byte for byte.
+    pub payload: Bytes,
+    /// Whether it is the job's last one.
+    pub closes: bool,
+}
+
+/// How long and how much is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogRetention {
+    /// How long after its last event a job is forgotten: log, state and dedup together.
+    pub retention: Duration,
+    /// How many entries of a job are kept, the newest ones; at least 1.
+    pub max_entries: u64,
+}
+
+impl Default for LogRetention {
+    /// Two hours, ten thousand entries.
+    fn default() -> Self {
+        Self { retention: Duration::from_secs(7200), max_entries: 10_000 }
+    }
+}
+
+/// Which life of a log it is; grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Epoch(pub u64);
+
+/// A place in a job's log: after the entry with this offset (0 for the beginning).
+///
+/// ```
+/// use hapax_core::log::{Cursor, Epoch};
+/// let cursor: Cursor = "7-42".parse().unwrap();
+/// assert_eq!(cursor, Cursor { epoch: Epoch(7), offset: 42 });
+/// assert_eq!(cursor.to_string(), "7-42");
+/// assert!("7-+42".parse::<Cursor>().is_err());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Cursor {
+    /// In which life of the log.
+    pub epoch: Epoch,
+    /// The last offset seen.
+    pub offset: u64,
+}
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.epoch.0, self.offset)
+    }
+}
+
+/// A text that is no [`Cursor`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a cursor is `<epoch>-<offset>`, two whole numbers below 2^53")]
+pub struct InvalidCursor;
+
+impl FromStr for Cursor {
+    type Err = InvalidCursor;
+
+    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
+        let (epoch, offset) = text.split_once('-').ok_or(InvalidCursor)?;
+        Ok(Self { epoch: Epoch(number(epoch)?), offset: number(offset)? })
+    }
+}
+
+fn number(text: &str) -> Result<u64, InvalidCursor> {
+    let digits = text.bytes().all(|b| b.is_ascii_digit());
+    let number = text.parse().ok().filter(|n| digits && *n <= MAX_NUMBER);
+    number.ok_or(InvalidCursor)
+}
+
+/// The answer to one appended event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a conflict or a closed job appended nothing"]
+pub enum Appended {
+    /// It is in the log, here.
+    Published(Cursor),
+    /// It was in the log before, here.
+    Duplicate(Cursor),
+    /// The same identity was appended with another content.
+    Conflict,
+    /// The job has had its last event.
+    Closed,
+}
+
+/// What [`Log::attach`] answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attached {
+    /// The job as it is now.
+    pub head: JobHead,
+    /// The entries asked for, in offset order.
+    pub entries: Vec<LogEntry>,
+}
+
+/// A job as it is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobHead {
+    /// Which epochs its entries have.
+    pub epochs: Epochs,
+    /// The first offset that is still kept.
+    pub first: u64,
+    /// The last offset.
+    pub last: u64,
+    /// Whether it has had its last event.
+    pub closed: bool,
+    /// The entry with the highest seq.
+    pub state: LogEntry,
+    /// When it is forgotten, unless something is appended.
+    pub expires_in: Duration,
+}
+
+impl JobHead {
+    /// Where the log ends now.
+    pub fn end(&self) -> Cursor {
+        Cursor { epoch: self.epochs.last(), offset: self.last }
+    }
+
+    /// Whether a reader at this cursor can go on without missing anything: it was in this log, and
+    /// nothing behind it was trimmed.
+    pub fn holds(&self, cursor: Cursor) -> bool {
+        let kept = cursor.offset + 1 >= self.first && cursor.offset <= self.last;
+        kept && self.epochs.at(cursor.offset) == Some(cursor.epoch)
+    }
+}
+
+/// One entry of a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogEntry {
+    /// Where it is.
+    pub at: Cursor,
+    /// The producer's stage.
+    pub stage: Arc<str>,
+    /// The producer's number.
+    pub seq: u64,
+    /// Whether it closed the job.
+    pub closes: bool,
+    /// The bytes as they were appended.
+    pub payload: Bytes,
+}
+
+/// The epochs of one log, each with the offset of its first entry. Nearly always one.
+///
+/// The stored form is text, `7@1,9@42`: epoch 7 from offset 1, epoch 9 from offset 42.
+///
+/// ```
+/// use hapax_core::log::{Epoch, Epochs};
+/// let mut epochs = Epochs::new(Epoch(7));
+/// epochs.turn(Epoch(9), 42);
+/// assert_eq!(epochs.at(41), Some(Epoch(7)));
+/// assert_eq!(epochs.at(42), Some(Epoch(9)));
+/// assert_eq!(epochs.to_string(), "7@1,9@42");
+/// assert_eq!("7@1,9@42".parse(), Ok(epochs));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Epochs(Vec<(Epoch, u64)>);
+
+impl Epochs {
+    /// How many are remembered; cursors of older ones are answered with a gap.
+    pub const MAX: usize = 16;
+
+    /// The epochs of a log that begins now.
+    pub fn new(epoch: Epoch) -> Self {
+        Self(vec![(epoch, 1)])
+    }
+
+    /// Goes on under another epoch from this offset.
+    pub fn turn(&mut self, epoch: Epoch, first: u64) {
+        self.0.retain(|(_, from)| *from < first);
+        self.0.push((epoch, first));
+        if self.0.len() > Self::MAX {
+            self.0.remove(0);
+        }
+    }
+
+    /// The epoch of the entry with this offset; that of the first entry for 0.
+    pub fn at(&self, offset: u64) -> Option<Epoch> {
+        self.0.iter().rev().find(|(_, from)| *from <= offset.max(1)).map(|(epoch, _)| *epoch)
+    }
+
+    /// The epoch of what is appended now.
+    pub fn last(&self) -> Epoch {
+        self.0.last().map_or(Epoch(0), |(epoch, _)| *epoch)
+    }
+}
+
+impl fmt::Display for Epochs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, (epoch, first)) in self.0.iter().enumerate() {
+            let comma = if i > 0 { "," } else { "" };
+            write!(f, "{comma}{}@{first}", epoch.0)?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Epochs {
+    type Err = InvalidCursor;
+
+    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
+        let span = |span: &str| {
+            let (epoch, first) = span.split_once('@').ok_or(InvalidCursor)?;
+            Ok((Epoch(number(epoch)?), number(first)?))
+        };
+        text.split(',').map(span).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// A place in a partition's tail. Opaque: only the store that gave it can read it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TailPosition(Arc<str>);
+
+impl TailPosition {
+    /// Before everything that is still kept.
+    pub fn start() -> Self {
+        Self("".into())
+    }
+
+    /// After everything that is there when the question is asked: the answer has no changes, and
+    /// tells where that is.
+    pub fn end() -> Self {
+        Self("$".into())
+    }
+
+    /// A position as a store gave it.
+    pub fn new(text: &str) -> Self {
+        Self(text.into())
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// What happened in one partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionTail {
+    /// The entries appended, oldest first.
+    pub changes: Vec<TailChange>,
+    /// Where to go on.
+    pub next: TailPosition,
+    /// Whether entries behind the position were forgotten before this question.
+    pub lost: bool,
+}
+
+/// One appended entry, to be fetched with [`Log::attach`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TailChange {
+    /// Whose log.
+    pub job: Key,
+    /// Which entry.
+    pub offset: u64,
+    /// Where a reader goes on that has seen this one.
+    pub position: TailPosition,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(epochs: &str, first: u64, last: u64) -> JobHead {
+        let epochs: Epochs = epochs.parse().unwrap();
+        let at = Cursor { epoch: epochs.last(), offset: last };
+        let state =
+            LogEntry { at, stage: "s".into(), seq: 1, closes: false, payload: Bytes::new() };
+        JobHead { epochs, first, last, closed: false, state, expires_in: Duration::ZERO }
+    }
+
+    fn held(head: &JobHead, cursor: &str) -> bool {
+        head.holds(cursor.parse().unwrap())
+    }
+
+    #[test]
+    fn a_cursor_is_held_where_the_log_has_its_entry_and_all_behind_it() {
+        let plain = head("7@1", 1, 5);
+        assert!(held(&plain, "7-0") && held(&plain, "7-3") && held(&plain, "7-5"));
+        assert!(!held(&plain, "7-6"), "ahead of the log");
+        assert!(!held(&plain, "6-3"), "of another life");
+        let trimmed = head("7@1", 4, 9);
+        assert!(!held(&trimmed, "7-2") && held(&trimmed, "7-3"));
+    }
+
+    #[test]
+    fn a_failover_cuts_off_only_those_who_saw_what_it_lost() {
+        let after_failover = head("7@1,9@6", 1, 8);
+        assert!(held(&after_failover, "7-5"), "saw only what survived");
+        assert!(!held(&after_failover, "7-6"), "saw an entry 6 that is another one now");
+        assert!(held(&after_failover, "9-6"));
+    }
+
+    #[test]
+    fn a_second_failover_at_the_same_offset_replaces_the_first() {
+        let mut epochs = Epochs::new(Epoch(1));
+        epochs.turn(Epoch(2), 5);
+        epochs.turn(Epoch(3), 5);
+        assert_eq!(epochs.to_string(), "1@1,3@5");
+        (4..40).for_each(|e| epochs.turn(Epoch(e), e * 10));
+        assert_eq!(epochs.at(5), None, "long forgotten");
+    }
+}
