@@ -2,14 +2,11 @@
 
 mod bench;
 mod client;
+mod daemon;
 mod doctor;
-mod health;
 mod ingest;
 mod line;
 mod lock_run;
-mod logging;
-mod measure;
-mod net;
 mod proxy;
 mod relay;
 mod serve;

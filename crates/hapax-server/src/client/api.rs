@@ -16,7 +16,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 
 use super::Failure;
-use crate::net::BoxError;
+use crate::daemon::BoxError;
 
 /// The server answers within 5 s of whatever it was asked to wait; the rest is for the way.
 const LIMIT: Duration = Duration::from_secs(10);

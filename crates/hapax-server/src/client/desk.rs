@@ -8,7 +8,7 @@ use hyper::header::{HOST, HeaderValue};
 use tower::ServiceExt;
 
 use super::{Answer, Api, Call, Connect, Failure};
-use crate::logging;
+use crate::daemon::logging;
 use crate::serve::in_process;
 
 /// A store instead of a server.

@@ -30,14 +30,14 @@ use redis_stream::GroupStream;
 pub(crate) use settings::IngestConfig;
 use stream_reader::{Heartbeat, StreamReader};
 
-use crate::health::Health;
+use crate::daemon::Readiness;
 
 /// Starts a task for each stream and one for the dead letters. Redis need not be reachable yet.
 pub(crate) fn start(
     bus: &Bus,
     config: IngestConfig,
     redis_url: &str,
-    health: &Health,
+    health: &Readiness,
 ) -> anyhow::Result<()> {
     let open = || {
         let config = RedisConfig::new(redis_url)?.timeout(config.store_timeout);

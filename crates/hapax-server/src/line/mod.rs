@@ -2,10 +2,16 @@
 //!
 //! ```text
 //!   LINE ─► listener ─► webhook (body, problem documents) ─► Gateway (hapax-line) ─► upstream
-//!             limits                                           queue, locks, retries    your bot
+//!             timeouts                                         queue, locks, retries    your bot
 //! ```
+//!
+//! | | `/healthz`, `/readyz` | `/metrics` | `/v1/queues` |
+//! |---|---|---|---|
+//! | the listener, on loopback | yes | to this machine | to this machine |
+//! | the listener, elsewhere | yes | no | no |
+//! | `--admin`, on loopback | yes | yes | to this machine |
+//! | `--admin`, elsewhere | yes | yes | no |
 
-mod admin;
 mod banner;
 mod config;
 mod simulate;
@@ -14,19 +20,14 @@ mod webhook;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::Context;
+use axum::Router;
 use clap::Subcommand;
-use hapax::Store;
 use hapax_line::Gateway;
 
-use crate::health::Health;
-use crate::net::{self, Limits, Server, Signals};
+use crate::daemon::{Daemon, DaemonSettings, IoTimeouts, LocalApi, health_routes};
+use crate::serve::router::with_common_layers;
 use crate::settings::{CommandSettings, LineSettings, SettingFlags, SettingSources};
-use crate::{logging, measure};
 use config::LineChannel;
-
-/// A scraper, a prober and an operator need no more.
-const ADMIN_CONNECTIONS: usize = 64;
 
 /// The arguments of `hapax line`.
 #[derive(clap::Args)]
@@ -35,19 +36,19 @@ pub(crate) struct LineArgs {
     #[command(flatten)]
     flags: SettingFlags<LineSettings>,
     #[command(subcommand)]
-    action: Option<Action>,
+    command: Option<LineCommand>,
 }
 
 #[derive(Subcommand)]
-enum Action {
-    /// Be LINE at your desk: send signed events to a bot, and show what it answers.
+enum LineCommand {
+    /// Simulate LINE: send signed events to a bot, and show its replies.
     Simulate(simulate::SimulateArgs),
 }
 
-/// Takes webhooks in until a signal says to stop, or plays LINE's side.
+/// Takes webhooks until a signal says to stop, or simulates LINE.
 pub(crate) async fn run(args: LineArgs) -> anyhow::Result<ExitCode> {
-    match args.action {
-        Some(Action::Simulate(args)) => simulate::run(args).await,
+    match args.command {
+        Some(LineCommand::Simulate(args)) => simulate::run(args).await,
         None => serve(args.flags).await,
     }
 }
@@ -55,60 +56,48 @@ pub(crate) async fn run(args: LineArgs) -> anyhow::Result<ExitCode> {
 async fn serve(flags: SettingFlags<LineSettings>) -> anyhow::Result<ExitCode> {
     let sources = SettingSources::gather(flags)?;
     let settings = LineSettings::read(&sources)?;
-    let channel = LineChannel::new(&settings)?;
-    let told = config::gateway_settings(&settings)?;
-    logging::start(settings.log, settings.log_level);
-    sources.warn_of_unknown_variables();
-    net::make_room(settings.max_connections);
-    let signals = Signals::new()?;
-    let listener = net::bind("listen", &settings.listen).await?;
-    let meters = measure::start()?;
-    let store = open(&settings).await?;
-    let health = Health::default();
-    health.watch(&store, settings.store_timeout, &meters).await?;
-    hapax::sweep_forever(store.clone(), settings.sweep_interval);
+    let LineChannel { secrets, line, bot } = LineChannel::new(&settings)?;
+    let config = config::gateway_settings(&settings)?;
+    let daemon = Daemon::boot(&sources, daemon_settings(&settings)).await?;
+    let gateway = Gateway::new(daemon.store.clone(), secrets, line, Arc::new(bot), config);
 
-    let LineChannel { secrets, line, bot } = channel;
-    let gateway = Gateway::new(store.clone(), secrets, line, Arc::new(bot), told);
-    let limits = Limits {
-        header: settings.header_timeout,
-        idle: settings.idle_timeout,
-        connections: settings.max_connections,
-    };
-    let admin = match &settings.admin {
-        Some(listen) => {
-            let listener = net::bind("admin", listen).await?;
-            let address = listener.local_addr()?;
-            let router = admin::router(listen, &health, &store, &meters)?;
-            let limits = Limits { connections: ADMIN_CONNECTIONS, ..limits };
-            let server = Server::new(router, None, limits);
-            tokio::spawn(async move { server.accept(listener).await });
-            Some(address)
-        }
-        None => None,
-    };
+    let api = LocalApi::new(&daemon)?;
+    let admin = daemon.serve_admin(settings.admin.as_ref(), Some(api.clone())).await?;
     let webhooks = webhook::routes(gateway.clone(), settings.body_timeout);
-    let router = admin::beside(webhooks, &settings.listen, &health, &store, &meters)?;
-    let server = Server::new(router, None, limits);
-    let _ = banner::print(&settings, &sources, listener.local_addr()?, admin);
+    let router = listener_routes(webhooks, &daemon, api, settings.listen.is_loopback());
+    banner::print(&settings, &sources, daemon.address()?, admin);
 
-    let working = tokio::spawn({
-        let health = health.clone();
-        async move { gateway.run(health.stopping()).await }
-    });
+    let readiness = daemon.readiness.clone();
+    let worker = tokio::spawn(async move { gateway.run(readiness.stopping()).await });
     let stop = async || {
-        health.stop();
-        let _ = working.await;
+        let _ = worker.await;
     };
-    // Events that could not be landed in their time are then still handed back.
-    let limit = settings.shutdown_timeout + settings.store_timeout * 2;
-    server.run(listener, signals, limit, stop).await;
+    // Two store calls more than the gateway's own timeout: events that did not finish are handed
+    // back after it.
+    let shutdown_timeout = settings.shutdown_timeout + settings.store_timeout * 2;
+    daemon.serve(router, None, shutdown_timeout, stop).await?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn open(settings: &LineSettings) -> anyhow::Result<Arc<dyn Store>> {
-    let opening =
-        hapax::StoreConfig { call_limit: settings.store_timeout, ..hapax::StoreConfig::default() };
-    let store = hapax::open(settings.store.secret(), &opening).await;
-    store.with_context(|| format!("the store {}", settings.store.shown()))
+fn daemon_settings(settings: &LineSettings) -> DaemonSettings<'_> {
+    DaemonSettings {
+        log: settings.log,
+        log_level: settings.log_level,
+        store: &settings.store,
+        store_timeout: settings.store_timeout,
+        redis_verbatim: None,
+        sweep_interval: settings.sweep_interval,
+        listen: Some(&settings.listen),
+        timeouts: IoTimeouts { header: settings.header_timeout, idle: settings.idle_timeout },
+        max_connections: settings.max_connections,
+    }
+}
+
+/// The webhooks, the health and, on loopback, parts of the API.
+fn listener_routes(webhooks: Router, daemon: &Daemon, api: LocalApi, is_loopback: bool) -> Router {
+    let router = with_common_layers(webhooks.merge(health_routes(daemon.readiness.clone())));
+    if !is_loopback {
+        return router;
+    }
+    api.clone().add_queues(router).route("/metrics", api.route())
 }

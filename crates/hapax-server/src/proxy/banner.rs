@@ -1,30 +1,26 @@
-//! What is printed when the proxy starts.
+//! The lines that the proxy prints when it starts.
 
-use std::io::Write;
 use std::net::SocketAddr;
 
 use super::route::ProxyRoute;
+use crate::daemon::{admin_line, print_banner};
 use crate::settings::ProxySettings;
 
-/// Says where requests go, on which store, and one line to try.
-pub(crate) fn print(
+/// Prints the routes, the store, and one line to try.
+pub(super) fn print(
     settings: &ProxySettings,
     routes: &[ProxyRoute],
     listen: SocketAddr,
     admin: Option<SocketAddr>,
-) -> std::io::Result<()> {
+) {
     let scheme = if settings.tls_cert.is_some() { "https" } else { "http" };
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "hapax {} proxy listens on {scheme}://{listen}", env!("CARGO_PKG_VERSION"))?;
-    writeln!(out, "  store     {}", settings.store.shown())?;
-    for route in routes {
-        writeln!(out, "  {:<9} {}", route.pattern.to_string(), route.target)?;
-    }
-    match admin {
-        Some(admin) => writeln!(out, "  admin     http://{admin} (/healthz, /readyz, /metrics)")?,
-        None => writeln!(out, "  admin     none; --admin ADDR serves /healthz, /readyz, /metrics")?,
-    }
-    let line = "-H 'Idempotency-Key: order-1' -d cups=2";
-    writeln!(out, "  try       curl -i {line} {scheme}://{listen}/orders    (twice)")?;
-    out.flush()
+    let patterns: Vec<_> = routes.iter().map(|route| route.pattern.to_string()).collect();
+    let mut lines = vec![("store", settings.store.shown())];
+    lines.extend(
+        patterns.iter().map(String::as_str).zip(routes.iter().map(|r| r.target.to_string())),
+    );
+    lines.push(admin_line(admin, "/healthz, /readyz, /metrics"));
+    let keyed = "-H 'Idempotency-Key: order-1' -d cups=2";
+    lines.push(("try", format!("curl -i {keyed} {scheme}://{listen}/orders    (twice)")));
+    print_banner(std::io::stdout(), &format!("proxy listens on {scheme}://{listen}"), &lines);
 }

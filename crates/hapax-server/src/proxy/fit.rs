@@ -9,18 +9,18 @@ use hapax::{
     ClaimRequest, ClaimView, Claimed, Claims, GiveBack, Key, Step, Store, StoreError, Token, Watch,
 };
 
-use crate::health::{Health, State};
+use crate::daemon::{Readiness, ReadinessState};
 
 pub(crate) struct Fit {
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) health: Health,
+    pub(crate) health: Readiness,
 }
 
 #[async_trait]
 impl Claims for Fit {
     async fn claim(&self, key: &Key, ask: &ClaimRequest) -> Result<Claimed, StoreError> {
         match self.health.state() {
-            State::Unfit(reason) => Err(StoreError::Incompatible { reason }),
+            ReadinessState::Unfit(reason) => Err(StoreError::Incompatible { reason }),
             _ => self.store.claim(key, ask).await,
         }
     }

@@ -9,7 +9,7 @@ use hyper::header::{
 };
 use hyper::http::uri::Authority;
 
-use crate::net::Peer;
+use crate::daemon::Peer;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");

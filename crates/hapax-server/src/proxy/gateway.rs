@@ -22,8 +22,8 @@ use super::client::Client;
 use super::quiet::Quiet;
 use super::route::{PathPattern, ProxyRoute};
 use super::upstream::{Manner, Upstream};
-use crate::measure::Watched;
-use crate::net::{Answers, InFlight, Refusals};
+use crate::daemon::RequestMetrics;
+use crate::daemon::{EarlyRefusals, InFlightGuard, RequestHandler};
 
 /// Every route with its policy and its upstream.
 #[derive(Clone)]
@@ -71,15 +71,19 @@ impl Gateway {
     }
 }
 
-impl Answers for Gateway {
+impl RequestHandler for Gateway {
     type Body = Outgoing;
     /// An answer without our marks may be the upstream's.
-    const REFUSALS: Option<Refusals> = None;
+    const REFUSALS: Option<EarlyRefusals> = None;
 
-    async fn answer(&self, request: Request<Incoming>, in_flight: InFlight) -> Response<Outgoing> {
+    async fn handle(
+        &self,
+        request: Request<Incoming>,
+        in_flight: InFlightGuard,
+    ) -> Response<Outgoing> {
         let route = self.0.routes.iter().find(|route| route.pattern.matches(request.uri().path()));
         let label = route.map_or_else(|| "unmatched".into(), |route| route.label.clone());
-        let mut watched = Watched::new(request.method(), label);
+        let mut watched = RequestMetrics::new(request.method(), label);
         let response = match (check(&request), route) {
             (Err(problem), _) => refused(&problem),
             (Ok(()), None) => refused(&no_route()),
@@ -144,8 +148,8 @@ fn refused(problem: &Problem) -> Response<AnyAnswer> {
 /// The body of an answer; with its end the request is over.
 pub(crate) struct Outgoing {
     body: AnyAnswer,
-    _watched: Watched,
-    _in_flight: InFlight,
+    _watched: RequestMetrics,
+    _in_flight: InFlightGuard,
 }
 
 impl Body for Outgoing {

@@ -8,13 +8,13 @@ use hyper::{Method, Response};
 use hyper_util::rt::TokioIo;
 
 use super::forward;
-use crate::net::Pace;
+use crate::daemon::ConnectionActivity;
 
 /// A client's wish to speak another protocol.
 pub(crate) struct Upgrade {
     protocol: HeaderValue,
     client: OnUpgrade,
-    pace: Option<Pace>,
+    pace: Option<ConnectionActivity>,
 }
 
 impl Upgrade {
@@ -25,7 +25,7 @@ impl Upgrade {
         }
         let protocol = forward::upgrade(&parts.headers)?;
         let client = parts.extensions.remove::<OnUpgrade>()?;
-        Some(Self { protocol, client, pace: parts.extensions.get::<Pace>().cloned() })
+        Some(Self { protocol, client, pace: parts.extensions.get::<ConnectionActivity>().cloned() })
     }
 
     /// Says it to the next connection.
@@ -40,7 +40,7 @@ impl Upgrade {
         let upstream = hyper::upgrade::on(response);
         tokio::spawn(async move {
             // A quiet tunnel is no idle connection.
-            let _open = pace.map(|pace| pace.request());
+            let _open = pace.map(|pace| pace.begin_request());
             let Ok((client, upstream)) = tokio::try_join!(client, upstream) else { return };
             let (mut client, mut upstream) = (TokioIo::new(client), TokioIo::new(upstream));
             let _ = tokio::io::copy_bidirectional(&mut client, &mut upstream).await;

@@ -23,7 +23,7 @@ use super::forward;
 use super::quiet::{Patience, Quiet, TooQuiet, Watched};
 use super::route::ProxyRoute;
 use super::tunnel::Upgrade;
-use crate::net::Peer;
+use crate::daemon::Peer;
 use crate::settings::{HostPolicy, UpstreamUrl};
 
 /// A request's body as it comes in, and as the layer hands it on.

@@ -1,81 +1,55 @@
 //! `hapax relay`: drains the outbox into a broker, a webhook or hapax's own bus.
 
-mod admin;
-mod banner;
 mod target;
 
+use std::io::{stderr, stdout};
+use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use anyhow::Context;
-use hapax::Store;
-use hapax_relay::{Backoff, CloudEvents, Relay, RelayConfig};
+use hapax_relay::{Backoff, CloudEvents, Relay, RelayConfig, SinkHealth};
 
-use crate::health::Health;
-use crate::net::{self, Limits, Server, Signals};
+use crate::daemon::{
+    Daemon, DaemonSettings, IoTimeouts, LocalApi, admin_line, open_store, print_banner,
+};
 use crate::settings::{CommandSettings, RelaySettings, SecretUrl, SettingFlags, SettingSources};
-use crate::{logging, measure};
-
-/// A scraper, a prober and an operator need no more.
-const ADMIN_CONNECTIONS: usize = 64;
 
 /// Relays until a signal says to stop.
 pub(crate) async fn run(flags: SettingFlags<RelaySettings>) -> anyhow::Result<ExitCode> {
     let sources = SettingSources::gather(flags)?;
     let settings = RelaySettings::read(&sources)?;
     let (from, to) = ends(&settings)?;
-    logging::start(settings.log, settings.log_level);
-    sources.warn_of_unknown_variables();
-    let mut signals = Signals::new()?;
-    let meters = measure::start()?;
-    let store = open(from, &settings).await?;
+    let daemon = Daemon::boot(&sources, daemon_settings(&settings, from)).await?;
     let bus_store = match &settings.bus_store {
-        Some(url) => open(url, &settings).await?,
-        None => store.clone(),
+        Some(url) => open_store(url, settings.store_timeout, None).await?,
+        None => daemon.store.clone(),
     };
     let sink = target::open(to, &settings, bus_store).context("--to")?;
-    let health = Health::default();
-    // Makes the tables, where the store answers.
-    health.watch(&store, settings.store_timeout, &meters).await?;
-    hapax::sweep_forever(store.clone(), settings.sweep_interval);
-
-    let relay = Relay::with(store.clone(), sink, relay_config(&settings));
+    let relay = Relay::with(daemon.store.clone(), sink, relay_config(&settings));
     let sink = relay.health();
-    let mut address = None;
-    if let Some(listen) = &settings.admin {
-        let listener = net::bind("admin", listen).await?;
-        address = Some(listener.local_addr()?);
-        let queues =
-            listen.is_loopback().then(|| admin::queues(store, meters.clone())).transpose()?;
-        let router = admin::router(admin::State { store: health.clone(), sink }, meters, queues);
-        let limits = Limits {
-            header: net_limit(&settings),
-            idle: net_limit(&settings),
-            connections: ADMIN_CONNECTIONS,
-        };
-        let server = Server::new(router, None, limits);
-        tokio::spawn(async move { server.accept(listener).await });
-    }
-    let _ = banner::print(&settings, from, to, address);
-    relay
-        .run(async {
-            signals.next().await;
-            health.stop();
-        })
-        .await;
+    daemon.readiness.require(move || match &*sink.borrow() {
+        SinkHealth::Up => None,
+        SinkHealth::Down(reason) => Some(reason.clone().into_owned()),
+    });
+    let queues = LocalApi::new(&daemon)?;
+    let admin = daemon.serve_admin(settings.admin.as_ref(), Some(queues)).await?;
+    print(&settings, from, to, admin);
+    relay.run(daemon.stopped()).await;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn open(url: &SecretUrl, settings: &RelaySettings) -> anyhow::Result<Arc<dyn Store>> {
-    let opening =
-        hapax::StoreConfig { call_limit: settings.store_timeout, ..hapax::StoreConfig::default() };
-    let store = hapax::open(url.secret(), &opening).await;
-    store.with_context(|| format!("the store {}", url.shown()))
-}
-
-/// Probers are quick, and there are few of them.
-fn net_limit(settings: &RelaySettings) -> std::time::Duration {
-    settings.send_timeout
+fn daemon_settings<'a>(settings: &RelaySettings, from: &'a SecretUrl) -> DaemonSettings<'a> {
+    DaemonSettings {
+        log: settings.log,
+        log_level: settings.log_level,
+        store: from,
+        store_timeout: settings.store_timeout,
+        redis_verbatim: None,
+        sweep_interval: settings.sweep_interval,
+        listen: None,
+        timeouts: IoTimeouts { header: settings.send_timeout, idle: settings.send_timeout },
+        max_connections: 0,
+    }
 }
 
 /// Where rows come from and where they go.
@@ -106,4 +80,20 @@ fn relay_config(settings: &RelaySettings) -> RelayConfig {
         return config;
     }
     config.cloudevents(CloudEvents::new(&settings.cloudevents_source.0))
+}
+
+/// Prints both ends, and one line to try; on standard error where standard output is the sink.
+fn print(settings: &RelaySettings, from: &SecretUrl, to: &SecretUrl, admin: Option<SocketAddr>) {
+    let title = format!("relay drains `{}`", settings.queue.as_str());
+    let row = "INSERT INTO hapax_outbox (topic, key, payload) VALUES ('orders', 'order-1', '{}')";
+    let lines = [
+        ("from", from.shown()),
+        ("to", to.shown()),
+        admin_line(admin, "/healthz, /readyz, /metrics"),
+        ("try", row.to_owned()),
+    ];
+    match target::is_stdout(to) {
+        true => print_banner(stderr(), &title, &lines),
+        false => print_banner(stdout(), &title, &lines),
+    }
 }

@@ -18,7 +18,7 @@ use super::problem::{Problem, ProblemKind};
 use super::request::admission::TenantRequestLimits;
 use super::request::auth::AccessPolicy;
 use super::sse::EventStreams;
-use crate::health::Health;
+use crate::daemon::{Readiness, ReadinessState};
 use crate::settings::ServeSettings;
 
 /// The shared state of the running server; clones are cheap.
@@ -33,7 +33,7 @@ pub(crate) struct AppStateInner {
     pub(crate) request_limits: TenantRequestLimits,
     /// Operator requests have limits of their own, so that a full tenant can still be mended.
     pub(crate) operator_limits: TenantRequestLimits,
-    pub(crate) readiness: Health,
+    pub(crate) readiness: Readiness,
     pub(crate) bus: Bus,
     pub(crate) streams: EventStreams,
     pub(crate) meters: PrometheusHandle,
@@ -56,13 +56,20 @@ impl AppState {
         access: AccessPolicy,
         store: Arc<dyn Store>,
         meters: PrometheusHandle,
+        readiness: Readiness,
     ) -> Self {
+        let bus = bus(&settings, store.clone());
+        let (events, timeout) = (bus.clone(), settings.event_tail_timeout);
+        readiness.require(move || {
+            let late = events.tail_age() > timeout;
+            late.then(|| "the tail of the event log was not read for too long".to_owned())
+        });
         Self(Arc::new(AppStateInner {
             request_limits: TenantRequestLimits::new(&access, settings.in_flight),
             operator_limits: TenantRequestLimits::new(&access, settings.in_flight),
             access,
-            readiness: Health::default(),
-            bus: bus(&settings, store.clone()),
+            readiness,
+            bus,
             streams: EventStreams::new(&settings),
             started: Instant::now(),
             address: OnceLock::new(),
@@ -88,14 +95,15 @@ impl AppState {
         Inbox::new(self.store.clone()).tenant(tenant.clone())
     }
 
-    /// Why the server is not ready, if so: the store does not answer, or the tail of the event log
-    /// is not being read.
-    pub(crate) fn why_not(&self) -> Option<String> {
-        let behind = || {
-            let late = self.bus.tail_age() > self.settings.event_tail_timeout;
-            late.then(|| "the tail of the event log was not read for too long".to_owned())
-        };
-        self.readiness.why_not().or_else(behind)
+    /// Refuses calls of a store that must not be used.
+    pub(crate) fn check_store_fit(&self) -> Result<(), Problem> {
+        match self.readiness.state() {
+            ReadinessState::Unfit(reason) => {
+                let problem = Problem::new(ProblemKind::StoreUnavailable, reason);
+                Err(problem.retry_after(Duration::from_secs(5)))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// [`Self::call_store_waiting`] for a request that does not wait.

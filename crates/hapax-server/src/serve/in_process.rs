@@ -12,6 +12,7 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use super::app::AppState;
 use super::request::auth::AccessPolicy;
 use super::router;
+use crate::daemon::Readiness;
 use crate::settings::{CommandSettings, ServeSettings, SettingSources};
 
 /// The API on an open store, as this tenant.
@@ -21,7 +22,13 @@ pub(crate) fn router_for_store(
     meters: PrometheusHandle,
 ) -> anyhow::Result<Router> {
     let settings = ServeSettings::read(&SettingSources::defaults()?)?;
-    Ok(router::new(&AppState::new(settings, AccessPolicy::LocalOnly(tenant), store, meters)))
+    Ok(router::new(&AppState::new(
+        settings,
+        AccessPolicy::LocalOnly(tenant),
+        store,
+        meters,
+        Readiness::default(),
+    )))
 }
 
 /// Opens a store and returns the API on it, as this tenant.

@@ -6,7 +6,6 @@ mod banner;
 pub(crate) mod in_process;
 mod pages;
 pub(crate) mod problem;
-mod readiness;
 mod refusal;
 mod request;
 mod response;
@@ -16,17 +15,17 @@ pub(crate) mod system;
 
 use std::process::ExitCode;
 
-use anyhow::Context;
 use axum::Router;
 use axum::body::Body;
 use hyper::body::Incoming;
 use hyper::{Request, Response};
 use tower::ServiceExt;
 
+use crate::daemon::{
+    Daemon, DaemonSettings, EarlyRefusals, InFlightGuard, IoTimeouts, RequestHandler,
+};
 use crate::ingest::{self, IngestConfig};
-use crate::net::{self, Answers, InFlight, Limits, Refusals, Server, Signals};
 use crate::settings::{CommandSettings, ServeSettings, SettingFlags, SettingSources};
-use crate::{logging, measure};
 use app::AppState;
 use request::auth::AccessPolicy;
 pub(crate) use request::body;
@@ -36,43 +35,43 @@ pub(crate) use sse::signed_link;
 pub(crate) async fn run(flags: SettingFlags<ServeSettings>) -> anyhow::Result<ExitCode> {
     let sources = SettingSources::gather(flags)?;
     let settings = ServeSettings::read(&sources)?;
-    logging::start(settings.log, settings.log_level);
-    sources.warn_of_unknown_variables();
-    net::make_room(settings.max_connections);
-    let signals = Signals::new()?;
-    let listener = net::bind("listen", &settings.listen).await?;
-    let app = open(settings).await?;
-    app.readiness.watch(&app.store, app.settings.store_timeout, &app.meters).await?;
-    let _ = app.address.set(listener.local_addr()?);
-    // Whoever started us may not listen; that is no reason not to serve.
-    let _ = banner::print(&app, &sources);
+    let daemon = Daemon::boot(&sources, daemon_settings(&settings)).await?;
+    let access = AccessPolicy::new(&settings.tokens);
+    let (store, metrics) = (daemon.store.clone(), daemon.metrics.clone());
+    let app = AppState::new(settings, access, store, metrics, daemon.readiness.clone());
+    let _ = app.address.set(daemon.address()?);
+    banner::print(&app, &sources);
 
     ingest(&app, &sources)?;
-    hapax::sweep_forever(app.store.clone(), app.settings.sweep_interval);
-    let limits = Limits {
-        header: app.settings.header_timeout,
-        idle: app.settings.idle_timeout,
-        connections: app.settings.max_connections,
-    };
-    let server = Server::new(router::new(&app), None, limits);
-    let stop = async || {
-        app.readiness.stop();
-        app.bus.stop();
-    };
-    server.run(listener, signals, app.settings.shutdown_timeout, stop).await;
+    let stop = async || app.bus.stop();
+    daemon.serve(router::new(&app), None, app.settings.shutdown_timeout, stop).await?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Starts the router, where there is something to route.
+fn daemon_settings(settings: &ServeSettings) -> DaemonSettings<'_> {
+    DaemonSettings {
+        log: settings.log,
+        log_level: settings.log_level,
+        store: &settings.store,
+        store_timeout: settings.store_timeout,
+        redis_verbatim: Some(settings.redis_verbatim.0.clone()),
+        sweep_interval: settings.sweep_interval,
+        listen: Some(&settings.listen),
+        timeouts: IoTimeouts { header: settings.header_timeout, idle: settings.idle_timeout },
+        max_connections: settings.max_connections,
+    }
+}
+
+/// Starts the ingest router where domains are configured.
 fn ingest(app: &AppState, sources: &SettingSources<ServeSettings>) -> anyhow::Result<()> {
     let settings = &app.settings;
     if settings.ingest.0.is_empty() {
         return Ok(());
     }
-    // REDIS_URL alone does not make streams live elsewhere than in a store that is a Redis.
-    let said = sources.origin("ingest-from").is_some_and(|place| place != "REDIS_URL");
+    // REDIS_URL gives way to a store that is a Redis itself.
+    let is_explicit = sources.origin("ingest-from").is_some_and(|origin| origin != "REDIS_URL");
     let from = match (&settings.ingest_from, settings.store.secret()) {
-        (Some(url), _) if said => url.secret(),
+        (Some(url), _) if is_explicit => url.secret(),
         (_, store) if store.starts_with("redis") => store,
         (Some(url), _) => url.secret(),
         (None, _) => anyhow::bail!(
@@ -94,22 +93,11 @@ fn ingest(app: &AppState, sources: &SettingSources<ServeSettings>) -> anyhow::Re
     ingest::start(&app.bus, config, from, &app.readiness)
 }
 
-async fn open(settings: ServeSettings) -> anyhow::Result<AppState> {
-    let options = hapax::StoreConfig {
-        call_limit: settings.store_timeout,
-        redis_verbatim: settings.redis_verbatim.0.clone(),
-    };
-    let store = hapax::open(settings.store.secret(), &options).await;
-    let store = store.with_context(|| format!("the store {}", settings.store.shown()))?;
-    let access = AccessPolicy::new(&settings.tokens);
-    Ok(AppState::new(settings, access, store, measure::start()?))
-}
-
-impl Answers for Router {
+impl RequestHandler for Router {
     type Body = Body;
-    const REFUSALS: Option<Refusals> = Some(refusal::REFUSALS);
+    const REFUSALS: Option<EarlyRefusals> = Some(refusal::REFUSALS);
 
-    async fn answer(&self, request: Request<Incoming>, in_flight: InFlight) -> Response<Body> {
+    async fn handle(&self, request: Request<Incoming>, in_flight: InFlightGuard) -> Response<Body> {
         let response = self.clone().oneshot(request.map(Body::new)).await;
         sse::keep_in_flight(response.unwrap_or_else(|never| match never {}), in_flight)
     }

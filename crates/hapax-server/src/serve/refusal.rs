@@ -4,7 +4,7 @@
 use std::sync::LazyLock;
 
 use super::problem::{Problem, ProblemKind};
-use crate::net::Refusals;
+use crate::daemon::EarlyRefusals;
 
 static SLOW: LazyLock<Vec<u8>> = LazyLock::new(|| {
     whole(ProblemKind::RequestTimeout, "Request Timeout", "the headers did not arrive in time")
@@ -20,7 +20,7 @@ static LARGE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     )
 });
 
-pub(crate) const REFUSALS: Refusals = Refusals { too_slow: || &SLOW, instead_of };
+pub(crate) const REFUSALS: EarlyRefusals = EarlyRefusals { too_slow: || &SLOW, instead_of };
 
 /// The problem document that replaces a response which the HTTP library generated. Such a response
 /// has no body and lacks the request id that all of ours carry.

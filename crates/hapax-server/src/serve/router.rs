@@ -22,7 +22,7 @@ use super::request::admission;
 use super::response::raw_json_response;
 use super::sse::cors;
 use super::system;
-use crate::measure::Watched;
+use crate::daemon::RequestMetrics;
 
 /// The complete API as one service.
 pub(crate) fn new(app: &AppState) -> Router {
@@ -83,7 +83,7 @@ pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("hapax-request
 /// Measures and logs one request, and adds the headers that every response has.
 pub(crate) async fn log_request(request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
-    let mut watched = Watched::new(request.method(), route.unwrap_or("unmatched").into());
+    let mut watched = RequestMetrics::new(request.method(), route.unwrap_or("unmatched").into());
     let id = random_id();
     (watched.id, watched.tenant) = (Some(id.clone()), Some("-".into()));
     let mut response = next.run(request).await;

@@ -1,62 +1,37 @@
-//! `/healthz`, `/readyz`, `/metrics`, and the answers where there is no route.
+//! `/healthz`, `/readyz`, `/metrics`, and unknown paths and methods.
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use hyper::StatusCode;
-use serde::Serialize;
-use utoipa::ToSchema;
 
 use super::app::AppState;
 use super::problem::{Problem, ProblemKind};
 use super::request::body;
-use super::response::json_response;
-use crate::measure;
+use crate::daemon::{self, HealthDocument, ReadyDocument};
 
 /// Whether the process lives.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct Health {
-    #[schema(value_type = String, example = "ok")]
-    status: &'static str,
-}
-
-/// Whether calls can be answered.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct Ready {
-    /// True where they can.
-    ready: bool,
-    /// Why not, where they cannot.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    reason: Option<String>,
-}
-
-/// Whether the process lives.
-#[utoipa::path(get, path = "/healthz", tag = "system", responses((status = 200, body = Health, description = "It does")))]
+#[utoipa::path(get, path = "/healthz", tag = "system", responses((status = 200, body = HealthDocument, description = "It does")))]
 pub(crate) async fn healthz() -> Response {
-    json_response(StatusCode::OK, &Health { status: "ok" })
+    daemon::healthz()
 }
 
 /// Whether calls can be answered.
 #[utoipa::path(get, path = "/readyz", tag = "system", responses(
-    (status = 200, body = Ready, description = "The store answers, and followed jobs are read"),
-    (status = 503, body = Ready, description = "It does not, or the server is shutting down"),
+    (status = 200, body = ReadyDocument, description = "The store answers, and followed jobs are read"),
+    (status = 503, body = ReadyDocument, description = "It does not, or the server is shutting down"),
 ))]
 pub(crate) async fn readyz(State(app): State<AppState>) -> Response {
-    let reason = app.why_not();
-    let ready = reason.is_none();
-    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    json_response(status, &Ready { ready, reason })
+    daemon::readyz(&app.readiness)
 }
 
-/// Everything that is measured, for Prometheus.
+/// All metrics, for Prometheus.
 #[utoipa::path(get, path = "/metrics", tag = "system", responses(
     (status = 200, body = String, content_type = "text/plain", description = "Prometheus text"),
 ))]
 pub(crate) async fn metrics(State(app): State<AppState>) -> Response {
-    measure::exposition(&app.meters)
+    daemon::exposition(&app.meters)
 }
 
-/// A path that leads nowhere; an empty key is one that was meant.
+/// Answers an unknown path; an empty key or name in it gets a better reason.
 pub(crate) async fn no_route(request: Request) -> Problem {
     let path = request.uri().path().to_owned();
     body::discard(request.into_body()).await;
@@ -81,7 +56,7 @@ pub(crate) async fn no_route(request: Request) -> Problem {
     Problem::invalid(text)
 }
 
-/// A path that there is, with a method that it does not take.
+/// Answers a known path with a method that it does not take.
 pub(crate) async fn no_method(request: Request) -> Problem {
     body::discard(request.into_body()).await;
     Problem::new(ProblemKind::MethodNotAllowed, "`Allow` lists the methods that it takes")

@@ -6,7 +6,7 @@ use hapax::queue::ItemId;
 use hapax::{Fence, Tenant, metric_names};
 use metrics::counter;
 
-use crate::logging::AUDIT;
+use crate::daemon::logging::AUDIT;
 use crate::serve::problem::{Problem, ProblemKind};
 use crate::serve::request::ApiRequest;
 

@@ -48,7 +48,7 @@ impl FromRequest<AppState> for ApiRequest {
         // Read the body before refusing anything: a client that is still sending often misses the
         // response.
         let body = body::read(body, app.settings.body_limit, app.settings.body_timeout).await?;
-        app.readiness.fit()?;
+        app.check_store_fit()?;
         let segments = path_segments(&parts.uri)?;
         let query = parse_query(&parts.uri)?;
         if takes_body {

@@ -17,7 +17,7 @@ use super::fanout::FanoutGroups;
 use super::socket::SocketSink;
 use super::source::BodyFraming;
 use super::stream::{EventStream, FrameSink, StreamEnd};
-use crate::net::{InFlight, Takeover};
+use crate::daemon::{InFlightGuard, Takeover};
 
 /// How many pieces may be queued for the HTTP library.
 const BODY_CHANNEL_CAPACITY: usize = 4;
@@ -114,7 +114,7 @@ impl FrameSink for BodySink {
 
 /// Counts the request of an event stream as in flight until its body ends: a client that listens is
 /// not idle.
-pub(crate) fn keep_in_flight(response: Response, in_flight: InFlight) -> Response {
+pub(crate) fn keep_in_flight(response: Response, in_flight: InFlightGuard) -> Response {
     if response.extensions().get::<Takeover>().is_none() {
         return response;
     }
@@ -123,7 +123,7 @@ pub(crate) fn keep_in_flight(response: Response, in_flight: InFlight) -> Respons
 
 struct InFlightBody {
     body: Body,
-    _in_flight: InFlight,
+    _in_flight: InFlightGuard,
 }
 
 impl hyper::body::Body for InFlightBody {

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::fanout::FanoutGroups;
 use super::source::BodyFraming;
 use super::stream::{EventStream, FrameSink, StreamEnd};
-use crate::net::Bare;
+use crate::daemon::RawConnection;
 
 /// The send buffer for a client that does not read; the kernel doubles this.
 const SEND_BUFFER: usize = 32 * 1024;
@@ -24,13 +24,13 @@ const MAX_READ: usize = 64 * 1024;
 /// A taken-over connection. Frames are encoded once for all streams and written without copying,
 /// several in one system call.
 pub(super) struct SocketSink {
-    connection: Bare,
+    connection: RawConnection,
     write_timeout: Duration,
     bytes_read: usize,
 }
 
 impl SocketSink {
-    pub(super) fn new(connection: Bare, write_timeout: Duration) -> Self {
+    pub(super) fn new(connection: RawConnection, write_timeout: Duration) -> Self {
         let _ = socket2::SockRef::from(&connection.socket).set_send_buffer_size(SEND_BUFFER);
         Self { connection, write_timeout, bytes_read: 0 }
     }

@@ -1,4 +1,4 @@
-//! What is measured, for Prometheus, and one log line for each request.
+//! The Prometheus recorder, and the metrics and the log line of each request.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use metrics::{counter, gauge, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::time::Instant;
 
-/// Starts measuring.
-pub(crate) fn start() -> anyhow::Result<PrometheusHandle> {
+/// Installs the recorder.
+pub(super) fn start() -> anyhow::Result<PrometheusHandle> {
     let builder =
         metric_names::HISTOGRAMS.iter().try_fold(PrometheusBuilder::new(), |builder, name| {
             builder.set_buckets_for_metric(Matcher::Full((*name).to_owned()), metric_names::BUCKETS)
@@ -21,19 +21,18 @@ pub(crate) fn start() -> anyhow::Result<PrometheusHandle> {
     Ok(handle)
 }
 
-/// Everything that is measured.
-pub(crate) fn exposition(meters: &PrometheusHandle) -> Response {
-    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], meters.render()).into_response()
+/// All metrics in the text format of Prometheus.
+pub(crate) fn exposition(metrics: &PrometheusHandle) -> Response {
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], metrics.render()).into_response()
 }
 
-/// One log line and three metrics for a request, when it is dropped, which is also what happens when
-/// the client goes away. They say what was asked for by the route: paths, queries and bodies
-/// identify people.
-pub(crate) struct Watched {
+/// The log line and the metrics of a request, written when this is dropped, so also when the client
+/// goes away. They name the route alone: paths, queries and bodies identify people.
+pub(crate) struct RequestMetrics {
     method: &'static str,
     route: Arc<str>,
     pub(crate) status: u16,
-    /// Names it in the log, where it has a name.
+    /// Identifies the request in the log.
     pub(crate) id: Option<String>,
     pub(crate) tenant: Option<String>,
     since: Instant,
@@ -42,15 +41,15 @@ pub(crate) struct Watched {
 /// The status of a request whose client went away, as other servers log it.
 const CLIENT_GONE: u16 = 499;
 
-impl Watched {
+impl RequestMetrics {
     pub(crate) fn new(method: &Method, route: Arc<str>) -> Self {
         gauge!(metric_names::HTTP_IN_FLIGHT).increment(1.0);
-        let (method, since) = (known(method), Instant::now());
+        let (method, since) = (method_label(method), Instant::now());
         Self { method, route, status: CLIENT_GONE, id: None, tenant: None, since }
     }
 }
 
-impl Drop for Watched {
+impl Drop for RequestMetrics {
     fn drop(&mut self) {
         let Self { method, route, status, .. } = self;
         let (took, status) = (self.since.elapsed(), *status);
@@ -65,8 +64,8 @@ impl Drop for Watched {
     }
 }
 
-/// Methods are whatever a client sends; labels are not.
-fn known(method: &Method) -> &'static str {
+/// A bounded set of labels: clients may send any method.
+fn method_label(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",
         Method::HEAD => "HEAD",

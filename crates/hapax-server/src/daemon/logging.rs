@@ -8,23 +8,23 @@ use tracing_subscriber::prelude::*;
 
 use crate::settings::{LogFormat, LogLevel};
 
-/// The target of lines that say what operators did. They are written whatever the level is.
+/// The target of audit lines (the actions of operators), which are written at every level.
 pub(crate) const AUDIT: &str = "audit";
 
-/// Writes what an operator does, and nothing else.
+/// Starts logging audit lines alone.
 pub(crate) fn start_audit() {
     let filter = Targets::new().with_target(AUDIT, LevelFilter::INFO);
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).compact().with_ansi(false);
     let _ = tracing_subscriber::registry().with(lines.with_filter(filter)).try_init();
 }
 
-/// Starts logging, of panics too. Only hapax's own lines follow the level: what drivers say in detail may contain
-/// keys, and is never wanted.
-pub(crate) fn start(format: LogFormat, level: LogLevel) {
+/// Starts logging, of panics too. Only hapax's own lines follow the level: the detailed lines of
+/// drivers may contain keys.
+pub(super) fn start(format: LogFormat, level: LogLevel) {
     let filter = Targets::new()
         .with_default(level.0.min(LevelFilter::WARN))
         .with_target("hapax", level.0)
-        // It shows a message that came back with all that is in it; hapax says itself that it did.
+        // lapin logs returned messages with their content; hapax logs the return itself.
         .with_target("lapin", LevelFilter::OFF)
         .with_target(AUDIT, LevelFilter::INFO);
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
@@ -35,10 +35,10 @@ pub(crate) fn start(format: LogFormat, level: LogLevel) {
             lines.compact().with_target(false).with_ansi(colours).boxed()
         }
     };
-    // A second start in one process keeps the first one.
+    // The first start in a process wins.
     let _ = tracing_subscriber::registry().with(lines.with_filter(filter)).try_init();
     std::panic::set_hook(Box::new(|panic| {
-        // Where it was, and not what it said: that may hold a key or a value.
+        // The location alone: the message may hold a key or a value.
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
         tracing::error!(place, "a bug: the code panicked");
     }));

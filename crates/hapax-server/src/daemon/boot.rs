@@ -1,0 +1,137 @@
+//! One way to start a daemon, and to run it until a signal stops it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use hapax::Store;
+use metrics_exporter_prometheus::PrometheusHandle;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+
+use super::io_timeouts::IoTimeouts;
+use super::listener::{HttpServer, RequestHandler, bind};
+use super::readiness::Readiness;
+use super::shutdown::StopSignals;
+use super::{logging, metrics};
+use crate::settings::{
+    CommandSettings, ListenAddress, LogFormat, LogLevel, SecretUrl, SettingSources,
+};
+
+/// The settings that every daemon needs to start.
+pub(crate) struct DaemonSettings<'a> {
+    pub(crate) log: LogFormat,
+    pub(crate) log_level: LogLevel,
+    pub(crate) store: &'a SecretUrl,
+    pub(crate) store_timeout: Duration,
+    /// Patterns of keys that Redis stores verbatim; `None` for the default ones.
+    pub(crate) redis_verbatim: Option<Vec<String>>,
+    pub(crate) sweep_interval: Duration,
+    /// The address of the main listener, where the daemon has one.
+    pub(crate) listen: Option<&'a ListenAddress>,
+    pub(crate) timeouts: IoTimeouts,
+    pub(crate) max_connections: usize,
+}
+
+/// A started daemon: its store is open and watched, its metrics are recorded, its main listener is
+/// bound.
+pub(crate) struct Daemon {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) readiness: Readiness,
+    pub(crate) metrics: PrometheusHandle,
+    pub(super) timeouts: IoTimeouts,
+    max_connections: usize,
+    listener: Option<TcpListener>,
+    signals: StopSignals,
+}
+
+impl Daemon {
+    /// Starts everything that can fail because of the settings. A store that does not answer yet is
+    /// no failure; one that must not be used is.
+    pub(crate) async fn boot<S: CommandSettings>(
+        sources: &SettingSources<S>,
+        settings: DaemonSettings<'_>,
+    ) -> anyhow::Result<Self> {
+        logging::start(settings.log, settings.log_level);
+        sources.warn_of_unknown_variables();
+        raise_file_limit(settings.max_connections);
+        let signals = StopSignals::new()?;
+        let listener = match settings.listen {
+            Some(address) => Some(bind("listen", address).await?),
+            None => None,
+        };
+        let metrics = metrics::start()?;
+        let verbatim = settings.redis_verbatim;
+        let store = open_store(settings.store, settings.store_timeout, verbatim).await?;
+        let readiness = Readiness::default();
+        readiness.watch(&store, settings.store_timeout, &metrics).await?;
+        hapax::sweep_forever(store.clone(), settings.sweep_interval);
+        let (timeouts, max_connections) = (settings.timeouts, settings.max_connections);
+        Ok(Self { store, readiness, metrics, timeouts, max_connections, listener, signals })
+    }
+
+    /// The address of the main listener.
+    pub(crate) fn address(&self) -> anyhow::Result<SocketAddr> {
+        Ok(self.listener.as_ref().context("the daemon has no listener")?.local_addr()?)
+    }
+
+    /// Serves on the main listener until a signal, then shuts down in order: nothing new is
+    /// accepted, `/readyz` turns red, `stop` runs, and requests in flight may finish within the
+    /// timeout.
+    pub(crate) async fn serve<H: RequestHandler>(
+        self,
+        handler: H,
+        tls: Option<TlsAcceptor>,
+        shutdown_timeout: Duration,
+        stop: impl AsyncFnOnce(),
+    ) -> anyhow::Result<()> {
+        let listener = self.listener.context("the daemon has no listener")?;
+        let server = HttpServer::new(handler, tls, self.timeouts, self.max_connections);
+        let readiness = self.readiness;
+        let stop = async || {
+            readiness.stop();
+            stop().await;
+        };
+        server.run(listener, self.signals, shutdown_timeout, stop).await;
+        Ok(())
+    }
+
+    /// Completes at the first signal, with `/readyz` turned red.
+    pub(crate) async fn stopped(mut self) {
+        self.signals.next().await;
+        self.readiness.stop();
+    }
+}
+
+/// Opens the store of a URL, with this timeout for one call.
+pub(crate) async fn open_store(
+    url: &SecretUrl,
+    timeout: Duration,
+    redis_verbatim: Option<Vec<String>>,
+) -> anyhow::Result<Arc<dyn Store>> {
+    let mut options = hapax::StoreConfig { call_limit: timeout, ..hapax::StoreConfig::default() };
+    if let Some(patterns) = redis_verbatim {
+        options.redis_verbatim = patterns;
+    }
+    let store = hapax::open(url.secret(), &options).await;
+    store.with_context(|| format!("the store {}", url.shown()))
+}
+
+/// Raises the limit of open files to what the system allows: each connection is one file, and the
+/// default of a shell is meant for programs with a few. Warns where the limit is below the
+/// configured number of connections.
+fn raise_file_limit(connections: usize) {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).is_ok();
+    let limit = if raised { maximum } else { current };
+    if limit.is_some_and(|limit| limit < connections as u64) {
+        let limit = limit.unwrap_or_default();
+        tracing::warn!(
+            limit,
+            connections,
+            "the system allows fewer open files than connections are configured; raise it (ulimit -n)"
+        );
+    }
+}

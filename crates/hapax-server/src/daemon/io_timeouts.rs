@@ -1,0 +1,258 @@
+//! Timeouts of a connection: for a request's headers, for the next request, and for a client that
+//! does not read the response.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep};
+
+/// How long a client may take.
+#[derive(Clone, Copy)]
+pub(crate) struct IoTimeouts {
+    /// For the headers of a request.
+    pub(crate) header: Duration,
+    /// Between two requests, or without reading a byte of a response.
+    pub(crate) idle: Duration,
+}
+
+/// The start of every HTTP/2 connection.
+const HTTP2: &[u8] = b"PRI ";
+
+/// The phase of a connection, shared by the byte stream below the HTTP library and the requests above
+/// it.
+#[derive(Clone)]
+pub(crate) struct ConnectionActivity(Arc<Mutex<Phase>>);
+
+struct Phase {
+    in_flight: usize,
+    /// Whether the client is sending a request's headers, as far as the bytes tell.
+    in_headers: bool,
+    since: Instant,
+}
+
+impl ConnectionActivity {
+    fn phase(&self) -> MutexGuard<'_, Phase> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Marks a request as in flight until the guard is dropped.
+    pub(crate) fn begin_request(&self) -> InFlightGuard {
+        self.phase().in_flight += 1;
+        InFlightGuard(self.clone())
+    }
+}
+
+/// A request in flight.
+pub(crate) struct InFlightGuard(ConnectionActivity);
+
+impl Drop for InFlightGuard {
+    fn drop(&mut self) {
+        let mut phase = self.0.phase();
+        phase.in_flight -= 1;
+        phase.in_headers = false;
+        phase.since = Instant::now();
+    }
+}
+
+/// Raw responses to requests that are refused before they are parsed.
+#[derive(Clone, Copy)]
+pub(crate) struct EarlyRefusals {
+    /// The response to headers that took too long.
+    pub(crate) too_slow: fn() -> &'static [u8],
+    /// The replacement for a response that the HTTP library made by itself.
+    pub(crate) instead_of: fn(&[u8]) -> Option<&'static [u8]>,
+}
+
+/// A byte stream that fails when its client takes too long.
+pub(super) struct TimedStream<S> {
+    stream: S,
+    activity: ConnectionActivity,
+    timeouts: IoTimeouts,
+    refusals: Option<EarlyRefusals>,
+    http2: Option<bool>,
+    /// Bytes that were read to recognise HTTP/2, and not handed on yet.
+    peeked: Vec<u8>,
+    reading: Pin<Box<Sleep>>,
+    writing: Pin<Box<Sleep>>,
+    stalled: bool,
+}
+
+impl<S> TimedStream<S> {
+    pub(super) fn new(
+        stream: S,
+        timeouts: IoTimeouts,
+        refusals: Option<EarlyRefusals>,
+    ) -> (Self, ConnectionActivity) {
+        // A new connection begins with the headers of a request.
+        let phase = Phase { in_flight: 0, in_headers: true, since: Instant::now() };
+        let activity = ConnectionActivity(Arc::new(Mutex::new(phase)));
+        let timed = Self {
+            stream,
+            activity: activity.clone(),
+            timeouts,
+            refusals,
+            http2: None,
+            peeked: Vec::new(),
+            reading: Box::pin(sleep(timeouts.header)),
+            writing: Box::pin(sleep(timeouts.idle)),
+            stalled: false,
+        };
+        (timed, activity)
+    }
+
+    pub(super) fn into_inner(self) -> S {
+        self.stream
+    }
+
+    /// When the client will have taken too long; `None` while it waits for a response.
+    fn deadline(&self) -> Option<Instant> {
+        let phase = self.activity.phase();
+        // HTTP/2 has frames that belong to no request: its bytes tell little.
+        let in_headers = phase.in_headers && self.http2 != Some(true);
+        let limit = if in_headers { self.timeouts.header } else { self.timeouts.idle };
+        (phase.in_flight == 0).then(|| phase.since + limit)
+    }
+
+    /// Schedules another poll before the client can have been idle for too long: the HTTP library
+    /// polls for the next request while it still answers this one, and not again after that.
+    fn schedule_poll(&mut self, cx: &mut Context<'_>) {
+        let latest = Instant::now() + self.timeouts.idle;
+        if self.reading.is_elapsed() || self.reading.deadline() > latest {
+            self.reading.as_mut().reset(latest);
+        }
+        if self.reading.as_mut().poll(cx).is_ready() {
+            cx.waker().wake_by_ref();
+        }
+    }
+
+    fn note_read(&mut self, bytes: &[u8]) {
+        let first = self.http2.is_none();
+        self.http2.get_or_insert_with(|| bytes.starts_with(HTTP2));
+        let mut phase = self.activity.phase();
+        if phase.in_flight == 0 && (first || !phase.in_headers) {
+            phase.in_headers = true;
+            phase.since = Instant::now();
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> TimedStream<S> {
+    /// Reads until it is clear whether the client begins with HTTP/2.
+    pub(super) async fn begins_http2(&mut self) -> io::Result<bool> {
+        let mut peeked = Vec::with_capacity(HTTP2.len());
+        while peeked.len() < HTTP2.len() && HTTP2.starts_with(&peeked) {
+            let (mut bytes, missing) = ([0; HTTP2.len()], HTTP2.len() - peeked.len());
+            match self.read(&mut bytes[..missing]).await? {
+                0 => break,
+                n => peeked.extend_from_slice(&bytes[..n]),
+            }
+        }
+        let http2 = peeked == HTTP2;
+        self.http2 = Some(http2);
+        self.peeked = peeked;
+        Ok(http2)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TimedStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if !self.peeked.is_empty() {
+            let most = self.peeked.len().min(buf.remaining());
+            buf.put_slice(&self.peeked[..most]);
+            self.peeked.drain(..most);
+            return Poll::Ready(Ok(()));
+        }
+        let before = buf.filled().len();
+        if let Poll::Ready(done) = Pin::new(&mut self.stream).poll_read(cx, buf) {
+            if buf.filled().len() > before {
+                self.note_read(&buf.filled()[before..]);
+            }
+            return Poll::Ready(done);
+        }
+        let Some(deadline) = self.deadline() else {
+            self.schedule_poll(cx);
+            return Poll::Pending;
+        };
+        if self.reading.deadline() != deadline {
+            self.reading.as_mut().reset(deadline);
+        }
+        ready!(self.reading.as_mut().poll(cx));
+        if let Some(refusals) = self.refusals
+            && self.http2 == Some(false)
+            && self.activity.phase().in_headers
+        {
+            self.refuse(cx, (refusals.too_slow)());
+        }
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if let Some(document) = self.refusals.and_then(|refusals| (refusals.instead_of)(buf)) {
+            self.refuse(cx, document);
+            return Poll::Ready(Ok(buf.len()));
+        }
+        let polled = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.check_stall(cx, polled)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.check_stall(cx, polled)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        // A response that may have to be replaced is written in one piece.
+        self.refusals.is_none() && self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> TimedStream<S> {
+    /// Writes a refusal. Nothing else is being written while a request is awaited; if the buffer is
+    /// full all the same, the client does not read and misses nothing.
+    fn refuse(&mut self, cx: &mut Context<'_>, document: &[u8]) {
+        let _ = Pin::new(&mut self.stream).poll_write(cx, document);
+    }
+
+    fn check_stall(
+        &mut self,
+        cx: &mut Context<'_>,
+        polled: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if polled.is_ready() {
+            self.stalled = false;
+            return polled;
+        }
+        if !self.stalled {
+            self.stalled = true;
+            self.writing.as_mut().reset(Instant::now() + self.timeouts.idle);
+        }
+        ready!(self.writing.as_mut().poll(cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}

@@ -1,0 +1,147 @@
+//! Accepts connections up to a maximum, serves them, and drains them at shutdown.
+
+use std::error::Error;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use bytes::Bytes;
+use hyper::body::{Body, Incoming};
+use hyper::{Request, Response};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::TlsAcceptor;
+
+use super::connection::ConnectionServer;
+use super::io_timeouts::{EarlyRefusals, InFlightGuard, IoTimeouts};
+use super::shutdown::{ConnectionDrain, StopSignals};
+use crate::settings::ListenAddress;
+
+/// How long accepting pauses after an error, such as a lack of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
+
+/// Binds an address; the error names the flag that takes another one.
+pub(super) async fn bind(flag: &str, listen: &ListenAddress) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(listen.addresses()).await.with_context(|| {
+        let place = listen.text();
+        format!("cannot listen on {place}; is another server running there? --{flag} takes another")
+    })
+}
+
+/// Handles the requests of a listener.
+pub(crate) trait RequestHandler: Clone + Send + Sync + 'static {
+    type Body: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static;
+
+    /// Responses to requests that are refused before they are parsed.
+    const REFUSALS: Option<EarlyRefusals>;
+
+    /// Handles one request, which is in flight until the guard is dropped. Its extensions hold the
+    /// [`Peer`] and the [`ConnectionActivity`](super::ConnectionActivity).
+    fn handle(
+        &self,
+        request: Request<Incoming>,
+        in_flight: InFlightGuard,
+    ) -> impl Future<Output = Response<Self::Body>> + Send;
+}
+
+/// The client of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    pub(crate) ip: IpAddr,
+    pub(crate) tls: bool,
+}
+
+/// Accepts and serves connections until the shutdown.
+pub(super) struct HttpServer<H> {
+    connection: ConnectionServer<H>,
+    tls: Option<TlsAcceptor>,
+    permits: Arc<Semaphore>,
+    drain: ConnectionDrain,
+}
+
+impl<H: RequestHandler> HttpServer<H> {
+    pub(super) fn new(
+        handler: H,
+        tls: Option<TlsAcceptor>,
+        timeouts: IoTimeouts,
+        max_connections: usize,
+    ) -> Self {
+        Self {
+            connection: ConnectionServer::new(handler, timeouts),
+            tls,
+            permits: Arc::new(Semaphore::new(max_connections)),
+            drain: ConnectionDrain::default(),
+        }
+    }
+
+    /// Serves until a signal, then shuts down in order: nothing new is accepted, `stop` runs, and
+    /// requests in flight may finish until the timeout or a second signal.
+    pub(super) async fn run(
+        self,
+        listener: TcpListener,
+        mut signals: StopSignals,
+        shutdown_timeout: Duration,
+        stop: impl AsyncFnOnce(),
+    ) {
+        // Dropping the accept loop closes the listener: the kernel refuses new clients from then on.
+        tokio::select! {
+            () = self.accept(listener) => {}
+            () = signals.next() => {}
+        }
+        tracing::info!(
+            "shutting down: requests in flight have {shutdown_timeout:?}; a second signal ends at once"
+        );
+        let drained = async { tokio::join!(stop(), self.drain.drain()) };
+        tokio::select! {
+            _ = drained => tracing::info!("every request was answered"),
+            () = tokio::time::sleep(shutdown_timeout) => {
+                tracing::warn!("some requests were not answered in time");
+            }
+            () = signals.next() => tracing::warn!("a second signal: ending now"),
+        }
+    }
+
+    /// Accepts connections for ever.
+    pub(super) async fn accept(&self, listener: TcpListener) {
+        loop {
+            let permit = self.permits.clone().acquire_owned().await;
+            let permit = permit.expect("the semaphore is never closed");
+            match listener.accept().await {
+                Ok((stream, from)) => {
+                    // Responses are written whole: there is nothing to coalesce.
+                    let _ = stream.set_nodelay(true);
+                    tokio::spawn(self.serve(stream, from.ip().to_canonical(), permit));
+                }
+                Err(error) => {
+                    tracing::warn!("a connection was not accepted: {error}");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn serve(
+        &self,
+        stream: TcpStream,
+        ip: IpAddr,
+        permit: OwnedSemaphorePermit,
+    ) -> impl Future<Output = ()> + Send + use<H> {
+        let (connection, tls) = (self.connection.clone(), self.tls.clone());
+        let drain = self.drain.signal();
+        let peer = Peer { ip, tls: tls.is_some() };
+        async move {
+            let Some(tls) = tls else {
+                return connection.serve_socket(stream, peer, drain, permit).await;
+            };
+            let _permit = permit;
+            match tokio::time::timeout(connection.timeouts.header, tls.accept(stream)).await {
+                Ok(Ok(stream)) => connection.serve_stream(stream, peer, drain).await,
+                Ok(Err(error)) => tracing::debug!("a TLS handshake failed: {error}"),
+                Err(_) => tracing::debug!("a TLS handshake took too long"),
+            }
+        }
+    }
+}

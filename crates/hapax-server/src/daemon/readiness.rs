@@ -1,0 +1,175 @@
+//! Whether the store answers and may be used, and whether every other component works.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::bail;
+use hapax::{Finding, Severity, Store, StoreError, metric_names};
+use hapax_http::problem::describe_store_error;
+use metrics::gauge;
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::sync::watch;
+
+/// How often the store is pinged.
+const PING_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The state of the store, or of the shutdown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ReadinessState {
+    /// The store answers.
+    Ready,
+    /// The store does not answer, and why. Calls are tried all the same: it may be back by now.
+    Down(&'static str),
+    /// The store answers, and must not be used in its condition.
+    Unfit(String),
+    /// The process is shutting down.
+    Stopping,
+}
+
+/// Gives the reason why a component besides the store does not work.
+type ComponentCheck = Box<dyn Fn() -> Option<String> + Send + Sync>;
+
+/// The readiness of the process: its parts read it, and wait for its changes.
+#[derive(Clone)]
+pub(crate) struct Readiness {
+    state: Arc<watch::Sender<ReadinessState>>,
+    components: Arc<Mutex<Vec<ComponentCheck>>>,
+}
+
+impl Default for Readiness {
+    fn default() -> Self {
+        let state = ReadinessState::Down("the store was not asked yet");
+        Self { state: Arc::new(watch::Sender::new(state)), components: Arc::default() }
+    }
+}
+
+impl Readiness {
+    pub(crate) fn state(&self) -> ReadinessState {
+        self.state.borrow().clone()
+    }
+
+    /// The reason why calls cannot be answered, if any.
+    pub(crate) fn why_not(&self) -> Option<String> {
+        match self.state() {
+            ReadinessState::Ready => {
+                let components = self.components.lock().unwrap_or_else(PoisonError::into_inner);
+                components.iter().find_map(|check| check())
+            }
+            ReadinessState::Down(reason) => Some(reason.into()),
+            ReadinessState::Unfit(reason) => Some(reason),
+            ReadinessState::Stopping => Some("the server is shutting down".into()),
+        }
+    }
+
+    /// Adds a component: the process is ready only while its check gives no reason against it.
+    pub(crate) fn require(&self, check: impl Fn() -> Option<String> + Send + Sync + 'static) {
+        let mut components = self.components.lock().unwrap_or_else(PoisonError::into_inner);
+        components.push(Box::new(check));
+    }
+
+    /// Marks the process as shutting down, for good.
+    pub(crate) fn stop(&self) {
+        self.state.send_replace(ReadinessState::Stopping);
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        *self.state.borrow() == ReadinessState::Stopping
+    }
+
+    /// Completes when the process shuts down.
+    pub(crate) async fn stopping(&self) {
+        let mut state = self.state.subscribe();
+        // The sender lives as long as `self`.
+        let _ = state.wait_for(|state| *state == ReadinessState::Stopping).await;
+    }
+
+    /// Examines the store before the first request, and watches it from then on. A condition that
+    /// cannot improve by waiting is an error; a store that does not answer yet is none.
+    pub(super) async fn watch(
+        &self,
+        store: &Arc<dyn Store>,
+        store_timeout: Duration,
+        metrics: &PrometheusHandle,
+    ) -> anyhow::Result<()> {
+        // Stores keep their own timeout; this one is for those that do not.
+        let timeout = store_timeout * 2;
+        let mut examiner = StoreExaminer { store: store.clone(), timeout, examined: false };
+        match examiner.examine().await {
+            Ok(None) => self.set(ReadinessState::Ready),
+            Ok(Some(reason)) => bail!("{reason}"),
+            Err(error) if error.is_final() => return Err(error.into()),
+            Err(error) => {
+                tracing::warn!("starting without the store: {error}");
+                self.set(ReadinessState::Down(describe_store_error(&error)));
+            }
+        }
+        let (readiness, metrics) = (self.clone(), metrics.clone());
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(PING_INTERVAL).await;
+                metrics.run_upkeep();
+                readiness.set(match examiner.examine().await {
+                    Ok(None) => ReadinessState::Ready,
+                    Ok(Some(reason)) => ReadinessState::Unfit(reason),
+                    Err(error) => ReadinessState::Down(describe_store_error(&error)),
+                });
+            }
+        });
+        Ok(())
+    }
+
+    fn set(&self, state: ReadinessState) {
+        gauge!(metric_names::STORE_UP).set(if state == ReadinessState::Ready { 1.0 } else { 0.0 });
+        let changed = self.state.send_if_modified(|current| {
+            let changes = *current != ReadinessState::Stopping && *current != state;
+            if changes {
+                *current = state.clone();
+            }
+            changes
+        });
+        match state {
+            ReadinessState::Ready if changed => tracing::info!("the store answers"),
+            ReadinessState::Down(reason) if changed => tracing::warn!("not ready: {reason}"),
+            ReadinessState::Unfit(reason) if changed => tracing::error!("not ready: {reason}"),
+            _ => {}
+        }
+    }
+}
+
+struct StoreExaminer {
+    store: Arc<dyn Store>,
+    timeout: Duration,
+    examined: bool,
+}
+
+impl StoreExaminer {
+    /// Pings the store, and gives the reason why it must not be used, if any. A store that did not
+    /// answer at the start is examined when it does, and again until it is fit.
+    async fn examine(&mut self) -> Result<Option<String>, StoreError> {
+        hapax::with_timeout(self.timeout, self.store.ping()).await?;
+        if self.examined {
+            return Ok(None);
+        }
+        let findings = hapax::with_timeout(self.timeout, self.store.examine()).await?;
+        findings.iter().for_each(log_finding);
+        let refused = findings.iter().find(|finding| finding.severity == Severity::Refuse);
+        self.examined = refused.is_none();
+        Ok(refused.map(refusal))
+    }
+}
+
+fn log_finding(Finding { check, severity, detail, breaks, fix }: &Finding) {
+    let breaks = breaks.map_or("-", |promise| promise.sentence());
+    match severity {
+        Severity::Fine => tracing::debug!(check, "{detail}"),
+        Severity::Warn => tracing::warn!(check, breaks, fix, "{detail}"),
+        Severity::Refuse => tracing::error!(check, breaks, fix, "{detail}"),
+    }
+}
+
+fn refusal(Finding { check, detail, breaks, fix, .. }: &Finding) -> String {
+    let breaks = breaks.map_or("", |promise| promise.sentence());
+    format!(
+        "the store must not be used like this ({check}): {detail}. It would break: {breaks}. To fix it: {fix}"
+    )
+}
