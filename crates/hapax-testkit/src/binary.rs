@@ -1,4 +1,4 @@
-//! Finding the programs that the tests start.
+//! Finds the programs that the tests start.
 
 use std::env;
 use std::fmt;
@@ -22,11 +22,11 @@ impl fmt::Display for MissingBinary {
 
 impl std::error::Error for MissingBinary {}
 
-/// Looks for a program on the `PATH`, and then where Debian puts programs that are not on it.
+/// Looks for a program on the `PATH`, and then in Debian's other program folders.
 ///
 /// # Errors
 ///
-/// When the program is nowhere; the message tells how to install it.
+/// When the program is not found; the message says how to install it.
 pub fn find_binary(name: &str) -> Result<PathBuf, MissingBinary> {
     let path = env::var_os("PATH").unwrap_or_default();
     // An unprivileged user's PATH often lacks the sbin folders.
@@ -42,8 +42,8 @@ pub(crate) fn require(name: &str) -> PathBuf {
     find_binary(name).unwrap_or_else(|missing| panic!("{missing}"))
 }
 
-/// Looks for a PostgreSQL program: Debian keeps each version's in a folder of its own that is
-/// not on the `PATH`, and its `psql` on the `PATH` is a slow wrapper script.
+/// Looks for a PostgreSQL program: Debian keeps those of each version in a folder that is not on the `PATH`, and its
+/// `psql` on the `PATH` is a slow wrapper script.
 pub(crate) fn require_postgres(name: &str) -> PathBuf {
     newest_postgres_folder(Path::new("/usr/lib/postgresql"))
         .map(|folder| folder.join(name))
@@ -58,7 +58,7 @@ fn newest_postgres_folder(versions: &Path) -> Option<PathBuf> {
             let path = entry.ok()?.path();
             let version: u32 = path.file_name()?.to_str()?.parse().ok()?;
             let programs = path.join("bin");
-            // The client package alone makes the folder too.
+            // The client package makes the folder as well.
             programs.join("initdb").is_file().then_some((version, programs))
         })
         .max_by_key(|(version, _)| *version)

@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use ureq::Agent;
 
-use crate::command::CLIENT;
+use crate::command::CLIENT_TIMEOUT;
 use crate::ports::with_free_port;
 use crate::process::Process;
-use crate::{binary, janitor};
+use crate::{binary, cleanup};
 
-/// A browser of one's own with one tab, closed when dropped.
+/// A browser with one tab, closed when dropped.
 ///
 /// ```no_run
 /// let browser = hapax_testkit::Browser::start();
@@ -21,9 +21,9 @@ use crate::{binary, janitor};
 /// assert_eq!(browser.run("return document.readyState"), "complete");
 /// ```
 pub struct Browser {
-    // Fields are dropped in this order: the browser ends before its folder goes.
+    // Fields are dropped in this order: the browser ends before its folder is removed.
     driver: Process,
-    /// `http://127.0.0.1:PORT/session`, and `/ID` as soon as there is one.
+    /// `http://127.0.0.1:PORT/session`, followed by `/ID` as soon as there is a session.
     session: String,
     agent: Agent,
     folder: TempDir,
@@ -33,13 +33,13 @@ impl Browser {
     /// Starts `chromedriver`, and with it Chromium.
     pub fn start() -> Self {
         with_free_port(|port| {
-            let folder = janitor::folder("browser-");
+            let folder = cleanup::temp_folder("browser-");
             let log = folder.path().join("log");
             let driver = Process::new(format!("chromedriver on port {port}"), log);
             driver.spawn(
                 Command::new(binary::require("chromedriver"))
                     .arg(format!("--port={port}"))
-                    // Whatever the two write, they write into the folder.
+                    // Keeps all files of driver and browser in the folder.
                     .env("HOME", folder.path())
                     .env("TMPDIR", folder.path())
                     .env_remove("XDG_CONFIG_HOME")
@@ -49,8 +49,9 @@ impl Browser {
             let root = format!("http://127.0.0.1:{port}/session");
             let mut browser = Self { driver, session: root, agent: agent(), folder };
             browser.driver.wait_until_ready(|| {
-                let status =
-                    ask(browser.agent.get(format!("http://127.0.0.1:{port}/status")).call());
+                let status = driver_value(
+                    browser.agent.get(format!("http://127.0.0.1:{port}/status")).call(),
+                );
                 status.is_ok_and(|status| status["ready"] == true)
             })?;
             let made = browser.post("", &capabilities(browser.folder()));
@@ -62,7 +63,7 @@ impl Browser {
 
     /// Goes to a page, and returns when it is loaded.
     ///
-    /// Where only the part after the `#` differs, nothing is loaded, as when a person types it.
+    /// Nothing is loaded if only the part after the `#` differs, as when a person types it.
     pub fn open(&self, url: &str) {
         self.post("/url", &json!({ "url": url }));
     }
@@ -91,28 +92,28 @@ impl Browser {
 
     fn post(&self, command: &str, body: &Value) -> Value {
         let url = format!("{}{command}", self.session);
-        ask(self.agent.post(url).send(body.to_string()))
+        driver_value(self.agent.post(url).send(body.to_string()))
             .unwrap_or_else(|problem| panic!("{command}: {problem}\n{}", self.driver.log_tail()))
     }
 }
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Chromium's other processes see that it is gone, and end by themselves.
+        // Chromium's other processes end by themselves when the first one is gone.
         self.driver.kill_family();
     }
 }
 
 fn agent() -> Agent {
     let config = Agent::config_builder().http_status_as_error(false);
-    // Beyond the driver's own limits, so that its message is seen and not only silence.
-    config.timeout_global(Some(CLIENT + Duration::from_secs(15))).build().into()
+    // Longer than the driver's own timeouts, so that its error message arrives.
+    config.timeout_global(Some(CLIENT_TIMEOUT + Duration::from_secs(15))).build().into()
 }
 
 fn capabilities(folder: &Path) -> Value {
-    let limit = u64::try_from(CLIENT.as_millis()).expect("a limit in milliseconds");
+    let timeout = u64::try_from(CLIENT_TIMEOUT.as_millis()).expect("a timeout in milliseconds");
     json!({ "capabilities": { "alwaysMatch": {
-        "timeouts": { "pageLoad": limit, "script": limit },
+        "timeouts": { "pageLoad": timeout, "script": timeout },
         "goog:chromeOptions": {
             "binary": binary::require("chromium"),
             "args": [
@@ -122,7 +123,7 @@ fn capabilities(folder: &Path) -> Value {
                 // Containers have little shared memory.
                 "--disable-dev-shm-usage",
                 "--disable-gpu",
-                // Nothing calls home.
+                // No requests to the browser's vendor.
                 "--disable-background-networking",
                 "--no-first-run",
                 format!("--user-data-dir={}", folder.join("profile").display()),
@@ -131,12 +132,14 @@ fn capabilities(folder: &Path) -> Value {
     } } })
 }
 
-/// What the driver answers: a value, or its error in words.
-fn ask(answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Result<Value, String> {
-    let mut response = answer.map_err(|error| format!("the driver gives no answer: {error}"))?;
+/// The value of the driver's response, or the text of its error.
+fn driver_value(
+    response: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
+) -> Result<Value, String> {
+    let mut response = response.map_err(|error| format!("the driver does not respond: {error}"))?;
     let text = response.body_mut().read_to_string().map_err(|error| error.to_string())?;
-    let mut answer: Value = serde_json::from_str(&text).map_err(|_| text)?;
-    let value = answer["value"].take();
+    let mut body: Value = serde_json::from_str(&text).map_err(|_| text)?;
+    let value = body["value"].take();
     match value["error"].as_str() {
         Some(error) => Err(format!("{error}: {}", value["message"].as_str().unwrap_or_default())),
         None => Ok(value),

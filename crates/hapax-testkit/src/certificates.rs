@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::binary;
-use crate::command::{CLIENT, must_succeed};
+use crate::command::{CLIENT_TIMEOUT, must_succeed};
 
-/// Own configuration: what the machine's openssl.cnf adds by default differs between versions.
-/// The server certificate must not be the authority's own, which strict clients refuse.
+/// Used instead of the machine's openssl.cnf, whose defaults differ between versions. The server's certificate is not the
+/// authority's own, which strict clients refuse.
 const CONFIGURATION: &str = "\
 [req]
 distinguished_name = name
@@ -31,7 +31,7 @@ authorityKeyIdentifier = keyid
 /// The files of a certificate authority and of a server on loopback that it has signed.
 #[derive(Debug)]
 pub struct Certificates {
-    /// Whom clients must believe.
+    /// The authority's certificate, which clients have to trust.
     pub authority: PathBuf,
     /// The server's certificate.
     pub certificate: PathBuf,
@@ -48,7 +48,7 @@ impl Certificates {
                 Command::new(binary::require("openssl"))
                     .current_dir(folder)
                     .args(arguments.split_ascii_whitespace()),
-                CLIENT,
+                CLIENT_TIMEOUT,
             );
         };
         openssl(

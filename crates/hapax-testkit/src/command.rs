@@ -1,4 +1,4 @@
-//! Running helper programs to their end, but never for longer than allowed.
+//! Runs helper programs with a timeout.
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
@@ -9,17 +9,21 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Generous, for a client that talks to a busy server.
-pub(crate) const CLIENT: Duration = Duration::from_secs(60);
+/// Long enough for a client of a busy server.
+pub(crate) const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Runs a command without input; `None` when it did not end in time (it is killed then). A client of a
-/// stopped server would otherwise hang for ever.
-pub(crate) fn output_within(command: &mut Command, limit: Duration) -> Option<Output> {
-    output_for(command, String::new(), limit)
+/// Runs a command without input; kills it and returns `None` after the timeout, because a client of a paused server
+/// would hang.
+pub(crate) fn output_within(command: &mut Command, timeout: Duration) -> Option<Output> {
+    output_with_input(command, String::new(), timeout)
 }
 
-/// Like [`output_within`], with something for the command to read.
-pub(crate) fn output_for(command: &mut Command, input: String, limit: Duration) -> Option<Output> {
+/// Like [`output_within`], with input for the command.
+pub(crate) fn output_with_input(
+    command: &mut Command,
+    input: String,
+    timeout: Duration,
+) -> Option<Output> {
     let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -30,12 +34,12 @@ pub(crate) fn output_for(command: &mut Command, input: String, limit: Duration) 
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         if let Some(mut stdin) = child.stdin.take() {
-            // A command that does not care for its input may be gone already.
+            // Fails if the command ended without reading its input.
             let _ = stdin.write_all(input.as_bytes());
         }
         sender.send(child.wait_with_output())
     });
-    match receiver.recv_timeout(limit) {
+    match receiver.recv_timeout(timeout) {
         Ok(output) => {
             Some(output.unwrap_or_else(|error| panic!("cannot wait for {command:?}: {error}")))
         }
@@ -46,10 +50,10 @@ pub(crate) fn output_for(command: &mut Command, input: String, limit: Duration) 
     }
 }
 
-/// Runs a set-up command that has to succeed, and returns what it printed.
-pub(crate) fn must_succeed(command: &mut Command, limit: Duration) -> String {
-    let Some(output) = output_within(command, limit) else {
-        panic!("{command:?} did not end within {limit:?}");
+/// Runs a command that has to succeed, and returns its output.
+pub(crate) fn must_succeed(command: &mut Command, timeout: Duration) -> String {
+    let Some(output) = output_within(command, timeout) else {
+        panic!("{command:?} did not end within {timeout:?}");
     };
     assert!(
         output.status.success(),

@@ -1,13 +1,13 @@
 //! Starts real Redis, PostgreSQL, NATS and RabbitMQ servers for tests, on free loopback ports in temporary folders.
 //!
-//! [`Browser`] is a real one, too: a headless Chromium for pages.
+//! [`Browser`] is a headless Chromium for pages.
 //!
-//! Every constructor returns when the server answers, every wait is bounded, and a wait that
-//! fails panics with the end of the server's log. Servers end when they are dropped; should the
-//! test process die first, a janitor process ends them and removes their folders.
+//! Every constructor returns when the server answers. Every wait has a timeout, after which it panics with the end of the
+//! server's log. Servers end when they are dropped; if the test process dies first, a cleanup script ends them and
+//! removes their folders.
 //!
-//! The API is synchronous on purpose: it works in plain tests, and in `#[tokio::test]` set-up
-//! code, where blocking the thread for a moment harms nobody.
+//! The API is synchronous: it works in plain tests, and in the set-up code of `#[tokio::test]`, where blocking the thread
+//! for a moment is harmless.
 //!
 //! ```no_run
 //! let redis = hapax_testkit::Redis::start();
@@ -20,26 +20,24 @@
 mod binary;
 mod browser;
 mod certificates;
+mod cleanup;
 mod command;
-mod janitor;
-mod logs;
+mod environment;
 mod nats;
 mod ports;
 mod postgres;
 mod process;
-mod procfs;
 mod rabbitmq;
 mod redis;
 mod redis_cluster;
 mod redis_sentinel;
-mod settings;
+mod tcp_proxy;
 mod wait;
-mod wire;
 
 pub use binary::{MissingBinary, find_binary};
 pub use browser::Browser;
 pub use certificates::Certificates;
-pub use logs::keep_log;
+pub use environment::{keep_log, python, scale, valkey_server};
 pub use nats::Nats;
 pub use ports::free_port;
 pub use postgres::Postgres;
@@ -47,6 +45,5 @@ pub use rabbitmq::RabbitMq;
 pub use redis::Redis;
 pub use redis_cluster::RedisCluster;
 pub use redis_sentinel::RedisSentinel;
-pub use settings::{python, scale, valkey_server};
+pub use tcp_proxy::TcpProxy;
 pub use wait::wait_for;
-pub use wire::Wire;

@@ -11,16 +11,17 @@ use nix::unistd::{User, geteuid};
 use tempfile::TempDir;
 
 use crate::certificates::Certificates;
-use crate::command::{CLIENT, must_succeed, output_within, text};
+use crate::command::{CLIENT_TIMEOUT, must_succeed, output_within, text};
 use crate::ports::{PortTaken, with_free_port};
-use crate::process::Process;
-use crate::wait::{READY, wait_for};
-use crate::{binary, janitor};
+use crate::process::{Process, server_methods};
+use crate::wait::{START_TIMEOUT, wait_for};
+use crate::{binary, cleanup};
 
 /// A PostgreSQL server of one's own, killed when dropped.
 ///
-/// Everyone on the loopback interface may log in as the superuser `postgres`. What it has
-/// committed survives [`kill`](Self::kill) and [`restart`](Self::restart).
+/// Every client on the loopback interface may log in as the superuser `postgres`. `stop`, `cont` and `kill` act on the
+/// server and all its workers. A kill is like a power cut, except that the kernel keeps what was written: commits
+/// survive [`kill`](Self::kill) and [`restart`](Self::restart).
 pub struct Postgres {
     process: Process,
     port: u16,
@@ -30,6 +31,8 @@ pub struct Postgres {
 }
 
 impl Postgres {
+    server_methods!(stop_family, cont_family, kill_family);
+
     /// Starts the newest PostgreSQL on the machine.
     pub fn start() -> Self {
         Self::with(&[])
@@ -54,7 +57,7 @@ impl Postgres {
 
     fn launch(tls: bool, settings: &[(&str, &str)]) -> Self {
         with_free_port(|port| {
-            let folder = janitor::folder("postgres-");
+            let folder = cleanup::temp_folder("postgres-");
             let socket_folder = folder.path().display().to_string();
             let mut all_settings = vec![
                 ("listen_addresses", "127.0.0.1"),
@@ -90,6 +93,7 @@ impl Postgres {
     }
 
     fn run(&self) -> Result<(), PortTaken> {
+        self.remove_pid_files();
         let mut command = as_server_user("postgres");
         command
             .current_dir(self.folder.path())
@@ -104,11 +108,6 @@ impl Postgres {
             self.try_psql("postgres", "SELECT 1", Duration::from_secs(5))
                 .is_ok_and(|answer| answer == "1")
         })
-    }
-
-    /// The port it listens on.
-    pub fn port(&self) -> u16 {
-        self.port
     }
 
     /// `postgres://postgres@127.0.0.1:PORT/postgres`. For TLS the caller adds the options in its
@@ -138,39 +137,14 @@ impl Postgres {
         &certificates.expect("this PostgreSQL does not speak TLS").authority
     }
 
-    /// Pauses the server and all its workers (SIGSTOP): connections stay open, nothing is
-    /// answered.
-    pub fn stop(&self) {
-        self.process.stop_family();
-    }
-
-    /// Lets a paused server and all its workers go on (SIGCONT).
-    pub fn cont(&self) {
-        self.process.cont_family();
-    }
-
-    /// Kills the server and all its workers at once (SIGKILL), as a crash of the machine's power
-    /// supply would, save that the kernel keeps what was written. Harmless when it does not run.
-    pub fn kill(&self) {
-        self.process.kill_family();
-    }
-
-    /// Starts the server again, on the same port and with the data it had; kills it first if it
-    /// still runs. Returns when it has recovered.
-    pub fn restart(&self) {
-        self.kill();
-        self.remove_pid_files();
-        if self.run().is_err() {
-            panic!("port {} was taken\n{}", self.port, self.log_tail());
-        }
-    }
-
-    /// Waits until no client is connected. A client that was killed may have sent a statement that
-    /// the server still carries out; only when its session has ended is that decided.
+    /// Waits until no client is connected: the server may still execute the last statement of a killed client, and
+    /// its outcome is known only when the session has ended.
     pub fn wait_until_alone(&self) {
         let others = "SELECT count(*) FROM pg_stat_activity \
                       WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
-        wait_for("the end of all sessions", READY, || (self.psql(others) == "0").then_some(()));
+        wait_for("the end of all sessions", START_TIMEOUT, || {
+            (self.psql(others) == "0").then_some(())
+        });
     }
 
     /// Runs SQL in the database `postgres`, and returns the rows, a line each, with `|` between
@@ -185,11 +159,11 @@ impl Postgres {
 
     /// Like [`psql`](Self::psql), in another database.
     pub fn psql_in(&self, database: &str, sql: &str) -> String {
-        self.try_psql(database, sql, CLIENT)
+        self.try_psql(database, sql, CLIENT_TIMEOUT)
             .unwrap_or_else(|problem| panic!("psql {sql:?}: {problem}\n{}", self.log_tail()))
     }
 
-    fn try_psql(&self, database: &str, sql: &str, limit: Duration) -> Result<String, String> {
+    fn try_psql(&self, database: &str, sql: &str, timeout: Duration) -> Result<String, String> {
         let mut command = Command::new(binary::require_postgres("psql"));
         without_client_settings(&mut command);
         if let Some(certificates) = &self.certificates {
@@ -199,19 +173,9 @@ impl Postgres {
             .args(["--no-psqlrc", "--no-align", "--tuples-only", "--quiet"])
             .args(["--set", "ON_ERROR_STOP=1", "--no-password"])
             .args(["--dbname", &self.url_of(database), "--command", sql]);
-        let output = output_within(&mut command, limit)
-            .ok_or_else(|| format!("no answer within {limit:?}"))?;
+        let output = output_within(&mut command, timeout)
+            .ok_or_else(|| format!("no answer within {timeout:?}"))?;
         if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
-    }
-
-    /// The server's process number; `None` after [`kill`](Self::kill).
-    pub fn pid(&self) -> Option<i32> {
-        self.process.pid().map(nix::unistd::Pid::as_raw)
-    }
-
-    /// The end of the server's log, for messages.
-    pub fn log_tail(&self) -> String {
-        self.process.log_tail()
     }
 }
 
@@ -223,24 +187,23 @@ impl Drop for Postgres {
 }
 
 impl Postgres {
-    /// A killed server leaves its number in two files. By now that may be another process' number, and
-    /// the next start would take that one for a server that still runs here, and refuse.
+    /// Removes the two files in which a killed server leaves its process number. If another process has that number
+    /// by now, the next start would take it for a running server and refuse.
     fn remove_pid_files(&self) {
         let socket_lock = format!(".s.PGSQL.{}.lock", self.port);
         let _ = fs::remove_file(self.folder.path().join(socket_lock));
         let _ = fs::remove_file(pid_file(&self.folder));
     }
 
-    /// A killed server leaves a System V segment of a few bytes behind, and a machine has room
-    /// for four thousand. The next start in the same folder would remove it; without one it is
-    /// done here. The seventh line of the pid file says "KEY ID".
+    /// Removes the System V segment of a killed server; a machine has room for four thousand. The seventh line of the
+    /// pid file contains "KEY ID".
     fn remove_memory_segment(&self) {
         let Ok(content) = fs::read_to_string(pid_file(&self.folder)) else {
             return;
         };
         let segment = content.lines().nth(6).and_then(|line| line.split_ascii_whitespace().nth(1));
         if let (Some(segment), Ok(ipcrm)) = (segment, crate::find_binary("ipcrm")) {
-            let _ = output_within(Command::new(ipcrm).args(["-m", segment]), CLIENT);
+            let _ = output_within(Command::new(ipcrm).args(["-m", segment]), CLIENT_TIMEOUT);
         }
     }
 }
@@ -265,8 +228,8 @@ fn server_user() -> Option<&'static User> {
     .as_ref()
 }
 
-/// The command for a PostgreSQL program under the right user. `setpriv` becomes the program,
-/// where `runuser` may stay around as its parent and would take the signals.
+/// The command for a PostgreSQL program under the right user. `setpriv` executes the program in its own process;
+/// `runuser` may remain as its parent and would take the signals.
 fn as_server_user(program: &str) -> Command {
     let program = binary::require_postgres(program);
     let mut command = match server_user() {
@@ -288,7 +251,7 @@ fn as_server_user(program: &str) -> Command {
     command
 }
 
-/// The developer's own `PGHOST`, `PGOPTIONS` and the like must not reach the tests.
+/// Removes the developer's own `PGHOST`, `PGOPTIONS` and similar variables.
 fn without_client_settings(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(|name| name.starts_with("PG")) {
@@ -304,14 +267,13 @@ fn give_to_server_user(path: &Path) {
     }
 }
 
-/// Fills a fresh data folder by copying a template: several times faster than `initdb`.
+/// Fills a data folder by copying a template, which is several times faster than `initdb`.
 fn copy_template(data: &Path) {
-    // `cp -a` keeps the owner, too.
-    must_succeed(Command::new("cp").arg("-a").arg(template()).arg(data), READY);
+    // `cp -a` also keeps the owner.
+    must_succeed(Command::new("cp").arg("-a").arg(template()).arg(data), START_TIMEOUT);
 }
 
-/// The template's folder, beside the test binaries: the runner gives each test a process of its own,
-/// and all of them share it.
+/// The template's folder, beside the test binaries, so that all test processes share it.
 fn template() -> PathBuf {
     let initdb = binary::require_postgres("initdb").display().to_string().replace('/', "-");
     let test_binary = std::env::current_exe().expect("a running test has a path");
@@ -319,7 +281,7 @@ fn template() -> PathBuf {
     if template.exists() {
         return template;
     }
-    let folder = janitor::folder("postgres-template-");
+    let folder = cleanup::temp_folder("postgres-template-");
     let made = folder.path().join("data");
     fs::create_dir(&made).expect("cannot make a temporary folder");
     give_to_server_user(&made);
@@ -329,10 +291,10 @@ fn template() -> PathBuf {
             .args(["--no-sync", "-A", "trust", "-E", "UTF8", "--locale=C"])
             .args(["-U", "postgres", "-D"])
             .arg(&made),
-        READY,
+        START_TIMEOUT,
     );
     let copy = template.with_extension(std::process::id().to_string());
-    must_succeed(Command::new("cp").arg("-a").arg(&made).arg(&copy), READY);
+    must_succeed(Command::new("cp").arg("-a").arg(&made).arg(&copy), START_TIMEOUT);
     if fs::rename(&copy, &template).is_err() {
         // Another test process made the template first.
         let _ = fs::remove_dir_all(&copy);
@@ -340,13 +302,12 @@ fn template() -> PathBuf {
     template
 }
 
-/// In the data folder, where the server looks for them, and with an access list that knows TLS
-/// only: a client that falls back to plain text fails.
+/// Makes certificates in the data folder, and an access list that permits TLS only, so that a client that falls back
+/// to plain text fails.
 fn make_certificates(data: &Path) -> Certificates {
-    let made_in = janitor::folder("certificates-");
+    let made_in = cleanup::temp_folder("certificates-");
     let made = Certificates::make_in(made_in.path());
-    // The data folder is closed to everyone but the server's user; the tests have to read this
-    // one, and its parent is open.
+    // Only the server's user may read the data folder, and the tests have to read this file.
     let authority = data.with_file_name("ca.pem");
     fs::copy(&made.authority, &authority).expect("cannot copy ca.pem");
     let certificates = Certificates {
@@ -356,7 +317,7 @@ fn make_certificates(data: &Path) -> Certificates {
     };
     fs::copy(&made.certificate, &certificates.certificate).expect("cannot copy server.pem");
     fs::copy(&made.key, &certificates.key).expect("cannot copy server.key");
-    // PostgreSQL takes no key that others could read.
+    // PostgreSQL refuses a key that others can read.
     fs::set_permissions(&certificates.key, fs::Permissions::from_mode(0o600))
         .expect("cannot close server.key");
     give_to_server_user(&certificates.certificate);
@@ -374,7 +335,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_that_another_server_has_by_now_does_not_keep_it_down() {
+    fn postgres_restarts_although_its_pid_was_reused() {
         let (killed, other) = (Postgres::start(), Postgres::start());
         killed.psql("CREATE TABLE kept ()");
         let before = killed.pid().expect("it runs").to_string();

@@ -1,4 +1,4 @@
-//! One server process: started, paused, killed, and started again.
+//! One server process, and what the kernel reports about processes.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -10,12 +10,58 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::cleanup;
 use crate::ports::PortTaken;
-use crate::wait::{READY, wait_or_explain};
-use crate::{janitor, procfs};
+use crate::wait::{START_TIMEOUT, wait_or_explain};
 
-/// A signal takes effect at once, save on a machine that is badly overloaded.
-const SIGNAL: Duration = Duration::from_secs(60);
+/// Long, because a signal takes effect late on an overloaded machine.
+const SIGNAL_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The methods of every server: its port, its process, and its log. The arguments are the methods of [`Process`]
+/// that pause, continue and kill it.
+macro_rules! server_methods {
+    ($stop:ident, $cont:ident, $kill:ident) => {
+        /// The port it listens on.
+        pub fn port(&self) -> u16 {
+            self.port
+        }
+
+        /// The server's process number; `None` after [`kill`](Self::kill).
+        pub fn pid(&self) -> Option<i32> {
+            self.process.pid().map(nix::unistd::Pid::as_raw)
+        }
+
+        /// Pauses the server (SIGSTOP): connections stay open, nothing is answered.
+        pub fn stop(&self) {
+            self.process.$stop();
+        }
+
+        /// Lets a paused server continue (SIGCONT).
+        pub fn cont(&self) {
+            self.process.$cont();
+        }
+
+        /// Kills the server (SIGKILL). Does nothing if it does not run.
+        pub fn kill(&self) {
+            self.process.$kill();
+        }
+
+        /// Starts the server again, on the same port and with the same data, and returns when it answers;
+        /// kills it first if it still runs.
+        pub fn restart(&self) {
+            self.kill();
+            if self.run().is_err() {
+                panic!("port {} was taken\n{}", self.port, self.log_tail());
+            }
+        }
+
+        /// The end of the server's log, for messages.
+        pub fn log_tail(&self) -> String {
+            self.process.log_tail()
+        }
+    };
+}
+pub(crate) use server_methods;
 
 pub(crate) struct Process {
     name: String,
@@ -24,7 +70,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Nothing runs yet; `name` is for messages.
+    /// Starts nothing yet; `name` is for messages.
     pub(crate) fn new(name: String, log: PathBuf) -> Self {
         Self { name, log, child: Mutex::new(None) }
     }
@@ -41,15 +87,15 @@ impl Process {
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("cannot share the server's log"))
             .stderr(log)
-            // Ctrl-C reaches the tests only; the janitor ends the servers.
+            // A group of its own: Ctrl-C ends the tests only, and then the cleanup script ends the servers.
             .process_group(0)
             .spawn()
             .unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
-        janitor::watch(pid_of(&spawned));
+        cleanup::register(pid_of(&spawned));
         *child = Some(spawned);
     }
 
-    /// Waits until `answers` says so.
+    /// Waits until `answers` returns true.
     pub(crate) fn wait_until_ready(
         &self,
         mut answers: impl FnMut() -> bool,
@@ -57,7 +103,7 @@ impl Process {
         let what = format!("{} answers", self.name);
         wait_or_explain(
             &what,
-            READY,
+            START_TIMEOUT,
             || {
                 if !self.has_exited() {
                     return answers().then_some(Ok(()));
@@ -71,30 +117,30 @@ impl Process {
         )
     }
 
-    /// `None` when it was killed.
+    /// `None` after a kill.
     pub(crate) fn pid(&self) -> Option<Pid> {
         self.child().as_ref().map(pid_of)
     }
 
-    /// Runs and is not paused, so that a question to it has a chance of an answer.
+    /// Whether the process runs and is not paused.
     pub(crate) fn is_awake(&self) -> bool {
-        self.pid().is_some_and(|pid| !procfs::is_dead(pid) && !procfs::is_stopped(pid))
+        self.pid().is_some_and(|pid| !is_dead(pid) && !is_stopped(pid))
     }
 
     fn has_exited(&self) -> bool {
-        self.pid().is_none_or(procfs::is_dead)
+        self.pid().is_none_or(is_dead)
     }
 
-    /// Pauses the process, and returns when it stands still.
+    /// Pauses the process, and returns when it is paused.
     pub(crate) fn stop(&self) {
         self.stop_one(self.running_pid());
     }
 
-    /// Pauses the process and its children. The parent goes first, and makes no more children.
+    /// Pauses the process and its children; the parent first, so that it starts no more children.
     pub(crate) fn stop_family(&self) {
         let parent = self.running_pid();
         self.stop_one(parent);
-        for child in procfs::children_of(parent) {
+        for child in children_of(parent) {
             self.stop_one(child);
         }
     }
@@ -105,7 +151,7 @@ impl Process {
 
     pub(crate) fn cont_family(&self) {
         let parent = self.running_pid();
-        for child in procfs::children_of(parent) {
+        for child in children_of(parent) {
             let _ = kill(child, Signal::SIGCONT);
         }
         let _ = kill(parent, Signal::SIGCONT);
@@ -126,14 +172,14 @@ impl Process {
             return;
         };
         let pid = pid_of(&parent);
-        // A process that stands still makes no more children that would be missed here.
+        // A paused process starts no more children.
         self.stop_one(pid);
-        let children = procfs::children_of(pid);
+        let children = children_of(pid);
         let _ = parent.kill();
         for child in &children {
             let _ = kill(*child, Signal::SIGKILL);
         }
-        self.wait_for_signal("is dead", || children.iter().all(|pid| procfs::is_dead(*pid)));
+        self.wait_for_signal("is dead", || children.iter().all(|pid| is_dead(*pid)));
         reap(&mut parent);
     }
 
@@ -141,7 +187,12 @@ impl Process {
     pub(crate) fn terminate(&self) {
         let _ = kill(self.running_pid(), Signal::SIGTERM);
         let what = format!("{} ends", self.name);
-        wait_or_explain(&what, READY, || self.has_exited().then_some(()), || self.log_tail());
+        wait_or_explain(
+            &what,
+            START_TIMEOUT,
+            || self.has_exited().then_some(()),
+            || self.log_tail(),
+        );
         self.kill_family();
     }
 
@@ -157,12 +208,12 @@ impl Process {
 
     fn stop_one(&self, pid: Pid) {
         let _ = kill(pid, Signal::SIGSTOP);
-        self.wait_for_signal("stands still", || procfs::is_stopped(pid) || procfs::is_dead(pid));
+        self.wait_for_signal("is paused", || is_stopped(pid) || is_dead(pid));
     }
 
     fn wait_for_signal(&self, what: &str, mut reached: impl FnMut() -> bool) {
         let what = format!("{} {what}", self.name);
-        wait_or_explain(&what, SIGNAL, || reached().then_some(()), || self.log_tail());
+        wait_or_explain(&what, SIGNAL_TIMEOUT, || reached().then_some(()), || self.log_tail());
     }
 
     fn running_pid(&self) -> Pid {
@@ -185,6 +236,39 @@ fn pid_of(child: &Child) -> Pid {
 }
 
 fn reap(child: &mut Child) {
-    janitor::forget(pid_of(child));
+    cleanup::unregister(pid_of(child));
     let _ = child.wait();
+}
+
+struct Stat {
+    state: char,
+    parent: i32,
+}
+
+fn stat(pid: i32) -> Option<Stat> {
+    let line = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The process name before the last bracket may contain any character.
+    let (_, after_name) = line.rsplit_once(')')?;
+    let mut fields = after_name.split_ascii_whitespace();
+    Some(Stat { state: fields.next()?.chars().next()?, parent: fields.next()?.parse().ok()? })
+}
+
+fn is_stopped(pid: Pid) -> bool {
+    stat(pid.as_raw()).is_some_and(|stat| matches!(stat.state, 'T' | 't'))
+}
+
+/// Whether the process is gone, or dead and not reaped yet.
+fn is_dead(pid: Pid) -> bool {
+    stat(pid.as_raw()).is_none_or(|stat| matches!(stat.state, 'Z' | 'X'))
+}
+
+fn children_of(parent: Pid) -> Vec<Pid> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
+        .filter(|pid| stat(*pid).is_some_and(|stat| stat.parent == parent.as_raw()))
+        .map(Pid::from_raw)
+        .collect()
 }

@@ -10,23 +10,22 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::ports::{PortTaken, free_port, with_free_port};
-use crate::process::Process;
-use crate::wait::{READY, wait_for};
-use crate::{binary, janitor};
+use crate::process::{Process, server_methods};
+use crate::wait::{START_TIMEOUT, wait_for};
+use crate::{binary, cleanup};
 
-/// The script itself: the one on the `PATH` insists on the package's own user.
+/// The script itself, because the one on the `PATH` requires the package's own user.
 const SERVER: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
-/// Each server has a port mapper of its own, so that no daemon is left behind; it listens beside
-/// the server, where [`free_port`] has made sure of a second free port.
+/// Each server has its own port mapper, so that no daemon remains; it listens on the second port that [`free_port`]
+/// reserves.
 const MAPPER_OFFSET: u16 = 10_000;
 
-/// A RabbitMQ server of one's own, killed when dropped. It takes a few seconds to start, so tests
-/// of one file should share it.
+/// A RabbitMQ server, killed when dropped. It takes a few seconds to start, so the tests of one file should share it.
 ///
 /// The user `guest` may do everything in the virtual host `/`. Persistent messages in durable
-/// queues survive [`kill`](Self::kill) and [`restart`](Self::restart); the queues themselves do once
-/// the server was [shut down](Self::shut_down) in order since they were declared. It answers a
-/// declaration before that survives a kill (seen: 4 of 72 queues were gone).
+/// queues survive [`kill`](Self::kill) and [`restart`](Self::restart); the queues themselves survive only if the server
+/// was [shut down](Self::shut_down) since they were declared. RabbitMQ confirms a declaration before it is durable
+/// (seen: 4 of 72 queues were gone after a kill).
 pub struct RabbitMq {
     // Fields are dropped in this order.
     process: Process,
@@ -37,10 +36,12 @@ pub struct RabbitMq {
 }
 
 impl RabbitMq {
+    server_methods!(stop, cont, kill_family);
+
     /// Starts `rabbitmq-server`.
     pub fn start() -> Self {
         with_free_port(|port| {
-            let folder = janitor::folder("rabbitmq-");
+            let folder = cleanup::temp_folder("rabbitmq-");
             write_configuration(port, folder.path());
             let mapper = start_mapper(port, folder.path());
             let log = folder.path().join("log");
@@ -60,7 +61,7 @@ impl RabbitMq {
         self.process.spawn(
             Command::new(script)
                 .current_dir(folder)
-                // The cookie is made there.
+                // RabbitMQ writes its cookie there.
                 .env("HOME", folder)
                 .env("RABBITMQ_NODENAME", format!("hapax{}@localhost", self.port))
                 .env("RABBITMQ_CONFIG_FILE", folder.join("rabbitmq"))
@@ -76,15 +77,10 @@ impl RabbitMq {
                     "-kernel inet_dist_use_interface {127,0,0,1}",
                 )
                 .env("ERL_EPMD_PORT", (self.port + MAPPER_OFFSET).to_string())
-                // The script becomes the server, and signals reach it.
+                // The script executes the server in its own process, which then receives the signals.
                 .env("RUNNING_UNDER_SYSTEMD", "true"),
         );
-        self.process.wait_until_ready(|| greets(self.port))
-    }
-
-    /// The port it listens on.
-    pub fn port(&self) -> u16 {
-        self.port
+        self.process.wait_until_ready(|| is_ready(self.port))
     }
 
     /// `amqp://guest:guest@127.0.0.1:PORT/%2f`.
@@ -92,43 +88,9 @@ impl RabbitMq {
         format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.port)
     }
 
-    /// The server's process number; `None` after [`kill`](Self::kill).
-    pub fn pid(&self) -> Option<i32> {
-        self.process.pid().map(nix::unistd::Pid::as_raw)
-    }
-
-    /// Pauses the server (SIGSTOP): connections stay open, nothing is answered.
-    pub fn stop(&self) {
-        self.process.stop();
-    }
-
-    /// Lets a paused server go on (SIGCONT).
-    pub fn cont(&self) {
-        self.process.cont();
-    }
-
-    /// Ends the server in order (SIGTERM): all that it knows is on disk then.
+    /// Ends the server with SIGTERM, after which everything is on disk.
     pub fn shut_down(&self) {
         self.process.terminate();
-    }
-
-    /// Kills the server (SIGKILL). Harmless when it does not run.
-    pub fn kill(&self) {
-        self.process.kill_family();
-    }
-
-    /// Starts the server again, on the same port and with the data it had; kills it first if it
-    /// still runs.
-    pub fn restart(&self) {
-        self.kill();
-        if self.run().is_err() {
-            panic!("port {} was taken\n{}", self.port, self.log_tail());
-        }
-    }
-
-    /// The end of the server's log, for messages.
-    pub fn log_tail(&self) -> String {
-        self.process.log_tail()
     }
 }
 
@@ -158,13 +120,15 @@ fn start_mapper(port: u16, folder: &Path) -> Process {
             .args(["-address", "127.0.0.1", "-port", &port.to_string()])
             .current_dir(folder),
     );
-    // The server would start a daemon of its own that nobody ends.
-    wait_for("epmd answers", READY, || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok());
+    // Without a port mapper the server would start a daemon that nothing ends.
+    wait_for("epmd answers", START_TIMEOUT, || {
+        TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok()
+    });
     mapper
 }
 
-/// Whether it answers the protocol's header with a first frame, of the type *method*.
-fn greets(port: u16) -> bool {
+/// Whether the server answers the protocol's header with a frame of the type *method*.
+fn is_ready(port: u16) -> bool {
     let Ok(mut stream) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)) else {
         return false;
     };

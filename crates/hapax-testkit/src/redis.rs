@@ -9,12 +9,12 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::certificates::Certificates;
-use crate::command::{CLIENT, output_for, text};
+use crate::command::{CLIENT_TIMEOUT, output_with_input, text};
 use crate::ports::{PortTaken, with_free_port};
-use crate::process::Process;
-use crate::{binary, janitor};
+use crate::process::{Process, server_methods};
+use crate::{binary, cleanup};
 
-/// What the server is for; decides what its configuration file says.
+/// The purpose of a server, which decides its configuration file.
 #[derive(Clone, Copy)]
 pub(crate) enum Role {
     Plain,
@@ -24,15 +24,15 @@ pub(crate) enum Role {
     SentinelOf(u16),
 }
 
-/// The name under which sentinels know the master that they guard.
+/// The name under which sentinels monitor the master.
 pub(crate) const MASTER_NAME: &str = "hapax";
 
-/// A Redis server of one's own, killed when dropped.
+/// A Redis server, killed when dropped.
 ///
-/// It keeps an append-only file that is synced with every write, so that nothing it has
-/// acknowledged is lost by [`kill`](Self::kill) and [`restart`](Self::restart).
+/// Its append-only file is synced with every write, so that acknowledged writes survive [`kill`](Self::kill) and
+/// [`restart`](Self::restart).
 pub struct Redis {
-    // Fields are dropped in this order: the server ends before its folder goes.
+    // Fields are dropped in this order: the server ends before its folder is removed.
     process: Process,
     port: u16,
     binary: PathBuf,
@@ -42,6 +42,8 @@ pub struct Redis {
 }
 
 impl Redis {
+    server_methods!(stop, cont, kill);
+
     /// Starts `redis-server`.
     pub fn start() -> Self {
         Self::with(&[])
@@ -76,7 +78,7 @@ impl Redis {
 
     pub(crate) fn launch(binary: &Path, role: Role, arguments: &[&str]) -> Self {
         with_free_port(|port| {
-            let folder = janitor::folder("redis-");
+            let folder = cleanup::temp_folder("redis-");
             let certificates =
                 matches!(role, Role::Tls).then(|| Certificates::make_in(folder.path()));
             let configuration = configuration(role, port, folder.path(), certificates.as_ref());
@@ -100,8 +102,8 @@ impl Redis {
         })
     }
 
-    /// Also for a restart: the server may have rewritten its configuration file meanwhile (a
-    /// sentinel does, and has it done by the servers it guards), so that is left as it is.
+    /// Starts the server with its present configuration file: a sentinel rewrites its own file and those of the servers
+    /// that it monitors, which a restart must not undo.
     fn run(&self) -> Result<(), PortTaken> {
         self.process.spawn(
             Command::new(&self.binary)
@@ -111,14 +113,9 @@ impl Redis {
         );
         self.process.wait_until_ready(|| {
             self.try_cli(&["PING"], Duration::from_secs(5))
-                // A server with a password does not say PONG to strangers.
+                // A server with a password does not answer PONG without it.
                 .is_ok_and(|answer| answer == "PONG" || answer.starts_with("NOAUTH"))
         })
-    }
-
-    /// The port it listens on.
-    pub fn port(&self) -> u16 {
-        self.port
     }
 
     /// `redis://127.0.0.1:PORT/0`, or `rediss://…` for TLS.
@@ -142,73 +139,49 @@ impl Redis {
         self.folder.path()
     }
 
-    /// The server's process number; `None` after [`kill`](Self::kill).
-    pub fn pid(&self) -> Option<i32> {
-        self.process.pid().map(nix::unistd::Pid::as_raw)
-    }
-
-    /// Pauses the server (SIGSTOP): connections stay open, nothing is answered.
-    pub fn stop(&self) {
-        self.process.stop();
-    }
-
-    /// Lets a paused server go on (SIGCONT).
-    pub fn cont(&self) {
-        self.process.cont();
-    }
-
-    /// Kills the server (SIGKILL). Harmless when it does not run.
-    pub fn kill(&self) {
-        self.process.kill();
-    }
-
-    /// Starts the server again, on the same port and with the data it had; kills it first if it
-    /// still runs.
-    pub fn restart(&self) {
-        self.process.kill();
-        if self.run().is_err() {
-            panic!("port {} was taken\n{}", self.port, self.log_tail());
-        }
-    }
-
-    /// Asks the server through `redis-cli`, and returns the answer without the final line break.
-    /// An error answer is an answer, too: `"ERR …"`.
+    /// Sends a command through `redis-cli`, and returns the reply without the final line break. An error is a reply,
+    /// too: `"ERR …"`.
     ///
     /// # Panics
     ///
     /// When the server cannot be reached.
     pub fn cli(&self, arguments: &[&str]) -> String {
-        self.try_cli(arguments, CLIENT).unwrap_or_else(|problem| {
+        self.try_cli(arguments, CLIENT_TIMEOUT).unwrap_or_else(|problem| {
             panic!("redis-cli {arguments:?}: {problem}\n{}", self.log_tail())
         })
     }
 
-    /// Runs several commands over one connection, a line each, and returns the answers, a line
-    /// each. `WAIT`, for one, is about the writes of its own connection only.
+    /// Sends several commands over one connection, a line each, and returns the replies, a line each. `WAIT`, for
+    /// example, is about the writes of its own connection.
     ///
     /// # Panics
     ///
     /// When the server cannot be reached.
     pub fn cli_lines(&self, commands: &[&str]) -> String {
         let input = commands.join("\n") + "\n";
-        self.ask(&[], input, CLIENT).unwrap_or_else(|problem| {
+        self.run_cli(&[], input, CLIENT_TIMEOUT).unwrap_or_else(|problem| {
             panic!("redis-cli {commands:?}: {problem}\n{}", self.log_tail())
         })
     }
 
-    pub(crate) fn try_cli(&self, arguments: &[&str], limit: Duration) -> Result<String, String> {
-        self.ask(arguments, String::new(), limit)
+    pub(crate) fn try_cli(&self, arguments: &[&str], timeout: Duration) -> Result<String, String> {
+        self.run_cli(arguments, String::new(), timeout)
     }
 
-    fn ask(&self, arguments: &[&str], input: String, limit: Duration) -> Result<String, String> {
+    fn run_cli(
+        &self,
+        arguments: &[&str],
+        input: String,
+        timeout: Duration,
+    ) -> Result<String, String> {
         let mut command = Command::new(binary::require("redis-cli"));
         command.args(["-h", "127.0.0.1", "-p", &self.port.to_string()]);
         if let Some(certificates) = &self.certificates {
             command.arg("--tls");
             command.arg("--cacert").arg(&certificates.authority);
         }
-        let output = output_for(command.args(arguments), input, limit)
-            .ok_or_else(|| format!("no answer within {limit:?}"))?;
+        let output = output_with_input(command.args(arguments), input, timeout)
+            .ok_or_else(|| format!("no answer within {timeout:?}"))?;
         if output.status.success() {
             Ok(text(&output.stdout))
         } else {
@@ -216,24 +189,18 @@ impl Redis {
         }
     }
 
-    /// One line's value from the answer to `INFO` or `CLUSTER INFO`; `None` also when the server
-    /// gives no answer.
-    pub(crate) fn info(&self, question: &[&str], field: &str) -> Option<String> {
-        let answer = self.try_cli(question, Duration::from_secs(5)).ok()?;
+    /// A field of the reply to `INFO` or `CLUSTER INFO`; `None` also if the server does not reply.
+    pub(crate) fn info(&self, command: &[&str], field: &str) -> Option<String> {
+        let answer = self.try_cli(command, Duration::from_secs(5)).ok()?;
         answer.lines().find_map(|line| {
             let value = line.strip_prefix(field)?.strip_prefix(':')?;
             Some(value.trim_end().to_owned())
         })
     }
 
-    /// Runs and is not paused.
+    /// Whether the server runs and is not paused.
     pub fn is_awake(&self) -> bool {
         self.process.is_awake()
-    }
-
-    /// The end of the server's log, for messages.
-    pub fn log_tail(&self) -> String {
-        self.process.log_tail()
     }
 }
 
@@ -267,8 +234,7 @@ fn configuration(
         }
     }
     if let Role::SentinelOf(master) = role {
-        // Short times, as a test waits for every failover, but not so short that a busy machine
-        // causes one.
+        // Short, because tests wait for failovers, but not so short that a busy machine causes one.
         let _ = write!(
             lines,
             "sentinel monitor {MASTER_NAME} 127.0.0.1 {master} 2\n\
@@ -278,16 +244,15 @@ fn configuration(
         );
         return lines;
     }
-    // Without a disk, a master first waits five seconds for further replicas, and after the
-    // transfer keeps all writes back until the replica's first sign of life, a second later: a
-    // master killed in between would lose what its replica seemed to have.
+    // A diskless sync first waits five seconds for further replicas, and after the transfer holds all writes back until
+    // the replica's first acknowledgement a second later: a master killed in between would lose writes that its
+    // replica seemed to have.
     lines += "save \"\"\nappendonly yes\nappendfsync always\nrepl-diskless-sync no\n";
     match role {
         Role::ClusterNode => {
-            // Long, because nodes that stand still with their machine are not to be taken for
-            // dead; shortened when a test wants a failover. A replica may take over however
-            // long it has not heard from its master: a paused test machine must not leave a
-            // cluster without one.
+            // A long timeout, because nodes of a busy machine must not be taken for dead; a test that wants a failover
+            // shortens it. A replica may take over no matter how long it has been without its master, so that a paused
+            // machine does not leave the cluster without a master.
             lines += "cluster-enabled yes\n\
                       cluster-config-file nodes.conf\n\
                       cluster-node-timeout 20000\n\

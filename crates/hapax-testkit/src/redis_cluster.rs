@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::binary;
 use crate::command::must_succeed;
 use crate::redis::{Redis, Role, server_binary};
-use crate::wait::{READY, wait_or_explain};
+use crate::wait::{START_TIMEOUT, wait_or_explain};
 
 const NODES: usize = 6;
 const MASTERS: usize = 3;
@@ -18,8 +18,8 @@ pub struct RedisCluster {
 }
 
 impl RedisCluster {
-    /// Starts the nodes, joins them, and returns when every node calls the cluster good and
-    /// every replica follows its master.
+    /// Starts the nodes, joins them, and returns when every node reports the cluster as ok and every replica follows its
+    /// master.
     pub fn start() -> Self {
         let server = server_binary();
         let nodes = (0..NODES).map(|_| Redis::launch(&server, Role::ClusterNode, &[])).collect();
@@ -29,7 +29,7 @@ impl RedisCluster {
                 .args(["--cluster", "create"])
                 .args(cluster.addresses())
                 .args(["--cluster-replicas", "1", "--cluster-yes"]),
-            READY,
+            START_TIMEOUT,
         );
         cluster.wait_until_ok();
         cluster
@@ -57,18 +57,18 @@ impl RedisCluster {
 
     /// Kills a node (SIGKILL); its replica takes over within seconds.
     pub fn kill_node(&self, port: u16) {
-        self.hurry();
+        self.shorten_node_timeout();
         self.node(port).kill();
     }
 
     /// Pauses a node (SIGSTOP); its replica takes over within seconds.
     pub fn stop_node(&self, port: u16) {
-        self.hurry();
+        self.shorten_node_timeout();
         self.node(port).stop();
     }
 
-    /// A test waits for every failover. Before the first one nobody is in a hurry.
-    fn hurry(&self) {
+    /// Tests wait for failovers, so the timeout is shortened before the first one.
+    fn shorten_node_timeout(&self) {
         for node in self.awake() {
             assert_eq!(node.cli(&["CONFIG", "SET", "cluster-node-timeout", "3000"]), "OK");
         }
@@ -80,19 +80,19 @@ impl RedisCluster {
         self.node(port).restart();
     }
 
-    /// The port of the master that is in charge of a key, as the nodes that are awake see it.
+    /// The port of the master of a key, according to the nodes that are awake.
     ///
     /// # Panics
     ///
-    /// When, for a while, no node names a master that is not known to have failed.
+    /// When no node names a master that has not failed, within the timeout.
     pub fn master_of(&self, key: &str) -> u16 {
         self.wait(&format!("the cluster knows the master of {key}"), || {
             self.awake().find_map(|node| self.master_according_to(node, key))
         })
     }
 
-    /// Waits until every node that is awake agrees on a master of the key other than `old`, and
-    /// calls the cluster good; returns the new master's port.
+    /// Waits until all nodes that are awake agree on a master of the key other than `old` and report the cluster as ok;
+    /// returns the new master's port.
     pub fn wait_for_new_master_of(&self, key: &str, old: u16) -> u16 {
         self.wait(&format!("another node than {old} takes over {key}"), || {
             let masters: Option<Vec<u16>> =
@@ -104,21 +104,20 @@ impl RedisCluster {
         })
     }
 
-    /// Waits until every node that is awake calls the cluster good (`cluster_state:ok`, all slots
-    /// served), knows all nodes, and follows its master if it is a replica. A restarted master
-    /// has learned by then that it was replaced.
+    /// Waits until every node that is awake reports the cluster as ok (`cluster_state:ok`, all slots served), knows all
+    /// nodes, and follows its master if it is a replica. By then a restarted master knows that it was replaced.
     pub fn wait_until_ok(&self) {
         self.wait("all nodes report cluster_state:ok", || {
-            let roles: Option<Vec<Part>> = self.awake().map(settled_part).collect();
-            let masters = roles?.iter().filter(|&&part| part == Part::Master).count();
+            let roles: Option<Vec<NodeRole>> = self.awake().map(settled_role).collect();
+            let masters = roles?.iter().filter(|&&role| role == NodeRole::Master).count();
             (masters == MASTERS && self.awake().all(is_ok)).then_some(())
         });
     }
 
     fn master_according_to(&self, node: &Redis, key: &str) -> Option<u16> {
-        let patience = Duration::from_secs(5);
-        let slot = node.try_cli(&["CLUSTER", "KEYSLOT", key], patience).ok()?;
-        let table = node.try_cli(&["CLUSTER", "NODES"], patience).ok()?;
+        let timeout = Duration::from_secs(5);
+        let slot = node.try_cli(&["CLUSTER", "KEYSLOT", key], timeout).ok()?;
+        let table = node.try_cli(&["CLUSTER", "NODES"], timeout).ok()?;
         master_of_slot(&table, slot.parse().ok()?)
     }
 
@@ -132,10 +131,10 @@ impl RedisCluster {
     }
 
     fn wait<T>(&self, what: &str, probe: impl FnMut() -> Option<T>) -> T {
-        wait_or_explain(what, READY, probe, || self.log_tail())
+        wait_or_explain(what, START_TIMEOUT, probe, || self.log_tail())
     }
 
-    /// The ends of all nodes' logs, for messages.
+    /// The ends of the logs of all nodes, for messages.
     pub fn log_tail(&self) -> String {
         let tails: Vec<String> = self.nodes.iter().map(Redis::log_tail).collect();
         tails.join("\n")
@@ -150,21 +149,21 @@ fn is_ok(node: &Redis) -> bool {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum NodeRole {
     Master,
     Replica,
 }
 
 /// `None` for a replica that does not follow its master yet.
-fn settled_part(node: &Redis) -> Option<Part> {
+fn settled_role(node: &Redis) -> Option<NodeRole> {
     let about = |field| node.info(&["INFO", "replication"], field);
     match about("role")?.as_str() {
-        "master" => Some(Part::Master),
-        _ => (about("master_link_status")? == "up").then_some(Part::Replica),
+        "master" => Some(NodeRole::Master),
+        _ => (about("master_link_status")? == "up").then_some(NodeRole::Replica),
     }
 }
 
-/// Reads the answer to `CLUSTER NODES`, whose lines look like
+/// Parses the reply to `CLUSTER NODES`, whose lines look like
 /// `ID 127.0.0.1:7000@17000 myself,master - 0 0 1 connected 0-5460 5465`.
 fn master_of_slot(table: &str, slot: u16) -> Option<u16> {
     table.lines().find_map(|line| {
@@ -184,7 +183,7 @@ fn master_of_slot(table: &str, slot: u16) -> Option<u16> {
 
 fn contains(slots: &str, slot: u16) -> bool {
     let (first, last) = slots.split_once('-').unwrap_or((slots, slots));
-    // Slots on the move, `[93->-ID]`, are listed as served as well; they do not parse here.
+    // Slots that are being moved, `[93->-ID]`, are also listed as served; they do not parse here.
     matches!((first.parse::<u16>(), last.parse::<u16>()), (Ok(first), Ok(last)) if (first..=last).contains(&slot))
 }
 
@@ -198,13 +197,13 @@ bb 127.0.0.1:12001@22001,,tls-port=0 myself,master - 0 0 2 connected 0-98 100-20
 cc 127.0.0.1:12002@22002 slave bb 0 0 2 connected";
 
     #[test]
-    fn the_serving_master_is_found() {
+    fn master_of_slot_is_found() {
         assert_eq!(master_of_slot(TABLE, 42), Some(12001));
         assert_eq!(master_of_slot(TABLE, 200), Some(12001));
     }
 
     #[test]
-    fn a_failed_master_does_not_count() {
+    fn master_of_slot_that_failed_is_ignored() {
         assert_eq!(master_of_slot(TABLE, 99), None);
     }
 }

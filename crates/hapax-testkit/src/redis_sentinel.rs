@@ -1,26 +1,26 @@
-//! A Redis master with a replica, guarded by sentinels.
+//! A Redis master with a replica, monitored by sentinels.
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use crate::redis::{MASTER_NAME, Redis, Role, server_binary};
-use crate::wait::{READY, wait_or_explain};
+use crate::wait::{START_TIMEOUT, wait_or_explain};
 
 const SENTINELS: usize = 3;
-const PATIENCE: Duration = Duration::from_secs(5);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A Redis master and a replica, and three sentinels (two of which have to agree) that promote
 /// the replica when the master is gone. The master's name is `hapax`.
 pub struct RedisSentinel {
     servers: Vec<Redis>,
     sentinels: Vec<Redis>,
-    /// Which one [`Self::wait_for_new_master`] has to differ from.
+    /// The master from which that of [`Self::wait_for_new_master`] has to differ.
     last_master: Mutex<u16>,
 }
 
 impl RedisSentinel {
-    /// Starts everything, and returns when the sentinels know the replica and one another, so
-    /// that a failover can begin at any time.
+    /// Starts all servers, and returns when the sentinels know the replica and one another, so that a failover can begin
+    /// at any time.
     pub fn start() -> Self {
         let binary = server_binary();
         let master = Redis::launch(&binary, Role::Plain, &[]);
@@ -31,20 +31,19 @@ impl RedisSentinel {
             sentinels: Vec::new(),
             last_master: Mutex::new(master_port),
         };
-        // A sentinel asks the master for its replicas at once, and then every ten seconds: the
-        // replica had better be there before.
+        // A sentinel asks the master for its replicas at its start, and then only every ten seconds.
         all.wait("the replica follows the master", || {
             let status = all.servers[1].info(&["INFO", "replication"], "master_link_status");
             (status.as_deref() == Some("up")).then_some(())
         });
         all.sentinels = (0..SENTINELS)
             .map(|_| Redis::launch(&binary, Role::SentinelOf(master_port), &[]))
-            .inspect(hurry)
+            .inspect(shorten_periods)
             .collect();
         all.wait("the sentinels are ready for a failover", || {
             all.sentinels.iter().all(is_ready).then_some(())
         });
-        // On a machine that stood still they may have replaced the first one already.
+        // On a busy machine the sentinels may have replaced the first master already.
         *all.last_master() = all.master_port();
         all
     }
@@ -79,7 +78,7 @@ impl RedisSentinel {
             .unwrap_or_else(|| panic!("no server and no sentinel has port {port}"))
     }
 
-    /// The port of the master, as the sentinels that are awake see it; waits until they agree.
+    /// The port of the master, according to the sentinels that are awake; waits until they agree.
     pub fn master_port(&self) -> u16 {
         self.wait("the sentinels agree on a master", || self.agreed_master())
     }
@@ -92,9 +91,8 @@ impl RedisSentinel {
         port
     }
 
-    /// Waits until the sentinels agree on another master than before, and that accepts the role;
-    /// returns its port. "Before" is the master that was killed last, or that this function
-    /// returned last.
+    /// Waits until the sentinels agree on another master than the one that was killed or returned here last, and that
+    /// server reports the role; returns its port.
     pub fn wait_for_new_master(&self) -> u16 {
         let old = *self.last_master();
         let new = self.wait(&format!("another server than {old} is the master"), || {
@@ -106,8 +104,8 @@ impl RedisSentinel {
         new
     }
 
-    /// Waits until the master has a replica that has caught up, and every sentinel that is awake
-    /// knows it: for after a failover and the old master's restart.
+    /// Waits until the master has a replica that has caught up and that every awake sentinel knows; for after a failover
+    /// and the old master's restart.
     pub fn wait_for_replica(&self) {
         self.wait("the master has a replica again", || {
             let master = self.node(self.agreed_master()?);
@@ -122,7 +120,7 @@ impl RedisSentinel {
             .awake_sentinels()
             .map(|sentinel| {
                 let question = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER_NAME];
-                let answer = sentinel.try_cli(&question, PATIENCE).ok()?;
+                let answer = sentinel.try_cli(&question, QUERY_TIMEOUT).ok()?;
                 answer.lines().nth(1)?.parse().ok()
             })
             .collect();
@@ -140,25 +138,24 @@ impl RedisSentinel {
     }
 
     fn wait<T>(&self, what: &str, probe: impl FnMut() -> Option<T>) -> T {
-        wait_or_explain(what, READY, probe, || self.log_tail())
+        wait_or_explain(what, START_TIMEOUT, probe, || self.log_tail())
     }
 
-    /// The ends of everyone's logs, for messages.
+    /// The ends of all servers' logs, for messages.
     pub fn log_tail(&self) -> String {
-        let everyone = self.servers.iter().chain(&self.sentinels);
-        let tails: Vec<String> = everyone.map(Redis::log_tail).collect();
+        let all = self.servers.iter().chain(&self.sentinels);
+        let tails: Vec<String> = all.map(Redis::log_tail).collect();
         tails.join("\n")
     }
 }
 
-/// Makes a sentinel look around more often than every few seconds, which tests have no time for.
+/// Shortens a sentinel's periods of several seconds, so that tests need not wait for them.
 ///
-/// The pings are needed beyond that: by default a server is pinged as often as its time to be
-/// declared down is long, so that a new master, not pinged yet, is taken for dead and replaced
-/// over and over. Not too often, though: a replica that was not heard of for five of these
-/// periods cannot be promoted, and while the master is down it is heard of once a second. And
-/// after its own machine was slow, a sentinel does nothing for half a minute.
-fn hurry(sentinel: &Redis) {
+/// By default the ping period equals the down-after time, so that a new master that was not pinged yet is taken for dead
+/// and replaced repeatedly. The ping period must not be too short either: a replica without news for five periods cannot
+/// be promoted, and while the master is down there is news once a second. After its own machine was slow, a sentinel does
+/// nothing for a tilt period, half a minute by default.
+fn shorten_periods(sentinel: &Redis) {
     let answer = sentinel.cli(&[
         "SENTINEL",
         "DEBUG",
@@ -174,11 +171,11 @@ fn hurry(sentinel: &Redis) {
     assert_eq!(answer, "OK", "the tests with sentinels need Redis 7");
 }
 
-/// Knows the others, and a replica that it could promote.
+/// Whether a sentinel knows the others, and a replica that it can promote.
 fn is_ready(sentinel: &Redis) -> bool {
     let ask = |question: &str| {
         sentinel
-            .try_cli(&["SENTINEL", question, MASTER_NAME], PATIENCE)
+            .try_cli(&["SENTINEL", question, MASTER_NAME], QUERY_TIMEOUT)
             .map(|answer| fields(&answer))
             .unwrap_or_default()
     };
@@ -193,7 +190,7 @@ fn is_ready(sentinel: &Redis) -> bool {
         && is(&replica, "master-link-status", "ok")
 }
 
-/// `redis-cli` prints names and values in turn, a line each.
+/// Pairs the lines of `redis-cli`, which prints names and values alternately.
 fn fields(answer: &str) -> Vec<(String, String)> {
     let lines: Vec<&str> = answer.lines().collect();
     let pairs = lines.chunks_exact(2);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use hapax_core::claims::ClaimState;
 use hapax_core::{Claimed, Claims, Expect, Key, Records, Step, Store, StoreError, Tenant, Ticket};
 use hapax_postgres::{Config, PostgresStore};
-use hapax_testkit::{Postgres, Wire};
+use hapax_testkit::{Postgres, TcpProxy};
 use tokio::task::JoinSet;
 
 use crate::{ask, key, open};
@@ -166,7 +166,7 @@ async fn a_caller_who_gives_up_spoils_no_connection() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_done_without_an_answer_is_recognised_when_asked_again() {
     let server = Postgres::start();
-    let wire = Wire::to(server.port());
+    let wire = TcpProxy::to(server.port());
     let url = server.url().replace(&server.port().to_string(), &wire.port().to_string());
     let store = open(&url);
     let first = comes_back(&store, "before").await;
@@ -194,13 +194,13 @@ async fn what_was_done_without_an_answer_is_recognised_when_asked_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wire_that_goes_silent_is_given_up_in_time() {
     let server = Postgres::start();
-    let wire = Wire::to(server.port());
+    let wire = TcpProxy::to(server.port());
     let url = server.url().replace(&server.port().to_string(), &wire.port().to_string());
     let store = hasty(&url).await;
     comes_back(&store, "before").await;
     wire.stall_answers();
     all_fail_in_time(&store).await;
-    wire.flow();
+    wire.resume();
     comes_back(&store, "after-silence").await;
     wire.cut();
     comes_back(&store, "after-cut").await;

@@ -11,7 +11,7 @@ use hapax_core::{
     StoreError,
 };
 use hapax_redis::RedisStore;
-use hapax_testkit::{Redis, Wire};
+use hapax_testkit::{Redis, TcpProxy};
 
 const LIMIT: Duration = Duration::from_millis(500);
 /// The limits of all calls, and what a busy machine may add to them.
@@ -28,14 +28,14 @@ async fn connected(url: &str) -> RedisStore {
     store
 }
 
-fn through(wire: &Wire) -> String {
+fn through(wire: &TcpProxy) -> String {
     format!("redis://127.0.0.1:{}", wire.port())
 }
 
 /// A store whose answers can be lost. Its server knows the scripts already: the answer that gets lost
 /// must be the one to the call itself.
-async fn lossy(redis: &Redis) -> (RedisStore, Wire) {
-    let wire = Wire::to(redis.port());
+async fn lossy(redis: &Redis) -> (RedisStore, TcpProxy) {
+    let wire = TcpProxy::to(redis.port());
     let store = patient(&through(&wire));
     let key = lock("warm-up");
     let ticket = granted(&store, &key, &ClaimRequest::new(LONG).retention(LONG)).await;
@@ -138,9 +138,9 @@ async fn a_server_that_was_killed_works_again_with_what_it_acknowledged() {
 #[tokio::test]
 async fn a_connection_that_died_without_a_word_is_replaced() {
     let redis = Redis::start();
-    let wire = Wire::to(redis.port());
+    let wire = TcpProxy::to(redis.port());
     let store = connected(&through(&wire)).await;
-    wire.strand();
+    wire.black_hole();
     assert!(store.ping().await.is_err());
     until_it_works(|| store.ping()).await;
 }
@@ -148,7 +148,7 @@ async fn a_connection_that_died_without_a_word_is_replaced() {
 #[tokio::test]
 async fn a_cut_between_two_calls_is_not_noticed() {
     let redis = Redis::start();
-    let wire = Wire::to(redis.port());
+    let wire = TcpProxy::to(redis.port());
     let store = patient(&through(&wire));
     for i in 0..5 {
         granted(&store, &lock(&format!("k{i}")), &ClaimRequest::new(LONG)).await;

@@ -11,7 +11,7 @@ use crate::common::{
 use hapax_core::log::{Appended, Cursor, LogRetention, PARTITIONS, TailPosition};
 use hapax_core::{Key, Log, Store, StoreError};
 use hapax_redis::RedisStore;
-use hapax_testkit::{Redis, RedisCluster, Wire};
+use hapax_testkit::{Redis, RedisCluster, TcpProxy};
 
 /// Another job in the same partition.
 fn neighbour(of: &Key) -> Key {
@@ -267,7 +267,7 @@ async fn a_foreign_value_under_a_key_of_the_log_is_corrupt_and_nothing_is_writte
 #[tokio::test]
 async fn an_append_whose_answer_was_lost_is_done_once() {
     let redis = Redis::start();
-    let wire = Wire::to(redis.port());
+    let wire = TcpProxy::to(redis.port());
     let store = patient(&format!("redis://127.0.0.1:{}", wire.port()));
     let job = job("a");
     published(&store, &events(&job, [0])).await;

@@ -7,7 +7,7 @@ use crate::common::{LONG, patient};
 use hapax_core::queue::{Enqueued, ItemOutcome, LeaseRequest, QueueItem, QueueName, Resolved};
 use hapax_core::{Queue, StoreError, Tenant};
 use hapax_redis::RedisStore;
-use hapax_testkit::{Redis, RedisCluster, Wire};
+use hapax_testkit::{Redis, RedisCluster, TcpProxy};
 
 const KEYS: [&str; 7] = ["items", "bodies", "ready", "later", "leased", "done", "index"];
 
@@ -80,8 +80,8 @@ async fn a_foreign_value_under_a_key_of_a_queue_is_corrupt_and_nothing_is_writte
     assert_eq!(done, [Resolved::Done]);
 }
 
-async fn lossy(redis: &Redis) -> (RedisStore, Wire, LeaseRequest, QueueItem) {
-    let wire = Wire::to(redis.port());
+async fn lossy(redis: &Redis) -> (RedisStore, TcpProxy, LeaseRequest, QueueItem) {
+    let wire = TcpProxy::to(redis.port());
     let store = patient(&format!("redis://127.0.0.1:{}", wire.port()));
     // The server knows the scripts already: the lost answer must be the one to the call itself.
     let (first, take) = (item("warm-up"), LeaseRequest::new(1, LONG));

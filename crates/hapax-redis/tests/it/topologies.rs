@@ -13,7 +13,7 @@ use hapax_core::{
     StoreError,
 };
 use hapax_redis::RedisStore;
-use hapax_testkit::{Redis, RedisCluster, RedisSentinel, Wire, wait_for};
+use hapax_testkit::{Redis, RedisCluster, RedisSentinel, TcpProxy, wait_for};
 
 /// So soon a master is taken for dead, where a failover is wanted.
 const SOON: Duration = Duration::from_secs(3);
@@ -170,9 +170,9 @@ async fn a_cluster_node_that_hangs_is_bounded_and_left_for_its_replica() {
 }
 
 /// A Cluster of one node that tells its clients to come through the wire.
-fn behind_a_wire() -> (Redis, Wire) {
+fn behind_a_wire() -> (Redis, TcpProxy) {
     let node = Redis::with(&["--cluster-enabled", "yes"]);
-    let wire = Wire::to(node.port());
+    let wire = TcpProxy::to(node.port());
     node.cli(&["CONFIG", "SET", "cluster-announce-ip", "127.0.0.1"]);
     node.cli(&["CONFIG", "SET", "cluster-announce-port", &wire.port().to_string()]);
     assert_eq!(node.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]), "OK");
@@ -338,7 +338,7 @@ async fn a_connection_to_a_cluster_that_died_without_a_word_is_replaced() {
         .ports()
         .into_iter()
         .map(|port| {
-            let wire = Wire::to(port);
+            let wire = TcpProxy::to(port);
             let announced = wire.port().to_string();
             cluster.node(port).cli(&["CONFIG", "SET", "cluster-announce-port", &announced]);
             wire
@@ -354,13 +354,13 @@ async fn a_connection_to_a_cluster_that_died_without_a_word_is_replaced() {
     let store = brisk(&format!("redis+cluster://127.0.0.1:{}", wires[0].port()));
     let key = record("r");
     until_it_works(|| store.get(&key)).await;
-    let accepted = || wires.iter().map(Wire::accepted).sum::<usize>();
+    let accepted = || wires.iter().map(TcpProxy::accepted).sum::<usize>();
     // Nothing is heard on the old connections. Where a call was too slow just before, another one is
     // being made already, and may come into use between the two steps.
     let mut before = 0;
     for tries in 1.. {
         before = accepted();
-        wires.iter().for_each(Wire::strand);
+        wires.iter().for_each(TcpProxy::black_hole);
         if store.get(&key).await.is_err() {
             break;
         }

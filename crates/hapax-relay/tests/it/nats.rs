@@ -12,7 +12,7 @@ use hapax_core::memory::MemoryStore;
 use hapax_core::queue::QueueName;
 use hapax_relay::sinks::NatsSink;
 use hapax_relay::{CloudEvents, DeliveryError, OutboundMessage, RetryHint, Sink};
-use hapax_testkit::{Nats, Wire};
+use hapax_testkit::{Nats, TcpProxy};
 
 use crate::support::{PATIENCE, Working, brisk, depth, drained, enqueue, item, until};
 
@@ -115,7 +115,7 @@ async fn a_server_without_jetstream_is_told_of_at_the_start() {
 async fn what_is_no_subject_or_too_large_is_refused_for_good() {
     let nats = Nats::start();
     stream(&context(&nats).await).await;
-    let wire = Wire::to(nats.port());
+    let wire = TcpProxy::to(nats.port());
     let sink = NatsSink::new(&format!("nats://127.0.0.1:{}", wire.port())).unwrap();
     let large = hapax_core::queue::QueueItem::new(&Default::default(), "orders", vec![0; 2 << 20]);
     let mut wrong = vec![large];

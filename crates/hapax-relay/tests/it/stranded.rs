@@ -14,7 +14,7 @@ use hapax_relay::consumer::{
 };
 use hapax_relay::sinks::{NatsSink, RabbitMqSink, RedisStreamSink};
 use hapax_relay::{OutboundMessage, Sink};
-use hapax_testkit::{Nats, Redis, Wire};
+use hapax_testkit::{Nats, Redis, TcpProxy};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -25,7 +25,7 @@ use crate::{amqp, nats};
 /// consumer in the middle of a question.
 const SOON: Duration = Duration::from_secs(80);
 
-async fn rows_go_on(sink: impl Sink + 'static, topic: &str, wire: &Wire) {
+async fn rows_go_on(sink: impl Sink + 'static, topic: &str, wire: &TcpProxy) {
     let row =
         |payload: &str| QueueItem::new(&Tenant::default(), topic, payload.to_owned()).key("k");
     let store = Arc::new(MemoryStore::default());
@@ -34,7 +34,7 @@ async fn rows_go_on(sink: impl Sink + 'static, topic: &str, wire: &Wire) {
     let relay = Working::start(store.clone(), Arc::new(sink), settings);
     enqueue(&*store, &[row("before")]).await;
     drained(&*store).await;
-    wire.strand();
+    wire.black_hole();
     enqueue(&*store, &[row("after"), row("last")]).await;
     timeout(SOON, drained(&*store)).await.expect("the relay connects anew");
     relay.stop().await;
@@ -43,7 +43,7 @@ async fn rows_go_on(sink: impl Sink + 'static, topic: &str, wire: &Wire) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_gets_to_redis_over_another_connection() {
     let redis = Redis::start();
-    let wire = Wire::to(redis.port());
+    let wire = TcpProxy::to(redis.port());
     let url = format!("redis://127.0.0.1:{}", wire.port());
     rows_go_on(RedisStreamSink::new(&url).unwrap(), "orders", &wire).await;
     let entries = redis.cli(&["XRANGE", "orders", "-", "+"]);
@@ -54,7 +54,7 @@ async fn a_row_gets_to_redis_over_another_connection() {
 async fn a_row_gets_to_nats_over_another_connection() {
     let nats = Nats::start();
     let mut stream = nats::stream(&nats::context(&nats).await).await;
-    let wire = Wire::to(nats.port());
+    let wire = TcpProxy::to(nats.port());
     let url = format!("nats://127.0.0.1:{}", wire.port());
     rows_go_on(NatsSink::new(&url).unwrap(), "orders", &wire).await;
     assert_eq!(stream.info().await.unwrap().state.messages, 3);
@@ -64,7 +64,7 @@ async fn a_row_gets_to_nats_over_another_connection() {
 async fn a_row_gets_to_rabbitmq_over_another_connection() {
     let (_connection, channel) = amqp::channel(&amqp::SHARED).await;
     amqp::declare(&channel, "amqp.stranded").await;
-    let wire = Wire::to(amqp::SHARED.port());
+    let wire = TcpProxy::to(amqp::SHARED.port());
     let url = format!("amqp://guest:guest@127.0.0.1:{}/%2f", wire.port());
     rows_go_on(RabbitMqSink::new(&url).unwrap(), "amqp.stranded", &wire).await;
     assert!(amqp::all(&channel, "amqp.stranded").await.len() >= 3);
@@ -81,7 +81,7 @@ impl MessageHandler for Tell {
     }
 }
 
-async fn messages_go_on(sink: impl Sink, source: impl MessageSource, wire: &Wire) {
+async fn messages_go_on(sink: impl Sink, source: impl MessageSource, wire: &TcpProxy) {
     let (tell, mut told) = mpsc::unbounded_channel();
     let consumer =
         tokio::spawn(BrokerConsumer::new("c", source, Tell(tell)).run(std::future::pending()));
@@ -91,7 +91,7 @@ async fn messages_go_on(sink: impl Sink, source: impl MessageSource, wire: &Wire
         timeout(PATIENCE, heard).await.expect("it is delivered");
     };
     hear("before").await;
-    wire.strand();
+    wire.black_hole();
     hear("after").await;
     consumer.abort();
 }
@@ -99,7 +99,7 @@ async fn messages_go_on(sink: impl Sink, source: impl MessageSource, wire: &Wire
 #[tokio::test(flavor = "multi_thread")]
 async fn a_consumer_hears_from_redis_over_another_connection() {
     let redis = Redis::start();
-    let wire = Wire::to(redis.port());
+    let wire = TcpProxy::to(redis.port());
     let url = format!("redis://127.0.0.1:{}", wire.port());
     let source = RedisStreamSource::new(&url, "orders", "billing", "one").unwrap();
     messages_go_on(RedisStreamSink::new(&redis.url()).unwrap(), source, &wire).await;
@@ -109,7 +109,7 @@ async fn a_consumer_hears_from_redis_over_another_connection() {
 async fn a_consumer_hears_from_nats_over_another_connection() {
     let nats = Nats::start();
     nats::stream(&nats::context(&nats).await).await;
-    let wire = Wire::to(nats.port());
+    let wire = TcpProxy::to(nats.port());
     let url = format!("nats://127.0.0.1:{}", wire.port());
     let source = NatsSource::new(&url, "orders", "billing").unwrap();
     messages_go_on(NatsSink::new(&nats.url()).unwrap(), source, &wire).await;

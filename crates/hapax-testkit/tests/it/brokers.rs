@@ -10,7 +10,7 @@ fn is_refused(port: u16) -> bool {
 }
 
 #[test]
-fn nats_is_killed_and_comes_back_on_its_port() {
+fn nats_restarts_on_its_port_after_a_kill() {
     let nats = Nats::start();
     let before = nats.pid();
     nats.kill();
@@ -21,13 +21,13 @@ fn nats_is_killed_and_comes_back_on_its_port() {
 }
 
 #[test]
-fn nats_without_jetstream_says_so() {
+fn nats_without_jetstream_reports_it() {
     let nats = Nats::without_jetstream();
     assert!(!greeting(nats.port()).contains("\"jetstream\":true"));
 }
 
 #[test]
-fn rabbitmq_is_killed_and_comes_back_on_its_port() {
+fn rabbitmq_restarts_on_its_port_after_a_kill() {
     let rabbit = RabbitMq::start();
     let before = rabbit.pid();
     rabbit.kill();

@@ -8,7 +8,7 @@ use hapax_testkit::{Browser, wait_for};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
-fn a_page_is_opened_scripted_and_loaded_again() {
+fn browser_opens_scripts_and_refreshes_a_page() {
     let browser = Browser::start();
     browser.open("data:text/html,<title>A page</title><p>text");
     assert_eq!(browser.run("return document.title"), "A page");
@@ -21,12 +21,12 @@ fn a_page_is_opened_scripted_and_loaded_again() {
 
 #[test]
 #[should_panic(expected = "no such thing")]
-fn a_script_that_throws_is_a_panic_with_its_message() {
+fn browser_panics_with_the_message_of_a_script() {
     Browser::start().run("throw new Error('no such thing')");
 }
 
 #[test]
-fn a_closed_browser_leaves_no_process_behind() {
+fn closed_browser_leaves_no_process() {
     let browser = Browser::start();
     let folder = browser.folder().display().to_string();
     assert!(processes_that_name(&folder) > 1);

@@ -2,11 +2,10 @@
 
 mod brokers;
 mod browser;
+mod cleanup;
 mod client;
-mod janitor;
 mod postgres;
 mod redis;
 mod redis_cluster;
 mod redis_sentinel;
-mod slow_wire;
-mod wire;
+mod tcp_proxy;

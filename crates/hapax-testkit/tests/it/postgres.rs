@@ -9,7 +9,7 @@ use std::time::Duration;
 use hapax_testkit::{Postgres, find_binary, wait_for};
 
 #[test]
-fn a_killed_server_comes_back_with_what_was_committed() {
+fn postgres_restarts_with_its_commits_after_a_kill() {
     let postgres = Postgres::start();
     assert_eq!(
         postgres.url(),
@@ -29,7 +29,7 @@ fn a_killed_server_comes_back_with_what_was_committed() {
 }
 
 #[test]
-fn a_paused_server_answers_later() {
+fn postgres_answers_after_a_pause() {
     let postgres = Postgres::start();
     postgres.stop();
     let (sender, answers) = mpsc::channel();
@@ -44,7 +44,7 @@ fn a_paused_server_answers_later() {
 }
 
 #[test]
-fn a_paused_server_can_be_killed() {
+fn postgres_can_be_killed_while_paused() {
     let postgres = Postgres::start();
     postgres.stop();
     postgres.kill();
@@ -52,9 +52,9 @@ fn a_paused_server_can_be_killed() {
     assert_eq!(postgres.psql("SELECT 1"), "1");
 }
 
-/// Also when its client was killed: what it had sent is carried out.
+/// The server still executes the statement of a client that was killed.
 #[test]
-fn whoever_waits_to_be_alone_waits_for_every_session() {
+fn wait_until_alone_waits_for_every_session() {
     let postgres = Postgres::start();
     let mut client = Command::new(find_binary("psql").unwrap())
         .arg(postgres.url())
@@ -62,7 +62,7 @@ fn whoever_waits_to_be_alone_waits_for_every_session() {
         .spawn()
         .unwrap();
     wait_for("the client's statement", Duration::from_secs(60), || {
-        // On a slow machine it may be over before anybody looks.
+        // On a slow machine the statement may have ended already.
         let begun = "SELECT to_regclass('late') IS NOT NULL \
                      OR EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep')";
         (postgres.psql(begun) == "t").then_some(())
@@ -74,7 +74,7 @@ fn whoever_waits_to_be_alone_waits_for_every_session() {
 }
 
 #[test]
-fn settings_and_databases() {
+fn postgres_takes_settings_and_makes_databases() {
     let postgres = Postgres::with(&[("max_connections", "50")]);
     assert_eq!(postgres.psql("SHOW max_connections"), "50");
     let url = postgres.database("fresh");
@@ -86,7 +86,7 @@ fn settings_and_databases() {
 }
 
 #[test]
-fn tls_is_required_and_verified() {
+fn postgres_tls_is_required_and_verified() {
     let postgres = Postgres::tls();
     let encrypted = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
     assert_eq!(postgres.psql(encrypted), "t");

@@ -9,7 +9,7 @@ use hapax_testkit::{Redis, find_binary, free_port, valkey_server};
 use crate::client::Client;
 
 #[test]
-fn a_killed_server_comes_back_with_its_data() {
+fn redis_restarts_with_its_data_after_a_kill() {
     let redis = Redis::start();
     assert_eq!(redis.url(), format!("redis://127.0.0.1:{}/0", redis.port()));
     assert_eq!(redis.cli(&["PING"]), "PONG");
@@ -21,7 +21,7 @@ fn a_killed_server_comes_back_with_its_data() {
 }
 
 #[test]
-fn a_paused_server_answers_later() {
+fn redis_answers_after_a_pause() {
     let redis = Redis::start();
     let mut client = Client::connect(redis.port());
     redis.stop();
@@ -34,7 +34,7 @@ fn a_paused_server_answers_later() {
 }
 
 #[test]
-fn a_paused_server_can_be_killed() {
+fn redis_can_be_killed_while_paused() {
     let redis = Redis::start();
     redis.stop();
     redis.kill();
@@ -43,20 +43,20 @@ fn a_paused_server_can_be_killed() {
 }
 
 #[test]
-fn arguments_win_over_defaults() {
+fn redis_arguments_override_defaults() {
     let redis = Redis::with(&["--maxmemory", "3mb", "--appendonly", "no"]);
     assert_eq!(redis.cli(&["CONFIG", "GET", "maxmemory"]), "maxmemory\n3145728");
     assert_eq!(redis.cli(&["CONFIG", "GET", "appendonly"]), "appendonly\nno");
 }
 
 #[test]
-fn a_server_with_a_password_counts_as_ready() {
+fn redis_with_a_password_counts_as_ready() {
     let redis = Redis::with(&["--requirepass", "secret"]);
     assert_eq!(redis.cli(&["-a", "secret", "PING"]), "PONG");
 }
 
 #[test]
-fn tls_is_verified_against_the_authority() {
+fn redis_tls_is_verified_against_the_authority() {
     let redis = Redis::tls();
     assert!(redis.url().starts_with("rediss://127.0.0.1:"));
     assert_eq!(redis.cli(&["PING"]), "PONG");
@@ -74,8 +74,8 @@ fn tls_is_verified_against_the_authority() {
 }
 
 #[test]
-fn valkey_is_a_redis_too() {
-    // Best effort: there is not a Valkey for every machine.
+fn valkey_starts_like_redis() {
+    // Skipped on a machine without Valkey.
     let Some(binary) = valkey_server() else {
         return;
     };
@@ -96,7 +96,7 @@ fn ports_are_given_once() {
 }
 
 #[test]
-fn a_missing_program_is_named_with_its_cure() {
+fn missing_program_is_named_with_its_installer() {
     assert_eq!(
         find_binary("no-such-server").unwrap_err().to_string(),
         "`no-such-server` is not installed; run ./test.sh, which installs what the tests need"

@@ -3,7 +3,7 @@
 use hapax_testkit::RedisCluster;
 
 #[test]
-fn a_replica_takes_over_and_the_old_master_returns() {
+fn cluster_replica_takes_over_and_old_master_returns() {
     let cluster = RedisCluster::start();
     let ports = cluster.ports();
     assert_eq!(ports.len(), 6);
@@ -14,7 +14,7 @@ fn a_replica_takes_over_and_the_old_master_returns() {
     }
 
     let old = cluster.master_of("key");
-    // The replica has it before the master goes.
+    // The replica has the write before the master is killed.
     let written = cluster.node(old).cli_lines(&["SET key value", "WAIT 1 50000"]);
     assert_eq!(written, "OK\n1");
     cluster.kill_node(old);

@@ -3,13 +3,13 @@
 use hapax_testkit::RedisSentinel;
 
 #[test]
-fn the_sentinels_promote_the_replica() {
+fn sentinels_promote_the_replica() {
     let redis = RedisSentinel::start();
     assert!(redis.url().starts_with("redis+sentinel://127.0.0.1:"));
     assert!(redis.url().ends_with("/hapax"));
 
     let old = redis.master_port();
-    // The replica has it before the master goes.
+    // The replica has the write before the master is killed.
     let written = redis.node(old).cli_lines(&["SET key value", "WAIT 1 50000"]);
     assert_eq!(written, "OK\n1");
     assert_eq!(redis.kill_master(), old);

@@ -100,10 +100,10 @@ async fn redis_killed_and_started_again() {
 async fn redis_slow_and_quick_again() {
     let world = hurried_with(Plan { wired: true, ..Plan::default() }).await;
     // Longer than all calls of an event may take together, and than a probe waits.
-    world.wire.slow_answers(Duration::from_secs(3));
+    world.wire.delay_answers(Duration::from_secs(3));
     answers_as_before(&world).await;
     assert_eq!(world.get("/readyz").await.0, 503);
-    world.wire.flow();
+    world.wire.resume();
     locks_work_again(&world).await;
     world.end().await;
 }

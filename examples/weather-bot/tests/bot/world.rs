@@ -11,7 +11,7 @@ use example_weather_bot::simulated_weather::SimulatedWeather;
 use hapax_http_client::{HttpClient, get};
 use hapax_line::Secrets;
 use hapax_line::simulator::{Api, Delivered, Endpoint, Said, SendFailed, Sender};
-use hapax_testkit::{Redis, Wire, keep_log, wait_for};
+use hapax_testkit::{Redis, TcpProxy, keep_log, wait_for};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::time::sleep;
@@ -48,7 +48,7 @@ pub(crate) struct World {
     pub(crate) line: Api,
     pub(crate) weather: SimulatedWeather,
     pub(crate) redis: Redis,
-    pub(crate) wire: Wire,
+    pub(crate) wire: TcpProxy,
     pub(crate) sender: Arc<Sender>,
     pub(crate) folder: TempDir,
     url: String,
@@ -63,7 +63,7 @@ impl World {
 
     pub(crate) async fn with(plan: Plan<'_>) -> Self {
         let redis = Redis::start();
-        let wire = Wire::to(redis.port());
+        let wire = TcpProxy::to(redis.port());
         let store = match plan.wired {
             true => format!("redis://127.0.0.1:{}/0", wire.port()),
             false => redis.url(),

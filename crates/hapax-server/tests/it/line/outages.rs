@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use hapax_testkit::{Redis, Wire, wait_for};
+use hapax_testkit::{Redis, TcpProxy, wait_for};
 use serde_json::Value;
 
 use crate::line::crashes::done;
@@ -168,13 +168,13 @@ async fn a_redis_that_is_not_there_yet_stops_nobody() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_redis_stops_nobody() {
     let redis = Redis::start();
-    let wire = Wire::to(redis.port());
+    let wire = TcpProxy::to(redis.port());
     let scene = Scene::on(&format!("redis://127.0.0.1:{}/0", wire.port())).await;
     let gateway = scene.gateway().impatient().flags(&["--handle-timeout", "300s"]).start();
     let before = works_with_store(&scene, &gateway).await;
-    wire.slow_answers(Duration::from_secs(3));
+    wire.delay_answers(Duration::from_secs(3));
     let meanwhile = works_without_store(&scene, &gateway, 1..4).await;
-    wire.flow();
+    wire.resume();
     locks_work(&scene, &gateway, &redis).await;
     are_known(&scene, gateway, &[meanwhile, vec![before]].concat()).await;
 }

@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 
 use bookkeeping_bot::last::name;
 use hapax_line::simulator::events;
-use hapax_testkit::{Postgres, Redis, Wire, wait_for};
+use hapax_testkit::{Postgres, Redis, TcpProxy, wait_for};
 
 use crate::line::support::{PATIENCE, USER, World};
 
@@ -155,15 +155,15 @@ async fn while_redis_is_away_entries_are_booked_and_edits_say_what_is_wrong() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_redis_is_slow_entries_are_booked_and_edits_say_what_is_wrong() {
     let redis = Redis::start();
-    let wire = Wire::to(redis.port());
+    let wire = TcpProxy::to(redis.port());
     let url = format!("redis://127.0.0.1:{}/0", wire.port());
     let mut world = World::new(Some(&url), None).await.store_limits("600", "500");
     world.start();
     world.say("午餐🥚 100").await;
     // Longer than any call may take, and than a probe waits.
-    wire.slow_answers(Duration::from_secs(3));
+    wire.delay_answers(Duration::from_secs(3));
     works_without_redis(&world).await;
-    wire.flow();
+    wire.resume();
     works_again(&world).await;
     world.in_order();
 }

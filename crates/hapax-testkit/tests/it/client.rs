@@ -1,4 +1,4 @@
-//! A connection that a test speaks over byte by byte.
+//! A plain TCP client.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -19,15 +19,15 @@ impl Client {
     }
 
     /// `None` when nothing comes in time, the empty string when the connection is closed.
-    pub(crate) fn answer_within(&mut self, limit: Duration) -> Option<String> {
-        self.stream.set_read_timeout(Some(limit)).expect("cannot set a time limit");
+    pub(crate) fn answer_within(&mut self, timeout: Duration) -> Option<String> {
+        self.stream.set_read_timeout(Some(timeout)).expect("cannot set a timeout");
         let mut answer = [0; 4096];
         match self.stream.read(&mut answer) {
             Ok(count) => Some(String::from_utf8_lossy(&answer[..count]).into_owned()),
             Err(error) if error.kind() == ErrorKind::ConnectionReset => Some(String::new()),
             Err(error) if error.kind() == ErrorKind::WouldBlock => None,
-            // A signal ends a read that has a time limit, and the kernel does not begin it again.
-            Err(error) if error.kind() == ErrorKind::Interrupted => self.answer_within(limit),
+            // The kernel does not restart a read with a timeout after a signal.
+            Err(error) if error.kind() == ErrorKind::Interrupted => self.answer_within(timeout),
             Err(error) => panic!("cannot read: {error}"),
         }
     }

@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use crate::ports::{PortTaken, with_free_port};
 use crate::wait::wait_for;
 
-/// How long a new connection, or a change of mind about new ones, may go unnoticed.
+/// The pause between two looks for a new connection or for a change of [`TcpProxy::refuse`].
 const POLL: Duration = Duration::from_millis(2);
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A wire between a client and a server on this machine, which tests cut, stall, and make lose
-/// answers. Everything breaks when it is dropped.
-pub struct Wire {
+/// A TCP proxy between a client and a server on this machine. A test can close its connections, stall them, and drop
+/// answers. All connections close when it is dropped.
+pub struct TcpProxy {
     port: u16,
     shared: Arc<Shared>,
     acceptor: Option<JoinHandle<()>>,
@@ -25,33 +25,32 @@ pub struct Wire {
 
 struct Shared {
     upstream: SocketAddr,
-    state: Mutex<State>,
-    /// Woken up when a stall ends or a connection is cut.
+    state: Mutex<ProxyState>,
+    /// Notified when a stall ends or a connection is cut.
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct ProxyState {
     closing: bool,
     refusing: bool,
     listening: bool,
     requests_stalled: bool,
     answers_stalled: bool,
-    /// How long each answer is held back.
-    answers_late: Duration,
-    /// Set while the next request that contains these bytes is to lose its answer.
-    doomed_request: Option<Vec<u8>>,
+    answer_delay: Duration,
+    /// The answer to the next request that contains these bytes is dropped.
+    drop_answer_to: Option<Vec<u8>>,
     dropped_answers: usize,
     accepted: usize,
     cuts: usize,
-    connections: HashMap<usize, Arc<Connection>>,
+    connections: HashMap<usize, Arc<ProxiedConnection>>,
 }
 
-struct Connection {
+struct ProxiedConnection {
     client: TcpStream,
     server: TcpStream,
-    loses_answer: AtomicBool,
-    stranded: AtomicBool,
+    drops_answer: AtomicBool,
+    black_hole: AtomicBool,
     cut: AtomicBool,
 }
 
@@ -61,8 +60,8 @@ enum Direction {
     Answer,
 }
 
-impl Wire {
-    /// Listens on a free loopback port, and connects whoever comes to the given port.
+impl TcpProxy {
+    /// Listens on a free loopback port, and forwards connections to the given port.
     pub fn to(upstream_port: u16) -> Self {
         let (port, listener) = with_free_port(|port| {
             let listener = listen(port).map_err(|_| PortTaken)?;
@@ -70,7 +69,7 @@ impl Wire {
         });
         let shared = Arc::new(Shared {
             upstream: SocketAddr::from((Ipv4Addr::LOCALHOST, upstream_port)),
-            state: Mutex::new(State { listening: true, ..State::default() }),
+            state: Mutex::new(ProxyState { listening: true, ..ProxyState::default() }),
             changed: Condvar::new(),
         });
         let acceptor = thread::spawn({
@@ -85,7 +84,7 @@ impl Wire {
         self.port
     }
 
-    /// Closes all connections, in both directions, now. New ones are welcome.
+    /// Closes all connections now. New ones are accepted.
     pub fn cut(&self) {
         let mut state = self.shared.state();
         state.cuts += 1;
@@ -102,50 +101,48 @@ impl Wire {
         state.answers_stalled = true;
     }
 
-    /// From now on nothing is heard any more on the connections that there are, in either direction,
-    /// for ever; nothing closes them either. New ones are welcome. So it is where a firewall has
-    /// forgotten a connection.
-    pub fn strand(&self) {
+    /// Drops all further bytes of the present connections, in both directions, without closing them, as a firewall does
+    /// that has forgotten a connection. New connections work.
+    pub fn black_hole(&self) {
         for connection in self.shared.state().connections.values() {
-            connection.stranded.store(true, Ordering::SeqCst);
+            connection.black_hole.store(true, Ordering::SeqCst);
         }
     }
 
-    /// Lets requests through, and holds back the answers.
+    /// Forwards requests, and holds the answers back.
     pub fn stall_answers(&self) {
         self.shared.state().answers_stalled = true;
     }
 
-    /// Lets requests through, and holds back each answer for this long: a server that is slow.
-    pub fn slow_answers(&self, late: Duration) {
-        self.shared.state().answers_late = late;
+    /// Forwards requests, and holds each answer back for this long, as a slow server would.
+    pub fn delay_answers(&self, delay: Duration) {
+        self.shared.state().answer_delay = delay;
         self.shared.changed.notify_all();
     }
 
     /// Ends [`stall`](Self::stall), [`stall_answers`](Self::stall_answers) and
-    /// [`slow_answers`](Self::slow_answers); what was held back goes on its way.
-    pub fn flow(&self) {
+    /// [`delay_answers`](Self::delay_answers), and forwards what was held back.
+    pub fn resume(&self) {
         let mut state = self.shared.state();
         state.requests_stalled = false;
         state.answers_stalled = false;
-        state.answers_late = Duration::ZERO;
+        state.answer_delay = Duration::ZERO;
         self.shared.changed.notify_all();
     }
 
-    /// Lets the next request through, and cuts its connection as soon as the answer comes: the
-    /// server has done the work, and the client does not know.
+    /// Forwards the next request, and cuts its connection when the answer comes: the server has done the work, and the
+    /// client does not know.
     pub fn drop_next_answer(&self) {
         self.drop_next_answer_to(b"");
     }
 
-    /// Like [`drop_next_answer`](Self::drop_next_answer), for the next request that contains
-    /// these bytes: a client may have other things to say first. Only bytes that arrive together
-    /// are searched, which small requests do.
+    /// Like [`drop_next_answer`](Self::drop_next_answer), for the next request that contains these bytes. Only bytes that
+    /// arrive together are searched, so the request has to be small.
     pub fn drop_next_answer_to(&self, request: &[u8]) {
-        self.shared.state().doomed_request = Some(request.to_vec());
+        self.shared.state().drop_answer_to = Some(request.to_vec());
     }
 
-    /// How many answers were dropped, so that a test can tell that its fault has happened.
+    /// How many answers were dropped, so that a test can check that its fault has happened.
     pub fn dropped_answers(&self) -> usize {
         self.shared.state().dropped_answers
     }
@@ -158,7 +155,7 @@ impl Wire {
     /// Refuses new connections, as if nothing listened. Old ones stay.
     pub fn refuse(&self) {
         self.shared.state().refusing = true;
-        wait_for("the wire stops listening", PATIENCE, || {
+        wait_for("the proxy stops listening", TIMEOUT, || {
             (!self.shared.state().listening).then_some(())
         });
     }
@@ -166,29 +163,29 @@ impl Wire {
     /// Accepts new connections again.
     pub fn accept(&self) {
         self.shared.state().refusing = false;
-        wait_for("the wire listens again", PATIENCE, || {
+        wait_for("the proxy listens again", TIMEOUT, || {
             self.shared.state().listening.then_some(())
         });
     }
 }
 
-impl Drop for Wire {
+impl Drop for TcpProxy {
     fn drop(&mut self) {
         self.shared.state().closing = true;
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
         }
-        // Afterwards, so that the acceptor cannot have added one more.
+        // After the acceptor has ended, so that it adds no further connection.
         self.cut();
     }
 }
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ProxyState> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Refusing means to close the listener: only then does the kernel turn clients away.
+    /// To refuse connections the listener is closed, because only then the kernel rejects clients.
     fn accept_connections(self: Arc<Self>, port: u16, listener: TcpListener) {
         let mut listener = Some(listener);
         loop {
@@ -218,24 +215,24 @@ impl Shared {
             (state.accepted, state.cuts)
         };
         let shared = Arc::clone(self);
-        // In a thread of its own from the start: connecting may take time.
+        // Connects in the new thread as well, because that may take time.
         thread::spawn(move || {
-            let Ok(server) = TcpStream::connect_timeout(&shared.upstream, PATIENCE) else {
+            let Ok(server) = TcpStream::connect_timeout(&shared.upstream, TIMEOUT) else {
                 return;
             };
             let ready = client.set_nonblocking(false).is_ok()
                 && client.set_nodelay(true).is_ok()
                 && server.set_nodelay(true).is_ok();
-            let connection = Arc::new(Connection {
+            let connection = Arc::new(ProxiedConnection {
                 client,
                 server,
-                loses_answer: AtomicBool::new(false),
-                stranded: AtomicBool::new(false),
+                drops_answer: AtomicBool::new(false),
+                black_hole: AtomicBool::new(false),
                 cut: AtomicBool::new(!ready),
             });
             {
                 let mut state = shared.state();
-                // What was cut while it was being made is cut as well.
+                // A cut also applies to connections that are being made.
                 if state.closing || state.cuts != cuts {
                     return;
                 }
@@ -251,7 +248,7 @@ impl Shared {
         });
     }
 
-    fn forward(&self, connection: &Connection, direction: Direction) {
+    fn forward(&self, connection: &ProxiedConnection, direction: Direction) {
         let (mut from, mut to) = match direction {
             Direction::Request => (&connection.client, &connection.server),
             Direction::Answer => (&connection.server, &connection.client),
@@ -267,24 +264,24 @@ impl Shared {
                 return;
             }
         }
-        // The sender may have said all it has to say and still listen.
+        // The sender may have closed only its sending direction.
         let _ = to.shutdown(Shutdown::Write);
     }
 
-    /// Waits while the wire is stalled or slow, and decides about lost answers.
-    fn may_pass(&self, connection: &Connection, direction: Direction, bytes: &[u8]) -> bool {
+    /// Waits while the proxy is stalled or slow, and decides about dropped answers.
+    fn may_pass(&self, connection: &ProxiedConnection, direction: Direction, bytes: &[u8]) -> bool {
         let since = Instant::now();
         let mut state = self.state();
         loop {
             if state.closing || connection.cut.load(Ordering::SeqCst) {
                 return false;
             }
-            let (stalled, late) = match direction {
+            let (stalled, delay) = match direction {
                 Direction::Request => (state.requests_stalled, Duration::ZERO),
-                Direction::Answer => (state.answers_stalled, state.answers_late),
+                Direction::Answer => (state.answers_stalled, state.answer_delay),
             };
-            let stalled = stalled || connection.stranded.load(Ordering::SeqCst);
-            let left = late.saturating_sub(since.elapsed());
+            let stalled = stalled || connection.black_hole.load(Ordering::SeqCst);
+            let left = delay.saturating_sub(since.elapsed());
             state = if stalled {
                 self.changed.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner())
             } else if !left.is_zero() {
@@ -296,23 +293,23 @@ impl Shared {
         }
         match direction {
             Direction::Request => {
-                let doomed = state.doomed_request.as_deref();
-                if doomed.is_some_and(|part| contains(bytes, part)) {
-                    state.doomed_request = None;
-                    connection.loses_answer.store(true, Ordering::SeqCst);
+                let wanted = state.drop_answer_to.as_deref();
+                if wanted.is_some_and(|part| contains(bytes, part)) {
+                    state.drop_answer_to = None;
+                    connection.drops_answer.store(true, Ordering::SeqCst);
                 }
                 true
             }
             Direction::Answer => {
-                let lost = connection.loses_answer.load(Ordering::SeqCst);
-                state.dropped_answers += usize::from(lost);
-                !lost
+                let dropped = connection.drops_answer.load(Ordering::SeqCst);
+                state.dropped_answers += usize::from(dropped);
+                !dropped
             }
         }
     }
 }
 
-impl Connection {
+impl ProxiedConnection {
     fn cut(&self) {
         self.cut.store(true, Ordering::SeqCst);
         let _ = self.client.shutdown(Shutdown::Both);
@@ -322,7 +319,7 @@ impl Connection {
 
 fn listen(port: u16) -> std::io::Result<TcpListener> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
-    // So that the acceptor notices when it has to stop.
+    // Nonblocking, so that the acceptor notices when it has to stop.
     listener.set_nonblocking(true)?;
     Ok(listener)
 }

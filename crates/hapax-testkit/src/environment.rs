@@ -1,9 +1,11 @@
-//! What `test.sh` tells the tests through the environment.
+//! Environment variables by which `test.sh` configures the tests.
 
 use std::env;
+use std::fs::{self, File};
+use std::io::Write;
 use std::path::PathBuf;
 
-/// How often kill loops and property tests repeat themselves: `HAPAX_TEST_SCALE`, 1 by default.
+/// The factor by which kill loops and property tests run longer: `HAPAX_TEST_SCALE`, 1 by default.
 ///
 /// # Panics
 ///
@@ -31,4 +33,14 @@ pub fn valkey_server() -> Option<PathBuf> {
 
 fn file_named_by(variable: &str) -> Option<PathBuf> {
     env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+/// Appends what a program logged, measured or answered with an error to the logs in which `test.sh` searches for
+/// personal data after the whole run: `HAPAX_TEST_LOGS`, if set.
+pub fn keep_log(program: &str, text: &str) {
+    let Some(folder) = file_named_by("HAPAX_TEST_LOGS") else { return };
+    let file = folder.join(format!("{program}-{}.log", std::process::id()));
+    let file = fs::create_dir_all(&folder)
+        .and_then(|()| File::options().create(true).append(true).open(file));
+    file.and_then(|mut file| file.write_all(text.as_bytes())).expect("cannot write the log");
 }
