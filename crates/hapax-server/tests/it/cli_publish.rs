@@ -4,6 +4,7 @@ use std::io::Write;
 use std::process::Stdio;
 
 use crate::cli_support::{PATIENCE, Server};
+use crate::support::http::HttpRequest;
 use hapax_testkit::wait_for;
 use serde_json::{Value, json};
 
@@ -15,8 +16,9 @@ fn event(job: &str, seq: u64) -> String {
 
 /// The seq of the job's state.
 fn state(server: &Server) -> Option<u64> {
-    let mut answer = ureq::get(format!("{}/v1/jobs/scan/job", server.url())).call().ok()?;
-    let shown: Value = serde_json::from_str(&answer.body_mut().read_to_string().ok()?).ok()?;
+    let address = server.url().replace("http://", "");
+    let answer = HttpRequest::new(&address, "GET", "/v1/jobs/scan/job").try_send()?;
+    let shown: Value = serde_json::from_slice(&answer.body).ok()?;
     shown["state"]["seq"].as_u64()
 }
 

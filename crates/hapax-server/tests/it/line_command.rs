@@ -1,39 +1,34 @@
 //! `hapax line`, the real binary: what it is told, what it says, and what it serves to whom.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::collections::HashMap;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-use crate::cli_support::{folder, hapax, run};
+use crate::cli_support::{PATIENCE, folder, hapax, run};
+use crate::support::HapaxProcess;
+use crate::support::http::HttpRequest;
 use axum::Router;
 use axum::extract::State;
 use axum::routing::post;
 use hapax_line::simulator::events;
 use hapax_line::{SIGNATURE, Secrets};
 use hapax_testkit::{Redis, free_port, wait_for};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-const PATIENCE: Duration = Duration::from_secs(60);
 const SECRET: &str = "hush-channel-secret";
 const TOKEN: &str = "hush-access-token";
 const USER: &str = "Uf00d0000000000000000000000000001";
 /// What a user says, or anybody who sends something.
 const TEXT: &str = "臺北🥚";
 
-/// `hapax line` without the developer's own settings, and with none of its own.
+/// `hapax line` without any settings.
 fn bare() -> Command {
     let mut command = hapax();
-    for (name, _) in std::env::vars_os() {
-        let name = name.to_string_lossy().into_owned();
-        if name.starts_with("LINE_") || name.starts_with("PROCESSING_LOCK_") {
-            command.env_remove(name);
-        }
-    }
     command.args(["line", "--config", "/dev/null"]);
     command
 }
@@ -56,47 +51,24 @@ fn refused(command: &mut Command, flags: &[&str]) -> String {
 
 /// A running gateway, killed when dropped.
 struct Gateway {
-    child: Child,
+    process: HapaxProcess,
     address: String,
     admin: String,
     banner: String,
-    log: tempfile::NamedTempFile,
 }
 
 impl Gateway {
     /// On a free port, at a bot that is not there unless the flags name one.
     fn start(command: &mut Command, flags: &[&str]) -> Self {
-        let log = tempfile::NamedTempFile::new().unwrap();
         if !flags.contains(&"--upstream") {
             command.args(["--upstream", "http://127.0.0.1:9/callback"]);
         }
         if !flags.contains(&"--listen") {
             command.args(["--listen", "127.0.0.1:0"]);
         }
-        let mut child = command
-            .args(flags)
-            .args(["--log-level", "trace"])
-            .stdout(Stdio::piped())
-            .stderr(log.reopen().unwrap())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut banner = String::new();
-        for line in lines.map_while(Result::ok) {
-            banner.push_str(&line);
-            banner.push('\n');
-            if line.contains("  try ") {
-                break;
-            }
-        }
-        let said = std::fs::read_to_string(&log).unwrap();
-        assert!(banner.contains("  try "), "it ended at its start: {said}");
-        let place = |mark: &str| {
-            let rest = banner.split_once(mark).map(|(_, rest)| rest).unwrap_or_default();
-            rest.split(char::is_whitespace).next().unwrap_or_default().to_owned()
-        };
-        let (address, admin) = (place("listens on http://"), place("admin     http://"));
-        Self { child, address, admin, banner, log }
+        let process = HapaxProcess::start(command.args(flags).args(["--log-level", "trace"]));
+        let (address, banner) = (process.address(), process.banner.clone());
+        Self { address, admin: process.admin_address().unwrap_or_default(), banner, process }
     }
 
     /// On `memory:`.
@@ -105,11 +77,11 @@ impl Gateway {
     }
 
     fn ask(&self, method: &str, path: &str) -> Asked {
-        Asked::new(method, &format!("http://{}{path}", self.local(&self.address)))
+        Asked(HttpRequest::new(&self.local(&self.address), method, path))
     }
 
     fn ask_admin(&self, path: &str) -> Asked {
-        Asked::new("GET", &format!("http://{}{path}", self.local(&self.admin)))
+        Asked(HttpRequest::new(&self.local(&self.admin), "GET", path))
     }
 
     /// Where this machine reaches it.
@@ -128,26 +100,21 @@ impl Gateway {
         self.ask("GET", "/readyz").send("").status
     }
 
-    fn log(&self) -> String {
-        std::fs::read_to_string(&self.log).unwrap()
-    }
-
     fn terminate(&self) {
-        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        self.process.signal(Signal::TERM);
     }
 
     fn ends(&mut self) {
-        let status = wait_for("its end", PATIENCE, || self.child.try_wait().unwrap());
-        assert!(status.success(), "{status}: {}", self.log());
+        let (status, log) = self.process.wait();
+        assert!(status.success(), "{status}: {log}");
     }
 }
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.process.kill();
         if !std::thread::panicking() {
-            let said = format!("{}{}", self.banner, self.log());
+            let said = format!("{}{}", self.banner, self.process.wait().1);
             hapax_testkit::keep_log("line", &said);
             for private in ["hush", "Uf00d", "🥚"] {
                 assert!(!said.contains(private), "{private} was said: {said}");
@@ -156,33 +123,23 @@ impl Drop for Gateway {
     }
 }
 
-struct Asked(hyper::http::request::Builder);
+struct Asked(HttpRequest);
 
 struct Reply {
     status: u16,
-    headers: hyper::HeaderMap,
+    headers: HashMap<String, String>,
     body: String,
 }
 
 impl Asked {
-    fn new(method: &str, url: &str) -> Self {
-        Self(hyper::Request::builder().method(method).uri(url))
-    }
-
     fn header(self, name: &str, value: &str) -> Self {
         Self(self.0.header(name, value))
     }
 
     fn send(self, body: &str) -> Reply {
-        let agent: ureq::Agent = ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            .timeout_global(Some(PATIENCE))
-            .allow_non_standard_methods(true)
-            .build()
-            .into();
-        let mut answer = agent.run(self.0.body(body.to_owned()).unwrap()).unwrap();
-        let body = answer.body_mut().read_to_string().unwrap();
-        Reply { status: answer.status().as_u16(), headers: answer.headers().clone(), body }
+        let answer = self.0.body(body.as_bytes()).send();
+        let (status, body) = (answer.status, answer.text());
+        Reply { status, headers: answer.headers.into_iter().collect(), body }
     }
 }
 
@@ -469,7 +426,7 @@ fn at_the_end_what_is_in_hand_is_landed() {
     wait_for("webhooks are not taken any more", PATIENCE, || {
         std::net::TcpStream::connect(&address).is_err().then_some(())
     });
-    assert!(gateway.child.try_wait().unwrap().is_none(), "it waits for the bot");
+    assert!(gateway.process.is_running(), "it waits for the bot");
     bot.go.add_permits(1);
     gateway.ends();
     // Nothing is left to be done.

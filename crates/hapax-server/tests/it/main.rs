@@ -34,3 +34,4 @@ mod relay;
 mod soak_bus;
 mod soak_relay;
 mod sse_follow;
+mod support;

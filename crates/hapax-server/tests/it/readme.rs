@@ -3,43 +3,18 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 
-/// What a store call may take, on a busy machine too.
+use crate::support::{HapaxProcess, hapax};
+
+/// The timeout of a store call, for a busy machine.
 const PATIENCE: &str = "20s";
 
-struct Server(
-    Child,
-    #[expect(dead_code, reason = "held open while it runs")] BufReader<ChildStdout>,
-);
-
-impl Server {
-    /// On a free port, in a folder of its own, as `cargo run --release` starts it.
-    fn start(folder: &Path) -> (Self, String) {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_hapax"))
-            .args(["serve", "--listen", "127.0.0.1:0"])
-            .env("HAPAX_STORE_TIMEOUT", PATIENCE)
-            .current_dir(folder)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the server starts");
-        let mut printed = BufReader::new(process.stdout.take().unwrap());
-        let mut lines = printed.by_ref().lines();
-        let address = lines
-            .find_map(|line| {
-                line.ok()?.split_once("http://").map(|(_, address)| address.to_owned())
-            })
-            .expect("the server says where it listens");
-        (Self(process, printed), address.trim().to_owned())
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// `hapax serve` on a free port, in a folder of its own, as `cargo run --release` starts it.
+fn start_server(folder: &Path) -> HapaxProcess {
+    let mut command = hapax();
+    command.args(["serve", "--listen", "127.0.0.1:0"]);
+    HapaxProcess::start(command.env("HAPAX_STORE_TIMEOUT", PATIENCE).current_dir(folder))
 }
 
 /// Pairs of a command and what is printed after it.
@@ -128,7 +103,8 @@ fn docs_curl_lines_answer_as_printed() {
         ("docs/outbox.md", 3),
     ] {
         let folder = tempfile::tempdir().unwrap();
-        let (_server, address) = Server::start(folder.path());
+        let server = start_server(folder.path());
+        let address = server.address();
         let text = std::fs::read_to_string(format!("{root}/{file}")).unwrap();
         let examples = examples(&text);
         assert!(examples.len() >= at_least, "{file} has lost its examples");

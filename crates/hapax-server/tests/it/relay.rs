@@ -1,51 +1,38 @@
 //! `hapax relay`, the real binary between real servers.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Stdio};
 
 use crate::cli_support::{PATIENCE, folder, hapax, run};
+use crate::support::HapaxProcess;
+use crate::support::http::HttpRequest;
 use hapax::sqlite::rusqlite::Connection;
 use hapax_testkit::{Postgres, RabbitMq, Redis, free_port, wait_for};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
 
 /// A busy machine must not fail a call: these limits are not what is tested.
 const PATIENT: [&str; 4] = ["--store-timeout", "20s", "--send-timeout", "30s"];
 
 /// A running relay, killed when dropped.
-struct Relay(Child);
+struct Relay(HapaxProcess);
 
 impl Relay {
     fn start(from: &str, to: &str, flags: &[&str]) -> Self {
-        let mut child = hapax()
+        let mut command = hapax();
+        command
             .args(["relay", "--from", from, "--to", to, "--config", "/dev/null"])
             .args(["--backoff", "20ms", "--backoff-max", "200ms", "--poll", "50ms"])
             .args(PATIENT)
-            .args(flags)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("hapax can be run");
-        let banner = BufReader::new(child.stdout.take().expect("piped"));
-        let mut lines = banner.lines().map_while(Result::ok);
-        assert!(lines.any(|line| line.contains("try ")), "the relay ended at its start");
-        // Whoever reads no further must not stop it.
-        std::thread::spawn(move || lines.for_each(drop));
-        Self(child)
+            .args(flags);
+        Self(HapaxProcess::start(&mut command))
     }
 
-    fn stop(mut self) {
-        kill_process(Pid::from_child(&self.0), Signal::TERM).expect("it runs");
-        let status = wait_for("the relay ends", PATIENCE, || self.0.try_wait().expect("a child"));
-        assert!(status.success(), "{status}");
-    }
-}
-
-impl Drop for Relay {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+    /// Ends it in order; its log.
+    fn stop(mut self) -> String {
+        self.0.signal(Signal::TERM);
+        let (status, log) = self.0.wait();
+        assert!(status.success(), "{status}: {log}");
+        log
     }
 }
 
@@ -90,13 +77,8 @@ fn the_admin_address_shows_both_ends_and_the_queue() {
     let flags = ["--admin", &admin, "--max-attempts", "2"];
     let relay = Relay::start(&from, &redis.url(), &flags);
     let get = |path: &str| {
-        let mut answer = ureq::get(format!("http://{admin}{path}"))
-            .config()
-            .http_status_as_error(false)
-            .build()
-            .call()
-            .unwrap();
-        (answer.status().as_u16(), answer.body_mut().read_to_string().unwrap())
+        let answer = HttpRequest::new(&admin, "GET", path).send();
+        (answer.status, answer.text())
     };
     assert_eq!(get("/healthz").0, 200);
     wait_for("ready", PATIENCE, || (get("/readyz").0 == 200).then_some(()));
@@ -114,8 +96,8 @@ fn the_admin_address_shows_both_ends_and_the_queue() {
 
     redis.cli(&["DEL", "orders"]);
     let id = dead["items"][0]["id"].as_str().unwrap();
-    let requeue = format!("http://{admin}/v1/queues/outbox/dead/{id}/requeue");
-    assert_eq!(ureq::post(&requeue).send_empty().unwrap().status(), 204);
+    let requeue = format!("/v1/queues/outbox/dead/{id}/requeue");
+    assert_eq!(HttpRequest::new(&admin, "POST", &requeue).status(), 204);
     wait_for("it arrives", PATIENCE, || entries(&redis).contains("x").then_some(()));
     // Redis has it before the relay hears so, and counts it.
     wait_for("it is counted", PATIENCE, || {
@@ -136,24 +118,17 @@ fn the_admin_address_shows_both_ends_and_the_queue() {
 fn a_message_that_comes_back_is_not_shown_in_the_log() {
     let rabbitmq = RabbitMq::start();
     let folder = folder();
-    let (file, log) = (folder.path().join("a.db"), folder.path().join("log"));
+    let file = folder.path().join("a.db");
     let from = format!("sqlite:{}", file.display());
     run(hapax().args(["doctor", "--migrate", "--store", &from])).ok();
     let shop = Connection::open(&file).unwrap();
     let row = "INSERT INTO hapax_outbox (topic, key, payload) VALUES ('nowhere', 'person', 'x')";
     shop.execute(row, []).unwrap();
-    let relay = hapax()
-        .args(["relay", "--from", &from, "--to", &rabbitmq.url(), "--config", "/dev/null"])
-        .args(["--max-attempts", "1", "--log-level", "trace"])
-        .args(PATIENT)
-        .stdout(Stdio::null())
-        .stderr(std::fs::File::create(&log).unwrap())
-        .spawn();
-    let relay = Relay(relay.expect("hapax can be run"));
-    let logged = || String::from_utf8_lossy(&std::fs::read(&log).unwrap()).into_owned();
-    wait_for("the dead letter", PATIENCE, || logged().contains("unroutable").then_some(()));
-    relay.stop();
-    assert!(!logged().contains("nowhere") && !logged().contains("Delivery"), "{}", logged());
+    let flags = ["--max-attempts", "1", "--log-level", "trace"];
+    let relay = Relay::start(&from, &rabbitmq.url(), &flags);
+    wait_for("the dead letter", PATIENCE, || relay.0.log().contains("unroutable").then_some(()));
+    let log = relay.stop();
+    assert!(!log.contains("nowhere") && !log.contains("Delivery"), "{log}");
 }
 
 #[test]

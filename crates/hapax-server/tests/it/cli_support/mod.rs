@@ -3,28 +3,15 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpStream;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::time::Duration;
 
 use hapax_testkit::{free_port, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+use crate::support::HapaxProcess;
 
-/// `hapax`, without whatever the developer's environment says.
-pub(crate) fn hapax() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
-    for (name, _) in std::env::vars_os() {
-        let ours = name.to_str().is_some_and(|name| name.starts_with("HAPAX_"));
-        if ours || name == "REDIS_URL" || name == "CLICOLOR_FORCE" {
-            command.env_remove(name);
-        }
-    }
-    command.stdin(Stdio::null());
-    command
-}
+pub(crate) use crate::support::{PATIENCE, hapax};
 
 /// For a file that `hapax` opens without a server. Each store call has 2 s there, and a disk that is
 /// busy with other things may take longer to sync: in memory, where the machine has such a place.
@@ -77,7 +64,7 @@ impl Ran {
 
 /// A server of one's own, killed when dropped.
 pub(crate) struct Server {
-    child: Child,
+    process: HapaxProcess,
     port: u16,
     store: String,
     folder: tempfile::TempDir,
@@ -104,29 +91,19 @@ impl Server {
     }
 
     fn at(port: u16, store: String, folder: tempfile::TempDir) -> Self {
-        let log = folder.path().join("log");
-        let mut child = hapax()
+        let mut command = hapax();
+        command
             .args(["serve", "--store", &store, "--config", "hapax.toml"])
             .args(["--listen", &format!("127.0.0.1:{port}")])
-            // A busy machine must not fail a call: the limit is not what is tested.
+            // A busy machine must not fail a store call; the timeout is not tested here.
             .env("HAPAX_STORE_TIMEOUT", "20s")
-            .current_dir(folder.path())
-            .stdout(Stdio::null())
-            .stderr(std::fs::File::create(&log).expect("a file"))
-            .spawn()
-            .expect("hapax can be run");
-        wait_for("the server listens", PATIENCE, || {
-            let ended = child.try_wait().expect("its state");
-            assert!(ended.is_none(), "{}", std::fs::read_to_string(&log).unwrap_or_default());
-            TcpStream::connect(("127.0.0.1", port)).ok()
-        });
-        Self { child, port, store, folder }
+            .current_dir(folder.path());
+        Self { process: HapaxProcess::start(&mut command), port, store, folder }
     }
 
     /// Kills it: whoever asks is refused.
     pub(crate) fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.process.kill();
     }
 
     /// Kills it and starts another one in its place: on `memory:`, an empty one.
@@ -162,12 +139,6 @@ impl Server {
         let mut child = command.spawn().expect("hapax can be run");
         child.stdin.take().expect("piped").write_all(input).expect("it reads");
         Ran(child.wait_with_output().expect("its output"))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.kill();
     }
 }
 

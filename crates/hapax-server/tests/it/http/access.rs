@@ -1,6 +1,6 @@
 use sha2::{Digest, Sha256};
 
-use crate::http::server::{Server, Setup};
+use crate::support::server::{Server, Setup};
 
 pub(crate) fn token(name: &str, tenant: &str, scopes: &str) -> String {
     let hash: String = Sha256::digest(name).iter().map(|byte| format!("{byte:02x}")).collect();

@@ -1,16 +1,16 @@
 //! Every endpoint × every way to ask wrongly: refused with the field's name, and nothing stored.
 
-use crate::http::client::{Answer, Ask};
-use crate::http::server::Server;
+use crate::support::http::{HttpRequest, HttpResponse};
+use crate::support::server::Server;
 
 /// What is asked, and what must be named in the detail.
 type Case = (&'static str, String, Vec<(&'static str, String)>, Option<Vec<u8>>, &'static str);
 
-fn send(server: &Server, case: &Case) -> Answer {
+fn send(server: &Server, case: &Case) -> HttpResponse {
     let (method, path, headers, body, _) = case;
     let ask = server.ask(method, path);
     let ask = headers.iter().fold(ask, |ask, (name, value)| ask.header(name, value));
-    body.iter().fold(ask, |ask, body| Ask::body(ask, body)).send()
+    body.iter().fold(ask, |ask, body| HttpRequest::body(ask, body)).send()
 }
 
 fn all_refused(server: &Server, cases: &[Case]) {

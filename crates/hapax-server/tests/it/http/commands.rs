@@ -1,20 +1,21 @@
 use serde_json::{Value, json};
 
-use crate::http::client::Answer;
-use crate::http::server::{Server, eventually};
+use crate::support::eventually;
+use crate::support::http::HttpResponse;
+use crate::support::server::Server;
 
 const PATH: &str = "/v1/commands/CreateOrder/key-1";
 
-fn begin(server: &Server, body: Value) -> Answer {
+fn begin(server: &Server, body: Value) -> HttpResponse {
     server.post(PATH).json(&body.to_string()).send()
 }
 
-fn token(begun: &Answer) -> String {
+fn token(begun: &HttpResponse) -> String {
     assert_eq!(begun.status, 201, "{}", begun.text());
     begun.json()["token"].as_str().unwrap().to_owned()
 }
 
-fn complete(server: &Server, body: Value) -> Answer {
+fn complete(server: &Server, body: Value) -> HttpResponse {
     server.put(PATH).json(&body.to_string()).send()
 }
 

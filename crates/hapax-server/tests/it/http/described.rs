@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::http::server::Server;
+use crate::support::server::Server;
 
 const METHODS: [&str; 5] = ["get", "put", "post", "delete", "patch"];
 

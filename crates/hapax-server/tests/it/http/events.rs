@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::http::access::guarded;
-use crate::http::server::{Server, Setup};
+use crate::support::server::{Server, Setup};
 
 fn event(stage: &str, seq: u64) -> Value {
     json!({"domain": "scan", "job_id": "job-1", "stage": stage, "seq": seq, "data": {"n": seq}})

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::http::access::token;
 use crate::http::events_client::{Listener, WAYS};
-use crate::http::server::{Server, Setup};
+use crate::support::server::{Server, Setup};
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
@@ -103,7 +103,7 @@ fn signed_links_expired_forged_or_foreign_are_refused() {
         .map(|(a, b)| (a.to_owned(), b.to_owned()))
         .unwrap();
     let short = link(&["--job", "scan/1", "--tenant", "shop", "--ttl", "1ms"]);
-    crate::http::server::eventually("it expires", || {
+    crate::support::eventually("it expires", || {
         server.get(&format!("/v1/jobs/scan/1?access={short}")).status() == 401
     });
     for wrong in [

@@ -6,7 +6,8 @@ use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
-use crate::http::server::{PATIENCE, Server};
+use crate::support::PATIENCE;
+use crate::support::server::Server;
 
 /// Both ways of writing a stream.
 pub(crate) const WAYS: [&str; 2] = ["HTTP/1.1", "HTTP/1.0"];

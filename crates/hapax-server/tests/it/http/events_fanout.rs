@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
-use crate::http::server::{Server, Setup};
+use crate::support::server::{Server, Setup};
 
 /// For hundreds of megabytes, written and read by a busy machine.
 const PATIENCE: Duration = Duration::from_secs(600);

@@ -7,7 +7,8 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::json;
 
-use crate::http::server::{PATIENCE, Server, Setup, eventually};
+use crate::support::server::{Server, Setup};
+use crate::support::{PATIENCE, eventually};
 
 async fn connect(server: &Server) -> SendRequest<Empty<Bytes>> {
     let socket = tokio::net::TcpStream::connect(&server.address).await.unwrap();

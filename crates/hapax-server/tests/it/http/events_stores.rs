@@ -3,7 +3,8 @@
 use hapax_testkit::{Postgres, Redis};
 
 use crate::http::events_client::{Event, Listener, WAYS};
-use crate::http::server::{Server, Setup, eventually};
+use crate::support::eventually;
+use crate::support::server::{Server, Setup};
 
 fn nodes(url: &str) -> [Server; 2] {
     limited_nodes(url, "20s")

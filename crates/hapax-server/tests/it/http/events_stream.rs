@@ -3,7 +3,9 @@
 use serde_json::json;
 
 use crate::http::events_client::{Event, Listener, WAYS};
-use crate::http::server::{Server, Setup, eventually};
+use crate::support::eventually;
+use crate::support::server::{Server, Setup};
+use rustix::process::Signal;
 
 fn offsets(events: &[Event]) -> Vec<u64> {
     events.iter().map(Event::offset).collect()
@@ -283,7 +285,7 @@ fn streams_end_in_order_at_shutdown() {
     server.publish("job-1", "vision", 10);
     let mut streams: Vec<_> = WAYS.iter().map(|way| server.follow(way, "job-1", "")).collect();
     streams.iter_mut().for_each(|stream| drop(stream.expect()));
-    server.signal("TERM");
+    server.signal(Signal::TERM);
     for stream in &mut streams {
         assert_eq!(stream.next(), None);
         assert!(stream.ended_in_order());

@@ -1,7 +1,7 @@
 //! Bytes that no client would send.
 
-use crate::http::client::Sent;
-use crate::http::server::{Server, Setup};
+use crate::support::http::SentRequest;
+use crate::support::server::{Server, Setup};
 
 #[test]
 fn non_http_bytes_get_a_problem_document() {
@@ -24,7 +24,7 @@ fn non_http_bytes_get_a_problem_document() {
         (b"GET http://localhost/v1/locks/k HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n", 403),
         (b"GET /v1/locks/k HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\nConnection: close\r\n\r\n", 400),
     ] {
-        let answer = Sent::new(&server.address, bytes).answer();
+        let answer = SentRequest::new(&server.address, bytes).answer();
         assert_eq!(answer.status, status, "{:?}", String::from_utf8_lossy(bytes));
         answer.problem();
     }
@@ -41,11 +41,11 @@ fn unusual_but_right_requests_are_answered() {
         b"GET /v1/locks/k? HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
         b"GET /v1/locks/k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}",
     ] {
-        assert_eq!(Sent::new(&server.address, bytes).answer().status, 200, "{:?}", String::from_utf8_lossy(bytes));
+        assert_eq!(SentRequest::new(&server.address, bytes).answer().status, 200, "{:?}", String::from_utf8_lossy(bytes));
     }
     let chunked = b"PUT /v1/records/k HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n\
         3\r\n[1,\r\n2\r\n2]\r\n0\r\n\r\n";
-    assert_eq!(Sent::new(&server.address, chunked).answer().status, 201);
+    assert_eq!(SentRequest::new(&server.address, chunked).answer().status, 201);
     assert_eq!(server.get("/v1/records/k").send().text(), "[1,2]");
 }
 
@@ -53,9 +53,9 @@ fn unusual_but_right_requests_are_answered() {
 fn body_that_breaks_off_stores_nothing() {
     let server = Server::start();
     let ask = server.put("/v1/records/k").json("[1,2,3]").bytes();
-    Sent::new(&server.address, &ask[..ask.len() - 1]).hang_up();
+    SentRequest::new(&server.address, &ask[..ask.len() - 1]).hang_up();
     let endless = b"PUT /v1/records/k HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n[1]\r\n";
-    Sent::new(&server.address, endless).hang_up();
+    SentRequest::new(&server.address, endless).hang_up();
     assert_eq!(server.get("/healthz").status(), 200);
     server.get("/v1/records/k").send().is(404, "record-missing");
 }
@@ -67,7 +67,7 @@ fn endless_body_is_cut_off() {
         "PUT /v1/records/k HTTP/1.1\r\nHost: {}\r\nTransfer-Encoding: chunked\r\n\r\n",
         server.address
     );
-    let mut sent = Sent::new(&server.address, head.as_bytes());
+    let mut sent = SentRequest::new(&server.address, head.as_bytes());
     let chunk = [b"10000\r\n".as_slice(), &[b'1'; 0x10000], b"\r\n"].concat();
     let mut sent_bytes = 0_u64;
     while sent.try_more(&chunk) {
@@ -82,5 +82,5 @@ fn body_declared_too_large_is_refused_at_once() {
     // Whoever waits for the body would answer 408, and only after this.
     let server = Setup::memory().flags(&["--body-timeout", "20s"]).start();
     let head = b"PUT /v1/records/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2000000\r\nConnection: close\r\n\r\n";
-    Sent::new(&server.address, head).answer().is(413, "payload-too-large");
+    SentRequest::new(&server.address, head).answer().is(413, "payload-too-large");
 }

@@ -1,21 +1,22 @@
 use serde_json::{Value, json};
 
 use crate::http::access::guarded;
-use crate::http::client::Answer;
-use crate::http::server::{Server, eventually};
+use crate::support::eventually;
+use crate::support::http::HttpResponse;
+use crate::support::server::Server;
 
 const PATH: &str = "/v1/inbox/billing/message-1";
 
-fn receive(server: &Server, body: Value) -> Answer {
+fn receive(server: &Server, body: Value) -> HttpResponse {
     server.post(PATH).json(&body.to_string()).send()
 }
 
-fn token(received: &Answer) -> String {
+fn token(received: &HttpResponse) -> String {
     assert_eq!(received.status, 201, "{}", received.text());
     received.json()["token"].as_str().unwrap().to_owned()
 }
 
-fn settle(server: &Server, token: &str) -> Answer {
+fn settle(server: &Server, token: &str) -> HttpResponse {
     server.put(PATH).json(&json!({"token": token}).to_string()).send()
 }
 

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use crate::http::client::Sent;
-use crate::http::server::{Setup, eventually};
+use crate::support::eventually;
+use crate::support::http::SentRequest;
+use crate::support::server::Setup;
 
 /// Time enough on a busy machine between a connection and its first bytes.
 const HEADERS: &str = "4s";
@@ -22,18 +23,18 @@ fn concurrent_requests_are_limited_per_tenant() {
     for path in ["/healthz", "/readyz", "/metrics", "/"] {
         assert_eq!(server.get(path).status(), 200, "{path}");
     }
-    waiting.into_iter().for_each(Sent::hang_up);
+    waiting.into_iter().for_each(SentRequest::hang_up);
     eventually("there is room again", || server.get("/v1/records/k").status() == 404);
 }
 
 #[test]
 fn headers_that_do_not_arrive_get_408() {
     let server = Setup::memory().flags(&["--header-timeout", HEADERS]).start();
-    let slow = Sent::new(&server.address, b"GET /v1/locks/k HTTP/1.1\r\nHost: loc");
+    let slow = SentRequest::new(&server.address, b"GET /v1/locks/k HTTP/1.1\r\nHost: loc");
     // One that says nothing at all is closed.
-    let silent = Sent::new(&server.address, b"");
+    let silent = SentRequest::new(&server.address, b"");
     // A byte now and then does not help.
-    let mut trickle = Sent::new(&server.address, b"GET / HTTP/1.1\r\nX: ");
+    let mut trickle = SentRequest::new(&server.address, b"GET / HTTP/1.1\r\nX: ");
     eventually("it is not heard out", || {
         trickle.more(b"y");
         !trickle.alive()
@@ -47,7 +48,7 @@ fn headers_that_do_not_arrive_get_408() {
 fn header_timeout_restarts_with_each_request() {
     let server = Setup::memory().flags(&["--header-timeout", HEADERS]).start();
     let ask = format!("GET /healthz HTTP/1.1\r\nHost: {}\r\n\r\n", server.address);
-    let mut kept = Sent::new(&server.address, ask.as_bytes());
+    let mut kept = SentRequest::new(&server.address, ask.as_bytes());
     kept.first_byte();
     // Longer than that time.
     std::thread::sleep(Duration::from_millis(4500));
@@ -62,7 +63,7 @@ fn idle_connections_are_closed() {
     let flags = ["--idle-timeout", "300ms", "--header-timeout", "10m"];
     let server = Setup::memory().flags(&flags).start();
     let ask = format!("GET /healthz HTTP/1.1\r\nHost: {}\r\n\r\n", server.address);
-    let kept = Sent::new(&server.address, ask.as_bytes());
+    let kept = SentRequest::new(&server.address, ask.as_bytes());
     let all = String::from_utf8(kept.rest()).unwrap();
     assert_eq!(all.matches("HTTP/1.1").count(), 1, "{all}");
 }
@@ -79,7 +80,7 @@ fn long_wait_is_not_an_idle_connection() {
 fn bodies_that_do_not_arrive_get_408() {
     let server = Setup::memory().flags(&["--body-timeout", "300ms"]).start();
     let ask = server.put("/v1/records/k").json("[1,2,3]").bytes();
-    let slow = Sent::new(&server.address, &ask[..ask.len() - 3]).answer();
+    let slow = SentRequest::new(&server.address, &ask[..ask.len() - 3]).answer();
     slow.is(408, "request-timeout");
     server.get("/v1/records/k").send().is(404, "record-missing");
 }
@@ -88,7 +89,7 @@ fn bodies_that_do_not_arrive_get_408() {
 fn connections_over_the_limit_wait() {
     let server =
         Setup::memory().flags(&["--max-connections", "2", "--header-timeout", HEADERS]).start();
-    let _silent = [Sent::new(&server.address, b""), Sent::new(&server.address, b"")];
+    let _silent = [SentRequest::new(&server.address, b""), SentRequest::new(&server.address, b"")];
     assert_eq!(server.get("/healthz").status(), 200);
 }
 

@@ -1,6 +1,6 @@
 use serde_json::json;
 
-use crate::http::server::Server;
+use crate::support::server::Server;
 
 #[test]
 fn lock_is_renewed_and_released_by_its_owner_only() {
@@ -63,7 +63,7 @@ fn lock_wait_is_woken_by_the_release() {
     let token = server.lock("k");
     let waiting = server.post("/v1/locks/k").json(r#"{"wait_ms":60000}"#).begin();
     // Seen waiting: the request is counted as being answered.
-    crate::http::server::eventually("somebody waits", || {
+    crate::support::eventually("somebody waits", || {
         server.get("/metrics").send().text().contains("hapax_http_in_flight 2")
     });
     assert_eq!(server.delete("/v1/locks/k").header("Hapax-Token", &token).status(), 204);
@@ -87,9 +87,9 @@ fn client_that_disconnects_waits_no_longer() {
         let line = format!("hapax_http_in_flight {n}");
         server.get("/metrics").send().text().contains(&line)
     };
-    crate::http::server::eventually("it waits", || in_flight(2));
+    crate::support::eventually("it waits", || in_flight(2));
     waiting.hang_up();
-    crate::http::server::eventually("it waits no longer", || in_flight(1));
+    crate::support::eventually("it waits no longer", || in_flight(1));
     assert_eq!(server.delete("/v1/locks/k").header("Hapax-Token", &token).status(), 204);
     assert_eq!(server.get("/v1/locks/k").send().json()["held"], false);
 }

@@ -2,7 +2,6 @@
 
 mod access;
 mod bad_input;
-mod client;
 mod commands;
 mod described;
 mod events;
@@ -20,7 +19,6 @@ mod observed;
 mod operator;
 mod queues;
 mod records;
-mod server;
 mod start;
 mod stop;
 mod stores;

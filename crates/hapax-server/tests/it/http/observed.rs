@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::http::server::{Server, Setup};
+use crate::support::server::{Server, Setup};
 
 /// A busy session in which every text that could identify somebody is one of these.
 fn busy(server: &Server) -> Vec<String> {

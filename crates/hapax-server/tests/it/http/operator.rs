@@ -7,8 +7,9 @@ use hapax::{ClaimRequest, Key, Tenant};
 use serde_json::{Value, json};
 
 use crate::http::access::{guarded, token};
-use crate::http::client::Answer;
-use crate::http::server::{PATIENCE, Server, Setup, eventually};
+use crate::support::http::HttpResponse;
+use crate::support::server::{Server, Setup};
+use crate::support::{PATIENCE, eventually};
 
 const LIST: &str = "/v1/operator/commands";
 const SCOPE: &str = "0123456789abcdef0123456789abcdef";
@@ -37,7 +38,7 @@ fn state(server: &Server, name: &str) -> String {
     seen.json()["state"].as_str().unwrap_or("gone").to_owned()
 }
 
-fn begin(server: &Server, name: &str) -> Answer {
+fn begin(server: &Server, name: &str) -> HttpResponse {
     server.post(&format!("/v1/commands/pay/{name}")).json(r#"{"fingerprint":"f"}"#).send()
 }
 

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::http::access::token;
-use crate::http::server::{PATIENCE, Server, Setup};
+use crate::support::PATIENCE;
+use crate::support::server::{Server, Setup};
 
 const LEASE: Duration = Duration::from_secs(60);
 

@@ -1,9 +1,9 @@
-use crate::http::client::Answer;
-use crate::http::server::Server;
+use crate::support::http::HttpResponse;
+use crate::support::server::Server;
 
 const PATH: &str = "/v1/records/user:U1:last_transaction";
 
-fn put(server: &Server, value: &str, headers: &[(&str, &str)]) -> Answer {
+fn put(server: &Server, value: &str, headers: &[(&str, &str)]) -> HttpResponse {
     let ask = server.put(PATH).json(value);
     headers.iter().fold(ask, |ask, (name, value)| ask.header(name, value)).send()
 }
@@ -110,8 +110,9 @@ fn preconditions_mean_what_http_says() {
 #[test]
 fn record_ttl_is_kept_unless_a_new_one_is_given() {
     let server = Server::start();
-    let expires =
-        |answer: &Answer| answer.header("hapax-expires-in-ms").map(|ms| ms.parse::<u64>().unwrap());
+    let expires = |answer: &HttpResponse| {
+        answer.header("hapax-expires-in-ms").map(|ms| ms.parse::<u64>().unwrap())
+    };
     let with = |ttl: &str| format!("{PATH}?ttl_ms={ttl}");
     let created = server.put(&with("60000")).json("{}").send();
     assert_eq!((created.status, expires(&created)), (201, Some(60_000)));
@@ -134,7 +135,7 @@ fn record_ttl_is_kept_unless_a_new_one_is_given() {
 fn expired_record_is_missing() {
     let server = Server::start();
     assert_eq!(server.put(&format!("{PATH}?ttl_ms=1")).json("1").status(), 201);
-    crate::http::server::eventually("it expires", || server.get(PATH).status() == 404);
+    crate::support::eventually("it expires", || server.get(PATH).status() == 404);
 }
 
 #[test]

@@ -1,15 +1,15 @@
 use hapax::sqlite::rusqlite::Connection;
 
-use crate::http::server::{Server, Setup};
+use crate::support::server::{Server, Setup};
 
 #[test]
 fn banner_says_what_is_served_and_one_line_to_try() {
     let server = Server::start();
-    let banner = server.banner.join("\n");
+    let banner = server.banner();
     for word in ["memory:", "this machine only", "curl -i -X POST http://127.0.0.1:", "/v1/locks"] {
         assert!(banner.contains(word), "{word}: {banner}");
     }
-    let line = server.banner.iter().find(|line| line.contains("curl")).unwrap();
+    let line = server.banner().lines().find(|line| line.contains("curl")).unwrap();
     let tried = line.split("curl").nth(1).unwrap();
     assert!(tried.contains(&server.address));
 }
@@ -37,9 +37,9 @@ fn start_ends_with_message_on_permanent_store_error() {
 fn store_password_is_never_printed() {
     let url = "redis://user:s3cret@127.0.0.1:1";
     let server = Setup::new().env("HAPAX_STORE", url).start();
-    assert!(server.banner.join("\n").contains("redis://127.0.0.1:1 (from HAPAX_STORE)"));
+    assert!(server.banner().contains("redis://127.0.0.1:1 (from HAPAX_STORE)"));
     let answers = server.get("/readyz").send().text() + &server.post("/v1/locks/k").send().text();
-    let log = answers + &server.banner.join("\n") + &server.stop();
+    let log = answers + server.banner() + &server.stop();
     assert!(!log.contains("s3cret"), "{log}");
 }
 
@@ -101,10 +101,10 @@ fn seed_variables_are_honoured_unknown_ones_only_warned() {
 #[test]
 fn redis_url_is_the_store_of_last_resort() {
     let server = Setup::new().env("REDIS_URL", "redis://127.0.0.1:1/0").start();
-    let banner = server.banner.join("\n");
+    let banner = server.banner();
     assert!(banner.contains("redis://127.0.0.1:1/0 (from REDIS_URL)"), "{banner}");
     let server = Setup::memory().env("REDIS_URL", "redis://127.0.0.1:1/0").start();
-    assert!(server.banner.join("\n").contains("memory:"));
+    assert!(server.banner().contains("memory:"));
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn settings_come_from_the_file_too() {
 #[test]
 fn default_store_is_a_file_that_outlives_the_server() {
     let server = Setup::new().start();
-    assert!(server.banner.join("\n").contains("sqlite:hapax.db"));
+    assert!(server.banner().contains("sqlite:hapax.db"));
     assert_eq!(server.put("/v1/records/k").json("1").status(), 201);
     let begun = server.post("/v1/commands/o/k").send().json();
     let token = begun["token"].as_str().unwrap().to_owned();

@@ -1,5 +1,8 @@
-use crate::http::client::Sent;
-use crate::http::server::{Server, Setup, eventually};
+use rustix::process::Signal;
+
+use crate::support::eventually;
+use crate::support::http::SentRequest;
+use crate::support::server::{Server, Setup};
 
 /// On memory; what keeps a request in flight is a body that does not come.
 fn patient() -> Setup {
@@ -16,9 +19,9 @@ fn shutdown_answers_requests_in_flight() {
     // The body is still on its way when the signal comes.
     let ask = server.put("/v1/records/k").json("[1,2,3]").bytes();
     let (first, rest) = ask.split_at(ask.len() - 3);
-    let mut sent = Sent::new(&server.address, first);
+    let mut sent = SentRequest::new(&server.address, first);
     eventually("it is being answered", || in_flight(&server, 2));
-    server.signal("TERM");
+    server.signal(Signal::TERM);
     eventually("nothing new is accepted", || {
         std::net::TcpStream::connect(&server.address).is_err()
     });
@@ -33,7 +36,7 @@ fn shutdown_answers_requests_in_flight() {
 
 #[test]
 fn shutdown_tells_waiting_requests_at_once() {
-    for signal in ["TERM", "INT"] {
+    for signal in [Signal::TERM, Signal::INT] {
         let server = Server::start();
         server.lock("k");
         let waiting = server.post("/v1/locks/k").json(r#"{"wait_ms":60000}"#).begin();
@@ -55,9 +58,9 @@ fn shutdown_tells_waiting_requests_at_once() {
 fn shutdown_waits_a_limited_time() {
     let server = patient().flags(&["--shutdown-timeout", "200ms"]).start();
     let ask = server.put("/v1/records/k").json("[1,2,3]").bytes();
-    let _unfinished = Sent::new(&server.address, &ask[..ask.len() - 3]);
+    let _unfinished = SentRequest::new(&server.address, &ask[..ask.len() - 3]);
     eventually("it is being answered", || in_flight(&server, 2));
-    server.signal("TERM");
+    server.signal(Signal::TERM);
     let (status, log) = server.ended();
     assert_eq!(status.code(), Some(0));
     assert!(log.contains("not answered in time"), "{log}");
@@ -67,13 +70,13 @@ fn shutdown_waits_a_limited_time() {
 fn second_signal_ends_at_once() {
     let server = patient().flags(&["--shutdown-timeout", "1h"]).start();
     let ask = server.put("/v1/records/k").json("[1,2,3]").bytes();
-    let _unfinished = Sent::new(&server.address, &ask[..ask.len() - 3]);
+    let _unfinished = SentRequest::new(&server.address, &ask[..ask.len() - 3]);
     eventually("it is being answered", || in_flight(&server, 2));
-    server.signal("TERM");
+    server.signal(Signal::TERM);
     eventually("nothing new is accepted", || {
         std::net::TcpStream::connect(&server.address).is_err()
     });
-    server.signal("INT");
+    server.signal(Signal::INT);
     let (status, log) = server.ended();
     assert_eq!(status.code(), Some(0));
     assert!(log.contains("second signal"), "{log}");
@@ -84,7 +87,7 @@ fn idle_connections_do_not_delay_shutdown() {
     let server = Server::start();
     let idle: Vec<_> =
         (0..5).map(|_| std::net::TcpStream::connect(&server.address).unwrap()).collect();
-    let mut used = Sent::new(
+    let mut used = SentRequest::new(
         &server.address,
         format!("GET /healthz HTTP/1.1\r\nHost: {}\r\n\r\n", server.address).as_bytes(),
     );

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use hapax_testkit::{Postgres, Redis};
 
-use crate::http::server::{Server, Setup, eventually};
+use crate::support::eventually;
+use crate::support::server::{Server, Setup};
 
 fn on(url: &str) -> Server {
     Setup::new().flags(&["--store", url]).start()

@@ -1,7 +1,7 @@
-//! A router, the workers that it routes for, and what it has routed.
-#![allow(dead_code, reason = "every test file uses its own part")]
+//! `hapax serve --ingest`, the workers whose streams it reads, and what it has routed.
 
-use std::io::{BufRead, BufReader, Read};
+use std::fs::File;
+use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -12,13 +12,11 @@ use hapax::{Key, Store, StoreConfig, Tenant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+use crate::support::http::HttpRequest;
+use crate::support::{HapaxProcess, PATIENCE};
 
 /// `hapax serve --ingest`, killed when dropped.
-pub(crate) struct Router {
-    child: Child,
-    address: String,
-}
+pub(crate) struct Router(HapaxProcess);
 
 /// How routers of one test are started, again and again on the same store.
 pub(crate) struct Setup {
@@ -49,31 +47,22 @@ impl Setup {
     pub(crate) fn hapax(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
         command.env_clear().current_dir(self.folder.path()).stdin(Stdio::null());
-        // What one store call may take is nobody's question but of those who say so by a flag.
+        // A busy machine must not fail a store call; tests of the timeout set a flag.
         command.env("HAPAX_STORE_TIMEOUT", "20s");
         command
     }
 
     pub(crate) fn start(&self) -> Router {
-        let log = self.folder.path().join("log");
-        let file = std::fs::File::options().create(true).append(true).open(&log).unwrap();
+        let log = File::options().create(true).append(true).open(self.folder.path().join("log"));
         let mut command = self.hapax();
         command.args(["serve", "--listen", "127.0.0.1:0", "--store", &self.store]);
         command.args(["--ingest-from", &self.redis]).args(&self.flags);
-        let mut child = command.stdout(Stdio::piped()).stderr(file).spawn().unwrap();
-        let mut first = String::new();
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        stdout.read_line(&mut first).unwrap();
-        // Whatever else it says is of no interest, and must not stop it.
-        std::thread::spawn(move || std::io::copy(&mut stdout, &mut std::io::sink()));
-        let address = first.split("http://").nth(1).map(|rest| rest.trim().to_owned());
-        let address = address.unwrap_or_else(|| panic!("it did not start: {}", self.log()));
-        Router { child, address }
+        Router(HapaxProcess::start_with_log(&mut command, log.unwrap()))
     }
 
     pub(crate) fn log(&self) -> String {
         let log = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
-        // What was asked of it is of no interest.
+        // Leave out the request lines.
         log.lines().filter(|line| !line.contains("INFO request")).collect::<Vec<_>>().join("\n")
     }
 
@@ -102,37 +91,20 @@ impl Setup {
 
 impl Router {
     pub(crate) fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+        self.0.kill();
     }
 
     /// The status and the body of a page.
     pub(crate) fn get(&self, path: &str) -> (u16, String) {
-        let config = ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            .timeout_global(Some(PATIENCE));
-        let agent: ureq::Agent = config.build().into();
-        match agent.get(format!("http://{}{path}", self.address)).call() {
-            Ok(mut answer) => {
-                let status = answer.status().as_u16();
-                (status, answer.body_mut().read_to_string().unwrap())
-            }
-            Err(error) => (0, error.to_string()),
-        }
+        let answer = HttpRequest::new(&self.0.address(), "GET", path).send();
+        (answer.status, answer.text())
     }
 
-    /// What a metric says.
+    /// The value of a metric.
     pub(crate) fn metric(&self, name: &str) -> Option<f64> {
         let text = self.get("/metrics").1;
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;
         line.trim().parse().ok()
-    }
-}
-
-impl Drop for Router {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -6,7 +6,6 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Sender as Teller};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use bytes::Bytes;
 use hapax_line::simulator::{Delivered, Sender};
@@ -18,6 +17,7 @@ use tempfile::TempDir;
 
 use crate::line::harness::{ACCESS_TOKEN, DESTINATION, LIMIT, PATIENCE, SECRET, Scene, secrets};
 use crate::line::leaks::{self, Tokens};
+use crate::support::http::HttpRequest;
 
 /// How a gateway is started.
 pub(crate) struct Start<'a> {
@@ -251,19 +251,10 @@ impl Gateway {
 
     /// Over HTTP; what is answered is searched like a log.
     pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
-        let agent: ureq::Agent = ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            .timeout_global(Some(PATIENCE))
-            .build()
-            .into();
-        let request = hyper::Request::builder()
-            .method(method)
-            .uri(format!("http://{}{path}", self.address))
-            .body(body.to_owned());
-        let mut answer = agent.run(request.expect("a request")).expect("an answer");
-        let text = answer.body_mut().read_to_string().expect("text");
-        self.said.add(&text);
-        (answer.status().as_u16(), text)
+        let request = HttpRequest::new(&self.address, method, path);
+        let answer = request.body(body.as_bytes()).send();
+        self.said.add(&answer.text());
+        (answer.status, answer.text())
     }
 
     /// The sum of a metric's series that have all these labels.
@@ -332,11 +323,8 @@ impl Gateway {
     }
 
     fn scrape(&self) {
-        let limit = Some(Duration::from_secs(10));
-        let config = ureq::Agent::config_builder().timeout_global(limit).build();
-        let url = format!("http://{}/metrics", self.address);
-        if let Ok(mut answer) = ureq::Agent::from(config).get(url).call() {
-            self.said.add(&answer.body_mut().read_to_string().unwrap_or_default());
+        if let Some(answer) = HttpRequest::new(&self.address, "GET", "/metrics").try_send() {
+            self.said.add(&answer.text());
         }
     }
 }

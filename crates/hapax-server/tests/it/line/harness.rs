@@ -12,8 +12,7 @@ use crate::line::bot::Bot;
 use crate::line::gateway::{Gateway, Start};
 use crate::line::leaks::Tokens;
 
-/// Long enough for a loaded machine, short enough that a hung test is noticed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) use crate::support::PATIENCE;
 /// LINE waits so long for an answer.
 pub(crate) const LIMIT: Duration = Duration::from_secs(2);
 

@@ -7,6 +7,7 @@ use crate::line::bot::Deed;
 use crate::line::gateway::Gateway;
 use crate::line::harness::{DESTINATION, PATIENCE, Scene, lock_key, secrets, text, user};
 use crate::line::leaks;
+use crate::support::http::HttpRequest;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_log_metric_or_error_body_says_who_or_what() {
@@ -92,15 +93,12 @@ fn took_path(gateway: &Gateway, proof: &str) {
 
 /// Posts a signed body, for the sake of what is answered; that is searched here.
 fn signed(address: &str, body: &str) -> (u16, String) {
-    let agent: ureq::Agent =
-        ureq::Agent::config_builder().http_status_as_error(false).build().into();
-    let request = agent.post(format!("http://{address}/line/webhook"));
-    let request = request.header("x-line-signature", secrets().sign(body.as_bytes()));
-    let mut answer = request.send(body).expect("an answer");
-    let text = answer.body_mut().read_to_string().expect("text");
+    let request = HttpRequest::new(address, "POST", "/line/webhook").body(body.as_bytes());
+    let answer = request.header("x-line-signature", &secrets().sign(body.as_bytes())).send();
+    let text = answer.text();
     hapax_testkit::keep_log("line", &text);
     leaks::check(&text, &leaks::Tokens::default());
-    (answer.status().as_u16(), text)
+    (answer.status, text)
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,6 +6,7 @@ use hapax_testkit::{Redis, free_port};
 use serde_json::json;
 
 use crate::line::harness::{DESTINATION, SECRET, Scene, secrets, text, user};
+use crate::support::http::HttpRequest;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_line_did_not_sign_is_401_and_goes_nowhere() {
@@ -139,8 +140,9 @@ async fn health_is_on_the_listener_and_the_admin_address_shows_queue_and_metrics
     let admin = format!("127.0.0.1:{}", free_port());
     let gateway = scene.gateway().flags(&["--admin", &admin]).start();
     let get = |path: &str| {
-        let mut answer = ureq::get(format!("http://{admin}{path}")).call().expect("an answer");
-        answer.body_mut().read_to_string().expect("text")
+        let answer = HttpRequest::new(&admin, "GET", path).send();
+        assert_eq!(answer.status, 200, "{path}");
+        answer.text()
     };
     for path in ["/healthz", "/readyz"] {
         assert_eq!(gateway.get(path).0, 200);

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,12 +13,13 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::support::http::HttpRequest;
+use crate::support::{HapaxProcess, PATIENCE, eventually};
 
 /// `hapax serve` on a port of its own; killed when dropped.
 pub(crate) struct Hapax {
-    child: Mutex<Option<Child>>,
-    port: u16,
+    process: Mutex<Option<HapaxProcess>>,
+    address: String,
     page: String,
     folder: TempDir,
     store: TempDir,
@@ -27,8 +28,8 @@ pub(crate) struct Hapax {
 impl Hapax {
     fn start(page: &str, configuration: &str) -> Self {
         let hapax = Self {
-            child: Mutex::new(None),
-            port: free_port(),
+            process: Mutex::new(None),
+            address: format!("127.0.0.1:{}", free_port()),
             page: page.to_owned(),
             folder: tempfile::tempdir().unwrap(),
             store: tempfile::tempdir().unwrap(),
@@ -40,29 +41,23 @@ impl Hapax {
 
     /// Starts it, and returns when it is ready.
     pub(crate) fn run(&self) {
-        let child = Command::new(env!("CARGO_BIN_EXE_hapax"))
-            .args(["serve", "--listen", &format!("127.0.0.1:{}", self.port)])
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
+        command
+            .args(["serve", "--listen", &self.address])
             .args(["--store", &format!("sqlite:{}/hapax.db", self.store.path().display())])
             .args(["--sse-origins", &self.page, "--sse-retry", "200ms", "--log-level", "warn"])
-            // A busy machine must not fail a call: the limit is not what is tested.
+            // A busy machine must not fail a store call; the timeout is not tested here.
             .args(["--store-timeout", "20s"])
             .env_clear()
-            .current_dir(self.folder.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        *self.child.lock().unwrap() = Some(child);
-        let ready = format!("{}/readyz", self.url());
-        wait_for("hapax is ready", PATIENCE, || ureq::get(&ready).call().ok());
+            .current_dir(self.folder.path());
+        *self.process.lock().unwrap() = Some(HapaxProcess::start(&mut command));
+        let ready = HttpRequest::new(&self.address, "GET", "/readyz");
+        eventually("hapax is ready", || ready.status() == 200);
     }
 
     /// SIGKILL.
     pub(crate) fn kill(&self) {
-        if let Some(mut child) = self.child.lock().unwrap().take() {
-            child.kill().unwrap();
-            child.wait().unwrap();
-        }
+        drop(self.process.lock().unwrap().take());
     }
 
     /// Deletes all that it knew, while it does not run.
@@ -73,7 +68,7 @@ impl Hapax {
     }
 
     fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        format!("http://{}", self.address)
     }
 
     /// Publishes what was not yet published.
@@ -82,13 +77,7 @@ impl Hapax {
             "domain": "scan", "job_id": job, "stage": stage, "seq": seq,
             "data": { "percent": percent },
         });
-        assert_eq!(post(&format!("{}/v1/events", self.url()), &event), 201);
-    }
-}
-
-impl Drop for Hapax {
-    fn drop(&mut self) {
-        self.kill();
+        assert_eq!(post(&self.address, "/v1/events", &event), 201);
     }
 }
 
@@ -135,7 +124,7 @@ impl Page {
     }
 
     pub(crate) fn post(&self, path: &str, body: &Value) {
-        assert_eq!(post(&format!("{}{path}", self.url), body), 202);
+        assert_eq!(post(self.url.trim_start_matches("http://"), path, body), 202);
     }
 }
 
@@ -146,12 +135,9 @@ async fn serve(listener: TcpListener, settings: Settings) {
     progress_page::serve(listener, settings).await.unwrap();
 }
 
-/// The answer's status.
-fn post(url: &str, body: &Value) -> u16 {
-    let agent = ureq::Agent::config_builder().http_status_as_error(false);
-    let agent: ureq::Agent = agent.timeout_global(Some(PATIENCE)).build().into();
-    let request = agent.post(url).header("content-type", "application/json");
-    request.send(body.to_string()).unwrap().status().as_u16()
+/// The status of the response.
+fn post(address: &str, path: &str, body: &Value) -> u16 {
+    HttpRequest::new(address, "POST", path).json(&body.to_string()).status()
 }
 
 /// What a person sees: the connection's state, the bar, and the list.

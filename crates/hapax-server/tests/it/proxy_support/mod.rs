@@ -12,8 +12,7 @@ pub(crate) use upstream::Upstream;
 
 use std::time::Duration;
 
-/// Long enough for a loaded machine, short enough that a hung test is noticed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) use crate::support::PATIENCE;
 
 /// Within [`PATIENCE`], or the test fails.
 pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {

@@ -1,23 +1,19 @@
 //! The real binary.
 
-use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::process::{Command, ExitStatus};
 
-use hapax_testkit::wait_for;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal};
 
-use super::PATIENCE;
+use crate::support::{HapaxProcess, hapax};
 
 /// A running `hapax proxy`, killed when dropped.
 pub(crate) struct Proxy {
-    child: Child,
+    process: HapaxProcess,
     /// `127.0.0.1:PORT`.
     pub(crate) address: String,
     /// Of `--admin`, where that was given.
     pub(crate) admin: Option<String>,
-    log: Arc<Mutex<String>>,
 }
 
 fn before<'a>(upstream: &'a str, store: &'a str, flags: &[&'a str]) -> Vec<&'a str> {
@@ -43,43 +39,8 @@ impl Proxy {
     }
 
     fn spawn(mut command: Command) -> Self {
-        let mut child = command.spawn().expect("the proxy starts");
-        let log = Arc::new(Mutex::new(String::new()));
-        let mut errors = child.stderr.take().expect("piped");
-        std::thread::spawn({
-            let log = log.clone();
-            move || {
-                let mut chunk = [0; 4096];
-                while let Ok(count @ 1..) = errors.read(&mut chunk) {
-                    let text = String::from_utf8_lossy(&chunk[..count]);
-                    log.lock().unwrap_or_else(PoisonError::into_inner).push_str(&text);
-                }
-            }
-        });
-        let mut proxy = Self { child, address: String::new(), admin: None, log };
-        proxy.read_banner();
-        proxy
-    }
-
-    fn read_banner(&mut self) {
-        let mut lines = BufReader::new(self.child.stdout.take().expect("piped"));
-        loop {
-            let mut line = String::new();
-            let read = lines.read_line(&mut line).expect("a banner");
-            assert!(read > 0, "the proxy ended at its start: {}", self.log());
-            let place = |line: &str| {
-                line.split("://")
-                    .nth(1)
-                    .map(|rest| rest.split_whitespace().next().unwrap_or_default().to_owned())
-            };
-            if line.contains("listens on") {
-                self.address = place(&line).expect("an address");
-            } else if line.contains("admin") {
-                self.admin = place(&line);
-            } else if line.contains("try ") {
-                return;
-            }
-        }
+        let process = HapaxProcess::start(&mut command);
+        Self { address: process.address(), admin: process.admin_address(), process }
     }
 
     pub(crate) fn url(&self, path: &str) -> String {
@@ -91,60 +52,39 @@ impl Proxy {
     }
 
     pub(crate) fn pid(&self) -> Pid {
-        Pid::from_child(&self.child)
+        self.process.pid()
     }
 
     /// `SIGKILL`.
     pub(crate) fn kill(mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.process.kill();
     }
 
     /// `SIGTERM`.
     pub(crate) fn terminate(&self) {
-        kill_process(self.pid(), Signal::TERM).expect("the proxy runs");
+        self.process.signal(Signal::TERM);
     }
 
     /// Waits for its end.
     pub(crate) fn ended(&mut self) -> ExitStatus {
-        wait_for("the proxy ends", PATIENCE, || self.child.try_wait().expect("a child"))
+        self.process.wait().0
     }
 
     /// What it has logged so far.
     pub(crate) fn log(&self) -> String {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.process.log()
     }
 }
 
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        if std::thread::panicking() {
-            use std::io::Write;
-            let _ = writeln!(std::io::stderr(), "-- the proxy's log --\n{}", self.log());
-        }
-    }
-}
-
-/// The command, without the developer's own settings.
+/// `hapax proxy` with these flags, without the developer's own settings.
 pub(crate) fn command(flags: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
-    for (name, _) in std::env::vars_os() {
-        let ours = name.to_str().is_some_and(|name| name.starts_with("HAPAX_"));
-        if ours || name == "REDIS_URL" {
-            command.env_remove(name);
-        }
-    }
+    let mut command = hapax();
     command
         .arg("proxy")
         .args(flags)
-        // What one store call may take is nobody's question but of those who say so by a flag.
+        // A busy machine must not fail a store call; tests of the timeout set a flag.
         .env("HAPAX_STORE_TIMEOUT", "20s")
         // Away from any hapax.toml.
-        .current_dir(Path::new("/"))
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+        .current_dir(Path::new("/"));
     command
 }

@@ -1,36 +1,37 @@
-//! A client that can also be wrong: it sends exactly what it is told to.
+//! An HTTP client that sends exactly what it is told to, also where that is wrong.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 
 use serde_json::Value;
 
-use crate::http::server::PATIENCE;
+use super::PATIENCE;
 
 /// One request on a connection of its own.
 #[derive(Clone)]
-pub(crate) struct Ask {
+pub(crate) struct HttpRequest {
     address: String,
     head: String,
     body: Option<Vec<u8>>,
 }
 
+/// A complete response.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct HttpResponse {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
 }
 
-impl Ask {
+impl HttpRequest {
     pub(crate) fn new(address: &str, method: &str, path: &str) -> Self {
         let head = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n");
         Self { address: address.into(), head, body: None }.header("Host", address)
     }
 
     pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
-        if name == "Host" {
-            // There is one by default, and tests set another one instead.
+        if name.eq_ignore_ascii_case("Host") {
+            // Replace the default one.
             let lines = self.head.split_inclusive("\r\n").filter(|line| !line.starts_with("Host:"));
             self.head = lines.collect();
         }
@@ -62,13 +63,23 @@ impl Ask {
         bytes
     }
 
-    pub(crate) fn send(&self) -> Answer {
+    pub(crate) fn send(&self) -> HttpResponse {
         self.begin().answer()
     }
 
-    /// Sends without waiting for the answer.
-    pub(crate) fn begin(&self) -> Sent {
-        Sent::new(&self.address, &self.bytes())
+    /// The response, unless the server is gone.
+    pub(crate) fn try_send(&self) -> Option<HttpResponse> {
+        let mut stream = TcpStream::connect(&self.address).ok()?;
+        stream.set_read_timeout(Some(PATIENCE)).ok()?;
+        stream.write_all(&self.bytes()).ok()?;
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).ok().filter(|count| *count > 0)?;
+        Some(HttpResponse::parse(&bytes))
+    }
+
+    /// Sends without waiting for the response.
+    pub(crate) fn begin(&self) -> SentRequest {
+        SentRequest::new(&self.address, &self.bytes())
     }
 
     /// The status alone, for tables.
@@ -78,9 +89,9 @@ impl Ask {
 }
 
 /// A request that was sent.
-pub(crate) struct Sent(TcpStream);
+pub(crate) struct SentRequest(TcpStream);
 
-impl Sent {
+impl SentRequest {
     pub(crate) fn new(address: &str, bytes: &[u8]) -> Self {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -90,12 +101,12 @@ impl Sent {
         Self(stream)
     }
 
-    pub(crate) fn answer(mut self) -> Answer {
+    pub(crate) fn answer(mut self) -> HttpResponse {
         let mut bytes = Vec::new();
         if let Err(error) = self.0.read_to_end(&mut bytes) {
-            assert!(!bytes.is_empty(), "no answer: {error}");
+            assert!(!bytes.is_empty(), "no response: {error}");
         }
-        Answer::parse(&bytes)
+        HttpResponse::parse(&bytes)
     }
 
     /// Sends more.
@@ -103,12 +114,12 @@ impl Sent {
         self.try_more(bytes);
     }
 
-    /// Sends more; whether anybody took it.
+    /// Sends more; returns whether the connection took it.
     pub(crate) fn try_more(&mut self, bytes: &[u8]) -> bool {
         self.0.write_all(bytes).is_ok()
     }
 
-    /// Waits until an answer begins.
+    /// Waits until a response begins.
     pub(crate) fn first_byte(&mut self) {
         self.0.read_exact(&mut [0]).unwrap();
     }
@@ -128,7 +139,7 @@ impl Sent {
         bytes
     }
 
-    /// Whether the other side closes without a word.
+    /// Whether the other side closes without sending anything.
     pub(crate) fn silence(mut self) -> bool {
         let mut bytes = Vec::new();
         self.0.read_to_end(&mut bytes).is_ok() && bytes.is_empty()
@@ -139,10 +150,10 @@ impl Sent {
     }
 }
 
-impl Answer {
+impl HttpResponse {
     pub(crate) fn parse(bytes: &[u8]) -> Self {
         let end = bytes.windows(4).position(|bytes| bytes == b"\r\n\r\n");
-        let end = end.unwrap_or_else(|| panic!("no answer: {}", String::from_utf8_lossy(bytes)));
+        let end = end.unwrap_or_else(|| panic!("no response: {}", String::from_utf8_lossy(bytes)));
         let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
         let mut lines = head.lines();
         let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
@@ -169,7 +180,7 @@ impl Answer {
         self.header("etag").expect("an ETag").to_owned()
     }
 
-    /// The code of a problem document, every part of which is checked.
+    /// The code of a problem document, whose every member is checked.
     pub(crate) fn problem(&self) -> String {
         assert_eq!(self.header("content-type"), Some("application/problem+json"), "{self:?}");
         let document = self.json();
