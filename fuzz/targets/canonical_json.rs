@@ -2,16 +2,16 @@
 #![no_main]
 
 use hapax_core::canonical_json;
-use hapax_http::{FingerprintOf, Keyed, Settings};
+use hapax_http::{FingerprintOf, KeyedRequest, IdempotencyConfig};
 use http::Request;
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Map, Value};
 
 fn fingerprint(how: FingerprintOf, body: &[u8]) -> String {
-    let settings = Settings { fingerprint: how, ..Settings::default() };
+    let config = IdempotencyConfig::new().with_fingerprint(how);
     let request = Request::post("/").header("idempotency-key", "k").body(()).unwrap();
-    let keyed = Keyed::of(&settings, &request.into_parts().0, body).unwrap().unwrap();
-    keyed.ask.fingerprint.unwrap().as_str().to_owned()
+    let keyed = KeyedRequest::parse(&config, &request.into_parts().0, body).unwrap().unwrap();
+    keyed.claim().fingerprint.as_ref().unwrap().as_str().to_owned()
 }
 
 /// The same value with its members in the opposite order.

@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::routing::post;
-use hapax_http::{IdempotencyLayer, Settings};
+use hapax_http::IdempotencyLayer;
 use tokio::net::TcpListener;
 
 /// What the handler is asked: the size of a small order.
@@ -49,7 +49,7 @@ pub(super) fn bare() -> Router {
 pub(super) async fn layered(url: &str) -> anyhow::Result<Router> {
     let store = hapax::open(url, &hapax::StoreConfig::default()).await?;
     store.ping().await?;
-    Ok(bare().layer(IdempotencyLayer::new(store, Settings::default())))
+    Ok(bare().layer(IdempotencyLayer::new(store)))
 }
 
 async fn create_order(order: Bytes) -> impl IntoResponse {

@@ -4,8 +4,14 @@
 //! [`QueueItem::new`](crate::queue::QueueItem::new) puts it into the item's headers. A task that you spawn
 //! starts without one: give it [`current`] with [`within`].
 
+use std::fmt;
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use pin_project_lite::pin_project;
+use tokio::task::futures::TaskLocalFuture;
 
 /// The header's name.
 pub const TRACEPARENT: &str = "traceparent";
@@ -64,10 +70,52 @@ pub fn current() -> Option<Traceparent> {
 /// assert_eq!(item.headers["traceparent"], text);
 /// # }
 /// ```
-pub async fn within<F: Future>(trace: Option<Traceparent>, work: F) -> F::Output {
+pub fn within<F: Future>(trace: Option<Traceparent>, work: F) -> InTrace<F> {
     match trace {
-        Some(trace) => CURRENT.scope(trace, work).await,
-        None => work.await,
+        Some(trace) => InTrace { work: Work::Traced { work: CURRENT.scope(trace, work) } },
+        None => InTrace { work: Work::Untraced { work } },
+    }
+}
+
+/// As [`within`], for a function that does part of the work before it returns the future.
+pub fn call_within<F: Future>(trace: Option<Traceparent>, start: impl FnOnce() -> F) -> InTrace<F> {
+    let work = match &trace {
+        Some(trace) => CURRENT.sync_scope(trace.clone(), start),
+        None => start(),
+    };
+    within(trace, work)
+}
+
+pin_project! {
+    /// The future of [`within`].
+    pub struct InTrace<F> {
+        #[pin]
+        work: Work<F>,
+    }
+}
+
+pin_project! {
+    #[project = WorkProjection]
+    enum Work<F> {
+        Traced { #[pin] work: TaskLocalFuture<Traceparent, F> },
+        Untraced { #[pin] work: F },
+    }
+}
+
+impl<F: Future> Future for InTrace<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        match self.project().work.project() {
+            WorkProjection::Traced { work } => work.poll(cx),
+            WorkProjection::Untraced { work } => work.poll(cx),
+        }
+    }
+}
+
+impl<F> fmt::Debug for InTrace<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InTrace").finish_non_exhaustive()
     }
 }
 

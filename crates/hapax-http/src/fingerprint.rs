@@ -1,57 +1,60 @@
+use std::collections::HashSet;
+use std::fmt;
+
 use hapax_core::{Fingerprint, canonical_json};
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
-
-use crate::unambiguous::Unambiguous;
 
 /// What makes two requests the same. Method, path, query and content type always count; this is about
 /// the body.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FingerprintOf {
     /// Every byte.
     #[default]
     Bytes,
-    /// The JSON value: member order and white space do not matter. A body that is no JSON, or has two
-    /// members of one name in an object, counts byte by byte.
+    /// The JSON value: member order and white space do not matter. A body that is not JSON, or that
+    /// repeats a member of an object, counts byte by byte.
     Json,
-    /// Only what these JSON pointers (RFC 6901) point to.
+    /// Only the values at these JSON pointers (RFC 6901).
     Only(Vec<String>),
-    /// The JSON value without what these JSON pointers point to: a timestamp, a trace id.
+    /// The JSON value without the values at these JSON pointers: a timestamp, a trace id.
     Except(Vec<String>),
 }
 
 impl FingerprintOf {
-    pub(crate) fn request(&self, parts: &Parts, body: &[u8]) -> Fingerprint {
+    pub(crate) fn of_request(&self, parts: &Parts, body: &[u8]) -> Fingerprint {
         let content_type = parts.headers.get(CONTENT_TYPE).map_or(&b""[..], |v| v.as_bytes());
-        let counted = self.body(body);
+        let canonical = self.canonical_body(body);
         Fingerprint::of(&[
             parts.method.as_str().as_bytes(),
             parts.uri.path().as_bytes(),
             parts.uri.query().unwrap_or_default().as_bytes(),
             content_type,
-            counted.as_deref().map_or(body, str::as_bytes),
+            canonical.as_deref().map_or(body, str::as_bytes),
         ])
     }
 
-    /// The text that stands for the body; `None` where its bytes do.
-    fn body(&self, body: &[u8]) -> Option<String> {
+    /// The text to hash instead of the body; `None` where the body's bytes count.
+    fn canonical_body(&self, body: &[u8]) -> Option<String> {
         if *self == Self::Bytes {
             return None;
         }
-        // Which of two members with one name counts, nobody knows: then every byte does.
-        serde_json::from_slice::<Unambiguous>(body).ok()?;
+        // Parsers differ in which of two members with one name they take: every byte counts then.
+        serde_json::from_slice::<UniqueMembers>(body).ok()?;
         let mut json: Value = serde_json::from_slice(body).ok()?;
         Some(match self {
             Self::Bytes | Self::Json => canonical_json(&json),
             Self::Only(pointers) => {
-                // A list of none or one for each: what is missing is not null.
+                // Wrap each pointer's value in an array, so that missing and `null` differ.
                 let found = |p: &String| json.pointer(p).cloned().into_iter().collect();
                 canonical_json(&Value::Array(pointers.iter().map(found).collect()))
             }
             Self::Except(pointers) => {
                 for pointer in pointers {
-                    remove(&mut json, pointer);
+                    remove_at(&mut json, pointer);
                 }
                 canonical_json(&json)
             }
@@ -59,9 +62,9 @@ impl FingerprintOf {
     }
 }
 
-fn remove(json: &mut Value, pointer: &str) {
+fn remove_at(json: &mut Value, pointer: &str) {
     let Some((parent, name)) = pointer.rsplit_once('/') else {
-        // The empty pointer points to everything.
+        // The empty pointer points to the whole document.
         if pointer.is_empty() {
             *json = Value::Null;
         }
@@ -71,7 +74,7 @@ fn remove(json: &mut Value, pointer: &str) {
         Some(Value::Object(members)) => {
             members.shift_remove(&name.replace("~1", "/").replace("~0", "~"));
         }
-        // Blanked rather than taken out: the places behind it must not move.
+        // Replace the item by null: removing it would shift the pointers to the items behind it.
         Some(Value::Array(_)) => {
             if let Some(item) = json.pointer_mut(pointer) {
                 *item = Value::Null;
@@ -81,23 +84,82 @@ fn remove(json: &mut Value, pointer: &str) {
     }
 }
 
+/// Deserializes any JSON value in which no object repeats a member.
+struct UniqueMembers;
+
+impl<'de> Deserialize<'de> for UniqueMembers {
+    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
+        json.deserialize_any(UniqueMembersVisitor)
+    }
+}
+
+struct UniqueMembersVisitor;
+
+impl<'de> Visitor<'de> for UniqueMembersVisitor {
+    type Value = UniqueMembers;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<UniqueMembers, A::Error> {
+        let mut names = HashSet::new();
+        while let Some(name) = members.next_key::<String>()? {
+            if !names.insert(name) {
+                return Err(Error::custom("a repeated member"));
+            }
+            members.next_value::<UniqueMembers>()?;
+        }
+        Ok(UniqueMembers)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<UniqueMembers, A::Error> {
+        while items.next_element::<UniqueMembers>()?.is_some() {}
+        Ok(UniqueMembers)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<UniqueMembers, E> {
+        Ok(UniqueMembers)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<UniqueMembers, E> {
+        Ok(UniqueMembers)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<UniqueMembers, E> {
+        Ok(UniqueMembers)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<UniqueMembers, E> {
+        Ok(UniqueMembers)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<UniqueMembers, E> {
+        Ok(UniqueMembers)
+    }
+
+    fn visit_unit<E>(self) -> Result<UniqueMembers, E> {
+        Ok(UniqueMembers)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn of(how: &FingerprintOf, body: &str) -> Fingerprint {
         let (parts, ()) = http::Request::post("/orders?a=1").body(()).unwrap().into_parts();
-        how.request(&parts, body.as_bytes())
+        how.of_request(&parts, body.as_bytes())
     }
 
     #[test]
-    fn bytes_count_every_byte() {
+    fn fingerprint_bytes_counts_every_byte() {
         let how = FingerprintOf::Bytes;
         assert_ne!(of(&how, r#"{"a":1}"#), of(&how, r#"{"a": 1}"#));
     }
 
     #[test]
-    fn json_counts_the_value() {
+    fn fingerprint_json_counts_the_value() {
         let how = FingerprintOf::Json;
         assert_eq!(of(&how, r#"{"a":1,"b":2}"#), of(&how, r#"{ "b":2, "a":1 }"#));
         assert_ne!(of(&how, r#"{"a":1}"#), of(&how, r#"{"a":2}"#));
@@ -105,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn pointers_choose_what_counts() {
+    fn fingerprint_pointers_select_what_counts() {
         let only = FingerprintOf::Only(vec!["/order/id".into()]);
         assert_eq!(
             of(&only, r#"{"order":{"id":1},"at":5}"#),
@@ -121,5 +183,14 @@ mod tests {
             of(&except, r#"{"id":1,"items":[1,2]}"#),
             of(&except, r#"{"id":1,"items":[1,3]}"#)
         );
+    }
+
+    #[test]
+    fn fingerprint_finds_repeated_members_at_any_depth() {
+        let is_unique = |json: &str| serde_json::from_str::<UniqueMembers>(json).is_ok();
+        assert!(is_unique(r#"{"a":[1,-2,3.5e400,"x",null,true,{"a":{}}]}"#));
+        assert!(!is_unique(r#"{"a":1,"a":1}"#));
+        assert!(!is_unique(r#"[{"b":{"a":1,"\u0061":2}}]"#));
+        assert!(!is_unique("{"));
     }
 }

@@ -1,43 +1,45 @@
 use std::time::Duration;
 
+use hapax_core::metric_names;
 use http::Method;
 
-use hapax_core::metric_names;
+use crate::IdempotencyConfig;
 
-/// What happened to a keyed request. Nothing in it identifies a caller.
+/// What happened to a keyed request. Never identifies a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Event {
-    /// It is the first, and runs.
+pub enum IdempotencyEvent {
+    /// The request is the first with its key, and runs.
     Started,
-    /// Its answer is kept.
+    /// The response is stored.
     Kept,
-    /// It is kept that it happened, but not its answer: that was too large, or a stream of events.
+    /// A tombstone is stored instead of the response, which was too large or an event stream.
     NotKept,
     /// The key was given back; a retry may run.
     GivenBack,
-    /// It got the first one's answer.
+    /// The request got the first one's response.
     Replayed,
-    /// It got the first one's answer after waiting for it.
+    /// The request got the first one's response after waiting for it.
     Waited,
-    /// The first one still runs, and was waited for in vain.
+    /// The first one was still running when the wait was over.
     Conflict,
-    /// Its key belongs to another request.
+    /// The key belongs to another request.
     Mismatch,
-    /// It ran, but another attempt had taken over.
+    /// The request ran, but another attempt had taken over.
     Lost,
-    /// Nobody knows whether this or an earlier attempt had its effect.
+    /// Whether this or an earlier attempt had its effect is unknown.
     Unknown,
-    /// The store failed: nothing ran, or what ran is not stored yet.
+    /// The store failed: nothing ran, or the outcome of the run is not stored yet.
     StoreError,
-    /// The store failed, and it ran without protection.
+    /// The store failed, and the request ran without protection.
     Unprotected,
-    /// Its key or its scope was missing or malformed, it was too large, or the layer is closed.
+    /// The key or the caller was missing or malformed, the request was too large, or the layer is
+    /// closed.
     Refused,
 }
 
-impl Event {
-    /// The label of the metrics.
+impl IdempotencyEvent {
+    /// The label in metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Started => "started",
@@ -57,48 +59,49 @@ impl Event {
     }
 }
 
-/// Is told what happens. Called on the request's own path: be quick.
+/// Observes keyed requests. Called while the request is handled, so it must not block.
 ///
 /// ```
 /// use std::time::Duration;
-/// use hapax_http::{Event, Hooks};
+/// use hapax_http::{Hooks, IdempotencyEvent};
 ///
 /// struct Log;
 /// impl Hooks for Log {
-///     fn on(&self, event: Event, _method: &http::Method) {
-///         if event == Event::Unknown {
-///             tracing::warn!("somebody should look at a request with an unknown outcome");
+///     fn on(&self, event: IdempotencyEvent, _method: &http::Method) {
+///         if event == IdempotencyEvent::Unknown {
+///             tracing::warn!("the outcome of a request is unknown");
 ///         }
 ///     }
-///     fn answered(&self, outcome: Event, _method: &http::Method, took: Duration) {
+///     fn answered(&self, outcome: IdempotencyEvent, _method: &http::Method, took: Duration) {
 ///         tracing::debug!(outcome = outcome.as_str(), ?took);
 ///     }
 /// }
 /// ```
 pub trait Hooks: Send + Sync + 'static {
     /// Something happened to a request with this method.
-    fn on(&self, event: Event, method: &Method);
+    fn on(&self, event: IdempotencyEvent, method: &Method);
 
-    /// A request with this method has its answer's head after this time, the wait included.
-    /// `outcome` is [`Event::Started`] where it ran, else why it did not.
-    fn answered(&self, _outcome: Event, _method: &Method, _took: Duration) {}
+    /// The response to a request with this method begins, this long after the request, waiting
+    /// included. `outcome` is [`IdempotencyEvent::Started`] where the request ran, else the reason
+    /// why it did not.
+    fn answered(&self, _outcome: IdempotencyEvent, _method: &Method, _took: Duration) {}
 }
 
-/// Tells nobody (the metrics count all the same).
+/// Observes nothing; metrics are counted nevertheless.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Silent;
+pub struct NoHooks;
 
-impl Hooks for Silent {
-    fn on(&self, _event: Event, _method: &Method) {}
+impl Hooks for NoHooks {
+    fn on(&self, _event: IdempotencyEvent, _method: &Method) {}
 }
 
-impl crate::Settings {
-    pub(crate) fn tell(&self, event: Event, method: &Method) {
+impl IdempotencyConfig {
+    pub(crate) fn record_event(&self, event: IdempotencyEvent, method: &Method) {
         metrics::counter!(metric_names::IDEMPOTENCY, "event" => event.as_str()).increment(1);
         self.hooks.on(event, method);
     }
 
-    pub(crate) fn tell_answered(&self, outcome: Event, method: &Method, took: Duration) {
+    pub(crate) fn record_answer(&self, outcome: IdempotencyEvent, method: &Method, took: Duration) {
         metrics::histogram!(metric_names::IDEMPOTENCY_LATENCY, "outcome" => outcome.as_str())
             .record(took);
         self.hooks.answered(outcome, method, took);

@@ -3,10 +3,10 @@ use std::sync::Arc;
 
 use hapax_core::Claims;
 use hapax_core::command::Commands;
+use tokio::sync::watch;
 use tower_layer::Layer;
 
-use crate::Settings;
-use crate::drain::Gate;
+use crate::{Idempotency, IdempotencyConfig};
 
 /// Puts [`Idempotency`] in front of a service.
 #[derive(Clone)]
@@ -14,46 +14,57 @@ pub struct IdempotencyLayer {
     shared: Arc<Shared>,
 }
 
-/// What all requests have in common.
+/// The state that all requests of a layer share.
 pub(crate) struct Shared {
     pub(crate) store: Arc<dyn Claims>,
     pub(crate) commands: Commands,
-    pub(crate) settings: Settings,
-    pub(crate) gate: Gate,
+    pub(crate) config: IdempotencyConfig,
+    pub(crate) first_runs: FirstRuns,
 }
 
 impl IdempotencyLayer {
-    /// Keeps claims and answers in this store.
-    pub fn new(store: Arc<dyn Claims>, settings: Settings) -> Self {
-        let commands = Commands::new(store.clone());
-        Self { shared: Arc::new(Shared { store, commands, settings, gate: Gate::default() }) }
+    /// Keeps claims and responses in this store, with the default configuration.
+    pub fn new(store: Arc<dyn Claims>) -> Self {
+        Self::with(store, IdempotencyConfig::default())
+    }
+
+    /// Replaces the configuration. Call it before [`Layer::layer`]: services made before it are not
+    /// part of what [`drain`](Self::drain) waits for.
+    #[must_use]
+    pub fn with_config(self, config: IdempotencyConfig) -> Self {
+        Self::with(self.shared.store.clone(), config)
+    }
+
+    fn with(store: Arc<dyn Claims>, config: IdempotencyConfig) -> Self {
+        let (commands, first_runs) = (Commands::new(store.clone()), FirstRuns::default());
+        Self { shared: Arc::new(Shared { store, commands, config, first_runs }) }
     }
 
     /// Closes the layer: from this call on keyed requests are refused with 503 `shutting-down`, and
-    /// the future completes when every first run that had begun is over and its answer is stored.
+    /// the future completes when every first run that had begun is over and its response is stored.
     ///
     /// A first run outlives its connection, so a server that only waits for its connections would
-    /// end in the middle of one. Wait for both, for as long as you can afford to:
+    /// exit during one. Wait for both, for as long as you can afford to:
     ///
     /// ```no_run
     /// # use std::{sync::Arc, time::Duration};
-    /// # use axum::Router; use hapax_http::{IdempotencyLayer, Settings};
+    /// # use axum::Router; use hapax_http::IdempotencyLayer;
     /// # use hapax_core::memory::MemoryStore;
     /// # async fn serve(listener: tokio::net::TcpListener) -> std::io::Result<()> {
     /// # async fn sigterm() {}
-    /// let layer = IdempotencyLayer::new(Arc::new(MemoryStore::default()), Settings::default());
+    /// let layer = IdempotencyLayer::new(Arc::new(MemoryStore::default()));
     /// let app: Router = Router::new().layer(layer.clone());
     /// axum::serve(listener, app).with_graceful_shutdown(sigterm()).await?;
     /// let _ = tokio::time::timeout(Duration::from_secs(20), layer.drain()).await;
     /// # Ok(()) }
     /// ```
     pub fn drain(&self) -> impl Future<Output = ()> + Send + use<> {
-        self.shared.gate.close()
+        self.shared.first_runs.close()
     }
 
-    /// How many first runs there are now, in every service that this layer was put in front of.
+    /// The number of first runs now, over every service that this layer was put in front of.
     pub fn running(&self) -> usize {
-        self.shared.gate.running()
+        self.shared.first_runs.0.borrow().running
     }
 }
 
@@ -61,27 +72,63 @@ impl<S> Layer<S> for IdempotencyLayer {
     type Service = Idempotency<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Idempotency { inner, shared: self.shared.clone() }
+        Idempotency::new(inner, self.shared.clone())
     }
 }
 
 impl fmt::Debug for IdempotencyLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IdempotencyLayer")
-            .field("settings", &self.shared.settings)
+            .field("config", &self.shared.config)
             .finish_non_exhaustive()
     }
 }
 
-/// A service that runs once for each key.
-#[derive(Clone)]
-pub struct Idempotency<S> {
-    pub(crate) inner: S,
-    pub(crate) shared: Arc<Shared>,
+/// Counts the first runs, and refuses new ones once closed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FirstRuns(watch::Sender<RunCount>);
+
+#[derive(Debug, Default)]
+struct RunCount {
+    running: usize,
+    closed: bool,
 }
 
-impl<S: fmt::Debug> fmt::Debug for Idempotency<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Idempotency").field("inner", &self.inner).finish_non_exhaustive()
+impl FirstRuns {
+    /// Counts one more run until the guard is dropped; `None` once closed.
+    pub(crate) fn enter(&self) -> Option<FirstRunGuard> {
+        let mut open = false;
+        self.0.send_if_modified(|count| {
+            open = !count.closed;
+            count.running += usize::from(open);
+            false
+        });
+        open.then(|| FirstRunGuard(self.clone()))
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.0.borrow().closed
+    }
+
+    fn close(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.0.send_modify(|count| count.closed = true);
+        // The clone keeps the channel open until the last run is over.
+        let runs = self.clone();
+        async move {
+            let _ = runs.0.subscribe().wait_for(|count| count.running == 0).await;
+        }
+    }
+}
+
+/// One counted first run.
+#[derive(Debug)]
+pub(crate) struct FirstRunGuard(FirstRuns);
+
+impl Drop for FirstRunGuard {
+    fn drop(&mut self) {
+        self.0.0.send_if_modified(|count| {
+            count.running -= 1;
+            count.running == 0
+        });
     }
 }

@@ -1,14 +1,14 @@
 //! `Idempotency-Key` for axum, hyper and tonic: a tower layer.
 //!
-//! The first request with a key runs. Every other one with the same key gets the same answer, byte for
-//! byte, whether it comes while the first one runs, a minute later or after a restart. Another request
-//! under the same key is refused, and nobody ever sees another caller's answer.
+//! The first request with a key runs. Every retry with the same key gets the same response, byte for
+//! byte, whether it comes while the first one runs, a minute later or after a restart. A different
+//! request under the same key is refused, and no caller ever gets another caller's response.
 //!
 //! ```
 //! use std::sync::{Arc, atomic::{AtomicU32, Ordering}};
 //! use axum::{Router, body::Body, http::{Request, StatusCode}, routing::post};
 //! use hapax_core::memory::MemoryStore;
-//! use hapax_http::{IdempotencyLayer, Settings};
+//! use hapax_http::IdempotencyLayer;
 //! use tower::ServiceExt;
 //! # #[tokio::main(flavor = "current_thread")] async fn main() {
 //!
@@ -19,85 +19,77 @@
 //!     (StatusCode::CREATED, format!("order {id}: {item}"))
 //! }
 //!
-//! // In earnest: `SqliteStore::open("hapax.db")?`, or Redis, or PostgreSQL.
+//! // In production: `SqliteStore::open("hapax.db")?`, or Redis, or PostgreSQL.
 //! let store = Arc::new(MemoryStore::default());
-//! let layer = IdempotencyLayer::new(store, Settings::default());
+//! let layer = IdempotencyLayer::new(store);
 //! let app: Router = Router::new().route("/orders", post(create_order)).layer(layer);
 //!
 //! let order = |item: &'static str| {
 //!     let request = Request::post("/orders").header("Idempotency-Key", "\"8e03978e\"");
 //!     app.clone().oneshot(request.body(Body::from(item)).unwrap())
 //! };
-//! // Two at once: one order, and both get its answer.
+//! // Two at once: one order, and both get its response.
 //! let (one, other) = tokio::join!(order("tea"), order("tea"));
 //! for response in [one.unwrap(), other.unwrap()] {
 //!     assert_eq!(response.status(), StatusCode::CREATED);
 //!     let body = axum::body::to_bytes(response.into_body(), 1024).await.unwrap();
 //!     assert_eq!(body, "order 1: tea");
 //! }
-//! // Another one under the same key is a mistake.
+//! // A different order under the same key is refused.
 //! assert_eq!(order("coffee").await.unwrap().status(), StatusCode::UNPROCESSABLE_ENTITY);
 //! assert_eq!(ORDERS.load(Ordering::SeqCst), 1);
 //! # }
 //! ```
 //!
-//! # What is promised
+//! # Guarantees
 //!
-//! | where the effect is | promise |
+//! | where the effect is | guarantee |
 //! |---|---|
-//! | in the same SQL transaction as the claim: see [`Keyed`] | exactly once |
-//! | elsewhere, [`OnUnknown::Refuse`](hapax_core::OnUnknown) (the default) | at most once for each answer that says so: a crash, a cut, a 502 or 504 become `outcome-unknown`, never a guess; another answered 5xx is the service's word that a retry may run |
+//! | in the same SQL transaction as the claim: see [`KeyedRequest`] | exactly once |
+//! | elsewhere, [`OnUnknown::Refuse`](hapax_core::OnUnknown) (the default) | at most once for each response that is kept: a crash, a cut connection, a 502 or a 504 become `outcome-unknown`; after another 5xx a retry may run |
 //! | elsewhere, [`OnUnknown::TakeOver`](hapax_core::OnUnknown) | at least once; once where the other side honours the key or the fence that it is passed (`Idempotency-Key`, `Hapax-Fence`) |
 //!
-//! - **Whose key it is** says [`Scope`]; what makes two requests the same, [`FingerprintOf`]; what becomes
-//!   of an answer, [`Verdicts`].
-//! - **The end of an answer goes out after the store has it**: who has seen a whole one gets it again.
+//! - **[`CallerScope`]** identifies the caller of a key, **[`FingerprintOf`]** what makes two requests
+//!   the same, **[`Verdicts`]** what becomes of a response.
+//! - **The end of a response is sent after the store has it**: a client that received the complete
+//!   response can rely on getting it again.
 //! - **A first run outlives its connection**: [`IdempotencyLayer::drain`] waits for it.
-//! - **Inside a nested axum router** set [`Settings::path`].
+//! - **Inside a nested axum router** set [`IdempotencyConfig::with_path`].
 //!
-//! # How a request goes
+//! # The way of a request
 //!
 //! ```text
-//!   service: key? ──no──────────────────────────────────────────► through
+//!   service: key? ──no──────────────────────────────────────────► inner service
 //!               │yes
-//!   asked: read whole, fingerprint
+//!   request: caller, operation, key; read the body, fingerprint
 //!               │
-//!   claim ──────┼─ granted ─► run (a task): service ─► source ─► copy ─► held: settle
-//!               │                                         └────► feed ─► client
+//!   claim ──────┼─ granted ─► first_run (a task): service ─► reader ─► copy ─► claim_guard: settle
+//!               │                                              └────► channel ─► client
 //!               ├─ settled ─► replay
 //!               ├─ busy ────► wait, claim again
-//!               └─ mismatch, unknown ─► answers: a problem
+//!               └─ mismatch, unknown ─► problem
 //! ```
 
-mod answers;
-mod asked;
 mod body;
-mod drain;
-mod failpoint;
-mod feed;
+mod claim_guard;
+mod config;
 mod fingerprint;
-mod held;
+mod first_run;
+mod future;
 mod hooks;
-mod identity;
 mod layer;
 pub mod problem;
 mod replay;
-mod run;
+mod request;
 mod service;
-mod settings;
-mod source;
-mod traced;
-mod transaction;
-mod unambiguous;
-mod verdict;
 
-pub use body::{Answer, Body, BoxError, Whole};
+pub use body::{BoxError, FullBody, RequestBody, ResponseBody};
+pub use config::{IdempotencyConfig, Verdict, Verdicts};
 pub use fingerprint::FingerprintOf;
-pub use hooks::{Event, Hooks, Silent};
-pub use identity::{InvalidIdempotencyKey, Keyed, Scope, parse_key};
-pub use layer::{Idempotency, IdempotencyLayer};
+pub use future::ResponseFuture;
+pub use hooks::{Hooks, IdempotencyEvent, NoHooks};
+pub use layer::IdempotencyLayer;
 pub use problem::{Problem, ProblemKind};
-pub use replay::{keep, not_kept, replay};
-pub use settings::{PathOf, Settings};
-pub use transaction::settlement;
-pub use verdict::{Verdict, Verdicts};
+pub use replay::{capture, replay, tombstone};
+pub use request::{CallerScope, InvalidIdempotencyKey, KeyedRequest, parse_key};
+pub use service::Idempotency;

@@ -1,21 +1,24 @@
+//! The stored form of a response, and what a request gets that does not run: the first one's
+//! response, or a problem.
+
 use std::time::Duration;
 
 use bytes::Bytes;
-use hapax_core::command;
-use hapax_core::{Clock, SystemClock};
+use hapax_core::command::{Begun, CommandError, StoredResponse};
+use hapax_core::{Clock, StoreError, SystemClock, Ticket};
 use http::header::{
     CONNECTION, CONTENT_LENGTH, DATE, HeaderName, HeaderValue, SET_COOKIE, TRAILER,
 };
 use http::response::Parts;
 use http::{HeaderMap, Response, StatusCode};
 
-use crate::{Problem, ProblemKind, Whole};
+use crate::{FullBody, IdempotencyEvent, Problem, ProblemKind};
 
-/// Marks the tombstone of an answer that was not kept. No header of HTTP has such a name.
+/// Marks a tombstone. No header of HTTP has such a name.
 const NOT_KEPT: &str = "hapax:not-kept";
 
-/// What comes before the name of a stored trailer; no header of HTTP has such a name.
-const TRAILING: &str = "trailer:";
+/// The prefix of a stored trailer's name. No header of HTTP has such a name.
+const TRAILER_PREFIX: &str = "trailer:";
 
 const HOP_BY_HOP: [&str; 9] = [
     "connection",
@@ -29,46 +32,105 @@ const HOP_BY_HOP: [&str; 9] = [
     "upgrade",
 ];
 
-/// The stored form of an answer: everything that means the same to whoever gets it later. `Set-Cookie`,
-/// `Date` and what belongs to one connection do not.
-pub fn keep(parts: &Parts, body: Bytes) -> command::StoredResponse {
+/// The result of a claim: run the request, or respond without running it.
+pub(crate) enum Decision {
+    Run { ticket: Ticket, attempt: u32 },
+    Respond(IdempotencyEvent, Box<Response<FullBody>>),
+}
+
+/// Decides what becomes of a request by the result of its claim.
+pub(crate) fn decide(begun: Result<Begun, CommandError>) -> Decision {
+    let (event, response) = match begun {
+        Ok(Begun::Granted { ticket, attempt }) => return Decision::Run { ticket, attempt },
+        Ok(Begun::Completed { response, expires_in }) => {
+            (IdempotencyEvent::Replayed, replay(&response, expires_in))
+        }
+        Ok(Begun::InProgress { retry_after }) => {
+            (IdempotencyEvent::Conflict, in_progress(retry_after).response())
+        }
+        Ok(Begun::KeyReused) => {
+            let detail =
+                "this key was used with another path, query, content type or body; use a new one";
+            (IdempotencyEvent::Mismatch, Problem::new(ProblemKind::KeyReused, detail).response())
+        }
+        Ok(Begun::OutcomeUnknown { since }) => {
+            (IdempotencyEvent::Unknown, outcome_unknown(since).response())
+        }
+        Err(error) => (IdempotencyEvent::StoreError, claim_failed(&error).response()),
+    };
+    Decision::Respond(event, Box::new(response))
+}
+
+pub(crate) fn in_progress(retry_after: Duration) -> Problem {
+    Problem::new(
+        ProblemKind::InProgress,
+        "the first request with this key has no response yet; send the request again",
+    )
+    .retry_after(retry_after)
+}
+
+pub(crate) fn outcome_unknown(since: Duration) -> Problem {
+    Problem::new(
+        ProblemKind::OutcomeUnknown,
+        "an earlier attempt ended without a response; find out whether it acted, then settle or \
+         release the key",
+    )
+    .with("since_ms", hapax_core::millis(since))
+}
+
+fn claim_failed(error: &CommandError) -> Problem {
+    match error {
+        CommandError::Store(error) if !matches!(error, StoreError::Corrupt { .. }) => {
+            Problem::new(ProblemKind::StoreUnavailable, "nothing was run; try again")
+        }
+        _ => Problem::new(
+            ProblemKind::Internal,
+            "the stored response is damaged or was written by another version; nothing was run",
+        ),
+    }
+}
+
+/// The stored form of a response: everything that is valid for a later client. `Set-Cookie`, `Date`
+/// and hop-by-hop headers are left out.
+pub fn capture(parts: &Parts, body: Bytes) -> StoredResponse {
     let named = named_by_connection(&parts.headers);
     let headers = parts
         .headers
         .iter()
         .filter(|(name, _)| is_kept(name) && !named.iter().any(|n| n == name.as_str()))
-        .map(stored)
+        .map(stored_header)
         .collect();
-    command::StoredResponse { status: parts.status.as_u16(), headers, body }
+    StoredResponse { status: parts.status.as_u16(), headers, body }
 }
 
-fn stored((name, value): (&HeaderName, &HeaderValue)) -> (String, Bytes) {
+fn stored_header((name, value): (&HeaderName, &HeaderValue)) -> (String, Bytes) {
     (name.as_str().to_owned(), Bytes::copy_from_slice(value.as_bytes()))
 }
 
 pub(crate) fn add_trailers(
-    mut to: command::StoredResponse,
+    mut stored: StoredResponse,
     trailers: Option<&HeaderMap>,
-) -> command::StoredResponse {
-    let trailers = trailers.into_iter().flatten().map(stored);
-    to.headers.extend(trailers.map(|(name, value)| (format!("{TRAILING}{name}"), value)));
-    to
+) -> StoredResponse {
+    let trailers = trailers.into_iter().flatten().map(stored_header);
+    let prefixed = trailers.map(|(name, value)| (format!("{TRAILER_PREFIX}{name}"), value));
+    stored.headers.extend(prefixed);
+    stored
 }
 
-/// The tombstone of an answer that was not kept.
-pub fn not_kept(status: StatusCode) -> command::StoredResponse {
+/// Stored instead of a response that is not kept: the request ran, and must not run again.
+pub fn tombstone(status: StatusCode) -> StoredResponse {
     let headers = vec![(NOT_KEPT.to_owned(), Bytes::from_static(b"true"))];
-    command::StoredResponse { status: status.as_u16(), headers, body: Bytes::new() }
+    StoredResponse { status: status.as_u16(), headers, body: Bytes::new() }
 }
 
-/// Whether the head is small enough to be kept; the stored form counts headers in 16 bits.
-pub(crate) fn fits(head: &command::StoredResponse, limit: usize) -> bool {
+/// Whether the head is small enough to be stored. The stored form counts headers in 16 bits.
+pub(crate) fn fits(head: &StoredResponse, max: usize) -> bool {
     let size: usize = head.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
-    size <= limit && head.headers.len() <= usize::from(u16::MAX / 2)
+    size <= max && head.headers.len() <= usize::from(u16::MAX / 2)
 }
 
 fn is_kept(name: &HeaderName) -> bool {
-    // The length is that of the body, and is written again with it.
+    // The length follows from the stored body.
     !(*name == SET_COOKIE
         || *name == DATE
         || *name == CONTENT_LENGTH
@@ -80,8 +142,8 @@ fn named_by_connection(headers: &HeaderMap) -> Vec<String> {
     lines.flat_map(|line| line.split(',')).map(|name| name.trim().to_ascii_lowercase()).collect()
 }
 
-/// The answer of the first one, for somebody who asks again.
-pub fn replay(stored: &command::StoredResponse, expires_in: Duration) -> Response<Whole> {
+/// The response of the first request, for a retry.
+pub fn replay(stored: &StoredResponse, expires_in: Duration) -> Response<FullBody> {
     if stored.headers.iter().any(|(name, _)| name == NOT_KEPT) {
         return Problem::new(
             ProblemKind::ResponseNotKept,
@@ -91,23 +153,23 @@ pub fn replay(stored: &command::StoredResponse, expires_in: Duration) -> Respons
         .with("original_status", stored.status)
         .response();
     }
-    restored(stored, expires_in).unwrap_or_else(|| {
+    restore(stored, expires_in).unwrap_or_else(|| {
         Problem::new(ProblemKind::Internal, "the stored response is not valid HTTP").response()
     })
 }
 
-/// The response, or `None` where what is stored cannot be one.
-fn restored(stored: &command::StoredResponse, expires_in: Duration) -> Option<Response<Whole>> {
+/// `None` where the stored value is not a valid response.
+fn restore(stored: &StoredResponse, expires_in: Duration) -> Option<Response<FullBody>> {
     let status = StatusCode::from_u16(stored.status).ok().filter(|s| !s.is_informational())?;
     let (mut headers, mut trailers) = (HeaderMap::new(), HeaderMap::new());
     for (name, value) in &stored.headers {
         let value = HeaderValue::from_maybe_shared(value.clone()).ok()?;
-        let (to, name) = match name.strip_prefix(TRAILING) {
+        let (to, name) = match name.strip_prefix(TRAILER_PREFIX) {
             Some(name) => (&mut trailers, name),
             None => (&mut headers, name.as_str()),
         };
         let name = HeaderName::try_from(name).ok()?;
-        // An operator may have settled it with anything.
+        // An operator may have settled the key with any headers.
         if is_kept(&name) {
             to.append(name, value);
         }
@@ -116,16 +178,16 @@ fn restored(stored: &command::StoredResponse, expires_in: Duration) -> Option<Re
         headers.append(TRAILER, name.clone().into());
     }
     headers.insert("idempotent-replayed", HeaderValue::from_static("true"));
-    headers.insert("idempotency-expires", date(expires_in)?);
+    headers.insert("idempotency-expires", http_date(expires_in)?);
     let trailers = Some(trailers).filter(|trailers| !trailers.is_empty());
-    let mut response = Response::new(Whole::new(stored.body.clone(), trailers));
+    let mut response = Response::new(FullBody::new(stored.body.clone(), trailers));
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     Some(response)
 }
 
-/// The moment `from_now`, as HTTP writes it, which knows years of four digits.
-fn date(from_now: Duration) -> Option<HeaderValue> {
+/// The moment `from_now` as an HTTP date, at most the end of the year 9999.
+fn http_date(from_now: Duration) -> Option<HeaderValue> {
     const LAST: u64 = 253_402_300_799_000;
     let moment = Duration::from_millis(SystemClock.now().plus(from_now).0.min(LAST));
     HeaderValue::try_from(httpdate::fmt_http_date(std::time::UNIX_EPOCH + moment)).ok()

@@ -1,33 +1,60 @@
-use std::future::Future;
+use std::fmt;
 use std::mem;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use hapax_core::StoreError;
-use hapax_core::command::{Begun, CommandError, RunningCommand, Started};
+use hapax_core::command::{Begun, CommandError};
 use hapax_core::lock::OnStoreError;
-use http::header::HeaderValue;
+use hapax_core::trace::{self, InTrace, TRACEPARENT, Traceparent};
+use hapax_core::{Key, StoreError, Ticket};
+use http::header::{HeaderName, HeaderValue};
 use http::request::Parts;
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response};
 use http_body::Body as HttpBody;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tower_service::Service;
 use tracing::Instrument;
 
-use crate::asked::read;
-use crate::held::{Held, bounded};
-use crate::identity::{Keyed, key_of, tenant_of};
+use crate::claim_guard::{ClaimGuard, within};
+use crate::first_run::FirstRun;
+use crate::future::ResponseFuture;
 use crate::layer::Shared;
-use crate::run::FirstRun;
-use crate::{Answer, Body, BoxError, Event, Idempotency, Problem, Whole, answers, traced};
+use crate::replay::{Decision, decide};
+use crate::request::parse_head;
+use crate::{
+    BoxError, FullBody, IdempotencyEvent, KeyedRequest, Problem, ProblemKind, RequestBody,
+    ResponseBody,
+};
+
+const HAPAX_ATTEMPT: HeaderName = HeaderName::from_static("hapax-attempt");
+const HAPAX_FENCE: HeaderName = HeaderName::from_static("hapax-fence");
+const HAPAX_UNPROTECTED: HeaderName = HeaderName::from_static("hapax-unprotected");
+
+/// A service that runs once for each key.
+#[derive(Clone)]
+pub struct Idempotency<S> {
+    inner: S,
+    shared: Arc<Shared>,
+}
+
+impl<S> Idempotency<S> {
+    pub(crate) fn new(inner: S, shared: Arc<Shared>) -> Self {
+        Self { inner, shared }
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for Idempotency<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Idempotency").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
 
 impl<S, B, R> Service<Request<B>> for Idempotency<S>
 where
-    S: Service<Request<Body<B>>, Response = Response<R>> + Clone + Send + 'static,
+    S: Service<Request<RequestBody<B>>, Response = Response<R>> + Clone + Send + 'static,
     S::Future: Send,
     S::Error: Send,
     B: HttpBody<Data = Bytes> + Send + 'static,
@@ -35,181 +62,206 @@ where
     R: HttpBody<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    type Response = Response<Answer<R>>;
+    type Response = Response<ResponseBody<R>>;
     type Error = S::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, S::Error>> + Send>>;
+    type Future = ResponseFuture<S::Future, R, S::Error>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The service that was polled ready is the one to call.
-        let clone = self.inner.clone();
-        let mut inner = mem::replace(&mut self.inner, clone);
-        let shared = self.shared.clone();
         let (mut parts, body) = request.into_parts();
-        // What only hapax may say, nobody else says.
-        parts.headers.remove("hapax-attempt");
-        parts.headers.remove("hapax-fence");
-        let key = key_of(&shared.settings, &parts);
-        if let Ok(None) = key {
-            let request = Request::from_parts(parts, Body::through(body));
-            return Box::pin(async move {
-                Ok(traced::call(&mut inner, request).await?.map(Answer::through))
-            });
-        }
-        Box::pin(async move {
+        // Strip client-supplied `Hapax-*` headers.
+        parts.headers.remove(HAPAX_ATTEMPT);
+        parts.headers.remove(HAPAX_FENCE);
+        let Some(key) = parse_head(&self.shared.config, &parts).transpose() else {
+            let request = Request::from_parts(parts, RequestBody::passed_through(body));
+            return ResponseFuture::keyless(call_in_trace(&mut self.inner, request));
+        };
+        // Call the service that was polled ready, and keep its clone.
+        let clone = self.inner.clone();
+        let inner = mem::replace(&mut self.inner, clone);
+        let shared = self.shared.clone();
+        ResponseFuture::keyed(async move {
             let (since, method) = (Instant::now(), parts.method.clone());
-            let (outcome, response) = match key {
-                Ok(_) => keyed(inner, &shared, parts, body).await,
-                Err(problem) => refused(&problem),
+            let read = match key {
+                Ok(key) => read_request(&shared, key, parts, body).await,
+                Err(problem) => Err(problem),
             };
-            if outcome == Event::Refused {
-                shared.settings.tell(Event::Refused, &method);
+            let (outcome, response) = match read {
+                Ok((keyed, request)) => {
+                    let shared = shared.clone();
+                    KeyedCall { inner, shared, keyed, request, waited: false }.respond().await
+                }
+                Err(problem) => refuse(&problem),
+            };
+            if outcome == IdempotencyEvent::Refused {
+                shared.config.record_event(outcome, &method);
             }
-            shared.settings.tell_answered(outcome, &method, since.elapsed());
+            shared.config.record_answer(outcome, &method, since.elapsed());
             response
         })
     }
 }
 
-type Answered<R, E> = (Event, Result<Response<Answer<R>>, E>);
-
-async fn keyed<S, B, R>(
-    inner: S,
-    shared: &Arc<Shared>,
-    parts: Parts,
-    body: B,
-) -> Answered<R, S::Error>
+/// Calls the service in the trace of its request, so that messages which it enqueues belong to that
+/// trace.
+pub(crate) fn call_in_trace<S, B>(service: &mut S, request: Request<B>) -> InTrace<S::Future>
 where
-    S: Service<Request<Body<B>>, Response = Response<R>> + Clone + Send + 'static,
-    S::Future: Send,
-    S::Error: Send,
-    B: HttpBody<Data = Bytes> + Send + 'static,
-    B::Error: Into<BoxError>,
-    R: HttpBody<Data = Bytes> + Send + 'static,
-    R::Error: Into<BoxError>,
+    S: Service<Request<B>>,
 {
-    match ask(shared, &parts, body).await {
-        Ok((keyed, body)) => {
-            let request = Request::from_parts(parts, Body::whole(body));
-            Asked { inner, shared: shared.clone(), keyed, request, waited: false }.answer().await
-        }
-        Err(problem) => refused(&problem),
-    }
+    let trace = trace_of(request.headers());
+    trace::call_within(trace, || service.call(request))
 }
 
-/// Reads the whole request and says what it is.
-async fn ask<B>(shared: &Shared, parts: &Parts, body: B) -> Result<(Keyed, Whole), Problem>
+/// `None` also where there are two: either could be the true one.
+fn trace_of(headers: &HeaderMap) -> Option<Traceparent> {
+    let mut values = headers.get_all(TRACEPARENT).iter();
+    let (Some(trace), None) = (values.next(), values.next()) else { return None };
+    Traceparent::parse(trace.to_str().ok()?)
+}
+
+async fn read_request<B>(
+    shared: &Shared,
+    key: Key,
+    parts: Parts,
+    body: B,
+) -> Result<(KeyedRequest, Request<RequestBody<B>>), Problem>
 where
     B: HttpBody<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
-    if shared.gate.is_closed() {
-        return Err(answers::shutting_down());
+    if shared.first_runs.is_closed() {
+        return Err(shutting_down());
     }
-    // Who asks is told from the head alone: nothing is read for nobody.
-    tenant_of(&shared.settings, parts)?;
-    let body = read(body, shared.settings.limit).await?;
-    let keyed = Keyed::of(&shared.settings, parts, body.bytes())?;
-    Ok((keyed.expect("asked only where there is a key"), body))
+    let body = FullBody::read(body, shared.config.max_body).await?;
+    let keyed = KeyedRequest::new(&shared.config, key, &parts, body.bytes());
+    Ok((keyed, Request::from_parts(parts, RequestBody::full(body))))
 }
 
-fn refused<R, E>(problem: &Problem) -> Answered<R, E> {
-    (Event::Refused, Ok(problem.response().map(Answer::whole)))
+fn shutting_down() -> Problem {
+    Problem::new(ProblemKind::ShuttingDown, "nothing was run; send the request again")
 }
 
-/// A request with a key, read whole.
-struct Asked<S, B> {
+/// A response, and what to call it in metrics and hooks.
+type Outcome<R, E> = (IdempotencyEvent, Result<Response<ResponseBody<R>>, E>);
+
+fn refuse<R, E>(problem: &Problem) -> Outcome<R, E> {
+    (IdempotencyEvent::Refused, Ok(problem.response().map(ResponseBody::full)))
+}
+
+/// A request with a key whose body was read.
+struct KeyedCall<S, B> {
     inner: S,
     shared: Arc<Shared>,
-    keyed: Keyed,
-    request: Request<Body<B>>,
+    keyed: KeyedRequest,
+    request: Request<RequestBody<B>>,
     waited: bool,
 }
 
-impl<S, B, R> Asked<S, B>
+impl<S, B, R> KeyedCall<S, B>
 where
-    S: Service<Request<Body<B>>, Response = Response<R>> + Clone + Send + 'static,
+    S: Service<Request<RequestBody<B>>, Response = Response<R>> + Clone + Send + 'static,
     S::Future: Send,
     S::Error: Send,
     B: Send + 'static,
     R: HttpBody<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    async fn answer(mut self) -> Answered<R, S::Error> {
-        let (event, response) = match self.claim().await {
-            Ok(Started::Running(running)) => return self.run(running).await,
-            Ok(Started::Answered(begun)) => answers::answer(&begun, self.waited),
-            Err(error) if self.may_pass(&error) => return self.run_unprotected().await,
-            Err(error) => (Event::StoreError, answers::failed(&error).response()),
-        };
-        self.tell(event);
-        (event, Ok(response.map(Answer::whole)))
-    }
-
-    /// Asks for the claim; where somebody else has it, waits for that one's answer.
-    async fn claim(&mut self) -> Result<Started, CommandError> {
-        let wait = self.shared.settings.wait;
-        match start(&self.shared, &self.keyed, Duration::ZERO).await? {
-            Started::Answered(Begun::InProgress { .. }) if !wait.is_zero() => {
-                self.waited = true;
-                // Who waits takes up no place in the service: it asks for one when it may run.
-                self.inner = self.inner.clone();
-                start(&self.shared, &self.keyed, wait).await
+    async fn respond(mut self) -> Outcome<R, S::Error> {
+        let begun = self.claim().await;
+        if let Err(error) = &begun
+            && self.may_run_unprotected(error)
+        {
+            return self.run_unprotected().await;
+        }
+        match decide(begun) {
+            Decision::Run { ticket, attempt } => self.run(ticket, attempt).await,
+            Decision::Respond(event, response) => {
+                let replayed = event == IdempotencyEvent::Replayed;
+                let event = if replayed && self.waited { IdempotencyEvent::Waited } else { event };
+                self.record(event);
+                (event, Ok(response.map(ResponseBody::full)))
             }
-            started => Ok(started),
         }
     }
 
-    /// On a task of its own: it runs to its end whether the client stays or not.
-    async fn run(mut self, running: RunningCommand) -> Answered<R, S::Error> {
-        let Some(inside) = self.shared.gate.enter() else {
-            // Closed since it was asked: nothing ran, and another server may.
-            tokio::spawn(async move { running.fail().await });
-            return refused(&answers::shutting_down());
-        };
-        self.tell(Event::Started);
-        let headers = self.request.headers_mut();
-        headers.insert("hapax-attempt", running.attempt().into());
-        headers.insert("hapax-fence", running.fence().0.into());
-        let method = self.request.method().clone();
-        let held = Held::new(running, self.keyed, method, self.shared, inside);
-        let (reply, answer) = oneshot::channel();
-        let run = FirstRun { held, reply }.go(self.inner, !self.waited, self.request);
-        tokio::spawn(run.in_current_span());
-        let crashed = |_| Ok(answers::crashed().response().map(Answer::whole));
-        (Event::Started, answer.await.unwrap_or_else(crashed))
+    /// Claims the key; where another request has it, waits for that one's response.
+    async fn claim(&mut self) -> Result<Begun, CommandError> {
+        let wait = self.shared.config.wait;
+        match begin(&self.shared, &self.keyed, Duration::ZERO).await? {
+            Begun::InProgress { .. } if !wait.is_zero() => {
+                self.waited = true;
+                // A waiting request gives its place in the service back, and asks for one again
+                // when it may run.
+                self.inner = self.inner.clone();
+                self.keyed.refresh_token();
+                begin(&self.shared, &self.keyed, wait).await
+            }
+            begun => Ok(begun),
+        }
     }
 
-    /// Whether it may run although the store failed. Not where the store was heard saying that
-    /// somebody else runs it, or holds something for it that cannot be read.
-    fn may_pass(&self, error: &CommandError) -> bool {
-        let open = self.shared.settings.on_store_error == OnStoreError::Open && !self.waited;
+    /// Runs the service on a task of its own, to its end even if the client disconnects.
+    async fn run(mut self, ticket: Ticket, attempt: u32) -> Outcome<R, S::Error> {
+        let (commands, lease) = (&self.shared.commands, self.shared.config.lease);
+        let fence = ticket.fence;
+        let running = commands.run_granted(self.keyed.key().clone(), ticket, attempt, lease);
+        let Some(counted) = self.shared.first_runs.enter() else {
+            // The layer was closed meanwhile. Nothing ran: let another server run it.
+            tokio::spawn(async move { running.fail().await });
+            return refuse(&shutting_down());
+        };
+        self.record(IdempotencyEvent::Started);
+        let headers = self.request.headers_mut();
+        headers.insert(HAPAX_ATTEMPT, attempt.into());
+        headers.insert(HAPAX_FENCE, fence.0.into());
+        let method = self.request.method().clone();
+        let claim = ClaimGuard::new(running, self.keyed, method, self.shared, counted);
+        let (reply, response) = oneshot::channel();
+        let run = FirstRun { claim, reply }.run(self.inner, !self.waited, self.request);
+        tokio::spawn(run.in_current_span());
+        let response = response.await.unwrap_or_else(|_| {
+            let problem = Problem::new(
+                ProblemKind::OutcomeUnknown,
+                "the service crashed while it handled the request; it may or may not have acted, \
+                 and a retry does not run it again",
+            );
+            Ok(problem.response().map(ResponseBody::full))
+        });
+        (IdempotencyEvent::Started, response)
+    }
+
+    /// Whether the request may run although the store failed. Not where the store has already
+    /// reported that another request has the key, or that its value cannot be read.
+    fn may_run_unprotected(&self, error: &CommandError) -> bool {
+        let open = self.shared.config.on_store_error == OnStoreError::Open && !self.waited;
         let down = |error: &StoreError| !matches!(error, StoreError::Corrupt { .. });
         open && matches!(error, CommandError::Store(error) if down(error))
     }
 
-    async fn run_unprotected(mut self) -> Answered<R, S::Error> {
-        self.tell(Event::Unprotected);
-        let response = traced::call(&mut self.inner, self.request).await.map(|response| {
-            let mut response = response.map(Answer::through);
-            let why = HeaderValue::from_static("store-unavailable");
-            response.headers_mut().insert("hapax-unprotected", why);
+    async fn run_unprotected(mut self) -> Outcome<R, S::Error> {
+        self.record(IdempotencyEvent::Unprotected);
+        let response = call_in_trace(&mut self.inner, self.request).await.map(|response| {
+            let mut response = response.map(ResponseBody::passed_through);
+            let reason = HeaderValue::from_static("store-unavailable");
+            response.headers_mut().insert(HAPAX_UNPROTECTED, reason);
             response
         });
-        (Event::Unprotected, response)
+        (IdempotencyEvent::Unprotected, response)
     }
 
-    fn tell(&self, event: Event) {
-        self.shared.settings.tell(event, self.request.method());
+    fn record(&self, event: IdempotencyEvent) {
+        self.shared.config.record_event(event, self.request.method());
     }
 }
 
-async fn start(shared: &Shared, keyed: &Keyed, wait: Duration) -> Result<Started, CommandError> {
-    let begin = shared.settings.begin(keyed.fingerprint.clone(), wait);
-    let commands = shared.commands.clone().tenant(keyed.tenant.clone());
-    let start = commands.start(&keyed.operation, &keyed.name, &begin);
-    bounded(shared.settings.store_limit.saturating_add(wait), start).await
+async fn begin(
+    shared: &Shared,
+    keyed: &KeyedRequest,
+    wait: Duration,
+) -> Result<Begun, CommandError> {
+    let begin = shared.commands.begin_claim(keyed.key(), keyed.claim(), wait);
+    within(shared.config.store_timeout.saturating_add(wait), begin).await
 }

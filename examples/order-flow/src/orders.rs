@@ -15,15 +15,15 @@ use deadpool_postgres::Pool;
 use hapax::postgres::{Outbox, Transactional};
 use hapax::queue::QueueItem;
 use hapax::{Claims, Step, Tenant};
-use hapax_http::{Keyed, Settings, settlement};
+use hapax_http::{IdempotencyConfig, KeyedRequest};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::net::TcpListener;
 
 use crate::{TOPIC, database};
 
-static SETTINGS: LazyLock<Settings> =
-    LazyLock::new(|| Settings { require_key: true, ..Settings::default() });
+static CONFIG: LazyLock<IdempotencyConfig> =
+    LazyLock::new(|| IdempotencyConfig::new().with_required_key(true));
 
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS orders (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, item text NOT NULL)";
@@ -50,7 +50,7 @@ async fn create(State(pool): State<Arc<Pool>>, parts: Parts, body: Bytes) -> Res
 }
 
 async fn place(pool: &Pool, parts: &Parts, body: &Bytes) -> anyhow::Result<Response> {
-    let keyed = match Keyed::of(&SETTINGS, parts, body) {
+    let keyed = match KeyedRequest::parse(&CONFIG, parts, body) {
         Ok(keyed) => keyed.context("a POST has a key")?,
         Err(problem) => return Ok(problem.response().into_response()),
     };
@@ -59,8 +59,8 @@ async fn place(pool: &Pool, parts: &Parts, body: &Bytes) -> anyhow::Result<Respo
     };
     let mut client = pool.get().await?;
     let mut tx = client.transaction().await?;
-    let claimed = tx.hapax().claim(&keyed.key, &keyed.ask).await?;
-    let (ticket, _attempt) = match Keyed::granted(claimed) {
+    let claimed = tx.hapax().claim(keyed.key(), keyed.claim()).await?;
+    let (ticket, _attempt) = match KeyedRequest::granted(claimed) {
         Ok(granted) => granted,
         Err(answer) => return Ok(answer.into_response()),
     };
@@ -74,8 +74,10 @@ async fn place(pool: &Pool, parts: &Parts, body: &Bytes) -> anyhow::Result<Respo
     Outbox::default().enqueue(&mut *tx, &message).await?;
 
     let mut answer = http::Response::builder().status(StatusCode::CREATED).body(placed.into())?;
-    let Some(kept) = settlement(&SETTINGS, &mut answer) else { bail!("a 201 is kept") };
-    match tx.hapax().settle(&keyed.key, &ticket.token, kept).await? {
+    let Some(kept) = KeyedRequest::settled_value(&CONFIG, &mut answer) else {
+        bail!("a 201 is kept")
+    };
+    match tx.hapax().settle(keyed.key(), &ticket.token, kept).await? {
         Step::Done(_) => tx.commit().await?,
         Step::Lost => bail!("the order took longer than its claim is remembered"),
     }

@@ -17,7 +17,7 @@ use axum::routing::post;
 use axum::{Json, Router};
 use bytes::Bytes;
 use clap::Parser;
-use hapax_http::{Keyed, Problem, ProblemKind, Settings};
+use hapax_http::{IdempotencyConfig, KeyedRequest, Problem, ProblemKind};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
@@ -38,8 +38,8 @@ struct Args {
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// How keys are read and answers are kept: for a day, and per `Authorization`.
-static SETTINGS: LazyLock<Settings> =
-    LazyLock::new(|| Settings { require_key: true, ..Settings::default() });
+static CONFIG: LazyLock<IdempotencyConfig> =
+    LazyLock::new(|| IdempotencyConfig::new().with_required_key(true));
 
 #[tokio::main]
 #[expect(clippy::print_stdout, reason = "it says where it listens")]
@@ -64,7 +64,7 @@ async fn create(
     parts: Parts,
     body: Bytes,
 ) -> Result<Response, Failed> {
-    let keyed = match Keyed::of(&SETTINGS, &parts, &body) {
+    let keyed = match KeyedRequest::parse(&CONFIG, &parts, &body) {
         Ok(keyed) => keyed.context("a POST has a key")?,
         Err(problem) => return Ok(problem.response().into_response()),
     };

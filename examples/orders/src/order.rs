@@ -3,7 +3,7 @@ use axum::http::header::{CONTENT_TYPE, LOCATION};
 use axum::http::{self, StatusCode};
 use axum::response::Response;
 use bytes::Bytes;
-use hapax_http::Keyed;
+use hapax_http::KeyedRequest;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -18,7 +18,7 @@ pub(crate) struct NewOrder {
 #[async_trait]
 pub(crate) trait Shop: Send + Sync {
     /// Makes the order, or gives the answer that the key has already.
-    async fn place(&self, keyed: Keyed, order: NewOrder) -> anyhow::Result<Response>;
+    async fn place(&self, keyed: KeyedRequest, order: NewOrder) -> anyhow::Result<Response>;
 
     /// How many orders there are.
     async fn count(&self) -> anyhow::Result<i64>;

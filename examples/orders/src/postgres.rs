@@ -7,10 +7,10 @@ use axum::response::{IntoResponse, Response};
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
 use hapax::postgres::{InTransaction, migrate};
 use hapax::{Claims, Step};
-use hapax_http::{Keyed, settlement};
+use hapax_http::KeyedRequest;
 use tokio_postgres::NoTls;
 
-use crate::SETTINGS;
+use crate::CONFIG;
 use crate::order::{NewOrder, Shop, die_at};
 
 pub(crate) struct PostgresShop(Pool);
@@ -42,12 +42,12 @@ impl PostgresShop {
 #[async_trait]
 impl Shop for PostgresShop {
     /// One transaction. It is rolled back wherever this returns, or dies, before the commit.
-    async fn place(&self, keyed: Keyed, order: NewOrder) -> anyhow::Result<Response> {
+    async fn place(&self, keyed: KeyedRequest, order: NewOrder) -> anyhow::Result<Response> {
         let mut database = self.0.get().await?;
         let tx = database.transaction().await?;
         let hapax = InTransaction::new(&tx);
-        let claimed = hapax.claim(&keyed.key, &keyed.ask).await?;
-        let (ticket, _attempt) = match Keyed::granted(claimed) {
+        let claimed = hapax.claim(keyed.key(), keyed.claim()).await?;
+        let (ticket, _attempt) = match KeyedRequest::granted(claimed) {
             Ok(granted) => granted,
             Err(answer) => return Ok(answer.into_response()),
         };
@@ -56,8 +56,8 @@ impl Shop for PostgresShop {
         let row = tx.query_one(sql, &[&order.item, &order.cups]).await?;
         die_at("inserted");
         let mut answer = order.made(row.try_get(0)?)?;
-        if let Some(kept) = settlement(&SETTINGS, &mut answer) {
-            match hapax.settle(&keyed.key, &ticket.token, kept).await? {
+        if let Some(kept) = KeyedRequest::settled_value(&CONFIG, &mut answer) {
+            match hapax.settle(keyed.key(), &ticket.token, kept).await? {
                 Step::Done(_) => die_at("settled"),
                 Step::Lost => bail!("the order took longer than its claim is remembered"),
             }

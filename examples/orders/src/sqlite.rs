@@ -8,10 +8,10 @@ use axum::response::{IntoResponse, Response};
 use hapax::sqlite::rusqlite::{Connection, TransactionBehavior, params};
 use hapax::sqlite::{migrate, tx};
 use hapax::{Step, SystemClock};
-use hapax_http::{Keyed, settlement};
+use hapax_http::KeyedRequest;
 use tokio::task::spawn_blocking;
 
-use crate::SETTINGS;
+use crate::CONFIG;
 use crate::order::{NewOrder, Shop, die_at};
 
 pub(crate) struct SqliteShop(Arc<Mutex<Connection>>);
@@ -45,10 +45,14 @@ impl SqliteShop {
 }
 
 /// One transaction. It is rolled back wherever this returns, or dies, before the commit.
-fn place(database: &mut Connection, keyed: &Keyed, order: NewOrder) -> anyhow::Result<Response> {
+fn place(
+    database: &mut Connection,
+    keyed: &KeyedRequest,
+    order: NewOrder,
+) -> anyhow::Result<Response> {
     let tx = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let claimed = tx::claim(&tx, &SystemClock, &keyed.key, &keyed.ask)?;
-    let (ticket, _attempt) = match Keyed::granted(claimed) {
+    let claimed = tx::claim(&tx, &SystemClock, keyed.key(), keyed.claim())?;
+    let (ticket, _attempt) = match KeyedRequest::granted(claimed) {
         Ok(granted) => granted,
         Err(answer) => return Ok(answer.into_response()),
     };
@@ -57,8 +61,8 @@ fn place(database: &mut Connection, keyed: &Keyed, order: NewOrder) -> anyhow::R
     tx.execute(sql, params![order.item, order.cups])?;
     die_at("inserted");
     let mut answer = order.made(tx.last_insert_rowid())?;
-    if let Some(kept) = settlement(&SETTINGS, &mut answer) {
-        match tx::settle(&tx, &SystemClock, &keyed.key, &ticket.token, &kept)? {
+    if let Some(kept) = KeyedRequest::settled_value(&CONFIG, &mut answer) {
+        match tx::settle(&tx, &SystemClock, keyed.key(), &ticket.token, &kept)? {
             Step::Done(_) => die_at("settled"),
             Step::Lost => bail!("the order took longer than its claim is remembered"),
         }
@@ -70,7 +74,7 @@ fn place(database: &mut Connection, keyed: &Keyed, order: NewOrder) -> anyhow::R
 
 #[async_trait]
 impl Shop for SqliteShop {
-    async fn place(&self, keyed: Keyed, order: NewOrder) -> anyhow::Result<Response> {
+    async fn place(&self, keyed: KeyedRequest, order: NewOrder) -> anyhow::Result<Response> {
         self.with(move |database| place(database, &keyed, order)).await
     }
 

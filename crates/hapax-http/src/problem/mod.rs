@@ -11,7 +11,7 @@ use http::Response;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use serde_json::{Map, Value};
 
-use crate::Whole;
+use crate::FullBody;
 pub use convert::describe_store_error;
 pub use kind::{ProblemEdge, ProblemKind};
 
@@ -128,8 +128,8 @@ impl Problem {
     }
 
     /// The response that carries the document.
-    pub fn response(&self) -> Response<Whole> {
-        let mut response = Response::new(Whole::from(Bytes::from(self.document())));
+    pub fn response(&self) -> Response<FullBody> {
+        let mut response = Response::new(FullBody::from(Bytes::from(self.document())));
         *response.status_mut() = self.0.kind.status();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

@@ -6,7 +6,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use axum::response::IntoResponse;
 use hapax_core::Claims;
 use hapax_core::command;
-use hapax_http::{Settings, Verdict, Verdicts};
+use hapax_http::{IdempotencyConfig, Verdict, Verdicts};
 
 /// What became of an answer.
 #[derive(Debug, PartialEq, Eq)]
@@ -17,13 +17,13 @@ enum Became {
 }
 
 async fn became(
-    settings: Settings,
+    config: IdempotencyConfig,
     make: impl Fn() -> Response<Body> + Clone + Send + Sync + 'static,
 ) -> Became {
     let runs = Runs::default();
     let counted = runs.clone();
     let (store, clock) = memory();
-    let app = app(store, settings, || async move {
+    let app = app(store, config, || async move {
         counted.add();
         make()
     });
@@ -46,7 +46,7 @@ async fn became(
     }
 }
 
-fn at_once() -> Settings {
+fn at_once() -> IdempotencyConfig {
     crate::common::impatient()
 }
 
@@ -83,10 +83,10 @@ async fn a_table_may_say_otherwise() {
     let verdicts = Verdicts::default()
         .with(StatusCode::OK, Verdict::Unknown)
         .with(StatusCode::BAD_GATEWAY, Verdict::Keep);
-    let settings = Settings { verdicts, ..at_once() };
-    assert_eq!(became(settings.clone(), || "ok".into_response()).await, Became::Unknown);
+    let config = at_once().with_verdicts(verdicts);
+    assert_eq!(became(config.clone(), || "ok".into_response()).await, Became::Unknown);
     let gateway = || StatusCode::BAD_GATEWAY.into_response();
-    assert_eq!(became(settings, gateway).await, Became::Replayed);
+    assert_eq!(became(config, gateway).await, Became::Replayed);
 }
 
 #[tokio::test]
@@ -121,7 +121,7 @@ async fn the_handlers_own_verdict_counts_most() {
 async fn hole_22_an_answer_comes_back_byte_for_byte() {
     let bytes: Vec<u8> = (0..=255).collect();
     let sent = bytes.clone();
-    let app = app(memory().0, Settings::default(), || async move {
+    let app = app(memory().0, IdempotencyConfig::new(), || async move {
         let mut response = Response::new(Body::from(sent));
         *response.status_mut() = StatusCode::from_u16(299).unwrap();
         let headers = response.headers_mut();
@@ -143,7 +143,7 @@ async fn hole_22_an_answer_comes_back_byte_for_byte() {
 
 #[tokio::test]
 async fn an_empty_body_is_an_answer() {
-    let app = app(memory().0, Settings::default(), || async { StatusCode::CREATED });
+    let app = app(memory().0, IdempotencyConfig::new(), || async { StatusCode::CREATED });
     let first = send(&app, post("k", "")).await;
     let again = send(&app, post("k", "")).await;
     assert_eq!((again.status, &again.body, again.is_replay()), (first.status, &first.body, true));
@@ -151,7 +151,7 @@ async fn an_empty_body_is_an_answer() {
 
 #[tokio::test]
 async fn what_belongs_to_one_connection_or_moment_is_not_stored() {
-    let app = app(memory().0, Settings::default(), || async {
+    let app = app(memory().0, IdempotencyConfig::new(), || async {
         let names = "x-hop, Keep-Alive";
         let headers = [
             ("connection", names),
@@ -229,16 +229,16 @@ async fn no_handler_can_forge_a_tombstone() {
 #[tokio::test]
 async fn what_an_operator_settled_is_sent_without_what_would_break_http() {
     let (store, _) = memory();
-    let settings = at_once();
+    let config = at_once();
     let settled = |key: &'static str, status: u16, headers: Vec<(&str, &'static [u8])>| {
-        let (store, settings) = (store.clone(), settings.clone());
+        let (store, config) = (store.clone(), config.clone());
         let headers = headers.into_iter().map(|(n, v)| (n.to_owned(), v.into())).collect();
         async move {
-            let keyed = crate::common::keyed(&settings, key, "");
-            let claimed = store.claim(&keyed.key, &keyed.ask).await.unwrap();
+            let keyed = crate::common::keyed(&config, key, "");
+            let claimed = store.claim(keyed.key(), keyed.claim()).await.unwrap();
             let hapax_core::Claimed::Granted { ticket, .. } = claimed else { panic!() };
             let stored = command::StoredResponse { status, headers, body: "by hand".into() };
-            let _ = store.settle(&keyed.key, &ticket.token, stored.encode()).await.unwrap();
+            let _ = store.settle(keyed.key(), &ticket.token, stored.encode()).await.unwrap();
         }
     };
     settled("fine", 200, vec![("Content-Length", b"999"), ("transfer-encoding", b"chunked")]).await;
@@ -246,7 +246,7 @@ async fn what_an_operator_settled_is_sent_without_what_would_break_http() {
     settled("interim", 100, vec![]).await;
     settled("name", 200, vec![("a b", b"")]).await;
     settled("value", 200, vec![("a", b"\r\n")]).await;
-    let app = app(store, settings, || async { "ran" });
+    let app = app(store, config, || async { "ran" });
     let fine = send(&app, post("fine", "")).await;
     assert_eq!((&fine.body[..], fine.header("transfer-encoding")), (&b"by hand"[..], None));
     assert_eq!(fine.header("content-length"), Some("7"));
@@ -258,10 +258,10 @@ async fn what_an_operator_settled_is_sent_without_what_would_break_http() {
 
 #[tokio::test]
 async fn a_request_larger_than_the_limit_is_413_and_nothing_runs() {
-    let settings = Settings { limit: 4, ..at_once() };
+    let config = at_once().with_max_body(4);
     let runs = Runs::default();
     let counted = runs.clone();
-    let app = app(memory().0, settings, || async move { counted.add().to_string() });
+    let app = app(memory().0, config, || async move { counted.add().to_string() });
     assert_eq!(send(&app, post("k", "12345")).await.code(), "payload-too-large");
     let chunks = futures_util::stream::iter(["123", "45"].map(Ok::<_, std::io::Error>));
     let streamed = post("k", "").map(|_| Body::from_stream(chunks));

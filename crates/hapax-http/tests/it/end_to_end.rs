@@ -9,7 +9,7 @@ use crate::common::{Door, Runs};
 use axum::Router;
 use axum::body::Body;
 use axum::response::IntoResponse;
-use hapax_http::{IdempotencyLayer, Settings};
+use hapax_http::{IdempotencyConfig, IdempotencyLayer};
 use hapax_sqlite::SqliteStore;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -32,8 +32,8 @@ impl Server {
     {
         let config = hapax_sqlite::Config::new(file).limit(Duration::from_secs(20));
         let store = Arc::new(SqliteStore::open(config).unwrap());
-        let settings = Settings { store_limit: Duration::from_secs(60), ..Settings::default() };
-        let layer = IdempotencyLayer::new(store, settings);
+        let config = IdempotencyConfig::new().with_store_timeout(Duration::from_secs(60));
+        let layer = IdempotencyLayer::new(store).with_config(config);
         let app = Router::new().fallback(handler).layer(layer.clone());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

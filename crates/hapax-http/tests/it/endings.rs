@@ -12,7 +12,7 @@ use axum::http::{Response, StatusCode};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use hapax_core::OnUnknown;
-use hapax_http::{Event, Settings};
+use hapax_http::{IdempotencyConfig, IdempotencyEvent};
 use http_body::Frame;
 use http_body_util::BodyExt;
 use tower::ServiceExt;
@@ -29,8 +29,8 @@ async fn is_silent(body: &mut Body) -> bool {
 async fn the_end_of_an_answer_without_length_comes_after_the_settle() {
     let (store, settles) = Gated::new();
     let (tap, body) = fed(None);
-    let settings = Settings { store_limit: Duration::from_secs(3600), ..Settings::default() };
-    let (app, _) = answers_once(store, settings, Response::new(Body::new(body)));
+    let config = IdempotencyConfig::new().with_store_timeout(Duration::from_secs(3600));
+    let (app, _) = answers_once(store, config, Response::new(Body::new(body)));
     let mut answer = head(&app, "k").await;
     tap.send("all of it");
     assert_eq!(data(&mut answer).await, "all of it");
@@ -50,8 +50,8 @@ async fn the_last_byte_of_an_answer_with_a_length_comes_after_the_settle() {
         if written_by_hand {
             response.headers_mut().insert("content-length", 6.into());
         }
-        let settings = Settings { store_limit: Duration::from_secs(3600), ..Settings::default() };
-        let (app, _) = answers_once(store, settings, response);
+        let config = IdempotencyConfig::new().with_store_timeout(Duration::from_secs(3600));
+        let (app, _) = answers_once(store, config, response);
         let mut answer = head(&app, "k").await;
         tap.send("abc");
         assert_eq!(data(&mut answer).await, "abc");
@@ -75,8 +75,8 @@ async fn not_even_the_head_of_an_answer_that_is_there_at_once_comes_before_the_s
         Response::new(Body::new(body)),
     ] {
         let (store, settles) = Gated::new();
-        let settings = Settings { store_limit: Duration::from_secs(3600), ..Settings::default() };
-        let (app, _) = answers_once(store, settings, response);
+        let config = IdempotencyConfig::new().with_store_timeout(Duration::from_secs(3600));
+        let (app, _) = answers_once(store, config, response);
         let first = app.clone().oneshot(post("k", ""));
         tokio::pin!(first);
         tokio::select! {
@@ -92,8 +92,8 @@ async fn not_even_the_head_of_an_answer_that_is_there_at_once_comes_before_the_s
 async fn trailers_come_after_the_settle_and_are_replayed() {
     let (store, settles) = Gated::new();
     let (tap, body) = fed(None);
-    let settings = Settings { store_limit: Duration::from_secs(3600), ..Settings::default() };
-    let (app, _) = answers_once(store, settings, Response::new(Body::new(body)));
+    let config = IdempotencyConfig::new().with_store_timeout(Duration::from_secs(3600));
+    let (app, _) = answers_once(store, config, Response::new(Body::new(body)));
     let mut answer = head(&app, "k").await;
     tap.send("message");
     assert_eq!(data(&mut answer).await, "message");
@@ -114,8 +114,8 @@ async fn an_answer_over_the_limit_that_breaks_off_leaves_the_outcome_unknown() {
     for length in [None, Some(8)] {
         let (tap, body) = fed(length);
         let (store, clock) = memory();
-        let settings = Settings { limit: 4, ..impatient() };
-        let (app, _) = answers_once(store, settings, Response::new(Body::new(body)));
+        let config = impatient().with_max_body(4);
+        let (app, _) = answers_once(store, config, Response::new(Body::new(body)));
         let mut answer = head(&app, "k").await;
         tap.send("12345");
         assert_eq!(data(&mut answer).await, "12345");
@@ -131,8 +131,8 @@ async fn the_last_byte_of_an_answer_over_the_limit_comes_after_the_settle() {
     let (store, settles) = Gated::new();
     let (tap, body) = fed(Some(8));
     let (limit, store_limit) = (4, Duration::from_secs(3600));
-    let settings = Settings { limit, store_limit, ..Settings::default() };
-    let (app, _) = answers_once(store, settings, Response::new(Body::new(body)));
+    let config = IdempotencyConfig::new().with_max_body(limit).with_store_timeout(store_limit);
+    let (app, _) = answers_once(store, config, Response::new(Body::new(body)));
     let mut answer = head(&app, "k").await;
     tap.send("12345");
     assert_eq!(data(&mut answer).await, "12345");
@@ -214,11 +214,11 @@ async fn a_body_that_panics_does_not_look_like_a_whole_answer() {
     }));
     // Half of it, then the panic.
     let body = Body::new(Chain(first, Panics));
-    let settings = Settings { wait: Duration::ZERO, ..heard.settings() };
+    let config = heard.config().with_wait(Duration::ZERO);
     let (store, clock) = memory();
-    let (app, _) = answers_once(store, settings, Response::new(body));
+    let (app, _) = answers_once(store, config, Response::new(body));
     assert!(try_send(&app, post("k", "")).await.is_err());
-    heard.until(Event::Unknown).await;
+    heard.until(IdempotencyEvent::Unknown).await;
     // It is told, and then done.
     tokio::task::yield_now().await;
     clock.advance(Duration::from_millis(1));
@@ -246,13 +246,13 @@ impl http_body::Body for Chain {
 #[tokio::test]
 async fn a_late_answer_that_is_under_way_is_cut_and_the_winners_stays() {
     let (store, clock) = memory();
-    let settings = Settings { on_unknown: OnUnknown::TakeOver, ..impatient() };
+    let config = impatient().with_on_unknown(OnUnknown::TakeOver);
     let (tap, body) = fed(None);
-    let (app, runs) = answers_once(store, settings.clone(), Response::new(Body::new(body)));
+    let (app, runs) = answers_once(store, config.clone(), Response::new(Body::new(body)));
     let mut late = head(&app, "k").await;
     tap.send("late");
     assert_eq!(data(&mut late).await, "late");
-    clock.advance(settings.lease);
+    clock.advance(*config.lease());
     assert_eq!(send(&app, post("k", "")).await.body, "ran again");
     drop(tap);
     assert!(late.frame().await.unwrap().is_err());

@@ -1,18 +1,16 @@
 //! Whose key it is, of what, and what makes two requests the same.
 
-use std::sync::Arc;
-
 use crate::common::{Arrived, Runs, app, memory, post, send};
 use axum::body::Body;
 use axum::http::{Method, Request};
 use hapax_core::Tenant;
-use hapax_http::{FingerprintOf, Scope, Settings};
+use hapax_http::{CallerScope, FingerprintOf, IdempotencyConfig};
 
 /// Sends requests with the key `k` and these headers one after the other; how many ran.
-async fn ran(settings: Settings, requests: &[&[(&str, &str)]]) -> usize {
+async fn ran(config: IdempotencyConfig, requests: &[&[(&str, &str)]]) -> usize {
     let runs = Runs::default();
     let counted = runs.clone();
-    let app = app(memory().0, settings, || async move { counted.add().to_string() });
+    let app = app(memory().0, config, || async move { counted.add().to_string() });
     for headers in requests {
         let mut request = post("k", "");
         for (name, value) in *headers {
@@ -24,19 +22,20 @@ async fn ran(settings: Settings, requests: &[&[(&str, &str)]]) -> usize {
     runs.count()
 }
 
-async fn asked(settings: Settings, request: Request<Body>) -> Arrived {
-    send(&app(memory().0, settings, || async { "ran" }), request).await
+async fn asked(config: IdempotencyConfig, request: Request<Body>) -> Arrived {
+    send(&app(memory().0, config, || async { "ran" }), request).await
 }
 
-fn scoped(scope: Scope) -> Settings {
-    Settings { scope, ..Settings::default() }
+fn scoped(scope: CallerScope) -> IdempotencyConfig {
+    IdempotencyConfig::new().with_scope(scope)
 }
 
 #[tokio::test]
 async fn the_bare_key_and_the_quoted_key_are_one() {
     let runs = Runs::default();
     let counted = runs.clone();
-    let app = app(memory().0, Settings::default(), || async move { counted.add().to_string() });
+    let app =
+        app(memory().0, IdempotencyConfig::new(), || async move { counted.add().to_string() });
     for key in ["8e03-978e", "\"8e03-978e\"", " 8e03-978e", "\"8e03-978e\" "] {
         assert_eq!(send(&app, post(key, "")).await.body, "1");
     }
@@ -50,7 +49,7 @@ async fn a_key_that_is_none_is_400_and_nothing_runs() {
         let mut request = post("k", "");
         let value = axum::http::HeaderValue::from_bytes(key.as_bytes()).unwrap();
         request.headers_mut().insert("idempotency-key", value);
-        let answer = asked(Settings::default(), request).await;
+        let answer = asked(IdempotencyConfig::new(), request).await;
         assert_eq!(
             (answer.status.as_u16(), answer.code().as_str()),
             (400, "invalid-key"),
@@ -60,27 +59,27 @@ async fn a_key_that_is_none_is_400_and_nothing_runs() {
     }
     let mut doubled = post("k", "");
     doubled.headers_mut().append("idempotency-key", "k".parse().unwrap());
-    assert_eq!(asked(Settings::default(), doubled).await.code(), "invalid-key");
-    assert_eq!(asked(Settings::default(), post(&long[..255], "")).await.status, 200);
+    assert_eq!(asked(IdempotencyConfig::new(), doubled).await.code(), "invalid-key");
+    assert_eq!(asked(IdempotencyConfig::new(), post(&long[..255], "")).await.status, 200);
 }
 
 #[tokio::test]
 async fn a_required_key_that_is_missing_is_400() {
-    let settings = Settings { require_key: true, ..Settings::default() };
+    let config = IdempotencyConfig::new().with_required_key(true);
     let bare = |method: Method| Request::builder().method(method).uri("/").body(Body::empty());
-    let post = asked(settings.clone(), bare(Method::POST).unwrap()).await;
+    let post = asked(config.clone(), bare(Method::POST).unwrap()).await;
     assert_eq!((post.status.as_u16(), post.code().as_str()), (400, "key-missing"));
-    assert_eq!(asked(settings.clone(), bare(Method::GET).unwrap()).await.body, "ran");
-    assert_eq!(asked(settings, bare(Method::DELETE).unwrap()).await.body, "ran");
+    assert_eq!(asked(config.clone(), bare(Method::GET).unwrap()).await.body, "ran");
+    assert_eq!(asked(config, bare(Method::DELETE).unwrap()).await.body, "ran");
 }
 
 #[tokio::test]
 async fn only_the_methods_that_are_set_have_keys_and_safe_ones_never() {
     let all = vec![Method::GET, Method::HEAD, Method::PUT, Method::DELETE];
     for (methods, method, runs_expected) in [
-        (Settings::default().methods, Method::POST, 1),
-        (Settings::default().methods, Method::PATCH, 1),
-        (Settings::default().methods, Method::PUT, 2),
+        (IdempotencyConfig::new().methods().to_vec(), Method::POST, 1),
+        (IdempotencyConfig::new().methods().to_vec(), Method::PATCH, 1),
+        (IdempotencyConfig::new().methods().to_vec(), Method::PUT, 2),
         (all.clone(), Method::PUT, 1),
         (all.clone(), Method::DELETE, 1),
         (all.clone(), Method::POST, 2),
@@ -88,8 +87,8 @@ async fn only_the_methods_that_are_set_have_keys_and_safe_ones_never() {
     ] {
         let runs = Runs::default();
         let counted = runs.clone();
-        let settings = Settings { methods, ..Settings::default() };
-        let app = app(memory().0, settings, || async move { counted.add().to_string() });
+        let config = IdempotencyConfig::new().with_methods(methods);
+        let app = app(memory().0, config, || async move { counted.add().to_string() });
         for _ in 0..2 {
             let request =
                 Request::builder().method(&method).uri("/").header("idempotency-key", "k");
@@ -103,7 +102,8 @@ async fn only_the_methods_that_are_set_have_keys_and_safe_ones_never() {
 async fn another_method_on_the_same_path_is_another_request() {
     let runs = Runs::default();
     let counted = runs.clone();
-    let app = app(memory().0, Settings::default(), || async move { counted.add().to_string() });
+    let app =
+        app(memory().0, IdempotencyConfig::new(), || async move { counted.add().to_string() });
     for method in [Method::POST, Method::PATCH] {
         let request = Request::builder().method(method).uri("/").header("idempotency-key", "k");
         send(&app, request.body(Body::empty()).unwrap()).await;
@@ -116,24 +116,24 @@ async fn doubled_authorization_is_a_caller_of_its_own() {
     let (a, b) = (("authorization", "a"), ("authorization", "b"));
     let none: &[(&str, &str)] = &[];
     let requests = [&[a, b][..], &[a][..], &[b][..], &[b, a][..], none, &[("authorization", "")]];
-    assert_eq!(ran(Settings::default(), &requests).await, 6);
-    assert_eq!(ran(Settings::default(), &[&[a, b], &[a, b]]).await, 1);
+    assert_eq!(ran(IdempotencyConfig::new(), &requests).await, 6);
+    assert_eq!(ran(IdempotencyConfig::new(), &[&[a, b], &[a, b]]).await, 1);
 }
 
 #[tokio::test]
 async fn a_cookie_without_authorization_tells_nobody_who_is_asking() {
     let mut request = post("k", "");
     request.headers_mut().insert("cookie", "session=1".parse().unwrap());
-    let answer = asked(Settings::default(), request).await;
+    let answer = asked(IdempotencyConfig::new(), request).await;
     assert_eq!((answer.status.as_u16(), answer.code().as_str()), (400, "scope-missing"));
     let who = [("authorization", "a"), ("cookie", "session=1")];
     let also = [("authorization", "a"), ("cookie", "session=2")];
-    assert_eq!(ran(Settings::default(), &[&who, &also]).await, 1);
+    assert_eq!(ran(IdempotencyConfig::new(), &[&who, &also]).await, 1);
 }
 
 #[tokio::test]
 async fn a_cookie_can_say_who_is_asking() {
-    let scope = || scoped(Scope::Cookie("sid".into()));
+    let scope = || scoped(CallerScope::Cookie("sid".into()));
     let same: [&[(&str, &str)]; 4] = [
         &[("cookie", "sid=1")],
         &[("cookie", "theme=dark; sid=1")],
@@ -154,12 +154,12 @@ async fn a_cookie_line_with_foreign_bytes_still_tells_who_is_asking() {
     let mut request = post("k", "");
     let line = axum::http::HeaderValue::from_bytes(b"name=J\xf6rg; sid=1").unwrap();
     request.headers_mut().insert("cookie", line);
-    assert_eq!(asked(scoped(Scope::Cookie("sid".into())), request).await.status, 200);
+    assert_eq!(asked(scoped(CallerScope::Cookie("sid".into())), request).await.status, 200);
 }
 
 #[tokio::test]
 async fn a_header_of_a_trusted_hop_can_say_who_is_asking() {
-    let scope = || scoped(Scope::Header("x-user".parse().unwrap()));
+    let scope = || scoped(CallerScope::Header("x-user".parse().unwrap()));
     let (a, b) = (("x-user", "a"), ("x-user", "b"));
     let token = ("authorization", "changes between attempts");
     assert_eq!(ran(scope(), &[&[a], &[b], &[a, token]]).await, 2);
@@ -170,7 +170,7 @@ async fn a_header_of_a_trusted_hop_can_say_who_is_asking() {
 async fn a_single_scope_is_one_caller() {
     let requests: [&[(&str, &str)]; 3] =
         [&[], &[("authorization", "a")], &[("cookie", "session=1")]];
-    assert_eq!(ran(scoped(Scope::Single), &requests).await, 1);
+    assert_eq!(ran(scoped(CallerScope::Single), &requests).await, 1);
 }
 
 #[tokio::test]
@@ -179,9 +179,9 @@ async fn hole_19_two_tenants_with_one_key_never_meet() {
     let runs = Runs::default();
     for tenant in ["a", "b"] {
         let tenant = Tenant::new(tenant).unwrap();
-        let settings = Settings { tenant, ..Settings::default() };
+        let config = IdempotencyConfig::new().with_tenant(tenant);
         let counted = runs.clone();
-        let app = app(store.clone(), settings, || async move { counted.add().to_string() });
+        let app = app(store.clone(), config, || async move { counted.add().to_string() });
         send(&app, post("k", "")).await;
     }
     assert_eq!(runs.count(), 2);
@@ -191,7 +191,8 @@ async fn hole_19_two_tenants_with_one_key_never_meet() {
 async fn paths_that_cannot_be_names_are_told_apart_all_the_same() {
     let runs = Runs::default();
     let counted = runs.clone();
-    let app = app(memory().0, Settings::default(), || async move { counted.add().to_string() });
+    let app =
+        app(memory().0, IdempotencyConfig::new(), || async move { counted.add().to_string() });
     let long = format!("/{}", "a".repeat(400));
     let longer = format!("{long}b");
     for path in [&*long, &longer, "/caf\u{e9}", "/caf\u{e8}", &long, "/caf\u{e9}"] {
@@ -203,8 +204,8 @@ async fn paths_that_cannot_be_names_are_told_apart_all_the_same() {
 
 /// Whether these two are the same request, both under the key `k`.
 async fn same(how: FingerprintOf, one: Request<String>, other: Request<String>) -> bool {
-    let settings = Settings { fingerprint: how, ..Settings::default() };
-    let app = app(memory().0, settings, || async { "ran" });
+    let config = IdempotencyConfig::new().with_fingerprint(how);
+    let app = app(memory().0, config, || async { "ran" });
     let keyed = |mut request: Request<String>| {
         request.headers_mut().insert("idempotency-key", "k".parse().unwrap());
         request.map(Body::from)
@@ -247,9 +248,8 @@ async fn json_is_compared_by_value_only_where_its_value_is_clear() {
 
 #[tokio::test]
 async fn a_route_may_be_the_identity_and_the_path_still_counts() {
-    let route: hapax_http::PathOf = Arc::new(|_| "/orders/{id}".to_owned());
-    let settings = Settings { path: Some(route), ..Settings::default() };
-    let app = app(memory().0, settings, || async { "ran" });
+    let config = IdempotencyConfig::new().with_path(|_| "/orders/{id}".to_owned());
+    let app = app(memory().0, config, || async { "ran" });
     let request = |path: &str| {
         Request::post(path).header("idempotency-key", "k").body(Body::empty()).unwrap()
     };

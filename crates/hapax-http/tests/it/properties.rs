@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax_core::command;
-use hapax_http::{FingerprintOf, Keyed, Settings, keep, parse_key, replay};
+use hapax_http::{FingerprintOf, IdempotencyConfig, KeyedRequest, capture, parse_key, replay};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use proptest::prelude::*;
 use serde_json::{Map, Value};
@@ -83,10 +83,11 @@ fn reversed(json: &Value) -> Value {
 }
 
 fn fingerprint(how: &FingerprintOf, body: &str) -> String {
-    let settings = Settings { fingerprint: how.clone(), ..Settings::default() };
+    let config = IdempotencyConfig::new().with_fingerprint(how.clone());
     let request = Request::post("/orders").header("idempotency-key", "k").body(()).unwrap();
-    let keyed = Keyed::of(&settings, &request.into_parts().0, body.as_bytes()).unwrap().unwrap();
-    keyed.ask.fingerprint.unwrap().as_str().to_owned()
+    let keyed =
+        KeyedRequest::parse(&config, &request.into_parts().0, body.as_bytes()).unwrap().unwrap();
+    keyed.claim().fingerprint.as_ref().unwrap().as_str().to_owned()
 }
 
 proptest! {
@@ -150,7 +151,7 @@ proptest! {
             response.headers_mut().insert(never, "1".parse().unwrap());
         }
         let (parts, ()) = response.into_parts();
-        let stored = keep(&parts, Bytes::from(body.clone())).encode();
+        let stored = capture(&parts, Bytes::from(body.clone())).encode();
         let stored = command::StoredResponse::decode(stored).unwrap();
         let (mut again, whole) = replay(&stored, Duration::from_secs(60)).into_parts();
         prop_assert_eq!(again.status, parts.status);

@@ -10,7 +10,7 @@ use axum::routing::post as on_post;
 use axum::{Router, extract::OriginalUri};
 use futures_util::future::join_all;
 use hapax_core::{Claimed, Claims, OnUnknown, Step};
-use hapax_http::{IdempotencyLayer, Settings, keep};
+use hapax_http::{IdempotencyConfig, IdempotencyLayer, capture};
 use hapax_redis::{RedisConfig, RedisStore};
 use hapax_testkit::Redis;
 
@@ -20,8 +20,8 @@ async fn hole_20_fifty_concurrent_requests_are_not_fifty_executions() {
     let runs = Runs::default();
     let counted = runs.clone();
     // However slow the machine is: nobody has waited in vain.
-    let settings = Settings { wait: Duration::from_secs(3600), ..Settings::default() };
-    let app = app(memory().0, settings, || async move {
+    let config = IdempotencyConfig::new().with_wait(Duration::from_secs(3600));
+    let app = app(memory().0, config, || async move {
         tokio::time::sleep(Duration::from_millis(50)).await;
         format!("order {}", counted.add())
     });
@@ -42,9 +42,9 @@ async fn waiters_do_not_hold_what_the_winner_needs() {
     let inside = door.clone();
     // Who is held up here waits for ever; a slow machine alone reaches no limit.
     let minutes = Duration::from_secs(120);
-    let settings =
-        Settings { wait: minutes, lease: minutes, store_limit: minutes, ..Settings::default() };
-    let app = app(store, settings, || async move {
+    let config =
+        IdempotencyConfig::new().with_wait(minutes).with_lease(minutes).with_store_timeout(minutes);
+    let app = app(store, config, || async move {
         inside.pass().await;
         "done"
     });
@@ -70,15 +70,15 @@ async fn waiters_do_not_hold_a_place_in_the_service() {
     use axum::response::IntoResponse;
     use tower::{Layer, Service, ServiceBuilder, ServiceExt};
     let (store, _) = memory();
-    let settings = Settings { wait: Duration::from_secs(3600), ..Settings::default() };
+    let config = IdempotencyConfig::new().with_wait(Duration::from_secs(3600));
     // Somebody elsewhere runs it.
-    let elsewhere = keyed(&settings, "elsewhere", "");
+    let elsewhere = keyed(&config, "elsewhere", "");
     let Claimed::Granted { ticket, .. } =
-        store.claim(&elsewhere.key, &elsewhere.ask).await.unwrap()
+        store.claim(elsewhere.key(), elsewhere.claim()).await.unwrap()
     else {
         panic!()
     };
-    let layer = IdempotencyLayer::new(store.clone(), settings);
+    let layer = IdempotencyLayer::new(store.clone()).with_config(config);
     let mut service =
         layer.layer(ServiceBuilder::new().concurrency_limit(1).service_fn(|_: Request<_>| async {
             Ok::<_, std::convert::Infallible>("ran".into_response())
@@ -86,8 +86,8 @@ async fn waiters_do_not_hold_a_place_in_the_service() {
     let waiter = tokio::spawn(service.ready().await.unwrap().call(post("elsewhere", "")));
     let other = service.ready().await.unwrap().call(post("other", "")).await.unwrap();
     assert_eq!(other.status(), 200);
-    let stored = keep(&axum::http::Response::new(()).into_parts().0, "theirs".into());
-    let _ = store.settle(&elsewhere.key, &ticket.token, stored.encode()).await.unwrap();
+    let stored = capture(&axum::http::Response::new(()).into_parts().0, "theirs".into());
+    let _ = store.settle(elsewhere.key(), &ticket.token, stored.encode()).await.unwrap();
     let waited = waiter.await.unwrap().unwrap();
     assert_eq!(waited.headers()["idempotent-replayed"], "true");
 }
@@ -95,15 +95,15 @@ async fn waiters_do_not_hold_a_place_in_the_service() {
 /// asgi-idempotency-header, node-idempotency, Powertools: 409 for an hour, a day or for ever.
 #[tokio::test]
 async fn hole_21_a_key_is_not_409_for_ever_after_a_crash() {
-    let settings = Settings { on_unknown: OnUnknown::TakeOver, ..impatient() };
+    let config = impatient().with_on_unknown(OnUnknown::TakeOver);
     let (store, clock) = memory();
-    let crashed = keyed(&settings, "k", "");
-    store.claim(&crashed.key, &crashed.ask).await.unwrap();
-    let app = app(store, settings.clone(), |headers: HeaderMap| async move {
+    let crashed = keyed(&config, "k", "");
+    store.claim(crashed.key(), crashed.claim()).await.unwrap();
+    let app = app(store, config.clone(), |headers: HeaderMap| async move {
         headers["hapax-attempt"].to_str().unwrap().to_owned()
     });
     assert_eq!(send(&app, post("k", "")).await.code(), "in-progress");
-    clock.advance(settings.lease);
+    clock.advance(*config.lease());
     let second = send(&app, post("k", "")).await;
     assert_eq!((second.status, &second.body[..]), (StatusCode::OK, &b"2"[..]));
     assert!(send(&app, post("k", "")).await.is_replay());
@@ -113,13 +113,13 @@ async fn hole_21_a_key_is_not_409_for_ever_after_a_crash() {
 #[tokio::test]
 async fn a_crash_does_not_silently_run_again() {
     let (store, clock) = memory();
-    let settings = impatient();
-    let crashed = keyed(&settings, "k", "");
-    store.claim(&crashed.key, &crashed.ask).await.unwrap();
+    let config = impatient();
+    let crashed = keyed(&config, "k", "");
+    store.claim(crashed.key(), crashed.claim()).await.unwrap();
     let runs = Runs::default();
     let counted = runs.clone();
-    let app = app(store, settings.clone(), || async move { counted.add().to_string() });
-    clock.advance(settings.lease);
+    let app = app(store, config.clone(), || async move { counted.add().to_string() });
+    clock.advance(*config.lease());
     for _ in 0..3 {
         let answer = send(&app, post("k", "")).await;
         assert_eq!(
@@ -135,7 +135,7 @@ async fn a_crash_does_not_silently_run_again() {
 /// Restate, DBOS, asgi, axum-idempotent, idempotent-proxy: the old answer, silently.
 #[tokio::test]
 async fn another_body_with_the_same_key_does_not_get_the_old_answer() {
-    let app = app(memory().0, Settings::default(), |body: String| async { body });
+    let app = app(memory().0, IdempotencyConfig::new(), |body: String| async { body });
     assert_eq!(send(&app, post("k", "tea")).await.body, "tea");
     let other = send(&app, post("k", "coffee")).await;
     assert_eq!((other.status.as_u16(), other.code().as_str()), (422, "key-reused"));
@@ -147,7 +147,7 @@ async fn another_body_with_the_same_key_does_not_get_the_old_answer() {
 async fn a_replayed_204_does_not_run_the_handler_again() {
     let runs = Runs::default();
     let counted = runs.clone();
-    let app = app(memory().0, Settings::default(), || async move {
+    let app = app(memory().0, IdempotencyConfig::new(), || async move {
         counted.add();
         StatusCode::NO_CONTENT
     });
@@ -160,12 +160,9 @@ async fn a_replayed_204_does_not_run_the_handler_again() {
 /// idempotent-proxy: the first route's answer.
 #[tokio::test]
 async fn the_same_key_on_another_route_does_not_get_the_first_routes_answer() {
-    let app =
-        app(
-            memory().0,
-            Settings::default(),
-            |uri: OriginalUri| async move { uri.path().to_owned() },
-        );
+    let app = app(memory().0, IdempotencyConfig::new(), |uri: OriginalUri| async move {
+        uri.path().to_owned()
+    });
     for path in ["/orders", "/refunds", "/orders/", "/orders/1"] {
         let request = Request::post(path).header("idempotency-key", "k").body(Body::empty());
         assert_eq!(send(&app, request.unwrap()).await.body, path);
@@ -181,9 +178,9 @@ async fn the_same_key_in_another_nested_router_does_not_get_the_first_ones_answe
         Some(uri) => uri.path().to_owned(),
         None => parts.uri.path().to_owned(),
     };
-    let settings = Settings { path: Some(Arc::new(original)), ..Settings::default() };
+    let config = IdempotencyConfig::new().with_path(original);
     let version = |answer: &'static str| {
-        let layer = IdempotencyLayer::new(store.clone(), settings.clone());
+        let layer = IdempotencyLayer::new(store.clone()).with_config(config.clone());
         Router::new().route("/orders", on_post(move || async move { answer })).layer(layer)
     };
     let app = Router::new().nest("/v1", version("one")).nest("/v2", version("two"));
@@ -196,7 +193,7 @@ async fn the_same_key_in_another_nested_router_does_not_get_the_first_ones_answe
 /// Most of them.
 #[tokio::test]
 async fn another_callers_authorization_does_not_get_the_stored_answer() {
-    let app = app(memory().0, Settings::default(), |headers: HeaderMap| async move {
+    let app = app(memory().0, IdempotencyConfig::new(), |headers: HeaderMap| async move {
         headers.get("authorization").map_or("nobody".into(), |v| v.to_str().unwrap().to_owned())
     });
     for who in ["Bearer alice", "Bearer bob", "Basic alice"] {
@@ -210,7 +207,7 @@ async fn another_callers_authorization_does_not_get_the_stored_answer() {
 /// Most of them, too.
 #[tokio::test]
 async fn set_cookie_is_never_replayed() {
-    let app = app(memory().0, Settings::default(), || async {
+    let app = app(memory().0, IdempotencyConfig::new(), || async {
         ([("set-cookie", "session=secret"), ("location", "/orders/1")], "done")
     });
     let first = send(&app, post("k", "")).await;
@@ -223,10 +220,10 @@ async fn set_cookie_is_never_replayed() {
 #[tokio::test]
 async fn a_stale_owners_completion_is_refused() {
     let (store, clock) = memory();
-    let settings = Settings { on_unknown: OnUnknown::TakeOver, ..impatient() };
+    let config = impatient().with_on_unknown(OnUnknown::TakeOver);
     let (door, runs) = (Door::default(), Runs::default());
     let (inside, counted) = (door.clone(), runs.clone());
-    let app = app(store.clone(), settings.clone(), || async move {
+    let app = app(store.clone(), config.clone(), || async move {
         let run = counted.add();
         if run == 1 {
             inside.pass().await;
@@ -239,7 +236,7 @@ async fn a_stale_owners_completion_is_refused() {
     });
     door.knocked().await;
     // Its renewals do not get through any more, and somebody else takes over.
-    clock.advance(settings.lease);
+    clock.advance(*config.lease());
     let winner = send(&app, post("k", "")).await;
     assert_eq!((&winner.body[..], winner.is_replay()), (&b"run 2"[..], false));
     door.let_one_in();
@@ -254,14 +251,14 @@ async fn a_stale_owners_completion_is_refused() {
 #[tokio::test]
 async fn a_stale_ticket_changes_nothing() {
     let (store, clock) = memory();
-    let settings = Settings { on_unknown: OnUnknown::TakeOver, ..impatient() };
-    let stale = keyed(&settings, "k", "");
-    let claimed = store.claim(&stale.key, &stale.ask).await.unwrap();
+    let config = impatient().with_on_unknown(OnUnknown::TakeOver);
+    let stale = keyed(&config, "k", "");
+    let claimed = store.claim(stale.key(), stale.claim()).await.unwrap();
     let Claimed::Granted { ticket, .. } = claimed else { panic!() };
-    clock.advance(settings.lease);
-    let app = app(store.clone(), settings, || async { "winner" });
+    clock.advance(*config.lease());
+    let app = app(store.clone(), config, || async { "winner" });
     assert_eq!(send(&app, post("k", "")).await.body, "winner");
-    let step = store.settle(&stale.key, &ticket.token, "stale".into()).await.unwrap();
+    let step = store.settle(stale.key(), &ticket.token, "stale".into()).await.unwrap();
     assert_eq!(step, Step::Lost);
     assert_eq!(send(&app, post("k", "")).await.body, "winner");
 }

@@ -7,7 +7,7 @@ use crate::common::{Runs, app, memory, post, send};
 use axum::Router;
 use futures_util::future::join_all;
 use hapax_core::Claims;
-use hapax_http::Settings;
+use hapax_http::IdempotencyConfig;
 use hapax_postgres::{Config, PostgresStore};
 use hapax_redis::{RedisConfig, RedisStore};
 use hapax_sqlite::SqliteStore;
@@ -19,15 +19,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Fifty requests over these nodes: one execution, fifty equal answers.
 async fn one_execution_fifty_answers(nodes: &[Arc<dyn Claims>]) {
     let runs = Runs::default();
-    let settings = Settings {
-        wait: Duration::from_secs(120),
-        lease: Duration::from_secs(120),
-        store_limit: PATIENCE * 2,
-        ..Settings::default()
-    };
+    let config = IdempotencyConfig::new()
+        .with_wait(Duration::from_secs(120))
+        .with_lease(Duration::from_secs(120))
+        .with_store_timeout(PATIENCE * 2);
     let node = |store: &Arc<dyn Claims>| -> Router {
         let counted = runs.clone();
-        app(store.clone(), settings.clone(), || async move {
+        app(store.clone(), config.clone(), || async move {
             tokio::time::sleep(Duration::from_millis(100)).await;
             ([("location", "/orders/1")], format!("order {}", counted.add()))
         })

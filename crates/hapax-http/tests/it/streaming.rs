@@ -10,7 +10,7 @@ use axum::http::{Response, StatusCode};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use hapax_core::Claims;
-use hapax_http::{Event, Settings};
+use hapax_http::{IdempotencyConfig, IdempotencyEvent};
 use http_body::Frame;
 use http_body_util::BodyExt;
 use tower::ServiceExt;
@@ -18,7 +18,7 @@ use tower::ServiceExt;
 #[tokio::test]
 async fn an_answer_streams_as_it_comes_and_is_replayed_whole() {
     let (tap, body) = fed(None);
-    let (app, runs) = streams(Settings::default(), body);
+    let (app, runs) = streams(IdempotencyConfig::new(), body);
     let mut answer = head(&app, "k").await;
     for piece in ["one, ", "two, ", "three"] {
         tap.send(piece);
@@ -35,7 +35,7 @@ async fn trailers_that_are_there_at_once_are_replayed_too() {
     let (tap, body) = fed(None);
     tap.send("message");
     tap.trailers("grpc-status", "0");
-    let (app, _) = streams(Settings::default(), body);
+    let (app, _) = streams(IdempotencyConfig::new(), body);
     let first = send(&app, post("k", "")).await;
     let again = send(&app, post("k", "")).await;
     assert_eq!((first.body, first.trailers), (again.body, again.trailers.clone()));
@@ -67,17 +67,20 @@ async fn an_answer_over_the_limit_arrives_whole_and_leaves_a_tombstone() {
     ];
     for body in bodies {
         let heard = Heard::default();
-        let settings = Settings { limit: 4, ..heard.settings() };
+        let config = heard.config().with_max_body(4);
         let mut response = Response::new(body);
         *response.status_mut() = StatusCode::CREATED;
-        let (app, runs) = answers_once(memory().0, settings, response);
+        let (app, runs) = answers_once(memory().0, config, response);
         assert_eq!(send(&app, post("k", "")).await.body, "12345678");
         let again = send(&app, post("k", "")).await;
         assert_eq!((again.status.as_u16(), again.code().as_str()), (409, "response-not-kept"));
         assert_eq!(again.problem()["original_status"], 201);
         assert_eq!(again.problem()["retryable"], false);
         assert_eq!(runs.count(), 1);
-        assert_eq!((heard.count(Event::NotKept), heard.count(Event::Kept)), (1, 0));
+        assert_eq!(
+            (heard.count(IdempotencyEvent::NotKept), heard.count(IdempotencyEvent::Kept)),
+            (1, 0)
+        );
     }
 }
 
@@ -89,8 +92,8 @@ async fn an_answer_of_exactly_the_limit_is_kept() {
         tap.send("34");
         Body::new(body)
     }] {
-        let settings = Settings { limit: 4, ..Settings::default() };
-        let (app, _) = answers_once(memory().0, settings, Response::new(body));
+        let config = IdempotencyConfig::new().with_max_body(4);
+        let (app, _) = answers_once(memory().0, config, Response::new(body));
         assert_eq!(send(&app, post("k", "")).await.body, "1234");
         assert_eq!(send(&app, post("k", "")).await.body, "1234");
     }
@@ -99,8 +102,8 @@ async fn an_answer_of_exactly_the_limit_is_kept() {
 #[tokio::test]
 async fn a_frame_larger_than_everything_that_may_wait_arrives() {
     let (tap, body) = fed(None);
-    let settings = Settings { limit: 1024, ..Settings::default() };
-    let (app, _) = streams(settings, body);
+    let config = IdempotencyConfig::new().with_max_body(1024);
+    let (app, _) = streams(config, body);
     let mut answer = head(&app, "k").await;
     let large = Bytes::from(vec![b'x'; 1024 * 1024]);
     for _ in 0..3 {
@@ -114,7 +117,7 @@ async fn a_frame_larger_than_everything_that_may_wait_arrives() {
 #[tokio::test]
 async fn a_client_that_does_not_read_does_not_keep_the_answer_from_being_stored() {
     let (tap, body) = fed(None);
-    let (app, _) = streams(Settings::default(), body);
+    let (app, _) = streams(IdempotencyConfig::new(), body);
     let answer = head(&app, "k").await;
     for _ in 0..16 {
         tap.0.send(Ok(Frame::data(Bytes::from(vec![b'x'; 64 * 1024])))).unwrap();
@@ -128,7 +131,8 @@ async fn a_client_that_does_not_read_does_not_keep_the_answer_from_being_stored(
 #[tokio::test]
 async fn events_pass_through_unbuffered_and_are_remembered_at_once() {
     let (tap, body) = fed(None);
-    let response = ([("content-type", "Text/Event-Stream; charset=utf-8")], Body::new(body));
+    let response =
+        ([("content-type", "Text/IdempotencyEvent-Stream; charset=utf-8")], Body::new(body));
     let (app, runs) = answers_once(memory().0, impatient(), response.into_response());
     let mut answer = head(&app, "k").await;
     tap.send("data: 1\n\n");
@@ -145,7 +149,7 @@ async fn events_pass_through_unbuffered_and_are_remembered_at_once() {
 #[tokio::test]
 async fn when_the_client_goes_away_the_answer_is_read_to_its_end_and_stored() {
     let (tap, body) = fed(None);
-    let (app, runs) = streams(Settings::default(), body);
+    let (app, runs) = streams(IdempotencyConfig::new(), body);
     let mut answer = head(&app, "k").await;
     tap.send("one, ");
     assert_eq!(data(&mut answer).await, "one, ");
@@ -159,8 +163,8 @@ async fn when_the_client_goes_away_the_answer_is_read_to_its_end_and_stored() {
 #[tokio::test]
 async fn an_endless_answer_that_nobody_hears_any_more_is_let_go() {
     let (tap, body) = fed(None);
-    let settings = Settings { limit: 4, ..impatient() };
-    let (app, _) = streams(settings, body);
+    let config = impatient().with_max_body(4);
+    let (app, _) = streams(config, body);
     let mut answer = head(&app, "k").await;
     tap.send("12345");
     assert_eq!(data(&mut answer).await, "12345");
@@ -177,14 +181,15 @@ async fn request_trailers_reach_the_service() {
     tap.send("body");
     tap.trailers("checksum", "42");
     drop(tap);
-    let layer = hapax_http::IdempotencyLayer::new(memory().0, Settings::default());
-    let service =
-        layer.layer(service_fn(|request: axum::http::Request<hapax_http::Body<Fed>>| async {
+    let layer = hapax_http::IdempotencyLayer::new(memory().0);
+    let service = layer.layer(service_fn(
+        |request: axum::http::Request<hapax_http::RequestBody<Fed>>| async {
             let body = request.into_body().collect().await.unwrap();
             let checksum = body.trailers().unwrap()["checksum"].clone();
             let response = Response::builder().header("checksum", checksum);
             Ok::<_, Infallible>(response.body(http_body_util::Full::new(body.to_bytes())).unwrap())
-        }));
+        },
+    ));
     let (parts, _) = post("k", "").into_parts();
     let request = axum::http::Request::from_parts(parts, body);
     let answer = service.oneshot(request).await.unwrap();
@@ -196,8 +201,8 @@ async fn request_trailers_reach_the_service() {
 async fn a_pending_claim_is_seen_while_the_answer_streams() {
     let (store, _) = memory();
     let (tap, body) = fed(None);
-    let settings = impatient();
-    let (app, _) = answers_once(store.clone(), settings.clone(), Response::new(Body::new(body)));
+    let config = impatient();
+    let (app, _) = answers_once(store.clone(), config.clone(), Response::new(Body::new(body)));
     let mut answer = head(&app, "k").await;
     tap.send("x");
     data(&mut answer).await;
@@ -205,6 +210,6 @@ async fn a_pending_claim_is_seen_while_the_answer_streams() {
     assert_eq!((conflict.status.as_u16(), conflict.code().as_str()), (409, "in-progress"));
     assert!(conflict.header("retry-after").is_some());
     assert!(conflict.problem()["retry_after_ms"].as_u64().unwrap() > 0);
-    let view = store.look(&keyed(&settings, "k", "").key).await.unwrap().unwrap();
+    let view = store.look(keyed(&config, "k", "").key()).await.unwrap().unwrap();
     assert!(matches!(view.state, hapax_core::claims::ClaimState::Pending { .. }));
 }

@@ -10,17 +10,17 @@ use hapax_conformance::{Fault, Faulty};
 use hapax_core::Tenant;
 use hapax_core::lock::OnStoreError;
 use hapax_core::queue::QueueItem;
-use hapax_http::Settings;
+use hapax_http::IdempotencyConfig;
 
 const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
 type Enqueued = Arc<Mutex<Vec<QueueItem>>>;
 
 /// Enqueues an item after it was put aside for a moment, as after any await of its own.
-fn shop(store: Arc<dyn hapax_core::Claims>, settings: Settings) -> (Router, Enqueued) {
+fn shop(store: Arc<dyn hapax_core::Claims>, config: IdempotencyConfig) -> (Router, Enqueued) {
     let enqueued = Enqueued::default();
     let items = enqueued.clone();
-    let shop = app(store, settings, || async move {
+    let shop = app(store, config, || async move {
         tokio::task::yield_now().await;
         items.lock().unwrap().push(QueueItem::new(&Tenant::default(), "orders", "{}"));
         "ordered"
@@ -55,8 +55,8 @@ async fn with_a_key_and_without_one_the_item_has_the_trace() {
 #[tokio::test]
 async fn without_a_store_it_passes_with_its_trace() {
     let store = Faulty::new(memory().0);
-    let settings = Settings { on_store_error: OnStoreError::Open, ..impatient() };
-    let (app, enqueued) = shop(Arc::new(store.clone()), settings);
+    let config = impatient().with_on_store_error(OnStoreError::Open);
+    let (app, enqueued) = shop(Arc::new(store.clone()), config);
     store.always(Some(Fault::LostQuestion));
     let answer = send(&app, order(Some("a"), &[TRACE])).await;
     assert!(answer.header("hapax-unprotected").is_some());

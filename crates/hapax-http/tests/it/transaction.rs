@@ -9,21 +9,21 @@ use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use hapax_core::SystemClock;
-use hapax_http::{Keyed, Settings, keep};
+use hapax_http::{IdempotencyConfig, KeyedRequest, capture};
 use hapax_sqlite::rusqlite::{Connection, TransactionBehavior};
 use hapax_sqlite::{migrate, tx};
 
 struct Shop {
     database: Mutex<Connection>,
-    settings: Settings,
+    config: IdempotencyConfig,
 }
 
 /// Creates an order. Between any two statements the transaction may end: then nothing happened.
-fn create(shop: &Shop, keyed: &Keyed, item: &str, crash: bool) -> Response {
+fn create(shop: &Shop, keyed: &KeyedRequest, item: &str, crash: bool) -> Response {
     let mut database = shop.database.lock().unwrap();
     let transaction = database.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
-    let claimed = tx::claim(&transaction, &SystemClock, &keyed.key, &keyed.ask).unwrap();
-    let (ticket, _) = match Keyed::granted(claimed) {
+    let claimed = tx::claim(&transaction, &SystemClock, keyed.key(), keyed.claim()).unwrap();
+    let (ticket, _) = match KeyedRequest::granted(claimed) {
         Ok(granted) => granted,
         Err(answer) => return answer.into_response(),
     };
@@ -34,8 +34,8 @@ fn create(shop: &Shop, keyed: &Keyed, item: &str, crash: bool) -> Response {
     }
     let response = (StatusCode::CREATED, [("location", format!("/orders/{id}"))], id.clone());
     let (parts, _) = response.into_response().into_parts();
-    let stored = keep(&parts, id.clone().into()).encode();
-    let _ = tx::settle(&transaction, &SystemClock, &keyed.key, &ticket.token, &stored).unwrap();
+    let stored = capture(&parts, id.clone().into()).encode();
+    let _ = tx::settle(&transaction, &SystemClock, keyed.key(), &ticket.token, &stored).unwrap();
     transaction.commit().unwrap();
     Response::from_parts(parts, id.into())
 }
@@ -45,7 +45,7 @@ fn app(shop: Arc<Shop>) -> Router {
         let (parts, body) = request.into_parts();
         let body = to_bytes(body, 1024).await.unwrap();
         let item = std::str::from_utf8(&body).unwrap();
-        match Keyed::of(&shop.settings, &parts, &body) {
+        match KeyedRequest::parse(&shop.config, &parts, &body) {
             Ok(Some(keyed)) => create(&shop, &keyed, item, parts.headers.contains_key("crash")),
             Ok(None) => StatusCode::BAD_REQUEST.into_response(),
             Err(problem) => problem.response().into_response(),
@@ -59,8 +59,8 @@ async fn order_and_answer_are_there_together_or_not_at_all() {
     let database = Connection::open(folder.path().join("shop.db")).unwrap();
     migrate(&database).unwrap();
     database.execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT)").unwrap();
-    let settings = Settings { require_key: true, ..Settings::default() };
-    let shop = Arc::new(Shop { database: Mutex::new(database), settings });
+    let config = IdempotencyConfig::new().with_required_key(true);
+    let shop = Arc::new(Shop { database: Mutex::new(database), config });
     let app = app(shop.clone());
     let orders = || -> i64 {
         let database = shop.database.lock().unwrap();

@@ -14,7 +14,7 @@ use hapax_core::{
     ClaimRequest, ClaimView, Claimed, Claims, GiveBack, Key, ManualClock, OnUnknown, Step,
     StoreError, Token,
 };
-use hapax_http::{Event, IdempotencyLayer, Settings};
+use hapax_http::{IdempotencyConfig, IdempotencyEvent, IdempotencyLayer};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 fn faulty() -> (Faulty, Arc<ManualClock>) {
@@ -23,10 +23,14 @@ fn faulty() -> (Faulty, Arc<ManualClock>) {
 }
 
 /// An app that says which attempt it is and counts; the store fails from the moment it runs.
-fn fails_from_the_run_on(store: &Faulty, settings: Settings, status: StatusCode) -> (Router, Runs) {
+fn fails_from_the_run_on(
+    store: &Faulty,
+    config: IdempotencyConfig,
+    status: StatusCode,
+) -> (Router, Runs) {
     let (runs, store) = (Runs::default(), store.clone());
     let (counted, failing) = (runs.clone(), store.clone());
-    let app = app(Arc::new(store), settings, move |headers: HeaderMap| async move {
+    let app = app(Arc::new(store), config, move |headers: HeaderMap| async move {
         if counted.add() == 1 {
             failing.always(Some(Fault::LostQuestion));
         }
@@ -42,12 +46,12 @@ async fn a_store_that_is_down_is_503_and_nothing_runs() {
     let runs = Runs::default();
     let counted = runs.clone();
     let app =
-        app(Arc::new(store.clone()), heard.settings(), || async move { counted.add().to_string() });
+        app(Arc::new(store.clone()), heard.config(), || async move { counted.add().to_string() });
     store.always(Some(Fault::LostQuestion));
     let answer = send(&app, post("k", "")).await;
     assert_eq!((answer.status.as_u16(), answer.code().as_str()), (503, "store-unavailable"));
     assert_eq!(answer.problem()["retryable"], true);
-    assert_eq!((runs.count(), heard.events()), (0, vec![Event::StoreError]));
+    assert_eq!((runs.count(), heard.events()), (0, vec![IdempotencyEvent::StoreError]));
     store.always(None);
     assert_eq!(send(&app, post("k", "")).await.body, "1");
 }
@@ -57,16 +61,13 @@ async fn a_store_that_hangs_is_503_within_the_limit() {
     let (store, _) = faulty();
     let runs = Runs::default();
     let counted = runs.clone();
-    let app =
-        app(
-            Arc::new(store.clone()),
-            Settings::default(),
-            || async move { counted.add().to_string() },
-        );
+    let app = app(Arc::new(store.clone()), IdempotencyConfig::new(), || async move {
+        counted.add().to_string()
+    });
     store.plan([Fault::NoAnswer]);
     let since = tokio::time::Instant::now();
     assert_eq!(send(&app, post("k", "")).await.status, 503);
-    assert_eq!(since.elapsed(), Settings::default().store_limit);
+    assert_eq!(since.elapsed(), *IdempotencyConfig::new().store_timeout());
     // The claim had been granted, and nobody heard: it was given back.
     assert_eq!(send(&app, post("k", "")).await.body, "1");
 }
@@ -75,15 +76,15 @@ async fn a_store_that_hangs_is_503_within_the_limit() {
 async fn an_open_policy_lets_it_pass_and_says_so() {
     let (store, _) = faulty();
     let heard = Heard::default();
-    let settings = Settings { on_store_error: OnStoreError::Open, ..heard.settings() };
-    let app = app(Arc::new(store.clone()), settings, |headers: HeaderMap| async move {
+    let config = heard.config().with_on_store_error(OnStoreError::Open);
+    let app = app(Arc::new(store.clone()), config, |headers: HeaderMap| async move {
         format!("{}", headers.contains_key("hapax-fence"))
     });
     store.always(Some(Fault::LostQuestion));
     let answer = send(&app, post("k", "")).await;
     assert_eq!(answer.header("hapax-unprotected"), Some("store-unavailable"));
     assert_eq!((answer.status.as_u16(), &answer.body[..]), (200, &b"false"[..]));
-    assert_eq!(heard.events(), [Event::Unprotected]);
+    assert_eq!(heard.events(), [IdempotencyEvent::Unprotected]);
     store.always(None);
     assert_eq!(send(&app, post("protected", "")).await.header("hapax-unprotected"), None);
 }
@@ -91,10 +92,10 @@ async fn an_open_policy_lets_it_pass_and_says_so() {
 #[tokio::test]
 async fn an_open_policy_never_runs_what_is_known_to_run_already() {
     let (store, _) = faulty();
-    let settings = Settings { on_store_error: OnStoreError::Open, ..Settings::default() };
-    let running = keyed(&settings, "k", "");
-    store.claim(&running.key, &running.ask).await.unwrap();
-    let app = app(Arc::new(store.clone()), settings, || async { "ran" });
+    let config = IdempotencyConfig::new().with_on_store_error(OnStoreError::Open);
+    let running = keyed(&config, "k", "");
+    store.claim(running.key(), running.claim()).await.unwrap();
+    let app = app(Arc::new(store.clone()), config, || async { "ran" });
     store.plan([Fault::None]);
     store.always(Some(Fault::LostQuestion));
     assert_eq!(send(&app, post("k", "")).await.code(), "store-unavailable");
@@ -124,17 +125,17 @@ impl Claims for Corrupt {
 
 #[tokio::test]
 async fn what_is_stored_but_cannot_be_read_is_no_reason_to_run() {
-    let settings = Settings { on_store_error: OnStoreError::Open, ..Settings::default() };
-    let over_damage = app(Arc::new(Corrupt), settings.clone(), || async { "ran" });
+    let config = IdempotencyConfig::new().with_on_store_error(OnStoreError::Open);
+    let over_damage = app(Arc::new(Corrupt), config.clone(), || async { "ran" });
     assert_eq!(send(&over_damage, post("k", "")).await.code(), "internal");
     // The same where the row is fine and the answer in it is not.
     let (store, _) = memory();
-    let row = keyed(&settings, "k", "");
-    let Claimed::Granted { ticket, .. } = store.claim(&row.key, &row.ask).await.unwrap() else {
+    let row = keyed(&config, "k", "");
+    let Claimed::Granted { ticket, .. } = store.claim(row.key(), row.claim()).await.unwrap() else {
         panic!()
     };
-    let _ = store.settle(&row.key, &ticket.token, "no answer".into()).await.unwrap();
-    let damaged = send(&app(store, settings, || async { "ran" }), post("k", "")).await;
+    let _ = store.settle(row.key(), &ticket.token, "no answer".into()).await.unwrap();
+    let damaged = send(&app(store, config, || async { "ran" }), post("k", "")).await;
     assert_eq!((damaged.status.as_u16(), damaged.code().as_str()), (500, "internal"));
 }
 
@@ -143,10 +144,11 @@ async fn lost_answers_of_the_store_change_nothing() {
     let (store, _) = faulty();
     let runs = Runs::default();
     let counted = runs.clone();
-    let app = app(Arc::new(store.clone()), Settings::default(), |headers: HeaderMap| async move {
-        counted.add();
-        headers["hapax-attempt"].to_str().unwrap().to_owned()
-    });
+    let app =
+        app(Arc::new(store.clone()), IdempotencyConfig::new(), |headers: HeaderMap| async move {
+            counted.add();
+            headers["hapax-attempt"].to_str().unwrap().to_owned()
+        });
     // The claim twice, the settle twice.
     store.plan([Fault::LostAnswer, Fault::None, Fault::LostAnswer, Fault::None]);
     assert_eq!(send(&app, post("k", "")).await.body, "1");
@@ -158,17 +160,17 @@ async fn lost_answers_of_the_store_change_nothing() {
 async fn an_answer_that_could_not_be_stored_is_given_and_stored_later() {
     let (store, clock) = faulty();
     let heard = Heard::default();
-    let settings = Settings { wait: Duration::ZERO, ..heard.settings() };
-    let (app, runs) = fails_from_the_run_on(&store, settings.clone(), StatusCode::OK);
+    let config = heard.config().with_wait(Duration::ZERO);
+    let (app, runs) = fails_from_the_run_on(&store, config.clone(), StatusCode::OK);
     assert_eq!(send(&app, post("k", "")).await.body, "1");
-    assert_eq!(heard.events(), [Event::Started, Event::StoreError]);
+    assert_eq!(heard.events(), [IdempotencyEvent::Started, IdempotencyEvent::StoreError]);
     // The store is away for longer than the lease.
-    tokio::time::sleep(settings.lease * 2).await;
-    clock.advance(settings.lease * 2);
-    assert_eq!(heard.count(Event::Kept), 0);
+    tokio::time::sleep(*config.lease() * 2).await;
+    clock.advance(*config.lease() * 2);
+    assert_eq!(heard.count(IdempotencyEvent::Kept), 0);
     store.always(None);
     assert_eq!(send(&app, post("k", "")).await.code(), "outcome-unknown");
-    heard.until(Event::Kept).await;
+    heard.until(IdempotencyEvent::Kept).await;
     let again = send(&app, post("k", "")).await;
     assert_eq!((again.is_replay(), &again.body[..], runs.count()), (true, &b"1"[..], 1));
 }
@@ -177,13 +179,13 @@ async fn an_answer_that_could_not_be_stored_is_given_and_stored_later() {
 async fn a_store_that_hangs_at_the_settle_does_not_keep_the_answer_from_its_client() {
     let (store, _) = faulty();
     let failing = store.clone();
-    let app = app(Arc::new(store.clone()), Settings::default(), || async move {
+    let app = app(Arc::new(store.clone()), IdempotencyConfig::new(), || async move {
         failing.plan([Fault::NoAnswer]);
         "done"
     });
     let since = tokio::time::Instant::now();
     assert_eq!(send(&app, post("k", "")).await.body, "done");
-    assert_eq!(since.elapsed(), Settings::default().store_limit);
+    assert_eq!(since.elapsed(), *IdempotencyConfig::new().store_timeout());
     assert!(send(&app, post("k", "")).await.is_replay());
 }
 
@@ -191,12 +193,12 @@ async fn a_store_that_hangs_at_the_settle_does_not_keep_the_answer_from_its_clie
 async fn a_key_that_could_not_be_given_back_is_given_back_later() {
     let (store, _) = faulty();
     let heard = Heard::default();
-    let settings = Settings { wait: Duration::ZERO, ..heard.settings() };
-    let (app, _) = fails_from_the_run_on(&store, settings, StatusCode::INTERNAL_SERVER_ERROR);
+    let config = heard.config().with_wait(Duration::ZERO);
+    let (app, _) = fails_from_the_run_on(&store, config, StatusCode::INTERNAL_SERVER_ERROR);
     assert_eq!(send(&app, post("k", "")).await.status, 500);
     store.always(None);
     assert_eq!(send(&app, post("k", "")).await.code(), "in-progress");
-    heard.until(Event::GivenBack).await;
+    heard.until(IdempotencyEvent::GivenBack).await;
     assert_eq!(send(&app, post("k", "")).await.body, "2");
 }
 
@@ -204,10 +206,10 @@ async fn a_key_that_could_not_be_given_back_is_given_back_later() {
 async fn a_handler_that_panics_leaves_the_outcome_unknown_at_once() {
     let (store, clock) = memory();
     let heard = Heard::default();
-    let settings = Settings { wait: Duration::ZERO, ..heard.settings() };
+    let config = heard.config().with_wait(Duration::ZERO);
     let runs = Runs::default();
     let counted = runs.clone();
-    let app = app(store, settings, || async move {
+    let app = app(store, config, || async move {
         counted.add();
         panic!("in the middle of the work");
         #[allow(unreachable_code)]
@@ -215,7 +217,7 @@ async fn a_handler_that_panics_leaves_the_outcome_unknown_at_once() {
     });
     let answer = send(&app, post("k", "")).await;
     assert_eq!((answer.status.as_u16(), answer.code().as_str()), (409, "outcome-unknown"));
-    heard.until(Event::Unknown).await;
+    heard.until(IdempotencyEvent::Unknown).await;
     tokio::task::yield_now().await;
     clock.advance(Duration::from_millis(1));
     assert_eq!(send(&app, post("k", "")).await.code(), "outcome-unknown");
@@ -225,7 +227,7 @@ async fn a_handler_that_panics_leaves_the_outcome_unknown_at_once() {
 #[tokio::test]
 async fn a_service_that_fails_leaves_the_outcome_unknown() {
     let (store, clock) = memory();
-    let layer = IdempotencyLayer::new(store, impatient());
+    let layer = IdempotencyLayer::new(store).with_config(impatient());
     let service = layer.layer(service_fn(|_: http::Request<_>| async {
         Err::<http::Response<axum::body::Body>, _>(std::io::Error::other("time limit"))
     }));
@@ -239,7 +241,7 @@ async fn a_service_that_fails_leaves_the_outcome_unknown() {
 async fn a_service_that_is_not_ready_for_a_waiter_gives_the_key_back() {
     #[derive(Clone)]
     struct Ready(bool);
-    impl Service<http::Request<hapax_http::Body<axum::body::Body>>> for Ready {
+    impl Service<http::Request<hapax_http::RequestBody<axum::body::Body>>> for Ready {
         type Response = http::Response<axum::body::Body>;
         type Error = &'static str;
         type Future = std::future::Ready<Result<Self::Response, Self::Error>>;
@@ -251,22 +253,26 @@ async fn a_service_that_is_not_ready_for_a_waiter_gives_the_key_back() {
             let ready = std::mem::take(&mut self.0);
             std::task::Poll::Ready(if ready { Ok(()) } else { Err("full") })
         }
-        fn call(&mut self, _: http::Request<hapax_http::Body<axum::body::Body>>) -> Self::Future {
+        fn call(
+            &mut self,
+            _: http::Request<hapax_http::RequestBody<axum::body::Body>>,
+        ) -> Self::Future {
             panic!("called without a place")
         }
     }
     let (store, _) = memory();
-    let settings = Settings { wait: Duration::from_secs(60), ..Settings::default() };
-    let first = keyed(&settings, "k", "");
-    let Claimed::Granted { ticket, .. } = store.claim(&first.key, &first.ask).await.unwrap() else {
+    let config = IdempotencyConfig::new().with_wait(Duration::from_secs(60));
+    let first = keyed(&config, "k", "");
+    let Claimed::Granted { ticket, .. } = store.claim(first.key(), first.claim()).await.unwrap()
+    else {
         panic!()
     };
-    let layer = IdempotencyLayer::new(store.clone(), settings);
+    let layer = IdempotencyLayer::new(store.clone()).with_config(config);
     let waiter = tokio::spawn(layer.layer(Ready(true)).oneshot(post("k", "")));
     tokio::task::yield_now().await;
-    let _ = store.give_back(&first.key, &ticket.token, GiveBack::Keep).await.unwrap();
+    let _ = store.give_back(first.key(), &ticket.token, GiveBack::Keep).await.unwrap();
     assert_eq!(waiter.await.unwrap().unwrap_err(), "full");
-    let view = store.look(&first.key).await.unwrap().unwrap();
+    let view = store.look(first.key()).await.unwrap().unwrap();
     assert!(matches!(view.state, hapax_core::claims::ClaimState::Failed { .. }), "{view:?}");
 }
 
@@ -274,7 +280,7 @@ async fn a_service_that_is_not_ready_for_a_waiter_gives_the_key_back() {
 async fn when_the_client_goes_away_the_handler_runs_to_its_end_and_its_answer_is_stored() {
     let (door, runs) = (Door::default(), Runs::default());
     let (inside, counted) = (door.clone(), runs.clone());
-    let app = app(memory().0, Settings::default(), || async move {
+    let app = app(memory().0, IdempotencyConfig::new(), || async move {
         inside.pass().await;
         counted.add().to_string()
     });
@@ -306,12 +312,12 @@ async fn when_the_client_goes_away_before_the_claim_is_heard_nothing_runs_and_th
 #[tokio::test]
 async fn a_late_owner_is_told_in_progress_while_the_winner_still_runs() {
     let (store, clock) = memory();
-    let settings = Settings { on_unknown: OnUnknown::TakeOver, ..impatient() };
+    let config = impatient().with_on_unknown(OnUnknown::TakeOver);
     let heard = Heard::default();
-    let settings = Settings { hooks: Arc::new(heard.clone()), ..settings };
+    let config = config.with_hooks(heard.clone());
     let door = Door::default();
     let inside = door.clone();
-    let app = app(store.clone(), settings.clone(), || async move {
+    let app = app(store.clone(), config.clone(), || async move {
         inside.pass().await;
         "late"
     });
@@ -320,17 +326,17 @@ async fn a_late_owner_is_told_in_progress_while_the_winner_still_runs() {
         async move { send(&app, post("k", "")).await }
     });
     door.knocked().await;
-    clock.advance(settings.lease);
-    let winner = keyed(&settings, "k", "");
-    let claimed = store.claim(&winner.key, &winner.ask).await.unwrap();
+    clock.advance(*config.lease());
+    let winner = keyed(&config, "k", "");
+    let claimed = store.claim(winner.key(), winner.claim()).await.unwrap();
     assert!(matches!(claimed, Claimed::Granted { attempt: 2, .. }));
     door.let_one_in();
     let late = late.await.unwrap();
     assert_eq!((late.status.as_u16(), late.code().as_str()), (409, "in-progress"));
-    assert_eq!(heard.count(Event::Lost), 1);
+    assert_eq!(heard.count(IdempotencyEvent::Lost), 1);
     // And that the outcome is unknown where the winner went away as well.
-    clock.advance(settings.lease);
-    let refusing = Settings { on_unknown: OnUnknown::Refuse, ..settings };
+    clock.advance(*config.lease());
+    let refusing = config.with_on_unknown(OnUnknown::Refuse);
     let retry = send(&crate::common::app(store, refusing, || async { "ran" }), post("k", "")).await;
     assert_eq!(retry.code(), "outcome-unknown");
 }

@@ -3,13 +3,13 @@
 use anyhow::Context;
 use hapax_http_client::{HttpClient, HttpClientConfig, TrustStore};
 
-use super::quiet::Watched;
+use super::idle_timeout::UploadProgress;
 use super::tls::unusable_file;
-use super::upstream::Passed;
+use super::upstream_service::ProxiedBody;
 use crate::settings::ProxySettings;
 
 /// Sends requests to any upstream over pooled connections.
-pub(crate) type Client = HttpClient<Watched<Passed>>;
+pub(crate) type Client = HttpClient<UploadProgress<ProxiedBody>>;
 
 /// `tls` is whether any upstream has an `https://` address: the system's root certificates are read
 /// only then.

@@ -1,5 +1,4 @@
-//! Headers on their way through: what belongs to one connection stays behind, and who was here
-//! before is said anew.
+//! Rewrites headers: removes those of one connection, and writes `Forwarded` and `X-Forwarded-*`.
 
 use std::net::IpAddr;
 
@@ -15,8 +14,8 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-/// What belongs to one connection (RFC 9110, 7.6.1), besides what `Connection` names. `Trailer`
-/// goes with the trailers, which are passed on.
+/// Headers of one connection (RFC 9110, 7.6.1), besides those that `Connection` names. `Trailer` is
+/// not one of them, because trailers are passed on.
 const HOP_BY_HOP: [&str; 8] = [
     "connection",
     "http2-settings",
@@ -28,7 +27,7 @@ const HOP_BY_HOP: [&str; 8] = [
     "upgrade",
 ];
 
-/// What the proxy alone says about where a request came from.
+/// Headers about the origin of a request, which the proxy writes itself.
 const ORIGIN: [&str; 8] = [
     "forwarded",
     "x-forwarded-for",
@@ -40,8 +39,8 @@ const ORIGIN: [&str; 8] = [
     "x-real-ip",
 ];
 
-/// What reaches the upstream whatever a client lists in `Connection`: by these the layer has told whose
-/// request it is and which attempt, and the upstream must not be told otherwise.
+/// Headers that reach the upstream even if `Connection` names them. The layer identified the caller and
+/// the attempt by them, and the upstream must see the same.
 const END_TO_END: [&str; 7] = [
     "authorization",
     "content-type",
@@ -52,10 +51,10 @@ const END_TO_END: [&str; 7] = [
     "idempotency-key",
 ];
 
-/// What the layer alone says. It takes these away itself, save in their other spelling.
+/// Headers that the layer writes. The layer strips them itself, except in their other spelling.
 const LAYER: [&str; 2] = ["hapax-attempt", "hapax-fence"];
 
-/// Takes away what belongs to one connection.
+/// Removes the headers of one connection.
 pub(crate) fn strip_connection(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
@@ -74,8 +73,8 @@ pub(crate) fn strip_connection(headers: &mut HeaderMap) {
     }
 }
 
-/// Takes away what belongs to one connection of a request; `TE: trailers`, which gRPC needs, may
-/// stay where the next connection speaks HTTP/2 too.
+/// Removes the headers of one connection from a request. `TE: trailers`, which gRPC needs, stays where
+/// the upstream connection is HTTP/2.
 pub(crate) fn strip_request(headers: &mut HeaderMap, http2: bool) {
     let trailers =
         headers.get_all(TE).iter().filter_map(|line| line.to_str().ok()).any(|line| {
@@ -86,35 +85,35 @@ pub(crate) fn strip_request(headers: &mut HeaderMap, http2: bool) {
     if trailers && http2 {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
-    // Answered here already: the body is read when it is wanted.
+    // hyper has already answered it.
     headers.remove(EXPECT);
 }
 
-/// Says one length, or none: whatever was said before, it is that of the body that is sent.
+/// Replaces `Content-Length` by the length of the body that is sent, or removes it.
 pub(crate) fn set_length(headers: &mut HeaderMap, exact: Option<u64>) {
-    let said = headers.remove(CONTENT_LENGTH).is_some();
-    if let Some(length) = exact.filter(|length| *length > 0 || said) {
+    let had_length = headers.remove(CONTENT_LENGTH).is_some();
+    if let Some(length) = exact.filter(|length| *length > 0 || had_length) {
         headers.insert(CONTENT_LENGTH, length.into());
     }
 }
 
-/// Says where the request came from. What the client says about it counts only where it is trusted.
+/// Writes where the request came from. The client's own headers about it stay only if it is trusted.
 pub(crate) fn set_origin(
     headers: &mut HeaderMap,
     peer: Peer,
     host: Option<&Authority>,
     trusted: bool,
 ) {
-    drop_other_spellings(headers);
+    remove_underscore_spellings(headers);
     if !trusted {
         for name in ORIGIN {
             headers.remove(name);
         }
     }
     let proto = if peer.tls { "https" } else { "http" };
-    append(headers, X_FORWARDED_FOR, &peer.ip.to_string());
-    append(headers, FORWARDED, &forwarded(peer.ip, host, proto));
-    // The first hop knows best which address was asked for.
+    append_element(headers, X_FORWARDED_FOR, &peer.ip.to_string());
+    append_element(headers, FORWARDED, &forwarded_element(peer.ip, host, proto));
+    // The first hop saw the address that the client used.
     if !headers.contains_key(X_FORWARDED_PROTO) {
         headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(proto));
     }
@@ -126,8 +125,8 @@ pub(crate) fn set_origin(
     }
 }
 
-/// CGI-like services read `X_Forwarded_For` as if it were `X-Forwarded-For`.
-fn drop_other_spellings(headers: &mut HeaderMap) {
+/// Removes `X_Forwarded_For` and the like, which CGI-like services read as `X-Forwarded-For`.
+fn remove_underscore_spellings(headers: &mut HeaderMap) {
     let other = |name: &&HeaderName| {
         name.as_str().contains('_') && {
             let name = name.as_str().replace('_', "-");
@@ -142,8 +141,8 @@ fn drop_other_spellings(headers: &mut HeaderMap) {
     }
 }
 
-/// RFC 7239.
-fn forwarded(ip: IpAddr, host: Option<&Authority>, proto: &str) -> String {
+/// An element of `Forwarded` (RFC 7239).
+fn forwarded_element(ip: IpAddr, host: Option<&Authority>, proto: &str) -> String {
     let node = match ip {
         IpAddr::V4(ip) => ip.to_string(),
         IpAddr::V6(ip) => format!("\"[{ip}]\""),
@@ -154,8 +153,8 @@ fn forwarded(ip: IpAddr, host: Option<&Authority>, proto: &str) -> String {
     }
 }
 
-/// Puts one more element at the end of a list.
-fn append(headers: &mut HeaderMap, name: HeaderName, element: &str) {
+/// Adds an element to a list header.
+fn append_element(headers: &mut HeaderMap, name: HeaderName, element: &str) {
     let before: Vec<&[u8]> = headers.get_all(&name).iter().map(HeaderValue::as_bytes).collect();
     let mut list = before.join(&b", "[..]);
     if !list.is_empty() {
@@ -167,9 +166,9 @@ fn append(headers: &mut HeaderMap, name: HeaderName, element: &str) {
     }
 }
 
-/// The protocol that a request asks to change to, where the proxy goes along. Not HTTP/2: whoever
-/// spoke that to the upstream directly would pass by everything that the proxy is for.
-pub(crate) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
+/// The protocol that a request asks to switch to, where the proxy supports it. Not HTTP/2: its requests
+/// would bypass the layer.
+pub(crate) fn requested_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let asks =
         headers.get_all(CONNECTION).iter().filter_map(|line| line.to_str().ok()).any(|line| {
             line.split(',').any(|option| option.trim().eq_ignore_ascii_case("upgrade"))
@@ -205,7 +204,7 @@ mod tests {
     const PEER: Peer = Peer { ip: IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 7)), tls: false };
 
     #[test]
-    fn what_belongs_to_one_connection_stays_behind() {
+    fn strip_request_removes_connection_headers() {
         let mut headers = headers(&[
             ("connection", "keep-alive, X-Secret-Hop"),
             ("connection", "Idempotency-Key, Hapax-Attempt"),
@@ -226,15 +225,15 @@ mod tests {
     }
 
     #[test]
-    fn grpc_keeps_its_te() {
+    fn strip_request_keeps_te_trailers_for_http2() {
         let mut headers = headers(&[("te", "trailers")]);
         strip_request(&mut headers, true);
         assert_eq!(text(&headers, "te"), Some("trailers"));
     }
 
     #[test]
-    fn a_stranger_cannot_say_where_a_request_came_from() {
-        let said = [
+    fn set_origin_ignores_headers_of_untrusted_clients() {
+        let sent = [
             ("x-forwarded-for", "1.2.3.4"),
             ("x-forwarded-host", "evil.example"),
             ("x-forwarded-proto", "https"),
@@ -243,7 +242,7 @@ mod tests {
             ("x-real-ip", "1.2.3.4"),
         ];
         let host: Authority = "shop.example:8788".parse().unwrap();
-        let mut untrusted = headers(&said);
+        let mut untrusted = headers(&sent);
         set_origin(&mut untrusted, PEER, Some(&host), false);
         assert_eq!(text(&untrusted, "x-forwarded-for"), Some("10.0.0.7"));
         assert_eq!(text(&untrusted, "x-forwarded-host"), Some("shop.example:8788"));
@@ -253,7 +252,7 @@ mod tests {
         assert_eq!(text(&untrusted, "x_forwarded_for"), None);
         assert_eq!(text(&untrusted, "x-real-ip"), None);
 
-        let mut trusted = headers(&said);
+        let mut trusted = headers(&sent);
         set_origin(&mut trusted, PEER, Some(&host), true);
         assert_eq!(text(&trusted, "x-forwarded-for"), Some("1.2.3.4, 10.0.0.7"));
         assert_eq!(text(&trusted, "x-forwarded-host"), Some("evil.example"));
@@ -262,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_address_is_quoted() {
+    fn set_origin_quotes_ipv6_addresses() {
         let peer = Peer { ip: "::1".parse().unwrap(), tls: true };
         let mut headers = HeaderMap::new();
         set_origin(&mut headers, peer, None, false);
@@ -271,26 +270,27 @@ mod tests {
     }
 
     #[test]
-    fn websockets_are_let_through_and_http2_is_not() {
-        let asks =
-            |protocol| upgrade(&headers(&[("connection", "Upgrade"), ("upgrade", protocol)]));
+    fn requested_upgrade_allows_websockets_and_not_http2() {
+        let asks = |protocol| {
+            requested_upgrade(&headers(&[("connection", "Upgrade"), ("upgrade", protocol)]))
+        };
         assert!(asks("websocket").is_some());
         assert!(asks("h2c").is_none());
         assert!(asks("H2C, websocket").is_none());
         assert!(asks("HTTP/2.0").is_none());
-        assert!(upgrade(&headers(&[("upgrade", "websocket")])).is_none());
+        assert!(requested_upgrade(&headers(&[("upgrade", "websocket")])).is_none());
     }
 
     #[test]
-    fn one_length_is_said_or_none() {
+    fn set_length_writes_one_length_or_none() {
         let mut doubled = headers(&[("content-length", "5"), ("content-length", "5")]);
         set_length(&mut doubled, Some(5));
         assert_eq!(doubled.get_all("content-length").iter().count(), 1);
         let mut unknown = headers(&[("content-length", "5")]);
         set_length(&mut unknown, None);
         assert!(unknown.is_empty());
-        let mut silent = HeaderMap::new();
-        set_length(&mut silent, Some(0));
-        assert!(silent.is_empty());
+        let mut empty = HeaderMap::new();
+        set_length(&mut empty, Some(0));
+        assert!(empty.is_empty());
     }
 }

@@ -1,22 +1,22 @@
 //! `hapax proxy`: the `Idempotency-Key` layer in front of any HTTP service.
 //!
 //! ```text
-//!   listener ─► gateway (which route) ─► Idempotency (hapax-http) ─► upstream (headers, client)
-//!     TLS, timeouts                        claims, replays             pool, timeouts, tunnels
+//!   listener ─► router (which route) ─► Idempotency (hapax-http) ─► upstream_service (headers, client)
+//!     TLS, timeouts                       claims, replays             pool, timeouts, tunnels
 //! ```
 
-mod answer;
 mod banner;
 mod client;
-mod failure;
-mod fit;
 mod forward;
-mod gateway;
-mod quiet;
+mod health_gated_claims;
+mod idle_timeout;
 mod route;
+mod router;
 mod tls;
 mod tunnel;
-mod upstream;
+mod upstream_body;
+mod upstream_failure;
+mod upstream_service;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -25,9 +25,9 @@ use hapax::Claims;
 
 use crate::daemon::{BoxError, Daemon, DaemonSettings, IoTimeouts};
 use crate::settings::{CommandSettings, ProxySettings, SettingFlags, SettingSources};
-use fit::Fit;
-use gateway::Gateway;
-use upstream::Manner;
+use health_gated_claims::HealthGatedClaims;
+use router::ProxyRouter;
+use upstream_service::ForwardOptions;
 
 /// Passes requests on until a signal says to stop.
 pub(crate) async fn run(flags: SettingFlags<ProxySettings>) -> anyhow::Result<ExitCode> {
@@ -39,18 +39,20 @@ pub(crate) async fn run(flags: SettingFlags<ProxySettings>) -> anyhow::Result<Ex
 
     let tls_upstream = routes.iter().any(|route| route.target.is_tls());
     let client = client::new(&settings, tls_upstream)?;
-    let manner = Manner {
+    let forward = ForwardOptions {
         http2: settings.upstream_http2,
         host: settings.host,
         trust_forwarded: settings.trust_forwarded,
     };
-    let fit: Arc<dyn Claims> =
-        Arc::new(Fit { store: daemon.store.clone(), health: daemon.readiness.clone() });
-    let gateway = Gateway::new(&routes, &fit, &client, manner, settings.body_timeout);
+    let claims: Arc<dyn Claims> = Arc::new(HealthGatedClaims {
+        store: daemon.store.clone(),
+        readiness: daemon.readiness.clone(),
+    });
+    let router = ProxyRouter::new(&routes, &claims, &client, forward, settings.body_timeout);
     let tls = tls::for_clients(&settings)?;
     banner::print(&settings, &routes, daemon.address()?, admin);
-    let stop = async || gateway.drain().await;
-    daemon.serve(gateway.clone(), tls, settings.shutdown_timeout.0, stop).await?;
+    let stop = async || router.drain().await;
+    daemon.serve(router.clone(), tls, settings.shutdown_timeout.0, stop).await?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,4 +1,4 @@
-//! WebSockets and other upgrades: from the 101 on, bytes go both ways untouched.
+//! WebSockets and other upgrades: after the 101, bytes are copied both ways unchanged.
 
 use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HeaderMap, HeaderValue, UPGRADE};
@@ -10,37 +10,40 @@ use hyper_util::rt::TokioIo;
 use super::forward;
 use crate::daemon::ConnectionActivity;
 
-/// A client's wish to speak another protocol.
+/// A client's request to switch protocols.
 pub(crate) struct Upgrade {
     protocol: HeaderValue,
     client: OnUpgrade,
-    pace: Option<ConnectionActivity>,
+    activity: Option<ConnectionActivity>,
 }
 
 impl Upgrade {
-    /// What a request asks for, if the proxy goes along.
-    pub(crate) fn asked(parts: &mut Parts) -> Option<Self> {
+    /// The upgrade that a request asks for, where the proxy supports it.
+    pub(crate) fn requested(parts: &mut Parts) -> Option<Self> {
         if parts.method != Method::GET {
             return None;
         }
-        let protocol = forward::upgrade(&parts.headers)?;
+        let protocol = forward::requested_upgrade(&parts.headers)?;
         let client = parts.extensions.remove::<OnUpgrade>()?;
-        Some(Self { protocol, client, pace: parts.extensions.get::<ConnectionActivity>().cloned() })
+        Some(Self {
+            protocol,
+            client,
+            activity: parts.extensions.get::<ConnectionActivity>().cloned(),
+        })
     }
 
-    /// Says it to the next connection.
-    pub(crate) fn say(&self, headers: &mut HeaderMap) {
+    pub(crate) fn add_headers(&self, headers: &mut HeaderMap) {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, self.protocol.clone());
     }
 
-    /// Connects the two ends, until one of them closes or the proxy ends.
-    pub(crate) fn open(self, response: &mut Response<Incoming>) {
-        let Self { client, pace, .. } = self;
+    /// Copies bytes both ways until one side closes or the proxy ends.
+    pub(crate) fn connect(self, response: &mut Response<Incoming>) {
+        let Self { client, activity, .. } = self;
         let upstream = hyper::upgrade::on(response);
         tokio::spawn(async move {
-            // A quiet tunnel is no idle connection.
-            let _open = pace.map(|pace| pace.begin_request());
+            // An idle tunnel must not be closed as an idle connection.
+            let _in_flight = activity.map(|activity| activity.begin_request());
             let Ok((client, upstream)) = tokio::try_join!(client, upstream) else { return };
             let (mut client, mut upstream) = (TokioIo::new(client), TokioIo::new(upstream));
             let _ = tokio::io::copy_bidirectional(&mut client, &mut upstream).await;

@@ -123,6 +123,22 @@ pub enum Begun {
     },
 }
 
+impl TryFrom<Claimed> for Begun {
+    type Error = CommandError;
+
+    fn try_from(claimed: Claimed) -> Result<Self, CommandError> {
+        Ok(match claimed {
+            Claimed::Granted { ticket, attempt } => Self::Granted { ticket, attempt },
+            Claimed::Settled { value, expires_in } => {
+                Self::Completed { response: StoredResponse::decode(value)?, expires_in }
+            }
+            Claimed::Busy { lease_left } => Self::InProgress { retry_after: lease_left },
+            Claimed::Mismatch => Self::KeyReused,
+            Claimed::Unknown { since } => Self::OutcomeUnknown { since },
+        })
+    }
+}
+
 /// What [`Commands::look`] shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandView {
@@ -204,28 +220,30 @@ impl Commands {
     }
 
     async fn begin_key(&self, key: &Key, begin: &CommandConfig) -> Result<Begun, CommandError> {
-        let ask = ClaimRequest::new(begin.lease)
+        let claim = ClaimRequest::new(begin.lease)
             .retention(begin.retention)
             .fingerprint(begin.fingerprint.clone())
             .on_unknown(begin.on_unknown);
-        let answer = claim_retry::claim(&self.store, key, &ask, begin.wait, GiveBack::Keep).await;
-        let (result, begun) = match answer.map(|(answer, _)| answer) {
-            Ok(Claimed::Granted { ticket, attempt }) => {
-                ("granted", Ok(Begun::Granted { ticket, attempt }))
-            }
-            Ok(Claimed::Settled { value, expires_in }) => {
-                let completed = StoredResponse::decode(value)
-                    .map(|response| Begun::Completed { response, expires_in });
-                ("completed", completed.map_err(CommandError::from))
-            }
-            Ok(Claimed::Busy { lease_left }) => {
-                ("in_progress", Ok(Begun::InProgress { retry_after: lease_left }))
-            }
-            Ok(Claimed::Mismatch) => ("key_reused", Ok(Begun::KeyReused)),
-            Ok(Claimed::Unknown { since }) => {
-                ("outcome_unknown", Ok(Begun::OutcomeUnknown { since }))
-            }
-            Err(error) => ("error", Err(error.into())),
+        self.begin_claim(key, &claim, begin.wait).await
+    }
+
+    /// Asks to run a command by its complete key and claim, and waits up to `wait` for another
+    /// owner's answer.
+    pub async fn begin_claim(
+        &self,
+        key: &Key,
+        claim: &ClaimRequest,
+        wait: Duration,
+    ) -> Result<Begun, CommandError> {
+        let claimed = claim_retry::claim(&self.store, key, claim, wait, GiveBack::Keep).await;
+        let begun = claimed.map_err(CommandError::from).and_then(|(claimed, _)| claimed.try_into());
+        let result = match &begun {
+            Ok(Begun::Granted { .. }) => "granted",
+            Ok(Begun::Completed { .. }) | Err(CommandError::Malformed(_)) => "completed",
+            Ok(Begun::InProgress { .. }) => "in_progress",
+            Ok(Begun::KeyReused) => "key_reused",
+            Ok(Begun::OutcomeUnknown { .. }) => "outcome_unknown",
+            Err(_) => "error",
         };
         counter!(metric_names::COMMAND_BEGIN, "result" => result).increment(1);
         begun

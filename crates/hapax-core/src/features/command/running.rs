@@ -40,15 +40,22 @@ impl Commands {
     ) -> Result<Started, CommandError> {
         let key = Key::command(&self.tenant, operation, key)?;
         match self.begin_key(&key, begin).await? {
-            Begun::Granted { ticket, attempt } => Ok(Started::Running(RunningCommand::new(
-                self.clone(),
-                key,
-                ticket,
-                attempt,
-                begin.lease,
-            ))),
+            Begun::Granted { ticket, attempt } => {
+                Ok(Started::Running(self.run_granted(key, ticket, attempt, begin.lease)))
+            }
             answered => Ok(Started::Answered(answered)),
         }
+    }
+
+    /// Runs a command that was granted: renews its lease of this length from now on.
+    pub fn run_granted(
+        &self,
+        key: Key,
+        ticket: Ticket,
+        attempt: u32,
+        lease: Duration,
+    ) -> RunningCommand {
+        RunningCommand::new(self.clone(), key, ticket, attempt, lease)
     }
 }
 

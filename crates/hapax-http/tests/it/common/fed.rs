@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, Response};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use hapax_core::Claims;
-use hapax_http::Settings;
+use hapax_http::IdempotencyConfig;
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use tokio::sync::mpsc;
@@ -74,20 +74,20 @@ pub(crate) fn fed(length: Option<u64>) -> (Tap, Fed) {
 /// An app that answers the first request with this, and counts.
 pub(crate) fn answers_once(
     store: Arc<dyn Claims>,
-    settings: Settings,
+    config: IdempotencyConfig,
     response: Response<Body>,
 ) -> (Router, Runs) {
     let (runs, response) = (Runs::default(), Arc::new(Mutex::new(Some(response))));
     let counted = runs.clone();
-    let app = app(store, settings, || async move {
+    let app = app(store, config, || async move {
         counted.add();
         response.lock().unwrap().take().unwrap_or_else(|| "ran again".into_response())
     });
     (app, runs)
 }
 
-pub(crate) fn streams(settings: Settings, body: Fed) -> (Router, Runs) {
-    answers_once(memory().0, settings, Response::new(Body::new(body)))
+pub(crate) fn streams(config: IdempotencyConfig, body: Fed) -> (Router, Runs) {
+    answers_once(memory().0, config, Response::new(Body::new(body)))
 }
 
 pub(crate) async fn head(app: &Router, key: &'static str) -> Body {

@@ -18,7 +18,7 @@ use hapax_core::{
     ClaimRequest, Claimed, Claims, GiveBack, Key, ManualClock, Step, StoreError, Token,
 };
 use hapax_core::{ClaimView, Watch};
-use hapax_http::{Event, Hooks, IdempotencyLayer, Keyed, Settings};
+use hapax_http::{Hooks, IdempotencyConfig, IdempotencyEvent, IdempotencyLayer, KeyedRequest};
 use http_body_util::BodyExt;
 use tokio::sync::Semaphore;
 use tower::ServiceExt;
@@ -30,17 +30,17 @@ pub(crate) fn memory() -> (Arc<MemoryStore>, Arc<ManualClock>) {
 }
 
 /// The layer over one handler for everything.
-pub(crate) fn app<H, T>(store: Arc<dyn Claims>, settings: Settings, handler: H) -> Router
+pub(crate) fn app<H, T>(store: Arc<dyn Claims>, config: IdempotencyConfig, handler: H) -> Router
 where
     H: Handler<T, ()>,
     T: 'static,
 {
-    Router::new().fallback(handler).layer(IdempotencyLayer::new(store, settings))
+    Router::new().fallback(handler).layer(IdempotencyLayer::new(store).with_config(config))
 }
 
-/// Settings under which a duplicate is told at once.
-pub(crate) fn impatient() -> Settings {
-    Settings { wait: Duration::ZERO, ..Settings::default() }
+/// IdempotencyConfig under which a duplicate is told at once.
+pub(crate) fn impatient() -> IdempotencyConfig {
+    IdempotencyConfig::new().with_wait(Duration::ZERO)
 }
 
 pub(crate) fn post(key: &str, body: &'static str) -> Request<Body> {
@@ -48,9 +48,9 @@ pub(crate) fn post(key: &str, body: &'static str) -> Request<Body> {
 }
 
 /// What the layer makes of `post(key, body)`, for tests that act behind its back.
-pub(crate) fn keyed(settings: &Settings, key: &str, body: &'static str) -> Keyed {
+pub(crate) fn keyed(config: &IdempotencyConfig, key: &str, body: &'static str) -> KeyedRequest {
     let (parts, _) = post(key, body).into_parts();
-    Keyed::of(settings, &parts, body.as_bytes()).unwrap().unwrap()
+    KeyedRequest::parse(config, &parts, body.as_bytes()).unwrap().unwrap()
 }
 
 /// An answer that has arrived whole.
@@ -180,27 +180,30 @@ impl Claims for Gated {
 
 /// Remembers what it was told.
 #[derive(Clone, Default)]
-pub(crate) struct Heard(Arc<Mutex<Vec<Event>>>, Arc<Mutex<Vec<(Event, Duration)>>>);
+pub(crate) struct Heard(
+    Arc<Mutex<Vec<IdempotencyEvent>>>,
+    Arc<Mutex<Vec<(IdempotencyEvent, Duration)>>>,
+);
 
 impl Heard {
-    pub(crate) fn settings(&self) -> Settings {
-        Settings { hooks: Arc::new(self.clone()), ..Settings::default() }
+    pub(crate) fn config(&self) -> IdempotencyConfig {
+        IdempotencyConfig::new().with_hooks(self.clone())
     }
 
-    pub(crate) fn events(&self) -> Vec<Event> {
+    pub(crate) fn events(&self) -> Vec<IdempotencyEvent> {
         self.0.lock().unwrap().clone()
     }
 
-    pub(crate) fn answered(&self) -> Vec<(Event, Duration)> {
+    pub(crate) fn answered(&self) -> Vec<(IdempotencyEvent, Duration)> {
         self.1.lock().unwrap().clone()
     }
 
-    pub(crate) fn count(&self, event: Event) -> usize {
+    pub(crate) fn count(&self, event: IdempotencyEvent) -> usize {
         self.events().into_iter().filter(|e| *e == event).count()
     }
 
     /// Waits until it was told so.
-    pub(crate) async fn until(&self, event: Event) {
+    pub(crate) async fn until(&self, event: IdempotencyEvent) {
         let told = async {
             while self.count(event) == 0 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -212,11 +215,11 @@ impl Heard {
 }
 
 impl Hooks for Heard {
-    fn on(&self, event: Event, _method: &Method) {
+    fn on(&self, event: IdempotencyEvent, _method: &Method) {
         self.0.lock().unwrap().push(event);
     }
 
-    fn answered(&self, outcome: Event, _method: &Method, took: Duration) {
+    fn answered(&self, outcome: IdempotencyEvent, _method: &Method, took: Duration) {
         self.1.lock().unwrap().push((outcome, took));
     }
 }

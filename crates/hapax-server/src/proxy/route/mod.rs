@@ -7,7 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use hapax_http::{FingerprintOf, Verdicts};
+use hapax_http::{FingerprintOf, IdempotencyConfig, Verdicts};
 use hyper::StatusCode;
 
 use crate::settings::{
@@ -66,7 +66,7 @@ pub(crate) struct ProxyRoute {
     pub(crate) pattern: PathPattern,
     pub(crate) target: UpstreamUrl,
     pub(crate) upstream_timeout: Duration,
-    pub(crate) policy: hapax_http::Settings,
+    pub(crate) policy: IdempotencyConfig,
 }
 
 /// The routes of the file in their order, then the one for everything else, if it has an upstream.
@@ -95,57 +95,64 @@ pub(crate) fn routes(settings: &ProxySettings) -> anyhow::Result<Vec<ProxyRoute>
     Ok(routes)
 }
 
-fn general(settings: &ProxySettings) -> anyhow::Result<hapax_http::Settings> {
+fn general(settings: &ProxySettings) -> anyhow::Result<IdempotencyConfig> {
     let section = &settings.section;
     let fingerprint = section.fingerprint.as_ref().map(|section| section.read()).transpose()?;
-    let policy = hapax_http::Settings {
-        scope: settings.scope.clone(),
-        methods: settings.methods.0.clone(),
-        require_key: settings.require_key,
-        wait: settings.wait.0,
-        lease: settings.lease,
-        retention: settings.retention,
-        on_unknown: settings.on_unknown,
-        on_store_error: settings.on_store_error,
-        store_limit: settings.store_timeout * 2 + Duration::from_millis(500),
-        limit: settings.limit.0,
-        fingerprint: fingerprint.unwrap_or(FingerprintOf::Bytes),
-        verdicts: verdicts(Verdicts::default(), &section.statuses)?,
-        ..hapax_http::Settings::default()
-    };
+    let policy = IdempotencyConfig::new()
+        .with_scope(settings.scope.clone())
+        .with_methods(settings.methods.0.clone())
+        .with_required_key(settings.require_key)
+        .with_wait(settings.wait.0)
+        .with_lease(settings.lease)
+        .with_retention(settings.retention)
+        .with_on_unknown(settings.on_unknown)
+        .with_on_store_error(settings.on_store_error)
+        .with_store_timeout(settings.store_timeout * 2 + Duration::from_millis(500))
+        .with_max_body(settings.limit.0)
+        .with_fingerprint(fingerprint.unwrap_or(FingerprintOf::Bytes))
+        .with_verdicts(verdicts(Verdicts::default(), &section.statuses)?);
     check(policy)
 }
 
 fn specific(
     settings: &ProxySettings,
-    general: &hapax_http::Settings,
+    general: &IdempotencyConfig,
     route: &RouteSection,
 ) -> anyhow::Result<ProxyRoute> {
     let pattern = PathPattern::parse(&route.path)?;
     let target = route.upstream.as_ref().map(|target| target.0.clone());
     let target = target.or_else(|| settings.upstream.clone());
     let target = target.context("`upstream` is missing, and there is no --upstream either")?;
-    let mut policy = general.clone();
-    set(&mut policy.methods, route.methods()?.map(|methods| methods.0));
-    set(&mut policy.scope, route.scope.clone().map(|text| text.0));
-    set(&mut policy.wait, route.wait.map(|text| text.0.0));
-    set(&mut policy.lease, route.lease.map(|text| text.0));
-    set(&mut policy.retention, route.retention.map(|text| text.0));
-    set(&mut policy.require_key, route.require_key);
-    set(&mut policy.on_unknown, route.on_unknown.map(|text| text.0));
-    set(&mut policy.on_store_error, route.on_store_error.map(|text| text.0));
-    set(&mut policy.limit, route.limit.map(|text| text.0.0));
     let fingerprint = route.fingerprint.as_ref().map(|section| section.read()).transpose()?;
-    set(&mut policy.fingerprint, fingerprint);
-    policy.verdicts = verdicts(policy.verdicts, &route.statuses)?;
-    let mut upstream_timeout = settings.upstream_timeout;
-    set(&mut upstream_timeout, route.upstream_timeout.map(|text| text.0));
+    let verdicts = verdicts(general.verdicts().clone(), &route.statuses)?;
+    let policy = general.clone().with_verdicts(verdicts);
+    let methods = route.methods()?.map(|methods| methods.0);
+    let policy = set(policy, methods, IdempotencyConfig::with_methods);
+    let scope = route.scope.clone().map(|text| text.0);
+    let policy = set(policy, scope, IdempotencyConfig::with_scope);
+    let policy = set(policy, route.wait.map(|text| text.0.0), IdempotencyConfig::with_wait);
+    let policy = set(policy, route.lease.map(|text| text.0), IdempotencyConfig::with_lease);
+    let retention = route.retention.map(|text| text.0);
+    let policy = set(policy, retention, IdempotencyConfig::with_retention);
+    let policy = set(policy, route.require_key, IdempotencyConfig::with_required_key);
+    let on_unknown = route.on_unknown.map(|text| text.0);
+    let policy = set(policy, on_unknown, IdempotencyConfig::with_on_unknown);
+    let on_store_error = route.on_store_error.map(|text| text.0);
+    let policy = set(policy, on_store_error, IdempotencyConfig::with_on_store_error);
+    let policy = set(policy, route.limit.map(|text| text.0.0), IdempotencyConfig::with_max_body);
+    let policy = set(policy, fingerprint, IdempotencyConfig::with_fingerprint);
+    let upstream_timeout = route.upstream_timeout.map_or(settings.upstream_timeout, |text| text.0);
     Ok(ProxyRoute { pattern, target, upstream_timeout, policy: check(policy)? })
 }
 
-fn set<T>(value: &mut T, given: Option<T>) {
-    if let Some(given) = given {
-        *value = given;
+fn set<T>(
+    policy: IdempotencyConfig,
+    value: Option<T>,
+    with: impl FnOnce(IdempotencyConfig, T) -> IdempotencyConfig,
+) -> IdempotencyConfig {
+    match value {
+        Some(value) => with(policy, value),
+        None => policy,
     }
 }
 
@@ -158,9 +165,9 @@ fn verdicts(general: Verdicts, statuses: &StatusVerdicts) -> anyhow::Result<Verd
     })
 }
 
-fn check(policy: hapax_http::Settings) -> anyhow::Result<hapax_http::Settings> {
-    ensure!(policy.wait <= MAX_WAIT, "`wait` is at most 60s");
-    ensure!(policy.lease <= MAX_LEASE, "`lease` is at most 1h");
-    ensure!(policy.lease >= MIN_LEASE, "`lease` is at least 300ms");
+fn check(policy: IdempotencyConfig) -> anyhow::Result<IdempotencyConfig> {
+    ensure!(*policy.wait() <= MAX_WAIT, "`wait` is at most 60s");
+    ensure!(*policy.lease() <= MAX_LEASE, "`lease` is at most 1h");
+    ensure!(*policy.lease() >= MIN_LEASE, "`lease` is at least 300ms");
     Ok(policy)
 }

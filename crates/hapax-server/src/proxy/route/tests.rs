@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use hapax::OnUnknown;
-use hapax_http::{FingerprintOf, Scope, Verdict};
+use hapax_http::{CallerScope, FingerprintOf, Verdict};
 use hyper::{Method, StatusCode};
 
 use super::*;
@@ -26,7 +26,7 @@ fn refused(flags: &[&str], environment: &[(&str, &str)], file: &str) -> String {
 fn proxy_flags_win_over_environment_over_file() {
     let wait = |flags: &[&str], environment: &[(&str, &str)], file| {
         let flags = [&UP[..], flags].concat();
-        read(&flags, environment, file).unwrap()[0].policy.wait.as_secs()
+        read(&flags, environment, file).unwrap()[0].policy.wait().as_secs()
     };
     let (environment, file) = (("HAPAX_WAIT", "2s"), "[proxy]\nwait = '3s'");
     assert_eq!(wait(&["--wait", "0s"], &[environment], file), 0);
@@ -41,11 +41,11 @@ fn proxy_defaults_are_the_documented_ones() {
     assert_eq!(settings.listen.text(), "127.0.0.1:8788");
     assert_eq!(settings.store.secret(), "sqlite:hapax.db");
     let policy = &routes(&settings).unwrap()[0].policy;
-    assert_eq!(policy.methods, [Method::POST, Method::PATCH]);
-    assert_eq!((policy.lease.as_secs(), policy.retention.as_secs()), (30, 86_400));
-    assert_eq!((policy.on_unknown, policy.limit), (OnUnknown::Refuse, 1 << 20));
-    assert_eq!(policy.scope, Scope::Authorization);
-    assert!(!policy.require_key && settings.admin.is_none());
+    assert_eq!(policy.methods(), [Method::POST, Method::PATCH]);
+    assert_eq!((policy.lease().as_secs(), policy.retention().as_secs()), (30, 86_400));
+    assert_eq!((*policy.on_unknown(), *policy.max_body()), (OnUnknown::Refuse, 1 << 20));
+    assert_eq!(*policy.scope(), CallerScope::Authorization);
+    assert!(!*policy.require_key() && settings.admin.is_none());
 }
 
 #[test]
@@ -75,18 +75,18 @@ fn proxy_route_overrides_what_differs() {
     let [pay, health, rest] = &routes[..] else { panic!("three routes") };
     assert!(pay.pattern.matches("/payments/1") && !pay.pattern.matches("/payments"));
     assert_eq!(pay.target.to_string(), "https://pay.example/base");
-    assert_eq!(pay.policy.methods, [Method::POST, Method::PUT]);
-    assert_eq!(pay.policy.wait, Duration::from_millis(500));
-    assert_eq!((pay.policy.lease.as_secs(), pay.policy.retention.as_secs()), (5, 604_800));
-    assert!(pay.policy.require_key && pay.policy.on_unknown == OnUnknown::TakeOver);
-    assert_eq!(pay.policy.fingerprint, FingerprintOf::Except(vec!["/at".into()]));
-    let verdict = |status| pay.policy.verdicts.of(StatusCode::from_u16(status).unwrap());
+    assert_eq!(pay.policy.methods(), [Method::POST, Method::PUT]);
+    assert_eq!(*pay.policy.wait(), Duration::from_millis(500));
+    assert_eq!((pay.policy.lease().as_secs(), pay.policy.retention().as_secs()), (5, 604_800));
+    assert!(*pay.policy.require_key() && *pay.policy.on_unknown() == OnUnknown::TakeOver);
+    assert_eq!(*pay.policy.fingerprint(), FingerprintOf::Except(vec!["/at".into()]));
+    let verdict = |status| pay.policy.verdicts().of(StatusCode::from_u16(status).unwrap());
     assert_eq!(verdict(404), Verdict::GiveBack);
     assert_eq!(verdict(409), Verdict::GiveBack);
     assert_eq!(verdict(500), Verdict::Unknown);
     assert!(health.pattern.matches("/health") && !health.pattern.matches("/health/x"));
-    assert!(health.policy.methods.is_empty());
-    assert_eq!(health.policy.fingerprint, FingerprintOf::Json);
+    assert!(health.policy.methods().is_empty());
+    assert_eq!(*health.policy.fingerprint(), FingerprintOf::Json);
     assert_eq!(rest.pattern, PathPattern::Everything);
     assert_eq!(rest.target.to_string(), "http://127.0.0.1:3000");
 }
@@ -152,9 +152,12 @@ fn proxy_sizes_and_scopes_are_parsed() {
     assert_eq!(ByteSize::parse("64KiB"), Ok(ByteSize(65_536)));
     assert_eq!(ByteSize::parse("1048576"), Ok(ByteSize(1 << 20)));
     assert!(ByteSize::parse("0").is_err() && ByteSize::parse("MiB").is_err());
-    assert_eq!(Scope::parse("cookie:sid"), Ok(Scope::Cookie("sid".into())));
-    assert_eq!(Scope::parse("header:X-User"), Ok(Scope::Header("x-user".parse().unwrap())));
-    assert!(Scope::parse("header:").is_err() && Scope::parse("cookie:").is_err());
+    assert_eq!(CallerScope::parse("cookie:sid"), Ok(CallerScope::Cookie("sid".into())));
+    assert_eq!(
+        CallerScope::parse("header:X-User"),
+        Ok(CallerScope::Header("x-user".parse().unwrap()))
+    );
+    assert!(CallerScope::parse("header:").is_err() && CallerScope::parse("cookie:").is_err());
 }
 
 #[test]

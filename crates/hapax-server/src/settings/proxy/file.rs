@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::bail;
 use hapax::OnUnknown;
 use hapax::lock::OnStoreError;
-use hapax_http::{FingerprintOf, Scope, Verdict};
+use hapax_http::{CallerScope, FingerprintOf, Verdict};
 use serde::Deserialize;
 
 use super::{KeyedMethods, UpstreamUrl};
@@ -30,7 +30,7 @@ pub(crate) struct RouteSection {
     pub(crate) path: String,
     pub(crate) upstream: Option<FileValue<UpstreamUrl>>,
     pub(crate) methods: Option<Vec<String>>,
-    pub(crate) scope: Option<FileValue<Scope>>,
+    pub(crate) scope: Option<FileValue<CallerScope>>,
     pub(crate) wait: Option<FileValue<DurationOrZero>>,
     pub(crate) lease: Option<Time>,
     pub(crate) retention: Option<Time>,

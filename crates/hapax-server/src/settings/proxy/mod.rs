@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use hapax::OnUnknown;
 use hapax::lock::OnStoreError;
-use hapax_http::Scope;
+use hapax_http::CallerScope;
 
 use super::declare::{Declaration, settings};
 use super::shared::{
@@ -59,7 +59,7 @@ settings! {
         "Where an earlier attempt may have acted: refuse, or rerun and tell the upstream");
     on_store_error: OnStoreError = Declaration::new("POLICY", "closed",
         "Where the store fails: closed (503, nothing runs), or open (unprotected, and said)");
-    scope: Scope = Declaration::new("SCOPE", "authorization",
+    scope: CallerScope = Declaration::new("SCOPE", "authorization",
         "What identifies a key's owner: authorization, header:NAME, cookie:NAME or single");
     methods: KeyedMethods = Declaration::new("LIST", "POST,PATCH",
         "Which methods are keyed, out of POST, PATCH, PUT, DELETE; others pass untouched");

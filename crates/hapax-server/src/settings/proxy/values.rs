@@ -2,7 +2,7 @@
 
 use hapax::OnUnknown;
 use hapax::lock::OnStoreError;
-use hapax_http::{Scope, Verdict};
+use hapax_http::{CallerScope, Verdict};
 use hyper::Method;
 use hyper::header::HeaderName;
 
@@ -34,7 +34,7 @@ impl SettingValue for OnStoreError {
     }
 }
 
-impl SettingValue for Scope {
+impl SettingValue for CallerScope {
     fn parse(text: &str) -> Result<Self, String> {
         let expected = "authorization, header:NAME, cookie:NAME or single is expected";
         match text.split_once(':') {

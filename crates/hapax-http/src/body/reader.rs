@@ -1,5 +1,5 @@
-//! Reading the service's answer: data, then its end, which is one only where everything that was
-//! announced has come.
+//! Reads the service's response, and captures a copy of it. A body that ends before its announced
+//! length is an error.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -12,14 +12,13 @@ use http_body::Body as HttpBody;
 
 use crate::BoxError;
 
-/// How long the client will take the answer to be, where it is told so: it knows the end by the
-/// last byte then.
-pub(crate) fn announced<R: HttpBody>(headers: &HeaderMap, body: &R) -> Option<u64> {
+/// The length that the client is told, where it is told one: it knows the end by the last byte then.
+pub(crate) fn announced_length<R: HttpBody>(headers: &HeaderMap, body: &R) -> Option<u64> {
     let written = || headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok();
     body.size_hint().exact().or_else(written)
 }
 
-pub(crate) struct Source<'a, R> {
+pub(crate) struct BodyReader<'a, R> {
     body: Pin<&'a mut R>,
     length: Option<u64>,
     seen: u64,
@@ -27,7 +26,7 @@ pub(crate) struct Source<'a, R> {
     trailers: Option<HeaderMap>,
 }
 
-impl<'a, R> Source<'a, R>
+impl<'a, R> BodyReader<'a, R>
 where
     R: HttpBody<Data = Bytes>,
     R::Error: Into<BoxError>,
@@ -36,7 +35,7 @@ where
         Self { body, length, seen: 0, ended: false, trailers: None }
     }
 
-    /// Whether the last of what was announced has come.
+    /// Whether as many bytes have come as were announced.
     pub(crate) fn is_complete(&self) -> bool {
         self.length == Some(self.seen)
     }
@@ -45,13 +44,12 @@ where
         self.trailers
     }
 
-    /// The next data, `None` at the end. What is complete ends at once, without waiting for a body
-    /// that does not say so.
+    /// The next data, `None` at the end. A complete body ends at once, even if it does not say so.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, BoxError> {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// The next data if it is there.
+    /// The next data, or `None` where there is none yet.
     pub(crate) async fn next_if_ready(&mut self) -> Option<Result<Option<Bytes>, BoxError>> {
         poll_fn(|cx| match self.poll_next(cx) {
             Poll::Ready(next) => Poll::Ready(Some(next)),
@@ -76,7 +74,7 @@ where
                 Some(Ok(data)) => {
                     self.seen += data.len() as u64;
                     if self.length.is_some_and(|length| self.seen > length) {
-                        return Poll::Ready(Err("the answer is longer than it said".into()));
+                        return Poll::Ready(Err("the response exceeds its length".into()));
                     }
                     return Poll::Ready(Ok(Some(data)));
                 }
@@ -84,25 +82,25 @@ where
         }
         self.ended = true;
         if self.length.is_some_and(|length| self.seen < length) {
-            return Poll::Ready(Err("the answer is shorter than it said".into()));
+            return Poll::Ready(Err("the response is shorter than its length".into()));
         }
         Poll::Ready(Ok(None))
     }
 }
 
-/// The copy of an answer, up to the limit.
-pub(crate) struct Copy {
+/// The copy of a response, up to a maximal size.
+pub(crate) struct CapturedBody {
     chunks: Vec<Bytes>,
     room: Option<usize>,
 }
 
-impl Copy {
-    pub(crate) fn new(limit: usize) -> Self {
-        Self { chunks: Vec::new(), room: Some(limit) }
+impl CapturedBody {
+    pub(crate) fn new(max: usize) -> Self {
+        Self { chunks: Vec::new(), room: Some(max) }
     }
 
-    /// The copy of an answer that is known not to fit.
-    pub(crate) fn none() -> Self {
+    /// The copy of a response that is known to be too large.
+    pub(crate) fn too_large() -> Self {
         Self { chunks: Vec::new(), room: None }
     }
 
@@ -110,7 +108,7 @@ impl Copy {
         self.room.is_some()
     }
 
-    /// Adds data; what comes after the first that does not fit is not added any more.
+    /// Adds data. Nothing is added after the first chunk that does not fit.
     pub(crate) fn add(&mut self, data: &Bytes) {
         if let Some(room) = self.room {
             self.chunks.push(data.clone());
@@ -118,23 +116,23 @@ impl Copy {
         }
     }
 
-    /// Everything up to here, the first data that did not fit included.
+    /// Everything that was added, with the first chunk that did not fit.
     pub(crate) fn chunks(&self) -> Vec<Bytes> {
         self.chunks.clone()
     }
 
-    /// Gives the memory back of what will not be kept.
-    pub(crate) fn forget(&mut self) {
+    /// Frees the memory of a copy that will not be stored.
+    pub(crate) fn clear(&mut self) {
         self.chunks = Vec::new();
     }
 
     pub(crate) fn into_bytes(self) -> Bytes {
-        // Mostly it is one: that is not copied.
+        // A response is mostly one chunk: do not copy it.
         if let [one] = &self.chunks[..] {
             return one.clone();
         }
-        let mut whole = BytesMut::with_capacity(self.chunks.iter().map(Bytes::len).sum());
-        self.chunks.iter().for_each(|chunk| whole.extend_from_slice(chunk));
-        whole.freeze()
+        let mut bytes = BytesMut::with_capacity(self.chunks.iter().map(Bytes::len).sum());
+        self.chunks.iter().for_each(|chunk| bytes.extend_from_slice(chunk));
+        bytes.freeze()
     }
 }

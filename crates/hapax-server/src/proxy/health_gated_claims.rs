@@ -1,4 +1,4 @@
-//! The store as requests see it: one that answers, and must not be used, grants nothing.
+//! A store that grants no claims while it must not be used, although it answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,17 +11,17 @@ use hapax::{
 
 use crate::daemon::{Readiness, ReadinessState};
 
-pub(crate) struct Fit {
+pub(crate) struct HealthGatedClaims {
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) health: Readiness,
+    pub(crate) readiness: Readiness,
 }
 
 #[async_trait]
-impl Claims for Fit {
-    async fn claim(&self, key: &Key, ask: &ClaimRequest) -> Result<Claimed, StoreError> {
-        match self.health.state() {
+impl Claims for HealthGatedClaims {
+    async fn claim(&self, key: &Key, request: &ClaimRequest) -> Result<Claimed, StoreError> {
+        match self.readiness.state() {
             ReadinessState::Unfit(reason) => Err(StoreError::Incompatible { reason }),
-            _ => self.store.claim(key, ask).await,
+            _ => self.store.claim(key, request).await,
         }
     }
 

@@ -1,5 +1,4 @@
-//! One request from its head to the last byte of its answer: which route takes it, and what is
-//! counted about it.
+//! Finds the route of a request, and counts the request until the end of its response.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax::Claims;
-use hapax_http::{Answer, Idempotency, IdempotencyLayer, Problem, ProblemKind, Whole};
+use hapax_http::{FullBody, Idempotency, IdempotencyLayer, Problem, ProblemKind, ResponseBody};
 use http_body_util::Either;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::header::{HOST, HeaderValue, TRANSFER_ENCODING};
@@ -17,52 +16,51 @@ use hyper::{Method, Request, Response, Version};
 use tower::{Layer, ServiceExt};
 
 use super::BoxError;
-use super::answer::Arriving;
 use super::client::Client;
-use super::quiet::Quiet;
+use super::idle_timeout::IdleTimeoutBody;
 use super::route::{PathPattern, ProxyRoute};
-use super::upstream::{Manner, Upstream};
-use crate::daemon::RequestMetrics;
-use crate::daemon::{EarlyRefusals, InFlightGuard, RequestHandler};
+use super::upstream_body::UpstreamBody;
+use super::upstream_service::{ForwardOptions, UpstreamService};
+use crate::daemon::{EarlyRefusals, InFlightGuard, RequestHandler, RequestMetrics};
 
-/// Every route with its policy and its upstream.
+/// All routes of the proxy, each with its policy and its upstream.
 #[derive(Clone)]
-pub(crate) struct Gateway(Arc<Inner>);
+pub(crate) struct ProxyRouter(Arc<Inner>);
 
 struct Inner {
-    routes: Vec<Open>,
+    routes: Vec<RouteService>,
     body_timeout: Duration,
 }
 
-struct Open {
+struct RouteService {
     pattern: PathPattern,
     label: Arc<str>,
     layer: IdempotencyLayer,
-    service: Idempotency<Upstream>,
+    service: Idempotency<UpstreamService>,
 }
 
-impl Gateway {
+impl ProxyRouter {
     pub(crate) fn new(
         routes: &[ProxyRoute],
         store: &Arc<dyn Claims>,
         client: &Client,
-        manner: Manner,
+        options: ForwardOptions,
         body_timeout: Duration,
     ) -> Self {
-        let open = |route: &ProxyRoute| {
-            let layer = IdempotencyLayer::new(store.clone(), route.policy.clone());
-            let service = layer.layer(Upstream::new(client.clone(), manner, route));
-            Open {
+        let with_service = |route: &ProxyRoute| {
+            let layer = IdempotencyLayer::new(store.clone()).with_config(route.policy.clone());
+            let service = layer.layer(UpstreamService::new(client.clone(), options, route));
+            RouteService {
                 pattern: route.pattern.clone(),
                 label: route.pattern.to_string().into(),
                 layer,
                 service,
             }
         };
-        Self(Arc::new(Inner { routes: routes.iter().map(open).collect(), body_timeout }))
+        Self(Arc::new(Inner { routes: routes.iter().map(with_service).collect(), body_timeout }))
     }
 
-    /// Refuses new work; ends when what runs is stored.
+    /// Refuses new keyed requests, and completes when every first run is stored.
     pub(crate) async fn drain(&self) {
         let drains: Vec<_> = self.0.routes.iter().map(|route| route.layer.drain()).collect();
         for drain in drains {
@@ -71,35 +69,36 @@ impl Gateway {
     }
 }
 
-impl RequestHandler for Gateway {
-    type Body = Outgoing;
-    /// An answer without our marks may be the upstream's.
+impl RequestHandler for ProxyRouter {
+    type Body = ProxyResponseBody;
+    /// A 400 or 431 without our headers may be the upstream's own.
     const REFUSALS: Option<EarlyRefusals> = None;
 
     async fn handle(
         &self,
         request: Request<Incoming>,
         in_flight: InFlightGuard,
-    ) -> Response<Outgoing> {
+    ) -> Response<ProxyResponseBody> {
         let route = self.0.routes.iter().find(|route| route.pattern.matches(request.uri().path()));
         let label = route.map_or_else(|| "unmatched".into(), |route| route.label.clone());
-        let mut watched = RequestMetrics::new(request.method(), label);
-        let response = match (check(&request), route) {
-            (Err(problem), _) => refused(&problem),
-            (Ok(()), None) => refused(&no_route()),
+        let mut metrics = RequestMetrics::new(request.method(), label);
+        let response = match (check_request(&request), route) {
+            (Err(problem), _) => refuse(&problem),
+            (Ok(()), None) => refuse(&no_route()),
             (Ok(()), Some(route)) => {
-                let request = request.map(|body| Quiet::new(body, Some(self.0.body_timeout)));
+                let request =
+                    request.map(|body| IdleTimeoutBody::new(body, Some(self.0.body_timeout)));
                 let response = route.service.clone().oneshot(request).await;
                 response.unwrap_or_else(|never| match never {}).map(Either::Left)
             }
         };
-        watched.status = response.status().as_u16();
-        response.map(|body| Outgoing { body, _watched: watched, _in_flight: in_flight })
+        metrics.status = response.status().as_u16();
+        response.map(|body| ProxyResponseBody { body, _metrics: metrics, _in_flight: in_flight })
     }
 }
 
-/// Refuses what could be read in two ways, or is no request to a service.
-fn check(request: &Request<Incoming>) -> Result<(), Problem> {
+/// Refuses a request that the upstream could read in another way, and CONNECT.
+fn check_request(request: &Request<Incoming>) -> Result<(), Problem> {
     let mut hosts = request.headers().get_all(HOST).iter();
     let host = hosts.next();
     if hosts.next().is_some() {
@@ -139,20 +138,20 @@ fn no_route() -> Problem {
     )
 }
 
-type AnyAnswer = Either<Answer<Arriving>, Whole>;
+type EitherBody = Either<ResponseBody<UpstreamBody>, FullBody>;
 
-fn refused(problem: &Problem) -> Response<AnyAnswer> {
+fn refuse(problem: &Problem) -> Response<EitherBody> {
     problem.response().map(Either::Right)
 }
 
-/// The body of an answer; with its end the request is over.
-pub(crate) struct Outgoing {
-    body: AnyAnswer,
-    _watched: RequestMetrics,
+/// The body of a response. The request counts as in flight until it is dropped.
+pub(crate) struct ProxyResponseBody {
+    body: EitherBody,
+    _metrics: RequestMetrics,
     _in_flight: InFlightGuard,
 }
 
-impl Body for Outgoing {
+impl Body for ProxyResponseBody {
     type Data = Bytes;
     type Error = BoxError;
 

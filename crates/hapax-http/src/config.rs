@@ -1,0 +1,257 @@
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hapax_core::lock::OnStoreError;
+use hapax_core::{OnUnknown, Tenant};
+use http::request::Parts;
+use http::{Method, Response, StatusCode};
+
+use crate::{CallerScope, FingerprintOf, Hooks, NoHooks};
+
+type PathOf = Arc<dyn Fn(&Parts) -> String + Send + Sync>;
+
+/// How requests with a key are treated.
+///
+/// ```
+/// use hapax_http::{CallerScope, FingerprintOf, IdempotencyConfig, Verdict};
+/// use http::{Method, StatusCode};
+/// use std::time::Duration;
+/// let config = IdempotencyConfig::new()
+///     .with_scope(CallerScope::Cookie("session".into()))
+///     .with_methods([Method::POST, Method::PUT, Method::DELETE])
+///     .with_required_key(true)
+///     .with_retention(Duration::from_secs(7 * 86_400))
+///     .with_fingerprint(FingerprintOf::Json)
+///     .with_verdict(StatusCode::NOT_FOUND, Verdict::GiveBack);
+/// ```
+#[derive(Clone)]
+pub struct IdempotencyConfig {
+    pub(crate) tenant: Tenant,
+    pub(crate) scope: CallerScope,
+    pub(crate) methods: Vec<Method>,
+    pub(crate) path: Option<PathOf>,
+    pub(crate) require_key: bool,
+    pub(crate) wait: Duration,
+    pub(crate) lease: Duration,
+    pub(crate) retention: Duration,
+    pub(crate) on_unknown: OnUnknown,
+    pub(crate) on_store_error: OnStoreError,
+    pub(crate) store_timeout: Duration,
+    pub(crate) max_body: usize,
+    pub(crate) fingerprint: FingerprintOf,
+    pub(crate) verdicts: Verdicts,
+    pub(crate) hooks: Arc<dyn Hooks>,
+}
+
+impl Default for IdempotencyConfig {
+    fn default() -> Self {
+        Self {
+            tenant: Tenant::default(),
+            scope: CallerScope::default(),
+            methods: vec![Method::POST, Method::PATCH],
+            path: None,
+            require_key: false,
+            wait: Duration::from_secs(10),
+            lease: Duration::from_secs(30),
+            retention: Duration::from_secs(86_400),
+            on_unknown: OnUnknown::Refuse,
+            on_store_error: OnStoreError::Closed,
+            store_timeout: Duration::from_secs(5),
+            max_body: 1024 * 1024,
+            fingerprint: FingerprintOf::default(),
+            verdicts: Verdicts::default(),
+            hooks: Arc::new(NoHooks),
+        }
+    }
+}
+
+macro_rules! builder_methods {
+    ($($(#[doc = $doc:literal])+ $with:ident, $field:ident: $type:ty;)+) => {
+        $($(#[doc = $doc])+
+        #[must_use]
+        pub fn $with(mut self, $field: $type) -> Self {
+            self.$field = $field;
+            self
+        }
+
+        #[doc = concat!("See [`", stringify!($with), "`](Self::", stringify!($with), ").")]
+        pub fn $field(&self) -> &$type {
+            &self.$field
+        })+
+    };
+}
+
+impl IdempotencyConfig {
+    /// The default configuration.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    builder_methods! {
+        /// The tenant that owns the claims.
+        with_tenant, tenant: Tenant;
+        /// How the caller is identified: a key means something only together with its caller.
+        with_scope, scope: CallerScope;
+        /// Refuse keyed methods without a key.
+        with_required_key, require_key: bool;
+        /// How long a duplicate waits for the first one's response (10 s).
+        with_wait, wait: Duration;
+        /// How long the first one is believed alive without renewal (30 s).
+        with_lease, lease: Duration;
+        /// How long a response is kept (24 h).
+        with_retention, retention: Duration;
+        /// What to do where an earlier attempt may or may not have had its effect.
+        with_on_unknown, on_unknown: OnUnknown;
+        /// What to do where the store fails.
+        with_on_store_error, on_store_error: OnStoreError;
+        /// The longest that one call to the store may take, should the store exceed its own
+        /// timeout (5 s).
+        with_store_timeout, store_timeout: Duration;
+        /// The largest keyed request, and the largest response that is kept, in bytes (1 MiB).
+        with_max_body, max_body: usize;
+        /// What makes two requests the same.
+        with_fingerprint, fingerprint: FingerprintOf;
+        /// What becomes of a response, by its status.
+        with_verdicts, verdicts: Verdicts;
+    }
+
+    /// The methods that take a key: POST and PATCH by default. Safe ones (GET, HEAD, OPTIONS,
+    /// TRACE) never do.
+    #[must_use]
+    pub fn with_methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
+        self.methods = methods.into_iter().collect();
+        self
+    }
+
+    /// See [`with_methods`](Self::with_methods).
+    pub fn methods(&self) -> &[Method] {
+        &self.methods
+    }
+
+    /// What becomes of a response with this status.
+    #[must_use]
+    pub fn with_verdict(mut self, status: StatusCode, verdict: Verdict) -> Self {
+        self.verdicts = self.verdicts.with(status, verdict);
+        self
+    }
+
+    /// The observer of keyed requests.
+    #[must_use]
+    pub fn with_hooks(mut self, hooks: impl Hooks) -> Self {
+        self.hooks = Arc::new(hooks);
+        self
+    }
+
+    /// The path that a key belongs to; that of the request's URI by default. **Needed inside a
+    /// nested axum router**, which hides its own prefix from the layers in it: two of them would
+    /// mix up each other's keys.
+    ///
+    /// ```
+    /// use axum::extract::OriginalUri;
+    /// use hapax_http::IdempotencyConfig;
+    /// let config = IdempotencyConfig::new().with_path(|parts| {
+    ///     match parts.extensions.get::<OriginalUri>() {
+    ///         Some(uri) => uri.path().to_owned(),
+    ///         None => parts.uri.path().to_owned(),
+    ///     }
+    /// });
+    /// ```
+    #[must_use]
+    pub fn with_path(mut self, path: impl Fn(&Parts) -> String + Send + Sync + 'static) -> Self {
+        self.path = Some(Arc::new(path));
+        self
+    }
+
+    pub(crate) fn takes_key(&self, method: &Method) -> bool {
+        !method.is_safe() && self.methods.contains(method)
+    }
+}
+
+impl fmt::Debug for IdempotencyConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, hooks: _, tenant, scope, methods, require_key, wait, lease, .. } = self;
+        f.debug_struct("IdempotencyConfig")
+            .field("tenant", tenant)
+            .field("scope", scope)
+            .field("methods", methods)
+            .field("path", &path.is_some())
+            .field("require_key", require_key)
+            .field("wait", wait)
+            .field("lease", lease)
+            .field("retention", &self.retention)
+            .field("on_unknown", &self.on_unknown)
+            .field("on_store_error", &self.on_store_error)
+            .field("store_timeout", &self.store_timeout)
+            .field("max_body", &self.max_body)
+            .field("fingerprint", &self.fingerprint)
+            .field("verdicts", &self.verdicts)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What becomes of a response.
+///
+/// A service can decide that itself, by putting one of these into the extensions of its response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Verdict {
+    /// The response is stored, and every retry gets it.
+    Keep,
+    /// The response is passed on, and the key is free for a retry.
+    GiveBack,
+    /// The response is passed on, and the outcome counts as unknown.
+    Unknown,
+}
+
+/// The verdict for each status. 2xx, 3xx and 4xx are kept, except those that a retry may change (401,
+/// 403, 408, 425, 429). After another 5xx a retry may run; a 502 or 504 of a gateway leaves the
+/// outcome unknown.
+///
+/// ```
+/// use hapax_http::{Verdict, Verdicts};
+/// use http::StatusCode;
+/// let verdicts = Verdicts::default().with(StatusCode::NOT_FOUND, Verdict::GiveBack);
+/// assert_eq!(verdicts.of(StatusCode::CREATED), Verdict::Keep);
+/// assert_eq!(verdicts.of(StatusCode::NOT_FOUND), Verdict::GiveBack);
+/// assert_eq!(verdicts.of(StatusCode::INTERNAL_SERVER_ERROR), Verdict::GiveBack);
+/// assert_eq!(verdicts.of(StatusCode::GATEWAY_TIMEOUT), Verdict::Unknown);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Verdicts(BTreeMap<u16, Verdict>);
+
+impl Verdicts {
+    /// Replaces the verdict for one status.
+    #[must_use]
+    pub fn with(mut self, status: StatusCode, verdict: Verdict) -> Self {
+        self.0.insert(status.as_u16(), verdict);
+        self
+    }
+
+    /// The verdict for a response. The service's own (a [`Verdict`] in the extensions, or
+    /// `Idempotency-Store: never`, which is removed) comes before that of the status.
+    pub(crate) fn judge<R>(&self, response: &mut Response<R>) -> Verdict {
+        let store = response.headers_mut().remove("idempotency-store");
+        if let Some(verdict) = response.extensions().get() {
+            return *verdict;
+        }
+        if store.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"never")) {
+            return Verdict::GiveBack;
+        }
+        self.of(response.status())
+    }
+
+    /// The verdict for a status.
+    pub fn of(&self, status: StatusCode) -> Verdict {
+        if let Some(verdict) = self.0.get(&status.as_u16()) {
+            return *verdict;
+        }
+        match status.as_u16() {
+            401 | 403 | 408 | 425 | 429 => Verdict::GiveBack,
+            502 | 504 => Verdict::Unknown,
+            200..=499 => Verdict::Keep,
+            _ => Verdict::GiveBack,
+        }
+    }
+}

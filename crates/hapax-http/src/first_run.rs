@@ -1,0 +1,245 @@
+//! The first request with a key: runs the service, captures its response and sends it on.
+//!
+//! The response streams to the client as it comes, while a copy is captured. Its last byte is sent only
+//! after the store has the copy: a client that received the complete response can rely on getting it
+//! again.
+
+use std::future::poll_fn;
+use std::pin::pin;
+
+use bytes::Bytes;
+use hapax_core::command::StoredResponse;
+use http::header::CONTENT_TYPE;
+use http::response::Parts;
+use http::{Request, Response, StatusCode};
+use http_body::Body as HttpBody;
+use tokio::sync::oneshot;
+use tower_service::Service;
+
+use crate::body::channel::{self, BodySender};
+use crate::body::reader::{BodyReader, CapturedBody, announced_length};
+use crate::claim_guard::ClaimGuard;
+use crate::replay::{add_trailers, capture, fits, tombstone};
+use crate::service::call_in_trace;
+use crate::{BoxError, FullBody, Problem, ProblemKind, RequestBody, ResponseBody, Verdict};
+
+/// The smallest number of bytes that may wait for the client, however small `max_body` is.
+const MIN_CHANNEL: usize = 64 * 1024;
+
+pub(crate) struct FirstRun<R, E> {
+    pub(crate) claim: ClaimGuard,
+    pub(crate) reply: oneshot::Sender<Result<Response<ResponseBody<R>>, E>>,
+}
+
+impl<R, E> FirstRun<R, E>
+where
+    R: HttpBody<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    /// Runs the service. `ready` is whether it was polled ready already.
+    pub(crate) async fn run<S, B>(
+        self,
+        mut service: S,
+        ready: bool,
+        request: Request<RequestBody<B>>,
+    ) where
+        S: Service<Request<RequestBody<B>>, Response = Response<R>, Error = E>,
+    {
+        if !ready && let Err(error) = poll_fn(|cx| service.poll_ready(cx)).await {
+            self.claim.give_back().await;
+            let _ = self.reply.send(Err(error));
+            return;
+        }
+        failpoint::pass(failpoint::GRANTED);
+        match call_in_trace(&mut service, request).await {
+            Ok(response) => self.handle_response(response).await,
+            Err(error) => {
+                self.claim.abandon().await;
+                let _ = self.reply.send(Err(error));
+            }
+        }
+    }
+
+    async fn handle_response(self, mut response: Response<R>) {
+        failpoint::pass(failpoint::ANSWERED);
+        match self.claim.config().verdicts.judge(&mut response) {
+            Verdict::Keep => return self.store_response(response).await,
+            Verdict::GiveBack => self.claim.give_back().await,
+            Verdict::Unknown => self.claim.abandon().await,
+        }
+        let _ = self.reply.send(Ok(response.map(ResponseBody::passed_through)));
+    }
+
+    async fn store_response(self, response: Response<R>) {
+        let (parts, body) = response.into_parts();
+        if is_event_stream(&parts) {
+            return self.pass_event_stream(parts, body).await;
+        }
+        let max = self.claim.config().max_body;
+        let length = announced_length(&parts.headers, &body);
+        let head = capture(&parts, Bytes::new());
+        let body = pin!(body);
+        let mut reader = BodyReader::new(body, length);
+        let mut copy = match length {
+            Some(length) if length > max as u64 => CapturedBody::too_large(),
+            _ if !fits(&head, max) => CapturedBody::too_large(),
+            _ => CapturedBody::new(max),
+        };
+        // Most responses are ready at once: these need no channel, and no second task to wake.
+        while copy.fits() {
+            match reader.next_if_ready().await {
+                Some(Ok(Some(data))) => copy.add(&data),
+                Some(Ok(None)) => {
+                    let body = FullBody::new(copy.into_bytes(), reader.into_trailers());
+                    return self.settle_full(parts, body, head).await;
+                }
+                Some(Err(_)) => {
+                    self.claim.abandon().await;
+                    let problem = Problem::new(
+                        ProblemKind::OutcomeUnknown,
+                        "the service's response ended early; it may or may not have acted, and a \
+                         retry does not run it again",
+                    );
+                    let _ = self.reply.send(Ok(problem.response().map(ResponseBody::full)));
+                    return;
+                }
+                None => break,
+            }
+        }
+        Streaming { reader, copy, head, length }.run(self, parts).await;
+    }
+
+    async fn settle_full(self, parts: Parts, body: FullBody, head: StoredResponse) {
+        let head = add_trailers(head, body.trailers());
+        let stored = StoredResponse { body: body.bytes().clone(), ..head };
+        let response = match self.claim.settle(stored).await {
+            Ok(()) => Response::from_parts(parts, body),
+            Err(winner) => winner,
+        };
+        failpoint::pass(failpoint::SETTLED);
+        let _ = self.reply.send(Ok(response.map(ResponseBody::full)));
+    }
+
+    /// An event stream may never end, so a tombstone is stored before it is passed on.
+    async fn pass_event_stream(self, parts: Parts, body: R) {
+        let response = match self.claim.settle_tombstone(tombstone(parts.status)).await {
+            Ok(()) => Response::from_parts(parts, ResponseBody::passed_through(body)),
+            Err(winner) => winner.map(ResponseBody::full),
+        };
+        let _ = self.reply.send(Ok(response));
+    }
+}
+
+/// A response that comes in pieces, or is too large to store.
+struct Streaming<'a, R> {
+    reader: BodyReader<'a, R>,
+    copy: CapturedBody,
+    head: StoredResponse,
+    length: Option<u64>,
+}
+
+impl<R> Streaming<'_, R>
+where
+    R: HttpBody<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    async fn run<E>(mut self, first_run: FirstRun<R, E>, parts: Parts) {
+        let FirstRun { claim, reply } = first_run;
+        // Room for a whole stored response, so that a slow client does not delay the settle.
+        let capacity = claim.config().max_body.max(MIN_CHANNEL);
+        let (sender, receiver) = channel::open(capacity, self.length);
+        let _ = reply.send(Ok(Response::from_parts(parts, ResponseBody::streamed(receiver))));
+        for data in self.copy.chunks() {
+            sender.send(data).await;
+        }
+        match self.stream(&sender).await {
+            Ok(last) => self.finish(claim, sender, last).await,
+            Err(error) => {
+                claim.abandon().await;
+                sender.cut(error);
+            }
+        }
+    }
+
+    /// Sends everything but the last bytes of a response whose length the client knows: with those
+    /// it would be complete before it is stored.
+    async fn stream(&mut self, sender: &BodySender) -> Result<Option<Bytes>, BoxError> {
+        loop {
+            if !self.copy.fits() {
+                self.copy.clear();
+            }
+            let next = tokio::select! {
+                next = self.reader.next() => next?,
+                // Neither a client nor the store wants the rest.
+                () = sender.closed(), if !self.copy.fits() => None,
+            };
+            let Some(data) = next else { return Ok(None) };
+            self.copy.add(&data);
+            if self.reader.is_complete() {
+                // Reads the trailers if they are there, and does not wait for them.
+                self.reader.next().await?;
+                return Ok(Some(data));
+            }
+            sender.send(data).await;
+        }
+    }
+
+    async fn finish(self, claim: ClaimGuard, sender: BodySender, last: Option<Bytes>) {
+        let trailers = self.reader.into_trailers();
+        let settled = if self.copy.fits() {
+            let head = add_trailers(self.head, trailers.as_ref());
+            claim.settle(StoredResponse { body: self.copy.into_bytes(), ..head }).await
+        } else {
+            let status = self.head.status;
+            let tombstone = StoredResponse { status, ..tombstone(StatusCode::OK) };
+            claim.settle_tombstone(tombstone).await
+        };
+        failpoint::pass(failpoint::SETTLED);
+        if settled.is_err() {
+            return sender.cut("another attempt had taken over".into());
+        }
+        if let Some(data) = last {
+            sender.send(data).await;
+        }
+        sender.end(trailers);
+    }
+}
+
+fn is_event_stream(parts: &Parts) -> bool {
+    const EVENT_STREAM: &[u8] = b"text/event-stream";
+    let kind = parts.headers.get(CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
+    kind.get(..EVENT_STREAM.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(EVENT_STREAM))
+}
+
+/// Places where a crash test may abort the process: `HAPAX_FAILPOINT=granted:3` does so the third
+/// time. Does nothing without the feature `failpoints`.
+mod failpoint {
+    /// The claim is granted, and the service has not been called.
+    pub(super) const GRANTED: &str = "granted";
+    /// The service has responded, and nothing is stored.
+    pub(super) const ANSWERED: &str = "answered";
+    /// The response is stored, and its end has not been sent.
+    pub(super) const SETTLED: &str = "settled";
+
+    #[cfg(not(feature = "failpoints"))]
+    pub(super) fn pass(_: &str) {}
+
+    #[cfg(feature = "failpoints")]
+    pub(super) fn pass(point: &str) {
+        use std::sync::LazyLock;
+        use std::sync::atomic::{AtomicU64, Ordering};
+
+        static PASSES: AtomicU64 = AtomicU64::new(0);
+        static ARMED: LazyLock<Option<(String, u64)>> = LazyLock::new(|| {
+            let setting = std::env::var("HAPAX_FAILPOINT").ok()?;
+            let (name, pass) = setting.split_once(':')?;
+            Some((name.to_owned(), pass.parse().ok()?))
+        });
+        if let Some((name, deadly)) = &*ARMED
+            && name == point
+            && PASSES.fetch_add(1, Ordering::SeqCst) + 1 == *deadly
+        {
+            std::process::abort();
+        }
+    }
+}

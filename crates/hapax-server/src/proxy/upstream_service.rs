@@ -1,0 +1,189 @@
+//! The service behind the proxy, as a tower service.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hapax::OnUnknown;
+use hapax_http::Problem;
+use hyper::body::{Body, Incoming};
+use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::http::uri::Authority;
+use hyper::{Request, Response, StatusCode, Version};
+use tower::Service;
+
+use super::client::Client;
+use super::forward;
+use super::idle_timeout::{BodyIdle, IdleTimeoutBody, UploadProgress, UpstreamIdleTimer};
+use super::route::ProxyRoute;
+use super::tunnel::Upgrade;
+use super::upstream_body::UpstreamBody;
+use super::upstream_failure::{UpstreamFailure, problem_response};
+use crate::daemon::Peer;
+use crate::settings::{HostPolicy, UpstreamUrl};
+
+/// A request's body as the layer passes it on.
+pub(crate) type ProxiedBody = hapax_http::RequestBody<IdleTimeoutBody<Incoming>>;
+
+/// The upstream of one route.
+#[derive(Clone)]
+pub(crate) struct UpstreamService(Arc<Inner>);
+
+struct Inner {
+    client: Client,
+    options: ForwardOptions,
+    target: UpstreamUrl,
+    route: String,
+    timeout: Duration,
+    reruns: bool,
+}
+
+/// How requests are forwarded, the same for all upstreams of a proxy.
+#[derive(Clone, Copy)]
+pub(crate) struct ForwardOptions {
+    pub(crate) http2: bool,
+    pub(crate) host: HostPolicy,
+    pub(crate) trust_forwarded: bool,
+}
+
+impl UpstreamService {
+    pub(crate) fn new(client: Client, options: ForwardOptions, route: &ProxyRoute) -> Self {
+        Self(Arc::new(Inner {
+            client,
+            options,
+            target: route.target.clone(),
+            route: route.pattern.to_string(),
+            timeout: route.upstream_timeout,
+            reruns: *route.policy.on_unknown() == OnUnknown::TakeOver,
+        }))
+    }
+}
+
+impl Service<Request<ProxiedBody>> for UpstreamService {
+    type Response = Response<UpstreamBody>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<ProxiedBody>) -> Self::Future {
+        let this = self.0.clone();
+        Box::pin(async move { Ok(this.forward(request).await) })
+    }
+}
+
+/// The authority that a request is for. In absolute form, and in HTTP/2, that is the target's, and
+/// `Host` is ignored (RFC 9112, 3.2.2).
+fn requested_host(parts: &Parts) -> Option<Authority> {
+    let host = || parts.headers.get(HOST)?.to_str().ok()?.parse().ok();
+    parts.uri.authority().cloned().or_else(host)
+}
+
+impl Inner {
+    async fn forward(&self, request: Request<ProxiedBody>) -> Response<UpstreamBody> {
+        // Set by the layer, which strips it from what clients send.
+        let keyed = request.headers().contains_key("hapax-attempt");
+        let (mut parts, body) = request.into_parts();
+        let upgrade =
+            if keyed || self.options.http2 { None } else { Upgrade::requested(&mut parts) };
+        let Some(uri) = self.target.resolve(&parts.uri) else {
+            return problem_response(&no_path());
+        };
+        self.rewrite_headers(&mut parts, body.size_hint().exact(), upgrade.as_ref());
+        let (body, idle_timer) = UploadProgress::new(body);
+        let mut request = Request::new(body);
+        *request.method_mut() = parts.method;
+        *request.uri_mut() = uri;
+        *request.headers_mut() = parts.headers;
+        let outcome = match self.send(request, idle_timer).await {
+            Ok(response) => self.map_response(response, keyed, upgrade).await,
+            Err(failure) => Err(failure),
+        };
+        outcome.unwrap_or_else(|failure| failure.response(&self.route, keyed, self.reruns))
+    }
+
+    async fn send(
+        &self,
+        request: Request<UploadProgress<ProxiedBody>>,
+        idle_timer: UpstreamIdleTimer,
+    ) -> Result<Response<Incoming>, UpstreamFailure> {
+        tokio::select! {
+            biased;
+            response = self.client.request(request) => {
+                response.map_err(|error| UpstreamFailure::from_client_error(&error))
+            }
+            () = idle_timer.idle_for(self.timeout) => Err(UpstreamFailure::TimedOut),
+        }
+    }
+
+    fn rewrite_headers(&self, parts: &mut Parts, length: Option<u64>, upgrade: Option<&Upgrade>) {
+        let host = requested_host(parts);
+        let peer = parts.extensions.get::<Peer>().copied();
+        let headers = &mut parts.headers;
+        forward::strip_request(headers, self.options.http2);
+        forward::set_length(headers, length);
+        if let Some(peer) = peer {
+            forward::set_origin(headers, peer, host.as_ref(), self.options.trust_forwarded);
+        }
+        // In HTTP/2 the authority is the upstream's own, by which the connection is chosen.
+        headers.remove(HOST);
+        if self.options.host == HostPolicy::Keep
+            && !self.options.http2
+            && let Some(Ok(value)) = host.map(|host| HeaderValue::try_from(host.as_str()))
+        {
+            headers.insert(HOST, value);
+        }
+        if let Some(upgrade) = upgrade {
+            upgrade.add_headers(headers);
+        }
+    }
+
+    async fn map_response(
+        &self,
+        mut response: Response<Incoming>,
+        keyed: bool,
+        upgrade: Option<Upgrade>,
+    ) -> Result<Response<UpstreamBody>, UpstreamFailure> {
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            // Without an upgrade in the request, the rest of the connection is not HTTP.
+            let upgrade = upgrade.ok_or(UpstreamFailure::Cut)?;
+            forward::strip_connection(response.headers_mut());
+            upgrade.add_headers(response.headers_mut());
+            upgrade.connect(&mut response);
+            return Ok(response.map(|_| UpstreamBody::full(Default::default())));
+        }
+        *response.version_mut() = Version::HTTP_11;
+        forward::strip_connection(response.headers_mut());
+        let (mut parts, body) = response.into_parts();
+        if body.size_hint().exact().is_none() {
+            // The header would not match the bytes that are sent.
+            parts.headers.remove(CONTENT_LENGTH);
+        }
+        // An event stream may be idle for as long as it likes.
+        let timeout = (!is_event_stream(&parts.headers)).then_some(self.timeout);
+        let mut body = UpstreamBody::streamed(IdleTimeoutBody::new(body, timeout));
+        if keyed {
+            body = body.buffer_if_small().await.map_err(|error| body_failure(&*error))?;
+        }
+        Ok(Response::from_parts(parts, body))
+    }
+}
+
+fn body_failure(error: &(dyn std::error::Error + 'static)) -> UpstreamFailure {
+    if error.is::<BodyIdle>() { UpstreamFailure::TimedOut } else { UpstreamFailure::Cut }
+}
+
+fn is_event_stream(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
+    kind.to_ascii_lowercase().starts_with(b"text/event-stream")
+}
+
+fn no_path() -> Problem {
+    Problem::invalid("a target such as /orders or http://host/orders is expected; nothing was run")
+}
