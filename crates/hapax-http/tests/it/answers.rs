@@ -1,4 +1,4 @@
-//! What is stored, what is replayed, and what is never.
+//! Which responses are stored and replayed.
 
 use crate::common::{Runs, app, memory, post, send};
 use axum::body::Body;
@@ -8,7 +8,7 @@ use hapax_core::Claims;
 use hapax_core::command;
 use hapax_http::{IdempotencyConfig, Verdict, Verdicts};
 
-/// What became of an answer.
+/// The fate of a response.
 #[derive(Debug, PartialEq, Eq)]
 enum Became {
     Replayed,
@@ -29,7 +29,7 @@ async fn became(
     });
     let first = send(&app, post("k", "")).await;
     assert!(!first.is_replay());
-    // The shortest lease there is, after which an abandoned claim is unknown.
+    // An abandoned claim becomes unknown after the shortest lease.
     clock.advance(std::time::Duration::from_millis(1));
     let again = send(&app, post("k", "")).await;
     match (again.is_replay(), runs.count()) {
@@ -46,12 +46,12 @@ async fn became(
     }
 }
 
-fn at_once() -> IdempotencyConfig {
-    crate::common::impatient()
+fn without_wait() -> IdempotencyConfig {
+    crate::common::without_wait()
 }
 
 #[tokio::test]
-async fn the_status_says_what_becomes_of_an_answer() {
+async fn verdict_follows_the_status() {
     for (status, expected) in [
         (200, Became::Replayed),
         (201, Became::Replayed),
@@ -74,34 +74,38 @@ async fn the_status_says_what_becomes_of_an_answer() {
         (504, Became::Unknown),
     ] {
         let status = StatusCode::from_u16(status).unwrap();
-        assert_eq!(became(at_once(), move || status.into_response()).await, expected, "{status}");
+        assert_eq!(
+            became(without_wait(), move || status.into_response()).await,
+            expected,
+            "{status}"
+        );
     }
 }
 
 #[tokio::test]
-async fn a_table_may_say_otherwise() {
+async fn verdict_table_overrides_the_status() {
     let verdicts = Verdicts::default()
         .with(StatusCode::OK, Verdict::Unknown)
         .with(StatusCode::BAD_GATEWAY, Verdict::Keep);
-    let config = at_once().with_verdicts(verdicts);
+    let config = without_wait().with_verdicts(verdicts);
     assert_eq!(became(config.clone(), || "ok".into_response()).await, Became::Unknown);
     let gateway = || StatusCode::BAD_GATEWAY.into_response();
     assert_eq!(became(config, gateway).await, Became::Replayed);
 }
 
 #[tokio::test]
-async fn the_handler_may_say_never() {
+async fn verdict_header_never_frees_the_key() {
     let never = || ([("idempotency-store", "Never")], "ok").into_response();
-    assert_eq!(became(at_once(), never).await, Became::RanAgain);
+    assert_eq!(became(without_wait(), never).await, Became::RanAgain);
     let other = || ([("idempotency-store", "always")], "ok").into_response();
-    assert_eq!(became(at_once(), other).await, Became::Replayed);
-    let app = app(memory().0, at_once(), move || async move { never() });
+    assert_eq!(became(without_wait(), other).await, Became::Replayed);
+    let app = app(memory().0, without_wait(), move || async move { never() });
     let answer = send(&app, post("k", "")).await;
     assert_eq!(answer.header("idempotency-store"), None, "it is said to the layer alone");
 }
 
 #[tokio::test]
-async fn the_handlers_own_verdict_counts_most() {
+async fn verdict_extension_wins() {
     let with = |verdict: Verdict, status: StatusCode| {
         move || {
             let mut response = (status, [("idempotency-store", "never")]).into_response();
@@ -110,11 +114,11 @@ async fn the_handlers_own_verdict_counts_most() {
         }
     };
     let keep = with(Verdict::Keep, StatusCode::INTERNAL_SERVER_ERROR);
-    assert_eq!(became(at_once(), keep).await, Became::Replayed);
+    assert_eq!(became(without_wait(), keep).await, Became::Replayed);
     let back = with(Verdict::GiveBack, StatusCode::OK);
-    assert_eq!(became(at_once(), back).await, Became::RanAgain);
+    assert_eq!(became(without_wait(), back).await, Became::RanAgain);
     let unknown = with(Verdict::Unknown, StatusCode::OK);
-    assert_eq!(became(at_once(), unknown).await, Became::Unknown);
+    assert_eq!(became(without_wait(), unknown).await, Became::Unknown);
 }
 
 #[tokio::test]
@@ -142,7 +146,7 @@ async fn hole_22_an_answer_comes_back_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn an_empty_body_is_an_answer() {
+async fn replay_of_an_empty_body() {
     let app = app(memory().0, IdempotencyConfig::new(), || async { StatusCode::CREATED });
     let first = send(&app, post("k", "")).await;
     let again = send(&app, post("k", "")).await;
@@ -150,7 +154,7 @@ async fn an_empty_body_is_an_answer() {
 }
 
 #[tokio::test]
-async fn what_belongs_to_one_connection_or_moment_is_not_stored() {
+async fn replay_leaves_out_hop_by_hop_headers_and_date() {
     let app = app(memory().0, IdempotencyConfig::new(), || async {
         let names = "x-hop, Keep-Alive";
         let headers = [
@@ -176,8 +180,8 @@ async fn what_belongs_to_one_connection_or_moment_is_not_stored() {
 }
 
 #[tokio::test]
-async fn the_service_is_told_attempt_fence_and_key_and_callers_cannot_fake_them() {
-    let app = app(memory().0, at_once(), |headers: HeaderMap| async move {
+async fn service_sees_attempt_and_fence_that_callers_cannot_fake() {
+    let app = app(memory().0, without_wait(), |headers: HeaderMap| async move {
         let all = |name| {
             let values = headers.get_all(name).iter().map(|v| v.to_str().unwrap());
             values.collect::<Vec<_>>().join(",")
@@ -201,9 +205,9 @@ async fn the_service_is_told_attempt_fence_and_key_and_callers_cannot_fake_them(
 }
 
 #[tokio::test]
-async fn a_head_too_large_for_the_store_is_passed_on_and_remembered() {
+async fn response_head_too_large_leaves_a_tombstone() {
     for (count, size) in [(40_000, 1), (100, 20_000)] {
-        let app = app(memory().0, at_once(), move || async move {
+        let app = app(memory().0, without_wait(), move || async move {
             let mut response = "ok".into_response();
             for _ in 0..count {
                 let value = HeaderValue::from_bytes(&vec![b'x'; size]).unwrap();
@@ -218,18 +222,18 @@ async fn a_head_too_large_for_the_store_is_passed_on_and_remembered() {
 }
 
 #[tokio::test]
-async fn no_handler_can_forge_a_tombstone() {
+async fn tombstone_cannot_be_forged_by_a_handler() {
     for name in ["hapax-response-not-kept", "hapax-not-kept"] {
-        let app = app(memory().0, at_once(), move || async move { ([(name, "true")], "ok") });
+        let app = app(memory().0, without_wait(), move || async move { ([(name, "true")], "ok") });
         send(&app, post("k", "")).await;
         assert!(send(&app, post("k", "")).await.is_replay());
     }
 }
 
 #[tokio::test]
-async fn what_an_operator_settled_is_sent_without_what_would_break_http() {
+async fn replay_of_operator_value_drops_invalid_headers() {
     let (store, _) = memory();
-    let config = at_once();
+    let config = without_wait();
     let settled = |key: &'static str, status: u16, headers: Vec<(&str, &'static [u8])>| {
         let (store, config) = (store.clone(), config.clone());
         let headers = headers.into_iter().map(|(n, v)| (n.to_owned(), v.into())).collect();
@@ -257,8 +261,8 @@ async fn what_an_operator_settled_is_sent_without_what_would_break_http() {
 }
 
 #[tokio::test]
-async fn a_request_larger_than_the_limit_is_413_and_nothing_runs() {
-    let config = at_once().with_max_body(4);
+async fn request_above_max_body_is_413_and_runs_nothing() {
+    let config = without_wait().with_max_body(4);
     let runs = Runs::default();
     let counted = runs.clone();
     let app = app(memory().0, config, || async move { counted.add().to_string() });
@@ -271,8 +275,8 @@ async fn a_request_larger_than_the_limit_is_413_and_nothing_runs() {
 }
 
 #[tokio::test]
-async fn a_request_that_breaks_off_runs_nothing_and_claims_nothing() {
-    let app = app(memory().0, at_once(), || async { "ran" });
+async fn request_cut_short_runs_and_claims_nothing() {
+    let app = app(memory().0, without_wait(), || async { "ran" });
     let broken = futures_util::stream::iter([Ok("half"), Err(std::io::Error::other("gone"))]);
     let answer = send(&app, post("k", "").map(|_| Body::from_stream(broken))).await;
     assert_eq!((answer.status.as_u16(), answer.code().as_str()), (400, "invalid-request"));

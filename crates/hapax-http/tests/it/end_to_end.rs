@@ -1,11 +1,11 @@
-//! A real server on loopback, over a real file.
+//! A server on loopback over a SQLite file.
 
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::{Door, Runs};
+use crate::common::{HandlerGate, Runs};
 use axum::Router;
 use axum::body::Body;
 use axum::response::IntoResponse;
@@ -45,7 +45,7 @@ impl Server {
         Self { address, layer, stop, served }
     }
 
-    /// As a server ends that was asked to.
+    /// Shuts down gracefully.
     async fn stop(self) {
         let _ = self.stop.send(());
         self.served.await.unwrap();
@@ -62,7 +62,7 @@ impl Server {
         connection
     }
 
-    /// Head (without the date) and body, as they came over the wire.
+    /// Head (without the date) and body, as sent over the wire.
     async fn answer(&self, key: &str) -> (Vec<String>, Vec<u8>) {
         let mut bytes = Vec::new();
         self.ask(key).await.read_to_end(&mut bytes).await.unwrap();
@@ -83,7 +83,7 @@ fn without_replay_marks(mut head: Vec<String>) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_same_bytes_come_back_after_a_restart() {
+async fn replay_after_restart_has_the_same_bytes() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("hapax.db");
     let runs = Runs::default();
@@ -105,24 +105,24 @@ async fn the_same_bytes_come_back_after_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_hangs_up_finds_its_answer_later() {
+async fn disconnected_client_gets_the_response_on_retry() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("hapax.db");
-    let (door, runs) = (Door::default(), Runs::default());
-    let (inside, counted) = (door.clone(), runs.clone());
+    let (gate, runs) = (HandlerGate::default(), Runs::default());
+    let (inside, counted) = (gate.clone(), runs.clone());
     let handler = move || async move {
         inside.pass().await;
         format!("order {}", counted.add())
     };
     let server = Server::start(&file, handler).await;
     let connection = server.ask("k").await;
-    door.knocked().await;
+    gate.reached().await;
     drop(connection);
-    // The server ends, too: it is the layer that still waits for the run.
+    // The server ends as well; only the layer still waits for the run.
     let layer = server.layer.clone();
     let stopping = tokio::spawn(server.stop());
     while layer.running() > 0 && !stopping.is_finished() {
-        door.let_one_in();
+        gate.release_one();
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     stopping.await.unwrap();
@@ -133,7 +133,7 @@ async fn a_client_that_hangs_up_finds_its_answer_later() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_streamed_answer_is_replayed_in_one_piece() {
+async fn replay_of_streamed_response_is_one_piece() {
     let folder = tempfile::tempdir().unwrap();
     let handler = || async {
         let pieces = futures_util::stream::unfold(0, |i| async move {
@@ -153,10 +153,10 @@ async fn a_streamed_answer_is_replayed_in_one_piece() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_breaks_off_does_not_end_well_on_the_wire() {
+async fn cut_response_ends_with_an_error_on_the_wire() {
     let folder = tempfile::tempdir().unwrap();
-    let door = Door::default();
-    let inside = door.clone();
+    let gate = HandlerGate::default();
+    let inside = gate.clone();
     let handler = move || async move {
         let pieces = futures_util::stream::unfold(0, move |i| {
             let inside = inside.clone();
@@ -171,15 +171,15 @@ async fn an_answer_that_breaks_off_does_not_end_well_on_the_wire() {
     let server = Server::start(&folder.path().join("hapax.db"), handler).await;
     let mut connection = server.ask("k").await;
     let mut bytes = Vec::new();
-    // One after the other, as far as the client: what is not sent yet goes with what breaks off.
+    // Let each piece reach the client before the next: unsent data is lost with the cut.
     for pieces in 1..=2 {
-        door.let_one_in();
+        gate.release_one();
         let come = |bytes: &[u8]| bytes.windows(10).filter(|w| w == b"5\r\npiece\r\n").count();
         while come(&bytes) < pieces {
             assert!(connection.read_buf(&mut bytes).await.unwrap() > 0);
         }
     }
-    door.let_one_in();
+    gate.release_one();
     connection.read_to_end(&mut bytes).await.unwrap();
     assert!(bytes.starts_with(b"HTTP/1.1 200 OK\r\n") && !bytes.ends_with(b"0\r\n\r\n"));
     let (head, _) = server.answer("k").await;

@@ -1,4 +1,4 @@
-//! The end of an answer: after the settle, and only where it is one.
+//! The end of a response is sent after the settle, and never after a cut.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -6,18 +6,18 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::common::fed::{answers_once, data, fed, head};
-use crate::common::{Gated, Heard, impatient, memory, post, send, try_send};
+use crate::common::{GatedStore, RecordedEvents, memory, post, send, try_send, without_wait};
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use hapax_core::OnUnknown;
-use hapax_http::{IdempotencyConfig, IdempotencyEvent};
+use hapax_http::{IdempotencyConfig, IdempotencyEvent as Event};
 use http_body::Frame;
 use http_body_util::BodyExt;
 use tower::ServiceExt;
 
-/// Whether nothing comes, as far as anything comes without anybody doing something.
+/// Whether no frame comes without further action of the test.
 async fn is_silent(body: &mut Body) -> bool {
     for _ in 0..100 {
         tokio::task::yield_now().await;
@@ -26,8 +26,8 @@ async fn is_silent(body: &mut Body) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_of_an_answer_without_length_comes_after_the_settle() {
-    let (store, settles) = Gated::new();
+async fn settle_precedes_end_of_response_without_length() {
+    let (store, settles) = GatedStore::new();
     let (tap, body) = fed(None);
     let config = IdempotencyConfig::new().with_store_timeout(Duration::from_secs(3600));
     let (app, _) = answers_once(store, config, Response::new(Body::new(body)));
@@ -35,16 +35,16 @@ async fn the_end_of_an_answer_without_length_comes_after_the_settle() {
     tap.send("all of it");
     assert_eq!(data(&mut answer).await, "all of it");
     drop(tap);
-    settles.knocked().await;
+    settles.reached().await;
     assert!(is_silent(&mut answer).await);
-    settles.let_one_in();
+    settles.release_one();
     assert!(answer.frame().await.is_none());
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_byte_of_an_answer_with_a_length_comes_after_the_settle() {
+async fn settle_precedes_last_byte_of_response_with_length() {
     for written_by_hand in [false, true] {
-        let (store, settles) = Gated::new();
+        let (store, settles) = GatedStore::new();
         let (tap, body) = fed(if written_by_hand { None } else { Some(6) });
         let mut response = Response::new(Body::new(body));
         if written_by_hand {
@@ -56,17 +56,17 @@ async fn the_last_byte_of_an_answer_with_a_length_comes_after_the_settle() {
         tap.send("abc");
         assert_eq!(data(&mut answer).await, "abc");
         tap.send("def");
-        settles.knocked().await;
+        settles.reached().await;
         assert!(is_silent(&mut answer).await);
-        settles.let_one_in();
-        // The tap still runs: the length says that it was all.
+        settles.release_one();
+        // The sender is still open: the length marks the end.
         assert_eq!(data(&mut answer).await, "def");
         assert!(answer.frame().await.is_none());
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn not_even_the_head_of_an_answer_that_is_there_at_once_comes_before_the_settle() {
+async fn settle_precedes_head_of_ready_response() {
     let (ready, body) = fed(Some(3));
     ready.send("abc");
     for response in [
@@ -74,23 +74,23 @@ async fn not_even_the_head_of_an_answer_that_is_there_at_once_comes_before_the_s
         "abc".into_response(),
         Response::new(Body::new(body)),
     ] {
-        let (store, settles) = Gated::new();
+        let (store, settles) = GatedStore::new();
         let config = IdempotencyConfig::new().with_store_timeout(Duration::from_secs(3600));
         let (app, _) = answers_once(store, config, response);
         let first = app.clone().oneshot(post("k", ""));
         tokio::pin!(first);
         tokio::select! {
             _ = &mut first => panic!("answered before it was stored"),
-            () = settles.knocked() => {}
+            () = settles.reached() => {}
         }
-        settles.let_one_in();
+        settles.release_one();
         assert!(first.await.unwrap().status().is_success());
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn trailers_come_after_the_settle_and_are_replayed() {
-    let (store, settles) = Gated::new();
+async fn settle_precedes_trailers_which_are_replayed() {
+    let (store, settles) = GatedStore::new();
     let (tap, body) = fed(None);
     let config = IdempotencyConfig::new().with_store_timeout(Duration::from_secs(3600));
     let (app, _) = answers_once(store, config, Response::new(Body::new(body)));
@@ -98,9 +98,9 @@ async fn trailers_come_after_the_settle_and_are_replayed() {
     tap.send("message");
     assert_eq!(data(&mut answer).await, "message");
     tap.trailers("grpc-status", "0");
-    settles.knocked().await;
+    settles.reached().await;
     assert!(is_silent(&mut answer).await);
-    settles.let_one_in();
+    settles.release_one();
     let trailers = answer.frame().await.unwrap().unwrap().into_trailers().unwrap();
     assert_eq!(trailers["grpc-status"], "0");
     let again = send(&app, post("k", "")).await;
@@ -110,11 +110,11 @@ async fn trailers_come_after_the_settle_and_are_replayed() {
 }
 
 #[tokio::test]
-async fn an_answer_over_the_limit_that_breaks_off_leaves_the_outcome_unknown() {
+async fn cut_response_above_max_body_is_unknown() {
     for length in [None, Some(8)] {
         let (tap, body) = fed(length);
         let (store, clock) = memory();
-        let config = impatient().with_max_body(4);
+        let config = without_wait().with_max_body(4);
         let (app, _) = answers_once(store, config, Response::new(Body::new(body)));
         let mut answer = head(&app, "k").await;
         tap.send("12345");
@@ -127,8 +127,8 @@ async fn an_answer_over_the_limit_that_breaks_off_leaves_the_outcome_unknown() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_byte_of_an_answer_over_the_limit_comes_after_the_settle() {
-    let (store, settles) = Gated::new();
+async fn settle_precedes_last_byte_above_max_body() {
+    let (store, settles) = GatedStore::new();
     let (tap, body) = fed(Some(8));
     let (limit, store_limit) = (4, Duration::from_secs(3600));
     let config = IdempotencyConfig::new().with_max_body(limit).with_store_timeout(store_limit);
@@ -137,18 +137,18 @@ async fn the_last_byte_of_an_answer_over_the_limit_comes_after_the_settle() {
     tap.send("12345");
     assert_eq!(data(&mut answer).await, "12345");
     tap.send("678");
-    settles.knocked().await;
+    settles.reached().await;
     assert!(is_silent(&mut answer).await);
-    settles.let_one_in();
+    settles.release_one();
     assert_eq!(data(&mut answer).await, "678");
 }
 
 #[tokio::test]
-async fn an_answer_that_breaks_off_leaves_the_outcome_unknown() {
+async fn cut_response_is_unknown() {
     for there_at_once in [true, false] {
         let (tap, body) = fed(None);
         let (store, clock) = memory();
-        let (app, runs) = answers_once(store, impatient(), Response::new(Body::new(body)));
+        let (app, runs) = answers_once(store, without_wait(), Response::new(Body::new(body)));
         if there_at_once {
             tap.send("half");
             tap.break_off();
@@ -168,12 +168,12 @@ async fn an_answer_that_breaks_off_leaves_the_outcome_unknown() {
 }
 
 #[tokio::test]
-async fn an_answer_shorter_or_longer_than_it_said_is_no_answer() {
+async fn response_with_wrong_length_is_unknown() {
     for (said, sent) in [(6, "abc"), (2, "abc")] {
         for at_once in [true, false] {
             let (tap, body) = fed(Some(said));
             let (store, clock) = memory();
-            let (app, _) = answers_once(store, impatient(), Response::new(Body::new(body)));
+            let (app, _) = answers_once(store, without_wait(), Response::new(Body::new(body)));
             let first = if at_once {
                 tap.send(sent);
                 drop(tap);
@@ -206,26 +206,26 @@ impl http_body::Body for Panics {
 }
 
 #[tokio::test]
-async fn a_body_that_panics_does_not_look_like_a_whole_answer() {
-    let heard = Heard::default();
+async fn panicking_body_ends_with_an_error() {
+    let recorded = RecordedEvents::default();
     let first = Body::from_stream(futures_util::stream::once(async {
         tokio::time::sleep(Duration::from_millis(5)).await;
         Ok::<_, Infallible>(Bytes::from("half"))
     }));
-    // Half of it, then the panic.
+    // Half of the body, then the panic.
     let body = Body::new(Chain(first, Panics));
-    let config = heard.config().with_wait(Duration::ZERO);
+    let config = recorded.config().with_wait(Duration::ZERO);
     let (store, clock) = memory();
     let (app, _) = answers_once(store, config, Response::new(body));
     assert!(try_send(&app, post("k", "")).await.is_err());
-    heard.until(IdempotencyEvent::Unknown).await;
-    // It is told, and then done.
+    recorded.until(Event::Unknown).await;
+    // The event is recorded before the claim is abandoned.
     tokio::task::yield_now().await;
     clock.advance(Duration::from_millis(1));
     assert_eq!(send(&app, post("k", "")).await.code(), "outcome-unknown");
 }
 
-/// One body after the other.
+/// A body that is followed by another one.
 struct Chain(Body, Panics);
 
 impl http_body::Body for Chain {
@@ -244,9 +244,9 @@ impl http_body::Body for Chain {
 }
 
 #[tokio::test]
-async fn a_late_answer_that_is_under_way_is_cut_and_the_winners_stays() {
+async fn late_streamed_response_is_cut_when_taken_over() {
     let (store, clock) = memory();
-    let config = impatient().with_on_unknown(OnUnknown::TakeOver);
+    let config = without_wait().with_on_unknown(OnUnknown::TakeOver);
     let (tap, body) = fed(None);
     let (app, runs) = answers_once(store, config.clone(), Response::new(Body::new(body)));
     let mut late = head(&app, "k").await;

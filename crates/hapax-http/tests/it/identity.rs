@@ -1,12 +1,12 @@
-//! Whose key it is, of what, and what makes two requests the same.
+//! The caller and the operation of a key, and the fingerprint of a request.
 
-use crate::common::{Arrived, Runs, app, memory, post, send};
+use crate::common::{FullResponse, Runs, app, memory, post, send};
 use axum::body::Body;
 use axum::http::{Method, Request};
 use hapax_core::Tenant;
 use hapax_http::{CallerScope, FingerprintOf, IdempotencyConfig};
 
-/// Sends requests with the key `k` and these headers one after the other; how many ran.
+/// Sends requests with the key `k` and these headers in turn, and returns how many ran.
 async fn ran(config: IdempotencyConfig, requests: &[&[(&str, &str)]]) -> usize {
     let runs = Runs::default();
     let counted = runs.clone();
@@ -22,7 +22,7 @@ async fn ran(config: IdempotencyConfig, requests: &[&[(&str, &str)]]) -> usize {
     runs.count()
 }
 
-async fn asked(config: IdempotencyConfig, request: Request<Body>) -> Arrived {
+async fn asked(config: IdempotencyConfig, request: Request<Body>) -> FullResponse {
     send(&app(memory().0, config, || async { "ran" }), request).await
 }
 
@@ -31,7 +31,7 @@ fn scoped(scope: CallerScope) -> IdempotencyConfig {
 }
 
 #[tokio::test]
-async fn the_bare_key_and_the_quoted_key_are_one() {
+async fn key_bare_and_quoted_are_the_same() {
     let runs = Runs::default();
     let counted = runs.clone();
     let app =
@@ -43,7 +43,7 @@ async fn the_bare_key_and_the_quoted_key_are_one() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_none_is_400_and_nothing_runs() {
+async fn key_invalid_is_400_and_runs_nothing() {
     let long = "k".repeat(256);
     for key in ["", " ", "\"\"", "\"k", "\"k\"x", "\"a b\"", "a b", "k\u{e9}", "\"k\";a=1", &long] {
         let mut request = post("k", "");
@@ -64,7 +64,7 @@ async fn a_key_that_is_none_is_400_and_nothing_runs() {
 }
 
 #[tokio::test]
-async fn a_required_key_that_is_missing_is_400() {
+async fn key_required_and_missing_is_400() {
     let config = IdempotencyConfig::new().with_required_key(true);
     let bare = |method: Method| Request::builder().method(method).uri("/").body(Body::empty());
     let post = asked(config.clone(), bare(Method::POST).unwrap()).await;
@@ -74,7 +74,7 @@ async fn a_required_key_that_is_missing_is_400() {
 }
 
 #[tokio::test]
-async fn only_the_methods_that_are_set_have_keys_and_safe_ones_never() {
+async fn methods_configured_take_keys_and_safe_ones_never() {
     let all = vec![Method::GET, Method::HEAD, Method::PUT, Method::DELETE];
     for (methods, method, runs_expected) in [
         (IdempotencyConfig::new().methods().to_vec(), Method::POST, 1),
@@ -99,7 +99,7 @@ async fn only_the_methods_that_are_set_have_keys_and_safe_ones_never() {
 }
 
 #[tokio::test]
-async fn another_method_on_the_same_path_is_another_request() {
+async fn method_is_part_of_the_operation() {
     let runs = Runs::default();
     let counted = runs.clone();
     let app =
@@ -112,7 +112,7 @@ async fn another_method_on_the_same_path_is_another_request() {
 }
 
 #[tokio::test]
-async fn doubled_authorization_is_a_caller_of_its_own() {
+async fn scope_repeated_authorization_is_another_caller() {
     let (a, b) = (("authorization", "a"), ("authorization", "b"));
     let none: &[(&str, &str)] = &[];
     let requests = [&[a, b][..], &[a][..], &[b][..], &[b, a][..], none, &[("authorization", "")]];
@@ -121,7 +121,7 @@ async fn doubled_authorization_is_a_caller_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_cookie_without_authorization_tells_nobody_who_is_asking() {
+async fn scope_missing_with_cookie_and_no_authorization() {
     let mut request = post("k", "");
     request.headers_mut().insert("cookie", "session=1".parse().unwrap());
     let answer = asked(IdempotencyConfig::new(), request).await;
@@ -132,7 +132,7 @@ async fn a_cookie_without_authorization_tells_nobody_who_is_asking() {
 }
 
 #[tokio::test]
-async fn a_cookie_can_say_who_is_asking() {
+async fn scope_by_cookie() {
     let scope = || scoped(CallerScope::Cookie("sid".into()));
     let same: [&[(&str, &str)]; 4] = [
         &[("cookie", "sid=1")],
@@ -141,8 +141,8 @@ async fn a_cookie_can_say_who_is_asking() {
         &[("cookie", "sid=1"), ("authorization", "any")],
     ];
     assert_eq!(ran(scope(), &same).await, 1);
-    // A second cookie of the name, slipped in from a neighbouring domain, moves nobody into the
-    // place of the one whose cookie it is.
+    // A second cookie of the same name, set by a neighbouring domain, does not make its sender the
+    // caller whose cookie it is.
     let tossed: [&[(&str, &str)]; 3] =
         [&[("cookie", "sid=1")], &[("cookie", "sid=1; sid=2")], &[("cookie", "sid=2; sid=1")]];
     assert_eq!(ran(scope(), &tossed).await, 3);
@@ -150,7 +150,7 @@ async fn a_cookie_can_say_who_is_asking() {
 }
 
 #[tokio::test]
-async fn a_cookie_line_with_foreign_bytes_still_tells_who_is_asking() {
+async fn scope_by_cookie_ignores_other_non_ascii_cookies() {
     let mut request = post("k", "");
     let line = axum::http::HeaderValue::from_bytes(b"name=J\xf6rg; sid=1").unwrap();
     request.headers_mut().insert("cookie", line);
@@ -158,7 +158,7 @@ async fn a_cookie_line_with_foreign_bytes_still_tells_who_is_asking() {
 }
 
 #[tokio::test]
-async fn a_header_of_a_trusted_hop_can_say_who_is_asking() {
+async fn scope_by_header() {
     let scope = || scoped(CallerScope::Header("x-user".parse().unwrap()));
     let (a, b) = (("x-user", "a"), ("x-user", "b"));
     let token = ("authorization", "changes between attempts");
@@ -167,7 +167,7 @@ async fn a_header_of_a_trusted_hop_can_say_who_is_asking() {
 }
 
 #[tokio::test]
-async fn a_single_scope_is_one_caller() {
+async fn scope_single_has_one_caller() {
     let requests: [&[(&str, &str)]; 3] =
         [&[], &[("authorization", "a")], &[("cookie", "session=1")]];
     assert_eq!(ran(scoped(CallerScope::Single), &requests).await, 1);
@@ -188,7 +188,7 @@ async fn hole_19_two_tenants_with_one_key_never_meet() {
 }
 
 #[tokio::test]
-async fn paths_that_cannot_be_names_are_told_apart_all_the_same() {
+async fn operation_of_long_paths_differs() {
     let runs = Runs::default();
     let counted = runs.clone();
     let app =
@@ -202,7 +202,7 @@ async fn paths_that_cannot_be_names_are_told_apart_all_the_same() {
     assert_eq!(runs.count(), 4);
 }
 
-/// Whether these two are the same request, both under the key `k`.
+/// Whether two requests with the key `k` have the same fingerprint.
 async fn same(how: FingerprintOf, one: Request<String>, other: Request<String>) -> bool {
     let config = IdempotencyConfig::new().with_fingerprint(how);
     let app = app(memory().0, config, || async { "ran" });
@@ -220,7 +220,7 @@ async fn same(how: FingerprintOf, one: Request<String>, other: Request<String>) 
 }
 
 #[tokio::test]
-async fn query_content_type_and_body_belong_to_the_fingerprint() {
+async fn fingerprint_covers_query_content_type_and_body() {
     let request = |uri: &str, kind: &str, body: &str| {
         Request::post(uri).header("content-type", kind).body(body.to_owned()).unwrap()
     };
@@ -237,7 +237,7 @@ async fn query_content_type_and_body_belong_to_the_fingerprint() {
 }
 
 #[tokio::test]
-async fn json_is_compared_by_value_only_where_its_value_is_clear() {
+async fn fingerprint_json_falls_back_to_bytes_if_ambiguous() {
     let request = |body: &str| Request::post("/o").body(body.to_owned()).unwrap();
     let json = |one: &str, other: &str| same(FingerprintOf::Json, request(one), request(other));
     assert!(json(r#"{"a":1,"b":2}"#, r#"{ "b":2, "a":1 }"#).await);
@@ -247,7 +247,7 @@ async fn json_is_compared_by_value_only_where_its_value_is_clear() {
 }
 
 #[tokio::test]
-async fn a_route_may_be_the_identity_and_the_path_still_counts() {
+async fn with_path_as_operation_still_fingerprints_the_path() {
     let config = IdempotencyConfig::new().with_path(|_| "/orders/{id}".to_owned());
     let app = app(memory().0, config, || async { "ran" });
     let request = |path: &str| {

@@ -1,4 +1,4 @@
-//! What holds for any key, any JSON and any answer.
+//! Properties of any key, any JSON and any response.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ proptest! {
     #![proptest_config(cases(512))]
 
     #[test]
-    fn any_bytes_are_a_key_or_an_error(bytes: Vec<u8>) {
+    fn parse_key_accepts_or_refuses_any_bytes(bytes: Vec<u8>) {
         if let Some(headers) = with_key(&bytes)
             && let Ok(key) = parse_key(&headers)
         {
@@ -38,14 +38,14 @@ proptest! {
     }
 
     #[test]
-    fn a_key_means_the_same_quoted_and_bare(key in "[!#-~][!-~]{0,254}") {
+    fn parse_key_quoted_equals_bare(key in "[!#-~][!-~]{0,254}") {
         let bare = parse_key(&with_key(key.as_bytes()).unwrap()).unwrap();
         prop_assert_eq!(bare.as_deref(), Some(&*key));
         prop_assert_eq!(parse_key(&with_key(quoted(&key).as_bytes()).unwrap()).unwrap(), bare);
     }
 
     #[test]
-    fn an_error_about_a_key_never_contains_it(key in "[a-z]{256,300}") {
+    fn parse_key_error_never_contains_the_key(key in "[a-z]{256,300}") {
         let error = parse_key(&with_key(key.as_bytes()).unwrap()).unwrap_err();
         prop_assert!(!error.to_string().contains(&key));
     }
@@ -94,21 +94,21 @@ proptest! {
     #![proptest_config(cases(256))]
 
     #[test]
-    fn order_and_white_space_never_matter_to_json(json in json()) {
+    fn fingerprint_json_ignores_order_and_white_space(json in json()) {
         let plain = fingerprint(&FingerprintOf::Json, &json.to_string());
         let pretty = serde_json::to_string_pretty(&reversed(&json)).unwrap();
         prop_assert_eq!(fingerprint(&FingerprintOf::Json, &pretty), plain);
     }
 
     #[test]
-    fn another_value_is_another_fingerprint(one in json(), other in json()) {
+    fn fingerprint_differs_for_another_value(one in json(), other in json()) {
         let (a, b) = (one.to_string(), other.to_string());
         let same = fingerprint(&FingerprintOf::Json, &a) == fingerprint(&FingerprintOf::Json, &b);
         prop_assert_eq!(same, one == other);
     }
 
     #[test]
-    fn what_is_excepted_never_matters_and_what_is_not_always_does(one in json(), other in json()) {
+    fn fingerprint_except_ignores_only_its_pointers(one in json(), other in json()) {
         let body = |id: &Value, at: &Value| serde_json::json!({"at": at, "id": id}).to_string();
         let except = FingerprintOf::Except(vec!["/at".into()]);
         let only = FingerprintOf::Only(vec!["/id".into()]);
@@ -120,7 +120,7 @@ proptest! {
     }
 
     #[test]
-    fn any_body_has_a_fingerprint(body: String, pointers: Vec<String>) {
+    fn fingerprint_exists_for_any_body(body: String, pointers: Vec<String>) {
         for how in [FingerprintOf::Json, FingerprintOf::Only(pointers.clone()), FingerprintOf::Except(pointers)] {
             fingerprint(&how, &body);
         }
@@ -139,7 +139,7 @@ proptest! {
     #![proptest_config(cases(256))]
 
     #[test]
-    fn a_kept_answer_is_replayed_as_it_was(
+    fn replay_equals_the_captured_response(
         status in 200_u16..600,
         headers in prop::collection::vec(header(), 0..8),
         body: Vec<u8>,
@@ -166,7 +166,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_is_stored_is_replayed_or_a_problem(bytes: Vec<u8>, expires_in: Duration) {
+    fn replay_of_any_value_is_a_response_or_a_problem(bytes: Vec<u8>, expires_in: Duration) {
         if let Ok(stored) = command::StoredResponse::decode(bytes.into()) {
             replay(&stored, expires_in);
         }

@@ -1,9 +1,9 @@
-//! What other libraries and proxies were seen to do wrong: a test for each.
+//! Faults that were observed in other libraries and proxies: a test for each.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::{Door, Runs, app, impatient, keyed, memory, post, send};
+use crate::common::{HandlerGate, Runs, app, keyed, memory, post, send, without_wait};
 use axum::body::Body;
 use axum::http::{HeaderMap, Request, StatusCode};
 use axum::routing::post as on_post;
@@ -19,7 +19,7 @@ use hapax_testkit::Redis;
 async fn hole_20_fifty_concurrent_requests_are_not_fifty_executions() {
     let runs = Runs::default();
     let counted = runs.clone();
-    // However slow the machine is: nobody has waited in vain.
+    // Long enough for a slow machine.
     let config = IdempotencyConfig::new().with_wait(Duration::from_secs(3600));
     let app = app(memory().0, config, || async move {
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -33,14 +33,14 @@ async fn hole_20_fifty_concurrent_requests_are_not_fifty_executions() {
 
 /// idempotent-proxy on Redis: 1 execution and 50 × 502, because the waiters held the pool.
 #[tokio::test(flavor = "multi_thread")]
-async fn waiters_do_not_hold_what_the_winner_needs() {
+async fn waiters_hold_no_store_connection() {
     let redis = Redis::start();
     let config =
         RedisConfig::new(&redis.url()).unwrap().max_in_flight(1).timeout(Duration::from_secs(20));
     let store = Arc::new(RedisStore::open(config).unwrap());
-    let door = Door::default();
-    let inside = door.clone();
-    // Who is held up here waits for ever; a slow machine alone reaches no limit.
+    let gate = HandlerGate::default();
+    let inside = gate.clone();
+    // A blocked request waits for ever; a slow machine reaches no timeout.
     let minutes = Duration::from_secs(120);
     let config =
         IdempotencyConfig::new().with_wait(minutes).with_lease(minutes).with_store_timeout(minutes);
@@ -52,26 +52,26 @@ async fn waiters_do_not_hold_what_the_winner_needs() {
         let app = app.clone();
         async move { send(&app, post("k", "")).await }
     });
-    door.knocked().await;
+    gate.reached().await;
     let waiters = join_all((0..49).map(|_| send(&app, post("k", ""))));
     let let_in = async {
-        // Long enough that some of them wait already; it is right at any moment.
+        // Let some of them begin to wait; the test holds at any moment.
         tokio::time::sleep(Duration::from_millis(200)).await;
-        door.let_one_in();
+        gate.release_one();
     };
     let (waiters, ()) = tokio::join!(waiters, let_in);
     assert_eq!(first.await.unwrap().body, "done");
     assert!(waiters.iter().all(|a| a.status == 200 && a.body == "done" && a.is_replay()));
 }
 
-/// The same inside the service: a waiter must not sit on a place there either.
+/// The same inside the service: a waiter must not occupy a concurrency slot.
 #[tokio::test]
-async fn waiters_do_not_hold_a_place_in_the_service() {
+async fn waiters_hold_no_place_in_the_service() {
     use axum::response::IntoResponse;
     use tower::{Layer, Service, ServiceBuilder, ServiceExt};
     let (store, _) = memory();
     let config = IdempotencyConfig::new().with_wait(Duration::from_secs(3600));
-    // Somebody elsewhere runs it.
+    // Another node runs the request.
     let elsewhere = keyed(&config, "elsewhere", "");
     let Claimed::Granted { ticket, .. } =
         store.claim(elsewhere.key(), elsewhere.claim()).await.unwrap()
@@ -95,7 +95,7 @@ async fn waiters_do_not_hold_a_place_in_the_service() {
 /// asgi-idempotency-header, node-idempotency, Powertools: 409 for an hour, a day or for ever.
 #[tokio::test]
 async fn hole_21_a_key_is_not_409_for_ever_after_a_crash() {
-    let config = impatient().with_on_unknown(OnUnknown::TakeOver);
+    let config = without_wait().with_on_unknown(OnUnknown::TakeOver);
     let (store, clock) = memory();
     let crashed = keyed(&config, "k", "");
     store.claim(crashed.key(), crashed.claim()).await.unwrap();
@@ -111,9 +111,9 @@ async fn hole_21_a_key_is_not_409_for_ever_after_a_crash() {
 
 /// idempotent (crate): silently runs again after a minute.
 #[tokio::test]
-async fn a_crash_does_not_silently_run_again() {
+async fn crash_does_not_run_again_under_refuse() {
     let (store, clock) = memory();
-    let config = impatient();
+    let config = without_wait();
     let crashed = keyed(&config, "k", "");
     store.claim(crashed.key(), crashed.claim()).await.unwrap();
     let runs = Runs::default();
@@ -132,9 +132,9 @@ async fn a_crash_does_not_silently_run_again() {
     assert_eq!(runs.count(), 0);
 }
 
-/// Restate, DBOS, asgi, axum-idempotent, idempotent-proxy: the old answer, silently.
+/// Restate, DBOS, asgi, axum-idempotent, idempotent-proxy: the old response, silently.
 #[tokio::test]
-async fn another_body_with_the_same_key_does_not_get_the_old_answer() {
+async fn key_with_another_body_gets_no_replay() {
     let app = app(memory().0, IdempotencyConfig::new(), |body: String| async { body });
     assert_eq!(send(&app, post("k", "tea")).await.body, "tea");
     let other = send(&app, post("k", "coffee")).await;
@@ -144,7 +144,7 @@ async fn another_body_with_the_same_key_does_not_get_the_old_answer() {
 
 /// node-idempotency: the handler runs again.
 #[tokio::test]
-async fn a_replayed_204_does_not_run_the_handler_again() {
+async fn replay_of_204_does_not_run_the_handler() {
     let runs = Runs::default();
     let counted = runs.clone();
     let app = app(memory().0, IdempotencyConfig::new(), || async move {
@@ -157,9 +157,9 @@ async fn a_replayed_204_does_not_run_the_handler_again() {
     assert_eq!(runs.count(), 1);
 }
 
-/// idempotent-proxy: the first route's answer.
+/// idempotent-proxy: the first route's response.
 #[tokio::test]
-async fn the_same_key_on_another_route_does_not_get_the_first_routes_answer() {
+async fn key_on_another_route_gets_no_replay() {
     let app = app(memory().0, IdempotencyConfig::new(), |uri: OriginalUri| async move {
         uri.path().to_owned()
     });
@@ -169,9 +169,9 @@ async fn the_same_key_on_another_route_does_not_get_the_first_routes_answer() {
     }
 }
 
-/// The same with routers in routers, whose prefix the layers inside do not see.
+/// The same with nested routers, whose prefix the layers inside do not see.
 #[tokio::test]
-async fn the_same_key_in_another_nested_router_does_not_get_the_first_ones_answer() {
+async fn key_in_another_nested_router_gets_no_replay() {
     let (store, _) = memory();
     let original = |parts: &axum::http::request::Parts| match parts.extensions.get::<OriginalUri>()
     {
@@ -190,9 +190,9 @@ async fn the_same_key_in_another_nested_router_does_not_get_the_first_ones_answe
     }
 }
 
-/// Most of them.
+/// Fault of most of them.
 #[tokio::test]
-async fn another_callers_authorization_does_not_get_the_stored_answer() {
+async fn key_of_another_caller_gets_no_replay() {
     let app = app(memory().0, IdempotencyConfig::new(), |headers: HeaderMap| async move {
         headers.get("authorization").map_or("nobody".into(), |v| v.to_str().unwrap().to_owned())
     });
@@ -204,9 +204,9 @@ async fn another_callers_authorization_does_not_get_the_stored_answer() {
     assert_eq!(send(&app, post("k", "")).await.body, "nobody");
 }
 
-/// Most of them, too.
+/// Also a fault of most of them.
 #[tokio::test]
-async fn set_cookie_is_never_replayed() {
+async fn replay_never_has_set_cookie() {
     let app = app(memory().0, IdempotencyConfig::new(), || async {
         ([("set-cookie", "session=secret"), ("location", "/orders/1")], "done")
     });
@@ -218,11 +218,11 @@ async fn set_cookie_is_never_replayed() {
 
 /// Diom: accepted.
 #[tokio::test]
-async fn a_stale_owners_completion_is_refused() {
+async fn stale_owner_cannot_complete() {
     let (store, clock) = memory();
-    let config = impatient().with_on_unknown(OnUnknown::TakeOver);
-    let (door, runs) = (Door::default(), Runs::default());
-    let (inside, counted) = (door.clone(), runs.clone());
+    let config = without_wait().with_on_unknown(OnUnknown::TakeOver);
+    let (gate, runs) = (HandlerGate::default(), Runs::default());
+    let (inside, counted) = (gate.clone(), runs.clone());
     let app = app(store.clone(), config.clone(), || async move {
         let run = counted.add();
         if run == 1 {
@@ -234,24 +234,24 @@ async fn a_stale_owners_completion_is_refused() {
         let app = app.clone();
         async move { send(&app, post("k", "")).await }
     });
-    door.knocked().await;
-    // Its renewals do not get through any more, and somebody else takes over.
+    gate.reached().await;
+    // The renewals of the first owner fail, and another attempt takes over.
     clock.advance(*config.lease());
     let winner = send(&app, post("k", "")).await;
     assert_eq!((&winner.body[..], winner.is_replay()), (&b"run 2"[..], false));
-    door.let_one_in();
-    // The late one's client gets the answer that counts.
+    gate.release_one();
+    // The client of the late owner gets the winner's response.
     let late = late.await.unwrap();
     assert_eq!((&late.body[..], late.is_replay()), (&b"run 2"[..], true));
     assert_eq!(send(&app, post("k", "")).await.body, "run 2");
     assert_eq!(runs.count(), 2);
 }
 
-/// The same, behind the layer's back.
+/// The same directly on the store.
 #[tokio::test]
-async fn a_stale_ticket_changes_nothing() {
+async fn stale_ticket_changes_nothing() {
     let (store, clock) = memory();
-    let config = impatient().with_on_unknown(OnUnknown::TakeOver);
+    let config = without_wait().with_on_unknown(OnUnknown::TakeOver);
     let stale = keyed(&config, "k", "");
     let claimed = store.claim(stale.key(), stale.claim()).await.unwrap();
     let Claimed::Granted { ticket, .. } = claimed else { panic!() };

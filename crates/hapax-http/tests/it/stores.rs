@@ -1,4 +1,4 @@
-//! Fifty at once with one key and a slow handler, on every store and on two nodes of it.
+//! Fifty concurrent requests with one key and a slow handler, on every store and on two nodes of it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use hapax_redis::{RedisConfig, RedisStore};
 use hapax_sqlite::SqliteStore;
 use hapax_testkit::{Postgres, Redis};
 
-/// A busy machine must not fail a law: limits are not what is tested here.
+/// Long enough for a busy machine: timeouts are not tested here.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Fifty requests over these nodes: one execution, fifty equal answers.
+/// Fifty requests over these nodes: one execution, fifty equal responses.
 async fn one_execution_fifty_answers(nodes: &[Arc<dyn Claims>]) {
     let runs = Runs::default();
     let config = IdempotencyConfig::new()
@@ -64,42 +64,42 @@ fn sqlite(folder: &tempfile::TempDir) -> Arc<dyn Claims> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_execution_and_fifty_equal_answers_on_memory() {
+async fn fifty_requests_run_once_on_memory() {
     one_execution_fifty_answers(&[memory().0]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_execution_and_fifty_equal_answers_on_sqlite() {
+async fn fifty_requests_run_once_on_sqlite() {
     let folder = tempfile::tempdir().unwrap();
     one_execution_fifty_answers(&[sqlite(&folder)]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_execution_and_fifty_equal_answers_with_two_handles_on_one_sqlite_file() {
+async fn fifty_requests_run_once_on_two_sqlite_handles() {
     let folder = tempfile::tempdir().unwrap();
     one_execution_fifty_answers(&[sqlite(&folder), sqlite(&folder)]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_execution_and_fifty_equal_answers_on_redis() {
+async fn fifty_requests_run_once_on_redis() {
     let server = Redis::start();
     one_execution_fifty_answers(&[redis(&server)]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_execution_and_fifty_equal_answers_with_two_nodes_on_one_redis() {
+async fn fifty_requests_run_once_on_redis_with_two_nodes() {
     let server = Redis::start();
     one_execution_fifty_answers(&[redis(&server), redis(&server)]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_execution_and_fifty_equal_answers_on_postgres() {
+async fn fifty_requests_run_once_on_postgres() {
     let server = Postgres::start();
     one_execution_fifty_answers(&[postgres(&server)]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_execution_and_fifty_equal_answers_with_two_nodes_on_one_postgres() {
+async fn fifty_requests_run_once_on_postgres_with_two_nodes() {
     let server = Postgres::start();
     one_execution_fifty_answers(&[postgres(&server), postgres(&server)]).await;
 }

@@ -1,22 +1,22 @@
-//! Answers that come bit by bit, large ones, and streams of events.
+//! Streamed responses, large responses and event streams.
 
 use std::convert::Infallible;
 use std::time::Duration;
 
 use crate::common::fed::{Fed, answers_once, data, fed, head, streams};
-use crate::common::{Heard, impatient, keyed, memory, post, send};
+use crate::common::{RecordedEvents, keyed, memory, post, send, without_wait};
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use hapax_core::Claims;
-use hapax_http::{IdempotencyConfig, IdempotencyEvent};
+use hapax_http::{IdempotencyConfig, IdempotencyEvent as Event};
 use http_body::Frame;
 use http_body_util::BodyExt;
 use tower::ServiceExt;
 
 #[tokio::test]
-async fn an_answer_streams_as_it_comes_and_is_replayed_whole() {
+async fn response_streams_live_and_is_replayed_whole() {
     let (tap, body) = fed(None);
     let (app, runs) = streams(IdempotencyConfig::new(), body);
     let mut answer = head(&app, "k").await;
@@ -31,7 +31,7 @@ async fn an_answer_streams_as_it_comes_and_is_replayed_whole() {
 }
 
 #[tokio::test]
-async fn trailers_that_are_there_at_once_are_replayed_too() {
+async fn trailers_ready_at_once_are_replayed() {
     let (tap, body) = fed(None);
     tap.send("message");
     tap.trailers("grpc-status", "0");
@@ -43,8 +43,8 @@ async fn trailers_that_are_there_at_once_are_replayed_too() {
 }
 
 #[tokio::test]
-async fn an_answer_over_the_limit_arrives_whole_and_leaves_a_tombstone() {
-    // In one piece with a length; in pieces that are there at once, in one that is; bit by bit.
+async fn response_above_max_body_arrives_and_leaves_a_tombstone() {
+    // One piece with a length; several ready pieces; one ready piece; pieces that come later.
     let whole = Body::from("12345678");
     let pieces = |pieces: &[&'static str]| {
         let (tap, body) = fed(None);
@@ -66,8 +66,8 @@ async fn an_answer_over_the_limit_arrives_whole_and_leaves_a_tombstone() {
         Body::new(slow),
     ];
     for body in bodies {
-        let heard = Heard::default();
-        let config = heard.config().with_max_body(4);
+        let recorded = RecordedEvents::default();
+        let config = recorded.config().with_max_body(4);
         let mut response = Response::new(body);
         *response.status_mut() = StatusCode::CREATED;
         let (app, runs) = answers_once(memory().0, config, response);
@@ -77,15 +77,12 @@ async fn an_answer_over_the_limit_arrives_whole_and_leaves_a_tombstone() {
         assert_eq!(again.problem()["original_status"], 201);
         assert_eq!(again.problem()["retryable"], false);
         assert_eq!(runs.count(), 1);
-        assert_eq!(
-            (heard.count(IdempotencyEvent::NotKept), heard.count(IdempotencyEvent::Kept)),
-            (1, 0)
-        );
+        assert_eq!((recorded.count(Event::NotKept), recorded.count(Event::Kept)), (1, 0));
     }
 }
 
 #[tokio::test]
-async fn an_answer_of_exactly_the_limit_is_kept() {
+async fn response_of_exactly_max_body_is_kept() {
     for body in [Body::from("1234"), {
         let (tap, body) = fed(None);
         tap.send("12");
@@ -100,7 +97,7 @@ async fn an_answer_of_exactly_the_limit_is_kept() {
 }
 
 #[tokio::test]
-async fn a_frame_larger_than_everything_that_may_wait_arrives() {
+async fn response_frame_larger_than_the_channel_arrives() {
     let (tap, body) = fed(None);
     let config = IdempotencyConfig::new().with_max_body(1024);
     let (app, _) = streams(config, body);
@@ -115,7 +112,7 @@ async fn a_frame_larger_than_everything_that_may_wait_arrives() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_does_not_keep_the_answer_from_being_stored() {
+async fn slow_client_does_not_delay_the_settle() {
     let (tap, body) = fed(None);
     let (app, _) = streams(IdempotencyConfig::new(), body);
     let answer = head(&app, "k").await;
@@ -129,25 +126,24 @@ async fn a_client_that_does_not_read_does_not_keep_the_answer_from_being_stored(
 }
 
 #[tokio::test]
-async fn events_pass_through_unbuffered_and_are_remembered_at_once() {
+async fn event_stream_is_unbuffered_and_settled_at_once() {
     let (tap, body) = fed(None);
-    let response =
-        ([("content-type", "Text/IdempotencyEvent-Stream; charset=utf-8")], Body::new(body));
-    let (app, runs) = answers_once(memory().0, impatient(), response.into_response());
+    let response = ([("content-type", "Text/Event-Stream; charset=utf-8")], Body::new(body));
+    let (app, runs) = answers_once(memory().0, without_wait(), response.into_response());
     let mut answer = head(&app, "k").await;
     tap.send("data: 1\n\n");
     assert_eq!(data(&mut answer).await, "data: 1\n\n");
     assert_eq!(send(&app, post("k", "")).await.code(), "response-not-kept");
     tap.send("data: 2\n\n");
     assert_eq!(data(&mut answer).await, "data: 2\n\n");
-    // As without the layer: nobody makes events that nobody hears.
+    // As without the layer, the event stream is dropped with its client.
     drop(answer);
     assert!(!tap.is_read());
     assert_eq!(runs.count(), 1);
 }
 
 #[tokio::test]
-async fn when_the_client_goes_away_the_answer_is_read_to_its_end_and_stored() {
+async fn response_is_stored_after_client_disconnects() {
     let (tap, body) = fed(None);
     let (app, runs) = streams(IdempotencyConfig::new(), body);
     let mut answer = head(&app, "k").await;
@@ -161,15 +157,15 @@ async fn when_the_client_goes_away_the_answer_is_read_to_its_end_and_stored() {
 }
 
 #[tokio::test]
-async fn an_endless_answer_that_nobody_hears_any_more_is_let_go() {
+async fn endless_response_is_dropped_after_disconnect() {
     let (tap, body) = fed(None);
-    let config = impatient().with_max_body(4);
+    let config = without_wait().with_max_body(4);
     let (app, _) = streams(config, body);
     let mut answer = head(&app, "k").await;
     tap.send("12345");
     assert_eq!(data(&mut answer).await, "12345");
     drop(answer);
-    // It neither goes on nor ends: only the client's going away can end it.
+    // The body is idle: only the client's disconnect can end the read.
     tap.0.closed().await;
     assert_eq!(send(&app, post("k", "")).await.code(), "response-not-kept");
 }
@@ -198,10 +194,10 @@ async fn request_trailers_reach_the_service() {
 }
 
 #[tokio::test]
-async fn a_pending_claim_is_seen_while_the_answer_streams() {
+async fn claim_is_pending_while_the_response_streams() {
     let (store, _) = memory();
     let (tap, body) = fed(None);
-    let config = impatient();
+    let config = without_wait();
     let (app, _) = answers_once(store.clone(), config.clone(), Response::new(Body::new(body)));
     let mut answer = head(&app, "k").await;
     tap.send("x");

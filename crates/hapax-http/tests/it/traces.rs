@@ -1,8 +1,8 @@
-//! What a handler enqueues belongs to the trace of its request.
+//! Items that a handler enqueues belong to the trace of its request.
 
 use std::sync::{Arc, Mutex};
 
-use crate::common::{app, impatient, memory, send};
+use crate::common::{app, memory, send, without_wait};
 use axum::Router;
 use axum::body::Body;
 use axum::http::Request;
@@ -16,7 +16,7 @@ const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
 type Enqueued = Arc<Mutex<Vec<QueueItem>>>;
 
-/// Enqueues an item after it was put aside for a moment, as after any await of its own.
+/// Enqueues an item after an await.
 fn shop(store: Arc<dyn hapax_core::Claims>, config: IdempotencyConfig) -> (Router, Enqueued) {
     let enqueued = Enqueued::default();
     let items = enqueued.clone();
@@ -44,8 +44,8 @@ fn last(enqueued: &Enqueued) -> Option<String> {
 }
 
 #[tokio::test]
-async fn with_a_key_and_without_one_the_item_has_the_trace() {
-    let (app, enqueued) = shop(memory().0, impatient());
+async fn trace_reaches_items_with_and_without_a_key() {
+    let (app, enqueued) = shop(memory().0, without_wait());
     for key in [Some("a"), None] {
         assert_eq!(send(&app, order(key, &[TRACE])).await.status, 200);
         assert_eq!(last(&enqueued).as_deref(), Some(TRACE));
@@ -53,9 +53,9 @@ async fn with_a_key_and_without_one_the_item_has_the_trace() {
 }
 
 #[tokio::test]
-async fn without_a_store_it_passes_with_its_trace() {
+async fn trace_reaches_items_without_a_store() {
     let store = Faulty::new(memory().0);
-    let config = impatient().with_on_store_error(OnStoreError::Open);
+    let config = without_wait().with_on_store_error(OnStoreError::Open);
     let (app, enqueued) = shop(Arc::new(store.clone()), config);
     store.always(Some(Fault::LostQuestion));
     let answer = send(&app, order(Some("a"), &[TRACE])).await;
@@ -64,8 +64,8 @@ async fn without_a_store_it_passes_with_its_trace() {
 }
 
 #[tokio::test]
-async fn what_is_no_trace_or_two_is_not_captured() {
-    let (app, enqueued) = shop(memory().0, impatient());
+async fn trace_invalid_or_repeated_is_ignored() {
+    let (app, enqueued) = shop(memory().0, without_wait());
     for (n, traces) in [&[][..], &["00-1-2-01"], &["a b"], &[TRACE, TRACE]].iter().enumerate() {
         for key in [Some(format!("k{n}")), None] {
             assert_eq!(send(&app, order(key.as_deref(), traces)).await.status, 200);

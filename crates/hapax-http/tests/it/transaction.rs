@@ -1,4 +1,4 @@
-//! A handler whose own transaction carries claim, effect and answer.
+//! A handler whose own transaction carries claim, effect and response.
 
 use std::sync::{Arc, Mutex};
 
@@ -18,7 +18,7 @@ struct Shop {
     config: IdempotencyConfig,
 }
 
-/// Creates an order. Between any two statements the transaction may end: then nothing happened.
+/// Creates an order. A crash between any two statements rolls everything back.
 fn create(shop: &Shop, keyed: &KeyedRequest, item: &str, crash: bool) -> Response {
     let mut database = shop.database.lock().unwrap();
     let transaction = database.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
@@ -54,7 +54,7 @@ fn app(shop: Arc<Shop>) -> Router {
 }
 
 #[tokio::test]
-async fn order_and_answer_are_there_together_or_not_at_all() {
+async fn transaction_stores_order_and_response_or_neither() {
     let folder = tempfile::tempdir().unwrap();
     let database = Connection::open(folder.path().join("shop.db")).unwrap();
     migrate(&database).unwrap();

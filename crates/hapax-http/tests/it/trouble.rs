@@ -1,9 +1,11 @@
-//! The store fails, the service fails, the client goes away.
+//! Failures of the store and the service, and clients that disconnect.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::{Door, Heard, Runs, app, impatient, keyed, memory, post, send};
+use crate::common::{
+    HandlerGate, RecordedEvents, Runs, app, keyed, memory, post, send, without_wait,
+};
 use async_trait::async_trait;
 use axum::Router;
 use axum::http::{HeaderMap, StatusCode};
@@ -14,7 +16,7 @@ use hapax_core::{
     ClaimRequest, ClaimView, Claimed, Claims, GiveBack, Key, ManualClock, OnUnknown, Step,
     StoreError, Token,
 };
-use hapax_http::{IdempotencyConfig, IdempotencyEvent, IdempotencyLayer};
+use hapax_http::{IdempotencyConfig, IdempotencyEvent as Event, IdempotencyLayer};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 fn faulty() -> (Faulty, Arc<ManualClock>) {
@@ -22,8 +24,8 @@ fn faulty() -> (Faulty, Arc<ManualClock>) {
     (Faulty::new(store), clock)
 }
 
-/// An app that says which attempt it is and counts; the store fails from the moment it runs.
-fn fails_from_the_run_on(
+/// An app that responds with its attempt; the store fails as soon as the handler runs.
+fn with_store_failing_during_run(
     store: &Faulty,
     config: IdempotencyConfig,
     status: StatusCode,
@@ -40,24 +42,28 @@ fn fails_from_the_run_on(
 }
 
 #[tokio::test]
-async fn a_store_that_is_down_is_503_and_nothing_runs() {
+async fn store_down_is_503_and_runs_nothing() {
     let (store, _) = faulty();
-    let heard = Heard::default();
+    let recorded = RecordedEvents::default();
     let runs = Runs::default();
     let counted = runs.clone();
     let app =
-        app(Arc::new(store.clone()), heard.config(), || async move { counted.add().to_string() });
+        app(
+            Arc::new(store.clone()),
+            recorded.config(),
+            || async move { counted.add().to_string() },
+        );
     store.always(Some(Fault::LostQuestion));
     let answer = send(&app, post("k", "")).await;
     assert_eq!((answer.status.as_u16(), answer.code().as_str()), (503, "store-unavailable"));
     assert_eq!(answer.problem()["retryable"], true);
-    assert_eq!((runs.count(), heard.events()), (0, vec![IdempotencyEvent::StoreError]));
+    assert_eq!((runs.count(), recorded.events()), (0, vec![Event::StoreError]));
     store.always(None);
     assert_eq!(send(&app, post("k", "")).await.body, "1");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_hangs_is_503_within_the_limit() {
+async fn store_hanging_is_503_within_store_timeout() {
     let (store, _) = faulty();
     let runs = Runs::default();
     let counted = runs.clone();
@@ -68,15 +74,15 @@ async fn a_store_that_hangs_is_503_within_the_limit() {
     let since = tokio::time::Instant::now();
     assert_eq!(send(&app, post("k", "")).await.status, 503);
     assert_eq!(since.elapsed(), *IdempotencyConfig::new().store_timeout());
-    // The claim had been granted, and nobody heard: it was given back.
+    // The claim was granted, its answer was lost, and it was given back.
     assert_eq!(send(&app, post("k", "")).await.body, "1");
 }
 
 #[tokio::test]
-async fn an_open_policy_lets_it_pass_and_says_so() {
+async fn open_policy_runs_unprotected_and_marks_it() {
     let (store, _) = faulty();
-    let heard = Heard::default();
-    let config = heard.config().with_on_store_error(OnStoreError::Open);
+    let recorded = RecordedEvents::default();
+    let config = recorded.config().with_on_store_error(OnStoreError::Open);
     let app = app(Arc::new(store.clone()), config, |headers: HeaderMap| async move {
         format!("{}", headers.contains_key("hapax-fence"))
     });
@@ -84,13 +90,13 @@ async fn an_open_policy_lets_it_pass_and_says_so() {
     let answer = send(&app, post("k", "")).await;
     assert_eq!(answer.header("hapax-unprotected"), Some("store-unavailable"));
     assert_eq!((answer.status.as_u16(), &answer.body[..]), (200, &b"false"[..]));
-    assert_eq!(heard.events(), [IdempotencyEvent::Unprotected]);
+    assert_eq!(recorded.events(), [Event::Unprotected]);
     store.always(None);
     assert_eq!(send(&app, post("protected", "")).await.header("hapax-unprotected"), None);
 }
 
 #[tokio::test]
-async fn an_open_policy_never_runs_what_is_known_to_run_already() {
+async fn open_policy_never_runs_a_key_in_progress() {
     let (store, _) = faulty();
     let config = IdempotencyConfig::new().with_on_store_error(OnStoreError::Open);
     let running = keyed(&config, "k", "");
@@ -101,7 +107,7 @@ async fn an_open_policy_never_runs_what_is_known_to_run_already() {
     assert_eq!(send(&app, post("k", "")).await.code(), "store-unavailable");
 }
 
-/// A store that holds what nobody can read.
+/// A store whose values cannot be read.
 struct Corrupt;
 
 #[async_trait]
@@ -124,11 +130,11 @@ impl Claims for Corrupt {
 }
 
 #[tokio::test]
-async fn what_is_stored_but_cannot_be_read_is_no_reason_to_run() {
+async fn open_policy_never_runs_over_a_corrupt_value() {
     let config = IdempotencyConfig::new().with_on_store_error(OnStoreError::Open);
     let over_damage = app(Arc::new(Corrupt), config.clone(), || async { "ran" });
     assert_eq!(send(&over_damage, post("k", "")).await.code(), "internal");
-    // The same where the row is fine and the answer in it is not.
+    // The same where the row is intact and the response in it is not.
     let (store, _) = memory();
     let row = keyed(&config, "k", "");
     let Claimed::Granted { ticket, .. } = store.claim(row.key(), row.claim()).await.unwrap() else {
@@ -140,7 +146,7 @@ async fn what_is_stored_but_cannot_be_read_is_no_reason_to_run() {
 }
 
 #[tokio::test]
-async fn lost_answers_of_the_store_change_nothing() {
+async fn store_answers_lost_change_nothing() {
     let (store, _) = faulty();
     let runs = Runs::default();
     let counted = runs.clone();
@@ -149,7 +155,7 @@ async fn lost_answers_of_the_store_change_nothing() {
             counted.add();
             headers["hapax-attempt"].to_str().unwrap().to_owned()
         });
-    // The claim twice, the settle twice.
+    // The claim and the settle are each asked twice.
     store.plan([Fault::LostAnswer, Fault::None, Fault::LostAnswer, Fault::None]);
     assert_eq!(send(&app, post("k", "")).await.body, "1");
     assert!(send(&app, post("k", "")).await.is_replay());
@@ -157,26 +163,26 @@ async fn lost_answers_of_the_store_change_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_could_not_be_stored_is_given_and_stored_later() {
+async fn settle_failing_is_retried_in_background() {
     let (store, clock) = faulty();
-    let heard = Heard::default();
-    let config = heard.config().with_wait(Duration::ZERO);
-    let (app, runs) = fails_from_the_run_on(&store, config.clone(), StatusCode::OK);
+    let recorded = RecordedEvents::default();
+    let config = recorded.config().with_wait(Duration::ZERO);
+    let (app, runs) = with_store_failing_during_run(&store, config.clone(), StatusCode::OK);
     assert_eq!(send(&app, post("k", "")).await.body, "1");
-    assert_eq!(heard.events(), [IdempotencyEvent::Started, IdempotencyEvent::StoreError]);
-    // The store is away for longer than the lease.
+    assert_eq!(recorded.events(), [Event::Started, Event::StoreError]);
+    // The store is down for longer than the lease.
     tokio::time::sleep(*config.lease() * 2).await;
     clock.advance(*config.lease() * 2);
-    assert_eq!(heard.count(IdempotencyEvent::Kept), 0);
+    assert_eq!(recorded.count(Event::Kept), 0);
     store.always(None);
     assert_eq!(send(&app, post("k", "")).await.code(), "outcome-unknown");
-    heard.until(IdempotencyEvent::Kept).await;
+    recorded.until(Event::Kept).await;
     let again = send(&app, post("k", "")).await;
     assert_eq!((again.is_replay(), &again.body[..], runs.count()), (true, &b"1"[..], 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_hangs_at_the_settle_does_not_keep_the_answer_from_its_client() {
+async fn settle_hanging_does_not_hold_back_the_response() {
     let (store, _) = faulty();
     let failing = store.clone();
     let app = app(Arc::new(store.clone()), IdempotencyConfig::new(), || async move {
@@ -190,23 +196,23 @@ async fn a_store_that_hangs_at_the_settle_does_not_keep_the_answer_from_its_clie
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_could_not_be_given_back_is_given_back_later() {
+async fn give_back_failing_is_retried_in_background() {
     let (store, _) = faulty();
-    let heard = Heard::default();
-    let config = heard.config().with_wait(Duration::ZERO);
-    let (app, _) = fails_from_the_run_on(&store, config, StatusCode::INTERNAL_SERVER_ERROR);
+    let recorded = RecordedEvents::default();
+    let config = recorded.config().with_wait(Duration::ZERO);
+    let (app, _) = with_store_failing_during_run(&store, config, StatusCode::INTERNAL_SERVER_ERROR);
     assert_eq!(send(&app, post("k", "")).await.status, 500);
     store.always(None);
     assert_eq!(send(&app, post("k", "")).await.code(), "in-progress");
-    heard.until(IdempotencyEvent::GivenBack).await;
+    recorded.until(Event::GivenBack).await;
     assert_eq!(send(&app, post("k", "")).await.body, "2");
 }
 
 #[tokio::test]
-async fn a_handler_that_panics_leaves_the_outcome_unknown_at_once() {
+async fn panicking_handler_is_unknown_at_once() {
     let (store, clock) = memory();
-    let heard = Heard::default();
-    let config = heard.config().with_wait(Duration::ZERO);
+    let recorded = RecordedEvents::default();
+    let config = recorded.config().with_wait(Duration::ZERO);
     let runs = Runs::default();
     let counted = runs.clone();
     let app = app(store, config, || async move {
@@ -217,7 +223,7 @@ async fn a_handler_that_panics_leaves_the_outcome_unknown_at_once() {
     });
     let answer = send(&app, post("k", "")).await;
     assert_eq!((answer.status.as_u16(), answer.code().as_str()), (409, "outcome-unknown"));
-    heard.until(IdempotencyEvent::Unknown).await;
+    recorded.until(Event::Unknown).await;
     tokio::task::yield_now().await;
     clock.advance(Duration::from_millis(1));
     assert_eq!(send(&app, post("k", "")).await.code(), "outcome-unknown");
@@ -225,9 +231,9 @@ async fn a_handler_that_panics_leaves_the_outcome_unknown_at_once() {
 }
 
 #[tokio::test]
-async fn a_service_that_fails_leaves_the_outcome_unknown() {
+async fn failing_service_is_unknown() {
     let (store, clock) = memory();
-    let layer = IdempotencyLayer::new(store).with_config(impatient());
+    let layer = IdempotencyLayer::new(store).with_config(without_wait());
     let service = layer.layer(service_fn(|_: http::Request<_>| async {
         Err::<http::Response<axum::body::Body>, _>(std::io::Error::other("time limit"))
     }));
@@ -238,7 +244,7 @@ async fn a_service_that_fails_leaves_the_outcome_unknown() {
 }
 
 #[tokio::test]
-async fn a_service_that_is_not_ready_for_a_waiter_gives_the_key_back() {
+async fn service_not_ready_for_a_waiter_frees_the_key() {
     #[derive(Clone)]
     struct Ready(bool);
     impl Service<http::Request<hapax_http::RequestBody<axum::body::Body>>> for Ready {
@@ -249,7 +255,7 @@ async fn a_service_that_is_not_ready_for_a_waiter_gives_the_key_back() {
             &mut self,
             _: &mut std::task::Context<'_>,
         ) -> std::task::Poll<Result<(), Self::Error>> {
-            // The first time it is.
+            // Ready only the first time.
             let ready = std::mem::take(&mut self.0);
             std::task::Poll::Ready(if ready { Ok(()) } else { Err("full") })
         }
@@ -277,30 +283,30 @@ async fn a_service_that_is_not_ready_for_a_waiter_gives_the_key_back() {
 }
 
 #[tokio::test]
-async fn when_the_client_goes_away_the_handler_runs_to_its_end_and_its_answer_is_stored() {
-    let (door, runs) = (Door::default(), Runs::default());
-    let (inside, counted) = (door.clone(), runs.clone());
+async fn handler_finishes_and_is_stored_after_disconnect() {
+    let (gate, runs) = (HandlerGate::default(), Runs::default());
+    let (inside, counted) = (gate.clone(), runs.clone());
     let app = app(memory().0, IdempotencyConfig::new(), || async move {
         inside.pass().await;
         counted.add().to_string()
     });
     let request = app.clone().oneshot(post("k", ""));
     tokio::select! {
-        _ = request => panic!("it waits at the door"),
-        () = door.knocked() => {}
+        _ = request => panic!("it waits at the gate"),
+        () = gate.reached() => {}
     }
-    door.let_one_in();
+    gate.release_one();
     let again = send(&app, post("k", "")).await;
     assert_eq!((&again.body[..], again.is_replay(), runs.count()), (&b"1"[..], true, 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_the_client_goes_away_before_the_claim_is_heard_nothing_runs_and_the_key_is_free() {
+async fn disconnect_during_claim_frees_the_key() {
     let (store, _) = faulty();
     let runs = Runs::default();
     let counted = runs.clone();
     let app =
-        app(Arc::new(store.clone()), impatient(), || async move { counted.add().to_string() });
+        app(Arc::new(store.clone()), without_wait(), || async move { counted.add().to_string() });
     store.plan([Fault::NoAnswer]);
     let request = app.clone().oneshot(post("k", ""));
     assert!(tokio::time::timeout(Duration::from_millis(10), request).await.is_err());
@@ -310,13 +316,13 @@ async fn when_the_client_goes_away_before_the_claim_is_heard_nothing_runs_and_th
 }
 
 #[tokio::test]
-async fn a_late_owner_is_told_in_progress_while_the_winner_still_runs() {
+async fn late_owner_gets_in_progress_while_the_winner_runs() {
     let (store, clock) = memory();
-    let config = impatient().with_on_unknown(OnUnknown::TakeOver);
-    let heard = Heard::default();
-    let config = config.with_hooks(heard.clone());
-    let door = Door::default();
-    let inside = door.clone();
+    let config = without_wait().with_on_unknown(OnUnknown::TakeOver);
+    let recorded = RecordedEvents::default();
+    let config = config.with_hooks(recorded.clone());
+    let gate = HandlerGate::default();
+    let inside = gate.clone();
     let app = app(store.clone(), config.clone(), || async move {
         inside.pass().await;
         "late"
@@ -325,16 +331,16 @@ async fn a_late_owner_is_told_in_progress_while_the_winner_still_runs() {
         let app = app.clone();
         async move { send(&app, post("k", "")).await }
     });
-    door.knocked().await;
+    gate.reached().await;
     clock.advance(*config.lease());
     let winner = keyed(&config, "k", "");
     let claimed = store.claim(winner.key(), winner.claim()).await.unwrap();
     assert!(matches!(claimed, Claimed::Granted { attempt: 2, .. }));
-    door.let_one_in();
+    gate.release_one();
     let late = late.await.unwrap();
     assert_eq!((late.status.as_u16(), late.code().as_str()), (409, "in-progress"));
-    assert_eq!(heard.count(IdempotencyEvent::Lost), 1);
-    // And that the outcome is unknown where the winner went away as well.
+    assert_eq!(recorded.count(Event::Lost), 1);
+    // The outcome is unknown if the winner crashed as well.
     clock.advance(*config.lease());
     let refusing = config.with_on_unknown(OnUnknown::Refuse);
     let retry = send(&crate::common::app(store, refusing, || async { "ran" }), post("k", "")).await;

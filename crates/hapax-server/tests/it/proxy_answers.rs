@@ -1,5 +1,4 @@
-//! What becomes of an answer: replayed byte for byte, streamed as it comes, or remembered as having
-//! happened.
+//! Responses through the proxy: replayed byte for byte, streamed, or replaced by a tombstone.
 
 use std::sync::Arc;
 
@@ -24,7 +23,7 @@ fn seen(key: &str) -> Seen {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replay_has_the_same_status_headers_and_bytes_and_nobodys_cookie() {
+async fn proxy_replays_status_headers_and_bytes_without_cookies() {
     let rich = post(async |State(log): State<Log>| {
         log.note(seen("k"));
         let headers = [
@@ -58,7 +57,7 @@ async fn a_replay_has_the_same_status_headers_and_bytes_and_nobodys_cookie() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn statuses_are_kept_given_back_or_unknown() {
+async fn proxy_keeps_frees_or_marks_unknown_by_status() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(&upstream.url(), "memory:", &[]);
     for (status, again) in [
@@ -100,7 +99,7 @@ async fn statuses_are_kept_given_back_or_unknown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_over_the_limit_arrives_whole_and_leaves_a_tombstone() {
+async fn proxy_response_above_limit_leaves_a_tombstone() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(&upstream.url(), "memory:", &["--limit", "64KiB"]);
     let url = proxy.url("/big?size=3000000");
@@ -116,7 +115,7 @@ async fn an_answer_over_the_limit_arrives_whole_and_leaves_a_tombstone() {
     assert_eq!(upstream.log.count(), 1);
 }
 
-/// An upstream whose answer goes on only when the test says so.
+/// An upstream whose response continues when the test releases it.
 struct Dripping {
     upstream: Upstream,
     go_on: Arc<Notify>,
@@ -168,20 +167,20 @@ async fn first_chunk_comes_before_the_last_is_made(kind: &'static str, request: 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_streams_as_it_comes_with_and_without_a_key() {
+async fn proxy_streams_responses_with_and_without_a_key() {
     first_chunk_comes_before_the_last_is_made("text/plain", "GET", false).await;
     first_chunk_comes_before_the_last_is_made("text/plain", "POST", false).await;
     first_chunk_comes_before_the_last_is_made("text/plain", "POST", true).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn server_sent_events_pass_unbuffered() {
+async fn proxy_passes_event_streams_unbuffered() {
     first_chunk_comes_before_the_last_is_made("text/event-stream", "GET", false).await;
     first_chunk_comes_before_the_last_is_made("text/event-stream", "POST", true).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_keyless_upload_streams_too() {
+async fn proxy_streams_uploads_without_a_key() {
     let got = Arc::new(Notify::new());
     let told = got.clone();
     let upload = post(async move |body: Body| {
@@ -207,7 +206,7 @@ async fn a_keyless_upload_streams_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_goes_away_gets_the_answer_when_he_comes_back() {
+async fn proxy_disconnected_client_gets_the_response_on_retry() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(&upstream.url(), "memory:", &["--wait", "0s"]);
     let mut stream = TcpStream::connect(&proxy.address).await.unwrap();

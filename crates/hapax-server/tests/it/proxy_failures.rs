@@ -1,4 +1,4 @@
-//! The upstream fails, the store fails, the proxy is told to end.
+//! Failures of the upstream and the store, and the end of the proxy.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,20 +11,20 @@ use hyper::{Request, StatusCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// What a broken upstream does with a request that it has read.
+/// How a broken upstream treats a request that it has read.
 #[derive(Clone, Copy)]
 enum Then {
-    /// Closes.
+    /// Closes the connection.
     Close,
-    /// Answers, then closes.
+    /// Responds, then closes.
     Say(&'static str),
-    /// Answers as one that keeps the connection, and closes it a moment later all the same.
+    /// Responds with keep-alive, and closes a moment later.
     SayAndLeave(&'static str),
-    /// Says nothing for ever.
+    /// Never responds.
     Hang,
 }
 
-/// An upstream that counts the requests it has read, and treats each as it was told.
+/// An upstream that counts the requests it has read, and treats each as planned.
 struct Broken {
     port: u16,
     requests: Arc<AtomicUsize>,
@@ -32,7 +32,7 @@ struct Broken {
 }
 
 impl Broken {
-    /// The n-th request is treated as the n-th of these says, and later ones as the last.
+    /// The n-th request is treated as planned by the n-th entry, later ones by the last.
     async fn start(script: &'static [Then]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -90,7 +90,7 @@ fn unknown(reply: &Reply) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_that_refuses_connections_is_502_and_a_retry_runs() {
+async fn proxy_upstream_refusing_is_502_and_a_retry_runs() {
     let port = free_port();
     let proxy = Proxy::start(&format!("http://127.0.0.1:{port}"), "memory:", &[]);
     let refused = send(keyed(proxy.url("/orders"), "k"), "a").await;
@@ -107,7 +107,7 @@ async fn an_upstream_that_refuses_connections_is_502_and_a_retry_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_name_that_leads_nowhere_is_502_and_nothing_ran() {
+async fn proxy_upstream_name_unknown_is_502() {
     let proxy = Proxy::start("http://nobody.invalid:1", "memory:", &[]);
     for _ in 0..2 {
         let reply = send(keyed(proxy.url("/orders"), "k"), "a").await;
@@ -116,7 +116,7 @@ async fn a_name_that_leads_nowhere_is_502_and_nothing_ran() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_that_hangs_up_leaves_the_outcome_unknown() {
+async fn proxy_upstream_hanging_up_is_unknown() {
     let upstream = Broken::start(&[Then::Close]).await;
     let proxy = Proxy::start(&upstream.url(), "memory:", &[]);
     let cut = send(keyed(proxy.url("/orders"), "k"), "a").await;
@@ -127,7 +127,7 @@ async fn an_upstream_that_hangs_up_leaves_the_outcome_unknown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cut_body_is_502_and_never_stored() {
+async fn proxy_cut_body_is_502_and_never_stored() {
     static SHORT: &[Then] =
         &[Then::Say("HTTP/1.1 201 Created\r\ncontent-length: 100\r\n\r\nonly this")];
     let upstream = Broken::start(SHORT).await;
@@ -139,8 +139,8 @@ async fn a_cut_body_is_502_and_never_stored() {
         let cut = try_send(request(), "a").await;
         unknown(&send(request(), "a").await);
         assert_eq!(upstream.requests(), asked);
-        // An upstream that a busy machine held up between its answer and the cut: the proxy waits for
-        // a moment only, and what it has begun to pass on is cut as well.
+        // On a busy machine the cut may come after the buffer timeout: the proxy has begun to stream
+        // then, and cuts its own response as well.
         let Ok(cut) = cut else { return None };
         assert_eq!((cut.status.as_u16(), cut.problem().as_str()), (502, "upstream-failed"));
         Some(())
@@ -149,32 +149,32 @@ async fn a_cut_body_is_502_and_never_stored() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_that_is_cut_ends_with_an_error_and_is_never_stored() {
+async fn proxy_cut_stream_ends_with_error_and_is_never_stored() {
     static CHUNKED: &[Then] =
         &[Then::Say("HTTP/1.1 201 Created\r\ntransfer-encoding: chunked\r\n\r\n4\r\nonly\r\n")];
     let upstream = Broken::start(CHUNKED).await;
     let proxy = Proxy::start(&upstream.url(), "memory:", &[]);
     let cut = try_send(keyed(proxy.url("/orders"), "k"), "a").await;
-    // Nobody takes it for whole: a clean 502, or a body without its end.
+    // A clean 502, or a body without its end: never a complete response.
     assert!(cut.as_ref().is_ok_and(|r| r.status == 502) || cut.is_err(), "{cut:?}");
     unknown(&send(keyed(proxy.url("/orders"), "k"), "a").await);
     assert_eq!(upstream.requests(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_silent_upstream_is_504_and_the_outcome_unknown() {
+async fn proxy_upstream_idle_is_504_and_unknown() {
     let upstream = Broken::start(&[Then::Hang]).await;
     let proxy = Proxy::start(&upstream.url(), "memory:", &["--upstream-timeout", "1s"]);
     let late = send(keyed(proxy.url("/orders"), "k"), "a").await;
     assert_eq!((late.status.as_u16(), late.problem().as_str()), (504, "upstream-timeout"));
     assert_eq!(late.json()["retryable"], false);
     unknown(&send(keyed(proxy.url("/orders"), "k"), "a").await);
-    // On a machine that stood still for a second it may not have read the one yet.
+    // On a stalled machine the upstream may not have read the request yet.
     assert!(upstream.requests() <= 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_on_a_connection_that_the_upstream_closes_is_never_sent_twice() {
+async fn proxy_never_resends_on_a_closed_connection() {
     static SCRIPT: &[Then] = &[
         Then::Say("HTTP/1.1 200 OK\r\nconnection: keep-alive\r\ncontent-length: 2\r\n\r\nok"),
         Then::Close,
@@ -184,8 +184,8 @@ async fn a_request_on_a_connection_that_the_upstream_closes_is_never_sent_twice(
         let upstream = Broken::start(SCRIPT).await;
         let proxy = Proxy::start(&upstream.url(), "memory:", &["--upstream-idle", "1m"]);
         assert_eq!(send(keyed(proxy.url("/a"), "k1"), "a").await.text(), "ok");
-        // The pooled connection takes this one, reads it, and closes. On a busy machine it may be
-        // asked for before it is back in the pool: then a new one does.
+        // The pooled connection reads this request and closes. On a busy machine it may not be back
+        // in the pool yet: then a new connection does.
         let cut = send(keyed(proxy.url("/a"), "k2"), "a").await;
         assert_eq!(cut.problem(), "upstream-failed");
         assert_eq!(upstream.requests(), 2, "sent once");
@@ -196,7 +196,7 @@ async fn a_request_on_a_connection_that_the_upstream_closes_is_never_sent_twice(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_meets_a_closing_connection_runs_once_or_is_unknown() {
+async fn proxy_closing_connection_runs_once_or_is_unknown() {
     static SCRIPT: &[Then] = &[Then::SayAndLeave(
         "HTTP/1.1 200 OK\r\nconnection: keep-alive\r\ncontent-length: 2\r\n\r\nok",
     )];
@@ -221,7 +221,7 @@ async fn a_request_that_meets_a_closing_connection_runs_once_or_is_unknown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rerun_runs_again_and_tells_the_upstream() {
+async fn proxy_rerun_runs_again_with_the_attempt() {
     static SCRIPT: &[Then] =
         &[Then::Close, Then::Say("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")];
     let upstream = Broken::start(SCRIPT).await;
@@ -255,7 +255,7 @@ async fn rerun_runs_again_and_tells_the_upstream() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_comes_late_is_examined_when_it_comes() {
+async fn proxy_store_coming_late_is_examined() {
     let redis = Redis::with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
     redis.kill();
     let upstream = Upstream::start().await;
@@ -273,11 +273,11 @@ async fn a_store_that_comes_late_is_examined_when_it_comes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_is_down_is_503_and_nothing_runs() {
+async fn proxy_store_down_is_503_and_runs_nothing() {
     let (redis, upstream) = (Redis::start(), Upstream::start().await);
     let flags = ["--store-timeout", "2s", "--admin", "127.0.0.1:0"];
     let proxy = Proxy::start(&upstream.url(), &redis.url(), &flags);
-    // Two seconds may be too little for a busy machine, so it is asked again.
+    // Two seconds may be too short on a busy machine, so ask again.
     let created = async |what: &str, key: &str| {
         until(what, async || {
             let reply = send(keyed(proxy.url("/orders"), key), "a").await;
@@ -299,13 +299,13 @@ async fn a_store_that_is_down_is_503_and_nothing_runs() {
     })
     .await;
     redis.cont();
-    // It has heard of the claim above meanwhile, which is in progress until the proxy has undone it.
+    // The store has received the claim above, which is in progress until the proxy has undone it.
     created("the store is back", "k2").await;
     assert_eq!(upstream.log.count(), 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn open_lets_requests_pass_and_says_that_they_are_unprotected() {
+async fn proxy_open_policy_marks_unprotected_responses() {
     let (redis, upstream) = (Redis::start(), Upstream::start().await);
     let flags = ["--on-store-error", "open", "--store-timeout", "2s", "--admin", "127.0.0.1:0"];
     let proxy = Proxy::start(&upstream.url(), &redis.url(), &flags);
@@ -322,7 +322,7 @@ async fn open_lets_requests_pass_and_says_that_they_are_unprotected() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_is_not_there_yet_is_no_reason_not_to_start() {
+async fn proxy_starts_without_its_store() {
     let redis = Redis::start();
     redis.kill();
     let upstream = Upstream::start().await;
@@ -337,7 +337,7 @@ async fn a_store_that_is_not_there_yet_is_no_reason_not_to_start() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sigterm_finishes_and_stores_what_runs_also_for_clients_that_left() {
+async fn proxy_sigterm_finishes_and_stores_all_runs() {
     let folder = tempfile::tempdir().unwrap();
     let store = format!("sqlite:{}/hapax.db", folder.path().display());
     let upstream = Upstream::start().await;
@@ -361,7 +361,7 @@ async fn sigterm_finishes_and_stores_what_runs_also_for_clients_that_left() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shutdown_has_its_limit() {
+async fn proxy_shutdown_has_a_timeout() {
     let upstream = Broken::start(&[Then::Hang]).await;
     let mut proxy = Proxy::start(&upstream.url(), "memory:", &["--shutdown-limit", "200ms"]);
     let request = keyed(proxy.url("/orders"), "k").body("a".into()).unwrap();
@@ -373,7 +373,7 @@ async fn a_shutdown_has_its_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_personal_is_logged() {
+async fn proxy_logs_nothing_personal() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(&upstream.url(), "memory:", &["--log-level", "trace"]);
     let request = keyed(proxy.url("/users/ada-lovelace?token=s3cret"), "key-of-ada");
@@ -392,7 +392,7 @@ async fn nothing_personal_is_logged() {
 }
 
 #[test]
-fn a_wrong_setting_ends_it_with_a_line_that_says_what_to_do() {
+fn proxy_wrong_setting_ends_with_a_helpful_line() {
     for (flags, said) in [
         (&["--upstream", "localhost:3000"][..], "http://127.0.0.1:3000"),
         (&[], "--upstream says where requests go"),

@@ -1,7 +1,7 @@
 //! `kill -9` of the proxy and of the upstream, at chosen moments and at random, while requests run.
 //!
-//! Under `refuse` no key ever runs twice, none is in progress past its lease, and nobody ever gets an
-//! answer that differs from the first.
+//! Under `refuse` no key ever runs twice, none is in progress past its lease, and no client ever gets
+//! a response that differs from the first.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -27,23 +27,23 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 
 const LEASE: Duration = Duration::from_secs(1);
-/// For a loaded machine; a key that is wedged stays so for ever.
+/// Long enough for a loaded machine; a stuck key stays stuck for ever.
 const SLACK: Duration = Duration::from_secs(10);
 const KEYS: usize = 4;
 const ROUNDS: u32 = 25;
 
-/// When the victim dies.
+/// The moment of the kill.
 #[derive(Clone, Copy, Debug)]
 enum Moment {
-    /// After so many milliseconds, whatever happens then.
+    /// After this many milliseconds.
     AtRandom(u64),
     /// The upstream has the request and has done nothing.
     Arrived,
-    /// It has acted and said nothing.
+    /// The upstream has acted and sent nothing.
     Executed,
-    /// It has said half of its answer.
+    /// The upstream has sent half of its response.
     HalfSaid,
-    /// It has said everything.
+    /// The upstream has sent its response.
     Answered,
     /// The proxy is between two of its own steps, for the first or a later request.
     Failpoint(&'static str, u64),
@@ -60,7 +60,7 @@ impl Moment {
         }
     }
 
-    /// Every other round at one of the proxy's own steps.
+    /// Kills every other round at one of the proxy's own steps.
     fn of_proxy(round: u32) -> Self {
         let pass = 1 + random() % KEYS as u64;
         match round % 6 {
@@ -87,7 +87,7 @@ fn random() -> u64 {
     getrandom::u64().expect("randomness")
 }
 
-/// Acts, says so, and kills at the moment that the request names.
+/// Acts, responds, and kills at the moment that the request names.
 async fn act(
     key: &str,
     moment: &str,
@@ -122,12 +122,12 @@ async fn act(
     (StatusCode::CREATED, Body::new(body)).into_response()
 }
 
-/// What every client heard about each key.
+/// All responses of each key.
 #[derive(Default)]
 struct Heard(HashMap<String, Vec<Reply>>);
 
 impl Heard {
-    /// Two clients for each key at once; the first key's request says when to kill.
+    /// Two concurrent clients for each key; the first key's request names the moment of the kill.
     async fn ask(&mut self, url: &str, keys: &[String], moment: Moment) {
         let asked = keys.iter().enumerate().flat_map(|(i, key)| [(i, key), (i, key)]);
         let asked = asked.map(|(i, key)| {
@@ -143,7 +143,7 @@ impl Heard {
         }
     }
 
-    /// Asks until there is a last word, which comes soon after the lease.
+    /// Retries until the outcome is final, which is soon after the lease.
     async fn settle(&mut self, url: &str, keys: &[String]) {
         let deadline = Instant::now() + LEASE + SLACK;
         for key in keys {
@@ -162,7 +162,7 @@ impl Heard {
         }
     }
 
-    /// One execution at most, and every answer the same; who saw one whole gets it for ever.
+    /// At most one execution, and equal responses; a complete response is replayed for ever.
     fn check(&self, executions: &HashMap<String, usize>, moment: Moment) {
         for (key, replies) in &self.0 {
             let runs = executions.get(key).copied().unwrap_or(0);
@@ -193,7 +193,7 @@ fn keys(round: u32) -> Vec<String> {
     (0..KEYS).map(|i| format!("r{round}-k{i}")).collect()
 }
 
-/// Who is killed when a request says so.
+/// The process to kill.
 type Victim = Arc<Mutex<Option<Pid>>>;
 
 async fn upstream_that_kills(victim: Victim) -> Upstream {
@@ -242,7 +242,7 @@ async fn the_proxy_dies(store: &str, rounds: u32) {
             }
             _ => {
                 asking.await;
-                // A kill that comes late is nobody's any more.
+                // A late kill finds no process any more.
                 *victim.lock().unwrap() = None;
                 proxy.kill();
             }
@@ -256,25 +256,25 @@ async fn the_proxy_dies(store: &str, rounds: u32) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_proxy_never_runs_anything_twice_on_sqlite() {
+async fn proxy_killed_never_runs_twice_on_sqlite() {
     let folder = tempfile::tempdir().unwrap();
     let store = format!("sqlite:{}/hapax.db", folder.path().display());
     the_proxy_dies(&store, ROUNDS * hapax_testkit::scale()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_proxy_never_runs_anything_twice_on_redis() {
+async fn proxy_killed_never_runs_twice_on_redis() {
     let redis = Redis::start();
     the_proxy_dies(&redis.url(), ROUNDS * hapax_testkit::scale()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_proxy_never_runs_anything_twice_on_postgres() {
+async fn proxy_killed_never_runs_twice_on_postgres() {
     let postgres = Postgres::start();
     the_proxy_dies(&postgres.url(), ROUNDS.div_ceil(2) * hapax_testkit::scale()).await;
 }
 
-/// An upstream in a process of its own, so that it can be killed. What it has done is in a file.
+/// An upstream in a process of its own, so that it can be killed. Its effects are in a file.
 struct Mortal {
     child: Child,
     port: u16,
@@ -310,7 +310,7 @@ impl Drop for Mortal {
     }
 }
 
-/// No test: what [`Mortal`] runs.
+/// Not a test: the process that [`Mortal`] runs.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "an upstream for the other tests"]
 async fn upstream_process() {
@@ -321,7 +321,7 @@ async fn upstream_process() {
         let (key, moment) = (text("idempotency-key"), text("x-moment"));
         let record = || {
             let mut done = std::fs::File::options().append(true).create(true).open(&file).unwrap();
-            // In one piece: whoever is killed in the middle has done it or has not.
+            // One write, so that a kill leaves either the whole line or nothing.
             done.write_all(format!("{key}\n").as_bytes()).unwrap();
             random().to_string()
         };
@@ -344,7 +344,7 @@ fn executions(file: &Path) -> HashMap<String, usize> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_upstream_never_runs_anything_twice() {
+async fn proxy_upstream_killed_never_runs_twice() {
     let folder = tempfile::tempdir().unwrap();
     let store = format!("sqlite:{}/hapax.db", folder.path().display());
     let file = folder.path().join("executions");

@@ -1,4 +1,4 @@
-//! One execution and one answer for each key, on every store.
+//! One execution and one response for each key, on every store.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 const CLIENTS: usize = 50;
 
-/// Fifty requests with one key, over all of these proxies, while the handler takes its time.
+/// Fifty requests with one key over all of these proxies, with a slow handler.
 async fn fifty_at_once(upstream: &Upstream, proxies: &[&Proxy]) {
     let client: Arc<Pooled> = Arc::new(pooled());
     let asked = (0..CLIENTS).map(|i| {
@@ -38,19 +38,19 @@ async fn fifty_at_once(upstream: &Upstream, proxies: &[&Proxy]) {
 
 async fn fifty_at_once_on(store: &str, proxies: usize) {
     let upstream = Upstream::start().await;
-    // However slow the machine is: nobody waits in vain, and no lease runs out.
+    // Waits and leases that suffice on a slow machine.
     let start = |_| Proxy::start(&upstream.url(), store, &["--wait", "60s", "--lease", "10m"]);
     let proxies: Vec<Proxy> = (0..proxies).map(start).collect();
     fifty_at_once(&upstream, &proxies.iter().collect::<Vec<_>>()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fifty_at_once_run_once_on_memory() {
+async fn proxy_fifty_requests_run_once_on_memory() {
     fifty_at_once_on("memory:", 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fifty_at_once_run_once_on_sqlite_also_through_two_proxies() {
+async fn proxy_fifty_requests_run_once_on_sqlite() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name| format!("sqlite:{}/{name}.db", folder.path().display());
     fifty_at_once_on(&file("one"), 1).await;
@@ -58,7 +58,7 @@ async fn fifty_at_once_run_once_on_sqlite_also_through_two_proxies() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fifty_at_once_run_once_on_redis_also_through_two_proxies() {
+async fn proxy_fifty_requests_run_once_on_redis() {
     let redis = Redis::start();
     fifty_at_once_on(&redis.url(), 1).await;
     redis.cli(&["FLUSHALL"]);
@@ -66,14 +66,14 @@ async fn fifty_at_once_run_once_on_redis_also_through_two_proxies() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fifty_at_once_run_once_on_postgres_also_through_two_proxies() {
+async fn proxy_fifty_requests_run_once_on_postgres() {
     let postgres = Postgres::start();
     fifty_at_once_on(&postgres.database("one"), 1).await;
     fifty_at_once_on(&postgres.database("two"), 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_outlives_the_proxy_on_every_durable_store() {
+async fn proxy_restart_replays_on_every_durable_store() {
     let folder = tempfile::tempdir().unwrap();
     let (redis, postgres) = (Redis::start(), Postgres::start());
     let sqlite = format!("sqlite:{}/hapax.db", folder.path().display());
@@ -91,7 +91,7 @@ async fn an_answer_outlives_the_proxy_on_every_durable_store() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_belongs_to_its_caller_path_and_method() {
+async fn proxy_key_belongs_to_caller_path_and_method() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(&upstream.url(), "memory:", &["--methods", "POST,PUT"]);
     let ask = |method: &str, path: &str, who: &str| {
@@ -113,7 +113,7 @@ async fn a_key_belongs_to_its_caller_path_and_method() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_request_under_the_same_key_is_refused_also_while_pending() {
+async fn proxy_key_reused_is_422_also_while_pending() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(&upstream.url(), "memory:", &[]);
     let slow = tokio::spawn(send(keyed(proxy.url("/orders?ms=500"), "k"), "a"));
@@ -128,7 +128,7 @@ async fn another_request_under_the_same_key_is_refused_also_while_pending() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_waiting_a_duplicate_is_told_to_come_back() {
+async fn proxy_duplicate_without_wait_gets_retry_after() {
     let gate = Arc::new(Notify::new());
     let opened = gate.clone();
     let gated = post(async move || {
@@ -140,7 +140,7 @@ async fn without_waiting_a_duplicate_is_told_to_come_back() {
     let ask = || send(keyed(proxy.url("/gated"), "k"), "a");
     let first = tokio::spawn(ask());
     let duplicate = crate::proxy_support::until("it runs", async || {
-        // Whoever of the two comes first waits for the gate.
+        // The first of the two waits for the gate.
         let asked = tokio::time::timeout(Duration::from_millis(500), ask()).await;
         asked.ok().filter(|reply| !reply.problem().is_empty())
     });
@@ -157,7 +157,7 @@ async fn without_waiting_a_duplicate_is_told_to_come_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_may_be_required_and_callers_must_be_known() {
+async fn proxy_requires_keys_and_known_callers() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(&upstream.url(), "memory:", &["--require-key"]);
     let keyless = send(Request::post(proxy.url("/orders")), "a").await;
@@ -176,7 +176,7 @@ async fn keys_may_be_required_and_callers_must_be_known() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn routes_have_their_own_policy_and_upstream() {
+async fn proxy_routes_have_their_own_policy_and_upstream() {
     let (general, special) = (Upstream::start().await, Upstream::start().await);
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("hapax.toml");
@@ -206,7 +206,7 @@ async fn routes_have_their_own_policy_and_upstream() {
         let request = Request::put(proxy.url(path)).header("idempotency-key", key);
         send(request, body.to_owned())
     };
-    // A 404 is no last word here, and a 500 is.
+    // This route gives a 404 back, and keeps a 500.
     assert_eq!(put("/pay/a?status=404", "k1", "{}").await.status, StatusCode::NOT_FOUND);
     assert!(!put("/pay/a?status=404", "k1", "{}").await.is_replay());
     let failed = put("/pay/a?status=500", "k2", r#"{"id":1,"at":1}"#).await;
@@ -218,7 +218,7 @@ async fn routes_have_their_own_policy_and_upstream() {
     assert_eq!(send(Request::put(proxy.url("/pay/a")), "a").await.problem(), "key-missing");
     assert_eq!(special.log.count(), 3);
     assert_eq!(special.log.last().uri.path(), "/base/pay/a");
-    // Nothing is keyed on one path, and the rest is as everywhere.
+    // One path takes no keys; the others have the general policy.
     for _ in 0..2 {
         assert!(!send(keyed(proxy.url("/raw"), "k"), "a").await.is_replay());
     }
@@ -228,7 +228,7 @@ async fn routes_have_their_own_policy_and_upstream() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_general_upstream_other_paths_lead_nowhere() {
+async fn proxy_path_without_route_is_404() {
     let upstream = Upstream::start().await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("hapax.toml");

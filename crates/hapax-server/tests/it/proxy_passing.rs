@@ -1,4 +1,4 @@
-//! What goes through unchanged, what does not, and what is refused.
+//! Which requests pass unchanged, which are rewritten, and which are refused.
 
 use std::sync::{Arc, Mutex};
 
@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_upstream_hears_who_asked_and_nothing_of_the_connection() {
+async fn proxy_forwards_origin_and_no_connection_headers() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(&upstream.url(), "memory:", &[]);
     let request = keyed(proxy.url("/orders?a=1"), "k")
@@ -55,7 +55,7 @@ async fn the_upstream_hears_who_asked_and_nothing_of_the_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_path_of_the_listener_is_the_upstreams() {
+async fn proxy_listener_has_no_paths_of_its_own() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(&upstream.url(), "memory:", &["--admin", "127.0.0.1:0"]);
     for path in ["/", "/healthz", "/readyz", "/metrics", "/v1/locks/a"] {
@@ -71,7 +71,7 @@ async fn every_path_of_the_listener_is_the_upstreams() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn large_bodies_pass_both_ways_without_a_key() {
+async fn proxy_passes_large_bodies_without_a_key() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(&upstream.url(), "memory:", &["--limit", "1KiB"]);
     let reply = send(Request::get(proxy.url("/?size=9000000")), vec![b'y'; 1_500_000]).await;
@@ -82,7 +82,7 @@ async fn large_bodies_pass_both_ways_without_a_key() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_absolute_form_target_never_chooses_the_upstream() {
+async fn proxy_ignores_the_authority_of_an_absolute_uri() {
     let (upstream, other) = (Upstream::start().await, Upstream::start().await);
     let proxy = Proxy::start(&upstream.url(), "memory:", &[]);
     let asked = format!(
@@ -101,7 +101,7 @@ async fn an_absolute_form_target_never_chooses_the_upstream() {
     assert!(again.is_replay());
 }
 
-/// An upstream that keeps the very bytes that it was sent.
+/// An upstream that records the bytes that it receives.
 async fn bytes_seen_by_upstream(sent: &[u8]) -> (String, String) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -134,7 +134,7 @@ async fn bytes_seen_by_upstream(sent: &[u8]) -> (String, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_length_beside_an_encoding_never_reaches_the_upstream() {
+async fn proxy_drops_length_beside_transfer_encoding() {
     let smuggled =
         b"POST /a HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\ntransfer-encoding: chunked\r\n\r\n\
         1\r\nz\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n";
@@ -146,7 +146,7 @@ async fn a_length_beside_an_encoding_never_reaches_the_upstream() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_could_be_read_in_two_ways_is_refused() {
+async fn proxy_refuses_ambiguous_requests() {
     for request in [
         "POST /a HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab",
         "POST /a HTTP/1.1\r\nhost: x\r\ncontent-length: 1, 2\r\n\r\nab",
@@ -173,7 +173,7 @@ async fn what_could_be_read_in_two_ways_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn doubled_keys_and_tunnels_are_refused() {
+async fn proxy_refuses_repeated_keys_and_connect() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(&upstream.url(), "memory:", &[]);
     let doubled = keyed(proxy.url("/a"), "k").header("idempotency-key", "k");
@@ -200,7 +200,7 @@ async fn head_of(stream: &mut TcpStream) -> std::io::Result<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_websocket_passes() {
+async fn proxy_passes_websockets() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let upstream = tokio::spawn(async move {
@@ -211,13 +211,13 @@ async fn a_websocket_passes() {
         tokio::io::copy(&mut from, &mut to).await.unwrap();
         head
     });
-    // The limits on quiet connections are no limits on tunnels.
+    // The idle timeout of connections does not apply to tunnels.
     let flags = ["--idle-timeout", "300ms", "--header-timeout", "1s"];
     let proxy = Proxy::start(&format!("http://127.0.0.1:{port}"), "memory:", &flags);
     let (mut client, head) = until("the handshake", async || {
         let mut client = TcpStream::connect(&proxy.address).await.unwrap();
         client.write_all(HANDSHAKE.as_bytes()).await.ok()?;
-        // Cut off, where a busy machine let too much time pass until it was sent.
+        // Cut off if a busy machine was too slow to send it.
         let head = head_of(&mut client).await.ok()?.to_lowercase();
         Some((client, head))
     })
@@ -239,7 +239,7 @@ async fn a_websocket_passes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upgrade_to_http2_does_not_pass_by_the_proxy() {
+async fn proxy_refuses_upgrade_to_http2() {
     let upgrade = b"GET /a HTTP/1.1\r\nhost: x\r\nconnection: Upgrade, HTTP2-Settings, close\r\n\
         upgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAAP__\r\n\r\n";
     let (answer, seen) = bytes_seen_by_upstream(upgrade).await;
@@ -252,7 +252,7 @@ async fn an_upgrade_to_http2_does_not_pass_by_the_proxy() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn http2_is_spoken_on_both_sides() {
+async fn proxy_speaks_http2_on_both_sides() {
     let upstream = Upstream::start().await;
     let flags = ["--upstream-http2", "--wait", "60s"];
     let proxy = Proxy::start(&upstream.url(), "memory:", &flags);
@@ -273,12 +273,12 @@ async fn http2_is_spoken_on_both_sides() {
     let seen = upstream.log.last();
     assert_eq!(seen.uri.authority().unwrap().as_str(), format!("127.0.0.1:{}", upstream.port));
     assert_eq!(seen.header("x-forwarded-host"), Some(proxy.address.as_str()));
-    // HTTP/1.1 clients of the same proxy get the same answers.
+    // HTTP/1.1 clients of the same proxy get the same responses.
     assert!(send(keyed(proxy.url("/orders?ms=100"), "even"), "a").await.is_replay());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn trailers_pass_over_http2() {
+async fn proxy_passes_trailers_over_http2() {
     use axum::response::IntoResponse;
     let grpc = axum::routing::post(async |body: axum::body::Body| {
         let _ = body.collect().await;
@@ -300,7 +300,7 @@ async fn trailers_pass_over_http2() {
     assert_eq!(whole.to_bytes(), "message");
 }
 
-/// An upstream that speaks TLS and answers with the protocol that was agreed on.
+/// An upstream that speaks TLS and responds with the negotiated protocol.
 async fn tls_upstream(certificates: &Certificates, alpn: &[&str]) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -326,7 +326,7 @@ async fn tls_upstream(certificates: &Certificates, alpn: &[&str]) -> u16 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tls_is_spoken_on_both_sides() {
+async fn proxy_speaks_tls_on_both_sides() {
     let certificates = Certificates::new();
     let (cert, key) = (certificates.certificate(), certificates.key());
     let ca = certificates.authority();
@@ -354,7 +354,7 @@ async fn tls_is_spoken_on_both_sides() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_with_a_strangers_certificate_is_not_reached() {
+async fn proxy_refuses_an_untrusted_upstream_certificate() {
     let (certificates, strangers) = (Certificates::new(), Certificates::new());
     let port = tls_upstream(&strangers, &[]).await;
     let flags = ["--upstream-ca", certificates.authority()];
@@ -364,14 +364,14 @@ async fn an_upstream_with_a_strangers_certificate_is_not_reached() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_never_ends_its_headers_is_cut_off() {
+async fn proxy_cuts_off_unfinished_headers() {
     let upstream = Upstream::start().await;
     let flags = ["--header-timeout", "1s", "--idle-timeout", "1s"];
     let proxy = Proxy::start(&upstream.url(), "memory:", &flags);
     for sent in ["", "P", "POST / HTTP/1.1\r\nhost: x\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
         raw(&proxy.address, sent.as_bytes()).await;
     }
-    // A body that stops in the middle: nothing ran, and it is said. Its headers may take their time.
+    // A body that stops in the middle is a problem document. Its headers may come slowly.
     let proxy = Proxy::start(&upstream.url(), "memory:", &["--body-timeout", "1s"]);
     let half = "POST / HTTP/1.1\r\nhost: x\r\nidempotency-key: k\r\ncontent-length: 9\r\n\r\nhalf";
     let answer = raw(&proxy.address, half.as_bytes()).await;

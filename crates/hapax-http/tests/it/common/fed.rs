@@ -1,4 +1,4 @@
-//! A body that the test feeds.
+//! A response body that is fed by the test.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::pin::Pin;
@@ -21,7 +21,7 @@ use super::{Runs, app, memory, post};
 
 pub(crate) type Piece = Result<Frame<Bytes>, std::io::Error>;
 
-/// A body that the test feeds.
+/// A body that is fed by the test.
 pub(crate) struct Fed {
     pieces: mpsc::UnboundedReceiver<Piece>,
     length: Option<u64>,
@@ -43,7 +43,7 @@ impl http_body::Body for Fed {
     }
 }
 
-/// The other end of it; dropped, the body ends.
+/// Feeds a [`Fed`] body; the body ends when this is dropped.
 pub(crate) struct Tap(pub(crate) mpsc::UnboundedSender<Piece>);
 
 impl Tap {
@@ -71,7 +71,7 @@ pub(crate) fn fed(length: Option<u64>) -> (Tap, Fed) {
     (Tap(tap), Fed { pieces, length })
 }
 
-/// An app that answers the first request with this, and counts.
+/// An app that responds to the first request with `response`, and counts its runs.
 pub(crate) fn answers_once(
     store: Arc<dyn Claims>,
     config: IdempotencyConfig,

@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Shared helpers of the tests.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub(crate) mod fed;
@@ -18,18 +18,20 @@ use hapax_core::{
     ClaimRequest, Claimed, Claims, GiveBack, Key, ManualClock, Step, StoreError, Token,
 };
 use hapax_core::{ClaimView, Watch};
-use hapax_http::{Hooks, IdempotencyConfig, IdempotencyEvent, IdempotencyLayer, KeyedRequest};
+use hapax_http::{
+    Hooks, IdempotencyConfig, IdempotencyEvent as Event, IdempotencyLayer, KeyedRequest,
+};
 use http_body_util::BodyExt;
 use tokio::sync::Semaphore;
 use tower::ServiceExt;
 
-/// A store in memory and the clock that it goes by.
+/// A store in memory, and its clock.
 pub(crate) fn memory() -> (Arc<MemoryStore>, Arc<ManualClock>) {
     let clock = Arc::new(ManualClock::default());
     (Arc::new(MemoryStore::new(clock.clone())), clock)
 }
 
-/// The layer over one handler for everything.
+/// The layer in front of one handler for all requests.
 pub(crate) fn app<H, T>(store: Arc<dyn Claims>, config: IdempotencyConfig, handler: H) -> Router
 where
     H: Handler<T, ()>,
@@ -38,8 +40,8 @@ where
     Router::new().fallback(handler).layer(IdempotencyLayer::new(store).with_config(config))
 }
 
-/// IdempotencyConfig under which a duplicate is told at once.
-pub(crate) fn impatient() -> IdempotencyConfig {
+/// A configuration without a wait: duplicates are refused at once.
+pub(crate) fn without_wait() -> IdempotencyConfig {
     IdempotencyConfig::new().with_wait(Duration::ZERO)
 }
 
@@ -47,22 +49,22 @@ pub(crate) fn post(key: &str, body: &'static str) -> Request<Body> {
     Request::post("/orders").header("idempotency-key", key).body(Body::from(body)).unwrap()
 }
 
-/// What the layer makes of `post(key, body)`, for tests that act behind its back.
+/// The keyed request that the layer reads from `post(key, body)`, for tests that use the store directly.
 pub(crate) fn keyed(config: &IdempotencyConfig, key: &str, body: &'static str) -> KeyedRequest {
     let (parts, _) = post(key, body).into_parts();
     KeyedRequest::parse(config, &parts, body.as_bytes()).unwrap().unwrap()
 }
 
-/// An answer that has arrived whole.
+/// A response with its complete body.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Arrived {
+pub(crate) struct FullResponse {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
     pub(crate) trailers: Option<HeaderMap>,
 }
 
-impl Arrived {
+impl FullResponse {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(|value| value.to_str().unwrap())
     }
@@ -85,25 +87,28 @@ impl Arrived {
     }
 }
 
-/// Sends a request and takes the whole answer, or the error that broke it off.
-pub(crate) async fn try_send(app: &Router, request: Request<Body>) -> Result<Arrived, axum::Error> {
+/// Sends a request and reads the complete response, or the error that cut it.
+pub(crate) async fn try_send(
+    app: &Router,
+    request: Request<Body>,
+) -> Result<FullResponse, axum::Error> {
     let (parts, body) = app.clone().oneshot(request).await.unwrap().into_parts();
     let body = body.collect().await?;
     let trailers = body.trailers().cloned();
     let (status, headers) = (parts.status, parts.headers);
-    Ok(Arrived { status, headers, body: body.to_bytes(), trailers })
+    Ok(FullResponse { status, headers, body: body.to_bytes(), trailers })
 }
 
-pub(crate) async fn send(app: &Router, request: Request<Body>) -> Arrived {
+pub(crate) async fn send(app: &Router, request: Request<Body>) -> FullResponse {
     try_send(app, request).await.unwrap()
 }
 
-/// Counts how often something ran.
+/// Counts runs.
 #[derive(Clone, Default)]
 pub(crate) struct Runs(Arc<AtomicUsize>);
 
 impl Runs {
-    /// One more; how many there are now.
+    /// Adds one, and returns the count.
     pub(crate) fn add(&self) -> usize {
         self.0.fetch_add(1, Ordering::SeqCst) + 1
     }
@@ -113,50 +118,50 @@ impl Runs {
     }
 }
 
-/// A handler's door: it says that it is there, and waits to be let through.
+/// Holds a handler: the handler reports its arrival and waits until it may go on.
 #[derive(Clone)]
-pub(crate) struct Door {
+pub(crate) struct HandlerGate {
     here: Arc<Semaphore>,
     open: Arc<Semaphore>,
 }
 
-impl Default for Door {
+impl Default for HandlerGate {
     fn default() -> Self {
         Self { here: Arc::new(Semaphore::new(0)), open: Arc::new(Semaphore::new(0)) }
     }
 }
 
-impl Door {
+impl HandlerGate {
     pub(crate) async fn pass(&self) {
         self.here.add_permits(1);
         self.open.acquire().await.unwrap().forget();
     }
 
-    /// Waits until somebody stands at the door.
-    pub(crate) async fn knocked(&self) {
+    /// Waits until a handler has arrived.
+    pub(crate) async fn reached(&self) {
         self.here.acquire().await.unwrap().forget();
     }
 
-    pub(crate) fn let_one_in(&self) {
+    pub(crate) fn release_one(&self) {
         self.open.add_permits(1);
     }
 }
 
-/// A store whose settles wait at a door.
-pub(crate) struct Gated {
+/// A store whose settles wait at a gate.
+pub(crate) struct GatedStore {
     pub(crate) store: Arc<dyn Claims>,
-    pub(crate) settles: Door,
+    pub(crate) settles: HandlerGate,
 }
 
-impl Gated {
-    pub(crate) fn new() -> (Arc<Self>, Door) {
-        let settles = Door::default();
+impl GatedStore {
+    pub(crate) fn new() -> (Arc<Self>, HandlerGate) {
+        let settles = HandlerGate::default();
         (Arc::new(Self { store: memory().0, settles: settles.clone() }), settles)
     }
 }
 
 #[async_trait]
-impl Claims for Gated {
+impl Claims for GatedStore {
     async fn claim(&self, key: &Key, ask: &ClaimRequest) -> Result<Claimed, StoreError> {
         self.store.claim(key, ask).await
     }
@@ -178,32 +183,29 @@ impl Claims for Gated {
     }
 }
 
-/// Remembers what it was told.
+/// Records all events.
 #[derive(Clone, Default)]
-pub(crate) struct Heard(
-    Arc<Mutex<Vec<IdempotencyEvent>>>,
-    Arc<Mutex<Vec<(IdempotencyEvent, Duration)>>>,
-);
+pub(crate) struct RecordedEvents(Arc<Mutex<Vec<Event>>>, Arc<Mutex<Vec<(Event, Duration)>>>);
 
-impl Heard {
+impl RecordedEvents {
     pub(crate) fn config(&self) -> IdempotencyConfig {
         IdempotencyConfig::new().with_hooks(self.clone())
     }
 
-    pub(crate) fn events(&self) -> Vec<IdempotencyEvent> {
+    pub(crate) fn events(&self) -> Vec<Event> {
         self.0.lock().unwrap().clone()
     }
 
-    pub(crate) fn answered(&self) -> Vec<(IdempotencyEvent, Duration)> {
+    pub(crate) fn answered(&self) -> Vec<(Event, Duration)> {
         self.1.lock().unwrap().clone()
     }
 
-    pub(crate) fn count(&self, event: IdempotencyEvent) -> usize {
+    pub(crate) fn count(&self, event: Event) -> usize {
         self.events().into_iter().filter(|e| *e == event).count()
     }
 
-    /// Waits until it was told so.
-    pub(crate) async fn until(&self, event: IdempotencyEvent) {
+    /// Waits until this event was recorded.
+    pub(crate) async fn until(&self, event: Event) {
         let told = async {
             while self.count(event) == 0 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -214,12 +216,12 @@ impl Heard {
     }
 }
 
-impl Hooks for Heard {
-    fn on(&self, event: IdempotencyEvent, _method: &Method) {
+impl Hooks for RecordedEvents {
+    fn on(&self, event: Event, _method: &Method) {
         self.0.lock().unwrap().push(event);
     }
 
-    fn answered(&self, outcome: IdempotencyEvent, _method: &Method, took: Duration) {
+    fn answered(&self, outcome: Event, _method: &Method, took: Duration) {
         self.1.lock().unwrap().push((outcome, took));
     }
 }

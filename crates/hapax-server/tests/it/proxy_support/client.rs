@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 
 use super::soon;
 
-/// A whole answer.
+/// A complete response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reply {
     pub(crate) status: StatusCode,
@@ -42,7 +42,7 @@ impl Reply {
         self.header("idempotent-replayed") == Some("true")
     }
 
-    /// The code of a problem document; empty where it is none.
+    /// The code of a problem document; empty for another response.
     pub(crate) fn problem(&self) -> String {
         if self.header("content-type") != Some("application/problem+json") {
             return String::new();
@@ -55,7 +55,7 @@ impl Reply {
         serde_json::from_slice(&self.body).expect("JSON")
     }
 
-    /// What is the same for everybody who asks with one key.
+    /// The parts that are equal for all requests with one key.
     pub(crate) fn essence(&self) -> (StatusCode, Vec<(String, Vec<u8>)>, Bytes) {
         let own =
             ["date", "idempotent-replayed", "idempotency-expires", "set-cookie", "connection"];
@@ -81,19 +81,19 @@ pub(crate) fn keyed(url: impl AsRef<str>, key: &str) -> Builder {
     Request::post(url.as_ref()).header("idempotency-key", key)
 }
 
-/// Sends it over a connection of its own.
+/// Sends a request over a new connection.
 pub(crate) async fn send(request: Builder, body: impl Into<Bytes>) -> Reply {
     try_send(request, body).await.expect("an answer")
 }
 
-/// As [`send`], where there may be no answer.
+/// As [`send`], where there may be no response.
 pub(crate) async fn try_send(request: Builder, body: impl Into<Bytes>) -> Result<Reply, String> {
     let response = open(request, body).await?;
     let whole = soon("the answer's end", Reply::of(response)).await;
     whole.map_err(|error| format!("cut: {error}"))
 }
 
-/// Sends it, and returns with the answer's head.
+/// Sends a request, and returns with the response's head.
 pub(crate) async fn open(
     request: Builder,
     body: impl Into<Bytes>,
@@ -103,7 +103,7 @@ pub(crate) async fn open(
     answer.map_err(|error| format!("no answer: {error}"))
 }
 
-/// Sends bytes as they are, and returns everything that comes back until the other side closes.
+/// Sends raw bytes, and returns everything received until the other side closes.
 pub(crate) async fn raw(address: &str, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).await.expect("a connection");
     stream.write_all(bytes).await.expect("sent");

@@ -1,4 +1,4 @@
-//! A proxy of one's own in front of an upstream of one's own.
+//! A proxy and an upstream for each test.
 
 #![allow(dead_code, reason = "every test file uses another part of it")]
 
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 pub(crate) use crate::support::PATIENCE;
 
-/// Within [`PATIENCE`], or the test fails.
+/// Fails the test unless the future completes within [`PATIENCE`].
 pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     match tokio::time::timeout(PATIENCE, future).await {
         Ok(value) => value,
@@ -22,7 +22,7 @@ pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Asks again and again, within [`PATIENCE`].
+/// Repeats the check until it holds, within [`PATIENCE`].
 pub(crate) async fn until<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
     soon(what, async {
         loop {

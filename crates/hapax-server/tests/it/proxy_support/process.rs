@@ -1,4 +1,4 @@
-//! The real binary.
+//! The `hapax proxy` binary.
 
 use std::path::Path;
 use std::process::{Command, ExitStatus};
@@ -12,7 +12,7 @@ pub(crate) struct Proxy {
     process: HapaxProcess,
     /// `127.0.0.1:PORT`.
     pub(crate) address: String,
-    /// Of `--admin`, where that was given.
+    /// The address of `--admin`, where that was given.
     pub(crate) admin: Option<String>,
 }
 
@@ -21,19 +21,19 @@ fn before<'a>(upstream: &'a str, store: &'a str, flags: &[&'a str]) -> Vec<&'a s
 }
 
 impl Proxy {
-    /// In front of `upstream`, on a free port, with further flags.
+    /// Starts a proxy in front of `upstream`, on a free port, with further flags.
     pub(crate) fn start(upstream: &str, store: &str, flags: &[&str]) -> Self {
         Self::spawn(command(&before(upstream, store, flags)))
     }
 
-    /// One that ends itself at a place in the code: `granted:2`, the second time it passes there.
+    /// Starts a proxy that aborts at a failpoint: `granted:2`, the second time it is passed.
     pub(crate) fn doomed(upstream: &str, store: &str, flags: &[&str], failpoint: &str) -> Self {
         let mut command = command(&before(upstream, store, flags));
         command.env("HAPAX_FAILPOINT", failpoint);
         Self::spawn(command)
     }
 
-    /// With these flags alone.
+    /// Starts a proxy with these flags alone.
     pub(crate) fn run(flags: &[&str]) -> Self {
         Self::spawn(command(flags))
     }
@@ -65,12 +65,12 @@ impl Proxy {
         self.process.signal(Signal::TERM);
     }
 
-    /// Waits for its end.
+    /// Waits for the process to end.
     pub(crate) fn ended(&mut self) -> ExitStatus {
         self.process.wait().0
     }
 
-    /// What it has logged so far.
+    /// The log so far.
     pub(crate) fn log(&self) -> String {
         self.process.log()
     }

@@ -7,7 +7,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-/// The files, which live as long as it does.
+/// The certificate files, deleted when dropped.
 pub(crate) struct Certificates {
     made: hapax_testkit::Certificates,
     _folder: tempfile::TempDir,

@@ -1,4 +1,4 @@
-//! An upstream that counts what it is asked to do.
+//! An upstream that counts its requests.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,7 +34,7 @@ impl Seen {
     }
 }
 
-/// What it has seen.
+/// The requests that the upstream has seen.
 #[derive(Clone, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<Seen>>>);
 
@@ -55,7 +55,7 @@ impl Log {
         self.seen().last().cloned().expect("a request")
     }
 
-    /// How often each key ran.
+    /// The number of runs of each key.
     pub(crate) fn executions(&self) -> HashMap<String, usize> {
         let mut counts = HashMap::new();
         for seen in self.seen().iter() {
@@ -65,7 +65,7 @@ impl Log {
         counts
     }
 
-    /// Notes a request; the number of it.
+    /// Records a request, and returns its number.
     pub(crate) fn note(&self, seen: Seen) -> usize {
         let mut all = self.seen();
         all.push(seen);
@@ -80,19 +80,19 @@ pub(crate) struct Upstream {
 }
 
 impl Upstream {
-    /// One that answers by the query: `?ms=` waits, `?status=`, `?size=` bytes of body; else 201 and
+    /// Starts an upstream that obeys the query: `?ms=` waits, `?status=`, `?size=` bytes of body; else 201 and
     /// `run N`.
     pub(crate) async fn start() -> Self {
         Self::with(Router::new()).await
     }
 
-    /// The same behind further routes.
+    /// The same with further routes.
     pub(crate) async fn with(router: Router<Log>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         Self::on(listener, router).await
     }
 
-    /// On a listener that is there already.
+    /// The same on an existing listener.
     pub(crate) async fn on(listener: TcpListener, router: Router<Log>) -> Self {
         let (port, log) = (listener.local_addr().expect("bound").port(), Log::default());
         let app = router.fallback(answer).with_state(log.clone());
