@@ -53,7 +53,11 @@ impl Place {
                 let config = hapax_postgres::Config::new(url).pool(POOL);
                 Arc::new(hapax_postgres::PostgresStore::open(config)?)
             }
-            _ => hapax::open(url, &hapax::StoreConfig::default()).await?,
+            _ => hapax::open(
+                url,
+                &hapax::StoreConfig::default()
+                    .redis_verbatim(["processing:*", "user:*:last_transaction"]),
+            )?,
         };
         store.ping().await?;
         Ok(store)

@@ -26,13 +26,13 @@ use crate::{Config, examine, sweep};
 /// holds up nobody.
 ///
 /// ```no_run
-/// use hapax_core::{ClaimRequest, Claims, Key, Tenant};
+/// use hapax_core::{Operation, ClaimRequest, Claims, Key, Tenant};
 /// use hapax_postgres::{Config, PostgresStore};
 /// use std::time::Duration;
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let store = PostgresStore::open(Config::new("postgres://app@127.0.0.1/app"))?;
-/// let key = Key::command(&Tenant::default(), "pay", "order-1")?;
+/// let key = Key::command(&Tenant::default(), Operation("pay"), "order-1")?;
 /// let answer = store.claim(&key, &ClaimRequest::new(Duration::from_secs(30))).await?;
 /// # Ok(()) }
 /// ```

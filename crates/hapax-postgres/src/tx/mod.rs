@@ -46,7 +46,7 @@ pub(crate) mod sqlx_adapter;
 /// [`PostgresStore::hint`](crate::PostgresStore::hint) after it to tell them at once.
 ///
 /// ```no_run
-/// use hapax_core::{ClaimRequest, Claimed, Claims, Key, Step, Tenant};
+/// use hapax_core::{Operation, ClaimRequest, Claimed, Claims, Key, Step, Tenant};
 /// use hapax_postgres::InTransaction;
 /// use std::time::Duration;
 ///
@@ -224,12 +224,12 @@ pub enum Once {
 /// longer than lease and retention together, so that the claim was forgotten meanwhile.
 ///
 /// ```no_run
-/// use hapax_core::{ClaimRequest, Key, Tenant};
+/// use hapax_core::{Operation, ClaimRequest, Key, Tenant};
 /// use hapax_postgres::{Once, once_in};
 /// use std::time::Duration;
 ///
 /// # async fn example(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
-/// let key = Key::command(&Tenant::default(), "place-order", "7f3a")?;
+/// let key = Key::command(&Tenant::default(), Operation("place-order"), "7f3a")?;
 /// let ask = ClaimRequest::new(Duration::from_secs(30)).retention(Duration::from_secs(86_400));
 ///
 /// let tx = client.transaction().await?;

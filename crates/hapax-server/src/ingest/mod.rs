@@ -21,7 +21,6 @@ use std::time::Duration;
 
 use anyhow::Context;
 use hapax::Tenant;
-use hapax::bus::Bus;
 use hapax::redis::{RedisCommands, RedisConfig};
 
 use dead_letters::IngestDeadLetters;
@@ -31,10 +30,11 @@ pub(crate) use settings::IngestConfig;
 use stream_reader::{Heartbeat, StreamReader};
 
 use crate::daemon::Readiness;
+use crate::serve::sse::EventBus;
 
 /// Starts a task for each stream and one for the dead letters. Redis need not be reachable yet.
 pub(crate) fn start(
-    bus: &Bus,
+    bus: &EventBus,
     config: IngestConfig,
     redis_url: &str,
     health: &Readiness,
