@@ -50,14 +50,10 @@ impl Place {
     pub(crate) async fn store_at(&self, url: &str) -> anyhow::Result<Arc<dyn Store>> {
         let store: Arc<dyn Store> = match self {
             Self::Postgres(_) => {
-                let config = hapax_postgres::Config::new(url).pool(POOL);
+                let config = hapax_postgres::PostgresConfig::new(url).max_connections(POOL);
                 Arc::new(hapax_postgres::PostgresStore::open(config)?)
             }
-            _ => hapax::open(
-                url,
-                &hapax::StoreConfig::default()
-                    .redis_verbatim(["processing:*", "user:*:last_transaction"]),
-            )?,
+            _ => hapax::open(url, &hapax::StoreConfig::default()).await?,
         };
         store.ping().await?;
         Ok(store)

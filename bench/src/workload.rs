@@ -123,8 +123,7 @@ impl Keys {
     }
 
     fn command(&self, task: usize, turn: u64) -> Result<Key, Failure> {
-        Key::command(&self.tenant, hapax_core::Operation("bench"), &self.name(task, turn))
-            .map_err(invalid)
+        Key::command(&self.tenant, "bench", &self.name(task, turn)).map_err(invalid)
     }
 
     fn lock(&self, task: usize, turn: u64) -> Result<Key, Failure> {

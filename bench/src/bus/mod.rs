@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hapax_bench::{Failure, Measured, Plan, Span, Table, measure};
+use hapax_core::bus::Bus;
 use hapax_sqlite::rusqlite::Connection;
 
 use crate::arena::Engine;
@@ -77,7 +78,7 @@ async fn line(
 ) -> anyhow::Result<()> {
     let plan =
         Plan::new(tasks, Span::Time(time / PARTS)).warm_up(WARM_UP).servers([place.processes()]);
-    let bus: Arc<dyn Publisher> = Arc::new(publishing::bus(place.store("hapax").await?));
+    let bus: Arc<dyn Publisher> = Arc::new(Bus::new(place.store("hapax").await?));
     let raw = Raw::open(place).await?;
     let (hapax, raw) = take_turns(
         async || measure(Arc::new(Publishing::new(&bus)), &plan).await,

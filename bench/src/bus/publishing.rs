@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use hapax_bench::{Failure, Operation};
-use hapax_core::Store;
-use hapax_core::bus::{Bus, BusConfig, ClosingEvent};
+use hapax_core::bus::Bus;
 use hapax_core::log::Appended;
 
 use super::event::{Events, Publish};
@@ -15,11 +14,6 @@ use super::event::{Events, Publish};
 pub(super) trait Publisher: Send + Sync + 'static {
     /// Publishes an event that nobody has published before.
     async fn publish(&self, task: usize, event: Publish) -> Result<(), Failure>;
-}
-
-/// A bus on which the last event of a job closes it.
-pub(super) fn bus(store: Arc<dyn Store>) -> Bus {
-    Bus::with_config(store, BusConfig::default().closing_event(ClosingEvent::new("done", 51)))
 }
 
 #[async_trait]
@@ -60,7 +54,7 @@ mod tests {
 
     #[tokio::test]
     async fn every_event_is_new_over_jobs_tasks_and_runs() {
-        let bus: Arc<dyn Publisher> = Arc::new(bus(Arc::new(MemoryStore::default())));
+        let bus: Arc<dyn Publisher> = Arc::new(Bus::new(Arc::new(MemoryStore::default())));
         for _ in 0..2 {
             let plan = Plan::new(7, Span::Count(300));
             let measured = measure(Arc::new(Publishing::new(&bus)), &plan).await.unwrap();

@@ -47,7 +47,7 @@ pub(super) fn bare() -> Router {
 
 /// With the settings that a user gets who sets none.
 pub(super) async fn layered(url: &str) -> anyhow::Result<Router> {
-    let store = hapax::open(url, &hapax::StoreConfig::default())?;
+    let store = hapax::open(url, &hapax::StoreConfig::default()).await?;
     store.ping().await?;
     Ok(bare().layer(IdempotencyLayer::new(store)))
 }

@@ -6,8 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hapax_core::claims::ClaimState;
 use hapax_core::{
-    ClaimRequest, Claimed, Fence, Fingerprint, GiveBack, Key, OnUnknown, Operation, Step, Tenant,
-    Token,
+    ClaimRequest, Claimed, Fence, Fingerprint, GiveBack, Key, OnUnknown, Step, Tenant, Token,
 };
 
 use crate::scene::{LONG, SHORT, Scene};
@@ -546,8 +545,8 @@ async fn hostile_keys_are_kept_apart(s: Scene) {
 
 async fn keys_of_255_bytes_work(s: Scene) {
     let (long, other) = ("x".repeat(255), format!("{}y", "x".repeat(254)));
-    let a = Key::command(&s.tenant, Operation(&long), &long).unwrap();
-    let b = Key::command(&s.tenant, Operation(&long), &other).unwrap();
+    let a = Key::command(&s.tenant, &long, &long).unwrap();
+    let b = Key::command(&s.tenant, &long, &other).unwrap();
     s.granted(&a, &ask().fingerprint(fingerprint(&long))).await;
     s.granted(&b, &ask()).await;
 }
@@ -555,7 +554,7 @@ async fn keys_of_255_bytes_work(s: Scene) {
 async fn tenants_with_equal_keys_never_meet(s: Scene) {
     let (mine, theirs) = (s.command("k"), {
         let other = Tenant::new(&format!("{}x", s.tenant.as_str())).unwrap();
-        Key::command(&other, Operation("law"), "k").unwrap()
+        Key::command(&other, "law", "k").unwrap()
     });
     let ticket = s.granted(&mine, &ask()).await;
     assert_eq!(s.store.settle(&theirs, &ticket.token, "v".into()).await.unwrap(), Step::Lost);
@@ -566,10 +565,10 @@ async fn tenants_with_equal_keys_never_meet(s: Scene) {
 
 async fn kinds_and_scopes_with_equal_names_never_meet(s: Scene) {
     for key in [
-        Key::command(&s.tenant, Operation("a"), "k").unwrap(),
-        Key::command(&s.tenant, Operation("b"), "k").unwrap(),
-        Key::command(&s.tenant, Operation("a:b"), "c").unwrap(),
-        Key::command(&s.tenant, Operation("a"), "b:c").unwrap(),
+        Key::command(&s.tenant, "a", "k").unwrap(),
+        Key::command(&s.tenant, "b", "k").unwrap(),
+        Key::command(&s.tenant, "a:b", "c").unwrap(),
+        Key::command(&s.tenant, "a", "b:c").unwrap(),
         Key::inbox(&s.tenant, "a", "k").unwrap(),
         Key::lock(&s.tenant, "k").unwrap(),
         Key::lock(&s.tenant, "a:k").unwrap(),

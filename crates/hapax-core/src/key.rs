@@ -6,12 +6,12 @@ pub const MAX_NAME: usize = 255;
 /// The longest tenant, in bytes.
 pub const MAX_TENANT: usize = 64;
 
-/// Why a text is not a valid key. The message names the part and the limit, never the text: keys may
-/// identify a person.
+/// Why a text is no key. The message names the part and the limit, and never the text itself:
+/// keys may identify a person.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidKey {
-    /// It is empty.
+    /// There is nothing in it.
     #[error("{part} is empty; it takes 1 to {limit} bytes")]
     Empty {
         /// Which part of the key.
@@ -19,7 +19,7 @@ pub enum InvalidKey {
         /// How long it may be.
         limit: usize,
     },
-    /// It is too long.
+    /// There is too much in it.
     #[error("{part} has {length} bytes; it takes 1 to {limit}")]
     TooLong {
         /// Which part of the key.
@@ -37,7 +37,7 @@ pub enum InvalidKey {
         /// Where the first such byte is.
         at: usize,
     },
-    /// It has a reserved character.
+    /// It has a character that means something else here.
     #[error("{part} has a {character:?} at position {at}, which is reserved")]
     Reserved {
         /// Which part of the key.
@@ -47,13 +47,6 @@ pub enum InvalidKey {
         /// Where it is.
         at: usize,
     },
-}
-
-impl InvalidKey {
-    /// Always false: the key itself must change.
-    pub const fn is_retryable(&self) -> bool {
-        false
-    }
 }
 
 pub(crate) fn check(
@@ -74,8 +67,7 @@ pub(crate) fn check(
     }
 }
 
-/// The tenant of a caller. Comes from authentication or configuration, never from a header that the
-/// caller may choose.
+/// Who is asking. Comes from authentication or configuration, never from the caller's own word.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tenant(Arc<str>);
 
@@ -89,8 +81,8 @@ impl Tenant {
         Ok(Self(name.into()))
     }
 
-    /// A separate key space inside this tenant, such as that of one caller. `scope` is a hash, at most
-    /// 64 bytes of printable ASCII.
+    /// A part of this tenant's world that others of it never meet: the callers behind one
+    /// `Authorization`, say. `scope` is a hash, at most 64 bytes of printable ASCII.
     pub fn scoped(&self, scope: &str) -> Result<Self, InvalidKey> {
         check("scope", scope, 0x21, MAX_TENANT)?;
         Ok(Self(format!("{}/{scope}", self.0).into()))
@@ -103,7 +95,7 @@ impl Tenant {
 }
 
 impl Default for Tenant {
-    /// The tenant `default`, used where none is configured.
+    /// The tenant of those who configured none.
     fn default() -> Self {
         Self("default".into())
     }
@@ -114,11 +106,6 @@ impl fmt::Debug for Tenant {
         write!(f, "Tenant({})", self.0)
     }
 }
-
-/// The name of an operation whose commands share a key space, such as `CreateOrder` or
-/// `POST /orders`. A type of its own, so that operation and key cannot be swapped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Operation<'a>(pub &'a str);
 
 /// Which feature a key belongs to. Keys of different kinds never meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -149,14 +136,16 @@ impl KeyKind {
     }
 }
 
-/// The key of a claim, record or job: tenant, kind, scope and name as separate parts. Where a store
-/// needs one text, [`Key::canonical`] escapes the separators, so that no two keys share it.
+/// What a claim or a record is about: tenant, kind, scope and name, each on its own.
+///
+/// The parts are never glued together in a way that two different keys could share; where a store
+/// needs one text, [`Key::canonical`] escapes the separators.
 ///
 /// ```
-/// use hapax_core::{Key, Operation, Tenant};
+/// use hapax_core::{Key, Tenant};
 /// let tenant = Tenant::default();
-/// let a = Key::command(&tenant, Operation("pay:eu"), "1").unwrap();
-/// let b = Key::command(&tenant, Operation("pay"), "eu:1").unwrap();
+/// let a = Key::command(&tenant, "pay:eu", "1").unwrap();
+/// let b = Key::command(&tenant, "pay", "eu:1").unwrap();
 /// assert_ne!(a.canonical(), b.canonical());
 /// assert!(Key::lock(&tenant, "").is_err());
 /// assert!(Key::lock(&tenant, &"x".repeat(256)).is_err());
@@ -181,11 +170,7 @@ impl Key {
     }
 
     /// The key of a command. The operation may contain spaces (`POST /orders`).
-    pub fn command(
-        tenant: &Tenant,
-        Operation(operation): Operation<'_>,
-        name: &str,
-    ) -> Result<Self, InvalidKey> {
+    pub fn command(tenant: &Tenant, operation: &str, name: &str) -> Result<Self, InvalidKey> {
         check("operation", operation, 0x20, MAX_NAME)?;
         Self::scoped(tenant, KeyKind::Command, operation, name)
     }
@@ -212,7 +197,7 @@ impl Key {
         Ok(Self { tenant: tenant.clone(), kind, scope: scope.into(), name: name.into() })
     }
 
-    /// A key read back from its stored parts; `None` where the kind is unknown.
+    /// The key that a store wrote down, part by part; `None` where the parts are none.
     pub fn stored(tenant: &str, kind: &str, scope: &str, name: &str) -> Option<Self> {
         let kinds =
             [KeyKind::Lock, KeyKind::Command, KeyKind::Inbox, KeyKind::Record, KeyKind::Job];
@@ -220,24 +205,24 @@ impl Key {
         Some(Self { tenant: Tenant(tenant.into()), kind, scope: scope.into(), name: name.into() })
     }
 
-    /// Reads a [`Key::canonical`] text; `None` where it is malformed.
+    /// The key of a [`Key::canonical`] text; `None` where it is none.
     pub fn from_canonical(text: &str) -> Option<Self> {
         let parts: Vec<_> = text.split(':').map(unescaped).collect();
         let [tenant, kind, scope, name] = parts.as_slice() else { return None };
         Self::stored(tenant, kind, scope, name)
     }
 
-    /// The tenant.
+    /// Who is asking.
     pub fn tenant(&self) -> &Tenant {
         &self.tenant
     }
 
-    /// The feature that the key belongs to.
+    /// Which feature it belongs to.
     pub fn kind(&self) -> KeyKind {
         self.kind
     }
 
-    /// The operation, consumer or domain; empty for other kinds.
+    /// The operation or the consumer; empty for kinds that have neither.
     pub fn scope(&self) -> &str {
         &self.scope
     }
@@ -247,7 +232,7 @@ impl Key {
         &self.name
     }
 
-    /// The key as one text, reversibly: the parts joined by `:`, with `%`, `:`, `{` and `}`
+    /// One text per key and one key per text: the parts joined by `:`, with `%`, `:`, `{` and `}`
     /// inside them percent-encoded.
     pub fn canonical(&self) -> String {
         let parts = [self.tenant.as_str(), self.kind.as_str(), &self.scope, &self.name];
@@ -269,7 +254,7 @@ impl Key {
         text
     }
 
-    /// The partition of this key, out of `partitions`; stable.
+    /// Which of `partitions` it belongs to; always the same one.
     pub fn partition(&self, partitions: u16) -> u16 {
         let digest = self.digest();
         let folded = digest ^ (digest >> 32);
@@ -277,7 +262,7 @@ impl Key {
     }
 
     /// A stable 64-bit digest (FNV-1a of [`Key::canonical`]) for wake-up channels and advisory
-    /// locks, where a collision costs one needless read.
+    /// locks, where a collision costs a needless look and nothing else.
     pub fn digest(&self) -> u64 {
         self.canonical().bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -289,7 +274,7 @@ fn unescaped(part: &str) -> String {
     part.replace("%3A", ":").replace("%7B", "{").replace("%7D", "}").replace("%25", "%")
 }
 
-/// Shows only the kind: names may identify a person, and debug output is logged.
+/// Shows the kind alone: names may identify a person, and debug output ends up in logs.
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Key({}, …)", self.kind.as_str())
@@ -301,25 +286,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn key_debug_output_hides_the_name() {
+    fn debug_output_never_shows_the_name() {
         let key = Key::lock(&Tenant::default(), "processing:user:U123").unwrap();
         assert!(!format!("{key:?}").contains("U123"));
     }
 
     #[test]
-    fn key_canonical_text_is_read_back() {
+    fn a_canonical_text_is_read_back() {
         let tenant = Tenant::default().scoped("ab12").unwrap();
         for name in ["k", "%3A", "a:b", "{}", "%", "%253A", "%7B:}"] {
-            let key = Key::command(&tenant, Operation("POST /a:b"), name).unwrap();
+            let key = Key::command(&tenant, "POST /a:b", name).unwrap();
             assert_eq!(Key::from_canonical(&key.canonical()), Some(key));
         }
         assert_eq!(Key::from_canonical("a:b"), None);
     }
 
     #[test]
-    fn key_operation_alone_may_contain_spaces() {
+    fn only_operations_may_contain_spaces() {
         let tenant = Tenant::default();
-        assert!(Key::command(&tenant, Operation("POST /orders"), "k").is_ok());
+        assert!(Key::command(&tenant, "POST /orders", "k").is_ok());
         assert_eq!(Key::lock(&tenant, "a b"), Err(InvalidKey::NotPrintable { part: "key", at: 1 }));
         assert!(Key::lock(&tenant, "caf\u{e9}").is_err());
     }

@@ -1,7 +1,5 @@
 use bytes::Bytes;
-use hapax_core::{
-    ClaimRequest, Claimed, Fingerprint, InvalidKey, Key, MAX_NAME, Operation, Tenant, Ticket,
-};
+use hapax_core::{ClaimRequest, Claimed, Fingerprint, InvalidKey, Key, MAX_NAME, Tenant, Ticket};
 use http::header::{AUTHORIZATION, COOKIE, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, Response};
@@ -143,7 +141,7 @@ pub(crate) fn parse_head(
              configured for a cookie or another header)",
         )
     })?;
-    let key = Key::command(&tenant, Operation(&operation_of(config, parts)), &key);
+    let key = Key::command(&tenant, &operation_of(config, parts), &key);
     key.map(Some).map_err(|error| invalid(error.to_string()))
 }
 
@@ -174,9 +172,9 @@ fn operation_of(config: &IdempotencyConfig, parts: &Parts) -> String {
 /// use axum::body::Body;
 /// use axum::response::{IntoResponse, Response};
 /// use bytes::Bytes;
-/// use hapax_core::{Step, SystemClock};
+/// use hapax_core::Step;
 /// use hapax_http::{IdempotencyConfig, KeyedRequest};
-/// use hapax_sqlite::{rusqlite::{Connection, TransactionBehavior}, tx};
+/// use hapax_sqlite::{HapaxTransaction, rusqlite::{Connection, TransactionBehavior}};
 /// use http::{StatusCode, request::Parts};
 ///
 /// # type Failed = Box<dyn std::error::Error>;
@@ -191,7 +189,7 @@ fn operation_of(config: &IdempotencyConfig, parts: &Parts) -> String {
 ///         Err(problem) => return Ok(problem.response().into_response()), // 400
 ///     };
 ///     let tx = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
-///     let claimed = tx::claim(&tx, &SystemClock, keyed.key(), keyed.claim())?;
+///     let claimed = tx.hapax().claim(keyed.key(), keyed.claim())?;
 ///     let (ticket, _attempt) = match KeyedRequest::granted(claimed) {
 ///         Ok(granted) => granted,
 ///         Err(response) => return Ok(response.into_response()), // a replay, a 409 or a 422
@@ -201,7 +199,7 @@ fn operation_of(config: &IdempotencyConfig, parts: &Parts) -> String {
 ///     let mut response = http::Response::new(order);
 ///     *response.status_mut() = StatusCode::CREATED;
 ///     if let Some(value) = KeyedRequest::settled_value(config, &mut response) {
-///         let Step::Done(_) = tx::settle(&tx, &SystemClock, keyed.key(), &ticket.token, &value)?
+///         let Step::Done(_) = tx.hapax().settle(keyed.key(), &ticket.token, value)?
 ///         else {
 ///             return Err("the order took longer than its claim is remembered".into());
 ///         };

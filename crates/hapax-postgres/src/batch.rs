@@ -1,8 +1,8 @@
-//! Gathers concurrent operations into one statement.
+//! Combines concurrent operations into one statement.
 //!
-//! Nobody waits for company: an operation that finds nothing under way goes at once, and what comes
-//! meanwhile makes up the next statement. A commit costs the same for one operation and for a
-//! hundred, so that a second statement goes beside the first only when it is full.
+//! No operation waits for a batch to fill: without a running statement it starts at once, and those
+//! that arrive meanwhile make up the next statement. A commit costs the same for one operation and
+//! for a hundred, so a second statement runs beside the first only when the queue holds a full batch.
 
 use std::collections::{HashSet, VecDeque};
 use std::future::Future;
@@ -11,237 +11,255 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hapax_core::{StoreError, with_timeout};
 use tokio::sync::oneshot;
 
-use crate::connect::Link;
-use crate::connect::session::Session;
-use crate::error::{Failure, again};
-use crate::wake::Wakes;
+use crate::connect::ConnectionPool;
+use crate::connect::session::SqlSession;
+use crate::error::{StatementError, copy_error};
+use crate::wake::WakeNotifier;
 
-/// How many operations may wait. They leave with their time limit anyway.
-const QUEUE: usize = 16_384;
+/// How many operations may wait; each waits no longer than its timeout.
+const MAX_QUEUED: usize = 16_384;
 
-/// How many bytes of values go into one statement, save that one operation always goes.
-const WEIGHT: usize = 4 << 20;
+/// How many bytes of values go into one statement, unless a single operation has more.
+const MAX_BATCH_BYTES: usize = 4 << 20;
 
-/// What is done with a batch.
-pub(crate) trait Work: Send + Sync + 'static {
+/// An operation that is run in batches.
+pub(crate) trait BatchOperation: Send + Sync + 'static {
     type Item: Send + Sync + 'static;
     type Answer: Send + Sync + 'static;
 
-    /// Operations of the same lane are never in two statements at once, so that those of this process
-    /// do not find each other in the way; and they go in the order in which they came.
-    fn lane(item: &Self::Item) -> u64;
+    /// Operations with the same key never run in two statements at once, so that those of one process
+    /// do not meet each other's locks, and they run in the order of their arrival.
+    fn conflict_key(item: &Self::Item) -> u64;
 
-    /// How many bytes it has beyond its key.
-    fn weight(_item: &Self::Item) -> usize {
+    /// The size of the operation's values.
+    fn bytes(_item: &Self::Item) -> usize {
         0
     }
 
-    /// Fills in an answer for each item. After an error those that are filled in still count.
-    fn run<S: Session>(
+    /// Fills in an answer for each item. Answers filled in before an error still count.
+    fn run<S: SqlSession>(
         session: &mut S,
         items: &[Self::Item],
         answers: &mut [Option<Self::Answer>],
-    ) -> impl Future<Output = Result<(), Failure>> + Send;
+    ) -> impl Future<Output = Result<(), StatementError>> + Send;
 
-    /// Called when it is committed.
-    fn after(_wakes: &Wakes, _item: &Self::Item, _answer: &Self::Answer) {}
+    /// Called after the commit.
+    fn after_commit(_wakes: &WakeNotifier, _item: &Self::Item, _answer: &Self::Answer) {}
 }
 
-pub(crate) struct Batcher<W: Work>(Arc<Shared<W>>);
+pub(crate) struct Batcher<O: BatchOperation>(Arc<Shared<O>>);
 
-struct Shared<W: Work> {
-    link: Arc<Link>,
-    wakes: Arc<Wakes>,
-    line: Mutex<Line<W>>,
+struct Shared<O: BatchOperation> {
+    pool: Arc<ConnectionPool>,
+    wakes: Arc<WakeNotifier>,
+    queue_state: Mutex<BatchQueue<O>>,
 }
 
-/// Who waits, and what is under way.
-struct Line<W: Work> {
-    queue: VecDeque<Waiting<W>>,
-    /// The lanes in statements under way.
+/// Runs one operation outside of a batcher.
+pub(crate) async fn run_single<O: BatchOperation, S: SqlSession>(
+    session: &mut S,
+    item: &O::Item,
+) -> Result<O::Answer, StatementError> {
+    let mut answers = [None];
+    O::run(session, std::slice::from_ref(item), &mut answers).await?;
+    let [answer] = answers;
+    Ok(answer.ok_or_else(no_answer_error)?)
+}
+
+/// The waiting operations, and the keys of the running ones.
+struct BatchQueue<O: BatchOperation> {
+    queue: VecDeque<QueuedOperation<O>>,
+    /// The conflict keys of running statements.
     busy: HashSet<u64>,
     workers: usize,
-    most_workers: usize,
-    cap: usize,
+    max_workers: usize,
+    max_batch: usize,
 }
 
-struct Waiting<W: Work> {
-    item: W::Item,
-    lane: u64,
-    reply: oneshot::Sender<Result<W::Answer, StoreError>>,
+struct QueuedOperation<O: BatchOperation> {
+    item: O::Item,
+    conflict_key: u64,
+    reply: oneshot::Sender<Result<O::Answer, StoreError>>,
 }
 
-impl<W: Work> Batcher<W> {
-    pub(crate) fn new(link: Arc<Link>, wakes: Arc<Wakes>, workers: usize, cap: usize) -> Self {
-        let line = Mutex::new(Line {
+impl<O: BatchOperation> Batcher<O> {
+    pub(crate) fn new(
+        pool: Arc<ConnectionPool>,
+        wakes: Arc<WakeNotifier>,
+        workers: usize,
+        max_batch: usize,
+    ) -> Self {
+        let queue_state = Mutex::new(BatchQueue {
             queue: VecDeque::new(),
             busy: HashSet::new(),
             workers: 0,
-            most_workers: workers,
-            cap,
+            max_workers: workers,
+            max_batch,
         });
-        Self(Arc::new(Shared { link, wakes, line }))
+        Self(Arc::new(Shared { pool, wakes, queue_state }))
     }
 
-    pub(crate) async fn submit(&self, item: W::Item) -> Result<W::Answer, StoreError> {
+    pub(crate) async fn submit(&self, item: O::Item) -> Result<O::Answer, StoreError> {
         self.start(item)?.await
     }
 
-    /// Puts it in line at once; the future is the wait for its answer.
+    /// Queues the operation at once; the future waits for its answer.
     pub(crate) fn start(
         &self,
-        item: W::Item,
-    ) -> Result<impl Future<Output = Result<W::Answer, StoreError>> + use<W>, StoreError> {
+        item: O::Item,
+    ) -> Result<impl Future<Output = Result<O::Answer, StoreError>> + use<O>, StoreError> {
         let (reply, answer) = oneshot::channel();
-        let lane = W::lane(&item);
-        if self.0.line().push(Waiting { item, lane, reply })? {
-            let worker = Worker { shared: self.0.clone(), lanes: Vec::new(), at_rest: false };
+        let conflict_key = O::conflict_key(&item);
+        if self.0.queue_state().push(QueuedOperation { item, conflict_key, reply })? {
+            let worker =
+                BatchWorker { shared: self.0.clone(), conflict_keys: Vec::new(), finished: false };
             tokio::spawn(work(worker));
         }
-        let answer = async { answer.await.unwrap_or_else(|_| Err(unfinished())) };
-        Ok(with_timeout(self.0.link.limit, answer))
+        let answer = async { answer.await.unwrap_or_else(|_| Err(no_answer_error())) };
+        Ok(with_timeout(self.0.pool.timeout, answer))
     }
 }
 
-impl<W: Work> Shared<W> {
-    fn line(&self) -> MutexGuard<'_, Line<W>> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+impl<O: BatchOperation> Shared<O> {
+    fn queue_state(&self) -> MutexGuard<'_, BatchQueue<O>> {
+        self.queue_state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<W: Work> Line<W> {
-    /// Whether a worker has to be started.
-    fn push(&mut self, waiting: Waiting<W>) -> Result<bool, StoreError> {
-        if self.queue.len() >= QUEUE {
+impl<O: BatchOperation> BatchQueue<O> {
+    /// Queues an operation; whether a worker has to be started.
+    fn push(&mut self, waiting: QueuedOperation<O>) -> Result<bool, StoreError> {
+        if self.queue.len() >= MAX_QUEUED {
             let reason = "too many calls are waiting for it".into();
             return Err(StoreError::Unavailable { reason, source: None });
         }
         self.queue.push_back(waiting);
-        let full = self.queue.len() >= self.cap && self.workers < self.most_workers;
+        let full = self.queue.len() >= self.max_batch && self.workers < self.max_workers;
         let start = self.workers == 0 || full;
         self.workers += usize::from(start);
         Ok(start)
     }
 
-    /// The next batch. Who gave up meanwhile is left out: nobody would know that he was granted
-    /// anything. Who waits for a lane under way is served by the worker that has it.
-    fn next(&mut self) -> Vec<Waiting<W>> {
+    /// The next batch. Operations whose caller gave up are dropped, because a grant would reach
+    /// nobody. Operations whose conflict key is running are left to the worker that runs it.
+    fn next(&mut self) -> Vec<QueuedOperation<O>> {
         let (mut batch, mut later) = (Vec::new(), Vec::new());
-        let mut weight = 0;
-        while batch.len() < self.cap
+        let mut bytes = 0;
+        while batch.len() < self.max_batch
             && let Some(waiting) = self.queue.pop_front()
         {
             if waiting.reply.is_closed() {
                 continue;
             }
-            weight += W::weight(&waiting.item);
-            if weight > WEIGHT && !batch.is_empty() {
+            bytes += O::bytes(&waiting.item);
+            if bytes > MAX_BATCH_BYTES && !batch.is_empty() {
                 later.push(waiting);
                 break;
             }
-            if self.busy.contains(&waiting.lane) { &mut later } else { &mut batch }.push(waiting);
+            if self.busy.contains(&waiting.conflict_key) { &mut later } else { &mut batch }
+                .push(waiting);
         }
         for waiting in later.into_iter().rev() {
             self.queue.push_front(waiting);
         }
-        self.busy.extend(batch.iter().map(|waiting| waiting.lane));
+        self.busy.extend(batch.iter().map(|waiting| waiting.conflict_key));
         batch
     }
 }
 
-struct Worker<W: Work> {
-    shared: Arc<Shared<W>>,
-    lanes: Vec<u64>,
-    at_rest: bool,
+struct BatchWorker<O: BatchOperation> {
+    shared: Arc<Shared<O>>,
+    conflict_keys: Vec<u64>,
+    finished: bool,
 }
 
-impl<W: Work> Worker<W> {
-    /// The next batch; none where this worker has come to rest.
-    fn next(&mut self) -> Option<Vec<Waiting<W>>> {
-        let mut line = self.shared.line();
-        for lane in self.lanes.drain(..) {
-            line.busy.remove(&lane);
+impl<O: BatchOperation> BatchWorker<O> {
+    /// The next batch, or `None` if there is nothing to do, which ends this worker.
+    fn next(&mut self) -> Option<Vec<QueuedOperation<O>>> {
+        let mut queue_state = self.shared.queue_state();
+        for conflict_key in self.conflict_keys.drain(..) {
+            queue_state.busy.remove(&conflict_key);
         }
-        let batch = line.next();
-        self.lanes.extend(batch.iter().map(|waiting| waiting.lane));
+        let batch = queue_state.next();
+        self.conflict_keys.extend(batch.iter().map(|waiting| waiting.conflict_key));
         if batch.is_empty() {
-            line.workers -= 1;
-            self.at_rest = true;
+            queue_state.workers -= 1;
+            self.finished = true;
             return None;
         }
         Some(batch)
     }
 }
 
-/// Should the task end before its time (a panic, the end of the runtime), the others go on.
-impl<W: Work> Drop for Worker<W> {
+/// Lets other workers go on after a panic or the shutdown of this task's runtime.
+impl<O: BatchOperation> Drop for BatchWorker<O> {
     fn drop(&mut self) {
-        if self.at_rest {
+        if self.finished {
             return;
         }
-        let mut line = self.shared.line();
-        for lane in &self.lanes {
-            line.busy.remove(lane);
+        let mut queue_state = self.shared.queue_state();
+        for conflict_key in &self.conflict_keys {
+            queue_state.busy.remove(conflict_key);
         }
-        line.workers -= 1;
-        if line.workers == 0 {
-            line.queue.clear();
+        queue_state.workers -= 1;
+        if queue_state.workers == 0 {
+            queue_state.queue.clear();
         }
     }
 }
 
-async fn work<W: Work>(mut worker: Worker<W>) {
+async fn work<O: BatchOperation>(mut worker: BatchWorker<O>) {
     loop {
-        // Lets those who are ready to run put in their operations.
+        // Let other ready tasks queue their operations first.
         tokio::task::yield_now().await;
         let Some(batch) = worker.next() else { return };
         serve(&worker.shared, batch).await;
     }
 }
 
-async fn serve<W: Work>(shared: &Shared<W>, batch: Vec<Waiting<W>>) {
+async fn serve<O: BatchOperation>(shared: &Shared<O>, batch: Vec<QueuedOperation<O>>) {
     let (items, replies): (Vec<_>, Vec<_>) = batch.into_iter().map(|w| (w.item, w.reply)).unzip();
-    let mut answers: Vec<Option<W::Answer>> = items.iter().map(|_| None).collect();
-    let mut about_data = false;
-    let outcome = attempt(shared, &items, &mut answers, &mut about_data).await;
+    let mut answers: Vec<Option<O::Answer>> = items.iter().map(|_| None).collect();
+    let mut is_data_error = false;
+    let outcome = attempt(shared, &items, &mut answers, &mut is_data_error).await;
     for (at, reply) in replies.into_iter().enumerate() {
         let answer = match (answers[at].take(), &outcome) {
             (Some(answer), _) => Ok(answer),
-            // One bad item must not fail its neighbours.
-            (None, Err(_)) if about_data && items.len() > 1 && !reply.is_closed() => {
+            // One bad item must not fail its batch: run each item on its own.
+            (None, Err(_)) if is_data_error && items.len() > 1 && !reply.is_closed() => {
                 let mut own = [None];
                 let item = std::slice::from_ref(&items[at]);
                 let outcome = attempt(shared, item, &mut own, &mut false).await;
                 let [own] = own;
-                own.ok_or_else(|| outcome.err().unwrap_or_else(unfinished))
+                own.ok_or_else(|| outcome.err().unwrap_or_else(no_answer_error))
             }
-            (None, Err(error)) => Err(again(error)),
-            (None, Ok(())) => Err(unfinished()),
+            (None, Err(error)) => Err(copy_error(error)),
+            (None, Ok(())) => Err(no_answer_error()),
         };
         if let Ok(answer) = &answer {
-            W::after(&shared.wakes, &items[at], answer);
+            O::after_commit(&shared.wakes, &items[at], answer);
         }
-        // Whoever does not listen any more asks again with his token.
+        // A caller that gave up retries with the same token.
         let _ = reply.send(answer);
     }
 }
 
-async fn attempt<W: Work>(
-    shared: &Shared<W>,
-    items: &[W::Item],
-    answers: &mut [Option<W::Answer>],
-    about_data: &mut bool,
+async fn attempt<O: BatchOperation>(
+    shared: &Shared<O>,
+    items: &[O::Item],
+    answers: &mut [Option<O::Answer>],
+    is_data_error: &mut bool,
 ) -> Result<(), StoreError> {
-    let link = &shared.link;
-    link.within(async {
-        let mut lease = link.lease().await?;
-        let outcome = W::run(&mut lease, items, answers).await;
-        *about_data = matches!(&outcome, Err(failure) if failure.is_about_data());
+    let pool = &shared.pool;
+    pool.run(async {
+        let mut lease = pool.connection().await?;
+        let outcome = O::run(&mut lease, items, answers).await;
+        *is_data_error = matches!(&outcome, Err(error) if error.is_about_data());
         outcome
     })
     .await
 }
 
-fn unfinished() -> StoreError {
+fn no_answer_error() -> StoreError {
     StoreError::Internal { reason: "an operation was left without an answer".into(), source: None }
 }

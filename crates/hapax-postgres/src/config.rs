@@ -6,99 +6,100 @@ use hapax_core::log::PARTITIONS;
 /// How a [`PostgresStore`](crate::PostgresStore) connects.
 ///
 /// ```
-/// use hapax_postgres::Config;
+/// use hapax_postgres::PostgresConfig;
 /// use std::time::Duration;
 ///
-/// let config = Config::new("postgres://app:secret@db.internal/app?sslmode=verify-full")
-///     .pool(16)
-///     .limit(Duration::from_millis(800));
+/// let config = PostgresConfig::new("postgres://app:secret@db.internal/app?sslmode=verify-full")
+///     .max_connections(16)
+///     .timeout(Duration::from_millis(800));
 /// assert!(!format!("{config:?}").contains("secret"));
 /// ```
 #[derive(Clone)]
-pub struct Config {
+pub struct PostgresConfig {
     pub(crate) url: String,
-    pub(crate) pool: usize,
-    pub(crate) limit: Duration,
-    pub(crate) batch: usize,
+    pub(crate) max_connections: usize,
+    pub(crate) timeout: Duration,
+    pub(crate) max_batch: usize,
     pub(crate) schema: Option<String>,
-    pub(crate) pooled: bool,
+    pub(crate) transaction_pooler: bool,
     pub(crate) partitions: u16,
 }
 
-impl Config {
-    /// Eight connections, two seconds for a call, at most 128 operations in a statement.
+impl PostgresConfig {
+    /// Eight connections, a timeout of two seconds, at most 128 operations in a statement.
     ///
     /// The URL is `postgres://user:password@host:port/database?options`, with the options that
     /// libpq knows: among them `sslmode` (`disable`, `prefer`, `require`, `verify-ca`,
     /// `verify-full`), `sslrootcert` (a PEM file, or `system`), `sslcert` and `sslkey`. Several
     /// hosts may be given, with `target_session_attrs=read-write` to find the primary.
-    /// `pgbouncer=true` is [`Config::pooled`].
+    /// `pgbouncer=true` is [`PostgresConfig::transaction_pooler`].
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
-            pool: 8,
-            limit: Duration::from_secs(2),
-            batch: 128,
+            max_connections: 8,
+            timeout: Duration::from_secs(2),
+            max_batch: 128,
             schema: None,
-            pooled: false,
+            transaction_pooler: false,
             partitions: PARTITIONS,
         }
     }
 
-    /// How many connections at most; one more is used for wake-ups from other nodes.
+    /// The size of the pool; one more connection is used for wake-ups from other nodes.
     #[must_use]
-    pub fn pool(mut self, connections: usize) -> Self {
-        self.pool = connections.max(1);
+    pub fn max_connections(mut self, connections: usize) -> Self {
+        self.max_connections = connections.max(1);
         self
     }
 
-    /// How long one call may take, from the wait for a connection to the answer.
+    /// The longest that one call may take, from the wait for a connection to the answer.
     #[must_use]
-    pub fn limit(mut self, limit: Duration) -> Self {
-        self.limit = limit;
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
         self
     }
 
-    /// How many concurrent operations go into one statement at most.
+    /// How many concurrent operations go into one statement.
     #[must_use]
-    pub fn batch(mut self, operations: usize) -> Self {
-        self.batch = operations.max(1);
+    pub fn max_batch(mut self, operations: usize) -> Self {
+        self.max_batch = operations.max(1);
         self
     }
 
-    /// Keeps the tables in this schema, made if it is missing, instead of the role's default one.
+    /// Keeps the tables in this schema, created if it is missing, instead of the role's default one.
     #[must_use]
     pub fn schema(mut self, schema: impl Into<String>) -> Self {
         self.schema = Some(schema.into());
         self
     }
 
-    /// How many partitions the logs have. The number is stored when the tables are made; a store that
-    /// holds another one is refused.
+    /// How many partitions the logs have. The number is stored when the tables are created; opening
+    /// them with another number is refused.
     #[must_use]
     pub fn partitions(mut self, partitions: u16) -> Self {
         self.partitions = partitions.max(1);
         self
     }
 
-    /// Goes through a transaction pooler (PgBouncer, Supavisor, RDS Proxy): no prepared statements,
-    /// no session settings, and no wake-ups from other nodes: waiters look once a second instead.
+    /// Connects through a transaction pooler (PgBouncer, Supavisor, RDS Proxy): no prepared
+    /// statements, no session settings, and no wake-ups from other nodes; waiters poll once a second
+    /// instead.
     #[must_use]
-    pub fn pooled(mut self, pooled: bool) -> Self {
-        self.pooled = pooled;
+    pub fn transaction_pooler(mut self, transaction_pooler: bool) -> Self {
+        self.transaction_pooler = transaction_pooler;
         self
     }
 }
 
 /// Shows everything but the URL, which may hold a password.
-impl fmt::Debug for Config {
+impl fmt::Debug for PostgresConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config")
-            .field("pool", &self.pool)
-            .field("limit", &self.limit)
-            .field("batch", &self.batch)
+        f.debug_struct("PostgresConfig")
+            .field("max_connections", &self.max_connections)
+            .field("timeout", &self.timeout)
+            .field("max_batch", &self.max_batch)
             .field("schema", &self.schema)
-            .field("pooled", &self.pooled)
+            .field("transaction_pooler", &self.transaction_pooler)
             .field("partitions", &self.partitions)
             .finish_non_exhaustive()
     }

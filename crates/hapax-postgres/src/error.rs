@@ -1,68 +1,70 @@
+//! Errors of statements, and their translation to [`StoreError`].
+
 use std::error::Error as _;
 use std::time::Duration;
 
 use hapax_core::StoreError;
 use tokio_postgres::error::SqlState;
 
-/// Why a statement came to nothing, before anybody asks whose fault it was.
+/// Why a statement failed, as the driver reported it.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub enum StatementError {
     Store(StoreError),
-    Driver(tokio_postgres::Error),
+    Tokio(tokio_postgres::Error),
     #[cfg(feature = "sqlx")]
     Sqlx(sqlx::Error),
 }
 
-impl From<StoreError> for Failure {
+impl From<StoreError> for StatementError {
     fn from(error: StoreError) -> Self {
         Self::Store(error)
     }
 }
 
-impl From<tokio_postgres::Error> for Failure {
+impl From<tokio_postgres::Error> for StatementError {
     fn from(error: tokio_postgres::Error) -> Self {
-        Self::Driver(error)
+        Self::Tokio(error)
     }
 }
 
-impl Failure {
-    /// Whether it is about what was sent, so that the rest of a batch may do better without it.
-    /// Locks that ran out count as well: a single statement needs only one.
+impl StatementError {
+    /// Whether the data of one operation caused it, so that the rest of its batch may succeed without
+    /// that operation. A full lock table counts, because a single operation needs only one lock.
     pub(crate) fn is_about_data(&self) -> bool {
         match self {
-            Self::Driver(error) => match error.code() {
+            Self::Tokio(error) => match error.code() {
                 Some(code) => {
                     ["22", "23", "54"].contains(&class(code.code()))
                         || *code == SqlState::OUT_OF_MEMORY
                 }
-                None => is_encoding(error),
+                None => is_encoding_error(error),
             },
             _ => false,
         }
     }
 
-    /// Whether the tables are gone, as after a restore of an empty database.
+    /// Whether the tables are missing, as after a restore of an empty database.
     pub(crate) fn is_missing_schema(&self) -> bool {
         let missing = [SqlState::UNDEFINED_TABLE, SqlState::UNDEFINED_FUNCTION];
-        matches!(self, Self::Driver(error) if error.code().is_some_and(|c| missing.contains(c)))
+        matches!(self, Self::Tokio(error) if error.code().is_some_and(|c| missing.contains(c)))
     }
 
-    /// The typed error of a call with this limit.
-    pub(crate) fn into_store(self, limit: Duration) -> StoreError {
+    /// The error of a store call with this timeout.
+    pub(crate) fn into_store_error(self, timeout: Duration) -> StoreError {
         match self {
             Self::Store(error) => error,
-            Self::Driver(error) => match error.as_db_error() {
-                Some(answer) => from_server(answer.code().code(), answer.message(), limit),
-                None => from_driver(error),
+            Self::Tokio(error) => match error.as_db_error() {
+                Some(answer) => server_error(answer.code().code(), answer.message(), timeout),
+                None => driver_error(error),
             },
             #[cfg(feature = "sqlx")]
-            Self::Sqlx(error) => crate::tx::sqlx_adapter::error(error, limit),
+            Self::Sqlx(error) => crate::tx::sqlx_adapter::store_error(error, timeout),
         }
     }
 }
 
-/// The same error once more, for the next one of a batch; without the driver's own.
-pub(crate) fn again(error: &StoreError) -> StoreError {
+/// The same error for each caller of a batch that failed as a whole, without the driver's error.
+pub(crate) fn copy_error(error: &StoreError) -> StoreError {
     use StoreError::*;
     match error {
         Unavailable { reason, .. } => Unavailable { reason: reason.clone(), source: None },
@@ -85,16 +87,17 @@ pub(crate) fn incompatible(reason: impl Into<String>) -> StoreError {
     StoreError::Incompatible { reason: reason.into() }
 }
 
-/// By SQLSTATE. Only the message is passed on: detail and context may quote keys and values.
-pub(crate) fn from_server(code: &str, message: &str, limit: Duration) -> StoreError {
+/// Classifies by SQLSTATE. Only the message is passed on: detail and context may quote keys and
+/// values.
+pub(crate) fn server_error(code: &str, message: &str, timeout: Duration) -> StoreError {
     let reason = format!("{message} (SQLSTATE {code})");
     match (class(code), code) {
         (_, "53300") => StoreError::Unavailable { reason, source: None },
         ("53", _) => StoreError::Full { reason },
         (_, "25006") => StoreError::ReadOnly { reason },
-        // A transaction that lost against another one wrote nothing, and may be run again.
+        // A transaction that lost a race wrote nothing and may run again.
         (_, "55P03" | "40001" | "40P01") => StoreError::Locked { reason },
-        (_, "57014") => StoreError::Timeout { timeout: limit },
+        (_, "57014") => StoreError::Timeout { timeout: timeout },
         ("57" | "08" | "58", _) => StoreError::Unavailable { reason, source: None },
         ("28", _) | (_, "42501") => StoreError::Refused { reason },
         ("3D" | "3F", _) => StoreError::Incompatible { reason },
@@ -103,23 +106,23 @@ pub(crate) fn from_server(code: &str, message: &str, limit: Duration) -> StoreEr
     }
 }
 
-fn from_driver(error: tokio_postgres::Error) -> StoreError {
+fn driver_error(error: tokio_postgres::Error) -> StoreError {
     let reason = match error.source() {
         Some(cause) => format!("{error}: {cause}"),
         None => error.to_string(),
     };
-    // The driver keeps its kinds to itself; its texts are all there is.
+    // The driver does not expose its error kinds, only their texts.
     let kind = error.to_string();
     if ["authentication error", "invalid configuration"].contains(&&*kind) {
         return StoreError::Refused { reason };
     }
-    if is_encoding(&error) || kind.starts_with("error deserializing") {
+    if is_encoding_error(&error) || kind.starts_with("error deserializing") {
         return StoreError::Internal { reason, source: Some(Box::new(error)) };
     }
     StoreError::Unavailable { reason, source: Some(Box::new(error)) }
 }
 
-fn is_encoding(error: &tokio_postgres::Error) -> bool {
+fn is_encoding_error(error: &tokio_postgres::Error) -> bool {
     let kind = error.to_string();
     kind.starts_with("error serializing") || kind.starts_with("error encoding")
 }
@@ -133,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_told_twice_keeps_its_label() {
+    fn copied_error_keeps_its_label() {
         let errors = [
             StoreError::Unavailable { reason: "r".into(), source: None },
             StoreError::Timeout { timeout: Duration::from_secs(1) },
@@ -146,7 +149,7 @@ mod tests {
             StoreError::Internal { reason: "r".into(), source: None },
         ];
         for error in errors {
-            assert_eq!(again(&error).label(), error.label());
+            assert_eq!(copy_error(&error).label(), error.label());
         }
     }
 }

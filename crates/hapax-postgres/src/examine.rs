@@ -1,10 +1,10 @@
-//! What `hapax doctor` says about a PostgreSQL server.
+//! Checks the server and its settings for anything that would break a promise.
 
 use hapax_core::{Clock, Finding, Promise, SystemClock, Timestamp};
 
-use crate::connect::session::{Row, Session, Sql};
-use crate::connect::{Lease, Link};
-use crate::error::Failure;
+use crate::connect::session::{Sql, SqlRow, SqlSession};
+use crate::connect::{ConnectionPool, PooledConnection};
+use crate::error::StatementError;
 use crate::migrate;
 use crate::row;
 
@@ -23,30 +23,33 @@ const SETTINGS: Sql = Sql {
 const BACKEND: Sql = Sql { text: "SELECT pg_backend_pid() AS pid", types: &[] };
 const BEGIN: Sql = Sql { text: "BEGIN", types: &[] };
 
-/// More than this between two clocks confuses people who compare their logs.
-const SKEW: u64 = 1_000;
+/// A difference of clocks above which `examine` warns, because it makes logs hard to compare.
+const MAX_SKEW_MS: u64 = 1_000;
 
-pub(crate) async fn findings(link: &Link, pool: usize) -> Result<Vec<Finding>, Failure> {
-    let mut lease = link.lease().await?;
+pub(crate) async fn findings(
+    pool: &ConnectionPool,
+    max_connections: usize,
+) -> Result<Vec<Finding>, StatementError> {
+    let mut connection = pool.connection().await?;
     let before = SystemClock.now();
-    let rows = lease.rows(&SETTINGS, &[]).await?;
+    let rows = connection.rows(&SETTINGS, &[]).await?;
     let after = SystemClock.now();
     let Some(settings) = rows.first() else { return Ok(Vec::new()) };
     let mut findings = vec![
         Finding::fine("postgres.version", format!("PostgreSQL {}", text(settings, "version")?)),
-        Finding::fine("postgres.schema", format!("tables of version {}", migrate::NEWEST)),
+        Finding::fine("postgres.schema", format!("tables of version {}", migrate::CURRENT_VERSION)),
         synchronous_commit(settings)?,
         fsync(settings)?,
         full_page_writes(settings)?,
         standby(settings)?,
-        connections(settings, pool)?,
+        connections(settings, max_connections)?,
         clock(row::timestamp(settings, "now")?, before, after),
     ];
-    findings.push(pooler(link, lease, pool).await?);
+    findings.push(pooler(pool, connection, max_connections).await?);
     Ok(findings)
 }
 
-fn synchronous_commit(settings: &Row) -> Result<Finding, Failure> {
+fn synchronous_commit(settings: &SqlRow) -> Result<Finding, StatementError> {
     let value = text(settings, "synchronous_commit")?;
     let detail = format!("synchronous_commit is {value}");
     Ok(if value == "off" {
@@ -61,7 +64,7 @@ fn synchronous_commit(settings: &Row) -> Result<Finding, Failure> {
     })
 }
 
-fn fsync(settings: &Row) -> Result<Finding, Failure> {
+fn fsync(settings: &SqlRow) -> Result<Finding, StatementError> {
     Ok(if settings.try_get("fsync")? {
         Finding::fine("postgres.fsync", "fsync is on")
     } else {
@@ -74,7 +77,7 @@ fn fsync(settings: &Row) -> Result<Finding, Failure> {
     })
 }
 
-fn full_page_writes(settings: &Row) -> Result<Finding, Failure> {
+fn full_page_writes(settings: &SqlRow) -> Result<Finding, StatementError> {
     Ok(if settings.try_get("full_page_writes")? {
         Finding::fine("postgres.full_page_writes", "full_page_writes is on")
     } else {
@@ -87,7 +90,7 @@ fn full_page_writes(settings: &Row) -> Result<Finding, Failure> {
     })
 }
 
-fn standby(settings: &Row) -> Result<Finding, Failure> {
+fn standby(settings: &SqlRow) -> Result<Finding, StatementError> {
     Ok(if settings.try_get("standby")? {
         Finding::refuse(
             "postgres.standby",
@@ -100,13 +103,13 @@ fn standby(settings: &Row) -> Result<Finding, Failure> {
     })
 }
 
-/// One connection of the pool's size and one more to listen.
-fn connections(settings: &Row, pool: usize) -> Result<Finding, Failure> {
+/// The pool needs its connections and one more to listen.
+fn connections(settings: &SqlRow, max_connections: usize) -> Result<Finding, StatementError> {
     let all: i32 = settings.try_get("max_connections")?;
     let reserved: i32 = settings.try_get("reserved")?;
     let room = usize::try_from(all - reserved).unwrap_or(0);
-    let detail = format!("a pool of {pool} and one to listen, of {room} connections");
-    Ok(if pool + 1 > room {
+    let detail = format!("a pool of {max_connections} and one to listen, of {room} connections");
+    Ok(if max_connections + 1 > room {
         Finding::warn(
             "postgres.connections",
             Promise::BoundedTime,
@@ -118,11 +121,11 @@ fn connections(settings: &Row, pool: usize) -> Result<Finding, Failure> {
     })
 }
 
-/// Leases are measured by the server's clock alone, so that a difference is only worth a word.
+/// Only a warning, because leases are measured by the server's clock alone.
 fn clock(server: Timestamp, before: Timestamp, after: Timestamp) -> Finding {
     let skew = before.since(server).max(server.since(after)).as_millis();
     let detail = format!("this machine's clock and the server's differ by {skew} ms");
-    if skew <= u128::from(SKEW) {
+    if skew <= u128::from(MAX_SKEW_MS) {
         return Finding::fine("postgres.clock", detail);
     }
     Finding {
@@ -132,19 +135,22 @@ fn clock(server: Timestamp, before: Timestamp, after: Timestamp) -> Finding {
     }
 }
 
-/// Two sessions that are served by one backend at the same time, or one session by two backends
-/// after another: somebody between us and the server deals transactions out.
-async fn pooler(link: &Link, mut one: Lease, pool: usize) -> Result<Finding, Failure> {
-    let shared = pool > 1 && {
+/// Detects a transaction pooler: two sessions share one backend, or one session changes its backend.
+async fn pooler(
+    pool: &ConnectionPool,
+    mut one: PooledConnection,
+    max_connections: usize,
+) -> Result<Finding, StatementError> {
+    let shared = max_connections > 1 && {
         let first = backend(&mut one).await?;
-        let mut other = link.lease().await?;
-        // Closing it ends its transaction.
-        other.is_last();
+        let mut other = pool.connection().await?;
+        // Closing the connection ends its transaction.
+        other.close_on_drop();
         other.rows(&BEGIN, &[]).await?;
         let second = backend(&mut other).await?;
         first == second || first != backend(&mut one).await?
     };
-    Ok(match (shared, link.target.pooled) {
+    Ok(match (shared, pool.target.transaction_pooler) {
         (true, false) => Finding::warn(
             "postgres.pooler",
             Promise::BoundedTime,
@@ -163,11 +169,11 @@ async fn pooler(link: &Link, mut one: Lease, pool: usize) -> Result<Finding, Fai
     })
 }
 
-async fn backend(lease: &mut Lease) -> Result<i32, Failure> {
-    let rows = lease.rows(&BACKEND, &[]).await?;
+async fn backend(connection: &mut PooledConnection) -> Result<i32, StatementError> {
+    let rows = connection.rows(&BACKEND, &[]).await?;
     Ok(rows.first().map(|row| row.try_get("pid")).transpose()?.unwrap_or_default())
 }
 
-fn text(row: &Row, column: &str) -> Result<String, Failure> {
+fn text(row: &SqlRow, column: &str) -> Result<String, StatementError> {
     row.try_get(column)
 }

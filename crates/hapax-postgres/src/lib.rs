@@ -1,29 +1,29 @@
-//! hapax on PostgreSQL, also inside the caller's own transaction.
+//! hapax on PostgreSQL.
 //!
-//! - [`PostgresStore`] is the whole store, for a server or for many nodes on one database.
-//! - [`InTransaction`] and [`once_in`] put a claim and its effect into one transaction of your own:
-//!   the one place where *exactly once* is true without the other side's help. [`Outbox`] and [`Inbox`]
-//!   do so for messages that go out and come in. [`Transactional`] is a transaction of
-//!   `tokio-postgres`, or with the feature `sqlx` one of `sqlx`: `tx.hapax()` takes part in it.
-//! - [`migrate`](migrate()) makes the tables in your own database.
+//! - [`PostgresStore`] is the store, for a server or for many nodes on one database.
+//! - [`HapaxTransaction`] puts hapax into transactions of your own, of `tokio-postgres` or with the
+//!   feature `sqlx` of `sqlx` (`tx.hapax()`): an effect there happens **exactly once**, because its
+//!   claim is in the same transaction.
+//! - [`migrate`](migrate()) makes hapax's tables in your own database.
 //!
 //! # How it works
 //!
-//! Claims and records of all nodes meet in two tables, `hapax_claims` and `hapax_records`, and one
-//! sequence for fences and versions. Times are the server's own. Every write of a key is made under
-//! its transaction-level advisory lock, which is only ever *tried*: what is taken is answered with
-//! busy (claims) or tried again (everything else), so no statement ever queues behind somebody's open
-//! transaction, and deadlocks cannot happen. Claims of settled, busy and mismatching keys write nothing.
+//! Claims and records of all nodes are rows of two tables, `hapax_claims` and `hapax_records`, with
+//! one sequence for fences and versions. Times are the server's own. Every write of a key is made
+//! under its transaction-level advisory lock, which is only ever *tried*: a claim that does not get
+//! it is answered busy, everything else is retried. So no statement queues behind an open
+//! transaction, and deadlocks cannot happen. Claims of settled, busy and mismatching keys write
+//! nothing.
 //!
 //! An append to a log locks the row of its partition and takes the next positions there, so that they
-//! become visible in order and a reader of the tail never passes one that commits late. Concurrent
-//! appends go to the server many in one call, and lock their partitions in one order.
+//! become visible in order and a reader of the tail never skips one that commits late. Concurrent
+//! appends are sent to the server many in one call, and lock their partitions in one order.
 //!
 //! All queues share one table, `hapax_outbox`. Rows are found by their state, not by their number, so
-//! that one which commits late is found as well. Who holds what stands in a table of its own, one row
-//! for a whole batch: handing out and acknowledging write nothing to an item but its end.
+//! that a row which commits late is found as well. Leases are in a table of their own, one row for a
+//! whole batch: leasing and acknowledging write nothing to an item but its end.
 //!
-//! Behind a transaction pooler use [`Config::pooled`].
+//! Behind a transaction pooler use [`PostgresConfig::transaction_pooler`].
 
 mod batch;
 mod claims;
@@ -42,10 +42,10 @@ mod sweep;
 mod tx;
 mod wake;
 
-pub use config::Config;
+pub use config::PostgresConfig;
 pub use migrate::migrate;
+#[cfg(feature = "sqlx")]
+pub use sqlx;
 pub use store::PostgresStore;
-pub use tx::inbox::{Inbox, MessageStatus};
-pub use tx::outbox::Outbox;
-pub use tx::session::Transactional;
-pub use tx::{InTransaction, Once, once_in};
+pub use tokio_postgres;
+pub use tx::{EffectFuture, HapaxTransaction, PostgresTransaction};

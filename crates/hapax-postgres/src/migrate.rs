@@ -1,24 +1,24 @@
-//! Versioned SQL files, applied in order, each once, from however many nodes at the same time.
+//! Versioned SQL files, applied in order, each once, safe to run on many nodes at the same time.
 
 use hapax_core::StoreError;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, IsolationLevel, Transaction};
 
-use crate::error::{Failure, incompatible};
+use crate::error::{StatementError, incompatible};
 
-/// The oldest server that has everything the statements use.
-pub(crate) const OLDEST_SERVER: i32 = 130_000;
+/// The oldest supported server version.
+pub(crate) const MIN_SERVER_VERSION: i32 = 130_000;
 
-/// Migration `n` brings the schema to version `n`, counted from one. Never change one that was
-/// released: add another.
+/// Migration `n` brings the schema to version `n`, counted from one. Never change a released
+/// migration: add another.
 const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0001_claims_and_records.sql"),
     include_str!("../migrations/0002_log.sql"),
     include_str!("../migrations/0003_queue.sql"),
 ];
 
-/// The version that this hapax writes and reads.
-pub(crate) const NEWEST: usize = MIGRATIONS.len();
+/// The schema version that this hapax reads and writes.
+pub(crate) const CURRENT_VERSION: usize = MIGRATIONS.len();
 
 /// `hapax` as a number: the advisory lock that migrating nodes queue up on.
 const LOCK: i64 = 0x68_61_70_61_78;
@@ -34,47 +34,46 @@ const LOCK: i64 = 0x68_61_70_61_78;
 /// [`StoreError::Incompatible`] where the tables were written by a newer hapax or the server is
 /// older than PostgreSQL 13; [`StoreError::Refused`] where the role may not create tables.
 pub async fn migrate(client: &mut Client) -> Result<(), StoreError> {
-    let limit = std::time::Duration::from_secs(60);
-    hapax_core::with_timeout(limit, async {
-        apply(client, None, None).await.map_err(|failure| failure.into_store(limit))
+    let timeout = std::time::Duration::from_secs(60);
+    hapax_core::with_timeout(timeout, async {
+        apply(client, None, None).await.map_err(|error| error.into_store_error(timeout))
     })
     .await
 }
 
-/// With a number of partitions the store's logs are made ready, too; without, the first store does so.
+/// With a number of partitions the log partitions are created, too; otherwise the first store does so.
 pub(crate) async fn apply(
     client: &mut Client,
     schema: Option<&str>,
     partitions: Option<u16>,
-) -> Result<(), Failure> {
+) -> Result<(), StatementError> {
     check_server(client).await?;
     let tx =
         client.build_transaction().isolation_level(IsolationLevel::ReadCommitted).start().await?;
-    // Nearly every start finds everything done, and then needs neither the lock nor the right to
-    // create tables.
-    if version(&tx).await? < NEWEST {
+    // With current tables neither the lock nor the right to create tables is needed.
+    if stored_version(&tx).await? < CURRENT_VERSION {
         tx.query_typed("SELECT pg_advisory_xact_lock($1)", &[(&LOCK, Type::INT8)]).await?;
         if let Some(schema) = schema {
             tx.batch_execute(&format!("CREATE SCHEMA IF NOT EXISTS {schema}")).await?;
         }
-        // Another node may have been faster while this one waited for the lock.
-        let done = version(&tx).await?;
+        // Another node may have migrated while this one waited for the lock.
+        let done = stored_version(&tx).await?;
         for (number, sql) in MIGRATIONS.iter().enumerate().skip(done) {
             tx.batch_execute(sql).await?;
-            set_fact(&tx, "schema", number + 1).await?;
+            set_meta(&tx, "schema", number + 1).await?;
         }
     }
     if let Some(partitions) = partitions {
-        divide(&tx, partitions).await?;
+        check_partitions(&tx, partitions).await?;
     }
     tx.commit().await?;
     Ok(())
 }
 
-async fn check_server(client: &Client) -> Result<(), Failure> {
+async fn check_server(client: &Client) -> Result<(), StatementError> {
     let sql = "SELECT current_setting('server_version_num')::int";
     let number: i32 = client.query_typed_one(sql, &[]).await?.try_get(0)?;
-    if number < OLDEST_SERVER {
+    if number < MIN_SERVER_VERSION {
         return Err(incompatible(format!(
             "the server is PostgreSQL {}; hapax needs 13 or newer",
             number / 10_000
@@ -84,20 +83,20 @@ async fn check_server(client: &Client) -> Result<(), Failure> {
     Ok(())
 }
 
-/// 0 where there are no tables yet.
-async fn version(tx: &Transaction<'_>) -> Result<usize, Failure> {
-    // Not `to_regclass`: it may answer from before the wait for the lock.
+/// The stored schema version; 0 without tables.
+async fn stored_version(tx: &Transaction<'_>) -> Result<usize, StatementError> {
+    // Not `to_regclass`, which may answer from a cache older than the wait for the lock.
     let there = "SELECT EXISTS (SELECT FROM pg_catalog.pg_class \
                  WHERE relname = 'hapax_meta' AND pg_catalog.pg_table_is_visible(oid))";
     if !tx.query_typed_one(there, &[]).await?.try_get::<_, bool>(0)? {
         return Ok(0);
     }
-    let version = fact(tx, "schema").await?.and_then(|text| text.parse().ok());
+    let version = meta(tx, "schema").await?.and_then(|text| text.parse().ok());
     match version {
-        Some(version) if version <= NEWEST => Ok(version),
+        Some(version) if version <= CURRENT_VERSION => Ok(version),
         Some(version) => Err(incompatible(format!(
             "its tables are of version {version}, written by a newer hapax; this one knows \
-             {NEWEST}: upgrade this node"
+             {CURRENT_VERSION}: upgrade this node"
         ))
         .into()),
         None => {
@@ -106,12 +105,12 @@ async fn version(tx: &Transaction<'_>) -> Result<usize, Failure> {
     }
 }
 
-/// Makes the partitions where there are none, and refuses another number of them.
-async fn divide(tx: &Transaction<'_>, partitions: u16) -> Result<(), Failure> {
-    if fact(tx, "partitions").await?.is_none() {
+/// Creates the partitions if there are none, and refuses a different number of them.
+async fn check_partitions(tx: &Transaction<'_>, partitions: u16) -> Result<(), StatementError> {
+    if meta(tx, "partitions").await?.is_none() {
         tx.query_typed("SELECT pg_advisory_xact_lock($1)", &[(&LOCK, Type::INT8)]).await?;
     }
-    let stored = fact(tx, "partitions").await?;
+    let stored = meta(tx, "partitions").await?;
     match stored.as_deref().map(str::parse::<u16>) {
         Some(Ok(stored)) if stored == partitions => Ok(()),
         Some(_) => {
@@ -127,18 +126,18 @@ async fn divide(tx: &Transaction<'_>, partitions: u16) -> Result<(), Failure> {
                        SELECT n, 0, 0, now, now || '@1', hapax_line() FROM generate_series(0, $1 - 1) n, \
                        (SELECT floor(extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now) c";
             tx.execute_typed(sql, &[(&i32::from(partitions), Type::INT4)]).await?;
-            set_fact(tx, "partitions", partitions.into()).await
+            set_meta(tx, "partitions", partitions.into()).await
         }
     }
 }
 
-async fn fact(tx: &Transaction<'_>, name: &str) -> Result<Option<String>, Failure> {
+async fn meta(tx: &Transaction<'_>, name: &str) -> Result<Option<String>, StatementError> {
     let sql = "SELECT value FROM hapax_meta WHERE name = $1";
     let row = tx.query_typed_opt(sql, &[(&name, Type::TEXT)]).await?;
     Ok(row.map(|row| row.try_get(0)).transpose()?)
 }
 
-async fn set_fact(tx: &Transaction<'_>, name: &str, value: usize) -> Result<(), Failure> {
+async fn set_meta(tx: &Transaction<'_>, name: &str, value: usize) -> Result<(), StatementError> {
     let sql = "INSERT INTO hapax_meta (name, value) VALUES ($1, $2) \
                ON CONFLICT (name) DO UPDATE SET value = excluded.value";
     tx.execute_typed(sql, &[(&name, Type::TEXT), (&value.to_string(), Type::TEXT)]).await?;

@@ -1,9 +1,11 @@
+//! `Oversight` on PostgreSQL: pages of claims in key order.
+
 use async_trait::async_trait;
 use hapax_core::{ClaimPage, ClaimQuery, Key, Oversight, StoreError, claim_rules};
 use tokio_postgres::types::Type;
 
-use crate::connect::session::{Session, Sql};
-use crate::error::Failure;
+use crate::connect::session::{Sql, SqlSession};
+use crate::error::StatementError;
 use crate::{PostgresStore, row};
 
 const LIST: Sql = Sql {
@@ -14,12 +16,14 @@ const LIST: Sql = Sql {
 #[async_trait]
 impl Oversight for PostgresStore {
     async fn list(&self, list: &ClaimQuery) -> Result<ClaimPage, StoreError> {
-        self.link.within(async { list_claims(&mut self.link.lease().await?, list).await }).await
+        self.pool.run(async { list_claims(&mut self.pool.connection().await?, list).await }).await
     }
 }
 
-/// One page of claims, in the order of their keys.
-async fn list_claims<S: Session>(session: &mut S, list: &ClaimQuery) -> Result<ClaimPage, Failure> {
+async fn list_claims<S: SqlSession>(
+    session: &mut S,
+    list: &ClaimQuery,
+) -> Result<ClaimPage, StatementError> {
     let after = list.after.as_deref().and_then(Key::from_canonical);
     let (tenant, scope, name) =
         after.as_ref().map_or(("", "", ""), |key| (key.tenant().as_str(), key.scope(), key.name()));

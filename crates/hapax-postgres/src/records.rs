@@ -1,4 +1,5 @@
-//! Records: one statement each. `None` means that another transaction holds the key's lock.
+//! `Records` on PostgreSQL, one statement per call. `None` from [`put`] and [`delete`] means that
+//! another transaction holds the key's lock.
 
 use std::time::Duration;
 
@@ -7,13 +8,13 @@ use bytes::Bytes;
 use hapax_core::{Deleted, Expect, Key, Put, Record, Records, StoreError, Version};
 use tokio_postgres::types::Type;
 
-use crate::connect::session::{Session, Sql};
-use crate::error::{Failure, corrupt};
-use crate::tx::lock::Patience;
+use crate::connect::session::{Sql, SqlSession};
+use crate::error::{StatementError, corrupt};
+use crate::tx::lock::LockRetry;
 use crate::{PostgresStore, row};
 
-/// A version that the sequence never gives.
-const NONE: i64 = -1;
+/// A version that the sequence never returns.
+const NO_VERSION: i64 = -1;
 
 const GET: Sql = Sql {
     text: include_str!("sql/get.sql"),
@@ -56,7 +57,7 @@ const DELETE: Sql = Sql {
 #[async_trait]
 impl Records for PostgresStore {
     async fn get(&self, key: &Key) -> Result<Option<Record>, StoreError> {
-        self.link.within(async { get(&mut self.link.lease().await?, key).await }).await
+        self.pool.run(async { get(&mut self.pool.connection().await?, key).await }).await
     }
 
     async fn put(
@@ -66,16 +67,16 @@ impl Records for PostgresStore {
         expect: &Expect,
         ttl: Option<Duration>,
     ) -> Result<Put, StoreError> {
-        let mut patience = Patience::new(self.link.limit);
-        self.link
-            .within(async {
+        let mut retry = LockRetry::new(self.pool.timeout);
+        self.pool
+            .run(async {
                 loop {
-                    let mut lease = self.link.lease().await?;
-                    let put = put(&mut lease, key, &value, expect, ttl).await?;
-                    drop(lease);
+                    let mut connection = self.pool.connection().await?;
+                    let put = put(&mut connection, key, &value, expect, ttl).await?;
+                    drop(connection);
                     match put {
                         Some(put) => return Ok(put),
-                        None => patience.wait().await?,
+                        None => retry.wait().await?,
                     }
                 }
             })
@@ -83,16 +84,16 @@ impl Records for PostgresStore {
     }
 
     async fn delete(&self, key: &Key, expect: &Expect) -> Result<Deleted, StoreError> {
-        let mut patience = Patience::new(self.link.limit);
-        self.link
-            .within(async {
+        let mut retry = LockRetry::new(self.pool.timeout);
+        self.pool
+            .run(async {
                 loop {
-                    let mut lease = self.link.lease().await?;
-                    let deleted = delete(&mut lease, key, expect).await?;
-                    drop(lease);
+                    let mut connection = self.pool.connection().await?;
+                    let deleted = delete(&mut connection, key, expect).await?;
+                    drop(connection);
                     match deleted {
                         Some(deleted) => return Ok(deleted),
-                        None => patience.wait().await?,
+                        None => retry.wait().await?,
                     }
                 }
             })
@@ -100,7 +101,10 @@ impl Records for PostgresStore {
     }
 }
 
-pub(crate) async fn get<S: Session>(session: &mut S, key: &Key) -> Result<Option<Record>, Failure> {
+pub(crate) async fn get<S: SqlSession>(
+    session: &mut S,
+    key: &Key,
+) -> Result<Option<Record>, StatementError> {
     let (tenant, kind) = (key.tenant().as_str(), key.kind().as_str());
     let rows = session.rows(&GET, &[&tenant, &kind, &key.scope(), &key.name()]).await?;
     let Some(found) = rows.first() else { return Ok(None) };
@@ -114,19 +118,19 @@ pub(crate) async fn get<S: Session>(session: &mut S, key: &Key) -> Result<Option
     }))
 }
 
-pub(crate) async fn put<S: Session>(
+pub(crate) async fn put<S: SqlSession>(
     session: &mut S,
     key: &Key,
     value: &Bytes,
     expect: &Expect,
     ttl: Option<Duration>,
-) -> Result<Option<Put>, Failure> {
+) -> Result<Option<Put>, StatementError> {
     let (tenant, kind, digest) = (key.tenant().as_str(), key.kind().as_str(), row::digest(key));
     let (scope, name, value) = (key.scope(), key.name(), &value[..]);
     let ttl = ttl.map(row::duration);
     let rows = match expect {
         Expect::Version(version) => {
-            let version = number(version);
+            let version = version_number(version);
             session
                 .rows(&REPLACE, &[&tenant, &kind, &scope, &name, &digest, &value, &ttl, &version])
                 .await?
@@ -151,17 +155,17 @@ pub(crate) async fn put<S: Session>(
     }))
 }
 
-pub(crate) async fn delete<S: Session>(
+pub(crate) async fn delete<S: SqlSession>(
     session: &mut S,
     key: &Key,
     expect: &Expect,
-) -> Result<Option<Deleted>, Failure> {
+) -> Result<Option<Deleted>, StatementError> {
     let (tenant, kind, digest) = (key.tenant().as_str(), key.kind().as_str(), row::digest(key));
     let (scope, name) = (key.scope(), key.name());
     let expected = match expect {
         Expect::Any => None,
-        Expect::Absent => Some(NONE),
-        Expect::Version(version) => Some(number(version)),
+        Expect::Absent => Some(NO_VERSION),
+        Expect::Version(version) => Some(version_number(version)),
     };
     loop {
         let rows =
@@ -176,16 +180,16 @@ pub(crate) async fn delete<S: Session>(
                 return Ok(Some(Deleted::Conflict));
             }
             Some(_) if !answer.try_get::<bool>("mine")? => return Ok(None),
-            // It was written between the look and the delete: look again.
+            // The record was written between the read and the delete: read again.
             Some(_) => {}
         }
     }
 }
 
-/// The stored number of a version. Any other spelling of it is another version.
-fn number(version: &Version) -> i64 {
-    let number = version.as_str().parse().unwrap_or(NONE);
-    if number.to_string() == version.as_str() { number } else { NONE }
+/// The stored number of a version. Any other spelling of that number is another version.
+fn version_number(version: &Version) -> i64 {
+    let number = version.as_str().parse().unwrap_or(NO_VERSION);
+    if number.to_string() == version.as_str() { number } else { NO_VERSION }
 }
 
 #[cfg(test)]
@@ -193,10 +197,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_has_one_spelling() {
-        assert_eq!(number(&Version::new("7")), 7);
+    fn version_number_has_one_spelling() {
+        assert_eq!(version_number(&Version::new("7")), 7);
         for other in ["", "+7", "07", " 7", "7.0", "99999999999999999999", "x"] {
-            assert_eq!(number(&Version::new(other)), NONE, "{other}");
+            assert_eq!(version_number(&Version::new(other)), NO_VERSION, "{other}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Between the columns of a table and the types of the core.
+//! Conversions between columns and the types of hapax-core.
 
 use std::time::Duration;
 
@@ -6,23 +6,23 @@ use bytes::Bytes;
 use hapax_core::claim_rules::{ClaimPhase, ClaimRow};
 use hapax_core::{Fence, Fingerprint, Key, Timestamp, Token, millis};
 
-use crate::connect::session::Row;
-use crate::error::{Failure, corrupt};
+use crate::connect::session::SqlRow;
+use crate::error::{StatementError, corrupt};
 
-/// Beyond 73 million years time stops, so that sums of now, lease and retention stay in a bigint.
-const FAR: u64 = 1 << 61;
+/// Caps durations at 73 million years, so that sums of now, lease and retention fit into a bigint.
+const MAX_MILLIS: u64 = 1 << 61;
 
 pub(crate) fn duration(time: Duration) -> i64 {
-    millis(time).min(FAR) as i64
+    millis(time).min(MAX_MILLIS) as i64
 }
 
-/// Within what an interval can hold: a thousand years.
-pub(crate) fn brief(time: Duration) -> i64 {
+/// As [`duration`], capped at a thousand years, which an interval can hold.
+pub(crate) fn interval_millis(time: Duration) -> i64 {
     duration(time).min(1000 * 365 * 86_400_000)
 }
 
-/// As a bigint; what is too large for one is the largest.
-pub(crate) fn signed(number: u64) -> i64 {
+/// Saturates at the largest bigint.
+pub(crate) fn to_i64(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
@@ -30,21 +30,21 @@ pub(crate) fn digest(key: &Key) -> i64 {
     key.digest().cast_signed()
 }
 
-pub(crate) fn timestamp(row: &Row, column: &str) -> Result<Timestamp, Failure> {
+pub(crate) fn timestamp(row: &SqlRow, column: &str) -> Result<Timestamp, StatementError> {
     Ok(Timestamp(number(row, column)?))
 }
 
-pub(crate) fn number(row: &Row, column: &str) -> Result<u64, Failure> {
+pub(crate) fn number(row: &SqlRow, column: &str) -> Result<u64, StatementError> {
     let number: i64 = row.try_get(column)?;
     u64::try_from(number).map_err(|_| corrupt("a negative number").into())
 }
 
-pub(crate) fn bytes(row: &Row, column: &str) -> Result<Bytes, Failure> {
+pub(crate) fn bytes(row: &SqlRow, column: &str) -> Result<Bytes, StatementError> {
     Ok(Bytes::copy_from_slice(row.try_get(column)?))
 }
 
-/// The stored claim, where this row of an answer holds one.
-pub(crate) fn claim(row: &Row) -> Result<Option<ClaimRow>, Failure> {
+/// The stored claim, if this row holds one.
+pub(crate) fn claim(row: &SqlRow) -> Result<Option<ClaimRow>, StatementError> {
     let Some(phase) = row.try_get::<Option<i16>>("phase")? else {
         return Ok(None);
     };
@@ -69,13 +69,13 @@ pub(crate) fn claim(row: &Row) -> Result<Option<ClaimRow>, Failure> {
     }))
 }
 
-fn text(stored: &[u8]) -> Result<&str, Failure> {
+fn text(stored: &[u8]) -> Result<&str, StatementError> {
     Ok(std::str::from_utf8(stored).map_err(|_| corrupt("a token or fingerprint"))?)
 }
 
-/// Many keys as the columns that `unnest` takes.
+/// Many keys as the array parameters of `unnest`.
 #[derive(Default)]
-pub(crate) struct Keys<'a> {
+pub(crate) struct KeyColumns<'a> {
     pub(crate) tenants: Vec<&'a str>,
     pub(crate) kinds: Vec<&'a str>,
     pub(crate) scopes: Vec<&'a str>,
@@ -83,7 +83,7 @@ pub(crate) struct Keys<'a> {
     pub(crate) digests: Vec<i64>,
 }
 
-impl<'a> Keys<'a> {
+impl<'a> KeyColumns<'a> {
     pub(crate) fn push(&mut self, key: &'a Key) {
         self.tenants.push(key.tenant().as_str());
         self.kinds.push(key.kind().as_str());
@@ -93,8 +93,8 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// The index of an asker, from the ordinal number that its row came back with.
-pub(crate) fn index(row: &Row) -> Result<usize, Failure> {
+/// The index of the operation that this row answers.
+pub(crate) fn index(row: &SqlRow) -> Result<usize, StatementError> {
     let at: i64 = row.try_get("at")?;
     Ok(usize::try_from(at - 1).map_err(|_| corrupt("an ordinal"))?)
 }

@@ -6,82 +6,83 @@ use hapax_core::{Finding, Key, Store, StoreError};
 use tokio_postgres::types::Type;
 
 use crate::batch::Batcher;
-use crate::claims::claim::Claiming;
-use crate::claims::step::Stepping;
-use crate::connect::Link;
-use crate::connect::session::{Session, Sql};
-use crate::log::append::Appending;
-use crate::queue::enqueue::Enqueueing;
-use crate::wake::Wakes;
-use crate::{Config, examine, sweep};
+use crate::claims::claim::ClaimBatch;
+use crate::claims::step::StepBatch;
+use crate::connect::ConnectionPool;
+use crate::connect::session::{Sql, SqlSession};
+use crate::log::append::AppendBatch;
+use crate::queue::enqueue::EnqueueBatch;
+use crate::wake::WakeNotifier;
+use crate::{PostgresConfig, examine, sweep};
 
-/// hapax on PostgreSQL 13 or newer.
+/// A store on PostgreSQL 13 or newer.
 ///
-/// Opening it needs no server: it connects on first use, makes or updates its tables (`hapax_…`),
-/// and connects again whenever the connection was lost.
+/// Opening it needs no server: the store connects on first use, creates or migrates its tables
+/// (`hapax_…`), and reconnects after a lost connection.
 ///
-/// Concurrent claims go to the server many in one statement, and so do settles: what waits while
-/// one statement is under way makes up the next. Nothing ever waits for a lock with a connection in
-/// its hands, and a claim in somebody's open transaction (see [`InTransaction`](crate::InTransaction))
-/// holds up nobody.
+/// Concurrent claims are sent to the server many in one statement, and so are settles. No call waits
+/// for a lock while it holds a connection, and a claim in an open transaction (see
+/// [`HapaxTransaction`](crate::HapaxTransaction)) blocks no other call.
 ///
 /// ```no_run
-/// use hapax_core::{Operation, ClaimRequest, Claims, Key, Tenant};
-/// use hapax_postgres::{Config, PostgresStore};
+/// use hapax_core::{ClaimRequest, Claims, Key, Tenant};
+/// use hapax_postgres::{PostgresConfig, PostgresStore};
 /// use std::time::Duration;
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// let store = PostgresStore::open(Config::new("postgres://app@127.0.0.1/app"))?;
-/// let key = Key::command(&Tenant::default(), Operation("pay"), "order-1")?;
+/// let store = PostgresStore::open(PostgresConfig::new("postgres://app@127.0.0.1/app"))?;
+/// let key = Key::command(&Tenant::default(), "pay", "order-1")?;
 /// let answer = store.claim(&key, &ClaimRequest::new(Duration::from_secs(30))).await?;
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
 pub struct PostgresStore {
-    pub(crate) link: Arc<Link>,
-    pub(crate) wakes: Arc<Wakes>,
-    pub(crate) claims: Arc<Batcher<Claiming>>,
-    pub(crate) steps: Arc<Batcher<Stepping>>,
-    pub(crate) appends: Arc<Batcher<Appending>>,
-    pub(crate) enqueues: Arc<Batcher<Enqueueing>>,
+    pub(crate) pool: Arc<ConnectionPool>,
+    pub(crate) wakes: Arc<WakeNotifier>,
+    pub(crate) claims: Arc<Batcher<ClaimBatch>>,
+    pub(crate) steps: Arc<Batcher<StepBatch>>,
+    pub(crate) appends: Arc<Batcher<AppendBatch>>,
+    pub(crate) enqueues: Arc<Batcher<EnqueueBatch>>,
     pub(crate) partitions: u16,
-    pool: usize,
+    max_connections: usize,
 }
 
 impl PostgresStore {
-    /// A handle on the store; nothing is connected yet.
+    /// Creates a handle; nothing is connected yet.
     ///
     /// # Errors
-    /// [`StoreError::Incompatible`] where the URL or a certificate file in it cannot be understood.
+    /// [`StoreError::Incompatible`] if the URL or a certificate file in it cannot be used.
     /// The text never contains the password.
-    pub fn open(config: Config) -> Result<Self, StoreError> {
-        let link = Arc::new(Link::new(&config)?);
-        let wakes = Arc::new(Wakes::new(link.clone()));
-        // Claims, steps and appends take a quarter of the connections each.
-        let workers = (config.pool / 4).max(1);
+    pub fn open(config: PostgresConfig) -> Result<Self, StoreError> {
+        let pool = Arc::new(ConnectionPool::new(&config)?);
+        let wakes = Arc::new(WakeNotifier::new(pool.clone()));
+        // Claims, steps and appends use a quarter of the connections each.
+        let workers = (config.max_connections / 4).max(1);
         Ok(Self {
-            claims: Arc::new(Batcher::new(link.clone(), wakes.clone(), workers, config.batch)),
-            steps: Arc::new(Batcher::new(link.clone(), wakes.clone(), workers, config.batch)),
-            appends: Arc::new(Batcher::new(link.clone(), wakes.clone(), workers, config.batch)),
-            enqueues: Arc::new(Batcher::new(link.clone(), wakes.clone(), 1, config.batch)),
+            claims: Arc::new(Batcher::new(pool.clone(), wakes.clone(), workers, config.max_batch)),
+            steps: Arc::new(Batcher::new(pool.clone(), wakes.clone(), workers, config.max_batch)),
+            appends: Arc::new(Batcher::new(pool.clone(), wakes.clone(), workers, config.max_batch)),
+            enqueues: Arc::new(Batcher::new(pool.clone(), wakes.clone(), 1, config.max_batch)),
             partitions: config.partitions,
-            pool: config.pool,
-            link,
+            max_connections: config.max_connections,
+            pool,
             wakes,
         })
     }
 
-    /// Tells waiters, here and on other nodes, that a claim was settled or given back. The store
-    /// does so for its own steps; call it after the commit of a transaction with steps in it. Where
-    /// it is not called, waiters find out when they next look.
-    pub fn hint(&self, key: &Key) {
+    /// Wakes the waiters of a claim, here and on other nodes. The store does so for its own steps; call
+    /// this after the commit of a transaction of yours that settled or gave back the claim. Otherwise
+    /// waiters find out at their next poll.
+    pub fn wake_claim(&self, key: &Key) {
         self.wakes.wake(key);
     }
 }
 
 impl fmt::Debug for PostgresStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PostgresStore").field("pool", &self.pool).finish_non_exhaustive()
+        f.debug_struct("PostgresStore")
+            .field("max_connections", &self.max_connections)
+            .finish_non_exhaustive()
     }
 }
 
@@ -97,9 +98,9 @@ impl Store for PostgresStore {
                    AS closed FROM hapax_meta WHERE name = $1",
             types: &[Type::TEXT],
         };
-        self.link
-            .within(async {
-                let rows = self.link.lease().await?.rows(&PING, &[&"schema"]).await?;
+        self.pool
+            .run(async {
+                let rows = self.pool.connection().await?.rows(&PING, &[&"schema"]).await?;
                 match rows.first().map(|row| row.try_get("closed")).transpose()? {
                     Some(false) => Ok(()),
                     _ => Err(StoreError::ReadOnly {
@@ -112,10 +113,10 @@ impl Store for PostgresStore {
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, StoreError> {
-        self.link.within(examine::findings(&self.link, self.pool)).await
+        self.pool.run(examine::findings(&self.pool, self.max_connections)).await
     }
 
     async fn sweep(&self, at_most: u32) -> Result<u64, StoreError> {
-        sweep::sweep(&self.link, at_most).await
+        sweep::sweep(&self.pool, at_most).await
     }
 }

@@ -1,6 +1,6 @@
-//! Tells waiters that a claim was settled or given back: those of this process at once, those of
-//! other nodes by `NOTIFY`, after the commit and many keys at a time. A hint that is lost costs
-//! time and nothing else, because waiters also look by themselves.
+//! Wakes waiters after a claim was settled or given back: those of this process at once, those of
+//! other nodes by `NOTIFY`, after the commit and many keys at a time. A lost hint costs only time,
+//! because waiters also poll.
 
 use std::collections::HashSet;
 use std::future::poll_fn;
@@ -15,74 +15,74 @@ use tokio::time::{sleep, timeout};
 use tokio_postgres::AsyncMessage;
 use tokio_postgres::types::Type;
 
-use crate::connect::Link;
-use crate::connect::session::{Session, Sql};
-use crate::connect::url::Target;
-use crate::error::Failure;
+use crate::connect::ConnectionPool;
+use crate::connect::session::{Sql, SqlSession};
+use crate::connect::url::ConnectTarget;
+use crate::error::StatementError;
 
 const CHANNEL: &str = "hapax_wake";
-/// How long hints are gathered after the first one went out.
-const GATHER: Duration = Duration::from_millis(7);
+/// How long hints are collected after one message was sent.
+const SEND_INTERVAL: Duration = Duration::from_millis(7);
 /// Digests of 16 digits and a comma: well below the 8000 bytes of a notification.
-const PER_MESSAGE: usize = 400;
-/// Beyond this everybody is woken instead.
-const PENDING: usize = 20_000;
-const EVERYBODY: &str = "*";
-/// How often a silent connection is asked whether it is still there.
-const HEARTBEAT: Duration = Duration::from_secs(15);
-/// How often waiters look where nothing can be heard.
-const LOOK: Duration = Duration::from_secs(1);
+const MAX_PER_MESSAGE: usize = 400;
+/// With more pending hints than this, all waiters are woken.
+const MAX_PENDING: usize = 20_000;
+const WAKE_ALL: &str = "*";
+/// How often a silent connection is probed.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
+/// How often waiters poll where notifications do not arrive.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
 
-/// Nobody waits for this commit, and nothing is lost with it.
+/// Without a synchronous commit: the transaction holds no data, and no caller waits for it.
 const NOTIFY: Sql = Sql {
     text: "SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, message) \
            FROM unnest($2::text[]) AS message",
     types: &[Type::TEXT, Type::TEXT_ARRAY],
 };
 
-pub(crate) struct Wakes {
+pub(crate) struct WakeNotifier {
     hub: WakeRegistry,
-    link: Arc<Link>,
-    outgoing: Arc<Mutex<Outgoing>>,
+    pool: Arc<ConnectionPool>,
+    pending: Arc<Mutex<PendingHints>>,
     listener: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Default)]
-struct Outgoing {
+struct PendingHints {
     digests: HashSet<u64>,
     running: bool,
 }
 
-impl Wakes {
-    pub(crate) fn new(link: Arc<Link>) -> Self {
+impl WakeNotifier {
+    pub(crate) fn new(pool: Arc<ConnectionPool>) -> Self {
         Self {
             hub: WakeRegistry::default(),
-            link,
-            outgoing: Arc::default(),
+            pool,
+            pending: Arc::default(),
             listener: Mutex::default(),
         }
     }
 
-    /// Registers a waiter; the first one starts to listen to other nodes.
+    /// Registers a waiter; the first one starts the listener for other nodes.
     pub(crate) fn watch(&self, key: &Key) -> Watch {
         let watch = self.hub.watch(key);
         self.listen();
         watch
     }
 
-    /// Other nodes are told only from within a runtime.
+    /// Wakes the waiters of a key. Other nodes are notified only if called within a Tokio runtime.
     pub(crate) fn wake(&self, key: &Key) {
         let digest = key.digest();
         self.hub.wake(digest);
         let Ok(runtime) = Handle::try_current() else { return };
-        let mut outgoing = lock(&self.outgoing);
-        if outgoing.digests.len() <= PENDING {
-            outgoing.digests.insert(digest);
+        let mut pending = lock(&self.pending);
+        if pending.digests.len() <= MAX_PENDING {
+            pending.digests.insert(digest);
         }
-        if !mem::replace(&mut outgoing.running, true) {
-            let sender = Sender { outgoing: self.outgoing.clone(), at_rest: false };
-            runtime.spawn(send(sender, self.link.clone()));
+        if !mem::replace(&mut pending.running, true) {
+            let sender = HintSender { pending: self.pending.clone(), finished: false };
+            runtime.spawn(send_hints(sender, self.pool.clone()));
         }
     }
 
@@ -91,17 +91,17 @@ impl Wakes {
         if listener.as_ref().is_none_or(JoinHandle::is_finished)
             && let Ok(runtime) = Handle::try_current()
         {
-            let (target, hub, limit) =
-                (self.link.target.clone(), self.hub.clone(), self.link.limit);
-            *listener = Some(match target.pooled {
-                false => runtime.spawn(keep_listening(target, hub, limit)),
-                true => runtime.spawn(keep_looking(hub)),
+            let (target, hub, timeout) =
+                (self.pool.target.clone(), self.hub.clone(), self.pool.timeout);
+            *listener = Some(match target.transaction_pooler {
+                false => runtime.spawn(listen_forever(target, hub, timeout)),
+                true => runtime.spawn(poll_forever(hub)),
             });
         }
     }
 }
 
-impl Drop for Wakes {
+impl Drop for WakeNotifier {
     fn drop(&mut self) {
         if let Some(listener) = lock(&self.listener).take() {
             listener.abort();
@@ -113,54 +113,54 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lets another sender start should this one end before its time.
-struct Sender {
-    outgoing: Arc<Mutex<Outgoing>>,
-    at_rest: bool,
+/// Resets the state on drop, so that another sender can start if this one was aborted.
+struct HintSender {
+    pending: Arc<Mutex<PendingHints>>,
+    finished: bool,
 }
 
-impl Sender {
-    /// What has gathered; none where this sender has come to rest.
+impl HintSender {
+    /// The pending hints, or `None` if there are none, which ends this sender.
     fn next(&mut self) -> Option<HashSet<u64>> {
-        let mut outgoing = lock(&self.outgoing);
-        outgoing.running = !outgoing.digests.is_empty();
-        self.at_rest = !outgoing.running;
-        outgoing.running.then(|| mem::take(&mut outgoing.digests))
+        let mut pending = lock(&self.pending);
+        pending.running = !pending.digests.is_empty();
+        self.finished = !pending.running;
+        pending.running.then(|| mem::take(&mut pending.digests))
     }
 }
 
-impl Drop for Sender {
+impl Drop for HintSender {
     fn drop(&mut self) {
-        if !self.at_rest {
-            *lock(&self.outgoing) = Outgoing::default();
+        if !self.finished {
+            *lock(&self.pending) = PendingHints::default();
         }
     }
 }
 
-async fn send(mut sender: Sender, link: Arc<Link>) {
+async fn send_hints(mut sender: HintSender, pool: Arc<ConnectionPool>) {
     while let Some(digests) = sender.next() {
         let messages = messages(&digests);
-        let sent = link.within(async {
-            let mut lease = link.lease().await?;
-            lease.rows(&NOTIFY, &[&CHANNEL, &messages]).await
+        let sent = pool.run(async {
+            let mut connection = pool.connection().await?;
+            connection.rows(&NOTIFY, &[&CHANNEL, &messages]).await
         });
         if let Err(error) = sent.await {
-            tracing::debug!(error = error.label(), "waiters on other nodes were not told");
+            tracing::debug!(error = error.label(), "could not notify waiters on other nodes");
         }
-        sleep(GATHER).await;
+        sleep(SEND_INTERVAL).await;
     }
 }
 
 fn messages(digests: &HashSet<u64>) -> Vec<String> {
-    if digests.len() > PENDING {
-        return vec![EVERYBODY.to_owned()];
+    if digests.len() > MAX_PENDING {
+        return vec![WAKE_ALL.to_owned()];
     }
     let words: Vec<String> = digests.iter().map(|digest| format!("{digest:x}")).collect();
-    words.chunks(PER_MESSAGE).map(|words| words.join(",")).collect()
+    words.chunks(MAX_PER_MESSAGE).map(|words| words.join(",")).collect()
 }
 
-fn heard(hub: &WakeRegistry, message: &str) {
-    if message == EVERYBODY {
+fn apply_message(hub: &WakeRegistry, message: &str) {
+    if message == WAKE_ALL {
         return hub.wake_all();
     }
     for digest in message.split(',').filter_map(|word| u64::from_str_radix(word, 16).ok()) {
@@ -168,61 +168,67 @@ fn heard(hub: &WakeRegistry, message: &str) {
     }
 }
 
-/// Through a transaction pooler nothing is heard, so that waiters have to look for themselves.
-async fn keep_looking(hub: WakeRegistry) {
+/// A transaction pooler passes no notifications on, so all waiters are woken regularly.
+async fn poll_forever(hub: WakeRegistry) {
     loop {
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
         hub.wake_all();
     }
 }
 
-async fn keep_listening(target: Target, hub: WakeRegistry, limit: Duration) {
+async fn listen_forever(target: ConnectTarget, hub: WakeRegistry, timeout: Duration) {
     let (shortest, longest) = BACKOFF;
     let mut pause = shortest;
     loop {
         let mut connected = false;
-        if let Err(failure) = listen(&target, &hub, limit, &mut connected).await {
-            let error = failure.into_store(limit);
-            tracing::debug!(error = error.label(), "not listening to other nodes just now");
+        if let Err(error) = listen(&target, &hub, timeout, &mut connected).await {
+            let error = error.into_store_error(timeout);
+            tracing::debug!(
+                error = error.label(),
+                "lost the listener for notifications of other nodes"
+            );
         }
         pause = if connected { shortest } else { (pause * 2).min(longest) };
         sleep(pause).await;
     }
 }
 
-/// Until the connection is lost.
+/// Listens until the connection is lost.
 async fn listen(
-    target: &Target,
+    target: &ConnectTarget,
     hub: &WakeRegistry,
-    limit: Duration,
+    call_timeout: Duration,
     connected: &mut bool,
-) -> Result<(), Failure> {
-    let gone = || Failure::from(StoreError::Timeout { timeout: limit });
+) -> Result<(), StatementError> {
+    let timed_out = || StatementError::from(StoreError::Timeout { timeout: call_timeout });
     let connecting = target.driver.connect(target.tls.clone());
-    let (client, mut connection) = timeout(limit, connecting).await.map_err(|_| gone())??;
-    let talk = async {
+    let (client, mut connection) =
+        timeout(call_timeout, connecting).await.map_err(|_| timed_out())??;
+    let keep_alive = async {
         let subscribe = format!("LISTEN {CHANNEL}");
-        timeout(limit, client.batch_execute(&subscribe)).await.map_err(|_| gone())??;
+        timeout(call_timeout, client.batch_execute(&subscribe))
+            .await
+            .map_err(|_| timed_out())??;
         *connected = true;
-        // Whatever was said before now was missed.
+        // Notifications from before the LISTEN were missed.
         hub.wake_all();
         loop {
-            sleep(HEARTBEAT).await;
-            timeout(limit, client.batch_execute("")).await.map_err(|_| gone())??;
+            sleep(HEARTBEAT_INTERVAL).await;
+            timeout(call_timeout, client.batch_execute("")).await.map_err(|_| timed_out())??;
         }
     };
-    let hear = async {
+    let receive = async {
         while let Some(message) = poll_fn(|cx| connection.poll_message(cx)).await {
             if let AsyncMessage::Notification(note) = message? {
-                heard(hub, note.payload());
+                apply_message(hub, note.payload());
             }
         }
-        Ok::<(), Failure>(())
+        Ok::<(), StatementError>(())
     };
-    // The connection does nothing unless it is polled, so both go on side by side.
+    // The connection makes progress only while it is polled, so both run concurrently.
     tokio::select! {
-        ended = talk => ended,
-        ended = hear => ended,
+        ended = keep_alive => ended,
+        ended = receive => ended,
     }
 }
 
@@ -232,14 +238,14 @@ mod tests {
     use hapax_core::Tenant;
 
     #[tokio::test]
-    async fn what_is_sent_is_heard() {
+    async fn messages_wake_the_watched_key() {
         let key = Key::lock(&Tenant::default(), "k").unwrap();
         for digests in [HashSet::from([key.digest()]), (0..30_000).collect()] {
             let hub = WakeRegistry::default();
             let mut watch = hub.watch(&key);
             for message in messages(&digests) {
                 assert!(message.len() < 8000);
-                heard(&hub, &message);
+                apply_message(&hub, &message);
             }
             watch.changed(Duration::from_secs(3600)).await;
         }

@@ -4,12 +4,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax::Store;
+use hapax::{Store, StoreConfig};
 use hapax_bench::{Measured, Plan, Span, Table, Workload, cell, clean_up, on_store};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::client::{duration, line, note};
-use crate::daemon::default_store_config;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -46,7 +45,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let store = hapax::open(&args.store, &default_store_config())?;
+    let store = hapax::open(&args.store, &StoreConfig::default()).await?;
     store.ping().await?;
     let bar = bar(Workload::ALL.len() * args.tasks.len());
     let table = measure_all(&store, &args, &bar).await;

@@ -1,5 +1,6 @@
-//! The thread that copies the write-ahead log into the database, so that the writer need not, and
-//! that makes the writer look for others' commits while somebody waits.
+//! The checkpoint thread: copies the write-ahead log (WAL) into the database, so that the writer
+//! thread is not held up by it, and makes the writer check for other processes' commits while there
+//! are waiters.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
@@ -8,63 +9,63 @@ use hapax_core::{StoreError, WakeRegistry};
 use rusqlite::Connection;
 use tokio::sync::mpsc::WeakSender;
 
-use crate::Config;
-use crate::connect::{Session, connect};
-use crate::error::fault;
-use crate::writer::Message;
+use crate::SqliteConfig;
+use crate::connect::{FileConnection, connect};
+use crate::error::store_error;
+use crate::writer::WriterMessage;
 
-/// From here on the keeper copies the log (4 MiB of 4 KiB pages), beside the writer.
+/// From this WAL length on (4 MiB of 4 KiB pages) the checkpoint thread copies it.
 pub(crate) const CHECKPOINT_PAGES: usize = 1_000;
-/// From here on the writer stops for a moment and copies what the keeper has left, so that the
-/// log begins anew: as long as both write, the keeper alone never reaches the end of it.
+/// From this WAL length on the writer pauses and copies the rest itself, so that the WAL restarts
+/// from its beginning: while the writer keeps appending, the checkpoint thread never reaches the end.
 pub(crate) const RESTART_PAGES: usize = 8_000;
-/// What a log that grew during somebody's long read is cut back to.
-const LOG_BYTES: i64 = 32 << 20;
+/// A WAL that grew beyond this during a long read is truncated when it restarts.
+const MAX_WAL_BYTES: i64 = 32 << 20;
 
-/// For how long others' commits may go unnoticed while somebody waits.
-const LOOK_EVERY: Duration = Duration::from_millis(25);
+/// How often the writer checks for other processes' commits while there are waiters.
+const FOREIGN_COMMIT_INTERVAL: Duration = Duration::from_millis(25);
 
-/// What the keeper is woken for.
-pub(crate) enum Duty {
-    /// The log is long.
-    Checkpoint,
-    /// Somebody began to wait.
-    Watch,
+/// Why the checkpoint thread is woken.
+pub(crate) enum CheckpointSignal {
+    /// The WAL is longer than [`CHECKPOINT_PAGES`].
+    LongWal,
+    /// A waiter was registered.
+    NewWaiter,
 }
 
-pub(crate) struct Keeper {
-    pub(crate) config: Config,
+pub(crate) struct Checkpointer {
+    pub(crate) config: SqliteConfig,
     pub(crate) hub: WakeRegistry,
-    /// Weak, so that the writer ends with the last handle.
-    pub(crate) writer: WeakSender<Message>,
+    /// Weak, so that the writer ends with the last store handle.
+    pub(crate) writer: WeakSender<WriterMessage>,
 }
 
-impl Keeper {
-    /// Works until both the handles and the writer are gone.
-    pub(crate) fn run(self, duties: Receiver<Duty>) {
+impl Checkpointer {
+    /// Works until the store handles and the writer are gone.
+    pub(crate) fn run(self, signals: Receiver<CheckpointSignal>) {
         let mut connection = None;
         loop {
-            let duty = if self.hub.is_idle() {
-                duties.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            let signal = if self.hub.is_idle() {
+                signals.recv().map_err(|_| RecvTimeoutError::Disconnected)
             } else {
-                duties.recv_timeout(LOOK_EVERY)
+                signals.recv_timeout(FOREIGN_COMMIT_INTERVAL)
             };
-            match duty {
-                Ok(Duty::Checkpoint) => connection = self.checkpoint(connection),
-                Ok(Duty::Watch) | Err(RecvTimeoutError::Timeout) => {}
+            match signal {
+                Ok(CheckpointSignal::LongWal) => connection = self.checkpoint(connection),
+                Ok(CheckpointSignal::NewWaiter) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             if !self.hub.is_idle()
                 && let Some(writer) = self.writer.upgrade()
             {
-                // A full queue means that the writer is at work, and looks anyway.
-                let _ = writer.try_send(Message::Look);
+                // A full queue may drop this message: every batch checks for foreign commits anyway.
+                let _ = writer.try_send(WriterMessage::CheckForeignCommits);
             }
         }
     }
 
-    /// A failed one is tried again when the writer asks again, on a new connection.
-    fn checkpoint(&self, connection: Option<Session>) -> Option<Session> {
+    /// Drops the connection on failure; the writer signals again after its next batch.
+    fn checkpoint(&self, connection: Option<FileConnection>) -> Option<FileConnection> {
         let connection = match connection.filter(|c| c.is_current(&self.config)) {
             Some(connection) => connection,
             None => connect(&self.config).ok()?,
@@ -73,26 +74,26 @@ impl Keeper {
     }
 }
 
-/// Lets the log shrink again when it begins anew.
-pub(crate) fn limit_log(connection: &Connection) -> Result<(), StoreError> {
+/// Makes SQLite truncate the WAL file when it restarts.
+pub(crate) fn limit_wal_size(connection: &Connection) -> Result<(), StoreError> {
     connection
-        .pragma_update_and_check(None, "journal_size_limit", LOG_BYTES, |_| Ok(()))
-        .map_err(fault)
+        .pragma_update_and_check(None, "journal_size_limit", MAX_WAL_BYTES, |_| Ok(()))
+        .map_err(store_error)
 }
 
-/// Copies the rest and makes the next commit begin the log anew; whether it did. Hardly waits for
-/// readers: where one is in the way, the log grows until a later try.
-pub(crate) fn restart_log(connection: &Connection, patience: Duration) -> bool {
+/// Copies the rest of the WAL and makes the next commit restart it. `false` where a reader was in
+/// the way; it is hardly waited for, and the WAL grows until a later try.
+pub(crate) fn restart_wal(connection: &Connection, lock_timeout: Duration) -> bool {
     let _ = connection.busy_timeout(Duration::from_millis(5));
     let restarted = checkpoint(connection, "RESTART");
-    let _ = connection.busy_timeout(patience);
+    let _ = connection.busy_timeout(lock_timeout);
     restarted.unwrap_or(false)
 }
 
-/// Whether nobody was in the way.
+/// Whether the checkpoint ran without being blocked.
 fn checkpoint(connection: &Connection, mode: &str) -> Result<bool, StoreError> {
     connection
         .query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| row.get(0))
         .map(|busy: bool| !busy)
-        .map_err(fault)
+        .map_err(store_error)
 }

@@ -8,28 +8,28 @@ use hapax_core::{Clock, StoreError, SystemClock};
 /// How a [`SqliteStore`](crate::SqliteStore) is opened.
 ///
 /// ```
-/// use hapax_sqlite::Config;
+/// use hapax_sqlite::SqliteConfig;
 /// use std::time::Duration;
-/// let config = Config::new("hapax.db").limit(Duration::from_millis(500)).queue(256);
+/// let config = SqliteConfig::new("hapax.db").timeout(Duration::from_millis(500)).max_waiting_calls(256);
 /// ```
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct SqliteConfig {
     pub(crate) path: PathBuf,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) limit: Duration,
-    pub(crate) queue: usize,
+    pub(crate) timeout: Duration,
+    pub(crate) max_waiting_calls: usize,
     pub(crate) max_bytes: Option<u64>,
     pub(crate) partitions: u16,
 }
 
-impl Config {
-    /// The file at `path`, the machine's clock, 2 s for a call, 1024 calls in the queue.
+impl SqliteConfig {
+    /// The file at `path`, with the system clock, a timeout of 2 s and 1024 waiting calls.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
             clock: Arc::new(SystemClock),
-            limit: Duration::from_secs(2),
-            queue: 1024,
+            timeout: Duration::from_secs(2),
+            max_waiting_calls: 1024,
             max_bytes: None,
             partitions: PARTITIONS,
         }
@@ -42,18 +42,18 @@ impl Config {
         self
     }
 
-    /// Ends every call after this time, with an answer or an error.
+    /// The longest that one call may take, from the wait for a thread to the answer.
     #[must_use]
-    pub fn limit(mut self, limit: Duration) -> Self {
-        self.limit = limit;
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
         self
     }
 
-    /// Lets so many calls wait for the writer, and as many for the readers; further ones wait
-    /// outside until their time is up.
+    /// How many calls are queued for the writer thread, and as many for the readers. Further calls
+    /// wait for room until their timeout.
     #[must_use]
-    pub fn queue(mut self, calls: usize) -> Self {
-        self.queue = calls.max(1);
+    pub fn max_waiting_calls(mut self, calls: usize) -> Self {
+        self.max_waiting_calls = calls.max(1);
         self
     }
 
@@ -65,23 +65,23 @@ impl Config {
         self
     }
 
-    /// Divides the logs into this many virtual partitions. The number is stored with the first
-    /// opening, and a file that holds another one is refused.
+    /// Divides the logs into this many virtual partitions. The number is stored at the first
+    /// opening; opening the file with another number is refused.
     #[must_use]
     pub fn partitions(mut self, partitions: u16) -> Self {
         self.partitions = partitions.max(1);
         self
     }
 
-    /// How long to wait for another process's write lock. A call that comes while the writer is
-    /// waiting sees the rest of that wait and then one of its own: both must fit into the limit.
-    pub(crate) fn patience(&self) -> Duration {
-        // The engine counts in 31 bits of milliseconds.
-        (self.limit / 5 * 2).min(Duration::from_secs(3600))
+    /// How long to wait for another process's write lock. A call that arrives while the writer waits
+    /// sees the rest of that wait and then a wait of its own: both must fit into the timeout.
+    pub(crate) fn lock_timeout(&self) -> Duration {
+        // SQLite counts milliseconds in 31 bits.
+        (self.timeout / 5 * 2).min(Duration::from_secs(3600))
     }
 
-    /// What no waiting can mend.
-    pub(crate) fn check(&self) -> Result<(), StoreError> {
+    /// Refuses paths that can never work, so that `open` fails instead of retrying.
+    pub(crate) fn validate(&self) -> Result<(), StoreError> {
         let refuse = |reason: &str| Err(StoreError::Incompatible { reason: reason.into() });
         if self.path.as_os_str().is_empty() || self.path.as_os_str() == ":memory:" {
             return refuse("SQLite needs a file here; for a store without one use `memory:`");
@@ -103,25 +103,25 @@ impl Config {
     }
 }
 
-impl From<&str> for Config {
+impl From<&str> for SqliteConfig {
     fn from(path: &str) -> Self {
         Self::new(path)
     }
 }
 
-impl From<String> for Config {
+impl From<String> for SqliteConfig {
     fn from(path: String) -> Self {
         Self::new(path)
     }
 }
 
-impl From<&Path> for Config {
+impl From<&Path> for SqliteConfig {
     fn from(path: &Path) -> Self {
         Self::new(path)
     }
 }
 
-impl From<PathBuf> for Config {
+impl From<PathBuf> for SqliteConfig {
     fn from(path: PathBuf) -> Self {
         Self::new(path)
     }

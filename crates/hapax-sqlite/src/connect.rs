@@ -1,4 +1,4 @@
-//! Opening a connection the way every connection of this store is opened.
+//! Opens connections to the database file: WAL, every commit synced, current schema.
 
 use std::fs::Permissions;
 use std::ops::{Deref, DerefMut};
@@ -11,32 +11,32 @@ use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags};
 use rustix::fs::Access;
 use rustix::io::Errno;
 
-use crate::error::fault;
-use crate::{Config, migrate};
+use crate::error::store_error;
+use crate::{SqliteConfig, migrate};
 
-/// A connection, and which file it is connected to.
-pub(crate) struct Session {
+/// A connection, and the identity of the file that it was opened on.
+pub(crate) struct FileConnection {
     connection: Connection,
     file: Option<(u64, u64)>,
-    lasting: bool,
+    reusable: bool,
 }
 
-impl Session {
-    /// Whether the path still leads to that file. Whoever deletes a database that is in use would
-    /// otherwise be the last to know: the engine goes on writing where nobody will ever read.
-    pub(crate) fn is_current(&self, config: &Config) -> bool {
-        self.file.is_some() && self.file == identity(config)
+impl FileConnection {
+    /// Whether the path still leads to the same file. SQLite would go on writing to a file that was
+    /// deleted or replaced, and those writes would be lost.
+    pub(crate) fn is_current(&self, config: &SqliteConfig) -> bool {
+        self.file.is_some() && self.file == file_identity(config)
     }
 
-    /// Whether it may be kept for later. The connections of a process share what one of them
-    /// found: as long as a read-only one is open, no new one can write either, though the file
-    /// may be written again by now.
-    pub(crate) fn is_lasting(&self) -> bool {
-        self.lasting
+    /// Whether the connection may be kept for later calls. All connections of a process to one file
+    /// share its mode: while a read-only one is open, a new one cannot write either, even after the
+    /// file became writable again.
+    pub(crate) fn is_reusable(&self) -> bool {
+        self.reusable
     }
 }
 
-impl Deref for Session {
+impl Deref for FileConnection {
     type Target = Connection;
 
     fn deref(&self) -> &Connection {
@@ -44,19 +44,19 @@ impl Deref for Session {
     }
 }
 
-impl DerefMut for Session {
+impl DerefMut for FileConnection {
     fn deref_mut(&mut self) -> &mut Connection {
         &mut self.connection
     }
 }
 
-fn identity(config: &Config) -> Option<(u64, u64)> {
+fn file_identity(config: &SqliteConfig) -> Option<(u64, u64)> {
     std::fs::metadata(&config.path).ok().map(|file| (file.dev(), file.ino()))
 }
 
-/// A connection in WAL mode with every commit on the disk, on tables of the current version.
-pub(crate) fn connect(config: &Config) -> Result<Session, StoreError> {
-    let fresh = !config.path.exists();
+/// Opens a connection in WAL mode with `synchronous=FULL` and migrates the tables.
+pub(crate) fn connect(config: &SqliteConfig) -> Result<FileConnection, StoreError> {
+    let is_new = !config.path.exists();
     let connection = Connection::open_with_flags(
         &config.path,
         // No SQLITE_OPEN_URI: a path is a path, whatever it begins with.
@@ -64,14 +64,14 @@ pub(crate) fn connect(config: &Config) -> Result<Session, StoreError> {
             | OpenFlags::SQLITE_OPEN_CREATE
             | OpenFlags::SQLITE_OPEN_NO_MUTEX,
     )
-    .map_err(|error| cannot_open(config, error))?;
-    let file = identity(config);
-    if fresh {
-        owner_only(config);
+    .map_err(|error| open_error(config, error))?;
+    let file = file_identity(config);
+    if is_new {
+        restrict_to_owner(config);
     }
-    connection.busy_timeout(config.patience()).map_err(fault)?;
+    connection.busy_timeout(config.lock_timeout()).map_err(store_error)?;
     connection.set_prepared_statement_cache_capacity(64);
-    let mode = prepare(&connection, config).map_err(|error| cannot_open(config, error))?;
+    let mode = configure(&connection, config).map_err(|error| open_error(config, error))?;
     if mode != "wal" {
         let reason = format!(
             "the file is in journal mode `{mode}` and cannot be put into WAL; \
@@ -80,32 +80,32 @@ pub(crate) fn connect(config: &Config) -> Result<Session, StoreError> {
         return Err(StoreError::Incompatible { reason });
     }
     migrate::migrate(&connection)?;
-    migrate::agree_on_partitions(&connection, config.partitions)?;
-    let lasting = can_write(&connection)?;
-    connection.busy_timeout(config.patience()).map_err(fault)?;
-    Ok(Session { connection, file, lasting })
+    migrate::check_partitions(&connection, config.partitions)?;
+    let reusable = can_write(&connection)?;
+    connection.busy_timeout(config.lock_timeout()).map_err(store_error)?;
+    Ok(FileConnection { connection, file, reusable })
 }
 
-/// Begins to write, and leaves it at that. Where somebody else is writing, it could.
+/// Whether a write transaction can begin. A lock held by another process counts as writable.
 fn can_write(connection: &Connection) -> Result<bool, StoreError> {
     if connection.is_readonly(MAIN_DB) != Ok(false) {
         return Ok(false);
     }
-    connection.busy_timeout(Duration::ZERO).map_err(fault)?;
+    connection.busy_timeout(Duration::ZERO).map_err(store_error)?;
     match connection.execute_batch("BEGIN IMMEDIATE; ROLLBACK") {
         Err(error) => Ok(error.sqlite_error_code() != Some(ErrorCode::ReadOnly)),
         Ok(()) => Ok(true),
     }
 }
 
-/// Sets what belongs to the connection, and WAL, which belongs to the file; answers the mode.
-fn prepare(connection: &Connection, config: &Config) -> rusqlite::Result<String> {
+/// Sets the pragmas of the connection and the journal mode of the file, and returns that mode.
+fn configure(connection: &Connection, config: &SqliteConfig) -> rusqlite::Result<String> {
     connection.pragma_update(None, "synchronous", "FULL")?;
-    // Without it macOS acknowledges what is still in the drive's cache; elsewhere it does nothing.
+    // macOS acknowledges writes that are still in the drive's cache without it; no effect elsewhere.
     connection.pragma_update(None, "fullfsync", true)?;
-    // One plan for each statement. Otherwise the engine compiles anew for every value of a LIMIT.
+    // One plan per statement; otherwise SQLite compiles again for every value of a LIMIT.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
-    // What a statement may have to undo stays in memory instead of a temporary file.
+    // Keep statement journals in memory instead of in temporary files.
     connection.pragma_update(None, "temp_store", "MEMORY")?;
     if let Some(bytes) = config.max_bytes {
         let page: u64 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
@@ -115,15 +115,15 @@ fn prepare(connection: &Connection, config: &Config) -> rusqlite::Result<String>
     connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))
 }
 
-/// By path and not through a descriptor: closing one would drop the locks that other connections
-/// of this process hold on the file. It is still empty, so nothing was readable in between, and
-/// the files beside it take over its mode.
-fn owner_only(config: &Config) {
+/// Sets mode 0600 by path, not through a descriptor: closing a descriptor would drop the locks that
+/// other connections of this process hold on the file. The file is still empty, so nothing was
+/// readable before, and the -wal and -shm files inherit its mode.
+fn restrict_to_owner(config: &SqliteConfig) {
     let _ = std::fs::set_permissions(&config.path, Permissions::from_mode(0o600));
 }
 
-/// SQLite has one word for a folder that is gone and for one that may not be written.
-fn cannot_open(config: &Config, error: rusqlite::Error) -> StoreError {
+/// Tells a folder without write permission from a missing one, which SQLite reports alike.
+fn open_error(config: &SqliteConfig, error: rusqlite::Error) -> StoreError {
     if error.sqlite_error_code() == Some(ErrorCode::CannotOpen)
         && let Err(Errno::ACCESS | Errno::ROFS) =
             rustix::fs::access(config.folder(), Access::WRITE_OK | Access::EXEC_OK)
@@ -131,5 +131,5 @@ fn cannot_open(config: &Config, error: rusqlite::Error) -> StoreError {
         let reason = "hapax may not write to the folder of the file".into();
         return StoreError::ReadOnly { reason };
     }
-    fault(error)
+    store_error(error)
 }

@@ -1,8 +1,10 @@
+//! Engine errors as [`StoreError`]s.
+
 use hapax_core::StoreError;
 use rusqlite::ErrorCode;
 
-/// What an engine's error means to a caller. The engine never puts bound values into its texts.
-pub(crate) fn fault(error: rusqlite::Error) -> StoreError {
+/// Classifies an engine error. SQLite never puts bound values into its texts, so they may be shown.
+pub(crate) fn store_error(error: rusqlite::Error) -> StoreError {
     let reason = error.to_string();
     match error.sqlite_error_code() {
         Some(
@@ -11,7 +13,7 @@ pub(crate) fn fault(error: rusqlite::Error) -> StoreError {
             | ErrorCode::FileLockingProtocolFailed,
         ) => StoreError::Locked { reason },
         Some(ErrorCode::DiskFull) => StoreError::Full { reason },
-        // The file next to the database that readers and writers share could not grow.
+        // The shared-memory file beside the database could not grow.
         Some(ErrorCode::SystemIoFailure)
             if error.sqlite_extended_error_code() == Some(rusqlite::ffi::SQLITE_IOERR_SHMSIZE) =>
         {
@@ -33,8 +35,22 @@ pub(crate) fn fault(error: rusqlite::Error) -> StoreError {
     }
 }
 
+/// As [`store_error`], for reading rows: a column of the wrong type or range is corruption. The
+/// engine's text for that may quote the value, so it is replaced.
+pub(crate) fn column_error(error: rusqlite::Error) -> StoreError {
+    if error.sqlite_error_code().is_some() {
+        return store_error(error);
+    }
+    StoreError::Corrupt { reason: "a column holds what hapax never writes".into() }
+}
+
+/// A state that only a bug in hapax can lead to.
+pub(crate) fn internal_error(reason: &str) -> StoreError {
+    StoreError::Internal { reason: reason.into(), source: None }
+}
+
 /// The same error for each caller of a batch that failed as a whole.
-pub(crate) fn twin(error: &StoreError) -> StoreError {
+pub(crate) fn copy_error(error: &StoreError) -> StoreError {
     match error {
         StoreError::Unavailable { reason, .. } => {
             StoreError::Unavailable { reason: reason.clone(), source: None }
@@ -50,19 +66,14 @@ pub(crate) fn twin(error: &StoreError) -> StoreError {
     }
 }
 
-/// Something that cannot happen unless hapax itself is wrong.
-pub(crate) fn bug(reason: &str) -> StoreError {
-    StoreError::Internal { reason: reason.into(), source: None }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use rusqlite::ffi;
 
     #[test]
-    fn every_condition_has_its_own_word() {
-        for (code, word) in [
+    fn engine_errors_map_to_store_errors() {
+        for (code, label) in [
             (ffi::SQLITE_BUSY, "locked"),
             (ffi::SQLITE_BUSY_SNAPSHOT, "locked"),
             (ffi::SQLITE_LOCKED, "locked"),
@@ -77,9 +88,9 @@ mod tests {
             (ffi::SQLITE_CANTOPEN, "unavailable"),
             (ffi::SQLITE_MISUSE, "internal"),
         ] {
-            let error = fault(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None));
-            assert_eq!(error.label(), word, "{code}");
-            assert_eq!(twin(&error).label(), word, "{code}");
+            let error = store_error(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None));
+            assert_eq!(error.label(), label, "{code}");
+            assert_eq!(copy_error(&error).label(), label, "{code}");
         }
     }
 }

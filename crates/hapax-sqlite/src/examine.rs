@@ -1,4 +1,4 @@
-//! What would break which promise.
+//! Checks the file and its settings for anything that would break a promise.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -7,26 +7,26 @@ use std::sync::atomic::Ordering;
 use hapax_core::{Finding, Promise, StoreError};
 use rusqlite::Connection;
 
-use crate::error::fault;
-use crate::writer::Tally;
-use crate::{Config, migrate};
+use crate::error::store_error;
+use crate::writer::WriterStats;
+use crate::{SqliteConfig, migrate};
 
-/// Below this much room somebody should act.
-const LITTLE_ROOM: u64 = 100 << 20;
-/// A log of this length is not being copied: somebody reads for very long.
-const LONG_LOG: u64 = 256 << 20;
+/// Free disk space below which `examine` warns.
+const MIN_FREE_BYTES: u64 = 100 << 20;
+/// WAL size from which `examine` warns: a very long read keeps it from being copied.
+const MAX_WAL_BYTES: u64 = 256 << 20;
 
 pub(crate) fn examine(
     connection: &Connection,
-    config: &Config,
-    tally: &Tally,
+    config: &SqliteConfig,
+    stats: &WriterStats,
 ) -> Result<Vec<Finding>, StoreError> {
     let mut findings = vec![journal(connection)?, synchronous(connection)?, version(connection)?];
-    findings.extend(mode(&config.path));
-    findings.extend(room(config.folder()));
-    findings.extend(network(config.folder()));
-    findings.push(log(&config.path));
-    findings.push(others(tally));
+    findings.extend(file_mode(&config.path));
+    findings.extend(free_space(config.folder()));
+    findings.extend(network_file_system(config.folder()));
+    findings.push(wal_size(&config.path));
+    findings.push(writers(stats));
     Ok(findings)
 }
 
@@ -58,11 +58,11 @@ fn synchronous(connection: &Connection) -> Result<Finding, StoreError> {
 }
 
 fn version(connection: &Connection) -> Result<Finding, StoreError> {
-    migrate::confirm(connection)?;
+    migrate::check_version(connection)?;
     Ok(Finding::fine("sqlite.schema", format!("schema version {}", migrate::VERSION)))
 }
 
-fn mode(path: &Path) -> Option<Finding> {
+fn file_mode(path: &Path) -> Option<Finding> {
     let mode = std::fs::metadata(path).ok()?.permissions().mode() & 0o777;
     Some(if mode & 0o077 == 0 {
         Finding::fine("sqlite.mode", format!("file mode {mode:04o}"))
@@ -76,11 +76,11 @@ fn mode(path: &Path) -> Option<Finding> {
     })
 }
 
-fn room(folder: &Path) -> Option<Finding> {
+fn free_space(folder: &Path) -> Option<Finding> {
     let disk = rustix::fs::statvfs(folder).ok()?;
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);
     let detail = format!("{} MiB free on the disk", free >> 20);
-    Some(if free >= LITTLE_ROOM {
+    Some(if free >= MIN_FREE_BYTES {
         Finding::fine("sqlite.room", detail)
     } else {
         Finding::warn(
@@ -92,10 +92,10 @@ fn room(folder: &Path) -> Option<Finding> {
     })
 }
 
-/// File locks and shared memory, which the engine is built on, end at the machine.
+/// SQLite relies on file locks and shared memory, which do not work between machines.
 #[cfg(target_os = "linux")]
-fn network(folder: &Path) -> Option<Finding> {
-    // As statfs(2) has them: NFS, CIFS, SMB 2, Ceph, AFS.
+fn network_file_system(folder: &Path) -> Option<Finding> {
+    // Magic numbers of statfs(2): NFS, CIFS, SMB 2, Ceph, AFS.
     const NETWORK: [u64; 5] = [0x6969, 0xff53_4d42, 0xfe53_4d42, 0x00c3_6400, 0x5346_414f];
     let kind = rustix::fs::statfs(folder).ok()?.f_type as u64;
     Some(if NETWORK.contains(&(kind & 0xffff_ffff)) {
@@ -111,16 +111,16 @@ fn network(folder: &Path) -> Option<Finding> {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn network(_: &Path) -> Option<Finding> {
+fn network_file_system(_: &Path) -> Option<Finding> {
     None
 }
 
-fn log(path: &Path) -> Finding {
+fn wal_size(path: &Path) -> Finding {
     let mut name = path.as_os_str().to_owned();
     name.push("-wal");
     let size = std::fs::metadata(PathBuf::from(name)).map_or(0, |file| file.len());
     let detail = format!("write-ahead log of {} MiB", size >> 20);
-    if size < LONG_LOG {
+    if size < MAX_WAL_BYTES {
         Finding::fine("sqlite.log", detail)
     } else {
         Finding::warn(
@@ -132,9 +132,9 @@ fn log(path: &Path) -> Finding {
     }
 }
 
-fn others(tally: &Tally) -> Finding {
-    let commits = tally.commits.load(Ordering::Relaxed);
-    let foreign = tally.foreign.load(Ordering::Relaxed);
+fn writers(stats: &WriterStats) -> Finding {
+    let commits = stats.commits.load(Ordering::Relaxed);
+    let foreign = stats.foreign_commits.load(Ordering::Relaxed);
     Finding::fine(
         "sqlite.writers",
         format!("{commits} commits by this process; others' commits were noticed {foreign} times"),
@@ -145,5 +145,5 @@ fn pragma<T: rusqlite::types::FromSql>(
     connection: &Connection,
     name: &str,
 ) -> Result<T, StoreError> {
-    connection.pragma_query_value(None, name, |row| row.get(0)).map_err(fault)
+    connection.pragma_query_value(None, name, |row| row.get(0)).map_err(store_error)
 }

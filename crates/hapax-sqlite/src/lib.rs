@@ -1,21 +1,21 @@
-//! hapax on an embedded SQLite file: one machine, no set-up.
+//! hapax on an embedded SQLite file: one claim_rules, no set-up.
 //!
-//! [`SqliteStore`] is the whole store: WAL, every commit on the disk before it is answered, one
-//! writer thread that commits many calls at once, readers beside it. Other processes may have the
-//! same file open at any time.
-//!
-//! [`tx`] is for those who have a SQLite database of their own: a claim there is part of their
-//! own transaction, and its effect happens **exactly once** because it is in the same one.
+//! - [`SqliteStore`] is the store: WAL, every commit on the disk before it is answered, one writer
+//!   thread that commits many calls at once, reader threads beside it. Other processes may have the
+//!   same file open at any time.
+//! - [`HapaxTransaction`] puts hapax into transactions of your own SQLite database (`tx.hapax()`): an
+//!   effect there happens **exactly once**, because its claim is in the same transaction.
+//! - [`migrate`](migrate()) makes hapax's tables in your own database.
 //!
 //! ```text
-//!   claim, get, look ──► readers ──► answer               keeper: copies the log
-//!            │ (to be written)                                      ▲
-//!            ▼                                                      │
+//!   claim, get, look ──► readers ──► answer            checkpoint: copies the WAL
+//!            │ (needs a write)                                   ▲
+//!            ▼                                                   │
 //!   settle, append, … ─► queue ──► writer: BEGIN … COMMIT ──► answers, wake-ups
 //! ```
 //!
-//! The stored format is described column by column in `src/schema/v1.sql` and, for what the
-//! second version added (logs and queues), in `src/schema/v2.sql`.
+//! The stored format is described column by column in `src/schema/v1.sql` and, for logs and queues,
+//! in `src/schema/v2.sql`.
 
 mod checkpoint;
 mod claims;
@@ -34,10 +34,11 @@ mod records;
 mod row;
 mod store;
 mod sweep;
-pub mod tx;
+mod tx;
 mod writer;
 
-pub use config::Config;
+pub use config::SqliteConfig;
 pub use migrate::migrate;
 pub use rusqlite;
 pub use store::SqliteStore;
+pub use tx::{HapaxTransaction, SqliteTransaction};

@@ -1,11 +1,11 @@
-//! The versions of the stored format, and the way from one to the next.
+//! The versions of the stored format, and the migrations between them.
 
 use hapax_core::StoreError;
 use rusqlite::{Connection, OptionalExtension};
 
-use crate::error::{bug, fault};
+use crate::error::{internal_error, store_error};
 
-/// What this hapax writes.
+/// The schema version that this hapax writes.
 pub(crate) const VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// The script at position `n` leads from version `n` to `n + 1`.
@@ -26,39 +26,41 @@ const MIGRATIONS: &[&str] = &[include_str!("schema/v1.sql"), include_str!("schem
 /// # Errors
 /// [`StoreError::Incompatible`] where the tables were written by a newer hapax.
 pub fn migrate(connection: &Connection) -> Result<(), StoreError> {
-    if check(connection)? {
+    if is_current(connection)? {
         return Ok(());
     }
     if !connection.is_autocommit() {
-        return climb(connection);
+        return apply_migrations(connection);
     }
-    connection.execute_batch("BEGIN IMMEDIATE").map_err(fault)?;
-    let done = climb(connection).and_then(|()| connection.execute_batch("COMMIT").map_err(fault));
+    connection.execute_batch("BEGIN IMMEDIATE").map_err(store_error)?;
+    let done = apply_migrations(connection)
+        .and_then(|()| connection.execute_batch("COMMIT").map_err(store_error));
     if done.is_err() && !connection.is_autocommit() {
         let _ = connection.execute_batch("ROLLBACK");
     }
     done
 }
 
-/// Whether the tables are those of this version.
-fn check(connection: &Connection) -> Result<bool, StoreError> {
-    match version(connection)? {
-        found if found > VERSION => Err(newer(found)),
+/// Whether the tables have the current version.
+fn is_current(connection: &Connection) -> Result<bool, StoreError> {
+    match stored_version(connection)? {
+        found if found > VERSION => Err(newer_schema(found)),
         found => Ok(found == VERSION),
     }
 }
 
-/// At the beginning of every transaction: another process may have brought a newer hapax since
-/// this one opened the file. An error makes its connection be opened, and migrated, anew.
-pub(crate) fn confirm(connection: &Connection) -> Result<(), StoreError> {
-    match number(connection).map_err(fault)? {
+/// Checked at the beginning of every transaction, because a newer hapax in another process may have
+/// migrated the file since this connection was opened. On an error the caller reconnects, which
+/// migrates.
+pub(crate) fn check_version(connection: &Connection) -> Result<(), StoreError> {
+    match meta(connection, "schema").map_err(store_error)? {
         Some(VERSION) => Ok(()),
-        Some(found) if found > VERSION => Err(newer(found)),
-        _ => Err(bug("the tables of hapax were changed by somebody else")),
+        Some(found) if found > VERSION => Err(newer_schema(found)),
+        _ => Err(internal_error("the tables of hapax were changed by another program")),
     }
 }
 
-fn newer(found: i64) -> StoreError {
+fn newer_schema(found: i64) -> StoreError {
     let reason = format!(
         "the file has schema version {found}, and this hapax knows versions up to {VERSION}; \
          use the newer hapax that wrote it, or a copy of the file from before the upgrade"
@@ -66,10 +68,10 @@ fn newer(found: i64) -> StoreError {
     StoreError::Incompatible { reason }
 }
 
-/// The first store that opens the file says how many partitions its logs have; nobody else may
-/// think otherwise, or readers would look for a job where no writer puts it.
-pub(crate) fn agree_on_partitions(connection: &Connection, mine: u16) -> Result<(), StoreError> {
-    let found = match meta(connection, "partitions").map_err(fault)? {
+/// Stores the number of log partitions on first use and refuses a different one later: a reader
+/// with another number would look for a job in the wrong partition.
+pub(crate) fn check_partitions(connection: &Connection, mine: u16) -> Result<(), StoreError> {
+    let found = match meta(connection, "partitions").map_err(store_error)? {
         Some(found) => found,
         None => {
             connection
@@ -78,8 +80,8 @@ pub(crate) fn agree_on_partitions(connection: &Connection, mine: u16) -> Result<
                      ON CONFLICT DO NOTHING",
                     [mine],
                 )
-                .map_err(fault)?;
-            meta(connection, "partitions").map_err(fault)?.unwrap_or(0)
+                .map_err(store_error)?;
+            meta(connection, "partitions").map_err(store_error)?.unwrap_or(0)
         }
     };
     if found == i64::from(mine) {
@@ -92,34 +94,31 @@ pub(crate) fn agree_on_partitions(connection: &Connection, mine: u16) -> Result<
     Err(StoreError::Incompatible { reason })
 }
 
-/// Under the write lock: another process may have been here first.
-fn climb(connection: &Connection) -> Result<(), StoreError> {
-    let from = version(connection)?;
+/// Runs under the write lock and reads the version again, because another process may have migrated
+/// meanwhile.
+fn apply_migrations(connection: &Connection) -> Result<(), StoreError> {
+    let from = stored_version(connection)?;
     for (step, script) in (0..).zip(MIGRATIONS).filter(|(step, _)| *step >= from) {
-        connection.execute_batch(script).map_err(fault)?;
+        connection.execute_batch(script).map_err(store_error)?;
         connection
             .execute("UPDATE hapax_meta SET value = ?1 WHERE name = 'schema'", [step + 1_i64])
-            .map_err(fault)?;
+            .map_err(store_error)?;
     }
     Ok(())
 }
 
-/// 0 where there are no tables yet.
-fn version(connection: &Connection) -> Result<i64, StoreError> {
-    let known = connection
+/// The stored schema version; 0 without tables.
+fn stored_version(connection: &Connection) -> Result<i64, StoreError> {
+    let has_tables = connection
         .prepare_cached("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'hapax_meta'")
         .and_then(|mut query| query.exists([]))
-        .map_err(fault)?;
-    if !known {
+        .map_err(store_error)?;
+    if !has_tables {
         return Ok(0);
     }
-    number(connection).map_err(fault)?.ok_or_else(|| StoreError::Incompatible {
+    meta(connection, "schema").map_err(store_error)?.ok_or_else(|| StoreError::Incompatible {
         reason: "its table hapax_meta was not written by hapax; use another file".into(),
     })
-}
-
-fn number(connection: &Connection) -> rusqlite::Result<Option<i64>> {
-    meta(connection, "schema")
 }
 
 fn meta(connection: &Connection, name: &str) -> rusqlite::Result<Option<i64>> {

@@ -1,11 +1,12 @@
-//! Pages of claims for an operator, in the order of their keys.
+//! `Oversight` on SQLite: pages of claims in key order.
 
 use async_trait::async_trait;
 use hapax_core::{ClaimPage, ClaimQuery, Clock, Key, Oversight, StoreError, claim_rules};
 use rusqlite::{Connection, params};
 
-use crate::error::fault;
-use crate::{SqliteStore, row};
+use crate::SqliteStore;
+use crate::claims::decode_row;
+use crate::error::{column_error, store_error};
 
 #[async_trait]
 impl Oversight for SqliteStore {
@@ -26,8 +27,8 @@ fn list_claims(
         after.as_ref().map_or(("", "", ""), |key| (key.tenant().as_str(), key.scope(), key.name()));
     let mut query = connection
         .prepare_cached(
-            // Values may be large, and nobody lists them. `0` follows `/`: the tenant's own rows, and
-            // those of its scopes.
+            // Values are left out, because they may be large. `0` follows `/`, so the range covers the
+            // tenant's own rows and those of its scopes.
             "SELECT phase, fence, attempt, token, fingerprint, granted_at, lease_end, retention, \
                     expires_at, x'', tenant, kind, scope, name \
              FROM hapax_claims \
@@ -35,18 +36,19 @@ fn list_claims(
                AND (tenant, kind, scope, name) > (?3, ?2, ?4, ?5) \
              ORDER BY tenant, kind, scope, name LIMIT ?6",
         )
-        .map_err(fault)?;
+        .map_err(store_error)?;
     let (mine, kind) = (list.tenant.as_str(), list.kind.as_str());
-    let mut rows =
-        query.query(params![mine, kind, tenant, scope, name, list.max_claims]).map_err(fault)?;
+    let mut rows = query
+        .query(params![mine, kind, tenant, scope, name, list.max_claims])
+        .map_err(store_error)?;
     let (mut page, mut seen) = (ClaimPage::default(), 0);
-    while let Some(raw) = rows.next().map_err(fault)? {
-        let text = |column| -> Result<String, StoreError> { raw.get(column).map_err(row::damaged) };
+    while let Some(raw) = rows.next().map_err(store_error)? {
+        let text = |column| -> Result<String, StoreError> { raw.get(column).map_err(column_error) };
         let key = Key::stored(&text(10)?, &text(11)?, &text(12)?, &text(13)?);
         let Some(key) = key else { continue };
         seen += 1;
         page.next = Some(key.canonical());
-        let listed = claim_rules::listed(key, &row::decode(raw)?, now);
+        let listed = claim_rules::listed(key, &decode_row(raw)?, now);
         page.claims.extend(listed.filter(|listed| list.shows(listed)));
     }
     page.next = page.next.filter(|_| seen == list.max_claims);

@@ -1,4 +1,4 @@
-//! One call on its way to a thread that owns a connection, and its answer on the way back.
+//! A store call on its way to a thread that owns a connection, and its answer on the way back.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -6,33 +6,33 @@ use hapax_core::StoreError;
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::error::bug;
+use crate::error::internal_error;
 
 /// A call that waits for a connection.
-pub(crate) trait Job: Send {
-    /// Whether nobody waits for the answer any more.
+pub(crate) trait QueuedCall: Send {
+    /// Whether the caller stopped waiting for the answer.
     fn is_abandoned(&self) -> bool;
 
-    /// Does it, and keeps the answer.
+    /// Runs the call and keeps its answer until [`QueuedCall::send_answer`].
     fn run(&mut self, connection: &Connection);
 
-    /// What went wrong when it ran.
+    /// The error of [`QueuedCall::run`], if it failed.
     fn error(&self) -> Option<&StoreError>;
 
-    /// Gives the kept answer to the caller.
-    fn answer(self: Box<Self>);
+    /// Sends the answer of [`QueuedCall::run`] to the caller.
+    fn send_answer(self: Box<Self>);
 
-    /// Gives this to the caller instead.
+    /// Sends `error` to the caller, whatever the call's own answer was.
     fn fail(self: Box<Self>, error: StoreError);
 }
 
-struct Call<T, F> {
+struct TypedCall<T, F> {
     work: Option<F>,
     answer: Option<Result<T, StoreError>>,
     caller: oneshot::Sender<Result<T, StoreError>>,
 }
 
-impl<T, F> Job for Call<T, F>
+impl<T, F> QueuedCall for TypedCall<T, F>
 where
     T: Send,
     F: FnOnce(&Connection) -> Result<T, StoreError> + Send,
@@ -43,9 +43,9 @@ where
 
     fn run(&mut self, connection: &Connection) {
         let Some(work) = self.work.take() else { return };
-        // What a panic left half done, the writer undoes.
+        // A call that panicked half-way counts as failed; the writer then rolls back.
         let answer = catch_unwind(AssertUnwindSafe(|| work(connection)))
-            .unwrap_or_else(|_| Err(bug("an operation panicked")));
+            .unwrap_or_else(|_| Err(internal_error("an operation panicked")));
         self.answer = Some(answer);
     }
 
@@ -53,9 +53,9 @@ where
         self.answer.as_ref()?.as_ref().err()
     }
 
-    fn answer(self: Box<Self>) {
+    fn send_answer(self: Box<Self>) {
         if let Some(answer) = self.answer {
-            // A caller that has gone meanwhile was told that the outcome is unknown.
+            // The send fails where the caller's timeout has passed; it was told so by then.
             let _ = self.caller.send(answer);
         }
     }
@@ -65,10 +65,11 @@ where
     }
 }
 
-/// Sends `work` to the thread behind `queue`, made a message by `wrap`, and waits for its answer.
-pub(crate) async fn call<T, F, M>(
+/// Sends `work` to the thread behind `queue`, wrapped into that thread's message type, and waits for
+/// the answer.
+pub(crate) async fn run_on_thread<T, F, M>(
     queue: &mpsc::Sender<M>,
-    wrap: impl FnOnce(Box<dyn Job>) -> M,
+    wrap: impl FnOnce(Box<dyn QueuedCall>) -> M,
     work: F,
 ) -> Result<T, StoreError>
 where
@@ -76,7 +77,8 @@ where
     F: FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
 {
     let (caller, answer) = oneshot::channel();
-    let job = Call { work: Some(work), answer: None, caller };
-    queue.send(wrap(Box::new(job))).await.map_err(|_| bug("a thread of the store has ended"))?;
-    answer.await.map_err(|_| bug("a thread of the store dropped an operation"))?
+    let call = TypedCall { work: Some(work), answer: None, caller };
+    let sent = queue.send(wrap(Box::new(call))).await;
+    sent.map_err(|_| internal_error("a thread of the store has ended"))?;
+    answer.await.map_err(|_| internal_error("a thread of the store dropped an operation"))?
 }

@@ -1,77 +1,75 @@
-//! The threads that read, each on a connection of its own, beside the writer.
+//! The reader threads, each with its own connection.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hapax_core::StoreError;
-use rusqlite::Connection;
 use tokio::sync::mpsc;
 
-use crate::connect::{Session, connect};
-use crate::error::{fault, twin};
-use crate::queued_call::Job;
-use crate::{Config, migrate};
+use crate::connect::{FileConnection, connect};
+use crate::error::{copy_error, store_error};
+use crate::queued_call::QueuedCall;
+use crate::row::execute;
+use crate::{SqliteConfig, migrate};
 
-/// So many reads share one snapshot.
-const MAX_JOBS: usize = 32;
+/// How many reads share one snapshot.
+const MAX_CALLS: usize = 32;
 
-/// Whoever is free takes what waits.
-pub(crate) type Queue = Arc<Mutex<mpsc::Receiver<Box<dyn Job>>>>;
+/// The queue that all reader threads take calls from.
+pub(crate) type ReadQueue = Arc<Mutex<mpsc::Receiver<Box<dyn QueuedCall>>>>;
 
-/// Works until the last handle is gone and the queue is empty.
-pub(crate) fn run(config: &Config, queue: &Queue, mut connection: Option<Session>) {
-    let mut jobs = Vec::with_capacity(MAX_JOBS);
+/// Serves reads until the last store handle is dropped and the queue is empty.
+pub(crate) fn run(
+    config: &SqliteConfig,
+    queue: &ReadQueue,
+    mut connection: Option<FileConnection>,
+) {
+    let mut calls = Vec::with_capacity(MAX_CALLS);
     loop {
         let taken = queue
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .blocking_recv_many(&mut jobs, MAX_JOBS);
+            .blocking_recv_many(&mut calls, MAX_CALLS);
         if taken == 0 {
             return;
         }
-        connection = serve(config, connection.take(), &mut jobs);
+        connection = serve(config, connection.take(), &mut calls);
     }
 }
 
 fn serve(
-    config: &Config,
-    connection: Option<Session>,
-    jobs: &mut Vec<Box<dyn Job>>,
-) -> Option<Session> {
+    config: &SqliteConfig,
+    connection: Option<FileConnection>,
+    calls: &mut Vec<Box<dyn QueuedCall>>,
+) -> Option<FileConnection> {
     let current = connection.filter(|connection| connection.is_current(config));
     let begun = current.map_or_else(|| open(config), Ok).and_then(|connection| {
-        execute(&connection, "BEGIN")?;
-        migrate::confirm(&connection)?;
+        execute(&connection, "BEGIN", [])?;
+        migrate::check_version(&connection)?;
         Ok(connection)
     });
     let connection = match begun {
         Ok(connection) => connection,
         Err(error) => {
-            jobs.drain(..).for_each(|job| job.fail(twin(&error)));
+            calls.drain(..).for_each(|call| call.fail(copy_error(&error)));
             return None;
         }
     };
-    jobs.retain(|job| !job.is_abandoned());
-    jobs.iter_mut().for_each(|job| job.run(&connection));
-    let sound = jobs.iter().all(|job| job.error().is_none());
-    // A snapshot that stays open would keep the log from beginning anew.
-    let ended = execute(&connection, "COMMIT").is_ok();
-    let kept = Some(connection).filter(|connection| ended && sound && connection.is_lasting());
-    // What is not kept is closed before anybody hears of it, and may find it in the way.
-    jobs.drain(..).for_each(Job::answer);
+    calls.retain(|call| !call.is_abandoned());
+    calls.iter_mut().for_each(|call| call.run(&connection));
+    let all_succeeded = calls.iter().all(|call| call.error().is_none());
+    // An open snapshot would keep the write-ahead log from being restarted.
+    let ended = execute(&connection, "COMMIT", []).is_ok();
+    let kept =
+        Some(connection).filter(|connection| ended && all_succeeded && connection.is_reusable());
+    // A connection that is not kept is closed before the answers go out, so that the callers' next
+    // writes do not meet it.
+    calls.drain(..).for_each(QueuedCall::send_answer);
     kept
 }
 
-/// A connection that cannot write by mistake.
-pub(crate) fn open(config: &Config) -> Result<Session, StoreError> {
+/// Opens a connection that refuses writes.
+pub(crate) fn open(config: &SqliteConfig) -> Result<FileConnection, StoreError> {
     let connection = connect(config)?;
-    connection.pragma_update(None, "query_only", true).map_err(fault)?;
+    connection.pragma_update(None, "query_only", true).map_err(store_error)?;
     Ok(connection)
-}
-
-fn execute(connection: &Connection, sql: &str) -> Result<(), StoreError> {
-    connection
-        .prepare_cached(sql)
-        .and_then(|mut statement| statement.execute([]))
-        .map(drop)
-        .map_err(fault)
 }

@@ -10,8 +10,8 @@ use hapax_core::{
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::SqliteStore;
-use crate::error::fault;
-use crate::row::{damaged, next, stored};
+use crate::error::{column_error, store_error};
+use crate::row::{execute, key_columns, next_sequence, to_i64};
 use crate::tx::lock::lock;
 
 #[async_trait]
@@ -39,34 +39,32 @@ impl Records for SqliteStore {
     }
 }
 
-/// Reads a record, as your transaction sees it.
-pub fn get(
+pub(crate) fn get(
     connection: &Connection,
     clock: &dyn Clock,
     key: &Key,
 ) -> Result<Option<Record>, StoreError> {
     let now = clock.now();
     let value = |row: &rusqlite::Row<'_>| {
-        Ok((Bytes::copy_from_slice(row.get_ref(2)?.as_blob()?), Current::decode(row)?))
+        Ok((Bytes::copy_from_slice(row.get_ref(2)?.as_blob()?), CurrentVersion::decode(row)?))
     };
     let found = connection
         .prepare_cached(
             "SELECT version, expires_at, value FROM hapax_records \
              WHERE tenant = ?1 AND kind = ?2 AND scope = ?3 AND name = ?4",
         )
-        .and_then(|mut query| query.query_row(parts(key), |row| Ok(value(row))).optional())
-        .map_err(fault)?
+        .and_then(|mut query| query.query_row(key_columns(key), |row| Ok(value(row))).optional())
+        .map_err(store_error)?
         .transpose()
-        .map_err(damaged)?;
-    Ok(found.filter(|(_, current)| current.is_there(now)).map(|(value, current)| Record {
+        .map_err(column_error)?;
+    Ok(found.filter(|(_, current)| current.is_alive(now)).map(|(value, current)| Record {
         value,
         version: current.version,
         expires_in: current.expires_at.map(|end| end.since(now)),
     }))
 }
 
-/// Writes a record, where the expectation holds.
-pub fn put(
+pub(crate) fn put(
     connection: &Connection,
     clock: &dyn Clock,
     key: &Key,
@@ -76,67 +74,55 @@ pub fn put(
 ) -> Result<Put, StoreError> {
     lock(connection)?;
     let now = clock.now();
-    let current = Current::read(connection, key, now)?;
+    let current = CurrentVersion::read(connection, key, now)?;
     if !expect.holds(current.as_ref().map(|c| &c.version)) {
         return Ok(Put::Conflict);
     }
     let created = current.is_none();
     let kept = current.and_then(|c| c.expires_at);
     let expires_at = ttl.map(|ttl| now.plus(ttl)).or(kept);
-    let version = next(connection)?;
-    connection
-        .prepare_cached(
-            "INSERT INTO hapax_records (tenant, kind, scope, name, version, expires_at, value) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) \
-             ON CONFLICT DO UPDATE SET version = excluded.version, \
-                    expires_at = excluded.expires_at, value = excluded.value",
-        )
-        .and_then(|mut statement| {
-            statement.execute(params![
-                key.tenant().as_str(),
-                key.kind().as_str(),
-                key.scope(),
-                key.name(),
-                stored(version),
-                expires_at.map(|end| stored(end.0)),
-                &value[..],
-            ])
-        })
-        .map_err(fault)?;
+    let version = next_sequence(connection)?;
+    let [tenant, kind, scope, name] = key_columns(key);
+    let expires_at = expires_at.map(|end| to_i64(end.0));
+    execute(
+        connection,
+        "INSERT INTO hapax_records (tenant, kind, scope, name, version, expires_at, value) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) \
+         ON CONFLICT DO UPDATE SET version = excluded.version, \
+                expires_at = excluded.expires_at, value = excluded.value",
+        params![tenant, kind, scope, name, to_i64(version), expires_at, &value[..]],
+    )?;
     Ok(Put::Stored { version: Version::new(version.to_string()), created })
 }
 
-/// Deletes a record, where the expectation holds.
-pub fn delete(
+pub(crate) fn delete(
     connection: &Connection,
     clock: &dyn Clock,
     key: &Key,
     expect: &Expect,
 ) -> Result<Deleted, StoreError> {
     lock(connection)?;
-    let Some(current) = Current::read(connection, key, clock.now())? else {
+    let Some(current) = CurrentVersion::read(connection, key, clock.now())? else {
         return Ok(Deleted::Missing);
     };
     if !expect.holds(Some(&current.version)) {
         return Ok(Deleted::Conflict);
     }
-    connection
-        .prepare_cached(
-            "DELETE FROM hapax_records \
-             WHERE tenant = ?1 AND kind = ?2 AND scope = ?3 AND name = ?4",
-        )
-        .and_then(|mut statement| statement.execute(parts(key)))
-        .map_err(fault)?;
+    execute(
+        connection,
+        "DELETE FROM hapax_records WHERE tenant = ?1 AND kind = ?2 AND scope = ?3 AND name = ?4",
+        key_columns(key),
+    )?;
     Ok(Deleted::Done)
 }
 
-/// What a put or delete compares: everything but the bytes.
-struct Current {
+/// The version and expiry of a record, without its bytes.
+struct CurrentVersion {
     version: Version,
     expires_at: Option<Timestamp>,
 }
 
-impl Current {
+impl CurrentVersion {
     fn read(
         connection: &Connection,
         key: &Key,
@@ -148,12 +134,12 @@ impl Current {
                  WHERE tenant = ?1 AND kind = ?2 AND scope = ?3 AND name = ?4",
             )
             .and_then(|mut query| {
-                query.query_row(parts(key), |row| Ok(Self::decode(row))).optional()
+                query.query_row(key_columns(key), |row| Ok(Self::decode(row))).optional()
             })
-            .map_err(fault)?
+            .map_err(store_error)?
             .transpose()
-            .map_err(damaged)?;
-        Ok(found.filter(|current| current.is_there(now)))
+            .map_err(column_error)?;
+        Ok(found.filter(|current| current.is_alive(now)))
     }
 
     fn decode(row: &rusqlite::Row<'_>) -> rusqlite::Result<Self> {
@@ -165,11 +151,7 @@ impl Current {
         })
     }
 
-    fn is_there(&self, now: Timestamp) -> bool {
+    fn is_alive(&self, now: Timestamp) -> bool {
         self.expires_at.is_none_or(|end| now < end)
     }
-}
-
-fn parts(key: &Key) -> [&str; 4] {
-    [key.tenant().as_str(), key.kind().as_str(), key.scope(), key.name()]
 }

@@ -10,17 +10,17 @@ use rusqlite::Connection;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::checkpoint::{Duty, Keeper, RESTART_PAGES};
-use crate::connect::Session;
-use crate::queued_call::{Job, call};
-use crate::writer::{Message, Tally, Writer};
-use crate::{Config, examine, reader, row, sweep};
+use crate::checkpoint::{CheckpointSignal, Checkpointer, RESTART_PAGES};
+use crate::connect::FileConnection;
+use crate::queued_call::{QueuedCall, run_on_thread};
+use crate::writer::{Writer, WriterMessage, WriterStats};
+use crate::{SqliteConfig, examine, reader, row, sweep};
 
-/// Threads that read.
+/// Number of reader threads.
 const READERS: usize = 2;
 
-/// hapax on a SQLite file. Clones share one writer; other handles and other processes may have
-/// the same file open at the same time.
+/// A store on a SQLite file. Clones share one writer thread; other handles and other processes may
+/// have the same file open at the same time.
 ///
 /// ```
 /// use hapax_core::{ClaimRequest, Claimed, Claims, Key, Tenant};
@@ -36,31 +36,31 @@ const READERS: usize = 2;
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
-pub struct SqliteStore(pub(crate) Arc<Inner>);
+pub struct SqliteStore(pub(crate) Arc<SqliteInner>);
 
-pub(crate) struct Inner {
-    pub(crate) config: Config,
+pub(crate) struct SqliteInner {
+    pub(crate) config: SqliteConfig,
     pub(crate) hub: WakeRegistry,
-    tally: Arc<Tally>,
-    writer: mpsc::Sender<Message>,
-    readers: mpsc::Sender<Box<dyn Job>>,
-    keeper: SyncSender<Duty>,
+    stats: Arc<WriterStats>,
+    writer: mpsc::Sender<WriterMessage>,
+    readers: mpsc::Sender<Box<dyn QueuedCall>>,
+    checkpointer: SyncSender<CheckpointSignal>,
 }
 
 impl SqliteStore {
     /// Opens or creates the file.
     ///
-    /// A file that is locked, read-only or on a full disk just now does not keep it from opening:
-    /// the calls say so until it is over. What will not pass by itself is an error here.
+    /// A file that is locked, read-only or on a full disk right now still opens: the calls return
+    /// that error until it is resolved. Errors that no retry can resolve are returned here.
     ///
     /// # Errors
     /// [`StoreError::Incompatible`]: a path that names no file in an existing folder, a file that
-    /// is no database, tables of a newer hapax.
-    pub fn open(config: impl Into<Config>) -> Result<Self, StoreError> {
+    /// is not a database, tables written by a newer hapax.
+    pub fn open(config: impl Into<SqliteConfig>) -> Result<Self, StoreError> {
         let config = config.into();
-        config.check()?;
+        config.validate()?;
         let first = match reader::open(&config) {
-            Ok(connection) => Some(connection).filter(Session::is_lasting),
+            Ok(connection) => Some(connection).filter(FileConnection::is_reusable),
             Err(error) if error.is_transient() => {
                 tracing::warn!(error = %error, "the store cannot be used yet");
                 None
@@ -70,22 +70,22 @@ impl SqliteStore {
         Self::start(config, first).map_err(StoreError::internal)
     }
 
-    fn start(config: Config, mut first: Option<Session>) -> std::io::Result<Self> {
-        let (writer, written) = mpsc::channel(config.queue);
-        let (readers, read) = mpsc::channel(config.queue);
-        let (keeper, duties) = sync_channel(1);
-        let (hub, tally) = (WakeRegistry::default(), Arc::<Tally>::default());
+    fn start(config: SqliteConfig, mut first: Option<FileConnection>) -> std::io::Result<Self> {
+        let (writer, written) = mpsc::channel(config.max_waiting_calls);
+        let (readers, read) = mpsc::channel(config.max_waiting_calls);
+        let (checkpointer, signals) = sync_channel(1);
+        let (hub, stats) = (WakeRegistry::default(), Arc::<WriterStats>::default());
 
         let thread = Writer {
             config: config.clone(),
             hub: hub.clone(),
-            tally: tally.clone(),
-            keeper: keeper.clone(),
+            stats: stats.clone(),
+            checkpointer: checkpointer.clone(),
             connection: None,
-            pages: Arc::default(),
+            wal_pages: Arc::default(),
             restart_at: RESTART_PAGES,
-            in_vain: 0,
-            seen: None,
+            failed_restarts: 0,
+            data_version: None,
         };
         spawn("hapax-writer", move || thread.run(written))?;
 
@@ -96,15 +96,15 @@ impl SqliteStore {
         }
 
         let (config_, hub_, weak) = (config.clone(), hub.clone(), writer.downgrade());
-        let thread = Keeper { config: config_, hub: hub_, writer: weak };
-        spawn("hapax-keeper", move || thread.run(duties))?;
+        let thread = Checkpointer { config: config_, hub: hub_, writer: weak };
+        spawn("hapax-checkpoint", move || thread.run(signals))?;
 
-        Ok(Self(Arc::new(Inner { config, hub, tally, writer, readers, keeper })))
+        Ok(Self(Arc::new(SqliteInner { config, hub, stats, writer, readers, checkpointer })))
     }
 
-    /// How many transactions this handle and its clones have committed. Many calls share one.
+    /// How many transactions this handle and its clones have committed; many calls share one.
     pub fn commits(&self) -> u64 {
-        self.0.tally.commits.load(Ordering::Relaxed)
+        self.0.stats.commits.load(Ordering::Relaxed)
     }
 
     pub(crate) fn clock(&self) -> Arc<dyn Clock> {
@@ -115,7 +115,7 @@ impl SqliteStore {
         &self,
         work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        with_timeout(self.0.config.limit, call(&self.0.readers, |job| job, work)).await
+        with_timeout(self.0.config.timeout, run_on_thread(&self.0.readers, |call| call, work)).await
     }
 
     pub(crate) async fn write<T: Send + 'static>(
@@ -124,15 +124,16 @@ impl SqliteStore {
         wakes: Vec<u64>,
         work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let message = |job| Message::Do { job, bytes, wakes };
-        with_timeout(self.0.config.limit, call(&self.0.writer, message, work)).await
+        let message = |call| WriterMessage::Run { call, bytes, wakes };
+        with_timeout(self.0.config.timeout, run_on_thread(&self.0.writer, message, work)).await
     }
 
-    /// Registers for hints: from this process's writer at once, from other processes by the keeper.
-    pub(crate) fn register(&self, key: &Key) -> Watch {
+    /// Registers a waiter. Commits of this process wake it at once, those of other processes when
+    /// the writer notices them.
+    pub(crate) fn watch_key(&self, key: &Key) -> Watch {
         let watch = self.0.hub.watch(key);
-        // Full means that the keeper is about to look whether somebody waits.
-        let _ = self.0.keeper.try_send(Duty::Watch);
+        // A full channel already holds a signal.
+        let _ = self.0.checkpointer.try_send(CheckpointSignal::NewWaiter);
         watch
     }
 }
@@ -153,17 +154,18 @@ impl Store for SqliteStore {
         "sqlite"
     }
 
-    /// Really writes: a disk that is full or read-only shows itself in no other way.
+    /// Writes a row, because only a write shows that the disk is full or read-only.
     async fn ping(&self) -> Result<(), StoreError> {
-        self.write(0, Vec::new(), row::probe).await
+        self.write(0, Vec::new(), row::write_probe).await
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, StoreError> {
-        let (config, tally) = (self.0.config.clone(), self.0.tally.clone());
-        self.read(move |c| examine::examine(c, &config, &tally)).await
+        let (config, stats) = (self.0.config.clone(), self.0.stats.clone());
+        self.read(move |c| examine::examine(c, &config, &stats)).await
     }
 
-    /// In several transactions, so that others get in between; large jobs count once for each piece.
+    /// Runs several short transactions, so that other calls get in between. A large job counts once
+    /// for each piece.
     async fn sweep(&self, at_most: u32) -> Result<u64, StoreError> {
         let (begun, mut count) = (Instant::now(), 0);
         loop {
@@ -171,7 +173,8 @@ impl Store for SqliteStore {
             let step = move |c: &Connection| sweep::sweep(c, clock.now(), left);
             let swept = self.write(0, Vec::new(), step).await?;
             count += swept.count;
-            if !swept.more || count >= at_most.into() || begun.elapsed() > self.0.config.limit / 2 {
+            if !swept.more || count >= at_most.into() || begun.elapsed() > self.0.config.timeout / 2
+            {
                 return Ok(count);
             }
         }

@@ -1,17 +1,18 @@
+//! Deletes what has expired.
+
 use hapax_core::{StoreError, Timestamp};
 use rusqlite::{Connection, params};
 
-use crate::error::fault;
 use crate::log::sweep_job;
-use crate::row::stored;
+use crate::row::{execute, to_i64};
 
-/// So many entries of a job make one piece of it.
+/// How many entries of a job are deleted as one piece.
 const PIECE: usize = 1000;
-/// So many rows of jobs are deleted in one transaction, so that nobody waits for long.
-const ROWS: usize = 2000;
+/// How many rows of jobs one transaction deletes, which bounds the wait of other calls.
+const MAX_ROWS: usize = 2000;
 
-/// Where expired rows are, and by what their age is known.
-const TABLES: [&str; 3] = [
+/// The tables with rows that expire on their own.
+const DELETE_EXPIRED: [&str; 3] = [
     "DELETE FROM hapax_claims WHERE rowid IN (SELECT rowid FROM hapax_claims \
      WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?2)",
     "DELETE FROM hapax_records WHERE rowid IN (SELECT rowid FROM hapax_records \
@@ -20,45 +21,32 @@ const TABLES: [&str; 3] = [
      WHERE state = 6 AND forget_at <= ?1 ORDER BY forget_at LIMIT ?2)",
 ];
 
-/// What one transaction deleted.
-pub(crate) struct Swept {
-    /// Claims, records, done items, and jobs (large ones piece by piece).
+/// The result of one sweep transaction.
+pub(crate) struct SweepResult {
+    /// Deleted claims, records, done items and jobs (large jobs count once per piece).
     pub(crate) count: u64,
-    /// Whether there may be more jobs.
+    /// Whether expired jobs may be left.
     pub(crate) more: bool,
 }
 
-/// Deletes at most `at_most` of what has expired, the oldest first. Fences go on growing: their
-/// sequence is not in these rows.
+/// Deletes at most `at_most` expired claims, records, items and jobs, the oldest first. Fences go on
+/// growing, because their sequence is not in these rows.
 pub(crate) fn sweep(
     connection: &Connection,
     now: Timestamp,
     at_most: u64,
-) -> Result<Swept, StoreError> {
+) -> Result<SweepResult, StoreError> {
     let mut count = 0;
-    for table in TABLES {
-        count += delete(connection, table, now, at_most - count)?;
+    for sql in DELETE_EXPIRED {
+        count += execute(connection, sql, params![to_i64(now.0), to_i64(at_most - count)])? as u64;
     }
     let mut rows = 0;
-    while count < at_most && rows < ROWS {
+    while count < at_most && rows < MAX_ROWS {
         match sweep_job(connection, now, PIECE)? {
             Some(gone) => rows += gone,
-            None => return Ok(Swept { count, more: false }),
+            None => return Ok(SweepResult { count, more: false }),
         }
         count += 1;
     }
-    Ok(Swept { count, more: true })
-}
-
-fn delete(
-    connection: &Connection,
-    sql: &str,
-    now: Timestamp,
-    at_most: u64,
-) -> Result<u64, StoreError> {
-    connection
-        .prepare_cached(sql)
-        .and_then(|mut statement| statement.execute(params![stored(now.0), stored(at_most)]))
-        .map(|count| count as u64)
-        .map_err(fault)
+    Ok(SweepResult { count, more: true })
 }

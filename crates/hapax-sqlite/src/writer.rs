@@ -1,5 +1,4 @@
-//! The one thread that writes: it takes everything that waits, runs it in one transaction, commits
-//! once, and only then answers.
+//! The writer thread: runs all waiting calls in one transaction, commits once, then answers them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -9,233 +8,226 @@ use hapax_core::{StoreError, WakeRegistry};
 use rusqlite::Connection;
 use tokio::sync::mpsc;
 
-use crate::checkpoint::{self, Duty};
-use crate::connect::{Session, connect};
-use crate::error::{bug, fault, twin};
+use crate::checkpoint::{self, CheckpointSignal};
+use crate::connect::{FileConnection, connect};
+use crate::error::{copy_error, internal_error, store_error};
 use crate::failpoint::{self, BEFORE_ANSWER, BEFORE_COMMIT, MID_BATCH};
-use crate::queued_call::Job;
-use crate::{Config, migrate};
+use crate::queued_call::QueuedCall;
+use crate::row::execute;
+use crate::{SqliteConfig, migrate};
 
-/// So many calls in one transaction; the others wait for the next, so that none waits for long.
-const MAX_JOBS: usize = 256;
-/// So many batches in a row try to begin the log anew before that is put off.
-const TRIES: u32 = 16;
-/// So many bytes of values in one transaction.
+/// How many calls share one transaction; the rest go into the next one, which bounds the wait.
+const MAX_CALLS: usize = 256;
+/// After this many failed restarts of the WAL the next one is postponed.
+const MAX_RESTART_TRIES: u32 = 16;
+/// How many bytes of values share one transaction.
 const MAX_BYTES: usize = 4 << 20;
 
-/// What the writer keeps of the file: the pages of a long queue's and of many logs' indexes are met
-/// again and again. (Negative: the engine's word for KiB.)
+/// The writer's page cache, large enough for the index pages of long queues and many logs. (SQLite
+/// reads a negative number as KiB.)
 const CACHE_KIB: i64 = -16_384;
 
-/// What reaches the writer.
-pub(crate) enum Message {
-    /// A call, how many bytes it carries, and whom to wake when it is committed.
-    Do { job: Box<dyn Job>, bytes: usize, wakes: Vec<u64> },
-    /// Look whether another process has written.
-    Look,
+/// What the writer thread receives.
+pub(crate) enum WriterMessage {
+    /// A call, the bytes of its values, and the digests of the keys to wake after the commit.
+    Run { call: Box<dyn QueuedCall>, bytes: usize, wakes: Vec<u64> },
+    /// Wake the waiters if another process has committed.
+    CheckForeignCommits,
 }
 
-/// What others may know about the writer.
+/// Counters of the writer, for `examine`.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct WriterStats {
     /// Transactions that changed something.
     pub(crate) commits: AtomicU64,
-    /// How often somebody else's commits were noticed.
-    pub(crate) foreign: AtomicU64,
+    /// How often commits of other connections were noticed.
+    pub(crate) foreign_commits: AtomicU64,
 }
 
 pub(crate) struct Writer {
-    pub(crate) config: Config,
+    pub(crate) config: SqliteConfig,
     pub(crate) hub: WakeRegistry,
-    pub(crate) tally: Arc<Tally>,
-    pub(crate) keeper: SyncSender<Duty>,
-    pub(crate) connection: Option<Session>,
-    /// Pages in the write-ahead log after the last commit.
-    pub(crate) pages: Arc<AtomicUsize>,
-    /// At so many pages the log is begun anew.
+    pub(crate) stats: Arc<WriterStats>,
+    pub(crate) checkpointer: SyncSender<CheckpointSignal>,
+    pub(crate) connection: Option<FileConnection>,
+    /// Length of the WAL after the last commit.
+    pub(crate) wal_pages: Arc<AtomicUsize>,
+    /// The WAL length at which the writer restarts it.
     pub(crate) restart_at: usize,
-    /// How often that was tried in vain.
-    pub(crate) in_vain: u32,
-    /// The engine's mark of the last commit of others that was noticed.
-    pub(crate) seen: Option<i64>,
+    /// How many restarts failed in a row.
+    pub(crate) failed_restarts: u32,
+    /// The last `data_version`, which SQLite changes with every commit of another connection.
+    pub(crate) data_version: Option<i64>,
 }
 
 impl Writer {
-    /// Works until the last handle is gone and the queue is empty.
-    pub(crate) fn run(mut self, mut queue: mpsc::Receiver<Message>) {
+    /// Serves calls until the last store handle is dropped and the queue is empty.
+    pub(crate) fn run(mut self, mut queue: mpsc::Receiver<WriterMessage>) {
         while let Some(first) = queue.blocking_recv() {
-            self.serve(gather(first, &mut queue));
+            self.serve(take_batch(first, &mut queue));
         }
     }
 
-    fn serve(&mut self, mut batch: Batch) {
-        let done = self.commit(&mut batch.jobs);
+    fn serve(&mut self, mut batch: WriteBatch) {
+        let done = self.commit(&mut batch.calls);
         let full = matches!(done, Err(StoreError::Full { .. }));
-        let Batch { jobs, wakes } = batch;
+        let WriteBatch { calls, wakes } = batch;
         match done {
             Ok(()) => {
-                failpoint::pass(BEFORE_ANSWER);
-                jobs.into_iter().for_each(Job::answer);
+                failpoint::hit(BEFORE_ANSWER);
+                calls.into_iter().for_each(QueuedCall::send_answer);
                 for digest in wakes {
                     self.hub.wake(digest);
                 }
             }
             Err(error) => {
-                tracing::debug!(error = %error, calls = jobs.len(), "a batch was not written");
-                jobs.into_iter().for_each(|job| job.fail(twin(&error)));
+                tracing::debug!(error = %error, calls = calls.len(), "a batch was not written");
+                calls.into_iter().for_each(|call| call.fail(copy_error(&error)));
             }
         }
-        self.tend_log(full);
+        self.maintain_wal(full);
     }
 
-    /// Runs all of a batch, or nothing of it.
-    fn commit(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<(), StoreError> {
+    /// Commits the whole batch, or nothing of it.
+    fn commit(&mut self, calls: &mut [Box<dyn QueuedCall>]) -> Result<(), StoreError> {
         let connection = match self.connection.take().filter(|c| c.is_current(&self.config)) {
             Some(connection) => connection,
             None => self.reconnect()?,
         };
         let before = connection.total_changes();
-        let done = self.notice_others(&connection).and_then(|()| transact(&connection, jobs));
+        let done =
+            self.check_foreign_commits(&connection).and_then(|()| transact(&connection, calls));
         if done.is_ok() && connection.total_changes() > before {
-            self.tally.commits.fetch_add(1, Ordering::Relaxed);
+            self.stats.commits.fetch_add(1, Ordering::Relaxed);
         }
-        let mut errors = jobs.iter().filter_map(|job| job.error()).chain(done.as_ref().err());
+        let mut errors = calls.iter().filter_map(|call| call.error()).chain(done.as_ref().err());
         if errors.all(keeps_connection) {
             self.connection = Some(connection);
         }
         done
     }
 
-    fn reconnect(&mut self) -> Result<Session, StoreError> {
+    fn reconnect(&mut self) -> Result<FileConnection, StoreError> {
         let mut connection = connect(&self.config)?;
-        let pages = self.pages.clone();
-        // Also takes the place of the engine's own checkpoints, which would stall this thread.
+        let pages = self.wal_pages.clone();
+        // The hook also replaces SQLite's automatic checkpoints, which would stall this thread.
         connection
             .wal_hook(Some(move |_: &mut rusqlite::hooks::Wal, count| {
                 pages.store(usize::try_from(count).unwrap_or(0), Ordering::Relaxed);
                 Ok(())
             }))
-            .map_err(fault)?;
-        checkpoint::limit_log(&connection)?;
-        connection.pragma_update(None, "cache_size", CACHE_KIB).map_err(fault)?;
-        self.seen = None;
+            .map_err(store_error)?;
+        checkpoint::limit_wal_size(&connection)?;
+        connection.pragma_update(None, "cache_size", CACHE_KIB).map_err(store_error)?;
+        self.data_version = None;
         Ok(connection)
     }
 
-    /// Another process's commit may be the one that somebody here waits for. The engine's mark
-    /// does not move for commits of this connection, so our own wake nobody twice.
-    fn notice_others(&mut self, connection: &Connection) -> Result<(), StoreError> {
-        let mark: i64 = connection
+    /// Wakes all waiters after a commit of another process, which may be the one they wait for.
+    fn check_foreign_commits(&mut self, connection: &Connection) -> Result<(), StoreError> {
+        let version: i64 = connection
             .prepare_cached("PRAGMA data_version")
             .and_then(|mut query| query.query_row([], |row| row.get(0)))
-            .map_err(fault)?;
-        let before = self.seen.replace(mark);
-        if before != Some(mark) {
-            self.tally.foreign.fetch_add(u64::from(before.is_some()), Ordering::Relaxed);
+            .map_err(store_error)?;
+        let before = self.data_version.replace(version);
+        if before != Some(version) {
+            self.stats.foreign_commits.fetch_add(u64::from(before.is_some()), Ordering::Relaxed);
             self.hub.wake_all();
         }
         Ok(())
     }
 
-    /// Between two batches, when nobody is inside a transaction of ours. On a full disk a log that
-    /// begins anew is the room that deleting needs.
-    fn tend_log(&mut self, full: bool) {
-        let pages = self.pages.load(Ordering::Relaxed);
+    /// Called between two batches. On a full disk a restarted WAL is the room that deletes need.
+    fn maintain_wal(&mut self, full: bool) {
+        let pages = self.wal_pages.load(Ordering::Relaxed);
         if (full || pages >= self.restart_at)
             && let Some(connection) = &self.connection
         {
-            if checkpoint::restart_log(connection, self.config.patience()) {
-                (self.restart_at, self.in_vain) = (checkpoint::RESTART_PAGES, 0);
+            if checkpoint::restart_wal(connection, self.config.lock_timeout()) {
+                (self.restart_at, self.failed_restarts) = (checkpoint::RESTART_PAGES, 0);
             } else {
-                // The keeper may just be at its copying, which it is not asked for any more: soon it
-                // is out of the way. Where a long read of somebody else is, every batch would try in
-                // vain.
-                self.in_vain += 1;
-                if self.in_vain.is_multiple_of(TRIES) {
+                // A running checkpoint is out of the way soon. A long read of another process is not:
+                // postpone, so that not every batch tries again.
+                self.failed_restarts += 1;
+                if self.failed_restarts.is_multiple_of(MAX_RESTART_TRIES) {
                     self.restart_at = pages + checkpoint::RESTART_PAGES;
                 }
             }
-            self.pages.store(0, Ordering::Relaxed);
+            self.wal_pages.store(0, Ordering::Relaxed);
         } else if pages >= checkpoint::CHECKPOINT_PAGES {
-            // Full means that it has been told already.
-            let _ = self.keeper.try_send(Duty::Checkpoint);
+            // A full channel already holds a signal.
+            let _ = self.checkpointer.try_send(CheckpointSignal::LongWal);
         }
     }
 }
 
-struct Batch {
-    jobs: Vec<Box<dyn Job>>,
+struct WriteBatch {
+    calls: Vec<Box<dyn QueuedCall>>,
     wakes: Vec<u64>,
 }
 
-/// Everything that waits, up to the limits.
-fn gather(first: Message, queue: &mut mpsc::Receiver<Message>) -> Batch {
-    let mut batch = Batch { jobs: Vec::new(), wakes: Vec::new() };
+/// Takes the waiting calls, up to [`MAX_CALLS`] and [`MAX_BYTES`].
+fn take_batch(first: WriterMessage, queue: &mut mpsc::Receiver<WriterMessage>) -> WriteBatch {
+    let mut batch = WriteBatch { calls: Vec::new(), wakes: Vec::new() };
     let mut size = 0;
     let mut next = Some(first);
     while let Some(message) = next.take() {
-        if let Message::Do { job, bytes, wakes } = message {
-            batch.jobs.push(job);
+        if let WriterMessage::Run { call, bytes, wakes } = message {
+            batch.calls.push(call);
             batch.wakes.extend(wakes);
             size += bytes;
         }
-        if batch.jobs.len() < MAX_JOBS && size < MAX_BYTES {
+        if batch.calls.len() < MAX_CALLS && size < MAX_BYTES {
             next = queue.try_recv().ok();
         }
     }
     batch
 }
 
-fn transact(connection: &Connection, jobs: &mut [Box<dyn Job>]) -> Result<(), StoreError> {
-    if jobs.is_empty() {
+fn transact(connection: &Connection, calls: &mut [Box<dyn QueuedCall>]) -> Result<(), StoreError> {
+    if calls.is_empty() {
         return Ok(());
     }
-    execute(connection, "BEGIN IMMEDIATE")?;
-    let done = run_all(connection, jobs).and_then(|()| {
-        failpoint::pass(BEFORE_COMMIT);
-        // Where nothing was written this costs nothing: the engine has no page to write.
-        execute(connection, "COMMIT")
+    execute(connection, "BEGIN IMMEDIATE", [])?;
+    let done = run_all(connection, calls).and_then(|()| {
+        failpoint::hit(BEFORE_COMMIT);
+        // A transaction that wrote nothing costs no sync.
+        execute(connection, "COMMIT", []).map(drop)
     });
     if done.is_err() && !connection.is_autocommit() {
-        let _ = execute(connection, "ROLLBACK");
+        let _ = execute(connection, "ROLLBACK", []);
     }
     done
 }
 
-fn run_all(connection: &Connection, jobs: &mut [Box<dyn Job>]) -> Result<(), StoreError> {
-    migrate::confirm(connection)?;
-    for job in jobs {
-        // Whoever is told that the outcome is unknown need not be surprised by it.
-        if job.is_abandoned() {
+fn run_all(connection: &Connection, calls: &mut [Box<dyn QueuedCall>]) -> Result<(), StoreError> {
+    migrate::check_version(connection)?;
+    for call in calls {
+        // Its caller was told that the call timed out.
+        if call.is_abandoned() {
             continue;
         }
         let before = connection.total_changes();
-        job.run(connection);
-        failpoint::pass(MID_BATCH);
+        call.run(connection);
+        failpoint::hit(MID_BATCH);
         if connection.is_autocommit() {
-            // The engine rolled back everything, as it does where the disk is full.
-            return Err(job.error().map_or_else(|| bug("a transaction was lost"), twin));
+            // SQLite rolled back the whole transaction by itself, as it does on a full disk.
+            return Err(call
+                .error()
+                .map_or_else(|| internal_error("a transaction was lost"), copy_error));
         }
-        // What failed after its first write may have left half of itself. That is so rare that the
-        // others may pay for it: a savepoint for each call would cost all of them, always.
-        if let Some(error) = job.error()
+        // A call that failed after its first write leaves a partial write: roll back the whole batch.
+        // That is rare, and a savepoint per call would cost every call.
+        if let Some(error) = call.error()
             && connection.total_changes() != before
         {
-            return Err(twin(error));
+            return Err(copy_error(error));
         }
     }
     Ok(())
 }
 
-fn execute(connection: &Connection, sql: &str) -> Result<(), StoreError> {
-    connection
-        .prepare_cached(sql)
-        .and_then(|mut statement| statement.execute([]))
-        .map(drop)
-        .map_err(fault)
-}
-
-/// Everything else may be the connection's own fault: the next batch opens a new one.
+/// After any other error the next batch opens a new connection.
 fn keeps_connection(error: &StoreError) -> bool {
     matches!(
         error,

@@ -3,19 +3,19 @@
 //! effect happens once, and everybody gets the same answer.
 //!
 //! ```
-//! use hapax::{Operation, StoreConfig, command::Commands};
+//! use hapax::{StoreConfig, command::Commands};
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = std::env::temp_dir().join(format!("hapax-doc-{}", std::process::id()));
 //! # std::fs::create_dir_all(&folder)?; let url = format!("sqlite:{}/hapax.db", folder.display());
 //! # let url = url.as_str();
 //! // let url = "sqlite:hapax.db";
-//! let commands = Commands::new(hapax::open(url, &StoreConfig::default())?);
+//! let commands = Commands::new(hapax::open(url, &StoreConfig::default()).await?);
 //! let request = serde_json::json!({"item": "tea", "cups": 2});
 //!
 //! // Runs once for this key. Whoever asks again, now or tomorrow, gets the first answer.
 //! let create_order = || async { Ok::<_, std::io::Error>("order 17".to_owned()) };
-//! let order = commands.once(Operation("key-1"), Operation("CreateOrder"), &request, create_order).await?;
+//! let order = commands.once("key-1", "CreateOrder", &request, create_order).await?;
 //! assert_eq!(order.value, "order 17");
 //! # std::fs::remove_dir_all(folder)?;
 //! # Ok(()) }
@@ -28,10 +28,10 @@
 //! | a value that two people edit | no lost update | [`document::Documents`] |
 //! | a job that somebody watches | every event once, in order, across reconnects | [`bus::Bus::publish`], [`bus::Bus::follow`] |
 //! | events that have effects | each in order, by as many processes as you like | [`bus::Bus::consume`] |
-//! | a commit that others must hear of | a message if and only if it commits | `hapax::sqlite::tx::outbox`, `hapax::postgres::Outbox`, and `hapax-relay` to send it |
-//! | messages that are delivered twice | one effect | [`inbox::Inbox`]; in your transaction `hapax::sqlite::tx::inbox`, `hapax::postgres::Inbox` |
+//! | a commit that others must hear of | a message if and only if it commits | `tx.hapax().enqueue(…)` in your transaction, and `hapax-relay` to send it |
+//! | messages that are delivered twice | one effect | [`inbox::Inbox`]; in your transaction `tx.hapax().receive(…)` |
 //! | work for later | leases, retries, dead letters | [`Queue`] |
-//! | a database transaction of your own | the claim inside it | `hapax::sqlite::tx`, `hapax::postgres::InTransaction` (with the feature `sqlx` in one of `sqlx`, too) |
+//! | a database transaction of your own | the claim inside it | `HapaxTransaction` of `hapax::sqlite` and `hapax::postgres` (`tx.hapax()` in transactions of rusqlite, tokio-postgres and, with the feature `sqlx`, of sqlx) |
 //! | a store of your own | the same laws | [`Claims`], [`Records`], [`Log`], [`Queue`], [`memory`] as the example, `hapax-conformance` |
 //!
 //! What is promised where, and what is not, is in `docs/promises.md` of the repository.

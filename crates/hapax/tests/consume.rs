@@ -6,20 +6,20 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use hapax::Put;
 use hapax::bus::consume::{
     Consumer, ConsumerGroupConfig, EventDelivery, EventOutcome, HandlerError,
 };
 use hapax::bus::{Bus, NewEvent};
 use hapax::sqlite::rusqlite::{Connection, TransactionBehavior};
-use hapax::sqlite::{Config, SqliteStore, migrate, tx};
-use hapax::{Put, SystemClock};
+use hapax::sqlite::{HapaxTransaction, SqliteConfig, SqliteStore, migrate};
 use hapax_testkit::scale;
 
 const JOBS: usize = 24;
 const FILE: &str = "HAPAX_TEST_FILE";
 
 fn store(file: &Path) -> Arc<SqliteStore> {
-    let config = Config::new(file).partitions(16).limit(Duration::from_secs(60));
+    let config = SqliteConfig::new(file).partitions(16).timeout(Duration::from_secs(60));
     Arc::new(SqliteStore::open(config).unwrap())
 }
 
@@ -39,10 +39,12 @@ fn member(file: &Path) -> Consumer {
         let handled = effect(&mut shop.lock().unwrap(), &delivery);
         async { handled }
     };
-    let consume = ConsumerGroupConfig::default()
-        .lease(Duration::from_secs(1))
-        .poll_interval(Duration::from_millis(20))
-        .backoff(Duration::from_millis(10), Duration::from_millis(100));
+    let consume = ConsumerGroupConfig {
+        lease: Duration::from_secs(1),
+        poll: Duration::from_millis(20),
+        backoff: (Duration::from_millis(10), Duration::from_millis(100)),
+        ..ConsumerGroupConfig::default()
+    };
     Bus::new(store(file)).consume_with("billing", handler, consume).unwrap()
 }
 
@@ -52,7 +54,7 @@ fn effect(shop: &mut Connection, delivery: &EventDelivery) -> Result<EventOutcom
     let (job, seq) = (delivery.job.name(), delivery.entry.seq);
     transaction.execute("INSERT INTO effects (job, seq) VALUES (?1, ?2)", (job, seq))?;
     let at = &delivery.progress;
-    match tx::put(&transaction, &SystemClock, &at.key, &at.value, &at.expect, None)? {
+    match transaction.hapax().put(&at.key, at.value.clone(), &at.expect, None)? {
         Put::Stored { version, .. } => {
             transaction.commit()?;
             Ok(EventOutcome::Saved(version))

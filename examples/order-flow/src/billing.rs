@@ -3,8 +3,8 @@
 use async_nats::jetstream::{self, stream};
 use async_trait::async_trait;
 use deadpool_postgres::Pool;
-use hapax::Tenant;
-use hapax::postgres::{Inbox, MessageStatus};
+use hapax::inbox::MessageStatus;
+use hapax::postgres::HapaxTransaction;
 use hapax_relay::consumer::{
     BrokerConsumer, ConsumerConfig, InboundMessage, MessageHandler, MessageHandlerError, NatsSource,
 };
@@ -23,7 +23,7 @@ struct Placed {
 
 /// Works until it is killed.
 pub(crate) async fn run(nats: &str, url: &str) -> anyhow::Result<()> {
-    let billing = Billing { pool: database::open(url, TABLE).await?, inbox: Inbox::default() };
+    let billing = Billing { pool: database::open(url, TABLE).await? };
     let orders =
         stream::Config { name: STREAM.into(), subjects: vec![TOPIC.into()], ..Default::default() };
     jetstream::new(async_nats::connect(nats).await?).get_or_create_stream(orders).await?;
@@ -39,7 +39,6 @@ pub(crate) async fn run(nats: &str, url: &str) -> anyhow::Result<()> {
 
 struct Billing {
     pool: Pool,
-    inbox: Inbox,
 }
 
 #[async_trait]
@@ -57,7 +56,7 @@ impl Billing {
     async fn invoice(&self, message: &str, order: i64) -> anyhow::Result<()> {
         let mut client = self.pool.get().await?;
         let mut tx = client.transaction().await?;
-        match self.inbox.once(&mut *tx, &Tenant::default(), "billing", message).await? {
+        match tx.hapax().receive("billing", message).await? {
             MessageStatus::First => {
                 tx.execute("INSERT INTO invoices (order_id) VALUES ($1)", &[&order]).await?;
                 Ok(tx.commit().await?)

@@ -12,9 +12,9 @@ use axum::routing::post;
 use axum::{Router, serve as serve_http};
 use bytes::Bytes;
 use deadpool_postgres::Pool;
-use hapax::postgres::{Outbox, Transactional};
+use hapax::postgres::HapaxTransaction;
 use hapax::queue::QueueItem;
-use hapax::{Claims, Step, Tenant};
+use hapax::{Step, Tenant};
 use hapax_http::{IdempotencyConfig, KeyedRequest};
 use serde::Deserialize;
 use serde_json::json;
@@ -71,7 +71,7 @@ async fn place(pool: &Pool, parts: &Parts, body: &Bytes) -> anyhow::Result<Respo
     // Its id is made here, and is what the inbox at the other end knows it by.
     let message =
         QueueItem::new(&Tenant::default(), TOPIC, placed.clone()).key(&format!("order-{id}"));
-    Outbox::default().enqueue(&mut *tx, &message).await?;
+    tx.hapax().enqueue(&message).await?;
 
     let mut answer = http::Response::builder().status(StatusCode::CREATED).body(placed.into())?;
     let Some(kept) = KeyedRequest::settled_value(&CONFIG, &mut answer) else {

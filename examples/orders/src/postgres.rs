@@ -5,8 +5,8 @@ use async_trait::async_trait;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
-use hapax::postgres::{InTransaction, migrate};
-use hapax::{Claims, Step};
+use hapax::Step;
+use hapax::postgres::{HapaxTransaction, migrate};
 use hapax_http::KeyedRequest;
 use tokio_postgres::NoTls;
 
@@ -44,9 +44,8 @@ impl Shop for PostgresShop {
     /// One transaction. It is rolled back wherever this returns, or dies, before the commit.
     async fn place(&self, keyed: KeyedRequest, order: NewOrder) -> anyhow::Result<Response> {
         let mut database = self.0.get().await?;
-        let tx = database.transaction().await?;
-        let hapax = InTransaction::new(&tx);
-        let claimed = hapax.claim(keyed.key(), keyed.claim()).await?;
+        let mut tx = database.transaction().await?;
+        let claimed = tx.hapax().claim(keyed.key(), keyed.claim()).await?;
         let (ticket, _attempt) = match KeyedRequest::granted(claimed) {
             Ok(granted) => granted,
             Err(answer) => return Ok(answer.into_response()),
@@ -57,7 +56,7 @@ impl Shop for PostgresShop {
         die_at("inserted");
         let mut answer = order.made(row.try_get(0)?)?;
         if let Some(kept) = KeyedRequest::settled_value(&CONFIG, &mut answer) {
-            match hapax.settle(keyed.key(), &ticket.token, kept).await? {
+            match tx.hapax().settle(keyed.key(), &ticket.token, kept).await? {
                 Step::Done(_) => die_at("settled"),
                 Step::Lost => bail!("the order took longer than its claim is remembered"),
             }

@@ -5,9 +5,9 @@ use anyhow::bail;
 use async_trait::async_trait;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
+use hapax::Step;
 use hapax::sqlite::rusqlite::{Connection, TransactionBehavior, params};
-use hapax::sqlite::{migrate, tx};
-use hapax::{Step, SystemClock};
+use hapax::sqlite::{HapaxTransaction, migrate};
 use hapax_http::KeyedRequest;
 use tokio::task::spawn_blocking;
 
@@ -51,7 +51,7 @@ fn place(
     order: NewOrder,
 ) -> anyhow::Result<Response> {
     let tx = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let claimed = tx::claim(&tx, &SystemClock, keyed.key(), keyed.claim())?;
+    let claimed = tx.hapax().claim(keyed.key(), keyed.claim())?;
     let (ticket, _attempt) = match KeyedRequest::granted(claimed) {
         Ok(granted) => granted,
         Err(answer) => return Ok(answer.into_response()),
@@ -62,7 +62,7 @@ fn place(
     die_at("inserted");
     let mut answer = order.made(tx.last_insert_rowid())?;
     if let Some(kept) = KeyedRequest::settled_value(&CONFIG, &mut answer) {
-        match tx::settle(&tx, &SystemClock, keyed.key(), &ticket.token, &kept)? {
+        match tx.hapax().settle(keyed.key(), &ticket.token, kept)? {
             Step::Done(_) => die_at("settled"),
             Step::Lost => bail!("the order took longer than its claim is remembered"),
         }

@@ -3,8 +3,9 @@
 use async_trait::async_trait;
 use deadpool_postgres::{Manager, Pool};
 use hapax_bench::{Failure, Operation};
-use hapax_core::{Tenant, Token};
-use hapax_postgres::{Inbox, MessageStatus, Outbox};
+use hapax_core::Token;
+use hapax_core::inbox::MessageStatus;
+use hapax_postgres::HapaxTransaction;
 use tokio_postgres::NoTls;
 
 use super::Extra;
@@ -47,7 +48,7 @@ impl Operation for Transactions {
         let mut client = self.pool.get().await.map_err(engine)?;
         let mut tx = client.transaction().await.map_err(engine)?;
         if self.extra == Extra::Inbox {
-            let seen = Inbox::default().once(&mut *tx, &Tenant::default(), "billing", &order).await;
+            let seen = tx.hapax().receive("billing", &order).await;
             if seen.map_err(engine)? != MessageStatus::First {
                 return Err(Failure::Unexpected("a new message was seen before"));
             }
@@ -56,7 +57,7 @@ impl Operation for Transactions {
         tx.execute(&insert, &[&order, &body]).await.map_err(engine)?;
         match self.extra {
             Extra::Outbox => {
-                let _ = Outbox::default().enqueue(&mut *tx, &message).await?;
+                let _ = tx.hapax().enqueue(&message).await?;
             }
             Extra::PlainSql => {
                 let insert = tx.prepare_cached(PLAIN).await.map_err(engine)?;

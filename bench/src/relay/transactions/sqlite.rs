@@ -5,11 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use hapax_bench::{Failure, Operation};
-use hapax_core::inbox::RETENTION;
-use hapax_core::{SystemClock, Tenant, Token};
+use hapax_core::Token;
+use hapax_core::inbox::MessageStatus;
+use hapax_sqlite::HapaxTransaction;
 use hapax_sqlite::rusqlite::{Connection, TransactionBehavior};
-use hapax_sqlite::tx::inbox::{self, MessageStatus};
-use hapax_sqlite::tx::outbox;
 
 use super::Extra;
 use crate::raw::engine;
@@ -60,8 +59,7 @@ impl Transactions {
         let message = message(0).key(order);
         let body = &message.payload[..];
         if self.extra == Extra::Inbox {
-            let (tenant, clock) = (Tenant::default(), SystemClock);
-            let seen = inbox::once(tx, &clock, &tenant, "billing", order, RETENTION);
+            let seen = tx.hapax().receive("billing", order);
             if seen.map_err(engine)? != MessageStatus::First {
                 return Err(Failure::Unexpected("a new message was seen before"));
             }
@@ -70,7 +68,7 @@ impl Transactions {
         insert.execute((order, body)).map_err(engine)?;
         match self.extra {
             Extra::Outbox => {
-                let _ = outbox::enqueue(tx, &SystemClock, &message)?;
+                let _ = tx.hapax().enqueue(&message)?;
             }
             Extra::PlainSql => {
                 let mut insert = tx.prepare_cached(PLAIN).map_err(engine)?;

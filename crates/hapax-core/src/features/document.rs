@@ -14,7 +14,7 @@
 //! let lunch = Entry { item: "lunch".into(), amount: 100 };
 //! documents.put(name, &lunch, &MatchCondition::Any, None).await?;
 //!
-//! // Reads, changes and writes back, and starts over where another writer was faster.
+//! // Reads, changes and writes back, and starts over where somebody else was faster.
 //! let changed = documents.update(name, None, |entry: &mut Entry| entry.amount = 120).await?;
 //! assert_eq!(changed.value.amount, 120);
 //! assert!(matches!(documents.update("nobody", None, |_: &mut Entry| ()).await, Err(DocumentError::Missing)));
@@ -36,51 +36,40 @@ use crate::{
     metric_names,
 };
 
-/// How often a change starts over before it gives up.
-const MAX_TRIES: usize = 16;
+/// How often a change without a version starts over before it gives up.
+const TRIES: usize = 16;
 
-/// Why a record was not read or written. Missing, unreachable and corrupt are three variants.
+/// Why a record was not read or written. Missing, unreachable and corrupt are three answers.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DocumentError {
-    /// There is no such record.
+    /// There is none.
     #[error("there is no such record")]
     Missing,
-    /// The record is not the expected version; nothing was changed.
+    /// It is not the version that was expected; nothing was changed.
     #[error("the record is not the expected version")]
     Conflict,
-    /// Other writers kept changing the record; nothing was changed.
-    #[error("others changed the record {MAX_TRIES} times in a row; try again")]
+    /// Others kept changing it; nothing was changed.
+    #[error("others changed the record {TRIES} times in a row; try again")]
     Contended,
-    /// The record would exceed [`Documents::max_bytes`]; nothing was changed.
+    /// It would be larger than [`Documents::limit`] allows; nothing was changed.
     #[error("a record takes at most {limit} bytes")]
     TooLarge {
-        /// The largest size in bytes.
+        /// How large it may be.
         limit: usize,
     },
-    /// The stored value is not JSON, or not of the expected type.
+    /// What is stored is not JSON, or not of the expected shape.
     #[error("the stored record cannot be read")]
     Corrupt(#[source] Option<serde_json::Error>),
     /// The value cannot be written as JSON.
     #[error("the value cannot be written as JSON")]
     Unwritable(#[source] serde_json::Error),
-    /// The name is invalid.
+    /// The name cannot be one.
     #[error(transparent)]
     Invalid(#[from] InvalidKey),
-    /// The store failed.
+    /// The store gave no answer.
     #[error(transparent)]
     Store(StoreError),
-}
-
-impl DocumentError {
-    /// Whether the same call may succeed later.
-    pub fn is_retryable(&self) -> bool {
-        match self {
-            Self::Contended => true,
-            Self::Store(error) => error.is_retryable(),
-            _ => false,
-        }
-    }
 }
 
 impl From<StoreError> for DocumentError {
@@ -94,26 +83,25 @@ impl From<StoreError> for DocumentError {
 
 /// A document as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Document<T> {
-    /// The content.
+    /// What it says.
     pub value: T,
-    /// The version.
+    /// Which version it is.
     pub version: Version,
-    /// How long until it expires; `None` for never.
+    /// How long it is still there; `None` for ever.
     pub expires_in: Option<Duration>,
 }
 
-/// A precondition of a change, like HTTP's `If-Match` and `If-None-Match`.
+/// What a change expects, as HTTP's `If-MatchCondition` and `If-None-MatchCondition` say it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MatchCondition {
-    /// None: the record may exist or not.
+    /// Anything, or nothing.
     Any,
-    /// The record does not exist (`If-None-Match: *`).
+    /// Nothing (`If-None-Match: *`).
     Absent,
-    /// The record exists (`If-Match: *`).
+    /// Something (`If-Match: *`).
     Present,
-    /// The record has one of these versions (`If-Match: "1", "2"`).
+    /// One of these versions (`If-Match: "1", "2"`).
     OneOf(Vec<Version>),
 }
 
@@ -123,12 +111,12 @@ impl From<Version> for MatchCondition {
     }
 }
 
-/// The result of a [`Documents::put`].
+/// What became of a [`Documents::put`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredDocument {
     /// The new version.
     pub version: Version,
-    /// Whether the record is new.
+    /// Whether there was none before.
     pub created: bool,
 }
 
@@ -137,13 +125,13 @@ pub struct StoredDocument {
 pub struct Documents {
     store: Arc<dyn Records>,
     tenant: Tenant,
-    max_bytes: usize,
+    limit: usize,
 }
 
 impl Documents {
     /// Documents of the default tenant on this store.
     pub fn new(store: Arc<dyn Records>) -> Self {
-        Self { store, tenant: Tenant::default(), max_bytes: 1024 * 1024 }
+        Self { store, tenant: Tenant::default(), limit: 1024 * 1024 }
     }
 
     /// Documents of another tenant.
@@ -153,10 +141,11 @@ impl Documents {
         self
     }
 
-    /// The largest document, in bytes of JSON, also after a patch or an update; 1 MiB by default.
+    /// How large a document may be, in bytes of JSON; 1 MiB by default. It holds for what a patch or
+    /// an update makes of it too.
     #[must_use]
-    pub fn max_bytes(mut self, bytes: usize) -> Self {
-        self.max_bytes = bytes;
+    pub fn limit(mut self, bytes: usize) -> Self {
+        self.limit = bytes;
         self
     }
 
@@ -202,11 +191,11 @@ impl Documents {
         ttl: Option<Duration>,
     ) -> Result<StoredDocument, DocumentError> {
         let key = Key::record(&self.tenant, name)?;
-        for _ in 0..MAX_TRIES {
-            let (expected, is_final) = self.expected(&key, expect).await?;
+        for _ in 0..TRIES {
+            let (expected, last_word) = self.expected(&key, expect).await?;
             match self.write(&key, json.clone(), &expected, ttl).await? {
                 Put::Stored { version, created } => return Ok(StoredDocument { version, created }),
-                Put::Conflict if is_final => return Err(DocumentError::Conflict),
+                Put::Conflict if last_word => return Err(DocumentError::Conflict),
                 Put::Conflict => {}
             }
         }
@@ -224,7 +213,7 @@ impl Documents {
         self.change(name, expect, ttl, |value| merge(value, patch)).await
     }
 
-    /// Reads, changes and writes back; starts over where another writer was faster, so `change` may
+    /// Reads, changes and writes back, starting over where somebody else was faster. `change` may
     /// run several times.
     pub async fn update<T: Serialize + DeserializeOwned>(
         &self,
@@ -243,7 +232,7 @@ impl Documents {
         mut change: impl FnMut(&mut T),
     ) -> Result<Document<T>, DocumentError> {
         let key = Key::record(&self.tenant, name)?;
-        for _ in 0..MAX_TRIES {
+        for _ in 0..TRIES {
             let Some(record) = self.read(&key).await? else {
                 return Err(match expect {
                     MatchCondition::Any | MatchCondition::Absent => DocumentError::Missing,
@@ -270,12 +259,12 @@ impl Documents {
     /// Deletes a document where the expectation holds.
     pub async fn delete(&self, name: &str, expect: &MatchCondition) -> Result<(), DocumentError> {
         let key = Key::record(&self.tenant, name)?;
-        for _ in 0..MAX_TRIES {
-            let (expected, is_final) = self.expected(&key, expect).await?;
+        for _ in 0..TRIES {
+            let (expected, last_word) = self.expected(&key, expect).await?;
             let asked = Instant::now();
             let answer = self.store.delete(&key, &expected).await;
             histogram!(metric_names::KV_SET).record(asked.elapsed());
-            count("delete", &answer, |deleted| match deleted {
+            counted("delete", &answer, |deleted| match deleted {
                 Deleted::Done => "deleted",
                 Deleted::Missing => "miss",
                 Deleted::Conflict => "conflict",
@@ -285,15 +274,15 @@ impl Documents {
                 Deleted::Missing if *expect == MatchCondition::Any => {
                     return Err(DocumentError::Missing);
                 }
-                _ if is_final => return Err(DocumentError::Conflict),
+                _ if last_word => return Err(DocumentError::Conflict),
                 _ => {}
             }
         }
         Err(DocumentError::Contended)
     }
 
-    /// The expectation for the primitive, and whether its refusal is final. Where several versions
-    /// match, the current one is read first, and may change before the write.
+    /// What to ask of the primitive, and whether its refusal is the last word: where several
+    /// versions would do, the one that is there now is looked up first, and may change meanwhile.
     async fn expected(
         &self,
         key: &Key,
@@ -317,7 +306,7 @@ impl Documents {
         let asked = Instant::now();
         let answer = self.store.get(key).await;
         histogram!(metric_names::KV_GET).record(asked.elapsed());
-        count("get", &answer, |record| if record.is_some() { "hit" } else { "miss" });
+        counted("get", &answer, |record| if record.is_some() { "hit" } else { "miss" });
         Ok(answer?)
     }
 
@@ -328,13 +317,13 @@ impl Documents {
         expect: &Expect,
         ttl: Option<Duration>,
     ) -> Result<Put, DocumentError> {
-        if value.len() > self.max_bytes {
-            return Err(DocumentError::TooLarge { limit: self.max_bytes });
+        if value.len() > self.limit {
+            return Err(DocumentError::TooLarge { limit: self.limit });
         }
         let asked = Instant::now();
         let answer = self.store.put(key, value, expect, ttl).await;
         histogram!(metric_names::KV_SET).record(asked.elapsed());
-        count("put", &answer, |put| match put {
+        counted("put", &answer, |put| match put {
             Put::Stored { .. } => "stored",
             Put::Conflict => "conflict",
         });
@@ -352,7 +341,7 @@ impl MatchCondition {
     }
 }
 
-fn count<T>(
+fn counted<T>(
     operation: &'static str,
     answer: &Result<T, StoreError>,
     result: impl FnOnce(&T) -> &'static str,

@@ -30,7 +30,7 @@ impl Server {
         H: axum::handler::Handler<T, ()>,
         T: 'static,
     {
-        let config = hapax_sqlite::Config::new(file).limit(Duration::from_secs(20));
+        let config = hapax_sqlite::SqliteConfig::new(file).timeout(Duration::from_secs(20));
         let store = Arc::new(SqliteStore::open(config).unwrap());
         let config = IdempotencyConfig::new().with_store_timeout(Duration::from_secs(60));
         let layer = IdempotencyLayer::new(store).with_config(config);

@@ -8,7 +8,7 @@ use axum::Router;
 use futures_util::future::join_all;
 use hapax_core::Claims;
 use hapax_http::IdempotencyConfig;
-use hapax_postgres::{Config, PostgresStore};
+use hapax_postgres::{PostgresConfig, PostgresStore};
 use hapax_redis::{RedisConfig, RedisStore};
 use hapax_sqlite::SqliteStore;
 use hapax_testkit::{Postgres, Redis};
@@ -54,12 +54,12 @@ fn redis(server: &Redis) -> Arc<dyn Claims> {
 }
 
 fn postgres(server: &Postgres) -> Arc<dyn Claims> {
-    let config = Config::new(server.url()).limit(PATIENCE).pool(2);
+    let config = PostgresConfig::new(server.url()).timeout(PATIENCE).max_connections(2);
     Arc::new(PostgresStore::open(config).unwrap())
 }
 
 fn sqlite(folder: &tempfile::TempDir) -> Arc<dyn Claims> {
-    let config = hapax_sqlite::Config::new(folder.path().join("hapax.db")).limit(PATIENCE);
+    let config = hapax_sqlite::SqliteConfig::new(folder.path().join("hapax.db")).timeout(PATIENCE);
     Arc::new(SqliteStore::open(config).unwrap())
 }
 

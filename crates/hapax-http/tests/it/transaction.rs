@@ -8,10 +8,9 @@ use axum::body::to_bytes;
 use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use hapax_core::SystemClock;
 use hapax_http::{IdempotencyConfig, KeyedRequest, capture};
 use hapax_sqlite::rusqlite::{Connection, TransactionBehavior};
-use hapax_sqlite::{migrate, tx};
+use hapax_sqlite::{HapaxTransaction, migrate};
 
 struct Shop {
     database: Mutex<Connection>,
@@ -22,7 +21,7 @@ struct Shop {
 fn create(shop: &Shop, keyed: &KeyedRequest, item: &str, crash: bool) -> Response {
     let mut database = shop.database.lock().unwrap();
     let transaction = database.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
-    let claimed = tx::claim(&transaction, &SystemClock, keyed.key(), keyed.claim()).unwrap();
+    let claimed = transaction.hapax().claim(keyed.key(), keyed.claim()).unwrap();
     let (ticket, _) = match KeyedRequest::granted(claimed) {
         Ok(granted) => granted,
         Err(answer) => return answer.into_response(),
@@ -35,7 +34,7 @@ fn create(shop: &Shop, keyed: &KeyedRequest, item: &str, crash: bool) -> Respons
     let response = (StatusCode::CREATED, [("location", format!("/orders/{id}"))], id.clone());
     let (parts, _) = response.into_response().into_parts();
     let stored = capture(&parts, id.clone().into()).encode();
-    let _ = tx::settle(&transaction, &SystemClock, keyed.key(), &ticket.token, &stored).unwrap();
+    let _ = transaction.hapax().settle(keyed.key(), &ticket.token, stored).unwrap();
     transaction.commit().unwrap();
     Response::from_parts(parts, id.into())
 }

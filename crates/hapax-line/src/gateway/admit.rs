@@ -5,7 +5,7 @@ use std::time::Duration;
 use hapax_core::command::{Begun, CommandConfig, CommandError, RunningCommand, Started};
 use hapax_core::lock::{LockConfig, LockError, LockGuard, OnStoreError};
 use hapax_core::queue::{ItemId, LeasedItem};
-use hapax_core::{Fence, OnUnknown, Operation, metric_names};
+use hapax_core::{Fence, OnUnknown, metric_names};
 use metrics::counter;
 use tokio::time::Instant;
 
@@ -115,11 +115,13 @@ impl Inner {
         id: ItemId,
         on_unknown: OnUnknown,
     ) -> Result<Started, CommandError> {
-        let begin = CommandConfig::default()
-            .lease(self.settings.lease)
-            .retention(self.settings.remember)
-            .on_unknown(on_unknown);
-        self.commands.start(Operation(OPERATION), &id.to_string(), &begin).await
+        let begin = CommandConfig {
+            lease: self.settings.lease,
+            retention: self.settings.remember,
+            on_unknown,
+            ..CommandConfig::default()
+        };
+        self.commands.start(OPERATION, &id.to_string(), &begin).await
     }
 
     /// Takes the lock of the event's user, where the rules want one.
@@ -173,17 +175,21 @@ impl Inner {
     }
 
     fn hold(&self, guarding: Guarding) -> Option<LockConfig> {
-        let hold = LockConfig::default()
-            .wait(Duration::ZERO)
-            .renew_for(None)
-            .on_store_error(self.settings.on_store_error);
+        let hold = LockConfig {
+            wait: Duration::ZERO,
+            renew_for: None,
+            on_store_error: self.settings.on_store_error,
+            ..LockConfig::default()
+        };
         match guarding {
             Guarding::None => None,
             Guarding::Mutex { ttl, renew } => {
                 let renew_for = renew.then_some(self.settings.handle_limit);
-                Some(hold.ttl(ttl).renew_for(renew_for))
+                Some(LockConfig { ttl, renew_for, ..hold })
             }
-            Guarding::Throttle { window } => Some(hold.ttl(window).throttle(true)),
+            Guarding::Throttle { window } => {
+                Some(LockConfig { ttl: window, throttle: true, ..hold })
+            }
         }
     }
 }

@@ -125,7 +125,7 @@ impl Inner {
         budget: Arc<Budget>,
     ) -> ItemOutcome {
         let locks = self.locks.clone().source(event.kind().as_str());
-        match locks.acquire(key, &hold.wait(WAIT_FOR_LOCK)).await {
+        match locks.acquire(key, &LockConfig { wait: WAIT_FOR_LOCK, ..hold }).await {
             Ok(guard) => {
                 let pass = Pass { running: Some(running), guard: Some(guard) };
                 self.go(event, leased, pass, budget).await

@@ -1,22 +1,22 @@
-//! Claims, many in one statement.
+//! Claiming, many claims in one statement.
 
 use std::collections::HashSet;
 use std::time::Duration;
 
 use hapax_core::claim_rules::{self, ClaimDecision, ClaimRow};
-use hapax_core::{ClaimRequest, Claimed, Fence, Key, Ticket, Timestamp};
+use hapax_core::{ClaimRequest, Claimed, Fence, Key, Ticket};
 use tokio_postgres::types::Type;
 
-use crate::batch::Work;
-use crate::connect::session::{self, Session, Sql};
-use crate::error::{Failure, corrupt};
-use crate::row::{self, Keys};
+use crate::batch::BatchOperation;
+use crate::connect::session::{self, Sql, SqlSession};
+use crate::error::{StatementError, corrupt};
+use crate::row::{self, KeyColumns};
 
-/// How often a lost race is run again. Each loss means that somebody else got on.
-const ROUNDS: usize = 8;
+/// How often a lost race is run again. Each loss means that another claim succeeded.
+const MAX_ROUNDS: usize = 8;
 
-/// What is told about a claim in somebody's open transaction, whose lease nobody else can see.
-const OPEN: Duration = Duration::from_millis(100);
+/// The `lease_left` of a claim in another open transaction, whose lease is not visible yet.
+const OPEN_TRANSACTION: Duration = Duration::from_millis(100);
 
 const CLAIM: Sql = Sql {
     text: include_str!("../sql/claim.sql"),
@@ -33,8 +33,8 @@ const CLAIM: Sql = Sql {
     ],
 };
 
-const RENEW: Sql = Sql {
-    text: include_str!("../sql/renew.sql"),
+const REGRANT: Sql = Sql {
+    text: include_str!("../sql/regrant.sql"),
     types: &[
         Type::TEXT_ARRAY,
         Type::TEXT_ARRAY,
@@ -53,62 +53,61 @@ const RENEW: Sql = Sql {
     ],
 };
 
-/// One asker.
-pub(crate) struct Asked {
+pub(crate) struct ClaimCall {
     pub(crate) key: Key,
     pub(crate) ask: ClaimRequest,
 }
 
-pub(crate) struct Claiming;
+pub(crate) struct ClaimBatch;
 
-impl Work for Claiming {
-    type Item = Asked;
+impl BatchOperation for ClaimBatch {
+    type Item = ClaimCall;
     type Answer = Claimed;
 
-    fn lane(item: &Asked) -> u64 {
+    fn conflict_key(item: &ClaimCall) -> u64 {
         item.key.digest()
     }
 
-    async fn run<S: Session>(
+    async fn run<S: SqlSession>(
         session: &mut S,
-        items: &[Asked],
+        items: &[ClaimCall],
         answers: &mut [Option<Claimed>],
-    ) -> Result<(), Failure> {
-        for _ in 0..ROUNDS {
+    ) -> Result<(), StatementError> {
+        for _ in 0..MAX_ROUNDS {
             let open: Vec<usize> = (0..items.len()).filter(|i| answers[*i].is_none()).collect();
             if open.is_empty() {
                 return Ok(());
             }
-            let renewals = ask(session, items, &open, answers).await?;
-            if !renewals.is_empty() {
-                renew(session, items, &renewals, answers).await?;
+            let regrants = claim_vacant(session, items, &open, answers).await?;
+            if !regrants.is_empty() {
+                regrant(session, items, &regrants, answers).await?;
             }
         }
         for (item, answer) in items.iter().zip(answers) {
-            answer.get_or_insert_with(|| held(&item.ask));
+            answer.get_or_insert_with(|| busy(&item.ask));
         }
         Ok(())
     }
 }
 
-/// A row to be granted although it is there.
-struct Renewal {
-    asker: usize,
+/// An existing row that is granted again.
+struct Regrant {
+    call: usize,
     row: ClaimRow,
-    /// A new grant as this attempt; else the asker's own one with the lease anew.
+    /// The attempt of a new grant; `None` renews the caller's own grant.
     attempt: Option<u32>,
 }
 
-/// Grants what is vacant, answers what can be answered by looking, and returns what has to be
-/// written over. Who lost a race stays without an answer.
-async fn ask<S: Session>(
+/// Grants vacant keys, answers calls that need no write, and returns the rows to grant again. A call
+/// that lost a race stays unanswered for the next round.
+async fn claim_vacant<S: SqlSession>(
     session: &mut S,
-    items: &[Asked],
+    items: &[ClaimCall],
     open: &[usize],
     answers: &mut [Option<Claimed>],
-) -> Result<Vec<Renewal>, Failure> {
+) -> Result<Vec<Regrant>, StatementError> {
     let asked = || open.iter().map(|i| &items[*i]);
-    let mut keys = Keys::default();
+    let mut keys = KeyColumns::default();
     asked().for_each(|item| keys.push(&item.key));
     let tokens: Vec<&[u8]> = asked().map(|item| item.ask.token.as_str().as_bytes()).collect();
     let fingerprints: Vec<Option<&[u8]>> = asked().map(|item| fingerprint(&item.ask)).collect();
@@ -130,38 +129,41 @@ async fn ask<S: Session>(
             ],
         )
         .await?;
-    let mut renewals = Vec::new();
+    let mut regrants = Vec::new();
     let mut taken = HashSet::new();
     for found in &rows {
-        let asker = *open.get(row::index(found)?).ok_or_else(|| corrupt("an ordinal"))?;
-        let item = &items[asker];
+        let call = *open.get(row::index(found)?).ok_or_else(|| corrupt("an ordinal"))?;
+        let item = &items[call];
         if !found.try_get::<bool>("known")? {
-            answers[asker] = vacant(found, &item.ask)?;
+            answers[call] = vacant_answer(found, &item.ask)?;
             continue;
         }
         let row = row::claim(found)?.ok_or_else(|| corrupt("a claim"))?;
         let attempt = match claim_rules::claim(Some(&row), &item.ask, row::timestamp(found, "now")?)
         {
             ClaimDecision::Answer(answer) => {
-                answers[asker] = Some(answer);
+                answers[call] = Some(answer);
                 continue;
             }
             ClaimDecision::Grant { attempt } => Some(attempt),
             ClaimDecision::Regrant(_) => None,
         };
-        // One statement changes a row once; the second asker looks again in the next round.
+        // One statement can change a row only once; a second call for the key goes into the next round.
         if taken.insert(&item.key) {
-            renewals.push(Renewal { asker, row, attempt });
+            regrants.push(Regrant { call, row, attempt });
         }
     }
-    Ok(renewals)
+    Ok(regrants)
 }
 
-/// A key that nobody had when the statement began: granted, held by an open transaction, or lost
-/// to somebody who committed meanwhile.
-fn vacant(found: &session::Row, ask: &ClaimRequest) -> Result<Option<Claimed>, Failure> {
+/// The answer for a key without a row: granted, busy in an open transaction, or `None` if another
+/// transaction committed a grant meanwhile.
+fn vacant_answer(
+    found: &session::SqlRow,
+    ask: &ClaimRequest,
+) -> Result<Option<Claimed>, StatementError> {
     if found.try_get::<Option<i64>>("fence")?.is_none() {
-        return Ok(Some(held(ask)));
+        return Ok(Some(busy(ask)));
     }
     if !found.try_get::<Option<bool>>("granted")?.unwrap_or(false) {
         return Ok(None);
@@ -169,27 +171,27 @@ fn vacant(found: &session::Row, ask: &ClaimRequest) -> Result<Option<Claimed>, F
     Ok(Some(granted(ask, Fence(row::number(found, "fence")?), 1)))
 }
 
-async fn renew<S: Session>(
+async fn regrant<S: SqlSession>(
     session: &mut S,
-    items: &[Asked],
-    renewals: &[Renewal],
+    items: &[ClaimCall],
+    regrants: &[Regrant],
     answers: &mut [Option<Claimed>],
-) -> Result<(), Failure> {
-    let mut keys = Keys::default();
-    renewals.iter().for_each(|r| keys.push(&items[r.asker].key));
-    let asks = || renewals.iter().map(|r| &items[r.asker].ask);
-    let phases: Vec<i16> = renewals.iter().map(|r| r.row.phase.code()).collect();
-    let fences: Vec<i64> = renewals.iter().map(|r| r.row.fence.0.cast_signed()).collect();
-    let lease_ends: Vec<i64> = renewals.iter().map(|r| signed(r.row.lease_end)).collect();
-    let fresh: Vec<bool> = renewals.iter().map(|r| r.attempt.is_some()).collect();
-    let attempts: Vec<i32> = renewals
+) -> Result<(), StatementError> {
+    let mut keys = KeyColumns::default();
+    regrants.iter().for_each(|r| keys.push(&items[r.call].key));
+    let asks = || regrants.iter().map(|r| &items[r.call].ask);
+    let phases: Vec<i16> = regrants.iter().map(|r| r.row.phase.code()).collect();
+    let fences: Vec<i64> = regrants.iter().map(|r| r.row.fence.0.cast_signed()).collect();
+    let lease_ends: Vec<i64> = regrants.iter().map(|r| row::to_i64(r.row.lease_end.0)).collect();
+    let is_new: Vec<bool> = regrants.iter().map(|r| r.attempt.is_some()).collect();
+    let attempts: Vec<i32> = regrants
         .iter()
         .map(|r| i32::try_from(r.attempt.unwrap_or(r.row.attempt)).unwrap_or(i32::MAX))
         .collect();
     let tokens: Vec<&[u8]> = asks().map(|ask| ask.token.as_str().as_bytes()).collect();
     let fingerprints: Vec<Option<&[u8]>> = asks().map(fingerprint).collect();
     let leases: Vec<i64> = asks().map(|ask| row::duration(ask.lease)).collect();
-    let retentions: Vec<i64> = renewals
+    let retentions: Vec<i64> = regrants
         .iter()
         .zip(asks())
         .map(|(r, ask)| {
@@ -198,7 +200,7 @@ async fn renew<S: Session>(
         .collect();
     let rows = session
         .rows(
-            &RENEW,
+            &REGRANT,
             &[
                 &keys.tenants,
                 &keys.kinds,
@@ -208,7 +210,7 @@ async fn renew<S: Session>(
                 &phases,
                 &fences,
                 &lease_ends,
-                &fresh,
+                &is_new,
                 &attempts,
                 &tokens,
                 &fingerprints,
@@ -219,10 +221,10 @@ async fn renew<S: Session>(
         .await?;
     for row in &rows {
         let at = row::index(row)?;
-        let renewal = renewals.get(at).ok_or_else(|| corrupt("an ordinal"))?;
+        let regrant = regrants.get(at).ok_or_else(|| corrupt("an ordinal"))?;
         let fence = Fence(row::number(row, "fence")?);
         let attempt = u32::try_from(attempts[at]).unwrap_or(u32::MAX);
-        answers[renewal.asker] = Some(granted(&items[renewal.asker].ask, fence, attempt));
+        answers[regrant.call] = Some(granted(&items[regrant.call].ask, fence, attempt));
     }
     Ok(())
 }
@@ -231,14 +233,10 @@ fn granted(ask: &ClaimRequest, fence: Fence, attempt: u32) -> Claimed {
     Claimed::Granted { ticket: Ticket { token: ask.token.clone(), fence }, attempt }
 }
 
-fn held(ask: &ClaimRequest) -> Claimed {
-    Claimed::Busy { lease_left: OPEN.min(ask.lease) }
+fn busy(ask: &ClaimRequest) -> Claimed {
+    Claimed::Busy { lease_left: OPEN_TRANSACTION.min(ask.lease) }
 }
 
 fn fingerprint(ask: &ClaimRequest) -> Option<&[u8]> {
     ask.fingerprint.as_ref().map(|f| f.as_str().as_bytes())
-}
-
-fn signed(time: Timestamp) -> i64 {
-    i64::try_from(time.0).unwrap_or(i64::MAX)
 }

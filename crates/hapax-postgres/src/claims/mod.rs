@@ -13,33 +13,33 @@ use hapax_core::{
 };
 use tokio_postgres::types::Type;
 
-use crate::connect::session::{Session, Sql};
-use crate::error::Failure;
-use crate::tx::lock::Patience;
+use crate::connect::session::{Sql, SqlSession};
+use crate::error::StatementError;
+use crate::tx::lock::LockRetry;
 use crate::{PostgresStore, row};
-use claim::Asked;
-use step::{Act, Taken};
+use claim::ClaimCall;
+use step::{StepCall, StepKind};
 
 #[async_trait]
 impl Claims for PostgresStore {
     async fn claim(&self, key: &Key, ask: &ClaimRequest) -> Result<Claimed, StoreError> {
-        self.claims.submit(Asked { key: key.clone(), ask: ask.clone() }).await
+        self.claims.submit(ClaimCall { key: key.clone(), ask: ask.clone() }).await
     }
 
     async fn extend(&self, key: &Key, token: &Token, lease: Duration) -> Result<Step, StoreError> {
-        self.step(key, token, Act::Extend(lease)).await
+        self.step(key, token, StepKind::Extend(lease)).await
     }
 
     async fn settle(&self, key: &Key, token: &Token, value: Bytes) -> Result<Step, StoreError> {
-        self.step(key, token, Act::Settle(value)).await
+        self.step(key, token, StepKind::Settle(value)).await
     }
 
     async fn give_back(&self, key: &Key, token: &Token, how: GiveBack) -> Result<Step, StoreError> {
-        self.step(key, token, Act::GiveBack(how)).await
+        self.step(key, token, StepKind::GiveBack(how)).await
     }
 
     async fn look(&self, key: &Key) -> Result<Option<ClaimView>, StoreError> {
-        self.link.within(async { look(&mut self.link.lease().await?, key).await }).await
+        self.pool.run(async { look(&mut self.pool.connection().await?, key).await }).await
     }
 
     fn watch(&self, key: &Key) -> Watch {
@@ -48,16 +48,16 @@ impl Claims for PostgresStore {
 }
 
 impl PostgresStore {
-    /// A step on a key that another transaction is just writing is tried again, without holding
-    /// up other steps or a connection.
-    async fn step(&self, key: &Key, token: &Token, act: Act) -> Result<Step, StoreError> {
-        let taken = Taken { key: key.clone(), token: token.clone(), act };
-        let mut patience = Patience::new(self.link.limit);
-        with_timeout(self.link.limit, async {
+    /// A step on a key that another transaction is writing is retried, without blocking other steps
+    /// or a connection.
+    async fn step(&self, key: &Key, token: &Token, kind: StepKind) -> Result<Step, StoreError> {
+        let call = StepCall { key: key.clone(), token: token.clone(), kind };
+        let mut retry = LockRetry::new(self.pool.timeout);
+        with_timeout(self.pool.timeout, async {
             loop {
-                match self.steps.submit(taken.clone()).await? {
+                match self.steps.submit(call.clone()).await? {
                     Some(step) => return Ok(step),
-                    None => patience.wait().await?,
+                    None => retry.wait().await?,
                 }
             }
         })
@@ -70,10 +70,10 @@ const LOOK: Sql = Sql {
     types: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT],
 };
 
-pub(crate) async fn look<S: Session>(
+pub(crate) async fn look<S: SqlSession>(
     session: &mut S,
     key: &Key,
-) -> Result<Option<ClaimView>, Failure> {
+) -> Result<Option<ClaimView>, StatementError> {
     let (tenant, kind) = (key.tenant().as_str(), key.kind().as_str());
     let rows = session.rows(&LOOK, &[&tenant, &kind, &key.scope(), &key.name()]).await?;
     let Some(found) = rows.first() else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! Owners' steps, many in one statement.
+//! Extending, settling and giving back claims, many steps in one statement.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use hapax_core::claim_rules::{self, ClaimChange, ClaimRow};
 use hapax_core::{GiveBack, Key, Step, Timestamp, Token};
 use tokio_postgres::types::Type;
 
-use crate::batch::Work;
-use crate::connect::session::{Session, Sql};
-use crate::error::{Failure, corrupt};
-use crate::row::{self, Keys};
-use crate::wake::Wakes;
+use crate::batch::BatchOperation;
+use crate::connect::session::{Sql, SqlSession};
+use crate::error::{StatementError, corrupt};
+use crate::row::{self, KeyColumns};
+use crate::wake::WakeNotifier;
 
 const STEP: Sql = Sql {
     text: include_str!("../sql/step.sql"),
@@ -29,23 +29,22 @@ const STEP: Sql = Sql {
     ],
 };
 
-/// One owner's step.
 #[derive(Clone)]
-pub(crate) struct Taken {
+pub(crate) struct StepCall {
     pub(crate) key: Key,
     pub(crate) token: Token,
-    pub(crate) act: Act,
+    pub(crate) kind: StepKind,
 }
 
 #[derive(Clone)]
-pub(crate) enum Act {
+pub(crate) enum StepKind {
     Extend(Duration),
     Settle(Bytes),
     GiveBack(GiveBack),
 }
 
-impl Act {
-    /// The number that the statement knows it by: the phase to come, or 3.
+impl StepKind {
+    /// The code in `step.sql`: the phase to come, or 3 to delete the row.
     fn code(&self) -> i16 {
         match self {
             Self::Extend(_) => 0,
@@ -72,30 +71,30 @@ impl Act {
     }
 }
 
-/// What became of it; `None` where another transaction holds the key's lock just now.
-pub(crate) type Stepped = Option<Step>;
+/// `None` if another transaction holds the key's lock.
+pub(crate) type StepAnswer = Option<Step>;
 
-pub(crate) struct Stepping;
+pub(crate) struct StepBatch;
 
-impl Work for Stepping {
-    type Item = Taken;
-    type Answer = Stepped;
+impl BatchOperation for StepBatch {
+    type Item = StepCall;
+    type Answer = StepAnswer;
 
-    fn lane(item: &Taken) -> u64 {
+    fn conflict_key(item: &StepCall) -> u64 {
         item.key.digest()
     }
 
-    fn weight(item: &Taken) -> usize {
-        item.act.value().len()
+    fn bytes(item: &StepCall) -> usize {
+        item.kind.value().len()
     }
 
-    async fn run<S: Session>(
+    async fn run<S: SqlSession>(
         session: &mut S,
-        items: &[Taken],
-        answers: &mut [Option<Stepped>],
-    ) -> Result<(), Failure> {
+        items: &[StepCall],
+        answers: &mut [Option<StepAnswer>],
+    ) -> Result<(), StatementError> {
         loop {
-            // One statement changes a row once; the next step on the same key waits for a round.
+            // One statement can change a row only once; further steps on a key go into the next round.
             let mut keys = HashSet::new();
             let round: Vec<usize> = (0..items.len())
                 .filter(|i| answers[*i].is_none() && keys.insert(&items[*i].key))
@@ -103,30 +102,30 @@ impl Work for Stepping {
             if round.is_empty() {
                 return Ok(());
             }
-            take(session, items, &round, answers).await?;
+            run_steps(session, items, &round, answers).await?;
         }
     }
 
-    fn after(wakes: &Wakes, item: &Taken, answer: &Stepped) {
-        if matches!(answer, Some(Step::Done(_))) && !matches!(item.act, Act::Extend(_)) {
+    fn after_commit(wakes: &WakeNotifier, item: &StepCall, answer: &StepAnswer) {
+        if matches!(answer, Some(Step::Done(_))) && !matches!(item.kind, StepKind::Extend(_)) {
             wakes.wake(&item.key);
         }
     }
 }
 
-async fn take<S: Session>(
+async fn run_steps<S: SqlSession>(
     session: &mut S,
-    items: &[Taken],
+    items: &[StepCall],
     round: &[usize],
-    answers: &mut [Option<Stepped>],
-) -> Result<(), Failure> {
-    let taken = || round.iter().map(|i| &items[*i]);
-    let mut keys = Keys::default();
-    taken().for_each(|item| keys.push(&item.key));
-    let tokens: Vec<&[u8]> = taken().map(|item| item.token.as_str().as_bytes()).collect();
-    let acts: Vec<i16> = taken().map(|item| item.act.code()).collect();
-    let leases: Vec<i64> = taken().map(|item| item.act.lease()).collect();
-    let values: Vec<&[u8]> = taken().map(|item| item.act.value()).collect();
+    answers: &mut [Option<StepAnswer>],
+) -> Result<(), StatementError> {
+    let calls = || round.iter().map(|i| &items[*i]);
+    let mut keys = KeyColumns::default();
+    calls().for_each(|item| keys.push(&item.key));
+    let tokens: Vec<&[u8]> = calls().map(|item| item.token.as_str().as_bytes()).collect();
+    let kinds: Vec<i16> = calls().map(|item| item.kind.code()).collect();
+    let leases: Vec<i64> = calls().map(|item| item.kind.lease()).collect();
+    let values: Vec<&[u8]> = calls().map(|item| item.kind.value()).collect();
     let rows = session
         .rows(
             &STEP,
@@ -137,18 +136,18 @@ async fn take<S: Session>(
                 &keys.names,
                 &keys.digests,
                 &tokens,
-                &acts,
+                &kinds,
                 &leases,
                 &values,
             ],
         )
         .await?;
     for found in &rows {
-        let owner = *round.get(row::index(found)?).ok_or_else(|| corrupt("an ordinal"))?;
-        let item = &items[owner];
+        let call = *round.get(row::index(found)?).ok_or_else(|| corrupt("an ordinal"))?;
+        let item = &items[call];
         let row = row::claim(found)?;
         let now = row::timestamp(found, "now")?;
-        answers[owner] = match item.act.decide(row.as_ref(), &item.token, now) {
+        answers[call] = match item.kind.decide(row.as_ref(), &item.token, now) {
             ClaimChange::Nothing(step) => Some(Some(step)),
             ClaimChange::Write(ClaimRow { fence, .. }) | ClaimChange::Delete(fence)
                 if found.try_get::<Option<bool>>("done")?.unwrap_or(false) =>
@@ -156,7 +155,7 @@ async fn take<S: Session>(
                 Some(Some(Step::Done(fence)))
             }
             _ if !found.try_get::<bool>("mine")? => Some(None),
-            // It changed between the look and the write: look again.
+            // The row changed between the read and the write: read again in the next round.
             _ => None,
         };
     }

@@ -1,4 +1,8 @@
-//! The connections: made when they are needed, thrown away when in doubt.
+//! The connection pool: connects on first use and drops connections in an unknown state.
+
+pub(crate) mod session;
+mod tls;
+pub(crate) mod url;
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,144 +13,140 @@ use hapax_core::StoreError;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use crate::Config;
-use crate::error::Failure;
+use crate::PostgresConfig;
+use crate::error::StatementError;
 use crate::migrate;
-use session::{Params, Row, Session, Sql, typed};
-use url::Target;
+use session::{Params, Sql, SqlRow, SqlSession, typed};
+use url::ConnectTarget;
 
-pub(crate) mod session;
-mod tls;
-pub(crate) mod url;
-
-pub(crate) struct Link {
+pub(crate) struct ConnectionPool {
     pool: Pool,
-    pub(crate) target: Target,
-    pub(crate) limit: Duration,
+    pub(crate) target: ConnectTarget,
+    pub(crate) timeout: Duration,
     migrated: AtomicBool,
     migrating: Mutex<()>,
     partitions: u16,
 }
 
-impl Link {
-    pub(crate) fn new(config: &Config) -> Result<Self, StoreError> {
-        let target = url::target(config)?;
+impl ConnectionPool {
+    pub(crate) fn new(config: &PostgresConfig) -> Result<Self, StoreError> {
+        let target = url::connect_target(config)?;
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let manager = Manager::from_config(target.driver.clone(), target.tls.clone(), recycling);
-        let pool = Pool::builder(manager).max_size(config.pool).build();
+        let pool = Pool::builder(manager).max_size(config.max_connections).build();
         Ok(Self {
             pool: pool.map_err(StoreError::internal)?,
             target,
-            limit: config.limit,
+            timeout: config.timeout,
             migrated: AtomicBool::new(false),
             migrating: Mutex::new(()),
             partitions: config.partitions,
         })
     }
 
-    /// Runs a whole call, from the wait for a connection to the answer, within the limit.
-    pub(crate) async fn within<T>(
+    /// Runs a whole call, from the wait for a connection to the answer, within the timeout.
+    pub(crate) async fn run<T>(
         &self,
-        call: impl Future<Output = Result<T, Failure>>,
+        call: impl Future<Output = Result<T, StatementError>>,
     ) -> Result<T, StoreError> {
-        match timeout(self.limit, call).await {
+        match timeout(self.timeout, call).await {
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(failure)) => {
-                if failure.is_missing_schema() {
+            Ok(Err(error)) => {
+                if error.is_missing_schema() {
                     self.migrated.store(false, Ordering::Release);
                 }
-                Err(failure.into_store(self.limit))
+                Err(error.into_store_error(self.timeout))
             }
             Err(_) => {
-                // Idle connections to a server that went away silently would cost a limit each.
+                // Every idle connection to a server that went away silently would cost a timeout.
                 self.pool.retain(|_, _| false);
-                Err(StoreError::Timeout { timeout: self.limit })
+                Err(StoreError::Timeout { timeout: self.timeout })
             }
         }
     }
 
     /// A connection to a server whose tables are up to date.
-    pub(crate) async fn lease(&self) -> Result<Lease, Failure> {
+    pub(crate) async fn connection(&self) -> Result<PooledConnection, StatementError> {
         if !self.migrated.load(Ordering::Acquire) {
             self.migrate().await?;
         }
-        self.connection().await
+        self.checkout().await
     }
 
-    async fn connection(&self) -> Result<Lease, Failure> {
+    async fn checkout(&self) -> Result<PooledConnection, StatementError> {
         match self.pool.get().await {
-            Ok(object) => Ok(Lease {
+            Ok(object) => Ok(PooledConnection {
                 object: Some(object),
-                pooled: self.target.pooled,
-                busy: false,
-                last: false,
+                prepares: !self.target.transaction_pooler,
+                in_statement: false,
+                close_on_drop: false,
             }),
             Err(PoolError::Backend(error)) => Err(error.into()),
             Err(other) => Err(StoreError::unavailable(other).into()),
         }
     }
 
-    /// Once per process; tried again by the next call where it failed.
-    async fn migrate(&self) -> Result<(), Failure> {
+    /// Runs once per process; after a failure the next call tries again.
+    async fn migrate(&self) -> Result<(), StatementError> {
         let _one_at_a_time = self.migrating.lock().await;
         if self.migrated.load(Ordering::Acquire) {
             return Ok(());
         }
-        let mut lease = self.connection().await?;
-        lease.busy = true;
-        if let Some(object) = &mut lease.object {
+        let mut connection = self.checkout().await?;
+        connection.in_statement = true;
+        if let Some(object) = &mut connection.object {
             migrate::apply(object, self.target.schema.as_deref(), Some(self.partitions)).await?;
         }
-        lease.busy = false;
+        connection.in_statement = false;
         self.migrated.store(true, Ordering::Release);
         Ok(())
     }
 }
 
-/// A connection of the pool. One that is dropped in the middle of a statement (a caller who gave up,
-/// a time limit) does not go back: its answer may come at any time, or never.
-pub(crate) struct Lease {
+/// A connection of the pool. Dropped in the middle of a statement (by a cancelled call or a timeout)
+/// it does not go back to the pool, because its answer may still arrive.
+pub(crate) struct PooledConnection {
     object: Option<Object>,
-    pooled: bool,
-    busy: bool,
-    last: bool,
+    prepares: bool,
+    in_statement: bool,
+    close_on_drop: bool,
 }
 
-impl Lease {
-    /// It is not to be used by anybody else afterwards, whatever happens.
-    pub(crate) fn is_last(&mut self) {
-        self.last = true;
+impl PooledConnection {
+    /// Closes the connection after use instead of returning it to the pool.
+    pub(crate) fn close_on_drop(&mut self) {
+        self.close_on_drop = true;
     }
 }
 
-impl Session for Lease {
-    async fn rows(&mut self, sql: &Sql, params: Params<'_>) -> Result<Vec<Row>, Failure> {
+impl SqlSession for PooledConnection {
+    async fn rows(&mut self, sql: &Sql, params: Params<'_>) -> Result<Vec<SqlRow>, StatementError> {
         let Some(client) = &self.object else {
             return Err(
                 StoreError::Unavailable { reason: "connection lost".into(), source: None }.into()
             );
         };
-        self.busy = true;
-        let rows = if self.pooled {
-            client.query_typed(sql.text, &typed(sql, params)).await
-        } else {
+        self.in_statement = true;
+        let rows = if self.prepares {
             match client.prepare_typed_cached(sql.text, sql.types).await {
                 Ok(statement) => client.query(&statement, params).await,
                 Err(error) => Err(error),
             }
+        } else {
+            client.query_typed(sql.text, &typed(sql, params)).await
         };
-        self.busy = false;
-        // A statement that does not fit the tables any more, or that somebody else's session has:
-        // a new connection prepares it anew.
-        self.last |= matches!(&rows, Err(error)
+        self.in_statement = false;
+        // A cached plan that no longer fits the tables, or a statement name that a pooler mixed up: a
+        // new connection prepares again.
+        self.close_on_drop |= matches!(&rows, Err(error)
             if error.code().is_some_and(|code| ["0A000", "26000", "42P05"].contains(&code.code())));
-        Ok(rows?.into_iter().map(Row::Own).collect())
+        Ok(rows?.into_iter().map(SqlRow::Tokio).collect())
     }
 }
 
-impl Drop for Lease {
+impl Drop for PooledConnection {
     fn drop(&mut self) {
-        if (self.busy || self.last)
+        if (self.in_statement || self.close_on_drop)
             && let Some(object) = self.object.take()
         {
             drop(Object::take(object));

@@ -1,4 +1,4 @@
-//! TLS as libpq has it: encryption alone, the authority, or the authority and the name.
+//! TLS with the modes of libpq: encryption only, a trusted root, or a trusted root and the host name.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,35 +17,35 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::error::incompatible;
 
-/// What the URL says about TLS.
-pub(crate) struct Tls {
+/// The TLS options of the URL.
+pub(crate) struct TlsOptions {
     pub(crate) mode: SslMode,
-    pub(crate) trust: Trust,
+    pub(crate) trust: TlsTrust,
     pub(crate) check_name: bool,
-    pub(crate) identity: Option<Identity>,
+    pub(crate) identity: Option<ClientIdentity>,
 }
 
-impl Default for Tls {
+impl Default for TlsOptions {
     fn default() -> Self {
-        Self { mode: SslMode::Prefer, trust: Trust::Anyone, check_name: false, identity: None }
+        Self { mode: SslMode::Prefer, trust: TlsTrust::Anyone, check_name: false, identity: None }
     }
 }
 
-/// Whose certificates are believed.
-pub(crate) enum Trust {
+/// Which server certificates are accepted.
+pub(crate) enum TlsTrust {
     Anyone,
     System,
     File(PathBuf),
 }
 
-/// What the client shows of itself.
+/// The client certificate and its key.
 #[derive(Default)]
-pub(crate) struct Identity {
+pub(crate) struct ClientIdentity {
     pub(crate) certificate: PathBuf,
     pub(crate) key: PathBuf,
 }
 
-impl Tls {
+impl TlsOptions {
     pub(crate) fn connector(&self) -> Result<MakeRustlsConnect, StoreError> {
         let provider = Arc::new(crypto::ring::default_provider());
         let verifier = self.verifier(provider.clone())?;
@@ -73,11 +73,11 @@ impl Tls {
     ) -> Result<Arc<dyn ServerCertVerifier>, StoreError> {
         let mut roots = RootCertStore::empty();
         match &self.trust {
-            Trust::Anyone => return Ok(Arc::new(Unverified(provider))),
-            Trust::System => {
+            TlsTrust::Anyone => return Ok(Arc::new(AcceptAnyCertificate(provider))),
+            TlsTrust::System => {
                 roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             }
-            Trust::File(path) => {
+            TlsTrust::File(path) => {
                 for certificate in certificates("sslrootcert", path)? {
                     roots.add(certificate).map_err(|error| unreadable("sslrootcert", error))?;
                 }
@@ -86,7 +86,7 @@ impl Tls {
         let chain = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
             .build()
             .map_err(|error| unreadable("sslrootcert", error))?;
-        if self.check_name { Ok(chain) } else { Ok(Arc::new(AnyName(chain))) }
+        if self.check_name { Ok(chain) } else { Ok(Arc::new(IgnoreHostname(chain))) }
     }
 }
 
@@ -100,11 +100,11 @@ fn unreadable(option: &str, error: impl std::fmt::Display) -> StoreError {
     incompatible(format!("the file of {option} cannot be used: {error}"))
 }
 
-/// `verify-ca`: the chain must lead to the authority, the name may be any.
+/// `verify-ca`: the chain must lead to a trusted root; the host name is not checked.
 #[derive(Debug)]
-struct AnyName(Arc<WebPkiServerVerifier>);
+struct IgnoreHostname(Arc<WebPkiServerVerifier>);
 
-impl ServerCertVerifier for AnyName {
+impl ServerCertVerifier for IgnoreHostname {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -113,7 +113,7 @@ impl ServerCertVerifier for AnyName {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        // The name is looked at last, so that this error means the chain is good.
+        // The name is checked last, so that this error means that the chain is valid.
         let verified =
             self.0.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         match verified {
@@ -147,11 +147,11 @@ impl ServerCertVerifier for AnyName {
     }
 }
 
-/// `prefer` and `require`: encrypted, and nobody asks to whom.
+/// `prefer` and `require`: encryption without authentication of the server.
 #[derive(Debug)]
-struct Unverified(Arc<CryptoProvider>);
+struct AcceptAnyCertificate(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Unverified {
+impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _end_entity: &CertificateDer<'_>,

@@ -1,4 +1,4 @@
-//! From a URL to the driver's own settings.
+//! Parses the URL into the driver's settings.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,98 +6,101 @@ use std::time::Duration;
 use hapax_core::StoreError;
 use tokio_postgres::config::SslMode;
 
-use crate::Config;
-use crate::connect::tls::{Identity, Tls, Trust};
+use crate::PostgresConfig;
+use crate::connect::tls::{ClientIdentity, TlsOptions, TlsTrust};
 use crate::error::incompatible;
 
 const SHAPE: &str = "the PostgreSQL URL cannot be understood; it is postgres://user:password@host:port/database?options, \
      with special characters in the password percent-encoded";
 
-/// What the driver connects with.
+/// Everything that is needed to connect.
 #[derive(Clone)]
-pub(crate) struct Target {
+pub(crate) struct ConnectTarget {
     pub(crate) driver: tokio_postgres::Config,
     pub(crate) tls: tokio_postgres_rustls::MakeRustlsConnect,
-    pub(crate) pooled: bool,
+    pub(crate) transaction_pooler: bool,
     pub(crate) schema: Option<String>,
 }
 
-pub(crate) fn target(config: &Config) -> Result<Target, StoreError> {
-    let (url, own) = split(&config.url)?;
+pub(crate) fn connect_target(config: &PostgresConfig) -> Result<ConnectTarget, StoreError> {
+    let (url, options) = split_options(&config.url)?;
     // The driver's own message is left out: it may quote what it did not understand.
     let mut driver: tokio_postgres::Config = url.parse().map_err(|_| incompatible(SHAPE))?;
     if driver.get_hosts().is_empty() && driver.get_hostaddrs().is_empty() {
         return Err(incompatible("the PostgreSQL URL names no host"));
     }
-    let schema = config.schema.clone().map(checked_schema).transpose()?;
-    let pooled = config.pooled || own.pooled;
-    if pooled && schema.is_some() {
+    let schema = config.schema.clone().map(validate_schema).transpose()?;
+    let transaction_pooler = config.transaction_pooler || options.transaction_pooler;
+    if transaction_pooler && schema.is_some() {
         return Err(incompatible(
             "a schema cannot be chosen through a transaction pooler; \
              use ALTER ROLE … SET search_path instead",
         ));
     }
-    driver.ssl_mode(own.tls.mode);
+    driver.ssl_mode(options.tls.mode);
     if driver.get_application_name().is_none() {
         driver.application_name("hapax");
     }
     if driver.get_connect_timeout().is_none() {
-        // It counts for each host; the next one must still get its turn.
+        // The timeout counts per host, and the last host must still get its turn.
         let hosts = driver.get_hosts().len().max(1) as u32;
-        driver.connect_timeout(config.limit / hosts);
+        driver.connect_timeout(config.timeout / hosts);
     }
-    if !pooled {
-        let options = options(driver.get_options(), config.limit, schema.as_deref());
-        driver.options(options);
+    if !transaction_pooler {
+        let settings = session_settings(driver.get_options(), config.timeout, schema.as_deref());
+        driver.options(settings);
     }
-    Ok(Target { driver, tls: own.tls.connector()?, pooled, schema })
+    Ok(ConnectTarget { driver, tls: options.tls.connector()?, transaction_pooler, schema })
 }
 
-/// What the driver does not know, and hapax handles.
-struct Own {
-    tls: Tls,
-    pooled: bool,
+/// The options of the URL that the driver does not know.
+#[derive(Default)]
+struct UrlOptions {
+    tls: TlsOptions,
+    transaction_pooler: bool,
 }
 
-fn split(url: &str) -> Result<(String, Own), StoreError> {
+fn split_options(url: &str) -> Result<(String, UrlOptions), StoreError> {
     if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
         return Err(incompatible(SHAPE));
     }
     // A password may contain a question mark, so options begin after the last `@`.
     let host = url.rfind('@').unwrap_or(0);
     let Some(mark) = url[host..].find('?').map(|at| host + at) else {
-        return Ok((url.to_owned(), Own { tls: Tls::default(), pooled: false }));
+        return Ok((url.to_owned(), UrlOptions::default()));
     };
-    let mut own = Own { tls: Tls::default(), pooled: false };
+    let mut options = UrlOptions::default();
     let mut mode = None;
-    let mut left = Vec::new();
+    let mut driver_options = Vec::new();
     for pair in url[mark + 1..].split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').ok_or_else(|| incompatible(SHAPE))?;
         match name {
             "sslmode" => mode = Some(value),
-            "sslrootcert" if value == "system" => own.tls.trust = Trust::System,
-            "sslrootcert" => own.tls.trust = Trust::File(path(value)?),
-            "sslcert" => own.tls.identity.get_or_insert_default().certificate = path(value)?,
-            "sslkey" => own.tls.identity.get_or_insert_default().key = path(value)?,
-            "pgbouncer" => own.pooled = value == "true",
-            _ => left.push(pair),
+            "sslrootcert" if value == "system" => options.tls.trust = TlsTrust::System,
+            "sslrootcert" => options.tls.trust = TlsTrust::File(decode_path(value)?),
+            "sslcert" => {
+                options.tls.identity.get_or_insert_default().certificate = decode_path(value)?
+            }
+            "sslkey" => options.tls.identity.get_or_insert_default().key = decode_path(value)?,
+            "pgbouncer" => options.transaction_pooler = value == "true",
+            _ => driver_options.push(pair),
         }
     }
-    own.tls.choose(mode.unwrap_or("prefer"))?;
-    Ok((format!("{}?{}", &url[..mark], left.join("&")), own))
+    options.tls.set_mode(mode.unwrap_or("prefer"))?;
+    Ok((format!("{}?{}", &url[..mark], driver_options.join("&")), options))
 }
 
-/// Ends a statement on the server before the caller gives up on it, and keeps the plans that the
-/// statements are written for whatever the statistics of a young table say.
-fn options(given: Option<&str>, limit: Duration, schema: Option<&str>) -> String {
-    let limit = limit.as_millis().max(4);
+/// Session settings that end a statement on the server before the caller's timeout, and that keep the
+/// planner to the plans that the statements are written for, whatever a new table's statistics say.
+fn session_settings(given: Option<&str>, timeout: Duration, schema: Option<&str>) -> String {
+    let timeout = timeout.as_millis().max(4);
     let mut options = given.map(|given| format!("{given} ")).unwrap_or_default();
     options.push_str(&format!(
-        "-c statement_timeout={} -c lock_timeout={} -c idle_in_transaction_session_timeout={limit} \
+        "-c statement_timeout={} -c lock_timeout={} -c idle_in_transaction_session_timeout={timeout} \
          -c default_transaction_isolation=read\\ committed -c client_min_messages=warning \
          -c jit=off -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off",
-        limit * 3 / 4,
-        limit / 2,
+        timeout * 3 / 4,
+        timeout / 2,
     ));
     if let Some(schema) = schema {
         options.push_str(&format!(" -c search_path={schema}"));
@@ -105,7 +108,7 @@ fn options(given: Option<&str>, limit: Duration, schema: Option<&str>) -> String
     options
 }
 
-fn checked_schema(schema: String) -> Result<String, StoreError> {
+fn validate_schema(schema: String) -> Result<String, StoreError> {
     let plain = schema.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
     let begins = schema.bytes().next().is_some_and(|b| !b.is_ascii_digit());
     if plain && begins && schema.len() <= 63 {
@@ -114,7 +117,7 @@ fn checked_schema(schema: String) -> Result<String, StoreError> {
     Err(incompatible("a schema takes 1 to 63 lower-case letters, digits and underscores"))
 }
 
-fn path(value: &str) -> Result<PathBuf, StoreError> {
+fn decode_path(value: &str) -> Result<PathBuf, StoreError> {
     let mut bytes = Vec::with_capacity(value.len());
     let mut rest = value.bytes();
     while let Some(byte) = rest.next() {
@@ -131,11 +134,11 @@ fn path(value: &str) -> Result<PathBuf, StoreError> {
     String::from_utf8(bytes).map(PathBuf::from).map_err(|_| incompatible(SHAPE))
 }
 
-impl Tls {
-    /// What libpq means by these words: only the `verify-` ones look at the certificate, and
-    /// `require` does so where an authority is named.
-    fn choose(&mut self, mode: &str) -> Result<(), StoreError> {
-        let named = !matches!(self.trust, Trust::Anyone);
+impl TlsOptions {
+    /// As in libpq, only the `verify-` modes check the certificate, and `require` does so if a root
+    /// certificate is named.
+    fn set_mode(&mut self, mode: &str) -> Result<(), StoreError> {
+        let has_root = !matches!(self.trust, TlsTrust::Anyone);
         (self.mode, self.check_name) = match mode {
             "disable" => (SslMode::Disable, false),
             "prefer" | "allow" => (SslMode::Prefer, false),
@@ -148,12 +151,12 @@ impl Tls {
             }
         };
         match mode {
-            "verify-ca" | "verify-full" if !named => self.trust = Trust::System,
-            "disable" | "prefer" | "allow" => self.trust = Trust::Anyone,
+            "verify-ca" | "verify-full" if !has_root => self.trust = TlsTrust::System,
+            "disable" | "prefer" | "allow" => self.trust = TlsTrust::Anyone,
             _ => {}
         }
         match &self.identity {
-            Some(Identity { certificate, key })
+            Some(ClientIdentity { certificate, key })
                 if certificate.as_os_str().is_empty() || key.as_os_str().is_empty() =>
             {
                 Err(incompatible("sslcert and sslkey go together"))
@@ -168,7 +171,7 @@ mod tests {
     use super::*;
 
     fn refused(url: &str) -> String {
-        match target(&Config::new(url)) {
+        match connect_target(&PostgresConfig::new(url)) {
             Err(error @ StoreError::Incompatible { .. }) => error.to_string(),
             Err(other) => panic!("{other:?}"),
             Ok(_) => panic!("accepted"),
@@ -176,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_url_is_refused_without_its_password() {
+    fn malformed_url_error_leaves_out_the_password() {
         for url in [
             "",
             "mysql://u:hunter2@h/d",
@@ -194,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_libpq_are_understood() {
+    fn sslmode_understands_the_modes_of_libpq() {
         for (mode, expected) in [
             ("disable", SslMode::Disable),
             ("prefer", SslMode::Prefer),
@@ -204,23 +207,23 @@ mod tests {
         ] {
             let url =
                 format!("postgres://u@h/d?sslmode={mode}&connect_timeout=1&sslrootcert=system");
-            let target = target(&Config::new(url)).map_err(|e| e.to_string());
+            let target = connect_target(&PostgresConfig::new(url)).map_err(|e| e.to_string());
             assert_eq!(target.unwrap().driver.get_ssl_mode(), expected, "{mode}");
         }
     }
 
     #[test]
-    fn options_of_the_url_stay_beside_our_own() {
+    fn options_of_the_url_are_kept() {
         let url = "postgres://u@h/d?options=-c%20search_path%3Dapp";
-        let target = target(&Config::new(url)).map_err(|e| e.to_string()).unwrap();
+        let target = connect_target(&PostgresConfig::new(url)).map_err(|e| e.to_string()).unwrap();
         let options = target.driver.get_options().unwrap();
         assert!(options.starts_with("-c search_path=app -c statement_timeout=1500 "), "{options}");
     }
 
     #[test]
-    fn a_pooler_gets_no_session_settings() {
-        let target =
-            target(&Config::new("postgres://u@h/d?pgbouncer=true")).map_err(|e| e.to_string());
+    fn transaction_pooler_gets_no_session_settings() {
+        let target = connect_target(&PostgresConfig::new("postgres://u@h/d?pgbouncer=true"))
+            .map_err(|e| e.to_string());
         assert_eq!(target.unwrap().driver.get_options(), None);
     }
 }

@@ -6,8 +6,8 @@ use hapax_core::Key;
 use hapax_core::log::{Attached, Cursor, Epoch, Epochs, JobHead, LogEntry};
 use tokio_postgres::types::Type;
 
-use crate::connect::session::{Row, Session, Sql};
-use crate::error::{Failure, corrupt};
+use crate::connect::session::{Sql, SqlRow, SqlSession};
+use crate::error::{StatementError, corrupt};
 use crate::row;
 
 const ATTACH: Sql = Sql {
@@ -15,22 +15,22 @@ const ATTACH: Sql = Sql {
     types: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::INT8, Type::INT8],
 };
 
-pub(crate) async fn attach<S: Session>(
+pub(crate) async fn attach<S: SqlSession>(
     session: &mut S,
     job: &Key,
     after: u64,
     at_most: usize,
-) -> Result<Option<Attached>, Failure> {
+) -> Result<Option<Attached>, StatementError> {
     let (tenant, domain, name) = (job.tenant().as_str(), job.scope(), job.name());
-    let (after, at_most) = (row::signed(after).min(super::tail::END), row::signed(at_most as u64));
+    let (after, at_most) = (row::to_i64(after).min(super::tail::END), row::to_i64(at_most as u64));
     let rows = session.rows(&ATTACH, &[&tenant, &domain, &name, &after, &at_most]).await?;
     let Some(found) = rows.first() else { return Ok(None) };
     let mut state = None;
     let mut entries = Vec::with_capacity(rows.len());
     for row in &rows {
         match row.try_get("is_state")? {
-            true => state = Some(entry(row)?),
-            false => entries.push(entry(row)?),
+            true => state = Some(decode_entry(row)?),
+            false => entries.push(decode_entry(row)?),
         }
     }
     let head = JobHead {
@@ -44,7 +44,7 @@ pub(crate) async fn attach<S: Session>(
     Ok(Some(Attached { head, entries }))
 }
 
-fn entry(row: &Row) -> Result<LogEntry, Failure> {
+fn decode_entry(row: &SqlRow) -> Result<LogEntry, StatementError> {
     let (epoch, offset) = (Epoch(row::number(row, "epoch")?), row::number(row, "place")?);
     Ok(LogEntry {
         at: Cursor { epoch, offset },
@@ -55,7 +55,7 @@ fn entry(row: &Row) -> Result<LogEntry, Failure> {
     })
 }
 
-pub(super) fn epochs(row: &Row) -> Result<Epochs, Failure> {
+pub(super) fn epochs(row: &SqlRow) -> Result<Epochs, StatementError> {
     let text: &str = row.try_get("epochs")?;
     Ok(text.parse().map_err(|_| corrupt("the epochs of a log"))?)
 }

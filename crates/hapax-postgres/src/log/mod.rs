@@ -11,7 +11,7 @@ use hapax_core::log::{Appended, Attached, LogEvent, LogRetention, PartitionTail,
 use hapax_core::{Key, Log, StoreError, Watch};
 
 use crate::PostgresStore;
-use append::Sent;
+use append::AppendCall;
 
 #[async_trait]
 impl Log for PostgresStore {
@@ -26,7 +26,7 @@ impl Log for PostgresStore {
         }
         let start = |(partition, part): (&u16, &Vec<usize>)| {
             let events = part.iter().map(|i| events[*i].clone()).collect();
-            self.appends.start(Sent { partition: *partition, events, keep: *keep })
+            self.appends.start(AppendCall { partition: *partition, events, keep: *keep })
         };
         let started: Vec<_> = parts.iter().map(start).collect();
         let mut answers = vec![Appended::Closed; events.len()];
@@ -44,8 +44,8 @@ impl Log for PostgresStore {
         after: u64,
         at_most: usize,
     ) -> Result<Option<Attached>, StoreError> {
-        let link = &self.link;
-        link.within(async { attach::attach(&mut link.lease().await?, job, after, at_most).await })
+        let pool = &self.pool;
+        pool.run(async { attach::attach(&mut pool.connection().await?, job, after, at_most).await })
             .await
     }
 
@@ -54,8 +54,8 @@ impl Log for PostgresStore {
         from: &[(u16, TailPosition)],
         at_most: usize,
     ) -> Result<Vec<PartitionTail>, StoreError> {
-        let link = &self.link;
-        link.within(async { tail::tail(&mut link.lease().await?, from, at_most).await }).await
+        let pool = &self.pool;
+        pool.run(async { tail::tail(&mut pool.connection().await?, from, at_most).await }).await
     }
 
     fn partitions(&self) -> u16 {

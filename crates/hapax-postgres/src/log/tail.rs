@@ -5,8 +5,8 @@ use hapax_core::log::{Cursor, Epoch, Epochs, PartitionTail, TailChange, TailPosi
 use tokio_postgres::types::Type;
 
 use super::attach::epochs;
-use crate::connect::session::{Row, Session, Sql};
-use crate::error::{Failure, corrupt};
+use crate::connect::session::{Sql, SqlRow, SqlSession};
+use crate::error::{StatementError, corrupt};
 use crate::row;
 
 const TAIL: Sql = Sql {
@@ -17,60 +17,61 @@ const TAIL: Sql = Sql {
 /// A position after every entry, one below the maximum so that `+ 1` does not overflow.
 pub(super) const END: i64 = i64::MAX - 1;
 
-/// Positions are numbers, each with the epoch that the partition had then: after a failover that
-/// lost the last ones, the numbers are given out again, and a reader has to go back.
-pub(crate) async fn tail<S: Session>(
+/// A position is a number with the epoch of the partition at that time. After a failover that lost
+/// entries the numbers are given out again under a new epoch, and a reader has to go back.
+pub(crate) async fn tail<S: SqlSession>(
     session: &mut S,
     from: &[(u16, TailPosition)],
     at_most: usize,
-) -> Result<Vec<PartitionTail>, Failure> {
+) -> Result<Vec<PartitionTail>, StatementError> {
     let partitions: Vec<i32> = from.iter().map(|(partition, _)| (*partition).into()).collect();
-    let mut questions: Vec<Question> = from.iter().map(|(_, from)| Question::new(from)).collect();
+    let mut starts: Vec<TailStart> = from.iter().map(|(_, from)| TailStart::new(from)).collect();
     loop {
-        let after: Vec<i64> = questions.iter().map(|question| question.after).collect();
+        let after: Vec<i64> = starts.iter().map(|start| start.after).collect();
         let rows =
-            session.rows(&TAIL, &[&partitions, &after, &row::signed(at_most as u64)]).await?;
-        let mut answers: Vec<Vec<&Row>> = vec![Vec::new(); from.len()];
+            session.rows(&TAIL, &[&partitions, &after, &row::to_i64(at_most as u64)]).await?;
+        let mut answers: Vec<Vec<&SqlRow>> = vec![Vec::new(); from.len()];
         for row in &rows {
             answers.get_mut(row::index(row)?).ok_or_else(|| corrupt("an ordinal"))?.push(row);
         }
         let mut back = false;
-        for (question, rows) in questions.iter_mut().zip(&answers) {
+        for (start, rows) in starts.iter_mut().zip(&answers) {
             let head = rows.first().ok_or_else(|| corrupt("no such partition"))?;
-            back |= question.goes_back(&epochs(head)?, head.try_get("epochs")?);
+            back |= start.goes_back(&epochs(head)?, head.try_get("epochs")?);
         }
         if !back {
-            let told = |(question, rows): (&Question, &Vec<&Row>)| question.answer(rows, at_most);
-            return questions.iter().zip(&answers).map(told).collect();
+            let answer = |(start, rows): (&TailStart, &Vec<&SqlRow>)| start.answer(rows, at_most);
+            return starts.iter().zip(&answers).map(answer).collect();
         }
     }
 }
 
-/// From where one partition is read.
-struct Question {
-    /// `None` for the start and the end, which are good in every epoch.
+/// Where the read of one partition starts.
+struct TailStart {
+    /// `None` for the start and the end, which are valid in every epoch.
     cursor: Option<Cursor>,
     after: i64,
     lost: bool,
-    /// Nothing can be lost before the start.
+    /// A read from the start loses nothing.
     is_start: bool,
 }
 
-impl Question {
+impl TailStart {
     fn new(from: &TailPosition) -> Self {
         match (from.as_str(), from.as_str().parse::<Cursor>()) {
             ("", _) => Self { cursor: None, after: 0, lost: false, is_start: true },
             ("$", _) => Self { cursor: None, after: END, lost: false, is_start: false },
             (_, Ok(cursor)) => {
-                let after = row::signed(cursor.offset);
+                let after = row::to_i64(cursor.offset);
                 Self { cursor: Some(cursor), after, lost: false, is_start: false }
             }
-            // Of another store, or of another life of this one.
+            // A position of another store, or from before this one was recreated.
             (_, Err(_)) => Self { cursor: None, after: 0, lost: true, is_start: false },
         }
     }
 
-    /// Whether what was read last is not in this history; then it goes on where it left it.
+    /// Whether the last position read is not part of this history. Then the start moves back to where
+    /// the two histories part.
     fn goes_back(&mut self, epochs: &Epochs, text: &str) -> bool {
         let Some(cursor) = self.cursor.take() else { return false };
         if epochs.at(cursor.offset) == Some(cursor.epoch) {
@@ -78,11 +79,11 @@ impl Question {
         }
         let shared = end_of(text, cursor.epoch);
         self.lost = shared.is_none();
-        self.after = row::signed(shared.unwrap_or(0));
+        self.after = row::to_i64(shared.unwrap_or(0));
         true
     }
 
-    fn answer(&self, rows: &[&Row], at_most: usize) -> Result<PartitionTail, Failure> {
+    fn answer(&self, rows: &[&SqlRow], at_most: usize) -> Result<PartitionTail, StatementError> {
         let head = rows.first().ok_or_else(|| corrupt("no such partition"))?;
         let epochs = epochs(head)?;
         let position = |offset: u64| {
@@ -112,7 +113,7 @@ impl Question {
     }
 }
 
-/// The last position with this epoch, where another one followed it.
+/// The last position of an epoch that was followed by another one.
 fn end_of(epochs: &str, epoch: Epoch) -> Option<u64> {
     let spans: Vec<(u64, u64)> = epochs
         .split(',')
@@ -127,19 +128,19 @@ fn end_of(epochs: &str, epoch: Epoch) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn question(from: &str, epochs: &str) -> (bool, i64, bool) {
-        let mut question = Question::new(&TailPosition::new(from));
-        let back = question.goes_back(&epochs.parse().unwrap(), epochs);
-        (back, question.after, question.lost)
+    fn start_of(from: &str, epochs: &str) -> (bool, i64, bool) {
+        let mut start = TailStart::new(&TailPosition::new(from));
+        let back = start.goes_back(&epochs.parse().unwrap(), epochs);
+        (back, start.after, start.lost)
     }
 
     #[test]
-    fn a_reader_of_lost_entries_goes_back_to_where_the_histories_part() {
-        assert_eq!(question("7-40", "7@1,9@42"), (false, 40, false));
-        assert_eq!(question("7-41", "7@1,9@42"), (false, 41, false));
-        assert_eq!(question("7-45", "7@1,9@42"), (true, 41, false), "42 to 45 are other ones now");
-        assert_eq!(question("9-45", "7@1,9@42"), (false, 45, false));
-        assert_eq!(question("8-45", "7@1,9@42"), (true, 0, true), "of a history unknown here");
-        assert_eq!(question("no position", "7@1"), (false, 0, true));
+    fn tail_goes_back_to_where_the_histories_part() {
+        assert_eq!(start_of("7-40", "7@1,9@42"), (false, 40, false));
+        assert_eq!(start_of("7-41", "7@1,9@42"), (false, 41, false));
+        assert_eq!(start_of("7-45", "7@1,9@42"), (true, 41, false), "42 to 45 are other ones now");
+        assert_eq!(start_of("9-45", "7@1,9@42"), (false, 45, false));
+        assert_eq!(start_of("8-45", "7@1,9@42"), (true, 0, true), "of a history unknown here");
+        assert_eq!(start_of("no position", "7@1"), (false, 0, true));
     }
 }

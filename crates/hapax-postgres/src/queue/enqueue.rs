@@ -1,4 +1,4 @@
-//! Items on their way into a queue, many in one statement.
+//! Adding items to queues, many calls in one statement.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -7,11 +7,11 @@ use hapax_core::{Key, StoreError};
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
-use crate::batch::Work;
-use crate::connect::session::{Session, Sql};
-use crate::error::Failure;
+use crate::batch::BatchOperation;
+use crate::connect::session::{Sql, SqlSession};
+use crate::error::StatementError;
 use crate::row;
-use crate::wake::Wakes;
+use crate::wake::WakeNotifier;
 
 const ENQUEUE: Sql = Sql {
     text: include_str!("../sql/enqueue.sql"),
@@ -43,66 +43,66 @@ const ENQUEUE_ONE: Sql = Sql {
     ],
 };
 
-/// What an item weighs beside its payload: a thousand or so go into one statement.
-const WEIGHT: usize = 4 << 10;
+/// What an item counts in a batch beside its payload: about a thousand go into one statement.
+const ITEM_BYTES: usize = 4 << 10;
 
-/// What a queue's waiters wait for. No tenant is empty, so no other key is the same.
-pub(crate) fn bell(queue: &QueueName) -> Option<Key> {
+/// The key that waiters for a queue's arrivals watch. No tenant is empty, so no other key is equal.
+pub(crate) fn arrivals_key(queue: &QueueName) -> Option<Key> {
     Key::stored("", "job", "", queue.as_str())
 }
 
-/// Items of one call.
-pub(crate) struct Sent {
+/// The items of one call.
+pub(crate) struct EnqueueCall {
     pub(crate) queue: QueueName,
     pub(crate) items: Vec<QueueItem>,
 }
 
-pub(crate) struct Enqueueing;
+pub(crate) struct EnqueueBatch;
 
-impl Work for Enqueueing {
-    type Item = Sent;
+impl BatchOperation for EnqueueBatch {
+    type Item = EnqueueCall;
     type Answer = Vec<Enqueued>;
 
     /// One statement at a time: two with the same ids would wait for each other.
-    fn lane(_: &Sent) -> u64 {
+    fn conflict_key(_: &EnqueueCall) -> u64 {
         0
     }
 
-    fn weight(sent: &Sent) -> usize {
-        sent.items.iter().map(|item| item.payload.len() + WEIGHT).sum()
+    fn bytes(call: &EnqueueCall) -> usize {
+        call.items.iter().map(|item| item.payload.len() + ITEM_BYTES).sum()
     }
 
-    async fn run<S: Session>(
+    async fn run<S: SqlSession>(
         session: &mut S,
-        sent: &[Sent],
+        calls: &[EnqueueCall],
         answers: &mut [Option<Vec<Enqueued>>],
-    ) -> Result<(), Failure> {
-        let all: Vec<_> = sent
+    ) -> Result<(), StatementError> {
+        let all: Vec<_> = calls
             .iter()
-            .flat_map(|sent| sent.items.iter().map(|item| (&sent.queue, item)))
+            .flat_map(|call| call.items.iter().map(|item| (&call.queue, item)))
             .collect();
-        let mut told = enqueue(session, &all).await?.into_iter();
-        for (sent, answer) in sent.iter().zip(answers) {
-            *answer = Some(told.by_ref().take(sent.items.len()).collect());
+        let mut added = enqueue(session, &all).await?.into_iter();
+        for (call, answer) in calls.iter().zip(answers) {
+            *answer = Some(added.by_ref().take(call.items.len()).collect());
         }
         Ok(())
     }
 
-    fn after(wakes: &Wakes, sent: &Sent, _: &Vec<Enqueued>) {
-        bell(&sent.queue).iter().for_each(|bell| wakes.wake(bell));
+    fn after_commit(wakes: &WakeNotifier, call: &EnqueueCall, _: &Vec<Enqueued>) {
+        arrivals_key(&call.queue).iter().for_each(|key| wakes.wake(key));
     }
 }
 
-pub(crate) async fn enqueue<S: Session>(
+pub(crate) async fn enqueue<S: SqlSession>(
     session: &mut S,
     all: &[(&QueueName, &QueueItem)],
-) -> Result<Vec<Enqueued>, Failure> {
+) -> Result<Vec<Enqueued>, StatementError> {
     match all {
         [] => return Ok(Vec::new()),
-        [(queue, item)] if is_new(session, queue, item).await? => {
+        [(queue, item)] if insert_new(session, queue, item).await? => {
             return Ok(vec![Enqueued::Accepted]);
         }
-        // Of one that is known, what follows tells whether it is still remembered.
+        // The id is known: the statement below says whether its retention is over.
         _ => {}
     }
     let items = || all.iter().map(|(_, item)| *item);
@@ -136,22 +136,22 @@ pub(crate) async fn enqueue<S: Session>(
     for row in &rows {
         new.insert((row.try_get::<String>("queue")?, row.try_get::<Uuid>("id")?));
     }
-    // Of two with the same id the first one was added.
-    let mut told = |(queue, item): &(&QueueName, &QueueItem)| match new
+    // Of two items with the same id the first one was added.
+    let mut answer = |(queue, item): &(&QueueName, &QueueItem)| match new
         .remove(&(queue.as_str().to_owned(), item.id.0))
     {
         true => Enqueued::Accepted,
         false => Enqueued::Duplicate,
     };
-    Ok(all.iter().map(&mut told).collect())
+    Ok(all.iter().map(&mut answer).collect())
 }
 
-/// Adds it, if nobody has heard of its id.
-async fn is_new<S: Session>(
+/// Adds the item if its id is new; whether it was.
+async fn insert_new<S: SqlSession>(
     session: &mut S,
     queue: &QueueName,
     item: &QueueItem,
-) -> Result<bool, Failure> {
+) -> Result<bool, StatementError> {
     let added = session
         .rows(
             &ENQUEUE_ONE,
@@ -172,10 +172,10 @@ async fn is_new<S: Session>(
 }
 
 fn delay(item: &QueueItem) -> Option<i64> {
-    (!item.delay.is_zero()).then(|| row::brief(item.delay))
+    (!item.delay.is_zero()).then(|| row::interval_millis(item.delay))
 }
 
-fn json(headers: &BTreeMap<String, String>) -> Result<String, Failure> {
+fn json(headers: &BTreeMap<String, String>) -> Result<String, StatementError> {
     if headers.is_empty() {
         return Ok("{}".to_owned());
     }

@@ -9,8 +9,8 @@ use hapax_core::{Fence, Key};
 use serde_json::value::RawValue;
 use tokio_postgres::types::Type;
 
-use crate::connect::session::{Row, Session, Sql};
-use crate::error::{Failure, corrupt};
+use crate::connect::session::{Sql, SqlRow, SqlSession};
+use crate::error::{StatementError, corrupt};
 use crate::row;
 
 const LEASE: Sql = Sql {
@@ -18,26 +18,26 @@ const LEASE: Sql = Sql {
     types: &[Type::TEXT, Type::BYTEA, Type::INT8, Type::INT8],
 };
 
-/// What is due; `None` where nothing was found although there may be something.
-pub(crate) async fn lease<S: Session>(
+/// Leases due items; `None` if nothing was found because other nodes were leasing at the same time.
+pub(crate) async fn lease<S: SqlSession>(
     session: &mut S,
     queue: &QueueName,
     take: &LeaseRequest,
-) -> Result<Option<Vec<LeasedItem>>, Failure> {
+) -> Result<Option<Vec<LeasedItem>>, StatementError> {
     let (token, at_most) =
-        (take.token.as_str().as_bytes(), row::signed(take.max_items.max(1) as u64));
-    let lease = row::brief(take.lease);
+        (take.token.as_str().as_bytes(), row::to_i64(take.max_items.max(1) as u64));
+    let lease = row::interval_millis(take.lease);
     let rows = session.rows(&LEASE, &[&queue.as_str(), &token, &at_most, &lease]).await?;
     let mut leased = Vec::with_capacity(rows.len());
     for row in &rows {
         let Some(seq) = row.try_get::<Option<i64>>("seq")? else { return Ok(None) };
-        leased.push((seq, handed_out(row)?));
+        leased.push((seq, decode_leased(row)?));
     }
     leased.sort_unstable_by_key(|(seq, _)| *seq);
     Ok(Some(leased.into_iter().map(|(_, leased)| leased).collect()))
 }
 
-fn handed_out(row: &Row) -> Result<LeasedItem, Failure> {
+fn decode_leased(row: &SqlRow) -> Result<LeasedItem, StatementError> {
     let tenant = Key::stored(row.try_get("tenant")?, "record", "", "");
     let item = QueueItem {
         id: ItemId(row.try_get("id")?),
@@ -50,7 +50,7 @@ fn handed_out(row: &Row) -> Result<LeasedItem, Failure> {
         delay: Duration::ZERO,
     };
     let attempt: i32 = row.try_get("attempt")?;
-    // Enqueued at a moment that the server's clock went back from.
+    // Negative if the server's clock went back since the item was enqueued.
     let age: i64 = row.try_get("age")?;
     Ok(LeasedItem {
         item,
@@ -60,9 +60,9 @@ fn handed_out(row: &Row) -> Result<LeasedItem, Failure> {
     })
 }
 
-/// Whoever writes plain SQL may have written numbers, or JSON that is deeper than we follow: what is
-/// no text travels as it is, and is not looked into. A row that could not be read would stop its
-/// whole queue.
+/// A value that is not a string, as another program may insert, is kept as its JSON text. It is not
+/// parsed, because it may be nested deeper than serde follows, and a row that cannot be read would
+/// stop its whole queue.
 fn headers(json: &str) -> BTreeMap<String, String> {
     let parsed: BTreeMap<String, &RawValue> = serde_json::from_str(json).unwrap_or_default();
     let plain = |value: &RawValue| {

@@ -15,8 +15,8 @@ use hapax_core::queue::{
 use hapax_core::{Queue, StoreError, Tenant, Token, Watch};
 
 use crate::PostgresStore;
-use crate::tx::lock::Patience;
-use enqueue::{Sent, bell};
+use crate::tx::lock::LockRetry;
+use enqueue::{EnqueueCall, arrivals_key};
 
 #[async_trait]
 impl Queue for PostgresStore {
@@ -25,7 +25,7 @@ impl Queue for PostgresStore {
         queue: &QueueName,
         items: &[QueueItem],
     ) -> Result<Vec<Enqueued>, StoreError> {
-        self.enqueues.submit(Sent { queue: queue.clone(), items: items.to_vec() }).await
+        self.enqueues.submit(EnqueueCall { queue: queue.clone(), items: items.to_vec() }).await
     }
 
     async fn lease(
@@ -33,17 +33,17 @@ impl Queue for PostgresStore {
         queue: &QueueName,
         take: &LeaseRequest,
     ) -> Result<Vec<LeasedItem>, StoreError> {
-        let link = &self.link;
-        let mut patience = Patience::new(link.limit);
-        link.within(async {
+        let pool = &self.pool;
+        let mut retry = LockRetry::new(pool.timeout);
+        pool.run(async {
             loop {
-                let mut lease = link.lease().await?;
-                let leased = lease::lease(&mut lease, queue, take).await?;
-                drop(lease);
+                let mut connection = pool.connection().await?;
+                let leased = lease::lease(&mut connection, queue, take).await?;
+                drop(connection);
                 match leased {
                     Some(leased) => return Ok(leased),
-                    // Other nodes are at it, and it is no error to come too late.
-                    None if patience.wait().await.is_err() => return Ok(Vec::new()),
+                    // Other nodes lease from the queue; finding nothing is not an error.
+                    None if retry.wait().await.is_err() => return Ok(Vec::new()),
                     None => {}
                 }
             }
@@ -57,8 +57,8 @@ impl Queue for PostgresStore {
         token: &Token,
         lease: Duration,
     ) -> Result<u64, StoreError> {
-        let link = &self.link;
-        link.within(async { resolve::renew(&mut link.lease().await?, queue, token, lease).await })
+        let pool = &self.pool;
+        pool.run(async { resolve::renew(&mut pool.connection().await?, queue, token, lease).await })
             .await
     }
 
@@ -68,36 +68,36 @@ impl Queue for PostgresStore {
         token: &Token,
         outcomes: &[(ItemId, ItemOutcome)],
     ) -> Result<Vec<Resolved>, StoreError> {
-        let link = &self.link;
-        let resolved = link
-            .within(async {
-                resolve::resolve(&mut link.lease().await?, queue, token, outcomes).await
+        let pool = &self.pool;
+        let resolved = pool
+            .run(async {
+                resolve::resolve(&mut pool.connection().await?, queue, token, outcomes).await
             })
             .await?;
-        // What waited behind these may be due.
-        self.arrived(queue);
+        // Items that waited behind these may be ready now.
+        self.wake_queue(queue);
         Ok(resolved)
     }
 
     async fn depth(
         &self,
         queue: &QueueName,
-        whose: Option<&Tenant>,
+        tenant: Option<&Tenant>,
     ) -> Result<QueueDepth, StoreError> {
-        let link = &self.link;
-        link.within(async { oversee::depth(&mut link.lease().await?, queue, whose).await }).await
+        let pool = &self.pool;
+        pool.run(async { oversee::depth(&mut pool.connection().await?, queue, tenant).await }).await
     }
 
     async fn dead(
         &self,
         queue: &QueueName,
-        whose: Option<&Tenant>,
+        tenant: Option<&Tenant>,
         after: Option<ItemId>,
         at_most: u32,
     ) -> Result<Vec<DeadLetter>, StoreError> {
-        let link = &self.link;
-        link.within(async {
-            oversee::dead(&mut link.lease().await?, queue, whose, after, at_most).await
+        let pool = &self.pool;
+        pool.run(async {
+            oversee::dead(&mut pool.connection().await?, queue, tenant, after, at_most).await
         })
         .await
     }
@@ -105,41 +105,41 @@ impl Queue for PostgresStore {
     async fn requeue(
         &self,
         queue: &QueueName,
-        whose: Option<&Tenant>,
+        tenant: Option<&Tenant>,
         id: ItemId,
     ) -> Result<bool, StoreError> {
-        let link = &self.link;
-        let was_there = link
-            .within(async { oversee::requeue(&mut link.lease().await?, queue, whose, id).await })
+        let pool = &self.pool;
+        let was_there = pool
+            .run(async { oversee::requeue(&mut pool.connection().await?, queue, tenant, id).await })
             .await?;
-        self.arrived(queue);
+        self.wake_queue(queue);
         Ok(was_there)
     }
 
     async fn discard(
         &self,
         queue: &QueueName,
-        whose: Option<&Tenant>,
+        tenant: Option<&Tenant>,
         id: ItemId,
     ) -> Result<bool, StoreError> {
-        let link = &self.link;
-        let was_there = link
-            .within(async { oversee::discard(&mut link.lease().await?, queue, whose, id).await })
+        let pool = &self.pool;
+        let was_there = pool
+            .run(async { oversee::discard(&mut pool.connection().await?, queue, tenant, id).await })
             .await?;
-        self.arrived(queue);
+        self.wake_queue(queue);
         Ok(was_there)
     }
 
     fn arrivals(&self, queue: &QueueName) -> Watch {
-        bell(queue).map_or_else(Watch::never, |bell| self.wakes.watch(&bell))
+        arrivals_key(queue).map_or_else(Watch::never, |key| self.wakes.watch(&key))
     }
 }
 
 impl PostgresStore {
-    /// Tells those who wait for work, here and on other nodes, that a queue has some. The store does
-    /// so for what it enqueues itself; call it after the commit of a transaction that enqueued
-    /// something. Where it is not called, they find out when they next look.
-    pub fn arrived(&self, queue: &QueueName) {
-        bell(queue).iter().for_each(|bell| self.wakes.wake(bell));
+    /// Wakes the waiters of a queue, here and on other nodes. The store does so for its own calls; call
+    /// this after the commit of a transaction of yours that enqueued items. Otherwise the waiters find
+    /// them at their next poll.
+    pub fn wake_queue(&self, queue: &QueueName) {
+        arrivals_key(queue).iter().for_each(|key| self.wakes.wake(key));
     }
 }

@@ -7,8 +7,8 @@ use hapax_core::Tenant;
 use hapax_core::queue::{DeadLetter, ItemId, QueueDepth, QueueName};
 use tokio_postgres::types::Type;
 
-use crate::connect::session::{Row, Session, Sql};
-use crate::error::{Failure, corrupt};
+use crate::connect::session::{Sql, SqlRow, SqlSession};
+use crate::error::{StatementError, corrupt};
 use crate::row;
 
 const DEPTH: Sql = Sql { text: include_str!("../sql/depth.sql"), types: &[Type::TEXT, Type::TEXT] };
@@ -31,12 +31,12 @@ const DISCARD: Sql = Sql {
     types: &[Type::TEXT, Type::TEXT, Type::UUID],
 };
 
-pub(crate) async fn depth<S: Session>(
+pub(crate) async fn depth<S: SqlSession>(
     session: &mut S,
     queue: &QueueName,
-    whose: Option<&Tenant>,
-) -> Result<QueueDepth, Failure> {
-    let rows = session.rows(&DEPTH, &[&queue.as_str(), &whose.map(Tenant::as_str)]).await?;
+    tenant: Option<&Tenant>,
+) -> Result<QueueDepth, StatementError> {
+    let rows = session.rows(&DEPTH, &[&queue.as_str(), &tenant.map(Tenant::as_str)]).await?;
     let found = rows.first().ok_or_else(|| corrupt("an empty answer"))?;
     let in_flight = row::number(found, "in_flight")?;
     let oldest: Option<i64> = found.try_get("oldest")?;
@@ -48,16 +48,17 @@ pub(crate) async fn depth<S: Session>(
     })
 }
 
-pub(crate) async fn dead<S: Session>(
+pub(crate) async fn dead<S: SqlSession>(
     session: &mut S,
     queue: &QueueName,
-    whose: Option<&Tenant>,
+    tenant: Option<&Tenant>,
     after: Option<ItemId>,
     at_most: u32,
-) -> Result<Vec<DeadLetter>, Failure> {
-    let (whose, after) = (whose.map(Tenant::as_str), after.map(|id| id.0));
-    let rows = session.rows(&DEAD, &[&queue.as_str(), &whose, &after, &i64::from(at_most)]).await?;
-    let letter = |row: &Row| {
+) -> Result<Vec<DeadLetter>, StatementError> {
+    let (tenant, after) = (tenant.map(Tenant::as_str), after.map(|id| id.0));
+    let rows =
+        session.rows(&DEAD, &[&queue.as_str(), &tenant, &after, &i64::from(at_most)]).await?;
+    let decode = |row: &SqlRow| {
         let attempts: i32 = row.try_get("attempts")?;
         Ok(DeadLetter {
             id: ItemId(row.try_get("id")?),
@@ -67,27 +68,27 @@ pub(crate) async fn dead<S: Session>(
             at: row::timestamp(row, "died_at")?,
         })
     };
-    rows.iter().map(letter).collect()
+    rows.iter().map(decode).collect()
 }
 
-pub(crate) async fn requeue<S: Session>(
+pub(crate) async fn requeue<S: SqlSession>(
     session: &mut S,
     queue: &QueueName,
-    whose: Option<&Tenant>,
+    tenant: Option<&Tenant>,
     id: ItemId,
-) -> Result<bool, Failure> {
+) -> Result<bool, StatementError> {
     let rows =
-        session.rows(&REQUEUE, &[&queue.as_str(), &whose.map(Tenant::as_str), &id.0]).await?;
+        session.rows(&REQUEUE, &[&queue.as_str(), &tenant.map(Tenant::as_str), &id.0]).await?;
     Ok(!rows.is_empty())
 }
 
-pub(crate) async fn discard<S: Session>(
+pub(crate) async fn discard<S: SqlSession>(
     session: &mut S,
     queue: &QueueName,
-    whose: Option<&Tenant>,
+    tenant: Option<&Tenant>,
     id: ItemId,
-) -> Result<bool, Failure> {
+) -> Result<bool, StatementError> {
     let rows =
-        session.rows(&DISCARD, &[&queue.as_str(), &whose.map(Tenant::as_str), &id.0]).await?;
+        session.rows(&DISCARD, &[&queue.as_str(), &tenant.map(Tenant::as_str), &id.0]).await?;
     Ok(!rows.is_empty())
 }

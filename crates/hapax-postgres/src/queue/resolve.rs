@@ -8,8 +8,8 @@ use hapax_core::queue::{ItemId, ItemOutcome, QueueName, Resolved};
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
-use crate::connect::session::{Session, Sql};
-use crate::error::{Failure, corrupt};
+use crate::connect::session::{Sql, SqlSession};
+use crate::error::{StatementError, corrupt};
 use crate::row;
 
 const RENEW: Sql = Sql {
@@ -30,58 +30,59 @@ const RESOLVE: Sql = Sql {
     ],
 };
 
-pub(crate) async fn renew<S: Session>(
+pub(crate) async fn renew<S: SqlSession>(
     session: &mut S,
     queue: &QueueName,
     token: &Token,
     lease: Duration,
-) -> Result<u64, Failure> {
-    let (token, lease) = (token.as_str().as_bytes(), row::brief(lease));
+) -> Result<u64, StatementError> {
+    let (token, lease) = (token.as_str().as_bytes(), row::interval_millis(lease));
     let rows = session.rows(&RENEW, &[&queue.as_str(), &token, &lease]).await?;
     rows.iter().map(|row| row::number(row, "held")).sum()
 }
 
-pub(crate) async fn resolve<S: Session>(
+pub(crate) async fn resolve<S: SqlSession>(
     session: &mut S,
     queue: &QueueName,
     token: &Token,
     outcomes: &[(ItemId, ItemOutcome)],
-) -> Result<Vec<Resolved>, Failure> {
-    // The first word about an item counts.
-    let mut words: HashMap<ItemId, &ItemOutcome> = HashMap::new();
+) -> Result<Vec<Resolved>, StatementError> {
+    // Only the first outcome of an item counts.
+    let mut first_outcomes: HashMap<ItemId, &ItemOutcome> = HashMap::new();
     let mut first = Vec::with_capacity(outcomes.len());
     for (id, outcome) in outcomes {
-        words.entry(*id).or_insert_with(|| {
+        first_outcomes.entry(*id).or_insert_with(|| {
             first.push((*id, outcome));
             outcome
         });
     }
     let ids: Vec<Uuid> = first.iter().map(|(id, _)| id.0).collect();
-    let kinds: Vec<i16> = first.iter().map(|(_, outcome)| kind(outcome)).collect();
-    let times: Vec<i64> = first.iter().map(|(_, outcome)| row::brief(time(outcome))).collect();
+    let codes: Vec<i16> = first.iter().map(|(_, outcome)| outcome_code(outcome)).collect();
+    let times: Vec<i64> =
+        first.iter().map(|(_, outcome)| row::interval_millis(time(outcome))).collect();
     let reasons: Vec<Option<&str>> = first.iter().map(|(_, outcome)| reason(outcome)).collect();
     let (name, token) = (queue.as_str(), token.as_str().as_bytes());
-    let rows = session.rows(&RESOLVE, &[&name, &token, &ids, &kinds, &times, &reasons]).await?;
-    let answer = rows.first().ok_or_else(|| corrupt("an empty answer"))?;
+    let rows = session.rows(&RESOLVE, &[&name, &token, &ids, &codes, &times, &reasons]).await?;
+    let row = rows.first().ok_or_else(|| corrupt("an empty answer"))?;
     let done: HashMap<Uuid, bool> =
-        ids.into_iter().zip(answer.try_get::<Vec<bool>>("done")?).collect();
-    let told = |(id, outcome): &(ItemId, ItemOutcome)| {
-        let counted = words.get(id).is_some_and(|word| std::ptr::eq(*word, outcome));
-        let repeated = is_ack(outcome) && words.get(id).is_some_and(|word| is_ack(word));
+        ids.into_iter().zip(row.try_get::<Vec<bool>>("done")?).collect();
+    let answer = |(id, outcome): &(ItemId, ItemOutcome)| {
+        let counted = first_outcomes.get(id).is_some_and(|first| std::ptr::eq(*first, outcome));
+        let repeated = is_ack(outcome) && first_outcomes.get(id).is_some_and(|first| is_ack(first));
         match done.get(&id.0) {
             Some(true) if counted || repeated => Resolved::Done,
             _ => Resolved::Lost,
         }
     };
-    Ok(outcomes.iter().map(told).collect())
+    Ok(outcomes.iter().map(answer).collect())
 }
 
 fn is_ack(outcome: &ItemOutcome) -> bool {
     matches!(outcome, ItemOutcome::Ack { .. })
 }
 
-/// The number that the function knows it by.
-fn kind(outcome: &ItemOutcome) -> i16 {
+/// The code of `hapax_resolve`.
+fn outcome_code(outcome: &ItemOutcome) -> i16 {
     match outcome {
         ItemOutcome::Ack { retention: remember } => i16::from(!remember.is_zero()),
         ItemOutcome::Retry { counts: true, .. } => 2,

@@ -1,86 +1,63 @@
 use std::time::Duration;
 
-pub use hapax_core::inbox::MessageStatus;
-use hapax_core::inbox::{InboxError, RETENTION};
-use hapax_core::{Key, Tenant, Token};
+use hapax_core::inbox::{InboxError, MessageStatus, RETENTION};
+use hapax_core::{Key, Token};
 use tokio_postgres::types::Type;
 
-use crate::connect::session::{Params, Session, Sql};
-use crate::error::{Failure, corrupt};
-use crate::{Transactional, row};
+use super::{HapaxTransaction, PostgresTransaction, run_with_timeout};
+use crate::connect::session::{Params, Sql, SqlSession};
+use crate::error::{StatementError, corrupt};
+use crate::row;
 
 const TYPES: &[Type] =
     &[Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT, Type::INT8, Type::INT8, Type::BYTEA];
 
 const RECEIVE: Sql = Sql { text: include_str!("../sql/receive.sql"), types: TYPES };
 
-/// What nearly every message needs, at half the price.
+/// The statement for a new message, which nearly every message is, at half the cost.
 const RECEIVE_NEW: Sql = Sql { text: include_str!("../sql/receive_new.sql"), types: TYPES };
 
-/// The inbox inside the consumer's own transaction: a message that is delivered twice has its effect
-/// exactly once, because what says that it was received commits with the effect or not at all.
-///
-/// Its messages are those of [`hapax_core::inbox`]: what was received here is a duplicate there, and
-/// the other way round.
-///
-/// ```no_run
-/// use hapax_core::Tenant;
-/// use hapax_postgres::{Inbox, MessageStatus};
-///
-/// # async fn example(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
-/// let inbox = Inbox::default();
-/// let mut tx = client.transaction().await?;
-/// match inbox.once(&mut tx, &Tenant::default(), "billing", "message-1").await? {
-///     MessageStatus::First => {
-///         tx.execute("INSERT INTO invoices (order_id) VALUES ($1)", &[&"order-1"]).await?;
-///         tx.commit().await?; // then acknowledge the message
-///     }
-///     MessageStatus::Duplicate => {} // acknowledge it
-///     MessageStatus::Busy => {}      // do not: it will come again
-/// }
-/// # Ok(()) }
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub struct Inbox {
-    retention: Duration,
-}
-
-impl Default for Inbox {
-    /// Messages are remembered for 30 days.
-    fn default() -> Self {
-        Self { retention: RETENTION }
-    }
-}
-
-impl Inbox {
-    /// How long a message is remembered; longer than it may be delivered again.
-    #[must_use]
-    pub fn retention(self, retention: Duration) -> Self {
-        Self { retention }
-    }
-
-    /// Receives a message in the caller's transaction. Never waits for another transaction.
+impl<T: HapaxTransaction> PostgresTransaction<'_, T> {
+    /// Says whether the consumer receives this message for the first time, and notes it for the
+    /// [retention](Self::retention), which must exceed the longest time until a redelivery. A message
+    /// that is delivered twice has its effect **exactly once**, because the note commits with the
+    /// effect or not at all. Never waits for another transaction.
     ///
-    /// # Errors
-    /// [`InboxError::Invalid`] where the consumer or the id cannot be one, [`InboxError::Store`] as for
-    /// [`InTransaction`](crate::InTransaction): after one the transaction is to be rolled back.
-    pub async fn once(
-        &self,
-        tx: &mut impl Transactional,
-        tenant: &Tenant,
+    /// It is the same inbox as that of [`hapax_core::inbox`] and of the HTTP API. A message that was
+    /// begun there and whose lease has run out is taken over.
+    ///
+    /// ```no_run
+    /// use hapax_core::inbox::MessageStatus;
+    /// use hapax_postgres::{HapaxTransaction, tokio_postgres::Client};
+    ///
+    /// # async fn example(client: &mut Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut tx = client.transaction().await?;
+    /// match tx.hapax().receive("billing", "message-1").await? {
+    ///     MessageStatus::First => {
+    ///         tx.execute("INSERT INTO invoices (order_id) VALUES ($1)", &[&"order-1"]).await?;
+    ///         tx.commit().await?; // then acknowledge the message
+    ///     }
+    ///     MessageStatus::Duplicate => {} // acknowledge the message
+    ///     MessageStatus::Busy => {}      // do not acknowledge: it will be delivered again
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn receive(
+        &mut self,
         consumer: &str,
         message_id: &str,
     ) -> Result<MessageStatus, InboxError> {
-        let key = Key::inbox(tenant, consumer, message_id)?;
-        Ok(tx.hapax().receive(&key, self.retention).await?)
+        let key = Key::inbox(&self.tenant, consumer, message_id)?;
+        let retention = self.retention.unwrap_or(RETENTION);
+        Ok(run_with_timeout(self.timeout, receive(self.tx, &key, retention)).await?)
     }
 }
 
-pub(crate) async fn receive<S: Session>(
+async fn receive<S: SqlSession>(
     session: &mut S,
     key: &Key,
     retention: Duration,
-) -> Result<MessageStatus, Failure> {
+) -> Result<MessageStatus, StatementError> {
     let (tenant, kind, digest) = (key.tenant().as_str(), key.kind().as_str(), row::digest(key));
     let (scope, name, retention) = (key.scope(), key.name(), row::duration(retention));
     let token = Token::random();
@@ -99,7 +76,7 @@ pub(crate) async fn receive<S: Session>(
             Some(1) => return Ok(MessageStatus::Duplicate),
             Some(_) => return Ok(MessageStatus::Busy),
             None if !answer.try_get::<bool>("mine")? => return Ok(MessageStatus::Busy),
-            // It was committed after this statement began: look again.
+            // The message was committed after this statement began: read again.
             None => {}
         }
     }

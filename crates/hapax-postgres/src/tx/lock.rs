@@ -1,22 +1,24 @@
+//! Retrying a statement whose key is locked by another transaction.
+
 use std::time::Duration;
 
 use hapax_core::StoreError;
 use tokio::time::{Instant, sleep};
 
-/// Waits a little longer each time for a lock that another transaction holds, and gives up a
-/// little before the call's limit, so that the error can say why.
-pub(crate) struct Patience {
-    until: Instant,
+/// Waits a little longer before each retry, and gives up a little before the call's timeout, so that
+/// the error can name the reason.
+pub(crate) struct LockRetry {
+    deadline: Instant,
     pause: Duration,
 }
 
-impl Patience {
-    pub(crate) fn new(limit: Duration) -> Self {
-        Self { until: Instant::now() + limit * 3 / 4, pause: Duration::from_millis(1) }
+impl LockRetry {
+    pub(crate) fn new(timeout: Duration) -> Self {
+        Self { deadline: Instant::now() + timeout * 3 / 4, pause: Duration::from_millis(1) }
     }
 
     pub(crate) async fn wait(&mut self) -> Result<(), StoreError> {
-        if Instant::now() + self.pause > self.until {
+        if Instant::now() + self.pause > self.deadline {
             let reason = "an open transaction has written the same key".into();
             return Err(StoreError::Locked { reason });
         }

@@ -1,5 +1,5 @@
-//! The same statements through `sqlx`: parameters and columns travel as the bytes that
-//! `postgres-types` makes and reads, so that there is one codec and one set of statements.
+//! Runs the statements through `sqlx`. Parameters and columns are encoded and decoded by
+//! `postgres-types`, so that both drivers share one set of statements and one codec.
 
 use std::time::Duration;
 
@@ -14,53 +14,48 @@ use sqlx::postgres::{
 use sqlx::{Arguments, Postgres, Row as _, ValueRef as _};
 use tokio_postgres::types::{FromSql, IsNull as Null, ToSql, Type};
 
-use crate::InTransaction;
-use crate::connect::session::{Params, Row, Sql};
-use crate::error::{self, Failure, corrupt};
-use crate::tx::session::{Caller, Transactional, sealed};
+use super::{HapaxTransaction, sealed};
+use crate::connect::session::{Params, Sql, SqlRow, SqlSession};
+use crate::error::{StatementError, corrupt, server_error};
 
 impl sealed::Sealed for PgConnection {}
-
-impl Transactional for PgConnection {
-    fn hapax(&mut self) -> InTransaction<'_> {
-        InTransaction::of(Caller::Sqlx(tokio::sync::Mutex::new(self)))
-    }
-}
-
+impl HapaxTransaction for PgConnection {}
 impl sealed::Sealed for sqlx::Transaction<'_, Postgres> {}
+impl HapaxTransaction for sqlx::Transaction<'_, Postgres> {}
 
-impl Transactional for sqlx::Transaction<'_, Postgres> {
-    fn hapax(&mut self) -> InTransaction<'_> {
-        (**self).hapax()
+impl SqlSession for sqlx::Transaction<'_, Postgres> {
+    async fn rows(&mut self, sql: &Sql, params: Params<'_>) -> Result<Vec<SqlRow>, StatementError> {
+        (**self).rows(sql, params).await
     }
 }
 
-impl From<sqlx::Error> for Failure {
+impl From<sqlx::Error> for StatementError {
     fn from(error: sqlx::Error) -> Self {
         Self::Sqlx(error)
     }
 }
 
-pub(crate) async fn rows(
-    connection: &mut PgConnection,
-    sql: &Sql,
-    params: Params<'_>,
-) -> Result<Vec<Row>, Failure> {
-    let mut arguments = PgArguments::default();
-    for (param, kind) in params.iter().zip(sql.types) {
-        let encoded = Encoded::new(*param, kind).map_err(sqlx::Error::Encode)?;
-        arguments.add(encoded).map_err(sqlx::Error::Encode)?;
+impl SqlSession for PgConnection {
+    async fn rows(&mut self, sql: &Sql, params: Params<'_>) -> Result<Vec<SqlRow>, StatementError> {
+        let mut arguments = PgArguments::default();
+        for (param, kind) in params.iter().zip(sql.types) {
+            let encoded = EncodedParam::new(*param, kind).map_err(sqlx::Error::Encode)?;
+            arguments.add(encoded).map_err(sqlx::Error::Encode)?;
+        }
+        let query = sqlx::query_with::<Postgres, _>(sql.text, arguments).persistent(false);
+        Ok(query.fetch_all(self).await?.into_iter().map(SqlRow::Sqlx).collect())
     }
-    let query = sqlx::query_with::<Postgres, _>(sql.text, arguments).persistent(false);
-    Ok(query.fetch_all(connection).await?.into_iter().map(Row::Sqlx).collect())
 }
 
-pub(crate) fn value<'a, T: FromSql<'a>>(row: &'a PgRow, column: &str) -> Result<T, Failure> {
+pub(crate) fn read_column<'a, T: FromSql<'a>>(
+    row: &'a PgRow,
+    column: &str,
+) -> Result<T, StatementError> {
     let raw = row.try_get_raw(column)?;
     let oid = raw.type_info().oid().map(|oid| oid.0);
     let kind =
         oid.and_then(Type::from_oid).ok_or_else(|| corrupt("a column of an unknown type"))?;
-    let unreadable = || Failure::from(corrupt("a column of another type"));
+    let unreadable = || StatementError::from(corrupt("a column of another type"));
     if !T::accepts(&kind) || raw.format() != PgValueFormat::Binary {
         return Err(unreadable());
     }
@@ -68,10 +63,10 @@ pub(crate) fn value<'a, T: FromSql<'a>>(row: &'a PgRow, column: &str) -> Result<
     T::from_sql_nullable(&kind, bytes).map_err(|_| unreadable())
 }
 
-pub(crate) fn error(error: sqlx::Error, limit: Duration) -> StoreError {
+pub(crate) fn store_error(error: sqlx::Error, timeout: Duration) -> StoreError {
     match &error {
         sqlx::Error::Database(answer) => match answer.try_downcast_ref::<PgDatabaseError>() {
-            Some(answer) => error::from_server(answer.code(), answer.message(), limit),
+            Some(answer) => server_error(answer.code(), answer.message(), timeout),
             None => StoreError::internal(error),
         },
         sqlx::Error::Encode(_) | sqlx::Error::Decode(_) | sqlx::Error::ColumnNotFound(_) => {
@@ -81,13 +76,13 @@ pub(crate) fn error(error: sqlx::Error, limit: Duration) -> StoreError {
     }
 }
 
-/// A parameter as it goes over the wire.
-struct Encoded {
+/// A parameter in its wire format.
+struct EncodedParam {
     kind: Type,
     bytes: Option<BytesMut>,
 }
 
-impl Encoded {
+impl EncodedParam {
     fn new(param: &(dyn ToSql + Sync), kind: &Type) -> Result<Self, BoxDynError> {
         let mut bytes = BytesMut::new();
         let null = param.to_sql_checked(kind, &mut bytes)?;
@@ -95,14 +90,14 @@ impl Encoded {
     }
 }
 
-impl sqlx::Type<Postgres> for Encoded {
-    /// Never asked for: each parameter says what it is.
+impl sqlx::Type<Postgres> for EncodedParam {
+    /// Not used, because `produces` returns the type of each parameter.
     fn type_info() -> PgTypeInfo {
         PgTypeInfo::with_oid(Oid(Type::UNKNOWN.oid()))
     }
 }
 
-impl Encode<'_, Postgres> for Encoded {
+impl Encode<'_, Postgres> for EncodedParam {
     fn encode_by_ref(&self, buffer: &mut PgArgumentBuffer) -> Result<IsNull, BoxDynError> {
         let Some(bytes) = &self.bytes else { return Ok(IsNull::Yes) };
         buffer.extend_from_slice(bytes);

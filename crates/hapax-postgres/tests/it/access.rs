@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use hapax_core::queue::{LeaseRequest, QueueName};
 use hapax_core::{Claims, Log, Queue, Store, StoreError};
-use hapax_postgres::{Config, PostgresStore};
+use hapax_postgres::{PostgresConfig, PostgresStore};
 use hapax_testkit::Postgres;
 
 use crate::{SERVER, ask, client, granted, key, open};
 
 #[tokio::test]
-async fn tls_is_checked_as_far_as_the_mode_says() {
+async fn tls_mode_decides_what_is_verified() {
     let server = Postgres::tls();
     let stranger = Postgres::tls();
     let (ours, theirs) = (server.ca_path().display(), stranger.ca_path().display());
@@ -39,7 +39,7 @@ async fn tls_is_checked_as_far_as_the_mode_says() {
 }
 
 #[tokio::test]
-async fn verify_ca_takes_any_name_and_verify_full_does_not() {
+async fn tls_verify_full_checks_the_host_name() {
     let server = Postgres::tls();
     let ca = server.ca_path().display();
     // `hostaddr` is where to go, `host` is the name to look for.
@@ -53,13 +53,13 @@ async fn verify_ca_takes_any_name_and_verify_full_does_not() {
 }
 
 #[tokio::test]
-async fn plain_text_is_refused_where_tls_is_required() {
+async fn tls_required_refuses_plain_text() {
     let refused = open(&format!("{}?sslmode=require", SERVER.url())).ping().await;
     assert!(matches!(refused, Err(StoreError::Unavailable { .. })), "{refused:?}");
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_refused_and_never_repeated() {
+async fn wrong_password_is_refused_and_not_shown() {
     let server = Postgres::start();
     server.psql("CREATE ROLE guarded LOGIN SUPERUSER PASSWORD 'right-one'");
     let hba = server.psql("SHOW hba_file");
@@ -82,7 +82,7 @@ async fn a_wrong_password_is_refused_and_never_repeated() {
 }
 
 #[tokio::test]
-async fn a_role_without_rights_is_refused_and_one_with_a_few_is_enough() {
+async fn role_needs_only_a_few_rights() {
     let url = SERVER.database("rights");
     SERVER.psql_in("rights", "REVOKE CREATE ON SCHEMA public FROM PUBLIC");
     SERVER.psql_in("rights", "CREATE ROLE visitor LOGIN");
@@ -113,7 +113,7 @@ async fn a_role_without_rights_is_refused_and_one_with_a_few_is_enough() {
 }
 
 #[tokio::test]
-async fn a_missing_database_cannot_be_used() {
+async fn missing_database_is_incompatible() {
     let missing = SERVER.url().replace("/postgres", "/no_such_database").replacen(
         "//no_such_database@",
         "//postgres@",
@@ -124,7 +124,7 @@ async fn a_missing_database_cannot_be_used() {
 }
 
 #[tokio::test]
-async fn read_only_transactions_are_told_as_such() {
+async fn read_only_transactions_are_reported() {
     let url = SERVER.database("read_only");
     open(&url).ping().await.unwrap();
     let store = open(&format!("{url}?options=-c%20default_transaction_read_only%3Don"));
@@ -134,11 +134,11 @@ async fn read_only_transactions_are_told_as_such() {
 }
 
 #[tokio::test]
-async fn opening_needs_no_server_and_a_bad_url_is_told_at_once() {
+async fn open_needs_no_server_and_refuses_a_bad_url() {
     let store = open("postgres://postgres@127.0.0.1:1/postgres");
     let down = store.claim(&key("k"), &ask()).await;
     assert!(matches!(down, Err(StoreError::Unavailable { .. })), "{down:?}");
-    let bad = PostgresStore::open(Config::new("postgres://u:secret@h:x/d")).unwrap_err();
+    let bad = PostgresStore::open(PostgresConfig::new("postgres://u:secret@h:x/d")).unwrap_err();
     assert!(matches!(bad, StoreError::Incompatible { .. }));
     assert!(!format!("{bad} {bad:?}").contains("secret"));
 }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hapax_conformance::scale;
+use hapax_core::Put;
 use hapax_core::bus::consume::{
     Consumer, ConsumerGroupConfig, EventDelivery, EventOutcome, HandlerError,
 };
 use hapax_core::bus::{Bus, NewEvent};
-use hapax_core::{Put, Records};
-use hapax_postgres::{Config, PostgresStore, Transactional};
+use hapax_postgres::{HapaxTransaction, PostgresConfig, PostgresStore};
 use tokio::sync::Mutex;
 use tokio_postgres::Client;
 
@@ -21,7 +21,7 @@ use crate::{SERVER, client};
 const JOBS: usize = 24;
 
 fn bus(url: &str) -> Bus {
-    let config = Config::new(url).partitions(16).limit(Duration::from_secs(60));
+    let config = PostgresConfig::new(url).partitions(16).timeout(Duration::from_secs(60));
     Bus::new(Arc::new(PostgresStore::open(config).unwrap()))
 }
 
@@ -31,10 +31,12 @@ async fn member(url: &str) -> Consumer {
         let shop = shop.clone();
         async move { effect(&mut *shop.lock().await, &delivery).await }
     };
-    let consume = ConsumerGroupConfig::default()
-        .lease(Duration::from_secs(1))
-        .poll_interval(Duration::from_millis(20))
-        .backoff(Duration::from_millis(10), Duration::from_millis(100));
+    let consume = ConsumerGroupConfig {
+        lease: Duration::from_secs(1),
+        poll: Duration::from_millis(20),
+        backoff: (Duration::from_millis(10), Duration::from_millis(100)),
+        ..ConsumerGroupConfig::default()
+    };
     bus(url).consume_with("billing", handler, consume).unwrap()
 }
 
@@ -75,7 +77,7 @@ async fn until(shop: &Client, effects: i64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn effects_happen_once_although_members_are_killed() {
+async fn consumer_effects_happen_once_despite_kills() {
     let url = SERVER.database("consume_kills");
     let bus = bus(&url);
     let shop = client(&url).await;

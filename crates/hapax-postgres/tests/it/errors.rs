@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use hapax_core::{Claimed, Claims, StoreError};
-use hapax_postgres::{Config, PostgresStore};
+use hapax_postgres::{PostgresConfig, PostgresStore};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -22,7 +22,7 @@ const TRIGGER: &str = "
     CREATE TRIGGER fail BEFORE INSERT ON hapax_claims FOR EACH ROW EXECUTE FUNCTION fail();";
 
 #[tokio::test]
-async fn every_state_has_its_kind() {
+async fn sqlstates_map_to_store_errors() {
     let url = SERVER.database("states");
     let store = open(&url);
     granted(&store, &key("before"), &ask()).await;
@@ -55,7 +55,7 @@ async fn every_state_has_its_kind() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bad_item_fails_alone() {
+async fn batch_with_a_bad_item_fails_only_that_item() {
     let url = SERVER.database("poison");
     let store = open(&url);
     granted(&store, &key("before"), &ask()).await;
@@ -78,10 +78,10 @@ async fn a_bad_item_fails_alone() {
 }
 
 #[tokio::test]
-async fn a_locked_table_is_told_as_such_within_the_limit() {
+async fn locked_table_is_reported_within_the_timeout() {
     let url = SERVER.database("locked");
     let limit = Duration::from_secs(6);
-    let store = PostgresStore::open(Config::new(&url).limit(limit)).unwrap();
+    let store = PostgresStore::open(PostgresConfig::new(&url).timeout(limit)).unwrap();
     granted(&open(&url), &key("before"), &ask()).await;
     let mut other = client(&url).await;
     let tx = other.transaction().await.unwrap();

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use hapax_core::{Severity, Store};
-use hapax_postgres::{Config, PostgresStore};
+use hapax_postgres::{PostgresConfig, PostgresStore};
 use hapax_testkit::Postgres;
 
 use crate::{SERVER, open};
@@ -12,7 +12,7 @@ async fn severities(store: &PostgresStore) -> Vec<(&'static str, Severity)> {
 }
 
 #[tokio::test]
-async fn a_sound_server_is_fine() {
+async fn examine_finds_a_sound_server_fine() {
     let store = open(&SERVER.database("sound"));
     for (check, severity) in severities(&store).await {
         assert_eq!(severity, Severity::Fine, "{check}");
@@ -20,7 +20,7 @@ async fn a_sound_server_is_fine() {
 }
 
 #[tokio::test]
-async fn what_breaks_a_promise_is_named() {
+async fn examine_names_each_broken_promise() {
     let unsound = [
         ("synchronous_commit", "off"),
         ("fsync", "off"),
@@ -43,8 +43,8 @@ async fn what_breaks_a_promise_is_named() {
 }
 
 #[tokio::test]
-async fn a_pooler_is_told_apart() {
-    let config = Config::new(SERVER.database("pooler")).pooled(true);
-    let store = PostgresStore::open(config.limit(Duration::from_secs(60))).unwrap();
+async fn examine_detects_a_transaction_pooler() {
+    let config = PostgresConfig::new(SERVER.database("pooler")).transaction_pooler(true);
+    let store = PostgresStore::open(config.timeout(Duration::from_secs(60))).unwrap();
     assert!(severities(&store).await.contains(&("postgres.pooler", Severity::Warn)));
 }

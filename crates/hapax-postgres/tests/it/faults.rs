@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use hapax_core::claims::ClaimState;
 use hapax_core::{Claimed, Claims, Expect, Key, Records, Step, Store, StoreError, Tenant, Ticket};
-use hapax_postgres::{Config, PostgresStore};
+use hapax_postgres::{PostgresConfig, PostgresStore};
 use hapax_testkit::{Postgres, TcpProxy};
 use tokio::task::JoinSet;
 
@@ -17,7 +17,7 @@ const SLACK: Duration = Duration::from_secs(30);
 /// A store with little patience, for which the tables are there: making them may take its time.
 async fn hasty(url: &str) -> PostgresStore {
     open(url).ping().await.unwrap();
-    PostgresStore::open(Config::new(url).limit(LIMIT)).unwrap()
+    PostgresStore::open(PostgresConfig::new(url).timeout(LIMIT)).unwrap()
 }
 
 /// Every operation, from many tasks at once: each has to end in time.
@@ -63,7 +63,7 @@ async fn comes_back(store: &PostgresStore, name: &str) -> Ticket {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_hangs_is_given_up_in_time_and_found_again() {
+async fn hanging_server_times_out_and_is_found_again() {
     let server = Postgres::start();
     let store = hasty(&server.url()).await;
     let ticket = comes_back(&store, "before").await;
@@ -79,7 +79,7 @@ async fn a_server_that_hangs_is_given_up_in_time_and_found_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_hangs_from_the_start_is_found_when_it_answers() {
+async fn server_that_hangs_from_the_start_is_found_later() {
     let server = Postgres::start();
     let store = hasty(&server.url()).await;
     server.stop();
@@ -89,7 +89,7 @@ async fn a_server_that_hangs_from_the_start_is_found_when_it_answers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_dies_is_found_again_with_what_was_acknowledged() {
+async fn killed_server_is_found_again_with_its_data() {
     let server = Postgres::start();
     let store = hasty(&server.url()).await;
     let mut last = comes_back(&store, "before").await.fence;
@@ -108,7 +108,7 @@ async fn a_server_that_dies_is_found_again_with_what_was_acknowledged() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sessions_that_an_operator_ends_cost_one_call_at_most() {
+async fn terminated_session_costs_one_call_at_most() {
     let server = Postgres::start();
     let store = hasty(&server.url()).await;
     comes_back(&store, "before").await;
@@ -119,7 +119,7 @@ async fn sessions_that_an_operator_ends_cost_one_call_at_most() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn too_many_connections_are_a_passing_error() {
+async fn too_many_connections_is_a_transient_error() {
     let server =
         Postgres::with(&[("max_connections", "5"), ("superuser_reserved_connections", "3")]);
     server.psql("CREATE ROLE app LOGIN; GRANT ALL ON SCHEMA public TO app");
@@ -144,9 +144,10 @@ async fn too_many_connections_are_a_passing_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_caller_who_gives_up_spoils_no_connection() {
+async fn cancelled_call_spoils_no_connection() {
     let server = Postgres::start();
-    let config = Config::new(server.url()).pool(2).limit(Duration::from_secs(60));
+    let config =
+        PostgresConfig::new(server.url()).max_connections(2).timeout(Duration::from_secs(60));
     let store = PostgresStore::open(config).unwrap();
     comes_back(&store, "before").await;
     let record = Key::record(&Tenant::default(), "r").unwrap();
@@ -164,7 +165,7 @@ async fn a_caller_who_gives_up_spoils_no_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_done_without_an_answer_is_recognised_when_asked_again() {
+async fn claim_without_an_answer_is_recognised_on_retry() {
     let server = Postgres::start();
     let wire = TcpProxy::to(server.port());
     let url = server.url().replace(&server.port().to_string(), &wire.port().to_string());
@@ -192,7 +193,7 @@ async fn what_was_done_without_an_answer_is_recognised_when_asked_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wire_that_goes_silent_is_given_up_in_time() {
+async fn silent_connection_times_out() {
     let server = Postgres::start();
     let wire = TcpProxy::to(server.port());
     let url = server.url().replace(&server.port().to_string(), &wire.port().to_string());

@@ -11,7 +11,7 @@ use hapax_core::log::{Appended, Log, TailPosition};
 use hapax_core::queue::{
     Enqueued, ItemId, ItemOutcome, LeaseRequest, Queue, QueueItem, QueueName, Resolved,
 };
-use hapax_postgres::{Config, PostgresStore};
+use hapax_postgres::{PostgresConfig, PostgresStore};
 use hapax_testkit::Postgres;
 
 use crate::kills::{NAME, URL, Worker, acknowledge};
@@ -28,7 +28,8 @@ fn worker() {
     let (Ok(url), Ok(name)) = (env::var(URL), env::var(NAME)) else { return };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let store = PostgresStore::open(Config::new(url).limit(Duration::from_secs(5))).unwrap();
+        let store =
+            PostgresStore::open(PostgresConfig::new(url).timeout(Duration::from_secs(5))).unwrap();
         let mut tasks = tokio::task::JoinSet::new();
         for task in 0..6 {
             let own = format!("{name}-{task}");
@@ -186,7 +187,7 @@ impl Ledger {
 }
 
 #[test]
-fn a_killed_client_loses_no_event_and_no_item() {
+fn killed_client_loses_no_event_and_no_item() {
     let server = Postgres::start();
     let mut ledger = Ledger::default();
     for kill in 0..scale(8) {
@@ -199,7 +200,7 @@ fn a_killed_client_loses_no_event_and_no_item() {
 }
 
 #[test]
-fn a_killed_server_loses_no_event_and_no_item() {
+fn killed_server_loses_no_event_and_no_item() {
     let server = Postgres::start();
     let mut ledger = Ledger::default();
     let worker = Worker::start("flows::worker", &server.url(), "s");

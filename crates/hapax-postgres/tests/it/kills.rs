@@ -15,7 +15,7 @@ use bytes::Bytes;
 use hapax_conformance::scale;
 use hapax_core::claims::ClaimState;
 use hapax_core::{Claimed, Claims, Expect, GiveBack, Key, Put, Records, Step, Store, Tenant};
-use hapax_postgres::{Config, PostgresStore};
+use hapax_postgres::{PostgresConfig, PostgresStore};
 use hapax_testkit::Postgres;
 
 use crate::{ask, key, open};
@@ -37,7 +37,8 @@ fn worker() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         // The server may be down for a while, and that is no reason to end.
-        let store = PostgresStore::open(Config::new(url).limit(Duration::from_secs(5))).unwrap();
+        let store =
+            PostgresStore::open(PostgresConfig::new(url).timeout(Duration::from_secs(5))).unwrap();
         let count = Arc::new(AtomicU64::new(0));
         let tasks: Vec<_> = (0..TASKS)
             .map(|_| tokio::spawn(work(store.clone(), name.clone(), count.clone())))
@@ -217,7 +218,7 @@ impl Ledger {
 }
 
 #[test]
-fn a_killed_client_loses_nothing_that_it_was_told() {
+fn killed_client_loses_nothing_acknowledged() {
     let server = Postgres::start();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let store = open(&server.url());
@@ -241,7 +242,7 @@ fn a_killed_client_loses_nothing_that_it_was_told() {
 }
 
 #[test]
-fn a_killed_server_loses_nothing_that_it_told() {
+fn killed_server_loses_nothing_acknowledged() {
     let server = Postgres::start();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(open(&server.url()).ping()).unwrap();

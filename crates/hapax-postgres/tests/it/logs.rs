@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hapax_core::log::{Appended, Cursor, Log, LogEvent, LogRetention, TailPosition};
 use hapax_core::{Fingerprint, Key, Store, StoreError, Tenant};
-use hapax_postgres::{Config, PostgresStore};
+use hapax_postgres::{PostgresConfig, PostgresStore};
 use hapax_testkit::Postgres;
 
 use crate::{SERVER, client, open};
@@ -45,7 +45,7 @@ fn neighbour(store: &PostgresStore, of: &Key) -> Key {
 /// One node's append is not committed for a long time. A tail that took the highest number it saw for
 /// the end would pass it by.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tail_never_skips_an_append_that_commits_late() {
+async fn tail_never_skips_a_late_commit() {
     let url = SERVER.database("late_append");
     let (slow_node, reader) = (client(&url).await, open(&url));
     reader.ping().await.unwrap();
@@ -81,9 +81,10 @@ async fn a_tail_never_skips_an_append_that_commits_late() {
 
 /// A partition whose lock somebody does not give up costs its own jobs their limit, and no others.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_locked_partition_holds_up_only_its_own_jobs_and_within_the_limit() {
+async fn locked_partition_blocks_only_its_own_jobs() {
     let url = SERVER.database("locked_partition");
-    let store = PostgresStore::open(Config::new(&url).limit(Duration::from_secs(4))).unwrap();
+    let store =
+        PostgresStore::open(PostgresConfig::new(&url).timeout(Duration::from_secs(4))).unwrap();
     open(&url).ping().await.unwrap();
     let (stuck, free) = (job("stuck"), job("free"));
     let partition = i32::from(stuck.partition(256));
@@ -109,9 +110,9 @@ async fn a_locked_partition_holds_up_only_its_own_jobs_and_within_the_limit() {
 }
 
 #[tokio::test]
-async fn another_number_of_partitions_is_refused() {
+async fn open_refuses_another_number_of_partitions() {
     let url = SERVER.database("partitions");
-    let config = Config::new(&url).partitions(4).limit(Duration::from_secs(60));
+    let config = PostgresConfig::new(&url).partitions(4).timeout(Duration::from_secs(60));
     let four = PostgresStore::open(config.clone()).unwrap();
     publish(&four, event(&job("a"), 1)).await;
     let refused = open(&url).ping().await;
@@ -122,7 +123,7 @@ async fn another_number_of_partitions_is_refused() {
 
 /// A failover: the server goes on in another timeline, and has lost the last entries.
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_failover_that_lost_entries_the_log_goes_on_under_a_new_epoch() {
+async fn failover_that_lost_entries_starts_a_new_epoch() {
     let server = Postgres::with(&[("restore_command", "/bin/false")]);
     let store = open(&server.url());
     let (job, partition) = (job("j"), job("j").partition(256));
@@ -164,7 +165,7 @@ async fn after_a_failover_that_lost_entries_the_log_goes_on_under_a_new_epoch() 
 
 /// The usual design's one lifetime for all: what is forgotten leaves nothing behind.
 #[tokio::test]
-async fn a_sweep_leaves_nothing_of_forgotten_jobs() {
+async fn sweep_deletes_expired_jobs_completely() {
     let url = SERVER.database("sweep_jobs");
     let store = open(&url);
     let brief = LogRetention { retention: Duration::from_millis(1), ..KEEP };

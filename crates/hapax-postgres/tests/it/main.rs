@@ -19,8 +19,8 @@ mod transactions;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use hapax_core::{ClaimRequest, Claimed, Claims, Key, Operation, StoreError, Tenant, Ticket};
-use hapax_postgres::{Config, PostgresStore};
+use hapax_core::{ClaimRequest, Claimed, Claims, Key, StoreError, Tenant, Ticket};
+use hapax_postgres::{PostgresConfig, PostgresStore};
 use hapax_testkit::Postgres;
 use tokio_postgres::NoTls;
 
@@ -31,7 +31,7 @@ static SERVER: LazyLock<Postgres> = LazyLock::new(|| Postgres::with(&[("max_conn
 
 /// With time enough for a busy machine.
 fn open(url: &str) -> PostgresStore {
-    PostgresStore::open(Config::new(url).limit(Duration::from_secs(60))).unwrap()
+    PostgresStore::open(PostgresConfig::new(url).timeout(Duration::from_secs(60))).unwrap()
 }
 
 /// What a store with a short limit says: a machine that stands still for a moment may cost it the
@@ -47,7 +47,7 @@ async fn said<T>(call: impl AsyncFn() -> Result<T, StoreError>) -> Result<T, Sto
 }
 
 fn key(name: &str) -> Key {
-    Key::command(&Tenant::default(), Operation("test"), name).unwrap()
+    Key::command(&Tenant::default(), "test", name).unwrap()
 }
 
 fn ask() -> ClaimRequest {

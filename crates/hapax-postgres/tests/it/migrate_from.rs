@@ -5,8 +5,8 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use hapax_core::command::{Begun, CommandConfig, CommandState, Commands, StoredResponse};
-use hapax_core::{Fingerprint, OnUnknown, Operation, Tenant};
-use hapax_postgres::{Config, PostgresStore, migrate};
+use hapax_core::{Fingerprint, OnUnknown, Tenant};
+use hapax_postgres::{PostgresConfig, PostgresStore, migrate};
 use hapax_testkit::{Postgres, find_binary};
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
@@ -43,7 +43,7 @@ impl Moving {
         tokio::spawn(connection);
         migrate(&mut own).await.unwrap();
         own.batch_execute(TABLE).await.unwrap();
-        let config = Config::new(&url).limit(Duration::from_secs(60));
+        let config = PostgresConfig::new(&url).timeout(Duration::from_secs(60));
         Self { url, own, store: PostgresStore::open(config).unwrap() }
     }
 
@@ -86,12 +86,12 @@ impl Moving {
 
     async fn begin(&self, key: &str, fingerprint: Option<&str>) -> Begun {
         let fingerprint = fingerprint.map(|text| Fingerprint::new(text).unwrap());
-        let begin = CommandConfig::default().fingerprint(fingerprint);
-        self.commands("acme").begin(Operation("CreateOrder"), key, &begin).await.unwrap()
+        let begin = CommandConfig { fingerprint, ..CommandConfig::default() };
+        self.commands("acme").begin("CreateOrder", key, &begin).await.unwrap()
     }
 
     async fn look(&self, key: &str) -> Option<CommandState> {
-        let view = self.commands("acme").look(Operation("CreateOrder"), key).await.unwrap();
+        let view = self.commands("acme").look("CreateOrder", key).await.unwrap();
         view.map(|view| view.state)
     }
 
@@ -108,7 +108,7 @@ fn json(status: u16, body: &'static str) -> StoredResponse {
 }
 
 #[tokio::test]
-async fn completed_commands_are_answered_as_before() {
+async fn migrate_from_keeps_completed_answers() {
     let moving = Moving::start("completed").await;
     let order = r#"{"id": 7, "item": "th\u00e9", "cups": [1, 2.50]}"#;
     moving.row("k1", &format!("response, status_code, state = '{order}', 201, 'COMPLETED'")).await;
@@ -140,7 +140,7 @@ async fn completed_commands_are_answered_as_before() {
 }
 
 #[tokio::test]
-async fn a_key_belongs_to_its_request_and_to_its_tenant() {
+async fn migrate_from_keeps_fingerprint_and_tenant() {
     let moving = Moving::start("identity").await;
     moving.row("k1", "response, state = '1', 'COMPLETED'").await;
     moving.row("k2", "response, state = '2', 'COMPLETED'").await;
@@ -149,20 +149,16 @@ async fn a_key_belongs_to_its_request_and_to_its_tenant() {
     assert_eq!(moving.begin("k1", Some("xyz789")).await, Begun::KeyReused);
     assert!(matches!(moving.begin("k2", None).await, Begun::Completed { .. }));
     assert_eq!(moving.begin("k2", Some("abc123")).await, Begun::KeyReused);
-    let elsewhere = moving
-        .commands("other")
-        .begin(Operation("CreateOrder"), "k1", &CommandConfig::default())
-        .await;
+    let elsewhere =
+        moving.commands("other").begin("CreateOrder", "k1", &CommandConfig::default()).await;
     assert!(matches!(elsewhere.unwrap(), Begun::Granted { attempt: 1, .. }));
-    let otherwise = moving
-        .commands("acme")
-        .begin(Operation("CancelOrder"), "k1", &CommandConfig::default())
-        .await;
+    let otherwise =
+        moving.commands("acme").begin("CancelOrder", "k1", &CommandConfig::default()).await;
     assert!(matches!(otherwise.unwrap(), Begun::Granted { attempt: 1, .. }));
 }
 
 #[tokio::test]
-async fn failed_commands_may_be_retried_and_pending_ones_are_unknown() {
+async fn migrate_from_maps_failed_and_pending_commands() {
     let moving = Moving::start("unfinished").await;
     moving.row("failed", "'FAILED'").await;
     moving.row("pending", "'PENDING'").await;
@@ -179,14 +175,14 @@ async fn failed_commands_may_be_retried_and_pending_ones_are_unknown() {
         assert!(matches!(unknown, Begun::OutcomeUnknown { .. }), "{unknown:?}");
     }
     let fingerprint = Fingerprint::new("abc123");
-    let rerun = CommandConfig::default().fingerprint(fingerprint).on_unknown(OnUnknown::TakeOver);
     let rerun =
-        moving.commands("acme").begin(Operation("CreateOrder"), "pending", &rerun).await.unwrap();
+        CommandConfig { fingerprint, on_unknown: OnUnknown::TakeOver, ..CommandConfig::default() };
+    let rerun = moving.commands("acme").begin("CreateOrder", "pending", &rerun).await.unwrap();
     assert!(matches!(rerun, Begun::Granted { attempt: 2, .. }), "{rerun:?}");
 }
 
 #[tokio::test]
-async fn expiry_is_respected() {
+async fn migrate_from_keeps_expiry() {
     let moving = Moving::start("expiry").await;
     let expiries = [
         ("gone", "now() - interval '1 second'"),
@@ -211,7 +207,7 @@ async fn expiry_is_respected() {
 }
 
 #[tokio::test]
-async fn it_may_be_run_again_and_again() {
+async fn migrate_from_may_run_repeatedly() {
     let moving = Moving::start("again").await;
     assert_eq!(moving.run().await.unwrap(), ["0", "0", "0", "0"]);
     for key in ["done", "failed", "pending", "rerun", "retried"] {
@@ -233,10 +229,9 @@ async fn it_may_be_run_again_and_again() {
     // hapax is at work on two of them; the old service finishes what it had begun.
     let fingerprint = Fingerprint::new("abc123");
     let on_unknown = OnUnknown::TakeOver;
-    let rerun = CommandConfig::default().fingerprint(fingerprint).on_unknown(on_unknown).lease(DAY);
+    let rerun = CommandConfig { fingerprint, on_unknown, lease: DAY, ..CommandConfig::default() };
     for key in ["rerun", "retried"] {
-        let begun =
-            moving.commands("acme").begin(Operation("CreateOrder"), key, &rerun).await.unwrap();
+        let begun = moving.commands("acme").begin("CreateOrder", key, &rerun).await.unwrap();
         assert!(matches!(begun, Begun::Granted { attempt: 2, .. }), "{begun:?}");
         moving.sql(&finish(key, "COMPLETED")).await;
     }
@@ -255,7 +250,7 @@ async fn it_may_be_run_again_and_again() {
 }
 
 #[tokio::test]
-async fn a_row_that_hapax_cannot_have_stops_the_move_before_it_begins() {
+async fn migrate_from_refuses_rows_it_cannot_represent() {
     let moving = Moving::start("unfit").await;
     moving.row("good", "response, state = '1', 'COMPLETED'").await;
     let bad = [
@@ -286,7 +281,7 @@ async fn a_row_that_hapax_cannot_have_stops_the_move_before_it_begins() {
 }
 
 #[tokio::test]
-async fn the_file_is_one_for_psql() {
+async fn migrate_from_runs_in_psql() {
     let moving = Moving::start("by_psql").await;
     moving.row("k1", "response, state = '1', 'COMPLETED'").await;
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/migrate-from/bento_idempotency.sql");

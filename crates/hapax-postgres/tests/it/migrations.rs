@@ -1,13 +1,13 @@
 use std::time::Duration;
 
 use hapax_core::{Claimed, Claims, Log, Store, StoreError};
-use hapax_postgres::{Config, PostgresStore, migrate};
+use hapax_postgres::{PostgresConfig, PostgresStore, migrate};
 use tokio::task::JoinSet;
 
 use crate::{SERVER, ask, client, granted, key, open};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn eight_nodes_at_once_make_the_tables_once() {
+async fn migrate_from_eight_nodes_runs_once() {
     let url = SERVER.database("migrations");
     let mut nodes = JoinSet::new();
     for n in 0..8 {
@@ -21,7 +21,7 @@ async fn eight_nodes_at_once_make_the_tables_once() {
 
 /// Tables of the first version, with a claim in them.
 #[tokio::test]
-async fn older_tables_are_brought_up_to_date_with_what_they_hold() {
+async fn migrate_keeps_the_rows_of_older_tables() {
     let url = SERVER.database("older");
     let own = client(&url).await;
     own.batch_execute(include_str!("../../migrations/0001_claims_and_records.sql")).await.unwrap();
@@ -40,7 +40,7 @@ async fn older_tables_are_brought_up_to_date_with_what_they_hold() {
 }
 
 #[tokio::test]
-async fn a_newer_schema_is_refused_and_left_alone() {
+async fn migrate_refuses_a_newer_schema() {
     let url = SERVER.database("newer");
     let mut own = client(&url).await;
     migrate(&mut own).await.unwrap();
@@ -54,19 +54,19 @@ async fn a_newer_schema_is_refused_and_left_alone() {
 }
 
 #[tokio::test]
-async fn a_schema_of_its_own_keeps_the_tables() {
+async fn schema_setting_keeps_the_tables_apart() {
     let url = SERVER.database("own_schema");
-    let config = Config::new(&url).schema("hapax_data").limit(Duration::from_secs(60));
+    let config = PostgresConfig::new(&url).schema("hapax_data").timeout(Duration::from_secs(60));
     let store = PostgresStore::open(config).unwrap();
     granted(&store, &key("k"), &ask()).await;
     let sql = "SELECT schemaname FROM pg_tables WHERE tablename = 'hapax_claims'";
     assert_eq!(SERVER.psql_in("own_schema", sql), "hapax_data");
-    let hostile = Config::new(&url).schema("x; DROP TABLE y");
+    let hostile = PostgresConfig::new(&url).schema("x; DROP TABLE y");
     assert!(matches!(PostgresStore::open(hostile), Err(StoreError::Incompatible { .. })));
 }
 
 #[tokio::test]
-async fn tables_that_were_dropped_are_made_again() {
+async fn dropped_tables_are_recreated() {
     let url = SERVER.database("dropped");
     let store = open(&url);
     granted(&store, &key("k"), &ask()).await;

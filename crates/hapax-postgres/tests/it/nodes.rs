@@ -16,7 +16,7 @@ use crate::{LONG, SERVER, ask, granted, key, open};
 const PATIENT: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_64_concurrent_claims_on_two_nodes_one_is_granted() {
+async fn claims_on_two_nodes_grant_one_of_64() {
     let url = SERVER.database("one_winner");
     let nodes = [open(&url), open(&url)];
     let mut last = 0;
@@ -43,7 +43,7 @@ async fn of_64_concurrent_claims_on_two_nodes_one_is_granted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_many_takeovers_of_an_unknown_claim_one_is_granted() {
+async fn unknown_claim_is_taken_over_once() {
     let url = SERVER.database("one_takeover");
     let nodes = [open(&url), open(&url)];
     let mut first = ask();
@@ -65,7 +65,7 @@ async fn of_many_takeovers_of_an_unknown_claim_one_is_granted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_answers_each_of_its_operations() {
+async fn batch_answers_each_operation() {
     let store = open(&SERVER.database("mixed"));
     let settled = granted(&store, &key("settled"), &ask()).await;
     let _ = store.settle(&key("settled"), &settled.token, "value".into()).await.unwrap();
@@ -106,7 +106,7 @@ async fn a_batch_answers_each_of_its_operations() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_steps_on_one_key_are_answered_one_after_another() {
+async fn steps_on_one_key_run_in_order() {
     let store = open(&SERVER.database("steps"));
     let ticket = granted(&store, &key("k"), &ask()).await;
     let mut steps = JoinSet::new();
@@ -134,7 +134,7 @@ async fn many_steps_on_one_key_are_answered_one_after_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn waiters_on_both_nodes_hear_of_a_settle() {
+async fn settle_wakes_waiters_on_both_nodes() {
     let url = SERVER.database("waiters");
     let (here, there) = (open(&url), open(&url));
     for how in 0..2 {
@@ -157,7 +157,7 @@ async fn waiters_on_both_nodes_hear_of_a_settle() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_record_has_one_writer_per_version_across_nodes() {
+async fn record_version_has_one_writer_across_nodes() {
     let url = SERVER.database("versions");
     let nodes = [open(&url), open(&url)];
     let key = Key::record(&Tenant::default(), "counter").unwrap();
@@ -184,7 +184,7 @@ async fn a_record_has_one_writer_per_version_across_nodes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_sweep_takes_what_has_expired_and_nothing_else() {
+async fn sweep_deletes_only_expired_rows() {
     let store = open(&SERVER.database("sweep"));
     let mut brief = ask();
     brief.lease = Duration::from_millis(1);

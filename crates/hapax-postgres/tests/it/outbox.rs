@@ -1,9 +1,9 @@
 //! Outbox, inbox and cursors inside the application's own transactions, with either driver.
 
-use hapax_core::inbox::Inbox as Elsewhere;
+use hapax_core::inbox::{Inbox, MessageStatus};
 use hapax_core::queue::{Enqueued, LeaseRequest, Queue, QueueItem, QueueName};
 use hapax_core::{Expect, Key, Put, Records, Tenant};
-use hapax_postgres::{Inbox, MessageStatus, Outbox, PostgresStore, Transactional, migrate};
+use hapax_postgres::{HapaxTransaction, PostgresStore, migrate};
 use sqlx::{Connection, PgConnection};
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,21 +28,21 @@ async fn waiting(store: &PostgresStore) -> Vec<QueueItem> {
     leased.into_iter().map(|leased| leased.item).collect()
 }
 
-async fn once(tx: &mut impl Transactional, message: &str) -> MessageStatus {
-    Inbox::default().once(tx, &Tenant::default(), "billing", message).await.unwrap()
+async fn once(tx: &mut impl HapaxTransaction, message: &str) -> MessageStatus {
+    tx.hapax().receive("billing", message).await.unwrap()
 }
 
 /// What a consumer does: the message, its effect's own message, and how far it has come.
 async fn consume(
-    tx: &mut impl Transactional,
+    tx: &mut impl HapaxTransaction,
     message: &str,
     out: &QueueItem,
     cursor: &Key,
 ) -> MessageStatus {
     let seen = once(tx, message).await;
     if seen == MessageStatus::First {
-        assert_eq!(Outbox::default().enqueue(tx, out).await.unwrap(), Enqueued::Accepted);
-        assert_eq!(Outbox::default().enqueue(tx, out).await.unwrap(), Enqueued::Duplicate);
+        assert_eq!(tx.hapax().enqueue(out).await.unwrap(), Enqueued::Accepted);
+        assert_eq!(tx.hapax().enqueue(out).await.unwrap(), Enqueued::Duplicate);
         let put = tx.hapax().put(cursor, message.to_owned().into(), &Expect::Absent, None).await;
         assert!(matches!(put, Ok(Put::Stored { created: true, .. })), "{put:?}");
         let conflict = tx.hapax().put(cursor, "x".into(), &Expect::Absent, None).await;
@@ -52,7 +52,7 @@ async fn consume(
 }
 
 #[tokio::test]
-async fn with_tokio_postgres_message_effect_and_cursor_commit_together_or_not_at_all() {
+async fn tokio_postgres_transaction_is_all_or_nothing() {
     let (url, mut own) = application("outbox_tokio").await;
     let store = open(&url);
     let cursor = Key::record(&Tenant::default(), "cursor").unwrap();
@@ -82,7 +82,7 @@ async fn with_tokio_postgres_message_effect_and_cursor_commit_together_or_not_at
 }
 
 #[tokio::test]
-async fn with_sqlx_message_effect_and_cursor_commit_together_or_not_at_all() {
+async fn sqlx_transaction_is_all_or_nothing() {
     let (url, _) = application("outbox_sqlx").await;
     let store = open(&url);
     let mut own = PgConnection::connect(&url).await.unwrap();
@@ -113,17 +113,17 @@ async fn with_sqlx_message_effect_and_cursor_commit_together_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn sqlx_errors_have_their_kind() {
+async fn sqlx_errors_map_to_store_errors() {
     let url = SERVER.database("outbox_sqlx_errors");
     let mut own = PgConnection::connect(&url).await.unwrap();
     let mut tx = own.begin().await.unwrap();
-    let error = Outbox::default().enqueue(&mut tx, &item("1")).await.unwrap_err();
+    let error = tx.hapax().enqueue(&item("1")).await.unwrap_err();
     assert!(error.to_string().contains("42P01"), "{error}");
 }
 
 /// A duplicate never waits for the other's open transaction, with either driver.
 #[tokio::test]
-async fn a_message_in_an_open_transaction_is_busy_at_once() {
+async fn inbox_message_in_an_open_transaction_is_busy() {
     let (url, mut first) = application("inbox_busy").await;
     let mut second = client(&url).await;
     let mut third = PgConnection::connect(&url).await.unwrap();
@@ -141,9 +141,9 @@ async fn a_message_in_an_open_transaction_is_busy_at_once() {
 
 /// The inbox with a transaction and the one without are the same inbox.
 #[tokio::test]
-async fn a_message_is_known_inside_and_outside_of_transactions() {
+async fn inbox_is_shared_with_the_store() {
     let (url, mut own) = application("inbox_both").await;
-    let elsewhere = Elsewhere::new(Arc::new(open(&url)));
+    let elsewhere = Inbox::new(Arc::new(open(&url)));
     let handled = elsewhere.once("billing", "out", |_| async { Ok::<_, std::io::Error>(()) }).await;
     handled.unwrap();
     let mut tx = own.transaction().await.unwrap();
@@ -151,30 +151,27 @@ async fn a_message_is_known_inside_and_outside_of_transactions() {
     assert_eq!(once(&mut tx, "in").await, MessageStatus::First);
     tx.commit().await.unwrap();
     let handled = elsewhere.once("billing", "in", |_| async { Ok::<_, std::io::Error>(()) }).await;
-    assert!(handled.unwrap().replayed);
+    assert_eq!(handled.unwrap(), hapax_core::inbox::Handled::Duplicate);
     // Another consumer, another tenant: another message.
     let mut tx = own.transaction().await.unwrap();
-    let inbox = Inbox::default();
     let other = Tenant::new("other").unwrap();
-    assert_eq!(inbox.once(&mut tx, &other, "billing", "in").await.unwrap(), MessageStatus::First);
-    let mailing = inbox.once(&mut tx, &Tenant::default(), "mailing", "in").await.unwrap();
+    assert_eq!(
+        tx.hapax().tenant(&other).receive("billing", "in").await.unwrap(),
+        MessageStatus::First
+    );
+    let mailing = tx.hapax().receive("mailing", "in").await.unwrap();
     assert_eq!(mailing, MessageStatus::First);
     // What is remembered no longer is new.
-    let brief = inbox.retention(Duration::from_millis(1));
-    assert_eq!(
-        brief.once(&mut tx, &other, "billing", "brief").await.unwrap(),
-        MessageStatus::First
-    );
-    tokio::time::sleep(Duration::from_millis(10)).await;
-    assert_eq!(
-        brief.once(&mut tx, &other, "billing", "brief").await.unwrap(),
-        MessageStatus::First
-    );
+    for _ in 0..2 {
+        let mut brief = tx.hapax().tenant(&other).retention(Duration::from_millis(1));
+        assert_eq!(brief.receive("billing", "brief").await.unwrap(), MessageStatus::First);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 /// Of many consumers of one message, in transactions of their own, one has its effect.
 #[tokio::test(flavor = "multi_thread")]
-async fn of_many_deliveries_at_once_one_is_the_first() {
+async fn inbox_concurrent_deliveries_have_one_first() {
     let (url, _) = application("inbox_race").await;
     let mut running = tokio::task::JoinSet::new();
     for _ in 0..16 {
@@ -195,17 +192,17 @@ async fn of_many_deliveries_at_once_one_is_the_first() {
 
 /// After the commit a hint wakes who waits for work on another node.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_relay_on_another_node_is_woken_after_the_commit() {
+async fn wake_queue_wakes_a_relay_on_another_node() {
     let (url, mut own) = application("outbox_hint").await;
     let (here, there) = (open(&url), open(&url));
     let mut watch = there.arrivals(&QueueName::outbox());
     let mut tx = own.transaction().await.unwrap();
-    Outbox::default().enqueue(&mut tx, &item("1")).await.unwrap();
+    tx.hapax().enqueue(&item("1")).await.unwrap();
     tx.commit().await.unwrap();
     // Said again until it is heard: the other node may not listen yet.
     let mut woken = false;
     for _ in 0..120 {
-        here.arrived(&QueueName::outbox());
+        here.wake_queue(&QueueName::outbox());
         let heard = tokio::time::timeout(Duration::from_millis(500), watch.changed(LONG)).await;
         woken = heard.is_ok();
         if woken {

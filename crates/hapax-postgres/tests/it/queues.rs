@@ -65,7 +65,7 @@ async fn hole_26_a_row_that_commits_late_is_delivered() {
 }
 
 #[tokio::test]
-async fn plain_sql_has_sensible_defaults_and_refuses_nonsense() {
+async fn outbox_plain_insert_has_defaults_and_checks() {
     let url = SERVER.database("plain_sql");
     let store = open(&url);
     store.ping().await.unwrap();
@@ -96,7 +96,7 @@ async fn plain_sql_has_sensible_defaults_and_refuses_nonsense() {
 
 /// One that could not be read would stop all the others with it.
 #[tokio::test]
-async fn headers_that_hapax_would_never_write_travel_and_stop_nobody() {
+async fn outbox_hands_out_unusual_headers() {
     let url = SERVER.database("odd_headers");
     let store = open(&url);
     store.ping().await.unwrap();
@@ -137,7 +137,7 @@ async fn pages_of_a_lease(own: &tokio_postgres::Client, token: &str) -> i64 {
 /// Counted in pages, not in time: 100,000 rows that are done, in a backlog, or behind a dead letter
 /// of their key cost a lease no more than a few do.
 #[tokio::test(flavor = "multi_thread")]
-async fn neither_a_backlog_nor_a_poison_key_nor_unswept_rows_make_a_lease_dear() {
+async fn lease_cost_is_independent_of_backlog_and_dead_rows() {
     let url = SERVER.database("backlog");
     let store = open(&url);
     store.ping().await.unwrap();
@@ -208,7 +208,7 @@ async fn neither_a_backlog_nor_a_poison_key_nor_unswept_rows_make_a_lease_dear()
 /// Four relays on two nodes, keys that are hot and keys that are not, failures and lapsed leases:
 /// every row is done once, those of a key in their order.
 #[tokio::test(flavor = "multi_thread")]
-async fn many_relays_keep_the_order_of_every_key_and_do_nothing_twice() {
+async fn relays_keep_key_order_and_do_nothing_twice() {
     const ROWS: u32 = 3000;
     let url = SERVER.database("relays");
     let stores = [open(&url), open(&url)];

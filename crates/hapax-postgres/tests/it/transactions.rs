@@ -1,14 +1,16 @@
 //! Claims inside the application's own transactions.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use hapax_core::command::{Commands, Once, OnceError};
 use hapax_core::{
-    ClaimRequest, Claimed, Claims, Expect, GiveBack, Key, OnUnknown, Put, Records, Step,
-    StoreError, Tenant,
+    ClaimRequest, Claimed, Claims, Expect, GiveBack, Key, OnUnknown, Operation, Put, Records, Step,
+    StoreError, Tenant, Ticket,
 };
-use hapax_postgres::{Config, InTransaction, Once, PostgresStore, migrate, once_in};
+use hapax_postgres::{HapaxTransaction, PostgresConfig, PostgresStore, migrate};
 use tokio::time::timeout;
-use tokio_postgres::{Client, IsolationLevel};
+use tokio_postgres::{Client, IsolationLevel, Transaction};
 
 use crate::{LONG, SERVER, ask, client, granted, key, open, said};
 
@@ -24,6 +26,31 @@ async fn orders(client: &Client) -> i64 {
     client.query_one("SELECT count(*) FROM orders", &[]).await.unwrap().get(0)
 }
 
+/// Places an order, or returns the answer of the transaction that did. `key("order")` is its key.
+async fn place_order(tx: &mut Transaction<'_>) -> Result<Once<String>, OnceError<StoreError>> {
+    tx.hapax()
+        .once(Operation("test"), "order", "bento", |tx| {
+            Box::pin(async move {
+                tx.execute("INSERT INTO orders VALUES ('1')", &[]).await.unwrap();
+                tokio::task::yield_now().await;
+                Ok("placed".to_owned())
+            })
+        })
+        .await
+}
+
+async fn granted_in(tx: &mut impl HapaxTransaction, key: &Key, ask: &ClaimRequest) -> Ticket {
+    match tx.hapax().claim(key, ask).await.expect("the store answers") {
+        Claimed::Granted { ticket, .. } => ticket,
+        other => panic!("expected a grant, got {other:?}"),
+    }
+}
+
+async fn is_busy_in(tx: &mut impl HapaxTransaction, key: &Key, ask: &ClaimRequest) {
+    let answer = tx.hapax().claim(key, ask).await.unwrap();
+    assert!(matches!(answer, Claimed::Busy { .. }), "{answer:?}");
+}
+
 /// At once: whatever waits for a lock ends with an error, because the lock is not given up.
 async fn is_busy(claims: &dyn Claims, key: &Key, ask: &ClaimRequest) {
     let answer = claims.claim(key, ask).await.unwrap();
@@ -31,39 +58,36 @@ async fn is_busy(claims: &dyn Claims, key: &Key, ask: &ClaimRequest) {
 }
 
 #[tokio::test]
-async fn the_claim_and_the_row_commit_together() {
+async fn once_commits_claim_and_row_together() {
     let (url, mut client) = application("tx_commit").await;
-    for expected_orders in [1, 1] {
-        let tx = client.transaction().await.unwrap();
-        let once = once_in(&tx, &key("order"), &ask(), async |_ticket| {
-            tx.execute("INSERT INTO orders VALUES ('1')", &[]).await.unwrap();
-            Ok::<_, StoreError>("placed".into())
-        })
-        .await
-        .unwrap();
-        match once {
-            Once::Ran(value) => assert_eq!(value, "placed"),
-            Once::Not(Claimed::Settled { value, .. }) => assert_eq!(value, "placed"),
-            Once::Not(other) => panic!("{other:?}"),
-        }
+    for replayed in [false, true] {
+        let mut tx = client.transaction().await.unwrap();
+        let once = place_order(&mut tx).await.unwrap();
+        assert_eq!(once, Once { value: "placed".to_owned(), replayed });
         tx.commit().await.unwrap();
-        assert_eq!(orders(&client).await, expected_orders);
+        assert_eq!(orders(&client).await, 1);
     }
-    // A plain store on the same database knows it too.
-    let answer = open(&url).claim(&key("order"), &ask()).await.unwrap();
-    assert!(matches!(answer, Claimed::Settled { value, .. } if value == "placed"));
+    // The commands of a plain store on the same database replay the same answer.
+    let commands = Commands::new(Arc::new(open(&url)));
+    let never = || async { Err::<String, _>("ran twice") };
+    let once = commands.once("order", "test", "bento", never).await.unwrap();
+    assert_eq!(once, Once { value: "placed".to_owned(), replayed: true });
 }
 
 #[tokio::test]
-async fn the_claim_and_the_row_roll_back_together() {
+async fn once_rolls_back_claim_and_row_together() {
     let (url, mut client) = application("tx_rollback").await;
-    let tx = client.transaction().await.unwrap();
-    let failed: Result<Once, StoreError> = once_in(&tx, &key("order"), &ask(), async |_| {
-        tx.execute("INSERT INTO orders VALUES ('1')", &[]).await.unwrap();
-        Err(StoreError::Internal { reason: "the work failed".into(), source: None })
-    })
-    .await;
-    assert!(failed.is_err());
+    let mut tx = client.transaction().await.unwrap();
+    let failed: Result<Once<()>, _> = tx
+        .hapax()
+        .once(Operation("test"), "order", "bento", |tx| {
+            Box::pin(async move {
+                tx.execute("INSERT INTO orders VALUES ('1')", &[]).await.unwrap();
+                Err("the work failed")
+            })
+        })
+        .await;
+    assert!(matches!(failed, Err(OnceError::Failed("the work failed"))));
     drop(tx);
     assert_eq!(orders(&client).await, 0);
     let store = open(&url);
@@ -72,15 +96,15 @@ async fn the_claim_and_the_row_roll_back_together() {
 }
 
 #[tokio::test]
-async fn a_duplicate_is_told_busy_at_once_while_the_first_transaction_is_open() {
+async fn transaction_duplicate_is_busy_at_once() {
     let (url, mut first) = application("tx_busy").await;
     let mut second = client(&url).await;
     let store = open(&url);
-    let tx = first.transaction().await.unwrap();
-    let ticket = granted(&InTransaction::new(&tx), &key("order"), &ask()).await;
+    let mut tx = first.transaction().await.unwrap();
+    let ticket = granted_in(&mut tx, &key("order"), &ask()).await;
 
-    let other = second.transaction().await.unwrap();
-    is_busy(&InTransaction::new(&other), &key("order"), &ask()).await;
+    let mut other = second.transaction().await.unwrap();
+    is_busy_in(&mut other, &key("order"), &ask()).await;
     is_busy(&store, &key("order"), &ask()).await;
     // Its neighbours in the same batch are not held up either.
     let neighbours = (0..20).map(|n| (key(&format!("n{n}")), ask()));
@@ -95,12 +119,11 @@ async fn a_duplicate_is_told_busy_at_once_while_the_first_transaction_is_open() 
         neighbour.await.unwrap();
     }
     // Nor is the second transaction harmed.
-    granted(&InTransaction::new(&other), &key("another"), &ask()).await;
+    granted_in(&mut other, &key("another"), &ask()).await;
     other.commit().await.unwrap();
 
-    let hapax = InTransaction::new(&tx);
-    is_busy(&hapax, &key("order"), &ask()).await;
-    let settled = hapax.settle(&key("order"), &ticket.token, "v".into()).await.unwrap();
+    is_busy_in(&mut tx, &key("order"), &ask()).await;
+    let settled = tx.hapax().settle(&key("order"), &ticket.token, "v".into()).await.unwrap();
     assert_eq!(settled, Step::Done(ticket.fence));
     tx.commit().await.unwrap();
     let answer = store.claim(&key("order"), &ask()).await.unwrap();
@@ -108,7 +131,7 @@ async fn a_duplicate_is_told_busy_at_once_while_the_first_transaction_is_open() 
 }
 
 #[tokio::test]
-async fn a_takeover_in_an_open_transaction_holds_up_nobody() {
+async fn transaction_takeover_blocks_no_other_claim() {
     let (url, mut first) = application("tx_takeover").await;
     let store = open(&url);
     let mut brief = ask().on_unknown(OnUnknown::TakeOver);
@@ -116,8 +139,8 @@ async fn a_takeover_in_an_open_transaction_holds_up_nobody() {
     let late = granted(&store, &key("order"), &brief).await;
     tokio::time::sleep(Duration::from_millis(20)).await;
 
-    let tx = first.transaction().await.unwrap();
-    let taken = granted(&InTransaction::new(&tx), &key("order"), &brief.with_fresh_token()).await;
+    let mut tx = first.transaction().await.unwrap();
+    let taken = granted_in(&mut tx, &key("order"), &brief.with_fresh_token()).await;
     assert!(taken.fence > late.fence);
     is_busy(&store, &key("order"), &brief.with_fresh_token()).await;
     // The late owner's settle cannot be decided before the transaction ends.
@@ -131,15 +154,15 @@ async fn a_takeover_in_an_open_transaction_holds_up_nobody() {
 }
 
 #[tokio::test]
-async fn a_step_behind_an_open_transaction_is_locked_within_the_limit() {
+async fn step_behind_an_open_transaction_is_locked_in_time() {
     let (url, mut first) = application("tx_locked").await;
     let limit = Duration::from_secs(6);
-    let store = PostgresStore::open(Config::new(&url).limit(limit)).unwrap();
+    let store = PostgresStore::open(PostgresConfig::new(&url).timeout(limit)).unwrap();
     let ticket = granted(&open(&url), &key("order"), &ask()).await;
     let record = Key::record(&Tenant::default(), "r").unwrap();
 
-    let tx = first.transaction().await.unwrap();
-    let hapax = InTransaction::new(&tx);
+    let mut tx = first.transaction().await.unwrap();
+    let mut hapax = tx.hapax();
     let _ = hapax.extend(&key("order"), &ticket.token, LONG).await.unwrap();
     let _ = hapax.put(&record, "in".into(), &Expect::Absent, None).await.unwrap();
     let order = key("order");
@@ -157,12 +180,12 @@ async fn a_step_behind_an_open_transaction_is_locked_within_the_limit() {
 }
 
 #[tokio::test]
-async fn records_and_steps_work_inside_a_transaction() {
+async fn transaction_supports_records_and_steps() {
     let (url, mut first) = application("tx_steps").await;
     let record = Key::record(&Tenant::default(), "r").unwrap();
-    let tx = first.transaction().await.unwrap();
-    let hapax = InTransaction::new(&tx);
-    let ticket = granted(&hapax, &key("a"), &ask()).await;
+    let mut tx = first.transaction().await.unwrap();
+    let ticket = granted_in(&mut tx, &key("a"), &ask()).await;
+    let mut hapax = tx.hapax();
     assert_eq!(
         hapax.extend(&key("a"), &ticket.token, LONG).await.unwrap(),
         Step::Done(ticket.fence)
@@ -170,7 +193,8 @@ async fn records_and_steps_work_inside_a_transaction() {
     assert!(hapax.look(&key("a")).await.unwrap().is_some());
     let back = hapax.give_back(&key("a"), &ticket.token, GiveBack::Forget).await.unwrap();
     assert_eq!(back, Step::Done(ticket.fence));
-    assert!(granted(&hapax, &key("a"), &ask()).await.fence > ticket.fence);
+    assert!(granted_in(&mut tx, &key("a"), &ask()).await.fence > ticket.fence);
+    let mut hapax = tx.hapax();
     let _ = hapax.put(&record, "v".into(), &Expect::Absent, None).await.unwrap();
     assert_eq!(hapax.get(&record).await.unwrap().unwrap().value, "v");
     assert_eq!(open(&url).get(&record).await.unwrap(), None);
@@ -180,34 +204,32 @@ async fn records_and_steps_work_inside_a_transaction() {
 }
 
 #[tokio::test]
-async fn a_lost_race_of_a_serializable_transaction_is_told_as_such() {
+async fn serializable_transaction_reports_a_lost_race() {
     let (url, mut first) = application("tx_serializable").await;
     let store = open(&url);
     let level = IsolationLevel::Serializable;
-    let tx = first.build_transaction().isolation_level(level).start().await.unwrap();
+    let mut tx = first.build_transaction().isolation_level(level).start().await.unwrap();
     // The snapshot is taken by the first statement.
     tx.query("SELECT * FROM orders", &[]).await.unwrap();
     granted(&store, &key("order"), &ask()).await;
-    let lost = InTransaction::new(&tx).claim(&key("order"), &ask()).await;
+    let lost = tx.hapax().claim(&key("order"), &ask()).await;
     assert!(matches!(lost, Err(StoreError::Locked { .. })), "{lost:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_many_transactions_with_one_key_one_places_the_order() {
+async fn once_runs_in_one_of_many_transactions() {
     let (url, client) = application("tx_race").await;
     let mut running = tokio::task::JoinSet::new();
     for _ in 0..24 {
         let url = url.clone();
         running.spawn(async move {
             let mut own = crate::client(&url).await;
-            let tx = own.transaction().await.unwrap();
-            let once = once_in(&tx, &key("order"), &ask(), async |_| {
-                tx.execute("INSERT INTO orders VALUES ('1')", &[]).await.unwrap();
-                tokio::task::yield_now().await;
-                Ok::<_, StoreError>("placed".into())
-            })
-            .await;
-            let ran = matches!(once.unwrap(), Once::Ran(_));
+            let mut tx = own.transaction().await.unwrap();
+            let ran = match place_order(&mut tx).await {
+                Ok(once) => !once.replayed,
+                Err(OnceError::InProgress { .. }) => false,
+                Err(other) => panic!("{other:?}"),
+            };
             tx.commit().await.unwrap();
             ran
         });

@@ -5,8 +5,8 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use hapax_core::inbox::Inbox;
-use hapax_core::{OnceError, RunContext, trace};
+use hapax_core::inbox::{Handled, Inbox, InboxError, OnceError, RunContext};
+use hapax_core::trace;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::sleep;
 
@@ -80,11 +80,13 @@ impl Inner {
             async move { self.run(delivery, &message).await }
         };
         match inbox.once(&self.name, &message.id, handle).await {
-            Ok(once) if once.replayed => ("duplicate", Fate::Ack),
-            Ok(_) => self.settled(Ok(()), attempt),
+            Ok(Handled::First(())) => self.settled(Ok(()), attempt),
+            Ok(Handled::Duplicate) => ("duplicate", Fate::Ack),
             Err(OnceError::Failed(trouble)) => self.settled(Err(trouble), attempt),
             Err(OnceError::InProgress { retry_after }) => ("busy", Fate::RetryHint(retry_after)),
-            Err(OnceError::Invalid(error)) => ("dead", Fate::Bury(error.to_string())),
+            Err(OnceError::Inbox(InboxError::Invalid(error))) => {
+                ("dead", Fate::Bury(error.to_string()))
+            }
             // Nobody's fault: it waits, and is not counted.
             Err(_) => ("error", Fate::RetryHint(self.config.backoff.after(1))),
         }

@@ -23,7 +23,7 @@ async fn on_memory() {
 #[tokio::test(flavor = "multi_thread")]
 async fn on_sqlite() {
     let folder = tempfile::tempdir().unwrap();
-    let config = hapax_sqlite::Config::new(folder.path().join("a.db")).limit(PATIENCE);
+    let config = hapax_sqlite::SqliteConfig::new(folder.path().join("a.db")).timeout(PATIENCE);
     shared_work(Arc::new(SqliteStore::open(config).unwrap()), |store| store).await;
 }
 
@@ -31,7 +31,7 @@ async fn on_sqlite() {
 async fn on_postgres() {
     let server = Postgres::start();
     let open = || {
-        let config = hapax_postgres::Config::new(server.url()).limit(PATIENCE);
+        let config = hapax_postgres::PostgresConfig::new(server.url()).timeout(PATIENCE);
         Arc::new(PostgresStore::open(config).unwrap())
     };
     shared_work(open(), |store| {

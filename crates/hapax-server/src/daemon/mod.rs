@@ -20,7 +20,7 @@ mod takeover;
 
 pub(crate) use admin::{HealthDocument, LocalApi, ReadyDocument, health_routes, healthz, readyz};
 pub(crate) use banner::{admin_line, print_banner};
-pub(crate) use boot::{Daemon, DaemonSettings, default_store_config, open_store};
+pub(crate) use boot::{Daemon, DaemonSettings, open_store};
 pub(crate) use io_timeouts::{ConnectionActivity, EarlyRefusals, InFlightGuard, IoTimeouts};
 pub(crate) use listener::{BoxError, Peer, RequestHandler};
 pub(crate) use metrics::{RequestMetrics, exposition};

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use hapax::{Finding, Promise, Severity, Store, StoreConfig, StoreError};
 
 use crate::client::{duration, line};
-use crate::daemon::default_store_config;
 use report::Report;
 
 /// How many times the store is asked, to know how quickly it answers.
@@ -78,11 +77,12 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 async fn examine(args: &Args) -> Report {
+    let options = StoreConfig::default();
     let mut report = Report::new(scheme(&args.store));
-    match hapax::open(&args.store, &default_store_config()) {
+    match hapax::open(&args.store, &options).await {
         Ok(store) => {
             report.store = store.name().to_owned();
-            report.findings = findings(&store, args.migrate, StoreConfig::DEFAULT_TIMEOUT).await;
+            report.findings = findings(&store, args.migrate, options.call_limit).await;
             let inbox = redelivery::inbox(&*store, args.inbox_retention, args.redelivery);
             report.findings.extend(inbox.await);
         }

@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use hapax::Tenant;
+use hapax::bus::Bus;
 use hapax::redis::{RedisCommands, RedisConfig};
 
 use dead_letters::IngestDeadLetters;
@@ -30,11 +31,10 @@ pub(crate) use settings::IngestConfig;
 use stream_reader::{Heartbeat, StreamReader};
 
 use crate::daemon::Readiness;
-use crate::serve::sse::EventBus;
 
 /// Starts a task for each stream and one for the dead letters. Redis need not be reachable yet.
 pub(crate) fn start(
-    bus: &EventBus,
+    bus: &Bus,
     config: IngestConfig,
     redis_url: &str,
     health: &Readiness,

@@ -9,7 +9,6 @@ use serde::Deserialize;
 use super::Args;
 use crate::client::lock::{release_call, renew_call, take_call};
 use crate::client::{Api, Call, Connect, Failure};
-use crate::daemon::default_store_config;
 
 /// Takes, renews and releases one lock.
 pub(super) struct Door {
@@ -44,7 +43,8 @@ impl Door {
         let way = match &args.store {
             None => Way::Server(connect.api()?),
             Some(url) => {
-                let store = hapax::open(url, &default_store_config()).map_err(in_store)?;
+                let store =
+                    hapax::open(url, &hapax::StoreConfig::default()).await.map_err(in_store)?;
                 Way::Store(Locks::new(store).source("cli"))
             }
         };

@@ -6,14 +6,13 @@ use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use axum::Router;
-use hapax::{Store, Tenant};
+use hapax::{Store, StoreConfig, Tenant};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
 use super::app::AppState;
 use super::request::auth::AccessPolicy;
 use super::router;
 use crate::daemon::Readiness;
-use crate::daemon::default_store_config;
 use crate::settings::{CommandSettings, ServeSettings, SettingSources};
 
 /// The API on an open store, as this tenant.
@@ -39,6 +38,6 @@ pub(crate) async fn open_router(url: &str, tenant: Tenant) -> anyhow::Result<Rou
         let path = path.strip_prefix("//").unwrap_or(path);
         ensure!(Path::new(path).exists(), "there is no file {path}");
     }
-    let store = hapax::open(url, &default_store_config()).context("the store")?;
+    let store = hapax::open(url, &StoreConfig::default()).await.context("the store")?;
     router_for_store(store, tenant, PrometheusBuilder::new().build_recorder().handle())
 }

@@ -107,8 +107,11 @@ fn an_inbox_that_forgets_too_early_is_a_warning() {
 async fn an_old_row_of_the_outbox_counts_as_a_redelivery() {
     let folder = folder();
     let url = format!("sqlite:{}", folder.path().join("hapax.db").display());
-    let patient = hapax::StoreConfig::default().timeout(std::time::Duration::from_secs(20));
-    let store = hapax::open(&url, &patient).unwrap();
+    let patient = hapax::StoreConfig {
+        call_limit: std::time::Duration::from_secs(20),
+        ..hapax::StoreConfig::default()
+    };
+    let store = hapax::open(&url, &patient).await.unwrap();
     let item = hapax::queue::QueueItem::new(&hapax::Tenant::default(), "orders", "{}");
     let _ = store.enqueue(&hapax::queue::QueueName::outbox(), &[item]).await.unwrap();
     let warned = || {

@@ -5,8 +5,9 @@ use hapax_core::log::{Attached, JobHead, LogEntry};
 use hapax_core::{Clock, Key, StoreError};
 use rusqlite::{Connection, Row, params};
 
-use super::job::Life;
-use crate::row::{damaged, stored};
+use super::job::JobRow;
+use crate::error::column_error;
+use crate::row::to_i64;
 
 pub(crate) fn attach(
     connection: &Connection,
@@ -16,46 +17,49 @@ pub(crate) fn attach(
     at_most: usize,
 ) -> Result<Option<Attached>, StoreError> {
     let now = clock.now();
-    let Some(life) = Life::read(connection, job)?.filter(|life| !life.is_over(now)) else {
+    let Some(job_row) = JobRow::read(connection, job)?.filter(|job_row| !job_row.is_expired(now))
+    else {
         return Ok(None);
     };
-    let entries = entries(connection, &life, after, at_most).map_err(damaged)?;
+    let entries = read_entries(connection, &job_row, after, at_most).map_err(column_error)?;
     let state = connection
         .prepare_cached(
             "SELECT offset, stage, seq, closes, payload FROM hapax_entries WHERE id = ?1",
         )
-        .and_then(|mut query| query.query_row([life.state], |row| entry(&life, row)))
-        .map_err(damaged)?;
+        .and_then(|mut query| query.query_row([job_row.state], |row| decode_entry(&job_row, row)))
+        .map_err(column_error)?;
     let head = JobHead {
-        first: life.first,
-        last: life.last,
-        closed: life.closed,
-        expires_in: life.expires_at.since(now),
-        epochs: life.epochs,
+        first: job_row.first,
+        last: job_row.last,
+        closed: job_row.closed,
+        expires_in: job_row.expires_at.since(now),
+        epochs: job_row.epochs,
         state,
     };
     Ok(Some(Attached { head, entries }))
 }
 
-fn entries(
+fn read_entries(
     connection: &Connection,
-    life: &Life,
+    job_row: &JobRow,
     after: u64,
     at_most: usize,
 ) -> rusqlite::Result<Vec<LogEntry>> {
-    let from = life.first.max(after.saturating_add(1));
+    let from = job_row.first.max(after.saturating_add(1));
     connection
         .prepare_cached(
             "SELECT offset, stage, seq, closes, payload FROM hapax_entries \
              WHERE job = ?1 AND offset >= ?2 ORDER BY offset LIMIT ?3",
         )?
-        .query_map(params![life.id, stored(from), stored(at_most as u64)], |row| entry(life, row))?
+        .query_map(params![job_row.id, to_i64(from), to_i64(at_most as u64)], |row| {
+            decode_entry(job_row, row)
+        })?
         .collect()
 }
 
-fn entry(life: &Life, row: &Row<'_>) -> rusqlite::Result<LogEntry> {
+fn decode_entry(job_row: &JobRow, row: &Row<'_>) -> rusqlite::Result<LogEntry> {
     Ok(LogEntry {
-        at: life.at(row.get(0)?),
+        at: job_row.at(row.get(0)?),
         stage: row.get_ref(1)?.as_str()?.into(),
         seq: row.get(2)?,
         closes: row.get(3)?,

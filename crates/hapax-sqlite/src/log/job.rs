@@ -1,26 +1,26 @@
-//! One life of a job's log, between memory and its row.
+//! The row of a job: the head of its log.
 
 use hapax_core::log::{Appended, Cursor, Epoch, Epochs, LogEvent, MAX_NUMBER};
 use hapax_core::{Key, StoreError, Timestamp};
 use rusqlite::{Connection, OptionalExtension, params};
 
-use crate::error::fault;
-use crate::row::{damaged, stored};
+use crate::error::{column_error, store_error};
+use crate::row::to_i64;
 
-pub(super) struct Life {
+pub(super) struct JobRow {
     pub(super) id: i64,
     pub(super) epochs: Epochs,
     pub(super) first: u64,
     pub(super) last: u64,
     pub(super) closed: bool,
-    /// The id of the entry with the highest seq.
+    /// The id of the entry with the highest seq, which is the job's latest state.
     pub(super) state: i64,
     pub(super) state_seq: u64,
     pub(super) expires_at: Timestamp,
 }
 
-impl Life {
-    /// The one that the key means, even where it has expired.
+impl JobRow {
+    /// Reads the live row of the key, expired or not.
     pub(super) fn read(connection: &Connection, job: &Key) -> Result<Option<Self>, StoreError> {
         connection
             .prepare_cached(
@@ -28,11 +28,11 @@ impl Life {
                  FROM hapax_jobs WHERE tenant = ?1 AND domain = ?2 AND name = ?3 AND live = 1",
             )
             .and_then(|mut query| {
-                query.query_row(parts(job), |row| Ok(Self::decode(row))).optional()
+                query.query_row(job_columns(job), |row| Ok(Self::decode(row))).optional()
             })
-            .map_err(fault)?
+            .map_err(store_error)?
             .transpose()
-            .map_err(damaged)
+            .map_err(column_error)
     }
 
     fn decode(row: &rusqlite::Row<'_>) -> rusqlite::Result<Self> {
@@ -49,35 +49,35 @@ impl Life {
         })
     }
 
-    pub(super) fn is_over(&self, now: Timestamp) -> bool {
+    pub(super) fn is_expired(&self, now: Timestamp) -> bool {
         self.expires_at <= now
     }
 
-    /// Begins a log. Whatever the key meant before is left to the sweep.
-    pub(super) fn begin(
+    /// Starts a new log under the key. An earlier log of the same key is left to the sweep.
+    pub(super) fn insert(
         connection: &Connection,
         job: &Key,
         now: Timestamp,
         expires_at: Timestamp,
     ) -> Result<Self, StoreError> {
         let epochs = Epochs::new(next_epoch(connection, now)?);
-        let [tenant, domain, name] = parts(job);
-        let begun = || -> rusqlite::Result<i64> {
+        let [tenant, domain, name] = job_columns(job);
+        let insert = || -> rusqlite::Result<i64> {
             connection
                 .prepare_cached(
                     "UPDATE hapax_jobs SET live = 0, look_at = ?4 \
                      WHERE tenant = ?1 AND domain = ?2 AND name = ?3 AND live = 1",
                 )?
-                .execute(params![tenant, domain, name, stored(now.0)])?;
+                .execute(params![tenant, domain, name, to_i64(now.0)])?;
             connection
                 .prepare_cached(
                     "INSERT INTO hapax_jobs (tenant, domain, name, live, epochs, first, last, \
                             closed, state, state_seq, expires_at, look_at) \
                      VALUES (?1, ?2, ?3, 1, ?4, 1, 0, 0, 0, 0, ?5, ?5)",
                 )?
-                .insert(params![tenant, domain, name, epochs.to_string(), stored(expires_at.0)])
+                .insert(params![tenant, domain, name, epochs.to_string(), to_i64(expires_at.0)])
         };
-        let id = begun().map_err(fault)?;
+        let id = insert().map_err(store_error)?;
         Ok(Self {
             id,
             epochs,
@@ -99,21 +99,21 @@ impl Life {
             .and_then(|mut statement| {
                 statement.execute(params![
                     self.id,
-                    stored(self.first),
-                    stored(self.last),
+                    to_i64(self.first),
+                    to_i64(self.last),
                     self.closed,
                     self.state,
-                    stored(self.state_seq),
-                    stored(self.expires_at.0),
+                    to_i64(self.state_seq),
+                    to_i64(self.expires_at.0),
                 ])
             })
             .map(drop)
-            .map_err(fault)
+            .map_err(store_error)
     }
 
-    /// What is known of the event before it is appended. A retry must find its first answer also
-    /// after the job was closed, so that is asked last.
-    pub(super) fn known(
+    /// The answer to an event that is a duplicate, a conflict or too late. Duplicates come first,
+    /// because a retry must get its first answer even after the job was closed.
+    pub(super) fn known_event(
         &self,
         connection: &Connection,
         event: &LogEvent,
@@ -124,11 +124,11 @@ impl Life {
                  WHERE job = ?1 AND stage = ?2 AND seq = ?3",
             )
             .and_then(|mut query| {
-                let seq = stored(event.seq);
+                let seq = to_i64(event.seq);
                 let identity = params![self.id, &*event.stage, seq, event.fingerprint.as_str()];
                 query.query_row(identity, |row| Ok((row.get(0)?, row.get(1)?))).optional()
             })
-            .map_err(damaged)?;
+            .map_err(column_error)?;
         Ok(match before {
             Some((offset, true)) => Some(Appended::Duplicate(self.at(offset))),
             Some((_, false)) => Some(Appended::Conflict),
@@ -136,29 +136,29 @@ impl Life {
         })
     }
 
-    /// The epoch of an entry that is too old for the list is unknown, and no reader's cursor.
+    /// The cursor of an offset. An epoch that is no longer in the list becomes 0, which no reader has.
     pub(super) fn at(&self, offset: u64) -> Cursor {
         Cursor { epoch: self.epochs.at(offset).unwrap_or(Epoch(0)), offset }
     }
 }
 
-/// Grows, and follows the clock: where somebody deletes the file or puts back an older one, new logs
-/// do not meet the cursors of those that were lost.
+/// Epochs grow and follow the clock, so that after the file was deleted or restored from a backup
+/// new logs do not match the cursors of lost ones.
 fn next_epoch(connection: &Connection, now: Timestamp) -> Result<Epoch, StoreError> {
-    let taken = || -> rusqlite::Result<u64> {
+    let next = || -> rusqlite::Result<u64> {
         connection
             .prepare_cached(
                 "INSERT INTO hapax_meta (name, value) VALUES ('epoch', ?1) \
                  ON CONFLICT DO UPDATE SET value = max(value + 1, excluded.value)",
             )?
-            .execute([stored(now.0.min(MAX_NUMBER))])?;
+            .execute([to_i64(now.0.min(MAX_NUMBER))])?;
         connection
             .prepare_cached("SELECT value FROM hapax_meta WHERE name = 'epoch'")?
             .query_row([], |row| row.get(0))
     };
-    taken().map(Epoch).map_err(fault)
+    next().map(Epoch).map_err(store_error)
 }
 
-fn parts(job: &Key) -> [&str; 3] {
+fn job_columns(job: &Key) -> [&str; 3] {
     [job.tenant().as_str(), job.scope(), job.name()]
 }

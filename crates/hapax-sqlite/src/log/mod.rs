@@ -1,4 +1,4 @@
-//! `Log` on SQLite. Appends are work of the writer, readers attach and tail on a snapshot.
+//! `Log` on SQLite: the writer thread appends, reader threads attach and tail on a snapshot.
 
 mod append;
 mod attach;
@@ -13,11 +13,12 @@ use hapax_core::log::{
 use hapax_core::{Key, Log, StoreError, Watch};
 
 use crate::SqliteStore;
-use crate::error::bug;
+use crate::error::internal_error;
 
 pub(crate) use sweep::sweep_job;
 
-/// What an event weighs in a batch beside its payload: so many rows take as long as so many bytes.
+/// What an event counts in a batch beside its payload: writing its rows takes as long as this many
+/// bytes.
 const EVENT_BYTES: usize = 1024;
 
 #[async_trait]
@@ -28,7 +29,7 @@ impl Log for SqliteStore {
         keep: &LogRetention,
     ) -> Result<Vec<Appended>, StoreError> {
         if events.len() > MAX_APPEND {
-            return Err(bug("too many events in one append"));
+            return Err(internal_error("too many events in one append"));
         }
         let bytes = events.iter().map(|event| event.payload.len() + EVENT_BYTES).sum();
         let mut wakes: Vec<_> = events.iter().map(|event| event.job.digest()).collect();
@@ -63,6 +64,6 @@ impl Log for SqliteStore {
     }
 
     fn listen(&self, job: &Key) -> Watch {
-        self.register(job)
+        self.watch_key(job)
     }
 }

@@ -4,8 +4,8 @@ use hapax_core::log::{PartitionTail, TailChange, TailPosition};
 use hapax_core::{Clock, Key, StoreError, Timestamp};
 use rusqlite::{Connection, OptionalExtension, params};
 
-use crate::error::fault;
-use crate::row::{damaged, stored};
+use crate::error::{column_error, store_error};
+use crate::row::to_i64;
 
 pub(crate) fn tail(
     connection: &Connection,
@@ -14,37 +14,36 @@ pub(crate) fn tail(
     at_most: usize,
 ) -> Result<Vec<PartitionTail>, StoreError> {
     let now = clock.now();
-    let end = last_entry(connection).map_err(fault)?;
+    let end = last_entry(connection).map_err(store_error)?;
     let tail = |(partition, from): &(u16, TailPosition)| {
         let (after, unknown) = match from.as_str() {
             "" => (0, false),
             "$" => (end, false),
-            place => match place.parse() {
-                Ok(place) if (0..=end).contains(&place) => (place, false),
-                // Of another file, or of a newer one than the one that was put back.
+            text => match text.parse() {
+                Ok(entry) if (0..=end).contains(&entry) => (entry, false),
+                // A position of another file, or from after a backup that was restored.
                 _ => (0, true),
             },
         };
-        // Most partitions have nothing new most of the time.
         if after == end {
             return Ok(PartitionTail { changes: Vec::new(), next: position(after), lost: unknown });
         }
-        let partition = Partition { connection, number: *partition, now };
+        let partition = PartitionReader { connection, number: *partition, now };
         let mut tail = partition.after(after, at_most.max(1), end)?;
-        // The start is before what is still kept, whatever was there before that.
+        // A reader from the start has not seen the trimmed entries, so it lost nothing.
         tail.lost = unknown || tail.lost && *from != TailPosition::start();
         Ok(tail)
     };
-    from.iter().map(tail).collect::<rusqlite::Result<_>>().map_err(damaged)
+    from.iter().map(tail).collect::<rusqlite::Result<_>>().map_err(column_error)
 }
 
-struct Partition<'c> {
+struct PartitionReader<'c> {
     connection: &'c Connection,
     number: u16,
     now: Timestamp,
 }
 
-impl Partition<'_> {
+impl PartitionReader<'_> {
     fn after(&self, after: i64, at_most: usize, end: i64) -> rusqlite::Result<PartitionTail> {
         let mut lost = after < self.forgotten()?;
         let mut changes = Vec::new();
@@ -54,10 +53,10 @@ impl Partition<'_> {
              FROM hapax_entries AS e JOIN hapax_jobs AS j ON j.id = e.job \
              WHERE e.partition = ?1 AND e.id > ?2 ORDER BY e.id",
         )?;
-        let mut rows = query.query(params![self.number, after, stored(self.now.0)])?;
+        let mut rows = query.query(params![self.number, after, to_i64(self.now.0)])?;
         while changes.len() < at_most {
             let Some(row) = rows.next()? else { break };
-            // Forgotten, though the sweep has not been here yet.
+            // Expired, but not swept yet.
             if !row.get::<_, bool>(5)? {
                 lost = true;
                 continue;
@@ -82,7 +81,7 @@ impl Partition<'_> {
     }
 }
 
-/// The id of the last entry that anybody ever appended, kept or not.
+/// The id of the last entry that was ever appended, kept or not.
 fn last_entry(connection: &Connection) -> rusqlite::Result<i64> {
     let found = connection
         .prepare_cached("SELECT seq FROM sqlite_sequence WHERE name = 'hapax_entries'")?

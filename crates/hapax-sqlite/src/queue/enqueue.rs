@@ -1,12 +1,13 @@
+//! Adding items to a queue.
+
 use hapax_core::queue::{Enqueued, QueueItem, QueueName};
 use hapax_core::{Clock, StoreError, Timestamp};
 use rusqlite::{Connection, params};
 
 use super::item;
-use crate::error::fault;
-use crate::row::stored;
+use crate::row::{execute, to_i64};
 
-/// Adds the items. The caller holds the write lock, and rolls back where this fails.
+/// The caller holds the write lock, and rolls back if this fails.
 pub(crate) fn enqueue(
     connection: &Connection,
     clock: &dyn Clock,
@@ -29,21 +30,17 @@ fn add(
     Ok(if added { Enqueued::Accepted } else { Enqueued::Duplicate })
 }
 
-/// A done item that is not remembered any more is in nobody's way; whether it was one.
+/// Deletes a done item of the same id whose retention is over; whether there was one.
 fn forget_done(
     connection: &Connection,
     queue: &QueueName,
     item: &QueueItem,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
-    connection
-        .prepare_cached(
-            "DELETE FROM hapax_outbox \
-             WHERE queue = ?1 AND id = ?2 AND state = 6 AND forget_at <= ?3",
-        )
-        .and_then(|mut statement| {
-            statement.execute(params![queue.as_str(), item.id.to_string(), stored(now.0)])
-        })
-        .map(|gone| gone == 1)
-        .map_err(fault)
+    execute(
+        connection,
+        "DELETE FROM hapax_outbox WHERE queue = ?1 AND id = ?2 AND state = 6 AND forget_at <= ?3",
+        params![queue.as_str(), item.id.to_string(), to_i64(now.0)],
+    )
+    .map(|deleted| deleted == 1)
 }

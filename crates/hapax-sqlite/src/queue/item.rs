@@ -1,4 +1,4 @@
-//! An item between memory and its row.
+//! The row of an item.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,49 +12,46 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row, params};
 use serde_json::value::RawValue;
 
-use crate::error::{bug, fault};
-use crate::row::stored;
+use crate::error::internal_error;
+use crate::row::{execute, to_i64};
 
-/// Adds a row; whether its id is new. The triggers of the table find its place.
+/// Inserts a row and returns whether its id is new. The triggers of the table set its state.
 pub(super) fn insert(
     connection: &Connection,
     queue: &QueueName,
     item: &QueueItem,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
-    let headers =
-        serde_json::to_string(&item.headers).map_err(|_| bug("headers without a text"))?;
-    let deliver_after = (item.delay > Duration::ZERO).then(|| stored(now.plus(item.delay).0));
-    connection
-        .prepare_cached(
-            "INSERT INTO hapax_outbox (queue, id, tenant, topic, key, payload, content_type, \
-                    headers, deliver_after, created_at) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) ON CONFLICT (queue, id) DO NOTHING",
-        )
-        .and_then(|mut statement| {
-            statement.execute(params![
-                queue.as_str(),
-                item.id.to_string(),
-                item.tenant.as_str(),
-                &*item.topic,
-                item.key.as_deref(),
-                &item.payload[..],
-                item.content_type.as_deref(),
-                Some(headers).filter(|_| !item.headers.is_empty()),
-                deliver_after,
-                stored(now.0),
-            ])
-        })
-        .map(|added| added == 1)
-        .map_err(fault)
+    let headers = serde_json::to_string(&item.headers)
+        .map_err(|_| internal_error("headers without a text"))?;
+    let deliver_after = (item.delay > Duration::ZERO).then(|| to_i64(now.plus(item.delay).0));
+    execute(
+        connection,
+        "INSERT INTO hapax_outbox (queue, id, tenant, topic, key, payload, content_type, headers, \
+                deliver_after, created_at) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) ON CONFLICT (queue, id) DO NOTHING",
+        params![
+            queue.as_str(),
+            item.id.to_string(),
+            item.tenant.as_str(),
+            &*item.topic,
+            item.key.as_deref(),
+            &item.payload[..],
+            item.content_type.as_deref(),
+            Some(headers).filter(|_| !item.headers.is_empty()),
+            deliver_after,
+            to_i64(now.0),
+        ],
+    )
+    .map(|added| added == 1)
 }
 
-/// What [`decode`] reads, in this order.
+/// The columns that [`decode`] reads, in this order.
 pub(super) const COLUMNS: &str =
     "id, tenant, topic, key, payload, content_type, headers, attempts, fence, created_at";
 
-/// A row as somebody inserted it, perhaps not hapax. Whatever it holds is handed out: a row that
-/// could not be read would stop its whole queue.
+/// Reads a row that hapax or any other program inserted. Unexpected values are replaced, not refused,
+/// because a row that cannot be read would stop its whole queue.
 pub(super) fn decode(row: &Row<'_>, now: Timestamp) -> rusqlite::Result<LeasedItem> {
     let id = text(row.get_ref(0)?).and_then(|id| id.parse().ok());
     let tenant = text(row.get_ref(1)?).and_then(|name| tenant(&name)).unwrap_or_default();
@@ -62,9 +59,9 @@ pub(super) fn decode(row: &Row<'_>, now: Timestamp) -> rusqlite::Result<LeasedIt
         id: ItemId(id.ok_or(rusqlite::Error::InvalidQuery)?),
         tenant,
         topic: text(row.get_ref(2)?).unwrap_or_default().into(),
-        key: shared(row.get_ref(3)?),
+        key: shared_text(row.get_ref(3)?),
         payload: Bytes::copy_from_slice(bytes(row.get_ref(4)?)),
-        content_type: shared(row.get_ref(5)?),
+        content_type: shared_text(row.get_ref(5)?),
         headers: text(row.get_ref(6)?).map(|json| headers(&json)).unwrap_or_default(),
         delay: Duration::ZERO,
     };
@@ -74,7 +71,7 @@ pub(super) fn decode(row: &Row<'_>, now: Timestamp) -> rusqlite::Result<LeasedIt
     Ok(LeasedItem { item, attempt, fence: Fence(number(8)?), age })
 }
 
-pub(super) fn shared(value: ValueRef<'_>) -> Option<Arc<str>> {
+pub(super) fn shared_text(value: ValueRef<'_>) -> Option<Arc<str>> {
     text(value).map(Into::into)
 }
 
@@ -92,13 +89,13 @@ fn bytes(value: ValueRef<'_>) -> &[u8] {
     }
 }
 
-/// The table has checked it; scoped tenants, which only hapax makes, pass too.
+/// Accepts scoped tenants, too, which only hapax makes; the table has checked the name.
 fn tenant(name: &str) -> Option<Tenant> {
     Key::stored(name, "record", "", "").map(|key| key.tenant().clone())
 }
 
-/// Values that are no texts, which another language may have put there, travel as their JSON. They
-/// are not looked into: JSON may be deeper than we follow, and what looks like a text be none.
+/// A value that is not a string, as another program may insert, is kept as its JSON text. It is not
+/// parsed, because it may be nested deeper than serde follows.
 fn headers(json: &str) -> BTreeMap<String, String> {
     let parsed: BTreeMap<String, &RawValue> = serde_json::from_str(json).unwrap_or_default();
     let plain = |value: &RawValue| {

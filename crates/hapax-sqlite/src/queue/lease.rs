@@ -1,5 +1,6 @@
-//! Handing out. What is ready stands in an index of its own, oldest first, and so does nothing that
-//! waits behind another of its key: a lease looks at what it hands out, and at one more of each key.
+//! Handing out items under a lease. Ready items have an index of their own, oldest first, which
+//! leaves out items that wait behind another of their key: a lease reads the items that it hands out,
+//! and one more of each key.
 
 use std::collections::BTreeSet;
 
@@ -8,12 +9,13 @@ use hapax_core::{Clock, StoreError, Timestamp};
 use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 
 use super::item;
-use crate::row::{damaged, next, stored};
+use crate::error::column_error;
+use crate::row::{next_sequence, to_i64};
 
-/// So many bytes are handed out at once, and the item that goes beyond.
+/// A lease ends with the item that brings it to this many bytes.
 const MAX_BYTES: usize = 8 << 20;
-/// So many rows that became due are made ready by one lease.
-const RIPEN: usize = 1000;
+/// How many due or released items one lease makes ready.
+const MAX_MADE_READY: usize = 1000;
 
 pub(crate) fn lease(
     connection: &Connection,
@@ -21,30 +23,30 @@ pub(crate) fn lease(
     queue: &QueueName,
     take: &LeaseRequest,
 ) -> Result<Vec<LeasedItem>, StoreError> {
-    let leasing = Leasing { connection, queue: queue.as_str(), take, now: clock.now() };
-    leasing.run()
+    let call = LeaseCall { connection, queue: queue.as_str(), take, now: clock.now() };
+    call.run()
 }
 
-struct Leasing<'a> {
+struct LeaseCall<'a> {
     connection: &'a Connection,
     queue: &'a str,
     take: &'a LeaseRequest,
     now: Timestamp,
 }
 
-impl Leasing<'_> {
+impl LeaseCall<'_> {
     fn run(&self) -> Result<Vec<LeasedItem>, StoreError> {
-        let again = self.again().map_err(damaged)?;
-        if !again.is_empty() {
-            return Ok(again);
+        let held = self.held_by_token().map_err(column_error)?;
+        if !held.is_empty() {
+            return Ok(held);
         }
-        self.lapse().and_then(|()| self.ripen()).map_err(damaged)?;
-        let mut leased = self.pick().map_err(damaged)?;
+        self.release_ended_leases().and_then(|()| self.make_due_ready()).map_err(column_error)?;
+        let mut leased = self.pick().map_err(column_error)?;
         if leased.is_empty() {
             return Ok(Vec::new());
         }
-        let fence = next(self.connection)?;
-        self.hold(fence, &leased).map_err(damaged)?;
+        let fence = next_sequence(self.connection)?;
+        self.mark_leased(fence, &leased).map_err(column_error)?;
         for (_, leased) in &mut leased {
             leased.attempt += 1;
             leased.fence.0 = fence;
@@ -52,9 +54,9 @@ impl Leasing<'_> {
         Ok(leased.into_iter().map(|(_, leased)| leased).collect())
     }
 
-    /// What the token holds by a lease that has not lapsed, with the lease anew: the answer to a
-    /// question that was asked before.
-    fn again(&self) -> rusqlite::Result<Vec<LeasedItem>> {
+    /// The items that this token already holds, with a renewed lease: the answer to a retried call
+    /// whose first answer was lost.
+    fn held_by_token(&self) -> rusqlite::Result<Vec<LeasedItem>> {
         let token = self.take.token.as_str();
         let ends_at: Option<u64> = self
             .prepare("SELECT ends_at FROM hapax_leases WHERE queue = ?1 AND token = ?2")?
@@ -66,7 +68,7 @@ impl Leasing<'_> {
                 self.release(token)?;
                 return Ok(Vec::new());
             }
-            Some(_) => self.set_end()?,
+            Some(_) => self.renew()?,
         }
         self.prepare(&format!(
             "SELECT {} FROM hapax_outbox \
@@ -77,17 +79,17 @@ impl Leasing<'_> {
         .collect()
     }
 
-    /// Makes ready what is held by leases that have ended. The tokens stay: a late step counts for as
-    /// long as nobody else has the item.
-    fn lapse(&self) -> rusqlite::Result<()> {
+    /// Makes the items of ended leases ready. Their tokens stay: a late outcome counts until the item
+    /// is leased again.
+    fn release_ended_leases(&self) -> rusqlite::Result<()> {
         let ended: Vec<String> = self
             .prepare("SELECT token FROM hapax_leases WHERE queue = ?1 AND ends_at <= ?2 LIMIT 100")?
-            .query_map(params![self.queue, stored(self.now.0)], |row| row.get(0))?
+            .query_map(params![self.queue, to_i64(self.now.0)], |row| row.get(0))?
             .collect::<Result<_, _>>()?;
-        let mut rows = 0;
+        let mut released = 0;
         for token in ended {
-            if rows < RIPEN {
-                rows += self.release(&token)?;
+            if released < MAX_MADE_READY {
+                released += self.release(&token)?;
             }
         }
         Ok(())
@@ -106,19 +108,19 @@ impl Leasing<'_> {
         .execute([token, self.queue])
     }
 
-    /// Makes ready what has become due.
-    fn ripen(&self) -> rusqlite::Result<()> {
+    /// Makes delayed items ready whose time has come.
+    fn make_due_ready(&self) -> rusqlite::Result<()> {
         self.prepare(
             "UPDATE hapax_outbox SET state = 0 WHERE seq IN ( \
                  SELECT seq FROM hapax_outbox \
                  WHERE queue = ?1 AND state = 1 AND deliver_after <= ?2 \
                  ORDER BY deliver_after LIMIT ?3)",
         )?
-        .execute(params![self.queue, stored(self.now.0), RIPEN as i64])
+        .execute(params![self.queue, to_i64(self.now.0), MAX_MADE_READY as i64])
         .map(drop)
     }
 
-    /// The oldest ones first: those that are ready, and behind each of them the next of its key.
+    /// Picks ready items, oldest first, and behind each of them the next one of its key.
     fn pick(&self) -> rusqlite::Result<Vec<(i64, LeasedItem)>> {
         let (mut candidates, mut picked, mut bytes) = (self.ready()?, Vec::new(), 0);
         while picked.len() < self.take.max_items
@@ -138,12 +140,12 @@ impl Leasing<'_> {
             "SELECT seq FROM hapax_outbox \
              WHERE queue = ?1 AND state <= 5 AND state = 0 ORDER BY seq LIMIT ?2",
         )?
-        .query_map(params![self.queue, stored(self.take.max_items as u64)], |row| row.get(0))?
+        .query_map(params![self.queue, to_i64(self.take.max_items as u64)], |row| row.get(0))?
         .collect()
     }
 
-    /// The next of the same key, if it waits for nothing but this one. The engine compares the keys:
-    /// they need not be texts that we can read.
+    /// The next item of the same key, if it waits for nothing but this one. Compared in SQL, because a
+    /// foreign program's key need not be valid UTF-8.
     fn follower(&self, seq: i64) -> rusqlite::Result<Option<i64>> {
         let next: Option<(i64, bool)> = self
             .prepare(
@@ -153,7 +155,7 @@ impl Leasing<'_> {
                  WHERE this.seq = ?1 AND next.state <= 4 AND next.seq > ?1 \
                  ORDER BY next.seq LIMIT 1",
             )?
-            .query_row(params![seq, stored(self.now.0)], |row| Ok((row.get(0)?, row.get(1)?)))
+            .query_row(params![seq, to_i64(self.now.0)], |row| Ok((row.get(0)?, row.get(1)?)))
             .optional()?;
         Ok(next.filter(|(_, waits)| *waits).map(|(seq, _)| seq))
     }
@@ -163,20 +165,20 @@ impl Leasing<'_> {
             .query_row([seq], |row| item::decode(row, self.now))
     }
 
-    /// All at once: each statement on its own would have to be able to undo itself.
-    fn hold(&self, fence: u64, picked: &[(i64, LeasedItem)]) -> rusqlite::Result<()> {
-        let rows = list(picked.iter().map(|(seq, _)| *seq));
+    /// One statement for all rows: a statement per row would write a statement journal each.
+    fn mark_leased(&self, fence: u64, picked: &[(i64, LeasedItem)]) -> rusqlite::Result<()> {
+        let rows = json_list(picked.iter().map(|(seq, _)| *seq));
         self.prepare(
             "UPDATE hapax_outbox SET state = 3, token = ?2, fence = ?3, attempts = attempts + 1, \
                     deliver_after = NULL WHERE seq IN (SELECT value FROM json_each(?1))",
         )?
-        .execute(params![rows, self.take.token.as_str(), stored(fence)])?;
-        self.set_end()
+        .execute(params![rows, self.take.token.as_str(), to_i64(fence)])?;
+        self.renew()
     }
 
-    fn set_end(&self) -> rusqlite::Result<()> {
+    fn renew(&self) -> rusqlite::Result<()> {
         let end = self.now.plus(self.take.lease);
-        set_end(self.connection, self.queue, self.take.token.as_str(), end)
+        set_lease_end(self.connection, self.queue, self.take.token.as_str(), end)
     }
 
     fn prepare(&self, sql: &str) -> rusqlite::Result<CachedStatement<'_>> {
@@ -184,13 +186,13 @@ impl Leasing<'_> {
     }
 }
 
-/// Row numbers as one parameter.
-pub(super) fn list(rows: impl Iterator<Item = i64>) -> String {
+/// Row numbers as one JSON parameter.
+pub(super) fn json_list(rows: impl Iterator<Item = i64>) -> String {
     let rows: Vec<_> = rows.map(|row| row.to_string()).collect();
     format!("[{}]", rows.join(","))
 }
 
-pub(super) fn set_end(
+pub(super) fn set_lease_end(
     connection: &Connection,
     queue: &str,
     token: &str,
@@ -201,6 +203,6 @@ pub(super) fn set_end(
             "INSERT INTO hapax_leases (queue, token, ends_at) VALUES (?1, ?2, ?3) \
              ON CONFLICT DO UPDATE SET ends_at = excluded.ends_at",
         )?
-        .execute(params![queue, token, stored(end.0)])
+        .execute(params![queue, token, to_i64(end.0)])
         .map(drop)
 }

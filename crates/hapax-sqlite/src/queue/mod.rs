@@ -1,4 +1,4 @@
-//! `Queue` on SQLite: every step is work of the writer, operators look on a reader's snapshot.
+//! `Queue` on SQLite: the writer thread runs every step, reader threads count and list.
 
 mod enqueue;
 mod item;
@@ -21,10 +21,11 @@ use crate::SqliteStore;
 
 pub(crate) use enqueue::enqueue;
 
-/// What an item weighs in a batch beside its payload: so many rows take as long as so many bytes.
+/// What an item counts in a batch beside its payload: writing its row takes as long as this many
+/// bytes.
 const ITEM_BYTES: usize = 1024;
 
-/// The values of the column `state` that code has to know; all are described in `v2.sql`.
+/// Values of the column `state`; `v2.sql` describes all of them.
 mod state {
     pub(super) const IN_FLIGHT: i64 = 3;
     pub(super) const DEAD_AND_BLOCKS: i64 = 4;
@@ -32,13 +33,13 @@ mod state {
     pub(super) const DONE: i64 = 6;
 }
 
-/// What a queue's waiters wait for. No tenant is empty, so no other key is the same.
-fn bell(queue: &QueueName) -> Option<Key> {
+/// The key that waiters for a queue's arrivals watch. No tenant is empty, so no other key is equal.
+fn arrivals_key(queue: &QueueName) -> Option<Key> {
     Key::stored("", "job", "", queue.as_str())
 }
 
-fn ring(queue: &QueueName) -> Vec<u64> {
-    bell(queue).iter().map(Key::digest).collect()
+fn arrivals_digest(queue: &QueueName) -> Vec<u64> {
+    arrivals_key(queue).iter().map(Key::digest).collect()
 }
 
 #[async_trait]
@@ -50,7 +51,7 @@ impl Queue for SqliteStore {
     ) -> Result<Vec<Enqueued>, StoreError> {
         let bytes = items.iter().map(|item| item.payload.len() + ITEM_BYTES).sum();
         let (clock, name, items) = (self.clock(), queue.clone(), items.to_vec());
-        self.write(bytes, ring(queue), move |c| enqueue(c, &*clock, &name, &items)).await
+        self.write(bytes, arrivals_digest(queue), move |c| enqueue(c, &*clock, &name, &items)).await
     }
 
     async fn lease(
@@ -82,7 +83,7 @@ impl Queue for SqliteStore {
         let bytes = outcomes.len().saturating_mul(ITEM_BYTES);
         let (clock, name, token) = (self.clock(), queue.clone(), token.clone());
         let outcomes = outcomes.to_vec();
-        self.write(bytes, ring(queue), move |c| {
+        self.write(bytes, arrivals_digest(queue), move |c| {
             resolve::resolve(c, &*clock, &name, &token, &outcomes)
         })
         .await
@@ -115,7 +116,10 @@ impl Queue for SqliteStore {
         id: ItemId,
     ) -> Result<bool, StoreError> {
         let (name, whose) = (queue.clone(), whose.cloned());
-        self.write(0, ring(queue), move |c| oversee::requeue(c, &name, whose.as_ref(), id)).await
+        self.write(0, arrivals_digest(queue), move |c| {
+            oversee::requeue(c, &name, whose.as_ref(), id)
+        })
+        .await
     }
 
     async fn discard(
@@ -125,10 +129,13 @@ impl Queue for SqliteStore {
         id: ItemId,
     ) -> Result<bool, StoreError> {
         let (name, whose) = (queue.clone(), whose.cloned());
-        self.write(0, ring(queue), move |c| oversee::discard(c, &name, whose.as_ref(), id)).await
+        self.write(0, arrivals_digest(queue), move |c| {
+            oversee::discard(c, &name, whose.as_ref(), id)
+        })
+        .await
     }
 
     fn arrivals(&self, queue: &QueueName) -> Watch {
-        bell(queue).map_or_else(Watch::never, |bell| self.register(&bell))
+        arrivals_key(queue).map_or_else(Watch::never, |key| self.watch_key(&key))
     }
 }

@@ -1,26 +1,27 @@
-//! What an operator sees, and does about dead letters.
+//! Queue depth and dead letters, for an operator.
 
 use hapax_core::queue::{DeadLetter, ItemId, QueueDepth, QueueName};
 use hapax_core::{Clock, StoreError, Tenant, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::{item, state};
-use crate::row::{damaged, stored};
+use crate::error::column_error;
+use crate::row::to_i64;
 
 pub(crate) fn depth(
     connection: &Connection,
     clock: &dyn Clock,
     queue: &QueueName,
-    whose: Option<&Tenant>,
+    tenant: Option<&Tenant>,
 ) -> Result<QueueDepth, StoreError> {
-    let (queue, whose, now) = (queue.as_str(), whose.map(Tenant::as_str), clock.now());
-    let counted = || -> rusqlite::Result<QueueDepth> {
+    let (queue, tenant, now) = (queue.as_str(), tenant.map(Tenant::as_str), clock.now());
+    let count_items = || -> rusqlite::Result<QueueDepth> {
         let mut depth = QueueDepth::default();
         let mut query = connection.prepare_cached(
             "SELECT state, count(*) FROM hapax_outbox \
              WHERE queue = ?1 AND state <= 5 AND (?2 IS NULL OR tenant = ?2) GROUP BY state",
         )?;
-        let mut rows = query.query(params![queue, whose])?;
+        let mut rows = query.query(params![queue, tenant])?;
         while let Some(row) = rows.next()? {
             let (state, count): (i64, u64) = (row.get(0)?, row.get(1)?);
             match state {
@@ -35,22 +36,23 @@ pub(crate) fn depth(
                  WHERE l.queue = ?1 AND l.ends_at <= ?3 AND o.queue = ?1 AND o.state <= 3 \
                    AND o.state = 3 AND (?2 IS NULL OR o.tenant = ?2)",
             )?
-            .query_row(params![queue, whose, stored(now.0)], |row| row.get(0))?;
+            .query_row(params![queue, tenant, to_i64(now.0)], |row| row.get(0))?;
         depth.in_flight -= lapsed;
         depth.waiting += lapsed;
-        let oldest = (0..=state::IN_FLIGHT).map(|state| oldest(connection, queue, whose, state));
+        let oldest =
+            (0..=state::IN_FLIGHT).map(|state| oldest_in_state(connection, queue, tenant, state));
         for created_at in oldest {
             depth.oldest_age = depth.oldest_age.max(created_at?.map(|at| now.since(at)));
         }
         Ok(depth)
     };
-    counted().map_err(damaged)
+    count_items().map_err(column_error)
 }
 
-fn oldest(
+fn oldest_in_state(
     connection: &Connection,
     queue: &str,
-    whose: Option<&str>,
+    tenant: Option<&str>,
     state: i64,
 ) -> rusqlite::Result<Option<Timestamp>> {
     connection
@@ -59,52 +61,55 @@ fn oldest(
              WHERE queue = ?1 AND state <= 5 AND state = ?3 AND (?2 IS NULL OR tenant = ?2) \
              ORDER BY seq LIMIT 1",
         )?
-        .query_row(params![queue, whose, state], |row| row.get(0).map(Timestamp))
+        .query_row(params![queue, tenant, state], |row| row.get(0).map(Timestamp))
         .optional()
 }
 
 pub(crate) fn dead(
     connection: &Connection,
     queue: &QueueName,
-    whose: Option<&Tenant>,
+    tenant: Option<&Tenant>,
     after: Option<ItemId>,
     at_most: u32,
 ) -> Result<Vec<DeadLetter>, StoreError> {
     let after = after.map(|id| id.to_string()).unwrap_or_default();
-    let letters = || -> rusqlite::Result<_> {
+    let read = || -> rusqlite::Result<_> {
         connection
             .prepare_cached(
                 "SELECT id, key, attempts, reason, ended_at FROM hapax_outbox \
                  WHERE queue = ?1 AND state BETWEEN 4 AND 5 AND id > ?3 \
                    AND (?2 IS NULL OR tenant = ?2) ORDER BY id LIMIT ?4",
             )?
-            .query_map(params![queue.as_str(), whose.map(Tenant::as_str), after, at_most], letter)?
+            .query_map(
+                params![queue.as_str(), tenant.map(Tenant::as_str), after, at_most],
+                decode_dead_letter,
+            )?
             .collect()
     };
-    letters().map_err(damaged)
+    read().map_err(column_error)
 }
 
-fn letter(row: &Row<'_>) -> rusqlite::Result<DeadLetter> {
+fn decode_dead_letter(row: &Row<'_>) -> rusqlite::Result<DeadLetter> {
     let id = row.get_ref(0)?.as_str()?.parse();
     Ok(DeadLetter {
         id: ItemId(id.map_err(|_| rusqlite::Error::InvalidQuery)?),
-        key: item::shared(row.get_ref(1)?),
+        key: item::shared_text(row.get_ref(1)?),
         attempts: row.get(2)?,
-        reason: item::shared(row.get_ref(3)?).unwrap_or_default(),
+        reason: item::shared_text(row.get_ref(3)?).unwrap_or_default(),
         at: Timestamp(row.get::<_, Option<u64>>(4)?.unwrap_or(0)),
     })
 }
 
-/// Makes a dead letter wait again, in its old place: where its key has gone on without it, whoever
-/// is at the front now gets behind it.
+/// Makes a dead letter wait again in its old place. If its key went on without it, the item at the
+/// front of the key now waits behind it.
 pub(crate) fn requeue(
     connection: &Connection,
     queue: &QueueName,
-    whose: Option<&Tenant>,
+    tenant: Option<&Tenant>,
     id: ItemId,
 ) -> Result<bool, StoreError> {
-    let requeued = || -> rusqlite::Result<bool> {
-        let Some(seq) = find(connection, queue, whose, id)? else { return Ok(false) };
+    let requeue = || -> rusqlite::Result<bool> {
+        let Some(seq) = find_dead_letter(connection, queue, tenant, id)? else { return Ok(false) };
         connection
             .prepare_cached(
                 "UPDATE hapax_outbox SET state = 2 WHERE state <= 1 AND seq = ( \
@@ -127,28 +132,28 @@ pub(crate) fn requeue(
             .execute([seq])?;
         Ok(true)
     };
-    requeued().map_err(damaged)
+    requeue().map_err(column_error)
 }
 
-/// Forgets a dead letter; the trigger of the table lets its key go on.
+/// Deletes a dead letter; the trigger of the table releases the next item of its key.
 pub(crate) fn discard(
     connection: &Connection,
     queue: &QueueName,
-    whose: Option<&Tenant>,
+    tenant: Option<&Tenant>,
     id: ItemId,
 ) -> Result<bool, StoreError> {
-    let discarded = || -> rusqlite::Result<bool> {
-        let Some(seq) = find(connection, queue, whose, id)? else { return Ok(false) };
+    let discard = || -> rusqlite::Result<bool> {
+        let Some(seq) = find_dead_letter(connection, queue, tenant, id)? else { return Ok(false) };
         connection.prepare_cached("DELETE FROM hapax_outbox WHERE seq = ?1")?.execute([seq])?;
         Ok(true)
     };
-    discarded().map_err(damaged)
+    discard().map_err(column_error)
 }
 
-fn find(
+fn find_dead_letter(
     connection: &Connection,
     queue: &QueueName,
-    whose: Option<&Tenant>,
+    tenant: Option<&Tenant>,
     id: ItemId,
 ) -> rusqlite::Result<Option<i64>> {
     connection
@@ -156,7 +161,7 @@ fn find(
             "SELECT seq FROM hapax_outbox WHERE queue = ?1 AND id = ?2 AND state BETWEEN 4 AND 5 \
                AND (?3 IS NULL OR tenant = ?3)",
         )?
-        .query_row(params![queue.as_str(), id.to_string(), whose.map(Tenant::as_str)], |row| {
+        .query_row(params![queue.as_str(), id.to_string(), tenant.map(Tenant::as_str)], |row| {
             row.get(0)
         })
         .optional()

@@ -1,4 +1,4 @@
-//! What a holder does with what it holds.
+//! Renewing a lease, and reporting what became of the leased items.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,12 +7,13 @@ use hapax_core::queue::{ItemId, ItemOutcome, QueueName, Resolved};
 use hapax_core::{Clock, StoreError, Timestamp, Token};
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::lease::{list, set_end};
+use super::lease::{json_list, set_lease_end};
 use super::state;
-use crate::row::{damaged, stored};
+use crate::error::column_error;
+use crate::row::to_i64;
 
-/// Makes the leases of everything that the token holds end `lease` from now. What lapsed, and was not
-/// handed out since, is held again.
+/// Renews the lease of all items that the token holds. Items whose lease ran out, and that were not
+/// leased again since, are held again.
 pub(crate) fn renew(
     connection: &Connection,
     clock: &dyn Clock,
@@ -21,7 +22,7 @@ pub(crate) fn renew(
     lease: Duration,
 ) -> Result<u64, StoreError> {
     let end = clock.now().plus(lease);
-    let renewed = || -> rusqlite::Result<u64> {
+    let renew = || -> rusqlite::Result<u64> {
         let holder = [token.as_str(), queue.as_str()];
         let held: u64 = connection
             .prepare_cached(
@@ -36,11 +37,11 @@ pub(crate) fn renew(
                        AND state <= 3 AND token IS NOT NULL AND state <> 3",
                 )?
                 .execute(holder)?;
-            set_end(connection, queue.as_str(), token.as_str(), end)?;
+            set_lease_end(connection, queue.as_str(), token.as_str(), end)?;
         }
         Ok(held)
     };
-    renewed().map_err(damaged)
+    renew().map_err(column_error)
 }
 
 pub(crate) fn resolve(
@@ -51,37 +52,38 @@ pub(crate) fn resolve(
     outcomes: &[(ItemId, ItemOutcome)],
 ) -> Result<Vec<Resolved>, StoreError> {
     let (queue, token, now) = (queue.as_str(), token.as_str(), clock.now());
-    let mut resolving = Resolving { connection, queue, token, now, acks: Acks::default() };
-    let mut all = || -> rusqlite::Result<_> {
-        let one = |(id, outcome): &(ItemId, ItemOutcome)| resolving.one(*id, outcome);
+    let mut call = ResolveCall { connection, queue, token, now, acks: PendingAcks::default() };
+    let mut resolve_all = || -> rusqlite::Result<_> {
+        let one = |(id, outcome): &(ItemId, ItemOutcome)| call.resolve_item(*id, outcome);
         let answers = outcomes.iter().map(one).collect::<Result<_, _>>()?;
-        resolving.end_acks()?;
-        resolving.end_lease()?;
+        call.write_acks()?;
+        call.delete_empty_lease()?;
         Ok(answers)
     };
-    all().map_err(damaged)
+    resolve_all().map_err(column_error)
 }
 
-struct Resolving<'a> {
+struct ResolveCall<'a> {
     connection: &'a Connection,
     queue: &'a str,
     token: &'a str,
     now: Timestamp,
-    acks: Acks,
+    acks: PendingAcks,
 }
 
-/// Acks in a row, ended by one statement: each on its own would have to be able to undo itself.
+/// Consecutive acks with one retention, written by one statement: a statement per ack would write a
+/// statement journal each.
 #[derive(Default)]
-struct Acks {
+struct PendingAcks {
     remember: Duration,
     rows: BTreeSet<i64>,
 }
 
-impl Resolving<'_> {
-    fn one(&mut self, id: ItemId, outcome: &ItemOutcome) -> rusqlite::Result<Resolved> {
-        // What is asked about next may be among them.
+impl ResolveCall<'_> {
+    fn resolve_item(&mut self, id: ItemId, outcome: &ItemOutcome) -> rusqlite::Result<Resolved> {
+        // The item may be among the pending acks, whose rows are not written yet.
         if !matches!(outcome, ItemOutcome::Ack { .. }) {
-            self.end_acks()?;
+            self.write_acks()?;
         }
         let found: Option<(i64, i64, bool)> = self
             .connection
@@ -89,7 +91,7 @@ impl Resolving<'_> {
                 "SELECT seq, state, coalesce(forget_at, 0) > ?4 FROM hapax_outbox \
                  WHERE queue = ?1 AND id = ?2 AND token = ?3",
             )?
-            .query_row(params![self.queue, id.to_string(), self.token, stored(self.now.0)], |row| {
+            .query_row(params![self.queue, id.to_string(), self.token, to_i64(self.now.0)], |row| {
                 Ok((row.get(0)?, row.get(1)?, row.get(2)?))
             })
             .optional()?;
@@ -110,19 +112,19 @@ impl Resolving<'_> {
 
     fn ack(&mut self, seq: i64, remember: Duration) -> rusqlite::Result<Resolved> {
         if remember != self.acks.remember {
-            self.end_acks()?;
+            self.write_acks()?;
             self.acks.remember = remember;
         }
         let known = self.acks.rows.insert(seq) || !remember.is_zero();
         Ok(if known { Resolved::Done } else { Resolved::Lost })
     }
 
-    fn end_acks(&mut self) -> rusqlite::Result<()> {
-        let Acks { remember, rows } = std::mem::take(&mut self.acks);
+    fn write_acks(&mut self) -> rusqlite::Result<()> {
+        let PendingAcks { remember, rows } = std::mem::take(&mut self.acks);
         if rows.is_empty() {
             return Ok(());
         }
-        let rows = list(rows.into_iter());
+        let rows = json_list(rows.into_iter());
         if remember.is_zero() {
             self.connection
                 .prepare_cached(
@@ -130,20 +132,20 @@ impl Resolving<'_> {
                 )?
                 .execute([rows])?;
         } else {
-            // Only who it was is remembered.
+            // Keep only the identity, to recognise a duplicate.
             self.connection
                 .prepare_cached(
                     "UPDATE hapax_outbox SET state = 6, forget_at = ?2, payload = x'', \
                             headers = NULL, reason = NULL \
                      WHERE seq IN (SELECT value FROM json_each(?1))",
                 )?
-                .execute(params![rows, stored(self.now.plus(remember).0)])?;
+                .execute(params![rows, to_i64(self.now.plus(remember).0)])?;
         }
         Ok(())
     }
 
     fn retry(&self, seq: i64, after: Duration, counts: bool, reason: &str) -> rusqlite::Result<()> {
-        let due = (!after.is_zero()).then(|| stored(self.now.plus(after).0));
+        let due = (!after.is_zero()).then(|| to_i64(self.now.plus(after).0));
         self.connection
             .prepare_cached(
                 "UPDATE hapax_outbox AS o SET token = NULL, deliver_after = ?2, \
@@ -166,12 +168,12 @@ impl Resolving<'_> {
                 "UPDATE hapax_outbox SET token = NULL, state = ?2, reason = ?3, ended_at = ?4 \
                  WHERE seq = ?1",
             )?
-            .execute(params![seq, state, reason, stored(self.now.0)])
+            .execute(params![seq, state, reason, to_i64(self.now.0)])
             .map(drop)
     }
 
-    /// The lease goes with the last item that it holds.
-    fn end_lease(&self) -> rusqlite::Result<()> {
+    /// Deletes the lease once it holds no item.
+    fn delete_empty_lease(&self) -> rusqlite::Result<()> {
         self.connection
             .prepare_cached(
                 "DELETE FROM hapax_leases WHERE queue = ?1 AND token = ?2 AND NOT EXISTS ( \

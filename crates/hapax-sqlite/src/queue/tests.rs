@@ -83,7 +83,7 @@ fn alone() -> u64 {
 }
 
 #[test]
-fn a_lease_costs_the_same_with_a_hundred_thousand_waiting() {
+fn lease_cost_is_independent_of_the_backlog() {
     let bench = Bench::new();
     bench.fill(100_000, "'k' || (i % 1000)");
     bench.round(10);
@@ -92,7 +92,7 @@ fn a_lease_costs_the_same_with_a_hundred_thousand_waiting() {
 }
 
 #[test]
-fn rows_behind_a_dead_one_cost_nothing() {
+fn lease_skips_rows_behind_a_dead_letter() {
     let bench = Bench::new();
     bench.fill(50_000, "'poison'");
     let dead = bench.take(1);
@@ -106,7 +106,7 @@ fn rows_behind_a_dead_one_cost_nothing() {
 }
 
 #[test]
-fn rows_that_wait_for_their_retry_cost_nothing() {
+fn lease_skips_rows_that_wait_for_their_retry() {
     let bench = Bench::new();
     bench.fill(20_000, "CASE WHEN i % 2 THEN 'k' || i END");
     let all = bench.take(20_000);
@@ -125,7 +125,7 @@ fn rows_that_wait_for_their_retry_cost_nothing() {
 }
 
 #[test]
-fn a_hot_key_is_handed_out_in_runs() {
+fn lease_hands_out_a_hot_key_in_runs() {
     let bench = Bench::new();
     bench.fill(10_000, "'hot'");
     bench.round(10);
@@ -134,7 +134,7 @@ fn a_hot_key_is_handed_out_in_runs() {
 }
 
 #[test]
-fn nothing_scans_the_table() {
+fn queue_statements_never_scan_the_table() {
     let bench = Bench::new();
     let statements = include_str!("lease.rs").to_owned()
         + include_str!("resolve.rs")
@@ -163,7 +163,7 @@ fn nothing_scans_the_table() {
 }
 
 #[test]
-fn dead_letters_are_found_without_the_living() {
+fn dead_letters_are_read_from_their_own_index() {
     let bench = Bench::new();
     bench.fill(10_000, "NULL");
     let dead = bench.take(3);

@@ -1,42 +1,50 @@
+//! The write lock of the database, taken by hapax inside the caller's transaction.
+
 use std::time::Duration;
 
 use hapax_core::StoreError;
 use rusqlite::{Connection, ErrorCode, MAIN_DB, TransactionState};
 
-use crate::error::{bug, fault};
+use crate::error::{internal_error, store_error};
 
-/// Takes the write lock before anything is read, so that what is decided is decided on what is
-/// stored now and not on an old snapshot of the caller's transaction. Waits as long as the
-/// caller's own busy timeout says.
+/// Takes the write lock before anything is read, so that decisions are made on the stored rows and
+/// not on an old snapshot of the caller's transaction. Waits as long as the caller's busy timeout.
 pub(crate) fn lock(connection: &Connection) -> Result<(), StoreError> {
-    if is_held(connection)? { Ok(()) } else { take(connection).map_err(fault) }
+    if is_held(connection)? { Ok(()) } else { take(connection).map_err(store_error) }
 }
 
-/// The same without waiting: `false` where somebody else has it.
+/// As [`lock`] without waiting: `false` where another connection holds the lock.
 pub(crate) fn try_lock(connection: &Connection) -> Result<bool, StoreError> {
     if is_held(connection)? {
         return Ok(true);
     }
-    let before: u64 =
-        connection.pragma_query_value(None, "busy_timeout", |row| row.get(0)).map_err(fault)?;
-    connection.busy_timeout(Duration::ZERO).map_err(fault)?;
+    let timeout: u64 = connection
+        .pragma_query_value(None, "busy_timeout", |row| row.get(0))
+        .map_err(store_error)?;
+    connection.busy_timeout(Duration::ZERO).map_err(store_error)?;
     let taken = take(connection);
-    connection.busy_timeout(Duration::from_millis(before)).map_err(fault)?;
+    connection.busy_timeout(Duration::from_millis(timeout)).map_err(store_error)?;
     match taken {
         Ok(()) => Ok(true),
         Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => Ok(false),
-        Err(error) => Err(fault(error)),
+        Err(error) => Err(store_error(error)),
     }
+}
+
+pub(super) fn require_transaction(connection: &Connection) -> Result<(), StoreError> {
+    if connection.is_autocommit() {
+        return Err(internal_error("`hapax()` needs an open transaction; begin one first"));
+    }
+    Ok(())
 }
 
 fn is_held(connection: &Connection) -> Result<bool, StoreError> {
-    if connection.is_autocommit() {
-        return Err(bug("hapax_sqlite::tx needs an open transaction; begin one first"));
-    }
-    Ok(connection.transaction_state(Some(MAIN_DB)).map_err(fault)? == TransactionState::Write)
+    require_transaction(connection)?;
+    let state = connection.transaction_state(Some(MAIN_DB)).map_err(store_error)?;
+    Ok(state == TransactionState::Write)
 }
 
-/// A write that changes nothing: the engine takes the lock, and no page becomes dirty.
+/// Deletes no row: SQLite takes the lock for it, and no page becomes dirty.
 fn take(connection: &Connection) -> rusqlite::Result<()> {
     connection.prepare_cached("DELETE FROM hapax_meta WHERE name = ''")?.execute([]).map(drop)
 }

@@ -1,26 +1,179 @@
-//! The same operations inside a transaction that you own: your rows and hapax's claim are
-//! committed together, or not at all.
+//! hapax inside a transaction that you own: your rows and hapax's rows commit together, or not at
+//! all. That is the one place where an effect happens **exactly once**.
 //!
-//! This is the one place where an effect happens **exactly once**: it is in the same transaction
-//! as its claim. [`once`] is all that most people need; [`inbox`] is the same for messages, and
-//! [`outbox`] sends some.
+//! Call [`migrate`](crate::migrate) once on your database. Then `tx.hapax()` works in every
+//! transaction of `rusqlite`: [`once`](SqliteTransaction::once) runs an effect at most once per key,
+//! [`receive`](SqliteTransaction::receive) does so for messages,
+//! [`enqueue`](SqliteTransaction::enqueue) sends messages, and the methods of [`hapax_core::Claims`]
+//! and [`hapax_core::Records`] are there under their own names. `hapax-postgres` has the same methods
+//! for transactions of `tokio-postgres` and `sqlx`.
 //!
-//! Call [`migrate`](crate::migrate) once on a connection of yours; the functions here then work on
-//! any transaction of it (`&Transaction` derefs to `&Connection`). What belongs to a transaction
-//! stands or falls with it: a grant that is rolled back never was, and its fence may be given out
-//! again, so pass the fence on only after the commit.
-//!
-//! A consumer of the event bus keeps its position as a record: [`put`] with the version that it has
-//! read, in the transaction of the effect, refuses whoever was overtaken.
-//!
-//! Waiters in other tasks and processes notice your commit within some tens of milliseconds.
+//! Everything rolls back with the transaction. A fence that was rolled back may be given out again,
+//! so pass a fence on only after the commit. Waiters in other tasks and processes notice the commit
+//! within some tens of milliseconds.
 
-pub mod inbox;
+mod inbox;
 pub(crate) mod lock;
 mod once;
-pub mod outbox;
-pub(crate) mod savepoint;
+mod outbox;
+mod savepoint;
 
-pub use crate::claims::{claim, extend, give_back, look, settle};
-pub use crate::records::{delete, get, put};
-pub use once::{Once, OnceError, once};
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hapax_core::{
+    ClaimRequest, ClaimView, Claimed, Clock, Deleted, Expect, GiveBack, Key, Put, Record, Step,
+    StoreError, SystemClock, Tenant, Token,
+};
+use rusqlite::{Connection, Savepoint, Transaction};
+
+use crate::{claims, records};
+
+/// The way into a transaction of `rusqlite` that you own.
+///
+/// ```
+/// use hapax_core::{Expect, Key, Put, Tenant};
+/// use hapax_sqlite::{HapaxTransaction, migrate, rusqlite::Connection};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("billing.db");
+/// let mut billing = Connection::open(path)?;
+/// migrate(&billing)?;
+/// billing.execute_batch("CREATE TABLE invoices (order_id TEXT)")?;
+///
+/// // A consumer of the event bus stores its position with the effect.
+/// let position = Key::record(&Tenant::default(), "billing/partition-7")?;
+/// let tx = billing.transaction()?;
+/// let Put::Stored { .. } = tx.hapax().put(&position, "42".into(), &Expect::Absent, None)? else {
+///     return Err("another consumer is ahead".into());
+/// };
+/// tx.execute("INSERT INTO invoices VALUES ('order-1')", [])?;
+/// tx.commit()?;
+/// # Ok(()) }
+/// ```
+pub trait HapaxTransaction: sealed::Sealed {
+    /// hapax inside this transaction, for the default tenant.
+    fn hapax(&self) -> SqliteTransaction<'_>;
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+impl sealed::Sealed for Connection {}
+impl sealed::Sealed for Transaction<'_> {}
+impl sealed::Sealed for Savepoint<'_> {}
+
+/// For a transaction that was begun with a statement. Without an open transaction every call is an
+/// error.
+impl HapaxTransaction for Connection {
+    fn hapax(&self) -> SqliteTransaction<'_> {
+        SqliteTransaction {
+            connection: self,
+            clock: &SystemClock,
+            tenant: Tenant::default(),
+            retention: None,
+        }
+    }
+}
+
+impl HapaxTransaction for Transaction<'_> {
+    fn hapax(&self) -> SqliteTransaction<'_> {
+        (**self).hapax()
+    }
+}
+
+impl HapaxTransaction for Savepoint<'_> {
+    fn hapax(&self) -> SqliteTransaction<'_> {
+        (**self).hapax()
+    }
+}
+
+/// hapax inside a transaction of `rusqlite`; see [`HapaxTransaction::hapax`].
+pub struct SqliteTransaction<'a> {
+    connection: &'a Connection,
+    clock: &'a dyn Clock,
+    tenant: Tenant,
+    retention: Option<Duration>,
+}
+
+impl<'a> SqliteTransaction<'a> {
+    /// The tenant of [`once`](Self::once) and [`receive`](Self::receive).
+    #[must_use]
+    pub fn tenant(mut self, tenant: &Tenant) -> Self {
+        self.tenant = tenant.clone();
+        self
+    }
+
+    /// How long [`once`](Self::once) keeps its answer (a day by default) and
+    /// [`receive`](Self::receive) recognises a message (30 days by default).
+    #[must_use]
+    pub fn retention(mut self, retention: Duration) -> Self {
+        self.retention = Some(retention);
+        self
+    }
+
+    /// The clock that leases and retentions are measured by; the system's by default.
+    #[must_use]
+    pub fn clock(mut self, clock: &'a dyn Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Asks for the claim. Never waits for another transaction: where one holds the write lock, or
+    /// wrote since your transaction began to read, the answer is [`Claimed::Busy`].
+    ///
+    /// (The connection's busy timeout is set to zero meanwhile and restored. A busy *handler* of
+    /// yours would be lost: with one, take the write lock first with `BEGIN IMMEDIATE`.)
+    pub fn claim(&self, key: &Key, ask: &ClaimRequest) -> Result<Claimed, StoreError> {
+        claims::claim(self.connection, self.clock, key, ask)
+    }
+
+    /// Makes the lease of a pending claim end `lease` from now.
+    pub fn extend(&self, key: &Key, token: &Token, lease: Duration) -> Result<Step, StoreError> {
+        claims::extend(self.connection, self.clock, key, token, lease)
+    }
+
+    /// Settles a pending claim with `value`.
+    pub fn settle(&self, key: &Key, token: &Token, value: Bytes) -> Result<Step, StoreError> {
+        claims::settle(self.connection, self.clock, key, token, &value)
+    }
+
+    /// Gives a pending claim back.
+    pub fn give_back(&self, key: &Key, token: &Token, how: GiveBack) -> Result<Step, StoreError> {
+        claims::give_back(self.connection, self.clock, key, token, how)
+    }
+
+    /// Reads a claim, as your transaction sees it.
+    pub fn look(&self, key: &Key) -> Result<Option<ClaimView>, StoreError> {
+        claims::look(self.connection, self.clock, key)
+    }
+
+    /// Reads a record, as your transaction sees it.
+    pub fn get(&self, key: &Key) -> Result<Option<Record>, StoreError> {
+        records::get(self.connection, self.clock, key)
+    }
+
+    /// Writes a record if the expectation holds.
+    pub fn put(
+        &self,
+        key: &Key,
+        value: Bytes,
+        expect: &Expect,
+        ttl: Option<Duration>,
+    ) -> Result<Put, StoreError> {
+        records::put(self.connection, self.clock, key, &value, expect, ttl)
+    }
+
+    /// Deletes a record if the expectation holds.
+    pub fn delete(&self, key: &Key, expect: &Expect) -> Result<Deleted, StoreError> {
+        records::delete(self.connection, self.clock, key, expect)
+    }
+}
+
+impl fmt::Debug for SqliteTransaction<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteTransaction").field("tenant", &self.tenant).finish_non_exhaustive()
+    }
+}

@@ -1,44 +1,39 @@
-//! A call of several writes, whole or not at all.
+//! Several writes as one unit inside a transaction.
 
 use hapax_core::StoreError;
 use rusqlite::Connection;
 
-use crate::error::fault;
+use crate::row::execute;
 
-/// Runs `work` so that an error or a panic in the middle leaves nothing of it behind, while the
-/// transaction around it, with other callers' work, goes on.
-pub(crate) fn whole<T>(
+/// Runs `work` so that an error or a panic half-way undoes its writes, while the transaction around
+/// it goes on.
+pub(crate) fn in_savepoint<T, E: From<StoreError>>(
     connection: &Connection,
-    work: impl FnOnce() -> Result<T, StoreError>,
-) -> Result<T, StoreError> {
-    execute(connection, "SAVEPOINT hapax_whole").map_err(fault)?;
-    let savepoint = Savepoint(Some(connection));
+    work: impl FnOnce() -> Result<T, E>,
+) -> Result<T, E> {
+    execute(connection, "SAVEPOINT hapax", [])?;
+    let guard = RollbackOnDrop(Some(connection));
     let done = work()?;
-    savepoint.release()?;
+    guard.release()?;
     Ok(done)
 }
 
-struct Savepoint<'c>(Option<&'c Connection>);
+struct RollbackOnDrop<'c>(Option<&'c Connection>);
 
-impl Savepoint<'_> {
+impl RollbackOnDrop<'_> {
     fn release(mut self) -> Result<(), StoreError> {
-        let connection = self.0.take();
-        connection.map_or(Ok(()), |c| execute(c, "RELEASE hapax_whole").map_err(fault))
+        self.0.take().map_or(Ok(()), |c| execute(c, "RELEASE hapax", []).map(drop))
     }
 }
 
-impl Drop for Savepoint<'_> {
+impl Drop for RollbackOnDrop<'_> {
     fn drop(&mut self) {
-        // A full disk makes the engine roll back everything by itself, the savepoint included.
+        // On a full disk SQLite has already rolled back the transaction with its savepoints.
         if let Some(connection) = self.0.filter(|c| !c.is_autocommit()) {
-            let _ = execute(connection, "ROLLBACK TO hapax_whole");
-            let _ = execute(connection, "RELEASE hapax_whole");
+            let _ = execute(connection, "ROLLBACK TO hapax", []);
+            let _ = execute(connection, "RELEASE hapax", []);
         }
     }
-}
-
-fn execute(connection: &Connection, sql: &str) -> rusqlite::Result<()> {
-    connection.prepare_cached(sql)?.execute([]).map(drop)
 }
 
 #[cfg(test)]
@@ -46,27 +41,27 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     use super::*;
-    use crate::error::bug;
+    use crate::error::internal_error;
 
     #[test]
-    fn an_error_or_a_panic_leaves_nothing_of_its_own_behind() {
+    fn savepoint_undoes_errors_and_panics_only() {
         let connection = Connection::open_in_memory().unwrap();
         connection.execute_batch("CREATE TABLE t (n INTEGER); BEGIN IMMEDIATE").unwrap();
         let add = |n: i64| connection.execute("INSERT INTO t VALUES (?1)", [n]).unwrap();
-        whole(&connection, || Ok(add(1))).unwrap();
-        let failed = whole(&connection, || {
+        in_savepoint(&connection, || Ok::<_, StoreError>(add(1))).unwrap();
+        let failed = in_savepoint(&connection, || {
             add(2);
-            Err::<(), _>(bug("in the middle"))
+            Err::<(), _>(internal_error("in the middle"))
         });
         assert!(failed.is_err());
         let panicked = catch_unwind(AssertUnwindSafe(|| {
-            whole(&connection, || -> Result<(), _> {
+            in_savepoint(&connection, || -> Result<(), StoreError> {
                 add(3);
                 panic!("in the middle")
             })
         }));
         assert!(panicked.is_err());
-        whole(&connection, || Ok(add(4))).unwrap();
+        in_savepoint(&connection, || Ok::<_, StoreError>(add(4))).unwrap();
         connection.execute_batch("COMMIT").unwrap();
         let sum: i64 = connection.query_row("SELECT sum(n) FROM t", [], |row| row.get(0)).unwrap();
         assert_eq!(sum, 5);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hapax_conformance::{Subject, check, check_histories};
 use hapax_core::{ManualClock, Store};
-use hapax_sqlite::{Config, SqliteStore};
+use hapax_sqlite::{SqliteConfig, SqliteStore};
 use tempfile::TempDir;
 
 struct File {
@@ -24,7 +24,7 @@ impl File {
 impl Subject for File {
     async fn open(&self) -> Arc<dyn Store> {
         // A minute: this suite is about laws, and a busy machine must not break them.
-        let config = Config::new(self.path()).limit(Duration::from_secs(60));
+        let config = SqliteConfig::new(self.path()).timeout(Duration::from_secs(60));
         Arc::new(SqliteStore::open(config.clock(self.clock.clone())).unwrap())
     }
 
@@ -38,11 +38,11 @@ async fn subject() -> Arc<dyn Subject> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_law_holds() {
+async fn store_keeps_every_law() {
     check(subject).await;
 }
 
 #[test]
-fn every_history_is_one_that_the_model_has() {
+fn store_histories_agree_with_the_model() {
     check_histories(subject);
 }

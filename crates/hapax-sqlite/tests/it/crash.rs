@@ -83,7 +83,7 @@ async fn check(store: &SqliteStore, said: &Said) {
 }
 
 #[tokio::test]
-async fn what_was_acknowledged_survives_a_kill() {
+async fn killed_process_loses_nothing_acknowledged() {
     let place = Place::new();
     let mut highest = 0;
     let mut heard = 0;

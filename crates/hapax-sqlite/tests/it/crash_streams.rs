@@ -197,7 +197,7 @@ fn check_queue(place: &Place, said: &[String]) -> usize {
 }
 
 #[tokio::test]
-async fn logs_and_queues_survive_a_kill() {
+async fn killed_process_loses_no_event_and_no_item() {
     let (place, mut reader) = (Place::new(), Reader::default());
     let (mut appended, mut acked) = (0, 0);
     for round in 0..scale(40) as usize {

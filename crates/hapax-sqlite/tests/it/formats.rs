@@ -1,4 +1,6 @@
-//! Files of every version that was ever written are understood.
+//! Opens files that earlier versions wrote: `v1.db` (schema 1), `v2.db` (made from it by the first
+//! hapax with schema 2), and `b0a1e2b.db`, written from scratch by the commit of that name with rows
+//! in every state.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,18 +18,23 @@ use hapax_core::{
 };
 use hapax_sqlite::SqliteStore;
 
-/// A copy of `tests/fixtures/v1.db` or `v2.db`, and a store on it at the time when it was written.
-fn yesterday(version: u32) -> (Place, Arc<ManualClock>, SqliteStore) {
+/// A copy of a file in `tests/fixtures`, and a store on it at the time when it was written.
+fn open_fixture(name: &str) -> (Place, Arc<ManualClock>, SqliteStore) {
     let fixtures = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures"));
     let (place, clock) = (Place::new(), Arc::new(ManualClock::default()));
-    std::fs::copy(fixtures.join(format!("v{version}.db")), place.file()).unwrap();
+    std::fs::copy(fixtures.join(name), place.file()).unwrap();
     let store = SqliteStore::open(place.config().clock(clock.clone())).unwrap();
     (place, clock, store)
 }
 
 #[tokio::test]
-async fn claims_and_records_of_version_1() {
-    let (_place, clock, store) = yesterday(1);
+async fn fixture_claims_and_records_are_understood() {
+    check_claims_and_records("v1.db", 6, 4).await;
+    check_claims_and_records("b0a1e2b.db", 9, 7).await;
+}
+
+async fn check_claims_and_records(fixture: &str, next_fence: u64, expired: u64) {
+    let (_place, clock, store) = open_fixture(fixture);
     let pending = store.claim(&command("pending"), &ask()).await.unwrap();
     assert_eq!(pending, Claimed::Busy { lease_left: HOUR });
     let settled = store.claim(&command("settled"), &ask()).await.unwrap();
@@ -43,20 +50,23 @@ async fn claims_and_records_of_version_1() {
     // The sequence goes on where it was.
     let retried = store.claim(&command("failed"), &ask()).await.unwrap();
     let Claimed::Granted { ticket, attempt: 2 } = retried else { panic!("{retried:?}") };
-    assert_eq!(ticket.fence.0, 6);
+    assert_eq!(ticket.fence.0, next_fence);
     let expect = Expect::Version(Version::new("4"));
     let put = store.put(&record("lasting"), "120".into(), &expect, None).await.unwrap();
-    assert_eq!(put, Put::Stored { version: Version::new("7"), created: false });
+    assert_eq!(
+        put,
+        Put::Stored { version: Version::new((next_fence + 1).to_string()), created: false }
+    );
 
     clock.advance(HOUR * 3);
     assert!(clock.now().0 > 0);
-    assert_eq!(store.sweep(100).await.unwrap(), 4);
+    assert_eq!(store.sweep(100).await.unwrap(), expired);
     assert!(store.get(&record("lasting")).await.unwrap().is_some());
 }
 
 #[tokio::test]
-async fn a_file_of_version_1_takes_logs_and_queues() {
-    let (_place, _, store) = yesterday(1);
+async fn fixture_v1_takes_logs_and_queues() {
+    let (_place, _, store) = open_fixture("v1.db");
     let added = store.append(&[event("new", 1)], &LogRetention::default()).await.unwrap();
     assert!(matches!(added[0], Appended::Published(_)));
     let added = store.enqueue(&QueueName::outbox(), &[item("new", None)]).await.unwrap();
@@ -79,11 +89,12 @@ fn holder() -> Token {
 
 const TWO: LogRetention = LogRetention { retention: HOUR, max_entries: 2 };
 
-/// How `v2.db` was made, from `v1.db`; never make it again, that would be today's file.
+/// How `v2.db` was made from `v1.db`. Never make it again: that would be a file of today's version.
+/// `b0a1e2b.db` was made in the same way, on top of a claim in each state and two records.
 #[tokio::test]
 #[ignore = "writes a fixture"]
 async fn write_the_fixture() {
-    let (place, _, store) = yesterday(1);
+    let (place, _, store) = open_fixture("v1.db");
     let outbox = QueueName::outbox();
     let events = [event("open", 10), event("open", 12), event("open", 11)];
     let _ = store.append(&events, &TWO).await.unwrap();
@@ -113,8 +124,14 @@ async fn write_the_fixture() {
 }
 
 #[tokio::test]
-async fn logs_of_version_2() {
-    let (_place, clock, store) = yesterday(2);
+async fn fixture_logs_are_understood() {
+    for fixture in ["v2.db", "b0a1e2b.db"] {
+        check_logs(fixture).await;
+    }
+}
+
+async fn check_logs(fixture: &str) {
+    let (_place, clock, store) = open_fixture(fixture);
     let open = store.attach(&job("open"), 0, 100).await.unwrap().unwrap();
     assert_eq!((open.head.first, open.head.last, open.head.closed), (2, 3, false));
     assert_eq!((open.head.state.seq, open.head.expires_in), (12, HOUR));
@@ -135,8 +152,14 @@ async fn logs_of_version_2() {
 }
 
 #[tokio::test]
-async fn queues_of_version_2() {
-    let (_place, clock, store) = yesterday(2);
+async fn fixture_queues_are_understood() {
+    for fixture in ["v2.db", "b0a1e2b.db"] {
+        check_queues(fixture).await;
+    }
+}
+
+async fn check_queues(fixture: &str) {
+    let (_place, clock, store) = open_fixture(fixture);
     let outbox = QueueName::outbox();
     let depth = store.depth(&outbox, None).await.unwrap();
     assert_eq!((depth.waiting, depth.in_flight, depth.dead), (3, 1, 1));

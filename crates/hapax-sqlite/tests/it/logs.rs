@@ -26,7 +26,7 @@ fn count(place: &Place, what: &str) -> i64 {
 }
 
 #[tokio::test]
-async fn a_large_job_is_swept_in_pieces_and_its_neighbours_stay() {
+async fn sweep_deletes_a_large_job_in_pieces() {
     let (place, clock) = (Place::new(), Arc::new(ManualClock::default()));
     let store = SqliteStore::open(place.config().clock(clock.clone())).unwrap();
     fill(&store, "large", 4500).await;
@@ -49,7 +49,7 @@ async fn a_large_job_is_swept_in_pieces_and_its_neighbours_stay() {
 }
 
 #[tokio::test]
-async fn what_is_trimmed_gives_its_room_back() {
+async fn append_trims_payloads_and_frees_their_room() {
     let place = Place::new();
     let store = place.store();
     let three = LogRetention { max_entries: 3, ..BRIEF };
@@ -67,7 +67,7 @@ async fn what_is_trimmed_gives_its_room_back() {
 
 /// Somebody deletes the file, or puts back an older copy: no reader goes on as if nothing had been.
 #[tokio::test]
-async fn a_position_of_another_file_begins_anew_and_says_so() {
+async fn tail_position_of_another_file_is_lost() {
     let (one, two) = (Place::new(), Place::new());
     let (long, short) = (one.store(), two.store());
     fill(&long, "a", 9).await;
@@ -91,7 +91,7 @@ async fn a_position_of_another_file_begins_anew_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_full_file_takes_no_half_events() {
+async fn append_to_a_full_file_stores_nothing() {
     let place = Place::new();
     let store = SqliteStore::open(place.config().max_bytes(1 << 20)).unwrap();
     let big = |seq| LogEvent { payload: vec![7; 50_000].into(), ..event("a", seq) };
@@ -110,7 +110,7 @@ async fn a_full_file_takes_no_half_events() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn appends_of_many_tasks_share_a_commit() {
+async fn writer_commits_many_appends_at_once() {
     let place = Place::new();
     let store = place.store();
     settled(&store, &command("open"), "the file").await;
@@ -159,7 +159,7 @@ async fn reader() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_process_follows_the_tail_and_sees_each_entry_once() {
+async fn tail_in_another_process_sees_each_entry_once() {
     let place = Place::new();
     let store = place.store();
     fill(&store, "a", 10).await;

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use crate::common::{Place, ask, beside, command, said, settled, ticket};
 use hapax_core::{Claimed, Claims, Log, Severity, Store, StoreError};
-use hapax_sqlite::{Config, SqliteStore, migrate};
+use hapax_sqlite::{SqliteConfig, SqliteStore, migrate};
 use rusqlite::Connection;
 
-fn refusal(config: impl Into<Config>) -> String {
+fn refusal(config: impl Into<SqliteConfig>) -> String {
     match SqliteStore::open(config) {
         Err(error @ StoreError::Incompatible { .. }) => error.to_string(),
         other => panic!("expected a refusal, got {other:?}"),
@@ -16,7 +16,7 @@ fn refusal(config: impl Into<Config>) -> String {
 }
 
 #[test]
-fn what_no_waiting_mends_is_refused() {
+fn open_refuses_paths_that_can_never_work() {
     let place = Place::new();
     assert!(refusal(":memory:").contains("memory:"));
     assert!(refusal("").contains("file"));
@@ -27,7 +27,7 @@ fn what_no_waiting_mends_is_refused() {
 }
 
 #[test]
-fn a_newer_schema_is_refused_with_both_versions() {
+fn open_refuses_a_newer_schema() {
     let place = Place::new();
     drop(place.store());
     place.stranger().execute("UPDATE hapax_meta SET value = 99 WHERE name = 'schema'", []).unwrap();
@@ -38,7 +38,7 @@ fn a_newer_schema_is_refused_with_both_versions() {
 }
 
 #[tokio::test]
-async fn a_newer_hapax_that_comes_meanwhile_stops_reads_and_writes() {
+async fn schema_upgrade_by_another_process_stops_the_store() {
     let place = Place::new();
     let store = place.store();
     settled(&store, &command("a"), "done").await;
@@ -55,7 +55,7 @@ fn tables(connection: &Connection) -> Vec<String> {
 }
 
 #[test]
-fn another_number_of_partitions_is_refused() {
+fn open_refuses_another_number_of_partitions() {
     let place = Place::new();
     drop(SqliteStore::open(place.config().partitions(16)).unwrap());
     let message = refusal(place.config());
@@ -64,7 +64,7 @@ fn another_number_of_partitions_is_refused() {
 }
 
 #[tokio::test]
-async fn tables_that_were_dropped_are_made_again_without_a_restart() {
+async fn dropped_tables_are_recreated() {
     let place = Place::new();
     let store = place.store();
     settled(&store, &command("a"), "done").await;
@@ -81,7 +81,7 @@ async fn tables_that_were_dropped_are_made_again_without_a_restart() {
 }
 
 #[tokio::test]
-async fn a_deleted_file_is_not_written_to_any_more() {
+async fn deleted_file_is_not_written_to() {
     let place = Place::new();
     let store = place.store();
     settled(&store, &command("a"), "done").await;
@@ -97,7 +97,7 @@ async fn a_deleted_file_is_not_written_to_any_more() {
 }
 
 #[tokio::test]
-async fn many_can_create_the_file_at_once() {
+async fn open_creates_the_file_once_from_many_threads() {
     let place = Place::new();
     let stores: Vec<_> = (0..8)
         .map(|_| {
@@ -114,7 +114,7 @@ async fn many_can_create_the_file_at_once() {
 }
 
 #[tokio::test]
-async fn the_tables_live_beside_a_users_own() {
+async fn migrate_keeps_the_tables_of_the_user() {
     let place = Place::new();
     let own = place.stranger();
     own.execute_batch("CREATE TABLE orders (id INTEGER); INSERT INTO orders VALUES (7)").unwrap();
@@ -124,7 +124,7 @@ async fn the_tables_live_beside_a_users_own() {
 }
 
 #[tokio::test]
-async fn a_new_file_and_those_beside_it_are_the_owners_alone() {
+async fn open_creates_files_with_mode_600() {
     use std::os::unix::fs::PermissionsExt;
     let place = Place::new();
     let store = place.store();
@@ -137,11 +137,11 @@ async fn a_new_file_and_those_beside_it_are_the_owners_alone() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_locked_at_the_start_opens_later() {
+async fn open_succeeds_while_the_file_is_locked() {
     let place = Place::new();
     let other = place.stranger();
     other.execute_batch("CREATE TABLE orders (id INTEGER); BEGIN EXCLUSIVE").unwrap();
-    let config = place.config().limit(Duration::from_secs(3));
+    let config = place.config().timeout(Duration::from_secs(3));
     let store = SqliteStore::open(config).unwrap();
     let (key, ask) = (command("a"), ask());
     let locked = said(async || store.claim(&key, &ask).await).await;
@@ -151,7 +151,7 @@ async fn a_file_that_is_locked_at_the_start_opens_later() {
 }
 
 #[tokio::test]
-async fn a_sound_store_has_nothing_to_refuse() {
+async fn examine_finds_a_sound_store_fine() {
     let place = Place::new();
     let store = place.store();
     settled(&store, &command("a"), "done").await;

@@ -3,16 +3,12 @@
 use std::time::Duration;
 
 use crate::common::{HOUR, PATIENT, Place, event, record};
-use hapax_core::inbox::{Inbox, InboxConfig, Received};
+use hapax_core::inbox::{Inbox, InboxConfig, MessageStatus, Received};
 use hapax_core::log::{LogRetention, TailPosition};
 use hapax_core::queue::{Enqueued, LeaseRequest, LeasedItem, QueueItem, QueueName, Resolved};
 use hapax_core::{Clock, Expect, Log, Put, Queue, Records, SystemClock, Tenant, Version};
-use hapax_sqlite::SqliteStore;
 use hapax_sqlite::rusqlite::{Connection, TransactionBehavior, params};
-use hapax_sqlite::tx::inbox::{MessageStatus, once};
-use hapax_sqlite::tx::{self, outbox};
-
-const CLOCK: &SystemClock = &SystemClock;
+use hapax_sqlite::{HapaxTransaction, SqliteStore};
 
 fn shop(place: &Place) -> Connection {
     let shop = place.stranger();
@@ -37,7 +33,7 @@ fn payloads(leased: &[LeasedItem]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn one_plain_statement_is_an_item() {
+async fn outbox_plain_insert_is_an_item() {
     let place = Place::new();
     let shop = shop(&place);
     shop.execute_batch(
@@ -61,7 +57,7 @@ async fn one_plain_statement_is_an_item() {
 }
 
 #[test]
-fn what_could_not_be_delivered_is_refused_at_once() {
+fn outbox_refuses_rows_that_cannot_be_delivered() {
     let place = Place::new();
     let shop = shop(&place);
     for wrong in [
@@ -81,7 +77,7 @@ fn what_could_not_be_delivered_is_refused_at_once() {
 
 /// One that could not be read would stop all the others with it.
 #[tokio::test]
-async fn a_row_that_hapax_would_never_write_is_handed_out_with_its_neighbours() {
+async fn outbox_hands_out_unusual_rows_with_their_neighbours() {
     let place = Place::new();
     let (shop, store) = (shop(&place), place.store());
     let deep = format!(r#"{{"deep":{}{},"ok":"1"}}"#, "[".repeat(200), "]".repeat(200));
@@ -106,7 +102,7 @@ async fn a_row_that_hapax_would_never_write_is_handed_out_with_its_neighbours() 
 }
 
 #[tokio::test]
-async fn plain_rows_keep_the_order_of_their_key_whoever_touches_them() {
+async fn outbox_plain_rows_keep_the_order_of_their_key() {
     let place = Place::new();
     let (shop, store) = (shop(&place), place.store());
     for payload in ["1", "2", "3", "4"] {
@@ -121,10 +117,10 @@ async fn plain_rows_keep_the_order_of_their_key_whoever_touches_them() {
 }
 
 #[tokio::test]
-async fn a_plain_row_is_not_delivered_before_its_time() {
+async fn outbox_plain_row_waits_for_deliver_after() {
     let place = Place::new();
     let (shop, store) = (shop(&place), place.store());
-    let now = i64::try_from(CLOCK.now().0).unwrap();
+    let now = i64::try_from(SystemClock.now().0).unwrap();
     let sql = "INSERT INTO hapax_outbox (topic, payload, deliver_after) VALUES ('t', ?1, ?2)";
     shop.execute(sql, params!["later", now + 3_600_000]).unwrap();
     shop.execute(sql, params!["now", now]).unwrap();
@@ -132,14 +128,14 @@ async fn a_plain_row_is_not_delivered_before_its_time() {
 }
 
 #[tokio::test]
-async fn what_is_rolled_back_is_never_delivered() {
+async fn outbox_rolled_back_item_is_never_delivered() {
     let place = Place::new();
     let (mut shop, store) = (shop(&place), place.store());
     for (payload, commits) in [("no", false), ("yes", true)] {
         let tx = shop.transaction().unwrap();
         let message = item(payload).key("k");
-        assert_eq!(outbox::enqueue(&tx, CLOCK, &message).unwrap(), Enqueued::Accepted);
-        assert_eq!(outbox::enqueue(&tx, CLOCK, &message).unwrap(), Enqueued::Duplicate);
+        assert_eq!(tx.hapax().enqueue(&message).unwrap(), Enqueued::Accepted);
+        assert_eq!(tx.hapax().enqueue(&message).unwrap(), Enqueued::Duplicate);
         if commits { tx.commit().unwrap() } else { tx.rollback().unwrap() }
     }
     let (take, leased) = lease(&store, 10).await;
@@ -150,12 +146,12 @@ async fn what_is_rolled_back_is_never_delivered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_relay_hears_of_a_transactions_commit() {
+async fn outbox_commit_wakes_a_relay() {
     let place = Place::new();
     let (mut shop, store) = (shop(&place), place.store());
     let mut arrivals = store.arrivals(&QueueName::outbox());
     let tx = shop.transaction().unwrap();
-    outbox::enqueue(&tx, CLOCK, &item("x")).unwrap();
+    tx.hapax().enqueue(&item("x")).unwrap();
     tx.commit().unwrap();
     let heard = tokio::time::timeout(PATIENT, async {
         while lease(&store, 1).await.1.is_empty() {
@@ -167,17 +163,17 @@ async fn a_relay_hears_of_a_transactions_commit() {
 
 fn receive(shop: &mut Connection, message: &str) -> MessageStatus {
     let tx = shop.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
-    let seen = once(&tx, CLOCK, &Tenant::default(), "billing", message, HOUR).unwrap();
+    let seen = tx.hapax().retention(HOUR).receive("billing", message).unwrap();
     tx.commit().unwrap();
     seen
 }
 
 #[tokio::test]
-async fn a_second_delivery_is_a_duplicate_here_and_over_the_api() {
+async fn inbox_second_delivery_is_a_duplicate() {
     let place = Place::new();
     let (mut shop, store) = (shop(&place), place.store());
     let tx = shop.transaction().unwrap();
-    let seen = once(&tx, CLOCK, &Tenant::default(), "billing", "m", HOUR).unwrap();
+    let seen = tx.hapax().retention(HOUR).receive("billing", "m").unwrap();
     assert_eq!(seen, MessageStatus::First);
     tx.rollback().unwrap();
     assert_eq!(receive(&mut shop, "m"), MessageStatus::First);
@@ -191,7 +187,7 @@ async fn a_second_delivery_is_a_duplicate_here_and_over_the_api() {
 }
 
 #[tokio::test]
-async fn a_message_that_is_being_handled_is_busy_and_then_taken_over() {
+async fn inbox_message_in_progress_is_busy_then_taken_over() {
     let place = Place::new();
     let (mut shop, store) = (shop(&place), place.store());
     let inbox = Inbox::new(std::sync::Arc::new(store));
@@ -201,7 +197,7 @@ async fn a_message_that_is_being_handled_is_busy_and_then_taken_over() {
     inbox.give_back("billing", "m", &ticket.token).await.unwrap();
     assert_eq!(receive(&mut shop, "m"), MessageStatus::First);
 
-    let brief = InboxConfig::default().lease(Duration::from_millis(1));
+    let brief = InboxConfig { lease: Duration::from_millis(1), ..InboxConfig::default() };
     inbox.begin("billing", "abandoned", &brief).await.unwrap();
     while receive(&mut shop, "abandoned") != MessageStatus::First {
         std::thread::yield_now();
@@ -209,23 +205,20 @@ async fn a_message_that_is_being_handled_is_busy_and_then_taken_over() {
 }
 
 #[test]
-fn a_message_in_an_open_transaction_is_busy_at_once() {
+fn inbox_message_in_an_open_transaction_is_busy() {
     let place = Place::new();
     let (mut one, mut two) = (shop(&place), shop(&place));
     let first = one.transaction().unwrap();
-    assert_eq!(
-        once(&first, CLOCK, &Tenant::default(), "c", "m", HOUR).unwrap(),
-        MessageStatus::First
-    );
+    assert_eq!(first.hapax().receive("c", "m").unwrap(), MessageStatus::First);
     let second = two.transaction().unwrap();
-    let told = once(&second, CLOCK, &Tenant::default(), "c", "m", HOUR).unwrap();
+    let told = second.hapax().receive("c", "m").unwrap();
     assert_eq!(told, MessageStatus::Busy);
 }
 
 /// A consumer of the bus: effect and position in one transaction, so that each entry counts once
 /// although two consumers believe that the partition is theirs.
 #[tokio::test]
-async fn a_position_that_is_put_with_the_effect_lets_each_entry_count_once() {
+async fn position_put_with_the_effect_counts_each_entry_once() {
     let place = Place::new();
     let (mut shop, store) = (shop(&place), place.store());
     shop.execute_batch("CREATE TABLE effects (entry TEXT)").unwrap();
@@ -250,7 +243,7 @@ async fn a_position_that_is_put_with_the_effect_lets_each_entry_count_once() {
             tx.execute("INSERT INTO effects VALUES (?1)", [entry]).unwrap();
         }
         let place = tail.next.as_str().to_owned();
-        match tx::put(&tx, CLOCK, &cursor, &place.into(), &mine.1, None).unwrap() {
+        match tx.hapax().put(&cursor, place.into(), &mine.1, None).unwrap() {
             Put::Stored { version, .. } => {
                 *mine = (tail.next, Expect::Version(version));
                 tx.commit().unwrap();

@@ -69,7 +69,7 @@ fn set_modes(place: &Place, folder: u32, file: u32) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_read_only_file_is_read_and_written_again_when_it_may_be() {
+async fn read_only_file_is_read_and_later_written() {
     let place = Place::new();
     let store = place.store();
     ticket(store.claim(&command("shared"), &ask()).await);
@@ -95,7 +95,7 @@ async fn a_read_only_file_is_read_and_written_again_when_it_may_be() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waiter_hears_of_another_process() {
+async fn watch_sees_the_commit_of_another_process() {
     let place = Place::new();
     let store = place.store();
     let mut holder = Command::new(std::env::current_exe().unwrap())

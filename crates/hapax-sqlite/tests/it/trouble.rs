@@ -18,7 +18,7 @@ use hapax_sqlite::{SqliteStore, rusqlite::Connection};
 const IMPATIENT: Duration = Duration::from_secs(3);
 
 fn impatient(place: &Place) -> SqliteStore {
-    SqliteStore::open(place.config().limit(IMPATIENT)).unwrap()
+    SqliteStore::open(place.config().timeout(IMPATIENT)).unwrap()
 }
 
 fn write_lock(place: &Place) -> Connection {
@@ -28,7 +28,7 @@ fn write_lock(place: &Place) -> Connection {
 }
 
 #[tokio::test]
-async fn a_lock_of_others_is_reported_in_time_and_forgotten_afterwards() {
+async fn foreign_write_lock_is_reported_within_the_timeout() {
     let place = Place::new();
     let store = impatient(&place);
     let other = write_lock(&place);
@@ -45,7 +45,7 @@ async fn a_lock_of_others_is_reported_in_time_and_forgotten_afterwards() {
 }
 
 #[tokio::test]
-async fn what_is_known_is_answered_without_the_writer() {
+async fn settled_claim_is_answered_by_a_reader() {
     let place = Place::new();
     let store = place.store();
     settled(&store, &command("done"), "paid").await;
@@ -64,7 +64,7 @@ async fn what_is_known_is_answered_without_the_writer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_claims_share_a_commit() {
+async fn writer_commits_many_claims_at_once() {
     let place = Place::new();
     let store = place.store();
     let other = write_lock(&place);
@@ -82,7 +82,7 @@ async fn many_claims_share_a_commit() {
 }
 
 #[tokio::test]
-async fn an_answer_alone_commits_nothing() {
+async fn replayed_claim_commits_nothing() {
     let place = Place::new();
     let store = place.store();
     let key = command("a");
@@ -106,7 +106,7 @@ async fn begin<F: Future + Unpin>(call: &mut F) {
 }
 
 #[tokio::test]
-async fn a_call_whose_caller_is_gone_is_not_run() {
+async fn writer_skips_abandoned_calls() {
     let place = Place::new();
     let store = place.store();
     let other = write_lock(&place);
@@ -124,9 +124,9 @@ async fn a_call_whose_caller_is_gone_is_not_run() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_queue_ends_in_an_error_in_time() {
+async fn full_call_queue_is_an_error_within_the_timeout() {
     let place = Place::new();
-    let store = SqliteStore::open(place.config().limit(IMPATIENT).queue(1)).unwrap();
+    let store = SqliteStore::open(place.config().timeout(IMPATIENT).max_waiting_calls(1)).unwrap();
     let other = write_lock(&place);
     let puts: Vec<_> = (0..16)
         .map(|n| {
@@ -146,7 +146,7 @@ async fn a_full_queue_ends_in_an_error_in_time() {
 }
 
 #[tokio::test]
-async fn a_full_store_says_so_and_works_again_when_there_is_room() {
+async fn full_store_recovers_when_there_is_room() {
     let place = Place::new();
     let store = SqliteStore::open(place.config().max_bytes(1 << 20)).unwrap();
     let big = bytes::Bytes::from(vec![7_u8; 100_000]);
@@ -166,7 +166,7 @@ async fn a_full_store_says_so_and_works_again_when_there_is_room() {
 }
 
 #[tokio::test]
-async fn the_log_does_not_grow_for_ever() {
+async fn wal_does_not_grow_without_bound() {
     let place = Place::new();
     let store = place.store();
     let length = || std::fs::metadata(beside(&place.file(), "-wal")).unwrap().len();
@@ -183,7 +183,7 @@ async fn the_log_does_not_grow_for_ever() {
 
 /// An append writes several rows; somebody makes the last of them fail.
 #[tokio::test]
-async fn a_call_that_fails_in_the_middle_leaves_nothing_behind() {
+async fn failed_call_leaves_nothing_behind() {
     let place = Place::new();
     let store = place.store();
     let keep = hapax_core::log::LogRetention::default();
@@ -216,7 +216,7 @@ impl Clock for Faulty {
 }
 
 #[tokio::test]
-async fn a_panic_ends_one_call_and_no_thread() {
+async fn panicking_call_ends_no_thread() {
     let place = Place::new();
     let clock = Arc::new(Faulty::default());
     let store = SqliteStore::open(place.config().clock(clock.clone())).unwrap();

@@ -5,8 +5,9 @@ use async_trait::async_trait;
 use deadpool_postgres::{
     Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime,
 };
-use hapax::postgres::{Inbox, MessageStatus, migrate};
-use hapax::{Tenant, Timestamp};
+use hapax::Timestamp;
+use hapax::inbox::MessageStatus;
+use hapax::postgres::{HapaxTransaction, migrate};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{GenericClient, NoTls};
 
@@ -127,7 +128,7 @@ async fn settle(
     decision: &Decision,
 ) -> Result<Settled, LedgerError> {
     let mut tx = database.transaction().await?;
-    let seen = Inbox::default().once(&mut *tx, &Tenant::default(), CONSUMER, &message.id).await;
+    let seen = tx.hapax().receive(CONSUMER, &message.id).await;
     match seen.map_err(|_| LedgerError::Unavailable)? {
         MessageStatus::First => {}
         MessageStatus::Busy => return Err(LedgerError::Busy),

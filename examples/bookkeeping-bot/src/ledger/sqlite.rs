@@ -2,12 +2,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use hapax::inbox::{InboxError, RETENTION};
+use hapax::Timestamp;
+use hapax::inbox::{InboxError, MessageStatus};
 use hapax::sqlite::rusqlite::{
     self, Connection, OptionalExtension, Row as Found, TransactionBehavior, params,
 };
-use hapax::sqlite::{migrate, tx::inbox};
-use hapax::{SystemClock, Tenant, Timestamp};
+use hapax::sqlite::{HapaxTransaction, migrate};
 use tokio::task::spawn_blocking;
 
 use super::{CONSUMER, Columns, Decision, Ledger, LedgerError, Message, Row, Settled, json, text};
@@ -120,10 +120,10 @@ fn settle(
     decision: Decision,
 ) -> Result<Settled, LedgerError> {
     let tx = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    match inbox::once(&tx, &SystemClock, &Tenant::default(), CONSUMER, &message.id, RETENTION)? {
-        inbox::MessageStatus::First => {}
-        inbox::MessageStatus::Busy => return Err(LedgerError::Busy),
-        inbox::MessageStatus::Duplicate => {
+    match tx.hapax().receive(CONSUMER, &message.id)? {
+        MessageStatus::First => {}
+        MessageStatus::Busy => return Err(LedgerError::Busy),
+        MessageStatus::Duplicate => {
             return read(&tx, "id = ?1", [&message.id])?.ok_or(LedgerError::Damaged);
         }
     }

@@ -137,7 +137,7 @@ async fn an_update_keeps_or_renews_the_ttl_as_asked() {
 #[tokio::test]
 async fn a_patch_does_not_grow_a_record_past_its_limit() {
     let (_, documents) = documents();
-    let documents = documents.max_bytes(64);
+    let documents = documents.limit(64);
     documents.put("r", &json!({"a": "x"}), &MatchCondition::Any, None).await.unwrap();
     let grown =
         documents.patch("r", &json!({"b": "y".repeat(60)}), &MatchCondition::Any, None).await;

@@ -25,7 +25,7 @@ async fn a_guard_is_renewed_while_the_work_outlasts_its_ttl() {
 #[tokio::test(start_paused = true)]
 async fn renewal_ends_at_the_maximum_hold_and_the_guard_says_so() {
     let (_, locks) = locks();
-    let hold = LockConfig::default().renew_for(Some(secs(20)));
+    let hold = LockConfig { renew_for: Some(secs(20)), ..LockConfig::default() };
     let start = Instant::now();
     let guard = locks.acquire("k", &hold).await.unwrap();
     guard.lost().await;
@@ -56,7 +56,7 @@ async fn a_guard_that_cannot_be_renewed_is_lost_before_its_ttl_is_over() {
 #[tokio::test(start_paused = true)]
 async fn without_renewal_the_guard_is_lost_when_its_ttl_is_over() {
     let (_, locks) = locks();
-    let hold = LockConfig::default().renew_for(None);
+    let hold = LockConfig { renew_for: None, ..LockConfig::default() };
     let guard = locks.acquire("k", &hold).await.unwrap();
     guard.lost().await;
     assert!(locks.try_acquire("k", &hold).await.unwrap().is_some());
@@ -69,7 +69,7 @@ async fn a_waiter_is_woken_by_the_release_and_not_by_its_next_look() {
     let start = Instant::now();
     let waiting = tokio::spawn({
         let locks = locks.clone();
-        async move { locks.acquire("k", &LockConfig::default().wait(secs(60))).await }
+        async move { locks.acquire("k", &LockConfig { wait: secs(60), ..LockConfig::default() }).await }
     });
     sleep(Duration::from_millis(3_110)).await;
     guard.release().await.unwrap();
@@ -83,7 +83,7 @@ async fn waiting_ends_at_its_deadline() {
     let (_, locks) = locks();
     let _guard = locks.acquire("k", &LockConfig::default()).await.unwrap();
     let start = Instant::now();
-    let hold = LockConfig::default().wait(secs(7));
+    let hold = LockConfig { wait: secs(7), ..LockConfig::default() };
     assert!(matches!(locks.acquire("k", &hold).await, Err(LockError::Held { .. })));
     assert_eq!(start.elapsed(), secs(7));
 }
@@ -91,7 +91,7 @@ async fn waiting_ends_at_its_deadline() {
 #[tokio::test(start_paused = true)]
 async fn a_throttle_window_is_kept_to_its_ttl() {
     let (_, locks) = locks();
-    let hold = LockConfig::default().ttl(secs(1)).throttle(true);
+    let hold = LockConfig { ttl: secs(1), throttle: true, ..LockConfig::default() };
     locks.acquire("k", &hold).await.unwrap().release().await.unwrap();
     assert!(locks.try_acquire("k", &hold).await.unwrap().is_none());
     sleep(secs(1)).await;
@@ -108,7 +108,7 @@ async fn a_store_that_fails_closes_or_opens_by_policy() {
     store.always(Some(Fault::LostQuestion));
     let closed = LockConfig::default();
     assert!(matches!(locks.acquire("k", &closed).await, Err(LockError::Store(_))));
-    let open = closed.on_store_error(OnStoreError::Open);
+    let open = LockConfig { on_store_error: OnStoreError::Open, ..closed };
     let guard = locks.acquire("k", &open).await.unwrap();
     assert!(!guard.is_protected() && guard.fence().is_none());
     guard.release().await.unwrap();
@@ -126,7 +126,7 @@ async fn a_grant_whose_answer_was_lost_is_recognised() {
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_nobody_heard_of_is_undone() {
     let (store, locks) = locks();
-    let hold = LockConfig::default().ttl(secs(3600));
+    let hold = LockConfig { ttl: secs(3600), ..LockConfig::default() };
     // Both answers are lost, and so is the first attempt to undo it.
     store.plan([Fault::LostAnswer, Fault::LostAnswer, Fault::LostQuestion]);
     assert!(matches!(locks.acquire("k", &hold).await, Err(LockError::Store(_))));

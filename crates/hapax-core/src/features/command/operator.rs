@@ -1,42 +1,42 @@
 use crate::claims::ClaimState;
-use crate::{ClaimRequest, Claimed, GiveBack, Key, OnUnknown, Operation, Step, StoreError, Token};
+use crate::{ClaimRequest, Claimed, GiveBack, Key, OnUnknown, Step, StoreError, Token};
 
 use super::{CommandError, Commands, StoredResponse};
 
-/// An operator's decision about a command whose outcome is unknown, or that failed.
+/// What an operator decides about a command whose outcome is unknown, or that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OperatorDecision {
-    /// The command ran, and this is its response.
+    /// It ran, and this is its answer.
     Settle(StoredResponse),
-    /// The command did not run: forget it, so that the next begin is the first attempt.
+    /// It did not run: forget it, whoever asks next is the first.
     Release,
 }
 
-/// The result of [`Commands::decide_as_operator`].
+/// What became of a ruling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperatorOutcome {
-    /// The decision was applied.
+    /// It is as the operator said.
     Done,
     /// There is no such command.
     Missing,
-    /// The lease of the owner has not run out: the operator may not decide.
+    /// Its owner is believed alive: not the operator's to decide.
     Pending,
-    /// The command has its response already.
+    /// It has its answer already.
     Completed,
 }
 
 impl Commands {
-    /// Settles or releases, in place of its owner, a command whose outcome is unknown or that failed.
-    /// Uses the ordinary steps of a claim: an owner that returns at the same moment either wins or is
-    /// told that it lost.
+    /// Settles or releases, in its owner's place, a command whose outcome is unknown or that failed.
+    /// The ordinary steps do it: an owner who comes back at the same moment wins or is told that it
+    /// lost.
     pub async fn decide_as_operator(
         &self,
-        operation: Operation<'_>,
+        operation: &str,
         key: &str,
-        decision: &OperatorDecision,
+        ruling: &OperatorDecision,
     ) -> Result<OperatorOutcome, CommandError> {
         let key = Key::command(&self.tenant, operation, key)?;
-        if let OperatorDecision::Settle(response) = decision
+        if let OperatorDecision::Settle(response) = ruling
             && !response.is_storable()
         {
             return Err(CommandError::Unstorable);
@@ -47,12 +47,12 @@ impl Commands {
             ClaimState::Settled { .. } => return Ok(OperatorOutcome::Completed),
             ClaimState::Unknown { .. } => view.token,
             ClaimState::Failed { .. } => {
-                // A failed command has no owner: the operator claims it like any other caller.
-                let request = ClaimRequest::new(self.config.lease)
-                    .retention(self.config.retention)
+                // Nobody owns what failed: the operator takes it as anybody would.
+                let ask = ClaimRequest::new(self.defaults.lease)
+                    .retention(self.defaults.retention)
                     .fingerprint(view.fingerprint)
                     .on_unknown(OnUnknown::Refuse);
-                match self.store.claim(&key, &request).await? {
+                match self.store.claim(&key, &ask).await? {
                     Claimed::Granted { ticket, .. } => Some(ticket.token),
                     Claimed::Settled { .. } => return Ok(OperatorOutcome::Completed),
                     _ => return Ok(OperatorOutcome::Pending),
@@ -60,19 +60,19 @@ impl Commands {
             }
         };
         let token = token.ok_or(CommandError::Lost)?;
-        match self.apply(&key, &token, decision).await? {
+        match self.rule(&key, &token, ruling).await? {
             Step::Done(_) => Ok(OperatorOutcome::Done),
             Step::Lost => Ok(OperatorOutcome::Pending),
         }
     }
 
-    async fn apply(
+    async fn rule(
         &self,
         key: &Key,
         token: &Token,
-        decision: &OperatorDecision,
+        ruling: &OperatorDecision,
     ) -> Result<Step, StoreError> {
-        match decision {
+        match ruling {
             OperatorDecision::Settle(response) => {
                 self.store.settle(key, token, response.encode()).await
             }

@@ -1,4 +1,4 @@
-//! Processing locks: one holder at a time, released only by their owner.
+//! Processing locks: one at a time, released by their owner alone.
 //!
 //! ```
 //! use std::{sync::Arc, time::Duration};
@@ -30,36 +30,25 @@ use crate::{
     Tenant, Ticket, Token, claim_retry, metric_names,
 };
 
-/// Why a lock was not taken, renewed or released.
+/// Why there is no lock.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
-    /// Another owner holds the lock.
+    /// Somebody else has it.
     #[error("the lock is held for another {} ms", retry_after.as_millis())]
     Held {
-        /// When the owner's lock runs out, unless it is renewed.
+        /// When it is free at the latest, if its owner does not renew it.
         retry_after: Duration,
     },
-    /// The token does not own the lock (any more).
+    /// It was yours and is not any more: it ran out, or the token is not its owner's.
     #[error("the lock is not yours (any more)")]
     Lost,
-    /// The name is invalid.
+    /// The name cannot be one.
     #[error(transparent)]
     Invalid(#[from] InvalidKey),
-    /// The store failed.
+    /// The store gave no answer.
     #[error(transparent)]
     Store(#[from] StoreError),
-}
-
-impl LockError {
-    /// Whether the same call may succeed later.
-    pub fn is_retryable(&self) -> bool {
-        match self {
-            Self::Held { .. } => true,
-            Self::Store(error) => error.is_retryable(),
-            Self::Lost | Self::Invalid(_) => false,
-        }
-    }
 }
 
 /// Takes, renews and releases locks of one tenant.
@@ -70,18 +59,23 @@ pub struct Locks {
     source: &'static str,
 }
 
-/// How a lock is held: by default for five seconds, renewed for up to an hour, without waiting, and
-/// closed where the store fails.
+/// How a lock is held.
 #[derive(Clone, Debug)]
 pub struct LockConfig {
-    ttl: Duration,
-    wait: Duration,
-    renew_for: Option<Duration>,
-    throttle: bool,
-    on_store_error: OnStoreError,
+    /// How long it lasts without renewal.
+    pub ttl: Duration,
+    /// How long to wait where it is held.
+    pub wait: Duration,
+    /// Renew it in the background while the guard lives, up to this long in all; `None` never.
+    pub renew_for: Option<Duration>,
+    /// Keep it to its TTL even when the guard is released: a throttle window.
+    pub throttle: bool,
+    /// What to do where the store fails.
+    pub on_store_error: OnStoreError,
 }
 
 impl Default for LockConfig {
+    /// Five seconds, renewed for up to an hour, no waiting, closed where the store fails.
     fn default() -> Self {
         Self {
             ttl: Duration::from_secs(5),
@@ -93,61 +87,23 @@ impl Default for LockConfig {
     }
 }
 
-impl LockConfig {
-    /// How long the lock lasts without renewal.
-    #[must_use]
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = ttl;
-        self
-    }
-
-    /// How long to wait where another owner holds the lock.
-    #[must_use]
-    pub fn wait(mut self, wait: Duration) -> Self {
-        self.wait = wait;
-        self
-    }
-
-    /// For how long in all the lock is renewed while the guard lives; `None` for never.
-    #[must_use]
-    pub fn renew_for(mut self, max: impl Into<Option<Duration>>) -> Self {
-        self.renew_for = max.into();
-        self
-    }
-
-    /// Whether the lock is kept to its TTL even when the guard is released (a throttle window).
-    #[must_use]
-    pub fn throttle(mut self, throttle: bool) -> Self {
-        self.throttle = throttle;
-        self
-    }
-
-    /// What to do where the store fails.
-    #[must_use]
-    pub fn on_store_error(mut self, policy: OnStoreError) -> Self {
-        self.on_store_error = policy;
-        self
-    }
-}
-
 /// What to do where the store fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnStoreError {
-    /// Fail: no work without a lock.
+    /// No answer, no work.
     Closed,
-    /// Work without a lock, and count it.
+    /// Work without protection, and count it.
     Open,
 }
 
-/// What [`Locks::look`] shows.
+/// A lock that was taken without a guard.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct LockView {
-    /// Whether the lock is held.
+    /// Whether somebody has it.
     pub held: bool,
-    /// The fence of the owner; `None` where a foreign writer holds the lock, or it was never held.
+    /// The fence of its owner; `None` where it is free or a foreign writer holds it.
     pub fence: Option<Fence>,
-    /// How long the lock lasts without renewal.
+    /// How long it lasts without renewal.
     pub expires_in: Option<Duration>,
 }
 
@@ -187,9 +143,9 @@ impl Locks {
         ttl: Duration,
         wait: Duration,
     ) -> Result<(Ticket, Instant), LockError> {
-        // A lock is a claim that may be taken over, and is forgotten, when its lease has run out.
-        let request = ClaimRequest::new(ttl).on_unknown(OnUnknown::TakeOver);
-        let answer = claim_retry::claim(&self.store, key, &request, wait, GiveBack::Forget).await;
+        // Taking over what ran out, and forgetting it with its lease, is what makes it a lock.
+        let ask = ClaimRequest::new(ttl).on_unknown(OnUnknown::TakeOver);
+        let answer = claim_retry::claim(&self.store, key, &ask, wait, GiveBack::Forget).await;
         let count = |status| {
             counter!(metric_names::LOCK_ACQUIRE, "status" => status, "source_type" => self.source)
                 .increment(1);
@@ -206,7 +162,7 @@ impl Locks {
             }
             Ok((other, _)) => {
                 count("error");
-                let reason = format!("a lock cannot be {}", label(&other));
+                let reason = format!("a lock cannot be {}", word(&other));
                 Err(StoreError::Internal { reason, source: None }.into())
             }
             Err(error) => {
@@ -230,7 +186,7 @@ impl Locks {
         }
     }
 
-    /// Releases a lock that this token owns.
+    /// Releases a lock, if it is still the token's.
     pub async fn release(&self, name: &str, token: &Token) -> Result<(), LockError> {
         self.release_key(&Key::lock(&self.tenant, name)?, token).await
     }
@@ -250,7 +206,7 @@ impl Locks {
         result
     }
 
-    /// Shows whether a lock is held, and for how long.
+    /// Whether a lock is held, and for how long.
     pub async fn look(&self, name: &str) -> Result<LockView, LockError> {
         let key = Key::lock(&self.tenant, name)?;
         let free = LockView { held: false, fence: None, expires_in: None };
@@ -262,14 +218,12 @@ impl Locks {
         }))
     }
 
-    /// Takes a lock, and holds it for as long as the guard lives.
-    pub async fn acquire(&self, name: &str, config: &LockConfig) -> Result<LockGuard, LockError> {
+    /// Takes a lock and holds it as long as the guard lives.
+    pub async fn acquire(&self, name: &str, hold: &LockConfig) -> Result<LockGuard, LockError> {
         let key = Key::lock(&self.tenant, name)?;
-        match self.take_key(&key, config.ttl, config.wait).await {
-            Ok((ticket, since)) => {
-                Ok(LockGuard::protected(self.clone(), key, ticket, since, config))
-            }
-            Err(LockError::Store(error)) if config.on_store_error == OnStoreError::Open => {
+        match self.take_key(&key, hold.ttl, hold.wait).await {
+            Ok((ticket, since)) => Ok(LockGuard::protected(self.clone(), key, ticket, since, hold)),
+            Err(LockError::Store(error)) if hold.on_store_error == OnStoreError::Open => {
                 tracing::warn!(reason = error.label(), "the store failed: working without a lock");
                 counter!(metric_names::LOCK_ACQUIRE, "status" => "open", "source_type" => self.source)
                     .increment(1);
@@ -279,13 +233,13 @@ impl Locks {
         }
     }
 
-    /// As [`Locks::acquire`]; `None` where another owner holds the lock.
+    /// As [`Locks::acquire`]; `None` where somebody else has it.
     pub async fn try_acquire(
         &self,
         name: &str,
-        config: &LockConfig,
+        hold: &LockConfig,
     ) -> Result<Option<LockGuard>, LockError> {
-        match self.acquire(name, config).await {
+        match self.acquire(name, hold).await {
             Ok(guard) => Ok(Some(guard)),
             Err(LockError::Held { .. }) => Ok(None),
             Err(error) => Err(error),
@@ -293,7 +247,7 @@ impl Locks {
     }
 }
 
-fn label(answer: &Claimed) -> &'static str {
+fn word(answer: &Claimed) -> &'static str {
     match answer {
         Claimed::Settled { .. } => "settled",
         Claimed::Mismatch => "a mismatch",

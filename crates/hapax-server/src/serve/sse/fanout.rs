@@ -8,12 +8,11 @@ use std::task::{Context, Wake, Waker};
 
 use bytes::Bytes;
 use hapax::Key;
-use hapax::bus::{JobUpdates, ReadyFrames};
+use hapax::bus::{Frame, JobUpdates, ReadyFrames};
 use hapax::log::Cursor;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use super::frame::SseJobFrame;
 use super::socket::{SocketSink, advance};
 use super::source::BodyFraming;
 use super::stream::{EventStream, KEEP_ALIVE, StreamEnd};
@@ -62,7 +61,7 @@ impl FanoutGroups {
 
     /// Moves an idle stream to a fan-out group of its job.
     pub(super) fn join(self: Arc<Self>, socket: SocketSink, stream: EventStream) {
-        let Some((job, updates)) = stream.follower().map(|f| (f.job().clone(), f.updates())) else {
+        let Some((job, news)) = stream.follower().map(|f| (f.job().clone(), f.news())) else {
             return;
         };
         let mut table = self.table();
@@ -83,7 +82,7 @@ impl FanoutGroups {
             fanout: self,
             job,
             group,
-            updates,
+            news,
             subscribers: Vec::new(),
             free: Vec::new(),
         };
@@ -110,7 +109,7 @@ struct FanoutTask {
     fanout: Arc<FanoutGroups>,
     job: Key,
     group: Arc<FanoutGroup>,
-    updates: JobUpdates,
+    news: JobUpdates,
     subscribers: Vec<Option<Subscriber>>,
     /// Unused indices of `subscribers`.
     free: Vec<usize>,
@@ -129,7 +128,7 @@ impl FanoutTask {
                 .filter_map(|subscriber| subscriber.stream.expires_at);
             let deadline = deadline.min().map_or(comment, |expires_at| expires_at.min(comment));
             tokio::select! {
-                () = self.updates.changed() => {
+                () = self.news.changed() => {
                     self.send_new_frames().await;
                     comment = Instant::now() + timings.keep_alive;
                 }
@@ -193,7 +192,7 @@ impl FanoutTask {
     fn add(&mut self, mut subscriber: Subscriber) {
         // The job's feed may have been recreated while the group was empty: subscribe to the new one.
         if let Some(follower) = subscriber.stream.follower().filter(|_| self.is_empty()) {
-            self.updates = follower.updates();
+            self.news = follower.news();
         }
         // Send the frames that arrived while the stream was joining.
         let sent = FrameBatch::default().send(&mut subscriber);
@@ -275,7 +274,7 @@ enum WriteOutcome {
 #[derive(Default)]
 struct FrameBatch {
     from: Option<Cursor>,
-    frames: Vec<SseJobFrame>,
+    frames: Vec<Frame>,
     pieces: Vec<Bytes>,
     /// Whether no further frames follow.
     complete: bool,
@@ -290,8 +289,8 @@ impl FrameBatch {
             if self.frames.is_empty() || self.from != follower.cursor() {
                 match follower.ready() {
                     ReadyFrames::Frames(frames) => *self = Self::new(follower.cursor(), frames),
-                    ReadyFrames::CaughtUp => return WriteOutcome::Complete,
-                    ReadyFrames::AskStore => return WriteOutcome::Detach(Vec::new()),
+                    ReadyFrames::Nothing => return WriteOutcome::Complete,
+                    ReadyFrames::Ask => return WriteOutcome::Detach(Vec::new()),
                 }
             }
             subscriber.stream.mark_delivered(&self.frames);
@@ -305,8 +304,8 @@ impl FrameBatch {
         }
     }
 
-    fn new(from: Option<Cursor>, frames: Vec<SseJobFrame>) -> Self {
-        let pieces = frames.iter().map(|frame| frame.encoded().chunk()).collect();
+    fn new(from: Option<Cursor>, frames: Vec<Frame>) -> Self {
+        let pieces = frames.iter().map(Frame::chunk).collect();
         Self { from, frames, pieces, complete: false }
     }
 }

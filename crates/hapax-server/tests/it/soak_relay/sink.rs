@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use hapax::Tenant;
-use hapax::postgres::{Inbox, MessageStatus};
+use hapax::inbox::MessageStatus;
+use hapax::postgres::HapaxTransaction;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -104,8 +104,7 @@ fn whole(read: &[u8]) -> Option<(String, usize)> {
 /// The effect and the inbox in one transaction; whether it is there now.
 async fn effect(database: &mut tokio_postgres::Client, id: &str) -> bool {
     let mut tx = database.transaction().await.expect("a transaction");
-    let (inbox, tenant) = (Inbox::default(), Tenant::default());
-    match inbox.once(&mut tx, &tenant, "billing", id).await.expect("PostgreSQL answers") {
+    match tx.hapax().receive("billing", id).await.expect("PostgreSQL answers") {
         MessageStatus::First => {
             tx.execute("INSERT INTO effects VALUES ($1)", &[&id]).await.expect("an effect");
             tx.commit().await.is_ok()

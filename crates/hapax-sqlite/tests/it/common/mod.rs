@@ -7,10 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hapax_core::log::LogEvent;
-use hapax_core::{
-    ClaimRequest, Claimed, Claims, Fingerprint, Key, Operation, StoreError, Tenant, Ticket,
-};
-use hapax_sqlite::{Config, SqliteStore};
+use hapax_core::{ClaimRequest, Claimed, Claims, Fingerprint, Key, StoreError, Tenant, Ticket};
+use hapax_sqlite::{SqliteConfig, SqliteStore};
 use rusqlite::Connection;
 use tempfile::TempDir;
 
@@ -30,8 +28,8 @@ impl Place {
         self.0.path().join("hapax.db")
     }
 
-    pub(crate) fn config(&self) -> Config {
-        Config::new(self.file()).limit(PATIENT)
+    pub(crate) fn config(&self) -> SqliteConfig {
+        SqliteConfig::new(self.file()).timeout(PATIENT)
     }
 
     pub(crate) fn store(&self) -> SqliteStore {
@@ -62,7 +60,7 @@ impl Place {
 /// The file of the process that started this one.
 pub(crate) fn inherited() -> SqliteStore {
     let file = std::env::var("HAPAX_TEST_FILE").unwrap();
-    SqliteStore::open(Config::new(file).limit(PATIENT)).unwrap()
+    SqliteStore::open(SqliteConfig::new(file).timeout(PATIENT)).unwrap()
 }
 
 pub(crate) fn beside(file: &Path, suffix: &str) -> PathBuf {
@@ -70,7 +68,7 @@ pub(crate) fn beside(file: &Path, suffix: &str) -> PathBuf {
 }
 
 pub(crate) fn command(name: &str) -> Key {
-    Key::command(&Tenant::default(), Operation("pay"), name).unwrap()
+    Key::command(&Tenant::default(), "pay", name).unwrap()
 }
 
 pub(crate) fn record(name: &str) -> Key {

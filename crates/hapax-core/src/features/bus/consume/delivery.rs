@@ -10,14 +10,13 @@ use crate::{Expect, Fence, Fingerprint, Key, Version};
 /// Why an event was not handled.
 pub type HandlerError = Box<dyn Error + Send + Sync>;
 
-/// Handles the events of a group. Closures from [`EventDelivery`] to a future are handlers.
+/// What is done with events. Closures from [`EventDelivery`] to a future are handlers.
 #[async_trait]
 pub trait EventHandler: Send + Sync + 'static {
-    /// Handles one event. After an error the event is delivered again, and holds up only its
-    /// partition.
+    /// Handles one event. Where it fails the event comes again, and holds back only its partition.
     async fn handle(&self, delivery: EventDelivery) -> Result<EventOutcome, HandlerError>;
 
-    /// Called when events of a partition were forgotten before this group read them.
+    /// Events of a partition were forgotten before this group read them.
     async fn lost(&self, _partition: u16) {}
 }
 
@@ -33,41 +32,39 @@ where
     }
 }
 
-/// The result of handling an event.
+/// What became of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum EventOutcome {
-    /// Handled. The group's progress is saved afterwards, so a crash in between delivers the event
-    /// again.
+    /// It had its effect; the group's progress is saved after it, so that a crash in between makes it
+    /// come again.
     Done,
-    /// Handled, and [`EventDelivery::progress`] was put in the same transaction, as this version.
+    /// It had its effect, and [`EventDelivery::progress`] was put in the same transaction, as this version.
     Saved(Version),
-    /// Putting the progress was a conflict: another member owns this partition by now, and the
+    /// Putting the progress was a conflict: another member has this partition by now, and the
     /// transaction was rolled back.
     Superseded,
 }
 
-/// An event and its context, as given to a handler.
+/// An event on its way to a handler.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct EventDelivery {
-    /// The job: tenant, domain and job id.
+    /// Whose event it is: tenant, domain and job.
     pub job: Key,
-    /// The event; its payload is the JSON that readers of a stream get, without the offset.
+    /// The event; its payload is the JSON that readers of a stream get, but for the offset.
     pub entry: LogEntry,
     /// The partition of the job.
     pub partition: u16,
-    /// Grows with every member that takes the partition; pass it on to what the handler writes to.
+    /// Grows with every member that takes the partition; pass it on to what you write to.
     pub fence: Fence,
-    /// 1 for the first call, one more after each failure of this member's handler.
+    /// 1 for the first, one more each time that this member's handler failed.
     pub attempt: u32,
-    /// The group's progress in this partition once the event is handled.
+    /// How far the group is with this partition once the event is handled.
     pub progress: ConsumerProgress,
 }
 
 impl EventDelivery {
     /// The event's identity (job, stage, seq) as one text of fixed length: the message id for an
-    /// inbox.
+    /// [inbox](crate::inbox).
     pub fn id(&self) -> String {
         let (job, seq) = (self.job.canonical(), self.entry.seq.to_string());
         let parts = [job.as_bytes(), self.entry.stage.as_bytes(), seq.as_bytes()];
@@ -75,13 +72,13 @@ impl EventDelivery {
     }
 }
 
-/// A record to put, without expiry, inside the handler's own transaction.
+/// A record to put inside the handler's own transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConsumerProgress {
-    /// The record's key.
+    /// Under this key,
     pub key: Key,
-    /// The value to put.
+    /// this value, without expiry,
     pub value: Bytes,
-    /// What must be stored at that time.
+    /// where this is expected.
     pub expect: Expect,
 }

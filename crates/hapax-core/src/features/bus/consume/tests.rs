@@ -49,10 +49,12 @@ impl Seen {
 }
 
 fn quick() -> ConsumerGroupConfig {
-    ConsumerGroupConfig::default()
-        .lease(Duration::from_millis(600))
-        .poll_interval(Duration::from_millis(5))
-        .backoff(Duration::from_millis(5), Duration::from_millis(20))
+    ConsumerGroupConfig {
+        lease: Duration::from_millis(600),
+        poll: Duration::from_millis(5),
+        backoff: (Duration::from_millis(5), Duration::from_millis(20)),
+        ..ConsumerGroupConfig::default()
+    }
 }
 
 fn member(bus: &Bus, seen: &Seen, by: &'static str) -> Consumer {

@@ -1,0 +1,48 @@
+use std::time::Duration;
+
+use bytes::Bytes;
+use hapax_core::{Deleted, Expect, Key, Put, Record, StoreError};
+
+use super::{HapaxTransaction, PostgresTransaction, run_with_timeout};
+use crate::records;
+
+impl<T: HapaxTransaction> PostgresTransaction<'_, T> {
+    /// Reads a record, as your transaction sees it.
+    pub async fn get(&mut self, key: &Key) -> Result<Option<Record>, StoreError> {
+        run_with_timeout(self.timeout, records::get(self.tx, key)).await
+    }
+
+    /// Writes a record if the expectation holds.
+    pub async fn put(
+        &mut self,
+        key: &Key,
+        value: Bytes,
+        expect: &Expect,
+        ttl: Option<Duration>,
+    ) -> Result<Put, StoreError> {
+        let mut retry = self.lock_retry();
+        run_with_timeout(self.timeout, async {
+            loop {
+                match records::put(self.tx, key, &value, expect, ttl).await? {
+                    Some(put) => return Ok(put),
+                    None => retry.wait().await?,
+                }
+            }
+        })
+        .await
+    }
+
+    /// Deletes a record if the expectation holds.
+    pub async fn delete(&mut self, key: &Key, expect: &Expect) -> Result<Deleted, StoreError> {
+        let mut retry = self.lock_retry();
+        run_with_timeout(self.timeout, async {
+            loop {
+                match records::delete(self.tx, key, expect).await? {
+                    Some(deleted) => return Ok(deleted),
+                    None => retry.wait().await?,
+                }
+            }
+        })
+        .await
+    }
+}
