@@ -102,18 +102,18 @@ impl IdempotencyConfig {
         with_lease, lease: Duration;
         /// How long a response is kept (24 h).
         with_retention, retention: Duration;
-        /// What to do where an earlier attempt may or may not have had its effect.
+        /// The policy for a key whose earlier attempt may or may not have had its effect.
         with_on_unknown, on_unknown: OnUnknown;
-        /// What to do where the store fails.
+        /// The policy for a store that fails: refuse the request, or run it unprotected.
         with_on_store_error, on_store_error: OnStoreError;
         /// The longest that one call to the store may take, should the store exceed its own
         /// timeout (5 s).
         with_store_timeout, store_timeout: Duration;
         /// The largest keyed request, and the largest response that is kept, in bytes (1 MiB).
         with_max_body, max_body: usize;
-        /// What makes two requests the same.
+        /// The parts of a request that make two requests the same.
         with_fingerprint, fingerprint: FingerprintOf;
-        /// What becomes of a response, by its status.
+        /// The verdict for each status.
         with_verdicts, verdicts: Verdicts;
     }
 
@@ -130,7 +130,7 @@ impl IdempotencyConfig {
         &self.methods
     }
 
-    /// What becomes of a response with this status.
+    /// Replaces the verdict for one status.
     #[must_use]
     pub fn with_verdict(mut self, status: StatusCode, verdict: Verdict) -> Self {
         self.verdicts = self.verdicts.with(status, verdict);
@@ -171,27 +171,15 @@ impl IdempotencyConfig {
 
 impl fmt::Debug for IdempotencyConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { path, hooks: _, tenant, scope, methods, require_key, wait, lease, .. } = self;
         f.debug_struct("IdempotencyConfig")
-            .field("tenant", tenant)
-            .field("scope", scope)
-            .field("methods", methods)
-            .field("path", &path.is_some())
-            .field("require_key", require_key)
-            .field("wait", wait)
-            .field("lease", lease)
-            .field("retention", &self.retention)
-            .field("on_unknown", &self.on_unknown)
-            .field("on_store_error", &self.on_store_error)
-            .field("store_timeout", &self.store_timeout)
-            .field("max_body", &self.max_body)
-            .field("fingerprint", &self.fingerprint)
-            .field("verdicts", &self.verdicts)
+            .field("tenant", &self.tenant)
+            .field("scope", &self.scope)
+            .field("methods", &self.methods)
             .finish_non_exhaustive()
     }
 }
 
-/// What becomes of a response.
+/// Whether a response is stored.
 ///
 /// A service can decide that itself, by putting one of these into the extensions of its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

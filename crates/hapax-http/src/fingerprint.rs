@@ -7,8 +7,8 @@ use http::request::Parts;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
-/// What makes two requests the same. Method, path, query and content type always count; this is about
-/// the body.
+/// The part of a body that makes two requests the same. Method, path, query and content type always
+/// count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FingerprintOf {

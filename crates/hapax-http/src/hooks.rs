@@ -5,7 +5,7 @@ use http::Method;
 
 use crate::IdempotencyConfig;
 
-/// What happened to a keyed request. Never identifies a caller.
+/// An event in the life of a keyed request. Never identifies a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum IdempotencyEvent {

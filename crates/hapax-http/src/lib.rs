@@ -83,7 +83,7 @@ mod replay;
 mod request;
 mod service;
 
-pub use body::{BoxError, FullBody, RequestBody, ResponseBody};
+pub use body::{BoxError, FullBody, LayerBody, RequestBody, ResponseBody};
 pub use config::{IdempotencyConfig, Verdict, Verdicts};
 pub use fingerprint::FingerprintOf;
 pub use future::ResponseFuture;

@@ -114,36 +114,48 @@ impl HttpBody for FullBody {
     }
 }
 
+/// The body of a request behind the layer: passed through, or read completely because the request
+/// has a key.
+pub type RequestBody<B> = LayerBody<B>;
+
+/// The body of a response in front of the layer: passed through; complete (a replay, a problem, a
+/// response that was ready at once); or streamed while a copy is captured.
+pub type ResponseBody<R> = LayerBody<R>;
+
 pin_project! {
-    /// The body of a request behind the layer: passed through, or read completely because the
-    /// request has a key.
+    /// A body that the layer passes through, has in memory, or streams.
     #[derive(Debug)]
-    pub struct RequestBody<B> {
+    pub struct LayerBody<B> {
         #[pin]
-        inner: RequestInner<B>,
+        inner: Inner<B>,
     }
 }
 
 pin_project! {
-    #[project = RequestProjection]
+    #[project = InnerProjection]
     #[derive(Debug)]
-    enum RequestInner<B> {
+    enum Inner<B> {
         PassedThrough { #[pin] body: B },
         Full { body: FullBody },
+        Streamed { body: BodyReceiver },
     }
 }
 
-impl<B> RequestBody<B> {
+impl<B> LayerBody<B> {
     pub(crate) fn passed_through(body: B) -> Self {
-        Self { inner: RequestInner::PassedThrough { body } }
+        Self { inner: Inner::PassedThrough { body } }
     }
 
     pub(crate) fn full(body: FullBody) -> Self {
-        Self { inner: RequestInner::Full { body } }
+        Self { inner: Inner::Full { body } }
+    }
+
+    pub(crate) fn streamed(body: BodyReceiver) -> Self {
+        Self { inner: Inner::Streamed { body } }
     }
 }
 
-impl<B> HttpBody for RequestBody<B>
+impl<B> HttpBody for LayerBody<B>
 where
     B: HttpBody<Data = Bytes>,
     B::Error: Into<BoxError>,
@@ -156,92 +168,25 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match self.project().inner.project() {
-            RequestProjection::PassedThrough { body } => body.poll_frame(cx).map_err(Into::into),
-            RequestProjection::Full { body } => Poll::Ready(body.next().map(Ok)),
+            InnerProjection::PassedThrough { body } => body.poll_frame(cx).map_err(Into::into),
+            InnerProjection::Full { body } => Poll::Ready(body.next().map(Ok)),
+            InnerProjection::Streamed { body } => body.poll_frame(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.inner {
-            RequestInner::PassedThrough { body } => body.is_end_stream(),
-            RequestInner::Full { body } => body.is_end_stream(),
+            Inner::PassedThrough { body } => body.is_end_stream(),
+            Inner::Full { body } => body.is_end_stream(),
+            Inner::Streamed { .. } => false,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.inner {
-            RequestInner::PassedThrough { body } => body.size_hint(),
-            RequestInner::Full { body } => body.size_hint(),
-        }
-    }
-}
-
-pin_project! {
-    /// The body of a response in front of the layer: passed through; complete (a replay, a
-    /// problem, a response that was ready at once); or streamed while a copy is captured.
-    #[derive(Debug)]
-    pub struct ResponseBody<R> {
-        #[pin]
-        inner: ResponseInner<R>,
-    }
-}
-
-pin_project! {
-    #[project = ResponseProjection]
-    #[derive(Debug)]
-    enum ResponseInner<R> {
-        PassedThrough { #[pin] body: R },
-        Full { body: FullBody },
-        Streamed { body: BodyReceiver },
-    }
-}
-
-impl<R> ResponseBody<R> {
-    pub(crate) fn passed_through(body: R) -> Self {
-        Self { inner: ResponseInner::PassedThrough { body } }
-    }
-
-    pub(crate) fn full(body: FullBody) -> Self {
-        Self { inner: ResponseInner::Full { body } }
-    }
-
-    pub(crate) fn streamed(body: BodyReceiver) -> Self {
-        Self { inner: ResponseInner::Streamed { body } }
-    }
-}
-
-impl<R> HttpBody for ResponseBody<R>
-where
-    R: HttpBody<Data = Bytes>,
-    R::Error: Into<BoxError>,
-{
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        match self.project().inner.project() {
-            ResponseProjection::PassedThrough { body } => body.poll_frame(cx).map_err(Into::into),
-            ResponseProjection::Full { body } => Poll::Ready(body.next().map(Ok)),
-            ResponseProjection::Streamed { body } => body.poll_frame(cx),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match &self.inner {
-            ResponseInner::PassedThrough { body } => body.is_end_stream(),
-            ResponseInner::Full { body } => body.is_end_stream(),
-            ResponseInner::Streamed { .. } => false,
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match &self.inner {
-            ResponseInner::PassedThrough { body } => body.size_hint(),
-            ResponseInner::Full { body } => body.size_hint(),
-            ResponseInner::Streamed { body } => body.size_hint(),
+            Inner::PassedThrough { body } => body.size_hint(),
+            Inner::Full { body } => body.size_hint(),
+            Inner::Streamed { body } => body.size_hint(),
         }
     }
 }

@@ -44,7 +44,7 @@ macro_rules! problem_kinds {
                 match self { $(Self::$kind => StatusCode::$status,)+ }
             }
 
-            /// What went wrong, in one line.
+            /// The problem in one line.
             pub const fn title(self) -> &'static str {
                 match self { $(Self::$kind => $title,)+ }
             }

@@ -15,8 +15,8 @@ use crate::FullBody;
 pub use convert::describe_store_error;
 pub use kind::{ProblemEdge, ProblemKind};
 
-/// What went wrong with one request, and whether a retry is safe. The detail must never contain a
-/// key, a stored value or a token.
+/// A problem with one request, and whether a retry is safe. The detail must never contain a key, a
+/// stored value or a token.
 ///
 /// ```
 /// use hapax_http::problem::{Problem, ProblemKind};
@@ -91,12 +91,12 @@ impl Problem {
         self
     }
 
-    /// Its kind.
+    /// The kind of the problem.
     pub fn kind(&self) -> ProblemKind {
         self.0.kind
     }
 
-    /// What is wrong with this request.
+    /// The problem of this request, in one sentence.
     pub fn detail(&self) -> &str {
         &self.0.detail
     }

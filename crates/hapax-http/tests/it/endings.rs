@@ -130,8 +130,8 @@ async fn cut_response_above_max_body_is_unknown() {
 async fn settle_precedes_last_byte_above_max_body() {
     let (store, settles) = GatedStore::new();
     let (tap, body) = fed(Some(8));
-    let (limit, store_limit) = (4, Duration::from_secs(3600));
-    let config = IdempotencyConfig::new().with_max_body(limit).with_store_timeout(store_limit);
+    let (max_body, timeout) = (4, Duration::from_secs(3600));
+    let config = IdempotencyConfig::new().with_max_body(max_body).with_store_timeout(timeout);
     let (app, _) = answers_once(store, config, Response::new(Body::new(body)));
     let mut answer = head(&app, "k").await;
     tap.send("12345");

@@ -40,6 +40,11 @@ impl UpstreamFailure {
         counter!(metric_names::UPSTREAM_FAILURES, "route" => route.to_owned(), "reason" => reason)
             .increment(1);
         tracing::warn!(route, reason, "the upstream gave no response");
+        let unknown = |kind| {
+            let problem = Problem::new(kind, unknown_detail(keyed, reruns));
+            // `--on-unknown rerun` makes a keyed retry run again.
+            (if keyed && reruns { problem.retryable() } else { problem }, Verdict::Unknown)
+        };
         let (problem, verdict) = match self {
             Self::Unreachable => (
                 Problem::new(
@@ -49,20 +54,8 @@ impl UpstreamFailure {
                 .retry_after(Duration::from_secs(1)),
                 Verdict::GiveBack,
             ),
-            Self::Cut => (
-                Problem::new(ProblemKind::UpstreamFailed, unknown_detail(keyed, reruns)),
-                Verdict::Unknown,
-            ),
-            Self::TimedOut => (
-                Problem::new(ProblemKind::UpstreamTimeout, unknown_detail(keyed, reruns)),
-                Verdict::Unknown,
-            ),
-        };
-        // `--on-unknown rerun` makes a keyed retry run again.
-        let problem = if keyed && reruns && verdict == Verdict::Unknown {
-            problem.retryable()
-        } else {
-            problem
+            Self::Cut => unknown(ProblemKind::UpstreamFailed),
+            Self::TimedOut => unknown(ProblemKind::UpstreamTimeout),
         };
         let mut response = problem_response(&problem);
         response.extensions_mut().insert(verdict);
