@@ -88,7 +88,7 @@ fn main() -> ExitCode {
             Action::Completions(args) => client::completions::run(args).await,
         }
     });
-    // What is left behind (a store call that hangs) must not keep the process.
+    // A store call that hangs must not keep the process alive.
     runtime.shutdown_background();
     result.unwrap_or_else(|error| failed(&error))
 }

@@ -1,5 +1,6 @@
 //! One way to start a daemon, and to run it until a signal stops it.
 
+use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +35,28 @@ pub(crate) struct DaemonSettings<'a> {
     pub(crate) timeouts: IoTimeouts,
     pub(crate) max_connections: usize,
 }
+
+/// Collects the settings of a daemon with a listener, whose fields have the same names in every
+/// command.
+macro_rules! daemon_settings {
+    ($settings:expr) => {
+        $crate::daemon::DaemonSettings {
+            log: $settings.log,
+            log_level: $settings.log_level,
+            store: &$settings.store,
+            store_timeout: $settings.store_timeout,
+            redis_verbatim: None,
+            sweep_interval: $settings.sweep_interval,
+            listen: Some(&$settings.listen),
+            timeouts: $crate::daemon::IoTimeouts {
+                header: $settings.header_timeout,
+                idle: $settings.idle_timeout,
+            },
+            max_connections: $settings.max_connections,
+        }
+    };
+}
+pub(crate) use daemon_settings;
 
 /// A started daemon: its store is open and watched, its metrics are recorded, its main listener is
 /// bound.
@@ -134,4 +157,22 @@ fn raise_file_limit(connections: usize) {
             "the system allows fewer open files than connections are configured; raise it (ulimit -n)"
         );
     }
+}
+
+/// Prints a title and a table of labels and values. A failure to print is no reason not to serve.
+pub(crate) fn print_banner(mut out: impl Write, title: &str, lines: &[(&str, String)]) {
+    let mut text = format!("hapax {} {title}\n", env!("CARGO_PKG_VERSION"));
+    for (label, value) in lines {
+        text.push_str(&format!("  {label:<9} {value}\n"));
+    }
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// The line about `--admin`, and the routes that are served there.
+pub(crate) fn admin_line(admin: Option<SocketAddr>, routes: &str) -> (&'static str, String) {
+    let value = match admin {
+        Some(admin) => format!("http://{admin} ({routes})"),
+        None => "none; --admin ADDR serves /healthz, /readyz, /metrics".to_owned(),
+    };
+    ("admin", value)
 }

@@ -7,7 +7,6 @@
 //! ```
 
 mod admin;
-mod banner;
 mod boot;
 mod connection;
 mod io_timeouts;
@@ -19,8 +18,9 @@ mod shutdown;
 mod takeover;
 
 pub(crate) use admin::{HealthDocument, LocalApi, ReadyDocument, health_routes, healthz, readyz};
-pub(crate) use banner::{admin_line, print_banner};
-pub(crate) use boot::{Daemon, DaemonSettings, open_store};
+pub(crate) use boot::{
+    Daemon, DaemonSettings, admin_line, daemon_settings, open_store, print_banner,
+};
 pub(crate) use io_timeouts::{ConnectionActivity, EarlyRefusals, InFlightGuard, IoTimeouts};
 pub(crate) use listener::{BoxError, Peer, RequestHandler};
 pub(crate) use metrics::{RequestMetrics, exposition};

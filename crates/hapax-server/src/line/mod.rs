@@ -24,7 +24,7 @@ use axum::Router;
 use clap::Subcommand;
 use hapax_line::Gateway;
 
-use crate::daemon::{Daemon, DaemonSettings, IoTimeouts, LocalApi, health_routes};
+use crate::daemon::{Daemon, LocalApi, daemon_settings, health_routes};
 use crate::serve::router::with_common_layers;
 use crate::settings::{CommandSettings, LineSettings, SettingFlags, SettingSources};
 use config::LineChannel;
@@ -58,7 +58,7 @@ async fn serve(flags: SettingFlags<LineSettings>) -> anyhow::Result<ExitCode> {
     let settings = LineSettings::read(&sources)?;
     let LineChannel { secrets, line, bot } = LineChannel::new(&settings)?;
     let config = config::gateway_settings(&settings)?;
-    let daemon = Daemon::boot(&sources, daemon_settings(&settings)).await?;
+    let daemon = Daemon::boot(&sources, daemon_settings!(settings)).await?;
     let gateway = Gateway::new(daemon.store.clone(), secrets, line, Arc::new(bot), config);
 
     let api = LocalApi::new(&daemon)?;
@@ -77,20 +77,6 @@ async fn serve(flags: SettingFlags<LineSettings>) -> anyhow::Result<ExitCode> {
     let shutdown_timeout = settings.shutdown_timeout + settings.store_timeout * 2;
     daemon.serve(router, None, shutdown_timeout, stop).await?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn daemon_settings(settings: &LineSettings) -> DaemonSettings<'_> {
-    DaemonSettings {
-        log: settings.log,
-        log_level: settings.log_level,
-        store: &settings.store,
-        store_timeout: settings.store_timeout,
-        redis_verbatim: None,
-        sweep_interval: settings.sweep_interval,
-        listen: Some(&settings.listen),
-        timeouts: IoTimeouts { header: settings.header_timeout, idle: settings.idle_timeout },
-        max_connections: settings.max_connections,
-    }
 }
 
 /// The webhooks, the health and, on loopback, parts of the API.

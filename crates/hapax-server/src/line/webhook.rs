@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn more_webhooks_than_can_be_read_at_once_are_turned_away() {
+    async fn webhook_beyond_the_concurrent_maximum_is_429() {
         let door = door();
         let status = async || door.clone().oneshot(webhook(Body::empty())).await.unwrap().status();
         // Each has its place as soon as it is looked at, and its body never comes.

@@ -5,7 +5,6 @@
 //!     TLS, timeouts                       claims, replays             pool, timeouts, tunnels
 //! ```
 
-mod banner;
 mod client;
 mod forward;
 mod health_gated_claims;
@@ -18,14 +17,16 @@ mod upstream_body;
 mod upstream_failure;
 mod upstream_service;
 
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use hapax::Claims;
 
-use crate::daemon::{BoxError, Daemon, DaemonSettings, IoTimeouts};
+use crate::daemon::{BoxError, Daemon, admin_line, daemon_settings, print_banner};
 use crate::settings::{CommandSettings, ProxySettings, SettingFlags, SettingSources};
 use health_gated_claims::HealthGatedClaims;
+use route::ProxyRoute;
 use router::ProxyRouter;
 use upstream_service::ForwardOptions;
 
@@ -34,7 +35,7 @@ pub(crate) async fn run(flags: SettingFlags<ProxySettings>) -> anyhow::Result<Ex
     let sources = SettingSources::gather(flags)?;
     let settings = ProxySettings::read(&sources)?;
     let routes = route::routes(&settings)?;
-    let daemon = Daemon::boot(&sources, daemon_settings(&settings)).await?;
+    let daemon = Daemon::boot(&sources, daemon_settings!(settings)).await?;
     let admin = daemon.serve_admin(settings.admin.as_ref(), None).await?;
 
     let tls_upstream = routes.iter().any(|route| route.target.is_tls());
@@ -50,22 +51,27 @@ pub(crate) async fn run(flags: SettingFlags<ProxySettings>) -> anyhow::Result<Ex
     });
     let router = ProxyRouter::new(&routes, &claims, &client, forward, settings.body_timeout);
     let tls = tls::for_clients(&settings)?;
-    banner::print(&settings, &routes, daemon.address()?, admin);
+    print(&settings, &routes, daemon.address()?, admin);
     let stop = async || router.drain().await;
     daemon.serve(router.clone(), tls, settings.shutdown_timeout.0, stop).await?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn daemon_settings(settings: &ProxySettings) -> DaemonSettings<'_> {
-    DaemonSettings {
-        log: settings.log,
-        log_level: settings.log_level,
-        store: &settings.store,
-        store_timeout: settings.store_timeout,
-        redis_verbatim: None,
-        sweep_interval: settings.sweep_interval,
-        listen: Some(&settings.listen),
-        timeouts: IoTimeouts { header: settings.header_timeout, idle: settings.idle_timeout },
-        max_connections: settings.max_connections,
-    }
+/// Prints the routes, the store, and one line to try.
+fn print(
+    settings: &ProxySettings,
+    routes: &[ProxyRoute],
+    listen: SocketAddr,
+    admin: Option<SocketAddr>,
+) {
+    let scheme = if settings.tls_cert.is_some() { "https" } else { "http" };
+    let patterns: Vec<_> = routes.iter().map(|route| route.pattern.to_string()).collect();
+    let mut lines = vec![("store", settings.store.shown())];
+    lines.extend(
+        patterns.iter().map(String::as_str).zip(routes.iter().map(|r| r.target.to_string())),
+    );
+    lines.push(admin_line(admin, "/healthz, /readyz, /metrics"));
+    let keyed = "-H 'Idempotency-Key: order-1' -d cups=2";
+    lines.push(("try", format!("curl -i {keyed} {scheme}://{listen}/orders    (twice)")));
+    print_banner(std::io::stdout(), &format!("proxy listens on {scheme}://{listen}"), &lines);
 }

@@ -1,4 +1,4 @@
-//! What `--to` names.
+//! The sink that `--to` names.
 
 use std::sync::Arc;
 

@@ -22,7 +22,7 @@ use hyper::{Request, Response};
 use tower::ServiceExt;
 
 use crate::daemon::{
-    Daemon, DaemonSettings, EarlyRefusals, InFlightGuard, IoTimeouts, RequestHandler,
+    Daemon, DaemonSettings, EarlyRefusals, InFlightGuard, RequestHandler, daemon_settings,
 };
 use crate::ingest::{self, IngestConfig};
 use crate::settings::{CommandSettings, ServeSettings, SettingFlags, SettingSources};
@@ -35,7 +35,9 @@ pub(crate) use sse::signed_link;
 pub(crate) async fn run(flags: SettingFlags<ServeSettings>) -> anyhow::Result<ExitCode> {
     let sources = SettingSources::gather(flags)?;
     let settings = ServeSettings::read(&sources)?;
-    let daemon = Daemon::boot(&sources, daemon_settings(&settings)).await?;
+    let redis_verbatim = Some(settings.redis_verbatim.0.clone());
+    let boot = DaemonSettings { redis_verbatim, ..daemon_settings!(settings) };
+    let daemon = Daemon::boot(&sources, boot).await?;
     let access = AccessPolicy::new(&settings.tokens);
     let (store, metrics) = (daemon.store.clone(), daemon.metrics.clone());
     let app = AppState::new(settings, access, store, metrics, daemon.readiness.clone());
@@ -46,20 +48,6 @@ pub(crate) async fn run(flags: SettingFlags<ServeSettings>) -> anyhow::Result<Ex
     let stop = async || app.bus.stop();
     daemon.serve(router::new(&app), None, app.settings.shutdown_timeout, stop).await?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn daemon_settings(settings: &ServeSettings) -> DaemonSettings<'_> {
-    DaemonSettings {
-        log: settings.log,
-        log_level: settings.log_level,
-        store: &settings.store,
-        store_timeout: settings.store_timeout,
-        redis_verbatim: Some(settings.redis_verbatim.0.clone()),
-        sweep_interval: settings.sweep_interval,
-        listen: Some(&settings.listen),
-        timeouts: IoTimeouts { header: settings.header_timeout, idle: settings.idle_timeout },
-        max_connections: settings.max_connections,
-    }
 }
 
 /// Starts the ingest router where domains are configured.

@@ -1,4 +1,4 @@
-//! `hapax line`, the real binary: what it is told, what it says, and what it serves to whom.
+//! `hapax line`, the real binary: its settings, its output, and its routes.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -23,7 +23,7 @@ use tokio::sync::Semaphore;
 const SECRET: &str = "hush-channel-secret";
 const TOKEN: &str = "hush-access-token";
 const USER: &str = "Uf00d0000000000000000000000000001";
-/// What a user says, or anybody who sends something.
+/// The text of every event, with a mark that must not be shown.
 const TEXT: &str = "臺北🥚";
 
 /// `hapax line` without any settings.
@@ -33,16 +33,16 @@ fn bare() -> Command {
     command
 }
 
-/// The same with a channel.
+/// The same with the settings of a channel.
 fn line() -> Command {
     let mut command = bare();
     command.env("LINE_CHANNEL_SECRET", SECRET).env("LINE_CHANNEL_ACCESS_TOKEN", TOKEN);
-    // Nobody is there, and nobody is to reach the real one.
+    // An address without a listener, so that the real API is not called.
     command.env("LINE_API_BASE", "http://127.0.0.1:9");
     command
 }
 
-/// What it says at its end, which comes at once.
+/// The error of a command that ends at once.
 fn refused(command: &mut Command, flags: &[&str]) -> String {
     let said = run(command.args(flags)).failed(1);
     assert!(!said.contains("hush"), "{said}");
@@ -58,7 +58,7 @@ struct Gateway {
 }
 
 impl Gateway {
-    /// On a free port, at a bot that is not there unless the flags name one.
+    /// Starts a gateway on a free port, with an unreachable bot unless the flags name one.
     fn start(command: &mut Command, flags: &[&str]) -> Self {
         if !flags.contains(&"--upstream") {
             command.args(["--upstream", "http://127.0.0.1:9/callback"]);
@@ -84,7 +84,7 @@ impl Gateway {
         Asked(HttpRequest::new(&self.local(&self.admin), "GET", path))
     }
 
-    /// Where this machine reaches it.
+    /// The address for clients on this machine.
     fn local(&self, address: &str) -> String {
         address.replace("0.0.0.0", "127.0.0.1")
     }
@@ -144,7 +144,7 @@ impl Asked {
 }
 
 impl Reply {
-    /// The code of a problem document that says what every one says, and nothing of the request.
+    /// The code of a problem document that has all fields, and nothing of the request.
     #[track_caller]
     fn problem(&self) -> String {
         assert_eq!(self.headers["content-type"], "application/problem+json", "{}", self.body);
@@ -165,7 +165,7 @@ impl Reply {
     }
 }
 
-/// A bot that answers when it is let go.
+/// A bot that holds its calls until they are released.
 struct Bot {
     url: String,
     calls: Arc<Mutex<Vec<Value>>>,
@@ -185,7 +185,7 @@ impl Bot {
         Self { url, calls, go, _runtime: runtime }
     }
 
-    /// Waits until it is called so often.
+    /// Waits for this number of calls.
     fn called(&self, times: usize) -> Vec<Value> {
         let calls = || self.calls.lock().unwrap_or_else(PoisonError::into_inner).clone();
         wait_for("the bot is called", PATIENCE, || Some(calls()).filter(|all| all.len() >= times))
@@ -201,7 +201,7 @@ async fn held(State((calls, go)): State<Held>, body: String) {
 }
 
 #[test]
-fn what_is_needed_and_missing_is_told_with_what_to_do() {
+fn line_missing_settings_are_errors_with_advice() {
     let said = refused(&mut bare(), &[]);
     assert!(said.contains("--upstream is needed") && said.contains("/callback"), "{said}");
     let upstream = ["--upstream", "http://127.0.0.1:3000/callback"];
@@ -224,7 +224,7 @@ fn what_is_needed_and_missing_is_told_with_what_to_do() {
 }
 
 #[test]
-fn a_mistake_in_the_rules_is_told_with_file_and_rule() {
+fn line_rules_mistake_names_file_and_rule() {
     let folder = tempfile::tempdir().unwrap();
     let file = |text: &str| {
         let path = folder.path().join("my-rules.toml");
@@ -242,14 +242,14 @@ fn a_mistake_in_the_rules_is_told_with_file_and_rule() {
     assert!(message.contains("my-rules.toml: ") && message.contains("TOML"), "{message}");
     let message = said(Path::new("/nowhere/my-rules.toml"));
     assert!(message.contains("cannot read /nowhere/my-rules.toml"), "{message}");
-    // Also where nothing is locked.
+    // The rules are checked also where locking is turned off.
     let rules = file("x = 1");
     let flags = ["--upstream", "http://127.0.0.1:9", "--rules", rules.to_str().unwrap()];
     assert!(refused(&mut line(), &[&flags[..], &["--lock", "false"]].concat()).contains("`x`"));
 }
 
 #[test]
-fn the_banner_says_what_is_served_where_under_which_rules() {
+fn line_banner_names_addresses_and_rules() {
     let bot = Bot::start();
     let gateway = Gateway::in_memory(&["--upstream", &bot.url, "--admin", "127.0.0.1:0"]);
     let (address, banner) = (&gateway.address, &gateway.banner);
@@ -275,7 +275,7 @@ fn the_banner_says_what_is_served_where_under_which_rules() {
     let mut told = line();
     told.env("PROCESSING_LOCK_ENABLED", "False");
     let gateway = Gateway::start(&mut told, &["--store", "memory:"]);
-    let rules = "rules     none: nobody is locked (from PROCESSING_LOCK_ENABLED)";
+    let rules = "rules     none: no user is locked (from PROCESSING_LOCK_ENABLED)";
     assert!(gateway.banner.contains(rules), "{}", gateway.banner);
     let folder = tempfile::tempdir().unwrap();
     let rules = folder.path().join("my-rules.toml");
@@ -285,7 +285,7 @@ fn the_banner_says_what_is_served_where_under_which_rules() {
 }
 
 #[test]
-fn what_is_no_webhook_gets_a_document() {
+fn line_other_requests_get_problem_documents() {
     let gateway = Gateway::in_memory(&[]);
     let body = json!({ "destination": "Uf00db07", "events": [events::text(USER, TEXT)] });
     let body = body.to_string();
@@ -309,14 +309,14 @@ fn what_is_no_webhook_gets_a_document() {
     {
         gateway.ask("POST", path).send(&body).is(404, "not-found");
     }
-    // What is right is none of those.
+    // A valid webhook gets no document.
     let empty = r#"{"destination":"Uf00db07","events":[]}"#;
     let taken = webhook().header(SIGNATURE, &secrets.sign(empty.as_bytes())).send(empty);
     assert_eq!((taken.status, taken.body.as_str()), (200, ""));
 }
 
 #[test]
-fn a_body_that_does_not_come_is_not_waited_for() {
+fn line_body_that_never_comes_is_408() {
     let gateway = Gateway::in_memory(&["--body-timeout", "300ms"]);
     let mut stream = TcpStream::connect(&gateway.address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -329,7 +329,7 @@ fn a_body_that_does_not_come_is_not_waited_for() {
 }
 
 #[test]
-fn metrics_and_queues_are_for_this_machine_and_for_admin() {
+fn line_metrics_and_queues_are_local_or_on_admin() {
     let gateway = Gateway::in_memory(&["--admin", "127.0.0.1:0"]);
     assert_eq!(gateway.ask("GET", "/healthz").send("").status, 200);
     wait_for("ready", PATIENCE, || (gateway.ready() == 200).then_some(()));
@@ -340,7 +340,7 @@ fn metrics_and_queues_are_for_this_machine_and_for_admin() {
     assert!(!metrics.contains("Uf00d"), "{metrics}");
     let queue = gateway.ask("GET", "/v1/queues/line").send("");
     assert!(queue.body.contains("\"dead\":"), "{}", queue.body);
-    // A tunnel brings the world to loopback; it comes with another name.
+    // A tunnel brings foreign requests to loopback, with another `Host`.
     for path in ["/metrics", "/v1/queues/line", "/v1/queues/line/dead"] {
         gateway.ask("GET", path).header("host", "tunnel.example").send("").is(403, "forbidden");
         gateway.ask("GET", path).header("x-forwarded-for", "1.2.3.4").send("").is(403, "forbidden");
@@ -352,7 +352,7 @@ fn metrics_and_queues_are_for_this_machine_and_for_admin() {
 }
 
 #[test]
-fn where_others_can_reach_it_there_are_webhooks_and_probes_alone() {
+fn line_public_listener_has_webhooks_and_health_alone() {
     let gateway = Gateway::in_memory(&["--listen", "0.0.0.0:0", "--admin", "0.0.0.0:0"]);
     assert_eq!(gateway.ask("GET", "/healthz").send("").status, 200);
     assert_eq!(gateway.webhook(&[]).status, 200);
@@ -365,7 +365,7 @@ fn where_others_can_reach_it_there_are_webhooks_and_probes_alone() {
 }
 
 #[test]
-fn without_a_store_it_starts_and_webhooks_pass_by_policy() {
+fn line_starts_without_store_and_follows_policy() {
     let nobody = format!("redis://127.0.0.1:{}", free_port());
     let bot = Bot::start();
     let flags = ["--store", &nobody, "--upstream", &bot.url];
@@ -383,14 +383,14 @@ fn without_a_store_it_starts_and_webhooks_pass_by_policy() {
 }
 
 #[test]
-fn the_original_variables_are_honoured() {
+fn line_original_variables_are_honoured() {
     let (redis, bot) = (Redis::start(), Bot::start());
     let key = format!("processing:user:{USER}");
     let start = |enabled: &str| {
         let mut told = line();
         told.env("REDIS_URL", redis.url()).env("PROCESSING_LOCK_ENABLED", enabled);
         told.env("PROCESSING_LOCK_TIMEOUT_SECONDS", "600");
-        // A machine that stalls is no store that is away.
+        // A long timeout, so that a stalled machine is not taken for a store that is away.
         Gateway::start(&mut told, &["--upstream", &bot.url, "--store-timeout", "30s"])
     };
     let gateway = start("true");
@@ -412,9 +412,9 @@ fn the_original_variables_are_honoured() {
 }
 
 #[test]
-fn at_the_end_what_is_in_hand_is_landed() {
+fn line_shutdown_finishes_events_in_hand() {
     let bot = Bot::start();
-    // The last look at it is without a server.
+    // A store on a file, which the test opens after the server has ended.
     let folder = folder();
     let store = format!("sqlite:{}", folder.path().join("line.db").display());
     let flags = ["--store", &store, "--upstream", &bot.url, "--store-timeout", "30s"];
@@ -429,14 +429,14 @@ fn at_the_end_what_is_in_hand_is_landed() {
     assert!(gateway.process.is_running(), "it waits for the bot");
     bot.go.add_permits(1);
     gateway.ends();
-    // Nothing is left to be done.
+    // The queue is empty.
     let queue = run(hapax().args(["queue", "show", "line", "--store", &store, "--json"])).json();
     assert_eq!((&queue["depth"], &queue["in_flight"]), (&json!(0), &json!(0)), "{queue}");
     assert_eq!(bot.called(1).len(), 1);
 }
 
 #[test]
-fn at_the_end_a_bot_that_does_not_end_is_waited_for_up_to_the_limit() {
+fn line_shutdown_waits_for_the_bot_up_to_the_timeout() {
     let bot = Bot::start();
     let flags = ["--upstream", &bot.url, "--shutdown-timeout", "100ms"];
     let mut gateway = Gateway::in_memory(&flags);

@@ -18,25 +18,25 @@ use tokio::net::TcpListener;
 
 const TEST_USER: &str = "Uf00d0000000000000000000000000042";
 
-/// How a bot behaves.
+/// The behaviour of a bot.
 #[derive(Clone, Copy, PartialEq)]
 enum Manner {
     /// Replies to each event once.
     Good,
-    /// The same, a while after it took the webhook.
+    /// The same, a while after the response to the webhook.
     Late,
     /// Uses each token twice.
     RepliesTwice,
-    /// Pushes to whoever wrote, in standby, too.
+    /// Pushes to the sender, in standby, too.
     Pushes,
-    /// Says nothing.
+    /// Sends nothing.
     Silent,
-    /// Answers this, and does nothing.
+    /// Answers with this status, and sends nothing.
     Answers(u16),
 }
 
-/// A bot that says all it has to say before it answers (but for the late one): what is seen does
-/// not depend on time.
+/// A bot that sends everything before it answers the webhook (but for the late one), so that the output
+/// does not depend on time.
 struct Bot {
     secrets: Secrets,
     api: String,
@@ -70,7 +70,7 @@ impl Bot {
     }
 
     async fn answer(&self, event: &Event) {
-        // A new one each time: a connection that was kept may lead to a simulator that has ended.
+        // A new client each time: a pooled connection may lead to a simulator that has ended.
         let line = LineClient::new(&self.api, &self.access_token).unwrap().limit(PATIENCE);
         let about = event.text().or(event.postback()).unwrap_or("…");
         let message = [Message::text(format!("收到 {}: {about}", event.kind()))];
@@ -90,7 +90,7 @@ impl Bot {
     }
 }
 
-/// A bot that listens, and where the simulator is to have its API.
+/// A listening bot, and the address of the simulator's API.
 struct Place {
     webhook: String,
     api: String,
@@ -122,7 +122,7 @@ impl Place {
     }
 
     fn simulate(&self, arguments: &[&str]) -> Command {
-        // All is said before the webhook is answered.
+        // The replies come before the response to the webhook.
         self.waiting("1ms", arguments)
     }
 
@@ -147,7 +147,7 @@ fn has(text: &str, parts: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn webhooks_and_what_is_said_are_shown() {
+async fn simulate_shows_webhooks_and_replies() {
     let bot = Place::with(Manner::Good).await;
     let base = format!("LINE_API_BASE=http://{}", bot.api);
     let out = bot.run(&["text", "台北 🥚"]).ok();
@@ -167,7 +167,7 @@ async fn webhooks_and_what_is_said_are_shown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn taps_copies_and_batches_are_sent_as_line_would() {
+async fn simulate_sends_taps_copies_and_batches_like_line() {
     let bot = Place::with(Manner::Good).await;
     let taps = bot.run(&["double-tap", "--taps", "3", "action=weather&type=office"]).ok();
     has(&taps, &["3 × 200, the last after ", "reply to the tap 1: ", "reply to the tap 3: "]);
@@ -193,19 +193,19 @@ async fn taps_copies_and_batches_are_sent_as_line_would() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_typed_is_what_a_user_says() {
+async fn simulate_chat_sends_typed_lines() {
     let bot = Place::with(Manner::Good).await;
     let typed = "早安 🥚\n\n/tap 2 action=x\n/location 25,121\n/postback action=y\n/wat\n/quit\nafterwards\n";
     let out = typing(bot.simulate(&["chat"]), typed);
     has(&out, &["收到 text: 早安 🥚", "reply to the tap 2: 收到 postback: action=x"]);
     has(&out, &["收到 location: …", "收到 postback: action=y", "webhooks: 5 × 200"]);
-    // Once at the start, and once for what was not understood.
+    // The help is shown at the start, and after an unknown command.
     assert_eq!(out.matches("/postback action=…").count(), 2, "{out}");
     assert!(!out.contains("afterwards"), "{out}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn from_a_pipe_each_line_waits_for_the_answer_to_the_one_before() {
+async fn simulate_chat_from_a_pipe_waits_for_each_reply() {
     let bot = Place::with(Manner::Late).await;
     let out = typing(bot.waiting("60s", &["chat"]), "早 🥚\n晚 🥚\n");
     let place =
@@ -214,7 +214,7 @@ async fn from_a_pipe_each_line_waits_for_the_answer_to_the_one_before() {
     has(&out, &["收到 text: 晚 🥚", "said: 2 replies"]);
 }
 
-/// What a chat shows to whom these lines are piped.
+/// The output of a chat into which these lines are piped.
 fn typing(mut chat: Command, typed: &str) -> String {
     let mut child = chat.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(typed.as_bytes()).unwrap();
@@ -225,7 +225,7 @@ fn typing(mut chat: Command, typed: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bot_with_another_secret_is_told_apart() {
+async fn simulate_explains_a_wrong_secret() {
     let bot = Place::with(Manner::Good).await;
     let ran = bot.run(&[]);
     has(&ran.ok(), &["said: "]);
@@ -233,7 +233,7 @@ async fn a_bot_with_another_secret_is_told_apart() {
     let hint = ran.failed(1);
     has(&hint, &["401", "that of LINE_CHANNEL_SECRET here", "start both with the same"]);
     assert!(!format!("{hint}{}", ran.out()).contains("f00d-secret"), "a secret is shown");
-    // Nothing else would work: the tour ends there.
+    // The tour ends there, as every further webhook would fail.
     assert_eq!(ran.out().matches("→ ").count(), 1, "{}", ran.out());
     let ran = run(bot.simulate(&["follow"]).env("LINE_CHANNEL_SECRET", "new,simulated-secret"));
     has(&ran.failed(1), &["401"]);
@@ -242,7 +242,7 @@ async fn a_bot_with_another_secret_is_told_apart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_there_is_said_with_what_to_do() {
+async fn simulate_explains_an_unreachable_bot() {
     let nobody = Place {
         webhook: format!("http://127.0.0.1:{}/line/webhook", free_port()),
         api: format!("127.0.0.1:{}", free_port()),
@@ -261,7 +261,7 @@ async fn nobody_there_is_said_with_what_to_do() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bot_that_says_nothing_is_asked_for_its_base() {
+async fn simulate_explains_a_silent_bot() {
     let bot = Place::with(Manner::Silent).await;
     let ran = bot.run(&["text", "🥚"]);
     ran.ok();
@@ -271,7 +271,7 @@ async fn a_bot_that_says_nothing_is_asked_for_its_base() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_line_would_not_have_taken_is_told() {
+async fn simulate_reports_calls_that_line_would_refuse() {
     let twice = Place::with(Manner::RepliesTwice).await;
     let ran = twice.run(&["text", "🥚"]);
     has(&ran.failed(1), &["LINE would have refused something: "]);
@@ -298,7 +298,7 @@ async fn what_line_would_not_have_taken_is_told() {
 }
 
 #[test]
-fn help_says_how_the_bot_is_started() {
+fn simulate_help_says_how_to_start_the_bot() {
     let help = run(hapax().args(["line", "simulate", "--help"])).ok();
     has(&help, &["LINE_API_BASE=http://127.0.0.1:8790", "`simulated-secret`", "127.0.0.1:8790]"]);
     has(&help, &["Examples:\n  hapax line simulate", "Exit codes:"]);

@@ -10,7 +10,7 @@ use hapax_testkit::{Postgres, RabbitMq, Redis, free_port, wait_for};
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// A busy machine must not fail a call: these limits are not what is tested.
+/// Long timeouts, so that a busy machine fails no call.
 const PATIENT: [&str; 4] = ["--store-timeout", "20s", "--send-timeout", "30s"];
 
 /// A running relay, killed when dropped.
@@ -43,11 +43,11 @@ fn entries(redis: &Redis) -> BTreeSet<String> {
 }
 
 #[test]
-fn plain_sql_reaches_the_stream_and_a_rolled_back_row_never_does() {
+fn relay_sends_plain_sql_rows_but_not_rolled_back_ones() {
     let (postgres, redis) = (Postgres::start(), Redis::start());
     let (from, to) = (postgres.url(), redis.url());
     let first = Relay::start(&from, &to, &["--lease", "1s"]);
-    // The relay has made the table.
+    // The relay created the table.
     let insert = |n: u32| {
         format!(
             "INSERT INTO hapax_outbox (topic, key, payload) VALUES ('orders', 'k{}', 'row-{n}'::bytea);",
@@ -58,7 +58,7 @@ fn plain_sql_reaches_the_stream_and_a_rolled_back_row_never_does() {
     let never = insert(0).replace("row-0", "never");
     postgres.psql(&format!("BEGIN; {never} ROLLBACK;"));
     wait_for("both rows", PATIENCE, || (entries(&redis).len() == 2).then_some(()));
-    // Killed in the middle, another one goes on.
+    // A second relay goes on where the killed one stopped.
     postgres.psql(&(3..200).map(insert).collect::<String>());
     drop(first);
     let second = Relay::start(&from, &to, &["--lease", "1s"]);
@@ -68,7 +68,7 @@ fn plain_sql_reaches_the_stream_and_a_rolled_back_row_never_does() {
 }
 
 #[test]
-fn the_admin_address_shows_both_ends_and_the_queue() {
+fn relay_admin_shows_store_sink_and_queue() {
     let redis = Redis::start();
     redis.cli(&["SET", "orders", "no stream"]);
     let folder = tempfile::tempdir().unwrap();
@@ -83,7 +83,7 @@ fn the_admin_address_shows_both_ends_and_the_queue() {
     assert_eq!(get("/healthz").0, 200);
     wait_for("ready", PATIENCE, || (get("/readyz").0 == 200).then_some(()));
     let shop = Connection::open(folder.path().join("a.db")).unwrap();
-    // The relay writes there, too.
+    // The relay writes to the same file.
     shop.busy_timeout(PATIENCE).unwrap();
     let sql = "INSERT INTO hapax_outbox (topic, key, payload) VALUES ('orders', 'k', 'x')";
     shop.execute(sql, []).unwrap();
@@ -99,7 +99,7 @@ fn the_admin_address_shows_both_ends_and_the_queue() {
     let requeue = format!("/v1/queues/outbox/dead/{id}/requeue");
     assert_eq!(HttpRequest::new(&admin, "POST", &requeue).status(), 204);
     wait_for("it arrives", PATIENCE, || entries(&redis).contains("x").then_some(()));
-    // Redis has it before the relay hears so, and counts it.
+    // Redis has the row before the relay gets the answer and counts it.
     wait_for("it is counted", PATIENCE, || {
         let metrics = get("/metrics").1;
         let delivered = "hapax_relay_sent_total{sink=\"redis\",result=\"delivered\"} 1";
@@ -107,15 +107,15 @@ fn the_admin_address_shows_both_ends_and_the_queue() {
         (metrics.contains(up) && metrics.contains(delivered)).then_some(())
     });
     redis.kill();
-    // Nobody asks the sink while there is nothing to send; a row finds out.
+    // The sink is tried only when there is a row to send.
     shop.execute(sql, []).unwrap();
     wait_for("not ready", PATIENCE, || (get("/readyz").0 == 503).then_some(()));
     relay.stop();
 }
 
-/// The driver would show such a message with all that is in it.
+/// The driver would log such a message with its content.
 #[test]
-fn a_message_that_comes_back_is_not_shown_in_the_log() {
+fn relay_log_hides_returned_messages() {
     let rabbitmq = RabbitMq::start();
     let folder = folder();
     let file = folder.path().join("a.db");
@@ -132,7 +132,7 @@ fn a_message_that_comes_back_is_not_shown_in_the_log() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_told_at_once() {
+fn relay_wrong_settings_are_errors_at_start() {
     let relay = |from: &str, to: &str| {
         let mut command = hapax();
         command.args(["relay", "--config", "/dev/null", "--from", from, "--to", to]);

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_shown_with_their_buttons_and_without_escapes() {
+    fn messages_are_shown_with_buttons_without_escapes() {
         let text = json!({ "type": "text", "text": "晴\u{1b}[31m\n25 °C" });
         assert_eq!(message(&text), "晴[31m\n      25 °C");
         let items = json!({ "items": [{ "action": { "label": "住家" } }, { "action": {} }] });

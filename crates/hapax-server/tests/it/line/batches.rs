@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::line::harness::{DESTINATION, Scene, text, user};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_five_events_of_one_user_one_goes_on_and_four_are_told_to_wait() {
+async fn line_five_events_of_one_user_run_one_and_busy_four() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
@@ -26,7 +26,7 @@ async fn of_five_events_of_one_user_one_goes_on_and_four_are_told_to_wait() {
     }
 }
 
-/// The bot answers at once, and is through with the first before the others could ask for the lock.
+/// The bot answers at once, and has finished the first event before the others could ask for the lock.
 async fn a_quick_bot_gets_one_of_five(scene: &Scene) {
     let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
     for round in 1..=5 {
@@ -41,18 +41,18 @@ async fn a_quick_bot_gets_one_of_five(scene: &Scene) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn however_quick_the_bot_is_the_others_are_told_to_wait_on_redis() {
+async fn line_quick_bot_still_tells_others_to_wait_on_redis() {
     let redis = Redis::start();
     a_quick_bot_gets_one_of_five(&Scene::on_redis(&redis).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn however_quick_the_bot_is_the_others_are_told_to_wait_on_sqlite() {
+async fn line_quick_bot_still_tells_others_to_wait_on_sqlite() {
     a_quick_bot_gets_one_of_five(&Scene::on_sqlite().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn events_of_different_users_are_handled_side_by_side() {
+async fn line_events_of_different_users_run_in_parallel() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let gateway = scene.start();
@@ -73,7 +73,7 @@ async fn hole_6_a_bad_event_does_not_drop_its_neighbours() {
     let scene = Scene::on_redis(&redis).await;
     let gateway = scene.start();
     let good = [text(&user(1)), events::follow(&user(2)), events::unknown(&user(3))];
-    // What is no object is no event; an object is one, however strange.
+    // Every JSON object is an event, however strange; other values are not.
     let bad = [json!(17), json!("Uf00d"), json!(null), json!([text(&user(4))])];
     let strange = [
         json!({}),

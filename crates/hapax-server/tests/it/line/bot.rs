@@ -1,4 +1,4 @@
-//! A bot behind the gateway: it checks what it gets, writes it down, and does what the test says.
+//! A bot behind the gateway: it checks and records its calls, and behaves as the test asks.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,16 +19,16 @@ use tokio::sync::Semaphore;
 
 use crate::line::harness::PATIENCE;
 
-/// What the bot does with a call.
+/// The bot's reaction to a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Deed {
     /// Answers with this status.
     Answer(u16),
     /// Replies to the user, then answers 200.
     Reply(&'static str),
-    /// Answers with this status when it is [let go](Bot::let_go).
+    /// Answers with this status when the call is [released](Bot::let_go).
     Hold(u16),
-    /// Answers 200 after so long.
+    /// Answers 200 after this time.
     After(Duration),
     /// Closes the connection without an answer.
     Cut,
@@ -40,11 +40,11 @@ pub(crate) struct Call {
     pub(crate) path: String,
     pub(crate) key: String,
     pub(crate) attempt: u32,
-    /// There is none while the store is away.
+    /// `None` while the store is away.
     pub(crate) fence: Option<u64>,
     pub(crate) body: Bytes,
     pub(crate) event: Value,
-    /// Whether the bot was through with it.
+    /// Whether the bot finished the call.
     pub(crate) ended: bool,
 }
 
@@ -61,7 +61,7 @@ struct Inner {
     client: LineClient,
     script: Mutex<Script>,
     calls: Mutex<Vec<Call>>,
-    /// What no gateway may send.
+    /// Violations: calls that a gateway must never send.
     wrong: Mutex<Vec<String>>,
     go: Semaphore,
 }
@@ -73,7 +73,7 @@ pub(crate) struct Bot {
 }
 
 impl Bot {
-    /// One that answers 200.
+    /// A bot that answers 200.
     pub(crate) async fn start(secrets: Secrets, client: LineClient) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound").to_string();
@@ -100,17 +100,17 @@ impl Bot {
         format!("http://{}{path}", self.address)
     }
 
-    /// From now on it does this.
+    /// Sets the reaction to every further call.
     pub(crate) fn does(&self, script: impl Fn(&Call) -> Deed + Send + Sync + 'static) {
         *held(&self.inner.script) = Arc::new(script);
     }
 
-    /// From now on it holds every call.
+    /// Holds every further call.
     pub(crate) fn holds(&self) {
         self.does(|_| Deed::Hold(200));
     }
 
-    /// So many calls that are held, or will be, go on.
+    /// Releases this number of calls, held now or later.
     pub(crate) fn let_go(&self, calls: usize) {
         self.inner.go.add_permits(calls);
     }
@@ -119,18 +119,18 @@ impl Bot {
         held(&self.inner.calls).clone()
     }
 
-    /// Those of one event.
+    /// The calls of one event.
     pub(crate) fn calls_of(&self, event: &Value) -> Vec<Call> {
         self.calls().into_iter().filter(|call| call.is(event)).collect()
     }
 
-    /// Waits until so many calls in all have come; all there are then.
+    /// Waits until this number of calls have come, and returns all of them.
     pub(crate) fn begun(&self, calls: usize) -> Vec<Call> {
         let what = format!("the bot is called {calls} times");
         wait_for(&what, PATIENCE, || Some(self.calls()).filter(|all| all.len() >= calls))
     }
 
-    /// Waits until the bot is through with so many of them.
+    /// Waits until the bot has finished this number of calls.
     pub(crate) fn ended(&self, calls: usize) {
         let what = format!("the bot is through with {calls} calls");
         let ended = || self.calls().iter().filter(|call| call.ended).count();

@@ -1,40 +1,40 @@
-//! Reads what LINE, the bot and the store know after a storm, and says what was broken.
+//! Compares the records of LINE, the bot and the store after a run of kills, and lists broken promises.
 
 use std::collections::{HashMap, HashSet};
 
-/// What happens to an event whose gateway was killed in the middle.
+/// The policy for an event whose gateway was killed during the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Policy {
     Rerun,
     Refuse,
 }
 
-/// An event with the bot. Lives of the gateway are counted: each ends with a kill but the last.
+/// One call of the bot. The lives of the gateway are numbered: each but the last ends with a kill.
 #[derive(Clone, Debug)]
 pub(crate) struct Handling {
     pub(crate) event: String,
     pub(crate) life: usize,
-    /// Whether the bot was through with it.
+    /// Whether the bot finished the call.
     pub(crate) ended: bool,
 }
 
-/// Everything that was written down; events by `webhookEventId`.
+/// Everything that was recorded, by `webhookEventId`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
-    /// LINE got a 200 for them.
+    /// Events that got a 200.
     pub(crate) answered: HashSet<String>,
-    /// LINE may have sent them without one.
+    /// Events that were sent, with or without a 200.
     pub(crate) sent: HashSet<String>,
     pub(crate) handled: Vec<Handling>,
-    /// Their senders were told to wait.
+    /// Events whose senders were told to wait.
     pub(crate) told: Vec<String>,
     /// Dead letters at the end.
     pub(crate) dead: HashSet<String>,
-    /// By life: what the store knew to be done when that life had been killed.
+    /// By life: the events that the store had as done after that life was killed.
     pub(crate) done_by: Vec<HashSet<String>>,
 }
 
-/// Everything that is wrong; empty where nothing is.
+/// Every violation; empty where there is none.
 pub(crate) fn violations(history: &History, policy: Policy) -> Vec<String> {
     let mut wrong = lost(history, policy);
     let mut by_event: HashMap<&str, Vec<&Handling>> = HashMap::new();
@@ -60,7 +60,7 @@ pub(crate) fn violations(history: &History, policy: Policy) -> Vec<String> {
     wrong
 }
 
-/// What got its 200 and then came to nothing.
+/// Events that got a 200 and were lost.
 fn lost(history: &History, policy: Policy) -> Vec<String> {
     let handled: HashSet<_> =
         history.handled.iter().filter(|one| one.ended).map(|one| &one.event).collect();
@@ -72,7 +72,7 @@ fn lost(history: &History, policy: Policy) -> Vec<String> {
     lost.map(|event| format!("{event} got its 200 and was lost")).collect()
 }
 
-/// Handled again though no kill, or a kill that found it done, came in between.
+/// Events that were repeated without a kill in between, or although they were done before it.
 fn repeated(history: &History, event: &str, handlings: &[&Handling]) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut lives = HashSet::new();
@@ -100,7 +100,7 @@ mod planted {
         events.iter().map(|event| (*event).to_owned()).collect()
     }
 
-    /// Two lives: `a` was done in the first, `b` cut off in it, `c` told to wait, `d` came later.
+    /// Two lives: the first finished `a` and was killed during `b`; `c` was told to wait, `d` came later.
     fn right() -> History {
         let cut_off = Handling { ended: false, ..handled("b", 0) };
         History {
@@ -118,7 +118,7 @@ mod planted {
     }
 
     #[test]
-    fn the_checker_accepts_what_is_right() {
+    fn line_checker_accepts_a_correct_history() {
         assert_eq!(complaint(&right(), Policy::Rerun), "");
         let mut refused = right();
         refused.handled.remove(2);
@@ -127,7 +127,7 @@ mod planted {
     }
 
     #[test]
-    fn the_checker_finds_a_lost_event() {
+    fn line_checker_finds_a_lost_event() {
         let mut lost = right();
         lost.handled.pop();
         assert!(complaint(&lost, Policy::Rerun).contains("d got its 200 and was lost"));
@@ -144,7 +144,7 @@ mod planted {
     }
 
     #[test]
-    fn the_checker_finds_a_doubled_event() {
+    fn line_checker_finds_a_doubled_event() {
         let mut same_life = right();
         same_life.handled.push(handled("d", 1));
         assert!(complaint(&same_life, Policy::Rerun).contains("d was handled twice in life 1"));
@@ -161,7 +161,7 @@ mod planted {
     }
 
     #[test]
-    fn the_checker_finds_an_event_that_nobody_sent() {
+    fn line_checker_finds_an_event_that_was_never_sent() {
         let mut invented = right();
         invented.handled.push(handled("z", 1));
         assert!(complaint(&invented, Policy::Rerun).contains("nobody sent it"));

@@ -1,5 +1,5 @@
-//! The checklist and the acceptance lines of the original bot, one by one. Where hapax does better than
-//! the line asks, the comment says so.
+//! The checklist and the acceptance lines of the original bot, one by one. A comment notes where hapax
+//! does more than the line asks.
 
 use std::collections::HashSet;
 
@@ -14,7 +14,7 @@ use crate::line::taps::is_set;
 
 /// Lock key: "Only `userId` makes the key: `processing:user:{userId}`."
 #[tokio::test(flavor = "multi_thread")]
-async fn the_key_is_made_of_the_user_id_alone() {
+async fn lock_key_is_made_of_the_user_id_alone() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
@@ -29,7 +29,7 @@ async fn the_key_is_made_of_the_user_id_alone() {
 
 /// Lock key: "The TTL is 5 seconds (`PROCESSING_LOCK_TIMEOUT_SECONDS=5`)."
 #[tokio::test(flavor = "multi_thread")]
-async fn the_time_to_live_is_five_seconds_unless_the_variable_says_otherwise() {
+async fn lock_ttl_is_five_seconds_unless_the_variable_is_set() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     scene.bot.holds();
@@ -51,21 +51,21 @@ async fn the_time_to_live_is_five_seconds_unless_the_variable_says_otherwise() {
 }
 
 /// Commands: "Take the lock with `SET key 1 EX <ttl> NX`; an existing lock must not be overwritten."
-/// (The value is not `1` but proof of who owns it; anybody's value counts as held.)
+/// (The value is not `1` but the token of the owner; any value counts as held.)
 #[tokio::test(flavor = "multi_thread")]
-async fn the_lock_is_taken_by_set_nx_and_never_overwritten() {
+async fn lock_is_taken_by_set_nx_and_never_overwritten() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
     let key = lock_key(&user(1));
-    // As the original bot takes it.
+    // Taken as the original bot takes it.
     assert_eq!(redis.cli(&["SET", &key, "1", "EX", "300", "NX"]), "OK");
     gateway.send(&[text(&user(1))]).await;
     scene.told_in_all(1);
     gateway.idle();
     assert_eq!(redis.cli(&["GET", &key]), "1");
     redis.cli(&["DEL", &key]);
-    // And the original bot is kept out by hapax's.
+    // The lock of hapax keeps the original bot out.
     scene.bot.holds();
     gateway.send(&[text(&user(1))]).await;
     scene.bot.begun(1);
@@ -77,7 +77,7 @@ async fn the_lock_is_taken_by_set_nx_and_never_overwritten() {
 /// Commands: "Release it in `finally` with `DEL key`, when the work has ended." (Only its own: a
 /// successor's stays.)
 #[tokio::test(flavor = "multi_thread")]
-async fn the_lock_is_released_when_the_work_ends_however_it_ends() {
+async fn lock_is_released_when_the_work_ends_or_fails() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let flags = ["--max-attempts", "1"];
@@ -118,7 +118,7 @@ async fn text_location_and_postback_are_locked() {
 
 /// Scope: "Follow and Unfollow are not." Also: "The flow of Follow and Unfollow is not affected."
 #[tokio::test(flavor = "multi_thread")]
-async fn follow_and_unfollow_are_not_locked() {
+async fn line_follow_and_unfollow_are_not_locked() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let gateway = scene.start();
@@ -134,7 +134,7 @@ async fn follow_and_unfollow_are_not_locked() {
 /// Failure: "Where Redis cannot be reached or fails, the event passes (no lock)." And: "There is no
 /// fallback in memory." (A time limit makes a Redis that hangs one that fails.)
 #[tokio::test(flavor = "multi_thread")]
-async fn without_redis_events_pass_and_no_lock_in_memory_stands_in() {
+async fn line_without_redis_events_pass_unlocked() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let gateway = scene.gateway().impatient().flags(&["--handle-timeout", "300s"]).start();
@@ -152,7 +152,7 @@ async fn without_redis_events_pass_and_no_lock_in_memory_stands_in() {
 
 /// Texts: "The text where the lock is held is `⏳ 正在為您查詢天氣，請稍候...`." And: "No i18n."
 #[tokio::test(flavor = "multi_thread")]
-async fn the_busy_text_is_the_same_for_everybody_letter_for_letter() {
+async fn busy_text_is_the_same_for_all_letter_for_letter() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let gateway = scene.start();
@@ -171,7 +171,7 @@ async fn the_busy_text_is_the_same_for_everybody_letter_for_letter() {
     assert_eq!(BUSY, hapax_line::BUSY_TEXT);
 }
 
-/// What a gateway logged about one event, by its correlation id.
+/// The log lines of one event, by its correlation id.
 fn story(lines: &[Value], correlation: &Value) -> Vec<String> {
     let of_it = lines.iter().filter(|line| field(line, "correlation") == Some(correlation));
     of_it.filter_map(|line| field(line, "message")?.as_str().map(str::to_owned)).collect()
@@ -185,7 +185,7 @@ fn field<'a>(line: &'a Value, name: &str) -> Option<&'a Value> {
 /// gateway of these tests is searched when it ends.) And: "A correlation id that is random and
 /// short-lived may be added."
 #[tokio::test(flavor = "multi_thread")]
-async fn the_log_tells_acquired_missed_and_released_joined_by_a_random_id() {
+async fn lock_log_joins_acquired_missed_released_by_random_id() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
@@ -219,7 +219,7 @@ async fn the_log_tells_acquired_missed_and_released_joined_by_a_random_id() {
 /// `processing_lock_release_total`, `processing_duration_seconds`." And: "No metric has `userId` as a
 /// label."
 #[tokio::test(flavor = "multi_thread")]
-async fn the_four_metrics_are_counted_and_labelled_by_event_type_and_result_alone() {
+async fn lock_metrics_are_labelled_by_event_type_and_result() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
@@ -239,7 +239,7 @@ async fn the_four_metrics_are_counted_and_labelled_by_event_type_and_result_alon
     let metrics = gateway.get("/metrics").1;
     let ours = |line: &&str| line.starts_with("processing_") || line.starts_with("hapax_line_");
     for line in metrics.lines().filter(ours) {
-        // What was sent is no event: a reply, a push, an animation.
+        // Calls of the API are no events: a reply, a push, an animation.
         let of_sent = if line.starts_with("hapax_line_sent_total") { "what" } else { "result" };
         let known = ["event_type", "source_type", "status", "result", of_sent, "le"];
         let labels = line.split_once('{').map_or("", |(_, rest)| rest);
@@ -254,7 +254,7 @@ async fn the_four_metrics_are_counted_and_labelled_by_event_type_and_result_alon
 /// Acceptance: "The same key: the first try succeeds; the next one at once fails; after the TTL one
 /// succeeds again." And: "When it is done or the time is over, the user can ask again."
 #[tokio::test(flavor = "multi_thread")]
-async fn the_first_try_gets_the_lock_the_next_does_not_and_after_its_time_one_does_again() {
+async fn lock_is_taken_once_and_again_after_its_ttl() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
@@ -264,7 +264,7 @@ async fn the_first_try_gets_the_lock_the_next_does_not_and_after_its_time_one_do
     scene.bot.begun(1);
     gateway.send(&[text(&user(1))]).await;
     scene.told_in_all(1);
-    // Its time comes to an end.
+    // The TTL runs out.
     redis.cli(&["PEXPIRE", &key, "50"]);
     exists(&redis, &key, false);
     gateway.send(&[text(&user(1))]).await;
@@ -280,7 +280,7 @@ async fn the_first_try_gets_the_lock_the_next_does_not_and_after_its_time_one_do
 
 /// Acceptance: "The key is right for every type of `source`; without an id there is none."
 #[tokio::test(flavor = "multi_thread")]
-async fn the_key_is_right_for_every_source_and_absent_without_an_id() {
+async fn lock_key_is_right_for_every_source() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
@@ -314,7 +314,7 @@ async fn the_key_is_right_for_every_source_and_absent_without_an_id() {
 /// Acceptance: "Of events one after the other the first is worked on, the second is told to wait." And:
 /// "While one is at work, only the first is handled and all others are told."
 #[tokio::test(flavor = "multi_thread")]
-async fn while_the_first_is_at_work_all_others_are_told_to_wait() {
+async fn lock_holder_at_work_makes_all_others_wait() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
@@ -334,7 +334,7 @@ async fn while_the_first_is_at_work_all_others_are_told_to_wait() {
 
 /// Acceptance: "What worked before (places, replies, the way of postbacks) is not affected."
 #[tokio::test(flavor = "multi_thread")]
-async fn the_bot_gets_every_kind_of_event_as_line_sent_it_and_replies_as_before() {
+async fn bot_gets_every_event_type_verbatim_and_replies() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let gateway = scene.start();
@@ -342,7 +342,7 @@ async fn the_bot_gets_every_kind_of_event_as_line_sent_it_and_replies_as_before(
         true => Deed::Reply("好"),
         false => Deed::Answer(200),
     });
-    // Each by somebody else, so that none waits for another.
+    // Each event has a user of its own, so that none waits for another.
     let all = events::every_kind(&user(0)).len();
     for number in 0..all {
         gateway.send(&[events::every_kind(&user(number as u32)).swap_remove(number)]).await;

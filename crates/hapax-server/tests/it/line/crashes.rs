@@ -1,4 +1,4 @@
-//! The gateway is killed again and again under load, while LINE delivers again what got no 200.
+//! The gateway is killed again and again under load, while LINE redelivers events that got no 200.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -20,7 +20,7 @@ use crate::line::harness::{DESTINATION, PATIENCE, Scene, again, secrets, text, u
 const SENDERS: u32 = 4;
 const USERS: u32 = 12;
 
-/// What LINE has sent, and what it got a 200 for.
+/// The events that LINE sent, and those that got a 200.
 #[derive(Clone, Default)]
 struct Ledger(Arc<Mutex<(Vec<Value>, HashSet<String>)>>);
 
@@ -74,7 +74,7 @@ async fn send(
         if count % 5 == 0 {
             let _ = sender.send(&[again(&event)]).await;
         }
-        // A load, and not a flood.
+        // A steady load instead of a flood.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -85,7 +85,7 @@ fn key(event: &Value) -> String {
     event.id(&Tenant::default()).to_string()
 }
 
-/// What the store knows to be done, and not only the gateway.
+/// The events that the store, and not only the gateway, has as done.
 pub(crate) async fn done(store: &str, sent: &[Value]) -> HashSet<String> {
     let options = StoreConfig { call_limit: PATIENCE, ..StoreConfig::default() };
     let commands = Commands::new(hapax::open(store, &options).await.expect("a store"));
@@ -135,7 +135,7 @@ fn dead(gateway: &Gateway, sent: &[Value]) -> HashSet<String> {
 async fn storm(scene: &Scene, policy: Policy) -> History {
     let (port, lives) = (free_port(), 5 * scale() as usize);
     let calls = AtomicUsize::new(0);
-    // Some take so long that a kill finds them at work.
+    // Some events take long enough for a kill during their work.
     scene.bot.does(move |_| match calls.fetch_add(1, Ordering::SeqCst) % 4 {
         0 => Deed::After(Duration::from_millis(500)),
         _ => Deed::After(Duration::from_millis(10)),
@@ -153,7 +153,7 @@ async fn storm(scene: &Scene, policy: Policy) -> History {
     for life in 1..=lives {
         let so_far = scene.bot.calls().len();
         scene.bot.begun(so_far + 10);
-        // Any moment will do; that is the point.
+        // A random moment: the kill may come anywhere.
         std::thread::sleep(Duration::from_millis((life * 37 % 150) as u64));
         gateway.kill();
         done_by.push(done(&scene.store, &ledger.sent()).await);
@@ -179,7 +179,7 @@ async fn survives(scene: &Scene, policy: Policy) {
     let history = storm(scene, policy).await;
     let wrong = violations(&history, policy);
     assert!(wrong.is_empty(), "{} wrong: {:#?}", wrong.len(), &wrong[..wrong.len().min(20)]);
-    // It was a storm.
+    // The kills did interrupt work: the check is not vacuous.
     let cut_off = history.handled.iter().filter(|one| !one.ended).count();
     assert!(cut_off > 0, "no kill found anything at work");
     assert!(history.done_by.iter().any(|done| !done.is_empty()), "the store knew of nothing done");
@@ -187,23 +187,23 @@ async fn survives(scene: &Scene, policy: Policy) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn kills_lose_nothing_and_repeat_only_what_was_at_work_on_redis() {
+async fn line_kills_repeat_only_events_in_work_on_redis() {
     let redis = Redis::start();
     survives(&Scene::on_redis(&redis).await, Policy::Rerun).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn kills_lose_nothing_and_repeat_only_what_was_at_work_on_sqlite() {
+async fn line_kills_repeat_only_events_in_work_on_sqlite() {
     survives(&Scene::on_sqlite().await, Policy::Rerun).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_refuse_nothing_is_ever_handled_twice_on_redis() {
+async fn line_refuse_never_handles_twice_on_redis() {
     let redis = Redis::start();
     survives(&Scene::on_redis(&redis).await, Policy::Refuse).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_refuse_nothing_is_ever_handled_twice_on_sqlite() {
+async fn line_refuse_never_handles_twice_on_sqlite() {
     survives(&Scene::on_sqlite().await, Policy::Refuse).await;
 }

@@ -1,4 +1,4 @@
-//! `hapax line`, the real binary. Whatever it says is searched for what it may not say.
+//! `hapax line`, the real binary. Its whole output is searched for personal data.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use crate::line::harness::{ACCESS_TOKEN, DESTINATION, LIMIT, PATIENCE, SECRET, S
 use crate::line::leaks::{self, Tokens};
 use crate::support::http::HttpRequest;
 
-/// How a gateway is started.
+/// The command line of a gateway.
 pub(crate) struct Start<'a> {
     scene: &'a Scene,
     command: Command,
@@ -65,26 +65,26 @@ impl<'a> Start<'a> {
         self
     }
 
-    /// Another one than the scene's, or none.
+    /// A store other than the scene's, or none.
     pub(crate) fn store(mut self, store: Option<&str>) -> Self {
         self.store = store.map(str::to_owned);
         self
     }
 
-    /// Where the bot is called.
+    /// The path of the bot's URL.
     pub(crate) fn path(mut self, path: &str) -> Self {
         self.path = path.to_owned();
         self
     }
 
-    /// With the time limits that it has by itself. Otherwise a disk that stalls would look like a
-    /// store that is away, and a test that is held up like a bot that hangs.
+    /// With the default timeouts. The longer ones of other tests keep a stalled disk from looking like a
+    /// store that is away, and a stalled test from looking like a bot that hangs.
     pub(crate) fn impatient(mut self) -> Self {
         self.patient = false;
         self
     }
 
-    /// Says even more than it would.
+    /// Logs at the level `trace`.
     pub(crate) fn talkative(mut self) -> Self {
         self.level = "trace";
         self
@@ -103,7 +103,7 @@ impl<'a> Start<'a> {
         piped.spawn().expect("hapax starts")
     }
 
-    /// Starts it where it should refuse to; what it says then.
+    /// Starts a gateway that must refuse to, and returns its error.
     pub(crate) fn refused(mut self) -> String {
         let output = self.spawn().wait_with_output().expect("it ends");
         assert_eq!(output.status.code(), Some(1));
@@ -114,7 +114,7 @@ impl<'a> Start<'a> {
         said
     }
 
-    /// Starts it and waits until it listens.
+    /// Starts a gateway and waits until it listens.
     pub(crate) fn start(mut self) -> Gateway {
         let mut child = self.spawn();
         let said = Said::default();
@@ -133,7 +133,7 @@ impl<'a> Start<'a> {
     }
 }
 
-/// All that it printed, logged and answered.
+/// Everything that a gateway printed, logged and answered.
 #[derive(Clone, Default)]
 struct Said(Arc<Mutex<String>>);
 
@@ -148,7 +148,7 @@ impl Said {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Reads to the end, and tells the address where a banner gives it.
+    /// Reads an output to its end, and sends the address that the banner names.
     fn listen(
         &self,
         from: impl Read + Send + 'static,
@@ -168,7 +168,7 @@ impl Said {
     }
 }
 
-/// Sends again where a machine that stalls let the time for a connection run out: nothing was sent.
+/// Sends again where connecting timed out on a stalled machine: nothing was sent then.
 async fn reached(
     send: impl AsyncFn() -> Result<Delivered, SendFailed>,
 ) -> Result<Delivered, SendFailed> {
@@ -199,7 +199,7 @@ impl Gateway {
         delivered
     }
 
-    /// The same with one event, which the test still needs.
+    /// The same with one event, returned to the caller.
     pub(crate) async fn send_one(&self, event: &Value) -> Delivered {
         self.send(std::slice::from_ref(event)).await
     }
@@ -209,7 +209,7 @@ impl Gateway {
         reached(async || self.sender.send(events).await).await
     }
 
-    /// A body as it is, signed.
+    /// Sends a body verbatim, signed.
     pub(crate) async fn send_raw(&self, body: &str) -> u16 {
         self.send_signed(body, Some(&secrets().sign(body.as_bytes()))).await
     }
@@ -228,8 +228,8 @@ impl Gateway {
         reached(async || sender.send(events).await).await.expect("an answer").status
     }
 
-    /// Answered 200 while LINE still waits. A machine that stalls meanwhile is not the gateway's
-    /// fault, so there are ten tries; all those events.
+    /// Sends events until one is answered 200 while LINE still waits, and returns all of them. Ten
+    /// tries, as a stalled machine is not the gateway's fault.
     pub(crate) async fn send_in_time(&self, event: impl Fn() -> Value) -> Vec<Value> {
         let mut sent = Vec::new();
         while sent.len() < 10 {
@@ -249,7 +249,7 @@ impl Gateway {
         self.ask("POST", path, "")
     }
 
-    /// Over HTTP; what is answered is searched like a log.
+    /// Sends a request over HTTP; the response is searched like a log.
     pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
         let request = HttpRequest::new(&self.address, method, path);
         let answer = request.body(body.as_bytes()).send();
@@ -268,7 +268,7 @@ impl Gateway {
         series.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     }
 
-    /// Waits until such a series has reached a value.
+    /// Waits until that sum has reached a value.
     pub(crate) fn counts(&self, name: &str, labels: &[&str], at_least: f64) {
         let what = format!("{name} {labels:?} reaches {at_least}");
         wait_for(&what, PATIENCE, || (self.metric(name, labels) >= at_least).then_some(()));
@@ -281,8 +281,8 @@ impl Gateway {
         serde_json::from_str(&text).expect("JSON")
     }
 
-    /// Waits until nothing is in the queue: whatever was stored has been dealt with. An impatient
-    /// gateway may say on a busy machine that its store is away.
+    /// Waits until the queue is empty: every stored event was handled. A gateway with the default
+    /// timeouts may report a store that is away on a busy machine.
     pub(crate) fn idle(&self) {
         let is_idle = |queue: Value| queue["depth"] == 0 && queue["in_flight"] == 0;
         wait_for("the queue is empty", PATIENCE * 3, || {
@@ -299,12 +299,12 @@ impl Gateway {
         json["items"].as_array().expect("a list").clone()
     }
 
-    /// What it has printed and logged so far.
+    /// The output and the log so far.
     pub(crate) fn log(&self) -> String {
         self.said.all()
     }
 
-    /// Lines of its log, as objects.
+    /// The lines of the log, as objects.
     pub(crate) fn log_lines(&self) -> Vec<Value> {
         self.log().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
@@ -315,7 +315,7 @@ impl Gateway {
         self.child.wait().expect("it ends");
     }
 
-    /// `SIGTERM`, and its end.
+    /// Sends `SIGTERM`, and waits for the end.
     pub(crate) fn stop(mut self) {
         kill_process(Pid::from_child(&self.child), Signal::TERM).expect("it runs");
         let status = wait_for("it ends", PATIENCE, || self.child.try_wait().expect("a child"));

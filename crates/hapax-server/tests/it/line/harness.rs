@@ -1,4 +1,4 @@
-//! LINE's side, a bot, and what starts gateways between them.
+//! LINE's side, a bot, and gateways between them.
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ use crate::line::gateway::{Gateway, Start};
 use crate::line::leaks::Tokens;
 
 pub(crate) use crate::support::PATIENCE;
-/// LINE waits so long for an answer.
+/// How long LINE waits for a response.
 pub(crate) const LIMIT: Duration = Duration::from_secs(2);
 
-// Everything that may not be seen is easily found: see `leaks`.
+// Ids, texts and secrets carry a mark that `leaks` finds.
 pub(crate) const SECRET: &str = "secret-food-of-the-channel";
 pub(crate) const ACCESS_TOKEN: &str = "token-food-of-the-channel";
 /// The bot's own user id.
 pub(crate) const DESTINATION: &str = "Uf00db07";
-/// What a user is told to wait with, letter for letter.
+/// The busy text, letter for letter.
 pub(crate) const BUSY: &str = "⏳ 正在為您查詢天氣，請稍候...";
 
 /// LINE on one side, a bot on the other, and a store.
@@ -30,12 +30,12 @@ pub(crate) struct Scene {
     pub(crate) bot: Bot,
     pub(crate) store: String,
     pub(crate) tokens: Tokens,
-    /// Of the store's file.
+    /// The folder of the store's file.
     folder: Option<TempDir>,
 }
 
 impl Scene {
-    /// On the store at this URL.
+    /// A scene on the store at this URL.
     pub(crate) async fn on(store: &str) -> Self {
         let line = Api::start("127.0.0.1:0", ACCESS_TOKEN).await.expect("LINE's side starts");
         let client = LineClient::new(&line.base(), ACCESS_TOKEN).expect("a base").limit(PATIENCE);
@@ -47,7 +47,7 @@ impl Scene {
         Self::on(&redis.url()).await
     }
 
-    /// On a file of its own.
+    /// A scene on a file of its own.
     pub(crate) async fn on_sqlite() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let store = format!("sqlite:{}", folder.path().join("line.db").display());
@@ -56,29 +56,29 @@ impl Scene {
         scene
     }
 
-    /// How a gateway is started.
+    /// The command line of a gateway.
     pub(crate) fn gateway(&self) -> Start<'_> {
         Start::new(self)
     }
 
-    /// One as it is without any settings.
+    /// A gateway without any settings.
     pub(crate) fn start(&self) -> Gateway {
         self.gateway().start()
     }
 
-    /// The reply tokens that the busy text came with, so far.
+    /// The reply tokens of the busy texts so far.
     pub(crate) fn told(&self) -> Vec<String> {
         let busy = self.line.said().into_iter().filter(|said| said.texts() == [BUSY]);
         busy.map(|said| said.reply_token.expect("through the reply API")).collect()
     }
 
-    /// Whether the sender of this event was told to wait, and how often.
+    /// How often the sender of this event was told to wait.
     pub(crate) fn times_told(&self, event: &Value) -> usize {
         let token = event["replyToken"].as_str().unwrap_or_default();
         self.told().iter().filter(|told| *told == token).count()
     }
 
-    /// Waits until so many were told to wait.
+    /// Waits until this number of senders were told to wait.
     pub(crate) fn told_in_all(&self, times: usize) {
         let what = format!("{times} are told to wait");
         wait_for(&what, PATIENCE, || (self.told().len() >= times).then_some(()));
@@ -99,7 +99,7 @@ pub(crate) fn secrets() -> Secrets {
     Secrets::new(SECRET).expect("a secret")
 }
 
-/// Somebody.
+/// A user id.
 pub(crate) fn user(number: u32) -> String {
     format!("Uf00d{number:028x}")
 }
@@ -109,7 +109,7 @@ pub(crate) fn text(user: &str) -> Value {
     events::text(user, "臺北的天氣🥚")
 }
 
-/// The same event again, as LINE sends it where it got no 200.
+/// The same event as LINE redelivers it.
 pub(crate) fn again(event: &Value) -> Value {
     events::redelivered(event)
 }
@@ -118,12 +118,12 @@ pub(crate) fn lock_key(user: &str) -> String {
     format!("processing:user:{user}")
 }
 
-/// What is left of a key in ms; below zero where there is no key, or no end.
+/// The remaining TTL of a key in ms; negative without a key or a TTL.
 pub(crate) fn pttl(redis: &Redis, key: &str) -> i64 {
     redis.cli(&["PTTL", key]).parse().expect("a number")
 }
 
-/// Waits until a key is there, or is not.
+/// Waits until a key exists, or does not.
 pub(crate) fn exists(redis: &Redis, key: &str, is_there: bool) {
     let wanted = if is_there { "1" } else { "0" };
     let what = if is_there { "the lock is taken" } else { "the lock is free" };

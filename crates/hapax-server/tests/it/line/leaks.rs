@@ -1,5 +1,4 @@
-//! Nothing that identifies a person may be seen: every user id, text and secret of these tests has a
-//! mark that a search finds.
+//! A search for personal data: every user id, text and secret of these tests has a mark that it finds.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +10,7 @@ const MARKS: &[&str] = &[
     "Uf00d",
     "Cf00d",
     "Rf00d",
-    // No part of an id: those have hexadecimal digits between their hyphens.
+    // This cannot be part of a UUID, which has hexadecimal digits between its hyphens.
     "-food-",
     "🥚",
     "\\ud83e\\udd5a",
@@ -20,7 +19,7 @@ const MARKS: &[&str] = &[
     "processing:user:",
 ];
 
-/// Reply tokens that were sent.
+/// The reply tokens that were sent.
 #[derive(Clone, Default)]
 pub(crate) struct Tokens(Arc<Mutex<BTreeSet<String>>>);
 
@@ -32,7 +31,7 @@ impl Tokens {
     }
 }
 
-/// Everything in a text that may not be there, with the line around it.
+/// Every leak in a text, with the line around it.
 pub(crate) fn found(text: &str, tokens: &Tokens) -> Vec<String> {
     let tokens = tokens.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let marks = || MARKS.iter().copied().chain(tokens.iter().map(String::as_str));
@@ -46,7 +45,7 @@ pub(crate) fn check(text: &str, tokens: &Tokens) {
 }
 
 #[test]
-fn the_search_finds_what_it_should() {
+fn leak_search_finds_planted_secrets() {
     let tokens = Tokens::default();
     tokens.note(&[serde_json::json!({ "replyToken": "nHuyWiB7yP5Zw52FIkcQobQuGDXCTA" })]);
     let leaky =

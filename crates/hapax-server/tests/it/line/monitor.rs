@@ -1,4 +1,4 @@
-//! What a Redis server is asked, command by command.
+//! The commands that a Redis server gets, one by one.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -37,14 +37,14 @@ impl Monitor {
         monitor
     }
 
-    /// Waits until all that the server was asked before this is known here.
+    /// Waits until every earlier command of the server has been read.
     pub(crate) fn catch_up(&self, redis: &Redis) {
         redis.cli(&["ECHO", "the-monitor-is-up-to-here"]);
         let seen = || self.with("the-monitor-is-up-to-here").pop();
         wait_for("the monitor catches up", PATIENCE, seen);
     }
 
-    /// The commands so far that contain this.
+    /// The commands so far that contain a text.
     pub(crate) fn with(&self, part: &str) -> Vec<String> {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         lines.iter().filter(|line| line.contains(part)).cloned().collect()

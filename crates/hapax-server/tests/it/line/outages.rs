@@ -1,5 +1,5 @@
 //! The store is stopped, killed, slow, or not there yet: the bot works as before, and LINE gets its 200
-//! in time. Back again: locks work, and what was handled meanwhile is known.
+//! in time. When the store is back, locks work, and events that were handled meanwhile are known.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::line::crashes::done;
 use crate::line::gateway::Gateway;
 use crate::line::harness::{PATIENCE, Scene, again, lock_key, text, user};
 
-/// In peace an event is handled, and the queue knows.
+/// With the store in order an event is handled, and the queue shows it.
 async fn works_with_store(scene: &Scene, gateway: &Gateway) -> Value {
     let event = text(&user(0));
     gateway.send_one(&event).await;
@@ -19,8 +19,8 @@ async fn works_with_store(scene: &Scene, gateway: &Gateway) -> Value {
     event
 }
 
-/// While the store is away every event is answered in time and handled, none is told to wait; all
-/// those events.
+/// While the store is away every event is answered in time and handled, and no sender is told to
+/// wait. Returns those events.
 async fn works_without_store(
     scene: &Scene,
     gateway: &Gateway,
@@ -48,13 +48,13 @@ async fn locks_work(scene: &Scene, gateway: &Gateway, redis: &Redis) {
     scene.bot.holds();
     let (mut begun, told) = (scene.bot.calls().len(), scene.told().len());
     let answered = || scene.bot.calls().len() + scene.told().len();
-    // A gateway may take a moment to find out, and to one that is impatient a machine that stalls is a
-    // store that is away: who comes then passes without a lock.
+    // A gateway needs a moment to notice, and one with the default timeouts takes a stalled machine
+    // for a store that is away: events then pass without a lock.
     for number in 1000..2000 {
         begun += 1;
         gateway.send(&[text(&user(number))]).await;
         scene.bot.begun(begun);
-        // Held for longer than any machine stalls, where it is.
+        // The lock is held for longer than any machine stalls.
         if redis.cli(&["EXPIRE", &lock_key(&user(number)), "300"]) == "1" {
             gateway.send(&[text(&user(number))]).await;
             wait_for("the second tap is answered", PATIENCE, || {
@@ -74,15 +74,15 @@ async fn locks_work(scene: &Scene, gateway: &Gateway, redis: &Redis) {
     gateway.idle();
 }
 
-/// Events that came more than once, for messages.
+/// The events that came more than once, for the message of an assertion.
 fn repeated(scene: &Scene) -> Vec<(String, u32, Option<u64>, bool)> {
     let calls = scene.bot.calls();
     let again = calls.iter().filter(|call| scene.bot.calls_of(&call.event).len() > 1);
     again.map(|call| (call.key.clone(), call.attempt, call.fence, call.ended)).collect()
 }
 
-/// Each was handled once, and is not again when LINE delivers it again: to this gateway, or, as the
-/// store knows, to another one.
+/// Each event was handled once, and a redelivery is recognised by this gateway and, through the store,
+/// by another one.
 async fn are_known(scene: &Scene, gateway: Gateway, events: &[Value]) {
     let once = |events: &[Value], when: &str| {
         for event in events {
@@ -90,7 +90,7 @@ async fn are_known(scene: &Scene, gateway: Gateway, events: &[Value]) {
         }
     };
     once(events, "whatever the store did");
-    // It is told when it is back, without anybody asking.
+    // The store is told when it is back, without a further event.
     let mut known = 0;
     for _ in 0..600 {
         known = done(&scene.store, events).await.len();
@@ -106,7 +106,7 @@ async fn are_known(scene: &Scene, gateway: Gateway, events: &[Value]) {
     let before = unprotected();
     gateway.send(&copies(here)).await;
     gateway.idle();
-    // To one that is impatient a machine that stalls is a store that is away, and it asks nobody.
+    // A gateway with the default timeouts takes a stalled machine for a store that is away.
     if unprotected() == before {
         once(here, "a redelivered event is known");
     }
@@ -117,16 +117,16 @@ async fn are_known(scene: &Scene, gateway: Gateway, events: &[Value]) {
     once(elsewhere, "another gateway knows it, too");
 }
 
-/// Gateways that wait no longer for their store than they do by themselves.
+/// Gateways with the default store timeout.
 async fn scene_on(redis: &Redis) -> (Scene, Gateway) {
     let scene = Scene::on_redis(redis).await;
-    // So that a held bot is not cut off on a slow machine.
+    // A long timeout, so that a held bot is not cut off on a slow machine.
     let gateway = scene.gateway().impatient().flags(&["--handle-timeout", "300s"]).start();
     (scene, gateway)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hole_3_a_redis_that_hangs_stops_nobody() {
+async fn hole_3_hanging_redis_stops_no_event() {
     let redis = Redis::start();
     let (scene, gateway) = scene_on(&redis).await;
     let before = works_with_store(&scene, &gateway).await;
@@ -138,7 +138,7 @@ async fn hole_3_a_redis_that_hangs_stops_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_redis_stops_nobody() {
+async fn line_killed_redis_stops_no_event() {
     let redis = Redis::start();
     let (scene, gateway) = scene_on(&redis).await;
     let before = works_with_store(&scene, &gateway).await;
@@ -155,7 +155,7 @@ async fn a_killed_redis_stops_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redis_that_is_not_there_yet_stops_nobody() {
+async fn line_redis_absent_at_start_stops_no_event() {
     let redis = Redis::start();
     redis.kill();
     let (scene, gateway) = scene_on(&redis).await;
@@ -166,7 +166,7 @@ async fn a_redis_that_is_not_there_yet_stops_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_redis_stops_nobody() {
+async fn line_slow_redis_stops_no_event() {
     let redis = Redis::start();
     let wire = TcpProxy::to(redis.port());
     let scene = Scene::on(&format!("redis://127.0.0.1:{}/0", wire.port())).await;
@@ -179,9 +179,9 @@ async fn a_slow_redis_stops_nobody() {
     are_known(&scene, gateway, &[meanwhile, vec![before]].concat()).await;
 }
 
-/// Taken in and locked; then the store goes away while the bot is at work.
+/// The event is stored and locked; then the store goes away while the bot works.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redis_that_goes_away_in_the_middle_of_the_work_repeats_nothing() {
+async fn line_redis_lost_during_work_repeats_nothing() {
     let redis = Redis::start();
     let (scene, gateway) = scene_on(&redis).await;
     scene.bot.holds();
@@ -191,7 +191,7 @@ async fn a_redis_that_goes_away_in_the_middle_of_the_work_repeats_nothing() {
     redis.stop();
     scene.bot.let_go(1);
     scene.bot.ended(1);
-    // Nothing of the store's is needed to answer another one.
+    // Another event is answered without the store.
     let other = gateway.send_in_time(|| text(&user(2))).await;
     scene.bot.let_go(other.len());
     scene.bot.ended(1 + other.len());
@@ -201,7 +201,7 @@ async fn a_redis_that_goes_away_in_the_middle_of_the_work_repeats_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_the_policy_is_closed_line_is_told_to_come_again() {
+async fn line_closed_policy_answers_503_without_store() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let flags = ["--on-store-error", "closed", "--handle-timeout", "300s"];

@@ -1,4 +1,4 @@
-//! All paths, and then a search of everything that was said on them.
+//! Every path is taken once, and all outputs are searched for personal data.
 
 use hapax_line::simulator::{Endpoint, Fault, events};
 use hapax_testkit::{Redis, wait_for};
@@ -10,13 +10,13 @@ use crate::line::leaks;
 use crate::support::http::HttpRequest;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_log_metric_or_error_body_says_who_or_what() {
+async fn line_logs_metrics_and_errors_hold_no_personal_data() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let flags = ["--max-attempts", "2", "--backoff", "20ms", "--lease", "3s"];
     let gateway = scene.gateway().talkative().flags(&flags).start();
 
-    // Told to wait: accepted, refused, without an answer, and where the lock is somebody else's.
+    // Busy replies: accepted, refused, without a response, and for a foreign lock.
     redis.cli(&["SET", &lock_key(&user(1)), "1", "EX", "300"]);
     gateway.send(&[text(&user(1))]).await;
     scene.told_in_all(1);
@@ -28,7 +28,7 @@ async fn no_log_metric_or_error_body_says_who_or_what() {
         gateway.idle();
     }
 
-    // Every kind of event, those without a user and in standby, and what is none.
+    // Every type of event, those without a user and in standby, and values that are no event.
     gateway.send(&events::every_kind(&user(2))).await;
     gateway.send(&[events::without_user(text(&user(3))), events::standby(text(&user(3)))]).await;
     let odd =
@@ -36,7 +36,7 @@ async fn no_log_metric_or_error_body_says_who_or_what() {
     assert_eq!(gateway.send_raw(&odd).await, 200);
     gateway.idle();
 
-    // Dead letters, and everything that is shown of them.
+    // Dead letters, and every view of them.
     for (number, deed) in [(4, Deed::Answer(500)), (5, Deed::Cut), (6, Deed::Answer(302))] {
         scene.bot.does(move |_| deed);
         gateway.send(&[text(&user(number))]).await;
@@ -50,7 +50,7 @@ async fn no_log_metric_or_error_body_says_who_or_what() {
     assert_eq!(gateway.get("/v1/queues/🥚").0, 400);
     gateway.idle();
 
-    // Errors: unsigned, nonsense, too much, nowhere.
+    // Errors: unsigned, malformed, too large, unknown path.
     let body = format!(r#"{{"destination":"{DESTINATION}","events":[{}]}}"#, text(&user(7)));
     assert_eq!(gateway.ask("POST", "/line/webhook", &body).0, 401);
     assert_eq!(gateway.ask("POST", "/line/webhook?user=Uf00d", &body).0, 401);
@@ -66,7 +66,7 @@ async fn no_log_metric_or_error_body_says_who_or_what() {
     }
     drop(gateway);
 
-    // The store goes away, at rest and at work, and comes back.
+    // The store goes away, at rest and during work, and comes back.
     let gateway = scene.gateway().impatient().talkative().flags(&flags);
     let gateway = gateway.flags(&["--handle-timeout", "300s"]).start();
     scene.bot.holds();
@@ -86,12 +86,12 @@ async fn no_log_metric_or_error_body_says_who_or_what() {
     took_path(&gateway, "it is handled unprotected");
 }
 
-/// A search finds nothing where nothing was said. What was said is searched when the gateway ends.
+/// Waits for a log line that proves the path was taken; the log is searched when the gateway ends.
 fn took_path(gateway: &Gateway, proof: &str) {
     wait_for(proof, PATIENCE, || gateway.log().contains(proof).then_some(()));
 }
 
-/// Posts a signed body, for the sake of what is answered; that is searched here.
+/// Posts a signed body, and searches the response.
 fn signed(address: &str, body: &str) -> (u16, String) {
     let request = HttpRequest::new(address, "POST", "/line/webhook").body(body.as_bytes());
     let answer = request.header("x-line-signature", &secrets().sign(body.as_bytes())).send();
@@ -102,7 +102,7 @@ fn signed(address: &str, body: &str) -> (u16, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_that_refuses_to_start_shows_no_secret() {
+async fn line_start_error_shows_no_secret() {
     let scene = Scene::on("memory:").await;
     let three = scene.gateway().env("LINE_CHANNEL_SECRET", "a-food-a,b-food-b,c-food-c");
     assert!(three.refused().contains("LINE_CHANNEL_SECRET"));

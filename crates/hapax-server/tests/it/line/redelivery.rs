@@ -23,7 +23,7 @@ async fn is_handled_once(scene: &Scene, gateways: usize) {
     }
     gateways[0].idle();
     assert_eq!(scene.bot.calls().len(), 1, "when it was done");
-    // Neither did anybody have to wait for himself.
+    // No copy made another one wait.
     assert!(scene.line.said().is_empty());
     let count = |result: &str| -> f64 {
         let label = format!("result=\"{result}\"");
@@ -40,12 +40,12 @@ async fn hole_4_twenty_copies_at_once_over_two_gateways_are_handled_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn twenty_copies_at_once_are_handled_once_on_sqlite() {
+async fn line_twenty_copies_at_once_run_once_on_sqlite() {
     is_handled_once(&Scene::on_sqlite().await, 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_same_id_for_another_bot_is_another_event() {
+async fn line_same_id_of_another_bot_is_another_event() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let gateway = scene.start();
@@ -63,7 +63,7 @@ async fn the_same_id_for_another_bot_is_another_event() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn somebody_who_was_told_to_wait_is_told_so_once() {
+async fn line_busy_reply_is_sent_once_per_event() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
@@ -73,18 +73,18 @@ async fn somebody_who_was_told_to_wait_is_told_so_once() {
     let second = text(&user(1));
     gateway.send_one(&second).await;
     scene.told_in_all(1);
-    // While it is being dealt with or just was; the simulator refuses a token that comes twice.
+    // During or just after the work; the simulator refuses a reply token that is used twice.
     join_all((0..5).map(|_| async { gateway.send(&[again(&second)]).await })).await;
     scene.bot.let_go(1);
     gateway.idle();
-    // Now the lock is free, and still it was answered before.
+    // The lock is free now, but the event was answered before.
     gateway.send(&[again(&second)]).await;
     gateway.idle();
     assert_eq!((scene.bot.calls().len(), scene.told().len()), (1, 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_event_is_recognised_after_a_restart_in_order() {
+async fn line_event_is_recognised_after_a_clean_restart() {
     let scene = Scene::on_sqlite().await;
     let event = text(&user(1));
     let gateway = scene.start();
@@ -98,7 +98,7 @@ async fn an_event_is_recognised_after_a_restart_in_order() {
     assert_eq!(scene.bot.calls().len(), 1);
 }
 
-/// 200, then killed while the bot was not reached: the next gateway delivers it.
+/// The gateway answers 200 and is killed before it reached the bot: the next gateway delivers the event.
 #[tokio::test(flavor = "multi_thread")]
 async fn hole_5_what_was_answered_200_is_handled_after_a_crash() {
     let scene = Scene::on_sqlite().await;

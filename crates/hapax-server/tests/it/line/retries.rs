@@ -11,7 +11,7 @@ use crate::line::harness::{PATIENCE, Scene, again, lock_key, text, user};
 use crate::line::leaks;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failed_event_is_tried_again_with_the_same_key_and_a_greater_attempt_and_fence() {
+async fn line_retry_has_same_key_and_greater_attempt_and_fence() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let gateway = scene.gateway().flags(&["--backoff", "20ms"]).start();
@@ -36,7 +36,7 @@ async fn a_failed_event_is_tried_again_with_the_same_key_and_a_greater_attempt_a
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_retried_event_waits_for_its_users_lock_and_is_not_told_to() {
+async fn line_retried_event_waits_for_the_lock_silently() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let gateway = scene.gateway().flags(&["--backoff", "20ms"]).start();
@@ -45,11 +45,11 @@ async fn a_retried_event_waits_for_its_users_lock_and_is_not_told_to() {
     let admitted = text(&user(1));
     gateway.send_one(&admitted).await;
     scene.bot.begun(1);
-    // Before it fails the lock is another's already, so no retry can come before that.
+    // The lock is a foreign writer's before the event fails, so the retry finds it held.
     redis.cli(&["SET", &key, "another event", "EX", "300"]);
     scene.bot.let_go(1);
     gateway.counts("hapax_line_handled_total", &["result=\"failed\""], 1.0);
-    // It is in flight again, and waits; who comes now is told to.
+    // The retry waits; a new event is told to wait.
     let in_flight = || (gateway.queue()["in_flight"] == 1).then_some(());
     wait_for("the retry is in flight", PATIENCE, in_flight);
     let late = text(&user(1));
@@ -64,15 +64,15 @@ async fn a_retried_event_waits_for_its_users_lock_and_is_not_told_to() {
     assert!(gateway.dead().is_empty());
 }
 
-/// The same with an event of hapax's own in between, and no foreign hand.
+/// The same with an event of hapax's own in between, and no foreign lock.
 #[tokio::test(flavor = "multi_thread")]
-async fn two_events_of_one_user_are_both_handled_where_the_first_has_to_be_retried() {
+async fn line_retried_event_does_not_lose_its_successor() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let start = scene.gateway().flags(&["--backoff", "3s"]);
     let gateway = start.env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
-    // On a machine that stalls the retry may come first: then the second has nobody to wait for, or is
-    // told to wait, and somebody else tries.
+    // On a stalled machine the retry may come first: the second event then finds the lock free, or is
+    // told to wait, and the test tries again with another user.
     for number in 1..=10 {
         if retried_while_another_is_at_work(&scene, &gateway, number).await {
             return;
@@ -81,7 +81,7 @@ async fn two_events_of_one_user_are_both_handled_where_the_first_has_to_be_retri
     panic!("ten times the retry came before the next event");
 }
 
-/// Whether it came to that.
+/// Whether the retry waited for the second event.
 async fn retried_while_another_is_at_work(scene: &Scene, gateway: &Gateway, number: u32) -> bool {
     let (first, second) = (text(&user(number)), text(&user(number)));
     scene.bot.does({
@@ -97,7 +97,7 @@ async fn retried_while_another_is_at_work(scene: &Scene, gateway: &Gateway, numb
     gateway.send_one(&second).await;
     let (begun, told) = (|| scene.bot.calls_of(&second).len(), || scene.times_told(&second));
     wait_for("the second begins", PATIENCE, || (begun() + told() > 0).then_some(()));
-    // Whoever is told has met the retry, of which the bot may not have heard yet.
+    // An event that is told to wait has met the retry, which may not have reached the bot yet.
     let retried_before = told() > 0 || scene.bot.calls_of(&first).len() > 1;
     if !retried_before {
         let both = || (gateway.queue()["in_flight"] == 2).then_some(());
@@ -107,13 +107,13 @@ async fn retried_while_another_is_at_work(scene: &Scene, gateway: &Gateway, numb
     scene.bot.let_go(begun());
     gateway.idle();
     assert_eq!(scene.bot.calls_of(&first).len(), 2);
-    // Somebody before may have been told.
+    // An earlier user may have been told to wait.
     assert!(retried_before || told() == 0);
     !retried_before
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_nobody_knows_about_is_listed_for_the_operator() {
+async fn line_unknown_outcomes_are_listed_for_the_operator() {
     let scene = Scene::on_sqlite().await;
     let gateway = scene.gateway().flags(&["--on-unknown", "refuse"]).start();
     scene.bot.does(|call| match call.event["source"]["userId"] == user(1) {
@@ -138,8 +138,8 @@ async fn what_nobody_knows_about_is_listed_for_the_operator() {
     assert_eq!(command["key"], gateway.dead()[0]["id"], "by the id of the queue's entry");
 }
 
-/// On any store: shown without anything personal (every answer is searched), and handled when it is
-/// put back.
+/// On any store: a dead letter is shown without personal data (every response is searched), and is
+/// handled when it is requeued.
 async fn becomes_a_dead_letter(scene: &Scene) {
     let gateway = scene.gateway().flags(&["--backoff", "20ms", "--max-attempts", "3"]).start();
     scene.bot.does(|_| Deed::Answer(500));
@@ -153,7 +153,7 @@ async fn becomes_a_dead_letter(scene: &Scene) {
         assert_eq!(letter["attempts"], 3);
         assert!(letter["reason"].as_str().unwrap().contains("500"), "{letter}");
     }
-    // Neither does a redelivery bring it back.
+    // A redelivery does not bring the event back.
     gateway.send(&[again(&event)]).await;
     gateway.idle();
     assert_eq!(scene.bot.calls().len(), 6);
@@ -173,25 +173,25 @@ async fn becomes_a_dead_letter(scene: &Scene) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_fails_too_often_is_a_dead_letter_that_can_be_put_back_on_redis() {
+async fn line_dead_letter_can_be_requeued_on_redis() {
     let redis = Redis::start();
     becomes_a_dead_letter(&Scene::on_redis(&redis).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_fails_too_often_is_a_dead_letter_that_can_be_put_back_on_sqlite() {
+async fn line_dead_letter_can_be_requeued_on_sqlite() {
     becomes_a_dead_letter(&Scene::on_sqlite().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_nobody_knows_and_the_policy_is_refuse_it_is_a_dead_letter_at_once() {
+async fn line_refuse_turns_unknown_outcome_into_dead_letter() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let gateway = scene.gateway().flags(&["--backoff", "20ms", "--on-unknown", "refuse"]).start();
     scene.bot.does(|_| Deed::Cut);
     gateway.send(&[text(&user(1))]).await;
     wait_for("it is a dead letter", PATIENCE, || (gateway.dead().len() == 1).then_some(()));
-    // A 500 is the bot's word that nothing happened.
+    // A 500 says that the bot did nothing.
     scene.bot.does(|call| Deed::Answer(if call.attempt == 1 { 500 } else { 200 }));
     gateway.send(&[text(&user(2))]).await;
     scene.bot.begun(3);

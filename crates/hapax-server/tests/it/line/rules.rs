@@ -1,4 +1,4 @@
-//! What rules say about locks, as a running gateway.
+//! The rules about locks, on a running gateway.
 
 use hapax_line::simulator::events;
 use hapax_testkit::{Redis, wait_for};
@@ -6,7 +6,7 @@ use hapax_testkit::{Redis, wait_for};
 use crate::line::harness::{PATIENCE, Scene, exists, lock_key, pttl, text, user};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_throttle_window_stays_to_its_end_although_the_work_is_done() {
+async fn throttle_window_outlasts_finished_work() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let rules = "[[rule]]\nevent = \"postback\"\nguard = \"throttle\"\nttl = \"300s\"";
@@ -19,7 +19,7 @@ async fn a_throttle_window_stays_to_its_end_although_the_work_is_done() {
     assert!(left > 0 && left <= 300_000, "{left}");
     gateway.send(&[tap()]).await;
     scene.told_in_all(1);
-    // The text is not named, so it is free.
+    // Text messages have no rule, so they are not locked.
     gateway.send(&[text(&user(1))]).await;
     scene.bot.ended(2);
     gateway.idle();
@@ -35,7 +35,7 @@ async fn a_throttle_window_stays_to_its_end_although_the_work_is_done() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_later_bots_window_of_a_second_ends_by_itself() {
+async fn throttle_window_of_one_second_ends_by_itself() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let rules = "[[rule]]\nevent = \"postback\"\nguard = \"throttle\"";
@@ -51,10 +51,10 @@ async fn the_later_bots_window_of_a_second_ends_by_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hole_2_with_renew_the_lock_is_held_for_as_long_as_the_work_takes() {
+async fn hole_2_renewed_lock_is_held_while_the_work_lasts() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
-    // Long enough that no machine is too slow to renew it, short enough to see that it is.
+    // Long enough for a slow machine to renew it, short enough to see the renewal.
     let rules = "[[rule]]\nevent = \"text\"\nguard = \"mutex\"\nttl = \"15s\"\nrenew = true";
     let gateway = scene.gateway().rules(rules).start();
     let key = lock_key(&user(1));
@@ -76,9 +76,9 @@ async fn hole_2_with_renew_the_lock_is_held_for_as_long_as_the_work_takes() {
     assert_eq!(scene.bot.calls().len(), 1);
 }
 
-/// The 5 s of the original bot are a ceiling, whatever the bot does.
+/// The 5 s of the original bot are a ceiling, however long the work takes.
 #[tokio::test(flavor = "multi_thread")]
-async fn hole_2_work_that_outlives_its_lock_is_told_apart_by_its_fence() {
+async fn hole_2_fence_tells_work_that_outlived_its_lock() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "1").start();
@@ -111,9 +111,9 @@ guard = "mutex"
 ttl = "300s"
 "#;
 
-/// What the second form of the original bot locks, and what it leaves alone.
+/// The postbacks that the second version of the original bot locks, and those that it does not.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_menu_locks_what_costs_a_look_up_and_nothing_else() {
+async fn rules_lock_only_postbacks_that_cost_a_lookup() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let gateway = scene.gateway().rules(MENU).start();

@@ -1,4 +1,4 @@
-//! Somebody taps twice: one tap is work, the others are told to wait.
+//! Double taps: one tap is handled, the others are told to wait.
 
 use hapax_line::simulator::events;
 use hapax_testkit::Redis;
@@ -14,7 +14,7 @@ fn start(scene: &Scene) -> Gateway {
     scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start()
 }
 
-/// On any store: the second is told to wait, and after the release the next one is handled.
+/// On any store: the second tap is told to wait, and after the release the next one is handled.
 async fn a_double_tap(scene: &Scene) {
     let gateway = start(scene);
     scene.bot.does(|call| match call.event["source"]["userId"] == user(1) {
@@ -28,7 +28,7 @@ async fn a_double_tap(scene: &Scene) {
     scene.told_in_all(1);
     assert_eq!(scene.times_told(&second), 1);
     assert_eq!(scene.line.said()[0].texts(), [BUSY]);
-    // Nobody else waits for him, and what the bot says arrives.
+    // Other users do not wait, and the bot's reply arrives.
     let other = text(&user(2));
     gateway.send_one(&other).await;
     scene.bot.ended(1);
@@ -53,23 +53,23 @@ async fn a_double_tap(scene: &Scene) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_double_tap_is_handled_once_on_redis() {
+async fn double_tap_is_handled_once_on_redis() {
     let redis = Redis::start();
     a_double_tap(&Scene::on_redis(&redis).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_double_tap_is_handled_once_on_sqlite() {
+async fn double_tap_is_handled_once_on_sqlite() {
     a_double_tap(&Scene::on_sqlite().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_double_tap_is_handled_once_on_memory() {
+async fn double_tap_is_handled_once_on_memory() {
     a_double_tap(&Scene::on("memory:").await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_lock_is_one_set_nx_ex_under_the_users_key_and_gone_after_the_work() {
+async fn lock_is_one_set_nx_ex_and_gone_after_the_work() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let gateway = start(&scene);
@@ -98,7 +98,7 @@ pub(crate) fn is_set(line: &str) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_a_foreign_writer_put_there_counts_as_held() {
+async fn lock_value_of_a_foreign_writer_counts_as_held() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let gateway = scene.start();
@@ -115,7 +115,7 @@ async fn whatever_a_foreign_writer_put_there_counts_as_held() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hole_1_a_release_leaves_a_successors_lock_alone() {
+async fn hole_1_release_leaves_a_successors_lock_alone() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let gateway = scene.start();
@@ -166,7 +166,7 @@ async fn text_location_and_postback_are_locked_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn in_a_group_the_lock_is_the_persons() {
+async fn lock_in_a_group_belongs_to_the_user() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let gateway = start(&scene);
@@ -184,7 +184,7 @@ async fn in_a_group_the_lock_is_the_persons() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_event_without_a_user_passes_with_a_warning_that_names_nobody() {
+async fn event_without_user_passes_with_anonymous_warning() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let gateway = scene.start();
@@ -199,7 +199,7 @@ async fn an_event_without_a_user_passes_with_a_warning_that_names_nobody() {
     assert!(scene.told().is_empty());
 }
 
-/// Warnings that are about events without a user.
+/// The warnings about events without a user.
 fn warnings(gateway: &Gateway) -> usize {
     let warned =
         |line: &Value| line["level"] == "WARN" && line.to_string().to_lowercase().contains("user");
@@ -209,7 +209,7 @@ fn warnings(gateway: &Gateway) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn locking_can_be_switched_off_as_in_the_original_bot() {
+async fn lock_can_be_turned_off_by_the_original_variable() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let gateway = scene.gateway().env("PROCESSING_LOCK_ENABLED", "false").start();
@@ -223,7 +223,7 @@ async fn locking_can_be_switched_off_as_in_the_original_bot() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_store_is_redis_url_where_nothing_else_is_said() {
+async fn line_store_defaults_to_redis_url() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let told = scene.gateway().store(None).env("REDIS_URL", &redis.url());
@@ -236,7 +236,7 @@ async fn the_store_is_redis_url_where_nothing_else_is_said() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fifty_taps_over_two_gateways_are_one_handled_and_49_told_and_again_after_the_release() {
+async fn fifty_taps_over_two_gateways_run_one_and_busy_49() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let gateways = [start(&scene), start(&scene)];

@@ -1,4 +1,4 @@
-//! What is taken in, and what is not.
+//! Which webhooks are accepted.
 
 use hapax_line::Secrets;
 use hapax_line::simulator::events;
@@ -9,7 +9,7 @@ use crate::line::harness::{DESTINATION, SECRET, Scene, secrets, text, user};
 use crate::support::http::HttpRequest;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_line_did_not_sign_is_401_and_goes_nowhere() {
+async fn webhook_without_valid_signature_is_401_and_dropped() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let gateway = scene.start();
@@ -28,7 +28,7 @@ async fn what_line_did_not_sign_is_401_and_goes_nowhere() {
     ];
     for signature in wrong {
         assert_eq!(gateway.send_signed(&body, signature).await, 401, "{signature:?}");
-        // Before anything is parsed.
+        // The signature is checked before the body is parsed.
         assert_eq!(gateway.send_signed("no JSON", signature).await, 401);
     }
     assert_eq!(gateway.queue()["depth"], 0);
@@ -42,7 +42,7 @@ async fn what_line_did_not_sign_is_401_and_goes_nowhere() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn while_the_secret_is_changed_both_sign() {
+async fn webhook_accepts_both_secrets_during_rotation() {
     let scene = Scene::on("memory:").await;
     let both = format!("{SECRET},old-food-secret");
     let gateway = scene.gateway().env("LINE_CHANNEL_SECRET", &both).start();
@@ -50,14 +50,14 @@ async fn while_the_secret_is_changed_both_sign() {
     assert_eq!(gateway.send_with(&old, &[text(&user(1))]).await, 200);
     assert_eq!(gateway.send_with(&secrets(), &[text(&user(2))]).await, 200);
     assert_eq!(gateway.send_with(&Secrets::new("older").unwrap(), &[text(&user(3))]).await, 401);
-    // The bot checks that the new one signed both.
+    // The bot checks that the new secret signed both.
     scene.bot.ended(2);
     gateway.idle();
     assert_eq!(scene.bot.calls().len(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn signed_nonsense_is_400_and_an_empty_webhook_200() {
+async fn webhook_signed_nonsense_is_400_and_empty_one_200() {
     let scene = Scene::on("memory:").await;
     let gateway = scene.start();
     for body in ["", "no JSON", "[]", "{}", r#"{"destination":1,"events":[]}"#, r#"{"events":[]}"#]
@@ -71,11 +71,11 @@ async fn signed_nonsense_is_400_and_an_empty_webhook_200() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn unknown_types_and_fields_pass_byte_for_byte() {
+async fn webhook_unknown_types_and_fields_pass_verbatim() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let gateway = scene.start();
-    // Spaces, order, escapes, doubled fields and numbers as no writer of JSON would repeat them.
+    // Spaces, order, escapes, doubled fields and numbers that no JSON writer would reproduce.
     let strange = [
         r#"{ "type" : "somethingNew", "webhookEventId":"01FZ74A0TDDPYRVKNK77XKC3ZR","n":1.50e+3 ,"deep":[ {} ,null]}"#,
         r#"{"mode":"active","type":"message","message":{"type":"hologram","z":1,"a":2,"z":3},"webhookEventId":"01FZ74A0TDDPYRVKNK77XKC3ZS","text":"\u5929\u6c23 \/ \ud83e\udd5a"}"#,
@@ -94,7 +94,7 @@ async fn unknown_types_and_fields_pass_byte_for_byte() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bot_that_never_answers_does_not_keep_line_waiting() {
+async fn webhook_is_answered_although_the_bot_hangs() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let gateway = scene.gateway().flags(&["--in-flight", "2"]).start();
@@ -113,7 +113,7 @@ async fn a_bot_that_never_answers_does_not_keep_line_waiting() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn in_standby_the_gateway_says_nothing_and_the_bot_gets_it() {
+async fn webhook_in_standby_reaches_the_bot_without_replies() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
@@ -121,7 +121,7 @@ async fn in_standby_the_gateway_says_nothing_and_the_bot_gets_it() {
     gateway.send_one(&resting).await;
     assert!(scene.bot.begun(1)[0].is(&resting));
     gateway.idle();
-    // Also where its sender would have been told to wait, and even with a token.
+    // Also where the sender would have been told to wait, and with a reply token.
     scene.bot.holds();
     gateway.send(&[text(&user(1))]).await;
     scene.bot.begun(2);
@@ -134,7 +134,7 @@ async fn in_standby_the_gateway_says_nothing_and_the_bot_gets_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn health_is_on_the_listener_and_the_admin_address_shows_queue_and_metrics() {
+async fn health_on_listener_queue_and_metrics_on_admin() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let admin = format!("127.0.0.1:{}", free_port());
