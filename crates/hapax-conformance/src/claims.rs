@@ -15,53 +15,53 @@ use crate::subject::laws;
 laws![
     one_winner_among_64_concurrent_claims,
     one_winner_among_claims_from_two_nodes,
-    different_keys_are_granted_side_by_side,
-    a_pending_claim_is_busy_for_others,
-    a_settled_claim_is_answered_with_its_value,
+    different_keys_are_granted_concurrently,
+    pending_claim_is_busy_for_others,
+    settled_claim_returns_its_value,
     another_fingerprint_is_a_mismatch_while_pending,
     another_fingerprint_is_a_mismatch_when_settled,
-    a_missing_fingerprint_equals_only_a_missing_one,
-    a_lease_that_ran_out_is_unknown_under_refuse,
-    a_lease_that_ran_out_is_taken_over_with_a_greater_fence,
+    missing_fingerprint_equals_only_a_missing_one,
+    lapsed_lease_is_unknown_under_refuse,
+    lapsed_lease_is_taken_over_with_a_greater_fence,
     one_winner_among_concurrent_takeovers,
-    without_retention_a_claim_is_vacant_when_its_lease_ran_out,
+    claim_without_retention_is_vacant_after_its_lease,
     late_settle_is_refused_after_takeover,
     late_extend_is_refused_after_takeover,
     late_give_back_is_refused_after_takeover,
-    a_wrong_token_changes_nothing,
-    a_late_settle_before_anyone_took_over_is_accepted,
-    a_late_extend_before_anyone_took_over_revives_the_claim,
-    an_extended_claim_outlives_its_first_lease,
+    wrong_token_changes_nothing,
+    late_settle_is_accepted_before_takeover,
+    late_extend_before_takeover_revives_the_claim,
+    extended_claim_outlives_its_first_lease,
     extend_may_shorten_a_lease,
-    a_claim_asked_again_with_its_token_is_the_same_grant,
-    a_claim_asked_again_after_settle_gets_the_value,
-    a_settle_asked_again_is_done_again,
-    a_second_settle_with_another_value_is_lost,
-    nothing_moves_a_settled_claim,
-    a_forgotten_claim_is_vacant,
-    a_failed_claim_keeps_fingerprint_and_attempts,
-    a_failure_reported_again_is_done_again,
-    a_failed_claim_is_no_longer_its_owners,
-    a_failed_claim_is_forgotten_after_its_retention,
-    an_unknown_claim_is_forgotten_after_its_retention,
-    a_settled_value_is_forgotten_after_its_retention,
-    a_short_lease_does_not_shorten_a_long_retention,
-    a_short_retention_does_not_shorten_a_long_lease,
-    fences_grow_over_release_failure_and_expiry,
-    fences_grow_over_a_restart,
+    claim_repeated_with_its_token_is_the_same_grant,
+    claim_repeated_after_settle_gets_the_value,
+    settle_repeated_with_the_same_value_is_done,
+    second_settle_with_another_value_is_lost,
+    settled_claim_cannot_be_changed,
+    released_claim_is_vacant,
+    failed_claim_keeps_fingerprint_and_attempts,
+    failure_reported_again_is_done,
+    failed_claim_has_no_owner,
+    failed_claim_expires_after_its_retention,
+    unknown_claim_expires_after_its_retention,
+    settled_value_expires_after_its_retention,
+    short_lease_does_not_shorten_a_long_retention,
+    short_retention_does_not_shorten_a_long_lease,
+    fences_grow_across_release_failure_and_expiry,
+    fences_grow_across_a_restart,
     claims_survive_a_restart,
-    binary_values_come_back_as_they_went_in,
-    a_value_of_one_mebibyte_is_kept,
-    an_empty_value_is_a_value,
+    binary_values_are_returned_unchanged,
+    value_of_one_mebibyte_is_kept,
+    empty_value_is_a_value,
     hostile_keys_are_kept_apart,
     keys_of_255_bytes_work,
-    tenants_with_equal_keys_never_meet,
-    kinds_and_scopes_with_equal_names_never_meet,
-    look_tells_where_a_claim_stands,
-    a_waiter_is_woken_at_settle,
-    a_waiter_is_woken_at_give_back,
-    a_waiter_on_another_node_is_woken,
-    sweeping_takes_only_what_has_expired,
+    tenants_with_equal_keys_are_separate,
+    kinds_and_scopes_with_equal_names_are_separate,
+    look_shows_the_state_of_a_claim,
+    waiter_is_woken_at_settle,
+    waiter_is_woken_at_give_back,
+    waiter_on_another_node_is_woken,
+    sweep_removes_only_expired_claims,
 ];
 
 fn ask() -> ClaimRequest {
@@ -112,7 +112,7 @@ async fn one_winner_among_claims_from_two_nodes(s: Scene) {
     }
 }
 
-async fn different_keys_are_granted_side_by_side(s: Scene) {
+async fn different_keys_are_granted_concurrently(s: Scene) {
     let mut tasks = Vec::new();
     for i in 0..100 {
         let s = s.clone();
@@ -127,7 +127,7 @@ async fn different_keys_are_granted_side_by_side(s: Scene) {
     assert_eq!(fences.len(), 100);
 }
 
-async fn a_pending_claim_is_busy_for_others(s: Scene) {
+async fn pending_claim_is_busy_for_others(s: Scene) {
     let key = s.command("k");
     s.granted(&key, &ask()).await;
     match s.claim(&key, &ask()).await {
@@ -136,7 +136,7 @@ async fn a_pending_claim_is_busy_for_others(s: Scene) {
     }
 }
 
-async fn a_settled_claim_is_answered_with_its_value(s: Scene) {
+async fn settled_claim_returns_its_value(s: Scene) {
     let key = s.command("k");
     let ticket = s.granted(&key, &ask()).await;
     let done = s.store.settle(&key, &ticket.token, "answer".into()).await.unwrap();
@@ -175,7 +175,7 @@ async fn another_fingerprint_is_a_mismatch_when_settled(s: Scene) {
     assert!(matches!(same, Claimed::Settled { .. }));
 }
 
-async fn a_missing_fingerprint_equals_only_a_missing_one(s: Scene) {
+async fn missing_fingerprint_equals_only_a_missing_one(s: Scene) {
     let (with, without) = (s.command("with"), s.command("without"));
     s.granted(&with, &ask().fingerprint(fingerprint(""))).await;
     assert_eq!(s.claim(&with, &ask()).await, Claimed::Mismatch);
@@ -185,7 +185,7 @@ async fn a_missing_fingerprint_equals_only_a_missing_one(s: Scene) {
     assert!(matches!(s.claim(&without, &ask()).await, Claimed::Busy { .. }));
 }
 
-async fn a_lease_that_ran_out_is_unknown_under_refuse(s: Scene) {
+async fn lapsed_lease_is_unknown_under_refuse(s: Scene) {
     let key = s.command("k");
     run_out(&s, &key).await;
     for _ in 0..2 {
@@ -193,7 +193,7 @@ async fn a_lease_that_ran_out_is_unknown_under_refuse(s: Scene) {
     }
 }
 
-async fn a_lease_that_ran_out_is_taken_over_with_a_greater_fence(s: Scene) {
+async fn lapsed_lease_is_taken_over_with_a_greater_fence(s: Scene) {
     let key = s.command("k");
     let (token, fence) = run_out(&s, &key).await;
     match s.claim(&key, &take_over()).await {
@@ -212,7 +212,7 @@ async fn one_winner_among_concurrent_takeovers(s: Scene) {
     assert_eq!(race(&[&s], &key, &take_over(), 64).await, 1);
 }
 
-async fn without_retention_a_claim_is_vacant_when_its_lease_ran_out(s: Scene) {
+async fn claim_without_retention_is_vacant_after_its_lease(s: Scene) {
     let key = s.command("k");
     let ticket = s.granted(&key, &ClaimRequest::new(SHORT)).await;
     s.outlive(SHORT).await;
@@ -256,7 +256,7 @@ async fn late_give_back_is_refused_after_takeover(s: Scene) {
     assert!(matches!(s.claim(&key, &take_over()).await, Claimed::Busy { .. }));
 }
 
-async fn a_wrong_token_changes_nothing(s: Scene) {
+async fn wrong_token_changes_nothing(s: Scene) {
     let key = s.command("k");
     let vacant = s.command("vacant");
     let owner = s.granted(&key, &ask()).await;
@@ -276,7 +276,7 @@ async fn a_wrong_token_changes_nothing(s: Scene) {
     assert_eq!(done, Step::Done(owner.fence));
 }
 
-async fn a_late_settle_before_anyone_took_over_is_accepted(s: Scene) {
+async fn late_settle_is_accepted_before_takeover(s: Scene) {
     let key = s.command("k");
     let (token, fence) = run_out(&s, &key).await;
     assert!(matches!(s.claim(&key, &ask()).await, Claimed::Unknown { .. }));
@@ -284,14 +284,14 @@ async fn a_late_settle_before_anyone_took_over_is_accepted(s: Scene) {
     assert!(matches!(s.claim(&key, &ask()).await, Claimed::Settled { .. }));
 }
 
-async fn a_late_extend_before_anyone_took_over_revives_the_claim(s: Scene) {
+async fn late_extend_before_takeover_revives_the_claim(s: Scene) {
     let key = s.command("k");
     let (token, fence) = run_out(&s, &key).await;
     assert_eq!(s.store.extend(&key, &token, LONG).await.unwrap(), Step::Done(fence));
     assert!(matches!(s.claim(&key, &take_over()).await, Claimed::Busy { .. }));
 }
 
-async fn an_extended_claim_outlives_its_first_lease(s: Scene) {
+async fn extended_claim_outlives_its_first_lease(s: Scene) {
     let key = s.command("k");
     let ticket = s.granted(&key, &ClaimRequest::new(SHORT).retention(LONG)).await;
     let extended = s.store.extend(&key, &ticket.token, LONG).await.unwrap();
@@ -308,7 +308,7 @@ async fn extend_may_shorten_a_lease(s: Scene) {
     assert!(matches!(s.claim(&key, &ask()).await, Claimed::Unknown { .. }));
 }
 
-async fn a_claim_asked_again_with_its_token_is_the_same_grant(s: Scene) {
+async fn claim_repeated_with_its_token_is_the_same_grant(s: Scene) {
     let key = s.command("k");
     let ask = ClaimRequest::new(SHORT).retention(LONG).fingerprint(fingerprint("f"));
     let first = s.claim(&key, &ask).await;
@@ -320,7 +320,7 @@ async fn a_claim_asked_again_with_its_token_is_the_same_grant(s: Scene) {
     assert!(matches!(s.claim(&key, &long.with_fresh_token()).await, Claimed::Busy { .. }));
 }
 
-async fn a_claim_asked_again_after_settle_gets_the_value(s: Scene) {
+async fn claim_repeated_after_settle_gets_the_value(s: Scene) {
     let key = s.command("k");
     let ask = ask();
     let ticket = s.granted(&key, &ask).await;
@@ -328,7 +328,7 @@ async fn a_claim_asked_again_after_settle_gets_the_value(s: Scene) {
     assert!(matches!(s.claim(&key, &ask).await, Claimed::Settled { .. }));
 }
 
-async fn a_settle_asked_again_is_done_again(s: Scene) {
+async fn settle_repeated_with_the_same_value_is_done(s: Scene) {
     let key = s.command("k");
     let ticket = s.granted(&key, &ask()).await;
     for _ in 0..2 {
@@ -337,7 +337,7 @@ async fn a_settle_asked_again_is_done_again(s: Scene) {
     }
 }
 
-async fn a_second_settle_with_another_value_is_lost(s: Scene) {
+async fn second_settle_with_another_value_is_lost(s: Scene) {
     let key = s.command("k");
     let ticket = s.granted(&key, &ask()).await;
     let _ = s.store.settle(&key, &ticket.token, "v".into()).await.unwrap();
@@ -346,7 +346,7 @@ async fn a_second_settle_with_another_value_is_lost(s: Scene) {
     assert!(matches!(s.claim(&key, &ask()).await, Claimed::Settled { value, .. } if value == "v"));
 }
 
-async fn nothing_moves_a_settled_claim(s: Scene) {
+async fn settled_claim_cannot_be_changed(s: Scene) {
     let key = s.command("k");
     let ticket = s.granted(&key, &ask()).await;
     let _ = s.store.settle(&key, &ticket.token, "v".into()).await.unwrap();
@@ -357,7 +357,7 @@ async fn nothing_moves_a_settled_claim(s: Scene) {
     assert!(matches!(s.claim(&key, &take_over()).await, Claimed::Settled { .. }));
 }
 
-async fn a_forgotten_claim_is_vacant(s: Scene) {
+async fn released_claim_is_vacant(s: Scene) {
     let key = s.command("k");
     let ticket = s.granted(&key, &ask().fingerprint(fingerprint("a"))).await;
     let done = s.store.give_back(&key, &ticket.token, GiveBack::Forget).await.unwrap();
@@ -370,7 +370,7 @@ async fn a_forgotten_claim_is_vacant(s: Scene) {
     }
 }
 
-async fn a_failed_claim_keeps_fingerprint_and_attempts(s: Scene) {
+async fn failed_claim_keeps_fingerprint_and_attempts(s: Scene) {
     let key = s.command("k");
     let ask = ask().fingerprint(fingerprint("a"));
     let ticket = s.granted(&key, &ask).await;
@@ -386,7 +386,7 @@ async fn a_failed_claim_keeps_fingerprint_and_attempts(s: Scene) {
     }
 }
 
-async fn a_failure_reported_again_is_done_again(s: Scene) {
+async fn failure_reported_again_is_done(s: Scene) {
     let key = s.command("k");
     let ticket = s.granted(&key, &ask()).await;
     for _ in 0..2 {
@@ -395,7 +395,7 @@ async fn a_failure_reported_again_is_done_again(s: Scene) {
     }
 }
 
-async fn a_failed_claim_is_no_longer_its_owners(s: Scene) {
+async fn failed_claim_has_no_owner(s: Scene) {
     let key = s.command("k");
     let ticket = s.granted(&key, &ask()).await;
     let _ = s.store.give_back(&key, &ticket.token, GiveBack::Keep).await.unwrap();
@@ -406,7 +406,7 @@ async fn a_failed_claim_is_no_longer_its_owners(s: Scene) {
     assert_eq!(race(&[&s], &key, &ask(), 16).await, 1);
 }
 
-async fn a_failed_claim_is_forgotten_after_its_retention(s: Scene) {
+async fn failed_claim_expires_after_its_retention(s: Scene) {
     let key = s.command("k");
     let ask = ClaimRequest::new(LONG).retention(SHORT).fingerprint(fingerprint("a"));
     let ticket = s.granted(&key, &ask).await;
@@ -419,7 +419,7 @@ async fn a_failed_claim_is_forgotten_after_its_retention(s: Scene) {
     }
 }
 
-async fn an_unknown_claim_is_forgotten_after_its_retention(s: Scene) {
+async fn unknown_claim_expires_after_its_retention(s: Scene) {
     let key = s.command("k");
     let ticket = s.granted(&key, &ClaimRequest::new(SHORT).retention(SHORT)).await;
     s.outlive(SHORT * 2).await;
@@ -430,7 +430,7 @@ async fn an_unknown_claim_is_forgotten_after_its_retention(s: Scene) {
     }
 }
 
-async fn a_settled_value_is_forgotten_after_its_retention(s: Scene) {
+async fn settled_value_expires_after_its_retention(s: Scene) {
     let key = s.command("k");
     let ticket = s.granted(&key, &ClaimRequest::new(LONG).retention(SHORT)).await;
     let _ = s.store.settle(&key, &ticket.token, "v".into()).await.unwrap();
@@ -441,7 +441,7 @@ async fn a_settled_value_is_forgotten_after_its_retention(s: Scene) {
     }
 }
 
-async fn a_short_lease_does_not_shorten_a_long_retention(s: Scene) {
+async fn short_lease_does_not_shorten_a_long_retention(s: Scene) {
     let key = s.command("k");
     let ticket = s.granted(&key, &ClaimRequest::new(SHORT).retention(LONG)).await;
     let _ = s.store.settle(&key, &ticket.token, "v".into()).await.unwrap();
@@ -449,14 +449,14 @@ async fn a_short_lease_does_not_shorten_a_long_retention(s: Scene) {
     assert!(matches!(s.claim(&key, &ask()).await, Claimed::Settled { .. }));
 }
 
-async fn a_short_retention_does_not_shorten_a_long_lease(s: Scene) {
+async fn short_retention_does_not_shorten_a_long_lease(s: Scene) {
     let key = s.command("k");
     s.granted(&key, &ClaimRequest::new(LONG).retention(SHORT)).await;
     s.outlive(SHORT).await;
     assert!(matches!(s.claim(&key, &take_over()).await, Claimed::Busy { .. }));
 }
 
-async fn fences_grow_over_release_failure_and_expiry(s: Scene) {
+async fn fences_grow_across_release_failure_and_expiry(s: Scene) {
     let key = s.command("k");
     let mut last = Fence(0);
     let mut grown = |fence: Fence| {
@@ -473,7 +473,7 @@ async fn fences_grow_over_release_failure_and_expiry(s: Scene) {
     grown(s.granted(&key, &take_over()).await.fence);
 }
 
-async fn fences_grow_over_a_restart(s: Scene) {
+async fn fences_grow_across_a_restart(s: Scene) {
     let key = s.command("k");
     let ticket = s.granted(&key, &ask()).await;
     let _ = s.store.give_back(&key, &ticket.token, GiveBack::Forget).await.unwrap();
@@ -504,7 +504,7 @@ async fn settled_with(s: &Scene, name: &str, value: Bytes) -> Bytes {
     }
 }
 
-async fn binary_values_come_back_as_they_went_in(s: Scene) {
+async fn binary_values_are_returned_unchanged(s: Scene) {
     let every_byte: Bytes = (0..=255).cycle().take(1024).collect::<Vec<u8>>().into();
     assert_eq!(settled_with(&s, "bytes", every_byte.clone()).await, every_byte);
     for (i, text) in ["\0", "\r\n", "\n\n|0 1", "{}", "ü⏳"].into_iter().enumerate() {
@@ -512,12 +512,12 @@ async fn binary_values_come_back_as_they_went_in(s: Scene) {
     }
 }
 
-async fn a_value_of_one_mebibyte_is_kept(s: Scene) {
+async fn value_of_one_mebibyte_is_kept(s: Scene) {
     let large: Bytes = (0..1_048_576_u32).map(|i| (i % 251) as u8).collect::<Vec<_>>().into();
     assert!(settled_with(&s, "large", large.clone()).await == large);
 }
 
-async fn an_empty_value_is_a_value(s: Scene) {
+async fn empty_value_is_a_value(s: Scene) {
     assert_eq!(settled_with(&s, "empty", Bytes::new()).await, Bytes::new());
 }
 
@@ -551,7 +551,7 @@ async fn keys_of_255_bytes_work(s: Scene) {
     s.granted(&b, &ask()).await;
 }
 
-async fn tenants_with_equal_keys_never_meet(s: Scene) {
+async fn tenants_with_equal_keys_are_separate(s: Scene) {
     let (mine, theirs) = (s.command("k"), {
         let other = Tenant::new(&format!("{}x", s.tenant.as_str())).unwrap();
         Key::command(&other, "law", "k").unwrap()
@@ -563,7 +563,7 @@ async fn tenants_with_equal_keys_never_meet(s: Scene) {
     s.granted(&theirs, &ask()).await;
 }
 
-async fn kinds_and_scopes_with_equal_names_never_meet(s: Scene) {
+async fn kinds_and_scopes_with_equal_names_are_separate(s: Scene) {
     for key in [
         Key::command(&s.tenant, "a", "k").unwrap(),
         Key::command(&s.tenant, "b", "k").unwrap(),
@@ -577,7 +577,7 @@ async fn kinds_and_scopes_with_equal_names_never_meet(s: Scene) {
     }
 }
 
-async fn look_tells_where_a_claim_stands(s: Scene) {
+async fn look_shows_the_state_of_a_claim(s: Scene) {
     let key = s.command("k");
     assert_eq!(s.store.look(&key).await.unwrap(), None);
     let ask_with = ClaimRequest::new(SHORT).retention(LONG).fingerprint(fingerprint("f"));
@@ -613,7 +613,7 @@ async fn woken(waiting: &Scene, key: &Key, acts: impl Future<Output = ()>) {
     assert!(woken.is_ok(), "nobody woke the waiter");
 }
 
-async fn a_waiter_is_woken_at_settle(s: Scene) {
+async fn waiter_is_woken_at_settle(s: Scene) {
     let key = s.command("k");
     let ticket = s.granted(&key, &ask()).await;
     woken(&s, &key, async {
@@ -622,7 +622,7 @@ async fn a_waiter_is_woken_at_settle(s: Scene) {
     .await;
 }
 
-async fn a_waiter_is_woken_at_give_back(s: Scene) {
+async fn waiter_is_woken_at_give_back(s: Scene) {
     for how in [GiveBack::Forget, GiveBack::Keep] {
         let key = s.command(&format!("{how:?}"));
         let ticket = s.granted(&key, &ask()).await;
@@ -633,7 +633,7 @@ async fn a_waiter_is_woken_at_give_back(s: Scene) {
     }
 }
 
-async fn a_waiter_on_another_node_is_woken(s: Scene) {
+async fn waiter_on_another_node_is_woken(s: Scene) {
     let other = s.reopened().await;
     let key = s.command("k");
     let ticket = s.granted(&key, &ask()).await;
@@ -643,7 +643,7 @@ async fn a_waiter_on_another_node_is_woken(s: Scene) {
     .await;
 }
 
-async fn sweeping_takes_only_what_has_expired(s: Scene) {
+async fn sweep_removes_only_expired_claims(s: Scene) {
     let (gone, kept) = (s.command("gone"), s.command("kept"));
     s.granted(&gone, &ClaimRequest::new(SHORT)).await;
     let ticket = s.granted(&kept, &ask()).await;

@@ -7,7 +7,7 @@ use hapax_core::{ClaimQuery, ClaimRequest, ClaimStatus, GiveBack, Key, KeyKind, 
 use crate::scene::{LONG, SHORT, Scene};
 use crate::subject::laws;
 
-laws![a_list_shows_every_claim_of_its_tenant_and_kind_and_no_other, a_list_tells_how_claims_stand,];
+laws![list_shows_exactly_the_claims_of_its_tenant_and_kind, list_filters_by_state,];
 
 /// Goes through all pages.
 async fn listed(s: &Scene, tenant: &Tenant, standing: Option<ClaimStatus>) -> HashSet<Key> {
@@ -25,7 +25,7 @@ async fn listed(s: &Scene, tenant: &Tenant, standing: Option<ClaimStatus>) -> Ha
     panic!("the list has no end");
 }
 
-async fn a_list_shows_every_claim_of_its_tenant_and_kind_and_no_other(s: Scene) {
+async fn list_shows_exactly_the_claims_of_its_tenant_and_kind(s: Scene) {
     let ask = ClaimRequest::new(LONG).retention(LONG);
     let scoped = s.tenant.scoped("0123abcd").unwrap();
     let mut mine = HashSet::new();
@@ -47,7 +47,7 @@ async fn a_list_shows_every_claim_of_its_tenant_and_kind_and_no_other(s: Scene) 
     assert_eq!(listed(&s, &next_door, None).await.len(), 1);
 }
 
-async fn a_list_tells_how_claims_stand(s: Scene) {
+async fn list_filters_by_state(s: Scene) {
     let [pending, unknown, settled, failed, gone] =
         ["pending", "unknown", "settled", "failed", "gone"].map(|name| s.command(name));
     let ask = ClaimRequest::new(LONG).retention(LONG);

@@ -9,27 +9,27 @@ use crate::scene::{LONG, SHORT, Scene};
 use crate::subject::laws;
 
 laws![
-    a_missing_record_is_none,
-    a_record_comes_back_as_it_went_in,
-    absent_is_stored_once,
+    missing_record_is_none,
+    record_is_returned_unchanged,
+    put_that_expects_absence_is_stored_once,
     one_winner_among_puts_that_expect_absence,
     one_winner_among_puts_that_expect_the_same_version,
-    any_overwrites,
-    another_version_is_a_conflict_and_changes_nothing,
-    a_version_expected_of_a_missing_record_is_a_conflict,
-    other_bytes_have_another_version,
+    put_that_expects_anything_overwrites,
+    put_with_another_version_is_a_conflict,
+    put_with_a_version_of_a_missing_record_is_a_conflict,
+    version_changes_with_the_value,
     versions_survive_a_restart,
     compare_and_put_loses_no_update,
     delete_compares_the_version,
-    delete_of_a_missing_record_says_so,
-    a_deleted_record_can_be_created_again,
-    a_ttl_expires,
-    a_put_without_ttl_keeps_what_is_left,
-    a_put_with_ttl_replaces_it,
-    reading_never_renews,
-    an_expired_record_is_absent_for_expectations,
-    binary_records_come_back_as_they_went_in,
-    tenants_with_equal_names_never_meet,
+    delete_of_a_missing_record_is_missing,
+    deleted_record_can_be_created_again,
+    record_expires_after_its_ttl,
+    put_without_ttl_keeps_the_ttl,
+    put_with_ttl_replaces_the_ttl,
+    get_does_not_renew_the_ttl,
+    expired_record_counts_as_absent,
+    binary_records_are_returned_unchanged,
+    tenants_with_equal_names_are_separate,
     hostile_names_are_kept_apart,
 ];
 
@@ -57,18 +57,18 @@ impl Scene {
     }
 }
 
-async fn a_missing_record_is_none(s: Scene) {
+async fn missing_record_is_none(s: Scene) {
     assert_eq!(s.get(&s.record("r")).await, None);
 }
 
-async fn a_record_comes_back_as_it_went_in(s: Scene) {
+async fn record_is_returned_unchanged(s: Scene) {
     let key = s.record("r");
     let version = s.stored(&key, "{\"a\": 1}", Expect::Any, None).await;
     let record = Record { value: "{\"a\": 1}".into(), version, expires_in: None };
     assert_eq!(s.get(&key).await, Some(record));
 }
 
-async fn absent_is_stored_once(s: Scene) {
+async fn put_that_expects_absence_is_stored_once(s: Scene) {
     let key = s.record("r");
     assert!(matches!(
         s.put(&key, "1", Expect::Absent, None).await,
@@ -101,7 +101,7 @@ async fn one_winner_among_puts_that_expect_the_same_version(s: Scene) {
     assert_eq!(race(&s, &key, Expect::Version(version)).await, 1);
 }
 
-async fn any_overwrites(s: Scene) {
+async fn put_that_expects_anything_overwrites(s: Scene) {
     let key = s.record("r");
     assert!(matches!(s.put(&key, "1", Expect::Any, None).await, Put::Stored { created: true, .. }));
     assert!(matches!(
@@ -111,7 +111,7 @@ async fn any_overwrites(s: Scene) {
     assert_eq!(s.get(&key).await.unwrap().value, "2");
 }
 
-async fn another_version_is_a_conflict_and_changes_nothing(s: Scene) {
+async fn put_with_another_version_is_a_conflict(s: Scene) {
     let key = s.record("r");
     let old = s.stored(&key, "1", Expect::Any, Some(LONG)).await;
     let version = s.stored(&key, "2", Expect::Version(old.clone()), None).await;
@@ -122,13 +122,13 @@ async fn another_version_is_a_conflict_and_changes_nothing(s: Scene) {
     assert_eq!((record.value, record.version), ("2".into(), version));
 }
 
-async fn a_version_expected_of_a_missing_record_is_a_conflict(s: Scene) {
+async fn put_with_a_version_of_a_missing_record_is_a_conflict(s: Scene) {
     let key = s.record("r");
     assert_eq!(s.put(&key, "1", Expect::Version(Version::new("1")), None).await, Put::Conflict);
     assert_eq!(s.get(&key).await, None);
 }
 
-async fn other_bytes_have_another_version(s: Scene) {
+async fn version_changes_with_the_value(s: Scene) {
     let key = s.record("r");
     let first = s.stored(&key, "1", Expect::Any, None).await;
     let second = s.stored(&key, "2", Expect::Any, None).await;
@@ -181,14 +181,14 @@ async fn delete_compares_the_version(s: Scene) {
     assert_eq!(s.get(&key).await, None);
 }
 
-async fn delete_of_a_missing_record_says_so(s: Scene) {
+async fn delete_of_a_missing_record_is_missing(s: Scene) {
     let key = s.record("r");
     for expect in [Expect::Any, Expect::Absent, Expect::Version(Version::new("1"))] {
         assert_eq!(s.store.delete(&key, &expect).await.unwrap(), Deleted::Missing);
     }
 }
 
-async fn a_deleted_record_can_be_created_again(s: Scene) {
+async fn deleted_record_can_be_created_again(s: Scene) {
     let key = s.record("r");
     s.stored(&key, "1", Expect::Any, Some(LONG)).await;
     assert_eq!(s.store.delete(&key, &Expect::Any).await.unwrap(), Deleted::Done);
@@ -199,7 +199,7 @@ async fn a_deleted_record_can_be_created_again(s: Scene) {
     assert_eq!(s.get(&key).await.unwrap().expires_in, None);
 }
 
-async fn a_ttl_expires(s: Scene) {
+async fn record_expires_after_its_ttl(s: Scene) {
     let key = s.record("r");
     s.stored(&key, "1", Expect::Any, Some(SHORT)).await;
     s.outlive(SHORT).await;
@@ -207,7 +207,7 @@ async fn a_ttl_expires(s: Scene) {
     assert_eq!(s.store.delete(&key, &Expect::Any).await.unwrap(), Deleted::Missing);
 }
 
-async fn a_put_without_ttl_keeps_what_is_left(s: Scene) {
+async fn put_without_ttl_keeps_the_ttl(s: Scene) {
     let (short, long) = (s.record("short"), s.record("long"));
     // It must not run out before the second put: on a machine that stood still for so long, once more.
     let mut brief = 10 * SHORT;
@@ -228,7 +228,7 @@ async fn a_put_without_ttl_keeps_what_is_left(s: Scene) {
     assert!(left <= LONG && left > LONG / 2);
 }
 
-async fn a_put_with_ttl_replaces_it(s: Scene) {
+async fn put_with_ttl_replaces_the_ttl(s: Scene) {
     let (longer, never_before) = (s.record("longer"), s.record("never"));
     s.stored(&longer, "1", Expect::Any, Some(SHORT)).await;
     s.stored(&longer, "2", Expect::Any, Some(LONG)).await;
@@ -239,7 +239,7 @@ async fn a_put_with_ttl_replaces_it(s: Scene) {
     assert_eq!(s.get(&never_before).await, None);
 }
 
-async fn reading_never_renews(s: Scene) {
+async fn get_does_not_renew_the_ttl(s: Scene) {
     let key = s.record("r");
     s.stored(&key, "1", Expect::Any, Some(SHORT)).await;
     for _ in 0..4 {
@@ -249,7 +249,7 @@ async fn reading_never_renews(s: Scene) {
     assert_eq!(s.get(&key).await, None);
 }
 
-async fn an_expired_record_is_absent_for_expectations(s: Scene) {
+async fn expired_record_counts_as_absent(s: Scene) {
     let (absent, version) = (s.record("absent"), s.record("version"));
     s.stored(&absent, "1", Expect::Any, Some(SHORT)).await;
     let old = s.stored(&version, "1", Expect::Any, Some(SHORT)).await;
@@ -262,7 +262,7 @@ async fn an_expired_record_is_absent_for_expectations(s: Scene) {
     assert_eq!(s.get(&absent).await.unwrap().expires_in, None);
 }
 
-async fn binary_records_come_back_as_they_went_in(s: Scene) {
+async fn binary_records_are_returned_unchanged(s: Scene) {
     let every_byte: Bytes = (0..=255).cycle().take(4096).collect::<Vec<u8>>().into();
     let large: Bytes = vec![7_u8; 1_048_576].into();
     for (name, value) in [("bytes", every_byte), ("large", large), ("empty", Bytes::new())] {
@@ -273,7 +273,7 @@ async fn binary_records_come_back_as_they_went_in(s: Scene) {
     }
 }
 
-async fn tenants_with_equal_names_never_meet(s: Scene) {
+async fn tenants_with_equal_names_are_separate(s: Scene) {
     let mine = s.record("r");
     let other = Tenant::new(&format!("{}x", s.tenant.as_str())).unwrap();
     let theirs = Key::record(&other, "r").unwrap();

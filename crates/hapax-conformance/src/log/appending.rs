@@ -11,41 +11,41 @@ use crate::scene::Scene;
 use crate::subject::laws;
 
 laws![
-    a_job_without_events_has_no_log,
-    offsets_begin_at_one_and_have_no_holes,
+    job_without_events_has_no_log,
+    offsets_start_at_one_without_gaps,
     events_of_one_call_are_appended_in_their_order,
-    a_call_with_the_most_events_is_taken_whole,
-    the_same_event_again_is_a_duplicate_at_its_first_offset,
-    an_event_twice_in_one_call_is_appended_once,
-    another_content_is_a_conflict,
-    a_duplicate_or_a_conflict_changes_nothing,
-    the_stage_is_part_of_the_identity,
-    jobs_domains_and_tenants_never_meet,
-    a_mixed_call_answers_each_event_on_its_own,
-    one_of_many_concurrent_appends_of_an_event_publishes_it,
-    offsets_stay_contiguous_under_concurrent_appends_from_two_nodes,
+    append_of_the_maximum_number_of_events_works,
+    event_repeated_is_a_duplicate_at_its_first_offset,
+    event_twice_in_one_call_is_appended_once,
+    event_with_other_content_is_a_conflict,
+    duplicate_or_conflicting_event_changes_nothing,
+    stage_is_part_of_the_identity,
+    jobs_domains_and_tenants_are_separate,
+    mixed_append_answers_each_event_separately,
+    concurrent_appends_publish_an_event_once,
+    offsets_have_no_gaps_under_concurrent_appends,
     state_follows_the_highest_seq,
     late_and_sparse_seqs_are_appended,
-    of_two_events_with_the_highest_seq_the_later_is_the_state,
-    a_closing_event_closes_the_job,
-    duplicates_and_conflicts_are_recognised_after_closing,
-    what_follows_a_closing_event_in_its_call_is_refused,
+    state_is_the_later_of_two_events_with_equal_seq,
+    closing_event_closes_the_job,
+    duplicates_and_conflicts_are_known_after_closing,
+    event_after_a_closing_one_in_its_call_is_refused,
     late_events_are_appended_until_the_job_closes,
-    payloads_come_back_byte_for_byte,
-    a_payload_of_one_mebibyte_is_kept,
+    payloads_are_returned_unchanged,
+    payload_of_one_mebibyte_is_kept,
     hostile_job_names_are_kept_apart,
     job_names_and_stages_of_255_bytes_work,
-    a_log_survives_a_restart,
+    log_survives_a_restart,
 ];
 
-async fn a_job_without_events_has_no_log(s: Scene) {
+async fn job_without_events_has_no_log(s: Scene) {
     let job = s.job("k");
     assert_eq!(attach(&s, &job, 0, 10).await, None);
     assert_eq!(append(&s, &[]).await, []);
     assert_eq!(attach(&s, &job, 0, 10).await, None);
 }
 
-async fn offsets_begin_at_one_and_have_no_holes(s: Scene) {
+async fn offsets_start_at_one_without_gaps(s: Scene) {
     let job = s.job("k");
     let mut epochs = Vec::new();
     for i in 1..=5 {
@@ -74,7 +74,7 @@ async fn events_of_one_call_are_appended_in_their_order(s: Scene) {
     }
 }
 
-async fn a_call_with_the_most_events_is_taken_whole(s: Scene) {
+async fn append_of_the_maximum_number_of_events_works(s: Scene) {
     let job = s.job("k");
     let events: Vec<_> = (0..MAX_APPEND as u64).map(|seq| event(&job, "s", seq)).collect();
     let at = published(&s, &events).await;
@@ -82,7 +82,7 @@ async fn a_call_with_the_most_events_is_taken_whole(s: Scene) {
     assert_eq!(whole(&s, &job).await.entries.len(), MAX_APPEND);
 }
 
-async fn the_same_event_again_is_a_duplicate_at_its_first_offset(s: Scene) {
+async fn event_repeated_is_a_duplicate_at_its_first_offset(s: Scene) {
     let job = s.job("k");
     let events = [event(&job, "s", 1), event(&job, "s", 2), event(&job, "s", 3)];
     let at = published(&s, &events).await;
@@ -95,7 +95,7 @@ async fn the_same_event_again_is_a_duplicate_at_its_first_offset(s: Scene) {
     assert_eq!(whole(&s, &job).await.head.last, 3);
 }
 
-async fn an_event_twice_in_one_call_is_appended_once(s: Scene) {
+async fn event_twice_in_one_call_is_appended_once(s: Scene) {
     let job = s.job("k");
     let (one, two) = (event(&job, "s", 1), event(&job, "s", 2));
     let other = saying(&job, "s", 1, "else".into());
@@ -108,14 +108,14 @@ async fn an_event_twice_in_one_call_is_appended_once(s: Scene) {
     assert_eq!((first.offset, second.offset), (1, 2));
 }
 
-async fn another_content_is_a_conflict(s: Scene) {
+async fn event_with_other_content_is_a_conflict(s: Scene) {
     let job = s.job("k");
     published(&s, &[event(&job, "s", 1)]).await;
     assert_eq!(append(&s, &[saying(&job, "s", 1, "else".into())]).await, [Appended::Conflict]);
     assert_eq!(whole(&s, &job).await.head.last, 1);
 }
 
-async fn a_duplicate_or_a_conflict_changes_nothing(s: Scene) {
+async fn duplicate_or_conflicting_event_changes_nothing(s: Scene) {
     let job = s.job("k");
     let events = [event(&job, "s", 5), event(&job, "s", 3)];
     let at = published(&s, &events).await;
@@ -128,14 +128,14 @@ async fn a_duplicate_or_a_conflict_changes_nothing(s: Scene) {
     assert_eq!(published(&s, &[event(&job, "s", 4)]).await[0].offset, 3);
 }
 
-async fn the_stage_is_part_of_the_identity(s: Scene) {
+async fn stage_is_part_of_the_identity(s: Scene) {
     let job = s.job("k");
     let events = [event(&job, "vision", 7), event(&job, "visio", 7), event(&job, "n", 7)];
     assert_eq!(published(&s, &events).await.len(), 3);
     assert_eq!(whole(&s, &job).await.head.last, 3);
 }
 
-async fn jobs_domains_and_tenants_never_meet(s: Scene) {
+async fn jobs_domains_and_tenants_are_separate(s: Scene) {
     let next_door = Tenant::new(&format!("{}x", s.tenant.as_str())).unwrap();
     let jobs = [
         Key::job(&s.tenant, "scan", "1").unwrap(),
@@ -154,7 +154,7 @@ async fn jobs_domains_and_tenants_never_meet(s: Scene) {
     }
 }
 
-async fn a_mixed_call_answers_each_event_on_its_own(s: Scene) {
+async fn mixed_append_answers_each_event_separately(s: Scene) {
     let [open, closed, fresh] = ["open", "closed", "fresh"].map(|name| s.job(name));
     let at = published(&s, &[event(&open, "s", 1), closing(event(&closed, "s", 1))]).await;
     let call = [
@@ -174,7 +174,7 @@ async fn a_mixed_call_answers_each_event_on_its_own(s: Scene) {
     assert_eq!(answers[5], Appended::Duplicate(at[1]));
 }
 
-async fn one_of_many_concurrent_appends_of_an_event_publishes_it(s: Scene) {
+async fn concurrent_appends_publish_an_event_once(s: Scene) {
     let nodes = [s.clone(), s.reopened().await];
     for round in 0..4 {
         let one = event(&s.job(&format!("k{round}")), "s", 1);
@@ -195,7 +195,7 @@ async fn one_of_many_concurrent_appends_of_an_event_publishes_it(s: Scene) {
 }
 
 /// Twelve tasks append to two jobs, in calls of one to five; every event is sent by two of them.
-async fn offsets_stay_contiguous_under_concurrent_appends_from_two_nodes(s: Scene) {
+async fn offsets_have_no_gaps_under_concurrent_appends(s: Scene) {
     let nodes = [s.clone(), s.reopened().await];
     let jobs = [s.job("a"), s.job("b")];
     let tasks = (0..12_usize).map(|task| {
@@ -258,7 +258,7 @@ async fn late_and_sparse_seqs_are_appended(s: Scene) {
     assert_eq!(attached.head.state.seq, MAX_NUMBER);
 }
 
-async fn of_two_events_with_the_highest_seq_the_later_is_the_state(s: Scene) {
+async fn state_is_the_later_of_two_events_with_equal_seq(s: Scene) {
     let job = s.job("k");
     for stage in ["first", "second", "a-third"] {
         published(&s, &[event(&job, stage, 9)]).await;
@@ -266,7 +266,7 @@ async fn of_two_events_with_the_highest_seq_the_later_is_the_state(s: Scene) {
     }
 }
 
-async fn a_closing_event_closes_the_job(s: Scene) {
+async fn closing_event_closes_the_job(s: Scene) {
     let job = s.job("k");
     published(&s, &[event(&job, "s", 1)]).await;
     assert!(!whole(&s, &job).await.head.closed);
@@ -281,7 +281,7 @@ async fn a_closing_event_closes_the_job(s: Scene) {
     assert_eq!(after, before);
 }
 
-async fn duplicates_and_conflicts_are_recognised_after_closing(s: Scene) {
+async fn duplicates_and_conflicts_are_known_after_closing(s: Scene) {
     let job = s.job("k");
     let events = [event(&job, "s", 1), closing(event(&job, "done", 51))];
     let at = published(&s, &events).await;
@@ -291,7 +291,7 @@ async fn duplicates_and_conflicts_are_recognised_after_closing(s: Scene) {
     assert_eq!(append(&s, &others).await, [Appended::Conflict, Appended::Conflict]);
 }
 
-async fn what_follows_a_closing_event_in_its_call_is_refused(s: Scene) {
+async fn event_after_a_closing_one_in_its_call_is_refused(s: Scene) {
     let job = s.job("k");
     let call = [event(&job, "s", 1), closing(event(&job, "s", 2)), event(&job, "s", 3)];
     let answers = append(&s, &call).await;
@@ -309,7 +309,7 @@ async fn late_events_are_appended_until_the_job_closes(s: Scene) {
     assert_eq!((attached.head.state.seq, attached.head.closed), (50, true));
 }
 
-async fn payloads_come_back_byte_for_byte(s: Scene) {
+async fn payloads_are_returned_unchanged(s: Scene) {
     let job = s.job("k");
     let every_byte = Bytes::from((0..=255).collect::<Vec<u8>>());
     let payloads =
@@ -322,7 +322,7 @@ async fn payloads_come_back_byte_for_byte(s: Scene) {
     assert_eq!(kept, payloads);
 }
 
-async fn a_payload_of_one_mebibyte_is_kept(s: Scene) {
+async fn payload_of_one_mebibyte_is_kept(s: Scene) {
     let job = s.job("k");
     let payload = Bytes::from((0..1 << 20).map(|i| (i % 251) as u8).collect::<Vec<_>>());
     published(&s, &[saying(&job, "s", 1, payload.clone())]).await;
@@ -349,7 +349,7 @@ async fn job_names_and_stages_of_255_bytes_work(s: Scene) {
     assert_eq!(whole(&s, &job).await.entries[0], entry(&one, at[0]));
 }
 
-async fn a_log_survives_a_restart(s: Scene) {
+async fn log_survives_a_restart(s: Scene) {
     let job = s.job("k");
     let one = event(&job, "s", 1);
     let first = published(&s, from_ref(&one)).await[0];

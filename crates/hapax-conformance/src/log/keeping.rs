@@ -12,20 +12,20 @@ use crate::scene::{LONG, SHORT, Scene};
 use crate::subject::laws;
 
 laws![
-    a_job_is_forgotten_as_a_whole_after_its_lifetime,
-    a_forgotten_job_begins_anew_under_a_greater_epoch,
-    a_closed_job_is_open_again_after_its_lifetime,
-    an_appended_event_sets_the_lifetime_anew,
-    what_is_not_appended_leaves_the_lifetime_alone,
-    the_last_event_decides_the_lifetime,
+    job_expires_as_a_whole_after_its_retention,
+    expired_job_starts_again_with_a_greater_epoch,
+    closed_job_is_open_again_after_its_retention,
+    appended_event_renews_the_retention,
+    refused_event_does_not_change_the_retention,
+    last_event_decides_the_retention,
     trimming_keeps_the_newest_entries,
     trimming_keeps_dedup_and_state,
     trimming_leaves_other_jobs_alone,
-    attach_gives_what_is_above_the_offset,
-    attach_gives_no_more_than_was_asked_for,
-    a_reader_can_go_on_from_every_cursor_that_is_kept,
-    attach_sees_head_and_entries_at_one_moment,
-    sweeping_takes_only_jobs_that_have_expired,
+    attach_returns_entries_after_the_offset,
+    attach_returns_at_most_the_requested_number,
+    reader_can_continue_from_every_kept_cursor,
+    attach_reads_head_and_entries_atomically,
+    sweep_removes_only_expired_jobs,
 ];
 
 const BRIEF: LogRetention = LogRetention { retention: SHORT, max_entries: 10_000 };
@@ -33,7 +33,7 @@ const BRIEF: LogRetention = LogRetention { retention: SHORT, max_entries: 10_000
 const LESS: LogRetention =
     LogRetention { retention: Duration::from_secs(1800), max_entries: 10_000 };
 
-async fn a_job_is_forgotten_as_a_whole_after_its_lifetime(s: Scene) {
+async fn job_expires_as_a_whole_after_its_retention(s: Scene) {
     let job = s.job("k");
     let events = [event(&job, "s", 50), event(&job, "s", 51)];
     keeping(&s, &events, &BRIEF).await;
@@ -46,7 +46,7 @@ async fn a_job_is_forgotten_as_a_whole_after_its_lifetime(s: Scene) {
     assert_eq!(attached.head.state.payload, "else");
 }
 
-async fn a_forgotten_job_begins_anew_under_a_greater_epoch(s: Scene) {
+async fn expired_job_starts_again_with_a_greater_epoch(s: Scene) {
     let job = s.job("k");
     let mut epochs = Vec::new();
     for _ in 0..3 {
@@ -63,7 +63,7 @@ async fn a_forgotten_job_begins_anew_under_a_greater_epoch(s: Scene) {
     assert!(head.holds(head.end()));
 }
 
-async fn a_closed_job_is_open_again_after_its_lifetime(s: Scene) {
+async fn closed_job_is_open_again_after_its_retention(s: Scene) {
     let job = s.job("k");
     keeping(&s, &[closing(event(&job, "s", 9))], &BRIEF).await;
     s.outlive(SHORT).await;
@@ -71,7 +71,7 @@ async fn a_closed_job_is_open_again_after_its_lifetime(s: Scene) {
     assert!(!whole(&s, &job).await.head.closed);
 }
 
-async fn an_appended_event_sets_the_lifetime_anew(s: Scene) {
+async fn appended_event_renews_the_retention(s: Scene) {
     let job = s.job("k");
     keeping(&s, &[event(&job, "s", 1)], &LESS).await;
     let left = whole(&s, &job).await.head.expires_in;
@@ -81,7 +81,7 @@ async fn an_appended_event_sets_the_lifetime_anew(s: Scene) {
     assert!(left > LESS.retention && left <= LONG, "{left:?}");
 }
 
-async fn what_is_not_appended_leaves_the_lifetime_alone(s: Scene) {
+async fn refused_event_does_not_change_the_retention(s: Scene) {
     let job = s.job("k");
     keeping(&s, &[event(&job, "s", 1), closing(event(&job, "s", 2))], &LESS).await;
     let other = saying(&job, "s", 2, "else".into());
@@ -96,7 +96,7 @@ async fn what_is_not_appended_leaves_the_lifetime_alone(s: Scene) {
     }
 }
 
-async fn the_last_event_decides_the_lifetime(s: Scene) {
+async fn last_event_decides_the_retention(s: Scene) {
     let job = s.job("k");
     append(&s, &[event(&job, "s", 1)]).await;
     keeping(&s, &[event(&job, "s", 2)], &BRIEF).await;
@@ -153,7 +153,7 @@ async fn trimming_leaves_other_jobs_alone(s: Scene) {
     }
 }
 
-async fn attach_gives_what_is_above_the_offset(s: Scene) {
+async fn attach_returns_entries_after_the_offset(s: Scene) {
     let job = s.job("k");
     let events: Vec<_> = (0..6).map(|seq| event(&job, "s", seq)).collect();
     keeping(&s, &events, &LogRetention { max_entries: 4, ..KEEP }).await;
@@ -166,7 +166,7 @@ async fn attach_gives_what_is_above_the_offset(s: Scene) {
     }
 }
 
-async fn attach_gives_no_more_than_was_asked_for(s: Scene) {
+async fn attach_returns_at_most_the_requested_number(s: Scene) {
     let job = s.job("k");
     let events: Vec<_> = (0..10).map(|seq| event(&job, "s", seq)).collect();
     published(&s, &events).await;
@@ -181,7 +181,7 @@ async fn attach_gives_no_more_than_was_asked_for(s: Scene) {
     assert_eq!((head_alone.entries, head_alone.head.last), (vec![], 10));
 }
 
-async fn a_reader_can_go_on_from_every_cursor_that_is_kept(s: Scene) {
+async fn reader_can_continue_from_every_kept_cursor(s: Scene) {
     let job = s.job("k");
     let events: Vec<_> = (0..9).map(|seq| event(&job, "s", seq)).collect();
     let mut cursors = published(&s, &events[..5]).await;
@@ -201,7 +201,7 @@ async fn a_reader_can_go_on_from_every_cursor_that_is_kept(s: Scene) {
 }
 
 /// A reader on another node polls while a writer appends: no answer may mix two moments.
-async fn attach_sees_head_and_entries_at_one_moment(s: Scene) {
+async fn attach_reads_head_and_entries_atomically(s: Scene) {
     let (job, reader) = (s.job("k"), s.reopened().await);
     let writer = tokio::spawn({
         let (s, job) = (s.clone(), job.clone());
@@ -227,7 +227,7 @@ async fn attach_sees_head_and_entries_at_one_moment(s: Scene) {
     writer.await.unwrap();
 }
 
-async fn sweeping_takes_only_jobs_that_have_expired(s: Scene) {
+async fn sweep_removes_only_expired_jobs(s: Scene) {
     let (gone, kept) = (s.job("gone"), s.job("kept"));
     keeping(&s, &[event(&gone, "s", 1)], &BRIEF).await;
     published(&s, &[event(&kept, "s", 1)]).await;

@@ -14,19 +14,19 @@ use crate::scene::{LONG, SHORT, Scene};
 use crate::subject::laws;
 
 laws![
-    the_tail_shows_each_entry_once_in_offset_order,
-    the_tail_shows_only_what_was_appended,
-    the_tail_goes_on_from_every_position,
-    the_end_of_the_tail_is_after_everything_there,
-    the_start_of_the_tail_is_before_everything_kept,
-    many_partitions_are_asked_at_once,
-    a_position_is_good_on_every_node,
-    the_tail_skips_nothing_under_concurrent_appends_from_two_nodes,
-    the_tail_tells_that_trimmed_entries_were_lost,
-    the_tail_tells_that_an_expired_job_was_lost,
-    the_tail_loses_nothing_that_is_kept,
-    a_listener_is_woken_at_an_append,
-    a_listener_on_another_node_is_woken,
+    tail_shows_each_entry_once_in_offset_order,
+    tail_shows_only_what_was_appended,
+    tail_continues_from_every_position,
+    tail_end_is_after_all_entries,
+    tail_start_is_before_all_kept_entries,
+    tail_reads_many_partitions_at_once,
+    tail_position_is_valid_on_every_node,
+    tail_skips_nothing_under_concurrent_appends,
+    tail_reports_trimmed_entries_as_lost,
+    tail_reports_an_expired_job_as_lost,
+    tail_reports_nothing_lost_that_is_kept,
+    listener_is_woken_at_an_append,
+    listener_on_another_node_is_woken,
 ];
 
 fn partition(s: &Scene, job: &Key) -> u16 {
@@ -87,7 +87,7 @@ fn neighbours(s: &Scene, count: usize) -> (u16, Vec<Key>) {
     (first, jobs.take(count).collect())
 }
 
-async fn the_tail_shows_each_entry_once_in_offset_order(s: Scene) {
+async fn tail_shows_each_entry_once_in_offset_order(s: Scene) {
     let (partition, jobs) = neighbours(&s, 3);
     let start = end(&s, partition).await;
     let events: Vec<_> = (0..21).map(|i| event(&jobs[i % 3], "s", i as u64)).collect();
@@ -103,7 +103,7 @@ async fn the_tail_shows_each_entry_once_in_offset_order(s: Scene) {
     }
 }
 
-async fn the_tail_shows_only_what_was_appended(s: Scene) {
+async fn tail_shows_only_what_was_appended(s: Scene) {
     let job = s.job("k");
     let start = end(&s, partition(&s, &job)).await;
     published(&s, &[event(&job, "s", 1), closing(event(&job, "s", 2))]).await;
@@ -113,7 +113,7 @@ async fn the_tail_shows_only_what_was_appended(s: Scene) {
     assert_eq!(read.offsets(&job), [1, 2]);
 }
 
-async fn the_tail_goes_on_from_every_position(s: Scene) {
+async fn tail_continues_from_every_position(s: Scene) {
     let job = s.job("k");
     let start = end(&s, partition(&s, &job)).await;
     let events: Vec<_> = (0..6).map(|seq| event(&job, "s", seq)).collect();
@@ -128,7 +128,7 @@ async fn the_tail_goes_on_from_every_position(s: Scene) {
     assert_eq!(rest.offsets(&job), [7]);
 }
 
-async fn the_end_of_the_tail_is_after_everything_there(s: Scene) {
+async fn tail_end_is_after_all_entries(s: Scene) {
     let job = s.job("k");
     published(&s, &[event(&job, "s", 1)]).await;
     let end = end(&s, partition(&s, &job)).await;
@@ -137,7 +137,7 @@ async fn the_end_of_the_tail_is_after_everything_there(s: Scene) {
     assert_eq!(drain(&s, partition(&s, &job), &end, 10).await.offsets(&job), [2]);
 }
 
-async fn the_start_of_the_tail_is_before_everything_kept(s: Scene) {
+async fn tail_start_is_before_all_kept_entries(s: Scene) {
     let job = s.job("k");
     let events: Vec<_> = (0..5).map(|seq| event(&job, "s", seq)).collect();
     keeping(&s, &events, &LogRetention { max_entries: 3, ..KEEP }).await;
@@ -147,7 +147,7 @@ async fn the_start_of_the_tail_is_before_everything_kept(s: Scene) {
     assert!(read.offsets(&job).ends_with(&[3, 4, 5]), "{:?}", read.offsets(&job));
 }
 
-async fn many_partitions_are_asked_at_once(s: Scene) {
+async fn tail_reads_many_partitions_at_once(s: Scene) {
     let all = s.store.partitions();
     let questions: Vec<_> =
         (0..all).rev().map(|partition| (partition, TailPosition::end())).collect();
@@ -174,7 +174,7 @@ async fn many_partitions_are_asked_at_once(s: Scene) {
     assert_eq!(seen, 40);
 }
 
-async fn a_position_is_good_on_every_node(s: Scene) {
+async fn tail_position_is_valid_on_every_node(s: Scene) {
     let (job, other) = (s.job("k{}:%"), s.reopened().await);
     let start = end(&s, partition(&s, &job)).await;
     published(&other, &[event(&job, "s", 1)]).await;
@@ -188,7 +188,7 @@ async fn a_position_is_good_on_every_node(s: Scene) {
 }
 
 /// Eight writers on two nodes append to jobs of one partition, while a reader follows its tail.
-async fn the_tail_skips_nothing_under_concurrent_appends_from_two_nodes(s: Scene) {
+async fn tail_skips_nothing_under_concurrent_appends(s: Scene) {
     const EACH: u64 = 25;
     let nodes = [s.clone(), s.reopened().await];
     let (partition, jobs) = neighbours(&s, 4);
@@ -227,7 +227,7 @@ async fn the_tail_skips_nothing_under_concurrent_appends_from_two_nodes(s: Scene
     }
 }
 
-async fn the_tail_tells_that_trimmed_entries_were_lost(s: Scene) {
+async fn tail_reports_trimmed_entries_as_lost(s: Scene) {
     let (partition, jobs) = neighbours(&s, 2);
     let start = end(&s, partition).await;
     published(&s, &[event(&jobs[1], "s", 1)]).await;
@@ -240,7 +240,7 @@ async fn the_tail_tells_that_trimmed_entries_were_lost(s: Scene) {
     assert_eq!(read.offsets(&jobs[1]), [1]);
 }
 
-async fn the_tail_tells_that_an_expired_job_was_lost(s: Scene) {
+async fn tail_reports_an_expired_job_as_lost(s: Scene) {
     let job = s.job("k");
     let start = end(&s, partition(&s, &job)).await;
     let brief = LogRetention { retention: SHORT, ..KEEP };
@@ -254,7 +254,7 @@ async fn the_tail_tells_that_an_expired_job_was_lost(s: Scene) {
     assert_eq!(offsets.last(), Some(&1));
 }
 
-async fn the_tail_loses_nothing_that_is_kept(s: Scene) {
+async fn tail_reports_nothing_lost_that_is_kept(s: Scene) {
     let job = s.job("k");
     for seq in 0..50 {
         let start = end(&s, partition(&s, &job)).await;
@@ -281,10 +281,10 @@ async fn woken(listening: &Scene, writing: &Scene) {
     assert_eq!(whole(listening, &job).await.head.last, 1);
 }
 
-async fn a_listener_is_woken_at_an_append(s: Scene) {
+async fn listener_is_woken_at_an_append(s: Scene) {
     woken(&s, &s).await;
 }
 
-async fn a_listener_on_another_node_is_woken(s: Scene) {
+async fn listener_on_another_node_is_woken(s: Scene) {
     woken(&s.reopened().await, &s).await;
 }

@@ -11,8 +11,8 @@ use crate::scene::{LONG, SHORT, Scene};
 use crate::subject::laws;
 
 laws![
-    concurrent_holders_never_share_an_item_nor_break_the_order_of_a_key,
-    what_lapsed_holders_left_behind_is_done_by_others,
+    concurrent_workers_share_no_item_and_keep_key_order,
+    items_of_lapsed_workers_are_done_by_others,
 ];
 
 const KEYS: usize = 5;
@@ -101,7 +101,7 @@ async fn holder(
     }
 }
 
-async fn concurrent_holders_never_share_an_item_nor_break_the_order_of_a_key(s: Scene) {
+async fn concurrent_workers_share_no_item_and_keep_key_order(s: Scene) {
     let desk = Desk::new(s);
     let nodes = [desk.clone(), desk.reopened().await];
     let items = Arc::new(crowd(&desk));
@@ -125,7 +125,7 @@ async fn concurrent_holders_never_share_an_item_nor_break_the_order_of_a_key(s: 
 }
 
 /// Half of the holders vanish with what they hold; nothing is lost with them.
-async fn what_lapsed_holders_left_behind_is_done_by_others(s: Scene) {
+async fn items_of_lapsed_workers_are_done_by_others(s: Scene) {
     let desk = Desk::new(s);
     let items = crowd(&desk);
     desk.accepted(&items).await;

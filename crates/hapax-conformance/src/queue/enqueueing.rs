@@ -13,26 +13,26 @@ use crate::scene::{LONG, SHORT, Scene};
 use crate::subject::laws;
 
 laws![
-    an_item_comes_back_as_it_was_enqueued,
-    an_item_of_one_mebibyte_is_kept,
-    an_empty_queue_hands_out_nothing,
-    an_id_that_waits_is_a_duplicate,
-    an_id_in_flight_is_a_duplicate,
-    an_id_of_a_dead_letter_is_a_duplicate,
-    an_id_that_was_done_is_a_duplicate_as_long_as_it_is_remembered,
-    an_id_that_is_not_remembered_is_accepted_again,
-    an_id_twice_in_one_call_is_accepted_once,
-    a_duplicate_changes_nothing,
-    one_of_many_concurrent_enqueues_of_an_id_is_accepted,
-    queues_with_equal_ids_never_meet,
-    an_item_is_not_due_before_its_delay_has_passed,
+    item_is_leased_as_it_was_enqueued,
+    item_of_one_mebibyte_is_kept,
+    empty_queue_leases_nothing,
+    id_of_a_waiting_item_is_a_duplicate,
+    id_of_an_item_in_flight_is_a_duplicate,
+    id_of_a_dead_item_is_a_duplicate,
+    id_of_a_done_item_is_a_duplicate_within_its_retention,
+    id_of_a_done_item_is_accepted_after_its_retention,
+    id_twice_in_one_call_is_accepted_once,
+    duplicate_changes_nothing,
+    concurrent_enqueues_accept_an_id_once,
+    queues_with_equal_ids_are_separate,
+    item_is_not_due_before_its_delay_has_passed,
     items_survive_a_restart,
-    sweeping_takes_only_what_is_no_longer_remembered,
-    a_waiter_is_woken_by_an_arrival,
-    a_waiter_on_another_node_is_woken_by_an_arrival,
+    sweep_removes_only_done_items_after_their_retention,
+    waiter_is_woken_by_an_arrival,
+    waiter_on_another_node_is_woken_by_an_arrival,
 ];
 
-async fn an_item_comes_back_as_it_was_enqueued(s: Scene) {
+async fn item_is_leased_as_it_was_enqueued(s: Scene) {
     let desk = Desk::new(s);
     let every_byte = Bytes::from((0..=255).collect::<Vec<u8>>());
     let items = [
@@ -58,14 +58,14 @@ async fn an_item_comes_back_as_it_was_enqueued(s: Scene) {
     }
 }
 
-async fn an_item_of_one_mebibyte_is_kept(s: Scene) {
+async fn item_of_one_mebibyte_is_kept(s: Scene) {
     let desk = Desk::new(s);
     let payload = Bytes::from((0..1 << 20).map(|i| (i % 251) as u8).collect::<Vec<_>>());
     desk.accepted(&[QueueItem::new(&desk.s.tenant, "t", payload.clone())]).await;
     assert!(desk.lease(1).await.items[0].item.payload == payload);
 }
 
-async fn an_empty_queue_hands_out_nothing(s: Scene) {
+async fn empty_queue_leases_nothing(s: Scene) {
     let desk = Desk::new(s);
     assert_eq!(desk.enqueue(&[]).await, []);
     assert!(desk.lease(ALL).await.items.is_empty());
@@ -82,7 +82,7 @@ async fn is_known(desk: &Desk, item: &QueueItem) {
     assert_eq!(desk.counts().await, before);
 }
 
-async fn an_id_that_waits_is_a_duplicate(s: Scene) {
+async fn id_of_a_waiting_item_is_a_duplicate(s: Scene) {
     let desk = Desk::new(s);
     let (due, later) = (desk.item("t").key("k"), desk.item("t").delay(LONG));
     desk.accepted(&[due.clone(), later.clone()]).await;
@@ -91,7 +91,7 @@ async fn an_id_that_waits_is_a_duplicate(s: Scene) {
     is_known(&desk.reopened().await, &due).await;
 }
 
-async fn an_id_in_flight_is_a_duplicate(s: Scene) {
+async fn id_of_an_item_in_flight_is_a_duplicate(s: Scene) {
     let desk = Desk::new(s);
     let item = desk.item("t");
     desk.accepted(from_ref(&item)).await;
@@ -102,7 +102,7 @@ async fn an_id_in_flight_is_a_duplicate(s: Scene) {
     assert!(hand.items[0].item == item);
 }
 
-async fn an_id_of_a_dead_letter_is_a_duplicate(s: Scene) {
+async fn id_of_a_dead_item_is_a_duplicate(s: Scene) {
     let desk = Desk::new(s);
     for blocks in [true, false] {
         let item = desk.item("t");
@@ -113,7 +113,7 @@ async fn an_id_of_a_dead_letter_is_a_duplicate(s: Scene) {
     }
 }
 
-async fn an_id_that_was_done_is_a_duplicate_as_long_as_it_is_remembered(s: Scene) {
+async fn id_of_a_done_item_is_a_duplicate_within_its_retention(s: Scene) {
     let desk = Desk::new(s);
     let item = desk.item("t").key("k");
     desk.accepted(from_ref(&item)).await;
@@ -122,7 +122,7 @@ async fn an_id_that_was_done_is_a_duplicate_as_long_as_it_is_remembered(s: Scene
     assert!(desk.lease(1).await.items.is_empty());
 }
 
-async fn an_id_that_is_not_remembered_is_accepted_again(s: Scene) {
+async fn id_of_a_done_item_is_accepted_after_its_retention(s: Scene) {
     let desk = Desk::new(s);
     for remember in [SHORT, Duration::ZERO] {
         let item = desk.item("t").key("k");
@@ -138,7 +138,7 @@ async fn an_id_that_is_not_remembered_is_accepted_again(s: Scene) {
     }
 }
 
-async fn an_id_twice_in_one_call_is_accepted_once(s: Scene) {
+async fn id_twice_in_one_call_is_accepted_once(s: Scene) {
     let desk = Desk::new(s);
     let (one, two) = (desk.item("t"), desk.item("t").key("k"));
     let call = [one.clone(), two.clone(), one.clone(), two.clone()];
@@ -147,7 +147,7 @@ async fn an_id_twice_in_one_call_is_accepted_once(s: Scene) {
     assert_eq!(desk.lease(ALL).await.sorted(), sorted(&[one.id, two.id]));
 }
 
-async fn a_duplicate_changes_nothing(s: Scene) {
+async fn duplicate_changes_nothing(s: Scene) {
     let desk = Desk::new(s);
     let first = desk.item("t").key("k");
     let second = desk.item("t").key("k");
@@ -160,7 +160,7 @@ async fn a_duplicate_changes_nothing(s: Scene) {
     assert!(hand.items[0].item == first);
 }
 
-async fn one_of_many_concurrent_enqueues_of_an_id_is_accepted(s: Scene) {
+async fn concurrent_enqueues_accept_an_id_once(s: Scene) {
     let desk = Desk::new(s);
     let nodes = [desk.clone(), desk.reopened().await];
     let items: Vec<_> = (0..10).map(|_| desk.item("t").key("k")).collect();
@@ -178,7 +178,7 @@ async fn one_of_many_concurrent_enqueues_of_an_id_is_accepted(s: Scene) {
     assert_eq!(desk.lease(ALL).await.ids().into_iter().collect::<HashSet<_>>().len(), 10);
 }
 
-async fn queues_with_equal_ids_never_meet(s: Scene) {
+async fn queues_with_equal_ids_are_separate(s: Scene) {
     let one = Desk::new(s);
     let name = QueueName::new(&format!("{}x", one.queue.as_str())).unwrap();
     let two = Desk { queue: name, ..one.clone() };
@@ -195,7 +195,7 @@ async fn queues_with_equal_ids_never_meet(s: Scene) {
     assert_eq!(two.lease(ALL).await.ids(), [item.id]);
 }
 
-async fn an_item_is_not_due_before_its_delay_has_passed(s: Scene) {
+async fn item_is_not_due_before_its_delay_has_passed(s: Scene) {
     let desk = Desk::new(s);
     let (far, near) = (desk.item("t").delay(LONG), desk.item("t").delay(SHORT));
     desk.accepted(&[far, near.clone()]).await;
@@ -220,7 +220,7 @@ async fn items_survive_a_restart(s: Scene) {
     assert_ne!(first, second);
 }
 
-async fn sweeping_takes_only_what_is_no_longer_remembered(s: Scene) {
+async fn sweep_removes_only_done_items_after_their_retention(s: Scene) {
     let desk = Desk::new(s);
     let items = [(); 4].map(|()| desk.item("t"));
     desk.accepted(&items).await;
@@ -252,12 +252,12 @@ async fn woken(waiting: &Desk, writing: &Desk) {
     assert_eq!(waiting.lease(1).await.items.len(), 1);
 }
 
-async fn a_waiter_is_woken_by_an_arrival(s: Scene) {
+async fn waiter_is_woken_by_an_arrival(s: Scene) {
     let desk = Desk::new(s);
     woken(&desk, &desk).await;
 }
 
-async fn a_waiter_on_another_node_is_woken_by_an_arrival(s: Scene) {
+async fn waiter_on_another_node_is_woken_by_an_arrival(s: Scene) {
     let desk = Desk::new(s);
     woken(&desk.reopened().await, &desk).await;
 }

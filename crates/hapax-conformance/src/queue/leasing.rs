@@ -10,20 +10,20 @@ use crate::scene::{LONG, SHORT, Scene};
 use crate::subject::laws;
 
 laws![
-    a_leased_item_is_handed_to_nobody_else,
-    a_lease_takes_no_more_than_it_asks_for,
-    a_lapsed_lease_is_handed_out_again_with_a_greater_fence,
-    a_lease_asked_again_with_its_token_gives_the_same_items_and_no_others,
-    a_lease_asked_again_leaves_out_what_was_resolved,
-    a_lease_asked_again_begins_anew,
-    a_renewed_lease_ends_when_it_was_told_to,
-    a_renewed_lease_outlives_its_first_end,
-    a_late_renewal_holds_what_nobody_else_was_given,
-    renewing_tells_how_many_leases_there_were,
-    a_renewal_after_the_item_was_handed_on_changes_nothing,
+    leased_item_is_not_leased_again,
+    lease_takes_at_most_the_requested_number,
+    lapsed_item_is_leased_again_with_a_greater_fence,
+    lease_repeated_with_its_token_returns_the_same_items,
+    lease_repeated_leaves_out_resolved_items,
+    lease_repeated_restarts_its_duration,
+    renewed_lease_ends_at_its_new_time,
+    renewed_lease_outlives_its_first_end,
+    late_renewal_keeps_items_not_leased_again,
+    renew_returns_the_number_of_leases,
+    renewal_after_another_lease_changes_nothing,
     attempts_count_leases,
-    an_uncounted_retry_takes_its_attempt_back,
-    a_lapsed_lease_counts_as_an_attempt,
+    uncounted_retry_does_not_count_its_attempt,
+    lapsed_lease_counts_as_an_attempt,
     fences_grow_with_every_lease_of_an_item,
     tenants_share_a_queue_and_keep_their_items,
 ];
@@ -32,7 +32,7 @@ async fn renew(desk: &Desk, token: &Token, lease: Duration) -> u64 {
     desk.s.store.renew(&desk.queue, token, lease).await.expect("the store answers")
 }
 
-async fn a_leased_item_is_handed_to_nobody_else(s: Scene) {
+async fn leased_item_is_not_leased_again(s: Scene) {
     let desk = Desk::new(s);
     let other = desk.reopened().await;
     let ids = desk.accepted(&[desk.item("t").key("k"), desk.item("t")]).await;
@@ -47,7 +47,7 @@ async fn a_leased_item_is_handed_to_nobody_else(s: Scene) {
     assert_eq!(other.counts().await, (0, 0, 0));
 }
 
-async fn a_lease_takes_no_more_than_it_asks_for(s: Scene) {
+async fn lease_takes_at_most_the_requested_number(s: Scene) {
     let desk = Desk::new(s);
     let items: Vec<_> = (0..10)
         .map(|i| if i % 2 == 0 { desk.item("t") } else { desk.item("t").key(&i.to_string()) })
@@ -63,7 +63,7 @@ async fn a_lease_takes_no_more_than_it_asks_for(s: Scene) {
     assert!(desk.lease(3).await.items.is_empty());
 }
 
-async fn a_lapsed_lease_is_handed_out_again_with_a_greater_fence(s: Scene) {
+async fn lapsed_item_is_leased_again_with_a_greater_fence(s: Scene) {
     let desk = Desk::new(s);
     let ids = desk.accepted(&[desk.item("t").key("k"), desk.item("t")]).await;
     let first = desk.lapsed(ALL).await;
@@ -77,7 +77,7 @@ async fn a_lapsed_lease_is_handed_out_again_with_a_greater_fence(s: Scene) {
     }
 }
 
-async fn a_lease_asked_again_with_its_token_gives_the_same_items_and_no_others(s: Scene) {
+async fn lease_repeated_with_its_token_returns_the_same_items(s: Scene) {
     let desk = Desk::new(s);
     let items: Vec<_> = (0..6).map(|_| desk.item("t").key("k")).collect();
     let ids = desk.accepted(&items).await;
@@ -95,7 +95,7 @@ async fn a_lease_asked_again_with_its_token_gives_the_same_items_and_no_others(s
     assert_eq!(desk.counts().await, (4, 2, 0));
 }
 
-async fn a_lease_asked_again_leaves_out_what_was_resolved(s: Scene) {
+async fn lease_repeated_leaves_out_resolved_items(s: Scene) {
     let desk = Desk::new(s);
     let ids = desk.accepted(&[(); 5].map(|()| desk.item("t"))).await;
     let take = LeaseRequest::new(4, LONG);
@@ -110,7 +110,7 @@ async fn a_lease_asked_again_leaves_out_what_was_resolved(s: Scene) {
     assert_eq!(ids.len(), 5);
 }
 
-async fn a_lease_asked_again_begins_anew(s: Scene) {
+async fn lease_repeated_restarts_its_duration(s: Scene) {
     let desk = Desk::new(s);
     desk.accepted(&[desk.item("t")]).await;
     let take = LeaseRequest::new(1, LONG);
@@ -121,7 +121,7 @@ async fn a_lease_asked_again_begins_anew(s: Scene) {
     assert_eq!(desk.lease(1).await.attempts(), [2]);
 }
 
-async fn a_renewed_lease_ends_when_it_was_told_to(s: Scene) {
+async fn renewed_lease_ends_at_its_new_time(s: Scene) {
     let desk = Desk::new(s);
     desk.accepted(&[desk.item("t")]).await;
     let hand = desk.lease(1).await;
@@ -130,7 +130,7 @@ async fn a_renewed_lease_ends_when_it_was_told_to(s: Scene) {
     assert_eq!(desk.lease(1).await.attempts(), [2]);
 }
 
-async fn a_renewed_lease_outlives_its_first_end(s: Scene) {
+async fn renewed_lease_outlives_its_first_end(s: Scene) {
     let desk = Desk::new(s);
     desk.accepted(&[desk.item("t").key("k"), desk.item("t")]).await;
     let hand = desk.lease_for(ALL, SHORT).await;
@@ -140,7 +140,7 @@ async fn a_renewed_lease_outlives_its_first_end(s: Scene) {
     desk.finish(&hand).await;
 }
 
-async fn a_late_renewal_holds_what_nobody_else_was_given(s: Scene) {
+async fn late_renewal_keeps_items_not_leased_again(s: Scene) {
     let desk = Desk::new(s);
     desk.accepted(&[desk.item("t")]).await;
     let hand = desk.lapsed(1).await;
@@ -149,7 +149,7 @@ async fn a_late_renewal_holds_what_nobody_else_was_given(s: Scene) {
     assert_eq!(desk.counts().await, (0, 1, 0));
 }
 
-async fn renewing_tells_how_many_leases_there_were(s: Scene) {
+async fn renew_returns_the_number_of_leases(s: Scene) {
     let desk = Desk::new(s);
     desk.accepted(&[(); 5].map(|()| desk.item("t"))).await;
     let hand = desk.lease(4).await;
@@ -162,7 +162,7 @@ async fn renewing_tells_how_many_leases_there_were(s: Scene) {
     assert_eq!(renew(&desk, &Token::presented("nobody"), LONG).await, 0);
 }
 
-async fn a_renewal_after_the_item_was_handed_on_changes_nothing(s: Scene) {
+async fn renewal_after_another_lease_changes_nothing(s: Scene) {
     let desk = Desk::new(s);
     desk.accepted(&[desk.item("t")]).await;
     let first = desk.lapsed(1).await;
@@ -183,7 +183,7 @@ async fn attempts_count_leases(s: Scene) {
     }
 }
 
-async fn an_uncounted_retry_takes_its_attempt_back(s: Scene) {
+async fn uncounted_retry_does_not_count_its_attempt(s: Scene) {
     let desk = Desk::new(s);
     let [id] = desk.keyed(["k"]).await;
     for (attempt, outcome) in [
@@ -199,7 +199,7 @@ async fn an_uncounted_retry_takes_its_attempt_back(s: Scene) {
     }
 }
 
-async fn a_lapsed_lease_counts_as_an_attempt(s: Scene) {
+async fn lapsed_lease_counts_as_an_attempt(s: Scene) {
     let desk = Desk::new(s);
     let [id] = desk.keyed(["k"]).await;
     desk.lapsed(1).await;

@@ -10,17 +10,17 @@ use crate::scene::{LONG, SHORT, Scene};
 use crate::subject::laws;
 
 laws![
-    a_dead_letter_tells_what_it_is,
-    dead_letters_are_listed_page_by_page_in_the_order_of_their_ids,
-    dead_letters_are_listed_by_tenant,
-    a_requeued_letter_is_in_its_old_place_with_attempts_anew,
-    a_requeued_letter_of_a_key_that_went_on_is_handed_out,
-    a_discarded_letter_is_forgotten_and_its_key_goes_on,
-    only_dead_letters_are_requeued_or_discarded,
-    a_letter_of_another_tenant_is_left_alone,
-    depth_counts_what_waits_what_is_in_flight_and_what_is_dead,
-    depth_tells_the_age_of_the_oldest,
-    depth_is_told_by_tenant,
+    dead_item_has_key_attempts_and_reason,
+    dead_items_are_listed_in_pages_ordered_by_id,
+    dead_items_are_listed_by_tenant,
+    requeued_item_has_its_old_place_and_no_attempts,
+    requeued_item_of_an_unblocked_key_is_leased,
+    discarded_item_is_gone_and_unblocks_its_key,
+    only_dead_items_are_requeued_or_discarded,
+    dead_item_of_another_tenant_is_not_changed,
+    depth_counts_waiting_in_flight_and_dead_items,
+    depth_has_the_age_of_the_oldest_item,
+    depth_is_counted_by_tenant,
 ];
 
 async fn dead(
@@ -57,7 +57,7 @@ async fn bury_all(desk: &Desk) {
     }
 }
 
-async fn a_dead_letter_tells_what_it_is(s: Scene) {
+async fn dead_item_has_key_attempts_and_reason(s: Scene) {
     let desk = Desk::new(s);
     let (keyed, plain) = (desk.item("t").key("k\u{e9}y"), desk.item("t"));
     desk.accepted(&[keyed.clone(), plain.clone()]).await;
@@ -75,7 +75,7 @@ async fn a_dead_letter_tells_what_it_is(s: Scene) {
     assert!(first.at >= second.at, "buried later");
 }
 
-async fn dead_letters_are_listed_page_by_page_in_the_order_of_their_ids(s: Scene) {
+async fn dead_items_are_listed_in_pages_ordered_by_id(s: Scene) {
     let desk = Desk::new(s);
     // Not in the order of time: half of the ids are digests.
     let named = |i: usize| ItemId::named(&[desk.queue.as_str(), &i.to_string()]);
@@ -98,7 +98,7 @@ async fn dead_letters_are_listed_page_by_page_in_the_order_of_their_ids(s: Scene
     assert_eq!(paged, all);
 }
 
-async fn dead_letters_are_listed_by_tenant(s: Scene) {
+async fn dead_items_are_listed_by_tenant(s: Scene) {
     let desk = Desk::new(s);
     let guest = Tenant::new(&format!("{}x", desk.s.tenant.as_str())).unwrap();
     let items = [desk.item("t"), QueueItem::new(&guest, "t", "{}"), desk.item("t")];
@@ -113,7 +113,7 @@ async fn dead_letters_are_listed_by_tenant(s: Scene) {
     assert!(listed(Some(&Tenant::default())).await.is_empty());
 }
 
-async fn a_requeued_letter_is_in_its_old_place_with_attempts_anew(s: Scene) {
+async fn requeued_item_has_its_old_place_and_no_attempts(s: Scene) {
     let desk = Desk::new(s);
     let [first, second, third] = desk.keyed(["k", "k", "k"]).await;
     let hand = desk.lease(1).await;
@@ -127,7 +127,7 @@ async fn a_requeued_letter_is_in_its_old_place_with_attempts_anew(s: Scene) {
     assert!(again.items[0].fence > hand.items[0].fence);
 }
 
-async fn a_requeued_letter_of_a_key_that_went_on_is_handed_out(s: Scene) {
+async fn requeued_item_of_an_unblocked_key_is_leased(s: Scene) {
     let desk = Desk::new(s);
     let [first, second, third] = desk.keyed(["k", "k", "k"]).await;
     desk.done(&desk.lease(1).await, first, bury(false)).await;
@@ -138,7 +138,7 @@ async fn a_requeued_letter_of_a_key_that_went_on_is_handed_out(s: Scene) {
     assert_eq!(desk.lease(ALL).await.ids(), [first, third]);
 }
 
-async fn a_discarded_letter_is_forgotten_and_its_key_goes_on(s: Scene) {
+async fn discarded_item_is_gone_and_unblocks_its_key(s: Scene) {
     let desk = Desk::new(s);
     let items = [(); 2].map(|()| desk.item("t").key("k"));
     let ids = desk.accepted(&items).await;
@@ -151,7 +151,7 @@ async fn a_discarded_letter_is_forgotten_and_its_key_goes_on(s: Scene) {
     assert_eq!(desk.lease(ALL).await.ids(), [ids[1], ids[0]], "as a new one, behind the other");
 }
 
-async fn only_dead_letters_are_requeued_or_discarded(s: Scene) {
+async fn only_dead_items_are_requeued_or_discarded(s: Scene) {
     let desk = Desk::new(s);
     let ids = desk.accepted(&[desk.item("t").delay(LONG), desk.item("t"), desk.item("t")]).await;
     let hand = desk.lease(ALL).await;
@@ -164,7 +164,7 @@ async fn only_dead_letters_are_requeued_or_discarded(s: Scene) {
     desk.done(&hand, ids[2], ack(LONG)).await;
 }
 
-async fn a_letter_of_another_tenant_is_left_alone(s: Scene) {
+async fn dead_item_of_another_tenant_is_not_changed(s: Scene) {
     let desk = Desk::new(s);
     let guest = Tenant::new(&format!("{}x", desk.s.tenant.as_str())).unwrap();
     let ids = desk.accepted(&[desk.item("t")]).await;
@@ -177,7 +177,7 @@ async fn a_letter_of_another_tenant_is_left_alone(s: Scene) {
     assert!(discard(&desk, Some(&desk.s.tenant), ids[0]).await);
 }
 
-async fn depth_counts_what_waits_what_is_in_flight_and_what_is_dead(s: Scene) {
+async fn depth_counts_waiting_in_flight_and_dead_items(s: Scene) {
     let desk = Desk::new(s);
     desk.keyed(["a", "b", "c", "d"]).await;
     assert_eq!(desk.counts().await, (4, 0, 0));
@@ -196,7 +196,7 @@ async fn depth_counts_what_waits_what_is_in_flight_and_what_is_dead(s: Scene) {
     assert_eq!(desk.counts().await, (7, 0, 1), "a lapsed one waits");
 }
 
-async fn depth_tells_the_age_of_the_oldest(s: Scene) {
+async fn depth_has_the_age_of_the_oldest_item(s: Scene) {
     let desk = Desk::new(s);
     assert_eq!(depth(&desk, None).await.oldest_age, None);
     let [old] = desk.keyed(["old"]).await;
@@ -211,7 +211,7 @@ async fn depth_tells_the_age_of_the_oldest(s: Scene) {
     assert_eq!(depth(&desk, None).await.oldest_age, None, "neither done nor dead ones count");
 }
 
-async fn depth_is_told_by_tenant(s: Scene) {
+async fn depth_is_counted_by_tenant(s: Scene) {
     let desk = Desk::new(s);
     let guest = Tenant::new(&format!("{}x", desk.s.tenant.as_str())).unwrap();
     let theirs = || QueueItem::new(&guest, "t", "{}").key("k");

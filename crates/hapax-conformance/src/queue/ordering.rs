@@ -9,26 +9,26 @@ use crate::scene::{LONG, SHORT, Scene};
 use crate::subject::laws;
 
 laws![
-    items_of_a_key_are_handed_out_in_the_order_of_enqueueing,
-    one_lease_hands_out_several_items_of_a_key_in_order,
-    a_later_item_waits_while_an_earlier_one_is_in_flight,
-    a_later_item_waits_while_an_earlier_one_waits_for_its_retry,
-    a_later_item_waits_while_an_earlier_one_is_delayed,
-    a_retried_item_comes_before_later_ones,
-    an_item_given_back_comes_before_later_ones,
-    a_lapsed_item_comes_before_later_ones,
-    a_later_item_waits_behind_a_dead_one_that_blocks,
-    a_later_item_follows_a_dead_one_that_does_not_block,
-    other_keys_go_on,
-    items_without_a_key_wait_for_nobody,
-    equal_keys_of_two_tenants_are_two_keys,
-    what_was_handed_out_together_holds_back_what_follows,
-    many_held_back_items_do_not_hide_what_is_due,
-    what_came_due_before_an_earlier_item_of_its_key_does_not_keep_it_back,
-    what_is_given_back_behind_a_dead_letter_hides_nobody_elses_retry,
+    items_of_a_key_are_leased_in_the_order_of_enqueueing,
+    one_lease_takes_several_items_of_a_key_in_order,
+    later_item_waits_while_an_earlier_one_is_in_flight,
+    later_item_waits_while_an_earlier_one_awaits_its_retry,
+    later_item_waits_while_an_earlier_one_is_delayed,
+    retried_item_comes_before_later_ones,
+    item_given_back_comes_before_later_ones,
+    lapsed_item_comes_before_later_ones,
+    later_item_waits_behind_a_dead_one_that_blocks,
+    later_item_follows_a_dead_one_that_does_not_block,
+    other_keys_are_not_held_back,
+    items_without_a_key_never_wait_for_others,
+    equal_keys_of_two_tenants_are_separate,
+    items_leased_together_hold_back_later_ones,
+    many_held_back_items_do_not_hide_due_ones,
+    item_due_before_an_earlier_one_does_not_hold_it_back,
+    items_behind_a_dead_one_do_not_hide_other_retries,
 ];
 
-async fn items_of_a_key_are_handed_out_in_the_order_of_enqueueing(s: Scene) {
+async fn items_of_a_key_are_leased_in_the_order_of_enqueueing(s: Scene) {
     let desk = Desk::new(s);
     let other = desk.reopened().await;
     let mut ids = desk.keyed(["k", "k", "k"]).await.to_vec();
@@ -43,7 +43,7 @@ async fn items_of_a_key_are_handed_out_in_the_order_of_enqueueing(s: Scene) {
 }
 
 /// Ids that sort against the order of enqueueing, so that neither order can stand for the other.
-async fn one_lease_hands_out_several_items_of_a_key_in_order(s: Scene) {
+async fn one_lease_takes_several_items_of_a_key_in_order(s: Scene) {
     let desk = Desk::new(s);
     let mut items: Vec<_> = (0..8).map(|_| desk.item("t").key("k")).collect();
     items.sort_by_key(|item| std::cmp::Reverse(item.id));
@@ -58,7 +58,7 @@ async fn one_lease_hands_out_several_items_of_a_key_in_order(s: Scene) {
     assert_eq!(seen, ids);
 }
 
-async fn a_later_item_waits_while_an_earlier_one_is_in_flight(s: Scene) {
+async fn later_item_waits_while_an_earlier_one_is_in_flight(s: Scene) {
     let desk = Desk::new(s);
     let other = desk.reopened().await;
     let [first, second, third] = desk.keyed(["k", "k", "k"]).await;
@@ -70,7 +70,7 @@ async fn a_later_item_waits_while_an_earlier_one_is_in_flight(s: Scene) {
     assert_eq!(other.lease(ALL).await.ids(), [second, third]);
 }
 
-async fn a_later_item_waits_while_an_earlier_one_waits_for_its_retry(s: Scene) {
+async fn later_item_waits_while_an_earlier_one_awaits_its_retry(s: Scene) {
     let desk = Desk::new(s);
     let [first, second] = desk.keyed(["k", "k"]).await;
     let hand = desk.lease(1).await;
@@ -80,7 +80,7 @@ async fn a_later_item_waits_while_an_earlier_one_waits_for_its_retry(s: Scene) {
     assert_ne!(first, second);
 }
 
-async fn a_later_item_waits_while_an_earlier_one_is_delayed(s: Scene) {
+async fn later_item_waits_while_an_earlier_one_is_delayed(s: Scene) {
     let desk = Desk::new(s);
     let (delayed, later) = (desk.item("t").key("k").delay(LONG), desk.item("t").key("k"));
     let free = desk.item("t").key("free");
@@ -88,7 +88,7 @@ async fn a_later_item_waits_while_an_earlier_one_is_delayed(s: Scene) {
     assert_eq!(desk.lease(ALL).await.ids(), [free.id]);
 }
 
-async fn a_retried_item_comes_before_later_ones(s: Scene) {
+async fn retried_item_comes_before_later_ones(s: Scene) {
     let desk = Desk::new(s);
     let [first, second, third] = desk.keyed(["k", "k", "k"]).await;
     for after in [Duration::ZERO, SHORT] {
@@ -103,7 +103,7 @@ async fn a_retried_item_comes_before_later_ones(s: Scene) {
     assert_eq!((hand.ids(), hand.attempts()), (vec![first, second, third], vec![3, 1, 1]));
 }
 
-async fn an_item_given_back_comes_before_later_ones(s: Scene) {
+async fn item_given_back_comes_before_later_ones(s: Scene) {
     let desk = Desk::new(s);
     let [first, second, third] = desk.keyed(["k", "k", "k"]).await;
     let hand = desk.lease(2).await;
@@ -113,7 +113,7 @@ async fn an_item_given_back_comes_before_later_ones(s: Scene) {
     assert_eq!(desk.lease(ALL).await.ids(), [first, second, third]);
 }
 
-async fn a_lapsed_item_comes_before_later_ones(s: Scene) {
+async fn lapsed_item_comes_before_later_ones(s: Scene) {
     let desk = Desk::new(s);
     let [first, second, third] = desk.keyed(["k", "k", "k"]).await;
     let hand = desk.lapsed(2).await;
@@ -126,7 +126,7 @@ async fn a_lapsed_item_comes_before_later_ones(s: Scene) {
     assert_eq!((hand.ids(), hand.attempts()), (vec![second, third], vec![2, 1]));
 }
 
-async fn a_later_item_waits_behind_a_dead_one_that_blocks(s: Scene) {
+async fn later_item_waits_behind_a_dead_one_that_blocks(s: Scene) {
     let desk = Desk::new(s);
     let [first, second] = desk.keyed(["k", "k"]).await;
     desk.done(&desk.lease(1).await, first, bury(true)).await;
@@ -137,7 +137,7 @@ async fn a_later_item_waits_behind_a_dead_one_that_blocks(s: Scene) {
     assert_ne!(second, third);
 }
 
-async fn a_later_item_follows_a_dead_one_that_does_not_block(s: Scene) {
+async fn later_item_follows_a_dead_one_that_does_not_block(s: Scene) {
     let desk = Desk::new(s);
     let [first, second] = desk.keyed(["k", "k"]).await;
     desk.done(&desk.lease(1).await, first, bury(false)).await;
@@ -149,7 +149,7 @@ async fn a_later_item_follows_a_dead_one_that_does_not_block(s: Scene) {
     assert_eq!(desk.lease(ALL).await.ids(), [third]);
 }
 
-async fn other_keys_go_on(s: Scene) {
+async fn other_keys_are_not_held_back(s: Scene) {
     let desk = Desk::new(s);
     let [flying, retried, dead, lapsed] = desk.keyed(["a", "b", "c", "d"]).await;
     let hand = desk.lease(ALL).await;
@@ -165,7 +165,7 @@ async fn other_keys_go_on(s: Scene) {
     assert_eq!(desk.lease(ALL).await.ids(), [behind[3]]);
 }
 
-async fn items_without_a_key_wait_for_nobody(s: Scene) {
+async fn items_without_a_key_never_wait_for_others(s: Scene) {
     let desk = Desk::new(s);
     let ids = desk.accepted(&[(); 4].map(|()| desk.item("t"))).await;
     let hand = desk.lease(3).await;
@@ -176,7 +176,7 @@ async fn items_without_a_key_wait_for_nobody(s: Scene) {
     assert_eq!(sorted(&[vec![a, b, c], rest.ids()].concat()), sorted(&ids));
 }
 
-async fn equal_keys_of_two_tenants_are_two_keys(s: Scene) {
+async fn equal_keys_of_two_tenants_are_separate(s: Scene) {
     let desk = Desk::new(s);
     let guest = desk.s.tenant.scoped("guest").unwrap();
     let theirs = |topic| QueueItem::new(&guest, topic, "{}").key("k");
@@ -192,7 +192,7 @@ async fn equal_keys_of_two_tenants_are_two_keys(s: Scene) {
 }
 
 /// One holder has two items of a key and gives the first back: what follows waits for both.
-async fn what_was_handed_out_together_holds_back_what_follows(s: Scene) {
+async fn items_leased_together_hold_back_later_ones(s: Scene) {
     let desk = Desk::new(s);
     let [first, second, third] = desk.keyed(["k", "k", "k"]).await;
     let hand = desk.lease(2).await;
@@ -207,7 +207,7 @@ async fn what_was_handed_out_together_holds_back_what_follows(s: Scene) {
 }
 
 /// A store that looks at the oldest few alone never finds it.
-async fn many_held_back_items_do_not_hide_what_is_due(s: Scene) {
+async fn many_held_back_items_do_not_hide_due_ones(s: Scene) {
     let desk = Desk::new(s);
     let [dead] = desk.keyed(["k"]).await;
     desk.done(&desk.lease(1).await, dead, bury(true)).await;
@@ -220,7 +220,7 @@ async fn many_held_back_items_do_not_hide_what_is_due(s: Scene) {
 }
 
 /// A holder gives back what follows a failed item at once, and the failed one for later.
-async fn what_came_due_before_an_earlier_item_of_its_key_does_not_keep_it_back(s: Scene) {
+async fn item_due_before_an_earlier_one_does_not_hold_it_back(s: Scene) {
     let desk = Desk::new(s);
     let ids = desk.keyed(["k", "k", "k", "k", "k"]).await;
     let hand = desk.lease(ALL).await;
@@ -231,7 +231,7 @@ async fn what_came_due_before_an_earlier_item_of_its_key_does_not_keep_it_back(s
     assert_eq!(desk.lease(2).await.ids(), ids[..2]);
 }
 
-async fn what_is_given_back_behind_a_dead_letter_hides_nobody_elses_retry(s: Scene) {
+async fn items_behind_a_dead_one_do_not_hide_other_retries(s: Scene) {
     let desk = Desk::new(s);
     let ids = desk.keyed(["k", "k", "k", "k", "other"]).await;
     let hand = desk.lease(ALL).await;

@@ -10,18 +10,18 @@ use crate::scene::{LONG, SHORT, Scene};
 use crate::subject::laws;
 
 laws![
-    an_acknowledged_item_is_gone,
-    an_ack_repeated_by_its_holder_is_done_again,
-    a_wrong_token_changes_nothing,
-    an_unknown_id_is_lost,
-    what_is_not_in_flight_cannot_be_resolved,
-    a_late_step_before_anyone_else_was_given_the_item_counts,
-    a_late_step_after_the_item_was_handed_on_is_lost,
-    a_late_step_after_another_holder_was_done_is_lost,
-    a_retry_is_due_after_its_delay,
-    a_retry_without_delay_is_due_at_once,
-    outcomes_of_one_call_are_answered_each_on_its_own,
-    an_ack_on_another_node_is_the_same,
+    acknowledged_item_is_gone,
+    ack_repeated_by_its_worker_is_done,
+    wrong_token_changes_nothing,
+    unknown_id_is_lost,
+    item_not_in_flight_cannot_be_resolved,
+    late_resolve_before_another_lease_is_done,
+    late_resolve_after_another_lease_is_lost,
+    late_resolve_after_another_ack_is_lost,
+    retry_is_due_after_its_delay,
+    retry_without_delay_is_due_at_once,
+    outcomes_of_one_call_are_answered_separately,
+    ack_works_on_another_node,
 ];
 
 fn every_outcome() -> [ItemOutcome; 4] {
@@ -44,7 +44,7 @@ async fn one(desk: &Desk) -> (ItemId, Hand) {
     (id, hand)
 }
 
-async fn an_acknowledged_item_is_gone(s: Scene) {
+async fn acknowledged_item_is_gone(s: Scene) {
     let desk = Desk::new(s);
     for remember in [Duration::ZERO, LONG] {
         let (id, hand) = one(&desk).await;
@@ -54,7 +54,7 @@ async fn an_acknowledged_item_is_gone(s: Scene) {
     }
 }
 
-async fn an_ack_repeated_by_its_holder_is_done_again(s: Scene) {
+async fn ack_repeated_by_its_worker_is_done(s: Scene) {
     let desk = Desk::new(s);
     let (id, hand) = one(&desk).await;
     for _ in 0..3 {
@@ -68,7 +68,7 @@ async fn an_ack_repeated_by_its_holder_is_done_again(s: Scene) {
     assert_eq!(desk.counts().await, (0, 0, 0));
 }
 
-async fn a_wrong_token_changes_nothing(s: Scene) {
+async fn wrong_token_changes_nothing(s: Scene) {
     let desk = Desk::new(s);
     let (id, hand) = one(&desk).await;
     for wrong in ["", "x", &hand.token.as_str()[1..], &format!("{}x", hand.token.as_str())] {
@@ -77,13 +77,13 @@ async fn a_wrong_token_changes_nothing(s: Scene) {
     desk.finish(&hand).await;
 }
 
-async fn an_unknown_id_is_lost(s: Scene) {
+async fn unknown_id_is_lost(s: Scene) {
     let desk = Desk::new(s);
     let (_, hand) = one(&desk).await;
     lost(&desk, &hand.token, ItemId::fresh()).await;
 }
 
-async fn what_is_not_in_flight_cannot_be_resolved(s: Scene) {
+async fn item_not_in_flight_cannot_be_resolved(s: Scene) {
     let desk = Desk::new(s);
     let (id, hand) = one(&desk).await;
     desk.done(&hand, id, retry(Duration::ZERO)).await;
@@ -96,7 +96,7 @@ async fn what_is_not_in_flight_cannot_be_resolved(s: Scene) {
     assert_eq!(desk.lease(1).await.ids(), [id]);
 }
 
-async fn a_late_step_before_anyone_else_was_given_the_item_counts(s: Scene) {
+async fn late_resolve_before_another_lease_is_done(s: Scene) {
     let desk = Desk::new(s);
     for (key, outcome, counts) in
         [("a", ack(LONG), (0, 0, 0)), ("b", retry(LONG), (1, 0, 0)), ("c", bury(true), (1, 0, 1))]
@@ -109,7 +109,7 @@ async fn a_late_step_before_anyone_else_was_given_the_item_counts(s: Scene) {
     assert!(desk.lease(ALL).await.items.is_empty());
 }
 
-async fn a_late_step_after_the_item_was_handed_on_is_lost(s: Scene) {
+async fn late_resolve_after_another_lease_is_lost(s: Scene) {
     let desk = Desk::new(s);
     let [id] = desk.keyed(["k"]).await;
     let first = desk.lapsed(1).await;
@@ -122,7 +122,7 @@ async fn a_late_step_after_the_item_was_handed_on_is_lost(s: Scene) {
     desk.finish(&third).await;
 }
 
-async fn a_late_step_after_another_holder_was_done_is_lost(s: Scene) {
+async fn late_resolve_after_another_ack_is_lost(s: Scene) {
     let desk = Desk::new(s);
     let [id] = desk.keyed(["k"]).await;
     let first = desk.lapsed(1).await;
@@ -132,7 +132,7 @@ async fn a_late_step_after_another_holder_was_done_is_lost(s: Scene) {
     desk.done(&second, id, ack(LONG)).await;
 }
 
-async fn a_retry_is_due_after_its_delay(s: Scene) {
+async fn retry_is_due_after_its_delay(s: Scene) {
     let desk = Desk::new(s);
     let [far, near] = desk.keyed(["far", "near"]).await;
     let hand = desk.lease(ALL).await;
@@ -144,7 +144,7 @@ async fn a_retry_is_due_after_its_delay(s: Scene) {
     assert_eq!(desk.counts().await, (1, 1, 0));
 }
 
-async fn a_retry_without_delay_is_due_at_once(s: Scene) {
+async fn retry_without_delay_is_due_at_once(s: Scene) {
     let desk = Desk::new(s);
     let (id, hand) = one(&desk).await;
     desk.done(&hand, id, retry(Duration::ZERO)).await;
@@ -152,7 +152,7 @@ async fn a_retry_without_delay_is_due_at_once(s: Scene) {
     assert_eq!(desk.lease(1).await.attempts(), [2]);
 }
 
-async fn outcomes_of_one_call_are_answered_each_on_its_own(s: Scene) {
+async fn outcomes_of_one_call_are_answered_separately(s: Scene) {
     let desk = Desk::new(s);
     let [acked, retried, given_back, buried, unblocked, other] =
         desk.keyed(["a", "b", "c", "d", "e", "f"]).await;
@@ -185,7 +185,7 @@ async fn outcomes_of_one_call_are_answered_each_on_its_own(s: Scene) {
     assert_eq!(desk.resolve(&hand.token, &[]).await, []);
 }
 
-async fn an_ack_on_another_node_is_the_same(s: Scene) {
+async fn ack_works_on_another_node(s: Scene) {
     let desk = Desk::new(s);
     let (id, hand) = one(&desk).await;
     let other = desk.reopened().await;

@@ -10,7 +10,7 @@ use super::{Desk, Hand, ack, bury, retry, uncounted_retry};
 use crate::scene::{LONG, SHORT, Scene};
 use crate::subject::laws;
 
-laws![whatever_holders_do_the_order_of_a_key_holds_and_nothing_is_lost];
+laws![random_walk_keeps_key_order_and_loses_nothing];
 
 const STEPS: u64 = 400;
 const KEYS: u64 = 4;
@@ -124,7 +124,7 @@ async fn decide(desk: &Desk, walk: &mut Walk, requeues: bool) {
     }
 }
 
-async fn whatever_holders_do_the_order_of_a_key_holds_and_nothing_is_lost(s: Scene) {
+async fn random_walk_keeps_key_order_and_loses_nothing(s: Scene) {
     let desk = Desk::new(s);
     let nodes = [desk.clone(), desk.reopened().await];
     let (mut walk, mut dice) = (Walk::default(), Dice(7));

@@ -21,19 +21,19 @@ fn cluster() -> RedisCluster {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_single_server_keeps_every_law() {
+async fn single_server_keeps_every_law() {
     let redis = Redis::with(IN_MEMORY);
     check(redis.url()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_keeps_every_law() {
+async fn cluster_keeps_every_law() {
     let cluster = cluster();
     check(cluster.url()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_master_behind_sentinels_keeps_every_law() {
+async fn sentinel_master_keeps_every_law() {
     let servers = calm_sentinels();
     servers.ports().into_iter().for_each(|port| keep_in_memory(servers.node(port)));
     check(servers.url()).await;
@@ -41,7 +41,7 @@ async fn a_master_behind_sentinels_keeps_every_law() {
 
 /// The user may do what the documentation lists, and nothing else.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tls_server_keeps_every_law_for_a_user_with_few_rights() {
+async fn tls_server_keeps_every_law_for_a_restricted_user() {
     let redis = Redis::tls_with(IN_MEMORY);
     let rights = "on >s3cret ~hapax:* ~processing:* ~user:*:last_transaction &hapax:wake \
         +eval +evalsha +scan +get +set +del +pttl +time +publish +subscribe +ping +info \
@@ -68,19 +68,19 @@ fn histories(url: String) {
 }
 
 #[test]
-fn histories_on_a_single_server_agree_with_the_model() {
+fn single_server_agrees_with_the_model() {
     let redis = Redis::with(IN_MEMORY);
     histories(redis.url());
 }
 
 #[test]
-fn histories_on_a_cluster_agree_with_the_model() {
+fn cluster_agrees_with_the_model() {
     let cluster = cluster();
     histories(cluster.url());
 }
 
 #[test]
-fn histories_on_valkey_agree_with_the_model() {
+fn valkey_agrees_with_the_model() {
     if let Some(binary) = hapax_testkit::valkey_server() {
         let valkey = Redis::binary_with(binary, IN_MEMORY);
         histories(valkey.url());

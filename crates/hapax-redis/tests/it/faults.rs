@@ -75,7 +75,7 @@ async fn all_calls_fail_in_time(store: &RedisStore) {
 }
 
 #[tokio::test]
-async fn opening_needs_no_server_and_calls_fail_in_time_until_there_is_one() {
+async fn store_opens_without_a_server_and_calls_time_out() {
     let redis = Redis::start();
     redis.kill();
     let store = brisk(&redis.url());
@@ -85,7 +85,7 @@ async fn opening_needs_no_server_and_calls_fail_in_time_until_there_is_one() {
 }
 
 #[tokio::test]
-async fn a_hanging_server_is_bounded_and_works_again_when_it_wakes_up() {
+async fn hanging_server_times_out_and_recovers() {
     let redis = Redis::start();
     let store = connected(&redis.url()).await;
     let ticket = granted(&patient(&redis.url()), &lock("a"), &ClaimRequest::new(LONG)).await;
@@ -98,7 +98,7 @@ async fn a_hanging_server_is_bounded_and_works_again_when_it_wakes_up() {
 }
 
 #[tokio::test]
-async fn a_crowd_before_a_hanging_server_is_told_in_time() {
+async fn hanging_server_times_out_for_many_callers() {
     let redis = Redis::start();
     let store = RedisStore::open(config(&redis.url()).timeout(LIMIT).max_in_flight(8)).unwrap();
     until_it_works(|| store.ping()).await;
@@ -119,7 +119,7 @@ async fn a_crowd_before_a_hanging_server_is_told_in_time() {
 }
 
 #[tokio::test]
-async fn a_server_that_was_killed_works_again_with_what_it_acknowledged() {
+async fn killed_server_recovers_with_acknowledged_writes() {
     let redis = Redis::start();
     let store = connected(&redis.url()).await;
     // Kept, so that a settle that took longer than its limit is known again.
@@ -136,7 +136,7 @@ async fn a_server_that_was_killed_works_again_with_what_it_acknowledged() {
 }
 
 #[tokio::test]
-async fn a_connection_that_died_without_a_word_is_replaced() {
+async fn connection_in_a_black_hole_is_replaced() {
     let redis = Redis::start();
     let wire = TcpProxy::to(redis.port());
     let store = connected(&through(&wire)).await;
@@ -146,7 +146,7 @@ async fn a_connection_that_died_without_a_word_is_replaced() {
 }
 
 #[tokio::test]
-async fn a_cut_between_two_calls_is_not_noticed() {
+async fn connection_cut_between_two_calls_is_not_noticed() {
     let redis = Redis::start();
     let wire = TcpProxy::to(redis.port());
     let store = patient(&through(&wire));
@@ -157,7 +157,7 @@ async fn a_cut_between_two_calls_is_not_noticed() {
 }
 
 #[tokio::test]
-async fn a_claim_whose_answer_was_lost_is_granted_once_and_recognises_itself() {
+async fn claim_with_a_lost_reply_is_granted_once() {
     let redis = Redis::start();
     let (store, wire) = lossy(&redis).await;
     let ask = ClaimRequest::new(LONG);
@@ -176,7 +176,7 @@ async fn a_claim_whose_answer_was_lost_is_granted_once_and_recognises_itself() {
 }
 
 #[tokio::test]
-async fn a_settle_whose_answer_was_lost_is_done_once() {
+async fn settle_with_a_lost_reply_is_done_once() {
     let redis = Redis::start();
     let (store, wire) = lossy(&redis).await;
     let ask = ClaimRequest::new(LONG).retention(LONG);
@@ -187,7 +187,7 @@ async fn a_settle_whose_answer_was_lost_is_done_once() {
 }
 
 #[tokio::test]
-async fn a_settle_that_keeps_nothing_and_whose_answer_was_lost_is_never_told_that_it_lost() {
+async fn settle_without_retention_with_a_lost_reply_is_never_lost() {
     let redis = Redis::start();
     let (store, wire) = lossy(&redis).await;
     let ticket = granted(&store, &lock("a"), &ClaimRequest::new(LONG)).await;
@@ -200,7 +200,7 @@ async fn a_settle_that_keeps_nothing_and_whose_answer_was_lost_is_never_told_tha
 
 /// What was forgotten cannot be recognised: an error is the honest answer, and a lie is not.
 #[tokio::test]
-async fn a_release_whose_answer_was_lost_is_never_told_that_it_lost() {
+async fn release_with_a_lost_reply_is_never_lost() {
     let redis = Redis::start();
     let (store, wire) = lossy(&redis).await;
     let ticket = granted(&store, &lock("a"), &ClaimRequest::new(LONG)).await;
@@ -212,7 +212,7 @@ async fn a_release_whose_answer_was_lost_is_never_told_that_it_lost() {
 }
 
 #[tokio::test]
-async fn a_put_whose_answer_was_lost_is_stored_once_and_knows_that_it_created() {
+async fn put_with_a_lost_reply_is_stored_once() {
     let redis = Redis::start();
     let (store, wire) = lossy(&redis).await;
     wire.drop_next_answer_to(b"the value");
@@ -223,7 +223,7 @@ async fn a_put_whose_answer_was_lost_is_stored_once_and_knows_that_it_created() 
 }
 
 #[tokio::test]
-async fn a_plain_put_whose_answer_was_lost_is_never_told_of_a_conflict() {
+async fn verbatim_put_with_a_lost_reply_is_never_a_conflict() {
     let redis = Redis::start();
     let (store, wire) = lossy(&redis).await;
     let key = record("user:U1:last_transaction");
@@ -234,7 +234,7 @@ async fn a_plain_put_whose_answer_was_lost_is_never_told_of_a_conflict() {
 }
 
 #[tokio::test]
-async fn a_delete_whose_answer_was_lost_is_never_told_that_nothing_was_there() {
+async fn delete_with_a_lost_reply_is_never_missing() {
     let redis = Redis::start();
     let (store, wire) = lossy(&redis).await;
     let _ = store.put(&record("r"), "x".into(), &Expect::Any, None).await.unwrap();
@@ -245,7 +245,7 @@ async fn a_delete_whose_answer_was_lost_is_never_told_that_nothing_was_there() {
 }
 
 #[tokio::test]
-async fn a_full_server_says_so_and_keeps_what_it_had() {
+async fn full_server_is_reported_and_keeps_its_data() {
     let redis = Redis::with(&["--maxmemory", "3mb", "--maxmemory-policy", "noeviction"]);
     let store = patient(&redis.url());
     let old = Bytes::from("old");
@@ -280,7 +280,7 @@ async fn a_full_server_says_so_and_keeps_what_it_had() {
 }
 
 #[tokio::test]
-async fn releases_work_on_a_full_server() {
+async fn release_works_on_a_full_server() {
     let redis = Redis::with(&["--maxmemory", "3mb", "--maxmemory-policy", "noeviction"]);
     let store = patient(&redis.url());
     let ticket = granted(&store, &lock("a"), &ClaimRequest::new(LONG)).await;
@@ -309,7 +309,7 @@ async fn fences_grow_across_release_deletion_and_a_flushed_server() {
 }
 
 #[tokio::test]
-async fn scripts_that_the_server_forgot_are_sent_again() {
+async fn scripts_are_sent_again_after_a_script_flush() {
     let redis = Redis::start();
     let store = patient(&redis.url());
     let ticket = granted(&store, &lock("a"), &ClaimRequest::new(LONG)).await;
@@ -319,7 +319,7 @@ async fn scripts_that_the_server_forgot_are_sent_again() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_refused_and_not_repeated() {
+async fn wrong_password_is_refused_and_not_shown() {
     let redis = Redis::with(&["--requirepass", "right"]);
     let port = redis.port();
     for login in ["", ":wrong@", "nobody:wrong@"] {
@@ -331,7 +331,7 @@ async fn a_wrong_password_is_refused_and_not_repeated() {
 }
 
 #[tokio::test]
-async fn a_replica_is_read_only() {
+async fn replica_is_read_only() {
     let redis = Redis::start();
     redis.cli(&["REPLICAOF", "127.0.0.1", "1"]);
     redis.cli(&["CONFIG", "SET", "replica-serve-stale-data", "yes"]);
@@ -340,7 +340,7 @@ async fn a_replica_is_read_only() {
 }
 
 #[tokio::test]
-async fn a_private_authority_is_needed_where_the_system_does_not_know_it() {
+async fn tls_with_a_private_authority_needs_the_ca_file() {
     let redis = Redis::tls();
     let answer = patient(&redis.url()).ping().await;
     assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");

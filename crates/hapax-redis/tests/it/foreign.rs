@@ -13,7 +13,7 @@ const LOCK: &str = "processing:user:U1";
 const RECORD: &str = "user:U1:last_transaction";
 
 #[tokio::test]
-async fn a_lock_is_taken_by_set_nx_ex_under_its_own_name() {
+async fn verbatim_lock_is_taken_by_set_nx_ex() {
     let redis = Redis::start();
     let store = patient(&redis.url());
     let ticket = granted(&store, &lock(LOCK), &ClaimRequest::new(Duration::from_secs(30))).await;
@@ -26,7 +26,7 @@ async fn a_lock_is_taken_by_set_nx_ex_under_its_own_name() {
 }
 
 #[tokio::test]
-async fn whatever_a_foreign_writer_put_there_counts_as_held_and_is_never_touched() {
+async fn foreign_value_counts_as_held_and_is_never_changed() {
     let redis = Redis::start();
     let store = patient(&redis.url());
     let values: [&[&str]; 5] = [
@@ -62,7 +62,7 @@ async fn whatever_a_foreign_writer_put_there_counts_as_held_and_is_never_touched
 }
 
 #[tokio::test]
-async fn a_foreign_lock_without_end_is_busy_for_an_hour_at_a_time() {
+async fn foreign_lock_without_expiry_is_busy_for_an_hour() {
     let redis = Redis::start();
     let store = patient(&redis.url());
     redis.cli(&["SET", LOCK, "1"]);
@@ -71,7 +71,7 @@ async fn a_foreign_lock_without_end_is_busy_for_an_hour_at_a_time() {
 }
 
 #[tokio::test]
-async fn a_lock_that_a_foreign_writer_replaced_is_lost_and_left_alone() {
+async fn lock_replaced_by_a_foreign_program_is_lost() {
     let redis = Redis::start();
     let store = patient(&redis.url());
     let ticket = granted(&store, &lock(LOCK), &ClaimRequest::new(LONG)).await;
@@ -82,7 +82,7 @@ async fn a_lock_that_a_foreign_writer_replaced_is_lost_and_left_alone() {
 }
 
 #[tokio::test]
-async fn a_ttl_that_is_not_whole_seconds_is_kept_to_the_millisecond() {
+async fn lock_ttl_in_milliseconds_is_exact() {
     let redis = Redis::start();
     let store = patient(&redis.url());
     granted(&store, &lock(LOCK), &ClaimRequest::new(Duration::from_millis(60_500))).await;
@@ -91,7 +91,7 @@ async fn a_ttl_that_is_not_whole_seconds_is_kept_to_the_millisecond() {
 }
 
 #[tokio::test]
-async fn a_plain_record_is_the_text_itself_and_a_foreign_set_is_a_new_version() {
+async fn verbatim_record_is_plain_text_versioned_by_digest() {
     let redis = Redis::start();
     let store = patient(&redis.url());
     let key = record(RECORD);
@@ -117,7 +117,7 @@ async fn a_plain_record_is_the_text_itself_and_a_foreign_set_is_a_new_version() 
 }
 
 #[tokio::test]
-async fn a_value_that_is_no_record_is_corrupt_and_left_alone() {
+async fn record_with_a_foreign_value_is_corrupt_and_unchanged() {
     let redis = Redis::start();
     let store = patient(&redis.url());
     let own = "hapax:{default:record::r}";

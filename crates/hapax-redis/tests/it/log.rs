@@ -88,7 +88,7 @@ async fn hole_18_all_keys_of_a_step_are_in_one_slot() {
 }
 
 #[tokio::test]
-async fn a_restart_that_loses_nothing_costs_readers_nothing() {
+async fn restart_without_loss_gives_readers_no_gap() {
     let redis = Redis::start();
     let store = patient(&redis.url());
     let job = job("a");
@@ -111,7 +111,7 @@ async fn a_restart_that_loses_nothing_costs_readers_nothing() {
 
 /// Eighteen times another history: more than the epochs that are remembered.
 #[tokio::test]
-async fn old_epochs_are_forgotten_with_a_gap_and_never_mistaken() {
+async fn epochs_beyond_sixteen_give_a_gap() {
     let redis = Redis::with(&["--enable-debug-command", "local"]);
     let store = patient(&redis.url());
     let job = job("a");
@@ -133,7 +133,7 @@ async fn old_epochs_are_forgotten_with_a_gap_and_never_mistaken() {
 }
 
 #[tokio::test]
-async fn who_saw_an_entry_that_a_restart_lost_is_told_so() {
+async fn restart_with_loss_gives_readers_of_lost_entries_a_gap() {
     let redis = Redis::with(&["--appendonly", "no"]);
     let store = patient(&redis.url());
     let job = job("a");
@@ -156,7 +156,7 @@ async fn who_saw_an_entry_that_a_restart_lost_is_told_so() {
 }
 
 #[tokio::test]
-async fn a_server_that_lost_everything_begins_anew() {
+async fn server_that_lost_everything_starts_a_new_log() {
     let redis = Redis::with(&["--appendonly", "no"]);
     let store = patient(&redis.url());
     let job = job("a");
@@ -188,7 +188,7 @@ async fn appends_through_kills(store: RedisStore, job: Key, stop: Arc<AtomicBool
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_killed_again_and_again_keeps_what_it_acknowledged() {
+async fn server_killed_repeatedly_keeps_acknowledged_entries() {
     let redis = Redis::start();
     // New jobs each time: of one that has seen too many epochs the first ones are forgotten.
     for round in 0..hapax_conformance::scale(1) {
@@ -236,7 +236,7 @@ fn dump(redis: &Redis) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_foreign_value_under_a_key_of_the_log_is_corrupt_and_nothing_is_written() {
+async fn log_with_a_foreign_value_is_corrupt_and_unchanged() {
     let redis = Redis::start();
     let store = patient(&redis.url());
     let job = job("a");
@@ -265,7 +265,7 @@ async fn a_foreign_value_under_a_key_of_the_log_is_corrupt_and_nothing_is_writte
 }
 
 #[tokio::test]
-async fn an_append_whose_answer_was_lost_is_done_once() {
+async fn append_with_a_lost_reply_is_done_once() {
     let redis = Redis::start();
     let wire = TcpProxy::to(redis.port());
     let store = patient(&format!("redis://127.0.0.1:{}", wire.port()));
@@ -280,7 +280,7 @@ async fn an_append_whose_answer_was_lost_is_done_once() {
 }
 
 #[tokio::test]
-async fn pointers_to_what_has_expired_are_swept_with_a_word() {
+async fn tail_sweep_of_expired_pointers_is_reported_as_lost() {
     let redis = Redis::start();
     let store = patient(&redis.url());
     // One of those with which the tail is looked after.
@@ -320,7 +320,7 @@ async fn refuses_another_number_of_partitions(url: &str) {
 }
 
 #[tokio::test]
-async fn another_number_of_partitions_is_refused() {
+async fn partition_count_that_differs_is_refused() {
     let redis = Redis::start();
     refuses_another_number_of_partitions(&redis.url()).await;
     let cluster = RedisCluster::start();

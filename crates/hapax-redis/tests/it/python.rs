@@ -50,7 +50,7 @@ impl Drop for Service {
 }
 
 #[tokio::test]
-async fn locks_of_both_sides_exclude_each_other() {
+async fn python_and_hapax_locks_exclude_each_other() {
     let redis = Redis::start();
     let mut python = Service::start(&redis);
     let locks = Locks::new(Arc::new(crate::common::patient(&redis.url())));
@@ -87,7 +87,7 @@ async fn locks_of_both_sides_exclude_each_other() {
 }
 
 #[tokio::test]
-async fn records_of_both_sides_are_the_same_plain_json() {
+async fn python_and_hapax_records_are_the_same_plain_json() {
     let redis = Redis::start();
     let mut python = Service::start(&redis);
     let documents = Documents::new(Arc::new(crate::common::patient(&redis.url())));

@@ -45,7 +45,7 @@ fn dump(redis: &Redis) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_foreign_value_under_a_key_of_a_queue_is_corrupt_and_nothing_is_written() {
+async fn queue_with_a_foreign_value_is_corrupt_and_unchanged() {
     let redis = Redis::start();
     let store = patient(&redis.url());
     let (take, items) = (LeaseRequest::new(1, LONG), [item("k"), item("k"), item("other")]);
@@ -92,7 +92,7 @@ async fn lossy(redis: &Redis) -> (RedisStore, TcpProxy, LeaseRequest, QueueItem)
 }
 
 #[tokio::test]
-async fn steps_whose_answer_was_lost_are_done_once_and_recognised() {
+async fn queue_steps_with_lost_replies_are_recognised() {
     let redis = Redis::start();
     let (store, wire, take, item) = lossy(&redis).await;
     let id = item.id.to_string();
@@ -111,7 +111,7 @@ async fn steps_whose_answer_was_lost_are_done_once_and_recognised() {
 
 /// A retry leaves no trace of who asked for it: an error is the honest answer, and *lost* is not.
 #[tokio::test]
-async fn a_retry_whose_answer_was_lost_is_never_told_that_it_lost() {
+async fn queue_retry_with_a_lost_reply_is_never_lost() {
     let redis = Redis::start();
     let (store, wire, take, item) = lossy(&redis).await;
     let _ = store.enqueue(&queue(), from_ref(&item)).await.unwrap();
@@ -125,7 +125,7 @@ async fn a_retry_whose_answer_was_lost_is_never_told_that_it_lost() {
 /// What is done and no longer remembered leaves nothing behind, and a thousand of them do not make one
 /// call long.
 #[tokio::test]
-async fn what_is_no_longer_remembered_is_forgotten_in_small_steps() {
+async fn queue_removes_expired_items_in_small_steps() {
     let redis = Redis::with(&["--appendonly", "no"]);
     let store = patient(&redis.url());
     let items: Vec<_> = (0..250).map(|i| item(&i.to_string())).collect();

@@ -21,7 +21,7 @@ fn waiting(url: &str, limit: Duration) -> RedisStore {
 }
 
 #[tokio::test]
-async fn a_write_that_no_replica_confirmed_is_not_acknowledged() {
+async fn write_without_replica_confirmation_is_an_error() {
     let redis = Redis::start();
     let store = waiting(&redis.url(), PATIENCE);
     let call = events(&job("a"), 0..2);
@@ -70,7 +70,7 @@ fn writer(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_that_loses_a_master_loses_nothing_that_a_replica_confirmed() {
+async fn cluster_failover_keeps_what_a_replica_confirmed() {
     let cluster = RedisCluster::start();
     let store = waiting(&cluster.url(), Duration::from_secs(10));
     let jobs: Vec<_> = (0..8).map(|i| job(&format!("job-{i}"))).collect();
@@ -120,7 +120,7 @@ async fn until_replicated(master: &Redis, key: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failover_cuts_off_only_those_who_saw_what_it_lost() {
+async fn failover_gives_a_gap_only_to_readers_of_lost_entries() {
     let cluster = RedisCluster::start();
     let store = patient(&cluster.url());
     let job = job("a");

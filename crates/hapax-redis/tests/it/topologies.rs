@@ -47,7 +47,7 @@ async fn assert_fences_grow(stop: Arc<AtomicBool>, work: tokio::task::JoinHandle
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_failover_the_sentinels_are_asked_for_the_new_master() {
+async fn sentinel_failover_switches_to_the_new_master() {
     let servers = calm_sentinels();
     let store = brisk(&servers.url());
     let stop = Arc::new(AtomicBool::new(false));
@@ -77,7 +77,7 @@ async fn until_replicated(master: &Redis) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_master_that_hangs_is_left_for_the_new_one() {
+async fn sentinel_master_that_hangs_is_replaced() {
     let servers = calm_sentinels();
     let store = brisk(&servers.url());
     until_it_works(|| store.ping()).await;
@@ -91,7 +91,7 @@ async fn a_master_that_hangs_is_left_for_the_new_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_demoted_master_is_left_for_the_new_one() {
+async fn sentinel_master_that_is_demoted_is_replaced() {
     let servers = calm_sentinels();
     let store = brisk(&servers.url());
     until_it_works(|| store.ping()).await;
@@ -128,7 +128,7 @@ fn fail_over(servers: &RedisSentinel) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_goes_on_after_the_loss_of_a_master() {
+async fn cluster_continues_after_the_loss_of_a_master() {
     let cluster = RedisCluster::start();
     let store = brisk(&cluster.url());
     let stop = Arc::new(AtomicBool::new(false));
@@ -147,7 +147,7 @@ async fn a_cluster_goes_on_after_the_loss_of_a_master() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_node_that_hangs_is_bounded_and_left_for_its_replica() {
+async fn cluster_node_that_hangs_times_out_and_is_replaced() {
     let cluster = RedisCluster::start();
     let store = brisk(&cluster.url());
     until_it_works(|| store.ping()).await;
@@ -183,7 +183,7 @@ fn behind_a_wire() -> (Redis, TcpProxy) {
 
 /// The driver's own client would repeat the release, and find nothing left to release.
 #[tokio::test]
-async fn a_release_in_a_cluster_whose_answer_was_lost_is_never_told_that_it_lost() {
+async fn cluster_release_with_a_lost_reply_is_never_lost() {
     let (_node, wire) = behind_a_wire();
     let store = patient(&format!("redis+cluster://127.0.0.1:{}", wire.port()));
     let key = lock("a");
@@ -199,7 +199,7 @@ async fn a_release_in_a_cluster_whose_answer_was_lost_is_never_told_that_it_lost
 }
 
 #[tokio::test]
-async fn a_claim_in_a_cluster_whose_answer_was_lost_is_granted_once() {
+async fn cluster_claim_with_a_lost_reply_is_granted_once() {
     let (_node, wire) = behind_a_wire();
     let url = format!("redis+cluster://127.0.0.1:{}", wire.port());
     let store = patient(&url);
@@ -239,19 +239,19 @@ async fn hears_of_releases_elsewhere(url: &str) {
 }
 
 #[tokio::test]
-async fn waiters_hear_of_releases_on_other_nodes() {
+async fn waiters_are_woken_by_releases_on_other_nodes() {
     let redis = Redis::start();
     hears_of_releases_elsewhere(&redis.url()).await;
 }
 
 #[tokio::test]
-async fn waiters_on_a_cluster_hear_of_releases_on_other_nodes() {
+async fn cluster_waiters_are_woken_by_releases_elsewhere() {
     let cluster = RedisCluster::start();
     hears_of_releases_elsewhere(&cluster.url()).await;
 }
 
 #[tokio::test]
-async fn waiters_are_woken_when_the_wake_up_connection_was_lost() {
+async fn waiters_are_woken_after_the_subscription_was_lost() {
     let redis = Redis::start();
     let store = patient(&redis.url());
     let mut watch = store.watch(&lock("a"));
@@ -261,7 +261,7 @@ async fn waiters_are_woken_when_the_wake_up_connection_was_lost() {
 }
 
 #[test]
-fn a_store_outlives_the_runtime_that_connected_it() {
+fn store_outlives_the_runtime_that_connected_it() {
     let (redis, cluster) = (Redis::start(), RedisCluster::start());
     for store in [patient(&redis.url()), patient(&cluster.url())] {
         for _ in 0..2 {
@@ -277,7 +277,7 @@ fn a_store_outlives_the_runtime_that_connected_it() {
 }
 
 #[tokio::test]
-async fn findings_tell_what_would_break_a_promise() {
+async fn findings_name_what_would_break_a_promise() {
     let redis = Redis::start();
     let store = patient(&redis.url());
     let severity = |findings: &[hapax_core::Finding], check: &str| {
@@ -303,7 +303,7 @@ async fn findings_tell_what_would_break_a_promise() {
 }
 
 #[tokio::test]
-async fn findings_about_a_cluster_look_at_every_master() {
+async fn findings_about_a_cluster_cover_every_master() {
     let cluster = RedisCluster::start();
     let store = patient(&cluster.url());
     let find = async |check: &str| {
@@ -319,7 +319,7 @@ async fn findings_about_a_cluster_look_at_every_master() {
 }
 
 #[tokio::test]
-async fn keys_of_any_name_live_in_one_slot_each() {
+async fn keys_of_any_name_are_in_one_slot_each() {
     let cluster = RedisCluster::start();
     let store = patient(&cluster.url());
     for name in ["a{b}c", "}{", "{", "{}", "%7B", "processing:{x}", "processing:}x{"] {
@@ -332,7 +332,7 @@ async fn keys_of_any_name_live_in_one_slot_each() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_to_a_cluster_that_died_without_a_word_is_replaced() {
+async fn cluster_connection_in_a_black_hole_is_replaced() {
     let cluster = RedisCluster::start();
     let wires: Vec<_> = cluster
         .ports()

@@ -23,7 +23,7 @@ fn response(body: &'static str) -> StoredResponse {
 }
 
 #[tokio::test(start_paused = true)]
-async fn fifty_callers_get_one_execution_and_fifty_equal_answers() {
+async fn command_of_fifty_callers_runs_once() {
     let (_, commands) = commands();
     let commands = commands.defaults(CommandConfig { wait: secs(60), ..CommandConfig::default() });
     let runs = Arc::new(AtomicU32::new(0));
@@ -48,7 +48,7 @@ async fn fifty_callers_get_one_execution_and_fifty_equal_answers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_lease_is_renewed_while_the_effect_runs() {
+async fn command_lease_is_renewed_while_the_effect_runs() {
     let (_, commands) = commands();
     let effect = {
         let commands = commands.clone();
@@ -66,7 +66,7 @@ async fn the_lease_is_renewed_while_the_effect_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_gives_the_key_back_and_another_input_does_not_fit_it() {
+async fn command_error_releases_the_key_for_the_same_input() {
     let (_, commands) = commands();
     let failed = commands.once("k", "pay", &1, || async { Err::<(), _>("no") }).await;
     assert!(matches!(failed, Err(OnceError::Failed("no"))));
@@ -77,7 +77,7 @@ async fn an_error_gives_the_key_back_and_another_input_does_not_fit_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_that_goes_away_leaves_the_outcome_unknown() {
+async fn command_of_a_cancelled_caller_becomes_unknown() {
     let (_, commands) = commands();
     let effect = || async {
         sleep(secs(3600)).await;
@@ -97,7 +97,7 @@ async fn a_caller_that_goes_away_leaves_the_outcome_unknown() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_of_the_store_that_was_lost_is_asked_for_again() {
+async fn command_repeats_a_store_call_with_a_lost_reply() {
     let (store, commands) = commands();
     store.plan([Fault::LostAnswer, Fault::None, Fault::LostAnswer]);
     let once = commands.once("k", "pay", &1, || async { Ok::<_, Infallible>(1) }).await;
@@ -107,7 +107,7 @@ async fn an_answer_of_the_store_that_was_lost_is_asked_for_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_begin_that_nobody_heard_of_does_not_become_unknown() {
+async fn command_begin_with_lost_replies_is_undone() {
     let (store, commands) = commands();
     store.plan([Fault::LostAnswer, Fault::LostAnswer]);
     let begun = commands.begin("pay", "k", &CommandConfig::default()).await;
@@ -118,7 +118,7 @@ async fn a_begin_that_nobody_heard_of_does_not_become_unknown() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_completion_is_accepted_again_and_another_one_is_not() {
+async fn command_completion_is_accepted_again_if_equal() {
     let (_, commands) = commands();
     let begun = commands.begin("pay", "k", &CommandConfig::default()).await.unwrap();
     let Begun::Granted { ticket, .. } = begun else { panic!("{begun:?}") };
@@ -136,7 +136,7 @@ async fn a_completion_is_accepted_again_and_another_one_is_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_late_completion_is_accepted_until_somebody_took_over() {
+async fn command_late_completion_is_accepted_until_takeover() {
     let (_, commands) = commands();
     let rerun = CommandConfig { on_unknown: OnUnknown::TakeOver, ..CommandConfig::default() };
     let mut tickets = Vec::new();
@@ -153,7 +153,7 @@ async fn a_late_completion_is_accepted_until_somebody_took_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_that_goes_away_before_the_answer_leaves_nothing_behind() {
+async fn command_cancelled_before_its_grant_leaves_nothing() {
     let (store, commands) = commands();
     store.plan([Fault::NoAnswer]);
     let begin = CommandConfig::default();
@@ -165,7 +165,7 @@ async fn a_caller_that_goes_away_before_the_answer_leaves_nothing_behind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operator_settles_or_releases_what_is_unknown_or_failed_and_nothing_else() {
+async fn operator_resolves_only_unknown_or_failed_commands() {
     let (_, commands) = commands();
     let settle = OperatorDecision::Settle(response("ruled"));
     let missing =
@@ -204,7 +204,7 @@ async fn an_operator_settles_or_releases_what_is_unknown_or_failed_and_nothing_e
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_cannot_be_stored_is_refused_and_changes_nothing() {
+async fn command_answer_too_large_is_refused() {
     let (_, commands) = commands();
     let begun = commands.begin("pay", "k", &CommandConfig::default()).await.unwrap();
     let Begun::Granted { ticket, .. } = begun else { panic!("{begun:?}") };

@@ -15,7 +15,7 @@ fn documents() -> (Faulty, Documents) {
 
 /// Examples of RFC 7386, appendix A.
 #[tokio::test]
-async fn merge_patch_follows_its_rfc() {
+async fn document_merge_patch_follows_its_rfc() {
     let (_, documents) = documents();
     for (original, patch, result) in [
         (r#"{"a":"b"}"#, r#"{"a":"c"}"#, r#"{"a":"c"}"#),
@@ -45,7 +45,7 @@ async fn merge_patch_follows_its_rfc() {
 }
 
 #[tokio::test]
-async fn missing_unreachable_and_corrupt_are_three_answers() {
+async fn document_missing_unreachable_and_corrupt_differ() {
     let (store, documents) = documents();
     assert!(documents.get::<Value>("r").await.unwrap().is_none());
     let patch = documents.patch("r", &json!({}), &MatchCondition::Any, None).await;
@@ -63,7 +63,7 @@ async fn missing_unreachable_and_corrupt_are_three_answers() {
 }
 
 #[tokio::test]
-async fn expectations_follow_http() {
+async fn document_expectations_follow_http() {
     let (_, documents) = documents();
     let no_such = || MatchCondition::from(Version::new("no-such"));
     for expect in [MatchCondition::Present, no_such()] {
@@ -94,7 +94,7 @@ async fn expectations_follow_http() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn concurrent_updates_lose_nothing() {
+async fn document_updates_lose_nothing_when_concurrent() {
     let (store, documents) = documents();
     documents.put("r", &0, &MatchCondition::Any, None).await.unwrap();
     store.always(Some(Fault::Stall(Duration::from_millis(3))));
@@ -120,7 +120,7 @@ async fn concurrent_updates_lose_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_update_keeps_or_renews_the_ttl_as_asked() {
+async fn document_update_keeps_or_renews_the_ttl() {
     let (_, documents) = documents();
     documents.put("r", &0, &MatchCondition::Any, Some(secs(3600))).await.unwrap();
     tokio::time::sleep(secs(1800)).await;
@@ -135,7 +135,7 @@ async fn an_update_keeps_or_renews_the_ttl_as_asked() {
 }
 
 #[tokio::test]
-async fn a_patch_does_not_grow_a_record_past_its_limit() {
+async fn document_patch_beyond_the_maximum_size_is_refused() {
     let (_, documents) = documents();
     let documents = documents.limit(64);
     documents.put("r", &json!({"a": "x"}), &MatchCondition::Any, None).await.unwrap();

@@ -13,7 +13,7 @@ fn locks() -> (Faulty, Locks) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_guard_is_renewed_while_the_work_outlasts_its_ttl() {
+async fn lock_guard_is_renewed_beyond_its_ttl() {
     let (_, locks) = locks();
     let guard = locks.acquire("k", &LockConfig::default()).await.unwrap();
     sleep(secs(60)).await;
@@ -23,7 +23,7 @@ async fn a_guard_is_renewed_while_the_work_outlasts_its_ttl() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn renewal_ends_at_the_maximum_hold_and_the_guard_says_so() {
+async fn lock_renewal_ends_at_the_maximum_hold() {
     let (_, locks) = locks();
     let hold = LockConfig { renew_for: Some(secs(20)), ..LockConfig::default() };
     let start = Instant::now();
@@ -38,7 +38,7 @@ async fn renewal_ends_at_the_maximum_hold_and_the_guard_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_guard_that_cannot_be_renewed_is_lost_before_its_ttl_is_over() {
+async fn lock_guard_without_renewal_is_lost_before_its_ttl_ends() {
     let (store, locks) = locks();
     for fault in [Fault::LostQuestion, Fault::Stall(secs(3600))] {
         store.always(None);
@@ -54,7 +54,7 @@ async fn a_guard_that_cannot_be_renewed_is_lost_before_its_ttl_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_renewal_the_guard_is_lost_when_its_ttl_is_over() {
+async fn lock_guard_with_renewal_off_is_lost_after_its_ttl() {
     let (_, locks) = locks();
     let hold = LockConfig { renew_for: None, ..LockConfig::default() };
     let guard = locks.acquire("k", &hold).await.unwrap();
@@ -63,7 +63,7 @@ async fn without_renewal_the_guard_is_lost_when_its_ttl_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_is_woken_by_the_release_and_not_by_its_next_look() {
+async fn lock_waiter_is_woken_by_the_release() {
     let (_, locks) = locks();
     let guard = locks.acquire("k", &LockConfig::default()).await.unwrap();
     let start = Instant::now();
@@ -79,7 +79,7 @@ async fn a_waiter_is_woken_by_the_release_and_not_by_its_next_look() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_ends_at_its_deadline() {
+async fn lock_wait_ends_at_its_deadline() {
     let (_, locks) = locks();
     let _guard = locks.acquire("k", &LockConfig::default()).await.unwrap();
     let start = Instant::now();
@@ -89,7 +89,7 @@ async fn waiting_ends_at_its_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_throttle_window_is_kept_to_its_ttl() {
+async fn lock_throttle_window_lasts_for_its_ttl() {
     let (_, locks) = locks();
     let hold = LockConfig { ttl: secs(1), throttle: true, ..LockConfig::default() };
     locks.acquire("k", &hold).await.unwrap().release().await.unwrap();
@@ -103,7 +103,7 @@ async fn a_throttle_window_is_kept_to_its_ttl() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_fails_closes_or_opens_by_policy() {
+async fn lock_policy_decides_when_the_store_fails() {
     let (store, locks) = locks();
     store.always(Some(Fault::LostQuestion));
     let closed = LockConfig::default();
@@ -115,7 +115,7 @@ async fn a_store_that_fails_closes_or_opens_by_policy() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_whose_answer_was_lost_is_recognised() {
+async fn lock_grant_with_a_lost_reply_is_recognised() {
     let (store, locks) = locks();
     store.plan([Fault::LostAnswer]);
     let guard = locks.acquire("k", &LockConfig::default()).await.unwrap();
@@ -124,7 +124,7 @@ async fn a_grant_whose_answer_was_lost_is_recognised() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_that_nobody_heard_of_is_undone() {
+async fn lock_grant_to_a_cancelled_caller_is_undone() {
     let (store, locks) = locks();
     let hold = LockConfig { ttl: secs(3600), ..LockConfig::default() };
     // Both answers are lost, and so is the first attempt to undo it.
@@ -135,7 +135,7 @@ async fn a_grant_that_nobody_heard_of_is_undone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_guard_is_released() {
+async fn lock_guard_is_released_on_drop() {
     let (_, locks) = locks();
     drop(locks.acquire("k", &LockConfig::default()).await.unwrap());
     sleep(Duration::from_millis(1)).await;
@@ -143,7 +143,7 @@ async fn a_dropped_guard_is_released() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_step_that_happens_twice_does_no_harm() {
+async fn lock_step_executed_twice_does_no_harm() {
     let (store, locks) = locks();
     store.always(Some(Fault::Twice));
     let ticket = locks.take("k", secs(5), Duration::ZERO).await.unwrap();

@@ -16,7 +16,7 @@ fn faulty() -> Faulty {
 }
 
 #[tokio::test]
-async fn an_append_whose_answer_was_lost_is_found_again() {
+async fn append_with_a_lost_reply_is_a_duplicate() {
     let store = faulty();
     let job = Key::job(&Tenant::default(), "scan", "1").unwrap();
     let events = [1, 2, 3].map(|seq| LogEvent {
@@ -40,7 +40,7 @@ async fn an_append_whose_answer_was_lost_is_found_again() {
 }
 
 #[tokio::test]
-async fn every_step_of_an_item_survives_the_loss_of_its_answer() {
+async fn queue_steps_survive_lost_replies() {
     let store = faulty();
     let queue = QueueName::outbox();
     let item = QueueItem::new(&Tenant::default(), "t", "{}").key("k");

@@ -30,85 +30,85 @@ bugs! {
     /// Looks whether it is free, and then takes it.
     CheckThenAct => "one_winner_among_64_concurrent_claims",
     /// Does not ask whose token it is.
-    AnyTokenSettles => "a_wrong_token_changes_nothing",
+    AnyTokenSettles => "wrong_token_changes_nothing",
     /// Compares fingerprints only when settled.
     PendingFingerprintIgnored => "another_fingerprint_is_a_mismatch_while_pending",
     /// Hands out the same fence to everybody.
-    ConstantFence => "fences_grow_over_release_failure_and_expiry",
+    ConstantFence => "fences_grow_across_release_failure_and_expiry",
     /// Does not recognise the token of its owner.
-    OwnTokenIsBusy => "a_claim_asked_again_with_its_token_is_the_same_grant",
+    OwnTokenIsBusy => "claim_repeated_with_its_token_is_the_same_grant",
     /// Takes over what it was told to refuse.
-    AlwaysTakesOver => "a_lease_that_ran_out_is_unknown_under_refuse",
+    AlwaysTakesOver => "lapsed_lease_is_unknown_under_refuse",
     /// Reads, compares and writes in three steps.
     PutsWithoutComparing => "compare_and_put_loses_no_update",
     /// Forgets to wake anybody.
-    WakesNobody => "a_waiter_is_woken_at_settle",
+    WakesNobody => "waiter_is_woken_at_settle",
     /// A put without a TTL removes the one there was.
-    TtlNotKept => "a_put_without_ttl_keeps_what_is_left",
+    TtlNotKept => "put_without_ttl_keeps_the_ttl",
     /// Tenants share their keys.
-    OneTenant => "tenants_with_equal_keys_never_meet",
+    OneTenant => "tenants_with_equal_keys_are_separate",
     /// A list ends with its first page.
-    ListsOnePage => "a_list_shows_every_claim_of_its_tenant_and_kind_and_no_other",
+    ListsOnePage => "list_shows_exactly_the_claims_of_its_tenant_and_kind",
 
     /// An offset is left out.
-    OffsetHole => "offsets_begin_at_one_and_have_no_holes",
+    OffsetHole => "offsets_start_at_one_without_gaps",
     /// A duplicate counts as an event.
-    DuplicateRenewsLifetime => "what_is_not_appended_leaves_the_lifetime_alone",
+    DuplicateRenewsLifetime => "refused_event_does_not_change_the_retention",
     /// The state is the last entry.
     StateGoesBack => "state_follows_the_highest_seq",
     /// Of two entries with the highest seq the first stays the state.
-    FirstOfEqualsIsState => "of_two_events_with_the_highest_seq_the_later_is_the_state",
+    FirstOfEqualsIsState => "state_is_the_later_of_two_events_with_equal_seq",
     /// The state is forgotten with its entry.
     StateIsTrimmed => "trimming_keeps_dedup_and_state",
     /// An event below the state is acknowledged and thrown away.
     LateEventDropped => "late_and_sparse_seqs_are_appended",
     /// A retry of what a closed job has is refused.
-    ClosedBeforeDuplicate => "duplicates_and_conflicts_are_recognised_after_closing",
+    ClosedBeforeDuplicate => "duplicates_and_conflicts_are_known_after_closing",
     /// The same identity with another content is taken for a duplicate.
-    ConflictIgnored => "another_content_is_a_conflict",
+    ConflictIgnored => "event_with_other_content_is_a_conflict",
     /// Domains share their jobs.
-    OneDomain => "jobs_domains_and_tenants_never_meet",
+    OneDomain => "jobs_domains_and_tenants_are_separate",
     /// A log that begins anew has the epoch of the one before it.
-    EpochStays => "a_forgotten_job_begins_anew_under_a_greater_epoch",
+    EpochStays => "expired_job_starts_again_with_a_greater_epoch",
     /// What committed late is passed over.
-    TailSkips => "the_tail_shows_each_entry_once_in_offset_order",
+    TailSkips => "tail_shows_each_entry_once_in_offset_order",
     /// The next page begins with the end of the last one.
-    TailRepeats => "the_tail_goes_on_from_every_position",
+    TailRepeats => "tail_continues_from_every_position",
     /// Trimmed entries are missing without a word.
-    LosesSilently => "the_tail_tells_that_trimmed_entries_were_lost",
+    LosesSilently => "tail_reports_trimmed_entries_as_lost",
     /// Forgets to wake listeners.
-    WakesNoListener => "a_listener_is_woken_at_an_append",
+    WakesNoListener => "listener_is_woken_at_an_append",
 
     /// What is retried goes behind what came later.
-    OrderBrokenAfterRetry => "a_retried_item_comes_before_later_ones",
+    OrderBrokenAfterRetry => "retried_item_comes_before_later_ones",
     /// The items of a holder that died stay with it.
-    LapsedLeaseNotReturned => "a_lapsed_lease_is_handed_out_again_with_a_greater_fence",
+    LapsedLeaseNotReturned => "lapsed_item_is_leased_again_with_a_greater_fence",
     /// Anybody may acknowledge.
-    LostAckAccepted => "a_late_step_after_the_item_was_handed_on_is_lost",
+    LostAckAccepted => "late_resolve_after_another_lease_is_lost",
     /// The key of a dead letter goes on.
-    DeadKeyDoesNotBlock => "a_later_item_waits_behind_a_dead_one_that_blocks",
+    DeadKeyDoesNotBlock => "later_item_waits_behind_a_dead_one_that_blocks",
     /// Every attempt is the first.
     AttemptsNotCounted => "attempts_count_leases",
     /// Work that was not begun counts as an attempt.
-    GivingBackCounts => "an_uncounted_retry_takes_its_attempt_back",
+    GivingBackCounts => "uncounted_retry_does_not_count_its_attempt",
     /// A lease asked again is another lease.
-    AskedAgainIsAnother => "a_lease_asked_again_with_its_token_gives_the_same_items_and_no_others",
+    AskedAgainIsAnother => "lease_repeated_with_its_token_returns_the_same_items",
     /// What is in flight is handed out once more.
-    TwoHolders => "concurrent_holders_never_share_an_item_nor_break_the_order_of_a_key",
+    TwoHolders => "concurrent_workers_share_no_item_and_keep_key_order",
     /// Every lease has the same fence.
     ConstantLeaseFence => "fences_grow_with_every_lease_of_an_item",
     /// What was done is forgotten at once.
-    DoneIsForgotten => "an_id_that_was_done_is_a_duplicate_as_long_as_it_is_remembered",
+    DoneIsForgotten => "id_of_a_done_item_is_a_duplicate_within_its_retention",
     /// Everything is due at once.
-    DelayIgnored => "an_item_is_not_due_before_its_delay_has_passed",
+    DelayIgnored => "item_is_not_due_before_its_delay_has_passed",
     /// Items without a key are taken for items of one key.
-    NoKeyIsAKey => "items_without_a_key_wait_for_nobody",
+    NoKeyIsAKey => "items_without_a_key_never_wait_for_others",
     /// A discarded letter still stands in the way.
-    DiscardedStillBlocks => "a_discarded_letter_is_forgotten_and_its_key_goes_on",
+    DiscardedStillBlocks => "discarded_item_is_gone_and_unblocks_its_key",
     /// Everybody sees everybody's depth.
-    DepthOfAllTenants => "depth_is_told_by_tenant",
+    DepthOfAllTenants => "depth_is_counted_by_tenant",
     /// Forgets to wake those who wait for work.
-    WakesNoWorker => "a_waiter_is_woken_by_an_arrival",
+    WakesNoWorker => "waiter_is_woken_by_an_arrival",
 }
 
 struct Mutant {
@@ -176,12 +176,12 @@ fn verdict(bug: Bug) -> Option<String> {
 }
 
 #[test]
-fn a_store_without_a_bug_is_not_accused() {
+fn suite_accepts_a_store_without_a_bug() {
     assert_eq!(verdict(Bug::Healthy), None);
 }
 
 #[test]
-fn every_planted_bug_is_caught() {
+fn suite_catches_every_planted_bug() {
     for (bug, law) in BUGS {
         let verdict = verdict(*bug).unwrap_or_else(|| panic!("the suite did not notice {bug:?}"));
         assert!(verdict.contains(law), "{bug:?} was noticed, but not by {law}: {verdict}");
