@@ -1,38 +1,39 @@
-//! One suite defines what a hapax store is: every store passes all of it, none has laws of its own.
+//! The conformance suite: a hapax store is a store that passes it. Each law is one function, named by the sentence
+//! that it proves.
 //!
-//! To run it on your own store, implement [`Subject`] and call [`check`] and [`check_histories`]
+//! To run it on your own store, implement [`StoreUnderTest`] and call [`check`] and [`check_histories`]
 //! from a test:
 //!
 //! ```
 //! use std::{sync::Arc, time::Duration};
-//! use hapax_conformance::{Subject, check};
+//! use hapax_conformance::{StoreUnderTest, check};
 //! use hapax_core::{ManualClock, Store, memory::MemoryStore};
 //!
 //! struct Memory { store: MemoryStore, clock: Arc<ManualClock> }
 //!
 //! #[async_trait::async_trait]
-//! impl Subject for Memory {
+//! impl StoreUnderTest for Memory {
 //!     async fn open(&self) -> Arc<dyn Store> { Arc::new(self.store.clone()) }
-//!     async fn pass(&self, time: Duration) { self.clock.advance(time) }
+//!     async fn advance(&self, time: Duration) { self.clock.advance(time) }
 //! }
 //!
 //! let runtime = tokio::runtime::Runtime::new().unwrap();
 //! runtime.block_on(check(|| async {
 //!     let clock = Arc::new(ManualClock::default());
-//!     Arc::new(Memory { store: MemoryStore::new(clock.clone()), clock }) as Arc<dyn Subject>
+//!     Arc::new(Memory { store: MemoryStore::new(clock.clone()), clock }) as Arc<dyn StoreUnderTest>
 //! }));
 //! ```
 
 mod claims;
-mod fault;
+mod context;
+mod faulty_store;
 mod history;
 mod log;
 mod oversight;
 mod queue;
 mod records;
-mod scene;
-mod subject;
+mod suite;
 
-pub use fault::{Fault, Faulty, Part};
+pub use faulty_store::{Fault, FaultyStore, StorePart};
 pub use history::check_histories;
-pub use subject::{Subject, check, scale};
+pub use suite::{StoreUnderTest, check, scale};

@@ -1,16 +1,16 @@
-//! The laws of `Oversight`, one function each; its name is the sentence that it proves.
+//! The laws of `Oversight`.
 
 use std::collections::HashSet;
 
 use hapax_core::{ClaimQuery, ClaimRequest, ClaimStatus, GiveBack, Key, KeyKind, Tenant};
 
-use crate::scene::{LONG, SHORT, Scene};
-use crate::subject::laws;
+use crate::context::{LONG, LawContext, SHORT};
+use crate::suite::laws;
 
 laws![list_shows_exactly_the_claims_of_its_tenant_and_kind, list_filters_by_state,];
 
 /// Goes through all pages.
-async fn listed(s: &Scene, tenant: &Tenant, standing: Option<ClaimStatus>) -> HashSet<Key> {
+async fn listed(s: &LawContext, tenant: &Tenant, standing: Option<ClaimStatus>) -> HashSet<Key> {
     let (tenant, kind) = (tenant.clone(), KeyKind::Command);
     let mut list = ClaimQuery { tenant, kind, status: standing, after: None, max_claims: 7 };
     let mut keys = HashSet::new();
@@ -25,7 +25,7 @@ async fn listed(s: &Scene, tenant: &Tenant, standing: Option<ClaimStatus>) -> Ha
     panic!("the list has no end");
 }
 
-async fn list_shows_exactly_the_claims_of_its_tenant_and_kind(s: Scene) {
+async fn list_shows_exactly_the_claims_of_its_tenant_and_kind(s: LawContext) {
     let ask = ClaimRequest::new(LONG).retention(LONG);
     let scoped = s.tenant.scoped("0123abcd").unwrap();
     let mut mine = HashSet::new();
@@ -47,7 +47,7 @@ async fn list_shows_exactly_the_claims_of_its_tenant_and_kind(s: Scene) {
     assert_eq!(listed(&s, &next_door, None).await.len(), 1);
 }
 
-async fn list_filters_by_state(s: Scene) {
+async fn list_filters_by_state(s: LawContext) {
     let [pending, unknown, settled, failed, gone] =
         ["pending", "unknown", "settled", "failed", "gone"].map(|name| s.command(name));
     let ask = ClaimRequest::new(LONG).retention(LONG);

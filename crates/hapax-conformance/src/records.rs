@@ -1,12 +1,12 @@
-//! The laws of `Records`, one function each; its name is the sentence that it proves.
+//! The laws of `Records`.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use hapax_core::{Deleted, Expect, Key, Put, Record, Tenant, Version};
 
-use crate::scene::{LONG, SHORT, Scene};
-use crate::subject::laws;
+use crate::context::{LONG, LawContext, SHORT};
+use crate::suite::laws;
 
 laws![
     missing_record_is_none,
@@ -33,7 +33,7 @@ laws![
     hostile_names_are_kept_apart,
 ];
 
-impl Scene {
+impl LawContext {
     async fn get(&self, key: &Key) -> Option<Record> {
         self.store.get(key).await.expect("the store answers")
     }
@@ -57,18 +57,18 @@ impl Scene {
     }
 }
 
-async fn missing_record_is_none(s: Scene) {
+async fn missing_record_is_none(s: LawContext) {
     assert_eq!(s.get(&s.record("r")).await, None);
 }
 
-async fn record_is_returned_unchanged(s: Scene) {
+async fn record_is_returned_unchanged(s: LawContext) {
     let key = s.record("r");
     let version = s.stored(&key, "{\"a\": 1}", Expect::Any, None).await;
     let record = Record { value: "{\"a\": 1}".into(), version, expires_in: None };
     assert_eq!(s.get(&key).await, Some(record));
 }
 
-async fn put_that_expects_absence_is_stored_once(s: Scene) {
+async fn put_that_expects_absence_is_stored_once(s: LawContext) {
     let key = s.record("r");
     assert!(matches!(
         s.put(&key, "1", Expect::Absent, None).await,
@@ -78,7 +78,7 @@ async fn put_that_expects_absence_is_stored_once(s: Scene) {
     assert_eq!(s.get(&key).await.unwrap().value, "1");
 }
 
-async fn race(s: &Scene, key: &Key, expect: Expect) -> usize {
+async fn race(s: &LawContext, key: &Key, expect: Expect) -> usize {
     let mut tasks = Vec::new();
     for i in 0..32 {
         let (s, key, expect) = (s.clone(), key.clone(), expect.clone());
@@ -91,17 +91,17 @@ async fn race(s: &Scene, key: &Key, expect: Expect) -> usize {
     stored
 }
 
-async fn one_winner_among_puts_that_expect_absence(s: Scene) {
+async fn one_winner_among_puts_that_expect_absence(s: LawContext) {
     assert_eq!(race(&s, &s.record("r"), Expect::Absent).await, 1);
 }
 
-async fn one_winner_among_puts_that_expect_the_same_version(s: Scene) {
+async fn one_winner_among_puts_that_expect_the_same_version(s: LawContext) {
     let key = s.record("r");
     let version = s.stored(&key, "first", Expect::Absent, None).await;
     assert_eq!(race(&s, &key, Expect::Version(version)).await, 1);
 }
 
-async fn put_that_expects_anything_overwrites(s: Scene) {
+async fn put_that_expects_anything_overwrites(s: LawContext) {
     let key = s.record("r");
     assert!(matches!(s.put(&key, "1", Expect::Any, None).await, Put::Stored { created: true, .. }));
     assert!(matches!(
@@ -111,7 +111,7 @@ async fn put_that_expects_anything_overwrites(s: Scene) {
     assert_eq!(s.get(&key).await.unwrap().value, "2");
 }
 
-async fn put_with_another_version_is_a_conflict(s: Scene) {
+async fn put_with_another_version_is_a_conflict(s: LawContext) {
     let key = s.record("r");
     let old = s.stored(&key, "1", Expect::Any, Some(LONG)).await;
     let version = s.stored(&key, "2", Expect::Version(old.clone()), None).await;
@@ -122,13 +122,13 @@ async fn put_with_another_version_is_a_conflict(s: Scene) {
     assert_eq!((record.value, record.version), ("2".into(), version));
 }
 
-async fn put_with_a_version_of_a_missing_record_is_a_conflict(s: Scene) {
+async fn put_with_a_version_of_a_missing_record_is_a_conflict(s: LawContext) {
     let key = s.record("r");
     assert_eq!(s.put(&key, "1", Expect::Version(Version::new("1")), None).await, Put::Conflict);
     assert_eq!(s.get(&key).await, None);
 }
 
-async fn version_changes_with_the_value(s: Scene) {
+async fn version_changes_with_the_value(s: LawContext) {
     let key = s.record("r");
     let first = s.stored(&key, "1", Expect::Any, None).await;
     let second = s.stored(&key, "2", Expect::Any, None).await;
@@ -136,7 +136,7 @@ async fn version_changes_with_the_value(s: Scene) {
     assert!(second.as_str().bytes().all(|b| (0x21..0x7f).contains(&b) && b != b'"'));
 }
 
-async fn versions_survive_a_restart(s: Scene) {
+async fn versions_survive_a_restart(s: LawContext) {
     let key = s.record("r");
     let version = s.stored(&key, "1", Expect::Any, None).await;
     let again = s.reopened().await;
@@ -145,7 +145,7 @@ async fn versions_survive_a_restart(s: Scene) {
 }
 
 /// Eight writers on two nodes add one at a time; every stored put must be in the sum.
-async fn compare_and_put_loses_no_update(s: Scene) {
+async fn compare_and_put_loses_no_update(s: LawContext) {
     let (key, other) = (s.record("r"), s.reopened().await);
     s.stored(&key, "0", Expect::Absent, None).await;
     let mut tasks = Vec::new();
@@ -170,7 +170,7 @@ async fn compare_and_put_loses_no_update(s: Scene) {
     assert_eq!(s.get(&key).await.unwrap().value, "80");
 }
 
-async fn delete_compares_the_version(s: Scene) {
+async fn delete_compares_the_version(s: LawContext) {
     let key = s.record("r");
     let old = s.stored(&key, "1", Expect::Any, None).await;
     let new = s.stored(&key, "2", Expect::Any, None).await;
@@ -181,14 +181,14 @@ async fn delete_compares_the_version(s: Scene) {
     assert_eq!(s.get(&key).await, None);
 }
 
-async fn delete_of_a_missing_record_is_missing(s: Scene) {
+async fn delete_of_a_missing_record_is_missing(s: LawContext) {
     let key = s.record("r");
     for expect in [Expect::Any, Expect::Absent, Expect::Version(Version::new("1"))] {
         assert_eq!(s.store.delete(&key, &expect).await.unwrap(), Deleted::Missing);
     }
 }
 
-async fn deleted_record_can_be_created_again(s: Scene) {
+async fn deleted_record_can_be_created_again(s: LawContext) {
     let key = s.record("r");
     s.stored(&key, "1", Expect::Any, Some(LONG)).await;
     assert_eq!(s.store.delete(&key, &Expect::Any).await.unwrap(), Deleted::Done);
@@ -199,7 +199,7 @@ async fn deleted_record_can_be_created_again(s: Scene) {
     assert_eq!(s.get(&key).await.unwrap().expires_in, None);
 }
 
-async fn record_expires_after_its_ttl(s: Scene) {
+async fn record_expires_after_its_ttl(s: LawContext) {
     let key = s.record("r");
     s.stored(&key, "1", Expect::Any, Some(SHORT)).await;
     s.outlive(SHORT).await;
@@ -207,9 +207,9 @@ async fn record_expires_after_its_ttl(s: Scene) {
     assert_eq!(s.store.delete(&key, &Expect::Any).await.unwrap(), Deleted::Missing);
 }
 
-async fn put_without_ttl_keeps_the_ttl(s: Scene) {
+async fn put_without_ttl_keeps_the_ttl(s: LawContext) {
     let (short, long) = (s.record("short"), s.record("long"));
-    // It must not run out before the second put: on a machine that stood still for so long, once more.
+    // Repeated with a longer TTL if a busy machine let the first one expire before the second put.
     let mut brief = 10 * SHORT;
     for _ in 0..5 {
         brief *= 2;
@@ -228,7 +228,7 @@ async fn put_without_ttl_keeps_the_ttl(s: Scene) {
     assert!(left <= LONG && left > LONG / 2);
 }
 
-async fn put_with_ttl_replaces_the_ttl(s: Scene) {
+async fn put_with_ttl_replaces_the_ttl(s: LawContext) {
     let (longer, never_before) = (s.record("longer"), s.record("never"));
     s.stored(&longer, "1", Expect::Any, Some(SHORT)).await;
     s.stored(&longer, "2", Expect::Any, Some(LONG)).await;
@@ -239,7 +239,7 @@ async fn put_with_ttl_replaces_the_ttl(s: Scene) {
     assert_eq!(s.get(&never_before).await, None);
 }
 
-async fn get_does_not_renew_the_ttl(s: Scene) {
+async fn get_does_not_renew_the_ttl(s: LawContext) {
     let key = s.record("r");
     s.stored(&key, "1", Expect::Any, Some(SHORT)).await;
     for _ in 0..4 {
@@ -249,7 +249,7 @@ async fn get_does_not_renew_the_ttl(s: Scene) {
     assert_eq!(s.get(&key).await, None);
 }
 
-async fn expired_record_counts_as_absent(s: Scene) {
+async fn expired_record_counts_as_absent(s: LawContext) {
     let (absent, version) = (s.record("absent"), s.record("version"));
     s.stored(&absent, "1", Expect::Any, Some(SHORT)).await;
     let old = s.stored(&version, "1", Expect::Any, Some(SHORT)).await;
@@ -262,7 +262,7 @@ async fn expired_record_counts_as_absent(s: Scene) {
     assert_eq!(s.get(&absent).await.unwrap().expires_in, None);
 }
 
-async fn binary_records_are_returned_unchanged(s: Scene) {
+async fn binary_records_are_returned_unchanged(s: LawContext) {
     let every_byte: Bytes = (0..=255).cycle().take(4096).collect::<Vec<u8>>().into();
     let large: Bytes = vec![7_u8; 1_048_576].into();
     for (name, value) in [("bytes", every_byte), ("large", large), ("empty", Bytes::new())] {
@@ -273,7 +273,7 @@ async fn binary_records_are_returned_unchanged(s: Scene) {
     }
 }
 
-async fn tenants_with_equal_names_are_separate(s: Scene) {
+async fn tenants_with_equal_names_are_separate(s: LawContext) {
     let mine = s.record("r");
     let other = Tenant::new(&format!("{}x", s.tenant.as_str())).unwrap();
     let theirs = Key::record(&other, "r").unwrap();
@@ -282,7 +282,7 @@ async fn tenants_with_equal_names_are_separate(s: Scene) {
     assert_eq!(s.store.delete(&theirs, &Expect::Any).await.unwrap(), Deleted::Missing);
 }
 
-async fn hostile_names_are_kept_apart(s: Scene) {
+async fn hostile_names_are_kept_apart(s: LawContext) {
     let names = ["*", "%", "%3A", ":", "{", "}", "{a}", "'", "\"", "\\", "--", "~", "$1", "[a]"];
     for name in names {
         s.stored(&s.record(name), name, Expect::Absent, None).await;

@@ -92,7 +92,7 @@ impl ClassifiedError {
             RedisErrorClass::Disconnected | RedisErrorClass::Unavailable => {
                 StoreError::unavailable(error)
             }
-            RedisErrorClass::TimedOut => StoreError::Timeout { timeout: timeout },
+            RedisErrorClass::TimedOut => StoreError::Timeout { timeout },
             RedisErrorClass::Full => StoreError::Full { reason },
             RedisErrorClass::ReadOnly => StoreError::ReadOnly { reason },
             RedisErrorClass::Refused => StoreError::Refused { reason },

@@ -10,13 +10,13 @@ use hapax_core::{
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
-use super::{BRIEF, failed, same, time};
-use crate::Subject;
-use crate::scene::Scene;
+use super::{BRIEF, expect_equal, failed, time};
+use crate::StoreUnderTest;
+use crate::context::LawContext;
 
 #[derive(Clone, Copy, Debug)]
-enum Act {
-    /// `again` presents the actor's last token instead of a fresh one.
+enum Action {
+    /// `again` repeats the actor's last token instead of making a new one.
     Claim {
         fingerprint: Option<u8>,
         take_over: bool,
@@ -54,16 +54,16 @@ enum Expected {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Move {
+pub(super) struct HistoryStep {
     key: usize,
     actor: usize,
-    act: Act,
+    action: Action,
 }
 
 const KEYS: usize = 2;
 const ACTORS: usize = 3;
 
-pub(super) fn moves() -> impl Strategy<Value = Vec<Move>> {
+pub(super) fn steps() -> impl Strategy<Value = Vec<HistoryStep>> {
     let expect = || prop_oneof![Just(Expected::Any), Just(Expected::Absent), Just(Expected::Seen)];
     let claim = (
         prop::option::weighted(0.15, 0..1_u8),
@@ -72,20 +72,24 @@ pub(super) fn moves() -> impl Strategy<Value = Vec<Move>> {
         any::<bool>(),
         any::<bool>(),
     );
-    let act = prop_oneof![
-        5 => claim.prop_map(|(fingerprint, take_over, brief, brief_retention, again)| Act::Claim {
+    let action = prop_oneof![
+        5 => claim.prop_map(|(fingerprint, take_over, brief, brief_retention, again)| Action::Claim {
             fingerprint, take_over, brief, brief_retention, again
         }),
-        2 => any::<bool>().prop_map(|brief| Act::Extend { brief }),
-        2 => (0..2_u8).prop_map(|value| Act::Settle { value }),
-        2 => any::<bool>().prop_map(|keep| Act::GiveBack { keep }),
-        1 => Just(Act::Look),
-        1 => Just(Act::Get),
+        2 => any::<bool>().prop_map(|brief| Action::Extend { brief }),
+        2 => (0..2_u8).prop_map(|value| Action::Settle { value }),
+        2 => any::<bool>().prop_map(|keep| Action::GiveBack { keep }),
+        1 => Just(Action::Look),
+        1 => Just(Action::Get),
         2 => (any::<u8>(), expect(), prop::option::of(any::<bool>()))
-            .prop_map(|(value, expect, ttl)| Act::Put { value, expect, ttl }),
-        1 => expect().prop_map(|expect| Act::Delete { expect }),
+            .prop_map(|(value, expect, ttl)| Action::Put { value, expect, ttl }),
+        1 => expect().prop_map(|expect| Action::Delete { expect }),
     ];
-    let one = (0..KEYS, 0..ACTORS, act).prop_map(|(key, actor, act)| Move { key, actor, act });
+    let one = (0..KEYS, 0..ACTORS, action).prop_map(|(key, actor, action)| HistoryStep {
+        key,
+        actor,
+        action,
+    });
     prop::collection::vec(one, 1..24)
 }
 
@@ -101,7 +105,7 @@ enum Phase {
     Failed,
 }
 
-/// What the model knows of one key.
+/// The model of one key.
 #[derive(Default)]
 struct Model {
     phase: Phase,
@@ -121,8 +125,8 @@ enum Ttl {
 }
 
 impl Model {
-    /// Lets everything brief come to its end; whether there was anything.
-    fn pass(&mut self) -> bool {
+    /// Expires everything brief; returns whether there was anything.
+    fn expire_brief(&mut self) -> bool {
         let before = std::mem::take(&mut self.phase);
         let (after, passed) = match before {
             Phase::Pending { brief: true } if self.brief_retention => (Phase::Vacant, true),
@@ -154,24 +158,24 @@ impl Model {
     }
 }
 
-struct Play {
-    scene: Scene,
+struct ModelRun {
+    context: LawContext,
     models: Vec<Model>,
     tokens: Vec<Option<Token>>,
     seen: Vec<Option<Version>>,
 }
 
-impl Play {
-    async fn step(&mut self, m: Move) -> Result<(), TestCaseError> {
+impl ModelRun {
+    async fn step(&mut self, m: HistoryStep) -> Result<(), TestCaseError> {
         let slot = m.key * ACTORS + m.actor;
-        let claim_key = self.scene.command(&format!("k{}", m.key));
-        let record_key = self.scene.record(&format!("k{}", m.key));
+        let claim_key = self.context.command(&format!("k{}", m.key));
+        let record_key = self.context.record(&format!("k{}", m.key));
         let model = &mut self.models[m.key];
-        let store = &self.scene.store;
+        let store = &self.context.store;
         let token = self.tokens[slot].clone();
         let presented = token.clone().unwrap_or_else(|| Token::presented("nobody"));
-        match m.act {
-            Act::Claim { fingerprint, take_over, brief, brief_retention, again } => {
+        match m.action {
+            Action::Claim { fingerprint, take_over, brief, brief_retention, again } => {
                 let fresh = ClaimRequest::new(time(brief));
                 let ask = ClaimRequest {
                     token: token.filter(|_| again).unwrap_or(fresh.token),
@@ -184,7 +188,7 @@ impl Play {
                 self.tokens[slot] = Some(ask.token.clone());
                 claimed(model, &ask, fingerprint, brief, brief_retention, answer)?;
             }
-            Act::Extend { brief } => {
+            Action::Extend { brief } => {
                 let lease = time(brief);
                 let step = store.extend(&claim_key, &presented, lease).await.map_err(failed)?;
                 let good = model.owns(token.as_ref())
@@ -192,9 +196,9 @@ impl Play {
                 if good {
                     model.phase = Phase::Pending { brief };
                 }
-                same!(step, if good { Step::Done(Fence(model.fence)) } else { Step::Lost });
+                expect_equal!(step, if good { Step::Done(Fence(model.fence)) } else { Step::Lost });
             }
-            Act::Settle { value } => {
+            Action::Settle { value } => {
                 let bytes = Bytes::from(value.to_string());
                 let step = store.settle(&claim_key, &presented, bytes).await.map_err(failed)?;
                 let good = model.owns(token.as_ref())
@@ -206,9 +210,9 @@ impl Play {
                 if good {
                     model.phase = Phase::Settled(value);
                 }
-                same!(step, if good { Step::Done(Fence(model.fence)) } else { Step::Lost });
+                expect_equal!(step, if good { Step::Done(Fence(model.fence)) } else { Step::Lost });
             }
-            Act::GiveBack { keep } => {
+            Action::GiveBack { keep } => {
                 let how = if keep { GiveBack::Keep } else { GiveBack::Forget };
                 let step = store.give_back(&claim_key, &presented, how).await.map_err(failed)?;
                 let good = model.owns(token.as_ref())
@@ -220,31 +224,31 @@ impl Play {
                 if good {
                     model.phase = if keep { Phase::Failed } else { Phase::Vacant };
                 }
-                same!(step, if good { Step::Done(Fence(model.fence)) } else { Step::Lost });
+                expect_equal!(step, if good { Step::Done(Fence(model.fence)) } else { Step::Lost });
             }
-            Act::Look => {
+            Action::Look => {
                 let view = store.look(&claim_key).await.map_err(failed)?;
-                same!(view.is_none(), matches!(model.phase, Phase::Vacant));
+                expect_equal!(view.is_none(), matches!(model.phase, Phase::Vacant));
                 if let Some(view) = view {
-                    same!(view.attempt, model.attempt);
-                    same!(view.fence, Some(Fence(model.fence)));
+                    expect_equal!(view.attempt, model.attempt);
+                    expect_equal!(view.fence, Some(Fence(model.fence)));
                 }
             }
-            Act::Get => {
+            Action::Get => {
                 let record = store.get(&record_key).await.map_err(failed)?;
                 let expected =
                     model.record.as_ref().map(|(v, version, _)| (value(*v), version.clone()));
-                same!(record.map(|r| (r.value, r.version)), expected);
+                expect_equal!(record.map(|r| (r.value, r.version)), expected);
                 self.seen[slot] = expected.map(|(_, version)| version);
             }
-            Act::Put { value: v, expect, ttl } => {
+            Action::Put { value: v, expect, ttl } => {
                 let (expect, good) = model.expects(expect, self.seen[slot].as_ref());
                 let time = ttl.map(time);
                 let put = store.put(&record_key, value(v), &expect, time).await.map_err(failed)?;
                 match put {
-                    Put::Conflict => same!(good, false),
+                    Put::Conflict => expect_equal!(good, false),
                     Put::Stored { version, created } => {
-                        same!((true, created), (good, model.record.is_none()));
+                        expect_equal!((true, created), (good, model.record.is_none()));
                         let kept = model.record.as_ref().map_or(Ttl::Never, |(_, _, ttl)| *ttl);
                         let ttl = match ttl {
                             Some(true) => Ttl::Brief,
@@ -256,7 +260,7 @@ impl Play {
                     }
                 }
             }
-            Act::Delete { expect } => {
+            Action::Delete { expect } => {
                 let (expect, good) = model.expects(expect, self.seen[slot].as_ref());
                 let deleted = store.delete(&record_key, &expect).await.map_err(failed)?;
                 let expected = match (model.record.is_some(), good) {
@@ -264,7 +268,7 @@ impl Play {
                     (true, true) => Deleted::Done,
                     (true, false) => Deleted::Conflict,
                 };
-                same!(deleted, expected);
+                expect_equal!(deleted, expected);
                 if deleted == Deleted::Done {
                     model.record = None;
                 }
@@ -272,16 +276,16 @@ impl Play {
         }
         let mut passed = false;
         for model in &mut self.models {
-            passed |= model.pass();
+            passed |= model.expire_brief();
         }
         if passed {
-            self.scene.outlive(2 * BRIEF).await;
+            self.context.outlive(2 * BRIEF).await;
         }
         Ok(())
     }
 }
 
-/// Compares the answer to a claim, and follows it.
+/// Compares the reply to a claim with the model, and updates the model.
 fn claimed(
     model: &mut Model,
     ask: &ClaimRequest,
@@ -293,7 +297,7 @@ fn claimed(
     let own = model.owner.as_ref() == Some(&ask.token);
     let vacant = matches!(model.phase, Phase::Vacant);
     if !vacant && model.fingerprint != fingerprint {
-        same!(answer, Claimed::Mismatch);
+        expect_equal!(answer, Claimed::Mismatch);
         return Ok(());
     }
     let attempt = match model.phase {
@@ -306,7 +310,7 @@ fn claimed(
         }
         Phase::Pending { .. } | Phase::Unknown if own => {
             let ticket = hapax_core::Ticket { token: ask.token.clone(), fence: Fence(model.fence) };
-            same!(answer, Claimed::Granted { ticket, attempt: model.attempt });
+            expect_equal!(answer, Claimed::Granted { ticket, attempt: model.attempt });
             model.phase = Phase::Pending { brief };
             return Ok(());
         }
@@ -327,7 +331,7 @@ fn claimed(
     let Claimed::Granted { ticket, attempt: got } = answer else {
         return Err(TestCaseError::fail(format!("free, but {answer:?}")));
     };
-    same!((got, &ticket.token), (attempt, &ask.token));
+    expect_equal!((got, &ticket.token), (attempt, &ask.token));
     if ticket.fence.0 <= model.fence {
         return Err(TestCaseError::fail(format!("fence {} after {}", ticket.fence, model.fence)));
     }
@@ -344,15 +348,18 @@ fn value(v: u8) -> Bytes {
     Bytes::from(v.to_string())
 }
 
-pub(super) async fn play(subject: Arc<dyn Subject>, moves: Vec<Move>) -> Result<(), TestCaseError> {
-    let mut play = Play {
-        scene: Scene::new(subject).await,
+pub(super) async fn run(
+    subject: Arc<dyn StoreUnderTest>,
+    steps: Vec<HistoryStep>,
+) -> Result<(), TestCaseError> {
+    let mut run = ModelRun {
+        context: LawContext::new(subject).await,
         models: (0..KEYS).map(|_| Model::default()).collect(),
         tokens: vec![None; KEYS * ACTORS],
         seen: vec![None; KEYS * ACTORS],
     };
-    for m in moves {
-        play.step(m).await?;
+    for m in steps {
+        run.step(m).await?;
     }
     Ok(())
 }

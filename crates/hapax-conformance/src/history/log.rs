@@ -1,4 +1,4 @@
-//! Logs against their model, which keeps every event for ever and computes everything else from that.
+//! Logs against their model, which keeps all events and derives everything else from them.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -9,15 +9,15 @@ use hapax_core::log::{Appended, Cursor, Epoch, LogEntry, LogEvent, LogRetention,
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
-use super::{BRIEF, failed, holds, same, time};
-use crate::Subject;
-use crate::log::{entry, saying};
-use crate::scene::Scene;
+use super::{BRIEF, expect, expect_equal, failed, time};
+use crate::StoreUnderTest;
+use crate::context::LawContext;
+use crate::log::{entry, event_with_payload};
 
 const JOBS: usize = 3;
 
 #[derive(Clone, Debug)]
-pub(super) enum Move {
+pub(super) enum HistoryStep {
     Append { node: usize, events: Vec<Said>, entries: u64, brief: bool },
     Attach { node: usize, job: usize, after: u64, at_most: usize },
     Tail { node: usize, at_most: usize },
@@ -32,7 +32,7 @@ pub(super) struct Said {
     closes: bool,
 }
 
-pub(super) fn moves() -> impl Strategy<Value = Vec<Move>> {
+pub(super) fn steps() -> impl Strategy<Value = Vec<HistoryStep>> {
     let content = prop_oneof![9 => Just(0_u8), 1 => Just(1)];
     let said = (0..JOBS, 0..2_u8, 0..6_u64, content, prop::bool::weighted(0.05))
         .prop_map(|(job, stage, seq, content, closes)| Said { job, stage, seq, content, closes });
@@ -41,25 +41,25 @@ pub(super) fn moves() -> impl Strategy<Value = Vec<Move>> {
         (0..2_usize, prop::collection::vec(said, 1..5), entries, prop::bool::weighted(0.1));
     let at_most = prop_oneof![Just(0_usize), Just(1), Just(3), Just(100)];
     let one = prop_oneof![
-        5 => append.prop_map(|(node, events, entries, brief)| Move::Append {
+        5 => append.prop_map(|(node, events, entries, brief)| HistoryStep::Append {
             node, events, entries, brief
         }),
         2 => (0..2_usize, 0..JOBS, 0..12_u64, at_most)
-            .prop_map(|(node, job, after, at_most)| Move::Attach { node, job, after, at_most }),
-        2 => (0..2_usize, 1..4_usize).prop_map(|(node, at_most)| Move::Tail { node, at_most }),
+            .prop_map(|(node, job, after, at_most)| HistoryStep::Attach { node, job, after, at_most }),
+        2 => (0..2_usize, 1..4_usize).prop_map(|(node, at_most)| HistoryStep::Tail { node, at_most }),
     ];
     prop::collection::vec(one, 1..24)
 }
 
-/// One life of a job: all its events, trimmed or not.
-struct Life {
+/// One lifetime of a job: all its events, trimmed or not.
+struct ModelJob {
     epoch: Epoch,
     events: Vec<LogEvent>,
     trimmed: usize,
     brief: bool,
 }
 
-impl Life {
+impl ModelJob {
     fn at(&self, index: usize) -> Cursor {
         Cursor { epoch: self.epoch, offset: index as u64 + 1 }
     }
@@ -93,20 +93,20 @@ impl Life {
     }
 }
 
-struct Play {
-    nodes: [Scene; 2],
+struct ModelRun {
+    nodes: [LawContext; 2],
     jobs: Vec<Key>,
-    lives: Vec<Option<Life>>,
-    /// The last epoch of each job: the next one is greater.
+    jobs_by_model: Vec<Option<ModelJob>>,
+    /// The last epoch of each job; the next one must be greater.
     epochs: Vec<Option<Epoch>>,
     /// The offsets that the tail has not shown yet, by job.
     unread: HashMap<Key, Vec<u64>>,
     positions: Vec<(u16, TailPosition)>,
 }
 
-impl Play {
-    async fn new(subject: Arc<dyn Subject>) -> Result<Self, TestCaseError> {
-        let s = Scene::new(subject).await;
+impl ModelRun {
+    async fn new(subject: Arc<dyn StoreUnderTest>) -> Result<Self, TestCaseError> {
+        let s = LawContext::new(subject).await;
         let jobs: Vec<_> = (0..JOBS).map(|i| s.job(&format!("k{i}"))).collect();
         let mut partitions: Vec<_> =
             jobs.iter().map(|job| job.partition(s.store.partitions())).collect();
@@ -116,7 +116,7 @@ impl Play {
         let tails = s.store.tail(&ends, 1).await.map_err(failed)?;
         let positions = partitions.into_iter().zip(tails.into_iter().map(|tail| tail.next));
         Ok(Self {
-            lives: (0..JOBS).map(|_| None).collect(),
+            jobs_by_model: (0..JOBS).map(|_| None).collect(),
             epochs: vec![None; JOBS],
             unread: HashMap::new(),
             positions: positions.collect(),
@@ -137,12 +137,12 @@ impl Play {
             .map(|said| {
                 let text = format!("{}/{}/{}", said.stage, said.seq, said.content);
                 let stage = format!("stage{}", said.stage);
-                let event = saying(&self.jobs[said.job], &stage, said.seq, text.into());
+                let event = event_with_payload(&self.jobs[said.job], &stage, said.seq, text.into());
                 LogEvent { closes: said.closes, ..event }
             })
             .collect();
         let answers = self.nodes[node].store.append(&made, keep).await.map_err(failed)?;
-        same!(answers.len(), made.len());
+        expect_equal!(answers.len(), made.len());
         for ((said, event), answer) in events.iter().zip(made).zip(answers) {
             self.follow(said.job, event, answer, keep, brief)?;
         }
@@ -157,29 +157,31 @@ impl Play {
         keep: &LogRetention,
         brief: bool,
     ) -> Result<(), TestCaseError> {
-        if let Some(known) = self.lives[job].as_ref().and_then(|life| life.knows(&event)) {
-            same!(answer, known);
+        if let Some(known) =
+            self.jobs_by_model[job].as_ref().and_then(|job_model| job_model.knows(&event))
+        {
+            expect_equal!(answer, known);
             return Ok(());
         }
         let Appended::Published(at) = answer else {
             return Err(TestCaseError::fail(format!("new, but {answer:?}")));
         };
-        if self.lives[job].is_none() {
-            holds(Some(at.epoch) > self.epochs[job], || "an epoch came again".into())?;
+        if self.jobs_by_model[job].is_none() {
+            expect(Some(at.epoch) > self.epochs[job], || "an epoch came again".into())?;
             self.epochs[job] = Some(at.epoch);
         }
-        let life = self.lives[job].get_or_insert_with(|| Life {
+        let job_model = self.jobs_by_model[job].get_or_insert_with(|| ModelJob {
             epoch: at.epoch,
             events: Vec::new(),
             trimmed: 0,
             brief,
         });
-        self.unread.entry(event.job.clone()).or_default().push(life.events.len() as u64 + 1);
-        life.events.push(event);
-        life.brief = brief;
+        self.unread.entry(event.job.clone()).or_default().push(job_model.events.len() as u64 + 1);
+        job_model.events.push(event);
+        job_model.brief = brief;
         let entries = usize::try_from(keep.max_entries).unwrap_or(usize::MAX);
-        life.trimmed = life.trimmed.max(life.events.len().saturating_sub(entries));
-        same!(at, life.at(life.events.len() - 1));
+        job_model.trimmed = job_model.trimmed.max(job_model.events.len().saturating_sub(entries));
+        expect_equal!(at, job_model.at(job_model.events.len() - 1));
         Ok(())
     }
 
@@ -192,31 +194,31 @@ impl Play {
     ) -> Result<(), TestCaseError> {
         let store = &self.nodes[node].store;
         let attached = store.attach(&self.jobs[job], after, at_most).await.map_err(failed)?;
-        let (Some(attached), Some(life)) = (&attached, &self.lives[job]) else {
-            same!(attached.is_some(), self.lives[job].is_some());
+        let (Some(attached), Some(job_model)) = (&attached, &self.jobs_by_model[job]) else {
+            expect_equal!(attached.is_some(), self.jobs_by_model[job].is_some());
             return Ok(());
         };
         let head = &attached.head;
-        same!(head.end(), life.at(life.events.len() - 1));
-        same!(head.first, life.trimmed as u64 + 1);
-        same!(head.closed, life.closed());
-        same!(head.state, life.state());
-        let asked = life.kept().filter(|i| *i as u64 + 1 > after).take(at_most);
-        same!(attached.entries, asked.map(|i| life.entry(i)).collect::<Vec<_>>());
+        expect_equal!(head.end(), job_model.at(job_model.events.len() - 1));
+        expect_equal!(head.first, job_model.trimmed as u64 + 1);
+        expect_equal!(head.closed, job_model.closed());
+        expect_equal!(head.state, job_model.state());
+        let asked = job_model.kept().filter(|i| *i as u64 + 1 > after).take(at_most);
+        expect_equal!(attached.entries, asked.map(|i| job_model.entry(i)).collect::<Vec<_>>());
         Ok(())
     }
 
-    /// Reads everything; what it did not show must be forgotten, and said to be lost.
+    /// Reads the tail to its end. Entries that it does not show must be expired or trimmed, and reported as lost.
     async fn tail(&mut self, node: usize, at_most: usize) -> Result<(), TestCaseError> {
         let mut shown: HashMap<Key, Vec<u64>> = HashMap::new();
         let mut lost = false;
         loop {
             let store = &self.nodes[node].store;
             let tails = store.tail(&self.positions, at_most).await.map_err(failed)?;
-            same!(tails.len(), self.positions.len());
+            expect_equal!(tails.len(), self.positions.len());
             let mut more = false;
             for (position, tail) in self.positions.iter_mut().zip(tails) {
-                holds(tail.changes.len() <= at_most, || "more than asked for".into())?;
+                expect(tail.changes.len() <= at_most, || "more than asked for".into())?;
                 more |= !tail.changes.is_empty();
                 lost |= tail.lost;
                 position.1 = tail.next;
@@ -228,25 +230,26 @@ impl Play {
                 break;
             }
         }
-        for (job, life) in self.jobs.iter().zip(&self.lives) {
+        for (job, job_model) in self.jobs.iter().zip(&self.jobs_by_model) {
             let unread = self.unread.remove(job).unwrap_or_default();
             let shown = shown.remove(job).unwrap_or_default();
             let told = || format!("appended {unread:?}, shown {shown:?}, lost: {lost}");
             let mut rest = unread.iter();
-            holds(shown.iter().all(|offset| rest.any(|one| one == offset)), told)?;
-            holds(lost || shown.len() == unread.len(), told)?;
-            let kept = life.as_ref().map_or(0, |life| life.kept().len()).min(unread.len());
-            holds(shown.ends_with(&unread[unread.len() - kept..]), told)?;
+            expect(shown.iter().all(|offset| rest.any(|one| one == offset)), told)?;
+            expect(lost || shown.len() == unread.len(), told)?;
+            let kept =
+                job_model.as_ref().map_or(0, |job_model| job_model.kept().len()).min(unread.len());
+            expect(shown.ends_with(&unread[unread.len() - kept..]), told)?;
         }
         Ok(())
     }
 
-    /// Lets everything brief come to its end.
-    async fn pass(&mut self) {
+    /// Expires everything brief.
+    async fn expire_brief(&mut self) {
         let mut passed = false;
-        for life in &mut self.lives {
-            if life.as_ref().is_some_and(|life| life.brief) {
-                *life = None;
+        for job_model in &mut self.jobs_by_model {
+            if job_model.as_ref().is_some_and(|job_model| job_model.brief) {
+                *job_model = None;
                 passed = true;
             }
         }
@@ -256,20 +259,23 @@ impl Play {
     }
 }
 
-pub(super) async fn play(subject: Arc<dyn Subject>, moves: Vec<Move>) -> Result<(), TestCaseError> {
-    let mut play = Play::new(subject).await?;
-    for m in moves {
+pub(super) async fn run(
+    subject: Arc<dyn StoreUnderTest>,
+    steps: Vec<HistoryStep>,
+) -> Result<(), TestCaseError> {
+    let mut run = ModelRun::new(subject).await?;
+    for m in steps {
         match m {
-            Move::Append { node, events, entries, brief } => {
+            HistoryStep::Append { node, events, entries, brief } => {
                 let keep = LogRetention { retention: time(brief), max_entries: entries };
-                play.append(node, events, &keep, brief).await?;
+                run.append(node, events, &keep, brief).await?;
             }
-            Move::Attach { node, job, after, at_most } => {
-                play.attach(node, job, after, at_most).await?;
+            HistoryStep::Attach { node, job, after, at_most } => {
+                run.attach(node, job, after, at_most).await?;
             }
-            Move::Tail { node, at_most } => play.tail(node, at_most).await?,
+            HistoryStep::Tail { node, at_most } => run.tail(node, at_most).await?,
         }
-        play.pass().await;
+        run.expire_brief().await;
     }
-    play.tail(0, 2).await
+    run.tail(0, 2).await
 }

@@ -1,4 +1,4 @@
-//! Queues against their model: several holders, several keys, late steps.
+//! Queues against their model: several workers, several keys, late steps.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,46 +10,46 @@ use hapax_core::{Fence, Token};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
-use super::{BRIEF, failed, holds, same, time};
-use crate::Subject;
-use crate::scene::Scene;
+use super::{BRIEF, expect, expect_equal, failed, time};
+use crate::StoreUnderTest;
+use crate::context::LawContext;
 
 const ITEMS: usize = 9;
-const HOLDERS: usize = 3;
+const WORKERS: usize = 3;
 
 #[derive(Clone, Debug)]
-pub(super) struct Move {
+pub(super) struct HistoryStep {
     node: usize,
-    act: Act,
+    action: Action,
 }
 
 #[derive(Clone, Debug)]
-enum Act {
+enum Action {
     /// `delay` is none, brief or long.
     Enqueue {
         items: Vec<usize>,
         delay: Option<bool>,
     },
     Lease {
-        holder: usize,
+        worker: usize,
         at_most: usize,
         brief: bool,
     },
-    /// The holder asks again with its token.
+    /// The worker repeats its lease with the same token.
     Again {
-        holder: usize,
+        worker: usize,
         brief: bool,
     },
     Renew {
-        holder: usize,
+        worker: usize,
         late: bool,
         brief: bool,
     },
     /// `late` presents the token of the lease before the last one.
     Resolve {
-        holder: usize,
+        worker: usize,
         late: bool,
-        items: Vec<(usize, How)>,
+        items: Vec<(usize, ModelOutcome)>,
     },
     Requeue {
         item: usize,
@@ -61,13 +61,13 @@ enum Act {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum How {
+enum ModelOutcome {
     Ack { remember: Option<bool> },
     Retry { after: Option<bool>, counts: bool },
     Bury { blocks: bool },
 }
 
-impl How {
+impl ModelOutcome {
     fn outcome(self) -> ItemOutcome {
         match self {
             Self::Ack { remember } => ItemOutcome::Ack { retention: some_time(remember) },
@@ -83,40 +83,39 @@ fn some_time(brief: Option<bool>) -> Duration {
     brief.map_or(Duration::ZERO, time)
 }
 
-pub(super) fn moves() -> impl Strategy<Value = Vec<Move>> {
+pub(super) fn steps() -> impl Strategy<Value = Vec<HistoryStep>> {
     let wait = || prop_oneof![4 => Just(None), 2 => Just(Some(true)), 1 => Just(Some(false))];
     let remember = prop_oneof![1 => Just(None), 1 => Just(Some(true)), 2 => Just(Some(false))];
     let how = prop_oneof![
-        4 => remember.prop_map(|remember| How::Ack { remember }),
-        3 => (wait(), any::<bool>()).prop_map(|(after, counts)| How::Retry { after, counts }),
-        2 => any::<bool>().prop_map(|blocks| How::Bury { blocks }),
+        4 => remember.prop_map(|remember| ModelOutcome::Ack { remember }),
+        3 => (wait(), any::<bool>()).prop_map(|(after, counts)| ModelOutcome::Retry { after, counts }),
+        2 => any::<bool>().prop_map(|blocks| ModelOutcome::Bury { blocks }),
     ];
     let some = |count| prop::sample::subsequence((0..ITEMS).collect::<Vec<_>>(), count);
     let items = some(1..5).prop_shuffle();
     let resolved = (some(1..ITEMS + 1).prop_shuffle(), prop::collection::vec(how, ITEMS))
         .prop_map(|(items, how)| items.into_iter().zip(how).collect());
-    let holder = || 0..HOLDERS;
+    let worker = || 0..WORKERS;
     let late = || prop::bool::weighted(0.2);
-    let act = prop_oneof![
-        5 => (items, wait()).prop_map(|(items, delay)| Act::Enqueue { items, delay }),
-        6 => (holder(), 1..5_usize, prop::bool::weighted(0.3))
-            .prop_map(|(holder, at_most, brief)| Act::Lease { holder, at_most, brief }),
-        1 => (holder(), any::<bool>()).prop_map(|(holder, brief)| Act::Again { holder, brief }),
-        1 => (holder(), late(), any::<bool>())
-            .prop_map(|(holder, late, brief)| Act::Renew { holder, late, brief }),
-        6 => (holder(), late(), resolved)
-            .prop_map(|(holder, late, items)| Act::Resolve { holder, late, items }),
-        1 => (0..ITEMS).prop_map(|item| Act::Requeue { item }),
-        1 => (0..ITEMS).prop_map(|item| Act::Discard { item }),
-        1 => Just(Act::Look),
+    let action = prop_oneof![
+        5 => (items, wait()).prop_map(|(items, delay)| Action::Enqueue { items, delay }),
+        6 => (worker(), 1..5_usize, prop::bool::weighted(0.3))
+            .prop_map(|(worker, at_most, brief)| Action::Lease { worker, at_most, brief }),
+        1 => (worker(), any::<bool>()).prop_map(|(worker, brief)| Action::Again { worker, brief }),
+        1 => (worker(), late(), any::<bool>())
+            .prop_map(|(worker, late, brief)| Action::Renew { worker, late, brief }),
+        6 => (worker(), late(), resolved)
+            .prop_map(|(worker, late, items)| Action::Resolve { worker, late, items }),
+        1 => (0..ITEMS).prop_map(|item| Action::Requeue { item }),
+        1 => (0..ITEMS).prop_map(|item| Action::Discard { item }),
+        1 => Just(Action::Look),
     ];
-    let one = (0..2_usize, act).prop_map(|(node, act)| Move { node, act });
+    let one = (0..2_usize, action).prop_map(|(node, action)| HistoryStep { node, action });
     prop::collection::vec(one, 4..40)
 }
 
-/// What the model knows of one item. Which place it has among those of its key is where it stands in
-/// the model's list.
-struct Known {
+/// The model of one item. Items of a key are ordered by their position in the model's list.
+struct ModelItem {
     item: usize,
     attempts: u32,
     fence: Option<Fence>,
@@ -148,7 +147,7 @@ impl Wait {
     }
 }
 
-impl Known {
+impl ModelItem {
     fn is_held_by(&self, asker: &Token) -> bool {
         matches!(&self.phase, Phase::InFlight { token, .. } if token == asker)
     }
@@ -162,18 +161,18 @@ impl Known {
     }
 }
 
-struct Play {
-    nodes: [Scene; 2],
+struct ModelRun {
+    nodes: [LawContext; 2],
     queue: QueueName,
     items: Vec<QueueItem>,
-    known: Vec<Known>,
-    /// The tokens of each holder's leases, the last one at the end.
-    tokens: [Vec<Token>; HOLDERS],
+    known: Vec<ModelItem>,
+    /// The tokens of each worker's leases, the last one at the end.
+    tokens: [Vec<Token>; WORKERS],
 }
 
-impl Play {
-    async fn new(subject: Arc<dyn Subject>) -> Self {
-        let s = Scene::new(subject).await;
+impl ModelRun {
+    async fn new(subject: Arc<dyn StoreUnderTest>) -> Self {
+        let s = LawContext::new(subject).await;
         let queue = QueueName::new(&format!("q{}", Token::random().as_str()));
         let item = |i: usize| {
             let item = QueueItem::new(&s.tenant, "t", i.to_string());
@@ -191,69 +190,72 @@ impl Play {
         }
     }
 
-    fn find(&mut self, item: usize) -> Option<&mut Known> {
+    fn find(&mut self, item: usize) -> Option<&mut ModelItem> {
         self.known.iter_mut().find(|known| known.item == item)
     }
 
-    fn token(&self, holder: usize, late: bool) -> Token {
-        let token = self.tokens[holder].iter().rev().nth(usize::from(late));
+    fn token(&self, worker: usize, late: bool) -> Token {
+        let token = self.tokens[worker].iter().rev().nth(usize::from(late));
         token.cloned().unwrap_or_else(|| Token::presented("nobody"))
     }
 
-    async fn step(&mut self, Move { node, act }: Move) -> Result<(), TestCaseError> {
+    async fn step(
+        &mut self,
+        HistoryStep { node, action }: HistoryStep,
+    ) -> Result<(), TestCaseError> {
         let store = self.nodes[node].store.clone();
         let queue = self.queue.clone();
-        match act {
-            Act::Enqueue { items, delay } => {
+        match action {
+            Action::Enqueue { items, delay } => {
                 let call: Vec<_> =
                     items.iter().map(|i| self.items[*i].clone().delay(some_time(delay))).collect();
                 let answers = store.enqueue(&queue, &call).await.map_err(failed)?;
                 let expected: Vec<_> = items.iter().map(|i| self.enqueue(*i, delay)).collect();
-                same!(answers, expected);
+                expect_equal!(answers, expected);
             }
-            Act::Lease { holder, at_most, brief } => {
+            Action::Lease { worker, at_most, brief } => {
                 let take = LeaseRequest::new(at_most, time(brief));
                 let leased = store.lease(&queue, &take).await.map_err(failed)?;
-                self.tokens[holder].push(take.token.clone());
+                self.tokens[worker].push(take.token.clone());
                 self.leased(&take, brief, &leased)?;
             }
-            Act::Again { holder, brief } => {
-                let token = self.token(holder, false);
+            Action::Again { worker, brief } => {
+                let token = self.token(worker, false);
                 self.again(node, LeaseRequest { token, max_items: 1, lease: time(brief) }, brief)
                     .await?;
             }
-            Act::Renew { holder, late, brief } => {
-                let token = self.token(holder, late);
+            Action::Renew { worker, late, brief } => {
+                let token = self.token(worker, late);
                 let renewed = store.renew(&queue, &token, time(brief)).await.map_err(failed)?;
-                same!(renewed, self.renew(&token, brief).len() as u64);
+                expect_equal!(renewed, self.renew(&token, brief).len() as u64);
             }
-            Act::Resolve { holder, late, items } => {
-                let token = self.token(holder, late);
+            Action::Resolve { worker, late, items } => {
+                let token = self.token(worker, late);
                 let call: Vec<_> =
                     items.iter().map(|(i, how)| (self.items[*i].id, how.outcome())).collect();
                 let answers = store.resolve(&queue, &token, &call).await.map_err(failed)?;
                 let expected = items.iter().map(|(i, how)| self.resolve(*i, &token, *how));
-                same!(answers, expected.collect::<Vec<_>>());
+                expect_equal!(answers, expected.collect::<Vec<_>>());
             }
-            Act::Requeue { item } => {
+            Action::Requeue { item } => {
                 let id = self.items[item].id;
                 let found = store.requeue(&queue, None, id).await.map_err(failed)?;
-                let letter = self.letter(item);
-                same!(found, letter.is_some());
-                if let Some(known) = letter {
+                let dead_item = self.dead_item(item);
+                expect_equal!(found, dead_item.is_some());
+                if let Some(known) = dead_item {
                     known.phase = Phase::Waiting(Wait::Due);
                     known.attempts = 0;
                 }
             }
-            Act::Discard { item } => {
+            Action::Discard { item } => {
                 let id = self.items[item].id;
                 let found = store.discard(&queue, None, id).await.map_err(failed)?;
-                same!(found, self.letter(item).is_some());
+                expect_equal!(found, self.dead_item(item).is_some());
                 if found {
                     self.known.retain(|known| known.item != item);
                 }
             }
-            Act::Look => self.look(node).await?,
+            Action::Look => self.look(node).await?,
         }
         Ok(())
     }
@@ -263,11 +265,11 @@ impl Play {
             return Enqueued::Duplicate;
         }
         let phase = Phase::Waiting(Wait::of(delay));
-        self.known.push(Known { item, attempts: 0, fence: None, phase });
+        self.known.push(ModelItem { item, attempts: 0, fence: None, phase });
         Enqueued::Accepted
     }
 
-    /// What may be handed out of each key, in its order; those of "key" 0 have none.
+    /// The items of each key that may be leased, in order; items of "key" 0 have no key.
     fn leasable(&self) -> Vec<Vec<usize>> {
         let of_key = |key: usize| {
             let known = self.known.iter().filter(move |known| known.item % 3 == key);
@@ -294,37 +296,37 @@ impl Play {
     ) -> Result<(), TestCaseError> {
         let leasable = self.leasable();
         let indices: Vec<_> = leased.iter().filter_map(|leased| self.index(leased)).collect();
-        same!(indices.len(), leased.len());
+        expect_equal!(indices.len(), leased.len());
         let due = leasable.iter().map(Vec::len).sum::<usize>();
-        same!(leased.len(), due.min(take.max_items));
+        expect_equal!(leased.len(), due.min(take.max_items));
         for (key, leasable) in leasable.iter().enumerate() {
             let got: Vec<_> = indices.iter().copied().filter(|i| i % 3 == key).collect();
             let good = match key {
                 0 => got.iter().all(|i| leasable.contains(i)),
                 _ => leasable.starts_with(&got),
             };
-            holds(good, || format!("of key {key} it gave {got:?}, due was {leasable:?}"))?;
+            expect(good, || format!("of key {key} it gave {got:?}, due was {leasable:?}"))?;
         }
         for (item, leased) in indices.into_iter().zip(leased) {
             let token = take.token.clone();
             let known = self.find(item).expect("it was among those due");
             known.attempts += 1;
-            same!(leased.attempt, known.attempts);
-            holds(Some(leased.fence) > known.fence, || "a fence that did not grow".into())?;
+            expect_equal!(leased.attempt, known.attempts);
+            expect(Some(leased.fence) > known.fence, || "a fence that did not grow".into())?;
             known.fence = Some(leased.fence);
             known.phase = Phase::InFlight { token, brief, lapsed: false };
         }
         Ok(())
     }
 
-    /// Only where the token holds something by a lease that lasts: after that it is another question.
+    /// Repeats a lease, but only if the token still holds an item: otherwise it would be a new lease.
     async fn again(
         &mut self,
         node: usize,
         take: LeaseRequest,
         brief: bool,
     ) -> Result<(), TestCaseError> {
-        let lasting = |known: &Known| {
+        let lasting = |known: &ModelItem| {
             known.is_held_by(&take.token)
                 && matches!(known.phase, Phase::InFlight { lapsed: false, .. })
         };
@@ -337,7 +339,7 @@ impl Play {
         told.sort();
         let mut expected = self.renew(&take.token, brief);
         expected.sort();
-        same!(told, expected);
+        expect_equal!(told, expected);
         Ok(())
     }
 
@@ -350,30 +352,30 @@ impl Play {
         .collect()
     }
 
-    fn resolve(&mut self, item: usize, token: &Token, how: How) -> Resolved {
+    fn resolve(&mut self, item: usize, token: &Token, how: ModelOutcome) -> Resolved {
         let Some(known) = self.find(item) else { return Resolved::Lost };
-        if matches!(&known.phase, Phase::Done { token: holder, .. } if holder == token) {
-            let again = matches!(how, How::Ack { .. });
+        if matches!(&known.phase, Phase::Done { token: worker, .. } if worker == token) {
+            let again = matches!(how, ModelOutcome::Ack { .. });
             return if again { Resolved::Done } else { Resolved::Lost };
         }
         if !known.is_held_by(token) {
             return Resolved::Lost;
         }
         match how {
-            How::Ack { remember: None } => self.known.retain(|known| known.item != item),
-            How::Ack { remember: Some(brief) } => {
+            ModelOutcome::Ack { remember: None } => self.known.retain(|known| known.item != item),
+            ModelOutcome::Ack { remember: Some(brief) } => {
                 known.phase = Phase::Done { token: token.clone(), brief };
             }
-            How::Retry { after, counts } => {
+            ModelOutcome::Retry { after, counts } => {
                 known.attempts -= u32::from(!counts);
                 known.phase = Phase::Waiting(Wait::of(after));
             }
-            How::Bury { blocks } => known.phase = Phase::Dead { blocks },
+            ModelOutcome::Bury { blocks } => known.phase = Phase::Dead { blocks },
         }
         Resolved::Done
     }
 
-    fn letter(&mut self, item: usize) -> Option<&mut Known> {
+    fn dead_item(&mut self, item: usize) -> Option<&mut ModelItem> {
         self.find(item).filter(|known| matches!(known.phase, Phase::Dead { .. }))
     }
 
@@ -383,25 +385,25 @@ impl Play {
         let count = |which: fn(&Phase) -> bool| {
             self.known.iter().filter(|known| which(&known.phase)).count() as u64
         };
-        let flying = count(|phase| matches!(phase, Phase::InFlight { lapsed: false, .. }));
+        let in_flight = count(|phase| matches!(phase, Phase::InFlight { lapsed: false, .. }));
         let lapsed = count(|phase| matches!(phase, Phase::InFlight { lapsed: true, .. }));
         let waiting = count(|phase| matches!(phase, Phase::Waiting(_))) + lapsed;
         let dead = count(|phase| matches!(phase, Phase::Dead { .. }));
-        same!((depth.waiting, depth.in_flight, depth.dead), (waiting, flying, dead));
-        same!(depth.oldest_age.is_some(), waiting + flying > 0);
-        let letters = store.dead(&self.queue, None, None, 100).await.map_err(failed)?;
-        let letters: Vec<_> = letters.iter().map(|dead| (dead.id, dead.attempts)).collect();
+        expect_equal!((depth.waiting, depth.in_flight, depth.dead), (waiting, in_flight, dead));
+        expect_equal!(depth.oldest_age.is_some(), waiting + in_flight > 0);
+        let dead_items = store.dead(&self.queue, None, None, 100).await.map_err(failed)?;
+        let dead_items: Vec<_> = dead_items.iter().map(|dead| (dead.id, dead.attempts)).collect();
         let mut expected: Vec<(ItemId, u32)> = Vec::new();
         for known in self.known.iter().filter(|k| matches!(k.phase, Phase::Dead { .. })) {
             expected.push((self.items[known.item].id, known.attempts));
         }
         expected.sort();
-        same!(letters, expected);
+        expect_equal!(dead_items, expected);
         Ok(())
     }
 
-    /// Lets everything brief come to its end.
-    async fn pass(&mut self) {
+    /// Expires everything brief.
+    async fn expire_brief(&mut self) {
         let known = self.known.len();
         self.known.retain(|known| !matches!(known.phase, Phase::Done { brief: true, .. }));
         let mut passed = self.known.len() < known;
@@ -419,11 +421,14 @@ impl Play {
     }
 }
 
-pub(super) async fn play(subject: Arc<dyn Subject>, moves: Vec<Move>) -> Result<(), TestCaseError> {
-    let mut play = Play::new(subject).await;
-    for m in moves {
-        play.step(m).await?;
-        play.pass().await;
+pub(super) async fn run(
+    subject: Arc<dyn StoreUnderTest>,
+    steps: Vec<HistoryStep>,
+) -> Result<(), TestCaseError> {
+    let mut run = ModelRun::new(subject).await;
+    for m in steps {
+        run.step(m).await?;
+        run.expire_brief().await;
     }
-    play.look(0).await
+    run.look(0).await
 }

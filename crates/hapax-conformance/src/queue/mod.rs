@@ -1,12 +1,12 @@
-//! The laws of `Queue`, one function each; its name is the sentence that it proves.
+//! The laws of `Queue`.
 
-mod crowd;
-mod enqueueing;
-mod leasing;
-mod letters;
-mod ordering;
-mod resolving;
-mod walk;
+mod concurrent_workers;
+mod dead;
+mod enqueue;
+mod key_order;
+mod lease;
+mod random_walk;
+mod resolve;
 
 use std::time::Duration;
 
@@ -15,18 +15,18 @@ use hapax_core::queue::{
     Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem, QueueItem, QueueName, Resolved,
 };
 
-use crate::scene::{LONG, SHORT, Scene};
-use crate::subject::Law;
+use crate::context::{LONG, LawContext, SHORT};
+use crate::suite::Law;
 
 pub(crate) fn laws() -> Vec<Law> {
     let files = [
-        enqueueing::LAWS,
-        leasing::LAWS,
-        resolving::LAWS,
-        ordering::LAWS,
-        letters::LAWS,
-        crowd::LAWS,
-        walk::LAWS,
+        enqueue::LAWS,
+        lease::LAWS,
+        resolve::LAWS,
+        key_order::LAWS,
+        dead::LAWS,
+        concurrent_workers::LAWS,
+        random_walk::LAWS,
     ];
     files.concat()
 }
@@ -34,35 +34,36 @@ pub(crate) fn laws() -> Vec<Law> {
 /// More than any law enqueues.
 const ALL: usize = 1000;
 
-/// A scene with a queue of its own.
+/// A queue that no other law uses.
 #[derive(Clone)]
-struct Desk {
-    s: Scene,
-    queue: QueueName,
+struct TestQueue {
+    context: LawContext,
+    name: QueueName,
 }
 
-impl Desk {
-    fn new(s: Scene) -> Self {
-        let queue = QueueName::new(&format!("q{}", Token::random().as_str())).unwrap();
-        Self { s, queue }
+impl TestQueue {
+    fn new(context: LawContext) -> Self {
+        let name = QueueName::new(&format!("q{}", Token::random().as_str())).unwrap();
+        Self { context, name }
     }
 
     /// Another node on the same queue.
     async fn reopened(&self) -> Self {
-        Self { s: self.s.reopened().await, ..self.clone() }
+        Self { context: self.context.reopened().await, ..self.clone() }
     }
 
     fn item(&self, topic: &str) -> QueueItem {
-        QueueItem::new(&self.s.tenant, topic, "{}")
+        QueueItem::new(&self.context.tenant, topic, "{}")
     }
 
     async fn enqueue(&self, items: &[QueueItem]) -> Vec<Enqueued> {
-        let answers = self.s.store.enqueue(&self.queue, items).await.expect("the store answers");
+        let answers =
+            self.context.store.enqueue(&self.name, items).await.expect("the store answers");
         assert_eq!(answers.len(), items.len(), "one answer each");
         answers
     }
 
-    /// Enqueues what must be new, and tells the ids.
+    /// Enqueues items that must be new, and returns their ids.
     async fn accepted(&self, items: &[QueueItem]) -> Vec<ItemId> {
         let answers = self.enqueue(items).await;
         assert!(answers.iter().all(|answer| *answer == Enqueued::Accepted), "{answers:?}");
@@ -76,30 +77,30 @@ impl Desk {
     }
 
     async fn take(&self, take: &LeaseRequest) -> Vec<LeasedItem> {
-        let leased = self.s.store.lease(&self.queue, take).await.expect("the store answers");
+        let leased = self.context.store.lease(&self.name, take).await.expect("the store answers");
         assert!(leased.len() <= take.max_items, "more than asked for");
         leased
     }
 
-    /// Leases up to `at_most` items for a long time, as somebody new.
-    async fn lease(&self, at_most: usize) -> Hand {
+    /// Leases up to `at_most` items for a long time, with a new token.
+    async fn lease(&self, at_most: usize) -> LeasedBatch {
         self.lease_for(at_most, LONG).await
     }
 
-    async fn lease_for(&self, at_most: usize, lease: Duration) -> Hand {
+    async fn lease_for(&self, at_most: usize, lease: Duration) -> LeasedBatch {
         let take = LeaseRequest::new(at_most, lease);
-        Hand { items: self.take(&take).await, token: take.token }
+        LeasedBatch { items: self.take(&take).await, token: take.token }
     }
 
-    /// A hand with a lease that has just lapsed.
-    async fn lapsed(&self, at_most: usize) -> Hand {
-        let hand = self.lease_for(at_most, SHORT).await;
-        self.s.outlive(SHORT).await;
-        hand
+    /// Leases items and lets the lease lapse.
+    async fn lapsed(&self, at_most: usize) -> LeasedBatch {
+        let batch = self.lease_for(at_most, SHORT).await;
+        self.context.outlive(SHORT).await;
+        batch
     }
 
     async fn resolve(&self, token: &Token, outcomes: &[(ItemId, ItemOutcome)]) -> Vec<Resolved> {
-        let answers = self.s.store.resolve(&self.queue, token, outcomes).await;
+        let answers = self.context.store.resolve(&self.name, token, outcomes).await;
         let answers = answers.expect("the store answers");
         assert_eq!(answers.len(), outcomes.len(), "one answer each");
         answers
@@ -109,37 +110,37 @@ impl Desk {
         self.resolve(token, &[(id, outcome)]).await[0]
     }
 
-    /// Resolves what must be held.
-    async fn done(&self, hand: &Hand, id: ItemId, outcome: ItemOutcome) {
-        assert_eq!(self.resolve_one(&hand.token, id, outcome).await, Resolved::Done);
+    /// Resolves an item that the batch must hold.
+    async fn done(&self, batch: &LeasedBatch, id: ItemId, outcome: ItemOutcome) {
+        assert_eq!(self.resolve_one(&batch.token, id, outcome).await, Resolved::Done);
     }
 
-    /// Acknowledges everything in the hand.
-    async fn finish(&self, hand: &Hand) {
-        let outcomes: Vec<_> = hand.ids().into_iter().map(|id| (id, ack(LONG))).collect();
-        let answers = self.resolve(&hand.token, &outcomes).await;
+    /// Acknowledges all items of the batch.
+    async fn finish(&self, batch: &LeasedBatch) {
+        let outcomes: Vec<_> = batch.ids().into_iter().map(|id| (id, ack(LONG))).collect();
+        let answers = self.resolve(&batch.token, &outcomes).await;
         assert!(answers.iter().all(|answer| *answer == Resolved::Done), "{answers:?}");
     }
 
-    /// Waiting, in flight, dead.
+    /// The numbers of waiting, in-flight and dead items.
     async fn counts(&self) -> (u64, u64, u64) {
-        let depth = self.s.store.depth(&self.queue, None).await.expect("the store answers");
+        let depth = self.context.store.depth(&self.name, None).await.expect("the store answers");
         (depth.waiting, depth.in_flight, depth.dead)
     }
 }
 
-/// What one holder was given.
-struct Hand {
+/// The items of one lease, and its token.
+struct LeasedBatch {
     token: Token,
     items: Vec<LeasedItem>,
 }
 
-impl Hand {
+impl LeasedBatch {
     fn ids(&self) -> Vec<ItemId> {
         self.items.iter().map(|leased| leased.item.id).collect()
     }
 
-    /// The same without an order, for items that have none.
+    /// The ids in sorted order, for items without a key.
     fn sorted(&self) -> Vec<ItemId> {
         sorted(&self.ids())
     }

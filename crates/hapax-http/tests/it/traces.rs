@@ -6,7 +6,7 @@ use crate::common::{app, memory, send, without_wait};
 use axum::Router;
 use axum::body::Body;
 use axum::http::Request;
-use hapax_conformance::{Fault, Faulty};
+use hapax_conformance::{Fault, FaultyStore};
 use hapax_core::Tenant;
 use hapax_core::lock::OnStoreError;
 use hapax_core::queue::QueueItem;
@@ -54,7 +54,7 @@ async fn trace_reaches_items_with_and_without_a_key() {
 
 #[tokio::test]
 async fn trace_reaches_items_without_a_store() {
-    let store = Faulty::new(memory().0);
+    let store = FaultyStore::new(memory().0);
     let config = without_wait().with_on_store_error(OnStoreError::Open);
     let (app, enqueued) = shop(Arc::new(store.clone()), config);
     store.always(Some(Fault::LostQuestion));

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use axum::Router;
 use axum::http::{HeaderMap, StatusCode};
 use bytes::Bytes;
-use hapax_conformance::{Fault, Faulty};
+use hapax_conformance::{Fault, FaultyStore};
 use hapax_core::lock::OnStoreError;
 use hapax_core::{
     ClaimRequest, ClaimView, Claimed, Claims, GiveBack, Key, ManualClock, OnUnknown, Step,
@@ -19,14 +19,14 @@ use hapax_core::{
 use hapax_http::{IdempotencyConfig, IdempotencyEvent as Event, IdempotencyLayer};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-fn faulty() -> (Faulty, Arc<ManualClock>) {
+fn faulty() -> (FaultyStore, Arc<ManualClock>) {
     let (store, clock) = memory();
-    (Faulty::new(store), clock)
+    (FaultyStore::new(store), clock)
 }
 
 /// An app that responds with its attempt; the store fails as soon as the handler runs.
 fn with_store_failing_during_run(
-    store: &Faulty,
+    store: &FaultyStore,
     config: IdempotencyConfig,
     status: StatusCode,
 ) -> (Router, Runs) {

@@ -173,7 +173,7 @@ async fn drain_waits_for_runs_and_refuses_new_ones() {
 
 #[tokio::test(start_paused = true)]
 async fn drain_waits_until_the_response_is_stored() {
-    let store = hapax_conformance::Faulty::new(memory().0);
+    let store = hapax_conformance::FaultyStore::new(memory().0);
     let failing = store.clone();
     let layer = IdempotencyLayer::new(std::sync::Arc::new(store.clone()));
     let handler = move || async move {
@@ -191,7 +191,7 @@ async fn drain_waits_until_the_response_is_stored() {
 #[tokio::test(start_paused = true)]
 async fn drain_gives_back_claims_granted_late() {
     let (store, _) = memory();
-    let faulty = hapax_conformance::Faulty::new(store.clone());
+    let faulty = hapax_conformance::FaultyStore::new(store.clone());
     let runs = Runs::default();
     let counted = runs.clone();
     let layer = IdempotencyLayer::new(std::sync::Arc::new(faulty.clone()))

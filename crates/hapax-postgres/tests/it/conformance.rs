@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use hapax_conformance::{Subject, check, check_histories};
+use hapax_conformance::{StoreUnderTest, check, check_histories};
 use hapax_core::Store;
 use hapax_postgres::{PostgresConfig, PostgresStore};
 
@@ -11,7 +11,7 @@ use crate::SERVER;
 struct OnPostgres(PostgresConfig);
 
 #[async_trait]
-impl Subject for OnPostgres {
+impl StoreUnderTest for OnPostgres {
     async fn open(&self) -> Arc<dyn Store> {
         Arc::new(PostgresStore::open(self.0.clone()).unwrap())
     }
@@ -24,7 +24,7 @@ fn config(database: &str) -> PostgresConfig {
         .timeout(Duration::from_secs(60))
 }
 
-fn subject(config: &PostgresConfig) -> Arc<dyn Subject> {
+fn subject(config: &PostgresConfig) -> Arc<dyn StoreUnderTest> {
     Arc::new(OnPostgres(config.clone()))
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::common::{Servers, calm_sentinels, check};
-use hapax_conformance::{Subject, check_histories};
+use hapax_conformance::{StoreUnderTest, check_histories};
 use hapax_testkit::{Redis, RedisCluster};
 
 /// The laws have times of 150 ms, which must not pass while a busy disk syncs; that what was
@@ -64,7 +64,7 @@ async fn valkey_keeps_every_law() {
 }
 
 fn histories(url: String) {
-    check_histories(|| async { Arc::new(Servers(url)) as Arc<dyn Subject> });
+    check_histories(|| async { Arc::new(Servers(url)) as Arc<dyn StoreUnderTest> });
 }
 
 #[test]

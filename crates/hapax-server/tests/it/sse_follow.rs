@@ -7,7 +7,7 @@ use hapax::bus::{Bus, BusConfig, FollowFrom, Follower, Frame, FrameKind, NewEven
 use hapax::log::{Appended, Cursor, LogRetention};
 use hapax::memory::MemoryStore;
 use hapax::{ManualClock, Store, StoreConfig};
-use hapax_conformance::{Fault, Faulty};
+use hapax_conformance::{Fault, FaultyStore};
 use hapax_testkit::scale;
 use serde_json::json;
 
@@ -18,8 +18,8 @@ fn memory() -> Arc<dyn Store> {
 }
 
 /// On a store with faults, polled often.
-fn faulty() -> (Bus, Faulty) {
-    let store = Faulty::new(memory());
+fn faulty() -> (Bus, FaultyStore) {
+    let store = FaultyStore::new(memory());
     let settings = BusConfig { poll: Duration::from_millis(20), ..BusConfig::default() };
     (Bus::with(Arc::new(store.clone()), settings), store)
 }
@@ -64,7 +64,7 @@ async fn hole_16_lost_hint_delays_but_loses_no_event() {
     // The usual design hears of new events by Pub/Sub alone, which is at most once: what is published while
     // the connection is down never reaches the client. Here no hint ever arrives.
     let (bus, store) = faulty();
-    store.deafen();
+    store.suppress_hints();
     let mut follower = follow(&bus, FollowFrom::Start).await;
     publish(&bus, 0..3).await;
     assert_eq!(offsets(&take(&mut follower, 3).await), [1, 2, 3]);
@@ -296,7 +296,7 @@ async fn follower_joining_any_time_on_sqlite() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn follower_joining_any_time_without_hints() {
-    let store = Faulty::new(memory());
-    store.deafen();
+    let store = FaultyStore::new(memory());
+    store.suppress_hints();
     everybody_sees_everything_once(Arc::new(store)).await;
 }

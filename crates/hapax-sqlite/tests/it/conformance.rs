@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_conformance::{Subject, check, check_histories};
+use hapax_conformance::{StoreUnderTest, check, check_histories};
 use hapax_core::{ManualClock, Store};
 use hapax_sqlite::{SqliteConfig, SqliteStore};
 use tempfile::TempDir;
@@ -21,19 +21,19 @@ impl File {
 }
 
 #[async_trait::async_trait]
-impl Subject for File {
+impl StoreUnderTest for File {
     async fn open(&self) -> Arc<dyn Store> {
         // A minute: this suite is about laws, and a busy machine must not break them.
         let config = SqliteConfig::new(self.path()).timeout(Duration::from_secs(60));
         Arc::new(SqliteStore::open(config.clock(self.clock.clone())).unwrap())
     }
 
-    async fn pass(&self, time: Duration) {
+    async fn advance(&self, time: Duration) {
         self.clock.advance(time);
     }
 }
 
-async fn subject() -> Arc<dyn Subject> {
+async fn subject() -> Arc<dyn StoreUnderTest> {
     Arc::new(File { folder: tempfile::tempdir().unwrap(), clock: Arc::default() })
 }
 

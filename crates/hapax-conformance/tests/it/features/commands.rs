@@ -2,7 +2,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use hapax_conformance::{Fault, Faulty};
+use hapax_conformance::{Fault, FaultyStore};
 use hapax_core::OnUnknown;
 use hapax_core::command::{
     Begun, CommandConfig, CommandError, CommandState, Commands, OnceError, OperatorDecision,
@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use crate::features::{faulty, secs};
 
-fn commands() -> (Faulty, Commands) {
+fn commands() -> (FaultyStore, Commands) {
     let store = faulty();
     (store.clone(), Commands::new(Arc::new(store)))
 }
@@ -55,7 +55,7 @@ async fn command_lease_is_renewed_while_the_effect_runs() {
         move || async move {
             sleep(secs(300)).await;
             let begun = commands.begin("pay", "k", &CommandConfig::default()).await.unwrap();
-            // Without a fingerprint it is another request; what matters is that it is pending.
+            // Without a fingerprint this is another request, which is enough to see that the key is pending.
             assert_eq!(begun, Begun::KeyReused);
             let view = commands.look("pay", "k").await.unwrap().unwrap();
             assert!(matches!(view.state, CommandState::Pending { .. }));

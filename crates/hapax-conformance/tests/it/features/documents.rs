@@ -1,14 +1,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_conformance::{Fault, Faulty};
+use hapax_conformance::{Fault, FaultyStore};
 use hapax_core::document::{DocumentError, Documents, MatchCondition};
 use hapax_core::{Expect, Key, Records, Tenant, Version};
 use serde_json::{Value, json};
 
 use crate::features::{faulty, secs};
 
-fn documents() -> (Faulty, Documents) {
+fn documents() -> (FaultyStore, Documents) {
     let store = faulty();
     (store.clone(), Documents::new(Arc::new(store)))
 }

@@ -1,13 +1,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_conformance::{Fault, Faulty};
+use hapax_conformance::{Fault, FaultyStore};
 use hapax_core::lock::{LockConfig, LockError, Locks, OnStoreError};
 use tokio::time::{Instant, sleep};
 
 use crate::features::{faulty, secs};
 
-fn locks() -> (Faulty, Locks) {
+fn locks() -> (FaultyStore, Locks) {
     let store = faulty();
     (store.clone(), Locks::new(Arc::new(store)))
 }
@@ -96,7 +96,7 @@ async fn lock_throttle_window_lasts_for_its_ttl() {
     assert!(locks.try_acquire("k", &hold).await.unwrap().is_none());
     sleep(secs(1)).await;
     let guard = locks.try_acquire("k", &hold).await.unwrap().expect("the window is over");
-    // A long-running one does not make the window longer.
+    // A long-running holder does not extend the window.
     sleep(secs(1)).await;
     assert!(locks.try_acquire("k", &hold).await.unwrap().is_some());
     drop(guard);
@@ -127,7 +127,7 @@ async fn lock_grant_with_a_lost_reply_is_recognised() {
 async fn lock_grant_to_a_cancelled_caller_is_undone() {
     let (store, locks) = locks();
     let hold = LockConfig { ttl: secs(3600), ..LockConfig::default() };
-    // Both answers are lost, and so is the first attempt to undo it.
+    // Both replies are lost, and so is the first attempt to undo the grant.
     store.plan([Fault::LostAnswer, Fault::LostAnswer, Fault::LostQuestion]);
     assert!(matches!(locks.acquire("k", &hold).await, Err(LockError::Store(_))));
     sleep(secs(10)).await;
@@ -148,7 +148,7 @@ async fn lock_step_executed_twice_does_no_harm() {
     store.always(Some(Fault::Twice));
     let ticket = locks.take("k", secs(5), Duration::ZERO).await.unwrap();
     assert_eq!(locks.renew("k", &ticket.token, secs(5)).await.unwrap(), ticket.fence);
-    // The second of two releases finds nothing left to release.
+    // The second release finds no lock.
     assert!(matches!(locks.release("k", &ticket.token).await, Err(LockError::Lost)));
     assert!(!locks.look("k").await.unwrap().held);
 }

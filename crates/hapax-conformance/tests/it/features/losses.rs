@@ -1,9 +1,9 @@
-//! Lost questions and answers on logs and queues: asked again, everything is as if nothing had happened.
+//! Calls of logs and queues that are repeated after a lost request or reply have no further effect.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_conformance::{Fault, Faulty};
+use hapax_conformance::{Fault, FaultyStore};
 use hapax_core::log::{Appended, LogEvent, LogRetention};
 use hapax_core::memory::MemoryStore;
 use hapax_core::queue::{Enqueued, LeaseRequest, QueueItem, QueueName, Resolved};
@@ -11,8 +11,8 @@ use hapax_core::{Fingerprint, Key, Log, Queue, Tenant};
 
 const LOSSES: [Fault; 2] = [Fault::LostQuestion, Fault::LostAnswer];
 
-fn faulty() -> Faulty {
-    Faulty::new(Arc::new(MemoryStore::default()))
+fn faulty() -> FaultyStore {
+    FaultyStore::new(Arc::new(MemoryStore::default()))
 }
 
 #[tokio::test]

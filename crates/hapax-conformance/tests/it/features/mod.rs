@@ -1,4 +1,4 @@
-//! The features, on a store on which things go wrong as planned, in virtual time.
+//! The features on a store with planned faults, in virtual time.
 
 mod commands;
 mod documents;
@@ -8,13 +8,12 @@ mod losses;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_conformance::Faulty;
+use hapax_conformance::FaultyStore;
 use hapax_core::memory::MemoryStore;
 use hapax_core::{Clock, Timestamp};
 use tokio::time::Instant;
 
-/// The store's clock follows the runtime's, which the tests pause: both stand still or go on
-/// together, and nobody really waits.
+/// The store's clock follows the runtime's, which the tests pause, so that no test really waits.
 #[derive(Debug)]
 struct Virtual(Instant);
 
@@ -24,8 +23,8 @@ impl Clock for Virtual {
     }
 }
 
-fn faulty() -> Faulty {
-    Faulty::new(Arc::new(MemoryStore::new(Arc::new(Virtual(Instant::now())))))
+fn faulty() -> FaultyStore {
+    FaultyStore::new(Arc::new(MemoryStore::new(Arc::new(Virtual(Instant::now())))))
 }
 
 const fn secs(seconds: u64) -> Duration {

@@ -13,7 +13,7 @@ use hapax_core::{Key, Log, StoreError, Watch};
 
 use crate::mutants::{Bug, Mutant};
 
-/// The lifetimes that duplicates came with.
+/// The retention that each job's last duplicate was appended with.
 pub(crate) type Duplicates = Mutex<HashMap<Key, Duration>>;
 
 impl Mutant {

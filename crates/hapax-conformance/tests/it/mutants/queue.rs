@@ -13,7 +13,7 @@ use hapax_core::{Fence, Queue, StoreError, Tenant, Token, Watch};
 
 use crate::mutants::{Bug, Mutant};
 
-/// What was handed out under which token.
+/// The items that were leased under each token.
 pub(crate) type Leases = Mutex<HashMap<Token, Vec<LeasedItem>>>;
 
 const FOR_EVER: Duration = Duration::from_secs(1 << 40);
@@ -34,7 +34,7 @@ impl Mutant {
         }
     }
 
-    /// As if it had only just come.
+    /// Enqueues a retried item again, as if it were new.
     async fn to_the_back(
         &self,
         queue: &QueueName,

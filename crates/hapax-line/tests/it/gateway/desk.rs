@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use hapax_conformance::Faulty;
+use hapax_conformance::FaultyStore;
 use hapax_core::memory::MemoryStore;
 use hapax_core::queue::{ItemId, QueueName};
 use hapax_core::trace::{self, Traceparent};
@@ -112,7 +112,7 @@ impl Handler for Bot {
 /// A store, LINE, and a bot whose events the test has in its hands.
 pub(crate) struct Desk {
     pub(crate) api: Api,
-    pub(crate) store: Faulty,
+    pub(crate) store: FaultyStore,
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) settings: Settings,
     handed: mpsc::UnboundedReceiver<InHand>,
@@ -167,7 +167,7 @@ impl Desk {
         };
         Self {
             api: Api::start("127.0.0.1:0", "token").await.unwrap(),
-            store: Faulty::new(Arc::new(MemoryStore::new(clock.clone()))),
+            store: FaultyStore::new(Arc::new(MemoryStore::new(clock.clone()))),
             clock,
             settings,
             handed,

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use hapax_conformance::{Fault, Part};
+use hapax_conformance::{Fault, StorePart};
 use hapax_core::{OnUnknown, Queue};
 use hapax_line::Failed;
 use hapax_line::simulator::events;
@@ -44,7 +44,7 @@ async fn a_dead_letter_can_be_put_back_as_soon_as_it_is_one() {
     let _line = desk.start_quietly().await;
     let first = desk.next().await;
     let (id, before) = (first.id, desk.store.calls());
-    desk.store.only(Some(Part::Queue));
+    desk.store.only(Some(StorePart::Queue));
     desk.store.plan([Fault::NoAnswer]);
     first.fails(Failed::for_good("no such thing"));
     // Its mark is one call, its burial the next: that one is not answered.
@@ -135,7 +135,7 @@ async fn what_a_dead_gateway_handled_from_memory_is_not_handled_again_where_noth
     desk.settings.lease = Duration::from_secs(30);
     let one = desk.start_quietly().await;
     // It is stored, and the gateway does not hear of it.
-    desk.store.only(Some(Part::Queue));
+    desk.store.only(Some(StorePart::Queue));
     desk.store.plan([Fault::LostAnswer]);
     one.tap(&[events::follow(USER)]).await;
     desk.next().await;

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use hapax_conformance::{Fault, Part};
+use hapax_conformance::{Fault, StorePart};
 use hapax_core::lock::{LockConfig, Locks};
 use hapax_line::simulator::events;
 use hapax_line::{BUSY_TEXT, Event, Failed};
@@ -167,7 +167,7 @@ async fn in_standby_nobody_is_told_to_wait() {
 async fn what_was_admitted_without_the_store_waits_for_the_lock_when_it_is_tried_again() {
     let mut desk = Desk::new().await;
     let line = desk.start();
-    desk.store.only(Some(Part::Claims));
+    desk.store.only(Some(StorePart::Claims));
     desk.store.always(Some(Fault::LostQuestion));
     line.tap(&[events::text(USER, "🥚")]).await;
     let first = desk.next().await;
@@ -198,7 +198,7 @@ async fn an_event_that_is_not_locked_waits_for_no_other_of_its_user() {
     let mut desk = Desk::new().await;
     desk.settings.store_budget = crate::gateway::desk::PATIENCE * 10;
     let line = desk.start();
-    desk.store.only(Some(Part::Claims));
+    desk.store.only(Some(StorePart::Claims));
     desk.store.plan([Fault::NoAnswer]);
     line.tap(&[events::follow(USER), events::unfollow(USER)]).await;
     desk.next().await.done();

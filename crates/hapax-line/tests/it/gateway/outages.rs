@@ -69,7 +69,7 @@ async fn an_event_that_the_store_took_before_it_went_away_is_handled_all_the_sam
     let line = desk.start();
     let first = events::follow(USER);
     // The answer to the enqueueing is the last one that arrives.
-    desk.store.deafen();
+    desk.store.suppress_hints();
     line.tap(std::slice::from_ref(&first)).await;
     desk.store.always(Some(Fault::LostQuestion));
     let handled = desk.next().await;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use hapax_conformance::Subject;
+use hapax_conformance::StoreUnderTest;
 use hapax_core::log::{
     Appended, Attached, Cursor, LogEvent, LogRetention, PARTITIONS, TailPosition,
 };
@@ -54,14 +54,14 @@ pub(crate) fn tolerate(servers: &RedisSentinel, silence: Duration) {
 pub(crate) struct Servers(pub(crate) String);
 
 #[async_trait]
-impl Subject for Servers {
+impl StoreUnderTest for Servers {
     async fn open(&self) -> Arc<dyn Store> {
         Arc::new(patient(&self.0))
     }
 }
 
 pub(crate) async fn check(url: String) {
-    hapax_conformance::check(|| async { Arc::new(Servers(url.clone())) as Arc<dyn Subject> }).await;
+    hapax_conformance::check(|| async { Arc::new(Servers(url.clone())) as Arc<dyn StoreUnderTest> }).await;
 }
 
 pub(crate) fn lock(name: &str) -> Key {

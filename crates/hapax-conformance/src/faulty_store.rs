@@ -16,53 +16,53 @@ use hapax_core::{
     Token, Watch,
 };
 
-/// What goes wrong with one store call.
+/// The fault of one store call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing.
+    /// No fault.
     None,
-    /// The question is lost: nothing happens, and the caller gets an error.
+    /// The request is lost: the call is not executed, and the caller gets an error.
     LostQuestion,
-    /// The answer is lost: it happens, and the caller gets an error.
+    /// The reply is lost: the call is executed, and the caller gets an error.
     LostAnswer,
-    /// It happens, and the caller waits for ever.
+    /// The call is executed, and the caller never gets a reply.
     NoAnswer,
-    /// It happens twice; the caller gets the second answer.
+    /// The call is executed twice, and the caller gets the second reply.
     Twice,
-    /// The store thinks about it for this long before it acts.
+    /// The call is executed after this delay.
     Stall(Duration),
 }
 
-/// Which calls faults may meet.
+/// The calls that may get faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// Those of [`Claims`].
+pub enum StorePart {
+    /// Calls of [`Claims`].
     Claims,
-    /// Those of [`Queue`].
+    /// Calls of [`Queue`].
     Queue,
-    /// All others.
+    /// All other calls.
     Rest,
 }
 
-/// A store on which things go wrong as planned: each call takes the next [`Fault`] of the plan, and
-/// what is planned last goes on for ever where [`Faulty::always`] said so.
+/// Injects faults into the calls of another store: each call takes the next planned [`Fault`], and then that of
+/// [`FaultyStore::always`].
 ///
 /// ```
 /// # use std::sync::Arc;
-/// use hapax_conformance::{Fault, Faulty};
+/// use hapax_conformance::{Fault, FaultyStore};
 /// use hapax_core::{memory::MemoryStore, ClaimRequest, Claimed, Claims, Key, Tenant};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let store = Faulty::new(Arc::new(MemoryStore::default()));
+/// let store = FaultyStore::new(Arc::new(MemoryStore::default()));
 /// let key = Key::lock(&Tenant::default(), "k")?;
 /// let ask = ClaimRequest::new(std::time::Duration::from_secs(5));
 /// store.plan([Fault::LostAnswer]);
 /// assert!(store.claim(&key, &ask).await.is_err());
-/// // It happened all the same; the same token asks again and has it.
+/// // The claim was executed: repeated with the same token, it is the same grant.
 /// assert!(matches!(store.claim(&key, &ask).await?, Claimed::Granted { attempt: 1, .. }));
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
-pub struct Faulty {
+pub struct FaultyStore {
     store: Arc<dyn Store>,
     plan: Arc<Mutex<Plan>>,
 }
@@ -71,38 +71,38 @@ pub struct Faulty {
 struct Plan {
     next: VecDeque<Fault>,
     always: Option<Fault>,
-    only: Option<Part>,
-    deaf: bool,
+    only: Option<StorePart>,
+    hints_suppressed: bool,
     calls: u64,
 }
 
-impl Faulty {
-    /// Nothing goes wrong yet.
+impl FaultyStore {
+    /// Wraps a store; no fault is planned yet.
     pub fn new(store: Arc<dyn Store>) -> Self {
         Self { store, plan: Arc::default() }
     }
 
-    /// What goes wrong with the next calls, one each.
+    /// Plans the faults of the next calls, one each.
     pub fn plan(&self, faults: impl IntoIterator<Item = Fault>) {
         self.locked(|plan| plan.next.extend(faults));
     }
 
-    /// What goes wrong with every call that has no plan; `None` ends it.
+    /// Sets the fault of every call without a planned one; `None` ends it.
     pub fn always(&self, fault: Option<Fault>) {
         self.locked(|plan| plan.always = fault);
     }
 
-    /// From now on faults meet calls of this part alone; `None` is all.
-    pub fn only(&self, part: Option<Part>) {
+    /// Restricts faults to the calls of this part; `None` allows all.
+    pub fn only(&self, part: Option<StorePart>) {
         self.locked(|plan| plan.only = part);
     }
 
-    /// From now on no hint about a job is heard.
-    pub fn deafen(&self) {
-        self.locked(|plan| plan.deaf = true);
+    /// Suppresses all further wake-ups of jobs' listeners.
+    pub fn suppress_hints(&self) {
+        self.locked(|plan| plan.hints_suppressed = true);
     }
 
-    /// How many calls there were.
+    /// The number of calls so far.
     pub fn calls(&self) -> u64 {
         self.locked(|plan| plan.calls)
     }
@@ -111,7 +111,7 @@ impl Faulty {
         act(&mut self.plan.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    async fn call<T, F>(&self, part: Part, act: impl Fn() -> F) -> Result<T, StoreError>
+    async fn call<T, F>(&self, part: StorePart, act: impl Fn() -> F) -> Result<T, StoreError>
     where
         F: Future<Output = Result<T, StoreError>>,
     {
@@ -125,10 +125,10 @@ impl Faulty {
         let lost = |what: &str| StoreError::Unavailable { reason: what.into(), source: None };
         match fault {
             Fault::None => act().await,
-            Fault::LostQuestion => Err(lost("the question was lost on the way")),
+            Fault::LostQuestion => Err(lost("the request was lost")),
             Fault::LostAnswer => {
                 act().await?;
-                Err(lost("the answer was lost on the way"))
+                Err(lost("the reply was lost"))
             }
             Fault::NoAnswer => {
                 act().await?;
@@ -147,25 +147,25 @@ impl Faulty {
 }
 
 #[async_trait]
-impl Claims for Faulty {
+impl Claims for FaultyStore {
     async fn claim(&self, key: &Key, ask: &ClaimRequest) -> Result<Claimed, StoreError> {
-        self.call(Part::Claims, || self.store.claim(key, ask)).await
+        self.call(StorePart::Claims, || self.store.claim(key, ask)).await
     }
 
     async fn extend(&self, key: &Key, token: &Token, lease: Duration) -> Result<Step, StoreError> {
-        self.call(Part::Claims, || self.store.extend(key, token, lease)).await
+        self.call(StorePart::Claims, || self.store.extend(key, token, lease)).await
     }
 
     async fn settle(&self, key: &Key, token: &Token, value: Bytes) -> Result<Step, StoreError> {
-        self.call(Part::Claims, || self.store.settle(key, token, value.clone())).await
+        self.call(StorePart::Claims, || self.store.settle(key, token, value.clone())).await
     }
 
     async fn give_back(&self, key: &Key, token: &Token, how: GiveBack) -> Result<Step, StoreError> {
-        self.call(Part::Claims, || self.store.give_back(key, token, how)).await
+        self.call(StorePart::Claims, || self.store.give_back(key, token, how)).await
     }
 
     async fn look(&self, key: &Key) -> Result<Option<ClaimView>, StoreError> {
-        self.call(Part::Claims, || self.store.look(key)).await
+        self.call(StorePart::Claims, || self.store.look(key)).await
     }
 
     fn watch(&self, key: &Key) -> Watch {
@@ -174,9 +174,9 @@ impl Claims for Faulty {
 }
 
 #[async_trait]
-impl Records for Faulty {
+impl Records for FaultyStore {
     async fn get(&self, key: &Key) -> Result<Option<Record>, StoreError> {
-        self.call(Part::Rest, || self.store.get(key)).await
+        self.call(StorePart::Rest, || self.store.get(key)).await
     }
 
     async fn put(
@@ -186,22 +186,22 @@ impl Records for Faulty {
         expect: &Expect,
         ttl: Option<Duration>,
     ) -> Result<Put, StoreError> {
-        self.call(Part::Rest, || self.store.put(key, value.clone(), expect, ttl)).await
+        self.call(StorePart::Rest, || self.store.put(key, value.clone(), expect, ttl)).await
     }
 
     async fn delete(&self, key: &Key, expect: &Expect) -> Result<Deleted, StoreError> {
-        self.call(Part::Rest, || self.store.delete(key, expect)).await
+        self.call(StorePart::Rest, || self.store.delete(key, expect)).await
     }
 }
 
 #[async_trait]
-impl Log for Faulty {
+impl Log for FaultyStore {
     async fn append(
         &self,
         events: &[LogEvent],
         keep: &LogRetention,
     ) -> Result<Vec<Appended>, StoreError> {
-        self.call(Part::Rest, || self.store.append(events, keep)).await
+        self.call(StorePart::Rest, || self.store.append(events, keep)).await
     }
 
     async fn attach(
@@ -210,7 +210,7 @@ impl Log for Faulty {
         after: u64,
         at_most: usize,
     ) -> Result<Option<Attached>, StoreError> {
-        self.call(Part::Rest, || self.store.attach(job, after, at_most)).await
+        self.call(StorePart::Rest, || self.store.attach(job, after, at_most)).await
     }
 
     async fn tail(
@@ -218,7 +218,7 @@ impl Log for Faulty {
         from: &[(u16, TailPosition)],
         at_most: usize,
     ) -> Result<Vec<PartitionTail>, StoreError> {
-        self.call(Part::Rest, || self.store.tail(from, at_most)).await
+        self.call(StorePart::Rest, || self.store.tail(from, at_most)).await
     }
 
     fn partitions(&self) -> u16 {
@@ -226,18 +226,22 @@ impl Log for Faulty {
     }
 
     fn listen(&self, job: &Key) -> Watch {
-        if self.locked(|plan| plan.deaf) { Watch::never() } else { self.store.listen(job) }
+        if self.locked(|plan| plan.hints_suppressed) {
+            Watch::never()
+        } else {
+            self.store.listen(job)
+        }
     }
 }
 
 #[async_trait]
-impl Queue for Faulty {
+impl Queue for FaultyStore {
     async fn enqueue(
         &self,
         queue: &QueueName,
         items: &[QueueItem],
     ) -> Result<Vec<Enqueued>, StoreError> {
-        self.call(Part::Queue, || self.store.enqueue(queue, items)).await
+        self.call(StorePart::Queue, || self.store.enqueue(queue, items)).await
     }
 
     async fn lease(
@@ -245,7 +249,7 @@ impl Queue for Faulty {
         queue: &QueueName,
         take: &LeaseRequest,
     ) -> Result<Vec<LeasedItem>, StoreError> {
-        self.call(Part::Queue, || self.store.lease(queue, take)).await
+        self.call(StorePart::Queue, || self.store.lease(queue, take)).await
     }
 
     async fn renew(
@@ -254,7 +258,7 @@ impl Queue for Faulty {
         token: &Token,
         lease: Duration,
     ) -> Result<u64, StoreError> {
-        self.call(Part::Queue, || self.store.renew(queue, token, lease)).await
+        self.call(StorePart::Queue, || self.store.renew(queue, token, lease)).await
     }
 
     async fn resolve(
@@ -263,7 +267,7 @@ impl Queue for Faulty {
         token: &Token,
         outcomes: &[(ItemId, ItemOutcome)],
     ) -> Result<Vec<Resolved>, StoreError> {
-        self.call(Part::Queue, || self.store.resolve(queue, token, outcomes)).await
+        self.call(StorePart::Queue, || self.store.resolve(queue, token, outcomes)).await
     }
 
     async fn depth(
@@ -271,7 +275,7 @@ impl Queue for Faulty {
         queue: &QueueName,
         whose: Option<&Tenant>,
     ) -> Result<QueueDepth, StoreError> {
-        self.call(Part::Queue, || self.store.depth(queue, whose)).await
+        self.call(StorePart::Queue, || self.store.depth(queue, whose)).await
     }
 
     async fn dead(
@@ -281,7 +285,7 @@ impl Queue for Faulty {
         after: Option<ItemId>,
         at_most: u32,
     ) -> Result<Vec<DeadLetter>, StoreError> {
-        self.call(Part::Queue, || self.store.dead(queue, whose, after, at_most)).await
+        self.call(StorePart::Queue, || self.store.dead(queue, whose, after, at_most)).await
     }
 
     async fn requeue(
@@ -290,7 +294,7 @@ impl Queue for Faulty {
         whose: Option<&Tenant>,
         id: ItemId,
     ) -> Result<bool, StoreError> {
-        self.call(Part::Queue, || self.store.requeue(queue, whose, id)).await
+        self.call(StorePart::Queue, || self.store.requeue(queue, whose, id)).await
     }
 
     async fn discard(
@@ -299,7 +303,7 @@ impl Queue for Faulty {
         whose: Option<&Tenant>,
         id: ItemId,
     ) -> Result<bool, StoreError> {
-        self.call(Part::Queue, || self.store.discard(queue, whose, id)).await
+        self.call(StorePart::Queue, || self.store.discard(queue, whose, id)).await
     }
 
     fn arrivals(&self, queue: &QueueName) -> Watch {
@@ -308,27 +312,27 @@ impl Queue for Faulty {
 }
 
 #[async_trait]
-impl Oversight for Faulty {
+impl Oversight for FaultyStore {
     async fn list(&self, list: &ClaimQuery) -> Result<ClaimPage, StoreError> {
-        self.call(Part::Rest, || self.store.list(list)).await
+        self.call(StorePart::Rest, || self.store.list(list)).await
     }
 }
 
 #[async_trait]
-impl Store for Faulty {
+impl Store for FaultyStore {
     fn name(&self) -> &'static str {
         self.store.name()
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
-        self.call(Part::Rest, || self.store.ping()).await
+        self.call(StorePart::Rest, || self.store.ping()).await
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, StoreError> {
-        self.call(Part::Rest, || self.store.examine()).await
+        self.call(StorePart::Rest, || self.store.examine()).await
     }
 
     async fn sweep(&self, at_most: u32) -> Result<u64, StoreError> {
-        self.call(Part::Rest, || self.store.sweep(at_most)).await
+        self.call(StorePart::Rest, || self.store.sweep(at_most)).await
     }
 }

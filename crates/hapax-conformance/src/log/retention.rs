@@ -1,4 +1,4 @@
-//! Lifetime, trimming, epochs and attaching.
+//! Retention, trimming, epochs and attaching.
 
 use std::slice::from_ref;
 use std::time::Duration;
@@ -6,10 +6,11 @@ use std::time::Duration;
 use hapax_core::log::{Appended, Cursor, LogRetention};
 
 use super::{
-    KEEP, append, attach, closing, entry, event, keeping, offsets, published, saying, whole,
+    KEEP, append, append_with, attach, attach_all, closing, entry, event, event_with_payload,
+    offsets, published,
 };
-use crate::scene::{LONG, SHORT, Scene};
-use crate::subject::laws;
+use crate::context::{LONG, LawContext, SHORT};
+use crate::suite::laws;
 
 laws![
     job_expires_as_a_whole_after_its_retention,
@@ -29,28 +30,28 @@ laws![
 ];
 
 const BRIEF: LogRetention = LogRetention { retention: SHORT, max_entries: 10_000 };
-/// Does not end within the test either, and is not `LONG`.
+/// Longer than any test, and shorter than `LONG`.
 const LESS: LogRetention =
     LogRetention { retention: Duration::from_secs(1800), max_entries: 10_000 };
 
-async fn job_expires_as_a_whole_after_its_retention(s: Scene) {
+async fn job_expires_as_a_whole_after_its_retention(s: LawContext) {
     let job = s.job("k");
     let events = [event(&job, "s", 50), event(&job, "s", 51)];
-    keeping(&s, &events, &BRIEF).await;
+    append_with(&s, &events, &BRIEF).await;
     s.outlive(SHORT).await;
     assert_eq!(attach(&s, &job, 0, 10).await, None);
-    // Another content under the same identity, and a lower seq: neither dedup nor state is left.
-    published(&s, &[saying(&job, "s", 50, "else".into())]).await;
-    let attached = whole(&s, &job).await;
+    // Neither dedup nor state is left: the same identity may have other content, and a lower seq is the state.
+    published(&s, &[event_with_payload(&job, "s", 50, "else".into())]).await;
+    let attached = attach_all(&s, &job).await;
     assert_eq!((attached.head.state.seq, offsets(&attached)), (50, vec![1]));
     assert_eq!(attached.head.state.payload, "else");
 }
 
-async fn expired_job_starts_again_with_a_greater_epoch(s: Scene) {
+async fn expired_job_starts_again_with_a_greater_epoch(s: LawContext) {
     let job = s.job("k");
     let mut epochs = Vec::new();
     for _ in 0..3 {
-        let answers = keeping(&s, &[event(&job, "s", 1)], &BRIEF).await;
+        let answers = append_with(&s, &[event(&job, "s", 1)], &BRIEF).await;
         let [Appended::Published(at)] = answers[..] else { panic!("{answers:?}") };
         assert_eq!(at.offset, 1);
         epochs.push(at.epoch);
@@ -58,33 +59,33 @@ async fn expired_job_starts_again_with_a_greater_epoch(s: Scene) {
     }
     assert!(epochs.is_sorted_by(|a, b| a < b), "{epochs:?}");
     published(&s, &[event(&job, "s", 1)]).await;
-    let head = whole(&s, &job).await.head;
+    let head = attach_all(&s, &job).await.head;
     assert!(!epochs.iter().any(|epoch| head.holds(Cursor { epoch: *epoch, offset: 1 })));
     assert!(head.holds(head.end()));
 }
 
-async fn closed_job_is_open_again_after_its_retention(s: Scene) {
+async fn closed_job_is_open_again_after_its_retention(s: LawContext) {
     let job = s.job("k");
-    keeping(&s, &[closing(event(&job, "s", 9))], &BRIEF).await;
+    append_with(&s, &[closing(event(&job, "s", 9))], &BRIEF).await;
     s.outlive(SHORT).await;
     published(&s, &[event(&job, "s", 1)]).await;
-    assert!(!whole(&s, &job).await.head.closed);
+    assert!(!attach_all(&s, &job).await.head.closed);
 }
 
-async fn appended_event_renews_the_retention(s: Scene) {
+async fn appended_event_renews_the_retention(s: LawContext) {
     let job = s.job("k");
-    keeping(&s, &[event(&job, "s", 1)], &LESS).await;
-    let left = whole(&s, &job).await.head.expires_in;
+    append_with(&s, &[event(&job, "s", 1)], &LESS).await;
+    let left = attach_all(&s, &job).await.head.expires_in;
     assert!(left > Duration::ZERO && left <= LESS.retention, "{left:?}");
     append(&s, &[event(&job, "s", 2)]).await;
-    let left = whole(&s, &job).await.head.expires_in;
+    let left = attach_all(&s, &job).await.head.expires_in;
     assert!(left > LESS.retention && left <= LONG, "{left:?}");
 }
 
-async fn refused_event_does_not_change_the_retention(s: Scene) {
+async fn refused_event_does_not_change_the_retention(s: LawContext) {
     let job = s.job("k");
-    keeping(&s, &[event(&job, "s", 1), closing(event(&job, "s", 2))], &LESS).await;
-    let other = saying(&job, "s", 2, "else".into());
+    append_with(&s, &[event(&job, "s", 1), closing(event(&job, "s", 2))], &LESS).await;
+    let other = event_with_payload(&job, "s", 2, "else".into());
     for (event, expected) in [
         (event(&job, "s", 1), None),
         (other, Some(Appended::Conflict)),
@@ -92,71 +93,74 @@ async fn refused_event_does_not_change_the_retention(s: Scene) {
     ] {
         let answer = append(&s, &[event]).await[0];
         assert!(expected.map_or(matches!(answer, Appended::Duplicate(_)), |e| e == answer));
-        assert!(whole(&s, &job).await.head.expires_in <= LESS.retention, "after {answer:?}");
+        assert!(attach_all(&s, &job).await.head.expires_in <= LESS.retention, "after {answer:?}");
     }
 }
 
-async fn last_event_decides_the_retention(s: Scene) {
+async fn last_event_decides_the_retention(s: LawContext) {
     let job = s.job("k");
     append(&s, &[event(&job, "s", 1)]).await;
-    keeping(&s, &[event(&job, "s", 2)], &BRIEF).await;
+    append_with(&s, &[event(&job, "s", 2)], &BRIEF).await;
     s.outlive(SHORT).await;
     assert_eq!(attach(&s, &job, 0, 10).await, None);
 }
 
-async fn trimming_keeps_the_newest_entries(s: Scene) {
+async fn trimming_keeps_the_newest_entries(s: LawContext) {
     let job = s.job("k");
     let keep = LogRetention { max_entries: 3, ..KEEP };
     for seq in 1..=5 {
-        keeping(&s, &[event(&job, "s", seq)], &keep).await;
+        append_with(&s, &[event(&job, "s", seq)], &keep).await;
     }
-    let attached = whole(&s, &job).await;
+    let attached = attach_all(&s, &job).await;
     assert_eq!((attached.head.first, attached.head.last), (3, 5));
     assert_eq!(offsets(&attached), [3, 4, 5]);
     let call: Vec<_> = (6..=12).map(|seq| event(&job, "s", seq)).collect();
-    keeping(&s, &call, &keep).await;
-    let attached = whole(&s, &job).await;
+    append_with(&s, &call, &keep).await;
+    let attached = attach_all(&s, &job).await;
     assert_eq!((attached.head.first, offsets(&attached)), (10, vec![10, 11, 12]));
-    keeping(&s, &[event(&job, "s", 13)], &LogRetention { max_entries: 1, ..KEEP }).await;
-    let attached = whole(&s, &job).await;
+    append_with(&s, &[event(&job, "s", 13)], &LogRetention { max_entries: 1, ..KEEP }).await;
+    let attached = attach_all(&s, &job).await;
     assert_eq!((attached.head.first, offsets(&attached)), (13, vec![13]));
 }
 
-async fn trimming_keeps_dedup_and_state(s: Scene) {
+async fn trimming_keeps_dedup_and_state(s: LawContext) {
     let job = s.job("k");
     let keep = LogRetention { max_entries: 2, ..KEEP };
     let high = event(&job, "s", 99);
-    let first = keeping(&s, from_ref(&high), &keep).await[0];
+    let first = append_with(&s, from_ref(&high), &keep).await[0];
     for seq in 1..=5 {
-        keeping(&s, &[event(&job, "s", seq)], &keep).await;
+        append_with(&s, &[event(&job, "s", seq)], &keep).await;
     }
     let Appended::Published(at) = first else { panic!("{first:?}") };
-    let attached = whole(&s, &job).await;
+    let attached = attach_all(&s, &job).await;
     assert_eq!(attached.head.state, entry(&high, at));
     assert_eq!(attached.head.first, 5);
     assert_eq!(append(&s, &[high]).await, [Appended::Duplicate(at)]);
-    assert_eq!(append(&s, &[saying(&job, "s", 99, "else".into())]).await, [Appended::Conflict]);
-    assert_eq!(offsets(&whole(&s, &job).await), [5, 6]);
+    assert_eq!(
+        append(&s, &[event_with_payload(&job, "s", 99, "else".into())]).await,
+        [Appended::Conflict]
+    );
+    assert_eq!(offsets(&attach_all(&s, &job).await), [5, 6]);
 }
 
-async fn trimming_leaves_other_jobs_alone(s: Scene) {
-    // Many, so that some share a partition with the trimmed one whatever their number is.
+async fn trimming_leaves_other_jobs_alone(s: LawContext) {
+    // Many jobs, so that some share a partition with the trimmed one whatever the number of partitions is.
     let jobs: Vec<_> = (0..20).map(|i| s.job(&format!("k{i}"))).collect();
     let events: Vec<_> =
         jobs.iter().flat_map(|job| (0..3).map(|seq| event(job, "s", seq))).collect();
     published(&s, &events).await;
     let more: Vec<_> = (10..30).map(|seq| event(&jobs[0], "s", seq)).collect();
-    keeping(&s, &more, &LogRetention { max_entries: 1, ..KEEP }).await;
-    assert_eq!(offsets(&whole(&s, &jobs[0]).await), [23]);
+    append_with(&s, &more, &LogRetention { max_entries: 1, ..KEEP }).await;
+    assert_eq!(offsets(&attach_all(&s, &jobs[0]).await), [23]);
     for job in &jobs[1..] {
-        assert_eq!(offsets(&whole(&s, job).await), [1, 2, 3]);
+        assert_eq!(offsets(&attach_all(&s, job).await), [1, 2, 3]);
     }
 }
 
-async fn attach_returns_entries_after_the_offset(s: Scene) {
+async fn attach_returns_entries_after_the_offset(s: LawContext) {
     let job = s.job("k");
     let events: Vec<_> = (0..6).map(|seq| event(&job, "s", seq)).collect();
-    keeping(&s, &events, &LogRetention { max_entries: 4, ..KEEP }).await;
+    append_with(&s, &events, &LogRetention { max_entries: 4, ..KEEP }).await;
     for (after, expected) in
         [(0, 3..7), (1, 3..7), (2, 3..7), (3, 4..7), (5, 6..7), (6, 7..7), (1 << 40, 7..7)]
     {
@@ -166,7 +170,7 @@ async fn attach_returns_entries_after_the_offset(s: Scene) {
     }
 }
 
-async fn attach_returns_at_most_the_requested_number(s: Scene) {
+async fn attach_returns_at_most_the_requested_number(s: LawContext) {
     let job = s.job("k");
     let events: Vec<_> = (0..10).map(|seq| event(&job, "s", seq)).collect();
     published(&s, &events).await;
@@ -176,23 +180,23 @@ async fn attach_returns_at_most_the_requested_number(s: Scene) {
         assert_eq!((page.entries.len(), page.head.last), (size, 10));
         read.extend(page.entries);
     }
-    assert_eq!(read, whole(&s, &job).await.entries);
+    assert_eq!(read, attach_all(&s, &job).await.entries);
     let head_alone = attach(&s, &job, 0, 0).await.unwrap();
     assert_eq!((head_alone.entries, head_alone.head.last), (vec![], 10));
 }
 
-async fn reader_can_continue_from_every_kept_cursor(s: Scene) {
+async fn reader_can_continue_from_every_kept_cursor(s: LawContext) {
     let job = s.job("k");
     let events: Vec<_> = (0..9).map(|seq| event(&job, "s", seq)).collect();
     let mut cursors = published(&s, &events[..5]).await;
-    let answers = keeping(&s, &events[5..], &LogRetention { max_entries: 4, ..KEEP }).await;
+    let answers = append_with(&s, &events[5..], &LogRetention { max_entries: 4, ..KEEP }).await;
     cursors.extend(answers.into_iter().map(|answer| match answer {
         Appended::Published(at) => at,
         other => panic!("{other:?}"),
     }));
-    let attached = whole(&s, &job).await;
+    let attached = attach_all(&s, &job).await;
     for cursor in &cursors {
-        // The first kept entry is 6; who has seen 5 misses nothing.
+        // The first kept entry is 6, so a reader that has seen 5 misses nothing.
         assert_eq!(attached.head.holds(*cursor), cursor.offset >= 5, "{cursor}");
     }
     for entry in &attached.entries {
@@ -200,14 +204,14 @@ async fn reader_can_continue_from_every_kept_cursor(s: Scene) {
     }
 }
 
-/// A reader on another node polls while a writer appends: no answer may mix two moments.
-async fn attach_reads_head_and_entries_atomically(s: Scene) {
+/// A reader on another node polls while a writer appends.
+async fn attach_reads_head_and_entries_atomically(s: LawContext) {
     let (job, reader) = (s.job("k"), s.reopened().await);
     let writer = tokio::spawn({
         let (s, job) = (s.clone(), job.clone());
         async move {
             for seq in 0..60 {
-                keeping(&s, &[event(&job, "s", seq)], &LogRetention { max_entries: 7, ..KEEP })
+                append_with(&s, &[event(&job, "s", seq)], &LogRetention { max_entries: 7, ..KEEP })
                     .await;
                 tokio::task::yield_now().await;
             }
@@ -227,13 +231,13 @@ async fn attach_reads_head_and_entries_atomically(s: Scene) {
     writer.await.unwrap();
 }
 
-async fn sweep_removes_only_expired_jobs(s: Scene) {
+async fn sweep_removes_only_expired_jobs(s: LawContext) {
     let (gone, kept) = (s.job("gone"), s.job("kept"));
-    keeping(&s, &[event(&gone, "s", 1)], &BRIEF).await;
+    append_with(&s, &[event(&gone, "s", 1)], &BRIEF).await;
     published(&s, &[event(&kept, "s", 1)]).await;
     s.outlive(SHORT).await;
     s.store.sweep(10_000).await.unwrap();
     assert_eq!(attach(&s, &gone, 0, 10).await, None);
-    assert_eq!(offsets(&whole(&s, &kept).await), [1]);
+    assert_eq!(offsets(&attach_all(&s, &kept).await), [1]);
     assert_eq!(published(&s, &[event(&gone, "s", 1)]).await[0].offset, 1);
 }

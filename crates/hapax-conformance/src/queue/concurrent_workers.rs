@@ -1,4 +1,4 @@
-//! Many holders at once: a witness writes down every hand-out, and objects.
+//! Many concurrent workers: a tracker checks every lease.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use hapax_core::queue::{ItemId, ItemOutcome, LeasedItem, QueueItem};
 
-use super::{Desk, Hand, ack, retry, uncounted_retry};
-use crate::scene::{LONG, SHORT, Scene};
-use crate::subject::laws;
+use super::{LeasedBatch, TestQueue, ack, retry, uncounted_retry};
+use crate::context::{LONG, LawContext, SHORT};
+use crate::suite::laws;
 
 laws![
     concurrent_workers_share_no_item_and_keep_key_order,
@@ -17,21 +17,21 @@ laws![
 
 const KEYS: usize = 5;
 const ITEMS: usize = 60;
-const HOLDERS: usize = 8;
+const WORKERS: usize = 8;
 
-/// What the holders say: each one tells that it is about to let go before it does, so that nobody is
-/// accused wrongly.
+/// The state of all items as the workers report it. A worker reports an outcome before it resolves the item, so that no
+/// later lease is taken for a fault.
 #[derive(Default)]
-struct Witness {
+struct LeaseTracker {
     held: HashSet<ItemId>,
     done: HashSet<ItemId>,
     attempts: HashMap<ItemId, u32>,
 }
 
-impl Witness {
-    fn handed_out(&mut self, items: &[QueueItem], leased: &[LeasedItem]) {
+impl LeaseTracker {
+    fn check_leased(&mut self, items: &[QueueItem], leased: &[LeasedItem]) {
         let together: HashSet<_> = leased.iter().map(|leased| leased.item.id).collect();
-        assert_eq!(together.len(), leased.len(), "twice in one hand");
+        assert_eq!(together.len(), leased.len(), "twice in one batch");
         for (place, one) in leased.iter().enumerate() {
             let id = one.item.id;
             assert!(!self.done.contains(&id), "handed out after it was done");
@@ -48,12 +48,12 @@ impl Witness {
         }
     }
 
-    /// Decides what to do with a hand, and writes it down. A key whose item is retried gives back the
-    /// rest of what was handed out of it.
-    fn let_go(&mut self, hand: &Hand) -> Vec<(ItemId, ItemOutcome)> {
+    /// Chooses and records the outcomes of a batch. If an item is retried, the batch's later items of its key are given
+    /// back.
+    fn choose_outcomes(&mut self, batch: &LeasedBatch) -> Vec<(ItemId, ItemOutcome)> {
         let mut given_back = HashSet::new();
         let mut outcomes = Vec::new();
-        for leased in &hand.items {
+        for leased in &batch.items {
             let id = leased.item.id;
             self.held.remove(&id);
             let key = leased.item.key.clone();
@@ -73,78 +73,78 @@ impl Witness {
     }
 }
 
-fn crowd(desk: &Desk) -> Vec<QueueItem> {
+fn make_items(queue: &TestQueue) -> Vec<QueueItem> {
     let item = |i: usize| match i % (KEYS + 1) {
-        0 => desk.item("t"),
-        key => desk.item("t").key(&format!("k{key}")),
+        0 => queue.item("t"),
+        key => queue.item("t").key(&format!("k{key}")),
     };
     (0..ITEMS).map(item).collect()
 }
 
-async fn holder(
-    desk: Desk,
+async fn worker(
+    queue: TestQueue,
     items: Arc<Vec<QueueItem>>,
-    witness: Arc<Mutex<Witness>>,
+    tracker: Arc<Mutex<LeaseTracker>>,
     at_most: usize,
 ) {
-    while witness.lock().unwrap().done.len() < ITEMS {
-        let hand = desk.lease(at_most).await;
-        if hand.items.is_empty() {
+    while tracker.lock().unwrap().done.len() < ITEMS {
+        let batch = queue.lease(at_most).await;
+        if batch.items.is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
             continue;
         }
-        witness.lock().unwrap().handed_out(&items, &hand.items);
+        tracker.lock().unwrap().check_leased(&items, &batch.items);
         tokio::task::yield_now().await;
-        let outcomes = witness.lock().unwrap().let_go(&hand);
-        let answers = desk.resolve(&hand.token, &outcomes).await;
+        let outcomes = tracker.lock().unwrap().choose_outcomes(&batch);
+        let answers = queue.resolve(&batch.token, &outcomes).await;
         assert!(answers.iter().all(|answer| *answer == hapax_core::queue::Resolved::Done));
     }
 }
 
-async fn concurrent_workers_share_no_item_and_keep_key_order(s: Scene) {
-    let desk = Desk::new(s);
-    let nodes = [desk.clone(), desk.reopened().await];
-    let items = Arc::new(crowd(&desk));
-    let witness = Arc::<Mutex<Witness>>::default();
-    let holders: Vec<_> = (0..HOLDERS)
+async fn concurrent_workers_share_no_item_and_keep_key_order(s: LawContext) {
+    let queue = TestQueue::new(s);
+    let nodes = [queue.clone(), queue.reopened().await];
+    let items = Arc::new(make_items(&queue));
+    let tracker = Arc::<Mutex<LeaseTracker>>::default();
+    let workers: Vec<_> = (0..WORKERS)
         .map(|i| {
             let node = nodes[i % 2].clone();
-            tokio::spawn(holder(node, items.clone(), witness.clone(), 1 + i % 4))
+            tokio::spawn(worker(node, items.clone(), tracker.clone(), 1 + i % 4))
         })
         .collect();
     for call in items.chunks(7) {
-        desk.accepted(call).await;
+        queue.accepted(call).await;
     }
     let all = async {
-        for holder in holders {
-            holder.await.expect("no holder has anything to object to");
+        for worker in workers {
+            worker.await.expect("no worker has anything to object to");
         }
     };
     tokio::time::timeout(Duration::from_secs(120), all).await.expect("everything gets done");
-    assert_eq!(desk.counts().await, (0, 0, 0));
+    assert_eq!(queue.counts().await, (0, 0, 0));
 }
 
-/// Half of the holders vanish with what they hold; nothing is lost with them.
-async fn items_of_lapsed_workers_are_done_by_others(s: Scene) {
-    let desk = Desk::new(s);
-    let items = crowd(&desk);
-    desk.accepted(&items).await;
-    let vanished: Vec<_> = (0..HOLDERS)
+/// Some workers vanish with their leases, and other workers do their items.
+async fn items_of_lapsed_workers_are_done_by_others(s: LawContext) {
+    let queue = TestQueue::new(s);
+    let items = make_items(&queue);
+    queue.accepted(&items).await;
+    let vanished: Vec<_> = (0..WORKERS)
         .map(|_| {
-            let desk = desk.clone();
-            tokio::spawn(async move { desk.lease_for(3, SHORT).await })
+            let queue = queue.clone();
+            tokio::spawn(async move { queue.lease_for(3, SHORT).await })
         })
         .collect();
-    for holder in vanished {
-        holder.await.unwrap();
+    for worker in vanished {
+        worker.await.unwrap();
     }
-    desk.s.outlive(SHORT).await;
+    queue.context.outlive(SHORT).await;
     let mut done = Vec::new();
     while done.len() < ITEMS {
-        let hand = desk.lease(10).await;
-        assert!(!hand.items.is_empty(), "{} of {ITEMS} were found again", done.len());
-        desk.finish(&hand).await;
-        done.extend(hand.ids());
+        let batch = queue.lease(10).await;
+        assert!(!batch.items.is_empty(), "{} of {ITEMS} were found again", done.len());
+        queue.finish(&batch).await;
+        done.extend(batch.ids());
     }
     for key in 1..=KEYS {
         let of_key = |id: &ItemId| {

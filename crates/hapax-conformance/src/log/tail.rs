@@ -1,17 +1,16 @@
-//! The tail of a partition, and hints.
+//! The tail of a partition, and wake-ups.
 //!
-//! Other laws append to the same partitions meanwhile: what is not this scene's is passed over, and
-//! their forgetting may be seen as `lost`.
+//! Other laws append to the same partitions: entries of their tenants are skipped, and their expired entries may be
+//! reported as lost.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use hapax_core::Key;
 use hapax_core::log::{LogEvent, LogRetention, PartitionTail, TailChange, TailPosition};
 
-use super::{KEEP, append, closing, event, keeping, published, saying, whole};
-use crate::scene::{LONG, SHORT, Scene};
-use crate::subject::laws;
+use super::{KEEP, append, append_with, attach_all, closing, event, event_with_payload, published};
+use crate::context::{LawContext, SHORT, expect_woken};
+use crate::suite::laws;
 
 laws![
     tail_shows_each_entry_once_in_offset_order,
@@ -29,11 +28,16 @@ laws![
     listener_on_another_node_is_woken,
 ];
 
-fn partition(s: &Scene, job: &Key) -> u16 {
+fn partition(s: &LawContext, job: &Key) -> u16 {
     job.partition(s.store.partitions())
 }
 
-async fn tail(s: &Scene, partition: u16, from: &TailPosition, at_most: usize) -> PartitionTail {
+async fn tail(
+    s: &LawContext,
+    partition: u16,
+    from: &TailPosition,
+    at_most: usize,
+) -> PartitionTail {
     let mut tails = s.store.tail(&[(partition, from.clone())], at_most).await.unwrap();
     assert_eq!(tails.len(), 1, "one answer per question");
     let tail = tails.remove(0);
@@ -41,13 +45,13 @@ async fn tail(s: &Scene, partition: u16, from: &TailPosition, at_most: usize) ->
     tail
 }
 
-async fn end(s: &Scene, partition: u16) -> TailPosition {
+async fn end(s: &LawContext, partition: u16) -> TailPosition {
     let tail = tail(s, partition, &TailPosition::end(), 100).await;
     assert_eq!((tail.changes, tail.lost), (vec![], false));
     tail.next
 }
 
-/// What a reader has seen of this scene's jobs.
+/// What a reader has seen of this law's jobs.
 struct Read {
     changes: Vec<TailChange>,
     next: TailPosition,
@@ -64,8 +68,8 @@ impl Read {
     }
 }
 
-/// Reads page by page until nothing more is there.
-async fn drain(s: &Scene, partition: u16, from: &TailPosition, at_most: usize) -> Read {
+/// Reads page by page until a page is empty.
+async fn drain(s: &LawContext, partition: u16, from: &TailPosition, at_most: usize) -> Read {
     let mut read = Read { changes: Vec::new(), next: from.clone(), lost: false };
     for _ in 0..10_000 {
         let page = tail(s, partition, &read.next, at_most).await;
@@ -81,13 +85,13 @@ async fn drain(s: &Scene, partition: u16, from: &TailPosition, at_most: usize) -
 }
 
 /// Jobs that share a partition.
-fn neighbours(s: &Scene, count: usize) -> (u16, Vec<Key>) {
+fn neighbours(s: &LawContext, count: usize) -> (u16, Vec<Key>) {
     let first = partition(s, &s.job("k"));
     let jobs = (0..).map(|i| s.job(&format!("k{i}"))).filter(|job| partition(s, job) == first);
     (first, jobs.take(count).collect())
 }
 
-async fn tail_shows_each_entry_once_in_offset_order(s: Scene) {
+async fn tail_shows_each_entry_once_in_offset_order(s: LawContext) {
     let (partition, jobs) = neighbours(&s, 3);
     let start = end(&s, partition).await;
     let events: Vec<_> = (0..21).map(|i| event(&jobs[i % 3], "s", i as u64)).collect();
@@ -103,17 +107,18 @@ async fn tail_shows_each_entry_once_in_offset_order(s: Scene) {
     }
 }
 
-async fn tail_shows_only_what_was_appended(s: Scene) {
+async fn tail_shows_only_what_was_appended(s: LawContext) {
     let job = s.job("k");
     let start = end(&s, partition(&s, &job)).await;
     published(&s, &[event(&job, "s", 1), closing(event(&job, "s", 2))]).await;
-    let refused = [event(&job, "s", 1), saying(&job, "s", 2, "else".into()), event(&job, "s", 3)];
+    let refused =
+        [event(&job, "s", 1), event_with_payload(&job, "s", 2, "else".into()), event(&job, "s", 3)];
     append(&s, &refused).await;
     let read = drain(&s, partition(&s, &job), &start, 100).await;
     assert_eq!(read.offsets(&job), [1, 2]);
 }
 
-async fn tail_continues_from_every_position(s: Scene) {
+async fn tail_continues_from_every_position(s: LawContext) {
     let job = s.job("k");
     let start = end(&s, partition(&s, &job)).await;
     let events: Vec<_> = (0..6).map(|seq| event(&job, "s", seq)).collect();
@@ -128,7 +133,7 @@ async fn tail_continues_from_every_position(s: Scene) {
     assert_eq!(rest.offsets(&job), [7]);
 }
 
-async fn tail_end_is_after_all_entries(s: Scene) {
+async fn tail_end_is_after_all_entries(s: LawContext) {
     let job = s.job("k");
     published(&s, &[event(&job, "s", 1)]).await;
     let end = end(&s, partition(&s, &job)).await;
@@ -137,17 +142,17 @@ async fn tail_end_is_after_all_entries(s: Scene) {
     assert_eq!(drain(&s, partition(&s, &job), &end, 10).await.offsets(&job), [2]);
 }
 
-async fn tail_start_is_before_all_kept_entries(s: Scene) {
+async fn tail_start_is_before_all_kept_entries(s: LawContext) {
     let job = s.job("k");
     let events: Vec<_> = (0..5).map(|seq| event(&job, "s", seq)).collect();
-    keeping(&s, &events, &LogRetention { max_entries: 3, ..KEEP }).await;
+    append_with(&s, &events, &LogRetention { max_entries: 3, ..KEEP }).await;
     let page = tail(&s, partition(&s, &job), &TailPosition::start(), 1).await;
     assert!(!page.lost, "there is nothing to be lost before the start");
     let read = drain(&s, partition(&s, &job), &TailPosition::start(), 500).await;
     assert!(read.offsets(&job).ends_with(&[3, 4, 5]), "{:?}", read.offsets(&job));
 }
 
-async fn tail_reads_many_partitions_at_once(s: Scene) {
+async fn tail_reads_many_partitions_at_once(s: LawContext) {
     let all = s.store.partitions();
     let questions: Vec<_> =
         (0..all).rev().map(|partition| (partition, TailPosition::end())).collect();
@@ -159,7 +164,7 @@ async fn tail_reads_many_partitions_at_once(s: Scene) {
     let positions = questions.iter().zip(ends).map(|((partition, _), end)| (*partition, end.next));
     let mut questions: Vec<_> = positions.collect();
     let (mut seen, mut more) = (0, true);
-    // Page by page: a law next door may have filled a whole page of the same partition.
+    // Page by page, because another law may have filled a whole page of the same partition.
     while more {
         let tails = s.store.tail(&questions, 1000).await.unwrap();
         more = tails.iter().any(|tail| !tail.changes.is_empty());
@@ -174,7 +179,7 @@ async fn tail_reads_many_partitions_at_once(s: Scene) {
     assert_eq!(seen, 40);
 }
 
-async fn tail_position_is_valid_on_every_node(s: Scene) {
+async fn tail_position_is_valid_on_every_node(s: LawContext) {
     let (job, other) = (s.job("k{}:%"), s.reopened().await);
     let start = end(&s, partition(&s, &job)).await;
     published(&other, &[event(&job, "s", 1)]).await;
@@ -188,7 +193,7 @@ async fn tail_position_is_valid_on_every_node(s: Scene) {
 }
 
 /// Eight writers on two nodes append to jobs of one partition, while a reader follows its tail.
-async fn tail_skips_nothing_under_concurrent_appends(s: Scene) {
+async fn tail_skips_nothing_under_concurrent_appends(s: LawContext) {
     const EACH: u64 = 25;
     let nodes = [s.clone(), s.reopened().await];
     let (partition, jobs) = neighbours(&s, 4);
@@ -227,12 +232,12 @@ async fn tail_skips_nothing_under_concurrent_appends(s: Scene) {
     }
 }
 
-async fn tail_reports_trimmed_entries_as_lost(s: Scene) {
+async fn tail_reports_trimmed_entries_as_lost(s: LawContext) {
     let (partition, jobs) = neighbours(&s, 2);
     let start = end(&s, partition).await;
     published(&s, &[event(&jobs[1], "s", 1)]).await;
     let events: Vec<_> = (0..10).map(|seq| event(&jobs[0], "s", seq)).collect();
-    keeping(&s, &events, &LogRetention { max_entries: 2, ..KEEP }).await;
+    append_with(&s, &events, &LogRetention { max_entries: 2, ..KEEP }).await;
     let read = drain(&s, partition, &start, 3).await;
     let offsets = read.offsets(&jobs[0]);
     assert!(read.lost || offsets.len() == 10, "lost without a word: {offsets:?}");
@@ -240,11 +245,11 @@ async fn tail_reports_trimmed_entries_as_lost(s: Scene) {
     assert_eq!(read.offsets(&jobs[1]), [1]);
 }
 
-async fn tail_reports_an_expired_job_as_lost(s: Scene) {
+async fn tail_reports_an_expired_job_as_lost(s: LawContext) {
     let job = s.job("k");
     let start = end(&s, partition(&s, &job)).await;
     let brief = LogRetention { retention: SHORT, ..KEEP };
-    keeping(&s, &[event(&job, "s", 1), event(&job, "s", 2)], &brief).await;
+    append_with(&s, &[event(&job, "s", 1), event(&job, "s", 2)], &brief).await;
     s.outlive(SHORT).await;
     s.store.sweep(10_000).await.unwrap();
     published(&s, &[event(&job, "s", 3)]).await;
@@ -254,14 +259,14 @@ async fn tail_reports_an_expired_job_as_lost(s: Scene) {
     assert_eq!(offsets.last(), Some(&1));
 }
 
-async fn tail_reports_nothing_lost_that_is_kept(s: Scene) {
+async fn tail_reports_nothing_lost_that_is_kept(s: LawContext) {
     let job = s.job("k");
     for seq in 0..50 {
         let start = end(&s, partition(&s, &job)).await;
         published(&s, &[event(&job, "s", seq)]).await;
         let read = drain(&s, partition(&s, &job), &start, 100).await;
         assert_eq!(read.offsets(&job), [seq + 1]);
-        // A law next door may have lost something in between; not every time, though.
+        // Entries of another law may have been lost, but not in every round.
         if !read.lost {
             return;
         }
@@ -269,22 +274,17 @@ async fn tail_reports_nothing_lost_that_is_kept(s: Scene) {
     panic!("it always says that something was lost");
 }
 
-/// Waits far longer than the test may take: only a hint ends it in time.
-async fn woken(listening: &Scene, writing: &Scene) {
+async fn expect_listener_woken(listening: &LawContext, writing: &LawContext) {
     let job = writing.job("k");
-    let mut watch = listening.store.listen(&job);
-    // As with claims: a subscription over the network may need a moment to stand.
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    published(writing, &[event(&job, "s", 1)]).await;
-    let woken = tokio::time::timeout(Duration::from_secs(60), watch.changed(LONG)).await;
-    assert!(woken.is_ok(), "nobody woke the listener");
-    assert_eq!(whole(listening, &job).await.head.last, 1);
+    let append = async { drop(published(writing, &[event(&job, "s", 1)]).await) };
+    expect_woken(listening.store.listen(&job), append).await;
+    assert_eq!(attach_all(listening, &job).await.head.last, 1);
 }
 
-async fn listener_is_woken_at_an_append(s: Scene) {
-    woken(&s, &s).await;
+async fn listener_is_woken_at_an_append(s: LawContext) {
+    expect_listener_woken(&s, &s).await;
 }
 
-async fn listener_on_another_node_is_woken(s: Scene) {
-    woken(&s.reopened().await, &s).await;
+async fn listener_on_another_node_is_woken(s: LawContext) {
+    expect_listener_woken(&s.reopened().await, &s).await;
 }

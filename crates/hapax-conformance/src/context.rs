@@ -1,37 +1,37 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_core::{ClaimRequest, Claimed, Key, Store, Tenant, Ticket, Token};
+use hapax_core::{ClaimRequest, Claimed, Key, Store, Tenant, Ticket, Token, Watch};
 
-use crate::Subject;
+use crate::StoreUnderTest;
 
 /// Longer than any test.
 pub(crate) const LONG: Duration = Duration::from_secs(3600);
 /// Short enough to wait for on a real clock.
 pub(crate) const SHORT: Duration = Duration::from_millis(150);
 
-/// What a law acts on: a store, its time, and a tenant of its own, so that laws never meet.
+/// What a law acts on: a store, its clock, and a tenant that no other law uses.
 #[derive(Clone)]
-pub(crate) struct Scene {
+pub(crate) struct LawContext {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) tenant: Tenant,
-    subject: Arc<dyn Subject>,
+    subject: Arc<dyn StoreUnderTest>,
 }
 
-impl Scene {
-    pub(crate) async fn new(subject: Arc<dyn Subject>) -> Self {
+impl LawContext {
+    pub(crate) async fn new(subject: Arc<dyn StoreUnderTest>) -> Self {
         let tenant = Tenant::new(&format!("t{}", Token::random().as_str())).unwrap();
         Self { store: subject.open().await, tenant, subject }
     }
 
-    /// Another node on the same data.
+    /// Opens another node on the same data.
     pub(crate) async fn reopened(&self) -> Self {
         Self { store: self.subject.open().await, ..self.clone() }
     }
 
-    /// Lets what lasts `time` come to its end, with a margin for clocks of millisecond steps.
+    /// Advances the clock beyond `time`, with a margin for clocks of millisecond steps.
     pub(crate) async fn outlive(&self, time: Duration) {
-        self.subject.pass(time + Duration::from_millis(20)).await;
+        self.subject.advance(time + Duration::from_millis(20)).await;
     }
 
     pub(crate) fn command(&self, name: &str) -> Key {
@@ -54,11 +54,22 @@ impl Scene {
         self.store.claim(key, ask).await.expect("the store answers")
     }
 
-    /// Claims what must be free.
+    /// Claims a key that must be free.
     pub(crate) async fn granted(&self, key: &Key, ask: &ClaimRequest) -> Ticket {
         match self.claim(key, ask).await {
             Claimed::Granted { ticket, .. } => ticket,
             other => panic!("expected a grant, got {other:?}"),
         }
     }
+}
+
+/// Runs `action` and expects that it wakes the watch.
+pub(crate) async fn expect_woken(mut watch: Watch, action: impl Future<Output = ()>) {
+    // A subscription over the network needs a moment; an earlier message would be missed, which features make up for by
+    // polling.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    action.await;
+    // Without a wake-up `changed` would return only after `LONG`.
+    let woken = tokio::time::timeout(Duration::from_secs(60), watch.changed(LONG)).await;
+    assert!(woken.is_ok(), "the watch was not woken");
 }

@@ -1,0 +1,67 @@
+//! The laws of `Claims`.
+
+mod grant;
+mod owner;
+mod storage;
+
+use hapax_core::{ClaimRequest, Claimed, Fence, Fingerprint, Key, OnUnknown, Token};
+
+use crate::context::{LONG, LawContext, SHORT};
+use crate::suite::Law;
+
+pub(crate) fn laws() -> Vec<Law> {
+    [grant::LAWS, owner::LAWS, storage::LAWS].concat()
+}
+
+fn ask() -> ClaimRequest {
+    ClaimRequest::new(LONG).retention(LONG)
+}
+
+fn fingerprint(text: &str) -> Option<Fingerprint> {
+    Fingerprint::new(text)
+}
+
+/// A claim whose lease has just lapsed: the owner's token, and the fence.
+async fn lapsed_claim(s: &LawContext, key: &Key) -> (Token, Fence) {
+    let ticket = s.granted(key, &ClaimRequest::new(SHORT).retention(LONG)).await;
+    s.outlive(SHORT).await;
+    (ticket.token, ticket.fence)
+}
+
+fn take_over() -> ClaimRequest {
+    ask().on_unknown(OnUnknown::TakeOver)
+}
+
+/// Claims a key that must be granted as this attempt, with a greater fence than before.
+async fn expect_granted(
+    s: &LawContext,
+    key: &Key,
+    request: &ClaimRequest,
+    attempt: u32,
+    before: Fence,
+) {
+    match s.claim(key, request).await {
+        Claimed::Granted { ticket, attempt: granted } => {
+            assert!(granted == attempt && ticket.fence > before, "attempt {granted}, {ticket:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The number of grants among concurrent claims.
+async fn race(nodes: &[&LawContext], key: &Key, ask: &ClaimRequest, claims: usize) -> usize {
+    let mut tasks = Vec::new();
+    for i in 0..claims {
+        let (s, key, ask) = (nodes[i % nodes.len()].clone(), key.clone(), ask.with_fresh_token());
+        tasks.push(tokio::spawn(async move { s.claim(&key, &ask).await }));
+    }
+    let mut winners = 0;
+    for task in tasks {
+        match task.await.unwrap() {
+            Claimed::Granted { .. } => winners += 1,
+            Claimed::Busy { .. } => {}
+            other => panic!("a concurrent claim got {other:?}"),
+        }
+    }
+    winners
+}

@@ -1,0 +1,77 @@
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use hapax_core::Store;
+use tokio::sync::Semaphore;
+
+use crate::context::LawContext;
+use crate::{claims, log, oversight, queue, records};
+
+/// A store to be checked, and its clock.
+#[async_trait]
+pub trait StoreUnderTest: Send + Sync + 'static {
+    /// Opens a new handle on the same data, as another process or a restarted one would. A store without persistence
+    /// (memory) returns the same handle again.
+    async fn open(&self) -> Arc<dyn Store>;
+
+    /// Advances the store's clock. By default this waits, for a store that uses the real time.
+    async fn advance(&self, time: Duration) {
+        tokio::time::sleep(time).await;
+    }
+}
+
+pub(crate) type Law = (&'static str, fn(LawContext) -> Pin<Box<dyn Future<Output = ()> + Send>>);
+
+/// Declares the functions that are laws.
+macro_rules! laws {
+    ($($law:ident),* $(,)?) => {
+        pub(crate) const LAWS: &[crate::suite::Law] =
+            &[$((stringify!($law), |context| Box::pin($law(context)))),*];
+    };
+}
+pub(crate) use laws;
+
+/// How many laws run at once, so that a server needs fewer connections than there are laws.
+const MAX_CONCURRENT: usize = 48;
+
+/// Runs all laws concurrently, each on a store of its own and with its own keys.
+///
+/// # Panics
+/// When laws are broken, with their names.
+pub async fn check<F, S>(make: F)
+where
+    F: Fn() -> S,
+    S: Future<Output = Arc<dyn StoreUnderTest>>,
+{
+    let mut laws: Vec<_> = [records::LAWS, oversight::LAWS].concat();
+    laws.extend(claims::laws());
+    laws.extend(log::laws());
+    laws.extend(queue::laws());
+    let permits = Arc::new(Semaphore::new(MAX_CONCURRENT));
+    let mut running = Vec::new();
+    for (name, law) in laws.clone() {
+        let permit = permits.clone().acquire_owned().await;
+        let subject = make().await;
+        let law = async move {
+            let _permit = permit;
+            law(LawContext::new(subject).await).await;
+        };
+        running.push((name, tokio::spawn(law)));
+    }
+    let mut broken = Vec::new();
+    for (name, law) in running {
+        if law.await.is_err() {
+            broken.push(name);
+        }
+    }
+    assert!(broken.is_empty(), "{} of {} laws broken: {broken:?}", broken.len(), laws.len());
+}
+
+/// The number of rounds of a loop or a property test, scaled by `HAPAX_TEST_SCALE` (1 by default).
+pub fn scale(count: u32) -> u32 {
+    let scale = std::env::var("HAPAX_TEST_SCALE").ok().and_then(|s| s.parse::<f64>().ok());
+    ((f64::from(count) * scale.unwrap_or(1.0)) as u32).max(1)
+}
