@@ -61,7 +61,10 @@ impl StoreUnderTest for Servers {
 }
 
 pub(crate) async fn check(url: String) {
-    hapax_conformance::check(|| async { Arc::new(Servers(url.clone())) as Arc<dyn StoreUnderTest> }).await;
+    hapax_conformance::check(|| async {
+        Arc::new(Servers(url.clone())) as Arc<dyn StoreUnderTest>
+    })
+    .await;
 }
 
 pub(crate) fn lock(name: &str) -> Key {
