@@ -1,4 +1,4 @@
-//! What hapax costs, in one run.
+//! The cost of hapax beside the same work without it.
 //!
 //! ```text
 //! hapax-bench [--seconds 2] [--tasks 1,64,256] [--only redis]        stores beside raw engines
@@ -9,21 +9,17 @@
 //! hapax-bench line [--seconds 2] [--tasks 1,64] [--only redis]       locks, records and webhooks of a bot
 //! ```
 //!
-//! Starts servers of its own on loopback, in temporary folders. Whatever is compared takes turns, so
-//! that a machine that gets slower or faster meanwhile does so for all.
+//! Starts its own servers on loopback, in temporary folders. The compared sides take turns, so that a
+//! machine that gets slower or faster affects all of them.
 
-mod arena;
 mod bus;
 mod fanout;
-mod hapax_binary;
 mod http;
 mod line;
-mod machine;
-mod nginx;
-mod place;
 mod process;
 mod raw;
 mod relay;
+mod store_server;
 mod stores;
 mod turns;
 
@@ -33,15 +29,15 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
-use arena::Engine;
+use store_server::Engine;
 
-/// Measures hapax beside what does the same without it, in one run.
+/// Measures hapax beside the same work without it.
 ///
 /// Without a command: claims, locks and records on each store, beside its raw engine.
 #[derive(Parser)]
-struct Args {
+struct BenchArgs {
     #[command(subcommand)]
-    what: Option<What>,
+    command: Option<BenchCommand>,
     /// How long each side works for each line of the tables.
     #[arg(long, global = true, default_value_t = 2.0)]
     seconds: f64,
@@ -54,34 +50,34 @@ struct Args {
 }
 
 #[derive(Subcommand)]
-enum What {
+enum BenchCommand {
     /// `Idempotency-Key`: a bare handler, the layer on each store, nginx, and the proxy on each store.
-    Http(http::Args),
+    Http(http::HttpArgs),
     /// Publishing on each store, beside its raw engine.
     Bus,
     /// One job, many clients: event streams beside nginx with nchan.
-    Fanout(fanout::Args),
+    Fanout(fanout::FanoutArgs),
     /// The outbox in a transaction, relays into brokers, and the inbox.
-    Relay(relay::Args),
+    Relay(relay::RelayBenchArgs),
     /// A LINE bot: locks, records, and from webhook to 200.
-    Line(line::Args),
-    /// The clients of `fanout`, in a process of their own.
+    Line(line::LineBenchArgs),
+    /// The clients of `fanout`, in a separate process.
     #[command(hide = true)]
-    FanoutLoad(fanout::LoadArgs),
-    /// The server under test, in a process of its own so that its CPU time is its own.
+    FanoutLoad(fanout::FanoutLoadArgs),
+    /// The server under test, in a separate process so that its CPU time can be told apart.
     #[command(hide = true)]
     ServeHandler(http::HandlerArgs),
 }
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let args = Args::parse();
-    match args.what {
-        Some(What::ServeHandler(args)) => return http::serve_handler(args).await,
-        Some(What::FanoutLoad(args)) => return fanout::run_load(args).await,
+    let args = BenchArgs::parse();
+    match args.command {
+        Some(BenchCommand::ServeHandler(args)) => return http::serve_handler(args).await,
+        Some(BenchCommand::FanoutLoad(args)) => return fanout::run_load(args).await,
         _ => {}
     }
-    // Errors are returned, also for a signal: what was started is ended on the way out.
+    // Return an error for a signal, too, so that destructors end the started servers.
     let (mut interrupt, mut terminate) =
         (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     tokio::select! {
@@ -91,28 +87,49 @@ async fn main() -> anyhow::Result<()> {
     }
 }
 
-async fn measure(args: Args) -> anyhow::Result<()> {
+async fn measure(args: BenchArgs) -> anyhow::Result<()> {
     let seconds = Duration::try_from_secs_f64(args.seconds)?;
     let engines: Vec<Engine> = Engine::ALL
         .into_iter()
         .filter(|engine| args.only.is_empty() || args.only.contains(engine))
         .collect();
-    say(&format!("{}\n", machine::facts()))?;
-    match args.what {
-        Some(What::Http(http)) => http::compare(&http, &engines, seconds).await,
-        Some(What::Bus) => bus::compare(&engines, &args.tasks, seconds).await,
-        Some(What::Relay(relay)) => relay::compare(&relay, &engines, seconds).await,
-        Some(What::Line(line)) => line::compare(&line, &engines, &args.tasks, seconds).await,
-        Some(What::Fanout(fanout)) => fanout::compare(&fanout, seconds).await,
+    say(&format!("{}\n", machine_facts()))?;
+    match args.command {
+        Some(BenchCommand::Http(http)) => http::compare(&http, &engines, seconds).await,
+        Some(BenchCommand::Bus) => bus::compare(&engines, &args.tasks, seconds).await,
+        Some(BenchCommand::Relay(relay)) => relay::compare(&relay, &engines, seconds).await,
+        Some(BenchCommand::Line(line)) => {
+            line::compare(&line, &engines, &args.tasks, seconds).await
+        }
+        Some(BenchCommand::Fanout(fanout)) => fanout::compare(&fanout, seconds).await,
         _ => stores::compare(&engines, &args.tasks, seconds).await,
     }
 }
 
-/// Progress, where somebody watches.
+/// Prints progress to standard error.
 fn progress(text: &str) {
     let _ = write!(std::io::stderr(), "{text}");
 }
 
 fn say(text: &str) -> std::io::Result<()> {
     writeln!(std::io::stdout(), "{text}")
+}
+
+/// Cores, processor and kernel in one line.
+fn machine_facts() -> String {
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let kernel = read_line("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown kernel".into());
+    let processor = read_line("/proc/cpuinfo")
+        .and_then(|text| {
+            let line = text.lines().find(|line| line.starts_with("model name"))?.to_owned();
+            Some(line.split_once(':')?.1.trim().to_owned())
+        })
+        .unwrap_or_else(|| "unknown processor".into());
+    let build =
+        if cfg!(debug_assertions) { ", DEBUG BUILD: these numbers mean nothing" } else { "" };
+    format!("{cores} cores ({processor}), {} {kernel}{build}", std::env::consts::OS)
+}
+
+fn read_line(path: &str) -> Option<String> {
+    Some(std::fs::read_to_string(path).ok()?.trim().to_owned())
 }

@@ -1,33 +1,35 @@
-//! A server under test: started, found, ended.
+//! Server processes under test: `hapax`, nginx and this binary itself.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use anyhow::Context;
-use hapax_bench::Processes;
+use hapax_testkit::{find_binary, free_port};
+use hapax_workload::ProcessGroup;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long it may take to end by itself.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a server may take to end by itself.
+const TIMEOUT: Duration = Duration::from_secs(3);
 
-pub(crate) struct Server {
+pub(crate) struct ServerProcess {
     child: Child,
     address: SocketAddr,
-    /// Open as long as it lives: it may want to say more.
+    /// Kept open while the server runs, so that it can write more.
     _said: Option<BufReader<ChildStdout>>,
 }
 
-impl Server {
-    /// Starts what says `http://ADDRESS` when it listens.
-    pub(crate) fn that_says_where(command: &mut Command) -> anyhow::Result<Self> {
-        Self::that_says_where_with(command, &[])
+impl ServerProcess {
+    /// Starts a server that prints `http://ADDRESS` when it listens.
+    pub(crate) fn start_announced(command: &mut Command) -> anyhow::Result<Self> {
+        Self::start_announced_with_env(command, &[])
     }
 
-    /// The same, with these variables.
-    pub(crate) fn that_says_where_with(
+    /// Starts such a server with these environment variables.
+    pub(crate) fn start_announced_with_env(
         command: &mut Command,
         variables: &[(&str, &str)],
     ) -> anyhow::Result<Self> {
@@ -36,19 +38,16 @@ impl Server {
         let mut said = BufReader::new(child.stdout.take().context("no standard output")?);
         let address = listening_address(&mut said);
         let unknown: SocketAddr = ([127, 0, 0, 1], 0).into();
-        // First a server, which is ended whatever comes now.
+        // Build the guard first: it ends the process if reading the address fails.
         let mut server = Self { child, address: unknown, _said: Some(said) };
         server.address = address.with_context(|| format!("{command:?} does not listen"))?;
         Ok(server)
     }
 
-    /// Starts what listens at `address` sooner or later.
-    pub(crate) fn that_listens_at(
-        address: SocketAddr,
-        command: &mut Command,
-    ) -> anyhow::Result<Self> {
+    /// Starts a server and waits until it listens at `address`.
+    pub(crate) fn start_at(address: SocketAddr, command: &mut Command) -> anyhow::Result<Self> {
         let mut server = Self { child: spawn(command.env_clear())?, address, _said: None };
-        let end = Instant::now() + PATIENCE * 3;
+        let end = Instant::now() + TIMEOUT * 3;
         while std::net::TcpStream::connect(address).is_err() {
             let ended = server.child.try_wait()?;
             anyhow::ensure!(ended.is_none() && Instant::now() < end, "{command:?} does not listen");
@@ -65,13 +64,13 @@ impl Server {
         self.child.id()
     }
 
-    /// Its workers included.
-    pub(crate) fn processes(&self) -> Processes {
-        Processes::new([self.child.id()])
+    /// The server and its worker processes.
+    pub(crate) fn processes(&self) -> ProcessGroup {
+        ProcessGroup::new([self.child.id()])
     }
 }
 
-/// The callers clear the environment: no settings of whoever runs this reach what is measured.
+/// Callers clear the environment, so that the caller's own settings do not reach the server.
 fn spawn(command: &mut Command) -> anyhow::Result<Child> {
     let command = command.stdin(Stdio::null());
     command.spawn().with_context(|| format!("cannot start {command:?}"))
@@ -84,11 +83,11 @@ fn listening_address(said: &mut impl BufRead) -> anyhow::Result<SocketAddr> {
     Ok(address.trim().parse()?)
 }
 
-impl Drop for Server {
-    /// Asks first: nginx has a worker that only it can end.
+impl Drop for ServerProcess {
+    /// Sends SIGTERM first: only nginx itself can end its worker.
     fn drop(&mut self) {
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while matches!(self.child.try_wait(), Ok(None)) {
             if Instant::now() >= end {
                 let _ = self.child.kill();
@@ -97,5 +96,54 @@ impl Drop for Server {
             }
             thread::sleep(Duration::from_millis(5));
         }
+    }
+}
+
+/// Starts nginx in this folder with `configuration` for its address; `command` turns its binary into a
+/// command. `None` where nginx is not installed.
+pub(crate) fn start_nginx(
+    folder: &Path,
+    command: impl FnOnce(&Path) -> Command,
+    configuration: impl FnOnce(SocketAddr) -> String,
+) -> anyhow::Result<Option<ServerProcess>> {
+    let Ok(binary) = find_binary("nginx") else { return Ok(None) };
+    let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let config = folder.join("nginx.conf");
+    let own = format!(
+        "daemon off;\nworker_processes 1;\npid {0}/nginx.pid;\nerror_log {0}/error.log;\n{1}",
+        folder.display(),
+        configuration(address)
+    );
+    fs::write(&config, own)?;
+    let mut command = command(&binary);
+    command.arg("-p").arg(folder).arg("-c").arg(config).arg("-e").arg(folder.join("error.log"));
+    ServerProcess::start_at(address, &mut command).map(Some)
+}
+
+/// The installed version of nginx.
+pub(crate) fn nginx_version() -> Option<String> {
+    let output = Command::new(find_binary("nginx").ok()?).arg("-v").output().ok()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    Some(said.trim().rsplit_once('/')?.1.to_owned())
+}
+
+/// The flag that names the `hapax` binary.
+#[derive(clap::Args)]
+pub(crate) struct HapaxBinary {
+    /// The `hapax` binary that is measured; the one beside this binary by default.
+    #[arg(long, value_name = "PATH")]
+    hapax: Option<PathBuf>,
+}
+
+impl HapaxBinary {
+    pub(crate) fn path(&self) -> anyhow::Result<PathBuf> {
+        let path = match &self.hapax {
+            Some(path) => path.clone(),
+            None => std::env::current_exe()?.with_file_name("hapax"),
+        };
+        path.canonicalize().with_context(|| {
+            let hint = "cargo build --release -p hapax-server, or --hapax PATH";
+            format!("no hapax binary at {}: {hint}", path.display())
+        })
     }
 }

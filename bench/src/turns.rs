@@ -1,16 +1,16 @@
-//! hapax and a raw engine side by side: they take turns, and stand in one row of a table.
+//! hapax and a raw engine measured in turns, and the table row of both.
 
-use hapax_bench::{Failure, Measured, Table, cell};
+use hapax_workload::{BenchError, MarkdownTable, Measurement, cell};
 
-/// Into how many parts each side's time is cut. Raw, hapax, hapax, raw, and again: what the machine
-/// does meanwhile happens to both.
+/// The number of parts of each side's time: raw, hapax, hapax, raw, and again, so that a change of the
+/// machine affects both.
 pub(crate) const PARTS: u32 = 4;
 
-/// Both sides, measured in turns; there may be no raw one.
+/// Measures both sides in turns; there may be no raw one.
 pub(crate) async fn take_turns(
-    hapax: impl AsyncFn() -> Result<Measured, Failure>,
-    raw: Option<impl AsyncFn() -> Result<Measured, Failure>>,
-) -> Result<(Measured, Option<Measured>), Failure> {
+    hapax: impl AsyncFn() -> Result<Measurement, BenchError>,
+    raw: Option<impl AsyncFn() -> Result<Measurement, BenchError>>,
+) -> Result<(Measurement, Option<Measurement>), BenchError> {
     let (mut own, mut other) = (None, None);
     for part in 0..PARTS {
         let raw_first = part % 2 == 0;
@@ -25,16 +25,16 @@ pub(crate) async fn take_turns(
     Ok((own.expect("there is at least one part"), other))
 }
 
-fn add(sum: &mut Option<Measured>, part: Measured) {
+fn add(sum: &mut Option<Measurement>, part: Measurement) {
     *sum = Some(match sum.take() {
         Some(sum) => sum.and(&part),
         None => part,
     });
 }
 
-/// A table of such rows.
-pub(crate) fn table(title: &str) -> Table {
-    Table::new([
+/// The table of these rows.
+pub(crate) fn table(title: &str) -> MarkdownTable {
+    MarkdownTable::new([
         title,
         "tasks",
         "hapax ops/s",
@@ -50,14 +50,14 @@ pub(crate) fn table(title: &str) -> Table {
     ])
 }
 
-/// One of its rows.
+/// One row of the table.
 pub(crate) fn row(
     name: &str,
     tasks: usize,
-    hapax: &Measured,
-    raw: Option<&Measured>,
+    hapax: &Measurement,
+    raw: Option<&Measurement>,
 ) -> Vec<String> {
-    let of_raw = |show: &dyn Fn(&Measured) -> String| raw.map_or_else(|| "—".into(), show);
+    let of_raw = |show: &dyn Fn(&Measurement) -> String| raw.map_or_else(|| "—".into(), show);
     vec![
         name.to_owned(),
         tasks.to_string(),

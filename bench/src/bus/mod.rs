@@ -1,6 +1,5 @@
 //! What publishing costs beside the raw engine.
 
-mod event;
 mod publishing;
 mod raw_postgres;
 mod raw_redis;
@@ -9,23 +8,22 @@ mod raw_sqlite;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hapax_bench::{Failure, Measured, Plan, Span, Table, measure};
 use hapax_core::bus::Bus;
 use hapax_sqlite::rusqlite::Connection;
+use hapax_workload::{BenchError, BenchPlan, BenchSpan, MarkdownTable, Measurement, measure};
 
-use crate::arena::Engine;
-use crate::place::{POOL, Place};
+use crate::store_server::{Engine, POOL, StoreServer};
 use crate::turns::{self, PARTS, take_turns};
 use crate::{progress, say};
-use publishing::{Publisher, Publishing};
-use raw_postgres::Inserts;
-use raw_redis::Worker;
-use raw_sqlite::Commits;
+use publishing::{EventPublisher, PublishOperation};
+use raw_postgres::RawPostgresPublisher;
+use raw_redis::RawRedisPublisher;
+use raw_sqlite::RawSqlitePublisher;
 
-/// Before each part.
+/// The warm-up before each part.
 const WARM_UP: Duration = Duration::from_millis(300);
 
-/// Measures all of it and prints the tables.
+/// Runs the measurements and prints the tables.
 pub(crate) async fn compare(
     engines: &[Engine],
     tasks: &[usize],
@@ -39,15 +37,15 @@ pub(crate) async fn compare(
         let mut table = turns::table(engine.name());
         let mut description = None;
         for tasks in tasks.iter().copied() {
-            // A new one for each line: what the last one published does not make this one slower.
-            let place = Place::start(*engine)?;
-            description.get_or_insert_with(|| place.description());
-            line(&place, tasks, seconds, &mut table).await?;
+            // Start a new server for each line, so that earlier events do not slow it down.
+            let server = StoreServer::start(*engine)?;
+            description.get_or_insert_with(|| server.description());
+            line(&server, tasks, seconds, &mut table).await?;
             progress(".");
         }
         progress("\n");
-        let (place, raw) = (description.unwrap_or_default(), raw_description(*engine));
-        say(&format!("### {}\n\n{place}; {raw}\n\n{table}", engine.name()))?;
+        let (server, raw) = (description.unwrap_or_default(), raw_description(*engine));
+        say(&format!("### {}\n\n{server}; {raw}\n\n{table}", engine.name()))?;
     }
     Ok(())
 }
@@ -71,17 +69,18 @@ fn raw_description(engine: Engine) -> String {
 }
 
 async fn line(
-    place: &Place,
+    server: &StoreServer,
     tasks: usize,
     time: Duration,
-    table: &mut Table,
+    table: &mut MarkdownTable,
 ) -> anyhow::Result<()> {
-    let plan =
-        Plan::new(tasks, Span::Time(time / PARTS)).warm_up(WARM_UP).servers([place.processes()]);
-    let bus: Arc<dyn Publisher> = Arc::new(Bus::new(place.store("hapax").await?));
-    let raw = Raw::open(place).await?;
+    let plan = BenchPlan::new(tasks, BenchSpan::Time(time / PARTS))
+        .warm_up(WARM_UP)
+        .servers([server.processes()]);
+    let bus: Arc<dyn EventPublisher> = Arc::new(Bus::new(server.store("hapax").await?));
+    let raw = RawBus::open(server).await?;
     let (hapax, raw) = take_turns(
-        async || measure(Arc::new(Publishing::new(&bus)), &plan).await,
+        async || measure(Arc::new(PublishOperation::new(&bus)), &plan).await,
         raw.as_ref().map(|raw| async || raw.measure(&plan).await),
     )
     .await?;
@@ -89,34 +88,36 @@ async fn line(
     Ok(())
 }
 
-enum Raw {
-    Each(Arc<dyn Publisher>),
+enum RawBus {
+    Each(Arc<dyn EventPublisher>),
     Batched(Arc<Mutex<Connection>>),
 }
 
-impl Raw {
-    async fn open(place: &Place) -> anyhow::Result<Option<Self>> {
-        Ok(match place {
-            Place::Memory => None,
-            Place::Sqlite(folder) => {
+impl RawBus {
+    async fn open(server: &StoreServer) -> anyhow::Result<Option<Self>> {
+        Ok(match server {
+            StoreServer::Memory => None,
+            StoreServer::Sqlite(folder) => {
                 Some(Self::Batched(raw_sqlite::open(&folder.path().join("raw.db"))?))
             }
-            Place::Redis(server) => {
-                Some(Self::Each(Arc::new(Worker::connect(&server.url()).await?)))
+            StoreServer::Redis(server) => {
+                Some(Self::Each(Arc::new(RawRedisPublisher::connect(&server.url()).await?)))
             }
-            Place::Postgres(server) => {
-                Some(Self::Each(Arc::new(Inserts::connect(&server.database("raw"), POOL).await?)))
-            }
+            StoreServer::Postgres(server) => Some(Self::Each(Arc::new(
+                RawPostgresPublisher::connect(&server.database("raw"), POOL).await?,
+            ))),
         })
     }
 
-    async fn measure(&self, plan: &Plan) -> Result<Measured, Failure> {
+    async fn measure(&self, plan: &BenchPlan) -> Result<Measurement, BenchError> {
         match self {
-            Self::Each(publisher) => measure(Arc::new(Publishing::new(publisher)), plan).await,
+            Self::Each(publisher) => {
+                measure(Arc::new(PublishOperation::new(publisher)), plan).await
+            }
             Self::Batched(connection) => {
-                let commits = Commits::new(connection, plan.tasks);
-                // One thread does it all; the tasks are in the batch.
-                measure(Arc::new(commits), &Plan { tasks: 1, ..plan.clone() }).await
+                let commits = RawSqlitePublisher::new(connection, plan.tasks);
+                // SQLite has one writer: the tasks become the size of a batch.
+                measure(Arc::new(commits), &BenchPlan { tasks: 1, ..plan.clone() }).await
             }
         }
     }

@@ -1,64 +1,129 @@
-//! Whoever publishes, again and again.
+//! The events that are published, and their publishers.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use hapax_bench::{Failure, Operation};
-use hapax_core::bus::Bus;
+use hapax_core::bus::{Bus, NewEvent};
 use hapax_core::log::Appended;
+use hapax_core::Token;
+use hapax_workload::{BenchError, BenchOperation};
+use serde_json::json;
 
-use super::event::{Events, Publish};
-
-/// hapax, or somebody who stands beside it.
+/// hapax, or the raw engine that it is compared with.
 #[async_trait]
-pub(super) trait Publisher: Send + Sync + 'static {
-    /// Publishes an event that nobody has published before.
-    async fn publish(&self, task: usize, event: Publish) -> Result<(), Failure>;
+pub(super) trait EventPublisher: Send + Sync + 'static {
+    /// Publishes an event that is new.
+    async fn publish(&self, task: usize, event: BenchEvent) -> Result<(), BenchError>;
 }
 
 #[async_trait]
-impl Publisher for Bus {
-    async fn publish(&self, _task: usize, event: Publish) -> Result<(), Failure> {
+impl EventPublisher for Bus {
+    async fn publish(&self, _task: usize, event: BenchEvent) -> Result<(), BenchError> {
         match Self::publish(self, &event.for_hapax()).await {
             Ok(Appended::Published(_)) => Ok(()),
-            Ok(_) => Err(Failure::Unexpected("a new event was published before")),
-            Err(error) => Err(Failure::Engine(error.to_string())),
+            Ok(_) => Err(BenchError::Unexpected("a new event was published before")),
+            Err(error) => Err(BenchError::Engine(error.to_string())),
         }
     }
 }
 
-/// Events that no other run has.
-pub(super) struct Publishing {
-    publisher: Arc<dyn Publisher>,
-    events: Events,
+/// Publishes events that no other run has.
+pub(super) struct PublishOperation {
+    publisher: Arc<dyn EventPublisher>,
+    events: EventSequence,
 }
 
-impl Publishing {
-    pub(super) fn new(publisher: &Arc<dyn Publisher>) -> Self {
-        Self { publisher: publisher.clone(), events: Events::fresh() }
+impl PublishOperation {
+    pub(super) fn new(publisher: &Arc<dyn EventPublisher>) -> Self {
+        Self { publisher: publisher.clone(), events: EventSequence::fresh() }
     }
 }
 
 #[async_trait]
-impl Operation for Publishing {
-    async fn run(&self, task: usize, turn: u64) -> Result<(), Failure> {
+impl BenchOperation for PublishOperation {
+    async fn run(&self, task: usize, turn: u64) -> Result<(), BenchError> {
         self.publisher.publish(task, self.events.event(task, turn)).await
+    }
+}
+
+const DOMAIN: &str = "scan";
+const STAGES: [&str; 5] = ["vision", "rule", "answer", "reward", "done"];
+/// Each stage has two events: begun and ended.
+const EACH: u64 = 2;
+const EVENTS: u64 = EACH * STAGES.len() as u64;
+/// Padding that makes the event about 200 bytes long.
+const NOTE: &str = "one of two photos was looked at, three labels found";
+
+/// One event of a job that no other run has. The last one, `done` at 51, closes it.
+pub(super) struct BenchEvent {
+    pub(super) job: String,
+    pub(super) stage: &'static str,
+    pub(super) seq: u64,
+}
+
+pub(super) struct EventSequence {
+    run: String,
+}
+
+impl EventSequence {
+    pub(super) fn fresh() -> Self {
+        Self { run: Token::random().as_str()[..12].to_owned() }
+    }
+
+    /// The event of a task's nth turn: one job after the other.
+    pub(super) fn event(&self, task: usize, turn: u64) -> BenchEvent {
+        let (job, nth) = (turn / EVENTS, turn % EVENTS);
+        let stage = STAGES[(nth / EACH) as usize];
+        let seq = 10 * (nth / EACH + 1) + nth % EACH;
+        BenchEvent { job: format!("{}-{task}-{job}", self.run), stage, seq }
+    }
+}
+
+impl BenchEvent {
+    /// The event as hapax takes it.
+    pub(super) fn for_hapax(&self) -> NewEvent {
+        NewEvent::new(DOMAIN, &*self.job, self.stage, self.seq)
+            .data(json!({"status": "running", "note": NOTE}))
+    }
+
+    /// The event as the worker of the usual design writes it.
+    pub(super) fn for_raw(&self) -> String {
+        json!({
+            "job_id": self.job,
+            "domain": DOMAIN,
+            "stage": self.stage,
+            "seq": self.seq,
+            "data": {"status": "running", "note": NOTE},
+            "timestamp": "2026-01-01T00:00:00.000000",
+        })
+        .to_string()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use hapax_bench::{Plan, Span, measure};
     use hapax_core::memory::MemoryStore;
+    use hapax_workload::{BenchPlan, BenchSpan, measure};
+
+    use super::*;
 
     #[tokio::test]
-    async fn every_event_is_new_over_jobs_tasks_and_runs() {
-        let bus: Arc<dyn Publisher> = Arc::new(Bus::new(Arc::new(MemoryStore::default())));
+    async fn event_sequence_repeats_no_event() {
+        let bus: Arc<dyn EventPublisher> = Arc::new(Bus::new(Arc::new(MemoryStore::default())));
         for _ in 0..2 {
-            let plan = Plan::new(7, Span::Count(300));
-            let measured = measure(Arc::new(Publishing::new(&bus)), &plan).await.unwrap();
+            let plan = BenchPlan::new(7, BenchSpan::Count(300));
+            let measured = measure(Arc::new(PublishOperation::new(&bus)), &plan).await.unwrap();
             assert_eq!(measured.operations, 300);
         }
+    }
+
+    #[test]
+    fn event_sequence_ends_a_job_with_done_at_51() {
+        let events = EventSequence::fresh();
+        let last = events.event(3, EVENTS - 1);
+        assert_eq!((last.stage, last.seq), ("done", 51));
+        let next = events.event(3, EVENTS);
+        assert_eq!((next.stage, next.seq), ("vision", 10));
+        assert_ne!(last.job, next.job);
     }
 }

@@ -2,20 +2,20 @@
 
 use async_trait::async_trait;
 use deadpool_postgres::{Manager, Pool};
-use hapax_bench::Failure;
+use hapax_workload::BenchError;
 use tokio_postgres::NoTls;
 
-use super::event::Publish;
-use super::publishing::Publisher;
+use super::publishing::BenchEvent;
+use super::publishing::EventPublisher;
 use crate::raw::engine;
 
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS raw_events (job text COLLATE \"C\", \
     stage text COLLATE \"C\", seq bigint, payload text NOT NULL, PRIMARY KEY (job, stage, seq))";
 const INSERT: &str = "INSERT INTO raw_events VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING";
 
-pub(super) struct Inserts(Pool);
+pub(super) struct RawPostgresPublisher(Pool);
 
-impl Inserts {
+impl RawPostgresPublisher {
     pub(super) async fn connect(url: &str, connections: usize) -> anyhow::Result<Self> {
         let manager = Manager::new(url.parse()?, NoTls);
         let pool = Pool::builder(manager).max_size(connections).build()?;
@@ -25,8 +25,8 @@ impl Inserts {
 }
 
 #[async_trait]
-impl Publisher for Inserts {
-    async fn publish(&self, _task: usize, event: Publish) -> Result<(), Failure> {
+impl EventPublisher for RawPostgresPublisher {
+    async fn publish(&self, _task: usize, event: BenchEvent) -> Result<(), BenchError> {
         let seq = event.seq.cast_signed();
         let connection = self.0.get().await.map_err(engine)?;
         let statement = connection.prepare_cached(INSERT).await.map_err(engine)?;
@@ -34,7 +34,7 @@ impl Publisher for Inserts {
             &[&event.job, &event.stage, &seq, &event.for_raw()];
         match connection.execute(&statement, values).await.map_err(engine)? {
             1 => Ok(()),
-            _ => Err(Failure::Unexpected("a new event was published before")),
+            _ => Err(BenchError::Unexpected("a new event was published before")),
         }
     }
 }

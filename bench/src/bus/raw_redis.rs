@@ -1,12 +1,12 @@
 //! A usual worker script alone: no router behind it, no offsets, no conflicts, no epochs.
 
 use async_trait::async_trait;
-use hapax_bench::Failure;
+use hapax_workload::BenchError;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Script};
 
-use super::event::Publish;
-use super::publishing::Publisher;
+use super::publishing::BenchEvent;
+use super::publishing::EventPublisher;
 use crate::raw::engine;
 
 /// `IDEMPOTENT_XADD`, word for word.
@@ -30,12 +30,12 @@ return 1
 ";
 const SHARDS: usize = 4;
 
-pub(super) struct Worker {
+pub(super) struct RawRedisPublisher {
     connection: MultiplexedConnection,
     script: Script,
 }
 
-impl Worker {
+impl RawRedisPublisher {
     pub(super) async fn connect(url: &str) -> anyhow::Result<Self> {
         // The driver's own limits are for one call; many at once on a busy machine need more.
         let config = AsyncConnectionConfig::new()
@@ -47,8 +47,8 @@ impl Worker {
 }
 
 #[async_trait]
-impl Publisher for Worker {
-    async fn publish(&self, task: usize, event: Publish) -> Result<(), Failure> {
+impl EventPublisher for RawRedisPublisher {
+    async fn publish(&self, task: usize, event: BenchEvent) -> Result<(), BenchError> {
         let published: u8 = self
             .script
             .key(format!("scan:events:{}", task % SHARDS))
@@ -62,7 +62,7 @@ impl Publisher for Worker {
             .map_err(engine)?;
         match published {
             1 => Ok(()),
-            _ => Err(Failure::Unexpected("a new event was published before")),
+            _ => Err(BenchError::Unexpected("a new event was published before")),
         }
     }
 }

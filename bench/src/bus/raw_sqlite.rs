@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use hapax_bench::{Failure, Operation};
 use hapax_sqlite::rusqlite::{Connection, TransactionBehavior};
+use hapax_workload::{BenchError, BenchOperation};
 
-use super::event::Events;
+use super::publishing::EventSequence;
 use crate::raw::engine;
 use crate::raw::sqlite::BATCH;
 
@@ -25,19 +25,19 @@ pub(super) fn open(path: &Path) -> anyhow::Result<Arc<Mutex<Connection>>> {
 }
 
 /// Inserts of events that no other run has.
-pub(super) struct Commits {
+pub(super) struct RawSqlitePublisher {
     connection: Arc<Mutex<Connection>>,
-    events: Events,
+    events: EventSequence,
     batch: usize,
 }
 
-impl Commits {
+impl RawSqlitePublisher {
     pub(super) fn new(connection: &Arc<Mutex<Connection>>, tasks: usize) -> Self {
-        let (connection, events) = (connection.clone(), Events::fresh());
+        let (connection, events) = (connection.clone(), EventSequence::fresh());
         Self { connection, events, batch: tasks.min(BATCH) }
     }
 
-    fn commit(&self, turn: u64) -> Result<(), Failure> {
+    fn commit(&self, turn: u64) -> Result<(), BenchError> {
         let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate);
         let tx = tx.map_err(engine)?;
@@ -51,8 +51,8 @@ impl Commits {
 }
 
 #[async_trait]
-impl Operation for Commits {
-    async fn run(&self, _task: usize, turn: u64) -> Result<(), Failure> {
+impl BenchOperation for RawSqlitePublisher {
+    async fn run(&self, _task: usize, turn: u64) -> Result<(), BenchError> {
         tokio::task::block_in_place(|| self.commit(turn))
     }
 

@@ -1,14 +1,12 @@
 //! One job, many clients: hapax's event streams beside nginx with nchan.
 //!
-//! Every server has a crowd of its own, which is a process of its own: it holds the clients' sockets,
-//! publishes, and counts. The servers take turns, each new every time.
+//! Each server has its own group of subscribers in a separate process, which holds the clients' sockets,
+//! publishes, and counts. The servers take turns and are started anew for every turn.
 
-mod cores;
-mod files;
+mod limits;
 mod load;
-mod outcome;
 mod report;
-mod subject;
+mod server;
 
 use std::path::Path;
 use std::process::Stdio;
@@ -16,21 +14,19 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::hapax_binary::HapaxBinary;
-use crate::process::Server;
-use crate::{nginx, say};
-use cores::Cores;
-pub(crate) use load::{LoadArgs, run as run_load};
-use outcome::Outcome;
-use report::Line;
-use subject::{EVENT_SIZE, Kind};
+use crate::process::{HapaxBinary, ServerProcess, nginx_version};
+use crate::say;
+use limits::CorePinning;
+pub(crate) use load::{FanoutLoadArgs, run as run_load};
+use report::{FanoutLine, FanoutResult};
+use server::{EVENT_SIZE, FanoutServer};
 
-/// Hapax, nchan, nchan, hapax: what the machine does meanwhile happens to both.
+/// hapax, nchan, nchan, hapax: a change of the machine affects both.
 const ROUNDS: u32 = 2;
 
 /// The arguments of `hapax-bench fanout`.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct FanoutArgs {
     /// How many clients follow the job, for each a measurement of its own.
     #[arg(long, value_delimiter = ',', default_value = "1000,5000,10000")]
     clients: Vec<usize>,
@@ -41,35 +37,36 @@ pub(crate) struct Args {
     hapax: HapaxBinary,
 }
 
-/// Measures all of it and prints the tables.
-pub(crate) async fn compare(args: &Args, seconds: Duration) -> anyhow::Result<()> {
+/// Runs the measurements and prints the tables.
+pub(crate) async fn compare(args: &FanoutArgs, seconds: Duration) -> anyhow::Result<()> {
     let hapax = args.hapax.path()?;
-    let cores = Cores::share();
-    let limit = files::raise_limit();
+    let cores = CorePinning::share();
+    let limit = limits::raise_limit();
     say(&description(&cores))?;
     let mut lines = Vec::new();
     for clients in args.clients.iter().copied() {
-        if let Some(reason) = files::too_many(clients, limit) {
+        if let Some(reason) = limits::too_many(clients, limit) {
             say(&reason)?;
             continue;
         }
         let rate = args.deliveries / clients.max(1) as f64;
-        let plan = Plan { hapax: &hapax, cores: &cores, clients, rate, phase: seconds / ROUNDS };
+        let plan =
+            FanoutPlan { hapax: &hapax, cores: &cores, clients, rate, phase: seconds / ROUNDS };
         lines.extend(plan.take_turns().await?);
     }
     say(&report::tables(&lines))?;
     Ok(())
 }
 
-fn description(cores: &Cores) -> String {
-    let nchan = match nginx::version() {
+fn description(cores: &CorePinning) -> String {
+    let nchan = match nginx_version() {
         Some(version) => format!("nginx {version} with nchan"),
         None => "no nginx here: apt-get install nginx-light libnginx-mod-nchan".into(),
     };
     format!(
         "## Fan-out\n\nOne job, events of {EVENT_SIZE} bytes, clients on loopback. Both keep events in \
          memory alone ({nchan}, its memory store, one worker; hapax on `memory:`), and both are told \
-         to write no log. Cores: {}. One connection publishes, in order; as fast as it goes is at \
+         to write no log. CorePinning: {}. One connection publishes, in order; as fast as it goes is at \
          most 32 events ahead of the average client. The server's CPU time has its share of the \
          publishing in it, the kernel's work for its sockets included. Memory is what the server's \
          processes have resident over what they had without clients; the kernel's socket buffers are \
@@ -78,19 +75,19 @@ fn description(cores: &Cores) -> String {
     )
 }
 
-struct Plan<'a> {
+struct FanoutPlan<'a> {
     hapax: &'a Path,
-    cores: &'a Cores,
+    cores: &'a CorePinning,
     clients: usize,
     rate: f64,
     phase: Duration,
 }
 
-impl Plan<'_> {
-    async fn take_turns(&self) -> anyhow::Result<Vec<Line>> {
-        let mut lines: Vec<Line> = Vec::new();
+impl FanoutPlan<'_> {
+    async fn take_turns(&self) -> anyhow::Result<Vec<FanoutLine>> {
+        let mut lines: Vec<FanoutLine> = Vec::new();
         for round in 0..ROUNDS {
-            let mut kinds = Kind::ALL;
+            let mut kinds = FanoutServer::ALL;
             if round % 2 == 1 {
                 kinds.reverse();
             }
@@ -101,7 +98,7 @@ impl Plan<'_> {
                 let Some(outcome) = run? else { continue };
                 match lines.iter_mut().find(|line| line.kind == kind) {
                     Some(line) => line.outcome = line.outcome.clone().and(outcome),
-                    None => lines.push(Line { kind, clients: self.clients, outcome }),
+                    None => lines.push(FanoutLine { kind, clients: self.clients, outcome }),
                 }
                 crate::progress(".");
             }
@@ -110,15 +107,19 @@ impl Plan<'_> {
         Ok(lines)
     }
 
-    /// A server and its crowd; `None` where there is no such server.
-    async fn run(&self, kind: Kind) -> anyhow::Result<Option<Outcome>> {
+    /// Runs a server and its subscribers; `None` where the server is not installed.
+    async fn run(&self, kind: FanoutServer) -> anyhow::Result<Option<FanoutResult>> {
         let folder = tempfile::tempdir()?;
         let server = kind.start(self.hapax, folder.path(), self.clients, self.cores)?;
         let Some(server) = server else { return Ok(None) };
-        self.crowd(kind, &server).await.map(Some)
+        self.subscribers(kind, &server).await.map(Some)
     }
 
-    async fn crowd(&self, kind: Kind, server: &Server) -> anyhow::Result<Outcome> {
+    async fn subscribers(
+        &self,
+        kind: FanoutServer,
+        server: &ServerProcess,
+    ) -> anyhow::Result<FanoutResult> {
         let mut command = self.cores.load(&std::env::current_exe()?);
         command
             .args(["fanout-load", "--kind", kind.name()])

@@ -1,27 +1,33 @@
-//! What came out, as tables.
+//! The result of a fan-out run, and its tables.
 
 use std::time::Duration;
 
-use hapax_bench::{Table, cell};
+use hapax_workload::{MarkdownTable, cell};
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
 
-use super::outcome::{Outcome, Phase};
-use super::subject::Kind;
+use super::load::histogram;
+use super::server::FanoutServer;
 
-/// One server with one crowd, measured.
-pub(super) struct Line {
-    pub(super) kind: Kind,
+/// The result of one server with one number of clients.
+pub(super) struct FanoutLine {
+    pub(super) kind: FanoutServer,
     pub(super) clients: usize,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: FanoutResult,
 }
 
-pub(super) fn tables(lines: &[Line]) -> String {
+pub(super) fn tables(lines: &[FanoutLine]) -> String {
     let paced = table("at a fixed rate", lines, |outcome| &outcome.paced);
     let flat_out = table("as fast as it goes", lines, |outcome| &outcome.flat_out);
     format!("{paced}\n{flat_out}\n{}\n{}", memory(lines), aims(lines))
 }
 
-fn table(title: &str, lines: &[Line], phase: impl Fn(&Outcome) -> &Phase) -> Table {
-    let mut table = Table::new([
+fn table(
+    title: &str,
+    lines: &[FanoutLine],
+    phase: impl Fn(&FanoutResult) -> &FanoutPhase,
+) -> MarkdownTable {
+    let mut table = MarkdownTable::new([
         title,
         "clients",
         "events/s",
@@ -57,11 +63,12 @@ fn table(title: &str, lines: &[Line], phase: impl Fn(&Outcome) -> &Phase) -> Tab
     table
 }
 
-fn memory(lines: &[Line]) -> Table {
-    let mut table = Table::new(["memory", "clients", "kB/connection", "kB/connection at the end"]);
+fn memory(lines: &[FanoutLine]) -> MarkdownTable {
+    let mut table =
+        MarkdownTable::new(["memory", "clients", "kB/connection", "kB/connection at the end"]);
     for line in lines {
         let each = |bytes| format!("{:.1}", kilobytes_each(bytes, line.clients));
-        let Outcome { connected, peak, .. } = line.outcome;
+        let FanoutResult { connected, peak, .. } = line.outcome;
         let name = line.kind.name().to_owned();
         table.row([name, line.clients.to_string(), each(connected), each(peak)]);
     }
@@ -72,19 +79,19 @@ fn kilobytes_each(bytes: u64, clients: usize) -> f64 {
     bytes as f64 / 1024.0 / clients.max(1) as f64
 }
 
-fn aims(lines: &[Line]) -> Table {
-    let mut table = Table::new(["aim", "clients", "seen", "met"]);
+fn aims(lines: &[FanoutLine]) -> MarkdownTable {
+    let mut table = MarkdownTable::new(["aim", "clients", "seen", "met"]);
     let of = |kind, clients| {
         let found = lines.iter().find(|line| line.kind == kind && line.clients == clients);
         found.map(|line| &line.outcome)
     };
-    for line in lines.iter().filter(|line| line.kind == Kind::Hapax) {
+    for line in lines.iter().filter(|line| line.kind == FanoutServer::Hapax) {
         let (hapax, clients) = (&line.outcome, line.clients);
         let mut row = |aim: &str, seen: String, met: bool| {
             table.row([aim, &clients.to_string(), &seen, if met { "yes" } else { "NO" }]);
         };
-        if let Some(nchan) = of(Kind::Nchan, clients) {
-            let ratio = |phase: fn(&Outcome) -> &Phase| {
+        if let Some(nchan) = of(FanoutServer::Nchan, clients) {
+            let ratio = |phase: fn(&FanoutResult) -> &FanoutPhase| {
                 phase(hapax).server_micros() / phase(nchan).server_micros()
             };
             let (paced, flat_out) = (ratio(|o| &o.paced), ratio(|o| &o.flat_out));
@@ -99,4 +106,88 @@ fn aims(lines: &[Line]) -> Table {
         row("no gap, no duplicate", format!("{wrong} in {all} deliveries"), wrong == 0);
     }
     table
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct FanoutResult {
+    /// How many bytes the server grew by until all clients had connected and got one event.
+    pub(super) connected: u64,
+    /// How many bytes the server grew by until the end.
+    pub(super) peak: u64,
+    pub(super) paced: FanoutPhase,
+    pub(super) flat_out: FanoutPhase,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct FanoutPhase {
+    pub(super) events: u64,
+    pub(super) deliveries: u64,
+    pub(super) bytes: u64,
+    pub(super) elapsed: Duration,
+    pub(super) server_cpu: Duration,
+    pub(super) load_cpu: Duration,
+    /// Events that a client did not get.
+    pub(super) lost: u64,
+    /// Events that a client got again, or behind a later one.
+    pub(super) duplicates: u64,
+    /// Pairs of a latency in nanoseconds and its count.
+    pub(super) latencies: Vec<(u64, u64)>,
+}
+
+impl FanoutResult {
+    /// Adds the figures of another part; sizes are the larger of both.
+    pub(super) fn and(self, other: Self) -> Self {
+        Self {
+            connected: self.connected.max(other.connected),
+            peak: self.peak.max(other.peak),
+            paced: self.paced.and(other.paced),
+            flat_out: self.flat_out.and(other.flat_out),
+        }
+    }
+}
+
+impl FanoutPhase {
+    fn and(mut self, other: Self) -> Self {
+        self.events += other.events;
+        self.deliveries += other.deliveries;
+        self.bytes += other.bytes;
+        self.elapsed += other.elapsed;
+        self.server_cpu += other.server_cpu;
+        self.load_cpu += other.load_cpu;
+        self.lost += other.lost;
+        self.duplicates += other.duplicates;
+        self.latencies.extend(other.latencies);
+        self
+    }
+
+    pub(super) fn per_second(&self) -> f64 {
+        self.deliveries as f64 / self.elapsed.as_secs_f64()
+    }
+
+    pub(super) fn events_per_second(&self) -> f64 {
+        self.events as f64 / self.elapsed.as_secs_f64()
+    }
+
+    /// CPU time of the server for one delivery, in µs, publishing included.
+    pub(super) fn server_micros(&self) -> f64 {
+        self.server_cpu.as_secs_f64() * 1e6 / self.deliveries.max(1) as f64
+    }
+
+    pub(super) fn bytes_each(&self) -> u64 {
+        self.bytes / self.deliveries.max(1)
+    }
+
+    /// CPU time as a share of one core.
+    pub(super) fn share(&self, cpu: Duration) -> String {
+        format!("{:.0} %", 100.0 * cpu.as_secs_f64() / self.elapsed.as_secs_f64())
+    }
+
+    pub(super) fn histogram(&self) -> Histogram<u64> {
+        let mut all = histogram();
+        for (nanos, count) in &self.latencies {
+            // Cannot fail: the histogram resizes itself.
+            let _ = all.record_n(*nanos, *count);
+        }
+        all
+    }
 }

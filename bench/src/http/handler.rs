@@ -12,24 +12,24 @@ use axum::routing::post;
 use hapax_http::IdempotencyLayer;
 use tokio::net::TcpListener;
 
-/// What the handler is asked: the size of a small order.
+/// The request body, of the size of a small order.
 pub(super) const REQUEST: &str = r#"{"item":"tea","cups":2,"note":"no sugar, please","table":17}"#;
-/// What it answers.
+/// The response body.
 pub(super) const ANSWER: &str =
     r#"{"id":"order-17","status":"created","total":1290,"currency":"EUR"}"#;
 
 /// The arguments of the hidden `hapax-bench serve-handler`.
 #[derive(clap::Args)]
 pub(crate) struct HandlerArgs {
-    /// Under the layer on this store; bare without.
+    /// The layer's store; without it, the bare handler is served.
     #[arg(long)]
     store: Option<String>,
-    /// Where to listen; the first line of the output says where that is.
+    /// The address to listen on; the first line of output prints the actual one.
     #[arg(long)]
     listen: SocketAddr,
 }
 
-/// Serves until it is killed.
+/// Serves until the process is killed.
 pub(crate) async fn serve(args: HandlerArgs) -> anyhow::Result<()> {
     let app = match args.store {
         Some(url) => layered(&url).await?,
@@ -45,7 +45,7 @@ pub(super) fn bare() -> Router {
     Router::new().route("/orders", post(create_order))
 }
 
-/// With the settings that a user gets who sets none.
+/// The handler under the layer with default settings.
 pub(super) async fn layered(url: &str) -> anyhow::Result<Router> {
     let store = hapax::open(url, &hapax::StoreConfig::default()).await?;
     store.ping().await?;

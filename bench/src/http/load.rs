@@ -1,29 +1,31 @@
-//! The load: every task has a connection of its own.
+//! The load: every task has its own connection, with one request at a time.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use hapax_bench::{Failure, Operation};
 use hapax_core::Token;
+use hapax_workload::{BenchError, BenchOperation};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 
-use super::client::{Answered, Connection};
-use super::stage::Subject;
+use super::handler::{ANSWER, REQUEST};
+use super::setup::HttpServer;
 
-/// Which keys the requests have. No other run has the same.
-pub(super) struct Keys {
+/// The keys of the requests, which no other run uses.
+pub(super) struct LoadKeys {
     run: String,
     fresh: bool,
 }
 
-impl Keys {
-    /// Each request has a key of its own: first runs.
+impl LoadKeys {
+    /// Each request has its own key: first runs.
     pub(super) fn fresh() -> Self {
         Self { run: Token::random().as_str()[..16].to_owned(), fresh: true }
     }
 
-    /// All have the same: replays.
+    /// All requests have the same key: replays.
     pub(super) fn one() -> Self {
         Self { fresh: false, ..Self::fresh() }
     }
@@ -33,33 +35,35 @@ impl Keys {
     }
 }
 
-pub(super) struct Load {
-    keys: Keys,
-    expected: Answered,
-    /// One for each task, which alone locks it.
-    connections: Vec<Mutex<Connection>>,
+pub(super) struct HttpLoad {
+    keys: LoadKeys,
+    expected: LoadResponse,
+    /// One for each task, so that the lock is never contended.
+    connections: Vec<Mutex<LoadConnection>>,
 }
 
-impl Load {
+impl HttpLoad {
     /// Connects, and settles the key that is to be replayed.
     pub(super) async fn connect(
-        subject: &Subject,
-        keys: Keys,
+        target: &HttpServer,
+        keys: LoadKeys,
         connections: usize,
-    ) -> Result<Arc<Self>, Failure> {
-        let address = subject.server.address();
-        let replayed = subject.role.keeps_answers() && !keys.fresh;
-        Self::to(address, keys, Answered { replayed }, connections).await
+    ) -> Result<Arc<Self>, BenchError> {
+        let address = target.server.address();
+        let replayed = target.role.keeps_answers() && !keys.fresh;
+        Self::to(address, keys, LoadResponse { replayed }, connections).await
     }
 
     async fn to(
         address: SocketAddr,
-        keys: Keys,
-        expected: Answered,
+        keys: LoadKeys,
+        expected: LoadResponse,
         connections: usize,
-    ) -> Result<Arc<Self>, Failure> {
+    ) -> Result<Arc<Self>, BenchError> {
         let open = || async {
-            Connection::open(address).await.map_err(|error| Failure::Engine(error.to_string()))
+            LoadConnection::open(address)
+                .await
+                .map_err(|error| BenchError::Engine(error.to_string()))
         };
         if !keys.fresh {
             open().await?.post(&keys.key(0, 0)).await?;
@@ -73,22 +77,106 @@ impl Load {
 }
 
 #[async_trait]
-impl Operation for Load {
-    async fn run(&self, task: usize, turn: u64) -> Result<(), Failure> {
+impl BenchOperation for HttpLoad {
+    async fn run(&self, task: usize, turn: u64) -> Result<(), BenchError> {
         let answered = self.connections[task].lock().await.post(&self.keys.key(task, turn)).await?;
         match answered == self.expected {
             true => Ok(()),
-            false if answered.replayed => Err(Failure::Unexpected("a fresh key was answered")),
-            false => Err(Failure::Unexpected("a settled key ran again")),
+            false if answered.replayed => Err(BenchError::Unexpected("a fresh key was answered")),
+            false => Err(BenchError::Unexpected("a settled key ran again")),
         }
     }
 }
 
+/// Far more than any expected response.
+const MOST: usize = 64 * 1024;
+
+pub(super) struct LoadConnection {
+    stream: TcpStream,
+    /// The request before and after the key.
+    before_key: String,
+    after_key: String,
+    request: String,
+    answer: Vec<u8>,
+}
+
+/// A response that was otherwise as expected.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct LoadResponse {
+    pub(super) replayed: bool,
+}
+
+impl LoadConnection {
+    pub(super) async fn open(address: SocketAddr) -> std::io::Result<Self> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        let before_key = format!(
+            "POST /orders HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n\
+             Authorization: Bearer 0123456789abcdef0123456789abcdef\r\nIdempotency-Key: \""
+        );
+        let after_key = format!("\"\r\nContent-Length: {}\r\n\r\n{REQUEST}", REQUEST.len());
+        let (request, answer) = (String::new(), Vec::with_capacity(4096));
+        Ok(Self { stream, before_key, after_key, request, answer })
+    }
+
+    pub(super) async fn post(&mut self, key: &str) -> Result<LoadResponse, BenchError> {
+        self.request.clear();
+        for part in [&self.before_key, key, &self.after_key] {
+            self.request.push_str(part);
+        }
+        self.stream.write_all(self.request.as_bytes()).await.map_err(broken)?;
+        self.answer.clear();
+        loop {
+            if self.stream.read_buf(&mut self.answer).await.map_err(broken)? == 0 {
+                return Err(BenchError::Unexpected("a kept-alive connection was closed"));
+            }
+            if let Some(answered) = read(&self.answer)? {
+                return Ok(answered);
+            }
+            if self.answer.len() > MOST {
+                return Err(BenchError::Unexpected("an answer has no end"));
+            }
+        }
+    }
+}
+
+fn broken(error: std::io::Error) -> BenchError {
+    BenchError::Engine(error.to_string())
+}
+
+/// `None` while the response is incomplete.
+fn read(bytes: &[u8]) -> Result<Option<LoadResponse>, BenchError> {
+    let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else {
+        return Ok(None);
+    };
+    let head = std::str::from_utf8(&bytes[..end])
+        .map_err(|_| BenchError::Unexpected("headers that are no text"))?;
+    let body = &bytes[end + 4..];
+    if !head.starts_with("HTTP/1.1 201 ") {
+        return Err(BenchError::Engine(format!("201 was expected: {head}")));
+    }
+    let whole = match (header(head, "content-length"), header(head, "transfer-encoding")) {
+        (Some(length), None) if length == ANSWER.len().to_string() => body == ANSWER.as_bytes(),
+        (None, Some("chunked")) => body.ends_with(b"\r\n0\r\n\r\n"),
+        _ => return Err(BenchError::Engine(format!("the handler's answer was expected: {head}"))),
+    };
+    let replayed = header(head, "idempotent-replayed") == Some("true");
+    Ok(whole.then_some(LoadResponse { replayed }))
+}
+
+fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+    head.split("\r\n").skip(1).find_map(|line| {
+        let (found, value) = line.split_once(':')?;
+        found.eq_ignore_ascii_case(name).then_some(value.trim())
+    })
+}
+
 #[cfg(test)]
 mod tests {
+    use hapax_workload::{BenchPlan, BenchSpan, measure};
+
     use super::*;
     use crate::http::handler::{bare, layered};
-    use hapax_bench::{Plan, Span, measure};
 
     async fn serve(app: axum::Router) -> SocketAddr {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -97,23 +185,46 @@ mod tests {
         address
     }
 
-    async fn load(address: SocketAddr, keys: Keys, replayed: bool) -> Result<u64, Failure> {
-        let load = Load::to(address, keys, Answered { replayed }, 8).await?;
-        Ok(measure(load, &Plan::new(8, Span::Count(200))).await?.operations)
+    async fn load(address: SocketAddr, keys: LoadKeys, replayed: bool) -> Result<u64, BenchError> {
+        let load = HttpLoad::to(address, keys, LoadResponse { replayed }, 8).await?;
+        Ok(measure(load, &BenchPlan::new(8, BenchSpan::Count(200))).await?.operations)
     }
 
     #[tokio::test]
-    async fn first_runs_and_replays_are_told_apart() {
+    async fn http_load_tells_first_runs_from_replays() {
         let address = serve(layered("memory:").await.unwrap()).await;
-        assert_eq!(load(address, Keys::fresh(), false).await.unwrap(), 200);
-        assert_eq!(load(address, Keys::one(), true).await.unwrap(), 200);
-        assert!(load(address, Keys::fresh(), true).await.is_err());
-        assert!(load(address, Keys::one(), false).await.is_err());
+        assert_eq!(load(address, LoadKeys::fresh(), false).await.unwrap(), 200);
+        assert_eq!(load(address, LoadKeys::one(), true).await.unwrap(), 200);
+        assert!(load(address, LoadKeys::fresh(), true).await.is_err());
+        assert!(load(address, LoadKeys::one(), false).await.is_err());
     }
 
     #[tokio::test]
-    async fn a_bare_handler_replays_nothing() {
+    async fn http_load_sees_no_replay_of_a_bare_handler() {
         let address = serve(bare()).await;
-        assert_eq!(load(address, Keys::one(), false).await.unwrap(), 200);
+        assert_eq!(load(address, LoadKeys::one(), false).await.unwrap(), 200);
+    }
+
+    #[test]
+    fn load_response_is_read_when_complete() {
+        let length = ANSWER.len();
+        let head = format!("HTTP/1.1 201 Created\r\nContent-Length: {length}\r\n\r\n");
+        let chunked = "HTTP/1.1 201 Created\r\ntransfer-encoding: chunked\r\n\
+                       Idempotent-Replayed: true\r\n\r\n";
+        for (whole, replayed) in [
+            (format!("{head}{ANSWER}"), false),
+            (format!("{chunked}{length:x}\r\n{ANSWER}\r\n0\r\n\r\n"), true),
+        ] {
+            for end in 0..whole.len() {
+                assert_eq!(read(&whole.as_bytes()[..end]).unwrap(), None, "{end} bytes");
+            }
+            assert_eq!(read(whole.as_bytes()).unwrap(), Some(LoadResponse { replayed }));
+        }
+    }
+
+    #[test]
+    fn load_response_with_another_status_fails() {
+        assert!(read(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n").is_err());
+        assert!(read(b"HTTP/1.1 201 Created\r\ncontent-length: 0\r\n\r\n").is_err());
     }
 }

@@ -1,40 +1,41 @@
-//! What came out, as tables.
+//! The tables of `hapax-bench http`.
 
-use hapax_bench::{Measured, Table, cell};
+use hapax_workload::{MarkdownTable, Measurement, cell};
 
-use super::stage::Role;
+use super::setup::HttpRole;
+use crate::store_server::Engine;
 
-/// One subject, measured.
-pub(super) struct Line {
-    pub(super) role: Role,
-    pub(super) first: Measured,
-    pub(super) replay: Measured,
+/// The result of one server.
+pub(super) struct HttpResult {
+    pub(super) role: HttpRole,
+    pub(super) first: Measurement,
+    pub(super) replay: Measurement,
 }
 
-/// Which half of a line.
-pub(super) type Half = fn(&Line) -> &Measured;
+/// Selects first runs or replays.
+pub(super) type RunKind = fn(&HttpResult) -> &Measurement;
 
-impl Line {
+impl HttpResult {
     pub(super) fn and(self, other: &Self) -> Self {
         let Self { role, first, replay } = self;
         Self { role, first: first.and(&other.first), replay: replay.and(&other.replay) }
     }
 
-    pub(super) fn first(&self) -> &Measured {
+    pub(super) fn first(&self) -> &Measurement {
         &self.first
     }
 
-    pub(super) fn replay(&self) -> &Measured {
+    pub(super) fn replay(&self) -> &Measurement {
         &self.replay
     }
 }
 
-pub(super) fn find(lines: &[Line], role: Role) -> Option<&Line> {
+pub(super) fn find(lines: &[HttpResult], role: HttpRole) -> Option<&HttpResult> {
     lines.iter().find(|line| line.role == role)
 }
 
 /// CPU time of the server under test and its store's server for one request, in µs.
-pub(super) fn cpu(measured: &Measured) -> f64 {
+pub(super) fn cpu(measured: &Measurement) -> f64 {
     let micros =
         |group| measured.server_cpu_each(group).map_or(0.0, |time| time.as_secs_f64() * 1e6);
     micros(SERVER) + micros(STORE)
@@ -44,15 +45,15 @@ pub(super) fn cpu(measured: &Measured) -> f64 {
 const SERVER: usize = 0;
 const STORE: usize = 1;
 
-/// One for first runs, one for replays.
-pub(super) fn tables(lines: &[Line]) -> String {
-    let first = table("first runs (a fresh key each)", lines, Line::first);
-    let replays = table("replays (one settled key)", lines, Line::replay);
+/// A table of first runs and one of replays.
+pub(super) fn tables(lines: &[HttpResult]) -> String {
+    let first = table("first runs (a fresh key each)", lines, HttpResult::first);
+    let replays = table("replays (one settled key)", lines, HttpResult::replay);
     format!("{first}\n{replays}")
 }
 
-fn table(title: &str, lines: &[Line], half: Half) -> Table {
-    let mut table = Table::new([
+fn table(title: &str, lines: &[HttpResult], half: RunKind) -> MarkdownTable {
+    let mut table = MarkdownTable::new([
         title,
         "requests/s",
         "p50",
@@ -79,9 +80,76 @@ fn table(title: &str, lines: &[Line], half: Half) -> Table {
 }
 
 /// `+12.3 (×1.4)`.
-fn over(lines: &[Line], line: &Line, half: Half) -> String {
+fn over(lines: &[HttpResult], line: &HttpResult, half: RunKind) -> String {
     let baseline = line.role.baseline().and_then(|role| find(lines, role));
     let Some(baseline) = baseline else { return "—".into() };
     let (own, less) = (cpu(half(line)), cpu(half(baseline)));
     format!("{:+.1} (×{:.2})", own - less, own / less)
+}
+
+/// The figure for an aim, and whether it is met. `None` where it was not measured.
+type Seen = Option<(String, bool)>;
+
+pub(super) fn aims(lines: &[HttpResult]) -> MarkdownTable {
+    let mut table = MarkdownTable::new(["aim", "seen", "met"]);
+    let aims: [(&str, Seen); 5] = [
+        (
+            "layer on memory ≤ 15 µs CPU over the bare handler",
+            over_bare(lines, Engine::Memory, 15.0),
+        ),
+        (
+            "layer on Redis ≤ 45 µs CPU over the bare handler, Redis included",
+            over_bare(lines, Engine::Redis, 45.0),
+        ),
+        ("a replay costs less CPU than a first run", replays_cost_less(lines)),
+        ("proxy on memory ≤ 2× nginx's CPU per request", beside_nginx(lines, 2.0)),
+        ("layer on SQLite ≥ 10000 durable first runs/s", first_runs(lines, 10_000.0)),
+    ];
+    for (aim, seen) in aims {
+        let (seen, met) = match seen {
+            Some((seen, true)) => (seen, "yes"),
+            Some((seen, false)) => (seen, "NO"),
+            None => ("not measured".into(), "—"),
+        };
+        table.row([aim, &seen, met]);
+    }
+    table
+}
+
+fn over_bare(lines: &[HttpResult], engine: Engine, most: f64) -> Seen {
+    let (layer, bare) = (find(lines, HttpRole::Layer(engine))?, find(lines, HttpRole::Bare)?);
+    let over = |half: RunKind| cpu(half(layer)) - cpu(half(bare));
+    let (first, replay) = (over(HttpResult::first), over(HttpResult::replay));
+    let all = cpu(layer.first());
+    let seen = format!("{first:.1} (replay {replay:.1}; {all:.1} with the handler)");
+    Some((seen, first <= most && replay <= most))
+}
+
+fn replays_cost_less(lines: &[HttpResult]) -> Seen {
+    let keeping: Vec<&HttpResult> = lines.iter().filter(|line| line.role.keeps_answers()).collect();
+    let dearer: Vec<String> = keeping
+        .iter()
+        .filter(|line| cpu(line.replay()) >= cpu(line.first()))
+        .map(|line| line.role.to_string())
+        .collect();
+    let met = dearer.is_empty();
+    let seen = if met {
+        format!("on all {}", keeping.len())
+    } else {
+        format!("not: {}", dearer.join("; "))
+    };
+    (!keeping.is_empty()).then_some((seen, met))
+}
+
+fn beside_nginx(lines: &[HttpResult], most: f64) -> Seen {
+    let proxy = find(lines, HttpRole::Proxy(Engine::Memory))?;
+    let nginx = find(lines, HttpRole::Nginx)?;
+    let times = |half: RunKind| cpu(half(proxy)) / cpu(half(nginx));
+    let (first, replay) = (times(HttpResult::first), times(HttpResult::replay));
+    Some((format!("×{first:.2} (replay ×{replay:.2})"), first <= most && replay <= most))
+}
+
+fn first_runs(lines: &[HttpResult], least: f64) -> Seen {
+    let rate = find(lines, HttpRole::Layer(Engine::Sqlite))?.first().per_second();
+    Some((format!("{rate:.0}"), rate >= least))
 }

@@ -1,32 +1,31 @@
-//! What a LINE bot's author asks: how fast is a lock, a record, the answer to a webhook?
+//! The speed of a lock, of a record and of the answer to a webhook for a LINE bot.
 
 mod figures;
 mod webhooks;
 
 use std::time::Duration;
 
-use hapax_bench::{Measured, Plan, Span, Table, cell, measure};
+use hapax_workload::{BenchPlan, BenchSpan, MarkdownTable, Measurement, cell, measure};
 
-use crate::arena::Engine;
-use crate::hapax_binary::HapaxBinary;
-use crate::place::Place;
+use crate::process::HapaxBinary;
+use crate::store_server::{Engine, StoreServer};
 use crate::{progress, say};
-use figures::Figure;
-use webhooks::Bot;
+use figures::LineFigure;
+use webhooks::LineBot;
 
-/// Before each part.
+/// The warm-up before each part.
 const WARM_UP: Duration = Duration::from_millis(500);
 
 /// The arguments of `hapax-bench line`.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct LineBenchArgs {
     #[command(flatten)]
     hapax: HapaxBinary,
 }
 
-/// Measures all of it and prints the tables.
+/// Runs the measurements and prints the tables.
 pub(crate) async fn compare(
-    args: &Args,
+    args: &LineBenchArgs,
     engines: &[Engine],
     tasks: &[usize],
     seconds: Duration,
@@ -39,8 +38,8 @@ pub(crate) async fn compare(
          written with a TTL of an hour.\n",
     )?;
     let mut table =
-        Table::new(["store", "operation", "tasks", "ops/s", "p50", "p95", "p99", "aim"]);
-    let mut gateway = Table::new([
+        MarkdownTable::new(["store", "operation", "tasks", "ops/s", "p50", "p95", "p99", "aim"]);
+    let mut gateway = MarkdownTable::new([
         "store",
         "connections",
         "webhooks/s",
@@ -51,17 +50,17 @@ pub(crate) async fn compare(
         "CPU store",
     ]);
     for engine in engines {
-        let place = Place::start(*engine)?;
-        let store = place.store("figures").await?;
+        let server = StoreServer::start(*engine)?;
+        let store = server.store("figures").await?;
         for tasks in tasks.iter().copied() {
-            let plan = Plan::new(tasks, Span::Time(seconds)).warm_up(WARM_UP);
-            for figure in Figure::ALL {
+            let plan = BenchPlan::new(tasks, BenchSpan::Time(seconds)).warm_up(WARM_UP);
+            for figure in LineFigure::ALL {
                 let measured = measure(figure.operation(&store).await?, &plan).await?;
                 table.row(figure_row(*engine, figure, tasks, &measured));
                 progress(".");
             }
-            let bot = Bot::start(&hapax, &place.url(&format!("gateway{tasks}"))).await?;
-            gateway.row(bot.row(*engine, &place, tasks, seconds).await?);
+            let bot = LineBot::start(&hapax, &server.url(&format!("gateway{tasks}"))).await?;
+            gateway.row(bot.row(*engine, &server, tasks, seconds).await?);
             progress(".");
         }
     }
@@ -76,7 +75,12 @@ pub(crate) async fn compare(
     Ok(())
 }
 
-fn figure_row(engine: Engine, figure: Figure, tasks: usize, measured: &Measured) -> [String; 8] {
+fn figure_row(
+    engine: Engine,
+    figure: LineFigure,
+    tasks: usize,
+    measured: &Measurement,
+) -> [String; 8] {
     let verdict = if figure.is_met(measured) { "met" } else { "missed" };
     [
         engine.name().into(),

@@ -10,31 +10,30 @@ use anyhow::ensure;
 use async_trait::async_trait;
 use axum::Router;
 use axum::routing::post;
-use hapax_bench::{Failure, Operation, Plan, Span, cell, measure};
 use hapax_line::Secrets;
 use hapax_line::simulator::{Sender, events};
+use hapax_workload::{BenchError, BenchOperation, BenchPlan, BenchSpan, cell, measure};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use super::WARM_UP;
-use crate::arena::Engine;
-use crate::place::Place;
-use crate::process::Server;
+use crate::process::ServerProcess;
+use crate::store_server::{Engine, StoreServer};
 
 const SECRET: &str = "bench";
-/// For the last event to be handled.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long the last event may take to be handled.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A gateway and what is behind it.
-pub(super) struct Bot {
-    gateway: Server,
+/// A gateway with a bot behind it.
+pub(super) struct LineBot {
+    gateway: ServerProcess,
     handled: Arc<AtomicU64>,
     serving: JoinHandle<()>,
     _folder: TempDir,
 }
 
-impl Bot {
+impl LineBot {
     pub(super) async fn start(hapax: &Path, store: &str) -> anyhow::Result<Self> {
         let handled = Arc::new(AtomicU64::new(0));
         let count = handled.clone();
@@ -48,14 +47,14 @@ impl Bot {
         let serving = tokio::spawn(async move {
             let _ = axum::serve(listener, app).await;
         });
-        // An empty folder, so that it finds no settings file.
+        // Run in an empty folder, so that it finds no settings file.
         let folder = tempfile::tempdir()?;
         let mut command = Command::new(hapax);
         command
             .args(["line", "--listen", "127.0.0.1:0", "--store", store, "--upstream", &upstream])
             .args(["--log-level", "error"])
             .current_dir(folder.path());
-        let gateway = Server::that_says_where_with(
+        let gateway = ServerProcess::start_announced_with_env(
             &mut command,
             &[("LINE_CHANNEL_SECRET", SECRET), ("LINE_CHANNEL_ACCESS_TOKEN", "bench")],
         )?;
@@ -65,21 +64,21 @@ impl Bot {
     pub(super) async fn row(
         &self,
         engine: Engine,
-        place: &Place,
+        server: &StoreServer,
         connections: usize,
         time: Duration,
     ) -> anyhow::Result<[String; 8]> {
         let url = format!("http://{}/line/webhook", self.gateway.address());
         let sent = Arc::new(AtomicU64::new(0));
         let sender = Sender::new(&url, &Secrets::new(SECRET)?, "Uf00dbot")?;
-        let taps = Arc::new(Taps { sender, sent: sent.clone() });
-        let plan = Plan::new(connections, Span::Time(time))
+        let taps = Arc::new(WebhookOperation { sender, sent: sent.clone() });
+        let plan = BenchPlan::new(connections, BenchSpan::Time(time))
             .warm_up(WARM_UP)
-            .servers([self.gateway.processes(), place.processes()]);
+            .servers([self.gateway.processes(), server.processes()]);
         let since = Instant::now();
         let measured = measure(taps, &plan).await?;
         while self.handled.load(Ordering::Relaxed) < sent.load(Ordering::Relaxed) {
-            ensure!(since.elapsed() < time + PATIENCE, "events are missing");
+            ensure!(since.elapsed() < time + TIMEOUT, "events are missing");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         let handled = self.handled.load(Ordering::Relaxed) as f64 / since.elapsed().as_secs_f64();
@@ -96,28 +95,28 @@ impl Bot {
     }
 }
 
-impl Drop for Bot {
+impl Drop for LineBot {
     fn drop(&mut self) {
         self.serving.abort();
     }
 }
 
-struct Taps {
+struct WebhookOperation {
     sender: Sender,
     sent: Arc<AtomicU64>,
 }
 
 #[async_trait]
-impl Operation for Taps {
-    async fn run(&self, task: usize, turn: u64) -> Result<(), Failure> {
+impl BenchOperation for WebhookOperation {
+    async fn run(&self, task: usize, turn: u64) -> Result<(), BenchError> {
         let tap = events::text(&format!("Uf00d{task}-{turn}"), "🥚");
         match self.sender.send(&[tap]).await {
             Ok(delivered) if delivered.status == 200 => {
                 self.sent.fetch_add(1, Ordering::Relaxed);
                 Ok(())
             }
-            Ok(delivered) => Err(Failure::Engine(format!("answered {}", delivered.status))),
-            Err(_) => Err(Failure::Unexpected("no answer to a webhook")),
+            Ok(delivered) => Err(BenchError::Engine(format!("answered {}", delivered.status))),
+            Err(_) => Err(BenchError::Unexpected("no answer to a webhook")),
         }
     }
 }

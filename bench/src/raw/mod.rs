@@ -1,5 +1,5 @@
-//! The same work without hapax: no fences, no fingerprints, no owners, no answers to a lost race.
-//! What it costs is the least that the engine can do it for.
+//! The same work without hapax: no fences, no fingerprints, no owners, no answers to a lost race. This is
+//! the least that the engine can do it for.
 
 pub(crate) mod postgres;
 pub(crate) mod redis;
@@ -8,21 +8,25 @@ pub(crate) mod sqlite;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
-use hapax_bench::{Failure, Measured, Plan, Workload};
+use hapax_workload::{BenchError, BenchPlan, Measurement, Workload};
 
-/// As long as what hapax settles.
+/// A value of the same length as hapax's.
 const VALUE: &str = r#"{"id":"order-17","status":"created","total":1290,"currency":"EUR"}"#;
-/// As long as a ticket's secret.
+/// A token of the same length as hapax's.
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 /// A raw engine.
 #[async_trait]
-pub(crate) trait Raw: Send + Sync {
-    /// Does a workload's least.
-    async fn measure(&self, workload: Workload, plan: &Plan) -> Result<Measured, Failure>;
+pub(crate) trait RawEngine: Send + Sync {
+    /// Does the least that a workload needs.
+    async fn measure(
+        &self,
+        workload: Workload,
+        plan: &BenchPlan,
+    ) -> Result<Measurement, BenchError>;
 }
 
-/// Names that no other run has, as long as hapax's.
+/// Keys that no other run has, of the same length as hapax's.
 struct Names(u64);
 
 impl Names {
@@ -36,6 +40,6 @@ impl Names {
     }
 }
 
-pub(crate) fn engine(error: impl std::error::Error) -> Failure {
-    Failure::Engine(error.to_string())
+pub(crate) fn engine(error: impl std::error::Error) -> BenchError {
+    BenchError::Engine(error.to_string())
 }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use deadpool_postgres::{Manager, Object, Pool};
-use hapax_bench::{Failure, Measured, Operation, Plan, Workload, measure};
+use hapax_workload::{BenchError, BenchOperation, BenchPlan, Measurement, Workload, measure};
 use tokio_postgres::NoTls;
 use tokio_postgres::types::ToSql;
 
-use super::{Names, Raw, TOKEN, VALUE, engine};
+use super::{Names, RawEngine, TOKEN, VALUE, engine};
 
 const TABLE: &str = "CREATE TABLE raw (name text COLLATE \"C\" PRIMARY KEY, token text NOT NULL, \
     version bigint NOT NULL, value text NOT NULL)";
@@ -31,8 +31,12 @@ impl RawPostgres {
 }
 
 #[async_trait]
-impl Raw for RawPostgres {
-    async fn measure(&self, workload: Workload, plan: &Plan) -> Result<Measured, Failure> {
+impl RawEngine for RawPostgres {
+    async fn measure(
+        &self,
+        workload: Workload,
+        plan: &BenchPlan,
+    ) -> Result<Measurement, BenchError> {
         let work = Work { pool: self.0.clone(), names: Names::fresh(), workload };
         if matches!(workload, Workload::Replay | Workload::Record) {
             for task in 0..plan.tasks {
@@ -52,20 +56,24 @@ struct Work {
 }
 
 impl Work {
-    async fn connection(&self) -> Result<Object, Failure> {
+    async fn connection(&self) -> Result<Object, BenchError> {
         self.pool.get().await.map_err(engine)
     }
 
-    async fn change_one(&self, sql: &str, values: &[&(dyn ToSql + Sync)]) -> Result<(), Failure> {
+    async fn change_one(
+        &self,
+        sql: &str,
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<(), BenchError> {
         let connection = self.connection().await?;
         let statement = connection.prepare_cached(sql).await.map_err(engine)?;
         match connection.execute(&statement, values).await.map_err(engine)? {
             1 => Ok(()),
-            _ => Err(Failure::Unexpected("a row of one's own was not there")),
+            _ => Err(BenchError::Unexpected("a row of one's own was not there")),
         }
     }
 
-    async fn version(&self, name: &str) -> Result<i64, Failure> {
+    async fn version(&self, name: &str) -> Result<i64, BenchError> {
         let connection = self.connection().await?;
         let statement = connection.prepare_cached(SELECT).await.map_err(engine)?;
         let row = connection.query_one(&statement, &[&name]).await.map_err(engine)?;
@@ -75,8 +83,8 @@ impl Work {
 }
 
 #[async_trait]
-impl Operation for Work {
-    async fn run(&self, task: usize, turn: u64) -> Result<(), Failure> {
+impl BenchOperation for Work {
+    async fn run(&self, task: usize, turn: u64) -> Result<(), BenchError> {
         match self.workload {
             Workload::Command => {
                 let name = self.names.name(task, turn);

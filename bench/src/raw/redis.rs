@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use hapax_bench::{Failure, Measured, Operation, Plan, Workload, measure};
+use hapax_workload::{BenchError, BenchOperation, BenchPlan, Measurement, Workload, measure};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, cmd};
 
-use super::{Names, Raw, TOKEN, VALUE, engine};
+use super::{Names, RawEngine, TOKEN, VALUE, engine};
 
-/// For what nobody reads again, in milliseconds: it must not pile up.
+/// The TTL in milliseconds of keys that are not read again, so that they do not pile up.
 const A_WHILE: u32 = 10_000;
-/// For what is read all the time, however long that is.
+/// The TTL of keys that are read during the whole run.
 const UNTIL_THE_END: u32 = 86_400_000;
 
 pub(crate) struct RawRedis(MultiplexedConnection);
@@ -27,8 +27,12 @@ impl RawRedis {
 }
 
 #[async_trait]
-impl Raw for RawRedis {
-    async fn measure(&self, workload: Workload, plan: &Plan) -> Result<Measured, Failure> {
+impl RawEngine for RawRedis {
+    async fn measure(
+        &self,
+        workload: Workload,
+        plan: &BenchPlan,
+    ) -> Result<Measurement, BenchError> {
         let work = Work { connection: self.0.clone(), names: Names::fresh(), workload };
         if matches!(workload, Workload::Replay | Workload::Record) {
             for task in 0..plan.tasks {
@@ -46,7 +50,7 @@ struct Work {
 }
 
 impl Work {
-    async fn claim(&self, name: &str) -> Result<(), Failure> {
+    async fn claim(&self, name: &str) -> Result<(), BenchError> {
         let set: Option<String> = cmd("SET")
             .arg(name)
             .arg(TOKEN)
@@ -54,29 +58,29 @@ impl Work {
             .query_async(&mut self.connection.clone())
             .await
             .map_err(engine)?;
-        set.map(drop).ok_or(Failure::Unexpected("a fresh key was taken"))
+        set.map(drop).ok_or(BenchError::Unexpected("a fresh key was taken"))
     }
 
-    async fn set(&self, name: &str, milliseconds: u32) -> Result<(), Failure> {
+    async fn set(&self, name: &str, milliseconds: u32) -> Result<(), BenchError> {
         let mut connection = self.connection.clone();
         let set = cmd("SET").arg(name).arg(VALUE).arg("PX").arg(milliseconds).to_owned();
         set.query_async(&mut connection).await.map_err(engine)
     }
 
-    async fn get(&self, name: &str) -> Result<(), Failure> {
+    async fn get(&self, name: &str) -> Result<(), BenchError> {
         let value: Option<Vec<u8>> =
             cmd("GET").arg(name).query_async(&mut self.connection.clone()).await.map_err(engine)?;
-        value.map(drop).ok_or(Failure::Unexpected("a value is gone"))
+        value.map(drop).ok_or(BenchError::Unexpected("a value is gone"))
     }
 
-    async fn delete(&self, name: &str) -> Result<(), Failure> {
+    async fn delete(&self, name: &str) -> Result<(), BenchError> {
         cmd("DEL").arg(name).query_async(&mut self.connection.clone()).await.map_err(engine)
     }
 }
 
 #[async_trait]
-impl Operation for Work {
-    async fn run(&self, task: usize, turn: u64) -> Result<(), Failure> {
+impl BenchOperation for Work {
+    async fn run(&self, task: usize, turn: u64) -> Result<(), BenchError> {
         match self.workload {
             Workload::Command => {
                 let name = self.names.name(task, turn);

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use hapax_bench::{Failure, Measured, Operation, Plan, Workload, measure};
 use hapax_sqlite::rusqlite::{Connection, Transaction, TransactionBehavior};
+use hapax_workload::{BenchError, BenchOperation, BenchPlan, Measurement, Workload, measure};
 
-use super::{Names, Raw, TOKEN, VALUE, engine};
+use super::{Names, RawEngine, TOKEN, VALUE, engine};
 
 /// The most operations in a commit.
 pub(crate) const BATCH: usize = 64;
@@ -37,8 +37,12 @@ impl RawSqlite {
 }
 
 #[async_trait]
-impl Raw for RawSqlite {
-    async fn measure(&self, workload: Workload, plan: &Plan) -> Result<Measured, Failure> {
+impl RawEngine for RawSqlite {
+    async fn measure(
+        &self,
+        workload: Workload,
+        plan: &BenchPlan,
+    ) -> Result<Measurement, BenchError> {
         let batch = plan.tasks.min(BATCH);
         let work = Work { connection: self.0.clone(), names: Names::fresh(), workload, batch };
         if matches!(workload, Workload::Replay | Workload::Record) {
@@ -46,8 +50,8 @@ impl Raw for RawSqlite {
             work.commit(|tx| each(&names, |name| insert(tx, name)))?;
             work.commit(|tx| each(&names, |name| settle(tx, name)))?;
         }
-        // One thread does it all; the tasks are in the batch.
-        measure(Arc::new(work), &Plan { tasks: 1, ..plan.clone() }).await
+        // SQLite has one writer: the tasks become the size of a batch.
+        measure(Arc::new(work), &BenchPlan { tasks: 1, ..plan.clone() }).await
     }
 }
 
@@ -69,8 +73,8 @@ impl Work {
 
     fn commit(
         &self,
-        change: impl FnOnce(&Transaction<'_>) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
+        change: impl FnOnce(&Transaction<'_>) -> Result<(), BenchError>,
+    ) -> Result<(), BenchError> {
         let mut connection = self.connection();
         let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate);
         let tx = tx.map_err(engine)?;
@@ -78,7 +82,7 @@ impl Work {
         tx.commit().map_err(engine)
     }
 
-    fn run_batch(&self, turn: u64) -> Result<(), Failure> {
+    fn run_batch(&self, turn: u64) -> Result<(), BenchError> {
         match self.workload {
             Workload::Command => {
                 let names = self.batch_of(turn);
@@ -96,7 +100,7 @@ impl Work {
             }
             Workload::Record => {
                 let names = self.batch_of(0);
-                let read = |connection: &Connection| -> Result<Vec<i64>, Failure> {
+                let read = |connection: &Connection| -> Result<Vec<i64>, BenchError> {
                     names.iter().map(|name| version(connection, name)).collect()
                 };
                 let versions = read(&self.connection())?;
@@ -109,34 +113,37 @@ impl Work {
     }
 }
 
-fn each(names: &[String], step: impl FnMut(&String) -> Result<(), Failure>) -> Result<(), Failure> {
+fn each(
+    names: &[String],
+    step: impl FnMut(&String) -> Result<(), BenchError>,
+) -> Result<(), BenchError> {
     names.iter().try_for_each(step)
 }
 
-fn one(changed: hapax_sqlite::rusqlite::Result<usize>) -> Result<(), Failure> {
+fn one(changed: hapax_sqlite::rusqlite::Result<usize>) -> Result<(), BenchError> {
     match changed.map_err(engine)? {
         1 => Ok(()),
-        _ => Err(Failure::Unexpected("a row of one's own was not there")),
+        _ => Err(BenchError::Unexpected("a row of one's own was not there")),
     }
 }
 
-fn insert(tx: &Connection, name: &str) -> Result<(), Failure> {
+fn insert(tx: &Connection, name: &str) -> Result<(), BenchError> {
     one(tx.prepare_cached(INSERT).map_err(engine)?.execute([name, TOKEN]))
 }
 
-fn settle(tx: &Connection, name: &str) -> Result<(), Failure> {
+fn settle(tx: &Connection, name: &str) -> Result<(), BenchError> {
     one(tx.prepare_cached(SETTLE).map_err(engine)?.execute([name, VALUE]))
 }
 
-fn delete(tx: &Connection, name: &str) -> Result<(), Failure> {
+fn delete(tx: &Connection, name: &str) -> Result<(), BenchError> {
     one(tx.prepare_cached(DELETE).map_err(engine)?.execute([name]))
 }
 
-fn change(tx: &Connection, name: &str, version: i64) -> Result<(), Failure> {
+fn change(tx: &Connection, name: &str, version: i64) -> Result<(), BenchError> {
     one(tx.prepare_cached(CHANGE).map_err(engine)?.execute((name, VALUE, version)))
 }
 
-fn version(connection: &Connection, name: &str) -> Result<i64, Failure> {
+fn version(connection: &Connection, name: &str) -> Result<i64, BenchError> {
     let mut statement = connection.prepare_cached(SELECT).map_err(engine)?;
     let row = statement.query_row([name], |row| {
         row.get::<_, String>(1)?;
@@ -146,8 +153,8 @@ fn version(connection: &Connection, name: &str) -> Result<i64, Failure> {
 }
 
 #[async_trait]
-impl Operation for Work {
-    async fn run(&self, _task: usize, turn: u64) -> Result<(), Failure> {
+impl BenchOperation for Work {
+    async fn run(&self, _task: usize, turn: u64) -> Result<(), BenchError> {
         tokio::task::block_in_place(|| self.run_batch(turn))
     }
 

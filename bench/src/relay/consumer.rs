@@ -5,56 +5,57 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use hapax_bench::{Operation, Plan, Processes, Span, Table, cell, measure};
 use hapax_core::inbox::Inbox;
 use hapax_relay::consumer::{
     BrokerConsumer, ConsumerConfig, InboundMessage, MessageHandler, MessageHandlerError, NatsSource,
 };
 use hapax_testkit::Nats;
+use hapax_workload::{
+    BenchOperation, BenchPlan, BenchSpan, MarkdownTable, ProcessGroup, cell, measure,
+};
 use tokio::sync::Notify;
 
-use super::brokers::nats::{Publish, stream};
-use super::fill::TOPIC;
-use super::run::{Run, add};
-use super::transactions::Extra;
-use super::transactions::postgres::{Postgres, Transactions};
-use crate::arena::Engine;
-use crate::place::Place;
+use super::brokers::nats::{NatsPublish, stream};
+use super::rows::TOPIC;
+use super::rows::{RelayRun, add};
+use super::transactions::HapaxRow;
+use super::transactions::postgres::{PostgresOrders, PostgresTransactions};
+use crate::store_server::{Engine, StoreServer};
 use crate::{progress, say};
 
 /// How many messages are handled at once.
 const AT_ONCE: usize = 64;
-/// There and back again.
+/// The second round runs in reverse order.
 const ROUNDS: usize = 2;
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// One consumer.
-struct Subject {
+/// One consumer under test.
+struct ConsumerCase {
     name: String,
-    /// What it is compared with.
+    /// The index of the case that this one is compared with.
     beside: Option<usize>,
     inbox: Option<Inbox>,
     /// The transactions of the handler, if it has any.
-    invoices: Option<(Arc<Postgres>, Extra)>,
-    servers: Processes,
+    invoices: Option<(Arc<PostgresOrders>, HapaxRow)>,
+    servers: ProcessGroup,
 }
 
 pub(super) async fn compare(engines: &[Engine], messages: usize) -> anyhow::Result<()> {
     let nats = Nats::start();
     let (context, _) = stream(&nats.url()).await?;
-    let count = Span::Count(messages as u64);
-    measure(Arc::new(Publish(context)), &Plan::new(256, count)).await?;
-    let places = engines.iter().map(|engine| Ok((*engine, Place::start(*engine)?)));
-    let places: Vec<(Engine, Place)> = places.collect::<anyhow::Result<_>>()?;
-    let subjects = subjects(&places).await?;
-    let mut runs: Vec<Option<Run>> = subjects.iter().map(|_| None).collect();
+    let count = BenchSpan::Count(messages as u64);
+    measure(Arc::new(NatsPublish(context)), &BenchPlan::new(256, count)).await?;
+    let stores = engines.iter().map(|engine| Ok((*engine, StoreServer::start(*engine)?)));
+    let stores: Vec<(Engine, StoreServer)> = stores.collect::<anyhow::Result<_>>()?;
+    let subjects = subjects(&stores).await?;
+    let mut runs: Vec<Option<RelayRun>> = subjects.iter().map(|_| None).collect();
     for round in 0..ROUNDS {
         let mut order: Vec<usize> = (0..subjects.len()).collect();
         if round % 2 == 1 {
             order.reverse();
         }
         for at in order {
-            // Each reads the whole stream, under a name of its own.
+            // Each case reads the whole stream under its own durable name.
             let source = NatsSource::new(&nats.url(), TOPIC, &format!("reader-{at}-{round}"))?;
             let run = subjects[at].consume(source, messages, &format!("{at}-{round}")).await?;
             add(&mut runs[at], run);
@@ -72,66 +73,65 @@ pub(super) async fn compare(engines: &[Engine], messages: usize) -> anyhow::Resu
 
 /// A handler that does nothing, without and with an inbox on each store; one that inserts an
 /// invoice, without and with the inbox in its transaction.
-async fn subjects(places: &[(Engine, Place)]) -> anyhow::Result<Vec<Subject>> {
-    let mut subjects = vec![Subject {
+async fn subjects(stores: &[(Engine, StoreServer)]) -> anyhow::Result<Vec<ConsumerCase>> {
+    let mut subjects = vec![ConsumerCase {
         name: "does nothing, no inbox".into(),
         beside: None,
         inbox: None,
         invoices: None,
-        servers: Processes::default(),
+        servers: ProcessGroup::default(),
     }];
-    for (engine, place) in places {
-        let inbox = Some(Inbox::new(place.store("inbox").await?));
+    for (engine, server) in stores {
+        let inbox = Some(Inbox::new(server.store("inbox").await?));
         let name = format!("does nothing, inbox on {}", engine.name());
-        let servers = place.processes();
-        subjects.push(Subject { name, beside: Some(0), inbox, invoices: None, servers });
+        let servers = server.processes();
+        subjects.push(ConsumerCase { name, beside: Some(0), inbox, invoices: None, servers });
     }
-    for (_, place) in places {
-        let Place::Postgres(_) = place else { continue };
-        let url = place.url("invoices");
-        drop(place.store_at(&url).await?);
-        let invoices = Arc::new(Postgres::connect(&url).await?);
+    for (_, server) in stores {
+        let StoreServer::Postgres(_) = server else { continue };
+        let url = server.url("invoices");
+        drop(server.store_at(&url).await?);
+        let invoices = Arc::new(PostgresOrders::connect(&url).await?);
         let alone = subjects.len();
-        for (extra, beside) in [(Extra::Nothing, None), (Extra::Inbox, Some(alone))] {
-            subjects.push(Subject {
-                name: format!("inserts an invoice on PostgreSQL, {}", extra.name()),
+        for (row, beside) in [(HapaxRow::Nothing, None), (HapaxRow::Inbox, Some(alone))] {
+            subjects.push(ConsumerCase {
+                name: format!("inserts an invoice on PostgreSQL, {}", row.name()),
                 beside,
                 inbox: None,
-                invoices: Some((invoices.clone(), extra)),
-                servers: place.processes(),
+                invoices: Some((invoices.clone(), row)),
+                servers: server.processes(),
             });
         }
     }
     Ok(subjects)
 }
 
-impl Subject {
+impl ConsumerCase {
     async fn consume(
         &self,
         source: NatsSource,
         messages: usize,
         name: &str,
-    ) -> anyhow::Result<Run> {
+    ) -> anyhow::Result<RelayRun> {
         let done = Arc::new(Done { left: AtomicUsize::new(messages), all: Notify::new() });
         let transactions =
-            |(invoices, extra): &(Arc<Postgres>, Extra)| invoices.transactions(*extra);
+            |(invoices, row): &(Arc<PostgresOrders>, HapaxRow)| invoices.transactions(*row);
         let effect = self.invoices.as_ref().map(transactions);
         let handler = Counting { done: done.clone(), next: AtomicU64::new(0), effect };
         let config = ConsumerConfig::new().max_concurrent(AT_ONCE);
-        // Another name is another inbox.
+        // Each name has its own inbox entries.
         let mut consumer = BrokerConsumer::new(name, source, handler).config(config);
         if let Some(inbox) = &self.inbox {
             consumer = consumer.inbox(inbox.clone());
         }
         let work = async {
-            let finished =
-                async { drop(tokio::time::timeout(PATIENCE, done.all.notified()).await) };
+            let finished = async { drop(tokio::time::timeout(TIMEOUT, done.all.notified()).await) };
             consumer.run(finished).await;
             let left = done.left.load(Relaxed);
             anyhow::ensure!(left == 0, "{}: {left} messages were not handled", self.name);
             Ok(())
         };
-        Run::of(messages, std::slice::from_ref(&self.servers), work).await
+        RelayRun::of(messages, std::slice::from_ref(&self.servers), work).await
     }
 }
 
@@ -143,7 +143,7 @@ struct Done {
 struct Counting {
     done: Arc<Done>,
     next: AtomicU64,
-    effect: Option<Transactions>,
+    effect: Option<PostgresTransactions>,
 }
 
 #[async_trait]
@@ -160,8 +160,8 @@ impl MessageHandler for Counting {
     }
 }
 
-fn table(subjects: &[Subject], runs: &[Option<Run>]) -> Table {
-    let mut table = Table::new([
+fn table(subjects: &[ConsumerCase], runs: &[Option<RelayRun>]) -> MarkdownTable {
+    let mut table = MarkdownTable::new([
         "handler",
         "messages/s",
         "over the one without",

@@ -1,32 +1,30 @@
-//! What the outbox, the relay and the inbox cost.
+//! The cost of the outbox, the relay and the inbox.
 
 mod brokers;
 mod consumer;
 mod drain;
-mod fill;
-mod nothing;
-mod run;
+mod rows;
 mod transactions;
 
 use std::time::Duration;
 
 use clap::ValueEnum;
 
-use crate::arena::Engine;
+use crate::store_server::Engine;
 
 /// The arguments of `hapax-bench relay`.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct RelayBenchArgs {
     /// Only these parts.
     #[arg(long, value_enum, value_delimiter = ',')]
-    part: Vec<Part>,
+    part: Vec<RelayPart>,
     /// How many rows are drained into a sink that does nothing; a fifth of them into each broker.
     #[arg(long, default_value_t = 100_000)]
     rows: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Part {
+enum RelayPart {
     /// Business transactions with an outbox row, beside those without.
     Enqueue,
     /// A relay whose sink does nothing, on each store.
@@ -37,22 +35,22 @@ enum Part {
     Inbox,
 }
 
-/// Measures all of it and prints the tables.
+/// Runs the measurements and prints the tables.
 pub(crate) async fn compare(
-    args: &Args,
+    args: &RelayBenchArgs,
     engines: &[Engine],
     seconds: Duration,
 ) -> anyhow::Result<()> {
     let rows = args.rows.max(100);
-    for part in Part::value_variants() {
+    for part in RelayPart::value_variants() {
         if !args.part.is_empty() && !args.part.contains(part) {
             continue;
         }
         match part {
-            Part::Enqueue => transactions::with_outbox(engines, seconds).await?,
-            Part::Drain => nothing::drain(engines, rows).await?,
-            Part::Brokers => brokers::compare(engines, rows / 5, seconds).await?,
-            Part::Inbox => {
+            RelayPart::Enqueue => transactions::with_outbox(engines, seconds).await?,
+            RelayPart::Drain => drain::compare(engines, rows).await?,
+            RelayPart::Brokers => brokers::compare(engines, rows / 5, seconds).await?,
+            RelayPart::Inbox => {
                 transactions::with_inbox(engines, seconds).await?;
                 consumer::compare(engines, rows / 5).await?;
             }

@@ -1,36 +1,38 @@
-//! `hapax bench`: what this machine and store can do.
+//! `hapax bench`: the speed of this machine and store.
 
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hapax::{Store, StoreConfig};
-use hapax_bench::{Measured, Plan, Span, Table, Workload, cell, clean_up, on_store};
+use hapax_workload::{
+    BenchPlan, BenchSpan, MarkdownTable, Measurement, Workload, cell, clean_up, measure_on_store,
+};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::client::{duration, line, note};
+use crate::client::{duration, print_line, print_note};
 
 const EXAMPLES: &str = "\
 Examples:
   hapax bench --store sqlite:hapax.db
   hapax bench --store redis://127.0.0.1:6379 --seconds 5 --tasks 1,16,256
 
-One operation is all that the workload names: a claim and its settling, a read and the write after
-it. CPU is what this process used for one; a server's own comes on top. The keys belong to the
-tenant `hapax-bench`, meet nobody else's, and are gone when it ends.";
+One operation is everything that the workload names: a claim and its settling, a read and the write
+after it. CPU is the time of this process for one operation; a server's own comes on top. The keys
+belong to the tenant `hapax-bench`, meet no other keys, and are deleted at the end.";
 
 /// The arguments of `hapax bench`.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Args {
-    /// Which store: sqlite:FILE, redis://…, postgres://…, memory:
+pub(crate) struct BenchArgs {
+    /// The store: sqlite:FILE, redis://…, postgres://…, memory:
     #[arg(long, env = "HAPAX_STORE", value_name = "URL", default_value = "sqlite:hapax.db")]
     #[arg(hide_env_values = true)]
     store: String,
     /// How long each line of the table takes
     #[arg(long, value_parser = seconds, default_value = "2")]
     seconds: Duration,
-    /// How many tasks work at once, for each a line of its own
+    /// How many tasks work at once; each number gets its own line
     #[arg(long, value_delimiter = ',', default_value = "1,64,256")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
     tasks: Vec<u16>,
@@ -44,7 +46,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     let store = hapax::open(&args.store, &StoreConfig::default()).await?;
     store.ping().await?;
     let bar = bar(Workload::ALL.len() * args.tasks.len());
@@ -52,15 +54,15 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     bar.set_message("cleaning up");
     let cleaned = clean_up(&*store).await;
     bar.finish_and_clear();
-    note(format_args!("hapax bench: {}\n", store.name()));
-    line(table?);
+    print_note(format_args!("hapax bench: {}\n", store.name()));
+    print_line(table?);
     if let Err(error) = cleaned {
-        note(format_args!("hapax: what is left expires by itself: {error}"));
+        print_note(format_args!("hapax: what is left expires by itself: {error}"));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Drawn on standard error, and only where that is a terminal.
+/// The progress bar on standard error, which is drawn only on a terminal.
 fn bar(lines: usize) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} ({eta} left)");
     let bar = ProgressBar::new(lines as u64);
@@ -71,15 +73,15 @@ fn bar(lines: usize) -> ProgressBar {
 
 async fn measure_all(
     store: &Arc<dyn Store>,
-    args: &Args,
+    args: &BenchArgs,
     bar: &ProgressBar,
-) -> Result<Table, hapax_bench::Failure> {
-    let mut table = Table::new(["workload", "tasks", "ops/s", "p50", "p99", "CPU µs/op"]);
+) -> Result<MarkdownTable, hapax_workload::BenchError> {
+    let mut table = MarkdownTable::new(["workload", "tasks", "ops/s", "p50", "p99", "CPU µs/op"]);
     for workload in Workload::ALL {
         for tasks in &args.tasks {
             bar.set_message(format!("{}, {tasks} tasks", workload.name()));
-            let plan = Plan::new(usize::from(*tasks), Span::Time(args.seconds));
-            let measured = on_store(store.clone(), workload, &plan).await?;
+            let plan = BenchPlan::new(usize::from(*tasks), BenchSpan::Time(args.seconds));
+            let measured = measure_on_store(store.clone(), workload, &plan).await?;
             table.row(row(workload, *tasks, &measured));
             bar.inc(1);
         }
@@ -87,7 +89,7 @@ async fn measure_all(
     Ok(table)
 }
 
-fn row(workload: Workload, tasks: u16, measured: &Measured) -> [String; 6] {
+fn row(workload: Workload, tasks: u16, measured: &Measurement) -> [String; 6] {
     [
         workload.name().to_owned(),
         tasks.to_string(),

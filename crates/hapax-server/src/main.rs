@@ -40,27 +40,27 @@ enum Action {
     /// Make a LINE bot safe against double taps and redelivery.
     Line(line::LineArgs),
     /// Say what would break which promise, and how to fix it.
-    Doctor(doctor::Args),
+    Doctor(doctor::DoctorArgs),
     /// Measure what this machine and store can do.
-    Bench(bench::Args),
+    Bench(bench::BenchArgs),
     /// Take, renew, release and look at locks; run a command under one.
-    Lock(client::lock::Args),
+    Lock(client::lock::LockArgs),
     /// Read, write, patch and delete records.
-    Record(client::record::Args),
+    Record(client::record::RecordArgs),
     /// Begin, complete, fail and look at commands.
-    Command(client::command::Args),
+    Command(client::command::CommandArgs),
     /// Publish events of jobs, one or many.
-    Publish(client::publish::Args),
+    Publish(client::publish::PublishArgs),
     /// Follow a job live.
-    Follow(client::follow::Args),
+    Follow(client::follow::FollowArgs),
     /// Receive messages once.
-    Inbox(client::inbox::Args),
+    Inbox(client::inbox::InboxArgs),
     /// Look at queues; requeue and discard dead letters.
-    Queue(client::queue::Args),
+    Queue(client::queue::QueueArgs),
     /// Make access tokens.
-    Token(client::token::Args),
+    Token(client::token::TokenArgs),
     /// Print completions for a shell.
-    Completions(client::completions::Args),
+    Completions(client::CompletionsArgs),
 }
 
 fn main() -> ExitCode {
@@ -85,7 +85,7 @@ fn main() -> ExitCode {
             Action::Inbox(args) => client::inbox::run(args).await,
             Action::Queue(args) => client::queue::run(args).await,
             Action::Token(args) => client::token::run(args).await,
-            Action::Completions(args) => client::completions::run(args).await,
+            Action::Completions(args) => client::print_completions(args).await,
         }
     });
     // A store call that hangs must not keep the process alive.

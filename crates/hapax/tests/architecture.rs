@@ -18,9 +18,17 @@ const MAY: &[(&str, &[&str])] = &[
     ("hapax-line", &["hapax-core", "hapax-http-client"]),
     ("hapax-relay", &["hapax-core", "hapax-http-client"]),
     ("hapax-testkit", &[]),
+    ("hapax-workload", &["hapax-core"]),
     (
         "hapax-server",
-        &["hapax", "hapax-http", "hapax-http-client", "hapax-line", "hapax-relay", "hapax-bench"],
+        &[
+            "hapax",
+            "hapax-http",
+            "hapax-http-client",
+            "hapax-line",
+            "hapax-relay",
+            "hapax-workload",
+        ],
     ),
     (
         "hapax-bench",
@@ -34,6 +42,7 @@ const MAY: &[(&str, &[&str])] = &[
             "hapax-redis",
             "hapax-postgres",
             "hapax-testkit",
+            "hapax-workload",
         ],
     ),
 ];

@@ -1,9 +1,8 @@
-//! The load, in a process of its own: one publisher, and a crowd of clients that count.
+//! The load, in a process of its own: one publisher, and subscribers that count.
 
-mod crowd;
-mod mark;
+mod deliveries;
 mod publisher;
-mod tally;
+mod subscribers;
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -13,34 +12,34 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use hapax_bench::Processes;
+use hapax_workload::ProcessGroup;
 use tokio::time::sleep;
 
-use super::outcome::{Outcome, Phase};
-use super::subject::Kind;
-use crowd::Crowd;
-use publisher::Publisher;
-use tally::Tally;
-pub(super) use tally::histogram;
+use super::report::{FanoutPhase, FanoutResult};
+use super::server::FanoutServer;
+use deliveries::DeliveryCounters;
+pub(super) use deliveries::histogram;
+use publisher::FanoutPublisher;
+use subscribers::SubscriberGroup;
 
-/// As fast as it goes means: so many events ahead of the average client. More would measure how the
-/// server treats clients that are far behind, and nobody promises anything about that on nchan.
+/// "As fast as it goes" keeps this many events ahead of the average client. More would measure how the
+/// server treats clients that are far behind, for which nchan makes no promise.
 const AHEAD: u64 = 32;
 /// How long the last deliveries may take.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// Between two looks at how far the clients are.
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// The interval at which the clients' progress is read.
 const LOOK: Duration = Duration::from_millis(1);
-/// At the fixed rate, there are never fewer events than this.
+/// The least number of events at the fixed rate.
 const FEWEST: u64 = 10;
 
 /// The arguments of the hidden `hapax-bench fanout-load`.
 #[derive(clap::Args)]
-pub(crate) struct LoadArgs {
+pub(crate) struct FanoutLoadArgs {
     #[arg(long, value_enum)]
-    kind: Kind,
+    kind: FanoutServer,
     #[arg(long)]
     address: SocketAddr,
-    /// Whose CPU time and memory is measured.
+    /// The process whose CPU time and memory are measured.
     #[arg(long)]
     server: u32,
     #[arg(long)]
@@ -53,65 +52,72 @@ pub(crate) struct LoadArgs {
     phase: f64,
 }
 
-/// Measures, and says the [`Outcome`] as a line of JSON.
-pub(crate) async fn run(args: LoadArgs) -> anyhow::Result<()> {
-    let server = Processes::new([args.server]);
-    let tally = Arc::new(Tally::new());
-    let mut publisher = Publisher::connect(args.kind, args.address, &tally).await?;
+/// Measures, and prints the [`FanoutResult`] as a line of JSON.
+pub(crate) async fn run(args: FanoutLoadArgs) -> anyhow::Result<()> {
+    let server = ProcessGroup::new([args.server]);
+    let counters = Arc::new(DeliveryCounters::new());
+    let mut publisher = FanoutPublisher::connect(args.kind, args.address, &counters).await?;
     let request = args.kind.subscribe(args.address);
     warm_up(&args, &request, &mut publisher).await?;
     let before = server.resident_bytes();
-    let crowd = Crowd::gather(args.address, &request, args.clients, &tally).await?;
-    let mut load = Load { clients: args.clients as u64, server, tally, own: own() };
-    // One more, so that everything has its size.
+    let subscribers =
+        SubscriberGroup::connect(args.address, &request, args.clients, &counters).await?;
+    let mut load = FanoutLoad { clients: args.clients as u64, server, counters, own: own() };
+    // Send one more event, so that buffers have their final size.
     publisher.send().await?;
-    load.landed(&publisher).await?;
+    load.wait_for_deliveries(&publisher).await?;
     let connected = load.server.resident_bytes().saturating_sub(before);
     let time = Duration::try_from_secs_f64(args.phase)?;
     let paced = load.paced(&mut publisher, args.rate, time).await?;
     let flat_out = load.flat_out(&mut publisher, time).await?;
     let peak = load.server.resident_bytes().saturating_sub(before);
-    let closed = load.tally.closed.load(Relaxed);
+    let closed = load.counters.closed.load(Relaxed);
     anyhow::ensure!(closed == 0, "{closed} streams ended in the middle");
-    drop(crowd);
-    let outcome = Outcome { connected, peak, paced, flat_out };
+    drop(subscribers);
+    let outcome = FanoutResult { connected, peak, paced, flat_out };
     writeln!(std::io::stdout(), "{}", serde_json::to_string(&outcome)?)?;
     Ok(())
 }
 
-/// A few clients come, get an event and go, so that what the server needs for the first of them does
-/// not count as theirs. All that come later begin with that event.
-async fn warm_up(args: &LoadArgs, request: &str, publisher: &mut Publisher) -> anyhow::Result<()> {
+/// Connects a few clients for one event, so that memory which the server allocates for its first clients
+/// is not counted. Later clients begin with that event.
+async fn warm_up(
+    args: &FanoutLoadArgs,
+    request: &str,
+    publisher: &mut FanoutPublisher,
+) -> anyhow::Result<()> {
     const CLIENTS: usize = 64;
-    let tally = Arc::new(Tally::new());
-    let crowd = Crowd::gather(args.address, request, CLIENTS, &tally).await?;
+    let counters = Arc::new(DeliveryCounters::new());
+    let subscribers = SubscriberGroup::connect(args.address, request, CLIENTS, &counters).await?;
     publisher.send().await?;
-    let (server, own) = (Processes::default(), Processes::default());
-    Load { clients: CLIENTS as u64, server, own, tally }.landed(publisher).await?;
-    drop(crowd);
+    let (server, own) = (ProcessGroup::default(), ProcessGroup::default());
+    FanoutLoad { clients: CLIENTS as u64, server, own, counters }
+        .wait_for_deliveries(publisher)
+        .await?;
+    drop(subscribers);
     Ok(())
 }
 
-fn own() -> Processes {
-    Processes::new([std::process::id()])
+fn own() -> ProcessGroup {
+    ProcessGroup::new([std::process::id()])
 }
 
-struct Load {
+struct FanoutLoad {
     clients: u64,
-    server: Processes,
-    own: Processes,
-    tally: Arc<Tally>,
+    server: ProcessGroup,
+    own: ProcessGroup,
+    counters: Arc<DeliveryCounters>,
 }
 
-impl Load {
+impl FanoutLoad {
     /// Events at a fixed rate.
     async fn paced(
         &mut self,
-        publisher: &mut Publisher,
+        publisher: &mut FanoutPublisher,
         rate: f64,
         time: Duration,
-    ) -> anyhow::Result<Phase> {
-        let start = Start::of(self, publisher);
+    ) -> anyhow::Result<FanoutPhase> {
+        let start = PhaseStart::of(self, publisher);
         let events = ((rate * time.as_secs_f64()) as u64).max(FEWEST);
         for event in 0..events {
             let due = start.at + Duration::from_secs_f64(event as f64 / rate);
@@ -125,13 +131,13 @@ impl Load {
     /// Events as fast as the average client gets them.
     async fn flat_out(
         &mut self,
-        publisher: &mut Publisher,
+        publisher: &mut FanoutPublisher,
         time: Duration,
-    ) -> anyhow::Result<Phase> {
-        let start = Start::of(self, publisher);
+    ) -> anyhow::Result<FanoutPhase> {
+        let start = PhaseStart::of(self, publisher);
         while start.at.elapsed() < time {
-            let landed = self.tally.delivered.load(Relaxed) / self.clients;
-            if publisher.sent.saturating_sub(landed) >= AHEAD {
+            let wait_for_deliveries = self.counters.delivered.load(Relaxed) / self.clients;
+            if publisher.sent.saturating_sub(wait_for_deliveries) >= AHEAD {
                 sleep(LOOK).await;
                 continue;
             }
@@ -141,36 +147,39 @@ impl Load {
         self.end(start, publisher).await
     }
 
-    async fn end(&self, start: Start, publisher: &mut Publisher) -> anyhow::Result<Phase> {
+    async fn end(
+        &self,
+        start: PhaseStart,
+        publisher: &mut FanoutPublisher,
+    ) -> anyhow::Result<FanoutPhase> {
         publisher.wait_until_open(0).await?;
-        self.landed(publisher).await?;
-        let tally = &self.tally;
+        self.wait_for_deliveries(publisher).await?;
+        let counters = &self.counters;
         let since = |now: &AtomicU64, then: u64| now.load(Relaxed) - then;
-        let latencies = tally.take_latencies();
+        let latencies = counters.take_latencies();
         let latencies = latencies.iter_recorded();
-        Ok(Phase {
+        Ok(FanoutPhase {
             events: publisher.sent - start.sent,
-            deliveries: since(&tally.delivered, start.delivered),
-            bytes: since(&tally.bytes, start.bytes),
+            deliveries: since(&counters.delivered, start.delivered),
+            bytes: since(&counters.bytes, start.bytes),
             elapsed: start.at.elapsed(),
             server_cpu: self.server.cpu_time().saturating_sub(start.server_cpu),
             load_cpu: self.own.cpu_time().saturating_sub(start.load_cpu),
-            lost: since(&tally.gaps, start.gaps),
-            duplicates: since(&tally.duplicates, start.duplicates),
+            lost: since(&counters.gaps, start.gaps),
+            duplicates: since(&counters.duplicates, start.duplicates),
             latencies: latencies
                 .map(|value| (value.value_iterated_to(), value.count_at_value()))
                 .collect(),
         })
     }
 
-    /// Waits until every client has every event. Each that a client left out is lost, and will not
-    /// come.
-    async fn landed(&self, publisher: &Publisher) -> anyhow::Result<()> {
-        let end = Instant::now() + PATIENCE;
+    /// Waits until every event is delivered to every client, or known to be lost.
+    async fn wait_for_deliveries(&self, publisher: &FanoutPublisher) -> anyhow::Result<()> {
+        let end = Instant::now() + TIMEOUT;
         loop {
-            let tally = &self.tally;
-            let arrived = tally.delivered.load(Relaxed) - tally.duplicates.load(Relaxed);
-            let accounted = arrived + tally.gaps.load(Relaxed);
+            let counters = &self.counters;
+            let arrived = counters.delivered.load(Relaxed) - counters.duplicates.load(Relaxed);
+            let accounted = arrived + counters.gaps.load(Relaxed);
             let expected = publisher.sent * self.clients;
             if accounted >= expected {
                 return Ok(());
@@ -183,8 +192,8 @@ impl Load {
     }
 }
 
-/// How things stood when a phase began.
-struct Start {
+/// The counters at the beginning of a phase.
+struct PhaseStart {
     at: Instant,
     sent: u64,
     delivered: u64,
@@ -195,16 +204,16 @@ struct Start {
     load_cpu: Duration,
 }
 
-impl Start {
-    fn of(load: &Load, publisher: &Publisher) -> Self {
-        let tally = &load.tally;
-        tally.take_latencies();
+impl PhaseStart {
+    fn of(load: &FanoutLoad, publisher: &FanoutPublisher) -> Self {
+        let counters = &load.counters;
+        counters.take_latencies();
         Self {
             sent: publisher.sent,
-            delivered: tally.delivered.load(Relaxed),
-            bytes: tally.bytes.load(Relaxed),
-            gaps: tally.gaps.load(Relaxed),
-            duplicates: tally.duplicates.load(Relaxed),
+            delivered: counters.delivered.load(Relaxed),
+            bytes: counters.bytes.load(Relaxed),
+            gaps: counters.gaps.load(Relaxed),
+            duplicates: counters.duplicates.load(Relaxed),
             server_cpu: load.server.cpu_time(),
             load_cpu: load.own.cpu_time(),
             at: Instant::now(),

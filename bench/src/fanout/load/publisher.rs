@@ -1,5 +1,5 @@
-//! One connection that publishes, several requests on their way at once: HTTP/1.1 answers them in
-//! order, so the events have one, too.
+//! One connection that publishes with pipelined requests. HTTP/1.1 answers them in order, so the events
+//! have an order, too.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,29 +12,29 @@ use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::mark::Mark;
-use super::tally::Tally;
-use crate::fanout::subject::Kind;
+use super::deliveries::DeliveryCounters;
+use super::deliveries::EventStamp;
+use crate::fanout::server::FanoutServer;
 
-/// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a response may take.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-pub(super) struct Publisher {
-    kind: Kind,
+pub(super) struct FanoutPublisher {
+    kind: FanoutServer,
     writer: OwnedWriteHalf,
-    tally: Arc<Tally>,
+    counters: Arc<DeliveryCounters>,
     request: Vec<u8>,
-    /// How many events were sent so far.
+    /// The number of events sent so far.
     pub(super) sent: u64,
     answered: watch::Receiver<u64>,
     reading: JoinHandle<anyhow::Result<()>>,
 }
 
-impl Publisher {
+impl FanoutPublisher {
     pub(super) async fn connect(
-        kind: Kind,
+        kind: FanoutServer,
         address: SocketAddr,
-        tally: &Arc<Tally>,
+        counters: &Arc<DeliveryCounters>,
     ) -> anyhow::Result<Self> {
         let stream = TcpStream::connect(address).await.context("the publisher cannot connect")?;
         stream.set_nodelay(true)?;
@@ -50,23 +50,23 @@ impl Publisher {
                 count.send_replace(answers.count);
             }
         });
-        let (tally, request) = (tally.clone(), Vec::new());
-        Ok(Self { kind, writer, tally, request, sent: 0, answered, reading })
+        let (counters, request) = (counters.clone(), Vec::new());
+        Ok(Self { kind, writer, counters, request, sent: 0, answered, reading })
     }
 
     pub(super) async fn send(&mut self) -> anyhow::Result<()> {
         self.sent += 1;
-        let mark = Mark { number: self.sent, nanos: self.tally.nanos() };
+        let stamp = EventStamp { number: self.sent, nanos: self.counters.nanos() };
         self.request.clear();
-        self.kind.publish(mark.number, |text| mark.write(text), &mut self.request);
+        self.kind.publish(stamp.number, |text| stamp.write(text), &mut self.request);
         Ok(self.writer.write_all(&self.request).await?)
     }
 
-    /// Waits until at most so many requests are not answered yet.
+    /// Waits until at most this many requests are unanswered.
     pub(super) async fn wait_until_open(&mut self, at_most: u64) -> anyhow::Result<()> {
         let sent = self.sent;
         let waiting = self.answered.wait_for(|answered| sent - answered <= at_most);
-        let waited = tokio::time::timeout(PATIENCE, waiting).await;
+        let waited = tokio::time::timeout(TIMEOUT, waiting).await;
         match waited.context("what is published is not answered")? {
             Ok(_) => Ok(()),
             Err(_) => (&mut self.reading).await?,
@@ -74,17 +74,17 @@ impl Publisher {
     }
 }
 
-impl Drop for Publisher {
+impl Drop for FanoutPublisher {
     fn drop(&mut self) {
         self.reading.abort();
     }
 }
 
-/// Counts answers by their status lines; all must say that it worked.
+/// Counts responses by their status lines; each must be a success.
 #[derive(Default)]
 struct Answers {
     count: u64,
-    /// What a status line may begin with, at the end of the last piece.
+    /// The end of the last piece, which may begin a status line.
     rest: Vec<u8>,
 }
 
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_counted_however_they_are_cut() {
+    fn publish_responses_are_counted_however_cut() {
         let one = "HTTP/1.1 201 Created\r\ncontent-length: 2\r\n\r\n{}";
         let text = one.repeat(3);
         for cut in 0..text.len() {

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use hapax_bench::{Failure, Operation, Processes};
 use hapax_relay::Sink;
 use hapax_relay::sinks::RabbitMqSink;
 use hapax_testkit::RabbitMq;
+use hapax_workload::{BenchError, BenchOperation, ProcessGroup};
 use lapin::options::{
     BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions, QueuePurgeOptions,
 };
@@ -15,7 +15,7 @@ use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProper
 
 use super::Broker;
 use crate::raw::engine;
-use crate::relay::fill::{TOPIC, message};
+use crate::relay::rows::{TOPIC, message};
 
 pub(super) fn start() -> anyhow::Result<Box<dyn Broker>> {
     Ok(Box::new(Rabbit(RabbitMq::start())))
@@ -24,14 +24,14 @@ pub(super) fn start() -> anyhow::Result<Box<dyn Broker>> {
 struct Rabbit(RabbitMq);
 
 impl Rabbit {
-    async fn open(&self) -> anyhow::Result<Publish> {
+    async fn open(&self) -> anyhow::Result<NatsPublish> {
         let properties = ConnectionProperties::default();
         let connection = Connection::connect(&self.0.url(), properties).await?;
         let channel = connection.create_channel().await?;
         channel.confirm_select(ConfirmSelectOptions::default()).await?;
         let durable = QueueDeclareOptions { durable: true, ..Default::default() };
         channel.queue_declare(TOPIC.into(), durable, FieldTable::default()).await?;
-        Ok(Publish { channel, _connection: connection })
+        Ok(NatsPublish { channel, _connection: connection })
     }
 }
 
@@ -41,15 +41,15 @@ impl Broker for Rabbit {
         "RabbitMQ"
     }
 
-    fn processes(&self) -> Processes {
-        Processes::new(self.0.pid().map(i32::cast_unsigned))
+    fn processes(&self) -> ProcessGroup {
+        ProcessGroup::new(self.0.pid().map(i32::cast_unsigned))
     }
 
     fn sink(&self) -> anyhow::Result<Arc<dyn Sink>> {
         Ok(Arc::new(RabbitMqSink::new(&self.0.url())?))
     }
 
-    async fn client(&self) -> anyhow::Result<Arc<dyn Operation>> {
+    async fn client(&self) -> anyhow::Result<Arc<dyn BenchOperation>> {
         Ok(Arc::new(self.open().await?))
     }
 
@@ -60,14 +60,14 @@ impl Broker for Rabbit {
     }
 }
 
-struct Publish {
+struct NatsPublish {
     channel: Channel,
     _connection: Connection,
 }
 
 #[async_trait]
-impl Operation for Publish {
-    async fn run(&self, task: usize, _turn: u64) -> Result<(), Failure> {
+impl BenchOperation for NatsPublish {
+    async fn run(&self, task: usize, _turn: u64) -> Result<(), BenchError> {
         let item = message(task);
         let properties = BasicProperties::default()
             .with_message_id(item.id.to_string().into())
@@ -78,7 +78,7 @@ impl Operation for Publish {
             self.channel.basic_publish("".into(), TOPIC.into(), options, &item.payload, properties);
         match publish.await.map_err(engine)?.await.map_err(engine)? {
             Confirmation::Ack(None) => Ok(()),
-            _ => Err(Failure::Unexpected("a message was not confirmed")),
+            _ => Err(BenchError::Unexpected("a message was not confirmed")),
         }
     }
 }

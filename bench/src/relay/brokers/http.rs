@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use axum::body::Bytes;
-use hapax_bench::{Failure, Operation, Processes};
 use hapax_relay::Sink;
 use hapax_relay::sinks::{WebhookConfig, WebhookSink};
+use hapax_workload::{BenchError, BenchOperation, ProcessGroup};
 use http_body_util::{BodyExt, Full};
 use hyper::{Request, Uri};
 use hyper_util::client::legacy::Client;
@@ -14,9 +14,9 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 
 use super::Broker;
-use crate::process::Server;
+use crate::process::ServerProcess;
 use crate::raw::engine;
-use crate::relay::fill::message;
+use crate::relay::rows::message;
 
 pub(super) fn start() -> anyhow::Result<Box<dyn Broker>> {
     let server = crate::http::handler(None)?;
@@ -26,7 +26,7 @@ pub(super) fn start() -> anyhow::Result<Box<dyn Broker>> {
 
 struct Hook {
     url: String,
-    server: Server,
+    server: ServerProcess,
 }
 
 #[async_trait]
@@ -35,7 +35,7 @@ impl Broker for Hook {
         "HTTP"
     }
 
-    fn processes(&self) -> Processes {
+    fn processes(&self) -> ProcessGroup {
         self.server.processes()
     }
 
@@ -44,7 +44,7 @@ impl Broker for Hook {
         Ok(Arc::new(WebhookSink::new(&self.url, &settings)?))
     }
 
-    async fn client(&self) -> anyhow::Result<Arc<dyn Operation>> {
+    async fn client(&self) -> anyhow::Result<Arc<dyn BenchOperation>> {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         let client = Client::builder(TokioExecutor::new()).build(connector);
@@ -62,8 +62,8 @@ struct Post {
 }
 
 #[async_trait]
-impl Operation for Post {
-    async fn run(&self, task: usize, _turn: u64) -> Result<(), Failure> {
+impl BenchOperation for Post {
+    async fn run(&self, task: usize, _turn: u64) -> Result<(), BenchError> {
         let item = message(task);
         let request = Request::post(self.uri.clone())
             .header("content-type", "application/json")
@@ -72,8 +72,8 @@ impl Operation for Post {
             .map_err(engine)?;
         let answer = self.client.request(request).await.map_err(engine)?;
         let taken = answer.status().is_success();
-        // To the end, so that the connection can be used again.
+        // Read the body to its end, so that the connection can be used again.
         answer.into_body().collect().await.map_err(engine)?;
-        if taken { Ok(()) } else { Err(Failure::Unexpected("the webhook refuses a message")) }
+        if taken { Ok(()) } else { Err(BenchError::Unexpected("the webhook refuses a message")) }
     }
 }

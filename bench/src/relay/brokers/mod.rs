@@ -10,36 +10,37 @@ use std::time::Duration;
 
 use anyhow::Context;
 use async_trait::async_trait;
-use hapax_bench::{Measured, Operation, Plan, Processes, Span, Table, cell, measure};
 use hapax_relay::Sink;
+use hapax_workload::{
+    BenchOperation, BenchPlan, BenchSpan, MarkdownTable, Measurement, ProcessGroup, cell, measure,
+};
 
 use super::drain::drain;
-use super::fill::{Keys, fill};
-use super::run::{Run, add};
-use crate::arena::Engine;
-use crate::place::Place;
+use super::rows::{OrderingKeys, fill};
+use super::rows::{RelayRun, add};
+use crate::store_server::{Engine, StoreServer};
 use crate::{progress, say};
 
-/// The broker's own client, then the relay from each store; and all the way back.
+/// The broker's own client, then the relay from each store; the second round in reverse.
 const ROUNDS: u32 = 2;
 const WARM_UP: Duration = Duration::from_millis(300);
-/// Of what the broker's own client gets confirmed.
+/// The share of the own client's confirmed rate that the relay should reach.
 const AIM: f64 = 0.7;
 
-/// A broker with nothing in it.
+/// An empty broker.
 #[async_trait]
 trait Broker: Send + Sync {
     fn name(&self) -> &'static str;
 
-    fn processes(&self) -> Processes;
+    fn processes(&self) -> ProcessGroup;
 
-    /// hapax's way to it.
+    /// The relay's sink for this broker.
     fn sink(&self) -> anyhow::Result<Arc<dyn Sink>>;
 
-    /// Its own client: one message, confirmed.
-    async fn client(&self) -> anyhow::Result<Arc<dyn Operation>>;
+    /// An operation of the broker's own client: one confirmed message.
+    async fn client(&self) -> anyhow::Result<Arc<dyn BenchOperation>>;
 
-    /// Takes out what is in it.
+    /// Removes all messages.
     async fn clear(&self) -> anyhow::Result<()>;
 }
 
@@ -54,27 +55,27 @@ pub(super) async fn compare(
          sends and waits for the confirmation, with as many on their way as the relay may have. All \
          of it on the same cores.\n"
     ))?;
-    // Where outboxes are, and what a store cannot make slower.
+    // PostgreSQL has outboxes in practice; memory shows the relay without a store's cost.
     let stores = [Engine::Memory, Engine::Postgres];
     let stores = stores.into_iter().filter(|engine| engines.contains(engine));
-    let places = stores.map(|engine| Ok((engine, Place::start(engine)?)));
-    let places: Vec<(Engine, Place)> = places.collect::<anyhow::Result<_>>()?;
+    let stores = stores.map(|engine| Ok((engine, StoreServer::start(engine)?)));
+    let stores: Vec<(Engine, StoreServer)> = stores.collect::<anyhow::Result<_>>()?;
     let mut table = table();
     type Start = fn() -> anyhow::Result<Box<dyn Broker>>;
     for start in [nats::start as Start, amqp::start, redis::start, http::start] {
         // One at a time: RabbitMQ alone keeps a core warm.
         let broker = start()?;
-        let stage = Stage { broker: &*broker, rows, time: seconds / ROUNDS };
+        let stage = BrokerComparison { broker: &*broker, rows, time: seconds / ROUNDS };
         let name = broker.name();
-        stage.take_turns(&places, &mut table).await.with_context(|| name)?;
+        stage.take_turns(&stores, &mut table).await.with_context(|| name)?;
     }
     progress("\n");
     say(&table.to_string())?;
     Ok(())
 }
 
-fn table() -> Table {
-    Table::new([
+fn table() -> MarkdownTable {
+    MarkdownTable::new([
         "broker",
         "on their way",
         "own client, confirmed/s",
@@ -90,29 +91,29 @@ fn table() -> Table {
     ])
 }
 
-struct Stage<'a> {
+struct BrokerComparison<'a> {
     broker: &'a dyn Broker,
     rows: usize,
     time: Duration,
 }
 
-impl Stage<'_> {
+impl BrokerComparison<'_> {
     async fn take_turns(
         &self,
-        places: &[(Engine, Place)],
-        table: &mut Table,
+        stores: &[(Engine, StoreServer)],
+        table: &mut MarkdownTable,
     ) -> anyhow::Result<()> {
-        let mut own: Option<Measured> = None;
-        let mut runs: Vec<Option<Run>> = places.iter().map(|_| None).collect();
+        let mut own: Option<Measurement> = None;
+        let mut runs: Vec<Option<RelayRun>> = stores.iter().map(|_| None).collect();
         for round in 0..ROUNDS {
-            let mut order: Vec<usize> = (0..places.len()).collect();
+            let mut order: Vec<usize> = (0..stores.len()).collect();
             if round % 2 == 1 {
                 order.reverse();
             } else {
                 own = Some(self.own(own).await?);
             }
             for at in order {
-                add(&mut runs[at], self.relay(&places[at].1, round).await?);
+                add(&mut runs[at], self.relay(&stores[at].1, round).await?);
                 progress(".");
             }
             if round % 2 == 1 {
@@ -120,16 +121,16 @@ impl Stage<'_> {
             }
         }
         let own = own.context("nothing was measured")?;
-        for ((engine, place), run) in places.iter().zip(runs) {
+        for ((engine, server), run) in stores.iter().zip(runs) {
             let Some(run) = run else { continue };
-            table.row(self.row(*engine, place, &own, &run)?);
+            table.row(self.row(*engine, server, &own, &run)?);
         }
         Ok(())
     }
 
-    async fn own(&self, before: Option<Measured>) -> anyhow::Result<Measured> {
+    async fn own(&self, before: Option<Measurement>) -> anyhow::Result<Measurement> {
         let at_once = self.broker.sink()?.max_in_flight();
-        let plan = Plan::new(at_once, Span::Time(self.time))
+        let plan = BenchPlan::new(at_once, BenchSpan::Time(self.time))
             .warm_up(WARM_UP)
             .servers([self.broker.processes()]);
         let measured = measure(self.broker.client().await?, &plan).await?;
@@ -141,10 +142,10 @@ impl Stage<'_> {
         })
     }
 
-    async fn relay(&self, place: &Place, round: u32) -> anyhow::Result<Run> {
-        let store = place.store(&format!("{}_{round}", self.broker.name().to_lowercase())).await?;
-        fill(&*store, self.rows, Keys::Own).await?;
-        let servers = [self.broker.processes(), place.processes()];
+    async fn relay(&self, server: &StoreServer, round: u32) -> anyhow::Result<RelayRun> {
+        let store = server.store(&format!("{}_{round}", self.broker.name().to_lowercase())).await?;
+        fill(&*store, self.rows, OrderingKeys::Own).await?;
+        let servers = [self.broker.processes(), server.processes()];
         let run = drain(store, self.broker.sink()?, self.rows, &servers).await?;
         self.broker.clear().await?;
         Ok(run)
@@ -153,12 +154,12 @@ impl Stage<'_> {
     fn row(
         &self,
         engine: Engine,
-        place: &Place,
-        own: &Measured,
-        run: &Run,
+        server: &StoreServer,
+        own: &Measurement,
+        run: &RelayRun,
     ) -> anyhow::Result<Vec<String>> {
         let ratio = run.per_second() / own.per_second();
-        let store = run.server_cpu_each(1).filter(|_| !place.processes().is_empty());
+        let store = run.server_cpu_each(1).filter(|_| !server.processes().is_empty());
         Ok(vec![
             self.broker.name().to_owned(),
             self.broker.sink()?.max_in_flight().to_string(),

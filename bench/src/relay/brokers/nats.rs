@@ -5,20 +5,20 @@ use std::sync::Arc;
 use async_nats::HeaderMap;
 use async_nats::jetstream::{self, Context, stream};
 use async_trait::async_trait;
-use hapax_bench::{Failure, Operation, Processes};
 use hapax_relay::Sink;
 use hapax_relay::sinks::NatsSink;
 use hapax_testkit::Nats;
+use hapax_workload::{BenchError, BenchOperation, ProcessGroup};
 
 use super::Broker;
 use crate::raw::engine;
-use crate::relay::fill::{TOPIC, message};
+use crate::relay::rows::{TOPIC, message};
 
 pub(super) fn start() -> anyhow::Result<Box<dyn Broker>> {
     Ok(Box::new(JetStream(Nats::start())))
 }
 
-/// The stream is made with the first one who asks for it.
+/// Opens the stream, and creates it the first time.
 pub(in crate::relay) async fn stream(url: &str) -> anyhow::Result<(Context, stream::Stream)> {
     let context = jetstream::new(async_nats::connect(url).await?);
     let subjects = vec![TOPIC.to_owned()];
@@ -35,17 +35,17 @@ impl Broker for JetStream {
         "NATS"
     }
 
-    fn processes(&self) -> Processes {
-        Processes::new(self.0.pid().map(i32::cast_unsigned))
+    fn processes(&self) -> ProcessGroup {
+        ProcessGroup::new(self.0.pid().map(i32::cast_unsigned))
     }
 
     fn sink(&self) -> anyhow::Result<Arc<dyn Sink>> {
         Ok(Arc::new(NatsSink::new(&self.0.url())?))
     }
 
-    async fn client(&self) -> anyhow::Result<Arc<dyn Operation>> {
+    async fn client(&self) -> anyhow::Result<Arc<dyn BenchOperation>> {
         let (context, _) = stream(&self.0.url()).await?;
-        Ok(Arc::new(Publish(context)))
+        Ok(Arc::new(NatsPublish(context)))
     }
 
     async fn clear(&self) -> anyhow::Result<()> {
@@ -54,11 +54,11 @@ impl Broker for JetStream {
     }
 }
 
-pub(in crate::relay) struct Publish(pub(in crate::relay) Context);
+pub(in crate::relay) struct NatsPublish(pub(in crate::relay) Context);
 
 #[async_trait]
-impl Operation for Publish {
-    async fn run(&self, task: usize, _turn: u64) -> Result<(), Failure> {
+impl BenchOperation for NatsPublish {
+    async fn run(&self, task: usize, _turn: u64) -> Result<(), BenchError> {
         let item = message(task);
         let mut headers = HeaderMap::new();
         headers.insert(async_nats::header::NATS_MESSAGE_ID, item.id.to_string());

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use hapax_bench::{Failure, Operation, Processes};
 use hapax_relay::Sink;
 use hapax_relay::sinks::RedisStreamSink;
 use hapax_testkit::Redis;
+use hapax_workload::{BenchError, BenchOperation, ProcessGroup};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, cmd};
 
 use super::Broker;
 use crate::raw::engine;
-use crate::relay::fill::{TOPIC, message};
+use crate::relay::rows::{TOPIC, message};
 
 pub(super) fn start() -> anyhow::Result<Box<dyn Broker>> {
     Ok(Box::new(Streams(Redis::with(&["--appendonly", "no"]))))
@@ -26,15 +26,15 @@ impl Broker for Streams {
         "Redis"
     }
 
-    fn processes(&self) -> Processes {
-        Processes::new(self.0.pid().map(i32::cast_unsigned))
+    fn processes(&self) -> ProcessGroup {
+        ProcessGroup::new(self.0.pid().map(i32::cast_unsigned))
     }
 
     fn sink(&self) -> anyhow::Result<Arc<dyn Sink>> {
         Ok(Arc::new(RedisStreamSink::new(&self.0.url())?))
     }
 
-    async fn client(&self) -> anyhow::Result<Arc<dyn Operation>> {
+    async fn client(&self) -> anyhow::Result<Arc<dyn BenchOperation>> {
         let config = AsyncConnectionConfig::new()
             .set_response_timeout(Some(std::time::Duration::from_secs(10)));
         let client = Client::open(self.0.url())?;
@@ -50,8 +50,8 @@ impl Broker for Streams {
 struct Add(MultiplexedConnection);
 
 #[async_trait]
-impl Operation for Add {
-    async fn run(&self, task: usize, _turn: u64) -> Result<(), Failure> {
+impl BenchOperation for Add {
+    async fn run(&self, task: usize, _turn: u64) -> Result<(), BenchError> {
         let item = message(task);
         let mut add = cmd("XADD");
         add.arg(TOPIC).arg("*").arg("id").arg(item.id.to_string());

@@ -1,4 +1,4 @@
-//! Transactions of somebody's business, alone and with a row of hapax's in them.
+//! Business transactions, alone and with a row of hapax in them.
 
 pub(super) mod postgres;
 mod sqlite;
@@ -6,21 +6,22 @@ mod sqlite;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_bench::{Failure, Measured, Operation, Plan, Span, Table, measure};
+use hapax_workload::{
+    BenchError, BenchOperation, BenchPlan, BenchSpan, MarkdownTable, Measurement, measure,
+};
 
-use crate::arena::Engine;
-use crate::place::{POOL, Place};
+use crate::store_server::{Engine, POOL, StoreServer};
 use crate::turns::{self, PARTS, take_turns};
 use crate::{progress, say};
-use postgres::Postgres;
-use sqlite::Sqlite;
+use postgres::PostgresOrders;
+use sqlite::SqliteOrders;
 
-/// Before each part.
+/// The warm-up before each part.
 const WARM_UP: Duration = Duration::from_millis(300);
 
-/// What is in a transaction beside the business's own insert.
+/// The row of hapax in a transaction, beside the business's own insert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Extra {
+pub(super) enum HapaxRow {
     Nothing,
     Outbox,
     /// The contract's `INSERT INTO hapax_outbox (topic, key, payload)`.
@@ -28,7 +29,7 @@ pub(super) enum Extra {
     Inbox,
 }
 
-impl Extra {
+impl HapaxRow {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Nothing => "alone",
@@ -42,7 +43,7 @@ impl Extra {
 pub(super) async fn with_outbox(engines: &[Engine], seconds: Duration) -> anyhow::Result<()> {
     say("## Enqueueing\n\nA transaction that inserts an order, with the message about it in the \
          outbox (the column *hapax*) and without (*raw*).\n")?;
-    compare(engines, &[Extra::Outbox, Extra::PlainSql], seconds).await
+    compare(engines, &[HapaxRow::Outbox, HapaxRow::PlainSql], seconds).await
 }
 
 pub(super) async fn with_inbox(engines: &[Engine], seconds: Duration) -> anyhow::Result<()> {
@@ -50,25 +51,25 @@ pub(super) async fn with_inbox(engines: &[Engine], seconds: Duration) -> anyhow:
         "## Inbox\n\nA transaction that inserts an invoice for a message, with the inbox asked first \
          whether it is new (the column *hapax*; it always is) and without (*raw*).\n",
     )?;
-    compare(engines, &[Extra::Inbox], seconds).await
+    compare(engines, &[HapaxRow::Inbox], seconds).await
 }
 
-async fn compare(engines: &[Engine], extras: &[Extra], time: Duration) -> anyhow::Result<()> {
+async fn compare(engines: &[Engine], rows: &[HapaxRow], time: Duration) -> anyhow::Result<()> {
     for engine in engines {
-        let place = match engine {
-            Engine::Sqlite | Engine::Postgres => Place::start(*engine)?,
-            // No transactions of one's own.
+        let server = match engine {
+            Engine::Sqlite | Engine::Postgres => StoreServer::start(*engine)?,
+            // These stores have no caller's transactions.
             Engine::Memory | Engine::Redis => continue,
         };
         let mut table = turns::table("transaction");
         for tasks in [1, 64] {
-            for extra in extras {
-                line(&place, *extra, tasks, time, &mut table).await?;
+            for row in rows {
+                line(&server, *row, tasks, time, &mut table).await?;
                 progress(".");
             }
         }
         progress("\n");
-        say(&format!("### {}; {}\n\n{table}", place.description(), shape(*engine)))?;
+        say(&format!("### {}; {}\n\n{table}", server.description(), shape(*engine)))?;
     }
     Ok(())
 }
@@ -83,53 +84,54 @@ fn shape(engine: Engine) -> String {
 }
 
 async fn line(
-    place: &Place,
-    extra: Extra,
+    server: &StoreServer,
+    row: HapaxRow,
     tasks: usize,
     time: Duration,
-    table: &mut Table,
+    table: &mut MarkdownTable,
 ) -> anyhow::Result<()> {
-    let plan =
-        Plan::new(tasks, Span::Time(time / PARTS)).warm_up(WARM_UP).servers([place.processes()]);
-    let database = Database::open(place, &format!("{extra:?}{tasks}").to_lowercase()).await?;
+    let plan = BenchPlan::new(tasks, BenchSpan::Time(time / PARTS))
+        .warm_up(WARM_UP)
+        .servers([server.processes()]);
+    let database = Database::open(server, &format!("{row:?}{tasks}").to_lowercase()).await?;
     let (hapax, raw) = take_turns(
-        async || database.measure(extra, &plan).await,
-        Some(async || database.measure(Extra::Nothing, &plan).await),
+        async || database.measure(row, &plan).await,
+        Some(async || database.measure(HapaxRow::Nothing, &plan).await),
     )
     .await?;
-    table.row(turns::row(extra.name(), tasks, &hapax, raw.as_ref()));
+    table.row(turns::row(row.name(), tasks, &hapax, raw.as_ref()));
     Ok(())
 }
 
 enum Database {
-    Postgres(Postgres),
-    Sqlite(Sqlite),
+    Postgres(PostgresOrders),
+    Sqlite(SqliteOrders),
 }
 
 impl Database {
-    async fn open(place: &Place, name: &str) -> anyhow::Result<Self> {
-        let url = place.url(name);
-        // Makes hapax's tables.
-        drop(place.store_at(&url).await?);
-        Ok(match place {
-            Place::Postgres(_) => Self::Postgres(Postgres::connect(&url).await?),
-            Place::Sqlite(folder) => {
-                Self::Sqlite(Sqlite::open(&folder.path().join(format!("{name}.db")))?)
+    async fn open(server: &StoreServer, name: &str) -> anyhow::Result<Self> {
+        let url = server.url(name);
+        // Opening the store creates hapax's tables.
+        drop(server.store_at(&url).await?);
+        Ok(match server {
+            StoreServer::Postgres(_) => Self::Postgres(PostgresOrders::connect(&url).await?),
+            StoreServer::Sqlite(folder) => {
+                Self::Sqlite(SqliteOrders::open(&folder.path().join(format!("{name}.db")))?)
             }
-            Place::Memory | Place::Redis(_) => anyhow::bail!("it has no transactions"),
+            StoreServer::Memory | StoreServer::Redis(_) => anyhow::bail!("it has no transactions"),
         })
     }
 
-    async fn measure(&self, extra: Extra, plan: &Plan) -> Result<Measured, Failure> {
+    async fn measure(&self, row: HapaxRow, plan: &BenchPlan) -> Result<Measurement, BenchError> {
         match self {
             Self::Postgres(postgres) => {
-                let operation: Arc<dyn Operation> = Arc::new(postgres.transactions(extra));
+                let operation: Arc<dyn BenchOperation> = Arc::new(postgres.transactions(row));
                 measure(operation, plan).await
             }
             Self::Sqlite(sqlite) => {
-                let operation = Arc::new(sqlite.transactions(extra, plan.tasks));
-                // One thread does it all; the tasks are in the batch.
-                measure(operation, &Plan { tasks: 1, ..plan.clone() }).await
+                let operation = Arc::new(sqlite.transactions(row, plan.tasks));
+                // SQLite has one writer: the tasks become the size of a batch.
+                measure(operation, &BenchPlan { tasks: 1, ..plan.clone() }).await
             }
         }
     }

@@ -1,5 +1,5 @@
-//! `hapax command`: begin, complete, fail and look at idempotent commands, and what an operator
-//! decides about those of others.
+//! `hapax command`: begin, complete, fail and show idempotent commands, and the operator's decisions
+//! about them.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,9 +11,12 @@ use hapax::millis;
 use hyper::Method;
 use serde_json::{Map, Value, json};
 
-use super::failure::finish;
-use super::operator::{self, Operator};
-use super::{Answer, Call, Connect, Desk, Direct, EXIT_CODES, Failure, duration, input, show};
+use super::error::exit_code_of;
+use super::operator::{self, OperatorAction};
+use super::{
+    Backend, CliError, ClientRequest, ClientResponse, EXIT_CODES, ServerArgs, StoreArgs, duration,
+    print_response, read_value,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -21,73 +24,73 @@ Examples:
   hapax command complete pay order-1 --ticket 5f2c… --status 201 --body @answer.json
   hapax command fail pay order-1 --ticket 5f2c…      it may be tried again
   hapax command show pay order-1
-  hapax command list --state unknown                 whose owner went away
-  hapax command settle pay order-1 --status 201      it ran, and this is its answer
+  hapax command list --state unknown                 the owner disappeared
+  hapax command settle pay order-1 --status 201      it ran, and this is its response
   hapax command release pay order-1                  it did not run
-  hapax command list --store sqlite:hapax.db         without a server: a proxy's, say";
+  hapax command list --store sqlite:hapax.db         without a server, for example a proxy's";
 
 /// The arguments of `hapax command`.
 #[derive(clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
-pub(crate) struct Args {
+pub(crate) struct CommandArgs {
     #[command(flatten)]
-    connect: Connect,
+    server: ServerArgs,
     #[command(flatten)]
-    direct: Direct,
+    store: StoreArgs,
     #[command(subcommand)]
     action: Action,
 }
 
 #[derive(Subcommand)]
 enum Action {
-    /// Ask to run a command: `pending` is yours to run, `completed` has the answer
+    /// Begin a command: `pending` is yours to run, `completed` has the stored response
     #[command(after_help = format!("{BEGIN}\n\n{EXIT_CODES}"))]
     Begin(Begin),
-    /// Complete a command with its answer
+    /// Complete a command with its response
     #[command(after_help = format!("{COMPLETE}\n\n{EXIT_CODES}"))]
     Complete(Complete),
     /// Give a command back as failed: it may be tried again
     #[command(after_help = format!("{FAIL}\n\n{EXIT_CODES}"))]
     Fail(Fail),
-    /// Say where a command stands
+    /// Show the state of a command
     #[command(after_help = format!("{SHOW}\n\n{EXIT_CODES}"))]
     Show(Show),
     #[command(flatten)]
-    Operator(Operator),
+    Operator(OperatorAction),
 }
 
-/// Which command.
+/// The name of a command.
 #[derive(clap::Args)]
-pub(super) struct Name {
-    /// What is done: `pay`, `POST /orders`
+pub(super) struct CommandName {
+    /// The operation: `pay`, `POST /orders`
     pub(super) operation: String,
-    /// Which one of them: the idempotency key
+    /// The idempotency key
     pub(super) key: String,
 }
 
 const BEGIN: &str = "\
 Examples:
   hapax command begin pay order-1
-  hapax command begin pay order-1 --wait 10s          waits for somebody else's answer
-  hapax command begin pay order-1 --on-unknown rerun  after an owner that went away";
+  hapax command begin pay order-1 --wait 10s          waits for another owner's response
+  hapax command begin pay order-1 --on-unknown rerun  after an owner that disappeared";
 
 #[derive(clap::Args)]
 struct Begin {
     #[command(flatten)]
-    name: Name,
-    /// A hash of what is asked for: another one with the same key is refused
+    name: CommandName,
+    /// A hash of the request: another hash with the same key is refused
     #[arg(long)]
     fingerprint: Option<String>,
-    /// How long you are believed to be at work
+    /// How long the command is yours without renewal
     #[arg(long, value_parser = duration, default_value = "30s")]
     lease: Duration,
-    /// How long the answer is kept
+    /// How long the response is kept
     #[arg(long, value_parser = duration, default_value = "24h")]
     retention: Duration,
-    /// How long to wait where somebody else is at it, at most 60s
+    /// How long to wait while another owner runs it, at most 60s
     #[arg(long, value_parser = duration, default_value = "0s")]
     wait: Duration,
-    /// What to do where an earlier owner went away and may or may not have acted
+    /// What to do if an earlier owner disappeared and may have acted
     #[arg(long, value_enum, default_value = "refuse")]
     on_unknown: OnUnknown,
 }
@@ -106,24 +109,24 @@ Examples:
 #[derive(clap::Args)]
 struct Complete {
     #[command(flatten)]
-    name: Name,
+    name: CommandName,
     /// The ticket that `begin` printed
     #[arg(long, env = "HAPAX_TICKET", hide_env_values = true)]
     ticket: String,
     #[command(flatten)]
-    answer: Given,
+    answer: AnswerArgs,
 }
 
-/// An answer.
+/// The response of a command.
 #[derive(clap::Args)]
-pub(super) struct Given {
-    /// The answer's status
+pub(super) struct AnswerArgs {
+    /// The status of the response
     #[arg(long, default_value_t = 200)]
     status: u16,
-    /// A header of the answer; may be repeated
+    /// A header of the response; may be repeated
     #[arg(long = "header", value_name = "NAME: VALUE")]
     headers: Vec<String>,
-    /// The answer's body; `@FILE` reads a file, `-` standard input
+    /// The body of the response; `@FILE` reads a file, `-` standard input
     #[arg(long, default_value = "")]
     body: String,
 }
@@ -135,7 +138,7 @@ Examples:
 #[derive(clap::Args)]
 struct Fail {
     #[command(flatten)]
-    name: Name,
+    name: CommandName,
     /// The ticket that `begin` printed
     #[arg(long, env = "HAPAX_TICKET", hide_env_values = true)]
     ticket: String,
@@ -150,54 +153,54 @@ Examples:
 #[derive(clap::Args)]
 struct Show {
     #[command(flatten)]
-    name: Name,
-    /// Who asked, as `list` shows it: the scope of a key that came through the proxy
+    name: CommandName,
+    /// The caller's scope, as `list` shows it, for a key that came through the proxy
     #[arg(long, value_name = "HASH")]
     scope: Option<String>,
 }
 
-pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let Args { connect, direct, action } = args;
-    finish(connect.json, act(&connect, &direct, action).await)
+pub(crate) async fn run(args: CommandArgs) -> anyhow::Result<ExitCode> {
+    let CommandArgs { server, store, action } = args;
+    exit_code_of(server.json, act(&server, &store, action).await)
 }
 
-async fn act(connect: &Connect, direct: &Direct, action: Action) -> Result<ExitCode, Failure> {
-    let desk = Desk::open(connect, direct).await?;
-    let answer = match action {
-        Action::Begin(begin) => desk.send(begin.call()).await?,
-        Action::Complete(complete) => desk.send(complete.call()?).await?,
-        Action::Fail(fail) => desk.send(fail.call()).await?,
-        Action::Show(show) => show.send(&desk).await?,
-        Action::Operator(action) => return operator::act(&desk, action, connect.json).await,
+async fn act(server: &ServerArgs, store: &StoreArgs, action: Action) -> Result<ExitCode, CliError> {
+    let backend = Backend::open(server, store).await?;
+    let response = match action {
+        Action::Begin(begin) => backend.send(begin.request()).await?,
+        Action::Complete(complete) => backend.send(complete.request()?).await?,
+        Action::Fail(fail) => backend.send(fail.request()).await?,
+        Action::Show(show) => show.send(&backend).await?,
+        Action::Operator(action) => return operator::act(&backend, action, server.json).await,
     };
-    if !answer.body.is_empty() {
-        show(&answer, connect.json)?;
+    if !response.body.is_empty() {
+        print_response(&response, server.json)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-impl Name {
-    fn call(&self, method: Method) -> Call {
-        Call::new(method, &["commands", &self.operation, &self.key])
+impl CommandName {
+    fn request(&self, method: Method) -> ClientRequest {
+        ClientRequest::new(method, &["commands", &self.operation, &self.key])
     }
 }
 
 impl Show {
-    /// As the owner, or else as an operator: a scope is not for everybody to name.
-    async fn send(&self, desk: &Desk) -> Result<Answer, Failure> {
-        let operator = || operator::call(Method::GET, &self.name, self.scope.as_deref());
+    /// Asks as the owner, and then as an operator: only an operator may name a scope.
+    async fn send(&self, backend: &Backend) -> Result<ClientResponse, CliError> {
+        let operator = || operator::request(Method::GET, &self.name, self.scope.as_deref());
         if self.scope.is_some() {
-            return desk.send(operator()).await;
+            return backend.send(operator()).await;
         }
-        match desk.send(self.name.call(Method::GET)).await {
-            Err(failure) if failure.is("forbidden") => desk.send(operator()).await,
-            answer => answer,
+        match backend.send(self.name.request(Method::GET)).await {
+            Err(error) if error.has_code("forbidden") => backend.send(operator()).await,
+            response => response,
         }
     }
 }
 
 impl Begin {
-    fn call(&self) -> Call {
+    fn request(&self) -> ClientRequest {
         let policy = match self.on_unknown {
             OnUnknown::Refuse => "refuse",
             OnUnknown::Rerun => "rerun",
@@ -211,43 +214,43 @@ impl Begin {
         if let Some(fingerprint) = &self.fingerprint {
             body["fingerprint"] = fingerprint.as_str().into();
         }
-        self.name.call(Method::POST).json(&body).waiting(self.wait)
+        self.name.request(Method::POST).json(&body).waiting(self.wait)
     }
 }
 
 impl Complete {
-    fn call(&self) -> Result<Call, Failure> {
+    fn request(&self) -> Result<ClientRequest, CliError> {
         let mut body = self.answer.json()?;
         body["token"] = self.ticket.as_str().into();
-        Ok(self.name.call(Method::PUT).json(&body))
+        Ok(self.name.request(Method::PUT).json(&body))
     }
 }
 
-impl Given {
-    pub(super) fn json(&self) -> Result<Value, Failure> {
-        let bytes = input::value(Some(&self.body))?;
-        let mut answer = json!({"status": self.status, "headers": headers(&self.headers)?});
+impl AnswerArgs {
+    pub(super) fn json(&self) -> Result<Value, CliError> {
+        let bytes = read_value(Some(&self.body))?;
+        let mut response = json!({"status": self.status, "headers": headers(&self.headers)?});
         match String::from_utf8(bytes) {
-            Ok(text) => answer["body"] = text.into(),
-            Err(other) => answer["body_base64"] = STANDARD.encode(other.as_bytes()).into(),
+            Ok(text) => response["body"] = text.into(),
+            Err(other) => response["body_base64"] = STANDARD.encode(other.as_bytes()).into(),
         }
-        Ok(answer)
+        Ok(response)
     }
 }
 
 impl Fail {
-    fn call(&self) -> Call {
-        self.name.call(Method::DELETE).header("hapax-token", Some(self.ticket.clone()))
+    fn request(&self) -> ClientRequest {
+        self.name.request(Method::DELETE).header("hapax-token", Some(self.ticket.clone()))
     }
 }
 
-/// `NAME: VALUE` lines as the API takes them: a repeated name has an array.
-fn headers(lines: &[String]) -> Result<Map<String, Value>, Failure> {
+/// The headers as the API takes them: a repeated name has an array of values.
+fn headers(lines: &[String]) -> Result<Map<String, Value>, CliError> {
     let mut headers = Map::new();
     for line in lines {
         let (name, value) = line
             .split_once(':')
-            .ok_or_else(|| Failure::Usage("--header takes 'NAME: VALUE'".into()))?;
+            .ok_or_else(|| CliError::Usage("--header takes 'NAME: VALUE'".into()))?;
         let value = Value::from(value.trim());
         match headers.get_mut(name.trim()) {
             None => {
@@ -265,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_repeated_header_keeps_all_its_values() {
+    fn headers_keep_all_values_of_a_repeated_name() {
         let lines = ["link: a", "x: http://h:1", "link: b", "link:c"].map(str::to_owned);
         let map = Value::Object(headers(&lines).unwrap());
         assert_eq!(map, json!({"link": ["a", "b", "c"], "x": "http://h:1"}));

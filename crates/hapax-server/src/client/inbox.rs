@@ -8,26 +8,28 @@ use hapax::millis;
 use hyper::Method;
 use serde_json::json;
 
-use super::failure::finish;
-use super::{Call, Connect, Desk, Direct, EXIT_CODES, Failure, duration, show};
+use super::error::exit_code_of;
+use super::{
+    Backend, CliError, ClientRequest, EXIT_CODES, ServerArgs, StoreArgs, duration, print_response,
+};
 
 const EXAMPLES: &str = "\
 Examples:
-  hapax inbox begin billing 0198f2…              `duplicate` had its effect before
+  hapax inbox begin billing 0198f2…              a `duplicate` had its effect before
   hapax inbox settle billing 0198f2… --ticket 5f2c…
-  hapax inbox give-back billing 0198f2… --ticket 5f2c…   it had none
+  hapax inbox give-back billing 0198f2… --ticket 5f2c…   it had no effect
 
-A message's identity is (tenant, consumer, message id). One that somebody is at (75) should not be
-acknowledged to the broker; a duplicate should.";
+A message's identity is (tenant, consumer, message id). Do not acknowledge a message to
+the broker that another consumer has (75); acknowledge a duplicate.";
 
 /// The arguments of `hapax inbox`.
 #[derive(clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
-pub(crate) struct Args {
+pub(crate) struct InboxArgs {
     #[command(flatten)]
-    connect: Connect,
+    server: ServerArgs,
     #[command(flatten)]
-    direct: Direct,
+    store: StoreArgs,
     #[command(subcommand)]
     action: Action,
 }
@@ -37,20 +39,20 @@ enum Action {
     /// Ask whether a message is new, and take it if so
     #[command(after_help = format!("{BEGIN}\n\n{EXIT_CODES}"))]
     Begin(Begin),
-    /// Say that a message had its effect: from now on it is a duplicate
+    /// Settle a message that had its effect: from now on it is a duplicate
     #[command(after_help = format!("{SETTLE}\n\n{EXIT_CODES}"))]
     Settle(Ended),
-    /// Give a message back: it had no effect, the next delivery is the next attempt
+    /// Give back a message that had no effect: the next delivery is the next attempt
     #[command(after_help = format!("{GIVE_BACK}\n\n{EXIT_CODES}"))]
     GiveBack(Ended),
 }
 
-/// Which message, and whose.
+/// The name of a message.
 #[derive(clap::Args)]
 struct Name {
-    /// Who consumes it: `billing`
+    /// The consumer: `billing`
     consumer: String,
-    /// The message's id, as the sender made it
+    /// The message's id, as its sender assigned it
     message_id: String,
 }
 
@@ -63,10 +65,10 @@ Examples:
 struct Begin {
     #[command(flatten)]
     name: Name,
-    /// How long you are believed to be at work; then somebody else may take it over
+    /// How long the message is yours; then another consumer may take it over
     #[arg(long, value_parser = duration, default_value = "30s")]
     lease: Duration,
-    /// How long it is recognised; longer than anybody delivers it again
+    /// How long the message is recognised; choose it longer than any redelivery
     #[arg(long, value_parser = duration, default_value = "30d")]
     retention: Duration,
 }
@@ -88,39 +90,39 @@ struct Ended {
     ticket: String,
 }
 
-pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let Args { connect, direct, action } = args;
-    finish(connect.json, act(&connect, &direct, action).await)
+pub(crate) async fn run(args: InboxArgs) -> anyhow::Result<ExitCode> {
+    let InboxArgs { server, store, action } = args;
+    exit_code_of(server.json, act(&server, &store, action).await)
 }
 
-async fn act(connect: &Connect, direct: &Direct, action: Action) -> Result<ExitCode, Failure> {
-    let desk = Desk::open(connect, direct).await?;
-    let answer = desk.send(action.call()).await?;
-    if !answer.body.is_empty() {
-        show(&answer, connect.json)?;
+async fn act(server: &ServerArgs, store: &StoreArgs, action: Action) -> Result<ExitCode, CliError> {
+    let backend = Backend::open(server, store).await?;
+    let response = backend.send(action.request()).await?;
+    if !response.body.is_empty() {
+        print_response(&response, server.json)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 impl Action {
-    fn call(self) -> Call {
+    fn request(self) -> ClientRequest {
         match self {
             Self::Begin(Begin { name, lease, retention }) => {
                 let body = json!({"lease_ms": millis(lease), "retention_ms": millis(retention)});
-                name.call(Method::POST).json(&body)
+                name.request(Method::POST).json(&body)
             }
             Self::Settle(Ended { name, ticket }) => {
-                name.call(Method::PUT).json(&json!({"token": ticket}))
+                name.request(Method::PUT).json(&json!({"token": ticket}))
             }
             Self::GiveBack(Ended { name, ticket }) => {
-                name.call(Method::DELETE).header("hapax-token", Some(ticket))
+                name.request(Method::DELETE).header("hapax-token", Some(ticket))
             }
         }
     }
 }
 
 impl Name {
-    fn call(&self, method: Method) -> Call {
-        Call::new(method, &["inbox", &self.consumer, &self.message_id])
+    fn request(&self, method: Method) -> ClientRequest {
+        ClientRequest::new(method, &["inbox", &self.consumer, &self.message_id])
     }
 }

@@ -8,8 +8,8 @@ use hapax::millis;
 use hyper::Method;
 use serde_json::json;
 
-use super::failure::finish;
-use super::{Call, Connect, EXIT_CODES, Failure, duration, show};
+use super::error::exit_code_of;
+use super::{CliError, ClientRequest, EXIT_CODES, ServerArgs, duration, print_response};
 use crate::lock_run;
 
 const EXAMPLES: &str = "\
@@ -23,9 +23,9 @@ Examples:
 /// The arguments of `hapax lock`.
 #[derive(clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
-pub(crate) struct Args {
+pub(crate) struct LockArgs {
     #[command(flatten)]
-    connect: Connect,
+    server: ServerArgs,
     #[command(subcommand)]
     action: Action,
 }
@@ -41,14 +41,14 @@ enum Action {
     /// Release a lock, if it is still this ticket's
     #[command(after_help = format!("{RELEASE}\n\n{EXIT_CODES}"))]
     Release(Release),
-    /// Say whether a lock is held, and for how long
+    /// Show whether a lock is held, and for how long
     #[command(after_help = format!("{SHOW}\n\n{EXIT_CODES}"))]
     Show(Show),
     /// Run a command while holding a lock
-    Run(lock_run::Args),
-    /// What `run` becomes in its child: ends with its parent
+    Run(lock_run::LockRunArgs),
+    /// The process between `run` and its command, which ends with its parent
     #[command(hide = true)]
-    Tied(lock_run::tied::Args),
+    Tied(lock_run::child::BoundCommandArgs),
 }
 
 const TAKE: &str = "\
@@ -64,7 +64,7 @@ struct Take {
     /// How long it lasts without renewal, at most 1h
     #[arg(long, value_parser = duration, default_value = "5s")]
     ttl: Duration,
-    /// How long to wait where somebody else has it, at most 60s
+    /// How long to wait while another owner has it, at most 60s
     #[arg(long, value_parser = duration, default_value = "0s")]
     wait: Duration,
 }
@@ -109,60 +109,63 @@ struct Show {
     key: String,
 }
 
-pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let Args { connect, action } = args;
+pub(crate) async fn run(args: LockArgs) -> anyhow::Result<ExitCode> {
+    let LockArgs { server, action } = args;
     let outcome = match action {
-        Action::Run(args) => lock_run::run(args, &connect).await,
-        Action::Tied(args) => Ok(lock_run::tied::run(args)),
-        Action::Take(take) => take.run(&connect).await,
-        Action::Renew(renew) => renew.run(&connect).await,
-        Action::Release(release) => release.run(&connect).await,
-        Action::Show(show) => show.run(&connect).await,
+        Action::Run(args) => lock_run::run(args, &server).await,
+        Action::Tied(args) => Ok(lock_run::child::become_command(args)),
+        Action::Take(take) => take.run(&server).await,
+        Action::Renew(renew) => renew.run(&server).await,
+        Action::Release(release) => release.run(&server).await,
+        Action::Show(show) => show.run(&server).await,
     };
-    finish(connect.json, outcome)
+    exit_code_of(server.json, outcome)
 }
 
 impl Take {
-    async fn run(self, connect: &Connect) -> Result<ExitCode, Failure> {
-        let answer = connect.api()?.send(take_call(&self.key, self.ttl, self.wait)).await?;
-        show(&answer, connect.json)?;
+    async fn run(self, server: &ServerArgs) -> Result<ExitCode, CliError> {
+        let response = server.client()?.send(take_request(&self.key, self.ttl, self.wait)).await?;
+        print_response(&response, server.json)?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
 impl Renew {
-    async fn run(self, connect: &Connect) -> Result<ExitCode, Failure> {
-        let answer = connect.api()?.send(renew_call(&self.key, &self.ticket, self.ttl)).await?;
-        show(&answer, connect.json)?;
+    async fn run(self, server: &ServerArgs) -> Result<ExitCode, CliError> {
+        let response =
+            server.client()?.send(renew_request(&self.key, &self.ticket, self.ttl)).await?;
+        print_response(&response, server.json)?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
 impl Release {
-    async fn run(self, connect: &Connect) -> Result<ExitCode, Failure> {
-        connect.api()?.send(release_call(&self.key, &self.ticket)).await?;
+    async fn run(self, server: &ServerArgs) -> Result<ExitCode, CliError> {
+        server.client()?.send(release_request(&self.key, &self.ticket)).await?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
 impl Show {
-    async fn run(self, connect: &Connect) -> Result<ExitCode, Failure> {
-        let answer = connect.api()?.send(Call::new(Method::GET, &["locks", &self.key])).await?;
-        show(&answer, connect.json)?;
+    async fn run(self, server: &ServerArgs) -> Result<ExitCode, CliError> {
+        let response =
+            server.client()?.send(ClientRequest::new(Method::GET, &["locks", &self.key])).await?;
+        print_response(&response, server.json)?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
-pub(crate) fn take_call(key: &str, ttl: Duration, wait: Duration) -> Call {
-    Call::new(Method::POST, &["locks", key])
+pub(crate) fn take_request(key: &str, ttl: Duration, wait: Duration) -> ClientRequest {
+    ClientRequest::new(Method::POST, &["locks", key])
         .json(&json!({"ttl_ms": millis(ttl), "wait_ms": millis(wait)}))
         .waiting(wait)
 }
 
-pub(crate) fn renew_call(key: &str, ticket: &str, ttl: Duration) -> Call {
-    Call::new(Method::PUT, &["locks", key]).json(&json!({"token": ticket, "ttl_ms": millis(ttl)}))
+pub(crate) fn renew_request(key: &str, ticket: &str, ttl: Duration) -> ClientRequest {
+    ClientRequest::new(Method::PUT, &["locks", key])
+        .json(&json!({"token": ticket, "ttl_ms": millis(ttl)}))
 }
 
-pub(crate) fn release_call(key: &str, ticket: &str) -> Call {
-    Call::new(Method::DELETE, &["locks", key]).header("hapax-token", Some(ticket.into()))
+pub(crate) fn release_request(key: &str, ticket: &str) -> ClientRequest {
+    ClientRequest::new(Method::DELETE, &["locks", key]).header("hapax-token", Some(ticket.into()))
 }

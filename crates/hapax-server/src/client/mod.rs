@@ -1,28 +1,30 @@
-//! Each feature from the shell, against a running server.
+//! Each feature from the shell, against a running server or a store.
 
-mod api;
+mod backend;
 pub(crate) mod command;
-pub(crate) mod completions;
-mod connect;
-mod desk;
-pub(crate) mod failure;
+pub(crate) mod error;
 pub(crate) mod follow;
 pub(crate) mod inbox;
-mod input;
-mod link;
 pub(crate) mod lock;
 mod operator;
-mod output;
 pub(crate) mod publish;
 pub(crate) mod queue;
 pub(crate) mod record;
+mod server_client;
+mod terminal;
 pub(crate) mod token;
 
-pub(crate) use api::{Answer, Api, Call};
-pub(crate) use connect::Connect;
-pub(crate) use desk::{Desk, Direct};
-pub(crate) use failure::Failure;
-pub(crate) use output::{columns, line, note, print, show};
+use std::process::ExitCode;
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+pub(crate) use backend::{Backend, LockRefusal, LockTicket, ServerArgs, StoreArgs};
+pub(crate) use error::CliError;
+pub(crate) use server_client::{ClientRequest, ClientResponse, ServerClient};
+pub(crate) use terminal::{
+    ListPage, PageArgs, print_bytes, print_line, print_note, print_response, read_value,
+};
 
 /// The exit codes, as every command's `--help` shows them. 69 and 75 are those of `sysexits.h`.
 pub(crate) const EXIT_CODES: &str = "\
@@ -33,9 +35,31 @@ Exit codes:
   3   there is no such record, command or dead letter
   4   conflict: another version, another owner, another fingerprint, or an unknown outcome
   69  the server or its store cannot be reached
-  75  somebody else has it just now; try again";
+  75  another owner has it just now; try again";
 
 /// A duration as people write it: `500ms`, `30s`, `1h 30m`.
 pub(crate) fn duration(text: &str) -> Result<std::time::Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error} (as in 500ms, 30s or 2h)"))
+}
+
+const COMPLETIONS: &str = "\
+Examples:
+  hapax completions bash > ~/.local/share/bash-completion/completions/hapax
+  hapax completions zsh > ~/.zfunc/_hapax
+  hapax completions fish > ~/.config/fish/completions/hapax.fish";
+
+/// The arguments of `hapax completions`.
+#[derive(clap::Args)]
+#[command(after_help = COMPLETIONS)]
+pub(crate) struct CompletionsArgs {
+    /// For which shell
+    shell: Shell,
+}
+
+/// Prints the completions for a shell.
+pub(crate) async fn print_completions(args: CompletionsArgs) -> anyhow::Result<ExitCode> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut crate::Cli::command(), "hapax", &mut script);
+    print_bytes(&script);
+    Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! `hapax queue`: how much waits, and what an operator does about dead letters.
+//! `hapax queue`: the depth of a queue, and its dead letters.
 
 use std::process::ExitCode;
 
@@ -6,48 +6,51 @@ use clap::Subcommand;
 use hyper::Method;
 use serde::Deserialize;
 
-use super::failure::finish;
-use super::{Call, Connect, Desk, Direct, EXIT_CODES, Failure, columns, line, note, print, show};
+use super::error::exit_code_of;
+use super::{
+    Backend, CliError, ClientRequest, EXIT_CODES, ListPage, PageArgs, ServerArgs, StoreArgs,
+    print_response,
+};
 
 const EXAMPLES: &str = "\
 Examples:
   hapax queue show outbox                        how much waits, is in flight, is dead
-  hapax queue dead outbox                        what was given up, and why
+  hapax queue dead outbox                        the dead letters and their reasons
   hapax queue requeue outbox 0198f2…             try it again; its key waits behind it
-  hapax queue discard outbox 0198f2…             forget it, so that its key goes on
-  hapax queue dead outbox --store postgres://app@db/app      without a server: a relay's, say
+  hapax queue discard outbox 0198f2…             delete it, so that its key goes on
+  hapax queue dead outbox --store postgres://app@db/app      without a server, for example a relay's
 
 Needs the scope `admin` where the server has tokens.";
 
 /// The arguments of `hapax queue`.
 #[derive(clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
-pub(crate) struct Args {
+pub(crate) struct QueueArgs {
     #[command(flatten)]
-    connect: Connect,
+    server: ServerArgs,
     #[command(flatten)]
-    direct: Direct,
+    store: StoreArgs,
     #[command(subcommand)]
     action: Action,
 }
 
 #[derive(Subcommand)]
 enum Action {
-    /// Say how much is in a queue
+    /// Show the depth of a queue
     #[command(after_help = format!("{SHOW}\n\n{EXIT_CODES}"))]
     Show(Name),
     /// List dead letters
     #[command(after_help = format!("{DEAD}\n\n{EXIT_CODES}"))]
     Dead(Dead),
-    /// Put a dead letter back: it is tried again
+    /// Put a dead letter back into its queue
     #[command(after_help = format!("{REQUEUE}\n\n{EXIT_CODES}"))]
     Requeue(Letter),
-    /// Forget a dead letter for good
+    /// Delete a dead letter
     #[command(after_help = format!("{DISCARD}\n\n{EXIT_CODES}"))]
     Discard(Letter),
 }
 
-/// Which queue.
+/// The name of a queue.
 #[derive(clap::Args)]
 struct Name {
     /// The queue: `outbox`, `ingest`, `line`
@@ -68,15 +71,8 @@ Examples:
 struct Dead {
     #[command(flatten)]
     name: Name,
-    /// How many at once, 1 to 1000 [default: 100; with --all 1000]
-    #[arg(long, value_name = "NUMBER")]
-    limit: Option<u64>,
-    /// Go on where an earlier page ended: its `next`
-    #[arg(long, value_name = "ID")]
-    after: Option<String>,
-    /// Every page; with --json a line for each
-    #[arg(long)]
-    all: bool,
+    #[command(flatten)]
+    pages: PageArgs,
 }
 
 const REQUEUE: &str = "\
@@ -96,39 +92,43 @@ struct Letter {
     id: String,
 }
 
-pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let Args { connect, direct, action } = args;
-    finish(connect.json, act(&connect, &direct, action).await)
+pub(crate) async fn run(args: QueueArgs) -> anyhow::Result<ExitCode> {
+    let QueueArgs { server, store, action } = args;
+    exit_code_of(server.json, act(&server, &store, action).await)
 }
 
-async fn act(connect: &Connect, direct: &Direct, action: Action) -> Result<ExitCode, Failure> {
-    let desk = Desk::open(connect, direct).await?;
+async fn act(server: &ServerArgs, store: &StoreArgs, action: Action) -> Result<ExitCode, CliError> {
+    let backend = Backend::open(server, store).await?;
     match action {
         Action::Show(Name { queue }) => {
-            let answer = desk.send(Call::new(Method::GET, &["queues", &queue])).await?;
-            show(&answer, connect.json)?;
+            let response =
+                backend.send(ClientRequest::new(Method::GET, &["queues", &queue])).await?;
+            print_response(&response, server.json)?;
         }
-        Action::Dead(dead) => dead.run(&desk, connect.json).await?,
+        Action::Dead(Dead { name, pages }) => {
+            let request = || ClientRequest::new(Method::GET, &["queues", &name.queue, "dead"]);
+            pages.print::<DeadPage>(&backend, request, server.json).await?;
+        }
         Action::Requeue(Letter { name, id }) => {
             let path = ["queues", &name.queue, "dead", &id, "requeue"];
-            desk.send(Call::new(Method::POST, &path)).await?;
+            backend.send(ClientRequest::new(Method::POST, &path)).await?;
         }
         Action::Discard(Letter { name, id }) => {
             let path = ["queues", &name.queue, "dead", &id];
-            desk.send(Call::new(Method::DELETE, &path)).await?;
+            backend.send(ClientRequest::new(Method::DELETE, &path)).await?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
 #[derive(Deserialize)]
-struct Page {
-    items: Vec<Listed>,
+struct DeadPage {
+    items: Vec<DeadLetter>,
     next: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct Listed {
+struct DeadLetter {
     id: String,
     key: Option<String>,
     attempts: u32,
@@ -136,46 +136,23 @@ struct Listed {
     at: String,
 }
 
-impl Dead {
-    async fn run(self, desk: &Desk, json: bool) -> Result<(), Failure> {
-        let limit = self.limit.or(self.all.then_some(1000));
-        let mut after = self.after;
-        let mut headed = false;
-        loop {
-            let call = Call::new(Method::GET, &["queues", &self.name.queue, "dead"])
-                .query("limit", limit)
-                .query("after", after);
-            let answer = desk.send(call).await?;
-            let page: Page = answer.read()?;
-            if json {
-                print(&answer.body);
-            } else if !page.items.is_empty() {
-                line(table(&page.items, !headed));
-                headed = true;
-            }
-            match page.next {
-                Some(next) if self.all => after = Some(next),
-                Some(_) if !json => {
-                    note("there are more: --all shows them, --limit more at once");
-                    return Ok(());
-                }
-                _ => return Ok(()),
-            }
-        }
-    }
-}
+impl ListPage for DeadPage {
+    const HEAD: &'static [&'static str] = &["ID", "ATTEMPTS", "SINCE", "KEY", "REASON"];
 
-fn table(items: &[Listed], with_head: bool) -> String {
-    let head = ["ID", "ATTEMPTS", "SINCE", "KEY", "REASON"];
-    let head = with_head.then(|| head.map(str::to_owned).to_vec());
-    let rows = items.iter().map(|item| {
-        vec![
-            item.id.clone(),
-            item.attempts.to_string(),
-            item.at.clone(),
-            item.key.clone().unwrap_or_else(|| "-".into()),
-            item.reason.clone(),
-        ]
-    });
-    columns(&head.into_iter().chain(rows).collect::<Vec<_>>())
+    fn rows(&self) -> Vec<Vec<String>> {
+        let row = |item: &DeadLetter| {
+            vec![
+                item.id.clone(),
+                item.attempts.to_string(),
+                item.at.clone(),
+                item.key.clone().unwrap_or_else(|| "-".into()),
+                item.reason.clone(),
+            ]
+        };
+        self.items.iter().map(row).collect()
+    }
+
+    fn next(self) -> Option<String> {
+        self.next
+    }
 }

@@ -7,8 +7,11 @@ use clap::Subcommand;
 use hapax::millis;
 use hyper::{Method, StatusCode};
 
-use super::failure::finish;
-use super::{Answer, Call, Connect, EXIT_CODES, Failure, duration, input, line, print};
+use super::error::exit_code_of;
+use super::{
+    CliError, ClientRequest, ClientResponse, EXIT_CODES, ServerArgs, duration, print_bytes,
+    print_line, read_value,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -17,15 +20,15 @@ Examples:
   hapax record patch user:U1:last_transaction '{\"amount\":90}' --if-match 3f9a…
   hapax record delete user:U1:last_transaction
 
-A version that is given with --if-match and is not the stored one any more changes nothing and
-exits with 4: read it again, repeat the change.";
+If the version of --if-match is not the stored one any more, nothing is changed and the exit code
+is 4: read the record again and repeat the change.";
 
 /// The arguments of `hapax record`.
 #[derive(clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
-pub(crate) struct Args {
+pub(crate) struct RecordArgs {
     #[command(flatten)]
-    connect: Connect,
+    server: ServerArgs,
     #[command(subcommand)]
     action: Action,
 }
@@ -55,7 +58,7 @@ Examples:
 struct Get {
     /// The record's name, 1 to 255 bytes of printable ASCII
     key: String,
-    /// Print its version (ETag) and how long it is kept, too
+    /// Also print the version (ETag) and the remaining time
     #[arg(short = 'i', long)]
     show_version: bool,
 }
@@ -74,7 +77,7 @@ struct Put {
     value: Option<String>,
     #[command(flatten)]
     change: Change,
-    /// Only where there is no such record yet
+    /// Only if there is no such record yet
     #[arg(long, conflicts_with = "if_match")]
     if_none_match: bool,
 }
@@ -95,16 +98,16 @@ struct Patch {
     change: Change,
 }
 
-/// What a change of a record may ask for.
+/// The options of a change.
 #[derive(clap::Args)]
 struct Change {
-    /// How long it is kept; without, a new record is kept for ever and an old one as it was
+    /// How long the record is kept; without this, a new record is kept for ever and an old one as before
     #[arg(long, value_parser = duration)]
     ttl: Option<Duration>,
-    /// Only where this is still the version
+    /// Only if this is still the version
     #[arg(long, value_name = "VERSION")]
     if_match: Option<String>,
-    /// Print the new version (ETag), too
+    /// Also print the new version (ETag)
     #[arg(short = 'i', long)]
     show_version: bool,
 }
@@ -118,65 +121,65 @@ Examples:
 struct Delete {
     /// The record's name
     key: String,
-    /// Only where this is still the version
+    /// Only if this is still the version
     #[arg(long, value_name = "VERSION")]
     if_match: Option<String>,
 }
 
-pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let Args { connect, action } = args;
-    finish(connect.json, act(&connect, action).await)
+pub(crate) async fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
+    let RecordArgs { server, action } = args;
+    exit_code_of(server.json, act(&server, action).await)
 }
 
-async fn act(connect: &Connect, action: Action) -> Result<ExitCode, Failure> {
-    let api = connect.api()?;
+async fn act(server: &ServerArgs, action: Action) -> Result<ExitCode, CliError> {
+    let client = server.client()?;
     match action {
         Action::Get(get) => {
-            let answer = api.send(call(Method::GET, &get.key)).await?;
+            let response = client.send(request(Method::GET, &get.key)).await?;
             if get.show_version {
-                version(&answer);
-                line("");
+                version(&response);
+                print_line("");
             }
-            print(&answer.body);
+            print_bytes(&response.body);
         }
         Action::Put(put) => {
-            let body = input::value(put.value.as_deref())?;
+            let body = read_value(put.value.as_deref())?;
             let none_match = put.if_none_match.then(|| "*".to_owned());
-            let call = put.change.of(Method::PUT, &put.key, body);
-            let answer = api.send(call.header("if-none-match", none_match)).await?;
-            stored(&answer, put.change.show_version, connect.json);
+            let request = put.change.of(Method::PUT, &put.key, body);
+            let response = client.send(request.header("if-none-match", none_match)).await?;
+            stored(&response, put.change.show_version, server.json);
         }
         Action::Patch(patch) => {
-            let body = input::value(patch.value.as_deref())?;
-            let answer = api.send(patch.change.of(Method::PATCH, &patch.key, body)).await?;
+            let body = read_value(patch.value.as_deref())?;
+            let response = client.send(patch.change.of(Method::PATCH, &patch.key, body)).await?;
             if patch.change.show_version {
-                version(&answer);
-                line("");
+                version(&response);
+                print_line("");
             }
-            print(&answer.body);
+            print_bytes(&response.body);
         }
         Action::Delete(delete) => {
             let version = delete.if_match.as_deref().map(entity_tag);
-            api.send(call(Method::DELETE, &delete.key).header("if-match", version)).await?;
+            client.send(request(Method::DELETE, &delete.key).header("if-match", version)).await?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
 impl Change {
-    fn of(&self, method: Method, key: &str, body: Vec<u8>) -> Call {
-        call(method, key)
+    fn of(&self, method: Method, key: &str, body: Vec<u8>) -> ClientRequest {
+        request(method, key)
             .query("ttl_ms", self.ttl.map(millis))
             .header("if-match", self.if_match.as_deref().map(entity_tag))
             .body(body)
     }
 }
 
-fn call(method: Method, key: &str) -> Call {
-    Call::new(method, &["records", key])
+fn request(method: Method, key: &str) -> ClientRequest {
+    ClientRequest::new(method, &["records", key])
 }
 
-/// A version as people copy it, with or without its quotes, as an `If-Match` takes it.
+/// A version for `If-Match`, from a text with or without its quotes.
 fn entity_tag(version: &str) -> String {
     if version == "*" || version.contains('"') {
         version.to_owned()
@@ -185,23 +188,23 @@ fn entity_tag(version: &str) -> String {
     }
 }
 
-fn version(answer: &Answer) {
-    if let Some(tag) = answer.header("etag") {
-        line(format_args!("ETag: {tag}"));
+fn version(response: &ClientResponse) {
+    if let Some(tag) = response.header("etag") {
+        print_line(format_args!("ETag: {tag}"));
     }
-    if let Some(ms) = answer.header("hapax-expires-in-ms") {
-        line(format_args!("Hapax-Expires-In-Ms: {ms}"));
+    if let Some(ms) = response.header("hapax-expires-in-ms") {
+        print_line(format_args!("Hapax-Expires-In-Ms: {ms}"));
     }
 }
 
-fn stored(answer: &Answer, show_version: bool, json: bool) {
+fn stored(response: &ClientResponse, show_version: bool, json: bool) {
     if show_version {
-        version(answer);
+        version(response);
     }
     if json {
-        print(&answer.body);
+        print_bytes(&response.body);
     } else if !show_version {
-        line(if answer.status == StatusCode::CREATED { "created" } else { "changed" });
+        print_line(if response.status == StatusCode::CREATED { "created" } else { "changed" });
     }
 }
 
@@ -210,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_may_be_given_without_their_quotes() {
+    fn entity_tag_adds_missing_quotes() {
         assert_eq!(entity_tag("3f"), "\"3f\"");
         assert_eq!(entity_tag("\"3f\""), "\"3f\"");
         assert_eq!(entity_tag("*"), "*");

@@ -9,23 +9,23 @@ use std::time::{Duration, Instant};
 
 use hapax::{Finding, Promise, Severity, Store, StoreConfig, StoreError};
 
-use crate::client::{duration, line};
-use report::Report;
+use crate::client::{duration, print_line};
+use report::DoctorReport;
 
-/// How many times the store is asked, to know how quickly it answers.
+/// The number of pings whose latency is measured.
 const PINGS: usize = 9;
 
 const EXAMPLES: &str = "\
 Examples:
   hapax doctor --store sqlite:hapax.db
   hapax doctor --store redis://127.0.0.1:6379 --strict     for a deployment's checks
-  hapax doctor --store postgres://app@db/app --migrate     makes the tables
+  hapax doctor --store postgres://app@db/app --migrate     creates the tables
   hapax doctor --store redis://… --retention 24h --redelivery 72h
   hapax doctor --store postgres://… --redelivery 45d --inbox-retention 60d
 
-The longest redelivery of a broker is how long it keeps a message that nobody acknowledges:
+The longest redelivery of a broker is how long it keeps an unacknowledged message:
 `max_age` of a JetStream stream, `x-message-ttl` of a RabbitMQ queue (none is for ever). The age of
-the oldest row of the outbox, which a relay may send again, is looked up by itself.
+the oldest outbox row, which a relay may send again, is read from the store.
 
 Exit codes:
   0   nothing that has to be fixed
@@ -35,18 +35,18 @@ Exit codes:
 /// The arguments of `hapax doctor`.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Args {
-    /// Which store: sqlite:FILE, redis://…, postgres://…, memory:
+pub(crate) struct DoctorArgs {
+    /// The store: sqlite:FILE, redis://…, postgres://…, memory:
     #[arg(long, env = "HAPAX_STORE", value_name = "URL", default_value = "sqlite:hapax.db")]
     #[arg(hide_env_values = true)]
     store: String,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Make the tables, where the store has tables
+    /// Create the tables, if the store has tables
     #[arg(long)]
     migrate: bool,
-    /// Exit with 1 where there are warnings
+    /// Exit with 1 if there are warnings
     #[arg(long)]
     strict: bool,
     /// How long outcomes are kept
@@ -55,18 +55,18 @@ pub(crate) struct Args {
     /// How long consumers recognise a message
     #[arg(long, value_parser = duration, default_value = "30d")]
     inbox_retention: Duration,
-    /// The longest time after which anybody delivers a message or a request again; compared with
-    /// both retentions
+    /// The longest time after which a message or a request is delivered again; compared with both
+    /// retentions
     #[arg(long, value_parser = duration)]
     redelivery: Option<Duration>,
 }
 
-pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(args: DoctorArgs) -> anyhow::Result<ExitCode> {
     let report = examine(&args).await;
     if args.json {
-        line(report.json());
+        print_line(report.json());
     } else {
-        line(report.text());
+        print_line(report.message());
     }
     let warned = args.strict && report.worst() == Severity::Warn;
     Ok(match report.worst() {
@@ -76,9 +76,9 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-async fn examine(args: &Args) -> Report {
+async fn examine(args: &DoctorArgs) -> DoctorReport {
+    let mut report = DoctorReport::new(scheme(&args.store));
     let options = StoreConfig::default();
-    let mut report = Report::new(scheme(&args.store));
     match hapax::open(&args.store, &options).await {
         Ok(store) => {
             report.store = store.name().to_owned();
@@ -100,7 +100,7 @@ async fn findings(store: &Arc<dyn Store>, migrate: bool, limit: Duration) -> Vec
         Err(error) => return vec![unusable(&error)],
     }
     if migrate {
-        // A store makes what is missing when it first connects, and has answered since.
+        // A store creates missing tables when it connects, and the ping has connected it.
         findings.push(Finding::fine("store.tables", "everything it needs is in place"));
     }
     match store.examine().await {
@@ -110,7 +110,7 @@ async fn findings(store: &Arc<dyn Store>, migrate: bool, limit: Duration) -> Vec
     findings
 }
 
-/// How long each ping took, in order. The first one may have to connect, and does not count.
+/// The sorted latencies of the pings. The first ping may have to connect, and does not count.
 async fn ping(store: &dyn Store) -> Result<Vec<Duration>, StoreError> {
     store.ping().await?;
     let mut times = Vec::with_capacity(PINGS);
@@ -132,7 +132,7 @@ fn latency(times: Vec<Duration>, limit: Duration) -> Finding {
         times.len(),
         ms(slowest)
     );
-    // One claim that has to be repeated, and the way to the store takes most of its limit.
+    // A claim that is retried once would spend most of its timeout on the network.
     if median > limit / 4 {
         let fix = "bring the store and hapax closer together, or raise the limit of a store call";
         return Finding::warn("store.latency", Promise::BoundedTime, detail, fix);
@@ -153,11 +153,11 @@ fn unusable(error: &StoreError) -> Finding {
     };
     let broken = Promise::BoundedTime;
     let finding = Finding::refuse("store.reach", broken, error.to_string(), fix);
-    // That it does not answer breaks no promise: calls fail in time and say so.
+    // An unreachable store breaks no promise: calls fail within their timeout.
     Finding { breaks: None, ..finding }
 }
 
-/// What can be said of a URL without showing what is secret in it.
+/// The scheme of a URL, which has no secrets.
 fn scheme(url: &str) -> String {
     url.split(':').next().unwrap_or_default().to_owned()
 }
@@ -167,12 +167,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_secret_of_a_url_is_shown() {
+    fn scheme_shows_no_secret_of_a_url() {
         assert_eq!(scheme("redis://user:secret@host:6379"), "redis");
     }
 
     #[test]
-    fn a_store_that_needs_a_quarter_of_its_limit_is_slow() {
+    fn latency_above_a_quarter_of_the_timeout_is_a_warning() {
         let limit = Duration::from_secs(2);
         let slow = latency(vec![Duration::from_millis(600); 9], limit);
         assert_eq!(slow.severity, Severity::Warn);

@@ -1,23 +1,23 @@
-//! Whether what is done is remembered for longer than anybody asks for it again.
+//! Whether retentions are longer than the longest redelivery.
 
 use std::time::Duration;
 
 use hapax::queue::QueueName;
 use hapax::{Finding, Promise, Store};
 
-/// About the outcomes of commands.
+/// Checks the retention of command outcomes.
 pub(super) fn outcomes(kept: Duration, longest: Duration) -> Finding {
     compared("retention", "outcomes are kept", kept, longest, "--redelivery")
 }
 
-/// About messages: the longest redelivery that is known, be it said or seen in the store's own
-/// outbox, whose oldest row may be sent once more at any time. Nothing, where none is known.
+/// Checks the inbox's retention against the longest known redelivery: the given one, or the age of the
+/// oldest outbox row, which may be sent again at any time. `None` where neither is known.
 pub(super) async fn inbox(
     store: &dyn Store,
     kept: Duration,
     said: Option<Duration>,
 ) -> Option<Finding> {
-    // A store that does not answer was reported before.
+    // An unreachable store has its own finding.
     let depth = store.depth(&QueueName::outbox(), None).await.ok();
     let seen = depth.and_then(|depth| depth.oldest_age);
     let (longest, whose) = match (said, seen) {
@@ -51,7 +51,7 @@ fn compared(
     Finding::fine(check, format!("{kept_text}, longer than any redelivery ({longest_text})"))
 }
 
-/// In whole seconds, as a person reads it.
+/// The time in whole seconds, as people write it.
 fn shown(time: Duration) -> String {
     let whole = if time.as_secs() > 0 { Duration::from_secs(time.as_secs()) } else { time };
     humantime::format_duration(whole).to_string()
@@ -67,14 +67,14 @@ mod tests {
     const WEEK: Duration = Duration::from_secs(7 * 86_400);
 
     #[test]
-    fn a_retention_shorter_than_the_redelivery_is_a_warning() {
+    fn outcome_retention_below_redelivery_is_a_warning() {
         assert_eq!(outcomes(DAY, WEEK).severity, Severity::Warn);
         assert_eq!(outcomes(WEEK, DAY).severity, Severity::Fine);
         assert_eq!(outcomes(DAY, DAY).severity, Severity::Fine);
     }
 
     #[tokio::test]
-    async fn an_inbox_that_forgets_before_the_last_redelivery_is_a_warning() {
+    async fn inbox_retention_below_redelivery_is_a_warning() {
         let store = MemoryStore::default();
         let found = inbox(&store, DAY, Some(WEEK)).await.unwrap();
         assert_eq!((found.check, found.severity), ("inbox.retention", Severity::Warn));

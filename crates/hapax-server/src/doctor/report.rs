@@ -1,4 +1,4 @@
-//! What was found, for people and for programs.
+//! The report of `hapax doctor`, as text and as JSON.
 
 use std::fmt::Write;
 
@@ -7,12 +7,12 @@ use hapax::{Finding, Severity};
 use serde_json::{Value, json};
 
 /// All findings about one store.
-pub(super) struct Report {
+pub(super) struct DoctorReport {
     pub(super) store: String,
     pub(super) findings: Vec<Finding>,
 }
 
-impl Report {
+impl DoctorReport {
     pub(super) fn new(store: String) -> Self {
         Self { store, findings: Vec::new() }
     }
@@ -25,9 +25,9 @@ impl Report {
         self.findings.iter().filter(|finding| finding.severity == severity).count()
     }
 
-    /// One line for what is fine, some more for what is not. The colours go away by themselves
-    /// where the output is no terminal.
-    pub(super) fn text(&self) -> String {
+    /// One line for a fine check, and more for a failed one. Colours are removed later where the output
+    /// is not a terminal.
+    pub(super) fn message(&self) -> String {
         let mut text = format!("hapax doctor: {}\n\n", self.store);
         let width = self.findings.iter().map(|finding| finding.check.len()).max().unwrap_or(0);
         for finding in &self.findings {
@@ -98,8 +98,8 @@ mod tests {
     use super::*;
     use hapax::Promise;
 
-    fn report() -> Report {
-        let mut report = Report::new("redis".into());
+    fn report() -> DoctorReport {
+        let mut report = DoctorReport::new("redis".into());
         report.findings = vec![
             Finding::fine("reach", "answers"),
             Finding::warn("redis.aof", Promise::Durable, "everysec", "appendfsync always"),
@@ -108,8 +108,8 @@ mod tests {
     }
 
     #[test]
-    fn a_finding_names_the_promise_it_breaks_and_the_fix() {
-        let text = anstream::adapter::strip_str(&report().text()).to_string();
+    fn report_names_broken_promise_and_fix() {
+        let text = anstream::adapter::strip_str(&report().message()).to_string();
         assert_eq!(
             text,
             "hapax doctor: redis\n\n\
@@ -122,9 +122,9 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_finding_decides() {
+    fn report_severity_is_that_of_the_worst_finding() {
         assert_eq!(report().worst(), Severity::Warn);
         assert_eq!(report().json()["severity"], "warn");
-        assert_eq!(Report::new("x".into()).worst(), Severity::Fine);
+        assert_eq!(DoctorReport::new("x".into()).worst(), Severity::Fine);
     }
 }

@@ -3,77 +3,128 @@
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::os::unix::process::ExitStatusExt;
-use std::process::ExitStatus;
+use std::process::{Command, ExitCode, ExitStatus};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
-use tokio::process::Command;
 
-/// A running command.
-pub(super) struct Child {
+use crate::client::print_note;
+
+/// The running command.
+pub(super) struct LockedChild {
     process: tokio::process::Child,
     pid: Option<Pid>,
-    /// Whether it leads a process group of its own. At a terminal it does not: it could not read
-    /// from it, and the keyboard's signals reach it by themselves.
-    leads: bool,
+    /// Whether the command leads its own process group. At a terminal it must not: it could not read
+    /// from the terminal, and signals of the keyboard reach it anyway.
+    leads_group: bool,
 }
 
-impl Child {
+impl LockedChild {
     pub(super) fn start(command: &[OsString], fence: u64) -> io::Result<Self> {
-        let leads = !io::stdin().is_terminal();
-        let mut start = Command::from(super::tied::command(command));
+        let leads_group = !io::stdin().is_terminal();
+        let mut start = tokio::process::Command::from(bound_command(command));
         start.env("HAPAX_FENCE", fence.to_string()).kill_on_drop(true);
-        if leads {
+        if leads_group {
             start.process_group(0);
         }
         let process = start.spawn()?;
         let pid = process.id().and_then(|id| Pid::from_raw(id.cast_signed()));
-        Ok(Self { process, pid, leads })
+        Ok(Self { process, pid, leads_group })
     }
 
     pub(super) async fn wait(&mut self) -> io::Result<ExitStatus> {
         self.process.wait().await
     }
 
-    /// Passes a signal on that this process got.
+    /// Passes a signal of this process on to the command.
     pub(super) fn pass_on(&self, signal: i32) {
         let from_keyboard = [Signal::INT, Signal::QUIT].map(Signal::as_raw).contains(&signal);
         if let Some(signal) = Signal::from_named_raw(signal)
-            && (self.leads || !from_keyboard)
+            && (self.leads_group || !from_keyboard)
         {
-            self.tell(signal);
+            self.send_signal(signal);
         }
     }
 
-    /// Asks it to end.
+    /// Asks the command to end.
     pub(super) fn terminate(&self) {
-        self.tell(Signal::TERM);
+        self.send_signal(Signal::TERM);
     }
 
-    /// Ends it.
+    /// Kills the command.
     pub(super) fn kill(&self) {
-        self.tell(Signal::KILL);
+        self.send_signal(Signal::KILL);
     }
 
-    /// Ends what it left running in its group, after it has ended itself.
+    /// Kills processes of the group that outlived the command.
     pub(super) fn kill_rest(&self) {
-        if let (true, Some(pid)) = (self.leads, self.pid) {
+        if let (true, Some(pid)) = (self.leads_group, self.pid) {
             let _ = kill_process_group(pid, Signal::KILL);
         }
     }
 
-    /// Only while it has not been waited for: after that the number may be another process's.
-    fn tell(&self, signal: Signal) {
+    /// Signals the command unless it was waited for: its process id may belong to another process then.
+    fn send_signal(&self, signal: Signal) {
         let Some(pid) = self.pid.filter(|_| self.process.id().is_some()) else { return };
-        // It may have ended this very moment.
-        let _ = match self.leads {
+        // Ignore a failure: the command may have just ended.
+        let _ = match self.leads_group {
             true => kill_process_group(pid, signal),
             false => kill_process(pid, signal),
         };
     }
 }
 
-/// As a shell gives it.
+/// The exit code as a shell reports it.
 pub(super) fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| Some(128 + status.signal()?)).unwrap_or(1);
     u8::try_from(code & 0xff).unwrap_or(1)
+}
+
+/// The arguments of the hidden `hapax lock tied`: the process between hapax and the command.
+///
+/// If hapax is killed with SIGKILL, nothing renews the lock, and a command that went on would soon run
+/// beside its successor. Linux can kill a process when its parent dies, but only the process itself can
+/// ask for that. So hapax starts itself, asks, and becomes the command.
+#[derive(clap::Args)]
+pub(crate) struct BoundCommandArgs {
+    /// The process whose death ends the command
+    parent: i32,
+    /// The command and its arguments
+    #[arg(required = true, last = true)]
+    command: Vec<OsString>,
+}
+
+/// The command, which dies with this process.
+#[cfg(target_os = "linux")]
+fn bound_command(command: &[OsString]) -> Command {
+    let mut bound = Command::new("/proc/self/exe");
+    bound.args(["lock", "tied"]).arg(std::process::id().to_string()).arg("--").args(command);
+    bound
+}
+
+/// The command; only Linux can bind it to this process.
+#[cfg(not(target_os = "linux"))]
+fn bound_command(command: &[OsString]) -> Command {
+    let mut plain = Command::new(&command[0]);
+    plain.args(&command[1..]);
+    plain
+}
+
+/// Becomes the command; returns only where that fails.
+pub(crate) fn become_command(args: BoundCommandArgs) -> ExitCode {
+    use std::os::unix::process::CommandExt;
+    #[cfg(target_os = "linux")]
+    die_with_parent();
+    // The parent may have died before it was bound.
+    if std::os::unix::process::parent_id().cast_signed() != args.parent {
+        return ExitCode::FAILURE;
+    }
+    let error = Command::new(&args.command[0]).args(&args.command[1..]).exec();
+    print_note(format_args!("hapax: {}: {error}", args.command[0].to_string_lossy()));
+    if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }.into()
+}
+
+#[cfg(target_os = "linux")]
+fn die_with_parent() {
+    // Where this is forbidden the command runs all the same, with its lock.
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
 }

@@ -7,33 +7,28 @@
 //!              └─ lost, in doubt, or too long: SIGTERM, later SIGKILL
 //! ```
 //!
-//! The command is ended *before* the lock could be somebody else's wherever that can be known:
-//! renewals that get no answer end it while the last confirmed lease still runs.
+//! The command is ended *before* another owner can take the lock, as far as that can be known: renewals
+//! that get no answer end it while the last confirmed lease still runs.
 
-mod child;
-mod door;
-mod keep;
+pub(crate) mod child;
 mod signals;
-pub(crate) mod tied;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::client::failure::HELD;
-use crate::client::{Connect, Failure, duration, note};
-use child::Child;
-use door::{Door, Refusal, Ticket};
-use keep::Keeper;
-use signals::Signals;
+use crate::client::error::HELD;
+use crate::client::{Backend, CliError, LockRefusal, LockTicket, ServerArgs, duration, print_note};
+use child::LockedChild;
+use signals::ForwardedSignals;
 
 /// The lock was lost while the command ran.
 const LOST: u8 = 76;
 /// The command took longer than `--max-hold`; the same as `timeout`'s.
 const TOO_LONG: u8 = 124;
-/// How long one request waits for the lock: a signal is seen in between.
-const SLICE: Duration = Duration::from_secs(2);
+/// How long one request waits for the lock; signals are handled between requests.
+const WAIT_SLICE: Duration = Duration::from_secs(2);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -42,17 +37,17 @@ Examples:
   hapax lock run backup --max-hold 6h -- sh -c 'pg_dump shop | gzip > shop.gz'
   hapax lock run import --store sqlite:/var/lib/hapax.db -- ./import.sh    without a server
 
-The command finds HAPAX_FENCE in its environment: a number that grows with every owner. What it
-writes to can refuse a lower one than it has seen.
+The environment variable HAPAX_FENCE of the command is a number that grows with every owner. A
+system that the command writes to can refuse a lower number than it has seen.
 
 SIGTERM, SIGINT, SIGQUIT and SIGHUP are passed on to the command; the lock is released when it has
-ended. Away from a terminal the command has a process group of its own, and signals go to all of it.
-Should hapax itself be killed, the command is killed with it (on Linux), and the lock runs out.
+ended. Without a terminal the command has its own process group, and signals go to the whole group.
+If hapax itself is killed, the command is killed with it (on Linux), and the lock expires.
 
 Exit codes:
   the command's own; 128 + N where signal N ended it
   69   the server or the store cannot be reached: the command did not run
-  75   somebody else has the lock: the command did not run
+  75   another owner has the lock: the command did not run
   76   the lock was lost while the command ran; the command was ended
   124  the command took longer than --max-hold and was ended
   126  the command cannot be run; 127 there is no such command";
@@ -60,13 +55,13 @@ Exit codes:
 /// The arguments of `hapax lock run`.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct LockRunArgs {
     /// The lock's name, 1 to 255 bytes of printable ASCII
     key: String,
-    /// How long the lock lasts without renewal; it is renewed three times as often
-    #[arg(long, value_parser = lasting, default_value = "30s")]
+    /// How long the lock lasts without renewal; it is renewed after a third of this time
+    #[arg(long, value_parser = renewable_ttl, default_value = "30s")]
     ttl: Duration,
-    /// How long to wait where somebody else has the lock
+    /// How long to wait while another owner has the lock
     #[arg(long, value_parser = duration, default_value = "0s")]
     wait: Duration,
     /// How long the command may take
@@ -83,8 +78,8 @@ pub(crate) struct Args {
     command: Vec<std::ffi::OsString>,
 }
 
-/// A third of it must still be time enough for a renewal.
-fn lasting(text: &str) -> Result<Duration, String> {
+/// A TTL of which a third is enough time for a renewal.
+fn renewable_ttl(text: &str) -> Result<Duration, String> {
     let ttl = duration(text)?;
     if ttl < Duration::from_millis(300) {
         return Err("a lock that is renewed lasts at least 300ms".into());
@@ -92,86 +87,92 @@ fn lasting(text: &str) -> Result<Duration, String> {
     Ok(ttl)
 }
 
-pub(crate) async fn run(args: Args, connect: &Connect) -> Result<ExitCode, Failure> {
-    let door = Door::open(&args, connect).await?;
-    let mut signals = Signals::install().map_err(local)?;
-    let (ticket, asked_at) = match take(&door, &args, &mut signals).await? {
+pub(crate) async fn run(args: LockRunArgs, server: &ServerArgs) -> Result<ExitCode, CliError> {
+    let backend = Backend::open_for_locks(server, args.store.as_deref()).await?;
+    let mut signals = ForwardedSignals::install().map_err(local)?;
+    let (ticket, asked_at) = match take(&backend, &args, &mut signals).await? {
         Taken::Yes(ticket, asked_at) => (ticket, asked_at),
         Taken::Signalled(signal) => return Ok(signalled(signal)),
     };
-    let child = match Child::start(&args.command, ticket.fence) {
+    let child = match LockedChild::start(&args.command, ticket.fence) {
         Ok(child) => child,
         Err(error) => {
-            let _ = door.release(&ticket).await;
+            let _ = backend.release_lock(&args.key, &ticket).await;
             let name = args.command[0].to_string_lossy();
-            note(format_args!("hapax: {name}: {error}"));
+            print_note(format_args!("hapax: {name}: {error}"));
             return Ok(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 }.into());
         }
     };
-    let keeper = Keeper { door: &door, ticket: &ticket, ttl: args.ttl, grace: args.grace };
-    let ended = attend(child, keeper, asked_at, &args, &mut signals).await.map_err(local)?;
-    let released = door.release(&ticket).await;
-    Ok(ended.exit(released, args.ttl))
+    let renewal = LockRenewal { backend: &backend, args: &args, ticket: &ticket };
+    let ended = supervise(child, renewal, asked_at, &mut signals).await.map_err(local)?;
+    let released = backend.release_lock(&args.key, &ticket).await;
+    Ok(ended.exit_code(released, args.ttl))
 }
 
 enum Taken {
-    Yes(Ticket, Instant),
+    Yes(LockTicket, Instant),
     Signalled(i32),
 }
 
-/// Never abandons a request: a lock that was granted to a request nobody listens to would be held
-/// for its whole TTL.
-async fn take(door: &Door, args: &Args, signals: &mut Signals) -> Result<Taken, Failure> {
+/// Takes the lock. A request is never abandoned, because the lock could be granted to it and would then
+/// be held for its whole TTL.
+async fn take(
+    backend: &Backend,
+    args: &LockRunArgs,
+    signals: &mut ForwardedSignals,
+) -> Result<Taken, CliError> {
     let deadline = Instant::now() + args.wait;
-    let slice = SLICE.min(args.ttl / 3);
+    let slice = WAIT_SLICE.min(args.ttl / 3);
     loop {
         let asked_at = Instant::now();
         let left = deadline.saturating_duration_since(asked_at);
-        let answer = door.take(args.ttl, left.min(slice)).await;
-        if let Some(signal) = signals.seen() {
-            if let Ok(ticket) = answer {
-                let _ = door.release(&ticket).await;
+        let response = backend.take_lock(&args.key, args.ttl, left.min(slice)).await;
+        if let Some(signal) = signals.try_next() {
+            if let Ok(ticket) = response {
+                let _ = backend.release_lock(&args.key, &ticket).await;
             }
             return Ok(Taken::Signalled(signal));
         }
-        match answer {
+        match response {
             Ok(ticket) => return Ok(Taken::Yes(ticket, asked_at)),
-            Err(Refusal::Held(_)) if Instant::now() < deadline => {}
-            Err(Refusal::Held(failure) | Refusal::Lost(failure) | Refusal::Failed(failure)) => {
-                return Err(failure);
+            Err(LockRefusal::Held(_)) if Instant::now() < deadline => {}
+            Err(
+                LockRefusal::Held(error) | LockRefusal::Lost(error) | LockRefusal::Failed(error),
+            ) => {
+                return Err(error);
             }
         }
     }
 }
 
-/// How the command ended, and what happened to the lock before it did.
+/// How the command ended, and why hapax ended it, if it did.
 struct Ended {
     status: std::process::ExitStatus,
-    why: Option<Why>,
+    why: Option<EndReason>,
 }
 
-/// Why the command had to end.
+/// Why hapax ended the command.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Why {
+enum EndReason {
     Lost,
     TooLong,
 }
 
-/// Watches over the command until it has ended.
-async fn attend(
-    mut child: Child,
-    keeper: Keeper<'_>,
+/// Renews the lock and passes signals on until the command has ended.
+async fn supervise(
+    mut child: LockedChild,
+    renewal: LockRenewal<'_>,
     asked_at: Instant,
-    args: &Args,
-    signals: &mut Signals,
+    signals: &mut ForwardedSignals,
 ) -> std::io::Result<Ended> {
-    let mut lost = std::pin::pin!(keeper.until_lost(asked_at));
+    let args = renewal.args;
+    let mut lost = std::pin::pin!(renewal.renew_until_lost(asked_at));
     let too_long_at = Instant::now() + args.max_hold;
     let mut why = None;
     let mut kill_at: Option<Instant> = None;
-    let (mut kept, mut killed) = (true, false);
+    let (mut renewing, mut killed) = (true, false);
     let status = loop {
-        let doom = tokio::select! {
+        let (reason, deadline) = tokio::select! {
             status = child.wait() => break status?,
             signal = signals.next() => {
                 child.pass_on(signal);
@@ -182,26 +183,67 @@ async fn attend(
                 child.kill();
                 continue;
             }
-            // It goes on being renewed while the command is being ended for another reason.
-            at = &mut lost, if kept => {
-                kept = false;
-                note("hapax: the lock is lost, or cannot be renewed: ending the command");
-                (Why::Lost, at)
+            // Renewal goes on while the command is being ended for another reason.
+            at = &mut lost, if renewing => {
+                renewing = false;
+                print_note("hapax: the lock is lost, or cannot be renewed: ending the command");
+                (EndReason::Lost, at)
             }
             () = tokio::time::sleep_until(too_long_at), if why.is_none() => {
-                note("hapax: --max-hold has passed: ending the command");
-                (Why::TooLong, Instant::now() + args.grace)
+                print_note("hapax: --max-hold has passed: ending the command");
+                (EndReason::TooLong, Instant::now() + args.grace)
             }
         };
-        if why.replace(doom.0).is_none() {
+        if why.replace(reason).is_none() {
             child.terminate();
         }
-        kill_at = Some(kill_at.map_or(doom.1, |before| before.min(doom.1)));
+        kill_at = Some(kill_at.map_or(deadline, |before| before.min(deadline)));
     };
     if why.is_some() {
         child.kill_rest();
     }
     Ok(Ended { status, why })
+}
+
+/// Renews the lock while the command runs.
+struct LockRenewal<'a> {
+    backend: &'a Backend,
+    args: &'a LockRunArgs,
+    ticket: &'a LockTicket,
+}
+
+impl LockRenewal<'_> {
+    /// Renews the lock every third of its TTL, and returns the time at which the command has to be over
+    /// when the lock is lost or can no longer be confirmed.
+    ///
+    /// Where renewals get no answer, that time is the end of the last confirmed lease, and this returns
+    /// early enough to end the command gently.
+    async fn renew_until_lost(&self, asked_at: Instant) -> Instant {
+        let LockRunArgs { key, ttl, grace, .. } = self.args;
+        let third = *ttl / 3;
+        // Leases are counted from before their request, so that this process never believes in the
+        // lock for longer than its store does.
+        let mut alive_until = asked_at + *ttl;
+        let mut next = asked_at + third;
+        loop {
+            tokio::time::sleep_until(next).await;
+            let now = Instant::now();
+            let give_up_at = alive_until - third.min(*grace);
+            let left = give_up_at.saturating_duration_since(now);
+            if left.is_zero() {
+                return alive_until;
+            }
+            match self.backend.renew_lock(key, self.ticket, *ttl, left).await {
+                Ok(()) => {
+                    alive_until = now + *ttl;
+                    next = now + third;
+                }
+                Err(LockRefusal::Lost(_)) => return Instant::now() + *grace,
+                // Retry soon, but not in a hot loop: the server may be restarting.
+                Err(_) => next = (Instant::now() + third / 8).min(give_up_at),
+            }
+        }
+    }
 }
 
 async fn sleep_until(when: Option<Instant>) {
@@ -211,24 +253,26 @@ async fn sleep_until(when: Option<Instant>) {
 }
 
 impl Ended {
-    fn exit(self, released: Result<(), Refusal>, ttl: Duration) -> ExitCode {
+    fn exit_code(self, released: Result<(), LockRefusal>, ttl: Duration) -> ExitCode {
         let mut why = self.why;
         match released {
-            Err(Refusal::Lost(_)) if why != Some(Why::Lost) => {
-                note("hapax: the lock was lost before the command ended");
-                why = Some(Why::Lost);
+            Err(LockRefusal::Lost(_)) if why != Some(EndReason::Lost) => {
+                print_note("hapax: the lock was lost before the command ended");
+                why = Some(EndReason::Lost);
             }
-            // A lost lock needs no release, and more words would hide the ones that matter.
-            Err(Refusal::Held(failure) | Refusal::Failed(failure)) if why != Some(Why::Lost) => {
+            // A lost lock needs no release, so its error is not reported.
+            Err(LockRefusal::Held(error) | LockRefusal::Failed(error))
+                if why != Some(EndReason::Lost) =>
+            {
                 let ttl = humantime::format_duration(ttl);
-                let text = failure.text();
-                note(format_args!("hapax: not released; it runs out within {ttl}: {text}"));
+                let text = error.message();
+                print_note(format_args!("hapax: not released; it expires within {ttl}: {text}"));
             }
             _ => {}
         }
         match why {
-            Some(Why::Lost) => LOST.into(),
-            Some(Why::TooLong) => TOO_LONG.into(),
+            Some(EndReason::Lost) => LOST.into(),
+            Some(EndReason::TooLong) => TOO_LONG.into(),
             None => child::exit_code(self.status).into(),
         }
     }
@@ -238,6 +282,6 @@ fn signalled(signal: i32) -> ExitCode {
     u8::try_from(128 + signal).unwrap_or(HELD).into()
 }
 
-fn local(error: std::io::Error) -> Failure {
-    Failure::Local(error.to_string())
+fn local(error: std::io::Error) -> CliError {
+    CliError::Local(error.to_string())
 }

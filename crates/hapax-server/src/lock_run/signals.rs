@@ -1,4 +1,4 @@
-//! Signals to this process, one after the other.
+//! Signals to this process, in order.
 
 use std::fs;
 use std::io;
@@ -6,12 +6,12 @@ use std::io;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-/// Those that ask a process to end.
-pub(super) struct Signals(mpsc::UnboundedReceiver<i32>);
+/// The signals that ask a process to end.
+pub(super) struct ForwardedSignals(mpsc::UnboundedReceiver<i32>);
 
-impl Signals {
-    /// From now on they end up here. One that the caller had us ignore stays ignored, as `nohup`
-    /// and a shell's background jobs want it.
+impl ForwardedSignals {
+    /// Catches the signals from now on. A signal that this process was started to ignore stays ignored,
+    /// as `nohup` and background jobs of a shell expect.
     pub(super) fn install() -> io::Result<Self> {
         let (sender, receiver) = mpsc::unbounded_channel();
         let ignored = ignored();
@@ -35,22 +35,22 @@ impl Signals {
         Ok(Self(receiver))
     }
 
-    /// The next one.
+    /// The next signal.
     pub(super) async fn next(&mut self) -> i32 {
         match self.0.recv().await {
             Some(signal) => signal,
-            // All of them are ignored.
+            // All signals are ignored.
             None => std::future::pending().await,
         }
     }
 
-    /// One that came already.
-    pub(super) fn seen(&mut self) -> Option<i32> {
+    /// A signal that has arrived already.
+    pub(super) fn try_next(&mut self) -> Option<i32> {
         self.0.try_recv().ok()
     }
 }
 
-/// The mask of ignored signals; none where the kernel does not tell.
+/// The mask of ignored signals; zero outside Linux.
 fn ignored() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -20,7 +20,7 @@ fn step(server: &Server, action: &str, ticket: &str, more: &[&str]) -> Ran {
 }
 
 #[test]
-fn a_command_runs_once_and_everybody_gets_its_answer() {
+fn command_runs_once_and_every_caller_gets_its_response() {
     let server = Server::start();
     let ticket = ticket(&begin(&server, &[]));
     assert!(begin(&server, &[]).failed(75).contains("in-progress"));
@@ -40,7 +40,7 @@ fn a_command_runs_once_and_everybody_gets_its_answer() {
 }
 
 #[test]
-fn a_failed_command_may_be_tried_again() {
+fn failed_command_may_be_tried_again() {
     let server = Server::start();
     let first = ticket(&begin(&server, &["--fingerprint", "a"]));
     step(&server, "fail", &first, &[]).ok();
@@ -52,7 +52,7 @@ fn a_failed_command_may_be_tried_again() {
 }
 
 #[test]
-fn an_owner_that_went_away_leaves_an_unknown_outcome() {
+fn command_of_vanished_owner_is_unknown() {
     let server = Server::start();
     ticket(&begin(&server, &["--lease", "1ms"]));
     let unknown =
@@ -65,7 +65,7 @@ fn an_owner_that_went_away_leaves_an_unknown_outcome() {
 }
 
 #[test]
-fn a_body_that_is_no_text_comes_back_byte_for_byte() {
+fn binary_body_comes_back_unchanged() {
     let server = Server::start();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("answer.bin");

@@ -24,7 +24,7 @@ fn severity(report: &serde_json::Value, check: &str) -> Option<String> {
 }
 
 #[test]
-fn memory_works_and_is_warned_of() {
+fn doctor_warns_of_memory() {
     let text = doctor("memory:", &[]).ok();
     assert!(text.contains("! memory.durability"), "{text}");
     assert!(text.contains("breaks: what was acknowledged is not lost"), "{text}");
@@ -34,7 +34,7 @@ fn memory_works_and_is_warned_of() {
 }
 
 #[test]
-fn a_new_sqlite_file_is_fine() {
+fn doctor_accepts_new_sqlite_file() {
     let folder = folder();
     let file = folder.path().join("hapax.db");
     let store = format!("sqlite:{}", file.display());
@@ -49,7 +49,7 @@ fn a_new_sqlite_file_is_fine() {
 }
 
 #[test]
-fn redis_and_postgresql_are_examined() {
+fn doctor_examines_redis_and_postgresql() {
     let redis = Redis::with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
     let (code, report) = reached(&redis.url(), &["--json"]);
     assert_eq!((code, &report["severity"]), (2, &"refuse".into()), "{report}");
@@ -62,7 +62,7 @@ fn redis_and_postgresql_are_examined() {
 }
 
 #[test]
-fn a_store_that_cannot_be_reached_is_2_and_its_password_nobodys() {
+fn doctor_exits_2_for_unreachable_store_without_password() {
     let store = format!("redis://app:hunter2@127.0.0.1:{}", free_port());
     let ran = doctor(&store, &[]);
     assert_eq!(ran.code(), 2, "{}", ran.out());
@@ -72,7 +72,7 @@ fn a_store_that_cannot_be_reached_is_2_and_its_password_nobodys() {
 }
 
 #[test]
-fn a_retention_that_ends_before_the_redeliveries_is_warned_of() {
+fn doctor_warns_of_retention_below_redelivery() {
     let with = |retention: &str| {
         let times = ["--json", "--retention", retention, "--redelivery", "72h"];
         severity(&doctor("memory:", &times).json(), "retention")
@@ -92,7 +92,7 @@ fn bench_prints_a_line_for_every_workload() {
 }
 
 #[test]
-fn an_inbox_that_forgets_too_early_is_a_warning() {
+fn doctor_warns_of_inbox_retention_below_redelivery() {
     let report = doctor("memory:", &["--json", "--redelivery", "45d"]).json();
     assert_eq!(severity(&report, "inbox.retention").as_deref(), Some("warn"), "{report}");
     let kept = ["--json", "--redelivery", "45d", "--inbox-retention", "60d", "--retention", "46d"];
@@ -104,7 +104,7 @@ fn an_inbox_that_forgets_too_early_is_a_warning() {
 
 /// A row of the outbox that is older than what consumers remember may be sent again at any time.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_old_row_of_the_outbox_counts_as_a_redelivery() {
+async fn doctor_counts_old_outbox_row_as_redelivery() {
     let folder = folder();
     let url = format!("sqlite:{}", folder.path().join("hapax.db").display());
     let patient = hapax::StoreConfig {

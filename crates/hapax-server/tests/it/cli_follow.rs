@@ -45,7 +45,7 @@ impl Drop for Following {
 }
 
 #[test]
-fn a_job_is_shown_live_and_ends_with_its_final_event() {
+fn follow_prints_events_live_until_the_final_one() {
     let server = Server::start();
     let mut live = Following::start(&server, &[]);
     publish(&server, "vision", 10);
@@ -67,7 +67,7 @@ fn a_job_is_shown_live_and_ends_with_its_final_event() {
 }
 
 #[test]
-fn a_follower_goes_on_where_it_was_when_the_server_comes_back() {
+fn follow_resumes_after_server_restart() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", folder.path().join("hapax.db").display());
     let mut server = Server::on(&url);
@@ -91,7 +91,7 @@ fn offset(line: &str) -> u64 {
 }
 
 #[test]
-fn a_gap_is_shown_with_the_state() {
+fn follow_prints_a_gap_with_the_state() {
     let server = Server::with_config("[events]\nentries = 2\n");
     for seq in 10..15 {
         publish(&server, "vision", seq);
@@ -106,7 +106,7 @@ fn a_gap_is_shown_with_the_state() {
 }
 
 #[test]
-fn what_cannot_be_followed_is_told() {
+fn follow_reports_what_cannot_be_followed() {
     let server = Server::start();
     server.run(["follow", "scan"]).failed(2);
     server.run(["follow", "scan/job-1", "--after", "nonsense"]).failed(1);

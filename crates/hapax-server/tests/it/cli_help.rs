@@ -1,4 +1,4 @@
-//! `--help` teaches, and completions complete.
+//! `--help` and completions.
 
 use crate::cli_support::{hapax, run};
 
@@ -45,7 +45,7 @@ const COMMANDS: &[&[&str]] = &[
 ];
 
 #[test]
-fn every_command_shows_examples_of_itself() {
+fn help_of_every_command_has_examples() {
     for command in COMMANDS {
         let help = run(hapax().args(*command).arg("--help")).ok();
         let example = format!("  hapax {}", command.join(" "));
@@ -55,7 +55,7 @@ fn every_command_shows_examples_of_itself() {
 }
 
 #[test]
-fn client_commands_explain_their_exit_codes() {
+fn help_of_client_commands_explains_exit_codes() {
     for command in ["lock", "record", "command", "publish", "follow", "inbox", "queue"] {
         let help = run(hapax().args([command, "--help"])).ok();
         assert!(help.contains("Exit codes:") && help.contains("75"), "{help}");
@@ -76,7 +76,7 @@ fn completions_know_the_commands() {
 }
 
 #[test]
-fn what_is_internal_is_not_shown() {
+fn help_hides_internal_commands() {
     let help = run(hapax().args(["lock", "--help"])).ok();
     assert!(!help.contains("tied"), "{help}");
 }

@@ -20,13 +20,13 @@ fn a_message_is_handled_once(ask: impl Fn(&[&str]) -> Ran) {
 }
 
 #[test]
-fn a_message_is_handled_once_on_a_server() {
+fn inbox_message_is_handled_once_on_a_server() {
     let server = Server::start();
     a_message_is_handled_once(|arguments| server.run(["inbox"].iter().chain(arguments)));
 }
 
 #[test]
-fn a_message_is_handled_once_on_a_store() {
+fn inbox_message_is_handled_once_on_a_store() {
     let folder = folder();
     let url = format!("sqlite:{}", folder.path().join("hapax.db").display());
     run(hapax().args(["doctor", "--migrate", "--store", &url]));

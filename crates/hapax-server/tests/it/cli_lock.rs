@@ -9,7 +9,7 @@ fn ticket(server: &Server, key: &str) -> String {
 }
 
 #[test]
-fn a_lock_has_one_owner_until_it_is_released() {
+fn lock_has_one_owner_until_released() {
     let server = Server::start();
     let ticket = ticket(&server, "deploy");
 
@@ -20,7 +20,7 @@ fn a_lock_has_one_owner_until_it_is_released() {
 }
 
 #[test]
-fn only_the_owner_renews_and_releases() {
+fn lock_is_renewed_and_released_only_by_its_owner() {
     let server = Server::start();
     let ticket = ticket(&server, "deploy");
 
@@ -36,7 +36,7 @@ fn only_the_owner_renews_and_releases() {
 }
 
 #[test]
-fn show_tells_everything_but_the_ticket() {
+fn lock_show_hides_the_ticket() {
     let server = Server::start();
     assert!(server.run(["lock", "show", "deploy"]).ok().contains("held  false"));
     let ticket = ticket(&server, "deploy");
@@ -46,7 +46,7 @@ fn show_tells_everything_but_the_ticket() {
 }
 
 #[test]
-fn take_waits_for_its_turn() {
+fn lock_take_waits_for_its_turn() {
     let server = Server::start();
     let ticket = ticket(&server, "deploy");
     let mut waiting = server
@@ -61,7 +61,7 @@ fn take_waits_for_its_turn() {
 }
 
 #[test]
-fn any_printable_key_arrives_as_it_is() {
+fn lock_key_may_be_any_printable_text() {
     let server = Server::start();
     let odd = "a/../b?c=d#e%2F+&;\"'<>|\\^`{}~";
     let first = ticket(&server, odd);
@@ -75,7 +75,7 @@ fn any_printable_key_arrives_as_it_is() {
 }
 
 #[test]
-fn a_server_that_does_not_answer_is_69_and_a_wrong_url_2() {
+fn lock_exits_69_without_server_and_2_for_a_wrong_url() {
     let nobody = format!("http://127.0.0.1:{}", free_port());
     let failed = run(hapax().args(["lock", "show", "x", "--server", &nobody])).failed(69);
     assert!(failed.contains("hapax serve"), "{failed}");
@@ -84,7 +84,7 @@ fn a_server_that_does_not_answer_is_69_and_a_wrong_url_2() {
 }
 
 #[test]
-fn json_failures_are_the_servers_own_words() {
+fn lock_json_error_is_the_servers_document() {
     let server = Server::start();
     ticket(&server, "deploy");
     let problem = server.run(["lock", "take", "deploy", "--json"]).failed(75);

@@ -1,4 +1,4 @@
-//! `hapax lock run`: one at a time, whatever happens to whom.
+//! `hapax lock run`: one command at a time, through signals, crashes and lost locks.
 
 use std::path::Path;
 use std::process::Command;
@@ -26,7 +26,7 @@ fn alive(pid: &str) -> bool {
 }
 
 #[test]
-fn the_second_one_does_not_run_while_the_first_does() {
+fn lock_run_refuses_second_command_while_first_runs() {
     let server = Server::start();
     let mut first = Running::start(&mut lock_run(&server, &[], HOLD));
 
@@ -40,7 +40,7 @@ fn the_second_one_does_not_run_while_the_first_does() {
 }
 
 #[test]
-fn the_second_one_waits_for_its_turn_and_has_a_higher_fence() {
+fn lock_run_waits_for_its_turn_with_a_higher_fence() {
     let server = Server::start();
     let mut first = Running::start(&mut lock_run(&server, &[], HOLD));
     let mut second = lock_run(&server, &["--wait", "1h"], "test $HAPAX_FENCE -gt $FENCE");
@@ -52,7 +52,7 @@ fn the_second_one_waits_for_its_turn_and_has_a_higher_fence() {
 }
 
 #[test]
-fn the_exit_code_is_the_commands_own() {
+fn lock_run_exits_with_the_commands_code() {
     let server = Server::start();
     assert_eq!(run(&mut lock_run(&server, &[], "exit 7")).code(), 7);
     assert_eq!(run(&mut lock_run(&server, &[], "kill -KILL $$")).code(), 128 + 9);
@@ -63,7 +63,7 @@ fn the_exit_code_is_the_commands_own() {
 }
 
 #[test]
-fn it_is_renewed_for_as_long_as_the_command_runs() {
+fn lock_run_renews_while_the_command_runs() {
     let server = Server::start();
     // Time enough between two renewals for a busy machine to miss neither.
     let mut running = Running::start(&mut lock_run(&server, &["--ttl", "15s"], HOLD));
@@ -85,7 +85,7 @@ fn it_is_renewed_for_as_long_as_the_command_runs() {
 }
 
 #[test]
-fn a_signal_is_passed_on_and_the_lock_released_when_the_command_has_ended() {
+fn lock_run_forwards_signal_and_releases_afterwards() {
     let server = Server::start();
     for (signal, name) in [(Signal::TERM, "TERM"), (Signal::INT, "INT"), (Signal::HUP, "HUP")] {
         let script =
@@ -104,7 +104,7 @@ fn a_signal_is_passed_on_and_the_lock_released_when_the_command_has_ended() {
 }
 
 #[test]
-fn a_signal_reaches_what_the_command_started() {
+fn lock_run_signal_reaches_the_process_group() {
     let server = Server::start();
     // The shell does not pass it on: the group does.
     let mut running =
@@ -116,7 +116,7 @@ fn a_signal_reaches_what_the_command_started() {
 }
 
 #[test]
-fn a_signal_while_it_waits_leaves_nothing_behind() {
+fn lock_run_signal_while_waiting_leaves_no_lock() {
     let server = Server::start();
     let mut first = Running::start(&mut lock_run(&server, &[], HOLD));
     let mut waiting = lock_run(&server, &["--wait", "1h"], "echo ran").spawn().unwrap();
@@ -138,7 +138,7 @@ fn a_signal_while_it_waits_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_lock_that_was_lost_ends_the_command() {
+fn lock_run_ends_command_when_lock_is_lost() {
     let mut server = Server::start();
     let mut running = Running::start(&mut lock_run(
         &server,
@@ -153,7 +153,7 @@ fn a_lock_that_was_lost_ends_the_command() {
 }
 
 #[test]
-fn a_server_that_is_gone_ends_the_command_before_the_lock_can_be_somebody_elses() {
+fn lock_run_ends_command_before_unrenewed_lease_expires() {
     let mut server = Server::start();
     let began = Instant::now();
     let mut running = Running::start(&mut lock_run(
@@ -169,7 +169,7 @@ fn a_server_that_is_gone_ends_the_command_before_the_lock_can_be_somebody_elses(
 }
 
 #[test]
-fn a_command_that_takes_too_long_is_ended_under_its_lock() {
+fn lock_run_max_hold_ends_command_under_its_lock() {
     let server = Server::start();
     // Time enough for the command to begin on a busy machine.
     let options = ["--max-hold", "8s", "--grace", "300ms"];
@@ -183,7 +183,7 @@ fn a_command_that_takes_too_long_is_ended_under_its_lock() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn the_command_does_not_outlive_a_killed_hapax() {
+fn lock_run_command_dies_with_killed_hapax() {
     let server = Server::start();
     let mut running = Running::start(&mut lock_run(&server, &[], "echo $$; exec sleep 600"));
     let command = running.said.clone();
@@ -194,7 +194,7 @@ fn the_command_does_not_outlive_a_killed_hapax() {
 }
 
 #[test]
-fn an_ignored_signal_stays_ignored_as_nohup_wants_it() {
+fn lock_run_keeps_ignored_signals_ignored() {
     let server = Server::start();
     let mut command = Command::new("sh");
     let script = "trap '' HUP; exec \"$0\" \"$@\"";
@@ -207,7 +207,7 @@ fn an_ignored_signal_stays_ignored_as_nohup_wants_it() {
 }
 
 #[test]
-fn it_works_on_a_store_without_a_server() {
+fn lock_run_works_on_a_store_without_a_server() {
     let folder = folder();
     let on = |script: &str| {
         let mut command = hapax();

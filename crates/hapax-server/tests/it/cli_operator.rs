@@ -86,18 +86,18 @@ fn an_operator_decides(desk: &dyn Desk) {
 }
 
 #[test]
-fn an_operator_decides_on_a_server() {
+fn operator_lists_settles_and_releases_on_a_server() {
     an_operator_decides(&Server::start());
 }
 
 #[test]
-fn an_operator_decides_on_a_store() {
+fn operator_lists_settles_and_releases_on_a_store() {
     let folder = folder();
     an_operator_decides(&Store::new(folder.path()));
 }
 
 #[test]
-fn a_token_without_the_right_scope_is_told_which_one() {
+fn operator_error_names_the_missing_scope() {
     let made = |scope| {
         let new = ["token", "new", "--json", "--name", scope, "--scope", scope];
         run(hapax().args(new)).json()
@@ -121,7 +121,7 @@ fn a_token_without_the_right_scope_is_told_which_one() {
 }
 
 #[test]
-fn tenants_of_a_store_are_named_and_misspelt_files_are_not_made() {
+fn operator_names_tenant_and_creates_no_misspelt_file() {
     let folder = folder();
     let store = Store::new(folder.path());
     store.ask(&["begin", "pay", "k", "--tenant", "shop"]).ok();
@@ -193,7 +193,7 @@ impl Drop for Proxy {
 }
 
 #[test]
-fn what_a_proxys_upstream_left_unknown_is_settled_and_its_caller_gets_the_answer() {
+fn operator_settles_unknown_proxy_key_for_its_caller() {
     let folder = folder();
     let store = Store::new(folder.path());
     let proxy = Proxy::start(&store.0);

@@ -1,4 +1,4 @@
-//! `hapax publish`: one event, many events, and what is wrong with some of them.
+//! `hapax publish`: one event, many events, and malformed ones.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -23,7 +23,7 @@ fn state(server: &Server) -> Option<u64> {
 }
 
 #[test]
-fn one_event_is_published_by_flags_and_recognised_when_it_comes_again() {
+fn publish_by_flags_recognises_a_duplicate() {
     let server = Server::start();
     let publish = |more: &[&str]| {
         let one = ["publish", "scan/job-1", "--stage", "vision", "--seq", "10"];
@@ -45,7 +45,7 @@ fn one_event_is_published_by_flags_and_recognised_when_it_comes_again() {
 }
 
 #[test]
-fn many_events_are_published_once_and_in_order_however_often_they_are_sent() {
+fn publish_many_is_in_order_and_idempotent() {
     let server = Server::start();
     let events: String = (0..2500).map(|n| event(&format!("job-{}", n % 7), n) + "\n").collect();
     let first = server.run_with_input(&["publish"], events.as_bytes());
@@ -66,7 +66,7 @@ fn many_events_are_published_once_and_in_order_however_often_they_are_sent() {
 }
 
 #[test]
-fn lines_that_are_wrong_are_named_and_harm_no_other() {
+fn publish_names_bad_lines_and_sends_the_others() {
     let server = Server::start();
     let closed = r#"{"domain":"scan","job_id":"b","stage":"done","seq":51,"data":null}"#;
     let lines = [
@@ -99,7 +99,7 @@ fn lines_that_are_wrong_are_named_and_harm_no_other() {
 /// A pipe that stays open gets its events through one by one; a server that goes away in the middle
 /// is waited for.
 #[test]
-fn a_slow_pipe_is_not_waited_for_and_a_server_that_went_away_is() {
+fn publish_sends_slow_pipe_at_once_and_waits_for_server() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", folder.path().join("hapax.db").display());
     let server = Server::on(&url);
@@ -125,7 +125,7 @@ fn a_slow_pipe_is_not_waited_for_and_a_server_that_went_away_is() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_69() {
+fn publish_exits_69_without_server() {
     let server = Server::start();
     let mut command = server.command(["publish", "--retry-for", "300ms"]);
     command.env("HAPAX_SERVER", "http://127.0.0.1:1").stdin(Stdio::piped());

@@ -52,7 +52,7 @@ fn file(folder: &tempfile::TempDir) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_decides_on_a_store_and_it_is_written_down() {
+async fn queue_operator_on_a_store_is_audited() {
     let folder = folder();
     let url = file(&folder);
     fill(&url).await;
@@ -65,7 +65,7 @@ async fn an_operator_decides_on_a_store_and_it_is_written_down() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_decides_on_a_server() {
+async fn queue_operator_works_on_a_server() {
     let folder = tempfile::tempdir().unwrap();
     let url = file(&folder);
     fill(&url).await;

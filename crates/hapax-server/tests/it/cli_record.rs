@@ -9,7 +9,7 @@ fn version(server: &Server, key: &str) -> String {
 }
 
 #[test]
-fn a_record_is_stored_read_patched_and_deleted() {
+fn record_is_put_read_patched_and_deleted() {
     let server = Server::start();
     let key = "user:U1:last_transaction";
     let put = server.run(["record", "put", key, r#"{"amount":100,"note":"tea"}"#, "--ttl", "1h"]);
@@ -33,7 +33,7 @@ fn a_record_is_stored_read_patched_and_deleted() {
 }
 
 #[test]
-fn of_two_changes_to_the_same_version_one_is_refused() {
+fn record_second_change_of_a_version_is_refused() {
     let server = Server::start();
     server.run(["record", "put", "cart", "1"]).ok();
     let version = version(&server, "cart");
@@ -51,7 +51,7 @@ fn of_two_changes_to_the_same_version_one_is_refused() {
 }
 
 #[test]
-fn values_come_from_files_and_standard_input() {
+fn record_value_comes_from_file_and_standard_input() {
     let server = Server::start();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("cart.json");

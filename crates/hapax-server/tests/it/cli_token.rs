@@ -1,10 +1,10 @@
-//! `hapax token new`, and a server that takes what it made.
+//! `hapax token new`, and a server that accepts its token.
 
 use crate::cli_support::{Server, hapax, run};
 use sha2::{Digest, Sha256};
 
 #[test]
-fn the_lines_hold_the_hash_and_the_server_takes_the_token() {
+fn token_lines_hold_the_hash_the_server_accepts() {
     let made = run(hapax().args([
         "token",
         "new",
@@ -37,7 +37,7 @@ fn the_lines_hold_the_hash_and_the_server_takes_the_token() {
 }
 
 #[test]
-fn every_token_is_another_one() {
+fn token_is_new_every_time() {
     let new = || run(hapax().args(["token", "new", "--name", "ci", "--json"])).json();
     let (first, second) = (new(), new());
     assert_ne!(first["token"], second["token"]);
@@ -46,7 +46,7 @@ fn every_token_is_another_one() {
 }
 
 #[test]
-fn what_the_server_would_not_take_is_refused() {
+fn token_refuses_what_the_server_would_not_take() {
     let new = |more: [&str; 2]| run(hapax().args(["token", "new", "--name", "ci"]).args(more));
     new(["--tenant", ""]).failed(2);
     new(["--tenant", "two words"]).failed(2);

@@ -1,6 +1,7 @@
-//! Many events, in batches and in order. Whatever happens on the way, a batch may be sent again: what
-//! was published is recognised.
+//! Many events, in batches and in order. A batch may be sent again at any time: the server recognises
+//! events that it has.
 
+use std::io::{BufRead, Read};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -8,57 +9,58 @@ use hyper::Method;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::lines::{self, Line};
-use super::tally::{Outcome, Tally};
-use crate::client::{Answer, Api, Call, Failure, note};
+use crate::client::error::{CONFLICT, ERROR};
+use crate::client::{
+    CliError, ClientRequest, ClientResponse, ServerClient, print_line, print_note,
+};
 
-/// The bytes of one batch, well below what a server takes by default.
-const LARGEST: usize = 512 << 10;
+/// The most bytes of one batch, well below the server's default limit.
+const MAX_BATCH: usize = 512 << 10;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 #[derive(Deserialize)]
 struct Results {
-    results: Vec<Outcome>,
+    results: Vec<PublishOutcome>,
 }
 
 pub(super) async fn publish(
-    api: &Api,
+    client: &ServerClient,
     at_most: usize,
     retry_for: Duration,
     json: bool,
-) -> Result<ExitCode, Failure> {
-    let mut source = lines::read();
+) -> Result<ExitCode, CliError> {
+    let mut source = read_lines();
     let bar = bar();
-    let mut tally = Tally::default();
+    let mut summary = PublishSummary::default();
     let mut held = None;
     let ended = loop {
-        let batch = match gather(&mut source, &mut held, at_most).await {
+        let batch = match next_batch(&mut source, &mut held, at_most).await {
             Ok(batch) if batch.is_empty() => break Ok(()),
             Ok(batch) => batch,
-            Err(text) => break Err(Failure::Local(text)),
+            Err(text) => break Err(CliError::Local(text)),
         };
         let read: u64 = batch.iter().map(|line| line.bytes.len() as u64 + 1).sum();
-        if let Err(failure) = send(api, batch, retry_for, &mut tally, &bar).await {
-            break Err(failure);
+        if let Err(error) = send(client, batch, retry_for, &mut summary, &bar).await {
+            break Err(error);
         }
         bar.inc(read);
     };
     bar.finish_and_clear();
-    tally.shown(json);
-    ended.map(|()| tally.exit())
+    summary.print(json);
+    ended.map(|()| summary.exit_code())
 }
 
-/// As many lines as are there, up to a batch; none at the end. A pipe that is slow is not waited for:
-/// what has come goes out.
-async fn gather(
-    source: &mut mpsc::Receiver<Result<Line, String>>,
-    held: &mut Option<Line>,
+/// The lines that have arrived, up to a batch; none at the end. A slow pipe is not waited for.
+async fn next_batch(
+    source: &mut mpsc::Receiver<Result<InputLine, String>>,
+    held: &mut Option<InputLine>,
     at_most: usize,
-) -> Result<Vec<Line>, String> {
+) -> Result<Vec<InputLine>, String> {
     let first = match held.take() {
         Some(line) => line,
         None => match source.recv().await {
@@ -72,7 +74,7 @@ async fn gather(
         let Ok(line) = source.try_recv() else { break };
         let line = line?;
         bytes += line.bytes.len();
-        if bytes > LARGEST {
+        if bytes > MAX_BATCH {
             *held = Some(line);
             break;
         }
@@ -82,80 +84,80 @@ async fn gather(
 }
 
 async fn send(
-    api: &Api,
-    mut batch: Vec<Line>,
+    client: &ServerClient,
+    mut batch: Vec<InputLine>,
     retry_for: Duration,
-    tally: &mut Tally,
+    summary: &mut PublishSummary,
     bar: &ProgressBar,
-) -> Result<(), Failure> {
+) -> Result<(), CliError> {
     batch.retain(|line| match serde_json::from_slice::<IgnoredAny>(&line.bytes) {
         Ok(_) => true,
         Err(error) => {
-            tally.refuse(bar, line, &format!("no JSON: {error}"));
+            summary.refuse(bar, line, &format!("no JSON: {error}"));
             false
         }
     });
     if batch.is_empty() {
         return Ok(());
     }
-    match send_lines(api, &batch, retry_for).await {
+    match send_lines(client, &batch, retry_for).await {
         Ok(outcomes) => {
-            batch.iter().zip(&outcomes).for_each(|(line, one)| tally.count(bar, line, one));
+            batch.iter().zip(&outcomes).for_each(|(line, one)| summary.count(bar, line, one));
             Ok(())
         }
-        // One that is malformed fails the whole array: one by one it is found, and harms no other.
-        Err(failure) if failure.blames_the_request() => {
+        // A malformed event fails the whole array: send the lines one by one to find it.
+        Err(error) if error.is_bad_request() => {
             for line in &batch {
-                match send_lines(api, std::slice::from_ref(line), retry_for).await {
-                    Ok(outcomes) => tally.count(bar, line, &outcomes[0]),
-                    Err(failure) if failure.blames_the_request() => {
-                        tally.refuse(bar, line, &failure.text());
+                match send_lines(client, std::slice::from_ref(line), retry_for).await {
+                    Ok(outcomes) => summary.count(bar, line, &outcomes[0]),
+                    Err(error) if error.is_bad_request() => {
+                        summary.refuse(bar, line, &error.message());
                     }
-                    Err(failure) => return Err(failure),
+                    Err(error) => return Err(error),
                 }
             }
             Ok(())
         }
-        Err(failure) => Err(failure),
+        Err(error) => Err(error),
     }
 }
 
 async fn send_lines(
-    api: &Api,
-    batch: &[Line],
+    client: &ServerClient,
+    batch: &[InputLine],
     retry_for: Duration,
-) -> Result<Vec<Outcome>, Failure> {
+) -> Result<Vec<PublishOutcome>, CliError> {
     let lines: Vec<_> = batch.iter().map(|line| line.bytes.as_slice()).collect();
     let body = [b"[", &lines.join(&b",\n"[..])[..], b"]"].concat();
-    let call = || Call::new(Method::POST, &["events"]).body(body.clone());
-    let Results { results } = persist(api, call, retry_for).await?.read()?;
-    if results.len() == batch.len() { Ok(results) } else { Err(Failure::not_hapax()) }
+    let request = || ClientRequest::new(Method::POST, &["events"]).body(body.clone());
+    let Results { results } = send_with_retries(client, request, retry_for).await?.read()?;
+    if results.len() == batch.len() { Ok(results) } else { Err(CliError::not_hapax()) }
 }
 
-/// Sends it again where the server, or the way to it, failed for now: publishing is idempotent.
-pub(super) async fn persist(
-    api: &Api,
-    call: impl Fn() -> Call,
+/// Retries a request after transient failures: publishing is idempotent.
+pub(super) async fn send_with_retries(
+    client: &ServerClient,
+    request: impl Fn() -> ClientRequest,
     retry_for: Duration,
-) -> Result<Answer, Failure> {
+) -> Result<ClientResponse, CliError> {
     let until = Instant::now() + retry_for;
     let mut pause = FIRST_PAUSE;
     loop {
-        match api.send(call()).await {
-            Err(failure) if failure.is_transient() && Instant::now() + pause < until => {
+        match client.send(request()).await {
+            Err(error) if error.is_transient() && Instant::now() + pause < until => {
                 if pause == FIRST_PAUSE {
-                    note(format_args!("hapax: trying again: {}", failure.text()));
+                    print_note(format_args!("hapax: trying again: {}", error.message()));
                 }
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
-            answer => return answer,
+            response => return response,
         }
     }
 }
 
-/// By bytes where standard input is a file, else what has gone by. Drawn on standard error, and only
-/// where that is a terminal.
+/// The progress by bytes, against the size of a file as standard input. It is drawn on standard error,
+/// and only on a terminal.
 fn bar() -> ProgressBar {
     let file = std::fs::metadata("/dev/stdin").ok().filter(std::fs::Metadata::is_file);
     let (bar, template) = match file {
@@ -170,4 +172,149 @@ fn bar() -> ProgressBar {
     }
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
+}
+
+/// The longest line; the server's own limit is lower.
+const MAX_LINE: u64 = 64 << 20;
+/// How many lines are read ahead.
+const AHEAD: usize = 2000;
+
+/// A line with content.
+pub(super) struct InputLine {
+    /// Counted from 1, including empty lines.
+    pub(super) number: u64,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// Reads lines in the background. After a read error there are no more.
+fn read_lines() -> mpsc::Receiver<Result<InputLine, String>> {
+    let (sender, receiver) = mpsc::channel(AHEAD);
+    // A thread outside the runtime, because a blocked read must not keep the process alive.
+    std::thread::spawn(move || {
+        let mut source = std::io::stdin().lock();
+        for number in 1.. {
+            let Some(line) = read_input_line(&mut source, number).transpose() else { return };
+            let failed = line.is_err();
+            let empty = line.as_ref().is_ok_and(|line| line.bytes.is_empty());
+            if (!empty && sender.blocking_send(line).is_err()) || failed {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+fn read_input_line(source: &mut impl BufRead, number: u64) -> Result<Option<InputLine>, String> {
+    let mut bytes = Vec::new();
+    let mut limited = source.take(MAX_LINE + 1);
+    let read = limited.read_until(b'\n', &mut bytes);
+    match read.map_err(|error| format!("line {number}: {error}"))? {
+        0 => Ok(None),
+        length if length as u64 > MAX_LINE => {
+            Err(format!("line {number}: longer than {} MiB", MAX_LINE >> 20))
+        }
+        _ => Ok(Some(InputLine { number, bytes: bytes.trim_ascii().to_vec() })),
+    }
+}
+
+/// The most unpublished lines that are named.
+const NAMED: u64 = 20;
+
+/// One of the `results` of an array.
+#[derive(Deserialize)]
+pub(super) struct PublishOutcome {
+    pub(super) status: u16,
+    #[serde(rename = "type", default)]
+    kind: String,
+    #[serde(default)]
+    detail: String,
+}
+
+#[derive(Default)]
+pub(super) struct PublishSummary {
+    published: u64,
+    duplicates: u64,
+    conflicts: u64,
+    closed: u64,
+    malformed: u64,
+}
+
+impl PublishSummary {
+    pub(super) fn count(&mut self, bar: &ProgressBar, at: &InputLine, outcome: &PublishOutcome) {
+        let code = outcome.kind.rsplit('/').next().unwrap_or_default();
+        match (outcome.status, code) {
+            (201, _) => self.published += 1,
+            (200, _) => self.duplicates += 1,
+            (_, "event-conflict") => {
+                self.conflicts += 1;
+                self.name(bar, at, "known with another content (event-conflict)");
+            }
+            (_, "job-closed") => {
+                self.closed += 1;
+                self.name(bar, at, "its job is closed (job-closed)");
+            }
+            (_, _) => self.refuse(bar, at, &outcome.detail),
+        }
+    }
+
+    /// Counts and reports a line that is not an event.
+    pub(super) fn refuse(&mut self, bar: &ProgressBar, at: &InputLine, why: &str) {
+        self.malformed += 1;
+        self.name(bar, at, why);
+    }
+
+    fn name(&self, bar: &ProgressBar, at: &InputLine, why: &str) {
+        match (self.conflicts + self.closed + self.malformed).cmp(&NAMED) {
+            std::cmp::Ordering::Greater => {}
+            order => bar.suspend(|| {
+                print_note(format_args!("hapax: line {}: {why}", at.number));
+                if order.is_eq() {
+                    print_note("hapax: … and further lines, which the summary counts");
+                }
+            }),
+        }
+    }
+
+    pub(super) fn print(&self, json: bool) {
+        let Self { published, duplicates, conflicts, closed, malformed } = self;
+        if json {
+            print_line(json!({
+                "published": published, "duplicates": duplicates, "conflicts": conflicts,
+                "closed": closed, "malformed": malformed,
+            }));
+            return;
+        }
+        let also = [(conflicts, "conflicts"), (closed, "of closed jobs"), (malformed, "malformed")];
+        let also = also.iter().filter(|(n, _)| **n > 0).map(|(n, what)| format!(", {n} {what}"));
+        print_line(format!(
+            "{published} published, {duplicates} duplicates{}",
+            also.collect::<String>()
+        ));
+    }
+
+    pub(super) fn exit_code(&self) -> ExitCode {
+        match (self.malformed, self.conflicts + self.closed) {
+            (0, 0) => ExitCode::SUCCESS,
+            (0, _) => CONFLICT.into(),
+            _ => ERROR.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn input_lines_are_numbered_and_need_no_final_newline() {
+        let mut source = &b"{\"a\":1}\n\n {} \r\nlast"[..];
+        let mut lines = Vec::new();
+        for number in 1.. {
+            match read_input_line(&mut source, number).unwrap() {
+                Some(line) => lines.push(String::from_utf8(line.bytes).unwrap()),
+                None => break,
+            }
+        }
+        assert_eq!(lines, ["{\"a\":1}", "", "{}", "last"]);
+    }
 }

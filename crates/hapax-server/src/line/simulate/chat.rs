@@ -6,7 +6,7 @@ use tokio::io::{AsyncBufReadExt, BufReader, stdin};
 
 use super::desk::Desk;
 use super::{Scenario, place, play};
-use crate::client::line;
+use crate::client::print_line as line;
 
 const HELP: &str = "\
 You can type:

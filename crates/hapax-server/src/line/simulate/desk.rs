@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::hints::Setting;
 use super::{SimulateArgs, Webhook, spoken};
-use crate::client::{line, note};
+use crate::client::{print_line as line, print_note as note};
 
 /// The bot's own id.
 const DESTINATION: &str = "Uf00db070000000000000000000000000";

@@ -17,7 +17,7 @@ use clap::builder::RangedU64ValueParser;
 use hapax_line::simulator::events;
 use serde_json::Value;
 
-use crate::client::{duration, line};
+use crate::client::{duration, print_line as line};
 use desk::Desk;
 
 const HELP: &str = "\

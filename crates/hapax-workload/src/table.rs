@@ -4,8 +4,8 @@ use std::time::Duration;
 /// A Markdown table that is also easy to read as it is: the columns are aligned.
 ///
 /// ```
-/// use hapax_bench::Table;
-/// let mut table = Table::new(["workload", "ops/s"]);
+/// use hapax_workload::MarkdownTable;
+/// let mut table = MarkdownTable::new(["workload", "ops/s"]);
 /// table.row(["lock", "1200"]);
 /// assert_eq!(table.to_string(), "\
 /// | workload | ops/s |
@@ -14,12 +14,12 @@ use std::time::Duration;
 /// ");
 /// ```
 #[derive(Clone, Debug)]
-pub struct Table {
+pub struct MarkdownTable {
     titles: Vec<String>,
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
+impl MarkdownTable {
     /// A table with these titles. The first column is set to the left, the others to the right.
     pub fn new<T: Into<String>>(titles: impl IntoIterator<Item = T>) -> Self {
         Self { titles: titles.into_iter().map(Into::into).collect(), rows: Vec::new() }
@@ -46,7 +46,7 @@ impl Table {
     }
 }
 
-impl fmt::Display for Table {
+impl fmt::Display for MarkdownTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let widths = self.widths();
         write_row(f, &self.titles, &widths)?;

@@ -1,40 +1,40 @@
-//! CPU time, from what the kernel tells about processes.
+//! CPU time and memory of processes, as the kernel reports them.
 
 use std::collections::HashMap;
 use std::fs;
 use std::time::Duration;
 
-/// Processes whose CPU time is counted, each with all its descendants.
+/// Processes whose CPU time and memory are counted, each with all its descendants.
 #[derive(Clone, Debug, Default)]
-pub struct Processes(Vec<u32>);
+pub struct ProcessGroup(Vec<u32>);
 
-/// `/proc/PID/stat`, as far as it matters here.
+/// The fields of `/proc/PID/stat` that are used here.
 struct Stat {
     parent: u32,
-    /// Ticks of its own.
+    /// Ticks of the process itself.
     own: u64,
     /// Ticks of children that have ended.
     ended: u64,
 }
 
-impl Processes {
-    /// These, by their process numbers.
+impl ProcessGroup {
+    /// The processes with these ids.
     pub fn new(pids: impl IntoIterator<Item = u32>) -> Self {
         Self(pids.into_iter().collect())
     }
 
-    /// Whether there is none to count.
+    /// Whether the group has no process.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// User and system time so far. Zero where the kernel does not tell, as outside Linux.
+    /// User and system time so far; zero outside Linux.
     pub fn cpu_time(&self) -> Duration {
         let all = if self.is_empty() { HashMap::new() } else { stats() };
         time(self.0.iter().map(|pid| family_ticks(&all, *pid)).sum())
     }
 
-    /// These and all their descendants.
+    /// The processes and all their descendants.
     pub(crate) fn family(&self) -> Vec<u32> {
         let all = stats();
         let mut family = self.0.clone();
@@ -87,6 +87,22 @@ fn stat(pid: u32) -> Option<Stat> {
     })
 }
 
+impl ProcessGroup {
+    /// Resident bytes of the processes and their descendants; shared pages count for each. Memory of the
+    /// kernel, such as socket buffers, is not included. Zero outside Linux.
+    pub fn resident_bytes(&self) -> u64 {
+        self.family().into_iter().filter_map(resident).sum()
+    }
+}
+
+/// Exact, unlike the counters of `/proc/PID/stat`, which each processor keeps for itself for a while.
+fn resident(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Rss:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kilobytes * 1024)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,7 +111,7 @@ mod tests {
     const SOME: Duration = Duration::from_millis(50);
 
     #[test]
-    fn the_cpu_time_of_a_busy_process_grows() {
+    fn own_cpu_time_grows_while_busy() {
         let before = own_cpu_time();
         let mut number = 1_u64;
         while own_cpu_time() < before + SOME {
@@ -106,13 +122,13 @@ mod tests {
     }
 
     #[test]
-    fn a_childs_time_is_its_familys_and_not_ones_own() {
+    fn process_group_counts_descendants() {
         let mut child = std::process::Command::new("sh")
             .args(["-c", "sh -c 'while :; do :; done' & echo $!; wait"])
             .stdout(std::process::Stdio::piped())
             .spawn()
             .unwrap();
-        let family = Processes::new([child.id()]);
+        let family = ProcessGroup::new([child.id()]);
         // The grandchild alone is busy: this process sleeps meanwhile.
         while family.cpu_time() < SOME * 10 {
             std::thread::sleep(Duration::from_millis(20));
@@ -128,7 +144,17 @@ mod tests {
     }
 
     #[test]
-    fn no_processes_take_no_time() {
-        assert_eq!(Processes::default().cpu_time(), Duration::ZERO);
+    fn empty_process_group_takes_no_time() {
+        assert_eq!(ProcessGroup::default().cpu_time(), Duration::ZERO);
+    }
+
+    #[test]
+    fn resident_bytes_grow_with_filled_memory() {
+        const SIZE: usize = 32 << 20;
+        let own = ProcessGroup::new([std::process::id()]);
+        let before = own.resident_bytes();
+        let filled = std::hint::black_box(vec![1_u8; SIZE]);
+        assert!(own.resident_bytes() >= before + SIZE as u64 / 2);
+        drop(filled);
     }
 }

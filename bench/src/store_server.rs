@@ -1,25 +1,46 @@
-//! Where a store keeps its data: one server for each kind, with room for several subjects.
+//! A server for one kind of store, with room for several stores.
 
+use std::process::Command;
 use std::sync::Arc;
 
-use hapax_bench::Processes;
+use clap::ValueEnum;
 use hapax_core::Store;
-use hapax_testkit::{Postgres, Redis};
+use hapax_testkit::{Postgres, Redis, find_binary};
+use hapax_workload::ProcessGroup;
 use tempfile::TempDir;
 
-use crate::arena::{Engine, redis_version};
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Engine {
+    Memory,
+    Sqlite,
+    Redis,
+    Postgres,
+}
+
+impl Engine {
+    pub(crate) const ALL: [Self; 4] = [Self::Memory, Self::Sqlite, Self::Redis, Self::Postgres];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Sqlite => "SQLite",
+            Self::Redis => "Redis",
+            Self::Postgres => "PostgreSQL",
+        }
+    }
+}
 
 /// Connections of hapax's pool, and of the raw one.
 pub(crate) const POOL: usize = 8;
 
-pub(crate) enum Place {
+pub(crate) enum StoreServer {
     Memory,
     Sqlite(TempDir),
     Redis(Redis),
     Postgres(Postgres),
 }
 
-impl Place {
+impl StoreServer {
     pub(crate) fn start(engine: Engine) -> anyhow::Result<Self> {
         Ok(match engine {
             Engine::Memory => Self::Memory,
@@ -29,7 +50,7 @@ impl Place {
         })
     }
 
-    /// Where a new store of this name is, for itself alone save on Redis, where no two runs have a key in common.
+    /// The URL of a new store of this name. On Redis all stores share one database; no two runs share a key.
     pub(crate) fn url(&self, name: &str) -> String {
         match self {
             Self::Memory => "memory:".into(),
@@ -41,12 +62,12 @@ impl Place {
         }
     }
 
-    /// hapax's store of this name.
+    /// Opens hapax's store of this name.
     pub(crate) async fn store(&self, name: &str) -> anyhow::Result<Arc<dyn Store>> {
         self.store_at(&self.url(name)).await
     }
 
-    /// hapax's store at a URL of this place.
+    /// Opens hapax's store at a URL of this server.
     pub(crate) async fn store_at(&self, url: &str) -> anyhow::Result<Arc<dyn Store>> {
         let store: Arc<dyn Store> = match self {
             Self::Postgres(_) => {
@@ -59,13 +80,13 @@ impl Place {
         Ok(store)
     }
 
-    pub(crate) fn processes(&self) -> Processes {
+    pub(crate) fn processes(&self) -> ProcessGroup {
         let pid = match self {
             Self::Memory | Self::Sqlite(_) => None,
             Self::Redis(server) => server.pid(),
             Self::Postgres(server) => server.pid(),
         };
-        Processes::new(pid.map(i32::cast_unsigned))
+        ProcessGroup::new(pid.map(i32::cast_unsigned))
     }
 
     pub(crate) fn description(&self) -> String {
@@ -83,4 +104,15 @@ impl Place {
             ),
         }
     }
+}
+
+pub(crate) fn redis_version() -> String {
+    let said = find_binary("redis-server")
+        .ok()
+        .and_then(|path| Command::new(path).arg("--version").output().ok())
+        .map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    said.and_then(|text| {
+        text.split_whitespace().find_map(|word| Some(word.strip_prefix("v=")?.to_owned()))
+    })
+    .unwrap_or_else(|| "of unknown version".into())
 }

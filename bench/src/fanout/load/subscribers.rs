@@ -1,4 +1,4 @@
-//! The clients: sockets that are read, and nothing else.
+//! The subscribers: sockets that are only read.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -15,12 +15,12 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::tally::{Reader, Tally};
+use super::deliveries::{DeliveryCounters, SubscriberReader};
 
-/// How many connect at the same time: fewer than any server's backlog.
+/// How many clients connect at the same time: fewer than any server's backlog.
 const AT_ONCE: usize = 64;
-/// How long one may take to be answered.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a subscription may take to be answered.
+const TIMEOUT: Duration = Duration::from_secs(30);
 const PIECE: usize = 64 * 1024;
 
 thread_local! {
@@ -28,18 +28,18 @@ thread_local! {
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; PIECE]);
 }
 
-/// Clients that read until they are dropped.
-pub(super) struct Crowd {
+/// Clients that read until the group is dropped.
+pub(super) struct SubscriberGroup {
     _clients: JoinSet<()>,
 }
 
-impl Crowd {
-    /// Connects so many clients; they are all subscribed when this returns.
-    pub(super) async fn gather(
+impl SubscriberGroup {
+    /// Connects this many clients; all are subscribed when this returns.
+    pub(super) async fn connect(
         address: SocketAddr,
         request: &str,
         clients: usize,
-        tally: &Arc<Tally>,
+        counters: &Arc<DeliveryCounters>,
     ) -> anyhow::Result<Self> {
         let turns = Arc::new(Semaphore::new(AT_ONCE));
         let mut connecting = JoinSet::new();
@@ -47,21 +47,21 @@ impl Crowd {
             let (turns, request) = (turns.clone(), request.to_owned());
             connecting.spawn(async move {
                 let _turn = turns.acquire_owned().await;
-                tokio::time::timeout(PATIENCE, subscribe(address, &request))
+                tokio::time::timeout(TIMEOUT, subscribe(address, &request))
                     .await
                     .unwrap_or_else(|_| anyhow::bail!("a subscription is not answered"))
             });
         }
-        let mut crowd = JoinSet::new();
+        let mut subscribers = JoinSet::new();
         while let Some(connected) = connecting.join_next().await {
             let (stream, rest) = connected??;
-            crowd.spawn(read(stream, rest, tally.clone()));
+            subscribers.spawn(read(stream, rest, counters.clone()));
         }
-        Ok(Self { _clients: crowd })
+        Ok(Self { _clients: subscribers })
     }
 }
 
-/// The stream behind the head of the answer, and what came with that.
+/// The connection after the response's head, and the bytes that came with the head.
 async fn subscribe(address: SocketAddr, request: &str) -> anyhow::Result<(TcpStream, Vec<u8>)> {
     let mut stream = TcpStream::connect(address).await.context("a client cannot connect")?;
     stream.write_all(request.as_bytes()).await?;
@@ -76,20 +76,21 @@ async fn subscribe(address: SocketAddr, request: &str) -> anyhow::Result<(TcpStr
     }
 }
 
-async fn read(mut stream: TcpStream, rest: Vec<u8>, tally: Arc<Tally>) {
-    let mut reader = Reader::default();
-    reader.read(&rest, &tally);
+async fn read(mut stream: TcpStream, rest: Vec<u8>, counters: Arc<DeliveryCounters>) {
+    let mut reader = SubscriberReader::default();
+    reader.read(&rest, &counters);
     drop(rest);
     loop {
-        let piece = poll_fn(|cx| poll_piece(&mut stream, cx, |piece| reader.read(piece, &tally)));
+        let piece =
+            poll_fn(|cx| poll_piece(&mut stream, cx, |piece| reader.read(piece, &counters)));
         if !matches!(piece.await, Ok(1..)) {
-            tally.closed.fetch_add(1, Relaxed);
+            counters.closed.fetch_add(1, Relaxed);
             return;
         }
     }
 }
 
-/// Reads what is there into the thread's own buffer: a client that waits has none.
+/// Reads into the thread's own buffer, so that a waiting client needs none.
 fn poll_piece(
     stream: &mut TcpStream,
     cx: &mut Context<'_>,

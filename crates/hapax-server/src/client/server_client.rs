@@ -1,4 +1,4 @@
-//! One HTTP call at a time, each within its limit.
+//! Requests to a running server, each with a timeout.
 
 use std::error::Error;
 use std::future::Future;
@@ -15,52 +15,52 @@ use hyper::{Method, Request, Response, StatusCode};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 
-use super::Failure;
+use super::CliError;
 use crate::daemon::BoxError;
 
-/// The server answers within 5 s of whatever it was asked to wait; the rest is for the way.
-const LIMIT: Duration = Duration::from_secs(10);
-/// More than the server stores, and a bound all the same.
+/// The server answers within 5 s beyond the time that it was asked to wait; the rest is for the network.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// More than the server stores.
 const MAX_RESPONSE: usize = 64 << 20;
-/// What stays as it is in a path. A dot does not: `..` would be a path of its own.
+/// The characters that are not encoded in a path. A dot is encoded, because `..` would leave the segment.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~').remove(b':');
 
 /// A client of one server.
 #[derive(Clone)]
-pub(crate) struct Api {
+pub(crate) struct ServerClient {
     client: HttpClient,
     base: String,
     authorization: Option<HeaderValue>,
 }
 
-/// One request.
-pub(crate) struct Call {
+/// A request of the API.
+pub(crate) struct ClientRequest {
     method: Method,
     path: String,
     headers: Vec<(&'static str, String)>,
     body: Bytes,
-    pub(super) limit: Duration,
+    pub(super) timeout: Duration,
 }
 
-/// What the server answered, where it did as asked.
-pub(crate) struct Answer {
+/// A response with a status of 2xx.
+pub(crate) struct ClientResponse {
     pub(crate) status: StatusCode,
     headers: HeaderMap,
     pub(crate) body: Bytes,
 }
 
-impl Call {
-    /// A call of `/v1/` and these segments, each encoded on its own.
+impl ClientRequest {
+    /// A request for `/v1/` and these path segments, each of which is encoded.
     pub(crate) fn new(method: Method, segments: &[&str]) -> Self {
         let mut path = "/v1".to_owned();
         for segment in segments {
             path.push('/');
             path.extend(utf8_percent_encode(segment, PLAIN));
         }
-        Self { method, path, headers: Vec::new(), body: Bytes::new(), limit: LIMIT }
+        Self { method, path, headers: Vec::new(), body: Bytes::new(), timeout: TIMEOUT }
     }
 
-    /// With one more parameter in the query, where there is a value.
+    /// Adds a query parameter, where there is a value.
     pub(crate) fn query(mut self, name: &str, value: Option<impl ToString>) -> Self {
         if let Some(value) = value {
             self.path.push(if self.path.contains('?') { '&' } else { '?' });
@@ -71,59 +71,59 @@ impl Call {
         self
     }
 
-    /// With a header, where there is a value.
+    /// Adds a header, where there is a value.
     pub(crate) fn header(mut self, name: &'static str, value: Option<String>) -> Self {
         self.headers.extend(value.map(|value| (name, value)));
         self
     }
 
-    /// With a JSON body.
+    /// Sets a JSON body.
     pub(crate) fn json(self, value: &serde_json::Value) -> Self {
         self.body(value.to_string().into_bytes())
     }
 
-    /// With a body that is JSON already, or claims to be.
+    /// Sets a body of encoded JSON, which the server checks.
     pub(crate) fn body(mut self, body: Vec<u8>) -> Self {
         self.body = body.into();
         self.header("content-type", Some("application/json".into()))
     }
 
-    /// The server will wait this long before it answers.
+    /// Extends the timeout by the time that the server is asked to wait.
     pub(crate) fn waiting(mut self, wait: Duration) -> Self {
-        self.limit = LIMIT.saturating_add(wait);
+        self.timeout = TIMEOUT.saturating_add(wait);
         self
     }
 
-    /// Gives up after this long.
-    pub(crate) fn within(mut self, limit: Duration) -> Self {
-        self.limit = limit.min(LIMIT);
+    /// Shortens the timeout.
+    pub(crate) fn timeout_at_most(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout.min(TIMEOUT);
         self
     }
 
-    /// As it goes to the server at `base`.
-    pub(super) fn request(self, base: &str) -> Result<Request<Bytes>, Failure> {
+    /// The HTTP request to the server at `base`.
+    pub(super) fn into_http(self, base: &str) -> Result<Request<Bytes>, CliError> {
         let request = Request::builder().method(self.method).uri(base.to_owned() + &self.path);
         let headers = self.headers.into_iter();
         let request = headers.fold(request, |request, (name, value)| request.header(name, value));
-        let unsendable = |error| Failure::Usage(format!("this cannot be sent: {error}"));
+        let unsendable = |error| CliError::Usage(format!("this cannot be sent: {error}"));
         request.body(self.body).map_err(unsendable)
     }
 }
 
-impl Answer {
-    /// Anything but a 2xx is a [`Failure`].
+impl ClientResponse {
+    /// Any status but 2xx is a [`CliError`].
     pub(super) fn new(
         status: StatusCode,
         headers: HeaderMap,
         body: Bytes,
-    ) -> Result<Self, Failure> {
-        let answer = Self { status, headers, body };
-        if status.is_success() { Ok(answer) } else { Err(Failure::of(&answer)) }
+    ) -> Result<Self, CliError> {
+        let response = Self { status, headers, body };
+        if status.is_success() { Ok(response) } else { Err(CliError::refused(&response)) }
     }
 
-    /// The body as what it should be.
-    pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, Failure> {
-        serde_json::from_slice(&self.body).map_err(|_| Failure::not_hapax())
+    /// Parses the body.
+    pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, CliError> {
+        serde_json::from_slice(&self.body).map_err(|_| CliError::not_hapax())
     }
 
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
@@ -131,21 +131,21 @@ impl Answer {
     }
 }
 
-impl Api {
-    pub(crate) fn new(server: &str, token: Option<&str>) -> Result<Self, Failure> {
-        let usage = |text: &str| Failure::Usage(text.into());
+impl ServerClient {
+    pub(crate) fn new(server: &str, token: Option<&str>) -> Result<Self, CliError> {
+        let usage = |text: &str| CliError::Usage(text.into());
         let base = server.trim_end_matches('/').to_owned();
         let tls = base.starts_with("https://");
         if !(tls || base.starts_with("http://")) {
             return Err(usage("--server takes a URL that starts with http:// or https://"));
         }
         let trust = match tls {
-            true => TrustStore::system().map_err(|error| Failure::Local(error.to_string()))?,
+            true => TrustStore::system().map_err(|error| CliError::Local(error.to_string()))?,
             false => TrustStore::empty(),
         };
         // No idle connections: a renewal must not be lost on one that died unnoticed.
         let client = HttpClientConfig::new(trust)
-            .connect_timeout(LIMIT)
+            .connect_timeout(TIMEOUT)
             .idle_timeout(Duration::ZERO)
             .build();
         let mut authorization = match token {
@@ -161,59 +161,63 @@ impl Api {
         Ok(Self { client, base, authorization })
     }
 
-    /// Sends a request. Any status but 2xx is a [`Failure`].
-    pub(crate) async fn send(&self, call: Call) -> Result<Answer, Failure> {
-        let (request, limit) = self.request(call)?;
+    /// Sends a request. Any status but 2xx is a [`CliError`].
+    pub(crate) async fn send(&self, request: ClientRequest) -> Result<ClientResponse, CliError> {
+        let timeout = request.timeout;
+        let request = self.authorized(request)?;
         let sending = async { self.read(self.client.request(request).await?).await };
-        self.within(limit, sending).await?
+        self.with_timeout(timeout, sending).await?
     }
 
     /// Sends a request whose response has no end of its own. Only the response's head has a time
-    /// limit; any status but 2xx is a [`Failure`].
-    pub(crate) async fn stream(&self, call: Call) -> Result<Response<Incoming>, Failure> {
-        let (request, limit) = self.request(call)?;
+    /// limit; any status but 2xx is a [`CliError`].
+    pub(crate) async fn stream(
+        &self,
+        request: ClientRequest,
+    ) -> Result<Response<Incoming>, CliError> {
+        let timeout = request.timeout;
+        let request = self.authorized(request)?;
         let opening = async {
             let response = self.client.request(request).await?;
             if response.status().is_success() {
                 return Ok(Ok(response));
             }
             let refused = self.read(response).await?.err();
-            Ok(Err(refused.unwrap_or_else(Failure::not_hapax)))
+            Ok(Err(refused.unwrap_or_else(CliError::not_hapax)))
         };
-        self.within(limit, opening).await?
+        self.with_timeout(timeout, opening).await?
     }
 
     async fn read(
         &self,
         response: Response<Incoming>,
-    ) -> Result<Result<Answer, Failure>, BoxError> {
+    ) -> Result<Result<ClientResponse, CliError>, BoxError> {
         let (parts, body) = response.into_parts();
         let body = Limited::new(body, MAX_RESPONSE).collect().await?.to_bytes();
-        Ok(Answer::new(parts.status, parts.headers, body))
+        Ok(ClientResponse::new(parts.status, parts.headers, body))
     }
 
-    /// Turns a missing response into a [`Failure`] that names the innermost cause.
-    async fn within<T>(
+    /// Turns a missing response into a [`CliError`] that names the innermost cause.
+    async fn with_timeout<T>(
         &self,
-        limit: Duration,
+        timeout: Duration,
         responding: impl Future<Output = Result<T, BoxError>>,
-    ) -> Result<T, Failure> {
-        let reason = match tokio::time::timeout(limit, responding).await {
+    ) -> Result<T, CliError> {
+        let reason = match tokio::time::timeout(timeout, responding).await {
             Ok(Ok(response)) => return Ok(response),
             Ok(Err(error)) => {
                 let error: &(dyn Error + 'static) = &*error;
                 let causes = std::iter::successors(Some(error), |&error| error.source());
                 causes.last().unwrap_or(error).to_string()
             }
-            Err(_) => format!("timed out after {}", humantime::format_duration(limit)),
+            Err(_) => format!("timed out after {}", humantime::format_duration(timeout)),
         };
-        Err(Failure::Unreachable { server: self.base.clone(), reason })
+        Err(CliError::Unreachable { server: self.base.clone(), reason })
     }
 
-    /// The request with the caller's credentials, and its time limit.
-    fn request(&self, call: Call) -> Result<(Request<Full<Bytes>>, Duration), Failure> {
-        let limit = call.limit;
-        let mut request = call.request(&self.base)?.map(Full::from);
+    /// The HTTP request with the caller's credentials.
+    fn authorized(&self, request: ClientRequest) -> Result<Request<Full<Bytes>>, CliError> {
+        let mut request = request.into_http(&self.base)?.map(Full::from);
         let headers = request.headers_mut();
         headers.insert(
             USER_AGENT,
@@ -222,7 +226,7 @@ impl Api {
         if let Some(value) = &self.authorization {
             headers.insert(AUTHORIZATION, value.clone());
         }
-        Ok((request, limit))
+        Ok(request)
     }
 }
 
@@ -240,22 +244,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_cannot_leave_their_segment() {
-        let call = Call::new(Method::GET, &["commands", "POST /orders", "../a?b#c%"]);
-        assert_eq!(call.path, "/v1/commands/POST%20%2Forders/%2E%2E%2Fa%3Fb%23c%25");
+    fn client_request_key_stays_in_its_segment() {
+        let request = ClientRequest::new(Method::GET, &["commands", "POST /orders", "../a?b#c%"]);
+        assert_eq!(request.path, "/v1/commands/POST%20%2Forders/%2E%2E%2Fa%3Fb%23c%25");
     }
 
     #[test]
-    fn values_cannot_leave_their_parameter() {
-        let call = Call::new(Method::GET, &["operator", "commands"]);
-        let call =
-            call.query("state", Some("a&b=c")).query("limit", Some(7)).query("x", None::<u8>);
-        assert_eq!(call.path, "/v1/operator/commands?state=a%26b%3Dc&limit=7");
+    fn client_request_value_stays_in_its_parameter() {
+        let request = ClientRequest::new(Method::GET, &["operator", "commands"]);
+        let request =
+            request.query("state", Some("a&b=c")).query("limit", Some(7)).query("x", None::<u8>);
+        assert_eq!(request.path, "/v1/operator/commands?state=a%26b%3Dc&limit=7");
     }
 
     #[test]
-    fn a_server_is_a_url() {
-        assert!(Api::new("127.0.0.1:8787", None).is_err());
-        assert!(Api::new("https://hapax.internal/", None).is_ok());
+    fn server_client_takes_a_url() {
+        assert!(ServerClient::new("127.0.0.1:8787", None).is_err());
+        assert!(ServerClient::new("https://hapax.internal/", None).is_ok());
     }
 }

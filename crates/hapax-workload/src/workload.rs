@@ -9,17 +9,17 @@ use hapax_core::{
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
-use crate::{Failure, Measured, Operation, Plan, Span, measure};
+use crate::{BenchError, BenchOperation, BenchPlan, BenchSpan, Measurement, measure};
 
-/// The tenant that all keys of a measurement belong to: they never meet anybody else's.
+/// The tenant of all keys of a measurement, so that they never meet other keys.
 pub const TENANT: &str = "hapax-bench";
 
-/// What is settled and stored: the size of a small answer.
+/// The stored value, of the size of a small response.
 const VALUE: &str = r#"{"id":"order-17","status":"created","total":1290,"currency":"EUR"}"#;
 const LEASE: Duration = Duration::from_secs(30);
-/// Everything is forgotten this long after it was made, so that nothing piles up.
+/// A short retention, so that nothing piles up.
 const RETENTION: Duration = Duration::from_secs(1);
-/// For how long after its measurement a value to replay must still be there.
+/// How long after its measurement a value to replay must still exist.
 const SLACK: Duration = Duration::from_secs(3);
 
 /// One thing that hapax is used for.
@@ -51,11 +51,11 @@ impl Workload {
 }
 
 /// Measures a workload on a store.
-pub async fn on_store(
+pub async fn measure_on_store(
     store: Arc<dyn Store>,
     workload: Workload,
-    plan: &Plan,
-) -> Result<Measured, Failure> {
+    plan: &BenchPlan,
+) -> Result<Measurement, BenchError> {
     let keys = Keys::fresh();
     match workload {
         Workload::Command => measure(Arc::new(CommandOnce { store, keys }), plan).await,
@@ -74,7 +74,7 @@ pub async fn on_store(
             let operation = Arc::new(RecordOnce { store, slots });
             let measured = measure(operation.clone(), plan).await;
             for slot in &operation.slots {
-                // Should it fail, the TTL will do it.
+                // Ignore a failure: the TTL removes the record, too.
                 let key = slot.lock().await.key.clone();
                 let _ = operation.store.delete(&key, &Expect::Any).await;
             }
@@ -83,17 +83,17 @@ pub async fn on_store(
     }
 }
 
-fn length_of(span: Span) -> Duration {
+fn length_of(span: BenchSpan) -> Duration {
     match span {
-        Span::Time(time) => time,
-        // Nobody knows; a minute is for those who count.
-        Span::Count(_) => Duration::from_secs(60),
+        BenchSpan::Time(time) => time,
+        // The time is unknown; assume a minute.
+        BenchSpan::Count(_) => Duration::from_secs(60),
     }
 }
 
-/// Waits until everything that measurements left behind has expired, and has the store forget it.
-/// Returns how much that was.
-pub async fn clean_up(store: &dyn Store) -> Result<u64, Failure> {
+/// Waits until the keys of earlier measurements have expired, and sweeps them.
+/// Returns how many there were.
+pub async fn clean_up(store: &dyn Store) -> Result<u64, BenchError> {
     const BATCH: u32 = 1_000;
     tokio::time::sleep(SLACK).await;
     let mut swept = 0;
@@ -122,25 +122,29 @@ impl Keys {
         format!("{}-{task}-{turn}", self.run)
     }
 
-    fn command(&self, task: usize, turn: u64) -> Result<Key, Failure> {
+    fn command(&self, task: usize, turn: u64) -> Result<Key, BenchError> {
         Key::command(&self.tenant, "bench", &self.name(task, turn)).map_err(invalid)
     }
 
-    fn lock(&self, task: usize, turn: u64) -> Result<Key, Failure> {
+    fn lock(&self, task: usize, turn: u64) -> Result<Key, BenchError> {
         Key::lock(&self.tenant, &self.name(task, turn)).map_err(invalid)
     }
 
-    fn record(&self, task: usize) -> Result<Key, Failure> {
+    fn record(&self, task: usize) -> Result<Key, BenchError> {
         Key::record(&self.tenant, &self.name(task, 0)).map_err(invalid)
     }
 }
 
-fn invalid(error: hapax_core::InvalidKey) -> Failure {
-    Failure::Engine(error.to_string())
+fn invalid(error: hapax_core::InvalidKey) -> BenchError {
+    BenchError::Engine(error.to_string())
 }
 
-/// All at once, so that the first has not expired when the last is there.
-async fn settle_all(store: &Arc<dyn Store>, keys: &Keys, plan: &Plan) -> Result<(), Failure> {
+/// Settles all keys at once, so that the first has not expired when the last is settled.
+async fn settle_all(
+    store: &Arc<dyn Store>,
+    keys: &Keys,
+    plan: &BenchPlan,
+) -> Result<(), BenchError> {
     let retention = SLACK + plan.warm_up + length_of(plan.span);
     let mut tasks = JoinSet::new();
     for task in 0..plan.tasks {
@@ -150,21 +154,21 @@ async fn settle_all(store: &Arc<dyn Store>, keys: &Keys, plan: &Plan) -> Result<
     tasks.join_all().await.into_iter().collect()
 }
 
-async fn settle_one(store: &dyn Store, key: &Key, retention: Duration) -> Result<(), Failure> {
+async fn settle_one(store: &dyn Store, key: &Key, retention: Duration) -> Result<(), BenchError> {
     let ask = ClaimRequest::new(LEASE).retention(retention);
     let Claimed::Granted { ticket, .. } = store.claim(key, &ask).await? else {
-        return Err(Failure::Unexpected("a fresh key was not granted"));
+        return Err(BenchError::Unexpected("a fresh key was not granted"));
     };
     match store.settle(key, &ticket.token, VALUE.into()).await? {
         Step::Done(_) => Ok(()),
-        Step::Lost => Err(Failure::Unexpected("a fresh claim was lost")),
+        Step::Lost => Err(BenchError::Unexpected("a fresh claim was lost")),
     }
 }
 
-async fn put(store: &dyn Store, key: &Key, expect: &Expect) -> Result<Version, Failure> {
+async fn put(store: &dyn Store, key: &Key, expect: &Expect) -> Result<Version, BenchError> {
     match store.put(key, VALUE.into(), expect, Some(Duration::from_secs(600))).await? {
         Put::Stored { version, .. } => Ok(version),
-        Put::Conflict => Err(Failure::Unexpected("a record of one's own had a conflict")),
+        Put::Conflict => Err(BenchError::Unexpected("a record of one's own had a conflict")),
     }
 }
 
@@ -174,8 +178,8 @@ struct CommandOnce {
 }
 
 #[async_trait]
-impl Operation for CommandOnce {
-    async fn run(&self, task: usize, turn: u64) -> Result<(), Failure> {
+impl BenchOperation for CommandOnce {
+    async fn run(&self, task: usize, turn: u64) -> Result<(), BenchError> {
         settle_one(&*self.store, &self.keys.command(task, turn)?, RETENTION).await
     }
 }
@@ -186,12 +190,12 @@ struct ReplayOnce {
 }
 
 #[async_trait]
-impl Operation for ReplayOnce {
-    async fn run(&self, task: usize, _turn: u64) -> Result<(), Failure> {
+impl BenchOperation for ReplayOnce {
+    async fn run(&self, task: usize, _turn: u64) -> Result<(), BenchError> {
         let ask = ClaimRequest::new(LEASE).retention(RETENTION);
         match self.store.claim(&self.keys.command(task, 0)?, &ask).await? {
             Claimed::Settled { .. } => Ok(()),
-            _ => Err(Failure::Unexpected("a settled key was not answered with its value")),
+            _ => Err(BenchError::Unexpected("a settled key was not answered with its value")),
         }
     }
 }
@@ -202,16 +206,16 @@ struct LockOnce {
 }
 
 #[async_trait]
-impl Operation for LockOnce {
-    async fn run(&self, task: usize, turn: u64) -> Result<(), Failure> {
+impl BenchOperation for LockOnce {
+    async fn run(&self, task: usize, turn: u64) -> Result<(), BenchError> {
         let key = self.keys.lock(task, turn)?;
         let ask = ClaimRequest::new(LEASE).on_unknown(OnUnknown::TakeOver);
         let Claimed::Granted { ticket, .. } = self.store.claim(&key, &ask).await? else {
-            return Err(Failure::Unexpected("a free lock was not granted"));
+            return Err(BenchError::Unexpected("a free lock was not granted"));
         };
         match self.store.give_back(&key, &ticket.token, GiveBack::Forget).await? {
             Step::Done(_) => Ok(()),
-            Step::Lost => Err(Failure::Unexpected("a lock was lost within its lease")),
+            Step::Lost => Err(BenchError::Unexpected("a lock was lost within its lease")),
         }
     }
 }
@@ -223,19 +227,19 @@ struct Slot {
 
 struct RecordOnce {
     store: Arc<dyn Store>,
-    /// One for each task, which alone locks it.
+    /// One for each task, so that the lock is never contended.
     slots: Vec<Mutex<Slot>>,
 }
 
 #[async_trait]
-impl Operation for RecordOnce {
-    async fn run(&self, task: usize, _turn: u64) -> Result<(), Failure> {
+impl BenchOperation for RecordOnce {
+    async fn run(&self, task: usize, _turn: u64) -> Result<(), BenchError> {
         let mut slot = self.slots[task].lock().await;
         let Some(record) = self.store.get(&slot.key).await? else {
-            return Err(Failure::Unexpected("a record of one's own is gone"));
+            return Err(BenchError::Unexpected("a record of one's own is gone"));
         };
         if record.version != slot.version {
-            return Err(Failure::Unexpected("a record changed by itself"));
+            return Err(BenchError::Unexpected("a record changed by itself"));
         }
         slot.version = put(&*self.store, &slot.key, &Expect::Version(record.version)).await?;
         Ok(())
@@ -249,23 +253,25 @@ mod tests {
     use hapax_core::memory::MemoryStore;
 
     #[tokio::test]
-    async fn every_workload_does_what_was_planned() {
+    async fn workload_does_the_planned_operations() {
         for workload in Workload::ALL {
             let store = Arc::new(MemoryStore::default());
-            let plan = Plan::new(8, Span::Count(200));
-            let measured = on_store(store, workload, &plan).await.unwrap();
+            let plan = BenchPlan::new(8, BenchSpan::Count(200));
+            let measured = measure_on_store(store, workload, &plan).await.unwrap();
             assert_eq!(measured.operations, 200, "{}", workload.name());
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nothing_is_left_behind() {
+    async fn workload_leaves_nothing_behind() {
         let clock = Arc::new(ManualClock::default());
         let store = Arc::new(MemoryStore::new(clock.clone()));
-        let span = Span::Time(Duration::ZERO);
+        let span = BenchSpan::Time(Duration::ZERO);
         for workload in Workload::ALL {
-            on_store(store.clone(), workload, &Plan::new(8, span)).await.unwrap();
-            on_store(store.clone(), workload, &Plan::new(8, Span::Count(50))).await.unwrap();
+            measure_on_store(store.clone(), workload, &BenchPlan::new(8, span)).await.unwrap();
+            measure_on_store(store.clone(), workload, &BenchPlan::new(8, BenchSpan::Count(50)))
+                .await
+                .unwrap();
         }
         clock.advance(SLACK + Duration::from_secs(60));
         assert!(clean_up(&*store).await.unwrap() > 0);

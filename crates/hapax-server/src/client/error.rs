@@ -1,43 +1,43 @@
-//! What went wrong, as a person wants to read it and a script to see it.
+//! Errors of the command line: their text and their exit codes.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::{Answer, note};
+use super::{ClientResponse, print_note};
 
-/// Why a command did not do what it was asked to.
+/// Why a command failed.
 #[derive(Debug)]
-pub(crate) enum Failure {
-    /// It cannot be asked like this.
+pub(crate) enum CliError {
+    /// The command line is wrong.
     Usage(String),
     /// The server gave no answer.
     Unreachable {
-        /// Which one.
+        /// The server's address.
         server: String,
-        /// What happened.
+        /// The cause.
         reason: String,
     },
-    /// The server said no.
+    /// The server refused the request.
     Refused {
-        /// How it put it.
-        problem: Problem,
-        /// Its own words, for `--json`.
+        /// The problem document, read.
+        problem: ReceivedProblem,
+        /// The problem document as it came, for `--json`.
         raw: bytes::Bytes,
     },
     /// A store that was opened directly gave no answer.
     Store(String),
-    /// Somebody else has the lock in such a store.
+    /// Another owner has the lock in a store that was opened directly.
     Held(String),
-    /// Something on this side.
+    /// A failure on this side.
     Local(String),
 }
 
-/// A problem document (RFC 9457).
+/// A problem document (RFC 9457) of the server.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Problem {
+pub(crate) struct ReceivedProblem {
     #[serde(rename = "type")]
     kind: String,
     title: String,
@@ -53,13 +53,13 @@ pub(crate) const CONFLICT: u8 = 4;
 pub(crate) const UNAVAILABLE: u8 = 69;
 pub(crate) const HELD: u8 = 75;
 
-impl Problem {
+impl ReceivedProblem {
     /// The stable code at the end of the type.
     fn code(&self) -> &str {
         self.kind.rsplit(['/', '#', ':']).next().unwrap_or_default()
     }
 
-    fn exit(&self) -> u8 {
+    fn exit_code(&self) -> u8 {
         match (self.status, self.code()) {
             (_, "lock-held" | "in-progress" | "record-contended") | (429, _) => HELD,
             // Any other 404 is a path that the server does not have.
@@ -70,7 +70,7 @@ impl Problem {
         }
     }
 
-    /// What to do about it.
+    /// Advice to the user.
     fn advice(&self) -> Option<String> {
         let again = || match self.retry_after_ms {
             Some(ms) => format!("try again in {}", humantime::format_duration(rounded(ms))),
@@ -79,11 +79,11 @@ impl Problem {
         Some(match (self.status, self.code()) {
             (_, "lock-held") => format!("{}, or wait for it with --wait", again()),
             (_, "in-progress") => format!("{}; `command begin --wait` waits", again()),
-            (_, "lock-lost") => "it ran out, or was never this ticket's; whoever has it now may \
-                 be at work: stop, and do not write under the old fence"
+            (_, "lock-lost") => "it expired, or never was this ticket's; another owner may be at \
+                 work: stop, and do not write under the old fence"
                 .into(),
-            (_, "claim-lost") => "somebody else owns or finished it; `show` tells where a command \
-                 stands"
+            (_, "claim-lost") => "another owner has or finished it; `show` tells the state of a \
+                 command"
                 .into(),
             (_, "outcome-unknown") => "an earlier owner went away and may have acted: find out, \
                  then `settle` it, `release` it, or begin again with --on-unknown rerun"
@@ -105,32 +105,33 @@ impl Problem {
     }
 }
 
-/// Rounded up to what a person reads.
+/// Rounds up to whole seconds.
 fn rounded(ms: u64) -> Duration {
     Duration::from_millis(if ms < 1_000 { ms } else { ms.div_ceil(1_000) * 1_000 })
 }
 
-impl Failure {
-    /// What the server meant by an answer that is not 2xx.
-    pub(crate) fn of(answer: &Answer) -> Self {
-        let mut problem: Problem = serde_json::from_slice(&answer.body).unwrap_or_default();
-        problem.status = answer.status.as_u16();
+impl CliError {
+    /// The error for a response whose status is not 2xx.
+    pub(crate) fn refused(response: &ClientResponse) -> Self {
+        let mut problem: ReceivedProblem =
+            serde_json::from_slice(&response.body).unwrap_or_default();
+        problem.status = response.status.as_u16();
         if problem.title.is_empty() {
-            problem.title = format!("the server answered {}", answer.status);
+            problem.title = format!("the server answered {}", response.status);
         }
-        Self::Refused { problem, raw: answer.body.clone() }
+        Self::Refused { problem, raw: response.body.clone() }
     }
 
     pub(crate) fn not_hapax() -> Self {
         Self::Local("the server's answer cannot be read: is it a hapax server?".into())
     }
 
-    /// Whether it is a problem of this code.
-    pub(crate) fn is(&self, code: &str) -> bool {
+    /// Whether the server refused with this problem code.
+    pub(crate) fn has_code(&self, code: &str) -> bool {
         matches!(self, Self::Refused { problem, .. } if problem.code() == code)
     }
 
-    /// Whether the same call may succeed later without anybody changing it.
+    /// Whether the same request may succeed later.
     pub(crate) fn is_transient(&self) -> bool {
         match self {
             Self::Unreachable { .. } => true,
@@ -139,35 +140,35 @@ impl Failure {
         }
     }
 
-    /// Whether it is the request's own fault, and nothing of it was done.
-    pub(crate) fn blames_the_request(&self) -> bool {
+    /// Whether the request itself is malformed or too large, so that nothing of it was done.
+    pub(crate) fn is_bad_request(&self) -> bool {
         matches!(self, Self::Refused { problem, .. } if matches!(problem.status, 400 | 413))
     }
 
-    pub(crate) fn exit(&self) -> u8 {
+    pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => USAGE,
             Self::Unreachable { .. } => UNAVAILABLE,
-            Self::Refused { problem, .. } => problem.exit(),
+            Self::Refused { problem, .. } => problem.exit_code(),
             Self::Store(_) => UNAVAILABLE,
             Self::Held(_) => HELD,
             Self::Local(_) => ERROR,
         }
     }
 
-    /// Says it on standard error; the answer is the process's exit code.
+    /// Prints the error to standard error and returns the exit code.
     pub(crate) fn report(&self, json: bool) -> ExitCode {
         match self {
             Self::Refused { raw, .. } if json && !raw.is_empty() => {
-                note(String::from_utf8_lossy(raw).trim_end());
+                print_note(String::from_utf8_lossy(raw).trim_end());
             }
-            _ => note(format!("hapax: {}", self.text())),
+            _ => print_note(format!("hapax: {}", self.message())),
         }
-        self.exit().into()
+        self.exit_code().into()
     }
 
-    /// In one to three lines.
-    pub(crate) fn text(&self) -> String {
+    /// The text of the error, in one to three lines.
+    pub(crate) fn message(&self) -> String {
         match self {
             Self::Usage(text) | Self::Store(text) | Self::Held(text) | Self::Local(text) => {
                 text.clone()
@@ -194,21 +195,25 @@ impl Failure {
     }
 }
 
-/// Runs a client command to its exit code, saying what went wrong on the way.
-pub(crate) fn finish(json: bool, outcome: Result<ExitCode, Failure>) -> anyhow::Result<ExitCode> {
-    Ok(outcome.unwrap_or_else(|failure| failure.report(json)))
+/// The exit code of a command, after its error was printed.
+pub(crate) fn exit_code_of(
+    json: bool,
+    outcome: Result<ExitCode, CliError>,
+) -> anyhow::Result<ExitCode> {
+    Ok(outcome.unwrap_or_else(|error| error.report(json)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn problem(status: u16, code: &str) -> Problem {
-        Problem { kind: format!("https://hapax.dev/problems/{code}"), status, ..Problem::default() }
+    fn problem(status: u16, code: &str) -> ReceivedProblem {
+        let kind = format!("https://hapax.dev/problems/{code}");
+        ReceivedProblem { kind, status, ..ReceivedProblem::default() }
     }
 
     #[test]
-    fn exit_codes_tell_what_a_script_should_do() {
+    fn problem_codes_map_to_exit_codes() {
         for (status, code, exit) in [
             (409, "lock-held", 75),
             (409, "in-progress", 75),
@@ -227,16 +232,16 @@ mod tests {
             (400, "bad-request", 1),
             (401, "unauthorized", 1),
         ] {
-            assert_eq!(problem(status, code).exit(), exit, "{status} {code}");
+            assert_eq!(problem(status, code).exit_code(), exit, "{status} {code}");
         }
     }
 
     #[test]
-    fn a_refusal_says_what_when_and_what_to_do() {
+    fn refusal_message_has_title_code_and_advice() {
         let mut held = problem(409, "lock-held");
         held.title = "The lock is held".into();
         held.retry_after_ms = Some(2_100);
-        let text = Failure::Refused { problem: held, raw: bytes::Bytes::new() }.text();
+        let text = CliError::Refused { problem: held, raw: bytes::Bytes::new() }.message();
         assert_eq!(
             text,
             "The lock is held (409 lock-held)\n  try again in 3s, or wait for it with --wait"

@@ -1,4 +1,4 @@
-//! Who delivers: hapax, or nginx with nchan.
+//! The servers that deliver events: hapax, and nginx with nchan.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -6,26 +6,25 @@ use std::path::Path;
 
 use clap::ValueEnum;
 
-use super::cores::Cores;
-use crate::nginx;
-use crate::process::Server;
+use super::limits::CorePinning;
+use crate::process::{ServerProcess, start_nginx};
 
-/// Where Debian and most others keep nginx's modules.
+/// The path of nginx's modules on Debian and most other systems.
 const NCHAN: &str = "/usr/lib/nginx/modules/ngx_nchan_module.so";
-/// How large an event is, as it stands in the stream's `data:`.
+/// The size of an event in the stream's `data:`.
 pub(super) const EVENT_SIZE: usize = 200;
-/// What hapax adds behind an event, and somebody else has to send along.
+/// The field that hapax adds to an event; for nchan it is part of the published text.
 const TIMESTAMP: &str = ",\"timestamp\":\"2026-01-01T00:00:00.000Z\"";
 /// Open files of a server beside its clients.
 pub(super) const OTHER_FILES: usize = 200;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Kind {
+pub(super) enum FanoutServer {
     Hapax,
     Nchan,
 }
 
-impl Kind {
+impl FanoutServer {
     pub(super) const ALL: [Self; 2] = [Self::Hapax, Self::Nchan];
 
     pub(super) const fn name(self) -> &'static str {
@@ -35,14 +34,14 @@ impl Kind {
         }
     }
 
-    /// Starts it for so many clients. `None` where it is not installed.
+    /// Starts the server for this many clients. `None` where it is not installed.
     pub(super) fn start(
         self,
         hapax: &Path,
         folder: &Path,
         clients: usize,
-        cores: &Cores,
-    ) -> anyhow::Result<Option<Server>> {
+        cores: &CorePinning,
+    ) -> anyhow::Result<Option<ServerProcess>> {
         match self {
             Self::Hapax => start_hapax(hapax, folder, clients, cores).map(Some),
             Self::Nchan => start_nchan(folder, clients, cores),
@@ -63,7 +62,7 @@ impl Kind {
     pub(super) fn publish(
         self,
         number: u64,
-        mark: impl FnOnce(&mut Vec<u8>),
+        stamp: impl FnOnce(&mut Vec<u8>),
         request: &mut Vec<u8>,
     ) {
         let offset = format!("\"offset\":{number},");
@@ -76,12 +75,12 @@ impl Kind {
              \"seq\":{number},\"data\":\""
         )
         .into_bytes();
-        mark(&mut body);
+        stamp(&mut body);
         let whole = body.len() - before.len() + offset.len() + TIMESTAMP.len() + "\"}".len();
         body.extend(std::iter::repeat_n(b'.', EVENT_SIZE.saturating_sub(whole)));
         let _ = write!(body, "\"{after}}}");
         let length = body.len();
-        // Writing to memory does not fail.
+        // Writing to memory cannot fail.
         let _ = write!(
             request,
             "POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n\
@@ -95,29 +94,33 @@ fn start_hapax(
     hapax: &Path,
     folder: &Path,
     clients: usize,
-    cores: &Cores,
-) -> anyhow::Result<Server> {
+    cores: &CorePinning,
+) -> anyhow::Result<ServerProcess> {
     let room = (clients + OTHER_FILES).to_string();
     let mut command = cores.server(hapax);
     command
         .args(["serve", "--listen", "127.0.0.1:0", "--store", "memory:"])
         .args(["--sse-connections", &room, "--max-connections", &room])
-        // No line for each request: nginx writes none either.
+        // No access log, as for nginx.
         .args(["--log-level", "error"])
-        // An empty one, so that it finds no settings file.
+        // An empty folder, so that it finds no settings file.
         .current_dir(folder);
-    Server::that_says_where(&mut command)
+    ServerProcess::start_announced(&mut command)
 }
 
-fn start_nchan(folder: &Path, clients: usize, cores: &Cores) -> anyhow::Result<Option<Server>> {
+fn start_nchan(
+    folder: &Path,
+    clients: usize,
+    cores: &CorePinning,
+) -> anyhow::Result<Option<ServerProcess>> {
     if !Path::new(NCHAN).exists() {
         return Ok(None);
     }
     let start = |binary: &Path| cores.server(binary);
-    nginx::start(folder, start, |address| configuration(folder, address, clients))
+    start_nginx(folder, start, |address| configuration(folder, address, clients))
 }
 
-/// What hapax has too: a keep-alive each 15 s, and ten thousand events kept in memory.
+/// As in hapax, a keep-alive every 15 s and ten thousand events kept in memory.
 fn configuration(folder: &Path, address: SocketAddr, clients: usize) -> String {
     let folder = folder.display();
     // nginx begins to close connections when a sixteenth of its room is left.
@@ -154,11 +157,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_has_the_size_that_is_said() {
+    fn fanout_event_has_the_declared_size() {
         for number in [1, 17, 123_456] {
             let mut request = Vec::new();
-            let mark = |text: &mut Vec<u8>| text.extend(b"#0000000017@0000001234567890");
-            Kind::Nchan.publish(number, mark, &mut request);
+            let stamp = |text: &mut Vec<u8>| text.extend(b"#0000000017@0000001234567890");
+            FanoutServer::Nchan.publish(number, stamp, &mut request);
             let text = String::from_utf8(request).unwrap();
             let (_, body) = text.split_once("\r\n\r\n").unwrap();
             assert_eq!(body.len(), EVENT_SIZE);

@@ -1,0 +1,179 @@
+//! The servers under test. All run at the same time, and one has work at a time.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+use hapax_workload::ProcessGroup;
+use tempfile::TempDir;
+
+use super::CONNECTIONS;
+use crate::process::{ServerProcess, nginx_version, start_nginx};
+use crate::store_server::{Engine, StoreServer};
+
+const ANYWHERE: &str = "127.0.0.1:0";
+
+/// The part that a server plays in the comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HttpRole {
+    Bare,
+    Layer(Engine),
+    Nginx,
+    Proxy(Engine),
+}
+
+impl HttpRole {
+    pub(super) fn keeps_answers(self) -> bool {
+        matches!(self, Self::Layer(_) | Self::Proxy(_))
+    }
+
+    /// The server whose cost this one is compared with.
+    pub(super) fn baseline(self) -> Option<Self> {
+        match self {
+            Self::Bare | Self::Nginx => None,
+            Self::Layer(_) => Some(Self::Bare),
+            Self::Proxy(_) => Some(Self::Nginx),
+        }
+    }
+}
+
+impl fmt::Display for HttpRole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bare => f.write_str("bare handler"),
+            Self::Layer(engine) => write!(f, "layer, {}", engine.name()),
+            Self::Nginx => f.write_str("nginx"),
+            Self::Proxy(engine) => write!(f, "hapax proxy, {}", engine.name()),
+        }
+    }
+}
+
+pub(super) struct HttpServer {
+    pub(super) role: HttpRole,
+    pub(super) server: ServerProcess,
+    pub(super) store: ProcessGroup,
+}
+
+/// Fields drop in order: the servers before the stores that they use.
+pub(super) struct HttpSetup {
+    pub(super) servers: Vec<HttpServer>,
+    stores: Vec<StoreServer>,
+    _folder: TempDir,
+}
+
+impl HttpSetup {
+    pub(super) fn set(hapax: &Path, engines: &[Engine]) -> anyhow::Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let stores = engines.iter().map(|engine| StoreServer::start(*engine));
+        let stores: Vec<StoreServer> = stores.collect::<anyhow::Result<_>>()?;
+        let bare = handler(None)?;
+        let upstream = bare.address();
+        let mut servers = vec![HttpServer::new(HttpRole::Bare, bare, None)];
+        for (engine, store) in engines.iter().zip(&stores) {
+            let server = handler(Some(&store.url("layer")))?;
+            servers.push(HttpServer::new(HttpRole::Layer(*engine), server, Some(store)));
+        }
+        if let Some(server) = start_nginx_proxy(folder.path(), upstream)? {
+            servers.push(HttpServer::new(HttpRole::Nginx, server, None));
+        }
+        for (engine, store) in engines.iter().zip(&stores) {
+            let server = proxy(hapax, folder.path(), upstream, &store.url("proxy"))?;
+            servers.push(HttpServer::new(HttpRole::Proxy(*engine), server, Some(store)));
+        }
+        Ok(Self { servers, stores, _folder: folder })
+    }
+
+    /// The text above the tables.
+    pub(super) fn description(&self) -> String {
+        let stores: Vec<String> = self.stores.iter().map(StoreServer::description).collect();
+        let nginx = match nginx_version() {
+            Some(version) => format!("nginx {version} (one worker, upstream kept alive, no log)"),
+            None => "no nginx here, so the proxy stands alone: apt-get install nginx-light".into(),
+        };
+        format!(
+            "## HTTP\n\n{CONNECTIONS} connections, kept alive, one request at a time each. The \
+             handler is axum; the layer and the proxy have their default settings, \
+             but the proxy's log is off. Stores: {}. \
+             Beside: {nginx}. CPU time is that of the server under test (of a proxy without the \
+             handler behind it) and of its store's server; the load generator's is not in it.\n",
+            stores.join(", ")
+        )
+    }
+}
+
+impl HttpServer {
+    fn new(role: HttpRole, server: ServerProcess, store: Option<&StoreServer>) -> Self {
+        Self { role, server, store: store.map(StoreServer::processes).unwrap_or_default() }
+    }
+}
+
+/// Starts this binary as a handler, under the layer on this store or bare.
+pub(crate) fn handler(store: Option<&str>) -> anyhow::Result<ServerProcess> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["serve-handler", "--listen", ANYWHERE]);
+    if let Some(url) = store {
+        command.args(["--store", url]);
+    }
+    ServerProcess::start_announced(&mut command)
+}
+
+/// Runs in an empty folder, so that it finds no settings file.
+fn proxy(
+    hapax: &Path,
+    folder: &Path,
+    upstream: SocketAddr,
+    store: &str,
+) -> anyhow::Result<ServerProcess> {
+    let mut command = Command::new(hapax);
+    let upstream = format!("http://{upstream}");
+    command
+        .args(["proxy", "--listen", ANYWHERE, "--upstream", &upstream, "--store", store])
+        // No access log, as for nginx.
+        .args(["--log-level", "error"])
+        .current_dir(folder);
+    ServerProcess::start_announced(&mut command)
+}
+
+/// `None` where nginx is not installed.
+fn start_nginx_proxy(folder: &Path, upstream: SocketAddr) -> anyhow::Result<Option<ServerProcess>> {
+    start_nginx(
+        folder,
+        |binary| Command::new(binary),
+        |address| configuration(folder, address, upstream),
+    )
+}
+
+fn configuration(folder: &Path, address: SocketAddr, upstream: SocketAddr) -> String {
+    let folder = folder.display();
+    format!(
+        "events {{ worker_connections 1024; }}
+http {{
+    access_log off;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+    # Connections last as long as the measurement, on both sides.
+    keepalive_requests 1000000000;
+    upstream handler {{
+        server {upstream};
+        keepalive 64;
+        keepalive_requests 1000000000;
+    }}
+    server {{
+        listen {address};
+        location / {{
+            proxy_pass http://handler;
+            proxy_http_version 1.1;
+            proxy_set_header Connection \"\";
+            proxy_set_header Host $host;
+            proxy_set_header X-Forwarded-For $remote_addr;
+            proxy_set_header X-Forwarded-Proto $scheme;
+        }}
+    }}
+}}
+"
+    )
+}
