@@ -138,7 +138,8 @@ impl StoreComparison {
     async fn postgres() -> anyhow::Result<Self> {
         let server = Postgres::start();
         let version = server.psql("SHOW server_version");
-        let config = hapax_postgres::PostgresConfig::new(server.database("hapax")).max_connections(POOL);
+        let config =
+            hapax_postgres::PostgresConfig::new(server.database("hapax")).max_connections(POOL);
         Ok(Self {
             title: format!(
                 "PostgreSQL {version} (fsync and synchronous_commit on; both {POOL} connections; \

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use hapax_core::Token;
 use hapax_core::bus::{Bus, NewEvent};
 use hapax_core::log::Appended;
-use hapax_core::Token;
 use hapax_workload::{BenchError, BenchOperation};
 use serde_json::json;
 
