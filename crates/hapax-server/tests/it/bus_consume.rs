@@ -1,4 +1,4 @@
-//! `bus.consume` on every store: members share the partitions, and whoever dies is replaced.
+//! `bus.consume` on every store: members share the partitions, and a dead member is replaced.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -15,14 +15,14 @@ use tokio::time::Instant;
 const JOBS: usize = 50;
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// By job: who handled which offset, in the order in which that happened.
+/// By job: which member handled which offset, in order.
 type Deliveries = BTreeMap<String, Vec<(&'static str, u64)>>;
 
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<Deliveries>>);
 
 impl Seen {
-    /// Whether each job's event at this offset was handled, by whomever.
+    /// Whether each job's event at this offset was handled by any member.
     fn all_have(&self, offset: u64) -> bool {
         let seen = self.0.lock().unwrap();
         seen.values().filter(|job| job.iter().any(|(_, at)| *at == offset)).count() == JOBS
@@ -91,8 +91,8 @@ async fn members_share_and_are_replaced(url: &str) {
     for (job, handled) in &*seen.0.lock().unwrap() {
         let mut next = 1;
         for (_, offset) in handled {
-            // Again is allowed, by whomever: a member that stood still longer than its lease is
-            // replaced before it has saved how far it was. Ahead is not.
+            // An event may be handled again: a member that stalls longer than its lease is replaced
+            // before it has saved its position. An event must not be skipped.
             assert!(*offset <= next, "in order: {job} {handled:?}");
             next = next.max(offset + 1);
         }

@@ -1,4 +1,4 @@
-//! Tables in the documentation are those of the code.
+//! Tables in the documentation match the code.
 
 use std::collections::BTreeSet;
 use std::fs;

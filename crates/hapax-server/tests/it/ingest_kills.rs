@@ -1,4 +1,4 @@
-//! The workers' own Python publisher, unchanged, and a router that is killed again and again.
+//! The workers' own Python publisher, unchanged, and an ingest that is killed repeatedly.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ async fn every_event_arrives_once(setup: Setup, redis: &Redis) {
     let mut kills = 0;
     while !workers.are_done() || kills < 3 * scale() {
         let router = setup.start();
-        // In the middle, wherever that is: a little later each time.
+        // Kill in the middle, a little later each time.
         tokio::time::sleep(Duration::from_millis(150 + u64::from(kills % 7) * 60)).await;
         router.kill();
         kills += 1;

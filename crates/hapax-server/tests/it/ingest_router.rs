@@ -52,8 +52,8 @@ async fn ingest_malformed_entry_becomes_dead_letter_alone() {
     .await;
 }
 
-/// A router that reclaims one page, and for ever what it cannot handle, never comes to the end of
-/// this: three pages of a consumer that died, some of which were delivered again and again.
+/// A router that reclaims only one page, or retries poison for ever, never finishes this: three pages
+/// of a dead consumer, some of them delivered many times.
 #[tokio::test(flavor = "multi_thread")]
 async fn hole_17_all_pages_are_reclaimed_and_poison_is_buried() {
     let redis = Redis::start();
@@ -87,7 +87,7 @@ async fn hole_17_all_pages_are_reclaimed_and_poison_is_buried() {
     for dead in setup.dead() {
         assert!(dead["reason"].as_str().unwrap().contains("delivered 11 times"), "{dead}");
     }
-    // An operator who has mended what killed the router puts one back, and it is routed.
+    // A requeued dead letter is routed.
     let id = setup.dead()[0]["id"].as_str().unwrap().to_owned();
     setup.queue(&["requeue", "ingest", &id]);
     eventually("it is routed", &setup, async || {
@@ -121,9 +121,9 @@ async fn hole_10_ingest_state_keeps_the_highest_seq() {
     publish(11);
     eventually("the late one is repaired", &setup, async || state(&redis, "job")["seq"] == 20)
         .await;
-    // Also by a router that knows nothing of the job but what the log says.
+    // A new process, which knows the job only from the log, repairs it too.
     router.kill();
-    // What it had sent may still be carried out, until Redis has seen its end.
+    // Redis may still execute commands of the killed process, until it sees the disconnect.
     eventually("nobody else is there", &setup, async || {
         redis.cli(&["CLIENT", "LIST"]).lines().count() == 1
     })
@@ -133,7 +133,7 @@ async fn hole_10_ingest_state_keeps_the_highest_seq() {
     let _router = setup.start();
     eventually("it is repaired", &setup, async || state(&redis, "job")["seq"] == 20).await;
     assert!(lives() > 3600);
-    // What a worker has written and the router has not read yet is never lowered.
+    // A higher state that a worker wrote, and that was not read yet, is never lowered.
     redis.cli(&["SETEX", "scan:state:job", "3600", &event("job", "done", 50)]);
     add(&redis, &event("job", "vision", 13));
     let store = setup.open().await;
@@ -223,7 +223,7 @@ async fn ingest_routes_streams_of_a_cluster() {
     for n in 0..40 {
         let job = format!("job-{n}");
         eventually("it arrives", &setup, async || entries(&store, &job).await.len() == 1).await;
-        // The bus has it before others read it as the state.
+        // The bus has the event before the state key shows it.
         eventually("its state is there", &setup, async || {
             let state = node.cli(&["-c", "GET", &format!("scan:state:{job}")]);
             state.contains("\"seq\":10")

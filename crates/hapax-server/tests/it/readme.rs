@@ -1,5 +1,5 @@
-//! Every curl line of the README and of the guides answers as printed there, and so do those of our
-//! own commands that need nothing but a server. `…` stands for what differs from run to run.
+//! Every curl line of the README and the guides prints what is shown there, and so do the `hapax`
+//! commands that need only a server. `…` stands for what differs from run to run.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -36,10 +36,10 @@ fn examples(text: &str) -> Vec<(String, String)> {
     examples
 }
 
-/// What the lines begin with that are run.
+/// How the lines begin that are run.
 const RUN: [&str; 7] =
     ["curl", "echo", "python3", "hapax publish", "hapax follow scan", "hapax queue show", RELAY];
-/// Never ends by itself: its first line counts.
+/// A command that never ends: its first line counts.
 const RELAY: &str = "hapax relay --from sqlite:hapax.db --to stdout";
 
 /// In the server's folder, with `hapax` at hand.
@@ -68,7 +68,7 @@ fn run(command: &str, folder: &Path, address: &str) -> String {
     answer.replace(['\r', '\n'], "")
 }
 
-/// The text behind this, up to that.
+/// The text after `from`, up to `to`.
 fn between<'a>(answer: &'a str, from: &str, to: impl Fn(char) -> bool) -> Option<&'a str> {
     let (_, rest) = answer.split_once(from)?;
     rest.split(to).next()
@@ -110,7 +110,7 @@ fn docs_curl_lines_answer_as_printed() {
         assert!(examples.len() >= at_least, "{file} has lost its examples");
         let (mut token, mut epoch) = (String::new(), String::new());
         for (command, printed) in examples {
-            // A token or an epoch that an earlier line got is what a later line presents.
+            // Later lines use the token and the epoch that an earlier line printed.
             let command = command
                 .replace("localhost:8787", &address)
                 .replace("\"token\":\"…\"", &format!("\"token\":\"{token}\""))

@@ -1,4 +1,4 @@
-//! Following a job through the library: what the streams of the server are made of.
+//! Following a job through the library, as the streams of the server do.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -208,7 +208,7 @@ async fn job_reader_ends_with_the_last_follower() {
     let (bus, store) = faulty();
     drop(follow(&bus, FollowFrom::Start).await);
     let mut calls = store.calls();
-    // A reading that was under way may end, and the poll notices that nobody is left.
+    // A read in flight may end first; then the poll finds no follower.
     tokio::time::timeout(PATIENCE, async {
         loop {
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -222,7 +222,7 @@ async fn job_reader_ends_with_the_last_follower() {
     .expect("nothing is read any more");
 }
 
-/// Publishers with duplicates, and followers who come and go at any moment.
+/// Publishers with duplicates, and followers that join and leave at any moment.
 async fn everybody_sees_everything_once(store: Arc<dyn Store>) {
     const PUBLISHERS: u64 = 4;
     let events = 60 * u64::from(scale());
@@ -263,7 +263,7 @@ async fn come_and_go(bus: Bus, number: u64, events: u64) {
     loop {
         tokio::time::sleep(Duration::from_millis(below(30))).await;
         let since = seen.map_or(FollowFrom::Start, FollowFrom::Cursor);
-        // A store that is slower than the bus waits is told at first; whoever is told comes again.
+        // A follow may fail at first if the store is slower than the bus waits; try again.
         let Ok(followed) = bus.follow("scan", "job-1", since).await else { continue };
         let Some(mut follower) = followed else { break };
         for _ in 0..=below(40) {

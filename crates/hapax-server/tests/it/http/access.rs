@@ -87,7 +87,7 @@ fn tenants_are_separate() {
         assert_eq!(server.post("/v1/locks/k").bearer(name).status(), 409);
         assert_eq!(server.get("/v1/records/k").bearer(name).send().text(), format!("\"{name}\""));
     }
-    // Whom a caller claims to be changes nothing.
+    // A claimed tenant changes nothing.
     let claimed = server.get("/v1/records/k").bearer("shop").header("Hapax-Tenant", "bank").send();
     assert_eq!(claimed.text(), "\"shop\"");
 }

@@ -1,9 +1,9 @@
-//! Every endpoint × every way to ask wrongly: refused with the field's name, and nothing stored.
+//! Every endpoint × every malformed request: refused with the name of the field, and nothing is stored.
 
 use crate::support::http::{HttpRequest, HttpResponse};
 use crate::support::server::Server;
 
-/// What is asked, and what must be named in the detail.
+/// A request, and the word that the problem detail must contain.
 type Case = (&'static str, String, Vec<(&'static str, String)>, Option<Vec<u8>>, &'static str);
 
 fn send(server: &Server, case: &Case) -> HttpResponse {
@@ -61,7 +61,7 @@ const ENDPOINTS: [(&str, &str); 18] = [
     ("DELETE", "/v1/operator/commands/op/"),
 ];
 
-/// What makes a call right apart from its key.
+/// The body that makes a request valid apart from its key.
 fn good_body(method: &str, path: &str) -> Option<Vec<u8>> {
     match (method, path.contains("locks"), path.contains("records")) {
         ("PUT", true, _) => Some(br#"{"token":"t"}"#.to_vec()),

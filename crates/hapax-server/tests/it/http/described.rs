@@ -1,4 +1,4 @@
-//! The description of the API and the pages.
+//! The OpenAPI document and the pages.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +25,7 @@ fn openapi_describes_exactly_the_existing_routes() {
             described.insert(format!("{} {path}", method.to_uppercase()));
         }
         let real = path.replace(['{', '}'], "");
-        // The server's own word on which methods there are.
+        // The `Allow` header lists the methods that exist.
         let allow = server.ask("BREW", &real).send();
         let allow: BTreeSet<_> =
             allow.header("allow").unwrap().split(',').map(|m| m.trim().to_lowercase()).collect();
@@ -120,7 +120,7 @@ fn every_reference(value: &Value, see: &mut impl FnMut(&str)) {
     }
 }
 
-/// A value that a described field takes.
+/// A value that the schema of a field allows.
 fn sample(field: &Value) -> String {
     if let Some(least) = field.get("minimum") {
         return least.to_string();

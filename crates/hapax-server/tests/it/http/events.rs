@@ -1,4 +1,4 @@
-//! Publishing, and how a job stands.
+//! Publishing events, and the state of a job.
 
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ fn event_is_published_once_then_recognised() {
         (again.status, again.json()),
         (200, json!({"published": false, "offset": 1, "epoch": epoch}))
     );
-    // Order of members, white space, the time: not what it says.
+    // Member order, white space and the timestamp do not count as content.
     let same = r#"{ "timestamp": "2001-09-09", "data": { "n":10 }, "seq": 10, "stage": "vision",
         "final": false, "job_id": "job-1", "domain": "scan" }"#;
     assert_eq!(server.post("/v1/events").json(same).status(), 200);

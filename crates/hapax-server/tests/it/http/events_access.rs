@@ -1,4 +1,4 @@
-//! Who may follow: tokens, signed links, pages of other sites.
+//! Access to event streams: tokens, signed links, pages of other sites.
 
 use std::process::Command;
 
@@ -13,7 +13,7 @@ fn guarded(flags: &[&str]) -> Server {
     Setup::memory().env("HAPAX_SSE_SECRET", SECRET).flags(flags).file(&tokens).start()
 }
 
-/// A link, made as people make it.
+/// A signed link from `hapax token link`.
 fn link(flags: &[&str]) -> String {
     link_signed(SECRET, flags)
 }
@@ -81,7 +81,7 @@ fn signed_link_opens_only_its_jobs() {
     {
         look(other).is(403, "forbidden");
     }
-    // It is no token.
+    // A link is not a token.
     for elsewhere in ["/v1/locks/k?", "/v1/records/k?", "/v1/operator/commands?", "/metrics?"] {
         look(elsewhere).is(401, "unauthorized");
     }
@@ -118,7 +118,7 @@ fn signed_links_expired_forged_or_foreign_are_refused() {
     ] {
         let refused = server.get(&format!("/v1/jobs/scan/1/events?access={wrong}")).send();
         refused.is(401, "unauthorized");
-        // A token beside it does not mend it.
+        // A token beside a bad link does not help.
         let ask = server.get(&format!("/v1/jobs/scan/1/events?access={wrong}")).bearer("shop");
         ask.send().is(401, "unauthorized");
     }
@@ -141,7 +141,7 @@ fn stream_ends_when_its_link_expires() {
             let access = link(&["--job", "scan/open", "--tenant", "shop", "--ttl", ttl]);
             open(&server, way, &format!("/v1/jobs/scan/open/events?access={access}"))
         };
-        // One that expires while the machine stands still opens nothing; the next one lasts longer.
+        // A link that expires while the machine stalls opens nothing; the next one lasts longer.
         let mut streams = ["5s", "10s", "20s"].into_iter().map(opened);
         let mut stream = streams.find(|stream| stream.status != 401).expect("an open link");
         assert_eq!((stream.status, stream.next()), (200, None));
@@ -173,7 +173,7 @@ fn cors_lets_named_sites_read_events_only() {
             assert_eq!(stream.status, 200);
             assert_eq!(stream.header("access-control-allow-origin"), Some(origin));
         }
-        // Asked beforehand, without a token: browsers send none.
+        // Browsers send preflight requests without a token.
         let beforehand = server
             .ask("OPTIONS", "/v1/events/stream")
             .header("Origin", origin)

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::support::PATIENCE;
 use crate::support::server::Server;
 
-/// Both ways of writing a stream.
+/// The protocol versions, one for each sink of a stream.
 pub(crate) const WAYS: [&str; 2] = ["HTTP/1.1", "HTTP/1.0"];
 
 /// One frame of a stream.
@@ -109,12 +109,12 @@ impl Listener {
         std::iter::from_fn(|| self.next()).collect()
     }
 
-    /// Whether an orderly end was seen: that of the last chunk.
+    /// Whether the last chunk was received.
     pub(crate) fn ended_in_order(&self) -> bool {
         self.body.get_ref().ended
     }
 
-    /// Reads until a keep-alive has come.
+    /// Reads until a keep-alive comment.
     pub(crate) fn until_comment(&mut self) {
         while self.comments == 0 {
             let mut line = String::new();
@@ -124,7 +124,7 @@ impl Listener {
     }
 }
 
-/// Takes the chunks of a body off.
+/// Removes the chunk framing of a body.
 struct Dechunked {
     reader: BufReader<TcpStream>,
     chunked: bool,

@@ -1,4 +1,4 @@
-//! More followers of one job than one task writes to, while they come, go and doze.
+//! More followers of one job than one fan-out group takes; some leave and return, some stop reading.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use tokio::net::TcpStream;
 
 use crate::support::server::{Server, Setup};
 
-/// For hundreds of megabytes, written and read by a busy machine.
+/// Enough for hundreds of megabytes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// More than one crowd.
+/// More than one fan-out group.
 const FOLLOWERS: u64 = 1100;
 const PUBLISHERS: u64 = 4;
 const EVENTS: u64 = 30;
@@ -22,13 +22,13 @@ const EVENTS: u64 = 30;
 #[derive(Clone, Copy, PartialEq)]
 enum Habit {
     Steady,
-    /// Leaves after so many events, and comes back.
+    /// Disconnects after this many events, and reconnects.
     Leaves(u64),
     /// Reads nothing for a while.
     Dozes,
 }
 
-/// Follows to the end; what it saw must be each event once and in order.
+/// Follows to the end; checks that each event comes once and in order.
 async fn follow(address: Arc<str>, habit: Habit) {
     let mut last: Option<(String, u64)> = None;
     loop {
@@ -63,8 +63,7 @@ async fn follow(address: Arc<str>, habit: Habit) {
     assert_eq!(last.map(|(_, offset)| offset), Some(PUBLISHERS * EVENTS + 1));
 }
 
-/// One that takes them all at once, and has no time limits of its own: this many on a busy machine
-/// are slow clients.
+/// A server without limits on streams and writes: this many clients are slow on a busy machine.
 fn server() -> Server {
     let limits = ["--header-timeout", "--idle-timeout", "--sse-write-timeout"];
     let limits = limits.into_iter().flat_map(|limit| [limit, "10m"]);

@@ -10,7 +10,7 @@ fn nodes(url: &str) -> [Server; 2] {
     limited_nodes(url, "20s")
 }
 
-/// Nodes that wait so long for an answer of the store.
+/// Starts nodes with this store timeout.
 fn limited_nodes(url: &str, limit: &str) -> [Server; 2] {
     [(), ()].map(|()| {
         let server = Setup::new().flags(&["--store", url, "--store-timeout", limit]).start();
@@ -19,7 +19,7 @@ fn limited_nodes(url: &str, limit: &str) -> [Server; 2] {
     })
 }
 
-/// Comes again, as a browser does, where the store was slow when the stream was to begin.
+/// Reconnects, as a browser does, if the store was slow when the stream began.
 fn follow(server: &Server, way: &str, job: &str, headers: &[(&str, &str)]) -> Listener {
     let mut stream = None;
     eventually("the store answers", || {
@@ -28,7 +28,7 @@ fn follow(server: &Server, way: &str, job: &str, headers: &[(&str, &str)]) -> Li
     stream.unwrap()
 }
 
-/// Publishes it again where the store took longer than its limit: that is recognised.
+/// Publishes again if the store took longer than its timeout; the duplicate is recognised.
 fn publish(server: &Server, job: &str, seq: u64) {
     let event = format!(
         r#"{{"domain":"scan","job_id":"{job}","stage":"vision","seq":{seq},"data":{{"n":{seq}}}}}"#
@@ -115,7 +115,7 @@ fn failover_gap_reaches_only_followers_of_lost_entries() {
         streams.iter_mut().for_each(|stream| drop(stream.expect()));
         redis.kill();
         redis.restart();
-        // Not by its readiness, which may be from before the kill.
+        // Readiness may still be from before the kill, so do not use it.
         publish(&server, "probe", 1);
         let (offset, new) = server.publish("job-1", "vision", 11);
         assert!(new > old && offset == if lost { 1 } else { 2 });
@@ -137,7 +137,7 @@ fn stalled_tail_shows_in_readiness_and_metrics() {
     server.publish("job-1", "vision", 10);
     let mut stream = follow(&server, WAYS[0], "job-1", &[]);
     assert_eq!(stream.expect().offset(), 1);
-    // The store answers, and only the tail cannot be read.
+    // The store answers; only the tail cannot be read.
     let tail = redis.cli(&["KEYS", "*tail*"]);
     redis.cli(&["RENAME", &tail, "elsewhere"]);
     redis.cli(&["SET", &tail, "nothing of ours"]);
@@ -145,7 +145,7 @@ fn stalled_tail_shows_in_readiness_and_metrics() {
         let ready = server.get("/readyz").send();
         ready.status == 503 && ready.text().contains("tail")
     });
-    // A machine that stands still makes the tail old before it could be read in vain.
+    // On a stalled machine the tail may be old before its first read has failed.
     eventually("the failure is counted", || {
         let metrics = server.get("/metrics").send().text();
         metrics.contains("hapax_bus_read_failures_total{what=\"tail\"}")
@@ -169,7 +169,7 @@ fn hole_11_killed_server_publishes_event_whole_or_not_at_all() {
     for round in 0..3 {
         let server = Setup::new().flags(&["--store", &url]).start();
         for seq in round * events..(round + 1) * events {
-            // Only the last ones are still on their way when it is killed.
+            // Only the last events are in flight when the server is killed.
             let sent = server.post("/v1/events").json(&event(seq)).begin();
             if seq % events < events - 5 {
                 assert_eq!(sent.answer().status, 201);

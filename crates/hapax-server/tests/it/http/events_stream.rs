@@ -1,4 +1,4 @@
-//! Following jobs, over both ways of writing a stream.
+//! Following jobs, over HTTP/1.1 (socket sink) and HTTP/1.0 (body sink).
 
 use serde_json::json;
 
@@ -34,7 +34,7 @@ fn stream_sends_whole_log_then_new_events_until_the_last() {
         assert_eq!((last.name.as_str(), last.offset()), ("done", 3));
         assert_eq!(stream.next(), None);
         assert!(stream.ended_in_order());
-        // A reconnect at the end is told that there is nothing more; everybody else gets the log.
+        // A reconnect with the last cursor gets 204; any other follower gets the log.
         let at_end = server.follow_with(way, &job, "", &[("Last-Event-ID", last.id())]);
         assert_eq!(at_end.status, 204);
         assert_eq!(offsets(&server.follow(way, &job, "").rest()), [1, 2, 3]);
@@ -137,10 +137,10 @@ fn trimmed_cursor_gets_gap_snapshot_and_remaining_events() {
         );
         assert_eq!((&snapshot.data["seq"], snapshot.offset()), (&19.into(), 10));
         assert_eq!(offsets(&stream.take(3)), [8, 9, 10]);
-        // Whoever is cut off after the snapshot goes on where it says.
+        // A follower cut off after the snapshot resumes at its id.
         let query = format!("?last_event_id={epoch}-7");
         assert_eq!(offsets(&server.follow(way, "job-1", &query).take(3)), [8, 9, 10]);
-        // Ahead of the log, and of another epoch: told so.
+        // Cursors ahead of the log or of another epoch get a gap.
         for lost in [format!("{epoch}-11"), format!("{}-9", epoch + 1)] {
             let mut stream = server.follow(way, "job-1", &format!("?last_event_id={lost}"));
             let names: Vec<_> = stream.take(3).into_iter().map(|event| event.name).collect();
@@ -151,7 +151,7 @@ fn trimmed_cursor_gets_gap_snapshot_and_remaining_events() {
 
 #[test]
 fn late_event_is_seen_after_resume_by_trimmed_seq() {
-    // What is left looks as if 3 were the last one seen, although it came after 12.
+    // The remaining entries look as if seq 3 was the last one seen, although it came after 12.
     let server = Setup::memory().flags(&["--event-entries", "3"]).start();
     for seq in [12, 3, 20, 21] {
         server.publish("job-1", "vision", seq);
@@ -163,7 +163,7 @@ fn late_event_is_seen_after_resume_by_trimmed_seq() {
         let told = server.follow(way, "job-1", "?last_seq=12").take(5);
         assert_eq!((told[0].name.as_str(), told[1].name.as_str()), ("gap", "snapshot"));
         assert_eq!(seqs(&told[2..]), [Some(3), Some(20), Some(21)]);
-        // One that is still there needs no such caution.
+        // A seq that is still in the log needs no such caution.
         assert_eq!(seqs(&server.follow(way, "job-1", "?last_seq=20").take(1)), [Some(21)]);
     }
 }
@@ -172,7 +172,7 @@ fn late_event_is_seen_after_resume_by_trimmed_seq() {
 fn hole_15_forgotten_job_restarts_under_another_epoch() {
     // In the usual design the state lives for one hour and the marker for two: a retry in between is
     // skipped as a duplicate of an event that is nowhere any more.
-    // What is published is there long enough to be seen on a busy machine; both ways wait together.
+    // The retention is long enough for a busy machine; both ways wait together.
     let server = Setup::memory().flags(&["--event-lifetime", "10s"]).start();
     let begun = WAYS.map(|way| {
         let job = format!("anew-{}", &way[5..]);
@@ -184,7 +184,7 @@ fn hole_15_forgotten_job_restarts_under_another_epoch() {
     for (way, job, mut live, old) in begun {
         let path = format!("/v1/jobs/scan/{job}");
         eventually("it is forgotten", || server.get(&path).status() == 404);
-        // One lifetime for dedup too: the same event is new again.
+        // Dedup has the same retention: the same event is new again.
         let (offset, new) = server.publish(&job, "vision", 10);
         assert!(offset == 1 && new > old);
         let names: Vec<_> = live.take(3).into_iter().map(|event| event.name).collect();
@@ -237,7 +237,7 @@ fn client_that_only_listens_is_not_idle() {
 fn stream_limit_holds_and_slots_are_released() {
     let server = Setup::memory().flags(&["--sse-connections", "2"]).start();
     for way in WAYS {
-        // A stream is not counted any more a moment before its place is free.
+        // A stream leaves the gauge a moment before its slot is free.
         let open = ["a", "b"].map(|job| {
             let mut stream = None;
             eventually("there is a place", || {
@@ -254,7 +254,7 @@ fn stream_limit_holds_and_slots_are_released() {
             server.get("/metrics").send().text().contains("hapax_sse_connections 0")
         });
     }
-    // Who only asks for the headers takes no place.
+    // A HEAD request takes no slot.
     for _ in 0..3 {
         eventually("the headers come", || {
             server.ask("HEAD", "/v1/jobs/scan/a/events").status() == 200
@@ -269,7 +269,7 @@ fn client_that_does_not_read_is_cut_off() {
         let job = format!("slow-{}", &way[5..]);
         let _asleep = server.follow(way, &job, "");
         let data = json!("x".repeat(500_000));
-        // More than the buffers of both kernels take.
+        // More than the buffers of both sockets hold.
         for seq in 0..24 {
             server.publish_data(&job, "vision", seq, &data);
         }

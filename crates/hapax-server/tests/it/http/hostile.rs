@@ -79,7 +79,7 @@ fn endless_body_is_cut_off() {
 
 #[test]
 fn body_declared_too_large_is_refused_at_once() {
-    // Whoever waits for the body would answer 408, and only after this.
+    // A server that waited for the body would answer 408 after this time.
     let server = Setup::memory().flags(&["--body-timeout", "20s"]).start();
     let head = b"PUT /v1/records/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2000000\r\nConnection: close\r\n\r\n";
     SentRequest::new(&server.address, head).answer().is(413, "payload-too-large");

@@ -1,4 +1,4 @@
-//! Every limit answers with a problem document.
+//! Every limit is answered with a problem document.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::support::eventually;
 use crate::support::http::SentRequest;
 use crate::support::server::Setup;
 
-/// Time enough on a busy machine between a connection and its first bytes.
+/// Long enough on a busy machine between a connection and its first bytes.
 const HEADERS: &str = "4s";
 
 #[test]
@@ -19,7 +19,7 @@ fn concurrent_requests_are_limited_per_tenant() {
         (refused.json()["retryable"].as_bool(), refused.header("retry-after")),
         (Some(true), Some("1"))
     );
-    // What operators need is never refused.
+    // Health and metrics are never refused.
     for path in ["/healthz", "/readyz", "/metrics", "/"] {
         assert_eq!(server.get(path).status(), 200, "{path}");
     }
@@ -31,9 +31,9 @@ fn concurrent_requests_are_limited_per_tenant() {
 fn headers_that_do_not_arrive_get_408() {
     let server = Setup::memory().flags(&["--header-timeout", HEADERS]).start();
     let slow = SentRequest::new(&server.address, b"GET /v1/locks/k HTTP/1.1\r\nHost: loc");
-    // One that says nothing at all is closed.
+    // A connection without any request is closed.
     let silent = SentRequest::new(&server.address, b"");
-    // A byte now and then does not help.
+    // A byte now and then does not extend the timeout.
     let mut trickle = SentRequest::new(&server.address, b"GET / HTTP/1.1\r\nX: ");
     eventually("it is not heard out", || {
         trickle.more(b"y");

@@ -62,7 +62,7 @@ fn lock_wait_is_woken_by_the_release() {
     let server = Server::start();
     let token = server.lock("k");
     let waiting = server.post("/v1/locks/k").json(r#"{"wait_ms":60000}"#).begin();
-    // Seen waiting: the request is counted as being answered.
+    // A waiting request counts as in flight.
     crate::support::eventually("somebody waits", || {
         server.get("/metrics").send().text().contains("hapax_http_in_flight 2")
     });

@@ -1,10 +1,10 @@
-//! What is logged and measured, and that nothing of it identifies a person.
+//! Logs and metrics, and that they identify no person.
 
 use serde_json::json;
 
 use crate::support::server::{Server, Setup};
 
-/// A busy session in which every text that could identify somebody is one of these.
+/// A session in which every text that could identify a person is one of these.
 fn busy(server: &Server) -> Vec<String> {
     let mut secrets: Vec<String> =
         ["U4af4980629", "s3cr3t-body", "fingerpr1nt", "m1stake", "0peration"]

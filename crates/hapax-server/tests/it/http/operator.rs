@@ -1,4 +1,4 @@
-//! What operators decide about commands, and that it is written down.
+//! Decisions of operators about commands, and their audit log.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use crate::support::{PATIENCE, eventually};
 const LIST: &str = "/v1/operator/commands";
 const SCOPE: &str = "0123456789abcdef0123456789abcdef";
 
-/// A command that stands as it is called.
+/// Puts the command of this name into the state of this name.
 fn command(server: &Server, name: &str) -> String {
     let path = format!("/v1/commands/pay/{name}");
     let lease = if name.starts_with("unknown") { 1 } else { 60_000 };
@@ -145,7 +145,7 @@ fn operator_list_pages_to_the_end() {
     for store in ["memory:", "sqlite:hapax.db"] {
         let server = Setup::new().flags(&["--store", store]).start();
         for i in 0..7 {
-            // It must be pending when the last page is read, too.
+            // The command must still be pending when the last page is read.
             let begin = server.post(&format!("/v1/commands/o/k{i}"));
             assert_eq!(begin.json(r#"{"lease_ms":3600000}"#).status(), 201);
         }
@@ -207,7 +207,7 @@ fn operator_list_parameters_are_strict() {
     assert_eq!(state(&server, "unknown"), "unknown");
 }
 
-/// What a proxy leaves behind when it dies, in the file that a server uses too.
+/// The command of a proxy that died, in the file of the server.
 fn proxied(server: &Server, tenant: &str) {
     let url = format!("sqlite:{}", server.folder.path().join("hapax.db").display());
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -355,7 +355,7 @@ fn claims(server: &Server) -> i64 {
     file.query_row("SELECT count(*) FROM hapax_claims", [], |row| row.get(0)).unwrap()
 }
 
-/// Leaves expired rows and one that is not.
+/// Stores expired rows and one that has not expired.
 fn litter(server: &Server, rows: usize) {
     for i in 0..rows {
         assert_eq!(server.post(&format!("/v1/locks/k{i}")).json(r#"{"ttl_ms":1}"#).status(), 201);

@@ -1,4 +1,4 @@
-//! How much waits, and what operators decide about dead letters.
+//! Queue depths, and decisions about dead letters.
 
 use std::sync::Arc;
 use std::time::Duration;

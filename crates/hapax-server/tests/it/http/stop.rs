@@ -4,7 +4,7 @@ use crate::support::eventually;
 use crate::support::http::SentRequest;
 use crate::support::server::{Server, Setup};
 
-/// On memory; what keeps a request in flight is a body that does not come.
+/// A server on memory. A body that never arrives keeps a request in flight.
 fn patient() -> Setup {
     Setup::memory().flags(&["--body-timeout", "10m"])
 }

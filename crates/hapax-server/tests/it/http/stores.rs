@@ -11,12 +11,12 @@ fn on(url: &str) -> Server {
     Setup::new().flags(&["--store", url]).start()
 }
 
-/// With the usual limit of one store call.
+/// With the default timeout of one store call.
 fn limited(url: &str) -> Server {
     Setup::new().flags(&["--store", url, "--store-timeout", "2s"]).start()
 }
 
-/// A store that is there may take longer than that limit now and then, on a busy machine.
+/// On a busy machine a healthy store may exceed the default timeout now and then.
 fn a_lock_is_taken(server: &Server, key: &str) {
     eventually("a lock is taken", || server.post(&format!("/v1/locks/{key}")).status() == 201);
 }
@@ -33,7 +33,7 @@ const CALLS: [(&str, &str); 8] = [
     ("DELETE", "/v1/operator/commands/o/k"),
 ];
 
-/// Every call says so in time: within 4.5 s, and what a busy machine adds.
+/// Every request fails in time: within 4.5 s plus what a busy machine adds.
 fn nothing_is_answered(server: &Server) {
     for (method, path) in CALLS {
         let asked = Instant::now();
@@ -81,7 +81,7 @@ fn refused_postgres_credentials_end_the_process() {
     postgres.psql("CREATE ROLE guarded LOGIN PASSWORD 'right'");
     let rules = "host all guarded all scram-sha-256\nlocal all all trust\nhost all all all trust\n";
     std::fs::write(postgres.psql("SHOW hba_file"), rules).unwrap();
-    // A reload is carried out at some time after it was asked for, and shown nowhere.
+    // A reload happens some time after the request, and nothing shows when.
     postgres.restart();
     let url = format!("postgres://guarded:wr0ng@127.0.0.1:{}/postgres", postgres.port());
     let (message, code) = Setup::new().flags(&["--store", &url]).refused();

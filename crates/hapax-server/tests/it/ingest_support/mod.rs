@@ -18,7 +18,7 @@ use crate::support::{HapaxProcess, PATIENCE};
 /// `hapax serve --ingest`, killed when dropped.
 pub(crate) struct Router(HapaxProcess);
 
-/// How routers of one test are started, again and again on the same store.
+/// How the ingest processes of one test are started, repeatedly on the same store.
 pub(crate) struct Setup {
     pub(crate) store: String,
     redis: String,
@@ -81,7 +81,7 @@ impl Setup {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The dead letters of the router.
+    /// The dead letters of ingest.
     pub(crate) fn dead(&self) -> Vec<Value> {
         let page = self.queue(&["dead", "ingest", "--limit", "1000", "--json"]);
         let page: Value = serde_json::from_str(&page).unwrap();
@@ -157,7 +157,7 @@ impl Workers {
         self.0.try_wait().unwrap().is_some()
     }
 
-    /// Waits for their end, which must be a good one.
+    /// Waits for their end, which must be a success.
     pub(crate) fn finish(mut self) {
         let mut said = String::new();
         self.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();

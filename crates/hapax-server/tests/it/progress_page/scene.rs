@@ -1,4 +1,4 @@
-//! A hapax on a file, the program that serves the page, and what a person sees.
+//! A `hapax serve` on a file, the program that serves the page, and what a user sees.
 
 use std::fs;
 use std::net::TcpListener;
@@ -60,7 +60,7 @@ impl Hapax {
         drop(self.process.lock().unwrap().take());
     }
 
-    /// Deletes all that it knew, while it does not run.
+    /// Deletes its store while it does not run.
     pub(crate) fn forget(&self) {
         for file in fs::read_dir(self.store.path()).unwrap() {
             fs::remove_file(file.unwrap().path()).unwrap();
@@ -71,7 +71,7 @@ impl Hapax {
         format!("http://{}", self.address)
     }
 
-    /// Publishes what was not yet published.
+    /// Publishes a new event.
     pub(crate) fn publish(&self, job: &str, stage: &str, seq: u64, percent: u64) {
         let event = json!({
             "domain": "scan", "job_id": job, "stage": stage, "seq": seq,
@@ -93,7 +93,7 @@ impl Page {
         Self::with("", None, Duration::from_millis(100))
     }
 
-    /// On a hapax that wants tokens, and links that expire before a job is done.
+    /// On a hapax with tokens, and links that expire before a job is done.
     pub(crate) fn with_short_links() -> Self {
         let secret = "0123456789abcdef0123456789abcdef".to_owned();
         let hash: String = Sha256::digest("app").iter().map(|byte| format!("{byte:02x}")).collect();
@@ -140,7 +140,7 @@ fn post(address: &str, path: &str, body: &Value) -> u16 {
     HttpRequest::new(address, "POST", path).json(&body.to_string()).status()
 }
 
-/// What a person sees: the connection's state, the bar, and the list.
+/// What a user sees: the connection's state, the bar, and the list.
 const SEEN: &str = "
     const events = Array.from(document.querySelectorAll('#events li'), ({ dataset }) =>
         dataset.gap ? 'gap' : `${dataset.offset} ${dataset.stage} ${dataset.seq}`);

@@ -1,4 +1,4 @@
-//! Reads what both sides wrote down, and says what was broken.
+//! Checks the recorded history for violations.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,7 +11,7 @@ pub(crate) enum Losses {
     WithNewEpoch,
 }
 
-/// Everything that is wrong with a job's history; empty where nothing is.
+/// All violations in the history of a job.
 pub(crate) fn violations(history: &History, losses: Losses) -> Vec<String> {
     let mut wrong = Vec::new();
     acknowledgements(history, losses, &mut wrong);
@@ -25,7 +25,7 @@ pub(crate) fn violations(history: &History, losses: Losses) -> Vec<String> {
     wrong
 }
 
-/// One place per event and one event per place, without holes.
+/// One position per event and one event per position, without holes.
 fn acknowledgements(history: &History, losses: Losses, wrong: &mut Vec<String>) {
     let mut places: HashMap<&Name, At> = HashMap::new();
     let mut events: BTreeMap<At, &Name> = BTreeMap::new();
@@ -85,8 +85,8 @@ fn order(saw: &[Saw], losses: Losses, wrong: &mut Vec<String>) {
     }
 }
 
-/// Every acknowledged event was seen, at its place; after an explicit gap only what came at a place
-/// that this life of the log still has.
+/// Every acknowledged event was seen at its position; after an explicit gap, only those whose
+/// position the current epoch still has.
 fn completeness(history: &History, saw: &[Saw], wrong: &mut Vec<String>) {
     let mut seen: HashMap<&Name, At> = HashMap::new();
     for one in saw {
@@ -103,7 +103,7 @@ fn completeness(history: &History, saw: &[Saw], wrong: &mut Vec<String>) {
             Some(place) if place == at => {}
             Some(_) if saw.contains(&Saw::Gap) => {}
             Some(place) => wrong.push(format!("{name:?} came at {place:?}, not at {at:?}")),
-            // Acknowledged in a life whose end was lost: this client was told.
+            // Acknowledged in an epoch whose end was lost: this client got a gap.
             None if saw.contains(&Saw::Gap) && Some(at.epoch) < last_epoch => {}
             None => wrong.push(format!("{name:?} was acknowledged at {at:?} and never came")),
         }

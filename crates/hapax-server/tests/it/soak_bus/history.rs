@@ -1,8 +1,8 @@
-//! What both sides wrote down.
+//! What publishers and clients recorded.
 
 use std::str::FromStr;
 
-/// Where an entry is: epoch first, so that the order is the order of lives.
+/// The position of an entry: epoch first, so that positions sort across epochs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct At {
     pub(crate) epoch: u64,

@@ -1,13 +1,12 @@
 //! Clients that drop and reconnect, publishers that repeat themselves, servers that are killed: every
-//! acknowledged event reaches every client once and in order. A checker reads what both sides wrote
-//! down.
+//! acknowledged event reaches every client once and in order. A checker reads the recorded history.
 
 mod checker;
 mod history;
 mod nodes;
 mod planted;
 mod publish;
-mod random;
+pub(crate) mod random;
 mod sse;
 mod storm;
 
@@ -18,7 +17,7 @@ use nodes::Node;
 use random::Random;
 use storm::storm;
 
-/// Kills one node after the other, at random, for as long as it is asked to.
+/// Kills random nodes for as long as it is called.
 fn killing(mut nodes: Vec<Node>) -> impl FnMut() + Send + 'static {
     let mut random = Random::new(3);
     move || {

@@ -1,4 +1,4 @@
-//! The checker is tested with a gateway that has the bugs which it must find.
+//! Tests the checker with a gateway that has the bugs which it must find.
 
 use std::collections::HashMap;
 
@@ -77,7 +77,7 @@ impl Gateway {
             client.connected = false;
             return;
         }
-        // The seed: subscribe after the replay was read; what came in between goes to nobody.
+        // Subscribing after the replay was read loses the events in between.
         if self.bug == Bug::ReplayToLiveLeak && !client.leaked && client.next + 1 < self.log.len() {
             client.leaked = true;
             client.next += 1;

@@ -1,4 +1,4 @@
-//! Publishers that say everything until they are heard, and some of it twice.
+//! Publishers that repeat each event until it is acknowledged, and some of them once more.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ pub(crate) async fn publish(
     }
 }
 
-/// The job's state, where a node answers and there is one.
+/// The job's state, if a node answers and the job exists.
 pub(crate) async fn state(node: &str, job: &str) -> Option<(At, u64)> {
     let (status, answer) = ask(node, "GET", &format!("/v1/jobs/soak/{job}"), "").await?;
     let number = |value: &Value| value.as_u64().expect("a number");
@@ -48,7 +48,7 @@ pub(crate) async fn state(node: &str, job: &str) -> Option<(At, u64)> {
     })
 }
 
-/// One request on its own connection; `None` where the answer did not come whole.
+/// One request on its own connection; `None` if the response is incomplete.
 async fn ask(node: &str, method: &str, path: &str, body: &str) -> Option<(u16, Value)> {
     let exchange = async {
         let mut stream = TcpStream::connect(node).await.ok()?;

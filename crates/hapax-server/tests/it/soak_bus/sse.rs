@@ -1,4 +1,4 @@
-//! A client of the stream that loses its connection whenever it likes.
+//! A client of the stream that disconnects at random.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(crate) async fn follow(nodes: Vec<String>, job: String, mut random: Random) 
     saw
 }
 
-/// One connection; `None` where it never came to a stream.
+/// One connection; `None` if no stream was opened.
 async fn connection(
     node: &str,
     job: &str,

@@ -16,10 +16,10 @@ use crate::soak_bus::sse::follow;
 const PUBLISHERS: usize = 8;
 const CLIENTS: usize = 100;
 const JOBS: usize = 4;
-/// Nothing here takes this long; a storm that does has lost something.
+/// Nothing here takes this long; a run that does has lost an event.
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// Everything that happens, until every client has seen the end; what is wrong with it.
+/// Runs until every client has seen the end; returns the violations.
 ///
 /// `kill` is called again and again while events are published.
 pub(crate) fn storm(nodes: Vec<String>, losses: Losses, mut kill: impl FnMut() + Send + 'static) {
@@ -34,11 +34,11 @@ pub(crate) fn storm(nodes: Vec<String>, losses: Losses, mut kill: impl FnMut() +
                 let since = Instant::now();
                 kill();
                 kills += 1;
-                // Also where a start takes long, half of the time is for getting on.
+                // Even if a start takes long, half of the time remains for progress.
                 let pause = Duration::from_millis(100 + random.below(400) as u64);
                 std::thread::sleep(pause.max(since.elapsed()));
             }
-            // What is killed lives in `kill`, and is needed until every client has seen the end.
+            // `kill` owns the nodes, which are needed until every client has seen the end.
             (kills, kill)
         }
     });
@@ -93,7 +93,7 @@ async fn weather(nodes: Vec<String>, calm: Arc<AtomicBool>) -> HashMap<String, H
     histories
 }
 
-/// One publisher: its own events, in nearly their order, and a third of its neighbour's.
+/// One publisher: its own events, nearly in order, and a third of its neighbour's.
 async fn produce(nodes: Vec<String>, jobs: Vec<String>, me: usize) -> Vec<(String, (Name, At))> {
     let mut random = Random::new(me as u64 + 1000);
     let events = 20 * hapax_testkit::scale() as u64;
@@ -115,7 +115,7 @@ async fn produce(nodes: Vec<String>, jobs: Vec<String>, me: usize) -> Vec<(Strin
     heard
 }
 
-/// Watches the jobs' states, one question at a time, so that their order is known.
+/// Watches the jobs' states, one request at a time, so that their order is known.
 async fn observe(
     nodes: Vec<String>,
     jobs: Vec<String>,

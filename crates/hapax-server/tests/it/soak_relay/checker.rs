@@ -1,10 +1,10 @@
-//! Reads what all sides wrote down, and says what was broken.
+//! Checks the recorded history for violations.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::soak_relay::history::{History, Row};
 
-/// Everything that is wrong with a history; empty where nothing is.
+/// All violations in a history.
 pub(crate) fn violations(history: &History) -> Vec<String> {
     let mut first: HashMap<&str, usize> = HashMap::new();
     for (at, id) in history.deliveries.iter().enumerate() {
@@ -20,7 +20,7 @@ pub(crate) fn violations(history: &History) -> Vec<String> {
     wrong
 }
 
-/// Every committed row at least once, nothing else ever.
+/// Every committed row was sent at least once, and no other.
 fn delivered(history: &History, first: &HashMap<&str, usize>, wrong: &mut Vec<String>) {
     let committed = |row: &&Row| row.committed;
     let known: HashSet<&str> =
@@ -35,7 +35,7 @@ fn delivered(history: &History, first: &HashMap<&str, usize>, wrong: &mut Vec<St
     }
 }
 
-/// First deliveries of one key in commit order, where the transactions did not overlap.
+/// First deliveries of one key are in commit order, unless the transactions overlapped.
 fn ordered(history: &History, first: &HashMap<&str, usize>, wrong: &mut Vec<String>) {
     let mut keys: HashMap<&str, Vec<&Row>> = HashMap::new();
     for row in history.rows.iter().filter(|row| row.committed) {
@@ -54,7 +54,7 @@ fn ordered(history: &History, first: &HashMap<&str, usize>, wrong: &mut Vec<Stri
     }
 }
 
-/// Behind the inbox: once for each committed row.
+/// Behind the inbox, each committed row took effect once.
 fn effects(history: &History, wrong: &mut Vec<String>) {
     let mut times: HashMap<&str, usize> = HashMap::new();
     for id in &history.effects {

@@ -1,4 +1,4 @@
-//! What writers, the sink and the consumer behind it wrote down.
+//! What the writers, the sink and the consumer behind it recorded.
 
 /// A row that a writer put into the outbox.
 #[derive(Clone, Debug)]
@@ -11,7 +11,7 @@ pub(crate) struct Row {
     pub(crate) committed: bool,
 }
 
-/// Everything.
+/// The complete history.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
     pub(crate) rows: Vec<Row>,
@@ -19,6 +19,6 @@ pub(crate) struct History {
     pub(crate) deliveries: Vec<String>,
     /// Ids whose effect the consumer committed.
     pub(crate) effects: Vec<String>,
-    /// Whether nothing was killed, cut or failed: then nothing may come twice.
+    /// Whether nothing was killed, cut or failed: then no row may be sent twice.
     pub(crate) undisturbed: bool,
 }

@@ -1,13 +1,10 @@
 //! Writers that roll back or commit late, relays that are killed, a sink that fails and cuts: every
 //! committed row is delivered, no other ever, in order per key; behind an inbox every effect happens
-//! once. A checker reads what all sides wrote down.
+//! once. A checker reads the recorded history.
 
 mod checker;
 mod history;
 mod planted;
-#[path = "../soak_bus/random.rs"]
-#[expect(dead_code, reason = "this storm keeps its order")]
-mod random;
 mod sink;
 mod sqlite_writers;
 mod writers;
@@ -21,21 +18,22 @@ use hapax_testkit::{Postgres, wait_for};
 
 use checker::violations;
 use history::{History, Row};
-use random::Random;
 use sink::Mood;
+
+use crate::soak_bus::random::Random;
 
 /// A relay, killed when dropped.
 struct Relay(Child);
 
 impl Relay {
     fn start(from: &str, sink: &str, mood: Mood) -> Self {
-        // A killed relay's rows are free again soon; in peace no slow machine lets a lease lapse.
+        // A killed relay's rows are free again soon; without kills no slow machine lets a lease lapse.
         let lease = if mood == Mood::Calm { "60s" } else { "2s" };
         let to = format!("http://{sink}/hook");
         let child = Command::new(env!("CARGO_BIN_EXE_hapax"))
             .args(["relay", "--from", from, "--to", &to, "--allow-private"])
             .args(["--lease", lease, "--backoff", "20ms", "--backoff-max", "200ms"])
-            // A message that takes its time is not sent again for that.
+            // A slow message is not sent again.
             .args(["--max-attempts", "1000", "--store-timeout", "20s", "--send-timeout", "30s"])
             .env_clear()
             .stdin(Stdio::null())
@@ -53,7 +51,7 @@ impl Drop for Relay {
     }
 }
 
-/// Kills and starts one relay again and again, until it is calm.
+/// Kills and restarts one relay repeatedly, until `calm`.
 fn kill_again_and_again(from: String, sink: String, calm: Arc<AtomicBool>) {
     let mut random = Random::new(17);
     while !calm.load(Ordering::SeqCst) {

@@ -1,15 +1,15 @@
-//! The checker is tested with relays and consumers that have the bugs which it must find.
+//! Tests the checker with relays and consumers that have the bugs which it must find.
 
 use std::collections::HashSet;
 
 use crate::soak_relay::checker::violations;
 use crate::soak_relay::history::{History, Row};
-use crate::soak_relay::random::Random;
+use crate::soak_bus::random::Random;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bug {
     None,
-    /// Polls `id > last`, and never sees what commits late.
+    /// Polls `id > last`, and never sees rows that commit late.
     PollsById,
     AcknowledgedBeforeSent,
     /// A new id at each publish, so that the inbox recognises nothing.
@@ -29,7 +29,7 @@ struct World {
     random: Random,
     time: u64,
     history: History,
-    /// By row: whether it can be seen, and whether the relay is done with it.
+    /// By row: whether it is visible, and whether the relay is done with it.
     visible: Vec<bool>,
     done: Vec<bool>,
     inbox: HashSet<String>,

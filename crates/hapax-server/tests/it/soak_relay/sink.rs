@@ -20,7 +20,7 @@ pub(crate) enum Mood {
 /// Ids in the order in which they arrived.
 pub(crate) type Deliveries = Arc<Mutex<Vec<String>>>;
 
-/// Listens; its address, and what it gets.
+/// Starts to listen; returns the address and the received ids.
 pub(crate) async fn listen(database: &str, mood: Mood) -> (String, Deliveries) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("one").to_string();
@@ -52,7 +52,7 @@ struct Hook {
 }
 
 impl Hook {
-    /// Answers one request; `None` where the connection is over, by our will or theirs.
+    /// Answers one request; `None` if the connection ended.
     async fn request(&mut self, database: &mut tokio_postgres::Client) -> Option<()> {
         let id = self.id().await?;
         let whim = if self.mood == Mood::Calm { 9 } else { self.random.below(10) };
@@ -101,7 +101,7 @@ fn whole(read: &[u8]) -> Option<(String, usize)> {
     (read.len() >= length).then(|| (id.trim_matches('"').to_owned(), length))
 }
 
-/// The effect and the inbox in one transaction; whether it is there now.
+/// Commits the effect and the inbox entry in one transaction; returns whether they are stored.
 async fn effect(database: &mut tokio_postgres::Client, id: &str) -> bool {
     let mut tx = database.transaction().await.expect("a transaction");
     match tx.hapax().receive("billing", id).await.expect("PostgreSQL answers") {

@@ -1,5 +1,5 @@
-//! The same writers over SQLite, which has one at a time: nothing commits late, but everybody waits for
-//! everybody, the relays too.
+//! The same writers over SQLite, which allows one writer at a time: nothing commits late, but all
+//! writers and relays wait for each other.
 
 use std::path::Path;
 use std::time::Duration;
@@ -39,7 +39,7 @@ fn row(connection: &mut Connection, ticks: &Ticks, random: &mut Random) -> Row {
     let end = if committed { tx.commit() } else { tx.rollback() };
     end.expect("the transaction ends");
     let ended = ticks.next();
-    // Who comes back at once would keep the others out.
+    // A writer that returns at once would keep the others out.
     std::thread::sleep(Duration::from_millis(random.below(20) as u64));
     Row { id, key, began, ended, committed }
 }
