@@ -12,7 +12,7 @@ use hapax::{StoreError, metric_names, millis};
 use metrics::counter;
 
 use super::job_state::{IngestedState, JobName, JobStateCache, SET_STATE_SCRIPT};
-use super::settings::IngestConfig;
+use super::IngestConfig;
 
 /// How many times an event is tried that the store refuses while it accepts others.
 const MAX_TRIES: u32 = 3;

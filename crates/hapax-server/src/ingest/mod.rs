@@ -12,7 +12,6 @@ mod entry;
 mod event_router;
 mod job_state;
 mod redis_stream;
-mod settings;
 mod stream_reader;
 
 use std::sync::Arc;
@@ -27,17 +26,38 @@ use hapax::redis::{RedisCommands, RedisConfig};
 use dead_letters::IngestDeadLetters;
 use event_router::EventRouter;
 use redis_stream::GroupStream;
-pub(crate) use settings::IngestConfig;
 use stream_reader::{Heartbeat, StreamReader};
 
 use crate::daemon::Readiness;
+use crate::settings::IngestDomains;
+
+/// How events are routed.
+pub(crate) struct IngestConfig {
+    pub(crate) domains: IngestDomains,
+    pub(crate) group: String,
+    /// The consumer name of this process. The same after a restart, so that the process first
+    /// handles the entries of its predecessor.
+    pub(crate) consumer: String,
+    /// The Pub/Sub channel for routed events; `{domain}` and `{job_id}` are replaced.
+    pub(crate) channel: Option<String>,
+    /// How many deliveries turn an entry into a dead letter.
+    pub(crate) max_deliveries: u64,
+    /// How long a consumer may be idle before its entries are taken over.
+    pub(crate) reclaim_after: Duration,
+    /// How long `{domain}:state:{job_id}` is kept.
+    pub(crate) state_retention: Duration,
+    /// How long a reader may make no progress before the process is not ready.
+    pub(crate) max_stall: Duration,
+    /// The timeout of one Redis call.
+    pub(crate) store_timeout: Duration,
+}
 
 /// Starts a task for each stream and one for the dead letters. Redis need not be reachable yet.
 pub(crate) fn start(
     bus: &Bus,
     config: IngestConfig,
     redis_url: &str,
-    health: &Readiness,
+    readiness: &Readiness,
 ) -> anyhow::Result<()> {
     let open = || {
         let config = RedisConfig::new(redis_url)?.timeout(config.store_timeout);
@@ -55,7 +75,7 @@ pub(crate) fn start(
     for ((domain, name), reader) in streams.into_iter().zip(readers) {
         let heartbeat = Arc::new(Heartbeat::new());
         let (watched, shown, limit) = (heartbeat.clone(), name.clone(), config.max_stall);
-        health.require(move || {
+        readiness.require(move || {
             let stalled = watched.is_stalled(limit);
             stalled.then(|| format!("the ingest reader of {shown} makes no progress"))
         });

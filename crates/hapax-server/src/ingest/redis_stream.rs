@@ -8,7 +8,7 @@ use hapax::StoreError;
 use hapax::redis::{RedisCommands, RedisReply};
 
 use super::entry::EntryPage;
-use super::settings::IngestConfig;
+use super::IngestConfig;
 
 /// How many entries one read returns.
 const PAGE: &str = "200";

@@ -13,7 +13,7 @@ use super::dead_letters::IngestDeadLetters;
 use super::entry::{self, EntryPage, StreamEntry};
 use super::event_router::{EventRouter, IncomingEvent, RouteOutcome};
 use super::redis_stream::{GroupProgress, GroupStream};
-use super::settings::IngestConfig;
+use super::IngestConfig;
 
 const MIN_BACKOFF: Duration = Duration::from_millis(100);
 const MAX_BACKOFF: Duration = Duration::from_secs(5);

@@ -16,7 +16,7 @@ use utoipa_axum::routes;
 
 use super::api::{commands, events, inbox, jobs, locks, operator, queues, records};
 use super::app::AppState;
-use super::pages::{docs, openapi, status_page};
+use super::pages::{self, openapi};
 use super::problem::{Problem, ProblemKind};
 use super::request::admission;
 use super::response::raw_json_response;
@@ -53,10 +53,10 @@ pub(crate) fn new(app: &AppState) -> Router {
             "/openapi.json",
             get(|| async move { raw_json_response(StatusCode::OK, api.clone()) }),
         )
-        .route("/docs", get(docs::front))
-        .route("/docs/", get(docs::file))
-        .route("/docs/{file}", get(docs::file))
-        .route("/", get(status_page::page))
+        .route("/docs", get(pages::docs_redirect))
+        .route("/docs/", get(pages::docs_file))
+        .route("/docs/{file}", get(pages::docs_file))
+        .route("/", get(pages::status_page))
         .fallback(system::no_route)
         .method_not_allowed_fallback(system::no_method)
         .layer(from_fn_with_state(app.clone(), admission::admit))
