@@ -187,7 +187,7 @@ fn refused_problem(appended: Appended) -> Problem {
         (status = 204, description = "Every job is closed, and the client has seen all events"),
     ),
 )]
-pub(crate) async fn stream(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
+pub(crate) async fn follow(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
     let (jobs, [last_event_id, _]) =
         request.query_list_and_parameters("job", ["last_event_id", "access"])?;
     let wrong = || {

@@ -56,7 +56,7 @@ pub(crate) struct EventInLog {
         (status = 404, body = ProblemDocument, content_type = "application/problem+json", description = "`job-missing`: the job has no events, or none any more"),
     ),
 )]
-pub(crate) async fn look(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
+pub(crate) async fn show(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
     request.query_parameters(["access"])?;
     let (domain, job_id) = (request.segment(0), request.segment(1));
     request.check_link_covers(domain, job_id)?;
@@ -91,7 +91,7 @@ pub(crate) async fn look(State(app): State<AppState>, request: ApiRequest) -> Ap
         (status = 204, description = "The job is closed, and the client has seen all events"),
     ),
 )]
-pub(crate) async fn events(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
+pub(crate) async fn follow(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
     let [last_event_id, last_seq, _] =
         request.query_parameters(["last_event_id", "last_seq", "access"])?;
     sse::follow_one(

@@ -145,7 +145,7 @@ pub(crate) async fn release(State(app): State<AppState>, request: ApiRequest) ->
     get, path = "/v1/locks/{key}", operation_id = "look_at_lock", tag = "locks", params(("key" = String, Path, min_length = 1, max_length = 255)),
     responses((status = 200, body = LockState, description = "The state of the lock, without its token")),
 )]
-pub(crate) async fn look(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
+pub(crate) async fn show(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
     request.expect_no_query()?;
     let locks = app.locks(&request.tenant);
     let view = app.call_store(locks.look(request.segment(0))).await?;

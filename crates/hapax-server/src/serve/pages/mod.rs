@@ -69,7 +69,7 @@ pub(crate) async fn status_page(State(app): State<AppState>) -> Response {
     let (state, class) = if reason.is_none() { ("Ready", "good") } else { ("Not ready", "bad") };
     let callers = match &app.access {
         AccessPolicy::LocalOnly(_) => "this machine, without a token",
-        AccessPolicy::Tokens(_) => "whoever has a token",
+        AccessPolicy::Tokens(_) => "clients with a token",
     };
     let uptime =
         humantime::format_duration(std::time::Duration::from_secs(app.started.elapsed().as_secs()));

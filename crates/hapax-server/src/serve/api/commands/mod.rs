@@ -145,7 +145,7 @@ pub(crate) async fn fail(State(app): State<AppState>, request: ApiRequest) -> Ap
         (status = 404, body = ProblemDocument, content_type = "application/problem+json", description = "`command-missing`"),
     ),
 )]
-pub(crate) async fn look(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
+pub(crate) async fn show(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
     request.expect_no_query()?;
     let commands = app.commands(&request.tenant);
     let view = app.call_store(commands.look(request.segment(0), request.segment(1))).await?;
