@@ -1,7 +1,6 @@
 //! `/v1/events`
 
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
 use hapax::bus::{MAX_JOBS, NewEvent};
 use hapax::log::{Appended, MAX_APPEND, MAX_NUMBER};
 use hyper::StatusCode;
@@ -99,10 +98,10 @@ pub(crate) async fn publish(State(app): State<AppState>, request: ApiRequest) ->
     request.expect_no_query()?;
     let body: Value = serde_json::from_slice(&request.json_body()?)
         .map_err(|_| Problem::invalid("the body is not JSON"))?;
+    let bus = app.bus.clone().tenant(request.tenant.clone());
     let Value::Array(items) = body else {
-        let event = parse_event(body)?;
-        let appended = publish_all(&app, &request, vec![event]).await?;
-        return Ok(single_response(appended[0]));
+        let (status, event) = published(app.call_store(bus.publish(&parse_event(body)?)).await?)?;
+        return Ok(json_response(status, &event));
     };
     if items.len() > MAX_APPEND {
         let text = format!("an array takes up to {MAX_APPEND} events; send several arrays");
@@ -112,18 +111,12 @@ pub(crate) async fn publish(State(app): State<AppState>, request: ApiRequest) ->
         parse_event(item).map_err(|problem| problem.prefix_detail(&format!("item {i}: ")))
     };
     let events = items.into_iter().enumerate().map(item).collect::<Result<Vec<_>, _>>()?;
-    let results =
-        publish_all(&app, &request, events).await?.into_iter().map(publish_result).collect();
-    Ok(json_response(StatusCode::OK, &PublishedEvents { results }))
-}
-
-async fn publish_all(
-    app: &AppState,
-    request: &ApiRequest,
-    events: Vec<NewEvent>,
-) -> Result<Vec<Appended>, Problem> {
-    let bus = app.bus.clone().tenant(request.tenant.clone());
-    app.call_store(bus.publish_all(&events)).await
+    let appended = app.call_store(bus.publish_all(&events)).await?;
+    let results = appended.into_iter().map(|appended| match published(appended) {
+        Ok((status, event)) => PublishResult::Done { status: status.as_u16(), event },
+        Err(problem) => PublishResult::Refused(problem.into()),
+    });
+    Ok(json_response(StatusCode::OK, &PublishedEvents { results: results.collect() }))
 }
 
 fn parse_event(item: Value) -> Result<NewEvent, Problem> {
@@ -141,36 +134,21 @@ fn parse_event(item: Value) -> Result<NewEvent, Problem> {
     Ok(event)
 }
 
-fn single_response(appended: Appended) -> Response {
-    match publish_result(appended) {
-        PublishResult::Done { event, .. } if event.published => {
-            json_response(StatusCode::CREATED, &event)
+/// The status and body for an event that is in the log, or the problem of one that was refused.
+fn published(appended: Appended) -> Result<(StatusCode, PublishedEvent), Problem> {
+    let (status, at) = match appended {
+        Appended::Published(at) => (StatusCode::CREATED, at),
+        Appended::Duplicate(at) => (StatusCode::OK, at),
+        Appended::Conflict => {
+            let text = "the log has an event with this stage and seq and different content";
+            return Err(Problem::new(ProblemKind::EventConflict, text));
         }
-        PublishResult::Done { event, .. } => json_response(StatusCode::OK, &event),
-        PublishResult::Refused(_) => refused_problem(appended).into_response(),
-    }
-}
-
-fn publish_result(appended: Appended) -> PublishResult {
-    let (status, published, at) = match appended {
-        Appended::Published(at) => (201, true, at),
-        Appended::Duplicate(at) => (200, false, at),
-        Appended::Conflict | Appended::Closed => {
-            return PublishResult::Refused(refused_problem(appended).into());
+        Appended::Closed => {
+            return Err(Problem::new(ProblemKind::JobClosed, "the job has had its last event"));
         }
     };
-    let event = PublishedEvent { published, offset: at.offset, epoch: at.epoch.0 };
-    PublishResult::Done { status, event }
-}
-
-fn refused_problem(appended: Appended) -> Problem {
-    match appended {
-        Appended::Conflict => Problem::new(
-            ProblemKind::EventConflict,
-            "the log has an event with this stage and seq and different content",
-        ),
-        _ => Problem::new(ProblemKind::JobClosed, "the job has had its last event"),
-    }
+    let published = status == StatusCode::CREATED;
+    Ok((status, PublishedEvent { published, offset: at.offset, epoch: at.epoch.0 }))
 }
 
 /// Follow several jobs on one connection.
