@@ -11,8 +11,8 @@ use hapax::redis::RedisCommands;
 use hapax::{StoreError, metric_names, millis};
 use metrics::counter;
 
-use super::job_state::{IngestedState, JobName, JobStateCache, SET_STATE_SCRIPT};
 use super::IngestConfig;
+use super::job_state::{IngestedState, JobName, JobStateCache, SET_STATE_SCRIPT};
 
 /// How many times an event is tried that the store refuses while it accepts others.
 const MAX_TRIES: u32 = 3;

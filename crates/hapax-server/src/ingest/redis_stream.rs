@@ -7,8 +7,8 @@ use std::time::Duration;
 use hapax::StoreError;
 use hapax::redis::{RedisCommands, RedisReply};
 
-use super::entry::EntryPage;
 use super::IngestConfig;
+use super::entry::EntryPage;
 
 /// How many entries one read returns.
 const PAGE: &str = "200";

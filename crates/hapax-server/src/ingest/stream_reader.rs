@@ -9,11 +9,11 @@ use hapax::{StoreError, metric_names};
 use metrics::gauge;
 use tokio::time::Instant;
 
+use super::IngestConfig;
 use super::dead_letters::IngestDeadLetters;
 use super::entry::{self, EntryPage, StreamEntry};
 use super::event_router::{EventRouter, IncomingEvent, RouteOutcome};
 use super::redis_stream::{GroupProgress, GroupStream};
-use super::IngestConfig;
 
 const MIN_BACKOFF: Duration = Duration::from_millis(100);
 const MAX_BACKOFF: Duration = Duration::from_secs(5);

@@ -7,7 +7,7 @@ use hapax::postgres::HapaxTransaction;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::soak_relay::random::Random;
+use crate::soak_bus::random::Random;
 use crate::soak_relay::writers::client;
 
 /// How disturbed the sink is.

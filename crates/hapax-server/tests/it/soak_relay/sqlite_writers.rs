@@ -7,8 +7,8 @@ use std::time::Duration;
 use hapax::sqlite::rusqlite::{Connection, TransactionBehavior};
 use tokio::task::JoinSet;
 
+use crate::soak_bus::random::Random;
 use crate::soak_relay::history::Row;
-use crate::soak_relay::random::Random;
 use crate::soak_relay::writers::{KEYS, Ticks, WRITERS};
 
 /// Writes rows until every writer has written its share; all of them.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_postgres::{Client, NoTls};
 
+use crate::soak_bus::random::Random;
 use crate::soak_relay::history::Row;
-use crate::soak_relay::random::Random;
 
 pub(crate) const WRITERS: u64 = 8;
 pub(crate) const KEYS: usize = 6;
