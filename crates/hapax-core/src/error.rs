@@ -97,6 +97,25 @@ impl StoreError {
         matches!(self, Self::Refused { .. } | Self::Incompatible { .. })
     }
 
+    /// The same error without its source, for each caller of a batch that failed as a whole.
+    pub fn without_source(&self) -> Self {
+        match self {
+            Self::Unavailable { reason, .. } => {
+                Self::Unavailable { reason: reason.clone(), source: None }
+            }
+            Self::Timeout { timeout } => Self::Timeout { timeout: *timeout },
+            Self::Full { reason } => Self::Full { reason: reason.clone() },
+            Self::ReadOnly { reason } => Self::ReadOnly { reason: reason.clone() },
+            Self::Locked { reason } => Self::Locked { reason: reason.clone() },
+            Self::Refused { reason } => Self::Refused { reason: reason.clone() },
+            Self::Incompatible { reason } => Self::Incompatible { reason: reason.clone() },
+            Self::Corrupt { reason } => Self::Corrupt { reason: reason.clone() },
+            Self::Internal { reason, .. } => {
+                Self::Internal { reason: reason.clone(), source: None }
+            }
+        }
+    }
+
     /// A short stable word for metric labels.
     pub fn label(&self) -> &'static str {
         match self {

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use crate::connect::ConnectionPool;
 use crate::connect::session::SqlSession;
-use crate::error::{StatementError, copy_error};
+use crate::error::StatementError;
 use crate::wake::WakeNotifier;
 
 /// How many operations may wait; each waits no longer than its timeout.
@@ -140,8 +140,8 @@ impl<O: BatchOperation> BatchQueue<O> {
         Ok(start)
     }
 
-    /// The next batch. Operations whose caller gave up are dropped, because a grant would reach
-    /// nobody. Operations whose conflict key is running are left to the worker that runs it.
+    /// The next batch. Operations whose caller gave up are dropped, because no one
+    /// would learn of a grant. Operations whose conflict key is running are left to the worker that runs it.
     fn next(&mut self) -> Vec<QueuedOperation<O>> {
         let (mut batch, mut later) = (Vec::new(), Vec::new());
         let mut bytes = 0;
@@ -233,7 +233,7 @@ async fn serve<O: BatchOperation>(shared: &Shared<O>, batch: Vec<QueuedOperation
                 let [own] = own;
                 own.ok_or_else(|| outcome.err().unwrap_or_else(no_answer_error))
             }
-            (None, Err(error)) => Err(copy_error(error)),
+            (None, Err(error)) => Err(error.without_source()),
             (None, Ok(())) => Err(no_answer_error()),
         };
         if let Ok(answer) = &answer {

@@ -63,22 +63,6 @@ impl StatementError {
     }
 }
 
-/// The same error for each caller of a batch that failed as a whole, without the driver's error.
-pub(crate) fn copy_error(error: &StoreError) -> StoreError {
-    use StoreError::*;
-    match error {
-        Unavailable { reason, .. } => Unavailable { reason: reason.clone(), source: None },
-        Timeout { timeout } => Timeout { timeout: *timeout },
-        Full { reason } => Full { reason: reason.clone() },
-        ReadOnly { reason } => ReadOnly { reason: reason.clone() },
-        Locked { reason } => Locked { reason: reason.clone() },
-        Refused { reason } => Refused { reason: reason.clone() },
-        Incompatible { reason } => Incompatible { reason: reason.clone() },
-        Corrupt { reason } => Corrupt { reason: reason.clone() },
-        other => Internal { reason: other.to_string(), source: None },
-    }
-}
-
 pub(crate) fn corrupt(what: &str) -> StoreError {
     StoreError::Corrupt { reason: format!("{what} was not written by hapax") }
 }
@@ -129,27 +113,4 @@ fn is_encoding_error(error: &tokio_postgres::Error) -> bool {
 
 fn class(code: &str) -> &str {
     code.get(..2).unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn copied_error_keeps_its_label() {
-        let errors = [
-            StoreError::Unavailable { reason: "r".into(), source: None },
-            StoreError::Timeout { timeout: Duration::from_secs(1) },
-            StoreError::Full { reason: "r".into() },
-            StoreError::ReadOnly { reason: "r".into() },
-            StoreError::Locked { reason: "r".into() },
-            StoreError::Refused { reason: "r".into() },
-            StoreError::Incompatible { reason: "r".into() },
-            StoreError::Corrupt { reason: "r".into() },
-            StoreError::Internal { reason: "r".into(), source: None },
-        ];
-        for error in errors {
-            assert_eq!(copy_error(&error).label(), error.label());
-        }
-    }
 }

@@ -49,23 +49,6 @@ pub(crate) fn internal_error(reason: &str) -> StoreError {
     StoreError::Internal { reason: reason.into(), source: None }
 }
 
-/// The same error for each caller of a batch that failed as a whole.
-pub(crate) fn copy_error(error: &StoreError) -> StoreError {
-    match error {
-        StoreError::Unavailable { reason, .. } => {
-            StoreError::Unavailable { reason: reason.clone(), source: None }
-        }
-        StoreError::Timeout { timeout } => StoreError::Timeout { timeout: *timeout },
-        StoreError::Full { reason } => StoreError::Full { reason: reason.clone() },
-        StoreError::ReadOnly { reason } => StoreError::ReadOnly { reason: reason.clone() },
-        StoreError::Locked { reason } => StoreError::Locked { reason: reason.clone() },
-        StoreError::Refused { reason } => StoreError::Refused { reason: reason.clone() },
-        StoreError::Incompatible { reason } => StoreError::Incompatible { reason: reason.clone() },
-        StoreError::Corrupt { reason } => StoreError::Corrupt { reason: reason.clone() },
-        other => StoreError::Internal { reason: other.to_string(), source: None },
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,7 +73,7 @@ mod tests {
         ] {
             let error = store_error(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None));
             assert_eq!(error.label(), label, "{code}");
-            assert_eq!(copy_error(&error).label(), label, "{code}");
+            assert_eq!(error.without_source().label(), label, "{code}");
         }
     }
 }

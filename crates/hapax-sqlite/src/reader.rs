@@ -6,7 +6,7 @@ use hapax_core::StoreError;
 use tokio::sync::mpsc;
 
 use crate::connect::{FileConnection, connect};
-use crate::error::{copy_error, store_error};
+use crate::error::store_error;
 use crate::queued_call::QueuedCall;
 use crate::row::execute;
 use crate::{SqliteConfig, migrate};
@@ -50,7 +50,7 @@ fn serve(
     let connection = match begun {
         Ok(connection) => connection,
         Err(error) => {
-            calls.drain(..).for_each(|call| call.fail(copy_error(&error)));
+            calls.drain(..).for_each(|call| call.fail(error.without_source()));
             return None;
         }
     };

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 
 use crate::checkpoint::{self, CheckpointSignal};
 use crate::connect::{FileConnection, connect};
-use crate::error::{copy_error, internal_error, store_error};
+use crate::error::{internal_error, store_error};
 use crate::failpoint::{self, BEFORE_ANSWER, BEFORE_COMMIT, MID_BATCH};
 use crate::queued_call::QueuedCall;
 use crate::row::execute;
@@ -82,7 +82,7 @@ impl Writer {
             }
             Err(error) => {
                 tracing::debug!(error = %error, calls = calls.len(), "a batch was not written");
-                calls.into_iter().for_each(|call| call.fail(copy_error(&error)));
+                calls.into_iter().for_each(|call| call.fail(error.without_source()));
             }
         }
         self.maintain_wal(full);
@@ -212,16 +212,17 @@ fn run_all(connection: &Connection, calls: &mut [Box<dyn QueuedCall>]) -> Result
         failpoint::hit(MID_BATCH);
         if connection.is_autocommit() {
             // SQLite rolled back the whole transaction by itself, as it does on a full disk.
-            return Err(call
-                .error()
-                .map_or_else(|| internal_error("a transaction was lost"), copy_error));
+            return Err(call.error().map_or_else(
+                || internal_error("a transaction was lost"),
+                StoreError::without_source,
+            ));
         }
         // A call that failed after its first write leaves a partial write: roll back the whole batch.
         // That is rare, and a savepoint per call would cost every call.
         if let Some(error) = call.error()
             && connection.total_changes() != before
         {
-            return Err(copy_error(error));
+            return Err(error.without_source());
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
--- The job's head with up to $5 entries after $4, and the entry that is its state.
+-- The head of a job with up to $5 entries after $4, and its latest state.
 SELECT j.epochs, j.first, j.last, j.closed, j.expires_at - now AS time_left,
        e.is_state, e.place, e.epoch, e.stage, e.seq, e.closes, e.payload
 FROM (SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now OFFSET 0) clock

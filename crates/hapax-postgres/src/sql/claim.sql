@@ -1,7 +1,7 @@
 -- Many claims at once: grants what is vacant, and shows the rest as it is.
 --
 -- Nothing waits here. A vacant key is granted only under its advisory lock, which a claim in
--- somebody's open transaction holds to its end; where the lock is taken, `fence` comes back empty.
+-- another open transaction holds to its end; where the lock is taken, `fence` comes back empty.
 -- Where no key is vacant, nothing is written, so that a replay costs no durable commit.
 WITH clock AS MATERIALIZED (
     SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now

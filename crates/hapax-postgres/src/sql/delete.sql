@@ -1,4 +1,4 @@
--- Deletes the version that is expected, or any ($6 empty); shows the version that was there.
+-- Deletes the expected version, or any ($6 is null), and returns the version that was found.
 WITH clock AS MATERIALIZED (
     SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now
 ), lock AS MATERIALIZED (

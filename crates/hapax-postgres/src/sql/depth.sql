@@ -1,4 +1,4 @@
--- How much there is of one queue, and of one tenant ($2) or of all. Each part has its own index.
+-- Counts one queue, for one tenant ($2) or all. Each part has its own index.
 WITH here AS (
     SELECT o.seq, o.enqueued_at FROM hapax_outbox o
     WHERE o.queue = $1 AND o.phase = 0 AND o.deliver_after IS NULL AND ($2 IS NULL OR o.tenant = $2)
@@ -18,5 +18,5 @@ SELECT (SELECT count(*) FROM here) AS here,
            AS oldest,
        (SELECT count(*) FROM hapax_outbox o
         WHERE o.queue = $1 AND (o.phase = 3 OR o.phase = 4) AND ($2 IS NULL OR o.tenant = $2)) AS dead,
-       -- Twice not: so that the planner hashes it.
+       -- The double negation makes the planner hash it.
        (SELECT count(*) FROM here WHERE NOT seq NOT IN (SELECT f.seq FROM flying f)) AS in_flight

@@ -1,4 +1,4 @@
--- Adds items in their order, and tells which ones were new. What is remembered no longer makes room.
+-- Adds items in order and returns the new ones. Done items whose retention is over are deleted first.
 WITH forgotten AS (
     DELETE FROM hapax_outbox o
     USING unnest($1::text[], $2::uuid[]) AS a (queue, id)
@@ -11,7 +11,7 @@ SELECT queue, id, tenant, topic, key, payload, content_type, headers::jsonb,
 FROM unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::text[],
             $8::text[], $9::bigint[]) WITH ORDINALITY
     AS a (queue, id, tenant, topic, key, payload, content_type, headers, delay, at)
--- The question makes the deletion come first.
+-- The subquery makes the deletion run first.
 WHERE (SELECT count(*) FROM forgotten) >= 0
 ORDER BY at
 ON CONFLICT (id, queue) DO NOTHING

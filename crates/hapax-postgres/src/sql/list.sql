@@ -1,5 +1,5 @@
--- Values may be large, and nobody lists them. `0` follows `/`: the tenant's own rows, and those of
--- its scopes.
+-- Values are left out, because they may be large. `0` follows `/`, so the range covers the tenant's
+-- own rows and those of its scopes.
 SELECT now, fence, phase, attempt, granted_at, lease_end, retention, expires_at, token,
        fingerprint, ''::bytea AS value, tenant, kind, scope, name
 FROM hapax_claims,

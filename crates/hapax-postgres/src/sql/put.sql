@@ -1,4 +1,4 @@
--- Stores whatever is there ($8), or only where nothing is; an expired record is nothing.
+-- Stores a record: over any ($8), or only if there is none. An expired record counts as none.
 WITH clock AS MATERIALIZED (
     SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now
 ), lock AS MATERIALIZED (

@@ -1,5 +1,5 @@
--- A message of an inbox, at once as settled: whoever commits this has had its effect. One whose
--- owner gave it back or went away ($6 is how long it is remembered, $7 any token) is taken over.
+-- Stores a message of an inbox as settled at once: its effect commits with it. A message whose owner
+-- gave it back or whose lease ran out is taken over. $6 is the retention, $7 any token.
 --
 -- As for claims nothing waits here: where the advisory lock is taken, `mine` says so.
 WITH clock AS MATERIALIZED (

@@ -1,5 +1,5 @@
--- Grants rows that are there already, each only if it is still what was read: expired, failed and
--- unknown ones anew (`fresh`), and the asker's own with the lease anew.
+-- Grants existing rows again, each only if it is unchanged since it was read: expired, failed and
+-- unknown ones as a new grant (`fresh`), the caller's own with a renewed lease.
 WITH clock AS MATERIALIZED (
     SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now
 ), asked AS MATERIALIZED (

@@ -1,4 +1,4 @@
--- Stores only over the version that is expected ($8).
+-- Stores a record only over the expected version ($8).
 WITH clock AS MATERIALIZED (
     SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now
 ), lock AS MATERIALIZED (

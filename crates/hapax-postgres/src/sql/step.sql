@@ -1,7 +1,7 @@
--- Many owners' steps at once: 0 extends, 1 settles, 2 gives back as failed, 3 forgets.
+-- Many steps at once: 0 extends, 1 settles, 2 gives back as failed, 3 deletes.
 --
--- Shows each row as it was, whether its lock was free, and whether the step was done. All four
--- have one condition: the token is the owner's and the claim is still pending and remembered.
+-- Returns each row as it was, whether its lock was free, and whether the step was done. All four
+-- steps have one condition: the token is the owner's and the claim is pending and not expired.
 -- Leases ($8) and values ($9) are taken from the parameters when they are written, so that large
 -- values are not carried along.
 WITH clock AS MATERIALIZED (

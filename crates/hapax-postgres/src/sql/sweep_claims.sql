@@ -1,4 +1,4 @@
--- SKIP LOCKED: a row that somebody is just taking over is none of the sweep's business.
+-- SKIP LOCKED: a row that is being taken over is left to that transaction.
 DELETE FROM hapax_claims
 WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM hapax_claims

@@ -1,4 +1,4 @@
--- SKIP LOCKED: a row that somebody is just replacing is none of the sweep's business.
+-- SKIP LOCKED: a row that is being replaced is left to that transaction.
 DELETE FROM hapax_outbox
 WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM hapax_outbox

@@ -1,4 +1,4 @@
--- SKIP LOCKED: a row that somebody is just writing is none of the sweep's business.
+-- SKIP LOCKED: a row that is being written is left to that transaction.
 DELETE FROM hapax_records
 WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM hapax_records

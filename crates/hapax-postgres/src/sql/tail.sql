@@ -1,4 +1,4 @@
--- For each partition where it stands, and up to $3 pointers to entries after a position.
+-- For each partition its last position, and up to $3 entries after the given position.
 SELECT q.at, p.epochs, p.last, p.floor, e.position, e.place, e.tenant, e.domain, e.name
 FROM unnest($1::integer[], $2::bigint[]) WITH ORDINALITY AS q (partition, after, at)
 CROSS JOIN LATERAL (

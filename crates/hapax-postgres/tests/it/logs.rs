@@ -58,7 +58,7 @@ async fn tail_never_skips_a_late_commit() {
 
         slow_node.batch_execute("BEGIN").await.unwrap();
         slow_node.query(BY_HAND, &[&slow.name(), &i32::from(partition)]).await.unwrap();
-        // Whoever appends to the same partition waits for it, and nobody else does.
+        // Only appends to the same partition wait for it.
         let waiting = tokio::spawn({
             let (store, event) = (open(&url), event(&quick, round as u64));
             async move { publish(&store, event).await }
@@ -79,7 +79,7 @@ async fn tail_never_skips_a_late_commit() {
     }
 }
 
-/// A partition whose lock somebody does not give up costs its own jobs their limit, and no others.
+/// A partition that stays locked costs its own jobs their timeout, and no others.
 #[tokio::test(flavor = "multi_thread")]
 async fn locked_partition_blocks_only_its_own_jobs() {
     let url = SERVER.database("locked_partition");

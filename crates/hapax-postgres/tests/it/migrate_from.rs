@@ -273,7 +273,7 @@ async fn migrate_from_refuses_rows_it_cannot_represent() {
         assert_eq!(moving.claims().await, "");
         moving.sql("DELETE FROM idempotency WHERE idempotency_key <> 'good'").await;
     }
-    // What has expired is in nobody's way.
+    // An expired row does not stop the migration.
     moving.row("bad", "state, status_code = 'RUNNING', 70000").await;
     let expired = "UPDATE idempotency SET expires_at = now() WHERE idempotency_key = 'bad'";
     moving.sql(expired).await;

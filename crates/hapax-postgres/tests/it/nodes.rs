@@ -141,7 +141,7 @@ async fn settle_wakes_waiters_on_both_nodes() {
         let key = key(&format!("k{how}"));
         let ticket = granted(&here, &key, &ask()).await;
         let mut watches = [here.watch(&key), there.watch(&key)];
-        // A listener wakes everybody once when it is connected; from then on it hears.
+        // A listener wakes all waiters once when it is connected; from then on it is notified.
         for watch in watches.iter_mut().filter(|_| how == 0) {
             timeout(PATIENT, watch.changed(LONG)).await.expect("it listens");
         }

@@ -69,7 +69,7 @@ async fn take(store: SqliteStore) {
     for n in 1_u64.. {
         let (asked, take) = (Instant::now(), LeaseRequest::new(5, LEASE));
         let leased = store.lease(&work(), &take).await.unwrap();
-        // A late ack counts where nobody else has the item, and might then be out of order.
+        // A late ack counts until the item is leased again, and may then be out of order.
         if n % 7 == 0 || asked.elapsed() > LEASE / 10 {
             continue;
         }
@@ -148,7 +148,7 @@ async fn check_logs(store: &SqliteStore, said: &[String], reader: &mut Reader) -
         let ["appended", name, stage, seq, offset] = words[..] else { continue };
         let entry = &logs[name][offset.parse::<usize>().unwrap() - 1];
         assert_eq!((&*entry.stage, entry.seq.to_string().as_str()), (stage, seq));
-        // Whoever did not hear the answer asks again.
+        // A worker that got no answer retries.
         let again = LogEvent { stage: stage.into(), ..event(name, entry.seq) };
         let answer = store.append(&[again], &LogRetention::default()).await.unwrap();
         assert_eq!(answer, [Appended::Duplicate(entry.at)]);

@@ -65,7 +65,7 @@ async fn append_trims_payloads_and_frees_their_room() {
     assert_eq!(count(&place, "hapax_entries WHERE payload IS NOT NULL"), 3);
 }
 
-/// Somebody deletes the file, or puts back an older copy: no reader goes on as if nothing had been.
+/// After the file was deleted or restored from a backup, a reader is told that entries were lost.
 #[tokio::test]
 async fn tail_position_of_another_file_is_lost() {
     let (one, two) = (Place::new(), Place::new());
@@ -152,7 +152,7 @@ async fn reader() {
             }
         }
         if tail.changes.is_empty() {
-            // Nobody looks by himself here: without a hint this never ends.
+            // Nothing polls here: without a wake-up this never ends.
             listen.changed(Duration::MAX).await;
         }
     }

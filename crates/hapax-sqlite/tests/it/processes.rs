@@ -46,7 +46,7 @@ async fn user() {
     drop(other);
 }
 
-/// Root may write anything, so the other process must be somebody else.
+/// The other process runs as another user, because root may write any file.
 fn as_nobody(test: &str) -> Command {
     let this = std::env::current_exe().unwrap();
     let mut command = if rustix::process::getuid().is_root() {
@@ -117,7 +117,7 @@ async fn watch_sees_the_commit_of_another_process() {
     holder.stdin.take().unwrap().write_all(b"go on\n").unwrap();
     let value = tokio::time::timeout(PATIENT, async {
         loop {
-            // Nobody looks by himself here: without a hint this never ends.
+            // Nothing polls here: without a wake-up this never ends.
             watch.changed(Duration::MAX).await;
             if let Claimed::Settled { value, .. } =
                 store.claim(&command("shared"), &ask()).await.unwrap()

@@ -181,7 +181,7 @@ async fn wal_does_not_grow_without_bound() {
     }
 }
 
-/// An append writes several rows; somebody makes the last of them fail.
+/// An append writes several rows; a trigger makes the last of them fail.
 #[tokio::test]
 async fn failed_call_leaves_nothing_behind() {
     let place = Place::new();

@@ -36,8 +36,8 @@ impl Place {
         SqliteStore::open(self.config()).unwrap()
     }
 
-    /// Waits until nobody in this process has the file open: the threads of a store that was
-    /// dropped end a moment later, and the last one tidies up beside the file.
+    /// Waits until this process has closed the file: the threads of a dropped store end a moment
+    /// later, and the last one removes the -wal and -shm files.
     pub(crate) async fn closed(&self) {
         let open = || {
             let files = std::fs::read_dir("/proc/self/fd").unwrap();
