@@ -92,7 +92,7 @@ pub struct Document<T> {
     pub expires_in: Option<Duration>,
 }
 
-/// What a change expects, as HTTP's `If-MatchCondition` and `If-None-MatchCondition` say it.
+/// What a change expects, as HTTP's `If-Match` and `If-None-Match` say it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MatchCondition {
     /// Anything, or nothing.

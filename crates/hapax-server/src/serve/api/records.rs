@@ -25,8 +25,8 @@ const EXPIRY_READ_TIMEOUT: Duration = Duration::from_millis(500);
     get, path = "/v1/records/{key}", operation_id = "read_record", tag = "records",
     params(
         ("key" = String, Path, min_length = 1, max_length = 255),
-        ("If-None-MatchCondition" = Option<String>, Header, description = "`*` or ETags: 304 if one of them is stored"),
-        ("If-MatchCondition" = Option<String>, Header, description = "`*` or ETags: 412 if none of them is stored"),
+        ("If-None-Match" = Option<String>, Header, description = "`*` or ETags: 304 if one of them is stored"),
+        ("If-Match" = Option<String>, Header, description = "`*` or ETags: 412 if none of them is stored"),
     ),
     responses(
         (status = 200, body = Value, description = "The JSON as it was written", headers(
@@ -70,8 +70,8 @@ pub(crate) async fn read(State(app): State<AppState>, request: ApiRequest) -> Ap
     params(
         ("key" = String, Path, min_length = 1, max_length = 255),
         ("ttl_ms" = Option<u64>, Query, minimum = 1, maximum = 31_622_400_000_u64, description = "How long the record is kept; without it a new record does not expire and a changed one keeps its expiry"),
-        ("If-MatchCondition" = Option<String>, Header, description = "`*` or ETags: write only if one of them is stored"),
-        ("If-None-MatchCondition" = Option<String>, Header, description = "`*`: write only if nothing is stored"),
+        ("If-Match" = Option<String>, Header, description = "`*` or ETags: write only if one of them is stored"),
+        ("If-None-Match" = Option<String>, Header, description = "`*`: write only if nothing is stored"),
     ),
     request_body(content = Value, description = "Any JSON value"),
     responses(
@@ -113,7 +113,7 @@ async fn read_expiry(
     params(
         ("key" = String, Path, min_length = 1, max_length = 255),
         ("ttl_ms" = Option<u64>, Query, minimum = 1, maximum = 31_622_400_000_u64, description = "How long the record is kept from now; without it the record keeps its expiry"),
-        ("If-MatchCondition" = Option<String>, Header, description = "`*` or ETags: change only if one of them is stored"),
+        ("If-Match" = Option<String>, Header, description = "`*` or ETags: change only if one of them is stored"),
     ),
     request_body(content((Value = "application/merge-patch+json"), (Value = "application/json")), description = "Members replace, null removes"),
     responses(
@@ -144,7 +144,7 @@ pub(crate) async fn merge(State(app): State<AppState>, request: ApiRequest) -> A
     delete, path = "/v1/records/{key}", operation_id = "delete_record", tag = "records",
     params(
         ("key" = String, Path, min_length = 1, max_length = 255),
-        ("If-MatchCondition" = Option<String>, Header, description = "`*` or ETags: delete only if one of them is stored"),
+        ("If-Match" = Option<String>, Header, description = "`*` or ETags: delete only if one of them is stored"),
     ),
     responses(
         (status = 204, description = "The record is deleted"),

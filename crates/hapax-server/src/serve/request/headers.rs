@@ -52,7 +52,7 @@ pub(crate) fn single_header<'a>(
     }
 }
 
-/// The precondition in `If-MatchCondition` or `If-None-MatchCondition`.
+/// The precondition in `If-Match` or `If-None-Match`.
 pub(crate) enum Precondition {
     Nothing,
     IfMatch(MatchCondition),
@@ -63,12 +63,12 @@ pub(crate) enum Precondition {
 pub(crate) fn parse_precondition(headers: &HeaderMap) -> Result<Precondition, Problem> {
     match (single_header(headers, &IF_MATCH)?, single_header(headers, &IF_NONE_MATCH)?) {
         (None, None) => Ok(Precondition::Nothing),
-        (Some(value), None) => Ok(Precondition::IfMatch(parse_etags("If-MatchCondition", value)?)),
+        (Some(value), None) => Ok(Precondition::IfMatch(parse_etags("If-Match", value)?)),
         (None, Some(value)) => {
-            Ok(Precondition::IfNoneMatch(parse_etags("If-None-MatchCondition", value)?))
+            Ok(Precondition::IfNoneMatch(parse_etags("If-None-Match", value)?))
         }
         _ => Err(Problem::invalid(
-            "`If-MatchCondition` and `If-None-MatchCondition` cannot be used together",
+            "`If-Match` and `If-None-Match` cannot be used together",
         )),
     }
 }
@@ -85,10 +85,10 @@ pub(crate) fn parse_expected(
             Ok(MatchCondition::Absent)
         }
         Precondition::IfNoneMatch(_) if may_create => {
-            Err(Problem::invalid("`If-None-MatchCondition` accepts only * here"))
+            Err(Problem::invalid("`If-None-Match` accepts only * here"))
         }
         Precondition::IfNoneMatch(_) => {
-            Err(Problem::invalid("`If-None-MatchCondition` is not supported by this request"))
+            Err(Problem::invalid("`If-None-Match` is not supported by this request"))
         }
     }
 }
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     fn read(value: &'static str) -> Option<MatchCondition> {
-        parse_etags("If-MatchCondition", &HeaderValue::from_static(value)).ok()
+        parse_etags("If-Match", &HeaderValue::from_static(value)).ok()
     }
 
     #[test]
