@@ -64,12 +64,8 @@ pub(crate) fn parse_precondition(headers: &HeaderMap) -> Result<Precondition, Pr
     match (single_header(headers, &IF_MATCH)?, single_header(headers, &IF_NONE_MATCH)?) {
         (None, None) => Ok(Precondition::Nothing),
         (Some(value), None) => Ok(Precondition::IfMatch(parse_etags("If-Match", value)?)),
-        (None, Some(value)) => {
-            Ok(Precondition::IfNoneMatch(parse_etags("If-None-Match", value)?))
-        }
-        _ => Err(Problem::invalid(
-            "`If-Match` and `If-None-Match` cannot be used together",
-        )),
+        (None, Some(value)) => Ok(Precondition::IfNoneMatch(parse_etags("If-None-Match", value)?)),
+        _ => Err(Problem::invalid("`If-Match` and `If-None-Match` cannot be used together")),
     }
 }
 
