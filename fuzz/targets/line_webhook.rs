@@ -4,18 +4,18 @@
 use std::time::Duration;
 
 use hapax_core::Tenant;
-use hapax_line::{Event, Guarding, Kind, Rules, Secrets, Webhook};
+use hapax_line::{ChannelSecrets, EventKind, LineEvent, LockRule, LockRules, WebhookBody};
 use libfuzzer_sys::fuzz_target;
 
-fn same(event: &Event) {
-    let webhook = Webhook::parse(event.webhook().as_bytes()).expect("a webhook");
+fn same(event: &LineEvent) {
+    let webhook = WebhookBody::parse(event.webhook().as_bytes()).expect("a webhook");
     let [again] = &webhook.events[..] else { panic!("one event is one event") };
     assert_eq!((again.raw(), again.destination()), (event.raw(), event.destination()));
     assert_eq!(again.id(&Tenant::default()), event.id(&Tenant::default()));
     assert_eq!(format!("{again:?}"), format!("{event:?}"));
 }
 
-fn ask(event: &Event) {
+fn ask(event: &LineEvent) {
     assert!(event.json().is_object());
     assert!(event.user_id() != Some("") && event.reply_token() != Some(""));
     let _ = (event.chat_id(), event.is_one_to_one(), event.is_standby(), event.is_redelivery());
@@ -25,30 +25,30 @@ fn ask(event: &Event) {
     }
 }
 
-fn guard(rules: &Rules, event: &Event) {
-    let guarding = rules.guarding(event);
-    if event.kind() == Kind::FOLLOW || event.kind() == Kind::UNFOLLOW {
-        assert_eq!(guarding, Guarding::None);
+fn guard(rules: &LockRules, event: &LineEvent) {
+    let guarding = rules.rule_for(event);
+    if event.kind() == EventKind::FOLLOW || event.kind() == EventKind::UNFOLLOW {
+        assert_eq!(guarding, LockRule::None);
     }
     let time = match guarding {
-        Guarding::None => return,
-        Guarding::Mutex { ttl, .. } => ttl,
-        Guarding::Throttle { window } => window,
+        LockRule::None => return,
+        LockRule::Mutex { ttl, .. } => ttl,
+        LockRule::Throttle { window } => window,
     };
     assert!((Duration::from_millis(1)..=Duration::from_secs(3600)).contains(&time));
 }
 
 fuzz_target!(|bytes: &[u8]| {
-    let secrets = Secrets::new("secret").unwrap();
+    let secrets = ChannelSecrets::new("secret").unwrap();
     assert!(secrets.verify(bytes, &secrets.sign(bytes)));
     let text = String::from_utf8_lossy(bytes);
     assert!(!secrets.verify(bytes, &text));
     // What comes after the first ␞ is rules.
     let (body, rules) = text.split_once('\u{1e}').unwrap_or((&text, &text));
-    let rules = Rules::parse(rules).unwrap_or_default();
+    let rules = LockRules::parse(rules).unwrap_or_default();
     assert!((1..=5000).contains(&rules.busy_text().encode_utf16().count()));
-    let _ = Webhook::parse(bytes);
-    let Ok(webhook) = Webhook::parse(body.as_bytes()) else { return };
+    let _ = WebhookBody::parse(bytes);
+    let Ok(webhook) = WebhookBody::parse(body.as_bytes()) else { return };
     for event in &webhook.events {
         ask(event);
         same(event);

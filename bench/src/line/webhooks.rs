@@ -10,8 +10,8 @@ use anyhow::ensure;
 use async_trait::async_trait;
 use axum::Router;
 use axum::routing::post;
-use hapax_line::Secrets;
-use hapax_line::simulator::{Sender, events};
+use hapax_line::ChannelSecrets;
+use hapax_line::simulator::{WebhookSender, events};
 use hapax_workload::{BenchError, BenchOperation, BenchPlan, BenchSpan, cell, measure};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -70,7 +70,7 @@ impl LineBot {
     ) -> anyhow::Result<[String; 8]> {
         let url = format!("http://{}/line/webhook", self.gateway.address());
         let sent = Arc::new(AtomicU64::new(0));
-        let sender = Sender::new(&url, &Secrets::new(SECRET)?, "Uf00dbot")?;
+        let sender = WebhookSender::new(&url, &ChannelSecrets::new(SECRET)?, "Uf00dbot")?;
         let taps = Arc::new(WebhookOperation { sender, sent: sent.clone() });
         let plan = BenchPlan::new(connections, BenchSpan::Time(time))
             .warm_up(WARM_UP)
@@ -102,7 +102,7 @@ impl Drop for LineBot {
 }
 
 struct WebhookOperation {
-    sender: Sender,
+    sender: WebhookSender,
     sent: Arc<AtomicU64>,
 }
 

@@ -35,7 +35,7 @@ pub use canonical::canonical_json;
 pub use clock::{Clock, ManualClock, SystemClock, Timestamp, millis};
 pub use error::StoreError;
 pub use features::command::Operation;
-pub use features::{bus, command, document, inbox, lock};
+pub use features::{bus, command, document, inbox, lock, worker};
 pub use key::{InvalidKey, Key, KeyKind, MAX_NAME, MAX_TENANT, Tenant};
 pub use primitives::claims::{
     ClaimRequest, ClaimView, Claimed, Claims, Fence, Fingerprint, GiveBack, OnUnknown, Step, Ticket,

@@ -19,9 +19,9 @@ pub struct MalformedWebhook;
 
 /// The body of a webhook: any number of events for one bot.
 #[derive(Debug)]
-pub struct Webhook {
+pub struct WebhookBody {
     /// Those that can be read, in their order.
-    pub events: Vec<Event>,
+    pub events: Vec<LineEvent>,
     /// How many cannot: what is no JSON object is no event.
     pub malformed: usize,
 }
@@ -33,13 +33,13 @@ struct Envelope<'a> {
     events: Vec<&'a RawValue>,
 }
 
-impl Webhook {
+impl WebhookBody {
     /// Reads a body, each event on its own.
     ///
     /// ```
-    /// use hapax_line::Webhook;
+    /// use hapax_line::WebhookBody;
     /// let body = br#"{"destination":"U0","events":[{"type":"brand-new"},17,{"type":"follow"}],"x":1}"#;
-    /// let webhook = Webhook::parse(body)?;
+    /// let webhook = WebhookBody::parse(body)?;
     /// assert_eq!((webhook.events.len(), webhook.malformed), (2, 1));
     /// # Ok::<_, hapax_line::MalformedWebhook>(())
     /// ```
@@ -47,7 +47,7 @@ impl Webhook {
         let envelope: Envelope<'_> = serde_json::from_slice(body).map_err(|_| MalformedWebhook)?;
         let destination: Arc<str> = envelope.destination.into();
         let all = envelope.events.len();
-        let read = |raw: &RawValue| Event::parse(&destination, raw.get());
+        let read = |raw: &RawValue| LineEvent::parse(&destination, raw.get());
         let events: Vec<_> = envelope.events.into_iter().filter_map(read).collect();
         Ok(Self { malformed: all - events.len(), events })
     }
@@ -55,13 +55,13 @@ impl Webhook {
 
 /// One event, as it came, and what is known about it. Unknown types and fields pass.
 #[derive(Clone)]
-pub struct Event {
+pub struct LineEvent {
     destination: Arc<str>,
     raw: Arc<str>,
     json: Arc<Value>,
 }
 
-impl Event {
+impl LineEvent {
     /// An event for this bot; `None` where the text is no JSON object.
     pub fn parse(destination: &Arc<str>, raw: &str) -> Option<Self> {
         let json: Value = serde_json::from_str(raw).ok()?;
@@ -105,14 +105,14 @@ impl Event {
     }
 
     /// What kind of event it is.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> EventKind {
         let kind = self.text_at("/type").unwrap_or_default();
         let name = if kind == "message" {
             self.text_at("/message/type").unwrap_or_default()
         } else {
             kind
         };
-        Kind::named(name)
+        EventKind::named(name)
             .filter(|known| known.is_message() == (kind == "message"))
             .unwrap_or_default()
     }
@@ -150,26 +150,26 @@ impl Event {
 
     /// The text of a text message.
     pub fn text(&self) -> Option<&str> {
-        self.text_at("/message/text").filter(|_| self.kind() == Kind::TEXT)
+        self.text_at("/message/text").filter(|_| self.kind() == EventKind::TEXT)
     }
 
     /// Latitude and longitude of a location message.
     pub fn location(&self) -> Option<(f64, f64)> {
         let number = |name| self.json.pointer(name).and_then(Value::as_f64);
         let place = (number("/message/latitude")?, number("/message/longitude")?);
-        (self.kind() == Kind::LOCATION).then_some(place)
+        (self.kind() == EventKind::LOCATION).then_some(place)
     }
 
     /// The data of a postback.
     pub fn postback(&self) -> Option<&str> {
-        self.text_at("/postback/data").filter(|_| self.kind() == Kind::POSTBACK)
+        self.text_at("/postback/data").filter(|_| self.kind() == EventKind::POSTBACK)
     }
 
     /// One field of a postback's data, read as a query (`action=weather&type=home`).
     ///
     /// ```
     /// # let raw = r#"{"type":"postback","postback":{"data":"action=weather&type=home"}}"#;
-    /// # let event = hapax_line::Event::parse(&"U0".into(), raw).unwrap();
+    /// # let event = hapax_line::LineEvent::parse(&"U0".into(), raw).unwrap();
     /// assert_eq!(event.postback_field("type").as_deref(), Some("home"));
     /// ```
     pub fn postback_field(&self, name: &str) -> Option<String> {
@@ -183,15 +183,15 @@ impl Event {
 }
 
 /// Shows the kind alone: everything else may identify a person.
-impl fmt::Debug for Event {
+impl fmt::Debug for LineEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Event({}, …)", self.kind())
+        write!(f, "LineEvent({}, …)", self.kind())
     }
 }
 
 /// What kind of event: the name that rules and metrics use. A message is known by what is in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Kind(&'static str);
+pub struct EventKind(&'static str);
 
 const MESSAGES: &[&str] = &["text", "image", "video", "audio", "file", "location", "sticker"];
 const OTHERS: &[&str] = &[
@@ -216,7 +216,7 @@ const OTHERS: &[&str] = &[
     "delivery",
 ];
 
-impl Kind {
+impl EventKind {
     /// A text message.
     pub const TEXT: Self = Self("text");
     /// A location message.
@@ -250,13 +250,13 @@ impl Kind {
     }
 }
 
-impl Default for Kind {
+impl Default for EventKind {
     fn default() -> Self {
         Self::OTHER
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for EventKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0)
     }

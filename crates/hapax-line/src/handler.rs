@@ -1,54 +1,64 @@
-//! What a bot is to the gateway.
+//! The bot, as the gateway sees it.
 
 use std::borrow::Cow;
 
 use async_trait::async_trait;
 
-use crate::{Event, Turn};
+use crate::{EventContext, LineEvent};
 
-/// A bot: what is done with an event that was admitted.
+/// A bot: handles the events that were admitted.
 ///
-/// An event comes again where its handling failed, and, with a greater [attempt](Turn::attempt) and
-/// [fence](Turn::fence), where the process died in the middle. Where the effect is in a SQL database,
-/// put [the event's id](Turn::id) into its transaction with the store's `inbox`: that alone is exactly
-/// once.
+/// An event is handled again where its handling failed, and, with a greater
+/// [attempt](EventContext::attempt) and [fence](EventContext::fence), where the process died half-way.
+/// Where the effect is in a SQL database, put [the event's id](EventContext::id) into its transaction
+/// with the store's `inbox`: only that is exactly once.
 #[async_trait]
-pub trait Handler: Send + Sync + 'static {
+pub trait EventHandler: Send + Sync + 'static {
     /// Handles an event. Dropped where it takes longer than
-    /// [`Settings::handle_limit`](crate::Settings::handle_limit); the outcome is then unknown.
-    async fn handle(&self, event: &Event, turn: &Turn) -> Result<(), Failed>;
+    /// [`GatewayConfig::handler_timeout`](crate::GatewayConfig::handler_timeout); the outcome is then
+    /// unknown.
+    async fn handle(
+        &self,
+        event: &LineEvent,
+        context: &EventContext,
+    ) -> Result<(), EventHandlerError>;
 }
 
-/// Why an event was not handled. The reason is for operators; nothing personal.
+/// Why an event was not handled. The reason is for operators and must name nothing personal, so no
+/// source error is kept.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
-pub struct Failed {
+pub struct EventHandlerError {
     pub(crate) reason: Cow<'static, str>,
-    pub(crate) then: Then,
+    pub(crate) kind: FailureKind,
 }
 
-/// What follows from a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Then {
-    Again,
+pub(crate) enum FailureKind {
+    Retry,
     Unknown,
-    Never,
+    Permanent,
 }
 
-impl Failed {
-    /// It had no effect, or one that may be repeated: try it again later.
-    pub fn again(reason: impl Into<Cow<'static, str>>) -> Self {
-        Self { reason: reason.into(), then: Then::Again }
+impl EventHandlerError {
+    /// Handling had no effect, or one that may be repeated: the event is retried.
+    pub fn retry(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self { reason: reason.into(), kind: FailureKind::Retry }
     }
 
-    /// Nobody knows whether it had an effect: [`Settings::on_unknown`](crate::Settings::on_unknown)
-    /// says what then happens.
+    /// It is unknown whether handling had an effect:
+    /// [`GatewayConfig::on_unknown`](crate::GatewayConfig::on_unknown) decides what happens.
     pub fn unknown(reason: impl Into<Cow<'static, str>>) -> Self {
-        Self { reason: reason.into(), then: Then::Unknown }
+        Self { reason: reason.into(), kind: FailureKind::Unknown }
     }
 
-    /// It will never work: a dead letter.
-    pub fn for_good(reason: impl Into<Cow<'static, str>>) -> Self {
-        Self { reason: reason.into(), then: Then::Never }
+    /// Handling will never work: the event becomes a dead letter.
+    pub fn permanent(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self { reason: reason.into(), kind: FailureKind::Permanent }
+    }
+
+    /// Whether the event may be handled again without repeating an effect.
+    pub fn is_retry_safe(&self) -> bool {
+        self.kind == FailureKind::Retry
     }
 }

@@ -8,37 +8,42 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 /// The header that carries the signature.
-pub const SIGNATURE: &str = "x-line-signature";
+pub const SIGNATURE_HEADER: &str = "x-line-signature";
 
 /// The channel's secret; while it is rotated, the new one and the old one.
 ///
 /// ```
-/// use hapax_line::Secrets;
-/// let before = Secrets::new("old").unwrap();
-/// let meanwhile = Secrets::new("new,old").unwrap();
+/// use hapax_line::ChannelSecrets;
+/// let before = ChannelSecrets::new("old").unwrap();
+/// let meanwhile = ChannelSecrets::new("new,old").unwrap();
 /// let body = br#"{"destination":"U0","events":[]}"#;
 /// assert!(meanwhile.verify(body, &before.sign(body)));
-/// assert!(!Secrets::new("new").unwrap().verify(body, &before.sign(body)));
+/// assert!(!ChannelSecrets::new("new").unwrap().verify(body, &before.sign(body)));
 /// ```
 #[derive(Clone)]
-pub struct Secrets(Vec<Hmac<Sha256>>);
+pub struct ChannelSecrets(Vec<Hmac<Sha256>>);
 
 /// What is no secret of a channel.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "one channel secret is expected, or two with a comma between them while one is rotated: NEW,OLD"
 )]
-pub struct InvalidSecrets;
+pub struct InvalidChannelSecrets;
 
-impl Secrets {
+impl ChannelSecrets {
     /// One secret, or two with a comma between them; the first one signs.
-    pub fn new(text: &str) -> Result<Self, InvalidSecrets> {
+    pub fn new(text: &str) -> Result<Self, InvalidChannelSecrets> {
         let secrets: Vec<_> = text.split(',').map(str::trim).collect();
         if secrets.len() > 2 || secrets.iter().any(|secret| secret.is_empty()) {
-            return Err(InvalidSecrets);
+            return Err(InvalidChannelSecrets);
         }
         let key = |secret: &&str| Hmac::new_from_slice(secret.as_bytes());
-        secrets.iter().map(key).collect::<Result<_, _>>().map(Self).map_err(|_| InvalidSecrets)
+        secrets
+            .iter()
+            .map(key)
+            .collect::<Result<_, _>>()
+            .map(Self)
+            .map_err(|_| InvalidChannelSecrets)
     }
 
     /// The signature of a body.
@@ -58,7 +63,7 @@ impl Secrets {
 }
 
 /// Shows no secret.
-impl fmt::Debug for Secrets {
+impl fmt::Debug for ChannelSecrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Secrets({} of them)", self.0.len())
     }
@@ -74,12 +79,12 @@ mod tests {
     const SIGNED: &str = "cAvPuLdjLa0gQ6VXmudg2fu2Hl68NfDrYaKYyY9nWn8=";
 
     fn verify(body: &[u8], signature: &str) -> bool {
-        Secrets::new(SECRET).unwrap().verify(body, signature)
+        ChannelSecrets::new(SECRET).unwrap().verify(body, signature)
     }
 
     #[test]
     fn a_signature_is_the_one_that_others_compute() {
-        assert_eq!(Secrets::new(SECRET).unwrap().sign(BODY.as_bytes()), SIGNED);
+        assert_eq!(ChannelSecrets::new(SECRET).unwrap().sign(BODY.as_bytes()), SIGNED);
         assert!(verify(BODY.as_bytes(), SIGNED));
         let text = r#"{"destination":"Uf00db07","events":[{"type":"message","message":{"type":"text","text":"台北 🥚"}}]}"#;
         assert!(verify(text.as_bytes(), "To8tvT1fu7qCr9HtHLlVzNoENT4qTaHCLK7/v+M003U="));
@@ -124,8 +129,9 @@ mod tests {
 
     #[test]
     fn while_secrets_are_rotated_both_are_taken_and_the_new_one_signs() {
-        let [old, new, third] = ["old", "new", "third"].map(|text| Secrets::new(text).unwrap());
-        let both = Secrets::new(" new , old ").unwrap();
+        let [old, new, third] =
+            ["old", "new", "third"].map(|text| ChannelSecrets::new(text).unwrap());
+        let both = ChannelSecrets::new(" new , old ").unwrap();
         let body = BODY.as_bytes();
         assert_eq!(both.sign(body), new.sign(body));
         assert!(both.verify(body, &new.sign(body)) && both.verify(body, &old.sign(body)));
@@ -135,8 +141,8 @@ mod tests {
     #[test]
     fn what_is_no_secret_is_refused_and_none_is_shown() {
         for text in ["", " ", ",", "a,", ",a", "a,,b", "a,b,c"] {
-            assert_eq!(Secrets::new(text).err(), Some(InvalidSecrets), "{text:?}");
+            assert_eq!(ChannelSecrets::new(text).err(), Some(InvalidChannelSecrets), "{text:?}");
         }
-        assert_eq!(format!("{:?}", Secrets::new("new,old").unwrap()), "Secrets(2 of them)");
+        assert_eq!(format!("{:?}", ChannelSecrets::new("new,old").unwrap()), "Secrets(2 of them)");
     }
 }

@@ -20,14 +20,11 @@
 //! | hapax's own bus | | (job, stage, seq) of the event | the store |
 //! | lines of JSON | | the member `id` | the write |
 
-mod backoff;
 mod batch_size;
 mod config;
 pub mod consumer;
-mod held;
 mod message;
 mod ordered_send;
-mod outcome_writer;
 #[cfg(feature = "redis")]
 mod redis_connection;
 mod relay;
@@ -37,8 +34,8 @@ mod sink;
 mod sink_gate;
 pub mod sinks;
 
-pub use backoff::Backoff;
 pub use config::{AfterDead, RelayConfig};
+pub use hapax_core::worker::Backoff;
 pub use message::{CloudEvents, KEY_HEADER, MessageHeaders, OutboundMessage, TOPIC_HEADER};
 pub use relay::Relay;
 pub use sink::{DeliveryError, RetryHint, Sink};

@@ -1,4 +1,4 @@
-//! Rows of one key, one after the other.
+//! Sends the rows of one key one after the other.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,86 +6,82 @@ use std::time::Duration;
 
 use hapax_core::Tenant;
 use hapax_core::queue::{ItemId, ItemOutcome, LeasedItem};
-use tokio::sync::mpsc::UnboundedSender;
+use hapax_core::worker::{LeaseDeadline, OutcomeSender};
 use tokio::time::Instant;
 
-use crate::held::Held;
-use crate::relay::Inner;
+use crate::relay::RelayContext;
 use crate::sink_gate::SendOutcome;
 use crate::{AfterDead, OutboundMessage, RetryHint};
 
-/// What became of a row, on its way to the store. As many as the batch has rows.
-pub(crate) type OutcomeSender = UnboundedSender<(ItemId, ItemOutcome)>;
-
-/// How long a sink may make a row wait.
+/// The longest that a sink may make a row wait.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
-/// The rows of a batch by key, each in order. Rows without a key have no order: each is on its own.
+/// The rows of a batch by key, each key's in order. Rows without a key have no order: each is a group
+/// of its own.
 pub(crate) fn group_by_key(rows: Vec<LeasedItem>) -> Vec<Vec<LeasedItem>> {
-    let mut lanes: Vec<Vec<LeasedItem>> = Vec::new();
+    let mut groups: Vec<Vec<LeasedItem>> = Vec::new();
     let mut by_key: HashMap<(Tenant, Arc<str>), usize> = HashMap::new();
     for row in rows {
         let Some(key) = row.item.key.clone() else {
-            lanes.push(vec![row]);
+            groups.push(vec![row]);
             continue;
         };
-        let lane = *by_key.entry((row.item.tenant.clone(), key)).or_insert(lanes.len());
-        if lane == lanes.len() {
-            lanes.push(Vec::new());
+        let group = *by_key.entry((row.item.tenant.clone(), key)).or_insert(groups.len());
+        if group == groups.len() {
+            groups.push(Vec::new());
         }
-        lanes[lane].push(row);
+        groups[group].push(row);
     }
-    lanes
+    groups
 }
 
-/// Sends the rows in order. Behind one that failed the others are handed back uncounted: they would
-/// overtake it.
+/// Sends the rows in order. The rows behind one that failed are handed back uncounted, because they
+/// would overtake it.
 pub(crate) async fn send_in_order(
-    relay: &Inner,
-    held: &Held,
+    relay: &RelayContext,
+    deadline: &LeaseDeadline,
     rows: Vec<LeasedItem>,
     outcomes: OutcomeSender,
 ) {
     let mut rows = rows.into_iter();
     for LeasedItem { item, attempt, age, .. } in rows.by_ref() {
         let id = item.id;
-        let message = OutboundMessage::new(item)
-            .attempt(attempt)
-            .cloudevents(relay.config.cloudevents.clone());
-        let (outcome, goes_on) = send(relay, held, &message, age).await;
-        // Who listens lives longer than we do.
-        let _ = outcomes.send((id, outcome));
-        if !goes_on {
+        let cloudevents = relay.config.cloudevents.clone();
+        let message = OutboundMessage::new(item).attempt(attempt).cloudevents(cloudevents);
+        let (outcome, continues) = send(relay, deadline, &message, age).await;
+        outcomes.send(id, outcome, ());
+        if !continues {
             break;
         }
     }
     for row in rows {
-        let _ = outcomes.send((row.item.id, hand_back("an earlier row of its key failed")));
+        outcomes.send(row.item.id, hand_back("an earlier row of its key failed"), ());
     }
 }
 
+/// The row's outcome, and whether the next row of its key may be sent.
 async fn send(
-    relay: &Inner,
-    held: &Held,
+    relay: &RelayContext,
+    deadline: &LeaseDeadline,
     message: &OutboundMessage,
     age: Duration,
 ) -> (ItemOutcome, bool) {
     let begun = Instant::now();
     let send = relay.sink.send(message);
-    match relay.gate.send(message.item_id(), || held.is_ours(), send).await {
+    match relay.gate.send(message.item_id(), || deadline.is_ours(), send).await {
         SendOutcome::Delivered => {
             relay.gate.metrics().lag.record(age + begun.elapsed());
             (ItemOutcome::Ack { retention: relay.config.retention }, true)
         }
         SendOutcome::HandBack(reason) => (hand_back(&reason), false),
         SendOutcome::Failed { reason, retry } => {
-            failed(relay, message.item_id(), message.attempt, &reason, retry)
+            retry_or_bury(relay, message.item_id(), message.attempt, &reason, retry)
         }
     }
 }
 
-fn failed(
-    relay: &Inner,
+fn retry_or_bury(
+    relay: &RelayContext,
     id: ItemId,
     attempt: u32,
     reason: &str,

@@ -4,195 +4,205 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use hapax_core::queue::{LeaseRequest, LeasedItem};
-use hapax_core::{Queue, Token, with_timeout};
-use tokio::sync::{mpsc, watch};
+use hapax_core::queue::{ItemId, ItemOutcome, Resolved};
+use hapax_core::worker::{LeasedBatch, OutcomeWriter, QueueLeaser, WriteReport};
+use hapax_core::{Queue, metric_names};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use crate::batch_size::BatchSize;
-use crate::held::Held;
-use crate::outcome_writer::OutcomeWriter;
+use crate::ordered_send::{group_by_key, send_in_order};
 use crate::sink_gate::{SinkGate, SinkHealth};
-use crate::{DeliveryError, RelayConfig, Sink, ordered_send};
+use crate::{DeliveryError, RelayConfig, Sink};
 
 /// Drains a queue into a sink.
 ///
 /// Rows of one key are delivered in order, different keys at once; any number of relays may share a
-/// queue. A row that fails is tried again later and holds up nobody but its own key; after its last
-/// attempt it is a dead letter. While the sink is away the relay waits, and nobody's attempts are used
-/// up. Delivery is at least once, always with the same id: an inbox on the other side makes each
+/// queue. A row that fails is retried later and holds up only its own key; after its last attempt it
+/// is a dead letter. While the sink is down the relay waits, and no row's attempts are used up.
+/// Delivery is at least once, always with the same id: an inbox on the receiving side makes each
 /// effect happen once.
-pub struct Relay(Arc<Inner>);
+pub struct Relay {
+    queue: Arc<dyn Queue>,
+    context: Arc<RelayContext>,
+}
 
-pub(crate) struct Inner {
-    pub(crate) queue: Arc<dyn Queue>,
+/// What every batch needs.
+pub(crate) struct RelayContext {
     pub(crate) sink: Arc<dyn Sink>,
     pub(crate) config: RelayConfig,
     pub(crate) gate: SinkGate,
 }
 
 impl Relay {
-    /// A relay with the usual [`RelayConfig`].
+    /// A relay with the default [`RelayConfig`].
     pub fn new(queue: Arc<dyn Queue>, sink: Arc<dyn Sink>) -> Self {
         Self::with(queue, sink, RelayConfig::default())
     }
 
-    /// A relay.
+    /// A relay with this configuration.
     pub fn with(queue: Arc<dyn Queue>, sink: Arc<dyn Sink>, config: RelayConfig) -> Self {
         let gate = SinkGate::new(sink.name(), sink.max_in_flight(), config.send_timeout);
-        Self(Arc::new(Inner { queue, sink, config, gate }))
+        Self { queue, context: Arc::new(RelayContext { sink, config, gate }) }
     }
 
-    /// Whether the sink is there, to be read and waited for.
+    /// The health of the sink, to be read and waited for.
     pub fn health(&self) -> watch::Receiver<SinkHealth> {
-        self.0.gate.health()
+        self.context.gate.health()
     }
 
-    /// Works until `stop`; then lands what is in the air, and hands back the rest.
+    /// Works until `stop`; then waits for the messages in flight and hands the other rows back.
     pub async fn run(self, stop: impl Future<Output = ()>) {
-        let relay = self.0;
-        let mut batches = JoinSet::new();
-        relay.work(&mut batches, pin!(stop)).await;
-        relay.gate.close();
-        let landed = async { while batches.join_next().await.is_some() {} };
-        if timeout(relay.config.shutdown_timeout, landed).await.is_err() {
-            tracing::warn!("some rows are still on their way; their leases run out by themselves");
+        let (context, mut batches) = (self.context, JoinSet::new());
+        let supply = Supply::new(self.queue, &context.config);
+        context.work(supply, &mut batches, pin!(stop)).await;
+        context.gate.close();
+        let finished = async { while batches.join_next().await.is_some() {} };
+        if timeout(context.config.shutdown_timeout, finished).await.is_err() {
+            tracing::warn!("some rows are still in flight; their leases run out by themselves");
         }
     }
 }
 
-impl Inner {
+impl RelayContext {
     async fn work(
         self: &Arc<Self>,
+        mut supply: Supply,
         batches: &mut JoinSet<Duration>,
         mut stop: Pin<&mut impl Future<Output = ()>>,
     ) {
-        // Registered before the first look, so that nothing in between is missed.
-        let mut arrivals = self.queue.arrivals(&self.config.queue);
+        // Registered before the first lease, so that no row between the two is missed.
+        let mut arrivals = supply.leaser.arrivals();
         let mut health = self.gate.health();
-        let mut supply = Supply::new(self.config.max_batch);
         loop {
             if *health.borrow_and_update() != SinkHealth::Up {
                 let recovered = async {
-                    // What is not in the air yet comes back at once.
+                    // Rows that were not sent yet are handed back at once.
                     while batches.join_next().await.is_some() {}
-                    self.recover().await;
+                    self.wait_until_sink_is_up().await;
                 };
                 tokio::select! {
                     biased;
                     () = &mut stop => return,
-                    () = recovered => supply.hungry = true,
+                    () = recovered => supply.may_have_rows = true,
                 }
             }
-            // After a silence one row at a time, until there is an answer.
-            let careful = self.gate.silences_in_a_row() > 0;
-            let room = if careful { 1 } else { self.config.max_batches };
-            // Not given up in the middle: what is handed out then would wait for its lease to end.
-            let fed = supply.hungry
-                && batches.len() < room
-                && self.feed(&mut supply, batches, careful).await;
+            // After a silence of the sink: one row at a time, until there is an answer.
+            let one_at_a_time = self.gate.silences_in_a_row() > 0;
+            let max_batches = if one_at_a_time { 1 } else { self.config.max_batches };
+            // Not cancelled by `stop`: rows leased by a dropped call would wait for their lease to end.
+            let leased = supply.may_have_rows
+                && batches.len() < max_batches
+                && self.start_batch(&mut supply, batches, one_at_a_time).await;
             tokio::select! {
                 biased;
                 () = &mut stop => return,
-                () = ready(()), if fed => {}
+                () = ready(()), if leased => {}
                 Some(done) = batches.join_next() => {
-                    supply.pace.took(done.unwrap_or_default(), self.config.lease);
-                    supply.hungry = true;
+                    supply.batch_size.record_duration(done.unwrap_or_default(), self.config.lease);
+                    supply.may_have_rows = true;
                 }
-                // Who is hungry already waits for room.
-                () = arrivals.changed(self.config.poll_interval), if !supply.hungry => supply.hungry = true,
+                () = arrivals.changed(self.config.poll_interval), if !supply.may_have_rows => {
+                    supply.may_have_rows = true;
+                }
                 _ = health.changed() => {}
             }
         }
     }
 
     /// Leases rows and begins to send them; whether there were any.
-    async fn feed(
+    async fn start_batch(
         self: &Arc<Self>,
         supply: &mut Supply,
         batches: &mut JoinSet<Duration>,
-        careful: bool,
+        one_at_a_time: bool,
     ) -> bool {
-        let RelayConfig { queue, lease, store_timeout, .. } = &self.config;
-        let rows = if careful { 1 } else { supply.pace.rows() };
-        // An answer that was lost is asked for again, with the same token.
-        let take = supply.unanswered.take().unwrap_or_else(|| LeaseRequest::new(rows, *lease));
-        let asked_at = Instant::now();
-        let leased = match with_timeout(*store_timeout, self.queue.lease(queue, &take)).await {
-            Ok(leased) => leased,
-            Err(error) => {
-                self.store_failed("leasing rows", &error);
-                (supply.unanswered, supply.hungry) = (Some(take), false);
-                return false;
-            }
+        let max_rows = if one_at_a_time { 1 } else { supply.batch_size.rows() };
+        let Ok(batch) = supply.leaser.lease(max_rows).await else {
+            supply.may_have_rows = false;
+            return false;
         };
-        if !careful {
-            supply.pace.leased(take.max_items, &leased);
+        if !one_at_a_time {
+            supply.batch_size.record_lease(batch.asked_for, &batch.rows);
         }
-        supply.hungry = leased.len() >= take.max_items;
-        let any = !leased.is_empty();
-        if any {
-            batches.spawn(self.clone().batch(leased, take.token, asked_at));
+        supply.may_have_rows = batch.is_full();
+        if batch.rows.is_empty() {
+            return false;
         }
-        any
+        batches.spawn(self.clone().send_batch(batch));
+        true
     }
 
-    /// Sends a batch, each key on its own; how long it took.
-    async fn batch(
-        self: Arc<Self>,
-        rows: Vec<LeasedItem>,
-        token: Token,
-        asked_at: Instant,
-    ) -> Duration {
-        let lease = self.config.lease;
-        let held = Held::new(asked_at, lease);
-        let (said, heard) = mpsc::unbounded_channel();
-        let writer = OutcomeWriter {
-            relay: &self,
-            held: &held,
-            token: &token,
-            open: rows.len() as u64,
-            renew_at: asked_at + lease / 3,
-        };
-        let lanes = ordered_send::group_by_key(rows).into_iter();
-        let lanes: FuturesUnordered<_> = lanes
-            .map(|rows| ordered_send::send_in_order(&self, &held, rows, said.clone()))
+    /// Sends a batch, the keys side by side; how long it took.
+    async fn send_batch(self: Arc<Self>, batch: LeasedBatch) -> Duration {
+        let LeasedBatch { rows, lease, .. } = batch;
+        let (outcomes, writer) = OutcomeWriter::new(&lease, rows.len());
+        let sends = group_by_key(rows).into_iter();
+        let sends: FuturesUnordered<_> = sends
+            .map(|rows| send_in_order(&self, lease.deadline(), rows, outcomes.clone()))
             .collect();
-        drop(said);
-        tokio::join!(lanes.for_each(|()| ready(())), writer.run(heard));
-        asked_at.elapsed()
+        drop(outcomes);
+        let sends = sends.for_each(|()| ready(()));
+        writer.on_report(count_outcomes).run_while_renewing(sends).await;
+        lease.elapsed()
     }
 
-    /// Waits until the sink is there.
-    async fn recover(&self) {
+    async fn wait_until_sink_is_up(&self) {
         loop {
-            let silent = self.gate.silences_in_a_row();
-            if silent > 0 {
-                sleep(self.config.backoff.after(silent)).await;
+            let silences = self.gate.silences_in_a_row();
+            if silences > 0 {
+                sleep(self.config.backoff.after(silences)).await;
             }
-            let answer = timeout(self.config.send_timeout, self.sink.check()).await;
-            match answer
-                .unwrap_or_else(|_| Err(DeliveryError::unreachable("the sink gave no answer")))
-            {
+            let checked = timeout(self.config.send_timeout, self.sink.check()).await;
+            let unanswered = || Err(DeliveryError::unreachable("the sink gave no answer"));
+            match checked.unwrap_or_else(|_| unanswered()) {
                 Ok(()) => return self.gate.set_up(),
-                Err(failure) => self.gate.record_failed_check(failure.reason()),
+                Err(error) => self.gate.record_failed_check(error.reason()),
             }
         }
     }
 }
 
-/// What is known about the next lease.
+/// Where the next batch comes from.
 struct Supply {
-    pace: BatchSize,
-    /// There may be something to lease.
-    hungry: bool,
-    /// A lease whose answer we did not hear.
-    unanswered: Option<LeaseRequest>,
+    leaser: QueueLeaser,
+    batch_size: BatchSize,
+    /// Whether a lease now may find rows.
+    may_have_rows: bool,
 }
 
 impl Supply {
-    fn new(most: usize) -> Self {
-        Self { pace: BatchSize::new(most), hungry: true, unanswered: None }
+    fn new(queue: Arc<dyn Queue>, config: &RelayConfig) -> Self {
+        let leaser = QueueLeaser::new(queue, config.queue.clone(), config.lease);
+        Self {
+            leaser: leaser.store_timeout(config.store_timeout),
+            batch_size: BatchSize::new(config.max_batch),
+            may_have_rows: true,
+        }
+    }
+}
+
+fn count_outcomes(outcomes: &[(ItemId, ItemOutcome)], report: WriteReport<'_>) {
+    let labels = outcomes.iter().enumerate().map(|(i, (_, outcome))| {
+        let outcome = match outcome {
+            ItemOutcome::Ack { .. } => "acked",
+            ItemOutcome::Retry { counts: true, .. } => "retried",
+            ItemOutcome::Retry { counts: false, .. } => "handed_back",
+            ItemOutcome::Bury { .. } => "buried",
+        };
+        let result = match report {
+            WriteReport::Written(resolved) if resolved.get(i) == Some(&Resolved::Lost) => "lost",
+            WriteReport::Written(_) => "done",
+            WriteReport::GivenUp => "error",
+        };
+        (outcome, result)
+    });
+    let labels: Vec<_> = labels.collect();
+    // Most neighbours have the same labels: one lookup for each run of them.
+    for same in labels.chunk_by(PartialEq::eq) {
+        let (outcome, result) = same[0];
+        metrics::counter!(metric_names::RELAY_RESOLVED, "outcome" => outcome, "result" => result)
+            .increment(same.len() as u64);
     }
 }

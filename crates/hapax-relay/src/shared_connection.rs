@@ -1,4 +1,4 @@
-//! One connection for many senders.
+//! One connection that many senders share.
 
 use std::future::Future;
 
@@ -7,17 +7,16 @@ use tokio::time::Instant;
 
 use crate::DeliveryError;
 
-/// A connection that is made when it is first needed, and anew after it was lost.
-pub(crate) struct SharedConnection<C>(Mutex<Slot<C>>);
+/// A connection that is opened when it is first needed, and again after it was lost.
+pub(crate) struct SharedConnection<C>(Mutex<ConnectionSlot<C>>);
 
-/// Something that may be gone without anybody having used it: a message that is sent over it then was
-/// never on its way.
+/// A connection that can tell that it was lost before a message is sent over it.
 pub(crate) trait LiveConnection: Clone {
     fn is_alive(&self) -> bool;
 }
 
-struct Slot<C> {
-    /// Which connection it is; whoever loses one says so once.
+struct ConnectionSlot<C> {
+    /// The number of the connection: only a report about the current one discards it.
     number: u64,
     connection: Option<C>,
     /// When connecting last failed, and why.
@@ -26,12 +25,12 @@ struct Slot<C> {
 
 impl<C: LiveConnection> SharedConnection<C> {
     pub(crate) fn new() -> Self {
-        Self(Mutex::new(Slot { number: 0, connection: None, failed: None }))
+        Self(Mutex::new(ConnectionSlot { number: 0, connection: None, failed: None }))
     }
 
-    /// The connection, with its number. Of many who ask at once one connects; where that fails, the
-    /// others are told the same and do not try one after the other.
-    pub(crate) async fn get<F>(
+    /// The connection, with its number. Of many concurrent callers one connects; if that fails, the
+    /// others get the same error and do not try one after the other.
+    pub(crate) async fn get_or_connect<F>(
         &self,
         connect: impl FnOnce() -> F,
     ) -> Result<(u64, C), DeliveryError>
@@ -61,14 +60,14 @@ impl<C: LiveConnection> SharedConnection<C> {
         }
     }
 
-    /// The connection, where there is one and it lives as far as is known.
+    /// The connection, if there is one that is alive as far as is known.
     pub(crate) async fn current(&self) -> Option<C> {
         self.0.lock().await.connection.clone().filter(C::is_alive)
     }
 
-    /// A new connection, whatever the one there was is like: one that a firewall has forgotten says
-    /// nothing, for ever, and does not end either.
-    pub(crate) async fn get_anew<F>(
+    /// Opens a new connection even if there is one: a connection that a firewall has dropped neither answers
+    /// nor ends.
+    pub(crate) async fn reconnect<F>(
         &self,
         connect: impl FnOnce() -> F,
     ) -> Result<(u64, C), DeliveryError>
@@ -76,11 +75,11 @@ impl<C: LiveConnection> SharedConnection<C> {
         F: Future<Output = Result<C, DeliveryError>>,
     {
         self.0.lock().await.connection = None;
-        self.get(connect).await
+        self.get_or_connect(connect).await
     }
 
-    /// The connection with this number is of no use any more.
-    pub(crate) async fn lose(&self, number: u64) {
+    /// Discards the connection with this number.
+    pub(crate) async fn discard(&self, number: u64) {
         let mut slot = self.0.lock().await;
         if slot.number == number {
             slot.connection = None;

@@ -4,8 +4,8 @@ use std::io::{self, Write as _};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use hapax_line::Secrets;
-use hapax_line::simulator::{Api, Sender, events};
+use hapax_line::ChannelSecrets;
+use hapax_line::simulator::{SimulatedApi, WebhookSender, events};
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::Value;
 use tokio::net::TcpListener;
@@ -23,11 +23,11 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What the user says, and how the bot's answer begins.
 const CHAT: [(&str, &str); 9] = [
-    ("你好🥚", "您可以這樣說"),
-    ("午餐🥚 100 信用卡", "✅ 已記帳 1 筆"),
+    ("你好", "您可以這樣說"),
+    ("午餐 100 信用卡", "✅ 已記帳 1 筆"),
     ("改金額 120", "修改成功"),
-    ("早餐🥚 50、咖啡🥚 80", "✅ 已記帳 2 筆"),
-    ("把品項改成 拿鐵🥚", "修改成功"),
+    ("早餐 50、咖啡 80", "✅ 已記帳 2 筆"),
+    ("把品項改成 拿鐵", "修改成功"),
     ("改金額 -5", "無法修改：「原幣金額」"),
     ("上一筆", "上一筆交易"),
     ("刪除", "🗑️ 已刪除"),
@@ -42,7 +42,7 @@ const REDELIVERED: usize = 3;
 /// Where an answer does not come, or is not the expected one.
 pub async fn run(args: Args, meters: PrometheusHandle) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
-    let api = Api::start("127.0.0.1:0", TOKEN).await?;
+    let api = SimulatedApi::start("127.0.0.1:0", TOKEN).await?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}/line/webhook", listener.local_addr()?);
     let args = Args {
@@ -55,7 +55,7 @@ pub async fn run(args: Args, meters: PrometheusHandle) -> anyhow::Result<()> {
         openai_api_key: None,
         ..args
     };
-    let sender = Sender::new(&url, &Secrets::new(SECRET)?, BOT)?;
+    let sender = WebhookSender::new(&url, &ChannelSecrets::new(SECRET)?, BOT)?;
     let (stop, stopped) = oneshot::channel::<()>();
     let serving = server::serve(&args, listener, meters, async {
         let _ = stopped.await;
@@ -70,7 +70,7 @@ pub async fn run(args: Args, meters: PrometheusHandle) -> anyhow::Result<()> {
     show_ledger(&args.database).await
 }
 
-async fn talk(api: &Api, sender: &Sender) -> anyhow::Result<()> {
+async fn talk(api: &SimulatedApi, sender: &WebhookSender) -> anyhow::Result<()> {
     for (n, (text, expected)) in CHAT.into_iter().enumerate() {
         writeln!(io::stdout(), "使用者  {text}")?;
         let event = events::text(USER, text);
@@ -88,12 +88,12 @@ async fn talk(api: &Api, sender: &Sender) -> anyhow::Result<()> {
             writeln!(io::stdout(), "        （LINE 重送同一則訊息：不會重複記帳）")?;
         }
     }
-    ensure!(api.said().len() == CHAT.len(), "something was said twice");
+    ensure!(api.accepted_calls().len() == CHAT.len(), "something was said twice");
     ensure!(api.violations().is_empty(), "LINE would have refused something");
     Ok(())
 }
 
-async fn send(sender: &Sender, event: &Value) -> anyhow::Result<()> {
+async fn send(sender: &WebhookSender, event: &Value) -> anyhow::Result<()> {
     let delivered = sender.send(std::slice::from_ref(event)).await?;
     ensure!(delivered.status == 200, "the webhook was answered with {}", delivered.status);
     Ok(())

@@ -12,7 +12,7 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use hapax::queue::QueueName;
 use hapax::{Severity, Store, StoreConfig, metric_names, with_timeout};
-use hapax_line::{Gateway, LineClient, Rules, Secrets, Settings};
+use hapax_line::{ChannelSecrets, Gateway, GatewayConfig, LineClient, LockRules};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -97,18 +97,16 @@ fn gateway(
     let secret = args.channel_secret.as_deref().context("LINE_CHANNEL_SECRET is missing")?;
     let token =
         args.channel_access_token.as_deref().context("LINE_CHANNEL_ACCESS_TOKEN is missing")?;
-    let secrets = Secrets::new(secret).context("LINE_CHANNEL_SECRET")?;
+    let secrets = ChannelSecrets::new(secret).context("LINE_CHANNEL_SECRET")?;
     let client = LineClient::new(&args.line_api_base, token).context("LINE_API_BASE")?;
     // Nobody is told to wait: versions keep two messages of one user apart.
-    let settings = Settings {
-        rules: Arc::new(Rules::unlocked()),
+    let config = GatewayConfig::new()
+        .rules(LockRules::unlocked())
         // Two bots may share a store.
-        queue: QueueName::new("bookkeeping-bot")?,
-        lease: Duration::from_secs(args.lease),
-        store_budget: Duration::from_millis(args.store_budget_ms),
-        ..Settings::default()
-    };
-    Ok(Gateway::new(store.clone(), secrets, client, bot, settings))
+        .queue(QueueName::new("bookkeeping-bot")?)
+        .lease(Duration::from_secs(args.lease))
+        .store_timeout(Duration::from_millis(args.store_budget_ms));
+    Ok(Gateway::new(store.clone(), secrets, client, bot, config))
 }
 
 /// Says what would break which promise. A store that does not answer yet is no error.

@@ -48,14 +48,12 @@ impl App {
         hapax::sweep_forever(store.clone(), SWEEP);
         let users = users::open(&database, database_limit).await.context("--database")?;
         let bot = Bot::new(users.clone(), weather);
-        let settings = hapax_line::Settings {
-            rules: Arc::new(rules),
+        let config = hapax_line::GatewayConfig::new()
+            .rules(rules)
             // Two bots may share a store.
-            queue: QueueName::new("weather-bot")?,
-            store_budget: store_limit,
-            ..Default::default()
-        };
-        let gateway = Gateway::new(store.clone(), secrets, line, Arc::new(bot), settings);
+            .queue(QueueName::new("weather-bot")?)
+            .store_timeout(store_limit);
+        let gateway = Gateway::new(store.clone(), secrets, line, Arc::new(bot), config);
         Ok(Self { store, users, gateway })
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
-use hapax_line::{LINE_API_BASE, LineClient, Rules, Secrets};
+use hapax_line::{ChannelSecrets, LINE_API_BASE, LineClient, LockRules};
 
 use crate::weather::WeatherService;
 
@@ -61,8 +61,8 @@ pub(crate) struct Settings {
     pub(crate) store_limit: Duration,
     pub(crate) database: String,
     pub(crate) database_limit: Duration,
-    pub(crate) rules: Rules,
-    pub(crate) secrets: Secrets,
+    pub(crate) rules: LockRules,
+    pub(crate) secrets: ChannelSecrets,
     pub(crate) line: LineClient,
     pub(crate) weather: WeatherService,
 }
@@ -79,7 +79,7 @@ impl Settings {
             variable(name).with_context(|| format!("{name} is needed, {hint}"))
         };
         let store = args.store.or_else(|| variable("REDIS_URL"));
-        let secrets = Secrets::new(&needed("LINE_CHANNEL_SECRET")?)?;
+        let secrets = ChannelSecrets::new(&needed("LINE_CHANNEL_SECRET")?)?;
         let base = variable("LINE_API_BASE").unwrap_or_else(|| LINE_API_BASE.into());
         let line = LineClient::new(&base, &needed("LINE_CHANNEL_ACCESS_TOKEN")?);
         Ok(Self {
@@ -113,22 +113,22 @@ fn weather(variable: &impl Fn(&str) -> Option<String>) -> anyhow::Result<Weather
 fn rules(
     file: Option<PathBuf>,
     variable: &impl Fn(&str) -> Option<String>,
-) -> anyhow::Result<Rules> {
+) -> anyhow::Result<LockRules> {
     let rules = match file {
         Some(path) => {
             let name = path.display();
             let text = fs::read_to_string(&path);
             let text = text.with_context(|| format!("--rules: cannot read {name}"))?;
-            Rules::parse(&text).with_context(|| format!("--rules: in {name}"))?
+            LockRules::parse(&text).with_context(|| format!("--rules: in {name}"))?
         }
-        None => Rules::parse(RULES).context("rules.toml")?,
+        None => LockRules::parse(RULES).context("rules.toml")?,
     };
     let seconds = whole(variable, "PROCESSING_LOCK_TIMEOUT_SECONDS", 5, 3600)?;
     let rules = rules.with_default_ttl(Duration::from_secs(seconds));
     let enabled = variable("PROCESSING_LOCK_ENABLED").unwrap_or_else(|| "true".into());
     match enabled.to_ascii_lowercase().as_str() {
         "true" | "1" | "yes" | "on" | "t" | "y" => Ok(rules),
-        "false" | "0" | "no" | "off" | "f" | "n" => Ok(Rules::unlocked()),
+        "false" | "0" | "no" | "off" | "f" | "n" => Ok(LockRules::unlocked()),
         _ => anyhow::bail!("PROCESSING_LOCK_ENABLED: true or false is expected"),
     }
 }
@@ -157,7 +157,7 @@ mod tests {
     use std::collections::HashMap;
 
     use hapax_line::simulator::events;
-    use hapax_line::{Event, Guarding};
+    use hapax_line::{LineEvent, LockRule};
 
     use super::*;
 
@@ -171,9 +171,9 @@ mod tests {
         Settings::read(args, |name| all.get(name).map(|value| (*value).to_owned()))
     }
 
-    fn guarding(settings: &Settings, data: &str) -> Guarding {
+    fn guarding(settings: &Settings, data: &str) -> LockRule {
         let event = events::postback("Uf00d1", data).to_string();
-        settings.rules.guarding(&Event::parse(&"Uf00db07".into(), &event).unwrap())
+        settings.rules.rule_for(&LineEvent::parse(&"Uf00db07".into(), &event).unwrap())
     }
 
     #[test]
@@ -193,12 +193,12 @@ mod tests {
     #[test]
     fn the_lock_follows_the_original_variables() {
         let home = "action=weather&type=home";
-        let mutex = |seconds| Guarding::Mutex { ttl: Duration::from_secs(seconds), renew: false };
+        let mutex = |seconds| LockRule::Mutex { ttl: Duration::from_secs(seconds), renew: false };
         assert_eq!(guarding(&read(&[], &[]).unwrap(), home), mutex(5));
         let longer = [("PROCESSING_LOCK_TIMEOUT_SECONDS", "7")];
         assert_eq!(guarding(&read(&[], &longer).unwrap(), home), mutex(7));
         let off = [("PROCESSING_LOCK_ENABLED", "False")];
-        assert_eq!(guarding(&read(&[], &off).unwrap(), home), Guarding::None);
+        assert_eq!(guarding(&read(&[], &off).unwrap(), home), LockRule::None);
     }
 
     #[test]

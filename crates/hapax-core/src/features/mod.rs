@@ -5,3 +5,4 @@ pub mod command;
 pub mod document;
 pub mod inbox;
 pub mod lock;
+pub mod worker;

@@ -2,13 +2,13 @@ use serde_json::json;
 
 use super::*;
 
-fn webhook(events: &str) -> Webhook {
+fn webhook(events: &str) -> WebhookBody {
     let body = format!(r#"{{"destination":"Uf00db07","events":{events}}}"#);
-    Webhook::parse(body.as_bytes()).unwrap()
+    WebhookBody::parse(body.as_bytes()).unwrap()
 }
 
-fn event(raw: &str) -> Event {
-    Event::parse(&"Uf00db07".into(), raw).unwrap()
+fn event(raw: &str) -> LineEvent {
+    LineEvent::parse(&"Uf00db07".into(), raw).unwrap()
 }
 
 fn deep(levels: usize) -> String {
@@ -16,7 +16,7 @@ fn deep(levels: usize) -> String {
 }
 
 /// Everything that can be asked; nothing of it may panic.
-fn ask_all(event: &Event) {
+fn ask_all(event: &LineEvent) {
     let _ = (event.kind(), event.user_id(), event.chat_id(), event.reply_token());
     let _ = (event.is_one_to_one(), event.is_standby(), event.is_redelivery());
     let _ = (event.text(), event.location(), event.postback(), event.postback_field("action"));
@@ -42,17 +42,17 @@ fn whatever_is_no_webhook_is_malformed() {
         r#"{"destination":"Uf00db07","events":[]}x"#,
         r#"{"destination":"\ud83e","events":[]}"#,
     ] {
-        assert_eq!(Webhook::parse(body.as_bytes()).err(), Some(MalformedWebhook), "{body}");
+        assert_eq!(WebhookBody::parse(body.as_bytes()).err(), Some(MalformedWebhook), "{body}");
     }
     let not_utf8 = b"{\"destination\":\"\xff\",\"events\":[]}";
-    assert_eq!(Webhook::parse(not_utf8).err(), Some(MalformedWebhook));
+    assert_eq!(WebhookBody::parse(not_utf8).err(), Some(MalformedWebhook));
 }
 
 #[test]
 fn a_webhook_may_have_no_events_and_more_fields() {
     assert!(webhook("[]").events.is_empty());
     let body = r#" {"new":{"x":[1]},"events":[ {"type":"follow"} ],"destination":"Uf00db07"} "#;
-    let read = Webhook::parse(body.as_bytes()).unwrap();
+    let read = WebhookBody::parse(body.as_bytes()).unwrap();
     assert_eq!((read.events.len(), read.malformed), (1, 0));
 }
 
@@ -61,8 +61,13 @@ fn one_bad_event_never_drops_its_neighbours() {
     let too_deep = format!(r#"{{"type":"text","x":{}}}"#, deep(10_000));
     for bad in ["17", "null", "\"follow\"", "[{}]", r#"{"x":"\ud83e"}"#, &too_deep] {
         let read = webhook(&format!(r#"[{{"type":"follow"}},{bad},{{"type":"unfollow"}}]"#));
-        let kinds: Vec<_> = read.events.iter().map(Event::kind).collect();
-        assert_eq!(kinds, [Kind::FOLLOW, Kind::UNFOLLOW], "{}", &bad[..bad.len().min(40)]);
+        let kinds: Vec<_> = read.events.iter().map(LineEvent::kind).collect();
+        assert_eq!(
+            kinds,
+            [EventKind::FOLLOW, EventKind::UNFOLLOW],
+            "{}",
+            &bad[..bad.len().min(40)]
+        );
         assert_eq!(read.malformed, 1);
     }
 }
@@ -85,7 +90,7 @@ fn events_of_unknown_type_and_form_pass() {
         let read = webhook(&format!("[{raw}]"));
         assert_eq!((read.events.len(), read.malformed), (1, 0), "{raw}");
         let event = &read.events[0];
-        assert_eq!(event.kind(), Kind::OTHER, "{raw}");
+        assert_eq!(event.kind(), EventKind::OTHER, "{raw}");
         assert_eq!((event.user_id(), event.chat_id(), event.reply_token()), (None, None, None));
         assert_eq!((event.text(), event.location(), event.postback()), (None, None, None));
         ask_all(event);
@@ -104,7 +109,7 @@ fn wrong_types_in_known_events_are_nothing() {
         r#"{"type":"follow","deliveryContext":{"isRedelivery":"true"},"mode":["standby"]}"#,
     ] {
         let event = event(raw);
-        assert_ne!(event.kind(), Kind::OTHER, "{raw}");
+        assert_ne!(event.kind(), EventKind::OTHER, "{raw}");
         assert_eq!((event.text(), event.location(), event.postback()), (None, None, None), "{raw}");
         assert!(!event.is_redelivery() && !event.is_standby(), "{raw}");
         ask_all(&event);
@@ -113,9 +118,9 @@ fn wrong_types_in_known_events_are_nothing() {
 
 #[test]
 fn every_kind_is_known_by_its_name_and_a_message_by_what_is_in_it() {
-    for kind in Kind::all() {
+    for kind in EventKind::all() {
         let name = kind.as_str();
-        assert_eq!(Kind::named(name), Some(kind));
+        assert_eq!(EventKind::named(name), Some(kind));
         let raw = if kind.is_message() {
             json!({ "type": "message", "message": { "type": name } })
         } else {
@@ -123,8 +128,8 @@ fn every_kind_is_known_by_its_name_and_a_message_by_what_is_in_it() {
         };
         assert_eq!(event(&raw.to_string()).kind(), kind);
     }
-    assert_eq!(Kind::named("Text"), None);
-    assert_eq!(Kind::named(""), None);
+    assert_eq!(EventKind::named("Text"), None);
+    assert_eq!(EventKind::named(""), None);
 }
 
 #[test]
@@ -165,7 +170,7 @@ fn text_is_read_however_it_is_written() {
 #[test]
 fn of_doubled_keys_the_last_one_counts() {
     let twice = event(r#"{"type":"follow","type":"unfollow","mode":"standby","mode":"active"}"#);
-    assert_eq!(twice.kind(), Kind::UNFOLLOW);
+    assert_eq!(twice.kind(), EventKind::UNFOLLOW);
     assert!(!twice.is_standby());
 }
 
@@ -194,18 +199,19 @@ fn an_event_travels_on_with_its_own_bytes() {
     let read = webhook(&format!("[ {raw} ]"));
     let only = read.events[0].webhook();
     assert_eq!(only, format!(r#"{{"destination":"Uf00db07","events":[{raw}]}}"#));
-    let again = Webhook::parse(only.as_bytes()).unwrap();
+    let again = WebhookBody::parse(only.as_bytes()).unwrap();
     assert_eq!(again.events[0].raw(), raw);
-    let odd = Event::parse(&"U\"\\\n🥚".into(), "{}").unwrap();
-    let again = Webhook::parse(odd.webhook().as_bytes()).unwrap();
+    let odd = LineEvent::parse(&"U\"\\\n🥚".into(), "{}").unwrap();
+    let again = WebhookBody::parse(odd.webhook().as_bytes()).unwrap();
     assert_eq!(again.events[0].destination(), "U\"\\\n🥚");
 }
 
 #[test]
 fn an_event_is_known_by_bot_and_id_or_by_its_bytes() {
     let tenant = Tenant::default();
-    let id =
-        |destination: &str, raw: &str| Event::parse(&destination.into(), raw).unwrap().id(&tenant);
+    let id = |destination: &str, raw: &str| {
+        LineEvent::parse(&destination.into(), raw).unwrap().id(&tenant)
+    };
     let first = r#"{"webhookEventId":"01F","deliveryContext":{"isRedelivery":false}}"#;
     let again = r#"{"webhookEventId":"01F","deliveryContext":{"isRedelivery":true},"new":1}"#;
     assert_eq!(id("Uf00db07", first), id("Uf00db07", again));
@@ -223,9 +229,9 @@ fn an_event_is_known_by_bot_and_id_or_by_its_bytes() {
 fn nothing_personal_is_shown() {
     let raw = r#"{"type":"message","message":{"type":"text","text":"🥚"},"replyToken":"f00d",
                   "source":{"type":"user","userId":"Uf00d1"}}"#;
-    assert_eq!(format!("{:?}", event(raw)), "Event(text, …)");
+    assert_eq!(format!("{:?}", event(raw)), "LineEvent(text, …)");
     assert_eq!(
         format!("{:?}", webhook(&format!("[{raw}]"))),
-        "Webhook { events: [Event(text, …)], malformed: 0 }"
+        "WebhookBody { events: [LineEvent(text, …)], malformed: 0 }"
     );
 }

@@ -5,96 +5,89 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax_core::lock::OnStoreError;
-use hapax_core::queue::{Enqueued, QueueItem};
-use hapax_core::{metric_names, trace, with_timeout};
+use hapax_core::metric_names;
+use hapax_core::queue::Enqueued;
 use tokio::time::Instant;
 
-use super::{Answer, Arrived, Inner, count_event};
-use crate::{Event, Kind, Webhook};
+use super::event_queue::{EventQueue, ReceivedEvent};
+use super::unprotected::UnprotectedExecution;
+use super::{HandlingSlots, LocalState, WebhookStatus, count_event};
+use crate::{ChannelSecrets, EventKind, GatewayConfig, WebhookBody};
 
-/// Carries the correlation id beside the event.
-pub(super) const CORRELATION: &str = "correlation";
+/// Receives webhooks.
+pub(super) struct Intake {
+    pub(super) secrets: ChannelSecrets,
+    pub(super) queue: Arc<EventQueue>,
+    pub(super) unprotected: Arc<UnprotectedExecution>,
+    pub(super) slots: HandlingSlots,
+    pub(super) local: LocalState,
+    pub(super) config: Arc<GatewayConfig>,
+}
 
-impl Inner {
-    pub(super) async fn receive(self: &Arc<Self>, signature: Option<&str>, body: &Bytes) -> Answer {
-        // Nothing is read before it is known who wrote it.
+impl Intake {
+    pub(super) async fn receive(&self, signature: Option<&str>, body: &Bytes) -> WebhookStatus {
+        // The signature comes first: an unsigned body is not parsed.
         if !signature.is_some_and(|signature| self.secrets.verify(body, signature)) {
-            return Answer::Unsigned;
+            return WebhookStatus::Unsigned;
         }
-        let Ok(webhook) = Webhook::parse(body) else { return Answer::Malformed };
+        let Ok(webhook) = WebhookBody::parse(body) else { return WebhookStatus::Malformed };
         if webhook.malformed > 0 {
             tracing::warn!(events = webhook.malformed, "events of a webhook are no JSON objects");
-            (0..webhook.malformed).for_each(|_| count_event(Kind::OTHER, "malformed"));
+            (0..webhook.malformed).for_each(|_| count_event(EventKind::OTHER, "malformed"));
         }
-        let arrived: Vec<_> = webhook.events.into_iter().map(|event| self.arrive(event)).collect();
-        if arrived.is_empty() { Answer::Taken } else { self.take_in(arrived).await }
+        if webhook.events.is_empty() {
+            return WebhookStatus::Accepted;
+        }
+        let events = webhook.events.into_iter();
+        self.store(events.map(|event| ReceivedEvent::new(event, &self.config)).collect()).await
     }
 
-    fn arrive(&self, event: Event) -> Arrived {
-        Arrived {
-            id: event.id(&self.settings.tenant),
-            event,
-            correlation: format!("{:08x}", fastrand::u32(..)).into(),
-            trace: trace::current(),
-            reply_until: Instant::now() + self.settings.reply_within,
-        }
-    }
-
-    /// Stores events, all in one step.
-    async fn take_in(self: &Arc<Self>, arrived: Vec<Arrived>) -> Answer {
-        let items: Vec<_> = arrived.iter().map(|event| self.item(event)).collect();
-        let enqueue = self.store.enqueue(&self.settings.queue, &items);
-        let since = Instant::now();
-        match with_timeout(self.settings.store_budget, enqueue).await {
+    async fn store(&self, events: Vec<ReceivedEvent>) -> WebhookStatus {
+        let begun = Instant::now();
+        match self.queue.enqueue(&events).await {
             Ok(answers) => {
-                for (event, answer) in arrived.into_iter().zip(answers) {
-                    self.taken_in(event, answer);
+                for (event, answer) in events.into_iter().zip(answers) {
+                    self.record_stored(event, answer);
                 }
-                self.stored.notify_one();
-                Answer::Taken
+                self.queue.notify_stored();
+                WebhookStatus::Accepted
             }
             Err(error) => {
                 metric_names::count_store_error(&error);
                 tracing::warn!(reason = error.label(), "events could not be stored");
-                self.not_stored(arrived, since.elapsed())
+                self.handle_unstored(events, begun.elapsed())
             }
         }
     }
 
-    fn taken_in(&self, event: Arrived, answer: Enqueued) {
+    fn record_stored(&self, event: ReceivedEvent, answer: Enqueued) {
         let result = match answer {
             Enqueued::Accepted => "accepted",
             Enqueued::Duplicate => "duplicate",
         };
         count_event(event.kind(), result);
-        let _of_it = event.span().entered();
+        let _entered = event.span().entered();
         tracing::debug!(event_type = %event.kind(), "{result}");
         if answer == Enqueued::Accepted {
-            self.local.stored(event);
+            self.local.remember_stored(event);
         }
     }
 
-    /// They may be stored all the same: an answer can be lost. Whoever finds them there and knows that
-    /// they were handled leaves them alone.
-    fn not_stored(self: &Arc<Self>, arrived: Vec<Arrived>, took: Duration) -> Answer {
-        let places = match self.settings.on_store_error {
-            OnStoreError::Open => self.places_for(arrived.len()),
+    /// Handles events from memory, or refuses them, after `store_took` of waiting for the store. They may
+    /// be stored all the same, because an answer can be lost; [`LocalState`] keeps a leased copy from
+    /// being handled again.
+    fn handle_unstored(&self, events: Vec<ReceivedEvent>, store_took: Duration) -> WebhookStatus {
+        let slots = match self.config.on_store_error {
+            OnStoreError::Open => self.slots.try_acquire(events.len()),
             OnStoreError::Closed => None,
         };
-        let Some(mut places) = places else {
-            arrived.iter().for_each(|event| count_event(event.kind(), "refused"));
-            return Answer::Unavailable;
+        let Some(mut slots) = slots else {
+            events.iter().for_each(|event| count_event(event.kind(), "refused"));
+            return WebhookStatus::Unavailable;
         };
-        for event in arrived {
-            self.handle_unprotected(event, places.split(1), took);
+        for event in events {
+            self.unprotected.start(event, slots.split(1), store_took);
         }
-        Answer::Taken
-    }
-
-    pub(super) fn item(&self, event: &Arrived) -> QueueItem {
-        QueueItem::new(&self.settings.tenant, event.kind().as_str(), event.event.webhook())
-            .id(event.id)
-            .content_type("application/json")
-            .header(CORRELATION, &event.correlation)
+        WebhookStatus::Accepted
     }
 }

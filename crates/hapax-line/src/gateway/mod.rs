@@ -1,21 +1,23 @@
-//! From a webhook to its handler: checked, stored, answered, then handled once.
+//! From a webhook to the bot's reply. Read the files in this order:
 //!
 //! ```text
-//!   receive ─► intake: signature, events, enqueue ─► 200
-//!                                   │ the store is away
-//!                                   ▼
-//!                              unprotected ─────────────┐
-//!   run ─► work: lease ─► admit: begin, lock ─► carry_out ─► Handler
+//!   intake ──► event_queue ──► worker ──► admission ──► execution ──► EventHandler
+//!   signature,   stored,       lease,     begin once,    handler,      (the bot)
+//!   200          durable       renew      lock the user  outcome
+//!      │                         │
+//!      └── the store is down ────┴──────► unprotected (handled from memory)
 //! ```
+//!
+//! [`LocalState`] is what this process knows about events without the store.
 
-mod admit;
-mod budget;
-mod carry_out;
+mod admission;
+mod event_queue;
+mod execution;
 mod intake;
-mod local;
+mod local_state;
 mod service;
 mod unprotected;
-mod work;
+mod worker;
 
 use std::future::Future;
 use std::pin::pin;
@@ -23,133 +25,128 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hapax_core::command::Commands;
-use hapax_core::lock::Locks;
-use hapax_core::queue::ItemId;
-use hapax_core::trace::Traceparent;
-use hapax_core::{Claims, Store, metric_names};
+use hapax_core::{Store, metric_names};
 use metrics::{counter, histogram};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
-pub(crate) use budget::Budget;
-pub(crate) use local::Local;
-pub use service::WebhookService;
+use self::admission::Admission;
+use self::event_queue::EventQueue;
+use self::execution::Execution;
+use self::intake::Intake;
+pub(crate) use self::local_state::{LocalState, SharedTimeout};
+pub use self::service::WebhookService;
+use self::unprotected::UnprotectedExecution;
+use self::worker::EventWorker;
+use crate::{ChannelSecrets, EventHandler, EventKind, GatewayConfig, LineClient};
 
-use crate::{Event, Handler, Kind, LineClient, Secrets, Settings};
+/// How long an event that this process stored is kept in memory: one that is still not leased by then
+/// is with another gateway, or has to wait.
+const STORED_EVENT_RETENTION: Duration = Duration::from_secs(2);
 
-/// An event that this process stored and did not get to handle within this time is in other hands, or
-/// has to wait.
-const SOON: Duration = Duration::from_secs(2);
-
-/// Takes webhooks in and hands their events to a [`Handler`].
+/// Receives webhooks and passes their events to an [`EventHandler`].
 ///
 /// Any number of gateways may share a store. [`Gateway::receive`] answers as soon as the events are
-/// stored; [`Gateway::run`] handles them, also those that a gateway left behind which died.
+/// stored; [`Gateway::run`] handles them, also those that a dead gateway left behind.
 #[derive(Clone)]
-pub struct Gateway(Arc<Inner>);
-
-struct Inner {
-    store: Arc<dyn Store>,
-    commands: Commands,
-    locks: Locks,
-    secrets: Secrets,
-    client: LineClient,
-    handler: Arc<dyn Handler>,
-    settings: Settings,
-    local: Local,
-    /// Something was stored by this process.
-    stored: Notify,
-    /// One for each event in hand.
-    places: Arc<Semaphore>,
+pub struct Gateway {
+    intake: Arc<Intake>,
+    worker: Arc<EventWorker>,
+    unprotected: Arc<UnprotectedExecution>,
+    slots: HandlingSlots,
+    config: Arc<GatewayConfig>,
 }
 
-/// An event on its way.
-#[derive(Clone)]
-struct Arrived {
-    id: ItemId,
-    event: Event,
-    /// Joins the log lines of one event; says nothing about anybody.
-    correlation: Arc<str>,
-    trace: Option<Traceparent>,
-    /// When its reply token is no longer believed to work.
-    reply_until: Instant,
-}
-
-impl Arrived {
-    fn kind(&self) -> Kind {
-        self.event.kind()
-    }
-
-    /// All log lines of an event are in it, the bot's own too.
-    fn span(&self) -> tracing::Span {
-        tracing::error_span!("event", correlation = &*self.correlation)
-    }
-}
-
-/// What a webhook is answered with.
+/// The status of a webhook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum WebhookStatus {
     /// 200: every event is stored, or was before.
-    Taken,
+    Accepted,
     /// 401: the signature is missing or wrong.
     Unsigned,
-    /// 400: signed, and no webhook.
+    /// 400: signed, but no webhook.
     Malformed,
-    /// 503: nothing was stored; LINE may deliver it again.
+    /// 503: nothing was stored; LINE may deliver the webhook again.
     Unavailable,
 }
 
-impl Answer {
-    /// As an HTTP status.
-    pub const fn status(self) -> u16 {
+impl WebhookStatus {
+    /// The HTTP status code.
+    pub const fn code(self) -> u16 {
         match self {
-            Self::Taken => 200,
+            Self::Accepted => 200,
             Self::Unsigned => 401,
             Self::Malformed => 400,
             Self::Unavailable => 503,
         }
     }
+
+    const fn label(self) -> &'static str {
+        match self {
+            Self::Accepted => "200",
+            Self::Unsigned => "401",
+            Self::Malformed => "400",
+            Self::Unavailable => "503",
+        }
+    }
 }
 
 impl Gateway {
-    /// A gateway; nothing happens before [`run`](Gateway::run).
+    /// A gateway; it handles nothing before [`run`](Gateway::run).
     pub fn new(
         store: Arc<dyn Store>,
-        secrets: Secrets,
+        secrets: ChannelSecrets,
         client: LineClient,
-        handler: Arc<dyn Handler>,
-        settings: Settings,
+        handler: Arc<dyn EventHandler>,
+        config: GatewayConfig,
     ) -> Self {
-        let claims: Arc<dyn Claims> = store.clone();
-        let tenant = &settings.tenant;
-        Self(Arc::new(Inner {
-            commands: Commands::new(claims.clone()).tenant(tenant.clone()),
-            locks: Locks::new(claims).tenant(tenant.clone()),
-            places: Arc::new(Semaphore::new(settings.in_flight)),
-            stored: Notify::new(),
-            local: Local::new(SOON + settings.store_budget),
-            store,
-            secrets,
-            client,
+        let config = Arc::new(config);
+        let local = LocalState::new(STORED_EVENT_RETENTION + config.store_timeout);
+        let slots = HandlingSlots(Arc::new(Semaphore::new(config.max_in_flight)));
+        let queue = Arc::new(EventQueue::new(store.clone(), config.clone()));
+        let admission = Arc::new(Admission::new(store.clone(), local.clone(), config.clone()));
+        let execution = Arc::new(Execution {
             handler,
-            settings,
-        }))
+            client,
+            store,
+            admission: admission.clone(),
+            local: local.clone(),
+            config: config.clone(),
+        });
+        let unprotected = Arc::new(UnprotectedExecution {
+            admission: admission.clone(),
+            execution: execution.clone(),
+            queue: queue.clone(),
+            local: local.clone(),
+            config: config.clone(),
+        });
+        let intake = Intake {
+            secrets,
+            queue: queue.clone(),
+            unprotected: unprotected.clone(),
+            slots: slots.clone(),
+            local: local.clone(),
+            config: config.clone(),
+        };
+        let worker = EventWorker {
+            queue,
+            admission,
+            execution,
+            unprotected: unprotected.clone(),
+            slots: slots.clone(),
+            local,
+            config: config.clone(),
+        };
+        Self { intake: Arc::new(intake), worker: Arc::new(worker), unprotected, slots, config }
     }
 
-    /// Takes a webhook in: the value of `X-Line-Signature`, and the raw body. Answers within
-    /// [`Settings::store_budget`], however slow the bot or the store is.
-    pub async fn receive(&self, signature: Option<&str>, body: &Bytes) -> Answer {
-        let since = Instant::now();
-        let answer = self.0.receive(signature, body).await;
-        let status = match answer {
-            Answer::Taken => "200",
-            Answer::Unsigned => "401",
-            Answer::Malformed => "400",
-            Answer::Unavailable => "503",
-        };
-        histogram!(metric_names::LINE_WEBHOOK, "status" => status).record(since.elapsed());
-        answer
+    /// Receives a webhook: the value of `X-Line-Signature`, and the raw body. Answers within
+    /// [`GatewayConfig::store_timeout`], however slow the bot or the store is.
+    pub async fn receive(&self, signature: Option<&str>, body: &Bytes) -> WebhookStatus {
+        let begun = Instant::now();
+        let status = self.intake.receive(signature, body).await;
+        histogram!(metric_names::LINE_WEBHOOK, "status" => status.label()).record(begun.elapsed());
+        status
     }
 
     /// The webhook as a tower service: `axum::Router::route_service("/line/webhook", …)`.
@@ -157,47 +154,61 @@ impl Gateway {
         WebhookService(self.clone())
     }
 
-    /// Handles what is stored until `stop`; then lands what is in hand, for at most
-    /// [`Settings::stop_limit`]. To be called once: afterwards nothing is taken in that cannot be
-    /// stored.
+    /// Handles stored events until `stop`; then waits for the events in hand, for at most
+    /// [`GatewayConfig::shutdown_timeout`]. To be called once: afterwards no event is accepted that
+    /// cannot be stored.
     pub async fn run(&self, stop: impl Future<Output = ()>) {
-        let (gateway, stop) = (&self.0, pin!(stop));
+        let stop = pin!(stop);
         tokio::select! {
-            () = gateway.work(stop) => {}
-            () = gateway.keep_telling() => {}
+            () = self.worker.run(stop) => {}
+            () = self.unprotected.report_handled_forever() => {}
         }
-        let everybody = u32::try_from(gateway.settings.in_flight).unwrap_or(u32::MAX);
-        let landed = gateway.places.acquire_many(everybody);
-        if timeout(gateway.settings.stop_limit, landed).await.is_err() {
+        let finished = self.slots.all_free(self.config.max_in_flight);
+        if timeout(self.config.shutdown_timeout, finished).await.is_err() {
             tracing::warn!("some events are still in hand; their leases run out by themselves");
         }
-        gateway.places.close();
-        let _ = timeout(gateway.settings.store_budget, gateway.tell_what_is_done()).await;
+        self.slots.0.close();
+        let _ = timeout(self.config.store_timeout, self.unprotected.report_handled()).await;
     }
 }
 
-impl Inner {
-    /// What the store may still cost an event, where it took so long already.
-    fn budget(&self, took: Duration) -> Budget {
-        Budget::new(self.settings.store_budget.saturating_sub(took))
+/// Limits how many events are handled at once.
+#[derive(Clone)]
+struct HandlingSlots(Arc<Semaphore>);
+
+/// Held while an event is handled, until its outcome is written.
+type HandlingSlot = OwnedSemaphorePermit;
+
+impl HandlingSlots {
+    /// Slots for so many events, if they are free now.
+    fn try_acquire(&self, events: usize) -> Option<HandlingSlot> {
+        let events = u32::try_from(events).ok()?;
+        self.0.clone().try_acquire_many_owned(events).ok()
     }
 
-    /// How long an event waits after its `nth` failure: twice as long each time, and never quite as
-    /// long as another that failed at the same moment.
-    fn backoff(&self, nth: u32) -> Duration {
-        let Settings { backoff, backoff_max, .. } = self.settings;
-        let doubled = 1_u32.checked_shl(nth.saturating_sub(1)).unwrap_or(u32::MAX);
-        let whole = backoff.checked_mul(doubled).unwrap_or(backoff_max).min(backoff_max);
-        whole.mul_f64(0.5 + fastrand::f64() / 2.0)
+    /// Waits for a slot; `None` when the gateway stops.
+    async fn acquire(&self) -> Option<HandlingSlot> {
+        self.0.clone().acquire_owned().await.ok()
+    }
+
+    /// Waits until a slot is free and returns how many are; `None` when the gateway stops. None of them
+    /// is taken: events that are handled without the store may need them meanwhile.
+    async fn wait_for_free(&self) -> Option<usize> {
+        let _one = self.0.acquire().await.ok()?;
+        Some(1 + self.0.available_permits())
+    }
+
+    async fn all_free(&self, slots: usize) {
+        let _ = self.0.acquire_many(u32::try_from(slots).unwrap_or(u32::MAX)).await;
     }
 }
 
-fn count_event(kind: Kind, result: &'static str) {
+fn count_event(kind: EventKind, result: &'static str) {
     counter!(metric_names::LINE_EVENTS, "event_type" => kind.as_str(), "result" => result)
         .increment(1);
 }
 
-fn count_handled(kind: Kind, result: &'static str) {
+fn count_handled(kind: EventKind, result: &'static str) {
     counter!(metric_names::LINE_HANDLED, "event_type" => kind.as_str(), "result" => result)
         .increment(1);
 }

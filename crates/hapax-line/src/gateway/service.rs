@@ -1,4 +1,4 @@
-//! The webhook as a tower service, for whatever HTTP server the bot has.
+//! The webhook as a tower service, for any HTTP server.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -15,31 +15,31 @@ use tokio::time::timeout;
 use tower_service::Service;
 
 use super::Gateway;
-use crate::SIGNATURE;
+use crate::SIGNATURE_HEADER;
 
-/// So much of a body is read; LINE's are far smaller.
+/// The largest body that is read; LINE's are far smaller.
 const MAX_BODY: usize = 1 << 20;
-/// … for so long.
-const READING: Duration = Duration::from_secs(10);
+/// The longest that reading the body may take.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Answers `POST` with [`Gateway::receive`]. Made by [`Gateway::service`].
 #[derive(Clone)]
 pub struct WebhookService(pub(super) Gateway);
 
 impl WebhookService {
-    async fn answer<B>(self, request: Request<B>) -> Response<Full<Bytes>>
+    async fn respond<B>(self, request: Request<B>) -> Response<Full<Bytes>>
     where
         B: Body,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         if request.method() != Method::POST {
-            let mut answer = empty(StatusCode::METHOD_NOT_ALLOWED);
-            answer.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
-            return answer;
+            let mut response = empty(StatusCode::METHOD_NOT_ALLOWED);
+            response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
+            return response;
         }
         let (head, body) = request.into_parts();
-        let signature = head.headers.get(SIGNATURE).and_then(|value| value.to_str().ok());
-        let body = match timeout(READING, Limited::new(body, MAX_BODY).collect()).await {
+        let signature = head.headers.get(SIGNATURE_HEADER).and_then(|value| value.to_str().ok());
+        let body = match timeout(BODY_TIMEOUT, Limited::new(body, MAX_BODY).collect()).await {
             Err(_) => return empty(StatusCode::REQUEST_TIMEOUT),
             Ok(Ok(body)) => body.to_bytes(),
             Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
@@ -47,15 +47,15 @@ impl WebhookService {
             }
             Ok(Err(_)) => return empty(StatusCode::BAD_REQUEST),
         };
-        let answer = self.0.receive(signature, &body).await;
-        empty(StatusCode::from_u16(answer.status()).unwrap_or_default())
+        let status = self.0.receive(signature, &body).await;
+        empty(StatusCode::from_u16(status.code()).unwrap_or_default())
     }
 }
 
 fn empty(status: StatusCode) -> Response<Full<Bytes>> {
-    let mut answer = Response::new(Full::default());
-    *answer.status_mut() = status;
-    answer
+    let mut response = Response::new(Full::default());
+    *response.status_mut() = status;
+    response
 }
 
 impl<B> Service<Request<B>> for WebhookService
@@ -74,6 +74,6 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let this = self.clone();
-        Box::pin(async move { Ok(this.answer(request).await) })
+        Box::pin(async move { Ok(this.respond(request).await) })
     }
 }

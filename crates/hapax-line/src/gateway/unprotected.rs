@@ -1,144 +1,153 @@
-//! While the store is away: events are handled from memory, without lock or durability, and the store
-//! is told when it is back.
+//! Handles events from memory while the store is down, without lock or durability, and reports them to
+//! the store when it is back.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_core::command::{Begun, CommandError, RunningCommand, Started, StoredResponse};
+use hapax_core::OnUnknown;
+use hapax_core::command::{Begun, CommandError, RunningCommand, Started};
 use hapax_core::queue::ItemId;
-use hapax_core::{OnUnknown, with_timeout};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{sleep, timeout};
 use tracing::Instrument;
 
-use super::{Arrived, Budget, Inner, count_event, count_handled};
-use crate::handler::Then;
-use crate::{Failed, Turn};
+use super::admission::Admission;
+use super::event_queue::{EventQueue, ReceivedEvent};
+use super::execution::{Execution, handled_mark};
+use super::{HandlingSlot, LocalState, SharedTimeout, count_event, count_handled};
+use crate::handler::FailureKind;
+use crate::{EventContext, EventHandlerError, GatewayConfig};
 
-/// What the mark of a handled event says.
-pub(super) fn handled() -> StoredResponse {
-    StoredResponse { status: 200, headers: Vec::new(), body: bytes::Bytes::new() }
+/// Executes events without the store.
+pub(super) struct UnprotectedExecution {
+    pub(super) admission: Arc<Admission>,
+    pub(super) execution: Arc<Execution>,
+    pub(super) queue: Arc<EventQueue>,
+    pub(super) local: LocalState,
+    pub(super) config: Arc<GatewayConfig>,
 }
 
-impl Inner {
-    pub(super) fn places_for(&self, events: usize) -> Option<OwnedSemaphorePermit> {
-        let events = u32::try_from(events).ok()?;
-        self.places.clone().try_acquire_many_owned(events).ok()
-    }
-
-    /// Handles an event from memory, unless this process is at it already.
-    pub(super) fn handle_unprotected(
+impl UnprotectedExecution {
+    /// Handles an event in a task, unless this process is handling it already. `store_took` of the
+    /// event's store timeout is spent.
+    pub(super) fn start(
         self: &Arc<Self>,
-        event: Arrived,
-        place: Option<OwnedSemaphorePermit>,
-        took: Duration,
+        event: ReceivedEvent,
+        slot: Option<HandlingSlot>,
+        store_took: Duration,
     ) {
-        if !self.local.begin(event.id) {
+        if !self.local.begin_unprotected(event.id) {
             return count_event(event.kind(), "duplicate");
         }
         count_event(event.kind(), "unprotected");
         let (this, span) = (self.clone(), event.span());
+        let store_timeout = self.config.store_timeout.saturating_sub(store_took);
         let work = async move {
-            let _place = place;
-            tracing::warn!("without the store: it is handled unprotected");
-            this.try_unprotected(&event, Arc::new(this.budget(took))).await;
+            let _slot = slot;
+            tracing::warn!("the store is down: the event is handled unprotected");
+            this.handle(&event, Arc::new(SharedTimeout::new(store_timeout))).await;
         };
         tokio::spawn(work.instrument(span));
     }
 
-    async fn try_unprotected(&self, event: &Arrived, budget: Arc<Budget>) {
-        // The store may answer this all the same: then others know that it is in hand.
-        let policy = self.settings.on_unknown;
-        let running = match budget.spend(self.start(event.id, policy)).await {
+    async fn handle(&self, event: &ReceivedEvent, store_timeout: Arc<SharedTimeout>) {
+        // The store may answer this call: then other processes know that the event is being handled.
+        let begin = self.admission.begin(event.id, self.config.on_unknown);
+        let running = match store_timeout.run(begin).await {
             Some(Ok(Started::Running(running))) => Some(running),
-            // It was handled, or is in other hands.
+            // It was handled, or another process is handling it.
             Some(Ok(Started::Answered(_))) => {
                 count_handled(event.kind(), "duplicate");
-                return self.local.give_up(event.id);
+                return self.local.end_unprotected(event.id);
             }
             Some(Err(_)) | None => None,
         };
-        match self.until_handled(event, running.as_ref(), budget).await {
+        match self.run_handler_with_retries(event, running.as_ref(), store_timeout).await {
             Ok(()) => {
                 count_handled(event.kind(), "done");
-                self.completed(event, running).await;
+                self.execution.mark_handled(event, running).await;
             }
-            Err(failed) => {
-                self.not_completed(running, &failed).await;
-                self.local.give_up(event.id);
-                self.last_resort(event, &failed).await;
+            Err(error) => {
+                self.execution.mark_failed(running, &error).await;
+                self.local.end_unprotected(event.id);
+                self.enqueue_or_drop(event, &error).await;
             }
         }
     }
 
-    /// Tries it again and again, here: no queue does.
-    async fn until_handled(
+    /// Retries here, because the event is in no queue.
+    async fn run_handler_with_retries(
         &self,
-        event: &Arrived,
+        event: &ReceivedEvent,
         running: Option<&RunningCommand>,
-        budget: Arc<Budget>,
-    ) -> Result<(), Failed> {
+        store_timeout: Arc<SharedTimeout>,
+    ) -> Result<(), EventHandlerError> {
         let earlier = running.map_or(0, |running| running.attempt() - 1);
         let mut attempt = 1;
         loop {
-            let turn = Turn {
-                tried_elsewhere: earlier > 0,
+            let context = EventContext {
+                may_be_tried_elsewhere: earlier > 0,
                 fence: running.map(RunningCommand::fence),
-                ..self.turn(event, earlier + attempt, budget.clone())
+                ..self.execution.context(event, earlier + attempt, store_timeout.clone())
             };
-            let Err(failed) = self.handle(event, turn).await else { return Ok(()) };
-            tracing::warn!(attempt, reason = %failed, "an event was not handled");
-            let again = failed.then == Then::Again
-                || failed.then == Then::Unknown && self.settings.on_unknown == OnUnknown::TakeOver;
-            if !again || attempt >= self.settings.max_attempts {
-                return Err(failed);
+            let Err(error) = self.execution.run_handler(event, context).await else {
+                return Ok(());
+            };
+            tracing::warn!(attempt, reason = %error, "an event was not handled");
+            let is_retryable = match error.kind {
+                FailureKind::Retry => true,
+                FailureKind::Unknown => self.config.on_unknown == OnUnknown::TakeOver,
+                FailureKind::Permanent => false,
+            };
+            if !is_retryable || attempt >= self.config.max_attempts {
+                return Err(error);
             }
             count_handled(event.kind(), "failed");
-            sleep(self.backoff(attempt)).await;
+            sleep(self.config.backoff.after(attempt)).await;
             attempt += 1;
         }
     }
 
-    /// The store may be back: there it is tried again, and is a dead letter in the end.
-    async fn last_resort(&self, event: &Arrived, failed: &Failed) {
-        let must_not =
-            failed.then == Then::Unknown && self.settings.on_unknown == OnUnknown::Refuse;
-        let items = [self.item(event)];
-        let enqueue = self.store.enqueue(&self.settings.queue, &items);
-        if !must_not && with_timeout(self.settings.store_budget, enqueue).await.is_ok() {
+    /// Stores an event that could not be handled, if the store is back: the queue retries it, and makes
+    /// it a dead letter in the end.
+    async fn enqueue_or_drop(&self, event: &ReceivedEvent, error: &EventHandlerError) {
+        let must_not_retry =
+            error.kind == FailureKind::Unknown && self.config.on_unknown == OnUnknown::Refuse;
+        let events = std::slice::from_ref(event);
+        if !must_not_retry && self.queue.enqueue(events).await.is_ok() {
             count_handled(event.kind(), "failed");
-            return self.stored.notify_one();
+            return self.queue.notify_stored();
         }
         count_handled(event.kind(), "dead");
-        tracing::error!(reason = %failed, "an event is given up, and nowhere stored");
+        tracing::error!(reason = %error, "an event is given up, and nowhere stored");
     }
 
-    /// Goes on telling the store, whenever it is there, what was handled without it.
-    pub(super) async fn keep_telling(&self) {
+    /// Reports handled events to the store again and again, and forgets old ones.
+    pub(super) async fn report_handled_forever(&self) {
         loop {
-            sleep(self.settings.poll).await;
-            self.local.sweep();
-            self.tell_what_is_done().await;
+            sleep(self.config.poll_interval).await;
+            self.local.remove_expired();
+            self.report_handled().await;
         }
     }
 
-    pub(super) async fn tell_what_is_done(&self) {
-        // For two calls.
-        let limit = self.settings.store_budget * 2;
-        for id in self.local.all_done() {
-            match timeout(limit, self.tell(id)).await {
-                Ok(Ok(true)) => self.local.told(id),
-                // Somebody is at it, or our own begin is not undone yet.
+    /// Reports the events that were handled without the store's knowledge, until the store fails.
+    pub(super) async fn report_handled(&self) {
+        let two_calls = self.config.store_timeout * 2;
+        for id in self.local.unreported() {
+            match timeout(two_calls, self.report(id)).await {
+                Ok(Ok(true)) => self.local.forget_handled(id),
+                // Another process is handling it, or our own mark has not run out yet.
                 Ok(Ok(false)) => {}
                 Ok(Err(_)) | Err(_) => return,
             }
         }
     }
 
-    async fn tell(&self, id: ItemId) -> Result<bool, CommandError> {
-        Ok(match self.start(id, OnUnknown::TakeOver).await? {
+    /// Whether the store now knows that the event was handled.
+    async fn report(&self, id: ItemId) -> Result<bool, CommandError> {
+        Ok(match self.admission.begin(id, OnUnknown::TakeOver).await? {
             Started::Running(running) => {
-                running.complete(&handled()).await?;
+                running.complete(&handled_mark()).await?;
                 true
             }
             Started::Answered(begun) => !matches!(begun, Begun::InProgress { .. }),

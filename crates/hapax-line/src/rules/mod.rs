@@ -1,4 +1,4 @@
-//! Which events are locked, and how.
+//! The rules that say which events are locked, and how.
 
 mod read;
 #[cfg(test)]
@@ -6,42 +6,42 @@ mod tests;
 
 use std::time::Duration;
 
-pub use read::InvalidRules;
+pub use read::InvalidLockRules;
 
-use crate::{Event, Kind};
+use crate::{EventKind, LineEvent};
 
-/// What is said to somebody whose event is still being handled, unless the rules say otherwise.
+/// The default text for a user whose last event is still being handled.
 pub const BUSY_TEXT: &str = "⏳ 正在為您查詢天氣，請稍候...";
 
-/// How long a lock is held at most, unless something else is said.
-const TTL: Duration = Duration::from_secs(5);
+/// The default TTL of a lock.
+const DEFAULT_TTL: Duration = Duration::from_secs(5);
 
-/// How an event's user is kept from causing two at once.
+/// How an event locks its user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Guarding {
-    /// Not at all.
+pub enum LockRule {
+    /// Not locked.
     None,
-    /// One at a time: held while the event is handled, at most `ttl` unless it is renewed.
+    /// One event at a time: the lock is held while the event is handled, at most `ttl` unless renewed.
     Mutex {
-        /// How long it is held without renewal.
+        /// The TTL of the lock.
         ttl: Duration,
-        /// Whether it is renewed while the event is handled.
+        /// Whether the lock is renewed while the event is handled.
         renew: bool,
     },
-    /// One in each window, however short the work is.
+    /// One event per window, however short its handling is.
     Throttle {
         /// The window.
         window: Duration,
     },
 }
 
-/// Rules: the first that fits decides, and what no rule names is not locked.
+/// Lock rules: the first that matches an event decides; an event that no rule matches is not locked.
 ///
 /// ```
 /// use std::time::Duration;
-/// use hapax_line::{Event, Guarding, Rules};
+/// use hapax_line::{LineEvent, LockRule, LockRules};
 ///
-/// let rules = Rules::parse(r#"
+/// let rules = LockRules::parse(r#"
 ///     [[rule]]
 ///     event = "postback"
 ///     data = { action = "weather", type = ["home", "office"] }
@@ -50,15 +50,15 @@ pub enum Guarding {
 /// "#)?;
 /// let tap = |data: &str| {
 ///     let raw = format!(r#"{{"type":"postback","postback":{{"data":"{data}"}}}}"#);
-///     rules.guarding(&Event::parse(&"U0".into(), &raw).unwrap())
+///     rules.rule_for(&LineEvent::parse(&"U0".into(), &raw).unwrap())
 /// };
-/// let locked = Guarding::Mutex { ttl: Duration::from_secs(5), renew: false };
+/// let locked = LockRule::Mutex { ttl: Duration::from_secs(5), renew: false };
 /// assert_eq!(tap("action=weather&type=home"), locked);
-/// assert_eq!(tap("action=weather&type=current"), Guarding::None);
-/// # Ok::<_, hapax_line::InvalidRules>(())
+/// assert_eq!(tap("action=weather&type=current"), LockRule::None);
+/// # Ok::<_, hapax_line::InvalidLockRules>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rules {
+pub struct LockRules {
     rules: Vec<Rule>,
     default_ttl: Duration,
     busy_text: String,
@@ -66,7 +66,7 @@ pub struct Rules {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Rule {
-    kinds: Vec<Kind>,
+    kinds: Vec<EventKind>,
     /// Fields of a postback, and the values that each may have.
     data: Vec<(String, Vec<String>)>,
     guard: Guard,
@@ -79,72 +79,72 @@ enum Guard {
     Throttle { window: Duration },
 }
 
-impl Default for Rules {
+impl Default for LockRules {
     /// Text, location and postback are locked for 5 s.
     fn default() -> Self {
-        Self::locking(TTL)
+        Self::locking(DEFAULT_TTL)
     }
 }
 
-impl Rules {
-    /// Text, location and postback are locked, for so long.
+impl LockRules {
+    /// Locks text, location and postback events with this TTL.
     pub fn locking(ttl: Duration) -> Self {
-        let kinds = vec![Kind::TEXT, Kind::LOCATION, Kind::POSTBACK];
+        let kinds = vec![EventKind::TEXT, EventKind::LOCATION, EventKind::POSTBACK];
         let guard = Guard::Mutex { ttl: None, renew: false };
         let rules = vec![Rule { kinds, data: Vec::new(), guard }];
         Self { rules, default_ttl: ttl, busy_text: BUSY_TEXT.into() }
     }
 
-    /// Nothing is locked.
+    /// Locks nothing.
     pub fn unlocked() -> Self {
         Self { rules: Vec::new(), ..Self::default() }
     }
 
-    /// Rules in TOML; what they may say is in `docs/rules`.
+    /// Parses rules in TOML; `docs/rules` describes them.
     ///
     /// ```
-    /// let error = hapax_line::Rules::parse("[[rule]]\nevent = \"follow\"\nguard = \"mutex\"");
+    /// let error = hapax_line::LockRules::parse("[[rule]]\nevent = \"follow\"\nguard = \"mutex\"");
     /// assert_eq!(
     ///     error.unwrap_err().to_string(),
     ///     "rule 1, `event`: follow is never locked; leave it out, or say guard = \"none\"",
     /// );
     /// ```
-    pub fn parse(text: &str) -> Result<Self, InvalidRules> {
+    pub fn parse(text: &str) -> Result<Self, InvalidLockRules> {
         read::rules(text)
     }
 
-    /// The same rules, with this time for every mutex that says none itself (5 s otherwise).
+    /// Sets the TTL of every mutex without one of its own; 5 s by default.
     #[must_use]
     pub fn with_default_ttl(self, ttl: Duration) -> Self {
         Self { default_ttl: ttl, ..self }
     }
 
-    /// The same rules, with this text for those who have to wait.
+    /// Sets the text for a user who has to wait.
     #[must_use]
     pub fn with_busy_text(self, text: impl Into<String>) -> Self {
         Self { busy_text: text.into(), ..self }
     }
 
-    /// How this event is guarded.
-    pub fn guarding(&self, event: &Event) -> Guarding {
-        let fits = |rule: &&Rule| rule.fits(event);
-        match self.rules.iter().find(fits).map_or(Guard::None, |rule| rule.guard) {
-            Guard::None => Guarding::None,
+    /// The rule for this event.
+    pub fn rule_for(&self, event: &LineEvent) -> LockRule {
+        let matches = |rule: &&Rule| rule.matches(event);
+        match self.rules.iter().find(matches).map_or(Guard::None, |rule| rule.guard) {
+            Guard::None => LockRule::None,
             Guard::Mutex { ttl, renew } => {
-                Guarding::Mutex { ttl: ttl.unwrap_or(self.default_ttl), renew }
+                LockRule::Mutex { ttl: ttl.unwrap_or(self.default_ttl), renew }
             }
-            Guard::Throttle { window } => Guarding::Throttle { window },
+            Guard::Throttle { window } => LockRule::Throttle { window },
         }
     }
 
-    /// What is said where the lock is held.
+    /// The text for a user who has to wait.
     pub fn busy_text(&self) -> &str {
         &self.busy_text
     }
 }
 
 impl Rule {
-    fn fits(&self, event: &Event) -> bool {
+    fn matches(&self, event: &LineEvent) -> bool {
         let has = |(name, values): &(String, Vec<String>)| {
             event.postback_field(name).is_some_and(|value| values.contains(&value))
         };

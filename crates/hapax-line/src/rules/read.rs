@@ -1,11 +1,11 @@
-//! Rules from TOML, with errors that say where, what and how to put it right.
+//! Rules from TOML, with errors that name the place, the mistake and the fix.
 
 use std::time::Duration;
 
 use toml::{Table, Value};
 
-use super::{BUSY_TEXT, Guard, Rule, Rules, TTL};
-use crate::{Kind, MAX_TEXT};
+use super::{BUSY_TEXT, DEFAULT_TTL, Guard, LockRules, Rule};
+use crate::{EventKind, MAX_TEXT};
 
 const TOP: &[&str] = &["busy_text", "rule"];
 const FIELDS: &[&str] = &["event", "data", "guard", "ttl", "renew"];
@@ -14,14 +14,14 @@ const LONGEST: Duration = Duration::from_secs(3600);
 /// The window of a throttle that names none.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// What is wrong with rules, where, and what would be right.
+/// A mistake in lock rules: where it is, and what is expected there.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum InvalidRules {
-    /// It is no TOML.
+pub enum InvalidLockRules {
+    /// The text is no TOML.
     #[error("the rules are no TOML: {0}")]
     Syntax(String),
-    /// Something beside the rules.
+    /// A field outside of the rules.
     #[error("`{field}`: {fix}")]
     Top {
         /// The field.
@@ -48,18 +48,19 @@ fn wrong<T>(field: &str, fix: impl Into<String>) -> Result<T, Wrong> {
     Err((field.into(), fix.into()))
 }
 
-pub(super) fn rules(text: &str) -> Result<Rules, InvalidRules> {
-    let table: Table =
-        text.parse().map_err(|error: toml::de::Error| InvalidRules::Syntax(error.to_string()))?;
-    let top = |(field, fix)| InvalidRules::Top { field, fix };
+pub(super) fn rules(text: &str) -> Result<LockRules, InvalidLockRules> {
+    let table: Table = text
+        .parse()
+        .map_err(|error: toml::de::Error| InvalidLockRules::Syntax(error.to_string()))?;
+    let top = |(field, fix)| InvalidLockRules::Top { field, fix };
     known(&table, TOP).map_err(top)?;
     let busy_text = busy_text(&table).map_err(top)?;
     let read = |(nth, value)| {
-        let place = |(field, fix)| InvalidRules::Rule { number: nth + 1, field, fix };
+        let place = |(field, fix)| InvalidLockRules::Rule { number: nth + 1, field, fix };
         rule(value).map_err(place)
     };
     let rules = listed(&table).map_err(top)?.iter().enumerate().map(read);
-    Ok(Rules { rules: rules.collect::<Result<_, _>>()?, default_ttl: TTL, busy_text })
+    Ok(LockRules { rules: rules.collect::<Result<_, _>>()?, default_ttl: DEFAULT_TTL, busy_text })
 }
 
 fn known(table: &Table, names: &[&str]) -> Result<(), Wrong> {
@@ -102,19 +103,19 @@ fn rule(value: &Value) -> Result<Rule, Wrong> {
     }
 }
 
-fn is_never_locked(kind: Kind) -> bool {
-    kind == Kind::FOLLOW || kind == Kind::UNFOLLOW
+fn is_never_locked(kind: EventKind) -> bool {
+    kind == EventKind::FOLLOW || kind == EventKind::UNFOLLOW
 }
 
-fn kinds(rule: &Table) -> Result<Vec<Kind>, Wrong> {
+fn kinds(rule: &Table) -> Result<Vec<EventKind>, Wrong> {
     let names = texts("event", rule.get("event"))?;
     if names == ["*"] {
-        return Ok(Kind::all().filter(|kind| !is_never_locked(*kind)).collect());
+        return Ok(EventKind::all().filter(|kind| !is_never_locked(*kind)).collect());
     }
-    let named = |name: &String| match Kind::named(name) {
+    let named = |name: &String| match EventKind::named(name) {
         Some(kind) => Ok(kind),
         None => {
-            let all: Vec<_> = Kind::all().map(Kind::as_str).collect();
+            let all: Vec<_> = EventKind::all().map(EventKind::as_str).collect();
             let fix = format!("\"*\" alone is expected, or names of these: {}", all.join(", "));
             wrong("event", fix)
         }
@@ -122,7 +123,7 @@ fn kinds(rule: &Table) -> Result<Vec<Kind>, Wrong> {
     names.iter().map(named).collect()
 }
 
-fn data(rule: &Table, kinds: &[Kind]) -> Result<Vec<(String, Vec<String>)>, Wrong> {
+fn data(rule: &Table, kinds: &[EventKind]) -> Result<Vec<(String, Vec<String>)>, Wrong> {
     let fields = match rule.get("data") {
         None => return Ok(Vec::new()),
         Some(Value::Table(fields)) if !fields.is_empty() => fields,
@@ -130,7 +131,7 @@ fn data(rule: &Table, kinds: &[Kind]) -> Result<Vec<(String, Vec<String>)>, Wron
             return wrong("data", "fields and their values are expected: { action = \"weather\" }");
         }
     };
-    if kinds.iter().any(|kind| *kind != Kind::POSTBACK) {
+    if kinds.iter().any(|kind| *kind != EventKind::POSTBACK) {
         return wrong("data", "only a postback has data; say event = \"postback\", and that alone");
     }
     let one = |(name, value): (&String, &Value)| {

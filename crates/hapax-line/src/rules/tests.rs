@@ -9,18 +9,18 @@ const DEFAULT: &str = include_str!("../../../../docs/rules/default.toml");
 const THROTTLE: &str = include_str!("../../../../docs/rules/throttle.toml");
 const WEATHER: &str = include_str!("../../../../examples/weather-bot/rules.toml");
 
-const FIVE_SECONDS: Guarding = mutex(5000, false);
-const ONE_SECOND: Guarding = Guarding::Throttle { window: Duration::from_secs(1) };
+const FIVE_SECONDS: LockRule = mutex(5000, false);
+const ONE_SECOND: LockRule = LockRule::Throttle { window: Duration::from_secs(1) };
 
-const fn mutex(ms: u64, renew: bool) -> Guarding {
-    Guarding::Mutex { ttl: Duration::from_millis(ms), renew }
+const fn mutex(ms: u64, renew: bool) -> LockRule {
+    LockRule::Mutex { ttl: Duration::from_millis(ms), renew }
 }
 
-fn event(json: Value) -> Event {
-    Event::parse(&"Uf00db07".into(), &json.to_string()).unwrap()
+fn event(json: Value) -> LineEvent {
+    LineEvent::parse(&"Uf00db07".into(), &json.to_string()).unwrap()
 }
 
-fn of_kind(kind: Kind) -> Event {
+fn of_kind(kind: EventKind) -> LineEvent {
     let name = kind.as_str();
     let plain = event(json!({ "type": name }));
     if plain.kind() == kind {
@@ -29,22 +29,22 @@ fn of_kind(kind: Kind) -> Event {
     event(json!({ "type": "message", "message": { "type": name } }))
 }
 
-fn tap(data: &str) -> Event {
+fn tap(data: &str) -> LineEvent {
     event(json!({ "type": "postback", "postback": { "data": data } }))
 }
 
-fn guarding(rules: &str, event: &Event) -> Guarding {
-    Rules::parse(rules).unwrap().guarding(event)
+fn guarding(rules: &str, event: &LineEvent) -> LockRule {
+    LockRules::parse(rules).unwrap().rule_for(event)
 }
 
 #[test]
 fn the_default_locks_text_location_and_postback_and_nothing_else() {
-    assert_eq!(Rules::parse(DEFAULT), Ok(Rules::default()));
-    for kind in Kind::all() {
-        let locked = [Kind::TEXT, Kind::LOCATION, Kind::POSTBACK].contains(&kind);
-        let expected = if locked { FIVE_SECONDS } else { Guarding::None };
-        assert_eq!(Rules::default().guarding(&of_kind(kind)), expected, "{kind}");
-        assert_eq!(Rules::unlocked().guarding(&of_kind(kind)), Guarding::None, "{kind}");
+    assert_eq!(LockRules::parse(DEFAULT), Ok(LockRules::default()));
+    for kind in EventKind::all() {
+        let locked = [EventKind::TEXT, EventKind::LOCATION, EventKind::POSTBACK].contains(&kind);
+        let expected = if locked { FIVE_SECONDS } else { LockRule::None };
+        assert_eq!(LockRules::default().rule_for(&of_kind(kind)), expected, "{kind}");
+        assert_eq!(LockRules::unlocked().rule_for(&of_kind(kind)), LockRule::None, "{kind}");
     }
 }
 
@@ -69,13 +69,13 @@ fn the_weather_bot_locks_the_taps_that_cost_a_lookup() {
         ("", false),
         ("🥚", false),
     ] {
-        let or_none = |guarding| if locked { guarding } else { Guarding::None };
+        let or_none = |guarding| if locked { guarding } else { LockRule::None };
         assert_eq!(guarding(WEATHER, &tap(data)), or_none(FIVE_SECONDS), "{data}");
         assert_eq!(guarding(THROTTLE, &tap(data)), or_none(ONE_SECOND), "{data}");
     }
-    for kind in Kind::all() {
+    for kind in EventKind::all() {
         for rules in [WEATHER, THROTTLE] {
-            assert_eq!(guarding(rules, &of_kind(kind)), Guarding::None, "{kind}");
+            assert_eq!(guarding(rules, &of_kind(kind)), LockRule::None, "{kind}");
         }
     }
 }
@@ -83,7 +83,7 @@ fn the_weather_bot_locks_the_taps_that_cost_a_lookup() {
 #[test]
 fn every_file_says_the_original_text() {
     for rules in [DEFAULT, THROTTLE, WEATHER] {
-        assert_eq!(Rules::parse(rules).unwrap().busy_text(), "⏳ 正在為您查詢天氣，請稍候...");
+        assert_eq!(LockRules::parse(rules).unwrap().busy_text(), "⏳ 正在為您查詢天氣，請稍候...");
     }
 }
 
@@ -103,38 +103,38 @@ fn the_first_rule_that_fits_decides() {
         event = "*"
         guard = "throttle"
     "#;
-    assert_eq!(guarding(rules, &tap("action=help")), Guarding::None);
+    assert_eq!(guarding(rules, &tap("action=help")), LockRule::None);
     assert_eq!(guarding(rules, &tap("action=more")), mutex(1500, true));
-    assert_eq!(guarding(rules, &of_kind(Kind::TEXT)), mutex(1500, true));
-    assert_eq!(guarding(rules, &of_kind(Kind::LOCATION)), ONE_SECOND);
-    assert_eq!(guarding(rules, &of_kind(Kind::OTHER)), ONE_SECOND);
-    assert_eq!(guarding(rules, &of_kind(Kind::FOLLOW)), Guarding::None);
-    assert_eq!(guarding(rules, &of_kind(Kind::UNFOLLOW)), Guarding::None);
+    assert_eq!(guarding(rules, &of_kind(EventKind::TEXT)), mutex(1500, true));
+    assert_eq!(guarding(rules, &of_kind(EventKind::LOCATION)), ONE_SECOND);
+    assert_eq!(guarding(rules, &of_kind(EventKind::OTHER)), ONE_SECOND);
+    assert_eq!(guarding(rules, &of_kind(EventKind::FOLLOW)), LockRule::None);
+    assert_eq!(guarding(rules, &of_kind(EventKind::UNFOLLOW)), LockRule::None);
 }
 
 #[test]
 fn a_mutex_without_a_time_has_that_of_the_setting() {
-    let rules = Rules::parse("[[rule]]\nevent = 'text'\nguard = 'mutex'").unwrap();
-    assert_eq!(rules.guarding(&of_kind(Kind::TEXT)), FIVE_SECONDS);
+    let rules = LockRules::parse("[[rule]]\nevent = 'text'\nguard = 'mutex'").unwrap();
+    assert_eq!(rules.rule_for(&of_kind(EventKind::TEXT)), FIVE_SECONDS);
     let rules = rules.with_default_ttl(Duration::from_secs(7));
-    assert_eq!(rules.guarding(&of_kind(Kind::TEXT)), mutex(7000, false));
-    let own = Rules::parse("[[rule]]\nevent = 'text'\nguard = 'mutex'\nttl = '5s'").unwrap();
+    assert_eq!(rules.rule_for(&of_kind(EventKind::TEXT)), mutex(7000, false));
+    let own = LockRules::parse("[[rule]]\nevent = 'text'\nguard = 'mutex'\nttl = '5s'").unwrap();
     let own = own.with_default_ttl(Duration::from_secs(7));
-    assert_eq!(own.guarding(&of_kind(Kind::TEXT)), FIVE_SECONDS);
+    assert_eq!(own.rule_for(&of_kind(EventKind::TEXT)), FIVE_SECONDS);
     assert_eq!(
-        Rules::locking(Duration::from_secs(7)).guarding(&of_kind(Kind::TEXT)),
+        LockRules::locking(Duration::from_secs(7)).rule_for(&of_kind(EventKind::TEXT)),
         mutex(7000, false)
     );
 }
 
 #[test]
 fn no_rules_lock_nothing() {
-    assert_eq!(Rules::parse(""), Ok(Rules::unlocked()));
+    assert_eq!(LockRules::parse(""), Ok(LockRules::unlocked()));
 }
 
 #[test]
 fn the_text_has_the_length_that_line_takes() {
-    let with = |text: String| Rules::parse(&format!("busy_text = '{text}'"));
+    let with = |text: String| LockRules::parse(&format!("busy_text = '{text}'"));
     assert_eq!(with("請稍候 🥚".into()).unwrap().busy_text(), "請稍候 🥚");
     assert!(with("候".repeat(5000)).is_ok());
     // An egg is two UTF-16 units.
@@ -179,7 +179,7 @@ fn errors_name_the_rule_the_field_and_what_would_be_right() {
         (&format!("{postback}\ntll = '5s'"), "tll", "event, data, guard, ttl, renew"),
     ] {
         let text = format!("[[rule]]\nevent = 'text'\nguard = 'none'\n[[rule]]\n{second}");
-        let error = Rules::parse(&text).unwrap_err().to_string();
+        let error = LockRules::parse(&text).unwrap_err().to_string();
         assert!(error.starts_with(&format!("rule 2, `{field}`: ")), "{second}: {error}");
         assert!(error.contains(fix), "{second}: {error}");
     }
@@ -189,15 +189,15 @@ fn errors_name_the_rule_the_field_and_what_would_be_right() {
         ("rule = [1]", "rule 1, `rule`: a table is expected: [[rule]]"),
         ("busy_text = 5", "`busy_text`: a text of 1 to 5000 UTF-16 units is expected"),
     ] {
-        assert_eq!(Rules::parse(text).unwrap_err().to_string(), expected);
+        assert_eq!(LockRules::parse(text).unwrap_err().to_string(), expected);
     }
-    let syntax = Rules::parse("[[rule]]\nevent = 'a'\nevent = 'b'").unwrap_err().to_string();
+    let syntax = LockRules::parse("[[rule]]\nevent = 'a'\nevent = 'b'").unwrap_err().to_string();
     assert!(syntax.starts_with("the rules are no TOML: ") && syntax.contains("line 3"), "{syntax}");
 }
 
-/// Rules that are often right, and sometimes not.
+/// LockRules that are often right, and sometimes not.
 fn rules() -> impl Strategy<Value = String> {
-    let names: Vec<_> = Kind::all().map(Kind::as_str).chain(["*", "x"]).collect();
+    let names: Vec<_> = EventKind::all().map(EventKind::as_str).chain(["*", "x"]).collect();
     let events = prop::collection::vec(prop::sample::select(names), 1..4);
     let guard = prop::sample::select(vec!["mutex", "throttle", "none", "lock"]);
     let more = prop::sample::select(vec!["", "ttl = '2s'", "renew = true", "data = { a = 'b' }"]);
@@ -217,17 +217,17 @@ proptest! {
 
     #[test]
     fn no_text_makes_it_panic(text in ".*", bytes in prop::collection::vec(any::<u8>(), 0..64)) {
-        let _ = Rules::parse(&text);
-        let _ = Rules::parse(&String::from_utf8_lossy(&bytes));
-        let _ = Rules::parse(&format!("busy_text = '''{text}'''\n[[rule]]\nttl = '''{text}'''"));
-        let _ = Rules::parse(&format!("[[rule]]\nevent = 'postback'\n{text} = '{text}'"));
+        let _ = LockRules::parse(&text);
+        let _ = LockRules::parse(&String::from_utf8_lossy(&bytes));
+        let _ = LockRules::parse(&format!("busy_text = '''{text}'''\n[[rule]]\nttl = '''{text}'''"));
+        let _ = LockRules::parse(&format!("[[rule]]\nevent = 'postback'\n{text} = '{text}'"));
     }
 
     #[test]
     fn follow_and_unfollow_are_never_locked(text in rules()) {
-        let Ok(rules) = Rules::parse(&text) else { return Ok(()) };
-        for kind in [Kind::FOLLOW, Kind::UNFOLLOW] {
-            prop_assert_eq!(rules.guarding(&of_kind(kind)), Guarding::None, "{}", text);
+        let Ok(rules) = LockRules::parse(&text) else { return Ok(()) };
+        for kind in [EventKind::FOLLOW, EventKind::UNFOLLOW] {
+            prop_assert_eq!(rules.rule_for(&of_kind(kind)), LockRule::None, "{}", text);
         }
     }
 }

@@ -10,7 +10,7 @@
 use hapax_core::{Clock, SystemClock};
 use serde_json::{Value, json};
 
-use crate::Kind;
+use crate::EventKind;
 
 /// A text message.
 pub fn text(user: &str, text: &str) -> Value {
@@ -61,9 +61,9 @@ pub fn unknown(user: &str) -> Value {
     answerable("somethingNew", from(user), news)
 }
 
-/// One event of each [`Kind`] that has a name, and one that has none.
+/// One event of each [`EventKind`] that has a name, and one that has none.
 pub fn every_kind(user: &str) -> Vec<Value> {
-    Kind::all().map(|kind| of_kind(user, kind)).collect()
+    EventKind::all().map(|kind| of_kind(user, kind)).collect()
 }
 
 /// The same event, delivered once more.
@@ -89,7 +89,7 @@ pub fn without_user(mut event: Value) -> Value {
     event
 }
 
-fn of_kind(user: &str, kind: Kind) -> Value {
+fn of_kind(user: &str, kind: EventKind) -> Value {
     let file = json!({ "contentProvider": { "type": "line" } });
     let members = json!({ "members": [from(user)] });
     match kind.as_str() {
@@ -178,24 +178,27 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::{Event, Secrets, Webhook};
+    use crate::{ChannelSecrets, LineEvent, WebhookBody};
 
     const USER: &str = "Uf00d0000000000000000000000000001";
 
-    fn read(event: &Value) -> Event {
-        Event::parse(&"Uf00db07".into(), &event.to_string()).unwrap()
+    fn read(event: &Value) -> LineEvent {
+        LineEvent::parse(&"Uf00db07".into(), &event.to_string()).unwrap()
     }
 
     #[test]
     fn events_are_read_as_what_they_are() {
         let said = read(&text(USER, "台北 🥚"));
-        assert_eq!((said.kind(), said.text()), (Kind::TEXT, Some("台北 🥚")));
+        assert_eq!((said.kind(), said.text()), (EventKind::TEXT, Some("台北 🥚")));
         let place = read(&location(USER, "家 🥚", 25.0478, 121.517));
-        assert_eq!((place.kind(), place.location()), (Kind::LOCATION, Some((25.0478, 121.517))));
+        assert_eq!(
+            (place.kind(), place.location()),
+            (EventKind::LOCATION, Some((25.0478, 121.517)))
+        );
         let tap = read(&postback(USER, "action=weather&type=home"));
         assert_eq!(tap.postback_field("action").as_deref(), Some("weather"));
         assert_eq!(read(&sticker(USER)).kind().as_str(), "sticker");
-        assert_eq!(read(&unknown(USER)).kind(), Kind::OTHER);
+        assert_eq!(read(&unknown(USER)).kind(), EventKind::OTHER);
         for event in [said, place, tap, read(&follow(USER))] {
             assert_eq!((event.user_id(), event.chat_id()), (Some(USER), Some(USER)));
             assert!(event.reply_token().is_some() && event.is_one_to_one());
@@ -208,7 +211,7 @@ mod tests {
     fn there_is_one_event_of_each_kind() {
         let events = every_kind(USER);
         let kinds: Vec<_> = events.iter().map(|event| read(event).kind()).collect();
-        assert_eq!(kinds, Kind::all().collect::<Vec<_>>());
+        assert_eq!(kinds, EventKind::all().collect::<Vec<_>>());
         for event in &events {
             assert!(read(event).chat_id().is_some(), "{event}");
         }
@@ -241,10 +244,10 @@ mod tests {
 
     #[test]
     fn a_signed_webhook_of_them_is_one() {
-        let secrets = Secrets::new("simulated-secret").unwrap();
+        let secrets = ChannelSecrets::new("simulated-secret").unwrap();
         let body = json!({ "destination": "Uf00db07", "events": every_kind(USER) }).to_string();
         assert!(secrets.verify(body.as_bytes(), &secrets.sign(body.as_bytes())));
-        let webhook = Webhook::parse(body.as_bytes()).unwrap();
-        assert_eq!((webhook.events.len(), webhook.malformed), (Kind::all().count(), 0));
+        let webhook = WebhookBody::parse(body.as_bytes()).unwrap();
+        assert_eq!((webhook.events.len(), webhook.malformed), (EventKind::all().count(), 0));
     }
 }

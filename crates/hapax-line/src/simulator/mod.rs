@@ -1,8 +1,8 @@
-//! LINE's side on loopback: its API, and a sender of signed webhooks.
+//! LINE simulated on loopback: its API, and a sender of signed webhooks.
 
 mod api;
 pub mod events;
 mod sender;
 
-pub use api::{Api, Endpoint, Fault, Said};
-pub use sender::{Delivered, SendFailed, Sender};
+pub use api::{AcceptedCall, ApiEndpoint, ApiFault, SimulatedApi};
+pub use sender::{WebhookResponse, WebhookSendError, WebhookSender};

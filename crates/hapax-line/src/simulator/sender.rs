@@ -1,4 +1,4 @@
-//! Sends signed webhooks.
+//! Sends signed webhooks, as LINE does.
 
 use std::io;
 use std::time::Duration;
@@ -12,24 +12,24 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use url::Url;
 
-use crate::{InvalidBase, SIGNATURE, Secrets};
+use crate::{ChannelSecrets, InvalidApiBase, SIGNATURE_HEADER};
 
-/// LINE waits for 2 s. This waits longer, to say how late the answer is.
-const LIMIT: Duration = Duration::from_secs(30);
+/// LINE waits 2 s. The simulator waits longer, to measure how late the answer is.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Sends webhooks to a bot, as LINE does.
 #[derive(Clone)]
-pub struct Sender {
+pub struct WebhookSender {
     http: HttpClient,
     url: Uri,
-    secrets: Secrets,
+    secrets: ChannelSecrets,
     destination: String,
 }
 
-/// What became of a webhook.
+/// The bot's answer to a webhook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Delivered {
-    /// What the bot answered; LINE expects 200.
+pub struct WebhookResponse {
+    /// The status; LINE expects 200.
     pub status: u16,
     /// How long that took; LINE expects less than 2 s.
     pub took: Duration,
@@ -38,32 +38,36 @@ pub struct Delivered {
 /// Why a webhook got no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum SendFailed {
-    /// There was no connection.
+pub enum WebhookSendError {
+    /// No connection could be made.
     #[error("nobody could be reached there: {0}")]
     NotReached(io::ErrorKind),
-    /// It was sent, and then the connection was cut, or nothing came in 30 s.
+    /// The webhook was sent, and the connection was lost, or no answer came in 30 s.
     #[error("it was sent, and no answer came")]
     NoAnswer,
 }
 
-impl Sender {
-    /// Sends to this URL, in the name of this bot; of two secrets, the first one signs.
-    pub fn new(url: &str, secrets: &Secrets, destination: &str) -> Result<Self, InvalidBase> {
-        let url = Url::parse(url).map_err(|_| InvalidBase)?;
+impl WebhookSender {
+    /// Sends to this URL, for the bot `destination`; the first secret signs.
+    pub fn new(
+        url: &str,
+        secrets: &ChannelSecrets,
+        destination: &str,
+    ) -> Result<Self, InvalidApiBase> {
+        let url = Url::parse(url).map_err(|_| InvalidApiBase)?;
         if !matches!(url.scheme(), "http" | "https") {
-            return Err(InvalidBase);
+            return Err(InvalidApiBase);
         }
         Ok(Self {
             http: HttpClient::new(),
-            url: url.as_str().parse().map_err(|_| InvalidBase)?,
+            url: url.as_str().parse().map_err(|_| InvalidApiBase)?,
             secrets: secrets.clone(),
             destination: destination.into(),
         })
     }
 
     /// Sends events in one webhook.
-    pub async fn send(&self, events: &[Value]) -> Result<Delivered, SendFailed> {
+    pub async fn send(&self, events: &[Value]) -> Result<WebhookResponse, WebhookSendError> {
         let body = json!({ "destination": self.destination, "events": events }).to_string();
         let signature = self.secrets.sign(body.as_bytes());
         self.send_raw(body.into(), Some(&signature)).await
@@ -74,23 +78,23 @@ impl Sender {
         &self,
         body: Bytes,
         signature: Option<&str>,
-    ) -> Result<Delivered, SendFailed> {
+    ) -> Result<WebhookResponse, WebhookSendError> {
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = Method::POST;
         *request.uri_mut() = self.url.clone();
         let headers = request.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json; charset=utf-8"));
         if let Some(signature) = signature.and_then(|text| HeaderValue::from_str(text).ok()) {
-            headers.insert(SIGNATURE, signature);
+            headers.insert(SIGNATURE_HEADER, signature);
         }
         let start = Instant::now();
-        let status = match self.http.call(request, LIMIT).await {
+        let status = match self.http.call(request, TIMEOUT).await {
             Ok(reply) => reply.status,
             Err(HttpError::Unreadable(status)) => status,
-            Err(HttpError::NotSent(cause)) => return Err(SendFailed::NotReached(cause)),
-            Err(_) => return Err(SendFailed::NoAnswer),
+            Err(HttpError::NotSent(cause)) => return Err(WebhookSendError::NotReached(cause)),
+            Err(_) => return Err(WebhookSendError::NoAnswer),
         };
-        Ok(Delivered { status: status.as_u16(), took: start.elapsed() })
+        Ok(WebhookResponse { status: status.as_u16(), took: start.elapsed() })
     }
 }
 
@@ -102,8 +106,8 @@ mod tests {
     use super::*;
     use crate::simulator::events;
 
-    fn secrets() -> Secrets {
-        Secrets::new("simulated-secret").unwrap()
+    fn secrets() -> ChannelSecrets {
+        ChannelSecrets::new("simulated-secret").unwrap()
     }
 
     /// Answers one request, and gives its head and body.
@@ -127,10 +131,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_webhook_is_signed_and_its_answer_told() {
+    async fn sender_signs_webhook_and_returns_status() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/line/webhook?x=1", listener.local_addr().unwrap());
-        let sender = Sender::new(&url, &secrets(), "Uf00db07").unwrap();
+        let sender = WebhookSender::new(&url, &secrets(), "Uf00db07").unwrap();
         let sent = [events::text("Uf00d1", "台北 🥚"), events::follow("Uf00d1")];
         let answer = "HTTP/1.1 418 no\r\ncontent-length: 0\r\n\r\n";
         let (delivered, (head, body)) = tokio::join!(sender.send(&sent), receive(listener, answer));
@@ -142,25 +146,29 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_there_and_no_answer_are_told_apart() {
+    async fn sender_tells_no_connection_from_no_answer() {
         let nobody = format!("http://127.0.0.1:{}/", hapax_testkit::free_port());
-        let sender = Sender::new(&nobody, &secrets(), "Uf00db07").unwrap();
-        let refused = SendFailed::NotReached(io::ErrorKind::ConnectionRefused);
+        let sender = WebhookSender::new(&nobody, &secrets(), "Uf00db07").unwrap();
+        let refused = WebhookSendError::NotReached(io::ErrorKind::ConnectionRefused);
         assert_eq!(sender.send(&[]).await, Err(refused));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
-        let sender = Sender::new(&url, &secrets(), "Uf00db07").unwrap();
+        let sender = WebhookSender::new(&url, &secrets(), "Uf00db07").unwrap();
         // It is read, and the connection closed.
         let (failed, (head, _)) =
             tokio::join!(sender.send_raw("🥚".into(), None), receive(listener, ""));
-        assert_eq!(failed, Err(SendFailed::NoAnswer));
+        assert_eq!(failed, Err(WebhookSendError::NoAnswer));
         assert_eq!(signature(&head), None);
     }
 
     #[test]
-    fn what_is_no_http_address_is_refused() {
+    fn sender_refuses_non_http_url() {
         for url in ["", "localhost:8789", "ftp://127.0.0.1/", "http://", "/line/webhook"] {
-            assert_eq!(Sender::new(url, &secrets(), "Uf00db07").err(), Some(InvalidBase), "{url}");
+            assert_eq!(
+                WebhookSender::new(url, &secrets(), "Uf00db07").err(),
+                Some(InvalidApiBase),
+                "{url}"
+            );
         }
     }
 }

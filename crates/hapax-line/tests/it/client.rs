@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use hapax_http_client::{HttpClient, HttpError, get};
-use hapax_line::simulator::{Api, Endpoint, Fault};
-use hapax_line::{LineClient, Message, SendError, Sent};
+use hapax_line::simulator::{ApiEndpoint, ApiFault, SimulatedApi};
+use hapax_line::{LineClient, LineMessage, SendError, SendStatus};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
@@ -19,29 +19,29 @@ const GENEROUS: Duration = Duration::from_secs(60);
 /// For answers that never come.
 const SHORT: Duration = Duration::from_millis(200);
 
-async fn line() -> (Api, LineClient) {
-    let api = Api::start("127.0.0.1:0", "token").await.unwrap();
-    let client = LineClient::new(&api.base(), "token").unwrap().limit(GENEROUS);
+async fn line() -> (SimulatedApi, LineClient) {
+    let api = SimulatedApi::start("127.0.0.1:0", "token").await.unwrap();
+    let client = LineClient::new(&api.base(), "token").unwrap().timeout(GENEROUS);
     (api, client)
 }
 
-fn hello() -> [Message; 1] {
-    [Message::text("您好 🥚")]
+fn hello() -> [LineMessage; 1] {
+    [LineMessage::text("您好 🥚")]
 }
 
-fn too_many(retry_after: Option<u64>) -> Fault {
-    Fault::TooMany { retry_after }
+fn too_many(retry_after: Option<u64>) -> ApiFault {
+    ApiFault::TooMany { retry_after }
 }
 
 #[tokio::test]
 async fn a_reply_arrives_as_it_was_said() {
     let (api, client) = line().await;
-    let messages = [Message::text("一"), Message::text("二")];
-    assert_eq!(client.reply("r1", &messages).await, Ok(Sent::Accepted));
+    let messages = [LineMessage::text("一"), LineMessage::text("二")];
+    assert_eq!(client.reply("r1", &messages).await, Ok(SendStatus::Accepted));
     let said = api.next(GENEROUS).await.unwrap();
     assert_eq!(said.reply_token.as_deref(), Some("r1"));
     assert_eq!(said.texts(), ["一", "二"]);
-    assert_eq!((said.endpoint, said.retry_key), (Endpoint::Reply, None));
+    assert_eq!((said.endpoint, said.retry_key), (ApiEndpoint::Reply, None));
     assert!(api.violations().is_empty());
 }
 
@@ -51,24 +51,24 @@ async fn a_token_works_once() {
     client.reply("r1", &hello()).await.unwrap();
     assert_eq!(client.reply("r1", &hello()).await, Err(SendError::Refused(400)));
     assert_eq!(api.violations(), ["Invalid reply token"]);
-    assert_eq!(api.said().len(), 1);
+    assert_eq!(api.accepted_calls().len(), 1);
 }
 
 #[tokio::test]
 async fn a_reply_whose_fate_is_unknown_is_never_repeated() {
-    let doubts = [Fault::Status(500), Fault::Status(503), Fault::Cut];
+    let doubts = [ApiFault::Status(500), ApiFault::Status(503), ApiFault::Cut];
     for fault in doubts {
         let (api, client) = line().await;
-        api.fault(Endpoint::Reply, fault);
-        assert_eq!(client.reply("r1", &hello()).await, Err(SendError::Uncertain), "{fault:?}");
+        api.inject(ApiEndpoint::Reply, fault);
+        assert_eq!(client.reply("r1", &hello()).await, Err(SendError::OutcomeUnknown), "{fault:?}");
         // A second try would have been accepted.
-        assert!(api.said().is_empty(), "{fault:?}");
+        assert!(api.accepted_calls().is_empty(), "{fault:?}");
     }
-    for fault in [Fault::CutAfter, Fault::StatusAfter(500)] {
+    for fault in [ApiFault::CutAfter, ApiFault::StatusAfter(500)] {
         let (api, client) = line().await;
-        api.fault(Endpoint::Reply, fault);
-        assert_eq!(client.reply("r1", &hello()).await, Err(SendError::Uncertain), "{fault:?}");
-        assert_eq!(api.said().len(), 1, "{fault:?}");
+        api.inject(ApiEndpoint::Reply, fault);
+        assert_eq!(client.reply("r1", &hello()).await, Err(SendError::OutcomeUnknown), "{fault:?}");
+        assert_eq!(api.accepted_calls().len(), 1, "{fault:?}");
         assert!(api.violations().is_empty(), "{fault:?}");
     }
 }
@@ -76,28 +76,28 @@ async fn a_reply_whose_fate_is_unknown_is_never_repeated() {
 #[tokio::test]
 async fn a_reply_that_is_not_answered_in_time_is_uncertain() {
     let (api, client) = line().await;
-    api.fault(Endpoint::Reply, Fault::Hang);
-    assert_eq!(client.limit(SHORT).reply("r1", &hello()).await, Err(SendError::Uncertain));
-    assert!(api.said().is_empty());
+    api.inject(ApiEndpoint::Reply, ApiFault::Hang);
+    assert_eq!(client.timeout(SHORT).reply("r1", &hello()).await, Err(SendError::OutcomeUnknown));
+    assert!(api.accepted_calls().is_empty());
 }
 
 #[tokio::test]
 async fn a_reply_is_not_repeated_where_a_kept_connection_is_cut() {
     let (api, client) = line().await;
     client.reply("r1", &hello()).await.unwrap();
-    api.fault(Endpoint::Reply, Fault::CutAfter);
-    assert_eq!(client.reply("r2", &hello()).await, Err(SendError::Uncertain));
-    assert_eq!(api.said().len(), 2);
+    api.inject(ApiEndpoint::Reply, ApiFault::CutAfter);
+    assert_eq!(client.reply("r2", &hello()).await, Err(SendError::OutcomeUnknown));
+    assert_eq!(api.accepted_calls().len(), 2);
     assert!(api.violations().is_empty());
 }
 
 #[tokio::test]
 async fn a_reply_waits_for_as_long_as_line_asks_and_is_then_sent() {
     let (api, client) = line().await;
-    api.fault(Endpoint::Reply, too_many(None));
-    api.fault(Endpoint::Reply, too_many(Some(1)));
+    api.inject(ApiEndpoint::Reply, too_many(None));
+    api.inject(ApiEndpoint::Reply, too_many(Some(1)));
     let begun = Instant::now();
-    assert_eq!(client.reply("r1", &hello()).await, Ok(Sent::Accepted));
+    assert_eq!(client.reply("r1", &hello()).await, Ok(SendStatus::Accepted));
     assert!(begun.elapsed() >= Duration::from_secs(1));
     assert!(api.violations().is_empty());
 }
@@ -105,39 +105,39 @@ async fn a_reply_waits_for_as_long_as_line_asks_and_is_then_sent() {
 #[tokio::test]
 async fn too_many_requests_three_times_is_not_now_and_costs_no_token() {
     let (api, client) = line().await;
-    for endpoint in [Endpoint::Reply, Endpoint::Push] {
-        (0..3).for_each(|_| api.fault(endpoint, too_many(None)));
+    for endpoint in [ApiEndpoint::Reply, ApiEndpoint::Push] {
+        (0..3).for_each(|_| api.inject(endpoint, too_many(None)));
     }
     assert_eq!(client.reply("r1", &hello()).await, Err(SendError::NotNow));
     assert_eq!(client.push(USER, &hello(), Uuid::new_v4()).await, Err(SendError::NotNow));
-    assert!(api.said().is_empty());
-    assert_eq!(client.reply("r1", &hello()).await, Ok(Sent::Accepted));
+    assert!(api.accepted_calls().is_empty());
+    assert_eq!(client.reply("r1", &hello()).await, Ok(SendStatus::Accepted));
     assert!(api.violations().is_empty());
 }
 
 #[tokio::test]
 async fn a_pause_that_is_too_long_for_the_user_is_not_waited_for() {
     let (api, client) = line().await;
-    api.fault(Endpoint::Reply, too_many(Some(3)));
+    api.inject(ApiEndpoint::Reply, too_many(Some(3)));
     assert_eq!(client.reply("r1", &hello()).await, Err(SendError::NotNow));
     // A second try would have been accepted.
-    assert!(api.said().is_empty());
+    assert!(api.accepted_calls().is_empty());
 }
 
 #[tokio::test]
 async fn a_push_is_repeated_with_its_key_and_accepted_once() {
     for (fault, expected) in [
-        (Fault::Cut, Sent::Accepted),
-        (Fault::Status(500), Sent::Accepted),
-        (too_many(Some(1)), Sent::Accepted),
-        (Fault::CutAfter, Sent::Before),
-        (Fault::StatusAfter(502), Sent::Before),
+        (ApiFault::Cut, SendStatus::Accepted),
+        (ApiFault::Status(500), SendStatus::Accepted),
+        (too_many(Some(1)), SendStatus::Accepted),
+        (ApiFault::CutAfter, SendStatus::AlreadyAccepted),
+        (ApiFault::StatusAfter(502), SendStatus::AlreadyAccepted),
     ] {
         let (api, client) = line().await;
         let key = Uuid::new_v4();
-        api.fault(Endpoint::Push, fault);
+        api.inject(ApiEndpoint::Push, fault);
         assert_eq!(client.push(USER, &hello(), key).await, Ok(expected), "{fault:?}");
-        let said = api.said();
+        let said = api.accepted_calls();
         assert_eq!(said.len(), 1, "{fault:?}");
         assert_eq!(said[0].to.as_deref(), Some(USER));
         assert_eq!(said[0].retry_key, Some(key.to_string()));
@@ -148,11 +148,11 @@ async fn a_push_is_repeated_with_its_key_and_accepted_once() {
 #[tokio::test]
 async fn a_push_that_hangs_is_repeated_with_its_key() {
     let (api, client) = line().await;
-    let client = client.limit(Duration::from_secs(5));
-    api.fault(Endpoint::Push, Fault::Hang);
+    let client = client.timeout(Duration::from_secs(5));
+    api.inject(ApiEndpoint::Push, ApiFault::Hang);
     // Where the machine stalls, the second try may be the one that is late.
     client.push(USER, &hello(), Uuid::new_v4()).await.unwrap();
-    assert_eq!(api.said().len(), 1);
+    assert_eq!(api.accepted_calls().len(), 1);
     assert!(api.violations().is_empty());
 }
 
@@ -160,21 +160,21 @@ async fn a_push_that_hangs_is_repeated_with_its_key() {
 async fn a_push_is_given_up_after_three_tries_and_says_what_is_known() {
     let (api, client) = line().await;
     let key = Uuid::new_v4();
-    for fault in [Fault::Cut, too_many(None), Fault::Status(503)] {
-        api.fault(Endpoint::Push, fault);
+    for fault in [ApiFault::Cut, too_many(None), ApiFault::Status(503)] {
+        api.inject(ApiEndpoint::Push, fault);
     }
-    assert_eq!(client.push(USER, &hello(), key).await, Err(SendError::Uncertain));
+    assert_eq!(client.push(USER, &hello(), key).await, Err(SendError::OutcomeUnknown));
     // A fourth try would have been accepted.
-    assert!(api.said().is_empty());
+    assert!(api.accepted_calls().is_empty());
 
     // One try that nobody knows of is enough, whatever the later ones say.
-    api.fault(Endpoint::Push, Fault::CutAfter);
-    api.fault(Endpoint::Push, too_many(Some(3600)));
-    assert_eq!(client.push(USER, &hello(), key).await, Err(SendError::Uncertain));
-    api.fault(Endpoint::Push, Fault::CutAfter);
-    api.fault(Endpoint::Push, Fault::Status(403));
-    assert_eq!(client.push(USER, &hello(), Uuid::new_v4()).await, Err(SendError::Uncertain));
-    assert_eq!(client.push(USER, &hello(), key).await, Ok(Sent::Before));
+    api.inject(ApiEndpoint::Push, ApiFault::CutAfter);
+    api.inject(ApiEndpoint::Push, too_many(Some(3600)));
+    assert_eq!(client.push(USER, &hello(), key).await, Err(SendError::OutcomeUnknown));
+    api.inject(ApiEndpoint::Push, ApiFault::CutAfter);
+    api.inject(ApiEndpoint::Push, ApiFault::Status(403));
+    assert_eq!(client.push(USER, &hello(), Uuid::new_v4()).await, Err(SendError::OutcomeUnknown));
+    assert_eq!(client.push(USER, &hello(), key).await, Ok(SendStatus::AlreadyAccepted));
     assert!(api.violations().is_empty());
 }
 
@@ -182,24 +182,24 @@ async fn a_push_is_given_up_after_three_tries_and_says_what_is_known() {
 async fn a_push_that_another_process_sent_was_sent_before() {
     let (api, client) = line().await;
     let key = Uuid::new_v4();
-    assert_eq!(client.push(USER, &hello(), key).await, Ok(Sent::Accepted));
-    let other = LineClient::new(&api.base(), "token").unwrap().limit(GENEROUS);
-    assert_eq!(other.push(USER, &hello(), key).await, Ok(Sent::Before));
-    assert_eq!(api.said().len(), 1);
+    assert_eq!(client.push(USER, &hello(), key).await, Ok(SendStatus::Accepted));
+    let other = LineClient::new(&api.base(), "token").unwrap().timeout(GENEROUS);
+    assert_eq!(other.push(USER, &hello(), key).await, Ok(SendStatus::AlreadyAccepted));
+    assert_eq!(api.accepted_calls().len(), 1);
 }
 
 #[tokio::test]
 async fn what_line_refuses_is_not_repeated() {
     let (api, client) = line().await;
     for status in [400, 401, 403, 404] {
-        api.fault(Endpoint::Reply, Fault::Status(status));
-        api.fault(Endpoint::Push, Fault::Status(status));
+        api.inject(ApiEndpoint::Reply, ApiFault::Status(status));
+        api.inject(ApiEndpoint::Push, ApiFault::Status(status));
         let refused = Err(SendError::Refused(status));
         assert_eq!(client.reply("r1", &hello()).await, refused);
         assert_eq!(client.push(USER, &hello(), Uuid::new_v4()).await, refused);
     }
-    assert!(api.said().is_empty());
-    let stranger = LineClient::new(&api.base(), "wrong").unwrap().limit(GENEROUS);
+    assert!(api.accepted_calls().is_empty());
+    let stranger = LineClient::new(&api.base(), "wrong").unwrap().timeout(GENEROUS);
     assert_eq!(stranger.reply("r1", &hello()).await, Err(SendError::Refused(401)));
     assert_eq!(api.violations().len(), 1);
 }
@@ -207,27 +207,27 @@ async fn what_line_refuses_is_not_repeated() {
 #[tokio::test]
 async fn nothing_and_more_than_five_messages_are_not_sent() {
     let (api, client) = line().await;
-    let six = vec![Message::text("六"); 6];
-    assert_eq!(client.reply("r1", &six).await, Err(SendError::Count(6)));
-    assert_eq!(client.push(USER, &[], Uuid::new_v4()).await, Err(SendError::Count(0)));
+    let six = vec![LineMessage::text("六"); 6];
+    assert_eq!(client.reply("r1", &six).await, Err(SendError::MessageCount(6)));
+    assert_eq!(client.push(USER, &[], Uuid::new_v4()).await, Err(SendError::MessageCount(0)));
     assert!(api.violations().is_empty());
-    assert_eq!(client.reply("r1", &six[..5]).await, Ok(Sent::Accepted));
+    assert_eq!(client.reply("r1", &six[..5]).await, Ok(SendStatus::Accepted));
 }
 
 #[tokio::test]
 async fn the_animation_is_asked_for_once_and_in_steps() {
     let (api, client) = line().await;
-    assert_eq!(client.loading(USER, 7).await, Ok(()));
+    assert_eq!(client.show_loading(USER, 7).await, Ok(()));
     assert_eq!(api.next(GENEROUS).await.unwrap().loading_seconds, Some(10));
     for (fault, expected) in [
         (too_many(None), SendError::NotNow),
-        (Fault::Status(500), SendError::Uncertain),
-        (Fault::Status(400), SendError::Refused(400)),
+        (ApiFault::Status(500), SendError::OutcomeUnknown),
+        (ApiFault::Status(400), SendError::Refused(400)),
     ] {
-        api.fault(Endpoint::Loading, fault);
-        assert_eq!(client.loading(USER, 20).await, Err(expected));
+        api.inject(ApiEndpoint::Loading, fault);
+        assert_eq!(client.show_loading(USER, 20).await, Err(expected));
     }
-    assert_eq!(api.said().len(), 1);
+    assert_eq!(api.accepted_calls().len(), 1);
 }
 
 #[tokio::test]
@@ -236,7 +236,7 @@ async fn where_nobody_listens_it_is_not_now() {
     let client = LineClient::new(&base, "token").unwrap();
     assert_eq!(client.reply("r1", &hello()).await, Err(SendError::NotNow));
     assert_eq!(client.push(USER, &hello(), Uuid::new_v4()).await, Err(SendError::NotNow));
-    assert_eq!(client.loading(USER, 5).await, Err(SendError::NotNow));
+    assert_eq!(client.show_loading(USER, 5).await, Err(SendError::NotNow));
     let nowhere = get(base.parse().unwrap());
     let refused = HttpClient::new().call(nowhere, GENEROUS).await.unwrap_err();
     assert_eq!(refused, HttpError::NotSent(ErrorKind::ConnectionRefused));
@@ -255,12 +255,12 @@ async fn without_a_connection_a_message_is_tried_three_times_and_the_animation_o
             let _ = stream.write_all(b"no TLS here\r\n").await;
         }
     });
-    let client = LineClient::new(&base, "token").unwrap().limit(GENEROUS);
+    let client = LineClient::new(&base, "token").unwrap().timeout(GENEROUS);
     assert_eq!(client.reply("r1", &hello()).await, Err(SendError::NotNow));
     reach(&connections, 3).await;
     assert_eq!(client.push(USER, &hello(), Uuid::new_v4()).await, Err(SendError::NotNow));
     reach(&connections, 6).await;
-    assert_eq!(client.loading(USER, 5).await, Err(SendError::NotNow));
+    assert_eq!(client.show_loading(USER, 5).await, Err(SendError::NotNow));
     reach(&connections, 7).await;
 }
 
@@ -300,8 +300,8 @@ async fn a_status_counts_although_the_body_behind_it_is_cut_off_or_too_long() {
         let base = answering(answer).await;
         let unreadable = HttpClient::new().call(get(base.parse().unwrap()), GENEROUS).await;
         assert_eq!(unreadable.unwrap_err(), HttpError::Unreadable(hyper::StatusCode::OK));
-        let client = LineClient::new(&base, "token").unwrap().limit(GENEROUS);
-        assert_eq!(client.reply("r1", &hello()).await, Ok(Sent::Accepted));
+        let client = LineClient::new(&base, "token").unwrap().timeout(GENEROUS);
+        assert_eq!(client.reply("r1", &hello()).await, Ok(SendStatus::Accepted));
     }
 }
 

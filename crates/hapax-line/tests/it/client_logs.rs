@@ -5,8 +5,8 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hapax_line::simulator::{Api, Endpoint, Fault};
-use hapax_line::{LineClient, Message};
+use hapax_line::simulator::{ApiEndpoint, ApiFault, SimulatedApi};
+use hapax_line::{LineClient, LineMessage};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use uuid::Uuid;
 
@@ -36,19 +36,21 @@ async fn operators_see_statuses_and_counts_and_nothing_of_anybody() {
         .init();
     let recorder = PrometheusBuilder::new().install_recorder().unwrap();
 
-    let api = Api::start("127.0.0.1:0", "secret-token").await.unwrap();
+    let api = SimulatedApi::start("127.0.0.1:0", "secret-token").await.unwrap();
     let client = LineClient::new(&api.base(), "secret-token").unwrap();
-    let client = client.limit(Duration::from_secs(60));
-    let text = [Message::text("蛋 🥚")];
+    let client = client.timeout(Duration::from_secs(60));
+    let text = [LineMessage::text("蛋 🥚")];
     let key = Uuid::new_v4();
-    for fault in [Fault::Status(401), Fault::Status(400), Fault::Status(500), Fault::Cut] {
-        api.fault(Endpoint::Reply, fault);
+    for fault in
+        [ApiFault::Status(401), ApiFault::Status(400), ApiFault::Status(500), ApiFault::Cut]
+    {
+        api.inject(ApiEndpoint::Reply, fault);
         let failed = client.reply("reply-token", &text).await.unwrap_err();
         assert!(!format!("{failed} {failed:?}").contains("reply-token"));
     }
-    api.fault(Endpoint::Push, Fault::CutAfter);
+    api.inject(ApiEndpoint::Push, ApiFault::CutAfter);
     client.push(USER, &text, key).await.unwrap();
-    client.loading(USER, 5).await.unwrap();
+    client.show_loading(USER, 5).await.unwrap();
     client.reply("reply-token", &[]).await.unwrap_err();
 
     let (log, counts) = (log.0.lock().unwrap().clone(), recorder.render());

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use hapax_http_client::{FullResponse, HttpClient};
-use hapax_line::simulator::{Api, Endpoint, Fault};
-use hapax_line::{LineClient, Message, Sent};
+use hapax_line::simulator::{ApiEndpoint, ApiFault, SimulatedApi};
+use hapax_line::{LineClient, LineMessage, SendStatus};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -14,7 +14,7 @@ const REPLY: &str = "/v2/bot/message/reply";
 const LOADING: &str = "/v2/bot/chat/loading/start";
 
 async fn post(
-    api: &Api,
+    api: &SimulatedApi,
     path: &str,
     headers: &[(&'static str, &str)],
     body: &Value,
@@ -31,12 +31,12 @@ async fn post(
 }
 
 async fn refuses(path: &str, headers: &[(&'static str, &str)], body: Value, status: u16) {
-    let api = Api::start("127.0.0.1:0", "token").await.unwrap();
+    let api = SimulatedApi::start("127.0.0.1:0", "token").await.unwrap();
     let reply = post(&api, path, headers, &body).await;
     assert_eq!(reply.status.as_u16(), status, "{body}");
     assert!(reply.json::<Value>().unwrap()["message"].is_string());
     assert_eq!(api.violations().len(), 1);
-    assert!(api.said().is_empty());
+    assert!(api.accepted_calls().is_empty());
 }
 
 fn push(messages: Value) -> Value {
@@ -68,7 +68,7 @@ async fn what_line_would_refuse_is_refused() {
 
 #[tokio::test]
 async fn what_line_takes_is_taken() {
-    let api = Api::start("127.0.0.1:0", "token").await.unwrap();
+    let api = SimulatedApi::start("127.0.0.1:0", "token").await.unwrap();
     let longest = push(json!(vec![text("🥚".repeat(2500)); 5]));
     assert_eq!(post(&api, PUSH, &[], &longest).await.status, 200);
     let loading = json!({ "chatId": "Uf00d", "loadingSeconds": 60 });
@@ -81,7 +81,7 @@ async fn what_line_takes_is_taken() {
 
 #[tokio::test]
 async fn a_retry_key_is_accepted_once_and_names_the_first_request() {
-    let api = Api::start("127.0.0.1:0", "token").await.unwrap();
+    let api = SimulatedApi::start("127.0.0.1:0", "token").await.unwrap();
     let key = Uuid::new_v4().to_string();
     let headers = [("x-line-retry-key", key.as_str())];
     let first = post(&api, PUSH, &headers, &push(json!([text("a")]))).await;
@@ -92,16 +92,16 @@ async fn a_retry_key_is_accepted_once_and_names_the_first_request() {
     let other = post(&api, PUSH, &headers, &push(json!([text("b")]))).await;
     assert_eq!(other.status, 409);
     assert_eq!(api.violations(), ["A retry key came again with another message"]);
-    assert_eq!(api.said().len(), 1);
+    assert_eq!(api.accepted_calls().len(), 1);
 }
 
 #[tokio::test]
 async fn a_reply_that_comes_again_after_no_answer_is_a_violation() {
-    let api = Api::start("127.0.0.1:0", "token").await.unwrap();
-    let client = LineClient::new(&api.base(), "token").unwrap().limit(LIMIT);
-    api.fault(Endpoint::Reply, Fault::Cut);
-    client.reply("r1", &[Message::text("a")]).await.unwrap_err();
+    let api = SimulatedApi::start("127.0.0.1:0", "token").await.unwrap();
+    let client = LineClient::new(&api.base(), "token").unwrap().timeout(LIMIT);
+    api.inject(ApiEndpoint::Reply, ApiFault::Cut);
+    client.reply("r1", &[LineMessage::text("a")]).await.unwrap_err();
     assert!(api.violations().is_empty());
-    assert_eq!(client.reply("r1", &[Message::text("a")]).await, Ok(Sent::Accepted));
+    assert_eq!(client.reply("r1", &[LineMessage::text("a")]).await, Ok(SendStatus::Accepted));
     assert_eq!(api.violations().len(), 1);
 }

@@ -11,7 +11,8 @@ use hapax_core::memory::MemoryStore;
 use hapax_core::trace::{self, Traceparent};
 use hapax_line::simulator::events;
 use hapax_line::{
-    Answer, Event, Failed, Gateway, Handler, LineClient, Secrets, Settings, Turn, Upstream,
+    ChannelSecrets, EventContext, EventHandler, EventHandlerError, Gateway, GatewayConfig,
+    LineClient, LineEvent, UpstreamHandler, WebhookStatus,
 };
 use hapax_redis::{RedisConfig, RedisStore};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -22,8 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const USER: &str = "Uf00d0000000000000000000000000001";
 const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-fn secrets() -> Secrets {
-    Secrets::new("new,old").unwrap()
+fn secrets() -> ChannelSecrets {
+    ChannelSecrets::new("new,old").unwrap()
 }
 
 /// What the bot does with a connection on which it has read a request.
@@ -78,7 +79,7 @@ async fn read(stream: &mut TcpStream) -> Seen {
 
 /// Tells what its upstream says, and is content with it: nothing is tried a second time.
 struct Overheard {
-    upstream: Upstream,
+    upstream: UpstreamHandler,
     told: mpsc::UnboundedSender<Heard>,
     trace: Option<Traceparent>,
 }
@@ -87,32 +88,36 @@ struct Heard {
     id: String,
     attempt: u32,
     fence: Option<u64>,
-    said: Result<(), Failed>,
+    said: Result<(), EventHandlerError>,
 }
 
 #[async_trait]
-impl Handler for Overheard {
-    async fn handle(&self, event: &Event, turn: &Turn) -> Result<(), Failed> {
-        let handled = self.upstream.handle(event, turn);
+impl EventHandler for Overheard {
+    async fn handle(
+        &self,
+        event: &LineEvent,
+        context: &EventContext,
+    ) -> Result<(), EventHandlerError> {
+        let handled = self.upstream.handle(event, context);
         let said = trace::within(self.trace.clone(), handled).await;
-        let (id, attempt) = (turn.id().to_string(), turn.attempt());
-        let fence = turn.fence().map(|fence| fence.0);
+        let (id, attempt) = (context.id().to_string(), context.attempt());
+        let fence = context.fence().map(|fence| fence.0);
         let _ = self.told.send(Heard { id, attempt, fence, said });
         Ok(())
     }
 }
 
 /// Has a gateway hand one webhook to the upstream.
-async fn hand_on(upstream: Upstream, body: &str, trace: Option<&str>) -> Heard {
+async fn hand_on(upstream: UpstreamHandler, body: &str, trace: Option<&str>) -> Heard {
     // A machine that stalls is no store that does.
-    let settings = Settings { store_budget: PATIENCE, ..Settings::default() };
+    let settings = GatewayConfig::new().store_timeout(PATIENCE);
     hand_on_with(Arc::new(MemoryStore::default()), settings, upstream, body, trace).await
 }
 
 async fn hand_on_with(
     store: Arc<dyn Store>,
-    settings: Settings,
-    upstream: Upstream,
+    settings: GatewayConfig,
+    upstream: UpstreamHandler,
     body: &str,
     trace: Option<&str>,
 ) -> Heard {
@@ -124,14 +129,14 @@ async fn hand_on_with(
     let gateway = Gateway::new(store, secrets(), client, handler, settings);
     let body = Bytes::from(body.to_owned());
     let answer = gateway.receive(Some(&secrets().sign(&body)), &body).await;
-    assert_eq!(answer, Answer::Taken);
+    assert_eq!(answer, WebhookStatus::Accepted);
     tokio::select! {
         heard = tokio::time::timeout(PATIENCE, heard.recv()) => heard.unwrap().unwrap(),
         () = gateway.run(std::future::pending()) => unreachable!("it runs for ever"),
     }
 }
 
-async fn said(upstream: Upstream) -> Result<(), Failed> {
+async fn said(upstream: UpstreamHandler) -> Result<(), EventHandlerError> {
     let event = events::text(USER, "🥚");
     hand_on(upstream, &webhook(&event.to_string()), None).await.said
 }
@@ -141,9 +146,9 @@ fn webhook(event: &str) -> String {
 }
 
 /// What becomes of an event whose bot answers with this.
-async fn after(answer: &'static str) -> Result<(), Failed> {
+async fn after(answer: &'static str) -> Result<(), EventHandlerError> {
     let (url, _seen) = bot(Bot::Answers(answer)).await;
-    said(Upstream::new(&url, secrets()).unwrap()).await
+    said(UpstreamHandler::new(&url, secrets()).unwrap()).await
 }
 
 #[tokio::test]
@@ -156,7 +161,7 @@ async fn the_bot_gets_the_events_own_bytes_signed_and_numbered() {
     );
     let body = webhook(&event);
     let two = body.replace(r#""events":["#, r#""more":true,"events":[17,"#);
-    let heard = hand_on(Upstream::new(&url, secrets()).unwrap(), &two, Some(TRACE)).await;
+    let heard = hand_on(UpstreamHandler::new(&url, secrets()).unwrap(), &two, Some(TRACE)).await;
     assert_eq!(heard.said, Ok(()));
     let seen = seen.recv().await.unwrap();
     assert_eq!(seen.line, "POST /callback?bot=1 HTTP/1.1");
@@ -170,14 +175,14 @@ async fn the_bot_gets_the_events_own_bytes_signed_and_numbered() {
     assert!(heard.fence.is_some(), "the store is there");
     assert_eq!(header("traceparent"), Some(TRACE));
     let signature = header("x-line-signature").unwrap();
-    let first = Secrets::new("new").unwrap();
+    let first = ChannelSecrets::new("new").unwrap();
     assert!(first.verify(&seen.body, signature), "the first secret signs");
 }
 
 #[tokio::test]
 async fn without_a_trace_there_is_no_header_of_one() {
     let (url, mut seen) = bot(Bot::Answers("HTTP/1.1 204 No Content\r\n\r\n")).await;
-    said(Upstream::new(&url, secrets()).unwrap()).await.unwrap();
+    said(UpstreamHandler::new(&url, secrets()).unwrap()).await.unwrap();
     assert!(!seen.recv().await.unwrap().headers.contains_key("traceparent"));
 }
 
@@ -187,8 +192,9 @@ async fn while_the_store_is_away_there_is_no_fence() {
     let store = RedisStore::open(RedisConfig::new(&nobody).unwrap()).unwrap();
     let (url, mut seen) = bot(Bot::Answers("HTTP/1.1 204 No Content\r\n\r\n")).await;
     let body = webhook(&events::text(USER, "🥚").to_string());
-    let upstream = Upstream::new(&url, secrets()).unwrap();
-    let heard = hand_on_with(Arc::new(store), Settings::default(), upstream, &body, None).await;
+    let upstream = UpstreamHandler::new(&url, secrets()).unwrap();
+    let heard =
+        hand_on_with(Arc::new(store), GatewayConfig::default(), upstream, &body, None).await;
     assert_eq!((heard.said, heard.fence), (Ok(()), None));
     let seen = seen.recv().await.unwrap();
     assert!(!seen.headers.contains_key("hapax-fence"));
@@ -208,8 +214,8 @@ async fn a_status_decides_what_follows() {
         let reason = format!("the bot answered {number}");
         let expected = match status {
             _ if ok.contains(status) => Ok(()),
-            _ if unknown.contains(status) => Err(Failed::unknown(reason)),
-            _ => Err(Failed::again(reason)),
+            _ if unknown.contains(status) => Err(EventHandlerError::unknown(reason)),
+            _ => Err(EventHandlerError::retry(reason)),
         };
         assert_eq!(after(text.leak()).await, expected, "{status}");
     }
@@ -219,7 +225,7 @@ async fn a_status_decides_what_follows() {
 async fn a_redirect_is_not_followed() {
     let moved = "HTTP/1.1 307 Moved\r\nlocation: /elsewhere\r\ncontent-length: 0\r\n\r\n";
     let (url, mut seen) = bot(Bot::Answers(moved)).await;
-    said(Upstream::new(&url, secrets()).unwrap()).await.unwrap_err();
+    said(UpstreamHandler::new(&url, secrets()).unwrap()).await.unwrap_err();
     assert!(seen.recv().await.unwrap().line.starts_with("POST /callback"));
     assert!(seen.try_recv().is_err(), "one request, to where it was meant");
 }
@@ -229,14 +235,14 @@ async fn an_answer_that_breaks_off_behind_its_status_is_one() {
     let cut = after("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf").await;
     assert_eq!(cut, Ok(()));
     let cut = after("HTTP/1.1 500 Oh\r\ncontent-length: 100\r\n\r\nhalf").await;
-    assert_eq!(cut, Err(Failed::again("the bot answered 500")));
+    assert_eq!(cut, Err(EventHandlerError::retry("the bot answered 500")));
 }
 
 #[tokio::test]
 async fn a_bot_that_cuts_the_connection_may_have_acted() {
     let (url, mut seen) = bot(Bot::Cuts).await;
-    let cut = said(Upstream::new(&url, secrets()).unwrap()).await;
-    assert_eq!(cut, Err(Failed::unknown("the bot gave no answer")));
+    let cut = said(UpstreamHandler::new(&url, secrets()).unwrap()).await;
+    assert_eq!(cut, Err(EventHandlerError::unknown("the bot gave no answer")));
     assert!(seen.recv().await.is_some());
     assert!(seen.try_recv().is_err(), "nothing is sent a second time by itself");
 }
@@ -245,25 +251,26 @@ async fn a_bot_that_cuts_the_connection_may_have_acted() {
 async fn a_bot_that_takes_too_long_may_have_acted() {
     let (url, mut seen) = bot(Bot::Hangs).await;
     // It may be up before the bot is reached: that too is an outcome that nobody knows.
-    let upstream = Upstream::new(&url, secrets()).unwrap().limit(Duration::from_millis(500));
-    assert_eq!(said(upstream).await, Err(Failed::unknown("the bot gave no answer")));
+    let upstream =
+        UpstreamHandler::new(&url, secrets()).unwrap().timeout(Duration::from_millis(500));
+    assert_eq!(said(upstream).await, Err(EventHandlerError::unknown("the bot gave no answer")));
     let _ = seen.try_recv();
 }
 
 #[tokio::test]
 async fn a_bot_that_is_not_there_has_not_acted() {
     let url = format!("http://127.0.0.1:{}/callback", hapax_testkit::free_port());
-    let refused = said(Upstream::new(&url, secrets()).unwrap()).await;
-    assert_eq!(refused, Err(Failed::again("the bot cannot be reached")));
+    let refused = said(UpstreamHandler::new(&url, secrets()).unwrap()).await;
+    assert_eq!(refused, Err(EventHandlerError::retry("the bot cannot be reached")));
 }
 
 #[test]
 fn what_is_no_bots_address_is_refused_without_repeating_it() {
     for wrong in ["", "127.0.0.1:3000", "ftp://bot", "http://", "http://u:hidden@bot", "http://u@b"]
     {
-        let refused = Upstream::new(wrong, secrets()).err().expect(wrong).to_string();
+        let refused = UpstreamHandler::new(wrong, secrets()).err().expect(wrong).to_string();
         assert!(refused.contains("http://127.0.0.1:3000/callback"), "{refused}");
         assert!(!refused.contains("hidden"), "{refused}");
     }
-    assert!(Upstream::new("https://bot.example/x?y=1", secrets()).is_ok());
+    assert!(UpstreamHandler::new("https://bot.example/x?y=1", secrets()).is_ok());
 }

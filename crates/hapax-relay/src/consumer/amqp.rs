@@ -1,4 +1,4 @@
-//! From a RabbitMQ queue.
+//! Messages from a RabbitMQ queue.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,14 +17,14 @@ use super::{InboundMessage, MessageDelivery, MessageSource};
 use crate::DeliveryError;
 use crate::sinks::EndpointConfigError;
 
-/// How long a question for messages stays open.
-const WAIT: Duration = Duration::from_secs(1);
-/// Connecting may take this long; afterwards the connection's heartbeats tell whether it lives.
-const CONNECT: Duration = Duration::from_secs(30);
-/// Unacknowledged messages of this process: those at work, and those that wait for their next try.
+/// How long one call waits for messages.
+const RECEIVE_WAIT: Duration = Duration::from_secs(1);
+/// The longest that connecting may take; afterwards heartbeats tell whether the connection is alive.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Unacknowledged messages of this process: those being handled, and those that wait for a retry.
 const PREFETCH: u16 = 256;
-/// So many messages' attempts are remembered; the queue itself counts only where it is a quorum queue.
-const MAX_REMEMBERED: usize = 10_000;
+/// The most messages whose attempts are counted here; only a quorum queue counts itself.
+const MAX_COUNTED: usize = 10_000;
 const REASON: &str = "hapax-dead-reason";
 
 /// A queue. Messages that fail for good go to the durable queue `QUEUE.dead`.
@@ -33,21 +33,21 @@ const REASON: &str = "hapax-dead-reason";
 pub struct RabbitMqSource {
     url: String,
     queue: String,
-    open: AsyncMutex<Option<Open>>,
+    open: AsyncMutex<Option<RabbitConsumer>>,
     attempts: Arc<Mutex<HashMap<String, u32>>>,
 }
 
-struct Open {
+struct RabbitConsumer {
     consumer: lapin::Consumer,
     dead: Channel,
     _connection: Connection,
 }
 
 impl RabbitMqSource {
-    /// This queue, which must be there.
+    /// This queue, which must exist.
     ///
     /// # Errors
-    /// Where the URL is malformed.
+    /// If the URL is malformed.
     pub fn new(url: &str, queue: &str) -> Result<Self, EndpointConfigError> {
         let malformed =
             |_| EndpointConfigError::new("a URL such as amqp://host:5672/%2f is expected");
@@ -60,7 +60,7 @@ impl RabbitMqSource {
         format!("{}.dead", self.queue)
     }
 
-    async fn connect(&self) -> lapin::Result<Open> {
+    async fn connect(&self) -> lapin::Result<RabbitConsumer> {
         let properties =
             ConnectionProperties::default().with_connection_name("hapax consumer".into());
         let connection = Connection::connect(&self.url, properties).await?;
@@ -78,7 +78,7 @@ impl RabbitMqSource {
                 FieldTable::default(),
             )
             .await?;
-        Ok(Open { consumer, dead, _connection: connection })
+        Ok(RabbitConsumer { consumer, dead, _connection: connection })
     }
 
     fn delivery(&self, raw: Raw, dead: &Channel) -> Box<dyn MessageDelivery> {
@@ -89,7 +89,7 @@ impl RabbitMqSource {
         let mut headers: BTreeMap<_, _> = table
             .into_iter()
             .flat_map(|table| table.inner().iter())
-            .filter_map(|(name, value)| Some((name.to_string(), readable(value)?)))
+            .filter_map(|(name, value)| Some((name.to_string(), header_text(value)?)))
             .collect();
         let counted = headers.remove("x-delivery-count").and_then(|n| n.parse::<u32>().ok());
         let id = text(properties.message_id()).unwrap_or_default();
@@ -123,22 +123,24 @@ impl MessageSource for RabbitMqSource {
     ) -> Result<Vec<Box<dyn MessageDelivery>>, DeliveryError> {
         let mut open = self.open.lock().await;
         if open.is_none() {
-            let Ok(Ok(connected)) = timeout(CONNECT, self.connect()).await else {
+            let Ok(Ok(connected)) = timeout(CONNECT_TIMEOUT, self.connect()).await else {
                 let reason = "the broker cannot be reached, or the queue is not there";
                 return Err(DeliveryError::unreachable(reason));
             };
             *open = Some(connected);
         }
-        let Some(Open { consumer, dead, .. }) = open.as_mut() else { return Ok(Vec::new()) };
+        let Some(RabbitConsumer { consumer, dead, .. }) = open.as_mut() else {
+            return Ok(Vec::new());
+        };
         let mut deliveries = Vec::new();
-        let mut next = match timeout(WAIT, consumer.next()).await {
+        let mut next = match timeout(RECEIVE_WAIT, consumer.next()).await {
             Ok(next) => Some(next),
             Err(_) => return Ok(deliveries),
         };
         while let Some(answer) = next.take() {
             let Some(Ok(raw)) = answer else {
                 *open = None;
-                // What was received is lost with the connection, and comes again.
+                // Messages received so far are lost with the connection, and delivered again.
                 return Err(DeliveryError::disconnected("the connection to the broker was lost"));
             };
             deliveries.push(self.delivery(raw, dead));
@@ -162,11 +164,11 @@ fn lost(_: lapin::Error) -> DeliveryError {
 }
 
 impl RabbitDelivery {
-    fn remember(&self, attempt: Option<u32>) {
+    fn count_attempt(&self, attempt: Option<u32>) {
         let mut attempts = self.attempts.lock().unwrap_or_else(PoisonError::into_inner);
         match attempt {
             Some(attempt) => {
-                if attempts.len() >= MAX_REMEMBERED {
+                if attempts.len() >= MAX_COUNTED {
                     attempts.clear();
                 }
                 attempts.insert(self.message.id.clone(), attempt);
@@ -183,13 +185,13 @@ impl MessageDelivery for RabbitDelivery {
     }
 
     async fn ack(&self) -> Result<(), DeliveryError> {
-        self.remember(None);
+        self.count_attempt(None);
         self.raw.ack(BasicAckOptions::default()).await.map(|_| ()).map_err(lost)
     }
 
-    async fn again(&self, after: Duration) -> Result<(), DeliveryError> {
-        self.remember(Some(self.message.attempt));
-        // Waits beside the consumer, which may stop meanwhile: a closed connection puts it back too.
+    async fn retry_after(&self, after: Duration) -> Result<(), DeliveryError> {
+        self.count_attempt(Some(self.message.attempt));
+        // In a task: the consumer may stop meanwhile, and a closed connection requeues the message too.
         let acker = self.raw.acker.clone();
         tokio::spawn(async move {
             sleep(after).await;
@@ -217,17 +219,17 @@ impl MessageDelivery for RabbitDelivery {
         }
     }
 
-    /// An open channel says it.
-    async fn still_at_it(&self) -> Result<(), DeliveryError> {
+    /// The open channel keeps the message reserved.
+    async fn keep_alive(&self) -> Result<(), DeliveryError> {
         Ok(())
     }
 
-    fn every(&self) -> Duration {
+    fn keep_alive_interval(&self) -> Duration {
         Duration::from_secs(3600)
     }
 }
 
-fn readable(value: &AMQPValue) -> Option<String> {
+fn header_text(value: &AMQPValue) -> Option<String> {
     Some(match value {
         AMQPValue::LongString(text) => String::from_utf8_lossy(text.as_bytes()).into_owned(),
         AMQPValue::ShortString(text) => text.to_string(),

@@ -1,4 +1,4 @@
-//! One message, from its delivery to its end.
+//! Handles one message, from its delivery to its acknowledgement.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -12,29 +12,29 @@ use tokio::time::sleep;
 
 use super::{InboundMessage, Inner, MessageDelivery, MessageHandlerError};
 
-/// The longest that a dead letter's reason is.
+/// The most characters of a dead letter's reason.
 const MAX_REASON: usize = 500;
 
-/// What is to become of a delivery.
-enum Fate {
+/// What is done with a delivery.
+enum DeliveryAction {
     Ack,
     RetryHint(Duration),
     Bury(String),
 }
 
 impl Inner {
-    /// The slot is free again when the handler is done; the broker may take its time.
+    /// Handles one delivery. The slot is freed before the broker is told, which may be slow.
     pub(super) async fn handle(
         &self,
         delivery: Box<dyn MessageDelivery>,
         slot: OwnedSemaphorePermit,
     ) {
-        let (result, fate) = self.fate(&*delivery).await;
+        let (result, action) = self.decide(&*delivery).await;
         drop(slot);
-        let told = match fate {
-            Fate::Ack => delivery.ack().await,
-            Fate::RetryHint(after) => delivery.again(after).await,
-            Fate::Bury(reason) => {
+        let told = match action {
+            DeliveryAction::Ack => delivery.ack().await,
+            DeliveryAction::RetryHint(after) => delivery.retry_after(after).await,
+            DeliveryAction::Bury(reason) => {
                 let reason: String = reason.chars().take(MAX_REASON).collect();
                 tracing::warn!(
                     source = self.source.name(),
@@ -45,7 +45,7 @@ impl Inner {
         };
         match told {
             Ok(()) => self.count(result),
-            // It is delivered again, and the inbox knows it.
+            // The message is delivered again, and the inbox recognises it.
             Err(failure) => {
                 self.count("error");
                 tracing::warn!(source = self.source.name(), "the broker was not told: {failure}");
@@ -53,10 +53,10 @@ impl Inner {
         }
     }
 
-    async fn fate(&self, delivery: &dyn MessageDelivery) -> (&'static str, Fate) {
+    async fn decide(&self, delivery: &dyn MessageDelivery) -> (&'static str, DeliveryAction) {
         let message = delivery.message();
         if message.id.is_empty() {
-            return ("dead", Fate::Bury("the message has no id".into()));
+            return ("dead", DeliveryAction::Bury("the message has no id".into()));
         }
         let Some(inbox) = &self.inbox else {
             let handled = self.run(delivery, message).await;
@@ -70,10 +70,10 @@ impl Inner {
         inbox: &Inbox,
         delivery: &dyn MessageDelivery,
         message: &InboundMessage,
-    ) -> (&'static str, Fate) {
+    ) -> (&'static str, DeliveryAction) {
         let mut attempt = message.attempt;
         let handle = |run: RunContext| {
-            // What the inbox has counted is every try of anybody.
+            // The inbox counts the attempts of all processes.
             attempt = run.attempt;
             let message =
                 InboundMessage { attempt: run.attempt, fence: Some(run.fence), ..message.clone() };
@@ -81,18 +81,20 @@ impl Inner {
         };
         match inbox.once(&self.name, &message.id, handle).await {
             Ok(Handled::First(())) => self.settled(Ok(()), attempt),
-            Ok(Handled::Duplicate) => ("duplicate", Fate::Ack),
+            Ok(Handled::Duplicate) => ("duplicate", DeliveryAction::Ack),
             Err(OnceError::Failed(trouble)) => self.settled(Err(trouble), attempt),
-            Err(OnceError::InProgress { retry_after }) => ("busy", Fate::RetryHint(retry_after)),
-            Err(OnceError::Inbox(InboxError::Invalid(error))) => {
-                ("dead", Fate::Bury(error.to_string()))
+            Err(OnceError::InProgress { retry_after }) => {
+                ("busy", DeliveryAction::RetryHint(retry_after))
             }
-            // Nobody's fault: it waits, and is not counted.
-            Err(_) => ("error", Fate::RetryHint(self.config.backoff.after(1))),
+            Err(OnceError::Inbox(InboxError::Invalid(error))) => {
+                ("dead", DeliveryAction::Bury(error.to_string()))
+            }
+            // The store failed, not the message: it waits, and the attempt is not counted.
+            Err(_) => ("error", DeliveryAction::RetryHint(self.config.backoff.after(1))),
         }
     }
 
-    /// Runs the handler, and says all the while that somebody is at it.
+    /// Runs the handler and keeps the delivery alive meanwhile.
     async fn run(
         &self,
         delivery: &dyn MessageDelivery,
@@ -100,14 +102,14 @@ impl Inner {
     ) -> Result<(), MessageHandlerError> {
         let handled = trace::within(message.trace(), self.handler.handle(message));
         let handled = AssertUnwindSafe(handled).catch_unwind();
-        let at_it = async {
+        let keep_alive = async {
             loop {
-                sleep(delivery.every()).await;
-                // Where the broker does not hear it, it delivers the message to another one as well.
-                let _ = delivery.still_at_it().await;
+                sleep(delivery.keep_alive_interval()).await;
+                // If this fails, the broker delivers the message to another consumer as well.
+                let _ = delivery.keep_alive().await;
             }
         };
-        let handled = or_never(handled, at_it).await;
+        let handled = run_beside(handled, keep_alive).await;
         handled
             .unwrap_or_else(|_| Err(MessageHandlerError::Transient("the handler panicked".into())))
     }
@@ -116,23 +118,23 @@ impl Inner {
         &self,
         handled: Result<(), MessageHandlerError>,
         attempt: u32,
-    ) -> (&'static str, Fate) {
+    ) -> (&'static str, DeliveryAction) {
         match handled {
-            Ok(()) => ("done", Fate::Ack),
+            Ok(()) => ("done", DeliveryAction::Ack),
             Err(MessageHandlerError::Transient(_)) if attempt < self.config.max_attempts => {
-                ("retried", Fate::RetryHint(self.config.backoff.after(attempt)))
+                ("retried", DeliveryAction::RetryHint(self.config.backoff.after(attempt)))
             }
-            Err(trouble) => ("dead", Fate::Bury(trouble.to_string())),
+            Err(trouble) => ("dead", DeliveryAction::Bury(trouble.to_string())),
         }
     }
 }
 
-/// The first one's outcome; the second one never has any.
-async fn or_never<T>(first: impl Future<Output = T>, never: impl Future<Output = ()>) -> T {
+/// Runs `first` to its end, and `beside` only until then.
+async fn run_beside<T>(first: impl Future<Output = T>, beside: impl Future<Output = ()>) -> T {
     tokio::pin!(first);
     tokio::select! {
         biased;
         outcome = &mut first => outcome,
-        () = never => first.await,
+        () = beside => first.await,
     }
 }

@@ -7,23 +7,23 @@ use percent_encoding::percent_decode_str;
 
 use crate::{KEY_HEADER, TOPIC_HEADER};
 
-/// A message that was received.
+/// A received message.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InboundMessage {
-    /// The row's id: the same one however often it is delivered.
+    /// The row's id: the same however often the message is delivered.
     pub id: String,
-    /// Where the sender sent it.
+    /// The topic.
     pub topic: String,
     /// Its ordering key.
     pub key: Option<String>,
     /// The bytes.
     pub payload: Bytes,
-    /// What the bytes are.
+    /// The media type of the payload.
     pub content_type: Option<String>,
-    /// What travelled beside them.
+    /// The headers.
     pub headers: BTreeMap<String, String>,
-    /// 1 for the first try, as far as is known.
+    /// The number of the attempt, from 1, as far as is known.
     pub attempt: u32,
     /// Grows with each claim of the message; `None` without an inbox.
     pub fence: Option<Fence>,
@@ -59,18 +59,18 @@ impl InboundMessage {
         message
     }
 
-    /// The trace that it belongs to.
+    /// The trace that the message belongs to.
     pub(super) fn trace(&self) -> Option<Traceparent> {
-        self.headers.get(self.written(TRACEPARENT)?).and_then(|text| Traceparent::parse(text))
+        self.headers.get(self.spelling(TRACEPARENT)?).and_then(|text| Traceparent::parse(text))
     }
 
     fn take(&mut self, name: &str) -> Option<String> {
-        let written = self.written(name)?.to_owned();
+        let written = self.spelling(name)?.to_owned();
         self.headers.remove(&written)
     }
 
-    /// How this header's name is written here.
-    fn written(&self, name: &str) -> Option<&str> {
+    /// The spelling of this header's name in the message.
+    fn spelling(&self, name: &str) -> Option<&str> {
         self.headers.keys().map(String::as_str).find(|written| written.eq_ignore_ascii_case(name))
     }
 }
@@ -79,7 +79,7 @@ fn decoded(text: &str) -> String {
     percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
 
-/// Shows the id alone: everything else may identify a person.
+/// Shows only the id: everything else may identify a person.
 impl std::fmt::Debug for InboundMessage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "InboundMessage({}, …)", self.id)

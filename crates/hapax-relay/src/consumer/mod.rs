@@ -1,4 +1,4 @@
-//! The other side: receives what a relay sent, and lets each message have its effect once.
+//! The receiving side: receives what a relay sent, and lets each message have its effect once.
 //!
 //! ```text
 //!   broker ──► receive ──► inbox: seen before? ──► your handler ──► settle / commit ──► acknowledge
@@ -47,22 +47,22 @@ pub use nats::NatsSource;
 #[cfg(feature = "redis")]
 pub use redis::RedisStreamSource;
 
-/// What to do with a message.
+/// Handles messages.
 #[async_trait]
 pub trait MessageHandler: Send + Sync + 'static {
-    /// Has the effect. It may be called again for the same message, also at the same time by another
-    /// process; the message's id tells. Runs in the message's [trace](hapax_core::trace).
+    /// Handles one message. May be called again for the same message, even at the same time by another
+    /// process; the message's id is the same. Runs in the message's [trace](hapax_core::trace).
     async fn handle(&self, message: &InboundMessage) -> Result<(), MessageHandlerError>;
 }
 
-/// Why a message could not be handled. The reason goes to the dead letters: nothing personal.
+/// Why a message could not be handled. The reason goes to the dead letters and must name nothing personal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MessageHandlerError {
-    /// It may work later.
+    /// A retry may work.
     #[error("{0}")]
     Transient(String),
-    /// It never will.
+    /// A retry never works: the message goes to the dead letters at once.
     #[error("{0}")]
     Poison(String),
 }
@@ -73,31 +73,31 @@ pub trait MessageSource: Send + Sync + 'static {
     /// A short word for logs and metric labels.
     fn name(&self) -> &'static str;
 
-    /// Up to so many messages; none where there were none for a while. Connects where that is needed.
+    /// Receives up to so many messages; none after a while without any. Connects if needed.
     async fn receive(&self, at_most: usize)
     -> Result<Vec<Box<dyn MessageDelivery>>, DeliveryError>;
 }
 
-/// One delivery of a message. Dropped without a word it is delivered again, when the broker thinks so.
+/// One delivery of a message. If it is dropped, the broker delivers the message again.
 #[async_trait]
 pub trait MessageDelivery: Send + Sync {
     /// The message.
     fn message(&self) -> &InboundMessage;
 
-    /// It had its effect.
+    /// Acknowledges the message.
     async fn ack(&self) -> Result<(), DeliveryError>;
 
-    /// It is to be delivered again, after this.
-    async fn again(&self, after: Duration) -> Result<(), DeliveryError>;
+    /// Has the message delivered again after this time.
+    async fn retry_after(&self, after: Duration) -> Result<(), DeliveryError>;
 
-    /// Puts it into the dead letters, and then takes it off the queue.
+    /// Moves the message to the dead letters.
     async fn bury(&self, reason: &str) -> Result<(), DeliveryError>;
 
-    /// Somebody is still at it.
-    async fn still_at_it(&self) -> Result<(), DeliveryError>;
+    /// Tells the broker that the message is still being handled.
+    async fn keep_alive(&self) -> Result<(), DeliveryError>;
 
-    /// How often that must be said.
-    fn every(&self) -> Duration;
+    /// How often [`MessageDelivery::keep_alive`] is called.
+    fn keep_alive_interval(&self) -> Duration;
 }
 
 /// Configuration of a [`BrokerConsumer`].
@@ -212,14 +212,14 @@ impl BrokerConsumer {
         self.change(|inner| inner.inbox = Some(inbox))
     }
 
-    /// Works like this.
+    /// Sets the configuration.
     #[must_use]
     pub fn config(self, config: ConsumerConfig) -> Self {
         self.change(|inner| inner.config = config)
     }
 
     fn change(mut self, change: impl FnOnce(&mut Inner)) -> Self {
-        // Nobody else has it before it runs.
+        // The consumer is not shared before it runs.
         if let Some(inner) = Arc::get_mut(&mut self.0) {
             change(inner);
         }
@@ -243,8 +243,7 @@ impl BrokerConsumer {
 }
 
 impl Inner {
-    /// Never ends by itself. Given up in the middle of a `receive`, messages that were just handed out
-    /// are delivered again, later.
+    /// Never ends by itself. If it is dropped during a `receive`, the received messages are delivered again.
     async fn work(self: &Arc<Self>, handling: &mut JoinSet<()>) {
         let slots = Arc::new(Semaphore::new(self.config.max_concurrent.max(1)));
         let mut failures = 0;

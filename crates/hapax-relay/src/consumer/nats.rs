@@ -1,4 +1,4 @@
-//! From a NATS JetStream stream.
+//! Messages from a NATS JetStream stream.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use super::{InboundMessage, MessageDelivery, MessageSource};
 use crate::DeliveryError;
 use crate::sinks::EndpointConfigError;
 
-/// How long the server waits for a word about a message before it delivers it again.
+/// How long the server waits for an acknowledgement before it delivers the message again.
 const ACK_WAIT: Duration = Duration::from_secs(30);
-/// How long a question for messages stays open.
-const WAIT: Duration = Duration::from_secs(1);
-/// How long an answer may take. The driver sets no limit of its own to a question that does not wait
-/// for messages, and would wait for ever where the connection was lost meanwhile.
-const ANSWER: Duration = Duration::from_secs(15);
+/// How long one request waits for messages.
+const FETCH_WAIT: Duration = Duration::from_secs(1);
+/// The longest that an answer may take. The driver has no timeout for a request that does not wait for
+/// messages, and would wait forever after a lost connection.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(15);
 const REASON: &str = "Hapax-Dead-Reason";
 
 /// A durable pull consumer of a stream. Messages that fail for good go to the subject
@@ -32,10 +32,10 @@ pub struct NatsSource {
     servers: Vec<ServerAddr>,
     stream: String,
     durable: String,
-    open: OnceCell<Open>,
+    open: OnceCell<NatsSubscription>,
 }
 
-struct Open {
+struct NatsSubscription {
     client: Client,
     context: Context,
     consumer: PullConsumer,
@@ -46,7 +46,7 @@ impl NatsSource {
     /// This stream, under a durable name that all processes of the consumer share.
     ///
     /// # Errors
-    /// Where the URL is malformed.
+    /// If the URL is malformed.
     pub fn new(url: &str, stream: &str, durable: &str) -> Result<Self, EndpointConfigError> {
         let servers: Result<Vec<ServerAddr>, _> = url.split(',').map(str::parse).collect();
         let servers = servers
@@ -55,7 +55,7 @@ impl NatsSource {
         Ok(Self { servers, stream, durable, open: OnceCell::new() })
     }
 
-    async fn open(&self) -> Result<Open, DeliveryError> {
+    async fn open(&self) -> Result<NatsSubscription, DeliveryError> {
         let client = ConnectOptions::new().name("hapax consumer").connect(&self.servers[..]).await;
         let client = client.map_err(|error| {
             DeliveryError::unreachable(format!("NATS cannot be reached: {}", error.kind()))
@@ -72,7 +72,12 @@ impl NatsSource {
         let consumer = stream.get_or_create_consumer(&self.durable, config).await;
         let consumer = consumer
             .map_err(|_| DeliveryError::unreachable("the durable consumer cannot be made"))?;
-        Ok(Open { client, context, consumer, dead: format!("hapax.dead.{}", self.stream).into() })
+        Ok(NatsSubscription {
+            client,
+            context,
+            consumer,
+            dead: format!("hapax.dead.{}", self.stream).into(),
+        })
     }
 }
 
@@ -92,14 +97,14 @@ impl MessageSource for NatsSource {
         let mut first = first.await.map_err(|_| away())?;
         let mut deliveries: Vec<Box<dyn MessageDelivery>> = Vec::new();
         loop {
-            match timeout(ANSWER, first.next()).await {
+            match timeout(FETCH_TIMEOUT, first.next()).await {
                 Ok(Some(Ok(message))) => {
                     deliveries.push(Box::new(NatsDelivery::new(message, open, &self.stream)));
                 }
                 Ok(_) => break,
                 Err(_) if !deliveries.is_empty() => break,
                 Err(_) => {
-                    // The connection may be one that a firewall has forgotten.
+                    // A firewall may have dropped the connection.
                     let _ = open.client.force_reconnect().await;
                     return Err(away());
                 }
@@ -108,8 +113,8 @@ impl MessageSource for NatsSource {
         if !deliveries.is_empty() {
             return Ok(deliveries);
         }
-        // Nothing was there: wait for one, and take the others next time.
-        let waiting = open.consumer.batch().max_messages(1).expires(WAIT).messages();
+        // No message was there: wait for one; the next call fetches the others.
+        let waiting = open.consumer.batch().max_messages(1).expires(FETCH_WAIT).messages();
         let mut one = waiting.await.map_err(|_| away())?;
         while let Some(message) = one.next().await {
             let message = message.map_err(|_| away())?;
@@ -128,7 +133,7 @@ struct NatsDelivery {
 }
 
 impl NatsDelivery {
-    fn new(raw: Message, open: &Open, stream: &str) -> Self {
+    fn new(raw: Message, open: &NatsSubscription, stream: &str) -> Self {
         let info = raw.info().ok();
         let headers: BTreeMap<_, _> = raw
             .headers
@@ -140,7 +145,7 @@ impl NatsDelivery {
             .collect();
         let mut message =
             InboundMessage::new(String::new(), &raw.subject, raw.payload.clone(), headers);
-        // Somebody else's message is known by its place in the stream.
+        // A message that no relay sent is identified by its position in the stream.
         let place = info.as_ref().map(|info| format!("{stream}:{}", info.stream_sequence));
         message.id = message.headers.remove("Nats-Msg-Id").or(place).unwrap_or_default();
         message.attempt = info.map_or(1, |info| u32::try_from(info.delivered).unwrap_or(1).max(1));
@@ -148,7 +153,7 @@ impl NatsDelivery {
         Self { raw, message, context, dead, dead_stream: format!("{stream}_dead") }
     }
 
-    async fn say(&self, kind: AckKind) -> Result<(), DeliveryError> {
+    async fn acknowledge(&self, kind: AckKind) -> Result<(), DeliveryError> {
         self.raw
             .ack_with(kind)
             .await
@@ -163,11 +168,11 @@ impl MessageDelivery for NatsDelivery {
     }
 
     async fn ack(&self) -> Result<(), DeliveryError> {
-        self.say(AckKind::Ack).await
+        self.acknowledge(AckKind::Ack).await
     }
 
-    async fn again(&self, after: Duration) -> Result<(), DeliveryError> {
-        self.say(AckKind::Nak(Some(after))).await
+    async fn retry_after(&self, after: Duration) -> Result<(), DeliveryError> {
+        self.acknowledge(AckKind::Nak(Some(after))).await
     }
 
     async fn bury(&self, reason: &str) -> Result<(), DeliveryError> {
@@ -184,14 +189,14 @@ impl MessageDelivery for NatsDelivery {
         let payload = self.raw.payload.clone();
         let published = self.context.publish_with_headers(self.dead.to_string(), headers, payload);
         published.await.map_err(failed)?.await.map_err(failed)?;
-        self.say(AckKind::Term).await
+        self.acknowledge(AckKind::Term).await
     }
 
-    async fn still_at_it(&self) -> Result<(), DeliveryError> {
-        self.say(AckKind::Progress).await
+    async fn keep_alive(&self) -> Result<(), DeliveryError> {
+        self.acknowledge(AckKind::Progress).await
     }
 
-    fn every(&self) -> Duration {
+    fn keep_alive_interval(&self) -> Duration {
         ACK_WAIT / 3
     }
 }

@@ -1,4 +1,4 @@
-//! From a Redis stream.
+//! Messages from a Redis stream.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,18 +14,18 @@ use tokio::time::{Instant, timeout};
 
 use super::{InboundMessage, MessageDelivery, MessageSource};
 use crate::DeliveryError;
-use crate::redis_connection::{self, CONNECT, RedisConnection};
+use crate::redis_connection::{self, CONNECT_TIMEOUT, RedisConnection};
 use crate::shared_connection::SharedConnection;
 use crate::sinks::EndpointConfigError;
 
-/// How long a question for new entries stays open.
-const WAIT: Duration = Duration::from_millis(500);
-/// How long the answer may take. What comes later than that was handed out to nobody, and comes again.
-const ANSWER: Duration = Duration::from_secs(15);
-/// An entry about which nothing was said for so long belongs to nobody: its consumer is gone.
-const IDLE: Duration = Duration::from_secs(30);
-/// How often such entries are looked for.
-const LOOK: Duration = Duration::from_secs(5);
+/// How long one read waits for new entries.
+const READ_WAIT: Duration = Duration::from_millis(500);
+/// The longest that a read may take. Entries of a later answer are delivered again.
+const READ_TIMEOUT: Duration = Duration::from_secs(15);
+/// An entry that was not renewed for this long has lost its consumer.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often abandoned entries are searched.
+const ABANDONED_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A stream, read as one consumer of a group. Entries that fail for good go to the stream
 /// `STREAM:dead`.
@@ -35,9 +35,9 @@ const LOOK: Duration = Duration::from_secs(5);
 pub struct RedisStreamSource {
     client: Client,
     shared: Arc<Shared>,
-    /// Reading blocks its connection, so it has one of its own.
+    /// A blocking read occupies its connection, so it has its own.
     reading: SharedConnection<RedisConnection>,
-    state: AsyncMutex<State>,
+    progress: AsyncMutex<ReadProgress>,
 }
 
 struct Shared {
@@ -46,14 +46,14 @@ struct Shared {
     stream: String,
     group: String,
     consumer: String,
-    /// Entries to be tried again, and when.
+    /// Entries to be retried, and when.
     due: Mutex<Vec<(Instant, String)>>,
 }
 
 #[derive(Default)]
-struct State {
-    prepared: bool,
-    looked: Option<Instant>,
+struct ReadProgress {
+    is_prepared: bool,
+    searched_abandoned_at: Option<Instant>,
 }
 
 impl RedisStreamSource {
@@ -77,11 +77,11 @@ impl RedisStreamSource {
             consumer: consumer.into(),
             due: Mutex::default(),
         };
-        let (reading, state) = (SharedConnection::new(), AsyncMutex::default());
-        Ok(Self { client, shared: Arc::new(shared), reading, state })
+        let (reading, progress) = (SharedConnection::new(), AsyncMutex::default());
+        Ok(Self { client, shared: Arc::new(shared), reading, progress })
     }
 
-    /// Makes the group, and takes up what this consumer had before it went away.
+    /// Creates the group, and reads the entries that this consumer had before a restart.
     async fn prepare(&self) -> Result<Vec<(StreamId, u32)>, DeliveryError> {
         let Shared { stream, group, .. } = &*self.shared;
         let mut create = cmd("XGROUP");
@@ -92,20 +92,20 @@ impl RedisStreamSource {
         }
         let mine = self.shared.read(None, "0");
         let reply: Option<StreamReadReply> = self.shared.ask(&mine).await?;
-        self.counted(entries(reply)).await
+        self.with_attempts(entries(reply)).await
     }
 
     async fn new_ones(&self, at_most: usize) -> Result<Vec<StreamId>, DeliveryError> {
         let read = self.shared.read(Some(at_most), ">");
         let reply: Option<StreamReadReply> =
-            ask(&self.reading, &self.client, ANSWER, async |open| {
+            ask(&self.reading, &self.client, READ_TIMEOUT, async |open| {
                 read.query_async(&mut open.connection).await
             })
             .await?;
         Ok(entries(reply))
     }
 
-    /// Entries of ours that are due again.
+    /// Entries of this consumer that are due for a retry.
     async fn due(&self, at_most: usize) -> Result<Vec<(StreamId, u32)>, DeliveryError> {
         let ids = {
             let mut due = self.shared.due();
@@ -124,7 +124,7 @@ impl RedisStreamSource {
             claim.arg(id);
         }
         match self.shared.ask::<StreamClaimReply>(&claim).await {
-            Ok(reply) => self.counted(reply.ids).await,
+            Ok(reply) => self.with_attempts(reply.ids).await,
             Err(failure) => {
                 let now = Instant::now();
                 self.shared.due().extend(ids.into_iter().map(|id| (now, id)));
@@ -133,25 +133,28 @@ impl RedisStreamSource {
         }
     }
 
-    /// Entries whose consumer is gone; all pages of them, up to so many entries.
+    /// Takes over entries whose consumer is gone, up to so many.
     async fn abandoned(&self, at_most: usize) -> Result<Vec<(StreamId, u32)>, DeliveryError> {
         let Shared { stream, group, consumer, .. } = &*self.shared;
         let (mut found, mut cursor) = (Vec::new(), "0-0".to_owned());
         loop {
             let mut claim = cmd("XAUTOCLAIM");
-            claim.arg(stream).arg(group).arg(consumer).arg(IDLE.as_millis() as u64);
+            claim.arg(stream).arg(group).arg(consumer).arg(IDLE_TIMEOUT.as_millis() as u64);
             claim.arg(&cursor).arg("COUNT").arg(at_most - found.len());
             let reply: StreamAutoClaimReply = self.shared.ask(&claim).await?;
             found.extend(reply.claimed);
             cursor = reply.next_stream_id;
             if cursor == "0-0" || found.len() >= at_most {
-                return self.counted(found).await;
+                return self.with_attempts(found).await;
             }
         }
     }
 
-    /// How often each was delivered.
-    async fn counted(&self, entries: Vec<StreamId>) -> Result<Vec<(StreamId, u32)>, DeliveryError> {
+    /// Adds how often each entry was delivered.
+    async fn with_attempts(
+        &self,
+        entries: Vec<StreamId>,
+    ) -> Result<Vec<(StreamId, u32)>, DeliveryError> {
         let Shared { stream, group, .. } = &*self.shared;
         let mut counted = Vec::with_capacity(entries.len());
         for entry in entries {
@@ -179,18 +182,20 @@ impl MessageSource for RedisStreamSource {
         &self,
         at_most: usize,
     ) -> Result<Vec<Box<dyn MessageDelivery>>, DeliveryError> {
-        let mut state = self.state.lock().await;
+        let mut progress = self.progress.lock().await;
         let mut found = Vec::new();
-        if !state.prepared {
+        if !progress.is_prepared {
             found = self.prepare().await?;
-            state.prepared = true;
+            progress.is_prepared = true;
         }
         if found.is_empty() {
             found = self.due(at_most).await?;
         }
-        if found.is_empty() && state.looked.is_none_or(|at| at.elapsed() >= LOOK) {
+        if found.is_empty()
+            && progress.searched_abandoned_at.is_none_or(|at| at.elapsed() >= ABANDONED_INTERVAL)
+        {
             found = self.abandoned(at_most).await?;
-            state.looked = found.is_empty().then(Instant::now);
+            progress.searched_abandoned_at = found.is_empty().then(Instant::now);
         }
         if found.is_empty() {
             found = self.new_ones(at_most).await?.into_iter().map(|entry| (entry, 1)).collect();
@@ -201,7 +206,7 @@ impl MessageSource for RedisStreamSource {
 
 impl Shared {
     async fn ask<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T, DeliveryError> {
-        ask(&self.link, &self.client, CONNECT, async |open| {
+        ask(&self.link, &self.client, CONNECT_TIMEOUT, async |open| {
             cmd.query_async(&mut open.connection).await
         })
         .await
@@ -212,7 +217,7 @@ impl Shared {
         read.arg("GROUP").arg(&self.group).arg(&self.consumer);
         if let Some(at_most) = new {
             let wait = self.due().iter().map(|(at, _)| at.duration_since(Instant::now())).min();
-            let wait = wait.unwrap_or(WAIT).clamp(Duration::from_millis(1), WAIT);
+            let wait = wait.unwrap_or(READ_WAIT).clamp(Duration::from_millis(1), READ_WAIT);
             read.arg("COUNT").arg(at_most.max(1)).arg("BLOCK").arg(wait.as_millis() as u64);
         }
         read.arg("STREAMS").arg(&self.stream).arg(after);
@@ -241,7 +246,7 @@ impl RedisDelivery {
         let text = |name: &str| entry.get::<String>(name).filter(|text| !text.is_empty());
         let headers: BTreeMap<String, String> =
             text("headers").and_then(|json| serde_json::from_str(&json).ok()).unwrap_or_default();
-        // Somebody else's entry is known by its place in the stream.
+        // An entry that no relay wrote is identified by its position in the stream.
         let id = text("id").unwrap_or_else(|| format!("{}:{}", shared.stream, entry.id));
         let payload = entry.get::<Vec<u8>>("payload").unwrap_or_default().into();
         let mut message = InboundMessage::new(id, &shared.stream, payload, headers);
@@ -264,7 +269,7 @@ impl MessageDelivery for RedisDelivery {
         self.shared.ask(&ack).await
     }
 
-    async fn again(&self, after: Duration) -> Result<(), DeliveryError> {
+    async fn retry_after(&self, after: Duration) -> Result<(), DeliveryError> {
         self.shared.due().push((Instant::now() + after, self.entry.id.clone()));
         Ok(())
     }
@@ -280,42 +285,42 @@ impl MessageDelivery for RedisDelivery {
         }
         add.arg("reason").arg(reason).arg("entry").arg(&self.entry.id).ignore();
         both.cmd("XACK").arg(stream).arg(group).arg(&self.entry.id).ignore();
-        ask(&self.shared.link, &self.shared.client, CONNECT, async |open| {
+        ask(&self.shared.link, &self.shared.client, CONNECT_TIMEOUT, async |open| {
             both.query_async(&mut open.connection).await
         })
         .await
     }
 
-    async fn still_at_it(&self) -> Result<(), DeliveryError> {
+    async fn keep_alive(&self) -> Result<(), DeliveryError> {
         let mut claim = self.shared.claim(Duration::ZERO);
         claim.arg(&self.entry.id).arg("JUSTID");
         self.shared.ask(&claim).await
     }
 
-    fn every(&self) -> Duration {
-        IDLE / 3
+    fn keep_alive_interval(&self) -> Duration {
+        IDLE_TIMEOUT / 3
     }
 }
 
-/// Asks over this link. A connection that fails or gives no answer in time is not used again: it may
-/// be one that a firewall has forgotten.
+/// Runs a command over this connection, and discards a connection that fails or does not answer in time: a
+/// firewall may have dropped it.
 async fn ask<T>(
     link: &SharedConnection<RedisConnection>,
     client: &Client,
-    limit: Duration,
+    timeout_after: Duration,
     question: impl AsyncFnOnce(&mut RedisConnection) -> RedisResult<T>,
 ) -> Result<T, DeliveryError> {
-    let (number, mut open) = link.get(|| connect(client)).await?;
-    match timeout(limit, question(&mut open)).await {
+    let (number, mut open) = link.get_or_connect(|| connect(client)).await?;
+    match timeout(timeout_after, question(&mut open)).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(error)) => {
             if error.code().is_none() {
-                link.lose(number).await;
+                link.discard(number).await;
             }
             Err(failed(&error))
         }
         Err(_) => {
-            link.lose(number).await;
+            link.discard(number).await;
             Err(DeliveryError::unanswered("Redis gave no answer in time"))
         }
     }

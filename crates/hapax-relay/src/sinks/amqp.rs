@@ -1,6 +1,6 @@
 //! RabbitMQ.
 
-mod pipe;
+mod confirm_channel;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,35 +11,35 @@ use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ErrorKind, ExchangeKind};
 use url::Url;
 
-use self::pipe::{Letter, Pipe};
+use self::confirm_channel::{ConfirmChannel, Publication};
 use super::EndpointConfigError;
 use crate::shared_connection::{LiveConnection, SharedConnection};
 use crate::{DeliveryError, OutboundMessage, Sink};
 
-/// The longest text of a short string.
-const SHORT: usize = 255;
+/// The most bytes of a short string.
+const MAX_SHORT: usize = 255;
 const LOST: &str = "the connection to the broker was lost";
-/// Persistent.
-const ON_DISK: u8 = 2;
+/// The delivery mode `persistent`.
+const PERSISTENT: u8 = 2;
 
 /// Publishes rows to RabbitMQ: persistent, mandatory, confirmed. The routing key is the topic; the
 /// exchange is the default one (which routes to the queue of that name), or `?exchange=NAME` of the
 /// URL. The row's id is the `message_id`.
 ///
-/// A message that no queue takes is a failed attempt of that row.
+/// A message that no queue accepts is a failed attempt of that row.
 pub struct RabbitMqSink {
     url: String,
     exchange: ShortString,
-    link: SharedConnection<Arc<Open>>,
+    link: SharedConnection<Arc<RabbitConnection>>,
 }
 
-/// Each a process of the broker: enough for a few of its cores.
-const PIPES: usize = 4;
+/// Each channel is a process of the broker: enough for a few of its cores.
+const CHANNELS: usize = 4;
 
 /// An open connection.
-struct Open {
+struct RabbitConnection {
     connection: Connection,
-    pipes: [tokio::sync::Mutex<Option<Pipe>>; PIPES],
+    channels: [tokio::sync::Mutex<Option<ConfirmChannel>>; CHANNELS],
     next: AtomicUsize,
 }
 
@@ -47,7 +47,7 @@ impl RabbitMqSink {
     /// A broker at `amqp://…` or `amqps://…`.
     ///
     /// # Errors
-    /// Where the URL is malformed.
+    /// If the URL is malformed.
     pub fn new(url: &str) -> Result<Self, EndpointConfigError> {
         let malformed = || {
             EndpointConfigError::new("a URL such as amqp://user:password@host:5672/%2f is expected")
@@ -62,10 +62,10 @@ impl RabbitMqSink {
             parsed.query_pairs_mut().extend_pairs(others);
         }
         let exchange = own.into_iter().next().map(|(_, name)| name).unwrap_or_default();
-        if exchange.len() > SHORT {
+        if exchange.len() > MAX_SHORT {
             return Err(EndpointConfigError::new("the name of an exchange has at most 255 bytes"));
         }
-        // The driver reads it again; here only to say so early.
+        // The driver parses it again; a malformed URL is refused early.
         url.parse::<lapin::uri::AMQPUri>().map_err(|_| malformed())?;
         Ok(Self {
             url: parsed.into(),
@@ -74,24 +74,25 @@ impl RabbitMqSink {
         })
     }
 
-    async fn open(&self) -> Result<(u64, Arc<Open>), DeliveryError> {
-        // In a box: it is large, rare, and would be a part of every message's future.
-        let (number, open) = self.link.get(|| Box::pin(self.connect())).await?;
-        open.takes_messages()?;
+    async fn open(&self) -> Result<(u64, Arc<RabbitConnection>), DeliveryError> {
+        // Boxed: connecting is rare, and its large future would be part of every message's future.
+        let (number, open) = self.link.get_or_connect(|| Box::pin(self.connect())).await?;
+        open.check_not_blocked()?;
         Ok((number, open))
     }
 
-    async fn connect(&self) -> Result<Arc<Open>, DeliveryError> {
+    async fn connect(&self) -> Result<Arc<RabbitConnection>, DeliveryError> {
         let properties = ConnectionProperties::default().with_connection_name("hapax relay".into());
         let connection = Connection::connect(&self.url, properties).await;
         let connection = connection.map_err(|error| unreachable(&error))?;
-        let open = Open { connection, pipes: Default::default(), next: Default::default() };
+        let open =
+            RabbitConnection { connection, channels: Default::default(), next: Default::default() };
         self.examine(&open).await?;
         Ok(Arc::new(open))
     }
 
-    /// An exchange that is not there would close a channel with every message.
-    async fn examine(&self, open: &Open) -> Result<(), DeliveryError> {
+    /// Checks that the exchange exists: a missing one would close a channel with every message.
+    async fn examine(&self, open: &RabbitConnection) -> Result<(), DeliveryError> {
         let channel = open.channel().await.map_err(|error| unreachable(&error))?;
         if !self.exchange.as_str().is_empty() {
             let passive = ExchangeDeclareOptions { passive: true, ..Default::default() };
@@ -104,26 +105,28 @@ impl RabbitMqSink {
             let missing = |_| DeliveryError::unreachable("the exchange of --to is not there");
             declared.await.map_err(missing)?;
         }
-        *open.pipes[0].lock().await = Some(Pipe::new(channel));
+        *open.channels[0].lock().await = Some(ConfirmChannel::new(channel));
         Ok(())
     }
 
-    /// Something to publish over, on the connection of this number.
-    async fn pipe(&self) -> Result<(u64, Arc<Open>, Pipe), DeliveryError> {
+    /// A channel to publish over, with its connection and the connection's number.
+    async fn confirm_channel(
+        &self,
+    ) -> Result<(u64, Arc<RabbitConnection>, ConfirmChannel), DeliveryError> {
         let (number, open) = self.open().await?;
-        match open.pipe().await {
-            Ok(pipe) => Ok((number, open, pipe)),
+        match open.confirm_channel().await {
+            Ok(channel) => Ok((number, open, channel)),
             Err(error) => {
-                self.link.lose(number).await;
+                self.link.discard(number).await;
                 Err(unreachable(&error))
             }
         }
     }
 
-    fn letter(&self, message: &OutboundMessage) -> Result<Letter, DeliveryError> {
-        let (topic, properties) = envelope(message)?;
+    fn publication(&self, message: &OutboundMessage) -> Result<Publication, DeliveryError> {
+        let (topic, properties) = message_properties(message)?;
         let (exchange, payload) = (self.exchange.clone(), message.item.payload.clone());
-        Ok(Letter { exchange, topic, properties, payload })
+        Ok(Publication { exchange, topic, properties, payload })
     }
 }
 
@@ -134,43 +137,43 @@ impl Sink for RabbitMqSink {
     }
 
     async fn send(&self, message: &OutboundMessage) -> Result<(), DeliveryError> {
-        let letter = self.letter(message)?;
-        let (number, open, pipe) = self.pipe().await?;
-        let ended = match pipe.send(letter.clone()).await {
+        let publication = self.publication(message)?;
+        let (number, open, channel) = self.confirm_channel().await?;
+        let ended = match channel.send(publication.clone()).await {
             Some(Ok(result)) => return result,
-            Some(Err(error)) => failed(&error),
+            Some(Err(error)) => delivery_error(&error),
             None => DeliveryError::disconnected(LOST),
         };
         let result = match Box::pin(open.channel()).await {
-            // It, or a neighbour, closed the channel: which of them, shows when each is alone.
-            Ok(channel) => Box::pin(alone(channel, letter)).await,
+            // This message or a neighbour closed the channel: each is published alone to find out which.
+            Ok(channel) => Box::pin(publish_alone(channel, publication)).await,
             Err(_) if matches!(ended, DeliveryError::Unreachable { .. }) => Err(ended),
             Err(_) => Err(DeliveryError::disconnected(LOST)),
         };
         if !open.connection.status().connected() {
-            self.link.lose(number).await;
+            self.link.discard(number).await;
         }
         result
     }
 
     async fn check(&self) -> Result<(), DeliveryError> {
-        // A new connection would hear that the broker is short of something after its first message.
+        // A new connection learns only after its first message that the broker is short of memory or disk.
         if let Some(open) = self.link.current().await {
-            open.takes_messages()?;
+            open.check_not_blocked()?;
         }
-        self.link.get_anew(|| self.connect()).await.map(drop)
+        self.link.reconnect(|| self.connect()).await.map(drop)
     }
 }
 
-impl LiveConnection for Arc<Open> {
+impl LiveConnection for Arc<RabbitConnection> {
     fn is_alive(&self) -> bool {
         self.connection.status().connected()
     }
 }
 
-impl Open {
-    /// Otherwise it would take them and never confirm.
-    fn takes_messages(&self) -> Result<(), DeliveryError> {
+impl RabbitConnection {
+    /// Fails while the broker blocks publishers: it would take messages and never confirm them.
+    fn check_not_blocked(&self) -> Result<(), DeliveryError> {
         if self.connection.status().blocked() {
             let reason = "the broker is short of memory or disk, and takes nothing";
             return Err(DeliveryError::unreachable(reason));
@@ -184,28 +187,32 @@ impl Open {
         Ok(channel)
     }
 
-    /// The next one in turn; a new one in place of one that ended.
-    async fn pipe(&self) -> lapin::Result<Pipe> {
-        let turn = self.next.fetch_add(1, Ordering::Relaxed) % PIPES;
-        let mut slot = self.pipes[turn].lock().await;
-        if let Some(pipe) = slot.as_ref().filter(|pipe| pipe.is_open()) {
-            return Ok(pipe.clone());
+    /// The next channel in turn; a new one in place of a closed one.
+    async fn confirm_channel(&self) -> lapin::Result<ConfirmChannel> {
+        let turn = self.next.fetch_add(1, Ordering::Relaxed) % CHANNELS;
+        let mut slot = self.channels[turn].lock().await;
+        if let Some(channel) = slot.as_ref().filter(|channel| channel.is_open()) {
+            return Ok(channel.clone());
         }
-        let pipe = Pipe::new(Box::pin(self.channel()).await?);
-        Ok(slot.insert(pipe).clone())
+        let channel = ConfirmChannel::new(Box::pin(self.channel()).await?);
+        Ok(slot.insert(channel).clone())
     }
 }
 
-/// Publishes over a channel for itself: all that happens to the channel is about this message.
-async fn alone(channel: Channel, letter: Letter) -> Result<(), DeliveryError> {
-    let answer = Pipe::new(channel).send(letter).await;
-    answer.ok_or_else(|| DeliveryError::disconnected(LOST))?.map_err(|error| failed(&error))?
+/// Publishes over a channel of its own: whatever happens to the channel is about this message.
+async fn publish_alone(channel: Channel, publication: Publication) -> Result<(), DeliveryError> {
+    let answer = ConfirmChannel::new(channel).send(publication).await;
+    answer
+        .ok_or_else(|| DeliveryError::disconnected(LOST))?
+        .map_err(|error| delivery_error(&error))?
 }
 
-fn envelope(message: &OutboundMessage) -> Result<(ShortString, BasicProperties), DeliveryError> {
+fn message_properties(
+    message: &OutboundMessage,
+) -> Result<(ShortString, BasicProperties), DeliveryError> {
     let item = &message.item;
     let content_type = item.content_type.as_deref().unwrap_or("application/octet-stream");
-    if item.topic.len() > SHORT || content_type.len() > SHORT {
+    if item.topic.len() > MAX_SHORT || content_type.len() > MAX_SHORT {
         let reason = "the topic or the content type has more than 255 bytes";
         return Err(DeliveryError::refused(reason).permanent());
     }
@@ -216,20 +223,20 @@ fn envelope(message: &OutboundMessage) -> Result<(ShortString, BasicProperties),
     }
     let properties = BasicProperties::default()
         .with_message_id(message.id().into())
-        .with_delivery_mode(ON_DISK)
+        .with_delivery_mode(PERSISTENT)
         .with_content_type(content_type.into())
         .with_headers(headers);
     Ok((ShortString::from(&*item.topic), properties))
 }
 
-/// What an error on a channel means for the message that was on it.
-fn failed(error: &lapin::Error) -> DeliveryError {
+/// What an error on a channel means for the message that was published over it.
+fn delivery_error(error: &lapin::Error) -> DeliveryError {
     match error.kind() {
         // The broker closed the channel because of this message.
-        ErrorKind::ProtocolError(error) if is_about_the_channel(error) => {
+        ErrorKind::ProtocolError(error) if is_channel_error(error) => {
             DeliveryError::refused(format!("the broker refused it ({})", error.get_id()))
         }
-        // It was closed before anything was sent over it.
+        // The channel was closed before the message was sent.
         ErrorKind::InvalidChannelState(..) | ErrorKind::InvalidConnectionState(_) => {
             DeliveryError::unreachable(LOST)
         }
@@ -237,7 +244,7 @@ fn failed(error: &lapin::Error) -> DeliveryError {
     }
 }
 
-fn is_about_the_channel(error: &lapin::protocol::AMQPError) -> bool {
+fn is_channel_error(error: &lapin::protocol::AMQPError) -> bool {
     matches!(error.kind(), lapin::protocol::AMQPErrorKind::Soft(_))
 }
 

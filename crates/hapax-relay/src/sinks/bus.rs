@@ -24,7 +24,7 @@ impl BusSink {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Posted {
+struct PostedEvent {
     domain: String,
     job_id: String,
     stage: String,
@@ -43,8 +43,8 @@ impl Sink for BusSink {
     }
 
     async fn send(&self, message: &OutboundMessage) -> Result<(), DeliveryError> {
-        // The parser's words may repeat what is in the payload.
-        let Posted { domain, job_id, stage, seq, data, closes, timestamp } =
+        // The parser's error may repeat the payload.
+        let PostedEvent { domain, job_id, stage, seq, data, closes, timestamp } =
             serde_json::from_slice(&message.item.payload).map_err(|_| {
                 DeliveryError::refused("the payload is no event as POST /v1/events takes it")
                     .permanent()
@@ -66,7 +66,7 @@ impl Sink for BusSink {
             Err(BusError::Store(error)) if error.is_transient() || error.is_final() => {
                 Err(DeliveryError::unreachable(error.to_string()))
             }
-            // About what is stored of this job; others may go on.
+            // About the stored data of this job; other jobs may work.
             Err(error) => Err(DeliveryError::refused(error.to_string())),
         }
     }

@@ -9,12 +9,12 @@ use tokio::sync::Mutex;
 
 use crate::{DeliveryError, OutboundMessage, Sink};
 
-/// Writes rows as lines of JSON: `id`, `topic`, `key`, `payload` (or `payload_base64` where it is no
+/// Writes rows as lines of JSON: `id`, `topic`, `key`, `payload` (or `payload_base64` if it is no
 /// text), `content_type`, `headers`.
 pub struct JsonLinesSink<W>(Mutex<W>);
 
 impl<W: AsyncWrite + Unpin + Send + 'static> JsonLinesSink<W> {
-    /// Writes there: `tokio::io::stdout()`, a file, a socket.
+    /// Writes to `tokio::io::stdout()`, a file, a socket.
     pub fn new(writer: W) -> Self {
         Self(Mutex::new(writer))
     }
@@ -38,7 +38,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Sink for JsonLinesSink<W> {
             .map_err(|error| DeliveryError::unreachable(format!("cannot write: {}", error.kind())))
     }
 
-    /// One writes, one waits: more would only wait.
+    /// Only one writes at a time; more would only wait.
     fn max_in_flight(&self) -> usize {
         64
     }

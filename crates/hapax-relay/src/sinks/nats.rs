@@ -12,23 +12,23 @@ use tokio::sync::{OnceCell, watch};
 use super::EndpointConfigError;
 use crate::{DeliveryError, OutboundMessage, Sink};
 
-/// Asking the server about streams may take this long.
-const ASK: Duration = Duration::from_secs(5);
+/// The longest that a question about streams may take.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Publishes rows to NATS JetStream: the subject is the topic, the row's id is the `Nats-Msg-Id`, so
 /// that the stream itself drops what comes twice within its window. Delivered means that the stream
 /// has acknowledged it.
 ///
-/// A stream must cover the subject; where none does, that is the row's failure.
+/// A stream must cover the subject; otherwise the row fails.
 pub struct NatsSink {
     servers: Vec<ServerAddr>,
-    open: OnceCell<Open>,
+    connection: OnceCell<NatsConnection>,
 }
 
-struct Open {
+struct NatsConnection {
     client: Client,
     context: Context,
-    /// Changes when the connection is lost: acknowledgements that were on their way never come.
+    /// Changes when the connection is lost: outstanding acknowledgements then never come.
     lost: watch::Receiver<u64>,
 }
 
@@ -36,19 +36,19 @@ impl NatsSink {
     /// Servers at `nats://…` or `tls://…`, several with commas between them.
     ///
     /// # Errors
-    /// Where the URL is malformed.
+    /// If the URL is malformed.
     pub fn new(url: &str) -> Result<Self, EndpointConfigError> {
         let servers: Result<Vec<ServerAddr>, _> = url.split(',').map(str::parse).collect();
         let malformed = |_| EndpointConfigError::new("a URL such as nats://host:4222 is expected");
-        Ok(Self { servers: servers.map_err(malformed)?, open: OnceCell::new() })
+        Ok(Self { servers: servers.map_err(malformed)?, connection: OnceCell::new() })
     }
 
-    async fn open(&self) -> Result<&Open, DeliveryError> {
-        // In a box: it is large, rare, and would be a part of every message's future.
-        self.open.get_or_try_init(|| Box::pin(self.connect())).await
+    async fn open(&self) -> Result<&NatsConnection, DeliveryError> {
+        // Boxed: connecting is rare, and its large future would be part of every message's future.
+        self.connection.get_or_try_init(|| Box::pin(self.connect())).await
     }
 
-    async fn connect(&self) -> Result<Open, DeliveryError> {
+    async fn connect(&self) -> Result<NatsConnection, DeliveryError> {
         let (loses, lost) = watch::channel(0);
         let client = ConnectOptions::new()
             .name("hapax relay")
@@ -63,19 +63,19 @@ impl NatsSink {
             .map_err(|error| {
                 DeliveryError::unreachable(format!("NATS cannot be reached: {}", error.kind()))
             })?;
-        // The relay bounds what is on its way, and how long it may take.
-        let context = ContextBuilder::new().timeout(ASK).build(client.clone());
-        Ok(Open { client, context, lost })
+        // The relay limits the messages in flight and their time.
+        let context = ContextBuilder::new().timeout(REQUEST_TIMEOUT).build(client.clone());
+        Ok(NatsConnection { client, context, lost })
     }
 
-    async fn failed(
+    async fn delivery_error(
         &self,
-        open: &Open,
+        open: &NatsConnection,
         message: &OutboundMessage,
         error: &PublishError,
     ) -> DeliveryError {
         match error.kind() {
-            PublishErrorKind::StreamNotFound => uncovered(open, message).await,
+            PublishErrorKind::StreamNotFound => missing_stream(open, message).await,
             PublishErrorKind::MaxPayloadExceeded => {
                 DeliveryError::refused("it is larger than the server takes").permanent()
             }
@@ -103,9 +103,9 @@ impl Sink for NatsSink {
         check_subject(&message.item.topic)?;
         let mut headers = HeaderMap::new();
         for (name, value) in message.headers("ce-")? {
-            // To the server these are orders: another id, a roll-up of the stream.
-            let order = name.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("nats-"));
-            if !order {
+            // The server obeys `Nats-*` headers, such as another id or a roll-up of the stream.
+            let is_command = name.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("nats-"));
+            if !is_command {
                 headers.append(&*name, &*value);
             }
         }
@@ -116,7 +116,7 @@ impl Sink for NatsSink {
         let open = self.open().await?;
         let mut lost = open.lost.clone();
         lost.mark_unchanged();
-        // The client would keep it for later, when somebody else may have sent it already.
+        // The client would send it after a reconnect, when another relay may have sent it already.
         if open.client.connection_state() != State::Connected {
             return Err(DeliveryError::unreachable("the connection to NATS was lost"));
         }
@@ -127,28 +127,28 @@ impl Sink for NatsSink {
             biased;
             result = published => match result {
                 Ok(_) => Ok(()),
-                Err(error) => Err(Box::pin(self.failed(open, message, &error)).await),
+                Err(error) => Err(Box::pin(self.delivery_error(open, message, &error)).await),
             },
             _ = lost.changed() => Err(DeliveryError::disconnected("the connection to NATS was lost")),
         }
     }
 
     async fn check(&self) -> Result<(), DeliveryError> {
-        let is_new = !self.open.initialized();
+        let is_new = !self.connection.initialized();
         let open = self.open().await?;
         if open.client.connection_state() != State::Connected {
             return Err(DeliveryError::unreachable("the connection to NATS was lost"));
         }
-        // One that was there may be one that a firewall has forgotten: it says nothing, for ever.
+        // A firewall may have dropped an existing connection, which then never answers.
         if !is_new {
             let mut lost = open.lost.clone();
             lost.mark_unchanged();
-            // Until it has let go of it, a question would go the old way.
+            // Wait until the old connection is dropped: a request would still use it.
             if open.client.force_reconnect().await.is_ok() {
                 let _ = lost.changed().await;
             }
         }
-        // Older servers leave out what the driver's own question insists on.
+        // The driver's own request fails on older servers, which leave out fields.
         let asked = open.context.request::<_, _, serde_json::Value>("INFO", &());
         match asked.await {
             Ok(answer) if answer.get("error").is_none() => Ok(()),
@@ -168,8 +168,8 @@ impl Sink for NatsSink {
     }
 }
 
-/// Nobody answered: either there is no such stream, or JetStream itself is away.
-async fn uncovered(open: &Open, message: &OutboundMessage) -> DeliveryError {
+/// Why no stream answered: none covers the subject, or JetStream is down.
+async fn missing_stream(open: &NatsConnection, message: &OutboundMessage) -> DeliveryError {
     use jetstream::context::GetStreamByNameErrorKind as Kind;
     match open.context.stream_by_subject(&*message.item.topic).await {
         Err(error) if error.kind() == Kind::NotFound => DeliveryError::refused(

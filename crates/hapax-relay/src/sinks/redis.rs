@@ -9,8 +9,8 @@ use crate::redis_connection::{self, RedisConnection};
 use crate::shared_connection::SharedConnection;
 use crate::{DeliveryError, OutboundMessage, Sink};
 
-/// Answers that are about the server, not about the message.
-const NOT_NOW: &[&str] = &[
+/// Error codes that are about the server, not about the message.
+const SERVER_ERRORS: &[&str] = &[
     "OOM",
     "MISCONF",
     "READONLY",
@@ -35,14 +35,14 @@ impl RedisStreamSink {
     /// Streams on this server, `redis://…` or `rediss://…`.
     ///
     /// # Errors
-    /// Where the URL is malformed.
+    /// If the URL is malformed.
     pub fn new(url: &str) -> Result<Self, EndpointConfigError> {
         Ok(Self { client: redis_connection::client(url)?, link: SharedConnection::new() })
     }
 
     async fn connect(&self) -> Result<RedisConnection, DeliveryError> {
         let connected = redis_connection::connect(&self.client).await;
-        connected.map_err(|error| DeliveryError::unreachable(words("connect", &error)))
+        connected.map_err(|error| DeliveryError::unreachable(describe("connect", &error)))
     }
 }
 
@@ -65,42 +65,42 @@ impl Sink for RedisStreamSink {
         add.arg("payload").arg(&item.payload[..]);
         add.arg("content_type").arg(item.content_type.as_deref().unwrap_or_default());
         add.arg("headers").arg(&headers[..]);
-        // In a box: it is large, rare, and would be a part of every message's future.
-        let (number, mut open) = self.link.get(|| Box::pin(self.connect())).await?;
+        // Boxed: connecting is rare, and its large future would be part of every message's future.
+        let (number, mut open) = self.link.get_or_connect(|| Box::pin(self.connect())).await?;
         match add.query_async::<()>(&mut open.connection).await {
             Ok(()) => Ok(()),
-            Err(error) => Err(self.failed(number, &error).await),
+            Err(error) => Err(self.delivery_error(number, &error).await),
         }
     }
 
     async fn check(&self) -> Result<(), DeliveryError> {
-        let (number, mut open) = self.link.get_anew(|| self.connect()).await?;
+        let (number, mut open) = self.link.reconnect(|| self.connect()).await?;
         match cmd("PING").query_async::<()>(&mut open.connection).await {
             Ok(()) => Ok(()),
             Err(error) => {
-                self.link.lose(number).await;
-                Err(DeliveryError::unreachable(words("answer", &error)))
+                self.link.discard(number).await;
+                Err(DeliveryError::unreachable(describe("answer", &error)))
             }
         }
     }
 }
 
 impl RedisStreamSink {
-    async fn failed(&self, number: u64, error: &RedisError) -> DeliveryError {
+    async fn delivery_error(&self, number: u64, error: &RedisError) -> DeliveryError {
         match error.code() {
-            Some(code) if NOT_NOW.contains(&code) => {
+            Some(code) if SERVER_ERRORS.contains(&code) => {
                 DeliveryError::unreachable(format!("Redis takes nothing now ({code})"))
             }
             Some(code) => DeliveryError::refused(format!("Redis refused it ({code})")),
             None => {
-                self.link.lose(number).await;
-                DeliveryError::disconnected(words("answer", error))
+                self.link.discard(number).await;
+                DeliveryError::disconnected(describe("answer", error))
             }
         }
     }
 }
 
-/// What the driver says may name the server's address, and nothing of a message.
-fn words(what: &str, error: &RedisError) -> String {
+/// The driver's error category: its full text may name the server's address.
+fn describe(what: &str, error: &RedisError) -> String {
     format!("Redis did not {what}: {}", error.category())
 }

@@ -57,7 +57,7 @@ async fn serve(flags: SettingFlags<LineSettings>) -> anyhow::Result<ExitCode> {
     let sources = SettingSources::gather(flags)?;
     let settings = LineSettings::read(&sources)?;
     let LineChannel { secrets, line, bot } = LineChannel::new(&settings)?;
-    let config = config::gateway_settings(&settings)?;
+    let config = config::gateway_config(&settings)?;
     let daemon = Daemon::boot(&sources, daemon_settings!(settings)).await?;
     let gateway = Gateway::new(daemon.store.clone(), secrets, line, Arc::new(bot), config);
 

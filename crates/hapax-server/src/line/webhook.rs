@@ -7,7 +7,7 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::routing::post;
 use hapax::trace::{TRACEPARENT, Traceparent, within};
-use hapax_line::{Answer, Gateway, SIGNATURE};
+use hapax_line::{Gateway, SIGNATURE_HEADER, WebhookStatus};
 use hyper::StatusCode;
 use hyper::header::HeaderMap;
 use tokio::sync::Semaphore;
@@ -45,20 +45,20 @@ async fn receive(State(door): State<Door>, request: Request) -> Result<StatusCod
     };
     let (head, body) = request.into_parts();
     let body = body::read(body, MAX_BODY, door.body_timeout).await?;
-    let signature = text(&head.headers, SIGNATURE);
+    let signature = text(&head.headers, SIGNATURE_HEADER);
     let trace = text(&head.headers, TRACEPARENT).and_then(Traceparent::parse);
     match within(trace, door.gateway.receive(signature, &body)).await {
-        Answer::Taken => Ok(StatusCode::OK),
-        Answer::Unsigned => Err(Problem::new(
+        WebhookStatus::Accepted => Ok(StatusCode::OK),
+        WebhookStatus::Unsigned => Err(Problem::new(
             ProblemKind::LineSignature,
             "`X-Line-Signature` is not that of this body; LINE_CHANNEL_SECRET is the secret of the \
              channel that sends it, or two of them with a comma while it is changed",
         )),
-        Answer::Malformed => Err(Problem::new(
+        WebhookStatus::Malformed => Err(Problem::new(
             ProblemKind::LineWebhook,
             "it is signed, but no JSON object with `destination` and `events`",
         )),
-        Answer::Unavailable => Err(later(
+        WebhookStatus::Unavailable => Err(later(
             ProblemKind::StoreUnavailable,
             "nothing was stored or handled; deliver it again",
         )),
@@ -86,7 +86,10 @@ mod tests {
     use axum::body::Body;
     use futures_util::FutureExt;
     use hapax::memory::MemoryStore;
-    use hapax_line::{Event, Failed, Handler, LineClient, Secrets, Settings, Turn};
+    use hapax_line::{
+        ChannelSecrets, EventContext, EventHandler, EventHandlerError, GatewayConfig, LineClient,
+        LineEvent,
+    };
     use tower::ServiceExt;
 
     use super::*;
@@ -94,17 +97,18 @@ mod tests {
     struct Nobody;
 
     #[async_trait]
-    impl Handler for Nobody {
-        async fn handle(&self, _: &Event, _: &Turn) -> Result<(), Failed> {
+    impl EventHandler for Nobody {
+        async fn handle(&self, _: &LineEvent, _: &EventContext) -> Result<(), EventHandlerError> {
             Ok(())
         }
     }
 
     fn door() -> Router {
-        let secrets = Secrets::new("secret").unwrap();
+        let secrets = ChannelSecrets::new("secret").unwrap();
         let line = LineClient::new("http://127.0.0.1:9", "token").unwrap();
         let store = Arc::new(MemoryStore::default());
-        let gateway = Gateway::new(store, secrets, line, Arc::new(Nobody), Settings::default());
+        let gateway =
+            Gateway::new(store, secrets, line, Arc::new(Nobody), GatewayConfig::default());
         routes(gateway, Duration::from_secs(3600))
     }
 

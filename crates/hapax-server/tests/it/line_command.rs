@@ -14,7 +14,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::routing::post;
 use hapax_line::simulator::events;
-use hapax_line::{SIGNATURE, Secrets};
+use hapax_line::{ChannelSecrets, SIGNATURE_HEADER};
 use hapax_testkit::{Redis, free_port, wait_for};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -92,8 +92,8 @@ impl Gateway {
     /// Sends events as LINE does.
     fn webhook(&self, events: &[Value]) -> Reply {
         let body = json!({ "destination": "Uf00db07", "events": events }).to_string();
-        let signature = Secrets::new(SECRET).unwrap().sign(body.as_bytes());
-        self.ask("POST", "/line/webhook").header(SIGNATURE, &signature).send(&body)
+        let signature = ChannelSecrets::new(SECRET).unwrap().sign(body.as_bytes());
+        self.ask("POST", "/line/webhook").header(SIGNATURE_HEADER, &signature).send(&body)
     }
 
     fn ready(&self) -> u16 {
@@ -290,18 +290,18 @@ fn line_other_requests_get_problem_documents() {
     let body = json!({ "destination": "Uf00db07", "events": [events::text(USER, TEXT)] });
     let body = body.to_string();
     let webhook = || gateway.ask("POST", "/line/webhook");
-    let secrets = Secrets::new(SECRET).unwrap();
+    let secrets = ChannelSecrets::new(SECRET).unwrap();
     webhook().send(&body).is(401, "line-signature");
-    webhook().header(SIGNATURE, "🥚").send(&body).is(401, "line-signature");
-    let foreign = Secrets::new("another").unwrap().sign(body.as_bytes());
-    webhook().header(SIGNATURE, &foreign).send(&body).is(401, "line-signature");
+    webhook().header(SIGNATURE_HEADER, "🥚").send(&body).is(401, "line-signature");
+    let foreign = ChannelSecrets::new("another").unwrap().sign(body.as_bytes());
+    webhook().header(SIGNATURE_HEADER, &foreign).send(&body).is(401, "line-signature");
     for wrong in ["", "no JSON 🥚 Uf00d", "[]", r#"{"events":[]}"#] {
         let signature = secrets.sign(wrong.as_bytes());
-        webhook().header(SIGNATURE, &signature).send(wrong).is(400, "line-webhook");
+        webhook().header(SIGNATURE_HEADER, &signature).send(wrong).is(400, "line-webhook");
     }
     let large = format!("{body}{}", " ".repeat(1 << 20));
     let signature = secrets.sign(large.as_bytes());
-    webhook().header(SIGNATURE, &signature).send(&large).is(413, "payload-too-large");
+    webhook().header(SIGNATURE_HEADER, &signature).send(&large).is(413, "payload-too-large");
     let get = gateway.ask("GET", "/line/webhook").send("");
     get.is(405, "method-not-allowed");
     assert_eq!(get.headers["allow"], "POST");
@@ -311,7 +311,7 @@ fn line_other_requests_get_problem_documents() {
     }
     // A valid webhook gets no document.
     let empty = r#"{"destination":"Uf00db07","events":[]}"#;
-    let taken = webhook().header(SIGNATURE, &secrets.sign(empty.as_bytes())).send(empty);
+    let taken = webhook().header(SIGNATURE_HEADER, &secrets.sign(empty.as_bytes())).send(empty);
     assert_eq!((taken.status, taken.body.as_str()), (200, ""));
 }
 

@@ -12,7 +12,9 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
-use hapax_line::{Event, Kind, LineClient, Message, SIGNATURE, Secrets, Webhook};
+use hapax_line::{
+    ChannelSecrets, EventKind, LineClient, LineEvent, LineMessage, SIGNATURE_HEADER, WebhookBody,
+};
 use hapax_testkit::free_port;
 use tokio::net::TcpListener;
 
@@ -38,7 +40,7 @@ enum Manner {
 /// A bot that sends everything before it answers the webhook (but for the late one), so that the output
 /// does not depend on time.
 struct Bot {
-    secrets: Secrets,
+    secrets: ChannelSecrets,
     api: String,
     access_token: String,
     manner: Manner,
@@ -53,7 +55,7 @@ impl Bot {
         if let Manner::Answers(status) = self.manner {
             return StatusCode::from_u16(status).unwrap();
         }
-        for event in Webhook::parse(body).expect("a webhook").events {
+        for event in WebhookBody::parse(body).expect("a webhook").events {
             let id = event.json()["webhookEventId"].as_str().expect("an id").to_owned();
             let new = self.seen.lock().unwrap().insert(id);
             if new && self.manner == Manner::Late {
@@ -69,13 +71,13 @@ impl Bot {
         StatusCode::OK
     }
 
-    async fn answer(&self, event: &Event) {
+    async fn answer(&self, event: &LineEvent) {
         // A new client each time: a pooled connection may lead to a simulator that has ended.
-        let line = LineClient::new(&self.api, &self.access_token).unwrap().limit(PATIENCE);
+        let line = LineClient::new(&self.api, &self.access_token).unwrap().timeout(PATIENCE);
         let about = event.text().or(event.postback()).unwrap_or("…");
-        let message = [Message::text(format!("收到 {}: {about}", event.kind()))];
+        let message = [LineMessage::text(format!("收到 {}: {about}", event.kind()))];
         if let (Manner::Pushes, Some(user)) = (self.manner, event.user_id()) {
-            let _ = line.loading(user, 5).await;
+            let _ = line.show_loading(user, 5).await;
             let key = event.id(&hapax::Tenant::default()).0;
             line.push(user, &message, key).await.expect("it is taken");
         }
@@ -104,7 +106,7 @@ impl Place {
     async fn speaking(manner: Manner, access_token: &str) -> Self {
         let api = format!("127.0.0.1:{}", free_port());
         let bot = Bot {
-            secrets: Secrets::new("simulated-secret").unwrap(),
+            secrets: ChannelSecrets::new("simulated-secret").unwrap(),
             api: format!("http://{api}"),
             access_token: access_token.into(),
             manner,
@@ -113,7 +115,7 @@ impl Place {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let webhook = format!("http://{}/line/webhook", listener.local_addr().unwrap());
         let take = async |State(bot): State<Arc<Bot>>, headers: HeaderMap, body: Bytes| {
-            let signature = headers.get(SIGNATURE).map(|value| value.to_str().unwrap());
+            let signature = headers.get(SIGNATURE_HEADER).map(|value| value.to_str().unwrap());
             bot.take(signature.unwrap_or_default(), &body).await
         };
         let router = Router::new().route("/line/webhook", post(take)).with_state(Arc::new(bot));
@@ -187,7 +189,7 @@ async fn simulate_sends_taps_copies_and_batches_like_line() {
             "reply to the sticker: 收到 sticker",
         ],
     );
-    assert_eq!(all.matches("→ ").count(), Kind::all().count(), "{all}");
+    assert_eq!(all.matches("→ ").count(), EventKind::all().count(), "{all}");
     let tour = bot.run(&[]).ok();
     has(&tour, &["A double tap", "20 × 200", "→ text, in standby", "→ unfollow"]);
 }

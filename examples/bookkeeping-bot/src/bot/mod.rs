@@ -1,4 +1,4 @@
-//! The bot: a [`Handler`] on a reader, a ledger and the last entries.
+//! The bot: a [`EventHandler`] on a reader, a ledger and the last entries.
 
 mod carry_out;
 mod decide;
@@ -7,7 +7,10 @@ mod texts;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use hapax_line::{Event, Failed, Handler, Kind, MAX_TEXT, Message, SendError, Turn};
+use hapax_line::{
+    EventContext, EventHandler, EventHandlerError, EventKind, LineEvent, LineMessage, MAX_TEXT,
+    SendError,
+};
 
 use crate::crash::die_at;
 use crate::last::LastTransaction;
@@ -18,7 +21,7 @@ use crate::reader::Reader;
 /// Keeps books.
 ///
 /// Each message is decided once ([`Ledger::settle`]), carried out, concluded and answered; every step
-/// may be repeated, so that a turn which died anywhere is simply taken again.
+/// may be repeated, so that an attempt which died anywhere is simply made again.
 pub struct Bot {
     reader: Arc<dyn Reader>,
     ledger: Arc<dyn Ledger>,
@@ -66,31 +69,41 @@ impl Bot {
         }
     }
 
-    async fn message(&self, event: &Event, turn: &Turn) -> Result<(), Failed> {
+    async fn message(
+        &self,
+        event: &LineEvent,
+        context: &EventContext,
+    ) -> Result<(), EventHandlerError> {
         let Some(text) = event.text() else { return Ok(()) };
-        let Some(user) = event.user_id() else { return say(turn, &[texts::NOBODY.into()]).await };
+        let Some(user) = event.user_id() else {
+            return say(context, &[texts::NOBODY.into()]).await;
+        };
         let sent_at = event.json()["timestamp"].as_u64();
-        let id = turn.id().to_string();
+        let id = context.id().to_string();
         let answer = self.answer(&id, user, text, sent_at).await;
         // All of it is safe to repeat: the ledger finds out how far it came.
-        let answer = answer.map_err(|error| Failed::again(error.to_string()))?;
+        let answer = answer.map_err(|error| EventHandlerError::retry(error.to_string()))?;
         die_at("concluded");
-        say(turn, &answer).await?;
+        say(context, &answer).await?;
         die_at("said");
         Ok(())
     }
 }
 
 #[async_trait]
-impl Handler for Bot {
-    async fn handle(&self, event: &Event, turn: &Turn) -> Result<(), Failed> {
+impl EventHandler for Bot {
+    async fn handle(
+        &self,
+        event: &LineEvent,
+        context: &EventContext,
+    ) -> Result<(), EventHandlerError> {
         // In standby the user talks to somebody else.
         if event.is_standby() {
             return Ok(());
         }
         match event.kind() {
-            Kind::TEXT => self.message(event, turn).await,
-            Kind::FOLLOW => say(turn, &[texts::help()]).await,
+            EventKind::TEXT => self.message(event, context).await,
+            EventKind::FOLLOW => say(context, &[texts::help()]).await,
             _ => Ok(()),
         }
     }
@@ -111,12 +124,12 @@ fn fitting(text: &str) -> String {
 }
 
 /// Says it, unless that is impossible or was perhaps done already.
-async fn say(turn: &Turn, texts: &[String]) -> Result<(), Failed> {
-    let messages: Vec<_> = texts.iter().map(|text| Message::text(fitting(text))).collect();
-    match turn.say(&messages).await {
-        Err(SendError::NotNow) => Err(Failed::again("LINE takes nothing now")),
+async fn say(context: &EventContext, texts: &[String]) -> Result<(), EventHandlerError> {
+    let messages: Vec<_> = texts.iter().map(|text| LineMessage::text(fitting(text))).collect();
+    match context.reply_or_push(&messages).await {
+        Err(SendError::NotNow) => Err(EventHandlerError::retry("LINE takes nothing now")),
         Err(error) => {
-            tracing::warn!(correlation = turn.correlation(), "no answer was sent: {error}");
+            tracing::warn!(correlation = context.correlation(), "no answer was sent: {error}");
             Ok(())
         }
         Ok(_) => Ok(()),

@@ -1,6 +1,6 @@
 //! Buttons below the chat.
 
-use hapax_line::Action;
+use hapax_line::QuickReplyAction;
 
 use crate::place::Spot;
 use crate::texts::labels;
@@ -10,39 +10,41 @@ use crate::users::Recent;
 const LONGEST_LABEL: usize = 20;
 
 /// What the rich menu has, for those who have none.
-pub(super) fn menu() -> Vec<Action> {
+pub(super) fn menu() -> Vec<QuickReplyAction> {
     vec![
-        Action::postback(labels::HOME, "action=weather&type=home"),
-        Action::postback(labels::OFFICE, "action=weather&type=office"),
-        Action::location(labels::LOCATION),
-        Action::postback(labels::RECENT, "action=recent_queries"),
-        Action::postback(labels::HELP, "action=other"),
+        QuickReplyAction::postback(labels::HOME, "action=weather&type=home"),
+        QuickReplyAction::postback(labels::OFFICE, "action=weather&type=office"),
+        QuickReplyAction::location(labels::LOCATION),
+        QuickReplyAction::postback(labels::RECENT, "action=recent_queries"),
+        QuickReplyAction::postback(labels::HELP, "action=other"),
     ]
 }
 
 /// The map, and the menu.
-pub(super) fn location() -> Vec<Action> {
-    vec![Action::location(labels::LOCATION)]
+pub(super) fn location() -> Vec<QuickReplyAction> {
+    vec![QuickReplyAction::location(labels::LOCATION)]
 }
 
 /// Recent queries, to see their weather.
-pub(super) fn again(queries: &[Recent]) -> Vec<Action> {
+pub(super) fn again(queries: &[Recent]) -> Vec<QuickReplyAction> {
     let button = |query: &Recent| {
         let data = format!("action=weather&type=recent&query={}", query.id);
-        Action::postback(&label(&query.place.name), &data)
+        QuickReplyAction::postback(&label(&query.place.name), &data)
     };
     queries.iter().map(button).collect()
 }
 
 /// A query, to put it behind a button of the menu.
-pub(super) fn keep(query: i64) -> Vec<Action> {
-    let button = |label, spot| Action::postback(label, &set(spot, query));
+pub(super) fn keep(query: i64) -> Vec<QuickReplyAction> {
+    let button = |label, spot| QuickReplyAction::postback(label, &set(spot, query));
     vec![button(labels::SET_HOME, Spot::Home), button(labels::SET_OFFICE, Spot::Office)]
 }
 
 /// Recent queries, to put one behind this button of the menu.
-pub(super) fn choose(spot: Spot, queries: &[Recent]) -> Vec<Action> {
-    let button = |query: &Recent| Action::postback(&label(&query.place.name), &set(spot, query.id));
+pub(super) fn choose(spot: Spot, queries: &[Recent]) -> Vec<QuickReplyAction> {
+    let button = |query: &Recent| {
+        QuickReplyAction::postback(&label(&query.place.name), &set(spot, query.id))
+    };
     queries.iter().map(button).collect()
 }
 

@@ -7,7 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use hapax_line::{Action, Event, Failed, Handler, Kind, Message, SendError, Turn};
+use hapax_line::{
+    EventContext, EventHandler, EventHandlerError, EventKind, LineEvent, LineMessage,
+    QuickReplyAction, SendError,
+};
 use tokio::time::timeout;
 use wish::Wish;
 
@@ -27,58 +30,68 @@ pub(crate) struct Bot {
 }
 
 /// What is said, and the buttons below it.
-type Answer = (String, Vec<Action>);
+type Answer = (String, Vec<QuickReplyAction>);
 
 impl Bot {
     pub(crate) fn new(users: Arc<dyn Users>, weather: WeatherService) -> Self {
         Self { users, weather }
     }
 
-    async fn answer(&self, wish: Wish, who: Option<&Visitor>, turn: &Turn) -> Answer {
+    async fn answer(&self, wish: Wish, who: Option<&Visitor>, context: &EventContext) -> Answer {
         match wish {
-            Wish::Named(name) => self.weather_of(&name, who, turn).await,
-            Wish::Here(place) => self.weather_at(place, who, turn).await,
+            Wish::Named(name) => self.weather_of(&name, who, context).await,
+            Wish::Here(place) => self.weather_at(place, who, context).await,
             Wish::AskLocation => (texts::ASK_LOCATION.into(), buttons::location()),
             Wish::Help => (texts::HELP.into(), buttons::menu()),
             Wish::Nowhere => plain(texts::UNKNOWN_PLACE),
             Wish::UnknownButton => plain(texts::UNKNOWN_BUTTON),
             // The rest is about somebody.
             wish => match who {
-                Some(who) => self.answer_to(wish, who, turn).await,
+                Some(who) => self.answer_to(wish, who, context).await,
                 None => plain(texts::NOBODY),
             },
         }
     }
 
-    async fn answer_to(&self, wish: Wish, who: &Visitor, turn: &Turn) -> Answer {
+    async fn answer_to(&self, wish: Wish, who: &Visitor, context: &EventContext) -> Answer {
         let answer = match wish {
-            Wish::At(spot) => self.weather_at_spot(spot, who, turn).await,
-            Wish::Again(query) => self.weather_again(query, who, turn).await,
+            Wish::At(spot) => self.weather_at_spot(spot, who, context).await,
+            Wish::Again(query) => self.weather_again(query, who, context).await,
             Wish::Recent => self.recent(who).await,
             Wish::Settings => self.settings(who).await,
             Wish::HowToSet(spot) => self.how_to_set(spot, who).await,
-            Wish::Set(spot, name) => return self.set(spot, &name, who, turn).await,
-            Wish::SetRecent(spot, query) => self.set_recent(spot, query, who, turn).await,
+            Wish::Set(spot, name) => return self.set(spot, &name, who, context).await,
+            Wish::SetRecent(spot, query) => self.set_recent(spot, query, who, context).await,
             _ => return plain(texts::HELP),
         };
         answer.unwrap_or_else(|error| {
-            complain(turn, "the users' database", &error);
+            complain(context, "the users' database", &error);
             plain(texts::USERS_AWAY)
         })
     }
 
-    async fn weather_of(&self, name: &str, who: Option<&Visitor>, turn: &Turn) -> Answer {
-        match shown(turn, self.weather.of(name)).await {
-            Ok(Some((place, weather))) => self.tell(&place, &weather, who, turn).await,
+    async fn weather_of(
+        &self,
+        name: &str,
+        who: Option<&Visitor>,
+        context: &EventContext,
+    ) -> Answer {
+        match shown(context, self.weather.of(name)).await {
+            Ok(Some((place, weather))) => self.tell(&place, &weather, who, context).await,
             Ok(None) => plain(texts::UNKNOWN_PLACE),
-            Err(trouble) => away(turn, trouble),
+            Err(trouble) => away(context, trouble),
         }
     }
 
-    async fn weather_at(&self, place: Place, who: Option<&Visitor>, turn: &Turn) -> Answer {
-        match shown(turn, self.weather.at(&place)).await {
-            Ok(weather) => self.tell(&place, &weather, who, turn).await,
-            Err(trouble) => away(turn, trouble),
+    async fn weather_at(
+        &self,
+        place: Place,
+        who: Option<&Visitor>,
+        context: &EventContext,
+    ) -> Answer {
+        match shown(context, self.weather.at(&place)).await {
+            Ok(weather) => self.tell(&place, &weather, who, context).await,
+            Err(trouble) => away(context, trouble),
         }
     }
 
@@ -86,10 +99,10 @@ impl Bot {
         &self,
         spot: Spot,
         who: &Visitor,
-        turn: &Turn,
+        context: &EventContext,
     ) -> anyhow::Result<Answer> {
         match self.users.place(&who.id, spot).await? {
-            Some(place) => Ok(self.weather_at(place, Some(who), turn).await),
+            Some(place) => Ok(self.weather_at(place, Some(who), context).await),
             None => self.how_to_set(spot, who).await,
         }
     }
@@ -98,10 +111,10 @@ impl Bot {
         &self,
         query: i64,
         who: &Visitor,
-        turn: &Turn,
+        context: &EventContext,
     ) -> anyhow::Result<Answer> {
         match self.recent_place(query, who).await? {
-            Some(place) => Ok(self.weather_at(place, Some(who), turn).await),
+            Some(place) => Ok(self.weather_at(place, Some(who), context).await),
             None => Ok(plain(texts::FORGOTTEN)),
         }
     }
@@ -112,12 +125,12 @@ impl Bot {
         place: &Place,
         weather: &Weather,
         who: Option<&Visitor>,
-        turn: &Turn,
+        context: &EventContext,
     ) -> Answer {
         let text = texts::weather(place, weather);
         let Some(who) = who else { return (text, Vec::new()) };
         let query = self.users.remember(who, place).await.unwrap_or_else(|error| {
-            complain(turn, "the users' database", &error);
+            complain(context, "the users' database", &error);
             None
         });
         (text, query.map(buttons::keep).unwrap_or_default())
@@ -147,11 +160,11 @@ impl Bot {
         Ok((texts::not_set(spot), buttons::choose(spot, &queries)))
     }
 
-    async fn set(&self, spot: Spot, name: &str, who: &Visitor, turn: &Turn) -> Answer {
-        match shown(turn, self.weather.find(name)).await {
-            Ok(Some(place)) => self.keep(spot, &place, who, turn).await,
+    async fn set(&self, spot: Spot, name: &str, who: &Visitor, context: &EventContext) -> Answer {
+        match shown(context, self.weather.find(name)).await {
+            Ok(Some(place)) => self.keep(spot, &place, who, context).await,
             Ok(None) => plain(texts::UNKNOWN_PLACE),
-            Err(trouble) => away(turn, trouble),
+            Err(trouble) => away(context, trouble),
         }
     }
 
@@ -160,54 +173,68 @@ impl Bot {
         spot: Spot,
         query: i64,
         who: &Visitor,
-        turn: &Turn,
+        context: &EventContext,
     ) -> anyhow::Result<Answer> {
         match self.recent_place(query, who).await? {
-            Some(place) => Ok(self.keep(spot, &place, who, turn).await),
+            Some(place) => Ok(self.keep(spot, &place, who, context).await),
             None => Ok(plain(texts::FORGOTTEN)),
         }
     }
 
-    async fn keep(&self, spot: Spot, place: &Place, who: &Visitor, turn: &Turn) -> Answer {
+    async fn keep(
+        &self,
+        spot: Spot,
+        place: &Place,
+        who: &Visitor,
+        context: &EventContext,
+    ) -> Answer {
         match self.users.set_place(who, spot, place).await {
             Ok(()) => (texts::was_set(spot, place), buttons::menu()),
             Err(error) => {
-                complain(turn, "the users' database", &error);
+                complain(context, "the users' database", &error);
                 plain(texts::NOT_SAVED)
             }
         }
     }
 
     /// Whoever comes or goes is written down first: it is tried again until it is.
-    async fn came_or_went(&self, event: &Event, turn: &Turn) -> Result<(), Failed> {
+    async fn came_or_went(
+        &self,
+        event: &LineEvent,
+        context: &EventContext,
+    ) -> Result<(), EventHandlerError> {
         let Some(who) = visitor(event) else { return Ok(()) };
-        let came = event.kind() == Kind::FOLLOW;
+        let came = event.kind() == EventKind::FOLLOW;
         let written = match came {
             true => self.users.follow(&who).await,
             false => self.users.unfollow(&who).await,
         };
         if let Err(error) = written {
-            complain(turn, "the users' database", &error);
-            return Err(Failed::again("the users' database gives no answer"));
+            complain(context, "the users' database", &error);
+            return Err(EventHandlerError::retry("the users' database gives no answer"));
         }
-        if came { say(turn, (texts::WELCOME.into(), buttons::menu())).await } else { Ok(()) }
+        if came { say(context, (texts::WELCOME.into(), buttons::menu())).await } else { Ok(()) }
     }
 }
 
 #[async_trait]
-impl Handler for Bot {
-    async fn handle(&self, event: &Event, turn: &Turn) -> Result<(), Failed> {
-        if matches!(event.kind(), Kind::FOLLOW | Kind::UNFOLLOW) {
-            return self.came_or_went(event, turn).await;
+impl EventHandler for Bot {
+    async fn handle(
+        &self,
+        event: &LineEvent,
+        context: &EventContext,
+    ) -> Result<(), EventHandlerError> {
+        if matches!(event.kind(), EventKind::FOLLOW | EventKind::UNFOLLOW) {
+            return self.came_or_went(event, context).await;
         }
         // Another module of the channel answers: a lookup would be for nobody.
         let Some(wish) = Wish::of(event).filter(|_| !event.is_standby()) else { return Ok(()) };
-        let answer = self.answer(wish, visitor(event).as_ref(), turn).await;
-        say(turn, answer).await
+        let answer = self.answer(wish, visitor(event).as_ref(), context).await;
+        say(context, answer).await
     }
 }
 
-fn visitor(event: &Event) -> Option<Visitor> {
+fn visitor(event: &LineEvent) -> Option<Visitor> {
     let at = event.json().get("timestamp").and_then(serde_json::Value::as_i64).unwrap_or(0);
     Some(Visitor { id: event.user_id()?.to_owned(), at })
 }
@@ -217,21 +244,21 @@ fn plain(text: &str) -> Answer {
 }
 
 /// Asks, and shows the loading animation meanwhile.
-async fn shown<T>(turn: &Turn, lookup: impl Future<Output = T>) -> T {
-    let animation = timeout(LOADING_LIMIT, turn.loading(LOADING_SECONDS));
+async fn shown<T>(context: &EventContext, lookup: impl Future<Output = T>) -> T {
+    let animation = timeout(LOADING_LIMIT, context.show_loading(LOADING_SECONDS));
     let (_, answer) = tokio::join!(animation, lookup);
     answer
 }
 
-fn away(turn: &Turn, trouble: Trouble) -> Answer {
-    tracing::warn!(correlation = turn.correlation(), "{trouble}");
+fn away(context: &EventContext, trouble: Trouble) -> Answer {
+    tracing::warn!(correlation = context.correlation(), "{trouble}");
     plain(texts::WEATHER_AWAY)
 }
 
 /// An error of a database may show values: what failed is enough for the log.
-fn complain(turn: &Turn, what: &str, error: &anyhow::Error) {
+fn complain(context: &EventContext, what: &str, error: &anyhow::Error) {
     let kind = kind(error);
-    tracing::warn!(correlation = turn.correlation(), kind, "{what} gives no answer");
+    tracing::warn!(correlation = context.correlation(), kind, "{what} gives no answer");
 }
 
 fn kind(error: &anyhow::Error) -> &'static str {
@@ -244,15 +271,16 @@ fn kind(error: &anyhow::Error) -> &'static str {
     }
 }
 
-async fn say(turn: &Turn, (text, actions): Answer) -> Result<(), Failed> {
-    let message = Message::text(text);
+async fn say(context: &EventContext, (text, actions): Answer) -> Result<(), EventHandlerError> {
+    let message = LineMessage::text(text);
     let message = if actions.is_empty() { message } else { message.quick_reply(actions) };
-    match turn.say(&[message]).await {
+    match context.reply_or_push(&[message]).await {
         // Nobody knows whether it arrived, or it must not be sent: asking again would not help.
-        Ok(_) | Err(SendError::Uncertain | SendError::TriedBefore | SendError::NotAllowed) => {
+        Ok(_)
+        | Err(SendError::OutcomeUnknown | SendError::AlreadyTried | SendError::NotAllowed) => {
             Ok(())
         }
-        Err(SendError::NotNow) => Err(Failed::again("LINE takes nothing now")),
-        Err(error) => Err(Failed::for_good(error.to_string())),
+        Err(SendError::NotNow) => Err(EventHandlerError::retry("LINE takes nothing now")),
+        Err(error) => Err(EventHandlerError::permanent(error.to_string())),
     }
 }

@@ -1,6 +1,6 @@
 //! What an event asks for.
 
-use hapax_line::{Event, Kind};
+use hapax_line::{EventKind, LineEvent};
 
 use crate::place::{Place, Spot};
 use crate::texts::{self, typed};
@@ -41,11 +41,11 @@ pub(super) enum Wish {
 
 impl Wish {
     /// `None` where an event asks for nothing.
-    pub(super) fn of(event: &Event) -> Option<Self> {
+    pub(super) fn of(event: &LineEvent) -> Option<Self> {
         match event.kind() {
-            Kind::TEXT => Some(typed(event.text()?)),
-            Kind::LOCATION => Some(here(event).map_or(Self::Nowhere, Self::Here)),
-            Kind::POSTBACK => Some(tapped(event).unwrap_or(Self::UnknownButton)),
+            EventKind::TEXT => Some(typed(event.text()?)),
+            EventKind::LOCATION => Some(here(event).map_or(Self::Nowhere, Self::Here)),
+            EventKind::POSTBACK => Some(tapped(event).unwrap_or(Self::UnknownButton)),
             // In a group people send each other pictures, too.
             kind if is_chatter(kind) && event.is_one_to_one() => Some(Self::Help),
             _ => None,
@@ -53,7 +53,7 @@ impl Wish {
     }
 }
 
-fn is_chatter(kind: Kind) -> bool {
+fn is_chatter(kind: EventKind) -> bool {
     matches!(kind.as_str(), "sticker" | "image" | "video" | "audio" | "file")
 }
 
@@ -83,7 +83,7 @@ fn named(name: &str) -> Wish {
     }
 }
 
-fn here(event: &Event) -> Option<Place> {
+fn here(event: &LineEvent) -> Option<Place> {
     let (latitude, longitude) = event.location()?;
     let text = |name: &str| event.json().pointer(name)?.as_str().filter(|text| !text.is_empty());
     let name = text("/message/title").or_else(|| text("/message/address"));
@@ -91,7 +91,7 @@ fn here(event: &Event) -> Option<Place> {
     name.and_then(place).or_else(|| place(texts::HERE))
 }
 
-fn tapped(event: &Event) -> Option<Wish> {
+fn tapped(event: &LineEvent) -> Option<Wish> {
     let field = |name| event.postback_field(name);
     let number = || field("query")?.parse().ok();
     match (field("action")?.as_str(), field("type").as_deref()) {
@@ -119,7 +119,7 @@ mod tests {
     const USER: &str = "Uf00d0000000000000000000000000001";
 
     fn wish(event: &Value) -> Option<Wish> {
-        Wish::of(&Event::parse(&"Uf00db07".into(), &event.to_string()).expect("an event"))
+        Wish::of(&LineEvent::parse(&"Uf00db07".into(), &event.to_string()).expect("an event"))
     }
 
     fn said(text: &str) -> Wish {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use hapax::lock::Locks;
-use hapax_line::simulator::{Api, Sender};
-use hapax_line::{LineClient, Rules, Secrets};
+use hapax_line::simulator::{SimulatedApi, WebhookSender};
+use hapax_line::{ChannelSecrets, LineClient, LockRules};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -27,9 +27,9 @@ const BOT: &str = "Uf00d000000000000000000000000b07a";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) struct Stage {
-    line: Api,
+    line: SimulatedApi,
     locks: Locks,
-    sender: Sender,
+    sender: WebhookSender,
     weather: SimulatedWeather,
     bot: JoinHandle<anyhow::Result<()>>,
     stop: oneshot::Sender<()>,
@@ -38,8 +38,8 @@ pub(super) struct Stage {
 
 impl Stage {
     pub(super) async fn set() -> anyhow::Result<Self> {
-        let (secrets, token) = (Secrets::new("simulated-secret")?, "simulated-token");
-        let line = Api::start("127.0.0.1:0", token).await?;
+        let (secrets, token) = (ChannelSecrets::new("simulated-secret")?, "simulated-token");
+        let line = SimulatedApi::start("127.0.0.1:0", token).await?;
         let weather = SimulatedWeather::start().await?;
         let folder = tempfile::tempdir()?;
         let listener = TcpListener::bind("127.0.0.1:0").await?;
@@ -50,16 +50,16 @@ impl Stage {
             store_limit: PATIENCE,
             database: format!("sqlite:{}/weather.db", folder.path().display()),
             database_limit: PATIENCE,
-            rules: Rules::parse(RULES)?.with_default_ttl(PATIENCE),
+            rules: LockRules::parse(RULES)?.with_default_ttl(PATIENCE),
             secrets: secrets.clone(),
-            line: LineClient::new(&line.base(), token)?.limit(PATIENCE),
+            line: LineClient::new(&line.base(), token)?.timeout(PATIENCE),
             weather: WeatherService::new(&weather.base(), &weather.base(), PATIENCE)?,
         });
         let app = app.await?;
         let locks = Locks::new(app.store.clone());
         let (stop, stopped) = oneshot::channel();
         let bot = tokio::spawn(app.serve(listener, None, async move { drop(stopped.await) }));
-        let sender = Sender::new(&url, &secrets, BOT)?;
+        let sender = WebhookSender::new(&url, &secrets, BOT)?;
         Ok(Self { line, locks, sender, weather, bot, stop, _folder: folder })
     }
 
@@ -136,7 +136,7 @@ impl Stage {
     pub(super) async fn strike(self) -> anyhow::Result<()> {
         let _ = self.stop.send(());
         self.bot.await??;
-        let (said, lookups) = (self.line.said().len(), self.weather.lookups());
+        let (said, lookups) = (self.line.accepted_calls().len(), self.weather.lookups());
         let (found, broken) = (self.weather.searches(), self.line.violations());
         ensure!(broken.is_empty(), "LINE would have refused: {broken:?}");
         note(&format!(

@@ -1,6 +1,6 @@
 //! Every kind of message and postback gets its answer, on either database.
 
-use hapax_line::simulator::{Endpoint, events};
+use hapax_line::simulator::{ApiEndpoint, events};
 use hapax_testkit::Postgres;
 use serde_json::Value;
 
@@ -74,7 +74,11 @@ async fn on(database: Option<&str>) {
     assert!(world.ask(tap("action=recent_queries")).await.starts_with("🗒 還沒有查詢紀錄"));
     assert!(world.ask(tap("action=weather&type=home")).await.starts_with("🙋 還沒有設定住家"));
 
-    let loading = world.line.said().into_iter().filter(|said| said.endpoint == Endpoint::Loading);
+    let loading = world
+        .line
+        .accepted_calls()
+        .into_iter()
+        .filter(|said| said.endpoint == ApiEndpoint::Loading);
     assert!(loading.count() >= 1, "the animation is shown");
     world.end().await;
 }
@@ -98,7 +102,8 @@ async fn whoever_has_no_name_gets_the_weather_and_nothing_is_kept() {
     assert_eq!(world.ask(nameless(events::text(USER, "台北🥚"))).await, TAIPEI);
     let tap = nameless(events::postback(USER, "action=weather&type=home"));
     assert!(world.ask(tap).await.starts_with("🙏 這裡無法辨識您的帳號"));
-    let loading = world.line.said().into_iter().any(|said| said.endpoint == Endpoint::Loading);
+    let loading =
+        world.line.accepted_calls().into_iter().any(|said| said.endpoint == ApiEndpoint::Loading);
     assert!(!loading, "a group is shown no animation");
     world.end().await;
 }
@@ -109,7 +114,7 @@ async fn in_standby_nothing_is_said_and_nothing_is_looked_up() {
     world.send(&[events::standby(events::text(USER, "台北🥚"))]).await;
     let done = r#"hapax_line_handled_total{event_type="text",result="done"}"#;
     world.until("it is handled", async || world.metric(done).await == 1).await;
-    assert!(world.line.said().is_empty());
+    assert!(world.line.accepted_calls().is_empty());
     assert_eq!((world.weather.searches(), world.weather.lookups()), (0, 0));
     world.end().await;
 }
@@ -121,7 +126,7 @@ async fn an_event_without_a_reply_token_is_answered_by_a_push() {
     event["replyToken"] = "".into();
     world.send(&[event]).await;
     let said = world.next().await;
-    assert_eq!((said.endpoint, said.to.as_deref()), (Endpoint::Push, Some(USER)));
+    assert_eq!((said.endpoint, said.to.as_deref()), (ApiEndpoint::Push, Some(USER)));
     assert_eq!(said.texts(), [TAIPEI]);
     world.end().await;
 }

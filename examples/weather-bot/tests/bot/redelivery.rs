@@ -1,6 +1,6 @@
 //! An event is handled once, however often LINE delivers it.
 
-use hapax_line::simulator::{Endpoint, Fault, events};
+use hapax_line::simulator::{ApiEndpoint, ApiFault, events};
 use tokio::task::JoinSet;
 
 use crate::world::{USER, World, send};
@@ -40,7 +40,7 @@ async fn twenty_copies_at_once_are_one_event() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reply_that_line_did_not_acknowledge_is_not_repeated() {
     let world = World::start().await;
-    world.line.fault(Endpoint::Reply, Fault::CutAfter);
+    world.line.inject(ApiEndpoint::Reply, ApiFault::CutAfter);
     assert!(world.ask(events::text(USER, "台北🥚")).await.starts_with("📍 台北（臺灣）"));
     let done = r#"hapax_line_handled_total{event_type="text",result="done"}"#;
     world.until("it is handled", async || world.metric(done).await == 1).await;
@@ -53,7 +53,7 @@ async fn an_answer_that_line_did_not_take_is_tried_again() {
     let world = World::start().await;
     // More than a call tries by itself.
     for _ in 0..3 {
-        world.line.fault(Endpoint::Reply, Fault::TooMany { retry_after: Some(0) });
+        world.line.inject(ApiEndpoint::Reply, ApiFault::TooMany { retry_after: Some(0) });
     }
     assert!(world.ask(events::text(USER, "台北🥚")).await.starts_with("📍 台北（臺灣）"));
     let done = r#"hapax_line_handled_total{event_type="text",result="done"}"#;

@@ -9,8 +9,10 @@ use std::time::Duration;
 
 use example_weather_bot::simulated_weather::SimulatedWeather;
 use hapax_http_client::{HttpClient, get};
-use hapax_line::Secrets;
-use hapax_line::simulator::{Api, Delivered, Endpoint, Said, SendFailed, Sender};
+use hapax_line::ChannelSecrets;
+use hapax_line::simulator::{
+    AcceptedCall, ApiEndpoint, SimulatedApi, WebhookResponse, WebhookSendError, WebhookSender,
+};
 use hapax_testkit::{Redis, TcpProxy, keep_log, wait_for};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -45,11 +47,11 @@ pub(crate) struct Plan<'a> {
 }
 
 pub(crate) struct World {
-    pub(crate) line: Api,
+    pub(crate) line: SimulatedApi,
     pub(crate) weather: SimulatedWeather,
     pub(crate) redis: Redis,
     pub(crate) wire: TcpProxy,
-    pub(crate) sender: Arc<Sender>,
+    pub(crate) sender: Arc<WebhookSender>,
     pub(crate) folder: TempDir,
     url: String,
     child: Mutex<Child>,
@@ -68,7 +70,7 @@ impl World {
             true => format!("redis://127.0.0.1:{}/0", wire.port()),
             false => redis.url(),
         };
-        let line = Api::start("127.0.0.1:0", TOKEN).await.expect("a simulated LINE");
+        let line = SimulatedApi::start("127.0.0.1:0", TOKEN).await.expect("a simulated LINE");
         let weather = SimulatedWeather::start().await.expect("a simulated service");
         let folder = tempfile::tempdir().expect("a folder");
         let database = format!("sqlite:{}/weather.db", folder.path().display());
@@ -93,7 +95,7 @@ impl World {
             let said = fs::read_to_string(folder.path().join("stdout")).expect("its output");
             Some(said.strip_prefix("weather-bot on ")?.strip_suffix('\n')?.to_owned())
         });
-        let sender = Sender::new(&url, &Secrets::new(SECRET).expect("a secret"), BOT);
+        let sender = WebhookSender::new(&url, &ChannelSecrets::new(SECRET).expect("a secret"), BOT);
         let (sender, child) = (Arc::new(sender.expect("a sender")), Mutex::new(child));
         Self { line, weather, redis, wire, sender, folder, url, child, http: HttpClient::new() }
     }
@@ -105,10 +107,10 @@ impl World {
     }
 
     /// What the bot says next, the loading animation left out.
-    pub(crate) async fn next(&self) -> Said {
+    pub(crate) async fn next(&self) -> AcceptedCall {
         loop {
             let said = self.line.next(PATIENCE).await.unwrap_or_else(|| self.silent());
-            if said.endpoint != Endpoint::Loading {
+            if said.endpoint != ApiEndpoint::Loading {
                 return said;
             }
         }
@@ -151,7 +153,7 @@ impl World {
 
     /// All that the bot said so far, the loading animation left out.
     pub(crate) fn said(&self) -> Vec<String> {
-        self.line.said().iter().flat_map(Said::texts).collect()
+        self.line.accepted_calls().iter().flat_map(AcceptedCall::texts).collect()
     }
 
     /// Status and body of one of the bot's own pages.
@@ -201,7 +203,7 @@ impl World {
         let stderr = self.log();
         assert!(!stderr.contains("panicked"), "{stderr}");
         keep_log("weather-bot", &[&stdout, &stderr, &metrics].map(String::as_str).concat());
-        let tokens = self.line.said().into_iter().filter_map(|said| said.reply_token);
+        let tokens = self.line.accepted_calls().into_iter().filter_map(|said| said.reply_token);
         let private = ["Uf00d", "🥚", "台北", "新竹", "hush", "121.5264"].map(str::to_owned);
         for private in tokens.chain(private) {
             for (name, text) in [("stdout", &stdout), ("stderr", &stderr), ("metrics", &metrics)] {
@@ -212,10 +214,13 @@ impl World {
 }
 
 /// Again where a machine that stalls let the time for a connection run out: nothing was sent.
-pub(crate) async fn send(sender: &Sender, events: &[Value]) -> Result<Delivered, SendFailed> {
+pub(crate) async fn send(
+    sender: &WebhookSender,
+    events: &[Value],
+) -> Result<WebhookResponse, WebhookSendError> {
     loop {
         let sent = sender.send(events).await;
-        if sent != Err(SendFailed::NotReached(ErrorKind::TimedOut)) {
+        if sent != Err(WebhookSendError::NotReached(ErrorKind::TimedOut)) {
             return sent;
         }
     }

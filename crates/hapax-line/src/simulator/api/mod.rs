@@ -12,130 +12,128 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use self::state::State;
+use self::state::ApiState;
 
 /// LINE's API as a server of its own; it stops when it is dropped.
 ///
-/// It takes what LINE would take and refuses what LINE would refuse, and it remembers both, for as
-/// long as it lives: it is for tests and for a desk.
+/// It accepts and refuses what LINE would, and remembers both for as long as it lives: for tests and for
+/// development.
 ///
 /// ```
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-/// use hapax_line::simulator::Api;
-/// use hapax_line::{LineClient, Message, Sent};
+/// use hapax_line::simulator::SimulatedApi;
+/// use hapax_line::{LineClient, LineMessage, SendStatus};
 ///
-/// let api = Api::start("127.0.0.1:0", "access-token").await.unwrap();
+/// let api = SimulatedApi::start("127.0.0.1:0", "access-token").await.unwrap();
 /// let line = LineClient::new(&api.base(), "access-token").unwrap();
-/// assert_eq!(line.reply("token", &[Message::text("你好")]).await, Ok(Sent::Accepted));
-/// assert_eq!(api.said()[0].texts(), ["你好"]);
+/// assert_eq!(line.reply("token", &[LineMessage::text("你好")]).await, Ok(SendStatus::Accepted));
+/// assert_eq!(api.accepted_calls()[0].texts(), ["你好"]);
 ///
 /// // A token works once.
-/// assert!(line.reply("token", &[Message::text("你好")]).await.is_err());
+/// assert!(line.reply("token", &[LineMessage::text("你好")]).await.is_err());
 /// assert_eq!(api.violations().len(), 1);
 /// # });
 /// ```
-pub struct Api {
+pub struct SimulatedApi {
     address: SocketAddr,
-    state: Arc<State>,
+    state: Arc<ApiState>,
     serving: JoinHandle<()>,
 }
 
-/// What of LINE's API is called.
+/// An endpoint of LINE's API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Endpoint {
-    /// Answers an event, by its token.
+pub enum ApiEndpoint {
+    /// Replies to an event, by its token.
     Reply,
-    /// Says something to a chat.
+    /// Pushes to a chat.
     Push,
     /// Shows the loading animation.
     Loading,
 }
 
-/// What goes wrong with a request.
+/// What goes wrong with a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// Nothing is accepted, and this is answered.
+pub enum ApiFault {
+    /// The call is refused with this status.
     Status(u16),
-    /// The request is treated as usual, and this is answered.
+    /// The call is processed, and answered with this status.
     StatusAfter(u16),
-    /// Nothing is accepted: 429.
+    /// The call is refused with 429.
     TooMany {
         /// How many seconds the caller is asked to wait.
         retry_after: Option<u64>,
     },
-    /// Nothing is accepted, and nothing is ever answered.
+    /// The call is neither processed nor ever answered.
     Hang,
-    /// Nothing is accepted, and the connection is closed.
+    /// The call is not processed, and the connection is closed.
     Cut,
-    /// The request is treated as usual, and the connection is closed without an answer.
+    /// The call is processed, and the connection is closed without an answer.
     CutAfter,
 }
 
-/// Something that LINE accepted.
+/// A call that was accepted.
 #[derive(Clone, Debug)]
-pub struct Said {
-    /// Where it was accepted.
-    pub endpoint: Endpoint,
+pub struct AcceptedCall {
+    /// The endpoint that was called.
+    pub endpoint: ApiEndpoint,
     /// The token of a reply.
     pub reply_token: Option<String>,
     /// The chat that was pushed to, or that shows the animation.
     pub to: Option<String>,
     /// The retry key of a push.
     pub retry_key: Option<String>,
-    /// What was said.
+    /// The messages.
     pub messages: Vec<Value>,
-    /// For how long the animation is shown.
+    /// How long the animation is shown.
     pub loading_seconds: Option<u64>,
 }
 
-impl Api {
-    /// Listens at an address, such as `127.0.0.1:0`, and takes this access token.
+impl SimulatedApi {
+    /// Listens at an address, such as `127.0.0.1:0`, and accepts this access token.
     pub async fn start(listen: &str, access_token: &str) -> std::io::Result<Self> {
         let listener = TcpListener::bind(listen).await?;
         let address = listener.local_addr()?;
-        let state = Arc::new(State::new(access_token));
-        let serving = tokio::spawn(serve::all(listener, state.clone()));
+        let state = Arc::new(ApiState::new(access_token));
+        let serving = tokio::spawn(serve::serve(listener, state.clone()));
         Ok(Self { address, state, serving })
     }
 
-    /// Where it is: `http://127.0.0.1:PORT`.
+    /// Its base URL: `http://127.0.0.1:PORT`.
     pub fn base(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// All that was accepted, in order.
-    pub fn said(&self) -> Vec<Said> {
-        self.state.said()
+    /// All accepted calls, in order.
+    pub fn accepted_calls(&self) -> Vec<AcceptedCall> {
+        self.state.accepted_calls()
     }
 
-    /// The next one that was accepted and that this has not given out before, waiting for it if need
-    /// be.
-    pub async fn next(&self, within: Duration) -> Option<Said> {
+    /// The next accepted call that this method has not returned before; waits for it.
+    pub async fn next(&self, within: Duration) -> Option<AcceptedCall> {
         self.state.next(within).await
     }
 
-    /// What no client may do: a token used twice, or again after nobody knew what became of it, a
-    /// wrong access token, messages that LINE would refuse, a retry key with another message.
-    /// Names nobody.
+    /// Violations of LINE's rules: a token used twice, or again after an unknown outcome, a wrong access
+    /// token, messages that LINE would refuse, a retry key with another message. They contain no ids.
     pub fn violations(&self) -> Vec<String> {
         self.state.violations()
     }
 
-    /// Makes the next request fail; called several times, that many of the next ones, in this order.
-    pub fn fault(&self, endpoint: Endpoint, fault: Fault) {
+    /// Makes the next call of this endpoint fail; several faults apply to the next calls, in this order.
+    pub fn inject(&self, endpoint: ApiEndpoint, fault: ApiFault) {
         self.state.plan(endpoint, fault);
     }
 }
 
 /// Every connection ends with the task that accepted it.
-impl Drop for Api {
+impl Drop for SimulatedApi {
     fn drop(&mut self) {
         self.serving.abort();
     }
 }
 
-impl Said {
-    /// The texts of its text messages.
+impl AcceptedCall {
+    /// The texts of the text messages.
     pub fn texts(&self) -> Vec<String> {
         let texts = self.messages.iter().filter_map(|message| message["text"].as_str());
         texts.map(str::to_owned).collect()

@@ -1,4 +1,4 @@
-//! Requests in, answers out.
+//! The HTTP server of the simulated API.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,22 +17,22 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use super::check::{Refusal, Wanted};
-use super::state::{Accepted, State};
-use super::{Endpoint, Fault};
+use super::check::{ApiRefusal, ApiRequest};
+use super::state::{AcceptResult, ApiState};
+use super::{ApiEndpoint, ApiFault};
 
-/// As much as LINE reads.
+/// The largest body that LINE reads.
 const MAX_BODY: usize = 2 << 20;
-/// How long it rests where no connection can be accepted, such as without free file descriptors.
-const REST: Duration = Duration::from_millis(50);
+/// The pause after a failed accept, such as without free file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves until it is dropped, and all connections with it.
-pub(super) async fn all(listener: TcpListener, state: Arc<State>) {
+/// Serves until it is dropped, together with all connections.
+pub(super) async fn serve(listener: TcpListener, state: Arc<ApiState>) {
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
         let Ok((stream, _)) = listener.accept().await else {
-            tokio::time::sleep(REST).await;
+            tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
         let state = state.clone();
@@ -51,35 +51,39 @@ pub(super) async fn all(listener: TcpListener, state: Arc<State>) {
 #[error("cut")]
 struct Cut;
 
-type Answer = Response<Full<Bytes>>;
+type ApiResponse = Response<Full<Bytes>>;
 
-async fn answer(state: Arc<State>, request: Request<Incoming>) -> Result<Answer, Cut> {
+async fn answer(state: Arc<ApiState>, request: Request<Incoming>) -> Result<ApiResponse, Cut> {
     let request_id = Uuid::new_v4().to_string();
-    let mut answer = treat(&state, request, &request_id).await?;
+    let mut answer = process(&state, request, &request_id).await?;
     answer.headers_mut().insert("x-line-request-id", header(&request_id));
     Ok(answer)
 }
 
-async fn treat(state: &State, request: Request<Incoming>, id: &str) -> Result<Answer, Cut> {
+async fn process(
+    state: &ApiState,
+    request: Request<Incoming>,
+    id: &str,
+) -> Result<ApiResponse, Cut> {
     let Some(endpoint) = endpoint(request.uri().path()) else {
-        return Ok(refused(state, Refusal::new(404, "Not found")));
+        return Ok(refused(state, ApiRefusal::new(404, "Not found")));
     };
     let (head, body) = request.into_parts();
     if head.method != Method::POST {
-        return Ok(refused(state, Refusal::new(405, "Method not allowed")));
+        return Ok(refused(state, ApiRefusal::new(405, "Method not allowed")));
     }
     let body = match Limited::new(body, MAX_BODY).collect().await {
         Ok(body) => body.to_bytes(),
         Err(error) if error.is::<LengthLimitError>() => {
-            return Ok(refused(state, Refusal::new(413, "Request entity too large")));
+            return Ok(refused(state, ApiRefusal::new(413, "Request entity too large")));
         }
-        // The caller died in the middle: no fault of what he sent.
+        // The caller died while sending: not a violation.
         Err(_) => return Err(Cut),
     };
-    let usual = || match Wanted::read(endpoint, &head.headers, &body, state.access_token()) {
-        Ok(wanted) => match state.accept(wanted, id) {
-            Ok(Accepted::Now) => reply(endpoint.success(), json!({})),
-            Ok(Accepted::Before(first)) => before(&first),
+    let usual = || match ApiRequest::read(endpoint, &head.headers, &body, state.access_token()) {
+        Ok(request) => match state.accept(request, id) {
+            Ok(AcceptResult::New) => reply(endpoint.success(), json!({})),
+            Ok(AcceptResult::Repeated(first)) => before(&first),
             Err(refusal) => refused(state, refusal),
         },
         Err(refusal) => refused(state, refusal),
@@ -90,58 +94,58 @@ async fn treat(state: &State, request: Request<Incoming>, id: &str) -> Result<An
     }
     Ok(match fault {
         None => usual(),
-        Some(Fault::Status(status)) => reply(status, json!({ "message": "as planned" })),
-        Some(Fault::StatusAfter(status)) => {
+        Some(ApiFault::Status(status)) => reply(status, json!({ "message": "as planned" })),
+        Some(ApiFault::StatusAfter(status)) => {
             usual();
             reply(status, json!({ "message": "as planned" }))
         }
-        Some(Fault::TooMany { retry_after }) => too_many(retry_after),
-        Some(Fault::Hang) => match std::future::pending::<Infallible>().await {},
-        Some(Fault::Cut) => return Err(Cut),
-        Some(Fault::CutAfter) => {
+        Some(ApiFault::TooMany { retry_after }) => too_many(retry_after),
+        Some(ApiFault::Hang) => match std::future::pending::<Infallible>().await {},
+        Some(ApiFault::Cut) => return Err(Cut),
+        Some(ApiFault::CutAfter) => {
             usual();
             return Err(Cut);
         }
     })
 }
 
-fn endpoint(path: &str) -> Option<Endpoint> {
+fn endpoint(path: &str) -> Option<ApiEndpoint> {
     match path {
-        "/v2/bot/message/reply" => Some(Endpoint::Reply),
-        "/v2/bot/message/push" => Some(Endpoint::Push),
-        "/v2/bot/chat/loading/start" => Some(Endpoint::Loading),
+        "/v2/bot/message/reply" => Some(ApiEndpoint::Reply),
+        "/v2/bot/message/push" => Some(ApiEndpoint::Push),
+        "/v2/bot/chat/loading/start" => Some(ApiEndpoint::Loading),
         _ => None,
     }
 }
 
 /// Whether the caller cannot know that nothing was accepted.
-fn leaves_doubt(fault: Fault) -> bool {
+fn leaves_doubt(fault: ApiFault) -> bool {
     match fault {
-        Fault::Status(status) => status >= 500,
-        Fault::Hang | Fault::Cut => true,
-        // The first is certain; the others are in the books as accepted.
-        Fault::TooMany { .. } | Fault::StatusAfter(_) | Fault::CutAfter => false,
+        ApiFault::Status(status) => status >= 500,
+        ApiFault::Hang | ApiFault::Cut => true,
+        // A 429 is certain; the other two are recorded as accepted.
+        ApiFault::TooMany { .. } | ApiFault::StatusAfter(_) | ApiFault::CutAfter => false,
     }
 }
 
-impl Endpoint {
+impl ApiEndpoint {
     fn success(self) -> u16 {
         if self == Self::Loading { 202 } else { 200 }
     }
 }
 
-fn refused(state: &State, refusal: Refusal) -> Answer {
+fn refused(state: &ApiState, refusal: ApiRefusal) -> ApiResponse {
     state.violated(refusal.why);
     reply(refusal.status, json!({ "message": refusal.why }))
 }
 
-fn before(first: &str) -> Answer {
+fn before(first: &str) -> ApiResponse {
     let mut answer = reply(409, json!({ "message": "The retry key is already accepted" }));
     answer.headers_mut().insert("x-line-accepted-request-id", header(first));
     answer
 }
 
-fn too_many(retry_after: Option<u64>) -> Answer {
+fn too_many(retry_after: Option<u64>) -> ApiResponse {
     let mut answer = reply(429, json!({ "message": "You have reached your rate limit" }));
     if let Some(seconds) = retry_after {
         answer.headers_mut().insert(RETRY_AFTER, seconds.into());
@@ -149,7 +153,7 @@ fn too_many(retry_after: Option<u64>) -> Answer {
     answer
 }
 
-fn reply(status: u16, body: Value) -> Answer {
+fn reply(status: u16, body: Value) -> ApiResponse {
     let mut answer = Response::new(Full::new(body.to_string().into()));
     *answer.status_mut() = StatusCode::from_u16(status).unwrap_or_default();
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

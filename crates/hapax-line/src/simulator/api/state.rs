@@ -1,4 +1,4 @@
-//! What LINE remembers, and what a test plans.
+//! What the simulated API remembers, and the faults that a test injects.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -9,25 +9,25 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
-use super::check::{Refusal, Wanted};
-use super::{Endpoint, Fault, Said};
+use super::check::{ApiRefusal, ApiRequest};
+use super::{AcceptedCall, ApiEndpoint, ApiFault};
 
-pub(super) struct State {
+pub(super) struct ApiState {
     access_token: String,
-    books: Mutex<Books>,
-    /// As many permits as there are accepted ones that `next` has not given out.
-    untaken: Semaphore,
+    recorded: Mutex<Calls>,
+    /// One permit for each accepted call that `next` has not returned.
+    unreturned: Semaphore,
 }
 
 #[derive(Default)]
-struct Books {
-    said: Vec<Said>,
-    taken: usize,
+struct Calls {
+    calls: Vec<AcceptedCall>,
+    returned: usize,
     used_tokens: HashSet<String>,
     doubtful_tokens: HashSet<String>,
     pushes: HashMap<Uuid, Push>,
     violations: Vec<String>,
-    faults: HashMap<Endpoint, VecDeque<Fault>>,
+    faults: HashMap<ApiEndpoint, VecDeque<ApiFault>>,
 }
 
 /// The push that a retry key belongs to.
@@ -37,18 +37,18 @@ struct Push {
     messages: Vec<Value>,
 }
 
-pub(super) enum Accepted {
-    Now,
+pub(super) enum AcceptResult {
+    New,
     /// The same retry key was accepted in this request.
-    Before(String),
+    Repeated(String),
 }
 
-impl State {
+impl ApiState {
     pub(super) fn new(access_token: &str) -> Self {
         Self {
             access_token: access_token.to_owned(),
-            books: Mutex::default(),
-            untaken: Semaphore::new(0),
+            recorded: Mutex::default(),
+            unreturned: Semaphore::new(0),
         }
     }
 
@@ -56,67 +56,71 @@ impl State {
         &self.access_token
     }
 
-    pub(super) fn said(&self) -> Vec<Said> {
-        self.books().said.clone()
+    pub(super) fn accepted_calls(&self) -> Vec<AcceptedCall> {
+        self.recorded().calls.clone()
     }
 
-    pub(super) async fn next(&self, within: Duration) -> Option<Said> {
-        let permit = tokio::time::timeout(within, self.untaken.acquire()).await.ok()?.ok()?;
+    pub(super) async fn next(&self, within: Duration) -> Option<AcceptedCall> {
+        let permit = tokio::time::timeout(within, self.unreturned.acquire()).await.ok()?.ok()?;
         permit.forget();
-        let mut books = self.books();
-        books.taken += 1;
-        books.said.get(books.taken - 1).cloned()
+        let mut recorded = self.recorded();
+        recorded.returned += 1;
+        recorded.calls.get(recorded.returned - 1).cloned()
     }
 
     pub(super) fn violations(&self) -> Vec<String> {
-        self.books().violations.clone()
+        self.recorded().violations.clone()
     }
 
     pub(super) fn violated(&self, why: &str) {
-        self.books().violations.push(why.to_owned());
+        self.recorded().violations.push(why.to_owned());
     }
 
-    pub(super) fn plan(&self, endpoint: Endpoint, fault: Fault) {
-        self.books().faults.entry(endpoint).or_default().push_back(fault);
+    pub(super) fn plan(&self, endpoint: ApiEndpoint, fault: ApiFault) {
+        self.recorded().faults.entry(endpoint).or_default().push_back(fault);
     }
 
-    pub(super) fn next_fault(&self, endpoint: Endpoint) -> Option<Fault> {
-        self.books().faults.get_mut(&endpoint)?.pop_front()
+    pub(super) fn next_fault(&self, endpoint: ApiEndpoint) -> Option<ApiFault> {
+        self.recorded().faults.get_mut(&endpoint)?.pop_front()
     }
 
-    /// Nothing is accepted, but who sent this cannot know: a reply must not come again.
+    /// Records that the caller cannot know whether its reply was accepted, and so must not repeat it.
     pub(super) fn doubt(&self, body: &[u8]) {
         let body: Value = serde_json::from_slice(body).unwrap_or_default();
         if let Some(token) = body["replyToken"].as_str() {
-            self.books().doubtful_tokens.insert(token.to_owned());
+            self.recorded().doubtful_tokens.insert(token.to_owned());
         }
     }
 
-    pub(super) fn accept(&self, wanted: Wanted, request_id: &str) -> Result<Accepted, Refusal> {
-        let Wanted { said, retry_key } = wanted;
-        let mut books = self.books();
-        if let Some(token) = &said.reply_token {
-            books.use_token(token)?;
+    pub(super) fn accept(
+        &self,
+        request: ApiRequest,
+        request_id: &str,
+    ) -> Result<AcceptResult, ApiRefusal> {
+        let ApiRequest { call, retry_key } = request;
+        let mut recorded = self.recorded();
+        if let Some(token) = &call.reply_token {
+            recorded.use_token(token)?;
         }
         if let Some(key) = retry_key
-            && let Some(first) = books.push_before(key, &said, request_id)
+            && let Some(first) = recorded.push_before(key, &call, request_id)
         {
-            return Ok(Accepted::Before(first));
+            return Ok(AcceptResult::Repeated(first));
         }
-        books.said.push(said);
-        self.untaken.add_permits(1);
-        Ok(Accepted::Now)
+        recorded.calls.push(call);
+        self.unreturned.add_permits(1);
+        Ok(AcceptResult::New)
     }
 
-    fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn recorded(&self) -> MutexGuard<'_, Calls> {
+        self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Books {
-    fn use_token(&mut self, token: &str) -> Result<(), Refusal> {
+impl Calls {
+    fn use_token(&mut self, token: &str) -> Result<(), ApiRefusal> {
         if !self.used_tokens.insert(token.to_owned()) {
-            return Err(Refusal::new(400, "Invalid reply token"));
+            return Err(ApiRefusal::new(400, "Invalid reply token"));
         }
         if self.doubtful_tokens.contains(token) {
             let why = "A reply was repeated although nobody knew what became of it";
@@ -125,17 +129,17 @@ impl Books {
         Ok(())
     }
 
-    /// The request that this key was accepted in; otherwise it is remembered for this one.
-    fn push_before(&mut self, key: Uuid, said: &Said, request_id: &str) -> Option<String> {
+    /// The request that this key was accepted in; records this request where there is none.
+    fn push_before(&mut self, key: Uuid, call: &AcceptedCall, request_id: &str) -> Option<String> {
         match self.pushes.entry(key) {
             Entry::Vacant(free) => {
-                let (to, messages) = (said.to.clone(), said.messages.clone());
+                let (to, messages) = (call.to.clone(), call.messages.clone());
                 free.insert(Push { request_id: request_id.to_owned(), to, messages });
                 None
             }
             Entry::Occupied(push) => {
                 let push = push.get();
-                if push.to != said.to || push.messages != said.messages {
+                if push.to != call.to || push.messages != call.messages {
                     self.violations.push("A retry key came again with another message".to_owned());
                 }
                 Some(push.request_id.clone())

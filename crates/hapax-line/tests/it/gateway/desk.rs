@@ -8,10 +8,10 @@ use hapax_core::memory::MemoryStore;
 use hapax_core::queue::{ItemId, QueueName};
 use hapax_core::trace::{self, Traceparent};
 use hapax_core::{Fence, ManualClock, Queue, Store};
-use hapax_line::simulator::{Api, Said};
+use hapax_line::simulator::{AcceptedCall, SimulatedApi};
 use hapax_line::{
-    Answer, Event, Failed, Gateway, Handler, LineClient, Message, Secrets, SendError, Sent,
-    Settings, Turn,
+    Backoff, ChannelSecrets, EventContext, EventHandler, EventHandlerError, Gateway, GatewayConfig,
+    LineClient, LineEvent, LineMessage, SendError, SendStatus, WebhookStatus,
 };
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -19,22 +19,26 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Longer than all the time that `next_later` and `settled` let pass.
+pub(crate) const LEASE: Duration = Duration::from_secs(3600);
+pub(crate) const REPLY_WINDOW: Duration = Duration::from_secs(50);
+pub(crate) const RETENTION: Duration = Duration::from_secs(24 * 3600);
 pub(crate) const USER: &str = "Uf00d0000000000000000000000000001";
 
 /// What a test tells the bot to do with an event.
 pub(crate) enum Order {
-    Reply(&'static str, oneshot::Sender<Result<Sent, SendError>>),
-    Push(&'static str, oneshot::Sender<Result<Sent, SendError>>),
-    PushAs(&'static str, &'static str, oneshot::Sender<Result<Sent, SendError>>),
-    Say(&'static str, oneshot::Sender<Result<Sent, SendError>>),
-    End(Result<(), Failed>),
+    Reply(&'static str, oneshot::Sender<Result<SendStatus, SendError>>),
+    Push(&'static str, oneshot::Sender<Result<SendStatus, SendError>>),
+    PushNamed(&'static str, &'static str, oneshot::Sender<Result<SendStatus, SendError>>),
+    Say(&'static str, oneshot::Sender<Result<SendStatus, SendError>>),
+    End(Result<(), EventHandlerError>),
     Panic,
 }
 
 /// An event that the bot has in hand until the test says what becomes of it.
 pub(crate) struct InHand {
     pub(crate) id: ItemId,
-    pub(crate) event: Event,
+    pub(crate) event: LineEvent,
     pub(crate) attempt: u32,
     pub(crate) fence: Option<Fence>,
     pub(crate) trace: Option<Traceparent>,
@@ -50,34 +54,34 @@ impl InHand {
         self.order(Order::End(Ok(())));
     }
 
-    pub(crate) fn fails(self, failed: Failed) {
+    pub(crate) fn fails(self, failed: EventHandlerError) {
         self.order(Order::End(Err(failed)));
     }
 
-    pub(crate) async fn reply(&self, text: &'static str) -> Result<Sent, SendError> {
+    pub(crate) async fn reply(&self, text: &'static str) -> Result<SendStatus, SendError> {
         self.answer(|answer| Order::Reply(text, answer)).await
     }
 
-    pub(crate) async fn push(&self, text: &'static str) -> Result<Sent, SendError> {
+    pub(crate) async fn push(&self, text: &'static str) -> Result<SendStatus, SendError> {
         self.answer(|answer| Order::Push(text, answer)).await
     }
 
-    pub(crate) async fn push_as(
+    pub(crate) async fn push_named(
         &self,
         name: &'static str,
         text: &'static str,
-    ) -> Result<Sent, SendError> {
-        self.answer(|answer| Order::PushAs(name, text, answer)).await
+    ) -> Result<SendStatus, SendError> {
+        self.answer(|answer| Order::PushNamed(name, text, answer)).await
     }
 
-    pub(crate) async fn say(&self, text: &'static str) -> Result<Sent, SendError> {
+    pub(crate) async fn say(&self, text: &'static str) -> Result<SendStatus, SendError> {
         self.answer(|answer| Order::Say(text, answer)).await
     }
 
     async fn answer(
         &self,
-        order: impl FnOnce(oneshot::Sender<Result<Sent, SendError>>) -> Order,
-    ) -> Result<Sent, SendError> {
+        order: impl FnOnce(oneshot::Sender<Result<SendStatus, SendError>>) -> Order,
+    ) -> Result<SendStatus, SendError> {
         let (answer, answered) = oneshot::channel();
         self.order(order(answer));
         answered.await.expect("the bot answers")
@@ -87,20 +91,30 @@ impl InHand {
 struct Bot(mpsc::UnboundedSender<InHand>);
 
 #[async_trait]
-impl Handler for Bot {
-    async fn handle(&self, event: &Event, turn: &Turn) -> Result<(), Failed> {
+impl EventHandler for Bot {
+    async fn handle(
+        &self,
+        event: &LineEvent,
+        context: &EventContext,
+    ) -> Result<(), EventHandlerError> {
         let (orders, mut given) = mpsc::unbounded_channel();
         let event = event.clone();
-        let (id, attempt, fence) = (turn.id(), turn.attempt(), turn.fence());
+        let (id, attempt, fence) = (context.id(), context.attempt(), context.fence());
         let _ = self.0.send(InHand { id, event, attempt, fence, trace: trace::current(), orders });
         while let Some(order) = given.recv().await {
             match order {
-                Order::Reply(text, to) => drop(to.send(turn.reply(&[Message::text(text)]).await)),
-                Order::Push(text, to) => drop(to.send(turn.push(&[Message::text(text)]).await)),
-                Order::PushAs(name, text, to) => {
-                    drop(to.send(turn.push_as(name, &[Message::text(text)]).await));
+                Order::Reply(text, to) => {
+                    drop(to.send(context.reply(&[LineMessage::text(text)]).await))
                 }
-                Order::Say(text, to) => drop(to.send(turn.say(&[Message::text(text)]).await)),
+                Order::Push(text, to) => {
+                    drop(to.send(context.push(&[LineMessage::text(text)]).await))
+                }
+                Order::PushNamed(name, text, to) => {
+                    drop(to.send(context.push_named(name, &[LineMessage::text(text)]).await));
+                }
+                Order::Say(text, to) => {
+                    drop(to.send(context.reply_or_push(&[LineMessage::text(text)]).await))
+                }
                 Order::End(result) => return result,
                 Order::Panic => panic!("as planned"),
             }
@@ -111,10 +125,11 @@ impl Handler for Bot {
 
 /// A store, LINE, and a bot whose events the test has in its hands.
 pub(crate) struct Desk {
-    pub(crate) api: Api,
+    pub(crate) api: SimulatedApi,
     pub(crate) store: FaultyStore,
     pub(crate) clock: Arc<ManualClock>,
-    pub(crate) settings: Settings,
+    pub(crate) config: GatewayConfig,
+    queue: QueueName,
     handed: mpsc::UnboundedReceiver<InHand>,
     hand: mpsc::UnboundedSender<InHand>,
 }
@@ -156,20 +171,20 @@ impl Desk {
         let clock = Arc::new(ManualClock::default());
         let (hand, handed) = mpsc::unbounded_channel();
         // Nothing is left to the real clock: leases run out when the test says so.
-        let settings = Settings {
-            backoff: Duration::from_millis(1),
-            poll: Duration::from_millis(10),
-            // Longer than all the time that `next_later` and `settled` let pass.
-            lease: Duration::from_secs(3600),
+        let config = GatewayConfig::new()
+            .backoff(Backoff::new(Duration::from_millis(1), Duration::from_secs(60)))
+            .poll_interval(Duration::from_millis(10))
+            .lease(LEASE)
+            .retention(RETENTION)
+            .reply_window(REPLY_WINDOW)
             // A machine that stalls is no store that does.
-            store_budget: PATIENCE,
-            ..Settings::default()
-        };
+            .store_timeout(PATIENCE);
         Self {
-            api: Api::start("127.0.0.1:0", "token").await.unwrap(),
+            api: SimulatedApi::start("127.0.0.1:0", "token").await.unwrap(),
             store: FaultyStore::new(Arc::new(MemoryStore::new(clock.clone()))),
             clock,
-            settings,
+            config,
+            queue: QueueName::new("line").unwrap(),
             handed,
             hand,
         }
@@ -195,10 +210,10 @@ impl Desk {
 
     /// A gateway that takes webhooks in and looks at no queue.
     pub(crate) fn idle(&self) -> Running {
-        let client = LineClient::new(&self.api.base(), "token").unwrap().limit(PATIENCE);
+        let client = LineClient::new(&self.api.base(), "token").unwrap().timeout(PATIENCE);
         let store: Arc<dyn Store> = Arc::new(self.store.clone());
         let bot = Arc::new(Bot(self.hand.clone()));
-        let gateway = Gateway::new(store, secrets(), client, bot, self.settings.clone());
+        let gateway = Gateway::new(store, secrets(), client, bot, self.config.clone());
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
@@ -210,7 +225,7 @@ impl Desk {
     /// A gateway that has looked at its queue, and looks again where something was stored: the next
     /// calls of the store are those that the test causes.
     pub(crate) async fn start_quietly(&mut self) -> Running {
-        self.settings.poll = PATIENCE * 10;
+        self.config = self.config.clone().poll_interval(PATIENCE * 10);
         let before = self.store.calls();
         let running = self.start();
         self.until(async || self.store.calls() > before).await;
@@ -238,7 +253,7 @@ impl Desk {
         }
     }
 
-    pub(crate) async fn said(&self) -> Said {
+    pub(crate) async fn said(&self) -> AcceptedCall {
         self.api.next(PATIENCE).await.expect("something is said")
     }
 
@@ -249,11 +264,11 @@ impl Desk {
 
     /// Lets all leases run out, and the mark of a reply.
     pub(crate) fn outlive(&self) {
-        self.pass(self.settings.lease + Duration::from_secs(1));
+        self.pass(LEASE + Duration::from_secs(1));
     }
 
     pub(crate) fn queue(&self) -> &QueueName {
-        &self.settings.queue
+        &self.queue
     }
 
     /// Waits until nothing is left in the queue but this many dead letters.
@@ -277,7 +292,7 @@ impl Desk {
 }
 
 impl Running {
-    pub(crate) async fn tap(&self, events: &[Value]) -> Answer {
+    pub(crate) async fn tap(&self, events: &[Value]) -> WebhookStatus {
         let body = Bytes::from(json!({ "destination": "Uf00dbot", "events": events }).to_string());
         let signature = secrets().sign(&body);
         let gateway = self.gateway.clone();
@@ -287,6 +302,6 @@ impl Running {
     }
 }
 
-pub(crate) fn secrets() -> Secrets {
-    Secrets::new("secret").unwrap()
+pub(crate) fn secrets() -> ChannelSecrets {
+    ChannelSecrets::new("secret").unwrap()
 }

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use hapax_conformance::{Fault, StorePart};
 use hapax_core::{OnUnknown, Queue};
-use hapax_line::Failed;
+use hapax_line::EventHandlerError;
 use hapax_line::simulator::events;
 
 use crate::gateway::desk::{Desk, Order, USER};
@@ -15,7 +15,7 @@ async fn what_fails_is_tried_again_and_then_is_a_dead_letter_that_can_be_put_bac
     for attempt in 1..=5 {
         let event = desk.next_later().await;
         assert_eq!(event.attempt, attempt);
-        event.fails(Failed::again("the bot is not well"));
+        event.fails(EventHandlerError::retry("the bot is not well"));
     }
     desk.settled(1).await;
     let dead = desk.store.dead(desk.queue(), None, None, 10).await.unwrap();
@@ -31,7 +31,7 @@ async fn what_will_never_work_is_a_dead_letter_at_once() {
     let mut desk = Desk::new().await;
     let line = desk.start();
     line.tap(&[events::follow(USER)]).await;
-    desk.next().await.fails(Failed::for_good("no such thing"));
+    desk.next().await.fails(EventHandlerError::permanent("no such thing"));
     desk.settled(1).await;
     drop(line);
 }
@@ -46,7 +46,7 @@ async fn a_dead_letter_can_be_put_back_as_soon_as_it_is_one() {
     let (id, before) = (first.id, desk.store.calls());
     desk.store.only(Some(StorePart::Queue));
     desk.store.plan([Fault::NoAnswer]);
-    first.fails(Failed::for_good("no such thing"));
+    first.fails(EventHandlerError::permanent("no such thing"));
     // Its mark is one call, its burial the next: that one is not answered.
     desk.until(async || desk.store.calls() >= before + 2).await;
     desk.settled(1).await;
@@ -64,7 +64,7 @@ async fn what_panics_or_takes_too_long_is_unknown_and_tried_again() {
     drop(line);
 
     let mut desk = Desk::new().await;
-    desk.settings.handle_limit = Duration::from_millis(300);
+    desk.config = desk.config.clone().handler_timeout(Duration::from_millis(300));
     let line = desk.start();
     line.tap(&[events::follow(USER)]).await;
     let hangs = desk.next().await;
@@ -92,7 +92,7 @@ async fn what_a_dead_gateway_had_in_hand_is_handled_by_another_with_a_greater_fe
 #[tokio::test]
 async fn what_a_dead_gateway_had_in_hand_is_a_dead_letter_where_nothing_may_run_twice() {
     let mut desk = Desk::new().await;
-    desk.settings.on_unknown = OnUnknown::Refuse;
+    desk.config = desk.config.clone().on_unknown(OnUnknown::Refuse);
     let one = desk.start();
     one.tap(&[events::follow(USER)]).await;
     let first = desk.next().await;
@@ -109,7 +109,7 @@ async fn what_a_dead_gateway_had_in_hand_is_a_dead_letter_where_nothing_may_run_
 #[tokio::test]
 async fn an_event_that_brings_every_gateway_down_is_a_dead_letter_in_the_end() {
     let mut desk = Desk::new().await;
-    desk.settings.max_attempts = 2;
+    desk.config = desk.config.clone().max_attempts(2);
     let line = desk.start();
     line.tap(&[events::follow(USER)]).await;
     desk.next().await;
@@ -130,9 +130,9 @@ async fn an_event_that_brings_every_gateway_down_is_a_dead_letter_in_the_end() {
 async fn what_a_dead_gateway_handled_from_memory_is_not_handled_again_where_nothing_may_run_twice()
 {
     let mut desk = Desk::new().await;
-    desk.settings.on_unknown = OnUnknown::Refuse;
+    desk.config = desk.config.clone().on_unknown(OnUnknown::Refuse);
     // It is to run out while the end is waited for.
-    desk.settings.lease = Duration::from_secs(30);
+    desk.config = desk.config.clone().lease(Duration::from_secs(30));
     let one = desk.start_quietly().await;
     // It is stored, and the gateway does not hear of it.
     desk.store.only(Some(StorePart::Queue));
@@ -140,7 +140,7 @@ async fn what_a_dead_gateway_handled_from_memory_is_not_handled_again_where_noth
     one.tap(&[events::follow(USER)]).await;
     desk.next().await;
     one.kill();
-    desk.settings.poll = Duration::from_millis(10);
+    desk.config = desk.config.clone().poll_interval(Duration::from_millis(10));
     let _another = desk.start();
     desk.settled(1).await;
 }

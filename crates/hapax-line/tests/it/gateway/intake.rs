@@ -2,10 +2,10 @@ use bytes::Bytes;
 use hapax_core::Queue;
 use hapax_core::trace::{self, Traceparent};
 use hapax_line::simulator::events;
-use hapax_line::{Answer, Event};
+use hapax_line::{LineEvent, WebhookStatus};
 use serde_json::json;
 
-use crate::gateway::desk::{Desk, USER, secrets};
+use crate::gateway::desk::{Desk, RETENTION, USER, secrets};
 
 #[tokio::test]
 async fn an_event_is_handled_once_however_often_and_how_many_at_a_time_it_is_delivered() {
@@ -15,7 +15,7 @@ async fn an_event_is_handled_once_however_often_and_how_many_at_a_time_it_is_del
     let copies = (0..20).map(|_| line.tap(std::slice::from_ref(&event)));
     let mut copies: Vec<_> = copies.map(Box::pin).collect();
     for copy in &mut copies {
-        assert_eq!(copy.as_mut().await, Answer::Taken);
+        assert_eq!(copy.as_mut().await, WebhookStatus::Accepted);
     }
     let first = desk.next().await;
     assert_eq!((first.event.text(), first.attempt), (Some("🥚"), 1));
@@ -23,7 +23,7 @@ async fn an_event_is_handled_once_however_often_and_how_many_at_a_time_it_is_del
     desk.settled(0).await;
     // The same event in one webhook twice, and LINE's own redelivery.
     let again = events::redelivered(&event);
-    assert_eq!(line.tap(&[again.clone(), again]).await, Answer::Taken);
+    assert_eq!(line.tap(&[again.clone(), again]).await, WebhookStatus::Accepted);
     // Whatever came of those would come before this one.
     line.tap(&[events::text("Uf00d2", "🥚 next")]).await;
     assert_eq!(desk.next().await.event.text(), Some("🥚 next"));
@@ -40,9 +40,9 @@ async fn each_event_stands_for_itself_and_its_bytes_are_untouched() {
     );
     let body = Bytes::from(body);
     let answer = line.gateway.receive(Some(&secrets().sign(&body)), &body).await;
-    assert_eq!(answer, Answer::Taken);
+    assert_eq!(answer, WebhookStatus::Accepted);
     let (one, other) = (desk.next().await, desk.next().await);
-    let odd_one = |event: &Event| event.raw() == odd;
+    let odd_one = |event: &LineEvent| event.raw() == odd;
     assert!(odd_one(&one.event) || odd_one(&other.event));
     assert!(one.id != other.id);
 }
@@ -54,16 +54,16 @@ async fn what_is_not_signed_is_not_read_and_what_is_no_webhook_is_refused() {
     let body =
         Bytes::from(json!({"destination": "x", "events": [events::text(USER, "🥚")]}).to_string());
     for signature in [None, Some(""), Some("AAAA"), Some(secrets().sign(b"other").as_str())] {
-        assert_eq!(line.gateway.receive(signature, &body).await, Answer::Unsigned);
+        assert_eq!(line.gateway.receive(signature, &body).await, WebhookStatus::Unsigned);
     }
     let broken = Bytes::from_static(b"{");
-    assert_eq!(line.gateway.receive(None, &broken).await, Answer::Unsigned);
+    assert_eq!(line.gateway.receive(None, &broken).await, WebhookStatus::Unsigned);
     for body in ["{", "[]", "{}", r#"{"destination":"x","events":{}}"#] {
         let body = Bytes::from(body);
         let answer = line.gateway.receive(Some(&secrets().sign(&body)), &body).await;
-        assert_eq!(answer, Answer::Malformed);
+        assert_eq!(answer, WebhookStatus::Malformed);
     }
-    assert_eq!(line.tap(&[]).await, Answer::Taken);
+    assert_eq!(line.tap(&[]).await, WebhookStatus::Accepted);
     assert_eq!(desk.store.depth(desk.queue(), None).await.unwrap().waiting, 0);
 }
 
@@ -75,7 +75,7 @@ async fn an_event_belongs_to_the_trace_of_its_webhook() {
     let body = json!({"destination": "Uf00dbot", "events": [events::text(USER, "🥚")]}).to_string();
     let (body, signature) = (Bytes::from(body.clone()), secrets().sign(body.as_bytes()));
     let taken = trace::within(trace.clone(), line.gateway.receive(Some(&signature), &body));
-    assert_eq!(taken.await, Answer::Taken);
+    assert_eq!(taken.await, WebhookStatus::Accepted);
     assert_eq!(desk.next().await.trace, trace);
 }
 
@@ -87,13 +87,13 @@ async fn an_event_is_recognised_for_as_long_as_the_settings_say() {
     line.tap(std::slice::from_ref(&event)).await;
     desk.next().await.done();
     desk.settled(0).await;
-    desk.pass(desk.settings.remember / 2);
+    desk.pass(RETENTION / 2);
     line.tap(&[events::redelivered(&event), events::text("Uf00d2", "🥚 next")]).await;
     let next = desk.next().await;
     assert_eq!(next.event.text(), Some("🥚 next"));
     next.done();
     desk.settled(0).await;
-    desk.pass(desk.settings.remember);
+    desk.pass(RETENTION);
     line.tap(&[events::redelivered(&event)]).await;
     assert_eq!(desk.next().await.event.text(), Some("🥚"));
 }

@@ -1,12 +1,13 @@
 use std::time::Duration;
 
 use hapax_conformance::{Fault, StorePart};
+use hapax_core::Tenant;
 use hapax_core::lock::{LockConfig, Locks};
 use hapax_line::simulator::events;
-use hapax_line::{BUSY_TEXT, Event, Failed};
+use hapax_line::{BUSY_TEXT, EventHandlerError, LineEvent};
 use std::sync::Arc;
 
-use crate::gateway::desk::{Desk, USER};
+use crate::gateway::desk::{Desk, LEASE, USER};
 
 fn key() -> String {
     format!("processing:user:{USER}")
@@ -55,8 +56,8 @@ async fn the_others_of_a_batch_are_decided_on_before_the_bot_gets_the_first() {
     let first = desk.next().await;
     let commands = hapax_core::command::Commands::new(Arc::new(desk.store.clone()));
     for tap in &taps[1..] {
-        let event = Event::parse(&"Uf00dbot".into(), &tap.to_string()).unwrap();
-        let id = event.id(&desk.settings.tenant).to_string();
+        let event = LineEvent::parse(&"Uf00dbot".into(), &tap.to_string()).unwrap();
+        let id = event.id(&Tenant::default()).to_string();
         assert!(commands.look("line", &id).await.unwrap().is_some(), "it is begun");
     }
     first.done();
@@ -90,7 +91,7 @@ async fn follow_unfollow_unknown_events_and_those_of_nobody_are_not_locked() {
         desk.next().await.done();
     }
     desk.settled(0).await;
-    assert!(desk.api.said().is_empty());
+    assert!(desk.api.accepted_calls().is_empty());
 }
 
 #[tokio::test]
@@ -101,7 +102,7 @@ async fn what_was_admitted_once_waits_for_the_lock_when_it_is_tried_again() {
     let one = desk.next().await;
     let (first, fence) = (one.id, one.fence);
     // Before it is due again another one has taken its place.
-    one.fails(Failed::again("not yet"));
+    one.fails(EventHandlerError::retry("not yet"));
     desk.until(async || !locks(&desk).look(&key()).await.unwrap().held).await;
     line.tap(&[events::text(USER, "🥚 two")]).await;
     let two = desk.next().await;
@@ -127,20 +128,20 @@ async fn what_was_admitted_once_waits_for_the_lock_when_it_is_tried_again() {
     assert!(again.fence > fence);
     again.done();
     desk.settled(0).await;
-    assert!(desk.api.said().is_empty());
+    assert!(desk.api.accepted_calls().is_empty());
 }
 
 #[tokio::test]
 async fn an_event_whose_user_cannot_be_told_any_more_waits_for_the_lock() {
     let mut desk = Desk::new().await;
-    desk.settings.reply_within = Duration::ZERO;
+    desk.config = desk.config.clone().reply_window(Duration::ZERO);
     let line = desk.start();
     line.tap(&[events::text(USER, "🥚 one"), events::text(USER, "🥚 two")]).await;
     // What becomes of the second one is decided by now.
     desk.next().await.done();
     let two = desk.next_later().await;
     assert_eq!((two.event.text(), two.attempt), (Some("🥚 two"), 1));
-    assert!(desk.api.said().is_empty());
+    assert!(desk.api.accepted_calls().is_empty());
 }
 
 #[tokio::test]
@@ -160,7 +161,7 @@ async fn in_standby_nobody_is_told_to_wait() {
     line.tap(&[events::standby(events::text(USER, "🥚"))]).await;
     let standby = desk.next().await;
     assert!(standby.reply("no").await.is_err() && standby.push("no").await.is_err());
-    assert!(desk.api.said().is_empty() && desk.api.violations().is_empty());
+    assert!(desk.api.accepted_calls().is_empty() && desk.api.violations().is_empty());
 }
 
 #[tokio::test]
@@ -175,9 +176,9 @@ async fn what_was_admitted_without_the_store_waits_for_the_lock_when_it_is_tried
     desk.store.always(None);
     let id = first.id.to_string();
     // For longer than any machine needs until it is released.
-    let hold = LockConfig { ttl: desk.settings.lease, ..LockConfig::default() };
+    let hold = LockConfig { ttl: LEASE, ..LockConfig::default() };
     let held = locks(&desk).acquire(&key(), &hold).await.unwrap();
-    first.fails(Failed::again("not yet"));
+    first.fails(EventHandlerError::retry("not yet"));
     let commands = hapax_core::command::Commands::new(Arc::new(desk.store.clone()));
     desk.until(async || {
         desk.pass(Duration::from_millis(20));
@@ -190,13 +191,13 @@ async fn what_was_admitted_without_the_store_waits_for_the_lock_when_it_is_tried
     held.release().await.unwrap();
     let second = desk.next_later().await;
     assert_eq!((second.event.text(), second.attempt), (Some("🥚"), 2));
-    assert_eq!(desk.api.said().len(), 1);
+    assert_eq!(desk.api.accepted_calls().len(), 1);
 }
 
 #[tokio::test]
 async fn an_event_that_is_not_locked_waits_for_no_other_of_its_user() {
     let mut desk = Desk::new().await;
-    desk.settings.store_budget = crate::gateway::desk::PATIENCE * 10;
+    desk.config = desk.config.clone().store_timeout(crate::gateway::desk::PATIENCE * 10);
     let line = desk.start();
     desk.store.only(Some(StorePart::Claims));
     desk.store.plan([Fault::NoAnswer]);

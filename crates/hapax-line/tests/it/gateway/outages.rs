@@ -2,10 +2,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_conformance::Fault;
+use hapax_core::Tenant;
 use hapax_core::command::{CommandState, Commands};
 use hapax_core::lock::OnStoreError;
 use hapax_line::simulator::events;
-use hapax_line::{Answer, Event, Failed};
+use hapax_line::{EventHandlerError, LineEvent, WebhookStatus};
 
 use crate::gateway::desk::{Desk, Running, USER};
 
@@ -20,12 +21,12 @@ async fn is_done(desk: &Desk, id: &str) -> bool {
 async fn handled_without_the_store(fault: Fault) {
     let mut desk = Desk::new().await;
     if fault == Fault::NoAnswer {
-        desk.settings.store_budget = Duration::from_secs(2);
+        desk.config = desk.config.clone().store_timeout(Duration::from_secs(2));
     }
     let line = desk.start();
     desk.store.always(Some(fault));
     let event = events::text(USER, "🥚");
-    assert_eq!(line.tap(std::slice::from_ref(&event)).await, Answer::Taken, "{fault:?}");
+    assert_eq!(line.tap(std::slice::from_ref(&event)).await, WebhookStatus::Accepted, "{fault:?}");
     let first = desk.next().await;
     assert_eq!(first.fence, None);
     // Another one of the same user: there is no lock.
@@ -37,8 +38,8 @@ async fn handled_without_the_store(fault: Fault) {
     desk.store.always(None);
     // The queue may have it, if only the answer was lost.
     desk.settled(0).await;
-    let id = Event::parse(&"Uf00dbot".into(), &event.to_string()).unwrap();
-    let id = id.id(&desk.settings.tenant).to_string();
+    let id = LineEvent::parse(&"Uf00dbot".into(), &event.to_string()).unwrap();
+    let id = id.id(&Tenant::default()).to_string();
     desk.until(async || is_done(&desk, &id).await).await;
     line.tap(&[events::redelivered(&event)]).await;
     desk.settled(0).await;
@@ -85,7 +86,7 @@ async fn what_fails_without_the_store_is_tried_again_from_memory() {
     let line = desk.start();
     desk.store.always(Some(Fault::LostQuestion));
     line.tap(&[events::follow(USER)]).await;
-    desk.next().await.fails(Failed::again("not yet"));
+    desk.next().await.fails(EventHandlerError::retry("not yet"));
     let again = desk.next().await;
     assert_eq!((again.attempt, again.fence), (2, None));
 }
@@ -93,29 +94,30 @@ async fn what_fails_without_the_store_is_tried_again_from_memory() {
 #[tokio::test]
 async fn where_nothing_may_pass_without_the_store_line_is_told_to_come_again() {
     let mut desk = Desk::new().await;
-    desk.settings.on_store_error = OnStoreError::Closed;
+    desk.config = desk.config.clone().on_store_error(OnStoreError::Closed);
     let line = desk.start();
     desk.store.always(Some(Fault::LostQuestion));
     let event = events::follow(USER);
-    assert_eq!(line.tap(std::slice::from_ref(&event)).await, Answer::Unavailable);
+    assert_eq!(line.tap(std::slice::from_ref(&event)).await, WebhookStatus::Unavailable);
     desk.store.always(None);
-    assert_eq!(line.tap(&[event]).await, Answer::Taken);
+    assert_eq!(line.tap(&[event]).await, WebhookStatus::Accepted);
     assert!(desk.next().await.fence.is_some());
 }
 
 #[tokio::test]
 async fn more_events_than_there_are_places_are_refused_while_the_store_is_away() {
     let mut desk = Desk::new().await;
-    desk.settings.in_flight = 2;
+    desk.config = desk.config.clone().max_in_flight(2);
     let line = desk.start();
     desk.store.always(Some(Fault::LostQuestion));
     // The worker lets go of its places when it hears that there is no store.
     desk.until(async || {
-        line.tap(&[events::follow("Uf00d1"), events::follow("Uf00d2")]).await == Answer::Taken
+        line.tap(&[events::follow("Uf00d1"), events::follow("Uf00d2")]).await
+            == WebhookStatus::Accepted
     })
     .await;
     let held = (desk.next().await, desk.next().await);
-    assert_eq!(line.tap(&[events::follow("Uf00d3")]).await, Answer::Unavailable);
+    assert_eq!(line.tap(&[events::follow("Uf00d3")]).await, WebhookStatus::Unavailable);
     drop(held);
 }
 
@@ -130,12 +132,12 @@ async fn nothing_comes_before_a_new_event(desk: &mut Desk, line: &Running) {
 #[tokio::test]
 async fn an_event_that_came_out_of_the_queue_before_its_storing_was_answered_is_handled_once() {
     let mut desk = Desk::new().await;
-    desk.settings.store_budget = Duration::from_secs(3);
+    desk.config = desk.config.clone().store_timeout(Duration::from_secs(3));
     let line = desk.start_quietly().await;
     desk.store.plan([Fault::NoAnswer]);
     let event = [events::follow(USER)];
     let ((), answer) = tokio::join!(async { desk.next().await.done() }, line.tap(&event));
-    assert_eq!(answer, Answer::Taken);
+    assert_eq!(answer, WebhookStatus::Accepted);
     nothing_comes_before_a_new_event(&mut desk, &line).await;
 }
 
@@ -143,7 +145,7 @@ async fn an_event_that_came_out_of_the_queue_before_its_storing_was_answered_is_
 async fn what_one_gateway_handles_from_memory_no_other_handles_where_the_store_answers() {
     let mut desk = Desk::new().await;
     // Whoever finds it in other hands comes back after that time.
-    desk.settings.lease = Duration::from_secs(30);
+    desk.config = desk.config.clone().lease(Duration::from_secs(30));
     let one = desk.idle();
     desk.store.plan([Fault::LostAnswer]);
     one.tap(&[events::follow(USER)]).await;
@@ -161,26 +163,26 @@ async fn what_one_gateway_handles_from_memory_no_other_handles_where_the_store_a
 #[tokio::test]
 async fn what_fails_for_good_from_memory_is_a_dead_letter_once_the_store_is_back() {
     let mut desk = Desk::new().await;
-    desk.settings.max_attempts = 1;
+    desk.config = desk.config.clone().max_attempts(1);
     let line = desk.start();
     desk.store.always(Some(Fault::LostQuestion));
     line.tap(&[events::follow(USER)]).await;
     let first = desk.next().await;
     desk.store.always(None);
-    first.fails(Failed::again("not yet"));
+    first.fails(EventHandlerError::retry("not yet"));
     let second = desk.next_later().await;
     assert!(second.fence.is_some());
-    second.fails(Failed::again("not yet"));
+    second.fails(EventHandlerError::retry("not yet"));
     desk.settled(1).await;
 }
 
 #[tokio::test]
 async fn a_worker_that_waits_for_the_store_takes_no_event_its_place() {
     let mut desk = Desk::new().await;
-    desk.settings.in_flight = 1;
+    desk.config = desk.config.clone().max_in_flight(1);
     desk.store.plan([Fault::NoAnswer, Fault::LostQuestion]);
     let line = desk.start_quietly().await;
-    assert_eq!(line.tap(&[events::follow(USER)]).await, Answer::Taken);
+    assert_eq!(line.tap(&[events::follow(USER)]).await, WebhookStatus::Accepted);
     desk.next().await.done();
 }
 
@@ -189,7 +191,7 @@ async fn a_gateway_that_has_stopped_takes_nothing_in_that_it_cannot_store() {
     let desk = Desk::new().await;
     let mut line = desk.start();
     line.stop().await;
-    assert_eq!(line.tap(&[events::follow(USER)]).await, Answer::Taken);
+    assert_eq!(line.tap(&[events::follow(USER)]).await, WebhookStatus::Accepted);
     desk.store.always(Some(Fault::LostQuestion));
-    assert_eq!(line.tap(&[events::follow(USER)]).await, Answer::Unavailable);
+    assert_eq!(line.tap(&[events::follow(USER)]).await, WebhookStatus::Unavailable);
 }

@@ -9,7 +9,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use hapax_core::memory::MemoryStore;
 use hapax_line::simulator::events;
-use hapax_line::{Event, Failed, Gateway, Handler, LineClient, SIGNATURE, Settings, Turn};
+use hapax_line::{
+    EventContext, EventHandler, EventHandlerError, Gateway, GatewayConfig, LineClient, LineEvent,
+    SIGNATURE_HEADER,
+};
 use http_body_util::Full;
 use hyper::body::{Body, Frame};
 use hyper::{Request, StatusCode};
@@ -21,8 +24,8 @@ use crate::gateway::desk::{USER, secrets};
 struct Nobody;
 
 #[async_trait]
-impl Handler for Nobody {
-    async fn handle(&self, _: &Event, _: &Turn) -> Result<(), Failed> {
+impl EventHandler for Nobody {
+    async fn handle(&self, _: &LineEvent, _: &EventContext) -> Result<(), EventHandlerError> {
         Ok(())
     }
 }
@@ -49,8 +52,10 @@ where
     // Nothing is said, so nobody listens there.
     let client = LineClient::new("http://127.0.0.1:9", "token").unwrap();
     let store = Arc::new(MemoryStore::default());
-    let gateway = Gateway::new(store, secrets(), client, Arc::new(Nobody), Settings::default());
-    let request = Request::post("/line/webhook").header(SIGNATURE, signature).body(body).unwrap();
+    let gateway =
+        Gateway::new(store, secrets(), client, Arc::new(Nobody), GatewayConfig::default());
+    let request =
+        Request::post("/line/webhook").header(SIGNATURE_HEADER, signature).body(body).unwrap();
     gateway.service().call(request).await.unwrap().status()
 }
 

@@ -4,11 +4,10 @@
 mod tests;
 
 use std::fs;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use hapax_line::{LineClient, Rules, Secrets, Upstream};
+use hapax_line::{Backoff, ChannelSecrets, LineClient, LockRules, UpstreamHandler};
 
 use crate::settings::LineSettings;
 
@@ -18,9 +17,9 @@ const CUT_OFF_AFTER: Duration = Duration::from_secs(5);
 
 /// Both ends: LINE, and the bot.
 pub(super) struct LineChannel {
-    pub(crate) secrets: Secrets,
+    pub(crate) secrets: ChannelSecrets,
     pub(crate) line: LineClient,
-    pub(crate) bot: Upstream,
+    pub(crate) bot: UpstreamHandler,
 }
 
 impl LineChannel {
@@ -41,43 +40,40 @@ impl LineChannel {
         let secrets = secret.clone();
         let line =
             LineClient::new(settings.api_base.secret(), &token.0).context("LINE_API_BASE")?;
-        let bot = Upstream::new(upstream.secret(), secrets.clone()).context("--upstream")?;
-        Ok(Self { secrets, line, bot: bot.limit(settings.handle_timeout) })
+        let bot = UpstreamHandler::new(upstream.secret(), secrets.clone()).context("--upstream")?;
+        Ok(Self { secrets, line, bot: bot.timeout(settings.handle_timeout) })
     }
 }
 
 /// How the gateway works.
-pub(super) fn gateway_settings(settings: &LineSettings) -> anyhow::Result<hapax_line::Settings> {
-    Ok(hapax_line::Settings {
-        rules: Arc::new(rules(settings)?),
-        lease: settings.lease,
-        max_attempts: u32::try_from(settings.max_attempts).unwrap_or(u32::MAX),
-        backoff: settings.backoff,
-        backoff_max: settings.backoff_max,
-        remember: settings.retention,
-        store_budget: settings.store_timeout,
-        handle_limit: settings.handle_timeout + CUT_OFF_AFTER,
-        in_flight: settings.in_flight,
-        on_unknown: settings.on_unknown,
-        on_store_error: settings.on_store_error,
-        stop_limit: settings.shutdown_timeout,
-        ..hapax_line::Settings::default()
-    })
+pub(super) fn gateway_config(settings: &LineSettings) -> anyhow::Result<hapax_line::GatewayConfig> {
+    Ok(hapax_line::GatewayConfig::new()
+        .rules(rules(settings)?)
+        .lease(settings.lease)
+        .max_attempts(u32::try_from(settings.max_attempts).unwrap_or(u32::MAX))
+        .backoff(Backoff::new(settings.backoff, settings.backoff_max))
+        .retention(settings.retention)
+        .store_timeout(settings.store_timeout)
+        .handler_timeout(settings.handle_timeout + CUT_OFF_AFTER)
+        .max_in_flight(settings.in_flight)
+        .on_unknown(settings.on_unknown)
+        .on_store_error(settings.on_store_error)
+        .shutdown_timeout(settings.shutdown_timeout))
 }
 
 /// Reads the file also where nothing is locked, so that a mistake in it is found.
-fn rules(settings: &LineSettings) -> anyhow::Result<Rules> {
+fn rules(settings: &LineSettings) -> anyhow::Result<LockRules> {
     let rules = match &settings.rules {
         Some(path) => {
             let name = path.display();
             let text = fs::read_to_string(path);
             let text = text.with_context(|| format!("--rules: cannot read {name}"))?;
-            Rules::parse(&text).with_context(|| format!("--rules: in {name}"))?
+            LockRules::parse(&text).with_context(|| format!("--rules: in {name}"))?
         }
-        None => Rules::default(),
+        None => LockRules::default(),
     };
     if !settings.lock.0 {
-        return Ok(Rules::unlocked());
+        return Ok(LockRules::unlocked());
     }
     let rules = rules.with_default_ttl(settings.lock_ttl);
     Ok(match &settings.busy_text {

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use hapax_line::{BUSY_TEXT, Event, Guarding, Rules};
+use hapax_line::{BUSY_TEXT, LineEvent, LockRule, LockRules};
 
 use super::*;
 use crate::settings::{CommandSettings, SettingSources};
@@ -13,18 +13,18 @@ fn refused(flags: &[&str], environment: &[(&str, &str)], file: &str) -> String {
     format!("{:#}", read(flags, environment, file).expect_err("refused"))
 }
 
-fn rules(flags: &[&str], environment: &[(&str, &str)]) -> Rules {
+fn rules(flags: &[&str], environment: &[(&str, &str)]) -> LockRules {
     let settings = read(flags, environment, "").unwrap();
-    (*gateway_settings(&settings).unwrap().rules).clone()
+    super::rules(&settings).unwrap()
 }
 
-fn guarding(rules: &Rules) -> Guarding {
+fn guarding(rules: &LockRules) -> LockRule {
     let raw = r#"{"type":"message","message":{"type":"text","text":"🥚"}}"#;
-    rules.guarding(&Event::parse(&"Uf00d".into(), raw).unwrap())
+    rules.rule_for(&LineEvent::parse(&"Uf00d".into(), raw).unwrap())
 }
 
-fn locked(seconds: u64) -> Guarding {
-    Guarding::Mutex { ttl: Duration::from_secs(seconds), renew: false }
+fn locked(seconds: u64) -> LockRule {
+    LockRule::Mutex { ttl: Duration::from_secs(seconds), renew: false }
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn line_original_variables_set_lock_and_its_ttl() {
     }
     for off in ["false", "False", "FALSE", "0", "no", "off"] {
         let rules = rules(&[], &[("PROCESSING_LOCK_ENABLED", off)]);
-        assert_eq!(guarding(&rules), Guarding::None, "{off}");
+        assert_eq!(guarding(&rules), LockRule::None, "{off}");
     }
     let flags = ["--lock", "true", "--lock-ttl", "2s"];
     let environment = [("PROCESSING_LOCK_ENABLED", "0"), ("PROCESSING_LOCK_TIMEOUT_SECONDS", "7")];
@@ -68,17 +68,10 @@ fn line_busy_text_is_the_flags_or_the_rules_or_the_default() {
 
 #[test]
 fn line_library_defaults_are_those_of_the_flags() {
-    let ours = gateway_settings(&read(&[], &[], "").unwrap()).unwrap();
-    let default = hapax_line::Settings::default();
-    let of = |settings: &hapax_line::Settings| {
-        (
-            (settings.rules.clone(), settings.lease, settings.max_attempts, settings.remember),
-            (settings.backoff, settings.backoff_max, settings.store_budget, settings.in_flight),
-            (settings.on_unknown, settings.on_store_error, settings.stop_limit),
-        )
-    };
-    assert_eq!(of(&ours), of(&default));
-    assert_eq!(ours.handle_limit, Duration::from_secs(35), "longer than the bot's own 30s");
+    let ours = gateway_config(&read(&[], &[], "").unwrap()).unwrap();
+    // The bot has 30s of its own.
+    let default = hapax_line::GatewayConfig::new().handler_timeout(Duration::from_secs(35));
+    assert_eq!(ours, default);
 }
 
 #[test]

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use futures_util::future::join_all;
-use hapax_line::Secrets;
-use hapax_line::simulator::{Api, Delivered, Endpoint, Said, SendFailed, Sender};
+use hapax_line::ChannelSecrets;
+use hapax_line::simulator::{
+    AcceptedCall, ApiEndpoint, SimulatedApi, WebhookResponse, WebhookSendError, WebhookSender,
+};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -24,8 +26,8 @@ const PAUSE: Duration = Duration::from_millis(1100);
 const FOREVER: Duration = Duration::from_secs(86_400);
 
 pub(super) struct Desk {
-    sender: Sender,
-    api: Api,
+    sender: WebhookSender,
+    api: SimulatedApi,
     user: String,
     wait: Duration,
     setting: Setting,
@@ -51,12 +53,12 @@ impl Desk {
         let own = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
         let secret = own("LINE_CHANNEL_SECRET");
         let token = own("LINE_CHANNEL_ACCESS_TOKEN");
-        let secrets = Secrets::new(secret.as_deref().unwrap_or("simulated-secret"))
+        let secrets = ChannelSecrets::new(secret.as_deref().unwrap_or("simulated-secret"))
             .context("LINE_CHANNEL_SECRET")?;
-        let sender = Sender::new(&args.to, &secrets, DESTINATION).map_err(|_| {
+        let sender = WebhookSender::new(&args.to, &secrets, DESTINATION).map_err(|_| {
             anyhow::anyhow!("--to: a URL such as http://127.0.0.1:8789/line/webhook is expected")
         })?;
-        let api = Api::start(&args.api, token.as_deref().unwrap_or("simulated-token"))
+        let api = SimulatedApi::start(&args.api, token.as_deref().unwrap_or("simulated-token"))
             .await
             .with_context(|| format!("--api {}: the simulated LINE API cannot listen", args.api))?;
         let setting = Setting {
@@ -152,9 +154,9 @@ impl Desk {
         }
     }
 
-    fn hear(&mut self, said: &Said) {
+    fn hear(&mut self, said: &AcceptedCall) {
         let how = spoken::endpoint(said);
-        if said.endpoint == Endpoint::Loading {
+        if said.endpoint == ApiEndpoint::Loading {
             line(format_args!("  ← {how}, {} s", said.loading_seconds.unwrap_or_default()));
         } else {
             let answered = said.reply_token.as_ref().and_then(|token| self.names.get(token));
@@ -169,13 +171,13 @@ impl Desk {
         }
     }
 
-    fn note_answers(&mut self, delivered: &[Result<Delivered, SendFailed>]) {
+    fn note_answers(&mut self, delivered: &[Result<WebhookResponse, WebhookSendError>]) {
         let mut counts = BTreeMap::<String, usize>::new();
         let mut slowest = Duration::ZERO;
         self.hopeless = false;
         for answer in delivered {
             let shown = match answer {
-                Ok(Delivered { status, took }) => {
+                Ok(WebhookResponse { status, took }) => {
                     slowest = slowest.max(*took);
                     status.to_string()
                 }
@@ -184,7 +186,8 @@ impl Desk {
             *counts.entry(shown).or_default() += 1;
             self.hopeless |= matches!(
                 answer,
-                Err(SendFailed::NotReached(_)) | Ok(Delivered { status: 401 | 404, .. })
+                Err(WebhookSendError::NotReached(_))
+                    | Ok(WebhookResponse { status: 401 | 404, .. })
             );
             if let Some(hint) = self.setting.about(*answer) {
                 self.hint(hint);
@@ -229,15 +232,15 @@ impl Desk {
     /// The end: what became of it all, and what to do about it.
     pub(super) fn sum_up(mut self) -> ExitCode {
         self.complain();
-        let said = self.api.said();
+        let said = self.api.accepted_calls();
         let count = |endpoint| said.iter().filter(|said| said.endpoint == endpoint).count();
         let webhooks = timed(&self.statuses, "the slowest after", self.slowest);
         line(format_args!("\nwebhooks: {webhooks}"));
         line(format_args!(
             "said: {}, {}, {}",
-            number(count(Endpoint::Reply), "reply", "replies"),
-            number(count(Endpoint::Push), "push", "pushes"),
-            number(count(Endpoint::Loading), "loading animation", "loading animations"),
+            number(count(ApiEndpoint::Reply), "reply", "replies"),
+            number(count(ApiEndpoint::Push), "push", "pushes"),
+            number(count(ApiEndpoint::Loading), "loading animation", "loading animations"),
         ));
         let all_taken = self.statuses.keys().all(|status| status == "200");
         if all_taken && self.answerable > 0 && said.is_empty() && self.refused == 0 {
@@ -254,7 +257,10 @@ impl Desk {
     }
 }
 
-async fn deliver(sender: &Sender, webhook: Webhook) -> Result<Delivered, SendFailed> {
+async fn deliver(
+    sender: &WebhookSender,
+    webhook: Webhook,
+) -> Result<WebhookResponse, WebhookSendError> {
     let events: Vec<Value> = webhook.into_iter().map(|(_, event)| event).collect();
     sender.send(&events).await
 }

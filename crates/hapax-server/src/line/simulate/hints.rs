@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use hapax_line::simulator::{Delivered, SendFailed};
+use hapax_line::simulator::{WebhookResponse, WebhookSendError};
 
 /// LINE waits no longer for the answer to a webhook.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -22,14 +22,17 @@ pub(super) struct Setting {
 
 impl Setting {
     /// What is wrong with the answer to a webhook.
-    pub(super) fn about(&self, delivered: Result<Delivered, SendFailed>) -> Option<String> {
+    pub(super) fn about(
+        &self,
+        delivered: Result<WebhookResponse, WebhookSendError>,
+    ) -> Option<String> {
         let status = match delivered {
-            Ok(Delivered { status: 200, took }) if took <= LIMIT => return None,
-            Ok(Delivered { status: 200, .. }) => {
+            Ok(WebhookResponse { status: 200, took }) if took <= LIMIT => return None,
+            Ok(WebhookResponse { status: 200, .. }) => {
                 return Some("the answer took more than 2 s: LINE takes that for a failure".into());
             }
-            Ok(Delivered { status, .. }) => status,
-            Err(SendFailed::NotReached(cause)) => return Some(self.nobody(cause)),
+            Ok(WebhookResponse { status, .. }) => status,
+            Err(WebhookSendError::NotReached(cause)) => return Some(self.nobody(cause)),
             Err(_) => return Some(self.silence()),
         };
         Some(match status {

@@ -1,19 +1,19 @@
 //! What a bot says, for people to read.
 
-use hapax_line::simulator::{Endpoint, Said};
+use hapax_line::simulator::{AcceptedCall, ApiEndpoint};
 use serde_json::Value;
 
 /// Each message as a text; a loading animation says nothing.
-pub(super) fn messages(said: &Said) -> Vec<String> {
+pub(super) fn messages(said: &AcceptedCall) -> Vec<String> {
     said.messages.iter().map(message).collect()
 }
 
 /// What of the API was used.
-pub(super) fn endpoint(said: &Said) -> &'static str {
+pub(super) fn endpoint(said: &AcceptedCall) -> &'static str {
     match said.endpoint {
-        Endpoint::Reply => "reply",
-        Endpoint::Push => "push",
-        Endpoint::Loading => "loading animation",
+        ApiEndpoint::Reply => "reply",
+        ApiEndpoint::Push => "push",
+        ApiEndpoint::Loading => "loading animation",
     }
 }
 

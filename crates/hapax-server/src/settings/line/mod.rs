@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use hapax::OnUnknown;
 use hapax::lock::OnStoreError;
-use hapax_line::Secrets;
+use hapax_line::ChannelSecrets;
 
 use super::declare::{Declaration, settings};
 use super::shared::{
@@ -48,7 +48,7 @@ settings! {
         "The bot: each event is posted there, as a webhook of its own");
     rules: Option<PathBuf> = Declaration::new("FILE", "",
         "Which events are locked, and how (TOML); without it text, location and postback are");
-    channel_secret: Option<Secrets> = Declaration::new("SECRET", "",
+    channel_secret: Option<ChannelSecrets> = Declaration::new("SECRET", "",
         "Checks and makes signatures; two as NEW,OLD while it is changed. Better not as a flag: others see it")
         .env("LINE_CHANNEL_SECRET");
     channel_access_token: Option<AccessToken> = Declaration::new("TOKEN", "",

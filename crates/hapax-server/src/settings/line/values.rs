@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use hapax_line::{MAX_TEXT, Secrets};
+use hapax_line::{ChannelSecrets, MAX_TEXT};
 
 use crate::settings::values::SettingValue;
 
@@ -21,7 +21,7 @@ impl SettingValue for LenientBool {
 }
 
 /// The channel's secret, or two of them.
-impl SettingValue for Secrets {
+impl SettingValue for ChannelSecrets {
     fn parse(text: &str) -> Result<Self, String> {
         Self::new(text).map_err(|error| error.to_string())
     }

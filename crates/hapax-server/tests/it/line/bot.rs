@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use hapax_line::{LineClient, Message, SIGNATURE, Secrets};
+use hapax_line::{ChannelSecrets, LineClient, LineMessage, SIGNATURE_HEADER};
 use hapax_testkit::wait_for;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -57,7 +57,7 @@ impl Call {
 type Script = Arc<dyn Fn(&Call) -> Deed + Send + Sync>;
 
 struct Inner {
-    secrets: Secrets,
+    secrets: ChannelSecrets,
     client: LineClient,
     script: Mutex<Script>,
     calls: Mutex<Vec<Call>>,
@@ -74,7 +74,7 @@ pub(crate) struct Bot {
 
 impl Bot {
     /// A bot that answers 200.
-    pub(crate) async fn start(secrets: Secrets, client: LineClient) -> Self {
+    pub(crate) async fn start(secrets: ChannelSecrets, client: LineClient) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound").to_string();
         let inner = Arc::new(Inner {
@@ -169,7 +169,7 @@ async fn answer(
     let (head, body) = request.into_parts();
     let body = body.collect().await.map_err(|_| hung_up())?.to_bytes();
     let header = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
-    if !header(SIGNATURE).is_some_and(|signature| inner.secrets.verify(&body, signature)) {
+    if !header(SIGNATURE_HEADER).is_some_and(|signature| inner.secrets.verify(&body, signature)) {
         held(&inner.wrong).push("a wrong signature".into());
         return Ok(status(401));
     }
@@ -203,7 +203,7 @@ async fn act(inner: &Inner, call: Call) -> Result<Response<Full<Bytes>>, io::Err
     let answered = match deed {
         Deed::Answer(answered) => answered,
         Deed::Reply(text) => {
-            let sent = inner.client.reply(&token, &[Message::text(text)]).await;
+            let sent = inner.client.reply(&token, &[LineMessage::text(text)]).await;
             if sent.is_ok() { 200 } else { 500 }
         }
         Deed::Hold(answered) => {

@@ -128,7 +128,7 @@ async fn line_follow_and_unfollow_are_not_locked() {
     gateway.send(&events).await;
     scene.bot.ended(3);
     gateway.idle();
-    assert!(scene.line.said().is_empty());
+    assert!(scene.line.accepted_calls().is_empty());
 }
 
 /// Failure: "Where Redis cannot be reached or fails, the event passes (no lock)." And: "There is no
@@ -146,7 +146,7 @@ async fn line_without_redis_events_pass_unlocked() {
     assert!(calls.iter().all(|call| !call.ended && call.fence.is_none()));
     scene.bot.let_go(2);
     scene.bot.ended(2);
-    assert!(scene.line.said().is_empty());
+    assert!(scene.line.accepted_calls().is_empty());
     assert_eq!(gateway.metric("hapax_line_events_total", &["result=\"unprotected\""]), 2.0);
 }
 
@@ -162,7 +162,7 @@ async fn busy_text_is_the_same_for_all_letter_for_letter() {
     gateway.send(&[text(&user(1)), english]).await;
     scene.told_in_all(2);
     gateway.idle();
-    for said in scene.line.said() {
+    for said in scene.line.accepted_calls() {
         assert_eq!(
             said.messages,
             [json!({ "type": "text", "text": "⏳ 正在為您查詢天氣，請稍候..." })]
@@ -352,6 +352,6 @@ async fn bot_gets_every_event_type_verbatim_and_replies() {
     let calls = scene.bot.calls();
     assert_eq!(calls.len(), all);
     let answerable = calls.iter().filter(|call| call.event["replyToken"].is_string()).count();
-    assert_eq!(scene.line.said().len(), answerable);
+    assert_eq!(scene.line.accepted_calls().len(), answerable);
     assert!(scene.told().is_empty());
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use hapax::command::{CommandState, Commands};
 use hapax::{StoreConfig, Tenant};
-use hapax_line::Event;
-use hapax_line::simulator::{Sender, events};
+use hapax_line::LineEvent;
+use hapax_line::simulator::{WebhookSender, events};
 use hapax_testkit::{Redis, free_port, scale};
 use serde_json::Value;
 
@@ -48,7 +48,7 @@ fn id(event: &Value) -> String {
 
 /// LINE: sends one event after another, each until it gets its 200, and some once more after that.
 async fn send(
-    sender: Sender,
+    sender: WebhookSender,
     scene_tokens: crate::line::leaks::Tokens,
     ledger: Ledger,
     number: u32,
@@ -81,7 +81,7 @@ async fn send(
 
 /// The id under which an event is stored.
 fn key(event: &Value) -> String {
-    let event = Event::parse(&DESTINATION.into(), &event.to_string()).expect("an event");
+    let event = LineEvent::parse(&DESTINATION.into(), &event.to_string()).expect("an event");
     event.id(&Tenant::default()).to_string()
 }
 
@@ -145,7 +145,7 @@ async fn storm(scene: &Scene, policy: Policy) -> History {
     let (ledger, calm) = (Ledger::default(), Arc::new(AtomicBool::new(false)));
     let senders: Vec<_> = (0..SENDERS)
         .map(|number| {
-            let sender = Sender::new(&url, &secrets(), DESTINATION).expect("a URL");
+            let sender = WebhookSender::new(&url, &secrets(), DESTINATION).expect("a URL");
             tokio::spawn(send(sender, scene.tokens.clone(), ledger.clone(), number, calm.clone()))
         })
         .collect();

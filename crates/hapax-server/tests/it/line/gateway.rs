@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use bytes::Bytes;
-use hapax_line::simulator::{Delivered, Sender};
-use hapax_line::{Secrets, simulator::SendFailed};
+use hapax_line::simulator::{WebhookResponse, WebhookSender};
+use hapax_line::{ChannelSecrets, simulator::WebhookSendError};
 use hapax_testkit::wait_for;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -126,7 +126,7 @@ impl<'a> Start<'a> {
             panic!("it did not start: {}", said.all());
         };
         let url = format!("http://{address}/line/webhook");
-        let sender = Sender::new(&url, &secrets(), DESTINATION).expect("a URL");
+        let sender = WebhookSender::new(&url, &secrets(), DESTINATION).expect("a URL");
         let tokens = self.scene.tokens.clone();
         let readers = vec![out, errors];
         Gateway { child, address, said, readers, sender, tokens, _folder: self.folder }
@@ -170,11 +170,11 @@ impl Said {
 
 /// Sends again where connecting timed out on a stalled machine: nothing was sent then.
 async fn reached(
-    send: impl AsyncFn() -> Result<Delivered, SendFailed>,
-) -> Result<Delivered, SendFailed> {
+    send: impl AsyncFn() -> Result<WebhookResponse, WebhookSendError>,
+) -> Result<WebhookResponse, WebhookSendError> {
     loop {
         let sent = send().await;
-        if sent != Err(SendFailed::NotReached(ErrorKind::TimedOut)) {
+        if sent != Err(WebhookSendError::NotReached(ErrorKind::TimedOut)) {
             return sent;
         }
     }
@@ -186,25 +186,28 @@ pub(crate) struct Gateway {
     pub(crate) address: String,
     said: Said,
     readers: Vec<JoinHandle<()>>,
-    sender: Sender,
+    sender: WebhookSender,
     tokens: Tokens,
     _folder: TempDir,
 }
 
 impl Gateway {
     /// LINE sends a webhook with these events; it is answered 200.
-    pub(crate) async fn send(&self, events: &[Value]) -> Delivered {
+    pub(crate) async fn send(&self, events: &[Value]) -> WebhookResponse {
         let delivered = self.try_send(events).await.expect("an answer");
         assert_eq!(delivered.status, 200);
         delivered
     }
 
     /// The same with one event, returned to the caller.
-    pub(crate) async fn send_one(&self, event: &Value) -> Delivered {
+    pub(crate) async fn send_one(&self, event: &Value) -> WebhookResponse {
         self.send(std::slice::from_ref(event)).await
     }
 
-    pub(crate) async fn try_send(&self, events: &[Value]) -> Result<Delivered, SendFailed> {
+    pub(crate) async fn try_send(
+        &self,
+        events: &[Value],
+    ) -> Result<WebhookResponse, WebhookSendError> {
         self.tokens.note(events);
         reached(async || self.sender.send(events).await).await
     }
@@ -221,10 +224,10 @@ impl Gateway {
     }
 
     /// Sends with another secret.
-    pub(crate) async fn send_with(&self, secrets: &Secrets, events: &[Value]) -> u16 {
+    pub(crate) async fn send_with(&self, secrets: &ChannelSecrets, events: &[Value]) -> u16 {
         self.tokens.note(events);
         let url = format!("http://{}/line/webhook", self.address);
-        let sender = Sender::new(&url, secrets, DESTINATION).expect("a URL");
+        let sender = WebhookSender::new(&url, secrets, DESTINATION).expect("a URL");
         reached(async || sender.send(events).await).await.expect("an answer").status
     }
 

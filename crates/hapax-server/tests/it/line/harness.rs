@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use hapax_line::simulator::{Api, events};
-use hapax_line::{LineClient, Secrets};
+use hapax_line::simulator::{SimulatedApi, events};
+use hapax_line::{ChannelSecrets, LineClient};
 use hapax_testkit::{Redis, wait_for};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -26,7 +26,7 @@ pub(crate) const BUSY: &str = "⏳ 正在為您查詢天氣，請稍候...";
 
 /// LINE on one side, a bot on the other, and a store.
 pub(crate) struct Scene {
-    pub(crate) line: Api,
+    pub(crate) line: SimulatedApi,
     pub(crate) bot: Bot,
     pub(crate) store: String,
     pub(crate) tokens: Tokens,
@@ -37,8 +37,9 @@ pub(crate) struct Scene {
 impl Scene {
     /// A scene on the store at this URL.
     pub(crate) async fn on(store: &str) -> Self {
-        let line = Api::start("127.0.0.1:0", ACCESS_TOKEN).await.expect("LINE's side starts");
-        let client = LineClient::new(&line.base(), ACCESS_TOKEN).expect("a base").limit(PATIENCE);
+        let line =
+            SimulatedApi::start("127.0.0.1:0", ACCESS_TOKEN).await.expect("LINE's side starts");
+        let client = LineClient::new(&line.base(), ACCESS_TOKEN).expect("a base").timeout(PATIENCE);
         let bot = Bot::start(secrets(), client).await;
         Self { line, bot, store: store.to_owned(), tokens: Tokens::default(), folder: None }
     }
@@ -68,7 +69,7 @@ impl Scene {
 
     /// The reply tokens of the busy texts so far.
     pub(crate) fn told(&self) -> Vec<String> {
-        let busy = self.line.said().into_iter().filter(|said| said.texts() == [BUSY]);
+        let busy = self.line.accepted_calls().into_iter().filter(|said| said.texts() == [BUSY]);
         busy.map(|said| said.reply_token.expect("through the reply API")).collect()
     }
 
@@ -95,8 +96,8 @@ impl Drop for Scene {
     }
 }
 
-pub(crate) fn secrets() -> Secrets {
-    Secrets::new(SECRET).expect("a secret")
+pub(crate) fn secrets() -> ChannelSecrets {
+    ChannelSecrets::new(SECRET).expect("a secret")
 }
 
 /// A user id.

@@ -1,6 +1,6 @@
 //! Every path is taken once, and all outputs are searched for personal data.
 
-use hapax_line::simulator::{Endpoint, Fault, events};
+use hapax_line::simulator::{ApiEndpoint, ApiFault, events};
 use hapax_testkit::{Redis, wait_for};
 
 use crate::line::bot::Deed;
@@ -20,8 +20,8 @@ async fn line_logs_metrics_and_errors_hold_no_personal_data() {
     redis.cli(&["SET", &lock_key(&user(1)), "1", "EX", "300"]);
     gateway.send(&[text(&user(1))]).await;
     scene.told_in_all(1);
-    for fault in [Fault::Status(400), Fault::Status(500), Fault::Cut, Fault::CutAfter] {
-        scene.line.fault(Endpoint::Reply, fault);
+    for fault in [ApiFault::Status(400), ApiFault::Status(500), ApiFault::Cut, ApiFault::CutAfter] {
+        scene.line.inject(ApiEndpoint::Reply, fault);
         let busy = gateway.metric("hapax_line_handled_total", &["result=\"busy\""]);
         gateway.send(&[text(&user(1))]).await;
         gateway.counts("hapax_line_handled_total", &["result=\"busy\""], busy + 1.0);

@@ -24,7 +24,7 @@ async fn is_handled_once(scene: &Scene, gateways: usize) {
     gateways[0].idle();
     assert_eq!(scene.bot.calls().len(), 1, "when it was done");
     // No copy made another one wait.
-    assert!(scene.line.said().is_empty());
+    assert!(scene.line.accepted_calls().is_empty());
     let count = |result: &str| -> f64 {
         let label = format!("result=\"{result}\"");
         gateways.iter().map(|gateway| gateway.metric("hapax_line_events_total", &[&label])).sum()

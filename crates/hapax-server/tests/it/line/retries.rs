@@ -29,7 +29,7 @@ async fn line_retry_has_same_key_and_greater_attempt_and_fence() {
     assert!(calls.iter().all(|call| call.key == calls[0].key && call.is(&event)));
     assert_eq!(calls.iter().map(|call| call.attempt).collect::<Vec<_>>(), [1, 2, 3, 4]);
     assert!(calls.windows(2).all(|pair| pair[0].fence < pair[1].fence), "{calls:?}");
-    assert!(scene.line.said().is_empty());
+    assert!(scene.line.accepted_calls().is_empty());
     gateway.send(&[again(&event)]).await;
     gateway.idle();
     assert_eq!(scene.bot.calls().len(), 4);
@@ -169,7 +169,7 @@ async fn becomes_a_dead_letter(scene: &Scene) {
     assert!(calls[6].is(&event) && calls[6].fence > before, "{calls:?}");
     gateway.idle();
     assert_eq!((gateway.dead().len(), scene.bot.calls().len()), (1, 7));
-    assert!(scene.line.said().is_empty());
+    assert!(scene.line.accepted_calls().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]

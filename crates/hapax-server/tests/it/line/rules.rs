@@ -125,9 +125,9 @@ async fn rules_lock_only_postbacks_that_cost_a_lookup() {
         ["action=weather&type=office", "type=home&action=weather", "action=recent_queries"];
     let locked: Vec<_> = locked.iter().map(|data| events::postback(&who, data)).collect();
     gateway.send(&locked).await;
-    let told = || scene.line.said().len();
+    let told = || scene.line.accepted_calls().len();
     wait_for("three are told to wait", PATIENCE, || (told() == 3).then_some(()));
-    assert!(scene.line.said().iter().all(|said| said.texts() == ["請稍候"]));
+    assert!(scene.line.accepted_calls().iter().all(|said| said.texts() == ["請稍候"]));
     let free =
         ["action=weather&type=current", "action=settings", "action=other", "action=weather", "x=1"];
     let mut free: Vec<_> = free.iter().map(|data| events::postback(&who, data)).collect();

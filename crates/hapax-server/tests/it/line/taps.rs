@@ -27,12 +27,12 @@ async fn a_double_tap(scene: &Scene) {
     gateway.send_one(&second).await;
     scene.told_in_all(1);
     assert_eq!(scene.times_told(&second), 1);
-    assert_eq!(scene.line.said()[0].texts(), [BUSY]);
+    assert_eq!(scene.line.accepted_calls()[0].texts(), [BUSY]);
     // Other users do not wait, and the bot's reply arrives.
     let other = text(&user(2));
     gateway.send_one(&other).await;
     scene.bot.ended(1);
-    let said = scene.line.said().pop().expect("a reply");
+    let said = scene.line.accepted_calls().pop().expect("a reply");
     assert_eq!(
         (said.texts(), said.reply_token.as_deref()),
         (vec!["晴".into()], other["replyToken"].as_str())
@@ -219,7 +219,7 @@ async fn lock_can_be_turned_off_by_the_original_variable() {
     assert_eq!(redis.cli(&["KEYS", "processing:*"]), "");
     scene.bot.let_go(2);
     gateway.idle();
-    assert!(scene.line.said().is_empty());
+    assert!(scene.line.accepted_calls().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]

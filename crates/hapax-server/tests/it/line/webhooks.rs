@@ -1,6 +1,6 @@
 //! Which webhooks are accepted.
 
-use hapax_line::Secrets;
+use hapax_line::ChannelSecrets;
 use hapax_line::simulator::events;
 use hapax_testkit::{Redis, free_port};
 use serde_json::json;
@@ -15,7 +15,7 @@ async fn webhook_without_valid_signature_is_401_and_dropped() {
     let gateway = scene.start();
     let body = json!({ "destination": DESTINATION, "events": [text(&user(1))] }).to_string();
     let of_another_body = secrets().sign(b"{}");
-    let of_another_secret = Secrets::new("another").unwrap().sign(body.as_bytes());
+    let of_another_secret = ChannelSecrets::new("another").unwrap().sign(body.as_bytes());
     let right = secrets().sign(body.as_bytes());
     let short = &right[..right.len() - 4];
     let wrong = [
@@ -46,10 +46,13 @@ async fn webhook_accepts_both_secrets_during_rotation() {
     let scene = Scene::on("memory:").await;
     let both = format!("{SECRET},old-food-secret");
     let gateway = scene.gateway().env("LINE_CHANNEL_SECRET", &both).start();
-    let old = Secrets::new("old-food-secret").unwrap();
+    let old = ChannelSecrets::new("old-food-secret").unwrap();
     assert_eq!(gateway.send_with(&old, &[text(&user(1))]).await, 200);
     assert_eq!(gateway.send_with(&secrets(), &[text(&user(2))]).await, 200);
-    assert_eq!(gateway.send_with(&Secrets::new("older").unwrap(), &[text(&user(3))]).await, 401);
+    assert_eq!(
+        gateway.send_with(&ChannelSecrets::new("older").unwrap(), &[text(&user(3))]).await,
+        401
+    );
     // The bot checks that the new secret signed both.
     scene.bot.ended(2);
     gateway.idle();
@@ -90,7 +93,7 @@ async fn webhook_unknown_types_and_fields_pass_verbatim() {
     gateway.send(&[events::unknown(&user(1))]).await;
     scene.bot.ended(3);
     gateway.idle();
-    assert!(scene.line.said().is_empty());
+    assert!(scene.line.accepted_calls().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -130,7 +133,7 @@ async fn webhook_in_standby_reaches_the_bot_without_replies() {
     gateway.send(&[events::standby(text(&user(1))), with_token]).await;
     scene.bot.let_go(10);
     gateway.idle();
-    assert!(scene.line.said().is_empty());
+    assert!(scene.line.accepted_calls().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]

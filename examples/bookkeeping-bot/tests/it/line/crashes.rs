@@ -19,7 +19,7 @@ async fn a_crash_at_any_step_leaves_one_booking_its_record_and_one_answer() {
             World::new(Some(&redis.url()), database.as_deref()).await.flag("--lease", LEASE);
         for point in ["decided", "settling", "settled", "done", "concluded", "said"] {
             let before = world.booked().await.len();
-            let answered = world.api.said().len();
+            let answered = world.api.accepted_calls().len();
             world.start_dying_at(point);
             let event = events::text(USER, &format!("{point}🥚 100"));
             // It may die before or after it says 200.
@@ -32,7 +32,7 @@ async fn a_crash_at_any_step_leaves_one_booking_its_record_and_one_answer() {
             let booked = world.booked().await;
             assert_eq!(booked.len(), before + 1, "{point}: {booked:?}");
             assert_eq!(booked.last(), Some(&(format!("{point}🥚"), 100.0)));
-            assert_eq!(world.api.said().len(), answered + 1, "one answer: {point}");
+            assert_eq!(world.api.accepted_calls().len(), answered + 1, "one answer: {point}");
             let edited = world.say("改金額 120").await;
             assert_eq!(edited[0], "修改成功", "{point}");
             assert!(edited[1].contains(&format!("品項：{point}🥚")), "{edited:?}");

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use bookkeeping_bot::ledger::{self, Row};
 use hapax::StoreConfig;
 use hapax::queue::QueueName;
-use hapax_line::Secrets;
-use hapax_line::simulator::{Api, Said, SendFailed, Sender, events};
+use hapax_line::ChannelSecrets;
+use hapax_line::simulator::{AcceptedCall, SimulatedApi, WebhookSendError, WebhookSender, events};
 use hapax_testkit::wait_for;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -26,7 +26,7 @@ const PERSONAL: [&str; 8] =
 
 /// A bot between LINE's two sides.
 pub(crate) struct World {
-    pub(crate) api: Api,
+    pub(crate) api: SimulatedApi,
     pub(crate) store: String,
     pub(crate) database: String,
     variables: Vec<(String, String)>,
@@ -53,7 +53,7 @@ impl World {
         let folder = tempfile::tempdir().expect("a folder");
         let file = |name: &str| format!("sqlite:{}", folder.path().join(name).display());
         Self {
-            api: Api::start("127.0.0.1:0", TOKEN).await.expect("a port"),
+            api: SimulatedApi::start("127.0.0.1:0", TOKEN).await.expect("a port"),
             store: store.map_or_else(|| file("hapax.db"), str::to_owned),
             database: database.map_or_else(|| file("ledger.db"), str::to_owned),
             variables: Vec::new(),
@@ -146,12 +146,12 @@ impl World {
 
     /// One webhook; its status, or `None` where nobody answered.
     pub(crate) async fn deliver(&self, events: &[Value]) -> Option<u16> {
-        let secrets = Secrets::new(SECRET).expect("a secret");
-        let sender = Sender::new(self.url(), &secrets, BOT).expect("a URL");
+        let secrets = ChannelSecrets::new(SECRET).expect("a secret");
+        let sender = WebhookSender::new(self.url(), &secrets, BOT).expect("a URL");
         loop {
             match sender.send(events).await {
                 // A machine that stalls let the time for a connection run out: nothing was sent.
-                Err(SendFailed::NotReached(ErrorKind::TimedOut)) => {}
+                Err(WebhookSendError::NotReached(ErrorKind::TimedOut)) => {}
                 sent => return sent.ok().map(|delivered| delivered.status),
             }
         }
@@ -165,10 +165,10 @@ impl World {
     }
 
     /// The answer to an event, whichever way it came.
-    pub(crate) async fn heard(&self, event: &Value) -> Said {
+    pub(crate) async fn heard(&self, event: &Value) -> AcceptedCall {
         let since = Instant::now();
         loop {
-            let said = self.api.said();
+            let said = self.api.accepted_calls();
             let mut replies = said.iter();
             let token = event["replyToken"].as_str();
             if let Some(said) = replies.find(|said| said.reply_token.as_deref() == token) {

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
-/// How long to wait before trying again: twice as long each time, up to a ceiling, and never quite as
-/// long as somebody else who failed at the same moment.
+/// How long to wait before the next attempt: twice as long each time up to a maximum, with jitter, so
+/// that failures of the same moment are not retried in the same moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     initial: Duration,
@@ -14,10 +14,10 @@ impl Backoff {
         Self { initial, max }
     }
 
-    /// The wait after the `nth` failure, from half of it to the whole at random.
+    /// The wait after the `nth` failure: a random part, at least half, of the doubled time.
     ///
     /// ```
-    /// # use hapax_relay::Backoff; use std::time::Duration;
+    /// # use hapax_core::worker::Backoff; use std::time::Duration;
     /// let backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
     /// let third = backoff.after(3);
     /// assert!(third >= Duration::from_secs(2) && third <= Duration::from_secs(4));
@@ -27,6 +27,11 @@ impl Backoff {
         let doubled = 1_u32.checked_shl(nth.saturating_sub(1)).unwrap_or(u32::MAX);
         let whole = self.initial.checked_mul(doubled).unwrap_or(self.max).min(self.max);
         whole.mul_f64(0.5 + fastrand::f64() / 2.0)
+    }
+
+    /// The wait after the first failure, without jitter.
+    pub fn initial(&self) -> Duration {
+        self.initial
     }
 }
 

@@ -1,28 +1,28 @@
-//! What a bot says.
+//! Messages that a bot sends.
 
 use std::fmt;
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// What LINE takes as one text, in UTF-16 units.
+/// The longest text of one message, in UTF-16 units.
 pub const MAX_TEXT: usize = 5000;
 
-/// A message that is sent to a chat; LINE takes 1 to 5 of them at once.
+/// A message to a chat; LINE accepts 1 to 5 of them at once.
 ///
 /// ```
-/// use hapax_line::{Action, Message};
-/// let message = Message::text("今天想查哪裡的天氣？").quick_reply([
-///     Action::postback("住家", "action=weather&type=home"),
-///     Action::location("傳送位置"),
+/// use hapax_line::{LineMessage, QuickReplyAction};
+/// let message = LineMessage::text("今天想查哪裡的天氣？").quick_reply([
+///     QuickReplyAction::postback("住家", "action=weather&type=home"),
+///     QuickReplyAction::location("傳送位置"),
 /// ]);
 /// assert_eq!(message.as_json()["quickReply"]["items"][0]["action"]["label"], "住家");
 /// ```
 #[derive(Clone, PartialEq, Serialize)]
 #[serde(transparent)]
-pub struct Message(Value);
+pub struct LineMessage(Value);
 
-impl Message {
+impl LineMessage {
     /// A text message.
     pub fn text(text: impl Into<String>) -> Self {
         Self(json!({ "type": "text", "text": text.into() }))
@@ -33,26 +33,26 @@ impl Message {
         Self(json)
     }
 
-    /// Adds buttons below the chat.
+    /// Adds quick-reply buttons.
     #[must_use]
-    pub fn quick_reply(mut self, actions: impl IntoIterator<Item = Action>) -> Self {
+    pub fn quick_reply(mut self, actions: impl IntoIterator<Item = QuickReplyAction>) -> Self {
         let items =
             actions.into_iter().map(|action| json!({ "type": "action", "action": action.0 }));
         self.0["quickReply"] = json!({ "items": items.collect::<Vec<_>>() });
         self
     }
 
-    /// As it is sent.
+    /// The JSON that is sent.
     pub fn as_json(&self) -> &Value {
         &self.0
     }
 }
 
-/// What a tap does.
+/// The action of a quick-reply button.
 #[derive(Clone, PartialEq)]
-pub struct Action(Value);
+pub struct QuickReplyAction(Value);
 
-impl Action {
+impl QuickReplyAction {
     /// Sends a postback event.
     pub fn postback(label: &str, data: &str) -> Self {
         Self(json!({ "type": "postback", "label": label, "data": data }))
@@ -69,16 +69,16 @@ impl Action {
     }
 }
 
-/// Shows nothing of what is said: it may identify a person.
-impl fmt::Debug for Message {
+/// Hides the content: it may identify a person.
+impl fmt::Debug for LineMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Message(…)")
+        f.write_str("LineMessage(…)")
     }
 }
 
-/// Shows nothing of what it says: it may identify a person.
-impl fmt::Debug for Action {
+/// Hides the content: it may identify a person.
+impl fmt::Debug for QuickReplyAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Action(…)")
+        f.write_str("QuickReplyAction(…)")
     }
 }

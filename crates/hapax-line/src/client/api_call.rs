@@ -1,0 +1,138 @@
+//! One call of LINE's API: how often it is sent, and what each answer means.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use hapax_core::worker::Backoff;
+use hapax_http_client::{HttpClient, HttpError};
+use http_body_util::Full;
+use hyper::header::{HeaderMap, HeaderValue, RETRY_AFTER};
+use hyper::{Request, StatusCode};
+use tokio::time::{Instant, sleep};
+use uuid::Uuid;
+
+use super::{SendError, SendStatus};
+
+const RETRY_KEY: &str = "x-line-retry-key";
+const MAX_ATTEMPTS: u32 = 3;
+/// The pause before the second attempt; twice as long before the third.
+const PAUSE: Duration = Duration::from_millis(250);
+/// The longest pause that LINE may ask for: a user waits, and the reply token grows old.
+const MAX_PAUSE: Duration = Duration::from_secs(2);
+
+/// One request to LINE, and whether it may be repeated.
+pub(super) struct ApiCall<'a> {
+    pub(super) http: &'a HttpClient,
+    pub(super) timeout: Duration,
+    pub(super) what: &'static str,
+    pub(super) request: Request<Full<Bytes>>,
+    /// Whether LINE recognises a repetition.
+    pub(super) is_repeatable: bool,
+}
+
+/// The result of one attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AttemptResult {
+    Accepted(SendStatus),
+    Refused(u16),
+    /// LINE accepted nothing, and may ask for a pause.
+    NotNow(Option<Duration>),
+    /// LINE may have accepted it.
+    Unknown,
+}
+
+impl ApiCall<'_> {
+    /// Makes the call repeatable: LINE accepts it once for each key.
+    pub(super) fn retry_key(mut self, key: Uuid) -> Self {
+        let key = HeaderValue::from_str(&key.to_string()).expect("a UUID is a header value");
+        self.request.headers_mut().insert(RETRY_KEY, key);
+        self.is_repeatable = true;
+        self
+    }
+
+    pub(super) async fn send_once(&self) -> Result<SendStatus, SendError> {
+        match self.attempt().await {
+            AttemptResult::Accepted(status) => Ok(status),
+            AttemptResult::Refused(status) => Err(SendError::Refused(status)),
+            AttemptResult::NotNow(_) => Err(SendError::NotNow),
+            AttemptResult::Unknown => Err(SendError::OutcomeUnknown),
+        }
+    }
+
+    pub(super) async fn send(&self) -> Result<SendStatus, SendError> {
+        // Each attempt of a repeatable call may take the whole timeout; those of another share one.
+        let timeouts = if self.is_repeatable { MAX_ATTEMPTS } else { 1 };
+        let until = Instant::now() + self.timeout * timeouts;
+        let mut failed = SendError::NotNow;
+        for nth in 1.. {
+            let asked_pause = match self.attempt().await {
+                AttemptResult::Accepted(status) => return Ok(status),
+                // LINE may have accepted an earlier attempt.
+                AttemptResult::Refused(_) if failed == SendError::OutcomeUnknown => break,
+                AttemptResult::Refused(status) => return Err(SendError::Refused(status)),
+                AttemptResult::NotNow(pause) => pause,
+                AttemptResult::Unknown => {
+                    failed = SendError::OutcomeUnknown;
+                    if !self.is_repeatable {
+                        break;
+                    }
+                    None
+                }
+            };
+            let backoff = Backoff::new(PAUSE, Duration::MAX).after(nth);
+            let pause = asked_pause.unwrap_or_default().max(backoff);
+            if nth == MAX_ATTEMPTS || pause > MAX_PAUSE || Instant::now() + pause >= until {
+                break;
+            }
+            sleep(pause).await;
+        }
+        Err(failed)
+    }
+
+    async fn attempt(&self) -> AttemptResult {
+        match self.http.call(self.request.clone(), self.timeout).await {
+            Ok(reply) => self.read(reply.status, retry_after(&reply.headers)),
+            // The status is enough.
+            Err(HttpError::Unreadable(status)) => self.read(status, None),
+            Err(error) => {
+                tracing::warn!(what = self.what, %error, "LINE cannot be reached");
+                match error {
+                    HttpError::NotSent(_) => AttemptResult::NotNow(None),
+                    _ => AttemptResult::Unknown,
+                }
+            }
+        }
+    }
+
+    fn read(&self, status: StatusCode, retry_after: Option<Duration>) -> AttemptResult {
+        let result = match status.as_u16() {
+            200..=299 => return AttemptResult::Accepted(SendStatus::Accepted),
+            409 if self.is_repeatable => {
+                return AttemptResult::Accepted(SendStatus::AlreadyAccepted);
+            }
+            429 => AttemptResult::NotNow(retry_after),
+            500.. => AttemptResult::Unknown,
+            status => AttemptResult::Refused(status),
+        };
+        self.log_refusal(status.as_u16());
+        result
+    }
+
+    fn log_refusal(&self, status: u16) {
+        if matches!(status, 401 | 403) {
+            tracing::error!(
+                what = self.what,
+                status,
+                "LINE refuses the access token: check the channel access token and its rights"
+            );
+        } else {
+            tracing::warn!(what = self.what, status, "LINE did not accept the call");
+        }
+    }
+}
+
+/// `Retry-After` in seconds, the form that LINE uses.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds))
+}

@@ -1,0 +1,259 @@
+//! Decides whether an event is handled now: each event once, one event per user at a time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hapax_core::command::{Begun, CommandConfig, CommandError, Commands, RunningCommand, Started};
+use hapax_core::lock::{LockConfig, LockError, LockGuard, Locks, OnStoreError};
+use hapax_core::queue::{ItemId, LeasedItem};
+use hapax_core::{Claims, Fence, OnUnknown, Store, metric_names};
+use metrics::counter;
+use tokio::time::Instant;
+
+use super::event_queue::ReceivedEvent;
+use super::local_state::LocalProgress;
+use super::{LocalState, SharedTimeout, count_event};
+use crate::{GatewayConfig, LockRule};
+
+/// Events are commands of this operation, so that operators see those with an unknown outcome.
+const OPERATION: &str = "line";
+/// When to look again at an event that this process is handling already.
+const IN_HAND_RETRY: Duration = Duration::from_secs(1);
+/// How long a retried event waits for its user's lock before it goes back to the queue: longer than the
+/// TTL of a lock that is not renewed.
+const LOCK_WAIT: Duration = Duration::from_secs(10);
+/// The reason of a dead letter with an unknown outcome.
+const OUTCOME_UNKNOWN: &str = "it is not known whether the event was handled";
+/// The reason of a dead letter that may be what ends the process each time.
+const NEVER_ENDS: &str = "handling the event was begun too often, and never came to an end";
+
+/// What is to be done with an event.
+pub(super) enum AdmissionDecision {
+    Execute(Permit),
+    /// The event was begun before, or is late, and its user's lock is held: execute it when the lock is
+    /// free.
+    WaitForLock(RunningCommand, LockRequest),
+    /// The user's lock is held: tell the user to wait.
+    TellToWait(RunningCommand),
+    /// The event was handled before.
+    Duplicate,
+    /// The store does not answer: try again after this time.
+    RetryLater(Duration),
+    /// Another process, or this one, is handling the event: look again after this time.
+    InProgress(Duration),
+    /// The event must not be handled (again), for this reason.
+    Bury(&'static str),
+}
+
+impl From<LocalProgress> for AdmissionDecision {
+    fn from(progress: LocalProgress) -> Self {
+        match progress {
+            LocalProgress::Handled => Self::Duplicate,
+            LocalProgress::InHand => Self::InProgress(IN_HAND_RETRY),
+        }
+    }
+}
+
+/// The right to execute an event.
+#[derive(Default)]
+pub(super) struct Permit {
+    /// The event's mark in the store; `None` where the store is down.
+    pub(super) running: Option<RunningCommand>,
+    /// The user's lock; `None` where the rules ask for none or the store is down.
+    pub(super) guard: Option<LockGuard>,
+}
+
+impl Permit {
+    /// The lock's fence grows with every event of the user, the command's with every attempt.
+    pub(super) fn fence(&self) -> Option<Fence> {
+        let lock = self.guard.as_ref().and_then(LockGuard::fence);
+        lock.or_else(|| self.running.as_ref().map(RunningCommand::fence))
+    }
+}
+
+/// The lock that an event needs.
+pub(super) struct LockRequest {
+    key: String,
+    hold: LockConfig,
+}
+
+/// The number of the attempt. The lease also counts attempts that never reached the store; the command
+/// also counts those before an operator requeued the event.
+pub(super) fn attempt_number(row: &LeasedItem, running: Option<&RunningCommand>) -> u32 {
+    running.map_or(row.attempt, |running| row.attempt.max(running.attempt()))
+}
+
+/// Begins events and takes their locks.
+pub(super) struct Admission {
+    commands: Commands,
+    locks: Locks,
+    local: LocalState,
+    config: Arc<GatewayConfig>,
+}
+
+impl Admission {
+    pub(super) fn new(
+        store: Arc<dyn Store>,
+        local: LocalState,
+        config: Arc<GatewayConfig>,
+    ) -> Self {
+        let claims: Arc<dyn Claims> = store;
+        let commands = Commands::new(claims.clone()).tenant(config.tenant.clone());
+        let locks = Locks::new(claims).tenant(config.tenant.clone());
+        Self { commands, locks, local, config }
+    }
+
+    /// Decides about a leased event, within what is left of the store timeout.
+    pub(super) async fn admit(
+        &self,
+        event: &ReceivedEvent,
+        row: &LeasedItem,
+        store_timeout: &SharedTimeout,
+    ) -> AdmissionDecision {
+        // In the first lease the outcome can be unknown only if an operator has requeued the dead letter,
+        // which is the decision to handle it again.
+        let is_first = row.attempt == 1;
+        let on_unknown = if is_first { OnUnknown::TakeOver } else { self.config.on_unknown };
+        match store_timeout.run(self.begin(event.id, on_unknown)).await {
+            Some(Ok(Started::Running(running))) => {
+                if row.attempt.min(running.attempt()) > self.config.max_attempts {
+                    let _ = running.fail().await;
+                    return AdmissionDecision::Bury(NEVER_ENDS);
+                }
+                self.lock_user(event, row, running, store_timeout).await
+            }
+            Some(Ok(Started::Answered(begun))) => match begun {
+                Begun::InProgress { retry_after } => AdmissionDecision::InProgress(retry_after),
+                Begun::OutcomeUnknown { .. } | Begun::KeyReused => {
+                    AdmissionDecision::Bury(OUTCOME_UNKNOWN)
+                }
+                _ => AdmissionDecision::Duplicate,
+            },
+            Some(Err(_)) | None => match self.config.on_store_error {
+                OnStoreError::Open => {
+                    count_event(event.kind(), "unprotected");
+                    self.local.continue_unprotected(event.id);
+                    AdmissionDecision::Execute(Permit::default())
+                }
+                OnStoreError::Closed => self.retry_later(),
+            },
+        }
+    }
+
+    /// Marks in the store that an event is being handled.
+    pub(super) async fn begin(
+        &self,
+        id: ItemId,
+        on_unknown: OnUnknown,
+    ) -> Result<Started, CommandError> {
+        let begin = CommandConfig {
+            lease: self.config.lease,
+            retention: self.config.retention,
+            on_unknown,
+            ..CommandConfig::default()
+        };
+        self.commands.start(OPERATION, &id.to_string(), &begin).await
+    }
+
+    /// Takes the lock of the event's user, if the rules ask for one.
+    async fn lock_user(
+        &self,
+        event: &ReceivedEvent,
+        row: &LeasedItem,
+        running: RunningCommand,
+        store_timeout: &SharedTimeout,
+    ) -> AdmissionDecision {
+        let execute =
+            |running, guard| AdmissionDecision::Execute(Permit { running: Some(running), guard });
+        let Some(hold) = self.hold(self.config.rules.rule_for(&event.event)) else {
+            return execute(running, None);
+        };
+        let Some(user) = event.event.user_id() else {
+            tracing::warn!(event_type = %event.kind(), "no user to lock: handled without a lock");
+            return execute(running, None);
+        };
+        let lock = LockRequest { key: format!("processing:user:{user}"), hold };
+        match store_timeout.run(self.acquire(event, &lock.key, &lock.hold)).await {
+            Some(Ok(guard)) => execute(running, Some(guard)),
+            // A reply token that is too old cannot tell the user to wait: the event would be lost.
+            Some(Err(LockError::Held { .. }))
+                if attempt_number(row, Some(&running)) > 1
+                    || Instant::now() >= event.reply_until =>
+            {
+                AdmissionDecision::WaitForLock(running, lock)
+            }
+            Some(Err(LockError::Held { .. })) => {
+                tracing::info!(event_type = %event.kind(), "missed");
+                AdmissionDecision::TellToWait(running)
+            }
+            Some(Err(LockError::Store(_))) | None
+                if self.config.on_store_error == OnStoreError::Closed =>
+            {
+                let _ = running.fail().await;
+                self.retry_later()
+            }
+            // The store is down, or the user id is no valid key.
+            failed => {
+                if failed.is_none() {
+                    let source = event.kind().as_str();
+                    counter!(metric_names::LOCK_ACQUIRE, "status" => "open", "source_type" => source)
+                        .increment(1);
+                }
+                tracing::warn!(event_type = %event.kind(), "no lock: handled without it");
+                execute(running, None)
+            }
+        }
+    }
+
+    /// Waits for the lock of a retried event; `None` where the event must be retried later.
+    pub(super) async fn wait_for_lock(
+        &self,
+        event: &ReceivedEvent,
+        running: RunningCommand,
+        lock: LockRequest,
+    ) -> Option<Permit> {
+        let hold = LockConfig { wait: LOCK_WAIT, ..lock.hold };
+        match self.acquire(event, &lock.key, &hold).await {
+            Ok(guard) => Some(Permit { running: Some(running), guard: Some(guard) }),
+            Err(error) => {
+                if !matches!(error, LockError::Held { .. }) {
+                    tracing::warn!("no lock: the event is retried later");
+                }
+                let _ = running.fail().await;
+                None
+            }
+        }
+    }
+
+    async fn acquire(
+        &self,
+        event: &ReceivedEvent,
+        key: &str,
+        hold: &LockConfig,
+    ) -> Result<LockGuard, LockError> {
+        self.locks.clone().source(event.kind().as_str()).acquire(key, hold).await
+    }
+
+    fn retry_later(&self) -> AdmissionDecision {
+        AdmissionDecision::RetryLater(self.config.backoff.initial())
+    }
+
+    fn hold(&self, rule: LockRule) -> Option<LockConfig> {
+        let hold = LockConfig {
+            wait: Duration::ZERO,
+            renew_for: None,
+            on_store_error: self.config.on_store_error,
+            ..LockConfig::default()
+        };
+        match rule {
+            LockRule::None => None,
+            LockRule::Mutex { ttl, renew } => {
+                let renew_for = renew.then_some(self.config.handler_timeout);
+                Some(LockConfig { ttl, renew_for, ..hold })
+            }
+            LockRule::Throttle { window } => {
+                Some(LockConfig { ttl: window, throttle: true, ..hold })
+            }
+        }
+    }
+}

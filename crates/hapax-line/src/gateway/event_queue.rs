@@ -1,0 +1,108 @@
+//! Received events, and the queue that stores them.
+
+use std::sync::Arc;
+
+use hapax_core::queue::{Enqueued, ItemId, LeasedItem, QueueItem};
+use hapax_core::trace::{self, TRACEPARENT, Traceparent};
+use hapax_core::worker::QueueLeaser;
+use hapax_core::{Store, StoreError, with_timeout};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::{EventKind, GatewayConfig, LineEvent, WebhookBody};
+
+/// The queue header that carries the correlation id.
+const CORRELATION: &str = "correlation";
+
+/// An event on its way from the webhook to the handler.
+#[derive(Clone)]
+pub(super) struct ReceivedEvent {
+    pub(super) id: ItemId,
+    pub(super) event: LineEvent,
+    /// Joins the log lines of one event; random.
+    pub(super) correlation: Arc<str>,
+    pub(super) trace: Option<Traceparent>,
+    /// Until when the reply token is used.
+    pub(super) reply_until: Instant,
+}
+
+impl ReceivedEvent {
+    /// An event of a webhook that arrived now.
+    pub(super) fn new(event: LineEvent, config: &GatewayConfig) -> Self {
+        Self {
+            id: event.id(&config.tenant),
+            event,
+            correlation: format!("{:08x}", fastrand::u32(..)).into(),
+            trace: trace::current(),
+            reply_until: Instant::now() + config.reply_window,
+        }
+    }
+
+    /// The event of a leased row; `None` where the row holds no event of LINE's.
+    pub(super) fn from_row(row: &LeasedItem, config: &GatewayConfig) -> Option<Self> {
+        let event = WebhookBody::parse(&row.item.payload).ok()?.events.pop()?;
+        let header = |name| row.item.headers.get(name).map(String::as_str);
+        Some(Self {
+            id: row.item.id,
+            event,
+            correlation: header(CORRELATION).unwrap_or_default().into(),
+            trace: header(TRACEPARENT).and_then(Traceparent::parse),
+            reply_until: Instant::now() + config.reply_window.saturating_sub(row.age),
+        })
+    }
+
+    fn to_item(&self, config: &GatewayConfig) -> QueueItem {
+        QueueItem::new(&config.tenant, self.kind().as_str(), self.event.webhook())
+            .id(self.id)
+            .content_type("application/json")
+            .header(CORRELATION, &self.correlation)
+    }
+
+    pub(super) fn kind(&self) -> EventKind {
+        self.event.kind()
+    }
+
+    /// The span of all log lines of this event, the bot's own included.
+    pub(super) fn span(&self) -> tracing::Span {
+        tracing::error_span!("event", correlation = &*self.correlation)
+    }
+}
+
+/// The queue that stores events until they are handled.
+pub(super) struct EventQueue {
+    store: Arc<dyn Store>,
+    config: Arc<GatewayConfig>,
+    /// Wakes this process's worker without the store.
+    stored: Notify,
+}
+
+impl EventQueue {
+    pub(super) fn new(store: Arc<dyn Store>, config: Arc<GatewayConfig>) -> Self {
+        Self { store, config, stored: Notify::new() }
+    }
+
+    /// Stores events in one call; one answer for each.
+    pub(super) async fn enqueue(
+        &self,
+        events: &[ReceivedEvent],
+    ) -> Result<Vec<Enqueued>, StoreError> {
+        let items: Vec<_> = events.iter().map(|event| event.to_item(&self.config)).collect();
+        let enqueue = self.store.enqueue(&self.config.queue, &items);
+        with_timeout(self.config.store_timeout, enqueue).await
+    }
+
+    /// Wakes the worker of this process.
+    pub(super) fn notify_stored(&self) {
+        self.stored.notify_one();
+    }
+
+    /// Waits for [`EventQueue::notify_stored`].
+    pub(super) async fn wait_for_stored(&self) {
+        self.stored.notified().await;
+    }
+
+    pub(super) fn leaser(&self) -> QueueLeaser {
+        let GatewayConfig { queue, lease, store_timeout, .. } = &*self.config;
+        QueueLeaser::new(self.store.clone(), queue.clone(), *lease).store_timeout(*store_timeout)
+    }
+}

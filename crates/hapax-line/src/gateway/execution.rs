@@ -1,0 +1,235 @@
+//! Runs the handler for an admitted event and turns the result into the outcome of its queue row.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+use hapax_core::command::{RunningCommand, StoredResponse};
+use hapax_core::lock::LockGuard;
+use hapax_core::queue::{ItemOutcome, LeasedItem};
+use hapax_core::{OnUnknown, Store, trace};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tracing::Instrument;
+
+use super::admission::{Admission, AdmissionDecision, Permit, attempt_number};
+use super::event_queue::ReceivedEvent;
+use super::{LocalState, SharedTimeout, count_handled};
+use crate::handler::FailureKind;
+use crate::{
+    EventContext, EventHandler, EventHandlerError, GatewayConfig, LineClient, LineMessage,
+};
+
+/// Executes events.
+pub(super) struct Execution {
+    pub(super) handler: Arc<dyn EventHandler>,
+    pub(super) client: LineClient,
+    pub(super) store: Arc<dyn Store>,
+    pub(super) admission: Arc<Admission>,
+    pub(super) local: LocalState,
+    pub(super) config: Arc<GatewayConfig>,
+}
+
+impl Execution {
+    /// Does what the admission decided; the outcome of the event's row.
+    pub(super) async fn execute(
+        &self,
+        event: &ReceivedEvent,
+        row: &LeasedItem,
+        decision: AdmissionDecision,
+        store_timeout: Arc<SharedTimeout>,
+    ) -> ItemOutcome {
+        match decision {
+            AdmissionDecision::Execute(permit) => {
+                self.handle(event, row, permit, store_timeout).await
+            }
+            AdmissionDecision::WaitForLock(running, lock) => {
+                match self.admission.wait_for_lock(event, running, lock).await {
+                    Some(permit) => self.handle(event, row, permit, store_timeout).await,
+                    None => retry(self.config.backoff.initial(), false),
+                }
+            }
+            AdmissionDecision::TellToWait(running) => {
+                self.tell_to_wait(event, running, store_timeout).await
+            }
+            AdmissionDecision::Duplicate => {
+                count_handled(event.kind(), "duplicate");
+                self.ack()
+            }
+            AdmissionDecision::RetryLater(after) => retry(after, false),
+            // Another process is handling the event; count our lease as its first attempt, which may have
+            // begun without a lease.
+            AdmissionDecision::InProgress(after) => retry(after, row.attempt == 1),
+            AdmissionDecision::Bury(reason) => self.bury(event, reason),
+        }
+    }
+
+    async fn handle(
+        &self,
+        event: &ReceivedEvent,
+        row: &LeasedItem,
+        permit: Permit,
+        store_timeout: Arc<SharedTimeout>,
+    ) -> ItemOutcome {
+        let attempt = attempt_number(row, permit.running.as_ref());
+        let context =
+            EventContext { fence: permit.fence(), ..self.context(event, attempt, store_timeout) };
+        let Permit { running, guard } = permit;
+        // A guard without a lock was given where the store failed.
+        let guard = guard.filter(LockGuard::is_protected);
+        if guard.is_some() {
+            tracing::info!(event_type = %event.kind(), "acquired");
+        }
+        let result = self.run_handler(event, context).await;
+        if let Some(guard) = guard {
+            // Best effort: the lock expires by itself.
+            let released = timeout(self.config.store_timeout, guard.release()).await;
+            let released = if matches!(released, Ok(Ok(()))) { "released" } else { "not released" };
+            tracing::info!(event_type = %event.kind(), "{released}");
+        }
+        match result {
+            Ok(()) => {
+                count_handled(event.kind(), "done");
+                self.mark_handled(event, running).await;
+                self.ack()
+            }
+            Err(error) => self.retry_or_bury(event, row, running, error).await,
+        }
+    }
+
+    /// Runs the handler within its timeout.
+    pub(super) async fn run_handler(
+        &self,
+        event: &ReceivedEvent,
+        context: EventContext,
+    ) -> Result<(), EventHandlerError> {
+        let (handler, trace) = (self.handler.clone(), event.trace.clone());
+        let event = event.event.clone();
+        // In a task, so that a panic is an outcome too; it is aborted with the set.
+        let mut task = JoinSet::new();
+        let work = trace::within(trace, async move { handler.handle(&event, &context).await });
+        task.spawn(work.in_current_span());
+        match timeout(self.config.handler_timeout, task.join_next()).await {
+            Ok(Some(Ok(result))) => result,
+            Ok(_) => Err(EventHandlerError::unknown("the handler panicked")),
+            Err(_) => Err(EventHandlerError::unknown("handling the event took too long")),
+        }
+    }
+
+    pub(super) fn context(
+        &self,
+        event: &ReceivedEvent,
+        attempt: u32,
+        store_timeout: Arc<SharedTimeout>,
+    ) -> EventContext {
+        EventContext {
+            id: event.id,
+            attempt,
+            may_be_tried_elsewhere: attempt > 1,
+            fence: None,
+            correlation: event.correlation.clone(),
+            client: self.client.clone(),
+            event: event.event.clone(),
+            reply_until: event.reply_until,
+            pushes: AtomicU32::new(0),
+            local: self.local.clone(),
+            store: self.store.clone(),
+            tenant: self.config.tenant.clone(),
+            retention: self.config.retention,
+            store_timeout,
+        }
+    }
+
+    async fn tell_to_wait(
+        &self,
+        event: &ReceivedEvent,
+        running: RunningCommand,
+        store_timeout: Arc<SharedTimeout>,
+    ) -> ItemOutcome {
+        count_handled(event.kind(), "busy");
+        let context = self.context(event, running.attempt(), store_timeout);
+        let text = [LineMessage::text(self.config.rules.busy_text())];
+        if let Err(error) = context.reply(&text).await {
+            tracing::debug!("the user was not told to wait: {error}");
+        }
+        // Only after the reply: a process that died in between would leave the event unanswered.
+        self.mark_handled(event, Some(running)).await;
+        self.ack()
+    }
+
+    /// Marks the event as handled in the store; if that fails, it is reported when the store is back.
+    pub(super) async fn mark_handled(
+        &self,
+        event: &ReceivedEvent,
+        running: Option<RunningCommand>,
+    ) {
+        let is_stored = match &running {
+            Some(running) => running.complete(&handled_mark()).await.is_ok(),
+            None => false,
+        };
+        if is_stored {
+            self.local.forget_handled(event.id);
+        } else {
+            self.local.set_handled(event.id);
+        }
+    }
+
+    /// Ends the event's mark in the store after a failure. If that fails, the mark's lease runs out and
+    /// the outcome is unknown.
+    pub(super) async fn mark_failed(
+        &self,
+        running: Option<RunningCommand>,
+        error: &EventHandlerError,
+    ) {
+        let Some(running) = running else { return };
+        match error.kind {
+            FailureKind::Unknown => drop(running.abandon().await),
+            FailureKind::Retry | FailureKind::Permanent => drop(running.fail().await),
+        }
+    }
+
+    async fn retry_or_bury(
+        &self,
+        event: &ReceivedEvent,
+        row: &LeasedItem,
+        running: Option<RunningCommand>,
+        error: EventHandlerError,
+    ) -> ItemOutcome {
+        let attempt = row.attempt;
+        tracing::warn!(attempt, reason = %error, "an event was not handled");
+        self.local.end_unprotected(event.id);
+        self.mark_failed(running, &error).await;
+        let is_permanent = match error.kind {
+            FailureKind::Retry => false,
+            FailureKind::Unknown => self.config.on_unknown == OnUnknown::Refuse,
+            FailureKind::Permanent => true,
+        };
+        if is_permanent || attempt >= self.config.max_attempts {
+            return self.bury(event, &error.reason);
+        }
+        let is_unknown = error.kind == FailureKind::Unknown;
+        count_handled(event.kind(), if is_unknown { "unknown" } else { "failed" });
+        let after = self.config.backoff.after(attempt);
+        ItemOutcome::Retry { after, counts: true, reason: error.reason.as_ref().into() }
+    }
+
+    fn ack(&self) -> ItemOutcome {
+        ItemOutcome::Ack { retention: self.config.retention }
+    }
+
+    fn bury(&self, event: &ReceivedEvent, reason: &str) -> ItemOutcome {
+        count_handled(event.kind(), "dead");
+        tracing::error!(id = %event.id, reason, "an event is a dead letter");
+        // Events have no order among each other, so a dead letter blocks none.
+        ItemOutcome::Bury { reason: reason.into(), blocks: false }
+    }
+}
+
+/// The response that is stored for a handled event.
+pub(super) fn handled_mark() -> StoredResponse {
+    StoredResponse { status: 200, headers: Vec::new(), body: bytes::Bytes::new() }
+}
+
+fn retry(after: Duration, counts: bool) -> ItemOutcome {
+    ItemOutcome::Retry { after, counts, reason: "it could not be begun".into() }
+}

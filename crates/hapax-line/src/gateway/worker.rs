@@ -1,0 +1,210 @@
+//! Leases events from the queue and handles them side by side.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hapax_core::lock::OnStoreError;
+use hapax_core::queue::{ItemOutcome, LeasedItem};
+use hapax_core::worker::{LeasedBatch, OutcomeSender, OutcomeWriter};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+use tracing::Instrument;
+
+use super::admission::Admission;
+use super::event_queue::{EventQueue, ReceivedEvent};
+use super::execution::Execution;
+use super::unprotected::UnprotectedExecution;
+use super::{HandlingSlot, HandlingSlots, LocalState, SharedTimeout};
+use crate::{GatewayConfig, LockRule};
+
+/// The most events of one lease.
+const MAX_BATCH: usize = 64;
+
+/// Handles stored events.
+pub(super) struct EventWorker {
+    pub(super) queue: Arc<EventQueue>,
+    pub(super) admission: Arc<Admission>,
+    pub(super) execution: Arc<Execution>,
+    pub(super) unprotected: Arc<UnprotectedExecution>,
+    pub(super) slots: HandlingSlots,
+    pub(super) local: LocalState,
+    pub(super) config: Arc<GatewayConfig>,
+}
+
+/// A leased event, and its slot if one was free.
+struct LeasedEvent {
+    event: ReceivedEvent,
+    row: LeasedItem,
+    slot: Option<HandlingSlot>,
+}
+
+/// The slot of an event is held until its outcome is written.
+type Outcomes = OutcomeSender<Option<HandlingSlot>>;
+
+impl EventWorker {
+    pub(super) async fn run(self: &Arc<Self>, mut stop: Pin<&mut impl Future<Output = ()>>) {
+        let mut leaser = self.queue.leaser();
+        // Registered before the first lease, so that no event between the two is missed.
+        let mut arrivals = leaser.arrivals();
+        loop {
+            let free = tokio::select! {
+                biased;
+                () = &mut stop => return,
+                free = self.slots.wait_for_free() => free,
+            };
+            let Some(free) = free else { return };
+            let asked_at = Instant::now();
+            match leaser.lease(free.min(MAX_BATCH)).await {
+                Ok(batch) => {
+                    let is_full = batch.is_full();
+                    self.start_batch(batch);
+                    if is_full {
+                        continue;
+                    }
+                }
+                Err(_) => self.handle_stored_from_memory(asked_at.elapsed()),
+            }
+            let is_store_down = leaser.is_unanswered();
+            tokio::select! {
+                biased;
+                () = &mut stop => return,
+                () = self.queue.wait_for_stored() => {}
+                () = arrivals.changed(self.config.poll_interval), if !is_store_down => {}
+                () = sleep(self.config.poll_interval), if is_store_down => {}
+            }
+        }
+    }
+
+    /// Handles the events that this process has just stored, when the store goes down before they could
+    /// be leased.
+    fn handle_stored_from_memory(&self, store_took: Duration) {
+        if self.config.on_store_error == OnStoreError::Closed {
+            return;
+        }
+        for event in self.local.take_unleased() {
+            let Some(slot) = self.slots.try_acquire(1) else { return };
+            self.unprotected.start(event, Some(slot), store_took);
+        }
+    }
+
+    /// Handles a batch in a task of its own, which renews the lease and writes the outcomes.
+    fn start_batch(self: &Arc<Self>, batch: LeasedBatch) {
+        let LeasedBatch { rows, lease, .. } = batch;
+        if rows.is_empty() {
+            return;
+        }
+        let store_took = lease.elapsed();
+        let (outcomes, writer) = OutcomeWriter::new(&lease, rows.len());
+        let groups = self.group_by_lock(rows, &outcomes);
+        let this = self.clone();
+        let work = async move {
+            let mut running = JoinSet::new();
+            for events in groups {
+                running.spawn(this.clone().handle_group(events, outcomes.clone(), store_took));
+            }
+            drop(outcomes);
+            while running.join_next().await.is_some() {}
+        };
+        // No retries: an outcome that is not written costs one more lease of an event that is known to
+        // be handled, while a retry would hold its slot for as long as the store is down.
+        tokio::spawn(writer.without_retries().run_while_renewing(work));
+    }
+
+    /// The events of a batch, those that ask for the same lock together. Unreadable rows are buried.
+    fn group_by_lock(&self, rows: Vec<LeasedItem>, outcomes: &Outcomes) -> Vec<Vec<LeasedEvent>> {
+        let mut groups: HashMap<String, Vec<LeasedEvent>> = HashMap::new();
+        for row in rows {
+            self.local.forget_stored(row.item.id);
+            let Some(event) = ReceivedEvent::from_row(&row, &self.config) else {
+                tracing::error!(id = %row.item.id, "a row of the queue is no event of LINE's");
+                let reason = "it is no webhook of LINE's".into();
+                outcomes.send(row.item.id, ItemOutcome::Bury { reason, blocks: false }, None);
+                continue;
+            };
+            let slot = self.slots.try_acquire(1);
+            let group = groups.entry(self.lock_group(&event)).or_default();
+            group.push(LeasedEvent { event, row, slot });
+        }
+        groups.into_values().collect()
+    }
+
+    fn lock_group(&self, event: &ReceivedEvent) -> String {
+        let is_locked = self.config.rules.rule_for(&event.event) != LockRule::None;
+        let user = event.event.user_id().filter(|_| is_locked);
+        user.map_or_else(|| event.id.to_string(), Into::into)
+    }
+
+    /// Handles events that ask for the same lock. The first is admitted before the others, so that it is
+    /// the one to get the lock, and executed only after the others were decided on: a fast bot would
+    /// otherwise have released the lock before they ask for it.
+    async fn handle_group(
+        self: Arc<Self>,
+        events: Vec<LeasedEvent>,
+        outcomes: Outcomes,
+        store_took: Duration,
+    ) {
+        let (mut running, mut others) = (JoinSet::new(), Vec::new());
+        let (all_decided, start) = oneshot::channel();
+        let mut start = Some(start);
+        for leased in events {
+            let (span, has_slot) = (leased.event.span(), leased.slot.is_some());
+            let (deciding, decided) = oneshot::channel();
+            let start = start.take();
+            let is_first = start.is_some();
+            let work =
+                self.clone().handle_event(leased, outcomes.clone(), store_took, deciding, start);
+            running.spawn(work.instrument(span));
+            if is_first {
+                let _ = decided.await;
+            } else if has_slot {
+                others.push(decided);
+            }
+        }
+        for decided in others {
+            let _ = decided.await;
+        }
+        let _ = all_decided.send(());
+        while running.join_next().await.is_some() {}
+    }
+
+    /// Admits and executes one event. `deciding` is dropped after the admission; `start` delays the
+    /// execution.
+    async fn handle_event(
+        self: Arc<Self>,
+        leased: LeasedEvent,
+        outcomes: Outcomes,
+        store_took: Duration,
+        deciding: oneshot::Sender<()>,
+        start: Option<oneshot::Receiver<()>>,
+    ) {
+        let LeasedEvent { event, row, slot } = leased;
+        // A lease that is asked for again may bring more events than there are slots by then.
+        let slot = if slot.is_some() { slot } else { self.slots.acquire().await };
+        if slot.is_none() {
+            // The gateway stops: another one leases the event later.
+            return;
+        }
+        let store_timeout =
+            SharedTimeout::new(self.config.store_timeout.saturating_sub(store_took));
+        let store_timeout = Arc::new(store_timeout);
+        let (in_hand, decision) = match self.local.begin_leased(event.id) {
+            Ok(in_hand) => {
+                (Some(in_hand), self.admission.admit(&event, &row, &store_timeout).await)
+            }
+            Err(progress) => (None, progress.into()),
+        };
+        drop(deciding);
+        if let Some(start) = start {
+            let _ = start.await;
+        }
+        let outcome = self.execution.execute(&event, &row, decision, store_timeout).await;
+        // Before the outcome is written: a dead letter that an operator requeues right after it must not
+        // be found in hand.
+        drop(in_hand);
+        outcomes.send(event.id, outcome, slot);
+    }
+}
