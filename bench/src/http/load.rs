@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 
 use super::handler::{ANSWER, REQUEST};
-use super::setup::HttpServer;
+use super::setup::HttpTarget;
 
 /// The keys of the requests, which no other run uses.
 pub(super) struct LoadKeys {
@@ -45,7 +45,7 @@ pub(super) struct HttpLoad {
 impl HttpLoad {
     /// Connects, and settles the key that is to be replayed.
     pub(super) async fn connect(
-        target: &HttpServer,
+        target: &HttpTarget,
         keys: LoadKeys,
         connections: usize,
     ) -> Result<Arc<Self>, BenchError> {

@@ -20,7 +20,7 @@ pub(crate) use handler::{HandlerArgs, serve as serve_handler};
 use load::{HttpLoad, LoadKeys};
 use report::HttpResult;
 pub(crate) use setup::handler;
-use setup::{HttpServer, HttpSetup};
+use setup::{HttpSetup, HttpTarget};
 
 /// Keep-alive connections, each with one request at a time.
 const CONNECTIONS: usize = 64;
@@ -66,7 +66,7 @@ pub(crate) async fn compare(
     Ok(())
 }
 
-async fn measure_one(target: &HttpServer, time: Duration) -> anyhow::Result<HttpResult> {
+async fn measure_one(target: &HttpTarget, time: Duration) -> anyhow::Result<HttpResult> {
     let run = async {
         let first = under_load(target, LoadKeys::fresh(), time).await?;
         let replay = under_load(target, LoadKeys::one(), time).await?;
@@ -76,7 +76,7 @@ async fn measure_one(target: &HttpServer, time: Duration) -> anyhow::Result<Http
 }
 
 async fn under_load(
-    target: &HttpServer,
+    target: &HttpTarget,
     keys: LoadKeys,
     time: Duration,
 ) -> Result<Measurement, BenchError> {

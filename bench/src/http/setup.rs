@@ -49,7 +49,7 @@ impl fmt::Display for HttpRole {
     }
 }
 
-pub(super) struct HttpServer {
+pub(super) struct HttpTarget {
     pub(super) role: HttpRole,
     pub(super) server: ServerProcess,
     pub(super) store: ProcessGroup,
@@ -57,7 +57,7 @@ pub(super) struct HttpServer {
 
 /// Fields drop in order: the servers before the stores that they use.
 pub(super) struct HttpSetup {
-    pub(super) servers: Vec<HttpServer>,
+    pub(super) servers: Vec<HttpTarget>,
     stores: Vec<StoreServer>,
     _folder: TempDir,
 }
@@ -69,17 +69,17 @@ impl HttpSetup {
         let stores: Vec<StoreServer> = stores.collect::<anyhow::Result<_>>()?;
         let bare = handler(None)?;
         let upstream = bare.address();
-        let mut servers = vec![HttpServer::new(HttpRole::Bare, bare, None)];
+        let mut servers = vec![HttpTarget::new(HttpRole::Bare, bare, None)];
         for (engine, store) in engines.iter().zip(&stores) {
             let server = handler(Some(&store.url("layer")))?;
-            servers.push(HttpServer::new(HttpRole::Layer(*engine), server, Some(store)));
+            servers.push(HttpTarget::new(HttpRole::Layer(*engine), server, Some(store)));
         }
         if let Some(server) = start_nginx_proxy(folder.path(), upstream)? {
-            servers.push(HttpServer::new(HttpRole::Nginx, server, None));
+            servers.push(HttpTarget::new(HttpRole::Nginx, server, None));
         }
         for (engine, store) in engines.iter().zip(&stores) {
             let server = proxy(hapax, folder.path(), upstream, &store.url("proxy"))?;
-            servers.push(HttpServer::new(HttpRole::Proxy(*engine), server, Some(store)));
+            servers.push(HttpTarget::new(HttpRole::Proxy(*engine), server, Some(store)));
         }
         Ok(Self { servers, stores, _folder: folder })
     }
@@ -102,7 +102,7 @@ impl HttpSetup {
     }
 }
 
-impl HttpServer {
+impl HttpTarget {
     fn new(role: HttpRole, server: ServerProcess, store: Option<&StoreServer>) -> Self {
         Self { role, server, store: store.map(StoreServer::processes).unwrap_or_default() }
     }
