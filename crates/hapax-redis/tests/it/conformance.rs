@@ -1,4 +1,4 @@
-//! The one suite, on every topology.
+//! The conformance suite on every topology.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use crate::common::{Servers, calm_sentinels, check};
 use hapax_conformance::{StoreUnderTest, check_histories};
 use hapax_testkit::{Redis, RedisCluster};
 
-/// The laws have times of 150 ms, which must not pass while a busy disk syncs; that what was
-/// acknowledged survives is tested in `faults.rs`.
+/// Without fsync, because the laws have durations of 150 ms, which must not pass while a busy disk syncs. `faults.rs`
+/// tests that acknowledged writes survive.
 const IN_MEMORY: &[&str] = &["--appendonly", "no"];
 
 fn keep_in_memory(redis: &Redis) {
@@ -39,7 +39,7 @@ async fn sentinel_master_keeps_every_law() {
     check(servers.url()).await;
 }
 
-/// The user may do what the documentation lists, and nothing else.
+/// The user has exactly the permissions that the documentation lists.
 #[tokio::test(flavor = "multi_thread")]
 async fn tls_server_keeps_every_law_for_a_restricted_user() {
     let redis = Redis::tls_with(IN_MEMORY);
@@ -56,7 +56,7 @@ async fn tls_server_keeps_every_law_for_a_restricted_user() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn valkey_keeps_every_law() {
-    // Only where there is one; `./test.sh` provides it.
+    // Skipped without Valkey, which `./test.sh` installs.
     if let Some(binary) = hapax_testkit::valkey_server() {
         let valkey = Redis::binary_with(binary, IN_MEMORY);
         check(valkey.url()).await;

@@ -1,4 +1,4 @@
-//! Servers that hang, die, lose answers, are full, or do not let us in.
+//! Servers that hang, die, lose replies, are full, or refuse access.
 
 use std::time::{Duration, Instant};
 
@@ -14,14 +14,14 @@ use hapax_redis::RedisStore;
 use hapax_testkit::{Redis, TcpProxy};
 
 const LIMIT: Duration = Duration::from_millis(500);
-/// The limits of all calls, and what a busy machine may add to them.
+/// The timeouts of all calls, and a margin for a busy machine.
 const BOUND: Duration = Duration::from_secs(60);
 
 fn brisk(url: &str) -> RedisStore {
     RedisStore::open(config(url).timeout(LIMIT)).unwrap()
 }
 
-/// The same, with a connection that works.
+/// A store with a short timeout that is connected.
 async fn connected(url: &str) -> RedisStore {
     let store = brisk(url);
     until_it_works(|| store.ping()).await;
@@ -32,8 +32,8 @@ fn through(wire: &TcpProxy) -> String {
     format!("redis://127.0.0.1:{}", wire.port())
 }
 
-/// A store whose answers can be lost. Its server knows the scripts already: the answer that gets lost
-/// must be the one to the call itself.
+/// A store behind a proxy that can drop replies. The scripts are loaded, so that the dropped reply is that of the call
+/// itself and not a NOSCRIPT error.
 async fn lossy(redis: &Redis) -> (RedisStore, TcpProxy) {
     let wire = TcpProxy::to(redis.port());
     let store = patient(&through(&wire));
@@ -46,7 +46,7 @@ async fn lossy(redis: &Redis) -> (RedisStore, TcpProxy) {
     (store, wire)
 }
 
-/// Every kind of call fails, and in time.
+/// Every kind of call fails within its timeout.
 async fn all_calls_fail_in_time(store: &RedisStore) {
     let (key, token) = (lock("down"), ClaimRequest::new(LONG).token);
     let started = Instant::now();
@@ -122,7 +122,7 @@ async fn hanging_server_times_out_for_many_callers() {
 async fn killed_server_recovers_with_acknowledged_writes() {
     let redis = Redis::start();
     let store = connected(&redis.url()).await;
-    // Kept, so that a settle that took longer than its limit is known again.
+    // With a retention, so that a settle that timed out is recognised when it is repeated.
     let ask = ClaimRequest::new(LONG).retention(LONG);
     let ticket = granted(&patient(&redis.url()), &lock("a"), &ask).await;
     redis.kill();
@@ -167,7 +167,7 @@ async fn claim_with_a_lost_reply_is_granted_once() {
     let Claimed::Granted { ref ticket, attempt: 1 } = answer else { panic!("{answer:?}") };
     let view = store.look(&lock("a")).await.unwrap().unwrap();
     assert_eq!((view.fence, view.attempt), (Some(ticket.fence), 1));
-    // And asked again by a caller who was told nothing.
+    // The same for a repetition by the caller.
     assert_eq!(store.claim(&lock("a"), &ask).await.unwrap(), answer);
     assert!(matches!(
         store.claim(&lock("a"), &ask.with_fresh_token()).await.unwrap(),
@@ -198,7 +198,7 @@ async fn settle_without_retention_with_a_lost_reply_is_never_lost() {
     assert_eq!(store.look(&lock("a")).await.unwrap(), None);
 }
 
-/// What was forgotten cannot be recognised: an error is the honest answer, and a lie is not.
+/// A released lock leaves no row, so the repeated call cannot be recognised: it returns an error, never *lost*.
 #[tokio::test]
 async fn release_with_a_lost_reply_is_never_lost() {
     let redis = Redis::start();

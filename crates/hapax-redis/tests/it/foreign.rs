@@ -1,4 +1,4 @@
-//! Programs that know nothing of hapax use the same keys.
+//! Keys that programs without hapax use, too.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ async fn verbatim_lock_is_taken_by_set_nx_ex() {
     let redis = Redis::start();
     let store = patient(&redis.url());
     let ticket = granted(&store, &lock(LOCK), &ClaimRequest::new(Duration::from_secs(30))).await;
-    // What the other side would do now.
+    // The command of a program without hapax.
     assert_eq!(redis.cli(&["SET", LOCK, "1", "NX", "EX", "5"]), "");
     let left: u64 = redis.cli(&["TTL", LOCK]).parse().unwrap();
     assert!((1..=30).contains(&left));

@@ -1,11 +1,11 @@
-//! What the log promises beyond its laws: restarts, lost tails, one slot, one lifetime.
+//! The log on Redis: restarts, lost entries, slots, retention, foreign types.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::common::{
-    attached, config, drained, event, events, grown, job, job_key, partition_key, patient,
+    attached, config, drained, dump, event, events, grown, job, job_key, partition_key, patient,
     published, until_it_works,
 };
 use hapax_core::log::{Appended, Cursor, LogRetention, PARTITIONS, TailPosition};
@@ -39,7 +39,7 @@ async fn hole_14_a_busy_job_never_evicts_another_jobs_events() {
     assert!(attached(&store, &quiet).await.head.holds(seen[0]));
     let (offsets, _, lost) = drained(&store, &quiet, &TailPosition::start()).await;
     assert_eq!((offsets, lost), (vec![1, 2, 3], false));
-    // Its own readers are told of the gap, and its duplicates are still known.
+    // Readers of the busy job get a gap, and its duplicates are still recognised.
     let head = attached(&store, &busy).await.head;
     assert_eq!((head.first, head.last, head.state.seq), (11_901, 12_000, 11_999));
     assert!(!head.holds(cursors[0]) && head.holds(cursors[11_950]));
@@ -60,7 +60,7 @@ async fn hole_15_log_state_and_dedup_have_one_lifetime() {
     while store.attach(&job, 0, 10).await.unwrap().is_some() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    // The usual design would skip this one, and the event would be nowhere.
+    // A design in which dedup outlives the log would skip this event, and lose it.
     let again = store.append(&[early], &keep).await.unwrap();
     let (Appended::Published(old), Appended::Published(new)) = (first[0], again[0]) else {
         panic!("{first:?}, {again:?}")
@@ -109,7 +109,7 @@ async fn restart_without_loss_gives_readers_no_gap() {
     assert_eq!((offsets, lost), (vec![6, 7], false));
 }
 
-/// Eighteen times another history: more than the epochs that are remembered.
+/// Eighteen changes of the replication id: more than the sixteen epochs that a job stores.
 #[tokio::test]
 async fn epochs_beyond_sixteen_give_a_gap() {
     let redis = Redis::with(&["--enable-debug-command", "local"]);
@@ -119,7 +119,7 @@ async fn epochs_beyond_sixteen_give_a_gap() {
     let start = drained(&store, &job, &TailPosition::start()).await.1;
     for seq in 1..=18 {
         assert_eq!(redis.cli(&["DEBUG", "CHANGE-REPL-ID"]), "OK");
-        // What the client knows of the history is a second old at most; this is another client.
+        // Another client, because a client caches the replication id for a second.
         published(&patient(&redis.url()), &events(&job, [seq])).await;
     }
     let attached = attached(&store, &job).await;
@@ -150,7 +150,7 @@ async fn restart_with_loss_gives_readers_of_lost_entries_a_gap() {
     assert_eq!((others[0].offset, others[1].offset), (lost[0].offset, lost[1].offset));
     assert!(kept.iter().chain(&others).all(|cursor| head.holds(*cursor)));
     assert!(!head.holds(lost[0]) && !head.holds(lost[1]), "they are other entries now");
-    // The tail's reader had gone further than what survived.
+    // The tail's reader had read entries that did not survive.
     let (offsets, _, lost) = drained(&store, &job, &position).await;
     assert_eq!((offsets, lost), (vec![4, 5], false));
 }
@@ -171,7 +171,7 @@ async fn server_that_lost_everything_starts_a_new_log() {
     assert_eq!((offsets, lost), (vec![1, 2], true));
 }
 
-/// Appends to one job while the server is killed again and again; each event until it is acknowledged.
+/// Appends to one job while the server is killed repeatedly, and repeats each event until it is acknowledged.
 async fn appends_through_kills(store: RedisStore, job: Key, stop: Arc<AtomicBool>) -> Vec<Cursor> {
     let (mut acknowledged, keep) = (Vec::new(), LogRetention::default());
     for seq in 0.. {
@@ -190,7 +190,7 @@ async fn appends_through_kills(store: RedisStore, job: Key, stop: Arc<AtomicBool
 #[tokio::test(flavor = "multi_thread")]
 async fn server_killed_repeatedly_keeps_acknowledged_entries() {
     let redis = Redis::start();
-    // New jobs each time: of one that has seen too many epochs the first ones are forgotten.
+    // New jobs in each round, because a job stores only its last sixteen epochs.
     for round in 0..hapax_conformance::scale(1) {
         keeps_what_it_acknowledged(&redis, round).await;
     }
@@ -225,14 +225,6 @@ async fn keeps_what_it_acknowledged(redis: &Redis, round: u32) {
         let (offsets, _, _) = drained(&store, job, &TailPosition::start()).await;
         assert_eq!(offsets, (1..=log.head.last).collect::<Vec<_>>());
     }
-}
-
-/// Everything that is stored, key by key.
-fn dump(redis: &Redis) -> Vec<String> {
-    let keys = redis.cli(&["KEYS", "*"]);
-    let mut keys: Vec<_> = keys.lines().map(str::to_owned).collect();
-    keys.sort();
-    keys.into_iter().map(|key| redis.cli(&["DUMP", &key]) + &key).collect()
 }
 
 #[tokio::test]
@@ -283,7 +275,7 @@ async fn append_with_a_lost_reply_is_done_once() {
 async fn tail_sweep_of_expired_pointers_is_reported_as_lost() {
     let redis = Redis::start();
     let store = patient(&redis.url());
-    // One of those with which the tail is looked after.
+    // A job whose first append maintains the tail: one in ten, chosen by digest.
     let tends = |job: &Key| job.digest().is_multiple_of(10);
     let job = (0..).map(|i| job(&format!("tends-{i}"))).find(tends).unwrap();
     let from = [(job.partition(PARTITIONS), TailPosition::end())];
@@ -325,4 +317,20 @@ async fn partition_count_that_differs_is_refused() {
     refuses_another_number_of_partitions(&redis.url()).await;
     let cluster = RedisCluster::start();
     refuses_another_number_of_partitions(&cluster.url()).await;
+}
+
+/// Longer than the time since 1970, before which the tail's sweep has no stream id.
+#[tokio::test]
+async fn log_retention_of_a_century_is_accepted() {
+    let redis = Redis::start();
+    let store = patient(&redis.url());
+    let century = Duration::from_secs(100 * 366 * 86_400);
+    let retention = LogRetention { retention: century, ..LogRetention::default() };
+    for seq in 0..3 {
+        let answers = store.append(&events(&job("a"), [seq, seq + 10]), &retention).await.unwrap();
+        assert!(
+            answers.iter().all(|answer| matches!(answer, Appended::Published(_))),
+            "{answers:?}"
+        );
+    }
 }

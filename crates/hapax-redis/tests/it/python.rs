@@ -1,5 +1,4 @@
-//! A Python service that uses `SET NX EX`, `DEL`, `GET` and `SET EX` on the same Redis, and hapax, see
-//! the same world.
+//! A Python service without hapax (`SET NX EX`, `DEL`, `GET`, `SET EX`) shares locks and records with hapax.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -57,7 +56,7 @@ async fn python_and_hapax_locks_exclude_each_other() {
     let key = "processing:user:U4af4980629";
     let (ttl, no_wait) = (Duration::from_secs(60), Duration::ZERO);
 
-    // Held by Python: hapax is told how long, and cannot release it.
+    // Held by Python: hapax gets the remaining time, and cannot release the lock.
     assert_eq!(python.ask(json!(["lock", key, 60])), json!(true));
     let Err(LockError::Held { retry_after }) = locks.take(key, ttl, no_wait).await else {
         panic!("hapax took a lock that Python holds");
@@ -70,14 +69,14 @@ async fn python_and_hapax_locks_exclude_each_other() {
     assert!(locks.look(key).await.unwrap().held);
     python.ask(json!(["unlock", key]));
 
-    // Held by hapax: Python is refused, sees the TTL it knows, and gets it after the release.
+    // Held by hapax: Python is refused, sees the TTL, and gets the lock after the release.
     let ticket = locks.take(key, ttl, no_wait).await.unwrap();
     assert_eq!(python.ask(json!(["lock", key, 60])), json!(false));
     assert!(python.ask(json!(["ttl", key])).as_u64().unwrap() <= 60);
     locks.release(key, &ticket.token).await.unwrap();
     assert_eq!(python.ask(json!(["lock", key, 60])), json!(true));
 
-    // Python deletes without asking whose it is; hapax's late release leaves the successor alone.
+    // Python deletes any lock; hapax's late release does not affect the next owner.
     python.ask(json!(["unlock", key]));
     let late = locks.take(key, ttl, no_wait).await.unwrap();
     python.ask(json!(["unlock", key]));
@@ -99,14 +98,14 @@ async fn python_and_hapax_records_are_the_same_plain_json() {
     assert_eq!(read.value, lunch);
     assert!(read.expires_in.is_some_and(|left| left <= Duration::from_secs(3600)));
 
-    // An edit by hapax, read by Python; the TTL is renewed as asked.
+    // Python reads hapax's edit, with the new TTL.
     let ttl = Some(Duration::from_secs(1800));
     let edit = json!({"品項": "工作午餐"});
     let edited = documents.patch(key, &edit, &read.version.clone().into(), ttl).await.unwrap();
     assert_eq!(python.ask(json!(["get", key])), edited.value);
     assert!(python.ask(json!(["ttl", key])).as_u64().unwrap() <= 1800);
 
-    // Python writes meanwhile: hapax's edit of what it had read is a conflict, and changes nothing.
+    // After a write by Python, hapax's edit of an older version is a conflict.
     let dinner = json!({"交易ID": "20251129-140100", "品項": "晚餐"});
     python.ask(json!(["set", key, dinner, 3600]));
     for version in [read.version, edited.version] {

@@ -1,9 +1,9 @@
-//! What queues promise beyond their laws: types, slots, lost answers, and work that stays small.
+//! Queues on Redis: foreign types, slots, lost replies, and bounded work per call.
 
 use std::slice::from_ref;
 use std::time::Duration;
 
-use crate::common::{LONG, patient};
+use crate::common::{LONG, dump, patient};
 use hapax_core::queue::{Enqueued, ItemOutcome, LeaseRequest, QueueItem, QueueName, Resolved};
 use hapax_core::{Queue, StoreError, Tenant};
 use hapax_redis::RedisStore;
@@ -34,14 +34,6 @@ async fn hole_18_queues_of_any_name_live_in_one_slot_each() {
         assert_eq!(done, [Resolved::Done]);
         assert_eq!(store.depth(&queue, None).await.unwrap().waiting, 1);
     }
-}
-
-/// Everything that is stored, key by key.
-fn dump(redis: &Redis) -> Vec<String> {
-    let keys = redis.cli(&["KEYS", "*"]);
-    let mut keys: Vec<_> = keys.lines().map(str::to_owned).collect();
-    keys.sort();
-    keys.into_iter().map(|key| redis.cli(&["DUMP", &key]) + &key).collect()
 }
 
 #[tokio::test]
@@ -83,7 +75,7 @@ async fn queue_with_a_foreign_value_is_corrupt_and_unchanged() {
 async fn lossy(redis: &Redis) -> (RedisStore, TcpProxy, LeaseRequest, QueueItem) {
     let wire = TcpProxy::to(redis.port());
     let store = patient(&format!("redis://127.0.0.1:{}", wire.port()));
-    // The server knows the scripts already: the lost answer must be the one to the call itself.
+    // Loads the scripts, so that the dropped reply is that of the call itself and not a NOSCRIPT error.
     let (first, take) = (item("warm-up"), LeaseRequest::new(1, LONG));
     let _ = store.enqueue(&queue(), from_ref(&first)).await.unwrap();
     let _ = store.lease(&queue(), &take).await.unwrap();
@@ -109,7 +101,7 @@ async fn queue_steps_with_lost_replies_are_recognised() {
     assert_eq!((done, wire.dropped_answers()), (vec![Resolved::Done], 3));
 }
 
-/// A retry leaves no trace of who asked for it: an error is the honest answer, and *lost* is not.
+/// A retry does not store its token, so the repeated call cannot be recognised: it returns an error, never *lost*.
 #[tokio::test]
 async fn queue_retry_with_a_lost_reply_is_never_lost() {
     let redis = Redis::start();
@@ -122,8 +114,7 @@ async fn queue_retry_with_a_lost_reply_is_never_lost() {
     assert_eq!(store.lease(&queue(), &LeaseRequest::new(1, LONG)).await.unwrap()[0].attempt, 2);
 }
 
-/// What is done and no longer remembered leaves nothing behind, and a thousand of them do not make one
-/// call long.
+/// Done items leave nothing after their retention, and no call removes more than a hundred of them.
 #[tokio::test]
 async fn queue_removes_expired_items_in_small_steps() {
     let redis = Redis::with(&["--appendonly", "no"]);

@@ -1,4 +1,4 @@
-//! What a failover may lose, and what it may not when replicas are waited for.
+//! What a failover may lose, with and without waiting for replicas.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -33,19 +33,19 @@ async fn write_without_replica_confirmation_is_an_error() {
     let (queue, item) = (QueueName::outbox(), QueueItem::new(&Tenant::default(), "t", "{}"));
     let answer = store.enqueue(&queue, std::slice::from_ref(&item)).await;
     assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
-    // It may have happened, and here it has.
+    // The unconfirmed writes were executed.
     let plain = patient(&redis.url());
     let again = plain.append(&call, &LogRetention::default()).await.unwrap();
     assert!(again.iter().all(|answer| matches!(answer, Appended::Duplicate(_))), "{again:?}");
     assert_eq!(plain.enqueue(&queue, &[item]).await.unwrap(), [Enqueued::Duplicate]);
-    // What does not wait does not suffer.
+    // Calls that do not wait for replicas succeed.
     assert_eq!(attached(&store, &job("a")).await.entries.len(), 2);
     let url = format!("{}?wait_replicas=1&wait_ms=100", redis.url());
     let answer = patient(&url).append(&call, &LogRetention::default()).await;
     assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
 }
 
-/// Appends one event after the other to its job until told to stop, each until it is acknowledged.
+/// Appends one event after the other until `stop`, and repeats each until it is acknowledged.
 fn writer(
     store: RedisStore,
     job: Key,
@@ -84,7 +84,7 @@ async fn cluster_failover_keeps_what_a_replica_confirmed() {
     let old = cluster.master_of(&name);
     cluster.kill_node(old);
     cluster.wait_for_new_master_of(&name, old);
-    // The new master has nobody to confirm anything until the old one is back.
+    // The new master has no replica to confirm writes until the old master is back.
     cluster.restart_node(old);
     cluster.wait_until_ok();
     let last = until_it_works(|| store.attach(&jobs[0], 0, 0)).await.unwrap().head.last;
@@ -129,7 +129,7 @@ async fn failover_gives_a_gap_only_to_readers_of_lost_entries() {
     let master = cluster.node(cluster.master_of(&name));
     let replica = replica(&cluster, master);
     until_replicated(master, &partition_key(&job, "barrier")).await;
-    // Nothing more reaches the replica, not even its machine's buffers.
+    // Nothing more reaches the replica, not even its socket buffers.
     replica.stop();
     master.cli(&["CLIENT", "KILL", "TYPE", "replica"]);
     let lost = published(&store, &events(&job, 3..5)).await;
@@ -141,7 +141,7 @@ async fn failover_gives_a_gap_only_to_readers_of_lost_entries() {
     let before = until_it_works(|| store.attach(&job, 0, 10)).await.unwrap().head;
     assert_eq!(before.last, 3);
     assert!(before.holds(kept[2]) && !before.holds(lost[0]) && !before.holds(lost[1]));
-    // A retry of what was lost is no duplicate; another event may take its place.
+    // A lost event that is appended again is no duplicate, and may get another offset.
     let (call, keep) = (events(&job, [4, 3]), LogRetention::default());
     let answers = until_it_works(|| store.append(&call, &keep)).await;
     let [Appended::Published(fourth), Appended::Published(fifth)] = answers[..] else {

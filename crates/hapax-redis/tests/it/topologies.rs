@@ -1,4 +1,4 @@
-//! Failovers and waiters, where there is more than one server.
+//! Failovers, waiters and findings with several servers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,15 +15,14 @@ use hapax_core::{
 use hapax_redis::RedisStore;
 use hapax_testkit::{Redis, RedisCluster, RedisSentinel, TcpProxy, wait_for};
 
-/// So soon a master is taken for dead, where a failover is wanted.
+/// How long a master may be silent in a test that wants a failover.
 const SOON: Duration = Duration::from_secs(3);
 
 fn brisk(url: &str) -> RedisStore {
     RedisStore::open(config(url).timeout(Duration::from_secs(1))).unwrap()
 }
 
-/// Takes and releases one lock until told to stop, and some times at least; the fences it was given,
-/// in order.
+/// Takes and releases one lock until `stop`, a few times at least, and returns the fences in order.
 fn worker(store: RedisStore, stop: Arc<AtomicBool>) -> tokio::task::JoinHandle<Vec<Fence>> {
     tokio::spawn(async move {
         let mut fences = Vec::new();
@@ -54,7 +53,7 @@ async fn sentinel_failover_switches_to_the_new_master() {
     let work = worker(store.clone(), stop.clone());
     let held = granted(&patient(&servers.url()), &lock("held"), &ClaimRequest::new(LONG)).await;
     let old = servers.master_port();
-    // So that this one write is not lost: the promise about failovers is tested elsewhere.
+    // Replicated first, so that the failover does not lose this write.
     until_replicated(servers.node(old)).await;
     servers.kill_master();
     tolerate(&servers, SOON);
@@ -99,7 +98,7 @@ async fn sentinel_master_that_is_demoted_is_replaced() {
     let new = servers.wait_for_new_master();
     let (key, ask) = (lock("a"), ClaimRequest::new(LONG));
     let patience = Instant::now() + PATIENCE;
-    // For a moment there are two masters, and what the old one is told is lost: hence the fence.
+    // For a moment there are two masters, and writes to the old one are lost.
     loop {
         until_it_works(|| store.claim(&key, &ask)).await;
         if servers.node(new).cli(&["EXISTS", "hapax:{default:lock::a}"]) == "1" {
@@ -109,13 +108,13 @@ async fn sentinel_master_that_is_demoted_is_replaced() {
     }
 }
 
-/// Has a sentinel demote the master. After a moment in which its machine stood still it knows of no
-/// good replica, or gives up midway: then it is told again.
+/// Has a sentinel demote the master. On a busy machine the sentinel may know no good replica or give up, so the command
+/// is repeated.
 fn fail_over(servers: &RedisSentinel) {
     let old = servers.master_port().to_string();
     let sentinel = servers.node(servers.sentinel_ports()[0]);
     wait_for("the failover is through", PATIENCE, || {
-        // Names and values in turn; in one answer, so that what has just ended does not begin again.
+        // Port and flags in one reply, so that a failover that has just ended is not started again.
         let master = sentinel.cli(&["SENTINEL", "MASTER", "hapax"]);
         let lines: Vec<_> = master.lines().map(str::trim_end).collect();
         let is = |name: &str| lines.iter().position(|line| *line == name).map(|at| lines[at + 1]);
@@ -153,7 +152,7 @@ async fn cluster_node_that_hangs_times_out_and_is_replaced() {
     until_it_works(|| store.ping()).await;
     let name = "hapax:{default:lock::a}";
     let old = cluster.master_of(name);
-    // Nobody takes over before it is asked.
+    // No failover by itself.
     for port in cluster.ports() {
         cluster.node(port).cli(&["CONFIG", "SET", "cluster-node-timeout", "3600000"]);
     }
@@ -162,15 +161,15 @@ async fn cluster_node_that_hangs_times_out_and_is_replaced() {
     let started = Instant::now();
     assert!(store.claim(&key, &ask).await.is_err());
     assert!(started.elapsed() < PATIENCE);
-    // Now somebody does.
+    // Now with a failover.
     cluster.stop_node(old);
     cluster.wait_for_new_master_of(name, old);
     until_it_works(|| store.claim(&key, &ask)).await;
     cluster.node(old).cont();
 }
 
-/// A Cluster of one node that tells its clients to come through the wire.
-fn behind_a_wire() -> (Redis, TcpProxy) {
+/// A Cluster of one node that announces the proxy's port to its clients.
+fn cluster_behind_proxy() -> (Redis, TcpProxy) {
     let node = Redis::with(&["--cluster-enabled", "yes"]);
     let wire = TcpProxy::to(node.port());
     node.cli(&["CONFIG", "SET", "cluster-announce-ip", "127.0.0.1"]);
@@ -181,10 +180,10 @@ fn behind_a_wire() -> (Redis, TcpProxy) {
     (node, wire)
 }
 
-/// The driver's own client would repeat the release, and find nothing left to release.
+/// The driver's own Cluster client would repeat the release and find no lock.
 #[tokio::test]
 async fn cluster_release_with_a_lost_reply_is_never_lost() {
-    let (_node, wire) = behind_a_wire();
+    let (_node, wire) = cluster_behind_proxy();
     let store = patient(&format!("redis+cluster://127.0.0.1:{}", wire.port()));
     let key = lock("a");
     let first = granted(&store, &key, &ClaimRequest::new(LONG)).await;
@@ -200,7 +199,7 @@ async fn cluster_release_with_a_lost_reply_is_never_lost() {
 
 #[tokio::test]
 async fn cluster_claim_with_a_lost_reply_is_granted_once() {
-    let (_node, wire) = behind_a_wire();
+    let (_node, wire) = cluster_behind_proxy();
     let url = format!("redis+cluster://127.0.0.1:{}", wire.port());
     let store = patient(&url);
     granted(&store, &lock("warm-up"), &ClaimRequest::new(LONG)).await;
@@ -211,8 +210,8 @@ async fn cluster_claim_with_a_lost_reply_is_granted_once() {
     assert!(matches!(answer, Claimed::Granted { attempt: 1, .. }), "{answer:?}");
     assert_eq!(store.claim(&lock("a"), &ask).await.unwrap(), answer);
     for i in 0..5 {
-        // A new one each time: after a cut a store makes itself another connection in the background,
-        // and that may be cut just then, too.
+        // A new store in each round: after a cut a store reconnects in the background, and the next cut could hit that
+        // connection.
         let store = patient(&url);
         granted(&store, &lock(&format!("before-{i}")), &ClaimRequest::new(LONG)).await;
         wire.cut();
@@ -226,7 +225,7 @@ async fn hears_of_releases_elsewhere(url: &str) {
     let key = lock("a");
     let ticket = granted(&there, &key, &ClaimRequest::new(LONG)).await;
     let mut watch = here.watch(&key);
-    // The subscription is made in the background, and wakes everybody when it is there.
+    // The subscription is made in the background, and wakes all waiters when it is ready.
     watch.changed(LONG).await;
     let released = there.give_back(&key, &ticket.token, GiveBack::Forget).await.unwrap();
     assert_eq!(released, Step::Done(ticket.fence));
@@ -355,8 +354,8 @@ async fn cluster_connection_in_a_black_hole_is_replaced() {
     let key = record("r");
     until_it_works(|| store.get(&key)).await;
     let accepted = || wires.iter().map(TcpProxy::accepted).sum::<usize>();
-    // Nothing is heard on the old connections. Where a call was too slow just before, another one is
-    // being made already, and may come into use between the two steps.
+    // Repeated, because after a slow call a new connection may already be under way and come into use between the two
+    // steps.
     let mut before = 0;
     for tries in 1.. {
         before = accepted();

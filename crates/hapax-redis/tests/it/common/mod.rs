@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Shared by the tests.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::future::Future;
@@ -14,34 +14,33 @@ use hapax_core::{
     ClaimRequest, Claimed, Claims, Fingerprint, Key, Log, Store, StoreError, Tenant, Ticket,
 };
 use hapax_redis::{RedisConfig, RedisStore, VerbatimKeys};
-use hapax_testkit::RedisSentinel;
+use hapax_testkit::{Redis, RedisSentinel};
 
 /// Longer than any test.
 pub(crate) const LONG: Duration = Duration::from_secs(3600);
-/// For what should happen soon: a busy machine may stand still for seconds.
+/// A timeout that does not fail on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// With the keys that the original bots use without hapax.
+/// With the verbatim keys of the original bots.
 pub(crate) fn config(url: &str) -> RedisConfig {
     let verbatim = VerbatimKeys::default();
     let verbatim = verbatim.locks(["processing:*"]).records(["user:*:last_transaction"]);
     RedisConfig::new(url).unwrap().verbatim(verbatim)
 }
 
-/// A busy machine must not fail a law: the limit is not what is tested.
+/// A store with a long timeout, so that a busy machine does not fail the test.
 pub(crate) fn patient(url: &str) -> RedisStore {
     RedisStore::open(config(url).timeout(PATIENCE)).unwrap()
 }
 
-/// Sentinels that take no silent master for dead: a machine that stands still for some seconds must
-/// not cause a failover that nobody asked for.
+/// Sentinels that start no failover by themselves, because a busy machine must not cause one.
 pub(crate) fn calm_sentinels() -> RedisSentinel {
     let servers = RedisSentinel::start();
     tolerate(&servers, LONG);
     servers
 }
 
-/// How long a master may be silent; seconds where a failover is wanted.
+/// Sets how long a master may be silent before the sentinels replace it.
 pub(crate) fn tolerate(servers: &RedisSentinel, silence: Duration) {
     for port in servers.sentinel_ports() {
         let silence = silence.as_millis().to_string();
@@ -50,7 +49,7 @@ pub(crate) fn tolerate(servers: &RedisSentinel, silence: Duration) {
     }
 }
 
-/// The servers behind one URL, as the conformance suite sees them.
+/// The servers behind one URL, for the conformance suite.
 pub(crate) struct Servers(pub(crate) String);
 
 #[async_trait]
@@ -82,12 +81,12 @@ pub(crate) async fn granted(store: &RedisStore, key: &Key, ask: &ClaimRequest) -
     }
 }
 
-/// Calls until it works; for after a fault, when a store may still be reconnecting.
+/// Repeats a call until it succeeds, for example while a store is reconnecting.
 pub(crate) async fn until_it_works<T, F>(mut call: impl FnMut() -> F) -> T
 where
     F: Future<Output = Result<T, StoreError>>,
 {
-    // A failover may be under way.
+    // Long enough for a failover.
     let patience = tokio::time::Instant::now() + PATIENCE * 3;
     loop {
         match call().await {
@@ -113,12 +112,12 @@ pub(crate) fn event(job: &Key, seq: u64, payload: &str) -> LogEvent {
     }
 }
 
-/// Events with these seqs, each saying the same as its seq.
+/// Events with these seqs, each with its seq as the payload.
 pub(crate) fn events(job: &Key, seqs: impl IntoIterator<Item = u64>) -> Vec<LogEvent> {
     seqs.into_iter().map(|seq| event(job, seq, &seq.to_string())).collect()
 }
 
-/// Appends what must be new, and tells where it is.
+/// Appends events that must be new, and returns their cursors.
 pub(crate) async fn published(store: &RedisStore, events: &[LogEvent]) -> Vec<Cursor> {
     let at = |answer| match answer {
         Appended::Published(at) => at,
@@ -131,14 +130,14 @@ pub(crate) async fn attached(store: &RedisStore, job: &Key) -> Attached {
     store.attach(job, 0, 100_000).await.unwrap().expect("the job has a log")
 }
 
-/// Whether a job has more entries than that.
+/// Succeeds once a job has more entries than that.
 pub(crate) async fn grown(store: &RedisStore, job: &Key, beyond: u64) -> Result<(), StoreError> {
     let last = store.attach(job, 0, 0).await?.map_or(0, |attached| attached.head.last);
     let not_yet = || StoreError::Internal { reason: "not yet".into(), source: None };
     (last > beyond).then_some(()).ok_or_else(not_yet)
 }
 
-/// The name of one of the keys of a job's partition.
+/// The name of a key of a job's partition.
 pub(crate) fn partition_key(job: &Key, what: &str) -> String {
     format!("hapax:{{p{}}}:{what}", job.partition(PARTITIONS))
 }
@@ -147,7 +146,7 @@ pub(crate) fn job_key(job: &Key) -> String {
     partition_key(job, &job.canonical())
 }
 
-/// Reads the tail of a job's partition from there to its end.
+/// Reads the tail of a job's partition to its end: the job's offsets, the next position, whether entries were lost.
 pub(crate) async fn drained(
     store: &RedisStore,
     job: &Key,
@@ -164,4 +163,12 @@ pub(crate) async fn drained(
         let mine = tail.changes.into_iter().filter(|change| change.job == *job);
         offsets.extend(mine.map(|change| change.offset));
     }
+}
+
+/// All stored values, key by key.
+pub(crate) fn dump(redis: &Redis) -> Vec<String> {
+    let keys = redis.cli(&["KEYS", "*"]);
+    let mut keys: Vec<_> = keys.lines().map(str::to_owned).collect();
+    keys.sort();
+    keys.into_iter().map(|key| redis.cli(&["DUMP", &key]) + &key).collect()
 }
