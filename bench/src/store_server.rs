@@ -74,7 +74,11 @@ impl StoreServer {
                 let config = hapax_postgres::PostgresConfig::new(url).max_connections(POOL);
                 Arc::new(hapax_postgres::PostgresStore::open(config)?)
             }
-            _ => hapax::open(url, &hapax::StoreConfig::default()).await?,
+            _ => hapax::open(
+                url,
+                &hapax::StoreConfig::default()
+                    .redis_verbatim(["processing:*", "user:*:last_transaction"]),
+            )?,
         };
         store.ping().await?;
         Ok(store)

@@ -8,7 +8,6 @@ mod raw_sqlite;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hapax_core::bus::Bus;
 use hapax_sqlite::rusqlite::Connection;
 use hapax_workload::{BenchError, BenchPlan, BenchSpan, MarkdownTable, Measurement, measure};
 
@@ -77,7 +76,7 @@ async fn line(
     let plan = BenchPlan::new(tasks, BenchSpan::Time(time / PARTS))
         .warm_up(WARM_UP)
         .servers([server.processes()]);
-    let bus: Arc<dyn EventPublisher> = Arc::new(Bus::new(server.store("hapax").await?));
+    let bus: Arc<dyn EventPublisher> = Arc::new(publishing::bus(server.store("hapax").await?));
     let raw = RawBus::open(server).await?;
     let (hapax, raw) = take_turns(
         async || measure(Arc::new(PublishOperation::new(&bus)), &plan).await,

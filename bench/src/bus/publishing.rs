@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use hapax_core::Store;
 use hapax_core::Token;
-use hapax_core::bus::{Bus, NewEvent};
+use hapax_core::bus::{Bus, BusConfig, ClosingEvent, NewEvent};
 use hapax_core::log::Appended;
 use hapax_workload::{BenchError, BenchOperation};
 use serde_json::json;
@@ -14,6 +15,11 @@ use serde_json::json;
 pub(super) trait EventPublisher: Send + Sync + 'static {
     /// Publishes an event that is new.
     async fn publish(&self, task: usize, event: BenchEvent) -> Result<(), BenchError>;
+}
+
+/// A bus on which the last event of a job closes it.
+pub(super) fn bus(store: Arc<dyn Store>) -> Bus {
+    Bus::with_config(store, BusConfig::default().closing_event(ClosingEvent::new("done", 51)))
 }
 
 #[async_trait]
@@ -109,7 +115,7 @@ mod tests {
 
     #[tokio::test]
     async fn event_sequence_repeats_no_event() {
-        let bus: Arc<dyn EventPublisher> = Arc::new(Bus::new(Arc::new(MemoryStore::default())));
+        let bus: Arc<dyn EventPublisher> = Arc::new(bus(Arc::new(MemoryStore::default())));
         for _ in 0..2 {
             let plan = BenchPlan::new(7, BenchSpan::Count(300));
             let measured = measure(Arc::new(PublishOperation::new(&bus)), &plan).await.unwrap();

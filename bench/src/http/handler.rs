@@ -47,7 +47,7 @@ pub(super) fn bare() -> Router {
 
 /// The handler under the layer with default settings.
 pub(super) async fn layered(url: &str) -> anyhow::Result<Router> {
-    let store = hapax::open(url, &hapax::StoreConfig::default()).await?;
+    let store = hapax::open(url, &hapax::StoreConfig::default())?;
     store.ping().await?;
     Ok(bare().layer(IdempotencyLayer::new(store)))
 }

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_core::{ClaimRequest, Claimed, Key, Store, Tenant, Ticket, Token, Watch};
+use hapax_core::{ClaimRequest, Claimed, Key, Operation, Store, Tenant, Ticket, Token, Watch};
 
 use crate::StoreUnderTest;
 
@@ -35,7 +35,7 @@ impl LawContext {
     }
 
     pub(crate) fn command(&self, name: &str) -> Key {
-        Key::command(&self.tenant, "law", name).unwrap()
+        Key::command(&self.tenant, Operation("law"), name).unwrap()
     }
 
     pub(crate) fn record(&self, name: &str) -> Key {

@@ -2,7 +2,9 @@
 
 use std::collections::HashSet;
 
-use hapax_core::{ClaimQuery, ClaimRequest, ClaimStatus, GiveBack, Key, KeyKind, Tenant};
+use hapax_core::{
+    ClaimQuery, ClaimRequest, ClaimStatus, GiveBack, Key, KeyKind, Operation, Tenant,
+};
 
 use crate::context::{LONG, LawContext, SHORT};
 use crate::suite::laws;
@@ -30,12 +32,14 @@ async fn list_shows_exactly_the_claims_of_its_tenant_and_kind(s: LawContext) {
     let scoped = s.tenant.scoped("0123abcd").unwrap();
     let mut mine = HashSet::new();
     for i in 0..20 {
-        mine.insert(Key::command(&s.tenant, "POST /a:b", &format!("k{i}:*{{}}%")).unwrap());
-        mine.insert(Key::command(&scoped, "pay", &format!("k{i}")).unwrap());
+        mine.insert(
+            Key::command(&s.tenant, Operation("POST /a:b"), &format!("k{i}:*{{}}%")).unwrap(),
+        );
+        mine.insert(Key::command(&scoped, Operation("pay"), &format!("k{i}")).unwrap());
     }
     let next_door = Tenant::new(&format!("{}x", s.tenant.as_str())).unwrap();
     let others = [
-        Key::command(&next_door, "pay", "k").unwrap(),
+        Key::command(&next_door, Operation("pay"), "k").unwrap(),
         Key::inbox(&s.tenant, "pay", "k").unwrap(),
         Key::lock(&s.tenant, "k").unwrap(),
     ];

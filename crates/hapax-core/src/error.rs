@@ -3,11 +3,11 @@ use std::time::Duration;
 
 type Source = Box<dyn StdError + Send + Sync>;
 
-/// Why a store gave no answer. Messages name what failed and what to do, never a key or a value.
+/// Why a store call failed. Messages never contain a key or a value.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// It cannot be reached, or cut the connection. A write may or may not have happened.
+    /// The store is unreachable, or closed the connection. A write may or may not have happened.
     #[error("the store cannot be reached: {reason}")]
     Unavailable {
         /// What the driver said, without anything personal.
@@ -16,49 +16,49 @@ pub enum StoreError {
         #[source]
         source: Option<Source>,
     },
-    /// It did not answer in time. A write may or may not have happened.
+    /// The store did not answer in time. A write may or may not have happened.
     #[error("the store did not answer within {} ms", timeout.as_millis())]
     Timeout {
         /// The longest that one store call may take.
         timeout: Duration,
     },
-    /// It has no room left (disk, memory or quota). Nothing was written.
+    /// The store has no space left (disk, memory or quota). Nothing was written.
     #[error("the store is full: {reason}")]
     Full {
         /// What the driver said.
         reason: String,
     },
-    /// It takes no writes now: a replica, a read-only file or file system. Nothing was written.
+    /// The store accepts no writes: a replica, a read-only file or file system. Nothing was written.
     #[error("the store is read-only: {reason}")]
     ReadOnly {
         /// What the driver said.
         reason: String,
     },
-    /// Another process holds it for longer than the limit. Nothing was written.
+    /// Another process holds the store locked for longer than the timeout. Nothing was written.
     #[error("the store is locked by another process: {reason}")]
     Locked {
         /// What the driver said.
         reason: String,
     },
-    /// It refused the credentials. Trying again will not help.
+    /// The store refused the credentials.
     #[error("the store refused the credentials: {reason}")]
     Refused {
         /// What the driver said.
         reason: String,
     },
-    /// It was written by a newer hapax, or is no store that hapax can use.
+    /// The store was written by a newer hapax, or cannot be used by hapax.
     #[error("this store cannot be used: {reason}")]
     Incompatible {
         /// What is wrong and how to go on.
         reason: String,
     },
-    /// What it holds under this key was not written by hapax, or is damaged.
+    /// The stored value was not written by hapax, or is damaged.
     #[error("a stored value cannot be read: {reason}")]
     Corrupt {
         /// What is wrong with it.
         reason: String,
     },
-    /// Anything else; a bug in hapax or in the store.
+    /// Any other failure: a bug in hapax or in the store.
     #[error("the store failed: {reason}")]
     Internal {
         /// What happened.
@@ -80,7 +80,7 @@ impl StoreError {
         Self::Internal { reason: source.to_string(), source: Some(Box::new(source)) }
     }
 
-    /// Whether the same call may succeed later without anybody changing anything.
+    /// Whether the same call may succeed later, without a change of configuration.
     pub fn is_transient(&self) -> bool {
         matches!(
             self,
@@ -92,7 +92,13 @@ impl StoreError {
         )
     }
 
-    /// Whether a process that is starting should end with this error rather than wait.
+    /// Whether the same call may be made again. As [`StoreError::is_transient`]: every step of a store
+    /// is idempotent, so that a call whose answer was lost may be repeated.
+    pub fn is_retryable(&self) -> bool {
+        self.is_transient()
+    }
+
+    /// Whether a starting process should end with this error rather than wait.
     pub fn is_final(&self) -> bool {
         matches!(self, Self::Refused { .. } | Self::Incompatible { .. })
     }

@@ -6,12 +6,12 @@ pub const MAX_NAME: usize = 255;
 /// The longest tenant, in bytes.
 pub const MAX_TENANT: usize = 64;
 
-/// Why a text is no key. The message names the part and the limit, and never the text itself:
-/// keys may identify a person.
+/// Why a text is not a valid key. The message names the part and the limit, never the text: keys may
+/// identify a person.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidKey {
-    /// There is nothing in it.
+    /// It is empty.
     #[error("{part} is empty; it takes 1 to {limit} bytes")]
     Empty {
         /// Which part of the key.
@@ -19,7 +19,7 @@ pub enum InvalidKey {
         /// How long it may be.
         limit: usize,
     },
-    /// There is too much in it.
+    /// It is too long.
     #[error("{part} has {length} bytes; it takes 1 to {limit}")]
     TooLong {
         /// Which part of the key.
@@ -37,7 +37,7 @@ pub enum InvalidKey {
         /// Where the first such byte is.
         at: usize,
     },
-    /// It has a character that means something else here.
+    /// It has a reserved character.
     #[error("{part} has a {character:?} at position {at}, which is reserved")]
     Reserved {
         /// Which part of the key.
@@ -47,6 +47,13 @@ pub enum InvalidKey {
         /// Where it is.
         at: usize,
     },
+}
+
+impl InvalidKey {
+    /// Always false: the key itself must change.
+    pub const fn is_retryable(&self) -> bool {
+        false
+    }
 }
 
 pub(crate) fn check(
@@ -67,7 +74,8 @@ pub(crate) fn check(
     }
 }
 
-/// Who is asking. Comes from authentication or configuration, never from the caller's own word.
+/// The tenant of a caller. Comes from authentication or configuration, never from a header that the
+/// caller may choose.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tenant(Arc<str>);
 
@@ -81,8 +89,8 @@ impl Tenant {
         Ok(Self(name.into()))
     }
 
-    /// A part of this tenant's world that others of it never meet: the callers behind one
-    /// `Authorization`, say. `scope` is a hash, at most 64 bytes of printable ASCII.
+    /// A separate key space inside this tenant, such as that of one caller. `scope` is a hash, at most
+    /// 64 bytes of printable ASCII.
     pub fn scoped(&self, scope: &str) -> Result<Self, InvalidKey> {
         check("scope", scope, 0x21, MAX_TENANT)?;
         Ok(Self(format!("{}/{scope}", self.0).into()))
@@ -95,7 +103,7 @@ impl Tenant {
 }
 
 impl Default for Tenant {
-    /// The tenant of those who configured none.
+    /// The tenant `default`, used where none is configured.
     fn default() -> Self {
         Self("default".into())
     }
@@ -106,6 +114,11 @@ impl fmt::Debug for Tenant {
         write!(f, "Tenant({})", self.0)
     }
 }
+
+/// The name of an operation whose commands share a key space, such as `CreateOrder` or
+/// `POST /orders`. A type of its own, so that operation and key cannot be swapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operation<'a>(pub &'a str);
 
 /// Which feature a key belongs to. Keys of different kinds never meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -136,16 +149,14 @@ impl KeyKind {
     }
 }
 
-/// What a claim or a record is about: tenant, kind, scope and name, each on its own.
-///
-/// The parts are never glued together in a way that two different keys could share; where a store
-/// needs one text, [`Key::canonical`] escapes the separators.
+/// The key of a claim, record or job: tenant, kind, scope and name as separate parts. Where a store
+/// needs one text, [`Key::canonical`] escapes the separators, so that no two keys share it.
 ///
 /// ```
-/// use hapax_core::{Key, Tenant};
+/// use hapax_core::{Key, Operation, Tenant};
 /// let tenant = Tenant::default();
-/// let a = Key::command(&tenant, "pay:eu", "1").unwrap();
-/// let b = Key::command(&tenant, "pay", "eu:1").unwrap();
+/// let a = Key::command(&tenant, Operation("pay:eu"), "1").unwrap();
+/// let b = Key::command(&tenant, Operation("pay"), "eu:1").unwrap();
 /// assert_ne!(a.canonical(), b.canonical());
 /// assert!(Key::lock(&tenant, "").is_err());
 /// assert!(Key::lock(&tenant, &"x".repeat(256)).is_err());
@@ -170,7 +181,11 @@ impl Key {
     }
 
     /// The key of a command. The operation may contain spaces (`POST /orders`).
-    pub fn command(tenant: &Tenant, operation: &str, name: &str) -> Result<Self, InvalidKey> {
+    pub fn command(
+        tenant: &Tenant,
+        Operation(operation): Operation<'_>,
+        name: &str,
+    ) -> Result<Self, InvalidKey> {
         check("operation", operation, 0x20, MAX_NAME)?;
         Self::scoped(tenant, KeyKind::Command, operation, name)
     }
@@ -197,7 +212,7 @@ impl Key {
         Ok(Self { tenant: tenant.clone(), kind, scope: scope.into(), name: name.into() })
     }
 
-    /// The key that a store wrote down, part by part; `None` where the parts are none.
+    /// A key read back from its stored parts; `None` where the kind is unknown.
     pub fn stored(tenant: &str, kind: &str, scope: &str, name: &str) -> Option<Self> {
         let kinds =
             [KeyKind::Lock, KeyKind::Command, KeyKind::Inbox, KeyKind::Record, KeyKind::Job];
@@ -205,24 +220,24 @@ impl Key {
         Some(Self { tenant: Tenant(tenant.into()), kind, scope: scope.into(), name: name.into() })
     }
 
-    /// The key of a [`Key::canonical`] text; `None` where it is none.
+    /// Reads a [`Key::canonical`] text; `None` where it is malformed.
     pub fn from_canonical(text: &str) -> Option<Self> {
         let parts: Vec<_> = text.split(':').map(unescaped).collect();
         let [tenant, kind, scope, name] = parts.as_slice() else { return None };
         Self::stored(tenant, kind, scope, name)
     }
 
-    /// Who is asking.
+    /// The tenant.
     pub fn tenant(&self) -> &Tenant {
         &self.tenant
     }
 
-    /// Which feature it belongs to.
+    /// The feature that the key belongs to.
     pub fn kind(&self) -> KeyKind {
         self.kind
     }
 
-    /// The operation or the consumer; empty for kinds that have neither.
+    /// The operation, consumer or domain; empty for other kinds.
     pub fn scope(&self) -> &str {
         &self.scope
     }
@@ -232,7 +247,7 @@ impl Key {
         &self.name
     }
 
-    /// One text per key and one key per text: the parts joined by `:`, with `%`, `:`, `{` and `}`
+    /// The key as one text, reversibly: the parts joined by `:`, with `%`, `:`, `{` and `}`
     /// inside them percent-encoded.
     pub fn canonical(&self) -> String {
         let parts = [self.tenant.as_str(), self.kind.as_str(), &self.scope, &self.name];
@@ -254,7 +269,7 @@ impl Key {
         text
     }
 
-    /// Which of `partitions` it belongs to; always the same one.
+    /// The partition of this key, out of `partitions`; stable.
     pub fn partition(&self, partitions: u16) -> u16 {
         let digest = self.digest();
         let folded = digest ^ (digest >> 32);
@@ -262,7 +277,7 @@ impl Key {
     }
 
     /// A stable 64-bit digest (FNV-1a of [`Key::canonical`]) for wake-up channels and advisory
-    /// locks, where a collision costs a needless look and nothing else.
+    /// locks, where a collision costs one needless read.
     pub fn digest(&self) -> u64 {
         self.canonical().bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -274,7 +289,7 @@ fn unescaped(part: &str) -> String {
     part.replace("%3A", ":").replace("%7B", "{").replace("%7D", "}").replace("%25", "%")
 }
 
-/// Shows the kind alone: names may identify a person, and debug output ends up in logs.
+/// Shows only the kind: names may identify a person, and debug output is logged.
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Key({}, …)", self.kind.as_str())
@@ -286,25 +301,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn debug_output_never_shows_the_name() {
+    fn key_debug_output_hides_the_name() {
         let key = Key::lock(&Tenant::default(), "processing:user:U123").unwrap();
         assert!(!format!("{key:?}").contains("U123"));
     }
 
     #[test]
-    fn a_canonical_text_is_read_back() {
+    fn key_canonical_text_is_read_back() {
         let tenant = Tenant::default().scoped("ab12").unwrap();
         for name in ["k", "%3A", "a:b", "{}", "%", "%253A", "%7B:}"] {
-            let key = Key::command(&tenant, "POST /a:b", name).unwrap();
+            let key = Key::command(&tenant, Operation("POST /a:b"), name).unwrap();
             assert_eq!(Key::from_canonical(&key.canonical()), Some(key));
         }
         assert_eq!(Key::from_canonical("a:b"), None);
     }
 
     #[test]
-    fn only_operations_may_contain_spaces() {
+    fn key_operation_alone_may_contain_spaces() {
         let tenant = Tenant::default();
-        assert!(Key::command(&tenant, "POST /orders", "k").is_ok());
+        assert!(Key::command(&tenant, Operation("POST /orders"), "k").is_ok());
         assert_eq!(Key::lock(&tenant, "a b"), Err(InvalidKey::NotPrintable { part: "key", at: 1 }));
         assert!(Key::lock(&tenant, "caf\u{e9}").is_err());
     }

@@ -26,6 +26,7 @@ mod features;
 mod key;
 pub mod memory;
 pub mod metric_names;
+mod once;
 mod primitives;
 mod token;
 pub mod trace;
@@ -34,9 +35,9 @@ mod wake;
 pub use canonical::canonical_json;
 pub use clock::{Clock, ManualClock, SystemClock, Timestamp, millis};
 pub use error::StoreError;
-pub use features::command::Operation;
 pub use features::{bus, command, document, inbox, lock, worker};
-pub use key::{InvalidKey, Key, KeyKind, MAX_NAME, MAX_TENANT, Tenant};
+pub use key::{InvalidKey, Key, KeyKind, MAX_NAME, MAX_TENANT, Operation, Tenant};
+pub use once::{Once, OnceError, RunContext};
 pub use primitives::claims::{
     ClaimRequest, ClaimView, Claimed, Claims, Fence, Fingerprint, GiveBack, OnUnknown, Step, Ticket,
 };

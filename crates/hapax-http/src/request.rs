@@ -1,5 +1,7 @@
 use bytes::Bytes;
-use hapax_core::{ClaimRequest, Claimed, Fingerprint, InvalidKey, Key, MAX_NAME, Tenant, Ticket};
+use hapax_core::{
+    ClaimRequest, Claimed, Fingerprint, InvalidKey, Key, MAX_NAME, Operation, Tenant, Ticket,
+};
 use http::header::{AUTHORIZATION, COOKIE, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, Response};
@@ -141,7 +143,7 @@ pub(crate) fn parse_head(
              configured for a cookie or another header)",
         )
     })?;
-    let key = Key::command(&tenant, &operation_of(config, parts), &key);
+    let key = Key::command(&tenant, Operation(&operation_of(config, parts)), &key);
     key.map(Some).map_err(|error| invalid(error.to_string()))
 }
 

@@ -25,13 +25,13 @@ use crate::{PostgresConfig, examine, sweep};
 /// [`HapaxTransaction`](crate::HapaxTransaction)) blocks no other call.
 ///
 /// ```no_run
-/// use hapax_core::{ClaimRequest, Claims, Key, Tenant};
+/// use hapax_core::{ClaimRequest, Claims, Key, Operation, Tenant};
 /// use hapax_postgres::{PostgresConfig, PostgresStore};
 /// use std::time::Duration;
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let store = PostgresStore::open(PostgresConfig::new("postgres://app@127.0.0.1/app"))?;
-/// let key = Key::command(&Tenant::default(), "pay", "order-1")?;
+/// let key = Key::command(&Tenant::default(), Operation("pay"), "order-1")?;
 /// let answer = store.claim(&key, &ClaimRequest::new(Duration::from_secs(30))).await?;
 /// # Ok(()) }
 /// ```

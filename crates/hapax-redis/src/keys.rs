@@ -108,6 +108,8 @@ fn matches(pattern: &str, text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use hapax_core::Operation;
+
     use super::*;
 
     fn name(key: Key) -> String {
@@ -131,7 +133,7 @@ mod tests {
             Key::record(&tenant, "processing:user:U1"),
             Key::lock(&tenant, "user:U1:last_transaction"),
             Key::lock(&other, "processing:user:U1"),
-            Key::command(&tenant, "pay", "processing:user:U1"),
+            Key::command(&tenant, Operation("pay"), "processing:user:U1"),
         ];
         for key in prefixed {
             assert!(name(key.unwrap()).starts_with("hapax:{"));

@@ -4,13 +4,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax::{Store, StoreConfig};
+use hapax::Store;
 use hapax_workload::{
     BenchPlan, BenchSpan, MarkdownTable, Measurement, Workload, cell, clean_up, measure_on_store,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::client::{duration, print_line, print_note};
+use crate::daemon::default_store_config;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -47,7 +48,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
-    let store = hapax::open(&args.store, &StoreConfig::default()).await?;
+    let store = hapax::open(&args.store, &default_store_config())?;
     store.ping().await?;
     let bar = bar(Workload::ALL.len() * args.tasks.len());
     let table = measure_all(&store, &args, &bar).await;

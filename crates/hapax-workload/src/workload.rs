@@ -3,8 +3,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hapax_core::{
-    ClaimRequest, Claimed, Expect, GiveBack, Key, OnUnknown, Put, Step, Store, Tenant, Token,
-    Version,
+    ClaimRequest, Claimed, Expect, GiveBack, Key, OnUnknown, Operation, Put, Step, Store, Tenant,
+    Token, Version,
 };
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
@@ -123,7 +123,7 @@ impl Keys {
     }
 
     fn command(&self, task: usize, turn: u64) -> Result<Key, BenchError> {
-        Key::command(&self.tenant, "bench", &self.name(task, turn)).map_err(invalid)
+        Key::command(&self.tenant, Operation("bench"), &self.name(task, turn)).map_err(invalid)
     }
 
     fn lock(&self, task: usize, turn: u64) -> Result<Key, BenchError> {

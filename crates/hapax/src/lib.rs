@@ -3,19 +3,19 @@
 //! effect happens once, and everybody gets the same answer.
 //!
 //! ```
-//! use hapax::{StoreConfig, command::Commands};
+//! use hapax::{Operation, StoreConfig, command::Commands};
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = std::env::temp_dir().join(format!("hapax-doc-{}", std::process::id()));
 //! # std::fs::create_dir_all(&folder)?; let url = format!("sqlite:{}/hapax.db", folder.display());
 //! # let url = url.as_str();
 //! // let url = "sqlite:hapax.db";
-//! let commands = Commands::new(hapax::open(url, &StoreConfig::default()).await?);
+//! let commands = Commands::new(hapax::open(url, &StoreConfig::default())?);
 //! let request = serde_json::json!({"item": "tea", "cups": 2});
 //!
 //! // Runs once for this key. Whoever asks again, now or tomorrow, gets the first answer.
 //! let create_order = || async { Ok::<_, std::io::Error>("order 17".to_owned()) };
-//! let order = commands.once("key-1", "CreateOrder", &request, create_order).await?;
+//! let order = commands.once(Operation("key-1"), Operation("CreateOrder"), &request, create_order).await?;
 //! assert_eq!(order.value, "order 17");
 //! # std::fs::remove_dir_all(folder)?;
 //! # Ok(()) }

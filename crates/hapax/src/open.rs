@@ -5,21 +5,42 @@ use hapax_core::memory::MemoryStore;
 use hapax_core::{Store, StoreError};
 
 /// How a store is opened.
+///
+/// ```
+/// use std::time::Duration;
+/// let config = hapax::StoreConfig::default()
+///     .timeout(Duration::from_millis(800))
+///     .redis_verbatim(["processing:*"]);
+/// ```
 #[derive(Clone, Debug)]
 pub struct StoreConfig {
-    /// The longest that one store call may take.
-    pub call_limit: Duration,
-    /// Names of locks and records that Redis keeps under the very same key, for the tenant
-    /// `default`, because programs that know nothing of hapax use them too. `*` stands for any text.
-    pub redis_verbatim: Vec<String>,
+    timeout: Duration,
+    redis_verbatim: Vec<String>,
 }
 
 impl Default for StoreConfig {
     fn default() -> Self {
-        Self {
-            call_limit: Duration::from_secs(2),
-            redis_verbatim: vec!["processing:*".into(), "user:*:last_transaction".into()],
-        }
+        Self { timeout: Self::DEFAULT_TIMEOUT, redis_verbatim: Vec::new() }
+    }
+}
+
+impl StoreConfig {
+    /// The longest that one store call may take, unless [`StoreConfig::timeout`] says otherwise.
+    pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
+
+    /// The longest that one store call may take; two seconds by default.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Names of locks and records of the tenant `default` that Redis stores under exactly this key,
+    /// because programs without hapax use them too. `*` stands for any text. None by default.
+    #[must_use]
+    pub fn redis_verbatim(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.redis_verbatim = names.into_iter().map(Into::into).collect();
+        self
     }
 }
 
@@ -32,30 +53,30 @@ impl Default for StoreConfig {
 /// | `redis://…`, `rediss://…`, `redis+sentinel://…`, `redis+cluster://…` | Redis or Valkey | `redis` |
 /// | `postgres://…`, `postgresql://…` | PostgreSQL | `postgres` |
 ///
-/// A server that does not answer yet is no error: the store connects when it can. Call it inside a
-/// tokio runtime.
+/// A server that does not answer yet is not an error: the store connects when it can. Call this
+/// function inside a tokio runtime.
 ///
 /// # Errors
-/// Where the URL is malformed, or the file cannot be used.
+/// The URL is malformed, or the file cannot be used.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), hapax::StoreError> {
 /// use hapax::{StoreConfig, lock::{LockConfig, Locks}};
 ///
-/// let store = hapax::open("memory:", &StoreConfig::default()).await?;
+/// let store = hapax::open("memory:", &StoreConfig::default())?;
 /// let locks = Locks::new(store);
 /// let guard = locks.acquire("nightly-report", &LockConfig::default()).await.unwrap();
 /// # drop(guard);
 /// # Ok(()) }
 /// ```
-pub async fn open(url: &str, options: &StoreConfig) -> Result<Arc<dyn Store>, StoreError> {
+pub fn open(url: &str, config: &StoreConfig) -> Result<Arc<dyn Store>, StoreError> {
     let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
     match scheme {
         "memory" => Ok(Arc::new(MemoryStore::default())),
-        "sqlite" => sqlite(rest, options),
+        "sqlite" => sqlite(rest, config),
         "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
-        | "rediss+cluster" => redis(url, options),
-        "postgres" | "postgresql" => postgres(url, options),
+        | "rediss+cluster" => redis(url, config),
+        "postgres" | "postgresql" => postgres(url, config),
         _ => Err(StoreError::Incompatible {
             reason: "a store URL starts with sqlite:, memory:, redis://, rediss://, \
                      redis+sentinel://, redis+cluster:// or postgres://"
@@ -65,48 +86,49 @@ pub async fn open(url: &str, options: &StoreConfig) -> Result<Arc<dyn Store>, St
 }
 
 #[cfg(feature = "sqlite")]
-fn sqlite(path: &str, options: &StoreConfig) -> Result<Arc<dyn Store>, StoreError> {
+fn sqlite(path: &str, config: &StoreConfig) -> Result<Arc<dyn Store>, StoreError> {
     // `sqlite:file.db`, `sqlite:/var/file.db` and `sqlite:///var/file.db` are all in use.
     let path = path.strip_prefix("//").unwrap_or(path);
     if path.is_empty() {
         let reason = "sqlite: needs a file, as in sqlite:hapax.db".into();
         return Err(StoreError::Incompatible { reason });
     }
-    let config = hapax_sqlite::SqliteConfig::new(path).timeout(options.call_limit);
-    Ok(Arc::new(hapax_sqlite::SqliteStore::open(config)?))
+    let store_config = hapax_sqlite::SqliteConfig::new(path).timeout(config.timeout);
+    Ok(Arc::new(hapax_sqlite::SqliteStore::open(store_config)?))
 }
 
 #[cfg(feature = "redis")]
-fn redis(url: &str, options: &StoreConfig) -> Result<Arc<dyn Store>, StoreError> {
-    let names = &options.redis_verbatim;
+fn redis(url: &str, config: &StoreConfig) -> Result<Arc<dyn Store>, StoreError> {
+    let names = &config.redis_verbatim;
     let verbatim = hapax_redis::VerbatimKeys::default().locks(names).records(names);
-    let config = hapax_redis::RedisConfig::new(url)?.timeout(options.call_limit).verbatim(verbatim);
-    Ok(Arc::new(hapax_redis::RedisStore::open(config)?))
+    let store_config =
+        hapax_redis::RedisConfig::new(url)?.timeout(config.timeout).verbatim(verbatim);
+    Ok(Arc::new(hapax_redis::RedisStore::open(store_config)?))
 }
 
 #[cfg(feature = "postgres")]
-fn postgres(url: &str, options: &StoreConfig) -> Result<Arc<dyn Store>, StoreError> {
-    let config = hapax_postgres::PostgresConfig::new(url).timeout(options.call_limit);
-    Ok(Arc::new(hapax_postgres::PostgresStore::open(config)?))
+fn postgres(url: &str, config: &StoreConfig) -> Result<Arc<dyn Store>, StoreError> {
+    let store_config = hapax_postgres::PostgresConfig::new(url).timeout(config.timeout);
+    Ok(Arc::new(hapax_postgres::PostgresStore::open(store_config)?))
 }
 
 #[cfg(not(feature = "sqlite"))]
 fn sqlite(_: &str, _: &StoreConfig) -> Result<Arc<dyn Store>, StoreError> {
-    Err(left_out("sqlite"))
+    Err(not_compiled_in("sqlite"))
 }
 
 #[cfg(not(feature = "redis"))]
 fn redis(_: &str, _: &StoreConfig) -> Result<Arc<dyn Store>, StoreError> {
-    Err(left_out("redis"))
+    Err(not_compiled_in("redis"))
 }
 
 #[cfg(not(feature = "postgres"))]
 fn postgres(_: &str, _: &StoreConfig) -> Result<Arc<dyn Store>, StoreError> {
-    Err(left_out("postgres"))
+    Err(not_compiled_in("postgres"))
 }
 
 #[cfg(not(all(feature = "sqlite", feature = "redis", feature = "postgres")))]
-fn left_out(feature: &str) -> StoreError {
+fn not_compiled_in(feature: &str) -> StoreError {
     let reason = format!("this build has no such store; enable the cargo feature `{feature}`");
     StoreError::Incompatible { reason }
 }

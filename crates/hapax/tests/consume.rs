@@ -39,12 +39,10 @@ fn member(file: &Path) -> Consumer {
         let handled = effect(&mut shop.lock().unwrap(), &delivery);
         async { handled }
     };
-    let consume = ConsumerGroupConfig {
-        lease: Duration::from_secs(1),
-        poll: Duration::from_millis(20),
-        backoff: (Duration::from_millis(10), Duration::from_millis(100)),
-        ..ConsumerGroupConfig::default()
-    };
+    let consume = ConsumerGroupConfig::default()
+        .lease(Duration::from_secs(1))
+        .poll_interval(Duration::from_millis(20))
+        .backoff(Duration::from_millis(10), Duration::from_millis(100));
     Bus::new(store(file)).consume_with("billing", handler, consume).unwrap()
 }
 

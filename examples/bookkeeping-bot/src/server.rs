@@ -58,13 +58,13 @@ pub async fn serve(
     stop: impl Future<Output = ()> + Send,
 ) -> anyhow::Result<()> {
     let limit = args.store_timeout();
-    let options = StoreConfig { call_limit: limit, ..StoreConfig::default() };
-    let store = hapax::open(&args.store, &options).await.context("--store")?;
+    let options = StoreConfig::default().timeout(limit).redis_verbatim(["user:*:last_transaction"]);
+    let store = hapax::open(&args.store, &options).context("--store")?;
     examine(&store, limit * 2).await?;
     let ledger = ledger::open(&args.database).await.context("--database")?;
     hapax::sweep_forever(store.clone(), SWEEP);
     // The inbox is in the ledger's database.
-    hapax::sweep_forever(hapax::open(&args.database, &StoreConfig::default()).await?, SWEEP);
+    hapax::sweep_forever(hapax::open(&args.database, &StoreConfig::default())?, SWEEP);
 
     let gateway = gateway(args, &store, &ledger)?;
     let loopback = listener.local_addr()?.ip().is_loopback();

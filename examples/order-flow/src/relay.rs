@@ -9,7 +9,7 @@ use hapax_relay::{Relay, RelayConfig};
 
 /// Drains the shop's outbox until it is killed.
 pub(crate) async fn run(database: &str, nats: &str) -> anyhow::Result<()> {
-    let store: Arc<dyn Store> = hapax::open(database, &StoreConfig::default()).await?;
+    let store: Arc<dyn Store> = hapax::open(database, &StoreConfig::default())?;
     hapax::sweep_forever(store.clone(), Duration::from_secs(60));
     // A killed relay's rows are free again after its lease.
     let config = RelayConfig::new()

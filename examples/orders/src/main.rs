@@ -50,7 +50,7 @@ async fn main() -> anyhow::Result<()> {
         None => Arc::new(postgres::PostgresShop::open(&args.store).await?),
     };
     // Deletes the claims whose day is over.
-    let claims = hapax::open(&args.store, &hapax::StoreConfig::default()).await?;
+    let claims = hapax::open(&args.store, &hapax::StoreConfig::default())?;
     hapax::sweep_forever(claims, Duration::from_secs(60));
 
     let app = Router::new().route("/orders", post(create).get(count)).with_state(shop);

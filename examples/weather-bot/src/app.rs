@@ -43,7 +43,8 @@ impl App {
     pub(crate) async fn open(settings: Settings) -> anyhow::Result<Self> {
         let Settings { store, store_limit, database, database_limit, .. } = settings;
         let Settings { rules, secrets, line, weather, .. } = settings;
-        let store = hapax::open(&store, &StoreConfig::default()).await.context("--store")?;
+        let store = hapax::open(&store, &StoreConfig::default().redis_verbatim(["processing:*"]))
+            .context("--store")?;
         examine(&store).await?;
         hapax::sweep_forever(store.clone(), SWEEP);
         let users = users::open(&database, database_limit).await.context("--database")?;

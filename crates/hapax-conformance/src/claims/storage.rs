@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use hapax_core::claims::ClaimState;
-use hapax_core::{ClaimRequest, Claimed, Fence, GiveBack, Key, Step, Tenant};
+use hapax_core::{ClaimRequest, Claimed, Fence, GiveBack, Key, Operation, Step, Tenant};
 
 use super::{ask, expect_granted, fingerprint, lapsed_claim, take_over};
 use crate::context::{LONG, LawContext, SHORT, expect_woken};
@@ -168,8 +168,8 @@ async fn hostile_keys_are_kept_apart(s: LawContext) {
 
 async fn keys_of_255_bytes_work(s: LawContext) {
     let (long, other) = ("x".repeat(255), format!("{}y", "x".repeat(254)));
-    let a = Key::command(&s.tenant, &long, &long).unwrap();
-    let b = Key::command(&s.tenant, &long, &other).unwrap();
+    let a = Key::command(&s.tenant, Operation(&long), &long).unwrap();
+    let b = Key::command(&s.tenant, Operation(&long), &other).unwrap();
     s.granted(&a, &ask().fingerprint(fingerprint(&long))).await;
     s.granted(&b, &ask()).await;
 }
@@ -177,7 +177,7 @@ async fn keys_of_255_bytes_work(s: LawContext) {
 async fn tenants_with_equal_keys_are_separate(s: LawContext) {
     let (mine, theirs) = (s.command("k"), {
         let other = Tenant::new(&format!("{}x", s.tenant.as_str())).unwrap();
-        Key::command(&other, "law", "k").unwrap()
+        Key::command(&other, Operation("law"), "k").unwrap()
     });
     let ticket = s.granted(&mine, &ask()).await;
     assert_eq!(s.store.settle(&theirs, &ticket.token, "v".into()).await.unwrap(), Step::Lost);
@@ -188,10 +188,10 @@ async fn tenants_with_equal_keys_are_separate(s: LawContext) {
 
 async fn kinds_and_scopes_with_equal_names_are_separate(s: LawContext) {
     for key in [
-        Key::command(&s.tenant, "a", "k").unwrap(),
-        Key::command(&s.tenant, "b", "k").unwrap(),
-        Key::command(&s.tenant, "a:b", "c").unwrap(),
-        Key::command(&s.tenant, "a", "b:c").unwrap(),
+        Key::command(&s.tenant, Operation("a"), "k").unwrap(),
+        Key::command(&s.tenant, Operation("b"), "k").unwrap(),
+        Key::command(&s.tenant, Operation("a:b"), "c").unwrap(),
+        Key::command(&s.tenant, Operation("a"), "b:c").unwrap(),
         Key::inbox(&s.tenant, "a", "k").unwrap(),
         Key::lock(&s.tenant, "k").unwrap(),
         Key::lock(&s.tenant, "a:k").unwrap(),

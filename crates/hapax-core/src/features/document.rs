@@ -14,7 +14,7 @@
 //! let lunch = Entry { item: "lunch".into(), amount: 100 };
 //! documents.put(name, &lunch, &MatchCondition::Any, None).await?;
 //!
-//! // Reads, changes and writes back, and starts over where somebody else was faster.
+//! // Reads, changes and writes back, and starts over where another writer was faster.
 //! let changed = documents.update(name, None, |entry: &mut Entry| entry.amount = 120).await?;
 //! assert_eq!(changed.value.amount, 120);
 //! assert!(matches!(documents.update("nobody", None, |_: &mut Entry| ()).await, Err(DocumentError::Missing)));
@@ -36,40 +36,51 @@ use crate::{
     metric_names,
 };
 
-/// How often a change without a version starts over before it gives up.
-const TRIES: usize = 16;
+/// How often a change starts over before it gives up.
+const MAX_TRIES: usize = 16;
 
-/// Why a record was not read or written. Missing, unreachable and corrupt are three answers.
+/// Why a record was not read or written. Missing, unreachable and corrupt are three variants.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DocumentError {
-    /// There is none.
+    /// There is no such record.
     #[error("there is no such record")]
     Missing,
-    /// It is not the version that was expected; nothing was changed.
+    /// The record is not the expected version; nothing was changed.
     #[error("the record is not the expected version")]
     Conflict,
-    /// Others kept changing it; nothing was changed.
-    #[error("others changed the record {TRIES} times in a row; try again")]
+    /// Other writers kept changing the record; nothing was changed.
+    #[error("others changed the record {MAX_TRIES} times in a row; try again")]
     Contended,
-    /// It would be larger than [`Documents::limit`] allows; nothing was changed.
+    /// The record would exceed [`Documents::max_bytes`]; nothing was changed.
     #[error("a record takes at most {limit} bytes")]
     TooLarge {
-        /// How large it may be.
+        /// The largest size in bytes.
         limit: usize,
     },
-    /// What is stored is not JSON, or not of the expected shape.
+    /// The stored value is not JSON, or not of the expected type.
     #[error("the stored record cannot be read")]
     Corrupt(#[source] Option<serde_json::Error>),
     /// The value cannot be written as JSON.
     #[error("the value cannot be written as JSON")]
     Unwritable(#[source] serde_json::Error),
-    /// The name cannot be one.
+    /// The name is invalid.
     #[error(transparent)]
     Invalid(#[from] InvalidKey),
-    /// The store gave no answer.
+    /// The store failed.
     #[error(transparent)]
     Store(StoreError),
+}
+
+impl DocumentError {
+    /// Whether the same call may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Contended => true,
+            Self::Store(error) => error.is_retryable(),
+            _ => false,
+        }
+    }
 }
 
 impl From<StoreError> for DocumentError {
@@ -83,25 +94,26 @@ impl From<StoreError> for DocumentError {
 
 /// A document as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Document<T> {
-    /// What it says.
+    /// The content.
     pub value: T,
-    /// Which version it is.
+    /// The version.
     pub version: Version,
-    /// How long it is still there; `None` for ever.
+    /// How long until it expires; `None` for never.
     pub expires_in: Option<Duration>,
 }
 
-/// What a change expects, as HTTP's `If-Match` and `If-None-Match` say it.
+/// A precondition of a change, like HTTP's `If-Match` and `If-None-Match`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MatchCondition {
-    /// Anything, or nothing.
+    /// None: the record may exist or not.
     Any,
-    /// Nothing (`If-None-Match: *`).
+    /// The record does not exist (`If-None-Match: *`).
     Absent,
-    /// Something (`If-Match: *`).
+    /// The record exists (`If-Match: *`).
     Present,
-    /// One of these versions (`If-Match: "1", "2"`).
+    /// The record has one of these versions (`If-Match: "1", "2"`).
     OneOf(Vec<Version>),
 }
 
@@ -111,12 +123,12 @@ impl From<Version> for MatchCondition {
     }
 }
 
-/// What became of a [`Documents::put`].
+/// The result of a [`Documents::put`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredDocument {
     /// The new version.
     pub version: Version,
-    /// Whether there was none before.
+    /// Whether the record is new.
     pub created: bool,
 }
 
@@ -125,13 +137,13 @@ pub struct StoredDocument {
 pub struct Documents {
     store: Arc<dyn Records>,
     tenant: Tenant,
-    limit: usize,
+    max_bytes: usize,
 }
 
 impl Documents {
     /// Documents of the default tenant on this store.
     pub fn new(store: Arc<dyn Records>) -> Self {
-        Self { store, tenant: Tenant::default(), limit: 1024 * 1024 }
+        Self { store, tenant: Tenant::default(), max_bytes: 1024 * 1024 }
     }
 
     /// Documents of another tenant.
@@ -141,11 +153,10 @@ impl Documents {
         self
     }
 
-    /// How large a document may be, in bytes of JSON; 1 MiB by default. It holds for what a patch or
-    /// an update makes of it too.
+    /// The largest document, in bytes of JSON, also after a patch or an update; 1 MiB by default.
     #[must_use]
-    pub fn limit(mut self, bytes: usize) -> Self {
-        self.limit = bytes;
+    pub fn max_bytes(mut self, bytes: usize) -> Self {
+        self.max_bytes = bytes;
         self
     }
 
@@ -191,11 +202,11 @@ impl Documents {
         ttl: Option<Duration>,
     ) -> Result<StoredDocument, DocumentError> {
         let key = Key::record(&self.tenant, name)?;
-        for _ in 0..TRIES {
-            let (expected, last_word) = self.expected(&key, expect).await?;
+        for _ in 0..MAX_TRIES {
+            let (expected, is_final) = self.expected(&key, expect).await?;
             match self.write(&key, json.clone(), &expected, ttl).await? {
                 Put::Stored { version, created } => return Ok(StoredDocument { version, created }),
-                Put::Conflict if last_word => return Err(DocumentError::Conflict),
+                Put::Conflict if is_final => return Err(DocumentError::Conflict),
                 Put::Conflict => {}
             }
         }
@@ -213,7 +224,7 @@ impl Documents {
         self.change(name, expect, ttl, |value| merge(value, patch)).await
     }
 
-    /// Reads, changes and writes back, starting over where somebody else was faster. `change` may
+    /// Reads, changes and writes back; starts over where another writer was faster, so `change` may
     /// run several times.
     pub async fn update<T: Serialize + DeserializeOwned>(
         &self,
@@ -232,7 +243,7 @@ impl Documents {
         mut change: impl FnMut(&mut T),
     ) -> Result<Document<T>, DocumentError> {
         let key = Key::record(&self.tenant, name)?;
-        for _ in 0..TRIES {
+        for _ in 0..MAX_TRIES {
             let Some(record) = self.read(&key).await? else {
                 return Err(match expect {
                     MatchCondition::Any | MatchCondition::Absent => DocumentError::Missing,
@@ -259,12 +270,12 @@ impl Documents {
     /// Deletes a document where the expectation holds.
     pub async fn delete(&self, name: &str, expect: &MatchCondition) -> Result<(), DocumentError> {
         let key = Key::record(&self.tenant, name)?;
-        for _ in 0..TRIES {
-            let (expected, last_word) = self.expected(&key, expect).await?;
+        for _ in 0..MAX_TRIES {
+            let (expected, is_final) = self.expected(&key, expect).await?;
             let asked = Instant::now();
             let answer = self.store.delete(&key, &expected).await;
             histogram!(metric_names::KV_SET).record(asked.elapsed());
-            counted("delete", &answer, |deleted| match deleted {
+            count("delete", &answer, |deleted| match deleted {
                 Deleted::Done => "deleted",
                 Deleted::Missing => "miss",
                 Deleted::Conflict => "conflict",
@@ -274,15 +285,15 @@ impl Documents {
                 Deleted::Missing if *expect == MatchCondition::Any => {
                     return Err(DocumentError::Missing);
                 }
-                _ if last_word => return Err(DocumentError::Conflict),
+                _ if is_final => return Err(DocumentError::Conflict),
                 _ => {}
             }
         }
         Err(DocumentError::Contended)
     }
 
-    /// What to ask of the primitive, and whether its refusal is the last word: where several
-    /// versions would do, the one that is there now is looked up first, and may change meanwhile.
+    /// The expectation for the primitive, and whether its refusal is final. Where several versions
+    /// match, the current one is read first, and may change before the write.
     async fn expected(
         &self,
         key: &Key,
@@ -306,7 +317,7 @@ impl Documents {
         let asked = Instant::now();
         let answer = self.store.get(key).await;
         histogram!(metric_names::KV_GET).record(asked.elapsed());
-        counted("get", &answer, |record| if record.is_some() { "hit" } else { "miss" });
+        count("get", &answer, |record| if record.is_some() { "hit" } else { "miss" });
         Ok(answer?)
     }
 
@@ -317,13 +328,13 @@ impl Documents {
         expect: &Expect,
         ttl: Option<Duration>,
     ) -> Result<Put, DocumentError> {
-        if value.len() > self.limit {
-            return Err(DocumentError::TooLarge { limit: self.limit });
+        if value.len() > self.max_bytes {
+            return Err(DocumentError::TooLarge { limit: self.max_bytes });
         }
         let asked = Instant::now();
         let answer = self.store.put(key, value, expect, ttl).await;
         histogram!(metric_names::KV_SET).record(asked.elapsed());
-        counted("put", &answer, |put| match put {
+        count("put", &answer, |put| match put {
             Put::Stored { .. } => "stored",
             Put::Conflict => "conflict",
         });
@@ -341,7 +352,7 @@ impl MatchCondition {
     }
 }
 
-fn counted<T>(
+fn count<T>(
     operation: &'static str,
     answer: &Result<T, StoreError>,
     result: impl FnOnce(&T) -> &'static str,

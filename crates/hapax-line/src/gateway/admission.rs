@@ -6,7 +6,7 @@ use std::time::Duration;
 use hapax_core::command::{Begun, CommandConfig, CommandError, Commands, RunningCommand, Started};
 use hapax_core::lock::{LockConfig, LockError, LockGuard, Locks, OnStoreError};
 use hapax_core::queue::{ItemId, LeasedItem};
-use hapax_core::{Claims, Fence, OnUnknown, Store, metric_names};
+use hapax_core::{Claims, Fence, OnUnknown, Operation, Store, metric_names};
 use metrics::counter;
 use tokio::time::Instant;
 
@@ -146,13 +146,11 @@ impl Admission {
         id: ItemId,
         on_unknown: OnUnknown,
     ) -> Result<Started, CommandError> {
-        let begin = CommandConfig {
-            lease: self.config.lease,
-            retention: self.config.retention,
-            on_unknown,
-            ..CommandConfig::default()
-        };
-        self.commands.start(OPERATION, &id.to_string(), &begin).await
+        let begin = CommandConfig::default()
+            .lease(self.config.lease)
+            .retention(self.config.retention)
+            .on_unknown(on_unknown);
+        self.commands.start(Operation(OPERATION), &id.to_string(), &begin).await
     }
 
     /// Takes the lock of the event's user, if the rules ask for one.
@@ -212,7 +210,7 @@ impl Admission {
         running: RunningCommand,
         lock: LockRequest,
     ) -> Option<Permit> {
-        let hold = LockConfig { wait: LOCK_WAIT, ..lock.hold };
+        let hold = lock.hold.wait(LOCK_WAIT);
         match self.acquire(event, &lock.key, &hold).await {
             Ok(guard) => Some(Permit { running: Some(running), guard: Some(guard) }),
             Err(error) => {
@@ -239,21 +237,17 @@ impl Admission {
     }
 
     fn hold(&self, rule: LockRule) -> Option<LockConfig> {
-        let hold = LockConfig {
-            wait: Duration::ZERO,
-            renew_for: None,
-            on_store_error: self.config.on_store_error,
-            ..LockConfig::default()
-        };
+        let hold = LockConfig::default()
+            .wait(Duration::ZERO)
+            .renew_for(None)
+            .on_store_error(self.config.on_store_error);
         match rule {
             LockRule::None => None,
             LockRule::Mutex { ttl, renew } => {
                 let renew_for = renew.then_some(self.config.handler_timeout);
-                Some(LockConfig { ttl, renew_for, ..hold })
+                Some(hold.ttl(ttl).renew_for(renew_for))
             }
-            LockRule::Throttle { window } => {
-                Some(LockConfig { ttl: window, throttle: true, ..hold })
-            }
+            LockRule::Throttle { window } => Some(hold.ttl(window).throttle(true)),
         }
     }
 }

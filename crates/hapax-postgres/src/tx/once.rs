@@ -1,8 +1,8 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use hapax_core::command::{Once, OnceClaim, OnceError, OnceStart};
-use hapax_core::{Operation, Step, StoreError};
+use hapax_core::command::{OnceClaim, OnceStart};
+use hapax_core::{Once, OnceError, Operation, Step, StoreError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

@@ -31,12 +31,10 @@ async fn member(url: &str) -> Consumer {
         let shop = shop.clone();
         async move { effect(&mut *shop.lock().await, &delivery).await }
     };
-    let consume = ConsumerGroupConfig {
-        lease: Duration::from_secs(1),
-        poll: Duration::from_millis(20),
-        backoff: (Duration::from_millis(10), Duration::from_millis(100)),
-        ..ConsumerGroupConfig::default()
-    };
+    let consume = ConsumerGroupConfig::default()
+        .lease(Duration::from_secs(1))
+        .poll_interval(Duration::from_millis(20))
+        .backoff(Duration::from_millis(10), Duration::from_millis(100));
     bus(url).consume_with("billing", handler, consume).unwrap()
 }
 

@@ -19,7 +19,7 @@ mod transactions;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use hapax_core::{ClaimRequest, Claimed, Claims, Key, StoreError, Tenant, Ticket};
+use hapax_core::{ClaimRequest, Claimed, Claims, Key, Operation, StoreError, Tenant, Ticket};
 use hapax_postgres::{PostgresConfig, PostgresStore};
 use hapax_testkit::Postgres;
 use tokio_postgres::NoTls;
@@ -47,7 +47,7 @@ async fn said<T>(call: impl AsyncFn() -> Result<T, StoreError>) -> Result<T, Sto
 }
 
 fn key(name: &str) -> Key {
-    Key::command(&Tenant::default(), "test", name).unwrap()
+    Key::command(&Tenant::default(), Operation("test"), name).unwrap()
 }
 
 fn ask() -> ClaimRequest {

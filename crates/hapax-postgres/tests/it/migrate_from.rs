@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use hapax_core::command::{Begun, CommandConfig, CommandState, Commands, StoredResponse};
-use hapax_core::{Fingerprint, OnUnknown, Tenant};
+use hapax_core::{Fingerprint, OnUnknown, Operation, Tenant};
 use hapax_postgres::{PostgresConfig, PostgresStore, migrate};
 use hapax_testkit::{Postgres, find_binary};
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
@@ -86,12 +86,12 @@ impl Moving {
 
     async fn begin(&self, key: &str, fingerprint: Option<&str>) -> Begun {
         let fingerprint = fingerprint.map(|text| Fingerprint::new(text).unwrap());
-        let begin = CommandConfig { fingerprint, ..CommandConfig::default() };
-        self.commands("acme").begin("CreateOrder", key, &begin).await.unwrap()
+        let begin = CommandConfig::default().fingerprint(fingerprint);
+        self.commands("acme").begin(Operation("CreateOrder"), key, &begin).await.unwrap()
     }
 
     async fn look(&self, key: &str) -> Option<CommandState> {
-        let view = self.commands("acme").look("CreateOrder", key).await.unwrap();
+        let view = self.commands("acme").look(Operation("CreateOrder"), key).await.unwrap();
         view.map(|view| view.state)
     }
 
@@ -149,11 +149,15 @@ async fn migrate_from_keeps_fingerprint_and_tenant() {
     assert_eq!(moving.begin("k1", Some("xyz789")).await, Begun::KeyReused);
     assert!(matches!(moving.begin("k2", None).await, Begun::Completed { .. }));
     assert_eq!(moving.begin("k2", Some("abc123")).await, Begun::KeyReused);
-    let elsewhere =
-        moving.commands("other").begin("CreateOrder", "k1", &CommandConfig::default()).await;
+    let elsewhere = moving
+        .commands("other")
+        .begin(Operation("CreateOrder"), "k1", &CommandConfig::default())
+        .await;
     assert!(matches!(elsewhere.unwrap(), Begun::Granted { attempt: 1, .. }));
-    let otherwise =
-        moving.commands("acme").begin("CancelOrder", "k1", &CommandConfig::default()).await;
+    let otherwise = moving
+        .commands("acme")
+        .begin(Operation("CancelOrder"), "k1", &CommandConfig::default())
+        .await;
     assert!(matches!(otherwise.unwrap(), Begun::Granted { attempt: 1, .. }));
 }
 
@@ -175,9 +179,9 @@ async fn migrate_from_maps_failed_and_pending_commands() {
         assert!(matches!(unknown, Begun::OutcomeUnknown { .. }), "{unknown:?}");
     }
     let fingerprint = Fingerprint::new("abc123");
+    let rerun = CommandConfig::default().fingerprint(fingerprint).on_unknown(OnUnknown::TakeOver);
     let rerun =
-        CommandConfig { fingerprint, on_unknown: OnUnknown::TakeOver, ..CommandConfig::default() };
-    let rerun = moving.commands("acme").begin("CreateOrder", "pending", &rerun).await.unwrap();
+        moving.commands("acme").begin(Operation("CreateOrder"), "pending", &rerun).await.unwrap();
     assert!(matches!(rerun, Begun::Granted { attempt: 2, .. }), "{rerun:?}");
 }
 
@@ -229,9 +233,10 @@ async fn migrate_from_may_run_repeatedly() {
     // hapax is at work on two of them; the old service finishes what it had begun.
     let fingerprint = Fingerprint::new("abc123");
     let on_unknown = OnUnknown::TakeOver;
-    let rerun = CommandConfig { fingerprint, on_unknown, lease: DAY, ..CommandConfig::default() };
+    let rerun = CommandConfig::default().fingerprint(fingerprint).on_unknown(on_unknown).lease(DAY);
     for key in ["rerun", "retried"] {
-        let begun = moving.commands("acme").begin("CreateOrder", key, &rerun).await.unwrap();
+        let begun =
+            moving.commands("acme").begin(Operation("CreateOrder"), key, &rerun).await.unwrap();
         assert!(matches!(begun, Begun::Granted { attempt: 2, .. }), "{begun:?}");
         moving.sql(&finish(key, "COMPLETED")).await;
     }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_core::command::{Commands, Once, OnceError};
+use hapax_core::command::Commands;
 use hapax_core::{
-    ClaimRequest, Claimed, Claims, Expect, GiveBack, Key, OnUnknown, Operation, Put, Records, Step,
-    StoreError, Tenant, Ticket,
+    ClaimRequest, Claimed, Claims, Expect, GiveBack, Key, OnUnknown, Once, OnceError, Operation,
+    Put, Records, Step, StoreError, Tenant, Ticket,
 };
 use hapax_postgres::{HapaxTransaction, PostgresConfig, PostgresStore, migrate};
 use tokio::time::timeout;
@@ -70,7 +70,7 @@ async fn once_commits_claim_and_row_together() {
     // The commands of a plain store on the same database replay the same answer.
     let commands = Commands::new(Arc::new(open(&url)));
     let never = || async { Err::<String, _>("ran twice") };
-    let once = commands.once("order", "test", "bento", never).await.unwrap();
+    let once = commands.once(Operation("test"), "order", "bento", never).await.unwrap();
     assert_eq!(once, Once { value: "placed".to_owned(), replayed: true });
 }
 

@@ -8,8 +8,8 @@ use hapax_core::claims::ClaimState;
 use hapax_core::log::{Appended, LogEvent, LogRetention, TailPosition};
 use hapax_core::queue::{Enqueued, ItemId, LeaseRequest, QueueItem, QueueName, Resolved};
 use hapax_core::{
-    ClaimRequest, Claimed, Claims, Deleted, Expect, Fingerprint, GiveBack, Key, Log, Put, Queue,
-    Records, Step, Tenant, Token,
+    ClaimRequest, Claimed, Claims, Deleted, Expect, Fingerprint, GiveBack, Key, Log, Operation,
+    Put, Queue, Records, Step, Tenant, Token,
 };
 use hapax_redis::RedisStore;
 use hapax_testkit::Redis;
@@ -39,7 +39,7 @@ fn shop() -> Tenant {
 }
 
 fn command(name: &str) -> Key {
-    Key::command(&shop(), "pay", name).unwrap()
+    Key::command(&shop(), Operation("pay"), name).unwrap()
 }
 
 fn ask(token: &str) -> ClaimRequest {

@@ -5,8 +5,8 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use hapax_core::inbox::{Handled, Inbox, InboxError, OnceError, RunContext};
-use hapax_core::trace;
+use hapax_core::inbox::Inbox;
+use hapax_core::{OnceError, RunContext, trace};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::sleep;
 
@@ -80,15 +80,13 @@ impl Inner {
             async move { self.run(delivery, &message).await }
         };
         match inbox.once(&self.name, &message.id, handle).await {
-            Ok(Handled::First(())) => self.settled(Ok(()), attempt),
-            Ok(Handled::Duplicate) => ("duplicate", DeliveryAction::Ack),
+            Ok(once) if once.replayed => ("duplicate", DeliveryAction::Ack),
+            Ok(_) => self.settled(Ok(()), attempt),
             Err(OnceError::Failed(trouble)) => self.settled(Err(trouble), attempt),
             Err(OnceError::InProgress { retry_after }) => {
                 ("busy", DeliveryAction::RetryHint(retry_after))
             }
-            Err(OnceError::Inbox(InboxError::Invalid(error))) => {
-                ("dead", DeliveryAction::Bury(error.to_string()))
-            }
+            Err(OnceError::Invalid(error)) => ("dead", DeliveryAction::Bury(error.to_string())),
             // The store failed, not the message: it waits, and the attempt is not counted.
             Err(_) => ("error", DeliveryAction::RetryHint(self.config.backoff.after(1))),
         }

@@ -8,7 +8,7 @@ use crate::support::{
     Script, Working, brisk, depth, drained, enqueue, in_virtual_time, item, until,
 };
 use hapax_core::Queue;
-use hapax_core::inbox::{Handled, Inbox};
+use hapax_core::inbox::Inbox;
 use hapax_core::memory::MemoryStore;
 use hapax_core::queue::QueueName;
 use hapax_relay::{AfterDead, DeliveryError};
@@ -237,11 +237,9 @@ async fn hole_24_a_row_that_is_sent_twice_has_one_id_and_one_effect() {
                 // The other side gets it and acts; its acknowledgement is lost the first time.
                 let act = |_| async { Ok::<_, ()>(effects.fetch_add(1, Ordering::SeqCst)) };
                 let handled = inbox.once("billing", &call.id.to_string(), act).await.unwrap();
-                match handled {
-                    Handled::First(_) => {
-                        Err(DeliveryError::disconnected("the acknowledgement was lost"))
-                    }
-                    Handled::Duplicate => Ok(()),
+                match handled.replayed {
+                    false => Err(DeliveryError::disconnected("the acknowledgement was lost")),
+                    true => Ok(()),
                 }
             }
         }))

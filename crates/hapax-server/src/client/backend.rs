@@ -17,6 +17,7 @@ use tower::ServiceExt;
 
 use super::lock::{release_request, renew_request, take_request};
 use super::{CliError, ClientRequest, ClientResponse, ServerClient};
+use crate::daemon::default_store_config;
 use crate::daemon::logging;
 use crate::serve::in_process;
 
@@ -209,7 +210,7 @@ impl Backend {
 
 impl OpenedStore {
     async fn open(url: &str, tenant: Tenant) -> Result<Self, StoreError> {
-        let store = hapax::open(url, &hapax::StoreConfig::default()).await?;
+        let store = hapax::open(url, &default_store_config())?;
         Ok(Self { store, tenant, router: OnceCell::new() })
     }
 

@@ -87,7 +87,7 @@ impl Daemon {
         };
         let metrics = metrics::start()?;
         let verbatim = settings.redis_verbatim;
-        let store = open_store(settings.store, settings.store_timeout, verbatim).await?;
+        let store = open_store(settings.store, settings.store_timeout, verbatim)?;
         let readiness = Readiness::default();
         readiness.watch(&store, settings.store_timeout, &metrics).await?;
         hapax::sweep_forever(store.clone(), settings.sweep_interval);
@@ -129,16 +129,22 @@ impl Daemon {
 }
 
 /// Opens the store of a URL, with this timeout for one call.
-pub(crate) async fn open_store(
+/// The keys that the seeds' programs share with hapax on Redis; the default of `redis.verbatim`.
+pub(crate) const REDIS_VERBATIM: [&str; 2] = ["processing:*", "user:*:last_transaction"];
+
+/// A store configuration with the defaults of the commands that take `--store`.
+pub(crate) fn default_store_config() -> hapax::StoreConfig {
+    hapax::StoreConfig::default().redis_verbatim(REDIS_VERBATIM)
+}
+
+pub(crate) fn open_store(
     url: &SecretUrl,
     timeout: Duration,
     redis_verbatim: Option<Vec<String>>,
 ) -> anyhow::Result<Arc<dyn Store>> {
-    let mut options = hapax::StoreConfig { call_limit: timeout, ..hapax::StoreConfig::default() };
-    if let Some(patterns) = redis_verbatim {
-        options.redis_verbatim = patterns;
-    }
-    let store = hapax::open(url.secret(), &options).await;
+    let patterns = redis_verbatim.unwrap_or_else(|| REDIS_VERBATIM.map(str::to_owned).to_vec());
+    let options = hapax::StoreConfig::default().timeout(timeout).redis_verbatim(patterns);
+    let store = hapax::open(url.secret(), &options);
     store.with_context(|| format!("the store {}", url.shown()))
 }
 

@@ -19,7 +19,8 @@ mod takeover;
 
 pub(crate) use admin::{HealthDocument, LocalApi, ReadyDocument, health_routes, healthz, readyz};
 pub(crate) use boot::{
-    Daemon, DaemonSettings, admin_line, daemon_settings, open_store, print_banner,
+    Daemon, DaemonSettings, admin_line, daemon_settings, default_store_config, open_store,
+    print_banner,
 };
 pub(crate) use io_timeouts::{ConnectionActivity, EarlyRefusals, InFlightGuard, IoTimeouts};
 pub(crate) use listener::{BoxError, Peer, RequestHandler};

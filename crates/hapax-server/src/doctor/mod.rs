@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use hapax::{Finding, Promise, Severity, Store, StoreConfig, StoreError};
 
 use crate::client::{duration, print_line};
+use crate::daemon::default_store_config;
 use report::DoctorReport;
 
 /// The number of pings whose latency is measured.
@@ -78,11 +79,10 @@ pub(crate) async fn run(args: DoctorArgs) -> anyhow::Result<ExitCode> {
 
 async fn examine(args: &DoctorArgs) -> DoctorReport {
     let mut report = DoctorReport::new(scheme(&args.store));
-    let options = StoreConfig::default();
-    match hapax::open(&args.store, &options).await {
+    match hapax::open(&args.store, &default_store_config()) {
         Ok(store) => {
             report.store = store.name().to_owned();
-            report.findings = findings(&store, args.migrate, options.call_limit).await;
+            report.findings = findings(&store, args.migrate, StoreConfig::DEFAULT_TIMEOUT).await;
             let inbox = redelivery::inbox(&*store, args.inbox_retention, args.redelivery);
             report.findings.extend(inbox.await);
         }

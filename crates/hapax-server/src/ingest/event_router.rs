@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
-use hapax::bus::{Bus, BusError, NewEvent};
+use hapax::bus::{BusError, NewEvent};
 use hapax::log::Appended;
 use hapax::redis::RedisCommands;
 use hapax::{StoreError, metric_names, millis};
@@ -13,13 +13,14 @@ use metrics::counter;
 
 use super::IngestConfig;
 use super::job_state::{IngestedState, JobName, JobStateCache, SET_STATE_SCRIPT};
+use crate::serve::sse::EventBus;
 
 /// How many times an event is tried that the store refuses while it accepts others.
 const MAX_TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) struct EventRouter {
-    pub(super) bus: Bus,
+    pub(super) bus: EventBus,
     redis: Arc<RedisCommands>,
     config: Arc<IngestConfig>,
     states: JobStateCache,
@@ -41,7 +42,7 @@ pub(super) enum RouteOutcome {
 }
 
 impl EventRouter {
-    pub(super) fn new(bus: Bus, redis: Arc<RedisCommands>, config: Arc<IngestConfig>) -> Self {
+    pub(super) fn new(bus: EventBus, redis: Arc<RedisCommands>, config: Arc<IngestConfig>) -> Self {
         Self { bus, redis, config, states: JobStateCache::default() }
     }
 

@@ -20,7 +20,6 @@ use std::time::Duration;
 
 use anyhow::Context;
 use hapax::Tenant;
-use hapax::bus::Bus;
 use hapax::redis::{RedisCommands, RedisConfig};
 
 use dead_letters::IngestDeadLetters;
@@ -29,6 +28,7 @@ use redis_stream::GroupStream;
 use stream_reader::{Heartbeat, StreamReader};
 
 use crate::daemon::Readiness;
+use crate::serve::sse::EventBus;
 use crate::settings::IngestDomains;
 
 /// How events are routed.
@@ -54,7 +54,7 @@ pub(crate) struct IngestConfig {
 
 /// Starts a task for each stream and one for the dead letters. Redis need not be reachable yet.
 pub(crate) fn start(
-    bus: &Bus,
+    bus: &EventBus,
     config: IngestConfig,
     redis_url: &str,
     readiness: &Readiness,

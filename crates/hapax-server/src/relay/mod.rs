@@ -21,7 +21,7 @@ pub(crate) async fn run(flags: SettingFlags<RelaySettings>) -> anyhow::Result<Ex
     let (from, to) = ends(&settings)?;
     let daemon = Daemon::boot(&sources, daemon_settings(&settings, from)).await?;
     let bus_store = match &settings.bus_store {
-        Some(url) => open_store(url, settings.store_timeout, None).await?,
+        Some(url) => open_store(url, settings.store_timeout, None)?,
         None => daemon.store.clone(),
     };
     let sink = target::open(to, &settings, bus_store).context("--to")?;

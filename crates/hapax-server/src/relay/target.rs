@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::bail;
 use hapax::Store;
-use hapax::bus::Bus;
+use hapax::bus::{Bus, BusConfig, ClosingEvent};
 use hapax_relay::Sink;
 use hapax_relay::sinks::{
     BusSink, JsonLinesSink, NatsSink, RabbitMqSink, RedisStreamSink, WebhookConfig, WebhookSink,
@@ -33,7 +33,10 @@ pub(super) fn open(
             }
             Arc::new(WebhookSink::new(url, &webhook)?)
         }
-        "bus" if url == "bus" => Arc::new(BusSink::new(Bus::new(bus))),
+        "bus" if url == "bus" => {
+            let config = BusConfig::default().closing_event(ClosingEvent::new("done", 51));
+            Arc::new(BusSink::new(Bus::with_config(bus, config)))
+        }
         "stdout" | "-" => Arc::new(JsonLinesSink::new(tokio::io::stdout())),
         // The text is not repeated: it may hold a password.
         _ => bail!("no such target; {EXPECTED} is expected"),

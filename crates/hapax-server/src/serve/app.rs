@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use hapax::bus::{self, Bus};
+use hapax::bus::BusConfig;
 use hapax::command::Commands;
 use hapax::document::Documents;
 use hapax::inbox::Inbox;
@@ -19,6 +19,7 @@ use super::request::admission::TenantRequestLimits;
 use super::request::auth::AccessPolicy;
 use super::sse::EventStreams;
 use crate::daemon::{Readiness, ReadinessState};
+use crate::serve::sse::EventBus;
 use crate::settings::ServeSettings;
 
 /// The shared state of the running server; clones are cheap.
@@ -34,7 +35,7 @@ pub(crate) struct AppStateInner {
     /// Operator requests have limits of their own, so that a full tenant can still be mended.
     pub(crate) operator_limits: TenantRequestLimits,
     pub(crate) readiness: Readiness,
-    pub(crate) bus: Bus,
+    pub(crate) bus: EventBus,
     pub(crate) streams: EventStreams,
     pub(crate) meters: PrometheusHandle,
     pub(crate) started: Instant,
@@ -84,7 +85,9 @@ impl AppState {
     }
 
     pub(crate) fn documents(&self, tenant: &Tenant) -> Documents {
-        Documents::new(self.store.clone()).tenant(tenant.clone()).limit(self.settings.body_limit)
+        Documents::new(self.store.clone())
+            .tenant(tenant.clone())
+            .max_bytes(self.settings.body_limit)
     }
 
     pub(crate) fn commands(&self, tenant: &Tenant) -> Commands {
@@ -136,16 +139,15 @@ impl AppState {
     }
 }
 
-fn bus(settings: &ServeSettings, store: Arc<dyn Store>) -> Bus {
+fn bus(settings: &ServeSettings, store: Arc<dyn Store>) -> EventBus {
     let keep = LogRetention {
         retention: settings.event_retention,
         max_entries: settings.event_entries as u64,
     };
-    let settings = bus::BusConfig {
-        keep,
-        finale: settings.event_final.0.clone(),
-        largest: settings.body_limit,
-        poll: settings.event_poll,
-    };
-    Bus::with(store, settings)
+    let settings = BusConfig::default()
+        .retention(keep)
+        .closing_event(settings.event_final.0.clone())
+        .max_event_bytes(settings.body_limit)
+        .poll_interval(settings.event_poll);
+    EventBus::with_frames(store, settings)
 }

@@ -10,7 +10,7 @@ mod refusal;
 mod request;
 mod response;
 pub(crate) mod router;
-mod sse;
+pub(crate) mod sse;
 pub(crate) mod system;
 
 use std::process::ExitCode;

@@ -41,12 +41,9 @@ fn member(bus: &Bus, seen: &Seen, name: &'static str) -> Consumer {
         job.push((name, delivery.entry.at.offset));
         async { Ok::<_, HandlerError>(EventOutcome::Done) }
     };
-    let consume = ConsumerGroupConfig {
-        // A member that is alive keeps it on a busy machine too.
-        lease: Duration::from_secs(5),
-        poll: Duration::from_millis(50),
-        ..ConsumerGroupConfig::default()
-    };
+    let consume = ConsumerGroupConfig::default()
+        .lease(Duration::from_secs(5))
+        .poll_interval(Duration::from_millis(50));
     bus.consume_with("billing", handler, consume).unwrap()
 }
 
@@ -64,8 +61,8 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
 }
 
 async fn members_share_and_are_replaced(url: &str) {
-    let patient = StoreConfig { call_limit: Duration::from_secs(20), ..StoreConfig::default() };
-    let store: Arc<dyn Store> = hapax::open(url, &patient).await.unwrap();
+    let patient = StoreConfig::default().timeout(Duration::from_secs(20));
+    let store: Arc<dyn Store> = hapax::open(url, &patient).unwrap();
     let bus = Bus::new(store);
     let seen = Seen::default();
     let first = member(&bus, &seen, "first");

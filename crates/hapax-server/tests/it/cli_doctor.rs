@@ -107,11 +107,8 @@ fn doctor_warns_of_inbox_retention_below_redelivery() {
 async fn doctor_counts_old_outbox_row_as_redelivery() {
     let folder = folder();
     let url = format!("sqlite:{}", folder.path().join("hapax.db").display());
-    let patient = hapax::StoreConfig {
-        call_limit: std::time::Duration::from_secs(20),
-        ..hapax::StoreConfig::default()
-    };
-    let store = hapax::open(&url, &patient).await.unwrap();
+    let patient = hapax::StoreConfig::default().timeout(std::time::Duration::from_secs(20));
+    let store = hapax::open(&url, &patient).unwrap();
     let item = hapax::queue::QueueItem::new(&hapax::Tenant::default(), "orders", "{}");
     let _ = store.enqueue(&hapax::queue::QueueName::outbox(), &[item]).await.unwrap();
     let warned = || {

@@ -8,8 +8,8 @@ use hapax::{StoreConfig, Tenant};
 
 /// Three dead letters of the outbox, and one row that waits.
 async fn fill(url: &str) {
-    let patient = StoreConfig { call_limit: Duration::from_secs(20), ..StoreConfig::default() };
-    let store = hapax::open(url, &patient).await.unwrap();
+    let patient = StoreConfig::default().timeout(Duration::from_secs(20));
+    let store = hapax::open(url, &patient).unwrap();
     let queue = QueueName::outbox();
     let item = |key: &str| QueueItem::new(&Tenant::default(), "orders", "{}").key(key);
     let items = ["a", "b", "c"].map(item);

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax::bus::{Bus, BusConfig, FollowFrom, Follower, Frame, FrameKind, NewEvent, NextFrames};
+use hapax::bus::{
+    Bus, BusConfig, ClosingEvent, FollowFrom, Follower, FrameKind, JobFrame, NewEvent, NextFrames,
+};
 use hapax::log::{Appended, Cursor, LogRetention};
 use hapax::memory::MemoryStore;
 use hapax::{ManualClock, Store, StoreConfig};
@@ -20,8 +22,8 @@ fn memory() -> Arc<dyn Store> {
 /// On a store with faults, polled often.
 fn faulty() -> (Bus, FaultyStore) {
     let store = FaultyStore::new(memory());
-    let settings = BusConfig { poll: Duration::from_millis(20), ..BusConfig::default() };
-    (Bus::with(Arc::new(store.clone()), settings), store)
+    let settings = BusConfig::default().poll_interval(Duration::from_millis(20));
+    (Bus::with_config(Arc::new(store.clone()), settings), store)
 }
 
 fn event(seq: u64) -> NewEvent {
@@ -39,14 +41,14 @@ async fn follow(bus: &Bus, since: FollowFrom) -> Follower {
 }
 
 /// What comes next; `None` at the end.
-async fn next(follower: &mut Follower) -> Option<Vec<Frame>> {
+async fn next(follower: &mut Follower) -> Option<Vec<JobFrame>> {
     match tokio::time::timeout(PATIENCE, follower.next()).await.expect("something comes") {
         NextFrames::Frames(frames) => Some(frames),
         NextFrames::Complete | NextFrames::Stopped => None,
     }
 }
 
-async fn take(follower: &mut Follower, count: usize) -> Vec<Frame> {
+async fn take(follower: &mut Follower, count: usize) -> Vec<JobFrame> {
     let mut taken = Vec::new();
     while taken.len() < count {
         taken.extend(next(follower).await.expect("there is more"));
@@ -55,7 +57,7 @@ async fn take(follower: &mut Follower, count: usize) -> Vec<Frame> {
     taken
 }
 
-fn offsets(frames: &[Frame]) -> Vec<u64> {
+fn offsets(frames: &[JobFrame]) -> Vec<u64> {
     frames.iter().map(|frame| frame.at().expect("an id").offset).collect()
 }
 
@@ -174,8 +176,8 @@ async fn large_events_are_taken_one_by_one() {
 async fn recreated_log_is_reported_to_followers_of_the_old() {
     let clock = Arc::new(ManualClock::default());
     let keep = LogRetention { retention: Duration::from_secs(60), ..LogRetention::default() };
-    let settings = BusConfig { keep, ..BusConfig::default() };
-    let bus = Bus::with(Arc::new(MemoryStore::new(clock.clone())), settings);
+    let settings = BusConfig::default().retention(keep);
+    let bus = Bus::with_config(Arc::new(MemoryStore::new(clock.clone())), settings);
     publish(&bus, 0..3).await;
     let mut follower = follow(&bus, FollowFrom::Start).await;
     let seen = take(&mut follower, 3).await;
@@ -183,8 +185,8 @@ async fn recreated_log_is_reported_to_followers_of_the_old() {
     publish(&bus, 0..1).await;
     let told = take(&mut follower, 3).await;
     assert_eq!(
-        told.iter().map(Frame::kind).collect::<Vec<_>>(),
-        [FrameKind::Gap, FrameKind::Snapshot, FrameKind::Entry]
+        told.iter().map(JobFrame::kind).collect::<Vec<_>>(),
+        [FrameKind::Gap { from: 4, to: 0 }, FrameKind::Snapshot, FrameKind::Entry]
     );
     let (old, new) = (seen[2].at().unwrap(), told[2].at().unwrap());
     assert!(new.epoch > old.epoch && new.offset == 1);
@@ -226,7 +228,8 @@ async fn job_reader_ends_with_the_last_follower() {
 async fn everybody_sees_everything_once(store: Arc<dyn Store>) {
     const PUBLISHERS: u64 = 4;
     let events = 60 * u64::from(scale());
-    let bus = Bus::new(store);
+    let config = BusConfig::default().closing_event(ClosingEvent::new("done", 51));
+    let bus = Bus::with_config(store, config);
     let followers: Vec<_> = (0..40)
         .map(|i| tokio::spawn(come_and_go(bus.clone(), i, PUBLISHERS * events + 1)))
         .collect();
@@ -272,7 +275,10 @@ async fn come_and_go(bus: Bus, number: u64, events: u64) {
                 let at = frame.at().expect("no gap");
                 assert_eq!(at.offset, seen.map_or(0, |cursor| cursor.offset) + 1);
                 assert!(
-                    frame.json().starts_with(format!("{{\"offset\":{},", at.offset).as_bytes())
+                    frame
+                        .encoded()
+                        .json()
+                        .starts_with(format!("{{\"offset\":{},", at.offset).as_bytes())
                 );
                 seen = Some(at);
             }
@@ -290,8 +296,8 @@ async fn follower_joining_any_time_sees_events_once_in_order() {
 async fn follower_joining_any_time_on_sqlite() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}/hapax.db", folder.path().display());
-    let patient = StoreConfig { call_limit: PATIENCE, ..StoreConfig::default() };
-    everybody_sees_everything_once(hapax::open(&url, &patient).await.unwrap()).await;
+    let patient = StoreConfig::default().timeout(PATIENCE);
+    everybody_sees_everything_once(hapax::open(&url, &patient).unwrap()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

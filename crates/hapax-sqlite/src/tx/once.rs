@@ -1,5 +1,5 @@
-use hapax_core::command::{Once, OnceClaim, OnceError, OnceStart};
-use hapax_core::{Operation, Step};
+use hapax_core::command::{OnceClaim, OnceStart};
+use hapax_core::{Once, OnceError, Operation, Step};
 use rusqlite::Connection;
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -197,7 +197,7 @@ async fn inbox_message_in_progress_is_busy_then_taken_over() {
     inbox.give_back("billing", "m", &ticket.token).await.unwrap();
     assert_eq!(receive(&mut shop, "m"), MessageStatus::First);
 
-    let brief = InboxConfig { lease: Duration::from_millis(1), ..InboxConfig::default() };
+    let brief = InboxConfig::default().lease(Duration::from_millis(1));
     inbox.begin("billing", "abandoned", &brief).await.unwrap();
     while receive(&mut shop, "abandoned") != MessageStatus::First {
         std::thread::yield_now();

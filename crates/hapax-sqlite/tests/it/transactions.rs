@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use crate::common::{HOUR, PATIENT, Place, ask, command, record, ticket};
-use hapax_core::command::{CommandError, Once, OnceError};
-use hapax_core::{Claimed, Claims, Expect, GiveBack, Operation, Put, Records, Step, StoreError};
+use hapax_core::{
+    Claimed, Claims, Expect, GiveBack, Once, OnceError, Operation, Put, Records, Step, StoreError,
+};
 use hapax_sqlite::rusqlite::{self, Connection, TransactionBehavior};
 use hapax_sqlite::{HapaxTransaction, SqliteTransaction};
 
@@ -89,7 +90,7 @@ async fn once_replays_over_the_store_and_refuses_another_input() {
 
     let commands = hapax_core::command::Commands::new(std::sync::Arc::new(place.store()));
     let never = || async { Err::<String, _>("ran twice") };
-    assert_eq!(commands.once("a", "pay", "bento", never).await.unwrap(), ordered(true));
+    assert_eq!(commands.once(Operation("pay"), "a", "bento", never).await.unwrap(), ordered(true));
 }
 
 #[test]
@@ -129,7 +130,7 @@ fn transaction_methods_need_an_open_transaction() {
     let answer = shop.hapax().claim(&command("a"), &ask());
     assert!(matches!(answer, Err(StoreError::Internal { .. })), "{answer:?}");
     let answer = once(shop.hapax(), order);
-    let Err(OnceError::Command(CommandError::Store(error))) = answer else { panic!("{answer:?}") };
+    let Err(OnceError::Store(error)) = answer else { panic!("{answer:?}") };
     assert!(matches!(error, StoreError::Internal { .. }), "{error:?}");
     assert_eq!(orders(&shop), 0);
 }

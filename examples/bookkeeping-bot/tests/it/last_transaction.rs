@@ -16,8 +16,8 @@ const USER: &str = "Uf00d0000000000000000000000000001";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn open(redis: &Redis, limit: Duration) -> Arc<dyn hapax::Store> {
-    let options = StoreConfig { call_limit: limit, ..StoreConfig::default() };
-    hapax::open(&redis.url(), &options).await.expect("a URL")
+    let options = StoreConfig::default().timeout(limit).redis_verbatim(["user:*:last_transaction"]);
+    hapax::open(&redis.url(), &options).expect("a URL")
 }
 
 async fn on(redis: &Redis) -> LastTransaction {

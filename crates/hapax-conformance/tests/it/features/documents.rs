@@ -137,7 +137,7 @@ async fn document_update_keeps_or_renews_the_ttl() {
 #[tokio::test]
 async fn document_patch_beyond_the_maximum_size_is_refused() {
     let (_, documents) = documents();
-    let documents = documents.limit(64);
+    let documents = documents.max_bytes(64);
     documents.put("r", &json!({"a": "x"}), &MatchCondition::Any, None).await.unwrap();
     let grown =
         documents.patch("r", &json!({"b": "y".repeat(60)}), &MatchCondition::Any, None).await;

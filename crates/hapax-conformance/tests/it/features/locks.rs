@@ -25,7 +25,7 @@ async fn lock_guard_is_renewed_beyond_its_ttl() {
 #[tokio::test(start_paused = true)]
 async fn lock_renewal_ends_at_the_maximum_hold() {
     let (_, locks) = locks();
-    let hold = LockConfig { renew_for: Some(secs(20)), ..LockConfig::default() };
+    let hold = LockConfig::default().renew_for(Some(secs(20)));
     let start = Instant::now();
     let guard = locks.acquire("k", &hold).await.unwrap();
     guard.lost().await;
@@ -56,7 +56,7 @@ async fn lock_guard_without_renewal_is_lost_before_its_ttl_ends() {
 #[tokio::test(start_paused = true)]
 async fn lock_guard_with_renewal_off_is_lost_after_its_ttl() {
     let (_, locks) = locks();
-    let hold = LockConfig { renew_for: None, ..LockConfig::default() };
+    let hold = LockConfig::default().renew_for(None);
     let guard = locks.acquire("k", &hold).await.unwrap();
     guard.lost().await;
     assert!(locks.try_acquire("k", &hold).await.unwrap().is_some());
@@ -69,7 +69,7 @@ async fn lock_waiter_is_woken_by_the_release() {
     let start = Instant::now();
     let waiting = tokio::spawn({
         let locks = locks.clone();
-        async move { locks.acquire("k", &LockConfig { wait: secs(60), ..LockConfig::default() }).await }
+        async move { locks.acquire("k", &LockConfig::default().wait(secs(60))).await }
     });
     sleep(Duration::from_millis(3_110)).await;
     guard.release().await.unwrap();
@@ -83,7 +83,7 @@ async fn lock_wait_ends_at_its_deadline() {
     let (_, locks) = locks();
     let _guard = locks.acquire("k", &LockConfig::default()).await.unwrap();
     let start = Instant::now();
-    let hold = LockConfig { wait: secs(7), ..LockConfig::default() };
+    let hold = LockConfig::default().wait(secs(7));
     assert!(matches!(locks.acquire("k", &hold).await, Err(LockError::Held { .. })));
     assert_eq!(start.elapsed(), secs(7));
 }
@@ -91,7 +91,7 @@ async fn lock_wait_ends_at_its_deadline() {
 #[tokio::test(start_paused = true)]
 async fn lock_throttle_window_lasts_for_its_ttl() {
     let (_, locks) = locks();
-    let hold = LockConfig { ttl: secs(1), throttle: true, ..LockConfig::default() };
+    let hold = LockConfig::default().ttl(secs(1)).throttle(true);
     locks.acquire("k", &hold).await.unwrap().release().await.unwrap();
     assert!(locks.try_acquire("k", &hold).await.unwrap().is_none());
     sleep(secs(1)).await;
@@ -108,7 +108,7 @@ async fn lock_policy_decides_when_the_store_fails() {
     store.always(Some(Fault::LostQuestion));
     let closed = LockConfig::default();
     assert!(matches!(locks.acquire("k", &closed).await, Err(LockError::Store(_))));
-    let open = LockConfig { on_store_error: OnStoreError::Open, ..closed };
+    let open = closed.on_store_error(OnStoreError::Open);
     let guard = locks.acquire("k", &open).await.unwrap();
     assert!(!guard.is_protected() && guard.fence().is_none());
     guard.release().await.unwrap();
@@ -126,7 +126,7 @@ async fn lock_grant_with_a_lost_reply_is_recognised() {
 #[tokio::test(start_paused = true)]
 async fn lock_grant_to_a_cancelled_caller_is_undone() {
     let (store, locks) = locks();
-    let hold = LockConfig { ttl: secs(3600), ..LockConfig::default() };
+    let hold = LockConfig::default().ttl(secs(3600));
     // Both replies are lost, and so is the first attempt to undo the grant.
     store.plan([Fault::LostAnswer, Fault::LostAnswer, Fault::LostQuestion]);
     assert!(matches!(locks.acquire("k", &hold).await, Err(LockError::Store(_))));

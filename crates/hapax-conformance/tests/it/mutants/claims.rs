@@ -7,8 +7,8 @@ use bytes::Bytes;
 use hapax_core::claims::ClaimState;
 use hapax_core::{
     ClaimPage, ClaimQuery, ClaimRequest, ClaimView, Claimed, Claims, Deleted, Expect, Fence,
-    GiveBack, Key, KeyKind, Oversight, Put, Record, Records, Step, StoreError, Tenant, Ticket,
-    Token, Watch,
+    GiveBack, Key, KeyKind, Operation, Oversight, Put, Record, Records, Step, StoreError, Tenant,
+    Ticket, Token, Watch,
 };
 
 use crate::mutants::{Bug, Mutant};
@@ -19,7 +19,7 @@ impl Mutant {
             let tenant = Tenant::new(&key.tenant().as_str()[..33]).unwrap();
             return match key.kind() {
                 KeyKind::Record => Key::record(&tenant, key.name()).unwrap(),
-                _ => Key::command(&tenant, key.scope(), key.name()).unwrap(),
+                _ => Key::command(&tenant, Operation(key.scope()), key.name()).unwrap(),
             };
         }
         key.clone()

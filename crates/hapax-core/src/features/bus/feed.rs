@@ -1,4 +1,4 @@
-//! One job that somebody follows: a ring, and one reader that keeps it current.
+//! One followed job: a ring of frames, and the task that keeps it current.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -7,69 +7,71 @@ use metrics::counter;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use super::ring::{MOST_ENTRIES, Ring};
+use super::frame::EncodedFrame;
+use super::ring::{MAX_ENTRIES, Ring};
 use crate::log::{Attached, Cursor, JobHead};
 use crate::{Key, Store, StoreError, metric_names, with_timeout};
 
-/// Stores keep their own limit; this one is for those that do not.
-pub(super) const CALL_LIMIT: Duration = Duration::from_secs(5);
-/// How many entries are asked for at once.
-pub(super) const PAGE: usize = 64;
-/// A job is looked at by itself this often: nothing is appended when a failover loses entries.
-const LOOK_AGAIN: Duration = Duration::from_secs(30);
-/// How long a reader pauses after a store call that failed, at first and at most.
-const PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// For stores that do not bound their calls themselves.
+pub(super) const STORE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How many entries one store call reads.
+pub(super) const PAGE_ENTRIES: usize = 64;
+/// How often a job is read without a hint: a failover that loses entries appends nothing.
+const READ_INTERVAL: Duration = Duration::from_secs(30);
+/// The pause after a failed store call, at first and at most.
+const MIN_PAUSE: Duration = Duration::from_millis(50);
+const MAX_PAUSE: Duration = Duration::from_secs(2);
 
-pub(super) struct Feed {
+pub(super) struct JobFeed<F> {
     pub(super) job: Key,
-    ring: Mutex<Ring>,
+    ring: Mutex<Ring<F>>,
     /// Tells followers that the ring has changed.
-    pub(super) news: watch::Sender<()>,
-    /// Tells the reader that the log may have.
-    poke: Notify,
+    pub(super) ring_changed: watch::Sender<()>,
+    /// Tells the reading task that the log may have changed.
+    log_changed: Notify,
 }
 
-impl Feed {
+impl<F: EncodedFrame> JobFeed<F> {
     pub(super) fn new(job: Key) -> Self {
-        Self { job, ring: Mutex::default(), news: watch::Sender::new(()), poke: Notify::new() }
+        let (ring_changed, log_changed) = (watch::Sender::new(()), Notify::new());
+        Self { job, ring: Mutex::default(), ring_changed, log_changed }
     }
 
-    pub(super) fn ring(&self) -> MutexGuard<'_, Ring> {
+    pub(super) fn ring(&self) -> MutexGuard<'_, Ring<F>> {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The log may have changed.
-    pub(super) fn poke(&self) {
-        self.poke.notify_one();
+    /// Tells the reading task that the log may have changed.
+    pub(super) fn notify_reader(&self) {
+        self.log_changed.notify_one();
     }
 
-    /// Reads the log for as long as somebody follows it. Registered before the first look: nothing
-    /// that is appended after it goes unnoticed.
+    /// Reads the log until the task is aborted. Listens before the first read, so that no append
+    /// after it goes unnoticed.
     pub(super) async fn keep_current(&self, store: &dyn Store) {
         let mut hints = store.listen(&self.job);
-        let mut pause = PAUSE;
+        let mut pause = MIN_PAUSE;
         loop {
             match self.catch_up(store).await {
-                Ok(()) => pause = PAUSE,
+                Ok(()) => pause = MIN_PAUSE,
                 Err(error) => {
-                    self.failed(&error);
+                    self.read_failed(&error);
                     tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    pause = (pause * 2).min(MAX_PAUSE);
                     continue;
                 }
             }
             tokio::select! {
-                () = hints.changed(LOOK_AGAIN) => {}
-                () = self.poke.notified() => {}
+                () = hints.changed(READ_INTERVAL) => {}
+                () = self.log_changed.notified() => {}
             }
         }
     }
 
-    fn failed(&self, error: &StoreError) {
-        read_failed("job", error);
+    fn read_failed(&self, error: &StoreError) {
+        count_read_failure("job", error);
         if !std::mem::replace(&mut self.ring().tried, true) {
-            self.news.send_replace(());
+            self.ring_changed.send_replace(());
         }
     }
 
@@ -78,42 +80,48 @@ impl Feed {
             let began = Instant::now();
             let from = self.ring().end();
             let after = from.map_or(0, |cursor| cursor.offset);
-            let attached = attach(store, &self.job, after, PAGE).await?;
-            let (news, done) = self.take(from, attached, began);
-            if news {
-                self.news.send_replace(());
+            let attached = attach(store, &self.job, after, PAGE_ENTRIES).await?;
+            let (changed, is_last_page) = self.add_page(from, attached, began);
+            if changed {
+                self.ring_changed.send_replace(());
             }
-            if done {
+            if is_last_page {
                 return Ok(());
             }
         }
     }
 
-    /// Takes one page; whether there was anything new, and whether it was the last page.
-    fn take(&self, from: Option<Cursor>, page: Option<Attached>, began: Instant) -> (bool, bool) {
+    /// Adds one page to the ring; returns whether the ring changed, and whether it was the last page.
+    fn add_page(
+        &self,
+        from: Option<Cursor>,
+        page: Option<Attached>,
+        began: Instant,
+    ) -> (bool, bool) {
         let mut ring = self.ring();
         let Some(Attached { head, entries }) = page else {
-            let news = ring.forget();
-            return (ring.is_current(began) || news, true);
+            let had_log = ring.clear();
+            return (ring.mark_current(began) || had_log, true);
         };
         let next = from.map_or(1, |from| from.offset + 1);
-        let follows = entries.first().is_none_or(|entry| entry.at.offset == next);
-        if from.is_none_or(|from| !head.holds(from)) || !follows {
-            // A ring begins at its log's newest entries: who is behind them reads the store.
-            let base = before(&head, head.first.max(head.last.saturating_sub(MOST_ENTRIES as u64)));
+        let contiguous = entries.first().is_none_or(|entry| entry.at.offset == next);
+        if from.is_none_or(|from| !head.holds(from)) || !contiguous {
+            // Begin at the newest entries; a follower behind them reads the store itself.
+            let oldest = head.first.max(head.last.saturating_sub(MAX_ENTRIES as u64));
+            let base = cursor_before(&head, oldest);
             ring.restart(base);
             if base.offset + 1 != next {
                 return (false, false);
             }
         }
-        let news = ring.extend(&head, &entries);
-        let done = entries.is_empty() || ring.end().is_some_and(|end| end.offset == head.last);
-        (done && ring.is_current(began) || news, done)
+        let changed = ring.extend(&head, &entries);
+        let last = entries.is_empty() || ring.end().is_some_and(|end| end.offset == head.last);
+        (last && ring.mark_current(began) || changed, last)
     }
 }
 
 /// The cursor of a reader that gets the entry with this offset next.
-pub(super) fn before(head: &JobHead, offset: u64) -> Cursor {
+pub(super) fn cursor_before(head: &JobHead, offset: u64) -> Cursor {
     let offset = offset.max(1);
     let epoch = head.epochs.at(offset - 1).or(head.epochs.at(offset));
     Cursor { epoch: epoch.unwrap_or(head.epochs.last()), offset: offset - 1 }
@@ -123,13 +131,13 @@ pub(super) async fn attach(
     store: &dyn Store,
     job: &Key,
     after: u64,
-    at_most: usize,
+    max_entries: usize,
 ) -> Result<Option<Attached>, StoreError> {
-    with_timeout(CALL_LIMIT, store.attach(job, after, at_most)).await
+    with_timeout(STORE_TIMEOUT, store.attach(job, after, max_entries)).await
 }
 
-pub(super) fn read_failed(what: &'static str, error: &StoreError) {
+pub(super) fn count_read_failure(what: &'static str, error: &StoreError) {
     metric_names::count_store_error(error);
     counter!(metric_names::BUS_READ_FAILURES, "what" => what).increment(1);
-    tracing::debug!(reason = error.label(), what, "a followed job was not read: {error}");
+    tracing::debug!(reason = error.label(), what, "reading a followed job failed: {error}");
 }

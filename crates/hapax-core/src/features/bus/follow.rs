@@ -1,4 +1,4 @@
-//! Following a job: everything after a place, each entry once and in order, and then whatever comes.
+//! Following a job: every entry after a position, once and in order, and then what is appended.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,150 +7,150 @@ use metrics::counter;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::feed::{PAGE, attach, before};
-use super::frame::Frame;
-use super::registry::{Followed, Registry};
-use super::ring::{At, Found, some_of};
+use super::feed::{PAGE_ENTRIES, attach, count_read_failure, cursor_before};
+use super::frame::{EncodedFrame, JobFrame, JsonFrame};
+use super::registry::{FollowRegistry, FollowedJob};
+use super::ring::{FollowPosition, RingLookup, first_batch};
 use super::{Bus, BusError};
-use crate::log::{Attached, Cursor};
+use crate::log::{Attached, Cursor, JobHead};
 use crate::{Key, StoreError, metric_names};
 
-/// How long a follower waits for the ring where the store itself had nothing for it.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// How long whoever begins waits for the first look at the job.
-const FIRST_LOOK: Duration = Duration::from_secs(5);
+/// How long a follower waits before it asks the store again, where the store had nothing for it.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a new follower waits for the first read of the job.
+const FIRST_READ_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// From where a job is followed.
+/// Where following a job begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FollowFrom {
-    /// From its first event.
+    /// At the first event.
     Start,
-    /// From behind this entry.
+    /// After this entry.
     Cursor(Cursor),
-    /// From behind the entry with the highest seq up to this one. At least once: a late entry with a
-    /// lower seq may come again.
+    /// After the entry with the highest seq up to this one. At least once: a late entry with a
+    /// lower seq may be delivered again.
     Seq(u64),
 }
 
-/// What comes next.
+/// The answer of [`Follower::next`] and [`MultiFollower::next`](super::MultiFollower::next).
 #[derive(Clone, Debug)]
-pub enum NextFrames<F = Frame> {
+pub enum NextFrames<F = JobFrame> {
     /// One or more frames.
     Frames(Vec<F>),
-    /// Nothing any more: the job is closed, and everything was seen.
+    /// The job is closed, and every entry was delivered.
     Complete,
-    /// The bus has stopped; the job goes on elsewhere.
+    /// The bus has stopped; follow the job again elsewhere.
     Stopped,
 }
 
-/// What there is for a follower without asking the store.
-pub enum ReadyFrames {
-    /// These come next; tell with [`Follower::seen`] that they were taken.
-    Frames(Vec<Frame>),
-    /// Nothing yet.
-    Nothing,
-    /// [`Follower::next`] knows: the end, a gap, or what only the store has.
-    Ask,
+/// The answer of [`Follower::ready`].
+pub enum ReadyFrames<F = JsonFrame> {
+    /// The next frames; pass them to [`Follower::mark_seen`] once they are delivered.
+    Frames(Vec<JobFrame<F>>),
+    /// Every entry so far was delivered.
+    CaughtUp,
+    /// Call [`Follower::next`]: the job ended, there is a gap, or only the store has the entries.
+    AskStore,
 }
 
-/// Tells that there may be something for the followers of a job.
+/// Notifies that a job may have new frames for its followers.
 pub struct JobUpdates(watch::Receiver<()>);
 
 impl JobUpdates {
-    /// Waits for it. What came since the last wait is not missed.
+    /// Waits for an update. Updates since the last call are not missed.
     pub async fn changed(&mut self) {
         if self.0.changed().await.is_err() {
-            // Nobody follows the job any more.
+            // The job has no followers any more.
             std::future::pending().await
         }
     }
 }
 
-/// A follower of one job: a cursor on the job's ring. Who does not ask for more keeps nothing but
-/// that.
-pub struct Follower {
-    followed: Arc<Followed>,
-    news: watch::Receiver<()>,
-    at: At,
-    /// Whether the ring alone may not wake it.
-    unsure: bool,
+/// A follower of one job: a cursor on the ring that all followers of the job share. It buffers
+/// nothing of its own.
+pub struct Follower<F = JsonFrame> {
+    job: Arc<FollowedJob<F>>,
+    ring_changed: watch::Receiver<()>,
+    position: FollowPosition,
+    /// Whether to ask the store again without waiting for the ring to change.
+    ask_again: bool,
 }
 
-impl Bus {
-    /// Follows a job; `None` where it is closed and everything was seen. A job that has no events
-    /// yet is waited for.
+impl<F: EncodedFrame> Bus<F> {
+    /// Follows a job; `None` where the job is closed and every entry was seen. A job without events
+    /// is waited for.
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use hapax_core::{bus::{Bus, BusError, NewEvent, NextFrames, FollowFrom}, memory::MemoryStore};
+    /// use hapax_core::{bus::{Bus, BusError, FollowFrom, NewEvent, NextFrames}, memory::MemoryStore};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), BusError> {
     /// let bus = Bus::new(Arc::new(MemoryStore::default()));
     /// bus.publish(&NewEvent::new("scan", "job-1", "vision", 10)).await?;
     /// let mut job = bus.follow("scan", "job-1", FollowFrom::Start).await?.unwrap();
     /// let NextFrames::Frames(frames) = job.next().await else { panic!() };
-    /// assert!(frames[0].json().starts_with(b"{\"offset\":1,"));
+    /// assert!(frames[0].encoded().json().starts_with(b"{\"offset\":1,"));
     /// # Ok(()) }
     /// ```
     pub async fn follow(
         &self,
         domain: &str,
         job_id: &str,
-        since: FollowFrom,
-    ) -> Result<Option<Follower>, BusError> {
+        from: FollowFrom,
+    ) -> Result<Option<Follower<F>>, BusError> {
         let job = Key::job(&self.tenant, domain, job_id)?;
-        Ok(Follower::begin(&self.shared.registry, &job, since).await?)
+        Ok(Follower::begin(&self.shared.registry, &job, from).await?)
     }
 }
 
-impl Follower {
+impl<F: EncodedFrame> Follower<F> {
     pub(super) async fn begin(
-        registry: &Arc<Registry>,
+        registry: &Arc<FollowRegistry<F>>,
         job: &Key,
-        since: FollowFrom,
+        from: FollowFrom,
     ) -> Result<Option<Self>, StoreError> {
         let followed = registry.follow(job);
-        let mut news = followed.feed.news.subscribe();
-        let first_look = news.wait_for(|()| followed.feed.ring().tried);
-        let _ = timeout(FIRST_LOOK, first_look).await;
-        let at = match since {
-            FollowFrom::Start => At::Start,
-            FollowFrom::Cursor(cursor) => At::After(cursor),
-            FollowFrom::Seq(seq) => behind(registry, job, seq).await?,
+        let mut ring_changed = followed.feed.ring_changed.subscribe();
+        let first_read = ring_changed.wait_for(|()| followed.feed.ring().tried);
+        let _ = timeout(FIRST_READ_TIMEOUT, first_read).await;
+        let position = match from {
+            FollowFrom::Start => FollowPosition::Start,
+            FollowFrom::Cursor(cursor) => FollowPosition::After(cursor),
+            FollowFrom::Seq(seq) => position_after_seq(registry, job, seq).await?,
         };
-        let follower = Self { followed, news, at, unsure: false };
+        let follower = Self { job: followed, ring_changed, position, ask_again: false };
         Ok(if follower.is_complete().await? { None } else { Some(follower) })
     }
 
-    /// Whether the job is closed and everything was seen. Asks the store where the ring does not
+    /// Whether the job is closed and every entry was seen. Asks the store where the ring does not
     /// know, which also tells whether the store answers.
     async fn is_complete(&self) -> Result<bool, StoreError> {
-        match self.followed.feed.ring().after(self.at) {
-            Found::Complete => return Ok(true),
-            Found::Elsewhere => {}
-            Found::Frames(_) | Found::Nothing => return Ok(false),
+        match self.job.feed.ring().after(self.position) {
+            RingLookup::Complete => return Ok(true),
+            RingLookup::NotInRing => {}
+            RingLookup::Frames(_) | RingLookup::CaughtUp => return Ok(false),
         }
-        let attached = self.page(1).await?;
+        let attached = self.read_page(1).await?;
         Ok(attached.is_some_and(|Attached { head, .. }| {
-            matches!(self.at, At::After(cursor)
+            matches!(self.position, FollowPosition::After(cursor)
                 if head.closed && cursor.offset == head.last && head.holds(cursor))
         }))
     }
 
-    /// Which job it is.
+    /// The followed job.
     pub fn job(&self) -> &Key {
-        &self.followed.feed.job
+        &self.job.feed.job
     }
 
-    /// What was seen; `None` where that is nothing yet.
+    /// The cursor of the last frame seen; `None` before the first one.
     pub fn cursor(&self) -> Option<Cursor> {
-        match self.at {
-            At::Start => None,
-            At::After(cursor) => Some(cursor),
+        match self.position {
+            FollowPosition::Start => None,
+            FollowPosition::After(cursor) => Some(cursor),
         }
     }
 
-    /// Waits for what comes next. Whoever drops the future in between misses nothing.
-    pub async fn next(&mut self) -> NextFrames {
+    /// Waits for the next frames. Cancel-safe: dropping the future loses nothing.
+    pub async fn next(&mut self) -> NextFrames<JobFrame<F>> {
         loop {
             match self.try_next().await {
                 Some(next) => return next,
@@ -159,49 +159,49 @@ impl Follower {
         }
     }
 
-    /// What there is for it already: nothing is waited for, and nothing is taken.
-    pub fn ready(&self) -> ReadyFrames {
-        if self.followed.registry.is_stopped() {
-            return ReadyFrames::Ask;
+    /// The frames that are in the ring already. Neither waits nor moves the cursor.
+    pub fn ready(&self) -> ReadyFrames<F> {
+        if self.job.registry.is_stopped() {
+            return ReadyFrames::AskStore;
         }
-        match self.followed.feed.ring().after(self.at) {
-            Found::Frames(frames) => ReadyFrames::Frames(frames),
-            Found::Nothing => ReadyFrames::Nothing,
-            Found::Complete | Found::Elsewhere => ReadyFrames::Ask,
-        }
-    }
-
-    /// It has taken these frames, which were [`Follower::ready`] for it.
-    pub fn seen(&mut self, frames: &[Frame]) {
-        if let Some(cursor) = frames.iter().rev().find_map(Frame::at) {
-            self.at = At::After(cursor);
+        match self.job.feed.ring().after(self.position) {
+            RingLookup::Frames(frames) => ReadyFrames::Frames(frames),
+            RingLookup::CaughtUp => ReadyFrames::CaughtUp,
+            RingLookup::Complete | RingLookup::NotInRing => ReadyFrames::AskStore,
         }
     }
 
-    /// What wakes its kind, for somebody who writes to many.
-    pub fn news(&self) -> JobUpdates {
-        JobUpdates(self.followed.feed.news.subscribe())
+    /// Moves the cursor behind frames that [`Follower::ready`] gave and that were delivered.
+    pub fn mark_seen(&mut self, frames: &[JobFrame<F>]) {
+        if let Some(cursor) = frames.iter().rev().find_map(JobFrame::at) {
+            self.position = FollowPosition::After(cursor);
+        }
     }
 
-    /// What comes next, without waiting for it. The store is asked where the ring has it not.
-    pub(super) async fn try_next(&mut self) -> Option<NextFrames> {
-        self.news.mark_unchanged();
-        if self.followed.registry.is_stopped() {
+    /// Update notifications of the job, for a task that writes to many of its followers.
+    pub fn updates(&self) -> JobUpdates {
+        JobUpdates(self.job.feed.ring_changed.subscribe())
+    }
+
+    /// The next frames, from the ring or else from the store; does not wait for new ones.
+    pub(super) async fn try_next(&mut self) -> Option<NextFrames<JobFrame<F>>> {
+        self.ring_changed.mark_unchanged();
+        if self.job.registry.is_stopped() {
             return Some(NextFrames::Stopped);
         }
-        self.unsure = false;
-        let found = self.followed.feed.ring().after(self.at);
+        self.ask_again = false;
+        let found = self.job.feed.ring().after(self.position);
         match found {
-            Found::Frames(frames) => Some(self.take(frames)),
-            Found::Nothing => None,
-            Found::Complete => Some(NextFrames::Complete),
-            Found::Elsewhere => {
-                // The ring is behind us, or we are behind it, or the log has another life.
-                self.unsure = true;
-                match self.page(PAGE).await {
-                    Ok(attached) => attached.and_then(|attached| self.read(&attached)),
+            RingLookup::Frames(frames) => Some(self.deliver(frames)),
+            RingLookup::CaughtUp => None,
+            RingLookup::Complete => Some(NextFrames::Complete),
+            RingLookup::NotInRing => {
+                // The ring is behind or ahead of this follower, or the log has a new epoch.
+                self.ask_again = true;
+                match self.read_page(PAGE_ENTRIES).await {
+                    Ok(attached) => attached.and_then(|attached| self.frames_of(&attached)),
                     Err(error) => {
-                        super::feed::read_failed("job", &error);
+                        count_read_failure("job", &error);
                         None
                     }
                 }
@@ -209,35 +209,37 @@ impl Follower {
         }
     }
 
-    /// Waits until there may be something.
+    /// Waits until there may be new frames.
     pub(super) async fn changed(&mut self) {
-        if !self.unsure {
-            if self.news.changed().await.is_err() {
-                sleep(PATIENCE).await;
+        if !self.ask_again {
+            if self.ring_changed.changed().await.is_err() {
+                sleep(RETRY_INTERVAL).await;
             }
             return;
         }
-        // Whatever the reason, the reader should look; and so do we, in any case.
-        self.followed.feed.poke();
-        let _ = timeout(PATIENCE, self.news.changed()).await;
+        self.job.feed.notify_reader();
+        let _ = timeout(RETRY_INTERVAL, self.ring_changed.changed()).await;
     }
 
-    fn take(&mut self, frames: Vec<Frame>) -> NextFrames {
-        self.seen(&frames);
+    fn deliver(&mut self, frames: Vec<JobFrame<F>>) -> NextFrames<JobFrame<F>> {
+        self.mark_seen(&frames);
         NextFrames::Frames(frames)
     }
 
-    async fn page(&self, at_most: usize) -> Result<Option<Attached>, StoreError> {
-        let registry = &self.followed.registry;
-        let _place = registry.pages.acquire().await;
+    async fn read_page(&self, max_entries: usize) -> Result<Option<Attached>, StoreError> {
+        let registry = &self.job.registry;
+        let _permit = registry.store_reads.acquire().await;
         let after = self.cursor().map_or(0, |cursor| cursor.offset);
-        attach(registry.store(), self.job(), after, at_most).await
+        attach(registry.store(), self.job(), after, max_entries).await
     }
 
-    fn read(&mut self, Attached { head, entries }: &Attached) -> Option<NextFrames> {
-        let held = match self.at {
-            At::Start => head.first <= 1,
-            At::After(cursor) => head.holds(cursor),
+    fn frames_of(
+        &mut self,
+        Attached { head, entries }: &Attached,
+    ) -> Option<NextFrames<JobFrame<F>>> {
+        let held = match self.position {
+            FollowPosition::Start => head.first <= 1,
+            FollowPosition::After(cursor) => head.holds(cursor),
         };
         if !held {
             return Some(self.gap(head, head.first));
@@ -246,35 +248,39 @@ impl Follower {
         match entries.first() {
             Some(first) if first.at.offset != next => Some(self.gap(head, first.at.offset)),
             Some(_) => {
-                let frames: Vec<_> = entries.iter().map(Frame::entry).collect();
-                Some(self.take(some_of(frames.iter())))
+                let frames: Vec<_> = entries.iter().map(JobFrame::entry).collect();
+                Some(self.deliver(first_batch(frames.iter())))
             }
             None if head.closed && next > head.last => Some(NextFrames::Complete),
             None => None,
         }
     }
 
-    /// Says what is missing, and how the job stands; goes on with the entry that has this offset.
-    fn gap(&mut self, head: &crate::log::JobHead, first: u64) -> NextFrames {
+    /// A gap and a snapshot of the job; the follower continues at the entry with this offset.
+    fn gap(&mut self, head: &JobHead, first: u64) -> NextFrames<JobFrame<F>> {
         counter!(metric_names::BUS_GAPS).increment(1);
         let from = self.cursor().map_or(1, |cursor| cursor.offset + 1);
-        let at = before(head, first);
-        let gap = Frame::gap(from, at.offset);
-        self.take(vec![gap, Frame::snapshot(at, &head.state)])
+        let at = cursor_before(head, first);
+        let gap = JobFrame::gap(None, from, at.offset);
+        self.deliver(vec![gap, JobFrame::snapshot(at, &head.state)])
     }
 }
 
-/// The place behind the entry with the highest seq up to this one; of several with that seq the
-/// first, so that none is left out. Where that entry may have been trimmed, everything that is left
-/// may be behind it.
-async fn behind(registry: &Registry, job: &Key, seq: u64) -> Result<At, StoreError> {
+/// The position after the entry with the highest seq up to this one; of several entries with that
+/// seq the first one, so that none is skipped. Where that entry may have been trimmed, the start.
+async fn position_after_seq<F: EncodedFrame>(
+    registry: &FollowRegistry<F>,
+    job: &Key,
+    seq: u64,
+) -> Result<FollowPosition, StoreError> {
     let mut best: Option<(u64, Cursor)> = None;
     let mut after = 0;
     loop {
-        let _place = registry.pages.acquire().await;
-        let Some(Attached { head, entries }) = attach(registry.store(), job, after, PAGE).await?
+        let _permit = registry.store_reads.acquire().await;
+        let Some(Attached { head, entries }) =
+            attach(registry.store(), job, after, PAGE_ENTRIES).await?
         else {
-            return Ok(At::Start);
+            return Ok(FollowPosition::Start);
         };
         for entry in entries.iter().filter(|entry| entry.seq <= seq) {
             if best.is_none_or(|(highest, _)| entry.seq > highest) {
@@ -284,8 +290,10 @@ async fn behind(registry: &Registry, job: &Key, seq: u64) -> Result<At, StoreErr
         match entries.last() {
             Some(last) if last.at.offset < head.last => after = last.at.offset,
             _ => {
-                let sure = |(highest, _): &(u64, Cursor)| head.first <= 1 || *highest == seq;
-                return Ok(best.filter(sure).map_or(At::Start, |(_, cursor)| At::After(cursor)));
+                let certain = |(highest, _): &(u64, Cursor)| head.first <= 1 || *highest == seq;
+                return Ok(best
+                    .filter(certain)
+                    .map_or(FollowPosition::Start, |(_, cursor)| FollowPosition::After(cursor)));
             }
         }
     }

@@ -1,127 +1,146 @@
-//! What a follower gets, encoded once for all of them: a frame of server-sent events, with the
-//! framing of an HTTP/1.1 chunk around it.
-
-use std::fmt::Write;
+//! What a follower gets. Each frame is encoded once and shared by all followers of the job; the
+//! encoding itself belongs to the edge that writes it ([`EncodedFrame`]).
 
 use bytes::Bytes;
 
 use crate::Key;
 use crate::log::{Cursor, LogEntry};
 
-/// What a [`Frame`] tells.
+/// The content of a frame, to be encoded.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum FrameContent<'a> {
+    /// An entry of the log.
+    Entry(&'a LogEntry),
+    /// Entries are missing. Has no cursor: a follower that disconnects here has seen nothing new.
+    Gap {
+        /// The job, for a follower of several jobs.
+        job: Option<&'a Key>,
+        /// The first missing offset.
+        from: u64,
+        /// The last missing offset.
+        to: u64,
+    },
+    /// The job's state, sent after a gap.
+    Snapshot {
+        /// Where a follower continues after this frame.
+        at: Cursor,
+        /// The entry with the highest seq.
+        state: &'a LogEntry,
+    },
+}
+
+/// A frame in the encoding of one edge. Clones must be cheap: they share the bytes.
+pub trait EncodedFrame: Clone + Send + Sync + 'static {
+    /// Encodes the content; called once for all followers of the job.
+    fn encode(content: FrameContent<'_>) -> Self;
+
+    /// The encoded size in bytes, counted against the limits of the follower ring.
+    fn size(&self) -> usize;
+}
+
+/// The kind of a [`JobFrame`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
     /// An entry of the log.
     Entry,
-    /// Entries are missing here.
-    Gap,
+    /// Entries are missing.
+    Gap {
+        /// The first missing offset.
+        from: u64,
+        /// The last missing offset.
+        to: u64,
+    },
     /// The job's state, after a gap.
     Snapshot,
 }
 
-/// One thing that a follower gets. Clones share the bytes.
-///
-/// ```text
-///   5b\r\n id: 7-42\n event: vision\ndata: {"offset":42,…}\n\n \r\n
-///   └chunk┘ └──id──┘ └────────────── said ────────────────────┘
-/// ```
+/// One frame of a job, in the encoding `F`.
 #[derive(Clone, Debug)]
-pub struct Frame {
+pub struct JobFrame<F = JsonFrame> {
     kind: FrameKind,
     at: Option<Cursor>,
-    bytes: Bytes,
-    /// Where the id begins, and where it ends.
-    id: (usize, usize),
-    /// Where the JSON begins.
-    json: usize,
+    encoded: F,
 }
 
-const CRLF: usize = 2;
-
-impl Frame {
-    /// An entry of a log.
+impl<F: EncodedFrame> JobFrame<F> {
     pub(super) fn entry(entry: &LogEntry) -> Self {
-        Self::new(FrameKind::Entry, Some(entry.at), &entry.stage, &with_offset(entry))
+        let encoded = F::encode(FrameContent::Entry(entry));
+        Self { kind: FrameKind::Entry, at: Some(entry.at), encoded }
     }
 
-    /// The entries from `from` to `to` are missing. Has no id: a follower that is cut off here has
-    /// seen nothing.
-    pub(super) fn gap(from: u64, to: u64) -> Self {
-        Self::new(FrameKind::Gap, None, "gap", &format!("{{\"from\":{from},\"to\":{to}}}"))
+    pub(super) fn gap(job: Option<&Key>, from: u64, to: u64) -> Self {
+        let encoded = F::encode(FrameContent::Gap { job, from, to });
+        Self { kind: FrameKind::Gap { from, to }, at: None, encoded }
     }
 
-    /// A gap in the log of one job of several.
-    pub(super) fn gap_of(&self, job: &Key) -> Self {
-        let json = std::str::from_utf8(&self.bytes[self.json..]).unwrap_or_default().trim_end();
-        let name = |text: &str| serde_json::Value::from(text).to_string();
-        let (domain, job_id) = (name(job.scope()), name(job.name()));
-        let rest = json.strip_prefix('{').unwrap_or_default();
-        let json = format!("{{\"domain\":{domain},\"job_id\":{job_id},{rest}");
-        Self::new(FrameKind::Gap, None, "gap", &json)
-    }
-
-    /// The job's state. Who has seen it goes on after `at`.
     pub(super) fn snapshot(at: Cursor, state: &LogEntry) -> Self {
-        Self::new(FrameKind::Snapshot, Some(at), "snapshot", &with_offset(state))
+        let encoded = F::encode(FrameContent::Snapshot { at, state });
+        Self { kind: FrameKind::Snapshot, at: Some(at), encoded }
     }
 
-    fn new(kind: FrameKind, at: Option<Cursor>, event: &str, json: &str) -> Self {
-        let id = at.map(|at| format!("id: {at}\n")).unwrap_or_default();
-        let head = format!("event: {event}\ndata: ");
-        let length = id.len() + head.len() + json.len() + 2;
-        let mut text = String::with_capacity(length + 12);
-        let _ = write!(text, "{length:x}\r\n");
-        let start = text.len();
-        for part in [&id, &head, json, "\n\n\r\n"] {
-            text.push_str(part);
-        }
-        let id = (start, start + id.len());
-        Self { kind, at, bytes: text.into(), id, json: id.1 + head.len() }
+    pub(super) fn size(&self) -> usize {
+        self.encoded.size()
     }
+}
 
-    /// What it tells.
+impl<F> JobFrame<F> {
+    /// What the frame tells.
     pub fn kind(&self) -> FrameKind {
         self.kind
     }
 
-    /// Where a follower goes on that has seen it; `None` for a gap.
+    /// Where a follower continues after this frame; `None` for a gap.
     pub fn at(&self) -> Option<Cursor> {
         self.at
     }
 
-    /// The event, or what else it tells, as JSON.
-    pub fn json(&self) -> Bytes {
-        self.bytes.slice(self.json..self.end() - 2)
+    /// The frame in its edge's encoding.
+    pub fn encoded(&self) -> &F {
+        &self.encoded
+    }
+}
+
+/// The default encoding: the event as JSON, with its offset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JsonFrame(Bytes);
+
+impl JsonFrame {
+    /// The JSON text.
+    pub fn json(&self) -> &Bytes {
+        &self.0
+    }
+}
+
+impl EncodedFrame for JsonFrame {
+    fn encode(content: FrameContent<'_>) -> Self {
+        Self(content.json().into())
     }
 
-    /// The frame as a chunk of an HTTP/1.1 body.
-    pub fn chunk(&self) -> Bytes {
-        self.bytes.clone()
+    fn size(&self) -> usize {
+        self.0.len()
     }
+}
 
-    /// The frame alone.
-    pub fn text(&self) -> Bytes {
-        self.bytes.slice(self.id.0..self.end())
-    }
-
-    /// The frame without its id.
-    pub fn said(&self) -> Bytes {
-        self.bytes.slice(self.id.1..self.end())
-    }
-
-    pub(super) fn size(&self) -> usize {
-        self.bytes.len()
-    }
-
-    fn end(&self) -> usize {
-        self.bytes.len() - CRLF
+impl FrameContent<'_> {
+    /// The content as JSON: an event with its offset, or the bounds of a gap.
+    pub fn json(&self) -> String {
+        match self {
+            Self::Entry(entry) | Self::Snapshot { state: entry, .. } => with_offset(entry),
+            Self::Gap { job: None, from, to } => format!("{{\"from\":{from},\"to\":{to}}}"),
+            Self::Gap { job: Some(job), from, to } => {
+                let quoted = |text: &str| serde_json::Value::from(text).to_string();
+                let (domain, job_id) = (quoted(job.scope()), quoted(job.name()));
+                format!("{{\"domain\":{domain},\"job_id\":{job_id},\"from\":{from},\"to\":{to}}}")
+            }
+        }
     }
 }
 
 /// The stored event with the offset that the log gave it.
 ///
 /// ```
-/// # use hapax_core::{bus::with_offset, log::{Cursor, LogEntry, Epoch}};
+/// # use hapax_core::{bus::with_offset, log::{Cursor, Epoch, LogEntry}};
 /// let at = Cursor { epoch: Epoch(7), offset: 42 };
 /// let payload = r#"{"seq":10,"data":{}}"#.into();
 /// let entry = LogEntry { at, stage: "vision".into(), seq: 10, closes: false, payload };
@@ -137,30 +156,14 @@ pub fn with_offset(entry: &LogEntry) -> String {
 mod tests {
     use super::*;
     use crate::Tenant;
-    use crate::log::Epoch;
-
-    fn entry() -> LogEntry {
-        let at = Cursor { epoch: Epoch(7), offset: 42 };
-        let payload = r#"{"seq":10}"#.into();
-        LogEntry { at, stage: "vision".into(), seq: 10, closes: false, payload }
-    }
 
     #[test]
-    fn a_frame_is_a_chunk_whose_length_is_right() {
-        let frame = Frame::entry(&entry());
-        let text = "id: 7-42\nevent: vision\ndata: {\"offset\":42,\"seq\":10}\n\n";
-        assert_eq!(frame.text(), text);
-        assert_eq!(frame.chunk(), format!("{:x}\r\n{text}\r\n", text.len()));
-        assert_eq!(frame.said(), text.strip_prefix("id: 7-42\n").unwrap());
-        assert_eq!(frame.json(), r#"{"offset":42,"seq":10}"#);
-    }
-
-    #[test]
-    fn a_gap_has_no_id_and_names_its_job_among_several() {
-        let gap = Frame::gap(3, 4);
-        assert_eq!(gap.text(), "event: gap\ndata: {\"from\":3,\"to\":4}\n\n");
-        assert_eq!((gap.at(), gap.text()), (None, gap.said()));
+    fn gap_frame_has_no_cursor_and_names_its_job_among_several() {
+        let gap = JobFrame::<JsonFrame>::gap(None, 3, 4);
+        assert_eq!((gap.at(), &gap.encoded().json()[..]), (None, &br#"{"from":3,"to":4}"#[..]));
         let job = Key::job(&Tenant::default(), "scan", "a\"b").unwrap();
-        assert_eq!(gap.gap_of(&job).json(), r#"{"domain":"scan","job_id":"a\"b","from":3,"to":4}"#);
+        let gap = JobFrame::<JsonFrame>::gap(Some(&job), 3, 4);
+        let json = r#"{"domain":"scan","job_id":"a\"b","from":3,"to":4}"#;
+        assert_eq!(gap.encoded().json(), json);
     }
 }

@@ -1,4 +1,4 @@
-//! The event bus: events of jobs, each once and in order, from workers to whoever follows a job.
+//! The event bus: events of jobs, each once and in order, from workers to the followers of a job.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -24,7 +24,7 @@ mod event;
 mod feed;
 mod follow;
 mod frame;
-mod many;
+mod multi_follow;
 mod registry;
 mod ring;
 
@@ -36,30 +36,35 @@ use metrics::counter;
 
 pub use event::{ClosingEvent, InvalidEvent, NewEvent, RESERVED_STAGES};
 pub use follow::{FollowFrom, Follower, JobUpdates, NextFrames, ReadyFrames};
-pub use frame::{Frame, FrameKind, with_offset};
-pub use many::{MAX_JOBS, MultiCursor, MultiFollower, MultiFrame};
+pub use frame::{EncodedFrame, FrameContent, FrameKind, JobFrame, JsonFrame, with_offset};
+pub use multi_follow::{MAX_JOBS, MultiCursor, MultiFollower, MultiFrame};
 
-use registry::Registry;
+use registry::FollowRegistry;
 
+use crate::claim_retry::retry_once_on_disconnect;
 use crate::log::{Appended, JobHead, LogEvent, LogRetention, MAX_APPEND, MAX_NUMBER};
-use crate::{
-    Clock, InvalidKey, Key, Store, StoreError, SystemClock, Tenant, claim_retry, metric_names,
-};
+use crate::{Clock, InvalidKey, Key, Store, StoreError, SystemClock, Tenant, metric_names};
 
 /// How many bytes of payload go to the store in one call.
-const MAX_BATCH: usize = 4 << 20;
+const MAX_BATCH_BYTES: usize = 4 << 20;
 
 /// Why nothing was published or read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BusError {
-    /// An event cannot be published; none of those with it was.
+    /// An event cannot be published; neither it nor the events beside it were.
     #[error(transparent)]
     Invalid(#[from] InvalidEvent),
-    /// The store gave no answer. Some of the events may have been published: publish them again, and
-    /// those are recognised.
+    /// The store failed. Some of the events may have been published; publishing them again is safe.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+impl BusError {
+    /// Whether the same call may succeed later; published events are recognised.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::Store(error) if error.is_retryable())
+    }
 }
 
 impl From<InvalidKey> for BusError {
@@ -68,54 +73,88 @@ impl From<InvalidKey> for BusError {
     }
 }
 
-/// How a bus works.
+/// How a bus works: two hours and ten thousand entries of each job, events of up to 1 MiB, a poll
+/// every half second, and no closing event by default.
 #[derive(Clone, Debug)]
 pub struct BusConfig {
-    /// How long and how much of each job is kept.
-    pub keep: LogRetention,
-    /// The event that closes a job also where it does not say so; `None` for none.
-    pub finale: Option<ClosingEvent>,
-    /// How large an event may be, encoded.
-    pub largest: usize,
-    /// How often the tail is asked for what a lost hint did not tell.
-    pub poll: Duration,
+    retention: LogRetention,
+    closing_event: Option<ClosingEvent>,
+    max_event_bytes: usize,
+    poll_interval: Duration,
 }
 
 impl Default for BusConfig {
-    /// Two hours and ten thousand entries, `done` at 51, 1 MiB, half a second.
     fn default() -> Self {
         Self {
-            keep: LogRetention::default(),
-            finale: Some(ClosingEvent::default()),
-            largest: 1 << 20,
-            poll: Duration::from_millis(500),
+            retention: LogRetention::default(),
+            closing_event: None,
+            max_event_bytes: 1 << 20,
+            poll_interval: Duration::from_millis(500),
         }
     }
 }
 
+impl BusConfig {
+    /// How long and how much of each job is kept.
+    #[must_use]
+    pub fn retention(mut self, retention: LogRetention) -> Self {
+        self.retention = retention;
+        self
+    }
+
+    /// An event that closes its job even if it is not marked as the last one.
+    #[must_use]
+    pub fn closing_event(mut self, event: impl Into<Option<ClosingEvent>>) -> Self {
+        self.closing_event = event.into();
+        self
+    }
+
+    /// The largest encoded event.
+    #[must_use]
+    pub fn max_event_bytes(mut self, bytes: usize) -> Self {
+        self.max_event_bytes = bytes;
+        self
+    }
+
+    /// How often the tail is polled for appends whose hint was lost.
+    #[must_use]
+    pub fn poll_interval(mut self, interval: Duration) -> Self {
+        self.poll_interval = interval;
+        self
+    }
+}
+
 /// Publishes events of one tenant, and follows its jobs. Clones share everything.
-#[derive(Clone)]
-pub struct Bus {
-    shared: Arc<Shared>,
+///
+/// `F` is the encoding of the frames that followers get.
+pub struct Bus<F = JsonFrame> {
+    shared: Arc<BusShared<F>>,
     tenant: Tenant,
 }
 
-struct Shared {
+struct BusShared<F> {
     store: Arc<dyn Store>,
-    settings: BusConfig,
-    registry: Arc<Registry>,
+    config: BusConfig,
+    registry: Arc<FollowRegistry<F>>,
 }
 
 impl Bus {
-    /// The bus of the default tenant on this store.
+    /// The bus of the default tenant on this store; followers get JSON.
     pub fn new(store: Arc<dyn Store>) -> Self {
-        Self::with(store, BusConfig::default())
+        Self::with_config(store, BusConfig::default())
     }
 
-    /// The same with other settings.
-    pub fn with(store: Arc<dyn Store>, settings: BusConfig) -> Self {
-        let registry = Registry::new(store.clone(), settings.poll);
-        let shared = Arc::new(Shared { store, settings, registry });
+    /// As [`Bus::new`], with this configuration.
+    pub fn with_config(store: Arc<dyn Store>, config: BusConfig) -> Self {
+        Self::with_frames(store, config)
+    }
+}
+
+impl<F: EncodedFrame> Bus<F> {
+    /// A bus whose followers get frames in the encoding `F`.
+    pub fn with_frames(store: Arc<dyn Store>, config: BusConfig) -> Self {
+        let registry = FollowRegistry::new(store.clone(), config.poll_interval);
+        let shared = Arc::new(BusShared { store, config, registry });
         Self { shared, tenant: Tenant::default() }
     }
 
@@ -126,27 +165,21 @@ impl Bus {
         self
     }
 
-    /// The store that it is on.
+    /// The store below.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.shared.store
     }
 
-    /// How it works.
-    pub fn settings(&self) -> &BusConfig {
-        &self.shared.settings
-    }
-
-    /// Publishes one event; answered when the store has it for good.
+    /// Publishes one event; returns when the store has made it durable.
     pub async fn publish(&self, event: &NewEvent) -> Result<Appended, BusError> {
         let answers = self.publish_all(std::slice::from_ref(event)).await?;
         Ok(answers[0])
     }
 
-    /// Publishes events, in this order; one answer each. One that is invalid fails them all, and
-    /// nothing is stored.
+    /// Publishes events in this order; one answer each. Where one of them is invalid, none is stored.
     pub async fn publish_all(&self, events: &[NewEvent]) -> Result<Vec<Appended>, BusError> {
         let now = now();
-        let seal = |event: &NewEvent| event.sealed(&self.tenant, self.settings(), &now);
+        let seal = |event: &NewEvent| event.sealed(&self.tenant, &self.shared.config, &now);
         let events = events.iter().map(seal).collect::<Result<Vec<_>, _>>()?;
         let mut answers = Vec::with_capacity(events.len());
         for batch in batches(&events) {
@@ -155,15 +188,15 @@ impl Bus {
         Ok(answers)
     }
 
-    /// Idempotent, so that a call whose answer was lost is simply made again.
     async fn append(&self, events: &[LogEvent]) -> Result<Vec<Appended>, StoreError> {
-        let (store, keep) = (&self.shared.store, &self.shared.settings.keep);
+        let (store, retention) = (&self.shared.store, &self.shared.config.retention);
         let count = |result: &'static str, n: u64| {
             counter!(metric_names::BUS_PUBLISH, "result" => result).increment(n);
         };
-        match claim_retry::retry_once_on_disconnect(|| store.append(events, keep)).await {
+        // Appending is idempotent, so a call whose answer was lost may be repeated.
+        match retry_once_on_disconnect(|| store.append(events, retention)).await {
             Ok(answers) => {
-                answers.iter().for_each(|answer| count(word(answer), 1));
+                answers.iter().for_each(|answer| count(label(answer), 1));
                 Ok(answers)
             }
             Err(error) => {
@@ -174,18 +207,16 @@ impl Bus {
         }
     }
 
-    /// How a job stands; `None` where it has no events, or none any more.
+    /// The state of a job; `None` where it has no events, or none any more.
     pub async fn state(&self, domain: &str, job_id: &str) -> Result<Option<JobHead>, BusError> {
         let job = Key::job(&self.tenant, domain, job_id)?;
-        // Past every entry: only the head is wanted.
+        // An offset past every entry: only the head is needed.
         let attached = self.shared.store.attach(&job, MAX_NUMBER, 1).await;
         Ok(attached.inspect_err(metric_names::count_store_error)?.map(|attached| attached.head))
     }
-}
 
-impl Bus {
-    /// How long ago the tail of the jobs that are followed was read to its end; zero while none is.
-    /// A tail that stands still means that followers rely on hints alone.
+    /// How long ago the tail of the followed jobs was read to its end; zero while none is followed.
+    /// While the tail is not read, followers rely on hints alone.
     pub fn tail_age(&self) -> Duration {
         self.shared.registry.tail_age()
     }
@@ -196,13 +227,19 @@ impl Bus {
     }
 }
 
-impl fmt::Debug for Bus {
+impl<F> Clone for Bus<F> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone(), tenant: self.tenant.clone() }
+    }
+}
+
+impl<F> fmt::Debug for Bus<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Bus").field("tenant", &self.tenant).finish_non_exhaustive()
     }
 }
 
-fn word(answer: &Appended) -> &'static str {
+fn label(answer: &Appended) -> &'static str {
     match answer {
         Appended::Published(_) => "published",
         Appended::Duplicate(_) => "duplicate",
@@ -211,14 +248,14 @@ fn word(answer: &Appended) -> &'static str {
     }
 }
 
-/// As many events at once as a store takes.
+/// Splits the events into calls that a store accepts.
 fn batches(events: &[LogEvent]) -> impl Iterator<Item = &[LogEvent]> {
     let mut rest = events;
     std::iter::from_fn(move || {
         let mut bytes = 0;
         let fits = |event: &&LogEvent| {
             bytes += event.payload.len();
-            bytes <= MAX_BATCH
+            bytes <= MAX_BATCH_BYTES
         };
         let count = rest.iter().take(MAX_APPEND).take_while(fits).count().max(1);
         let (batch, left) = rest.split_at_checked(count)?;

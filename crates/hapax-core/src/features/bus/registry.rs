@@ -1,4 +1,4 @@
-//! Which jobs are followed now, and the poll that finds what a lost hint did not tell.
+//! The jobs that are followed now, and the poll that finds appends whose hint was lost.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,84 +10,86 @@ use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::feed::{CALL_LIMIT, Feed, read_failed};
+use super::feed::{JobFeed, STORE_TIMEOUT, count_read_failure};
+use super::frame::EncodedFrame;
 use crate::log::{PartitionTail, TailPosition};
 use crate::{Key, Store, StoreError, metric_names, with_timeout};
 
-/// How many changes of one partition are asked for at once.
-const CHANGES: usize = 512;
-/// How many followers read the store at once, because the ring has not what they need.
-const PAGES: usize = 16;
+/// How many changes of one partition one store call reads.
+const MAX_CHANGES: usize = 512;
+/// How many followers may read the store at once, where the ring does not hold their position.
+const MAX_STORE_READS: usize = 16;
 
-/// The jobs that are followed.
-pub(super) struct Registry {
+pub(super) struct FollowRegistry<F> {
     store: Arc<dyn Store>,
-    poll: Duration,
-    table: Mutex<Table>,
+    poll_interval: Duration,
+    table: Mutex<FollowTable<F>>,
     stopped: AtomicBool,
-    pub(super) pages: Semaphore,
+    pub(super) store_reads: Semaphore,
 }
 
-#[derive(Default)]
-struct Table {
-    followed: HashMap<Key, Weak<Followed>>,
-    /// FollowFrom when the tail was not read to its end; `None` while nobody follows anything.
+struct FollowTable<F> {
+    jobs: HashMap<Key, Weak<FollowedJob<F>>>,
+    /// When the last complete read of the tail began; `None` while no job is followed.
     unread_since: Option<Instant>,
 }
 
-/// A job that is followed for as long as somebody holds this.
-pub(super) struct Followed {
-    pub(super) feed: Arc<Feed>,
-    pub(super) registry: Arc<Registry>,
+/// A job that is followed for as long as this value lives; shared by all of its followers.
+pub(super) struct FollowedJob<F> {
+    pub(super) feed: Arc<JobFeed<F>>,
+    pub(super) registry: Arc<FollowRegistry<F>>,
     reader: AbortHandle,
 }
 
-impl Drop for Followed {
+impl<F> Drop for FollowedJob<F> {
     fn drop(&mut self) {
         self.reader.abort();
         let mut table = self.registry.table();
-        // Somebody else may have begun to follow the job again.
-        let ours = |followed: &Weak<Self>| std::ptr::eq(followed.as_ptr(), self);
-        if table.followed.get(&self.feed.job).is_some_and(ours) {
-            table.followed.remove(&self.feed.job);
+        // A new follower may have replaced this entry already.
+        let is_self = |followed: &Weak<Self>| std::ptr::eq(followed.as_ptr(), self);
+        if table.jobs.get(&self.feed.job).is_some_and(is_self) {
+            table.jobs.remove(&self.feed.job);
         }
     }
 }
 
-impl Registry {
-    pub(super) fn new(store: Arc<dyn Store>, poll: Duration) -> Arc<Self> {
-        let (table, stopped) = (Mutex::default(), AtomicBool::new(false));
-        Arc::new(Self { store, poll, table, stopped, pages: Semaphore::new(PAGES) })
-    }
-
-    fn table(&self) -> MutexGuard<'_, Table> {
+impl<F> FollowRegistry<F> {
+    fn table(&self) -> MutexGuard<'_, FollowTable<F>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<F: EncodedFrame> FollowRegistry<F> {
+    pub(super) fn new(store: Arc<dyn Store>, poll_interval: Duration) -> Arc<Self> {
+        let table = Mutex::new(FollowTable { jobs: HashMap::new(), unread_since: None });
+        let (stopped, store_reads) = (AtomicBool::new(false), Semaphore::new(MAX_STORE_READS));
+        Arc::new(Self { store, poll_interval, table, stopped, store_reads })
     }
 
     pub(super) fn store(&self) -> &dyn Store {
         &*self.store
     }
 
-    /// Follows a job, together with those who already do.
-    pub(super) fn follow(self: &Arc<Self>, job: &Key) -> Arc<Followed> {
+    /// Follows a job, together with its other followers.
+    pub(super) fn follow(self: &Arc<Self>, job: &Key) -> Arc<FollowedJob<F>> {
         let mut table = self.table();
-        if let Some(followed) = table.followed.get(job).and_then(Weak::upgrade) {
+        if let Some(followed) = table.jobs.get(job).and_then(Weak::upgrade) {
             return followed;
         }
-        let feed = Arc::new(Feed::new(job.clone()));
+        let feed = Arc::new(JobFeed::new(job.clone()));
         let (reading, store) = (feed.clone(), self.store.clone());
         let reader = tokio::spawn(async move { reading.keep_current(&*store).await });
         let followed =
-            Arc::new(Followed { feed, registry: self.clone(), reader: reader.abort_handle() });
-        table.followed.insert(job.clone(), Arc::downgrade(&followed));
+            Arc::new(FollowedJob { feed, registry: self.clone(), reader: reader.abort_handle() });
+        table.jobs.insert(job.clone(), Arc::downgrade(&followed));
         if table.unread_since.is_none() {
             table.unread_since = Some(Instant::now());
-            tokio::spawn(self.clone().read_tail());
+            tokio::spawn(self.clone().poll_tail());
         }
         followed
     }
 
-    /// How long ago the tail was read to its end.
+    /// How long ago the tail was read to its end; zero while no job is followed.
     pub(super) fn tail_age(&self) -> Duration {
         self.table().unread_since.map_or(Duration::ZERO, |since| since.elapsed())
     }
@@ -96,96 +98,101 @@ impl Registry {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// Nothing is followed any more; who does is told.
+    /// Ends all followers.
     pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
-        for followed in self.all() {
-            followed.feed.news.send_replace(());
+        for followed in self.followed_jobs() {
+            followed.feed.ring_changed.send_replace(());
         }
     }
 
-    fn all(&self) -> Vec<Arc<Followed>> {
-        self.table().followed.values().filter_map(Weak::upgrade).collect()
+    fn followed_jobs(&self) -> Vec<Arc<FollowedJob<F>>> {
+        self.table().jobs.values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Reads the tail of the partitions in which somebody follows a job, for as long as there are
-    /// any.
-    async fn read_tail(self: Arc<Self>) {
-        let mut reader = TailReader { positions: BTreeMap::new(), asked: Instant::now() };
+    /// Reads the tail of the partitions of all followed jobs until no job is followed.
+    async fn poll_tail(self: Arc<Self>) {
+        let mut reader = TailReader { positions: BTreeMap::new(), asked_at: Instant::now() };
         loop {
-            tokio::time::sleep(self.poll).await;
+            tokio::time::sleep(self.poll_interval).await;
             {
                 let mut table = self.table();
-                if table.followed.is_empty() {
+                if table.jobs.is_empty() {
                     table.unread_since = None;
                     gauge!(metric_names::BUS_TAIL_AGE).set(0.0);
                     return;
                 }
             }
             let began = Instant::now();
-            match reader.read(&*self.store, &self.all()).await {
+            match reader.read(&*self.store, &self.followed_jobs()).await {
                 Ok(()) => self.table().unread_since = Some(began),
-                Err(error) => read_failed("tail", &error),
+                Err(error) => count_read_failure("tail", &error),
             }
             gauge!(metric_names::BUS_TAIL_AGE).set(self.tail_age().as_secs_f64());
         }
     }
 }
 
-/// Where the tail was read to.
+/// How far the tail of each partition was read.
 struct TailReader {
     positions: BTreeMap<u16, TailPosition>,
-    /// When the answer before this one was asked for.
-    asked: Instant,
+    /// When the previous store call was made.
+    asked_at: Instant,
 }
 
 impl TailReader {
-    /// Reads on to the end, and pokes the reader of every job that has changed.
-    async fn read(
+    /// Reads to the end, and notifies the reading task of every job that missed a change.
+    async fn read<F: EncodedFrame>(
         &mut self,
         store: &dyn Store,
-        followed: &[Arc<Followed>],
+        followed: &[Arc<FollowedJob<F>>],
     ) -> Result<(), StoreError> {
-        let mut partitions: HashMap<u16, Vec<&Feed>> = HashMap::new();
+        let mut partitions: HashMap<u16, Vec<&JobFeed<F>>> = HashMap::new();
         for followed in followed {
             let partition = followed.feed.job.partition(store.partitions());
             partitions.entry(partition).or_default().push(&followed.feed);
         }
         self.positions.retain(|partition, _| partitions.contains_key(partition));
-        let mut questions: Vec<_> = partitions
+        let mut unread: Vec<_> = partitions
             .keys()
             .map(|p| (*p, self.positions.get(p).cloned().unwrap_or_else(TailPosition::end)))
             .collect();
-        while !questions.is_empty() {
-            let asked = Instant::now();
-            let tails = with_timeout(CALL_LIMIT, store.tail(&questions, CHANGES)).await?;
+        while !unread.is_empty() {
+            let asked_at = Instant::now();
+            let tails = with_timeout(STORE_TIMEOUT, store.tail(&unread, MAX_CHANGES)).await?;
             let mut full = Vec::new();
-            for ((partition, _), tail) in questions.into_iter().zip(tails) {
-                // A position that is taken only now is behind the first look of these jobs.
-                let blind = !self.positions.contains_key(&partition) || tail.lost;
+            for ((partition, _), tail) in unread.into_iter().zip(tails) {
+                // The position of a partition that is read for the first time is later than the
+                // first read of its jobs: changes in between may have been missed.
+                let may_have_missed = !self.positions.contains_key(&partition) || tail.lost;
                 let feeds = partitions.get(&partition).map(Vec::as_slice).unwrap_or_default();
-                poke(feeds, &tail, blind, self.asked);
-                if tail.changes.len() >= CHANGES {
+                notify_readers(feeds, &tail, may_have_missed, self.asked_at);
+                if tail.changes.len() >= MAX_CHANGES {
                     full.push((partition, tail.next.clone()));
                 }
                 self.positions.insert(partition, tail.next);
             }
-            self.asked = asked;
-            questions = full;
+            self.asked_at = asked_at;
+            unread = full;
         }
         Ok(())
     }
 }
 
-fn poke(feeds: &[&Feed], tail: &PartitionTail, blind: bool, before: Instant) {
+fn notify_readers<F: EncodedFrame>(
+    feeds: &[&JobFeed<F>],
+    tail: &PartitionTail,
+    may_have_missed: bool,
+    since: Instant,
+) {
     for feed in feeds {
         let newest = tail.changes.iter().rev().find(|change| change.job == feed.job);
-        let missed = newest.is_some_and(|change| !feed.ring().has(change.offset, before));
+        let missed = newest.is_some_and(|change| !feed.ring().has(change.offset, since));
         if missed {
             counter!(metric_names::BUS_MISSED_HINTS).increment(1);
         }
-        if missed || blind {
-            feed.poke();
+        if missed || may_have_missed {
+            feed.notify_reader();
         }
     }
 }

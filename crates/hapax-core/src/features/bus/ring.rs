@@ -1,119 +1,123 @@
-//! The newest entries of a job that somebody follows, shared by all who do.
+//! The newest entries of a followed job, shared by all of its followers.
 
 use std::collections::VecDeque;
 
 use tokio::time::Instant;
 
-use super::frame::Frame;
+use super::frame::{EncodedFrame, JobFrame};
 use crate::log::{Cursor, JobHead, LogEntry};
 
-/// How many entries a ring keeps, and how many bytes of them; one entry at least.
-pub(super) const MOST_ENTRIES: usize = 256;
-const MOST_BYTES: usize = 256 * 1024;
-/// How many frames a follower takes at once, and how many bytes; one frame at least.
-pub(super) const TAKE_FRAMES: usize = 32;
-pub(super) const TAKE_BYTES: usize = 64 * 1024;
+/// How many entries a ring keeps, and how many bytes of them; at least one entry.
+pub(super) const MAX_ENTRIES: usize = 256;
+const MAX_BYTES: usize = 256 * 1024;
+/// How many frames a follower takes at once, and how many bytes; at least one frame.
+const MAX_BATCH_FRAMES: usize = 32;
+const MAX_BATCH_BYTES: usize = 64 * 1024;
 
-/// Where a follower stands.
+/// How far a follower has read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum At {
-    /// Before everything; in no epoch yet.
+pub(super) enum FollowPosition {
+    /// Before the first entry, in no epoch yet.
     Start,
-    /// Behind this entry.
+    /// After the entry with this cursor.
     After(Cursor),
 }
 
-/// What a ring has for a follower.
-pub(super) enum Found {
-    /// These come next.
-    Frames(Vec<Frame>),
-    /// Nothing yet.
-    Nothing,
-    /// Nothing any more: the job is closed, and this is its end.
+/// The answer of a ring to a follower.
+pub(super) enum RingLookup<F> {
+    /// The next frames.
+    Frames(Vec<JobFrame<F>>),
+    /// The follower has read everything so far.
+    CaughtUp,
+    /// The follower has read everything, and the job is closed.
     Complete,
-    /// It does not know this place: too old, or of another life of the log.
-    Elsewhere,
+    /// The ring does not hold this position: it is too old, or of another epoch.
+    NotInRing,
 }
 
-#[derive(Default)]
-pub(super) struct Ring {
-    /// Where its first entry follows; `None` where the job has no log.
+pub(super) struct Ring<F> {
+    /// The cursor before the first frame; `None` where the job has no log.
     base: Option<Cursor>,
-    frames: VecDeque<Frame>,
+    frames: VecDeque<JobFrame<F>>,
     bytes: usize,
     closed: bool,
-    /// When the reading began that last brought it up to date; `None` where none has yet.
-    read: Option<Instant>,
-    /// Whether the first reading has ended, well or not.
+    /// When the last complete read began; `None` before the first one.
+    read_at: Option<Instant>,
+    /// Whether the first read has ended, with or without success.
     pub(super) tried: bool,
 }
 
-impl Ring {
-    /// Where it ends; `None` where the job has no log.
+impl<F> Default for Ring<F> {
+    fn default() -> Self {
+        let (base, read_at) = (None, None);
+        Self { base, frames: VecDeque::new(), bytes: 0, closed: false, read_at, tried: false }
+    }
+}
+
+impl<F: EncodedFrame> Ring<F> {
+    /// The cursor of the last frame; `None` where the job has no log.
     pub(super) fn end(&self) -> Option<Cursor> {
-        self.frames.back().and_then(Frame::at).or(self.base)
+        self.frames.back().and_then(JobFrame::at).or(self.base)
     }
 
-    /// What comes after this place.
-    pub(super) fn after(&self, at: At) -> Found {
-        if self.read.is_none() {
-            return Found::Elsewhere;
+    /// Looks up what comes after this position.
+    pub(super) fn after(&self, position: FollowPosition) -> RingLookup<F> {
+        if self.read_at.is_none() {
+            return RingLookup::NotInRing;
         }
-        // Without a log nobody can be told what is missing; the first entry will show it.
-        let Some(base) = self.base else { return Found::Nothing };
-        let Some(next) = self.index(base, at) else { return Found::Elsewhere };
+        // Without a log a gap cannot be recognised yet; the first entry will show it.
+        let Some(base) = self.base else { return RingLookup::CaughtUp };
+        let Some(next) = self.index_after(base, position) else { return RingLookup::NotInRing };
         if next < self.frames.len() {
-            return Found::Frames(some_of(self.frames.range(next..)));
+            return RingLookup::Frames(first_batch(self.frames.range(next..)));
         }
-        if self.closed { Found::Complete } else { Found::Nothing }
+        if self.closed { RingLookup::Complete } else { RingLookup::CaughtUp }
     }
 
-    /// The index of the frame that follows.
-    fn index(&self, base: Cursor, at: At) -> Option<usize> {
-        match at {
-            At::Start => (base.offset == 0).then_some(0),
-            At::After(cursor) if cursor == base => Some(0),
-            At::After(cursor) => {
+    fn index_after(&self, base: Cursor, position: FollowPosition) -> Option<usize> {
+        match position {
+            FollowPosition::Start => (base.offset == 0).then_some(0),
+            FollowPosition::After(cursor) if cursor == base => Some(0),
+            FollowPosition::After(cursor) => {
                 let i = usize::try_from(cursor.offset.checked_sub(base.offset + 1)?).ok()?;
-                // Equal offset and epoch: the very same entry, and all before it too.
+                // Equal offset and epoch mean the same entry, and the same entries before it.
                 (self.frames.get(i)?.at() == Some(cursor)).then_some(i + 1)
             }
         }
     }
 
-    /// A reading that began then has brought it up to date; whether it was the first one.
-    pub(super) fn is_current(&mut self, began: Instant) -> bool {
+    /// Records that a read which began then has completed; returns whether it was the first one.
+    pub(super) fn mark_current(&mut self, began: Instant) -> bool {
         self.tried = true;
-        self.read.replace(began).is_none()
+        self.read_at.replace(began).is_none()
     }
 
-    /// Whether it was read since then, and has an entry with this offset.
+    /// Whether the ring was read after this moment and reaches this offset.
     pub(super) fn has(&self, offset: u64, since: Instant) -> bool {
-        self.read.is_some_and(|read| read > since)
+        self.read_at.is_some_and(|read_at| read_at > since)
             && self.end().is_some_and(|end| end.offset >= offset)
     }
 
-    /// The job has no log, or none any more; whether that is news.
-    pub(super) fn forget(&mut self) -> bool {
-        let news = self.base.is_some();
-        *self = Self { read: self.read, tried: self.tried, ..Self::default() };
-        news
+    /// Clears the ring, because the job has no log; returns whether it had one before.
+    pub(super) fn clear(&mut self) -> bool {
+        let had_log = self.base.is_some();
+        *self = Self { read_at: self.read_at, tried: self.tried, ..Self::default() };
+        had_log
     }
 
-    /// Begins anew after this place.
+    /// Clears the ring, to continue after this cursor.
     pub(super) fn restart(&mut self, base: Cursor) {
-        self.forget();
+        self.clear();
         self.base = Some(base);
     }
 
-    /// Takes what follows its end; whether that is news.
+    /// Appends the entries that follow the end; returns whether anything changed.
     pub(super) fn extend(&mut self, head: &JobHead, entries: &[LogEntry]) -> bool {
         for entry in entries {
-            let frame = Frame::entry(entry);
+            let frame = JobFrame::entry(entry);
             self.bytes += frame.size();
             self.frames.push_back(frame);
-            while self.frames.len() > MOST_ENTRIES
-                || self.bytes > MOST_BYTES && self.frames.len() > 1
+            while self.frames.len() > MAX_ENTRIES || self.bytes > MAX_BYTES && self.frames.len() > 1
             {
                 let Some(oldest) = self.frames.pop_front() else { break };
                 self.bytes -= oldest.size();
@@ -121,22 +125,24 @@ impl Ring {
             }
         }
         let closed = head.closed && self.end().is_some_and(|end| end.offset == head.last);
-        let news = !entries.is_empty() || closed != self.closed;
+        let changed = !entries.is_empty() || closed != self.closed;
         self.closed = closed;
-        news
+        changed
     }
 }
 
-/// The first of these frames, as many as are taken at once.
-pub(super) fn some_of<'a>(frames: impl Iterator<Item = &'a Frame>) -> Vec<Frame> {
+/// The first frames, up to the limits of one batch.
+pub(super) fn first_batch<'a, F: EncodedFrame>(
+    frames: impl Iterator<Item = &'a JobFrame<F>>,
+) -> Vec<JobFrame<F>> {
     let mut bytes = 0;
-    let mut taken = Vec::new();
-    for frame in frames.take(TAKE_FRAMES) {
+    let mut batch = Vec::new();
+    for frame in frames.take(MAX_BATCH_FRAMES) {
         bytes += frame.size();
-        if bytes > TAKE_BYTES && !taken.is_empty() {
+        if bytes > MAX_BATCH_BYTES && !batch.is_empty() {
             break;
         }
-        taken.push(frame.clone());
+        batch.push(frame.clone());
     }
-    taken
+    batch
 }

@@ -1,17 +1,18 @@
-//! Idempotent commands: the effect happens once, and everybody gets the same answer.
+//! Idempotent commands: the effect happens once, and every caller gets the same answer.
 //!
-//! [`Commands::once`] does it all around a closure:
+//! [`Commands::once`] does everything around a closure:
 //!
 //! ```
 //! use std::sync::Arc;
-//! use hapax_core::{command::Commands, memory::MemoryStore};
+//! use hapax_core::{command::Commands, memory::MemoryStore, Operation};
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let commands = Commands::new(Arc::new(MemoryStore::default()));
 //! let order = serde_json::json!({"item": "tea", "cups": 2});
+//! let operation = Operation("CreateOrder");
 //!
 //! let create = || async { Ok::<_, std::io::Error>("order 17".to_owned()) };
-//! let first = commands.once("key-1", "CreateOrder", &order, create).await?;
-//! let again = commands.once("key-1", "CreateOrder", &order, || async {
+//! let first = commands.once(operation, "key-1", &order, create).await?;
+//! let again = commands.once(operation, "key-1", &order, || async {
 //!     panic!("never runs a second time");
 //!     #[allow(unreachable_code)]
 //!     Ok::<_, std::io::Error>(String::new())
@@ -32,57 +33,58 @@ use std::time::Duration;
 
 use metrics::counter;
 
-pub use once::{Once, OnceError, RunContext};
-pub use once_claim::{OnceClaim, OnceStart, Operation};
+pub use once_claim::{OnceClaim, OnceStart};
 pub use operator::{OperatorDecision, OperatorOutcome};
 pub use response::{MalformedResponse, StoredResponse};
 pub use running::{RunningCommand, Started};
 
 use crate::claims::ClaimState;
 use crate::{
-    ClaimRequest, Claimed, Claims, Fence, Fingerprint, GiveBack, InvalidKey, Key, OnUnknown, Step,
-    StoreError, Tenant, Ticket, Token, claim_retry, metric_names,
+    ClaimRequest, Claimed, Claims, Fence, Fingerprint, GiveBack, InvalidKey, Key, OnUnknown,
+    Operation, Step, StoreError, Tenant, Ticket, Token, claim_retry, metric_names,
 };
 
-/// Why a command got no answer.
+/// Why a command was not begun, completed or failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommandError {
-    /// The token is not its owner's (any more): it was taken over, completed with another answer,
-    /// failed or forgotten.
+    /// The token does not own the command (any more): the command was taken over, completed with
+    /// another response, failed or forgotten.
     #[error("the command is not yours (any more)")]
     Lost,
-    /// The operation or the key cannot be one.
+    /// The operation or the key is invalid.
     #[error(transparent)]
     Invalid(#[from] InvalidKey),
-    /// The answer has more than 65,535 headers, or a name that is longer.
+    /// The response has more than 65,535 headers, or a longer header name.
     #[error("an answer takes at most 65,535 headers, with names of at most 65,535 bytes")]
     Unstorable,
-    /// What is stored is no answer.
+    /// The stored value is not a response.
     #[error(transparent)]
     Malformed(#[from] MalformedResponse),
-    /// The store gave no answer.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// How a command is begun.
+impl CommandError {
+    /// Whether the same call may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::Store(error) if error.is_retryable())
+    }
+}
+
+/// How a command is begun: by default 30 seconds of lease, a day of retention, no waiting, unknown
+/// outcomes refused, no fingerprint.
 #[derive(Clone, Debug)]
 pub struct CommandConfig {
-    /// A hash of the request.
-    pub fingerprint: Option<Fingerprint>,
-    /// How long the owner is believed alive without renewal.
-    pub lease: Duration,
-    /// How long the answer is kept.
-    pub retention: Duration,
-    /// How long to wait for somebody else's answer.
-    pub wait: Duration,
-    /// What to do where an earlier owner may or may not have acted.
-    pub on_unknown: OnUnknown,
+    fingerprint: Option<Fingerprint>,
+    lease: Duration,
+    retention: Duration,
+    wait: Duration,
+    on_unknown: OnUnknown,
 }
 
 impl Default for CommandConfig {
-    /// 30 seconds of lease, a day of retention, no waiting, unknown outcomes refused.
     fn default() -> Self {
         Self {
             fingerprint: None,
@@ -94,31 +96,68 @@ impl Default for CommandConfig {
     }
 }
 
+impl CommandConfig {
+    /// A hash of the request; a begin with another one is [`Begun::KeyReused`].
+    #[must_use]
+    pub fn fingerprint(mut self, fingerprint: impl Into<Option<Fingerprint>>) -> Self {
+        self.fingerprint = fingerprint.into();
+        self
+    }
+
+    /// How long the owner keeps the command without renewing.
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// How long the response is kept.
+    #[must_use]
+    pub fn retention(mut self, retention: Duration) -> Self {
+        self.retention = retention;
+        self
+    }
+
+    /// How long to wait for the response of another owner.
+    #[must_use]
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// What to do where an earlier owner may or may not have acted.
+    #[must_use]
+    pub fn on_unknown(mut self, policy: OnUnknown) -> Self {
+        self.on_unknown = policy;
+        self
+    }
+}
+
 /// The answer to [`Commands::begin`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Begun {
-    /// RunContext it, then [`complete`](Commands::complete) or [`fail`](Commands::fail) it.
+    /// Run the command, then [`complete`](Commands::complete) or [`fail`](Commands::fail) it.
     Granted {
-        /// The proof.
+        /// The proof of ownership.
         ticket: Ticket,
-        /// Which attempt it is.
+        /// 1 for the first attempt.
         attempt: u32,
     },
-    /// It ran before; this is the answer.
+    /// The command ran before.
     Completed {
-        /// The answer.
+        /// Its response.
         response: StoredResponse,
-        /// How long it is kept.
+        /// How long the response is still kept.
         expires_in: Duration,
     },
-    /// It runs now.
+    /// Another owner is running the command.
     InProgress {
-        /// When its owner stops being believed alive, if it does not renew.
+        /// When the owner's lease runs out, unless it is renewed.
         retry_after: Duration,
     },
     /// The key belongs to another request.
     KeyReused,
-    /// Its owner went away, and may or may not have acted.
+    /// The owner's lease ran out; it may or may not have acted.
     OutcomeUnknown {
         /// How long ago.
         since: Duration,
@@ -143,10 +182,11 @@ impl TryFrom<Claimed> for Begun {
 
 /// What [`Commands::look`] shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CommandView {
-    /// Where it stands.
+    /// The state of the command.
     pub state: CommandState,
-    /// Which attempt it is or was.
+    /// The number of the last attempt.
     pub attempt: u32,
     /// The fence of the last attempt.
     pub fence: Option<Fence>,
@@ -154,90 +194,90 @@ pub struct CommandView {
     pub begun_ago: Option<Duration>,
 }
 
-/// Where a command stands.
+/// The state of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CommandState {
-    /// Its owner is believed alive.
+    /// The owner's lease has not run out.
     Pending {
-        /// For how long.
+        /// How long the lease still lasts.
         lease_left: Duration,
     },
-    /// Its owner went away.
+    /// The owner's lease ran out.
     Unknown {
         /// How long ago.
         since: Duration,
-        /// How long that is remembered.
+        /// How long this is still remembered.
         expires_in: Duration,
     },
-    /// It ran.
+    /// The command ran.
     Completed {
-        /// Its answer.
+        /// Its response.
         response: StoredResponse,
-        /// How long that is kept.
+        /// How long the response is still kept.
         expires_in: Duration,
     },
-    /// It failed and may be retried.
+    /// The command failed and may be retried.
     Failed {
-        /// How long fingerprint and attempts are remembered.
+        /// How long fingerprint and attempts are still remembered.
         expires_in: Duration,
     },
 }
 
-/// Commands of one tenant.
+/// The commands of one tenant.
 #[derive(Clone)]
 pub struct Commands {
     store: Arc<dyn Claims>,
     tenant: Tenant,
-    defaults: CommandConfig,
+    config: CommandConfig,
 }
 
 impl Commands {
-    /// Commands of the default tenant on this store.
+    /// The commands of the default tenant on this store.
     pub fn new(store: Arc<dyn Claims>) -> Self {
-        Self { store, tenant: Tenant::default(), defaults: CommandConfig::default() }
+        Self { store, tenant: Tenant::default(), config: CommandConfig::default() }
     }
 
-    /// Commands of another tenant.
+    /// The commands of another tenant.
     #[must_use]
     pub fn tenant(mut self, tenant: Tenant) -> Self {
         self.tenant = tenant;
         self
     }
 
-    /// How [`Commands::once`] begins; its fingerprint is always that of the input.
+    /// The configuration of [`Commands::once`], which sets the fingerprint itself.
     #[must_use]
-    pub fn defaults(mut self, defaults: CommandConfig) -> Self {
-        self.defaults = defaults;
+    pub fn config(mut self, config: CommandConfig) -> Self {
+        self.config = config;
         self
     }
 
     /// Asks to run a command.
     pub async fn begin(
         &self,
-        operation: &str,
+        operation: Operation<'_>,
         key: &str,
-        begin: &CommandConfig,
+        config: &CommandConfig,
     ) -> Result<Begun, CommandError> {
-        self.begin_key(&Key::command(&self.tenant, operation, key)?, begin).await
+        self.begin_key(&Key::command(&self.tenant, operation, key)?, config).await
     }
 
-    async fn begin_key(&self, key: &Key, begin: &CommandConfig) -> Result<Begun, CommandError> {
-        let claim = ClaimRequest::new(begin.lease)
-            .retention(begin.retention)
-            .fingerprint(begin.fingerprint.clone())
-            .on_unknown(begin.on_unknown);
-        self.begin_claim(key, &claim, begin.wait).await
+    async fn begin_key(&self, key: &Key, config: &CommandConfig) -> Result<Begun, CommandError> {
+        let request = ClaimRequest::new(config.lease)
+            .retention(config.retention)
+            .fingerprint(config.fingerprint.clone())
+            .on_unknown(config.on_unknown);
+        self.begin_claim(key, &request, config.wait).await
     }
 
     /// Asks to run a command by its complete key and claim, and waits up to `wait` for another
-    /// owner's answer.
+    /// owner's response.
     pub async fn begin_claim(
         &self,
         key: &Key,
-        claim: &ClaimRequest,
+        request: &ClaimRequest,
         wait: Duration,
     ) -> Result<Begun, CommandError> {
-        let claimed = claim_retry::claim(&self.store, key, claim, wait, GiveBack::Keep).await;
+        let claimed = claim_retry::claim(&self.store, key, request, wait, GiveBack::Keep).await;
         let begun = claimed.map_err(CommandError::from).and_then(|(claimed, _)| claimed.try_into());
         let result = match &begun {
             Ok(Begun::Granted { .. }) => "granted",
@@ -251,10 +291,10 @@ impl Commands {
         begun
     }
 
-    /// Completes a command with its answer.
+    /// Completes a command with its response.
     pub async fn complete(
         &self,
-        operation: &str,
+        operation: Operation<'_>,
         key: &str,
         token: &Token,
         response: &StoredResponse,
@@ -273,13 +313,13 @@ impl Commands {
         }
         let value = response.encode();
         let settle = || self.store.settle(key, token, value.clone());
-        ended("completed", claim_retry::retry_once_on_disconnect(settle).await)
+        count_end("completed", claim_retry::retry_once_on_disconnect(settle).await)
     }
 
-    /// Gives a command back as failed: it may be retried.
+    /// Gives a command back as failed, so that it may be retried.
     pub async fn fail(
         &self,
-        operation: &str,
+        operation: Operation<'_>,
         key: &str,
         token: &Token,
     ) -> Result<(), CommandError> {
@@ -288,13 +328,13 @@ impl Commands {
 
     async fn fail_key(&self, key: &Key, token: &Token) -> Result<(), CommandError> {
         let give_back = || self.store.give_back(key, token, GiveBack::Keep);
-        ended("failed", claim_retry::retry_once_on_disconnect(give_back).await)
+        count_end("failed", claim_retry::retry_once_on_disconnect(give_back).await)
     }
 
-    /// What is known about a command; `None` where nothing is.
+    /// Shows a command; `None` where nothing is known about it.
     pub async fn look(
         &self,
-        operation: &str,
+        operation: Operation<'_>,
         key: &str,
     ) -> Result<Option<CommandView>, CommandError> {
         let key = Key::command(&self.tenant, operation, key)?;
@@ -314,7 +354,7 @@ impl Commands {
     }
 }
 
-fn ended(how: &'static str, answer: Result<Step, StoreError>) -> Result<(), CommandError> {
+fn count_end(how: &'static str, answer: Result<Step, StoreError>) -> Result<(), CommandError> {
     let (label, result) = match answer {
         Ok(Step::Done(_)) => ("done", Ok(())),
         Ok(Step::Lost) => ("lost", Err(CommandError::Lost)),

@@ -4,12 +4,10 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{CommandConfig, CommandError, OnceError, StoredResponse};
-use crate::{ClaimRequest, Claimed, Fingerprint, Key, StoreError, Tenant, Ticket, canonical_json};
-
-/// The name of an operation, so that it cannot be confused with the key of one of its commands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Operation<'a>(pub &'a str);
+use super::{CommandConfig, CommandError, StoredResponse};
+use crate::{
+    ClaimRequest, Claimed, Fingerprint, Key, OnceError, Operation, Tenant, Ticket, canonical_json,
+};
 
 /// The claim behind a `once`, shared by [`Commands::once`](super::Commands::once) and the
 /// transactions of the SQL stores, so that each replays what the other stored.
@@ -26,9 +24,9 @@ pub struct OnceClaim {
 pub enum OnceStart<T> {
     /// Run the effect, then settle the claim with [`OnceClaim::answer`].
     Run {
-        /// The proof.
+        /// The proof of ownership.
         ticket: Ticket,
-        /// 1 for the first.
+        /// 1 for the first attempt.
         attempt: u32,
     },
     /// The effect ran before and gave this value.
@@ -44,7 +42,7 @@ impl OnceClaim {
         input: &I,
         retention: Option<Duration>,
     ) -> Result<Self, OnceError<E>> {
-        let key = Key::command(tenant, operation.0, key).map_err(CommandError::from)?;
+        let key = Key::command(tenant, operation, key)?;
         let input = canonical_json(&serde_json::to_value(input)?);
         let defaults = CommandConfig::default();
         let request = ClaimRequest::new(defaults.lease)
@@ -53,7 +51,7 @@ impl OnceClaim {
         Ok(Self { key, request })
     }
 
-    /// What the answer to the claim means for the effect.
+    /// Whether to run the effect, by the answer to the claim.
     pub fn start<T: DeserializeOwned, E>(
         &self,
         claimed: Claimed,
@@ -81,11 +79,5 @@ impl StoredResponse {
     pub fn json(value: &impl Serialize) -> serde_json::Result<Self> {
         let headers = vec![("content-type".to_owned(), "application/json".into())];
         Ok(Self { status: 200, headers, body: serde_json::to_vec(value)?.into() })
-    }
-}
-
-impl<E> From<StoreError> for OnceError<E> {
-    fn from(error: StoreError) -> Self {
-        Self::Command(error.into())
     }
 }

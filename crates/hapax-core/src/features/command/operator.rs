@@ -1,42 +1,42 @@
 use crate::claims::ClaimState;
-use crate::{ClaimRequest, Claimed, GiveBack, Key, OnUnknown, Step, StoreError, Token};
+use crate::{ClaimRequest, Claimed, GiveBack, Key, OnUnknown, Operation, Step, StoreError, Token};
 
 use super::{CommandError, Commands, StoredResponse};
 
-/// What an operator decides about a command whose outcome is unknown, or that failed.
+/// An operator's decision about a command whose outcome is unknown, or that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OperatorDecision {
-    /// It ran, and this is its answer.
+    /// The command ran, and this is its response.
     Settle(StoredResponse),
-    /// It did not run: forget it, whoever asks next is the first.
+    /// The command did not run: forget it, so that the next begin is the first attempt.
     Release,
 }
 
-/// What became of a ruling.
+/// The result of [`Commands::decide_as_operator`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperatorOutcome {
-    /// It is as the operator said.
+    /// The decision was applied.
     Done,
     /// There is no such command.
     Missing,
-    /// Its owner is believed alive: not the operator's to decide.
+    /// The lease of the owner has not run out: the operator may not decide.
     Pending,
-    /// It has its answer already.
+    /// The command has its response already.
     Completed,
 }
 
 impl Commands {
-    /// Settles or releases, in its owner's place, a command whose outcome is unknown or that failed.
-    /// The ordinary steps do it: an owner who comes back at the same moment wins or is told that it
-    /// lost.
+    /// Settles or releases, in place of its owner, a command whose outcome is unknown or that failed.
+    /// Uses the ordinary steps of a claim: an owner that returns at the same moment either wins or is
+    /// told that it lost.
     pub async fn decide_as_operator(
         &self,
-        operation: &str,
+        operation: Operation<'_>,
         key: &str,
-        ruling: &OperatorDecision,
+        decision: &OperatorDecision,
     ) -> Result<OperatorOutcome, CommandError> {
         let key = Key::command(&self.tenant, operation, key)?;
-        if let OperatorDecision::Settle(response) = ruling
+        if let OperatorDecision::Settle(response) = decision
             && !response.is_storable()
         {
             return Err(CommandError::Unstorable);
@@ -47,12 +47,12 @@ impl Commands {
             ClaimState::Settled { .. } => return Ok(OperatorOutcome::Completed),
             ClaimState::Unknown { .. } => view.token,
             ClaimState::Failed { .. } => {
-                // Nobody owns what failed: the operator takes it as anybody would.
-                let ask = ClaimRequest::new(self.defaults.lease)
-                    .retention(self.defaults.retention)
+                // A failed command has no owner: the operator claims it like any other caller.
+                let request = ClaimRequest::new(self.config.lease)
+                    .retention(self.config.retention)
                     .fingerprint(view.fingerprint)
                     .on_unknown(OnUnknown::Refuse);
-                match self.store.claim(&key, &ask).await? {
+                match self.store.claim(&key, &request).await? {
                     Claimed::Granted { ticket, .. } => Some(ticket.token),
                     Claimed::Settled { .. } => return Ok(OperatorOutcome::Completed),
                     _ => return Ok(OperatorOutcome::Pending),
@@ -60,19 +60,19 @@ impl Commands {
             }
         };
         let token = token.ok_or(CommandError::Lost)?;
-        match self.rule(&key, &token, ruling).await? {
+        match self.apply(&key, &token, decision).await? {
             Step::Done(_) => Ok(OperatorOutcome::Done),
             Step::Lost => Ok(OperatorOutcome::Pending),
         }
     }
 
-    async fn rule(
+    async fn apply(
         &self,
         key: &Key,
         token: &Token,
-        ruling: &OperatorDecision,
+        decision: &OperatorDecision,
     ) -> Result<Step, StoreError> {
-        match ruling {
+        match decision {
             OperatorDecision::Settle(response) => {
                 self.store.settle(key, token, response.encode()).await
             }

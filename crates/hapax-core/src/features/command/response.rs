@@ -1,6 +1,6 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-/// The answer to a command: status, headers and body, byte for byte.
+/// The response of a command, stored byte for byte: status, headers and body.
 ///
 /// ```
 /// use hapax_core::command::StoredResponse;
@@ -13,20 +13,20 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredResponse {
-    /// The HTTP status, or any number of the caller's.
+    /// The HTTP status, or any other number.
     pub status: u16,
-    /// Names and values, in order; a repeated name stands repeated.
+    /// Names and values in order; repeated names are repeated.
     pub headers: Vec<(String, Bytes)>,
     /// The body.
     pub body: Bytes,
 }
 
-/// A stored answer that cannot be read.
+/// A stored response that cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the stored answer cannot be read: {0}")]
 pub struct MalformedResponse(&'static str);
 
-/// The stored form's first byte. Another one means another form.
+/// The first byte of the stored form: its version.
 const FORM: u8 = 1;
 
 impl StoredResponse {
@@ -87,7 +87,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_encoded_is_decoded(
+        fn stored_response_is_decoded_as_encoded(
             status: u16,
             headers in prop::collection::vec(("[a-z-]{0,20}", prop::collection::vec(any::<u8>(), 0..50)), 0..5),
             body: Vec<u8>,
@@ -98,7 +98,7 @@ mod tests {
         }
 
         #[test]
-        fn damaged_bytes_are_an_error_or_an_answer_but_never_a_panic(bytes: Vec<u8>) {
+        fn stored_response_decoding_never_panics(bytes: Vec<u8>) {
             let _ = StoredResponse::decode(bytes.into());
         }
     }

@@ -5,43 +5,43 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::{Begun, CommandConfig, CommandError, Commands, StoredResponse};
-use crate::{Fence, Key, StoreError, Ticket, claim_retry};
+use crate::{Fence, Key, Operation, StoreError, Ticket, claim_retry};
 
 /// The answer to [`Commands::start`].
 #[derive(Debug)]
 pub enum Started {
-    /// Run it.
+    /// Run the command.
     Running(RunningCommand),
-    /// It is not yours to run; never [`Begun::Granted`].
+    /// Do not run it; never [`Begun::Granted`].
     Answered(Begun),
 }
 
-/// A command that is being run: its lease is renewed in the background until this is dropped.
+/// A command that is being run. Its lease is renewed in the background until this value is dropped.
 ///
 /// End it with [`complete`](RunningCommand::complete), [`fail`](RunningCommand::fail) or
-/// [`abandon`](RunningCommand::abandon). Dropped without any of them its outcome is unknown when the lease
-/// has run out, as it should be where nobody can say what happened.
+/// [`abandon`](RunningCommand::abandon). Where it is dropped without one of them, the outcome is
+/// unknown once the lease has run out.
 #[must_use = "a dropped command ends with an unknown outcome"]
 pub struct RunningCommand {
     commands: Commands,
     key: Key,
     ticket: Ticket,
     attempt: u32,
-    keeper: JoinHandle<()>,
+    renewal: JoinHandle<()>,
 }
 
 impl Commands {
-    /// As [`Commands::begin`], for somebody who runs it in this process.
+    /// As [`Commands::begin`], for a caller that runs the command in this process.
     pub async fn start(
         &self,
-        operation: &str,
+        operation: Operation<'_>,
         key: &str,
-        begin: &CommandConfig,
+        config: &CommandConfig,
     ) -> Result<Started, CommandError> {
         let key = Key::command(&self.tenant, operation, key)?;
-        match self.begin_key(&key, begin).await? {
+        match self.begin_key(&key, config).await? {
             Begun::Granted { ticket, attempt } => {
-                Ok(Started::Running(self.run_granted(key, ticket, attempt, begin.lease)))
+                Ok(Started::Running(self.run_granted(key, ticket, attempt, config.lease)))
             }
             answered => Ok(Started::Answered(answered)),
         }
@@ -61,15 +61,14 @@ impl Commands {
 
 impl RunningCommand {
     fn new(commands: Commands, key: Key, ticket: Ticket, attempt: u32, lease: Duration) -> Self {
-        let keeper = tokio::spawn({
+        let renewal = tokio::spawn({
             let (store, key, token) = (commands.store.clone(), key.clone(), ticket.token.clone());
             async move {
                 let since = Instant::now();
-                claim_retry::renew_until_lost(store.as_ref(), &key, &token, lease, since, None)
-                    .await;
+                claim_retry::renew_until_lost(&*store, &key, &token, lease, since, None).await;
             }
         });
-        Self { commands, key, ticket, attempt, keeper }
+        Self { commands, key, ticket, attempt, renewal }
     }
 
     /// Grows with every attempt.
@@ -77,26 +76,25 @@ impl RunningCommand {
         self.ticket.fence
     }
 
-    /// 1 for the first.
+    /// 1 for the first attempt.
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
 
-    /// Completes it. May be tried again with the same answer where the store failed; until then the
-    /// lease goes on being renewed.
+    /// Completes the command. May be repeated with the same response where the store failed; the
+    /// lease is renewed meanwhile.
     pub async fn complete(&self, response: &StoredResponse) -> Result<(), CommandError> {
         self.commands.complete_key(&self.key, &self.ticket.token, response).await
     }
 
-    /// Gives it back as failed: it is known not to have had its effect, and may be retried.
+    /// Gives the command back as failed: it certainly had no effect, and may be retried.
     pub async fn fail(&self) -> Result<(), CommandError> {
         self.commands.fail_key(&self.key, &self.ticket.token).await
     }
 
-    /// Says that nobody knows whether it had its effect: from now on it is unknown, without waiting
-    /// for the lease to run out.
+    /// Makes the outcome unknown at once, without waiting for the lease to run out.
     pub async fn abandon(self) -> Result<(), StoreError> {
-        self.keeper.abort();
+        self.renewal.abort();
         let shortest = Duration::from_millis(1);
         self.commands.store.extend(&self.key, &self.ticket.token, shortest).await.map(|_| ())
     }
@@ -104,7 +102,7 @@ impl RunningCommand {
 
 impl Drop for RunningCommand {
     fn drop(&mut self) {
-        self.keeper.abort();
+        self.renewal.abort();
     }
 }
 

@@ -1,155 +1,217 @@
 //! The inbox: a message that is delivered twice has its effect once.
 //!
-//! Where the effect is in a SQL database, put the inbox into its transaction (`inbox` of the store's
-//! crate): that alone is exactly once. This is the inbox for effects elsewhere: claim, act, settle.
-//! An owner that goes away in the middle is taken over when its lease has run out, so that the
-//! effect happens at least once, and once where the other side honours the message id or the fence.
+//! Where the effect is in a SQL database, put the inbox into its transaction (`tx.hapax()` of the
+//! store's crate): only that is exactly once. This inbox is for effects elsewhere: claim, act, settle.
+//! The claim of an owner that disappears in the middle is taken over when its lease has run out, so
+//! the effect happens at least once, and once where the other side honours the message id or fence.
 //!
 //! ```
 //! use std::sync::Arc;
-//! use hapax_core::{inbox::{Handled, Inbox}, memory::MemoryStore};
+//! use hapax_core::{inbox::Inbox, memory::MemoryStore, Once};
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let inbox = Inbox::new(Arc::new(MemoryStore::default()));
 //! let send = |_| async { Ok::<_, std::io::Error>("invoice 17") };
 //!
 //! let first = inbox.once("billing", "message-1", send).await?;
-//! assert_eq!(first, Handled::First("invoice 17"));
-//! // The broker delivers it again.
-//! assert_eq!(inbox.once("billing", "message-1", send).await?, Handled::Duplicate);
-//! // Another consumer has an inbox of its own.
-//! assert!(matches!(inbox.once("mailing", "message-1", send).await?, Handled::First(_)));
+//! assert_eq!(first, Once::first(Some("invoice 17")));
+//! // The broker delivers the message again.
+//! assert!(inbox.once("billing", "message-1", send).await?.replayed);
+//! // Another consumer has its own inbox.
+//! assert!(!inbox.once("mailing", "message-1", send).await?.replayed);
 //! # Ok(()) }
 //! ```
 
-mod once;
 #[cfg(test)]
 mod tests;
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use metrics::counter;
 
-pub use once::{Handled, OnceError, RunContext};
-
 use crate::{
-    ClaimRequest, Claimed, Claims, GiveBack, InvalidKey, Key, OnUnknown, Step, StoreError, Tenant,
-    Ticket, Token, claim_retry, metric_names,
+    ClaimRequest, Claimed, Claims, GiveBack, InvalidKey, Key, OnUnknown, Once, OnceError,
+    RunContext, Step, StoreError, Tenant, Ticket, Token, claim_retry, metric_names,
 };
 
-/// How long a message is remembered unless somebody says otherwise: longer than brokers redeliver.
+/// The default retention of messages: longer than brokers redeliver.
 pub const RETENTION: Duration = Duration::from_secs(30 * 86_400);
 
-/// Why a message was neither received nor recognised.
+/// Why a message was not received, settled or given back.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InboxError {
-    /// The token is not its owner's (any more): it was taken over, settled by another, given back or
-    /// forgotten.
+    /// The token does not own the message (any more): the message was taken over, settled, given
+    /// back or forgotten.
     #[error("the message is not yours (any more)")]
     Lost,
-    /// The consumer or the message id cannot be one.
+    /// The consumer or the message id is invalid.
     #[error(transparent)]
     Invalid(#[from] InvalidKey),
-    /// The store gave no answer.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// How a message is received.
+impl InboxError {
+    /// Whether the same call may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::Store(error) if error.is_retryable())
+    }
+}
+
+impl<E> From<InboxError> for OnceError<E> {
+    fn from(error: InboxError) -> Self {
+        match error {
+            InboxError::Lost => Self::Lost,
+            InboxError::Invalid(error) => Self::Invalid(error),
+            InboxError::Store(error) => Self::Store(error),
+        }
+    }
+}
+
+/// How a message is received: by default 30 seconds of lease and 30 days of retention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InboxConfig {
-    /// How long its consumer is believed to be at work without renewal; then it is taken over.
-    pub lease: Duration,
-    /// How long it is recognised. Must exceed the longest time after which it may be delivered again.
-    pub retention: Duration,
+    lease: Duration,
+    retention: Duration,
 }
 
 impl Default for InboxConfig {
-    /// 30 seconds of lease, 30 days of retention.
     fn default() -> Self {
         Self { lease: Duration::from_secs(30), retention: RETENTION }
+    }
+}
+
+impl InboxConfig {
+    /// How long a consumer keeps a message without renewing; then it is taken over.
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// How long a message is recognised; longer than the broker may deliver it again.
+    #[must_use]
+    pub fn retention(mut self, retention: Duration) -> Self {
+        self.retention = retention;
+        self
     }
 }
 
 /// The answer to [`Inbox::begin`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// Act, then [`settle`](Inbox::settle) it or [`give it back`](Inbox::give_back).
+    /// Act, then [`settle`](Inbox::settle) the message or [give it back](Inbox::give_back).
     First {
-        /// The proof.
+        /// The proof of ownership.
         ticket: Ticket,
-        /// 1, and one more for each time that it was given back or its owner went away.
+        /// 1 for the first attempt; one more after each give-back or takeover.
         attempt: u32,
     },
-    /// It had its effect before: acknowledge it to the broker and do nothing.
+    /// The message had its effect before: acknowledge it to the broker and do nothing.
     Duplicate,
-    /// Somebody is at it now: do not acknowledge it.
+    /// Another consumer is handling the message: do not acknowledge it.
     InProgress {
-        /// When its owner stops being believed alive, if it does not renew.
+        /// When the owner's lease runs out, unless it is renewed.
         retry_after: Duration,
     },
 }
 
-/// What an inbox inside the consumer's own transaction, of any SQL store, says about a message.
+/// The answer of an inbox inside the consumer's own SQL transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "only the first one may have an effect"]
 pub enum MessageStatus {
-    /// It is new: let it have its effect in this transaction, commit, then acknowledge it.
+    /// The message is new: act in this transaction, commit, then acknowledge it.
     First,
-    /// It had its effect before: acknowledge it, and do nothing. Nothing was changed.
+    /// The message had its effect before: acknowledge it. Nothing was changed.
     Duplicate,
-    /// Somebody is at it now, in a transaction that is still open or outside of one: do not
-    /// acknowledge it, and let it be delivered again. Nothing was changed.
+    /// Another transaction or consumer is handling the message: do not acknowledge it, so that it is
+    /// delivered again. Nothing was changed.
     Busy,
 }
 
-/// The inboxes of one tenant's consumers. A message's identity is (tenant, consumer, message id).
+/// The inboxes of one tenant's consumers. A message is identified by (tenant, consumer, message id).
 #[derive(Clone)]
 pub struct Inbox {
     store: Arc<dyn Claims>,
     tenant: Tenant,
-    receive: InboxConfig,
+    config: InboxConfig,
 }
 
 impl Inbox {
-    /// Inboxes of the default tenant on this store.
+    /// The inboxes of the default tenant on this store.
     pub fn new(store: Arc<dyn Claims>) -> Self {
-        Self { store, tenant: Tenant::default(), receive: InboxConfig::default() }
+        Self { store, tenant: Tenant::default(), config: InboxConfig::default() }
     }
 
-    /// Inboxes of another tenant.
+    /// The inboxes of another tenant.
     #[must_use]
     pub fn tenant(mut self, tenant: Tenant) -> Self {
         self.tenant = tenant;
         self
     }
 
-    /// How [`Inbox::once`] receives.
+    /// The configuration of [`Inbox::once`].
     #[must_use]
-    pub fn receive(mut self, receive: InboxConfig) -> Self {
-        self.receive = receive;
+    pub fn config(mut self, config: InboxConfig) -> Self {
+        self.config = config;
         self
     }
 
-    /// Asks whether a message is new, and takes it if so.
+    /// Runs `effect` for a new message, and settles the message; the lease is renewed meanwhile. A
+    /// duplicate gives no value. An effect that fails gives the message back. After every error the
+    /// message should be delivered again. Pass [`RunContext::fence`] on to what the effect writes to.
+    pub async fn once<T, E, F>(
+        &self,
+        consumer: &str,
+        message_id: &str,
+        effect: impl FnOnce(RunContext) -> F,
+    ) -> Result<Once<Option<T>>, OnceError<E>>
+    where
+        F: Future<Output = Result<T, E>>,
+    {
+        let key = Key::inbox(&self.tenant, consumer, message_id)?;
+        let (ticket, attempt) = match self.begin_key(&key, &self.config).await? {
+            Received::First { ticket, attempt } => (ticket, attempt),
+            Received::Duplicate => return Ok(Once::replayed(None)),
+            Received::InProgress { retry_after } => {
+                return Err(OnceError::InProgress { retry_after });
+            }
+        };
+        let effect = effect(RunContext { fence: ticket.fence, attempt });
+        let (store, lease) = (self.store.as_ref(), self.config.lease);
+        match claim_retry::run_while_renewing(store, &key, &ticket.token, lease, effect).await {
+            Ok(value) => {
+                self.settle_key(&key, &ticket.token).await?;
+                Ok(Once::first(Some(value)))
+            }
+            Err(error) => {
+                // The effect's error matters more; where this fails too, the lease runs out.
+                let _ = self.give_back_key(&key, &ticket.token).await;
+                Err(OnceError::Failed(error))
+            }
+        }
+    }
+
+    /// Asks whether a message is new, and claims it if so.
     pub async fn begin(
         &self,
         consumer: &str,
         message_id: &str,
-        receive: &InboxConfig,
+        config: &InboxConfig,
     ) -> Result<Received, InboxError> {
-        self.begin_key(&Key::inbox(&self.tenant, consumer, message_id)?, receive).await
+        self.begin_key(&Key::inbox(&self.tenant, consumer, message_id)?, config).await
     }
 
-    async fn begin_key(&self, key: &Key, receive: &InboxConfig) -> Result<Received, InboxError> {
-        let ask = ClaimRequest::new(receive.lease)
-            .retention(receive.retention)
+    async fn begin_key(&self, key: &Key, config: &InboxConfig) -> Result<Received, InboxError> {
+        let request = ClaimRequest::new(config.lease)
+            .retention(config.retention)
             .on_unknown(OnUnknown::TakeOver);
-        let answer =
-            claim_retry::claim(&self.store, key, &ask, Duration::ZERO, GiveBack::Keep).await;
-        let (result, received) = match answer.map(|(answer, _)| answer) {
+        let claim = claim_retry::claim(&self.store, key, &request, Duration::ZERO, GiveBack::Keep);
+        let (result, received) = match claim.await.map(|(answer, _)| answer) {
             Ok(Claimed::Granted { ticket, attempt }) => {
                 ("first", Ok(Received::First { ticket, attempt }))
             }
@@ -167,7 +229,7 @@ impl Inbox {
         received
     }
 
-    /// Says that the message had its effect: from now on it is a duplicate.
+    /// Settles a message after its effect: from now on it is a duplicate.
     pub async fn settle(
         &self,
         consumer: &str,
@@ -179,10 +241,10 @@ impl Inbox {
 
     async fn settle_key(&self, key: &Key, token: &Token) -> Result<(), InboxError> {
         let settle = || self.store.settle(key, token, Bytes::new());
-        ended("settled", claim_retry::retry_once_on_disconnect(settle).await)
+        count_end("settled", claim_retry::retry_once_on_disconnect(settle).await)
     }
 
-    /// Says that the message had no effect: whoever gets it next is the next attempt.
+    /// Gives a message back that had no effect: its next delivery is the next attempt.
     pub async fn give_back(
         &self,
         consumer: &str,
@@ -194,11 +256,11 @@ impl Inbox {
 
     async fn give_back_key(&self, key: &Key, token: &Token) -> Result<(), InboxError> {
         let give_back = || self.store.give_back(key, token, GiveBack::Keep);
-        ended("given_back", claim_retry::retry_once_on_disconnect(give_back).await)
+        count_end("given_back", claim_retry::retry_once_on_disconnect(give_back).await)
     }
 }
 
-fn ended(how: &'static str, answer: Result<Step, StoreError>) -> Result<(), InboxError> {
+fn count_end(how: &'static str, answer: Result<Step, StoreError>) -> Result<(), InboxError> {
     let (label, result) = match answer {
         Ok(Step::Done(_)) => ("done", Ok(())),
         Ok(Step::Lost) => ("lost", Err(InboxError::Lost)),

@@ -25,7 +25,7 @@ async fn taken(inbox: &Inbox, consumer: &str, message: &str) -> (Ticket, u32) {
 }
 
 #[tokio::test]
-async fn a_second_delivery_changes_nothing_and_says_so() {
+async fn inbox_second_delivery_is_a_duplicate() {
     let Scene { inbox, .. } = scene();
     let (ticket, attempt) = taken(&inbox, "billing", "m").await;
     assert_eq!(attempt, 1);
@@ -49,7 +49,7 @@ async fn hole_25_every_consumer_of_every_tenant_has_an_inbox_of_its_own() {
 }
 
 #[tokio::test]
-async fn an_owner_that_went_away_is_taken_over_and_comes_too_late() {
+async fn inbox_takes_over_a_lapsed_owner_who_is_then_lost() {
     let Scene { inbox, clock } = scene();
     let (first, _) = taken(&inbox, "billing", "m").await;
     clock.advance(InboxConfig::default().lease);
@@ -62,7 +62,7 @@ async fn an_owner_that_went_away_is_taken_over_and_comes_too_late() {
 }
 
 #[tokio::test]
-async fn what_was_given_back_is_the_next_ones_and_attempts_are_counted() {
+async fn inbox_counts_attempts_after_a_give_back() {
     let Scene { inbox, .. } = scene();
     let (first, _) = taken(&inbox, "billing", "m").await;
     inbox.give_back("billing", "m", &first.token).await.unwrap();
@@ -71,7 +71,7 @@ async fn what_was_given_back_is_the_next_ones_and_attempts_are_counted() {
 }
 
 #[tokio::test]
-async fn a_message_is_recognised_for_thirty_days() {
+async fn inbox_recognises_a_message_for_thirty_days() {
     let Scene { inbox, clock } = scene();
     let (ticket, _) = taken(&inbox, "billing", "m").await;
     inbox.settle("billing", "m", &ticket.token).await.unwrap();
@@ -82,12 +82,12 @@ async fn a_message_is_recognised_for_thirty_days() {
 }
 
 #[tokio::test]
-async fn an_effect_that_fails_is_tried_again_at_the_next_delivery() {
+async fn inbox_runs_a_failed_effect_again() {
     let Scene { inbox, .. } = scene();
     let failed = inbox.once("billing", "m", |_| async { Err::<(), _>("no bank") }).await;
     assert!(matches!(failed, Err(OnceError::Failed("no bank"))));
     let handled = inbox.once("billing", "m", |run| async move { Ok::<_, ()>(run.attempt) }).await;
-    assert_eq!(handled.unwrap(), Handled::First(2));
+    assert_eq!(handled.unwrap(), Once::first(Some(2)));
     let again = inbox.once("billing", "m", |_| async { Ok::<_, ()>(0) }).await;
-    assert_eq!(again.unwrap(), Handled::Duplicate);
+    assert_eq!(again.unwrap(), Once::replayed(None));
 }

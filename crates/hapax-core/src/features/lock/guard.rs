@@ -8,21 +8,21 @@ use tokio::time::Instant;
 use super::{LockConfig, LockError, Locks};
 use crate::{Fence, Key, Ticket, Token, claim_retry, metric_names};
 
-/// A lock that is held. It is renewed in the background as [`LockConfig::renew_for`] says.
+/// A held lock. It is renewed in the background as [`LockConfig::renew_for`] says.
 ///
-/// Release it with [`LockGuard::release`], which tells whether it was still yours. A guard that is
-/// dropped is released in the background where a runtime is at hand, and otherwise by its TTL.
+/// Release it with [`LockGuard::release`], which tells whether it was still owned. A dropped guard is
+/// released in the background where a runtime is running, and otherwise by its TTL.
 #[must_use = "a dropped guard releases its lock"]
-pub struct LockGuard(Option<Held>);
+pub struct LockGuard(Option<HeldLock>);
 
-struct Held {
+struct HeldLock {
     locks: Locks,
     key: Key,
     ticket: Ticket,
     throttle: bool,
     since: Instant,
     alive: watch::Receiver<bool>,
-    keeper: JoinHandle<()>,
+    renewal: JoinHandle<()>,
 }
 
 impl LockGuard {
@@ -31,14 +31,14 @@ impl LockGuard {
         key: Key,
         ticket: Ticket,
         since: Instant,
-        hold: &LockConfig,
+        config: &LockConfig,
     ) -> Self {
         let (tell, alive) = watch::channel(true);
         let (store, name) = (locks.store.clone(), key.clone());
-        let (token, ttl) = (ticket.token.clone(), hold.ttl);
-        // A throttle window ends when it ends, however long the work takes.
-        let renew_for = hold.renew_for.filter(|_| !hold.throttle);
-        let keeper = tokio::spawn(async move {
+        let (token, ttl) = (ticket.token.clone(), config.ttl);
+        // A throttle window is never renewed, however long the work takes.
+        let renew_for = config.renew_for.filter(|_| !config.throttle);
+        let renewal = tokio::spawn(async move {
             match renew_for {
                 Some(longest) => {
                     let until = Some(since + longest);
@@ -49,14 +49,22 @@ impl LockGuard {
             }
             let _ = tell.send(false);
         });
-        Self(Some(Held { locks, key, ticket, throttle: hold.throttle, since, alive, keeper }))
+        Self(Some(HeldLock {
+            locks,
+            key,
+            ticket,
+            throttle: config.throttle,
+            since,
+            alive,
+            renewal,
+        }))
     }
 
     pub(super) fn unprotected() -> Self {
         Self(None)
     }
 
-    /// Whether there is a lock behind it; not where the store failed and the policy was open.
+    /// Whether there is a lock at all: false where the store failed and the policy was open.
     pub fn is_protected(&self) -> bool {
         self.0.is_some()
     }
@@ -66,25 +74,24 @@ impl LockGuard {
         self.0.as_ref().map(|held| held.ticket.fence)
     }
 
-    /// The secret of this lock, for a process that goes on with it.
+    /// The token of this lock, for another process that continues with it.
     pub fn token(&self) -> Option<&Token> {
         self.0.as_ref().map(|held| &held.ticket.token)
     }
 
-    /// Completes when the lock is no longer surely ours: it was lost, or could not be renewed.
-    /// Select on it beside the work.
+    /// Completes when the lock was lost, or could not be renewed. Select on it beside the work.
     pub async fn lost(&self) {
         match &self.0 {
             Some(held) => {
                 let mut alive = held.alive.clone();
-                // A keeper that is gone without a word is as good as a lock that is lost.
+                // A renewal task that ended without a message counts as a lost lock.
                 let _ = alive.wait_for(|alive| !alive).await;
             }
             None => std::future::pending().await,
         }
     }
 
-    /// Releases the lock; [`LockError::Lost`] where it was not ours any more.
+    /// Releases the lock; [`LockError::Lost`] where it was not owned any more.
     pub async fn release(mut self) -> Result<(), LockError> {
         match self.0.take() {
             Some(held) => held.release().await,
@@ -93,9 +100,9 @@ impl LockGuard {
     }
 }
 
-impl Held {
+impl HeldLock {
     async fn release(self) -> Result<(), LockError> {
-        self.keeper.abort();
+        self.renewal.abort();
         let source = self.locks.source;
         histogram!(metric_names::LOCK_HELD, "event_type" => source).record(self.since.elapsed());
         if self.throttle {
@@ -110,7 +117,7 @@ impl Held {
 impl Drop for LockGuard {
     fn drop(&mut self) {
         if let Some(held) = self.0.take() {
-            held.keeper.abort();
+            held.renewal.abort();
             if let Ok(runtime) = tokio::runtime::Handle::try_current() {
                 runtime.spawn(held.release());
             }

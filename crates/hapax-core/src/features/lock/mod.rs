@@ -1,4 +1,4 @@
-//! Processing locks: one at a time, released by their owner alone.
+//! Processing locks: one holder at a time, released only by their owner.
 //!
 //! ```
 //! use std::{sync::Arc, time::Duration};
@@ -30,25 +30,36 @@ use crate::{
     Tenant, Ticket, Token, claim_retry, metric_names,
 };
 
-/// Why there is no lock.
+/// Why a lock was not taken, renewed or released.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
-    /// Somebody else has it.
+    /// Another owner holds the lock.
     #[error("the lock is held for another {} ms", retry_after.as_millis())]
     Held {
-        /// When it is free at the latest, if its owner does not renew it.
+        /// When the owner's lock runs out, unless it is renewed.
         retry_after: Duration,
     },
-    /// It was yours and is not any more: it ran out, or the token is not its owner's.
+    /// The token does not own the lock (any more).
     #[error("the lock is not yours (any more)")]
     Lost,
-    /// The name cannot be one.
+    /// The name is invalid.
     #[error(transparent)]
     Invalid(#[from] InvalidKey),
-    /// The store gave no answer.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+impl LockError {
+    /// Whether the same call may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Held { .. } => true,
+            Self::Store(error) => error.is_retryable(),
+            Self::Lost | Self::Invalid(_) => false,
+        }
+    }
 }
 
 /// Takes, renews and releases locks of one tenant.
@@ -59,23 +70,18 @@ pub struct Locks {
     source: &'static str,
 }
 
-/// How a lock is held.
+/// How a lock is held: by default for five seconds, renewed for up to an hour, without waiting, and
+/// closed where the store fails.
 #[derive(Clone, Debug)]
 pub struct LockConfig {
-    /// How long it lasts without renewal.
-    pub ttl: Duration,
-    /// How long to wait where it is held.
-    pub wait: Duration,
-    /// Renew it in the background while the guard lives, up to this long in all; `None` never.
-    pub renew_for: Option<Duration>,
-    /// Keep it to its TTL even when the guard is released: a throttle window.
-    pub throttle: bool,
-    /// What to do where the store fails.
-    pub on_store_error: OnStoreError,
+    ttl: Duration,
+    wait: Duration,
+    renew_for: Option<Duration>,
+    throttle: bool,
+    on_store_error: OnStoreError,
 }
 
 impl Default for LockConfig {
-    /// Five seconds, renewed for up to an hour, no waiting, closed where the store fails.
     fn default() -> Self {
         Self {
             ttl: Duration::from_secs(5),
@@ -87,23 +93,61 @@ impl Default for LockConfig {
     }
 }
 
+impl LockConfig {
+    /// How long the lock lasts without renewal.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// How long to wait where another owner holds the lock.
+    #[must_use]
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// For how long in all the lock is renewed while the guard lives; `None` for never.
+    #[must_use]
+    pub fn renew_for(mut self, max: impl Into<Option<Duration>>) -> Self {
+        self.renew_for = max.into();
+        self
+    }
+
+    /// Whether the lock is kept to its TTL even when the guard is released (a throttle window).
+    #[must_use]
+    pub fn throttle(mut self, throttle: bool) -> Self {
+        self.throttle = throttle;
+        self
+    }
+
+    /// What to do where the store fails.
+    #[must_use]
+    pub fn on_store_error(mut self, policy: OnStoreError) -> Self {
+        self.on_store_error = policy;
+        self
+    }
+}
+
 /// What to do where the store fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnStoreError {
-    /// No answer, no work.
+    /// Fail: no work without a lock.
     Closed,
-    /// Work without protection, and count it.
+    /// Work without a lock, and count it.
     Open,
 }
 
-/// A lock that was taken without a guard.
+/// What [`Locks::look`] shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LockView {
-    /// Whether somebody has it.
+    /// Whether the lock is held.
     pub held: bool,
-    /// The fence of its owner; `None` where it is free or a foreign writer holds it.
+    /// The fence of the owner; `None` where a foreign writer holds the lock, or it was never held.
     pub fence: Option<Fence>,
-    /// How long it lasts without renewal.
+    /// How long the lock lasts without renewal.
     pub expires_in: Option<Duration>,
 }
 
@@ -143,9 +187,9 @@ impl Locks {
         ttl: Duration,
         wait: Duration,
     ) -> Result<(Ticket, Instant), LockError> {
-        // Taking over what ran out, and forgetting it with its lease, is what makes it a lock.
-        let ask = ClaimRequest::new(ttl).on_unknown(OnUnknown::TakeOver);
-        let answer = claim_retry::claim(&self.store, key, &ask, wait, GiveBack::Forget).await;
+        // A lock is a claim that may be taken over, and is forgotten, when its lease has run out.
+        let request = ClaimRequest::new(ttl).on_unknown(OnUnknown::TakeOver);
+        let answer = claim_retry::claim(&self.store, key, &request, wait, GiveBack::Forget).await;
         let count = |status| {
             counter!(metric_names::LOCK_ACQUIRE, "status" => status, "source_type" => self.source)
                 .increment(1);
@@ -162,7 +206,7 @@ impl Locks {
             }
             Ok((other, _)) => {
                 count("error");
-                let reason = format!("a lock cannot be {}", word(&other));
+                let reason = format!("a lock cannot be {}", label(&other));
                 Err(StoreError::Internal { reason, source: None }.into())
             }
             Err(error) => {
@@ -186,7 +230,7 @@ impl Locks {
         }
     }
 
-    /// Releases a lock, if it is still the token's.
+    /// Releases a lock that this token owns.
     pub async fn release(&self, name: &str, token: &Token) -> Result<(), LockError> {
         self.release_key(&Key::lock(&self.tenant, name)?, token).await
     }
@@ -206,7 +250,7 @@ impl Locks {
         result
     }
 
-    /// Whether a lock is held, and for how long.
+    /// Shows whether a lock is held, and for how long.
     pub async fn look(&self, name: &str) -> Result<LockView, LockError> {
         let key = Key::lock(&self.tenant, name)?;
         let free = LockView { held: false, fence: None, expires_in: None };
@@ -218,12 +262,14 @@ impl Locks {
         }))
     }
 
-    /// Takes a lock and holds it as long as the guard lives.
-    pub async fn acquire(&self, name: &str, hold: &LockConfig) -> Result<LockGuard, LockError> {
+    /// Takes a lock, and holds it for as long as the guard lives.
+    pub async fn acquire(&self, name: &str, config: &LockConfig) -> Result<LockGuard, LockError> {
         let key = Key::lock(&self.tenant, name)?;
-        match self.take_key(&key, hold.ttl, hold.wait).await {
-            Ok((ticket, since)) => Ok(LockGuard::protected(self.clone(), key, ticket, since, hold)),
-            Err(LockError::Store(error)) if hold.on_store_error == OnStoreError::Open => {
+        match self.take_key(&key, config.ttl, config.wait).await {
+            Ok((ticket, since)) => {
+                Ok(LockGuard::protected(self.clone(), key, ticket, since, config))
+            }
+            Err(LockError::Store(error)) if config.on_store_error == OnStoreError::Open => {
                 tracing::warn!(reason = error.label(), "the store failed: working without a lock");
                 counter!(metric_names::LOCK_ACQUIRE, "status" => "open", "source_type" => self.source)
                     .increment(1);
@@ -233,13 +279,13 @@ impl Locks {
         }
     }
 
-    /// As [`Locks::acquire`]; `None` where somebody else has it.
+    /// As [`Locks::acquire`]; `None` where another owner holds the lock.
     pub async fn try_acquire(
         &self,
         name: &str,
-        hold: &LockConfig,
+        config: &LockConfig,
     ) -> Result<Option<LockGuard>, LockError> {
-        match self.acquire(name, hold).await {
+        match self.acquire(name, config).await {
             Ok(guard) => Ok(Some(guard)),
             Err(LockError::Held { .. }) => Ok(None),
             Err(error) => Err(error),
@@ -247,7 +293,7 @@ impl Locks {
     }
 }
 
-fn word(answer: &Claimed) -> &'static str {
+fn label(answer: &Claimed) -> &'static str {
     match answer {
         Claimed::Settled { .. } => "settled",
         Claimed::Mismatch => "a mismatch",

@@ -1,8 +1,8 @@
 use std::time::Duration;
 
 use hapax_conformance::{Fault, StorePart};
-use hapax_core::Tenant;
 use hapax_core::lock::{LockConfig, Locks};
+use hapax_core::{Operation, Tenant};
 use hapax_line::simulator::events;
 use hapax_line::{BUSY_TEXT, EventHandlerError, LineEvent};
 use std::sync::Arc;
@@ -58,7 +58,7 @@ async fn the_others_of_a_batch_are_decided_on_before_the_bot_gets_the_first() {
     for tap in &taps[1..] {
         let event = LineEvent::parse(&"Uf00dbot".into(), &tap.to_string()).unwrap();
         let id = event.id(&Tenant::default()).to_string();
-        assert!(commands.look("line", &id).await.unwrap().is_some(), "it is begun");
+        assert!(commands.look(Operation("line"), &id).await.unwrap().is_some(), "it is begun");
     }
     first.done();
     for _ in 0..4 {
@@ -118,7 +118,7 @@ async fn what_was_admitted_once_waits_for_the_lock_when_it_is_tried_again() {
     let begun = format!("{first}");
     let commands = hapax_core::command::Commands::new(Arc::new(desk.store.clone()));
     desk.until(async || {
-        let view = commands.look("line", &begun).await.unwrap();
+        let view = commands.look(Operation("line"), &begun).await.unwrap();
         view.is_some_and(|view| view.attempt == 2)
     })
     .await;
@@ -176,13 +176,13 @@ async fn what_was_admitted_without_the_store_waits_for_the_lock_when_it_is_tried
     desk.store.always(None);
     let id = first.id.to_string();
     // For longer than any machine needs until it is released.
-    let hold = LockConfig { ttl: LEASE, ..LockConfig::default() };
+    let hold = LockConfig::default().ttl(LEASE);
     let held = locks(&desk).acquire(&key(), &hold).await.unwrap();
     first.fails(EventHandlerError::retry("not yet"));
     let commands = hapax_core::command::Commands::new(Arc::new(desk.store.clone()));
     desk.until(async || {
         desk.pass(Duration::from_millis(20));
-        commands.look("line", &id).await.unwrap().is_some()
+        commands.look(Operation("line"), &id).await.unwrap().is_some()
     })
     .await;
     // Whoever was told to wait would be told before this one.

@@ -2,9 +2,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_conformance::Fault;
-use hapax_core::Tenant;
 use hapax_core::command::{CommandState, Commands};
 use hapax_core::lock::OnStoreError;
+use hapax_core::{Operation, Tenant};
 use hapax_line::simulator::events;
 use hapax_line::{EventHandlerError, LineEvent, WebhookStatus};
 
@@ -13,7 +13,7 @@ use crate::gateway::desk::{Desk, Running, USER};
 /// Whether the store knows that an event was handled.
 async fn is_done(desk: &Desk, id: &str) -> bool {
     let commands = Commands::new(Arc::new(desk.store.clone()));
-    let view = commands.look("line", id).await.unwrap();
+    let view = commands.look(Operation("line"), id).await.unwrap();
     view.is_some_and(|view| matches!(view.state, CommandState::Completed { .. }))
 }
 

@@ -63,7 +63,7 @@ pub(crate) struct SettleMessage {
     token: String,
 }
 
-/// InboxConfig a message, if it is new.
+/// Receive a message, if it is new.
 #[utoipa::path(
     post, path = "/v1/inbox/{consumer}/{message_id}", operation_id = "receive_message", tag = "inbox",
     params(("consumer" = String, Path, min_length = 1, max_length = 255), ("message_id" = String, Path, min_length = 1, max_length = 255)),
@@ -77,14 +77,16 @@ pub(crate) struct SettleMessage {
 pub(crate) async fn receive(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
     request.expect_no_query()?;
     let mut fields = request.json_fields()?;
-    let defaults = InboxConfig::default();
-    let receive = InboxConfig {
-        lease: fields.millis("lease_ms", LEASE)?.unwrap_or(defaults.lease),
-        retention: fields.millis("retention_ms", RETENTION)?.unwrap_or(defaults.retention),
-    };
+    let mut config = InboxConfig::default();
+    if let Some(lease) = fields.millis("lease_ms", LEASE)? {
+        config = config.lease(lease);
+    }
+    if let Some(retention) = fields.millis("retention_ms", RETENTION)? {
+        config = config.retention(retention);
+    }
     fields.finish()?;
     let inbox = app.inbox(&request.tenant);
-    let received = inbox.begin(request.segment(0), request.segment(1), &receive);
+    let received = inbox.begin(request.segment(0), request.segment(1), &config);
     match app.call_store(received).await? {
         Received::First { ticket, attempt } => {
             let (token, fence) = (ticket.token.as_str().to_owned(), ticket.fence.0);

@@ -8,11 +8,12 @@ use std::task::{Context, Wake, Waker};
 
 use bytes::Bytes;
 use hapax::Key;
-use hapax::bus::{Frame, JobUpdates, ReadyFrames};
+use hapax::bus::{JobUpdates, ReadyFrames};
 use hapax::log::Cursor;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
+use super::frame::SseJobFrame;
 use super::socket::{SocketSink, advance};
 use super::source::BodyFraming;
 use super::stream::{EventStream, KEEP_ALIVE, StreamEnd};
@@ -61,7 +62,7 @@ impl FanoutGroups {
 
     /// Moves an idle stream to a fan-out group of its job.
     pub(super) fn join(self: Arc<Self>, socket: SocketSink, stream: EventStream) {
-        let Some((job, news)) = stream.follower().map(|f| (f.job().clone(), f.news())) else {
+        let Some((job, updates)) = stream.follower().map(|f| (f.job().clone(), f.updates())) else {
             return;
         };
         let mut table = self.table();
@@ -82,7 +83,7 @@ impl FanoutGroups {
             fanout: self,
             job,
             group,
-            news,
+            updates,
             subscribers: Vec::new(),
             free: Vec::new(),
         };
@@ -109,7 +110,7 @@ struct FanoutTask {
     fanout: Arc<FanoutGroups>,
     job: Key,
     group: Arc<FanoutGroup>,
-    news: JobUpdates,
+    updates: JobUpdates,
     subscribers: Vec<Option<Subscriber>>,
     /// Unused indices of `subscribers`.
     free: Vec<usize>,
@@ -128,7 +129,7 @@ impl FanoutTask {
                 .filter_map(|subscriber| subscriber.stream.expires_at);
             let deadline = deadline.min().map_or(comment, |expires_at| expires_at.min(comment));
             tokio::select! {
-                () = self.news.changed() => {
+                () = self.updates.changed() => {
                     self.send_new_frames().await;
                     comment = Instant::now() + timings.keep_alive;
                 }
@@ -192,7 +193,7 @@ impl FanoutTask {
     fn add(&mut self, mut subscriber: Subscriber) {
         // The job's feed may have been recreated while the group was empty: subscribe to the new one.
         if let Some(follower) = subscriber.stream.follower().filter(|_| self.is_empty()) {
-            self.news = follower.news();
+            self.updates = follower.updates();
         }
         // Send the frames that arrived while the stream was joining.
         let sent = FrameBatch::default().send(&mut subscriber);
@@ -274,7 +275,7 @@ enum WriteOutcome {
 #[derive(Default)]
 struct FrameBatch {
     from: Option<Cursor>,
-    frames: Vec<Frame>,
+    frames: Vec<SseJobFrame>,
     pieces: Vec<Bytes>,
     /// Whether no further frames follow.
     complete: bool,
@@ -289,8 +290,8 @@ impl FrameBatch {
             if self.frames.is_empty() || self.from != follower.cursor() {
                 match follower.ready() {
                     ReadyFrames::Frames(frames) => *self = Self::new(follower.cursor(), frames),
-                    ReadyFrames::Nothing => return WriteOutcome::Complete,
-                    ReadyFrames::Ask => return WriteOutcome::Detach(Vec::new()),
+                    ReadyFrames::CaughtUp => return WriteOutcome::Complete,
+                    ReadyFrames::AskStore => return WriteOutcome::Detach(Vec::new()),
                 }
             }
             subscriber.stream.mark_delivered(&self.frames);
@@ -304,8 +305,8 @@ impl FrameBatch {
         }
     }
 
-    fn new(from: Option<Cursor>, frames: Vec<Frame>) -> Self {
-        let pieces = frames.iter().map(Frame::chunk).collect();
+    fn new(from: Option<Cursor>, frames: Vec<SseJobFrame>) -> Self {
+        let pieces = frames.iter().map(|frame| frame.encoded().chunk()).collect();
         Self { from, frames, pieces, complete: false }
     }
 }

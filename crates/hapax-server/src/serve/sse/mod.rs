@@ -7,6 +7,7 @@
 mod body;
 pub(crate) mod cors;
 mod fanout;
+mod frame;
 pub(crate) mod signed_link;
 mod socket;
 mod source;
@@ -27,6 +28,7 @@ use crate::serve::request::headers::single_header;
 use crate::serve::request::{ApiRequest, parse_query_number};
 use crate::serve::response::ApiResult;
 pub(crate) use body::keep_in_flight;
+pub(crate) use frame::EventBus;
 use source::StreamSource;
 pub(crate) use stream::EventStreams;
 
@@ -80,7 +82,7 @@ pub(crate) async fn follow_many(
         request.check_link_covers(domain, job_id)?;
         keys.push(Key::job(&request.tenant, domain, job_id)?);
     }
-    if !MultiCursor::tells_apart(&keys) {
+    if !MultiCursor::can_distinguish(&keys) {
         return Err(Problem::invalid("query parameter `job` names a job twice"));
     }
     let since = from_header.or(from_query).unwrap_or_default();

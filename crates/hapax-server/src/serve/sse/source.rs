@@ -3,6 +3,8 @@
 use bytes::Bytes;
 use hapax::bus::{Follower, MultiFollower, MultiFrame, NextFrames};
 
+use super::frame::SseFrame;
+
 /// How frames are laid out in a response body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BodyFraming {
@@ -23,8 +25,8 @@ impl BodyFraming {
 }
 
 pub(super) enum StreamSource {
-    OneJob(Box<Follower>),
-    ManyJobs(Box<MultiFollower>),
+    OneJob(Box<Follower<SseFrame>>),
+    ManyJobs(Box<MultiFollower<SseFrame>>),
 }
 
 /// The next item of a source.
@@ -48,8 +50,8 @@ impl StreamSource {
             Self::OneJob(follower) => match follower.next().await {
                 NextFrames::Frames(frames) => {
                     pieces.extend(frames.iter().map(|frame| match framing {
-                        BodyFraming::Plain => frame.text(),
-                        BodyFraming::Chunked => frame.chunk(),
+                        BodyFraming::Plain => frame.encoded().text(),
+                        BodyFraming::Chunked => frame.encoded().chunk(),
                     }));
                     SourceItem::Events(frames.len() as u64)
                 }
@@ -58,7 +60,7 @@ impl StreamSource {
             },
             Self::ManyJobs(followers) => match followers.next().await {
                 NextFrames::Frames(frames) => {
-                    frames.iter().for_each(|marked| push_marked(marked, framing, pieces));
+                    frames.iter().for_each(|frame| push_with_id(frame, framing, pieces));
                     SourceItem::Events(frames.len() as u64)
                 }
                 NextFrames::Complete => SourceItem::Complete,
@@ -69,18 +71,18 @@ impl StreamSource {
 }
 
 /// Appends a frame with the id of this stream and the shared rest.
-fn push_marked(
-    MultiFrame { frame, bookmark }: &MultiFrame,
+fn push_with_id(
+    MultiFrame { frame, cursor }: &MultiFrame<SseFrame>,
     framing: BodyFraming,
     pieces: &mut Vec<Bytes>,
 ) {
-    let id = bookmark.as_ref().map(|bookmark| format!("id: {bookmark}\n")).unwrap_or_default();
-    let said = frame.said();
+    let id = cursor.as_ref().map(|cursor| format!("id: {cursor}\n")).unwrap_or_default();
+    let rest = frame.encoded().without_id();
     match framing {
-        BodyFraming::Plain => pieces.extend([id.into(), said]),
+        BodyFraming::Plain => pieces.extend([id.into(), rest]),
         BodyFraming::Chunked => {
-            let head = format!("{:x}\r\n{id}", id.len() + said.len());
-            pieces.extend([head.into(), said, Bytes::from_static(b"\r\n")]);
+            let head = format!("{:x}\r\n{id}", id.len() + rest.len());
+            pieces.extend([head.into(), rest, Bytes::from_static(b"\r\n")]);
         }
     }
 }

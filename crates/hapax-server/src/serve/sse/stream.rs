@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hapax::bus::{Follower, Frame, ReadyFrames};
+use hapax::bus::{Follower, ReadyFrames};
 use hapax::metric_names;
 use metrics::{Counter, counter, gauge};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
 use super::fanout::FanoutGroups;
+use super::frame::{SseFrame, SseJobFrame};
 use super::source::{BodyFraming, SourceItem, StreamSource};
 use crate::serve::problem::{Problem, ProblemKind};
 use crate::settings::ServeSettings;
@@ -187,11 +188,11 @@ impl EventStream {
 
     /// Whether the stream follows one job and has nothing to send.
     pub(super) fn is_idle(&self) -> bool {
-        self.follower().is_some_and(|follower| matches!(follower.ready(), ReadyFrames::Nothing))
+        self.follower().is_some_and(|follower| matches!(follower.ready(), ReadyFrames::CaughtUp))
     }
 
     /// The follower of a stream of one job.
-    pub(super) fn follower(&self) -> Option<&Follower> {
+    pub(super) fn follower(&self) -> Option<&Follower<SseFrame>> {
         match &self.source {
             StreamSource::OneJob(follower) => Some(follower),
             StreamSource::ManyJobs(_) => None,
@@ -199,9 +200,9 @@ impl EventStream {
     }
 
     /// Records that the fan-out task sent these frames.
-    pub(super) fn mark_delivered(&mut self, frames: &[Frame]) {
+    pub(super) fn mark_delivered(&mut self, frames: &[SseJobFrame]) {
         if let StreamSource::OneJob(follower) = &mut self.source {
-            follower.seen(frames);
+            follower.mark_seen(frames);
         }
         self.deliveries.increment(frames.len() as u64);
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use hapax::sqlite::rusqlite::Connection;
-use hapax::{ClaimRequest, Key, Tenant};
+use hapax::{ClaimRequest, Key, Operation, Tenant};
 use serde_json::{Value, json};
 
 use crate::http::access::{guarded, token};
@@ -212,10 +212,10 @@ fn proxied(server: &Server, tenant: &str) {
     let url = format!("sqlite:{}", server.folder.path().join("hapax.db").display());
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let patient = hapax::StoreConfig { call_limit: PATIENCE, ..hapax::StoreConfig::default() };
-        let store = hapax::open(&url, &patient).await.unwrap();
+        let patient = hapax::StoreConfig::default().timeout(PATIENCE);
+        let store = hapax::open(&url, &patient).unwrap();
         let tenant = Tenant::new(tenant).unwrap().scoped(SCOPE).unwrap();
-        let key = Key::command(&tenant, "POST /orders", "key-1").unwrap();
+        let key = Key::command(&tenant, Operation("POST /orders"), "key-1").unwrap();
         let ask = ClaimRequest::new(std::time::Duration::from_millis(1))
             .retention(std::time::Duration::from_secs(60));
         store.claim(&key, &ask).await.unwrap();

@@ -26,8 +26,8 @@ impl Scene {
         let folder = tempfile::tempdir().unwrap();
         let url = format!("sqlite:{}/hapax.db", folder.path().display());
         let server = Setup::new().flags(&["--store", &url, "--log", "json"]).file(file).start();
-        let patient = StoreConfig { call_limit: PATIENCE, ..StoreConfig::default() };
-        let store = hapax::open(&url, &patient).await.unwrap();
+        let patient = StoreConfig::default().timeout(PATIENCE);
+        let store = hapax::open(&url, &patient).unwrap();
         Self { server, store, _folder: folder }
     }
 

@@ -68,8 +68,8 @@ impl Setup {
 
     /// The store, as this process sees it.
     pub(crate) async fn open(&self) -> Arc<dyn Store> {
-        let patient = StoreConfig { call_limit: PATIENCE, ..StoreConfig::default() };
-        hapax::open(&self.store, &patient).await.unwrap()
+        let patient = StoreConfig::default().timeout(PATIENCE);
+        hapax::open(&self.store, &patient).unwrap()
     }
 
     /// `hapax queue …` on the store.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hapax::command::{CommandState, Commands};
-use hapax::{StoreConfig, Tenant};
+use hapax::{Operation, StoreConfig, Tenant};
 use hapax_line::LineEvent;
 use hapax_line::simulator::{WebhookSender, events};
 use hapax_testkit::{Redis, free_port, scale};
@@ -87,11 +87,11 @@ fn key(event: &Value) -> String {
 
 /// The events that the store, and not only the gateway, has as done.
 pub(crate) async fn done(store: &str, sent: &[Value]) -> HashSet<String> {
-    let options = StoreConfig { call_limit: PATIENCE, ..StoreConfig::default() };
-    let commands = Commands::new(hapax::open(store, &options).await.expect("a store"));
+    let options = StoreConfig::default().timeout(PATIENCE);
+    let commands = Commands::new(hapax::open(store, &options).expect("a store"));
     let mut done = HashSet::new();
     for event in sent {
-        let view = commands.look("line", &key(event)).await.expect("an answer");
+        let view = commands.look(Operation("line"), &key(event)).await.expect("an answer");
         if view.is_some_and(|view| matches!(view.state, CommandState::Completed { .. })) {
             done.insert(id(event));
         }

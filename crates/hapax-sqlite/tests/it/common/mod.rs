@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hapax_core::log::LogEvent;
-use hapax_core::{ClaimRequest, Claimed, Claims, Fingerprint, Key, StoreError, Tenant, Ticket};
+use hapax_core::{
+    ClaimRequest, Claimed, Claims, Fingerprint, Key, Operation, StoreError, Tenant, Ticket,
+};
 use hapax_sqlite::{SqliteConfig, SqliteStore};
 use rusqlite::Connection;
 use tempfile::TempDir;
@@ -68,7 +70,7 @@ pub(crate) fn beside(file: &Path, suffix: &str) -> PathBuf {
 }
 
 pub(crate) fn command(name: &str) -> Key {
-    Key::command(&Tenant::default(), "pay", name).unwrap()
+    Key::command(&Tenant::default(), Operation("pay"), name).unwrap()
 }
 
 pub(crate) fn record(name: &str) -> Key {

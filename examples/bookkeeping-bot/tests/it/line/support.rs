@@ -211,8 +211,9 @@ impl World {
 
     /// Waits until every event is handled; what was given up is put back, as an operator would.
     pub(crate) async fn drained(&self) {
-        let patient = StoreConfig { call_limit: PATIENCE, ..StoreConfig::default() };
-        let store = hapax::open(&self.store, &patient).await.expect("a store");
+        let patient =
+            StoreConfig::default().timeout(PATIENCE).redis_verbatim(["user:*:last_transaction"]);
+        let store = hapax::open(&self.store, &patient).expect("a store");
         let line = QueueName::new("bookkeeping-bot").expect("a name");
         let since = Instant::now();
         loop {

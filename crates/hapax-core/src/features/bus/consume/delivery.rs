@@ -10,13 +10,14 @@ use crate::{Expect, Fence, Fingerprint, Key, Version};
 /// Why an event was not handled.
 pub type HandlerError = Box<dyn Error + Send + Sync>;
 
-/// What is done with events. Closures from [`EventDelivery`] to a future are handlers.
+/// Handles the events of a group. Closures from [`EventDelivery`] to a future are handlers.
 #[async_trait]
 pub trait EventHandler: Send + Sync + 'static {
-    /// Handles one event. Where it fails the event comes again, and holds back only its partition.
+    /// Handles one event. After an error the event is delivered again, and holds up only its
+    /// partition.
     async fn handle(&self, delivery: EventDelivery) -> Result<EventOutcome, HandlerError>;
 
-    /// Events of a partition were forgotten before this group read them.
+    /// Called when events of a partition were forgotten before this group read them.
     async fn lost(&self, _partition: u16) {}
 }
 
@@ -32,39 +33,41 @@ where
     }
 }
 
-/// What became of an event.
+/// The result of handling an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum EventOutcome {
-    /// It had its effect; the group's progress is saved after it, so that a crash in between makes it
-    /// come again.
+    /// Handled. The group's progress is saved afterwards, so a crash in between delivers the event
+    /// again.
     Done,
-    /// It had its effect, and [`EventDelivery::progress`] was put in the same transaction, as this version.
+    /// Handled, and [`EventDelivery::progress`] was put in the same transaction, as this version.
     Saved(Version),
-    /// Putting the progress was a conflict: another member has this partition by now, and the
+    /// Putting the progress was a conflict: another member owns this partition by now, and the
     /// transaction was rolled back.
     Superseded,
 }
 
-/// An event on its way to a handler.
+/// An event and its context, as given to a handler.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct EventDelivery {
-    /// Whose event it is: tenant, domain and job.
+    /// The job: tenant, domain and job id.
     pub job: Key,
-    /// The event; its payload is the JSON that readers of a stream get, but for the offset.
+    /// The event; its payload is the JSON that readers of a stream get, without the offset.
     pub entry: LogEntry,
     /// The partition of the job.
     pub partition: u16,
-    /// Grows with every member that takes the partition; pass it on to what you write to.
+    /// Grows with every member that takes the partition; pass it on to what the handler writes to.
     pub fence: Fence,
-    /// 1 for the first, one more each time that this member's handler failed.
+    /// 1 for the first call, one more after each failure of this member's handler.
     pub attempt: u32,
-    /// How far the group is with this partition once the event is handled.
+    /// The group's progress in this partition once the event is handled.
     pub progress: ConsumerProgress,
 }
 
 impl EventDelivery {
     /// The event's identity (job, stage, seq) as one text of fixed length: the message id for an
-    /// [inbox](crate::inbox).
+    /// inbox.
     pub fn id(&self) -> String {
         let (job, seq) = (self.job.canonical(), self.entry.seq.to_string());
         let parts = [job.as_bytes(), self.entry.stage.as_bytes(), seq.as_bytes()];
@@ -72,13 +75,13 @@ impl EventDelivery {
     }
 }
 
-/// A record to put inside the handler's own transaction.
+/// A record to put, without expiry, inside the handler's own transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConsumerProgress {
-    /// Under this key,
+    /// The record's key.
     pub key: Key,
-    /// this value, without expiry,
+    /// The value to put.
     pub value: Bytes,
-    /// where this is expected.
+    /// What must be stored at that time.
     pub expect: Expect,
 }

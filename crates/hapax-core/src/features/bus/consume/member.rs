@@ -1,4 +1,4 @@
-//! One member: which partitions it has, and what happens in them.
+//! One member of a group: takes its share of the partitions and handles their events.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -9,45 +9,45 @@ use tokio::task::{Id, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
 use super::Group;
-use super::lease::{Going, Lease, Place};
-use super::page::{Finished, Page};
-use super::roster::Roster;
+use super::membership::Membership;
+use super::page::{FinishedPage, PartitionPage};
+use super::partition::{LeaseState, PartitionLease, PartitionProgress};
 use crate::{StoreError, metric_names};
 
-/// How many changes of a partition are read at once.
-const CHANGES: usize = 128;
-/// How many partitions are claimed at once.
-const CLAIMS: usize = 16;
+/// How many changes of a partition one store call reads.
+const MAX_CHANGES: usize = 128;
+/// How many partitions are claimed at the same time.
+const MAX_CLAIMS: usize = 16;
 
-pub(super) struct Member {
+pub(super) struct GroupMember {
     group: Arc<Group>,
-    roster: Roster,
-    held: BTreeMap<u16, Held>,
-    pages: JoinSet<Finished>,
-    /// Which page is whose, for those that panic.
-    whose: HashMap<Id, u16>,
-    places: Arc<Semaphore>,
-    beat_at: Instant,
+    membership: Membership,
+    held: BTreeMap<u16, HeldPartition>,
+    pages: JoinSet<FinishedPage>,
+    /// The partition of each page, needed where a handler panics.
+    partition_of: HashMap<Id, u16>,
+    permits: Arc<Semaphore>,
+    heartbeat_at: Instant,
     poll_at: Instant,
 }
 
-struct Held {
-    lease: Lease,
-    /// `None` while it is being handled, or has to be read again.
-    place: Option<Place>,
+struct HeldPartition {
+    lease: PartitionLease,
+    /// `None` while a page is being handled, or before the progress was loaded again.
+    progress: Option<PartitionProgress>,
     busy: bool,
 }
 
-impl Member {
+impl GroupMember {
     pub(super) fn new(group: Arc<Group>) -> Self {
-        let places = Arc::new(Semaphore::new(group.consume.at_once.max(1)));
+        let permits = Arc::new(Semaphore::new(group.config.max_concurrent.max(1)));
         Self {
-            roster: Roster::new(&group),
+            membership: Membership::new(&group),
             held: BTreeMap::new(),
             pages: JoinSet::new(),
-            whose: HashMap::new(),
-            places,
-            beat_at: Instant::now(),
+            partition_of: HashMap::new(),
+            permits,
+            heartbeat_at: Instant::now(),
             poll_at: Instant::now(),
             group,
         }
@@ -62,19 +62,19 @@ impl Member {
             };
             tokio::select! {
                 () = stop => return self.leave().await,
-                () = sleep_until(self.beat_at) => self.beat().await,
+                () = sleep_until(self.heartbeat_at) => self.heartbeat().await,
                 Some(done) = self.pages.join_next_with_id() => self.finished(done).await,
                 () = sleep_until(self.poll_at) => self.poll().await,
             }
         }
     }
 
-    /// A sign of life, and our fair share.
-    async fn beat(&mut self) {
-        self.beat_at = Instant::now() + self.group.consume.lease / 3;
+    /// Renews the membership, and takes or releases partitions to hold a fair share.
+    async fn heartbeat(&mut self) {
+        self.heartbeat_at = Instant::now() + self.group.config.lease / 3;
         let balanced = async {
-            let members = self.roster.beat().await?;
-            let partitions = usize::from(self.group.bus.store().partitions());
+            let members = self.membership.heartbeat().await?;
+            let partitions = usize::from(self.group.store.partitions());
             self.balance(partitions, partitions.div_ceil(members.max(1))).await
         };
         if let Err(error) = balanced.await {
@@ -85,43 +85,50 @@ impl Member {
     }
 
     async fn balance(&mut self, partitions: usize, share: usize) -> Result<(), StoreError> {
-        let lost: Vec<_> = self.of(|held| held.lease.is(Going::Lost) && !held.busy);
+        let lost: Vec<_> =
+            self.partitions_where(|held| held.lease.is(LeaseState::Lost) && !held.busy);
         lost.iter().for_each(|partition| drop(self.held.remove(partition)));
-        let staying = self.of(|held| held.lease.is(Going::On));
+        let staying = self.partitions_where(|held| held.lease.is(LeaseState::Held));
         for partition in staying.iter().skip(share) {
-            self.give_up(*partition).await;
+            self.release(*partition).await;
         }
         let mut missing = share.saturating_sub(staying.len());
-        // Everybody begins elsewhere, so that few meet.
+        // Each member begins elsewhere, so that members rarely compete for a partition.
         let mix = |hash: usize, byte| (hash * 31 + usize::from(byte)) % partitions.max(1);
-        let start = self.roster.me.bytes().fold(0, mix);
+        let start = self.membership.id.bytes().fold(0, mix);
         let free = (0..partitions).map(|nth| ((start + nth) % partitions) as u16);
         let free: Vec<_> = free.filter(|partition| !self.held.contains_key(partition)).collect();
-        for some in free.chunks(CLAIMS) {
-            let some = &some[..missing.min(some.len())];
-            if some.is_empty() {
+        for batch in free.chunks(MAX_CLAIMS) {
+            let batch = &batch[..missing.min(batch.len())];
+            if batch.is_empty() {
                 break;
             }
-            missing -= self.take(some).await?;
+            missing -= self.take(batch).await?;
         }
         Ok(())
     }
 
-    fn of(&self, which: impl Fn(&Held) -> bool) -> Vec<u16> {
-        self.held.iter().filter(|(_, held)| which(held)).map(|(partition, _)| *partition).collect()
+    fn partitions_where(&self, matches: impl Fn(&HeldPartition) -> bool) -> Vec<u16> {
+        self.held
+            .iter()
+            .filter(|(_, held)| matches(held))
+            .map(|(partition, _)| *partition)
+            .collect()
     }
 
-    /// Takes those that are free; how many they were.
+    /// Takes the partitions that are free; returns how many.
     async fn take(&mut self, partitions: &[u16]) -> Result<usize, StoreError> {
         let mut claims = JoinSet::new();
         for partition in partitions.iter().copied() {
             let group = self.group.clone();
             claims.spawn(async move {
-                let Some(lease) = Lease::take(&group, partition).await? else { return Ok(None) };
-                let place = Place::load(&group, partition).await?;
+                let Some(lease) = PartitionLease::take(&group, partition).await? else {
+                    return Ok(None);
+                };
+                let progress = Some(PartitionProgress::load(&group, partition).await?);
                 Ok::<_, StoreError>(Some((
                     partition,
-                    Held { lease, place: Some(place), busy: false },
+                    HeldPartition { lease, progress, busy: false },
                 )))
             });
         }
@@ -140,9 +147,9 @@ impl Member {
         failed.map_or(Ok(taken), Err)
     }
 
-    /// Asks what happened in every partition that is idle, in one question.
+    /// Reads the changes of all idle partitions in one store call.
     async fn poll(&mut self) {
-        self.poll_at = Instant::now() + self.group.consume.poll;
+        self.poll_at = Instant::now() + self.group.config.poll_interval;
         if let Err(error) = self.read().await {
             metric_names::count_store_error(&error);
         }
@@ -150,97 +157,99 @@ impl Member {
 
     async fn read(&mut self) -> Result<(), StoreError> {
         for (partition, held) in &mut self.held {
-            if held.place.is_none() && !held.busy {
-                held.place = Some(Place::load(&self.group, *partition).await?);
+            if held.progress.is_none() && !held.busy {
+                held.progress = Some(PartitionProgress::load(&self.group, *partition).await?);
             }
         }
-        let idle = |held: &Held| !held.busy && held.lease.is(Going::On);
+        let idle = |held: &HeldPartition| !held.busy && held.lease.is(LeaseState::Held);
         let from: Vec<_> = self
-            .of(idle)
+            .partitions_where(idle)
             .into_iter()
-            .filter_map(|one| Some((one, self.held.get(&one)?.place.as_ref()?.position.clone())))
+            .filter_map(|id| Some((id, self.held.get(&id)?.progress.as_ref()?.position.clone())))
             .collect();
         if from.is_empty() {
             return Ok(());
         }
-        let tails = self.group.bus.store().tail(&from, CHANGES).await?;
+        let tails = self.group.store.tail(&from, MAX_CHANGES).await?;
         for ((partition, position), tail) in from.into_iter().zip(tails) {
             if !tail.changes.is_empty() || tail.lost || tail.next != position {
-                self.begin(partition, tail);
+                self.start_page(partition, tail);
             }
         }
         Ok(())
     }
 
-    fn begin(&mut self, partition: u16, tail: crate::log::PartitionTail) {
+    fn start_page(&mut self, partition: u16, tail: crate::log::PartitionTail) {
         let Some(held) = self.held.get_mut(&partition) else { return };
-        let Some(place) = held.place.take() else { return };
+        let Some(progress) = held.progress.take() else { return };
         held.busy = true;
-        let page = Page {
+        let page = PartitionPage {
             group: self.group.clone(),
             partition,
             fence: held.lease.fence(),
             tail,
-            place,
-            going: held.lease.going.subscribe(),
+            progress,
+            lease: held.lease.state.subscribe(),
         };
-        let places = self.places.clone();
+        let permits = self.permits.clone();
         let task = self.pages.spawn(async move {
-            let _place = places.acquire().await;
+            let _permit = permits.acquire().await;
             page.handle().await
         });
-        self.whose.insert(task.id(), partition);
+        self.partition_of.insert(task.id(), partition);
     }
 
-    async fn finished(&mut self, done: Result<(Id, Finished), tokio::task::JoinError>) {
+    async fn finished(&mut self, done: Result<(Id, FinishedPage), tokio::task::JoinError>) {
         let (id, finished) = match done {
             Ok((id, finished)) => (id, Some(finished)),
-            // A handler that panics is one that failed; where the group is, the store knows.
+            // A panic counts as a failure; the progress is loaded from the store again.
             Err(error) => (error.id(), None),
         };
-        let Some(partition) = self.whose.remove(&id) else { return };
+        let Some(partition) = self.partition_of.remove(&id) else { return };
         let Some(held) = self.held.get_mut(&partition) else { return };
         held.busy = false;
         match finished {
-            Some((_, Some(place))) => {
-                held.place = Some(place);
+            Some((_, Some(progress))) => {
+                held.progress = Some(progress);
                 self.poll_at = Instant::now();
             }
             Some((_, None)) => drop(self.held.remove(&partition)),
-            None => tracing::error!(partition, "a handler panicked; the event comes again"),
+            None => tracing::error!(partition, "a handler panicked; the event is delivered again"),
         }
-        if self.held.get(&partition).is_some_and(|held| !held.lease.is(Going::On)) {
-            self.give_up(partition).await;
+        if self.held.get(&partition).is_some_and(|held| !held.lease.is(LeaseState::Held)) {
+            self.release(partition).await;
         }
     }
 
-    /// Gives a partition to others: at once where it is idle, else when its event is handled.
-    async fn give_up(&mut self, partition: u16) {
+    /// Releases a partition: at once where it is idle, else when the current event is handled.
+    async fn release(&mut self, partition: u16) {
         let Some(held) = self.held.get(&partition) else { return };
-        held.lease.leave();
+        held.lease.start_leaving();
         if held.busy {
             return;
         }
-        let Some(Held { lease, place, .. }) = self.held.remove(&partition) else { return };
-        if let Some(mut place) = place {
-            // What is not saved comes again at its next owner.
-            let _ = place.save(&self.group).await;
+        let Some(HeldPartition { lease, progress, .. }) = self.held.remove(&partition) else {
+            return;
+        };
+        if let Some(mut progress) = progress {
+            // Where saving fails, the next owner handles these events again.
+            let _ = progress.save(&self.group).await;
         }
         lease.give_back().await;
     }
 
     async fn leave(mut self) {
-        let limit = self.group.consume.lease;
+        let timeout = self.group.config.lease;
         let ending = async {
-            for partition in self.of(|_| true) {
-                self.give_up(partition).await;
+            for partition in self.partitions_where(|_| true) {
+                self.release(partition).await;
             }
             while let Some(done) = self.pages.join_next_with_id().await {
                 self.finished(done).await;
             }
-            let _ = self.roster.leave().await;
+            let _ = self.membership.leave().await;
         };
-        // Whoever takes longer than its lease is taken over anyway.
-        let _ = tokio::time::timeout(limit, ending).await;
+        // After the lease the partitions are taken over anyway.
+        let _ = tokio::time::timeout(timeout, ending).await;
     }
 }

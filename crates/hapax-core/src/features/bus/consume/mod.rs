@@ -1,19 +1,19 @@
-//! Effects of events: `bus.consume("group", handler)`.
+//! Consumer groups: `bus.consume("group", handler)`.
 //!
-//! The members of a group, in any number of processes, share the partitions of the store. Each
-//! partition has one member at a time, by a lease with a fence; events of one job are handled in
-//! their order, one after the other.
+//! The members of a group, in any number of processes, share the partitions of the store. A
+//! partition belongs to one member at a time, by a lease with a fence. Events of one job are handled
+//! in order, one after the other.
 //!
-//! What is promised is **at least once**. It becomes once where the handler
-//! - asks the [inbox](crate::inbox) with [`EventDelivery::id`], or
-//! - writes its effect and [`EventDelivery::progress`] in one SQL transaction (`record` put of the store's
-//!   crate), and answers [`EventOutcome::Saved`].
+//! Delivery is **at least once**. It becomes once where the handler
+//! - asks the inbox with [`EventDelivery::id`], or
+//! - writes its effect and [`EventDelivery::progress`] in one SQL transaction, and returns
+//!   [`EventOutcome::Saved`].
 
 mod delivery;
-mod lease;
 mod member;
+mod membership;
 mod page;
-mod roster;
+mod partition;
 #[cfg(test)]
 mod tests;
 
@@ -26,57 +26,90 @@ use tokio::task::JoinHandle;
 
 pub use delivery::{ConsumerProgress, EventDelivery, EventHandler, EventOutcome, HandlerError};
 
-use super::Bus;
-use crate::{InvalidKey, Key};
-use member::Member;
+use super::{Bus, EncodedFrame};
+use crate::{InvalidKey, Key, Store, Tenant};
+use member::GroupMember;
 
-/// How a group consumes.
+/// How a group consumes: by default 15 s of lease, a poll every half second, 16 partitions at once,
+/// a backoff of 0.5 s to 60 s, and from the oldest event that is still kept.
 #[derive(Clone, Debug)]
 pub struct ConsumerGroupConfig {
-    /// How long a member is believed alive without a sign; then others take its partitions.
-    pub lease: Duration,
-    /// How often partitions in which nothing happened are looked at.
-    pub poll: Duration,
-    /// How many partitions of one member are handled at once.
-    pub at_once: usize,
-    /// How long an event waits after its handler failed: at first, and at most.
-    pub backoff: (Duration, Duration),
-    /// Whether a new group begins with what is still kept, or with what comes from now on.
-    pub from_start: bool,
+    lease: Duration,
+    poll_interval: Duration,
+    max_concurrent: usize,
+    backoff: (Duration, Duration),
+    from_start: bool,
 }
 
 impl Default for ConsumerGroupConfig {
-    /// 15 s of lease, a look every half second, 16 at once, waits of 0.5 s to 60 s, from the start.
     fn default() -> Self {
         Self {
             lease: Duration::from_secs(15),
-            poll: Duration::from_millis(500),
-            at_once: 16,
+            poll_interval: Duration::from_millis(500),
+            max_concurrent: 16,
             backoff: (Duration::from_millis(500), Duration::from_secs(60)),
             from_start: true,
         }
     }
 }
 
-impl Bus {
+impl ConsumerGroupConfig {
+    /// How long a member keeps its partitions without renewing; then others take them over.
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// How often idle partitions are read.
+    #[must_use]
+    pub fn poll_interval(mut self, interval: Duration) -> Self {
+        self.poll_interval = interval;
+        self
+    }
+
+    /// How many partitions of one member are handled at the same time.
+    #[must_use]
+    pub fn max_concurrent(mut self, partitions: usize) -> Self {
+        self.max_concurrent = partitions;
+        self
+    }
+
+    /// The pause after a failed handler call, at first and at most.
+    #[must_use]
+    pub fn backoff(mut self, first: Duration, max: Duration) -> Self {
+        self.backoff = (first, max);
+        self
+    }
+
+    /// Whether a new group begins with the events that are still kept, or with future ones.
+    #[must_use]
+    pub fn from_start(mut self, from_start: bool) -> Self {
+        self.from_start = from_start;
+        self
+    }
+}
+
+impl<F: EncodedFrame> Bus<F> {
     /// Handles every event of this bus's tenant as a member of a group.
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use hapax_core::{bus::{Bus, NewEvent, consume::{EventDelivery, EventOutcome}}, memory::MemoryStore};
+    /// use hapax_core::bus::{Bus, NewEvent, consume::{EventDelivery, EventOutcome, HandlerError}};
+    /// use hapax_core::memory::MemoryStore;
     /// use tokio::sync::mpsc;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let bus = Bus::new(Arc::new(MemoryStore::default()));
-    /// let (heard, mut hears) = mpsc::unbounded_channel();
+    /// let (sender, mut stages) = mpsc::unbounded_channel();
     /// let member = bus.consume("mailing", move |delivery: EventDelivery| {
-    ///     let heard = heard.clone();
+    ///     let sender = sender.clone();
     ///     async move {
-    ///         heard.send(delivery.entry.stage.to_string())?;
-    ///         Ok::<_, Box<dyn std::error::Error + Send + Sync>>(EventOutcome::Done)
+    ///         sender.send(delivery.entry.stage.to_string())?;
+    ///         Ok::<_, HandlerError>(EventOutcome::Done)
     ///     }
     /// })?;
     /// bus.publish(&NewEvent::new("scan", "job-1", "vision", 10)).await?;
-    /// assert_eq!(hears.recv().await.unwrap(), "vision");
+    /// assert_eq!(stages.recv().await.unwrap(), "vision");
     /// member.stop().await;
     /// # Ok(()) }
     /// ```
@@ -84,40 +117,41 @@ impl Bus {
         self.consume_with(group, handler, ConsumerGroupConfig::default())
     }
 
-    /// As [`Bus::consume`], with other settings. Those of all members should be the same.
+    /// As [`Bus::consume`], with this configuration, which all members should share.
     pub fn consume_with(
         &self,
         group: &str,
         handler: impl EventHandler,
-        consume: ConsumerGroupConfig,
+        config: ConsumerGroupConfig,
     ) -> Result<Consumer, InvalidKey> {
-        // The longest key that the group needs.
+        // Check the longest key that the group needs.
         Key::record(&self.tenant, &name(group, "partition:65535"))?;
-        let group =
-            Group { name: group.into(), bus: self.clone(), handler: Arc::new(handler), consume };
+        let (store, tenant) = (self.store().clone(), self.tenant.clone());
+        let handler = Arc::new(handler);
+        let group = Arc::new(Group { name: group.into(), store, tenant, handler, config });
         let (stop, stopped) = watch::channel(false);
-        let task = tokio::spawn(Member::new(Arc::new(group)).run(stopped));
+        let task = tokio::spawn(GroupMember::new(group).run(stopped));
         Ok(Consumer { stop, task })
     }
 }
 
-/// What the members of a group have in common.
+/// What all parts of a member share.
 struct Group {
     name: Arc<str>,
-    bus: Bus,
+    store: Arc<dyn Store>,
+    tenant: Tenant,
     handler: Arc<dyn EventHandler>,
-    consume: ConsumerGroupConfig,
+    config: ConsumerGroupConfig,
 }
 
 impl Group {
     fn lock(&self, partition: u16) -> Key {
         let name = name(&self.name, &format!("partition:{partition}"));
-        Key::lock(&self.bus.tenant, &name).expect("the group's name was checked")
+        Key::lock(&self.tenant, &name).expect("the group's name was checked")
     }
 
     fn record(&self, what: &str) -> Key {
-        Key::record(&self.bus.tenant, &name(&self.name, what))
-            .expect("the group's name was checked")
+        Key::record(&self.tenant, &name(&self.name, what)).expect("the group's name was checked")
     }
 }
 
@@ -125,7 +159,7 @@ fn name(group: &str, what: &str) -> String {
     format!("hapax:consumer:{group}:{what}")
 }
 
-/// A member of a group. Dropped, it is as if its process had died: its partitions are taken over when
+/// A member of a group. Dropping it is like killing its process: its partitions are taken over when
 /// their leases have run out.
 #[must_use = "a member that is dropped handles nothing"]
 pub struct Consumer {
@@ -134,8 +168,8 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    /// Leaves the group: events that are being handled are handled to their end, then others take
-    /// over at once. Gives up after the lease.
+    /// Leaves the group: finishes the events that are being handled, then releases the partitions.
+    /// Gives up after the lease.
     pub async fn stop(mut self) {
         self.stop.send_replace(true);
         // A task that panicked has nothing left to end.

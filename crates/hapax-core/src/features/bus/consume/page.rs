@@ -1,4 +1,4 @@
-//! Some changes of one partition, handled one after the other.
+//! One page of changes of a partition, handled one after the other.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,38 +7,38 @@ use std::time::Duration;
 use metrics::counter;
 use tokio::sync::watch;
 
-use super::lease::{Going, Place};
+use super::partition::{LeaseState, PartitionProgress};
 use super::{EventDelivery, EventOutcome, Group};
 use crate::log::{LogEntry, PartitionTail, TailChange};
 use crate::{Fence, Key, StoreError, metric_names};
 
-/// How many entries of a job are fetched at once.
-const ENTRIES: usize = 64;
-/// How many events may come again after a crash, in time.
-const SAVE: Duration = Duration::from_secs(1);
+/// How many entries of a job one store call reads.
+const MAX_ENTRIES: usize = 64;
+/// How often progress is saved within a page: a crash repeats the events of this long.
+const SAVE_INTERVAL: Duration = Duration::from_secs(1);
 
-pub(super) struct Page {
+pub(super) struct PartitionPage {
     pub(super) group: Arc<Group>,
     pub(super) partition: u16,
     pub(super) fence: Fence,
     pub(super) tail: PartitionTail,
-    pub(super) place: Place,
-    pub(super) going: watch::Receiver<Going>,
+    pub(super) progress: PartitionProgress,
+    pub(super) lease: watch::Receiver<LeaseState>,
 }
 
-/// Why a page ends before its end.
-enum Ended {
-    /// The partition is to be left.
-    Leave,
-    /// Another member has it.
+/// Why a page ends early.
+enum EarlyEnd {
+    /// The partition is to be released.
+    Leaving,
+    /// Another member owns the partition.
     Superseded,
 }
 
-/// How far a page came; `None` where the partition is another member's.
-pub(super) type Finished = (u16, Option<Place>);
+/// The partition and its progress; `None` where another member owns the partition.
+pub(super) type FinishedPage = (u16, Option<PartitionProgress>);
 
-impl Page {
-    pub(super) async fn handle(mut self) -> Finished {
+impl PartitionPage {
+    pub(super) async fn handle(mut self) -> FinishedPage {
         if self.tail.lost {
             counter!(metric_names::BUS_CONSUMED, "result" => "lost").increment(1);
             tracing::warn!(
@@ -49,86 +49,90 @@ impl Page {
         }
         let tail = std::mem::replace(
             &mut self.tail,
-            PartitionTail { changes: Vec::new(), next: self.place.position.clone(), lost: false },
+            PartitionTail {
+                changes: Vec::new(),
+                next: self.progress.position.clone(),
+                lost: false,
+            },
         );
-        match self.changes(&tail).await {
-            Ok(()) => self.place.reached(&tail.next),
-            Err(Ended::Leave) => {}
-            Err(Ended::Superseded) => return (self.partition, None),
+        match self.handle_changes(&tail).await {
+            Ok(()) => self.progress.advance(&tail.next),
+            Err(EarlyEnd::Leaving) => {}
+            Err(EarlyEnd::Superseded) => return (self.partition, None),
         }
-        match self.place.save(&self.group).await {
+        match self.progress.save(&self.group).await {
             Ok(false) => (self.partition, None),
-            Ok(true) => (self.partition, Some(self.place)),
+            Ok(true) => (self.partition, Some(self.progress)),
             Err(error) => {
-                // Saved with the next page; until then a crash makes these events come again.
+                // Saved with the next page; a crash before that repeats these events.
                 metric_names::count_store_error(&error);
-                (self.partition, Some(self.place))
+                (self.partition, Some(self.progress))
             }
         }
     }
 
-    async fn changes(&mut self, tail: &PartitionTail) -> Result<(), Ended> {
-        let mut fetched = Fetched::default();
+    async fn handle_changes(&mut self, tail: &PartitionTail) -> Result<(), EarlyEnd> {
+        let mut fetched = FetchedEntries::default();
         for change in &tail.changes {
             let mut failures = 0;
             loop {
-                self.go_on()?;
-                let outcome = self.change(change, &mut fetched, failures + 1).await;
+                self.check_lease()?;
+                let outcome = self.handle_change(change, &mut fetched, failures + 1).await;
                 let Err(wait) = outcome? else { break };
-                let (first, most) = self.group.consume.backoff;
+                let (first, max) = self.group.config.backoff;
                 let wait = wait.unwrap_or_else(|| {
                     failures += 1;
-                    first.saturating_mul(1 << (failures - 1).min(16)).min(most)
+                    first.saturating_mul(1 << (failures - 1).min(16)).min(max)
                 });
-                // Woken where the partition is to be left.
-                let mut going = self.going.clone();
-                let left = going.wait_for(|going| *going != Going::On);
-                let _ = tokio::time::timeout(wait, left).await;
+                // End the pause early where the partition is to be released.
+                let mut lease = self.lease.clone();
+                let released = lease.wait_for(|state| *state != LeaseState::Held);
+                let _ = tokio::time::timeout(wait, released).await;
             }
-            if self.place.unsaved_for() >= SAVE
-                && let Ok(false) = self.place.save(&self.group).await
+            if self.progress.unsaved_for() >= SAVE_INTERVAL
+                && let Ok(false) = self.progress.save(&self.group).await
             {
-                return Err(Ended::Superseded);
+                return Err(EarlyEnd::Superseded);
             }
         }
         Ok(())
     }
 
-    fn go_on(&self) -> Result<(), Ended> {
-        match *self.going.borrow() {
-            Going::On => Ok(()),
-            Going::Leave => Err(Ended::Leave),
-            Going::Lost => Err(Ended::Superseded),
+    fn check_lease(&self) -> Result<(), EarlyEnd> {
+        match *self.lease.borrow() {
+            LeaseState::Held => Ok(()),
+            LeaseState::Leaving => Err(EarlyEnd::Leaving),
+            LeaseState::Lost => Err(EarlyEnd::Superseded),
         }
     }
 
-    /// One change. The inner error says that it has to be tried again, and after how long where the
-    /// handler is not to blame.
-    async fn change(
+    /// Handles one change. The inner error asks for a retry: after this pause where the store failed,
+    /// with backoff (`None`) where the handler did.
+    async fn handle_change(
         &mut self,
         change: &TailChange,
-        fetched: &mut Fetched,
+        fetched: &mut FetchedEntries,
         attempt: u32,
-    ) -> Result<Result<(), Option<Duration>>, Ended> {
+    ) -> Result<Result<(), Option<Duration>>, EarlyEnd> {
         let count = |result: &'static str| {
             counter!(metric_names::BUS_CONSUMED, "result" => result).increment(1);
         };
-        if change.job.tenant() != &self.group.bus.tenant {
-            self.place.reached(&change.position);
+        if change.job.tenant() != &self.group.tenant {
+            self.progress.advance(&change.position);
             return Ok(Ok(()));
         }
         let entry = match fetched.entry(&self.group, change).await {
             Ok(Some(entry)) => entry,
             Ok(None) => {
-                // Trimmed, or the whole job forgotten, since the tail was read.
+                // Trimmed or expired since the tail was read.
                 count("gone");
                 self.group.handler.lost(self.partition).await;
-                self.place.reached(&change.position);
+                self.progress.advance(&change.position);
                 return Ok(Ok(()));
             }
             Err(error) => {
                 metric_names::count_store_error(&error);
-                return Ok(Err(Some(self.group.consume.poll)));
+                return Ok(Err(Some(self.group.config.poll_interval)));
             }
         };
         let delivery = EventDelivery {
@@ -137,14 +141,14 @@ impl Page {
             partition: self.partition,
             fence: self.fence,
             attempt,
-            progress: self.place.progress(&change.position),
+            progress: self.progress.record_for(&change.position),
         };
         match self.group.handler.handle(delivery).await {
-            Ok(EventOutcome::Done) => self.place.reached(&change.position),
-            Ok(EventOutcome::Saved(version)) => self.place.was_saved(&change.position, version),
-            Ok(EventOutcome::Superseded) => return Err(Ended::Superseded),
+            Ok(EventOutcome::Done) => self.progress.advance(&change.position),
+            Ok(EventOutcome::Saved(version)) => self.progress.mark_saved(&change.position, version),
+            Ok(EventOutcome::Superseded) => return Err(EarlyEnd::Superseded),
             Err(_) => {
-                // The handler's own words may say anything about anybody: they are its to log.
+                // The handler's error may contain personal data, so it is not logged here.
                 count("failed");
                 tracing::warn!(partition = self.partition, attempt, "a handler failed");
                 return Ok(Err(None));
@@ -155,11 +159,11 @@ impl Page {
     }
 }
 
-/// Entries that were fetched with an earlier one of their job.
+/// Entries that were read together with an earlier entry of their job.
 #[derive(Default)]
-struct Fetched(HashMap<Key, Vec<LogEntry>>);
+struct FetchedEntries(HashMap<Key, Vec<LogEntry>>);
 
-impl Fetched {
+impl FetchedEntries {
     async fn entry(
         &mut self,
         group: &Group,
@@ -172,7 +176,7 @@ impl Fetched {
             return Ok(Some(entry));
         }
         let after = change.offset.saturating_sub(1);
-        let attached = group.bus.store().attach(&change.job, after, ENTRIES).await?;
+        let attached = group.store.attach(&change.job, after, MAX_ENTRIES).await?;
         let entries = attached.map(|attached| attached.entries).unwrap_or_default();
         let entry = found(&entries);
         self.0.insert(change.job.clone(), entries);

@@ -49,12 +49,10 @@ impl Seen {
 }
 
 fn quick() -> ConsumerGroupConfig {
-    ConsumerGroupConfig {
-        lease: Duration::from_millis(600),
-        poll: Duration::from_millis(5),
-        backoff: (Duration::from_millis(5), Duration::from_millis(20)),
-        ..ConsumerGroupConfig::default()
-    }
+    ConsumerGroupConfig::default()
+        .lease(Duration::from_millis(600))
+        .poll_interval(Duration::from_millis(5))
+        .backoff(Duration::from_millis(5), Duration::from_millis(20))
 }
 
 fn member(bus: &Bus, seen: &Seen, by: &'static str) -> Consumer {

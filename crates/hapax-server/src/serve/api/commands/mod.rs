@@ -4,10 +4,12 @@ pub(super) mod schema;
 
 use std::ops::RangeInclusive;
 
+use std::time::Duration;
+
 use axum::extract::State;
 use axum::response::IntoResponse;
 use hapax::command::{Begun, CommandConfig, CommandState, CommandView};
-use hapax::{Fingerprint, OnUnknown, Token, millis};
+use hapax::{Fingerprint, OnUnknown, Operation, Token, millis};
 use hyper::StatusCode;
 
 use schema::{
@@ -25,7 +27,7 @@ use crate::serve::response::{ApiResult, json_response};
 /// How long a response may be kept, in milliseconds.
 pub(super) const RETENTION: RangeInclusive<u64> = 1..=366 * 86_400_000;
 
-/// CommandConfig a command.
+/// Begin a command.
 #[utoipa::path(
     post, path = "/v1/commands/{operation}/{key}", operation_id = "begin_command", tag = "commands",
     params(("operation" = String, Path, min_length = 1, max_length = 255), ("key" = String, Path, min_length = 1, max_length = 255)),
@@ -39,10 +41,10 @@ pub(super) const RETENTION: RangeInclusive<u64> = 1..=366 * 86_400_000;
 )]
 pub(crate) async fn begin(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
     request.expect_no_query()?;
-    let begin = parse_begin(request.json_fields()?)?;
+    let (config, wait) = parse_begin(request.json_fields()?)?;
     let commands = app.commands(&request.tenant);
-    let begun = commands.begin(request.segment(0), request.segment(1), &begin);
-    match app.call_store_waiting(begin.wait, begun).await? {
+    let begun = commands.begin(Operation(request.segment(0)), request.segment(1), &config);
+    match app.call_store_waiting(wait, begun).await? {
         Begun::Granted { ticket, attempt } => {
             let (token, fence) = (ticket.token.as_str().to_owned(), ticket.fence.0);
             Ok(json_response(
@@ -75,22 +77,24 @@ pub(crate) async fn begin(State(app): State<AppState>, request: ApiRequest) -> A
     }
 }
 
-fn parse_begin(mut fields: JsonFields) -> Result<CommandConfig, Problem> {
+fn parse_begin(mut fields: JsonFields) -> Result<(CommandConfig, Duration), Problem> {
     let fingerprint = fields.short_text("fingerprint", 0..=Fingerprint::MAX)?;
-    let defaults = CommandConfig::default();
-    let begin = CommandConfig {
-        fingerprint: fingerprint.and_then(|text| Fingerprint::new(&text)),
-        lease: fields.millis("lease_ms", LEASE)?.unwrap_or(defaults.lease),
-        retention: fields.millis("retention_ms", RETENTION)?.unwrap_or(defaults.retention),
-        wait: fields.millis("wait_ms", WAIT)?.unwrap_or(defaults.wait),
-        on_unknown: match fields.text("on_unknown")?.as_deref() {
-            None | Some("refuse") => OnUnknown::Refuse,
-            Some("rerun") => OnUnknown::TakeOver,
-            Some(_) => return Err(Problem::invalid("field `on_unknown` takes refuse or rerun")),
-        },
-    };
+    let mut config =
+        CommandConfig::default().fingerprint(fingerprint.and_then(|text| Fingerprint::new(&text)));
+    if let Some(lease) = fields.millis("lease_ms", LEASE)? {
+        config = config.lease(lease);
+    }
+    if let Some(retention) = fields.millis("retention_ms", RETENTION)? {
+        config = config.retention(retention);
+    }
+    let wait = fields.millis("wait_ms", WAIT)?.unwrap_or_default();
+    let config = config.wait(wait).on_unknown(match fields.text("on_unknown")?.as_deref() {
+        None | Some("refuse") => OnUnknown::Refuse,
+        Some("rerun") => OnUnknown::TakeOver,
+        Some(_) => return Err(Problem::invalid("field `on_unknown` takes refuse or rerun")),
+    });
     fields.finish()?;
-    Ok(begin)
+    Ok((config, wait))
 }
 
 /// Complete a command with its response.
@@ -110,7 +114,8 @@ pub(crate) async fn complete(State(app): State<AppState>, request: ApiRequest) -
     let response = read_response(&mut fields, 100..=599)?;
     fields.finish()?;
     let (commands, token) = (app.commands(&request.tenant), Token::presented(&token));
-    let completed = commands.complete(request.segment(0), request.segment(1), &token, &response);
+    let completed =
+        commands.complete(Operation(request.segment(0)), request.segment(1), &token, &response);
     app.call_store(completed).await?;
     Ok(json_response(StatusCode::OK, &CompletedState { state: "completed" }))
 }
@@ -131,7 +136,7 @@ pub(crate) async fn fail(State(app): State<AppState>, request: ApiRequest) -> Ap
     request.expect_no_query()?;
     let token = request.token_header()?;
     let commands = app.commands(&request.tenant);
-    let failed = commands.fail(request.segment(0), request.segment(1), &token);
+    let failed = commands.fail(Operation(request.segment(0)), request.segment(1), &token);
     app.call_store(failed).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
@@ -148,7 +153,8 @@ pub(crate) async fn fail(State(app): State<AppState>, request: ApiRequest) -> Ap
 pub(crate) async fn show(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
     request.expect_no_query()?;
     let commands = app.commands(&request.tenant);
-    let view = app.call_store(commands.look(request.segment(0), request.segment(1))).await?;
+    let view =
+        app.call_store(commands.look(Operation(request.segment(0)), request.segment(1))).await?;
     let view = view.ok_or_else(command_missing)?;
     Ok(json_response(StatusCode::OK, &command_shown(view)))
 }

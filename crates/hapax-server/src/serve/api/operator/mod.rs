@@ -10,7 +10,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::response::IntoResponse;
 use hapax::command::{CommandState, CommandView, Commands, OperatorDecision, OperatorOutcome};
-use hapax::{ClaimQuery, ClaimStatus, Fence, KeyKind, Tenant};
+use hapax::{ClaimQuery, ClaimStatus, Fence, KeyKind, Operation, Tenant};
 use hyper::StatusCode;
 use tokio::time::Instant;
 
@@ -112,7 +112,7 @@ pub(crate) async fn show(State(app): State<AppState>, request: ApiRequest) -> Ap
     run_to_completion(async move {
         let looked = async {
             let commands = app.commands(&tenant_in_scope(&request)?);
-            let looked = commands.look(request.segment(1), request.segment(2));
+            let looked = commands.look(Operation(request.segment(1)), request.segment(2));
             app.call_store(looked).await?.ok_or_else(command_missing)
         };
         let view = looked.await;
@@ -196,15 +196,15 @@ async fn apply_decision(
     decision: &OperatorDecision,
     fence: &mut Option<Fence>,
 ) -> Result<(), Problem> {
-    let before = commands.look(operation, key).await?.ok_or_else(command_missing)?;
+    let before = commands.look(Operation(operation), key).await?.ok_or_else(command_missing)?;
     *fence = before.fence;
-    match commands.decide_as_operator(operation, key, decision).await? {
+    match commands.decide_as_operator(Operation(operation), key, decision).await? {
         OperatorOutcome::Done => Ok(()),
         OperatorOutcome::Missing => Err(command_missing()),
         OperatorOutcome::Pending => Err(in_progress(&before)),
         OperatorOutcome::Completed => {
             // A repeated decision whose first response was lost succeeds like the first.
-            let after = commands.look(operation, key).await?;
+            let after = commands.look(Operation(operation), key).await?;
             let repeated = after.is_some_and(|after| has_response(&after, decision));
             if repeated { Ok(()) } else { Err(completed()) }
         }

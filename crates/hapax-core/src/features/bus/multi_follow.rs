@@ -1,4 +1,4 @@
-//! Following several jobs at once, with one id for the places in all of them.
+//! Following several jobs at once, with one cursor for the positions in all of them.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -10,24 +10,25 @@ use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 
 use super::follow::{FollowFrom, Follower, NextFrames};
-use super::frame::{Frame, FrameKind};
+use super::frame::{EncodedFrame, FrameKind, JobFrame, JsonFrame};
 use super::{Bus, BusError};
 use crate::Key;
 use crate::log::{Cursor, Epoch, InvalidCursor, MAX_NUMBER};
 
-/// The most jobs that are followed together: an id goes out with every event, and must stay short.
+/// The most jobs that one [`MultiFollower`] follows. The cursor is sent with every event and must
+/// stay short.
 pub const MAX_JOBS: usize = 32;
 
-/// The places in several jobs as one short text. Jobs are known by 32 bits of their digest, so that
-/// it can be read whatever the order of the jobs; those that it does not name begin at their start.
+/// The positions in several jobs as one short text. A job is identified by 32 bits of its digest, so
+/// that the order of the jobs does not matter; a job that is not named begins at its start.
 ///
 /// ```
 /// use hapax_core::{bus::MultiCursor, log::{Cursor, Epoch}, Key, Tenant};
 /// let job = Key::job(&Tenant::default(), "scan", "1").unwrap();
 /// let other = Key::job(&Tenant::default(), "scan", "2").unwrap();
-/// let mut bookmark = MultiCursor::default();
-/// bookmark.put(&job, Cursor { epoch: Epoch(7), offset: 42 });
-/// let read: MultiCursor = bookmark.to_string().parse().unwrap();
+/// let mut cursor = MultiCursor::default();
+/// cursor.put(&job, Cursor { epoch: Epoch(7), offset: 42 });
+/// let read: MultiCursor = cursor.to_string().parse().unwrap();
 /// assert_eq!(read.get(&job), Some(Cursor { epoch: Epoch(7), offset: 42 }));
 /// assert_eq!(read.get(&other), None);
 /// ```
@@ -35,20 +36,20 @@ pub const MAX_JOBS: usize = 32;
 pub struct MultiCursor(Vec<(u32, Cursor)>);
 
 impl MultiCursor {
-    /// The place in this job.
+    /// The cursor of this job.
     pub fn get(&self, job: &Key) -> Option<Cursor> {
         let tag = tag(job);
         self.0.iter().find(|(other, _)| *other == tag).map(|(_, cursor)| *cursor)
     }
 
-    /// Whether a bookmark can hold a place in each of these jobs.
-    pub fn tells_apart(jobs: &[Key]) -> bool {
+    /// Whether these jobs have different tags, so that one cursor can hold a position in each.
+    pub fn can_distinguish(jobs: &[Key]) -> bool {
         let mut tags: Vec<_> = jobs.iter().map(tag).collect();
         tags.sort_unstable();
         tags.windows(2).all(|pair| pair[0] != pair[1])
     }
 
-    /// Keeps the place in this job.
+    /// Sets the cursor of this job.
     pub fn put(&mut self, job: &Key, cursor: Cursor) {
         let tag = tag(job);
         match self.0.iter_mut().find(|(other, _)| *other == tag) {
@@ -58,8 +59,8 @@ impl MultiCursor {
     }
 }
 
-/// What a [`MultiCursor`] knows of a job. Two jobs of one bookmark must not share it; an epoch tells
-/// those of different bookmarks apart.
+/// The identity of a job inside a [`MultiCursor`]. Jobs of different cursors may share a tag: their
+/// epochs differ.
 fn tag(job: &Key) -> u32 {
     let digest = job.digest();
     u32::try_from((digest ^ (digest >> 32)) & u64::from(u32::MAX)).unwrap_or_default()
@@ -98,7 +99,7 @@ impl FromStr for MultiCursor {
     }
 }
 
-/// Seven bits a byte, the lowest first.
+/// Little-endian base 128 (LEB128).
 fn put_number(bytes: &mut Vec<u8>, mut number: u64) {
     while number > 0x7f {
         bytes.push(number as u8 | 0x80);
@@ -120,48 +121,48 @@ fn take_number(bytes: &mut &[u8]) -> Result<u64, InvalidCursor> {
     Err(InvalidCursor)
 }
 
-/// A frame of one of several jobs.
+/// A frame of one of several followed jobs.
 #[derive(Clone, Debug)]
-pub struct MultiFrame {
-    /// What it tells; its own id is of its job alone.
-    pub frame: Frame,
-    /// Where a follower of all of them goes on that has seen it; `None` for a gap.
-    pub bookmark: Option<MultiCursor>,
+pub struct MultiFrame<F = JsonFrame> {
+    /// The frame; its own cursor is that of its job alone.
+    pub frame: JobFrame<F>,
+    /// Where a follower of all the jobs continues after this frame; `None` for a gap.
+    pub cursor: Option<MultiCursor>,
 }
 
 /// A follower of several jobs.
-pub struct MultiFollower {
-    /// `None` where all of it was seen.
-    each: Vec<Option<Follower>>,
-    seen: MultiCursor,
+pub struct MultiFollower<F = JsonFrame> {
+    /// `None` for a job that is complete.
+    followers: Vec<Option<Follower<F>>>,
+    cursor: MultiCursor,
+    /// The job that was asked last.
     turn: usize,
 }
 
-impl Bus {
-    /// Follows several jobs, from where the bookmark says; `None` where all are closed and everything
-    /// was seen. Takes up to [`MAX_JOBS`] jobs that are all different.
+impl<F: EncodedFrame> Bus<F> {
+    /// Follows several jobs, each after its position in `cursor`; `None` where all jobs are closed
+    /// and every entry was seen. Takes up to [`MAX_JOBS`] different jobs.
     pub async fn follow_all(
         &self,
         jobs: &[Key],
-        bookmark: &MultiCursor,
-    ) -> Result<Option<MultiFollower>, BusError> {
-        let (mut each, mut seen) = (Vec::with_capacity(jobs.len()), MultiCursor::default());
+        cursor: &MultiCursor,
+    ) -> Result<Option<MultiFollower<F>>, BusError> {
+        let (mut followers, mut seen) = (Vec::with_capacity(jobs.len()), MultiCursor::default());
         for job in jobs {
-            let since = bookmark.get(job).map_or(FollowFrom::Start, FollowFrom::Cursor);
-            if let FollowFrom::Cursor(cursor) = since {
+            let from = cursor.get(job).map_or(FollowFrom::Start, FollowFrom::Cursor);
+            if let FollowFrom::Cursor(cursor) = from {
                 seen.put(job, cursor);
             }
-            each.push(Follower::begin(&self.shared.registry, job, since).await?);
+            followers.push(Follower::begin(&self.shared.registry, job, from).await?);
         }
-        let complete = each.iter().all(Option::is_none);
-        Ok((!complete).then_some(MultiFollower { each, seen, turn: 0 }))
+        let complete = followers.iter().all(Option::is_none);
+        Ok((!complete).then_some(MultiFollower { followers, cursor: seen, turn: 0 }))
     }
 }
 
-impl MultiFollower {
-    /// Waits for what comes next in any of the jobs. Whoever drops the future in between misses
-    /// nothing.
-    pub async fn next(&mut self) -> NextFrames<MultiFrame> {
+impl<F: EncodedFrame> MultiFollower<F> {
+    /// Waits for the next frames of any of the jobs. Cancel-safe: dropping the future loses nothing.
+    pub async fn next(&mut self) -> NextFrames<MultiFrame<F>> {
         loop {
             if let Some(next) = self.try_next().await {
                 return next;
@@ -170,40 +171,43 @@ impl MultiFollower {
         }
     }
 
-    /// One job after the other, so that a busy one does not keep the others back.
-    async fn try_next(&mut self) -> Option<NextFrames<MultiFrame>> {
-        let jobs = self.each.len();
+    /// Asks the jobs in turn, so that a busy job does not starve the others.
+    async fn try_next(&mut self) -> Option<NextFrames<MultiFrame<F>>> {
+        let jobs = self.followers.len();
         for _ in 0..jobs {
             self.turn = (self.turn + 1) % jobs;
-            let Some(follower) = &mut self.each[self.turn] else { continue };
+            let Some(follower) = &mut self.followers[self.turn] else { continue };
             match follower.try_next().await {
                 None => {}
                 Some(NextFrames::Stopped) => return Some(NextFrames::Stopped),
-                Some(NextFrames::Complete) => self.each[self.turn] = None,
+                Some(NextFrames::Complete) => self.followers[self.turn] = None,
                 Some(NextFrames::Frames(frames)) => {
                     let job = follower.job().clone();
-                    return Some(NextFrames::Frames(self.marked(&job, frames)));
+                    return Some(NextFrames::Frames(self.with_cursors(&job, frames)));
                 }
             }
         }
-        self.each.iter().all(Option::is_none).then_some(NextFrames::Complete)
+        self.followers.iter().all(Option::is_none).then_some(NextFrames::Complete)
     }
 
-    fn marked(&mut self, job: &Key, frames: Vec<Frame>) -> Vec<MultiFrame> {
-        let mark = |frame: Frame| {
-            let bookmark = frame.at().map(|cursor| {
-                self.seen.put(job, cursor);
-                self.seen.clone()
+    fn with_cursors(&mut self, job: &Key, frames: Vec<JobFrame<F>>) -> Vec<MultiFrame<F>> {
+        let with_cursor = |frame: JobFrame<F>| {
+            let cursor = frame.at().map(|at| {
+                self.cursor.put(job, at);
+                self.cursor.clone()
             });
-            let frame = if frame.kind() == FrameKind::Gap { frame.gap_of(job) } else { frame };
-            MultiFrame { frame, bookmark }
+            let frame = match frame.kind() {
+                FrameKind::Gap { from, to } => JobFrame::gap(Some(job), from, to),
+                FrameKind::Entry | FrameKind::Snapshot => frame,
+            };
+            MultiFrame { frame, cursor }
         };
-        frames.into_iter().map(mark).collect()
+        frames.into_iter().map(with_cursor).collect()
     }
 
     async fn changed(&mut self) {
-        let mut changes: Vec<_> =
-            self.each.iter_mut().flatten().map(|follower| Box::pin(follower.changed())).collect();
+        let followers = self.followers.iter_mut().flatten();
+        let mut changes: Vec<_> = followers.map(|follower| Box::pin(follower.changed())).collect();
         let any = poll_fn(|context| {
             let mut ready = changes.iter_mut().map(|change| change.as_mut().poll(context));
             if ready.any(|polled| polled.is_ready()) { Poll::Ready(()) } else { Poll::Pending }
@@ -218,26 +222,26 @@ mod tests {
     use crate::Tenant;
 
     #[test]
-    fn a_bookmark_is_short_and_read_back() {
-        let mut bookmark = MultiCursor::default();
+    fn multi_cursor_is_short_and_read_back() {
+        let mut cursor = MultiCursor::default();
         let epoch = Epoch(1_700_000_000_000_000);
         for i in 0..MAX_JOBS {
             let job = Key::job(&Tenant::default(), "scan", &format!("job-{i}")).unwrap();
-            bookmark.put(&job, Cursor { epoch, offset: i as u64 * 100 });
+            cursor.put(&job, Cursor { epoch, offset: i as u64 * 100 });
         }
-        let text = bookmark.to_string();
+        let text = cursor.to_string();
         assert!(text.len() <= MAX_JOBS * 20, "{}", text.len());
-        assert_eq!(text.parse(), Ok(bookmark));
+        assert_eq!(text.parse(), Ok(cursor));
         assert_eq!("".parse(), Ok(MultiCursor::default()));
     }
 
     #[test]
-    fn anything_else_is_malformed() {
+    fn multi_cursor_refuses_malformed_text() {
         let job = Key::job(&Tenant::default(), "scan", "1").unwrap();
-        let mut bookmark = MultiCursor::default();
-        bookmark.put(&job, Cursor { epoch: Epoch(MAX_NUMBER), offset: MAX_NUMBER });
-        let text = bookmark.to_string();
-        assert_eq!(text.parse(), Ok(bookmark));
+        let mut cursor = MultiCursor::default();
+        cursor.put(&job, Cursor { epoch: Epoch(MAX_NUMBER), offset: MAX_NUMBER });
+        let text = cursor.to_string();
+        assert_eq!(text.parse(), Ok(cursor));
         let twice = BASE64_URL_SAFE_NO_PAD.decode(&text).unwrap().repeat(2);
         for wrong in [
             "7-42",
