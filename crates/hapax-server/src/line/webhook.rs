@@ -1,4 +1,4 @@
-//! `POST /line/webhook`, with a problem document where the answer is no 200.
+//! `POST /line/webhook`; every response but 200 is a problem document.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,38 +16,43 @@ use crate::serve::body;
 use crate::serve::problem::{Problem, ProblemKind};
 use crate::serve::system::no_method;
 
-/// So much of a body is read; LINE's are far smaller.
+/// The largest body; LINE's are far smaller.
 const MAX_BODY: usize = 1 << 20;
-/// So many webhooks are read at once: nobody knows who sends them before they are read.
-const AT_ONCE: usize = 1024;
+/// How many webhooks are read at once. Their senders are unknown until the signature is checked,
+/// which needs the whole body.
+const MAX_CONCURRENT: usize = 1024;
 
 #[derive(Clone)]
-struct Door {
+struct WebhookState {
     gateway: Gateway,
     body_timeout: Duration,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
-/// The webhook, and documents for everything that there is not.
+/// The webhook, and problem documents for every other path and method.
 pub(super) fn routes(gateway: Gateway, body_timeout: Duration) -> Router {
-    let door = Door { gateway, body_timeout, places: Arc::new(Semaphore::new(AT_ONCE)) };
+    let permits = Arc::new(Semaphore::new(MAX_CONCURRENT));
+    let state = WebhookState { gateway, body_timeout, permits };
     Router::new()
         .route("/line/webhook", post(receive))
-        .with_state(door)
+        .with_state(state)
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
 }
 
-async fn receive(State(door): State<Door>, request: Request) -> Result<StatusCode, Problem> {
-    let Ok(_place) = door.places.try_acquire() else {
+async fn receive(
+    State(state): State<WebhookState>,
+    request: Request,
+) -> Result<StatusCode, Problem> {
+    let Ok(_permit) = state.permits.try_acquire() else {
         body::discard(request.into_body()).await;
-        return Err(later(ProblemKind::TooManyRequests, "too many webhooks are being read"));
+        return Err(retry_later(ProblemKind::TooManyRequests, "too many webhooks are being read"));
     };
     let (head, body) = request.into_parts();
-    let body = body::read(body, MAX_BODY, door.body_timeout).await?;
-    let signature = text(&head.headers, SIGNATURE_HEADER);
-    let trace = text(&head.headers, TRACEPARENT).and_then(Traceparent::parse);
-    match within(trace, door.gateway.receive(signature, &body)).await {
+    let body = body::read(body, MAX_BODY, state.body_timeout).await?;
+    let signature = header(&head.headers, SIGNATURE_HEADER);
+    let trace = header(&head.headers, TRACEPARENT).and_then(Traceparent::parse);
+    match within(trace, state.gateway.receive(signature, &body)).await {
         WebhookStatus::Accepted => Ok(StatusCode::OK),
         WebhookStatus::Unsigned => Err(Problem::new(
             ProblemKind::LineSignature,
@@ -58,18 +63,18 @@ async fn receive(State(door): State<Door>, request: Request) -> Result<StatusCod
             ProblemKind::LineWebhook,
             "it is signed, but no JSON object with `destination` and `events`",
         )),
-        WebhookStatus::Unavailable => Err(later(
+        WebhookStatus::Unavailable => Err(retry_later(
             ProblemKind::StoreUnavailable,
             "nothing was stored or handled; deliver it again",
         )),
     }
 }
 
-fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-fn later(kind: ProblemKind, detail: &'static str) -> Problem {
+fn retry_later(kind: ProblemKind, detail: &'static str) -> Problem {
     Problem::new(kind, detail).retry_after(Duration::from_secs(1))
 }
 
@@ -94,21 +99,21 @@ mod tests {
 
     use super::*;
 
-    struct Nobody;
+    struct IdleBot;
 
     #[async_trait]
-    impl EventHandler for Nobody {
+    impl EventHandler for IdleBot {
         async fn handle(&self, _: &LineEvent, _: &EventContext) -> Result<(), EventHandlerError> {
             Ok(())
         }
     }
 
-    fn door() -> Router {
+    fn router() -> Router {
         let secrets = ChannelSecrets::new("secret").unwrap();
         let line = LineClient::new("http://127.0.0.1:9", "token").unwrap();
         let store = Arc::new(MemoryStore::default());
         let gateway =
-            Gateway::new(store, secrets, line, Arc::new(Nobody), GatewayConfig::default());
+            Gateway::new(store, secrets, line, Arc::new(IdleBot), GatewayConfig::default());
         routes(gateway, Duration::from_secs(3600))
     }
 
@@ -118,19 +123,20 @@ mod tests {
 
     #[tokio::test]
     async fn webhook_beyond_the_concurrent_maximum_is_429() {
-        let door = door();
-        let status = async || door.clone().oneshot(webhook(Body::empty())).await.unwrap().status();
-        // Each has its place as soon as it is looked at, and its body never comes.
+        let router = router();
+        let status =
+            async || router.clone().oneshot(webhook(Body::empty())).await.unwrap().status();
+        // Each has its permit after the first poll, and its body never comes.
         let stuck = || {
             let body =
                 Body::from_stream(futures_util::stream::pending::<Result<&str, std::io::Error>>());
-            let mut reading = Box::pin(door.clone().oneshot(webhook(body)));
+            let mut reading = Box::pin(router.clone().oneshot(webhook(body)));
             assert!(reading.as_mut().now_or_never().is_none());
             reading
         };
-        let mut reading: Vec<_> = (0..AT_ONCE).map(|_| stuck()).collect();
+        let mut reading: Vec<_> = (0..MAX_CONCURRENT).map(|_| stuck()).collect();
         assert_eq!(status().await, StatusCode::TOO_MANY_REQUESTS);
-        // Who goes away makes room: this one is read, and is not signed.
+        // A client that goes away frees its permit: this webhook is read, and is not signed.
         drop(reading.pop());
         assert_eq!(status().await, StatusCode::UNAUTHORIZED);
     }

@@ -1,11 +1,11 @@
-//! What is typed is what a user says.
+//! Sends what is typed as messages of a user.
 
 use std::io::IsTerminal;
 
 use tokio::io::{AsyncBufReadExt, BufReader, stdin};
 
-use super::desk::Desk;
-use super::{Scenario, place, play};
+use super::session::SimulatorSession;
+use super::{Scenario, parse_coordinates, send_scenario};
 use crate::client::print_line as line;
 
 const HELP: &str = "\
@@ -16,62 +16,64 @@ You can type:
   /location 25.04,121.51   a location message
   /follow  /unfollow  /all  /quit";
 
-/// Until the input ends. A person reads an answer before typing on; what comes from a pipe or a file
-/// waits for it all the same, so that one line can build on the one before.
-pub(super) async fn run(desk: &mut Desk) {
+/// Runs until the input ends. A person reads a reply before typing on; a line from a pipe or a file
+/// waits for the reply to the one before, so that it can build on it.
+pub(super) async fn run(session: &mut SimulatorSession) {
     line(HELP);
     let typing = std::io::stdin().is_terminal();
     let mut lines = BufReader::new(stdin()).lines();
-    while let Ok(Some(typed)) = desk.hearing(lines.next_line()).await {
-        desk.complain();
-        match scenario(typed.trim()) {
-            Said::Nothing => {}
-            Said::Quit => break,
-            Said::Unclear => line(HELP),
-            Said::Scenario(scenario) => {
-                desk.count_anew();
-                let expected = play(desk, &scenario).await;
+    while let Ok(Some(typed)) = session.show_calls_during(lines.next_line()).await {
+        session.report_violations();
+        match parse_input(typed.trim()) {
+            ChatInput::Empty => {}
+            ChatInput::Quit => break,
+            ChatInput::Unknown => line(HELP),
+            ChatInput::Scenario(scenario) => {
+                session.reset_counts();
+                let expected = send_scenario(session, &scenario).await;
                 if !typing {
-                    desk.listen(Some(expected)).await;
+                    session.wait_for_replies(Some(expected)).await;
                 }
             }
         }
     }
     if typing {
-        desk.listen(None).await;
+        session.wait_for_replies(None).await;
     }
 }
 
-enum Said {
+enum ChatInput {
     Scenario(Scenario),
-    Nothing,
+    Empty,
     Quit,
-    Unclear,
+    Unknown,
 }
 
-fn scenario(typed: &str) -> Said {
-    let Some(order) = typed.strip_prefix('/') else {
+fn parse_input(typed: &str) -> ChatInput {
+    let Some(command) = typed.strip_prefix('/') else {
         return match typed {
-            "" => Said::Nothing,
-            text => Said::Scenario(Scenario::Text { text: text.into() }),
+            "" => ChatInput::Empty,
+            text => ChatInput::Scenario(Scenario::Text { text: text.into() }),
         };
     };
-    let (order, rest) = order.split_once(' ').unwrap_or((order, ""));
+    let (command, rest) = command.split_once(' ').unwrap_or((command, ""));
     let rest = rest.trim();
-    let scenario = match (order, rest) {
-        ("quit" | "q", "") => return Said::Quit,
+    let scenario = match (command, rest) {
+        ("quit" | "q", "") => return ChatInput::Quit,
         ("follow", "") => Some(Scenario::Follow),
         ("unfollow", "") => Some(Scenario::Unfollow),
         ("all", "") => Some(Scenario::All),
         ("postback", data) if !data.is_empty() => Some(Scenario::Postback { data: data.into() }),
-        ("location", text) => place(text).ok().map(|place| Scenario::Location { place }),
-        ("tap", rest) => taps(rest),
+        ("location", text) => {
+            parse_coordinates(text).ok().map(|place| Scenario::Location { place })
+        }
+        ("tap", rest) => parse_taps(rest),
         _ => None,
     };
-    scenario.map_or(Said::Unclear, Said::Scenario)
+    scenario.map_or(ChatInput::Unknown, ChatInput::Scenario)
 }
 
-fn taps(rest: &str) -> Option<Scenario> {
+fn parse_taps(rest: &str) -> Option<Scenario> {
     let (taps, data) = rest.split_once(' ')?;
     let taps = taps.parse().ok().filter(|taps| (1..=1000).contains(taps))?;
     Some(Scenario::DoubleTap { data: data.trim().into(), taps })

@@ -1,42 +1,42 @@
-//! What went wrong, and what to do about it.
+//! Hints: what went wrong, and what to do about it.
 
 use std::io::ErrorKind;
 use std::time::Duration;
 
 use hapax_line::simulator::{WebhookResponse, WebhookSendError};
 
-/// LINE waits no longer for the answer to a webhook.
-const LIMIT: Duration = Duration::from_secs(2);
+/// The longest that LINE waits for the response to a webhook.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What was used here, for advice that names it.
-pub(super) struct Setting {
-    /// Where webhooks go.
+/// The addresses and secrets of this run, which hints refer to.
+pub(super) struct SimulatorSetup {
+    /// The URL of the webhooks.
     pub(super) to: String,
-    /// Whether the secret came from the environment: then it is not shown.
+    /// Whether the secret came from the environment, and is not shown.
     pub(super) own_secret: bool,
-    /// Whether the access token did.
+    /// Whether the access token came from the environment, and is not shown.
     pub(super) own_token: bool,
     /// The base of the simulated API.
     pub(super) base: String,
 }
 
-impl Setting {
-    /// What is wrong with the answer to a webhook.
+impl SimulatorSetup {
+    /// What is wrong with the response to a webhook.
     pub(super) fn about(
         &self,
         delivered: Result<WebhookResponse, WebhookSendError>,
     ) -> Option<String> {
         let status = match delivered {
-            Ok(WebhookResponse { status: 200, took }) if took <= LIMIT => return None,
+            Ok(WebhookResponse { status: 200, took }) if took <= RESPONSE_TIMEOUT => return None,
             Ok(WebhookResponse { status: 200, .. }) => {
                 return Some("the answer took more than 2 s: LINE takes that for a failure".into());
             }
             Ok(WebhookResponse { status, .. }) => status,
-            Err(WebhookSendError::NotReached(cause)) => return Some(self.nobody(cause)),
-            Err(_) => return Some(self.silence()),
+            Err(WebhookSendError::NotReached(cause)) => return Some(self.unreachable(cause)),
+            Err(_) => return Some(self.no_response()),
         };
         Some(match status {
-            401 => format!("401: {}", self.other_secret()),
+            401 => format!("401: {}", self.wrong_secret()),
             404 => format!(
                 "404: nothing takes webhooks at {}; `hapax line` does at /line/webhook; --to says \
                  where",
@@ -52,7 +52,7 @@ impl Setting {
         })
     }
 
-    fn nobody(&self, cause: ErrorKind) -> String {
+    fn unreachable(&self, cause: ErrorKind) -> String {
         let to = &self.to;
         let what = match cause {
             ErrorKind::ConnectionRefused => format!("nothing listens at {to} ({cause})"),
@@ -61,11 +61,11 @@ impl Setting {
         format!("{what}: start the bot, or say with --to where it takes webhooks")
     }
 
-    fn silence(&self) -> String {
+    fn no_response(&self) -> String {
         format!("{} took a webhook and did not answer: LINE takes that for a failure", self.to)
     }
 
-    fn other_secret(&self) -> String {
+    fn wrong_secret(&self) -> String {
         let here = match self.own_secret {
             true => "that of LINE_CHANNEL_SECRET here",
             false => "`simulated-secret`, for want of LINE_CHANNEL_SECRET",
@@ -76,7 +76,7 @@ impl Setting {
         )
     }
 
-    /// What to do about something that the API refused.
+    /// What to do about a call that LINE would have refused.
     pub(super) fn about_violation(&self, why: &str) -> String {
         if !why.contains("access token") {
             return why.to_owned();
@@ -88,7 +88,7 @@ impl Setting {
         format!("{why}; the right one is {here}")
     }
 
-    /// Where nothing at all was said.
+    /// What to do about a bot that sent nothing at all.
     pub(super) fn about_silence(&self) -> String {
         format!(
             "the bot said nothing to the simulated API: was it started with LINE_API_BASE={}? \

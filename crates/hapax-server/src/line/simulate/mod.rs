@@ -1,14 +1,14 @@
-//! `hapax line simulate`: LINE at a bot author's desk.
+//! `hapax line simulate`: LINE's side, for the author of a bot.
 //!
 //! ```text
-//!   scenario ─► Desk ─► signed webhooks ─────────► the bot (or `hapax line` before it)
+//!   scenario ─► session ─► signed webhooks ──────► the bot (or `hapax line` before it)
 //!                 ◄── LINE's API, on loopback ◄────── replies, pushes, animations
 //! ```
 
 mod chat;
-mod desk;
+mod display;
 mod hints;
-mod spoken;
+mod session;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use hapax_line::simulator::events;
 use serde_json::Value;
 
 use crate::client::{duration, print_line as line};
-use desk::Desk;
+use session::SimulatorSession;
 
 const HELP: &str = "\
 The bot is started beside it, so that it answers to the simulated API:
@@ -34,11 +34,11 @@ Examples:
   hapax line simulate double-tap \"action=weather&type=home\"     two taps at the same time
   hapax line simulate redelivery --copies 20                    one event, 20 times at once
   hapax line simulate --to http://127.0.0.1:3000/callback all   every type of event
-  hapax line simulate chat                                      what you type is what a user says
+  hapax line simulate chat                                      send what you type as a user
 
 Exit codes:
   0  every webhook was answered 200, and LINE would have complained about nothing
-  1  a webhook was not, or LINE would have; what to do is said";
+  1  otherwise; the hints say what to do";
 
 /// The arguments of `hapax line simulate`.
 #[derive(clap::Args)]
@@ -55,7 +55,7 @@ pub(crate) struct SimulateArgs {
     /// Where the simulated LINE API listens
     #[arg(long, global = true, value_name = "ADDR", default_value = "127.0.0.1:8790")]
     api: String,
-    /// Who writes and taps
+    /// The user who writes and taps
     #[arg(
         long,
         global = true,
@@ -63,8 +63,8 @@ pub(crate) struct SimulateArgs {
         default_value = "Uf00d0000000000000000000000000001"
     )]
     user: String,
-    /// How long to listen for answers after the last webhook
-    #[arg(long, global = true, value_name = "TIME", value_parser = patience, default_value = "3s")]
+    /// How long to wait for replies after the last webhook
+    #[arg(long, global = true, value_name = "TIME", value_parser = parse_wait, default_value = "3s")]
     wait: Duration,
     #[command(subcommand)]
     scenario: Option<Scenario>,
@@ -72,7 +72,7 @@ pub(crate) struct SimulateArgs {
 
 #[derive(clap::Subcommand)]
 enum Scenario {
-    /// Most of these, one after the other; this is what is done unless something else is said
+    /// Most of these, one after the other; the default
     Tour,
     /// A text message
     Text {
@@ -82,17 +82,17 @@ enum Scenario {
     /// A location message
     Location {
         /// Latitude and longitude: 25.04,121.51
-        #[arg(value_name = "LAT,LON", value_parser = place, allow_hyphen_values = true)]
-        place: Place,
+        #[arg(value_name = "LAT,LON", value_parser = parse_coordinates, allow_hyphen_values = true)]
+        place: Coordinates,
     },
     /// A tap on something with data
     Postback {
         /// As in action=weather&type=home
         data: String,
     },
-    /// Somebody adds the bot
+    /// A user adds the bot
     Follow,
-    /// Somebody blocks the bot
+    /// A user blocks the bot
     Unfollow,
     /// Several taps at the same time, each an event of its own
     DoubleTap {
@@ -100,7 +100,7 @@ enum Scenario {
         #[arg(default_value = "action=weather&type=home")]
         data: String,
         /// How many
-        #[arg(long, default_value_t = 2, value_parser = some())]
+        #[arg(long, default_value_t = 2, value_parser = copies())]
         taps: usize,
     },
     /// One text message, delivered many times at once
@@ -109,7 +109,7 @@ enum Scenario {
         #[arg(default_value = "台北")]
         text: String,
         /// How many times
-        #[arg(long, default_value_t = 20, value_parser = some())]
+        #[arg(long, default_value_t = 20, value_parser = copies())]
         copies: usize,
     },
     /// Several events in one webhook: of one user, of another one, and of a type not known yet
@@ -118,36 +118,36 @@ enum Scenario {
     All,
     /// An event that the bot may not answer
     Standby,
-    /// What you type is what a user says; from a pipe, each line when the one before is answered
+    /// Send what you type as a user's messages; from a pipe, each line after the reply to the last
     Chat,
 }
 
 #[derive(Clone, Copy)]
-struct Place {
+struct Coordinates {
     latitude: f64,
     longitude: f64,
 }
 
-/// Events that one webhook carries, each with what it is called here.
+/// The events of one webhook, each with its label.
 type Webhook = Vec<(String, Value)>;
 
 pub(crate) async fn run(args: SimulateArgs) -> anyhow::Result<ExitCode> {
-    let mut desk = Desk::open(&args).await?;
+    let mut session = SimulatorSession::start(&args).await?;
     match args.scenario {
-        None | Some(Scenario::Tour) => tour(&mut desk).await,
-        Some(Scenario::Chat) => chat::run(&mut desk).await,
+        None | Some(Scenario::Tour) => tour(&mut session).await,
+        Some(Scenario::Chat) => chat::run(&mut session).await,
         Some(scenario) => {
-            play(&mut desk, &scenario).await;
-            desk.listen(None).await;
+            send_scenario(&mut session, &scenario).await;
+            session.wait_for_replies(None).await;
         }
     }
-    Ok(desk.sum_up())
+    Ok(session.finish())
 }
 
-/// One step after the other; the next one when all that can be answered is.
-async fn tour(desk: &mut Desk) {
+/// One step after the other; the next one when every expected reply came.
+async fn tour(session: &mut SimulatorSession) {
     let steps = [
-        ("Somebody adds the bot.", Scenario::Follow),
+        ("A user adds the bot.", Scenario::Follow),
         ("A text.", Scenario::Text { text: "台北".into() }),
         ("A place.", Scenario::Location { place: TAIPEI }),
         (
@@ -160,30 +160,30 @@ async fn tour(desk: &mut Desk) {
         ),
         ("Several events in one webhook: none is lost to another.", Scenario::Batch),
         ("Another module of the channel has the chat: nothing may be sent.", Scenario::Standby),
-        ("Somebody blocks the bot.", Scenario::Unfollow),
+        ("A user blocks the bot.", Scenario::Unfollow),
     ];
     for (nth, (why, step)) in steps.into_iter().enumerate() {
         let gap = if nth == 0 { "" } else { "\n" };
         line(format_args!("{gap}{why}"));
-        let expected = play(desk, &step).await;
-        desk.listen(Some(expected)).await;
-        if desk.is_hopeless() {
+        let expected = send_scenario(session, &step).await;
+        session.wait_for_replies(Some(expected)).await;
+        if session.cannot_continue() {
             return;
         }
     }
-    desk.listen(None).await;
+    session.wait_for_replies(None).await;
 }
 
-const TAIPEI: Place = Place { latitude: 25.0478, longitude: 121.517 };
+const TAIPEI: Coordinates = Coordinates { latitude: 25.0478, longitude: 121.517 };
 
-/// Sends what belongs to a scenario, and says how many answers that may have.
-async fn play(desk: &mut Desk, scenario: &Scenario) -> usize {
-    let user = desk.user().to_owned();
+/// Sends the webhooks of a scenario, and returns how many replies they may have.
+async fn send_scenario(session: &mut SimulatorSession, scenario: &Scenario) -> usize {
+    let user = session.user().to_owned();
     let user = user.as_str();
     let one = |name: &str, event: Value| vec![vec![(name.to_owned(), event)]];
     let (what, webhooks) = match scenario {
         Scenario::Text { text } => (format!("text: {text}"), one("text", events::text(user, text))),
-        Scenario::Location { place: Place { latitude, longitude } } => {
+        Scenario::Location { place: Coordinates { latitude, longitude } } => {
             let event = events::location(user, "位置", *latitude, *longitude);
             (format!("location {latitude},{longitude}"), one("location", event))
         }
@@ -205,16 +205,16 @@ async fn play(desk: &mut Desk, scenario: &Scenario) -> usize {
         }
         Scenario::Batch => ("four events in one webhook".into(), vec![batch(user)]),
         Scenario::Standby => {
-            // Nobody else, so that what is said to him can only be about this.
+            // A user of its own, so that every message to it is about this event.
             let user = format!("{user}3");
             let event = events::standby(events::text(&user, "台北"));
-            desk.expect_silence(user);
+            session.forbid_messages_to(user);
             ("text, in standby".into(), one("text", event))
         }
-        Scenario::All => return every_kind(desk).await,
+        Scenario::All => return every_kind(session).await,
         Scenario::Tour | Scenario::Chat => return 0,
     };
-    desk.send(&what, webhooks).await
+    session.send(&what, webhooks).await
 }
 
 fn batch(user: &str) -> Webhook {
@@ -227,38 +227,38 @@ fn batch(user: &str) -> Webhook {
     ]
 }
 
-async fn every_kind(desk: &mut Desk) -> usize {
-    let mut answers = 0;
-    for event in events::every_kind(desk.user()) {
+async fn every_kind(session: &mut SimulatorSession) -> usize {
+    let mut replies = 0;
+    for event in events::every_kind(session.user()) {
         let kind = event["message"]["type"].as_str().or(event["type"].as_str());
         let kind = kind.unwrap_or_default().to_owned();
-        answers += desk.send(&kind, vec![vec![(kind.clone(), event)]]).await;
-        if desk.is_hopeless() {
+        replies += session.send(&kind, vec![vec![(kind.clone(), event)]]).await;
+        if session.cannot_continue() {
             break;
         }
     }
-    answers
+    replies
 }
 
-fn place(text: &str) -> Result<Place, String> {
+fn parse_coordinates(text: &str) -> Result<Coordinates, String> {
     let numbers = text.split_once(',').and_then(|(latitude, longitude)| {
         Some((latitude.trim().parse::<f64>().ok()?, longitude.trim().parse::<f64>().ok()?))
     });
     match numbers {
         Some((latitude @ -90.0..=90.0, longitude @ -180.0..=180.0)) => {
-            Ok(Place { latitude, longitude })
+            Ok(Coordinates { latitude, longitude })
         }
         _ => Err("latitude and longitude are expected, as in 25.04,121.51".into()),
     }
 }
 
-fn patience(text: &str) -> Result<Duration, String> {
+fn parse_wait(text: &str) -> Result<Duration, String> {
     let time = duration(text)?;
     let most = Duration::from_secs(600);
     if time <= most { Ok(time) } else { Err("at most 10m is expected".into()) }
 }
 
-/// As many as a desk can bear.
-fn some() -> RangedU64ValueParser<usize> {
+/// How many webhooks are sent at once.
+fn copies() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=1000)
 }

@@ -1,23 +1,23 @@
-//! What a bot says, for people to read.
+//! The messages of a bot as text for a terminal.
 
 use hapax_line::simulator::{AcceptedCall, ApiEndpoint};
 use serde_json::Value;
 
-/// Each message as a text; a loading animation says nothing.
-pub(super) fn messages(said: &AcceptedCall) -> Vec<String> {
-    said.messages.iter().map(message).collect()
+/// Each message as text; a loading animation has none.
+pub(super) fn messages(call: &AcceptedCall) -> Vec<String> {
+    call.messages.iter().map(message).collect()
 }
 
-/// What of the API was used.
-pub(super) fn endpoint(said: &AcceptedCall) -> &'static str {
-    match said.endpoint {
+/// The name of an endpoint of the API.
+pub(super) fn endpoint(call: &AcceptedCall) -> &'static str {
+    match call.endpoint {
         ApiEndpoint::Reply => "reply",
         ApiEndpoint::Push => "push",
         ApiEndpoint::Loading => "loading animation",
     }
 }
 
-/// A text as it is, and of all else what it is, with its buttons behind it.
+/// The text of a text message, else the type and the alternative text; then the buttons.
 fn message(message: &Value) -> String {
     let kind = message["type"].as_str().unwrap_or_default();
     let mut shown = match (kind, message["text"].as_str(), message["altText"].as_str()) {
@@ -29,11 +29,11 @@ fn message(message: &Value) -> String {
         let label = item["action"]["label"].as_str().unwrap_or_default();
         shown.push_str(&format!(" [{label}]"));
     }
-    plain(&shown)
+    printable(&shown)
 }
 
-/// Without what would move the cursor; a further line stands below the first.
-fn plain(text: &str) -> String {
+/// Removes control characters, which could move the cursor, and indents further lines.
+fn printable(text: &str) -> String {
     let text: String = text.chars().filter(|c| *c == '\n' || !c.is_control()).collect();
     text.replace('\n', "\n      ")
 }

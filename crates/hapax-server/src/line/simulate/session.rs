@@ -1,4 +1,4 @@
-//! Sends webhooks and listens to what is said, at the same time.
+//! One run of the simulator: sends webhooks, and shows the calls of the bot at the same time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::pin::pin;
@@ -14,42 +14,42 @@ use hapax_line::simulator::{
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::hints::Setting;
-use super::{SimulateArgs, Webhook, spoken};
+use super::hints::SimulatorSetup;
+use super::{SimulateArgs, Webhook, display};
 use crate::client::{print_line as line, print_note as note};
 
 /// The bot's own id.
 const DESTINATION: &str = "Uf00db070000000000000000000000000";
-/// How long it is quiet after all is answered: locks are free again, and windows closed.
+/// The pause after the last expected reply, in which locks are released and windows end.
 const PAUSE: Duration = Duration::from_millis(1100);
-/// Longer than anybody waits.
+/// Longer than any wait.
 const FOREVER: Duration = Duration::from_secs(86_400);
 
-pub(super) struct Desk {
+pub(super) struct SimulatorSession {
     sender: WebhookSender,
     api: SimulatedApi,
     user: String,
     wait: Duration,
-    setting: Setting,
-    /// What an event is called, by its reply token.
+    setup: SimulatorSetup,
+    /// The label of each event, by its reply token.
     names: HashMap<String, String>,
-    /// How often something was said since the counts were last told.
-    heard: BTreeMap<String, usize>,
-    /// To whom nothing may be said.
-    silent: Option<String>,
-    answerable: usize,
+    /// How often each text was sent since the counts were last printed.
+    text_counts: BTreeMap<String, usize>,
+    /// The user in standby, to whom nothing may be sent.
+    standby_user: Option<String>,
+    expected_replies: usize,
     statuses: BTreeMap<String, usize>,
     slowest: Duration,
-    hopeless: bool,
-    broke_silence: bool,
-    /// How much of what the API refused was told.
-    refused: usize,
+    cannot_continue: bool,
+    sent_in_standby: bool,
+    /// How many violations were reported.
+    reported_violations: usize,
     hints: Vec<String>,
 }
 
-impl Desk {
-    /// Starts the API, and says how a bot finds it.
-    pub(super) async fn open(args: &SimulateArgs) -> anyhow::Result<Self> {
+impl SimulatorSession {
+    /// Starts the simulated API, and prints how a bot finds it.
+    pub(super) async fn start(args: &SimulateArgs) -> anyhow::Result<Self> {
         let own = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
         let secret = own("LINE_CHANNEL_SECRET");
         let token = own("LINE_CHANNEL_ACCESS_TOKEN");
@@ -61,28 +61,28 @@ impl Desk {
         let api = SimulatedApi::start(&args.api, token.as_deref().unwrap_or("simulated-token"))
             .await
             .with_context(|| format!("--api {}: the simulated LINE API cannot listen", args.api))?;
-        let setting = Setting {
+        let setup = SimulatorSetup {
             to: args.to.clone(),
             own_secret: secret.is_some(),
             own_token: token.is_some(),
             base: api.base(),
         };
-        introduce(&setting);
+        print_setup(&setup);
         Ok(Self {
             sender,
             api,
             user: args.user.clone(),
             wait: args.wait,
-            setting,
+            setup,
             names: HashMap::new(),
-            heard: BTreeMap::new(),
-            silent: None,
-            answerable: 0,
+            text_counts: BTreeMap::new(),
+            standby_user: None,
+            expected_replies: 0,
             statuses: BTreeMap::new(),
             slowest: Duration::ZERO,
-            hopeless: false,
-            broke_silence: false,
-            refused: 0,
+            cannot_continue: false,
+            sent_in_standby: false,
+            reported_violations: 0,
             hints: Vec::new(),
         })
     }
@@ -91,92 +91,92 @@ impl Desk {
         &self.user
     }
 
-    /// Whether all else would fail as well.
-    pub(super) fn is_hopeless(&self) -> bool {
-        self.hopeless
+    /// Whether every further webhook would fail as well.
+    pub(super) fn cannot_continue(&self) -> bool {
+        self.cannot_continue
     }
 
-    /// Whatever is said to this user is a mistake.
-    pub(super) fn expect_silence(&mut self, user: String) {
-        self.silent = Some(user);
+    /// Counts every message to this user as a mistake.
+    pub(super) fn forbid_messages_to(&mut self, user: String) {
+        self.standby_user = Some(user);
     }
 
-    /// Sends webhooks at the same time, and says how many answers they may have.
-    pub(super) async fn send(&mut self, what: &str, webhooks: Vec<Webhook>) -> usize {
-        line(format_args!("→ {what}"));
+    /// Sends webhooks at the same time, and returns how many replies they may have.
+    pub(super) async fn send(&mut self, label: &str, webhooks: Vec<Webhook>) -> usize {
+        line(format_args!("→ {label}"));
         let known = self.names.len();
         for (name, event) in webhooks.iter().flatten() {
             if let Some(token) = event["replyToken"].as_str() {
                 self.names.insert(token.into(), name.clone());
             }
         }
-        let answers = self.names.len() - known;
-        self.answerable += answers;
+        let replies = self.names.len() - known;
+        self.expected_replies += replies;
         let sender = self.sender.clone();
         let sending = webhooks.into_iter().map(|webhook| deliver(&sender, webhook));
-        let delivered = self.hearing(join_all(sending)).await;
-        self.note_answers(&delivered);
-        answers
+        let responses = self.show_calls_during(join_all(sending)).await;
+        self.record_responses(&responses);
+        replies
     }
 
-    /// What was said until now is not counted with what comes.
-    pub(super) fn count_anew(&mut self) {
-        self.heard.clear();
+    /// Counts texts anew.
+    pub(super) fn reset_counts(&mut self) {
+        self.text_counts.clear();
     }
 
-    /// Listens: for as long as the user wants to wait, or until so many answers came.
-    pub(super) async fn listen(&mut self, answers: Option<usize>) {
+    /// Waits for replies: for `--wait`, or shortly after this number of them came.
+    pub(super) async fn wait_for_replies(&mut self, expected: Option<usize>) {
         let mut until = Instant::now() + self.wait;
         loop {
-            let heard: usize = self.heard.values().sum();
-            if answers.is_some_and(|answers| heard >= answers) || self.hopeless {
+            let received: usize = self.text_counts.values().sum();
+            if expected.is_some_and(|expected| received >= expected) || self.cannot_continue {
                 until = until.min(Instant::now() + PAUSE);
             }
             let left = until.saturating_duration_since(Instant::now());
-            let Some(said) = self.api.next(left).await else { break };
-            self.hear(&said);
+            let Some(call) = self.api.next(left).await else { break };
+            self.show_call(&call);
         }
-        self.tell_counts();
-        self.complain();
+        self.print_counts();
+        self.report_violations();
     }
 
-    /// Shows what is said while something else is done.
-    pub(super) async fn hearing<T>(&mut self, work: impl Future<Output = T>) -> T {
+    /// Shows the calls of the bot while other work runs.
+    pub(super) async fn show_calls_during<T>(&mut self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         loop {
-            let said = tokio::select! {
-                said = self.api.next(FOREVER) => said,
+            let call = tokio::select! {
+                call = self.api.next(FOREVER) => call,
                 done = &mut work => return done,
             };
-            if let Some(said) = said {
-                self.hear(&said);
+            if let Some(call) = call {
+                self.show_call(&call);
             }
         }
     }
 
-    fn hear(&mut self, said: &AcceptedCall) {
-        let how = spoken::endpoint(said);
-        if said.endpoint == ApiEndpoint::Loading {
-            line(format_args!("  ← {how}, {} s", said.loading_seconds.unwrap_or_default()));
+    fn show_call(&mut self, call: &AcceptedCall) {
+        let how = display::endpoint(call);
+        if call.endpoint == ApiEndpoint::Loading {
+            line(format_args!("  ← {how}, {} s", call.loading_seconds.unwrap_or_default()));
         } else {
-            let answered = said.reply_token.as_ref().and_then(|token| self.names.get(token));
+            let answered = call.reply_token.as_ref().and_then(|token| self.names.get(token));
             let of = answered.map(|name| format!(" to the {name}")).unwrap_or_default();
-            let text = spoken::messages(said).join("\n      ");
+            let text = display::messages(call).join("\n      ");
             line(format_args!("  ← {how}{of}: {text}"));
-            *self.heard.entry(text).or_default() += 1;
+            *self.text_counts.entry(text).or_default() += 1;
         }
-        if said.to.is_some() && said.to == self.silent {
-            self.hint("something was sent to a chat that is in standby".into());
-            self.broke_silence = true;
+        if call.to.is_some() && call.to == self.standby_user {
+            self.add_hint("something was sent to a chat that is in standby".into());
+            self.sent_in_standby = true;
         }
     }
 
-    fn note_answers(&mut self, delivered: &[Result<WebhookResponse, WebhookSendError>]) {
+    fn record_responses(&mut self, responses: &[Result<WebhookResponse, WebhookSendError>]) {
         let mut counts = BTreeMap::<String, usize>::new();
         let mut slowest = Duration::ZERO;
-        self.hopeless = false;
-        for answer in delivered {
-            let shown = match answer {
+        self.cannot_continue = false;
+        for response in responses {
+            let shown = match response {
                 Ok(WebhookResponse { status, took }) => {
                     slowest = slowest.max(*took);
                     status.to_string()
@@ -184,16 +184,16 @@ impl Desk {
                 Err(failed) => failed.to_string(),
             };
             *counts.entry(shown).or_default() += 1;
-            self.hopeless |= matches!(
-                answer,
+            self.cannot_continue |= matches!(
+                response,
                 Err(WebhookSendError::NotReached(_))
                     | Ok(WebhookResponse { status: 401 | 404, .. })
             );
-            if let Some(hint) = self.setting.about(*answer) {
-                self.hint(hint);
+            if let Some(hint) = self.setup.about(*response) {
+                self.add_hint(hint);
             }
         }
-        let when = if delivered.len() > 1 { "the last after" } else { "after" };
+        let when = if responses.len() > 1 { "the last after" } else { "after" };
         line(format_args!("    {}", timed(&counts, when, slowest)));
         self.slowest = self.slowest.max(slowest);
         for (shown, count) in counts {
@@ -201,39 +201,39 @@ impl Desk {
         }
     }
 
-    /// Where several things were said, which ones.
-    fn tell_counts(&mut self) {
-        if self.heard.values().sum::<usize>() > 1 {
+    /// Prints how often each text was sent, where there were several.
+    fn print_counts(&mut self) {
+        if self.text_counts.values().sum::<usize>() > 1 {
             line("  in all:");
-            for (text, count) in &self.heard {
+            for (text, count) in &self.text_counts {
                 line(format_args!("    {count} × {text}"));
             }
         }
-        self.heard.clear();
+        self.text_counts.clear();
     }
 
-    /// What the API refused since the last time.
-    pub(super) fn complain(&mut self) {
+    /// Reports the calls that LINE would have refused since the last report.
+    pub(super) fn report_violations(&mut self) {
         let violations = self.api.violations();
-        for why in &violations[self.refused..] {
+        for why in &violations[self.reported_violations..] {
             line(format_args!("  ✗ LINE would have refused: {why}"));
-            let hint = self.setting.about_violation(why);
-            self.hint(format!("LINE would have refused something: {hint}"));
+            let hint = self.setup.about_violation(why);
+            self.add_hint(format!("LINE would have refused something: {hint}"));
         }
-        self.refused = violations.len();
+        self.reported_violations = violations.len();
     }
 
-    fn hint(&mut self, hint: String) {
+    fn add_hint(&mut self, hint: String) {
         if !self.hints.contains(&hint) {
             self.hints.push(hint);
         }
     }
 
-    /// The end: what became of it all, and what to do about it.
-    pub(super) fn sum_up(mut self) -> ExitCode {
-        self.complain();
-        let said = self.api.accepted_calls();
-        let count = |endpoint| said.iter().filter(|said| said.endpoint == endpoint).count();
+    /// Prints the summary and the hints.
+    pub(super) fn finish(mut self) -> ExitCode {
+        self.report_violations();
+        let calls = self.api.accepted_calls();
+        let count = |endpoint| calls.iter().filter(|call| call.endpoint == endpoint).count();
         let webhooks = timed(&self.statuses, "the slowest after", self.slowest);
         line(format_args!("\nwebhooks: {webhooks}"));
         line(format_args!(
@@ -243,13 +243,17 @@ impl Desk {
             number(count(ApiEndpoint::Loading), "loading animation", "loading animations"),
         ));
         let all_taken = self.statuses.keys().all(|status| status == "200");
-        if all_taken && self.answerable > 0 && said.is_empty() && self.refused == 0 {
-            self.hint(self.setting.about_silence());
+        if all_taken
+            && self.expected_replies > 0
+            && calls.is_empty()
+            && self.reported_violations == 0
+        {
+            self.add_hint(self.setup.about_silence());
         }
         for hint in &self.hints {
             note(format_args!("hapax: {hint}"));
         }
-        if all_taken && self.refused == 0 && !self.broke_silence {
+        if all_taken && self.reported_violations == 0 && !self.sent_in_standby {
             ExitCode::SUCCESS
         } else {
             ExitCode::FAILURE
@@ -269,7 +273,7 @@ fn number(count: usize, one: &str, several: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { several })
 }
 
-/// `2 × 200, 1 × 503`; one alone is only named.
+/// `2 × 200, 1 × 503`; a single one without its count.
 fn counted(counts: &BTreeMap<String, usize>) -> String {
     if counts.values().sum::<usize>() == 1 {
         return counts.keys().cloned().collect();
@@ -278,7 +282,7 @@ fn counted(counts: &BTreeMap<String, usize>) -> String {
     if parts.is_empty() { "none".into() } else { parts.join(", ") }
 }
 
-/// With the time, where there was an answer that took some.
+/// Counts with the time of the slowest response.
 fn timed(counts: &BTreeMap<String, usize>, when: &str, took: Duration) -> String {
     match took.is_zero() {
         true => counted(counts),
@@ -286,17 +290,14 @@ fn timed(counts: &BTreeMap<String, usize>, when: &str, took: Duration) -> String
     }
 }
 
-/// How a bot finds all this.
-fn introduce(setting: &Setting) {
+/// Prints how a bot finds the simulated API.
+fn print_setup(setup: &SimulatorSetup) {
     let shown = |own: bool, simulated: &'static str| if own { "(as here)" } else { simulated };
     line("LINE is simulated here: nothing reaches the real one.");
-    line(format_args!("  webhooks go to      {}", setting.to));
-    line(format_args!("  LINE's API is at    {}", setting.base));
+    line(format_args!("  webhooks go to      {}", setup.to));
+    line(format_args!("  LINE's API is at    {}", setup.base));
     line("Start the bot, and `hapax line` where it stands before it, with");
-    line(format_args!("  LINE_CHANNEL_SECRET={}", shown(setting.own_secret, "simulated-secret")));
-    line(format_args!(
-        "  LINE_CHANNEL_ACCESS_TOKEN={}",
-        shown(setting.own_token, "simulated-token")
-    ));
-    line(format_args!("  LINE_API_BASE={}\n", setting.base));
+    line(format_args!("  LINE_CHANNEL_SECRET={}", shown(setup.own_secret, "simulated-secret")));
+    line(format_args!("  LINE_CHANNEL_ACCESS_TOKEN={}", shown(setup.own_token, "simulated-token")));
+    line(format_args!("  LINE_API_BASE={}\n", setup.base));
 }
