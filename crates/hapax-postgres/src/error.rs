@@ -81,7 +81,7 @@ pub(crate) fn server_error(code: &str, message: &str, timeout: Duration) -> Stor
         (_, "25006") => StoreError::ReadOnly { reason },
         // A transaction that lost a race wrote nothing and may run again.
         (_, "55P03" | "40001" | "40P01") => StoreError::Locked { reason },
-        (_, "57014") => StoreError::Timeout { timeout: timeout },
+        (_, "57014") => StoreError::Timeout { timeout },
         ("57" | "08" | "58", _) => StoreError::Unavailable { reason, source: None },
         ("28", _) | (_, "42501") => StoreError::Refused { reason },
         ("3D" | "3F", _) => StoreError::Incompatible { reason },

@@ -41,17 +41,17 @@ use crate::{Key, StoreError, Token, Watch};
 /// 8. **The store's clock** measures both.
 ///
 /// ```
-/// use hapax_core::{memory::MemoryStore, ClaimRequest, Claimed, Claims, Key, Step, Tenant};
+/// use hapax_core::{memory::MemoryStore, ClaimRequest, Claimed, Claims, Key, Operation, Step, Tenant};
 /// use std::time::Duration;
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let store = MemoryStore::default();
-/// let key = Key::command(&Tenant::default(), "pay", "order-1")?;
+/// let key = Key::command(&Tenant::default(), Operation("pay"), "order-1")?;
 /// let ask = ClaimRequest::new(Duration::from_secs(30)).retention(Duration::from_secs(86_400));
 ///
 /// let Claimed::Granted { ticket, attempt: 1 } = store.claim(&key, &ask).await? else { panic!() };
-/// // Somebody else (another token) is told to wait …
+/// // Another caller (another token) is told to wait …
 /// assert!(matches!(store.claim(&key, &ask.with_fresh_token()).await?, Claimed::Busy { .. }));
-/// // … until the answer is there, and then gets it.
+/// // … until the claim is settled, and then gets the value.
 /// assert_eq!(store.settle(&key, &ticket.token, "paid".into()).await?, Step::Done(ticket.fence));
 /// let Claimed::Settled { value, .. } = store.claim(&key, &ask.with_fresh_token()).await? else { panic!() };
 /// assert_eq!(value, "paid");

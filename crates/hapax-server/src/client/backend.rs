@@ -72,7 +72,7 @@ pub(crate) struct StoreArgs {
 
 /// A running server, or a store that is opened directly.
 pub(crate) enum Backend {
-    Server(ServerClient),
+    Server(Box<ServerClient>),
     Store(OpenedStore),
 }
 
@@ -108,7 +108,7 @@ impl Backend {
         let Some(url) = &store.store else {
             return match tenant {
                 Some(_) => Err(usage("--tenant goes with --store; a token has its own".into())),
-                None => Ok(Self::Server(server.client()?)),
+                None => Ok(Self::Server(Box::new(server.client()?))),
             };
         };
         let tenant = tenant.map_or(Ok(Tenant::default()), Tenant::new);
@@ -131,7 +131,7 @@ impl Backend {
         url: Option<&str>,
     ) -> Result<Self, CliError> {
         match url {
-            None => Ok(Self::Server(server.client()?)),
+            None => Ok(Self::Server(Box::new(server.client()?))),
             Some(url) => {
                 let opened = OpenedStore::open(url, Tenant::default()).await;
                 opened.map(Self::Store).map_err(store_error)

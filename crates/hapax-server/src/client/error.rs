@@ -22,7 +22,7 @@ pub(crate) enum CliError {
     /// The server refused the request.
     Refused {
         /// The problem document, read.
-        problem: ReceivedProblem,
+        problem: Box<ReceivedProblem>,
         /// The problem document as it came, for `--json`.
         raw: bytes::Bytes,
     },
@@ -119,7 +119,7 @@ impl CliError {
         if problem.title.is_empty() {
             problem.title = format!("the server answered {}", response.status);
         }
-        Self::Refused { problem, raw: response.body.clone() }
+        Self::Refused { problem: Box::new(problem), raw: response.body.clone() }
     }
 
     pub(crate) fn not_hapax() -> Self {
@@ -241,7 +241,7 @@ mod tests {
         let mut held = problem(409, "lock-held");
         held.title = "The lock is held".into();
         held.retry_after_ms = Some(2_100);
-        let text = CliError::Refused { problem: held, raw: bytes::Bytes::new() }.message();
+        let text = CliError::Refused { problem: Box::new(held), raw: bytes::Bytes::new() }.message();
         assert_eq!(
             text,
             "The lock is held (409 lock-held)\n  try again in 3s, or wait for it with --wait"
