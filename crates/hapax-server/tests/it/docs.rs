@@ -31,7 +31,7 @@ fn metrics(source: &str) -> Vec<String> {
 
 #[test]
 fn server_page_lists_every_metric() {
-    let rows = metrics(&read("crates/hapax-core/src/meters.rs"));
+    let rows = metrics(&read("crates/hapax-core/src/metric_names.rs"));
     assert!(rows.len() > 10, "{rows:?}");
     let table = format!("| metric | what it counts or measures |\n|---|---|\n{}", rows.concat());
     let page = read("docs/server.md");

@@ -83,7 +83,7 @@ async fn line_logs_metrics_and_errors_hold_no_personal_data() {
     wait_for("ready", PATIENCE, || (gateway.get("/readyz").0 == 200).then_some(()));
     gateway.idle();
 
-    took_path(&gateway, "it is handled unprotected");
+    took_path(&gateway, "the event is handled unprotected");
 }
 
 /// Waits for a log line that proves the path was taken; the log is searched when the gateway ends.
