@@ -4,9 +4,9 @@
 //!   edges  →  features  →  primitives  ←  stores
 //! ```
 //!
-//! This crate is the middle: it holds the **primitives** whose laws every store keeps, and the
-//! **features** that are built on nothing but those laws. It does no I/O. The one store in it,
-//! [`memory`], is for tests and demos, and is the worked example of writing a store.
+//! This crate holds the **primitives**, whose laws every store keeps, and the **features**, which are
+//! built on nothing but those laws. It does no I/O. Its only store, [`memory`], is for tests and demos,
+//! and is the worked example of writing a store.
 //!
 //! | primitive | what it is | features on it |
 //! |---|---|---|
@@ -14,11 +14,17 @@
 //! | [`Records`] | values with versions | [`document`] |
 //! | [`Log`] | ordered, deduplicated events of one job | [`bus`] |
 //! | [`Queue`] | durable work with leases, retries, dead letters | the outbox of each store, and `hapax-relay` |
-//! | [`Oversight`] | what an operator sees | |
+//! | [`Oversight`] | lists of claims, for operators | |
 //!
-//! Most people depend on the facade crate `hapax` instead.
+//! The answer to a method is named by its participle: `claim` → [`Claimed`], `append` →
+//! [`Appended`](log::Appended), `enqueue` → [`Enqueued`](queue::Enqueued).
+//!
+//! Each feature is a cargo feature of the same name; all are on by default. Most users depend on the
+//! facade crate `hapax` instead.
 
 mod canonical;
+#[cfg(any(feature = "lock", feature = "command", feature = "bus", feature = "inbox"))]
+#[allow(dead_code, reason = "each feature uses some of it")]
 mod claim_retry;
 mod clock;
 mod error;
@@ -35,7 +41,17 @@ mod wake;
 pub use canonical::canonical_json;
 pub use clock::{Clock, ManualClock, SystemClock, Timestamp, millis};
 pub use error::StoreError;
-pub use features::{bus, command, document, inbox, lock, worker};
+#[cfg(feature = "bus")]
+pub use features::bus;
+#[cfg(feature = "command")]
+pub use features::command;
+#[cfg(feature = "document")]
+pub use features::document;
+#[cfg(feature = "inbox")]
+pub use features::inbox;
+#[cfg(feature = "lock")]
+pub use features::lock;
+pub use features::worker;
 pub use key::{InvalidKey, Key, KeyKind, MAX_NAME, MAX_TENANT, Operation, Tenant};
 pub use once::{Once, OnceError, RunContext};
 pub use primitives::claims::{

@@ -39,12 +39,36 @@
 mod open;
 mod sweeper;
 
-pub use hapax_core::*;
+pub use open::{StoreConfig, open};
+pub use sweeper::{sweep, sweep_forever};
+
+#[cfg(feature = "bus")]
+pub use hapax_core::bus;
+#[cfg(any(feature = "command", feature = "sqlite", feature = "postgres"))]
+pub use hapax_core::command;
+#[cfg(feature = "document")]
+pub use hapax_core::document;
+#[cfg(any(feature = "inbox", feature = "sqlite", feature = "postgres"))]
+pub use hapax_core::inbox;
+#[cfg(feature = "lock")]
+pub use hapax_core::lock;
+
+// The primitives, the store behind them, and the types that their methods take and return.
+pub use hapax_core::{
+    ClaimPage, ClaimQuery, ClaimRequest, ClaimStatus, ClaimSummary, ClaimView, Claimed, Claims,
+    Deleted, Expect, Fence, Finding, Fingerprint, GiveBack, InvalidKey, Key, KeyKind, Log,
+    MAX_NAME, MAX_TENANT, OnUnknown, Once, OnceError, Operation, Oversight, Promise, Put, Queue,
+    Record, Records, RunContext, Severity, Step, Store, StoreError, Tenant, Ticket, Token, Version,
+    Watch,
+};
+pub use hapax_core::{claims, log, memory, metric_names, queue, records, trace, worker};
+
+// Time, and what edges need around store calls.
+pub use hapax_core::{Clock, ManualClock, SystemClock, Timestamp, millis, with_timeout};
+
 #[cfg(feature = "postgres")]
 pub use hapax_postgres as postgres;
 #[cfg(feature = "redis")]
 pub use hapax_redis as redis;
 #[cfg(feature = "sqlite")]
 pub use hapax_sqlite as sqlite;
-pub use open::{StoreConfig, open};
-pub use sweeper::{sweep, sweep_forever};

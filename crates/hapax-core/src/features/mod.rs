@@ -1,8 +1,13 @@
 //! The features, built on nothing but the laws of the primitives.
 
+#[cfg(feature = "bus")]
 pub mod bus;
+#[cfg(feature = "command")]
 pub mod command;
+#[cfg(feature = "document")]
 pub mod document;
+#[cfg(feature = "inbox")]
 pub mod inbox;
+#[cfg(feature = "lock")]
 pub mod lock;
 pub mod worker;
