@@ -33,15 +33,15 @@ const HOP_BY_HOP: [&str; 9] = [
 ];
 
 /// The result of a claim: run the request, or respond without running it.
-pub(crate) enum Decision {
+pub(crate) enum RunOrRespond {
     Run { ticket: Ticket, attempt: u32 },
     Respond(IdempotencyEvent, Box<Response<FullBody>>),
 }
 
 /// Decides what becomes of a request by the result of its claim.
-pub(crate) fn decide(begun: Result<Begun, CommandError>) -> Decision {
+pub(crate) fn decide(begun: Result<Begun, CommandError>) -> RunOrRespond {
     let (event, response) = match begun {
-        Ok(Begun::Granted { ticket, attempt }) => return Decision::Run { ticket, attempt },
+        Ok(Begun::Granted { ticket, attempt }) => return RunOrRespond::Run { ticket, attempt },
         Ok(Begun::Completed { response, expires_in }) => {
             (IdempotencyEvent::Replayed, replay(&response, expires_in))
         }
@@ -58,7 +58,7 @@ pub(crate) fn decide(begun: Result<Begun, CommandError>) -> Decision {
         }
         Err(error) => (IdempotencyEvent::StoreError, claim_failed(&error).response()),
     };
-    Decision::Respond(event, Box::new(response))
+    RunOrRespond::Respond(event, Box::new(response))
 }
 
 pub(crate) fn in_progress(retry_after: Duration) -> Problem {

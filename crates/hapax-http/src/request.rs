@@ -6,7 +6,7 @@ use http::header::{AUTHORIZATION, COOKIE, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, Response};
 
-use crate::replay::{Decision, capture, decide, fits, tombstone};
+use crate::replay::{RunOrRespond, capture, decide, fits, tombstone};
 use crate::{FullBody, IdempotencyConfig, Problem, ProblemKind, Verdict};
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -272,8 +272,8 @@ impl KeyedRequest {
     /// attempt, or the response to give instead of running.
     pub fn granted(claimed: Claimed) -> Result<(Ticket, u32), Box<Response<FullBody>>> {
         match decide(claimed.try_into()) {
-            Decision::Run { ticket, attempt } => Ok((ticket, attempt)),
-            Decision::Respond(_, response) => Err(response),
+            RunOrRespond::Run { ticket, attempt } => Ok((ticket, attempt)),
+            RunOrRespond::Respond(_, response) => Err(response),
         }
     }
 

@@ -22,7 +22,7 @@ use crate::claim_guard::{ClaimGuard, within};
 use crate::first_run::FirstRun;
 use crate::future::ResponseFuture;
 use crate::layer::Shared;
-use crate::replay::{Decision, decide};
+use crate::replay::{RunOrRespond, decide};
 use crate::request::parse_head;
 use crate::{
     BoxError, FullBody, IdempotencyEvent, KeyedRequest, Problem, ProblemKind, RequestBody,
@@ -177,8 +177,8 @@ where
             return self.run_unprotected().await;
         }
         match decide(begun) {
-            Decision::Run { ticket, attempt } => self.run(ticket, attempt).await,
-            Decision::Respond(event, response) => {
+            RunOrRespond::Run { ticket, attempt } => self.run(ticket, attempt).await,
+            RunOrRespond::Respond(event, response) => {
                 let replayed = event == IdempotencyEvent::Replayed;
                 let event = if replayed && self.waited { IdempotencyEvent::Waited } else { event };
                 self.record(event);

@@ -13,7 +13,7 @@ use crate::{EventContext, LineEvent};
 /// Where the effect is in a SQL database, put [the event's id](EventContext::id) into its transaction
 /// with the store's `inbox`: only that is exactly once.
 #[async_trait]
-pub trait EventHandler: Send + Sync + 'static {
+pub trait LineEventHandler: Send + Sync + 'static {
     /// Handles an event. Dropped where it takes longer than
     /// [`GatewayConfig::handler_timeout`](crate::GatewayConfig::handler_timeout); the outcome is then
     /// unknown.

@@ -1,7 +1,7 @@
 //! LINE bots that are safe against double taps and redelivery.
 //!
 //! ```text
-//!   LINE ──► Gateway::receive ──► queue `line` ──► Gateway::run ──► EventHandler (your bot)
+//!   LINE ──► Gateway::receive ──► queue `line` ──► Gateway::run ──► LineEventHandler (your bot)
 //!            signature, store,      durable          lock per user,      EventContext: reply, push
 //!            200 within 2 s                          retry, dead letters
 //! ```
@@ -9,7 +9,7 @@
 //! * [`ChannelSecrets`] checks and makes signatures, [`WebhookBody`] and [`LineEvent`] parse what LINE
 //!   sends.
 //! * [`Gateway`] stores events by bot and `webhookEventId`, answers, and passes each one to an
-//!   [`EventHandler`] under the lock that the [`LockRules`] choose.
+//!   [`LineEventHandler`] under the lock that the [`LockRules`] choose.
 //! * [`EventContext`] and [`LineClient`] answer: a reply token is used once, a push has a retry key.
 //!
 //! Most people run `hapax line` in front of a bot in any language instead; see the guide.
@@ -32,7 +32,7 @@ pub use config::GatewayConfig;
 pub use event::{EventKind, LineEvent, MalformedWebhook, WebhookBody};
 pub use event_context::EventContext;
 pub use gateway::{Gateway, WebhookService, WebhookStatus};
-pub use handler::{EventHandler, EventHandlerError};
+pub use handler::{EventHandlerError, LineEventHandler};
 pub use hapax_core::worker::Backoff;
 pub use message::{LineMessage, MAX_TEXT, QuickReplyAction};
 pub use rules::{BUSY_TEXT, InvalidLockRules, LockRule, LockRules};

@@ -12,7 +12,7 @@ use hyper::{Request, StatusCode, Uri};
 use url::Url;
 
 use crate::{
-    ChannelSecrets, EventContext, EventHandler, EventHandlerError, LineEvent, SIGNATURE_HEADER,
+    ChannelSecrets, EventContext, EventHandlerError, LineEvent, LineEventHandler, SIGNATURE_HEADER,
 };
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -20,7 +20,7 @@ const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const ATTEMPT: HeaderName = HeaderName::from_static("hapax-attempt");
 const FENCE: HeaderName = HeaderName::from_static("hapax-fence");
 
-/// An [`EventHandler`] that posts each event to a URL, as a webhook with that event alone.
+/// An [`LineEventHandler`] that posts each event to a URL, as a webhook with that event alone.
 ///
 /// The event's bytes are those that LINE sent, and `X-Line-Signature` is made for the new body: a bot
 /// that accepts webhooks from LINE accepts these. `Idempotency-Key` is the same for every attempt of an
@@ -99,7 +99,7 @@ impl UpstreamHandler {
 }
 
 #[async_trait]
-impl EventHandler for UpstreamHandler {
+impl LineEventHandler for UpstreamHandler {
     async fn handle(
         &self,
         event: &LineEvent,

@@ -17,12 +17,12 @@ use crate::sinks::EndpointConfigError;
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Clone)]
-pub(crate) struct RedisConnection {
+pub(crate) struct RedisSinkConnection {
     pub(crate) connection: MultiplexedConnection,
     is_lost: Arc<AtomicBool>,
 }
 
-impl LiveConnection for RedisConnection {
+impl LiveConnection for RedisSinkConnection {
     fn is_alive(&self) -> bool {
         !self.is_lost.load(Ordering::Relaxed)
     }
@@ -39,7 +39,7 @@ pub(crate) fn client(url: &str) -> Result<Client, EndpointConfigError> {
     Client::open(info.set_redis_settings(settings)).map_err(malformed)
 }
 
-pub(crate) async fn connect(client: &Client) -> RedisResult<RedisConnection> {
+pub(crate) async fn connect(client: &Client) -> RedisResult<RedisSinkConnection> {
     let is_lost = Arc::new(AtomicBool::new(false));
     let lost = is_lost.clone();
     let config = AsyncConnectionConfig::new()
@@ -52,5 +52,5 @@ pub(crate) async fn connect(client: &Client) -> RedisResult<RedisConnection> {
             Ok::<_, redis::aio::SendError>(())
         });
     let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
-    Ok(RedisConnection { connection, is_lost })
+    Ok(RedisSinkConnection { connection, is_lost })
 }

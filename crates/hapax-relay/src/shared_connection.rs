@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::DeliveryError;
 
 /// A connection that is opened when it is first needed, and again after it was lost.
-pub(crate) struct SharedConnection<C>(Mutex<ConnectionSlot<C>>);
+pub(crate) struct SinkConnection<C>(Mutex<ConnectionSlot<C>>);
 
 /// A connection that can tell that it was lost before a message is sent over it.
 pub(crate) trait LiveConnection: Clone {
@@ -23,7 +23,7 @@ struct ConnectionSlot<C> {
     failed: Option<(Instant, DeliveryError)>,
 }
 
-impl<C: LiveConnection> SharedConnection<C> {
+impl<C: LiveConnection> SinkConnection<C> {
     pub(crate) fn new() -> Self {
         Self(Mutex::new(ConnectionSlot { number: 0, connection: None, failed: None }))
     }

@@ -22,7 +22,7 @@ const DELETE_EXPIRED: [&str; 3] = [
 ];
 
 /// The result of one sweep transaction.
-pub(crate) struct SweepResult {
+pub(crate) struct SweptRows {
     /// Deleted claims, records, done items and jobs (large jobs count once per piece).
     pub(crate) count: u64,
     /// Whether expired jobs may be left.
@@ -35,7 +35,7 @@ pub(crate) fn sweep(
     connection: &Connection,
     now: Timestamp,
     at_most: u64,
-) -> Result<SweepResult, StoreError> {
+) -> Result<SweptRows, StoreError> {
     let mut count = 0;
     for sql in DELETE_EXPIRED {
         count += execute(connection, sql, params![to_i64(now.0), to_i64(at_most - count)])? as u64;
@@ -44,9 +44,9 @@ pub(crate) fn sweep(
     while count < at_most && rows < MAX_ROWS {
         match sweep_job(connection, now, PIECE)? {
             Some(gone) => rows += gone,
-            None => return Ok(SweepResult { count, more: false }),
+            None => return Ok(SweptRows { count, more: false }),
         }
         count += 1;
     }
-    Ok(SweepResult { count, more: true })
+    Ok(SweptRows { count, more: true })
 }

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use crate::ledger;
 use crate::server;
-use crate::settings::Args;
+use crate::settings::BookkeepingBotArgs;
 
 const SECRET: &str = "demo-secret";
 const TOKEN: &str = "demo-token";
@@ -40,12 +40,12 @@ const REDELIVERED: usize = 3;
 ///
 /// # Errors
 /// Where an answer does not come, or is not the expected one.
-pub async fn run(args: Args, meters: PrometheusHandle) -> anyhow::Result<()> {
+pub async fn run(args: BookkeepingBotArgs, meters: PrometheusHandle) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let api = SimulatedApi::start("127.0.0.1:0", TOKEN).await?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}/line/webhook", listener.local_addr()?);
-    let args = Args {
+    let args = BookkeepingBotArgs {
         store: "memory:".into(),
         database: format!("sqlite:{}", folder.path().join("ledger.db").display()),
         channel_secret: Some(SECRET.into()),

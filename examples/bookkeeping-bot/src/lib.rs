@@ -10,7 +10,7 @@
 //! * [`last`]: the last entry of a user, which may be edited for an hour, by compare-and-put.
 //! * [`reader`]: what a message asks for, by rules or by a language model.
 //! * [`ledger`]: what was booked, on SQLite or PostgreSQL, each message once.
-//! * [`bot`]: the four of them as a [`hapax_line::EventHandler`].
+//! * [`bot`]: the four of them as a [`hapax_line::LineEventHandler`].
 
 pub mod bot;
 mod crash;

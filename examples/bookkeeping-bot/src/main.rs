@@ -1,7 +1,7 @@
 //! `bookkeeping-bot`: the bot, or with `--demo` a conversation with itself.
 
 use anyhow::Context;
-use bookkeeping_bot::settings::Args;
+use bookkeeping_bot::settings::BookkeepingBotArgs;
 use bookkeeping_bot::{demo, server};
 use clap::Parser;
 use tokio::net::TcpListener;
@@ -10,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 #[tokio::main]
 #[expect(clippy::print_stdout, reason = "it says where it listens")]
 async fn main() -> anyhow::Result<()> {
-    let args = Args::parse();
+    let args = BookkeepingBotArgs::parse();
     let meters = server::measure()?;
     if args.demo {
         return demo::run(args, meters).await;

@@ -17,12 +17,12 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use crate::bot::Bot;
+use crate::bot::BookkeepingBot;
 use crate::last::LastTransaction;
 use crate::ledger::{self, Ledger};
 use crate::moment::LocalTime;
 use crate::reader::{OpenAi, Otherwise, Reader, RuleReader};
-use crate::settings::Args;
+use crate::settings::BookkeepingBotArgs;
 
 /// A prober waits no longer.
 const PING: Duration = Duration::from_secs(2);
@@ -52,7 +52,7 @@ pub fn log() {
 /// # Errors
 /// Where a setting is wrong, or the ledger cannot be opened.
 pub async fn serve(
-    args: &Args,
+    args: &BookkeepingBotArgs,
     listener: TcpListener,
     meters: PrometheusHandle,
     stop: impl Future<Output = ()> + Send,
@@ -83,7 +83,7 @@ pub async fn serve(
 }
 
 fn gateway(
-    args: &Args,
+    args: &BookkeepingBotArgs,
     store: &Arc<dyn Store>,
     ledger: &Arc<dyn Ledger>,
 ) -> anyhow::Result<Gateway> {
@@ -93,7 +93,7 @@ fn gateway(
     };
     let last = LastTransaction::new(store.clone(), args.ttl());
     let time = LocalTime::new(Arc::new(hapax::SystemClock), args.utc_offset);
-    let bot = Arc::new(Bot::new(reader, ledger.clone(), last, time));
+    let bot = Arc::new(BookkeepingBot::new(reader, ledger.clone(), last, time));
     let secret = args.channel_secret.as_deref().context("LINE_CHANNEL_SECRET is missing")?;
     let token =
         args.channel_access_token.as_deref().context("LINE_CHANNEL_ACCESS_TOKEN is missing")?;

@@ -12,7 +12,7 @@ use crate::reader::OpenAiSettings;
 /// hour.
 #[derive(Clone, Parser)]
 #[command(name = "bookkeeping-bot", version)]
-pub struct Args {
+pub struct BookkeepingBotArgs {
     /// Where to listen.
     #[arg(long, default_value = "127.0.0.1:8792", value_name = "ADDR")]
     pub listen: String,
@@ -93,7 +93,7 @@ pub struct Args {
     pub openai_model: String,
 }
 
-impl Args {
+impl BookkeepingBotArgs {
     /// How long an entry may be edited after its last change.
     pub fn ttl(&self) -> Duration {
         Duration::from_secs(self.last_transaction_ttl)

@@ -28,7 +28,7 @@ const WORKERS: usize = 16;
 
 /// What the program needs to know.
 #[derive(Clone)]
-pub struct Settings {
+pub struct PageSettings {
     /// Where events go, and where the page gets them from.
     pub hapax: Hapax,
     /// How long each step of a job takes.
@@ -36,7 +36,7 @@ pub struct Settings {
 }
 
 struct App {
-    settings: Settings,
+    settings: PageSettings,
     workers: Arc<Semaphore>,
 }
 
@@ -45,7 +45,7 @@ struct App {
 /// # Errors
 ///
 /// When the listener fails.
-pub async fn serve(listener: TcpListener, settings: Settings) -> anyhow::Result<()> {
+pub async fn serve(listener: TcpListener, settings: PageSettings) -> anyhow::Result<()> {
     let app = Arc::new(App { settings, workers: Arc::new(Semaphore::new(WORKERS)) });
     let routes = Router::new()
         .route("/", get(page))

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Parser;
-use progress_page::{Access, Hapax, Settings};
+use progress_page::{Access, Hapax, PageSettings};
 use tokio::net::TcpListener;
 
 /// A page with a progress bar that survives a reload and a restart of the server.
@@ -40,6 +40,9 @@ async fn main() -> anyhow::Result<()> {
         Access { token, tenant: args.tenant, secret, link_lifetime }
     });
     let hapax = Hapax::at(&args.hapax, access);
-    progress_page::serve(listener, Settings { hapax, pace: Duration::from_millis(args.pace_ms) })
-        .await
+    progress_page::serve(
+        listener,
+        PageSettings { hapax, pace: Duration::from_millis(args.pace_ms) },
+    )
+    .await
 }

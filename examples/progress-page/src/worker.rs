@@ -4,7 +4,7 @@ use std::thread;
 
 use serde_json::json;
 
-use crate::Settings;
+use crate::PageSettings;
 
 /// What the jobs are about.
 pub(crate) const DOMAIN: &str = "scan";
@@ -25,7 +25,7 @@ const STEPS: [(&str, u64, u64); 7] = [
 /// publishes the same events, which hapax takes for what they are: duplicates up to where the first
 /// one came, and news from there on.
 #[expect(clippy::print_stderr, reason = "the log of a small example")]
-pub(crate) fn run(settings: &Settings, job: &str) {
+pub(crate) fn run(settings: &PageSettings, job: &str) {
     for (stage, seq, percent) in STEPS {
         thread::sleep(settings.pace);
         let event = json!({

@@ -20,8 +20,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use crate::bot::Bot;
-use crate::settings::Settings;
+use crate::bot::WeatherBot;
+use crate::settings::WeatherBotSettings;
 use crate::users::{self, Users};
 
 /// How long a probe waits for a store or a database.
@@ -40,15 +40,15 @@ pub(crate) struct App {
 impl App {
     /// A store or a database that does not answer yet is no error: the bot starts, and they are
     /// used when they are there.
-    pub(crate) async fn open(settings: Settings) -> anyhow::Result<Self> {
-        let Settings { store, store_limit, database, database_limit, .. } = settings;
-        let Settings { rules, secrets, line, weather, .. } = settings;
+    pub(crate) async fn open(settings: WeatherBotSettings) -> anyhow::Result<Self> {
+        let WeatherBotSettings { store, store_limit, database, database_limit, .. } = settings;
+        let WeatherBotSettings { rules, secrets, line, weather, .. } = settings;
         let store = hapax::open(&store, &StoreConfig::default().redis_verbatim(["processing:*"]))
             .context("--store")?;
         examine(&store).await?;
         hapax::sweep_forever(store.clone(), SWEEP);
         let users = users::open(&database, database_limit).await.context("--database")?;
-        let bot = Bot::new(users.clone(), weather);
+        let bot = WeatherBot::new(users.clone(), weather);
         let config = hapax_line::GatewayConfig::new()
             .rules(rules)
             // Two bots may share a store.

@@ -21,7 +21,7 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use clap::Parser;
-use settings::{Args, Settings};
+use settings::{WeatherBotArgs, WeatherBotSettings};
 use simulated_weather::SimulatedWeather;
 use tokio::net::TcpListener;
 
@@ -33,7 +33,7 @@ const PACE: Duration = Duration::from_millis(500);
 /// # Errors
 /// Where a setting is wrong, an address is taken, or the demo did not go as it should.
 pub async fn run() -> anyhow::Result<()> {
-    let args = Args::parse();
+    let args = WeatherBotArgs::parse();
     if args.demo {
         return demo::run().await;
     }
@@ -42,7 +42,7 @@ pub async fn run() -> anyhow::Result<()> {
         true => Some(SimulatedWeather::paced(PACE).await?),
         false => None,
     };
-    let settings = Settings::read(args, |name| match (&fixed, name) {
+    let settings = WeatherBotSettings::read(args, |name| match (&fixed, name) {
         (Some(fixed), "WEATHER_API_BASE") => Some(fixed.base()),
         (Some(_), "WEATHER_GEOCODING_BASE") => None,
         _ => std::env::var(name).ok(),

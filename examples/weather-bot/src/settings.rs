@@ -33,7 +33,7 @@ Environment:
 /// A LINE bot that tells the weather.
 #[derive(Parser)]
 #[command(after_help = ENVIRONMENT)]
-pub(crate) struct Args {
+pub(crate) struct WeatherBotArgs {
     /// Where to listen.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8791")]
     listen: String,
@@ -55,7 +55,7 @@ pub(crate) struct Args {
 }
 
 /// All that the bot is told.
-pub(crate) struct Settings {
+pub(crate) struct WeatherBotSettings {
     pub(crate) listen: String,
     pub(crate) store: String,
     pub(crate) store_limit: Duration,
@@ -67,10 +67,10 @@ pub(crate) struct Settings {
     pub(crate) weather: WeatherService,
 }
 
-impl Settings {
+impl WeatherBotSettings {
     /// Flags win over the environment; an empty variable is none.
     pub(crate) fn read(
-        args: Args,
+        args: WeatherBotArgs,
         environment: impl Fn(&str) -> Option<String>,
     ) -> anyhow::Result<Self> {
         let variable = |name: &str| environment(name).filter(|value| !value.is_empty());
@@ -161,17 +161,17 @@ mod tests {
 
     use super::*;
 
-    fn read(flags: &[&str], variables: &[(&str, &str)]) -> anyhow::Result<Settings> {
-        let args = Args::try_parse_from([&["weather-bot"], flags].concat())?;
+    fn read(flags: &[&str], variables: &[(&str, &str)]) -> anyhow::Result<WeatherBotSettings> {
+        let args = WeatherBotArgs::try_parse_from([&["weather-bot"], flags].concat())?;
         let mut all = HashMap::from([
             ("LINE_CHANNEL_SECRET", "secret"),
             ("LINE_CHANNEL_ACCESS_TOKEN", "token"),
         ]);
         all.extend(variables.iter().copied());
-        Settings::read(args, |name| all.get(name).map(|value| (*value).to_owned()))
+        WeatherBotSettings::read(args, |name| all.get(name).map(|value| (*value).to_owned()))
     }
 
-    fn guarding(settings: &Settings, data: &str) -> LockRule {
+    fn guarding(settings: &WeatherBotSettings, data: &str) -> LockRule {
         let event = events::postback("Uf00d1", data).to_string();
         settings.rules.rule_for(&LineEvent::parse(&"Uf00db07".into(), &event).unwrap())
     }

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn every_code_of_the_service_has_its_own_words_and_others_are_told_as_unknown() {
+    fn weather_codes_have_words_and_others_are_unknown() {
         let codes = [
             0, 1, 2, 3, 45, 48, 51, 53, 55, 56, 57, 61, 63, 65, 66, 67, 71, 73, 75, 77, 80, 81, 82,
             85, 86, 95, 96, 99,

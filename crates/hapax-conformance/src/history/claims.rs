@@ -54,7 +54,7 @@ enum Expected {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct HistoryStep {
+pub(super) struct ClaimHistoryStep {
     key: usize,
     actor: usize,
     action: Action,
@@ -63,7 +63,7 @@ pub(super) struct HistoryStep {
 const KEYS: usize = 2;
 const ACTORS: usize = 3;
 
-pub(super) fn steps() -> impl Strategy<Value = Vec<HistoryStep>> {
+pub(super) fn steps() -> impl Strategy<Value = Vec<ClaimHistoryStep>> {
     let expect = || prop_oneof![Just(Expected::Any), Just(Expected::Absent), Just(Expected::Seen)];
     let claim = (
         prop::option::weighted(0.15, 0..1_u8),
@@ -85,7 +85,7 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<HistoryStep>> {
             .prop_map(|(value, expect, ttl)| Action::Put { value, expect, ttl }),
         1 => expect().prop_map(|expect| Action::Delete { expect }),
     ];
-    let one = (0..KEYS, 0..ACTORS, action).prop_map(|(key, actor, action)| HistoryStep {
+    let one = (0..KEYS, 0..ACTORS, action).prop_map(|(key, actor, action)| ClaimHistoryStep {
         key,
         actor,
         action,
@@ -166,7 +166,7 @@ struct ModelRun {
 }
 
 impl ModelRun {
-    async fn step(&mut self, m: HistoryStep) -> Result<(), TestCaseError> {
+    async fn step(&mut self, m: ClaimHistoryStep) -> Result<(), TestCaseError> {
         let slot = m.key * ACTORS + m.actor;
         let claim_key = self.context.command(&format!("k{}", m.key));
         let record_key = self.context.record(&format!("k{}", m.key));
@@ -350,7 +350,7 @@ fn value(v: u8) -> Bytes {
 
 pub(super) async fn run(
     subject: Arc<dyn StoreUnderTest>,
-    steps: Vec<HistoryStep>,
+    steps: Vec<ClaimHistoryStep>,
 ) -> Result<(), TestCaseError> {
     let mut run = ModelRun {
         context: LawContext::new(subject).await,

@@ -17,7 +17,7 @@ use crate::log::{entry, event_with_payload};
 const JOBS: usize = 3;
 
 #[derive(Clone, Debug)]
-pub(super) enum HistoryStep {
+pub(super) enum LogHistoryStep {
     Append { node: usize, events: Vec<Said>, entries: u64, brief: bool },
     Attach { node: usize, job: usize, after: u64, at_most: usize },
     Tail { node: usize, at_most: usize },
@@ -32,7 +32,7 @@ pub(super) struct Said {
     closes: bool,
 }
 
-pub(super) fn steps() -> impl Strategy<Value = Vec<HistoryStep>> {
+pub(super) fn steps() -> impl Strategy<Value = Vec<LogHistoryStep>> {
     let content = prop_oneof![9 => Just(0_u8), 1 => Just(1)];
     let said = (0..JOBS, 0..2_u8, 0..6_u64, content, prop::bool::weighted(0.05))
         .prop_map(|(job, stage, seq, content, closes)| Said { job, stage, seq, content, closes });
@@ -41,12 +41,12 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<HistoryStep>> {
         (0..2_usize, prop::collection::vec(said, 1..5), entries, prop::bool::weighted(0.1));
     let at_most = prop_oneof![Just(0_usize), Just(1), Just(3), Just(100)];
     let one = prop_oneof![
-        5 => append.prop_map(|(node, events, entries, brief)| HistoryStep::Append {
+        5 => append.prop_map(|(node, events, entries, brief)| LogHistoryStep::Append {
             node, events, entries, brief
         }),
         2 => (0..2_usize, 0..JOBS, 0..12_u64, at_most)
-            .prop_map(|(node, job, after, at_most)| HistoryStep::Attach { node, job, after, at_most }),
-        2 => (0..2_usize, 1..4_usize).prop_map(|(node, at_most)| HistoryStep::Tail { node, at_most }),
+            .prop_map(|(node, job, after, at_most)| LogHistoryStep::Attach { node, job, after, at_most }),
+        2 => (0..2_usize, 1..4_usize).prop_map(|(node, at_most)| LogHistoryStep::Tail { node, at_most }),
     ];
     prop::collection::vec(one, 1..24)
 }
@@ -261,19 +261,19 @@ impl ModelRun {
 
 pub(super) async fn run(
     subject: Arc<dyn StoreUnderTest>,
-    steps: Vec<HistoryStep>,
+    steps: Vec<LogHistoryStep>,
 ) -> Result<(), TestCaseError> {
     let mut run = ModelRun::new(subject).await?;
     for m in steps {
         match m {
-            HistoryStep::Append { node, events, entries, brief } => {
+            LogHistoryStep::Append { node, events, entries, brief } => {
                 let keep = LogRetention { retention: time(brief), max_entries: entries };
                 run.append(node, events, &keep, brief).await?;
             }
-            HistoryStep::Attach { node, job, after, at_most } => {
+            LogHistoryStep::Attach { node, job, after, at_most } => {
                 run.attach(node, job, after, at_most).await?;
             }
-            HistoryStep::Tail { node, at_most } => run.tail(node, at_most).await?,
+            LogHistoryStep::Tail { node, at_most } => run.tail(node, at_most).await?,
         }
         run.expire_brief().await;
     }

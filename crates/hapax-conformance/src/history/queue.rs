@@ -18,7 +18,7 @@ const ITEMS: usize = 9;
 const WORKERS: usize = 3;
 
 #[derive(Clone, Debug)]
-pub(super) struct HistoryStep {
+pub(super) struct QueueHistoryStep {
     node: usize,
     action: Action,
 }
@@ -83,7 +83,7 @@ fn some_time(brief: Option<bool>) -> Duration {
     brief.map_or(Duration::ZERO, time)
 }
 
-pub(super) fn steps() -> impl Strategy<Value = Vec<HistoryStep>> {
+pub(super) fn steps() -> impl Strategy<Value = Vec<QueueHistoryStep>> {
     let wait = || prop_oneof![4 => Just(None), 2 => Just(Some(true)), 1 => Just(Some(false))];
     let remember = prop_oneof![1 => Just(None), 1 => Just(Some(true)), 2 => Just(Some(false))];
     let how = prop_oneof![
@@ -110,7 +110,7 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<HistoryStep>> {
         1 => (0..ITEMS).prop_map(|item| Action::Discard { item }),
         1 => Just(Action::Look),
     ];
-    let one = (0..2_usize, action).prop_map(|(node, action)| HistoryStep { node, action });
+    let one = (0..2_usize, action).prop_map(|(node, action)| QueueHistoryStep { node, action });
     prop::collection::vec(one, 4..40)
 }
 
@@ -201,7 +201,7 @@ impl ModelRun {
 
     async fn step(
         &mut self,
-        HistoryStep { node, action }: HistoryStep,
+        QueueHistoryStep { node, action }: QueueHistoryStep,
     ) -> Result<(), TestCaseError> {
         let store = self.nodes[node].store.clone();
         let queue = self.queue.clone();
@@ -423,7 +423,7 @@ impl ModelRun {
 
 pub(super) async fn run(
     subject: Arc<dyn StoreUnderTest>,
-    steps: Vec<HistoryStep>,
+    steps: Vec<QueueHistoryStep>,
 ) -> Result<(), TestCaseError> {
     let mut run = ModelRun::new(subject).await;
     for m in steps {

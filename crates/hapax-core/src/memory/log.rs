@@ -31,7 +31,7 @@ struct Kept {
 
 /// The tail of one partition: pointers to entries that are still kept.
 #[derive(Debug, Default)]
-pub(super) struct Changes {
+pub(super) struct PartitionChanges {
     kept: BTreeMap<u64, (Key, u64)>,
     last: u64,
     /// The highest place whose entry is gone: who has not come as far missed something.
@@ -73,7 +73,7 @@ impl Job {
     }
 }
 
-impl Changes {
+impl PartitionChanges {
     fn add(&mut self, job: &Key, offset: u64) -> u64 {
         self.last += 1;
         self.kept.insert(self.last, (job.clone(), offset));

@@ -21,7 +21,7 @@ use crate::{
     SystemClock, Timestamp, Token, Version, WakeRegistry, Watch,
 };
 
-use self::log::{Changes, Job};
+use self::log::{Job, PartitionChanges};
 use self::queue::Items;
 use crate::log::PARTITIONS;
 use crate::queue::QueueName;
@@ -40,7 +40,7 @@ struct Tables {
     claims: HashMap<Key, ClaimRow>,
     records: HashMap<Key, Stored>,
     jobs: HashMap<Key, Job>,
-    tails: HashMap<u16, Changes>,
+    tails: HashMap<u16, PartitionChanges>,
     queues: HashMap<QueueName, Items>,
     /// One sequence for fences, versions and places, so that none ever comes twice.
     last: u64,

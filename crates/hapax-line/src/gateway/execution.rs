@@ -17,12 +17,12 @@ use super::event_queue::ReceivedEvent;
 use super::{LocalState, SharedTimeout, count_handled};
 use crate::handler::FailureKind;
 use crate::{
-    EventContext, EventHandler, EventHandlerError, GatewayConfig, LineClient, LineMessage,
+    EventContext, EventHandlerError, GatewayConfig, LineClient, LineEventHandler, LineMessage,
 };
 
 /// Executes events.
 pub(super) struct Execution {
-    pub(super) handler: Arc<dyn EventHandler>,
+    pub(super) handler: Arc<dyn LineEventHandler>,
     pub(super) client: LineClient,
     pub(super) store: Arc<dyn Store>,
     pub(super) admission: Arc<Admission>,

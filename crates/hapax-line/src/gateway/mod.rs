@@ -1,7 +1,7 @@
 //! From a webhook to the bot's reply. Read the files in this order:
 //!
 //! ```text
-//!   intake ──► event_queue ──► worker ──► admission ──► execution ──► EventHandler
+//!   intake ──► event_queue ──► worker ──► admission ──► execution ──► LineEventHandler
 //!   signature,   stored,       lease,     begin once,    handler,      (the bot)
 //!   200          durable       renew      lock the user  outcome
 //!      │                         │
@@ -38,13 +38,13 @@ pub(crate) use self::local_state::{LocalState, SharedTimeout};
 pub use self::service::WebhookService;
 use self::unprotected::UnprotectedExecution;
 use self::worker::EventWorker;
-use crate::{ChannelSecrets, EventHandler, EventKind, GatewayConfig, LineClient};
+use crate::{ChannelSecrets, EventKind, GatewayConfig, LineClient, LineEventHandler};
 
 /// How long an event that this process stored is kept in memory: one that is still not leased by then
 /// is with another gateway, or has to wait.
 const STORED_EVENT_RETENTION: Duration = Duration::from_secs(2);
 
-/// Receives webhooks and passes their events to an [`EventHandler`].
+/// Receives webhooks and passes their events to an [`LineEventHandler`].
 ///
 /// Any number of gateways may share a store. [`Gateway::receive`] answers as soon as the events are
 /// stored; [`Gateway::run`] handles them, also those that a dead gateway left behind.
@@ -97,7 +97,7 @@ impl Gateway {
         store: Arc<dyn Store>,
         secrets: ChannelSecrets,
         client: LineClient,
-        handler: Arc<dyn EventHandler>,
+        handler: Arc<dyn LineEventHandler>,
         config: GatewayConfig,
     ) -> Self {
         let config = Arc::new(config);

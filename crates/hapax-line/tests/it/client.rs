@@ -243,7 +243,7 @@ async fn where_nobody_listens_it_is_not_now() {
 }
 
 #[tokio::test]
-async fn without_a_connection_a_message_is_tried_three_times_and_the_animation_once() {
+async fn client_without_connection_tries_messages_three_times() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     // Whoever speaks no TLS ends the handshake, and with it the connection, before a request is sent.
     let base = format!("https://{}", listener.local_addr().unwrap());
@@ -292,7 +292,7 @@ async fn answering(bytes: Vec<u8>) -> String {
 }
 
 #[tokio::test]
-async fn a_status_counts_although_the_body_behind_it_is_cut_off_or_too_long() {
+async fn client_trusts_the_status_of_a_cut_or_long_body() {
     let cut = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{".to_vec();
     let mut endless = b"HTTP/1.1 200 OK\r\ncontent-length: 2000000\r\n\r\n".to_vec();
     endless.resize(2_000_000 + endless.len(), b' ');

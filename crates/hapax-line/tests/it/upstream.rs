@@ -11,8 +11,8 @@ use hapax_core::memory::MemoryStore;
 use hapax_core::trace::{self, Traceparent};
 use hapax_line::simulator::events;
 use hapax_line::{
-    ChannelSecrets, EventContext, EventHandler, EventHandlerError, Gateway, GatewayConfig,
-    LineClient, LineEvent, UpstreamHandler, WebhookStatus,
+    ChannelSecrets, EventContext, EventHandlerError, Gateway, GatewayConfig, LineClient, LineEvent,
+    LineEventHandler, UpstreamHandler, WebhookStatus,
 };
 use hapax_redis::{RedisConfig, RedisStore};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -92,7 +92,7 @@ struct Heard {
 }
 
 #[async_trait]
-impl EventHandler for Overheard {
+impl LineEventHandler for Overheard {
     async fn handle(
         &self,
         event: &LineEvent,

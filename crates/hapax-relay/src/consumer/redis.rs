@@ -14,8 +14,8 @@ use tokio::time::{Instant, timeout};
 
 use super::{InboundMessage, MessageDelivery, MessageSource};
 use crate::DeliveryError;
-use crate::redis_connection::{self, CONNECT_TIMEOUT, RedisConnection};
-use crate::shared_connection::SharedConnection;
+use crate::redis_connection::{self, CONNECT_TIMEOUT, RedisSinkConnection};
+use crate::shared_connection::SinkConnection;
 use crate::sinks::EndpointConfigError;
 
 /// How long one read waits for new entries.
@@ -36,13 +36,13 @@ pub struct RedisStreamSource {
     client: Client,
     shared: Arc<Shared>,
     /// A blocking read occupies its connection, so it has its own.
-    reading: SharedConnection<RedisConnection>,
+    reading: SinkConnection<RedisSinkConnection>,
     progress: AsyncMutex<ReadProgress>,
 }
 
 struct Shared {
     client: Client,
-    link: SharedConnection<RedisConnection>,
+    link: SinkConnection<RedisSinkConnection>,
     stream: String,
     group: String,
     consumer: String,
@@ -71,13 +71,13 @@ impl RedisStreamSource {
         let client = redis_connection::client(url)?;
         let shared = Shared {
             client: client.clone(),
-            link: SharedConnection::new(),
+            link: SinkConnection::new(),
             stream: stream.into(),
             group: group.into(),
             consumer: consumer.into(),
             due: Mutex::default(),
         };
-        let (reading, progress) = (SharedConnection::new(), AsyncMutex::default());
+        let (reading, progress) = (SinkConnection::new(), AsyncMutex::default());
         Ok(Self { client, shared: Arc::new(shared), reading, progress })
     }
 
@@ -305,10 +305,10 @@ impl MessageDelivery for RedisDelivery {
 /// Runs a command over this connection, and discards a connection that fails or does not answer in time: a
 /// firewall may have dropped it.
 async fn ask<T>(
-    link: &SharedConnection<RedisConnection>,
+    link: &SinkConnection<RedisSinkConnection>,
     client: &Client,
     timeout_after: Duration,
-    question: impl AsyncFnOnce(&mut RedisConnection) -> RedisResult<T>,
+    question: impl AsyncFnOnce(&mut RedisSinkConnection) -> RedisResult<T>,
 ) -> Result<T, DeliveryError> {
     let (number, mut open) = link.get_or_connect(|| connect(client)).await?;
     match timeout(timeout_after, question(&mut open)).await {
@@ -326,7 +326,7 @@ async fn ask<T>(
     }
 }
 
-async fn connect(client: &Client) -> Result<RedisConnection, DeliveryError> {
+async fn connect(client: &Client) -> Result<RedisSinkConnection, DeliveryError> {
     redis_connection::connect(client).await.map_err(|error| failed(&error))
 }
 

@@ -13,7 +13,7 @@ use url::Url;
 
 use self::confirm_channel::{ConfirmChannel, Publication};
 use super::EndpointConfigError;
-use crate::shared_connection::{LiveConnection, SharedConnection};
+use crate::shared_connection::{LiveConnection, SinkConnection};
 use crate::{DeliveryError, OutboundMessage, Sink};
 
 /// The most bytes of a short string.
@@ -30,7 +30,7 @@ const PERSISTENT: u8 = 2;
 pub struct RabbitMqSink {
     url: String,
     exchange: ShortString,
-    link: SharedConnection<Arc<RabbitConnection>>,
+    link: SinkConnection<Arc<RabbitConnection>>,
 }
 
 /// Each channel is a process of the broker: enough for a few of its cores.
@@ -70,7 +70,7 @@ impl RabbitMqSink {
         Ok(Self {
             url: parsed.into(),
             exchange: exchange.as_str().into(),
-            link: SharedConnection::new(),
+            link: SinkConnection::new(),
         })
     }
 

@@ -5,8 +5,8 @@ use redis::{Client, Cmd, RedisError, cmd};
 use serde::Serializer;
 
 use super::EndpointConfigError;
-use crate::redis_connection::{self, RedisConnection};
-use crate::shared_connection::SharedConnection;
+use crate::redis_connection::{self, RedisSinkConnection};
+use crate::shared_connection::SinkConnection;
 use crate::{DeliveryError, OutboundMessage, Sink};
 
 /// Error codes that are about the server, not about the message.
@@ -28,7 +28,7 @@ const SERVER_ERRORS: &[&str] = &[
 /// `payload`, `content_type` and `headers` (JSON).
 pub struct RedisStreamSink {
     client: Client,
-    link: SharedConnection<RedisConnection>,
+    link: SinkConnection<RedisSinkConnection>,
 }
 
 impl RedisStreamSink {
@@ -37,10 +37,10 @@ impl RedisStreamSink {
     /// # Errors
     /// If the URL is malformed.
     pub fn new(url: &str) -> Result<Self, EndpointConfigError> {
-        Ok(Self { client: redis_connection::client(url)?, link: SharedConnection::new() })
+        Ok(Self { client: redis_connection::client(url)?, link: SinkConnection::new() })
     }
 
-    async fn connect(&self) -> Result<RedisConnection, DeliveryError> {
+    async fn connect(&self) -> Result<RedisSinkConnection, DeliveryError> {
         let connected = redis_connection::connect(&self.client).await;
         connected.map_err(|error| DeliveryError::unreachable(describe("connect", &error)))
     }

@@ -232,7 +232,7 @@ async fn among_many_at_once_exactly_the_unroutable_rows_fail() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_row_that_closes_its_channel_is_refused_and_none_of_its_neighbours_is() {
+async fn amqp_row_that_closes_its_channel_is_refused_alone() {
     let (_connection, channel) = channel(&SHARED).await;
     declare(&channel, "amqp.closed").await;
     let sink = Arc::new(RabbitMqSink::new(&SHARED.url()).unwrap());

@@ -230,7 +230,7 @@ async fn what_a_handler_enqueues_belongs_to_the_trace_of_its_message() {
 
 /// The other way: the handler has the inbox in its own transaction, and the consumer only delivers.
 #[tokio::test(flavor = "multi_thread")]
-async fn without_an_inbox_of_its_own_the_handler_gets_the_id_and_is_retried() {
+async fn consumer_without_inbox_passes_the_id_and_retries() {
     let redis = Redis::with(IN_MEMORY);
     let sink = RedisStreamSink::new(&redis.url()).unwrap();
     for name in ["fails", "good"] {

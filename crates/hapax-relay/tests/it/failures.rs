@@ -92,7 +92,7 @@ async fn later_rows_follow_where_the_setting_says_so() {
 }
 
 #[tokio::test]
-async fn an_unreachable_sink_uses_up_nobodys_attempts_and_is_not_asked_with_rows() {
+async fn unreachable_sink_uses_up_no_attempts_and_gets_no_rows() {
     let store = Arc::new(MemoryStore::default());
     let rows: Vec<_> = (0..20).map(|n| item(&n.to_string()).key(&n.to_string())).collect();
     enqueue(&*store, &rows).await;

@@ -41,7 +41,7 @@ async fn all(stream: &mut stream::Stream) -> Vec<jetstream::Message> {
 }
 
 #[tokio::test]
-async fn a_row_is_a_message_of_its_subject_and_comes_once_however_often_it_is_sent() {
+async fn nats_row_sent_twice_is_one_message_of_its_subject() {
     let nats = Nats::start();
     let context = context(&nats).await;
     let mut stream = stream(&context).await;

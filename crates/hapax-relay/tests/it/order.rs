@@ -100,7 +100,7 @@ async fn hole_23_two_relays_publish_each_row_once() {
 }
 
 #[tokio::test]
-async fn a_relay_that_stops_lands_what_is_in_the_air_and_hands_back_the_rest() {
+async fn relay_shutdown_finishes_rows_in_flight_and_releases_rest() {
     let store = Arc::new(MemoryStore::default());
     enqueue(&*store, &["1", "2", "3"].map(|name| item(name).key("k"))).await;
     let door = Arc::new(Semaphore::new(0));

@@ -80,7 +80,7 @@ async fn a_server_that_is_killed_in_the_middle_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_was_lost_while_nobody_used_it_counts_against_no_row() {
+async fn redis_idle_connection_loss_uses_up_no_attempt() {
     let redis = Redis::start();
     let store = Arc::new(MemoryStore::default());
     let sink = Arc::new(RedisStreamSink::new(&redis.url()).unwrap());

@@ -241,7 +241,8 @@ mod tests {
         let mut held = problem(409, "lock-held");
         held.title = "The lock is held".into();
         held.retry_after_ms = Some(2_100);
-        let text = CliError::Refused { problem: Box::new(held), raw: bytes::Bytes::new() }.message();
+        let text =
+            CliError::Refused { problem: Box::new(held), raw: bytes::Bytes::new() }.message();
         assert_eq!(
             text,
             "The lock is held (409 lock-held)\n  try again in 3s, or wait for it with --wait"

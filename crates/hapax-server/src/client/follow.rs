@@ -131,7 +131,7 @@ async fn read(
     came
 }
 
-fn print_frame(frame: &SseFrame) {
+fn print_frame(frame: &ReceivedFrame) {
     let data: Value = serde_json::from_str(&frame.data).unwrap_or_default();
     match frame.event.as_str() {
         "gap" => {
@@ -173,7 +173,7 @@ impl FollowStream {
 
     /// The next frame; `None` where the stream has ended or nothing arrives any more. A frame that was
     /// cut off is dropped.
-    pub(super) async fn next(&mut self) -> Option<SseFrame> {
+    pub(super) async fn next(&mut self) -> Option<ReceivedFrame> {
         loop {
             let line = self.next_line().await?;
             if let Some(frame) = self.frames.take(&line) {
@@ -204,7 +204,7 @@ impl FollowStream {
 
 /// A frame of a stream: an event, or only a `retry`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct SseFrame {
+pub(super) struct ReceivedFrame {
     pub(super) id: Option<String>,
     pub(super) event: String,
     pub(super) data: String,
@@ -213,14 +213,14 @@ pub(super) struct SseFrame {
 
 /// Parses server-sent events line by line.
 #[derive(Default)]
-pub(super) struct SseParser(SseFrame);
+pub(super) struct SseParser(ReceivedFrame);
 
 impl SseParser {
     /// Takes a line, and returns the frame that it ends.
-    pub(super) fn take(&mut self, line: &str) -> Option<SseFrame> {
+    pub(super) fn take(&mut self, line: &str) -> Option<ReceivedFrame> {
         if line.is_empty() {
             let frame = std::mem::take(&mut self.0);
-            return (frame != SseFrame::default()).then_some(frame);
+            return (frame != ReceivedFrame::default()).then_some(frame);
         }
         let (field, value) = line.split_once(':').unwrap_or((line, ""));
         let value = value.strip_prefix(' ').unwrap_or(value);
@@ -251,8 +251,9 @@ mod tests {
         let text = "retry: 1500\n\n: alive\n\nid: 7-1\nevent: vision\ndata: {\ndata:}\n\nid: 7-2\n";
         let mut frames = SseParser::default();
         let read: Vec<_> = text.lines().filter_map(|line| frames.take(line)).collect();
-        let retry = SseFrame { retry: Some(Duration::from_millis(1500)), ..SseFrame::default() };
-        let event = SseFrame {
+        let retry =
+            ReceivedFrame { retry: Some(Duration::from_millis(1500)), ..ReceivedFrame::default() };
+        let event = ReceivedFrame {
             id: Some("7-1".into()),
             event: "vision".into(),
             data: "{\n}".into(),

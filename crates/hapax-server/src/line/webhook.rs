@@ -92,8 +92,8 @@ mod tests {
     use futures_util::FutureExt;
     use hapax::memory::MemoryStore;
     use hapax_line::{
-        ChannelSecrets, EventContext, EventHandler, EventHandlerError, GatewayConfig, LineClient,
-        LineEvent,
+        ChannelSecrets, EventContext, EventHandlerError, GatewayConfig, LineClient, LineEvent,
+        LineEventHandler,
     };
     use tower::ServiceExt;
 
@@ -102,7 +102,7 @@ mod tests {
     struct IdleBot;
 
     #[async_trait]
-    impl EventHandler for IdleBot {
+    impl LineEventHandler for IdleBot {
         async fn handle(&self, _: &LineEvent, _: &EventContext) -> Result<(), EventHandlerError> {
             Ok(())
         }

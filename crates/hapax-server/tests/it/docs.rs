@@ -140,3 +140,15 @@ fn outbox_page_names_every_relay_flag() {
         assert!(page.contains(&format!("`--{flag}")), "docs/outbox.md says nothing of --{flag}");
     }
 }
+
+#[test]
+fn readme_promises_are_rows_of_the_promises_page() {
+    let (readme, page) = (read("README.md"), read("docs/promises.md"));
+    let section = readme.split("## What is promised").nth(1).unwrap();
+    let rows: Vec<_> = section.lines().skip(1).skip_while(|line| line.is_empty()).collect();
+    let rows: Vec<_> = rows.into_iter().take_while(|line| line.starts_with('|')).collect();
+    assert!(rows.len() > 6, "{rows:?}");
+    for row in rows {
+        assert!(page.lines().any(|line| line == row), "docs/promises.md has no such row: {row}");
+    }
+}

@@ -2,7 +2,7 @@
 
 use hapax::document::DocumentError;
 
-use super::{Bot, texts};
+use super::{BookkeepingBot, texts};
 use crate::crash::die_at;
 use crate::last::{Draft, Outcome};
 use crate::ledger::{Decision, LedgerError, Settled};
@@ -10,7 +10,7 @@ use crate::ledger::{Decision, LedgerError, Settled};
 /// How often a booking's record is tried against others who change it at the same moment.
 const TRIES: usize = 16;
 
-impl Bot {
+impl BookkeepingBot {
     pub(super) async fn carry_out(&self, settled: &Settled) -> Result<Vec<String>, LedgerError> {
         let (answer, done) = match &settled.decision {
             Decision::Book { entries } => {

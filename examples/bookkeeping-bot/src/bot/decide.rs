@@ -2,13 +2,13 @@
 
 use hapax::Timestamp;
 
-use super::{Bot, texts};
+use super::{BookkeepingBot, texts};
 use crate::last::{Kept, Outcome};
 use crate::ledger::{Decision, LedgerError};
 use crate::moment::Moment;
 use crate::reader::{Intent, ReadError};
 
-impl Bot {
+impl BookkeepingBot {
     pub(super) async fn decide(
         &self,
         user: &str,

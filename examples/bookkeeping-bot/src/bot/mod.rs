@@ -1,4 +1,4 @@
-//! The bot: a [`EventHandler`] on a reader, a ledger and the last entries.
+//! The bot: a [`LineEventHandler`] on a reader, a ledger and the last entries.
 
 mod carry_out;
 mod decide;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use hapax_line::{
-    EventContext, EventHandler, EventHandlerError, EventKind, LineEvent, LineMessage, MAX_TEXT,
+    EventContext, EventHandlerError, EventKind, LineEvent, LineEventHandler, LineMessage, MAX_TEXT,
     SendError,
 };
 
@@ -22,14 +22,14 @@ use crate::reader::Reader;
 ///
 /// Each message is decided once ([`Ledger::settle`]), carried out, concluded and answered; every step
 /// may be repeated, so that an attempt which died anywhere is simply made again.
-pub struct Bot {
+pub struct BookkeepingBot {
     reader: Arc<dyn Reader>,
     ledger: Arc<dyn Ledger>,
     last: LastTransaction,
     time: LocalTime,
 }
 
-impl Bot {
+impl BookkeepingBot {
     /// A bot.
     pub fn new(
         reader: Arc<dyn Reader>,
@@ -91,7 +91,7 @@ impl Bot {
 }
 
 #[async_trait]
-impl EventHandler for Bot {
+impl LineEventHandler for BookkeepingBot {
     async fn handle(
         &self,
         event: &LineEvent,

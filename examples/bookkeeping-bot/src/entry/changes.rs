@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn negative_amounts_unknown_and_fixed_fields_and_wrong_types_are_refused_by_name() {
+    fn invalid_changes_are_refused_by_field_name() {
         for value in [json!(-1), json!("-1"), json!(-0.01), json!("-0")] {
             assert_eq!(refused("原幣金額", value).field, "原幣金額");
         }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bookkeeping_bot::bot::Bot;
+use bookkeeping_bot::bot::BookkeepingBot;
 use bookkeeping_bot::entry::BookkeepingEntry;
 use bookkeeping_bot::last::{LastTransaction, TTL};
 use bookkeeping_bot::ledger::{self, Decision, Ledger, LedgerError, Message};
@@ -66,7 +66,7 @@ impl Records for Away {
 }
 
 struct World {
-    bot: Arc<Bot>,
+    bot: Arc<BookkeepingBot>,
     ledger: Arc<dyn Ledger>,
     last: LastTransaction,
     store: Arc<Away>,
@@ -84,7 +84,7 @@ impl World {
         );
         let last = LastTransaction::new(store.clone(), TTL);
         let time = LocalTime::new(clock.clone(), Offset::default());
-        let bot = Arc::new(Bot::new(reader.clone(), ledger.clone(), last.clone(), time));
+        let bot = Arc::new(BookkeepingBot::new(reader.clone(), ledger.clone(), last.clone(), time));
         Self { bot, ledger, last, store, reader, clock }
     }
 
@@ -211,7 +211,7 @@ async fn what_breaks_a_rule_books_and_edits_nothing() {
 }
 
 #[tokio::test]
-async fn a_message_that_comes_again_is_answered_again_and_neither_read_nor_booked_again() {
+async fn repeated_message_is_answered_but_not_booked_again() {
     on_both(async |world| {
         let first = world.hear("1", "午餐🥚 100").await;
         let edited = world.hear("2", "改金額 120").await;
@@ -246,7 +246,7 @@ async fn twenty_copies_at_once_book_once() {
 }
 
 #[tokio::test]
-async fn a_turn_that_died_between_commit_and_record_is_repaired_by_the_next() {
+async fn crash_between_commit_and_record_is_repaired_later() {
     on_both(async |world| {
         let decision = world.book("午餐🥚 100").await;
         world.die_after_settling("1", &decision).await;
@@ -290,7 +290,7 @@ async fn a_late_repair_takes_nothing_back_that_came_after_it() {
 }
 
 #[tokio::test]
-async fn an_edit_whose_turn_died_after_the_put_is_told_as_done_and_not_done_to_another() {
+async fn edit_that_crashed_after_its_put_is_reported_as_done() {
     on_both(async |world| {
         world.hear("1", "午餐🥚 100").await;
         let changes = bookkeeping_bot::entry::Changes::default().with("原幣金額", 120);
@@ -365,7 +365,7 @@ async fn while_the_store_is_away_everything_is_booked_and_edits_say_so() {
 }
 
 #[tokio::test]
-async fn a_store_that_goes_away_between_read_and_put_is_told_so_and_that_stays_the_answer() {
+async fn store_lost_between_read_and_put_is_reported_for_good() {
     on_both(async |world| {
         world.hear("1", "午餐🥚 100").await;
         let changes = bookkeeping_bot::entry::Changes::default().with("原幣金額", 120);
@@ -401,7 +401,7 @@ async fn a_booking_that_waited_too_long_for_the_store_is_not_brought_back() {
 }
 
 #[tokio::test]
-async fn a_ledger_that_is_away_books_nothing_and_the_message_may_come_again() {
+async fn unreachable_ledger_books_nothing_and_allows_a_retry() {
     let postgres = Postgres::start();
     let world = World::new(&postgres.url()).await;
     world.hear("1", "午餐🥚 100").await;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hapax_line::{
-    EventContext, EventHandler, EventHandlerError, EventKind, LineEvent, LineMessage,
+    EventContext, EventHandlerError, EventKind, LineEvent, LineEventHandler, LineMessage,
     QuickReplyAction, SendError,
 };
 use tokio::time::timeout;
@@ -24,7 +24,7 @@ const LOADING_SECONDS: u8 = 5;
 /// How long asking for it may take; it is a courtesy.
 const LOADING_LIMIT: Duration = Duration::from_millis(500);
 
-pub(crate) struct Bot {
+pub(crate) struct WeatherBot {
     users: Arc<dyn Users>,
     weather: WeatherService,
 }
@@ -32,7 +32,7 @@ pub(crate) struct Bot {
 /// What is said, and the buttons below it.
 type Answer = (String, Vec<QuickReplyAction>);
 
-impl Bot {
+impl WeatherBot {
     pub(crate) fn new(users: Arc<dyn Users>, weather: WeatherService) -> Self {
         Self { users, weather }
     }
@@ -218,7 +218,7 @@ impl Bot {
 }
 
 #[async_trait]
-impl EventHandler for Bot {
+impl LineEventHandler for WeatherBot {
     async fn handle(
         &self,
         event: &LineEvent,

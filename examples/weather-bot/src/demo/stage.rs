@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use super::note;
 use crate::app::App;
-use crate::settings::{RULES, Settings};
+use crate::settings::{RULES, WeatherBotSettings};
 use crate::simulated_weather::{Mood, SimulatedWeather};
 use crate::weather::WeatherService;
 
@@ -44,7 +44,7 @@ impl Stage {
         let folder = tempfile::tempdir()?;
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let url = format!("http://{}/line/webhook", listener.local_addr()?);
-        let app = App::open(Settings {
+        let app = App::open(WeatherBotSettings {
             listen: String::new(),
             store: "memory:".into(),
             store_limit: PATIENCE,

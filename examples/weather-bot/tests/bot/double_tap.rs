@@ -100,7 +100,7 @@ async fn what_costs_no_lookup_and_other_users_are_not_kept_waiting() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn typed_names_and_places_on_the_map_are_not_locked_by_the_shipped_rules() {
+async fn shipped_rules_lock_neither_names_nor_map_places() {
     let world = at_home(Plan::default()).await;
     let map = events::location(USER, "台北（臺灣）", 25.05, 121.53);
     world.send(&[events::text(USER, "台北🥚"), events::text(USER, "台北 🥚"), map]).await;

@@ -25,7 +25,7 @@ impl ApiRefusal {
 
 /// A request that is as LINE expects it.
 #[derive(Debug)]
-pub(super) struct ApiRequest {
+pub(super) struct SimulatedApiRequest {
     pub(super) call: AcceptedCall,
     pub(super) retry_key: Option<Uuid>,
 }
@@ -50,7 +50,7 @@ struct Loading {
     loading_seconds: Option<u64>,
 }
 
-impl ApiRequest {
+impl SimulatedApiRequest {
     pub(super) fn read(
         endpoint: ApiEndpoint,
         headers: &HeaderMap,

@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use super::check::{ApiRefusal, ApiRequest};
+use super::check::{ApiRefusal, SimulatedApiRequest};
 use super::state::{AcceptResult, ApiState};
 use super::{ApiEndpoint, ApiFault};
 
@@ -80,14 +80,15 @@ async fn process(
         // The caller died while sending: not a violation.
         Err(_) => return Err(Cut),
     };
-    let usual = || match ApiRequest::read(endpoint, &head.headers, &body, state.access_token()) {
-        Ok(request) => match state.accept(request, id) {
-            Ok(AcceptResult::New) => reply(endpoint.success(), json!({})),
-            Ok(AcceptResult::Repeated(first)) => before(&first),
+    let usual =
+        || match SimulatedApiRequest::read(endpoint, &head.headers, &body, state.access_token()) {
+            Ok(request) => match state.accept(request, id) {
+                Ok(AcceptResult::New) => reply(endpoint.success(), json!({})),
+                Ok(AcceptResult::Repeated(first)) => before(&first),
+                Err(refusal) => refused(state, refusal),
+            },
             Err(refusal) => refused(state, refusal),
-        },
-        Err(refusal) => refused(state, refusal),
-    };
+        };
     let fault = state.next_fault(endpoint);
     if fault.is_some_and(leaves_doubt) {
         state.doubt(&body);

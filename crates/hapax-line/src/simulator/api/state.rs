@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
-use super::check::{ApiRefusal, ApiRequest};
+use super::check::{ApiRefusal, SimulatedApiRequest};
 use super::{AcceptedCall, ApiEndpoint, ApiFault};
 
 pub(super) struct ApiState {
@@ -94,10 +94,10 @@ impl ApiState {
 
     pub(super) fn accept(
         &self,
-        request: ApiRequest,
+        request: SimulatedApiRequest,
         request_id: &str,
     ) -> Result<AcceptResult, ApiRefusal> {
-        let ApiRequest { call, retry_key } = request;
+        let SimulatedApiRequest { call, retry_key } = request;
         let mut recorded = self.recorded();
         if let Some(token) = &call.reply_token {
             recorded.use_token(token)?;

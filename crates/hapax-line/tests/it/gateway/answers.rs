@@ -95,7 +95,7 @@ async fn a_reply_is_not_repeated_where_only_this_process_can_know_of_it() {
 }
 
 #[tokio::test]
-async fn a_reply_of_which_the_store_did_not_hear_is_not_repeated_when_it_is_back() {
+async fn reply_without_a_stored_mark_is_not_repeated() {
     let mut desk = Desk::new().await;
     let line = desk.start();
     line.tap(&[events::text(USER, "🥚")]).await;

@@ -10,8 +10,8 @@ use hapax_core::trace::{self, Traceparent};
 use hapax_core::{Fence, ManualClock, Queue, Store};
 use hapax_line::simulator::{AcceptedCall, SimulatedApi};
 use hapax_line::{
-    Backoff, ChannelSecrets, EventContext, EventHandler, EventHandlerError, Gateway, GatewayConfig,
-    LineClient, LineEvent, LineMessage, SendError, SendStatus, WebhookStatus,
+    Backoff, ChannelSecrets, EventContext, EventHandlerError, Gateway, GatewayConfig, LineClient,
+    LineEvent, LineEventHandler, LineMessage, SendError, SendStatus, WebhookStatus,
 };
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -91,7 +91,7 @@ impl InHand {
 struct Bot(mpsc::UnboundedSender<InHand>);
 
 #[async_trait]
-impl EventHandler for Bot {
+impl LineEventHandler for Bot {
     async fn handle(
         &self,
         event: &LineEvent,

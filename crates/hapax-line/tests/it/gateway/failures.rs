@@ -8,7 +8,7 @@ use hapax_line::simulator::events;
 use crate::gateway::desk::{Desk, Order, USER};
 
 #[tokio::test]
-async fn what_fails_is_tried_again_and_then_is_a_dead_letter_that_can_be_put_back() {
+async fn failed_event_is_retried_then_a_requeuable_dead_letter() {
     let mut desk = Desk::new().await;
     let line = desk.start();
     line.tap(&[events::follow(USER)]).await;
@@ -74,7 +74,7 @@ async fn what_panics_or_takes_too_long_is_unknown_and_tried_again() {
 }
 
 #[tokio::test]
-async fn what_a_dead_gateway_had_in_hand_is_handled_by_another_with_a_greater_fence() {
+async fn dead_gateways_event_is_taken_over_with_a_greater_fence() {
     let mut desk = Desk::new().await;
     let one = desk.start();
     one.tap(&[events::text(USER, "🥚")]).await;
@@ -90,7 +90,7 @@ async fn what_a_dead_gateway_had_in_hand_is_handled_by_another_with_a_greater_fe
 }
 
 #[tokio::test]
-async fn what_a_dead_gateway_had_in_hand_is_a_dead_letter_where_nothing_may_run_twice() {
+async fn dead_gateways_event_is_a_dead_letter_under_refuse() {
     let mut desk = Desk::new().await;
     desk.config = desk.config.clone().on_unknown(OnUnknown::Refuse);
     let one = desk.start();
@@ -107,7 +107,7 @@ async fn what_a_dead_gateway_had_in_hand_is_a_dead_letter_where_nothing_may_run_
 }
 
 #[tokio::test]
-async fn an_event_that_brings_every_gateway_down_is_a_dead_letter_in_the_end() {
+async fn event_that_kills_every_gateway_becomes_a_dead_letter() {
     let mut desk = Desk::new().await;
     desk.config = desk.config.clone().max_attempts(2);
     let line = desk.start();
@@ -127,8 +127,7 @@ async fn an_event_that_brings_every_gateway_down_is_a_dead_letter_in_the_end() {
 }
 
 #[tokio::test]
-async fn what_a_dead_gateway_handled_from_memory_is_not_handled_again_where_nothing_may_run_twice()
-{
+async fn event_handled_from_memory_is_not_rerun_under_refuse() {
     let mut desk = Desk::new().await;
     desk.config = desk.config.clone().on_unknown(OnUnknown::Refuse);
     // It is to run out while the end is waited for.

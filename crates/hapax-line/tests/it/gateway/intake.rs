@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::gateway::desk::{Desk, RETENTION, USER, secrets};
 
 #[tokio::test]
-async fn an_event_is_handled_once_however_often_and_how_many_at_a_time_it_is_delivered() {
+async fn intake_copies_of_an_event_are_handled_once() {
     let mut desk = Desk::new().await;
     let line = desk.start();
     let event = events::text(USER, "🥚");

@@ -18,7 +18,7 @@ fn locks(desk: &Desk) -> Locks {
 }
 
 #[tokio::test]
-async fn the_first_event_of_a_batch_goes_on_and_the_others_are_told_to_wait() {
+async fn batch_first_event_runs_and_the_others_are_told_to_wait() {
     let mut desk = Desk::new().await;
     let line = desk.start();
     let taps: Vec<_> = (0..5).map(|i| events::text(USER, &format!("🥚 {i}"))).collect();
@@ -48,7 +48,7 @@ async fn the_first_event_of_a_batch_goes_on_and_the_others_are_told_to_wait() {
 
 /// However quick the bot is, nobody gets the lock because the first one is through already.
 #[tokio::test]
-async fn the_others_of_a_batch_are_decided_on_before_the_bot_gets_the_first() {
+async fn batch_is_decided_before_the_bot_gets_the_first_event() {
     let mut desk = Desk::new().await;
     let line = desk.start();
     let taps: Vec<_> = (0..5).map(|i| events::text(USER, &format!("🥚 {i}"))).collect();
@@ -165,7 +165,7 @@ async fn in_standby_nobody_is_told_to_wait() {
 }
 
 #[tokio::test]
-async fn what_was_admitted_without_the_store_waits_for_the_lock_when_it_is_tried_again() {
+async fn retried_event_admitted_without_store_waits_for_the_lock() {
     let mut desk = Desk::new().await;
     let line = desk.start();
     desk.store.only(Some(StorePart::Claims));

@@ -65,7 +65,7 @@ async fn a_store_that_hangs_stops_no_bot() {
 }
 
 #[tokio::test]
-async fn an_event_that_the_store_took_before_it_went_away_is_handled_all_the_same() {
+async fn outage_event_stored_before_it_is_still_handled() {
     let mut desk = Desk::new().await;
     let line = desk.start();
     let first = events::follow(USER);
@@ -92,7 +92,7 @@ async fn what_fails_without_the_store_is_tried_again_from_memory() {
 }
 
 #[tokio::test]
-async fn where_nothing_may_pass_without_the_store_line_is_told_to_come_again() {
+async fn outage_with_policy_closed_asks_line_to_redeliver() {
     let mut desk = Desk::new().await;
     desk.config = desk.config.clone().on_store_error(OnStoreError::Closed);
     let line = desk.start();
@@ -105,7 +105,7 @@ async fn where_nothing_may_pass_without_the_store_line_is_told_to_come_again() {
 }
 
 #[tokio::test]
-async fn more_events_than_there_are_places_are_refused_while_the_store_is_away() {
+async fn outage_events_beyond_the_slots_are_refused() {
     let mut desk = Desk::new().await;
     desk.config = desk.config.clone().max_in_flight(2);
     let line = desk.start();
@@ -130,7 +130,7 @@ async fn nothing_comes_before_a_new_event(desk: &mut Desk, line: &Running) {
 }
 
 #[tokio::test]
-async fn an_event_that_came_out_of_the_queue_before_its_storing_was_answered_is_handled_once() {
+async fn event_leased_before_its_enqueue_was_answered_runs_once() {
     let mut desk = Desk::new().await;
     desk.config = desk.config.clone().store_timeout(Duration::from_secs(3));
     let line = desk.start_quietly().await;
@@ -142,7 +142,7 @@ async fn an_event_that_came_out_of_the_queue_before_its_storing_was_answered_is_
 }
 
 #[tokio::test]
-async fn what_one_gateway_handles_from_memory_no_other_handles_where_the_store_answers() {
+async fn event_handled_from_memory_is_not_handled_elsewhere() {
     let mut desk = Desk::new().await;
     // Whoever finds it in other hands comes back after that time.
     desk.config = desk.config.clone().lease(Duration::from_secs(30));
@@ -161,7 +161,7 @@ async fn what_one_gateway_handles_from_memory_no_other_handles_where_the_store_a
 }
 
 #[tokio::test]
-async fn what_fails_for_good_from_memory_is_a_dead_letter_once_the_store_is_back() {
+async fn event_failed_from_memory_is_a_dead_letter_after_outage() {
     let mut desk = Desk::new().await;
     desk.config = desk.config.clone().max_attempts(1);
     let line = desk.start();

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use hapax_core::memory::MemoryStore;
 use hapax_line::simulator::events;
 use hapax_line::{
-    EventContext, EventHandler, EventHandlerError, Gateway, GatewayConfig, LineClient, LineEvent,
-    SIGNATURE_HEADER,
+    EventContext, EventHandlerError, Gateway, GatewayConfig, LineClient, LineEvent,
+    LineEventHandler, SIGNATURE_HEADER,
 };
 use http_body_util::Full;
 use hyper::body::{Body, Frame};
@@ -24,7 +24,7 @@ use crate::gateway::desk::{USER, secrets};
 struct Nobody;
 
 #[async_trait]
-impl EventHandler for Nobody {
+impl LineEventHandler for Nobody {
     async fn handle(&self, _: &LineEvent, _: &EventContext) -> Result<(), EventHandlerError> {
         Ok(())
     }

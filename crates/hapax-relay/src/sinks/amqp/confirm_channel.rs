@@ -31,8 +31,8 @@ pub(super) struct Publication {
 }
 
 /// The broker's answer about a message, or why no answer will come.
-pub(super) type PublishResult = lapin::Result<Result<(), DeliveryError>>;
-type ResultSender = oneshot::Sender<PublishResult>;
+pub(super) type ConfirmResult = lapin::Result<Result<(), DeliveryError>>;
+type ResultSender = oneshot::Sender<ConfirmResult>;
 
 /// Publishes over a channel. A task owns the channel and receives every answer of the broker, also about
 /// messages whose caller gave up.
@@ -52,7 +52,7 @@ impl ConfirmChannel {
     }
 
     /// Publishes and waits for the answer; `None` where the channel ended meanwhile.
-    pub(super) async fn send(&self, publication: Publication) -> Option<PublishResult> {
+    pub(super) async fn send(&self, publication: Publication) -> Option<ConfirmResult> {
         let (sender, result) = oneshot::channel();
         self.0.send((publication, sender)).await.ok()?;
         result.await.ok()

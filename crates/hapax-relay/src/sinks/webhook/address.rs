@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_of_ones_own_network_are_private_however_they_are_written() {
+    fn private_addresses_are_recognised_in_every_notation() {
         for private in [
             "127.0.0.1",
             "0.0.0.0",

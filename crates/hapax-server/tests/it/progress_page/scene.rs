@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hapax_testkit::{Browser, free_port, wait_for};
-use progress_page::{Access, Settings};
+use progress_page::{Access, PageSettings};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
@@ -114,7 +114,7 @@ impl Page {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let hapax = Hapax::start(&url, configuration);
-        let settings = Settings { hapax: progress_page::Hapax::at(&hapax.url(), access), pace };
+        let settings = PageSettings { hapax: progress_page::Hapax::at(&hapax.url(), access), pace };
         thread::spawn(move || serve(listener, settings));
         Self { url, hapax }
     }
@@ -129,7 +129,7 @@ impl Page {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn serve(listener: TcpListener, settings: Settings) {
+async fn serve(listener: TcpListener, settings: PageSettings) {
     listener.set_nonblocking(true).unwrap();
     let listener = tokio::net::TcpListener::from_std(listener).unwrap();
     progress_page::serve(listener, settings).await.unwrap();

@@ -138,7 +138,7 @@ async fn two_edits_in_one_webhook_either_follow_each_other_or_one_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_redis_is_away_entries_are_booked_and_edits_say_what_is_wrong() {
+async fn redis_outage_allows_bookings_and_explains_edits() {
     let redis = Redis::start();
     let mut world = World::new(Some(&redis.url()), None).await.store_limits("600", "500");
     world.start();
@@ -153,7 +153,7 @@ async fn while_redis_is_away_entries_are_booked_and_edits_say_what_is_wrong() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_redis_is_slow_entries_are_booked_and_edits_say_what_is_wrong() {
+async fn slow_redis_allows_bookings_and_explains_edits() {
     let redis = Redis::start();
     let wire = TcpProxy::to(redis.port());
     let url = format!("redis://127.0.0.1:{}/0", wire.port());

@@ -14,7 +14,7 @@ fn logged(world: &World, parts: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reads_writes_and_errors_of_the_store_are_logged_and_nobody_is_named() {
+async fn store_log_covers_every_operation_and_names_nobody() {
     let redis = Redis::start();
     let mut world = World::new(Some(&redis.url()), None).await.store_limits("5000", "1000");
     world.start();

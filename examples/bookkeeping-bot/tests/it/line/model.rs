@@ -118,7 +118,7 @@ async fn a_good_answer_is_booked_edited_and_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn garbage_a_refusal_and_nobody_there_are_left_to_the_rules_or_to_a_friendly_word() {
+async fn model_failures_fall_back_to_rules_or_a_polite_text() {
     let model = Model::start().await;
     let mut world = asking(&model).await;
     world.start();
@@ -141,7 +141,7 @@ async fn garbage_a_refusal_and_nobody_there_are_left_to_the_rules_or_to_a_friend
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_redelivery_or_a_rerun_neither_asks_again_nor_books_something_else() {
+async fn redelivery_neither_asks_the_model_nor_books_again() {
     let model = Model::start().await;
     let mut world = asking(&model).await;
     for point in ["settled", "done"] {

@@ -166,7 +166,7 @@ async fn a_handler_that_fails_holds_back_only_its_partition() {
 
 /// The store's own put stands for one inside a transaction.
 #[tokio::test(start_paused = true)]
-async fn a_handler_that_saves_the_progress_itself_is_believed_and_a_zombie_is_not() {
+async fn consumer_progress_saved_by_the_handler_is_fenced() {
     let store = Arc::new(in_virtual_time());
     let bus = Bus::new(store.clone());
     let seen = Seen::default();
