@@ -1,8 +1,8 @@
 //! The store of tests and demos, and the worked example of writing one.
 //!
-//! A store that can change one row atomically needs no logic of its own: it reads the row, lets
-//! [`machine`] decide, and writes what was decided. What is left is where the rows
-//! live, where the time comes from, and who is woken. Logs and queues stand in files of their own.
+//! A store that can change one row atomically needs no logic of its own for claims: it reads the row,
+//! lets [`claim_rules`] decide, and writes the new row. The rest is where rows live, where the time comes
+//! from, and which waiters are woken. Logs and queues are in their own files.
 
 mod log;
 mod queue;

@@ -1,4 +1,4 @@
-//! The parts of a worker that drains a [`Queue`]: lease rows, keep the lease alive, write outcomes.
+//! The parts of a worker that drains a [`Queue`](crate::Queue): lease rows, keep the lease alive, write outcomes.
 //!
 //! ```text
 //!   QueueLeaser::lease ──► LeasedBatch { rows, lease }
