@@ -1,6 +1,6 @@
 //! **hapax makes duplicates harmless.** A user double-taps a button, a client retries a payment, a
 //! webhook is delivered again, a worker dies between two writes, a browser reconnects: with hapax the
-//! effect happens once, and everybody gets the same answer.
+//! effect happens once, and every caller gets the same answer.
 //!
 //! ```
 //! use hapax::{Operation, StoreConfig, command::Commands};
@@ -13,9 +13,9 @@
 //! let commands = Commands::new(hapax::open(url, &StoreConfig::default())?);
 //! let request = serde_json::json!({"item": "tea", "cups": 2});
 //!
-//! // Runs once for this key. Whoever asks again, now or tomorrow, gets the first answer.
+//! // Runs once for this key. A second call, now or tomorrow, gets the first answer.
 //! let create_order = || async { Ok::<_, std::io::Error>("order 17".to_owned()) };
-//! let order = commands.once(Operation("key-1"), Operation("CreateOrder"), &request, create_order).await?;
+//! let order = commands.once(Operation("CreateOrder"), "key-1", &request, create_order).await?;
 //! assert_eq!(order.value, "order 17");
 //! # std::fs::remove_dir_all(folder)?;
 //! # Ok(()) }
