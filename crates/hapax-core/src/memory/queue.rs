@@ -9,7 +9,7 @@ use crate::queue::{
     DeadLetter, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem, QueueDepth, QueueItem,
     QueueName, Resolved,
 };
-use crate::{Fence, Key, Queue, StoreError, Tenant, Timestamp, Token, Watch};
+use crate::{Fence, Queue, StoreError, Tenant, Timestamp, Token, Watch};
 
 /// One queue. Its rows stand in the order in which they were enqueued.
 #[derive(Debug, Default)]
@@ -260,13 +260,8 @@ impl Tables {
 }
 
 impl MemoryStore {
-    /// What a queue's waiters wait for. No tenant is empty, so no other key is the same.
-    fn bell(queue: &QueueName) -> Option<Key> {
-        Key::stored("", "job", "", queue.as_str())
-    }
-
-    fn ring(&self, queue: &QueueName) {
-        Self::bell(queue).map(|bell| self.hub.wake(bell.digest()));
+    fn wake_queue(&self, queue: &QueueName) {
+        queue.arrivals_key().map(|key| self.hub.wake(key.digest()));
     }
 }
 
@@ -284,7 +279,7 @@ impl Queue for MemoryStore {
             let rows = tables.items(queue);
             items.iter().zip(first..).map(|(item, place)| rows.enqueue(item, place, now)).collect()
         };
-        self.ring(queue);
+        self.wake_queue(queue);
         Ok(answers)
     }
 
@@ -329,7 +324,7 @@ impl Queue for MemoryStore {
             let items = tables.items(queue);
             outcomes.iter().map(|(id, how)| items.resolve(*id, token, how, now)).collect()
         };
-        self.ring(queue);
+        self.wake_queue(queue);
         Ok(answers)
     }
 
@@ -364,7 +359,7 @@ impl Queue for MemoryStore {
             row.attempts = 0;
             row.due_at = now;
         });
-        self.ring(queue);
+        self.wake_queue(queue);
         Ok(found.is_some())
     }
 
@@ -383,11 +378,11 @@ impl Queue for MemoryStore {
             }
             found
         };
-        self.ring(queue);
+        self.wake_queue(queue);
         Ok(found)
     }
 
     fn arrivals(&self, queue: &QueueName) -> Watch {
-        Self::bell(queue).map_or_else(Watch::never, |bell| self.hub.watch(&bell))
+        queue.arrivals_key().map_or_else(Watch::never, |key| self.hub.watch(&key))
     }
 }

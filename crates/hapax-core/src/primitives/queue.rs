@@ -9,7 +9,7 @@ use bytes::Bytes;
 use uuid::Uuid;
 
 use crate::key::{InvalidKey, MAX_NAME, check};
-use crate::{Fence, Fingerprint, StoreError, Tenant, Timestamp, Token, Watch, trace};
+use crate::{Fence, Fingerprint, Key, StoreError, Tenant, Timestamp, Token, Watch, trace};
 
 /// Durable work: waiting → in flight (leased) → done, or dead.
 ///
@@ -191,6 +191,12 @@ impl QueueName {
     /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The key that waiters for new items watch in every store. Its tenant is empty, so that no other
+    /// key equals it.
+    pub fn arrivals_key(&self) -> Option<Key> {
+        Key::stored("", "job", "", self.as_str())
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use hapax_core::queue::{Enqueued, QueueItem, QueueName};
-use hapax_core::{Key, StoreError};
+use hapax_core::StoreError;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
@@ -46,11 +46,6 @@ const ENQUEUE_ONE: Sql = Sql {
 /// What an item counts in a batch beside its payload: about a thousand go into one statement.
 const ITEM_BYTES: usize = 4 << 10;
 
-/// The key that waiters for a queue's arrivals watch. No tenant is empty, so no other key is equal.
-pub(crate) fn arrivals_key(queue: &QueueName) -> Option<Key> {
-    Key::stored("", "job", "", queue.as_str())
-}
-
 /// The items of one call.
 pub(crate) struct EnqueueCall {
     pub(crate) queue: QueueName,
@@ -89,7 +84,7 @@ impl BatchOperation for EnqueueBatch {
     }
 
     fn after_commit(wakes: &WakeNotifier, call: &EnqueueCall, _: &Vec<Enqueued>) {
-        arrivals_key(&call.queue).iter().for_each(|key| wakes.wake(key));
+        call.queue.arrivals_key().iter().for_each(|key| wakes.wake(key));
     }
 }
 

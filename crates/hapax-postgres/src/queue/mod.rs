@@ -16,7 +16,7 @@ use hapax_core::{Queue, StoreError, Tenant, Token, Watch};
 
 use crate::PostgresStore;
 use crate::tx::lock::LockRetry;
-use enqueue::{EnqueueCall, arrivals_key};
+use enqueue::EnqueueCall;
 
 #[async_trait]
 impl Queue for PostgresStore {
@@ -131,7 +131,7 @@ impl Queue for PostgresStore {
     }
 
     fn arrivals(&self, queue: &QueueName) -> Watch {
-        arrivals_key(queue).map_or_else(Watch::never, |key| self.wakes.watch(&key))
+        queue.arrivals_key().map_or_else(Watch::never, |key| self.wakes.watch(&key))
     }
 }
 
@@ -140,6 +140,6 @@ impl PostgresStore {
     /// this after the commit of a transaction of yours that enqueued items. Otherwise the waiters find
     /// them at their next poll.
     pub fn wake_queue(&self, queue: &QueueName) {
-        arrivals_key(queue).iter().for_each(|key| self.wakes.wake(key));
+        queue.arrivals_key().iter().for_each(|key| self.wakes.wake(key));
     }
 }

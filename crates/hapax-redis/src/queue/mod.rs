@@ -10,7 +10,7 @@ use hapax_core::queue::{
     DeadLetter, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem, QueueDepth, QueueItem,
     QueueName, Resolved,
 };
-use hapax_core::{Fence, Key, Queue, StoreError, Tenant, Timestamp, Token, Watch};
+use hapax_core::{Fence, Queue, StoreError, Tenant, Timestamp, Token, Watch};
 
 use crate::client::{ScriptCall, ScriptReply, unexpected_reply};
 use crate::script::{
@@ -152,7 +152,7 @@ impl Queue for RedisStore {
     }
 
     fn arrivals(&self, queue: &QueueName) -> Watch {
-        arrivals_key(queue).map_or_else(Watch::never, |key| self.watch_key(&key))
+        queue.arrivals_key().map_or_else(Watch::never, |key| self.watch_key(&key))
     }
 }
 
@@ -183,7 +183,7 @@ impl RedisStore {
         args: Vec<Vec<u8>>,
         confirmed: bool,
     ) -> Result<ScriptReply, StoreError> {
-        let digest = arrivals_key(queue).map_or(0, |key| key.digest());
+        let digest = queue.arrivals_key().map_or(0, |key| key.digest());
         let (channel, message) = self.wake_message(digest);
         let wake = [channel, message.as_bytes()];
         let all: Vec<_> = wake.into_iter().chain(args.iter().map(Vec::as_slice)).collect();
@@ -217,11 +217,6 @@ impl RedisStore {
         let call = ScriptCall { script, keys: &keys, args, replication_id_arg, barrier_key };
         self.client.call(call).await
     }
-}
-
-/// The key under which a queue's waiters are registered. Its tenant is empty, so no other key equals it.
-fn arrivals_key(queue: &QueueName) -> Option<Key> {
-    Key::stored("", "job", "", queue.as_str())
 }
 
 fn script_args(outcome: &ItemOutcome) -> (&'static str, Duration, bool, &str) {

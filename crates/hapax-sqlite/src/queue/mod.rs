@@ -33,13 +33,8 @@ mod state {
     pub(super) const DONE: i64 = 6;
 }
 
-/// The key that waiters for a queue's arrivals watch. No tenant is empty, so no other key is equal.
-fn arrivals_key(queue: &QueueName) -> Option<Key> {
-    Key::stored("", "job", "", queue.as_str())
-}
-
 fn arrivals_digest(queue: &QueueName) -> Vec<u64> {
-    arrivals_key(queue).iter().map(Key::digest).collect()
+    queue.arrivals_key().iter().map(Key::digest).collect()
 }
 
 #[async_trait]
@@ -136,6 +131,6 @@ impl Queue for SqliteStore {
     }
 
     fn arrivals(&self, queue: &QueueName) -> Watch {
-        arrivals_key(queue).map_or_else(Watch::never, |key| self.watch_key(&key))
+        queue.arrivals_key().map_or_else(Watch::never, |key| self.watch_key(&key))
     }
 }
