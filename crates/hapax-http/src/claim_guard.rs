@@ -1,3 +1,6 @@
+//! Owns the claim of a first run: settles it (in the background if the store fails), gives it back or
+//! leaves its outcome unknown.
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -14,7 +14,7 @@ use crate::{LineClient, LineEvent, LineMessage, SendError, SendStatus};
 /// The lease of the mark that a reply is being sent.
 const REPLY_LEASE: Duration = Duration::from_secs(60);
 
-/// What an [`LineEventHandler`](crate::LineEventHandler) knows about the event it handles, and how it answers.
+/// What a [`LineEventHandler`](crate::LineEventHandler) knows about the event it handles, and how it answers.
 pub struct EventContext {
     pub(crate) id: ItemId,
     pub(crate) attempt: u32,

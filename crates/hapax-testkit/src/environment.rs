@@ -35,8 +35,8 @@ fn file_named_by(variable: &str) -> Option<PathBuf> {
     env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
-/// Appends what a program logged, measured or answered with an error to the logs in which `test.sh` searches for
-/// personal data after the whole run: `HAPAX_TEST_LOGS`, if set.
+/// Appends a program's logs, metrics or error responses to a file in the folder `HAPAX_TEST_LOGS`, if
+/// set. `test.sh` searches that folder for personal data after the run.
 pub fn keep_log(program: &str, text: &str) {
     let Some(folder) = file_named_by("HAPAX_TEST_LOGS") else { return };
     let file = folder.join(format!("{program}-{}.log", std::process::id()));

@@ -11,9 +11,9 @@ pub struct ProcessGroup(Vec<u32>);
 /// The fields of `/proc/PID/stat` that are used here.
 struct Stat {
     parent: u32,
-    /// Ticks of the process itself.
+    /// CPU ticks of the process itself.
     own: u64,
-    /// Ticks of children that have ended.
+    /// CPU ticks of children that have ended.
     ended: u64,
 }
 

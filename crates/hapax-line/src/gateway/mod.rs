@@ -44,7 +44,7 @@ use crate::{ChannelSecrets, EventKind, GatewayConfig, LineClient, LineEventHandl
 /// is with another gateway, or has to wait.
 const STORED_EVENT_RETENTION: Duration = Duration::from_secs(2);
 
-/// Receives webhooks and passes their events to an [`LineEventHandler`].
+/// Receives webhooks and passes their events to a [`LineEventHandler`].
 ///
 /// Any number of gateways may share a store. [`Gateway::receive`] answers as soon as the events are
 /// stored; [`Gateway::run`] handles them, also those that a dead gateway left behind.

@@ -1,4 +1,4 @@
-//! Handing out items under a lease.
+//! Handing out items under a lease. The SQL is the function `hapax_lease` in `migrations/0003_queue.sql`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

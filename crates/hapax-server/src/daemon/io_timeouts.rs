@@ -108,10 +108,10 @@ impl<S> TimedStream<S> {
         self.stream
     }
 
-    /// When the client will have taken too long; `None` while it waits for a response.
+    /// The moment after which the client is too slow; `None` while a request is in flight.
     fn deadline(&self) -> Option<Instant> {
         let phase = self.activity.phase();
-        // HTTP/2 has frames that belong to no request: its bytes tell little.
+        // In HTTP/2, received bytes need not belong to a request: the header timeout does not apply.
         let in_headers = phase.in_headers && self.http2 != Some(true);
         let limit = if in_headers { self.timeouts.header } else { self.timeouts.idle };
         (phase.in_flight == 0).then(|| phase.since + limit)

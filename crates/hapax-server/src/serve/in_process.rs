@@ -13,7 +13,7 @@ use super::router;
 use crate::daemon::Readiness;
 use crate::settings::{CommandSettings, ServeSettings, SettingSources};
 
-/// The API on an open store, as this tenant.
+/// The API's router on a store that is already open; every request acts as `tenant`.
 pub(crate) fn router_for_store(
     store: Arc<dyn Store>,
     tenant: Tenant,

@@ -130,7 +130,7 @@ impl<'a> SqliteTransaction<'a> {
         claims::claim(self.connection, self.clock, key, ask)
     }
 
-    /// Makes the lease of a pending claim end `lease` from now.
+    /// Extends a pending claim: its lease now ends `lease` from now.
     pub fn extend(&self, key: &Key, token: &Token, lease: Duration) -> Result<Step, StoreError> {
         claims::extend(self.connection, self.clock, key, token, lease)
     }

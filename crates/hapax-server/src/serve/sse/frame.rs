@@ -56,7 +56,7 @@ impl SseFrame {
         self.bytes.clone()
     }
 
-    /// The frame alone.
+    /// The frame without the chunk framing.
     pub(super) fn text(&self) -> Bytes {
         self.bytes.slice(self.id.0..self.end())
     }
