@@ -10,7 +10,7 @@ pub(crate) const LONG: Duration = Duration::from_secs(3600);
 /// Short enough to wait for on a real clock.
 pub(crate) const SHORT: Duration = Duration::from_millis(150);
 
-/// What a law acts on: a store, its clock, and a tenant that no other law uses.
+/// The environment of a law: a store, its clock, and a tenant that no other law uses.
 #[derive(Clone)]
 pub(crate) struct LawContext {
     pub(crate) store: Arc<dyn Store>,
@@ -65,8 +65,8 @@ impl LawContext {
 
 /// Runs `action` and expects that it wakes the watch.
 pub(crate) async fn expect_woken(mut watch: Watch, action: impl Future<Output = ()>) {
-    // A subscription over the network needs a moment; an earlier message would be missed, which features make up for by
-    // polling.
+    // A subscription over the network needs a moment. An earlier message would be missed, for which
+    // features compensate by polling.
     tokio::time::sleep(Duration::from_millis(300)).await;
     action.await;
     // Without a wake-up `changed` would return only after `LONG`.

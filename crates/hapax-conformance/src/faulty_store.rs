@@ -44,8 +44,8 @@ pub enum StorePart {
     Rest,
 }
 
-/// Injects faults into the calls of another store: each call takes the next planned [`Fault`], and then that of
-/// [`FaultyStore::always`].
+/// Injects faults into the calls of another store: each call gets the next planned [`Fault`], or
+/// that of [`FaultyStore::always`] if none is planned.
 ///
 /// ```
 /// # use std::sync::Arc;

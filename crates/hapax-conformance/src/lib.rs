@@ -1,8 +1,8 @@
-//! The conformance suite: a hapax store is a store that passes it. Each law is one function, named by the sentence
-//! that it proves.
+//! The conformance suite, which every hapax store must pass. Each law is one function, named by the
+//! sentence that it proves.
 //!
-//! To run it on your own store, implement [`StoreUnderTest`] and call [`check`] and [`check_histories`]
-//! from a test:
+//! To run the suite on your own store, implement [`StoreUnderTest`] and call [`check`] and
+//! [`check_histories`] from a test:
 //!
 //! ```
 //! use std::{sync::Arc, time::Duration};

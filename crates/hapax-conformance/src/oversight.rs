@@ -11,7 +11,7 @@ use crate::suite::laws;
 
 laws![list_shows_exactly_the_claims_of_its_tenant_and_kind, list_filters_by_state,];
 
-/// Goes through all pages.
+/// The keys on all pages of a list.
 async fn listed(s: &LawContext, tenant: &Tenant, standing: Option<ClaimStatus>) -> HashSet<Key> {
     let (tenant, kind) = (tenant.clone(), KeyKind::Command);
     let mut list = ClaimQuery { tenant, kind, status: standing, after: None, max_claims: 7 };

@@ -13,11 +13,11 @@ use crate::{claims, log, oversight, queue, records};
 /// A store to be checked, and its clock.
 #[async_trait]
 pub trait StoreUnderTest: Send + Sync + 'static {
-    /// Opens a new handle on the same data, as another process or a restarted one would. A store without persistence
-    /// (memory) returns the same handle again.
+    /// Opens a new handle on the same data, as another process or a restarted one would. A store
+    /// without persistence (memory) returns the same handle again.
     async fn open(&self) -> Arc<dyn Store>;
 
-    /// Advances the store's clock. By default this waits, for a store that uses the real time.
+    /// Advances the store's clock. The default sleeps, for a store that uses the real time.
     async fn advance(&self, time: Duration) {
         tokio::time::sleep(time).await;
     }
@@ -25,7 +25,7 @@ pub trait StoreUnderTest: Send + Sync + 'static {
 
 pub(crate) type Law = (&'static str, fn(LawContext) -> Pin<Box<dyn Future<Output = ()> + Send>>);
 
-/// Declares the functions that are laws.
+/// Collects functions into the list of laws of their module.
 macro_rules! laws {
     ($($law:ident),* $(,)?) => {
         pub(crate) const LAWS: &[crate::suite::Law] =
@@ -40,7 +40,7 @@ const MAX_CONCURRENT: usize = 48;
 /// Runs all laws concurrently, each on a store of its own and with its own keys.
 ///
 /// # Panics
-/// When laws are broken, with their names.
+/// If laws are broken, with their names.
 pub async fn check<F, S>(make: F)
 where
     F: Fn() -> S,

@@ -1,7 +1,7 @@
 use serde_json::Value;
 
-/// One text per JSON value: members sorted by name, no white space, numbers as they were written.
-/// Two documents that differ only in member order or white space have the same one.
+/// The canonical text of a JSON value: members sorted by name, no white space, numbers as they were
+/// written. Documents that differ only in member order or white space have the same text.
 ///
 /// ```
 /// use serde_json::json;

@@ -1,5 +1,5 @@
-//! What the features do with claims beyond one call: wait for one, keep one alive, undo one whose
-//! answer was lost.
+//! Operations on claims that take more than one store call: waiting for a busy claim, renewing a
+//! lease, and undoing a claim whose answer was lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,19 +8,19 @@ use tokio::time::Instant;
 
 use crate::{ClaimRequest, Claimed, Claims, GiveBack, Key, Step, StoreError, Token, metric_names};
 
-/// Who waits looks by itself at least this often: a hint between nodes may be lost.
+/// The longest pause between two polls of a waiter: a hint between nodes may be lost.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
-/// … and never more often than this without a hint, also where a store cannot tell the lease.
+/// The shortest pause between two polls without a hint, also if a store cannot tell the lease.
 const LOOK_SOONEST: Duration = Duration::from_millis(10);
 
-/// Claims, and where it is busy waits for it up to `wait`. Between two looks nothing is held. With
-/// the answer comes the moment at which it was asked for: a lease that was granted is counted from
-/// there, so that we never believe in it longer than the store does.
+/// Claims a key, and waits up to `wait` if it is busy. No resource is held between two polls.
+/// Returns the answer and the time before the call: a granted lease is counted from that time, so
+/// that it never lasts longer here than in the store.
 ///
-/// A claim whose answer does not arrive may have been granted, and nobody would know. Where the
-/// connection was lost it is asked once more with the same token, which recognises itself; where
-/// that fails too, or the caller goes away in the middle, it is undone in the background, so that
-/// the key does not become *unknown* although nothing ran.
+/// A claim whose answer does not arrive may have been granted without the caller's knowledge. After
+/// a lost connection the claim is repeated once with the same token, which yields the same grant.
+/// If that fails too, or if the caller drops this future before the answer, the claim is given back
+/// in the background, so that the key does not become *unknown* although nothing ran.
 pub(crate) async fn claim(
     store: &Arc<dyn Claims>,
     key: &Key,
@@ -50,7 +50,8 @@ pub(crate) async fn claim(
         if left.is_zero() {
             return Ok((Claimed::Busy { lease_left }, asked_at));
         }
-        // The first time round only registers, so that nothing between claim and wait is missed.
+        // After the first claim only register and claim again, so that no hint between claim and
+        // wait is missed.
         match &mut watch {
             None => watch = Some(store.watch(key)),
             Some(watch) => {
@@ -61,7 +62,8 @@ pub(crate) async fn claim(
     }
 }
 
-/// Asks once more where the connection was lost on the way; only for steps that recognise themselves.
+/// Repeats a call once if the connection was lost. Only for calls that are safe to repeat with the
+/// same token.
 pub(crate) async fn retry_once_on_disconnect<T, F>(call: impl Fn() -> F) -> Result<T, StoreError>
 where
     F: Future<Output = Result<T, StoreError>>,
@@ -72,7 +74,8 @@ where
     }
 }
 
-/// A claim whose answer was not heard yet. Dropped like that, it is undone.
+/// A claim whose answer has not arrived. Dropping this guard gives the claim back in the
+/// background; [`UndoOnDrop::heard`] disarms it.
 struct UndoOnDrop<'a> {
     store: &'a Arc<dyn Claims>,
     key: &'a Key,
@@ -96,9 +99,9 @@ impl Drop for UndoOnDrop<'_> {
     }
 }
 
-/// Gives back what may have been granted without anybody hearing of it. The claim may still be on
-/// its way when this starts, so a *lost* is believed only after a while; a store that does not
-/// answer is asked while the lease may last, at most a minute. After that the lease decides.
+/// Gives back a claim that may have been granted although its answer was lost. The claim may reach
+/// the store after the first give-back, so [`Step::Lost`] is retried for 5 seconds. An error is
+/// retried for 60 seconds. Neither is retried for longer than the lease.
 async fn undo(store: Arc<dyn Claims>, key: Key, token: Token, how: GiveBack, lease: Duration) {
     let start = Instant::now();
     let mut pause = Duration::from_millis(50);
@@ -116,8 +119,8 @@ async fn undo(store: Arc<dyn Claims>, key: Key, token: Token, how: GiveBack, lea
     }
 }
 
-/// Runs an effect while its claim is extended. The effect cannot be taken back: it runs to its end
-/// also where the claim was lost, and the settle will tell who was first.
+/// Runs an effect and extends its claim meanwhile. An effect cannot be undone, so it runs to its
+/// end even if the claim is lost; the settle then shows whether the caller is still the owner.
 pub(crate) async fn run_while_renewing<T>(
     store: &dyn Claims,
     key: &Key,
@@ -135,8 +138,8 @@ pub(crate) async fn run_while_renewing<T>(
     }
 }
 
-/// Extends a claim every third of its lease, for as long as it is ours and `until` has not come;
-/// returns when it is lost, or could be. `since` is when the lease was asked for.
+/// Extends a claim every third of its lease until `until`. Returns when the claim is lost, or when
+/// its lease may have ended. `since` is the time at which the lease was requested.
 pub(crate) async fn renew_until_lost(
     store: &dyn Claims,
     key: &Key,

@@ -7,20 +7,20 @@ use std::time::{Duration, SystemTime};
 pub struct Timestamp(pub u64);
 
 impl Timestamp {
-    /// This moment plus `time`; a moment too far away to count is the last one there is.
+    /// This timestamp plus `time`, saturating at the largest timestamp.
     #[must_use]
     pub fn plus(self, time: Duration) -> Self {
         Self(self.0.saturating_add(millis(time)))
     }
 
-    /// How long after `earlier` this moment is; zero where it is not after it.
+    /// The time from `earlier` to this timestamp; zero if `earlier` is later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// A duration in whole milliseconds, rounded up: a lease is never shorter than what was asked for.
+/// A duration in whole milliseconds, rounded up so that a lease is never shorter than requested.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -30,13 +30,13 @@ pub fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// Where the embedded stores take the time from. Redis and PostgreSQL use their server's own.
+/// The clock of the embedded stores. Redis and PostgreSQL use the clock of their server.
 pub trait Clock: Send + Sync + fmt::Debug + 'static {
-    /// The time now.
+    /// The current time.
     fn now(&self) -> Timestamp;
 }
 
-/// The machine's clock.
+/// The clock of the machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
@@ -48,7 +48,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that stands still until it is told to go on, so that tests need not sleep.
+/// A clock that moves only by [`ManualClock::advance`], so that tests need not sleep.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -62,14 +62,14 @@ impl Clock for SystemClock {
 pub struct ManualClock(AtomicU64);
 
 impl Default for ManualClock {
-    /// Starts in September 2001, at a round number that is easy to see in a dump.
+    /// Starts in September 2001, at a round number that is easy to recognise in a dump.
     fn default() -> Self {
         Self(AtomicU64::new(1_000_000_000_000))
     }
 }
 
 impl ManualClock {
-    /// Lets `time` pass.
+    /// Advances the clock by `time`.
     pub fn advance(&self, time: Duration) {
         self.0.fetch_add(millis(time), Ordering::SeqCst);
     }

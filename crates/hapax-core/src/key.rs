@@ -6,45 +6,45 @@ pub const MAX_NAME: usize = 255;
 /// The longest tenant, in bytes.
 pub const MAX_TENANT: usize = 64;
 
-/// Why a text is not a valid key. The message names the part and the limit, never the text: keys may
-/// identify a person.
+/// Why a text is not a valid key. The message names the part and the limit, never the text, because
+/// keys may identify a person.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidKey {
-    /// It is empty.
+    /// The part is empty.
     #[error("{part} is empty; it takes 1 to {limit} bytes")]
     Empty {
-        /// Which part of the key.
+        /// The name of the part.
         part: &'static str,
-        /// How long it may be.
+        /// The maximum length in bytes.
         limit: usize,
     },
-    /// It is too long.
+    /// The part is too long.
     #[error("{part} has {length} bytes; it takes 1 to {limit}")]
     TooLong {
-        /// Which part of the key.
+        /// The name of the part.
         part: &'static str,
-        /// How long it is.
+        /// The length in bytes.
         length: usize,
-        /// How long it may be.
+        /// The maximum length in bytes.
         limit: usize,
     },
-    /// It has a byte that is not printable ASCII.
+    /// The part has a byte that is not printable ASCII.
     #[error("{part} has a byte that is not printable ASCII (0x21 to 0x7E) at position {at}")]
     NotPrintable {
-        /// Which part of the key.
+        /// The name of the part.
         part: &'static str,
-        /// Where the first such byte is.
+        /// The position of the first such byte.
         at: usize,
     },
-    /// It has a reserved character.
+    /// The part has a reserved character.
     #[error("{part} has a {character:?} at position {at}, which is reserved")]
     Reserved {
-        /// Which part of the key.
+        /// The name of the part.
         part: &'static str,
-        /// Which character.
+        /// The reserved character.
         character: char,
-        /// Where it is.
+        /// The position of the character.
         at: usize,
     },
 }
@@ -74,13 +74,13 @@ pub(crate) fn check(
     }
 }
 
-/// The tenant of a caller. Comes from authentication or configuration, never from a header that the
-/// caller may choose.
+/// The tenant of a caller. It comes from authentication or configuration, never from a header that
+/// the caller may choose.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tenant(Arc<str>);
 
 impl Tenant {
-    /// A tenant of 1 to 64 bytes of printable ASCII without `/`, which divides it from a scope.
+    /// A tenant of 1 to 64 bytes of printable ASCII without `/`, which separates tenant and scope.
     pub fn new(name: &str) -> Result<Self, InvalidKey> {
         check("tenant", name, 0x21, MAX_TENANT)?;
         if let Some(at) = name.find('/') {
@@ -89,8 +89,8 @@ impl Tenant {
         Ok(Self(name.into()))
     }
 
-    /// A separate key space inside this tenant, such as that of one caller. `scope` is a hash, at most
-    /// 64 bytes of printable ASCII.
+    /// A separate key space inside this tenant, such as that of one caller. `scope` is a hash of at
+    /// most 64 bytes of printable ASCII.
     pub fn scoped(&self, scope: &str) -> Result<Self, InvalidKey> {
         check("scope", scope, 0x21, MAX_TENANT)?;
         Ok(Self(format!("{}/{scope}", self.0).into()))
@@ -120,7 +120,7 @@ impl fmt::Debug for Tenant {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation<'a>(pub &'a str);
 
-/// Which feature a key belongs to. Keys of different kinds never meet.
+/// The feature that a key belongs to. Keys of different kinds are never equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum KeyKind {
@@ -269,7 +269,7 @@ impl Key {
         text
     }
 
-    /// The partition of this key, out of `partitions`; stable.
+    /// The partition of this key, below `partitions`. The result is stable.
     pub fn partition(&self, partitions: u16) -> u16 {
         let digest = self.digest();
         let folded = digest ^ (digest >> 32);
@@ -289,7 +289,7 @@ fn unescaped(part: &str) -> String {
     part.replace("%3A", ":").replace("%7B", "{").replace("%7D", "}").replace("%25", "%")
 }
 
-/// Shows only the kind: names may identify a person, and debug output is logged.
+/// Shows only the kind, because names may identify a person and debug output is logged.
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Key({}, …)", self.kind.as_str())

@@ -1,12 +1,12 @@
-//! Primitives, laws and features of hapax.
+//! The primitives of hapax, their laws, and the features built on them.
 //!
 //! ```text
 //!   edges  →  features  →  primitives  ←  stores
 //! ```
 //!
-//! This crate holds the **primitives**, whose laws every store keeps, and the **features**, which are
-//! built on nothing but those laws. It does no I/O. Its only store, [`memory`], is for tests and demos,
-//! and is the worked example of writing a store.
+//! This crate holds the **primitives**, whose laws every store obeys, and the **features**, which
+//! rely only on those laws. It does no I/O. Its only store, [`memory`], is for tests and demos, and
+//! is the worked example of writing a store.
 //!
 //! | primitive | what it is | features on it |
 //! |---|---|---|
@@ -16,11 +16,11 @@
 //! | [`Queue`] | durable work with leases, retries, dead letters | the outbox of each store, and `hapax-relay` |
 //! | [`Oversight`] | lists of claims, for operators | |
 //!
-//! The answer to a method is named by its participle: `claim` → [`Claimed`], `append` →
+//! The result type of a method is named by the participle: `claim` → [`Claimed`], `append` →
 //! [`Appended`](log::Appended), `enqueue` → [`Enqueued`](queue::Enqueued).
 //!
-//! Each feature is a cargo feature of the same name; all are on by default. Most users depend on the
-//! facade crate `hapax` instead.
+//! Each feature is a cargo feature of the same name; all are enabled by default. Most users depend
+//! on the facade crate `hapax` instead.
 
 mod canonical;
 #[cfg(any(feature = "lock", feature = "command", feature = "bus", feature = "inbox"))]

@@ -1,21 +1,21 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// The secret half of a ticket. Whoever presents it is the owner.
+/// The secret that proves ownership of a claim or of leased items.
 ///
-/// It is made by the caller before the first attempt, so that a claim whose answer was lost on the
-/// way can be asked again and recognises itself.
+/// The caller creates the token before the first call, so that a claim whose answer was lost can be
+/// repeated: the store recognises the token and returns the same grant.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Token(Arc<str>);
 
 impl Token {
-    /// The longest token that is accepted, in bytes.
+    /// The maximum length in bytes.
     pub const MAX: usize = 255;
 
     /// 128 random bits from the operating system, in hexadecimal.
     ///
     /// # Panics
-    /// Where the operating system has no randomness to give; no claim would be safe there.
+    /// If the operating system provides no randomness: without it no claim would be safe.
     pub fn random() -> Self {
         use fmt::Write;
         let mut bytes = [0_u8; 16];
@@ -27,18 +27,18 @@ impl Token {
         Self(text.into())
     }
 
-    /// A token that a caller presents. It may be any text: a wrong one is told that it lost.
+    /// A token that a caller presents. Any text is allowed: a step with a wrong token is lost.
     pub fn presented(text: &str) -> Self {
         Self(text.into())
     }
 
-    /// The text that goes over the wire.
+    /// The token as text, as it is sent over the wire.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// Shows nothing of the secret.
+/// Hides the secret.
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token(…)")

@@ -1,8 +1,8 @@
-//! The trace that work belongs to: it goes along with what is enqueued, and nobody need pass it on.
+//! The trace of the current task, which enqueued items inherit without an explicit argument.
 //!
-//! `hapax-http` takes it from a request's `traceparent` header, `hapax-relay` from a message's, and
-//! [`QueueItem::new`](crate::queue::QueueItem::new) puts it into the item's headers. A task that you spawn
-//! starts without one: give it [`current`] with [`within`].
+//! `hapax-http` reads the trace from a request's `traceparent` header, `hapax-relay` from a
+//! message's, and [`QueueItem::new`](crate::queue::QueueItem::new) writes it to the item's headers.
+//! A spawned task starts without a trace: pass it [`current`] with [`within`].
 
 use std::fmt;
 use std::future::Future;
@@ -13,22 +13,23 @@ use std::task::{Context, Poll};
 use pin_project_lite::pin_project;
 use tokio::task::futures::TaskLocalFuture;
 
-/// The header's name.
+/// The name of the header.
 pub const TRACEPARENT: &str = "traceparent";
 
-/// How long a `traceparent` is: version, trace, parent and flags.
+/// The length of a `traceparent`: version, trace id, parent id and flags, joined by `-`.
 const LENGTH: usize = 2 + 1 + 32 + 1 + 16 + 1 + 2;
 
 tokio::task_local! {
     static CURRENT: Traceparent;
 }
 
-/// Where in which trace something happens, as the W3C's Trace Context writes it.
+/// A position in a trace, in the format of W3C Trace Context.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Traceparent(Arc<str>);
 
 impl Traceparent {
-    /// Reads one; `None` where it is none, as Trace Context demands: then there is no trace.
+    /// Parses a `traceparent`. An invalid one is `None`, because Trace Context requires that it is
+    /// ignored.
     ///
     /// ```
     /// use hapax_core::trace::Traceparent;
@@ -48,18 +49,18 @@ impl Traceparent {
         (valid && !nobody(trace) && !nobody(parent)).then(|| Self(text.into()))
     }
 
-    /// The text.
+    /// The header value.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// The trace of what runs here.
+/// The trace of the current task, if any.
 pub fn current() -> Option<Traceparent> {
     CURRENT.try_with(Clone::clone).ok()
 }
 
-/// Does the work in this trace; without one, in that of the caller, at no cost.
+/// Runs the work in this trace; with `None`, in the trace of the caller, at no cost.
 ///
 /// ```
 /// use hapax_core::{Tenant, queue::QueueItem, trace::{self, Traceparent}};
@@ -77,7 +78,7 @@ pub fn within<F: Future>(trace: Option<Traceparent>, work: F) -> InTrace<F> {
     }
 }
 
-/// As [`within`], for a function that does part of the work before it returns the future.
+/// Like [`within`], for a function that does part of the work before it returns the future.
 pub fn call_within<F: Future>(trace: Option<Traceparent>, start: impl FnOnce() -> F) -> InTrace<F> {
     let work = match &trace {
         Some(trace) => CURRENT.sync_scope(trace.clone(), start),
@@ -87,7 +88,7 @@ pub fn call_within<F: Future>(trace: Option<Traceparent>, start: impl FnOnce() -
 }
 
 pin_project! {
-    /// The future of [`within`].
+    /// The future returned by [`within`] and [`call_within`].
     pub struct InTrace<F> {
         #[pin]
         work: Work<F>,

@@ -6,10 +6,10 @@ use tokio::sync::watch;
 
 use crate::Key;
 
-/// Who waits for which key, in this process. Stores call [`WakeRegistry::wake`] when a claim is settled or
-/// given back, or when another node says so.
+/// The waiters of this process, by key. Stores call [`WakeRegistry::wake`] when a claim is settled
+/// or given back, or when another node reports that.
 ///
-/// Keys are held by digest: a collision wakes somebody for nothing, and that is allowed.
+/// Keys are stored as digests: a collision causes a spurious wake-up, which is allowed.
 #[derive(Clone, Debug, Default)]
 pub struct WakeRegistry(Arc<Mutex<HashMap<u64, watch::Sender<()>>>>);
 
@@ -21,19 +21,19 @@ impl WakeRegistry {
         Watch(Some(Registered { digest, hub: self.clone(), receiver: Some(receiver) }))
     }
 
-    /// Wakes everybody who waits for the key with this digest; whether there was anybody.
+    /// Wakes all waiters of the key with this digest. Returns whether there were any.
     pub fn wake(&self, digest: u64) -> bool {
         self.waiters().get(&digest).is_some_and(|sender| sender.send(()).is_ok())
     }
 
-    /// Wakes everybody, as after a connection that carries the wake-ups was lost.
+    /// Wakes all waiters, for example after the connection that carries the wake-ups was lost.
     pub fn wake_all(&self) {
         for sender in self.waiters().values() {
             let _ = sender.send(());
         }
     }
 
-    /// Whether nobody waits for anything.
+    /// Whether there are no waiters.
     pub fn is_idle(&self) -> bool {
         self.waiters().is_empty()
     }
@@ -43,7 +43,7 @@ impl WakeRegistry {
     }
 }
 
-/// A waiter's registration. Hints that come after it was made are not missed.
+/// A waiter's registration. A hint between the registration and [`Watch::changed`] is not missed.
 #[derive(Debug)]
 pub struct Watch(Option<Registered>);
 
@@ -55,12 +55,12 @@ struct Registered {
 }
 
 impl Watch {
-    /// A registration that never hears anything; its owner polls.
+    /// A registration that never gets a hint; the waiter polls.
     pub fn never() -> Self {
         Self(None)
     }
 
-    /// Waits for a hint, or for `limit`.
+    /// Waits for a hint, at most for `limit`.
     pub async fn changed(&mut self, limit: Duration) {
         match self.0.as_mut().and_then(|r| r.receiver.as_mut()) {
             Some(receiver) => {

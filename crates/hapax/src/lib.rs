@@ -1,6 +1,6 @@
 //! **hapax makes duplicates harmless.** A user double-taps a button, a client retries a payment, a
-//! webhook is delivered again, a worker dies between two writes, a browser reconnects: with hapax the
-//! effect happens once, and every caller gets the same answer.
+//! webhook is delivered again, a worker dies between two writes, a browser reconnects: with hapax
+//! the effect happens once, and every caller gets the same answer.
 //!
 //! ```
 //! use hapax::{Operation, StoreConfig, command::Commands};
@@ -34,7 +34,8 @@
 //! | a database transaction of your own | the claim inside it | `HapaxTransaction` of `hapax::sqlite` and `hapax::postgres` (`tx.hapax()` in transactions of rusqlite, tokio-postgres and, with the feature `sqlx`, of sqlx) |
 //! | a store of your own | the same laws | [`Claims`], [`Records`], [`Log`], [`Queue`], [`memory`] as the example, `hapax-conformance` |
 //!
-//! What is promised where, and what is not, is in `docs/promises.md` of the repository.
+//! The file `docs/promises.md` in the repository lists what each store promises, and what it does
+//! not.
 
 mod open;
 mod sweeper;
@@ -53,7 +54,7 @@ pub use hapax_core::inbox;
 #[cfg(feature = "lock")]
 pub use hapax_core::lock;
 
-// The primitives, the store behind them, and the types that their methods take and return.
+// The primitives, the `Store` trait, and the types that their methods take and return.
 pub use hapax_core::{
     ClaimPage, ClaimQuery, ClaimRequest, ClaimStatus, ClaimSummary, ClaimView, Claimed, Claims,
     Deleted, Expect, Fence, Finding, Fingerprint, GiveBack, InvalidKey, Key, KeyKind, Log,
@@ -63,7 +64,7 @@ pub use hapax_core::{
 };
 pub use hapax_core::{claims, log, memory, metric_names, queue, records, trace, worker};
 
-// Time, and what edges need around store calls.
+// Clocks and durations, and the timeout that edges put around store calls.
 pub use hapax_core::{Clock, ManualClock, SystemClock, Timestamp, millis, with_timeout};
 
 #[cfg(feature = "postgres")]

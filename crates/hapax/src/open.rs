@@ -4,7 +4,7 @@ use std::time::Duration;
 use hapax_core::memory::MemoryStore;
 use hapax_core::{Store, StoreError};
 
-/// How a store is opened.
+/// The settings of [`open`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -25,18 +25,19 @@ impl Default for StoreConfig {
 }
 
 impl StoreConfig {
-    /// The longest that one store call may take, unless [`StoreConfig::timeout`] says otherwise.
+    /// The default of [`StoreConfig::timeout`].
     pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 
-    /// The longest that one store call may take; two seconds by default.
+    /// Sets the longest time that one store call may take; two seconds by default.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Names of locks and records of the tenant `default` that Redis stores under exactly this key,
-    /// because programs without hapax use them too. `*` stands for any text. None by default.
+    /// Sets the names of locks and records of the tenant `default` that Redis stores under exactly
+    /// this key, because programs without hapax use them too. `*` stands for any text. None by
+    /// default.
     #[must_use]
     pub fn redis_verbatim(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.redis_verbatim = names.into_iter().map(Into::into).collect();
@@ -44,7 +45,7 @@ impl StoreConfig {
     }
 }
 
-/// Opens the store that a URL names.
+/// Opens the store with this URL.
 ///
 /// | URL | store | cargo feature |
 /// |---|---|---|
@@ -53,11 +54,11 @@ impl StoreConfig {
 /// | `redis://…`, `rediss://…`, `redis+sentinel://…`, `redis+cluster://…` | Redis or Valkey | `redis` |
 /// | `postgres://…`, `postgresql://…` | PostgreSQL | `postgres` |
 ///
-/// A server that does not answer yet is not an error: the store connects when it can. Call this
-/// function inside a tokio runtime.
+/// An unreachable server is not an error: the store connects when it can. Call this function inside
+/// a tokio runtime.
 ///
 /// # Errors
-/// The URL is malformed, or the file cannot be used.
+/// If the URL is malformed, names a store that is not compiled in, or the file cannot be used.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), hapax::StoreError> {

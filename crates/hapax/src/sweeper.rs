@@ -5,15 +5,15 @@ use hapax_core::{Store, StoreError, metric_names};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-/// How many claims and records one step deletes.
+/// The maximum number of rows that one step deletes.
 const BATCH: u64 = 500;
-/// The pause between two steps, for other requests.
+/// The pause between two steps, so that other requests get their turn.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Deletes expired claims and records in the background, in small steps, once every `interval`. Ends
-/// when the returned handle is aborted.
+/// Deletes expired rows ([`Store::sweep`]) in the background, in small steps, once every
+/// `interval`. The task ends when the returned handle is aborted.
 ///
-/// Readers do not see expired rows; this only frees their space.
+/// Readers never see expired rows; sweeping only frees their space.
 pub fn sweep_forever(store: Arc<dyn Store>, interval: Duration) -> JoinHandle<()> {
     tokio::spawn(async move {
         loop {
@@ -25,8 +25,9 @@ pub fn sweep_forever(store: Arc<dyn Store>, interval: Duration) -> JoinHandle<()
     })
 }
 
-/// Deletes at most `max_rows` expired claims and records now, in small steps, and begins no step after
-/// `time` has passed. Returns how many were deleted; an error only where the first step failed.
+/// Deletes at most `max_rows` expired rows ([`Store::sweep`]) now, in small steps, and begins no
+/// step after `time` has passed. Returns how many were deleted; an error only if no row was deleted
+/// before it.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), hapax::StoreError> {

@@ -1,4 +1,5 @@
-//! edges → features → core ← stores: who may depend on whom, held by the build itself.
+//! Checks the structure of the workspace: the allowed dependencies between its crates (edges →
+//! features → core ← stores), and the rules for names of types and tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -49,7 +50,7 @@ const MAY: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// What would be I/O, a store or an edge inside the core.
+/// Crates for I/O, stores and edges, which the core must not depend on.
 const NOT_IN_CORE: &[&str] = &["rusqlite", "redis", "tokio-postgres", "axum", "hyper", "reqwest"];
 
 fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
@@ -121,7 +122,7 @@ fn visible_type(line: &str) -> Option<&str> {
     declares.then(|| rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()).flatten()
 }
 
-/// The same thing in both SQL stores: the way into a caller's transaction.
+/// Traits that both SQL stores declare, for use inside a caller's transaction.
 const SHARED_NAMES: [&str; 2] = ["HapaxTransaction", "Sealed"];
 
 #[test]

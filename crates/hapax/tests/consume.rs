@@ -1,5 +1,5 @@
-//! A group whose effects and progress are in one SQLite transaction: exactly once, although its
-//! members are killed at any moment.
+//! A consumer group that writes effect and progress in one SQLite transaction handles each event
+//! exactly once, although its members are killed at any moment.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -23,7 +23,7 @@ fn store(file: &Path) -> Arc<SqliteStore> {
     Arc::new(SqliteStore::open(config).unwrap())
 }
 
-/// The shop's own database, which is hapax's too.
+/// Opens the shop's database, which hapax uses too.
 fn shop(file: &Path) -> Connection {
     let connection = Connection::open(file).unwrap();
     connection.busy_timeout(Duration::from_secs(60)).unwrap();
@@ -46,7 +46,7 @@ fn member(file: &Path) -> Consumer {
     Bus::new(store(file)).consume_with("billing", handler, consume).unwrap()
 }
 
-/// The effect, and how far we are, in one transaction.
+/// Writes the effect and the group's progress in one transaction.
 fn effect(shop: &mut Connection, delivery: &EventDelivery) -> Result<EventOutcome, HandlerError> {
     let transaction = shop.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let (job, seq) = (delivery.job.name(), delivery.entry.seq);
@@ -57,7 +57,7 @@ fn effect(shop: &mut Connection, delivery: &EventDelivery) -> Result<EventOutcom
             transaction.commit()?;
             Ok(EventOutcome::Saved(version))
         }
-        // Rolled back with the effect.
+        // Dropping the transaction rolls the effect back.
         Put::Conflict => Ok(EventOutcome::Superseded),
     }
 }
@@ -96,7 +96,7 @@ async fn effects_happen_once_although_members_are_killed() {
             let event = |job| NewEvent::new("orders", format!("job-{job}"), "paid", seq);
             bus.publish_all(&(0..JOBS).map(event).collect::<Vec<_>>()).await.unwrap();
         }
-        // In the middle of its work, wherever that is: after a few effects, or many.
+        // Kill in the middle of the work: after 5 to 64 effects, depending on the round.
         let some = before + 5 + i64::try_from(round * 17 % 60).unwrap();
         let until = Instant::now() + Duration::from_secs(10);
         while count("SELECT count(*) FROM effects") < some && Instant::now() < until {

@@ -1,4 +1,4 @@
-//! Who is granted a claim.
+//! Which caller is granted a claim.
 
 use std::collections::HashSet;
 use std::time::Duration;

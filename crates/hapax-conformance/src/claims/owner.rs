@@ -117,7 +117,7 @@ async fn claim_repeated_with_its_token_is_the_same_grant(s: LawContext) {
     let first = s.claim(&key, &ask).await;
     assert_eq!(s.claim(&key, &ask).await, first);
     s.outlive(SHORT).await;
-    // Also after the lease has lapsed, which starts it again.
+    // The grant is the same also after the lease has lapsed; the lease then starts again.
     let long = ClaimRequest { lease: LONG, ..ask };
     assert_eq!(s.claim(&key, &long).await, first);
     assert!(matches!(s.claim(&key, &long.with_fresh_token()).await, Claimed::Busy { .. }));

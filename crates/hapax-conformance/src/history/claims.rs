@@ -1,4 +1,4 @@
-//! Claims and records against their model.
+//! Compares claims and records with their model.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::context::LawContext;
 
 #[derive(Clone, Copy, Debug)]
 enum Action {
-    /// `again` repeats the actor's last token instead of making a new one.
+    /// `again` presents the actor's last token instead of a new one.
     Claim {
         fingerprint: Option<u8>,
         take_over: bool,
@@ -49,7 +49,8 @@ enum Action {
 enum Expected {
     Any,
     Absent,
-    /// The version that this actor saw last, which may be out of date or none.
+    /// The version that this actor saw last, which may be outdated; without one, a version that was
+    /// never stored.
     Seen,
 }
 
@@ -125,7 +126,7 @@ enum Ttl {
 }
 
 impl Model {
-    /// Expires everything brief; returns whether there was anything.
+    /// Expires the brief lease, retention or TTL. Returns whether there was one.
     fn expire_brief(&mut self) -> bool {
         let before = std::mem::take(&mut self.phase);
         let (after, passed) = match before {

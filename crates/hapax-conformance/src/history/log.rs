@@ -1,4 +1,4 @@
-//! Logs against their model, which keeps all events and derives everything else from them.
+//! Compares logs with their model, which keeps all events and derives everything else from them.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -208,7 +208,8 @@ impl ModelRun {
         Ok(())
     }
 
-    /// Reads the tail to its end. Entries that it does not show must be expired or trimmed, and reported as lost.
+    /// Reads the tail to its end. Entries that it does not show must be expired or trimmed, and
+    /// reported as lost.
     async fn tail(&mut self, node: usize, at_most: usize) -> Result<(), TestCaseError> {
         let mut shown: HashMap<Key, Vec<u64>> = HashMap::new();
         let mut lost = false;
@@ -244,7 +245,7 @@ impl ModelRun {
         Ok(())
     }
 
-    /// Expires everything brief.
+    /// Expires everything with a brief duration.
     async fn expire_brief(&mut self) {
         let mut passed = false;
         for job_model in &mut self.jobs_by_model {

@@ -1,7 +1,8 @@
-//! Random histories: the same steps on a store and on a model that is written independently of it.
+//! Random histories: the same steps run on a store and on a model that is written independently of
+//! it.
 //!
-//! Real time cannot be stopped, so every duration in a history is either `LONG` (longer than the test) or `BRIEF` (over
-//! before the next step).
+//! Real time cannot be stopped, so every duration in a history is either `LONG` (longer than the
+//! test) or `BRIEF` (over before the next step).
 
 mod claims;
 mod log;
@@ -43,11 +44,12 @@ fn failed(error: hapax_core::StoreError) -> TestCaseError {
     TestCaseError::fail(format!("the store failed: {error}"))
 }
 
-/// Runs random histories (128 × `HAPAX_TEST_SCALE`, of claims and records, of logs and of queues) on the store and on a
-/// model, and compares all results. It builds its own runtime, so call it from a plain `#[test]`.
+/// Runs random histories (128 × `HAPAX_TEST_SCALE`, of claims and records, of logs and of queues)
+/// on the store and on a model, and compares all results. It builds its own runtime, so call it
+/// from a plain `#[test]`.
 ///
 /// # Panics
-/// When a result differs, with the shortest history that shows it.
+/// If a result differs, with the shortest history that shows it.
 pub fn check_histories<F, S>(make: F)
 where
     F: FnOnce() -> S,

@@ -1,4 +1,4 @@
-//! Queues against their model: several workers, several keys, late steps.
+//! Compares queues with their model: several workers, several keys, late steps.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +45,7 @@ enum Action {
         late: bool,
         brief: bool,
     },
-    /// `late` presents the token of the lease before the last one.
+    /// `late` presents the token of the worker's lease before its last one.
     Resolve {
         worker: usize,
         late: bool,
@@ -319,7 +319,8 @@ impl ModelRun {
         Ok(())
     }
 
-    /// Repeats a lease, but only if the token still holds an item: otherwise it would be a new lease.
+    /// Repeats a lease, but only if the token still holds an item: otherwise it would be a new
+    /// lease.
     async fn again(
         &mut self,
         node: usize,
@@ -402,7 +403,7 @@ impl ModelRun {
         Ok(())
     }
 
-    /// Expires everything brief.
+    /// Expires everything with a brief duration.
     async fn expire_brief(&mut self) {
         let known = self.known.len();
         self.known.retain(|known| !matches!(known.phase, Phase::Done { brief: true, .. }));

@@ -30,7 +30,7 @@ laws![
 ];
 
 const BRIEF: LogRetention = LogRetention { retention: SHORT, max_entries: 10_000 };
-/// Longer than any test, and shorter than `LONG`.
+/// A retention longer than any test, and shorter than `LONG`.
 const LESS: LogRetention =
     LogRetention { retention: Duration::from_secs(1800), max_entries: 10_000 };
 
@@ -40,7 +40,8 @@ async fn job_expires_as_a_whole_after_its_retention(s: LawContext) {
     append_with(&s, &events, &BRIEF).await;
     s.outlive(SHORT).await;
     assert_eq!(attach(&s, &job, 0, 10).await, None);
-    // Neither dedup nor state is left: the same identity may have other content, and a lower seq is the state.
+    // Neither dedup nor state is left: the same identity may have other content, and a lower seq
+    // becomes the state.
     published(&s, &[event_with_payload(&job, "s", 50, "else".into())]).await;
     let attached = attach_all(&s, &job).await;
     assert_eq!((attached.head.state.seq, offsets(&attached)), (50, vec![1]));
@@ -144,7 +145,8 @@ async fn trimming_keeps_dedup_and_state(s: LawContext) {
 }
 
 async fn trimming_leaves_other_jobs_alone(s: LawContext) {
-    // Many jobs, so that some share a partition with the trimmed one whatever the number of partitions is.
+    // Append to many jobs, so that some share a partition with the trimmed one, whatever the number
+    // of partitions is.
     let jobs: Vec<_> = (0..20).map(|i| s.job(&format!("k{i}"))).collect();
     let events: Vec<_> =
         jobs.iter().flat_map(|job| (0..3).map(|seq| event(job, "s", seq))).collect();

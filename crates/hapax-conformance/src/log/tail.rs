@@ -1,7 +1,7 @@
 //! The tail of a partition, and wake-ups.
 //!
-//! Other laws append to the same partitions: entries of their tenants are skipped, and their expired entries may be
-//! reported as lost.
+//! Other laws append to the same partitions: entries of their tenants are skipped, and their
+//! expired entries may be reported as lost.
 
 use std::collections::HashMap;
 
@@ -51,7 +51,7 @@ async fn end(s: &LawContext, partition: u16) -> TailPosition {
     tail.next
 }
 
-/// What a reader has seen of this law's jobs.
+/// The changes of this law's jobs that a reader has seen, and its next position.
 struct Read {
     changes: Vec<TailChange>,
     next: TailPosition,
@@ -164,7 +164,7 @@ async fn tail_reads_many_partitions_at_once(s: LawContext) {
     let positions = questions.iter().zip(ends).map(|((partition, _), end)| (*partition, end.next));
     let mut questions: Vec<_> = positions.collect();
     let (mut seen, mut more) = (0, true);
-    // Page by page, because another law may have filled a whole page of the same partition.
+    // Read page by page, because another law may have filled a whole page of the same partition.
     while more {
         let tails = s.store.tail(&questions, 1000).await.unwrap();
         more = tails.iter().any(|tail| !tail.changes.is_empty());

@@ -19,8 +19,8 @@ const KEYS: usize = 5;
 const ITEMS: usize = 60;
 const WORKERS: usize = 8;
 
-/// The state of all items as the workers report it. A worker reports an outcome before it resolves the item, so that no
-/// later lease is taken for a fault.
+/// The state of all items as the workers report it. A worker reports an outcome before it resolves
+/// the item, so that no later lease is taken for a fault.
 #[derive(Default)]
 struct LeaseTracker {
     held: HashSet<ItemId>,
@@ -48,8 +48,8 @@ impl LeaseTracker {
         }
     }
 
-    /// Chooses and records the outcomes of a batch. If an item is retried, the batch's later items of its key are given
-    /// back.
+    /// Chooses and records the outcomes of a batch. If an item is retried, the batch's later items
+    /// of its key are given back.
     fn choose_outcomes(&mut self, batch: &LeasedBatch) -> Vec<(ItemId, ItemOutcome)> {
         let mut given_back = HashSet::new();
         let mut outcomes = Vec::new();
@@ -124,7 +124,7 @@ async fn concurrent_workers_share_no_item_and_keep_key_order(s: LawContext) {
     assert_eq!(queue.counts().await, (0, 0, 0));
 }
 
-/// Some workers vanish with their leases, and other workers do their items.
+/// Some workers vanish without resolving their items, and other workers do the work.
 async fn items_of_lapsed_workers_are_done_by_others(s: LawContext) {
     let queue = TestQueue::new(s);
     let items = make_items(&queue);

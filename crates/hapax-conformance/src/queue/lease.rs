@@ -115,7 +115,8 @@ async fn lease_repeated_restarts_its_duration(s: LawContext) {
     queue.accepted(&[queue.item("t")]).await;
     let take = LeaseRequest::new(1, LONG);
     queue.take(&take).await;
-    // The second lease is the shorter one, because a short first lease may lapse early on a busy machine.
+    // The second lease is the shorter one, because a short first lease may lapse early on a busy
+    // machine.
     queue.take(&LeaseRequest { lease: SHORT, ..take }).await;
     queue.context.outlive(SHORT).await;
     assert_eq!(queue.lease(1).await.attempts(), [2]);

@@ -1,4 +1,5 @@
-//! A long random walk over several nodes: leases of all lengths, late steps, retries, burials, an operator's decisions.
+//! A long random walk over several nodes: leases of all lengths, late steps, retries, burials, and
+//! an operator's decisions.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -26,7 +27,7 @@ impl SeededRng {
 
 #[derive(Default)]
 struct WalkState {
-    /// In the order of enqueueing.
+    /// All items, in the order of enqueueing.
     items: Vec<QueueItem>,
     gone: HashSet<ItemId>,
     /// Dead items, and whether they block their key.

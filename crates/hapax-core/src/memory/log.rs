@@ -10,7 +10,7 @@ use crate::log::{
 };
 use crate::{Fingerprint, Key, Log, StoreError, Timestamp, Watch};
 
-/// One job's log. All of it goes at once when its lifetime has passed.
+/// One job's log, which expires as a whole.
 #[derive(Debug)]
 pub(super) struct Job {
     epochs: Epochs,
@@ -25,16 +25,16 @@ pub(super) struct Job {
 #[derive(Debug)]
 struct Kept {
     entry: LogEntry,
-    /// Where the tail of its partition points to it.
+    /// The key of this entry in [`PartitionChanges::kept`].
     place: u64,
 }
 
-/// The tail of one partition: pointers to entries that are still kept.
+/// The tail of one partition: (job, offset) of each entry that is still kept, by place.
 #[derive(Debug, Default)]
 pub(super) struct PartitionChanges {
     kept: BTreeMap<u64, (Key, u64)>,
     last: u64,
-    /// The highest place whose entry is gone: who has not come as far missed something.
+    /// The highest place whose entry is gone: a reader before it has missed an entry.
     forgotten: u64,
 }
 
@@ -51,8 +51,8 @@ impl Job {
         }
     }
 
-    /// What is known of the event before it is appended. A retry must find its first answer also
-    /// after the job was closed, so that is asked last.
+    /// The answer to an event that must not be appended. Duplicates are recognised before closing
+    /// is checked, so that a retry gets its first answer also after the job was closed.
     fn answer(&self, event: &LogEvent) -> Option<Appended> {
         match self.seen.get(&(event.stage.clone(), event.seq)) {
             Some((same, at)) if *same == event.fingerprint => Some(Appended::Duplicate(*at)),
@@ -91,7 +91,7 @@ impl PartitionChanges {
             "$" => (self.last, false),
             place => match place.parse() {
                 Ok(place) if place <= self.last => (place, place < self.forgotten),
-                // Of a store that was there before this one.
+                // A position from an earlier store, before a restart of this process.
                 _ => (0, true),
             },
         };
@@ -154,8 +154,8 @@ impl Tables {
         Appended::Published(at)
     }
 
-    /// Follows the clock, so that a reader from before a restart of this process is recognised as one
-    /// of another life.
+    /// Epochs follow the clock, so that a cursor from before a restart of this process belongs to
+    /// another epoch.
     fn next_epoch(&mut self, now: Timestamp) -> Epoch {
         self.last_epoch = now.0.max(self.last_epoch + 1);
         Epoch(self.last_epoch)

@@ -1,8 +1,8 @@
-//! The store of tests and demos, and the worked example of writing one.
+//! The store for tests and demos, and the worked example of writing a store.
 //!
-//! A store that can change one row atomically needs no logic of its own for claims: it reads the row,
-//! lets [`claim_rules`] decide, and writes the new row. The rest is where rows live, where the time comes
-//! from, and which waiters are woken. Logs and queues are in their own files.
+//! A store that can change one row atomically needs no claim logic of its own: it reads the row,
+//! lets [`claim_rules`] decide, and writes the new row. What remains is to store the rows, read the
+//! clock and wake the waiters. Logs and queues are in their own files.
 
 mod log;
 mod queue;
@@ -26,7 +26,7 @@ use self::queue::Items;
 use crate::log::PARTITIONS;
 use crate::queue::QueueName;
 
-/// Keeps everything in this process. Nothing survives it.
+/// A store in the memory of this process. All data is lost when the process ends.
 #[derive(Clone, Debug)]
 pub struct MemoryStore {
     tables: Arc<Mutex<Tables>>,
@@ -42,7 +42,8 @@ struct Tables {
     jobs: HashMap<Key, Job>,
     tails: HashMap<u16, PartitionChanges>,
     queues: HashMap<QueueName, Items>,
-    /// One sequence for fences, versions and places, so that none ever comes twice.
+    /// The last number of the sequence that fences, versions and queue places share. A number is
+    /// never used twice.
     last: u64,
     last_epoch: u64,
 }
@@ -61,12 +62,12 @@ impl Default for MemoryStore {
 }
 
 impl MemoryStore {
-    /// An empty store on this clock.
+    /// An empty store that uses this clock.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self { tables: Arc::default(), clock, hub: WakeRegistry::default(), partitions: PARTITIONS }
     }
 
-    /// The same with this many partitions of its log; at least 1. To be said before it is used.
+    /// Sets the number of partitions of the log, at least 1. Call it before the store is used.
     #[must_use]
     pub fn with_partitions(self, partitions: u16) -> Self {
         Self { partitions: partitions.max(1), ..self }
@@ -76,7 +77,7 @@ impl MemoryStore {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The three steps of an owner differ only in what `machine` decides.
+    /// Executes an extend, settle or give-back, which differ only in the function that decides.
     fn step(
         &self,
         key: &Key,
@@ -103,7 +104,7 @@ impl Tables {
         self.next_of(1)
     }
 
-    /// The first of so many in a row.
+    /// Reserves `count` consecutive numbers and returns the first.
     fn next_of(&mut self, count: usize) -> u64 {
         let first = self.last + 1;
         self.last += count as u64;
@@ -208,7 +209,7 @@ impl Oversight for MemoryStore {
     async fn list(&self, list: &ClaimQuery) -> Result<ClaimPage, StoreError> {
         let tables = self.tables();
         let now = self.clock.now();
-        // Filtered first: where a page ends must not tell of a key that is not on the list.
+        // Filter before paging: `next` must not reveal a key that the query does not match.
         let mut claims: Vec<_> = tables
             .claims
             .iter()

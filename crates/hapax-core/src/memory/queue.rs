@@ -11,12 +11,12 @@ use crate::queue::{
 };
 use crate::{Fence, Queue, StoreError, Tenant, Timestamp, Token, Watch};
 
-/// One queue. Its rows stand in the order in which they were enqueued.
+/// One queue. Its rows are sorted by place, which is the order of enqueueing.
 #[derive(Debug, Default)]
 pub(super) struct Items {
     rows: BTreeMap<u64, Row>,
     places: HashMap<ItemId, u64>,
-    /// The places of what each token holds, whether or not the lease has lapsed.
+    /// The places of the items that each token holds, including those whose lease has lapsed.
     held: HashMap<Token, BTreeSet<u64>>,
     pub(super) done: HashMap<ItemId, Done>,
 }
@@ -37,7 +37,7 @@ enum Phase {
     Dead { reason: Arc<str>, blocks: bool, at: Timestamp },
 }
 
-/// An acknowledged item, remembered so that it is recognised.
+/// An acknowledged item, remembered so that duplicates and repeated acks are recognised.
 #[derive(Debug)]
 pub(super) struct Done {
     token: Token,
@@ -71,7 +71,8 @@ impl Row {
         whose.is_none_or(|tenant| self.item.tenant == *tenant)
     }
 
-    /// Whether it could be handed out, were it not for its key. A lapsed lease is as good as none.
+    /// Whether the item may be leased, apart from the order of its key. A lapsed lease counts as
+    /// none.
     fn is_due(&self, now: Timestamp) -> bool {
         match self.phase {
             Phase::Waiting => self.due_at <= now,
@@ -80,7 +81,7 @@ impl Row {
         }
     }
 
-    /// Whether later items of its key wait for it.
+    /// Whether later items of the same key wait for this one.
     fn blocks(&self) -> bool {
         !matches!(self.phase, Phase::Dead { blocks: false, .. })
     }
@@ -103,8 +104,8 @@ impl Items {
         Enqueued::Accepted
     }
 
-    /// What the token holds by a lease that has not lapsed, with the lease anew: the answer to a
-    /// question that was asked before.
+    /// The answer to a repeated lease call: the items that its token holds by a lease that has not
+    /// lapsed. Their lease starts again.
     fn again(&mut self, take: &LeaseRequest, now: Timestamp) -> Vec<LeasedItem> {
         let mut again = Vec::new();
         for place in self.held.get(&take.token).into_iter().flatten() {
@@ -133,7 +134,8 @@ impl Items {
         renewed
     }
 
-    /// The places of what can be handed out, oldest first: whatever is passed over holds back its key.
+    /// The places of the items that can be leased, oldest first. An item that is passed over holds
+    /// back later items of its key, unless it is dead and does not block.
     fn due(&self, at_most: usize, now: Timestamp) -> Vec<u64> {
         let mut due = Vec::new();
         let mut held_back = HashSet::new();

@@ -1,7 +1,7 @@
 //! The laws of [`Claims`](crate::Claims) as pure functions over one row, for stores that can read a
 //! row, decide, and write it in one atomic step (or write it only if it is still what was read).
 //!
-//! A store that does so needs no logic of its own; see [`memory`](crate::memory) for a whole one.
+//! Such a store needs no claim logic of its own; [`memory`](crate::memory) is a complete example.
 
 use std::time::Duration;
 
@@ -10,35 +10,36 @@ use bytes::Bytes;
 use crate::claims::{ClaimState, ClaimView, Claimed, Fence, GiveBack, OnUnknown, Step, Ticket};
 use crate::{ClaimRequest, ClaimStatus, ClaimSummary, Fingerprint, Key, Timestamp, Token};
 
-/// Everything that is stored about one claim.
+/// The stored row of one claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimRow {
-    /// Where it stands.
+    /// The stored phase of the claim.
     pub phase: ClaimPhase,
     /// The fence of the last grant.
     pub fence: Fence,
-    /// How many times it was granted.
+    /// How many times the claim was granted.
     pub attempt: u32,
-    /// The secret of the last grant.
+    /// The token of the last grant.
     pub token: Token,
-    /// What it is about.
+    /// The fingerprint of the request.
     pub fingerprint: Option<Fingerprint>,
-    /// When it was last granted.
+    /// When the claim was last granted.
     pub granted_at: Timestamp,
-    /// When the owner stops being believed alive.
+    /// When the lease ends. From then on a pending claim is *unknown*.
     pub lease_end: Timestamp,
     /// How long the outcome is remembered.
     pub retention: Duration,
-    /// When the row is forgotten: from then on it is as if it were not there.
+    /// When the row expires. An expired row counts as absent.
     pub expires_at: Timestamp,
-    /// What it was settled with; empty before.
+    /// The value that the claim was settled with; empty before that.
     pub value: Bytes,
 }
 
-/// The stored half of a claim's state; whether a pending one is unknown depends on the time.
+/// The stored part of a claim's state. Whether a pending claim is *unknown* is not stored: it
+/// depends on the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimPhase {
-    /// Granted, and nothing heard since.
+    /// Granted, and neither settled nor given back.
     Pending,
     /// Settled.
     Settled,
@@ -47,7 +48,7 @@ pub enum ClaimPhase {
 }
 
 impl ClaimPhase {
-    /// A stable number to store.
+    /// The stable number that stores write.
     pub const fn code(self) -> i16 {
         match self {
             Self::Pending => 0,
@@ -67,21 +68,21 @@ impl ClaimPhase {
     }
 }
 
-/// What a claim comes to.
+/// The decision on a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimDecision {
-    /// Answer this; write nothing.
+    /// Return this answer; write nothing.
     Answer(Claimed),
     /// Write a new grant with a fresh fence and this attempt.
     Grant {
-        /// The attempt it will be.
+        /// The attempt number of the new grant.
         attempt: u32,
     },
-    /// The asker owns it already: write the row with the lease anew.
+    /// The caller owns the claim already: write this row, whose lease starts again.
     Regrant(ClaimRow),
 }
 
-/// Decides a claim on what is stored now.
+/// Decides a claim, given the stored row.
 pub fn claim(row: Option<&ClaimRow>, ask: &ClaimRequest, now: Timestamp) -> ClaimDecision {
     let Some(row) = remembered(row, now) else {
         return ClaimDecision::Grant { attempt: 1 };
@@ -128,7 +129,7 @@ pub fn granted(ask: &ClaimRequest, fence: Fence, attempt: u32, now: Timestamp) -
 }
 
 impl ClaimRow {
-    /// The answer that its owner gets.
+    /// The answer that the owner of this row gets.
     pub fn grant(&self) -> Claimed {
         Claimed::Granted {
             ticket: Ticket { token: self.token.clone(), fence: self.fence },
@@ -137,14 +138,14 @@ impl ClaimRow {
     }
 }
 
-/// What an extend, settle or give-back comes to.
+/// The decision on an extend, settle or give-back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimChange {
-    /// Answer this; write nothing.
+    /// Return this answer; write nothing.
     Nothing(Step),
-    /// Write this row, then answer [`Step::Done`] with its fence.
+    /// Write this row, then return [`Step::Done`] with its fence.
     Write(ClaimRow),
-    /// Delete the row, then answer [`Step::Done`] with this fence.
+    /// Delete the row, then return [`Step::Done`] with this fence.
     Delete(Fence),
 }
 
@@ -201,7 +202,7 @@ pub fn give_back(
     }
 }
 
-/// What a look shows.
+/// The view of a row for [`Claims::look`](crate::Claims::look); `None` if it is absent or expired.
 pub fn look(row: Option<&ClaimRow>, now: Timestamp) -> Option<ClaimView> {
     let row = remembered(row, now)?;
     let expires_in = row.expires_at.since(now);
@@ -223,7 +224,7 @@ pub fn look(row: Option<&ClaimRow>, now: Timestamp) -> Option<ClaimView> {
     })
 }
 
-/// What a list shows of a row.
+/// The summary of a row for [`Oversight::list`](crate::Oversight::list); `None` if it has expired.
 pub fn listed(key: Key, row: &ClaimRow, now: Timestamp) -> Option<ClaimSummary> {
     let row = remembered(Some(row), now)?;
     let status = match row.phase {

@@ -24,21 +24,22 @@ use crate::{Key, StoreError, Token, Watch};
 /// # Laws
 ///
 /// 1. **One owner.** Of any number of concurrent claims of one key, one is granted.
-/// 2. **Five answers.** A claim is answered with exactly one [`Claimed`], decided in one atomic step.
-/// 3. **Fingerprints** are compared at every claim: of pending, settled and failed ones alike.
-///    None equals only none.
+/// 2. **Five answers.** A claim is answered with exactly one [`Claimed`], decided in one atomic
+///    step.
+/// 3. **Fingerprints** are compared at every claim of a key that is pending, settled or failed.
+///    A missing fingerprint equals only a missing one.
 /// 4. **Fences grow** with every grant of a key, across release, expiry, deletion and restart.
-/// 5. **A ticket is good** until its claim is taken over, settled, given back or forgotten. A step
-///    with any other token is [`Step::Lost`] and changes nothing. A late step whose claim nobody
-///    took over is not lost.
-/// 6. **Asked again.** A claim that presents the token of the pending one is granted again: same
-///    fence, same attempt, the lease anew. A settle that repeats the first one is done again;
-///    one with another value is lost.
-/// 7. **Lease and retention are two numbers.** The lease is how long a pending claim is believed
-///    alive; the retention is how long a settled, failed or unknown one is remembered. A pending
-///    claim is forgotten when its lease and then its retention have passed; with a retention of
-///    zero it is vacant as soon as its lease has run out.
-/// 8. **The store's clock** measures both.
+/// 5. **A ticket is valid** until its claim is taken over, settled, given back or forgotten. A step
+///    with any other token is [`Step::Lost`] and changes nothing. A step after the end of the lease
+///    still counts, unless the claim was taken over or forgotten.
+/// 6. **Repeated calls.** A claim that presents the token of the pending claim is granted again,
+///    with the same fence and attempt, and the lease starts again. A repeated settle with the same
+///    value is [`Step::Done`]; with another value it is lost.
+/// 7. **Lease and retention are separate.** The lease is how long the owner of a pending claim is
+///    believed alive; the retention is how long a settled, failed or unknown claim is remembered. A
+///    pending claim is forgotten when its lease and then its retention have passed; with a
+///    retention of zero it is vacant as soon as its lease has ended.
+/// 8. **The store's clock** measures lease and retention.
 ///
 /// ```
 /// use hapax_core::{memory::MemoryStore, ClaimRequest, Claimed, Claims, Key, Operation, Step, Tenant};
@@ -59,48 +60,49 @@ use crate::{Key, StoreError, Token, Watch};
 /// ```
 #[async_trait]
 pub trait Claims: Send + Sync {
-    /// Asks for the claim.
+    /// Tries to claim the key.
     async fn claim(&self, key: &Key, ask: &ClaimRequest) -> Result<Claimed, StoreError>;
 
-    /// Makes the lease of a pending claim end `lease` from now.
+    /// Moves the end of a pending claim's lease to `lease` from now.
     async fn extend(&self, key: &Key, token: &Token, lease: Duration) -> Result<Step, StoreError>;
 
-    /// Settles a pending claim with `value`, which is kept for the retention given at the claim.
+    /// Settles a pending claim with `value`, which is kept for the retention of the
+    /// [`ClaimRequest`].
     async fn settle(&self, key: &Key, token: &Token, value: Bytes) -> Result<Step, StoreError>;
 
-    /// Gives a pending claim back.
+    /// Gives a pending claim back without a value.
     async fn give_back(&self, key: &Key, token: &Token, how: GiveBack) -> Result<Step, StoreError>;
 
-    /// What is known about a claim; `None` where it is vacant.
+    /// Reads the state of a claim; `None` if it is vacant.
     async fn look(&self, key: &Key) -> Result<Option<ClaimView>, StoreError>;
 
     /// Registers for a hint that the claim was settled or given back. Register first, then claim,
-    /// then wait: what happens in between is not missed.
+    /// then wait: hints between registration and wait are kept.
     ///
-    /// The hint may come for nothing, or (where a message between nodes was lost) not at all; who
-    /// waits also looks by itself from time to time.
+    /// A hint may be spurious, and may be missing if a message between nodes was lost. A waiter
+    /// must therefore also poll.
     fn watch(&self, _key: &Key) -> Watch {
         Watch::never()
     }
 }
 
-/// What is asked for with a claim.
+/// The parameters of a claim.
 #[derive(Clone, Debug)]
 pub struct ClaimRequest {
-    /// The secret that the ticket will carry.
+    /// The secret of the [`Ticket`], if the claim is granted.
     pub token: Token,
-    /// How long the claim is believed alive without renewal. At least one millisecond.
+    /// How long the owner is believed alive without renewal. At least one millisecond.
     pub lease: Duration,
     /// How long a settled, failed or unknown claim is remembered.
     pub retention: Duration,
-    /// A hash of what is asked for.
+    /// A hash of the request that the claim is for.
     pub fingerprint: Option<Fingerprint>,
-    /// What to do about a pending claim whose lease ran out.
+    /// The policy for a pending claim whose lease has ended.
     pub on_unknown: OnUnknown,
 }
 
 impl ClaimRequest {
-    /// A claim with a fresh token that refuses what is unknown and is forgotten with its lease.
+    /// A claim with a fresh token, [`OnUnknown::Refuse`], no fingerprint and a retention of zero.
     pub fn new(lease: Duration) -> Self {
         Self {
             token: Token::random(),
@@ -111,70 +113,70 @@ impl ClaimRequest {
         }
     }
 
-    /// Keeps the outcome for this long.
+    /// Sets how long a settled, failed or unknown claim is remembered.
     #[must_use]
     pub fn retention(mut self, retention: Duration) -> Self {
         self.retention = retention;
         self
     }
 
-    /// Compares this fingerprint.
+    /// Sets the fingerprint to compare.
     #[must_use]
     pub fn fingerprint(mut self, fingerprint: Option<Fingerprint>) -> Self {
         self.fingerprint = fingerprint;
         self
     }
 
-    /// Sets the policy for a claim whose owner may or may not have acted.
+    /// Sets the policy for a pending claim whose lease has ended.
     #[must_use]
     pub fn on_unknown(mut self, policy: OnUnknown) -> Self {
         self.on_unknown = policy;
         self
     }
 
-    /// The same question by somebody else: everything but the token.
+    /// The same request from another caller: a copy with a new random token.
     #[must_use]
     pub fn with_fresh_token(&self) -> Self {
         Self { token: Token::random(), ..self.clone() }
     }
 }
 
-/// What to do about a pending claim whose lease ran out: its owner may or may not have acted.
+/// The policy for a pending claim whose lease has ended: its owner may or may not have acted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OnUnknown {
-    /// Answer [`Claimed::Unknown`].
+    /// Return [`Claimed::Unknown`].
     Refuse,
-    /// Grant it to the asker as the next attempt.
+    /// Grant the claim to the caller as the next attempt.
     TakeOver,
 }
 
 /// The answer to a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claimed {
-    /// It is yours.
+    /// The caller owns the claim.
     Granted {
-        /// The proof; every later step presents it.
+        /// The proof of ownership; every later step presents its token.
         ticket: Ticket,
-        /// 1 for the first, one more for each takeover and each retry of a failed claim.
+        /// 1 for the first grant, one more for each takeover and each retry of a failed claim.
         attempt: u32,
     },
-    /// Somebody else has it.
+    /// Another caller owns the claim.
     Busy {
-        /// How long it is still believed alive.
+        /// The rest of the owner's lease.
         lease_left: Duration,
     },
-    /// It was done before.
+    /// The claim was settled before.
     Settled {
-        /// What it was settled with.
+        /// The value that the claim was settled with.
         value: Bytes,
-        /// How long that is still kept.
+        /// How long the value is still kept.
         expires_in: Duration,
     },
-    /// It is about something else: the fingerprints differ.
+    /// The key was claimed for another request: the fingerprints differ.
     Mismatch,
-    /// The lease of its owner ran out, and nobody knows whether the owner acted.
+    /// The owner's lease has ended, and it is unknown whether the owner acted.
     Unknown {
-        /// How long ago.
+        /// How long ago the lease ended.
         since: Duration,
     },
 }
@@ -182,14 +184,14 @@ pub enum Claimed {
 /// Proof of a granted claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ticket {
-    /// The secret.
+    /// The secret that every step presents.
     pub token: Token,
-    /// The number that grows with every grant; pass it on to what you write to.
+    /// The fence of this grant; pass it to the resource that you write to.
     pub fence: Fence,
 }
 
-/// A number that grows with every grant of the same key. A resource that remembers the highest one
-/// it has seen can refuse a late owner.
+/// A number that grows with every grant of the same key. A resource that remembers the highest
+/// fence it has seen can refuse a late owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence(pub u64);
 
@@ -199,40 +201,41 @@ impl fmt::Display for Fence {
     }
 }
 
-/// What became of an extend, settle or give-back.
+/// The result of an extend, settle or give-back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a lost step changed nothing"]
 pub enum Step {
-    /// Done, as the owner with this fence.
+    /// The step was done; the owner has this fence.
     Done(Fence),
-    /// The token is not the owner's (any more); nothing was changed.
+    /// The token is not, or no longer, that of the owner; nothing was changed.
     Lost,
 }
 
 /// How a claim is given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GiveBack {
-    /// As if it had never been claimed; only the fence goes on growing.
+    /// The claim becomes vacant, as if it had never been claimed. Later fences still grow.
     Forget,
-    /// As failed: fingerprint and attempt count stay for the retention, the next claim is
-    /// granted as the next attempt.
+    /// The claim is kept as failed: its fingerprint and attempt count stay for the retention, and
+    /// the next claim is granted as the next attempt.
     Keep,
 }
 
-/// A hash, or any other short text, of what is asked for; at most 255 bytes.
+/// A hash, or another short text, that identifies the request; at most 255 bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Fingerprint(Arc<str>);
 
 impl Fingerprint {
-    /// The longest fingerprint, in bytes.
+    /// The maximum length in bytes.
     pub const MAX: usize = 255;
 
-    /// The caller's own fingerprint, or `None` where it is too long.
+    /// A fingerprint chosen by the caller; `None` if it is too long.
     pub fn new(text: &str) -> Option<Self> {
         (text.len() <= Self::MAX).then(|| Self(text.into()))
     }
 
-    /// SHA-256 over the parts, each with its length, so that no two lists of parts share one.
+    /// SHA-256 over the parts, each preceded by its length, so that moving a byte from one part to
+    /// the next changes the fingerprint.
     ///
     /// ```
     /// use hapax_core::Fingerprint;
@@ -253,55 +256,55 @@ impl Fingerprint {
         Self(text.into())
     }
 
-    /// The text.
+    /// The fingerprint as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// What [`Claims::look`] shows.
+/// The result of [`Claims::look`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimView {
-    /// Where it stands.
+    /// The state of the claim.
     pub state: ClaimState,
-    /// The fence of the last grant; `None` where a foreign writer holds a lock.
+    /// The fence of the last grant; `None` if a foreign program holds the lock.
     pub fence: Option<Fence>,
-    /// How many times it was granted since it was last vacant.
+    /// How many times the claim was granted since it was last vacant.
     pub attempt: u32,
-    /// How long ago the last grant was; `None` where a foreign writer holds a lock.
+    /// How long ago the last grant was; `None` if a foreign program holds the lock.
     pub granted_ago: Option<Duration>,
-    /// What it is about.
+    /// The fingerprint of the request.
     pub fingerprint: Option<Fingerprint>,
-    /// The owner's secret, for an operator who settles or releases in the owner's place; no edge
-    /// ever shows it. `None` where a foreign writer holds a lock.
+    /// The owner's token, with which an operator can settle or release the claim. No edge ever
+    /// shows it. `None` if a foreign program holds the lock.
     pub token: Option<Token>,
 }
 
-/// Where a claim stands.
+/// The state of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimState {
-    /// Its owner is believed alive.
+    /// Granted, and the lease has not ended.
     Pending {
-        /// For how long.
+        /// The rest of the lease.
         lease_left: Duration,
     },
-    /// The lease ran out; the owner may or may not have acted.
+    /// The lease has ended; the owner may or may not have acted.
     Unknown {
-        /// How long ago.
+        /// How long ago the lease ended.
         since: Duration,
-        /// How long that is remembered.
+        /// How long the claim is still remembered.
         expires_in: Duration,
     },
-    /// Done.
+    /// Settled with a value.
     Settled {
-        /// With what.
+        /// The value.
         value: Bytes,
-        /// How long that is kept.
+        /// How long the value is still kept.
         expires_in: Duration,
     },
     /// Given back as failed.
     Failed {
-        /// How long fingerprint and attempt count are kept.
+        /// How long fingerprint and attempt count are still kept.
         expires_in: Duration,
     },
 }

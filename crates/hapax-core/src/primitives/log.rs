@@ -10,40 +10,41 @@ use bytes::Bytes;
 
 use crate::{Fingerprint, Key, StoreError, Watch};
 
-/// How many virtual partitions a store has unless it was told otherwise when it was made.
+/// The default number of partitions of a new store.
 pub const PARTITIONS: u16 = 256;
-/// The highest producer seq, offset or epoch: what every store and every JSON reader can hold.
+/// The highest producer seq, offset or epoch: the largest that every store and every JSON reader
+/// can hold.
 pub const MAX_NUMBER: u64 = (1 << 53) - 1;
 
-/// The ordered, deduplicated events of a job ([`Key::job`]), and what happened lately to all jobs.
+/// The ordered, deduplicated events of a job ([`Key::job`]), and the recent changes of all jobs.
 ///
-/// A job's log begins with its first event, and is forgotten as a whole. Its entries have
-/// **offsets**, 1, 2, 3, …, given by the log; the producer's own numbers (`seq`) may come late, twice
-/// or with holes.
+/// A job's log begins with its first event, and is forgotten as a whole. The log gives its entries
+/// **offsets**: 1, 2, 3, … The producer's own numbers (`seq`) may arrive late, twice or with gaps.
 ///
 /// # Laws
 ///
-/// 1. **Idempotent.** An event's identity is (job, stage, seq). The same content again is
-///    [`Appended::Duplicate`] with the first offset; another content (fingerprint) is
-///    [`Appended::Conflict`]. Neither changes anything, not even the lifetime.
-/// 2. **Contiguous.** Offsets of one job have no holes and grow in the order in which the appends took
-///    place; events of one call are appended in the order given.
-/// 3. **One step.** Dedup, entry, state, closing and the change that [`Log::tail`] shows happen together
-///    or not at all, for each event on its own. A call that fails may have appended some of its events:
-///    asked again, those are duplicates.
-/// 4. **State** is the entry with the highest seq, the later one of two that share it. It outlives the
-///    trimming of its entry, and never goes back.
-/// 5. **Closed** is a job whose closing event was appended: further events are [`Appended::Closed`].
-///    Duplicates and conflicts are recognised before that is asked.
+/// 1. **Idempotent.** An event's identity is (job, stage, seq). The same identity with the same
+///    content is [`Appended::Duplicate`] with the first offset; with other content (another
+///    fingerprint) it is [`Appended::Conflict`]. Neither changes anything, not even the lifetime.
+/// 2. **Contiguous.** The offsets of a job have no gaps and grow in the order of the appends; the
+///    events of one call are appended in the order given.
+/// 3. **Atomic.** Dedup, entry, state, closing and the change that [`Log::tail`] shows are written
+///    together or not at all, separately for each event. A call that fails may have appended some
+///    of its events; if the call is repeated, those are duplicates.
+/// 4. **State** is the entry with the highest seq, and the later one of two with the same seq. It
+///    survives the trimming of its entry, and never goes back to a lower seq.
+/// 5. **Closed** is a job whose closing event was appended: further events are
+///    [`Appended::Closed`]. Duplicates and conflicts are recognised first.
 /// 6. **One lifetime.** Entries, state and dedup are forgotten together, `retention` after the last
-///    appended event. What is appended then begins a new log with another epoch.
-/// 7. **Trimming** keeps the newest `max_entries` of each job, never another job's. Dedup and state stay.
-/// 8. **Epochs** mark what became of a log like the terms of Raft: two entries with equal epoch and
-///    offset are the same entry, and so is everything before them. A store whose acknowledged entries
-///    may have been lost (a failover) goes on under a new epoch.
-/// 9. **The tail** of a partition shows each appended entry once, those of one job in offset order, and
-///    skips none that is still kept, however late its append committed. `lost` says that some were
-///    forgotten before they were read.
+///    appended event. A later event begins a new log with another epoch.
+/// 7. **Trimming** keeps the newest `max_entries` of a job and never affects another job. Dedup and
+///    state stay.
+/// 8. **Epochs** distinguish the histories of a log, like terms in Raft: two entries with equal
+///    epoch and offset are the same entry, and so are all entries before them. A store that may
+///    have lost acknowledged entries (in a failover) continues under a new epoch.
+/// 9. **The tail** of a partition shows each appended entry once, the entries of a job in offset
+///    order, and skips none that is still kept, however late its append committed. `lost` reports
+///    that some entries were forgotten before they were read.
 ///
 /// ```
 /// use hapax_core::{log::*, memory::MemoryStore, Fingerprint, Key, Tenant};
@@ -74,15 +75,15 @@ pub const MAX_NUMBER: u64 = (1 << 53) - 1;
 /// ```
 #[async_trait]
 pub trait Log: Send + Sync {
-    /// Appends events, in this order; one answer each. Takes up to [`MAX_APPEND`] events.
+    /// Appends up to [`MAX_APPEND`] events in the given order. Returns one answer per event.
     async fn append(
         &self,
         events: &[LogEvent],
         keep: &LogRetention,
     ) -> Result<Vec<Appended>, StoreError>;
 
-    /// The job's head and up to `at_most` entries with an offset above `after`, seen at one moment;
-    /// `None` where the job has no log. Entries that were trimmed are left out: compare
+    /// Reads the job's head and up to `at_most` entries with an offset above `after`, in one atomic
+    /// read; `None` if the job has no log. Trimmed entries are missing: compare
     /// [`JobHead::first`].
     async fn attach(
         &self,
@@ -91,52 +92,52 @@ pub trait Log: Send + Sync {
         at_most: usize,
     ) -> Result<Option<Attached>, StoreError>;
 
-    /// What was appended in each partition after the position, at most `at_most` changes for each;
-    /// one answer per question, in order.
+    /// Reads the changes of each partition after its position, at most `at_most` per partition.
+    /// Returns one answer per element of `from`, in the same order.
     async fn tail(
         &self,
         from: &[(u16, TailPosition)],
         at_most: usize,
     ) -> Result<Vec<PartitionTail>, StoreError>;
 
-    /// How many partitions there are. The number is stored with the data, and a store that holds
-    /// another one is refused when it is opened.
+    /// The number of partitions. It is stored with the data; opening a store that holds another
+    /// number fails.
     fn partitions(&self) -> u16;
 
-    /// Registers for a hint that something was appended to the job. As with
-    /// [`Claims::watch`](crate::Claims::watch) the hint may come for nothing, or not at all.
+    /// Registers for a hint that an event was appended to the job. As with
+    /// [`Claims::watch`](crate::Claims::watch), a hint may be spurious or missing.
     fn listen(&self, _job: &Key) -> Watch {
         Watch::never()
     }
 }
 
-/// The most events of one [`Log::append`].
+/// The maximum number of events in one [`Log::append`].
 pub const MAX_APPEND: usize = 1000;
 
-/// What is appended. Bounds are checked by whoever makes it: `stage` is 1 to 255 bytes of printable
-/// ASCII, `seq` at most [`MAX_NUMBER`].
+/// An event to append. The caller checks the bounds: `stage` is 1 to 255 bytes of printable ASCII,
+/// `seq` is at most [`MAX_NUMBER`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogEvent {
-    /// Whose log.
+    /// The job whose log the event belongs to.
     pub job: Key,
-    /// Part of the identity.
+    /// The producer's stage; part of the identity.
     pub stage: Arc<str>,
     /// The producer's own number; part of the identity.
     pub seq: u64,
-    /// A hash of what it says.
+    /// A hash of the content.
     pub fingerprint: Fingerprint,
-    /// What readers get, byte for byte.
+    /// The bytes that readers get, unchanged.
     pub payload: Bytes,
-    /// Whether it is the job's last one.
+    /// Whether this event closes the job.
     pub closes: bool,
 }
 
-/// How long and how much is kept.
+/// How long and how much of a job is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogRetention {
-    /// How long after its last event a job is forgotten: log, state and dedup together.
+    /// How long after its last event a job is kept. Log, state and dedup are forgotten together.
     pub retention: Duration,
-    /// How many entries of a job are kept, the newest ones; at least 1.
+    /// How many of a job's newest entries are kept; at least 1.
     pub max_entries: u64,
 }
 
@@ -147,11 +148,11 @@ impl Default for LogRetention {
     }
 }
 
-/// Which life of a log it is; grows.
+/// The number of one history of a log; a later epoch is greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
 
-/// A place in a job's log: after the entry with this offset (0 for the beginning).
+/// A position in a job's log: after the entry with this offset (0 for the beginning).
 ///
 /// ```
 /// use hapax_core::log::{Cursor, Epoch};
@@ -162,9 +163,9 @@ pub struct Epoch(pub u64);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cursor {
-    /// In which life of the log.
+    /// The epoch of the entry.
     pub epoch: Epoch,
-    /// The last offset seen.
+    /// The offset of the last entry seen.
     pub offset: u64,
 }
 
@@ -174,7 +175,7 @@ impl fmt::Display for Cursor {
     }
 }
 
-/// A text that is no [`Cursor`].
+/// The error for a text that is not a [`Cursor`] or [`Epochs`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a cursor is `<epoch>-<offset>`, two whole numbers below 2^53")]
 pub struct InvalidCursor;
@@ -198,50 +199,50 @@ fn number(text: &str) -> Result<u64, InvalidCursor> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a conflict or a closed job appended nothing"]
 pub enum Appended {
-    /// It is in the log, here.
+    /// The event was appended at this cursor.
     Published(Cursor),
-    /// It was in the log before, here.
+    /// The event had been appended before, at this cursor.
     Duplicate(Cursor),
-    /// The same identity was appended with another content.
+    /// An event with the same identity and other content had been appended before.
     Conflict,
-    /// The job has had its last event.
+    /// The job is closed.
     Closed,
 }
 
-/// What [`Log::attach`] answers.
+/// The result of [`Log::attach`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attached {
-    /// The job as it is now.
+    /// The current state of the job.
     pub head: JobHead,
-    /// The entries asked for, in offset order.
+    /// The requested entries, in offset order.
     pub entries: Vec<LogEntry>,
 }
 
-/// A job as it is now.
+/// The current state of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobHead {
-    /// Which epochs its entries have.
+    /// The epochs of the job's entries.
     pub epochs: Epochs,
     /// The first offset that is still kept.
     pub first: u64,
     /// The last offset.
     pub last: u64,
-    /// Whether it has had its last event.
+    /// Whether the closing event was appended.
     pub closed: bool,
     /// The entry with the highest seq.
     pub state: LogEntry,
-    /// When it is forgotten, unless something is appended.
+    /// How long until the job is forgotten, unless another event is appended.
     pub expires_in: Duration,
 }
 
 impl JobHead {
-    /// Where the log ends now.
+    /// The cursor after the last entry.
     pub fn end(&self) -> Cursor {
         Cursor { epoch: self.epochs.last(), offset: self.last }
     }
 
-    /// Whether a reader at this cursor can go on without missing anything: it was in this log, and
-    /// nothing behind it was trimmed.
+    /// Whether a reader at this cursor can continue without missing an entry: the cursor belongs to
+    /// this log, and no entry after it was trimmed.
     pub fn holds(&self, cursor: Cursor) -> bool {
         let kept = cursor.offset + 1 >= self.first && cursor.offset <= self.last;
         kept && self.epochs.at(cursor.offset) == Some(cursor.epoch)
@@ -251,19 +252,19 @@ impl JobHead {
 /// One entry of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogEntry {
-    /// Where it is.
+    /// The cursor of the entry.
     pub at: Cursor,
     /// The producer's stage.
     pub stage: Arc<str>,
     /// The producer's number.
     pub seq: u64,
-    /// Whether it closed the job.
+    /// Whether the entry closed the job.
     pub closes: bool,
     /// The bytes as they were appended.
     pub payload: Bytes,
 }
 
-/// The epochs of one log, each with the offset of its first entry. Nearly always one.
+/// The epochs of one log, each with the offset of its first entry. Most logs have one epoch.
 ///
 /// The stored form is text, `7@1,9@42`: epoch 7 from offset 1, epoch 9 from offset 42.
 ///
@@ -280,15 +281,15 @@ pub struct LogEntry {
 pub struct Epochs(Vec<(Epoch, u64)>);
 
 impl Epochs {
-    /// How many are remembered; cursors of older ones are answered with a gap.
+    /// How many epochs are remembered. Readers with a cursor of an older epoch get a gap.
     pub const MAX: usize = 16;
 
-    /// The epochs of a log that begins now.
+    /// The epochs of a new log.
     pub fn new(epoch: Epoch) -> Self {
         Self(vec![(epoch, 1)])
     }
 
-    /// Goes on under another epoch from this offset.
+    /// Starts another epoch at this offset.
     pub fn turn(&mut self, epoch: Epoch, first: u64) {
         self.0.retain(|(_, from)| *from < first);
         self.0.push((epoch, first));
@@ -297,12 +298,12 @@ impl Epochs {
         }
     }
 
-    /// The epoch of the entry with this offset; that of the first entry for 0.
+    /// The epoch of the entry with this offset; for offset 0, that of the first entry.
     pub fn at(&self, offset: u64) -> Option<Epoch> {
         self.0.iter().rev().find(|(_, from)| *from <= offset.max(1)).map(|(epoch, _)| *epoch)
     }
 
-    /// The epoch of what is appended now.
+    /// The current epoch, which new entries get.
     pub fn last(&self) -> Epoch {
         self.0.last().map_or(Epoch(0), |(epoch, _)| *epoch)
     }
@@ -330,52 +331,52 @@ impl FromStr for Epochs {
     }
 }
 
-/// A place in a partition's tail. Opaque: only the store that gave it can read it.
+/// A position in a partition's tail. Opaque: only the store that returned it can interpret it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TailPosition(Arc<str>);
 
 impl TailPosition {
-    /// Before everything that is still kept.
+    /// The position before the oldest change that is still kept.
     pub fn start() -> Self {
         Self("".into())
     }
 
-    /// After everything that is there when the question is asked: the answer has no changes, and
-    /// tells where that is.
+    /// The position after the newest change at the time of the call. [`Log::tail`] answers it with
+    /// no changes, and with the actual position in [`PartitionTail::next`].
     pub fn end() -> Self {
         Self("$".into())
     }
 
-    /// A position as a store gave it.
+    /// A position from the text that a store returned.
     pub fn new(text: &str) -> Self {
         Self(text.into())
     }
 
-    /// The text.
+    /// The position as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// What happened in one partition.
+/// The changes of one partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionTail {
-    /// The entries appended, oldest first.
+    /// The appended entries, oldest first.
     pub changes: Vec<TailChange>,
-    /// Where to go on.
+    /// The position for the next call.
     pub next: TailPosition,
-    /// Whether entries behind the position were forgotten before this question.
+    /// Whether entries after the requested position were forgotten before this call.
     pub lost: bool,
 }
 
 /// One appended entry, to be fetched with [`Log::attach`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TailChange {
-    /// Whose log.
+    /// The job that the entry belongs to.
     pub job: Key,
-    /// Which entry.
+    /// The offset of the entry.
     pub offset: u64,
-    /// Where a reader goes on that has seen this one.
+    /// The position after this entry, from which a reader that has seen it continues.
     pub position: TailPosition,
 }
 

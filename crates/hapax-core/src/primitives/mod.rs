@@ -1,4 +1,4 @@
-//! The primitives: small traits with laws that every store keeps.
+//! The primitives: small traits whose laws every store obeys.
 
 pub mod claim_rules;
 pub mod claims;

@@ -4,75 +4,75 @@ use async_trait::async_trait;
 
 use crate::{Fence, Key, KeyKind, StoreError, Tenant};
 
-/// What an operator sees of a store: which claims there are.
+/// Lists the claims of a store, for operators.
 ///
 /// # Laws
 ///
-/// 1. Going from page to page shows every claim that is there all the while at least once, and
-///    nothing of another kind or of another tenant.
-/// 2. A page may be shorter than asked for, and even empty, while there is a next one.
+/// 1. A walk over all pages shows every claim that exists during the whole walk at least once, and
+///    no claim of another kind or of another tenant.
+/// 2. A page may be short, and even empty, although there is a next one.
 #[async_trait]
 pub trait Oversight: Send + Sync {
-    /// One page.
+    /// Reads one page.
     async fn list(&self, list: &ClaimQuery) -> Result<ClaimPage, StoreError>;
 }
 
-/// Which claims to list.
+/// The filter and the page of [`Oversight::list`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimQuery {
-    /// Of this tenant and its scopes.
+    /// The tenant; claims of its scopes are listed too.
     pub tenant: Tenant,
-    /// Of this kind.
+    /// The kind of the keys.
     pub kind: KeyKind,
-    /// Only those that stand like this.
+    /// Lists only claims with this status.
     pub status: Option<ClaimStatus>,
-    /// Go on where the last page ended.
+    /// [`ClaimPage::next`] of the page before; `None` for the first page.
     pub after: Option<String>,
-    /// How many to look at for this page.
+    /// The number of stored claims to examine for this page, which shows those that match.
     pub max_claims: u32,
 }
 
-/// Some claims, and where to go on.
+/// One page of a list of claims.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClaimPage {
-    /// The claims.
+    /// The claims of this page.
     pub claims: Vec<ClaimSummary>,
-    /// What to pass as [`ClaimQuery::after`]; `None` at the end.
+    /// The value of [`ClaimQuery::after`] for the next page; `None` on the last one.
     pub next: Option<String>,
 }
 
-/// Where a claim stands, without what it was settled with.
+/// The state of a claim, without its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ClaimStatus {
-    /// Its owner is believed alive.
+    /// Granted, and the lease has not ended.
     Pending,
-    /// The lease ran out; the owner may or may not have acted.
+    /// The lease has ended; the owner may or may not have acted.
     Unknown,
-    /// Done.
+    /// Settled with a value.
     Settled,
     /// Given back as failed.
     Failed,
 }
 
-/// One line of a list.
+/// One claim in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimSummary {
-    /// Whose, of what.
+    /// The key of the claim.
     pub key: Key,
-    /// Where it stands.
+    /// The status of the claim.
     pub status: ClaimStatus,
     /// The fence of the last grant.
     pub fence: Fence,
-    /// How many times it was granted.
+    /// How many times the claim was granted.
     pub attempt: u32,
     /// How long ago the last grant was.
     pub granted_ago: Duration,
-    /// How long it is remembered from now.
+    /// How long the claim is still remembered.
     pub expires_in: Duration,
 }
 
 impl ClaimQuery {
-    /// Whether a claim belongs on the list.
+    /// Whether the claim matches tenant, kind and status of this query.
     pub fn shows(&self, listed: &ClaimSummary) -> bool {
         let (mine, theirs) = (self.tenant.as_str(), listed.key.tenant().as_str());
         let same_tenant = theirs

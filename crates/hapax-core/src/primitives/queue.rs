@@ -26,26 +26,26 @@ use crate::{Fence, Fingerprint, Key, StoreError, Tenant, Timestamp, Token, Watch
 /// # Laws
 ///
 /// 1. **Idempotent.** An id that the queue knows (waiting, in flight, dead, or done and still
-///    remembered) is [`Enqueued::Duplicate`], and changes nothing. Ids are the queue's, not a
-///    tenant's: one that is derived from names ([`ItemId::named`]) includes the tenant's.
-/// 2. **One holder.** An item is leased to one holder at a time; its lease ends by the store's clock.
-///    Each lease has a greater fence than the one before it.
-/// 3. **Order per key.** Of items with the same tenant and ordering key, a later one is never handed
-///    out while an earlier one waits, is in flight with another holder, or is dead and blocks. One
-///    lease may hand out several of them, in order. Items without a key have no order. *Earlier* is
-///    the order of enqueueing; inside SQL transactions that overlap it is either.
-/// 4. **Nobody else suffers.** An item that waits for its retry, or is dead, holds back only its own
-///    key.
-/// 5. **Steps compare the token.** Ack, retry and bury by somebody whose lease lapsed *and* whose item
-///    was handed out again, or is no longer in flight, are lost and change nothing; until then they
-///    count. An ack repeated by the same holder is done again for as long as the item is remembered.
-/// 6. **Asked again.** A lease that presents a token which still holds items gives those again, with
-///    the lease anew and the same attempt and fence, and no others. A token whose leases have lapsed
-///    holds nothing.
-/// 7. **Attempts** count leases. A retry with `counts: false` takes its own back; a lapsed lease does
-///    not.
-/// 8. **Nothing is lost.** An item leaves only by ack (and is then remembered for as long as the ack
-///    says), or by an operator's discard.
+///    remembered) is [`Enqueued::Duplicate`] and changes nothing. Ids are unique per queue, not per
+///    tenant: an id derived from names ([`ItemId::named`]) must include the tenant's name.
+/// 2. **One holder.** An item is leased to one holder at a time; its lease ends by the store's
+///    clock. Each lease of an item has a greater fence than the one before.
+/// 3. **Order per key.** Of items with the same tenant and ordering key, a later one is never
+///    leased while an earlier one waits, is in flight with another holder, or is dead and blocks.
+///    One lease may return several of them, in order. Items without a key have no order. *Earlier*
+///    is the order of enqueueing; for SQL transactions that overlap it may be either order.
+/// 4. **Isolation of keys.** An item that waits for its retry, or is dead, holds back only items
+///    with its own key.
+/// 5. **Steps compare the token.** Ack, retry and bury are lost and change nothing if the item was
+///    leased again after the holder's lease lapsed, or is no longer in flight; until then they
+///    count. An ack repeated by the same holder is done again while the item is remembered.
+/// 6. **Repeated calls.** A lease call whose token still holds items returns those items and no
+///    others, with the same attempt and fence; their lease starts again. A token whose leases have
+///    lapsed holds nothing.
+/// 7. **Attempts** count leases. A retry with `counts: false` takes its own attempt back; a lapsed
+///    lease stays counted.
+/// 8. **Nothing is lost.** An item leaves the queue only by an ack (and is then remembered for the
+///    ack's `retention`), or by an operator's discard.
 ///
 /// ```
 /// use hapax_core::{memory::MemoryStore, queue::*, Tenant};
@@ -66,21 +66,21 @@ use crate::{Fence, Fingerprint, Key, StoreError, Tenant, Timestamp, Token, Watch
 /// ```
 #[async_trait]
 pub trait Queue: Send + Sync {
-    /// Adds items, in this order; one answer each.
+    /// Adds items in the given order. Returns one answer per item.
     async fn enqueue(
         &self,
         queue: &QueueName,
         items: &[QueueItem],
     ) -> Result<Vec<Enqueued>, StoreError>;
 
-    /// Hands out items that are due, oldest first as far as the keys allow. None, where nothing is.
+    /// Leases due items, oldest first as far as the keys allow. Returns none if none is due.
     async fn lease(
         &self,
         queue: &QueueName,
         take: &LeaseRequest,
     ) -> Result<Vec<LeasedItem>, StoreError>;
 
-    /// Makes the leases of everything this token holds end `lease` from now; how many they were.
+    /// Moves the end of all leases of this token to `lease` from now. Returns how many there were.
     async fn renew(
         &self,
         queue: &QueueName,
@@ -88,7 +88,8 @@ pub trait Queue: Send + Sync {
         lease: Duration,
     ) -> Result<u64, StoreError>;
 
-    /// Ends the leases of items, each with its own outcome, all in one round trip; one answer each.
+    /// Ends the leases of items, each with its own outcome, in one round trip. Returns one answer
+    /// per item.
     async fn resolve(
         &self,
         queue: &QueueName,
@@ -96,14 +97,14 @@ pub trait Queue: Send + Sync {
         outcomes: &[(ItemId, ItemOutcome)],
     ) -> Result<Vec<Resolved>, StoreError>;
 
-    /// What is in the queue; of one tenant, or of all.
+    /// Counts the items of one tenant, or of all tenants.
     async fn depth(
         &self,
         queue: &QueueName,
         whose: Option<&Tenant>,
     ) -> Result<QueueDepth, StoreError>;
 
-    /// The dead letters after this id, in the order of their ids.
+    /// Lists the dead letters with a greater id than `after`, in the order of their ids.
     async fn dead(
         &self,
         queue: &QueueName,
@@ -112,8 +113,8 @@ pub trait Queue: Send + Sync {
         at_most: u32,
     ) -> Result<Vec<DeadLetter>, StoreError>;
 
-    /// Makes a dead letter wait again, in its old place, with its attempts counted anew; whether there
-    /// was one.
+    /// Makes a dead letter wait again, at its old position in the order and with its attempts
+    /// counted from zero. Returns whether there was one.
     async fn requeue(
         &self,
         queue: &QueueName,
@@ -121,7 +122,7 @@ pub trait Queue: Send + Sync {
         id: ItemId,
     ) -> Result<bool, StoreError>;
 
-    /// Forgets a dead letter, so that its key goes on; whether there was one.
+    /// Deletes a dead letter, which no longer holds back its key. Returns whether there was one.
     async fn discard(
         &self,
         queue: &QueueName,
@@ -129,7 +130,7 @@ pub trait Queue: Send + Sync {
         id: ItemId,
     ) -> Result<bool, StoreError>;
 
-    /// Registers for a hint that something may be due. May come for nothing, or not at all.
+    /// Registers for a hint that an item may be due. A hint may be spurious or missing.
     fn arrivals(&self, _queue: &QueueName) -> Watch {
         Watch::never()
     }
@@ -146,7 +147,7 @@ pub trait Queue: Send + Sync {
         self.resolve(queue, token, &outcomes).await
     }
 
-    /// Resolves one item as failed for now: due again after `after`.
+    /// Resolves one item as failed for now; it is due again after `after`.
     async fn retry(
         &self,
         queue: &QueueName,
@@ -159,7 +160,8 @@ pub trait Queue: Send + Sync {
         Ok(self.resolve(queue, token, &[(id, outcome)]).await?[0])
     }
 
-    /// Resolves one item as failed for good; its key waits for an operator.
+    /// Resolves one item as failed for good. Later items of its key wait until an operator requeues
+    /// or discards it.
     async fn bury(
         &self,
         queue: &QueueName,
@@ -188,7 +190,7 @@ impl QueueName {
         Self("outbox".into())
     }
 
-    /// The name.
+    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -200,18 +202,18 @@ impl QueueName {
     }
 }
 
-/// Which item it is. A UUID, so that it can travel as any broker's message id.
+/// The id of an item. A UUID, so that it can be the message id of any broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ItemId(pub Uuid);
 
 impl ItemId {
-    /// A new one that sorts by time (UUID v7).
+    /// A new id that sorts by time (UUID v7).
     pub fn fresh() -> Self {
         Self(Uuid::now_v7())
     }
 
-    /// The one that belongs to these parts, always the same (UUID v8 from SHA-256): for work whose
-    /// identity comes from outside.
+    /// The id derived from these parts (UUID v8 from SHA-256), for work whose identity comes from
+    /// outside. Equal parts give equal ids.
     ///
     /// ```
     /// use hapax_core::queue::ItemId;
@@ -232,30 +234,30 @@ impl std::fmt::Display for ItemId {
     }
 }
 
-/// A piece of work.
+/// An item of work.
 #[derive(Clone, PartialEq, Eq)]
 pub struct QueueItem {
-    /// Which one it is.
+    /// The id, by which duplicates are recognised.
     pub id: ItemId,
-    /// Whose it is.
+    /// The tenant that the item belongs to.
     pub tenant: Tenant,
-    /// Where it goes, or what it is.
+    /// The destination or type of the item.
     pub topic: Arc<str>,
-    /// Items with the same one are handed out in order.
+    /// The ordering key: items of a tenant with the same key are leased in order.
     pub key: Option<Arc<str>>,
-    /// The bytes.
+    /// The content.
     pub payload: Bytes,
-    /// What the bytes are.
+    /// The media type of the payload.
     pub content_type: Option<Arc<str>>,
-    /// What travels beside them.
+    /// Headers that accompany the payload.
     pub headers: BTreeMap<String, String>,
-    /// How long after the enqueueing it is due.
+    /// How long after enqueueing the item is due.
     pub delay: Duration,
 }
 
 impl QueueItem {
-    /// An item with a fresh id that is due at once. It belongs to the [trace] in which it is made, if
-    /// there is one: that is its header `traceparent`.
+    /// An item with a fresh id that is due at once. If it is created within a [trace], its header
+    /// `traceparent` names that trace.
     pub fn new(tenant: &Tenant, topic: &str, payload: impl Into<Bytes>) -> Self {
         Self {
             id: ItemId::fresh(),
@@ -272,21 +274,21 @@ impl QueueItem {
         }
     }
 
-    /// Gives it an id of the caller's.
+    /// Sets the id.
     #[must_use]
     pub fn id(mut self, id: ItemId) -> Self {
         self.id = id;
         self
     }
 
-    /// Keeps its order among items with the same key.
+    /// Sets the ordering key.
     #[must_use]
     pub fn key(mut self, key: &str) -> Self {
         self.key = Some(key.into());
         self
     }
 
-    /// Says what the bytes are.
+    /// Sets the media type of the payload.
     #[must_use]
     pub fn content_type(mut self, content_type: &str) -> Self {
         self.content_type = Some(content_type.into());
@@ -300,7 +302,7 @@ impl QueueItem {
         self
     }
 
-    /// Is not due before this has passed.
+    /// Sets how long after enqueueing the item is due.
     #[must_use]
     pub fn delay(mut self, delay: Duration) -> Self {
         self.delay = delay;
@@ -308,7 +310,7 @@ impl QueueItem {
     }
 }
 
-/// Shows the id alone: topic, key and payload may identify a person.
+/// Shows only the id, because topic, key and payload may identify a person.
 impl std::fmt::Debug for QueueItem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "QueueItem({}, …)", self.id)
@@ -318,104 +320,104 @@ impl std::fmt::Debug for QueueItem {
 /// The answer to one enqueued item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Enqueued {
-    /// It will be handed out.
+    /// The item was added.
     Accepted,
-    /// The queue knows its id already.
+    /// The queue knows the id already; nothing was changed.
     Duplicate,
 }
 
-/// What is asked for with a lease.
+/// The parameters of a lease call.
 #[derive(Clone, Debug)]
 pub struct LeaseRequest {
-    /// The secret that every later step presents; made by the asker, so that a lost answer can be
-    /// asked for again. One for each lease call.
+    /// The secret that every later step presents. The caller creates a new one for each lease call,
+    /// so that a call whose answer was lost can be repeated.
     pub token: Token,
-    /// How many items at most; at least 1.
+    /// The maximum number of items; at least 1.
     pub max_items: usize,
-    /// How long they are believed alive.
+    /// How long the leases last without renewal.
     pub lease: Duration,
 }
 
 impl LeaseRequest {
-    /// With a fresh token.
+    /// A request with a fresh token.
     pub fn new(max_items: usize, lease: Duration) -> Self {
         Self { token: Token::random(), max_items, lease }
     }
 }
 
-/// An item in flight.
+/// A leased item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeasedItem {
-    /// The work; its `delay` is zero.
+    /// The item; its `delay` is zero.
     pub item: QueueItem,
-    /// 1 for the first.
+    /// The number of this attempt, from 1.
     pub attempt: u32,
-    /// Grows with every lease of the item.
+    /// The fence, which grows with every lease of the item.
     pub fence: Fence,
-    /// How long ago it was enqueued.
+    /// How long ago the item was enqueued.
     pub age: Duration,
 }
 
 /// How a lease ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ItemOutcome {
-    /// Done.
+    /// The work is done.
     Ack {
-        /// How long its id is still recognised as a duplicate.
+        /// How long the id is still recognised as a duplicate.
         retention: Duration,
     },
-    /// Failed for now.
+    /// The work failed for now.
     Retry {
-        /// When it is due again.
+        /// How long until the item is due again.
         after: Duration,
         /// Whether this lease counts as an attempt.
         counts: bool,
-        /// Why, for operators; nothing personal.
+        /// The reason, for operators; without personal data.
         reason: Arc<str>,
     },
-    /// Failed for good: a dead letter.
+    /// The work failed for good: the item becomes a dead letter.
     Bury {
-        /// Why, for operators; nothing personal.
+        /// The reason, for operators; without personal data.
         reason: Arc<str>,
-        /// Whether later items of its key wait until it is requeued or discarded.
+        /// Whether later items of its key wait until the item is requeued or discarded.
         blocks: bool,
     },
 }
 
-/// What became of one outcome.
+/// The result of resolving one item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a lost step changed nothing"]
 pub enum Resolved {
-    /// As said.
+    /// The outcome was stored.
     Done,
-    /// The item is not held by this token (any more); nothing was changed.
+    /// The token does not, or no longer, hold the item; nothing was changed.
     Lost,
 }
 
-/// How much is in a queue.
+/// The numbers of items in a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueDepth {
-    /// Waiting: due, not due yet, or behind another of its key.
+    /// Items that wait: due, not due yet, or held back by an earlier item of their key.
     pub waiting: u64,
-    /// Leased, and not lapsed.
+    /// Items with a lease that has not lapsed.
     pub in_flight: u64,
     /// Dead letters.
     pub dead: u64,
-    /// How long ago the oldest one that waits or is in flight was enqueued.
+    /// The age of the oldest item that waits or is in flight.
     pub oldest_age: Option<Duration>,
 }
 
 /// A dead letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// Which item.
+    /// The id of the item.
     pub id: ItemId,
-    /// Its ordering key.
+    /// The ordering key of the item.
     pub key: Option<Arc<str>>,
-    /// How many times it was tried.
+    /// How many attempts were made.
     pub attempts: u32,
-    /// Why it was buried.
+    /// Why the item was buried.
     pub reason: Arc<str>,
-    /// When.
+    /// When the item was buried.
     pub at: Timestamp,
 }

@@ -13,13 +13,14 @@ use crate::{Key, StoreError};
 ///
 /// # Laws
 ///
-/// 1. **Atomic.** Expectation and change are one step: of two puts that expect the same version,
+/// 1. **Atomic.** Comparison and change are one step: of two puts that expect the same version,
 ///    one is stored.
 /// 2. **Versions** are opaque. A put of other bytes gives another version; an equal version means
 ///    equal bytes.
-/// 3. **TTL.** A put with one replaces it; a put without one keeps what is left, and a new record
-///    without one does not expire. Reading never renews. An expired record is absent.
-/// 4. **Bytes come back as they went in.**
+/// 3. **TTL.** A put with a TTL replaces the record's TTL. A put without one keeps the remaining
+///    TTL; a new record without one does not expire. Reading never renews the TTL. An expired
+///    record is absent.
+/// 4. **Values** are returned byte for byte as they were stored.
 ///
 /// ```
 /// use hapax_core::{memory::MemoryStore, Expect, Key, Put, Records, Tenant};
@@ -39,10 +40,10 @@ use crate::{Key, StoreError};
 /// ```
 #[async_trait]
 pub trait Records: Send + Sync {
-    /// Reads.
+    /// Reads a record; `None` if it is absent.
     async fn get(&self, key: &Key) -> Result<Option<Record>, StoreError>;
 
-    /// Writes, where the expectation holds.
+    /// Writes a record if the expectation holds.
     async fn put(
         &self,
         key: &Key,
@@ -51,32 +52,33 @@ pub trait Records: Send + Sync {
         ttl: Option<Duration>,
     ) -> Result<Put, StoreError>;
 
-    /// Deletes, where the expectation holds.
+    /// Deletes a record if the expectation holds.
     async fn delete(&self, key: &Key, expect: &Expect) -> Result<Deleted, StoreError>;
 }
 
 /// A stored value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The bytes.
+    /// The stored bytes.
     pub value: Bytes,
-    /// Which value it is.
+    /// The version of the value.
     pub version: Version,
-    /// How long it is still there; `None` for ever.
+    /// How long until the record expires; `None` if it does not.
     pub expires_in: Option<Duration>,
 }
 
-/// Which value of a record it is. Opaque; printable ASCII without quotes, so that it can be an ETag.
+/// The version of a record's value. Opaque; printable ASCII without quotes, so that it can be an
+/// ETag.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Version(Arc<str>);
 
 impl Version {
-    /// A version as a store or a caller gives it.
+    /// A version from the text that a store or a caller supplies.
     pub fn new(text: impl AsRef<str>) -> Self {
         Self(text.as_ref().into())
     }
 
-    /// The text.
+    /// The version as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -88,19 +90,19 @@ impl fmt::Debug for Version {
     }
 }
 
-/// What a put or delete expects to find.
+/// The precondition of a put or delete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expect {
-    /// Anything, or nothing.
+    /// No precondition.
     Any,
-    /// Nothing.
+    /// The record is absent.
     Absent,
-    /// This version.
+    /// The record has this version.
     Version(Version),
 }
 
 impl Expect {
-    /// Whether it holds for what is stored now.
+    /// Whether the precondition holds for the stored version (`None` if the record is absent).
     pub fn holds(&self, current: Option<&Version>) -> bool {
         match self {
             Self::Any => true,
@@ -110,28 +112,28 @@ impl Expect {
     }
 }
 
-/// What became of a put.
+/// The result of a put.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "a conflict stored nothing"]
 pub enum Put {
-    /// Stored.
+    /// The value was stored.
     Stored {
-        /// As this version.
+        /// The new version.
         version: Version,
-        /// Whether there was none before.
+        /// Whether the record was absent before.
         created: bool,
     },
     /// The expectation did not hold; nothing was changed.
     Conflict,
 }
 
-/// What became of a delete.
+/// The result of a delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a conflict deleted nothing"]
 pub enum Deleted {
-    /// It is gone.
+    /// The record was deleted.
     Done,
-    /// There was nothing, whatever was expected.
+    /// The record was absent, whatever the expectation.
     Missing,
     /// The expectation did not hold; nothing was changed.
     Conflict,

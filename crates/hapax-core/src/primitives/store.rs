@@ -5,46 +5,46 @@ use async_trait::async_trait;
 
 use crate::{Claims, Log, Oversight, Queue, Records, StoreError};
 
-/// A whole store: every primitive, and what an operator needs to know about it.
+/// A complete store: all primitives, and the checks and maintenance for operators.
 ///
 /// # Laws
 ///
-/// 1. Opening a handle does not need the store to be reachable; it connects when it can, and again
-///    after it was lost.
+/// 1. A handle can be opened while the server is unreachable. It connects as soon as it can, and
+///    again after the connection was lost.
 /// 2. Every call ends within the store's time limit, with an answer or a [`StoreError`].
 #[async_trait]
 pub trait Store: Claims + Records + Log + Queue + Oversight + 'static {
-    /// `sqlite`, `memory`, `redis` or `postgres`: for logs and metric labels.
+    /// The name for logs and metric labels: `sqlite`, `memory`, `redis` or `postgres`.
     fn name(&self) -> &'static str;
 
-    /// Whether it answers and can be used.
+    /// Checks that the store answers and can be used.
     async fn ping(&self) -> Result<(), StoreError>;
 
-    /// What would break which promise, and how to fix it.
+    /// Checks the store's settings: which of them break a promise, and how to fix them.
     async fn examine(&self) -> Result<Vec<Finding>, StoreError>;
 
-    /// Deletes at most `at_most` claims, records, jobs and done items that have expired; how many it were. Stores
-    /// that forget by themselves do nothing.
+    /// Deletes at most `at_most` expired claims, records, jobs and done items, and returns how many
+    /// it deleted. Stores that expire data by themselves delete nothing here.
     async fn sweep(&self, at_most: u32) -> Result<u64, StoreError>;
 }
 
-/// One thing that `hapax doctor` looked at.
+/// The result of one check of `hapax doctor`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// A short stable name of the check (`redis.eviction`).
+    /// The short stable name of the check (`redis.eviction`).
     pub check: &'static str,
-    /// How bad it is.
+    /// The severity of the finding.
     pub severity: Severity,
-    /// What was found, with numbers.
+    /// The observed setting or state, with numbers.
     pub detail: String,
-    /// The promise that it breaks, where it breaks one.
+    /// The promise that the setting breaks, if any.
     pub breaks: Option<Promise>,
-    /// What to do about it; empty where nothing is wrong.
+    /// How to fix it; empty if nothing is wrong.
     pub fix: String,
 }
 
 impl Finding {
-    /// Nothing wrong here.
+    /// A check that found nothing wrong.
     pub fn fine(check: &'static str, detail: impl Into<String>) -> Self {
         Self {
             check,
@@ -55,7 +55,7 @@ impl Finding {
         }
     }
 
-    /// Works, but a promise is weaker than documented.
+    /// The store works, but a promise is weaker than documented.
     pub fn warn(
         check: &'static str,
         breaks: Promise,
@@ -66,7 +66,7 @@ impl Finding {
         Self { check, severity: Severity::Warn, detail, breaks: Some(breaks), fix }
     }
 
-    /// Must not be used like this.
+    /// The store must not be used with this setting.
     pub fn refuse(
         check: &'static str,
         breaks: Promise,
@@ -77,30 +77,30 @@ impl Finding {
     }
 }
 
-/// How bad a [`Finding`] is.
+/// The severity of a [`Finding`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// As it should be.
+    /// Nothing is wrong.
     Fine,
-    /// Starts, and says so.
+    /// The server starts, and logs a warning.
     Warn,
-    /// Does not start.
+    /// The server does not start.
     Refuse,
 }
 
-/// What hapax promises; named by the findings that break it.
+/// A promise of hapax. A [`Finding`] names the promise that a setting breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Promise {
-    /// What was acknowledged is not lost.
+    /// Acknowledged data is not lost.
     Durable,
-    /// One owner at a time.
+    /// A claim has one owner at a time.
     MutualExclusion,
-    /// A duplicate is recognised for as long as the retention says.
+    /// A duplicate is recognised during the whole retention.
     Remembered,
     /// Fences only grow.
     FencesGrow,
-    /// Every call ends within its limit.
+    /// Every call ends within its time limit.
     BoundedTime,
 }
 

@@ -35,8 +35,8 @@ async fn inbox_second_delivery_is_a_duplicate() {
     assert_eq!(begin(&inbox, "billing", "m").await, Received::Duplicate);
 }
 
-/// The usual design's inbox has the message id alone as its primary key: the second consumer of an event
-/// takes it for a duplicate, and never acts.
+/// In the usual design the message id alone is the primary key of the inbox, so the second consumer
+/// of an event takes it for a duplicate and never handles it.
 #[tokio::test]
 async fn hole_25_every_consumer_of_every_tenant_has_an_inbox_of_its_own() {
     let Scene { inbox, .. } = scene();

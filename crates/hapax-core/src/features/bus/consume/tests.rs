@@ -6,8 +6,8 @@ use crate::bus::NewEvent;
 use crate::memory::MemoryStore;
 use crate::{Clock, Put, Records, Tenant, Timestamp};
 
-/// The store's clock follows the runtime's, which the tests pause: a machine that stands still for a
-/// moment lets no lease lapse.
+/// A store clock that follows the runtime's clock. The tests pause that clock, so that no lease
+/// lapses when the machine stalls.
 #[derive(Debug)]
 struct Virtual(tokio::time::Instant);
 
@@ -21,10 +21,10 @@ fn in_virtual_time() -> MemoryStore {
     MemoryStore::new(Arc::new(Virtual(tokio::time::Instant::now())))
 }
 
-/// By job: (offset, by whom).
+/// (offset, member that handled it) of each handled event, by job.
 type Jobs = BTreeMap<String, Vec<(u64, &'static str)>>;
 
-/// What was handled.
+/// The events that all members have handled so far.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<Jobs>>);
 
@@ -92,7 +92,7 @@ async fn events_of_a_job_are_handled_in_order_and_once_where_nobody_dies() {
         let offsets: Vec<_> = handled.iter().map(|(offset, _)| *offset).collect();
         assert_eq!(offsets, (1..=10).collect::<Vec<_>>(), "{job}");
     }
-    // Another member goes on where the first one was.
+    // Another member continues where the first one stopped.
     let two = member(&bus, &seen, "two");
     publish(&bus, 40, 10, 1).await;
     until("the rest is handled", || seen.count() >= 440).await;
@@ -109,7 +109,7 @@ async fn members_share_and_whoever_dies_is_replaced() {
     until("it is handled", || seen.count() >= 60).await;
     let two = member(&bus, &seen, "two");
     let mut seq = 1;
-    // A member that came later gets its share.
+    // A member that joins later gets some partitions.
     let limit = tokio::time::Instant::now() + Duration::from_secs(30);
     while !seen.by().contains("two") {
         assert!(tokio::time::Instant::now() < limit, "the second member never got anything");
@@ -117,7 +117,7 @@ async fn members_share_and_whoever_dies_is_replaced() {
         seq += 1;
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    // The first one dies with everything it has; the second one takes it all over.
+    // The first member dies without releasing its partitions; the second takes them over.
     drop(one);
     publish(&bus, 60, seq, 1).await;
     let wanted = seq + 1;
@@ -128,7 +128,7 @@ async fn members_share_and_whoever_dies_is_replaced() {
     until("the second one handles all", complete).await;
     two.stop().await;
     for (job, handled) in seen.all() {
-        // At least once, and never back behind what the same member has handled.
+        // Every event is handled at least once, and no member goes back behind its own progress.
         let offsets: BTreeSet<_> = handled.iter().map(|(offset, _)| *offset).collect();
         assert_eq!(offsets, (1..=wanted).collect::<BTreeSet<_>>(), "{job}");
         for by in ["one", "two"] {
@@ -164,7 +164,7 @@ async fn a_handler_that_fails_holds_back_only_its_partition() {
     assert!(attempts.iter().all(|(_, id)| *id == attempts[0].1 && id.len() == 64));
 }
 
-/// The store's own put stands for one inside a transaction.
+/// The handler saves its progress by a plain put, in place of one inside a transaction.
 #[tokio::test(start_paused = true)]
 async fn consumer_progress_saved_by_the_handler_is_fenced() {
     let store = Arc::new(in_virtual_time());
