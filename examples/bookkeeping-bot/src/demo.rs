@@ -1,4 +1,4 @@
-//! `--demo`: LINE's side is the simulator, on loopback, and nothing outlives it.
+//! `--demo`: a conversation with the bot through LINE's simulator on loopback, in temporary files.
 
 use std::io::{self, Write as _};
 use std::time::Duration;
@@ -21,7 +21,7 @@ const USER: &str = "Uf00d000000000000000000000000demo";
 const BOT: &str = "Uf00d0000000000000000000000000bot";
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What the user says, and how the bot's answer begins.
+/// The user's messages, and how the bot's answers begin.
 const CHAT: [(&str, &str); 9] = [
     ("你好", "您可以這樣說"),
     ("午餐 100 信用卡", "✅ 已記帳 1 筆"),
@@ -33,13 +33,13 @@ const CHAT: [(&str, &str); 9] = [
     ("刪除", "🗑️ 已刪除"),
     ("改金額 1", "目前沒有可修改的交易記錄"),
 ];
-/// LINE delivers this one twice.
+/// Index of the message that LINE delivers twice.
 const REDELIVERED: usize = 3;
 
-/// Talks, shows the chat and the ledger, and ends.
+/// Plays the conversation, and prints the chat and the ledger.
 ///
 /// # Errors
-/// Where an answer does not come, or is not the expected one.
+/// If an answer is missing or unexpected.
 pub async fn run(args: BookkeepingBotArgs, meters: PrometheusHandle) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let api = SimulatedApi::start("127.0.0.1:0", TOKEN).await?;

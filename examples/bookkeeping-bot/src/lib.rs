@@ -6,11 +6,11 @@
 //!                                   one transaction   in the store
 //! ```
 //!
-//! * [`entry`]: what an entry is, and every rule that it obeys.
-//! * [`last`]: the last entry of a user, which may be edited for an hour, by compare-and-put.
-//! * [`reader`]: what a message asks for, by rules or by a language model.
-//! * [`ledger`]: what was booked, on SQLite or PostgreSQL, each message once.
-//! * [`bot`]: the four of them as a [`hapax_line::LineEventHandler`].
+//! * [`entry`]: an entry, and the rules for its fields.
+//! * [`last`]: a user's last entry, which can be edited for an hour, by compare-and-put.
+//! * [`reader`]: determines what a message asks for, by rules or by a language model.
+//! * [`ledger`]: the booked entries, on SQLite or PostgreSQL, each message once.
+//! * [`bot`]: combines them into a [`hapax_line::LineEventHandler`].
 
 pub mod bot;
 mod crash;

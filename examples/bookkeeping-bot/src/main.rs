@@ -1,4 +1,4 @@
-//! `bookkeeping-bot`: the bot, or with `--demo` a conversation with itself.
+//! `bookkeeping-bot`: the bot, or with `--demo` a simulated conversation.
 
 use anyhow::Context;
 use bookkeeping_bot::settings::BookkeepingBotArgs;

@@ -1,4 +1,4 @@
-//! When a message was sent, as its writer's clock shows it.
+//! The time at which a message was sent, in the user's time zone.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ impl Moment {
         format!("{hour:02}:{minute:02}")
     }
 
-    /// `YYYYMMDD-HHMMSS`. Not unique: it names an entry to people, versions and rows decide.
+    /// `YYYYMMDD-HHMMSS`. Not unique: it is a label for people; versions and rows identify entries.
     pub fn transaction_id(self) -> String {
         let (year, month, day) = self.0.to_calendar_date();
         let (hour, minute, second) = self.0.to_hms();
@@ -31,7 +31,7 @@ impl Moment {
     }
 }
 
-/// Where moments come from: a clock, and a time zone without summer time.
+/// A clock, and a time zone with a fixed offset (no daylight saving time).
 #[derive(Clone)]
 pub struct LocalTime {
     clock: Arc<dyn Clock>,
@@ -39,25 +39,25 @@ pub struct LocalTime {
 }
 
 impl Default for LocalTime {
-    /// The machine's clock, in Taipei.
+    /// The system clock, in Taipei's time zone.
     fn default() -> Self {
         Self::new(Arc::new(SystemClock), Offset::default())
     }
 }
 
 impl LocalTime {
-    /// This clock, so many hours and minutes east of Greenwich.
+    /// A clock with this offset from UTC.
     pub fn new(clock: Arc<dyn Clock>, offset: Offset) -> Self {
         Self { clock, offset }
     }
 
-    /// Now, in milliseconds.
+    /// The current time, in milliseconds.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
-    /// When a message was sent: by LINE's word, so that one which is handled late, or once more, is
-    /// booked on its own day; but never in the future.
+    /// The time at which a message was sent, according to LINE, so that a message that is handled
+    /// late or repeatedly is booked on its own day; but never in the future.
     pub fn sent(&self, by_line: Option<u64>) -> Moment {
         let now = self.clock.now().0;
         let seconds = by_line.unwrap_or(now).min(now) / 1000;
@@ -67,7 +67,7 @@ impl LocalTime {
     }
 }
 
-/// How far a time zone is from Greenwich: `+08:00`.
+/// The offset of a time zone from UTC: `+08:00`.
 ///
 /// ```
 /// use bookkeeping_bot::moment::Offset;
@@ -78,13 +78,13 @@ impl LocalTime {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offset(UtcOffset);
 
-/// What is no [`Offset`].
+/// The text is no [`Offset`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an offset such as +08:00 is expected")]
 pub struct InvalidOffset;
 
 impl Default for Offset {
-    /// Taipei.
+    /// Taipei's offset, `+08:00`.
     fn default() -> Self {
         Self(UtcOffset::from_hms(8, 0, 0).expect("it is an offset"))
     }

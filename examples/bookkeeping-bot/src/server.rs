@@ -1,4 +1,4 @@
-//! The bot as a program: webhook, health and metrics on one listener.
+//! The bot as a program: webhook, health checks and metrics on one listener.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -24,14 +24,14 @@ use crate::moment::LocalTime;
 use crate::reader::{OpenAi, Otherwise, Reader, RuleReader};
 use crate::settings::BookkeepingBotArgs;
 
-/// A prober waits no longer.
+/// Limit for a readiness check of the store.
 const PING: Duration = Duration::from_secs(2);
-/// How often expired records and old messages are deleted.
+/// Interval at which expired records and old messages are deleted.
 const SWEEP: Duration = Duration::from_secs(60);
-/// How often what was measured is tidied.
+/// Interval of the metrics recorder's upkeep.
 const UPKEEP: Duration = Duration::from_secs(5);
 
-/// Starts measuring; once in a process.
+/// Installs the metrics recorder; call it once per process.
 pub fn measure() -> anyhow::Result<PrometheusHandle> {
     let builder =
         metric_names::HISTOGRAMS.iter().try_fold(PrometheusBuilder::new(), |builder, name| {
@@ -42,15 +42,15 @@ pub fn measure() -> anyhow::Result<PrometheusHandle> {
     Ok(handle)
 }
 
-/// Starts log lines on standard error.
+/// Starts logging to standard error.
 pub fn log() {
     crate::logging::start();
 }
 
-/// Serves until `stop`, and then lands what is in hand.
+/// Serves until `stop`, then finishes the events being handled.
 ///
 /// # Errors
-/// Where a setting is wrong, or the ledger cannot be opened.
+/// If a setting is wrong, or the ledger cannot be opened.
 pub async fn serve(
     args: &BookkeepingBotArgs,
     listener: TcpListener,
@@ -63,7 +63,7 @@ pub async fn serve(
     examine(&store, limit * 2).await?;
     let ledger = ledger::open(&args.database).await.context("--database")?;
     hapax::sweep_forever(store.clone(), SWEEP);
-    // The inbox is in the ledger's database.
+    // Sweep the ledger's database too, because the inbox is there.
     hapax::sweep_forever(hapax::open(&args.database, &StoreConfig::default())?, SWEEP);
 
     let gateway = gateway(args, &store, &ledger)?;
@@ -77,7 +77,7 @@ pub async fn serve(
     let server = tokio::spawn(server.into_future());
     gateway.run(stop).await;
     let _ = stopping.send(true);
-    // Whoever keeps a connection open without asking anything is not waited for.
+    // Idle connections may stay open, so do not wait for them longer than this.
     let _ = tokio::time::timeout(Duration::from_secs(2), server).await;
     Ok(())
 }
@@ -99,17 +99,18 @@ fn gateway(
         args.channel_access_token.as_deref().context("LINE_CHANNEL_ACCESS_TOKEN is missing")?;
     let secrets = ChannelSecrets::new(secret).context("LINE_CHANNEL_SECRET")?;
     let client = LineClient::new(&args.line_api_base, token).context("LINE_API_BASE")?;
-    // Nobody is told to wait: versions keep two messages of one user apart.
+    // No locks: versions protect concurrent messages of one user from each other.
     let config = GatewayConfig::new()
         .rules(LockRules::unlocked())
-        // Two bots may share a store.
+        // Two bots may share a store, so the queue has a name of its own.
         .queue(QueueName::new("bookkeeping-bot")?)
         .lease(Duration::from_secs(args.lease))
         .store_timeout(Duration::from_millis(args.store_budget_ms));
     Ok(Gateway::new(store.clone(), secrets, client, bot, config))
 }
 
-/// Says what would break which promise. A store that does not answer yet is no error.
+/// Logs the store's warnings, and fails if the store would break a guarantee. A store that is not
+/// up yet is only logged.
 async fn examine(store: &Arc<dyn Store>, limit: Duration) -> anyhow::Result<()> {
     let findings = match with_timeout(limit, store.examine()).await {
         Ok(findings) => findings,
@@ -143,7 +144,7 @@ fn router(
         .route_service("/line/webhook", gateway.service())
         .route("/healthz", get(|| async { "alive\n" }))
         .route("/readyz", get(ready));
-    // Only to this machine.
+    // `meters` is `Some` only if the listener is on loopback.
     let Some(meters) = meters else { return router };
     let tidied = meters.clone();
     tokio::spawn(async move {

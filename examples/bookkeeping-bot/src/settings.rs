@@ -1,4 +1,4 @@
-//! Flags and variables.
+//! Command-line flags and environment variables.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use hapax_line::LINE_API_BASE;
 use crate::moment::Offset;
 use crate::reader::OpenAiSettings;
 
-/// A LINE bot that keeps books: each message is booked once, and the last entry may be edited for an
-/// hour.
+/// A LINE bot that keeps books: each message is booked once, and the last entry can be edited for
+/// an hour.
 #[derive(Clone, Parser)]
 #[command(name = "bookkeeping-bot", version)]
 pub struct BookkeepingBotArgs {
-    /// Where to listen.
+    /// Address to listen on.
     #[arg(long, default_value = "127.0.0.1:8792", value_name = "ADDR")]
     pub listen: String,
     /// Where events wait and last entries are kept: sqlite:FILE, redis://…, postgres://…
@@ -34,7 +34,7 @@ pub struct BookkeepingBotArgs {
         value_name = "URL"
     )]
     pub database: String,
-    /// Talks to itself, on loopback and without an account, shows the chat and the ledger, and ends.
+    /// Run a conversation on loopback without an account, print the chat and the ledger, and exit.
     #[arg(long)]
     pub demo: bool,
     /// The channel's secret; two with a comma between them while it is rotated.
@@ -45,7 +45,7 @@ pub struct BookkeepingBotArgs {
         required_unless_present = "demo"
     )]
     pub channel_secret: Option<String>,
-    /// What the channel's API is called with.
+    /// Access token for the channel's API.
     #[arg(
         long,
         env = "LINE_CHANNEL_ACCESS_TOKEN",
@@ -53,14 +53,14 @@ pub struct BookkeepingBotArgs {
         required_unless_present = "demo"
     )]
     pub channel_access_token: Option<String>,
-    /// LINE's API.
+    /// Base URL of LINE's API.
     #[arg(long, env = "LINE_API_BASE", default_value = LINE_API_BASE, value_name = "URL")]
     pub line_api_base: String,
-    /// For how many seconds after its last change an entry may be edited.
+    /// Seconds after its last change during which an entry can be edited.
     #[arg(long, env = "LAST_TRANSACTION_TTL", default_value_t = 3600, value_name = "SECONDS",
           value_parser = clap::value_parser!(u64).range(1..=31_622_400))]
     pub last_transaction_ttl: u64,
-    /// For how many seconds a bot that died is believed to be at work on its events.
+    /// Seconds until the events of a bot that died are taken over.
     #[arg(long, default_value_t = 30, value_name = "SECONDS",
           value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub lease: u64,
@@ -73,7 +73,7 @@ pub struct BookkeepingBotArgs {
     #[arg(long, default_value_t = 500, value_name = "MS",
           value_parser = clap::value_parser!(u64).range(1..=60_000))]
     pub store_budget_ms: u64,
-    /// The users' time zone, as its distance from Greenwich.
+    /// The users' time zone, as an offset from UTC.
     #[arg(
         long,
         env = "BOOKKEEPING_UTC_OFFSET",
@@ -82,19 +82,19 @@ pub struct BookkeepingBotArgs {
         allow_hyphen_values = true
     )]
     pub utc_offset: Offset,
-    /// An OpenAI-compatible API that reads messages; without it and a key, rules do.
+    /// OpenAI-compatible API that reads the messages; if neither it nor a key is set, rules do.
     #[arg(long, env = "OPENAI_API_BASE", value_name = "URL")]
     pub openai_api_base: Option<String>,
-    /// Its key.
+    /// Key for the OpenAI-compatible API.
     #[arg(long, env = "OPENAI_API_KEY", hide_env_values = true)]
     pub openai_api_key: Option<String>,
-    /// Its model.
+    /// Model that the OpenAI-compatible API uses.
     #[arg(long, env = "OPENAI_MODEL", default_value = "gpt-4o-mini")]
     pub openai_model: String,
 }
 
 impl BookkeepingBotArgs {
-    /// How long an entry may be edited after its last change.
+    /// How long an entry can be edited after its last change.
     pub fn ttl(&self) -> Duration {
         Duration::from_secs(self.last_transaction_ttl)
     }
@@ -104,7 +104,7 @@ impl BookkeepingBotArgs {
         Duration::from_millis(self.store_timeout_ms)
     }
 
-    /// Which model reads messages, if one does.
+    /// The endpoint of the model that reads messages; `None` if neither base nor key is set.
     pub fn openai(&self) -> Option<OpenAiSettings> {
         let set = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
         let (base, key) = (set(&self.openai_api_base), set(&self.openai_api_key));

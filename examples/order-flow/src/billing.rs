@@ -21,14 +21,14 @@ struct Placed {
     order: i64,
 }
 
-/// Works until it is killed.
+/// Consumes orders until the process is killed.
 pub(crate) async fn run(nats: &str, url: &str) -> anyhow::Result<()> {
     let billing = Billing { pool: database::open(url, TABLE).await? };
     let orders =
         stream::Config { name: STREAM.into(), subjects: vec![TOPIC.into()], ..Default::default() };
     jetstream::new(async_nats::connect(nats).await?).get_or_create_stream(orders).await?;
     let source = NatsSource::new(nats, STREAM, "billing")?;
-    // A part that was killed is back soon: giving up on an order would be wrong.
+    // Killed services are restarted soon, so do not give up on an order early.
     let config = ConsumerConfig::new().max_attempts(1000);
     BrokerConsumer::new("billing", source, billing)
         .config(config)

@@ -5,9 +5,9 @@ use tokio_postgres::NoTls;
 
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// A pool on this database, with hapax's tables and this one of the service's own.
+/// Opens a pool on this database, and creates hapax's tables and the service's own `table`.
 pub(crate) async fn open(url: &str, table: &str) -> anyhow::Result<Pool> {
-    // A connection that hangs is not given out a second time.
+    // `Verified` checks a connection before it is reused, so that a hanging one is discarded.
     let config = ManagerConfig { recycling_method: RecyclingMethod::Verified };
     let pool = Pool::builder(Manager::from_config(url.parse()?, NoTls, config))
         .runtime(Runtime::Tokio1)

@@ -1,4 +1,4 @@
-//! An order becomes one invoice, whichever part of the way is killed.
+//! Each order becomes exactly one invoice, whichever service is killed.
 //!
 //! ```text
 //! client ──► orders ──► PostgreSQL ──► relay ──► NATS ──► billing ──► PostgreSQL
@@ -14,13 +14,13 @@ mod storm;
 
 use clap::{Parser, Subcommand};
 
-/// Orders become invoices, once each. Without a command: starts everything on servers of its own,
-/// sends orders while it kills each part in turn, and counts.
+/// Turns each order into exactly one invoice. Without a command: starts all services on servers of
+/// its own, sends orders while killing each service in turn, and compares the counts.
 #[derive(Parser)]
 struct Args {
     #[command(subcommand)]
     part: Option<Part>,
-    /// How many orders are sent.
+    /// Number of orders to send.
     #[arg(long, default_value_t = 1000)]
     orders: usize,
 }
@@ -29,34 +29,34 @@ struct Args {
 enum Part {
     /// The orders service: POST /orders with an Idempotency-Key.
     Orders {
-        /// Where to listen.
+        /// Address to listen on.
         #[arg(long)]
         listen: String,
-        /// The shop's database.
+        /// URL of the shop's database.
         #[arg(long)]
         database: String,
     },
     /// The relay from the shop's outbox to NATS.
     Relay {
-        /// The shop's database.
+        /// URL of the shop's database.
         #[arg(long)]
         database: String,
-        /// Where NATS is.
+        /// URL of the NATS server.
         #[arg(long)]
         nats: String,
     },
-    /// The billing service: an invoice for each order.
+    /// The billing service: one invoice for each order.
     Billing {
-        /// Where NATS is.
+        /// URL of the NATS server.
         #[arg(long)]
         nats: String,
-        /// The billing database.
+        /// URL of the billing database.
         #[arg(long)]
         database: String,
     },
 }
 
-/// Where orders are announced.
+/// The topic of the messages about new orders.
 const TOPIC: &str = "orders.placed";
 
 #[tokio::main]

@@ -33,7 +33,7 @@ struct NewOrder {
     item: String,
 }
 
-/// Serves until it is killed.
+/// Serves until the process is killed.
 pub(crate) async fn serve(listen: &str, url: &str) -> anyhow::Result<()> {
     let pool = Arc::new(database::open(url, TABLE).await?);
     let app = Router::new().route("/orders", post(create)).with_state(pool);
@@ -43,8 +43,8 @@ pub(crate) async fn serve(listen: &str, url: &str) -> anyhow::Result<()> {
 async fn create(State(pool): State<Arc<Pool>>, parts: Parts, body: Bytes) -> Response {
     match place(&pool, &parts, &body).await {
         Ok(response) => response,
-        // Rolled back, or (where that was the answer to the commit) committed: with the same key a
-        // retry is safe in both cases.
+        // The transaction was rolled back or, if only the commit's acknowledgement was lost,
+        // committed: a retry with the same key is safe in both cases.
         Err(_) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
     }
 }
@@ -68,7 +68,7 @@ async fn place(pool: &Pool, parts: &Parts, body: &Bytes) -> anyhow::Result<Respo
     let insert = "INSERT INTO orders (item) VALUES ($1) RETURNING id";
     let id: i64 = tx.query_one(insert, &[&order.item]).await?.try_get(0)?;
     let placed = json!({"order": id, "item": order.item}).to_string();
-    // Its id is made here, and is what the inbox at the other end knows it by.
+    // The message's id is generated here; the consumer's inbox deduplicates by this id.
     let message =
         QueueItem::new(&Tenant::default(), TOPIC, placed.clone()).key(&format!("order-{id}"));
     tx.hapax().enqueue(&message).await?;

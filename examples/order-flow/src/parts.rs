@@ -1,8 +1,8 @@
-//! The parts as processes of their own, which can be killed.
+//! Each service as a child process that can be killed.
 
 use std::process::{Child, Command, Stdio};
 
-/// A part of the way, killed when dropped.
+/// A service process, killed when dropped.
 pub(crate) struct Part {
     arguments: Vec<String>,
     child: Option<Child>,
@@ -16,7 +16,7 @@ impl Part {
         Ok(part)
     }
 
-    /// `SIGKILL`.
+    /// Sends `SIGKILL`.
     pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
@@ -32,7 +32,7 @@ impl Part {
         Ok(())
     }
 
-    /// Starts it again where it gave up by itself, as a supervisor would.
+    /// Restarts the process if it has exited by itself, as a supervisor would.
     pub(crate) fn revive(&mut self) -> anyhow::Result<()> {
         let ended = match &mut self.child {
             Some(child) => child.try_wait()?.is_some(),

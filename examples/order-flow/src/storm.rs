@@ -1,4 +1,4 @@
-//! Everything at once: servers, services, orders with duplicates, and a killer.
+//! The whole scenario: servers, services, orders with duplicates, and a thread that kills services.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,9 +10,9 @@ use hapax_testkit::{Nats, Postgres, free_port};
 
 use crate::parts::Part;
 
-/// How many clients send orders at once.
+/// Number of concurrent clients.
 const CLIENTS: usize = 8;
-/// Nothing here takes this long; a run that does has lost something.
+/// Time limit for each phase; a run that exceeds it has lost an order.
 const LIMIT: Duration = Duration::from_secs(600);
 
 struct World {
@@ -35,7 +35,7 @@ impl World {
         Ok(Self { postgres, nats, parts: Mutex::new(parts), address })
     }
 
-    /// Kills each part in turn, and lets it rest for a moment.
+    /// Kills one of the services or servers, chosen by `turn`, and restarts it after a pause.
     fn kill(&self, turn: usize) -> anyhow::Result<&'static str> {
         let rest = || std::thread::sleep(Duration::from_millis(150));
         let mut parts = self.parts.lock().expect("no panic");
@@ -66,7 +66,7 @@ impl World {
         self.postgres.psql_in(database, &sql).trim().parse().unwrap_or(0)
     }
 
-    /// How many invoices there are; none as long as billing, on a slow machine, has no table for them.
+    /// The number of invoices; 0 until billing has created its table.
     fn invoices(&self) -> u64 {
         let there = "SELECT to_regclass('invoices') IS NOT NULL";
         if self.postgres.psql_in("billing", there) != "t" {
@@ -76,7 +76,7 @@ impl World {
     }
 }
 
-/// Runs it all, and fails where the counts differ.
+/// Runs the scenario, and fails if the counts differ.
 pub(crate) async fn run(orders: usize) -> anyhow::Result<()> {
     tokio::task::spawn_blocking(move || storm(orders)).await?
 }
@@ -112,7 +112,8 @@ fn kill_until(world: &World, calm: &AtomicBool) -> anyhow::Result<usize> {
     Ok(kills)
 }
 
-/// Every order until it is answered, every third one twice at the same time; how many requests.
+/// Sends every order until it is answered, every third one twice concurrently; returns the number
+/// of requests.
 fn send(address: &str, orders: usize) -> anyhow::Result<usize> {
     let (next, requests) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let until = Instant::now() + LIMIT;

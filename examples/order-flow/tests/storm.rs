@@ -1,4 +1,4 @@
-//! The example does what its README says.
+//! Runs the example as its README describes.
 
 use std::process::Command;
 

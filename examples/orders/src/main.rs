@@ -1,5 +1,6 @@
-//! Orders that are made once, however often they are asked for and wherever the process dies: claim,
-//! order and answer are in one transaction of the shop's own database.
+//! An orders service that creates each order exactly once, however often the client retries and
+//! wherever the process dies: claim, order and answer are in one transaction of the service's own
+//! database.
 
 mod order;
 mod postgres;
@@ -23,21 +24,22 @@ use tokio::time::timeout;
 
 use crate::order::{NewOrder, Shop};
 
-/// Makes each order once.
+/// Creates each order exactly once.
 #[derive(Parser)]
 struct Args {
-    /// Where to listen.
+    /// Address to listen on.
     #[arg(long, default_value = "127.0.0.1:8790")]
     listen: String,
-    /// The database of orders and claims: sqlite:FILE or postgres://…
+    /// Database of orders and claims: sqlite:FILE or postgres://…
     #[arg(long, default_value = "sqlite:orders.db")]
     store: String,
 }
 
-/// No order takes longer. Who gives up may simply ask again: the key finds out what became of it.
+/// Time limit for one `place` or `count`. A client that times out can retry safely with the same
+/// key.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// How keys are read and answers are kept: for a day, and per `Authorization`.
+/// Settings for parsing keys and keeping answers: for a day, and separately per `Authorization`.
 static CONFIG: LazyLock<IdempotencyConfig> =
     LazyLock::new(|| IdempotencyConfig::new().with_required_key(true));
 
@@ -49,7 +51,7 @@ async fn main() -> anyhow::Result<()> {
         Some(file) => Arc::new(sqlite::SqliteShop::open(file)?),
         None => Arc::new(postgres::PostgresShop::open(&args.store).await?),
     };
-    // Deletes the claims whose day is over.
+    // Deletes expired claims.
     let claims = hapax::open(&args.store, &hapax::StoreConfig::default())?;
     hapax::sweep_forever(claims, Duration::from_secs(60));
 
@@ -80,8 +82,8 @@ async fn count(State(shop): State<Arc<dyn Shop>>) -> Result<Response, Failed> {
     Ok(Json(serde_json::json!({ "count": count })).into_response())
 }
 
-/// The database failed, or was too slow. Everything is rolled back, or (where that was the answer to
-/// the commit) committed: with the same key a retry is safe in both cases.
+/// The database failed or was too slow. The transaction was rolled back or, if only the commit's
+/// acknowledgement was lost, committed: a retry with the same key is safe in both cases.
 struct Failed(anyhow::Error);
 
 impl<E: Into<anyhow::Error>> From<E> for Failed {

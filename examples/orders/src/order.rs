@@ -7,25 +7,25 @@ use hapax_http::KeyedRequest;
 use serde::Deserialize;
 use serde_json::json;
 
-/// What is asked for.
+/// The JSON body of `POST /orders`.
 #[derive(Deserialize)]
 pub(crate) struct NewOrder {
     pub(crate) item: String,
     pub(crate) cups: i32,
 }
 
-/// A database of orders.
+/// A database that holds the orders and the claims on their keys.
 #[async_trait]
 pub(crate) trait Shop: Send + Sync {
-    /// Makes the order, or gives the answer that the key has already.
+    /// Creates the order, or returns the stored answer if the key is already settled.
     async fn place(&self, keyed: KeyedRequest, order: NewOrder) -> anyhow::Result<Response>;
 
-    /// How many orders there are.
+    /// The number of orders in the database.
     async fn count(&self) -> anyhow::Result<i64>;
 }
 
 impl NewOrder {
-    /// The answer: 201, the order, and where it is.
+    /// The response to a new order: 201, `Location`, and the order as JSON.
     pub(crate) fn made(self, order: i64) -> anyhow::Result<http::Response<Bytes>> {
         let made = json!({ "order": order, "item": self.item, "cups": self.cups });
         let response = http::Response::builder()
@@ -36,7 +36,7 @@ impl NewOrder {
     }
 }
 
-/// For the test: ends the process as a crash would, where `ORDERS_DIE_AT` names this point.
+/// Crash point for the tests: aborts the process if `ORDERS_DIE_AT` names this point.
 pub(crate) fn die_at(point: &str) {
     if std::env::var("ORDERS_DIE_AT").is_ok_and(|wanted| wanted == point) {
         std::process::abort();

@@ -17,7 +17,7 @@ pub(crate) struct PostgresShop(Pool);
 
 impl PostgresShop {
     pub(crate) async fn open(url: &str) -> anyhow::Result<Self> {
-        // A connection that hangs is not given out a second time.
+        // `Verified` checks a connection before it is reused, so that a hanging one is discarded.
         let config = ManagerConfig { recycling_method: RecyclingMethod::Verified };
         let limit = Some(Duration::from_secs(2));
         let pool = Pool::builder(Manager::from_config(url.parse()?, NoTls, config))
@@ -41,7 +41,8 @@ impl PostgresShop {
 
 #[async_trait]
 impl Shop for PostgresShop {
-    /// One transaction. It is rolled back wherever this returns, or dies, before the commit.
+    /// Places the order in one transaction, which is rolled back if this method returns, or the
+    /// process dies, before the commit.
     async fn place(&self, keyed: KeyedRequest, order: NewOrder) -> anyhow::Result<Response> {
         let mut database = self.0.get().await?;
         let mut tx = database.transaction().await?;

@@ -19,9 +19,9 @@ pub(crate) struct SqliteShop(Arc<Mutex<Connection>>);
 impl SqliteShop {
     pub(crate) fn open(file: &str) -> anyhow::Result<Self> {
         let database = Connection::open(file)?;
-        // For whoever else writes to the file: a backup, the sweep, a second shop.
+        // Other connections write to the same file: a backup, the sweep, a second instance.
         database.busy_timeout(Duration::from_secs(2))?;
-        // An order that was answered is on the disk.
+        // An order must be on disk before its response is sent.
         database.pragma_update(None, "synchronous", "FULL")?;
         database.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
         migrate(&database)?;
@@ -32,19 +32,21 @@ impl SqliteShop {
         Ok(Self(Arc::new(Mutex::new(database))))
     }
 
-    /// Runs something on the connection, away from the threads that serve requests.
+    /// Runs `work` on the connection in a blocking thread, so that async threads are never blocked.
     async fn with<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Connection) -> anyhow::Result<T> + Send + 'static,
     ) -> anyhow::Result<T> {
         let database = self.0.clone();
-        // Whoever panicked here has rolled back: the connection is as good as before.
+        // A panic rolls back its transaction, so the connection of a poisoned mutex is still
+        // usable.
         spawn_blocking(move || work(&mut database.lock().unwrap_or_else(PoisonError::into_inner)))
             .await?
     }
 }
 
-/// One transaction. It is rolled back wherever this returns, or dies, before the commit.
+/// Places the order in one transaction, which is rolled back if this function returns, or the
+/// process dies, before the commit.
 fn place(
     database: &mut Connection,
     keyed: &KeyedRequest,

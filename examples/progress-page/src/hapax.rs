@@ -1,4 +1,4 @@
-//! The two things that a service wants of hapax: to keep an event, and to let a browser follow.
+//! A client for the two calls that a service needs: publish an event, and link a browser to a job.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,15 +10,15 @@ use ureq::Agent;
 
 use crate::link;
 
-/// For one attempt; longer than hapax itself may take.
+/// Timeout of one attempt; longer than hapax's own limit for a request.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Before the second attempt; doubled for each further one up to [`LONGEST_PAUSE`].
+/// Pause before the second attempt; doubled for each further one up to [`LONGEST_PAUSE`].
 const PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// For all attempts together: a restart, an upgrade or a failover takes less.
+/// Limit for all attempts together; a restart, an upgrade or a failover takes less.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// A running hapax.
+/// A client for one hapax server.
 #[derive(Clone)]
 pub struct Hapax {
     url: String,
@@ -26,21 +26,21 @@ pub struct Hapax {
     agent: Agent,
 }
 
-/// What a hapax with tokens wants to see.
+/// Credentials for a hapax server that requires access tokens.
 #[derive(Clone)]
 pub struct Access {
     /// The service's own token.
     pub token: String,
     /// The tenant of that token.
     pub tenant: String,
-    /// What links for browsers are signed with: the setting `sse.secret` of hapax.
+    /// The secret that signs links for browsers: hapax's setting `sse.secret`.
     pub secret: String,
-    /// How long a link is good; the page asks for the next one by itself.
+    /// Lifetime of a link; the page requests the next one by itself.
     pub link_lifetime: Duration,
 }
 
 impl Hapax {
-    /// At this address, `http://127.0.0.1:8787`.
+    /// A client for the server at this URL, such as `http://127.0.0.1:8787`.
     pub fn at(url: &str, access: Option<Access>) -> Self {
         let config = Agent::config_builder().http_status_as_error(false);
         let agent = config.timeout_global(Some(LIMIT)).build().into();
@@ -51,8 +51,8 @@ impl Hapax {
         &self.url
     }
 
-    /// Publishes an event, however often it takes: whatever became of an attempt without an answer,
-    /// the same event again is the same event.
+    /// Publishes an event, retrying until hapax confirms it. A retry is safe even if an earlier
+    /// attempt succeeded without an answer: hapax stores the same event once.
     pub(crate) fn publish(&self, event: &Value) -> anyhow::Result<()> {
         let (since, mut pause) = (Instant::now(), PAUSE);
         loop {
@@ -70,7 +70,7 @@ impl Hapax {
         }
     }
 
-    /// Where a browser follows the job: it sends no token of its own, so the link says what it may see.
+    /// The URL at which a browser follows the job. A browser sends no token, so the link is signed.
     pub(crate) fn link(&self, domain: &str, job: &str) -> String {
         let name = utf8_percent_encode(job, NON_ALPHANUMERIC);
         let url = format!("{}/v1/jobs/{domain}/{name}/events", self.url);

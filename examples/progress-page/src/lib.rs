@@ -1,7 +1,7 @@
 //! A page with a progress bar that survives a reload and a restart of the server.
 //!
-//! The page follows a job on hapax itself; this program only serves it, tells it where to listen,
-//! and does the work that it shows.
+//! The browser follows a job on hapax directly; this program only serves the page, gives it the
+//! link to the job's events, and runs the job.
 
 mod hapax;
 mod link;
@@ -23,15 +23,15 @@ use tokio::task::spawn_blocking;
 
 pub use crate::hapax::{Access, Hapax};
 
-/// How many jobs are worked on at once; each has a thread.
+/// Maximum number of concurrent jobs; each occupies a thread.
 const WORKERS: usize = 16;
 
-/// What the program needs to know.
+/// Settings of the example.
 #[derive(Clone)]
 pub struct PageSettings {
-    /// Where events go, and where the page gets them from.
+    /// The hapax server that stores the events and streams them to the page.
     pub hapax: Hapax,
-    /// How long each step of a job takes.
+    /// Duration of each step of a job.
     pub pace: Duration,
 }
 
@@ -40,7 +40,7 @@ struct App {
     workers: Arc<Semaphore>,
 }
 
-/// Serves the page, until the process ends.
+/// Serves the page until the process ends.
 ///
 /// # Errors
 ///
@@ -55,7 +55,8 @@ pub async fn serve(listener: TcpListener, settings: PageSettings) -> anyhow::Res
     Ok(axum::serve(listener, routes).await?)
 }
 
-/// The whole page; the browser is told to load nothing else, and to talk to nobody else.
+/// The page, with a content security policy that lets it load nothing else, and connect only to
+/// this server and to hapax.
 async fn page(State(app): State<Arc<App>>) -> Response {
     let policy = format!(
         "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
@@ -66,13 +67,13 @@ async fn page(State(app): State<Arc<App>>) -> Response {
     ([(header::CONTENT_SECURITY_POLICY, policy)], page).into_response()
 }
 
-/// The page chose the job's id, so that it may ask again where an answer was lost.
+/// Body of `POST /jobs`. The page chooses the job's id, so that it can retry a lost request.
 #[derive(Deserialize)]
 struct Start {
     job: String,
 }
 
-/// Starts a worker. A second one for the same job would say the same, and hapax would know it.
+/// Starts a worker. A second worker for the same job is harmless: hapax drops its duplicate events.
 async fn start(State(app): State<Arc<App>>, Json(Start { job }): Json<Start>) -> Response {
     let Ok(place) = app.workers.clone().try_acquire_owned() else {
         let retry = [(header::RETRY_AFTER, "5")];
@@ -86,8 +87,8 @@ async fn start(State(app): State<Arc<App>>, Json(Start { job }): Json<Start>) ->
     StatusCode::ACCEPTED.into_response()
 }
 
-/// Where to follow the job. A real service would ask here who is asking: whoever has the link may
-/// see the job.
+/// The URL of the job's event stream. A real service would authorize the caller here, because the
+/// link alone gives access to the job.
 async fn link(State(app): State<Arc<App>>, Path(job): Path<String>) -> Response {
     Json(json!({ "url": app.settings.hapax.link(worker::DOMAIN, &job) })).into_response()
 }

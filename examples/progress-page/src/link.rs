@@ -1,4 +1,4 @@
-//! Signed links: what their bearer may follow, and until when.
+//! Signed links: the jobs that a link opens, and its expiry.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,7 +10,7 @@ use sha2::Sha256;
 
 use crate::Access;
 
-/// The text for `?access=`. Any language with HMAC-SHA256 makes it: hapax need not be asked.
+/// The value of `?access=`. It needs only HMAC-SHA256 and the shared secret, no call to hapax.
 #[expect(clippy::disallowed_methods, reason = "a link expires by the world's clock")]
 pub(crate) fn sign(access: &Access, domain: &str, job: &str) -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Serves the page, and works on the jobs that it starts.
+//! Serves the page, and runs the jobs that the page starts.
 
 use std::time::Duration;
 
@@ -9,22 +9,22 @@ use tokio::net::TcpListener;
 /// A page with a progress bar that survives a reload and a restart of the server.
 #[derive(Parser)]
 struct Args {
-    /// Where to serve the page.
+    /// Address to serve the page on.
     #[arg(long, default_value = "127.0.0.1:8791")]
     listen: String,
-    /// Where hapax listens; the browser must reach it, too.
+    /// URL of hapax; the browser must be able to reach it, too.
     #[arg(long, default_value = "http://127.0.0.1:8787")]
     hapax: String,
-    /// A token of hapax, where it asks for one.
+    /// Access token for hapax, if hapax requires one.
     #[arg(long, env = "HAPAX_TOKEN", hide_env_values = true, requires = "secret")]
     token: Option<String>,
-    /// The tenant of that token.
+    /// Tenant of that token.
     #[arg(long, default_value = "default")]
     tenant: String,
-    /// What hapax checks the links of browsers with.
+    /// Secret with which hapax verifies the signed links of browsers.
     #[arg(long, env = "HAPAX_SSE_SECRET", hide_env_values = true)]
     secret: Option<String>,
-    /// How long each step of a job takes, in milliseconds.
+    /// Duration of each step of a job, in milliseconds.
     #[arg(long, default_value = "1500")]
     pace_ms: u64,
 }

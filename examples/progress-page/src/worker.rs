@@ -1,4 +1,4 @@
-//! The work behind the bar: five stages, told to hapax step by step.
+//! The simulated job: five stages, each step published to hapax as an event.
 
 use std::thread;
 
@@ -6,10 +6,10 @@ use serde_json::json;
 
 use crate::PageSettings;
 
-/// What the jobs are about.
+/// The domain of all jobs of this example.
 pub(crate) const DOMAIN: &str = "scan";
 
-/// Stage, seq and percent of each step. Every stage has ten seqs of its own (10–19, 20–29, …), and
+/// Stage, seq and percent of each step. Each stage has a range of ten seqs (10–19, 20–29, …), and
 /// `done` at 51 closes the job.
 const STEPS: [(&str, u64, u64); 7] = [
     ("vision", 10, 10),
@@ -21,9 +21,8 @@ const STEPS: [(&str, u64, u64); 7] = [
     ("done", 51, 100),
 ];
 
-/// Does a job from its first step on. The same job a second time, also after a crash in the middle,
-/// publishes the same events, which hapax takes for what they are: duplicates up to where the first
-/// one came, and news from there on.
+/// Runs a job from its first step. Running the same job again, for example after a crash, publishes
+/// the same events: hapax drops those that it already has as duplicates and stores the rest.
 #[expect(clippy::print_stderr, reason = "the log of a small example")]
 pub(crate) fn run(settings: &PageSettings, job: &str) {
     for (stage, seq, percent) in STEPS {

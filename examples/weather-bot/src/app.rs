@@ -1,4 +1,4 @@
-//! The parts put together, and served.
+//! Assembles the gateway, the bot and its databases, and serves them over HTTP.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -24,11 +24,11 @@ use crate::bot::WeatherBot;
 use crate::settings::WeatherBotSettings;
 use crate::users::{self, Users};
 
-/// How long a probe waits for a store or a database.
+/// How long a probe waits for the store or the database.
 const PROBE: Duration = Duration::from_secs(1);
-/// How often what has expired is deleted, and measurements are tidied up.
+/// Interval at which expired rows are deleted and the metrics recorder is maintained.
 const SWEEP: Duration = Duration::from_secs(60);
-/// How long whoever is connected may take at the end.
+/// How long open connections may take to finish after the stop signal.
 const GOODBYE: Duration = Duration::from_secs(10);
 
 pub(crate) struct App {
@@ -38,8 +38,8 @@ pub(crate) struct App {
 }
 
 impl App {
-    /// A store or a database that does not answer yet is no error: the bot starts, and they are
-    /// used when they are there.
+    /// A store or a database that is not up yet is no error: the bot starts without it, and uses it
+    /// as soon as it answers.
     pub(crate) async fn open(settings: WeatherBotSettings) -> anyhow::Result<Self> {
         let WeatherBotSettings { store, store_limit, database, database_limit, .. } = settings;
         let WeatherBotSettings { rules, secrets, line, weather, .. } = settings;
@@ -51,28 +51,28 @@ impl App {
         let bot = WeatherBot::new(users.clone(), weather);
         let config = hapax_line::GatewayConfig::new()
             .rules(rules)
-            // Two bots may share a store.
+            // Two bots may share a store, so the queue has a name of its own.
             .queue(QueueName::new("weather-bot")?)
             .store_timeout(store_limit);
         let gateway = Gateway::new(store.clone(), secrets, line, Arc::new(bot), config);
         Ok(Self { store, users, gateway })
     }
 
-    /// Serves until `stop`; then answers who is connected, and lands the events in hand.
+    /// Serves until `stop`; then finishes open requests and the events being handled.
     pub(crate) async fn serve(
         self,
         listener: TcpListener,
         meters: Option<PrometheusHandle>,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> anyhow::Result<()> {
-        // Whoever can reach the webhook is not meant to read the rest.
+        // Expose metrics on loopback only: the clients of a public webhook must not read them.
         let loopback = listener.local_addr()?.ip().is_loopback();
         let meters = meters.filter(|_| loopback);
         let router = router(&self, meters);
         let stopping = watch::Sender::new(false);
         let told = || {
             let mut stopping = stopping.subscribe();
-            // The sender lives as long as this function runs.
+            // `wait_for` cannot fail: the sender outlives this future.
             async move { drop(stopping.wait_for(|stopping| *stopping).await) }
         };
         let serving = axum::serve(listener, router).with_graceful_shutdown(told());
@@ -95,7 +95,8 @@ impl App {
     }
 }
 
-/// Says what would break which promise, and refuses what would break one for certain.
+/// Logs the store's warnings, and fails if the store would break a guarantee. A store that is not
+/// up yet is only logged.
 async fn examine(store: &Arc<dyn Store>) -> anyhow::Result<()> {
     let findings = match hapax::with_timeout(PROBE * 2, store.examine()).await {
         Ok(findings) => findings,
@@ -137,7 +138,8 @@ fn router(app: &App, meters: Option<PrometheusHandle>) -> Router {
 
 type Both = (Arc<dyn Store>, Arc<dyn Users>);
 
-/// The bot answers without either, as well as it can: this tells an operator that it does.
+/// Reports the store and the database. The bot keeps answering without them, so this endpoint is
+/// how an operator learns that one is down.
 async fn ready(State((store, users)): State<Both>) -> Response {
     let (store, users) =
         tokio::join!(hapax::with_timeout(PROBE, store.ping()), timeout(PROBE, users.ping()));
@@ -153,7 +155,7 @@ fn json(status: StatusCode, text: &'static str) -> Response {
     (status, [(CONTENT_TYPE, "application/json")], text).into_response()
 }
 
-/// Completes with `SIGTERM` or `SIGINT`.
+/// Completes on `SIGTERM` or `SIGINT`.
 pub(crate) fn signalled() -> anyhow::Result<impl Future<Output = ()> + Send + 'static> {
     let (mut terminate, mut interrupt) =
         (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);

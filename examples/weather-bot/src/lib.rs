@@ -25,13 +25,14 @@ use settings::{WeatherBotArgs, WeatherBotSettings};
 use simulated_weather::SimulatedWeather;
 use tokio::net::TcpListener;
 
-/// Fixed weather takes as long as a service on the other side of the world: a double tap meets it.
+/// Delay of the fixed weather, like a distant service, so that a double tap arrives during a
+/// lookup.
 const PACE: Duration = Duration::from_millis(500);
 
-/// The program: serves until a signal says to stop, or plays its demo.
+/// Runs the program: serves until `SIGTERM` or `SIGINT`, or plays the demo.
 ///
 /// # Errors
-/// Where a setting is wrong, an address is taken, or the demo did not go as it should.
+/// If a setting is wrong, the address is in use, or the demo does not go as expected.
 pub async fn run() -> anyhow::Result<()> {
     let args = WeatherBotArgs::parse();
     if args.demo {
@@ -52,7 +53,7 @@ pub async fn run() -> anyhow::Result<()> {
     let address = listener.local_addr()?;
     let app = app::App::open(settings).await?;
     let stop = app::signalled()?;
-    // Whoever reads this may send: connections wait in the listener until they are served.
+    // Events may be sent once this line is printed: connections wait in the listener until served.
     writeln!(std::io::stdout(), "weather-bot on http://{address}/line/webhook")?;
     app.serve(listener, Some(meters), stop).await
 }

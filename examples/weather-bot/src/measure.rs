@@ -1,16 +1,16 @@
-//! What is measured, for Prometheus. No label says anything about a person.
+//! Prometheus metrics of the bot. No label identifies a user.
 
 use hapax::metric_names;
 use metrics::{describe_counter, describe_histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
-/// Questions to the weather service. Label: `result` (`found`, `unknown`, `away`, `slow`,
+/// Lookups at the weather service. Label: `result` (`found`, `unknown`, `away`, `slow`,
 /// `nonsense`).
 pub(crate) const LOOKUPS: &str = "weather_lookups_total";
-/// How long they took.
+/// Duration of those lookups.
 pub(crate) const LOOKUP_SECONDS: &str = "weather_lookup_seconds";
 
-/// Starts measuring.
+/// Installs the metrics recorder.
 pub(crate) fn start() -> anyhow::Result<PrometheusHandle> {
     let histograms = metric_names::HISTOGRAMS.iter().chain([&LOOKUP_SECONDS]);
     let builder = histograms.copied().try_fold(PrometheusBuilder::new(), |builder, name| {

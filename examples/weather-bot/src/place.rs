@@ -1,9 +1,9 @@
-//! Places, and what a user may keep of them.
+//! Places, and the two buttons that a user can assign places to.
 
-/// Longer names are cut: they go into lists and onto buttons.
+/// Longer names are cut, because names go into lists and onto buttons.
 const LONGEST_NAME: usize = 60;
 
-/// A place on earth, and what it is called.
+/// A named place on earth.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Place {
     pub(crate) name: String,
@@ -12,10 +12,10 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// `None` where that is not on earth, or has no name.
+    /// `None` if the coordinates are out of range or the name is empty.
     pub(crate) fn new(name: &str, latitude: f64, longitude: f64) -> Option<Self> {
         let on_earth = (-90.0..=90.0).contains(&latitude) && (-180.0..=180.0).contains(&longitude);
-        // A database need not take control characters, and a list has no room for line breaks.
+        // A database may reject control characters, and line breaks would break up a list.
         let words: Vec<_> = name
             .split(|c: char| c.is_control() || c.is_whitespace())
             .filter(|w| !w.is_empty())
@@ -25,7 +25,7 @@ impl Place {
     }
 }
 
-/// The two places that have a button of their own.
+/// The two places that have buttons of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Spot {
     Home,
@@ -35,7 +35,7 @@ pub(crate) enum Spot {
 impl Spot {
     pub(crate) const ALL: [Self; 2] = [Self::Home, Self::Office];
 
-    /// As postbacks and the database call it.
+    /// The name used in postbacks and in the database.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Home => "home",

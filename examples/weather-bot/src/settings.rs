@@ -1,4 +1,4 @@
-//! Flags, and what comes from the environment: secrets, and the original bot's variables.
+//! Command-line flags, and environment variables for secrets and for the original bot's settings.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::weather::WeatherService;
 const FORECAST: &str = "https://api.open-meteo.com";
 const GEOCODING: &str = "https://geocoding-api.open-meteo.com";
 
-/// Taps that people repeat are locked: their own file.
+/// The default rules: lock the taps that users repeat.
 pub(crate) const RULES: &str = include_str!("../rules.toml");
 
 const ENVIRONMENT: &str = "\
@@ -34,27 +34,27 @@ Environment:
 #[derive(Parser)]
 #[command(after_help = ENVIRONMENT)]
 pub(crate) struct WeatherBotArgs {
-    /// Where to listen.
+    /// Address to listen on.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8791")]
     listen: String,
-    /// What hapax keeps: events, locks [default: REDIS_URL, or sqlite:hapax.db]
+    /// Store for hapax's events and locks [default: REDIS_URL, or sqlite:hapax.db]
     #[arg(long, value_name = "URL")]
     store: Option<String>,
-    /// What the bot keeps of its users: sqlite:FILE or postgres://…
+    /// Database of the bot's users: sqlite:FILE or postgres://…
     #[arg(long, value_name = "URL", default_value = "sqlite:weather.db")]
     database: String,
-    /// Which events are locked, and how (TOML) [default: those in examples/weather-bot/rules.toml]
+    /// Rules for locking events (TOML) [default: those in examples/weather-bot/rules.toml]
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
-    /// Fixed data instead of a weather service: no network needed.
+    /// Use fixed data instead of a weather service: no network needed.
     #[arg(long)]
     pub(crate) fixed_weather: bool,
-    /// Talk to a simulated LINE and a simulated weather service, show what is said, and end.
+    /// Talk to a simulated LINE and a simulated weather service, print the conversation, and exit.
     #[arg(long)]
     pub(crate) demo: bool,
 }
 
-/// All that the bot is told.
+/// The settings of the bot, from flags and environment.
 pub(crate) struct WeatherBotSettings {
     pub(crate) listen: String,
     pub(crate) store: String,
@@ -68,7 +68,7 @@ pub(crate) struct WeatherBotSettings {
 }
 
 impl WeatherBotSettings {
-    /// Flags win over the environment; an empty variable is none.
+    /// Flags win over the environment; an empty variable counts as unset.
     pub(crate) fn read(
         args: WeatherBotArgs,
         environment: impl Fn(&str) -> Option<String>,
@@ -96,7 +96,7 @@ impl WeatherBotSettings {
     }
 }
 
-/// Whoever has a service of his own has all of it there.
+/// A custom `WEATHER_API_BASE` also serves geocoding, unless `WEATHER_GEOCODING_BASE` is set.
 fn weather(variable: &impl Fn(&str) -> Option<String>) -> anyhow::Result<WeatherService> {
     let own = variable("WEATHER_API_BASE");
     let geocoding = variable("WEATHER_GEOCODING_BASE").or_else(|| own.clone());
@@ -109,7 +109,7 @@ fn weather(variable: &impl Fn(&str) -> Option<String>) -> anyhow::Result<Weather
     .context("WEATHER_API_BASE, WEATHER_GEOCODING_BASE")
 }
 
-/// A file with a mistake is one also where nothing is locked.
+/// Parses the rules even if locks are disabled, so that a mistake in the file is always reported.
 fn rules(
     file: Option<PathBuf>,
     variable: &impl Fn(&str) -> Option<String>,

@@ -1,5 +1,5 @@
-//! A weather service on loopback with fixed data, which counts what it is asked. For the demo and
-//! for tests.
+//! A weather service on loopback with fixed data, which counts its requests. For the demo and for
+//! tests.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// The places that it knows; their names may be part of a longer text.
+/// The known places; a search matches if its text contains one of these names.
 const PLACES: &[(&str, f64, f64)] = &[
     ("台北", 25.0531, 121.5264),
     ("新竹", 24.8036, 120.9686),
@@ -27,25 +27,26 @@ const PLACES: &[(&str, f64, f64)] = &[
     ("花蓮", 23.9769, 121.6044),
 ];
 
-/// How it behaves.
+/// How the service behaves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Mood {
-    /// It answers.
+    /// Answers normally.
     #[default]
     Well,
-    /// It answers forecasts when it is [`Well`](Self::Well) again; places it finds at once.
+    /// Holds forecasts until the mood changes, for example to [`Well`](Self::Well); searches are
+    /// answered at once.
     Holding,
-    /// It never answers.
+    /// Never answers.
     Hang,
-    /// It answers with this status.
+    /// Answers with this status.
     Status(u16),
-    /// It answers with this body.
+    /// Answers with this body.
     Say(String),
-    /// It closes the connection.
+    /// Closes the connection.
     Cut,
 }
 
-/// The service; ends when it is dropped.
+/// The running service; stops when dropped.
 pub struct SimulatedWeather {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -61,12 +62,12 @@ struct Shared {
 }
 
 impl SimulatedWeather {
-    /// Listens on a free port, and answers at once.
+    /// Starts the service on a free port, answering without delay.
     pub async fn start() -> std::io::Result<Self> {
         Self::paced(Duration::ZERO).await
     }
 
-    /// Takes this long for a forecast, as one far away would.
+    /// Starts the service with this delay before each forecast, like a distant service.
     pub async fn paced(pace: Duration) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             pace,
@@ -87,27 +88,27 @@ impl SimulatedWeather {
         Ok(Self { address, shared, serving })
     }
 
-    /// `http://127.0.0.1:PORT`, of forecasts and of places.
+    /// Base URL `http://127.0.0.1:PORT`, for forecasts and for geocoding.
     pub fn base(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// How often it was asked where something is.
+    /// Number of geocoding requests so far.
     pub fn searches(&self) -> usize {
         self.shared.searches.load(Ordering::SeqCst)
     }
 
-    /// How often it was asked for a forecast.
+    /// Number of forecast requests so far.
     pub fn lookups(&self) -> usize {
         self.shared.lookups.load(Ordering::SeqCst)
     }
 
-    /// Latitude and longitude of each forecast.
+    /// Latitude and longitude of each forecast request.
     pub fn asked(&self) -> Vec<(f64, f64)> {
         self.shared.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Behaves like this from now on.
+    /// Changes the behaviour from now on.
     pub fn set(&self, mood: Mood) {
         self.shared.mood.send_replace(mood);
     }
@@ -180,7 +181,7 @@ impl Shared {
 }
 
 impl Mood {
-    /// What is said instead of the weather.
+    /// The response that replaces the normal one; `None` if the service behaves normally.
     async fn answer(self) -> Option<Response> {
         match self {
             Self::Well | Self::Holding => None,
@@ -190,7 +191,7 @@ impl Mood {
                 Some((status, r#"{"error":true,"reason":"simulated"}"#).into_response())
             }
             Self::Say(text) => Some(text.into_response()),
-            // The server drops the connection of a handler that panics.
+            // A panic in a handler makes the server drop the connection.
             Self::Cut => std::panic::resume_unwind(Box::new("cut")),
         }
     }

@@ -1,4 +1,4 @@
-//! Everything that the bot says.
+//! All texts that the bot sends or recognizes.
 
 use std::fmt::Write as _;
 
@@ -29,10 +29,10 @@ pub(crate) const NO_RECENT: &str = "🗒 還沒有查詢紀錄，輸入地名就
 pub(crate) const FORGOTTEN: &str = "🗒 這個地點已不在最近查詢中，請重新輸入地名。";
 pub(crate) const RECENT: &str = "🗒 最近查詢：";
 
-/// What a location message is called that has neither a title nor an address.
+/// The name of a location message without title and address.
 pub(crate) const HERE: &str = "您的位置";
 
-/// On buttons.
+/// Labels of buttons.
 pub(crate) mod labels {
     pub(crate) const HOME: &str = "🏠 住家";
     pub(crate) const OFFICE: &str = "🏢 公司";
@@ -43,7 +43,7 @@ pub(crate) mod labels {
     pub(crate) const SET_OFFICE: &str = "設為公司";
 }
 
-/// What users type.
+/// Commands that users type.
 pub(crate) mod typed {
     pub(crate) const HELP: &[&str] = &["說明", "幫助", "help"];
     pub(crate) const SET_HOME: &str = "設定住家";
@@ -87,12 +87,12 @@ fn line_of_today(today: &Today) -> String {
     line
 }
 
-/// Rounded; nobody wants to read `-0`.
+/// Rounds to an integer; adding 0.0 turns `-0` into `0`.
 fn whole(value: f64) -> f64 {
     value.round() + 0.0
 }
 
-/// WMO's code table 4677, as far as weather services use it.
+/// WMO code table 4677, limited to the codes that weather services use.
 fn sky(code: u8) -> &'static str {
     match code {
         0 => "☀️ 晴朗",

@@ -1,4 +1,4 @@
-//! What was decided is done; every step of it may be done again.
+//! Carries out a settled decision; every step is safe to repeat.
 
 use hapax::document::DocumentError;
 
@@ -7,7 +7,7 @@ use crate::crash::die_at;
 use crate::last::{Draft, Outcome};
 use crate::ledger::{Decision, LedgerError, Settled};
 
-/// How often a booking's record is tried against others who change it at the same moment.
+/// Maximum attempts to store a booking's record while others change it concurrently.
 const TRIES: usize = 16;
 
 impl BookkeepingBot {
@@ -16,7 +16,8 @@ impl BookkeepingBot {
             Decision::Book { entries } => {
                 let mut answer = vec![texts::booked(entries)];
                 if let Err(error) = self.record(settled).await? {
-                    // Booked it is. It stays open, for the next edit to catch up with it.
+                    // The entry is booked. The message stays unconcluded, so that the next edit
+                    // stores its record.
                     tracing::warn!(reason = reason(&error), "an entry cannot be edited for now");
                     answer.push(texts::NOT_EDITABLE.into());
                     return Ok(answer);
@@ -38,9 +39,9 @@ impl BookkeepingBot {
         Ok(answer)
     }
 
-    /// Makes the last entry of a booking the record, unless something later has taken its place. It is
-    /// asked after the look and before the put, so that whoever settles later finds the record as it
-    /// was, or changes it in between and is seen.
+    /// Makes the last entry of a booking the record, unless a later message has replaced it.
+    /// `is_last` is checked between `look` and `replace`: a message that is settled after the check
+    /// either finds the old record or changes it, and then `replace` fails.
     pub(super) async fn record(
         &self,
         settled: &Settled,
@@ -69,7 +70,7 @@ impl BookkeepingBot {
         if outcome != Outcome::Changed || settled.fresh {
             return outcome;
         }
-        // A turn before this one may have stored it, and died before it could say so.
+        // An earlier attempt may have stored the edit and crashed before it was concluded.
         match self.last.get(&settled.user).await {
             Ok(Some(kept)) if kept.entry == draft.after => Outcome::Done,
             _ => outcome,
@@ -78,14 +79,14 @@ impl BookkeepingBot {
 
     async fn withdraw(&self, settled: &Settled, version: &str) -> Outcome {
         match self.last.withdraw(&settled.user, version).await {
-            // The same: it is gone, as it was asked for.
+            // An earlier attempt may have deleted the record and crashed before it was concluded.
             Outcome::Expired if !settled.fresh => Outcome::Done,
             outcome => outcome,
         }
     }
 }
 
-/// A word for the log; what a driver says may be personal.
+/// A label for the log; a driver's message may be personal.
 fn reason(error: &DocumentError) -> &'static str {
     match error {
         DocumentError::Store(error) => error.label(),

@@ -1,4 +1,4 @@
-//! What is to be done about a message that was never seen before. Nothing is changed here.
+//! Decides how to handle a new message. Deciding does not carry anything out yet.
 
 use hapax::Timestamp;
 
@@ -50,8 +50,8 @@ impl BookkeepingBot {
         kept.ok_or(Outcome::Missing)
     }
 
-    /// A booking whose record could not be stored, because the store was away or a turn died, is what
-    /// the user means by the last one: without this an older one would be edited in its place.
+    /// Stores the record of the latest booking if that failed before, because the store was down or
+    /// an attempt crashed. Otherwise an edit would change an older entry than the user means.
     async fn catch_up(&self, user: &str) -> Result<Result<(), Outcome>, LedgerError> {
         let ttl = u64::try_from(self.last.ttl().as_millis()).unwrap_or(u64::MAX);
         let since = Timestamp(self.time.now().0.saturating_sub(ttl));

@@ -18,10 +18,10 @@ use crate::ledger::{self, Ledger, LedgerError};
 use crate::moment::LocalTime;
 use crate::reader::Reader;
 
-/// Keeps books.
+/// A bot that keeps books.
 ///
-/// Each message is decided once ([`Ledger::settle`]), carried out, concluded and answered; every step
-/// may be repeated, so that an attempt which died anywhere is simply made again.
+/// Each message is decided once ([`Ledger::settle`]), carried out, concluded and answered. Every
+/// step is safe to repeat, so an attempt that crashed anywhere is simply made again.
 pub struct BookkeepingBot {
     reader: Arc<dyn Reader>,
     ledger: Arc<dyn Ledger>,
@@ -30,7 +30,7 @@ pub struct BookkeepingBot {
 }
 
 impl BookkeepingBot {
-    /// A bot.
+    /// Creates a bot.
     pub fn new(
         reader: Arc<dyn Reader>,
         ledger: Arc<dyn Ledger>,
@@ -40,10 +40,11 @@ impl BookkeepingBot {
         Self { reader, ledger, last, time }
     }
 
-    /// What is said to a message; said again, it is the same, and nothing is booked or edited twice.
+    /// Handles a message and returns the answer. A repeated message gets the same answer, and
+    /// nothing is booked or edited twice.
     ///
     /// # Errors
-    /// Where the ledger gives no answer. Nothing is said then, and the message comes again.
+    /// If the ledger does not answer. The caller must then send nothing and retry the message.
     pub async fn answer(
         &self,
         id: &str,
@@ -81,7 +82,7 @@ impl BookkeepingBot {
         let sent_at = event.json()["timestamp"].as_u64();
         let id = context.id().to_string();
         let answer = self.answer(&id, user, text, sent_at).await;
-        // All of it is safe to repeat: the ledger finds out how far it came.
+        // A retry is safe: the ledger knows which steps are done.
         let answer = answer.map_err(|error| EventHandlerError::retry(error.to_string()))?;
         die_at("concluded");
         say(context, &answer).await?;
@@ -97,7 +98,7 @@ impl LineEventHandler for BookkeepingBot {
         event: &LineEvent,
         context: &EventContext,
     ) -> Result<(), EventHandlerError> {
-        // In standby the user talks to somebody else.
+        // In standby another module of the channel answers.
         if event.is_standby() {
             return Ok(());
         }
@@ -109,7 +110,7 @@ impl LineEventHandler for BookkeepingBot {
     }
 }
 
-/// The text, or as much of it as LINE takes.
+/// Truncates a text to LINE's limit.
 fn fitting(text: &str) -> String {
     if text.encode_utf16().count() <= MAX_TEXT {
         return text.to_owned();
@@ -123,7 +124,8 @@ fn fitting(text: &str) -> String {
     text.chars().take_while(fits).chain(['…']).collect()
 }
 
-/// Says it, unless that is impossible or was perhaps done already.
+/// Sends the answer. Only `SendError::NotNow` is retried: after other errors the answer may have
+/// arrived, or can never be sent.
 async fn say(context: &EventContext, texts: &[String]) -> Result<(), EventHandlerError> {
     let messages: Vec<_> = texts.iter().map(|text| LineMessage::text(fitting(text))).collect();
     match context.reply_or_push(&messages).await {

@@ -1,4 +1,4 @@
-//! What is said, beside the words of [`Outcome`](crate::last::Outcome).
+//! The bot's texts, apart from those of [`Outcome`](crate::last::Outcome).
 
 use std::fmt::Write as _;
 
@@ -51,7 +51,7 @@ pub(super) fn shown(kept: &Kept) -> String {
     text
 }
 
-/// Every field that says something.
+/// All fields that are not empty.
 pub(super) fn details(entry: &BookkeepingEntry) -> String {
     let (amount, rate) = (entry.amount.to_string(), entry.rate.to_string());
     let fields: [(&str, &str); 15] = [

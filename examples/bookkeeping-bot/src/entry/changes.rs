@@ -8,7 +8,7 @@ use super::{BookkeepingEntry, InvalidEntry};
 const NUMBERS: [&str; 2] = ["原幣金額", "匯率"];
 const FIXED: [&str; 2] = ["intent", "交易ID"];
 
-/// What is to be changed in an entry: fields by their names in the JSON, and their new values.
+/// Changes to an entry: JSON field names, and their new values.
 ///
 /// ```
 /// use bookkeeping_bot::entry::{BookkeepingEntry, Changes};
@@ -23,21 +23,21 @@ const FIXED: [&str; 2] = ["intent", "交易ID"];
 pub struct Changes(Map<String, Value>);
 
 impl Changes {
-    /// And this field: a text, or a number.
+    /// Adds a field and its new value, a text or a number.
     #[must_use]
     pub fn with(mut self, field: impl Into<String>, value: impl Into<Value>) -> Self {
         self.0.insert(field.into(), value.into());
         self
     }
 
-    /// These and those; those win.
+    /// Merges two sets of changes; `others` wins.
     #[must_use]
     pub fn and(mut self, others: Self) -> Self {
         self.0.extend(others.0);
         self
     }
 
-    /// The changed entry, which obeys every rule. An empty value keeps the old one.
+    /// Returns the changed entry, after checking every rule. An empty value keeps the old one.
     pub fn apply(&self, entry: &BookkeepingEntry) -> Result<BookkeepingEntry, InvalidEntry> {
         let Ok(Value::Object(mut fields)) = serde_json::to_value(entry) else {
             unreachable!("an entry is a JSON object")
@@ -70,8 +70,8 @@ fn is_empty(value: &Value) -> bool {
     value.is_null() || value.as_str().is_some_and(|text| text.trim().is_empty())
 }
 
-/// A number, or a text that is one: digits, at most one point, perhaps a minus. Nothing that only a
-/// programmer would take for a number.
+/// Parses a number, or a text of digits with at most one point and an optional minus. Other
+/// notations, such as exponents, are rejected.
 fn number(value: &Value) -> Option<f64> {
     let number = match value {
         Value::Number(number) => number.as_f64()?,
@@ -87,7 +87,7 @@ fn number(value: &Value) -> Option<f64> {
     number.is_finite().then_some(number)
 }
 
-/// Shows how many they are.
+/// Shows only the number of changes, because values are personal.
 impl fmt::Debug for Changes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Changes({} of them)", self.0.len())

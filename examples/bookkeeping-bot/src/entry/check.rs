@@ -6,7 +6,7 @@ use super::{
 };
 
 impl BookkeepingEntry {
-    /// Whether every field obeys its rule; the first one that does not.
+    /// Checks every field; the error names the first one that breaks a rule.
     pub fn check(&self) -> Result<(), InvalidEntry> {
         let short = format!("不可空白，最多 {MAX_SHORT} 個字");
         let remark = format!("最多 {MAX_REMARK} 個字");
@@ -50,7 +50,7 @@ fn is_remark(text: &str) -> bool {
     text.chars().count() <= MAX_REMARK
 }
 
-/// Neither infinite nor a minus zero.
+/// Rejects negative numbers, `-0.0`, NaN and everything above [`MAX_NUMBER`].
 fn is_amount(number: f64) -> bool {
     number.is_sign_positive() && number <= MAX_NUMBER
 }
@@ -86,7 +86,7 @@ fn is_day(year: u16, month: u16, day: u16) -> bool {
     year > 0 && Date::from_calendar_date(year.into(), month, day).is_ok()
 }
 
-/// The numbers of a text that is exactly of this shape (`d` is a digit); none, where it is not.
+/// The numbers in a text of exactly this shape (`d` is a digit); empty if the text does not match.
 fn numbers(text: &str, shape: &str) -> Vec<u16> {
     let fits = |(byte, wanted): (u8, u8)| match wanted {
         b'd' => byte.is_ascii_digit(),

@@ -1,4 +1,4 @@
-/// The active codes of ISO 4217, funds and metals included, in order.
+/// The active ISO 4217 codes, including funds and metals, in alphabetical order.
 const CODES: &str = "\
 AED AFN ALL AMD AOA ARS AUD AWG AZN BAM BBD BDT BGN BHD BIF BMD BND BOB BOV BRL BSD BTN BWP BYN BZD \
 CAD CDF CHE CHF CHW CLF CLP CNY COP COU CRC CUP CVE CZK DJF DKK DOP DZD EGP ERN ETB EUR FJD FKP GBP \
@@ -9,7 +9,7 @@ SHP SLE SOS SRD SSP STN SVC SYP SZL THB TJS TMT TND TOP TRY TTD TWD TZS UAH UGX 
 UZS VED VES VND VUV WST XAD XAF XAG XAU XBA XBB XBC XBD XCD XCG XDR XOF XPD XPF XPT XSU XTS XUA XXX \
 YER ZAR ZMW ZWG";
 
-/// Whether it is an active code of ISO 4217.
+/// Whether `code` is an active ISO 4217 code.
 ///
 /// ```
 /// use bookkeeping_bot::entry::is_currency;

@@ -1,4 +1,4 @@
-//! What an entry is, and every rule that it obeys.
+//! A bookkeeping entry, and the rules for its fields.
 
 mod changes;
 mod check;
@@ -12,22 +12,22 @@ use serde::{Deserialize, Serialize};
 pub use changes::Changes;
 pub use currency::is_currency;
 
-/// How long a short text may be, in characters.
+/// Maximum length of a short text, in characters.
 pub const MAX_SHORT: usize = 100;
-/// How long a remark may be, in characters.
+/// Maximum length of a remark, in characters.
 pub const MAX_REMARK: usize = 500;
-/// The largest amount and the largest rate: what a float still counts by the cent.
+/// Maximum of amount and rate: up to it an `f64` is exact to the cent.
 pub const MAX_NUMBER: f64 = 1e12;
 
-/// What [`BookkeepingEntry::intent`] always says.
+/// The constant value of [`BookkeepingEntry::intent`].
 pub const INTENT: &str = "bookkeeping";
 
-/// The values of 代墊狀態.
+/// The possible values of 代墊狀態.
 pub const ADVANCES: [&str; 4] = ["無", "代墊", "需支付", "不索取"];
 
-/// One entry, as it is stored: JSON with these names.
+/// One entry, stored as JSON with these field names.
 ///
-/// Reading alone checks the names and types; [`check`](Self::check) says whether it obeys the rules.
+/// Deserializing checks only names and types; [`check`](Self::check) checks the rules.
 ///
 /// ```
 /// use bookkeeping_bot::entry::BookkeepingEntry;
@@ -42,16 +42,16 @@ pub const ADVANCES: [&str; 4] = ["無", "代墊", "需支付", "不索取"];
 pub struct BookkeepingEntry {
     /// Always [`INTENT`].
     pub intent: String,
-    /// `YYYY-MM-DD`, a day of the calendar.
+    /// `YYYY-MM-DD`, a valid calendar date.
     #[serde(rename = "日期")]
     pub date: String,
     /// `HH:MM`.
     #[serde(rename = "時間")]
     pub time: String,
-    /// What it was for; not empty.
+    /// What the money was spent on; not empty.
     #[serde(rename = "品項")]
     pub item: String,
-    /// A code of ISO 4217.
+    /// An ISO 4217 code.
     #[serde(rename = "原幣別")]
     pub currency: String,
     /// At least 0.
@@ -63,10 +63,10 @@ pub struct BookkeepingEntry {
     /// Not empty.
     #[serde(rename = "付款方式")]
     pub payment: String,
-    /// `YYYYMMDD-HHMMSS`, a moment of the calendar.
+    /// `YYYYMMDD-HHMMSS`, a valid date and time.
     #[serde(rename = "交易ID")]
     pub transaction_id: String,
-    /// Anything.
+    /// Any text, possibly empty.
     #[serde(rename = "明細說明", default)]
     pub details: String,
     /// Not empty.
@@ -81,33 +81,33 @@ pub struct BookkeepingEntry {
     /// One of [`ADVANCES`].
     #[serde(rename = "代墊狀態")]
     pub advance: String,
-    /// Anything.
+    /// Any text, possibly empty.
     #[serde(rename = "收款支付對象", default)]
     pub counterparty: String,
-    /// Anything.
+    /// Any text, possibly empty.
     #[serde(rename = "附註", default)]
     pub note: String,
 }
 
-/// A field, and the rule that it breaks. For the user alone: the field may be his own words.
+/// A field, and the rule that it breaks. For the user only: the field may be the user's own words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("「{field}」{rule}")]
 pub struct InvalidEntry {
-    /// Its name in the JSON.
+    /// The field's name in the JSON.
     pub field: String,
-    /// What it must be.
+    /// The rule, as a phrase that follows the field's name.
     pub rule: Cow<'static, str>,
 }
 
 impl InvalidEntry {
-    /// This field breaks this rule.
+    /// An error about this field and this rule.
     pub fn new(field: impl Into<String>, rule: impl Into<Cow<'static, str>>) -> Self {
         Self { field: field.into(), rule: rule.into() }
     }
 }
 
 impl BookkeepingEntry {
-    /// A lunch.
+    /// A lunch, for tests and documentation.
     pub fn example() -> Self {
         Self {
             intent: INTENT.into(),
@@ -130,7 +130,7 @@ impl BookkeepingEntry {
     }
 }
 
-/// Shows nothing of what somebody bought.
+/// Shows nothing of the entry, because its contents are personal.
 impl fmt::Debug for BookkeepingEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("BookkeepingEntry(…)")

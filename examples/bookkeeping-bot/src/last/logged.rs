@@ -1,5 +1,5 @@
-//! What an operator sees of the store: what was asked and what became of it, and never whose entry it
-//! was.
+//! Log lines about the store for operators: the operation and its result, never the user or the
+//! entry.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use bytes::Bytes;
 use hapax::document::DocumentError;
 use hapax::{Deleted, Expect, Key, Put, Record, Records, StoreError};
 
-/// A store whose every answer is a line in the log.
+/// A store that logs the result of every call.
 pub(super) struct Logged(pub(super) Arc<dyn Records>);
 
 #[async_trait]
@@ -48,7 +48,7 @@ impl Records for Logged {
     }
 }
 
-/// The store has answered, with something that is no entry.
+/// Logs a stored value that is no entry.
 pub(super) fn unreadable(error: &DocumentError) {
     if matches!(error, DocumentError::Corrupt(_)) {
         failed("get", "no entry");

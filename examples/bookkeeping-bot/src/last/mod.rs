@@ -1,8 +1,8 @@
-//! The last entry of a user, which may be edited for an hour.
+//! The last entry of a user, which can be edited for an hour.
 //!
-//! It is a record under `user:{user_id}:last_transaction`: plain JSON, also for other programs on the
-//! same Redis. An edit reads it and writes it back by **one** compare-and-put with the version that was
-//! read, so that a change by anybody in between is seen, whatever ids it has.
+//! The entry is a record under `user:{user_id}:last_transaction`: plain JSON, readable by other
+//! programs on the same Redis. An edit reads it and writes it back by **one** compare-and-put with
+//! the version that was read, so that any change in between is detected, even under the same 交易ID.
 
 mod logged;
 mod outcome;
@@ -19,7 +19,7 @@ pub use outcome::Outcome;
 
 use crate::entry::{BookkeepingEntry, Changes};
 
-/// How long the last entry may be edited, unless `LAST_TRANSACTION_TTL` says otherwise.
+/// The default lifetime of a last entry, unless `LAST_TRANSACTION_TTL` is set.
 pub const TTL: Duration = Duration::from_secs(3600);
 
 /// The last entries of all users.
@@ -45,47 +45,48 @@ pub struct LastTransaction {
     ttl: Duration,
 }
 
-/// The last entry as it is stored.
+/// A stored last entry.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kept {
-    /// What it says.
+    /// The entry.
     pub entry: BookkeepingEntry,
-    /// Which version of it.
+    /// The version of the record.
     pub version: Version,
-    /// How long it may still be edited; `None` where another program set no end.
+    /// The remaining lifetime; `None` if another program stored the entry without expiry.
     pub expires_in: Option<Duration>,
 }
 
-/// An edit that was read and not yet written: what is to be stored, in the place of which version.
+/// An edit that is prepared but not yet stored: the new entry, and the version that it replaces.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Draft {
     /// The version that was read.
     pub version: String,
-    /// The whole entry as it shall be.
+    /// The complete new entry.
     pub after: BookkeepingEntry,
 }
 
-/// The key of a user's last entry.
+/// The record key of a user's last entry.
 pub fn name(user: &str) -> String {
     format!("user:{user}:last_transaction")
 }
 
 impl LastTransaction {
-    /// Last entries on this store, each for so long after its last change.
+    /// Creates last entries on this store, each living for `ttl` after its last change.
     pub fn new(records: Arc<dyn Records>, ttl: Duration) -> Self {
         let records: Arc<dyn Records> = Arc::new(Logged(records));
         Self { documents: Documents::new(records.clone()), records, ttl }
     }
 
-    /// How long an entry may be edited after its last change.
+    /// How long an entry can be edited after its last change.
     pub fn ttl(&self) -> Duration {
         self.ttl
     }
 
-    /// Reads. Missing, unreachable and corrupt are three answers.
+    /// Reads the entry. A missing record, an unreachable store and a corrupt value are distinct
+    /// results.
     ///
     /// # Errors
-    /// [`DocumentError::Corrupt`] where what is stored is no entry, or breaks a rule of one.
+    /// [`DocumentError::Corrupt`] if the stored value is no entry, or breaks a rule of one.
     pub async fn get(&self, user: &str) -> Result<Option<Kept>, DocumentError> {
         self.read(user).await.inspect_err(logged::unreadable)
     }
@@ -99,12 +100,12 @@ impl LastTransaction {
         Ok(Some(Kept { entry, version, expires_in }))
     }
 
-    /// Writes, whatever was there.
+    /// Writes the entry unconditionally.
     pub async fn set(&self, user: &str, entry: &BookkeepingEntry) -> Result<(), DocumentError> {
         self.documents.put(&name(user), entry, &MatchCondition::Any, Some(self.ttl)).await.map(drop)
     }
 
-    /// Deletes, whatever was there; whether there was anything.
+    /// Deletes the entry unconditionally; returns whether there was one.
     pub async fn delete(&self, user: &str) -> Result<bool, DocumentError> {
         match self.documents.delete(&name(user), &MatchCondition::Any).await {
             Ok(()) => Ok(true),
@@ -121,10 +122,10 @@ impl LastTransaction {
         }
     }
 
-    /// Reads, and says what shall be stored; stores nothing.
+    /// Reads the entry and prepares the change, without storing it.
     ///
     /// # Errors
-    /// Why there is nothing to store.
+    /// The reason why there is nothing to store.
     pub async fn draft(&self, user: &str, changes: &Changes) -> Result<Draft, Outcome> {
         let kept = self.get(user).await.map_err(|error| Outcome::of_reading(&error))?;
         let kept = kept.ok_or(Outcome::Missing)?;
@@ -132,7 +133,7 @@ impl LastTransaction {
         Ok(Draft { version: kept.version.as_str().into(), after })
     }
 
-    /// Writes a draft where its version is still there: one compare-and-put.
+    /// Stores a draft if the record still has the draft's version: one compare-and-put.
     pub async fn store(&self, user: &str, draft: &Draft) -> Outcome {
         let expect = MatchCondition::from(Version::new(&draft.version));
         let put = self.documents.put(&name(user), &draft.after, &expect, Some(self.ttl)).await;
@@ -143,7 +144,7 @@ impl LastTransaction {
         }
     }
 
-    /// Deletes this version, and no other.
+    /// Deletes the record if it still has this version.
     pub async fn withdraw(&self, user: &str, version: &str) -> Outcome {
         let expect = MatchCondition::from(Version::new(version));
         match self.documents.delete(&name(user), &expect).await {
@@ -155,7 +156,7 @@ impl LastTransaction {
         }
     }
 
-    /// Nothing was written; this only chooses the words.
+    /// Chooses the outcome after a conflict, in which nothing was written.
     async fn changed_or_expired(&self, user: &str) -> Outcome {
         match self.get(user).await {
             Ok(None) => Outcome::Expired,
@@ -163,8 +164,9 @@ impl LastTransaction {
         }
     }
 
-    /// What is stored now, an entry or not; for [`replace`](Self::replace). It is no read of an entry
-    /// that somebody wants to edit, and counts neither as a hit nor as a miss; a failure is one.
+    /// The version stored now, whether or not the value is an entry; for
+    /// [`replace`](Self::replace). Counts neither as a hit nor as a miss, because the user reads no
+    /// entry here; a failure is counted.
     pub async fn look(&self, user: &str) -> Result<Option<Version>, DocumentError> {
         let looked = self.records.get(&key(user)?).await;
         if looked.is_err() {
@@ -174,8 +176,8 @@ impl LastTransaction {
         Ok(looked?.map(|record| record.version))
     }
 
-    /// Writes an entry in the place of what [`look`](Self::look) saw; `false` where that is not there
-    /// any more.
+    /// Writes an entry if the record still is what [`look`](Self::look) saw; `false` if it has
+    /// changed.
     pub async fn replace(
         &self,
         user: &str,

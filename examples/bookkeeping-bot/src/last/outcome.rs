@@ -3,32 +3,32 @@ use hapax::document::DocumentError;
 
 use crate::entry::InvalidEntry;
 
-/// What became of an edit or a deletion.
+/// The result of an edit or a deletion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is stored.
+    /// The change is stored.
     Done,
-    /// There is nothing that could be edited.
+    /// There is no record to edit.
     Missing,
-    /// Somebody else changed it between reading and writing. Nothing was stored, and nothing is tried
-    /// again: the user has to look first.
+    /// The record changed between reading and writing. Nothing was stored, and nothing is retried:
+    /// the user has to look at the new entry first.
     Changed,
-    /// It was there when it was read, and gone when it was to be written.
+    /// The record existed when it was read, and was gone when it was to be written.
     Expired,
-    /// The store refused to write (it is full, or takes no writes): nothing was stored.
+    /// The store refused the write (full, or read-only): nothing was stored.
     NotStored,
-    /// The store cannot be reached or did not answer: it may or may not be stored.
+    /// The store is unreachable or did not answer: the change may or may not be stored.
     Uncertain,
-    /// The store cannot be read now.
+    /// The record cannot be read now.
     Unreadable,
-    /// What is stored is no entry.
+    /// The stored value is no entry.
     Corrupt,
     /// The change breaks a rule; nothing was stored.
     Refused(InvalidEntry),
 }
 
 impl Outcome {
-    /// What the library says.
+    /// The library's message.
     pub fn message(&self) -> String {
         let text = match self {
             Self::Done => "修改成功",
@@ -43,7 +43,7 @@ impl Outcome {
         text.into()
     }
 
-    /// What the user is told.
+    /// The text for the user.
     pub fn text(&self) -> String {
         match self {
             Self::Missing => "目前沒有可修改的交易記錄（交易記錄會在 1 小時後自動清除）".into(),
@@ -53,12 +53,13 @@ impl Outcome {
         }
     }
 
-    /// Why nothing was read.
+    /// The outcome of a failed read.
     pub(crate) fn of_reading(error: &DocumentError) -> Self {
         if matches!(error, DocumentError::Corrupt(_)) { Self::Corrupt } else { Self::Unreadable }
     }
 
-    /// Why nothing was written, or may not have been. A conflict is the caller's to explain.
+    /// The outcome of a failed write, which may still have been stored. The caller refines a
+    /// conflict.
     pub(super) fn of_writing(error: &DocumentError) -> Self {
         match error {
             DocumentError::Conflict => Self::Changed,

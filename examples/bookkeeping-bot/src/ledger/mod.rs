@@ -1,9 +1,9 @@
-//! What was booked, in the bot's own database.
+//! The ledger of booked entries, in the bot's own database.
 //!
-//! A message is **settled** in one transaction: the inbox of hapax says that it was never seen before,
-//! what is to be done is written down, and what it books is booked. From then on every delivery and
-//! every rerun of it finds that decision, and nothing is decided, asked or booked a second time.
-//! [`Ledger::conclude`] then says how it ended.
+//! A message is **settled** in one transaction: hapax's inbox confirms that the message is new, the
+//! decision is stored, and the message's entries are booked. Every later delivery and retry finds
+//! that decision, so nothing is decided, asked or booked a second time. [`Ledger::conclude`] then
+//! stores the result.
 
 mod postgres;
 mod sqlite;
@@ -18,10 +18,10 @@ use crate::last::Draft;
 /// The name of this consumer in the inbox.
 const CONSUMER: &str = "bookkeeping-bot";
 
-/// Opens `sqlite:FILE` or `postgres://…`, and makes the tables.
+/// Opens `sqlite:FILE` or `postgres://…`, and creates the tables.
 ///
 /// # Errors
-/// Where it is neither, or cannot be used.
+/// If the URL is neither of them, or the database cannot be used.
 pub async fn open(url: &str) -> anyhow::Result<std::sync::Arc<dyn Ledger>> {
     if let Some(file) = url.strip_prefix("sqlite:") {
         let file = file.strip_prefix("//").unwrap_or(file);
@@ -33,18 +33,18 @@ pub async fn open(url: &str) -> anyhow::Result<std::sync::Arc<dyn Ledger>> {
     Ok(std::sync::Arc::new(postgres::PostgresLedger::open(url).await?))
 }
 
-/// A ledger.
+/// A ledger of booked entries.
 #[async_trait]
 pub trait Ledger: Send + Sync + 'static {
-    /// What was decided about a message, if anything was.
+    /// The stored decision about a message; `None` if the message is not settled.
     async fn settled(&self, id: &str) -> Result<Option<Settled>, LedgerError>;
 
-    /// Writes down what is to be done about a message, and books its entries: one transaction. Where
-    /// another was first, its decision counts.
+    /// Stores the decision about a message and books its entries, in one transaction. If the
+    /// message is already settled, returns the earlier decision.
     async fn settle(&self, message: &Message, decision: &Decision) -> Result<Settled, LedgerError>;
 
-    /// Writes down how it ended: what is said, and, where an edit or a deletion was done, what that
-    /// means for the row that it is about. The first word counts.
+    /// Stores the answer and, if an edit or a deletion succeeded, updates the row concerned. Only
+    /// the first call has an effect.
     async fn conclude(
         &self,
         settled: &Settled,
@@ -52,58 +52,58 @@ pub trait Ledger: Send + Sync + 'static {
         done: bool,
     ) -> Result<(), LedgerError>;
 
-    /// Whether nothing was settled later that makes this booking's last entry not the one to edit:
-    /// another booking, or an edit or deletion of the entry itself.
+    /// Whether this booking's last entry is still the one to edit: no booking, and no edit or
+    /// deletion of that entry, was settled later.
     async fn is_last(&self, settled: &Settled) -> Result<bool, LedgerError>;
 
-    /// The latest booking of a user, where its record could not be stored, and it was settled at this
-    /// time or later.
+    /// The latest booking of a user, if its record could not be stored and it was settled at
+    /// `since` or later.
     async fn unrecorded(
         &self,
         user: &str,
         since: Timestamp,
     ) -> Result<Option<Settled>, LedgerError>;
 
-    /// All rows, in the order of their booking.
+    /// All rows, in booking order.
     async fn rows(&self) -> Result<Vec<Row>, LedgerError>;
 
-    /// Whether it answers.
+    /// Checks that the database answers.
     async fn ping(&self) -> Result<(), LedgerError>;
 }
 
 /// A message of a user.
 #[derive(Clone)]
 pub struct Message {
-    /// The event's id: the same however often it is delivered.
+    /// The event's id, which is the same for every delivery.
     pub id: String,
-    /// Who sent it.
+    /// The user who sent the message.
     pub user: String,
-    /// When it is settled.
+    /// The time of settling.
     pub now: Timestamp,
 }
 
-/// What is to be done about a message. Stored, so that a rerun does the same.
+/// How a message is handled. Stored, so that a retry does the same.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Decision {
-    /// Book these; the last one becomes the record.
+    /// Book these entries; the last one becomes the record.
     Book {
-        /// In their order.
+        /// The entries, in their order.
         entries: Vec<BookkeepingEntry>,
     },
-    /// Write this draft.
+    /// Store this draft.
     Edit {
-        /// With the version that it replaces.
+        /// The draft, with the version that it replaces.
         draft: Draft,
     },
     /// Delete the record.
     Delete {
-        /// The version that was read.
+        /// The version of the record that was read.
         version: String,
-        /// What it said.
+        /// The entry in that record.
         entry: BookkeepingEntry,
     },
-    /// Say this, and do nothing.
+    /// Answer with this text, and change nothing.
     Say {
         /// The text.
         text: String,
@@ -111,7 +111,7 @@ pub enum Decision {
 }
 
 impl Decision {
-    /// A word for the column.
+    /// The name in the column `kind`.
     fn kind(&self) -> &'static str {
         match self {
             Self::Book { .. } => "book",
@@ -121,7 +121,7 @@ impl Decision {
         }
     }
 
-    /// 交易ID of the entry that the record is about; empty where it is about none.
+    /// 交易ID of the entry that the decision concerns; empty if there is none.
     fn transaction_id(&self) -> &str {
         match self {
             Self::Book { entries } => entries.last().map_or("", |entry| &entry.transaction_id),
@@ -135,7 +135,8 @@ impl Decision {
         if let Self::Book { entries } = self { entries } else { &[] }
     }
 
-    /// What stands in the column: a booking's entries are rows of their own.
+    /// The JSON in the column `decision`; without a booking's entries, which have rows of their
+    /// own.
     fn json(&self) -> Result<String, LedgerError> {
         let decision = match self {
             Self::Book { .. } => &Self::Book { entries: Vec::new() },
@@ -145,55 +146,56 @@ impl Decision {
     }
 }
 
-/// A message that was settled.
+/// A settled message.
 #[derive(Clone, Debug)]
 pub struct Settled {
-    /// Which one it was, in the order of settling.
+    /// Position in the order of settling.
     pub seq: i64,
-    /// The message.
+    /// The id of the message.
     pub id: String,
-    /// Whose it is.
+    /// The user who sent the message.
     pub user: String,
-    /// What is to be done.
+    /// The stored decision.
     pub decision: Decision,
-    /// What was said; `None` while it is not done.
+    /// The stored answer; `None` until the message is concluded.
     pub answer: Option<Vec<String>>,
-    /// Whether it was settled by this very call, so that nobody can have begun to do it.
+    /// Whether this very call settled the message, so that no earlier attempt can have begun to
+    /// carry it out.
     pub fresh: bool,
 }
 
 /// A row of the ledger.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// The message that booked it.
+    /// The id of the message that booked the entry.
     pub message: String,
-    /// Its place in that message, from 0.
+    /// Position within that message, from 0.
     pub position: i32,
-    /// As it was booked.
+    /// The entry as booked.
     pub entry: BookkeepingEntry,
-    /// As it was edited, if it was.
+    /// The entry as last edited, if it was edited.
     pub amended: Option<BookkeepingEntry>,
-    /// Whether it was withdrawn.
+    /// Whether the entry was withdrawn.
     pub withdrawn: bool,
 }
 
-/// Why the ledger gave no answer. Says nothing of what a driver says: that may be personal.
+/// Why a call to the ledger failed. Contains no driver message, because that may be personal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LedgerError {
-    /// It cannot be reached, did not answer, or refused. A write may or may not have happened; the
-    /// message's next turn finds out.
+    /// The database is unreachable, did not answer, or refused. A write may have happened; the
+    /// message's next attempt finds out.
     #[error("the ledger gives no answer")]
     Unavailable,
-    /// Another turn of the same message has it in an open transaction.
+    /// Another attempt at the same message has an open transaction.
     #[error("another turn of the message is at it")]
     Busy,
-    /// What is stored cannot be read.
+    /// A stored row cannot be read.
     #[error("a row of the ledger cannot be read")]
     Damaged,
 }
 
-/// The columns of a settled message, however a driver gives them.
+/// The columns of a settled message, as read by either driver.
 struct Columns {
     seq: i64,
     id: String,

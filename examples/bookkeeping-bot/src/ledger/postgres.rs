@@ -14,11 +14,11 @@ use tokio_postgres::{GenericClient, NoTls};
 use super::{CONSUMER, Columns, Decision, Ledger, LedgerError, Message, Row, Settled, json, text};
 use crate::crash::die_at;
 
-/// How long a connection, and then the whole call, may take.
+/// Limits for acquiring a connection, and for the whole call.
 const CONNECT: Duration = Duration::from_secs(2);
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Two bots that start at once make the tables one after the other.
+/// The advisory lock serializes table creation by two bots that start at once.
 const TABLES: &str = "
     BEGIN;
     SELECT pg_advisory_xact_lock(7225190846381);
@@ -47,18 +47,18 @@ const TABLES: &str = "
 
 const SETTLED: &str = "SELECT seq, id, user_id, decision, answer FROM ledger_messages";
 
-/// The newest row of a user with this 交易ID that is still worth something, of those booked before the
-/// message was settled: two bookings of one second have the same.
+/// The newest row of a user with this 交易ID that is not withdrawn and was booked before the message
+/// was settled: two bookings in the same second have the same 交易ID.
 const ABOUT: &str = "seq = (SELECT max(seq) FROM ledger_entries
     WHERE user_id = $1 AND transaction_id = $2 AND withdrawn_by IS NULL
     AND message IN (SELECT id FROM ledger_messages WHERE seq < $4))";
 
-/// A ledger on a server.
+/// A ledger on a PostgreSQL server.
 pub(super) struct PostgresLedger(Pool);
 
 impl PostgresLedger {
     pub(super) async fn open(url: &str) -> anyhow::Result<Self> {
-        // A connection that hangs is not given out a second time.
+        // `Verified` checks a connection before it is reused, so that a hanging one is discarded.
         let config = ManagerConfig { recycling_method: RecyclingMethod::Verified };
         let limit = Some(CONNECT);
         let pool = Pool::builder(Manager::from_config(url.parse()?, NoTls, config))
@@ -73,8 +73,8 @@ impl PostgresLedger {
         Ok(Self(pool))
     }
 
-    /// Within the limit. A transaction that is given up is rolled back; one whose commit is given up
-    /// is found by the next turn.
+    /// Runs `work` within the limit. A transaction that times out is rolled back; if the timeout
+    /// hits its commit, the message's next attempt finds out whether it was committed.
     async fn with<T>(
         &self,
         work: impl AsyncFnOnce(Object) -> Result<T, LedgerError>,
@@ -121,7 +121,8 @@ async fn read(
     found.settled(&entries).map(Some)
 }
 
-/// One transaction. It is rolled back wherever this returns, or dies, before the commit.
+/// Settles the message in one transaction, which is rolled back if this function returns, or the
+/// process dies, before the commit.
 async fn settle(
     mut database: Object,
     message: &Message,

@@ -38,21 +38,21 @@ const TABLES: &str = "
 
 const SETTLED: &str = "SELECT seq, id, user_id, decision, answer FROM ledger_messages";
 
-/// The newest row of a user with this 交易ID that is still worth something, of those booked before the
-/// message was settled: two bookings of one second have the same.
+/// The newest row of a user with this 交易ID that is not withdrawn and was booked before the message
+/// was settled: two bookings in the same second have the same 交易ID.
 const ABOUT: &str = "seq = (SELECT max(seq) FROM ledger_entries
     WHERE user_id = ?1 AND transaction_id = ?2 AND withdrawn_by IS NULL
     AND message IN (SELECT id FROM ledger_messages WHERE seq < ?4))";
 
-/// A ledger in a file.
+/// A ledger in an SQLite file.
 pub(super) struct SqliteLedger(Arc<Mutex<Connection>>);
 
 impl SqliteLedger {
     pub(super) fn open(file: &str) -> anyhow::Result<Self> {
         let database = Connection::open(file)?;
-        // For whoever else writes to the file: a second bot, a backup, the sweep.
+        // Other connections write to the same file: a second bot, a backup, the sweep.
         database.busy_timeout(Duration::from_secs(2))?;
-        // What was booked is on the disk.
+        // An entry must be on disk before the user is told that it is booked.
         database.pragma_update(None, "synchronous", "FULL")?;
         database.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
         migrate(&database)?;
@@ -60,13 +60,14 @@ impl SqliteLedger {
         Ok(Self(Arc::new(Mutex::new(database))))
     }
 
-    /// Runs something on the connection, away from the threads that serve requests.
+    /// Runs `work` on the connection in a blocking thread, so that async threads are never blocked.
     async fn with<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Connection) -> Result<T, LedgerError> + Send + 'static,
     ) -> Result<T, LedgerError> {
         let database = self.0.clone();
-        // Whoever panicked here has rolled back: the connection is as good as before.
+        // A panic rolls back its transaction, so the connection of a poisoned mutex is still
+        // usable.
         spawn_blocking(move || work(&mut database.lock().unwrap_or_else(PoisonError::into_inner)))
             .await
             .unwrap_or(Err(LedgerError::Unavailable))
@@ -113,7 +114,8 @@ fn read(
     found.settled(&entries).map(Some)
 }
 
-/// One transaction. It is rolled back wherever this returns, or dies, before the commit.
+/// Settles the message in one transaction, which is rolled back if this function returns, or the
+/// process dies, before the commit.
 fn settle(
     database: &mut Connection,
     message: &Message,

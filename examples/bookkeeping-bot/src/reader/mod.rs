@@ -1,4 +1,4 @@
-//! What a message asks for.
+//! Readers, which determine what a message asks for.
 
 mod openai;
 mod rules;
@@ -11,10 +11,10 @@ pub use rules::RuleReader;
 use crate::entry::{BookkeepingEntry, Changes, InvalidEntry};
 use crate::moment::Moment;
 
-/// What is read in a message.
+/// What a message asks for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Intent {
-    /// `multi_bookkeeping`: book these, at least one; they obey every rule.
+    /// `multi_bookkeeping`: book these entries, at least one, each of them valid.
     Book(Vec<BookkeepingEntry>),
     /// `update_last_entry`: change the last entry.
     Edit(Changes),
@@ -22,33 +22,33 @@ pub enum Intent {
     Delete,
     /// Show the last entry.
     Show,
-    /// Something else.
+    /// Anything else.
     Other,
 }
 
-/// So many entries are booked by one message.
+/// Maximum number of entries in one message.
 pub const MAX_ENTRIES: usize = 20;
 
-/// Reads messages.
+/// Determines what a message asks for.
 #[async_trait]
 pub trait Reader: Send + Sync + 'static {
-    /// What is asked for by somebody who wrote this at that moment.
+    /// Reads a message that the user sent at this moment.
     async fn read(&self, text: &str, at: Moment) -> Result<Intent, ReadError>;
 }
 
-/// Why a message was not understood.
+/// Why a message could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// It was understood, and breaks a rule. For the user alone.
+    /// The message was understood, and breaks a rule. For the user only, not for logs.
     #[error(transparent)]
     Invalid(#[from] InvalidEntry),
-    /// The reader gives no answer that could be used; what it is, without anything personal.
+    /// The reader gave no usable answer; the reason contains nothing personal.
     #[error("the reader gives no answer: {0}")]
     Unavailable(&'static str),
 }
 
-/// Asks one reader, and the rules where that gives no answer.
+/// Asks the first reader, and falls back to the rules if it is unavailable.
 pub struct Otherwise<R>(pub R, pub RuleReader);
 
 #[async_trait]
@@ -63,7 +63,7 @@ impl<R: Reader> Reader for Otherwise<R> {
             "the model was of no help; the rules read the message"
         );
         match self.1.read(text, at).await {
-            // The rules know too little to say that it was nonsense.
+            // The rules understand too little to reject the message, so report the model's failure.
             Ok(Intent::Other) => Err(ReadError::Unavailable(unavailable)),
             answer => answer,
         }

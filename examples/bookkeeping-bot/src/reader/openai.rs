@@ -12,24 +12,24 @@ use super::{Intent, MAX_ENTRIES, ReadError, Reader};
 use crate::entry::{BookkeepingEntry, Changes, INTENT};
 use crate::moment::Moment;
 
-/// No answer takes longer: somebody waits for a reply, whose token is good for a minute.
+/// Limit for one answer: the user waits, and the reply token expires after a minute.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Longer messages are no bookkeeping, and cost money.
+/// Longer messages are not sent to the model: they are not bookkeeping, and cost money.
 const MAX_TEXT: usize = 1000;
 
-/// Where the model is, and which.
+/// Endpoint and model of an OpenAI-compatible API.
 #[derive(Clone)]
 pub struct OpenAiSettings {
-    /// `https://api.openai.com/v1`, or whatever speaks the same.
+    /// Base URL: `https://api.openai.com/v1`, or a compatible one.
     pub base: String,
-    /// What it asks for, where it does.
+    /// The API key, if the endpoint requires one.
     pub key: Option<String>,
     /// The model's name.
     pub model: String,
 }
 
-/// Asks a model behind an OpenAI-compatible endpoint for chat completions. Its answer is believed only
-/// where it is of the same types, and obeys the same rules, as everything else.
+/// A reader that asks a model behind an OpenAI-compatible endpoint for chat completions. An answer
+/// is accepted only if it has the right types and obeys the same rules as all other input.
 pub struct OpenAi {
     http: HttpClient,
     uri: Uri,
@@ -37,13 +37,13 @@ pub struct OpenAi {
     model: String,
 }
 
-/// What is no address or key.
+/// The base is no URL, or the key is not a valid header value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("OPENAI_API_BASE is a URL such as https://api.openai.com/v1, OPENAI_API_KEY is printable")]
 pub struct InvalidEndpoint;
 
 impl OpenAi {
-    /// A reader on this endpoint.
+    /// Creates a reader for this endpoint.
     pub fn new(settings: &OpenAiSettings) -> Result<Self, InvalidEndpoint> {
         let base = settings.base.trim_end_matches('/');
         let uri: Uri = format!("{base}/chat/completions").parse().map_err(|_| InvalidEndpoint)?;
@@ -99,7 +99,7 @@ impl Reader for OpenAi {
     }
 }
 
-/// What the API answers; the rest of it is of no use here.
+/// The part of the API's response that is used here.
 #[derive(Deserialize)]
 struct Completion {
     choices: Vec<Choice>,
@@ -115,7 +115,7 @@ struct Said {
     content: Option<String>,
 }
 
-/// What the model is asked for.
+/// The JSON that the model is instructed to return.
 #[derive(Deserialize)]
 #[serde(tag = "intent", rename_all = "snake_case", deny_unknown_fields)]
 enum Answer {
@@ -126,7 +126,7 @@ enum Answer {
     Other {},
 }
 
-/// The answer as an intent; `None` where it is not exactly what was asked for.
+/// Converts the model's answer; `None` if it is not exactly what was asked for.
 fn understood(answer: &str, at: Moment) -> Option<Intent> {
     Some(match serde_json::from_str(answer).ok()? {
         Answer::MultiBookkeeping { entries } => {
@@ -134,7 +134,7 @@ fn understood(answer: &str, at: Moment) -> Option<Intent> {
                 return None;
             }
             let checked = entries.into_iter().map(|mut fields| {
-                // Not the model's to say.
+                // These fields are never the model's to choose.
                 fields.insert("intent".into(), INTENT.into());
                 fields.insert("交易ID".into(), at.transaction_id().into());
                 let entry: BookkeepingEntry = serde_json::from_value(fields.into()).ok()?;
@@ -143,7 +143,8 @@ fn understood(answer: &str, at: Moment) -> Option<Intent> {
             Intent::Book(checked.collect::<Option<_>>()?)
         }
         Answer::UpdateLastEntry { fields_to_update } => {
-            // Names and types, as far as they do not depend on the entry.
+            // Check names and types against an example, because the entry to edit is not known
+            // here.
             fields_to_update.apply(&BookkeepingEntry::example()).ok()?;
             Intent::Edit(fields_to_update)
         }
@@ -175,7 +176,7 @@ fn instructions(at: Moment) -> String {
     )
 }
 
-/// Shows no key.
+/// Hides the key.
 impl fmt::Debug for OpenAiSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "OpenAiSettings({})", self.model)
@@ -196,7 +197,7 @@ mod tests {
         let mut fields = serde_json::to_value(BookkeepingEntry::example()).unwrap();
         let all = json!({ "intent": "multi_bookkeeping", "entries": [fields.clone()] }).to_string();
         assert_eq!(read(&all), Some(Intent::Book(vec![BookkeepingEntry::example()])));
-        // Whatever it says about what is not its business.
+        // The model's values for these fields are ignored.
         fields["交易ID"] = "made up".into();
         fields.as_object_mut().unwrap().shift_remove("intent");
         let all = json!({ "intent": "multi_bookkeeping", "entries": [fields] }).to_string();

@@ -4,7 +4,7 @@ use super::{Intent, MAX_ENTRIES, ReadError, Reader};
 use crate::entry::{ADVANCES, BookkeepingEntry, Changes, INTENT, InvalidEntry, is_currency};
 use crate::moment::Moment;
 
-/// Reads the lines that the README shows, and nothing more.
+/// Reads exactly the message forms that the README lists.
 ///
 /// `午餐 100 信用卡`, `早餐 50、咖啡 80`, `咖啡 5 USD 32.5`, `改金額 120`, `把分類改成 交通`, `刪除`, `上一筆`
 #[derive(Clone, Copy, Debug, Default)]
@@ -14,7 +14,7 @@ const DELETE: [&str; 4] = ["刪除", "刪除上一筆", "刪掉", "取消上一�
 const SHOW: [&str; 5] = ["上一筆", "顯示", "查看", "顯示上一筆", "查看上一筆"];
 const SEPARATORS: [char; 7] = ['、', '，', ',', ';', '；', '\n', '。'];
 
-/// How people call the fields.
+/// Names that users give to the fields, and the fields' JSON names.
 const NAMES: [(&str, &str); 26] = [
     ("intent", "intent"),
     ("交易ID", "交易ID"),
@@ -44,7 +44,7 @@ const NAMES: [(&str, &str); 26] = [
     ("附註", "附註"),
 ];
 
-/// What an item is for, by a word in it.
+/// Categories, by words that occur in the item.
 const CATEGORIES: [(&str, &[&str]); 4] = [
     ("飲食", &["餐", "飯", "麵", "咖啡", "茶", "飲", "便當", "水果", "點心", "宵夜"]),
     ("交通", &["捷運", "公車", "計程車", "車", "高鐵", "加油", "停車", "機票"]),
@@ -78,7 +78,7 @@ impl Reader for RuleReader {
     }
 }
 
-/// Full-width digits and signs as keyboards for Chinese make them, and `1,000`, in plain digits.
+/// Converts full-width digits and signs of Chinese keyboards, and `1,000`, to plain ASCII.
 fn plain(text: &str) -> String {
     let half = |c: char| match c {
         '０'..='９' | '．' | '－' | '＄' => {
@@ -97,7 +97,7 @@ fn plain(text: &str) -> String {
     (0..all.len()).filter(|at| !groups(*at)).map(|at| all[at]).collect()
 }
 
-/// Several edits; or a single one, whose value has separators in it.
+/// Parses several edits, or a single one whose value contains separators.
 fn edits(parts: &[&str], text: &str) -> Option<Changes> {
     let first = edit(parts.first()?)?;
     let rest: Option<Vec<_>> = parts[1..].iter().map(|part| edit(part)).collect();
@@ -120,7 +120,7 @@ fn edit(part: &str) -> Option<Changes> {
         return Some(change(known.map_or(field, |(_, field)| field), value));
     }
     let rest = ["修改", "更改", "改"].iter().find_map(|verb| part.strip_prefix(verb))?.trim_start();
-    // A longer name first: 代墊狀態 before 代墊.
+    // Prefer the longest match: 代墊狀態 over 代墊.
     let known =
         NAMES.iter().filter(|(name, _)| rest.starts_with(name)).max_by_key(|(name, _)| name.len());
     match known {
@@ -142,8 +142,8 @@ fn change(field: &str, value: &str) -> Changes {
     Changes::default().with(field, value)
 }
 
-/// `午餐 100 信用卡`: an item, an amount, and then whatever else in any order. `None` where there is
-/// no item or no amount.
+/// Parses `午餐 100 信用卡`: an item, an amount, and then the other fields in any order. `None` if there
+/// is no item or no amount.
 fn entry(part: &str, at: Moment) -> Option<Result<BookkeepingEntry, InvalidEntry>> {
     let words: Vec<&str> = part.split_whitespace().collect();
     let place = words.iter().position(|word| money(word).is_some());
@@ -187,7 +187,7 @@ fn draft(item: String, amount: f64, at: Moment) -> BookkeepingEntry {
         item,
         currency: "TWD".into(),
         amount,
-        // Not said yet.
+        // A placeholder until the rate is known.
         rate: f64::NAN,
         payment: "現金".into(),
         transaction_id: at.transaction_id(),

@@ -24,7 +24,7 @@ async fn on(redis: &Redis) -> LastTransaction {
     LastTransaction::new(open(redis, PATIENCE).await, TTL)
 }
 
-/// For a Redis that is away: this one does not wait for it.
+/// A short timeout, for tests in which Redis is down.
 async fn hastily_on(redis: &Redis) -> LastTransaction {
     LastTransaction::new(open(redis, Duration::from_secs(1)).await, TTL)
 }
@@ -71,7 +71,7 @@ async fn the_record_is_plain_json_under_the_key_of_the_original_bot() {
     last.set(USER, &lunch()).await.expect("stored");
     let key = format!("user:{USER}:last_transaction");
     assert_eq!(redis.cli(&["GET", &key]), json(&lunch()));
-    // And what another program writes there, in its own spelling, is read.
+    // An entry that another program wrote with different JSON spacing can be read.
     let foreign = json(&dinner()).replace("100.0", "100").replace(",\"", ", \"");
     redis.cli(&["SET", &key, &foreign, "EX", "3600"]);
     assert_eq!(last.get(USER).await.expect("an answer").map(|kept| kept.entry), Some(dinner()));
@@ -112,7 +112,7 @@ async fn an_edit_changes_its_fields_and_no_others() {
     assert_eq!(last.update(USER, &changes).await.message(), "修改成功");
     let wanted = BookkeepingEntry { item: "工作午餐🥚".into(), amount: 120.0, ..lunch() };
     assert_eq!(stored(&redis), json(&wanted), "the empty value kept the old one");
-    // One after the other, each edit is on top of the last one.
+    // Sequential edits build on each other.
     assert_eq!(last.update(USER, &Changes::default().with("匯率", 2)).await, Outcome::Done);
     assert_eq!(stored(&redis), json(&BookkeepingEntry { rate: 2.0, ..wanted }));
 }
@@ -138,7 +138,7 @@ async fn what_breaks_a_rule_is_refused_and_nothing_is_stored() {
     assert!(ttl(&redis) <= 1_000_000);
 }
 
-/// The original bot's own conflict test, which never conflicted: now the change is between the read and
+/// The original bot's own conflict test never conflicted; here the change is between the read and
 /// the put.
 #[tokio::test]
 async fn hole_7_a_change_between_read_and_put_is_a_conflict_and_stays() {
@@ -152,7 +152,7 @@ async fn hole_7_a_change_between_read_and_put_is_a_conflict_and_stays() {
     assert_eq!(stored(&redis), json(&dinner()));
 }
 
-/// Ids have a resolution of seconds; versions do not.
+/// Ids have a resolution of one second; versions do not.
 #[tokio::test]
 async fn hole_9_a_change_under_the_same_transaction_id_is_a_conflict_too() {
     let redis = Redis::start();
@@ -166,7 +166,7 @@ async fn hole_9_a_change_under_the_same_transaction_id_is_a_conflict_too() {
     assert_eq!(stored(&redis), json(&twin));
 }
 
-/// A store on which nobody writes before both have read.
+/// A store that delays writes until both clients have read.
 struct BothRead(Arc<dyn hapax::Store>, Barrier);
 
 #[async_trait]
@@ -219,7 +219,7 @@ async fn a_record_that_expires_between_read_and_put_is_told_as_expired() {
     let outcome = last.store(USER, &draft).await;
     assert_eq!(outcome.text(), "交易已過期（1 小時限制）");
     assert_eq!(redis.cli(&["EXISTS", &name(USER)]), "0", "nothing is brought back");
-    // From then on there was nothing at the read either.
+    // Afterwards the record is already missing at the read.
     let missing = last.update(USER, &item("🥚")).await;
     assert_eq!(missing.message(), "無可修改的交易記錄");
     assert_eq!(missing.text(), "目前沒有可修改的交易記錄（交易記錄會在 1 小時後自動清除）");
@@ -257,12 +257,12 @@ async fn a_store_that_hangs_or_is_gone_at_the_put_is_never_told_as_success() {
     assert_eq!(last.store(USER, &draft).await, Outcome::Uncertain);
     redis.restart();
     wait_for_it(&patient).await;
-    // What was written before is there, or what was uncertain: nothing else.
+    // The record holds either the old entry or the uncertain write.
     let now = stored(&redis);
     assert!(now == json(&lunch()) || now == json(&draft.after));
 }
 
-/// The connection is back.
+/// Waits until the connection is back.
 async fn wait_for_it(last: &LastTransaction) {
     let since = std::time::Instant::now();
     while last.get(USER).await.is_err() {

@@ -1,4 +1,4 @@
-//! Messages on both ledgers: decided once, carried out as often as it takes, each with one effect.
+//! The bot on both ledgers: each message is decided once, retried as needed, and has one effect.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ use hapax_testkit::Postgres;
 const PATIENCE: Duration = Duration::from_secs(60);
 const USER: &str = "Uf00d0000000000000000000000000002";
 
-/// Counts how often it is asked.
+/// A reader that counts its calls.
 #[derive(Default)]
 struct Counting(AtomicUsize);
 
@@ -31,7 +31,7 @@ impl Reader for Counting {
     }
 }
 
-/// A store that can be taken away.
+/// A store that can be made unavailable.
 #[derive(Default)]
 struct Away(MemoryStore, AtomicBool);
 
@@ -88,19 +88,19 @@ impl World {
         Self { bot, ledger, last, store, reader, clock }
     }
 
-    /// A message, and a second later the next one may come.
+    /// Handles a message, and advances the clock by a second.
     async fn hear(&self, id: &str, text: &str) -> Vec<String> {
         let answer = self.hear_at(None, id, text).await;
         self.clock.advance(Duration::from_secs(1));
         answer
     }
 
-    /// A message that was sent at this time.
+    /// Handles a message that was sent at this time.
     async fn hear_at(&self, sent: Option<u64>, id: &str, text: &str) -> Vec<String> {
         persist(async || self.bot.answer(id, USER, text, sent).await).await
     }
 
-    /// As if a turn had died right after it had settled the message.
+    /// Leaves the ledger as if an attempt had crashed right after settling the message.
     async fn die_after_settling(&self, id: &str, decision: &Decision) {
         let (id, user, now) = (id.to_owned(), USER.to_owned(), self.clock.now());
         let message = Message { id, user, now };
@@ -113,7 +113,7 @@ impl World {
         Some((kept.entry.item, kept.entry.amount))
     }
 
-    /// Items as they are worth now; of those that are withdrawn, none.
+    /// Items and amounts in their current state, without withdrawn rows.
     async fn rows(&self) -> Vec<(String, f64)> {
         let rows = persist(async || self.ledger.rows().await).await.into_iter();
         let worth = rows.filter(|row| !row.withdrawn).map(|row| row.amended.unwrap_or(row.entry));
@@ -129,8 +129,8 @@ impl World {
     }
 }
 
-/// A ledger waits for seconds only, and a busy machine may take longer. Where a bot gets no answer the
-/// gateway would come back, too.
+/// Retries until an answer comes, as the gateway would: the ledger's limits are a few seconds, and
+/// a busy machine may take longer.
 async fn persist<T, E: std::fmt::Display>(ask: impl AsyncFn() -> Result<T, E>) -> T {
     let since = std::time::Instant::now();
     loop {
@@ -146,7 +146,7 @@ fn at(item: &str, amount: f64) -> (String, f64) {
     (item.to_owned(), amount)
 }
 
-/// Runs a test on both databases.
+/// Runs a test on SQLite and on PostgreSQL.
 async fn on_both(test: impl AsyncFn(World)) {
     let folder = tempfile::tempdir().expect("a folder");
     test(World::new(&format!("sqlite:{}/ledger.db", folder.path().display())).await).await;
@@ -231,7 +231,7 @@ async fn twenty_copies_at_once_book_once() {
     on_both(async |world| {
         let copies = (0..20).map(|_| {
             let bot = world.bot.clone();
-            // Another copy may have it in an open transaction.
+            // Another copy may have the message in an open transaction, hence `persist`.
             let answer = async move || bot.answer("1", USER, "早餐🥚 50、咖啡🥚 80", None).await;
             tokio::spawn(persist(answer))
         });
@@ -269,7 +269,8 @@ async fn a_late_repair_takes_nothing_back_that_came_after_it() {
         world.hear("1", "午餐🥚 100").await;
         assert_eq!(world.record().await, Some(at("晚餐🥚", 200.0)), "a later booking");
 
-        // It had put the record, and died before it could say so; then the entry was edited.
+        // The attempt had stored the record and crashed before concluding; then the entry was
+        // edited.
         let tea = world.book("茶🥚 30").await;
         world.die_after_settling("3", &tea).await;
         let Decision::Book { entries } = &tea else { unreachable!() };
@@ -300,14 +301,14 @@ async fn edit_that_crashed_after_its_put_is_reported_as_done() {
         assert_eq!(world.hear("2", "改金額 120").await[0], "修改成功");
         assert_eq!(world.rows().await, [at("午餐🥚", 120.0)]);
 
-        // Died before the put, and meanwhile there is another one.
+        // The attempt crashed before the put, and the record was replaced meanwhile.
         let draft = world.last.draft(USER, &changes).await.expect("a draft");
         world.die_after_settling("3", &Decision::Edit { draft }).await;
         world.hear("4", "晚餐🥚 200").await;
         assert_eq!(world.hear("3", "改金額 120").await, ["交易已變更，請重新操作"]);
         assert_eq!(world.record().await, Some(at("晚餐🥚", 200.0)));
 
-        // A deletion that was done and not said.
+        // The deletion was done but not concluded.
         let kept = world.last.get(USER).await.expect("an answer").expect("it is there");
         let version = kept.version.as_str().to_owned();
         world.die_after_settling("5", &Decision::Delete { version, entry: kept.entry }).await;
@@ -318,7 +319,7 @@ async fn edit_that_crashed_after_its_put_is_reported_as_done() {
     .await;
 }
 
-/// 交易ID has a resolution of seconds: here, too, it does not decide alone.
+/// 交易ID has a resolution of one second, so it must not identify a row alone.
 #[tokio::test]
 async fn an_edit_amends_no_row_of_the_same_second_that_was_booked_after_it() {
     on_both(async |world| {
@@ -354,10 +355,10 @@ async fn while_the_store_is_away_everything_is_booked_and_edits_say_so() {
             );
         }
         world.store.1.store(false, Ordering::SeqCst);
-        // The record is still the lunch; who says "last" means the dinner.
+        // The record is still the lunch, but the last booking is the dinner.
         assert_eq!(world.hear("6", "改金額 250").await[0], "修改成功");
         assert_eq!(world.rows().await, [at("午餐🥚", 100.0), at("晚餐🥚", 250.0)]);
-        // What was said while it was away is not carried out now.
+        // The edit that failed during the outage is not carried out later.
         assert_eq!(world.hear("3", "改金額 999").await, ["系統暫時無法讀取交易記錄，請稍後再試"]);
         assert_eq!(world.record().await, Some(at("晚餐🥚", 250.0)));
     })

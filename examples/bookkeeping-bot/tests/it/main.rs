@@ -1,4 +1,4 @@
-//! One binary for all integration tests of this crate: linking is what takes time.
+//! One binary for all integration tests of this crate, to link only once.
 
 mod last_transaction;
 mod ledger;

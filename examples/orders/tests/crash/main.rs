@@ -1,4 +1,4 @@
-//! Create an order, kill the process at every statement, retry: one order, one answer.
+//! Creates an order, kills the process at every statement, and retries: one order, one answer.
 
 mod shop;
 
@@ -14,7 +14,7 @@ use shop::{Answer, Running, order, order_to_death, post};
 const TEA: &str = r#"{"item":"tea","cups":2}"#;
 const COFFEE: &str = r#"{"item":"coffee","cups":2}"#;
 
-/// Runs a test on both databases.
+/// Runs a test on SQLite and on PostgreSQL.
 fn on_both(test: impl Fn(&str)) {
     let folder = tempfile::tempdir().expect("a folder");
     test(&format!("sqlite:{}/orders.db", folder.path().display()));
@@ -29,7 +29,7 @@ fn a_crash_at_any_statement_leaves_one_order_and_one_answer() {
             order_to_death(dying.url(), point, TEA);
             dying.ended();
 
-            // All or nothing: only a crash after the commit leaves an order, and its answer with it.
+            // Only a crash after the commit leaves an order, together with its answer.
             let committed = point == "committed";
             let shop = Running::start(store);
             assert_eq!(shop.count(), n + usize::from(committed), "after {point}");
@@ -64,7 +64,7 @@ fn fifty_at_once_with_one_key_make_one_order_and_get_equal_answers() {
     });
 }
 
-/// Four clients, each with its own orders, and a shop that is killed again and again.
+/// Four clients, each with orders of its own, against a shop that is killed repeatedly.
 #[test]
 fn kills_at_random_moments_neither_lose_nor_double_an_order() {
     on_both(|store| {
@@ -79,7 +79,8 @@ fn kills_at_random_moments_neither_lose_nor_double_an_order() {
                 .collect();
             for n in 0..kills {
                 thread::sleep(Duration::from_millis(u64::from(37 * n % 101)));
-                // Not while the lock is held: whoever waits for it would ask only after the kill.
+                // Start the next shop before taking the lock: clients need the lock for the URL,
+                // and must keep sending until the old shop is killed.
                 let next = Running::start(store);
                 *place.lock().unwrap_or_else(PoisonError::into_inner) = next;
             }
@@ -87,13 +88,13 @@ fn kills_at_random_moments_neither_lose_nor_double_an_order() {
             clients.into_iter().flat_map(|client| client.join().expect("a client")).collect()
         });
         let shop = Running::start(store);
-        // Each key has an order of its own, and there are no others.
+        // Every key has created exactly one order.
         assert_eq!(answers.iter().collect::<BTreeSet<_>>().len(), answers.len());
         assert_eq!(shop.count(), answers.len());
     });
 }
 
-/// Each order is asked for until there is an answer, and then once more.
+/// Sends each order until it is answered, and then once more.
 fn order_until_done(client: u32, url: &impl Fn() -> String, done: &AtomicBool) -> Vec<String> {
     let mut answers = Vec::new();
     for n in 0.. {

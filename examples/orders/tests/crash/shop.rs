@@ -1,4 +1,4 @@
-//! The real program, and a client that retries as a client should.
+//! The real `orders` program as a child process, and a client that retries.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -10,7 +10,7 @@ use ureq::Agent;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A running shop, killed when dropped.
+/// A running shop process, killed when dropped.
 pub(crate) struct Running {
     child: Child,
     url: String,
@@ -21,7 +21,7 @@ impl Running {
         Self::run(Command::new(env!("CARGO_BIN_EXE_orders")).args(["--store", store]))
     }
 
-    /// One that dies as soon as an order gets to this point.
+    /// Starts a shop that aborts when an order reaches this crash point.
     pub(crate) fn dying_at(point: &str, store: &str) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_orders"));
         Self::run(command.args(["--store", store]).env("ORDERS_DIE_AT", point))
@@ -29,7 +29,7 @@ impl Running {
 
     fn run(command: &mut Command) -> Self {
         let command = command.args(["--listen", "127.0.0.1:0"]).stdout(Stdio::piped());
-        // One that finds its database too slow ends, and is started again as by a supervisor.
+        // A shop whose database is too slow at startup exits; start it again as a supervisor would.
         wait_for("the shop says where it listens", PATIENCE, || {
             let mut child = command.spawn().expect("the shop starts");
             let mut lines = BufReader::new(child.stdout.take().expect("piped"));
@@ -44,16 +44,16 @@ impl Running {
         &self.url
     }
 
-    /// Waits until it has died by itself.
+    /// Waits until the process has exited by itself.
     pub(crate) fn ended(mut self) {
         wait_for("the shop dies", PATIENCE, || self.child.try_wait().expect("a child"));
     }
 
-    /// How many orders there are.
+    /// The number of orders, by `GET /orders`.
     pub(crate) fn count(&self) -> usize {
         wait_for("the orders are counted", PATIENCE, || {
             let mut response = agent().get(&self.url).call().expect("an answer");
-            // The database had no answer in time.
+            // 503: the database did not answer in time.
             if response.status() == 503 {
                 return None;
             }
@@ -71,7 +71,7 @@ impl Drop for Running {
     }
 }
 
-/// An answer, without the headers of its one connection.
+/// A response, without its per-connection headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -80,16 +80,16 @@ pub(crate) struct Answer {
     pub(crate) body: String,
 }
 
-/// The answer, and whether it is a replay.
+/// A response, and whether it is a replay.
 pub(crate) type Answered = (Answer, bool);
 
 fn agent() -> Agent {
     let config = Agent::config_builder().http_status_as_error(false);
-    // Retries are what is tested here: none by the client's own choice.
+    // Disable connection reuse, so that the client never retries a request by itself.
     config.timeout_global(Some(PATIENCE)).max_idle_connections(0).build().into()
 }
 
-/// Asks once; `None` where the connection died.
+/// Sends one request; `None` if the connection died.
 pub(crate) fn post(url: &str, key: Option<&str>, body: &str) -> Option<Answered> {
     let request = agent().post(url).header("content-type", "application/json");
     let request = match key {
@@ -105,7 +105,7 @@ pub(crate) fn post(url: &str, key: Option<&str>, body: &str) -> Option<Answered>
     Some((Answer { status, location, kind, body }, replayed))
 }
 
-/// Asks until the shop dies of it; only where its database has no answer in time it may live on.
+/// Sends the order until the shop dies. A shop whose database is too slow answers 503 and lives on.
 pub(crate) fn order_to_death(url: &str, key: &str, body: &str) {
     wait_for("the shop dies of the order", PATIENCE, || match post(url, Some(key), body) {
         None => Some(()),
@@ -116,9 +116,9 @@ pub(crate) fn order_to_death(url: &str, key: &str, body: &str) {
     });
 }
 
-/// Asks until the first one is done: "in-progress" means to ask again, and so does a database that
-/// has no answer in time. That one may have made the order all the same: whether a replay after it is
-/// of this order or of an earlier one, nobody knows.
+/// Sends the order until it gets a final answer, retrying on 409 `in-progress` and on 503. A
+/// request answered with 503 may still have created the order, so a replay after a 503 can be of
+/// this call's order or of an earlier one: the flag is then `None`.
 pub(crate) fn order(url: &str, key: &str, body: &str) -> (Answer, Option<bool>) {
     let since = Instant::now();
     let mut unsure = false;

@@ -1,4 +1,4 @@
-//! Buttons below the chat.
+//! Quick reply buttons.
 
 use hapax_line::QuickReplyAction;
 
@@ -6,10 +6,10 @@ use crate::place::Spot;
 use crate::texts::labels;
 use crate::users::Recent;
 
-/// What LINE shows of a label, in UTF-16 units.
+/// LINE's limit for a label, in UTF-16 units.
 const LONGEST_LABEL: usize = 20;
 
-/// What the rich menu has, for those who have none.
+/// The actions of the rich menu, for clients that show no rich menu.
 pub(super) fn menu() -> Vec<QuickReplyAction> {
     vec![
         QuickReplyAction::postback(labels::HOME, "action=weather&type=home"),
@@ -20,12 +20,12 @@ pub(super) fn menu() -> Vec<QuickReplyAction> {
     ]
 }
 
-/// The map, and the menu.
+/// A button that sends the user's location.
 pub(super) fn location() -> Vec<QuickReplyAction> {
     vec![QuickReplyAction::location(labels::LOCATION)]
 }
 
-/// Recent queries, to see their weather.
+/// Buttons that show the weather of recent queries.
 pub(super) fn again(queries: &[Recent]) -> Vec<QuickReplyAction> {
     let button = |query: &Recent| {
         let data = format!("action=weather&type=recent&query={}", query.id);
@@ -34,13 +34,13 @@ pub(super) fn again(queries: &[Recent]) -> Vec<QuickReplyAction> {
     queries.iter().map(button).collect()
 }
 
-/// A query, to put it behind a button of the menu.
+/// Buttons that make the place of a query the home or the office.
 pub(super) fn keep(query: i64) -> Vec<QuickReplyAction> {
     let button = |label, spot| QuickReplyAction::postback(label, &set(spot, query));
     vec![button(labels::SET_HOME, Spot::Home), button(labels::SET_OFFICE, Spot::Office)]
 }
 
-/// Recent queries, to put one behind this button of the menu.
+/// Buttons that make the place of a recent query the home or the office.
 pub(super) fn choose(spot: Spot, queries: &[Recent]) -> Vec<QuickReplyAction> {
     let button = |query: &Recent| {
         QuickReplyAction::postback(&label(&query.place.name), &set(spot, query.id))

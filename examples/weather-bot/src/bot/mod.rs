@@ -1,4 +1,4 @@
-//! The bot: an event in, an answer out.
+//! The bot: handles one event and sends the answer.
 
 mod buttons;
 mod wish;
@@ -19,9 +19,9 @@ use crate::texts;
 use crate::users::{Users, Visitor};
 use crate::weather::{Trouble, Weather, WeatherService};
 
-/// How long the animation is shown, unless the answer comes before.
+/// How long LINE shows the loading animation unless the answer comes first.
 const LOADING_SECONDS: u8 = 5;
-/// How long asking for it may take; it is a courtesy.
+/// Limit for the request that shows the animation; the animation is optional.
 const LOADING_LIMIT: Duration = Duration::from_millis(500);
 
 pub(crate) struct WeatherBot {
@@ -29,7 +29,7 @@ pub(crate) struct WeatherBot {
     weather: WeatherService,
 }
 
-/// What is said, and the buttons below it.
+/// The text of an answer, and its quick reply buttons.
 type Answer = (String, Vec<QuickReplyAction>);
 
 impl WeatherBot {
@@ -45,7 +45,7 @@ impl WeatherBot {
             Wish::Help => (texts::HELP.into(), buttons::menu()),
             Wish::Nowhere => plain(texts::UNKNOWN_PLACE),
             Wish::UnknownButton => plain(texts::UNKNOWN_BUTTON),
-            // The rest is about somebody.
+            // The remaining wishes need a user id.
             wish => match who {
                 Some(who) => self.answer_to(wish, who, context).await,
                 None => plain(texts::NOBODY),
@@ -119,7 +119,8 @@ impl WeatherBot {
         }
     }
 
-    /// Remembers the query. That the database is away is no reason to keep the weather from anybody.
+    /// Records the query and formats the answer. A database error only loses the record: the user
+    /// still gets the weather.
     async fn tell(
         &self,
         place: &Place,
@@ -197,7 +198,7 @@ impl WeatherBot {
         }
     }
 
-    /// Whoever comes or goes is written down first: it is tried again until it is.
+    /// Records a follow or unfollow before anything is answered, and asks for a retry on failure.
     async fn came_or_went(
         &self,
         event: &LineEvent,
@@ -227,7 +228,7 @@ impl LineEventHandler for WeatherBot {
         if matches!(event.kind(), EventKind::FOLLOW | EventKind::UNFOLLOW) {
             return self.came_or_went(event, context).await;
         }
-        // Another module of the channel answers: a lookup would be for nobody.
+        // In standby another module of the channel answers, so a lookup would be wasted.
         let Some(wish) = Wish::of(event).filter(|_| !event.is_standby()) else { return Ok(()) };
         let answer = self.answer(wish, visitor(event).as_ref(), context).await;
         say(context, answer).await
@@ -243,7 +244,7 @@ fn plain(text: &str) -> Answer {
     (text.into(), Vec::new())
 }
 
-/// Asks, and shows the loading animation meanwhile.
+/// Awaits the lookup while LINE shows the loading animation.
 async fn shown<T>(context: &EventContext, lookup: impl Future<Output = T>) -> T {
     let animation = timeout(LOADING_LIMIT, context.show_loading(LOADING_SECONDS));
     let (_, answer) = tokio::join!(animation, lookup);
@@ -255,7 +256,7 @@ fn away(context: &EventContext, trouble: Trouble) -> Answer {
     plain(texts::WEATHER_AWAY)
 }
 
-/// An error of a database may show values: what failed is enough for the log.
+/// Logs only the kind of a database error: its message may contain values.
 fn complain(context: &EventContext, what: &str, error: &anyhow::Error) {
     let kind = kind(error);
     tracing::warn!(correlation = context.correlation(), kind, "{what} gives no answer");
@@ -275,7 +276,7 @@ async fn say(context: &EventContext, (text, actions): Answer) -> Result<(), Even
     let message = LineMessage::text(text);
     let message = if actions.is_empty() { message } else { message.quick_reply(actions) };
     match context.reply_or_push(&[message]).await {
-        // Nobody knows whether it arrived, or it must not be sent: asking again would not help.
+        // Do not retry: the message may have arrived, or must not be sent.
         Ok(_)
         | Err(SendError::OutcomeUnknown | SendError::AlreadyTried | SendError::NotAllowed) => {
             Ok(())

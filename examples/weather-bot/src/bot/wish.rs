@@ -1,52 +1,52 @@
-//! What an event asks for.
+//! What an event asks the bot for.
 
 use hapax_line::{EventKind, LineEvent};
 
 use crate::place::{Place, Spot};
 use crate::texts::{self, typed};
 
-/// Longer texts are no place names; nobody is asked where that is.
+/// Longer texts are not looked up: they are no place names.
 const LONGEST_NAME: usize = 100;
 
-/// What somebody wants.
+/// A user's request.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Wish {
-    /// The weather of a place with this name.
+    /// The weather at a place, by name.
     Named(String),
-    /// The weather of a place on the map.
+    /// The weather at a place on the map.
     Here(Place),
     /// The weather at home or at the office.
     At(Spot),
-    /// The weather of a recent query, by its number.
+    /// The weather at the place of a recent query, by the query's id.
     Again(i64),
-    /// The button that sends a location.
+    /// A button that sends the user's location.
     AskLocation,
-    /// The recent queries.
+    /// The list of recent queries.
     Recent,
-    /// To see the settings.
+    /// The user's settings.
     Settings,
-    /// To put a place with this name behind a button.
+    /// Make the place with this name the home or the office.
     Set(Spot, String),
-    /// To put a recent query behind a button, by its number.
+    /// Make the place of a recent query the home or the office, by the query's id.
     SetRecent(Spot, i64),
-    /// To hear how that is done.
+    /// Instructions for setting the home or the office.
     HowToSet(Spot),
-    /// What the bot can do.
+    /// The help text.
     Help,
-    /// A place that cannot be.
+    /// An impossible place: an overlong name, or coordinates out of range.
     Nowhere,
-    /// A button of another bot, or of another version of this one.
+    /// A postback of another bot, or of another version of this one.
     UnknownButton,
 }
 
 impl Wish {
-    /// `None` where an event asks for nothing.
+    /// `None` if the event asks for nothing.
     pub(super) fn of(event: &LineEvent) -> Option<Self> {
         match event.kind() {
             EventKind::TEXT => Some(typed(event.text()?)),
             EventKind::LOCATION => Some(here(event).map_or(Self::Nowhere, Self::Here)),
             EventKind::POSTBACK => Some(tapped(event).unwrap_or(Self::UnknownButton)),
-            // In a group people send each other pictures, too.
+            // Only in one-to-one chats: members of a group send pictures to each other.
             kind if is_chatter(kind) && event.is_one_to_one() => Some(Self::Help),
             _ => None,
         }

@@ -1,5 +1,5 @@
-//! A conversation without an account and without a network: the bot itself, a simulated LINE and a
-//! simulated weather service with fixed data, all in this process and on loopback.
+//! A conversation without an account or a network: the bot itself, a simulated LINE and a simulated
+//! weather service with fixed data, all in this process on loopback.
 
 mod stage;
 
@@ -12,7 +12,7 @@ use stage::{Stage, USER};
 use crate::simulated_weather::Mood;
 use crate::texts;
 
-/// Plays it, and fails where it does not go as it should.
+/// Plays the conversation, and fails on an unexpected answer.
 pub(crate) async fn run() -> anyhow::Result<()> {
     note(
         "The bot, with a simulated LINE and a simulated weather service: fixed data, no network.",
@@ -33,7 +33,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     stage.strike().await
 }
 
-/// The weather comes when the second tap was answered: as slow as need be, and no slower.
+/// Holds the forecast until the second tap is answered, so that the taps overlap without a sleep.
 async fn double_tap(stage: &Stage) -> anyhow::Result<()> {
     note("\nA double tap in the rich menu, two webhooks at once:")?;
     let before = stage.lookups();

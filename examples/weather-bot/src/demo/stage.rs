@@ -1,4 +1,4 @@
-//! The bot, and both of its other sides.
+//! The bot between a simulated LINE and a simulated weather service.
 
 use std::time::Duration;
 
@@ -19,11 +19,11 @@ use crate::settings::{RULES, WeatherBotSettings};
 use crate::simulated_weather::{Mood, SimulatedWeather};
 use crate::weather::WeatherService;
 
-/// The one who talks to the bot.
+/// The simulated user.
 pub(super) const USER: &str = "Uf00d0000000000000000000000000001";
 const BOT: &str = "Uf00d000000000000000000000000b07a";
 
-/// Nothing here takes this long; a demo that does has lost something.
+/// Timeout for each step; the demo fails if a step takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) struct Stage {
@@ -63,7 +63,7 @@ impl Stage {
         Ok(Self { line, locks, sender, weather, bot, stop, _folder: folder })
     }
 
-    /// Somebody does something, the bot answers, and it costs so many lookups.
+    /// Sends an event, awaits the answer, and checks the number of lookups.
     pub(super) async fn plays(&self, what: &str, event: Value, cost: usize) -> anyhow::Result<()> {
         let before = self.lookups();
         self.send(what, event).await?;
@@ -90,7 +90,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Nobody is quicker than the release that follows an answer, save a program.
+    /// Waits until the lock is free: it is released after the answer, and a program could send
+    /// sooner.
     async fn idle(&self) -> anyhow::Result<()> {
         let name = format!("processing:user:{USER}");
         let free = async {
@@ -102,12 +103,12 @@ impl Stage {
         timeout(PATIENCE, free).await.context("the lock is never released")?
     }
 
-    /// What the bot says next.
+    /// The bot's next answer.
     pub(super) async fn answer(&self) -> anyhow::Result<Vec<String>> {
         loop {
             let said = self.line.next(PATIENCE).await.context("the bot says nothing")?;
             let texts = said.texts();
-            // The loading animation has none.
+            // Skip the loading animation, which has no text.
             if !texts.is_empty() {
                 for text in &texts {
                     note(&format!(" bot ◀ {}", text.replace('\n', "\n       ")))?;
@@ -132,7 +133,7 @@ impl Stage {
         Ok(())
     }
 
-    /// The end.
+    /// Stops the bot.
     pub(super) async fn strike(self) -> anyhow::Result<()> {
         let _ = self.stop.send(());
         self.bot.await??;

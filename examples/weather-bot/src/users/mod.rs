@@ -1,4 +1,4 @@
-//! Who uses the bot: home, office and the last queries, in the bot's own database.
+//! The bot's users with their home, office and recent queries, in the bot's own database.
 
 mod postgres;
 mod sqlite;
@@ -12,53 +12,55 @@ use async_trait::async_trait;
 
 use crate::place::{Place, Spot};
 
-/// So many queries are remembered.
+/// Number of recent queries kept for each user.
 pub(crate) const RECENT: usize = 5;
 
-/// Somebody, at the time of an event. Events may be handled late and out of order: the time tells
-/// whether somebody who left has come back since, or has only not left yet.
+/// A user at the time of an event. Events may be handled late and out of order; the time tells
+/// whether a user who unfollowed has followed again since.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Visitor {
     pub(crate) id: String,
-    /// In milliseconds, by LINE's clock.
+    /// LINE's timestamp of the event, in milliseconds.
     pub(crate) at: i64,
 }
 
-/// A query that was made before.
+/// A previous query of a user.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Recent {
-    /// Stays the same when the place is asked for again.
+    /// Stays the same when the user queries the place again.
     pub(crate) id: i64,
     pub(crate) place: Place,
 }
 
-/// A database of users. Everything may be repeated: an event is handled again where a process died.
+/// A database of users. Every operation is safe to repeat, because an event is handled again after
+/// a crash.
 #[async_trait]
 pub(crate) trait Users: Send + Sync {
-    /// Somebody is there.
+    /// Records that the user follows the bot.
     async fn follow(&self, who: &Visitor) -> anyhow::Result<()>;
 
-    /// Somebody left: nothing but that is kept of them.
+    /// Records that the user unfollowed the bot, and deletes everything else about the user, unless
+    /// the user has been active since the event.
     async fn unfollow(&self, who: &Visitor) -> anyhow::Result<()>;
 
-    /// The place behind one of their two buttons.
+    /// The user's home or office.
     async fn place(&self, id: &str, spot: Spot) -> anyhow::Result<Option<Place>>;
 
-    /// Puts a place behind a button; not for somebody who left since.
+    /// Sets the user's home or office, unless the user has unfollowed since the event.
     async fn set_place(&self, who: &Visitor, spot: Spot, place: &Place) -> anyhow::Result<()>;
 
-    /// Their last [`RECENT`] queries, the newest first, each place once.
+    /// The user's last [`RECENT`] queries, newest first, each place once.
     async fn recent(&self, id: &str) -> anyhow::Result<Vec<Recent>>;
 
-    /// Remembers a query; not for somebody who left since, who gets `None`.
+    /// Records a query and returns its id; `None` if the user has unfollowed since the event.
     async fn remember(&self, who: &Visitor, place: &Place) -> anyhow::Result<Option<i64>>;
 
-    /// Whether the database answers.
+    /// Checks that the database answers.
     async fn ping(&self) -> anyhow::Result<()>;
 }
 
-/// Opens `sqlite:FILE` or `postgres://…`, and makes the tables there. No call takes longer than
-/// `limit`: somebody waits for the answer.
+/// Opens `sqlite:FILE` or `postgres://…`, and creates the tables. `limit` bounds every call,
+/// because a user waits for the answer.
 pub(crate) async fn open(url: &str, limit: Duration) -> anyhow::Result<Arc<dyn Users>> {
     match url.split_once(':') {
         Some(("sqlite", file)) => Ok(Arc::new(sqlite::SqliteUsers::open(file, limit)?)),

@@ -13,7 +13,7 @@ use tokio_postgres::{NoTls, Row};
 use super::{RECENT, Recent, Users, Visitor};
 use crate::place::{Place, Spot};
 
-/// Never changed, only added to: databases that have the first ones get the rest.
+/// Append only: an existing database gets the migrations that it does not have yet.
 const MIGRATIONS: &[&str] = &["
     CREATE TABLE users (
         id text PRIMARY KEY, active boolean NOT NULL, since_ms bigint NOT NULL);
@@ -29,11 +29,12 @@ const MIGRATIONS: &[&str] = &["
         nth bigint NOT NULL, UNIQUE (user_id, name));
 "];
 
-/// Two bots that start at once take turns. The number means nothing.
+/// Serializes the migrations of two bots that start at once. The number is arbitrary.
 const ONE_AT_A_TIME: &str = "SELECT pg_advisory_xact_lock(7245903311)";
 
-/// Whether they are there, by all that is known. Also locks their row, so that two events of one
-/// user take turns.
+/// Records that the user was active, or left, at the time of the event, unless a later event is
+/// already recorded; returns whether the user is active. Also locks the user's row, so that two
+/// events of one user run one after the other.
 const SEEN: &str = "
     INSERT INTO users (id, active, since_ms) VALUES ($1, $2, $3)
     ON CONFLICT (id) DO UPDATE SET
@@ -66,11 +67,11 @@ pub(super) struct PostgresUsers {
 }
 
 impl PostgresUsers {
-    /// A server that does not answer yet is no error: the tables are made when it does.
+    /// A server that is not up yet is no error: the tables are created when it answers.
     pub(super) async fn open(url: &str, limit: Duration) -> anyhow::Result<Self> {
-        // A connection that hangs is not given out a second time.
+        // `Verified` checks a connection before it is reused, so that a hanging one is discarded.
         let config = ManagerConfig { recycling_method: RecyclingMethod::Verified };
-        // The driver's own message would show the URL, and with it a password.
+        // The driver's message would contain the URL, and with it the password.
         let url = url.parse().ok().context("that is no URL of a PostgreSQL database")?;
         let pool = Pool::builder(Manager::from_config(url, NoTls, config))
             .runtime(Runtime::Tokio1)

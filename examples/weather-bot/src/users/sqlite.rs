@@ -10,7 +10,7 @@ use tokio::task::spawn_blocking;
 use super::{RECENT, Recent, Users, Visitor};
 use crate::place::{Place, Spot};
 
-/// Never changed, only added to: files that have the first ones get the rest.
+/// Append only: an existing file gets the migrations after its `user_version`.
 const MIGRATIONS: &[&str] = &["
     CREATE TABLE users (
         id TEXT PRIMARY KEY, active INTEGER NOT NULL, since_ms INTEGER NOT NULL);
@@ -55,21 +55,22 @@ pub(super) struct SqliteUsers(Arc<Mutex<Connection>>);
 impl SqliteUsers {
     pub(super) fn open(file: &str, limit: Duration) -> anyhow::Result<Self> {
         let mut database = Connection::open(file)?;
-        // For whoever else writes to the file: a backup, a second bot.
+        // Other connections write to the same file: a backup, a second bot.
         database.busy_timeout(limit)?;
         database.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
         migrate(&mut database)?;
         Ok(Self(Arc::new(Mutex::new(database))))
     }
 
-    /// Runs something in a transaction, away from the threads that serve requests.
+    /// Runs `work` in a transaction on a blocking thread, so that async threads are never blocked.
     async fn with<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Transaction<'_>) -> SqlResult<T> + Send + 'static,
     ) -> anyhow::Result<T> {
         let database = self.0.clone();
         let work = move || {
-            // Whoever panicked here has rolled back: the connection is as good as before.
+            // A panic rolls back its transaction, so the connection of a poisoned mutex is still
+            // usable.
             let mut database = database.lock().unwrap_or_else(PoisonError::into_inner);
             let tx = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let done = work(&tx)?;
@@ -91,7 +92,8 @@ fn migrate(database: &mut Connection) -> anyhow::Result<()> {
     Ok(tx.commit()?)
 }
 
-/// Whether they are there, by all that is known.
+/// Records that the user was active, or left, at the time of the event, unless a later event is
+/// already recorded; returns whether the user is active.
 fn seen(tx: &Transaction<'_>, who: &Visitor, active: bool) -> SqlResult<bool> {
     tx.query_row(SEEN, params![who.id, active, who.at], |row| row.get(0))
 }

@@ -1,4 +1,4 @@
-//! Both databases behave alike.
+//! SQLite and PostgreSQL behave alike.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::place::{Place, Spot};
 const ALICE: &str = "Uf00d0000000000000000000000000a11";
 const BOB: &str = "Uf00d0000000000000000000000000b0b";
 
-/// A busy machine is no reason to fail.
+/// Opens the database with a long limit, so that a busy machine does not fail the test.
 async fn open(url: &str) -> anyhow::Result<Arc<dyn Users>> {
     super::open(url, Duration::from_secs(60)).await
 }
@@ -23,7 +23,7 @@ async fn on_both<F: Future<Output = ()>>(test: impl Fn(Arc<dyn Users>) -> F) {
     let postgres = Postgres::start();
     for url in [file, postgres.url()] {
         test(open(&url).await.expect("a database")).await;
-        // What is there is used, and made only once.
+        // Opening the same database again keeps the tables.
         open(&url).await.expect("the same database").ping().await.expect("an answer");
     }
 }
@@ -95,7 +95,7 @@ async fn nothing_is_kept_of_somebody_who_left_whatever_comes_late() {
         users.set_place(&at(BOB, 11), Spot::Home, &place("新竹")).await.unwrap();
 
         users.unfollow(&at(ALICE, 20)).await.unwrap();
-        // Sent before, handled after.
+        // Events sent before the unfollow but handled after it.
         users.set_place(&at(ALICE, 19), Spot::Office, &place("新竹")).await.unwrap();
         assert_eq!(users.remember(&at(ALICE, 19), &place("新竹")).await.unwrap(), None);
         users.follow(&at(ALICE, 10)).await.unwrap();
@@ -105,7 +105,7 @@ async fn nothing_is_kept_of_somebody_who_left_whatever_comes_late() {
         assert!(recent(&*users, ALICE).await.is_empty());
         assert_eq!(users.place(BOB, Spot::Home).await.unwrap(), Some(place("新竹")));
 
-        // Back again, which the old goodbye does not undo.
+        // The user follows again; the older unfollow must not undo that.
         users.follow(&at(ALICE, 30)).await.unwrap();
         users.set_place(&at(ALICE, 31), Spot::Home, &place("台中")).await.unwrap();
         users.unfollow(&at(ALICE, 20)).await.unwrap();

@@ -1,18 +1,18 @@
-//! What the service says, checked: what could not be is nonsense, however well-formed.
+//! The service's responses, validated: impossible values are rejected as nonsense.
 
 use serde::Deserialize;
 
 use super::{Now, Today, Trouble, Weather};
 use crate::place::Place;
 
-/// The coldest and the hottest that was ever measured, and then some.
+/// Wider than the range of temperatures ever measured, in °C.
 const TEMPERATURES: std::ops::RangeInclusive<f64> = -100.0..=70.0;
 const PER_CENT: std::ops::RangeInclusive<f64> = 0.0..=100.0;
 const WINDS: std::ops::RangeInclusive<f64> = 0.0..=600.0;
 
 #[derive(Deserialize)]
 pub(super) struct Found {
-    /// Missing where nothing was found.
+    /// Open-Meteo omits the field if nothing was found.
     #[serde(default)]
     results: Vec<FoundPlace>,
 }
@@ -27,7 +27,7 @@ struct FoundPlace {
 }
 
 impl Found {
-    /// The best match, with as much of its whereabouts as tells it from its namesakes.
+    /// The best match, named with its region and country to tell places of the same name apart.
     pub(super) fn place(self) -> Result<Option<Place>, Trouble> {
         let Some(found) = self.results.into_iter().next() else { return Ok(None) };
         let mut around: Vec<String> = Vec::new();
@@ -60,7 +60,7 @@ struct Current {
     wind_speed_10m: Option<f64>,
 }
 
-/// A list for each quantity, with an entry for each day.
+/// One list for each quantity, with one element for each day.
 #[derive(Deserialize)]
 struct Daily {
     weather_code: Vec<u8>,

@@ -7,17 +7,17 @@ mod tests;
 
 pub(crate) use service::WeatherService;
 
-/// How it is now, and how today will be, where the service knows that.
+/// The current weather, and today's forecast if the service has one.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Weather {
     pub(crate) now: Now,
     pub(crate) today: Option<Today>,
 }
 
-/// In °C, % and km/h; a service need not know everything.
+/// Current values in °C, % and km/h; `None` where the service gives no value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Now {
-    /// WMO's code table 4677.
+    /// A code of WMO code table 4677.
     pub(crate) code: u8,
     pub(crate) temperature: f64,
     pub(crate) feels_like: Option<f64>,
@@ -25,7 +25,7 @@ pub(crate) struct Now {
     pub(crate) wind: Option<f64>,
 }
 
-/// The forecast for the place's own day.
+/// The forecast for today in the place's own time zone.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Today {
     pub(crate) code: u8,
@@ -34,7 +34,7 @@ pub(crate) struct Today {
     pub(crate) rain_chance: Option<f64>,
 }
 
-/// Why there is no weather to tell.
+/// Why a lookup failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Trouble {
     #[error("the weather service cannot be reached, or answers with an error")]
@@ -46,7 +46,7 @@ pub(crate) enum Trouble {
 }
 
 impl Trouble {
-    /// As a label of a metric.
+    /// The value of the metric label `result`.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Away => "away",

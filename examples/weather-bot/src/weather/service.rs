@@ -17,8 +17,8 @@ const NOW: &str =
 const TODAY: &str =
     "weather_code,temperature_2m_max,temperature_2m_min,precipitation_probability_max";
 
-/// A weather service. Everything that one event asks for has one time limit: the user waits, and
-/// the lock is held.
+/// A client for the weather service. All requests for one event share one time limit, because the
+/// user waits and the lock is held.
 pub(crate) struct WeatherService {
     http: HttpClient,
     forecast: Url,
@@ -27,13 +27,13 @@ pub(crate) struct WeatherService {
 }
 
 impl WeatherService {
-    /// The services at these addresses; they may be one.
+    /// A client for these two base URLs, which may be the same.
     pub(crate) fn new(forecast: &str, geocoding: &str, limit: Duration) -> anyhow::Result<Self> {
         let (forecast, geocoding) = (base(forecast)?, base(geocoding)?);
         Ok(Self { http: HttpClient::new(), forecast, geocoding, limit })
     }
 
-    /// Where the place with this name is; `None` where nobody knows it.
+    /// Finds the place with this name; `None` if the service does not know it.
     pub(crate) async fn find(&self, name: &str) -> Result<Option<Place>, Trouble> {
         measured(self.find_by(Instant::now() + self.limit, name), Option::is_some).await
     }
@@ -43,7 +43,7 @@ impl WeatherService {
         measured(self.at_by(Instant::now() + self.limit, place), |_| true).await
     }
 
-    /// Both.
+    /// Finds the place with this name, and its weather.
     pub(crate) async fn of(&self, name: &str) -> Result<Option<(Place, Weather)>, Trouble> {
         let until = Instant::now() + self.limit;
         let both = async {
@@ -81,7 +81,7 @@ impl WeatherService {
         let left = until.saturating_duration_since(Instant::now());
         let reply = match self.http.call(get(uri), left).await {
             Ok(reply) => reply,
-            // Whatever it was in the end: the time is up.
+            // Report any error after the deadline as a timeout.
             Err(_) if Instant::now() >= until => return Err(Trouble::Slow),
             Err(HttpError::Unreadable(_)) => return Err(Trouble::Nonsense),
             Err(_) => return Err(Trouble::Away),

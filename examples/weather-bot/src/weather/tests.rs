@@ -53,7 +53,7 @@ async fn a_service_that_fails_is_away() {
     }
     let base = simulated.base();
     drop(simulated);
-    // Whoever listens there next does not speak of the weather either.
+    // Any other server that gets this port does not speak the weather protocol either.
     let gone = WeatherService::new(&base, &base, PATIENCE).unwrap();
     assert!(gone.find("台北").await.is_err());
 }

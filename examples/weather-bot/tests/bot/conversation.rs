@@ -1,4 +1,4 @@
-//! Every kind of message and postback gets its answer, on either database.
+//! Every kind of message and postback gets its answer, on SQLite and on PostgreSQL.
 
 use hapax_line::simulator::{ApiEndpoint, events};
 use hapax_testkit::Postgres;
@@ -10,7 +10,7 @@ const TAIPEI: &str = "📍 台北（臺灣）\n\
     目前：⛅ 局部多雲，27°C，體感 30°C，濕度 78%，風速 12 km/h\n\
     今日：🌦 小陣雨，24～31°C，降雨機率 60%";
 
-/// The data of the buttons below an answer.
+/// The postback data of a message's quick reply buttons.
 fn buttons(message: &Value) -> Vec<String> {
     let items = message["quickReply"]["items"].as_array().cloned().unwrap_or_default();
     items.iter().filter_map(|item| Some(item["action"]["data"].as_str()?.to_owned())).collect()
@@ -36,7 +36,7 @@ async fn on(database: Option<&str>) {
     assert!(world.ask(text("設定公司 🥚")).await.starts_with("🔍 找不到這個地點"));
     assert!(world.ask(tap("action=weather&type=office")).await.starts_with("🙋 還沒有設定公司"));
 
-    // Buttons below answers do what they say.
+    // The quick reply buttons work as labelled.
     world.idle().await;
     world.send(&[text("新竹🥚")]).await;
     let said = world.next().await;
@@ -48,7 +48,7 @@ async fn on(database: Option<&str>) {
     let settings = world.ask(tap("action=settings")).await;
     assert!(settings.contains("住家：台北（臺灣）\n公司：新竹（臺灣）"), "{settings}");
 
-    // The newest first, each place once.
+    // Newest first, each place once.
     let list = "🗒 最近查詢：\n1. 新竹（臺灣）\n2. 台北（臺灣）\n3. 老家🥚";
     world.idle().await;
     world.send(&[tap("action=recent_queries")]).await;
@@ -66,7 +66,7 @@ async fn on(database: Option<&str>) {
     assert!(world.ask(tap("action=dance")).await.starts_with("🤔 這個按鈕"));
     assert!(world.ask(events::sticker(USER)).await.starts_with("ℹ️ 使用說明"));
 
-    // Nothing is kept of whoever leaves.
+    // An unfollow deletes the user's data.
     world.send(&[events::unfollow(USER)]).await;
     let done = r#"hapax_line_handled_total{event_type="unfollow",result="done"}"#;
     world.until("the goodbye is handled", async || world.metric(done).await == 1).await;
@@ -135,17 +135,18 @@ async fn an_event_without_a_reply_token_is_answered_by_a_push() {
 async fn every_kind_of_event_passes_and_only_questions_are_answered() {
     let world = World::start().await;
     let all = events::every_kind(USER);
-    // A batch of one user: those that are locked (by the shipped rules `settings` is not) would be told to wait.
+    // The events are of one user, so locked ones would be told to wait; the shipped rules do not
+    // lock `settings`.
     world.send(&all).await;
     let handled = async || {
         let (_, text) = world.get("/metrics").await;
         let done = text.lines().filter(|line| line.starts_with("hapax_line_handled_total"));
-        // What LINE could not be told at once is tried again.
+        // Exclude failed attempts, which are retried.
         let done = done.filter(|line| !line.contains("failed"));
         done.filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok()).sum::<usize>()
     };
     world.until("all are handled", async || handled().await == all.len()).await;
-    // Text, location, five kinds of chatter, postback, follow.
+    // Answers to text, location, five kinds of chatter, postback and follow.
     assert_eq!(world.said().len(), 9, "{:?}", world.said());
     world.end().await;
 }
@@ -154,7 +155,7 @@ async fn every_kind_of_event_passes_and_only_questions_are_answered() {
 async fn health_is_told_and_strangers_are_turned_away() {
     let world = World::start().await;
     assert_eq!(world.get("/healthz").await, (200, r#"{"alive":true}"#.into()));
-    // A machine that stalls is not ready for a moment.
+    // `/readyz` may fail for a moment on a stalled machine.
     let ready = (200, r#"{"ready":true}"#.to_owned());
     world.until("it is ready", async || world.get("/readyz").await == ready).await;
     assert_eq!(world.get("/line/webhook").await.0, 405);

@@ -1,4 +1,4 @@
-//! The demo needs nothing, and goes as it should.
+//! The demo runs without any server, and succeeds.
 
 use std::process::Command;
 

@@ -1,5 +1,5 @@
-//! Two taps cost one lookup. The weather comes when the other tap was answered: nothing is left to
-//! luck or to sleep.
+//! Two taps cost one lookup. The forecast is held until the other tap is answered, so that no test
+//! depends on timing.
 
 use example_weather_bot::simulated_weather::Mood;
 use hapax_line::simulator::events;
@@ -14,7 +14,7 @@ fn home() -> Value {
     events::postback(USER, "action=weather&type=home")
 }
 
-/// Both at home, and the service is slow to answer.
+/// Sets a home for both users, then holds the forecasts.
 async fn at_home(plan: Plan<'_>) -> World {
     let world = World::with(plan).await;
     for user in [USER, OTHER] {
@@ -69,7 +69,7 @@ async fn what_costs_no_lookup_and_other_users_are_not_kept_waiting() {
     let world = at_home(Plan::default()).await;
     world.send(&[home()]).await;
     lookups(&world, 1).await;
-    // The lock is held, and none of these looks at it.
+    // The lock is held, but these events do not take it.
     for (data, answer) in [
         ("action=weather&type=current", "📍 請按下方按鈕"),
         ("action=settings", "⚙️ 目前設定"),
@@ -85,10 +85,10 @@ async fn what_costs_no_lookup_and_other_users_are_not_kept_waiting() {
     world.send(&[events::unfollow(USER)]).await;
     let done = r#"hapax_line_handled_total{event_type="unfollow",result="done"}"#;
     world.until("the goodbye is handled", async || world.metric(done).await == 1).await;
-    // These do.
+    // These events take the lock.
     world.send(&[events::postback(USER, "action=recent_queries")]).await;
     assert_eq!(world.answer().await, BUSY);
-    // Somebody else has a lock of his own.
+    // Another user has a separate lock.
     world.send(&[events::postback(OTHER, "action=weather&type=home")]).await;
     lookups(&world, 2).await;
     assert_eq!(world.redis.cli(&["EXISTS", &format!("processing:user:{USER}")]), "1");

@@ -51,7 +51,7 @@ async fn a_reply_that_line_did_not_acknowledge_is_not_repeated() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_line_did_not_take_is_tried_again() {
     let world = World::start().await;
-    // More than a call tries by itself.
+    // More failures than one call retries by itself.
     for _ in 0..3 {
         world.line.inject(ApiEndpoint::Reply, ApiFault::TooMany { retry_after: Some(0) });
     }

@@ -1,4 +1,4 @@
-//! Redis stopped, killed or slow: the bot answers as before. Back again: locks work.
+//! The bot answers while Redis is stopped, killed or slow, and locks again when Redis is back.
 
 use std::time::{Duration, Instant};
 
@@ -14,8 +14,8 @@ fn home() -> Value {
     events::postback(USER, "action=weather&type=home")
 }
 
-/// With the limits that users have: what is away is noticed. (Nothing here asserts that something
-/// which is there is quick.)
+/// Uses the default limits, so that an outage is noticed. (No test here asserts that a healthy
+/// service is fast.)
 async fn hurried() -> World {
     hurried_with(Plan::default()).await
 }
@@ -27,7 +27,7 @@ async fn hurried_with(plan: Plan<'_>) -> World {
     world
 }
 
-/// Within 2 s. A machine that stalls meanwhile is not the bot's fault, so there are ten tries.
+/// Asserts an answer within 2 s, with ten tries because the machine itself may stall.
 async fn answers_in_time(world: &World) {
     for _ in 0..10 {
         let since = Instant::now();
@@ -40,7 +40,7 @@ async fn answers_in_time(world: &World) {
     panic!("no answer came within 2 s\n{}", world.log());
 }
 
-/// Every question gets its answer, and nobody is locked.
+/// Asserts that every question is answered, and that nothing is locked.
 async fn answers_as_before(world: &World) {
     answers_in_time(world).await;
     answers_in_time(world).await;
@@ -52,14 +52,14 @@ async fn answers_as_before(world: &World) {
     assert!(world.answer().await.starts_with("👋 您好"));
 }
 
-/// Until a double tap costs one lookup: what the first ones meet may not be back yet.
+/// Repeats a double tap until it costs one lookup: the first tries may precede the reconnect.
 async fn locks_work_again(world: &World) {
     for _ in 0..100 {
         world.idle().await;
         world.weather.set(Mood::Holding);
         let (said, lookups) = (world.said().len(), world.weather.lookups());
         world.send(&[home(), home()]).await;
-        // Either both were admitted, or one was and the other is told to wait.
+        // Either both taps were admitted, or one was and the other was told to wait.
         let (said, lookups) = (|| world.said().len() - said, || world.weather.lookups() - lookups);
         world.until("both are decided on", async || said() + lookups() >= 2).await;
         let locked = lookups() == 1;
@@ -99,7 +99,7 @@ async fn redis_killed_and_started_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_slow_and_quick_again() {
     let world = hurried_with(Plan { wired: true, ..Plan::default() }).await;
-    // Longer than all calls of an event may take together, and than a probe waits.
+    // Longer than the store limit of one event, and than a probe waits.
     world.wire.delay_answers(Duration::from_secs(3));
     answers_as_before(&world).await;
     assert_eq!(world.get("/readyz").await.0, 503);

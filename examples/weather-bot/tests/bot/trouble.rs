@@ -1,4 +1,4 @@
-//! The weather service, or the users' database, is away: a friendly text, and the rest goes on.
+//! Outages of the weather service or the users' database: a friendly text, and the rest works.
 
 use example_weather_bot::simulated_weather::Mood;
 use hapax_line::simulator::events;
@@ -68,7 +68,7 @@ async fn without_the_users_database_there_is_still_weather() {
     assert!(set.starts_with("😥 設定暫時無法儲存"), "{set}");
     assert_eq!(world.get("/readyz").await.0, 503);
 
-    // Who comes is not forgotten: it is tried again until it is written down.
+    // A follow is retried until it is recorded.
     world.send(&[events::follow(USER)]).await;
     let failed = r#"hapax_line_handled_total{event_type="follow",result="failed"}"#;
     world.until("it was tried", async || world.metric(failed).await >= 1).await;

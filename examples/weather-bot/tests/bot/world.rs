@@ -1,4 +1,4 @@
-//! The bot as a process, and everything around it.
+//! The bot as a child process, with its servers and simulated services.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -18,14 +18,14 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::time::sleep;
 
-/// Nothing takes this long.
+/// Timeout for every wait.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const USER: &str = "Uf00d0000000000000000000000000001";
 const BOT: &str = "Uf00d000000000000000000000000b07a";
 const SECRET: &str = "hush-channel-secret";
 const TOKEN: &str = "hush-access-token";
 
-/// Generous limits: a busy machine must not look like a store or a service that is away.
+/// Long limits, so that a busy machine does not look like a store or a service that is down.
 const UNHURRIED: &[(&str, &str)] = &[
     ("STORE_TIMEOUT_MS", "60000"),
     ("DATABASE_TIMEOUT_MS", "60000"),
@@ -33,16 +33,16 @@ const UNHURRIED: &[(&str, &str)] = &[
     ("PROCESSING_LOCK_TIMEOUT_SECONDS", "600"),
 ];
 
-/// How a world differs from the usual one.
+/// Deviations from the default test setup.
 #[derive(Default)]
 pub(crate) struct Plan<'a> {
-    /// `sqlite:` in the world's folder, unless it is said.
+    /// URL of the users' database; by default SQLite in the test's folder.
     pub(crate) database: Option<&'a str>,
     pub(crate) flags: &'a [&'a str],
     pub(crate) environment: &'a [(&'a str, &'a str)],
-    /// With the limits that users have.
+    /// Use the program's default limits.
     pub(crate) hurried: bool,
-    /// Redis is reached over [`World::wire`].
+    /// Connect to Redis through [`World::wire`].
     pub(crate) wired: bool,
 }
 
@@ -106,7 +106,7 @@ impl World {
         assert_eq!(delivered.status, 200);
     }
 
-    /// What the bot says next, the loading animation left out.
+    /// The bot's next call to LINE, except loading animations.
     pub(crate) async fn next(&self) -> AcceptedCall {
         loop {
             let said = self.line.next(PATIENCE).await.unwrap_or_else(|| self.silent());
@@ -120,21 +120,21 @@ impl World {
         panic!("the bot says nothing\n{}", self.log())
     }
 
-    /// Its text.
+    /// The text of the bot's next answer.
     pub(crate) async fn answer(&self) -> String {
         let texts = self.next().await.texts();
         assert_eq!(texts.len(), 1, "one message");
         texts.into_iter().next().expect("a text")
     }
 
-    /// Sends one event, whose user has nothing else to wait for, and gives the answer.
+    /// Sends one event while the user holds no lock, and returns the answer.
     pub(crate) async fn ask(&self, event: Value) -> String {
         self.idle().await;
         self.send(&[event]).await;
         self.answer().await
     }
 
-    /// The lock is released after the answer: nobody is quicker than that, save a test.
+    /// Waits until the lock is free: it is released after the answer, and a test could send sooner.
     pub(crate) async fn idle(&self) {
         self.until("no lock is held", async || {
             self.redis.cli(&["KEYS", "processing:user:*"]).is_empty()
@@ -142,7 +142,7 @@ impl World {
         .await;
     }
 
-    /// Waits for something.
+    /// Polls until the condition holds.
     pub(crate) async fn until(&self, what: &str, probe: impl AsyncFn() -> bool) {
         let since = tokio::time::Instant::now();
         while !probe().await {
@@ -151,12 +151,12 @@ impl World {
         }
     }
 
-    /// All that the bot said so far, the loading animation left out.
+    /// All texts that the bot has sent so far.
     pub(crate) fn said(&self) -> Vec<String> {
         self.line.accepted_calls().iter().flat_map(AcceptedCall::texts).collect()
     }
 
-    /// Status and body of one of the bot's own pages.
+    /// Status and body of a `GET` on the bot's own listener.
     pub(crate) async fn get(&self, path: &str) -> (u16, String) {
         let url = self.url.replace("/line/webhook", path);
         let reply = self.http.call(get(url.parse().expect("a URL")), PATIENCE).await;
@@ -164,7 +164,7 @@ impl World {
         (reply.status.as_u16(), String::from_utf8_lossy(&reply.body).into_owned())
     }
 
-    /// The value of a metric, 0 where it is not there yet.
+    /// The value of a metric; 0 if it is not exported yet.
     pub(crate) async fn metric(&self, name: &str) -> usize {
         let (status, text) = self.get("/metrics").await;
         assert_eq!(status, 200);
@@ -180,7 +180,7 @@ impl World {
         fs::read_to_string(self.folder.path().join("stderr")).expect("its log")
     }
 
-    /// `SIGTERM`.
+    /// Sends `SIGTERM`.
     pub(crate) fn terminate(&self) {
         let pid = self.child.lock().expect("no panic").id().to_string();
         let told = Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");
@@ -193,7 +193,7 @@ impl World {
         status().await.expect("it has ended")
     }
 
-    /// Ends the bot, and holds it to what must be true of every test.
+    /// Stops the bot, and checks what must hold after every test.
     pub(crate) async fn end(self) {
         let (_, metrics) = self.get("/metrics").await;
         self.terminate();
@@ -213,7 +213,7 @@ impl World {
     }
 }
 
-/// Again where a machine that stalls let the time for a connection run out: nothing was sent.
+/// Sends a webhook, again if the connection timed out on a stalled machine: nothing was sent then.
 pub(crate) async fn send(
     sender: &WebhookSender,
     events: &[Value],

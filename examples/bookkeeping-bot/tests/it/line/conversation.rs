@@ -40,7 +40,7 @@ async fn a_conversation_on_redis_and_a_file_and_what_is_measured_of_it() {
     world.start();
     converse(&world).await;
 
-    // The record is there for other programs, for as long as the variable says.
+    // Other programs can read the record, and its TTL is the configured one.
     world.say("晚餐🥚 200").await;
     let stored = redis.cli(&["GET", &name(USER)]);
     assert!(stored.starts_with(r#"{"intent":"bookkeeping","日期":"#), "{stored}");
@@ -67,7 +67,7 @@ async fn a_conversation_on_redis_and_a_file_and_what_is_measured_of_it() {
         assert!(metrics.contains(line), "{line} in\n{metrics}");
     }
     assert_eq!(world.get("/healthz").0, 200);
-    // A machine that stalls is not ready for a moment.
+    // `/readyz` may fail for a moment on a stalled machine.
     wait_for("it is ready", PATIENCE, || (world.get("/readyz").0 == 200).then_some(()));
     world.in_order();
 }
@@ -109,7 +109,7 @@ async fn twenty_deliveries_at_once_are_one_booking_and_one_answer() {
     std::sync::Arc::into_inner(world).expect("the last one").in_order();
 }
 
-/// Whether they meet is luck here; where they must meet is tested on the record itself.
+/// Whether the edits overlap is up to chance; `last_transaction.rs` forces the overlap.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_edits_in_one_webhook_either_follow_each_other_or_one_is_told() {
     let redis = Redis::start();
@@ -160,7 +160,7 @@ async fn slow_redis_allows_bookings_and_explains_edits() {
     let mut world = World::new(Some(&url), None).await.store_limits("600", "500");
     world.start();
     world.say("午餐🥚 100").await;
-    // Longer than any call may take, and than a probe waits.
+    // Longer than any store call may take, and than a probe waits.
     wire.delay_answers(Duration::from_secs(3));
     works_without_redis(&world).await;
     wire.resume();
@@ -168,11 +168,11 @@ async fn slow_redis_allows_bookings_and_explains_edits() {
     world.in_order();
 }
 
-/// There was a lunch, and now there is a dinner.
+/// Expects a booked lunch; books a dinner while Redis is down.
 async fn works_without_redis(world: &World) {
     let said = world.say("晚餐🥚 200").await;
     assert!(said[0].starts_with("✅ 已記帳 1 筆"), "{said:?}");
-    // A machine that stalls meanwhile is not the bot's fault.
+    // Several tries, because the machine itself may stall.
     for _ in 0..10 {
         let since = Instant::now();
         assert_eq!(world.say("改金額 5").await, ["系統暫時無法讀取交易記錄，請稍後再試"]);
@@ -188,7 +188,7 @@ async fn works_again(world: &World) {
     wait_for("the bot sees it", PATIENCE, || (world.get("/readyz").0 == 200).then_some(()));
     let since = Instant::now();
     let said = loop {
-        // A stall of the machine is a store that is away, too.
+        // A stall of the machine also looks like an unavailable store.
         let said = world.say("改金額 250").await;
         if said[0] == "修改成功" {
             break said;

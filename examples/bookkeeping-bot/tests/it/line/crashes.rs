@@ -6,8 +6,8 @@ use hapax_testkit::{Postgres, Redis, scale};
 
 use crate::line::support::{USER, World};
 
-/// A bot that died is taken over soon. Where a slow machine lets a lease lapse under a bot that lives,
-/// a message has two turns, and that must be harmless too.
+/// Short, so that a dead bot is replaced soon. On a slow machine the lease of a living bot may
+/// lapse, so that two attempts at a message overlap; that must be harmless too.
 const LEASE: &str = "2";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -22,11 +22,11 @@ async fn a_crash_at_any_step_leaves_one_booking_its_record_and_one_answer() {
             let answered = world.api.accepted_calls().len();
             world.start_dying_at(point);
             let event = events::text(USER, &format!("{point}🥚 100"));
-            // It may die before or after it says 200.
+            // The bot may die before or after it answers 200.
             let _ = world.deliver(std::slice::from_ref(&event)).await;
             world.ended();
             world.start();
-            // As LINE would, where it did not hear the 200.
+            // LINE redelivers an event if it received no 200.
             assert_eq!(world.deliver(&[events::redelivered(&event)]).await, Some(200));
             world.drained().await;
             let booked = world.booked().await;
@@ -41,7 +41,7 @@ async fn a_crash_at_any_step_leaves_one_booking_its_record_and_one_answer() {
     }
 }
 
-/// The same for what edits and deletes: nothing is done to another entry.
+/// The same for edits and deletions, which must not touch another entry.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crash_at_any_step_of_an_edit_or_a_deletion_leaves_it_done_once() {
     let redis = Redis::start();
@@ -88,7 +88,7 @@ async fn kills_at_random_moments_neither_lose_nor_double_a_message() {
             world.kill();
         }
         world.start();
-        // LINE delivers what got no 200 again, and some of the others, too.
+        // LINE redelivers all events without a 200; redeliver some of the others, too.
         for (n, (event, taken)) in sent.values().enumerate() {
             if !taken || n % 3 == 0 {
                 assert_eq!(world.deliver(&[events::redelivered(event)]).await, Some(200));

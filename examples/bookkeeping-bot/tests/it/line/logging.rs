@@ -1,11 +1,11 @@
-//! What the original bot logged about its store is logged, without the user ids that it had in it.
+//! The log has the original bot's lines about its store, but without user ids.
 
 use bookkeeping_bot::last::name;
 use hapax_testkit::{Redis, wait_for};
 
 use crate::line::support::{PATIENCE, USER, World};
 
-/// Waits for a line that has all of these.
+/// Waits for a log line that contains all of these parts.
 fn logged(world: &World, parts: &[&str]) {
     wait_for(&format!("{parts:?} in the log"), PATIENCE, || {
         let output = world.output();

@@ -151,7 +151,7 @@ async fn redelivery_neither_asks_the_model_nor_books_again() {
         let event = events::text(USER, "剛剛吃了牛肉麵一百八🥚");
         let _ = world.deliver(std::slice::from_ref(&event)).await;
         world.ended();
-        // Tomorrow it would say something else.
+        // The model would give another answer now.
         model.says(booking("別的🥚", 999));
         world.start();
         assert_eq!(world.deliver(&[events::redelivered(&event)]).await, Some(200));

@@ -1,4 +1,5 @@
-//! The real program, LINE's side of it, and a search of all that it wrote.
+//! The real program between LINE's simulator and its databases, and a search of its output for
+//! personal data.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -20,11 +21,11 @@ pub(crate) const USER: &str = "Uf00d0000000000000000000000000003";
 const BOT: &str = "Uf00d0000000000000000000000000b07";
 const SECRET: &str = "s3cr3t-of-the-channel";
 const TOKEN: &str = "t0k3n-of-the-channel";
-/// What no log, metric or error body may contain.
+/// Strings that no log, metric or error body may contain.
 const PERSONAL: [&str; 8] =
     ["Uf00d", "🥚", SECRET, TOKEN, "replyToken", "k3y-of-the-model", "午餐", "last_transaction"];
 
-/// A bot between LINE's two sides.
+/// The bot's process, and the simulated LINE around it.
 pub(crate) struct World {
     pub(crate) api: SimulatedApi,
     pub(crate) store: String,
@@ -48,7 +49,7 @@ impl Drop for Running {
 }
 
 impl World {
-    /// Nothing runs yet. Without a store or a ledger, they are files.
+    /// Prepares a bot without starting it. Store and ledger default to SQLite files.
     pub(crate) async fn new(store: Option<&str>, database: Option<&str>) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let file = |name: &str| format!("sqlite:{}", folder.path().join(name).display());
@@ -57,7 +58,7 @@ impl World {
             store: store.map_or_else(|| file("hapax.db"), str::to_owned),
             database: database.map_or_else(|| file("ledger.db"), str::to_owned),
             variables: Vec::new(),
-            // A busy machine is no store that is away.
+            // Long limits, so that a busy machine does not look like a store that is down.
             flags: ["--store-timeout-ms", "30000", "--store-budget-ms", "30000"]
                 .map(str::to_owned)
                 .into(),
@@ -71,7 +72,7 @@ impl World {
         self
     }
 
-    /// Waits no longer than this for its store: for one call, and for a webhook.
+    /// Limits for one store call and for a webhook, in milliseconds.
     pub(crate) fn store_limits(mut self, call_ms: &str, webhook_ms: &str) -> Self {
         self.flags.clear();
         self.flag("--store-timeout-ms", call_ms).flag("--store-budget-ms", webhook_ms)
@@ -82,12 +83,12 @@ impl World {
         self
     }
 
-    /// Starts the bot, after the one that runs was killed.
+    /// Starts the bot, after killing the running one.
     pub(crate) fn start(&mut self) {
         self.start_with(&[]);
     }
 
-    /// Starts one that dies as soon as a message gets to this point.
+    /// Starts a bot that dies when a message reaches this crash point.
     pub(crate) fn start_dying_at(&mut self, point: &str) {
         self.start_with(&[("BOOKKEEPING_DIE_AT", point)]);
     }
@@ -101,7 +102,7 @@ impl World {
         for name in ["OPENAI_API_BASE", "OPENAI_API_KEY", "LAST_TRANSACTION_TTL"] {
             command.env_remove(name);
         }
-        // The original bot's way to name the store.
+        // The original bot's variable for the store's URL.
         command.env("REDIS_URL", &self.store).args(&self.flags);
         command.env("LINE_CHANNEL_SECRET", SECRET).env("LINE_CHANNEL_ACCESS_TOKEN", TOKEN);
         command.env("LINE_API_BASE", self.api.base());
@@ -120,12 +121,12 @@ impl World {
         self.bot = Some(Running { child, url });
     }
 
-    /// `SIGKILL`.
+    /// Kills the bot with `SIGKILL`.
     pub(crate) fn kill(&mut self) {
         self.bot = None;
     }
 
-    /// Waits until it has died by itself.
+    /// Waits until the bot has exited by itself.
     pub(crate) fn ended(&mut self) {
         let mut bot = self.bot.take().expect("it runs");
         wait_for("the bot dies", PATIENCE, || bot.child.try_wait().expect("a child"));
@@ -135,7 +136,7 @@ impl World {
         self.folder.path().join("log")
     }
 
-    /// All that it has written.
+    /// The bot's output so far.
     pub(crate) fn output(&self) -> String {
         fs::read_to_string(self.log()).unwrap_or_default()
     }
@@ -144,27 +145,27 @@ impl World {
         &self.bot.as_ref().expect("it runs").url
     }
 
-    /// One webhook; its status, or `None` where nobody answered.
+    /// Sends one webhook; returns its status, or `None` if there was no answer.
     pub(crate) async fn deliver(&self, events: &[Value]) -> Option<u16> {
         let secrets = ChannelSecrets::new(SECRET).expect("a secret");
         let sender = WebhookSender::new(self.url(), &secrets, BOT).expect("a URL");
         loop {
             match sender.send(events).await {
-                // A machine that stalls let the time for a connection run out: nothing was sent.
+                // Retry if the connection timed out on a stalled machine: nothing was sent.
                 Err(WebhookSendError::NotReached(ErrorKind::TimedOut)) => {}
                 sent => return sent.ok().map(|delivered| delivered.status),
             }
         }
     }
 
-    /// A message, and the bot's answer to it.
+    /// Sends a message, and returns the bot's answer.
     pub(crate) async fn say(&self, text: &str) -> Vec<String> {
         let event = events::text(USER, text);
         assert_eq!(self.deliver(std::slice::from_ref(&event)).await, Some(200));
         self.heard(&event).await.texts()
     }
 
-    /// The answer to an event, whichever way it came.
+    /// Waits for the reply to an event.
     pub(crate) async fn heard(&self, event: &Value) -> AcceptedCall {
         let since = Instant::now();
         loop {
@@ -179,7 +180,7 @@ impl World {
         }
     }
 
-    /// `GET` of the bot's own listener: status and body.
+    /// Status and body of a `GET` on the bot's own listener.
     pub(crate) fn get(&self, path: &str) -> (u16, String) {
         let url = self.url().replace("/line/webhook", path);
         let config = ureq::Agent::config_builder().http_status_as_error(false);
@@ -188,11 +189,11 @@ impl World {
         (response.status().as_u16(), response.body_mut().read_to_string().expect("text"))
     }
 
-    /// What is in the ledger.
+    /// The rows of the ledger.
     pub(crate) async fn rows(&self) -> Vec<Row> {
         let since = Instant::now();
         loop {
-            // A ledger waits for seconds only, and a busy machine may take longer.
+            // The ledger's limits are a few seconds, and a busy machine may take longer.
             let error = match ledger::open(&self.database).await {
                 Ok(ledger) => match ledger.rows().await {
                     Ok(rows) => return rows,
@@ -204,12 +205,12 @@ impl World {
         }
     }
 
-    /// Every item as it was booked, and its amount.
+    /// Item and amount of every row as booked.
     pub(crate) async fn booked(&self) -> Vec<(String, f64)> {
         self.rows().await.into_iter().map(|row| (row.entry.item, row.entry.amount)).collect()
     }
 
-    /// Waits until every event is handled; what was given up is put back, as an operator would.
+    /// Waits until every event is handled; requeues dead letters, as an operator would.
     pub(crate) async fn drained(&self) {
         let patient =
             StoreConfig::default().timeout(PATIENCE).redis_verbatim(["user:*:last_transaction"]);
@@ -230,7 +231,7 @@ impl World {
         }
     }
 
-    /// Ends the test: LINE has nothing to complain about, and nothing personal was written anywhere.
+    /// Ends the test: asserts that LINE's rules were kept and that the output has no personal data.
     pub(crate) fn in_order(mut self) {
         assert_eq!(self.api.violations(), Vec::<String>::new());
         let mut written = self.output();
