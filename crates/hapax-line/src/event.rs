@@ -1,4 +1,4 @@
-//! Webhooks and their events, read tolerantly: LINE adds types and fields without notice.
+//! Webhooks and their events, parsed tolerantly: LINE adds event types and fields without notice.
 
 #[cfg(test)]
 mod tests;
@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// What is no webhook at all.
+/// The body is not a webhook.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a JSON object with `destination` (a string) and `events` (an array) is expected")]
 pub struct MalformedWebhook;
@@ -20,9 +20,9 @@ pub struct MalformedWebhook;
 /// The body of a webhook: any number of events for one bot.
 #[derive(Debug)]
 pub struct WebhookBody {
-    /// Those that can be read, in their order.
+    /// The events that could be parsed, in the order of the body.
     pub events: Vec<LineEvent>,
-    /// How many cannot: what is no JSON object is no event.
+    /// The number of entries in `events` that are not JSON objects.
     pub malformed: usize,
 }
 
@@ -34,7 +34,7 @@ struct Envelope<'a> {
 }
 
 impl WebhookBody {
-    /// Reads a body, each event on its own.
+    /// Parses a body, each event separately.
     ///
     /// ```
     /// use hapax_line::WebhookBody;
@@ -53,7 +53,7 @@ impl WebhookBody {
     }
 }
 
-/// One event, as it came, and what is known about it. Unknown types and fields pass.
+/// One event: its original bytes and its parsed JSON. Unknown types and fields are accepted.
 #[derive(Clone)]
 pub struct LineEvent {
     destination: Arc<str>,
@@ -62,7 +62,7 @@ pub struct LineEvent {
 }
 
 impl LineEvent {
-    /// An event for this bot; `None` where the text is no JSON object.
+    /// Parses an event for the bot `destination`; `None` if the text is not a JSON object.
     pub fn parse(destination: &Arc<str>, raw: &str) -> Option<Self> {
         let json: Value = serde_json::from_str(raw).ok()?;
         let event =
@@ -70,29 +70,29 @@ impl LineEvent {
         event.json.is_object().then_some(event)
     }
 
-    /// The event's own bytes.
+    /// The event's JSON, byte for byte as LINE sent it.
     pub fn raw(&self) -> &str {
         &self.raw
     }
 
-    /// The whole event.
+    /// The event as parsed JSON.
     pub fn json(&self) -> &Value {
         &self.json
     }
 
-    /// The bot that it is for.
+    /// The bot that the event is for: the webhook's `destination`.
     pub fn destination(&self) -> &str {
         &self.destination
     }
 
-    /// A webhook with this event alone, its bytes untouched.
+    /// A webhook body with this event alone, its bytes unchanged.
     pub fn webhook(&self) -> String {
         let destination = Value::from(&*self.destination);
         format!(r#"{{"destination":{destination},"events":[{}]}}"#, self.raw)
     }
 
-    /// Which event it is, however often it is delivered: by bot and `webhookEventId`, or by its bytes
-    /// where it has none.
+    /// The event's id, the same for every delivery: derived from tenant, bot and `webhookEventId`,
+    /// or from the event's bytes if it has no `webhookEventId`.
     pub fn id(&self, tenant: &Tenant) -> ItemId {
         match self.text_at("/webhookEventId").filter(|id| !id.is_empty()) {
             Some(id) => ItemId::named(&["line", tenant.as_str(), &self.destination, id]),
@@ -104,7 +104,7 @@ impl LineEvent {
         }
     }
 
-    /// What kind of event it is.
+    /// The kind of the event.
     pub fn kind(&self) -> EventKind {
         let kind = self.text_at("/type").unwrap_or_default();
         let name = if kind == "message" {
@@ -117,12 +117,12 @@ impl LineEvent {
             .unwrap_or_default()
     }
 
-    /// Who caused it, where LINE says so.
+    /// The user who caused the event, if LINE names one.
     pub fn user_id(&self) -> Option<&str> {
         self.text_at("/source/userId").filter(|user| !user.is_empty())
     }
 
-    /// Where an answer that is no reply goes: the group or room, or else the user.
+    /// The address for a push: the group or room, or else the user.
     pub fn chat_id(&self) -> Option<&str> {
         let group = self.text_at("/source/groupId").or_else(|| self.text_at("/source/roomId"));
         group.or_else(|| self.user_id())
@@ -133,17 +133,17 @@ impl LineEvent {
         self.text_at("/source/type") == Some("user")
     }
 
-    /// What a reply needs; works once.
+    /// The token that a reply needs; it works once.
     pub fn reply_token(&self) -> Option<&str> {
         self.text_at("/replyToken").filter(|token| !token.is_empty())
     }
 
-    /// Whether another module of the channel is the one to answer: then nothing may be sent.
+    /// Whether another module of the channel answers this event, so that the bot must send nothing.
     pub fn is_standby(&self) -> bool {
         self.text_at("/mode") == Some("standby")
     }
 
-    /// Whether LINE says that it delivered it before.
+    /// Whether LINE marks this delivery as a redelivery.
     pub fn is_redelivery(&self) -> bool {
         self.json.pointer("/deliveryContext/isRedelivery") == Some(&Value::Bool(true))
     }
@@ -165,7 +165,7 @@ impl LineEvent {
         self.text_at("/postback/data").filter(|_| self.kind() == EventKind::POSTBACK)
     }
 
-    /// One field of a postback's data, read as a query (`action=weather&type=home`).
+    /// One field of a postback's data, parsed as a query string (`action=weather&type=home`).
     ///
     /// ```
     /// # let raw = r#"{"type":"postback","postback":{"data":"action=weather&type=home"}}"#;
@@ -182,14 +182,15 @@ impl LineEvent {
     }
 }
 
-/// Shows the kind alone: everything else may identify a person.
+/// Shows only the kind: everything else may identify a person.
 impl fmt::Debug for LineEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "LineEvent({}, …)", self.kind())
     }
 }
 
-/// What kind of event: the name that rules and metrics use. A message is known by what is in it.
+/// The kind of an event, by the name that rules and metrics use. The kind of a message event is the
+/// type of the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EventKind(&'static str);
 
@@ -221,16 +222,16 @@ impl EventKind {
     pub const TEXT: Self = Self("text");
     /// A location message.
     pub const LOCATION: Self = Self("location");
-    /// A tap on something with data.
+    /// A tap on an element with data, such as a button.
     pub const POSTBACK: Self = Self("postback");
-    /// Somebody added the bot.
+    /// A user added the bot.
     pub const FOLLOW: Self = Self("follow");
-    /// Somebody blocked the bot.
+    /// A user blocked the bot.
     pub const UNFOLLOW: Self = Self("unfollow");
-    /// Something that this version does not know.
+    /// A kind that this version does not know.
     pub const OTHER: Self = Self("other");
 
-    /// Every kind that has a name here.
+    /// Every named kind, followed by `OTHER`.
     pub fn all() -> impl Iterator<Item = Self> {
         MESSAGES.iter().chain(OTHERS).map(|name| Self(name)).chain([Self::OTHER])
     }
@@ -240,7 +241,7 @@ impl EventKind {
         Self::all().find(|kind| kind.0 == name)
     }
 
-    /// Its name.
+    /// The name of the kind.
     pub const fn as_str(self) -> &'static str {
         self.0
     }

@@ -10,7 +10,7 @@ use sha2::Sha256;
 /// The header that carries the signature.
 pub const SIGNATURE_HEADER: &str = "x-line-signature";
 
-/// The channel's secret; while it is rotated, the new one and the old one.
+/// The channel's secret; during a rotation, the new secret and the old one.
 ///
 /// ```
 /// use hapax_line::ChannelSecrets;
@@ -23,7 +23,7 @@ pub const SIGNATURE_HEADER: &str = "x-line-signature";
 #[derive(Clone)]
 pub struct ChannelSecrets(Vec<Hmac<Sha256>>);
 
-/// What is no secret of a channel.
+/// The text is neither one channel secret nor two.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "one channel secret is expected, or two with a comma between them while one is rotated: NEW,OLD"
@@ -31,7 +31,7 @@ pub struct ChannelSecrets(Vec<Hmac<Sha256>>);
 pub struct InvalidChannelSecrets;
 
 impl ChannelSecrets {
-    /// One secret, or two with a comma between them; the first one signs.
+    /// Parses one secret, or two separated by a comma; the first one signs.
     pub fn new(text: &str) -> Result<Self, InvalidChannelSecrets> {
         let secrets: Vec<_> = text.split(',').map(str::trim).collect();
         if secrets.len() > 2 || secrets.iter().any(|secret| secret.is_empty()) {
@@ -52,17 +52,18 @@ impl ChannelSecrets {
         STANDARD.encode(digest.into_bytes())
     }
 
-    /// Whether one of the secrets signed this body; takes the same time wherever it differs.
+    /// Whether one of the secrets signed this body. The comparison takes the same time wherever the
+    /// signature differs.
     pub fn verify(&self, body: &[u8], signature: &str) -> bool {
         let Ok(signature) = STANDARD.decode(signature) else { return false };
-        // Every secret is tried, so that the time does not tell which one it was.
+        // Every secret is tried, so that the timing does not reveal which one signed.
         self.0.iter().fold(false, |known, secret| {
             secret.clone().chain_update(body).verify_slice(&signature).is_ok() | known
         })
     }
 }
 
-/// Shows no secret.
+/// Shows only the number of secrets.
 impl fmt::Debug for ChannelSecrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Secrets({} of them)", self.0.len())

@@ -1,4 +1,4 @@
-//! A bot that is called at a URL.
+//! A bot that the gateway calls at a URL.
 
 use std::time::Duration;
 
@@ -20,11 +20,12 @@ const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const ATTEMPT: HeaderName = HeaderName::from_static("hapax-attempt");
 const FENCE: HeaderName = HeaderName::from_static("hapax-fence");
 
-/// An [`LineEventHandler`] that posts each event to a URL, as a webhook with that event alone.
+/// A [`LineEventHandler`] that posts each event to a URL, as a webhook with that event alone.
 ///
-/// The event's bytes are those that LINE sent, and `X-Line-Signature` is made for the new body: a bot
-/// that accepts webhooks from LINE accepts these. `Idempotency-Key` is the same for every attempt of an
-/// event, `Hapax-Attempt` is the attempt's number, and `Hapax-Fence` grows ([`EventContext::fence`]).
+/// The body contains the event's bytes as LINE sent them, and `X-Line-Signature` is computed for
+/// the new body, so a bot that accepts webhooks from LINE accepts these. `Idempotency-Key` is the
+/// same for every attempt of an event, `Hapax-Attempt` is the attempt's number, and `Hapax-Fence`
+/// grows ([`EventContext::fence`]).
 ///
 /// | the bot's answer | result |
 /// |---|---|
@@ -46,7 +47,7 @@ pub struct UpstreamHandler {
     timeout: Duration,
 }
 
-/// The URL is no address of a bot.
+/// The URL is not a valid address of a bot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a URL such as http://127.0.0.1:3000/callback is expected, without user and password: the bot \
@@ -55,10 +56,10 @@ pub struct UpstreamHandler {
 pub struct InvalidUpstreamUrl;
 
 impl UpstreamHandler {
-    /// A bot at this URL, which checks signatures with the first of these secrets.
+    /// A bot at this URL. Requests are signed with the first of these secrets.
     ///
     /// # Errors
-    /// If it is no `http://` or `https://` URL, or contains a user or a password.
+    /// If the URL is not `http://` or `https://`, or contains a user or a password.
     pub fn new(url: &str, secrets: ChannelSecrets) -> Result<Self, InvalidUpstreamUrl> {
         let url = Url::parse(url).map_err(|_| InvalidUpstreamUrl)?;
         let has_no_user = url.username().is_empty() && url.password().is_none();
@@ -69,7 +70,7 @@ impl UpstreamHandler {
         Ok(Self { uri, secrets, http: HttpClient::new(), timeout: DEFAULT_TIMEOUT })
     }
 
-    /// The longest that the bot may take for one event; 30 s by default. Keep
+    /// Sets the longest time that the bot may take for one event; 30 s by default. Keep
     /// [`GatewayConfig::handler_timeout`](crate::GatewayConfig::handler_timeout) longer.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
@@ -107,7 +108,7 @@ impl LineEventHandler for UpstreamHandler {
     ) -> Result<(), EventHandlerError> {
         match self.http.call(self.request(event, context)?, self.timeout).await {
             Ok(reply) => read_status(reply.status),
-            // The status is enough: a response body that does not end must not undo it.
+            // The status decides: a response body that does not end must not undo it.
             Err(HttpError::Unreadable(status)) => read_status(status),
             Err(HttpError::NotSent(_)) => {
                 Err(EventHandlerError::retry("the bot cannot be reached"))
@@ -117,8 +118,8 @@ impl LineEventHandler for UpstreamHandler {
     }
 }
 
-/// The result of the bot's status. 502 and 504 come from a proxy in front of the bot, which does not know
-/// the outcome either.
+/// The result for a status of the bot. 502 and 504 come from a proxy in front of the bot, which
+/// does not know the outcome either.
 fn read_status(status: StatusCode) -> Result<(), EventHandlerError> {
     let reason = || format!("the bot answered {}", status.as_u16());
     match status {

@@ -6,24 +6,26 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use crate::DeliveryError;
 
-/// What a header's value cannot hold everywhere, and `%`, so that it can be read back.
+/// Characters that not every protocol allows in a header's value, and `%`, so that the value can be
+/// decoded.
 const UNSAFE: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'%');
 /// The header that carries the topic.
 pub const TOPIC_HEADER: &str = "Hapax-Topic";
 /// The header that carries the ordering key.
 pub const KEY_HEADER: &str = "Hapax-Key";
 
-/// What a sink sends: a row of the outbox, on its way.
+/// A row of the outbox, as a sink sends it.
 #[derive(Clone, Debug)]
 pub struct OutboundMessage {
-    /// The row.
+    /// The row of the outbox.
     pub item: QueueItem,
-    /// 1 for the first try.
+    /// The number of the attempt, from 1.
     pub attempt: u32,
     cloudevents: Option<Arc<CloudEvents>>,
 }
 
-/// Sends CloudEvents 1.0 in binary mode: the attributes travel as headers, the payload as it is.
+/// Sends rows as CloudEvents 1.0 in binary mode: the attributes are headers, and the payload is
+/// unchanged.
 ///
 /// `id` is the row's id, `type` its topic, `subject` its key, `datacontenttype` its content type.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,13 +34,13 @@ pub struct CloudEvents {
 }
 
 impl CloudEvents {
-    /// Events with this attribute `source`, a URI reference that names the sender.
+    /// Events with this `source` attribute, a URI reference that names the sender.
     pub fn new(source: impl Into<String>) -> Self {
         Self { source: source.into() }
     }
 }
 
-/// MessageHeaders, in the order in which they are written.
+/// The headers of a message, in the order in which they are written.
 pub type MessageHeaders<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
 
 impl OutboundMessage {
@@ -47,21 +49,21 @@ impl OutboundMessage {
         Self { item, attempt: 1, cloudevents: None }
     }
 
-    /// Which attempt it is.
+    /// Sets the number of the attempt.
     #[must_use]
     pub fn attempt(mut self, attempt: u32) -> Self {
         self.attempt = attempt;
         self
     }
 
-    /// Travels as a CloudEvent.
+    /// Sends the message as a CloudEvent, if `cloudevents` is given.
     #[must_use]
     pub fn cloudevents(mut self, cloudevents: Option<Arc<CloudEvents>>) -> Self {
         self.cloudevents = cloudevents;
         self
     }
 
-    /// The id that travels with it; always the same for the same row.
+    /// The id that is sent with the message, the same for every attempt of the row.
     pub fn id(&self) -> String {
         self.item.id.to_string()
     }
@@ -71,14 +73,14 @@ impl OutboundMessage {
         self.item.id
     }
 
-    /// What travels beside the payload: `Hapax-Topic`, `Hapax-Key`, the row's own headers, and the
-    /// attributes of a CloudEvent with this prefix (`ce-` where the protocol has no other).
+    /// The headers of the message: `Hapax-Topic`, `Hapax-Key`, the row's own headers, and the
+    /// attributes of a CloudEvent with this prefix (`ce-` unless the protocol defines another).
     ///
-    /// Topic, key and attributes are percent-encoded where they have blanks, quotes, `%`, control
-    /// characters or anything beyond ASCII. The row's own headers go as they are.
+    /// Topic, key and attributes are percent-encoded where they contain blanks, quotes, `%`,
+    /// control characters or non-ASCII characters. The row's own headers are sent unchanged.
     ///
     /// # Errors
-    /// Where one of the row's own headers cannot travel.
+    /// If one of the row's own headers has an invalid name or value.
     ///
     /// ```
     /// # use hapax_core::{queue::QueueItem, Tenant}; use hapax_relay::OutboundMessage;
@@ -97,7 +99,7 @@ impl OutboundMessage {
         for (name, value) in &self.item.headers {
             check(name, value)?;
             let ours = headers.iter().chain(&attributes).any(|(n, _)| n.eq_ignore_ascii_case(name));
-            // What hapax itself says about a message cannot be said by the row.
+            // A row cannot override the headers that hapax sets.
             if !ours {
                 headers.push((name.into(), value.into()));
             }
@@ -123,13 +125,13 @@ impl OutboundMessage {
     }
 }
 
-/// The text as it stands in a header.
+/// The text, percent-encoded for a header.
 pub(crate) fn encoded(text: &str) -> Cow<'_, str> {
     utf8_percent_encode(text, UNSAFE).into()
 }
 
-/// Names are tokens (RFC 9110, 5.6.2) and values have no control characters, on every sink alike: a
-/// line break in one would be somebody else's header.
+/// Checks that a name is a token (RFC 9110, 5.6.2) and that a value has no control character but
+/// the tab, for every sink alike: a line break would inject another header.
 fn check(name: &str, value: &str) -> Result<(), DeliveryError> {
     let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     if name.is_empty() || name.len() > 255 || !name.bytes().all(token) {

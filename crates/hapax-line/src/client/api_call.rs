@@ -1,4 +1,4 @@
-//! One call of LINE's API: how often it is sent, and what each answer means.
+//! One call of LINE's API: its retries, and the meaning of each response.
 
 use std::time::Duration;
 
@@ -15,9 +15,10 @@ use super::{SendError, SendStatus};
 
 const RETRY_KEY: &str = "x-line-retry-key";
 const MAX_ATTEMPTS: u32 = 3;
-/// The pause before the second attempt; twice as long before the third.
+/// The pause before the second attempt; doubled before the third.
 const PAUSE: Duration = Duration::from_millis(250);
-/// The longest pause that LINE may ask for: a user waits, and the reply token grows old.
+/// The longest pause before another attempt. A longer `Retry-After` ends the call: the user is
+/// waiting, and the reply token expires.
 const MAX_PAUSE: Duration = Duration::from_secs(2);
 
 /// One request to LINE, and whether it may be repeated.
@@ -26,7 +27,8 @@ pub(super) struct ApiCall<'a> {
     pub(super) timeout: Duration,
     pub(super) what: &'static str,
     pub(super) request: Request<Full<Bytes>>,
-    /// Whether LINE recognises a repetition.
+    /// Whether LINE recognises a repetition, so that the call may be repeated after an unknown
+    /// outcome.
     pub(super) is_repeatable: bool,
 }
 
@@ -35,14 +37,14 @@ pub(super) struct ApiCall<'a> {
 enum AttemptResult {
     Accepted(SendStatus),
     Refused(u16),
-    /// LINE accepted nothing, and may ask for a pause.
+    /// LINE did not accept the call, and may ask for a pause.
     NotNow(Option<Duration>),
-    /// LINE may have accepted it.
+    /// LINE may have accepted the call.
     Unknown,
 }
 
 impl ApiCall<'_> {
-    /// Makes the call repeatable: LINE accepts it once for each key.
+    /// Makes the call repeatable: LINE accepts each retry key once.
     pub(super) fn retry_key(mut self, key: Uuid) -> Self {
         let key = HeaderValue::from_str(&key.to_string()).expect("a UUID is a header value");
         self.request.headers_mut().insert(RETRY_KEY, key);
@@ -60,14 +62,15 @@ impl ApiCall<'_> {
     }
 
     pub(super) async fn send(&self) -> Result<SendStatus, SendError> {
-        // Each attempt of a repeatable call may take the whole timeout; those of another share one.
+        // No further attempt begins after `until`: one timeout per attempt of a repeatable call, a
+        // single timeout for any other call.
         let timeouts = if self.is_repeatable { MAX_ATTEMPTS } else { 1 };
         let until = Instant::now() + self.timeout * timeouts;
         let mut failed = SendError::NotNow;
         for nth in 1.. {
             let asked_pause = match self.attempt().await {
                 AttemptResult::Accepted(status) => return Ok(status),
-                // LINE may have accepted an earlier attempt.
+                // LINE may have accepted an earlier attempt, so the outcome stays unknown.
                 AttemptResult::Refused(_) if failed == SendError::OutcomeUnknown => break,
                 AttemptResult::Refused(status) => return Err(SendError::Refused(status)),
                 AttemptResult::NotNow(pause) => pause,
@@ -92,7 +95,7 @@ impl ApiCall<'_> {
     async fn attempt(&self) -> AttemptResult {
         match self.http.call(self.request.clone(), self.timeout).await {
             Ok(reply) => self.read(reply.status, retry_after(&reply.headers)),
-            // The status is enough.
+            // The status decides; the body is not needed.
             Err(HttpError::Unreadable(status)) => self.read(status, None),
             Err(error) => {
                 tracing::warn!(what = self.what, %error, "LINE cannot be reached");

@@ -1,4 +1,4 @@
-//! LINE's Messaging API: reply, push, loading animation.
+//! A client of LINE's Messaging API: reply, push, loading animation.
 
 mod api_call;
 
@@ -17,7 +17,7 @@ use uuid::Uuid;
 use self::api_call::ApiCall;
 use crate::LineMessage;
 
-/// LINE's own address.
+/// The address of LINE's API.
 pub const LINE_API_BASE: &str = "https://api.line.me";
 
 /// The default of [`LineClient::timeout`].
@@ -36,7 +36,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 /// | 409 | refused | already accepted | refused |
 /// | any other status | refused | refused | refused |
 ///
-/// There are at most three attempts. A pause of more than two seconds is not waited for.
+/// There are at most three attempts. The call ends if the next pause would exceed two seconds.
 #[derive(Clone)]
 pub struct LineClient {
     http: HttpClient,
@@ -46,40 +46,41 @@ pub struct LineClient {
     timeout: Duration,
 }
 
-/// How LINE answered a message that was sent.
+/// How LINE accepted a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendStatus {
-    /// LINE accepted it.
+    /// LINE accepted the message.
     Accepted,
-    /// LINE had accepted a message with the same retry key before.
+    /// LINE had already accepted a message with the same retry key.
     AlreadyAccepted,
 }
 
-/// Why a message was not sent, or may not have been. The cause is logged and not kept: an error of the
-/// HTTP client may name a user.
+/// Why a message was not sent, or may not have been sent. The cause is logged and not kept, because
+/// an error of the HTTP client may name a user.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// The message may or may not have been sent: no answer, a lost connection, a server error. It must
-    /// not be sent again in another way.
+    /// The message may or may not have been sent: no answer, a lost connection, or a server error.
+    /// It must not be sent again by other means.
     #[error("LINE gave no answer that says whether it was sent")]
     OutcomeUnknown,
-    /// The message was certainly not sent, and may be later: LINE cannot be reached, or asks for a pause.
+    /// The message was certainly not sent and may be sent later: LINE cannot be reached, or asks
+    /// for a pause.
     #[error("LINE takes nothing now")]
     NotNow,
-    /// LINE refused the message with this status, and would again.
+    /// LINE refused the message with this status, and would refuse it again.
     #[error("LINE refused it with {0}")]
     Refused(u16),
-    /// The event has no reply token, or it is too old.
+    /// The event has no reply token, or its reply token is too old.
     #[error("there is no reply token, or it is too old")]
     NoToken,
-    /// A reply to this event was tried before, with an unknown outcome.
+    /// A reply to this event was attempted before, with an unknown outcome.
     #[error("a reply was tried before")]
     AlreadyTried,
-    /// The event's chat accepts no message: it is in standby, or has no address.
+    /// Nothing may be sent: the event is in standby, or names no chat or user to send to.
     #[error("nothing may be sent to this chat")]
     NotAllowed,
-    /// LINE accepts 1 to 5 messages at once.
+    /// LINE accepts 1 to 5 messages per call, not this number.
     #[error("1 to 5 messages are expected, there are {0}")]
     MessageCount(usize),
 }
@@ -92,10 +93,11 @@ impl SendError {
 }
 
 impl LineClient {
-    /// A client of the API at `base` ([`LINE_API_BASE`], or a stub's; it may have a path).
+    /// A client of the API at `base`: [`LINE_API_BASE`] or the address of a stub, with or without a
+    /// path.
     ///
     /// # Errors
-    /// If `base` is no HTTP URL, or the token is no valid header value.
+    /// If `base` is not an HTTP URL, or the token is not a valid header value.
     pub fn new(base: &str, access_token: &str) -> Result<Self, InvalidApiBase> {
         let mut authorization = HeaderValue::from_str(&format!("Bearer {}", access_token.trim()))
             .map_err(|_| InvalidApiBase)?;
@@ -104,15 +106,15 @@ impl LineClient {
         Ok(Self { http, base, authorization, timeout: DEFAULT_TIMEOUT })
     }
 
-    /// The longest that one attempt may take; 5 s by default.
+    /// Sets the longest time that one attempt may take; 5 s by default.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Replies to an event. A token works once, so the call is repeated only where LINE certainly
-    /// accepted nothing.
+    /// Replies to an event. A reply token works once, so the call is repeated only if LINE
+    /// certainly did not accept it.
     pub async fn reply(
         &self,
         token: &str,
@@ -122,7 +124,7 @@ impl LineClient {
         send(self.call("reply", "/v2/bot/message/reply", &body), messages).await
     }
 
-    /// Sends to a chat. LINE sends a message once for each retry key.
+    /// Sends messages to a chat. LINE accepts each retry key once.
     pub async fn push(
         &self,
         to: &str,
@@ -134,8 +136,8 @@ impl LineClient {
         send(call, messages).await
     }
 
-    /// Shows the loading animation to a user for some seconds (5 to 60, in steps of 5; others are
-    /// rounded up), or until the bot sends a message. Not retried.
+    /// Shows the loading animation to a user for 5 to 60 seconds, in steps of 5 (other values are
+    /// clamped and rounded up), or until the bot sends a message. Never retried.
     pub async fn show_loading(&self, user: &str, seconds: u8) -> Result<(), SendError> {
         let body = json!({ "chatId": user, "loadingSeconds": round_up_seconds(seconds) });
         let call = self.call("loading", "/v2/bot/chat/loading/start", &body);
@@ -153,7 +155,7 @@ impl LineClient {
     }
 }
 
-/// The base without a trailing slash, if it is a URL that paths can be added to.
+/// The base without a trailing slash, if it is a URL that paths can be appended to.
 fn check_base(base: &str) -> Result<Arc<str>, InvalidApiBase> {
     let url = Url::parse(base.trim()).map_err(|_| InvalidApiBase)?;
     let is_plain = url.username().is_empty()
@@ -198,14 +200,14 @@ fn count_sent(
     sent
 }
 
-/// Shows neither the access token nor the API's address.
+/// Omits the access token and the API's address.
 impl fmt::Debug for LineClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LineClient").field("timeout", &self.timeout).finish_non_exhaustive()
     }
 }
 
-/// The API base is no URL, or the access token is no header value.
+/// The API base is not a valid URL, or the access token is not a valid header value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a URL such as https://api.line.me is expected, and a token that a header can carry")]
 pub struct InvalidApiBase;

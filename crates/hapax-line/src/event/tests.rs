@@ -15,7 +15,7 @@ fn deep(levels: usize) -> String {
     format!("{}{}", "[".repeat(levels), "]".repeat(levels))
 }
 
-/// Everything that can be asked; nothing of it may panic.
+/// Calls every accessor; none may panic.
 fn ask_all(event: &LineEvent) {
     let _ = (event.kind(), event.user_id(), event.chat_id(), event.reply_token());
     let _ = (event.is_one_to_one(), event.is_standby(), event.is_redelivery());
@@ -217,7 +217,7 @@ fn an_event_is_known_by_bot_and_id_or_by_its_bytes() {
     assert_eq!(id("Uf00db07", first), id("Uf00db07", again));
     assert_ne!(id("Uf00db07", first), id("Uf00db08", first));
     assert_ne!(id("Uf00db07", first), id("Uf00db07", r#"{"webhookEventId":"01G"}"#));
-    // Without an id of its own, or with an empty one, the bytes are what it is known by.
+    // Without a usable `webhookEventId`, an event is identified by its bytes.
     for none in ["", r#""webhookEventId":"","#, r#""webhookEventId":5,"#] {
         let (one, two) = (format!(r#"{{{none}"n":1}}"#), format!(r#"{{{none}"n":2}}"#));
         assert_eq!(id("Uf00db07", &one), id("Uf00db07", &one));

@@ -1,4 +1,4 @@
-//! The rules that say which events are locked, and how.
+//! The rules that decide which events are locked, and how.
 
 mod read;
 #[cfg(test)]
@@ -10,7 +10,7 @@ pub use read::InvalidLockRules;
 
 use crate::{EventKind, LineEvent};
 
-/// The default text for a user whose last event is still being handled.
+/// The default text for a user whose previous event is still being handled.
 pub const BUSY_TEXT: &str = "⏳ 正在為您查詢天氣，請稍候...";
 
 /// The default TTL of a lock.
@@ -19,23 +19,25 @@ const DEFAULT_TTL: Duration = Duration::from_secs(5);
 /// How an event locks its user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockRule {
-    /// Not locked.
+    /// The event takes no lock.
     None,
-    /// One event at a time: the lock is held while the event is handled, at most `ttl` unless renewed.
+    /// One event at a time per user: the lock is held while the event is handled, for at most `ttl`
+    /// unless renewed.
     Mutex {
         /// The TTL of the lock.
         ttl: Duration,
         /// Whether the lock is renewed while the event is handled.
         renew: bool,
     },
-    /// One event per window, however short its handling is.
+    /// One event per window and user, however short its handling is.
     Throttle {
         /// The window.
         window: Duration,
     },
 }
 
-/// Lock rules: the first that matches an event decides; an event that no rule matches is not locked.
+/// Lock rules: the first rule that matches an event applies. An event without a matching rule is
+/// not locked.
 ///
 /// ```
 /// use std::time::Duration;
@@ -67,7 +69,7 @@ pub struct LockRules {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Rule {
     kinds: Vec<EventKind>,
-    /// Fields of a postback, and the values that each may have.
+    /// Postback fields, and the values that each may have.
     data: Vec<(String, Vec<String>)>,
     guard: Guard,
 }
@@ -80,7 +82,7 @@ enum Guard {
 }
 
 impl Default for LockRules {
-    /// Text, location and postback are locked for 5 s.
+    /// Locks text, location and postback events with a TTL of 5 s.
     fn default() -> Self {
         Self::locking(DEFAULT_TTL)
     }
@@ -100,7 +102,7 @@ impl LockRules {
         Self { rules: Vec::new(), ..Self::default() }
     }
 
-    /// Parses rules in TOML; `docs/rules` describes them.
+    /// Parses rules in TOML; `docs/rules` describes the format.
     ///
     /// ```
     /// let error = hapax_line::LockRules::parse("[[rule]]\nevent = \"follow\"\nguard = \"mutex\"");
@@ -113,7 +115,7 @@ impl LockRules {
         read::rules(text)
     }
 
-    /// Sets the TTL of every mutex without one of its own; 5 s by default.
+    /// Sets the TTL of every mutex rule that has none of its own; 5 s by default.
     #[must_use]
     pub fn with_default_ttl(self, ttl: Duration) -> Self {
         Self { default_ttl: ttl, ..self }

@@ -1,4 +1,4 @@
-//! Rules from TOML, with errors that name the place, the mistake and the fix.
+//! Reads rules from TOML; an error names the place, the mistake and the fix.
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ const TOP: &[&str] = &["busy_text", "rule"];
 const FIELDS: &[&str] = &["event", "data", "guard", "ttl", "renew"];
 const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_secs(3600);
-/// The window of a throttle that names none.
+/// The default window of a throttle rule.
 const WINDOW: Duration = Duration::from_secs(1);
 
 /// A mistake in lock rules: where it is, and what is expected there.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidLockRules {
-    /// The text is no TOML.
+    /// The text is not valid TOML.
     #[error("the rules are no TOML: {0}")]
     Syntax(String),
-    /// A field outside of the rules.
+    /// A mistake in a field outside the rules.
     #[error("`{field}`: {fix}")]
     Top {
         /// The field.
@@ -29,10 +29,10 @@ pub enum InvalidLockRules {
         /// What is expected.
         fix: String,
     },
-    /// A field of a rule.
+    /// A mistake in a field of a rule.
     #[error("rule {number}, `{field}`: {fix}")]
     Rule {
-        /// Which rule, counted from 1.
+        /// The number of the rule, from 1.
         number: usize,
         /// The field.
         field: String,
@@ -41,7 +41,7 @@ pub enum InvalidLockRules {
     },
 }
 
-/// A field, and what is expected there.
+/// The name of a wrong field, and what is expected there.
 type Wrong = (String, String);
 
 fn wrong<T>(field: &str, fix: impl Into<String>) -> Result<T, Wrong> {
@@ -140,7 +140,7 @@ fn data(rule: &Table, kinds: &[EventKind]) -> Result<Vec<(String, Vec<String>)>,
     fields.iter().map(one).collect()
 }
 
-/// A text, or several.
+/// A string, or an array of strings.
 fn texts(field: &str, value: Option<&Value>) -> Result<Vec<String>, Wrong> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let read = match value {

@@ -137,7 +137,7 @@ fn the_text_has_the_length_that_line_takes() {
     let with = |text: String| LockRules::parse(&format!("busy_text = '{text}'"));
     assert_eq!(with("請稍候 🥚".into()).unwrap().busy_text(), "請稍候 🥚");
     assert!(with("候".repeat(5000)).is_ok());
-    // An egg is two UTF-16 units.
+    // The egg emoji is two UTF-16 units.
     assert!(with("🥚".repeat(2500)).is_ok());
     for text in [String::new(), "候".repeat(5001), "🥚".repeat(2501)] {
         let error = with(text).unwrap_err().to_string();
@@ -195,7 +195,7 @@ fn errors_name_the_rule_the_field_and_what_would_be_right() {
     assert!(syntax.starts_with("the rules are no TOML: ") && syntax.contains("line 3"), "{syntax}");
 }
 
-/// LockRules that are often right, and sometimes not.
+/// Random rule files, some valid and some not.
 fn rules() -> impl Strategy<Value = String> {
     let names: Vec<_> = EventKind::all().map(EventKind::as_str).chain(["*", "x"]).collect();
     let events = prop::collection::vec(prop::sample::select(names), 1..4);

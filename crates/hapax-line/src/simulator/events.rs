@@ -1,4 +1,4 @@
-//! Events as LINE sends them.
+//! Builds events as LINE sends them.
 //!
 //! ```
 //! use hapax_line::simulator::events;
@@ -40,48 +40,48 @@ pub fn sticker(user: &str) -> Value {
     message(user, sticker)
 }
 
-/// A tap on something with data: a rich menu, a button.
+/// A tap on an element with data: a rich menu, a button.
 pub fn postback(user: &str, data: &str) -> Value {
     answerable("postback", from(user), json!({ "postback": { "data": data } }))
 }
 
-/// Somebody added the bot.
+/// A user added the bot.
 pub fn follow(user: &str) -> Value {
     answerable("follow", from(user), json!({ "follow": { "isUnblocked": false } }))
 }
 
-/// Somebody blocked the bot; there is no reply to that.
+/// A user blocked the bot; the event has no reply token.
 pub fn unfollow(user: &str) -> Value {
     event("unfollow", from(user), json!({}))
 }
 
-/// An event of a type that nobody has heard of yet.
+/// An event of a type that does not exist yet.
 pub fn unknown(user: &str) -> Value {
     let news = json!({ "somethingNew": { "since": 2027, "parts": [null, { "deep": [1.5e300] }] } });
     answerable("somethingNew", from(user), news)
 }
 
-/// One event of each [`EventKind`] that has a name, and one that has none.
+/// One event of each [`EventKind`] that has a name, and one of an unknown kind.
 pub fn every_kind(user: &str) -> Vec<Value> {
     EventKind::all().map(|kind| of_kind(user, kind)).collect()
 }
 
-/// The same event, delivered once more.
+/// The same event as a redelivery.
 pub fn redelivered(event: &Value) -> Value {
     let mut again = event.clone();
     again["deliveryContext"]["isRedelivery"] = true.into();
     again
 }
 
-/// The same event, where another module of the channel is the one to answer.
+/// The same event in standby: another module of the channel answers it.
 pub fn standby(mut event: Value) -> Value {
     event["mode"] = "standby".into();
-    // LINE sends none where nothing may be sent.
+    // LINE sends no reply token in standby, as the bot must send nothing.
     remove(&mut event, "replyToken");
     event
 }
 
-/// The same event in a group, by somebody whom LINE does not name.
+/// The same event in a group, from a user whom LINE does not name.
 pub fn without_user(mut event: Value) -> Value {
     let user = event["source"]["userId"].as_str().unwrap_or_default().to_owned();
     event["source"] = group_of(&user);
@@ -120,7 +120,7 @@ fn message(user: &str, what: Value) -> Value {
     answerable("message", from(user), json!({ "message": message }))
 }
 
-/// An event that may be replied to.
+/// An event with a reply token.
 fn answerable(kind: &str, source: Value, own: Value) -> Value {
     merged(event(kind, source, own), json!({ "replyToken": token() }))
 }
@@ -158,7 +158,7 @@ fn remove(object: &mut Value, name: &str) {
     }
 }
 
-/// 48 bits of time and 80 of chance, in Crockford's alphabet.
+/// A ULID: 48 bits of time and 80 random bits, in Crockford's alphabet.
 fn ulid() -> String {
     const ALPHABET: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
     let bits = u128::from(SystemClock.now().0) << 80 | fastrand::u128(..) >> 48;

@@ -14,7 +14,7 @@ use url::Url;
 
 use crate::{ChannelSecrets, InvalidApiBase, SIGNATURE_HEADER};
 
-/// LINE waits 2 s. The simulator waits longer, to measure how late the answer is.
+/// LINE waits 2 s for an answer; the simulator waits longer, to measure how late an answer is.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Sends webhooks to a bot, as LINE does.
@@ -31,7 +31,7 @@ pub struct WebhookSender {
 pub struct WebhookResponse {
     /// The status; LINE expects 200.
     pub status: u16,
-    /// How long that took; LINE expects less than 2 s.
+    /// The time until the answer; LINE expects less than 2 s.
     pub took: Duration,
 }
 
@@ -42,7 +42,7 @@ pub enum WebhookSendError {
     /// No connection could be made.
     #[error("nobody could be reached there: {0}")]
     NotReached(io::ErrorKind),
-    /// The webhook was sent, and the connection was lost, or no answer came in 30 s.
+    /// The webhook was sent, but the connection was lost or no answer came within 30 s.
     #[error("it was sent, and no answer came")]
     NoAnswer,
 }
@@ -66,14 +66,14 @@ impl WebhookSender {
         })
     }
 
-    /// Sends events in one webhook.
+    /// Sends events in one signed webhook.
     pub async fn send(&self, events: &[Value]) -> Result<WebhookResponse, WebhookSendError> {
         let body = json!({ "destination": self.destination, "events": events }).to_string();
         let signature = self.secrets.sign(body.as_bytes());
         self.send_raw(body.into(), Some(&signature)).await
     }
 
-    /// Sends any body, with any signature that a header can carry, or none.
+    /// Sends any body, with any signature that a header can carry, or without a signature.
     pub async fn send_raw(
         &self,
         body: Bytes,
@@ -110,7 +110,7 @@ mod tests {
         ChannelSecrets::new("simulated-secret").unwrap()
     }
 
-    /// Answers one request, and gives its head and body.
+    /// Answers one request, and returns its head and body.
     async fn receive(listener: TcpListener, answer: &str) -> (String, String) {
         let (mut peer, _) = listener.accept().await.unwrap();
         let mut request = Vec::new();
@@ -154,7 +154,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
         let sender = WebhookSender::new(&url, &secrets(), "Uf00db07").unwrap();
-        // It is read, and the connection closed.
+        // The peer reads the request and closes the connection without an answer.
         let (failed, (head, _)) =
             tokio::join!(sender.send_raw("🥚".into(), None), receive(listener, ""));
         assert_eq!(failed, Err(WebhookSendError::NoAnswer));

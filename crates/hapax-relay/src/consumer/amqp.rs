@@ -1,4 +1,4 @@
-//! Messages from a RabbitMQ queue.
+//! Receives messages from a RabbitMQ queue.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,19 +17,21 @@ use super::{InboundMessage, MessageDelivery, MessageSource};
 use crate::DeliveryError;
 use crate::sinks::EndpointConfigError;
 
-/// How long one call waits for messages.
+/// How long one `receive` waits for a message.
 const RECEIVE_WAIT: Duration = Duration::from_secs(1);
-/// The longest that connecting may take; afterwards heartbeats tell whether the connection is alive.
+/// The longest that connecting may take; heartbeats detect a dead connection afterwards.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Unacknowledged messages of this process: those being handled, and those that wait for a retry.
+/// The most unacknowledged messages of this process: those being handled, and those waiting for a
+/// retry.
 const PREFETCH: u16 = 256;
-/// The most messages whose attempts are counted here; only a quorum queue counts itself.
+/// The most messages whose attempts this process counts; only quorum queues count attempts
+/// themselves.
 const MAX_COUNTED: usize = 10_000;
 const REASON: &str = "hapax-dead-reason";
 
-/// A queue. Messages that fail for good go to the durable queue `QUEUE.dead`.
+/// A RabbitMQ queue. Messages that fail for good go to the durable queue `QUEUE.dead`.
 ///
-/// A message that is tried again is put back after its wait; until then it stays unacknowledged here.
+/// A message to be retried stays unacknowledged in this process, and is requeued after its backoff.
 pub struct RabbitMqSource {
     url: String,
     queue: String,
@@ -44,7 +46,7 @@ struct RabbitConsumer {
 }
 
 impl RabbitMqSource {
-    /// This queue, which must exist.
+    /// Consumes this queue, which must exist.
     ///
     /// # Errors
     /// If the URL is malformed.
@@ -140,7 +142,8 @@ impl MessageSource for RabbitMqSource {
         while let Some(answer) = next.take() {
             let Some(Ok(raw)) = answer else {
                 *open = None;
-                // Messages received so far are lost with the connection, and delivered again.
+                // The messages received so far are unacknowledged, so the broker delivers them
+                // again.
                 return Err(DeliveryError::disconnected("the connection to the broker was lost"));
             };
             deliveries.push(self.delivery(raw, dead));
@@ -191,7 +194,8 @@ impl MessageDelivery for RabbitDelivery {
 
     async fn retry_after(&self, after: Duration) -> Result<(), DeliveryError> {
         self.count_attempt(Some(self.message.attempt));
-        // In a task: the consumer may stop meanwhile, and a closed connection requeues the message too.
+        // Wait in a task, so that the consumer may stop meanwhile: a closed connection requeues the
+        // message too.
         let acker = self.raw.acker.clone();
         tokio::spawn(async move {
             sleep(after).await;
@@ -219,7 +223,7 @@ impl MessageDelivery for RabbitDelivery {
         }
     }
 
-    /// The open channel keeps the message reserved.
+    /// Does nothing: the open channel keeps the message reserved.
     async fn keep_alive(&self) -> Result<(), DeliveryError> {
         Ok(())
     }

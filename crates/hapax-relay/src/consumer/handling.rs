@@ -12,10 +12,10 @@ use tokio::time::sleep;
 
 use super::{InboundMessage, Inner, MessageDelivery, MessageHandlerError};
 
-/// The most characters of a dead letter's reason.
+/// The longest reason of a dead letter, in characters.
 const MAX_REASON: usize = 500;
 
-/// What is done with a delivery.
+/// What the consumer tells the broker about a delivery.
 enum DeliveryAction {
     Ack,
     RetryHint(Duration),
@@ -23,7 +23,7 @@ enum DeliveryAction {
 }
 
 impl Inner {
-    /// Handles one delivery. The slot is freed before the broker is told, which may be slow.
+    /// Handles one delivery. Frees the slot before telling the broker, which may be slow.
     pub(super) async fn handle(
         &self,
         delivery: Box<dyn MessageDelivery>,
@@ -45,7 +45,7 @@ impl Inner {
         };
         match told {
             Ok(()) => self.count(result),
-            // The message is delivered again, and the inbox recognises it.
+            // The broker delivers the message again, and the inbox recognises it.
             Err(failure) => {
                 self.count("error");
                 tracing::warn!(source = self.source.name(), "the broker was not told: {failure}");
@@ -87,7 +87,7 @@ impl Inner {
                 ("busy", DeliveryAction::RetryHint(retry_after))
             }
             Err(OnceError::Invalid(error)) => ("dead", DeliveryAction::Bury(error.to_string())),
-            // The store failed, not the message: it waits, and the attempt is not counted.
+            // The store failed, not the message: retry later, and count no attempt.
             Err(_) => ("error", DeliveryAction::RetryHint(self.config.backoff.after(1))),
         }
     }
@@ -103,7 +103,7 @@ impl Inner {
         let keep_alive = async {
             loop {
                 sleep(delivery.keep_alive_interval()).await;
-                // If this fails, the broker delivers the message to another consumer as well.
+                // If this fails, the broker also delivers the message to another consumer.
                 let _ = delivery.keep_alive().await;
             }
         };

@@ -11,27 +11,27 @@ use crate::{KEY_HEADER, TOPIC_HEADER};
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InboundMessage {
-    /// The row's id: the same however often the message is delivered.
+    /// The row's id, the same for every delivery of the message.
     pub id: String,
     /// The topic.
     pub topic: String,
-    /// Its ordering key.
+    /// The ordering key.
     pub key: Option<String>,
-    /// The bytes.
+    /// The payload.
     pub payload: Bytes,
     /// The media type of the payload.
     pub content_type: Option<String>,
     /// The headers.
     pub headers: BTreeMap<String, String>,
-    /// The number of the attempt, from 1, as far as is known.
+    /// The number of the attempt, from 1, as far as it is known.
     pub attempt: u32,
-    /// Grows with each claim of the message; `None` without an inbox.
+    /// The fence, which grows with each claim of the message; `None` without an inbox.
     pub fence: Option<Fence>,
 }
 
 impl InboundMessage {
-    /// A message as it came in. `Hapax-Topic`, `Hapax-Key` and `Content-Type` are taken out of the
-    /// headers and read.
+    /// A message as received. `Hapax-Topic`, `Hapax-Key` and `Content-Type` are moved from the
+    /// headers to the message's fields.
     ///
     /// ```
     /// # use hapax_relay::consumer::InboundMessage;
@@ -69,7 +69,7 @@ impl InboundMessage {
         self.headers.remove(&written)
     }
 
-    /// The spelling of this header's name in the message.
+    /// This header's name as the message spells it.
     fn spelling(&self, name: &str) -> Option<&str> {
         self.headers.keys().map(String::as_str).find(|written| written.eq_ignore_ascii_case(name))
     }

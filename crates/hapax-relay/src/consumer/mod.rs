@@ -1,4 +1,4 @@
-//! The receiving side: receives what a relay sent, and lets each message have its effect once.
+//! The receiving side: consumes messages that a relay sent, so that each takes effect once.
 //!
 //! ```text
 //!   broker ──► receive ──► inbox: seen before? ──► your handler ──► settle / commit ──► acknowledge
@@ -8,14 +8,15 @@
 //!                                              or at once where it is poison: the dead letters
 //! ```
 //!
-//! Two ways to have an effect once:
+//! There are two ways to take effect once:
 //!
-//! - **In your own SQL transaction**: a consumer without an inbox. The handler puts
-//!   [`InboundMessage::id`] into the inbox of the store's crate inside its transaction, does its work there
-//!   and commits; a second delivery finds the id and changes nothing. This is exactly once.
-//! - **Elsewhere**: [`BrokerConsumer::inbox`] claims the message before the handler and settles it after.
-//!   A crash in between runs the handler again (at least once); pass [`InboundMessage::fence`] or the id on
-//!   to whatever can refuse a second effect.
+//! - **In your own SQL transaction**: use a consumer without an inbox. The handler inserts
+//!   [`InboundMessage::id`] into the inbox of the store's crate within its transaction, does its
+//!   work there and commits; a second delivery finds the id and changes nothing. This is exactly
+//!   once.
+//! - **Elsewhere**: [`BrokerConsumer::inbox`] claims the message before the handler runs and
+//!   settles it afterwards. A crash in between runs the handler again (at least once), so pass
+//!   [`InboundMessage::fence`] or the id to a system that can refuse a second effect.
 
 #[cfg(feature = "amqp")]
 mod amqp;
@@ -50,30 +51,31 @@ pub use redis::RedisStreamSource;
 /// Handles messages.
 #[async_trait]
 pub trait MessageHandler: Send + Sync + 'static {
-    /// Handles one message. May be called again for the same message, even at the same time by another
-    /// process; the message's id is the same. Runs in the message's [trace](hapax_core::trace).
+    /// Handles one message. May be called again for the same message (with the same id), even at
+    /// the same time by another process. Runs in the message's [trace](hapax_core::trace).
     async fn handle(&self, message: &InboundMessage) -> Result<(), MessageHandlerError>;
 }
 
-/// Why a message could not be handled. The reason goes to the dead letters and must name nothing personal.
+/// Why a message could not be handled. The reason is stored with the dead letter and must contain
+/// no personal data.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MessageHandlerError {
-    /// A retry may work.
+    /// A retry may succeed.
     #[error("{0}")]
     Transient(String),
-    /// A retry never works: the message goes to the dead letters at once.
+    /// A retry cannot succeed: the message becomes a dead letter at once.
     #[error("{0}")]
     Poison(String),
 }
 
-/// Where messages come from: one queue or stream of a broker.
+/// A source of messages: one queue or stream of a broker.
 #[async_trait]
 pub trait MessageSource: Send + Sync + 'static {
     /// A short word for logs and metric labels.
     fn name(&self) -> &'static str;
 
-    /// Receives up to so many messages; none after a while without any. Connects if needed.
+    /// Receives up to `at_most` messages, or none if none arrives for a while. Connects if needed.
     async fn receive(&self, at_most: usize)
     -> Result<Vec<Box<dyn MessageDelivery>>, DeliveryError>;
 }
@@ -87,7 +89,7 @@ pub trait MessageDelivery: Send + Sync {
     /// Acknowledges the message.
     async fn ack(&self) -> Result<(), DeliveryError>;
 
-    /// Has the message delivered again after this time.
+    /// Has the broker deliver the message again after this time.
     async fn retry_after(&self, after: Duration) -> Result<(), DeliveryError>;
 
     /// Moves the message to the dead letters.
@@ -126,29 +128,30 @@ impl ConsumerConfig {
         Self::default()
     }
 
-    /// How many messages are handled at once. With 1 they are handled in the order of delivery; a
-    /// message that is retried is overtaken by others in any case.
+    /// Sets how many messages are handled at once. With 1, messages are handled in the order of
+    /// delivery, except that others overtake a message that is retried.
     #[must_use]
     pub fn max_concurrent(mut self, messages: usize) -> Self {
         self.max_concurrent = messages;
         self
     }
 
-    /// How often a message is tried before it goes to the dead letters.
+    /// Sets how many attempts a message gets before it becomes a dead letter.
     #[must_use]
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = attempts;
         self
     }
 
-    /// How long a message waits after a failed attempt, and the consumer while the broker is down.
+    /// Sets how long a message waits after a failed attempt, and how long the consumer waits while
+    /// the broker is down.
     #[must_use]
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.backoff = backoff;
         self
     }
 
-    /// The longest that the consumer waits for running handlers when it stops.
+    /// Sets the longest time that the consumer waits for running handlers when it stops.
     #[must_use]
     pub fn shutdown_timeout(mut self, timeout: Duration) -> Self {
         self.shutdown_timeout = timeout;
@@ -156,7 +159,7 @@ impl ConsumerConfig {
     }
 }
 
-/// Receives, deduplicates, handles, acknowledges.
+/// Receives, deduplicates, handles and acknowledges messages.
 ///
 /// ```no_run
 /// # #[cfg(feature = "nats")] {
@@ -195,7 +198,7 @@ struct Inner {
 }
 
 impl BrokerConsumer {
-    /// A consumer of this name, without an inbox: the handler has one in its transaction.
+    /// A consumer of this name, without an inbox: the handler deduplicates in its own transaction.
     pub fn new(name: &str, source: impl MessageSource, handler: impl MessageHandler) -> Self {
         Self(Arc::new(Inner {
             name: name.into(),
@@ -206,7 +209,7 @@ impl BrokerConsumer {
         }))
     }
 
-    /// Claims each message in this inbox before it is handled, and settles it after.
+    /// Claims each message in this inbox before it is handled, and settles it afterwards.
     #[must_use]
     pub fn inbox(self, inbox: Inbox) -> Self {
         self.change(|inner| inner.inbox = Some(inbox))
@@ -219,14 +222,15 @@ impl BrokerConsumer {
     }
 
     fn change(mut self, change: impl FnOnce(&mut Inner)) -> Self {
-        // The consumer is not shared before it runs.
+        // `get_mut` succeeds, because the consumer is not shared before it runs.
         if let Some(inner) = Arc::get_mut(&mut self.0) {
             change(inner);
         }
         self
     }
 
-    /// Works until `stop`, and then until the handlers that were begun are done.
+    /// Consumes until `stop` completes, then waits for running handlers, up to the shutdown
+    /// timeout.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         let consumer = self.0;
         let mut stop = pin!(stop);
@@ -243,13 +247,14 @@ impl BrokerConsumer {
 }
 
 impl Inner {
-    /// Never ends by itself. If it is dropped during a `receive`, the received messages are delivered again.
+    /// Never returns. If it is dropped during `receive`, the broker delivers the received messages
+    /// again.
     async fn work(self: &Arc<Self>, handling: &mut JoinSet<()>) {
         let slots = Arc::new(Semaphore::new(self.config.max_concurrent.max(1)));
         let mut failures = 0;
         loop {
             while handling.try_join_next().is_some() {}
-            // The semaphore is never closed.
+            // Wait for a free slot; the semaphore is never closed.
             drop(slots.acquire().await);
             match self.source.receive(slots.available_permits()).await {
                 Ok(deliveries) => {

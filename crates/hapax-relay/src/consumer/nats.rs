@@ -1,4 +1,4 @@
-//! Messages from a NATS JetStream stream.
+//! Receives messages from a NATS JetStream stream.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,13 +21,14 @@ use crate::sinks::EndpointConfigError;
 const ACK_WAIT: Duration = Duration::from_secs(30);
 /// How long one request waits for messages.
 const FETCH_WAIT: Duration = Duration::from_secs(1);
-/// The longest that an answer may take. The driver has no timeout for a request that does not wait for
-/// messages, and would wait forever after a lost connection.
+/// The longest that an answer may take. The driver has no timeout for a request that does not wait
+/// for messages, so it would wait forever after a lost connection.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(15);
 const REASON: &str = "Hapax-Dead-Reason";
 
 /// A durable pull consumer of a stream. Messages that fail for good go to the subject
-/// `hapax.dead.STREAM`, which a stream named `STREAM_dead` keeps; it is made when it is needed.
+/// `hapax.dead.STREAM`, which the stream `STREAM_dead` stores; that stream is created when it is
+/// needed.
 pub struct NatsSource {
     servers: Vec<ServerAddr>,
     stream: String,
@@ -43,7 +44,7 @@ struct NatsSubscription {
 }
 
 impl NatsSource {
-    /// This stream, under a durable name that all processes of the consumer share.
+    /// Consumes this stream, under a durable name that all processes of the consumer share.
     ///
     /// # Errors
     /// If the URL is malformed.
@@ -104,7 +105,7 @@ impl MessageSource for NatsSource {
                 Ok(_) => break,
                 Err(_) if !deliveries.is_empty() => break,
                 Err(_) => {
-                    // A firewall may have dropped the connection.
+                    // A firewall may have dropped the connection silently.
                     let _ = open.client.force_reconnect().await;
                     return Err(away());
                 }
@@ -113,7 +114,7 @@ impl MessageSource for NatsSource {
         if !deliveries.is_empty() {
             return Ok(deliveries);
         }
-        // No message was there: wait for one; the next call fetches the others.
+        // The stream had no message: wait for one, and leave any others to the next call.
         let waiting = open.consumer.batch().max_messages(1).expires(FETCH_WAIT).messages();
         let mut one = waiting.await.map_err(|_| away())?;
         while let Some(message) = one.next().await {

@@ -1,4 +1,4 @@
-//! Messages from a Redis stream.
+//! Receives messages from a Redis stream.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,22 +20,22 @@ use crate::sinks::EndpointConfigError;
 
 /// How long one read waits for new entries.
 const READ_WAIT: Duration = Duration::from_millis(500);
-/// The longest that a read may take. Entries of a later answer are delivered again.
+/// The longest that a read may take. Entries in a later answer are delivered again.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
-/// An entry that was not renewed for this long has lost its consumer.
+/// An entry that was not renewed for this long counts as abandoned by its consumer.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often abandoned entries are searched.
+/// How often the source looks for abandoned entries.
 const ABANDONED_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A stream, read as one consumer of a group. Entries that fail for good go to the stream
+/// A stream, read as one consumer of a consumer group. Entries that fail for good go to the stream
 /// `STREAM:dead`.
 ///
-/// An entry that is tried again stays pending; entries of a consumer that is gone are taken over
+/// An entry to be retried stays pending. The entries of a consumer that is gone are taken over
 /// after half a minute.
 pub struct RedisStreamSource {
     client: Client,
     shared: Arc<Shared>,
-    /// A blocking read occupies its connection, so it has its own.
+    /// A blocking read occupies its connection, so reads have their own.
     reading: SinkConnection<RedisSinkConnection>,
     progress: AsyncMutex<ReadProgress>,
 }
@@ -46,7 +46,7 @@ struct Shared {
     stream: String,
     group: String,
     consumer: String,
-    /// Entries to be retried, and when.
+    /// The entries to be retried, each with its time.
     due: Mutex<Vec<(Instant, String)>>,
 }
 
@@ -57,11 +57,11 @@ struct ReadProgress {
 }
 
 impl RedisStreamSource {
-    /// This stream, in a group that all processes of the consumer share, under a name that no other
-    /// process has. The group is made where it is not there, from the stream's beginning.
+    /// Reads this stream in a group that all processes of the consumer share, under a name that no
+    /// other process uses. A missing group is created at the stream's beginning.
     ///
     /// # Errors
-    /// Where the URL is malformed.
+    /// If the URL is malformed.
     pub fn new(
         url: &str,
         stream: &str,
@@ -81,7 +81,8 @@ impl RedisStreamSource {
         Ok(Self { client, shared: Arc::new(shared), reading, progress })
     }
 
-    /// Creates the group, and reads the entries that this consumer had before a restart.
+    /// Creates the group if it is missing, and reads the entries that this consumer had before a
+    /// restart.
     async fn prepare(&self) -> Result<Vec<(StreamId, u32)>, DeliveryError> {
         let Shared { stream, group, .. } = &*self.shared;
         let mut create = cmd("XGROUP");
@@ -133,7 +134,7 @@ impl RedisStreamSource {
         }
     }
 
-    /// Takes over entries whose consumer is gone, up to so many.
+    /// Takes over up to `at_most` entries whose consumer is gone.
     async fn abandoned(&self, at_most: usize) -> Result<Vec<(StreamId, u32)>, DeliveryError> {
         let Shared { stream, group, consumer, .. } = &*self.shared;
         let (mut found, mut cursor) = (Vec::new(), "0-0".to_owned());
@@ -150,7 +151,7 @@ impl RedisStreamSource {
         }
     }
 
-    /// Adds how often each entry was delivered.
+    /// Adds the number of deliveries to each entry.
     async fn with_attempts(
         &self,
         entries: Vec<StreamId>,
@@ -302,8 +303,8 @@ impl MessageDelivery for RedisDelivery {
     }
 }
 
-/// Runs a command over this connection, and discards a connection that fails or does not answer in time: a
-/// firewall may have dropped it.
+/// Runs a command over this connection. The connection is discarded after a timeout or an error
+/// that is not Redis's own answer: a firewall may have dropped it.
 async fn ask<T>(
     link: &SinkConnection<RedisSinkConnection>,
     client: &Client,

@@ -1,4 +1,4 @@
-//! RabbitMQ.
+//! RabbitMQ as a sink.
 
 mod confirm_channel;
 
@@ -16,24 +16,24 @@ use super::EndpointConfigError;
 use crate::shared_connection::{LiveConnection, SinkConnection};
 use crate::{DeliveryError, OutboundMessage, Sink};
 
-/// The most bytes of a short string.
+/// The most bytes of an AMQP short string.
 const MAX_SHORT: usize = 255;
 const LOST: &str = "the connection to the broker was lost";
 /// The delivery mode `persistent`.
 const PERSISTENT: u8 = 2;
 
-/// Publishes rows to RabbitMQ: persistent, mandatory, confirmed. The routing key is the topic; the
-/// exchange is the default one (which routes to the queue of that name), or `?exchange=NAME` of the
-/// URL. The row's id is the `message_id`.
+/// Publishes rows to RabbitMQ as persistent and mandatory messages, with publisher confirms. The
+/// routing key is the topic. The exchange is `?exchange=NAME` of the URL, or else the default
+/// exchange, which routes to the queue of the topic's name. The row's id is the `message_id`.
 ///
-/// A message that no queue accepts is a failed attempt of that row.
+/// A message that no queue accepts counts as a failed attempt of its row.
 pub struct RabbitMqSink {
     url: String,
     exchange: ShortString,
     link: SinkConnection<Arc<RabbitConnection>>,
 }
 
-/// Each channel is a process of the broker: enough for a few of its cores.
+/// The broker runs one process for each channel: enough to use a few of its cores.
 const CHANNELS: usize = 4;
 
 /// An open connection.
@@ -65,7 +65,7 @@ impl RabbitMqSink {
         if exchange.len() > MAX_SHORT {
             return Err(EndpointConfigError::new("the name of an exchange has at most 255 bytes"));
         }
-        // The driver parses it again; a malformed URL is refused early.
+        // The driver parses the URL again later; parse it here to refuse a malformed one early.
         url.parse::<lapin::uri::AMQPUri>().map_err(|_| malformed())?;
         Ok(Self {
             url: parsed.into(),
@@ -91,7 +91,7 @@ impl RabbitMqSink {
         Ok(Arc::new(open))
     }
 
-    /// Checks that the exchange exists: a missing one would close a channel with every message.
+    /// Checks that the exchange exists: each message to a missing exchange would close a channel.
     async fn examine(&self, open: &RabbitConnection) -> Result<(), DeliveryError> {
         let channel = open.channel().await.map_err(|error| unreachable(&error))?;
         if !self.exchange.as_str().is_empty() {
@@ -145,7 +145,7 @@ impl Sink for RabbitMqSink {
             None => DeliveryError::disconnected(LOST),
         };
         let result = match Box::pin(open.channel()).await {
-            // This message or a neighbour closed the channel: each is published alone to find out which.
+            // This message or another one closed the channel: publish each alone to find out which.
             Ok(channel) => Box::pin(publish_alone(channel, publication)).await,
             Err(_) if matches!(ended, DeliveryError::Unreachable { .. }) => Err(ended),
             Err(_) => Err(DeliveryError::disconnected(LOST)),
@@ -157,7 +157,8 @@ impl Sink for RabbitMqSink {
     }
 
     async fn check(&self) -> Result<(), DeliveryError> {
-        // A new connection learns only after its first message that the broker is short of memory or disk.
+        // A new connection learns only after its first message that the broker is short of memory
+        // or disk, so check the current connection.
         if let Some(open) = self.link.current().await {
             open.check_not_blocked()?;
         }
@@ -172,7 +173,7 @@ impl LiveConnection for Arc<RabbitConnection> {
 }
 
 impl RabbitConnection {
-    /// Fails while the broker blocks publishers: it would take messages and never confirm them.
+    /// Fails while the broker blocks publishers: it would accept messages and never confirm them.
     fn check_not_blocked(&self) -> Result<(), DeliveryError> {
         if self.connection.status().blocked() {
             let reason = "the broker is short of memory or disk, and takes nothing";
@@ -187,7 +188,7 @@ impl RabbitConnection {
         Ok(channel)
     }
 
-    /// The next channel in turn; a new one in place of a closed one.
+    /// The next channel in round-robin order; a closed channel is replaced.
     async fn confirm_channel(&self) -> lapin::Result<ConfirmChannel> {
         let turn = self.next.fetch_add(1, Ordering::Relaxed) % CHANNELS;
         let mut slot = self.channels[turn].lock().await;
@@ -199,7 +200,7 @@ impl RabbitConnection {
     }
 }
 
-/// Publishes over a channel of its own: whatever happens to the channel is about this message.
+/// Publishes over a channel of its own, so that a closed channel is due to this message.
 async fn publish_alone(channel: Channel, publication: Publication) -> Result<(), DeliveryError> {
     let answer = ConfirmChannel::new(channel).send(publication).await;
     answer
@@ -229,7 +230,7 @@ fn message_properties(
     Ok((ShortString::from(&*item.topic), properties))
 }
 
-/// What an error on a channel means for the message that was published over it.
+/// The meaning of a channel's error for the message that was published over the channel.
 fn delivery_error(error: &lapin::Error) -> DeliveryError {
     match error.kind() {
         // The broker closed the channel because of this message.

@@ -1,4 +1,4 @@
-//! hapax's own bus.
+//! hapax's own bus as a sink.
 
 use async_trait::async_trait;
 use hapax_core::bus::{Bus, BusError, NewEvent};
@@ -8,15 +8,15 @@ use serde_json::Value;
 
 use crate::{DeliveryError, OutboundMessage, Sink};
 
-/// Publishes rows as events of jobs. The payload is what `POST /v1/events` takes:
-/// `{"domain", "job_id", "stage", "seq", "data"?, "final"?, "timestamp"?}`; the tenant is the row's.
-/// Topic, key and headers are not used.
+/// Publishes rows as events of jobs. The payload has the same form as in `POST /v1/events`:
+/// `{"domain", "job_id", "stage", "seq", "data"?, "final"?, "timestamp"?}`;
+/// the tenant is the row's. Topic, key and headers are not used.
 ///
-/// The event's own identity (job, stage, seq) makes a second delivery a duplicate.
+/// The event's identity (job, stage, seq) makes a second delivery a duplicate.
 pub struct BusSink(Bus);
 
 impl BusSink {
-    /// Events on this bus.
+    /// Publishes events on this bus.
     pub fn new(bus: Bus) -> Self {
         Self(bus)
     }
@@ -43,7 +43,7 @@ impl Sink for BusSink {
     }
 
     async fn send(&self, message: &OutboundMessage) -> Result<(), DeliveryError> {
-        // The parser's error may repeat the payload.
+        // The parser's error is dropped, because it may repeat the payload.
         let PostedEvent { domain, job_id, stage, seq, data, closes, timestamp } =
             serde_json::from_slice(&message.item.payload).map_err(|_| {
                 DeliveryError::refused("the payload is no event as POST /v1/events takes it")
@@ -66,7 +66,7 @@ impl Sink for BusSink {
             Err(BusError::Store(error)) if error.is_transient() || error.is_final() => {
                 Err(DeliveryError::unreachable(error.to_string()))
             }
-            // About the stored data of this job; other jobs may work.
+            // The error concerns the stored data of this job; other jobs may work.
             Err(error) => Err(DeliveryError::refused(error.to_string())),
         }
     }

@@ -1,4 +1,4 @@
-//! A line of JSON for each row.
+//! JSON Lines as a sink: one line for each row.
 
 use async_trait::async_trait;
 use base64::Engine;
@@ -9,12 +9,12 @@ use tokio::sync::Mutex;
 
 use crate::{DeliveryError, OutboundMessage, Sink};
 
-/// Writes rows as lines of JSON: `id`, `topic`, `key`, `payload` (or `payload_base64` if it is no
-/// text), `content_type`, `headers`.
+/// Writes rows as lines of JSON: `id`, `topic`, `key`, `payload` (or `payload_base64` if the
+/// payload is not UTF-8), `content_type`, `headers`.
 pub struct JsonLinesSink<W>(Mutex<W>);
 
 impl<W: AsyncWrite + Unpin + Send + 'static> JsonLinesSink<W> {
-    /// Writes to `tokio::io::stdout()`, a file, a socket.
+    /// Writes to a writer such as `tokio::io::stdout()`, a file or a socket.
     pub fn new(writer: W) -> Self {
         Self(Mutex::new(writer))
     }
@@ -38,7 +38,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Sink for JsonLinesSink<W> {
             .map_err(|error| DeliveryError::unreachable(format!("cannot write: {}", error.kind())))
     }
 
-    /// Only one writes at a time; more would only wait.
+    /// Lines are written one at a time, so more messages in flight would only wait.
     fn max_in_flight(&self) -> usize {
         64
     }

@@ -22,8 +22,8 @@ pub use redis::RedisStreamSink;
 #[cfg(feature = "webhook")]
 pub use webhook::{WebhookConfig, WebhookSink};
 
-/// Why a sink or source cannot be made. Names what is expected and never repeats a URL, which may contain
-/// a password; for the same reason no source error is kept.
+/// Why a sink or source cannot be created. The message names what is expected and never repeats a
+/// URL, which may contain a password; for the same reason no source error is kept.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct EndpointConfigError(String);

@@ -1,4 +1,4 @@
-//! NATS JetStream.
+//! NATS JetStream as a sink.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use tokio::sync::{OnceCell, watch};
 use super::EndpointConfigError;
 use crate::{DeliveryError, OutboundMessage, Sink};
 
-/// The longest that a question about streams may take.
+/// The longest that a JetStream request may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Publishes rows to NATS JetStream: the subject is the topic, the row's id is the `Nats-Msg-Id`, so
-/// that the stream itself drops what comes twice within its window. Delivered means that the stream
-/// has acknowledged it.
+/// Publishes rows to NATS JetStream. The subject is the topic, and the row's id is the
+/// `Nats-Msg-Id`, so that the stream drops duplicates within its window. A row is delivered once
+/// the stream has acknowledged it.
 ///
 /// A stream must cover the subject; otherwise the row fails.
 pub struct NatsSink {
@@ -28,12 +28,12 @@ pub struct NatsSink {
 struct NatsConnection {
     client: Client,
     context: Context,
-    /// Changes when the connection is lost: outstanding acknowledgements then never come.
+    /// Changes when the connection is lost: outstanding acknowledgements then never arrive.
     lost: watch::Receiver<u64>,
 }
 
 impl NatsSink {
-    /// Servers at `nats://…` or `tls://…`, several with commas between them.
+    /// Servers at `nats://…` or `tls://…`; several are separated by commas.
     ///
     /// # Errors
     /// If the URL is malformed.
@@ -63,7 +63,8 @@ impl NatsSink {
             .map_err(|error| {
                 DeliveryError::unreachable(format!("NATS cannot be reached: {}", error.kind()))
             })?;
-        // The relay limits the messages in flight and their time.
+        // The relay limits the messages in flight and the time of each, so neither is configured
+        // here.
         let context = ContextBuilder::new().timeout(REQUEST_TIMEOUT).build(client.clone());
         Ok(NatsConnection { client, context, lost })
     }
@@ -103,7 +104,8 @@ impl Sink for NatsSink {
         check_subject(&message.item.topic)?;
         let mut headers = HeaderMap::new();
         for (name, value) in message.headers("ce-")? {
-            // The server obeys `Nats-*` headers, such as another id or a roll-up of the stream.
+            // The server obeys `Nats-*` headers (another id, a roll-up of the stream), so rows
+            // cannot set them.
             let is_command = name.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("nats-"));
             if !is_command {
                 headers.append(&*name, &*value);
@@ -116,7 +118,8 @@ impl Sink for NatsSink {
         let open = self.open().await?;
         let mut lost = open.lost.clone();
         lost.mark_unchanged();
-        // The client would send it after a reconnect, when another relay may have sent it already.
+        // A disconnected client would send the message after a reconnect, when another relay may
+        // have sent it already.
         if open.client.connection_state() != State::Connected {
             return Err(DeliveryError::unreachable("the connection to NATS was lost"));
         }
@@ -148,7 +151,7 @@ impl Sink for NatsSink {
                 let _ = lost.changed().await;
             }
         }
-        // The driver's own request fails on older servers, which leave out fields.
+        // The driver's own request fails on older servers, which omit some fields.
         let asked = open.context.request::<_, _, serde_json::Value>("INFO", &());
         match asked.await {
             Ok(answer) if answer.get("error").is_none() => Ok(()),
@@ -162,7 +165,7 @@ impl Sink for NatsSink {
         }
     }
 
-    /// Acknowledgements are cheap, and one stream acknowledges in order.
+    /// Acknowledgements are cheap, and a stream acknowledges in order.
     fn max_in_flight(&self) -> usize {
         1024
     }
@@ -180,7 +183,7 @@ async fn missing_stream(open: &NatsConnection, message: &OutboundMessage) -> Del
     }
 }
 
-/// A subject to publish to: words with dots between them, no wildcards.
+/// Checks that a topic is a subject to publish to: words separated by dots, without wildcards.
 fn check_subject(topic: &str) -> Result<(), DeliveryError> {
     let word = |word: &str| {
         !word.is_empty()

@@ -1,4 +1,4 @@
-//! Redis Streams.
+//! Redis Streams as a sink.
 
 use async_trait::async_trait;
 use redis::{Client, Cmd, RedisError, cmd};
@@ -9,7 +9,7 @@ use crate::redis_connection::{self, RedisSinkConnection};
 use crate::shared_connection::SinkConnection;
 use crate::{DeliveryError, OutboundMessage, Sink};
 
-/// Error codes that are about the server, not about the message.
+/// Error codes that concern the server, not the message.
 const SERVER_ERRORS: &[&str] = &[
     "OOM",
     "MISCONF",
@@ -24,7 +24,7 @@ const SERVER_ERRORS: &[&str] = &[
     "WRONGPASS",
 ];
 
-/// Appends rows to Redis Streams: the stream is named by the topic, the fields are `id`, `key`,
+/// Appends rows to Redis Streams. The stream is named by the topic; the fields are `id`, `key`,
 /// `payload`, `content_type` and `headers` (JSON).
 pub struct RedisStreamSink {
     client: Client,
@@ -32,7 +32,7 @@ pub struct RedisStreamSink {
 }
 
 impl RedisStreamSink {
-    /// Streams on this server, `redis://…` or `rediss://…`.
+    /// Streams on this server, at `redis://…` or `rediss://…`.
     ///
     /// # Errors
     /// If the URL is malformed.
@@ -100,7 +100,8 @@ impl RedisStreamSink {
     }
 }
 
-/// The driver's error category: its full text may name the server's address.
+/// Describes an error by its category, because the driver's full text may name the server's
+/// address.
 fn describe(what: &str, error: &RedisError) -> String {
     format!("Redis did not {what}: {}", error.category())
 }

@@ -1,4 +1,4 @@
-//! Whether LINE would take a request.
+//! Checks whether LINE would accept a request.
 
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap};
 use serde::Deserialize;
@@ -10,7 +10,7 @@ use crate::MAX_TEXT;
 
 const MAX_QUICK_REPLIES: usize = 13;
 
-/// Why a call is refused. Contains no ids and no message.
+/// Why a call is refused. Contains no ids and no message text.
 #[derive(Debug)]
 pub(super) struct ApiRefusal {
     pub(super) status: u16,
@@ -23,7 +23,7 @@ impl ApiRefusal {
     }
 }
 
-/// A request that is as LINE expects it.
+/// A request in the form that LINE expects.
 #[derive(Debug)]
 pub(super) struct SimulatedApiRequest {
     pub(super) call: AcceptedCall,

@@ -1,4 +1,4 @@
-//! LINE's Messaging API on loopback.
+//! LINE's Messaging API, simulated on loopback.
 
 mod check;
 mod serve;
@@ -14,10 +14,10 @@ use tokio::task::JoinHandle;
 
 use self::state::ApiState;
 
-/// LINE's API as a server of its own; it stops when it is dropped.
+/// LINE's API as a local server, which stops when it is dropped.
 ///
-/// It accepts and refuses what LINE would, and remembers both for as long as it lives: for tests and for
-/// development.
+/// It accepts and refuses the same calls as LINE, and records both as long as it lives. For tests
+/// and for development.
 ///
 /// ```
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -43,7 +43,7 @@ pub struct SimulatedApi {
 /// An endpoint of LINE's API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ApiEndpoint {
-    /// Replies to an event, by its token.
+    /// Replies to an event, by its reply token.
     Reply,
     /// Pushes to a chat.
     Push,
@@ -51,7 +51,7 @@ pub enum ApiEndpoint {
     Loading,
 }
 
-/// What goes wrong with a call.
+/// A fault that is injected into a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApiFault {
     /// The call is refused with this status.
@@ -78,11 +78,11 @@ pub struct AcceptedCall {
     pub endpoint: ApiEndpoint,
     /// The token of a reply.
     pub reply_token: Option<String>,
-    /// The chat that was pushed to, or that shows the animation.
+    /// The chat of a push, or the chat that shows the animation.
     pub to: Option<String>,
     /// The retry key of a push.
     pub retry_key: Option<String>,
-    /// The messages.
+    /// The messages, as JSON.
     pub messages: Vec<Value>,
     /// How long the animation is shown.
     pub loading_seconds: Option<u64>,
@@ -98,7 +98,7 @@ impl SimulatedApi {
         Ok(Self { address, state, serving })
     }
 
-    /// Its base URL: `http://127.0.0.1:PORT`.
+    /// The base URL of the server: `http://127.0.0.1:PORT`.
     pub fn base(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -108,24 +108,26 @@ impl SimulatedApi {
         self.state.accepted_calls()
     }
 
-    /// The next accepted call that this method has not returned before; waits for it.
+    /// Waits for the next accepted call that this method has not returned yet; `None` if none comes
+    /// within this time.
     pub async fn next(&self, within: Duration) -> Option<AcceptedCall> {
         self.state.next(within).await
     }
 
-    /// Violations of LINE's rules: a token used twice, or again after an unknown outcome, a wrong access
-    /// token, messages that LINE would refuse, a retry key with another message. They contain no ids.
+    /// Violations of LINE's rules: a reply token that was used twice, or again after an unknown
+    /// outcome; a wrong access token; messages that LINE would refuse; a retry key with another
+    /// message. They contain no ids.
     pub fn violations(&self) -> Vec<String> {
         self.state.violations()
     }
 
-    /// Makes the next call of this endpoint fail; several faults apply to the next calls, in this order.
+    /// Makes the next call of this endpoint fail. Several faults apply to the next calls, in order.
     pub fn inject(&self, endpoint: ApiEndpoint, fault: ApiFault) {
         self.state.plan(endpoint, fault);
     }
 }
 
-/// Every connection ends with the task that accepted it.
+/// Aborts the accept loop, which owns every connection.
 impl Drop for SimulatedApi {
     fn drop(&mut self) {
         self.serving.abort();

@@ -21,12 +21,12 @@ use super::check::{ApiRefusal, SimulatedApiRequest};
 use super::state::{AcceptResult, ApiState};
 use super::{ApiEndpoint, ApiFault};
 
-/// The largest body that LINE reads.
+/// The largest body that LINE accepts.
 const MAX_BODY: usize = 2 << 20;
-/// The pause after a failed accept, such as without free file descriptors.
+/// The pause after a failed accept, for example without free file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves until it is dropped, together with all connections.
+/// Serves until it is dropped, and closes all connections then.
 pub(super) async fn serve(listener: TcpListener, state: Arc<ApiState>) {
     let mut connections = JoinSet::new();
     loop {
@@ -46,7 +46,7 @@ pub(super) async fn serve(listener: TcpListener, state: Arc<ApiState>) {
     }
 }
 
-/// The connection is closed without an answer.
+/// Makes hyper close the connection without an answer.
 #[derive(Debug, thiserror::Error)]
 #[error("cut")]
 struct Cut;
@@ -77,7 +77,7 @@ async fn process(
         Err(error) if error.is::<LengthLimitError>() => {
             return Ok(refused(state, ApiRefusal::new(413, "Request entity too large")));
         }
-        // The caller died while sending: not a violation.
+        // The caller disconnected while sending, which is not a violation.
         Err(_) => return Err(Cut),
     };
     let usual =
@@ -119,12 +119,13 @@ fn endpoint(path: &str) -> Option<ApiEndpoint> {
     }
 }
 
-/// Whether the caller cannot know that nothing was accepted.
+/// Whether the caller cannot know that the call was not accepted.
 fn leaves_doubt(fault: ApiFault) -> bool {
     match fault {
         ApiFault::Status(status) => status >= 500,
         ApiFault::Hang | ApiFault::Cut => true,
-        // A 429 is certain; the other two are recorded as accepted.
+        // A 429 certainly means that the call was not accepted; the other two record it as
+        // accepted.
         ApiFault::TooMany { .. } | ApiFault::StatusAfter(_) | ApiFault::CutAfter => false,
     }
 }

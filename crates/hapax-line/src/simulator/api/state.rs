@@ -1,4 +1,4 @@
-//! What the simulated API remembers, and the faults that a test injects.
+//! The calls that the simulated API recorded, and the faults that a test injects.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -15,7 +15,7 @@ use super::{AcceptedCall, ApiEndpoint, ApiFault};
 pub(super) struct ApiState {
     access_token: String,
     recorded: Mutex<Calls>,
-    /// One permit for each accepted call that `next` has not returned.
+    /// One permit for each accepted call that `next` has not returned yet.
     unreturned: Semaphore,
 }
 
@@ -39,7 +39,7 @@ struct Push {
 
 pub(super) enum AcceptResult {
     New,
-    /// The same retry key was accepted in this request.
+    /// The same retry key was accepted before, in the request with this id.
     Repeated(String),
 }
 
@@ -84,7 +84,8 @@ impl ApiState {
         self.recorded().faults.get_mut(&endpoint)?.pop_front()
     }
 
-    /// Records that the caller cannot know whether its reply was accepted, and so must not repeat it.
+    /// Records that the caller cannot know whether its reply was accepted, and so must not repeat
+    /// it.
     pub(super) fn doubt(&self, body: &[u8]) {
         let body: Value = serde_json::from_slice(body).unwrap_or_default();
         if let Some(token) = body["replyToken"].as_str() {
@@ -129,7 +130,7 @@ impl Calls {
         Ok(())
     }
 
-    /// The request that this key was accepted in; records this request where there is none.
+    /// The id of the request in which this key was accepted; records this request if there is none.
     fn push_before(&mut self, key: Uuid, call: &AcceptedCall, request_id: &str) -> Option<String> {
         match self.pushes.entry(key) {
             Entry::Vacant(free) => {

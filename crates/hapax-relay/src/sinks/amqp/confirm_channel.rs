@@ -15,12 +15,12 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::DeliveryError;
 
-/// The most unconfirmed messages of one channel.
+/// The most unconfirmed messages on one channel.
 const MAX_UNCONFIRMED: usize = 64;
-/// How often a channel checks whether a caller gave up waiting.
+/// How often a channel checks whether a caller has given up waiting.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A message as it is published.
+/// A message to be published.
 #[derive(Clone)]
 pub(super) struct Publication {
     pub(super) exchange: ShortString,
@@ -34,8 +34,8 @@ pub(super) struct Publication {
 pub(super) type ConfirmResult = lapin::Result<Result<(), DeliveryError>>;
 type ResultSender = oneshot::Sender<ConfirmResult>;
 
-/// Publishes over a channel. A task owns the channel and receives every answer of the broker, also about
-/// messages whose caller gave up.
+/// Publishes over a channel. A task owns the channel and receives every answer of the broker,
+/// including answers about messages whose caller gave up.
 #[derive(Clone)]
 pub(super) struct ConfirmChannel(mpsc::Sender<(Publication, ResultSender)>);
 
@@ -51,7 +51,7 @@ impl ConfirmChannel {
         !self.0.is_closed()
     }
 
-    /// Publishes and waits for the answer; `None` where the channel ended meanwhile.
+    /// Publishes and waits for the answer; `None` if the channel ended meanwhile.
     pub(super) async fn send(&self, publication: Publication) -> Option<ConfirmResult> {
         let (sender, result) = oneshot::channel();
         self.0.send((publication, sender)).await.ok()?;
@@ -65,8 +65,8 @@ async fn run(channel: Channel, mut publications: mpsc::Receiver<(Publication, Re
     check.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut taken = Vec::with_capacity(MAX_UNCONFIRMED);
     while !unconfirmed.is_closing {
-        // Nothing new starts while a result is uncertain: it is certain at the latest when all are
-        // confirmed.
+        // Publish nothing new while a result is uncertain: every result is certain once all
+        // messages are confirmed.
         let room = if unconfirmed.uncertain.is_empty() {
             MAX_UNCONFIRMED - unconfirmed.pending.len()
         } else {
@@ -81,7 +81,8 @@ async fn run(channel: Channel, mut publications: mpsc::Receiver<(Publication, Re
                 }
             }
             () = unconfirmed.wait_for_confirms(), if !unconfirmed.pending.is_empty() => {}
-            // A message without an answer must not block the channel: others get a new channel.
+            // A message without an answer must not block the channel: close it, so that others use
+            // a new one.
             _ = check.tick(), if !unconfirmed.pending.is_empty() => {
                 unconfirmed.is_closing |= unconfirmed.pending.iter().any(|confirm| confirm.sender.is_closed());
             }
@@ -105,8 +106,8 @@ struct PendingConfirm {
 }
 
 impl PendingConfirm {
-    /// The message is published at the first poll, always by the same task: the driver would number the
-    /// messages of several threads in another order than it writes them.
+    /// The message is published at the first poll, always by the same task: with several threads,
+    /// the driver would number messages in another order than it writes them.
     fn new(channel: &Channel, publication: Publication, sender: ResultSender) -> Self {
         let Publication { exchange, topic, properties, payload } = publication;
         let id = properties.message_id().clone().unwrap_or_default();
@@ -124,33 +125,33 @@ struct ConfirmedMessage {
     id: ShortString,
     result: Result<(), DeliveryError>,
     sender: ResultSender,
-    /// Whether it is certain that the message was not returned.
+    /// Whether the message was certainly not returned.
     is_certain: bool,
 }
 
 /// The unconfirmed messages of a channel.
 ///
-/// The broker returns a message that no queue accepts, and then confirms it. The driver queues returned
-/// messages and attaches the first one to the next confirm, even if that is about another message. So it
-/// is certain that a confirmed message was not returned
+/// The broker returns a message that no queue accepts, and then confirms it. The driver queues
+/// returned messages and attaches the first one to the next confirm, even if that confirm is about
+/// another message. So a confirmed message was certainly not returned
 ///
 /// - if its confirm has no returned message attached: then the driver's queue was empty, and every
 ///   returned message came with an earlier confirm;
 /// - or once a later confirm has none attached;
-/// - or once every message is confirmed: the driver's queue is never longer than the number of returned
-///   messages that are not confirmed yet.
+/// - or once every message is confirmed: the driver's queue is never longer than the number of
+///   returned messages that are not confirmed yet.
 #[derive(Default)]
 struct UnconfirmedSet {
     pending: Vec<PendingConfirm>,
     confirmed: Vec<ConfirmedMessage>,
     uncertain: Vec<ConfirmedMessage>,
     returned: HashSet<ShortString>,
-    /// No new message is published.
+    /// Whether the channel has stopped publishing new messages.
     is_closing: bool,
 }
 
 impl UnconfirmedSet {
-    /// Waits for confirms, and reports the results that are certain then.
+    /// Waits for confirms, then reports the results that have become certain.
     async fn wait_for_confirms(&mut self) {
         poll_fn(|cx| self.poll_confirms(cx)).await;
         self.report_certain();
@@ -165,7 +166,7 @@ impl UnconfirmedSet {
         polled
     }
 
-    /// Polls every pending confirm once; whether any was ready.
+    /// Polls every pending confirm once; returns whether any was ready.
     fn poll_once(&mut self, cx: &mut Context<'_>) -> bool {
         let before = self.pending.len();
         let mut i = 0;
@@ -212,7 +213,7 @@ impl UnconfirmedSet {
             .map(|message| ConfirmedMessage { is_certain: queue_was_empty, ..message });
         self.confirmed.extend(earlier);
         for message in self.confirmed.drain(..) {
-            // The caller may have given up.
+            // The caller may have given up, so a failed `send` is ignored.
             if self.returned.remove(&message.id) {
                 let reason = "no queue takes it: the message is unroutable";
                 let _ = message.sender.send(Ok(Err(DeliveryError::refused(reason))));

@@ -1,8 +1,8 @@
-//! The addresses that a webhook may have.
+//! Which addresses a webhook may have.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Whether an address cannot belong to a host on the internet: a webhook there would reach into the
+/// Whether an address cannot belong to a host on the internet: a webhook there could reach into the
 /// relay's own network.
 pub(crate) fn is_private(address: IpAddr) -> bool {
     match address {
@@ -30,16 +30,16 @@ fn is_private_v6(address: Ipv6Addr) -> bool {
     let parts = address.segments();
     let inner = |high: u16, low: u16| Ipv4Addr::from(u32::from(high) << 16 | u32::from(low));
     match parts {
-        // Unspecified, loopback, mapped and compatible addresses.
+        // Unspecified, loopback, IPv4-mapped and IPv4-compatible addresses.
         [0, 0, 0, 0, 0, 0 | 0xffff, high, low] => {
             parts[5] == 0 && high == 0 || is_private_v4(inner(high, low))
         }
-        // Translated, and tunnelled.
+        // NAT64 and 6to4 addresses, which embed an IPv4 address.
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] => is_private_v4(inner(high, low)),
         [0x2002, high, low, ..] => is_private_v4(inner(high, low)),
         [first, second, ..] => {
-            // Unique local, link local, site local, multicast; Teredo; documentation; translated
-            // inside one site.
+            // Unique local, link-local, site-local and multicast addresses; Teredo; documentation;
+            // local-use NAT64.
             matches!(first, 0xfc00..=0xfdff | 0xfe80..=0xfeff | 0xff00..=0xffff)
                 || first == 0x2001 && (second == 0 || second == 0xdb8)
                 || first == 0x64 && second == 0xff9b

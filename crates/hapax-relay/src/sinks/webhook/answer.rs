@@ -1,4 +1,4 @@
-//! What a webhook's answer means.
+//! The meaning of a webhook's response.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -18,7 +18,7 @@ pub(super) fn read(
     }
     let failure = DeliveryError::refused(format!("the webhook answered {}", status.as_u16()));
     Err(match status.as_u16() {
-        // The same bytes will get the same answer.
+        // A retry would send the same bytes and get the same response.
         400 | 410 | 413 | 414 | 415 | 422 | 431 => failure.permanent(),
         _ => match wish(headers, now) {
             Some(wish) => failure.retry(RetryHint::After(wish)),

@@ -24,14 +24,14 @@ use super::EndpointConfigError;
 use crate::{DeliveryError, OutboundMessage, Sink};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Idle connections are closed before servers close theirs.
+/// Idle connections are closed early, before the server closes them.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The body of a response is read up to this size and for this long, only so that the connection can
-/// be used again.
+/// A response's body is read up to this size, for up to `RESPONSE_BODY_TIMEOUT`, only so that the
+/// connection can be reused.
 const MAX_RESPONSE: usize = 64 << 10;
 const RESPONSE_BODY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Headers that a row cannot set: they are the connection's, or ours.
+/// Headers that a row cannot set, because the connection or hapax sets them.
 const NOT_THE_ROWS: &[&str] = &[
     "host",
     "content-length",
@@ -59,20 +59,20 @@ pub struct WebhookConfig {
 }
 
 impl WebhookConfig {
-    /// The defaults: unsigned, and to public addresses only.
+    /// The defaults: no signature, and public addresses only.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Signs requests (HMAC-SHA256, as in Standard Webhooks) with this secret: `whsec_` and base64, or
-    /// any text.
+    /// Signs requests (HMAC-SHA256, as in Standard Webhooks) with this secret: `whsec_` followed by
+    /// base64, or any other text.
     #[must_use]
     pub fn secret(mut self, secret: impl Into<String>) -> Self {
         self.secret = Some(secret.into());
         self
     }
 
-    /// Also calls addresses of private networks and of this machine.
+    /// Sets whether addresses of private networks and of this machine are permitted.
     #[must_use]
     pub fn allow_private(mut self, allow: bool) -> Self {
         self.allow_private = allow;
@@ -80,11 +80,11 @@ impl WebhookConfig {
     }
 }
 
-/// Posts rows to a URL. The row's id travels as `Idempotency-Key`, the payload is the body.
+/// Posts rows to a URL. The row's id is the `Idempotency-Key`, and the payload is the body.
 ///
-/// A status of 2xx is a delivery. Redirects are not followed. 400, 410, 413, 414, 415, 422 and 431
-/// are about this very message and final; every other answer is a failed attempt, and `Retry-After`
-/// is honoured.
+/// A 2xx status is a delivery. Redirects are not followed. 400, 410, 413, 414, 415, 422 and 431
+/// concern the message itself and are final; every other status is a failed attempt, and
+/// `Retry-After` is honoured.
 pub struct WebhookSink {
     uri: Uri,
     host: String,
@@ -98,7 +98,7 @@ impl WebhookSink {
     /// A webhook at `http://…` or `https://…`.
     ///
     /// # Errors
-    /// Where the URL is malformed or leads to a private address, or the secret is none.
+    /// If the URL is malformed or has a private address, or the secret cannot be used.
     pub fn new(url: &str, config: &WebhookConfig) -> Result<Self, EndpointConfigError> {
         let malformed =
             || EndpointConfigError::new("a URL such as https://example.com/hook is expected");
@@ -114,7 +114,7 @@ impl WebhookSink {
             Some(Host::Domain(_)) => None,
             None => return Err(malformed()),
         };
-        // Names are looked at whenever they are looked up.
+        // The HTTP client checks the addresses of host names at each lookup.
         if literal.is_some_and(is_private) && !config.allow_private {
             return Err(EndpointConfigError::new(
                 "the webhook's address is private; --allow-private permits that",
@@ -134,7 +134,7 @@ impl WebhookSink {
         })
     }
 
-    /// Takes the time from elsewhere.
+    /// Sets the clock; the system's clock by default.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
@@ -189,20 +189,20 @@ impl Sink for WebhookSink {
         answer::read(status, &headers, self.clock.now())
     }
 
-    /// Connects, and sends nothing.
+    /// Connects without sending a request.
     async fn check(&self) -> Result<(), DeliveryError> {
         let connected = self.client.check_connection(&self.host, self.port).await;
         connected.map_err(|error| delivery_error((&error).into()))
     }
 
-    /// Each has a connection of its own, and whoever listens there may be small.
+    /// Each message in flight has a connection of its own, and the receiver may be a small server.
     fn max_in_flight(&self) -> usize {
         32
     }
 }
 
 fn http_client(tls: bool, allow_private: bool) -> Result<HttpClient, EndpointConfigError> {
-    // The system's certificates are read only where they are needed.
+    // The system's certificates are loaded only for `https://`.
     let trust = match tls {
         true => TrustStore::system().map_err(|_| {
             EndpointConfigError::new(

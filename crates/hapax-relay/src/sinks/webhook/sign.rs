@@ -1,16 +1,17 @@
-//! Signatures as in Standard Webhooks (standardwebhooks.com), which has libraries to verify them.
+//! Signatures as in Standard Webhooks (standardwebhooks.com), which offers libraries to verify
+//! them.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// What a receiver shares with us.
+/// A secret that is shared with the receiver.
 #[derive(Clone)]
 pub(crate) struct Secret(Hmac<Sha256>);
 
 impl Secret {
-    /// `whsec_` and base64, or any other text as it is.
+    /// Decodes the base64 after `whsec_`; any other text is used as it is.
     pub(crate) fn new(text: &str) -> Option<Self> {
         let bytes = match text.strip_prefix("whsec_") {
             Some(encoded) => STANDARD.decode(encoded).ok()?,
@@ -19,7 +20,7 @@ impl Secret {
         (!bytes.is_empty()).then(|| Hmac::new_from_slice(&bytes).ok().map(Self)).flatten()
     }
 
-    /// `v1,` and the signature over `{id}.{seconds}.{payload}`.
+    /// `v1,` followed by the signature over `{id}.{seconds}.{payload}`.
     pub(crate) fn sign(&self, id: &str, seconds: u64, payload: &[u8]) -> String {
         let mut mac = self.0.clone();
         mac.update(format!("{id}.{seconds}.").as_bytes());
