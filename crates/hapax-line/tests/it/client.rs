@@ -1,4 +1,4 @@
-//! What the client sends again, and what it never does, against LINE's API on loopback.
+//! Which calls the client repeats, and which it never repeats, against the simulated LINE API.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 const USER: &str = "Uf00d0123456789";
-/// No answer that is on its way is given up for lack of time, however busy the machine is.
+/// Long enough that no pending answer times out on a busy machine.
 const GENEROUS: Duration = Duration::from_secs(60);
 /// For answers that never come.
 const SHORT: Duration = Duration::from_millis(200);
@@ -61,7 +61,7 @@ async fn a_reply_whose_fate_is_unknown_is_never_repeated() {
         let (api, client) = line().await;
         api.inject(ApiEndpoint::Reply, fault);
         assert_eq!(client.reply("r1", &hello()).await, Err(SendError::OutcomeUnknown), "{fault:?}");
-        // A second try would have been accepted.
+        // A second attempt would have been accepted.
         assert!(api.accepted_calls().is_empty(), "{fault:?}");
     }
     for fault in [ApiFault::CutAfter, ApiFault::StatusAfter(500)] {
@@ -120,7 +120,7 @@ async fn a_pause_that_is_too_long_for_the_user_is_not_waited_for() {
     let (api, client) = line().await;
     api.inject(ApiEndpoint::Reply, too_many(Some(3)));
     assert_eq!(client.reply("r1", &hello()).await, Err(SendError::NotNow));
-    // A second try would have been accepted.
+    // A second attempt would have been accepted.
     assert!(api.accepted_calls().is_empty());
 }
 
@@ -150,7 +150,7 @@ async fn a_push_that_hangs_is_repeated_with_its_key() {
     let (api, client) = line().await;
     let client = client.timeout(Duration::from_secs(5));
     api.inject(ApiEndpoint::Push, ApiFault::Hang);
-    // Where the machine stalls, the second try may be the one that is late.
+    // On a stalled machine the second attempt may time out as well, so any accepted status will do.
     client.push(USER, &hello(), Uuid::new_v4()).await.unwrap();
     assert_eq!(api.accepted_calls().len(), 1);
     assert!(api.violations().is_empty());
@@ -164,10 +164,10 @@ async fn a_push_is_given_up_after_three_tries_and_says_what_is_known() {
         api.inject(ApiEndpoint::Push, fault);
     }
     assert_eq!(client.push(USER, &hello(), key).await, Err(SendError::OutcomeUnknown));
-    // A fourth try would have been accepted.
+    // A fourth attempt would have been accepted.
     assert!(api.accepted_calls().is_empty());
 
-    // One try that nobody knows of is enough, whatever the later ones say.
+    // One attempt with an unknown outcome makes the outcome unknown, whatever later attempts say.
     api.inject(ApiEndpoint::Push, ApiFault::CutAfter);
     api.inject(ApiEndpoint::Push, too_many(Some(3600)));
     assert_eq!(client.push(USER, &hello(), key).await, Err(SendError::OutcomeUnknown));
@@ -245,7 +245,7 @@ async fn where_nobody_listens_it_is_not_now() {
 #[tokio::test]
 async fn client_without_connection_tries_messages_three_times() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    // Whoever speaks no TLS ends the handshake, and with it the connection, before a request is sent.
+    // A server without TLS ends the handshake, and so the connection, before a request is sent.
     let base = format!("https://{}", listener.local_addr().unwrap());
     let connections = Arc::new(AtomicUsize::new(0));
     let counting = connections.clone();
@@ -264,7 +264,7 @@ async fn client_without_connection_tries_messages_three_times() {
     reach(&connections, 7).await;
 }
 
-/// Waits until so many were counted, and finds no more.
+/// Waits until the count reaches `expected`, and asserts that it is not higher.
 async fn reach(count: &AtomicUsize, expected: usize) {
     let reached = async {
         while count.load(Ordering::SeqCst) < expected {
@@ -275,7 +275,7 @@ async fn reach(count: &AtomicUsize, expected: usize) {
     assert_eq!(count.load(Ordering::SeqCst), expected);
 }
 
-/// Answers each connection with the same bytes, and says no more.
+/// A server that answers each connection with the same bytes; returns its base URL.
 async fn answering(bytes: Vec<u8>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = format!("http://{}", listener.local_addr().unwrap());
@@ -284,7 +284,7 @@ async fn answering(bytes: Vec<u8>) -> String {
             let _ = stream.read(&mut [0; 4096]).await;
             let _ = stream.write_all(&bytes).await;
             let _ = stream.shutdown().await;
-            // Closed with something unread, it would be a reset, and take the answer with it.
+            // Closing the socket with unread data would send a reset, which discards the answer.
             while stream.read(&mut [0; 4096]).await.is_ok_and(|read| read > 0) {}
         }
     });

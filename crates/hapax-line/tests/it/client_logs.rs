@@ -1,5 +1,5 @@
-//! What the client tells operators, and what it keeps to itself. Alone in its process: logs and
-//! metrics are the process's.
+//! The client's log lines and metrics, which contain no personal data. The test needs a process of
+//! its own, because logs and metrics are global to the process.
 
 use std::io;
 use std::sync::{Arc, Mutex};

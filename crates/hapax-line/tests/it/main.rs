@@ -1,4 +1,4 @@
-//! One binary for all integration tests of this crate: linking is what takes time.
+//! One binary for all integration tests of this crate, because linking takes most of the time.
 
 mod client;
 mod client_logs;

@@ -1,4 +1,5 @@
-//! LINE's API on loopback refuses what LINE refuses: otherwise the tests that lean on it prove little.
+//! The simulated LINE API refuses the calls that LINE refuses; otherwise the tests that rely on it
+//! would prove little.
 
 use std::time::Duration;
 

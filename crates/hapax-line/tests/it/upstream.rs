@@ -1,4 +1,5 @@
-//! A bot behind a URL: what it is sent, and what its answers mean. Turns are those of a real gateway.
+//! A bot behind a URL: the requests that it gets, and the meaning of its answers. A real gateway
+//! delivers the events.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,12 +28,12 @@ fn secrets() -> ChannelSecrets {
     ChannelSecrets::new("new,old").unwrap()
 }
 
-/// What the bot does with a connection on which it has read a request.
+/// The bot's reaction to a request.
 #[derive(Clone, Copy)]
 enum Bot {
     Answers(&'static str),
     Cuts,
-    /// Answers only its own end.
+    /// Gives no answer, and waits until the gateway closes the connection.
     Hangs,
 }
 
@@ -43,7 +44,7 @@ struct Seen {
     body: Vec<u8>,
 }
 
-/// A bot on loopback; its URL, and what it sees.
+/// Starts a bot on loopback; returns its URL and the requests that it sees.
 async fn bot(bot: Bot) -> (String, mpsc::UnboundedReceiver<Seen>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/callback?bot=1", listener.local_addr().unwrap());
@@ -77,7 +78,7 @@ async fn read(stream: &mut TcpStream) -> Seen {
     Seen { line, headers, body }
 }
 
-/// Tells what its upstream says, and is content with it: nothing is tried a second time.
+/// Reports the upstream's result to the test, and always succeeds, so that no event is retried.
 struct Overheard {
     upstream: UpstreamHandler,
     told: mpsc::UnboundedSender<Heard>,
@@ -107,9 +108,9 @@ impl LineEventHandler for Overheard {
     }
 }
 
-/// Has a gateway hand one webhook to the upstream.
+/// Sends one webhook to the upstream through a gateway.
 async fn hand_on(upstream: UpstreamHandler, body: &str, trace: Option<&str>) -> Heard {
-    // A machine that stalls is no store that does.
+    // A stalled machine must not look like a store that does not answer.
     let settings = GatewayConfig::new().store_timeout(PATIENCE);
     hand_on_with(Arc::new(MemoryStore::default()), settings, upstream, body, trace).await
 }
@@ -124,7 +125,7 @@ async fn hand_on_with(
     let (told, mut heard) = mpsc::unbounded_channel();
     let trace = trace.and_then(Traceparent::parse);
     let handler = Arc::new(Overheard { upstream, told, trace });
-    // Nobody replies, so nobody listens there.
+    // No reply is sent, so no server listens there.
     let client = LineClient::new("http://127.0.0.1:9", "token").unwrap();
     let gateway = Gateway::new(store, secrets(), client, handler, settings);
     let body = Bytes::from(body.to_owned());
@@ -145,7 +146,7 @@ fn webhook(event: &str) -> String {
     format!(r#"{{"destination":"Uf00dbot","events":[{event}]}}"#)
 }
 
-/// What becomes of an event whose bot answers with this.
+/// The result of an event whose bot answers with this text.
 async fn after(answer: &'static str) -> Result<(), EventHandlerError> {
     let (url, _seen) = bot(Bot::Answers(answer)).await;
     said(UpstreamHandler::new(&url, secrets()).unwrap()).await
@@ -155,7 +156,7 @@ async fn after(answer: &'static str) -> Result<(), EventHandlerError> {
 async fn the_bot_gets_the_events_own_bytes_signed_and_numbered() {
     let (url, mut seen) = bot(Bot::Answers("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")).await;
     let id = "01HZZZZZZZZZZZZZZZZZZZZZZZ";
-    // Neither the order of its fields nor its spaces and escapes are ours to change.
+    // The order of the fields, the spaces and the escapes must reach the bot unchanged.
     let event = format!(
         r#"{{ "webhookEventId":"{id}", "type" : "brand-new", "source":{{"userId":"{USER}"}}, "n":1.0, "x":"\u0041" }}"#
     );
@@ -207,7 +208,7 @@ async fn a_status_decides_what_follows() {
     let again = ["301 Moved", "400 Bad", "401 No", "404 None", "409 No", "429 Slow", "500 Oh"];
     let unknown = ["502 Bad Gateway", "504 Gateway Timeout"];
     for status in ok.iter().chain(&again).chain(&["503 Later"]).chain(&unknown) {
-        // Whoever followed it would come to a bot that is content.
+        // Every answer has a `Location`, which the gateway must not follow.
         let text =
             format!("HTTP/1.1 {status}\r\nlocation: /elsewhere\r\ncontent-length: 0\r\n\r\n");
         let number = &status[..3];
@@ -250,7 +251,7 @@ async fn a_bot_that_cuts_the_connection_may_have_acted() {
 #[tokio::test]
 async fn a_bot_that_takes_too_long_may_have_acted() {
     let (url, mut seen) = bot(Bot::Hangs).await;
-    // It may be up before the bot is reached: that too is an outcome that nobody knows.
+    // The timeout may expire before the bot is reached; that outcome is unknown as well.
     let upstream =
         UpstreamHandler::new(&url, secrets()).unwrap().timeout(Duration::from_millis(500));
     assert_eq!(said(upstream).await, Err(EventHandlerError::unknown("the bot gave no answer")));

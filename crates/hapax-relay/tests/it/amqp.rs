@@ -17,7 +17,8 @@ use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
 
 use crate::support::{PATIENCE, Working, brisk, depth, drained, enqueue, item, until};
 
-/// It takes seconds to start; who stops it has one of its own.
+/// A broker takes seconds to start, so tests share one; a test that stops the broker starts its
+/// own.
 pub(crate) static SHARED: LazyLock<RabbitMq> = LazyLock::new(RabbitMq::start);
 
 pub(crate) async fn channel(rabbit: &RabbitMq) -> (Connection, Channel) {
@@ -71,8 +72,8 @@ async fn a_row_is_a_persistent_message_in_the_queue_of_its_topic() {
     assert_eq!(message.delivery.data.as_slice(), b"{}");
 }
 
-/// Returned messages and confirms come in no fixed order: if one row's answer were taken for
-/// another's, a row that went nowhere would count as delivered.
+/// Returned messages and confirms arrive in no fixed order: if the answer for one row were taken
+/// for another's, a row that no queue accepted would count as delivered.
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_that_no_queue_takes_fail_and_none_of_their_neighbours_does() {
     let (_connection, channel) = channel(&SHARED).await;
@@ -135,7 +136,8 @@ async fn a_broker_that_is_killed_in_the_middle_loses_nothing() {
     declare(&before, "orders").await;
     drop(connection);
     let rabbit = aside(move || {
-        // The kill must not take the queue: that would be the broker's loss, not ours.
+        // Restart the broker cleanly, so that the queue survives the kill below: losing the queue
+        // would be the broker's fault, not the sink's.
         rabbit.shut_down();
         rabbit.restart();
         rabbit
@@ -187,7 +189,7 @@ async fn a_topic_that_cannot_travel_is_refused_and_the_channel_lives_on() {
     assert_eq!(all(&channel, "amqp.closing").await.len(), 10);
 }
 
-/// Sends all at once; what became of each.
+/// Sends all rows at once, and returns the result of each.
 async fn sent(sink: &Arc<RabbitMqSink>, rows: &[QueueItem]) -> Vec<Result<(), DeliveryError>> {
     let sends = rows.iter().cloned().map(|row| {
         let sink = sink.clone();
@@ -210,7 +212,7 @@ async fn among_many_at_once_exactly_the_unroutable_rows_fail() {
     let (_connection, channel) = channel(&SHARED).await;
     declare(&channel, "amqp.routed").await;
     let sink = Arc::new(RabbitMqSink::new(&SHARED.url()).unwrap());
-    // Few, every second one, nearly all, and all.
+    // The unrouted rows: few, every second one, nearly all, and all.
     for routed in [|n| n % 10 != 0, |n| n % 2 == 0, |n| n % 32 == 0, |_| false] {
         for _ in 0..8 {
             let topic = |n| if routed(n) { "amqp.routed" } else { "amqp.unrouted" };
@@ -237,12 +239,12 @@ async fn amqp_row_that_closes_its_channel_is_refused_alone() {
     declare(&channel, "amqp.closed").await;
     let sink = Arc::new(RabbitMqSink::new(&SHARED.url()).unwrap());
     let mut rows: Vec<_> = (0..256).map(|n| row("amqp.closed", &n.to_string())).collect();
-    // The broker wants a list there.
+    // The broker expects a list in this header.
     rows[100] = row("amqp.closed", "100").header("CC", "x");
     let poison = rows[100].id;
     let mut left = rows;
-    // Now and then a neighbour is told that its connection was lost, which says nothing about it: it
-    // is sent again, as the relay does.
+    // A neighbour may be told that its connection was lost, which says nothing about that row: the
+    // row is sent again, as the relay does.
     for _ in 0..50 {
         let results = sent(&sink, &left).await;
         let undecided = left.into_iter().zip(results).filter(|(row, result)| match result {
@@ -273,7 +275,7 @@ async fn sends_that_were_given_up_harm_nobody() {
     let sink = Arc::new(RabbitMqSink::new(&SHARED.url()).unwrap());
     sink.send(&OutboundMessage::new(row("amqp.patient", "first"))).await.unwrap();
     for round in 0..10 {
-        // On their way, and nobody waits for them any more.
+        // These messages are in flight when their callers give up.
         for n in 0..64 {
             let topic = if n % 2 == 0 { "amqp.patient" } else { "amqp.impatient" };
             let (sink, given_up) = (sink.clone(), OutboundMessage::new(row(topic, "given up")));

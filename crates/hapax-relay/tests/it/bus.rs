@@ -23,7 +23,7 @@ async fn rows_become_events_and_what_cannot_is_a_dead_letter() {
         &*store,
         &[
             item(STARTED).key("j1"),
-            // The same event in another row: a duplicate, which is fine.
+            // The same event in another row is a duplicate, and counts as delivered.
             item(STARTED).key("j1"),
             item(&conflict).key("other"),
             item("gibberish").key("poison"),

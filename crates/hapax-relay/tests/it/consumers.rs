@@ -1,4 +1,4 @@
-//! Consumers on the real brokers: each effect once, poison put away.
+//! Consumers on the real brokers: each message takes effect once, and poison becomes a dead letter.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -20,10 +20,11 @@ use tokio::sync::{mpsc, oneshot};
 use crate::support::{PATIENCE, until};
 use crate::{amqp, nats};
 
-/// A busy disk must not keep an answer back for so long that somebody asks again.
+/// Redis writes no append-only file: a busy disk could delay an answer until a client retries.
 const IN_MEMORY: &[&str] = &["--appendonly", "no"];
 
-/// Counts what it did for each payload. `fails` fails twice, `poison` always, `panics` the first time.
+/// Counts its attempts and effects for each payload. `fails` fails twice, `poison` and `broken`
+/// always, and `panics` panics the first time.
 #[derive(Clone, Default)]
 struct Work(Arc<Mutex<Done>>);
 
@@ -76,8 +77,8 @@ fn row(topic: &str, payload: &str) -> OutboundMessage {
     OutboundMessage::new(QueueItem::new(&Default::default(), topic, payload.to_owned()).key("k"))
 }
 
-/// Sends good, failing and poisonous messages, each of them twice, and consumes them twice over, until
-/// what is poisonous is put away.
+/// Sends good, failing and poisonous messages, each twice, and runs two consumers until the
+/// poisonous messages are dead letters.
 async fn each_effect_once(
     sink: &dyn Sink,
     topic: &str,
@@ -98,7 +99,7 @@ async fn each_effect_once(
     for name in names {
         let message = row(topic, name);
         sink.send(&message).await.unwrap();
-        // Redelivered, as after a lost acknowledgement; NATS itself drops it.
+        // A redelivery, as after a lost acknowledgement; NATS itself drops it.
         sink.send(&message).await.unwrap();
     }
     let good = ["good", "fails", "panics", "last"];
@@ -160,7 +161,7 @@ async fn from_rabbitmq_each_message_has_its_effect_once() {
     let (_connection, channel) = amqp::channel(&amqp::SHARED).await;
     amqp::declare(&channel, "consumed").await;
     let sink = RabbitMqSink::new(&amqp::SHARED.url()).unwrap();
-    // Where a consumer puts it; the first one would make it.
+    // The queue of the dead letters, which the first consumer would otherwise create.
     amqp::declare(&channel, "consumed.dead").await;
     let source = || Box::new(RabbitMqSource::new(&amqp::SHARED.url(), "consumed").unwrap()) as _;
     let mut dead = Vec::new();
@@ -191,7 +192,7 @@ async fn from_a_redis_stream_each_message_has_its_effect_once() {
     .await;
 }
 
-/// Sends an item of its own for each message.
+/// Sends the test a new item for each message.
 struct Forwards(mpsc::UnboundedSender<QueueItem>);
 
 #[async_trait]
@@ -228,7 +229,7 @@ async fn what_a_handler_enqueues_belongs_to_the_trace_of_its_message() {
     running.await.unwrap();
 }
 
-/// The other way: the handler has the inbox in its own transaction, and the consumer only delivers.
+/// A handler with the inbox in its own transaction: the consumer only delivers.
 #[tokio::test(flavor = "multi_thread")]
 async fn consumer_without_inbox_passes_the_id_and_retries() {
     let redis = Redis::with(IN_MEMORY);

@@ -1,4 +1,4 @@
-//! Poison rows, sinks that are away, leases that are lost.
+//! Poison rows, unreachable sinks, and lost leases.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -21,8 +21,9 @@ fn refuses_poison() -> Arc<Script> {
     }))
 }
 
-/// The usual design published in batches and rolled back the whole batch where one row failed: here every
-/// neighbour would be sent again with each try of the bad one, or be counted as failed with it.
+/// The usual design published rows in batches and rolled back the whole batch if one row failed.
+/// With that design, every neighbour would be sent again with each attempt of the bad row, or be
+/// counted as failed with it.
 #[tokio::test]
 async fn hole_23_a_bad_row_penalises_only_itself() {
     let store = Arc::new(MemoryStore::default());
@@ -40,8 +41,9 @@ async fn hole_23_a_bad_row_penalises_only_itself() {
     assert_eq!((dead[0].attempts, &*dead[0].reason), (3, "poison"));
 }
 
-/// The usual design skipped a row that it could not parse and found it again at once, for ever. Counted in
-/// calls, not in time: a hot loop makes thousands of them while the good rows go through.
+/// The usual design skipped a row that it could not parse and found it again at once, forever. The
+/// test counts calls instead of time: a hot loop makes thousands of calls while the good rows are
+/// sent.
 #[tokio::test]
 async fn hole_23_a_row_that_can_never_be_sent_does_not_loop_hot() {
     let store = Arc::new(MemoryStore::default());
@@ -96,7 +98,7 @@ async fn unreachable_sink_uses_up_no_attempts_and_gets_no_rows() {
     let store = Arc::new(MemoryStore::default());
     let rows: Vec<_> = (0..20).map(|n| item(&n.to_string()).key(&n.to_string())).collect();
     enqueue(&*store, &rows).await;
-    // There at the start, gone with the first row, back after ten looks.
+    // The sink is reachable at the start, gone with the first row, and back after ten checks.
     let away = Arc::new(AtomicBool::new(true));
     let sink = {
         let (away, back) = (away.clone(), away);
@@ -138,8 +140,9 @@ async fn a_sink_that_panics_harms_only_the_row_that_made_it() {
     assert_eq!((sink.begun().len(), sink.delivered().len()), (2 + 3, 2));
 }
 
-/// A broker that cuts the connection whenever it sees a certain message, with all that is on it. In
-/// virtual time: on a machine that stands still the others would have their answers before the cut.
+/// A broker that cuts the connection, with everything in flight on it, whenever it gets a certain
+/// message. It needs virtual time: on a stalled machine the other messages would be answered before
+/// the cut.
 fn cut_by(culprit: &'static str) -> Arc<Script> {
     let (cuts, _) = watch::channel(0);
     let in_air = Arc::new(AtomicUsize::new(0));
@@ -220,8 +223,8 @@ async fn a_row_without_an_answer_does_not_stop_those_that_have_one() {
     assert_eq!(sink.delivered().len(), n);
 }
 
-/// The usual design made the event's id when it published: a message whose acknowledgement was lost came
-/// back under another id, and no inbox could know it again.
+/// The usual design created the event's id when it published: a message whose acknowledgement was
+/// lost was sent again under another id, and no inbox could recognise it.
 #[tokio::test]
 async fn hole_24_a_row_that_is_sent_twice_has_one_id_and_one_effect() {
     let store = Arc::new(MemoryStore::default());
@@ -234,7 +237,7 @@ async fn hole_24_a_row_that_is_sent_twice_has_one_id_and_one_effect() {
         Arc::new(Script::new(move |call| {
             let (inbox, effects) = (inbox.clone(), effects.clone());
             async move {
-                // The other side gets it and acts; its acknowledgement is lost the first time.
+                // The receiver acts on the message, but its first acknowledgement is lost.
                 let act = |_| async { Ok::<_, ()>(effects.fetch_add(1, Ordering::SeqCst)) };
                 let handled = inbox.once("billing", &call.id.to_string(), act).await.unwrap();
                 match handled.replayed {

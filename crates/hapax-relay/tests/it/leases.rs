@@ -1,4 +1,4 @@
-//! What happens when a lease cannot be kept.
+//! The relay when it cannot keep a lease.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use hapax_core::queue::*;
 use hapax_core::{Queue, StoreError, Tenant, Token};
 use tokio::sync::Semaphore;
 
-/// A store that does not hear some of what it is told.
+/// A store on which some calls, or their answers, are lost.
 struct Deaf {
     store: MemoryStore,
     no_renewals: bool,
@@ -98,7 +98,7 @@ fn deaf() -> Deaf {
     }
 }
 
-/// A sink whose messages arrive when the door is opened for them.
+/// A sink that delivers one message for each permit of `door`.
 fn behind(door: &Arc<Semaphore>) -> Arc<Script> {
     let door = door.clone();
     Arc::new(Script::new(move |_| {
@@ -121,7 +121,7 @@ async fn a_lease_is_renewed_while_a_send_takes_long() {
     let relays: Vec<_> =
         (0..2).map(|_| Working::start(store.clone(), sink.clone(), settings.clone())).collect();
     until("it is in the air", async || sink.begun().len() == 1).await;
-    // Several leases long.
+    // Wait for longer than a lease, so that it must be renewed.
     tokio::time::sleep(lease * 3).await;
     door.add_permits(1);
     drained(&*store).await;
@@ -148,7 +148,7 @@ async fn a_relay_whose_lease_is_gone_sends_nothing_more_of_it() {
     until("the first lands late", async || !slow.delivered().is_empty()).await;
     first.stop().await;
     second.stop().await;
-    // It may have leased `1` once more itself, before the second did.
+    // The first relay may have leased `1` once more, before the second relay did.
     let sent = slow.payloads();
     assert!(sent.iter().all(|sent| sent == "1"), "`2` was another's by then: {sent:?}");
 }
@@ -158,7 +158,7 @@ async fn a_lease_whose_answer_was_lost_is_asked_for_again() {
     let store = Arc::new(Deaf { lost_leases: AtomicUsize::new(2), ..deaf() });
     enqueue(&*store, &[item("1"), item("2")]).await;
     let sink = Arc::new(Script::takes_all());
-    // With another token the rows would wait for an hour.
+    // With a new token, the relay would get the rows only after this lease of an hour.
     let settings = brisk().lease(Duration::from_secs(3600));
     let relay = Working::start(store.clone(), sink.clone(), settings);
     drained(&*store).await;

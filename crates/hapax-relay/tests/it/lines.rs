@@ -1,4 +1,4 @@
-//! Lines of JSON.
+//! JSON Lines as a sink.
 
 use std::sync::Arc;
 

@@ -21,7 +21,7 @@ pub(crate) async fn context(nats: &Nats) -> Context {
     ContextBuilder::new().timeout(PATIENCE).build(client.unwrap())
 }
 
-/// In memory: a busy disk must not keep an acknowledgement back for longer than a sink waits for it.
+/// A stream in memory: a busy disk must not delay an acknowledgement beyond the sink's timeout.
 pub(crate) async fn stream(context: &Context) -> stream::Stream {
     stream_in(context, stream::StorageType::Memory).await
 }
@@ -71,7 +71,7 @@ async fn a_row_gives_the_server_no_orders() {
     let context = context(&nats).await;
     let mut stream = stream(&context).await;
     let sink = NatsSink::new(&nats.url()).unwrap();
-    // The stream would refuse it: its last id is another one.
+    // The stream would refuse a row with this header, because its last id is another one.
     let row = item("{}").header("Nats-Expected-Last-Msg-Id", "x").header("nats-rollup", "all");
     sink.send(&OutboundMessage::new(row)).await.unwrap();
     let message = all(&mut stream).await.remove(0);

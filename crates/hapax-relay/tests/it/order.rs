@@ -1,4 +1,4 @@
-//! Order per key, parallel keys, several relays.
+//! Order per key, keys in parallel, and several relays.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ async fn rows_of_a_key_go_in_order_and_other_keys_do_not_wait_for_them() {
     let store = Arc::new(MemoryStore::default());
     let rows = ["a1", "a2", "b1", "a3"].map(|name| item(name).key(&name[..1]));
     enqueue(&*store, &rows).await;
-    // `a1` does not arrive before `b1` has: who sends them one after the other waits for ever.
+    // `a1` is delivered only after `b1`, so a relay that sends one row after the other would hang.
     let b_arrived = Arc::new(Notify::new());
     let sink = Arc::new(Script::new(move |call| {
         let b_arrived = b_arrived.clone();
@@ -41,7 +41,7 @@ async fn rows_of_a_key_go_in_order_and_other_keys_do_not_wait_for_them() {
 async fn what_is_enqueued_later_is_delivered_without_waiting_for_the_poll() {
     let store = Arc::new(MemoryStore::default());
     let sink = Arc::new(Script::takes_all());
-    // A poll that never comes within the patience of this test.
+    // The poll interval exceeds the timeout of this test, so that a poll cannot deliver a row.
     let settings = brisk().poll_interval(Duration::from_secs(3600));
     let relay = Working::start(store.clone(), sink.clone(), settings);
     for n in 0..20 {
@@ -68,8 +68,8 @@ async fn a_failed_row_sends_back_those_behind_it_and_stays_ahead_of_them() {
     assert_eq!(attempts, [2, 1, 1], "those behind it were handed back uncounted");
 }
 
-/// The usual design's relays read the same rows and published each of them: with two relays a row went out
-/// twice, and the second might overtake the first. Without leases this sees more calls than rows.
+/// The relays of the usual design read the same rows and each published them: with two relays a row
+/// was sent twice, possibly out of order. Without leases this test sees more calls than rows.
 #[tokio::test(flavor = "multi_thread")]
 async fn hole_23_two_relays_publish_each_row_once() {
     let store = Arc::new(MemoryStore::default());

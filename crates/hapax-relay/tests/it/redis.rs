@@ -89,7 +89,7 @@ async fn redis_idle_connection_loss_uses_up_no_attempt() {
         enqueue(&*store, &[item(&n.to_string())]).await;
         drained(&*store).await;
         redis.kill();
-        // The loss is noticed before the next row comes.
+        // The sink notices the loss before the next row comes.
         until("the sink lets go of it", async || !is_held(redis.port())).await;
         redis.restart();
     }
@@ -98,13 +98,14 @@ async fn redis_idle_connection_loss_uses_up_no_attempt() {
     assert_eq!(redis.cli(&["XLEN", "orders"]), "5");
 }
 
-/// Whether somebody on this machine has a connection to that port, even if its other end is gone.
+/// Whether a process on this machine has a connection to that port, even if the other end is
+/// closed.
 fn is_held(port: u16) -> bool {
     const ESTABLISHED: &str = "01";
     const CLOSE_WAIT: &str = "08";
     let port = format!(":{port:04X}");
     let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
-    // A number, the local address, the other one, the state.
+    // The columns are a number, the local address, the remote address and the state.
     table
         .lines()
         .map(|line| line.split_ascii_whitespace().collect::<Vec<_>>())

@@ -1,4 +1,4 @@
-//! The same on every store: what the relay needs of a queue, it gets.
+//! The relay on every store: each provides the queue that the relay needs.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -49,9 +49,10 @@ async fn on_redis() {
     shared_work(Arc::new(RedisStore::open(config).unwrap()), |store| store).await;
 }
 
-/// Rows of several keys, one of them poison; two relays, and a third that dies with rows in its hands.
-/// What it asked for last may still be on its way to the store: `settled` gives the store back when that
-/// is done. Where calls have one way and keep their order on it, it always is.
+/// Sends rows of several keys and a poison row, with two relays and a third that dies while it
+/// holds rows. The last call of the dead relay may still be on its way to the store; `settled`
+/// returns the store when that call is done. A store that gets all calls in order over one
+/// connection need not wait.
 async fn shared_work<Q: Queue + 'static>(store: Arc<Q>, settled: impl FnOnce(Arc<Q>) -> Arc<Q>) {
     let rows: Vec<_> =
         (0..240).map(|n| item(&n.to_string()).key(&format!("k{}", n % 13))).collect();
@@ -59,7 +60,7 @@ async fn shared_work<Q: Queue + 'static>(store: Arc<Q>, settled: impl FnOnce(Arc
         tokio::task::yield_now().await;
         if call.payload == "poison" { Err(DeliveryError::refused("poison")) } else { Ok(()) }
     }));
-    // Long leases, so that none lapses on a busy machine; but for the one that dies.
+    // Long leases, so that none expires on a busy machine, except those of the relay that dies.
     let settings = brisk().max_batch(40);
     enqueue(&*store, &rows[..40]).await;
     let hangs = Arc::new(Script::new(|_| std::future::pending()));

@@ -1,5 +1,5 @@
-//! Connections on which nothing is heard any more, and which do not end either: a firewall has
-//! forgotten them, while the broker is there as ever.
+//! Connections that carry nothing any more but do not end either: a firewall has dropped them
+//! silently, while the broker still runs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,15 +21,15 @@ use tokio::time::timeout;
 use crate::support::{PATIENCE, Working, brisk, drained, enqueue, item};
 use crate::{amqp, nats};
 
-/// Before heartbeats and pings of the drivers would notice (90 s and more). Nobody notices it for a
-/// consumer in the middle of a question.
+/// Shorter than the time after which the drivers' heartbeats and pings would notice (90 s and
+/// more). No driver notices it for a consumer that waits for an answer.
 const SOON: Duration = Duration::from_secs(80);
 
 async fn rows_go_on(sink: impl Sink + 'static, topic: &str, wire: &TcpProxy) {
     let row =
         |payload: &str| QueueItem::new(&Tenant::default(), topic, payload.to_owned()).key("k");
     let store = Arc::new(MemoryStore::default());
-    // However long a machine stands still: no row becomes a dead letter, which would stop its key.
+    // However long a machine stalls, no row may become a dead letter, which would block its key.
     let settings = brisk().send_timeout(Duration::from_secs(2)).max_attempts(u32::MAX);
     let relay = Working::start(store.clone(), Arc::new(sink), settings);
     enqueue(&*store, &[row("before")]).await;
@@ -70,7 +70,7 @@ async fn a_row_gets_to_rabbitmq_over_another_connection() {
     assert!(amqp::all(&channel, "amqp.stranded").await.len() >= 3);
 }
 
-/// Passes payloads on.
+/// Sends payloads to the test.
 struct Tell(mpsc::UnboundedSender<String>);
 
 #[async_trait]

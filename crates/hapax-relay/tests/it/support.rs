@@ -1,4 +1,4 @@
-//! A sink that does as it is told, and what tests do with queues.
+//! A scripted sink, and helpers for queues.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,7 +13,8 @@ use hapax_relay::{Backoff, DeliveryError, OutboundMessage, Relay, RelayConfig, S
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
 
-/// For what should happen soon. A busy machine may stand still for seconds, and its disk more than once.
+/// The timeout for anything that should happen soon: a busy machine may stall for seconds, and its
+/// disk more than once.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
 type Answering = Pin<Box<dyn Future<Output = Result<(), DeliveryError>> + Send>>;
@@ -27,7 +28,7 @@ pub(crate) struct Call {
     pub(crate) attempt: u32,
 }
 
-/// Answers as a test says, and remembers who came.
+/// A sink that answers as a test says, and records its calls.
 pub(crate) struct Script {
     answer: Box<dyn Fn(Call) -> Answering + Send + Sync>,
     check: Box<dyn Fn(usize) -> Result<(), DeliveryError> + Send + Sync>,
@@ -54,7 +55,7 @@ impl Script {
         Self::new(|_| async { Ok(()) })
     }
 
-    /// The answer to the nth check, from 0.
+    /// Sets the answer to the nth check, from 0.
     pub(crate) fn check(
         mut self,
         check: impl Fn(usize) -> Result<(), DeliveryError> + Send + Sync + 'static,
@@ -114,7 +115,7 @@ impl Sink for Script {
     }
 }
 
-/// A relay at work.
+/// A running relay.
 pub(crate) struct Working {
     stop: Option<oneshot::Sender<()>>,
     heard: Arc<Semaphore>,
@@ -136,8 +137,8 @@ impl Working {
         Self { stop: Some(stop), heard, task: tokio::spawn(relay.run(stopped)) }
     }
 
-    /// Tells it to stop; returns when it has heard that, which is before it has stopped. In a runtime of
-    /// one thread it starts nothing new from then on.
+    /// Tells the relay to stop, and returns when the relay has heard that, before it has stopped.
+    /// In a runtime of one thread the relay starts nothing new from then on.
     pub(crate) async fn begin_to_stop(&mut self) {
         drop(self.stop.take());
         self.heard.acquire().await.unwrap().forget();
@@ -148,14 +149,14 @@ impl Working {
         tokio::time::timeout(PATIENCE, &mut self.task).await.expect("the relay stops").unwrap();
     }
 
-    /// As `kill -9` would.
+    /// Ends the relay as `kill -9` would.
     pub(crate) fn kill(self) {
         self.task.abort();
     }
 }
 
-/// A store whose clock follows the runtime's, which the tests of leases pause: a machine that stands
-/// still for a moment lets no lease lapse.
+/// A store whose clock follows the runtime's clock, which the tests of leases pause: a stalled
+/// machine then lets no lease expire.
 pub(crate) fn in_virtual_time() -> MemoryStore {
     MemoryStore::new(Arc::new(Virtual(tokio::time::Instant::now())))
 }
@@ -169,8 +170,8 @@ impl Clock for Virtual {
     }
 }
 
-/// Short waits, so that tests are; long limits, so that a machine that stands still for a while uses up
-/// no lease and no attempt.
+/// Short waits, for fast tests; long limits, so that a stalled machine uses up no lease and no
+/// attempt.
 pub(crate) fn brisk() -> RelayConfig {
     RelayConfig::new()
         .backoff(Backoff::new(Duration::from_millis(5), Duration::from_millis(40)))
@@ -194,12 +195,12 @@ pub(crate) async fn depth(queue: &dyn Queue) -> QueueDepth {
     queue.depth(&QueueName::outbox(), None).await.unwrap()
 }
 
-/// Waits until it is so.
+/// Waits until the condition holds.
 pub(crate) async fn until(what: &str, reached: impl AsyncFnMut() -> bool) {
     assert!(comes_true(reached).await, "waited in vain: {what}");
 }
 
-/// Waits until nothing waits and nothing is in flight.
+/// Waits until no row is waiting or in flight.
 pub(crate) async fn drained(queue: &dyn Queue) {
     let is_empty = async || {
         let depth = depth(queue).await;

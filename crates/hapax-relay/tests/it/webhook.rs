@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::{PATIENCE, Working, brisk, depth, drained, enqueue, item, until};
 
-/// One request as it came in.
+/// One request as the server received it.
 #[derive(Clone, Debug)]
 struct Asked {
     line: String,
@@ -23,7 +23,7 @@ struct Asked {
     body: Vec<u8>,
 }
 
-/// A server that answers as a test says: the head of an answer, or nothing and a closed connection.
+/// A server that answers as a test says: with the head of a response, or by closing the connection.
 struct Server {
     port: u16,
     asked: Arc<Mutex<Vec<Asked>>>,
@@ -125,7 +125,7 @@ async fn a_row_is_posted_with_its_id_and_a_signature_that_can_be_verified() {
     assert_eq!(get("host"), format!("127.0.0.1:{}", server.port));
     let seconds = clock.now().0 / 1000;
     assert_eq!(get("webhook-timestamp"), seconds.to_string());
-    // The same as a receiver computes it.
+    // The signature as a receiver computes it.
     let expected = {
         use base64::Engine;
         use hmac::{Hmac, KeyInit, Mac};
@@ -152,7 +152,7 @@ async fn private_addresses_are_refused_however_they_are_written() {
         let refused = WebhookSink::new(url, &WebhookConfig::default()).err().map(|e| e.to_string());
         assert!(refused.is_some_and(|text| text.contains("--allow-private")), "{url}");
     }
-    // A name is looked at when it is looked up.
+    // A host name's addresses are checked when the name is looked up.
     let server = Server::start(|_| Some("200 OK")).await;
     let url = format!("http://localhost:{}/", server.port);
     let sink = WebhookSink::new(&url, &WebhookConfig::default()).unwrap();

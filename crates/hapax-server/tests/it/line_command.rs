@@ -33,7 +33,7 @@ fn bare() -> Command {
     command
 }
 
-/// The same with the settings of a channel.
+/// `hapax line` with the settings of a channel.
 fn line() -> Command {
     let mut command = bare();
     command.env("LINE_CHANNEL_SECRET", SECRET).env("LINE_CHANNEL_ACCESS_TOKEN", TOKEN);
@@ -71,7 +71,7 @@ impl Gateway {
         Self { address, admin: process.admin_address().unwrap_or_default(), banner, process }
     }
 
-    /// On `memory:`.
+    /// A gateway on `memory:`.
     fn in_memory(flags: &[&str]) -> Self {
         Self::start(&mut line(), &[&["--store", "memory:"], flags].concat())
     }
@@ -242,7 +242,7 @@ fn line_rules_mistake_names_file_and_rule() {
     assert!(message.contains("my-rules.toml: ") && message.contains("TOML"), "{message}");
     let message = said(Path::new("/nowhere/my-rules.toml"));
     assert!(message.contains("cannot read /nowhere/my-rules.toml"), "{message}");
-    // The rules are checked also where locking is turned off.
+    // The rules are checked even if locking is turned off.
     let rules = file("x = 1");
     let flags = ["--upstream", "http://127.0.0.1:9", "--rules", rules.to_str().unwrap()];
     assert!(refused(&mut line(), &[&flags[..], &["--lock", "false"]].concat()).contains("`x`"));
@@ -429,7 +429,6 @@ fn line_shutdown_finishes_events_in_hand() {
     assert!(gateway.process.is_running(), "it waits for the bot");
     bot.go.add_permits(1);
     gateway.ends();
-    // The queue is empty.
     let queue = run(hapax().args(["queue", "show", "line", "--store", &store, "--json"])).json();
     assert_eq!((&queue["depth"], &queue["in_flight"]), (&json!(0), &json!(0)), "{queue}");
     assert_eq!(bot.called(1).len(), 1);

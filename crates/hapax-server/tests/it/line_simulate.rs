@@ -25,11 +25,11 @@ const TEST_USER: &str = "Uf00d0000000000000000000000000042";
 enum Manner {
     /// Replies to each event once.
     Good,
-    /// The same, a while after the response to the webhook.
+    /// The same as `Good`, a while after the response to the webhook.
     Late,
     /// Uses each token twice.
     RepliesTwice,
-    /// Pushes to the sender, in standby, too.
+    /// Pushes to the sender, also in standby.
     Pushes,
     /// Sends nothing.
     Silent,
@@ -37,8 +37,8 @@ enum Manner {
     Answers(u16),
 }
 
-/// A bot that sends everything before it answers the webhook (but for the late one), so that the output
-/// does not depend on time.
+/// A bot that sends everything before it answers the webhook (except for the late one), so that the
+/// output does not depend on time.
 struct Bot {
     secrets: ChannelSecrets,
     api: String,

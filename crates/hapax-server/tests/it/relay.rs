@@ -27,7 +27,7 @@ impl Relay {
         Self(HapaxProcess::start(&mut command))
     }
 
-    /// Ends it in order; its log.
+    /// Stops the relay with `SIGTERM`, and returns its log.
     fn stop(mut self) -> String {
         self.0.signal(Signal::TERM);
         let (status, log) = self.0.wait();
@@ -83,7 +83,7 @@ fn relay_admin_shows_store_sink_and_queue() {
     assert_eq!(get("/healthz").0, 200);
     wait_for("ready", PATIENCE, || (get("/readyz").0 == 200).then_some(()));
     let shop = Connection::open(folder.path().join("a.db")).unwrap();
-    // The relay writes to the same file.
+    // The relay writes to the same file, so wait for its locks.
     shop.busy_timeout(PATIENCE).unwrap();
     let sql = "INSERT INTO hapax_outbox (topic, key, payload) VALUES ('orders', 'k', 'x')";
     shop.execute(sql, []).unwrap();
@@ -113,7 +113,7 @@ fn relay_admin_shows_store_sink_and_queue() {
     relay.stop();
 }
 
-/// The driver would log such a message with its content.
+/// The driver would log a returned message with its content.
 #[test]
 fn relay_log_hides_returned_messages() {
     let rabbitmq = RabbitMq::start();

@@ -19,13 +19,13 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-/// Longer than all the time that `next_later` and `settled` let pass.
+/// Longer than the store's time that passes in `next_later` and `settled`.
 pub(crate) const LEASE: Duration = Duration::from_secs(3600);
 pub(crate) const REPLY_WINDOW: Duration = Duration::from_secs(50);
 pub(crate) const RETENTION: Duration = Duration::from_secs(24 * 3600);
 pub(crate) const USER: &str = "Uf00d0000000000000000000000000001";
 
-/// What a test tells the bot to do with an event.
+/// A test's instruction to the bot about one event.
 pub(crate) enum Order {
     Reply(&'static str, oneshot::Sender<Result<SendStatus, SendError>>),
     Push(&'static str, oneshot::Sender<Result<SendStatus, SendError>>),
@@ -35,7 +35,7 @@ pub(crate) enum Order {
     Panic,
 }
 
-/// An event that the bot has in hand until the test says what becomes of it.
+/// An event that the bot holds until the test decides its outcome.
 pub(crate) struct InHand {
     pub(crate) id: ItemId,
     pub(crate) event: LineEvent,
@@ -123,7 +123,7 @@ impl LineEventHandler for Bot {
     }
 }
 
-/// A store, LINE, and a bot whose events the test has in its hands.
+/// A store, LINE's API, and a bot that the test controls.
 pub(crate) struct Desk {
     pub(crate) api: SimulatedApi,
     pub(crate) store: FaultyStore,
@@ -134,7 +134,7 @@ pub(crate) struct Desk {
     hand: mpsc::UnboundedSender<InHand>,
 }
 
-/// A gateway in a runtime of its own, so that it can be killed.
+/// A gateway in its own runtime, so that a test can kill it.
 pub(crate) struct Running {
     pub(crate) gateway: Gateway,
     runtime: Option<Runtime>,
@@ -142,17 +142,19 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Stops it as a signal does, and waits until it has.
+    /// Stops the gateway as a signal does, and waits until it has stopped.
     pub(crate) async fn stop(&mut self) {
         let (stop, work) = self.work.take().expect("it works");
         let _ = stop.send(());
         tokio::time::timeout(PATIENCE, work).await.expect("it stops").unwrap();
     }
 
-    /// Returns when nothing of it is left: what it had begun would otherwise meet what comes after it.
+    /// Kills the gateway and waits for its tasks to end: they would otherwise interfere with the
+    /// rest of the test.
     pub(crate) fn kill(mut self) {
         let runtime = self.runtime.take().expect("it runs");
-        // In a thread: a runtime cannot be waited for in another one.
+        // Shutting a runtime down blocks, which is not allowed inside another runtime, hence the
+        // thread.
         let ending = std::thread::spawn(move || runtime.shutdown_timeout(PATIENCE));
         ending.join().expect("it ends");
     }
@@ -170,14 +172,14 @@ impl Desk {
     pub(crate) async fn new() -> Self {
         let clock = Arc::new(ManualClock::default());
         let (hand, handed) = mpsc::unbounded_channel();
-        // Nothing is left to the real clock: leases run out when the test says so.
+        // Leases follow the manual clock, so they expire only when the test advances it.
         let config = GatewayConfig::new()
             .backoff(Backoff::new(Duration::from_millis(1), Duration::from_secs(60)))
             .poll_interval(Duration::from_millis(10))
             .lease(LEASE)
             .retention(RETENTION)
             .reply_window(REPLY_WINDOW)
-            // A machine that stalls is no store that does.
+            // A stalled machine must not look like a store that does not answer.
             .store_timeout(PATIENCE);
         Self {
             api: SimulatedApi::start("127.0.0.1:0", "token").await.unwrap(),
@@ -208,7 +210,7 @@ impl Desk {
         running
     }
 
-    /// A gateway that takes webhooks in and looks at no queue.
+    /// A gateway that accepts webhooks and does not read its queue.
     pub(crate) fn idle(&self) -> Running {
         let client = LineClient::new(&self.api.base(), "token").unwrap().timeout(PATIENCE);
         let store: Arc<dyn Store> = Arc::new(self.store.clone());
@@ -222,8 +224,8 @@ impl Desk {
         Running { gateway, runtime: Some(runtime), work: None }
     }
 
-    /// A gateway that has looked at its queue, and looks again where something was stored: the next
-    /// calls of the store are those that the test causes.
+    /// A gateway that has read its queue once, and reads it again only when something is stored:
+    /// the next calls of the store are those that the test causes.
     pub(crate) async fn start_quietly(&mut self) -> Running {
         self.config = self.config.clone().poll_interval(PATIENCE * 10);
         let before = self.store.calls();
@@ -238,7 +240,7 @@ impl Desk {
         next.expect("the bot gets an event").expect("the bot is there")
     }
 
-    /// The next event that the bot gets, while time passes in the store.
+    /// The next event that the bot gets, while the store's clock advances.
     pub(crate) async fn next_later(&mut self) -> InHand {
         let clock = self.clock.clone();
         let passing = async {
@@ -257,12 +259,12 @@ impl Desk {
         self.api.next(PATIENCE).await.expect("something is said")
     }
 
-    /// Lets time pass in the store.
+    /// Advances the store's clock.
     pub(crate) fn pass(&self, time: Duration) {
         self.clock.advance(time);
     }
 
-    /// Lets all leases run out, and the mark of a reply.
+    /// Lets all leases expire, and the mark of a reply.
     pub(crate) fn outlive(&self) {
         self.pass(LEASE + Duration::from_secs(1));
     }
@@ -271,7 +273,7 @@ impl Desk {
         &self.queue
     }
 
-    /// Waits until nothing is left in the queue but this many dead letters.
+    /// Waits until the queue contains nothing but this number of dead letters.
     pub(crate) async fn settled(&self, dead: u64) {
         self.until(async || {
             self.pass(Duration::from_millis(100));

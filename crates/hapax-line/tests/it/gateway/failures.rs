@@ -36,7 +36,7 @@ async fn what_will_never_work_is_a_dead_letter_at_once() {
     drop(line);
 }
 
-/// The gateway that gave it up waits for the answer to that, and has the event no longer in hand.
+/// The gateway still waits for the answer to the burial, and no longer holds the event.
 #[tokio::test]
 async fn a_dead_letter_can_be_put_back_as_soon_as_it_is_one() {
     let mut desk = Desk::new().await;
@@ -47,7 +47,7 @@ async fn a_dead_letter_can_be_put_back_as_soon_as_it_is_one() {
     desk.store.only(Some(StorePart::Queue));
     desk.store.plan([Fault::NoAnswer]);
     first.fails(EventHandlerError::permanent("no such thing"));
-    // Its mark is one call, its burial the next: that one is not answered.
+    // The mark is one call of the store and the burial is the next, which gets no answer.
     desk.until(async || desk.store.calls() >= before + 2).await;
     desk.settled(1).await;
     assert!(desk.store.requeue(desk.queue(), None, id).await.unwrap());
@@ -100,7 +100,7 @@ async fn dead_gateways_event_is_a_dead_letter_under_refuse() {
     let _another = desk.start();
     desk.outlive();
     desk.settled(1).await;
-    // An operator's word that it may run again.
+    // An operator permits another attempt by requeueing the dead letter.
     assert!(desk.store.requeue(desk.queue(), None, first.id).await.unwrap());
     let second = desk.next().await;
     assert_eq!((second.id, second.attempt), (first.id, 2));
@@ -130,10 +130,10 @@ async fn event_that_kills_every_gateway_becomes_a_dead_letter() {
 async fn event_handled_from_memory_is_not_rerun_under_refuse() {
     let mut desk = Desk::new().await;
     desk.config = desk.config.clone().on_unknown(OnUnknown::Refuse);
-    // It is to run out while the end is waited for.
+    // A short lease, so that it expires while `settled` waits.
     desk.config = desk.config.clone().lease(Duration::from_secs(30));
     let one = desk.start_quietly().await;
-    // It is stored, and the gateway does not hear of it.
+    // The event is stored, but the gateway does not get the store's answer.
     desk.store.only(Some(StorePart::Queue));
     desk.store.plan([Fault::LostAnswer]);
     one.tap(&[events::follow(USER)]).await;

@@ -21,10 +21,10 @@ async fn intake_copies_of_an_event_are_handled_once() {
     assert_eq!((first.event.text(), first.attempt), (Some("🥚"), 1));
     first.done();
     desk.settled(0).await;
-    // The same event in one webhook twice, and LINE's own redelivery.
+    // The same event twice in one webhook, marked as LINE's redelivery.
     let again = events::redelivered(&event);
     assert_eq!(line.tap(&[again.clone(), again]).await, WebhookStatus::Accepted);
-    // Whatever came of those would come before this one.
+    // Any effect of those copies would come before this event.
     line.tap(&[events::text("Uf00d2", "🥚 next")]).await;
     assert_eq!(desk.next().await.event.text(), Some("🥚 next"));
 }

@@ -40,13 +40,13 @@ async fn batch_first_event_runs_and_the_others_are_told_to_wait() {
     first.done();
     desk.settled(0).await;
     assert!(!locks(&desk).look(&key()).await.unwrap().held);
-    // It is free again.
+    // The next event of the user gets the lock.
     line.tap(&[events::text(USER, "🥚 later")]).await;
     assert_eq!(desk.next().await.event.text(), Some("🥚 later"));
     assert_eq!(desk.api.violations(), Vec::<String>::new());
 }
 
-/// However quick the bot is, nobody gets the lock because the first one is through already.
+/// However quick the bot is, no later event of the batch gets the lock after the first releases it.
 #[tokio::test]
 async fn batch_is_decided_before_the_bot_gets_the_first_event() {
     let mut desk = Desk::new().await;
@@ -101,20 +101,20 @@ async fn what_was_admitted_once_waits_for_the_lock_when_it_is_tried_again() {
     line.tap(&[events::text(USER, "🥚 one")]).await;
     let one = desk.next().await;
     let (first, fence) = (one.id, one.fence);
-    // Before it is due again another one has taken its place.
+    // Another event takes the lock before the retry is due.
     one.fails(EventHandlerError::retry("not yet"));
     desk.until(async || !locks(&desk).look(&key()).await.unwrap().held).await;
     line.tap(&[events::text(USER, "🥚 two")]).await;
     let two = desk.next().await;
     assert_eq!(two.event.text(), Some("🥚 two"));
-    // When it is back in the queue, it is due within a second.
+    // Once the first event is back in the queue, its retry is due within a second.
     desk.until(async || {
         let depth = hapax_core::Queue::depth(&desk.store, desk.queue(), None).await.unwrap();
         (depth.waiting, depth.in_flight) == (1, 1)
     })
     .await;
     desk.pass(Duration::from_secs(1));
-    // It is begun, and waits: nobody is told anything.
+    // The retry has begun and waits for the lock, without a busy text.
     let begun = format!("{first}");
     let commands = hapax_core::command::Commands::new(Arc::new(desk.store.clone()));
     desk.until(async || {
@@ -137,7 +137,7 @@ async fn an_event_whose_user_cannot_be_told_any_more_waits_for_the_lock() {
     desk.config = desk.config.clone().reply_window(Duration::ZERO);
     let line = desk.start();
     line.tap(&[events::text(USER, "🥚 one"), events::text(USER, "🥚 two")]).await;
-    // What becomes of the second one is decided by now.
+    // By now the gateway has decided about the second event.
     desk.next().await.done();
     let two = desk.next_later().await;
     assert_eq!((two.event.text(), two.attempt), (Some("🥚 two"), 1));
@@ -175,7 +175,7 @@ async fn retried_event_admitted_without_store_waits_for_the_lock() {
     assert_eq!((first.attempt, first.fence), (1, None));
     desk.store.always(None);
     let id = first.id.to_string();
-    // For longer than any machine needs until it is released.
+    // The TTL outlasts any delay until the release.
     let hold = LockConfig::default().ttl(LEASE);
     let held = locks(&desk).acquire(&key(), &hold).await.unwrap();
     first.fails(EventHandlerError::retry("not yet"));
@@ -185,7 +185,7 @@ async fn retried_event_admitted_without_store_waits_for_the_lock() {
         commands.look(Operation("line"), &id).await.unwrap().is_some()
     })
     .await;
-    // Whoever was told to wait would be told before this one.
+    // A busy text for the retry would be sent before this one.
     line.tap(&[events::text(USER, "🥚 new")]).await;
     assert_eq!(desk.said().await.texts(), [BUSY_TEXT]);
     held.release().await.unwrap();

@@ -1,4 +1,4 @@
-//! The gateway in one process, on a store on which things go wrong as planned.
+//! The gateway in one process, on a store that fails as planned.
 
 mod answers;
 mod desk;

@@ -10,14 +10,14 @@ use hapax_line::{EventHandlerError, LineEvent, WebhookStatus};
 
 use crate::gateway::desk::{Desk, Running, USER};
 
-/// Whether the store knows that an event was handled.
+/// Whether the store has recorded that an event was handled.
 async fn is_done(desk: &Desk, id: &str) -> bool {
     let commands = Commands::new(Arc::new(desk.store.clone()));
     let view = commands.look(Operation("line"), id).await.unwrap();
     view.is_some_and(|view| matches!(view.state, CommandState::Completed { .. }))
 }
 
-/// However the store fails, the event is handled from memory; when it is back, nobody handles it again.
+/// However the store fails, the event is handled from memory, and not again when the store is back.
 async fn handled_without_the_store(fault: Fault) {
     let mut desk = Desk::new().await;
     if fault == Fault::NoAnswer {
@@ -29,14 +29,14 @@ async fn handled_without_the_store(fault: Fault) {
     assert_eq!(line.tap(std::slice::from_ref(&event)).await, WebhookStatus::Accepted, "{fault:?}");
     let first = desk.next().await;
     assert_eq!(first.fence, None);
-    // Another one of the same user: there is no lock.
+    // Another event of the same user is handled too: there is no lock without the store.
     line.tap(&[events::text(USER, "🥚 two")]).await;
     desk.next().await.done();
-    // A copy is recognised by this process at least.
+    // At least this process recognises a redelivery.
     line.tap(&[events::redelivered(&event)]).await;
     first.done();
     desk.store.always(None);
-    // The queue may have it, if only the answer was lost.
+    // The queue may contain the event, if only the answer was lost.
     desk.settled(0).await;
     let id = LineEvent::parse(&"Uf00dbot".into(), &event.to_string()).unwrap();
     let id = id.id(&Tenant::default()).to_string();
@@ -69,7 +69,7 @@ async fn outage_event_stored_before_it_is_still_handled() {
     let mut desk = Desk::new().await;
     let line = desk.start();
     let first = events::follow(USER);
-    // The answer to the enqueueing is the last one that arrives.
+    // The answer to the enqueue is the last answer that arrives.
     desk.store.suppress_hints();
     line.tap(std::slice::from_ref(&first)).await;
     desk.store.always(Some(Fault::LostQuestion));
@@ -110,7 +110,7 @@ async fn outage_events_beyond_the_slots_are_refused() {
     desk.config = desk.config.clone().max_in_flight(2);
     let line = desk.start();
     desk.store.always(Some(Fault::LostQuestion));
-    // The worker lets go of its places when it hears that there is no store.
+    // The worker releases its slots when it learns that the store is unavailable.
     desk.until(async || {
         line.tap(&[events::follow("Uf00d1"), events::follow("Uf00d2")]).await
             == WebhookStatus::Accepted
@@ -121,7 +121,7 @@ async fn outage_events_beyond_the_slots_are_refused() {
     drop(held);
 }
 
-/// Whatever came of earlier events would come before this one.
+/// Checks that earlier events cause nothing more: their effects would come before this new event.
 async fn nothing_comes_before_a_new_event(desk: &mut Desk, line: &Running) {
     line.tap(&[events::text("Uf00d2", "🥚 next")]).await;
     let next = desk.next().await;
@@ -144,7 +144,7 @@ async fn event_leased_before_its_enqueue_was_answered_runs_once() {
 #[tokio::test]
 async fn event_handled_from_memory_is_not_handled_elsewhere() {
     let mut desk = Desk::new().await;
-    // Whoever finds it in other hands comes back after that time.
+    // A gateway that finds the event claimed by another one tries again after the lease.
     desk.config = desk.config.clone().lease(Duration::from_secs(30));
     let one = desk.idle();
     desk.store.plan([Fault::LostAnswer]);
@@ -154,7 +154,7 @@ async fn event_handled_from_memory_is_not_handled_elsewhere() {
     nothing_comes_before_a_new_event(&mut desk, &another).await;
     let id = first.id.to_string();
     first.done();
-    // Before time passes: otherwise `another` would be right to take it over.
+    // Wait before time passes: otherwise `another` would be right to take the event over.
     desk.until(async || is_done(&desk, &id).await).await;
     desk.settled(0).await;
     nothing_comes_before_a_new_event(&mut desk, &another).await;

@@ -30,7 +30,7 @@ impl LineEventHandler for Nobody {
     }
 }
 
-/// Begins, and does not go on.
+/// A body that sends at most one chunk and never ends.
 struct Stuck(Option<Bytes>);
 
 impl Body for Stuck {
@@ -49,7 +49,7 @@ async fn answer<B>(body: B, signature: &str) -> StatusCode
 where
     B: Body<Data = Bytes, Error = Infallible> + Send + 'static,
 {
-    // Nothing is said, so nobody listens there.
+    // The gateway sends nothing, so no server listens there.
     let client = LineClient::new("http://127.0.0.1:9", "token").unwrap();
     let store = Arc::new(MemoryStore::default());
     let gateway =
@@ -59,14 +59,14 @@ where
     gateway.service().call(request).await.unwrap().status()
 }
 
-/// The clock stands until everybody waits for it: ten seconds take no time.
+/// The paused clock advances when every task waits for it, so ten seconds take no time.
 #[tokio::test(start_paused = true)]
 async fn a_body_that_does_not_come_is_given_up() {
     let body = json!({ "destination": "Uf00dbot", "events": [events::text(USER, "🥚")] });
     let body = Bytes::from(body.to_string());
     let signature = secrets().sign(&body);
     assert_eq!(answer(Stuck(None), &signature).await, StatusCode::REQUEST_TIMEOUT);
-    // Also where all of it came, and not its end.
+    // The same for a body whose bytes all arrived, but not its end.
     assert_eq!(answer(Stuck(Some(body.clone())), &signature).await, StatusCode::REQUEST_TIMEOUT);
     assert_eq!(answer(Full::new(body), &signature).await, StatusCode::OK);
 }
@@ -76,7 +76,7 @@ async fn a_body_that_is_too_long_is_refused() {
     let long = Bytes::from(vec![b' '; (1 << 20) + 1]);
     let signature = secrets().sign(&long);
     assert_eq!(answer(Full::new(long.clone()), &signature).await, StatusCode::PAYLOAD_TOO_LARGE);
-    // No longer than it may be, and no webhook.
+    // A body of the greatest permitted length, which is not a webhook.
     let (most, last) = (long.slice(1..), &secrets().sign(&long[1..]));
     assert_eq!(answer(Full::new(most), last).await, StatusCode::BAD_REQUEST);
 }

@@ -26,7 +26,8 @@ async fn line_five_events_of_one_user_run_one_and_busy_four() {
     }
 }
 
-/// The bot answers at once, and has finished the first event before the others could ask for the lock.
+/// The bot answers at once, and has finished the first event before the others could ask for the
+/// lock.
 async fn a_quick_bot_gets_one_of_five(scene: &Scene) {
     let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
     for round in 1..=5 {
@@ -59,7 +60,7 @@ async fn line_events_of_different_users_run_in_parallel() {
     scene.bot.holds();
     let batch: Vec<_> = (0..20).map(|number| text(&user(number))).collect();
     gateway.send(&batch).await;
-    // None of them ends before all have begun.
+    // No event ends before all have begun.
     let calls = scene.bot.begun(20);
     assert!(calls.iter().all(|call| !call.ended));
     scene.bot.let_go(20);

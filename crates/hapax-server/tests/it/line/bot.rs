@@ -40,7 +40,7 @@ pub(crate) struct Call {
     pub(crate) path: String,
     pub(crate) key: String,
     pub(crate) attempt: u32,
-    /// `None` while the store is away.
+    /// `None` while the store is unavailable.
     pub(crate) fence: Option<u64>,
     pub(crate) body: Bytes,
     pub(crate) event: Value,
@@ -153,7 +153,7 @@ fn held<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 async fn converse(inner: Arc<Inner>, stream: TcpStream) {
     let service = service_fn(|request| answer(inner.clone(), request));
-    // A gateway may be killed in the middle.
+    // A gateway may be killed during a call, so errors are ignored.
     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 

@@ -1,4 +1,4 @@
-//! Compares the records of LINE, the bot and the store after a run of kills, and lists broken promises.
+//! Compares the records of LINE, the bot and the store after a run of kills, and lists violations.
 
 use std::collections::{HashMap, HashSet};
 
@@ -30,11 +30,11 @@ pub(crate) struct History {
     pub(crate) told: Vec<String>,
     /// Dead letters at the end.
     pub(crate) dead: HashSet<String>,
-    /// By life: the events that the store had as done after that life was killed.
+    /// By life: the events that the store had recorded as done after that life was killed.
     pub(crate) done_by: Vec<HashSet<String>>,
 }
 
-/// Every violation; empty where there is none.
+/// All violations; empty if there are none.
 pub(crate) fn violations(history: &History, policy: Policy) -> Vec<String> {
     let mut wrong = lost(history, policy);
     let mut by_event: HashMap<&str, Vec<&Handling>> = HashMap::new();
@@ -100,7 +100,8 @@ mod planted {
         events.iter().map(|event| (*event).to_owned()).collect()
     }
 
-    /// Two lives: the first finished `a` and was killed during `b`; `c` was told to wait, `d` came later.
+    /// Two lives: the first finished `a` and was killed during `b`; the sender of `c` was told to
+    /// wait, and `d` came later.
     fn right() -> History {
         let cut_off = Handling { ended: false, ..handled("b", 0) };
         History {

@@ -1,5 +1,5 @@
-//! The checklist and the acceptance lines of the original bot, one by one. A comment notes where hapax
-//! does more than the line asks.
+//! The checklist and the acceptance lines of the original bot, one by one. A comment notes where
+//! hapax does more than the line asks.
 
 use std::collections::HashSet;
 
@@ -50,8 +50,8 @@ async fn lock_ttl_is_five_seconds_unless_the_variable_is_set() {
     }
 }
 
-/// Commands: "Take the lock with `SET key 1 EX <ttl> NX`; an existing lock must not be overwritten."
-/// (The value is not `1` but the token of the owner; any value counts as held.)
+/// Commands: "Take the lock with `SET key 1 EX <ttl> NX`; an existing lock must not be
+/// overwritten." (The value is the owner's token instead of `1`; any value counts as held.)
 #[tokio::test(flavor = "multi_thread")]
 async fn lock_is_taken_by_set_nx_and_never_overwritten() {
     let redis = Redis::start();
@@ -74,8 +74,8 @@ async fn lock_is_taken_by_set_nx_and_never_overwritten() {
     gateway.idle();
 }
 
-/// Commands: "Release it in `finally` with `DEL key`, when the work has ended." (Only its own: a
-/// successor's stays.)
+/// Commands: "Release it in `finally` with `DEL key`, when the work has ended." (hapax deletes only
+/// its own lock: a successor's lock stays.)
 #[tokio::test(flavor = "multi_thread")]
 async fn lock_is_released_when_the_work_ends_or_fails() {
     let redis = Redis::start();
@@ -132,7 +132,7 @@ async fn line_follow_and_unfollow_are_not_locked() {
 }
 
 /// Failure: "Where Redis cannot be reached or fails, the event passes (no lock)." And: "There is no
-/// fallback in memory." (A time limit makes a Redis that hangs one that fails.)
+/// fallback in memory." (A timeout makes a Redis that hangs count as failed.)
 #[tokio::test(flavor = "multi_thread")]
 async fn line_without_redis_events_pass_unlocked() {
     let redis = Redis::start();
@@ -140,7 +140,7 @@ async fn line_without_redis_events_pass_unlocked() {
     let gateway = scene.gateway().impatient().flags(&["--handle-timeout", "300s"]).start();
     redis.kill();
     scene.bot.holds();
-    // Both are at work at once.
+    // Both events are handled at the same time.
     gateway.send(&[text(&user(1)), text(&user(1))]).await;
     let calls = scene.bot.begun(2);
     assert!(calls.iter().all(|call| !call.ended && call.fence.is_none()));
@@ -181,9 +181,9 @@ fn field<'a>(line: &'a Value, name: &str) -> Option<&'a Value> {
     line.get(name).or_else(|| line["spans"][0].get(name))
 }
 
-/// Privacy: "Logs carry nothing personal, `userId` included; only acquired, missed, released." (Every
-/// gateway of these tests is searched when it ends.) And: "A correlation id that is random and
-/// short-lived may be added."
+/// Privacy: "Logs carry nothing personal, `userId` included; only acquired, missed, released." (The
+/// output of every gateway in these tests is searched when the gateway ends.) And: "A correlation
+/// id that is random and short-lived may be added."
 #[tokio::test(flavor = "multi_thread")]
 async fn lock_log_joins_acquired_missed_released_by_random_id() {
     let redis = Redis::start();
@@ -216,8 +216,8 @@ async fn lock_log_joins_acquired_missed_released_by_random_id() {
 }
 
 /// Observability: "`processing_lock_acquire_total`, `processing_lock_miss_total`,
-/// `processing_lock_release_total`, `processing_duration_seconds`." And: "No metric has `userId` as a
-/// label."
+/// `processing_lock_release_total`, `processing_duration_seconds`." And: "No metric has `userId` as
+/// a label."
 #[tokio::test(flavor = "multi_thread")]
 async fn lock_metrics_are_labelled_by_event_type_and_result() {
     let redis = Redis::start();
@@ -239,7 +239,8 @@ async fn lock_metrics_are_labelled_by_event_type_and_result() {
     let metrics = gateway.get("/metrics").1;
     let ours = |line: &&str| line.starts_with("processing_") || line.starts_with("hapax_line_");
     for line in metrics.lines().filter(ours) {
-        // Calls of the API are no events: a reply, a push, an animation.
+        // API calls (a reply, a push, an animation) are not events, so their metric has the label
+        // `what`.
         let of_sent = if line.starts_with("hapax_line_sent_total") { "what" } else { "result" };
         let known = ["event_type", "source_type", "status", "result", of_sent, "le"];
         let labels = line.split_once('{').map_or("", |(_, rest)| rest);
@@ -311,8 +312,8 @@ async fn lock_key_is_right_for_every_source() {
     }
 }
 
-/// Acceptance: "Of events one after the other the first is worked on, the second is told to wait." And:
-/// "While one is at work, only the first is handled and all others are told."
+/// Acceptance: "Of events one after the other the first is worked on, the second is told to wait."
+/// And: "While one is at work, only the first is handled and all others are told."
 #[tokio::test(flavor = "multi_thread")]
 async fn lock_holder_at_work_makes_all_others_wait() {
     let redis = Redis::start();

@@ -46,7 +46,8 @@ fn id(event: &Value) -> String {
     event["webhookEventId"].as_str().expect("an id").to_owned()
 }
 
-/// LINE: sends one event after another, each until it gets its 200, and some once more after that.
+/// LINE's side: sends one event after another, each until it gets a 200, and some once more after
+/// that.
 async fn send(
     sender: WebhookSender,
     scene_tokens: crate::line::leaks::Tokens,
@@ -85,7 +86,7 @@ fn key(event: &Value) -> String {
     event.id(&Tenant::default()).to_string()
 }
 
-/// The events that the store, and not only the gateway, has as done.
+/// The events that the store, and not only the gateway, has recorded as done.
 pub(crate) async fn done(store: &str, sent: &[Value]) -> HashSet<String> {
     let options = StoreConfig::default().timeout(PATIENCE);
     let commands = Commands::new(hapax::open(store, &options).expect("a store"));
@@ -101,8 +102,8 @@ pub(crate) async fn done(store: &str, sent: &[Value]) -> HashSet<String> {
 
 fn start(scene: &Scene, port: u16, policy: Policy, life: usize) -> Gateway {
     let policy = if policy == Policy::Rerun { "rerun" } else { "refuse" };
-    // Unprotected events are not durable, so a store that stalls must not let any through. Leases are
-    // short enough to wait for, and longer than a machine stalls.
+    // Events that are handled without the store are not durable, so none may be accepted while the
+    // store stalls. Leases are short enough to wait for, and longer than a machine stalls.
     let flags = ["--on-unknown", policy, "--on-store-error", "closed", "--lease", "6s"];
     let start = scene.gateway().flags(&flags).flags(&["--max-attempts", "1000"]);
     start.port(port).path(&format!("/life/{life}")).start()
@@ -153,7 +154,7 @@ async fn storm(scene: &Scene, policy: Policy) -> History {
     for life in 1..=lives {
         let so_far = scene.bot.calls().len();
         scene.bot.begun(so_far + 10);
-        // A random moment: the kill may come anywhere.
+        // A different moment in each life: the kill may come anywhere.
         std::thread::sleep(Duration::from_millis((life * 37 % 150) as u64));
         gateway.kill();
         done_by.push(done(&scene.store, &ledger.sent()).await);
@@ -179,7 +180,7 @@ async fn survives(scene: &Scene, policy: Policy) {
     let history = storm(scene, policy).await;
     let wrong = violations(&history, policy);
     assert!(wrong.is_empty(), "{} wrong: {:#?}", wrong.len(), &wrong[..wrong.len().min(20)]);
-    // The kills did interrupt work: the check is not vacuous.
+    // The kills did interrupt work, so the check is not vacuous.
     let cut_off = history.handled.iter().filter(|one| !one.ended).count();
     assert!(cut_off > 0, "no kill found anything at work");
     assert!(history.done_by.iter().any(|done| !done.is_empty()), "the store knew of nothing done");

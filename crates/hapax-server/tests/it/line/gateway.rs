@@ -65,20 +65,20 @@ impl<'a> Start<'a> {
         self
     }
 
-    /// A store other than the scene's, or none.
+    /// Sets a store other than the scene's, or none.
     pub(crate) fn store(mut self, store: Option<&str>) -> Self {
         self.store = store.map(str::to_owned);
         self
     }
 
-    /// The path of the bot's URL.
+    /// Sets the path of the bot's URL.
     pub(crate) fn path(mut self, path: &str) -> Self {
         self.path = path.to_owned();
         self
     }
 
-    /// With the default timeouts. The longer ones of other tests keep a stalled disk from looking like a
-    /// store that is away, and a stalled test from looking like a bot that hangs.
+    /// Uses the default timeouts. The longer timeouts of other tests keep a stalled disk from
+    /// looking like an unavailable store, and a stalled test from looking like a bot that hangs.
     pub(crate) fn impatient(mut self) -> Self {
         self.patient = false;
         self
@@ -168,7 +168,7 @@ impl Said {
     }
 }
 
-/// Sends again where connecting timed out on a stalled machine: nothing was sent then.
+/// Sends again if connecting timed out on a stalled machine, because nothing was sent then.
 async fn reached(
     send: impl AsyncFn() -> Result<WebhookResponse, WebhookSendError>,
 ) -> Result<WebhookResponse, WebhookSendError> {
@@ -192,14 +192,14 @@ pub(crate) struct Gateway {
 }
 
 impl Gateway {
-    /// LINE sends a webhook with these events; it is answered 200.
+    /// Sends a webhook with these events, as LINE does, and asserts that it is answered 200.
     pub(crate) async fn send(&self, events: &[Value]) -> WebhookResponse {
         let delivered = self.try_send(events).await.expect("an answer");
         assert_eq!(delivered.status, 200);
         delivered
     }
 
-    /// The same with one event, returned to the caller.
+    /// Sends a webhook with one event, in the same way.
     pub(crate) async fn send_one(&self, event: &Value) -> WebhookResponse {
         self.send(std::slice::from_ref(event)).await
     }
@@ -223,7 +223,7 @@ impl Gateway {
         sent.expect("an answer").status
     }
 
-    /// Sends with another secret.
+    /// Sends a webhook that is signed with other secrets.
     pub(crate) async fn send_with(&self, secrets: &ChannelSecrets, events: &[Value]) -> u16 {
         self.tokens.note(events);
         let url = format!("http://{}/line/webhook", self.address);
@@ -231,8 +231,8 @@ impl Gateway {
         reached(async || sender.send(events).await).await.expect("an answer").status
     }
 
-    /// Sends events until one is answered 200 while LINE still waits, and returns all of them. Ten
-    /// tries, as a stalled machine is not the gateway's fault.
+    /// Sends events until one is answered 200 while LINE would still wait, and returns all of them.
+    /// There are ten attempts, because a stalled machine is not the gateway's fault.
     pub(crate) async fn send_in_time(&self, event: impl Fn() -> Value) -> Vec<Value> {
         let mut sent = Vec::new();
         while sent.len() < 10 {
@@ -252,7 +252,7 @@ impl Gateway {
         self.ask("POST", path, "")
     }
 
-    /// Sends a request over HTTP; the response is searched like a log.
+    /// Sends an HTTP request; the response is searched for personal data, like the log.
     pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
         let request = HttpRequest::new(&self.address, method, path);
         let answer = request.body(body.as_bytes()).send();
@@ -271,7 +271,7 @@ impl Gateway {
         series.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     }
 
-    /// Waits until that sum has reached a value.
+    /// Waits until the sum of a metric's series reaches a value.
     pub(crate) fn counts(&self, name: &str, labels: &[&str], at_least: f64) {
         let what = format!("{name} {labels:?} reaches {at_least}");
         wait_for(&what, PATIENCE, || (self.metric(name, labels) >= at_least).then_some(()));
@@ -284,8 +284,8 @@ impl Gateway {
         serde_json::from_str(&text).expect("JSON")
     }
 
-    /// Waits until the queue is empty: every stored event was handled. A gateway with the default
-    /// timeouts may report a store that is away on a busy machine.
+    /// Waits until the queue is empty, so that every stored event was handled. On a busy machine, a
+    /// gateway with the default timeouts may report that the store is unavailable.
     pub(crate) fn idle(&self) {
         let is_idle = |queue: Value| queue["depth"] == 0 && queue["in_flight"] == 0;
         wait_for("the queue is empty", PATIENCE * 3, || {

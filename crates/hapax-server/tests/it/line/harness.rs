@@ -62,7 +62,7 @@ impl Scene {
         Start::new(self)
     }
 
-    /// A gateway without any settings.
+    /// Starts a gateway without further settings.
     pub(crate) fn start(&self) -> Gateway {
         self.gateway().start()
     }
@@ -79,7 +79,7 @@ impl Scene {
         self.told().iter().filter(|told| *told == token).count()
     }
 
-    /// Waits until this number of senders were told to wait.
+    /// Waits until this number of senders have been told to wait.
     pub(crate) fn told_in_all(&self, times: usize) {
         let what = format!("{times} are told to wait");
         wait_for(&what, PATIENCE, || (self.told().len() >= times).then_some(()));

@@ -1,4 +1,4 @@
-//! A search for personal data: every user id, text and secret of these tests has a mark that it finds.
+//! Searches for personal data: every user id, text and secret of these tests has a mark.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +10,7 @@ const MARKS: &[&str] = &[
     "Uf00d",
     "Cf00d",
     "Rf00d",
-    // This cannot be part of a UUID, which has hexadecimal digits between its hyphens.
+    // A UUID cannot contain this mark: it has hexadecimal digits between its hyphens.
     "-food-",
     "🥚",
     "\\ud83e\\udd5a",

@@ -8,7 +8,7 @@ use hapax_testkit::{Redis, find_binary, wait_for};
 
 use crate::line::harness::PATIENCE;
 
-/// `MONITOR`, until it is dropped.
+/// A running `MONITOR`, ended when dropped.
 pub(crate) struct Monitor {
     child: Child,
     lines: Arc<Mutex<Vec<String>>>,

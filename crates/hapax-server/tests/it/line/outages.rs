@@ -1,5 +1,6 @@
-//! The store is stopped, killed, slow, or not there yet: the bot works as before, and LINE gets its 200
-//! in time. When the store is back, locks work, and events that were handled meanwhile are known.
+//! The store is stopped, killed, slow, or not there yet: the bot works as before, and LINE gets its
+//! 200 in time. When the store is back, locks work, and events that were handled meanwhile are
+//! known.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::line::crashes::done;
 use crate::line::gateway::Gateway;
 use crate::line::harness::{PATIENCE, Scene, again, lock_key, text, user};
 
-/// With the store in order an event is handled, and the queue shows it.
+/// Checks that an event is handled while the store works, and that the queue shows it.
 async fn works_with_store(scene: &Scene, gateway: &Gateway) -> Value {
     let event = text(&user(0));
     gateway.send_one(&event).await;
@@ -19,8 +20,8 @@ async fn works_with_store(scene: &Scene, gateway: &Gateway) -> Value {
     event
 }
 
-/// While the store is away every event is answered in time and handled, and no sender is told to
-/// wait. Returns those events.
+/// Checks that, while the store is away, every event is answered in time and handled, and no sender
+/// is told to wait. Returns those events.
 async fn works_without_store(
     scene: &Scene,
     gateway: &Gateway,
@@ -43,13 +44,13 @@ async fn works_without_store(
     sent
 }
 
-/// The store is back when a lock is seen in it and a second tap is told to wait.
+/// Waits until the store is back: a lock is seen in it, and a second tap is told to wait.
 async fn locks_work(scene: &Scene, gateway: &Gateway, redis: &Redis) {
     scene.bot.holds();
     let (mut begun, told) = (scene.bot.calls().len(), scene.told().len());
     let answered = || scene.bot.calls().len() + scene.told().len();
-    // A gateway needs a moment to notice, and one with the default timeouts takes a stalled machine
-    // for a store that is away: events then pass without a lock.
+    // A gateway needs a moment to notice that the store is back, and one with the default timeouts
+    // takes a stalled machine for a store that is away: events then pass without a lock.
     for number in 1000..2000 {
         begun += 1;
         gateway.send(&[text(&user(number))]).await;
@@ -74,15 +75,15 @@ async fn locks_work(scene: &Scene, gateway: &Gateway, redis: &Redis) {
     gateway.idle();
 }
 
-/// The events that came more than once, for the message of an assertion.
+/// The events that the bot got more than once, for the message of an assertion.
 fn repeated(scene: &Scene) -> Vec<(String, u32, Option<u64>, bool)> {
     let calls = scene.bot.calls();
     let again = calls.iter().filter(|call| scene.bot.calls_of(&call.event).len() > 1);
     again.map(|call| (call.key.clone(), call.attempt, call.fence, call.ended)).collect()
 }
 
-/// Each event was handled once, and a redelivery is recognised by this gateway and, through the store,
-/// by another one.
+/// Checks that each event was handled once, and that a redelivery is recognised by this gateway
+/// and, through the store, by another one.
 async fn are_known(scene: &Scene, gateway: Gateway, events: &[Value]) {
     let once = |events: &[Value], when: &str| {
         for event in events {
@@ -90,7 +91,7 @@ async fn are_known(scene: &Scene, gateway: Gateway, events: &[Value]) {
         }
     };
     once(events, "whatever the store did");
-    // The store is told when it is back, without a further event.
+    // The gateway tells the store when it is back, without a further event.
     let mut known = 0;
     for _ in 0..600 {
         known = done(&scene.store, events).await.len();
@@ -117,7 +118,7 @@ async fn are_known(scene: &Scene, gateway: Gateway, events: &[Value]) {
     once(elsewhere, "another gateway knows it, too");
 }
 
-/// Gateways with the default store timeout.
+/// A scene and a gateway with the default store timeout.
 async fn scene_on(redis: &Redis) -> (Scene, Gateway) {
     let scene = Scene::on_redis(redis).await;
     // A long timeout, so that a held bot is not cut off on a slow machine.
@@ -213,7 +214,7 @@ async fn line_closed_policy_answers_503_without_store() {
         503
     );
     redis.restart();
-    // LINE delivers it again until it gets its 200.
+    // LINE delivers the event again until it gets a 200.
     let mut taken = false;
     for _ in 0..600 {
         taken = gateway.try_send(&[again(&event)]).await.is_ok_and(|answer| answer.status == 200);

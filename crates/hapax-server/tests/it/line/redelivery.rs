@@ -5,7 +5,7 @@ use hapax_testkit::Redis;
 
 use crate::line::harness::{Scene, again, text, user};
 
-/// On any store.
+/// Checks on any store that an event is handled once, however often it is delivered.
 async fn is_handled_once(scene: &Scene, gateways: usize) {
     let gateways: Vec<_> = (0..gateways).map(|_| scene.start()).collect();
     let event = text(&user(1));
@@ -23,7 +23,7 @@ async fn is_handled_once(scene: &Scene, gateways: usize) {
     }
     gateways[0].idle();
     assert_eq!(scene.bot.calls().len(), 1, "when it was done");
-    // No copy made another one wait.
+    // No copy caused a busy text.
     assert!(scene.line.accepted_calls().is_empty());
     let count = |result: &str| -> f64 {
         let label = format!("result=\"{result}\"");
@@ -98,7 +98,8 @@ async fn line_event_is_recognised_after_a_clean_restart() {
     assert_eq!(scene.bot.calls().len(), 1);
 }
 
-/// The gateway answers 200 and is killed before it reached the bot: the next gateway delivers the event.
+/// The gateway answers 200 and is killed before it reaches the bot: the next gateway delivers the
+/// event.
 #[tokio::test(flavor = "multi_thread")]
 async fn hole_5_what_was_answered_200_is_handled_after_a_crash() {
     let scene = Scene::on_sqlite().await;

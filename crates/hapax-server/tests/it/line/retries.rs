@@ -1,4 +1,4 @@
-//! A bot that fails: tried again, then a dead letter.
+//! A bot that fails: its events are retried, and then become dead letters.
 
 use std::process::Command;
 
@@ -45,7 +45,7 @@ async fn line_retried_event_waits_for_the_lock_silently() {
     let admitted = text(&user(1));
     gateway.send_one(&admitted).await;
     scene.bot.begun(1);
-    // The lock is a foreign writer's before the event fails, so the retry finds it held.
+    // A foreign writer takes the lock before the event fails, so the retry finds it held.
     redis.cli(&["SET", &key, "another event", "EX", "300"]);
     scene.bot.let_go(1);
     gateway.counts("hapax_line_handled_total", &["result=\"failed\""], 1.0);
@@ -64,15 +64,15 @@ async fn line_retried_event_waits_for_the_lock_silently() {
     assert!(gateway.dead().is_empty());
 }
 
-/// The same with an event of hapax's own in between, and no foreign lock.
+/// The same with another event of hapax instead of a foreign lock.
 #[tokio::test(flavor = "multi_thread")]
 async fn line_retried_event_does_not_lose_its_successor() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
     let start = scene.gateway().flags(&["--backoff", "3s"]);
     let gateway = start.env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
-    // On a stalled machine the retry may come first: the second event then finds the lock free, or is
-    // told to wait, and the test tries again with another user.
+    // On a stalled machine the retry may come first: the second event then finds the lock free, or
+    // is told to wait, and the test tries again with another user.
     for number in 1..=10 {
         if retried_while_another_is_at_work(&scene, &gateway, number).await {
             return;

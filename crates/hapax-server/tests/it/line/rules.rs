@@ -1,4 +1,4 @@
-//! The rules about locks, on a running gateway.
+//! Lock rules on a running gateway.
 
 use hapax_line::simulator::events;
 use hapax_testkit::{Redis, wait_for};
@@ -54,7 +54,7 @@ async fn throttle_window_of_one_second_ends_by_itself() {
 async fn hole_2_renewed_lock_is_held_while_the_work_lasts() {
     let redis = Redis::start();
     let scene = Scene::on_redis(&redis).await;
-    // Long enough for a slow machine to renew it, short enough to see the renewal.
+    // A TTL long enough for a slow machine to renew it, and short enough to see the renewal.
     let rules = "[[rule]]\nevent = \"text\"\nguard = \"mutex\"\nttl = \"15s\"\nrenew = true";
     let gateway = scene.gateway().rules(rules).start();
     let key = lock_key(&user(1));

@@ -92,7 +92,8 @@ async fn lock_is_one_set_nx_ex_and_gone_after_the_work() {
     assert!(sets[0].contains("\"NX\" \"EX\" \"300\""), "{sets:?}");
 }
 
-/// Whether a line of `MONITOR` is a `SET`, also one by a script, and not the call of that script.
+/// Whether a line of `MONITOR` is a `SET`, including one inside a script, but not the call of that
+/// script.
 pub(crate) fn is_set(line: &str) -> bool {
     line.to_uppercase().contains("] \"SET\" ")
 }

@@ -124,7 +124,7 @@ async fn webhook_in_standby_reaches_the_bot_without_replies() {
     gateway.send_one(&resting).await;
     assert!(scene.bot.begun(1)[0].is(&resting));
     gateway.idle();
-    // Also where the sender would have been told to wait, and with a reply token.
+    // The same holds if the sender would be told to wait, and with a reply token.
     scene.bot.holds();
     gateway.send(&[text(&user(1))]).await;
     scene.bot.begun(2);
