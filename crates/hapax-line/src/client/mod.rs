@@ -25,7 +25,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Calls LINE's Messaging API.
 ///
-/// A call is repeated only where that cannot send the message twice:
+/// A call is repeated only if that cannot send the message twice:
 ///
 /// | result of an attempt | reply | push | loading |
 /// |---|---|---|---|

@@ -29,7 +29,7 @@ async fn works_without_store(
 ) -> Vec<Value> {
     let mut sent = Vec::new();
     for number in users {
-        // Two taps each: there is no lock that could keep the second one out.
+        // Two taps of each user: without the store, no lock keeps the second tap out.
         for _ in 0..2 {
             sent.extend(gateway.send_in_time(|| text(&user(number))).await);
         }

@@ -28,7 +28,7 @@ async fn line_logs_metrics_and_errors_hold_no_personal_data() {
         gateway.idle();
     }
 
-    // Every type of event, those without a user and in standby, and values that are no event.
+    // Every type of event, those without a user and in standby, and values that are not events.
     gateway.send(&events::every_kind(&user(2))).await;
     gateway.send(&[events::without_user(text(&user(3))), events::standby(text(&user(3)))]).await;
     let odd =
