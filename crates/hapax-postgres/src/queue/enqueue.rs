@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use hapax_core::queue::{Enqueued, QueueItem, QueueName};
 use hapax_core::StoreError;
+use hapax_core::queue::{Enqueued, QueueItem, QueueName};
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
