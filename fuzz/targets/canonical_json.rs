@@ -25,6 +25,18 @@ fn reversed(json: &Value) -> Value {
     }
 }
 
+/// True if a member has one of serde_json's own names: it means something else first than last.
+/// A fingerprint takes such a body byte by byte.
+fn has_reserved_name(json: &Value) -> bool {
+    match json {
+        Value::Object(members) => members
+            .iter()
+            .any(|(name, v)| name.starts_with("$serde_json::private::") || has_reserved_name(v)),
+        Value::Array(items) => items.iter().any(has_reserved_name),
+        _ => false,
+    }
+}
+
 fuzz_target!(|body: &[u8]| {
     // The body chooses its own pointer, too.
     let pointer = String::from_utf8_lossy(&body[..body.len().min(16)]).into_owned();
@@ -32,6 +44,9 @@ fuzz_target!(|body: &[u8]| {
     fingerprint(FingerprintOf::Except(vec![pointer]), body);
     fingerprint(FingerprintOf::Json, body);
     let Ok(json) = serde_json::from_slice::<Value>(body) else { return };
+    if has_reserved_name(&json) {
+        return;
+    }
     let text = canonical_json(&json);
     assert_eq!(canonical_json(&reversed(&json)), text);
     let parsed: Value = serde_json::from_str(&text).expect("canonical JSON is JSON");

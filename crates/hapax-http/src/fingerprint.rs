@@ -84,7 +84,11 @@ fn remove_at(json: &mut Value, pointer: &str) {
     }
 }
 
-/// Deserializes any JSON value in which no object repeats a member.
+/// The start of the member names that serde_json gives a meaning of its own.
+const RESERVED: &str = "$serde_json::private::";
+const NUMBER: &str = "$serde_json::private::Number";
+
+/// Deserializes any JSON value in which no object repeats a member or uses a reserved name.
 struct UniqueMembers;
 
 impl<'de> Deserialize<'de> for UniqueMembers {
@@ -109,6 +113,13 @@ impl<'de> Visitor<'de> for UniqueMembersVisitor {
                 return Err(Error::custom("a repeated member"));
             }
             members.next_value::<UniqueMembers>()?;
+        }
+        // serde_json hands over a number as an object with one reserved member. In any other object
+        // a reserved name means something else first than last, so that order would count.
+        if names.iter().any(|n| n.starts_with(RESERVED))
+            && !(names.len() == 1 && names.contains(NUMBER))
+        {
+            return Err(Error::custom("a member name reserved by the parser"));
         }
         Ok(UniqueMembers)
     }
@@ -183,6 +194,17 @@ mod tests {
             of(&except, r#"{"id":1,"items":[1,2]}"#),
             of(&except, r#"{"id":1,"items":[1,3]}"#)
         );
+    }
+
+    #[test]
+    fn fingerprint_with_a_reserved_member_counts_every_byte() {
+        for reserved in ["RawValue\":2", "RawValue\":\"[1]\"", "Number\":\"5\""] {
+            let first = format!(r#"{{"$serde_json::private::{reserved},"a":1}}"#);
+            let last = format!(r#"{{"a":1,"$serde_json::private::{reserved}}}"#);
+            for body in [first, last] {
+                assert_eq!(FingerprintOf::Json.canonical_body(body.as_bytes()), None, "{body}");
+            }
+        }
     }
 
     #[test]
