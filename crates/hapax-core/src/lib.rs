@@ -27,6 +27,7 @@ mod canonical;
 #[allow(dead_code, reason = "each feature uses some of it")]
 mod claim_retry;
 mod clock;
+mod config;
 mod error;
 mod features;
 mod key;

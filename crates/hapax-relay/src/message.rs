@@ -21,7 +21,7 @@ pub struct OutboundMessage {
     pub item: QueueItem,
     /// The number of the attempt, from 1.
     pub attempt: u32,
-    cloudevents: Option<Arc<CloudEvents>>,
+    cloudevents: Option<CloudEvents>,
 }
 
 /// Sends rows as CloudEvents 1.0 in binary mode: the attributes are headers, and the payload is
@@ -30,12 +30,12 @@ pub struct OutboundMessage {
 /// `id` is the row's id, `type` its topic, `subject` its key, `datacontenttype` its content type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CloudEvents {
-    source: String,
+    source: Arc<str>,
 }
 
 impl CloudEvents {
     /// Events with this `source` attribute, a URI reference that names the sender.
-    pub fn new(source: impl Into<String>) -> Self {
+    pub fn new(source: impl Into<Arc<str>>) -> Self {
         Self { source: source.into() }
     }
 }
@@ -58,7 +58,7 @@ impl OutboundMessage {
 
     /// Sends the message as a CloudEvent, if `cloudevents` is given.
     #[must_use]
-    pub fn cloudevents(mut self, cloudevents: Option<Arc<CloudEvents>>) -> Self {
+    pub fn cloudevents(mut self, cloudevents: Option<CloudEvents>) -> Self {
         self.cloudevents = cloudevents;
         self
     }
@@ -175,8 +175,8 @@ mod tests {
 
     #[test]
     fn cloudevents_have_their_required_attributes() {
-        let source = Arc::new(CloudEvents::new("/shop"));
-        let message = OutboundMessage::new(item().key("a b")).cloudevents(Some(source));
+        let cloudevents = Some(CloudEvents::new("/shop"));
+        let message = OutboundMessage::new(item().key("a b")).cloudevents(cloudevents);
         let headers = message.headers("ce-").unwrap();
         let get = |name: &str| headers.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_ref());
         assert_eq!(get("ce-specversion"), Some("1.0"));

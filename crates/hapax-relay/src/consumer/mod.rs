@@ -102,23 +102,20 @@ pub trait MessageDelivery: Send + Sync {
     fn keep_alive_interval(&self) -> Duration;
 }
 
-/// Configuration of a [`BrokerConsumer`].
-#[derive(Clone, Debug)]
-pub struct ConsumerConfig {
-    max_concurrent: usize,
-    max_attempts: u32,
-    backoff: Backoff,
-    shutdown_timeout: Duration,
-}
-
-impl Default for ConsumerConfig {
-    fn default() -> Self {
-        Self {
-            max_concurrent: 16,
-            max_attempts: 10,
-            backoff: Backoff::default(),
-            shutdown_timeout: Duration::from_secs(30),
-        }
+hapax_core::config! {
+    /// Configuration of a [`BrokerConsumer`].
+    #[derive(Clone, Debug)]
+    pub struct ConsumerConfig {
+        /// How many messages are handled at once. With 1, messages are handled in the order of
+        /// delivery, except that others overtake a message that is retried.
+        max_concurrent: usize = 16,
+        /// How many attempts a message gets before it becomes a dead letter.
+        max_attempts: u32 = 10,
+        /// How long a message waits after a failed attempt, and how long the consumer waits while the
+        /// broker is down.
+        backoff: Backoff = Backoff::default(),
+        /// The longest that the consumer waits for running handlers when it stops.
+        shutdown_timeout: Duration = Duration::from_secs(30),
     }
 }
 
@@ -126,36 +123,6 @@ impl ConsumerConfig {
     /// The defaults: 16 messages at once, 10 attempts.
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// Sets how many messages are handled at once. With 1, messages are handled in the order of
-    /// delivery, except that others overtake a message that is retried.
-    #[must_use]
-    pub fn max_concurrent(mut self, messages: usize) -> Self {
-        self.max_concurrent = messages;
-        self
-    }
-
-    /// Sets how many attempts a message gets before it becomes a dead letter.
-    #[must_use]
-    pub fn max_attempts(mut self, attempts: u32) -> Self {
-        self.max_attempts = attempts;
-        self
-    }
-
-    /// Sets how long a message waits after a failed attempt, and how long the consumer waits while
-    /// the broker is down.
-    #[must_use]
-    pub fn backoff(mut self, backoff: Backoff) -> Self {
-        self.backoff = backoff;
-        self
-    }
-
-    /// Sets the longest time that the consumer waits for running handlers when it stops.
-    #[must_use]
-    pub fn shutdown_timeout(mut self, timeout: Duration) -> Self {
-        self.shutdown_timeout = timeout;
-        self
     }
 }
 

@@ -53,7 +53,7 @@ async fn a_row_is_a_persistent_message_in_the_queue_of_its_topic() {
     let sink = RabbitMqSink::new(&SHARED.url()).unwrap();
     sink.check().await.unwrap();
     let row = row("amqp.plain", "{}").key("k").content_type("application/json").header("x", "y");
-    let cloudevents = Some(Arc::new(CloudEvents::new("/shop")));
+    let cloudevents = Some(CloudEvents::new("/shop"));
     sink.send(&OutboundMessage::new(row.clone()).cloudevents(cloudevents)).await.unwrap();
     let messages = all(&channel, "amqp.plain").await;
     let [message] = &messages[..] else { panic!("{}", messages.len()) };

@@ -17,7 +17,7 @@ async fn a_row_is_a_line_of_json() {
     let bytes = hapax_core::queue::QueueItem::new(&Default::default(), "orders", vec![0xff, 0]);
     enqueue(&*store, &[text.clone(), bytes.clone()]).await;
     let (ours, theirs) = tokio::io::duplex(1 << 16);
-    let settings = brisk().cloudevents(CloudEvents::new("/shop"));
+    let settings = brisk().cloudevents(Some(CloudEvents::new("/shop")));
     let relay = Working::start(store.clone(), Arc::new(JsonLinesSink::new(ours)), settings);
     drained(&*store).await;
     relay.stop().await;

@@ -48,7 +48,7 @@ async fn nats_row_sent_twice_is_one_message_of_its_subject() {
     let sink = NatsSink::new(&nats.url()).unwrap();
     sink.check().await.unwrap();
     let row = item("{}").key("café").content_type("application/json").header("x", "y");
-    let cloudevents = Some(Arc::new(CloudEvents::new("/shop")));
+    let cloudevents = Some(CloudEvents::new("/shop"));
     let message = OutboundMessage::new(row.clone()).cloudevents(cloudevents);
     for _ in 0..3 {
         sink.send(&message).await.unwrap();

@@ -111,7 +111,7 @@ async fn a_row_is_posted_with_its_id_and_a_signature_that_can_be_verified() {
         .header("traceparent", "00-1-2-01")
         .header("Host", "evil")
         .header("Webhook-Signature", "forged");
-    let cloudevents = Some(Arc::new(CloudEvents::new("/shop")));
+    let cloudevents = Some(CloudEvents::new("/shop"));
     sink.send(&OutboundMessage::new(row.clone()).cloudevents(cloudevents)).await.unwrap();
     let asked = server.asked().pop().unwrap();
     assert_eq!(asked.line, "POST /hook?a=b HTTP/1.1");

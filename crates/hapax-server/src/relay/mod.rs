@@ -64,7 +64,7 @@ fn ends(settings: &RelaySettings) -> anyhow::Result<(&SecretUrl, &SecretUrl)> {
 
 /// How the relay works.
 fn relay_config(settings: &RelaySettings) -> RelayConfig {
-    let config = RelayConfig::new()
+    RelayConfig::new()
         .queue(settings.queue.clone())
         .lease(settings.lease)
         .max_attempts(u32::try_from(settings.max_attempts).unwrap_or(u32::MAX))
@@ -75,11 +75,10 @@ fn relay_config(settings: &RelaySettings) -> RelayConfig {
         .poll_interval(settings.poll)
         .send_timeout(settings.send_timeout)
         .store_timeout(settings.store_timeout * 2)
-        .shutdown_timeout(settings.shutdown_timeout);
-    if !settings.cloudevents {
-        return config;
-    }
-    config.cloudevents(CloudEvents::new(&settings.cloudevents_source.0))
+        .shutdown_timeout(settings.shutdown_timeout)
+        .cloudevents(
+            settings.cloudevents.then(|| CloudEvents::new(&*settings.cloudevents_source.0)),
+        )
 }
 
 /// Prints both ends, and one line to try; on standard error where standard output is the sink.
