@@ -74,6 +74,26 @@ where
     }
 }
 
+/// Turns the answer to a settle or give-back into a result, and counts it under the label `success`,
+/// `lost` or `error`.
+pub(crate) fn count_step<E: From<StoreError>>(
+    answer: Result<Step, StoreError>,
+    success: &'static str,
+    lost: E,
+    count: impl FnOnce(&'static str),
+) -> Result<(), E> {
+    let (label, result) = match answer {
+        Ok(Step::Done(_)) => (success, Ok(())),
+        Ok(Step::Lost) => ("lost", Err(lost)),
+        Err(error) => {
+            metric_names::count_store_error(&error);
+            ("error", Err(error.into()))
+        }
+    };
+    count(label);
+    result
+}
+
 /// A claim whose answer has not arrived. Dropping this guard gives the claim back in the
 /// background; [`UndoOnDrop::heard`] disarms it.
 struct UndoOnDrop<'a> {
@@ -106,12 +126,12 @@ async fn undo(store: Arc<dyn Claims>, key: Key, token: Token, how: GiveBack, lea
     let start = Instant::now();
     let mut pause = Duration::from_millis(50);
     loop {
-        let patience = match store.give_back(&key, &token, how).await {
+        let longest = match store.give_back(&key, &token, how).await {
             Ok(Step::Done(_)) => return,
             Ok(Step::Lost) => Duration::from_secs(5),
             Err(_) => Duration::from_secs(60),
         };
-        if start.elapsed() >= patience.min(lease) {
+        if start.elapsed() >= longest.min(lease) {
             return;
         }
         tokio::time::sleep(pause).await;
@@ -128,13 +148,13 @@ pub(crate) async fn run_while_renewing<T>(
     lease: Duration,
     effect: impl Future<Output = T>,
 ) -> T {
-    let keeping = async {
+    let renewal = async {
         renew_until_lost(store, key, token, lease, Instant::now(), None).await;
         std::future::pending::<()>().await;
     };
     tokio::select! {
         result = effect => result,
-        () = keeping => unreachable!("it never ends"),
+        () = renewal => unreachable!("the renewal never ends"),
     }
 }
 

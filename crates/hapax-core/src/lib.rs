@@ -35,12 +35,13 @@ pub mod memory;
 pub mod metric_names;
 mod once;
 mod primitives;
+mod setters;
 mod token;
 pub mod trace;
 mod wake;
 
 pub use canonical::canonical_json;
-pub use clock::{Clock, ManualClock, SystemClock, Timestamp, millis};
+pub use clock::{Clock, ManualClock, RuntimeClock, SystemClock, Timestamp, millis};
 pub use error::StoreError;
 #[cfg(feature = "bus")]
 pub use features::bus;

@@ -65,7 +65,9 @@ pub use hapax_core::{
 pub use hapax_core::{claims, log, memory, metric_names, queue, records, trace, worker};
 
 // Clocks and durations, and the timeout that edges put around store calls.
-pub use hapax_core::{Clock, ManualClock, SystemClock, Timestamp, millis, with_timeout};
+pub use hapax_core::{
+    Clock, ManualClock, RuntimeClock, SystemClock, Timestamp, millis, with_timeout,
+};
 
 #[cfg(feature = "postgres")]
 pub use hapax_postgres as postgres;

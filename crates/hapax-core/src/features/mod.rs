@@ -6,6 +6,8 @@ pub mod bus;
 pub mod command;
 #[cfg(feature = "document")]
 pub mod document;
+#[cfg(any(feature = "command", feature = "inbox"))]
+mod effect_claims;
 #[cfg(feature = "inbox")]
 pub mod inbox;
 #[cfg(feature = "lock")]

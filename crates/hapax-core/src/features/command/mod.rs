@@ -23,7 +23,6 @@
 //! ```
 
 mod once;
-mod once_claim;
 mod operator;
 mod response;
 mod running;
@@ -31,17 +30,16 @@ mod running;
 use std::sync::Arc;
 use std::time::Duration;
 
-use metrics::counter;
-
-pub use once_claim::{OnceClaim, OnceStart};
+pub use once::{OnceClaim, OnceStart};
 pub use operator::{OperatorDecision, OperatorOutcome};
 pub use response::{MalformedResponse, StoredResponse};
 pub use running::{RunningCommand, Started};
 
+use super::effect_claims::{ClaimMetrics, EffectClaims};
 use crate::claims::ClaimState;
 use crate::{
-    ClaimRequest, Claimed, Claims, Fence, Fingerprint, GiveBack, InvalidKey, Key, OnUnknown,
-    Operation, Step, StoreError, Tenant, Ticket, Token, claim_retry, metric_names,
+    ClaimRequest, Claimed, Claims, Fence, Fingerprint, InvalidKey, Key, OnUnknown, Operation,
+    StoreError, Tenant, Ticket, Token, metric_names,
 };
 
 /// Why a command was not begun, completed or failed.
@@ -104,32 +102,22 @@ impl CommandConfig {
         self
     }
 
-    /// How long the owner keeps the command without renewing.
-    #[must_use]
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = lease;
-        self
+    crate::setters! {
+        /// How long the owner keeps the command without renewing.
+        lease: Duration,
+        /// How long the response is kept.
+        retention: Duration,
+        /// How long to wait for the response of another owner.
+        wait: Duration,
+        /// What to do where an earlier owner may or may not have acted.
+        on_unknown: OnUnknown,
     }
 
-    /// How long the response is kept.
-    #[must_use]
-    pub fn retention(mut self, retention: Duration) -> Self {
-        self.retention = retention;
-        self
-    }
-
-    /// How long to wait for the response of another owner.
-    #[must_use]
-    pub fn wait(mut self, wait: Duration) -> Self {
-        self.wait = wait;
-        self
-    }
-
-    /// What to do where an earlier owner may or may not have acted.
-    #[must_use]
-    pub fn on_unknown(mut self, policy: OnUnknown) -> Self {
-        self.on_unknown = policy;
-        self
+    fn request(&self) -> ClaimRequest {
+        ClaimRequest::new(self.lease)
+            .retention(self.retention)
+            .fingerprint(self.fingerprint.clone())
+            .on_unknown(self.on_unknown)
     }
 }
 
@@ -223,10 +211,24 @@ pub enum CommandState {
     },
 }
 
+const METRICS: ClaimMetrics = ClaimMetrics {
+    begin: metric_names::COMMAND_BEGIN,
+    begun: |claimed| match claimed {
+        Claimed::Granted { .. } => "granted",
+        Claimed::Settled { .. } => "completed",
+        Claimed::Busy { .. } => "in_progress",
+        Claimed::Mismatch => "key_reused",
+        Claimed::Unknown { .. } => "outcome_unknown",
+    },
+    end: metric_names::COMMAND_END,
+    settled: "completed",
+    given_back: "failed",
+};
+
 /// The commands of one tenant.
 #[derive(Clone)]
 pub struct Commands {
-    store: Arc<dyn Claims>,
+    claims: EffectClaims,
     tenant: Tenant,
     config: CommandConfig,
 }
@@ -234,21 +236,19 @@ pub struct Commands {
 impl Commands {
     /// The commands of the default tenant on this store.
     pub fn new(store: Arc<dyn Claims>) -> Self {
-        Self { store, tenant: Tenant::default(), config: CommandConfig::default() }
+        let claims = EffectClaims { store, metrics: &METRICS };
+        Self { claims, tenant: Tenant::default(), config: CommandConfig::default() }
     }
 
-    /// The commands of another tenant.
-    #[must_use]
-    pub fn tenant(mut self, tenant: Tenant) -> Self {
-        self.tenant = tenant;
-        self
+    crate::setters! {
+        /// The commands of another tenant.
+        tenant: Tenant,
+        /// The configuration of [`Commands::once`], which sets the fingerprint itself.
+        config: CommandConfig,
     }
 
-    /// The configuration of [`Commands::once`], which sets the fingerprint itself.
-    #[must_use]
-    pub fn config(mut self, config: CommandConfig) -> Self {
-        self.config = config;
-        self
+    fn key(&self, operation: Operation<'_>, key: &str) -> Result<Key, InvalidKey> {
+        Key::command(&self.tenant, operation, key)
     }
 
     /// Asks to run a command.
@@ -258,15 +258,7 @@ impl Commands {
         key: &str,
         config: &CommandConfig,
     ) -> Result<Begun, CommandError> {
-        self.begin_key(&Key::command(&self.tenant, operation, key)?, config).await
-    }
-
-    async fn begin_key(&self, key: &Key, config: &CommandConfig) -> Result<Begun, CommandError> {
-        let request = ClaimRequest::new(config.lease)
-            .retention(config.retention)
-            .fingerprint(config.fingerprint.clone())
-            .on_unknown(config.on_unknown);
-        self.begin_claim(key, &request, config.wait).await
+        self.begin_claim(&self.key(operation, key)?, &config.request(), config.wait).await
     }
 
     /// Asks to run a command by its complete key and claim, and waits up to `wait` for another
@@ -277,18 +269,7 @@ impl Commands {
         request: &ClaimRequest,
         wait: Duration,
     ) -> Result<Begun, CommandError> {
-        let claimed = claim_retry::claim(&self.store, key, request, wait, GiveBack::Keep).await;
-        let begun = claimed.map_err(CommandError::from).and_then(|(claimed, _)| claimed.try_into());
-        let result = match &begun {
-            Ok(Begun::Granted { .. }) => "granted",
-            Ok(Begun::Completed { .. }) | Err(CommandError::Malformed(_)) => "completed",
-            Ok(Begun::InProgress { .. }) => "in_progress",
-            Ok(Begun::KeyReused) => "key_reused",
-            Ok(Begun::OutcomeUnknown { .. }) => "outcome_unknown",
-            Err(_) => "error",
-        };
-        counter!(metric_names::COMMAND_BEGIN, "result" => result).increment(1);
-        begun
+        self.claims.claim(key, request, wait).await?.try_into()
     }
 
     /// Completes a command with its response.
@@ -299,7 +280,7 @@ impl Commands {
         token: &Token,
         response: &StoredResponse,
     ) -> Result<(), CommandError> {
-        self.complete_key(&Key::command(&self.tenant, operation, key)?, token, response).await
+        self.complete_key(&self.key(operation, key)?, token, response).await
     }
 
     async fn complete_key(
@@ -311,9 +292,7 @@ impl Commands {
         if !response.is_storable() {
             return Err(CommandError::Unstorable);
         }
-        let value = response.encode();
-        let settle = || self.store.settle(key, token, value.clone());
-        count_end("completed", claim_retry::retry_once_on_disconnect(settle).await)
+        self.claims.settle(key, token, response.encode(), CommandError::Lost).await
     }
 
     /// Gives a command back as failed, so that it may be retried.
@@ -323,12 +302,7 @@ impl Commands {
         key: &str,
         token: &Token,
     ) -> Result<(), CommandError> {
-        self.fail_key(&Key::command(&self.tenant, operation, key)?, token).await
-    }
-
-    async fn fail_key(&self, key: &Key, token: &Token) -> Result<(), CommandError> {
-        let give_back = || self.store.give_back(key, token, GiveBack::Keep);
-        count_end("failed", claim_retry::retry_once_on_disconnect(give_back).await)
+        self.claims.give_back(&self.key(operation, key)?, token, CommandError::Lost).await
     }
 
     /// Shows a command; `None` where nothing is known about it.
@@ -337,8 +311,8 @@ impl Commands {
         operation: Operation<'_>,
         key: &str,
     ) -> Result<Option<CommandView>, CommandError> {
-        let key = Key::command(&self.tenant, operation, key)?;
-        let Some(view) = self.store.look(&key).await? else { return Ok(None) };
+        let key = self.key(operation, key)?;
+        let Some(view) = self.claims.store.look(&key).await? else { return Ok(None) };
         let state = match view.state {
             ClaimState::Pending { lease_left } => CommandState::Pending { lease_left },
             ClaimState::Unknown { since, expires_in } => {
@@ -352,17 +326,4 @@ impl Commands {
         let (attempt, fence, begun_ago) = (view.attempt, view.fence, view.granted_ago);
         Ok(Some(CommandView { state, attempt, fence, begun_ago }))
     }
-}
-
-fn count_end(how: &'static str, answer: Result<Step, StoreError>) -> Result<(), CommandError> {
-    let (label, result) = match answer {
-        Ok(Step::Done(_)) => ("done", Ok(())),
-        Ok(Step::Lost) => ("lost", Err(CommandError::Lost)),
-        Err(error) => {
-            metric_names::count_store_error(&error);
-            ("error", Err(error.into()))
-        }
-    };
-    counter!(metric_names::COMMAND_END, "how" => how, "result" => label).increment(1);
-    result
 }

@@ -1,13 +1,14 @@
 use std::future::Future;
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{Begun, CommandError, Commands, StoredResponse};
+use super::{CommandConfig, CommandError, Commands, StoredResponse};
 use crate::{
-    Fingerprint, Key, Once, OnceError, Operation, RunContext, StoreError, Ticket, canonical_json,
-    claim_retry,
+    ClaimRequest, Claimed, Fingerprint, Key, Once, OnceError, Operation, RunContext, StoreError,
+    Tenant, Ticket, canonical_json,
 };
 
 impl<E> From<CommandError> for OnceError<E> {
@@ -58,46 +59,92 @@ impl Commands {
         T: Serialize + DeserializeOwned,
         F: Future<Output = Result<T, E>>,
     {
-        let key = Key::command(&self.tenant, operation, key)?;
+        let config = self.config.clone();
+        let wait = config.wait;
+        let once = OnceClaim::with_config(&self.tenant, operation, key, input, config)?;
+        let OnceClaim { key, request } = &once;
+        match once.start(self.claims.claim(key, request, wait).await?)? {
+            OnceStart::Replay(value) => Ok(Once::replayed(value)),
+            OnceStart::Run { ticket, attempt } => {
+                let effect = effect(RunContext { fence: ticket.fence, attempt });
+                let stored = |value: &T| once.answer(value);
+                let value = self.claims.run(key, &ticket, request.lease, effect, stored).await?;
+                Ok(Once::first(value))
+            }
+        }
+    }
+}
+
+/// The claim behind a `once`, shared by [`Commands::once`] and the transactions of the SQL stores, so
+/// that each replays what the other stored.
+#[derive(Clone, Debug)]
+pub struct OnceClaim {
+    /// The command.
+    pub key: Key,
+    /// The claim to ask for.
+    pub request: ClaimRequest,
+}
+
+/// What to do after the claim of a `once`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OnceStart<T> {
+    /// Run the effect, then settle the claim with [`OnceClaim::answer`].
+    Run {
+        /// The proof of ownership.
+        ticket: Ticket,
+        /// 1 for the first attempt.
+        attempt: u32,
+    },
+    /// The effect ran before and gave this value.
+    Replay(T),
+}
+
+impl OnceClaim {
+    /// The claim for this operation, key and input; without a retention the default one.
+    pub fn new<I: Serialize + ?Sized, E>(
+        tenant: &Tenant,
+        operation: Operation<'_>,
+        key: &str,
+        input: &I,
+        retention: Option<Duration>,
+    ) -> Result<Self, OnceError<E>> {
+        let defaults = CommandConfig::default();
+        let retention = retention.unwrap_or(defaults.retention);
+        Self::with_config(tenant, operation, key, input, defaults.retention(retention))
+    }
+
+    fn with_config<I: Serialize + ?Sized, E>(
+        tenant: &Tenant,
+        operation: Operation<'_>,
+        key: &str,
+        input: &I,
+        config: CommandConfig,
+    ) -> Result<Self, OnceError<E>> {
+        let key = Key::command(tenant, operation, key)?;
         let input = canonical_json(&serde_json::to_value(input)?);
-        let fingerprint = Fingerprint::of(&[input.as_bytes()]);
-        let config = self.config.clone().fingerprint(fingerprint);
-        match self.begin_key(&key, &config).await? {
-            Begun::Granted { ticket, attempt } => {
-                let run = RunContext { fence: ticket.fence, attempt };
-                self.run(&key, &ticket, effect(run), config.lease).await
+        let request = config.fingerprint(Fingerprint::of(&[input.as_bytes()])).request();
+        Ok(Self { key, request })
+    }
+
+    /// Whether to run the effect, by the answer to the claim.
+    pub fn start<T: DeserializeOwned, E>(
+        &self,
+        claimed: Claimed,
+    ) -> Result<OnceStart<T>, OnceError<E>> {
+        match claimed {
+            Claimed::Granted { ticket, attempt } => Ok(OnceStart::Run { ticket, attempt }),
+            Claimed::Settled { value, .. } => {
+                let response = StoredResponse::decode(value).map_err(CommandError::from)?;
+                Ok(OnceStart::Replay(serde_json::from_slice(&response.body)?))
             }
-            Begun::Completed { response, .. } => {
-                Ok(Once::replayed(serde_json::from_slice(&response.body)?))
-            }
-            Begun::InProgress { retry_after } => Err(OnceError::InProgress { retry_after }),
-            Begun::KeyReused => Err(OnceError::KeyReused),
-            Begun::OutcomeUnknown { since } => Err(OnceError::OutcomeUnknown { since }),
+            Claimed::Busy { lease_left } => Err(OnceError::InProgress { retry_after: lease_left }),
+            Claimed::Mismatch => Err(OnceError::KeyReused),
+            Claimed::Unknown { since } => Err(OnceError::OutcomeUnknown { since }),
         }
     }
 
-    async fn run<T: Serialize, E>(
-        &self,
-        key: &Key,
-        ticket: &Ticket,
-        effect: impl Future<Output = Result<T, E>>,
-        lease: Duration,
-    ) -> Result<Once<T>, OnceError<E>> {
-        let token = &ticket.token;
-        let store = self.store.as_ref();
-        match claim_retry::run_while_renewing(store, key, token, lease, effect).await {
-            Ok(value) => {
-                let headers = vec![("content-type".to_owned(), "application/json".into())];
-                let body = serde_json::to_vec(&value)?.into();
-                let response = StoredResponse { status: 200, headers, body };
-                self.complete_key(key, token, &response).await?;
-                Ok(Once::first(value))
-            }
-            Err(error) => {
-                // The effect's error matters more; where this fails too, the lease runs out.
-                let _ = self.fail_key(key, token).await;
-                Err(OnceError::Failed(error))
-            }
-        }
+    /// The value that settles the claim.
+    pub fn answer<T: Serialize, E>(&self, value: &T) -> Result<Bytes, OnceError<E>> {
+        Ok(StoredResponse::json(value)?.encode())
     }
 }

@@ -1,5 +1,5 @@
 use crate::claims::ClaimState;
-use crate::{ClaimRequest, Claimed, GiveBack, Key, OnUnknown, Operation, Step, StoreError, Token};
+use crate::{Claimed, GiveBack, OnUnknown, Operation, Step};
 
 use super::{CommandError, Commands, StoredResponse};
 
@@ -35,24 +35,22 @@ impl Commands {
         key: &str,
         decision: &OperatorDecision,
     ) -> Result<OperatorOutcome, CommandError> {
-        let key = Key::command(&self.tenant, operation, key)?;
+        let (key, store) = (self.key(operation, key)?, &self.claims.store);
         if let OperatorDecision::Settle(response) = decision
             && !response.is_storable()
         {
             return Err(CommandError::Unstorable);
         }
-        let Some(view) = self.store.look(&key).await? else { return Ok(OperatorOutcome::Missing) };
+        let Some(view) = store.look(&key).await? else { return Ok(OperatorOutcome::Missing) };
         let token = match view.state {
             ClaimState::Pending { .. } => return Ok(OperatorOutcome::Pending),
             ClaimState::Settled { .. } => return Ok(OperatorOutcome::Completed),
             ClaimState::Unknown { .. } => view.token,
             ClaimState::Failed { .. } => {
                 // A failed command has no owner: the operator claims it like any other caller.
-                let request = ClaimRequest::new(self.config.lease)
-                    .retention(self.config.retention)
-                    .fingerprint(view.fingerprint)
-                    .on_unknown(OnUnknown::Refuse);
-                match self.store.claim(&key, &request).await? {
+                let config = self.config.clone().fingerprint(view.fingerprint);
+                let request = config.on_unknown(OnUnknown::Refuse).request();
+                match store.claim(&key, &request).await? {
                     Claimed::Granted { ticket, .. } => Some(ticket.token),
                     Claimed::Settled { .. } => return Ok(OperatorOutcome::Completed),
                     _ => return Ok(OperatorOutcome::Pending),
@@ -60,23 +58,13 @@ impl Commands {
             }
         };
         let token = token.ok_or(CommandError::Lost)?;
-        match self.apply(&key, &token, decision).await? {
+        let step = match decision {
+            OperatorDecision::Settle(response) => store.settle(&key, &token, response.encode()),
+            OperatorDecision::Release => store.give_back(&key, &token, GiveBack::Forget),
+        };
+        match step.await? {
             Step::Done(_) => Ok(OperatorOutcome::Done),
             Step::Lost => Ok(OperatorOutcome::Pending),
-        }
-    }
-
-    async fn apply(
-        &self,
-        key: &Key,
-        token: &Token,
-        decision: &OperatorDecision,
-    ) -> Result<Step, StoreError> {
-        match decision {
-            OperatorDecision::Settle(response) => {
-                self.store.settle(key, token, response.encode()).await
-            }
-            OperatorDecision::Release => self.store.give_back(key, token, GiveBack::Forget).await,
         }
     }
 }

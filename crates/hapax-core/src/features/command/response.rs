@@ -1,4 +1,5 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use serde::Serialize;
 
 /// The response of a command, stored byte for byte: status, headers and body.
 ///
@@ -30,6 +31,12 @@ pub struct MalformedResponse(&'static str);
 const FORM: u8 = 1;
 
 impl StoredResponse {
+    /// A 200 with this value as JSON.
+    pub fn json(value: &impl Serialize) -> serde_json::Result<Self> {
+        let headers = vec![("content-type".to_owned(), "application/json".into())];
+        Ok(Self { status: 200, headers, body: serde_json::to_vec(value)?.into() })
+    }
+
     /// The stored form: `1`, the status (u16), the number of headers (u16), for each header the
     /// length of its name (u16), the name, the length of its value (u32) and the value; all numbers
     /// big-endian; the rest is the body.

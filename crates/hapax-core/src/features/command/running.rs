@@ -38,8 +38,8 @@ impl Commands {
         key: &str,
         config: &CommandConfig,
     ) -> Result<Started, CommandError> {
-        let key = Key::command(&self.tenant, operation, key)?;
-        match self.begin_key(&key, config).await? {
+        let key = self.key(operation, key)?;
+        match self.begin_claim(&key, &config.request(), config.wait).await? {
             Begun::Granted { ticket, attempt } => {
                 Ok(Started::Running(self.run_granted(key, ticket, attempt, config.lease)))
             }
@@ -55,22 +55,18 @@ impl Commands {
         attempt: u32,
         lease: Duration,
     ) -> RunningCommand {
-        RunningCommand::new(self.clone(), key, ticket, attempt, lease)
+        let renewal = tokio::spawn({
+            let (store, key) = (self.claims.store.clone(), key.clone());
+            let (token, since) = (ticket.token.clone(), Instant::now());
+            async move {
+                claim_retry::renew_until_lost(&*store, &key, &token, lease, since, None).await;
+            }
+        });
+        RunningCommand { commands: self.clone(), key, ticket, attempt, renewal }
     }
 }
 
 impl RunningCommand {
-    fn new(commands: Commands, key: Key, ticket: Ticket, attempt: u32, lease: Duration) -> Self {
-        let renewal = tokio::spawn({
-            let (store, key, token) = (commands.store.clone(), key.clone(), ticket.token.clone());
-            async move {
-                let since = Instant::now();
-                claim_retry::renew_until_lost(&*store, &key, &token, lease, since, None).await;
-            }
-        });
-        Self { commands, key, ticket, attempt, renewal }
-    }
-
     /// Grows with every attempt.
     pub fn fence(&self) -> Fence {
         self.ticket.fence
@@ -89,14 +85,15 @@ impl RunningCommand {
 
     /// Gives the command back as failed: it certainly had no effect, and may be retried.
     pub async fn fail(&self) -> Result<(), CommandError> {
-        self.commands.fail_key(&self.key, &self.ticket.token).await
+        let Self { commands, key, ticket, .. } = self;
+        commands.claims.give_back(key, &ticket.token, CommandError::Lost).await
     }
 
     /// Makes the outcome unknown at once, without waiting for the lease to run out.
     pub async fn abandon(self) -> Result<(), StoreError> {
         self.renewal.abort();
         let shortest = Duration::from_millis(1);
-        self.commands.store.extend(&self.key, &self.ticket.token, shortest).await.map(|_| ())
+        self.commands.claims.store.extend(&self.key, &self.ticket.token, shortest).await.map(|_| ())
     }
 }
 

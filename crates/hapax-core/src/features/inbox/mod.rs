@@ -29,11 +29,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use metrics::counter;
 
+use super::effect_claims::{ClaimMetrics, EffectClaims};
 use crate::{
-    ClaimRequest, Claimed, Claims, GiveBack, InvalidKey, Key, OnUnknown, Once, OnceError,
-    RunContext, Step, StoreError, Tenant, Ticket, Token, claim_retry, metric_names,
+    ClaimRequest, Claimed, Claims, InvalidKey, Key, OnUnknown, Once, OnceError, RunContext,
+    StoreError, Tenant, Ticket, Token, metric_names,
 };
 
 /// The default retention of messages: longer than brokers redeliver.
@@ -86,18 +86,11 @@ impl Default for InboxConfig {
 }
 
 impl InboxConfig {
-    /// How long a consumer keeps a message without renewing; then it is taken over.
-    #[must_use]
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = lease;
-        self
-    }
-
-    /// How long a message is recognised; longer than the broker may deliver it again.
-    #[must_use]
-    pub fn retention(mut self, retention: Duration) -> Self {
-        self.retention = retention;
-        self
+    crate::setters! {
+        /// How long a consumer keeps a message without renewing; then it is taken over.
+        lease: Duration,
+        /// How long a message is recognised; longer than the broker may deliver it again.
+        retention: Duration,
     }
 }
 
@@ -133,10 +126,23 @@ pub enum MessageStatus {
     Busy,
 }
 
+const METRICS: ClaimMetrics = ClaimMetrics {
+    begin: metric_names::INBOX_BEGIN,
+    begun: |claimed| match claimed {
+        Claimed::Granted { .. } => "first",
+        Claimed::Settled { .. } => "duplicate",
+        Claimed::Busy { .. } => "in_progress",
+        Claimed::Mismatch | Claimed::Unknown { .. } => "error",
+    },
+    end: metric_names::INBOX_END,
+    settled: "settled",
+    given_back: "given_back",
+};
+
 /// The inboxes of one tenant's consumers. A message is identified by (tenant, consumer, message id).
 #[derive(Clone)]
 pub struct Inbox {
-    store: Arc<dyn Claims>,
+    claims: EffectClaims,
     tenant: Tenant,
     config: InboxConfig,
 }
@@ -144,21 +150,15 @@ pub struct Inbox {
 impl Inbox {
     /// The inboxes of the default tenant on this store.
     pub fn new(store: Arc<dyn Claims>) -> Self {
-        Self { store, tenant: Tenant::default(), config: InboxConfig::default() }
+        let claims = EffectClaims { store, metrics: &METRICS };
+        Self { claims, tenant: Tenant::default(), config: InboxConfig::default() }
     }
 
-    /// The inboxes of another tenant.
-    #[must_use]
-    pub fn tenant(mut self, tenant: Tenant) -> Self {
-        self.tenant = tenant;
-        self
-    }
-
-    /// The configuration of [`Inbox::once`].
-    #[must_use]
-    pub fn config(mut self, config: InboxConfig) -> Self {
-        self.config = config;
-        self
+    crate::setters! {
+        /// The inboxes of another tenant.
+        tenant: Tenant,
+        /// The configuration of [`Inbox::once`].
+        config: InboxConfig,
     }
 
     /// Runs `effect` for a new message, and settles the message; the lease is renewed meanwhile. A
@@ -173,27 +173,21 @@ impl Inbox {
     where
         F: Future<Output = Result<T, E>>,
     {
-        let key = Key::inbox(&self.tenant, consumer, message_id)?;
-        let (ticket, attempt) = match self.begin_key(&key, &self.config).await? {
+        let (ticket, attempt) = match self.begin(consumer, message_id, &self.config).await? {
             Received::First { ticket, attempt } => (ticket, attempt),
             Received::Duplicate => return Ok(Once::replayed(None)),
             Received::InProgress { retry_after } => {
                 return Err(OnceError::InProgress { retry_after });
             }
         };
+        let key = self.key(consumer, message_id)?;
         let effect = effect(RunContext { fence: ticket.fence, attempt });
-        let (store, lease) = (self.store.as_ref(), self.config.lease);
-        match claim_retry::run_while_renewing(store, &key, &ticket.token, lease, effect).await {
-            Ok(value) => {
-                self.settle_key(&key, &ticket.token).await?;
-                Ok(Once::first(Some(value)))
-            }
-            Err(error) => {
-                // The effect's error matters more; where this fails too, the lease runs out.
-                let _ = self.give_back_key(&key, &ticket.token).await;
-                Err(OnceError::Failed(error))
-            }
-        }
+        let run = self.claims.run(&key, &ticket, self.config.lease, effect, |_| Ok(Bytes::new()));
+        Ok(Once::first(Some(run.await?)))
+    }
+
+    fn key(&self, consumer: &str, message_id: &str) -> Result<Key, InvalidKey> {
+        Key::inbox(&self.tenant, consumer, message_id)
     }
 
     /// Asks whether a message is new, and claims it if so.
@@ -203,30 +197,19 @@ impl Inbox {
         message_id: &str,
         config: &InboxConfig,
     ) -> Result<Received, InboxError> {
-        self.begin_key(&Key::inbox(&self.tenant, consumer, message_id)?, config).await
-    }
-
-    async fn begin_key(&self, key: &Key, config: &InboxConfig) -> Result<Received, InboxError> {
+        let key = self.key(consumer, message_id)?;
         let request = ClaimRequest::new(config.lease)
             .retention(config.retention)
             .on_unknown(OnUnknown::TakeOver);
-        let claim = claim_retry::claim(&self.store, key, &request, Duration::ZERO, GiveBack::Keep);
-        let (result, received) = match claim.await.map(|(answer, _)| answer) {
-            Ok(Claimed::Granted { ticket, attempt }) => {
-                ("first", Ok(Received::First { ticket, attempt }))
-            }
-            Ok(Claimed::Settled { .. }) => ("duplicate", Ok(Received::Duplicate)),
-            Ok(Claimed::Busy { lease_left }) => {
-                ("in_progress", Ok(Received::InProgress { retry_after: lease_left }))
-            }
-            Ok(Claimed::Mismatch | Claimed::Unknown { .. }) => {
+        match self.claims.claim(&key, &request, Duration::ZERO).await? {
+            Claimed::Granted { ticket, attempt } => Ok(Received::First { ticket, attempt }),
+            Claimed::Settled { .. } => Ok(Received::Duplicate),
+            Claimed::Busy { lease_left } => Ok(Received::InProgress { retry_after: lease_left }),
+            Claimed::Mismatch | Claimed::Unknown { .. } => {
                 let reason = "a message of the inbox has a fingerprint, and was not written by one";
-                ("error", Err(StoreError::Corrupt { reason: reason.into() }.into()))
+                Err(StoreError::Corrupt { reason: reason.into() }.into())
             }
-            Err(error) => ("error", Err(error.into())),
-        };
-        counter!(metric_names::INBOX_BEGIN, "result" => result).increment(1);
-        received
+        }
     }
 
     /// Settles a message after its effect: from now on it is a duplicate.
@@ -236,12 +219,8 @@ impl Inbox {
         message_id: &str,
         token: &Token,
     ) -> Result<(), InboxError> {
-        self.settle_key(&Key::inbox(&self.tenant, consumer, message_id)?, token).await
-    }
-
-    async fn settle_key(&self, key: &Key, token: &Token) -> Result<(), InboxError> {
-        let settle = || self.store.settle(key, token, Bytes::new());
-        count_end("settled", claim_retry::retry_once_on_disconnect(settle).await)
+        let key = self.key(consumer, message_id)?;
+        self.claims.settle(&key, token, Bytes::new(), InboxError::Lost).await
     }
 
     /// Gives a message back that had no effect: its next delivery is the next attempt.
@@ -251,24 +230,6 @@ impl Inbox {
         message_id: &str,
         token: &Token,
     ) -> Result<(), InboxError> {
-        self.give_back_key(&Key::inbox(&self.tenant, consumer, message_id)?, token).await
+        self.claims.give_back(&self.key(consumer, message_id)?, token, InboxError::Lost).await
     }
-
-    async fn give_back_key(&self, key: &Key, token: &Token) -> Result<(), InboxError> {
-        let give_back = || self.store.give_back(key, token, GiveBack::Keep);
-        count_end("given_back", claim_retry::retry_once_on_disconnect(give_back).await)
-    }
-}
-
-fn count_end(how: &'static str, answer: Result<Step, StoreError>) -> Result<(), InboxError> {
-    let (label, result) = match answer {
-        Ok(Step::Done(_)) => ("done", Ok(())),
-        Ok(Step::Lost) => ("lost", Err(InboxError::Lost)),
-        Err(error) => {
-            metric_names::count_store_error(&error);
-            ("error", Err(error.into()))
-        }
-    };
-    counter!(metric_names::INBOX_END, "how" => how, "result" => label).increment(1);
-    result
 }

@@ -94,38 +94,21 @@ impl Default for LockConfig {
 }
 
 impl LockConfig {
-    /// How long the lock lasts without renewal.
-    #[must_use]
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = ttl;
-        self
-    }
-
-    /// How long to wait where another owner holds the lock.
-    #[must_use]
-    pub fn wait(mut self, wait: Duration) -> Self {
-        self.wait = wait;
-        self
+    crate::setters! {
+        /// How long the lock lasts without renewal.
+        ttl: Duration,
+        /// How long to wait where another owner holds the lock.
+        wait: Duration,
+        /// Whether the lock is kept to its TTL even when the guard is released (a throttle window).
+        throttle: bool,
+        /// What to do where the store fails.
+        on_store_error: OnStoreError,
     }
 
     /// For how long in all the lock is renewed while the guard lives; `None` for never.
     #[must_use]
     pub fn renew_for(mut self, max: impl Into<Option<Duration>>) -> Self {
         self.renew_for = max.into();
-        self
-    }
-
-    /// Whether the lock is kept to its TTL even when the guard is released (a throttle window).
-    #[must_use]
-    pub fn throttle(mut self, throttle: bool) -> Self {
-        self.throttle = throttle;
-        self
-    }
-
-    /// What to do where the store fails.
-    #[must_use]
-    pub fn on_store_error(mut self, policy: OnStoreError) -> Self {
-        self.on_store_error = policy;
         self
     }
 }
@@ -157,18 +140,11 @@ impl Locks {
         Self { store, tenant: Tenant::default(), source: "library" }
     }
 
-    /// Locks of another tenant.
-    #[must_use]
-    pub fn tenant(mut self, tenant: Tenant) -> Self {
-        self.tenant = tenant;
-        self
-    }
-
-    /// The `source_type` label of the metrics; never anything that identifies a person.
-    #[must_use]
-    pub fn source(mut self, source: &'static str) -> Self {
-        self.source = source;
-        self
+    crate::setters! {
+        /// Locks of another tenant.
+        tenant: Tenant,
+        /// The `source_type` label of the metrics; never anything that identifies a person.
+        source: &'static str,
     }
 
     /// Takes a lock, waiting up to `wait`, and leaves renewal and release to the caller.
@@ -237,17 +213,10 @@ impl Locks {
 
     async fn release_key(&self, key: &Key, token: &Token) -> Result<(), LockError> {
         let answer = self.store.give_back(key, token, GiveBack::Forget).await;
-        let (status, result) = match answer {
-            Ok(Step::Done(_)) => ("released", Ok(())),
-            Ok(Step::Lost) => ("lost", Err(LockError::Lost)),
-            Err(error) => {
-                metric_names::count_store_error(&error);
-                ("error", Err(error.into()))
-            }
-        };
-        counter!(metric_names::LOCK_RELEASE, "status" => status, "source_type" => self.source)
-            .increment(1);
-        result
+        claim_retry::count_step(answer, "released", LockError::Lost, |status| {
+            counter!(metric_names::LOCK_RELEASE, "status" => status, "source_type" => self.source)
+                .increment(1);
+        })
     }
 
     /// Shows whether a lock is held, and for how long.
