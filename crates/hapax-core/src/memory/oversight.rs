@@ -1,0 +1,27 @@
+use async_trait::async_trait;
+
+use super::MemoryStore;
+use crate::{ClaimPage, ClaimQuery, Oversight, StoreError, claim_rules};
+
+#[async_trait]
+impl Oversight for MemoryStore {
+    async fn list(&self, list: &ClaimQuery) -> Result<ClaimPage, StoreError> {
+        let tables = self.tables();
+        let now = self.clock.now();
+        // Filter before paging: `next` must not reveal a key that the query does not match.
+        let mut claims: Vec<_> = tables
+            .claims
+            .iter()
+            .filter_map(|(key, row)| claim_rules::listed(key.clone(), row, now))
+            .filter(|listed| list.shows(listed))
+            .map(|listed| (listed.key.canonical(), listed))
+            .filter(|(name, _)| list.after.as_ref().is_none_or(|after| name > after))
+            .collect();
+        claims.sort_by(|a, b| a.0.cmp(&b.0));
+        let more = claims.len() > list.max_claims as usize;
+        claims.truncate(list.max_claims as usize);
+        let next = claims.last().filter(|_| more).map(|(name, _)| name.clone());
+        let claims = claims.into_iter().map(|(_, listed)| listed).collect();
+        Ok(ClaimPage { claims, next })
+    }
+}
