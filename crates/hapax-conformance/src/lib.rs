@@ -33,7 +33,9 @@ mod oversight;
 mod queue;
 mod records;
 mod suite;
+mod wrapped_store;
 
-pub use faulty_store::{Fault, FaultyStore, StorePart};
+pub use faulty_store::{Fault, FaultInjector, FaultyStore};
 pub use history::check_histories;
 pub use suite::{StoreUnderTest, check, scale};
+pub use wrapped_store::{StorePart, StoreWrapper, WrappedStore};

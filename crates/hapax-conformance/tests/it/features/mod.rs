@@ -9,22 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_conformance::FaultyStore;
+use hapax_core::RuntimeClock;
 use hapax_core::memory::MemoryStore;
-use hapax_core::{Clock, Timestamp};
-use tokio::time::Instant;
-
-/// The store's clock follows the runtime's, which the tests pause, so that no test really waits.
-#[derive(Debug)]
-struct Virtual(Instant);
-
-impl Clock for Virtual {
-    fn now(&self) -> Timestamp {
-        Timestamp(1_000_000_000_000).plus(self.0.elapsed())
-    }
-}
 
 fn faulty() -> FaultyStore {
-    FaultyStore::new(Arc::new(MemoryStore::new(Arc::new(Virtual(Instant::now())))))
+    FaultyStore::new(Arc::new(MemoryStore::new(Arc::new(RuntimeClock::default()))))
 }
 
 const fn secs(seconds: u64) -> Duration {

@@ -4,34 +4,71 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use hapax_conformance::StoreWrapper;
 use hapax_core::claims::ClaimState;
+use hapax_core::memory::MemoryStore;
 use hapax_core::{
-    ClaimPage, ClaimQuery, ClaimRequest, ClaimView, Claimed, Claims, Deleted, Expect, Fence,
-    GiveBack, Key, KeyKind, Operation, Oversight, Put, Record, Records, Step, StoreError, Tenant,
-    Ticket, Token, Watch,
+    ClaimPage, ClaimQuery, ClaimRequest, ClaimView, Claimed, Claims, Expect, Fence, Key, OnUnknown,
+    Operation, Oversight, Put, Records, Step, Store, StoreError, Tenant, Ticket, Token, Watch,
 };
 
-use crate::mutants::{Bug, Mutant};
+use super::bugs;
 
-impl Mutant {
+bugs! {
+    /// Checks whether the key is free, and claims it in a second step.
+    CheckThenAct => "one_winner_among_64_concurrent_claims",
+    /// Settles with any token.
+    AnyTokenSettles => "wrong_token_changes_nothing",
+    /// Compares fingerprints only when settled.
+    PendingFingerprintIgnored => "another_fingerprint_is_a_mismatch_while_pending",
+    /// Grants all claims with the same fence.
+    ConstantFence => "fences_grow_across_release_failure_and_expiry",
+    /// Does not recognise the token of its owner.
+    OwnTokenIsBusy => "claim_repeated_with_its_token_is_the_same_grant",
+    /// Takes an unknown claim over although the request says refuse.
+    AlwaysTakesOver => "lapsed_lease_is_unknown_under_refuse",
+    /// Reads, compares and writes in separate steps.
+    PutsWithoutComparing => "compare_and_put_loses_no_update",
+    /// Wakes no waiter.
+    WakesNobody => "waiter_is_woken_at_settle",
+    /// A put without a TTL removes the record's TTL.
+    TtlNotKept => "put_without_ttl_keeps_the_ttl",
+    /// Tenants share their keys.
+    OneTenant => "tenants_with_equal_keys_are_separate",
+    /// A list ends with its first page.
+    ListsOnePage => "list_shows_exactly_the_claims_of_its_tenant_and_kind",
+}
+
+pub(crate) struct ClaimsMutant {
+    bug: Bug,
+    store: MemoryStore,
+}
+
+impl ClaimsMutant {
+    pub(crate) fn new(bug: Bug, store: MemoryStore) -> Self {
+        Self { bug, store }
+    }
+
     fn key(&self, key: &Key) -> Key {
-        if self.bug == Bug::OneTenant && key.tenant().as_str().len() == 34 {
-            let tenant = Tenant::new(&key.tenant().as_str()[..33]).unwrap();
-            return match key.kind() {
-                KeyKind::Record => Key::record(&tenant, key.name()).unwrap(),
-                _ => Key::command(&tenant, Operation(key.scope()), key.name()).unwrap(),
-            };
+        let tenant = key.tenant().as_str();
+        if self.bug == Bug::OneTenant && tenant.len() == 34 {
+            let tenant = Tenant::new(&tenant[..33]).unwrap();
+            return Key::command(&tenant, Operation(key.scope()), key.name()).unwrap();
         }
         key.clone()
     }
 }
 
 #[async_trait]
-impl Claims for Mutant {
+impl StoreWrapper for ClaimsMutant {
+    fn inner(&self) -> &dyn Store {
+        &self.store
+    }
+
     async fn claim(&self, key: &Key, ask: &ClaimRequest) -> Result<Claimed, StoreError> {
         let key = &self.key(key);
-        let view = self.store.look(key).await?;
-        match (self.bug, &view) {
+        let state = self.store.look(key).await?.map(|view| view.state);
+        match (self.bug, state) {
             (Bug::CheckThenAct, None) => {
                 tokio::task::yield_now().await;
                 if let Some(ClaimView { state: ClaimState::Pending { .. }, fence, .. }) =
@@ -42,22 +79,14 @@ impl Claims for Mutant {
                 }
             }
             (
-                Bug::PendingFingerprintIgnored,
-                Some(ClaimView { state: ClaimState::Pending { lease_left }, .. }),
-            ) => {
-                return Ok(Claimed::Busy { lease_left: *lease_left });
-            }
-            (
-                Bug::OwnTokenIsBusy,
-                Some(ClaimView { state: ClaimState::Pending { lease_left }, .. }),
-            ) => {
-                return Ok(Claimed::Busy { lease_left: *lease_left });
-            }
+                Bug::PendingFingerprintIgnored | Bug::OwnTokenIsBusy,
+                Some(ClaimState::Pending { lease_left }),
+            ) => return Ok(Claimed::Busy { lease_left }),
             _ => {}
         }
         let mut ask = ask.clone();
         if self.bug == Bug::AlwaysTakesOver {
-            ask.on_unknown = hapax_core::OnUnknown::TakeOver;
+            ask.on_unknown = OnUnknown::TakeOver;
         }
         Ok(match self.store.claim(key, &ask).await? {
             Claimed::Granted { ticket, attempt } if self.bug == Bug::ConstantFence => {
@@ -67,35 +96,15 @@ impl Claims for Mutant {
         })
     }
 
-    async fn extend(&self, key: &Key, token: &Token, lease: Duration) -> Result<Step, StoreError> {
-        self.store.extend(&self.key(key), token, lease).await
-    }
-
     async fn settle(&self, key: &Key, token: &Token, value: Bytes) -> Result<Step, StoreError> {
-        let step = self.store.settle(&self.key(key), token, value).await?;
-        Ok(match step {
+        Ok(match self.store.settle(&self.key(key), token, value).await? {
             Step::Lost if self.bug == Bug::AnyTokenSettles => Step::Done(Fence(1)),
             step => step,
         })
     }
 
-    async fn give_back(&self, key: &Key, token: &Token, how: GiveBack) -> Result<Step, StoreError> {
-        self.store.give_back(&self.key(key), token, how).await
-    }
-
-    async fn look(&self, key: &Key) -> Result<Option<ClaimView>, StoreError> {
-        self.store.look(&self.key(key)).await
-    }
-
     fn watch(&self, key: &Key) -> Watch {
         if self.bug == Bug::WakesNobody { Watch::never() } else { self.store.watch(key) }
-    }
-}
-
-#[async_trait]
-impl Records for Mutant {
-    async fn get(&self, key: &Key) -> Result<Option<Record>, StoreError> {
-        self.store.get(&self.key(key)).await
     }
 
     async fn put(
@@ -105,7 +114,6 @@ impl Records for Mutant {
         expect: &Expect,
         ttl: Option<Duration>,
     ) -> Result<Put, StoreError> {
-        let key = &self.key(key);
         if self.bug == Bug::TtlNotKept && ttl.is_none() && *expect == Expect::Any {
             let _ = self.store.delete(key, &Expect::Any).await?;
         }
@@ -120,15 +128,8 @@ impl Records for Mutant {
         self.store.put(key, value, expect, ttl).await
     }
 
-    async fn delete(&self, key: &Key, expect: &Expect) -> Result<Deleted, StoreError> {
-        self.store.delete(&self.key(key), expect).await
-    }
-}
-
-#[async_trait]
-impl Oversight for Mutant {
-    async fn list(&self, list: &ClaimQuery) -> Result<ClaimPage, StoreError> {
-        let mut page = self.store.list(list).await?;
+    async fn list(&self, query: &ClaimQuery) -> Result<ClaimPage, StoreError> {
+        let mut page = self.store.list(query).await?;
         if self.bug == Bug::ListsOnePage {
             page.next = None;
         }

@@ -6,17 +6,59 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use hapax_conformance::StoreWrapper;
 use hapax_core::log::{
-    Appended, Attached, Cursor, Epoch, Epochs, LogEvent, LogRetention, PartitionTail, TailPosition,
+    Appended, Attached, Cursor, Epoch, Epochs, LogEntry, LogEvent, LogRetention, PartitionTail,
+    TailPosition,
 };
-use hapax_core::{Key, Log, StoreError, Watch};
+use hapax_core::memory::MemoryStore;
+use hapax_core::{Key, Log, Store, StoreError, Watch};
 
-use crate::mutants::{Bug, Mutant};
+use super::bugs;
 
-/// The retention that each job's last duplicate was appended with.
-pub(crate) type Duplicates = Mutex<HashMap<Key, Duration>>;
+bugs! {
+    /// An offset is left out.
+    OffsetHole => "offsets_start_at_one_without_gaps",
+    /// A duplicate renews the retention.
+    DuplicateRenewsLifetime => "refused_event_does_not_change_the_retention",
+    /// The state is the last entry.
+    StateGoesBack => "state_follows_the_highest_seq",
+    /// Of two entries with the highest seq the first stays the state.
+    FirstOfEqualsIsState => "state_is_the_later_of_two_events_with_equal_seq",
+    /// The state is forgotten with its entry.
+    StateIsTrimmed => "trimming_keeps_dedup_and_state",
+    /// An event with a lower seq than the state is acknowledged and dropped.
+    LateEventDropped => "late_and_sparse_seqs_are_appended",
+    /// A duplicate is refused after the job was closed.
+    ClosedBeforeDuplicate => "duplicates_and_conflicts_are_known_after_closing",
+    /// The same identity with another content is taken for a duplicate.
+    ConflictIgnored => "event_with_other_content_is_a_conflict",
+    /// Domains share their jobs.
+    OneDomain => "jobs_domains_and_tenants_are_separate",
+    /// A log that starts again has the previous epoch.
+    EpochStays => "expired_job_starts_again_with_a_greater_epoch",
+    /// The tail skips entries.
+    TailSkips => "tail_shows_each_entry_once_in_offset_order",
+    /// The next page repeats the last entry of the previous one.
+    TailRepeats => "tail_continues_from_every_position",
+    /// Trimmed entries are not reported as lost.
+    LosesSilently => "tail_reports_trimmed_entries_as_lost",
+    /// Wakes no listener.
+    WakesNoListener => "listener_is_woken_at_an_append",
+}
 
-impl Mutant {
+pub(crate) struct LogMutant {
+    bug: Bug,
+    store: MemoryStore,
+    /// The retention that each job's last duplicate was appended with.
+    duplicates: Mutex<HashMap<Key, Duration>>,
+}
+
+impl LogMutant {
+    pub(crate) fn new(bug: Bug, store: MemoryStore) -> Self {
+        Self { bug, store, duplicates: Mutex::default() }
+    }
+
     fn job(&self, job: &Key) -> Key {
         if self.bug == Bug::OneDomain {
             return Key::job(job.tenant(), "every", job.name()).unwrap();
@@ -57,8 +99,7 @@ impl Mutant {
                 Appended::Duplicate(self.shown(at))
             }
             (Appended::Conflict, Some(job)) if self.bug == Bug::ConflictIgnored => {
-                let same =
-                    |e: &&hapax_core::log::LogEntry| e.stage == event.stage && e.seq == event.seq;
+                let same = |e: &&LogEntry| e.stage == event.stage && e.seq == event.seq;
                 let known = job.entries.iter().find(same);
                 known.map_or(Appended::Conflict, |known| Appended::Duplicate(known.at))
             }
@@ -68,7 +109,11 @@ impl Mutant {
 }
 
 #[async_trait]
-impl Log for Mutant {
+impl StoreWrapper for LogMutant {
+    fn inner(&self) -> &dyn Store {
+        &self.store
+    }
+
     async fn append(
         &self,
         events: &[LogEvent],
@@ -129,10 +174,6 @@ impl Log for Mutant {
             }
         }
         Ok(tails)
-    }
-
-    fn partitions(&self) -> u16 {
-        self.store.partitions()
     }
 
     fn listen(&self, job: &Key) -> Watch {

@@ -5,20 +5,63 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use hapax_conformance::StoreWrapper;
+use hapax_core::memory::MemoryStore;
 use hapax_core::queue::{
-    DeadLetter, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem, QueueDepth, QueueItem,
-    QueueName, Resolved,
+    Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem, QueueDepth, QueueItem, QueueName,
+    Resolved,
 };
-use hapax_core::{Fence, Queue, StoreError, Tenant, Token, Watch};
+use hapax_core::{Fence, Queue, Store, StoreError, Tenant, Token, Watch};
 
-use crate::mutants::{Bug, Mutant};
-
-/// The items that were leased under each token.
-pub(crate) type Leases = Mutex<HashMap<Token, Vec<LeasedItem>>>;
+use super::bugs;
 
 const FOR_EVER: Duration = Duration::from_secs(1 << 40);
 
-impl Mutant {
+bugs! {
+    /// A retried item is leased after later ones.
+    OrderBrokenAfterRetry => "retried_item_comes_before_later_ones",
+    /// The items of a lapsed lease are never leased again.
+    LapsedLeaseNotReturned => "lapsed_item_is_leased_again_with_a_greater_fence",
+    /// Any token may acknowledge.
+    LostAckAccepted => "late_resolve_after_another_lease_is_lost",
+    /// A dead item does not block its key.
+    DeadKeyDoesNotBlock => "later_item_waits_behind_a_dead_one_that_blocks",
+    /// Every attempt is the first.
+    AttemptsNotCounted => "attempts_count_leases",
+    /// An uncounted retry counts as an attempt.
+    GivingBackCounts => "uncounted_retry_does_not_count_its_attempt",
+    /// A repeated lease is a new lease.
+    AskedAgainIsAnother => "lease_repeated_with_its_token_returns_the_same_items",
+    /// An item in flight is leased to a second worker.
+    TwoHolders => "concurrent_workers_share_no_item_and_keep_key_order",
+    /// Every lease has the same fence.
+    ConstantLeaseFence => "fences_grow_with_every_lease_of_an_item",
+    /// A done item is forgotten at once.
+    DoneIsForgotten => "id_of_a_done_item_is_a_duplicate_within_its_retention",
+    /// Everything is due at once.
+    DelayIgnored => "item_is_not_due_before_its_delay_has_passed",
+    /// Items without a key are taken for items of one key.
+    NoKeyIsAKey => "items_without_a_key_never_wait_for_others",
+    /// A discarded item still blocks its key.
+    DiscardedStillBlocks => "discarded_item_is_gone_and_unblocks_its_key",
+    /// Each tenant gets the depth of all tenants.
+    DepthOfAllTenants => "depth_is_counted_by_tenant",
+    /// Wakes no worker.
+    WakesNoWorker => "waiter_is_woken_by_an_arrival",
+}
+
+pub(crate) struct QueueMutant {
+    bug: Bug,
+    store: MemoryStore,
+    /// The items that were leased under each token.
+    leases: Mutex<HashMap<Token, Vec<LeasedItem>>>,
+}
+
+impl QueueMutant {
+    pub(crate) fn new(bug: Bug, store: MemoryStore) -> Self {
+        Self { bug, store, leases: Mutex::default() }
+    }
+
     fn outcome(&self, outcome: &ItemOutcome) -> ItemOutcome {
         match (self.bug, outcome.clone()) {
             (Bug::DeadKeyDoesNotBlock, ItemOutcome::Bury { reason, .. }) => {
@@ -35,7 +78,7 @@ impl Mutant {
     }
 
     /// Enqueues a retried item again, as if it were new.
-    async fn to_the_back(
+    async fn requeue_at_the_end(
         &self,
         queue: &QueueName,
         token: &Token,
@@ -53,7 +96,11 @@ impl Mutant {
 }
 
 #[async_trait]
-impl Queue for Mutant {
+impl StoreWrapper for QueueMutant {
+    fn inner(&self) -> &dyn Store {
+        &self.store
+    }
+
     async fn enqueue(
         &self,
         queue: &QueueName,
@@ -100,15 +147,6 @@ impl Queue for Mutant {
         Ok(leased)
     }
 
-    async fn renew(
-        &self,
-        queue: &QueueName,
-        token: &Token,
-        lease: Duration,
-    ) -> Result<u64, StoreError> {
-        self.store.renew(queue, token, lease).await
-    }
-
     async fn resolve(
         &self,
         queue: &QueueName,
@@ -121,7 +159,7 @@ impl Queue for Mutant {
             let is_ack = matches!(outcome, ItemOutcome::Ack { .. });
             let answer = match outcome {
                 ItemOutcome::Retry { after, .. } if self.bug == Bug::OrderBrokenAfterRetry => {
-                    self.to_the_back(queue, token, *id, after).await?
+                    self.requeue_at_the_end(queue, token, *id, after).await?
                 }
                 outcome => self.store.resolve(queue, token, &[(*id, outcome)]).await?[0],
             };
@@ -140,25 +178,6 @@ impl Queue for Mutant {
     ) -> Result<QueueDepth, StoreError> {
         let whose = whose.filter(|_| self.bug != Bug::DepthOfAllTenants);
         self.store.depth(queue, whose).await
-    }
-
-    async fn dead(
-        &self,
-        queue: &QueueName,
-        whose: Option<&Tenant>,
-        after: Option<ItemId>,
-        at_most: u32,
-    ) -> Result<Vec<DeadLetter>, StoreError> {
-        self.store.dead(queue, whose, after, at_most).await
-    }
-
-    async fn requeue(
-        &self,
-        queue: &QueueName,
-        whose: Option<&Tenant>,
-        id: ItemId,
-    ) -> Result<bool, StoreError> {
-        self.store.requeue(queue, whose, id).await
     }
 
     async fn discard(

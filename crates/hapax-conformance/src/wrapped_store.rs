@@ -1,0 +1,153 @@
+use std::future::Future;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use hapax_core::log::{Appended, Attached, LogEvent, LogRetention, PartitionTail, TailPosition};
+use hapax_core::queue::{
+    DeadLetter, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem, QueueDepth, QueueItem,
+    QueueName, Resolved,
+};
+use hapax_core::{
+    ClaimPage, ClaimQuery, ClaimRequest, ClaimView, Claimed, Claims, Deleted, Expect, Finding,
+    GiveBack, Key, Log, Oversight, Put, Queue, Record, Records, Step, Store, StoreError, Tenant,
+    Token, Watch,
+};
+
+/// The trait that a call of a store belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StorePart {
+    /// Calls of [`Claims`].
+    Claims,
+    /// Calls of [`Queue`].
+    Queue,
+    /// All other calls.
+    Rest,
+}
+
+/// A store around a [`StoreWrapper`].
+#[derive(Clone)]
+pub struct WrappedStore<W>(pub W);
+
+/// Declares [`StoreWrapper`] with all methods of a store, and implements the traits of a store for
+/// [`WrappedStore`] with them.
+macro_rules! store_methods {
+    ($($trait:ident, $part:ident {
+        $(async fn $method:ident($($arg:ident: $type:ty),*) -> $answer:ty;)*
+        $(fn $plain:ident($($plain_arg:ident: $plain_type:ty)?) -> $plain_answer:ty;)*
+    })*) => {
+        /// Changes some calls of another store. Each method passes its call on unless it is
+        /// overridden.
+        ///
+        /// ```
+        /// use async_trait::async_trait;
+        /// use hapax_conformance::{StoreWrapper, WrappedStore};
+        /// use hapax_core::{Claims, Store, Key, ClaimView, StoreError, Tenant, memory::MemoryStore};
+        ///
+        /// /// Shows every claim as vacant.
+        /// struct Blind(MemoryStore);
+        ///
+        /// #[async_trait]
+        /// impl StoreWrapper for Blind {
+        ///     fn inner(&self) -> &dyn Store { &self.0 }
+        ///     async fn look(&self, _: &Key) -> Result<Option<ClaimView>, StoreError> { Ok(None) }
+        /// }
+        /// let store: std::sync::Arc<dyn Store> =
+        ///     std::sync::Arc::new(WrappedStore(Blind(MemoryStore::default())));
+        /// ```
+        #[async_trait]
+        pub trait StoreWrapper: Send + Sync + 'static {
+            /// The store that calls are passed on to.
+            fn inner(&self) -> &dyn Store;
+
+            /// Makes one call of the wrapper. Override it to make the call later, twice or not at
+            /// all.
+            async fn call<T, F, C>(&self, _part: StorePart, call: C) -> Result<T, StoreError>
+            where
+                T: Send,
+                F: Future<Output = Result<T, StoreError>> + Send,
+                C: Fn() -> F + Send + Sync,
+            {
+                call().await
+            }
+
+            $($(
+                /// Passes the call on.
+                async fn $method(&self, $($arg: $type),*) -> Result<$answer, StoreError> {
+                    self.inner().$method($($arg),*).await
+                }
+            )*
+            $(
+                /// Passes the call on.
+                fn $plain(&self, $($plain_arg: $plain_type)?) -> $plain_answer {
+                    self.inner().$plain($($plain_arg)?)
+                }
+            )*)*
+        }
+
+        $(
+            #[async_trait]
+            impl<W: StoreWrapper> $trait for WrappedStore<W> {
+                $(async fn $method(&self, $($arg: $type),*) -> Result<$answer, StoreError> {
+                    let call = || self.0.$method($(Clone::clone(&$arg)),*);
+                    self.0.call(StorePart::$part, call).await
+                })*
+                $(fn $plain(&self, $($plain_arg: $plain_type)?) -> $plain_answer {
+                    self.0.$plain($($plain_arg)?)
+                })*
+            }
+        )*
+    };
+}
+
+store_methods! {
+    Claims, Claims {
+        async fn claim(key: &Key, ask: &ClaimRequest) -> Claimed;
+        async fn extend(key: &Key, token: &Token, lease: Duration) -> Step;
+        async fn settle(key: &Key, token: &Token, value: Bytes) -> Step;
+        async fn give_back(key: &Key, token: &Token, how: GiveBack) -> Step;
+        async fn look(key: &Key) -> Option<ClaimView>;
+        fn watch(key: &Key) -> Watch;
+    }
+    Records, Rest {
+        async fn get(key: &Key) -> Option<Record>;
+        async fn put(key: &Key, value: Bytes, expect: &Expect, ttl: Option<Duration>) -> Put;
+        async fn delete(key: &Key, expect: &Expect) -> Deleted;
+    }
+    Log, Rest {
+        async fn append(events: &[LogEvent], keep: &LogRetention) -> Vec<Appended>;
+        async fn attach(job: &Key, after: u64, at_most: usize) -> Option<Attached>;
+        async fn tail(from: &[(u16, TailPosition)], at_most: usize) -> Vec<PartitionTail>;
+        fn partitions() -> u16;
+        fn listen(job: &Key) -> Watch;
+    }
+    Queue, Queue {
+        async fn enqueue(queue: &QueueName, items: &[QueueItem]) -> Vec<Enqueued>;
+        async fn lease(queue: &QueueName, take: &LeaseRequest) -> Vec<LeasedItem>;
+        async fn renew(queue: &QueueName, token: &Token, lease: Duration) -> u64;
+        async fn resolve(
+            queue: &QueueName,
+            token: &Token,
+            outcomes: &[(ItemId, ItemOutcome)]
+        ) -> Vec<Resolved>;
+        async fn depth(queue: &QueueName, whose: Option<&Tenant>) -> QueueDepth;
+        async fn dead(
+            queue: &QueueName,
+            whose: Option<&Tenant>,
+            after: Option<ItemId>,
+            at_most: u32
+        ) -> Vec<DeadLetter>;
+        async fn requeue(queue: &QueueName, whose: Option<&Tenant>, id: ItemId) -> bool;
+        async fn discard(queue: &QueueName, whose: Option<&Tenant>, id: ItemId) -> bool;
+        fn arrivals(queue: &QueueName) -> Watch;
+    }
+    Oversight, Rest {
+        async fn list(query: &ClaimQuery) -> ClaimPage;
+    }
+    Store, Rest {
+        async fn ping() -> ();
+        async fn examine() -> Vec<Finding>;
+        async fn sweep(at_most: u32) -> u64;
+        fn name() -> &'static str;
+    }
+}
