@@ -1,48 +1,36 @@
 //! Compares claims and records with their model.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use hapax_core::{
     ClaimRequest, Claimed, Deleted, Expect, Fence, Fingerprint, GiveBack, OnUnknown, Put, Step,
-    Token, Version,
+    Ticket, Token, Version,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
-use super::{BRIEF, expect_equal, failed, time};
-use crate::StoreUnderTest;
+use super::{HistoryTimes, Model, expect, expect_equal, failed};
 use crate::context::LawContext;
 
 #[derive(Clone, Copy, Debug)]
 enum Action {
-    /// `again` presents the actor's last token instead of a new one.
-    Claim {
-        fingerprint: Option<u8>,
-        take_over: bool,
-        brief: bool,
-        brief_retention: bool,
-        again: bool,
-    },
-    Extend {
-        brief: bool,
-    },
-    Settle {
-        value: u8,
-    },
-    GiveBack {
-        keep: bool,
-    },
+    Claim(ClaimSpec),
+    Extend { brief: bool },
+    Settle { value: u8 },
+    GiveBack { keep: bool },
     Look,
     Get,
-    Put {
-        value: u8,
-        expect: Expected,
-        ttl: Option<bool>,
-    },
-    Delete {
-        expect: Expected,
-    },
+    Put { value: u8, expect: Expected, ttl: Option<bool> },
+    Delete { expect: Expected },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct ClaimSpec {
+    fingerprint: Option<u8>,
+    take_over: bool,
+    brief: bool,
+    brief_retention: bool,
+    /// Presents the actor's last token instead of a new one.
+    again: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -74,8 +62,8 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<ClaimHistoryStep>> {
         any::<bool>(),
     );
     let action = prop_oneof![
-        5 => claim.prop_map(|(fingerprint, take_over, brief, brief_retention, again)| Action::Claim {
-            fingerprint, take_over, brief, brief_retention, again
+        5 => claim.prop_map(|(fingerprint, take_over, brief, brief_retention, again)| {
+            Action::Claim(ClaimSpec { fingerprint, take_over, brief, brief_retention, again })
         }),
         2 => any::<bool>().prop_map(|brief| Action::Extend { brief }),
         2 => (0..2_u8).prop_map(|value| Action::Settle { value }),
@@ -94,7 +82,7 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<ClaimHistoryStep>> {
     prop::collection::vec(one, 1..24)
 }
 
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 enum Phase {
     #[default]
     Vacant,
@@ -108,7 +96,7 @@ enum Phase {
 
 /// The model of one key.
 #[derive(Default)]
-struct Model {
+struct ModelKey {
     phase: Phase,
     fingerprint: Option<u8>,
     attempt: u32,
@@ -125,27 +113,39 @@ enum Ttl {
     Brief,
 }
 
-impl Model {
+impl ModelKey {
     /// Expires the brief lease, retention or TTL. Returns whether there was one.
     fn expire_brief(&mut self) -> bool {
-        let before = std::mem::take(&mut self.phase);
-        let (after, passed) = match before {
-            Phase::Pending { brief: true } if self.brief_retention => (Phase::Vacant, true),
-            Phase::Pending { brief: true } => (Phase::Unknown, true),
-            Phase::Settled(_) | Phase::Failed if self.brief_retention => (Phase::Vacant, true),
-            Phase::Unknown if self.brief_retention => (Phase::Vacant, true),
+        let (after, lapsed) = match self.phase {
+            Phase::Pending { brief: true } if !self.brief_retention => (Phase::Unknown, true),
+            Phase::Pending { brief: true } => (Phase::Vacant, true),
+            Phase::Settled(_) | Phase::Failed | Phase::Unknown if self.brief_retention => {
+                (Phase::Vacant, true)
+            }
             other => (other, false),
         };
         self.phase = after;
-        let expired = self.record.as_ref().is_some_and(|(_, _, ttl)| *ttl == Ttl::Brief);
-        if expired {
-            self.record = None;
-        }
-        passed || expired
+        let expired = self.record.take_if(|(_, _, ttl)| *ttl == Ttl::Brief).is_some();
+        lapsed || expired
     }
 
-    fn owns(&self, token: Option<&Token>) -> bool {
-        token.is_some() && self.owner.as_ref() == token && !matches!(self.phase, Phase::Vacant)
+    /// Compares the answer to a step of the token's owner; `next` is the phase after the step, if
+    /// the current phase allows it.
+    fn stepped(
+        &mut self,
+        token: Option<&Token>,
+        next: Option<Phase>,
+        answer: Step,
+    ) -> Result<(), TestCaseError> {
+        let owned = token.is_some() && self.owner.as_ref() == token;
+        match next.filter(|_| owned) {
+            Some(next) => {
+                self.phase = next;
+                expect_equal!(answer, Step::Done(Fence(self.fence)));
+            }
+            None => expect_equal!(answer, Step::Lost),
+        }
+        Ok(())
     }
 
     fn expects(&self, expected: Expected, seen: Option<&Version>) -> (Expect, bool) {
@@ -159,73 +159,77 @@ impl Model {
     }
 }
 
-struct ModelRun {
+pub(super) struct ClaimsModel {
+    times: HistoryTimes,
     context: LawContext,
-    models: Vec<Model>,
-    tokens: Vec<Option<Token>>,
-    seen: Vec<Option<Version>>,
+    keys: [ModelKey; KEYS],
+    tokens: [Option<Token>; KEYS * ACTORS],
+    seen: [Option<Version>; KEYS * ACTORS],
 }
 
-impl ModelRun {
-    async fn step(&mut self, m: ClaimHistoryStep) -> Result<(), TestCaseError> {
-        let slot = m.key * ACTORS + m.actor;
-        let claim_key = self.context.command(&format!("k{}", m.key));
-        let record_key = self.context.record(&format!("k{}", m.key));
-        let model = &mut self.models[m.key];
-        let store = &self.context.store;
-        let token = self.tokens[slot].clone();
-        let presented = token.clone().unwrap_or_else(|| Token::presented("nobody"));
-        match m.action {
-            Action::Claim { fingerprint, take_over, brief, brief_retention, again } => {
-                let fresh = ClaimRequest::new(time(brief));
+impl Model for ClaimsModel {
+    type Step = ClaimHistoryStep;
+
+    async fn new(context: LawContext, times: HistoryTimes) -> Result<Self, TestCaseError> {
+        let (keys, tokens, seen) = Default::default();
+        Ok(Self { times, context, keys, tokens, seen })
+    }
+
+    async fn step(&mut self, step: ClaimHistoryStep) -> Result<(), TestCaseError> {
+        let slot = step.key * ACTORS + step.actor;
+        let claim_key = self.context.command(&format!("k{}", step.key));
+        let record_key = self.context.record(&format!("k{}", step.key));
+        let (store, model) = (&self.context.store, &mut self.keys[step.key]);
+        let (token, seen) = (&mut self.tokens[slot], &mut self.seen[slot]);
+        let presented = token.clone().unwrap_or_else(|| Token::presented("unknown"));
+        match step.action {
+            Action::Claim(spec) => {
+                let fresh = ClaimRequest::new(self.times.time(spec.brief));
+                let fingerprint = spec.fingerprint.and_then(|f| Fingerprint::new(&f.to_string()));
                 let ask = ClaimRequest {
-                    token: token.filter(|_| again).unwrap_or(fresh.token),
-                    retention: time(brief_retention),
-                    fingerprint: fingerprint.and_then(|f| Fingerprint::new(&f.to_string())),
-                    on_unknown: if take_over { OnUnknown::TakeOver } else { OnUnknown::Refuse },
+                    token: token.take().filter(|_| spec.again).unwrap_or(fresh.token),
+                    retention: self.times.time(spec.brief_retention),
+                    fingerprint,
+                    on_unknown: match spec.take_over {
+                        true => OnUnknown::TakeOver,
+                        false => OnUnknown::Refuse,
+                    },
                     lease: fresh.lease,
                 };
                 let answer = store.claim(&claim_key, &ask).await.map_err(failed)?;
-                self.tokens[slot] = Some(ask.token.clone());
-                claimed(model, &ask, fingerprint, brief, brief_retention, answer)?;
+                *token = Some(ask.token.clone());
+                model.claimed(&ask, spec, answer)?;
             }
             Action::Extend { brief } => {
-                let lease = time(brief);
-                let step = store.extend(&claim_key, &presented, lease).await.map_err(failed)?;
-                let good = model.owns(token.as_ref())
-                    && matches!(model.phase, Phase::Pending { .. } | Phase::Unknown);
-                if good {
-                    model.phase = Phase::Pending { brief };
-                }
-                expect_equal!(step, if good { Step::Done(Fence(model.fence)) } else { Step::Lost });
+                let lease = self.times.time(brief);
+                let answer = store.extend(&claim_key, &presented, lease).await.map_err(failed)?;
+                let next = match model.phase {
+                    Phase::Pending { .. } | Phase::Unknown => Some(Phase::Pending { brief }),
+                    _ => None,
+                };
+                model.stepped(token.as_ref(), next, answer)?;
             }
-            Action::Settle { value } => {
-                let bytes = Bytes::from(value.to_string());
-                let step = store.settle(&claim_key, &presented, bytes).await.map_err(failed)?;
-                let good = model.owns(token.as_ref())
-                    && match model.phase {
-                        Phase::Pending { .. } | Phase::Unknown => true,
-                        Phase::Settled(before) => before == value,
-                        Phase::Vacant | Phase::Failed => false,
-                    };
-                if good {
-                    model.phase = Phase::Settled(value);
-                }
-                expect_equal!(step, if good { Step::Done(Fence(model.fence)) } else { Step::Lost });
+            Action::Settle { value: v } => {
+                let settle = store.settle(&claim_key, &presented, value(v));
+                let answer = settle.await.map_err(failed)?;
+                let next = match model.phase {
+                    Phase::Pending { .. } | Phase::Unknown => Some(Phase::Settled(v)),
+                    Phase::Settled(before) if before == v => Some(Phase::Settled(v)),
+                    _ => None,
+                };
+                model.stepped(token.as_ref(), next, answer)?;
             }
             Action::GiveBack { keep } => {
                 let how = if keep { GiveBack::Keep } else { GiveBack::Forget };
-                let step = store.give_back(&claim_key, &presented, how).await.map_err(failed)?;
-                let good = model.owns(token.as_ref())
-                    && match model.phase {
-                        Phase::Pending { .. } | Phase::Unknown => true,
-                        Phase::Failed => keep,
-                        Phase::Vacant | Phase::Settled(_) => false,
-                    };
-                if good {
-                    model.phase = if keep { Phase::Failed } else { Phase::Vacant };
-                }
-                expect_equal!(step, if good { Step::Done(Fence(model.fence)) } else { Step::Lost });
+                let answer = store.give_back(&claim_key, &presented, how).await.map_err(failed)?;
+                let next = match (model.phase, keep) {
+                    (Phase::Pending { .. } | Phase::Unknown, false) => Some(Phase::Vacant),
+                    (Phase::Pending { .. } | Phase::Unknown | Phase::Failed, true) => {
+                        Some(Phase::Failed)
+                    }
+                    _ => None,
+                };
+                model.stepped(token.as_ref(), next, answer)?;
             }
             Action::Look => {
                 let view = store.look(&claim_key).await.map_err(failed)?;
@@ -240,11 +244,11 @@ impl ModelRun {
                 let expected =
                     model.record.as_ref().map(|(v, version, _)| (value(*v), version.clone()));
                 expect_equal!(record.map(|r| (r.value, r.version)), expected);
-                self.seen[slot] = expected.map(|(_, version)| version);
+                *seen = expected.map(|(_, version)| version);
             }
             Action::Put { value: v, expect, ttl } => {
-                let (expect, good) = model.expects(expect, self.seen[slot].as_ref());
-                let time = ttl.map(time);
+                let (expect, good) = model.expects(expect, seen.as_ref());
+                let time = ttl.map(|brief| self.times.time(brief));
                 let put = store.put(&record_key, value(v), &expect, time).await.map_err(failed)?;
                 match put {
                     Put::Conflict => expect_equal!(good, false),
@@ -256,13 +260,13 @@ impl ModelRun {
                             Some(false) => Ttl::Long,
                             None => kept,
                         };
-                        self.seen[slot] = Some(version.clone());
+                        *seen = Some(version.clone());
                         model.record = Some((v, version, ttl));
                     }
                 }
             }
             Action::Delete { expect } => {
-                let (expect, good) = model.expects(expect, self.seen[slot].as_ref());
+                let (expect, good) = model.expects(expect, seen.as_ref());
                 let deleted = store.delete(&record_key, &expect).await.map_err(failed)?;
                 let expected = match (model.record.is_some(), good) {
                     (false, _) => Deleted::Missing,
@@ -275,92 +279,70 @@ impl ModelRun {
                 }
             }
         }
-        let mut passed = false;
-        for model in &mut self.models {
-            passed |= model.expire_brief();
-        }
-        if passed {
-            self.context.outlive(2 * BRIEF).await;
-        }
+        Ok(())
+    }
+
+    fn expire_brief(&mut self) -> bool {
+        self.keys.iter_mut().fold(false, |expired, key| key.expire_brief() || expired)
+    }
+
+    async fn finish(&mut self) -> Result<(), TestCaseError> {
         Ok(())
     }
 }
 
-/// Compares the reply to a claim with the model, and updates the model.
-fn claimed(
-    model: &mut Model,
-    ask: &ClaimRequest,
-    fingerprint: Option<u8>,
-    brief: bool,
-    brief_retention: bool,
-    answer: Claimed,
-) -> Result<(), TestCaseError> {
-    let own = model.owner.as_ref() == Some(&ask.token);
-    let vacant = matches!(model.phase, Phase::Vacant);
-    if !vacant && model.fingerprint != fingerprint {
-        expect_equal!(answer, Claimed::Mismatch);
-        return Ok(());
+impl ModelKey {
+    /// Compares the answer to a claim with the model, and updates the model.
+    fn claimed(
+        &mut self,
+        ask: &ClaimRequest,
+        spec: ClaimSpec,
+        answer: Claimed,
+    ) -> Result<(), TestCaseError> {
+        let own = self.owner.as_ref() == Some(&ask.token);
+        let vacant = matches!(self.phase, Phase::Vacant);
+        if !vacant && self.fingerprint != spec.fingerprint {
+            expect_equal!(answer, Claimed::Mismatch);
+            return Ok(());
+        }
+        let not = |phase: &str| format!("{phase}, but {answer:?}");
+        let attempt = match self.phase {
+            Phase::Vacant => 1,
+            Phase::Settled(v) => {
+                let same =
+                    matches!(&answer, Claimed::Settled { value: got, .. } if *got == value(v));
+                return expect(same, || not("settled"));
+            }
+            Phase::Pending { .. } | Phase::Unknown if own => {
+                let ticket = Ticket { token: ask.token.clone(), fence: Fence(self.fence) };
+                expect_equal!(answer, Claimed::Granted { ticket, attempt: self.attempt });
+                self.phase = Phase::Pending { brief: spec.brief };
+                return Ok(());
+            }
+            Phase::Pending { .. } => {
+                return expect(matches!(answer, Claimed::Busy { .. }), || not("busy"));
+            }
+            Phase::Unknown if !spec.take_over => {
+                return expect(matches!(answer, Claimed::Unknown { .. }), || not("unknown"));
+            }
+            Phase::Unknown | Phase::Failed => self.attempt + 1,
+        };
+        let Claimed::Granted { ticket, attempt: got } = &answer else {
+            return Err(TestCaseError::fail(not("free")));
+        };
+        expect_equal!((*got, &ticket.token), (attempt, &ask.token));
+        let grown = ticket.fence.0 > self.fence;
+        expect(grown, || format!("fence {} after {}", ticket.fence, self.fence))?;
+        self.phase = Phase::Pending { brief: spec.brief };
+        self.fingerprint = spec.fingerprint;
+        self.attempt = attempt;
+        self.owner = Some(ticket.token.clone());
+        self.fence = ticket.fence.0;
+        self.brief_retention = spec.brief_retention;
+        Ok(())
     }
-    let attempt = match model.phase {
-        Phase::Vacant => 1,
-        Phase::Settled(v) => {
-            if !matches!(&answer, Claimed::Settled { value: stored, .. } if *stored == value(v)) {
-                return Err(TestCaseError::fail(format!("settled with {v}, but {answer:?}")));
-            }
-            return Ok(());
-        }
-        Phase::Pending { .. } | Phase::Unknown if own => {
-            let ticket = hapax_core::Ticket { token: ask.token.clone(), fence: Fence(model.fence) };
-            expect_equal!(answer, Claimed::Granted { ticket, attempt: model.attempt });
-            model.phase = Phase::Pending { brief };
-            return Ok(());
-        }
-        Phase::Pending { .. } => {
-            if !matches!(answer, Claimed::Busy { .. }) {
-                return Err(TestCaseError::fail(format!("busy, but {answer:?}")));
-            }
-            return Ok(());
-        }
-        Phase::Unknown if ask.on_unknown == OnUnknown::Refuse => {
-            if !matches!(answer, Claimed::Unknown { .. }) {
-                return Err(TestCaseError::fail(format!("unknown, but {answer:?}")));
-            }
-            return Ok(());
-        }
-        Phase::Unknown | Phase::Failed => model.attempt + 1,
-    };
-    let Claimed::Granted { ticket, attempt: got } = answer else {
-        return Err(TestCaseError::fail(format!("free, but {answer:?}")));
-    };
-    expect_equal!((got, &ticket.token), (attempt, &ask.token));
-    if ticket.fence.0 <= model.fence {
-        return Err(TestCaseError::fail(format!("fence {} after {}", ticket.fence, model.fence)));
-    }
-    model.phase = Phase::Pending { brief };
-    model.fingerprint = fingerprint;
-    model.attempt = attempt;
-    model.owner = Some(ticket.token);
-    model.fence = ticket.fence.0;
-    model.brief_retention = brief_retention;
-    Ok(())
 }
 
 fn value(v: u8) -> Bytes {
     Bytes::from(v.to_string())
-}
-
-pub(super) async fn run(
-    subject: Arc<dyn StoreUnderTest>,
-    steps: Vec<ClaimHistoryStep>,
-) -> Result<(), TestCaseError> {
-    let mut run = ModelRun {
-        context: LawContext::new(subject).await,
-        models: (0..KEYS).map(|_| Model::default()).collect(),
-        tokens: vec![None; KEYS * ACTORS],
-        seen: vec![None; KEYS * ACTORS],
-    };
-    for m in steps {
-        run.step(m).await?;
-    }
-    Ok(())
 }

@@ -1,16 +1,14 @@
 //! Compares logs with their model, which keeps all events and derives everything else from them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
-use std::sync::Arc;
 
 use hapax_core::Key;
 use hapax_core::log::{Appended, Cursor, Epoch, LogEntry, LogEvent, LogRetention, TailPosition};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
-use super::{BRIEF, expect, expect_equal, failed, time};
-use crate::StoreUnderTest;
+use super::{HistoryTimes, Model, expect, expect_equal, failed};
 use crate::context::LawContext;
 use crate::log::{entry, event_with_payload};
 
@@ -18,13 +16,13 @@ const JOBS: usize = 3;
 
 #[derive(Clone, Debug)]
 pub(super) enum LogHistoryStep {
-    Append { node: usize, events: Vec<Said>, entries: u64, brief: bool },
+    Append { node: usize, events: Vec<EventSpec>, entries: u64, brief: bool },
     Attach { node: usize, job: usize, after: u64, at_most: usize },
     Tail { node: usize, at_most: usize },
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Said {
+pub(super) struct EventSpec {
     job: usize,
     stage: u8,
     seq: u64,
@@ -34,11 +32,12 @@ pub(super) struct Said {
 
 pub(super) fn steps() -> impl Strategy<Value = Vec<LogHistoryStep>> {
     let content = prop_oneof![9 => Just(0_u8), 1 => Just(1)];
-    let said = (0..JOBS, 0..2_u8, 0..6_u64, content, prop::bool::weighted(0.05))
-        .prop_map(|(job, stage, seq, content, closes)| Said { job, stage, seq, content, closes });
+    let event = (0..JOBS, 0..2_u8, 0..6_u64, content, prop::bool::weighted(0.05)).prop_map(
+        |(job, stage, seq, content, closes)| EventSpec { job, stage, seq, content, closes },
+    );
     let entries = prop_oneof![1 => Just(1_u64), 1 => Just(2), 4 => Just(100)];
     let append =
-        (0..2_usize, prop::collection::vec(said, 1..5), entries, prop::bool::weighted(0.1));
+        (0..2_usize, prop::collection::vec(event, 1..5), entries, prop::bool::weighted(0.1));
     let at_most = prop_oneof![Just(0_usize), Just(1), Just(3), Just(100)];
     let one = prop_oneof![
         5 => append.prop_map(|(node, events, entries, brief)| LogHistoryStep::Append {
@@ -93,10 +92,11 @@ impl ModelJob {
     }
 }
 
-struct ModelRun {
+pub(super) struct LogModel {
+    times: HistoryTimes,
     nodes: [LawContext; 2],
-    jobs: Vec<Key>,
-    jobs_by_model: Vec<Option<ModelJob>>,
+    keys: Vec<Key>,
+    jobs: Vec<Option<ModelJob>>,
     /// The last epoch of each job; the next one must be greater.
     epochs: Vec<Option<Epoch>>,
     /// The offsets that the tail has not shown yet, by job.
@@ -104,47 +104,72 @@ struct ModelRun {
     positions: Vec<(u16, TailPosition)>,
 }
 
-impl ModelRun {
-    async fn new(subject: Arc<dyn StoreUnderTest>) -> Result<Self, TestCaseError> {
-        let s = LawContext::new(subject).await;
-        let jobs: Vec<_> = (0..JOBS).map(|i| s.job(&format!("k{i}"))).collect();
-        let mut partitions: Vec<_> =
-            jobs.iter().map(|job| job.partition(s.store.partitions())).collect();
-        partitions.sort_unstable();
-        partitions.dedup();
+impl Model for LogModel {
+    type Step = LogHistoryStep;
+
+    async fn new(s: LawContext, times: HistoryTimes) -> Result<Self, TestCaseError> {
+        let keys: Vec<_> = (0..JOBS).map(|i| s.job(&format!("k{i}"))).collect();
+        let partitions: BTreeSet<_> =
+            keys.iter().map(|job| job.partition(s.store.partitions())).collect();
         let ends: Vec<_> = partitions.iter().map(|p| (*p, TailPosition::end())).collect();
         let tails = s.store.tail(&ends, 1).await.map_err(failed)?;
         let positions = partitions.into_iter().zip(tails.into_iter().map(|tail| tail.next));
         Ok(Self {
-            jobs_by_model: (0..JOBS).map(|_| None).collect(),
+            times,
+            jobs: (0..JOBS).map(|_| None).collect(),
             epochs: vec![None; JOBS],
             unread: HashMap::new(),
             positions: positions.collect(),
-            jobs,
+            keys,
             nodes: [s.clone(), s.reopened().await],
         })
     }
 
+    async fn step(&mut self, step: LogHistoryStep) -> Result<(), TestCaseError> {
+        match step {
+            LogHistoryStep::Append { node, events, entries, brief } => {
+                let retention = self.times.time(brief);
+                let keep = LogRetention { retention, max_entries: entries };
+                self.append(node, events, &keep, brief).await
+            }
+            LogHistoryStep::Attach { node, job, after, at_most } => {
+                self.attach(node, job, after, at_most).await
+            }
+            LogHistoryStep::Tail { node, at_most } => self.tail(node, at_most).await,
+        }
+    }
+
+    fn expire_brief(&mut self) -> bool {
+        let brief = self.jobs.iter_mut().filter(|job| job.as_ref().is_some_and(|job| job.brief));
+        brief.map(|job| *job = None).count() > 0
+    }
+
+    async fn finish(&mut self) -> Result<(), TestCaseError> {
+        self.tail(0, 2).await
+    }
+}
+
+impl LogModel {
     async fn append(
         &mut self,
         node: usize,
-        events: Vec<Said>,
+        events: Vec<EventSpec>,
         keep: &LogRetention,
         brief: bool,
     ) -> Result<(), TestCaseError> {
         let made: Vec<_> = events
             .iter()
-            .map(|said| {
-                let text = format!("{}/{}/{}", said.stage, said.seq, said.content);
-                let stage = format!("stage{}", said.stage);
-                let event = event_with_payload(&self.jobs[said.job], &stage, said.seq, text.into());
-                LogEvent { closes: said.closes, ..event }
+            .map(|spec| {
+                let text = format!("{}/{}/{}", spec.stage, spec.seq, spec.content);
+                let stage = format!("stage{}", spec.stage);
+                let event = event_with_payload(&self.keys[spec.job], &stage, spec.seq, text.into());
+                LogEvent { closes: spec.closes, ..event }
             })
             .collect();
         let answers = self.nodes[node].store.append(&made, keep).await.map_err(failed)?;
         expect_equal!(answers.len(), made.len());
-        for ((said, event), answer) in events.iter().zip(made).zip(answers) {
-            self.follow(said.job, event, answer, keep, brief)?;
+        for ((spec, event), answer) in events.iter().zip(made).zip(answers) {
+            self.follow(spec.job, event, answer, keep, brief)?;
         }
         Ok(())
     }
@@ -157,20 +182,18 @@ impl ModelRun {
         keep: &LogRetention,
         brief: bool,
     ) -> Result<(), TestCaseError> {
-        if let Some(known) =
-            self.jobs_by_model[job].as_ref().and_then(|job_model| job_model.knows(&event))
-        {
+        if let Some(known) = self.jobs[job].as_ref().and_then(|job| job.knows(&event)) {
             expect_equal!(answer, known);
             return Ok(());
         }
         let Appended::Published(at) = answer else {
             return Err(TestCaseError::fail(format!("new, but {answer:?}")));
         };
-        if self.jobs_by_model[job].is_none() {
+        if self.jobs[job].is_none() {
             expect(Some(at.epoch) > self.epochs[job], || "an epoch came again".into())?;
             self.epochs[job] = Some(at.epoch);
         }
-        let job_model = self.jobs_by_model[job].get_or_insert_with(|| ModelJob {
+        let job_model = self.jobs[job].get_or_insert_with(|| ModelJob {
             epoch: at.epoch,
             events: Vec::new(),
             trimmed: 0,
@@ -193,9 +216,9 @@ impl ModelRun {
         at_most: usize,
     ) -> Result<(), TestCaseError> {
         let store = &self.nodes[node].store;
-        let attached = store.attach(&self.jobs[job], after, at_most).await.map_err(failed)?;
-        let (Some(attached), Some(job_model)) = (&attached, &self.jobs_by_model[job]) else {
-            expect_equal!(attached.is_some(), self.jobs_by_model[job].is_some());
+        let attached = store.attach(&self.keys[job], after, at_most).await.map_err(failed)?;
+        let (Some(attached), Some(job_model)) = (&attached, &self.jobs[job]) else {
+            expect_equal!(attached.is_some(), self.jobs[job].is_some());
             return Ok(());
         };
         let head = &attached.head;
@@ -231,52 +254,16 @@ impl ModelRun {
                 break;
             }
         }
-        for (job, job_model) in self.jobs.iter().zip(&self.jobs_by_model) {
+        for (job, job_model) in self.keys.iter().zip(&self.jobs) {
             let unread = self.unread.remove(job).unwrap_or_default();
             let shown = shown.remove(job).unwrap_or_default();
             let told = || format!("appended {unread:?}, shown {shown:?}, lost: {lost}");
             let mut rest = unread.iter();
             expect(shown.iter().all(|offset| rest.any(|one| one == offset)), told)?;
             expect(lost || shown.len() == unread.len(), told)?;
-            let kept =
-                job_model.as_ref().map_or(0, |job_model| job_model.kept().len()).min(unread.len());
+            let kept = job_model.as_ref().map_or(0, |job| job.kept().len()).min(unread.len());
             expect(shown.ends_with(&unread[unread.len() - kept..]), told)?;
         }
         Ok(())
     }
-
-    /// Expires everything with a brief duration.
-    async fn expire_brief(&mut self) {
-        let mut passed = false;
-        for job_model in &mut self.jobs_by_model {
-            if job_model.as_ref().is_some_and(|job_model| job_model.brief) {
-                *job_model = None;
-                passed = true;
-            }
-        }
-        if passed {
-            self.nodes[0].outlive(2 * BRIEF).await;
-        }
-    }
-}
-
-pub(super) async fn run(
-    subject: Arc<dyn StoreUnderTest>,
-    steps: Vec<LogHistoryStep>,
-) -> Result<(), TestCaseError> {
-    let mut run = ModelRun::new(subject).await?;
-    for m in steps {
-        match m {
-            LogHistoryStep::Append { node, events, entries, brief } => {
-                let keep = LogRetention { retention: time(brief), max_entries: entries };
-                run.append(node, events, &keep, brief).await?;
-            }
-            LogHistoryStep::Attach { node, job, after, at_most } => {
-                run.attach(node, job, after, at_most).await?;
-            }
-            LogHistoryStep::Tail { node, at_most } => run.tail(node, at_most).await?,
-        }
-        run.expire_brief().await;
-    }
-    run.tail(0, 2).await
 }

@@ -1,6 +1,5 @@
 //! Compares queues with their model: several workers, several keys, late steps.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::queue::{
@@ -10,8 +9,7 @@ use hapax_core::{Fence, Token};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
-use super::{BRIEF, expect, expect_equal, failed, time};
-use crate::StoreUnderTest;
+use super::{HistoryTimes, Model, expect, expect_equal, failed};
 use crate::context::LawContext;
 
 const ITEMS: usize = 9;
@@ -65,22 +63,6 @@ enum ModelOutcome {
     Ack { remember: Option<bool> },
     Retry { after: Option<bool>, counts: bool },
     Bury { blocks: bool },
-}
-
-impl ModelOutcome {
-    fn outcome(self) -> ItemOutcome {
-        match self {
-            Self::Ack { remember } => ItemOutcome::Ack { retention: some_time(remember) },
-            Self::Retry { after, counts } => {
-                ItemOutcome::Retry { after: some_time(after), counts, reason: "later".into() }
-            }
-            Self::Bury { blocks } => ItemOutcome::Bury { reason: "never".into(), blocks },
-        }
-    }
-}
-
-fn some_time(brief: Option<bool>) -> Duration {
-    brief.map_or(Duration::ZERO, time)
 }
 
 pub(super) fn steps() -> impl Strategy<Value = Vec<QueueHistoryStep>> {
@@ -161,7 +143,27 @@ impl ModelItem {
     }
 }
 
-struct ModelRun {
+impl ModelOutcome {
+    fn outcome(self, times: HistoryTimes) -> ItemOutcome {
+        match self {
+            Self::Ack { remember } => {
+                ItemOutcome::Ack { retention: optional_time(times, remember) }
+            }
+            Self::Retry { after, counts } => {
+                let after = optional_time(times, after);
+                ItemOutcome::Retry { after, counts, reason: "later".into() }
+            }
+            Self::Bury { blocks } => ItemOutcome::Bury { reason: "never".into(), blocks },
+        }
+    }
+}
+
+fn optional_time(times: HistoryTimes, brief: Option<bool>) -> Duration {
+    brief.map_or(Duration::ZERO, |brief| times.time(brief))
+}
+
+pub(super) struct QueueModel {
+    times: HistoryTimes,
     nodes: [LawContext; 2],
     queue: QueueName,
     items: Vec<QueueItem>,
@@ -170,9 +172,10 @@ struct ModelRun {
     tokens: [Vec<Token>; WORKERS],
 }
 
-impl ModelRun {
-    async fn new(subject: Arc<dyn StoreUnderTest>) -> Self {
-        let s = LawContext::new(subject).await;
+impl Model for QueueModel {
+    type Step = QueueHistoryStep;
+
+    async fn new(s: LawContext, times: HistoryTimes) -> Result<Self, TestCaseError> {
         let queue = QueueName::new(&format!("q{}", Token::random().as_str()));
         let item = |i: usize| {
             let item = QueueItem::new(&s.tenant, "t", i.to_string());
@@ -181,58 +184,55 @@ impl ModelRun {
                 key => item.key(&key.to_string()),
             }
         };
-        Self {
+        Ok(Self {
+            times,
             items: (0..ITEMS).map(item).collect(),
             nodes: [s.clone(), s.reopened().await],
             queue: queue.expect("a name"),
             known: Vec::new(),
             tokens: Default::default(),
-        }
+        })
     }
 
-    fn find(&mut self, item: usize) -> Option<&mut ModelItem> {
-        self.known.iter_mut().find(|known| known.item == item)
-    }
-
-    fn token(&self, worker: usize, late: bool) -> Token {
-        let token = self.tokens[worker].iter().rev().nth(usize::from(late));
-        token.cloned().unwrap_or_else(|| Token::presented("nobody"))
-    }
-
-    async fn step(
-        &mut self,
-        QueueHistoryStep { node, action }: QueueHistoryStep,
-    ) -> Result<(), TestCaseError> {
+    async fn step(&mut self, step: QueueHistoryStep) -> Result<(), TestCaseError> {
+        let QueueHistoryStep { node, action } = step;
+        let times = self.times;
         let store = self.nodes[node].store.clone();
         let queue = self.queue.clone();
         match action {
             Action::Enqueue { items, delay } => {
+                let delayed = optional_time(times, delay);
                 let call: Vec<_> =
-                    items.iter().map(|i| self.items[*i].clone().delay(some_time(delay))).collect();
+                    items.iter().map(|i| self.items[*i].clone().delay(delayed)).collect();
                 let answers = store.enqueue(&queue, &call).await.map_err(failed)?;
                 let expected: Vec<_> = items.iter().map(|i| self.enqueue(*i, delay)).collect();
                 expect_equal!(answers, expected);
             }
             Action::Lease { worker, at_most, brief } => {
-                let take = LeaseRequest::new(at_most, time(brief));
+                let take = LeaseRequest::new(at_most, times.time(brief));
                 let leased = store.lease(&queue, &take).await.map_err(failed)?;
                 self.tokens[worker].push(take.token.clone());
                 self.leased(&take, brief, &leased)?;
             }
             Action::Again { worker, brief } => {
                 let token = self.token(worker, false);
-                self.again(node, LeaseRequest { token, max_items: 1, lease: time(brief) }, brief)
-                    .await?;
+                self.again(
+                    node,
+                    LeaseRequest { token, max_items: 1, lease: times.time(brief) },
+                    brief,
+                )
+                .await?;
             }
             Action::Renew { worker, late, brief } => {
                 let token = self.token(worker, late);
-                let renewed = store.renew(&queue, &token, time(brief)).await.map_err(failed)?;
+                let renewed =
+                    store.renew(&queue, &token, times.time(brief)).await.map_err(failed)?;
                 expect_equal!(renewed, self.renew(&token, brief).len() as u64);
             }
             Action::Resolve { worker, late, items } => {
                 let token = self.token(worker, late);
                 let call: Vec<_> =
-                    items.iter().map(|(i, how)| (self.items[*i].id, how.outcome())).collect();
+                    items.iter().map(|(i, how)| (self.items[*i].id, how.outcome(times))).collect();
                 let answers = store.resolve(&queue, &token, &call).await.map_err(failed)?;
                 let expected = items.iter().map(|(i, how)| self.resolve(*i, &token, *how));
                 expect_equal!(answers, expected.collect::<Vec<_>>());
@@ -258,6 +258,36 @@ impl ModelRun {
             Action::Look => self.look(node).await?,
         }
         Ok(())
+    }
+
+    fn expire_brief(&mut self) -> bool {
+        let known = self.known.len();
+        self.known.retain(|known| !matches!(known.phase, Phase::Done { brief: true, .. }));
+        let mut expired = self.known.len() < known;
+        for known in &mut self.known {
+            match &mut known.phase {
+                Phase::Waiting(wait @ Wait::Briefly) => *wait = Wait::Due,
+                Phase::InFlight { brief: true, lapsed, .. } if !*lapsed => *lapsed = true,
+                _ => continue,
+            }
+            expired = true;
+        }
+        expired
+    }
+
+    async fn finish(&mut self) -> Result<(), TestCaseError> {
+        self.look(0).await
+    }
+}
+
+impl QueueModel {
+    fn find(&mut self, item: usize) -> Option<&mut ModelItem> {
+        self.known.iter_mut().find(|known| known.item == item)
+    }
+
+    fn token(&self, worker: usize, late: bool) -> Token {
+        let token = self.tokens[worker].iter().rev().nth(usize::from(late));
+        token.cloned().unwrap_or_else(|| Token::presented("nobody"))
     }
 
     fn enqueue(&mut self, item: usize, delay: Option<bool>) -> Enqueued {
@@ -402,34 +432,4 @@ impl ModelRun {
         expect_equal!(dead_items, expected);
         Ok(())
     }
-
-    /// Expires everything with a brief duration.
-    async fn expire_brief(&mut self) {
-        let known = self.known.len();
-        self.known.retain(|known| !matches!(known.phase, Phase::Done { brief: true, .. }));
-        let mut passed = self.known.len() < known;
-        for known in &mut self.known {
-            match &mut known.phase {
-                Phase::Waiting(wait @ Wait::Briefly) => *wait = Wait::Due,
-                Phase::InFlight { brief: true, lapsed, .. } if !*lapsed => *lapsed = true,
-                _ => continue,
-            }
-            passed = true;
-        }
-        if passed {
-            self.nodes[0].outlive(2 * BRIEF).await;
-        }
-    }
-}
-
-pub(super) async fn run(
-    subject: Arc<dyn StoreUnderTest>,
-    steps: Vec<QueueHistoryStep>,
-) -> Result<(), TestCaseError> {
-    let mut run = ModelRun::new(subject).await;
-    for m in steps {
-        run.step(m).await?;
-        run.expire_brief().await;
-    }
-    run.look(0).await
 }
