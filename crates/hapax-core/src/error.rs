@@ -1,10 +1,12 @@
 use std::error::Error as StdError;
+use std::sync::Arc;
 use std::time::Duration;
 
-type Source = Box<dyn StdError + Send + Sync>;
+type Source = Arc<dyn StdError + Send + Sync>;
 
-/// Why a store call failed. Messages never contain a key or a value.
-#[derive(Debug, thiserror::Error)]
+/// Why a store call failed. Messages never contain a key or a value. Each caller of a batch that
+/// failed as a whole gets a clone.
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
     /// The store is unreachable, or closed the connection. A write may or may not have happened.
@@ -72,12 +74,12 @@ pub enum StoreError {
 impl StoreError {
     /// [`StoreError::Unavailable`] from a driver's error.
     pub fn unavailable(source: impl StdError + Send + Sync + 'static) -> Self {
-        Self::Unavailable { reason: source.to_string(), source: Some(Box::new(source)) }
+        Self::Unavailable { reason: source.to_string(), source: Some(Arc::new(source)) }
     }
 
     /// [`StoreError::Internal`] from a driver's error.
     pub fn internal(source: impl StdError + Send + Sync + 'static) -> Self {
-        Self::Internal { reason: source.to_string(), source: Some(Box::new(source)) }
+        Self::Internal { reason: source.to_string(), source: Some(Arc::new(source)) }
     }
 
     /// Whether the same call may succeed later, without a change of configuration.
@@ -101,25 +103,6 @@ impl StoreError {
     /// Whether a starting process should end with this error rather than wait.
     pub fn is_final(&self) -> bool {
         matches!(self, Self::Refused { .. } | Self::Incompatible { .. })
-    }
-
-    /// The same error without its source, for each caller of a batch that failed as a whole.
-    pub fn without_source(&self) -> Self {
-        match self {
-            Self::Unavailable { reason, .. } => {
-                Self::Unavailable { reason: reason.clone(), source: None }
-            }
-            Self::Timeout { timeout } => Self::Timeout { timeout: *timeout },
-            Self::Full { reason } => Self::Full { reason: reason.clone() },
-            Self::ReadOnly { reason } => Self::ReadOnly { reason: reason.clone() },
-            Self::Locked { reason } => Self::Locked { reason: reason.clone() },
-            Self::Refused { reason } => Self::Refused { reason: reason.clone() },
-            Self::Incompatible { reason } => Self::Incompatible { reason: reason.clone() },
-            Self::Corrupt { reason } => Self::Corrupt { reason: reason.clone() },
-            Self::Internal { reason, .. } => {
-                Self::Internal { reason: reason.clone(), source: None }
-            }
-        }
     }
 
     /// A short stable word for metric labels.

@@ -2,192 +2,155 @@
 
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 
-/// Locks asked for. Labels: `status` (`acquired`, `held`, `error`; `open` in addition where work went
-/// on without one), `source_type`.
-pub const LOCK_ACQUIRE: &str = "processing_lock_acquire_total";
-/// Locks that somebody else held. Label: `source_type`.
-pub const LOCK_MISS: &str = "processing_lock_miss_total";
-/// Locks given back. Labels: `status` (`released`, `lost`, `error`, `kept` for a throttle window),
-/// `source_type`.
-pub const LOCK_RELEASE: &str = "processing_lock_release_total";
-/// How long a guard of the library held its lock, in seconds. Label: `event_type`.
-pub const LOCK_HELD: &str = "processing_duration_seconds";
-/// Reading a record, in seconds.
-pub const KV_GET: &str = "kv_get_latency";
-/// Writing or deleting a record, in seconds.
-pub const KV_SET: &str = "kv_set_latency";
-/// Record operations. Labels: `operation` (`get`, `put`, `delete`), `result` (`hit`, `miss`,
-/// `stored`, `deleted`, `conflict`, `error`). Error and hit rate follow from it.
-pub const KV_OPERATIONS: &str = "kv_operations_total";
-/// Commands asked for. Label: `result` (`granted`, `completed`, `in_progress`, `key_reused`,
-/// `outcome_unknown`, `error`).
-pub const COMMAND_BEGIN: &str = "hapax_command_begin_total";
-/// Commands ended. Labels: `how` (`completed`, `failed`), `result` (`done`, `lost`, `error`).
-pub const COMMAND_END: &str = "hapax_command_end_total";
-/// Events of LINE's webhooks. Labels: `event_type`, `result` (`accepted`, `duplicate`, `malformed`,
-/// `unprotected` where the store was away and it was handled all the same, `refused` where it was
-/// not).
-pub const LINE_EVENTS: &str = "hapax_line_events_total";
-/// Events of LINE that were handled. Labels: `event_type`, `result` (`done`, `busy` where its user was
-/// told to wait, `duplicate`, `failed`, `unknown`, `dead`).
-pub const LINE_HANDLED: &str = "hapax_line_handled_total";
-/// What was sent to LINE. Labels: `what` (`reply`, `push`, `loading`), `result` (`accepted`, `before`,
-/// `uncertain`, `not_now`, `refused`, `not_tried`).
-pub const LINE_SENT: &str = "hapax_line_sent_total";
-/// From a webhook's arrival to its answer, in seconds. Label: `status`.
-pub const LINE_WEBHOOK: &str = "hapax_line_webhook_seconds";
-/// Messages that an inbox was asked about. Label: `result` (`first`, `duplicate`, `in_progress`,
-/// `error`).
-pub const INBOX_BEGIN: &str = "hapax_inbox_begin_total";
-/// Messages that left their consumer. Labels: `how` (`settled`, `given_back`), `result` (`done`,
-/// `lost`, `error`).
-pub const INBOX_END: &str = "hapax_inbox_end_total";
-/// Events published. Label: `result` (`published`, `duplicate`, `conflict`, `closed`, `error`).
-pub const BUS_PUBLISH: &str = "hapax_bus_publish_total";
-/// Followers who were told that entries are missing: trimmed, or of another epoch.
-pub const BUS_GAPS: &str = "hapax_bus_gaps_total";
-/// Times that the tail showed an entry of a followed job before any hint did.
-pub const BUS_MISSED_HINTS: &str = "hapax_bus_missed_hints_total";
-/// Reads of followed jobs or of their tail that failed. Label: `what` (`job`, `tail`).
-pub const BUS_READ_FAILURES: &str = "hapax_bus_read_failures_total";
-/// How long ago the tail of the followed jobs was read to its end; 0 while nobody follows any.
-pub const BUS_TAIL_AGE: &str = "hapax_bus_tail_age_seconds";
-/// Event streams that are open now.
-pub const SSE_CONNECTIONS: &str = "hapax_sse_connections";
-/// Events written to event streams.
-pub const SSE_DELIVERIES: &str = "hapax_sse_deliveries_total";
-/// Event streams that ended. Label: `reason` (`complete`, `client`, `slow`, `expired`, `shutdown`).
-pub const SSE_ENDED: &str = "hapax_sse_ended_total";
-/// Events that groups consumed. Label: `result` (`handled`, `failed`, `gone` where it was forgotten
-/// before it was read, `lost` where nobody knows how many were).
-pub const BUS_CONSUMED: &str = "hapax_bus_consumed_total";
-/// Partitions that this process has of a group. Label: `group`.
-pub const BUS_CONSUMER_PARTITIONS: &str = "hapax_bus_consumer_partitions";
-/// Entries of workers' streams that were routed. Label: `result` (`published`, `duplicate`, `dead`).
-pub const INGEST_ENTRIES: &str = "hapax_ingest_entries_total";
-/// Entries of a workers' stream that the router has not seen yet. Label: `stream`.
-pub const INGEST_LAG: &str = "hapax_ingest_lag";
-/// Entries of a workers' stream that are being routed, or wait to be taken over. Label: `stream`.
-pub const INGEST_PENDING: &str = "hapax_ingest_pending";
-/// Entries of a workers' stream that were trimmed before they were routed. Label: `stream`.
-pub const INGEST_LOST: &str = "hapax_ingest_trimmed_unread";
-/// What operators did. Labels: `action` (`list`, `show`, `settle`, `release`, `sweep`; of queues
-/// `depth`, `dead`, `requeue`, `discard`), `result` (`done`, or the code of the problem that was
-/// answered).
-pub const OPERATOR_ACTIONS: &str = "hapax_operator_actions_total";
-/// Store calls that failed. Label: `reason`.
-pub const STORE_ERRORS: &str = "hapax_store_errors_total";
-/// What happened to requests with an `Idempotency-Key`. Label: `event`.
-pub const IDEMPOTENCY: &str = "hapax_idempotency_total";
-/// From a request with an `Idempotency-Key` to the head of its answer, in seconds. Label: `outcome`
-/// (the event that answered it).
-pub const IDEMPOTENCY_LATENCY: &str = "hapax_idempotency_seconds";
-/// Upstreams that gave the proxy no answer. Labels: `route`, `reason` (`unreachable`, `cut`,
-/// `timeout`).
-pub const UPSTREAM_FAILURES: &str = "hapax_proxy_upstream_failures_total";
-/// Expired claims and records that were swept.
-pub const SWEPT: &str = "hapax_swept_total";
-/// HTTP requests. Labels: `route`, `method`, `status`.
-pub const HTTP_REQUESTS: &str = "hapax_http_requests_total";
-/// Answering an HTTP request, in seconds. Label: `route`.
-pub const HTTP_LATENCY: &str = "hapax_http_request_seconds";
-/// HTTP requests being answered now.
-pub const HTTP_IN_FLIGHT: &str = "hapax_http_in_flight";
-/// 1 while the store answers, 0 while it does not.
-pub const STORE_UP: &str = "hapax_store_up";
-/// Rows that a relay sent. Labels: `sink`, `result` (`delivered`, `refused`, `unanswered`, `cut`,
-/// `unreachable`).
-pub const RELAY_SENT: &str = "hapax_relay_sent_total";
-/// What a relay told the store about rows. Labels: `outcome` (`acked`, `retried`, `handed_back`,
-/// `buried`), `result` (`done`, `lost`, `error`).
-pub const RELAY_RESOLVED: &str = "hapax_relay_resolved_total";
-/// Sending one row to its acknowledgement, in seconds. Label: `sink`.
-pub const RELAY_SEND: &str = "hapax_relay_send_seconds";
-/// From the enqueueing of a row to its delivery, in seconds. Label: `sink`.
-pub const RELAY_LAG: &str = "hapax_relay_lag_seconds";
-/// Rows on their way to the sink now. Label: `sink`.
-pub const RELAY_IN_FLIGHT: &str = "hapax_relay_in_flight";
-/// 1 while the sink answers, 0 while the relay waits for it. Label: `sink`.
-pub const RELAY_SINK_UP: &str = "hapax_relay_sink_up";
-/// Messages that a consumer received. Labels: `source`, `result` (`done`, `duplicate`, `busy`,
-/// `retried`, `dead`, `error`).
-pub const CONSUMED: &str = "hapax_consumed_total";
+/// Declares metrics. The documentation of a metric is also its help text.
+macro_rules! metrics {
+    (
+        counters { $($(#[doc = $counter_help:literal])+ $counter:ident = $counter_name:literal;)+ }
+        gauges { $($(#[doc = $gauge_help:literal])+ $gauge:ident = $gauge_name:literal;)+ }
+        seconds { $($(#[doc = $help:literal])+ $histogram:ident = $name:literal;)+ }
+    ) => {
+        $($(#[doc = $counter_help])+ pub const $counter: &str = $counter_name;)+
+        $($(#[doc = $gauge_help])+ pub const $gauge: &str = $gauge_name;)+
+        $($(#[doc = $help])+ pub const $histogram: &str = $name;)+
 
-/// Names of histograms, all in seconds, for exporters that want buckets.
-pub const HISTOGRAMS: &[&str] = &[
-    LOCK_HELD,
-    KV_GET,
-    KV_SET,
-    IDEMPOTENCY_LATENCY,
-    HTTP_LATENCY,
-    LINE_WEBHOOK,
-    RELAY_SEND,
-    RELAY_LAG,
-];
+        /// Names of histograms, all in seconds, for exporters that want buckets.
+        pub const HISTOGRAMS: &[&str] = &[$($histogram),+];
+
+        /// Tells the installed recorder what each metric means.
+        pub fn describe_metrics() {
+            $(describe_counter!($counter, concat!($($counter_help),+).trim_start());)+
+            $(describe_gauge!($gauge, concat!($($gauge_help),+).trim_start());)+
+            $(describe_histogram!(
+                $histogram, Unit::Seconds, concat!($($help),+).trim_start()
+            );)+
+        }
+    };
+}
+
+metrics! {
+    counters {
+        /// Locks asked for. Labels: `status` (`acquired`, `held`, `error`; `open` in addition where work went
+        /// on without one), `source_type`.
+        LOCK_ACQUIRE = "processing_lock_acquire_total";
+        /// Locks that another owner held. Label: `source_type`.
+        LOCK_MISS = "processing_lock_miss_total";
+        /// Locks given back. Labels: `status` (`released`, `lost`, `error`, `kept` for a throttle window),
+        /// `source_type`.
+        LOCK_RELEASE = "processing_lock_release_total";
+        /// Record operations. Labels: `operation` (`get`, `put`, `delete`), `result` (`hit`, `miss`,
+        /// `stored`, `deleted`, `conflict`, `error`). Error and hit rate follow from it.
+        KV_OPERATIONS = "kv_operations_total";
+        /// Commands asked for. Label: `result` (`granted`, `completed`, `in_progress`, `key_reused`,
+        /// `outcome_unknown`, `error`).
+        COMMAND_BEGIN = "hapax_command_begin_total";
+        /// Commands ended. Labels: `how` (`completed`, `failed`), `result` (`done`, `lost`, `error`).
+        COMMAND_END = "hapax_command_end_total";
+        /// Events of LINE's webhooks. Labels: `event_type`, `result` (`accepted`, `duplicate`, `malformed`,
+        /// `unprotected` where the store was away and it was handled all the same, `refused` where it was
+        /// not).
+        LINE_EVENTS = "hapax_line_events_total";
+        /// Events of LINE that were handled. Labels: `event_type`, `result` (`done`, `busy` where its user was
+        /// told to wait, `duplicate`, `failed`, `unknown`, `dead`).
+        LINE_HANDLED = "hapax_line_handled_total";
+        /// Calls to LINE. Labels: `what` (`reply`, `push`, `loading`), `result` (`accepted`, `before`,
+        /// `uncertain`, `not_now`, `refused`, `not_tried`).
+        LINE_SENT = "hapax_line_sent_total";
+        /// Messages that an inbox was asked about. Label: `result` (`first`, `duplicate`, `in_progress`,
+        /// `error`).
+        INBOX_BEGIN = "hapax_inbox_begin_total";
+        /// Messages that left their consumer. Labels: `how` (`settled`, `given_back`), `result` (`done`,
+        /// `lost`, `error`).
+        INBOX_END = "hapax_inbox_end_total";
+        /// Events published. Label: `result` (`published`, `duplicate`, `conflict`, `closed`, `error`).
+        BUS_PUBLISH = "hapax_bus_publish_total";
+        /// Followers that were told that entries are missing: trimmed, or of another epoch.
+        BUS_GAPS = "hapax_bus_gaps_total";
+        /// Times that the tail showed an entry of a followed job before any hint did.
+        BUS_MISSED_HINTS = "hapax_bus_missed_hints_total";
+        /// Reads of followed jobs or of their tail that failed. Label: `what` (`job`, `tail`).
+        BUS_READ_FAILURES = "hapax_bus_read_failures_total";
+        /// Events written to event streams.
+        SSE_DELIVERIES = "hapax_sse_deliveries_total";
+        /// Event streams that ended. Label: `reason` (`complete`, `client`, `slow`, `expired`, `shutdown`).
+        SSE_ENDED = "hapax_sse_ended_total";
+        /// Events that groups consumed. Label: `result` (`handled`, `failed`, `gone` where it was forgotten
+        /// before it was read, `lost` where an unknown number was).
+        BUS_CONSUMED = "hapax_bus_consumed_total";
+        /// Entries of workers' streams that were routed. Label: `result` (`published`, `duplicate`, `dead`).
+        INGEST_ENTRIES = "hapax_ingest_entries_total";
+        /// Operators' actions. Labels: `action` (`list`, `show`, `settle`, `release`, `sweep`; of queues
+        /// `depth`, `dead`, `requeue`, `discard`), `result` (`done`, or the code of the problem that was
+        /// answered).
+        OPERATOR_ACTIONS = "hapax_operator_actions_total";
+        /// Store calls that failed. Label: `reason`.
+        STORE_ERRORS = "hapax_store_errors_total";
+        /// Requests with an `Idempotency-Key`, by what happened to them. Label: `event`.
+        IDEMPOTENCY = "hapax_idempotency_total";
+        /// Upstreams that gave the proxy no answer. Labels: `route`, `reason` (`unreachable`, `cut`,
+        /// `timeout`).
+        UPSTREAM_FAILURES = "hapax_proxy_upstream_failures_total";
+        /// Expired claims and records that were swept.
+        SWEPT = "hapax_swept_total";
+        /// HTTP requests. Labels: `route`, `method`, `status`.
+        HTTP_REQUESTS = "hapax_http_requests_total";
+        /// Rows that a relay sent. Labels: `sink`, `result` (`delivered`, `refused`, `unanswered`, `cut`,
+        /// `unreachable`).
+        RELAY_SENT = "hapax_relay_sent_total";
+        /// Outcomes of rows that a relay wrote to the store. Labels: `outcome` (`acked`, `retried`, `handed_back`,
+        /// `buried`), `result` (`done`, `lost`, `error`).
+        RELAY_RESOLVED = "hapax_relay_resolved_total";
+        /// Messages that a consumer received. Labels: `source`, `result` (`done`, `duplicate`, `busy`,
+        /// `retried`, `dead`, `error`).
+        CONSUMED = "hapax_consumed_total";
+    }
+    gauges {
+        /// How long ago the tail of the followed jobs was read to its end; 0 while no job is followed.
+        BUS_TAIL_AGE = "hapax_bus_tail_age_seconds";
+        /// Event streams that are open now.
+        SSE_CONNECTIONS = "hapax_sse_connections";
+        /// Partitions that this process has of a group. Label: `group`.
+        BUS_CONSUMER_PARTITIONS = "hapax_bus_consumer_partitions";
+        /// Entries of a workers' stream that the router has not seen yet. Label: `stream`.
+        INGEST_LAG = "hapax_ingest_lag";
+        /// Entries of a workers' stream that are being routed, or wait to be taken over. Label: `stream`.
+        INGEST_PENDING = "hapax_ingest_pending";
+        /// Entries of a workers' stream that were trimmed before they were routed. Label: `stream`.
+        INGEST_LOST = "hapax_ingest_trimmed_unread";
+        /// HTTP requests being answered now.
+        HTTP_IN_FLIGHT = "hapax_http_in_flight";
+        /// 1 while the store answers, 0 while it does not.
+        STORE_UP = "hapax_store_up";
+        /// Rows on their way to the sink now. Label: `sink`.
+        RELAY_IN_FLIGHT = "hapax_relay_in_flight";
+        /// 1 while the sink answers, 0 while the relay waits for it. Label: `sink`.
+        RELAY_SINK_UP = "hapax_relay_sink_up";
+    }
+    seconds {
+        /// How long a guard of the library held its lock. Label: `event_type`.
+        LOCK_HELD = "processing_duration_seconds";
+        /// Reading a record.
+        KV_GET = "kv_get_latency";
+        /// Writing or deleting a record.
+        KV_SET = "kv_set_latency";
+        /// From a webhook's arrival to its answer. Label: `status`.
+        LINE_WEBHOOK = "hapax_line_webhook_seconds";
+        /// From a request with an `Idempotency-Key` to the head of its answer. Label: `outcome`
+        /// (the event that answered it).
+        IDEMPOTENCY_LATENCY = "hapax_idempotency_seconds";
+        /// Answering an HTTP request. Label: `route`.
+        HTTP_LATENCY = "hapax_http_request_seconds";
+        /// Sending one row to its acknowledgement. Label: `sink`.
+        RELAY_SEND = "hapax_relay_send_seconds";
+        /// From the enqueueing of a row to its delivery. Label: `sink`.
+        RELAY_LAG = "hapax_relay_lag_seconds";
+    }
+}
 
 /// Upper bounds of the buckets, in seconds: from a memory look-up to a slow upstream.
 pub const BUCKETS: &[f64] = &[
     0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
     5.0, 10.0, 30.0, 60.0,
 ];
-
-/// Tells the installed recorder what each metric means.
-pub fn describe_metrics() {
-    describe_counter!(LOCK_ACQUIRE, "Locks asked for, by status and source type");
-    describe_counter!(LOCK_MISS, "Locks that somebody else held");
-    describe_counter!(LOCK_RELEASE, "Locks given back, by status");
-    describe_histogram!(LOCK_HELD, Unit::Seconds, "How long a lock was held");
-    describe_histogram!(KV_GET, Unit::Seconds, "Reading a record");
-    describe_histogram!(KV_SET, Unit::Seconds, "Writing or deleting a record");
-    describe_counter!(KV_OPERATIONS, "Record operations, by operation and result");
-    describe_counter!(COMMAND_BEGIN, "Commands asked for, by result");
-    describe_counter!(COMMAND_END, "Commands ended, by how and result");
-    describe_counter!(LINE_EVENTS, "Events of LINE's webhooks, by event_type and result");
-    describe_counter!(LINE_HANDLED, "Events of LINE that were handled, by event_type and result");
-    describe_counter!(LINE_SENT, "What was sent to LINE, by what and result");
-    describe_histogram!(
-        LINE_WEBHOOK,
-        Unit::Seconds,
-        "From a webhook's arrival to its answer, by status"
-    );
-    describe_counter!(INBOX_BEGIN, "Messages that an inbox was asked about, by result");
-    describe_counter!(INBOX_END, "Messages that left their consumer, by how and result");
-    describe_counter!(BUS_PUBLISH, "Events published, by result");
-    describe_counter!(BUS_GAPS, "Followers who were told that entries are missing");
-    describe_counter!(BUS_MISSED_HINTS, "Times that the tail showed an entry before any hint did");
-    describe_counter!(BUS_READ_FAILURES, "Reads of followed jobs or of their tail that failed");
-    describe_gauge!(BUS_TAIL_AGE, "How long ago the tail of the followed jobs was read");
-    describe_gauge!(SSE_CONNECTIONS, "Event streams that are open now");
-    describe_counter!(SSE_DELIVERIES, "Events written to event streams");
-    describe_counter!(SSE_ENDED, "Event streams that ended, by reason");
-    describe_counter!(BUS_CONSUMED, "Events that groups consumed, by result");
-    describe_gauge!(BUS_CONSUMER_PARTITIONS, "Partitions that this process has, by group");
-    describe_counter!(INGEST_ENTRIES, "Entries of workers' streams that were routed, by result");
-    describe_gauge!(INGEST_LAG, "Entries that the router has not seen yet, by stream");
-    describe_gauge!(INGEST_PENDING, "Entries that are being routed, by stream");
-    describe_gauge!(INGEST_LOST, "Entries that were trimmed before they were routed, by stream");
-    describe_counter!(OPERATOR_ACTIONS, "What operators did, by action and result");
-    describe_counter!(STORE_ERRORS, "Store calls that failed, by reason");
-    describe_counter!(IDEMPOTENCY, "What happened to requests with an Idempotency-Key, by event");
-    describe_histogram!(
-        IDEMPOTENCY_LATENCY,
-        Unit::Seconds,
-        "From a request with an Idempotency-Key to the head of its answer"
-    );
-    describe_counter!(UPSTREAM_FAILURES, "Upstreams that gave no answer, by route and reason");
-    describe_counter!(SWEPT, "Expired claims and records that were swept");
-    describe_counter!(HTTP_REQUESTS, "HTTP requests, by route, method and status");
-    describe_histogram!(HTTP_LATENCY, Unit::Seconds, "Answering an HTTP request");
-    describe_counter!(RELAY_SENT, "Rows that a relay sent, by sink and result");
-    describe_counter!(RELAY_RESOLVED, "What a relay told the store, by outcome and result");
-    describe_histogram!(RELAY_SEND, Unit::Seconds, "Sending one row to its acknowledgement");
-    describe_histogram!(RELAY_LAG, Unit::Seconds, "From a row's enqueueing to its delivery");
-    describe_gauge!(RELAY_IN_FLIGHT, "Rows on their way to the sink now");
-    describe_gauge!(RELAY_SINK_UP, "1 while the sink answers");
-    describe_counter!(CONSUMED, "Messages that a consumer received, by source and result");
-    describe_gauge!(HTTP_IN_FLIGHT, "HTTP requests being answered now");
-    describe_gauge!(STORE_UP, "1 while the store answers");
-}
 
 /// Counts a store call that failed.
 pub fn count_store_error(error: &crate::StoreError) {

@@ -233,7 +233,7 @@ async fn serve<O: BatchOperation>(shared: &Shared<O>, batch: Vec<QueuedOperation
                 let [own] = own;
                 own.ok_or_else(|| outcome.err().unwrap_or_else(no_answer_error))
             }
-            (None, Err(error)) => Err(error.without_source()),
+            (None, Err(error)) => Err(error.clone()),
             (None, Ok(())) => Err(no_answer_error()),
         };
         if let Ok(answer) = &answer {

@@ -1,6 +1,7 @@
 //! Errors of statements, and their translation to [`StoreError`].
 
 use std::error::Error as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::StoreError;
@@ -101,9 +102,9 @@ fn driver_error(error: tokio_postgres::Error) -> StoreError {
         return StoreError::Refused { reason };
     }
     if is_encoding_error(&error) || kind.starts_with("error deserializing") {
-        return StoreError::Internal { reason, source: Some(Box::new(error)) };
+        return StoreError::Internal { reason, source: Some(Arc::new(error)) };
     }
-    StoreError::Unavailable { reason, source: Some(Box::new(error)) }
+    StoreError::Unavailable { reason, source: Some(Arc::new(error)) }
 }
 
 fn is_encoding_error(error: &tokio_postgres::Error) -> bool {

@@ -73,7 +73,6 @@ mod tests {
         ] {
             let error = store_error(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None));
             assert_eq!(error.label(), label, "{code}");
-            assert_eq!(error.without_source().label(), label, "{code}");
         }
     }
 }

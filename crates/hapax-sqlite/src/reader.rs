@@ -50,7 +50,7 @@ fn serve(
     let connection = match begun {
         Ok(connection) => connection,
         Err(error) => {
-            calls.drain(..).for_each(|call| call.fail(error.without_source()));
+            calls.drain(..).for_each(|call| call.fail(error.clone()));
             return None;
         }
     };

@@ -82,7 +82,7 @@ impl Writer {
             }
             Err(error) => {
                 tracing::debug!(error = %error, calls = calls.len(), "a batch was not written");
-                calls.into_iter().for_each(|call| call.fail(error.without_source()));
+                calls.into_iter().for_each(|call| call.fail(error.clone()));
             }
         }
         self.maintain_wal(full);
@@ -212,17 +212,15 @@ fn run_all(connection: &Connection, calls: &mut [Box<dyn QueuedCall>]) -> Result
         failpoint::hit(MID_BATCH);
         if connection.is_autocommit() {
             // SQLite rolled back the whole transaction by itself, as it does on a full disk.
-            return Err(call.error().map_or_else(
-                || internal_error("a transaction was lost"),
-                StoreError::without_source,
-            ));
+            let error = call.error().cloned();
+            return Err(error.unwrap_or_else(|| internal_error("a transaction was lost")));
         }
         // A call that failed after its first write leaves a partial write: roll back the whole batch.
         // That is rare, and a savepoint per call would cost every call.
         if let Some(error) = call.error()
             && connection.total_changes() != before
         {
-            return Err(error.without_source());
+            return Err(error.clone());
         }
     }
     Ok(())

@@ -146,18 +146,11 @@ impl Documents {
         Self { store, tenant: Tenant::default(), max_bytes: 1024 * 1024 }
     }
 
-    /// Documents of another tenant.
-    #[must_use]
-    pub fn tenant(mut self, tenant: Tenant) -> Self {
-        self.tenant = tenant;
-        self
-    }
-
-    /// The largest document, in bytes of JSON, also after a patch or an update; 1 MiB by default.
-    #[must_use]
-    pub fn max_bytes(mut self, bytes: usize) -> Self {
-        self.max_bytes = bytes;
-        self
+    crate::setters! {
+        /// Documents of another tenant.
+        tenant: Tenant,
+        /// The largest document, in bytes of JSON, also after a patch or an update; 1 MiB by default.
+        max_bytes: usize,
     }
 
     /// Reads a document; `None` where there is none.

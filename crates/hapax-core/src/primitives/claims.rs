@@ -113,25 +113,13 @@ impl ClaimRequest {
         }
     }
 
-    /// Sets how long a settled, failed or unknown claim is remembered.
-    #[must_use]
-    pub fn retention(mut self, retention: Duration) -> Self {
-        self.retention = retention;
-        self
-    }
-
-    /// Sets the fingerprint to compare.
-    #[must_use]
-    pub fn fingerprint(mut self, fingerprint: Option<Fingerprint>) -> Self {
-        self.fingerprint = fingerprint;
-        self
-    }
-
-    /// Sets the policy for a pending claim whose lease has ended.
-    #[must_use]
-    pub fn on_unknown(mut self, policy: OnUnknown) -> Self {
-        self.on_unknown = policy;
-        self
+    crate::setters! {
+        /// Sets how long a settled, failed or unknown claim is remembered.
+        retention: Duration,
+        /// Sets the fingerprint to compare.
+        fingerprint: Option<Fingerprint>,
+        /// Sets the policy for a pending claim whose lease has ended.
+        on_unknown: OnUnknown,
     }
 
     /// The same request from another caller: a copy with a new random token.

@@ -274,11 +274,11 @@ impl QueueItem {
         }
     }
 
-    /// Sets the id.
-    #[must_use]
-    pub fn id(mut self, id: ItemId) -> Self {
-        self.id = id;
-        self
+    crate::setters! {
+        /// Sets the id.
+        id: ItemId,
+        /// Sets how long after enqueueing the item is due.
+        delay: Duration,
     }
 
     /// Sets the ordering key.
@@ -299,13 +299,6 @@ impl QueueItem {
     #[must_use]
     pub fn header(mut self, name: &str, value: &str) -> Self {
         self.headers.insert(name.into(), value.into());
-        self
-    }
-
-    /// Sets how long after enqueueing the item is due.
-    #[must_use]
-    pub fn delay(mut self, delay: Duration) -> Self {
-        self.delay = delay;
         self
     }
 }

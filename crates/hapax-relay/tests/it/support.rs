@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use hapax_core::memory::MemoryStore;
 use hapax_core::queue::{ItemId, QueueDepth, QueueItem, QueueName};
-use hapax_core::{Clock, Queue, Tenant, Timestamp};
+use hapax_core::{Queue, RuntimeClock, Tenant};
 use hapax_relay::{Backoff, DeliveryError, OutboundMessage, Relay, RelayConfig, Sink};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
@@ -158,16 +158,7 @@ impl Working {
 /// A store whose clock follows the runtime's clock, which the tests of leases pause: a stalled
 /// machine then lets no lease expire.
 pub(crate) fn in_virtual_time() -> MemoryStore {
-    MemoryStore::new(Arc::new(Virtual(tokio::time::Instant::now())))
-}
-
-#[derive(Debug)]
-struct Virtual(tokio::time::Instant);
-
-impl Clock for Virtual {
-    fn now(&self) -> Timestamp {
-        Timestamp(1_000_000_000_000).plus(self.0.elapsed())
-    }
+    MemoryStore::new(Arc::new(RuntimeClock::default()))
 }
 
 /// Short waits, for fast tests; long limits, so that a stalled machine uses up no lease and no

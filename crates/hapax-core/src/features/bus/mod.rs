@@ -95,31 +95,19 @@ impl Default for BusConfig {
 }
 
 impl BusConfig {
-    /// How long and how much of each job is kept.
-    #[must_use]
-    pub fn retention(mut self, retention: LogRetention) -> Self {
-        self.retention = retention;
-        self
+    crate::setters! {
+        /// How long and how much of each job is kept.
+        retention: LogRetention,
+        /// The largest encoded event.
+        max_event_bytes: usize,
+        /// How often the tail is polled for appends whose hint was lost.
+        poll_interval: Duration,
     }
 
     /// An event that closes its job even if it is not marked as the last one.
     #[must_use]
     pub fn closing_event(mut self, event: impl Into<Option<ClosingEvent>>) -> Self {
         self.closing_event = event.into();
-        self
-    }
-
-    /// The largest encoded event.
-    #[must_use]
-    pub fn max_event_bytes(mut self, bytes: usize) -> Self {
-        self.max_event_bytes = bytes;
-        self
-    }
-
-    /// How often the tail is polled for appends whose hint was lost.
-    #[must_use]
-    pub fn poll_interval(mut self, interval: Duration) -> Self {
-        self.poll_interval = interval;
         self
     }
 }

@@ -54,38 +54,21 @@ impl Default for ConsumerGroupConfig {
 }
 
 impl ConsumerGroupConfig {
-    /// How long a member keeps its partitions without renewing; then others take them over.
-    #[must_use]
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = lease;
-        self
-    }
-
-    /// How often idle partitions are read.
-    #[must_use]
-    pub fn poll_interval(mut self, interval: Duration) -> Self {
-        self.poll_interval = interval;
-        self
-    }
-
-    /// How many partitions of one member are handled at the same time.
-    #[must_use]
-    pub fn max_concurrent(mut self, partitions: usize) -> Self {
-        self.max_concurrent = partitions;
-        self
+    crate::setters! {
+        /// How long a member keeps its partitions without renewing; then others take them over.
+        lease: Duration,
+        /// How often idle partitions are read.
+        poll_interval: Duration,
+        /// How many partitions of one member are handled at the same time.
+        max_concurrent: usize,
+        /// Whether a new group begins with the events that are still kept, or with future ones.
+        from_start: bool,
     }
 
     /// The pause after a failed handler call, at first and at most.
     #[must_use]
     pub fn backoff(mut self, first: Duration, max: Duration) -> Self {
         self.backoff = (first, max);
-        self
-    }
-
-    /// Whether a new group begins with the events that are still kept, or with future ones.
-    #[must_use]
-    pub fn from_start(mut self, from_start: bool) -> Self {
-        self.from_start = from_start;
         self
     }
 }

@@ -4,21 +4,10 @@ use std::sync::{Mutex, PoisonError};
 use super::*;
 use crate::bus::NewEvent;
 use crate::memory::MemoryStore;
-use crate::{Clock, Put, Records, Tenant, Timestamp};
-
-/// A store clock that follows the runtime's clock. The tests pause that clock, so that no lease
-/// lapses when the machine stalls.
-#[derive(Debug)]
-struct Virtual(tokio::time::Instant);
-
-impl Clock for Virtual {
-    fn now(&self) -> Timestamp {
-        Timestamp(1_000_000_000_000).plus(self.0.elapsed())
-    }
-}
+use crate::{Put, Records, RuntimeClock, Tenant};
 
 fn in_virtual_time() -> MemoryStore {
-    MemoryStore::new(Arc::new(Virtual(tokio::time::Instant::now())))
+    MemoryStore::new(Arc::new(RuntimeClock::default()))
 }
 
 /// (offset, member that handled it) of each handled event, by job.
