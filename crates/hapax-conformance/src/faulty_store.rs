@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use hapax_core::{Key, Store, StoreError, Watch};
+use hapax_core::{Key, Store, StoreError, StoreResult, Watch};
 
 use crate::wrapped_store::{StorePart, StoreWrapper, WrappedStore};
 
@@ -104,10 +104,10 @@ impl StoreWrapper for FaultInjector {
         &*self.store
     }
 
-    async fn call<T, F, C>(&self, part: StorePart, call: C) -> Result<T, StoreError>
+    async fn call<T, F, C>(&self, part: StorePart, call: C) -> StoreResult<T>
     where
         T: Send,
-        F: Future<Output = Result<T, StoreError>> + Send,
+        F: Future<Output = StoreResult<T>> + Send,
         C: Fn() -> F + Send + Sync,
     {
         let fault = self.locked(|plan| {

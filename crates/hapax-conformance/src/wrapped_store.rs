@@ -10,7 +10,7 @@ use hapax_core::queue::{
 };
 use hapax_core::{
     ClaimPage, ClaimQuery, ClaimRequest, ClaimView, Claimed, Claims, Deleted, Expect, Finding,
-    GiveBack, Key, Log, Oversight, Put, Queue, Record, Records, Step, Store, StoreError, Tenant,
+    GiveBack, Key, Log, Oversight, Put, Queue, Record, Records, Step, Store, StoreResult, Tenant,
     Token, Watch,
 };
 
@@ -50,7 +50,7 @@ macro_rules! store_methods {
         /// #[async_trait]
         /// impl StoreWrapper for Blind {
         ///     fn inner(&self) -> &dyn Store { &self.0 }
-        ///     async fn look(&self, _: &Key) -> Result<Option<ClaimView>, StoreError> { Ok(None) }
+        ///     async fn look(&self, _: &Key) -> StoreResult<Option<ClaimView>> { Ok(None) }
         /// }
         /// let store: std::sync::Arc<dyn Store> =
         ///     std::sync::Arc::new(WrappedStore(Blind(MemoryStore::default())));
@@ -62,10 +62,10 @@ macro_rules! store_methods {
 
             /// Makes one call of the wrapper. Override it to make the call later, twice or not at
             /// all.
-            async fn call<T, F, C>(&self, _part: StorePart, call: C) -> Result<T, StoreError>
+            async fn call<T, F, C>(&self, _part: StorePart, call: C) -> StoreResult<T>
             where
                 T: Send,
-                F: Future<Output = Result<T, StoreError>> + Send,
+                F: Future<Output = StoreResult<T>> + Send,
                 C: Fn() -> F + Send + Sync,
             {
                 call().await
@@ -73,7 +73,7 @@ macro_rules! store_methods {
 
             $($(
                 /// Passes the call on.
-                async fn $method(&self, $($arg: $type),*) -> Result<$answer, StoreError> {
+                async fn $method(&self, $($arg: $type),*) -> StoreResult<$answer> {
                     self.inner().$method($($arg),*).await
                 }
             )*
@@ -88,7 +88,7 @@ macro_rules! store_methods {
         $(
             #[async_trait]
             impl<W: StoreWrapper> $trait for WrappedStore<W> {
-                $(async fn $method(&self, $($arg: $type),*) -> Result<$answer, StoreError> {
+                $(async fn $method(&self, $($arg: $type),*) -> StoreResult<$answer> {
                     let call = || self.0.$method($(Clone::clone(&$arg)),*);
                     self.0.call(StorePart::$part, call).await
                 })*

@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::{ClaimRequest, Claimed, Claims, GiveBack, Key, Step, StoreError, Token, metric_names};
+use crate::{
+    ClaimRequest, Claimed, Claims, GiveBack, Key, Step, StoreError, StoreResult, Token,
+    metric_names,
+};
 
 /// The longest pause between two polls of a waiter: a hint between nodes may be lost.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
@@ -27,7 +30,7 @@ pub(crate) async fn claim(
     ask: &ClaimRequest,
     wait: Duration,
     undo: GiveBack,
-) -> Result<(Claimed, Instant), StoreError> {
+) -> StoreResult<(Claimed, Instant)> {
     let deadline = Instant::now() + wait;
     let mut watch = None;
     loop {
@@ -64,9 +67,9 @@ pub(crate) async fn claim(
 
 /// Repeats a call once if the connection was lost. Only for calls that are safe to repeat with the
 /// same token.
-pub(crate) async fn retry_once_on_disconnect<T, F>(call: impl Fn() -> F) -> Result<T, StoreError>
+pub(crate) async fn retry_once_on_disconnect<T, F>(call: impl Fn() -> F) -> StoreResult<T>
 where
-    F: Future<Output = Result<T, StoreError>>,
+    F: Future<Output = StoreResult<T>>,
 {
     match call().await {
         Err(StoreError::Unavailable { .. }) => call().await,
@@ -77,7 +80,7 @@ where
 /// Turns the answer to a settle or give-back into a result, and counts it under the label `success`,
 /// `lost` or `error`.
 pub(crate) fn count_step<E: From<StoreError>>(
-    answer: Result<Step, StoreError>,
+    answer: StoreResult<Step>,
     success: &'static str,
     lost: E,
     count: impl FnOnce(&'static str),

@@ -4,6 +4,9 @@ use std::time::Duration;
 
 type Source = Arc<dyn StdError + Send + Sync>;
 
+/// The result of a store call.
+pub type StoreResult<T> = Result<T, StoreError>;
+
 /// Why a store call failed. Messages never contain a key or a value. Each caller of a batch that
 /// failed as a whole gets a clone.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -42,7 +42,7 @@ mod wake;
 
 pub use canonical::canonical_json;
 pub use clock::{Clock, ManualClock, RuntimeClock, SystemClock, Timestamp, millis};
-pub use error::StoreError;
+pub use error::{StoreError, StoreResult};
 #[cfg(feature = "bus")]
 pub use features::bus;
 #[cfg(feature = "command")]

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::memory::MemoryStore;
-use hapax_core::{Store, StoreError};
+use hapax_core::{Store, StoreError, StoreResult};
 
 /// The settings of [`open`].
 ///
@@ -70,7 +70,7 @@ impl StoreConfig {
 /// # drop(guard);
 /// # Ok(()) }
 /// ```
-pub fn open(url: &str, config: &StoreConfig) -> Result<Arc<dyn Store>, StoreError> {
+pub fn open(url: &str, config: &StoreConfig) -> StoreResult<Arc<dyn Store>> {
     let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
     match scheme {
         "memory" => Ok(Arc::new(MemoryStore::default())),
@@ -87,7 +87,7 @@ pub fn open(url: &str, config: &StoreConfig) -> Result<Arc<dyn Store>, StoreErro
 }
 
 #[cfg(feature = "sqlite")]
-fn sqlite(path: &str, config: &StoreConfig) -> Result<Arc<dyn Store>, StoreError> {
+fn sqlite(path: &str, config: &StoreConfig) -> StoreResult<Arc<dyn Store>> {
     // `sqlite:file.db`, `sqlite:/var/file.db` and `sqlite:///var/file.db` are all in use.
     let path = path.strip_prefix("//").unwrap_or(path);
     if path.is_empty() {
@@ -99,7 +99,7 @@ fn sqlite(path: &str, config: &StoreConfig) -> Result<Arc<dyn Store>, StoreError
 }
 
 #[cfg(feature = "redis")]
-fn redis(url: &str, config: &StoreConfig) -> Result<Arc<dyn Store>, StoreError> {
+fn redis(url: &str, config: &StoreConfig) -> StoreResult<Arc<dyn Store>> {
     let names = &config.redis_verbatim;
     let verbatim = hapax_redis::VerbatimKeys::default().locks(names).records(names);
     let store_config =
@@ -108,23 +108,23 @@ fn redis(url: &str, config: &StoreConfig) -> Result<Arc<dyn Store>, StoreError> 
 }
 
 #[cfg(feature = "postgres")]
-fn postgres(url: &str, config: &StoreConfig) -> Result<Arc<dyn Store>, StoreError> {
+fn postgres(url: &str, config: &StoreConfig) -> StoreResult<Arc<dyn Store>> {
     let store_config = hapax_postgres::PostgresConfig::new(url).timeout(config.timeout);
     Ok(Arc::new(hapax_postgres::PostgresStore::open(store_config)?))
 }
 
 #[cfg(not(feature = "sqlite"))]
-fn sqlite(_: &str, _: &StoreConfig) -> Result<Arc<dyn Store>, StoreError> {
+fn sqlite(_: &str, _: &StoreConfig) -> StoreResult<Arc<dyn Store>> {
     Err(not_compiled_in("sqlite"))
 }
 
 #[cfg(not(feature = "redis"))]
-fn redis(_: &str, _: &StoreConfig) -> Result<Arc<dyn Store>, StoreError> {
+fn redis(_: &str, _: &StoreConfig) -> StoreResult<Arc<dyn Store>> {
     Err(not_compiled_in("redis"))
 }
 
 #[cfg(not(feature = "postgres"))]
-fn postgres(_: &str, _: &StoreConfig) -> Result<Arc<dyn Store>, StoreError> {
+fn postgres(_: &str, _: &StoreConfig) -> StoreResult<Arc<dyn Store>> {
     Err(not_compiled_in("postgres"))
 }
 

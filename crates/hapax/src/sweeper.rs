@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_core::{Store, StoreError, metric_names};
+use hapax_core::{Store, StoreResult, metric_names};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
@@ -36,7 +36,7 @@ pub fn sweep_forever(store: Arc<dyn Store>, interval: Duration) -> JoinHandle<()
 /// assert_eq!(hapax::sweep(&*store, 10_000, Duration::from_secs(1)).await?, 0);
 /// # Ok(()) }
 /// ```
-pub async fn sweep(store: &dyn Store, max_rows: u64, time: Duration) -> Result<u64, StoreError> {
+pub async fn sweep(store: &dyn Store, max_rows: u64, time: Duration) -> StoreResult<u64> {
     let begun = Instant::now();
     let mut swept = 0;
     loop {

@@ -21,6 +21,7 @@
 //! # Ok(()) }
 //! ```
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,8 +33,8 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::{
-    Deleted, Expect, InvalidKey, Key, Put, Record, Records, StoreError, Tenant, Version,
-    metric_names,
+    Deleted, Expect, InvalidKey, Key, Put, Record, Records, StoreError, StoreResult, Tenant,
+    Version, metric_names,
 };
 
 /// How often a change starts over before it gives up.
@@ -265,15 +266,14 @@ impl Documents {
         let key = Key::record(&self.tenant, name)?;
         for _ in 0..MAX_TRIES {
             let (expected, is_final) = self.expected(&key, expect).await?;
-            let asked = Instant::now();
-            let answer = self.store.delete(&key, &expected).await;
-            histogram!(metric_names::KV_SET).record(asked.elapsed());
-            count("delete", &answer, |deleted| match deleted {
-                Deleted::Done => "deleted",
-                Deleted::Missing => "miss",
-                Deleted::Conflict => "conflict",
-            });
-            match answer? {
+            let delete = self.store.delete(&key, &expected);
+            let deleted =
+                measured(metric_names::KV_SET, "delete", delete, |deleted| match deleted {
+                    Deleted::Done => "deleted",
+                    Deleted::Missing => "miss",
+                    Deleted::Conflict => "conflict",
+                });
+            match deleted.await? {
                 Deleted::Done => return Ok(()),
                 Deleted::Missing if *expect == MatchCondition::Any => {
                     return Err(DocumentError::Missing);
@@ -307,11 +307,8 @@ impl Documents {
     }
 
     async fn read(&self, key: &Key) -> Result<Option<Record>, DocumentError> {
-        let asked = Instant::now();
-        let answer = self.store.get(key).await;
-        histogram!(metric_names::KV_GET).record(asked.elapsed());
-        count("get", &answer, |record| if record.is_some() { "hit" } else { "miss" });
-        Ok(answer?)
+        let label = |record: &Option<_>| if record.is_some() { "hit" } else { "miss" };
+        measured(metric_names::KV_GET, "get", self.store.get(key), label).await
     }
 
     async fn write(
@@ -324,14 +321,12 @@ impl Documents {
         if value.len() > self.max_bytes {
             return Err(DocumentError::TooLarge { limit: self.max_bytes });
         }
-        let asked = Instant::now();
-        let answer = self.store.put(key, value, expect, ttl).await;
-        histogram!(metric_names::KV_SET).record(asked.elapsed());
-        count("put", &answer, |put| match put {
+        let put = self.store.put(key, value, expect, ttl);
+        measured(metric_names::KV_SET, "put", put, |put| match put {
             Put::Stored { .. } => "stored",
             Put::Conflict => "conflict",
-        });
-        Ok(answer?)
+        })
+        .await
     }
 }
 
@@ -345,20 +340,21 @@ impl MatchCondition {
     }
 }
 
-fn count<T>(
+/// Makes a store call, measures and counts it.
+async fn measured<T>(
+    latency: &'static str,
     operation: &'static str,
-    answer: &Result<T, StoreError>,
-    result: impl FnOnce(&T) -> &'static str,
-) {
-    let result = match answer {
-        Ok(answer) => result(answer),
-        Err(error) => {
-            metric_names::count_store_error(error);
-            "error"
-        }
-    };
+    call: impl Future<Output = StoreResult<T>>,
+    label: impl FnOnce(&T) -> &'static str,
+) -> Result<T, DocumentError> {
+    let asked = Instant::now();
+    let answer = call.await;
+    histogram!(latency).record(asked.elapsed());
+    let result = answer.as_ref().inspect_err(|error| metric_names::count_store_error(error));
+    let result = result.map_or("error", label);
     counter!(metric_names::KV_OPERATIONS, "operation" => operation, "result" => result)
         .increment(1);
+    Ok(answer?)
 }
 
 fn parse<T: DeserializeOwned>(record: Record) -> Result<Document<T>, DocumentError> {

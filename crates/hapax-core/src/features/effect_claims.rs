@@ -7,7 +7,9 @@ use bytes::Bytes;
 use metrics::counter;
 
 use crate::claim_retry::{self, count_step, retry_once_on_disconnect};
-use crate::{ClaimRequest, Claimed, Claims, GiveBack, Key, OnceError, StoreError, Ticket, Token};
+use crate::{
+    ClaimRequest, Claimed, Claims, GiveBack, Key, OnceError, StoreError, StoreResult, Ticket, Token,
+};
 
 /// The metrics of a feature's claims, and the values of their labels.
 pub(crate) struct ClaimMetrics {
@@ -32,7 +34,7 @@ impl EffectClaims {
         key: &Key,
         request: &ClaimRequest,
         wait: Duration,
-    ) -> Result<Claimed, StoreError> {
+    ) -> StoreResult<Claimed> {
         let answer = claim_retry::claim(&self.store, key, request, wait, GiveBack::Keep).await;
         let claimed = answer.map(|(claimed, _)| claimed);
         let result = claimed.as_ref().map_or("error", self.metrics.begun);

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use super::MemoryStore;
 use crate::claim_rules::{self, ClaimChange, ClaimDecision, ClaimRow};
 use crate::{
-    ClaimRequest, ClaimView, Claimed, Claims, Fence, GiveBack, Key, Step, StoreError, Timestamp,
+    ClaimRequest, ClaimView, Claimed, Claims, Fence, GiveBack, Key, Step, StoreResult, Timestamp,
     Token, Watch,
 };
 
@@ -35,7 +35,7 @@ impl MemoryStore {
 
 #[async_trait]
 impl Claims for MemoryStore {
-    async fn claim(&self, key: &Key, ask: &ClaimRequest) -> Result<Claimed, StoreError> {
+    async fn claim(&self, key: &Key, ask: &ClaimRequest) -> StoreResult<Claimed> {
         let mut tables = self.tables();
         let now = self.clock.now();
         let row = match claim_rules::claim(tables.claims.get(key), ask, now) {
@@ -50,23 +50,23 @@ impl Claims for MemoryStore {
         Ok(answer)
     }
 
-    async fn extend(&self, key: &Key, token: &Token, lease: Duration) -> Result<Step, StoreError> {
+    async fn extend(&self, key: &Key, token: &Token, lease: Duration) -> StoreResult<Step> {
         Ok(self.step(key, |row, now| claim_rules::extend(row, token, lease, now)))
     }
 
-    async fn settle(&self, key: &Key, token: &Token, value: Bytes) -> Result<Step, StoreError> {
+    async fn settle(&self, key: &Key, token: &Token, value: Bytes) -> StoreResult<Step> {
         let step = self.step(key, |row, now| claim_rules::settle(row, token, &value, now));
         self.hub.wake(key.digest());
         Ok(step)
     }
 
-    async fn give_back(&self, key: &Key, token: &Token, how: GiveBack) -> Result<Step, StoreError> {
+    async fn give_back(&self, key: &Key, token: &Token, how: GiveBack) -> StoreResult<Step> {
         let step = self.step(key, |row, now| claim_rules::give_back(row, token, how, now));
         self.hub.wake(key.digest());
         Ok(step)
     }
 
-    async fn look(&self, key: &Key) -> Result<Option<ClaimView>, StoreError> {
+    async fn look(&self, key: &Key) -> StoreResult<Option<ClaimView>> {
         Ok(claim_rules::look(self.tables().claims.get(key), self.clock.now()))
     }
 

@@ -8,7 +8,7 @@ use crate::log::{
     Appended, Attached, Cursor, Epoch, Epochs, JobHead, LogEntry, LogEvent, LogRetention,
     PartitionTail, TailChange, TailPosition,
 };
-use crate::{Fingerprint, Key, Log, StoreError, Timestamp, Watch};
+use crate::{Fingerprint, Key, Log, StoreResult, Timestamp, Watch};
 
 /// One job's log, which expires as a whole.
 #[derive(Debug)]
@@ -176,11 +176,7 @@ impl MemoryStore {
 
 #[async_trait]
 impl Log for MemoryStore {
-    async fn append(
-        &self,
-        events: &[LogEvent],
-        keep: &LogRetention,
-    ) -> Result<Vec<Appended>, StoreError> {
+    async fn append(&self, events: &[LogEvent], keep: &LogRetention) -> StoreResult<Vec<Appended>> {
         let answers: Vec<_> = {
             let mut tables = self.tables();
             let now = self.clock.now();
@@ -196,12 +192,7 @@ impl Log for MemoryStore {
         Ok(answers)
     }
 
-    async fn attach(
-        &self,
-        job: &Key,
-        after: u64,
-        at_most: usize,
-    ) -> Result<Option<Attached>, StoreError> {
+    async fn attach(&self, job: &Key, after: u64, at_most: usize) -> StoreResult<Option<Attached>> {
         let tables = self.tables();
         let now = self.clock.now();
         let found = tables.jobs.get(job).filter(|job| now < job.expires_at);
@@ -222,7 +213,7 @@ impl Log for MemoryStore {
         &self,
         from: &[(u16, TailPosition)],
         at_most: usize,
-    ) -> Result<Vec<PartitionTail>, StoreError> {
+    ) -> StoreResult<Vec<PartitionTail>> {
         let mut tables = self.tables();
         let tail = |(partition, from): &(u16, TailPosition)| {
             tables.tails.entry(*partition).or_default().after(from, at_most)

@@ -22,7 +22,7 @@ use self::records::StoredRecord;
 use crate::claim_rules::ClaimRow;
 use crate::log::PARTITIONS;
 use crate::queue::QueueName;
-use crate::{Clock, Finding, Key, Promise, Store, StoreError, SystemClock, WakeRegistry};
+use crate::{Clock, Finding, Key, Promise, Store, StoreResult, SystemClock, WakeRegistry};
 
 /// A store in the memory of this process. All data is lost when the process ends.
 #[derive(Clone, Debug)]
@@ -88,11 +88,11 @@ impl Store for MemoryStore {
         "memory"
     }
 
-    async fn ping(&self) -> Result<(), StoreError> {
+    async fn ping(&self) -> StoreResult<()> {
         Ok(())
     }
 
-    async fn examine(&self) -> Result<Vec<Finding>, StoreError> {
+    async fn examine(&self) -> StoreResult<Vec<Finding>> {
         Ok(vec![Finding::warn(
             "memory.durability",
             Promise::Durable,
@@ -101,7 +101,7 @@ impl Store for MemoryStore {
         )])
     }
 
-    async fn sweep(&self, at_most: u32) -> Result<u64, StoreError> {
+    async fn sweep(&self, at_most: u32) -> StoreResult<u64> {
         let mut tables = self.tables();
         let now = self.clock.now();
         let mut left = u64::from(at_most);

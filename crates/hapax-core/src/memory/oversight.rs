@@ -1,11 +1,11 @@
 use async_trait::async_trait;
 
 use super::MemoryStore;
-use crate::{ClaimPage, ClaimQuery, Oversight, StoreError, claim_rules};
+use crate::{ClaimPage, ClaimQuery, Oversight, StoreResult, claim_rules};
 
 #[async_trait]
 impl Oversight for MemoryStore {
-    async fn list(&self, list: &ClaimQuery) -> Result<ClaimPage, StoreError> {
+    async fn list(&self, list: &ClaimQuery) -> StoreResult<ClaimPage> {
         let tables = self.tables();
         let now = self.clock.now();
         // Filter before paging: `next` must not reveal a key that the query does not match.

@@ -9,7 +9,7 @@ use crate::queue::{
     DeadLetter, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem, QueueDepth, QueueItem,
     QueueName, Resolved,
 };
-use crate::{Fence, Queue, StoreError, Tenant, Timestamp, Token, Watch};
+use crate::{Fence, Queue, StoreResult, Tenant, Timestamp, Token, Watch};
 
 /// One queue. Its rows are sorted by place, which is the order of enqueueing.
 #[derive(Debug, Default)]
@@ -269,11 +269,7 @@ impl MemoryStore {
 
 #[async_trait]
 impl Queue for MemoryStore {
-    async fn enqueue(
-        &self,
-        queue: &QueueName,
-        items: &[QueueItem],
-    ) -> Result<Vec<Enqueued>, StoreError> {
+    async fn enqueue(&self, queue: &QueueName, items: &[QueueItem]) -> StoreResult<Vec<Enqueued>> {
         let answers = {
             let mut tables = self.tables();
             let now = self.clock.now();
@@ -285,11 +281,7 @@ impl Queue for MemoryStore {
         Ok(answers)
     }
 
-    async fn lease(
-        &self,
-        queue: &QueueName,
-        take: &LeaseRequest,
-    ) -> Result<Vec<LeasedItem>, StoreError> {
+    async fn lease(&self, queue: &QueueName, take: &LeaseRequest) -> StoreResult<Vec<LeasedItem>> {
         let mut tables = self.tables();
         let now = self.clock.now();
         let again = tables.items(queue).again(take, now);
@@ -303,12 +295,7 @@ impl Queue for MemoryStore {
         Ok(due.into_iter().zip(first..).filter_map(hand_out).collect())
     }
 
-    async fn renew(
-        &self,
-        queue: &QueueName,
-        token: &Token,
-        lease: Duration,
-    ) -> Result<u64, StoreError> {
+    async fn renew(&self, queue: &QueueName, token: &Token, lease: Duration) -> StoreResult<u64> {
         let mut tables = self.tables();
         let end = self.clock.now().plus(lease);
         Ok(tables.items(queue).renew(token, end))
@@ -319,7 +306,7 @@ impl Queue for MemoryStore {
         queue: &QueueName,
         token: &Token,
         outcomes: &[(ItemId, ItemOutcome)],
-    ) -> Result<Vec<Resolved>, StoreError> {
+    ) -> StoreResult<Vec<Resolved>> {
         let answers = {
             let mut tables = self.tables();
             let now = self.clock.now();
@@ -330,11 +317,7 @@ impl Queue for MemoryStore {
         Ok(answers)
     }
 
-    async fn depth(
-        &self,
-        queue: &QueueName,
-        whose: Option<&Tenant>,
-    ) -> Result<QueueDepth, StoreError> {
+    async fn depth(&self, queue: &QueueName, whose: Option<&Tenant>) -> StoreResult<QueueDepth> {
         let now = self.clock.now();
         Ok(self.tables().items(queue).depth(whose, now))
     }
@@ -345,7 +328,7 @@ impl Queue for MemoryStore {
         whose: Option<&Tenant>,
         after: Option<ItemId>,
         at_most: u32,
-    ) -> Result<Vec<DeadLetter>, StoreError> {
+    ) -> StoreResult<Vec<DeadLetter>> {
         Ok(self.tables().items(queue).dead(whose, after, at_most))
     }
 
@@ -354,7 +337,7 @@ impl Queue for MemoryStore {
         queue: &QueueName,
         whose: Option<&Tenant>,
         id: ItemId,
-    ) -> Result<bool, StoreError> {
+    ) -> StoreResult<bool> {
         let now = self.clock.now();
         let found = self.tables().items(queue).letter(id, whose).map(|row| {
             row.phase = Phase::Waiting;
@@ -370,7 +353,7 @@ impl Queue for MemoryStore {
         queue: &QueueName,
         whose: Option<&Tenant>,
         id: ItemId,
-    ) -> Result<bool, StoreError> {
+    ) -> StoreResult<bool> {
         let found = {
             let mut tables = self.tables();
             let items = tables.items(queue);

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::{MemoryStore, Tables};
-use crate::{Deleted, Expect, Key, Put, Record, Records, StoreError, Timestamp, Version};
+use crate::{Deleted, Expect, Key, Put, Record, Records, StoreResult, Timestamp, Version};
 
 #[derive(Debug)]
 pub(super) struct StoredRecord {
@@ -27,7 +27,7 @@ impl Tables {
 
 #[async_trait]
 impl Records for MemoryStore {
-    async fn get(&self, key: &Key) -> Result<Option<Record>, StoreError> {
+    async fn get(&self, key: &Key) -> StoreResult<Option<Record>> {
         let now = self.clock.now();
         Ok(self.tables().record(key, now).map(|stored| Record {
             value: stored.value.clone(),
@@ -42,7 +42,7 @@ impl Records for MemoryStore {
         value: Bytes,
         expect: &Expect,
         ttl: Option<Duration>,
-    ) -> Result<Put, StoreError> {
+    ) -> StoreResult<Put> {
         let mut tables = self.tables();
         let now = self.clock.now();
         let current = tables.record(key, now);
@@ -58,7 +58,7 @@ impl Records for MemoryStore {
         Ok(Put::Stored { version, created })
     }
 
-    async fn delete(&self, key: &Key, expect: &Expect) -> Result<Deleted, StoreError> {
+    async fn delete(&self, key: &Key, expect: &Expect) -> StoreResult<Deleted> {
         let mut tables = self.tables();
         let Some(current) = tables.record(key, self.clock.now()) else {
             return Ok(Deleted::Missing);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::{Key, StoreError, Token, Watch};
+use crate::{Key, StoreResult, Token, Watch};
 
 /// The right to do one thing: vacant → pending → settled, or given back.
 ///
@@ -61,20 +61,20 @@ use crate::{Key, StoreError, Token, Watch};
 #[async_trait]
 pub trait Claims: Send + Sync {
     /// Tries to claim the key.
-    async fn claim(&self, key: &Key, ask: &ClaimRequest) -> Result<Claimed, StoreError>;
+    async fn claim(&self, key: &Key, ask: &ClaimRequest) -> StoreResult<Claimed>;
 
     /// Moves the end of a pending claim's lease to `lease` from now.
-    async fn extend(&self, key: &Key, token: &Token, lease: Duration) -> Result<Step, StoreError>;
+    async fn extend(&self, key: &Key, token: &Token, lease: Duration) -> StoreResult<Step>;
 
     /// Settles a pending claim with `value`, which is kept for the retention of the
     /// [`ClaimRequest`].
-    async fn settle(&self, key: &Key, token: &Token, value: Bytes) -> Result<Step, StoreError>;
+    async fn settle(&self, key: &Key, token: &Token, value: Bytes) -> StoreResult<Step>;
 
     /// Gives a pending claim back without a value.
-    async fn give_back(&self, key: &Key, token: &Token, how: GiveBack) -> Result<Step, StoreError>;
+    async fn give_back(&self, key: &Key, token: &Token, how: GiveBack) -> StoreResult<Step>;
 
     /// Reads the state of a claim; `None` if it is vacant.
-    async fn look(&self, key: &Key) -> Result<Option<ClaimView>, StoreError>;
+    async fn look(&self, key: &Key) -> StoreResult<Option<ClaimView>>;
 
     /// Registers for a hint that the claim was settled or given back. Register first, then claim,
     /// then wait: hints between registration and wait are kept.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::{Fingerprint, Key, StoreError, Watch};
+use crate::{Fingerprint, Key, StoreResult, Watch};
 
 /// The default number of partitions of a new store.
 pub const PARTITIONS: u16 = 256;
@@ -76,21 +76,12 @@ pub const MAX_NUMBER: u64 = (1 << 53) - 1;
 #[async_trait]
 pub trait Log: Send + Sync {
     /// Appends up to [`MAX_APPEND`] events in the given order. Returns one answer per event.
-    async fn append(
-        &self,
-        events: &[LogEvent],
-        keep: &LogRetention,
-    ) -> Result<Vec<Appended>, StoreError>;
+    async fn append(&self, events: &[LogEvent], keep: &LogRetention) -> StoreResult<Vec<Appended>>;
 
     /// Reads the job's head and up to `at_most` entries with an offset above `after`, in one atomic
     /// read; `None` if the job has no log. Trimmed entries are missing: compare
     /// [`JobHead::first`].
-    async fn attach(
-        &self,
-        job: &Key,
-        after: u64,
-        at_most: usize,
-    ) -> Result<Option<Attached>, StoreError>;
+    async fn attach(&self, job: &Key, after: u64, at_most: usize) -> StoreResult<Option<Attached>>;
 
     /// Reads the changes of each partition after its position, at most `at_most` per partition.
     /// Returns one answer per element of `from`, in the same order.
@@ -98,7 +89,7 @@ pub trait Log: Send + Sync {
         &self,
         from: &[(u16, TailPosition)],
         at_most: usize,
-    ) -> Result<Vec<PartitionTail>, StoreError>;
+    ) -> StoreResult<Vec<PartitionTail>>;
 
     /// The number of partitions. It is stored with the data; opening a store that holds another
     /// number fails.

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::{Fence, Key, KeyKind, StoreError, Tenant};
+use crate::{Fence, Key, KeyKind, StoreResult, Tenant};
 
 /// Lists the claims of a store, for operators.
 ///
@@ -14,7 +14,7 @@ use crate::{Fence, Key, KeyKind, StoreError, Tenant};
 #[async_trait]
 pub trait Oversight: Send + Sync {
     /// Reads one page.
-    async fn list(&self, list: &ClaimQuery) -> Result<ClaimPage, StoreError>;
+    async fn list(&self, list: &ClaimQuery) -> StoreResult<ClaimPage>;
 }
 
 /// The filter and the page of [`Oversight::list`].

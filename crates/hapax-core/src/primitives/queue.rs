@@ -9,7 +9,7 @@ use bytes::Bytes;
 use uuid::Uuid;
 
 use crate::key::{InvalidKey, MAX_NAME, check};
-use crate::{Fence, Fingerprint, Key, StoreError, Tenant, Timestamp, Token, Watch, trace};
+use crate::{Fence, Fingerprint, Key, StoreResult, Tenant, Timestamp, Token, Watch, trace};
 
 /// Durable work: waiting → in flight (leased) → done, or dead.
 ///
@@ -67,26 +67,13 @@ use crate::{Fence, Fingerprint, Key, StoreError, Tenant, Timestamp, Token, Watch
 #[async_trait]
 pub trait Queue: Send + Sync {
     /// Adds items in the given order. Returns one answer per item.
-    async fn enqueue(
-        &self,
-        queue: &QueueName,
-        items: &[QueueItem],
-    ) -> Result<Vec<Enqueued>, StoreError>;
+    async fn enqueue(&self, queue: &QueueName, items: &[QueueItem]) -> StoreResult<Vec<Enqueued>>;
 
     /// Leases due items, oldest first as far as the keys allow. Returns none if none is due.
-    async fn lease(
-        &self,
-        queue: &QueueName,
-        take: &LeaseRequest,
-    ) -> Result<Vec<LeasedItem>, StoreError>;
+    async fn lease(&self, queue: &QueueName, take: &LeaseRequest) -> StoreResult<Vec<LeasedItem>>;
 
     /// Moves the end of all leases of this token to `lease` from now. Returns how many there were.
-    async fn renew(
-        &self,
-        queue: &QueueName,
-        token: &Token,
-        lease: Duration,
-    ) -> Result<u64, StoreError>;
+    async fn renew(&self, queue: &QueueName, token: &Token, lease: Duration) -> StoreResult<u64>;
 
     /// Ends the leases of items, each with its own outcome, in one round trip. Returns one answer
     /// per item.
@@ -95,14 +82,10 @@ pub trait Queue: Send + Sync {
         queue: &QueueName,
         token: &Token,
         outcomes: &[(ItemId, ItemOutcome)],
-    ) -> Result<Vec<Resolved>, StoreError>;
+    ) -> StoreResult<Vec<Resolved>>;
 
     /// Counts the items of one tenant, or of all tenants.
-    async fn depth(
-        &self,
-        queue: &QueueName,
-        whose: Option<&Tenant>,
-    ) -> Result<QueueDepth, StoreError>;
+    async fn depth(&self, queue: &QueueName, whose: Option<&Tenant>) -> StoreResult<QueueDepth>;
 
     /// Lists the dead letters with a greater id than `after`, in the order of their ids.
     async fn dead(
@@ -111,7 +94,7 @@ pub trait Queue: Send + Sync {
         whose: Option<&Tenant>,
         after: Option<ItemId>,
         at_most: u32,
-    ) -> Result<Vec<DeadLetter>, StoreError>;
+    ) -> StoreResult<Vec<DeadLetter>>;
 
     /// Makes a dead letter wait again, at its old position in the order and with its attempts
     /// counted from zero. Returns whether there was one.
@@ -120,7 +103,7 @@ pub trait Queue: Send + Sync {
         queue: &QueueName,
         whose: Option<&Tenant>,
         id: ItemId,
-    ) -> Result<bool, StoreError>;
+    ) -> StoreResult<bool>;
 
     /// Deletes a dead letter, which no longer holds back its key. Returns whether there was one.
     async fn discard(
@@ -128,7 +111,7 @@ pub trait Queue: Send + Sync {
         queue: &QueueName,
         whose: Option<&Tenant>,
         id: ItemId,
-    ) -> Result<bool, StoreError>;
+    ) -> StoreResult<bool>;
 
     /// Registers for a hint that an item may be due. A hint may be spurious or missing.
     fn arrivals(&self, _queue: &QueueName) -> Watch {
@@ -142,7 +125,7 @@ pub trait Queue: Send + Sync {
         token: &Token,
         ids: &[ItemId],
         retention: Duration,
-    ) -> Result<Vec<Resolved>, StoreError> {
+    ) -> StoreResult<Vec<Resolved>> {
         let outcomes: Vec<_> = ids.iter().map(|id| (*id, ItemOutcome::Ack { retention })).collect();
         self.resolve(queue, token, &outcomes).await
     }
@@ -155,7 +138,7 @@ pub trait Queue: Send + Sync {
         id: ItemId,
         after: Duration,
         reason: &str,
-    ) -> Result<Resolved, StoreError> {
+    ) -> StoreResult<Resolved> {
         let outcome = ItemOutcome::Retry { after, counts: true, reason: reason.into() };
         Ok(self.resolve(queue, token, &[(id, outcome)]).await?[0])
     }
@@ -168,7 +151,7 @@ pub trait Queue: Send + Sync {
         token: &Token,
         id: ItemId,
         reason: &str,
-    ) -> Result<Resolved, StoreError> {
+    ) -> StoreResult<Resolved> {
         let outcome = ItemOutcome::Bury { reason: reason.into(), blocks: true };
         Ok(self.resolve(queue, token, &[(id, outcome)]).await?[0])
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::{Key, StoreError};
+use crate::{Key, StoreResult};
 
 /// A value with a version and a TTL, changed by compare-and-put.
 ///
@@ -41,7 +41,7 @@ use crate::{Key, StoreError};
 #[async_trait]
 pub trait Records: Send + Sync {
     /// Reads a record; `None` if it is absent.
-    async fn get(&self, key: &Key) -> Result<Option<Record>, StoreError>;
+    async fn get(&self, key: &Key) -> StoreResult<Option<Record>>;
 
     /// Writes a record if the expectation holds.
     async fn put(
@@ -50,10 +50,10 @@ pub trait Records: Send + Sync {
         value: Bytes,
         expect: &Expect,
         ttl: Option<Duration>,
-    ) -> Result<Put, StoreError>;
+    ) -> StoreResult<Put>;
 
     /// Deletes a record if the expectation holds.
-    async fn delete(&self, key: &Key, expect: &Expect) -> Result<Deleted, StoreError>;
+    async fn delete(&self, key: &Key, expect: &Expect) -> StoreResult<Deleted>;
 }
 
 /// A stored value.

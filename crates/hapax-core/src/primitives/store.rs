@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::{Claims, Log, Oversight, Queue, Records, StoreError};
+use crate::{Claims, Log, Oversight, Queue, Records, StoreError, StoreResult};
 
 /// A complete store: all primitives, and the checks and maintenance for operators.
 ///
@@ -18,14 +18,14 @@ pub trait Store: Claims + Records + Log + Queue + Oversight + 'static {
     fn name(&self) -> &'static str;
 
     /// Checks that the store answers and can be used.
-    async fn ping(&self) -> Result<(), StoreError>;
+    async fn ping(&self) -> StoreResult<()>;
 
     /// Checks the store's settings: which of them break a promise, and how to fix them.
-    async fn examine(&self) -> Result<Vec<Finding>, StoreError>;
+    async fn examine(&self) -> StoreResult<Vec<Finding>>;
 
     /// Deletes at most `at_most` expired claims, records, jobs and done items, and returns how many
     /// it deleted. Stores that expire data by themselves delete nothing here.
-    async fn sweep(&self, at_most: u32) -> Result<u64, StoreError>;
+    async fn sweep(&self, at_most: u32) -> StoreResult<u64>;
 }
 
 /// The result of one check of `hapax doctor`.
@@ -120,7 +120,7 @@ impl Promise {
 /// Runs a store call within its time limit.
 pub async fn with_timeout<T>(
     timeout: Duration,
-    call: impl Future<Output = Result<T, StoreError>>,
-) -> Result<T, StoreError> {
+    call: impl Future<Output = StoreResult<T>>,
+) -> StoreResult<T> {
     tokio::time::timeout(timeout, call).await.unwrap_or(Err(StoreError::Timeout { timeout }))
 }

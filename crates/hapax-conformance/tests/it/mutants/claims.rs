@@ -9,7 +9,7 @@ use hapax_core::claims::ClaimState;
 use hapax_core::memory::MemoryStore;
 use hapax_core::{
     ClaimPage, ClaimQuery, ClaimRequest, ClaimView, Claimed, Claims, Expect, Fence, Key, OnUnknown,
-    Operation, Oversight, Put, Records, Step, Store, StoreError, Tenant, Ticket, Token, Watch,
+    Operation, Oversight, Put, Records, Step, Store, StoreResult, Tenant, Ticket, Token, Watch,
 };
 
 use super::bugs;
@@ -65,7 +65,7 @@ impl StoreWrapper for ClaimsMutant {
         &self.store
     }
 
-    async fn claim(&self, key: &Key, ask: &ClaimRequest) -> Result<Claimed, StoreError> {
+    async fn claim(&self, key: &Key, ask: &ClaimRequest) -> StoreResult<Claimed> {
         let key = &self.key(key);
         let state = self.store.look(key).await?.map(|view| view.state);
         match (self.bug, state) {
@@ -96,7 +96,7 @@ impl StoreWrapper for ClaimsMutant {
         })
     }
 
-    async fn settle(&self, key: &Key, token: &Token, value: Bytes) -> Result<Step, StoreError> {
+    async fn settle(&self, key: &Key, token: &Token, value: Bytes) -> StoreResult<Step> {
         Ok(match self.store.settle(&self.key(key), token, value).await? {
             Step::Lost if self.bug == Bug::AnyTokenSettles => Step::Done(Fence(1)),
             step => step,
@@ -113,7 +113,7 @@ impl StoreWrapper for ClaimsMutant {
         value: Bytes,
         expect: &Expect,
         ttl: Option<Duration>,
-    ) -> Result<Put, StoreError> {
+    ) -> StoreResult<Put> {
         if self.bug == Bug::TtlNotKept && ttl.is_none() && *expect == Expect::Any {
             let _ = self.store.delete(key, &Expect::Any).await?;
         }
@@ -128,7 +128,7 @@ impl StoreWrapper for ClaimsMutant {
         self.store.put(key, value, expect, ttl).await
     }
 
-    async fn list(&self, query: &ClaimQuery) -> Result<ClaimPage, StoreError> {
+    async fn list(&self, query: &ClaimQuery) -> StoreResult<ClaimPage> {
         let mut page = self.store.list(query).await?;
         if self.bug == Bug::ListsOnePage {
             page.next = None;

@@ -12,7 +12,7 @@ use hapax_core::log::{
     TailPosition,
 };
 use hapax_core::memory::MemoryStore;
-use hapax_core::{Key, Log, Store, StoreError, Watch};
+use hapax_core::{Key, Log, Store, StoreResult, Watch};
 
 use super::bugs;
 
@@ -76,11 +76,7 @@ impl LogMutant {
         at
     }
 
-    async fn append_one(
-        &self,
-        event: &LogEvent,
-        keep: &LogRetention,
-    ) -> Result<Appended, StoreError> {
+    async fn append_one(&self, event: &LogEvent, keep: &LogRetention) -> StoreResult<Appended> {
         let event = LogEvent { job: self.job(&event.job), ..event.clone() };
         let job = self.store.attach(&event.job, 0, 10_000).await?;
         if let Some(Attached { head, .. }) = &job {
@@ -114,11 +110,7 @@ impl StoreWrapper for LogMutant {
         &self.store
     }
 
-    async fn append(
-        &self,
-        events: &[LogEvent],
-        keep: &LogRetention,
-    ) -> Result<Vec<Appended>, StoreError> {
+    async fn append(&self, events: &[LogEvent], keep: &LogRetention) -> StoreResult<Vec<Appended>> {
         let mut answers = Vec::new();
         for event in events {
             answers.push(self.append_one(event, keep).await?);
@@ -126,12 +118,7 @@ impl StoreWrapper for LogMutant {
         Ok(answers)
     }
 
-    async fn attach(
-        &self,
-        job: &Key,
-        after: u64,
-        at_most: usize,
-    ) -> Result<Option<Attached>, StoreError> {
+    async fn attach(&self, job: &Key, after: u64, at_most: usize) -> StoreResult<Option<Attached>> {
         let job = &self.job(job);
         let Some(whole) = self.store.attach(job, 0, 10_000).await? else { return Ok(None) };
         let mut attached = self.store.attach(job, after, at_most).await?.unwrap();
@@ -161,7 +148,7 @@ impl StoreWrapper for LogMutant {
         &self,
         from: &[(u16, TailPosition)],
         at_most: usize,
-    ) -> Result<Vec<PartitionTail>, StoreError> {
+    ) -> StoreResult<Vec<PartitionTail>> {
         let mut tails = self.store.tail(from, at_most).await?;
         for tail in &mut tails {
             match self.bug {

@@ -11,7 +11,7 @@ use hapax_core::queue::{
     Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem, QueueDepth, QueueItem, QueueName,
     Resolved,
 };
-use hapax_core::{Fence, Queue, Store, StoreError, Tenant, Token, Watch};
+use hapax_core::{Fence, Queue, Store, StoreResult, Tenant, Token, Watch};
 
 use super::bugs;
 
@@ -84,7 +84,7 @@ impl QueueMutant {
         token: &Token,
         id: ItemId,
         after: Duration,
-    ) -> Result<Resolved, StoreError> {
+    ) -> StoreResult<Resolved> {
         let held = self.leases.lock().unwrap().get(token).cloned().unwrap_or_default();
         let resolved = self.store.ack(queue, token, &[id], Duration::ZERO).await?[0];
         let item = held.into_iter().map(|leased| leased.item).find(|item| item.id == id);
@@ -101,11 +101,7 @@ impl StoreWrapper for QueueMutant {
         &self.store
     }
 
-    async fn enqueue(
-        &self,
-        queue: &QueueName,
-        items: &[QueueItem],
-    ) -> Result<Vec<Enqueued>, StoreError> {
+    async fn enqueue(&self, queue: &QueueName, items: &[QueueItem]) -> StoreResult<Vec<Enqueued>> {
         let mut items = items.to_vec();
         for item in &mut items {
             match self.bug {
@@ -117,11 +113,7 @@ impl StoreWrapper for QueueMutant {
         self.store.enqueue(queue, &items).await
     }
 
-    async fn lease(
-        &self,
-        queue: &QueueName,
-        take: &LeaseRequest,
-    ) -> Result<Vec<LeasedItem>, StoreError> {
+    async fn lease(&self, queue: &QueueName, take: &LeaseRequest) -> StoreResult<Vec<LeasedItem>> {
         let mut take = take.clone();
         let before = self.leases.lock().unwrap().get(&take.token).cloned();
         if self.bug == Bug::AskedAgainIsAnother && before.is_some() {
@@ -152,7 +144,7 @@ impl StoreWrapper for QueueMutant {
         queue: &QueueName,
         token: &Token,
         outcomes: &[(ItemId, ItemOutcome)],
-    ) -> Result<Vec<Resolved>, StoreError> {
+    ) -> StoreResult<Vec<Resolved>> {
         let mut answers = Vec::new();
         for (id, outcome) in outcomes {
             let outcome = self.outcome(outcome);
@@ -171,11 +163,7 @@ impl StoreWrapper for QueueMutant {
         Ok(answers)
     }
 
-    async fn depth(
-        &self,
-        queue: &QueueName,
-        whose: Option<&Tenant>,
-    ) -> Result<QueueDepth, StoreError> {
+    async fn depth(&self, queue: &QueueName, whose: Option<&Tenant>) -> StoreResult<QueueDepth> {
         let whose = whose.filter(|_| self.bug != Bug::DepthOfAllTenants);
         self.store.depth(queue, whose).await
     }
@@ -185,7 +173,7 @@ impl StoreWrapper for QueueMutant {
         queue: &QueueName,
         whose: Option<&Tenant>,
         id: ItemId,
-    ) -> Result<bool, StoreError> {
+    ) -> StoreResult<bool> {
         if self.bug == Bug::DiscardedStillBlocks {
             let letters = self.store.dead(queue, whose, None, 1000).await?;
             return Ok(letters.iter().any(|letter| letter.id == id));

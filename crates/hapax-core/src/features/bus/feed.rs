@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::frame::EncodedFrame;
 use super::ring::{MAX_ENTRIES, Ring};
 use crate::log::{Attached, Cursor, JobHead};
-use crate::{Key, Store, StoreError, metric_names, with_timeout};
+use crate::{Key, Store, StoreError, StoreResult, metric_names, with_timeout};
 
 /// For stores that do not bound their calls themselves.
 pub(super) const STORE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -75,7 +75,7 @@ impl<F: EncodedFrame> JobFeed<F> {
         }
     }
 
-    async fn catch_up(&self, store: &dyn Store) -> Result<(), StoreError> {
+    async fn catch_up(&self, store: &dyn Store) -> StoreResult<()> {
         loop {
             let began = Instant::now();
             let from = self.ring().end();
@@ -132,7 +132,7 @@ pub(super) async fn attach(
     job: &Key,
     after: u64,
     max_entries: usize,
-) -> Result<Option<Attached>, StoreError> {
+) -> StoreResult<Option<Attached>> {
     with_timeout(STORE_TIMEOUT, store.attach(job, after, max_entries)).await
 }
 

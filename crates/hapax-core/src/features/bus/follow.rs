@@ -13,7 +13,7 @@ use super::registry::{FollowRegistry, FollowedJob};
 use super::ring::{FollowPosition, RingLookup, first_batch};
 use super::{Bus, BusError};
 use crate::log::{Attached, Cursor, JobHead};
-use crate::{Key, StoreError, metric_names};
+use crate::{Key, StoreResult, metric_names};
 
 /// How long a follower waits before it asks the store again, where the store had nothing for it.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -107,7 +107,7 @@ impl<F: EncodedFrame> Follower<F> {
         registry: &Arc<FollowRegistry<F>>,
         job: &Key,
         from: FollowFrom,
-    ) -> Result<Option<Self>, StoreError> {
+    ) -> StoreResult<Option<Self>> {
         let followed = registry.follow(job);
         let mut ring_changed = followed.feed.ring_changed.subscribe();
         let first_read = ring_changed.wait_for(|()| followed.feed.ring().tried);
@@ -123,7 +123,7 @@ impl<F: EncodedFrame> Follower<F> {
 
     /// Whether the job is closed and every entry was seen. Asks the store where the ring does not
     /// know, which also tells whether the store answers.
-    async fn is_complete(&self) -> Result<bool, StoreError> {
+    async fn is_complete(&self) -> StoreResult<bool> {
         match self.job.feed.ring().after(self.position) {
             RingLookup::Complete => return Ok(true),
             RingLookup::NotInRing => {}
@@ -226,7 +226,7 @@ impl<F: EncodedFrame> Follower<F> {
         NextFrames::Frames(frames)
     }
 
-    async fn read_page(&self, max_entries: usize) -> Result<Option<Attached>, StoreError> {
+    async fn read_page(&self, max_entries: usize) -> StoreResult<Option<Attached>> {
         let registry = &self.job.registry;
         let _permit = registry.store_reads.acquire().await;
         let after = self.cursor().map_or(0, |cursor| cursor.offset);
@@ -272,7 +272,7 @@ async fn position_after_seq<F: EncodedFrame>(
     registry: &FollowRegistry<F>,
     job: &Key,
     seq: u64,
-) -> Result<FollowPosition, StoreError> {
+) -> StoreResult<FollowPosition> {
     let mut best: Option<(u64, Cursor)> = None;
     let mut after = 0;
     loop {

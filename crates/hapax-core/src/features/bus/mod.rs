@@ -43,7 +43,9 @@ use registry::FollowRegistry;
 
 use crate::claim_retry::retry_once_on_disconnect;
 use crate::log::{Appended, JobHead, LogEvent, LogRetention, MAX_APPEND, MAX_NUMBER};
-use crate::{Clock, InvalidKey, Key, Store, StoreError, SystemClock, Tenant, metric_names};
+use crate::{
+    Clock, InvalidKey, Key, Store, StoreError, StoreResult, SystemClock, Tenant, metric_names,
+};
 
 /// How many bytes of payload go to the store in one call.
 const MAX_BATCH_BYTES: usize = 4 << 20;
@@ -176,7 +178,7 @@ impl<F: EncodedFrame> Bus<F> {
         Ok(answers)
     }
 
-    async fn append(&self, events: &[LogEvent]) -> Result<Vec<Appended>, StoreError> {
+    async fn append(&self, events: &[LogEvent]) -> StoreResult<Vec<Appended>> {
         let (store, retention) = (&self.shared.store, &self.shared.config.retention);
         let count = |result: &'static str, n: u64| {
             counter!(metric_names::BUS_PUBLISH, "result" => result).increment(n);

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::feed::{JobFeed, STORE_TIMEOUT, count_read_failure};
 use super::frame::EncodedFrame;
 use crate::log::{PartitionTail, TailPosition};
-use crate::{Key, Store, StoreError, metric_names, with_timeout};
+use crate::{Key, Store, StoreResult, metric_names, with_timeout};
 
 /// How many changes of one partition one store call reads.
 const MAX_CHANGES: usize = 512;
@@ -146,7 +146,7 @@ impl TailReader {
         &mut self,
         store: &dyn Store,
         followed: &[Arc<FollowedJob<F>>],
-    ) -> Result<(), StoreError> {
+    ) -> StoreResult<()> {
         let mut partitions: HashMap<u16, Vec<&JobFeed<F>>> = HashMap::new();
         for followed in followed {
             let partition = followed.feed.job.partition(store.partitions());

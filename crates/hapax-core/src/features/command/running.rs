@@ -5,7 +5,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::{Begun, CommandConfig, CommandError, Commands, StoredResponse};
-use crate::{Fence, Key, Operation, StoreError, Ticket, claim_retry};
+use crate::{Fence, Key, Operation, StoreResult, Ticket, claim_retry};
 
 /// The answer to [`Commands::start`].
 #[derive(Debug)]
@@ -90,7 +90,7 @@ impl RunningCommand {
     }
 
     /// Makes the outcome unknown at once, without waiting for the lease to run out.
-    pub async fn abandon(self) -> Result<(), StoreError> {
+    pub async fn abandon(self) -> StoreResult<()> {
         self.renewal.abort();
         let shortest = Duration::from_millis(1);
         self.commands.claims.store.extend(&self.key, &self.ticket.token, shortest).await.map(|_| ())

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::queue::{ItemId, ItemOutcome, LeaseRequest, LeasedItem, QueueName, Resolved};
-use crate::{Queue, StoreError, Token, Watch, metric_names, with_timeout};
+use crate::{Queue, StoreError, StoreResult, Token, Watch, metric_names, with_timeout};
 
 /// The queue and the times that all leases of a worker share.
 struct LeasedQueue {
@@ -66,7 +66,7 @@ impl QueueLeaser {
     }
 
     /// Leases up to `max_rows`; after an error the next call repeats this one, with its number of rows.
-    pub async fn lease(&mut self, max_rows: usize) -> Result<LeasedBatch, StoreError> {
+    pub async fn lease(&mut self, max_rows: usize) -> StoreResult<LeasedBatch> {
         let LeasedQueue { store, name, lease, store_timeout } = &*self.queue;
         let take = self.unanswered.take().unwrap_or_else(|| LeaseRequest::new(max_rows, *lease));
         let asked_at = Instant::now();
@@ -137,7 +137,7 @@ impl BatchLease {
     pub(super) async fn resolve(
         &self,
         outcomes: &[(ItemId, ItemOutcome)],
-    ) -> Result<Vec<Resolved>, StoreError> {
+    ) -> StoreResult<Vec<Resolved>> {
         let LeasedQueue { store, name, store_timeout, .. } = &*self.queue;
         let resolved =
             with_timeout(*store_timeout, store.resolve(name, &self.token, outcomes)).await;

@@ -12,7 +12,7 @@ use super::Group;
 use super::membership::Membership;
 use super::page::{FinishedPage, PartitionPage};
 use super::partition::{LeaseState, PartitionLease, PartitionProgress};
-use crate::{StoreError, metric_names};
+use crate::{StoreError, StoreResult, metric_names};
 
 /// How many changes of a partition one store call reads.
 const MAX_CHANGES: usize = 128;
@@ -84,7 +84,7 @@ impl GroupMember {
         gauge!(metric_names::BUS_CONSUMER_PARTITIONS, "group" => group).set(self.held.len() as f64);
     }
 
-    async fn balance(&mut self, partitions: usize, share: usize) -> Result<(), StoreError> {
+    async fn balance(&mut self, partitions: usize, share: usize) -> StoreResult<()> {
         let lost: Vec<_> =
             self.partitions_where(|held| held.lease.is(LeaseState::Lost) && !held.busy);
         lost.iter().for_each(|partition| drop(self.held.remove(partition)));
@@ -117,7 +117,7 @@ impl GroupMember {
     }
 
     /// Takes the partitions that are free; returns how many.
-    async fn take(&mut self, partitions: &[u16]) -> Result<usize, StoreError> {
+    async fn take(&mut self, partitions: &[u16]) -> StoreResult<usize> {
         let mut claims = JoinSet::new();
         for partition in partitions.iter().copied() {
             let group = self.group.clone();
@@ -155,7 +155,7 @@ impl GroupMember {
         }
     }
 
-    async fn read(&mut self) -> Result<(), StoreError> {
+    async fn read(&mut self) -> StoreResult<()> {
         for (partition, held) in &mut self.held {
             if held.progress.is_none() && !held.busy {
                 held.progress = Some(PartitionProgress::load(&self.group, *partition).await?);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Group;
-use crate::{Expect, Key, Put, Record, Store, StoreError, Token};
+use crate::{Expect, Key, Put, Record, Store, StoreResult, Token};
 
 /// How often a write is tried that conflicts with another member's.
 const MAX_TRIES: u64 = 10;
@@ -44,7 +44,7 @@ impl Membership {
     }
 
     /// Counts a heartbeat; returns the number of members.
-    pub(super) async fn heartbeat(&mut self) -> Result<usize, StoreError> {
+    pub(super) async fn heartbeat(&mut self) -> StoreResult<usize> {
         self.heartbeats += 1;
         for nth in 1..=MAX_TRIES {
             let (mut members, expect) = self.read().await?;
@@ -63,7 +63,7 @@ impl Membership {
     }
 
     /// Removes this member, so that the others take its share at once.
-    pub(super) async fn leave(&self) -> Result<(), StoreError> {
+    pub(super) async fn leave(&self) -> StoreResult<()> {
         for _ in 0..MAX_TRIES {
             let (mut members, expect) = self.read().await?;
             if members.remove(&self.id).is_none() || self.write(&members, &expect).await? {
@@ -88,7 +88,7 @@ impl Membership {
         self.seen.get(member).is_some_and(|(_, since)| since.elapsed() < self.timeout)
     }
 
-    async fn read(&self) -> Result<(Heartbeats, Expect), StoreError> {
+    async fn read(&self) -> StoreResult<(Heartbeats, Expect)> {
         let Some(Record { value, version, .. }) = self.store.get(&self.key).await? else {
             return Ok((Heartbeats::new(), Expect::Absent));
         };
@@ -97,7 +97,7 @@ impl Membership {
         Ok((members, Expect::Version(version)))
     }
 
-    async fn write(&self, members: &Heartbeats, expect: &Expect) -> Result<bool, StoreError> {
+    async fn write(&self, members: &Heartbeats, expect: &Expect) -> StoreResult<bool> {
         let json = serde_json::to_vec(members).expect("texts and numbers become JSON");
         let put = self.store.put(&self.key, json.into(), expect, Some(RETENTION)).await?;
         Ok(matches!(put, Put::Stored { .. }))

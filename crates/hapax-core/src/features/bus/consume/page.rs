@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::partition::{LeaseState, PartitionProgress};
 use super::{EventDelivery, EventOutcome, Group};
 use crate::log::{LogEntry, PartitionTail, TailChange};
-use crate::{Fence, Key, StoreError, metric_names};
+use crate::{Fence, Key, StoreResult, metric_names};
 
 /// How many entries of a job one store call reads.
 const MAX_ENTRIES: usize = 64;
@@ -164,11 +164,7 @@ impl PartitionPage {
 struct FetchedEntries(HashMap<Key, Vec<LogEntry>>);
 
 impl FetchedEntries {
-    async fn entry(
-        &mut self,
-        group: &Group,
-        change: &TailChange,
-    ) -> Result<Option<LogEntry>, StoreError> {
+    async fn entry(&mut self, group: &Group, change: &TailChange) -> StoreResult<Option<LogEntry>> {
         let found = |entries: &Vec<LogEntry>| {
             entries.iter().find(|entry| entry.at.offset == change.offset).cloned()
         };

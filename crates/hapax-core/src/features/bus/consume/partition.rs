@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::{ConsumerProgress, Group};
 use crate::log::TailPosition;
 use crate::{
-    ClaimRequest, Claimed, Claims, Expect, Fence, GiveBack, Key, Put, StoreError, Ticket, Version,
+    ClaimRequest, Claimed, Claims, Expect, Fence, GiveBack, Key, Put, StoreResult, Ticket, Version,
     claim_retry,
 };
 
@@ -35,10 +35,7 @@ pub(super) struct PartitionLease {
 
 impl PartitionLease {
     /// Takes a partition that no other member holds.
-    pub(super) async fn take(
-        group: &Arc<Group>,
-        partition: u16,
-    ) -> Result<Option<Self>, StoreError> {
+    pub(super) async fn take(group: &Arc<Group>, partition: u16) -> StoreResult<Option<Self>> {
         let key = group.lock(partition);
         let claims: Arc<dyn Claims> = group.store.clone();
         let lease = group.config.lease;
@@ -102,7 +99,7 @@ pub(super) struct PartitionProgress {
 }
 
 impl PartitionProgress {
-    pub(super) async fn load(group: &Group, partition: u16) -> Result<Self, StoreError> {
+    pub(super) async fn load(group: &Group, partition: u16) -> StoreResult<Self> {
         let key = group.record(&format!("partition:{partition}"));
         let initial =
             || if group.config.from_start { TailPosition::start() } else { TailPosition::end() };
@@ -142,7 +139,7 @@ impl PartitionProgress {
     }
 
     /// Stores the progress; false where another member has stored its own meanwhile.
-    pub(super) async fn save(&mut self, group: &Group) -> Result<bool, StoreError> {
+    pub(super) async fn save(&mut self, group: &Group) -> StoreResult<bool> {
         if !self.unsaved {
             return Ok(true);
         }
