@@ -34,6 +34,11 @@ impl LawContext {
         self.subject.advance(time + Duration::from_millis(20)).await;
     }
 
+    /// A tenant whose name begins with that of this law's tenant.
+    pub(crate) fn other_tenant(&self) -> Tenant {
+        Tenant::new(&format!("{}x", self.tenant.as_str())).unwrap()
+    }
+
     pub(crate) fn command(&self, name: &str) -> Key {
         Key::command(&self.tenant, Operation("law"), name).unwrap()
     }

@@ -12,9 +12,9 @@ use crate::suite::laws;
 laws![list_shows_exactly_the_claims_of_its_tenant_and_kind, list_filters_by_state,];
 
 /// The keys on all pages of a list.
-async fn listed(s: &LawContext, tenant: &Tenant, standing: Option<ClaimStatus>) -> HashSet<Key> {
+async fn listed(s: &LawContext, tenant: &Tenant, status: Option<ClaimStatus>) -> HashSet<Key> {
     let (tenant, kind) = (tenant.clone(), KeyKind::Command);
-    let mut list = ClaimQuery { tenant, kind, status: standing, after: None, max_claims: 7 };
+    let mut list = ClaimQuery { tenant, kind, status, after: None, max_claims: 7 };
     let mut keys = HashSet::new();
     for _ in 0..100_000 {
         let page = s.store.list(&list).await.expect("the store answers");
@@ -37,7 +37,7 @@ async fn list_shows_exactly_the_claims_of_its_tenant_and_kind(s: LawContext) {
         );
         mine.insert(Key::command(&scoped, Operation("pay"), &format!("k{i}")).unwrap());
     }
-    let next_door = Tenant::new(&format!("{}x", s.tenant.as_str())).unwrap();
+    let next_door = s.other_tenant();
     let others = [
         Key::command(&next_door, Operation("pay"), "k").unwrap(),
         Key::inbox(&s.tenant, "pay", "k").unwrap(),
@@ -59,18 +59,18 @@ async fn list_filters_by_state(s: LawContext) {
     s.granted(&gone, &ClaimRequest::new(SHORT)).await;
     s.granted(&pending, &ask).await;
     let ticket = s.granted(&settled, &ask.with_fresh_token()).await;
-    let _ = s.store.settle(&settled, &ticket.token, "v".into()).await.unwrap();
+    s.settled(&settled, &ticket, "v").await;
     let ticket = s.granted(&failed, &ask.with_fresh_token()).await;
-    let _ = s.store.give_back(&failed, &ticket.token, GiveBack::Keep).await.unwrap();
+    s.given_back(&failed, &ticket, GiveBack::Keep).await;
     s.outlive(SHORT).await;
-    for (standing, key) in [
+    for (status, key) in [
         (ClaimStatus::Pending, &pending),
         (ClaimStatus::Unknown, &unknown),
         (ClaimStatus::Settled, &settled),
         (ClaimStatus::Failed, &failed),
     ] {
-        let found = listed(&s, &s.tenant, Some(standing)).await;
-        assert_eq!(found, HashSet::from([key.clone()]), "{standing:?}");
+        let found = listed(&s, &s.tenant, Some(status)).await;
+        assert_eq!(found, HashSet::from([key.clone()]), "{status:?}");
     }
     assert_eq!(listed(&s, &s.tenant, None).await.len(), 4);
 }

@@ -25,11 +25,21 @@ pub trait StoreUnderTest: Send + Sync + 'static {
 
 pub(crate) type Law = (&'static str, fn(LawContext) -> Pin<Box<dyn Future<Output = ()> + Send>>);
 
-/// Collects functions into the list of laws of their module.
+/// Collects functions into the list of laws of their module. A law gets its context; after `key kind;`
+/// also a key of this kind; after `TestQueue::new;` what this function makes of the context.
 macro_rules! laws {
+    (key $kind:ident; $($law:ident),* $(,)?) => {
+        crate::suite::laws! { @list context $($law(context.clone(), context.$kind("k")))* }
+    };
+    ($make:path; $($law:ident),* $(,)?) => {
+        crate::suite::laws! { @list context $($law($make(context)))* }
+    };
     ($($law:ident),* $(,)?) => {
+        crate::suite::laws! { @list context $($law(context))* }
+    };
+    (@list $context:ident $($law:ident($($argument:expr),*))*) => {
         pub(crate) const LAWS: &[crate::suite::Law] =
-            &[$((stringify!($law), |context| Box::pin($law(context)))),*];
+            &[$((stringify!($law), |$context| Box::pin($law($($argument),*)))),*];
     };
 }
 pub(crate) use laws;

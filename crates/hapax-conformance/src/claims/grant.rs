@@ -3,13 +3,14 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use hapax_core::{ClaimRequest, Claimed, OnUnknown, Step};
+use hapax_core::{ClaimRequest, Claimed, Key, OnUnknown, Step};
 
 use super::{ask, expect_granted, fingerprint, lapsed_claim, race, take_over};
 use crate::context::{LONG, LawContext, SHORT};
 use crate::suite::laws;
 
 laws![
+    key command;
     one_winner_among_64_concurrent_claims,
     one_winner_among_claims_from_two_nodes,
     different_keys_are_granted_concurrently,
@@ -24,11 +25,11 @@ laws![
     claim_without_retention_is_vacant_after_its_lease,
 ];
 
-async fn one_winner_among_64_concurrent_claims(s: LawContext) {
-    assert_eq!(race(&[&s], &s.command("k"), &ask(), 64).await, 1);
+async fn one_winner_among_64_concurrent_claims(s: LawContext, key: Key) {
+    assert_eq!(race(&[&s], &key, &ask(), 64).await, 1);
 }
 
-async fn one_winner_among_claims_from_two_nodes(s: LawContext) {
+async fn one_winner_among_claims_from_two_nodes(s: LawContext, _: Key) {
     let other = s.reopened().await;
     for round in 0..8 {
         let key = s.command(&format!("k{round}"));
@@ -36,7 +37,7 @@ async fn one_winner_among_claims_from_two_nodes(s: LawContext) {
     }
 }
 
-async fn different_keys_are_granted_concurrently(s: LawContext) {
+async fn different_keys_are_granted_concurrently(s: LawContext, _: Key) {
     let mut tasks = Vec::new();
     for i in 0..100 {
         let s = s.clone();
@@ -51,8 +52,7 @@ async fn different_keys_are_granted_concurrently(s: LawContext) {
     assert_eq!(fences.len(), 100);
 }
 
-async fn pending_claim_is_busy_for_others(s: LawContext) {
-    let key = s.command("k");
+async fn pending_claim_is_busy_for_others(s: LawContext, key: Key) {
     s.granted(&key, &ask()).await;
     match s.claim(&key, &ask()).await {
         Claimed::Busy { lease_left } => assert!(lease_left > Duration::ZERO && lease_left <= LONG),
@@ -60,11 +60,9 @@ async fn pending_claim_is_busy_for_others(s: LawContext) {
     }
 }
 
-async fn settled_claim_returns_its_value(s: LawContext) {
-    let key = s.command("k");
+async fn settled_claim_returns_its_value(s: LawContext, key: Key) {
     let ticket = s.granted(&key, &ask()).await;
-    let done = s.store.settle(&key, &ticket.token, "answer".into()).await.unwrap();
-    assert_eq!(done, Step::Done(ticket.fence));
+    s.settled(&key, &ticket, "answer").await;
     for policy in [OnUnknown::Refuse, OnUnknown::TakeOver] {
         match s.claim(&key, &ask().on_unknown(policy)).await {
             Claimed::Settled { value, expires_in } => {
@@ -76,8 +74,7 @@ async fn settled_claim_returns_its_value(s: LawContext) {
     }
 }
 
-async fn another_fingerprint_is_a_mismatch_while_pending(s: LawContext) {
-    let key = s.command("k");
+async fn another_fingerprint_is_a_mismatch_while_pending(s: LawContext, key: Key) {
     s.granted(&key, &ask().fingerprint(fingerprint("a"))).await;
     assert_eq!(s.claim(&key, &ask().fingerprint(fingerprint("b"))).await, Claimed::Mismatch);
     let same = s.claim(&key, &ask().fingerprint(fingerprint("a"))).await;
@@ -90,16 +87,15 @@ async fn another_fingerprint_is_a_mismatch_while_pending(s: LawContext) {
     assert_eq!(s.claim(&unknown, &other).await, Claimed::Mismatch);
 }
 
-async fn another_fingerprint_is_a_mismatch_when_settled(s: LawContext) {
-    let key = s.command("k");
+async fn another_fingerprint_is_a_mismatch_when_settled(s: LawContext, key: Key) {
     let ticket = s.granted(&key, &ask().fingerprint(fingerprint("a"))).await;
-    let _ = s.store.settle(&key, &ticket.token, "v".into()).await.unwrap();
+    s.settled(&key, &ticket, "v").await;
     assert_eq!(s.claim(&key, &ask().fingerprint(fingerprint("b"))).await, Claimed::Mismatch);
     let same = s.claim(&key, &ask().fingerprint(fingerprint("a"))).await;
     assert!(matches!(same, Claimed::Settled { .. }));
 }
 
-async fn missing_fingerprint_equals_only_a_missing_one(s: LawContext) {
+async fn missing_fingerprint_equals_only_a_missing_one(s: LawContext, _: Key) {
     let (with, without) = (s.command("with"), s.command("without"));
     s.granted(&with, &ask().fingerprint(fingerprint(""))).await;
     assert_eq!(s.claim(&with, &ask()).await, Claimed::Mismatch);
@@ -109,16 +105,14 @@ async fn missing_fingerprint_equals_only_a_missing_one(s: LawContext) {
     assert!(matches!(s.claim(&without, &ask()).await, Claimed::Busy { .. }));
 }
 
-async fn lapsed_lease_is_unknown_under_refuse(s: LawContext) {
-    let key = s.command("k");
+async fn lapsed_lease_is_unknown_under_refuse(s: LawContext, key: Key) {
     lapsed_claim(&s, &key).await;
     for _ in 0..2 {
         assert!(matches!(s.claim(&key, &ask()).await, Claimed::Unknown { .. }));
     }
 }
 
-async fn lapsed_lease_is_taken_over_with_a_greater_fence(s: LawContext) {
-    let key = s.command("k");
+async fn lapsed_lease_is_taken_over_with_a_greater_fence(s: LawContext, key: Key) {
     let (token, fence) = lapsed_claim(&s, &key).await;
     match s.claim(&key, &take_over()).await {
         Claimed::Granted { ticket, attempt } => {
@@ -130,14 +124,12 @@ async fn lapsed_lease_is_taken_over_with_a_greater_fence(s: LawContext) {
     }
 }
 
-async fn one_winner_among_concurrent_takeovers(s: LawContext) {
-    let key = s.command("k");
+async fn one_winner_among_concurrent_takeovers(s: LawContext, key: Key) {
     lapsed_claim(&s, &key).await;
     assert_eq!(race(&[&s], &key, &take_over(), 64).await, 1);
 }
 
-async fn claim_without_retention_is_vacant_after_its_lease(s: LawContext) {
-    let key = s.command("k");
+async fn claim_without_retention_is_vacant_after_its_lease(s: LawContext, key: Key) {
     let ticket = s.granted(&key, &ClaimRequest::new(SHORT)).await;
     s.outlive(SHORT).await;
     assert_eq!(s.store.look(&key).await.unwrap(), None);

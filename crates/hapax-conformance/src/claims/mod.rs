@@ -4,7 +4,10 @@ mod grant;
 mod owner;
 mod storage;
 
-use hapax_core::{ClaimRequest, Claimed, Fence, Fingerprint, Key, OnUnknown, Token};
+use bytes::Bytes;
+use hapax_core::{
+    ClaimRequest, Claimed, Fence, Fingerprint, GiveBack, Key, OnUnknown, Step, Ticket, Token,
+};
 
 use crate::context::{LONG, LawContext, SHORT};
 use crate::suite::Law;
@@ -30,6 +33,20 @@ async fn lapsed_claim(s: &LawContext, key: &Key) -> (Token, Fence) {
 
 fn take_over() -> ClaimRequest {
     ask().on_unknown(OnUnknown::TakeOver)
+}
+
+impl LawContext {
+    /// Settles a claim that the ticket must own.
+    pub(crate) async fn settled(&self, key: &Key, ticket: &Ticket, value: impl Into<Bytes>) {
+        let step = self.store.settle(key, &ticket.token, value.into()).await;
+        assert_eq!(step.unwrap(), Step::Done(ticket.fence));
+    }
+
+    /// Gives back a claim that the ticket must own.
+    pub(crate) async fn given_back(&self, key: &Key, ticket: &Ticket, how: GiveBack) {
+        let step = self.store.give_back(key, &ticket.token, how).await;
+        assert_eq!(step.unwrap(), Step::Done(ticket.fence));
+    }
 }
 
 /// Claims a key that must be granted as this attempt, with a greater fence than before.

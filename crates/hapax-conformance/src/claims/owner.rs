@@ -1,13 +1,14 @@
 //! What the owner of a claim, and a former owner, can do.
 
 use bytes::Bytes;
-use hapax_core::{ClaimRequest, Claimed, GiveBack, Step, Token};
+use hapax_core::{ClaimRequest, Claimed, GiveBack, Key, Step, Token};
 
 use super::{ask, expect_granted, fingerprint, lapsed_claim, race, take_over};
 use crate::context::{LONG, LawContext, SHORT};
 use crate::suite::laws;
 
 laws![
+    key command;
     late_settle_is_refused_after_takeover,
     late_extend_is_refused_after_takeover,
     late_give_back_is_refused_after_takeover,
@@ -27,12 +28,11 @@ laws![
     failed_claim_has_no_owner,
 ];
 
-async fn late_settle_is_refused_after_takeover(s: LawContext) {
-    let key = s.command("k");
+async fn late_settle_is_refused_after_takeover(s: LawContext, key: Key) {
     let (late, _) = lapsed_claim(&s, &key).await;
     let owner = s.granted(&key, &take_over()).await;
     assert_eq!(s.store.settle(&key, &late, "late".into()).await.unwrap(), Step::Lost);
-    let _ = s.store.settle(&key, &owner.token, "right".into()).await.unwrap();
+    s.settled(&key, &owner, "right").await;
     assert_eq!(s.store.settle(&key, &late, "late".into()).await.unwrap(), Step::Lost);
     assert_eq!(s.store.settle(&key, &late, "right".into()).await.unwrap(), Step::Lost);
     assert!(
@@ -40,8 +40,7 @@ async fn late_settle_is_refused_after_takeover(s: LawContext) {
     );
 }
 
-async fn late_extend_is_refused_after_takeover(s: LawContext) {
-    let key = s.command("k");
+async fn late_extend_is_refused_after_takeover(s: LawContext, key: Key) {
     let (late, _) = lapsed_claim(&s, &key).await;
     let owner = s.granted(&key, &take_over()).await;
     assert_eq!(s.store.extend(&key, &late, LONG).await.unwrap(), Step::Lost);
@@ -49,8 +48,7 @@ async fn late_extend_is_refused_after_takeover(s: LawContext) {
     assert_eq!(extended, Step::Done(owner.fence));
 }
 
-async fn late_give_back_is_refused_after_takeover(s: LawContext) {
-    let key = s.command("k");
+async fn late_give_back_is_refused_after_takeover(s: LawContext, key: Key) {
     let (late, _) = lapsed_claim(&s, &key).await;
     s.granted(&key, &take_over()).await;
     for how in [GiveBack::Forget, GiveBack::Keep] {
@@ -59,8 +57,7 @@ async fn late_give_back_is_refused_after_takeover(s: LawContext) {
     assert!(matches!(s.claim(&key, &take_over()).await, Claimed::Busy { .. }));
 }
 
-async fn wrong_token_changes_nothing(s: LawContext) {
-    let key = s.command("k");
+async fn wrong_token_changes_nothing(s: LawContext, key: Key) {
     let vacant = s.command("vacant");
     let owner = s.granted(&key, &ask()).await;
     let long_token = "x".repeat(255);
@@ -75,27 +72,23 @@ async fn wrong_token_changes_nothing(s: LawContext) {
         }
     }
     assert_eq!(s.store.look(&vacant).await.unwrap(), None);
-    let done = s.store.settle(&key, &owner.token, "v".into()).await.unwrap();
-    assert_eq!(done, Step::Done(owner.fence));
+    s.settled(&key, &owner, "v").await;
 }
 
-async fn late_settle_is_accepted_before_takeover(s: LawContext) {
-    let key = s.command("k");
+async fn late_settle_is_accepted_before_takeover(s: LawContext, key: Key) {
     let (token, fence) = lapsed_claim(&s, &key).await;
     assert!(matches!(s.claim(&key, &ask()).await, Claimed::Unknown { .. }));
     assert_eq!(s.store.settle(&key, &token, "late".into()).await.unwrap(), Step::Done(fence));
     assert!(matches!(s.claim(&key, &ask()).await, Claimed::Settled { .. }));
 }
 
-async fn late_extend_before_takeover_revives_the_claim(s: LawContext) {
-    let key = s.command("k");
+async fn late_extend_before_takeover_revives_the_claim(s: LawContext, key: Key) {
     let (token, fence) = lapsed_claim(&s, &key).await;
     assert_eq!(s.store.extend(&key, &token, LONG).await.unwrap(), Step::Done(fence));
     assert!(matches!(s.claim(&key, &take_over()).await, Claimed::Busy { .. }));
 }
 
-async fn extended_claim_outlives_its_first_lease(s: LawContext) {
-    let key = s.command("k");
+async fn extended_claim_outlives_its_first_lease(s: LawContext, key: Key) {
     let ticket = s.granted(&key, &ClaimRequest::new(SHORT).retention(LONG)).await;
     let extended = s.store.extend(&key, &ticket.token, LONG).await.unwrap();
     assert_eq!(extended, Step::Done(ticket.fence));
@@ -103,16 +96,14 @@ async fn extended_claim_outlives_its_first_lease(s: LawContext) {
     assert!(matches!(s.claim(&key, &take_over()).await, Claimed::Busy { .. }));
 }
 
-async fn extend_may_shorten_a_lease(s: LawContext) {
-    let key = s.command("k");
+async fn extend_may_shorten_a_lease(s: LawContext, key: Key) {
     let ticket = s.granted(&key, &ask()).await;
     let _ = s.store.extend(&key, &ticket.token, SHORT).await.unwrap();
     s.outlive(SHORT).await;
     assert!(matches!(s.claim(&key, &ask()).await, Claimed::Unknown { .. }));
 }
 
-async fn claim_repeated_with_its_token_is_the_same_grant(s: LawContext) {
-    let key = s.command("k");
+async fn claim_repeated_with_its_token_is_the_same_grant(s: LawContext, key: Key) {
     let ask = ClaimRequest::new(SHORT).retention(LONG).fingerprint(fingerprint("f"));
     let first = s.claim(&key, &ask).await;
     assert_eq!(s.claim(&key, &ask).await, first);
@@ -123,16 +114,14 @@ async fn claim_repeated_with_its_token_is_the_same_grant(s: LawContext) {
     assert!(matches!(s.claim(&key, &long.with_fresh_token()).await, Claimed::Busy { .. }));
 }
 
-async fn claim_repeated_after_settle_gets_the_value(s: LawContext) {
-    let key = s.command("k");
+async fn claim_repeated_after_settle_gets_the_value(s: LawContext, key: Key) {
     let ask = ask();
     let ticket = s.granted(&key, &ask).await;
-    let _ = s.store.settle(&key, &ticket.token, "v".into()).await.unwrap();
+    s.settled(&key, &ticket, "v").await;
     assert!(matches!(s.claim(&key, &ask).await, Claimed::Settled { .. }));
 }
 
-async fn settle_repeated_with_the_same_value_is_done(s: LawContext) {
-    let key = s.command("k");
+async fn settle_repeated_with_the_same_value_is_done(s: LawContext, key: Key) {
     let ticket = s.granted(&key, &ask()).await;
     for _ in 0..2 {
         let done = s.store.settle(&key, &ticket.token, "v".into()).await.unwrap();
@@ -140,19 +129,17 @@ async fn settle_repeated_with_the_same_value_is_done(s: LawContext) {
     }
 }
 
-async fn second_settle_with_another_value_is_lost(s: LawContext) {
-    let key = s.command("k");
+async fn second_settle_with_another_value_is_lost(s: LawContext, key: Key) {
     let ticket = s.granted(&key, &ask()).await;
-    let _ = s.store.settle(&key, &ticket.token, "v".into()).await.unwrap();
+    s.settled(&key, &ticket, "v").await;
     assert_eq!(s.store.settle(&key, &ticket.token, "w".into()).await.unwrap(), Step::Lost);
     assert_eq!(s.store.settle(&key, &ticket.token, Bytes::new()).await.unwrap(), Step::Lost);
     assert!(matches!(s.claim(&key, &ask()).await, Claimed::Settled { value, .. } if value == "v"));
 }
 
-async fn settled_claim_cannot_be_changed(s: LawContext) {
-    let key = s.command("k");
+async fn settled_claim_cannot_be_changed(s: LawContext, key: Key) {
     let ticket = s.granted(&key, &ask()).await;
-    let _ = s.store.settle(&key, &ticket.token, "v".into()).await.unwrap();
+    s.settled(&key, &ticket, "v").await;
     assert_eq!(s.store.extend(&key, &ticket.token, LONG).await.unwrap(), Step::Lost);
     for how in [GiveBack::Forget, GiveBack::Keep] {
         assert_eq!(s.store.give_back(&key, &ticket.token, how).await.unwrap(), Step::Lost);
@@ -160,22 +147,18 @@ async fn settled_claim_cannot_be_changed(s: LawContext) {
     assert!(matches!(s.claim(&key, &take_over()).await, Claimed::Settled { .. }));
 }
 
-async fn released_claim_is_vacant(s: LawContext) {
-    let key = s.command("k");
+async fn released_claim_is_vacant(s: LawContext, key: Key) {
     let ticket = s.granted(&key, &ask().fingerprint(fingerprint("a"))).await;
-    let done = s.store.give_back(&key, &ticket.token, GiveBack::Forget).await.unwrap();
-    assert_eq!(done, Step::Done(ticket.fence));
+    s.given_back(&key, &ticket, GiveBack::Forget).await;
     assert_eq!(s.store.look(&key).await.unwrap(), None);
     assert_eq!(s.store.settle(&key, &ticket.token, "v".into()).await.unwrap(), Step::Lost);
     expect_granted(&s, &key, &ask().fingerprint(fingerprint("b")), 1, ticket.fence).await;
 }
 
-async fn failed_claim_keeps_fingerprint_and_attempts(s: LawContext) {
-    let key = s.command("k");
+async fn failed_claim_keeps_fingerprint_and_attempts(s: LawContext, key: Key) {
     let ask = ask().fingerprint(fingerprint("a"));
     let ticket = s.granted(&key, &ask).await;
-    let done = s.store.give_back(&key, &ticket.token, GiveBack::Keep).await.unwrap();
-    assert_eq!(done, Step::Done(ticket.fence));
+    s.given_back(&key, &ticket, GiveBack::Keep).await;
     assert_eq!(
         s.claim(&key, &ask.with_fresh_token().fingerprint(fingerprint("b"))).await,
         Claimed::Mismatch
@@ -183,19 +166,16 @@ async fn failed_claim_keeps_fingerprint_and_attempts(s: LawContext) {
     expect_granted(&s, &key, &ask.with_fresh_token(), 2, ticket.fence).await;
 }
 
-async fn failure_reported_again_is_done(s: LawContext) {
-    let key = s.command("k");
+async fn failure_reported_again_is_done(s: LawContext, key: Key) {
     let ticket = s.granted(&key, &ask()).await;
     for _ in 0..2 {
-        let done = s.store.give_back(&key, &ticket.token, GiveBack::Keep).await.unwrap();
-        assert_eq!(done, Step::Done(ticket.fence));
+        s.given_back(&key, &ticket, GiveBack::Keep).await;
     }
 }
 
-async fn failed_claim_has_no_owner(s: LawContext) {
-    let key = s.command("k");
+async fn failed_claim_has_no_owner(s: LawContext, key: Key) {
     let ticket = s.granted(&key, &ask()).await;
-    let _ = s.store.give_back(&key, &ticket.token, GiveBack::Keep).await.unwrap();
+    s.given_back(&key, &ticket, GiveBack::Keep).await;
     assert_eq!(s.store.settle(&key, &ticket.token, "v".into()).await.unwrap(), Step::Lost);
     assert_eq!(s.store.extend(&key, &ticket.token, LONG).await.unwrap(), Step::Lost);
     let forget = s.store.give_back(&key, &ticket.token, GiveBack::Forget).await.unwrap();

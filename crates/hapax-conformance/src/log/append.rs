@@ -3,8 +3,8 @@
 use std::slice::from_ref;
 
 use bytes::Bytes;
+use hapax_core::Key;
 use hapax_core::log::{Appended, Cursor, MAX_APPEND, MAX_NUMBER};
-use hapax_core::{Key, Tenant};
 
 use super::{
     append, attach, attach_all, closing, entry, event, event_with_payload, offsets, published,
@@ -13,6 +13,7 @@ use crate::context::LawContext;
 use crate::suite::laws;
 
 laws![
+    key job;
     job_without_events_has_no_log,
     offsets_start_at_one_without_gaps,
     events_of_one_call_are_appended_in_their_order,
@@ -40,15 +41,13 @@ laws![
     log_survives_a_restart,
 ];
 
-async fn job_without_events_has_no_log(s: LawContext) {
-    let job = s.job("k");
+async fn job_without_events_has_no_log(s: LawContext, job: Key) {
     assert_eq!(attach(&s, &job, 0, 10).await, None);
     assert_eq!(append(&s, &[]).await, []);
     assert_eq!(attach(&s, &job, 0, 10).await, None);
 }
 
-async fn offsets_start_at_one_without_gaps(s: LawContext) {
-    let job = s.job("k");
+async fn offsets_start_at_one_without_gaps(s: LawContext, job: Key) {
     let mut epochs = Vec::new();
     for i in 1..=5 {
         let at = published(&s, &[event(&job, "vision", i * 10)]).await[0];
@@ -63,7 +62,7 @@ async fn offsets_start_at_one_without_gaps(s: LawContext) {
     assert_eq!(offsets(&attached), [1, 2, 3, 4, 5]);
 }
 
-async fn events_of_one_call_are_appended_in_their_order(s: LawContext) {
+async fn events_of_one_call_are_appended_in_their_order(s: LawContext, _: Key) {
     let jobs = [s.job("a"), s.job("b"), s.job("c")];
     let events: Vec<_> = (0..30).map(|i| event(&jobs[i % 3], "s", 100 - i as u64)).collect();
     let at = published(&s, &events).await;
@@ -76,16 +75,14 @@ async fn events_of_one_call_are_appended_in_their_order(s: LawContext) {
     }
 }
 
-async fn append_of_the_maximum_number_of_events_works(s: LawContext) {
-    let job = s.job("k");
+async fn append_of_the_maximum_number_of_events_works(s: LawContext, job: Key) {
     let events: Vec<_> = (0..MAX_APPEND as u64).map(|seq| event(&job, "s", seq)).collect();
     let at = published(&s, &events).await;
     assert!(at.iter().map(|at| at.offset).eq(1..=MAX_APPEND as u64));
     assert_eq!(attach_all(&s, &job).await.entries.len(), MAX_APPEND);
 }
 
-async fn event_repeated_is_a_duplicate_at_its_first_offset(s: LawContext) {
-    let job = s.job("k");
+async fn event_repeated_is_a_duplicate_at_its_first_offset(s: LawContext, job: Key) {
     let events = [event(&job, "s", 1), event(&job, "s", 2), event(&job, "s", 3)];
     let at = published(&s, &events).await;
     let other = s.reopened().await;
@@ -97,8 +94,7 @@ async fn event_repeated_is_a_duplicate_at_its_first_offset(s: LawContext) {
     assert_eq!(attach_all(&s, &job).await.head.last, 3);
 }
 
-async fn event_twice_in_one_call_is_appended_once(s: LawContext) {
-    let job = s.job("k");
+async fn event_twice_in_one_call_is_appended_once(s: LawContext, job: Key) {
     let (one, two) = (event(&job, "s", 1), event(&job, "s", 2));
     let other = event_with_payload(&job, "s", 1, "else".into());
     let answers = append(&s, &[one.clone(), one, two, other]).await;
@@ -110,8 +106,7 @@ async fn event_twice_in_one_call_is_appended_once(s: LawContext) {
     assert_eq!((first.offset, second.offset), (1, 2));
 }
 
-async fn event_with_other_content_is_a_conflict(s: LawContext) {
-    let job = s.job("k");
+async fn event_with_other_content_is_a_conflict(s: LawContext, job: Key) {
     published(&s, &[event(&job, "s", 1)]).await;
     assert_eq!(
         append(&s, &[event_with_payload(&job, "s", 1, "else".into())]).await,
@@ -120,8 +115,7 @@ async fn event_with_other_content_is_a_conflict(s: LawContext) {
     assert_eq!(attach_all(&s, &job).await.head.last, 1);
 }
 
-async fn duplicate_or_conflicting_event_changes_nothing(s: LawContext) {
-    let job = s.job("k");
+async fn duplicate_or_conflicting_event_changes_nothing(s: LawContext, job: Key) {
     let events = [event(&job, "s", 5), event(&job, "s", 3)];
     let at = published(&s, &events).await;
     let before = attach_all(&s, &job).await;
@@ -134,15 +128,14 @@ async fn duplicate_or_conflicting_event_changes_nothing(s: LawContext) {
     assert_eq!(published(&s, &[event(&job, "s", 4)]).await[0].offset, 3);
 }
 
-async fn stage_is_part_of_the_identity(s: LawContext) {
-    let job = s.job("k");
+async fn stage_is_part_of_the_identity(s: LawContext, job: Key) {
     let events = [event(&job, "vision", 7), event(&job, "visio", 7), event(&job, "n", 7)];
     assert_eq!(published(&s, &events).await.len(), 3);
     assert_eq!(attach_all(&s, &job).await.head.last, 3);
 }
 
-async fn jobs_domains_and_tenants_are_separate(s: LawContext) {
-    let next_door = Tenant::new(&format!("{}x", s.tenant.as_str())).unwrap();
+async fn jobs_domains_and_tenants_are_separate(s: LawContext, _: Key) {
+    let next_door = s.other_tenant();
     let jobs = [
         Key::job(&s.tenant, "scan", "1").unwrap(),
         Key::job(&s.tenant, "scan", "2").unwrap(),
@@ -160,7 +153,7 @@ async fn jobs_domains_and_tenants_are_separate(s: LawContext) {
     }
 }
 
-async fn mixed_append_answers_each_event_separately(s: LawContext) {
+async fn mixed_append_answers_each_event_separately(s: LawContext, _: Key) {
     let [open, closed, fresh] = ["open", "closed", "fresh"].map(|name| s.job(name));
     let at = published(&s, &[event(&open, "s", 1), closing(event(&closed, "s", 1))]).await;
     let call = [
@@ -180,7 +173,7 @@ async fn mixed_append_answers_each_event_separately(s: LawContext) {
     assert_eq!(answers[5], Appended::Duplicate(at[1]));
 }
 
-async fn concurrent_appends_publish_an_event_once(s: LawContext) {
+async fn concurrent_appends_publish_an_event_once(s: LawContext, _: Key) {
     let nodes = [s.clone(), s.reopened().await];
     for round in 0..4 {
         let one = event(&s.job(&format!("k{round}")), "s", 1);
@@ -201,7 +194,7 @@ async fn concurrent_appends_publish_an_event_once(s: LawContext) {
 }
 
 /// Twelve tasks append to two jobs, in calls of one to five; every event is sent by two of them.
-async fn offsets_have_no_gaps_under_concurrent_appends(s: LawContext) {
+async fn offsets_have_no_gaps_under_concurrent_appends(s: LawContext, _: Key) {
     let nodes = [s.clone(), s.reopened().await];
     let jobs = [s.job("a"), s.job("b")];
     let tasks = (0..12_usize).map(|task| {
@@ -238,8 +231,7 @@ async fn offsets_have_no_gaps_under_concurrent_appends(s: LawContext) {
     }
 }
 
-async fn state_follows_the_highest_seq(s: LawContext) {
-    let job = s.job("k");
+async fn state_follows_the_highest_seq(s: LawContext, job: Key) {
     for (seq, state) in [(10, 10), (12, 12), (11, 12), (3, 12), (40, 40), (39, 40)] {
         published(&s, &[event(&job, "s", seq)]).await;
         let head = attach_all(&s, &job).await.head;
@@ -253,8 +245,7 @@ async fn state_follows_the_highest_seq(s: LawContext) {
     assert_eq!(attach_all(&s, &job).await.head.state.seq, 100, "within one call as well");
 }
 
-async fn late_and_sparse_seqs_are_appended(s: LawContext) {
-    let job = s.job("k");
+async fn late_and_sparse_seqs_are_appended(s: LawContext, job: Key) {
     for (i, seq) in [MAX_NUMBER, 0, 7, MAX_NUMBER - 1, 1].into_iter().enumerate() {
         assert_eq!(published(&s, &[event(&job, "s", seq)]).await[0].offset, i as u64 + 1);
     }
@@ -264,16 +255,14 @@ async fn late_and_sparse_seqs_are_appended(s: LawContext) {
     assert_eq!(attached.head.state.seq, MAX_NUMBER);
 }
 
-async fn state_is_the_later_of_two_events_with_equal_seq(s: LawContext) {
-    let job = s.job("k");
+async fn state_is_the_later_of_two_events_with_equal_seq(s: LawContext, job: Key) {
     for stage in ["first", "second", "a-third"] {
         published(&s, &[event(&job, stage, 9)]).await;
         assert_eq!(&*attach_all(&s, &job).await.head.state.stage, stage);
     }
 }
 
-async fn closing_event_closes_the_job(s: LawContext) {
-    let job = s.job("k");
+async fn closing_event_closes_the_job(s: LawContext, job: Key) {
     published(&s, &[event(&job, "s", 1)]).await;
     assert!(!attach_all(&s, &job).await.head.closed);
     published(&s, &[closing(event(&job, "done", 51))]).await;
@@ -287,8 +276,7 @@ async fn closing_event_closes_the_job(s: LawContext) {
     assert_eq!(after, before);
 }
 
-async fn duplicates_and_conflicts_are_known_after_closing(s: LawContext) {
-    let job = s.job("k");
+async fn duplicates_and_conflicts_are_known_after_closing(s: LawContext, job: Key) {
     let events = [event(&job, "s", 1), closing(event(&job, "done", 51))];
     let at = published(&s, &events).await;
     let duplicates: Vec<_> = at.iter().map(|at| Appended::Duplicate(*at)).collect();
@@ -300,8 +288,7 @@ async fn duplicates_and_conflicts_are_known_after_closing(s: LawContext) {
     assert_eq!(append(&s, &others).await, [Appended::Conflict, Appended::Conflict]);
 }
 
-async fn event_after_a_closing_one_in_its_call_is_refused(s: LawContext) {
-    let job = s.job("k");
+async fn event_after_a_closing_one_in_its_call_is_refused(s: LawContext, job: Key) {
     let call = [event(&job, "s", 1), closing(event(&job, "s", 2)), event(&job, "s", 3)];
     let answers = append(&s, &call).await;
     assert!(matches!(answers[1], Appended::Published(at) if at.offset == 2));
@@ -309,8 +296,7 @@ async fn event_after_a_closing_one_in_its_call_is_refused(s: LawContext) {
     assert_eq!(attach_all(&s, &job).await.head.last, 2);
 }
 
-async fn late_events_are_appended_until_the_job_closes(s: LawContext) {
-    let job = s.job("k");
+async fn late_events_are_appended_until_the_job_closes(s: LawContext, job: Key) {
     let events = [event(&job, "s", 50), event(&job, "s", 10), closing(event(&job, "s", 20))];
     published(&s, &events).await;
     let attached = attach_all(&s, &job).await;
@@ -318,8 +304,7 @@ async fn late_events_are_appended_until_the_job_closes(s: LawContext) {
     assert_eq!((attached.head.state.seq, attached.head.closed), (50, true));
 }
 
-async fn payloads_are_returned_unchanged(s: LawContext) {
-    let job = s.job("k");
+async fn payloads_are_returned_unchanged(s: LawContext, job: Key) {
     let every_byte = Bytes::from((0..=255).collect::<Vec<u8>>());
     let payloads =
         [every_byte, Bytes::new(), "{}".into(), Bytes::from_static(b"\xff\xfe\0$1\r\n\\x00'\"")];
@@ -331,15 +316,14 @@ async fn payloads_are_returned_unchanged(s: LawContext) {
     assert_eq!(kept, payloads);
 }
 
-async fn payload_of_one_mebibyte_is_kept(s: LawContext) {
-    let job = s.job("k");
+async fn payload_of_one_mebibyte_is_kept(s: LawContext, job: Key) {
     let payload = Bytes::from((0..1 << 20).map(|i| (i % 251) as u8).collect::<Vec<_>>());
     published(&s, &[event_with_payload(&job, "s", 1, payload.clone())]).await;
     let attached = attach_all(&s, &job).await;
     assert!(attached.entries[0].payload == payload && attached.head.state.payload == payload);
 }
 
-async fn hostile_job_names_are_kept_apart(s: LawContext) {
+async fn hostile_job_names_are_kept_apart(s: LawContext, _: Key) {
     let names = ["a:b", "a", "a}", "{a}", "a%3Ab", "%", "*", "a'b\"", "\\", "$", "a,b", "a@1"];
     for domain in names {
         for name in names {
@@ -350,7 +334,7 @@ async fn hostile_job_names_are_kept_apart(s: LawContext) {
     }
 }
 
-async fn job_names_and_stages_of_255_bytes_work(s: LawContext) {
+async fn job_names_and_stages_of_255_bytes_work(s: LawContext, _: Key) {
     let long = "n".repeat(255);
     let job = Key::job(&s.tenant, &long, &long).unwrap();
     let [one, two] = [event(&job, &long, 1), event(&job, &long[1..], 1)];
@@ -358,8 +342,7 @@ async fn job_names_and_stages_of_255_bytes_work(s: LawContext) {
     assert_eq!(attach_all(&s, &job).await.entries[0], entry(&one, at[0]));
 }
 
-async fn log_survives_a_restart(s: LawContext) {
-    let job = s.job("k");
+async fn log_survives_a_restart(s: LawContext, job: Key) {
     let one = event(&job, "s", 1);
     let first = published(&s, from_ref(&one)).await[0];
     let other = s.reopened().await;

@@ -3,6 +3,7 @@
 use std::slice::from_ref;
 use std::time::Duration;
 
+use hapax_core::Key;
 use hapax_core::log::{Appended, Cursor, LogRetention};
 
 use super::{
@@ -13,6 +14,7 @@ use crate::context::{LONG, LawContext, SHORT};
 use crate::suite::laws;
 
 laws![
+    key job;
     job_expires_as_a_whole_after_its_retention,
     expired_job_starts_again_with_a_greater_epoch,
     closed_job_is_open_again_after_its_retention,
@@ -34,8 +36,7 @@ const BRIEF: LogRetention = LogRetention { retention: SHORT, max_entries: 10_000
 const LESS: LogRetention =
     LogRetention { retention: Duration::from_secs(1800), max_entries: 10_000 };
 
-async fn job_expires_as_a_whole_after_its_retention(s: LawContext) {
-    let job = s.job("k");
+async fn job_expires_as_a_whole_after_its_retention(s: LawContext, job: Key) {
     let events = [event(&job, "s", 50), event(&job, "s", 51)];
     append_with(&s, &events, &BRIEF).await;
     s.outlive(SHORT).await;
@@ -48,8 +49,7 @@ async fn job_expires_as_a_whole_after_its_retention(s: LawContext) {
     assert_eq!(attached.head.state.payload, "else");
 }
 
-async fn expired_job_starts_again_with_a_greater_epoch(s: LawContext) {
-    let job = s.job("k");
+async fn expired_job_starts_again_with_a_greater_epoch(s: LawContext, job: Key) {
     let mut epochs = Vec::new();
     for _ in 0..3 {
         let answers = append_with(&s, &[event(&job, "s", 1)], &BRIEF).await;
@@ -65,16 +65,14 @@ async fn expired_job_starts_again_with_a_greater_epoch(s: LawContext) {
     assert!(head.holds(head.end()));
 }
 
-async fn closed_job_is_open_again_after_its_retention(s: LawContext) {
-    let job = s.job("k");
+async fn closed_job_is_open_again_after_its_retention(s: LawContext, job: Key) {
     append_with(&s, &[closing(event(&job, "s", 9))], &BRIEF).await;
     s.outlive(SHORT).await;
     published(&s, &[event(&job, "s", 1)]).await;
     assert!(!attach_all(&s, &job).await.head.closed);
 }
 
-async fn appended_event_renews_the_retention(s: LawContext) {
-    let job = s.job("k");
+async fn appended_event_renews_the_retention(s: LawContext, job: Key) {
     append_with(&s, &[event(&job, "s", 1)], &LESS).await;
     let left = attach_all(&s, &job).await.head.expires_in;
     assert!(left > Duration::ZERO && left <= LESS.retention, "{left:?}");
@@ -83,8 +81,7 @@ async fn appended_event_renews_the_retention(s: LawContext) {
     assert!(left > LESS.retention && left <= LONG, "{left:?}");
 }
 
-async fn refused_event_does_not_change_the_retention(s: LawContext) {
-    let job = s.job("k");
+async fn refused_event_does_not_change_the_retention(s: LawContext, job: Key) {
     append_with(&s, &[event(&job, "s", 1), closing(event(&job, "s", 2))], &LESS).await;
     let other = event_with_payload(&job, "s", 2, "else".into());
     for (event, expected) in [
@@ -98,16 +95,14 @@ async fn refused_event_does_not_change_the_retention(s: LawContext) {
     }
 }
 
-async fn last_event_decides_the_retention(s: LawContext) {
-    let job = s.job("k");
+async fn last_event_decides_the_retention(s: LawContext, job: Key) {
     append(&s, &[event(&job, "s", 1)]).await;
     append_with(&s, &[event(&job, "s", 2)], &BRIEF).await;
     s.outlive(SHORT).await;
     assert_eq!(attach(&s, &job, 0, 10).await, None);
 }
 
-async fn trimming_keeps_the_newest_entries(s: LawContext) {
-    let job = s.job("k");
+async fn trimming_keeps_the_newest_entries(s: LawContext, job: Key) {
     let keep = LogRetention { max_entries: 3, ..KEEP };
     for seq in 1..=5 {
         append_with(&s, &[event(&job, "s", seq)], &keep).await;
@@ -124,8 +119,7 @@ async fn trimming_keeps_the_newest_entries(s: LawContext) {
     assert_eq!((attached.head.first, offsets(&attached)), (13, vec![13]));
 }
 
-async fn trimming_keeps_dedup_and_state(s: LawContext) {
-    let job = s.job("k");
+async fn trimming_keeps_dedup_and_state(s: LawContext, job: Key) {
     let keep = LogRetention { max_entries: 2, ..KEEP };
     let high = event(&job, "s", 99);
     let first = append_with(&s, from_ref(&high), &keep).await[0];
@@ -144,7 +138,7 @@ async fn trimming_keeps_dedup_and_state(s: LawContext) {
     assert_eq!(offsets(&attach_all(&s, &job).await), [5, 6]);
 }
 
-async fn trimming_leaves_other_jobs_alone(s: LawContext) {
+async fn trimming_leaves_other_jobs_alone(s: LawContext, _: Key) {
     // Append to many jobs, so that some share a partition with the trimmed one, whatever the number
     // of partitions is.
     let jobs: Vec<_> = (0..20).map(|i| s.job(&format!("k{i}"))).collect();
@@ -159,8 +153,7 @@ async fn trimming_leaves_other_jobs_alone(s: LawContext) {
     }
 }
 
-async fn attach_returns_entries_after_the_offset(s: LawContext) {
-    let job = s.job("k");
+async fn attach_returns_entries_after_the_offset(s: LawContext, job: Key) {
     let events: Vec<_> = (0..6).map(|seq| event(&job, "s", seq)).collect();
     append_with(&s, &events, &LogRetention { max_entries: 4, ..KEEP }).await;
     for (after, expected) in
@@ -172,8 +165,7 @@ async fn attach_returns_entries_after_the_offset(s: LawContext) {
     }
 }
 
-async fn attach_returns_at_most_the_requested_number(s: LawContext) {
-    let job = s.job("k");
+async fn attach_returns_at_most_the_requested_number(s: LawContext, job: Key) {
     let events: Vec<_> = (0..10).map(|seq| event(&job, "s", seq)).collect();
     published(&s, &events).await;
     let mut read = Vec::new();
@@ -187,8 +179,7 @@ async fn attach_returns_at_most_the_requested_number(s: LawContext) {
     assert_eq!((head_alone.entries, head_alone.head.last), (vec![], 10));
 }
 
-async fn reader_can_continue_from_every_kept_cursor(s: LawContext) {
-    let job = s.job("k");
+async fn reader_can_continue_from_every_kept_cursor(s: LawContext, job: Key) {
     let events: Vec<_> = (0..9).map(|seq| event(&job, "s", seq)).collect();
     let mut cursors = published(&s, &events[..5]).await;
     let answers = append_with(&s, &events[5..], &LogRetention { max_entries: 4, ..KEEP }).await;
@@ -207,8 +198,8 @@ async fn reader_can_continue_from_every_kept_cursor(s: LawContext) {
 }
 
 /// A reader on another node polls while a writer appends.
-async fn attach_reads_head_and_entries_atomically(s: LawContext) {
-    let (job, reader) = (s.job("k"), s.reopened().await);
+async fn attach_reads_head_and_entries_atomically(s: LawContext, job: Key) {
+    let (job, reader) = (job, s.reopened().await);
     let writer = tokio::spawn({
         let (s, job) = (s.clone(), job.clone());
         async move {
@@ -233,7 +224,7 @@ async fn attach_reads_head_and_entries_atomically(s: LawContext) {
     writer.await.unwrap();
 }
 
-async fn sweep_removes_only_expired_jobs(s: LawContext) {
+async fn sweep_removes_only_expired_jobs(s: LawContext, _: Key) {
     let (gone, kept) = (s.job("gone"), s.job("kept"));
     append_with(&s, &[event(&gone, "s", 1)], &BRIEF).await;
     published(&s, &[event(&kept, "s", 1)]).await;

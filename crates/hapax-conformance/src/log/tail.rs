@@ -13,6 +13,7 @@ use crate::context::{LawContext, SHORT, expect_woken};
 use crate::suite::laws;
 
 laws![
+    key job;
     tail_shows_each_entry_once_in_offset_order,
     tail_shows_only_what_was_appended,
     tail_continues_from_every_position,
@@ -91,7 +92,7 @@ fn neighbours(s: &LawContext, count: usize) -> (u16, Vec<Key>) {
     (first, jobs.take(count).collect())
 }
 
-async fn tail_shows_each_entry_once_in_offset_order(s: LawContext) {
+async fn tail_shows_each_entry_once_in_offset_order(s: LawContext, _: Key) {
     let (partition, jobs) = neighbours(&s, 3);
     let start = end(&s, partition).await;
     let events: Vec<_> = (0..21).map(|i| event(&jobs[i % 3], "s", i as u64)).collect();
@@ -107,8 +108,7 @@ async fn tail_shows_each_entry_once_in_offset_order(s: LawContext) {
     }
 }
 
-async fn tail_shows_only_what_was_appended(s: LawContext) {
-    let job = s.job("k");
+async fn tail_shows_only_what_was_appended(s: LawContext, job: Key) {
     let start = end(&s, partition(&s, &job)).await;
     published(&s, &[event(&job, "s", 1), closing(event(&job, "s", 2))]).await;
     let refused =
@@ -118,8 +118,7 @@ async fn tail_shows_only_what_was_appended(s: LawContext) {
     assert_eq!(read.offsets(&job), [1, 2]);
 }
 
-async fn tail_continues_from_every_position(s: LawContext) {
-    let job = s.job("k");
+async fn tail_continues_from_every_position(s: LawContext, job: Key) {
     let start = end(&s, partition(&s, &job)).await;
     let events: Vec<_> = (0..6).map(|seq| event(&job, "s", seq)).collect();
     published(&s, &events).await;
@@ -133,8 +132,7 @@ async fn tail_continues_from_every_position(s: LawContext) {
     assert_eq!(rest.offsets(&job), [7]);
 }
 
-async fn tail_end_is_after_all_entries(s: LawContext) {
-    let job = s.job("k");
+async fn tail_end_is_after_all_entries(s: LawContext, job: Key) {
     published(&s, &[event(&job, "s", 1)]).await;
     let end = end(&s, partition(&s, &job)).await;
     assert!(drain(&s, partition(&s, &job), &end, 10).await.offsets(&job).is_empty());
@@ -142,8 +140,7 @@ async fn tail_end_is_after_all_entries(s: LawContext) {
     assert_eq!(drain(&s, partition(&s, &job), &end, 10).await.offsets(&job), [2]);
 }
 
-async fn tail_start_is_before_all_kept_entries(s: LawContext) {
-    let job = s.job("k");
+async fn tail_start_is_before_all_kept_entries(s: LawContext, job: Key) {
     let events: Vec<_> = (0..5).map(|seq| event(&job, "s", seq)).collect();
     append_with(&s, &events, &LogRetention { max_entries: 3, ..KEEP }).await;
     let page = tail(&s, partition(&s, &job), &TailPosition::start(), 1).await;
@@ -152,7 +149,7 @@ async fn tail_start_is_before_all_kept_entries(s: LawContext) {
     assert!(read.offsets(&job).ends_with(&[3, 4, 5]), "{:?}", read.offsets(&job));
 }
 
-async fn tail_reads_many_partitions_at_once(s: LawContext) {
+async fn tail_reads_many_partitions_at_once(s: LawContext, _: Key) {
     let all = s.store.partitions();
     let questions: Vec<_> =
         (0..all).rev().map(|partition| (partition, TailPosition::end())).collect();
@@ -179,7 +176,7 @@ async fn tail_reads_many_partitions_at_once(s: LawContext) {
     assert_eq!(seen, 40);
 }
 
-async fn tail_position_is_valid_on_every_node(s: LawContext) {
+async fn tail_position_is_valid_on_every_node(s: LawContext, _: Key) {
     let (job, other) = (s.job("k{}:%"), s.reopened().await);
     let start = end(&s, partition(&s, &job)).await;
     published(&other, &[event(&job, "s", 1)]).await;
@@ -193,7 +190,7 @@ async fn tail_position_is_valid_on_every_node(s: LawContext) {
 }
 
 /// Eight writers on two nodes append to jobs of one partition, while a reader follows its tail.
-async fn tail_skips_nothing_under_concurrent_appends(s: LawContext) {
+async fn tail_skips_nothing_under_concurrent_appends(s: LawContext, _: Key) {
     const EACH: u64 = 25;
     let nodes = [s.clone(), s.reopened().await];
     let (partition, jobs) = neighbours(&s, 4);
@@ -232,7 +229,7 @@ async fn tail_skips_nothing_under_concurrent_appends(s: LawContext) {
     }
 }
 
-async fn tail_reports_trimmed_entries_as_lost(s: LawContext) {
+async fn tail_reports_trimmed_entries_as_lost(s: LawContext, _: Key) {
     let (partition, jobs) = neighbours(&s, 2);
     let start = end(&s, partition).await;
     published(&s, &[event(&jobs[1], "s", 1)]).await;
@@ -245,8 +242,7 @@ async fn tail_reports_trimmed_entries_as_lost(s: LawContext) {
     assert_eq!(read.offsets(&jobs[1]), [1]);
 }
 
-async fn tail_reports_an_expired_job_as_lost(s: LawContext) {
-    let job = s.job("k");
+async fn tail_reports_an_expired_job_as_lost(s: LawContext, job: Key) {
     let start = end(&s, partition(&s, &job)).await;
     let brief = LogRetention { retention: SHORT, ..KEEP };
     append_with(&s, &[event(&job, "s", 1), event(&job, "s", 2)], &brief).await;
@@ -259,8 +255,7 @@ async fn tail_reports_an_expired_job_as_lost(s: LawContext) {
     assert_eq!(offsets.last(), Some(&1));
 }
 
-async fn tail_reports_nothing_lost_that_is_kept(s: LawContext) {
-    let job = s.job("k");
+async fn tail_reports_nothing_lost_that_is_kept(s: LawContext, job: Key) {
     for seq in 0..50 {
         let start = end(&s, partition(&s, &job)).await;
         published(&s, &[event(&job, "s", seq)]).await;
@@ -281,10 +276,10 @@ async fn expect_listener_woken(listening: &LawContext, writing: &LawContext) {
     assert_eq!(attach_all(listening, &job).await.head.last, 1);
 }
 
-async fn listener_is_woken_at_an_append(s: LawContext) {
+async fn listener_is_woken_at_an_append(s: LawContext, _: Key) {
     expect_listener_woken(&s, &s).await;
 }
 
-async fn listener_on_another_node_is_woken(s: LawContext) {
+async fn listener_on_another_node_is_woken(s: LawContext, _: Key) {
     expect_listener_woken(&s.reopened().await, &s).await;
 }

@@ -7,10 +7,11 @@ use std::time::Duration;
 use hapax_core::queue::{ItemId, ItemOutcome, LeasedItem, QueueItem};
 
 use super::{LeasedBatch, TestQueue, ack, retry, uncounted_retry};
-use crate::context::{LONG, LawContext, SHORT};
+use crate::context::{LONG, SHORT};
 use crate::suite::laws;
 
 laws![
+    TestQueue::new;
     concurrent_workers_share_no_item_and_keep_key_order,
     items_of_lapsed_workers_are_done_by_others,
 ];
@@ -101,8 +102,7 @@ async fn worker(
     }
 }
 
-async fn concurrent_workers_share_no_item_and_keep_key_order(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn concurrent_workers_share_no_item_and_keep_key_order(queue: TestQueue) {
     let nodes = [queue.clone(), queue.reopened().await];
     let items = Arc::new(make_items(&queue));
     let tracker = Arc::<Mutex<LeaseTracker>>::default();
@@ -125,8 +125,7 @@ async fn concurrent_workers_share_no_item_and_keep_key_order(s: LawContext) {
 }
 
 /// Some workers vanish without resolving their items, and other workers do the work.
-async fn items_of_lapsed_workers_are_done_by_others(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn items_of_lapsed_workers_are_done_by_others(queue: TestQueue) {
     let items = make_items(&queue);
     queue.accepted(&items).await;
     let vanished: Vec<_> = (0..WORKERS)

@@ -6,10 +6,11 @@ use hapax_core::Tenant;
 use hapax_core::queue::{DeadLetter, ItemId, QueueDepth, QueueItem};
 
 use super::{ALL, TestQueue, ack, bury, retry, sorted};
-use crate::context::{LONG, LawContext, SHORT};
+use crate::context::{LONG, SHORT};
 use crate::suite::laws;
 
 laws![
+    TestQueue::new;
     dead_item_has_key_attempts_and_reason,
     dead_items_are_listed_in_pages_ordered_by_id,
     dead_items_are_listed_by_tenant,
@@ -57,8 +58,7 @@ async fn bury_all(queue: &TestQueue) {
     }
 }
 
-async fn dead_item_has_key_attempts_and_reason(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn dead_item_has_key_attempts_and_reason(queue: TestQueue) {
     let (keyed, plain) = (queue.item("t").key("k\u{e9}y"), queue.item("t"));
     queue.accepted(&[keyed.clone(), plain.clone()]).await;
     let batch = queue.lease(ALL).await;
@@ -75,8 +75,7 @@ async fn dead_item_has_key_attempts_and_reason(s: LawContext) {
     assert!(first.at >= second.at, "buried later");
 }
 
-async fn dead_items_are_listed_in_pages_ordered_by_id(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn dead_items_are_listed_in_pages_ordered_by_id(queue: TestQueue) {
     // Half of the ids are digests, so that their order is not that of time.
     let named = |i: usize| ItemId::named(&[queue.name.as_str(), &i.to_string()]);
     let items = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9].map(|i| match i % 2 {
@@ -99,9 +98,8 @@ async fn dead_items_are_listed_in_pages_ordered_by_id(s: LawContext) {
     assert_eq!(paged, all);
 }
 
-async fn dead_items_are_listed_by_tenant(s: LawContext) {
-    let queue = TestQueue::new(s);
-    let guest = Tenant::new(&format!("{}x", queue.context.tenant.as_str())).unwrap();
+async fn dead_items_are_listed_by_tenant(queue: TestQueue) {
+    let guest = queue.context.other_tenant();
     let items = [queue.item("t"), QueueItem::new(&guest, "t", "{}"), queue.item("t")];
     let ids = queue.accepted(&items).await;
     bury_all(&queue).await;
@@ -114,8 +112,7 @@ async fn dead_items_are_listed_by_tenant(s: LawContext) {
     assert!(listed(Some(&Tenant::default())).await.is_empty());
 }
 
-async fn requeued_item_has_its_old_place_and_no_attempts(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn requeued_item_has_its_old_place_and_no_attempts(queue: TestQueue) {
     let [first, second, third] = queue.keyed(["k", "k", "k"]).await;
     let batch = queue.lease(1).await;
     queue.done(&batch, first, retry(Duration::ZERO)).await;
@@ -128,8 +125,7 @@ async fn requeued_item_has_its_old_place_and_no_attempts(s: LawContext) {
     assert!(again.items[0].fence > batch.items[0].fence);
 }
 
-async fn requeued_item_of_an_unblocked_key_is_leased(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn requeued_item_of_an_unblocked_key_is_leased(queue: TestQueue) {
     let [first, second, third] = queue.keyed(["k", "k", "k"]).await;
     queue.done(&queue.lease(1).await, first, bury(false)).await;
     let batch = queue.lease(1).await;
@@ -139,8 +135,7 @@ async fn requeued_item_of_an_unblocked_key_is_leased(s: LawContext) {
     assert_eq!(queue.lease(ALL).await.ids(), [first, third]);
 }
 
-async fn discarded_item_is_gone_and_unblocks_its_key(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn discarded_item_is_gone_and_unblocks_its_key(queue: TestQueue) {
     let items = [(); 2].map(|()| queue.item("t").key("k"));
     let ids = queue.accepted(&items).await;
     queue.done(&queue.lease(1).await, ids[0], bury(true)).await;
@@ -152,8 +147,7 @@ async fn discarded_item_is_gone_and_unblocks_its_key(s: LawContext) {
     assert_eq!(queue.lease(ALL).await.ids(), [ids[1], ids[0]], "as a new one, behind the other");
 }
 
-async fn only_dead_items_are_requeued_or_discarded(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn only_dead_items_are_requeued_or_discarded(queue: TestQueue) {
     let ids =
         queue.accepted(&[queue.item("t").delay(LONG), queue.item("t"), queue.item("t")]).await;
     let batch = queue.lease(ALL).await;
@@ -166,9 +160,8 @@ async fn only_dead_items_are_requeued_or_discarded(s: LawContext) {
     queue.done(&batch, ids[2], ack(LONG)).await;
 }
 
-async fn dead_item_of_another_tenant_is_not_changed(s: LawContext) {
-    let queue = TestQueue::new(s);
-    let guest = Tenant::new(&format!("{}x", queue.context.tenant.as_str())).unwrap();
+async fn dead_item_of_another_tenant_is_not_changed(queue: TestQueue) {
+    let guest = queue.context.other_tenant();
     let ids = queue.accepted(&[queue.item("t")]).await;
     bury_all(&queue).await;
     assert!(!requeue(&queue, Some(&guest), ids[0]).await);
@@ -179,8 +172,7 @@ async fn dead_item_of_another_tenant_is_not_changed(s: LawContext) {
     assert!(discard(&queue, Some(&queue.context.tenant), ids[0]).await);
 }
 
-async fn depth_counts_waiting_in_flight_and_dead_items(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn depth_counts_waiting_in_flight_and_dead_items(queue: TestQueue) {
     queue.keyed(["a", "b", "c", "d"]).await;
     assert_eq!(queue.counts().await, (4, 0, 0));
     let batch = queue.lease(ALL).await;
@@ -198,8 +190,7 @@ async fn depth_counts_waiting_in_flight_and_dead_items(s: LawContext) {
     assert_eq!(queue.counts().await, (7, 0, 1), "a lapsed one waits");
 }
 
-async fn depth_has_the_age_of_the_oldest_item(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn depth_has_the_age_of_the_oldest_item(queue: TestQueue) {
     assert_eq!(depth(&queue, None).await.oldest_age, None);
     let [old] = queue.keyed(["old"]).await;
     queue.context.outlive(SHORT).await;
@@ -213,9 +204,8 @@ async fn depth_has_the_age_of_the_oldest_item(s: LawContext) {
     assert_eq!(depth(&queue, None).await.oldest_age, None, "neither done nor dead ones count");
 }
 
-async fn depth_is_counted_by_tenant(s: LawContext) {
-    let queue = TestQueue::new(s);
-    let guest = Tenant::new(&format!("{}x", queue.context.tenant.as_str())).unwrap();
+async fn depth_is_counted_by_tenant(queue: TestQueue) {
+    let guest = queue.context.other_tenant();
     let theirs = || QueueItem::new(&guest, "t", "{}").key("k");
     let first = theirs();
     queue.accepted(&[queue.item("t").key("k"), first.clone(), theirs(), theirs()]).await;

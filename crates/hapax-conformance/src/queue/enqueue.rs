@@ -9,10 +9,11 @@ use hapax_core::Tenant;
 use hapax_core::queue::{Enqueued, ItemId, QueueItem, QueueName};
 
 use super::{ALL, TestQueue, ack, bury, sorted};
-use crate::context::{LONG, LawContext, SHORT, expect_woken};
+use crate::context::{LONG, SHORT, expect_woken};
 use crate::suite::laws;
 
 laws![
+    TestQueue::new;
     item_is_leased_as_it_was_enqueued,
     item_of_one_mebibyte_is_kept,
     empty_queue_leases_nothing,
@@ -32,8 +33,7 @@ laws![
     waiter_on_another_node_is_woken_by_an_arrival,
 ];
 
-async fn item_is_leased_as_it_was_enqueued(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn item_is_leased_as_it_was_enqueued(queue: TestQueue) {
     let every_byte = Bytes::from((0..=255).collect::<Vec<u8>>());
     let items = [
         queue.item("plain"),
@@ -58,15 +58,13 @@ async fn item_is_leased_as_it_was_enqueued(s: LawContext) {
     }
 }
 
-async fn item_of_one_mebibyte_is_kept(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn item_of_one_mebibyte_is_kept(queue: TestQueue) {
     let payload = Bytes::from((0..1 << 20).map(|i| (i % 251) as u8).collect::<Vec<_>>());
     queue.accepted(&[QueueItem::new(&queue.context.tenant, "t", payload.clone())]).await;
     assert!(queue.lease(1).await.items[0].item.payload == payload);
 }
 
-async fn empty_queue_leases_nothing(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn empty_queue_leases_nothing(queue: TestQueue) {
     assert_eq!(queue.enqueue(&[]).await, []);
     assert!(queue.lease(ALL).await.items.is_empty());
     let depth = queue.context.store.depth(&queue.name, None).await.unwrap();
@@ -82,8 +80,7 @@ async fn is_known(queue: &TestQueue, item: &QueueItem) {
     assert_eq!(queue.counts().await, before);
 }
 
-async fn id_of_a_waiting_item_is_a_duplicate(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn id_of_a_waiting_item_is_a_duplicate(queue: TestQueue) {
     let (due, later) = (queue.item("t").key("k"), queue.item("t").delay(LONG));
     queue.accepted(&[due.clone(), later.clone()]).await;
     is_known(&queue, &due).await;
@@ -91,8 +88,7 @@ async fn id_of_a_waiting_item_is_a_duplicate(s: LawContext) {
     is_known(&queue.reopened().await, &due).await;
 }
 
-async fn id_of_an_item_in_flight_is_a_duplicate(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn id_of_an_item_in_flight_is_a_duplicate(queue: TestQueue) {
     let item = queue.item("t");
     queue.accepted(from_ref(&item)).await;
     queue.lapsed(1).await;
@@ -102,8 +98,7 @@ async fn id_of_an_item_in_flight_is_a_duplicate(s: LawContext) {
     assert!(batch.items[0].item == item);
 }
 
-async fn id_of_a_dead_item_is_a_duplicate(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn id_of_a_dead_item_is_a_duplicate(queue: TestQueue) {
     for blocks in [true, false] {
         let item = queue.item("t");
         queue.accepted(from_ref(&item)).await;
@@ -113,8 +108,7 @@ async fn id_of_a_dead_item_is_a_duplicate(s: LawContext) {
     }
 }
 
-async fn id_of_a_done_item_is_a_duplicate_within_its_retention(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn id_of_a_done_item_is_a_duplicate_within_its_retention(queue: TestQueue) {
     let item = queue.item("t").key("k");
     queue.accepted(from_ref(&item)).await;
     queue.done(&queue.lease(1).await, item.id, ack(LONG)).await;
@@ -122,8 +116,7 @@ async fn id_of_a_done_item_is_a_duplicate_within_its_retention(s: LawContext) {
     assert!(queue.lease(1).await.items.is_empty());
 }
 
-async fn id_of_a_done_item_is_accepted_after_its_retention(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn id_of_a_done_item_is_accepted_after_its_retention(queue: TestQueue) {
     for remember in [SHORT, Duration::ZERO] {
         let item = queue.item("t").key("k");
         queue.accepted(from_ref(&item)).await;
@@ -138,8 +131,7 @@ async fn id_of_a_done_item_is_accepted_after_its_retention(s: LawContext) {
     }
 }
 
-async fn id_twice_in_one_call_is_accepted_once(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn id_twice_in_one_call_is_accepted_once(queue: TestQueue) {
     let (one, two) = (queue.item("t"), queue.item("t").key("k"));
     let call = [one.clone(), two.clone(), one.clone(), two.clone()];
     let (yes, no) = (Enqueued::Accepted, Enqueued::Duplicate);
@@ -147,8 +139,7 @@ async fn id_twice_in_one_call_is_accepted_once(s: LawContext) {
     assert_eq!(queue.lease(ALL).await.sorted(), sorted(&[one.id, two.id]));
 }
 
-async fn duplicate_changes_nothing(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn duplicate_changes_nothing(queue: TestQueue) {
     let first = queue.item("t").key("k");
     let second = queue.item("t").key("k");
     queue.accepted(&[first.clone(), second.clone()]).await;
@@ -160,8 +151,7 @@ async fn duplicate_changes_nothing(s: LawContext) {
     assert!(batch.items[0].item == first);
 }
 
-async fn concurrent_enqueues_accept_an_id_once(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn concurrent_enqueues_accept_an_id_once(queue: TestQueue) {
     let nodes = [queue.clone(), queue.reopened().await];
     let items: Vec<_> = (0..10).map(|_| queue.item("t").key("k")).collect();
     let calls = (0..16).map(|i| {
@@ -178,8 +168,7 @@ async fn concurrent_enqueues_accept_an_id_once(s: LawContext) {
     assert_eq!(queue.lease(ALL).await.ids().into_iter().collect::<HashSet<_>>().len(), 10);
 }
 
-async fn queues_with_equal_ids_are_separate(s: LawContext) {
-    let one = TestQueue::new(s);
+async fn queues_with_equal_ids_are_separate(one: TestQueue) {
     let name = QueueName::new(&format!("{}x", one.name.as_str())).unwrap();
     let two = TestQueue { name, ..one.clone() };
     let item = one.item("t").key("k");
@@ -195,8 +184,7 @@ async fn queues_with_equal_ids_are_separate(s: LawContext) {
     assert_eq!(two.lease(ALL).await.ids(), [item.id]);
 }
 
-async fn item_is_not_due_before_its_delay_has_passed(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn item_is_not_due_before_its_delay_has_passed(queue: TestQueue) {
     let (far, near) = (queue.item("t").delay(LONG), queue.item("t").delay(SHORT));
     queue.accepted(&[far, near.clone()]).await;
     queue.context.outlive(SHORT).await;
@@ -207,8 +195,7 @@ async fn item_is_not_due_before_its_delay_has_passed(s: LawContext) {
     assert_eq!(queue.counts().await, (1, 1, 0));
 }
 
-async fn items_survive_a_restart(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn items_survive_a_restart(queue: TestQueue) {
     let [first, second] = queue.keyed(["k", "k"]).await;
     let batch = queue.lease(1).await;
     let other = queue.reopened().await;
@@ -220,8 +207,7 @@ async fn items_survive_a_restart(s: LawContext) {
     assert_ne!(first, second);
 }
 
-async fn sweep_removes_only_done_items_after_their_retention(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn sweep_removes_only_done_items_after_their_retention(queue: TestQueue) {
     let items = [(); 4].map(|()| queue.item("t"));
     queue.accepted(&items).await;
     let batch = queue.lease(3).await;
@@ -247,12 +233,10 @@ async fn expect_waiter_woken(waiting: &TestQueue, writing: &TestQueue) {
     assert_eq!(waiting.lease(1).await.items.len(), 1);
 }
 
-async fn waiter_is_woken_by_an_arrival(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn waiter_is_woken_by_an_arrival(queue: TestQueue) {
     expect_waiter_woken(&queue, &queue).await;
 }
 
-async fn waiter_on_another_node_is_woken_by_an_arrival(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn waiter_on_another_node_is_woken_by_an_arrival(queue: TestQueue) {
     expect_waiter_woken(&queue.reopened().await, &queue).await;
 }

@@ -5,10 +5,11 @@ use std::time::Duration;
 use hapax_core::queue::QueueItem;
 
 use super::{ALL, TestQueue, ack, bury, retry, sorted, uncounted_retry};
-use crate::context::{LONG, LawContext, SHORT};
+use crate::context::{LONG, SHORT};
 use crate::suite::laws;
 
 laws![
+    TestQueue::new;
     items_of_a_key_are_leased_in_the_order_of_enqueueing,
     one_lease_takes_several_items_of_a_key_in_order,
     later_item_waits_while_an_earlier_one_is_in_flight,
@@ -28,8 +29,7 @@ laws![
     items_behind_a_dead_one_do_not_hide_other_retries,
 ];
 
-async fn items_of_a_key_are_leased_in_the_order_of_enqueueing(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn items_of_a_key_are_leased_in_the_order_of_enqueueing(queue: TestQueue) {
     let other = queue.reopened().await;
     let mut ids = queue.keyed(["k", "k", "k"]).await.to_vec();
     ids.extend(other.keyed(["k", "k"]).await);
@@ -43,8 +43,7 @@ async fn items_of_a_key_are_leased_in_the_order_of_enqueueing(s: LawContext) {
 }
 
 /// The ids sort against the order of enqueueing, so that a store that orders by id fails.
-async fn one_lease_takes_several_items_of_a_key_in_order(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn one_lease_takes_several_items_of_a_key_in_order(queue: TestQueue) {
     let mut items: Vec<_> = (0..8).map(|_| queue.item("t").key("k")).collect();
     items.sort_by_key(|item| std::cmp::Reverse(item.id));
     let ids = queue.accepted(&items).await;
@@ -58,8 +57,7 @@ async fn one_lease_takes_several_items_of_a_key_in_order(s: LawContext) {
     assert_eq!(seen, ids);
 }
 
-async fn later_item_waits_while_an_earlier_one_is_in_flight(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn later_item_waits_while_an_earlier_one_is_in_flight(queue: TestQueue) {
     let other = queue.reopened().await;
     let [first, second, third] = queue.keyed(["k", "k", "k"]).await;
     let batch = queue.lease(1).await;
@@ -70,8 +68,7 @@ async fn later_item_waits_while_an_earlier_one_is_in_flight(s: LawContext) {
     assert_eq!(other.lease(ALL).await.ids(), [second, third]);
 }
 
-async fn later_item_waits_while_an_earlier_one_awaits_its_retry(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn later_item_waits_while_an_earlier_one_awaits_its_retry(queue: TestQueue) {
     let [first, second] = queue.keyed(["k", "k"]).await;
     let batch = queue.lease(1).await;
     queue.done(&batch, first, retry(LONG)).await;
@@ -80,16 +77,14 @@ async fn later_item_waits_while_an_earlier_one_awaits_its_retry(s: LawContext) {
     assert_ne!(first, second);
 }
 
-async fn later_item_waits_while_an_earlier_one_is_delayed(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn later_item_waits_while_an_earlier_one_is_delayed(queue: TestQueue) {
     let (delayed, later) = (queue.item("t").key("k").delay(LONG), queue.item("t").key("k"));
     let free = queue.item("t").key("free");
     queue.accepted(&[delayed, later, free.clone()]).await;
     assert_eq!(queue.lease(ALL).await.ids(), [free.id]);
 }
 
-async fn retried_item_comes_before_later_ones(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn retried_item_comes_before_later_ones(queue: TestQueue) {
     let [first, second, third] = queue.keyed(["k", "k", "k"]).await;
     for after in [Duration::ZERO, SHORT] {
         let batch = queue.lease(1).await;
@@ -103,8 +98,7 @@ async fn retried_item_comes_before_later_ones(s: LawContext) {
     assert_eq!((batch.ids(), batch.attempts()), (vec![first, second, third], vec![3, 1, 1]));
 }
 
-async fn item_given_back_comes_before_later_ones(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn item_given_back_comes_before_later_ones(queue: TestQueue) {
     let [first, second, third] = queue.keyed(["k", "k", "k"]).await;
     let batch = queue.lease(2).await;
     assert_eq!(batch.ids(), [first, second]);
@@ -113,8 +107,7 @@ async fn item_given_back_comes_before_later_ones(s: LawContext) {
     assert_eq!(queue.lease(ALL).await.ids(), [first, second, third]);
 }
 
-async fn lapsed_item_comes_before_later_ones(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn lapsed_item_comes_before_later_ones(queue: TestQueue) {
     let [first, second, third] = queue.keyed(["k", "k", "k"]).await;
     let batch = queue.lapsed(2).await;
     assert_eq!(batch.ids(), [first, second]);
@@ -126,8 +119,7 @@ async fn lapsed_item_comes_before_later_ones(s: LawContext) {
     assert_eq!((batch.ids(), batch.attempts()), (vec![second, third], vec![2, 1]));
 }
 
-async fn later_item_waits_behind_a_dead_one_that_blocks(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn later_item_waits_behind_a_dead_one_that_blocks(queue: TestQueue) {
     let [first, second] = queue.keyed(["k", "k"]).await;
     queue.done(&queue.lease(1).await, first, bury(true)).await;
     assert!(queue.lease(ALL).await.items.is_empty());
@@ -137,8 +129,7 @@ async fn later_item_waits_behind_a_dead_one_that_blocks(s: LawContext) {
     assert_ne!(second, third);
 }
 
-async fn later_item_follows_a_dead_one_that_does_not_block(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn later_item_follows_a_dead_one_that_does_not_block(queue: TestQueue) {
     let [first, second] = queue.keyed(["k", "k"]).await;
     queue.done(&queue.lease(1).await, first, bury(false)).await;
     let batch = queue.lease(1).await;
@@ -149,8 +140,7 @@ async fn later_item_follows_a_dead_one_that_does_not_block(s: LawContext) {
     assert_eq!(queue.lease(ALL).await.ids(), [third]);
 }
 
-async fn other_keys_are_not_held_back(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn other_keys_are_not_held_back(queue: TestQueue) {
     let [flying, retried, dead, lapsed] = queue.keyed(["a", "b", "c", "d"]).await;
     let batch = queue.lease(ALL).await;
     queue.done(&batch, retried, retry(LONG)).await;
@@ -165,8 +155,7 @@ async fn other_keys_are_not_held_back(s: LawContext) {
     assert_eq!(queue.lease(ALL).await.ids(), [behind[3]]);
 }
 
-async fn items_without_a_key_never_wait_for_others(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn items_without_a_key_never_wait_for_others(queue: TestQueue) {
     let ids = queue.accepted(&[(); 4].map(|()| queue.item("t"))).await;
     let batch = queue.lease(3).await;
     let [a, b, c] = batch.ids()[..] else { panic!("three were asked for and due") };
@@ -176,8 +165,7 @@ async fn items_without_a_key_never_wait_for_others(s: LawContext) {
     assert_eq!(sorted(&[vec![a, b, c], rest.ids()].concat()), sorted(&ids));
 }
 
-async fn equal_keys_of_two_tenants_are_separate(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn equal_keys_of_two_tenants_are_separate(queue: TestQueue) {
     let guest = queue.context.tenant.scoped("guest").unwrap();
     let theirs = |topic| QueueItem::new(&guest, topic, "{}").key("k");
     let mine = queue.item("t").key("k");
@@ -192,8 +180,7 @@ async fn equal_keys_of_two_tenants_are_separate(s: LawContext) {
 }
 
 /// A worker has two items of a key and gives the first back: the third waits for both.
-async fn items_leased_together_hold_back_later_ones(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn items_leased_together_hold_back_later_ones(queue: TestQueue) {
     let [first, second, third] = queue.keyed(["k", "k", "k"]).await;
     let batch = queue.lease(2).await;
     assert_eq!(batch.ids(), [first, second]);
@@ -207,8 +194,7 @@ async fn items_leased_together_hold_back_later_ones(s: LawContext) {
 }
 
 /// A store that searches only the oldest few items does not find the free one.
-async fn many_held_back_items_do_not_hide_due_ones(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn many_held_back_items_do_not_hide_due_ones(queue: TestQueue) {
     let [dead] = queue.keyed(["k"]).await;
     queue.done(&queue.lease(1).await, dead, bury(true)).await;
     let behind: Vec<_> = (0..300).map(|_| queue.item("t").key("k")).collect();
@@ -220,8 +206,7 @@ async fn many_held_back_items_do_not_hide_due_ones(s: LawContext) {
 }
 
 /// A worker retries a failed item later, and gives the following ones back at once.
-async fn item_due_before_an_earlier_one_does_not_hold_it_back(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn item_due_before_an_earlier_one_does_not_hold_it_back(queue: TestQueue) {
     let ids = queue.keyed(["k", "k", "k", "k", "k"]).await;
     let batch = queue.lease(ALL).await;
     let mut outcomes = ids.map(|id| (id, uncounted_retry(Duration::from_millis(1))));
@@ -231,8 +216,7 @@ async fn item_due_before_an_earlier_one_does_not_hold_it_back(s: LawContext) {
     assert_eq!(queue.lease(2).await.ids(), ids[..2]);
 }
 
-async fn items_behind_a_dead_one_do_not_hide_other_retries(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn items_behind_a_dead_one_do_not_hide_other_retries(queue: TestQueue) {
     let ids = queue.keyed(["k", "k", "k", "k", "other"]).await;
     let batch = queue.lease(ALL).await;
     let mut outcomes = ids.map(|id| (id, uncounted_retry(Duration::ZERO)));

@@ -6,10 +6,11 @@ use hapax_core::Token;
 use hapax_core::queue::LeaseRequest;
 
 use super::{ALL, LeasedBatch, TestQueue, ack, bury, retry, sorted, uncounted_retry};
-use crate::context::{LONG, LawContext, SHORT};
+use crate::context::{LONG, SHORT};
 use crate::suite::laws;
 
 laws![
+    TestQueue::new;
     leased_item_is_not_leased_again,
     lease_takes_at_most_the_requested_number,
     lapsed_item_is_leased_again_with_a_greater_fence,
@@ -32,8 +33,7 @@ async fn renew(queue: &TestQueue, token: &Token, lease: Duration) -> u64 {
     queue.context.store.renew(&queue.name, token, lease).await.expect("the store answers")
 }
 
-async fn leased_item_is_not_leased_again(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn leased_item_is_not_leased_again(queue: TestQueue) {
     let other = queue.reopened().await;
     let ids = queue.accepted(&[queue.item("t").key("k"), queue.item("t")]).await;
     let batch = queue.lease(ALL).await;
@@ -47,8 +47,7 @@ async fn leased_item_is_not_leased_again(s: LawContext) {
     assert_eq!(other.counts().await, (0, 0, 0));
 }
 
-async fn lease_takes_at_most_the_requested_number(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn lease_takes_at_most_the_requested_number(queue: TestQueue) {
     let items: Vec<_> = (0..10)
         .map(|i| if i % 2 == 0 { queue.item("t") } else { queue.item("t").key(&i.to_string()) })
         .collect();
@@ -63,8 +62,7 @@ async fn lease_takes_at_most_the_requested_number(s: LawContext) {
     assert!(queue.lease(3).await.items.is_empty());
 }
 
-async fn lapsed_item_is_leased_again_with_a_greater_fence(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn lapsed_item_is_leased_again_with_a_greater_fence(queue: TestQueue) {
     let ids = queue.accepted(&[queue.item("t").key("k"), queue.item("t")]).await;
     let first = queue.lapsed(ALL).await;
     assert_eq!(queue.counts().await, (2, 0, 0), "lapsed ones wait");
@@ -77,8 +75,7 @@ async fn lapsed_item_is_leased_again_with_a_greater_fence(s: LawContext) {
     }
 }
 
-async fn lease_repeated_with_its_token_returns_the_same_items(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn lease_repeated_with_its_token_returns_the_same_items(queue: TestQueue) {
     let items: Vec<_> = (0..6).map(|_| queue.item("t").key("k")).collect();
     let ids = queue.accepted(&items).await;
     let take = LeaseRequest::new(2, LONG);
@@ -95,8 +92,7 @@ async fn lease_repeated_with_its_token_returns_the_same_items(s: LawContext) {
     assert_eq!(queue.counts().await, (4, 2, 0));
 }
 
-async fn lease_repeated_leaves_out_resolved_items(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn lease_repeated_leaves_out_resolved_items(queue: TestQueue) {
     let ids = queue.accepted(&[(); 5].map(|()| queue.item("t"))).await;
     let take = LeaseRequest::new(4, LONG);
     let batch = LeasedBatch { items: queue.take(&take).await, token: take.token.clone() };
@@ -110,8 +106,7 @@ async fn lease_repeated_leaves_out_resolved_items(s: LawContext) {
     assert_eq!(ids.len(), 5);
 }
 
-async fn lease_repeated_restarts_its_duration(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn lease_repeated_restarts_its_duration(queue: TestQueue) {
     queue.accepted(&[queue.item("t")]).await;
     let take = LeaseRequest::new(1, LONG);
     queue.take(&take).await;
@@ -122,8 +117,7 @@ async fn lease_repeated_restarts_its_duration(s: LawContext) {
     assert_eq!(queue.lease(1).await.attempts(), [2]);
 }
 
-async fn renewed_lease_ends_at_its_new_time(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn renewed_lease_ends_at_its_new_time(queue: TestQueue) {
     queue.accepted(&[queue.item("t")]).await;
     let batch = queue.lease(1).await;
     assert_eq!(renew(&queue, &batch.token, SHORT).await, 1);
@@ -131,8 +125,7 @@ async fn renewed_lease_ends_at_its_new_time(s: LawContext) {
     assert_eq!(queue.lease(1).await.attempts(), [2]);
 }
 
-async fn renewed_lease_outlives_its_first_end(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn renewed_lease_outlives_its_first_end(queue: TestQueue) {
     queue.accepted(&[queue.item("t").key("k"), queue.item("t")]).await;
     let batch = queue.lease_for(ALL, SHORT).await;
     assert_eq!(renew(&queue.reopened().await, &batch.token, LONG).await, 2);
@@ -141,8 +134,7 @@ async fn renewed_lease_outlives_its_first_end(s: LawContext) {
     queue.finish(&batch).await;
 }
 
-async fn late_renewal_keeps_items_not_leased_again(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn late_renewal_keeps_items_not_leased_again(queue: TestQueue) {
     queue.accepted(&[queue.item("t")]).await;
     let batch = queue.lapsed(1).await;
     assert_eq!(renew(&queue, &batch.token, LONG).await, 1);
@@ -150,8 +142,7 @@ async fn late_renewal_keeps_items_not_leased_again(s: LawContext) {
     assert_eq!(queue.counts().await, (0, 1, 0));
 }
 
-async fn renew_returns_the_number_of_leases(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn renew_returns_the_number_of_leases(queue: TestQueue) {
     queue.accepted(&[(); 5].map(|()| queue.item("t"))).await;
     let batch = queue.lease(4).await;
     assert_eq!(renew(&queue, &batch.token, LONG).await, 4);
@@ -163,8 +154,7 @@ async fn renew_returns_the_number_of_leases(s: LawContext) {
     assert_eq!(renew(&queue, &Token::presented("nobody"), LONG).await, 0);
 }
 
-async fn renewal_after_another_lease_changes_nothing(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn renewal_after_another_lease_changes_nothing(queue: TestQueue) {
     queue.accepted(&[queue.item("t")]).await;
     let first = queue.lapsed(1).await;
     let second = queue.lease(1).await;
@@ -174,8 +164,7 @@ async fn renewal_after_another_lease_changes_nothing(s: LawContext) {
     queue.finish(&second).await;
 }
 
-async fn attempts_count_leases(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn attempts_count_leases(queue: TestQueue) {
     let [id] = queue.keyed(["k"]).await;
     for attempt in 1..=4 {
         let batch = queue.lease(1).await;
@@ -184,8 +173,7 @@ async fn attempts_count_leases(s: LawContext) {
     }
 }
 
-async fn uncounted_retry_does_not_count_its_attempt(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn uncounted_retry_does_not_count_its_attempt(queue: TestQueue) {
     let [id] = queue.keyed(["k"]).await;
     for (attempt, outcome) in [
         (1, uncounted_retry(Duration::ZERO)),
@@ -200,8 +188,7 @@ async fn uncounted_retry_does_not_count_its_attempt(s: LawContext) {
     }
 }
 
-async fn lapsed_lease_counts_as_an_attempt(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn lapsed_lease_counts_as_an_attempt(queue: TestQueue) {
     let [id] = queue.keyed(["k"]).await;
     queue.lapsed(1).await;
     let batch = queue.lapsed(1).await;
@@ -213,8 +200,7 @@ async fn lapsed_lease_counts_as_an_attempt(s: LawContext) {
     assert_eq!(queue.lease(1).await.attempts(), [3]);
 }
 
-async fn fences_grow_with_every_lease_of_an_item(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn fences_grow_with_every_lease_of_an_item(queue: TestQueue) {
     let other = queue.reopened().await;
     let [id] = queue.keyed(["k"]).await;
     let mut fences = vec![queue.lapsed(1).await.items[0].fence];
@@ -236,8 +222,7 @@ async fn fences_grow_with_every_lease_of_an_item(s: LawContext) {
     assert!(fences.is_sorted_by(|a, b| a < b), "{fences:?}");
 }
 
-async fn tenants_share_a_queue_and_keep_their_items(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn tenants_share_a_queue_and_keep_their_items(queue: TestQueue) {
     let guest = queue.context.tenant.scoped("guest").unwrap();
     let (mine, theirs) = (queue.item("t"), hapax_core::queue::QueueItem::new(&guest, "t", "{}"));
     queue.accepted(&[mine.clone(), theirs.clone()]).await;

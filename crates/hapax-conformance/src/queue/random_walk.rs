@@ -7,10 +7,10 @@ use std::time::Duration;
 use hapax_core::queue::{ItemId, ItemOutcome, QueueItem, Resolved};
 
 use super::{LeasedBatch, TestQueue, ack, bury, retry, uncounted_retry};
-use crate::context::{LONG, LawContext, SHORT};
+use crate::context::{LONG, SHORT};
 use crate::suite::laws;
 
-laws![random_walk_keeps_key_order_and_loses_nothing];
+laws![TestQueue::new; random_walk_keeps_key_order_and_loses_nothing];
 
 const STEPS: u64 = 400;
 const KEYS: u64 = 4;
@@ -124,8 +124,7 @@ async fn resolve_dead(queue: &TestQueue, walk: &mut WalkState, requeues: bool) {
     }
 }
 
-async fn random_walk_keeps_key_order_and_loses_nothing(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn random_walk_keeps_key_order_and_loses_nothing(queue: TestQueue) {
     let nodes = [queue.clone(), queue.reopened().await];
     let (mut walk, mut rng) = (WalkState::default(), SeededRng(7));
     for step in 0..STEPS {

@@ -6,10 +6,11 @@ use hapax_core::Token;
 use hapax_core::queue::{ItemId, ItemOutcome, Resolved};
 
 use super::{ALL, LeasedBatch, TestQueue, ack, bury, retry, uncounted_retry};
-use crate::context::{LONG, LawContext, SHORT};
+use crate::context::{LONG, SHORT};
 use crate::suite::laws;
 
 laws![
+    TestQueue::new;
     acknowledged_item_is_gone,
     ack_repeated_by_its_worker_is_done,
     wrong_token_changes_nothing,
@@ -44,8 +45,7 @@ async fn one(queue: &TestQueue) -> (ItemId, LeasedBatch) {
     (id, batch)
 }
 
-async fn acknowledged_item_is_gone(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn acknowledged_item_is_gone(queue: TestQueue) {
     for remember in [Duration::ZERO, LONG] {
         let (id, batch) = one(&queue).await;
         queue.done(&batch, id, ack(remember)).await;
@@ -54,8 +54,7 @@ async fn acknowledged_item_is_gone(s: LawContext) {
     }
 }
 
-async fn ack_repeated_by_its_worker_is_done(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn ack_repeated_by_its_worker_is_done(queue: TestQueue) {
     let (id, batch) = one(&queue).await;
     for _ in 0..3 {
         queue.done(&batch, id, ack(LONG)).await;
@@ -68,8 +67,7 @@ async fn ack_repeated_by_its_worker_is_done(s: LawContext) {
     assert_eq!(queue.counts().await, (0, 0, 0));
 }
 
-async fn wrong_token_changes_nothing(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn wrong_token_changes_nothing(queue: TestQueue) {
     let (id, batch) = one(&queue).await;
     for wrong in ["", "x", &batch.token.as_str()[1..], &format!("{}x", batch.token.as_str())] {
         lost(&queue, &Token::presented(wrong), id).await;
@@ -77,14 +75,12 @@ async fn wrong_token_changes_nothing(s: LawContext) {
     queue.finish(&batch).await;
 }
 
-async fn unknown_id_is_lost(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn unknown_id_is_lost(queue: TestQueue) {
     let (_, batch) = one(&queue).await;
     lost(&queue, &batch.token, ItemId::fresh()).await;
 }
 
-async fn item_not_in_flight_cannot_be_resolved(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn item_not_in_flight_cannot_be_resolved(queue: TestQueue) {
     let (id, batch) = one(&queue).await;
     queue.done(&batch, id, retry(Duration::ZERO)).await;
     lost(&queue, &batch.token, id).await;
@@ -96,8 +92,7 @@ async fn item_not_in_flight_cannot_be_resolved(s: LawContext) {
     assert_eq!(queue.lease(1).await.ids(), [id]);
 }
 
-async fn late_resolve_before_another_lease_is_done(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn late_resolve_before_another_lease_is_done(queue: TestQueue) {
     for (key, outcome, counts) in
         [("a", ack(LONG), (0, 0, 0)), ("b", retry(LONG), (1, 0, 0)), ("c", bury(true), (1, 0, 1))]
     {
@@ -109,8 +104,7 @@ async fn late_resolve_before_another_lease_is_done(s: LawContext) {
     assert!(queue.lease(ALL).await.items.is_empty());
 }
 
-async fn late_resolve_after_another_lease_is_lost(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn late_resolve_after_another_lease_is_lost(queue: TestQueue) {
     let [id] = queue.keyed(["k"]).await;
     let first = queue.lapsed(1).await;
     let second = queue.lapsed(1).await;
@@ -122,8 +116,7 @@ async fn late_resolve_after_another_lease_is_lost(s: LawContext) {
     queue.finish(&third).await;
 }
 
-async fn late_resolve_after_another_ack_is_lost(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn late_resolve_after_another_ack_is_lost(queue: TestQueue) {
     let [id] = queue.keyed(["k"]).await;
     let first = queue.lapsed(1).await;
     let second = queue.lease(1).await;
@@ -132,8 +125,7 @@ async fn late_resolve_after_another_ack_is_lost(s: LawContext) {
     queue.done(&second, id, ack(LONG)).await;
 }
 
-async fn retry_is_due_after_its_delay(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn retry_is_due_after_its_delay(queue: TestQueue) {
     let [far, near] = queue.keyed(["far", "near"]).await;
     let batch = queue.lease(ALL).await;
     queue.done(&batch, far, retry(LONG)).await;
@@ -144,16 +136,14 @@ async fn retry_is_due_after_its_delay(s: LawContext) {
     assert_eq!(queue.counts().await, (1, 1, 0));
 }
 
-async fn retry_without_delay_is_due_at_once(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn retry_without_delay_is_due_at_once(queue: TestQueue) {
     let (id, batch) = one(&queue).await;
     queue.done(&batch, id, retry(Duration::ZERO)).await;
     assert_eq!(queue.counts().await, (1, 0, 0));
     assert_eq!(queue.lease(1).await.attempts(), [2]);
 }
 
-async fn outcomes_of_one_call_are_answered_separately(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn outcomes_of_one_call_are_answered_separately(queue: TestQueue) {
     let [acked, retried, given_back, buried, unblocked, other] =
         queue.keyed(["a", "b", "c", "d", "e", "f"]).await;
     let batch = queue.lease(5).await;
@@ -185,8 +175,7 @@ async fn outcomes_of_one_call_are_answered_separately(s: LawContext) {
     assert_eq!(queue.resolve(&batch.token, &[]).await, []);
 }
 
-async fn ack_works_on_another_node(s: LawContext) {
-    let queue = TestQueue::new(s);
+async fn ack_works_on_another_node(queue: TestQueue) {
     let (id, batch) = one(&queue).await;
     let other = queue.reopened().await;
     other.done(&batch, id, ack(LONG)).await;

@@ -7,7 +7,7 @@ use hapax_core::command::{
     Begun, CommandConfig, CommandError, CommandState, Commands, OperatorDecision, OperatorOutcome,
     StoredResponse,
 };
-use hapax_core::{OnUnknown, OnceError, Operation};
+use hapax_core::{OnUnknown, OnceError, Operation, Ticket};
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -16,6 +16,19 @@ use crate::features::{faulty, secs};
 fn commands() -> (FaultyStore, Commands) {
     let store = faulty();
     (store.clone(), Commands::new(Arc::new(store)))
+}
+
+const PAY: Operation<'_> = Operation("pay");
+
+async fn granted(commands: &Commands, key: &str, config: &CommandConfig) -> Ticket {
+    match commands.begin(PAY, key, config).await.unwrap() {
+        Begun::Granted { ticket, .. } => ticket,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn decide(commands: &Commands, key: &str, decision: &OperatorDecision) -> OperatorOutcome {
+    commands.decide_as_operator(PAY, key, decision).await.unwrap()
 }
 
 fn response(body: &'static str) -> StoredResponse {
@@ -35,7 +48,7 @@ async fn command_of_fifty_callers_runs_once() {
                 sleep(secs(20)).await;
                 Ok::<_, Infallible>(runs.fetch_add(1, Ordering::SeqCst))
             };
-            commands.once(Operation("pay"), "k", &json!({"a": 1}), effect).await.unwrap()
+            commands.once(PAY, "k", &json!({"a": 1}), effect).await.unwrap()
         }));
     }
     let mut first_runs = 0;
@@ -54,27 +67,25 @@ async fn command_lease_is_renewed_while_the_effect_runs() {
         let commands = commands.clone();
         move || async move {
             sleep(secs(300)).await;
-            let begun =
-                commands.begin(Operation("pay"), "k", &CommandConfig::default()).await.unwrap();
+            let begun = commands.begin(PAY, "k", &CommandConfig::default()).await.unwrap();
             // Without a fingerprint this is another request, which is enough to see that the key is pending.
             assert_eq!(begun, Begun::KeyReused);
-            let view = commands.look(Operation("pay"), "k").await.unwrap().unwrap();
+            let view = commands.look(PAY, "k").await.unwrap().unwrap();
             assert!(matches!(view.state, CommandState::Pending { .. }));
             Ok::<_, Infallible>(7)
         }
     };
-    assert_eq!(commands.once(Operation("pay"), "k", &1, effect).await.unwrap().value, 7);
+    assert_eq!(commands.once(PAY, "k", &1, effect).await.unwrap().value, 7);
 }
 
 #[tokio::test(start_paused = true)]
 async fn command_error_releases_the_key_for_the_same_input() {
     let (_, commands) = commands();
-    let failed = commands.once(Operation("pay"), "k", &1, || async { Err::<(), _>("no") }).await;
+    let failed = commands.once(PAY, "k", &1, || async { Err::<(), _>("no") }).await;
     assert!(matches!(failed, Err(OnceError::Failed("no"))));
-    let other = commands.once(Operation("pay"), "k", &2, || async { Ok::<_, &str>(()) }).await;
+    let other = commands.once(PAY, "k", &2, || async { Ok::<_, &str>(()) }).await;
     assert!(matches!(other, Err(OnceError::KeyReused)));
-    let run = commands
-        .once_with(Operation("pay"), "k", &1, |run| async move { Ok::<_, &str>(run.attempt) });
+    let run = commands.once_with(PAY, "k", &1, |run| async move { Ok::<_, &str>(run.attempt) });
     assert_eq!(run.await.unwrap().value, 2);
 }
 
@@ -85,29 +96,25 @@ async fn command_of_a_cancelled_caller_becomes_unknown() {
         sleep(secs(3600)).await;
         Ok::<_, Infallible>(1)
     };
-    let gone =
-        tokio::time::timeout(secs(5), commands.once(Operation("pay"), "k", &1, effect)).await;
+    let gone = tokio::time::timeout(secs(5), commands.once(PAY, "k", &1, effect)).await;
     assert!(gone.is_err());
     let again = || async { Ok::<_, Infallible>(2) };
-    let early = commands.once(Operation("pay"), "k", &1, again).await;
+    let early = commands.once(PAY, "k", &1, again).await;
     assert!(matches!(early, Err(OnceError::InProgress { .. })));
     sleep(secs(30)).await;
-    let refused = commands.once(Operation("pay"), "k", &1, again).await;
+    let refused = commands.once(PAY, "k", &1, again).await;
     assert!(matches!(refused, Err(OnceError::OutcomeUnknown { .. })));
     let rerun = commands.config(CommandConfig::default().on_unknown(OnUnknown::TakeOver));
-    assert_eq!(rerun.once(Operation("pay"), "k", &1, again).await.unwrap().value, 2);
+    assert_eq!(rerun.once(PAY, "k", &1, again).await.unwrap().value, 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn command_repeats_a_store_call_with_a_lost_reply() {
     let (store, commands) = commands();
     store.plan([Fault::LostAnswer, Fault::None, Fault::LostAnswer]);
-    let once = commands.once(Operation("pay"), "k", &1, || async { Ok::<_, Infallible>(1) }).await;
+    let once = commands.once(PAY, "k", &1, || async { Ok::<_, Infallible>(1) }).await;
     assert_eq!(once.unwrap().value, 1);
-    let again = commands
-        .once(Operation("pay"), "k", &1, || async { Ok::<_, Infallible>(2) })
-        .await
-        .unwrap();
+    let again = commands.once(PAY, "k", &1, || async { Ok::<_, Infallible>(2) }).await.unwrap();
     assert_eq!((again.value, again.replayed), (1, true));
 }
 
@@ -115,26 +122,25 @@ async fn command_repeats_a_store_call_with_a_lost_reply() {
 async fn command_begin_with_lost_replies_is_undone() {
     let (store, commands) = commands();
     store.plan([Fault::LostAnswer, Fault::LostAnswer]);
-    let begun = commands.begin(Operation("pay"), "k", &CommandConfig::default()).await;
+    let begun = commands.begin(PAY, "k", &CommandConfig::default()).await;
     assert!(matches!(begun, Err(CommandError::Store(_))));
     sleep(secs(3600)).await;
-    let begun = commands.begin(Operation("pay"), "k", &CommandConfig::default()).await.unwrap();
+    let begun = commands.begin(PAY, "k", &CommandConfig::default()).await.unwrap();
     assert!(matches!(begun, Begun::Granted { attempt: 2, .. }), "{begun:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn command_completion_is_accepted_again_if_equal() {
     let (_, commands) = commands();
-    let begun = commands.begin(Operation("pay"), "k", &CommandConfig::default()).await.unwrap();
-    let Begun::Granted { ticket, .. } = begun else { panic!("{begun:?}") };
+    let ticket = granted(&commands, "k", &CommandConfig::default()).await;
     for _ in 0..2 {
-        commands.complete(Operation("pay"), "k", &ticket.token, &response("a")).await.unwrap();
+        commands.complete(PAY, "k", &ticket.token, &response("a")).await.unwrap();
     }
-    let other = commands.complete(Operation("pay"), "k", &ticket.token, &response("b")).await;
+    let other = commands.complete(PAY, "k", &ticket.token, &response("b")).await;
     assert!(matches!(other, Err(CommandError::Lost)));
-    let fail = commands.fail(Operation("pay"), "k", &ticket.token).await;
+    let fail = commands.fail(PAY, "k", &ticket.token).await;
     assert!(matches!(fail, Err(CommandError::Lost)));
-    match commands.begin(Operation("pay"), "k", &CommandConfig::default()).await.unwrap() {
+    match commands.begin(PAY, "k", &CommandConfig::default()).await.unwrap() {
         Begun::Completed { response: stored, .. } => assert_eq!(stored, response("a")),
         other => panic!("{other:?}"),
     }
@@ -146,15 +152,14 @@ async fn command_late_completion_is_accepted_until_takeover() {
     let rerun = CommandConfig::default().on_unknown(OnUnknown::TakeOver);
     let mut tickets = Vec::new();
     for _ in 0..2 {
-        let begun = commands.begin(Operation("pay"), "k", &rerun).await.unwrap();
-        let Begun::Granted { ticket, .. } = begun else { panic!("{begun:?}") };
+        let ticket = granted(&commands, "k", &rerun).await;
         tickets.push(ticket);
         sleep(secs(31)).await;
     }
     assert!(tickets[1].fence > tickets[0].fence);
-    let late = commands.complete(Operation("pay"), "k", &tickets[0].token, &response("late")).await;
+    let late = commands.complete(PAY, "k", &tickets[0].token, &response("late")).await;
     assert!(matches!(late, Err(CommandError::Lost)));
-    commands.complete(Operation("pay"), "k", &tickets[1].token, &response("right")).await.unwrap();
+    commands.complete(PAY, "k", &tickets[1].token, &response("right")).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -162,49 +167,39 @@ async fn command_cancelled_before_its_grant_leaves_nothing() {
     let (store, commands) = commands();
     store.plan([Fault::NoAnswer]);
     let begin = CommandConfig::default();
-    let gone = tokio::time::timeout(secs(1), commands.begin(Operation("pay"), "k", &begin)).await;
+    let gone = tokio::time::timeout(secs(1), commands.begin(PAY, "k", &begin)).await;
     assert!(gone.is_err());
     sleep(secs(1)).await;
-    let begun = commands.begin(Operation("pay"), "k", &begin).await.unwrap();
+    let begun = commands.begin(PAY, "k", &begin).await.unwrap();
     assert!(matches!(begun, Begun::Granted { attempt: 2, .. }), "{begun:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn operator_resolves_only_unknown_or_failed_commands() {
     let (_, commands) = commands();
-    let settle = OperatorDecision::Settle(response("ruled"));
-    let missing = commands
-        .decide_as_operator(Operation("pay"), "none", &OperatorDecision::Release)
-        .await
-        .unwrap();
+    let settle = OperatorDecision::Settle(response("decided"));
+    let missing = decide(&commands, "none", &OperatorDecision::Release).await;
     assert_eq!(missing, OperatorOutcome::Missing);
 
     let fingerprint = hapax_core::Fingerprint::new("f");
     let begin = CommandConfig::default().fingerprint(fingerprint);
     for key in ["settle-unknown", "release-unknown", "settle-failed", "release-failed"] {
-        let begun = commands.begin(Operation("pay"), key, &begin).await.unwrap();
-        let Begun::Granted { ticket, .. } = begun else { panic!("{begun:?}") };
-        let early = commands.decide_as_operator(Operation("pay"), key, &settle).await.unwrap();
+        let ticket = granted(&commands, key, &begin).await;
+        let early = decide(&commands, key, &settle).await;
         assert_eq!(early, OperatorOutcome::Pending);
         if key.ends_with("unknown") {
             sleep(secs(31)).await;
         } else {
-            commands.fail(Operation("pay"), key, &ticket.token).await.unwrap();
+            commands.fail(PAY, key, &ticket.token).await.unwrap();
         }
-        let ruling = if key.starts_with("settle") { &settle } else { &OperatorDecision::Release };
-        assert_eq!(
-            commands.decide_as_operator(Operation("pay"), key, ruling).await.unwrap(),
-            OperatorOutcome::Done
-        );
-        let late = commands.complete(Operation("pay"), key, &ticket.token, &response("late")).await;
+        let decision = if key.starts_with("settle") { &settle } else { &OperatorDecision::Release };
+        assert_eq!(decide(&commands, key, decision).await, OperatorOutcome::Done);
+        let late = commands.complete(PAY, key, &ticket.token, &response("late")).await;
         assert!(matches!(late, Err(CommandError::Lost)));
-        let begun = commands.begin(Operation("pay"), key, &begin).await.unwrap();
+        let begun = commands.begin(PAY, key, &begin).await.unwrap();
         if key.starts_with("settle") {
             assert!(matches!(begun, Begun::Completed { .. }), "{begun:?}");
-            let again = commands
-                .decide_as_operator(Operation("pay"), key, &OperatorDecision::Release)
-                .await
-                .unwrap();
+            let again = decide(&commands, key, &OperatorDecision::Release).await;
             assert_eq!(again, OperatorOutcome::Completed);
         } else {
             assert!(matches!(begun, Begun::Granted { attempt: 1, .. }), "{begun:?}");
@@ -215,11 +210,10 @@ async fn operator_resolves_only_unknown_or_failed_commands() {
 #[tokio::test(start_paused = true)]
 async fn command_answer_too_large_is_refused() {
     let (_, commands) = commands();
-    let begun = commands.begin(Operation("pay"), "k", &CommandConfig::default()).await.unwrap();
-    let Begun::Granted { ticket, .. } = begun else { panic!("{begun:?}") };
+    let ticket = granted(&commands, "k", &CommandConfig::default()).await;
     let headers = vec![("x".to_owned(), "y".into()); 65_536];
     let huge = StoredResponse { headers, ..response("a") };
-    let refused = commands.complete(Operation("pay"), "k", &ticket.token, &huge).await;
+    let refused = commands.complete(PAY, "k", &ticket.token, &huge).await;
     assert!(matches!(refused, Err(CommandError::Unstorable)));
-    commands.complete(Operation("pay"), "k", &ticket.token, &response("a")).await.unwrap();
+    commands.complete(PAY, "k", &ticket.token, &response("a")).await.unwrap();
 }
