@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use async_trait::async_trait;
+use hapax_core::OnUnknown;
 
 use crate::{EventContext, LineEvent};
 
@@ -55,6 +56,15 @@ impl EventHandlerError {
     /// Handling will never work: the event becomes a dead letter.
     pub fn permanent(reason: impl Into<Cow<'static, str>>) -> Self {
         Self { reason: reason.into(), kind: FailureKind::Permanent }
+    }
+
+    /// Whether the event is tried again under this policy for unknown outcomes.
+    pub(crate) fn may_retry(&self, on_unknown: OnUnknown) -> bool {
+        match self.kind {
+            FailureKind::Retry => true,
+            FailureKind::Unknown => on_unknown == OnUnknown::TakeOver,
+            FailureKind::Permanent => false,
+        }
     }
 
     /// Whether the event may be handled again without repeating an effect.

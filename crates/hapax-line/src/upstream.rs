@@ -70,11 +70,10 @@ impl UpstreamHandler {
         Ok(Self { uri, secrets, http: HttpClient::new(), timeout: DEFAULT_TIMEOUT })
     }
 
-    /// Sets the longest time that the bot may take for one event; 30 s by default. Keep
-    /// [`GatewayConfig::handler_timeout`](crate::GatewayConfig::handler_timeout) longer.
-    #[must_use]
-    pub fn timeout(self, timeout: Duration) -> Self {
-        Self { timeout, ..self }
+    hapax_core::builder_methods! {
+        /// Sets the longest time that the bot may take for one event; 30 s by default. Keep
+        /// [`GatewayConfig::handler_timeout`](crate::GatewayConfig::handler_timeout) longer.
+        timeout: Duration;
     }
 
     fn request(

@@ -1,7 +1,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use hapax_core::queue::{ItemId, QueueItem};
+use hapax_core::queue::QueueItem;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use crate::DeliveryError;
@@ -49,28 +49,16 @@ impl OutboundMessage {
         Self { item, attempt: 1, cloudevents: None }
     }
 
-    /// Sets the number of the attempt.
-    #[must_use]
-    pub fn attempt(mut self, attempt: u32) -> Self {
-        self.attempt = attempt;
-        self
-    }
-
-    /// Sends the message as a CloudEvent, if `cloudevents` is given.
-    #[must_use]
-    pub fn cloudevents(mut self, cloudevents: Option<CloudEvents>) -> Self {
-        self.cloudevents = cloudevents;
-        self
+    hapax_core::builder_methods! {
+        /// Sets the number of the attempt.
+        attempt: u32;
+        /// Sends the message as a CloudEvent, if `cloudevents` is given.
+        cloudevents: Option<CloudEvents>;
     }
 
     /// The id that is sent with the message, the same for every attempt of the row.
     pub fn id(&self) -> String {
         self.item.id.to_string()
-    }
-
-    /// The row's id.
-    pub fn item_id(&self) -> ItemId {
-        self.item.id
     }
 
     /// The headers of the message: `Hapax-Topic`, `Hapax-Key`, the row's own headers, and the

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::Tenant;
-use hapax_core::queue::{ItemId, ItemOutcome, LeasedItem};
+use hapax_core::queue::{ItemOutcome, LeasedItem};
 use hapax_core::worker::{LeaseDeadline, OutcomeSender};
 use tokio::time::Instant;
 
@@ -68,26 +68,23 @@ async fn send(
 ) -> (ItemOutcome, bool) {
     let begun = Instant::now();
     let send = relay.sink.send(message);
-    match relay.gate.send(message.item_id(), || deadline.is_ours(), send).await {
+    match relay.gate.send(message.item.id, || deadline.is_ours(), send).await {
         SendOutcome::Delivered => {
             relay.gate.metrics().lag.record(age + begun.elapsed());
             (ItemOutcome::Ack { retention: relay.config.retention }, true)
         }
         SendOutcome::HandBack(reason) => (hand_back(&reason), false),
-        SendOutcome::Failed { reason, retry } => {
-            retry_or_bury(relay, message.item_id(), message.attempt, &reason, retry)
-        }
+        SendOutcome::Failed { reason, retry } => retry_or_bury(relay, message, &reason, retry),
     }
 }
 
 fn retry_or_bury(
     relay: &RelayContext,
-    id: ItemId,
-    attempt: u32,
+    message: &OutboundMessage,
     reason: &str,
     retry: RetryHint,
 ) -> (ItemOutcome, bool) {
-    let config = &relay.config;
+    let (config, id, attempt) = (&relay.config, message.item.id, message.attempt);
     if retry == RetryHint::Never || attempt >= config.max_attempts {
         tracing::warn!(sink = relay.sink.name(), %id, attempt, "a row became a dead letter: {reason}");
         let blocks = config.after_dead == AfterDead::Wait;

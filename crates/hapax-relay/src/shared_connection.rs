@@ -1,7 +1,5 @@
 //! One connection that many senders share.
 
-use std::future::Future;
-
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -30,13 +28,10 @@ impl<C: LiveConnection> SinkConnection<C> {
 
     /// The connection, with its number. Of many concurrent callers one connects; if that fails, the
     /// others get the same error and do not try one after the other.
-    pub(crate) async fn get_or_connect<F>(
+    pub(crate) async fn get_or_connect(
         &self,
-        connect: impl FnOnce() -> F,
-    ) -> Result<(u64, C), DeliveryError>
-    where
-        F: Future<Output = Result<C, DeliveryError>>,
-    {
+        connect: impl AsyncFnOnce() -> Result<C, DeliveryError>,
+    ) -> Result<(u64, C), DeliveryError> {
         let asked_at = Instant::now();
         let mut slot = self.0.lock().await;
         if let Some(connection) = slot.connection.as_ref().filter(|c| c.is_alive()) {
@@ -67,13 +62,10 @@ impl<C: LiveConnection> SinkConnection<C> {
 
     /// Opens a new connection even if there is one: a connection that a firewall has dropped neither answers
     /// nor ends.
-    pub(crate) async fn reconnect<F>(
+    pub(crate) async fn reconnect(
         &self,
-        connect: impl FnOnce() -> F,
-    ) -> Result<(u64, C), DeliveryError>
-    where
-        F: Future<Output = Result<C, DeliveryError>>,
-    {
+        connect: impl AsyncFnOnce() -> Result<C, DeliveryError>,
+    ) -> Result<(u64, C), DeliveryError> {
         self.0.lock().await.connection = None;
         self.get_or_connect(connect).await
     }

@@ -1,6 +1,6 @@
 //! Starts real Redis, PostgreSQL, NATS and RabbitMQ servers for tests, on free loopback ports in temporary folders.
 //!
-//! [`Browser`] is a headless Chromium for pages.
+//! [`Browser`] is a headless Chromium for pages, and [`HttpStub`] a server that answers as a test says.
 //!
 //! Every constructor returns when the server answers. Every wait has a timeout, after which it panics with the end of the
 //! server's log. Servers end when they are dropped; if the test process dies first, a cleanup script ends them and
@@ -23,6 +23,7 @@ mod certificates;
 mod cleanup;
 mod command;
 mod environment;
+mod http_stub;
 mod nats;
 mod ports;
 mod postgres;
@@ -38,6 +39,7 @@ pub use binary::{MissingBinary, find_binary};
 pub use browser::Browser;
 pub use certificates::Certificates;
 pub use environment::{keep_log, python, scale, valkey_server};
+pub use http_stub::{HttpStub, ReceivedRequest, StubAnswer};
 pub use nats::Nats;
 pub use ports::free_port;
 pub use postgres::Postgres;

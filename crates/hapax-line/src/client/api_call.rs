@@ -32,16 +32,8 @@ pub(super) struct ApiCall<'a> {
     pub(super) is_repeatable: bool,
 }
 
-/// The result of one attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum AttemptResult {
-    Accepted(SendStatus),
-    Refused(u16),
-    /// LINE did not accept the call, and may ask for a pause.
-    NotNow(Option<Duration>),
-    /// LINE may have accepted the call.
-    Unknown,
-}
+/// The result of one attempt; after a failure with the pause that LINE asks for.
+type AttemptResult = Result<SendStatus, (SendError, Option<Duration>)>;
 
 impl ApiCall<'_> {
     /// Makes the call repeatable: LINE accepts each retry key once.
@@ -53,12 +45,7 @@ impl ApiCall<'_> {
     }
 
     pub(super) async fn send_once(&self) -> Result<SendStatus, SendError> {
-        match self.attempt().await {
-            AttemptResult::Accepted(status) => Ok(status),
-            AttemptResult::Refused(status) => Err(SendError::Refused(status)),
-            AttemptResult::NotNow(_) => Err(SendError::NotNow),
-            AttemptResult::Unknown => Err(SendError::OutcomeUnknown),
-        }
+        self.attempt().await.map_err(|(error, _)| error)
     }
 
     pub(super) async fn send(&self) -> Result<SendStatus, SendError> {
@@ -66,30 +53,30 @@ impl ApiCall<'_> {
         // single timeout for any other call.
         let timeouts = if self.is_repeatable { MAX_ATTEMPTS } else { 1 };
         let until = Instant::now() + self.timeout * timeouts;
-        let mut failed = SendError::NotNow;
+        let mut outcome = SendError::NotNow;
         for nth in 1.. {
-            let asked_pause = match self.attempt().await {
-                AttemptResult::Accepted(status) => return Ok(status),
-                // LINE may have accepted an earlier attempt, so the outcome stays unknown.
-                AttemptResult::Refused(_) if failed == SendError::OutcomeUnknown => break,
-                AttemptResult::Refused(status) => return Err(SendError::Refused(status)),
-                AttemptResult::NotNow(pause) => pause,
-                AttemptResult::Unknown => {
-                    failed = SendError::OutcomeUnknown;
-                    if !self.is_repeatable {
-                        break;
-                    }
-                    None
-                }
+            let (error, asked_pause) = match self.attempt().await {
+                Ok(status) => return Ok(status),
+                Err(failed) => failed,
             };
+            let may_repeat = match error {
+                SendError::NotNow => true,
+                SendError::OutcomeUnknown => self.is_repeatable,
+                _ => false,
+            };
+            // LINE may have accepted an earlier attempt, so an unknown outcome stays unknown.
+            if outcome != SendError::OutcomeUnknown {
+                outcome = error;
+            }
             let backoff = Backoff::new(PAUSE, Duration::MAX).after(nth);
             let pause = asked_pause.unwrap_or_default().max(backoff);
-            if nth == MAX_ATTEMPTS || pause > MAX_PAUSE || Instant::now() + pause >= until {
+            let is_late = pause > MAX_PAUSE || Instant::now() + pause >= until;
+            if !may_repeat || nth == MAX_ATTEMPTS || is_late {
                 break;
             }
             sleep(pause).await;
         }
-        Err(failed)
+        Err(outcome)
     }
 
     async fn attempt(&self) -> AttemptResult {
@@ -100,37 +87,32 @@ impl ApiCall<'_> {
             Err(error) => {
                 tracing::warn!(what = self.what, %error, "LINE cannot be reached");
                 match error {
-                    HttpError::NotSent(_) => AttemptResult::NotNow(None),
-                    _ => AttemptResult::Unknown,
+                    HttpError::NotSent(_) => Err((SendError::NotNow, None)),
+                    _ => Err((SendError::OutcomeUnknown, None)),
                 }
             }
         }
     }
 
     fn read(&self, status: StatusCode, retry_after: Option<Duration>) -> AttemptResult {
-        let result = match status.as_u16() {
-            200..=299 => return AttemptResult::Accepted(SendStatus::Accepted),
-            409 if self.is_repeatable => {
-                return AttemptResult::Accepted(SendStatus::AlreadyAccepted);
-            }
-            429 => AttemptResult::NotNow(retry_after),
-            500.. => AttemptResult::Unknown,
-            status => AttemptResult::Refused(status),
+        let (what, status) = (self.what, status.as_u16());
+        let error = match status {
+            200..=299 => return Ok(SendStatus::Accepted),
+            409 if self.is_repeatable => return Ok(SendStatus::AlreadyAccepted),
+            429 => SendError::NotNow,
+            500.. => SendError::OutcomeUnknown,
+            _ => SendError::Refused(status),
         };
-        self.log_refusal(status.as_u16());
-        result
-    }
-
-    fn log_refusal(&self, status: u16) {
         if matches!(status, 401 | 403) {
             tracing::error!(
-                what = self.what,
+                what,
                 status,
                 "LINE refuses the access token: check the channel access token and its rights"
             );
         } else {
-            tracing::warn!(what = self.what, status, "LINE did not accept the call");
+            tracing::warn!(what, status, "LINE did not accept the call");
         }
+        Err((error, retry_after.filter(|_| status == 429)))
     }
 }
 

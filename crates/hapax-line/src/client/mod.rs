@@ -106,11 +106,9 @@ impl LineClient {
         Ok(Self { http, base, authorization, timeout: DEFAULT_TIMEOUT })
     }
 
-    /// Sets the longest time that one attempt may take; 5 s by default.
-    #[must_use]
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
+    hapax_core::builder_methods! {
+        /// Sets the longest time that one attempt may take; 5 s by default.
+        timeout: Duration;
     }
 
     /// Replies to an event. A reply token works once, so the call is repeated only if LINE

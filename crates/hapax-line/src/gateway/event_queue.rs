@@ -73,7 +73,7 @@ pub(super) struct EventQueue {
     store: Arc<dyn Store>,
     config: Arc<GatewayConfig>,
     /// Wakes this process's worker without the store.
-    stored: Notify,
+    pub(super) stored: Notify,
 }
 
 impl EventQueue {
@@ -89,16 +89,6 @@ impl EventQueue {
         let items: Vec<_> = events.iter().map(|event| event.to_item(&self.config)).collect();
         let enqueue = self.store.enqueue(&self.config.queue, &items);
         with_timeout(self.config.store_timeout, enqueue).await
-    }
-
-    /// Wakes the worker of this process.
-    pub(super) fn notify_stored(&self) {
-        self.stored.notify_one();
-    }
-
-    /// Waits for [`EventQueue::notify_stored`].
-    pub(super) async fn wait_for_stored(&self) {
-        self.stored.notified().await;
     }
 
     pub(super) fn leaser(&self) -> QueueLeaser {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use hapax_core::command::{RunningCommand, StoredResponse};
 use hapax_core::lock::LockGuard;
 use hapax_core::queue::{ItemOutcome, LeasedItem};
-use hapax_core::{OnUnknown, Store, trace};
+use hapax_core::{Store, trace};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::Instrument;
@@ -163,15 +163,12 @@ impl Execution {
         event: &ReceivedEvent,
         running: Option<RunningCommand>,
     ) {
-        let is_stored = match &running {
-            Some(running) => running.complete(&handled_mark()).await.is_ok(),
-            None => false,
-        };
-        if is_stored {
-            self.local.forget_handled(event.id);
-        } else {
-            self.local.set_handled(event.id);
+        if let Some(running) = running
+            && running.complete(&handled_mark()).await.is_ok()
+        {
+            return self.local.forget_handled(event.id);
         }
+        self.local.set_handled(event.id);
     }
 
     /// Ends the event's mark in the store after a failure. If that fails, the mark's lease runs out and
@@ -199,12 +196,7 @@ impl Execution {
         tracing::warn!(attempt, reason = %error, "an event was not handled");
         self.local.end_unprotected(event.id);
         self.mark_failed(running, &error).await;
-        let is_permanent = match error.kind {
-            FailureKind::Retry => false,
-            FailureKind::Unknown => self.config.on_unknown == OnUnknown::Refuse,
-            FailureKind::Permanent => true,
-        };
-        if is_permanent || attempt >= self.config.max_attempts {
+        if !error.may_retry(self.config.on_unknown) || attempt >= self.config.max_attempts {
             return self.bury(event, &error.reason);
         }
         let is_unknown = error.kind == FailureKind::Unknown;

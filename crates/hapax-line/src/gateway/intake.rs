@@ -49,7 +49,7 @@ impl Intake {
                 for (event, answer) in events.into_iter().zip(answers) {
                     self.record_stored(event, answer);
                 }
-                self.queue.notify_stored();
+                self.queue.stored.notify_one();
                 WebhookStatus::Accepted
             }
             Err(error) => {

@@ -93,12 +93,7 @@ impl UnprotectedExecution {
                 return Ok(());
             };
             tracing::warn!(attempt, reason = %error, "an event was not handled");
-            let is_retryable = match error.kind {
-                FailureKind::Retry => true,
-                FailureKind::Unknown => self.config.on_unknown == OnUnknown::TakeOver,
-                FailureKind::Permanent => false,
-            };
-            if !is_retryable || attempt >= self.config.max_attempts {
+            if !error.may_retry(self.config.on_unknown) || attempt >= self.config.max_attempts {
                 return Err(error);
             }
             count_handled(event.kind(), "failed");
@@ -115,7 +110,7 @@ impl UnprotectedExecution {
         let events = std::slice::from_ref(event);
         if !must_not_retry && self.queue.enqueue(events).await.is_ok() {
             count_handled(event.kind(), "failed");
-            return self.queue.notify_stored();
+            return self.queue.stored.notify_one();
         }
         count_handled(event.kind(), "dead");
         tracing::error!(reason = %error, "an event is given up, and nowhere stored");

@@ -72,7 +72,7 @@ impl EventWorker {
             tokio::select! {
                 biased;
                 () = &mut stop => return,
-                () = self.queue.wait_for_stored() => {}
+                () = self.queue.stored.notified() => {}
                 () = arrivals.changed(self.config.poll_interval), if !is_store_down => {}
                 () = sleep(self.config.poll_interval), if is_store_down => {}
             }

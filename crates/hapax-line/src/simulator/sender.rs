@@ -7,7 +7,7 @@ use bytes::Bytes;
 use hapax_http_client::{HttpClient, HttpError};
 use http_body_util::Full;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
-use hyper::{Method, Request, Uri};
+use hyper::{Request, Uri};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use url::Url;
@@ -79,13 +79,12 @@ impl WebhookSender {
         body: Bytes,
         signature: Option<&str>,
     ) -> Result<WebhookResponse, WebhookSendError> {
-        let mut request = Request::new(Full::new(body));
-        *request.method_mut() = Method::POST;
-        *request.uri_mut() = self.url.clone();
-        let headers = request.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json; charset=utf-8"));
+        let mut request = Request::post(self.url.clone())
+            .header(CONTENT_TYPE, "application/json; charset=utf-8")
+            .body(Full::new(body))
+            .expect("the URL was checked");
         if let Some(signature) = signature.and_then(|text| HeaderValue::from_str(text).ok()) {
-            headers.insert(SIGNATURE_HEADER, signature);
+            request.headers_mut().insert(SIGNATURE_HEADER, signature);
         }
         let start = Instant::now();
         let status = match self.http.call(request, TIMEOUT).await {
@@ -100,8 +99,7 @@ impl WebhookSender {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpListener;
+    use hapax_testkit::{HttpStub, StubAnswer};
 
     use super::*;
     use crate::simulator::events;
@@ -110,38 +108,18 @@ mod tests {
         ChannelSecrets::new("simulated-secret").unwrap()
     }
 
-    /// Answers one request, and returns its head and body.
-    async fn receive(listener: TcpListener, answer: &str) -> (String, String) {
-        let (mut peer, _) = listener.accept().await.unwrap();
-        let mut request = Vec::new();
-        loop {
-            peer.read_buf(&mut request).await.unwrap();
-            let text = String::from_utf8_lossy(&request).into_owned();
-            let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
-            let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-            if body.len() >= length.unwrap().parse().unwrap() {
-                peer.write_all(answer.as_bytes()).await.unwrap();
-                return (head.into(), body.into());
-            }
-        }
-    }
-
-    fn signature(head: &str) -> Option<&str> {
-        head.lines().find_map(|line| line.strip_prefix("x-line-signature: "))
-    }
-
     #[tokio::test]
     async fn sender_signs_webhook_and_returns_status() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/line/webhook?x=1", listener.local_addr().unwrap());
+        let answer = "HTTP/1.1 418 no\r\ncontent-length: 0\r\n\r\n";
+        let bot = HttpStub::start(move |_| StubAnswer::RespondAndClose(answer.into()));
+        let url = bot.url("/line/webhook?x=1");
         let sender = WebhookSender::new(&url, &secrets(), "Uf00db07").unwrap();
         let sent = [events::text("Uf00d1", "台北 🥚"), events::follow("Uf00d1")];
-        let answer = "HTTP/1.1 418 no\r\ncontent-length: 0\r\n\r\n";
-        let (delivered, (head, body)) = tokio::join!(sender.send(&sent), receive(listener, answer));
-        assert_eq!(delivered.unwrap().status, 418);
-        assert!(head.starts_with("POST /line/webhook?x=1 HTTP/1.1"), "{head}");
-        assert!(secrets().verify(body.as_bytes(), signature(&head).unwrap()));
-        let body: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(sender.send(&sent).await.unwrap().status, 418);
+        let request = bot.requests().remove(0);
+        assert_eq!(request.line, "POST /line/webhook?x=1 HTTP/1.1");
+        assert!(secrets().verify(&request.body, &request.headers[SIGNATURE_HEADER]));
+        let body: Value = serde_json::from_slice(&request.body).unwrap();
         assert_eq!(body, json!({ "destination": "Uf00db07", "events": sent }));
     }
 
@@ -151,14 +129,11 @@ mod tests {
         let sender = WebhookSender::new(&nobody, &secrets(), "Uf00db07").unwrap();
         let refused = WebhookSendError::NotReached(io::ErrorKind::ConnectionRefused);
         assert_eq!(sender.send(&[]).await, Err(refused));
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/", listener.local_addr().unwrap());
-        let sender = WebhookSender::new(&url, &secrets(), "Uf00db07").unwrap();
-        // The peer reads the request and closes the connection without an answer.
-        let (failed, (head, _)) =
-            tokio::join!(sender.send_raw("🥚".into(), None), receive(listener, ""));
+        let cuts = HttpStub::start(|_| StubAnswer::RespondAndClose(String::new()));
+        let sender = WebhookSender::new(&cuts.url("/"), &secrets(), "Uf00db07").unwrap();
+        let failed = sender.send_raw("🥚".into(), None).await;
         assert_eq!(failed, Err(WebhookSendError::NoAnswer));
-        assert_eq!(signature(&head), None);
+        assert!(!cuts.requests()[0].headers.contains_key(SIGNATURE_HEADER));
     }
 
     #[test]

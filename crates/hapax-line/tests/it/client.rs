@@ -8,7 +8,8 @@ use std::time::Duration;
 use hapax_http_client::{HttpClient, HttpError, get};
 use hapax_line::simulator::{ApiEndpoint, ApiFault, SimulatedApi};
 use hapax_line::{LineClient, LineMessage, SendError, SendStatus};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use hapax_testkit::{HttpStub, StubAnswer};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -275,29 +276,17 @@ async fn reach(count: &AtomicUsize, expected: usize) {
     assert_eq!(count.load(Ordering::SeqCst), expected);
 }
 
-/// A server that answers each connection with the same bytes; returns its base URL.
-async fn answering(bytes: Vec<u8>) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let base = format!("http://{}", listener.local_addr().unwrap());
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let _ = stream.read(&mut [0; 4096]).await;
-            let _ = stream.write_all(&bytes).await;
-            let _ = stream.shutdown().await;
-            // Closing the socket with unread data would send a reset, which discards the answer.
-            while stream.read(&mut [0; 4096]).await.is_ok_and(|read| read > 0) {}
-        }
-    });
-    base
+/// The base URL of a server that answers each request with this text.
+fn answering(text: String) -> String {
+    HttpStub::start(move |_| StubAnswer::RespondAndClose(text.clone())).url("")
 }
 
 #[tokio::test]
 async fn client_trusts_the_status_of_a_cut_or_long_body() {
-    let cut = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{".to_vec();
-    let mut endless = b"HTTP/1.1 200 OK\r\ncontent-length: 2000000\r\n\r\n".to_vec();
-    endless.resize(2_000_000 + endless.len(), b' ');
-    for answer in [cut, endless] {
-        let base = answering(answer).await;
+    let cut = "HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{".to_owned();
+    let long = "HTTP/1.1 200 OK\r\ncontent-length: 2000000\r\n\r\n";
+    for answer in [cut, long.to_owned() + &" ".repeat(2_000_000)] {
+        let base = answering(answer);
         let unreadable = HttpClient::new().call(get(base.parse().unwrap()), GENEROUS).await;
         assert_eq!(unreadable.unwrap_err(), HttpError::Unreadable(hyper::StatusCode::OK));
         let client = LineClient::new(&base, "token").unwrap().timeout(GENEROUS);
@@ -308,7 +297,7 @@ async fn client_trusts_the_status_of_a_cut_or_long_body() {
 #[tokio::test]
 async fn what_is_no_answer_is_unknown() {
     for answer in ["", "HTTP/1.1 200", "no HTTP\r\n\r\n"] {
-        let base = answering(answer.into()).await;
+        let base = answering(answer.into());
         let reply = HttpClient::new().call(get(base.parse().unwrap()), GENEROUS).await;
         assert_eq!(reply.unwrap_err(), HttpError::Unknown, "{answer}");
     }

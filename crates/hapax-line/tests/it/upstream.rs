@@ -1,7 +1,6 @@
 //! A bot behind a URL: the requests that it gets, and the meaning of its answers. A real gateway
 //! delivers the events.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,115 +15,75 @@ use hapax_line::{
     LineEventHandler, UpstreamHandler, WebhookStatus,
 };
 use hapax_redis::{RedisConfig, RedisStore};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use hapax_testkit::{HttpStub, StubAnswer};
 use tokio::sync::mpsc;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const USER: &str = "Uf00d0000000000000000000000000001";
+const NO_CONTENT: &str = "HTTP/1.1 204 No Content\r\n\r\n";
 const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
 fn secrets() -> ChannelSecrets {
     ChannelSecrets::new("new,old").unwrap()
 }
 
-/// The bot's reaction to a request.
-#[derive(Clone, Copy)]
-enum Bot {
-    Answers(&'static str),
-    Cuts,
-    /// Gives no answer, and waits until the gateway closes the connection.
-    Hangs,
+/// A bot that answers each request with this text.
+fn bot(answer: impl Into<String>) -> HttpStub {
+    let answer = answer.into();
+    HttpStub::start(move |_| StubAnswer::RespondAndClose(answer.clone()))
 }
 
-/// A request as the bot saw it.
-struct Seen {
-    line: String,
-    headers: HashMap<String, String>,
-    body: Vec<u8>,
-}
-
-/// Starts a bot on loopback; returns its URL and the requests that it sees.
-async fn bot(bot: Bot) -> (String, mpsc::UnboundedReceiver<Seen>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/callback?bot=1", listener.local_addr().unwrap());
-    let (told, seen) = mpsc::unbounded_channel();
-    tokio::spawn(async move {
-        loop {
-            let (mut stream, _) = listener.accept().await.unwrap();
-            let _ = told.send(read(&mut stream).await);
-            match bot {
-                Bot::Answers(text) => stream.write_all(text.as_bytes()).await.unwrap(),
-                Bot::Cuts => {}
-                Bot::Hangs => drop(stream.read_u8().await),
-            }
-        }
-    });
-    (url, seen)
-}
-
-async fn read(stream: &mut TcpStream) -> Seen {
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        head.push(stream.read_u8().await.unwrap());
-    }
-    let head = String::from_utf8(head).unwrap();
-    let mut lines = head.lines();
-    let line = lines.next().unwrap().to_owned();
-    let header = |line: &str| line.split_once(": ").map(|(n, v)| (n.to_lowercase(), v.to_owned()));
-    let headers: HashMap<_, _> = lines.filter_map(header).collect();
-    let mut body = vec![0; headers["content-length"].parse().unwrap()];
-    stream.read_exact(&mut body).await.unwrap();
-    Seen { line, headers, body }
+fn upstream(bot: &HttpStub) -> UpstreamHandler {
+    UpstreamHandler::new(&bot.url("/callback?bot=1"), secrets()).unwrap()
 }
 
 /// Reports the upstream's result to the test, and always succeeds, so that no event is retried.
-struct Overheard {
+struct ReportingHandler {
     upstream: UpstreamHandler,
-    told: mpsc::UnboundedSender<Heard>,
+    reports: mpsc::UnboundedSender<Report>,
     trace: Option<Traceparent>,
 }
 
-struct Heard {
+struct Report {
     id: String,
     attempt: u32,
     fence: Option<u64>,
-    said: Result<(), EventHandlerError>,
+    result: Result<(), EventHandlerError>,
 }
 
 #[async_trait]
-impl LineEventHandler for Overheard {
+impl LineEventHandler for ReportingHandler {
     async fn handle(
         &self,
         event: &LineEvent,
         context: &EventContext,
     ) -> Result<(), EventHandlerError> {
         let handled = self.upstream.handle(event, context);
-        let said = trace::within(self.trace.clone(), handled).await;
+        let result = trace::within(self.trace.clone(), handled).await;
         let (id, attempt) = (context.id().to_string(), context.attempt());
         let fence = context.fence().map(|fence| fence.0);
-        let _ = self.told.send(Heard { id, attempt, fence, said });
+        let _ = self.reports.send(Report { id, attempt, fence, result });
         Ok(())
     }
 }
 
 /// Sends one webhook to the upstream through a gateway.
-async fn hand_on(upstream: UpstreamHandler, body: &str, trace: Option<&str>) -> Heard {
+async fn deliver(upstream: UpstreamHandler, body: &str, trace: Option<&str>) -> Report {
     // A stalled machine must not look like a store that does not answer.
     let settings = GatewayConfig::new().store_timeout(PATIENCE);
-    hand_on_with(Arc::new(MemoryStore::default()), settings, upstream, body, trace).await
+    deliver_with(Arc::new(MemoryStore::default()), settings, upstream, body, trace).await
 }
 
-async fn hand_on_with(
+async fn deliver_with(
     store: Arc<dyn Store>,
     settings: GatewayConfig,
     upstream: UpstreamHandler,
     body: &str,
     trace: Option<&str>,
-) -> Heard {
-    let (told, mut heard) = mpsc::unbounded_channel();
+) -> Report {
+    let (reports, mut reported) = mpsc::unbounded_channel();
     let trace = trace.and_then(Traceparent::parse);
-    let handler = Arc::new(Overheard { upstream, told, trace });
+    let handler = Arc::new(ReportingHandler { upstream, reports, trace });
     // No reply is sent, so no server listens there.
     let client = LineClient::new("http://127.0.0.1:9", "token").unwrap();
     let gateway = Gateway::new(store, secrets(), client, handler, settings);
@@ -132,14 +91,14 @@ async fn hand_on_with(
     let answer = gateway.receive(Some(&secrets().sign(&body)), &body).await;
     assert_eq!(answer, WebhookStatus::Accepted);
     tokio::select! {
-        heard = tokio::time::timeout(PATIENCE, heard.recv()) => heard.unwrap().unwrap(),
+        report = tokio::time::timeout(PATIENCE, reported.recv()) => report.unwrap().unwrap(),
         () = gateway.run(std::future::pending()) => unreachable!("it runs for ever"),
     }
 }
 
-async fn said(upstream: UpstreamHandler) -> Result<(), EventHandlerError> {
+async fn result(upstream: UpstreamHandler) -> Result<(), EventHandlerError> {
     let event = events::text(USER, "🥚");
-    hand_on(upstream, &webhook(&event.to_string()), None).await.said
+    deliver(upstream, &webhook(&event.to_string()), None).await.result
 }
 
 fn webhook(event: &str) -> String {
@@ -147,14 +106,13 @@ fn webhook(event: &str) -> String {
 }
 
 /// The result of an event whose bot answers with this text.
-async fn after(answer: &'static str) -> Result<(), EventHandlerError> {
-    let (url, _seen) = bot(Bot::Answers(answer)).await;
-    said(UpstreamHandler::new(&url, secrets()).unwrap()).await
+async fn after(answer: &str) -> Result<(), EventHandlerError> {
+    result(upstream(&bot(answer))).await
 }
 
 #[tokio::test]
 async fn the_bot_gets_the_events_own_bytes_signed_and_numbered() {
-    let (url, mut seen) = bot(Bot::Answers("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")).await;
+    let bot = bot("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
     let id = "01HZZZZZZZZZZZZZZZZZZZZZZZ";
     // The order of the fields, the spaces and the escapes must reach the bot unchanged.
     let event = format!(
@@ -162,18 +120,18 @@ async fn the_bot_gets_the_events_own_bytes_signed_and_numbered() {
     );
     let body = webhook(&event);
     let two = body.replace(r#""events":["#, r#""more":true,"events":[17,"#);
-    let heard = hand_on(UpstreamHandler::new(&url, secrets()).unwrap(), &two, Some(TRACE)).await;
-    assert_eq!(heard.said, Ok(()));
-    let seen = seen.recv().await.unwrap();
+    let report = deliver(upstream(&bot), &two, Some(TRACE)).await;
+    assert_eq!(report.result, Ok(()));
+    let seen = bot.requests().remove(0);
     assert_eq!(seen.line, "POST /callback?bot=1 HTTP/1.1");
     assert_eq!(String::from_utf8(seen.body.clone()).unwrap(), body);
     let header = |name: &str| seen.headers.get(name).map(String::as_str);
     assert_eq!(header("content-type"), Some("application/json"));
-    assert_eq!(header("idempotency-key"), Some(heard.id.as_str()));
-    assert_eq!(header("hapax-attempt"), Some(heard.attempt.to_string().as_str()));
-    assert_eq!(heard.attempt, 1);
-    assert_eq!(header("hapax-fence"), heard.fence.map(|fence| fence.to_string()).as_deref());
-    assert!(heard.fence.is_some(), "the store is there");
+    assert_eq!(header("idempotency-key"), Some(report.id.as_str()));
+    assert_eq!(header("hapax-attempt"), Some(report.attempt.to_string().as_str()));
+    assert_eq!(report.attempt, 1);
+    assert_eq!(header("hapax-fence"), report.fence.map(|fence| fence.to_string()).as_deref());
+    assert!(report.fence.is_some(), "the store is there");
     assert_eq!(header("traceparent"), Some(TRACE));
     let signature = header("x-line-signature").unwrap();
     let first = ChannelSecrets::new("new").unwrap();
@@ -182,24 +140,23 @@ async fn the_bot_gets_the_events_own_bytes_signed_and_numbered() {
 
 #[tokio::test]
 async fn without_a_trace_there_is_no_header_of_one() {
-    let (url, mut seen) = bot(Bot::Answers("HTTP/1.1 204 No Content\r\n\r\n")).await;
-    said(UpstreamHandler::new(&url, secrets()).unwrap()).await.unwrap();
-    assert!(!seen.recv().await.unwrap().headers.contains_key("traceparent"));
+    let bot = bot(NO_CONTENT);
+    result(upstream(&bot)).await.unwrap();
+    assert!(!bot.requests()[0].headers.contains_key("traceparent"));
 }
 
 #[tokio::test]
 async fn while_the_store_is_away_there_is_no_fence() {
     let nobody = format!("redis://127.0.0.1:{}", hapax_testkit::free_port());
     let store = RedisStore::open(RedisConfig::new(&nobody).unwrap()).unwrap();
-    let (url, mut seen) = bot(Bot::Answers("HTTP/1.1 204 No Content\r\n\r\n")).await;
+    let bot = bot(NO_CONTENT);
     let body = webhook(&events::text(USER, "🥚").to_string());
-    let upstream = UpstreamHandler::new(&url, secrets()).unwrap();
-    let heard =
-        hand_on_with(Arc::new(store), GatewayConfig::default(), upstream, &body, None).await;
-    assert_eq!((heard.said, heard.fence), (Ok(()), None));
-    let seen = seen.recv().await.unwrap();
+    let (store, config) = (Arc::new(store), GatewayConfig::default());
+    let report = deliver_with(store, config, upstream(&bot), &body, None).await;
+    assert_eq!((report.result, report.fence), (Ok(()), None));
+    let seen = bot.requests().remove(0);
     assert!(!seen.headers.contains_key("hapax-fence"));
-    assert_eq!(seen.headers["idempotency-key"], heard.id);
+    assert_eq!(seen.headers["idempotency-key"], report.id);
 }
 
 #[tokio::test]
@@ -218,17 +175,18 @@ async fn a_status_decides_what_follows() {
             _ if unknown.contains(status) => Err(EventHandlerError::unknown(reason)),
             _ => Err(EventHandlerError::retry(reason)),
         };
-        assert_eq!(after(text.leak()).await, expected, "{status}");
+        assert_eq!(after(&text).await, expected, "{status}");
     }
 }
 
 #[tokio::test]
 async fn a_redirect_is_not_followed() {
     let moved = "HTTP/1.1 307 Moved\r\nlocation: /elsewhere\r\ncontent-length: 0\r\n\r\n";
-    let (url, mut seen) = bot(Bot::Answers(moved)).await;
-    said(UpstreamHandler::new(&url, secrets()).unwrap()).await.unwrap_err();
-    assert!(seen.recv().await.unwrap().line.starts_with("POST /callback"));
-    assert!(seen.try_recv().is_err(), "one request, to where it was meant");
+    let bot = bot(moved);
+    result(upstream(&bot)).await.unwrap_err();
+    let requests = bot.requests();
+    assert!(requests[0].line.starts_with("POST /callback"));
+    assert_eq!(requests.len(), 1, "no request followed the redirect");
 }
 
 #[tokio::test]
@@ -241,27 +199,24 @@ async fn an_answer_that_breaks_off_behind_its_status_is_one() {
 
 #[tokio::test]
 async fn a_bot_that_cuts_the_connection_may_have_acted() {
-    let (url, mut seen) = bot(Bot::Cuts).await;
-    let cut = said(UpstreamHandler::new(&url, secrets()).unwrap()).await;
+    let bot = bot("");
+    let cut = result(upstream(&bot)).await;
     assert_eq!(cut, Err(EventHandlerError::unknown("the bot gave no answer")));
-    assert!(seen.recv().await.is_some());
-    assert!(seen.try_recv().is_err(), "nothing is sent a second time by itself");
+    assert_eq!(bot.requests().len(), 1, "nothing is sent a second time by itself");
 }
 
 #[tokio::test]
 async fn a_bot_that_takes_too_long_may_have_acted() {
-    let (url, mut seen) = bot(Bot::Hangs).await;
+    let bot = HttpStub::start(|_| StubAnswer::Hang);
     // The timeout may expire before the bot is reached; that outcome is unknown as well.
-    let upstream =
-        UpstreamHandler::new(&url, secrets()).unwrap().timeout(Duration::from_millis(500));
-    assert_eq!(said(upstream).await, Err(EventHandlerError::unknown("the bot gave no answer")));
-    let _ = seen.try_recv();
+    let late = result(upstream(&bot).timeout(Duration::from_millis(500))).await;
+    assert_eq!(late, Err(EventHandlerError::unknown("the bot gave no answer")));
 }
 
 #[tokio::test]
 async fn a_bot_that_is_not_there_has_not_acted() {
     let url = format!("http://127.0.0.1:{}/callback", hapax_testkit::free_port());
-    let refused = said(UpstreamHandler::new(&url, secrets()).unwrap()).await;
+    let refused = result(UpstreamHandler::new(&url, secrets()).unwrap()).await;
     assert_eq!(refused, Err(EventHandlerError::retry("the bot cannot be reached")));
 }
 

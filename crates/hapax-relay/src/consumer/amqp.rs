@@ -13,7 +13,7 @@ use lapin::{Channel, Confirmation, Connection, ConnectionProperties};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::{sleep, timeout};
 
-use super::{InboundMessage, MessageDelivery, MessageSource};
+use super::{Deliveries, InboundMessage, MessageDelivery, MessageSource};
 use crate::DeliveryError;
 use crate::sinks::EndpointConfigError;
 
@@ -119,10 +119,7 @@ impl MessageSource for RabbitMqSource {
         "amqp"
     }
 
-    async fn receive(
-        &self,
-        at_most: usize,
-    ) -> Result<Vec<Box<dyn MessageDelivery>>, DeliveryError> {
+    async fn receive(&self, at_most: usize) -> Result<Deliveries, DeliveryError> {
         let mut open = self.open.lock().await;
         if open.is_none() {
             let Ok(Ok(connected)) = timeout(CONNECT_TIMEOUT, self.connect()).await else {

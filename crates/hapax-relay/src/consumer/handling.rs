@@ -1,6 +1,5 @@
 //! Handles one message, from its delivery to its acknowledgement.
 
-use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use hapax_core::{OnceError, RunContext, trace};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::sleep;
 
-use super::{InboundMessage, Inner, MessageDelivery, MessageHandlerError};
+use super::{BrokerConsumer, InboundMessage, MessageDelivery, MessageHandlerError};
 
 /// The longest reason of a dead letter, in characters.
 const MAX_REASON: usize = 500;
@@ -18,11 +17,11 @@ const MAX_REASON: usize = 500;
 /// What the consumer tells the broker about a delivery.
 enum DeliveryAction {
     Ack,
-    RetryHint(Duration),
+    RetryAfter(Duration),
     Bury(String),
 }
 
-impl Inner {
+impl BrokerConsumer {
     /// Handles one delivery. Frees the slot before telling the broker, which may be slow.
     pub(super) async fn handle(
         &self,
@@ -33,7 +32,7 @@ impl Inner {
         drop(slot);
         let told = match action {
             DeliveryAction::Ack => delivery.ack().await,
-            DeliveryAction::RetryHint(after) => delivery.retry_after(after).await,
+            DeliveryAction::RetryAfter(after) => delivery.retry_after(after).await,
             DeliveryAction::Bury(reason) => {
                 let reason: String = reason.chars().take(MAX_REASON).collect();
                 tracing::warn!(
@@ -59,7 +58,7 @@ impl Inner {
             return ("dead", DeliveryAction::Bury("the message has no id".into()));
         }
         let Some(inbox) = &self.inbox else {
-            let handled = self.run(delivery, message).await;
+            let handled = self.run_handler(delivery, message).await;
             return self.settled(handled, message.attempt);
         };
         self.once(inbox, delivery, message).await
@@ -77,23 +76,23 @@ impl Inner {
             attempt = run.attempt;
             let message =
                 InboundMessage { attempt: run.attempt, fence: Some(run.fence), ..message.clone() };
-            async move { self.run(delivery, &message).await }
+            async move { self.run_handler(delivery, &message).await }
         };
         match inbox.once(&self.name, &message.id, handle).await {
             Ok(once) if once.replayed => ("duplicate", DeliveryAction::Ack),
             Ok(_) => self.settled(Ok(()), attempt),
             Err(OnceError::Failed(trouble)) => self.settled(Err(trouble), attempt),
             Err(OnceError::InProgress { retry_after }) => {
-                ("busy", DeliveryAction::RetryHint(retry_after))
+                ("busy", DeliveryAction::RetryAfter(retry_after))
             }
             Err(OnceError::Invalid(error)) => ("dead", DeliveryAction::Bury(error.to_string())),
             // The store failed, not the message: retry later, and count no attempt.
-            Err(_) => ("error", DeliveryAction::RetryHint(self.config.backoff.after(1))),
+            Err(_) => ("error", DeliveryAction::RetryAfter(self.config.backoff.after(1))),
         }
     }
 
     /// Runs the handler and keeps the delivery alive meanwhile.
-    async fn run(
+    async fn run_handler(
         &self,
         delivery: &dyn MessageDelivery,
         message: &InboundMessage,
@@ -107,9 +106,12 @@ impl Inner {
                 let _ = delivery.keep_alive().await;
             }
         };
-        let handled = run_beside(handled, keep_alive).await;
-        handled
-            .unwrap_or_else(|_| Err(MessageHandlerError::Transient("the handler panicked".into())))
+        let panicked = || Err(MessageHandlerError::Transient("the handler panicked".into()));
+        tokio::select! {
+            biased;
+            handled = handled => handled.unwrap_or_else(|_| panicked()),
+            () = keep_alive => unreachable!("it never ends"),
+        }
     }
 
     fn settled(
@@ -120,19 +122,9 @@ impl Inner {
         match handled {
             Ok(()) => ("done", DeliveryAction::Ack),
             Err(MessageHandlerError::Transient(_)) if attempt < self.config.max_attempts => {
-                ("retried", DeliveryAction::RetryHint(self.config.backoff.after(attempt)))
+                ("retried", DeliveryAction::RetryAfter(self.config.backoff.after(attempt)))
             }
             Err(trouble) => ("dead", DeliveryAction::Bury(trouble.to_string())),
         }
-    }
-}
-
-/// Runs `first` to its end, and `beside` only until then.
-async fn run_beside<T>(first: impl Future<Output = T>, beside: impl Future<Output = ()>) -> T {
-    tokio::pin!(first);
-    tokio::select! {
-        biased;
-        outcome = &mut first => outcome,
-        () = beside => first.await,
     }
 }

@@ -28,7 +28,6 @@ mod nats;
 mod redis;
 
 use std::future::Future;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -76,9 +75,11 @@ pub trait MessageSource: Send + Sync + 'static {
     fn name(&self) -> &'static str;
 
     /// Receives up to `at_most` messages, or none if none arrives for a while. Connects if needed.
-    async fn receive(&self, at_most: usize)
-    -> Result<Vec<Box<dyn MessageDelivery>>, DeliveryError>;
+    async fn receive(&self, at_most: usize) -> Result<Deliveries, DeliveryError>;
 }
+
+/// Received messages.
+pub type Deliveries = Vec<Box<dyn MessageDelivery>>;
 
 /// One delivery of a message. If it is dropped, the broker delivers the message again.
 #[async_trait]
@@ -154,9 +155,7 @@ impl ConsumerConfig {
 ///     .await;
 /// # Ok(()) } }
 /// ```
-pub struct BrokerConsumer(Arc<Inner>);
-
-struct Inner {
+pub struct BrokerConsumer {
     name: String,
     source: Box<dyn MessageSource>,
     handler: Box<dyn MessageHandler>,
@@ -167,43 +166,34 @@ struct Inner {
 impl BrokerConsumer {
     /// A consumer of this name, without an inbox: the handler deduplicates in its own transaction.
     pub fn new(name: &str, source: impl MessageSource, handler: impl MessageHandler) -> Self {
-        Self(Arc::new(Inner {
+        Self {
             name: name.into(),
             source: Box::new(source),
             handler: Box::new(handler),
             inbox: None,
             config: ConsumerConfig::default(),
-        }))
+        }
     }
 
     /// Claims each message in this inbox before it is handled, and settles it afterwards.
     #[must_use]
-    pub fn inbox(self, inbox: Inbox) -> Self {
-        self.change(|inner| inner.inbox = Some(inbox))
-    }
-
-    /// Sets the configuration.
-    #[must_use]
-    pub fn config(self, config: ConsumerConfig) -> Self {
-        self.change(|inner| inner.config = config)
-    }
-
-    fn change(mut self, change: impl FnOnce(&mut Inner)) -> Self {
-        // `get_mut` succeeds, because the consumer is not shared before it runs.
-        if let Some(inner) = Arc::get_mut(&mut self.0) {
-            change(inner);
-        }
+    pub fn inbox(mut self, inbox: Inbox) -> Self {
+        self.inbox = Some(inbox);
         self
+    }
+
+    hapax_core::builder_methods! {
+        /// Sets the configuration.
+        config: ConsumerConfig;
     }
 
     /// Consumes until `stop` completes, then waits for running handlers, up to the shutdown
     /// timeout.
     pub async fn run(self, stop: impl Future<Output = ()>) {
-        let consumer = self.0;
-        let mut stop = pin!(stop);
+        let consumer = Arc::new(self);
         let mut handling = JoinSet::new();
         tokio::select! {
-            () = &mut stop => {}
+            () = stop => {}
             () = consumer.work(&mut handling) => {}
         }
         let done = async { while handling.join_next().await.is_some() {} };
@@ -211,9 +201,7 @@ impl BrokerConsumer {
             tracing::warn!("some messages are still being handled; they will be delivered again");
         }
     }
-}
 
-impl Inner {
     /// Never returns. If it is dropped during `receive`, the broker delivers the received messages
     /// again.
     async fn work(self: &Arc<Self>, handling: &mut JoinSet<()>) {

@@ -13,9 +13,9 @@ use futures_util::StreamExt;
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
-use super::{InboundMessage, MessageDelivery, MessageSource};
+use super::{Deliveries, InboundMessage, MessageDelivery, MessageSource};
 use crate::DeliveryError;
-use crate::sinks::EndpointConfigError;
+use crate::sinks::{EndpointConfigError, nats};
 
 /// How long the server waits for an acknowledgement before it delivers the message again.
 const ACK_WAIT: Duration = Duration::from_secs(30);
@@ -49,18 +49,13 @@ impl NatsSource {
     /// # Errors
     /// If the URL is malformed.
     pub fn new(url: &str, stream: &str, durable: &str) -> Result<Self, EndpointConfigError> {
-        let servers: Result<Vec<ServerAddr>, _> = url.split(',').map(str::parse).collect();
-        let servers = servers
-            .map_err(|_| EndpointConfigError::new("a URL such as nats://host:4222 is expected"))?;
         let (stream, durable) = (stream.into(), durable.into());
-        Ok(Self { servers, stream, durable, open: OnceCell::new() })
+        Ok(Self { servers: nats::servers(url)?, stream, durable, open: OnceCell::new() })
     }
 
     async fn open(&self) -> Result<NatsSubscription, DeliveryError> {
-        let client = ConnectOptions::new().name("hapax consumer").connect(&self.servers[..]).await;
-        let client = client.map_err(|error| {
-            DeliveryError::unreachable(format!("NATS cannot be reached: {}", error.kind()))
-        })?;
+        let options = ConnectOptions::new().name("hapax consumer");
+        let client = nats::connect(options, &self.servers).await?;
         let context = jetstream::new(client.clone());
         let stream = context.get_stream(&self.stream).await;
         let stream = stream.map_err(|_| DeliveryError::unreachable("there is no such stream"))?;
@@ -88,15 +83,12 @@ impl MessageSource for NatsSource {
         "nats"
     }
 
-    async fn receive(
-        &self,
-        at_most: usize,
-    ) -> Result<Vec<Box<dyn MessageDelivery>>, DeliveryError> {
+    async fn receive(&self, at_most: usize) -> Result<Deliveries, DeliveryError> {
         let open = self.open.get_or_try_init(|| self.open()).await?;
         let away = || DeliveryError::unreachable("JetStream does not answer");
         let first = open.consumer.fetch().max_messages(at_most).messages();
         let mut first = first.await.map_err(|_| away())?;
-        let mut deliveries: Vec<Box<dyn MessageDelivery>> = Vec::new();
+        let mut deliveries = Deliveries::new();
         loop {
             match timeout(FETCH_TIMEOUT, first.next()).await {
                 Ok(Some(Ok(message))) => {

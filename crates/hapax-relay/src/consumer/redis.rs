@@ -8,14 +8,13 @@ use async_trait::async_trait;
 use redis::streams::{
     StreamAutoClaimReply, StreamClaimReply, StreamId, StreamPendingCountReply, StreamReadReply,
 };
-use redis::{Client, Cmd, FromRedisValue, RedisError, RedisResult, cmd, pipe};
+use redis::{Cmd, FromRedisValue, cmd, pipe};
 use tokio::sync::Mutex as AsyncMutex;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
-use super::{InboundMessage, MessageDelivery, MessageSource};
+use super::{Deliveries, InboundMessage, MessageDelivery, MessageSource};
 use crate::DeliveryError;
-use crate::redis_connection::{self, CONNECT_TIMEOUT, RedisSinkConnection};
-use crate::shared_connection::SinkConnection;
+use crate::redis_connection::{CONNECT_TIMEOUT, RedisLink};
 use crate::sinks::EndpointConfigError;
 
 /// How long one read waits for new entries.
@@ -33,16 +32,14 @@ const ABANDONED_INTERVAL: Duration = Duration::from_secs(5);
 /// An entry to be retried stays pending. The entries of a consumer that is gone are taken over
 /// after half a minute.
 pub struct RedisStreamSource {
-    client: Client,
     shared: Arc<Shared>,
     /// A blocking read occupies its connection, so reads have their own.
-    reading: SinkConnection<RedisSinkConnection>,
+    reading: RedisLink,
     progress: AsyncMutex<ReadProgress>,
 }
 
 struct Shared {
-    client: Client,
-    link: SinkConnection<RedisSinkConnection>,
+    link: RedisLink,
     stream: String,
     group: String,
     consumer: String,
@@ -68,17 +65,15 @@ impl RedisStreamSource {
         group: &str,
         consumer: &str,
     ) -> Result<Self, EndpointConfigError> {
-        let client = redis_connection::client(url)?;
         let shared = Shared {
-            client: client.clone(),
-            link: SinkConnection::new(),
+            link: RedisLink::new(url)?,
             stream: stream.into(),
             group: group.into(),
             consumer: consumer.into(),
             due: Mutex::default(),
         };
-        let (reading, progress) = (SinkConnection::new(), AsyncMutex::default());
-        Ok(Self { client, shared: Arc::new(shared), reading, progress })
+        let (reading, progress) = (RedisLink::new(url)?, AsyncMutex::default());
+        Ok(Self { shared: Arc::new(shared), reading, progress })
     }
 
     /// Creates the group if it is missing, and reads the entries that this consumer had before a
@@ -98,12 +93,9 @@ impl RedisStreamSource {
 
     async fn new_ones(&self, at_most: usize) -> Result<Vec<StreamId>, DeliveryError> {
         let read = self.shared.read(Some(at_most), ">");
-        let reply: Option<StreamReadReply> =
-            ask(&self.reading, &self.client, READ_TIMEOUT, async |open| {
-                read.query_async(&mut open.connection).await
-            })
-            .await?;
-        Ok(entries(reply))
+        let reply =
+            self.reading.run_within(READ_TIMEOUT, async |open| read.query_async(open).await);
+        Ok(entries(reply.await?))
     }
 
     /// Entries of this consumer that are due for a retry.
@@ -179,10 +171,7 @@ impl MessageSource for RedisStreamSource {
         "redis"
     }
 
-    async fn receive(
-        &self,
-        at_most: usize,
-    ) -> Result<Vec<Box<dyn MessageDelivery>>, DeliveryError> {
+    async fn receive(&self, at_most: usize) -> Result<Deliveries, DeliveryError> {
         let mut progress = self.progress.lock().await;
         let mut found = Vec::new();
         if !progress.is_prepared {
@@ -207,10 +196,7 @@ impl MessageSource for RedisStreamSource {
 
 impl Shared {
     async fn ask<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T, DeliveryError> {
-        ask(&self.link, &self.client, CONNECT_TIMEOUT, async |open| {
-            cmd.query_async(&mut open.connection).await
-        })
-        .await
+        self.link.run_within(CONNECT_TIMEOUT, async |open| cmd.query_async(open).await).await
     }
 
     fn read(&self, new: Option<usize>, after: &str) -> Cmd {
@@ -286,10 +272,8 @@ impl MessageDelivery for RedisDelivery {
         }
         add.arg("reason").arg(reason).arg("entry").arg(&self.entry.id).ignore();
         both.cmd("XACK").arg(stream).arg(group).arg(&self.entry.id).ignore();
-        ask(&self.shared.link, &self.shared.client, CONNECT_TIMEOUT, async |open| {
-            both.query_async(&mut open.connection).await
-        })
-        .await
+        let link = &self.shared.link;
+        link.run_within(CONNECT_TIMEOUT, async |open| both.query_async(open).await).await
     }
 
     async fn keep_alive(&self) -> Result<(), DeliveryError> {
@@ -303,43 +287,6 @@ impl MessageDelivery for RedisDelivery {
     }
 }
 
-/// Runs a command over this connection. The connection is discarded after a timeout or an error
-/// that is not Redis's own answer: a firewall may have dropped it.
-async fn ask<T>(
-    link: &SinkConnection<RedisSinkConnection>,
-    client: &Client,
-    timeout_after: Duration,
-    question: impl AsyncFnOnce(&mut RedisSinkConnection) -> RedisResult<T>,
-) -> Result<T, DeliveryError> {
-    let (number, mut open) = link.get_or_connect(|| connect(client)).await?;
-    match timeout(timeout_after, question(&mut open)).await {
-        Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(error)) => {
-            if error.code().is_none() {
-                link.discard(number).await;
-            }
-            Err(failed(&error))
-        }
-        Err(_) => {
-            link.discard(number).await;
-            Err(DeliveryError::unanswered("Redis gave no answer in time"))
-        }
-    }
-}
-
-async fn connect(client: &Client) -> Result<RedisSinkConnection, DeliveryError> {
-    redis_connection::connect(client).await.map_err(|error| failed(&error))
-}
-
 fn entries(reply: Option<StreamReadReply>) -> Vec<StreamId> {
     reply.into_iter().flat_map(|reply| reply.keys).flat_map(|key| key.ids).collect()
-}
-
-fn failed(error: &RedisError) -> DeliveryError {
-    match error.code() {
-        Some(code) => DeliveryError::refused(format!("Redis refused it ({code})")),
-        None => {
-            DeliveryError::unreachable(format!("Redis cannot be reached: {}", error.category()))
-        }
-    }
 }

@@ -5,7 +5,7 @@ mod amqp;
 mod bus;
 mod lines;
 #[cfg(feature = "nats")]
-mod nats;
+pub(crate) mod nats;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(feature = "webhook")]

@@ -38,9 +38,7 @@ impl NatsSink {
     /// # Errors
     /// If the URL is malformed.
     pub fn new(url: &str) -> Result<Self, EndpointConfigError> {
-        let servers: Result<Vec<ServerAddr>, _> = url.split(',').map(str::parse).collect();
-        let malformed = |_| EndpointConfigError::new("a URL such as nats://host:4222 is expected");
-        Ok(Self { servers: servers.map_err(malformed)?, connection: OnceCell::new() })
+        Ok(Self { servers: servers(url)?, connection: OnceCell::new() })
     }
 
     async fn open(&self) -> Result<&NatsConnection, DeliveryError> {
@@ -50,19 +48,13 @@ impl NatsSink {
 
     async fn connect(&self) -> Result<NatsConnection, DeliveryError> {
         let (loses, lost) = watch::channel(0);
-        let client = ConnectOptions::new()
-            .name("hapax relay")
-            .event_callback(move |event| {
-                if matches!(event, Event::Disconnected | Event::Closed) {
-                    loses.send_modify(|n| *n += 1);
-                }
-                std::future::ready(())
-            })
-            .connect(&self.servers[..])
-            .await
-            .map_err(|error| {
-                DeliveryError::unreachable(format!("NATS cannot be reached: {}", error.kind()))
-            })?;
+        let options = ConnectOptions::new().name("hapax relay").event_callback(move |event| {
+            if matches!(event, Event::Disconnected | Event::Closed) {
+                loses.send_modify(|n| *n += 1);
+            }
+            std::future::ready(())
+        });
+        let client = connect(options, &self.servers).await?;
         // The relay limits the messages in flight and the time of each, so neither is configured
         // here.
         let context = ContextBuilder::new().timeout(REQUEST_TIMEOUT).build(client.clone());
@@ -169,6 +161,21 @@ impl Sink for NatsSink {
     fn max_in_flight(&self) -> usize {
         1024
     }
+}
+
+/// The addresses of a URL with commas between them.
+pub(crate) fn servers(url: &str) -> Result<Vec<ServerAddr>, EndpointConfigError> {
+    let malformed = |_| EndpointConfigError::new("a URL such as nats://host:4222 is expected");
+    url.split(',').map(str::parse).collect::<Result<_, _>>().map_err(malformed)
+}
+
+pub(crate) async fn connect(
+    options: ConnectOptions,
+    servers: &[ServerAddr],
+) -> Result<Client, DeliveryError> {
+    options.connect(servers).await.map_err(|error| {
+        DeliveryError::unreachable(format!("NATS cannot be reached: {}", error.kind()))
+    })
 }
 
 /// Why no stream answered: none covers the subject, or JetStream is down.

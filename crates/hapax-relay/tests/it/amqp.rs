@@ -4,9 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use hapax_core::Queue;
-use hapax_core::memory::MemoryStore;
-use hapax_core::queue::{QueueItem, QueueName};
+use hapax_core::queue::QueueItem;
 use hapax_relay::sinks::RabbitMqSink;
 use hapax_relay::{CloudEvents, DeliveryError, OutboundMessage, Sink};
 use hapax_testkit::RabbitMq;
@@ -15,7 +13,7 @@ use lapin::options::*;
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
 
-use crate::support::{PATIENCE, Working, brisk, depth, drained, enqueue, item, until};
+use crate::support::{PATIENCE, brisk, dead, drain, item, outlast_a_kill, stored};
 
 /// A broker takes seconds to start, so tests share one; a test that stops the broker starts its
 /// own.
@@ -26,6 +24,13 @@ pub(crate) async fn channel(rabbit: &RabbitMq) -> (Connection, Channel) {
         Connection::connect(&rabbit.url(), ConnectionProperties::default()).await.unwrap();
     let channel = connection.create_channel().await.unwrap();
     (connection, channel)
+}
+
+/// A new queue of the shared broker, and a sink that reaches it.
+pub(crate) async fn queue(name: &str) -> (Connection, Channel, Arc<RabbitMqSink>) {
+    let (connection, channel) = channel(&SHARED).await;
+    declare(&channel, name).await;
+    (connection, channel, Arc::new(RabbitMqSink::new(&SHARED.url()).unwrap()))
 }
 
 pub(crate) async fn declare(channel: &Channel, queue: &str) {
@@ -42,15 +47,18 @@ pub(crate) async fn all(channel: &Channel, queue: &str) -> Vec<BasicGetMessage> 
     messages
 }
 
+async fn ids(channel: &Channel, queue: &str) -> Vec<String> {
+    let messages = all(channel, queue).await.into_iter();
+    messages.map(|m| m.delivery.properties.message_id().as_ref().unwrap().to_string()).collect()
+}
+
 fn row(topic: &str, payload: &str) -> QueueItem {
     QueueItem::new(&Default::default(), topic, payload.to_owned())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_is_a_persistent_message_in_the_queue_of_its_topic() {
-    let (_connection, channel) = channel(&SHARED).await;
-    declare(&channel, "amqp.plain").await;
-    let sink = RabbitMqSink::new(&SHARED.url()).unwrap();
+    let (_connection, channel, sink) = queue("amqp.plain").await;
     sink.check().await.unwrap();
     let row = row("amqp.plain", "{}").key("k").content_type("application/json").header("x", "y");
     let cloudevents = Some(CloudEvents::new("/shop"));
@@ -76,36 +84,24 @@ async fn a_row_is_a_persistent_message_in_the_queue_of_its_topic() {
 /// for another's, a row that no queue accepted would count as delivered.
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_that_no_queue_takes_fail_and_none_of_their_neighbours_does() {
-    let (_connection, channel) = channel(&SHARED).await;
-    declare(&channel, "amqp.known").await;
-    let store = Arc::new(MemoryStore::default());
-    let rows: Vec<_> = (0..400)
-        .map(|n| row(if n % 4 == 0 { "amqp.unknown" } else { "amqp.known" }, &n.to_string()))
-        .collect();
-    enqueue(&*store, &rows).await;
-    let sink = Arc::new(RabbitMqSink::new(&SHARED.url()).unwrap());
-    let relay = Working::start(store.clone(), sink, brisk().max_attempts(2));
-    until("they are dead", async || depth(&*store).await.dead == 100).await;
-    drained(&*store).await;
-    relay.stop().await;
-    let arrived = all(&channel, "amqp.known").await;
-    let arrived: Vec<_> = arrived
-        .iter()
-        .map(|m| m.delivery.properties.message_id().as_ref().unwrap().to_string())
-        .collect();
+    let (_connection, channel, sink) = queue("amqp.known").await;
+    let topic = |n| if n % 4 == 0 { "amqp.unknown" } else { "amqp.known" };
+    let rows: Vec<_> = (0..400).map(|n| row(topic(n), &n.to_string())).collect();
+    let store = stored(&rows).await;
+    drain(&store, sink, brisk().max_attempts(2), 100).await;
+    let arrived = ids(&channel, "amqp.known").await;
     assert_eq!(arrived.len(), 300, "each once");
     let arrived: BTreeSet<_> = arrived.into_iter().collect();
     for row in rows.iter().filter(|row| &*row.topic == "amqp.known") {
         assert!(arrived.contains(&row.id.to_string()));
     }
-    let dead = store.dead(&QueueName::outbox(), None, None, 1).await.unwrap();
-    assert!(dead[0].reason.contains("unroutable"), "{}", dead[0].reason);
+    let dead = &dead(&*store).await[0];
+    assert!(dead.reason.contains("unroutable"), "{}", dead.reason);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_exchange_can_be_named_and_must_be_there() {
-    let (_connection, channel) = channel(&SHARED).await;
-    declare(&channel, "amqp.fanned").await;
+    let (_connection, channel, _) = queue("amqp.fanned").await;
     let (exchange, table) = (|| "amqp.fan".into(), FieldTable::default);
     channel
         .exchange_declare(exchange(), ExchangeKind::Fanout, Default::default(), table())
@@ -131,36 +127,21 @@ async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_is_killed_in_the_middle_loses_nothing() {
-    let rabbit = aside(RabbitMq::start).await;
+    let rabbit = Arc::new(aside(RabbitMq::start).await);
+    let restart = async || {
+        let rabbit = rabbit.clone();
+        aside(move || rabbit.restart()).await;
+    };
     let (connection, before) = channel(&rabbit).await;
     declare(&before, "orders").await;
     drop(connection);
-    let rabbit = aside(move || {
-        // Restart the broker cleanly, so that the queue survives the kill below: losing the queue
-        // would be the broker's fault, not the sink's.
-        rabbit.shut_down();
-        rabbit.restart();
-        rabbit
-    })
-    .await;
-    let store = Arc::new(MemoryStore::default());
-    let rows: Vec<_> = (0..600).map(|n| item(&n.to_string()).key(&format!("k{}", n % 7))).collect();
-    let sink = Arc::new(RabbitMqSink::new(&rabbit.url()).unwrap());
-    let settings = brisk().max_batch(50);
-    let relay = Working::start(store.clone(), sink, settings);
-    enqueue(&*store, &rows[..300]).await;
-    until("some arrived", async || depth(&*store).await.waiting < 250).await;
-    rabbit.kill();
-    enqueue(&*store, &rows[300..]).await;
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    let rabbit = aside(move || {
-        rabbit.restart();
-        rabbit
-    })
-    .await;
-    drained(&*store).await;
-    relay.stop().await;
-    assert_eq!(depth(&*store).await.dead, 0);
+    // Restart the broker cleanly, so that the queue survives the kill below: losing the queue would be
+    // the broker's fault, not the sink's.
+    let clean = rabbit.clone();
+    aside(move || clean.shut_down()).await;
+    restart().await;
+    let sink = RabbitMqSink::new(&rabbit.url()).unwrap();
+    outlast_a_kill(sink, || rabbit.kill(), restart).await;
     let (_connection, after) = channel(&rabbit).await;
     let arrived: Vec<u32> = all(&after, "orders")
         .await
@@ -177,9 +158,7 @@ async fn a_broker_that_is_killed_in_the_middle_loses_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_topic_that_cannot_travel_is_refused_and_the_channel_lives_on() {
-    let (_connection, channel) = channel(&SHARED).await;
-    declare(&channel, "amqp.closing").await;
-    let sink = RabbitMqSink::new(&SHARED.url()).unwrap();
+    let (_connection, channel, sink) = queue("amqp.closing").await;
     let long = row(&"x".repeat(300), "1");
     let failure = sink.send(&OutboundMessage::new(long)).await.unwrap_err();
     assert!(failure.to_string().contains("255 bytes"), "{failure}");
@@ -202,16 +181,9 @@ async fn sent(sink: &Arc<RabbitMqSink>, rows: &[QueueItem]) -> Vec<Result<(), De
     results
 }
 
-async fn ids(channel: &Channel, queue: &str) -> Vec<String> {
-    let messages = all(channel, queue).await.into_iter();
-    messages.map(|m| m.delivery.properties.message_id().as_ref().unwrap().to_string()).collect()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn among_many_at_once_exactly_the_unroutable_rows_fail() {
-    let (_connection, channel) = channel(&SHARED).await;
-    declare(&channel, "amqp.routed").await;
-    let sink = Arc::new(RabbitMqSink::new(&SHARED.url()).unwrap());
+    let (_connection, channel, sink) = queue("amqp.routed").await;
     // The unrouted rows: few, every second one, nearly all, and all.
     for routed in [|n| n % 10 != 0, |n| n % 2 == 0, |n| n % 32 == 0, |_| false] {
         for _ in 0..8 {
@@ -235,9 +207,7 @@ async fn among_many_at_once_exactly_the_unroutable_rows_fail() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn amqp_row_that_closes_its_channel_is_refused_alone() {
-    let (_connection, channel) = channel(&SHARED).await;
-    declare(&channel, "amqp.closed").await;
-    let sink = Arc::new(RabbitMqSink::new(&SHARED.url()).unwrap());
+    let (_connection, channel, sink) = queue("amqp.closed").await;
     let mut rows: Vec<_> = (0..256).map(|n| row("amqp.closed", &n.to_string())).collect();
     // The broker expects a list in this header.
     rows[100] = row("amqp.closed", "100").header("CC", "x");
@@ -270,9 +240,7 @@ async fn amqp_row_that_closes_its_channel_is_refused_alone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sends_that_were_given_up_harm_nobody() {
-    let (_connection, channel) = channel(&SHARED).await;
-    declare(&channel, "amqp.patient").await;
-    let sink = Arc::new(RabbitMqSink::new(&SHARED.url()).unwrap());
+    let (_connection, channel, sink) = queue("amqp.patient").await;
     sink.send(&OutboundMessage::new(row("amqp.patient", "first"))).await.unwrap();
     for round in 0..10 {
         // These messages are in flight when their callers give up.

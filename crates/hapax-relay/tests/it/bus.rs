@@ -2,13 +2,11 @@
 
 use std::sync::Arc;
 
-use hapax_core::Queue;
 use hapax_core::bus::Bus;
 use hapax_core::memory::MemoryStore;
-use hapax_core::queue::QueueName;
 use hapax_relay::sinks::BusSink;
 
-use crate::support::{Working, brisk, depth, drained, enqueue, item, until};
+use crate::support::{Working, brisk, dead, depth, drained, enqueue, item, until};
 
 const STARTED: &str = r#"{"domain":"scan","job_id":"j1","stage":"vision","seq":10,"data":{"a":1}}"#;
 
@@ -38,7 +36,7 @@ async fn rows_become_events_and_what_cannot_is_a_dead_letter() {
     relay.stop().await;
     let job = bus.state("scan", "j1").await.unwrap().unwrap();
     assert_eq!((job.last, job.closed), (2, true));
-    let dead = store.dead(&QueueName::outbox(), None, None, 10).await.unwrap();
+    let dead = dead(&*store).await;
     assert!(dead.iter().all(|dead| dead.attempts == 1), "trying again would not help");
     assert!(dead.iter().all(|dead| !dead.reason.contains("gibberish")), "{dead:?}");
 }

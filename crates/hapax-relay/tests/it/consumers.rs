@@ -12,12 +12,12 @@ use hapax_relay::consumer::{
     BrokerConsumer, ConsumerConfig, InboundMessage, MessageHandler, MessageHandlerError,
     MessageSource, NatsSource, RabbitMqSource, RedisStreamSource,
 };
-use hapax_relay::sinks::{NatsSink, RabbitMqSink, RedisStreamSink};
+use hapax_relay::sinks::{NatsSink, RedisStreamSink};
 use hapax_relay::{Backoff, OutboundMessage, Sink};
 use hapax_testkit::{Nats, Redis};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
-use crate::support::{PATIENCE, until};
+use crate::support::{PATIENCE, Working, until};
 use crate::{amqp, nats};
 
 /// Redis writes no append-only file: a busy disk could delay an answer until a client retries.
@@ -82,20 +82,17 @@ fn row(topic: &str, payload: &str) -> OutboundMessage {
 async fn each_effect_once(
     sink: &dyn Sink,
     topic: &str,
-    source: impl Fn() -> Box<dyn MessageSource>,
-    put_away: impl AsyncFnMut() -> bool,
+    sources: [impl MessageSource; 2],
+    poison_is_dead: impl AsyncFnMut() -> bool,
 ) {
     let work = Work::default();
     let inbox = Inbox::new(Arc::new(MemoryStore::default()));
     let names = ["good", "fails", "poison", "broken", "panics", "last"];
-    let consumers: Vec<_> = (0..2)
-        .map(|_| {
-            let (stop, stopped) = oneshot::channel::<()>();
-            let consumer = BrokerConsumer::new("billing", Boxed(source()), work.clone());
-            let consumer = consumer.inbox(inbox.clone()).config(config());
-            (stop, tokio::spawn(consumer.run(async { drop(stopped.await) })))
-        })
-        .collect();
+    let consumers = sources.map(|source| {
+        let consumer = BrokerConsumer::new("billing", source, work.clone());
+        let consumer = consumer.inbox(inbox.clone()).config(config());
+        Working::run(|stop| consumer.run(stop))
+    });
     for name in names {
         let message = row(topic, name);
         sink.send(&message).await.unwrap();
@@ -106,10 +103,9 @@ async fn each_effect_once(
     until("all effects", async || work.effects().len() == good.len()).await;
     until("poison was tried", async || work.tries("poison") >= 4).await;
     until("what is broken was tried", async || work.tries("broken") >= 1).await;
-    until("poison is put away", put_away).await;
-    for (stop, task) in consumers {
-        drop(stop);
-        tokio::time::timeout(PATIENCE, task).await.unwrap().unwrap();
+    until("poison is dead", poison_is_dead).await;
+    for consumer in consumers {
+        consumer.stop().await;
     }
     for name in good {
         assert_eq!(work.effects()[name], 1, "{name}");
@@ -120,36 +116,18 @@ async fn each_effect_once(
     assert!(seen.fence.is_some());
 }
 
-struct Boxed(Box<dyn MessageSource>);
-
-#[async_trait]
-impl MessageSource for Boxed {
-    fn name(&self) -> &'static str {
-        self.0.name()
-    }
-
-    async fn receive(
-        &self,
-        at_most: usize,
-    ) -> Result<Vec<Box<dyn hapax_relay::consumer::MessageDelivery>>, hapax_relay::DeliveryError>
-    {
-        self.0.receive(at_most).await
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn from_nats_each_message_has_its_effect_once() {
     let server = Nats::start();
     let context = nats::context(&server).await;
     nats::stream(&context).await;
     let sink = NatsSink::new(&server.url()).unwrap();
-    let url = server.url();
-    let source = || Box::new(NatsSource::new(&url, "orders", "billing").unwrap()) as _;
+    let sources = [(); 2].map(|()| NatsSource::new(&server.url(), "orders", "billing").unwrap());
     let dead = async || match context.get_stream("orders_dead").await {
         Ok(stream) => stream.cached_info().state.messages,
         Err(_) => 0,
     };
-    each_effect_once(&sink, "orders", source, async || dead().await == 2).await;
+    each_effect_once(&sink, "orders", sources, async || dead().await == 2).await;
     let stream = context.get_stream("orders_dead").await.unwrap();
     let first = stream.get_raw_message(1).await.unwrap();
     let reason = first.headers.get("Hapax-Dead-Reason").unwrap().as_str().to_owned();
@@ -158,14 +136,12 @@ async fn from_nats_each_message_has_its_effect_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn from_rabbitmq_each_message_has_its_effect_once() {
-    let (_connection, channel) = amqp::channel(&amqp::SHARED).await;
-    amqp::declare(&channel, "consumed").await;
-    let sink = RabbitMqSink::new(&amqp::SHARED.url()).unwrap();
+    let (_connection, channel, sink) = amqp::queue("consumed").await;
     // The queue of the dead letters, which the first consumer would otherwise create.
     amqp::declare(&channel, "consumed.dead").await;
-    let source = || Box::new(RabbitMqSource::new(&amqp::SHARED.url(), "consumed").unwrap()) as _;
+    let sources = [(); 2].map(|()| RabbitMqSource::new(&amqp::SHARED.url(), "consumed").unwrap());
     let mut dead = Vec::new();
-    each_effect_once(&sink, "consumed", source, async || {
+    each_effect_once(&*sink, "consumed", sources, async || {
         dead.extend(amqp::all(&channel, "consumed.dead").await);
         dead.len() >= 2
     })
@@ -174,18 +150,16 @@ async fn from_rabbitmq_each_message_has_its_effect_once() {
     assert!(headers.inner().contains_key("hapax-dead-reason"));
 }
 
+fn stream_source(redis: &Redis, consumer: &str) -> RedisStreamSource {
+    RedisStreamSource::new(&redis.url(), "orders", "billing", consumer).unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn from_a_redis_stream_each_message_has_its_effect_once() {
     let redis = Redis::with(IN_MEMORY);
     let sink = RedisStreamSink::new(&redis.url()).unwrap();
-    let (url, number) = (redis.url(), Mutex::new(0));
-    let source = || {
-        let mut number = number.lock().unwrap();
-        *number += 1;
-        Box::new(RedisStreamSource::new(&url, "orders", "billing", &format!("c{number}")).unwrap())
-            as _
-    };
-    each_effect_once(&sink, "orders", source, async || {
+    let sources = ["c1", "c2"].map(|consumer| stream_source(&redis, consumer));
+    each_effect_once(&sink, "orders", sources, async || {
         let dead = redis.cli(&["XRANGE", "orders:dead", "-", "+"]);
         dead.contains("it never works") && dead.contains("no JSON")
     })
@@ -209,11 +183,9 @@ async fn what_a_handler_enqueues_belongs_to_the_trace_of_its_message() {
     let redis = Redis::with(IN_MEMORY);
     let sink = RedisStreamSink::new(&redis.url()).unwrap();
     let (tell, mut told) = mpsc::unbounded_channel();
-    let source = RedisStreamSource::new(&redis.url(), "orders", "billing", "one").unwrap();
     let inbox = Inbox::new(Arc::new(MemoryStore::default()));
-    let consumer = BrokerConsumer::new("billing", source, Forwards(tell)).inbox(inbox);
-    let (stop, stopped) = oneshot::channel::<()>();
-    let running = tokio::spawn(consumer.run(async { drop(stopped.await) }));
+    let consumer = BrokerConsumer::new("billing", stream_source(&redis, "one"), Forwards(tell));
+    let running = Working::run(|stop| consumer.inbox(inbox).run(stop));
     for (name, value, kept) in [
         ("traceparent", TRACE, Some(TRACE)),
         ("Traceparent", TRACE, Some(TRACE)),
@@ -225,8 +197,7 @@ async fn what_a_handler_enqueues_belongs_to_the_trace_of_its_message() {
         let next = tokio::time::timeout(PATIENCE, told.recv()).await.unwrap().unwrap();
         assert_eq!(next.headers.get("traceparent").map(String::as_str), kept, "{name}: {value}");
     }
-    drop(stop);
-    running.await.unwrap();
+    running.stop().await;
 }
 
 /// A handler with the inbox in its own transaction: the consumer only delivers.
@@ -238,24 +209,14 @@ async fn consumer_without_inbox_passes_the_id_and_retries() {
         sink.send(&row("orders", name)).await.unwrap();
     }
     let work = Work::default();
-    let source = RedisStreamSource::new(&redis.url(), "orders", "billing", "one").unwrap();
-    let (stop, stopped) = oneshot::channel::<()>();
-    let consumer = BrokerConsumer::new("billing", source, work.clone()).config(config());
-    let running = tokio::spawn(consumer.run(async { drop(stopped.await) }));
+    let consumer = BrokerConsumer::new("billing", stream_source(&redis, "one"), work.clone());
+    let running = Working::run(|stop| consumer.config(config()).run(stop));
     until("both", async || work.effects().len() == 2).await;
-    let pending = async || redis.cli(&["XPENDING", "orders", "billing"]).starts_with("0\n");
-    until("both are acknowledged", async || {
-        pending().await || redis.cli(&["XPENDING", "orders", "billing"]).trim() == "0"
-    })
-    .await;
-    drop(stop);
-    running.await.unwrap();
+    let pending = || redis.cli(&["XPENDING", "orders", "billing"]);
+    until("both are acknowledged", async || pending().lines().next() == Some("0")).await;
+    running.stop().await;
     let done = work.0.lock().unwrap();
-    let attempts: Vec<_> = done
-        .seen
-        .iter()
-        .filter(|m| m.payload == "fails")
-        .map(|m| (m.attempt, m.id.len()))
-        .collect();
+    let failed = done.seen.iter().filter(|message| message.payload == "fails");
+    let attempts: Vec<_> = failed.map(|message| (message.attempt, message.id.len())).collect();
     assert_eq!(attempts, [(1, 36), (2, 36), (3, 36)]);
 }

@@ -5,39 +5,28 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::support::{
-    Script, Working, brisk, depth, drained, enqueue, in_virtual_time, item, until,
+    Script, Working, brisk, dead, depth, drain, drained, enqueue, in_virtual_time, item, numbered,
+    stored, until,
 };
 use hapax_core::Queue;
 use hapax_core::inbox::Inbox;
-use hapax_core::memory::MemoryStore;
 use hapax_core::queue::QueueName;
 use hapax_relay::{AfterDead, DeliveryError};
 use tokio::sync::watch;
-
-fn refuses_poison() -> Arc<Script> {
-    Arc::new(Script::new(|call| async move {
-        let poison = call.payload.starts_with("poison");
-        if poison { Err(DeliveryError::refused("poison")) } else { Ok(()) }
-    }))
-}
 
 /// The usual design published rows in batches and rolled back the whole batch if one row failed.
 /// With that design, every neighbour would be sent again with each attempt of the bad row, or be
 /// counted as failed with it.
 #[tokio::test]
 async fn hole_23_a_bad_row_penalises_only_itself() {
-    let store = Arc::new(MemoryStore::default());
-    let mut rows: Vec<_> = (0..50).map(|n| item(&n.to_string()).key(&format!("k{n}"))).collect();
+    let mut rows = numbered(50, 50);
     rows.insert(25, item("poison").key("bad"));
-    enqueue(&*store, &rows).await;
-    let sink = refuses_poison();
-    let relay = Working::start(store.clone(), sink.clone(), brisk());
-    until("it is dead", async || depth(&*store).await.dead == 1).await;
-    drained(&*store).await;
-    relay.stop().await;
+    let store = stored(&rows).await;
+    let sink = Arc::new(Script::refuses("poison"));
+    drain(&store, sink.clone(), brisk(), 1).await;
     assert_eq!(sink.begun().len(), 50 + 3, "each neighbour once, the bad one as often as allowed");
     assert!(sink.delivered().iter().all(|call| call.attempt == 1));
-    let dead = store.dead(&QueueName::outbox(), None, None, 10).await.unwrap();
+    let dead = dead(&*store).await;
     assert_eq!((dead[0].attempts, &*dead[0].reason), (3, "poison"));
 }
 
@@ -46,8 +35,7 @@ async fn hole_23_a_bad_row_penalises_only_itself() {
 /// sent.
 #[tokio::test]
 async fn hole_23_a_row_that_can_never_be_sent_does_not_loop_hot() {
-    let store = Arc::new(MemoryStore::default());
-    enqueue(&*store, &[item("poison")]).await;
+    let store = stored(&[item("poison")]).await;
     let sink = Arc::new(Script::new(|call| async move {
         let poison = call.payload == "poison";
         if poison { Err(DeliveryError::refused("no JSON").permanent()) } else { Ok(()) }
@@ -64,17 +52,15 @@ async fn hole_23_a_row_that_can_never_be_sent_does_not_loop_hot() {
 
 #[tokio::test]
 async fn later_rows_of_a_dead_letters_key_wait_for_an_operator() {
-    let store = Arc::new(MemoryStore::default());
-    enqueue(&*store, &["poison", "2", "3"].map(|name| item(name).key("k"))).await;
+    let store = stored(&["poison", "2", "3"].map(|name| item(name).key("k"))).await;
     enqueue(&*store, &[item("other").key("o")]).await;
-    let sink = refuses_poison();
+    let sink = Arc::new(Script::refuses("poison"));
     let relay = Working::start(store.clone(), sink.clone(), brisk());
     until("it is dead", async || depth(&*store).await.dead == 1).await;
     until("others go on", async || sink.payloads() == ["other"]).await;
     assert_eq!(depth(&*store).await.waiting, 2);
-    let outbox = QueueName::outbox();
-    let dead = store.dead(&outbox, None, None, 10).await.unwrap()[0].id;
-    assert!(store.discard(&outbox, None, dead).await.unwrap());
+    let dead = dead(&*store).await[0].id;
+    assert!(store.discard(&QueueName::outbox(), None, dead).await.unwrap());
     drained(&*store).await;
     relay.stop().await;
     assert_eq!(sink.payloads(), ["other", "2", "3"]);
@@ -82,22 +68,15 @@ async fn later_rows_of_a_dead_letters_key_wait_for_an_operator() {
 
 #[tokio::test]
 async fn later_rows_follow_where_the_setting_says_so() {
-    let store = Arc::new(MemoryStore::default());
-    enqueue(&*store, &["poison", "2", "3"].map(|name| item(name).key("k"))).await;
-    let sink = refuses_poison();
-    let settings = brisk().after_dead(AfterDead::Continue);
-    let relay = Working::start(store.clone(), sink.clone(), settings);
-    drained(&*store).await;
-    relay.stop().await;
+    let store = stored(&["poison", "2", "3"].map(|name| item(name).key("k"))).await;
+    let sink = Arc::new(Script::refuses("poison"));
+    drain(&store, sink.clone(), brisk().after_dead(AfterDead::Continue), 1).await;
     assert_eq!(sink.payloads(), ["2", "3"]);
-    assert_eq!(depth(&*store).await.dead, 1);
 }
 
 #[tokio::test]
 async fn unreachable_sink_uses_up_no_attempts_and_gets_no_rows() {
-    let store = Arc::new(MemoryStore::default());
-    let rows: Vec<_> = (0..20).map(|n| item(&n.to_string()).key(&n.to_string())).collect();
-    enqueue(&*store, &rows).await;
+    let store = stored(&numbered(20, 20)).await;
     // The sink is reachable at the start, gone with the first row, and back after ten checks.
     let away = Arc::new(AtomicBool::new(true));
     let sink = {
@@ -115,28 +94,21 @@ async fn unreachable_sink_uses_up_no_attempts_and_gets_no_rows() {
             }
         }))
     };
-    let relay = Working::start(store.clone(), sink.clone(), brisk());
-    drained(&*store).await;
-    relay.stop().await;
+    drain(&store, sink.clone(), brisk(), 0).await;
     assert_eq!(sink.checks(), 12);
     assert_eq!(sink.delivered().len(), 20);
     assert!(sink.delivered().iter().all(|call| call.attempt == 1));
     assert!(sink.begun().len() <= 40, "each row was tried at most once while it was away");
-    assert_eq!(depth(&*store).await.dead, 0);
 }
 
 #[tokio::test]
 async fn a_sink_that_panics_harms_only_the_row_that_made_it() {
-    let store = Arc::new(MemoryStore::default());
-    enqueue(&*store, &["1", "panic", "2"].map(|name| item(name).key(name))).await;
+    let store = stored(&["1", "panic", "2"].map(|name| item(name).key(name))).await;
     let sink = Arc::new(Script::new(|call| async move {
         assert!(call.payload != "panic", "as the test wants");
         Ok(())
     }));
-    let relay = Working::start(store.clone(), sink.clone(), brisk());
-    until("it is dead", async || depth(&*store).await.dead == 1).await;
-    drained(&*store).await;
-    relay.stop().await;
+    drain(&store, sink.clone(), brisk(), 1).await;
     assert_eq!((sink.begun().len(), sink.delivered().len()), (2 + 3, 2));
 }
 
@@ -145,12 +117,10 @@ async fn a_sink_that_panics_harms_only_the_row_that_made_it() {
 /// the cut.
 fn cut_by(culprit: &'static str) -> Arc<Script> {
     let (cuts, _) = watch::channel(0);
-    let in_air = Arc::new(AtomicUsize::new(0));
     Arc::new(Script::new(move |call| {
-        let (cuts, in_air) = (cuts.clone(), in_air.clone());
+        let cuts = cuts.clone();
         async move {
             let mut cut = cuts.subscribe();
-            in_air.fetch_add(1, Ordering::SeqCst);
             let answer = async {
                 if call.payload == culprit {
                     tokio::time::sleep(Duration::from_millis(5)).await;
@@ -159,28 +129,23 @@ fn cut_by(culprit: &'static str) -> Arc<Script> {
                 }
                 tokio::time::sleep(Duration::from_millis(20)).await;
             };
-            let result = tokio::select! {
+            tokio::select! {
                 biased;
                 _ = cut.changed() => Err(DeliveryError::disconnected("cut")),
                 () = answer => Ok(()),
-            };
-            in_air.fetch_sub(1, Ordering::SeqCst);
-            result
+            }
         }
     }))
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cut_counts_only_against_the_row_that_was_alone_in_the_air() {
+async fn a_cut_counts_only_against_a_row_that_was_sent_alone() {
     let store = Arc::new(in_virtual_time());
-    let mut rows: Vec<_> = (0..8).map(|n| item(&n.to_string()).key(&n.to_string())).collect();
+    let mut rows = numbered(8, 8);
     rows.insert(4, item("culprit").key("bad"));
     enqueue(&*store, &rows).await;
     let sink = cut_by("culprit");
-    let relay = Working::start(store.clone(), sink.clone(), brisk());
-    until("it is dead", async || depth(&*store).await.dead == 1).await;
-    drained(&*store).await;
-    relay.stop().await;
+    drain(&store, sink.clone(), brisk(), 1).await;
     assert_eq!(sink.delivered().len(), 8);
     assert!(sink.delivered().iter().all(|call| call.attempt == 1), "{:?}", sink.delivered());
     assert_eq!(sink.calls_for("culprit"), 1 + 3, "once in company, three times alone");
@@ -191,9 +156,7 @@ async fn a_row_alone_that_is_always_cut_is_tried_as_often_as_allowed() {
     let store = Arc::new(in_virtual_time());
     enqueue(&*store, &[item("culprit").key("k")]).await;
     let sink = cut_by("culprit");
-    let relay = Working::start(store.clone(), sink.clone(), brisk());
-    until("it is dead", async || depth(&*store).await.dead == 1).await;
-    relay.stop().await;
+    drain(&store, sink.clone(), brisk(), 1).await;
     assert_eq!(sink.calls_for("culprit"), 3);
 }
 
@@ -227,9 +190,8 @@ async fn a_row_without_an_answer_does_not_stop_those_that_have_one() {
 /// lost was sent again under another id, and no inbox could recognise it.
 #[tokio::test]
 async fn hole_24_a_row_that_is_sent_twice_has_one_id_and_one_effect() {
-    let store = Arc::new(MemoryStore::default());
     let row = item("order").key("k");
-    enqueue(&*store, std::slice::from_ref(&row)).await;
+    let store = stored(std::slice::from_ref(&row)).await;
     let inbox = Inbox::new(store.clone());
     let effects = Arc::new(AtomicUsize::new(0));
     let sink = {
@@ -247,9 +209,7 @@ async fn hole_24_a_row_that_is_sent_twice_has_one_id_and_one_effect() {
             }
         }))
     };
-    let relay = Working::start(store.clone(), sink.clone(), brisk());
-    drained(&*store).await;
-    relay.stop().await;
+    drain(&store, sink.clone(), brisk(), 0).await;
     assert_eq!(sink.begun().len(), 2);
     assert!(sink.begun().iter().all(|call| call.id == row.id));
     assert_eq!(effects.load(Ordering::SeqCst), 1);

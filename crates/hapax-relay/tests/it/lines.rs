@@ -2,25 +2,21 @@
 
 use std::sync::Arc;
 
-use hapax_core::memory::MemoryStore;
 use hapax_relay::CloudEvents;
 use hapax_relay::sinks::JsonLinesSink;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
-use crate::support::{Working, brisk, drained, enqueue, item};
+use crate::support::{brisk, drain, item, stored};
 
 #[tokio::test]
 async fn a_row_is_a_line_of_json() {
-    let store = Arc::new(MemoryStore::default());
     let text = item("héllo").key("k 1").content_type("text/plain").header("x", "1");
     let bytes = hapax_core::queue::QueueItem::new(&Default::default(), "orders", vec![0xff, 0]);
-    enqueue(&*store, &[text.clone(), bytes.clone()]).await;
+    let store = stored(&[text.clone(), bytes.clone()]).await;
     let (ours, theirs) = tokio::io::duplex(1 << 16);
     let settings = brisk().cloudevents(Some(CloudEvents::new("/shop")));
-    let relay = Working::start(store.clone(), Arc::new(JsonLinesSink::new(ours)), settings);
-    drained(&*store).await;
-    relay.stop().await;
+    drain(&store, Arc::new(JsonLinesSink::new(ours)), settings, 0).await;
     let mut lines = BufReader::new(theirs).lines();
     let mut read = Vec::new();
     while let Some(line) = lines.next_line().await.unwrap() {

@@ -1,20 +1,17 @@
 //! NATS JetStream as a sink.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_nats::ConnectOptions;
 use async_nats::jetstream::context::ContextBuilder;
 use async_nats::jetstream::{self, Context, consumer, stream};
 use futures_util::StreamExt;
-use hapax_core::Queue;
-use hapax_core::memory::MemoryStore;
-use hapax_core::queue::QueueName;
+use hapax_core::queue::QueueItem;
 use hapax_relay::sinks::NatsSink;
 use hapax_relay::{CloudEvents, DeliveryError, OutboundMessage, RetryHint, Sink};
 use hapax_testkit::{Nats, TcpProxy};
 
-use crate::support::{PATIENCE, Working, brisk, depth, drained, enqueue, item, until};
+use crate::support::{PATIENCE, brisk, dead, drain, item, outlast_a_kill, stored};
 
 pub(crate) async fn context(nats: &Nats) -> Context {
     let client = ConnectOptions::new().connection_timeout(PATIENCE).connect(nats.url()).await;
@@ -86,21 +83,12 @@ async fn a_subject_that_no_stream_covers_is_the_rows_failure_and_says_so() {
     let nats = Nats::start();
     let context = context(&nats).await;
     let mut stream = stream(&context).await;
-    let store = Arc::new(MemoryStore::default());
-    let stray = hapax_core::queue::QueueItem::new(&Default::default(), "elsewhere", "0");
-    enqueue(&*store, &[stray, item("1"), item("2")]).await;
-    let sink = Arc::new(NatsSink::new(&nats.url()).unwrap());
-    let relay = Working::start(store.clone(), sink, brisk());
-    until("it is dead", async || depth(&*store).await.dead == 1).await;
-    drained(&*store).await;
-    relay.stop().await;
-    let dead = store.dead(&QueueName::outbox(), None, None, 1).await.unwrap();
-    assert!(
-        dead[0].reason.contains("no JetStream stream covers the subject"),
-        "{}",
-        dead[0].reason
-    );
-    assert_eq!(dead[0].attempts, 3);
+    let stray = QueueItem::new(&Default::default(), "elsewhere", "0");
+    let store = stored(&[stray, item("1"), item("2")]).await;
+    drain(&store, Arc::new(NatsSink::new(&nats.url()).unwrap()), brisk(), 1).await;
+    let dead = &dead(&*store).await[0];
+    assert!(dead.reason.contains("no JetStream stream covers the subject"), "{}", dead.reason);
+    assert_eq!(dead.attempts, 3);
     assert_eq!(all(&mut stream).await.len(), 2);
 }
 
@@ -117,17 +105,13 @@ async fn what_is_no_subject_or_too_large_is_refused_for_good() {
     stream(&context(&nats).await).await;
     let wire = TcpProxy::to(nats.port());
     let sink = NatsSink::new(&format!("nats://127.0.0.1:{}", wire.port())).unwrap();
-    let large = hapax_core::queue::QueueItem::new(&Default::default(), "orders", vec![0; 2 << 20]);
-    let mut wrong = vec![large];
-    for topic in ["a b", "orders.*", ">", "", "a..b"] {
-        wrong.push(hapax_core::queue::QueueItem::new(&Default::default(), topic, "x"));
-    }
-    for item in wrong {
+    let large = vec![0; 2 << 20];
+    let small = ["a b", "orders.*", ">", "", "a..b"].map(|topic| (topic, vec![b'x']));
+    for (topic, payload) in small.into_iter().chain([("orders", large)]) {
+        let item = QueueItem::new(&Default::default(), topic, payload);
         let failure = sink.send(&OutboundMessage::new(item)).await.unwrap_err();
-        assert!(
-            matches!(failure, DeliveryError::Refused { retry: RetryHint::Never, .. }),
-            "{failure:?}"
-        );
+        let DeliveryError::Refused { retry, .. } = failure else { panic!("{failure:?}") };
+        assert_eq!(retry, RetryHint::Never, "{topic}");
     }
     sink.send(&OutboundMessage::new(item("good"))).await.unwrap();
     assert_eq!(wire.accepted(), 1, "the connection was not cut by any of them");
@@ -136,21 +120,9 @@ async fn what_is_no_subject_or_too_large_is_refused_for_good() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_killed_in_the_middle_loses_and_doubles_nothing() {
     let nats = Nats::start();
-    let mut stream = stream_in(&context(&nats).await, stream::StorageType::File).await;
-    let store = Arc::new(MemoryStore::default());
-    let rows: Vec<_> = (0..600).map(|n| item(&n.to_string()).key(&format!("k{}", n % 7))).collect();
-    let sink = Arc::new(NatsSink::new(&nats.url()).unwrap());
-    let settings = brisk().max_batch(50);
-    let relay = Working::start(store.clone(), sink, settings);
-    enqueue(&*store, &rows[..300]).await;
-    until("some arrived", async || stream.info().await.unwrap().state.messages > 20).await;
-    nats.kill();
-    enqueue(&*store, &rows[300..]).await;
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    nats.restart();
-    drained(&*store).await;
-    relay.stop().await;
-    assert_eq!(depth(&*store).await.dead, 0);
+    stream_in(&context(&nats).await, stream::StorageType::File).await;
+    let sink = NatsSink::new(&nats.url()).unwrap();
+    outlast_a_kill(sink, || nats.kill(), async || nats.restart()).await;
     let mut stream = context(&nats).await.get_stream("orders").await.unwrap();
     let arrived: Vec<u32> = all(&mut stream)
         .await

@@ -1,11 +1,11 @@
 //! Order per key, keys in parallel, and several relays.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::{
-    Script, Working, brisk, depth, drained, enqueue, in_virtual_time, item, until,
+    Script, Working, brisk, depth, drain, drained, enqueue, in_virtual_time, item, numbered,
+    stored, until,
 };
 use hapax_core::Queue;
 use hapax_core::memory::MemoryStore;
@@ -15,9 +15,7 @@ use tokio::sync::{Notify, Semaphore};
 
 #[tokio::test]
 async fn rows_of_a_key_go_in_order_and_other_keys_do_not_wait_for_them() {
-    let store = Arc::new(MemoryStore::default());
-    let rows = ["a1", "a2", "b1", "a3"].map(|name| item(name).key(&name[..1]));
-    enqueue(&*store, &rows).await;
+    let store = stored(&["a1", "a2", "b1", "a3"].map(|name| item(name).key(&name[..1]))).await;
     // `a1` is delivered only after `b1`, so a relay that sends one row after the other would hang.
     let b_arrived = Arc::new(Notify::new());
     let sink = Arc::new(Script::new(move |call| {
@@ -31,9 +29,7 @@ async fn rows_of_a_key_go_in_order_and_other_keys_do_not_wait_for_them() {
             Ok(())
         }
     }));
-    let relay = Working::start(store.clone(), sink.clone(), brisk());
-    drained(&*store).await;
-    relay.stop().await;
+    drain(&store, sink.clone(), brisk(), 0).await;
     assert_eq!(sink.payloads(), ["b1", "a1", "a2", "a3"]);
 }
 
@@ -54,15 +50,12 @@ async fn what_is_enqueued_later_is_delivered_without_waiting_for_the_poll() {
 
 #[tokio::test]
 async fn a_failed_row_sends_back_those_behind_it_and_stays_ahead_of_them() {
-    let store = Arc::new(MemoryStore::default());
-    enqueue(&*store, &["1", "2", "3"].map(|name| item(name).key("k"))).await;
+    let store = stored(&["1", "2", "3"].map(|name| item(name).key("k"))).await;
     let sink = Arc::new(Script::new(|call| async move {
         let fails = call.payload == "1" && call.attempt == 1;
         if fails { Err(DeliveryError::refused("not now")) } else { Ok(()) }
     }));
-    let relay = Working::start(store.clone(), sink.clone(), brisk());
-    drained(&*store).await;
-    relay.stop().await;
+    drain(&store, sink.clone(), brisk(), 0).await;
     assert_eq!(sink.payloads(), ["1", "2", "3"]);
     let attempts: Vec<_> = sink.delivered().iter().map(|call| call.attempt).collect();
     assert_eq!(attempts, [2, 1, 1], "those behind it were handed back uncounted");
@@ -73,16 +66,10 @@ async fn a_failed_row_sends_back_those_behind_it_and_stays_ahead_of_them() {
 #[tokio::test(flavor = "multi_thread")]
 async fn hole_23_two_relays_publish_each_row_once() {
     let store = Arc::new(MemoryStore::default());
-    let rows: Vec<_> =
-        (0..300).map(|n| item(&n.to_string()).key(&format!("k{}", n % 17))).collect();
-    let sink = Arc::new(Script::new(|_| async {
-        tokio::task::yield_now().await;
-        Ok(())
-    }));
+    let sink = Arc::new(Script::takes_all());
     let settings = brisk().max_batch(20);
-    let relays: Vec<_> =
-        (0..2).map(|_| Working::start(store.clone(), sink.clone(), settings.clone())).collect();
-    for rows in rows.chunks(30) {
+    let relays = [(); 2].map(|()| Working::start(store.clone(), sink.clone(), settings.clone()));
+    for rows in numbered(300, 17).chunks(30) {
         enqueue(&*store, rows).await;
         tokio::task::yield_now().await;
     }
@@ -91,33 +78,18 @@ async fn hole_23_two_relays_publish_each_row_once() {
         relay.stop().await;
     }
     assert_eq!(sink.begun().len(), 300, "each row was sent once");
-    let mut last: HashMap<String, i32> = HashMap::new();
-    for call in sink.delivered() {
-        let n: i32 = call.payload.parse().unwrap();
-        let before = last.insert(call.key.unwrap(), n);
-        assert!(before.is_none_or(|before| before < n), "{before:?} before {n}");
-    }
+    sink.assert_order_of_keys();
 }
 
 #[tokio::test]
 async fn relay_shutdown_finishes_rows_in_flight_and_releases_rest() {
-    let store = Arc::new(MemoryStore::default());
-    enqueue(&*store, &["1", "2", "3"].map(|name| item(name).key("k"))).await;
-    let door = Arc::new(Semaphore::new(0));
-    let sink = {
-        let door = door.clone();
-        Arc::new(Script::new(move |_| {
-            let door = door.clone();
-            async move {
-                door.acquire().await.unwrap().forget();
-                Ok(())
-            }
-        }))
-    };
+    let store = stored(&["1", "2", "3"].map(|name| item(name).key("k"))).await;
+    let permits = Arc::new(Semaphore::new(0));
+    let sink = Arc::new(Script::takes_with(&permits));
     let mut relay = Working::start(store.clone(), sink.clone(), brisk());
-    until("the first is in the air", async || sink.begun().len() == 1).await;
+    until("the first is in flight", async || sink.begun().len() == 1).await;
     relay.begin_to_stop().await;
-    door.add_permits(3);
+    permits.add_permits(3);
     relay.stop().await;
     assert_eq!(sink.payloads(), ["1"]);
     let left = depth(&*store).await;
@@ -138,8 +110,6 @@ async fn a_killed_relays_rows_are_delivered_by_another() {
     until("the first has it", async || hangs.begun().len() == 1).await;
     first.kill();
     let sink = Arc::new(Script::takes_all());
-    let second = Working::start(store.clone(), sink.clone(), settings);
-    drained(&*store).await;
-    second.stop().await;
+    drain(&store, sink.clone(), settings, 0).await;
     assert_eq!(sink.payloads(), ["1", "2"]);
 }

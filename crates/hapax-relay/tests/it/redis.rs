@@ -2,16 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
-use hapax_core::Queue;
 use hapax_core::memory::MemoryStore;
-use hapax_core::queue::QueueName;
 use hapax_relay::sinks::RedisStreamSink;
 use hapax_relay::{OutboundMessage, Sink};
 use hapax_testkit::Redis;
 
-use crate::support::{Working, brisk, depth, drained, enqueue, item, until};
+use crate::support::{
+    Working, brisk, dead, depth, drain, drained, enqueue, item, outlast_a_kill, stored, until,
+};
 
 #[tokio::test]
 async fn a_row_is_an_entry_of_the_stream_of_its_topic() {
@@ -21,62 +20,36 @@ async fn a_row_is_an_entry_of_the_stream_of_its_topic() {
     sink.send(&OutboundMessage::new(row.clone())).await.unwrap();
     let entry = redis.cli(&["XRANGE", "orders", "-", "+"]);
     let lines: Vec<_> = entry.lines().skip(1).collect();
-    let headers = r#"{"Hapax-Topic":"orders","Hapax-Key":"order-1","x":"y"}"#;
-    let id = row.id.to_string();
-    assert_eq!(
-        lines,
-        [
-            "id",
-            &id,
-            "key",
-            "order-1",
-            "payload",
-            "{\"n\":1}",
-            "content_type",
-            "application/json",
-            "headers",
-            headers
-        ]
-    );
+    let fields = [
+        ("id", &*row.id.to_string()),
+        ("key", "order-1"),
+        ("payload", "{\"n\":1}"),
+        ("content_type", "application/json"),
+        ("headers", r#"{"Hapax-Topic":"orders","Hapax-Key":"order-1","x":"y"}"#),
+    ];
+    assert_eq!(lines, fields.map(|(name, value)| [name, value]).concat());
 }
 
 #[tokio::test]
 async fn a_key_that_is_no_stream_is_the_rows_own_failure() {
     let redis = Redis::start();
     redis.cli(&["SET", "orders", "text"]);
-    let store = Arc::new(MemoryStore::default());
-    enqueue(&*store, &[item("1")]).await;
-    let sink = Arc::new(RedisStreamSink::new(&redis.url()).unwrap());
-    let relay = Working::start(store.clone(), sink, brisk());
-    until("it is dead", async || depth(&*store).await.dead == 1).await;
-    relay.stop().await;
-    let dead = store.dead(&QueueName::outbox(), None, None, 1).await.unwrap();
-    assert!(dead[0].reason.contains("WRONGTYPE"), "{}", dead[0].reason);
+    let store = stored(&[item("1")]).await;
+    drain(&store, Arc::new(RedisStreamSink::new(&redis.url()).unwrap()), brisk(), 1).await;
+    let dead = &dead(&*store).await[0];
+    assert!(dead.reason.contains("WRONGTYPE"), "{}", dead.reason);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_killed_in_the_middle_loses_nothing() {
-    let redis = Arc::new(Redis::start());
-    let store = Arc::new(MemoryStore::default());
-    let row = |n: u32| item(&n.to_string()).key(&format!("k{}", n % 7));
-    let rows: Vec<_> = (0..400).map(row).collect();
-    let sink = Arc::new(RedisStreamSink::new(&redis.url()).unwrap());
-    let relay = Working::start(store.clone(), sink, brisk());
-    enqueue(&*store, &rows[..200]).await;
-    until("some arrived", async || redis.cli(&["XLEN", "orders"]).parse::<u32>().unwrap() > 20)
-        .await;
-    redis.kill();
-    enqueue(&*store, &rows[200..]).await;
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    redis.restart();
-    drained(&*store).await;
-    relay.stop().await;
+    let redis = Redis::start();
+    let sink = RedisStreamSink::new(&redis.url()).unwrap();
+    let rows = outlast_a_kill(sink, || redis.kill(), async || redis.restart()).await;
     let entries = redis.cli(&["XRANGE", "orders", "-", "+"]);
     let arrived: BTreeSet<_> = entries.lines().collect();
     for row in &rows {
         assert!(arrived.contains(row.id.to_string().as_str()), "a row is missing");
     }
-    assert_eq!(depth(&*store).await.dead, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

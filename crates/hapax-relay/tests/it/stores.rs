@@ -1,6 +1,6 @@
 //! The relay on every store: each provides the queue that the relay needs.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,11 +9,12 @@ use hapax_core::memory::MemoryStore;
 use hapax_core::queue::QueueName;
 use hapax_postgres::PostgresStore;
 use hapax_redis::{RedisConfig, RedisStore};
-use hapax_relay::DeliveryError;
 use hapax_sqlite::SqliteStore;
 use hapax_testkit::{Postgres, Redis};
 
-use crate::support::{PATIENCE, Script, Working, brisk, depth, drained, enqueue, item, until};
+use crate::support::{
+    PATIENCE, Script, Working, brisk, dead, depth, drained, enqueue, item, numbered, until,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn on_memory() {
@@ -54,12 +55,8 @@ async fn on_redis() {
 /// returns the store when that call is done. A store that gets all calls in order over one
 /// connection need not wait.
 async fn shared_work<Q: Queue + 'static>(store: Arc<Q>, settled: impl FnOnce(Arc<Q>) -> Arc<Q>) {
-    let rows: Vec<_> =
-        (0..240).map(|n| item(&n.to_string()).key(&format!("k{}", n % 13))).collect();
-    let sink = Arc::new(Script::new(|call| async move {
-        tokio::task::yield_now().await;
-        if call.payload == "poison" { Err(DeliveryError::refused("poison")) } else { Ok(()) }
-    }));
+    let rows = numbered(240, 13);
+    let sink = Arc::new(Script::refuses("poison"));
     // Long leases, so that none expires on a busy machine, except those of the relay that dies.
     let settings = brisk().max_batch(40);
     enqueue(&*store, &rows[..40]).await;
@@ -71,18 +68,16 @@ async fn shared_work<Q: Queue + 'static>(store: Arc<Q>, settled: impl FnOnce(Arc
     dying.kill();
     let store = settled(store);
 
-    let relays: Vec<_> =
-        (0..2).map(|_| Working::start(store.clone(), sink.clone(), settings.clone())).collect();
+    let relays = [(); 2].map(|()| Working::start(store.clone(), sink.clone(), settings.clone()));
     until("they took over", async || sink.delivered().len() == 40).await;
     enqueue(&*store, &[item("poison").key("bad"), item("behind it").key("bad")]).await;
     for rows in rows[40..].chunks(25) {
         enqueue(&*store, rows).await;
     }
     until("poison is dead", async || depth(&*store).await.dead == 1).await;
-    let outbox = QueueName::outbox();
-    let dead = store.dead(&outbox, None, None, 10).await.unwrap();
+    let dead = dead(&*store).await;
     assert_eq!((dead[0].attempts, &*dead[0].reason), (3, "poison"));
-    assert!(store.discard(&outbox, None, dead[0].id).await.unwrap());
+    assert!(store.discard(&QueueName::outbox(), None, dead[0].id).await.unwrap());
     drained(&*store).await;
     for relay in relays {
         relay.stop().await;
@@ -90,13 +85,7 @@ async fn shared_work<Q: Queue + 'static>(store: Arc<Q>, settled: impl FnOnce(Arc
 
     assert_eq!(sink.calls_for("poison"), 3);
     assert_eq!(sink.begun().len(), 240 + 1 + 3, "each row once");
-    let mut last: HashMap<String, u32> = HashMap::new();
-    for call in sink.delivered().into_iter().filter(|call| call.payload != "behind it") {
-        let n: u32 = call.payload.parse().unwrap();
-        let before = last.insert(call.key.unwrap(), n);
-        assert!(before.is_none_or(|before| before < n), "{n} came after {before:?}");
-        if held.contains(&call.id) {
-            assert!(call.attempt > 1, "a lease that lapsed counts");
-        }
-    }
+    sink.assert_order_of_keys();
+    let mut taken_over = sink.delivered().into_iter().filter(|call| held.contains(&call.id));
+    assert!(taken_over.all(|call| call.attempt > 1), "a lease that lapsed counts");
 }

@@ -62,8 +62,7 @@ async fn a_row_gets_to_nats_over_another_connection() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_gets_to_rabbitmq_over_another_connection() {
-    let (_connection, channel) = amqp::channel(&amqp::SHARED).await;
-    amqp::declare(&channel, "amqp.stranded").await;
+    let (_connection, channel, _) = amqp::queue("amqp.stranded").await;
     let wire = TcpProxy::to(amqp::SHARED.port());
     let url = format!("amqp://guest:guest@127.0.0.1:{}/%2f", wire.port());
     rows_go_on(RabbitMqSink::new(&url).unwrap(), "amqp.stranded", &wire).await;

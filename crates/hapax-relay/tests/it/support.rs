@@ -1,13 +1,15 @@
 //! A scripted sink, and helpers for queues.
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use hapax_core::memory::MemoryStore;
-use hapax_core::queue::{ItemId, QueueDepth, QueueItem, QueueName};
+use hapax_core::queue::{DeadLetter, ItemId, QueueDepth, QueueItem, QueueName};
 use hapax_core::{Queue, RuntimeClock, Tenant};
 use hapax_relay::{Backoff, DeliveryError, OutboundMessage, Relay, RelayConfig, Sink};
 use tokio::sync::{Semaphore, oneshot};
@@ -34,7 +36,7 @@ pub(crate) struct Script {
     check: Box<dyn Fn(usize) -> Result<(), DeliveryError> + Send + Sync>,
     begun: Mutex<Vec<Call>>,
     delivered: Mutex<Vec<Call>>,
-    checks: Mutex<usize>,
+    checks: AtomicUsize,
 }
 
 impl Script {
@@ -47,12 +49,35 @@ impl Script {
             check: Box::new(|_| Ok(())),
             begun: Mutex::default(),
             delivered: Mutex::default(),
-            checks: Mutex::default(),
+            checks: AtomicUsize::new(0),
         }
     }
 
     pub(crate) fn takes_all() -> Self {
-        Self::new(|_| async { Ok(()) })
+        Self::new(|_| async {
+            tokio::task::yield_now().await;
+            Ok(())
+        })
+    }
+
+    /// Takes one message for each permit.
+    pub(crate) fn takes_with(permits: &Arc<Semaphore>) -> Self {
+        let permits = permits.clone();
+        Self::new(move |_| {
+            let permits = permits.clone();
+            async move {
+                permits.acquire().await.unwrap().forget();
+                Ok(())
+            }
+        })
+    }
+
+    /// Takes everything but rows of this payload, which it refuses.
+    pub(crate) fn refuses(payload: &'static str) -> Self {
+        Self::new(move |call| async move {
+            tokio::task::yield_now().await;
+            if call.payload == payload { Err(DeliveryError::refused("poison")) } else { Ok(()) }
+        })
     }
 
     /// Sets the answer to the nth check, from 0.
@@ -77,12 +102,22 @@ impl Script {
         self.delivered().into_iter().map(|call| call.payload).collect()
     }
 
+    /// Asserts that the [numbered] rows of each key were delivered in order.
+    pub(crate) fn assert_order_of_keys(&self) {
+        let mut last: HashMap<String, u32> = HashMap::new();
+        for Call { key, payload, .. } in self.delivered() {
+            let Ok(n) = payload.parse() else { continue };
+            let before = last.insert(key.unwrap(), n);
+            assert!(before.is_none_or(|before| before < n), "{n} came after {before:?}");
+        }
+    }
+
     pub(crate) fn calls_for(&self, payload: &str) -> usize {
         self.begun().iter().filter(|call| call.payload == payload).count()
     }
 
     pub(crate) fn checks(&self) -> usize {
-        *self.checks.lock().unwrap()
+        self.checks.load(Ordering::SeqCst)
     }
 }
 
@@ -106,16 +141,11 @@ impl Sink for Script {
     }
 
     async fn check(&self) -> Result<(), DeliveryError> {
-        let nth = {
-            let mut checks = self.checks.lock().unwrap();
-            *checks += 1;
-            *checks - 1
-        };
-        (self.check)(nth)
+        (self.check)(self.checks.fetch_add(1, Ordering::SeqCst))
     }
 }
 
-/// A running relay.
+/// A relay or a consumer that runs until the test stops it.
 pub(crate) struct Working {
     stop: Option<oneshot::Sender<()>>,
     heard: Arc<Semaphore>,
@@ -124,17 +154,22 @@ pub(crate) struct Working {
 
 impl Working {
     pub(crate) fn start(queue: Arc<dyn Queue>, sink: Arc<dyn Sink>, settings: RelayConfig) -> Self {
+        Self::run(|stop| Relay::with(queue, sink, settings).run(stop))
+    }
+
+    /// Runs what `work` makes of the signal to stop.
+    pub(crate) fn run<F>(work: impl FnOnce(Pin<Box<dyn Future<Output = ()> + Send>>) -> F) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
         let (stop, stopped) = oneshot::channel::<()>();
         let heard = Arc::new(Semaphore::new(0));
-        let relay = Relay::with(queue, sink, settings);
-        let stopped = {
-            let heard = heard.clone();
-            async move {
-                drop(stopped.await);
-                heard.add_permits(1);
-            }
+        let hears = heard.clone();
+        let stopped = async move {
+            drop(stopped.await);
+            hears.add_permits(1);
         };
-        Self { stop: Some(stop), heard, task: tokio::spawn(relay.run(stopped)) }
+        Self { stop: Some(stop), heard, task: tokio::spawn(work(Box::pin(stopped))) }
     }
 
     /// Tells the relay to stop, and returns when the relay has heard that, before it has stopped.
@@ -146,13 +181,51 @@ impl Working {
 
     pub(crate) async fn stop(mut self) {
         drop(self.stop.take());
-        tokio::time::timeout(PATIENCE, &mut self.task).await.expect("the relay stops").unwrap();
+        tokio::time::timeout(PATIENCE, &mut self.task).await.expect("it stops").unwrap();
     }
 
     /// Ends the relay as `kill -9` would.
     pub(crate) fn kill(self) {
         self.task.abort();
     }
+}
+
+/// Runs a relay until there are so many dead letters, and no other row waits or is in flight.
+pub(crate) async fn drain(
+    store: &Arc<impl Queue + 'static>,
+    sink: Arc<dyn Sink>,
+    settings: RelayConfig,
+    dead: u64,
+) {
+    let relay = Working::start(store.clone(), sink, settings);
+    until("the dead letters", async || depth(&**store).await.dead == dead).await;
+    drained(&**store).await;
+    relay.stop().await;
+    assert_eq!(depth(&**store).await.dead, dead);
+}
+
+/// Sends 600 rows of seven keys to a broker that is killed and restarted in the middle.
+pub(crate) async fn outlast_a_kill(
+    sink: impl Sink,
+    kill: impl FnOnce(),
+    restart: impl AsyncFnOnce(),
+) -> Vec<QueueItem> {
+    let (store, rows) = (Arc::new(MemoryStore::default()), numbered(600, 7));
+    let relay = Working::start(store.clone(), Arc::new(sink), brisk().max_batch(50));
+    enqueue(&*store, &rows[..300]).await;
+    until("some arrived", async || {
+        let depth = depth(&*store).await;
+        depth.waiting + depth.in_flight < 280
+    })
+    .await;
+    kill();
+    enqueue(&*store, &rows[300..]).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    restart().await;
+    drained(&*store).await;
+    relay.stop().await;
+    assert_eq!(depth(&*store).await.dead, 0);
+    rows
 }
 
 /// A store whose clock follows the runtime's clock, which the tests of leases pause: a stalled
@@ -178,12 +251,28 @@ pub(crate) fn item(payload: &str) -> QueueItem {
     QueueItem::new(&Tenant::default(), "orders", payload.to_owned())
 }
 
+/// Rows with the payloads 0, 1, 2 and so on, in turn of the keys `k0`, `k1` and so on.
+pub(crate) fn numbered(rows: usize, keys: usize) -> Vec<QueueItem> {
+    (0..rows).map(|n| item(&n.to_string()).key(&format!("k{}", n % keys))).collect()
+}
+
+/// A store whose outbox holds these rows.
+pub(crate) async fn stored(rows: &[QueueItem]) -> Arc<MemoryStore> {
+    let store = Arc::new(MemoryStore::default());
+    enqueue(&*store, rows).await;
+    store
+}
+
 pub(crate) async fn enqueue(queue: &dyn Queue, items: &[QueueItem]) {
     queue.enqueue(&QueueName::outbox(), items).await.unwrap();
 }
 
 pub(crate) async fn depth(queue: &dyn Queue) -> QueueDepth {
     queue.depth(&QueueName::outbox(), None).await.unwrap()
+}
+
+pub(crate) async fn dead(queue: &dyn Queue) -> Vec<DeadLetter> {
+    queue.dead(&QueueName::outbox(), None, None, 10).await.unwrap()
 }
 
 /// Waits until the condition holds.

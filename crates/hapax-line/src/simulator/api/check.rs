@@ -30,22 +30,13 @@ pub(super) struct SimulatedApiRequest {
     pub(super) retry_key: Option<Uuid>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Reply {
+/// The body of any call; each endpoint has some of these members.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct CallBody {
     reply_token: String,
-    messages: Vec<Value>,
-}
-
-#[derive(Deserialize)]
-struct Push {
     to: String,
     messages: Vec<Value>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Loading {
     chat_id: String,
     loading_seconds: Option<u64>,
 }
@@ -65,12 +56,22 @@ impl SimulatedApiRequest {
             ));
         }
         let retry_key = retry_key(endpoint, headers)?;
-        let mut call = match endpoint {
-            ApiEndpoint::Reply => reply(parse(body)?),
-            ApiEndpoint::Push => push(parse(body)?),
-            ApiEndpoint::Loading => loading(parse(body)?),
+        let body: CallBody = serde_json::from_slice(body).map_err(|_| {
+            ApiRefusal::new(400, "The request body is no JSON of the expected form")
+        })?;
+        let call = AcceptedCall {
+            endpoint,
+            reply_token: None,
+            to: None,
+            retry_key: retry_key.map(|key| key.to_string()),
+            messages: Vec::new(),
+            loading_seconds: None,
+        };
+        let call = match endpoint {
+            ApiEndpoint::Reply => reply(call, body),
+            ApiEndpoint::Push => push(call, body),
+            ApiEndpoint::Loading => loading(call, body),
         }?;
-        call.retry_key = retry_key.map(|key| key.to_string());
         Ok(Self { call, retry_key })
     }
 }
@@ -90,30 +91,22 @@ fn retry_key(endpoint: ApiEndpoint, headers: &HeaderMap) -> Result<Option<Uuid>,
     key.map(Some).ok_or(ApiRefusal::new(400, "The retry key is no UUID"))
 }
 
-fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiRefusal> {
-    serde_json::from_slice(body)
-        .map_err(|_| ApiRefusal::new(400, "The request body is no JSON of the expected form"))
-}
-
-fn reply(body: Reply) -> Result<AcceptedCall, ApiRefusal> {
+fn reply(call: AcceptedCall, body: CallBody) -> Result<AcceptedCall, ApiRefusal> {
     if body.reply_token.is_empty() {
         return Err(ApiRefusal::new(400, "Invalid reply token"));
     }
-    let mut call = call(ApiEndpoint::Reply, checked(body.messages)?);
-    call.reply_token = Some(body.reply_token);
-    Ok(call)
+    let messages = checked(body.messages)?;
+    Ok(AcceptedCall { reply_token: Some(body.reply_token), messages, ..call })
 }
 
-fn push(body: Push) -> Result<AcceptedCall, ApiRefusal> {
+fn push(call: AcceptedCall, body: CallBody) -> Result<AcceptedCall, ApiRefusal> {
     if body.to.is_empty() {
         return Err(ApiRefusal::new(400, "The property, 'to', in the request body is invalid"));
     }
-    let mut call = call(ApiEndpoint::Push, checked(body.messages)?);
-    call.to = Some(body.to);
-    Ok(call)
+    Ok(AcceptedCall { to: Some(body.to), messages: checked(body.messages)?, ..call })
 }
 
-fn loading(body: Loading) -> Result<AcceptedCall, ApiRefusal> {
+fn loading(call: AcceptedCall, body: CallBody) -> Result<AcceptedCall, ApiRefusal> {
     if !body.chat_id.starts_with('U') {
         return Err(ApiRefusal::new(400, "chatId is no user"));
     }
@@ -121,20 +114,7 @@ fn loading(body: Loading) -> Result<AcceptedCall, ApiRefusal> {
     if !(5..=60).contains(&seconds) || !seconds.is_multiple_of(5) {
         return Err(ApiRefusal::new(400, "loadingSeconds is not 5 to 60 in steps of 5"));
     }
-    let mut call = call(ApiEndpoint::Loading, Vec::new());
-    (call.to, call.loading_seconds) = (Some(body.chat_id), Some(seconds));
-    Ok(call)
-}
-
-fn call(endpoint: ApiEndpoint, messages: Vec<Value>) -> AcceptedCall {
-    AcceptedCall {
-        endpoint,
-        reply_token: None,
-        to: None,
-        retry_key: None,
-        messages,
-        loading_seconds: None,
-    }
+    Ok(AcceptedCall { to: Some(body.chat_id), loading_seconds: Some(seconds), ..call })
 }
 
 fn checked(messages: Vec<Value>) -> Result<Vec<Value>, ApiRefusal> {

@@ -105,25 +105,29 @@ impl SimulatedApi {
 
     /// All accepted calls, in order.
     pub fn accepted_calls(&self) -> Vec<AcceptedCall> {
-        self.state.accepted_calls()
+        self.state.calls().accepted.clone()
     }
 
     /// Waits for the next accepted call that this method has not returned yet; `None` if none comes
     /// within this time.
     pub async fn next(&self, within: Duration) -> Option<AcceptedCall> {
-        self.state.next(within).await
+        let unreturned = tokio::time::timeout(within, self.state.unreturned.acquire());
+        unreturned.await.ok()?.ok()?.forget();
+        let mut calls = self.state.calls();
+        calls.returned += 1;
+        calls.accepted.get(calls.returned - 1).cloned()
     }
 
     /// Violations of LINE's rules: a reply token that was used twice, or again after an unknown
     /// outcome; a wrong access token; messages that LINE would refuse; a retry key with another
     /// message. They contain no ids.
     pub fn violations(&self) -> Vec<String> {
-        self.state.violations()
+        self.state.calls().violations.clone()
     }
 
     /// Makes the next call of this endpoint fail. Several faults apply to the next calls, in order.
     pub fn inject(&self, endpoint: ApiEndpoint, fault: ApiFault) {
-        self.state.plan(endpoint, fault);
+        self.state.calls().faults.entry(endpoint).or_default().push_back(fault);
     }
 }
 

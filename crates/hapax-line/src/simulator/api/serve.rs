@@ -1,5 +1,6 @@
 //! The HTTP server of the simulated API.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +19,7 @@ use tokio::task::JoinSet;
 use uuid::Uuid;
 
 use super::check::{ApiRefusal, SimulatedApiRequest};
-use super::state::{AcceptResult, ApiState};
+use super::state::ApiState;
 use super::{ApiEndpoint, ApiFault};
 
 /// The largest body that LINE accepts.
@@ -80,16 +81,16 @@ async fn process(
         // The caller disconnected while sending, which is not a violation.
         Err(_) => return Err(Cut),
     };
-    let usual =
-        || match SimulatedApiRequest::read(endpoint, &head.headers, &body, state.access_token()) {
-            Ok(request) => match state.accept(request, id) {
-                Ok(AcceptResult::New) => reply(endpoint.success(), json!({})),
-                Ok(AcceptResult::Repeated(first)) => before(&first),
-                Err(refusal) => refused(state, refusal),
-            },
+    let usual = || {
+        let request =
+            SimulatedApiRequest::read(endpoint, &head.headers, &body, &state.access_token);
+        match request.and_then(|request| state.accept(request, id)) {
+            Ok(None) => reply(endpoint.success(), json!({})),
+            Ok(Some(first)) => before(&first),
             Err(refusal) => refused(state, refusal),
-        };
-    let fault = state.next_fault(endpoint);
+        }
+    };
+    let fault = state.calls().faults.get_mut(&endpoint).and_then(VecDeque::pop_front);
     if fault.is_some_and(leaves_doubt) {
         state.doubt(&body);
     }
@@ -137,7 +138,7 @@ impl ApiEndpoint {
 }
 
 fn refused(state: &ApiState, refusal: ApiRefusal) -> ApiResponse {
-    state.violated(refusal.why);
+    state.calls().violations.push(refusal.why.to_owned());
     reply(refusal.status, json!({ "message": refusal.why }))
 }
 

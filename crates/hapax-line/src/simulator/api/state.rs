@@ -3,7 +3,6 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use serde_json::Value;
 use tokio::sync::Semaphore;
@@ -13,21 +12,21 @@ use super::check::{ApiRefusal, SimulatedApiRequest};
 use super::{AcceptedCall, ApiEndpoint, ApiFault};
 
 pub(super) struct ApiState {
-    access_token: String,
-    recorded: Mutex<Calls>,
-    /// One permit for each accepted call that `next` has not returned yet.
-    unreturned: Semaphore,
+    pub(super) access_token: String,
+    calls: Mutex<Calls>,
+    /// One permit for each accepted call that `SimulatedApi::next` has not returned yet.
+    pub(super) unreturned: Semaphore,
 }
 
 #[derive(Default)]
-struct Calls {
-    calls: Vec<AcceptedCall>,
-    returned: usize,
+pub(super) struct Calls {
+    pub(super) accepted: Vec<AcceptedCall>,
+    pub(super) returned: usize,
     used_tokens: HashSet<String>,
     doubtful_tokens: HashSet<String>,
     pushes: HashMap<Uuid, Push>,
-    violations: Vec<String>,
-    faults: HashMap<ApiEndpoint, VecDeque<ApiFault>>,
+    pub(super) violations: Vec<String>,
+    pub(super) faults: HashMap<ApiEndpoint, VecDeque<ApiFault>>,
 }
 
 /// The push that a retry key belongs to.
@@ -37,51 +36,17 @@ struct Push {
     messages: Vec<Value>,
 }
 
-pub(super) enum AcceptResult {
-    New,
-    /// The same retry key was accepted before, in the request with this id.
-    Repeated(String),
-}
-
 impl ApiState {
     pub(super) fn new(access_token: &str) -> Self {
         Self {
             access_token: access_token.to_owned(),
-            recorded: Mutex::default(),
+            calls: Mutex::default(),
             unreturned: Semaphore::new(0),
         }
     }
 
-    pub(super) fn access_token(&self) -> &str {
-        &self.access_token
-    }
-
-    pub(super) fn accepted_calls(&self) -> Vec<AcceptedCall> {
-        self.recorded().calls.clone()
-    }
-
-    pub(super) async fn next(&self, within: Duration) -> Option<AcceptedCall> {
-        let permit = tokio::time::timeout(within, self.unreturned.acquire()).await.ok()?.ok()?;
-        permit.forget();
-        let mut recorded = self.recorded();
-        recorded.returned += 1;
-        recorded.calls.get(recorded.returned - 1).cloned()
-    }
-
-    pub(super) fn violations(&self) -> Vec<String> {
-        self.recorded().violations.clone()
-    }
-
-    pub(super) fn violated(&self, why: &str) {
-        self.recorded().violations.push(why.to_owned());
-    }
-
-    pub(super) fn plan(&self, endpoint: ApiEndpoint, fault: ApiFault) {
-        self.recorded().faults.entry(endpoint).or_default().push_back(fault);
-    }
-
-    pub(super) fn next_fault(&self, endpoint: ApiEndpoint) -> Option<ApiFault> {
-        self.recorded().faults.get_mut(&endpoint)?.pop_front()
+    pub(super) fn calls(&self) -> MutexGuard<'_, Calls> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records that the caller cannot know whether its reply was accepted, and so must not repeat
@@ -89,32 +54,29 @@ impl ApiState {
     pub(super) fn doubt(&self, body: &[u8]) {
         let body: Value = serde_json::from_slice(body).unwrap_or_default();
         if let Some(token) = body["replyToken"].as_str() {
-            self.recorded().doubtful_tokens.insert(token.to_owned());
+            self.calls().doubtful_tokens.insert(token.to_owned());
         }
     }
 
+    /// Records a call as accepted, unless its retry key was accepted before; then the id of that request.
     pub(super) fn accept(
         &self,
         request: SimulatedApiRequest,
         request_id: &str,
-    ) -> Result<AcceptResult, ApiRefusal> {
+    ) -> Result<Option<String>, ApiRefusal> {
         let SimulatedApiRequest { call, retry_key } = request;
-        let mut recorded = self.recorded();
+        let mut calls = self.calls();
         if let Some(token) = &call.reply_token {
-            recorded.use_token(token)?;
+            calls.use_token(token)?;
         }
         if let Some(key) = retry_key
-            && let Some(first) = recorded.push_before(key, &call, request_id)
+            && let Some(first) = calls.push_before(key, &call, request_id)
         {
-            return Ok(AcceptResult::Repeated(first));
+            return Ok(Some(first));
         }
-        recorded.calls.push(call);
+        calls.accepted.push(call);
         self.unreturned.add_permits(1);
-        Ok(AcceptResult::New)
-    }
-
-    fn recorded(&self) -> MutexGuard<'_, Calls> {
-        self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
+        Ok(None)
     }
 }
 

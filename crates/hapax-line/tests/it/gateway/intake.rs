@@ -5,43 +5,41 @@ use hapax_line::simulator::events;
 use hapax_line::{LineEvent, WebhookStatus};
 use serde_json::json;
 
-use crate::gateway::desk::{Desk, RETENTION, USER, secrets};
+use crate::gateway::setup::{RETENTION, Setup, USER, secrets};
 
 #[tokio::test]
 async fn intake_copies_of_an_event_are_handled_once() {
-    let mut desk = Desk::new().await;
-    let line = desk.start();
+    let mut setup = Setup::new().await;
+    let line = setup.start();
     let event = events::text(USER, "🥚");
     let copies = (0..20).map(|_| line.tap(std::slice::from_ref(&event)));
     let mut copies: Vec<_> = copies.map(Box::pin).collect();
     for copy in &mut copies {
         assert_eq!(copy.as_mut().await, WebhookStatus::Accepted);
     }
-    let first = desk.next().await;
+    let first = setup.next().await;
     assert_eq!((first.event.text(), first.attempt), (Some("🥚"), 1));
     first.done();
-    desk.settled(0).await;
+    setup.settled(0).await;
     // The same event twice in one webhook, marked as LINE's redelivery.
     let again = events::redelivered(&event);
     assert_eq!(line.tap(&[again.clone(), again]).await, WebhookStatus::Accepted);
     // Any effect of those copies would come before this event.
     line.tap(&[events::text("Uf00d2", "🥚 next")]).await;
-    assert_eq!(desk.next().await.event.text(), Some("🥚 next"));
+    assert_eq!(setup.next().await.event.text(), Some("🥚 next"));
 }
 
 #[tokio::test]
 async fn each_event_stands_for_itself_and_its_bytes_are_untouched() {
-    let mut desk = Desk::new().await;
-    let line = desk.start();
+    let mut setup = Setup::new().await;
+    let line = setup.start();
     let odd = r#"{ "type" : "brand-new", "webhookEventId":"01J", "n": 1.00, "x":{"y":[null]} }"#;
     let body = format!(
         r#"{{"destination":"Uf00dbot","events":[17, {odd}, null, {}],"new":1}}"#,
         events::follow(USER)
     );
-    let body = Bytes::from(body);
-    let answer = line.gateway.receive(Some(&secrets().sign(&body)), &body).await;
-    assert_eq!(answer, WebhookStatus::Accepted);
-    let (one, other) = (desk.next().await, desk.next().await);
+    assert_eq!(line.receive(body).await, WebhookStatus::Accepted);
+    let (one, other) = (setup.next().await, setup.next().await);
     let odd_one = |event: &LineEvent| event.raw() == odd;
     assert!(odd_one(&one.event) || odd_one(&other.event));
     assert!(one.id != other.id);
@@ -49,8 +47,8 @@ async fn each_event_stands_for_itself_and_its_bytes_are_untouched() {
 
 #[tokio::test]
 async fn what_is_not_signed_is_not_read_and_what_is_no_webhook_is_refused() {
-    let desk = Desk::new().await;
-    let line = desk.start();
+    let setup = Setup::new().await;
+    let line = setup.start();
     let body =
         Bytes::from(json!({"destination": "x", "events": [events::text(USER, "🥚")]}).to_string());
     for signature in [None, Some(""), Some("AAAA"), Some(secrets().sign(b"other").as_str())] {
@@ -59,41 +57,37 @@ async fn what_is_not_signed_is_not_read_and_what_is_no_webhook_is_refused() {
     let broken = Bytes::from_static(b"{");
     assert_eq!(line.gateway.receive(None, &broken).await, WebhookStatus::Unsigned);
     for body in ["{", "[]", "{}", r#"{"destination":"x","events":{}}"#] {
-        let body = Bytes::from(body);
-        let answer = line.gateway.receive(Some(&secrets().sign(&body)), &body).await;
-        assert_eq!(answer, WebhookStatus::Malformed);
+        assert_eq!(line.receive(body).await, WebhookStatus::Malformed);
     }
     assert_eq!(line.tap(&[]).await, WebhookStatus::Accepted);
-    assert_eq!(desk.store.depth(desk.queue(), None).await.unwrap().waiting, 0);
+    assert_eq!(setup.store.depth(setup.queue(), None).await.unwrap().waiting, 0);
 }
 
 #[tokio::test]
 async fn an_event_belongs_to_the_trace_of_its_webhook() {
-    let mut desk = Desk::new().await;
-    let line = desk.start();
+    let mut setup = Setup::new().await;
+    let line = setup.start();
     let trace = Traceparent::parse("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
-    let body = json!({"destination": "Uf00dbot", "events": [events::text(USER, "🥚")]}).to_string();
-    let (body, signature) = (Bytes::from(body.clone()), secrets().sign(body.as_bytes()));
-    let taken = trace::within(trace.clone(), line.gateway.receive(Some(&signature), &body));
-    assert_eq!(taken.await, WebhookStatus::Accepted);
-    assert_eq!(desk.next().await.trace, trace);
+    let event = [events::text(USER, "🥚")];
+    assert_eq!(trace::within(trace.clone(), line.tap(&event)).await, WebhookStatus::Accepted);
+    assert_eq!(setup.next().await.trace, trace);
 }
 
 #[tokio::test]
 async fn an_event_is_recognised_for_as_long_as_the_settings_say() {
-    let mut desk = Desk::new().await;
-    let line = desk.start();
+    let mut setup = Setup::new().await;
+    let line = setup.start();
     let event = events::text(USER, "🥚");
     line.tap(std::slice::from_ref(&event)).await;
-    desk.next().await.done();
-    desk.settled(0).await;
-    desk.pass(RETENTION / 2);
+    setup.next().await.done();
+    setup.settled(0).await;
+    setup.pass(RETENTION / 2);
     line.tap(&[events::redelivered(&event), events::text("Uf00d2", "🥚 next")]).await;
-    let next = desk.next().await;
+    let next = setup.next().await;
     assert_eq!(next.event.text(), Some("🥚 next"));
     next.done();
-    desk.settled(0).await;
-    desk.pass(RETENTION);
+    setup.settled(0).await;
+    setup.pass(RETENTION);
     line.tap(&[events::redelivered(&event)]).await;
-    assert_eq!(desk.next().await.event.text(), Some("🥚"));
+    assert_eq!(setup.next().await.event.text(), Some("🥚"));
 }

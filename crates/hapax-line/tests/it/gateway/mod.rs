@@ -1,9 +1,9 @@
 //! The gateway in one process, on a store that fails as planned.
 
 mod answers;
-mod desk;
 mod failures;
 mod intake;
 mod locks;
 mod outages;
 mod service;
+mod setup;

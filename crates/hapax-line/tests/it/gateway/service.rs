@@ -19,7 +19,7 @@ use hyper::{Request, StatusCode};
 use serde_json::json;
 use tower_service::Service;
 
-use crate::gateway::desk::{USER, secrets};
+use crate::gateway::setup::{USER, secrets};
 
 struct Nobody;
 

@@ -72,11 +72,9 @@ impl WebhookConfig {
         self
     }
 
-    /// Sets whether addresses of private networks and of this machine are permitted.
-    #[must_use]
-    pub fn allow_private(mut self, allow: bool) -> Self {
-        self.allow_private = allow;
-        self
+    hapax_core::builder_methods! {
+        /// Sets whether addresses of private networks and of this machine are permitted.
+        allow_private: bool;
     }
 }
 
@@ -134,11 +132,9 @@ impl WebhookSink {
         })
     }
 
-    /// Sets the clock; the system's clock by default.
-    #[must_use]
-    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
-        self.clock = clock;
-        self
+    hapax_core::builder_methods! {
+        /// Sets the clock; the system's clock by default.
+        clock: Arc<dyn Clock>;
     }
 
     fn request(&self, message: &OutboundMessage) -> Result<Request<Full<Bytes>>, DeliveryError> {

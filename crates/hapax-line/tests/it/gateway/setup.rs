@@ -4,10 +4,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use hapax_conformance::FaultyStore;
+use hapax_core::command::{CommandView, Commands};
 use hapax_core::memory::MemoryStore;
 use hapax_core::queue::{ItemId, QueueName};
 use hapax_core::trace::{self, Traceparent};
-use hapax_core::{Fence, ManualClock, Queue, Store};
+use hapax_core::{Fence, ManualClock, Operation, Queue, Store, Tenant};
 use hapax_line::simulator::{AcceptedCall, SimulatedApi};
 use hapax_line::{
     Backoff, ChannelSecrets, EventContext, EventHandlerError, Gateway, GatewayConfig, LineClient,
@@ -25,17 +26,24 @@ pub(crate) const REPLY_WINDOW: Duration = Duration::from_secs(50);
 pub(crate) const RETENTION: Duration = Duration::from_secs(24 * 3600);
 pub(crate) const USER: &str = "Uf00d0000000000000000000000000001";
 
+pub(crate) type Sent = Result<SendStatus, SendError>;
+
 /// A test's instruction to the bot about one event.
 pub(crate) enum Order {
-    Reply(&'static str, oneshot::Sender<Result<SendStatus, SendError>>),
-    Push(&'static str, oneshot::Sender<Result<SendStatus, SendError>>),
-    PushNamed(&'static str, &'static str, oneshot::Sender<Result<SendStatus, SendError>>),
-    Say(&'static str, oneshot::Sender<Result<SendStatus, SendError>>),
+    Send(SendBy, &'static str, oneshot::Sender<Sent>),
     End(Result<(), EventHandlerError>),
     Panic,
 }
 
-/// An event that the bot holds until the test decides its outcome.
+/// How the bot sends a text.
+pub(crate) enum SendBy {
+    Reply,
+    Push,
+    PushNamed(&'static str),
+    ReplyOrPush,
+}
+
+/// An event that the bot handles until the test decides its outcome.
 pub(crate) struct InHand {
     pub(crate) id: ItemId,
     pub(crate) event: LineEvent,
@@ -58,32 +66,21 @@ impl InHand {
         self.order(Order::End(Err(failed)));
     }
 
-    pub(crate) async fn reply(&self, text: &'static str) -> Result<SendStatus, SendError> {
-        self.answer(|answer| Order::Reply(text, answer)).await
+    pub(crate) async fn reply(&self, text: &'static str) -> Sent {
+        self.send(SendBy::Reply, text).await
     }
 
-    pub(crate) async fn push(&self, text: &'static str) -> Result<SendStatus, SendError> {
-        self.answer(|answer| Order::Push(text, answer)).await
+    pub(crate) async fn push(&self, text: &'static str) -> Sent {
+        self.send(SendBy::Push, text).await
     }
 
-    pub(crate) async fn push_named(
-        &self,
-        name: &'static str,
-        text: &'static str,
-    ) -> Result<SendStatus, SendError> {
-        self.answer(|answer| Order::PushNamed(name, text, answer)).await
+    pub(crate) async fn reply_or_push(&self, text: &'static str) -> Sent {
+        self.send(SendBy::ReplyOrPush, text).await
     }
 
-    pub(crate) async fn say(&self, text: &'static str) -> Result<SendStatus, SendError> {
-        self.answer(|answer| Order::Say(text, answer)).await
-    }
-
-    async fn answer(
-        &self,
-        order: impl FnOnce(oneshot::Sender<Result<SendStatus, SendError>>) -> Order,
-    ) -> Result<SendStatus, SendError> {
+    pub(crate) async fn send(&self, by: SendBy, text: &'static str) -> Sent {
         let (answer, answered) = oneshot::channel();
-        self.order(order(answer));
+        self.order(Order::Send(by, text, answer));
         answered.await.expect("the bot answers")
     }
 }
@@ -103,17 +100,15 @@ impl LineEventHandler for Bot {
         let _ = self.0.send(InHand { id, event, attempt, fence, trace: trace::current(), orders });
         while let Some(order) = given.recv().await {
             match order {
-                Order::Reply(text, to) => {
-                    drop(to.send(context.reply(&[LineMessage::text(text)]).await))
-                }
-                Order::Push(text, to) => {
-                    drop(to.send(context.push(&[LineMessage::text(text)]).await))
-                }
-                Order::PushNamed(name, text, to) => {
-                    drop(to.send(context.push_named(name, &[LineMessage::text(text)]).await));
-                }
-                Order::Say(text, to) => {
-                    drop(to.send(context.reply_or_push(&[LineMessage::text(text)]).await))
+                Order::Send(by, text, answer) => {
+                    let text = [LineMessage::text(text)];
+                    let sent = match by {
+                        SendBy::Reply => context.reply(&text).await,
+                        SendBy::Push => context.push(&text).await,
+                        SendBy::PushNamed(name) => context.push_named(name, &text).await,
+                        SendBy::ReplyOrPush => context.reply_or_push(&text).await,
+                    };
+                    let _ = answer.send(sent);
                 }
                 Order::End(result) => return result,
                 Order::Panic => panic!("as planned"),
@@ -124,14 +119,14 @@ impl LineEventHandler for Bot {
 }
 
 /// A store, LINE's API, and a bot that the test controls.
-pub(crate) struct Desk {
+pub(crate) struct Setup {
     pub(crate) api: SimulatedApi,
     pub(crate) store: FaultyStore,
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) config: GatewayConfig,
     queue: QueueName,
-    handed: mpsc::UnboundedReceiver<InHand>,
-    hand: mpsc::UnboundedSender<InHand>,
+    in_hand: mpsc::UnboundedReceiver<InHand>,
+    bot: mpsc::UnboundedSender<InHand>,
 }
 
 /// A gateway in its own runtime, so that a test can kill it.
@@ -142,6 +137,21 @@ pub(crate) struct Running {
 }
 
 impl Running {
+    /// Sends a signed webhook with these events.
+    pub(crate) async fn tap(&self, events: &[Value]) -> WebhookStatus {
+        self.receive(json!({ "destination": "Uf00dbot", "events": events }).to_string()).await
+    }
+
+    /// Sends a signed body.
+    pub(crate) async fn receive(&self, body: impl Into<Bytes>) -> WebhookStatus {
+        let (gateway, body, trace) = (self.gateway.clone(), body.into(), trace::current());
+        let signature = secrets().sign(&body);
+        let received = async move { gateway.receive(Some(&signature), &body).await };
+        let runtime = self.runtime.as_ref().expect("it runs");
+        let received = runtime.spawn(trace::within(trace, received));
+        tokio::time::timeout(PATIENCE, received).await.expect("an answer").unwrap()
+    }
+
     /// Stops the gateway as a signal does, and waits until it has stopped.
     pub(crate) async fn stop(&mut self) {
         let (stop, work) = self.work.take().expect("it works");
@@ -168,10 +178,10 @@ impl Drop for Running {
     }
 }
 
-impl Desk {
+impl Setup {
     pub(crate) async fn new() -> Self {
         let clock = Arc::new(ManualClock::default());
-        let (hand, handed) = mpsc::unbounded_channel();
+        let (bot, in_hand) = mpsc::unbounded_channel();
         // Leases follow the manual clock, so they expire only when the test advances it.
         let config = GatewayConfig::new()
             .backoff(Backoff::new(Duration::from_millis(1), Duration::from_secs(60)))
@@ -187,34 +197,58 @@ impl Desk {
             clock,
             config,
             queue: QueueName::new("line").unwrap(),
-            handed,
-            hand,
+            in_hand,
+            bot,
         }
+    }
+
+    /// A setup with a changed configuration.
+    pub(crate) async fn with(change: impl FnOnce(GatewayConfig) -> GatewayConfig) -> Self {
+        let mut setup = Self::new().await;
+        setup.configure(change);
+        setup
+    }
+
+    /// Changes the configuration of the gateways that start from now on.
+    pub(crate) fn configure(&mut self, change: impl FnOnce(GatewayConfig) -> GatewayConfig) {
+        self.config = change(self.config.clone());
     }
 
     pub(crate) fn start(&self) -> Running {
         let mut running = self.idle();
         let (stop, stopped) = oneshot::channel();
         let gateway = running.gateway.clone();
-        let work = async move {
-            gateway
-                .run(async {
-                    if stopped.await.is_err() {
-                        std::future::pending().await
-                    }
-                })
-                .await;
+        let stopped = async {
+            if stopped.await.is_err() {
+                std::future::pending().await
+            }
         };
+        let work = async move { gateway.run(stopped).await };
         let work = running.runtime.as_ref().expect("it runs").spawn(work);
         running.work = Some((stop, work));
         running
+    }
+
+    /// A gateway, and this event, which its bot has got from it.
+    pub(crate) async fn start_with(&mut self, event: Value) -> (Running, InHand) {
+        let running = self.start();
+        running.tap(&[event]).await;
+        (running, self.next().await)
+    }
+
+    /// Kills a gateway; another one, and the event that its bot has got after the leases expired.
+    pub(crate) async fn take_over(&mut self, killed: Running) -> (Running, InHand) {
+        killed.kill();
+        let another = self.start();
+        self.outlive();
+        (another, self.next().await)
     }
 
     /// A gateway that accepts webhooks and does not read its queue.
     pub(crate) fn idle(&self) -> Running {
         let client = LineClient::new(&self.api.base(), "token").unwrap().timeout(PATIENCE);
         let store: Arc<dyn Store> = Arc::new(self.store.clone());
-        let bot = Arc::new(Bot(self.hand.clone()));
+        let bot = Arc::new(Bot(self.bot.clone()));
         let gateway = Gateway::new(store, secrets(), client, bot, self.config.clone());
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
@@ -227,7 +261,7 @@ impl Desk {
     /// A gateway that has read its queue once, and reads it again only when something is stored:
     /// the next calls of the store are those that the test causes.
     pub(crate) async fn start_quietly(&mut self) -> Running {
-        self.config = self.config.clone().poll_interval(PATIENCE * 10);
+        self.configure(|config| config.poll_interval(PATIENCE * 10));
         let before = self.store.calls();
         let running = self.start();
         self.until(async || self.store.calls() > before).await;
@@ -236,7 +270,7 @@ impl Desk {
 
     /// The next event that the bot gets.
     pub(crate) async fn next(&mut self) -> InHand {
-        let next = tokio::time::timeout(PATIENCE, self.handed.recv()).await;
+        let next = tokio::time::timeout(PATIENCE, self.in_hand.recv()).await;
         next.expect("the bot gets an event").expect("the bot is there")
     }
 
@@ -255,8 +289,15 @@ impl Desk {
         }
     }
 
-    pub(crate) async fn said(&self) -> AcceptedCall {
-        self.api.next(PATIENCE).await.expect("something is said")
+    /// The next message that LINE accepted.
+    pub(crate) async fn accepted(&self) -> AcceptedCall {
+        self.api.next(PATIENCE).await.expect("a message is sent")
+    }
+
+    /// Asserts that LINE accepted so many calls, and that none violated its rules.
+    pub(crate) fn assert_accepted(&self, calls: usize) {
+        assert_eq!(self.api.violations(), Vec::<String>::new());
+        assert_eq!(self.api.accepted_calls().len(), calls);
     }
 
     /// Advances the store's clock.
@@ -283,6 +324,21 @@ impl Desk {
         .await;
     }
 
+    /// Waits until the queue has so many waiting and leased events.
+    pub(crate) async fn queued(&self, waiting: u64, in_flight: u64) {
+        self.until(async || {
+            let depth = self.store.depth(self.queue(), None).await.unwrap();
+            (depth.waiting, depth.in_flight) == (waiting, in_flight)
+        })
+        .await;
+    }
+
+    /// The command of an event; `None` where the event was not begun.
+    pub(crate) async fn command(&self, id: ItemId) -> Option<CommandView> {
+        let commands = Commands::new(Arc::new(self.store.clone()));
+        commands.look(Operation("line"), &id.to_string()).await.unwrap()
+    }
+
     pub(crate) async fn until(&self, holds: impl AsyncFn() -> bool) {
         let all = async {
             while !holds().await {
@@ -293,17 +349,12 @@ impl Desk {
     }
 }
 
-impl Running {
-    pub(crate) async fn tap(&self, events: &[Value]) -> WebhookStatus {
-        let body = Bytes::from(json!({ "destination": "Uf00dbot", "events": events }).to_string());
-        let signature = secrets().sign(&body);
-        let gateway = self.gateway.clone();
-        let taken = async move { gateway.receive(Some(&signature), &body).await };
-        let taken = self.runtime.as_ref().expect("it runs").spawn(taken);
-        tokio::time::timeout(PATIENCE, taken).await.expect("an answer").unwrap()
-    }
-}
-
 pub(crate) fn secrets() -> ChannelSecrets {
     ChannelSecrets::new("secret").unwrap()
+}
+
+/// The id of an event.
+pub(crate) fn id_of(event: &Value) -> ItemId {
+    let event = LineEvent::parse(&"Uf00dbot".into(), &event.to_string()).unwrap();
+    event.id(&Tenant::default())
 }
