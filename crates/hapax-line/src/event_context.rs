@@ -5,38 +5,32 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use hapax_core::queue::ItemId;
-use hapax_core::{ClaimRequest, Claimed, Fence, GiveBack, Key, OnUnknown, Store, Tenant, Token};
+use hapax_core::{ClaimRequest, Claimed, Fence, GiveBack, Key, OnUnknown, Token};
 use tokio::time::Instant;
 
-use crate::gateway::{LocalState, SharedTimeout};
-use crate::{LineClient, LineEvent, LineMessage, SendError, SendStatus};
+use crate::gateway::{GatewayShared, ReceivedEvent, SharedTimeout};
+use crate::{LineClient, LineMessage, SendError, SendStatus};
 
 /// The lease of the mark that a reply is being sent.
 const REPLY_LEASE: Duration = Duration::from_secs(60);
 
-/// What a [`LineEventHandler`](crate::LineEventHandler) knows about the event it handles, and how it answers.
+/// Tells a [`LineEventHandler`](crate::LineEventHandler) about the event it handles, and sends its answers.
 pub struct EventContext {
-    pub(crate) id: ItemId,
+    pub(crate) received: ReceivedEvent,
     pub(crate) attempt: u32,
     /// Whether an earlier attempt may have run in another process.
     pub(crate) may_be_tried_elsewhere: bool,
     pub(crate) fence: Option<Fence>,
-    pub(crate) correlation: Arc<str>,
     pub(crate) client: LineClient,
-    pub(crate) event: LineEvent,
-    pub(crate) reply_until: Instant,
     pub(crate) pushes: AtomicU32,
-    pub(crate) local: LocalState,
-    pub(crate) store: Arc<dyn Store>,
-    pub(crate) tenant: Tenant,
-    pub(crate) retention: Duration,
+    pub(crate) shared: Arc<GatewayShared>,
     pub(crate) store_timeout: Arc<SharedTimeout>,
 }
 
 impl EventContext {
     /// The event's id: the same however often the event is delivered and tried.
     pub fn id(&self) -> ItemId {
-        self.id
+        self.received.id
     }
 
     /// The number of the attempt, from 1.
@@ -53,15 +47,15 @@ impl EventContext {
 
     /// Joins the log lines of one event; random.
     pub fn correlation(&self) -> &str {
-        &self.correlation
+        &self.received.correlation
     }
 
     /// Replies at most once: a reply token is not used twice, even where another process handles the event
     /// again, and not when it is too old.
     pub async fn reply(&self, messages: &[LineMessage]) -> Result<SendStatus, SendError> {
         self.check_may_send()?;
-        let token = self.event.reply_token().ok_or(SendError::NoToken)?;
-        if Instant::now() >= self.reply_until {
+        let token = self.received.event.reply_token().ok_or(SendError::NoToken)?;
+        if Instant::now() >= self.received.reply_until {
             let was_tried = self.was_reply_tried().await;
             return Err(if was_tried { SendError::AlreadyTried } else { SendError::NoToken });
         }
@@ -79,7 +73,7 @@ impl EventContext {
     /// [a name](EventContext::push_named).
     pub async fn push(&self, messages: &[LineMessage]) -> Result<SendStatus, SendError> {
         let nth = self.pushes.fetch_add(1, Ordering::Relaxed).to_string();
-        self.push_keyed(&["push", &self.id.to_string(), &nth], messages).await
+        self.push_keyed(&["push", &self.received.id.to_string(), &nth], messages).await
     }
 
     /// As [`EventContext::push`], with a retry key that is derived from the event and this name.
@@ -88,7 +82,7 @@ impl EventContext {
         name: &str,
         messages: &[LineMessage],
     ) -> Result<SendStatus, SendError> {
-        self.push_keyed(&["push as", &self.id.to_string(), name], messages).await
+        self.push_keyed(&["push as", &self.received.id.to_string(), name], messages).await
     }
 
     async fn push_keyed(
@@ -97,7 +91,7 @@ impl EventContext {
         messages: &[LineMessage],
     ) -> Result<SendStatus, SendError> {
         self.check_may_send()?;
-        let to = self.event.chat_id().ok_or(SendError::NotAllowed)?;
+        let to = self.received.event.chat_id().ok_or(SendError::NotAllowed)?;
         self.client.push(to, messages, ItemId::named(key).0).await
     }
 
@@ -112,25 +106,26 @@ impl EventContext {
     /// Shows the loading animation, in a chat with one user.
     pub async fn show_loading(&self, seconds: u8) -> Result<(), SendError> {
         self.check_may_send()?;
-        let user = self.event.user_id().filter(|_| self.event.is_one_to_one());
+        let user = self.received.event.user_id().filter(|_| self.received.event.is_one_to_one());
         self.client.show_loading(user.ok_or(SendError::NotAllowed)?, seconds).await
     }
 
     fn check_may_send(&self) -> Result<(), SendError> {
-        if self.event.is_standby() { Err(SendError::NotAllowed) } else { Ok(()) }
+        if self.received.event.is_standby() { Err(SendError::NotAllowed) } else { Ok(()) }
     }
 
     /// Marks, before the reply is sent, that it is tried: the token must not be used twice, so a process
     /// that dies in between loses the reply. `None` where a reply was tried before; `Some(None)` where the
     /// store does not answer and no other process can have tried.
     async fn mark_reply(&self) -> Option<Option<(Key, Token)>> {
-        if !self.local.begin_reply(self.id) {
+        if !self.shared.local.begin_reply(self.received.id) {
             return None;
         }
         let key = self.reply_key();
-        let ask =
-            ClaimRequest::new(REPLY_LEASE).retention(self.retention).on_unknown(OnUnknown::Refuse);
-        match self.store_timeout.run(self.store.claim(&key, &ask)).await {
+        let ask = ClaimRequest::new(REPLY_LEASE)
+            .retention(self.shared.config.retention)
+            .on_unknown(OnUnknown::Refuse);
+        match self.store_timeout.run(self.shared.store.claim(&key, &ask)).await {
             Some(Ok(Claimed::Granted { ticket, .. })) => Some(Some((key, ticket.token))),
             Some(Ok(_)) => None,
             Some(Err(_)) | None => (!self.may_be_tried_elsewhere).then_some(None),
@@ -138,28 +133,28 @@ impl EventContext {
     }
 
     fn reply_key(&self) -> Key {
-        Key::inbox(&self.tenant, "line-reply", &self.id.to_string())
+        Key::inbox(&self.shared.config.tenant, "line-reply", &self.received.id.to_string())
             .expect("a UUID is a valid name")
     }
 
     /// Whether a reply was tried, in this attempt or an earlier one; true where the store does not say.
     async fn was_reply_tried(&self) -> bool {
-        let here = self.local.has_replied(self.id);
+        let here = self.shared.local.has_replied(self.received.id);
         if here || !self.may_be_tried_elsewhere {
             return here;
         }
-        let mark = self.store_timeout.run(self.store.look(&self.reply_key())).await;
+        let mark = self.store_timeout.run(self.shared.store.look(&self.reply_key())).await;
         !matches!(mark, Some(Ok(None)))
     }
 
     /// Undoes the mark, because nothing was sent.
     async fn unmark_reply(&self, mark: Option<(Key, Token)>) {
         if let Some((key, token)) = mark {
-            let undo = self.store.give_back(&key, &token, GiveBack::Forget);
+            let undo = self.shared.store.give_back(&key, &token, GiveBack::Forget);
             if self.store_timeout.run(undo).await.is_none_or(|answer| answer.is_err()) {
                 return;
             }
         }
-        self.local.undo_reply(self.id);
+        self.shared.local.undo_reply(self.received.id);
     }
 }

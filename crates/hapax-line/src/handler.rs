@@ -47,7 +47,7 @@ impl EventHandlerError {
         Self { reason: reason.into(), kind: FailureKind::Retry }
     }
 
-    /// It is unknown whether handling had an effect:
+    /// Handling may or may not have had an effect:
     /// [`GatewayConfig::on_unknown`](crate::GatewayConfig::on_unknown) decides what happens.
     pub fn unknown(reason: impl Into<Cow<'static, str>>) -> Self {
         Self { reason: reason.into(), kind: FailureKind::Unknown }

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signature_is_the_one_that_others_compute() {
+    fn signature_equals_that_of_openssl() {
         assert_eq!(ChannelSecrets::new(SECRET).unwrap().sign(BODY.as_bytes()), SIGNED);
         assert!(verify(BODY.as_bytes(), SIGNED));
         let text = r#"{"destination":"Uf00db07","events":[{"type":"message","message":{"type":"text","text":"台北 🥚"}}]}"#;
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn no_other_signature_is_taken() {
+    fn signature_of_another_form_or_value_is_refused() {
         let doubled = format!("{SIGNED}{SIGNED}");
         let oversized = "A".repeat(1 << 20);
         for wrong in [
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn one_flipped_bit_is_another_body_and_another_signature() {
+    fn signature_with_one_flipped_bit_is_refused() {
         for bit in 0..BODY.len() * 8 {
             let mut body = BODY.as_bytes().to_vec();
             body[bit / 8] ^= 1 << (bit % 8);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn while_secrets_are_rotated_both_are_taken_and_the_new_one_signs() {
+    fn secrets_in_rotation_are_both_accepted_and_the_new_one_signs() {
         let [old, new, third] =
             ["old", "new", "third"].map(|text| ChannelSecrets::new(text).unwrap());
         let both = ChannelSecrets::new(" new , old ").unwrap();
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_secret_is_refused_and_none_is_shown() {
+    fn secrets_of_wrong_form_are_refused_and_none_is_shown() {
         for text in ["", " ", ",", "a,", ",a", "a,,b", "a,b,c"] {
             assert_eq!(ChannelSecrets::new(text).err(), Some(InvalidChannelSecrets), "{text:?}");
         }

@@ -49,8 +49,8 @@ impl RelayConfig {
 /// What happens to the later rows of a dead letter's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterDead {
-    /// They wait until the dead letter is requeued or discarded: the order is kept.
+    /// The later rows wait until the dead letter is requeued or discarded: the order is kept.
     Wait,
-    /// They are sent without it.
+    /// The later rows are sent without the dead letter.
     Continue,
 }

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_cannot_speak_in_the_name_of_hapax() {
+    fn row_cannot_override_hapax_headers() {
         let message =
             OutboundMessage::new(item().key("k").header("hapax-key", "another").header("x", "1"));
         let headers = message.headers("ce-").unwrap();
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_would_become_two_is_refused_for_good() {
+    fn header_with_a_line_break_is_refused_permanently() {
         for (name, value) in [("x", "1\r\nHost: evil"), ("x y", "1"), ("", "1"), ("x:", "1")] {
             let message = OutboundMessage::new(item().header(name, value));
             let Err(DeliveryError::Refused { retry, reason }) = message.headers("ce-") else {

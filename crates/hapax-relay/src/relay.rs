@@ -28,7 +28,7 @@ pub struct Relay {
     context: Arc<RelayContext>,
 }
 
-/// What every batch needs.
+/// The parts of a relay that all batches share.
 pub(crate) struct RelayContext {
     pub(crate) sink: Arc<dyn Sink>,
     pub(crate) config: RelayConfig,

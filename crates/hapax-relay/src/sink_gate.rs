@@ -18,7 +18,7 @@ use crate::{DeliveryError, RetryHint};
 
 type Reason = Cow<'static, str>;
 
-/// What happened to a row at the gate.
+/// The outcome of sending a row.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum SendOutcome {
     Delivered,

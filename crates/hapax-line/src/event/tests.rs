@@ -24,7 +24,7 @@ fn ask_all(event: &LineEvent) {
 }
 
 #[test]
-fn whatever_is_no_webhook_is_malformed() {
+fn webhook_of_wrong_form_is_malformed() {
     for body in [
         "",
         "🥚",
@@ -117,7 +117,7 @@ fn wrong_types_in_known_events_are_nothing() {
 }
 
 #[test]
-fn every_kind_is_known_by_its_name_and_a_message_by_what_is_in_it() {
+fn event_kind_is_named_by_the_event_or_message_type() {
     for kind in EventKind::all() {
         let name = kind.as_str();
         assert_eq!(EventKind::named(name), Some(kind));
@@ -226,7 +226,7 @@ fn an_event_is_known_by_bot_and_id_or_by_its_bytes() {
 }
 
 #[test]
-fn nothing_personal_is_shown() {
+fn event_debug_output_hides_personal_data() {
     let raw = r#"{"type":"message","message":{"type":"text","text":"🥚"},"replyToken":"f00d",
                   "source":{"type":"user","userId":"Uf00d1"}}"#;
     assert_eq!(format!("{:?}", event(raw)), "LineEvent(text, …)");

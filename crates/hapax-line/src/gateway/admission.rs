@@ -6,14 +6,13 @@ use std::time::Duration;
 use hapax_core::command::{Begun, CommandConfig, CommandError, Commands, RunningCommand, Started};
 use hapax_core::lock::{LockConfig, LockError, LockGuard, Locks, OnStoreError};
 use hapax_core::queue::{ItemId, LeasedItem};
-use hapax_core::{Claims, Fence, OnUnknown, Operation, Store, metric_names};
+use hapax_core::{Claims, Fence, OnUnknown, Operation, metric_names};
 use metrics::counter;
 use tokio::time::Instant;
 
-use super::event_queue::ReceivedEvent;
 use super::local_state::LocalProgress;
-use super::{LocalState, SharedTimeout, count_event};
-use crate::{GatewayConfig, LockRule};
+use super::{GatewayShared, ReceivedEvent, SharedTimeout, count_event};
+use crate::LockRule;
 
 /// Events are commands of this operation, so that operators see those with an unknown outcome.
 const OPERATION: &str = "line";
@@ -27,7 +26,7 @@ const OUTCOME_UNKNOWN: &str = "it is not known whether the event was handled";
 /// The reason of a dead letter that may be what ends the process each time.
 const NEVER_ENDS: &str = "handling the event was begun too often, and never came to an end";
 
-/// What is to be done with an event.
+/// The decision about an event.
 pub(super) enum AdmissionDecision {
     Execute(Permit),
     /// The event was begun before, or is late, and its user's lock is held: execute it when the lock is
@@ -87,20 +86,15 @@ pub(super) fn attempt_number(row: &LeasedItem, running: Option<&RunningCommand>)
 pub(super) struct Admission {
     commands: Commands,
     locks: Locks,
-    local: LocalState,
-    config: Arc<GatewayConfig>,
+    shared: Arc<GatewayShared>,
 }
 
 impl Admission {
-    pub(super) fn new(
-        store: Arc<dyn Store>,
-        local: LocalState,
-        config: Arc<GatewayConfig>,
-    ) -> Self {
-        let claims: Arc<dyn Claims> = store;
-        let commands = Commands::new(claims.clone()).tenant(config.tenant.clone());
-        let locks = Locks::new(claims).tenant(config.tenant.clone());
-        Self { commands, locks, local, config }
+    pub(super) fn new(shared: Arc<GatewayShared>) -> Self {
+        let (claims, tenant): (Arc<dyn Claims>, _) = (shared.store.clone(), &shared.config.tenant);
+        let commands = Commands::new(claims.clone()).tenant(tenant.clone());
+        let locks = Locks::new(claims).tenant(tenant.clone());
+        Self { commands, locks, shared }
     }
 
     /// Decides about a leased event, within what is left of the store timeout.
@@ -113,10 +107,10 @@ impl Admission {
         // In the first lease the outcome can be unknown only if an operator has requeued the dead letter,
         // which is the decision to handle it again.
         let is_first = row.attempt == 1;
-        let on_unknown = if is_first { OnUnknown::TakeOver } else { self.config.on_unknown };
+        let on_unknown = if is_first { OnUnknown::TakeOver } else { self.shared.config.on_unknown };
         match store_timeout.run(self.begin(event.id, on_unknown)).await {
             Some(Ok(Started::Running(running))) => {
-                if row.attempt.min(running.attempt()) > self.config.max_attempts {
+                if row.attempt.min(running.attempt()) > self.shared.config.max_attempts {
                     let _ = running.fail().await;
                     return AdmissionDecision::Bury(NEVER_ENDS);
                 }
@@ -129,10 +123,10 @@ impl Admission {
                 }
                 _ => AdmissionDecision::Duplicate,
             },
-            Some(Err(_)) | None => match self.config.on_store_error {
+            Some(Err(_)) | None => match self.shared.config.on_store_error {
                 OnStoreError::Open => {
                     count_event(event.kind(), "unprotected");
-                    self.local.continue_unprotected(event.id);
+                    self.shared.local.continue_unprotected(event.id);
                     AdmissionDecision::Execute(Permit::default())
                 }
                 OnStoreError::Closed => self.retry_later(),
@@ -147,8 +141,8 @@ impl Admission {
         on_unknown: OnUnknown,
     ) -> Result<Started, CommandError> {
         let begin = CommandConfig::default()
-            .lease(self.config.lease)
-            .retention(self.config.retention)
+            .lease(self.shared.config.lease)
+            .retention(self.shared.config.retention)
             .on_unknown(on_unknown);
         self.commands.start(Operation(OPERATION), &id.to_string(), &begin).await
     }
@@ -163,7 +157,7 @@ impl Admission {
     ) -> AdmissionDecision {
         let execute =
             |running, guard| AdmissionDecision::Execute(Permit { running: Some(running), guard });
-        let Some(hold) = self.hold(self.config.rules.rule_for(&event.event)) else {
+        let Some(hold) = self.hold(self.shared.config.rules.rule_for(&event.event)) else {
             return execute(running, None);
         };
         let Some(user) = event.event.user_id() else {
@@ -185,7 +179,7 @@ impl Admission {
                 AdmissionDecision::TellToWait(running)
             }
             Some(Err(LockError::Store(_))) | None
-                if self.config.on_store_error == OnStoreError::Closed =>
+                if self.shared.config.on_store_error == OnStoreError::Closed =>
             {
                 let _ = running.fail().await;
                 self.retry_later()
@@ -233,18 +227,18 @@ impl Admission {
     }
 
     fn retry_later(&self) -> AdmissionDecision {
-        AdmissionDecision::RetryLater(self.config.backoff.initial())
+        AdmissionDecision::RetryLater(self.shared.config.backoff.initial())
     }
 
     fn hold(&self, rule: LockRule) -> Option<LockConfig> {
         let hold = LockConfig::default()
             .wait(Duration::ZERO)
             .renew_for(None)
-            .on_store_error(self.config.on_store_error);
+            .on_store_error(self.shared.config.on_store_error);
         match rule {
             LockRule::None => None,
             LockRule::Mutex { ttl, renew } => {
-                let renew_for = renew.then_some(self.config.handler_timeout);
+                let renew_for = renew.then_some(self.shared.config.handler_timeout);
                 Some(hold.ttl(ttl).renew_for(renew_for))
             }
             LockRule::Throttle { window } => Some(hold.ttl(window).throttle(true)),

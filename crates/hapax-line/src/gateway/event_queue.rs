@@ -5,10 +5,10 @@ use std::sync::Arc;
 use hapax_core::queue::{Enqueued, ItemId, LeasedItem, QueueItem};
 use hapax_core::trace::{self, TRACEPARENT, Traceparent};
 use hapax_core::worker::QueueLeaser;
-use hapax_core::{Store, StoreError, with_timeout};
-use tokio::sync::Notify;
+use hapax_core::{StoreError, with_timeout};
 use tokio::time::Instant;
 
+use super::GatewayShared;
 use crate::{EventKind, GatewayConfig, LineEvent, WebhookBody};
 
 /// The queue header that carries the correlation id.
@@ -16,14 +16,14 @@ const CORRELATION: &str = "correlation";
 
 /// An event on its way from the webhook to the handler.
 #[derive(Clone)]
-pub(super) struct ReceivedEvent {
-    pub(super) id: ItemId,
-    pub(super) event: LineEvent,
+pub(crate) struct ReceivedEvent {
+    pub(crate) id: ItemId,
+    pub(crate) event: LineEvent,
     /// Joins the log lines of one event; random.
-    pub(super) correlation: Arc<str>,
-    pub(super) trace: Option<Traceparent>,
+    pub(crate) correlation: Arc<str>,
+    pub(crate) trace: Option<Traceparent>,
     /// Until when the reply token is used.
-    pub(super) reply_until: Instant,
+    pub(crate) reply_until: Instant,
 }
 
 impl ReceivedEvent {
@@ -69,18 +69,7 @@ impl ReceivedEvent {
 }
 
 /// The queue that stores events until they are handled.
-pub(super) struct EventQueue {
-    store: Arc<dyn Store>,
-    config: Arc<GatewayConfig>,
-    /// Wakes this process's worker without the store.
-    pub(super) stored: Notify,
-}
-
-impl EventQueue {
-    pub(super) fn new(store: Arc<dyn Store>, config: Arc<GatewayConfig>) -> Self {
-        Self { store, config, stored: Notify::new() }
-    }
-
+impl GatewayShared {
     /// Stores events in one call; one answer for each.
     pub(super) async fn enqueue(
         &self,
@@ -92,7 +81,7 @@ impl EventQueue {
     }
 
     pub(super) fn leaser(&self) -> QueueLeaser {
-        let GatewayConfig { queue, lease, store_timeout, .. } = &*self.config;
+        let GatewayConfig { queue, lease, store_timeout, .. } = &self.config;
         QueueLeaser::new(self.store.clone(), queue.clone(), *lease).store_timeout(*store_timeout)
     }
 }

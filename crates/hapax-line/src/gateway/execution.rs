@@ -7,27 +7,22 @@ use std::time::Duration;
 use hapax_core::command::{RunningCommand, StoredResponse};
 use hapax_core::lock::LockGuard;
 use hapax_core::queue::{ItemOutcome, LeasedItem};
-use hapax_core::{Store, trace};
+use hapax_core::trace;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::Instrument;
 
 use super::admission::{Admission, AdmissionDecision, Permit, attempt_number};
-use super::event_queue::ReceivedEvent;
-use super::{LocalState, SharedTimeout, count_handled};
+use super::{GatewayShared, ReceivedEvent, SharedTimeout, count_handled};
 use crate::handler::FailureKind;
-use crate::{
-    EventContext, EventHandlerError, GatewayConfig, LineClient, LineEventHandler, LineMessage,
-};
+use crate::{EventContext, EventHandlerError, LineClient, LineEventHandler, LineMessage};
 
 /// Executes events.
 pub(super) struct Execution {
     pub(super) handler: Arc<dyn LineEventHandler>,
     pub(super) client: LineClient,
-    pub(super) store: Arc<dyn Store>,
     pub(super) admission: Arc<Admission>,
-    pub(super) local: LocalState,
-    pub(super) config: Arc<GatewayConfig>,
+    pub(super) shared: Arc<GatewayShared>,
 }
 
 impl Execution {
@@ -46,7 +41,7 @@ impl Execution {
             AdmissionDecision::WaitForLock(running, lock) => {
                 match self.admission.wait_for_lock(event, running, lock).await {
                     Some(permit) => self.handle(event, row, permit, store_timeout).await,
-                    None => retry(self.config.backoff.initial(), false),
+                    None => retry(self.shared.config.backoff.initial(), false),
                 }
             }
             AdmissionDecision::TellToWait(running) => {
@@ -83,7 +78,7 @@ impl Execution {
         let result = self.run_handler(event, context).await;
         if let Some(guard) = guard {
             // Best effort: the lock expires by itself.
-            let released = timeout(self.config.store_timeout, guard.release()).await;
+            let released = timeout(self.shared.config.store_timeout, guard.release()).await;
             let released = if matches!(released, Ok(Ok(()))) { "released" } else { "not released" };
             tracing::info!(event_type = %event.kind(), "{released}");
         }
@@ -109,7 +104,7 @@ impl Execution {
         let mut task = JoinSet::new();
         let work = trace::within(trace, async move { handler.handle(&event, &context).await });
         task.spawn(work.in_current_span());
-        match timeout(self.config.handler_timeout, task.join_next()).await {
+        match timeout(self.shared.config.handler_timeout, task.join_next()).await {
             Ok(Some(Ok(result))) => result,
             Ok(_) => Err(EventHandlerError::unknown("the handler panicked")),
             Err(_) => Err(EventHandlerError::unknown("handling the event took too long")),
@@ -123,19 +118,13 @@ impl Execution {
         store_timeout: Arc<SharedTimeout>,
     ) -> EventContext {
         EventContext {
-            id: event.id,
+            received: event.clone(),
             attempt,
             may_be_tried_elsewhere: attempt > 1,
             fence: None,
-            correlation: event.correlation.clone(),
             client: self.client.clone(),
-            event: event.event.clone(),
-            reply_until: event.reply_until,
             pushes: AtomicU32::new(0),
-            local: self.local.clone(),
-            store: self.store.clone(),
-            tenant: self.config.tenant.clone(),
-            retention: self.config.retention,
+            shared: self.shared.clone(),
             store_timeout,
         }
     }
@@ -148,7 +137,7 @@ impl Execution {
     ) -> ItemOutcome {
         count_handled(event.kind(), "busy");
         let context = self.context(event, running.attempt(), store_timeout);
-        let text = [LineMessage::text(self.config.rules.busy_text())];
+        let text = [LineMessage::text(self.shared.config.rules.busy_text())];
         if let Err(error) = context.reply(&text).await {
             tracing::debug!("the user was not told to wait: {error}");
         }
@@ -166,9 +155,9 @@ impl Execution {
         if let Some(running) = running
             && running.complete(&handled_mark()).await.is_ok()
         {
-            return self.local.forget_handled(event.id);
+            return self.shared.local.forget_handled(event.id);
         }
-        self.local.set_handled(event.id);
+        self.shared.local.set_handled(event.id);
     }
 
     /// Ends the event's mark in the store after a failure. If that fails, the mark's lease runs out and
@@ -194,19 +183,21 @@ impl Execution {
     ) -> ItemOutcome {
         let attempt = row.attempt;
         tracing::warn!(attempt, reason = %error, "an event was not handled");
-        self.local.end_unprotected(event.id);
+        self.shared.local.end_unprotected(event.id);
         self.mark_failed(running, &error).await;
-        if !error.may_retry(self.config.on_unknown) || attempt >= self.config.max_attempts {
+        if !error.may_retry(self.shared.config.on_unknown)
+            || attempt >= self.shared.config.max_attempts
+        {
             return self.bury(event, &error.reason);
         }
         let is_unknown = error.kind == FailureKind::Unknown;
         count_handled(event.kind(), if is_unknown { "unknown" } else { "failed" });
-        let after = self.config.backoff.after(attempt);
+        let after = self.shared.config.backoff.after(attempt);
         ItemOutcome::Retry { after, counts: true, reason: error.reason.as_ref().into() }
     }
 
     fn ack(&self) -> ItemOutcome {
-        ItemOutcome::Ack { retention: self.config.retention }
+        ItemOutcome::Ack { retention: self.shared.config.retention }
     }
 
     fn bury(&self, event: &ReceivedEvent, reason: &str) -> ItemOutcome {

@@ -9,19 +9,15 @@ use hapax_core::metric_names;
 use hapax_core::queue::Enqueued;
 use tokio::time::Instant;
 
-use super::event_queue::{EventQueue, ReceivedEvent};
 use super::unprotected::UnprotectedExecution;
-use super::{HandlingSlots, LocalState, WebhookStatus, count_event};
-use crate::{ChannelSecrets, EventKind, GatewayConfig, WebhookBody};
+use super::{GatewayShared, ReceivedEvent, WebhookStatus, count_event};
+use crate::{ChannelSecrets, EventKind, WebhookBody};
 
 /// Receives webhooks.
 pub(super) struct Intake {
     pub(super) secrets: ChannelSecrets,
-    pub(super) queue: Arc<EventQueue>,
     pub(super) unprotected: Arc<UnprotectedExecution>,
-    pub(super) slots: HandlingSlots,
-    pub(super) local: LocalState,
-    pub(super) config: Arc<GatewayConfig>,
+    pub(super) shared: Arc<GatewayShared>,
 }
 
 impl Intake {
@@ -39,17 +35,18 @@ impl Intake {
             return WebhookStatus::Accepted;
         }
         let events = webhook.events.into_iter();
-        self.store(events.map(|event| ReceivedEvent::new(event, &self.config)).collect()).await
+        self.store(events.map(|event| ReceivedEvent::new(event, &self.shared.config)).collect())
+            .await
     }
 
     async fn store(&self, events: Vec<ReceivedEvent>) -> WebhookStatus {
         let begun = Instant::now();
-        match self.queue.enqueue(&events).await {
+        match self.shared.enqueue(&events).await {
             Ok(answers) => {
                 for (event, answer) in events.into_iter().zip(answers) {
                     self.record_stored(event, answer);
                 }
-                self.queue.stored.notify_one();
+                self.shared.stored.notify_one();
                 WebhookStatus::Accepted
             }
             Err(error) => {
@@ -69,16 +66,16 @@ impl Intake {
         let _entered = event.span().entered();
         tracing::debug!(event_type = %event.kind(), "{result}");
         if answer == Enqueued::Accepted {
-            self.local.remember_stored(event);
+            self.shared.local.remember_stored(event);
         }
     }
 
     /// Handles events from memory, or refuses them, after `store_took` of waiting for the store. They may
-    /// be stored all the same, because an answer can be lost; [`LocalState`] keeps a leased copy from
+    /// be stored all the same, because an answer can be lost; [`LocalState`](super::LocalState) keeps a leased copy from
     /// being handled again.
     fn handle_unstored(&self, events: Vec<ReceivedEvent>, store_took: Duration) -> WebhookStatus {
-        let slots = match self.config.on_store_error {
-            OnStoreError::Open => self.slots.try_acquire(events.len()),
+        let slots = match self.shared.config.on_store_error {
+            OnStoreError::Open => self.shared.slots.try_acquire(events.len()),
             OnStoreError::Closed => None,
         };
         let Some(mut slots) = slots else {

@@ -1,4 +1,4 @@
-//! What this process knows about events without the store, which may be down or slow.
+//! The state of events that this process keeps in memory, because the store may be down or slow.
 
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use hapax_core::queue::ItemId;
 use tokio::time::{Instant, timeout};
 
-use super::event_queue::ReceivedEvent;
+use super::ReceivedEvent;
 
 /// The most entries of each map. Beyond it an event may be handled again when it is leased: unprotected
 /// events are not promised more.
@@ -34,9 +34,9 @@ pub(crate) struct LocalState {
 struct LocalEvents {
     /// Stored by this process and not leased by it yet.
     stored: HashMap<ItemId, (ReceivedEvent, Instant)>,
-    /// LeasedItem by this process and being handled.
+    /// Leased by this process and being handled.
     in_hand: HashSet<ItemId>,
-    /// LeasedItem by this process, and handled a moment ago.
+    /// Leased by this process, and handled a moment ago.
     ended: HashMap<ItemId, Instant>,
     /// Handled, or being handled, without the store's knowledge.
     unprotected: HashMap<ItemId, LocalProgress>,

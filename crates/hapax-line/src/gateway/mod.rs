@@ -27,11 +27,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use hapax_core::{Store, metric_names};
 use metrics::{counter, histogram};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
 use self::admission::Admission;
-use self::event_queue::EventQueue;
+pub(crate) use self::event_queue::ReceivedEvent;
 use self::execution::Execution;
 use self::intake::Intake;
 pub(crate) use self::local_state::{LocalState, SharedTimeout};
@@ -53,8 +53,17 @@ pub struct Gateway {
     intake: Arc<Intake>,
     worker: Arc<EventWorker>,
     unprotected: Arc<UnprotectedExecution>,
+    shared: Arc<GatewayShared>,
+}
+
+/// The state that all parts of a gateway share.
+pub(crate) struct GatewayShared {
+    pub(crate) config: GatewayConfig,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) local: LocalState,
     slots: HandlingSlots,
-    config: Arc<GatewayConfig>,
+    /// Wakes this process's worker without the store.
+    stored: Notify,
 }
 
 /// The status of a webhook.
@@ -91,44 +100,30 @@ impl Gateway {
         handler: Arc<dyn LineEventHandler>,
         config: GatewayConfig,
     ) -> Self {
-        let config = Arc::new(config);
-        let local = LocalState::new(STORED_EVENT_RETENTION + config.store_timeout);
-        let slots = HandlingSlots(Arc::new(Semaphore::new(config.max_in_flight)));
-        let queue = Arc::new(EventQueue::new(store.clone(), config.clone()));
-        let admission = Arc::new(Admission::new(store.clone(), local.clone(), config.clone()));
-        let execution = Arc::new(Execution {
-            handler,
-            client,
+        let shared = Arc::new(GatewayShared {
+            local: LocalState::new(STORED_EVENT_RETENTION + config.store_timeout),
+            slots: HandlingSlots(Arc::new(Semaphore::new(config.max_in_flight))),
+            stored: Notify::new(),
             store,
-            admission: admission.clone(),
-            local: local.clone(),
-            config: config.clone(),
+            config,
         });
+        let admission = Arc::new(Admission::new(shared.clone()));
+        let execution =
+            Execution { handler, client, admission: admission.clone(), shared: shared.clone() };
+        let execution = Arc::new(execution);
         let unprotected = Arc::new(UnprotectedExecution {
             admission: admission.clone(),
             execution: execution.clone(),
-            queue: queue.clone(),
-            local: local.clone(),
-            config: config.clone(),
+            shared: shared.clone(),
         });
-        let intake = Intake {
-            secrets,
-            queue: queue.clone(),
-            unprotected: unprotected.clone(),
-            slots: slots.clone(),
-            local: local.clone(),
-            config: config.clone(),
-        };
+        let intake = Intake { secrets, unprotected: unprotected.clone(), shared: shared.clone() };
         let worker = EventWorker {
-            queue,
             admission,
             execution,
             unprotected: unprotected.clone(),
-            slots: slots.clone(),
-            local,
-            config: config.clone(),
+            shared: shared.clone(),
         };
-        Self { intake: Arc::new(intake), worker: Arc::new(worker), unprotected, slots, config }
+        Self { intake: Arc::new(intake), worker: Arc::new(worker), unprotected, shared }
     }
 
     /// Receives a webhook: the value of `X-Line-Signature`, and the raw body. Answers within
@@ -155,12 +150,13 @@ impl Gateway {
             () = self.worker.run(stop) => {}
             () = self.unprotected.report_handled_forever() => {}
         }
-        let finished = self.slots.all_free(self.config.max_in_flight);
-        if timeout(self.config.shutdown_timeout, finished).await.is_err() {
+        let GatewayShared { config, slots, .. } = &*self.shared;
+        let finished = slots.all_free(config.max_in_flight);
+        if timeout(config.shutdown_timeout, finished).await.is_err() {
             tracing::warn!("some events are still in hand; their leases run out by themselves");
         }
-        self.slots.0.close();
-        let _ = timeout(self.config.store_timeout, self.unprotected.report_handled()).await;
+        slots.0.close();
+        let _ = timeout(config.store_timeout, self.unprotected.report_handled()).await;
     }
 }
 

@@ -11,19 +11,18 @@ use tokio::time::{sleep, timeout};
 use tracing::Instrument;
 
 use super::admission::Admission;
-use super::event_queue::{EventQueue, ReceivedEvent};
 use super::execution::{Execution, handled_mark};
-use super::{HandlingSlot, LocalState, SharedTimeout, count_event, count_handled};
+use super::{
+    GatewayShared, HandlingSlot, ReceivedEvent, SharedTimeout, count_event, count_handled,
+};
 use crate::handler::FailureKind;
-use crate::{EventContext, EventHandlerError, GatewayConfig};
+use crate::{EventContext, EventHandlerError};
 
 /// Executes events without the store.
 pub(super) struct UnprotectedExecution {
     pub(super) admission: Arc<Admission>,
     pub(super) execution: Arc<Execution>,
-    pub(super) queue: Arc<EventQueue>,
-    pub(super) local: LocalState,
-    pub(super) config: Arc<GatewayConfig>,
+    pub(super) shared: Arc<GatewayShared>,
 }
 
 impl UnprotectedExecution {
@@ -35,12 +34,12 @@ impl UnprotectedExecution {
         slot: Option<HandlingSlot>,
         store_took: Duration,
     ) {
-        if !self.local.begin_unprotected(event.id) {
+        if !self.shared.local.begin_unprotected(event.id) {
             return count_event(event.kind(), "duplicate");
         }
         count_event(event.kind(), "unprotected");
         let (this, span) = (self.clone(), event.span());
-        let store_timeout = self.config.store_timeout.saturating_sub(store_took);
+        let store_timeout = self.shared.config.store_timeout.saturating_sub(store_took);
         let work = async move {
             let _slot = slot;
             tracing::warn!("the store is down: the event is handled unprotected");
@@ -51,13 +50,13 @@ impl UnprotectedExecution {
 
     async fn handle(&self, event: &ReceivedEvent, store_timeout: Arc<SharedTimeout>) {
         // The store may answer this call: then other processes know that the event is being handled.
-        let begin = self.admission.begin(event.id, self.config.on_unknown);
+        let begin = self.admission.begin(event.id, self.shared.config.on_unknown);
         let running = match store_timeout.run(begin).await {
             Some(Ok(Started::Running(running))) => Some(running),
-            // It was handled, or another process is handling it.
+            // The event was handled, or another process is handling it.
             Some(Ok(Started::Answered(_))) => {
                 count_handled(event.kind(), "duplicate");
-                return self.local.end_unprotected(event.id);
+                return self.shared.local.end_unprotected(event.id);
             }
             Some(Err(_)) | None => None,
         };
@@ -68,7 +67,7 @@ impl UnprotectedExecution {
             }
             Err(error) => {
                 self.execution.mark_failed(running, &error).await;
-                self.local.end_unprotected(event.id);
+                self.shared.local.end_unprotected(event.id);
                 self.enqueue_or_drop(event, &error).await;
             }
         }
@@ -93,11 +92,13 @@ impl UnprotectedExecution {
                 return Ok(());
             };
             tracing::warn!(attempt, reason = %error, "an event was not handled");
-            if !error.may_retry(self.config.on_unknown) || attempt >= self.config.max_attempts {
+            if !error.may_retry(self.shared.config.on_unknown)
+                || attempt >= self.shared.config.max_attempts
+            {
                 return Err(error);
             }
             count_handled(event.kind(), "failed");
-            sleep(self.config.backoff.after(attempt)).await;
+            sleep(self.shared.config.backoff.after(attempt)).await;
             attempt += 1;
         }
     }
@@ -105,12 +106,12 @@ impl UnprotectedExecution {
     /// Stores an event that could not be handled, if the store is back: the queue retries it, and makes
     /// it a dead letter in the end.
     async fn enqueue_or_drop(&self, event: &ReceivedEvent, error: &EventHandlerError) {
-        let must_not_retry =
-            error.kind == FailureKind::Unknown && self.config.on_unknown == OnUnknown::Refuse;
+        let must_not_retry = error.kind == FailureKind::Unknown
+            && self.shared.config.on_unknown == OnUnknown::Refuse;
         let events = std::slice::from_ref(event);
-        if !must_not_retry && self.queue.enqueue(events).await.is_ok() {
+        if !must_not_retry && self.shared.enqueue(events).await.is_ok() {
             count_handled(event.kind(), "failed");
-            return self.queue.stored.notify_one();
+            return self.shared.stored.notify_one();
         }
         count_handled(event.kind(), "dead");
         tracing::error!(reason = %error, "an event is given up, and nowhere stored");
@@ -119,18 +120,18 @@ impl UnprotectedExecution {
     /// Reports handled events to the store again and again, and forgets old ones.
     pub(super) async fn report_handled_forever(&self) {
         loop {
-            sleep(self.config.poll_interval).await;
-            self.local.remove_expired();
+            sleep(self.shared.config.poll_interval).await;
+            self.shared.local.remove_expired();
             self.report_handled().await;
         }
     }
 
     /// Reports the events that were handled without the store's knowledge, until the store fails.
     pub(super) async fn report_handled(&self) {
-        let two_calls = self.config.store_timeout * 2;
-        for id in self.local.unreported() {
+        let two_calls = self.shared.config.store_timeout * 2;
+        for id in self.shared.local.unreported() {
             match timeout(two_calls, self.report(id)).await {
-                Ok(Ok(true)) => self.local.forget_handled(id),
+                Ok(Ok(true)) => self.shared.local.forget_handled(id),
                 // Another process is handling it, or our own mark has not run out yet.
                 Ok(Ok(false)) => {}
                 Ok(Err(_)) | Err(_) => return,

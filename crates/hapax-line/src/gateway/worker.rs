@@ -15,24 +15,20 @@ use tokio::time::{Instant, sleep};
 use tracing::Instrument;
 
 use super::admission::Admission;
-use super::event_queue::{EventQueue, ReceivedEvent};
 use super::execution::Execution;
 use super::unprotected::UnprotectedExecution;
-use super::{HandlingSlot, HandlingSlots, LocalState, SharedTimeout};
-use crate::{GatewayConfig, LockRule};
+use super::{GatewayShared, HandlingSlot, ReceivedEvent, SharedTimeout};
+use crate::LockRule;
 
 /// The most events of one lease.
 const MAX_BATCH: usize = 64;
 
 /// Handles stored events.
 pub(super) struct EventWorker {
-    pub(super) queue: Arc<EventQueue>,
     pub(super) admission: Arc<Admission>,
     pub(super) execution: Arc<Execution>,
     pub(super) unprotected: Arc<UnprotectedExecution>,
-    pub(super) slots: HandlingSlots,
-    pub(super) local: LocalState,
-    pub(super) config: Arc<GatewayConfig>,
+    pub(super) shared: Arc<GatewayShared>,
 }
 
 /// A leased event, and its slot if one was free.
@@ -47,14 +43,14 @@ type Outcomes = OutcomeSender<Option<HandlingSlot>>;
 
 impl EventWorker {
     pub(super) async fn run(self: &Arc<Self>, mut stop: Pin<&mut impl Future<Output = ()>>) {
-        let mut leaser = self.queue.leaser();
+        let mut leaser = self.shared.leaser();
         // Registered before the first lease, so that no event between the two is missed.
         let mut arrivals = leaser.arrivals();
         loop {
             let free = tokio::select! {
                 biased;
                 () = &mut stop => return,
-                free = self.slots.wait_for_free() => free,
+                free = self.shared.slots.wait_for_free() => free,
             };
             let Some(free) = free else { return };
             let asked_at = Instant::now();
@@ -72,9 +68,9 @@ impl EventWorker {
             tokio::select! {
                 biased;
                 () = &mut stop => return,
-                () = self.queue.stored.notified() => {}
-                () = arrivals.changed(self.config.poll_interval), if !is_store_down => {}
-                () = sleep(self.config.poll_interval), if is_store_down => {}
+                () = self.shared.stored.notified() => {}
+                () = arrivals.changed(self.shared.config.poll_interval), if !is_store_down => {}
+                () = sleep(self.shared.config.poll_interval), if is_store_down => {}
             }
         }
     }
@@ -82,11 +78,11 @@ impl EventWorker {
     /// Handles the events that this process has just stored, when the store goes down before they could
     /// be leased.
     fn handle_stored_from_memory(&self, store_took: Duration) {
-        if self.config.on_store_error == OnStoreError::Closed {
+        if self.shared.config.on_store_error == OnStoreError::Closed {
             return;
         }
-        for event in self.local.take_unleased() {
-            let Some(slot) = self.slots.try_acquire(1) else { return };
+        for event in self.shared.local.take_unleased() {
+            let Some(slot) = self.shared.slots.try_acquire(1) else { return };
             self.unprotected.start(event, Some(slot), store_took);
         }
     }
@@ -118,14 +114,14 @@ impl EventWorker {
     fn group_by_lock(&self, rows: Vec<LeasedItem>, outcomes: &Outcomes) -> Vec<Vec<LeasedEvent>> {
         let mut groups: HashMap<String, Vec<LeasedEvent>> = HashMap::new();
         for row in rows {
-            self.local.forget_stored(row.item.id);
-            let Some(event) = ReceivedEvent::from_row(&row, &self.config) else {
+            self.shared.local.forget_stored(row.item.id);
+            let Some(event) = ReceivedEvent::from_row(&row, &self.shared.config) else {
                 tracing::error!(id = %row.item.id, "a row of the queue is no event of LINE's");
                 let reason = "it is no webhook of LINE's".into();
                 outcomes.send(row.item.id, ItemOutcome::Bury { reason, blocks: false }, None);
                 continue;
             };
-            let slot = self.slots.try_acquire(1);
+            let slot = self.shared.slots.try_acquire(1);
             let group = groups.entry(self.lock_group(&event)).or_default();
             group.push(LeasedEvent { event, row, slot });
         }
@@ -133,7 +129,7 @@ impl EventWorker {
     }
 
     fn lock_group(&self, event: &ReceivedEvent) -> String {
-        let is_locked = self.config.rules.rule_for(&event.event) != LockRule::None;
+        let is_locked = self.shared.config.rules.rule_for(&event.event) != LockRule::None;
         let user = event.event.user_id().filter(|_| is_locked);
         user.map_or_else(|| event.id.to_string(), Into::into)
     }
@@ -183,15 +179,15 @@ impl EventWorker {
     ) {
         let LeasedEvent { event, row, slot } = leased;
         // A lease that is asked for again may bring more events than there are slots by then.
-        let slot = if slot.is_some() { slot } else { self.slots.acquire().await };
+        let slot = if slot.is_some() { slot } else { self.shared.slots.acquire().await };
         if slot.is_none() {
             // The gateway stops: another one leases the event later.
             return;
         }
         let store_timeout =
-            SharedTimeout::new(self.config.store_timeout.saturating_sub(store_took));
+            SharedTimeout::new(self.shared.config.store_timeout.saturating_sub(store_took));
         let store_timeout = Arc::new(store_timeout);
-        let (in_hand, decision) = match self.local.begin_leased(event.id) {
+        let (in_hand, decision) = match self.shared.local.begin_leased(event.id) {
             Ok(in_hand) => {
                 (Some(in_hand), self.admission.admit(&event, &row, &store_timeout).await)
             }

@@ -104,7 +104,7 @@ async fn a_reply_waits_for_as_long_as_line_asks_and_is_then_sent() {
 }
 
 #[tokio::test]
-async fn too_many_requests_three_times_is_not_now_and_costs_no_token() {
+async fn too_many_requests_thrice_is_not_now_and_costs_no_token() {
     let (api, client) = line().await;
     for endpoint in [ApiEndpoint::Reply, ApiEndpoint::Push] {
         (0..3).for_each(|_| api.inject(endpoint, too_many(None)));
@@ -158,7 +158,7 @@ async fn a_push_that_hangs_is_repeated_with_its_key() {
 }
 
 #[tokio::test]
-async fn a_push_is_given_up_after_three_tries_and_says_what_is_known() {
+async fn push_is_given_up_after_three_attempts() {
     let (api, client) = line().await;
     let key = Uuid::new_v4();
     for fault in [ApiFault::Cut, too_many(None), ApiFault::Status(503)] {
@@ -190,7 +190,7 @@ async fn a_push_that_another_process_sent_was_sent_before() {
 }
 
 #[tokio::test]
-async fn what_line_refuses_is_not_repeated() {
+async fn client_repeats_no_refused_call() {
     let (api, client) = line().await;
     for status in [400, 401, 403, 404] {
         api.inject(ApiEndpoint::Reply, ApiFault::Status(status));
@@ -232,7 +232,7 @@ async fn the_animation_is_asked_for_once_and_in_steps() {
 }
 
 #[tokio::test]
-async fn where_nobody_listens_it_is_not_now() {
+async fn client_without_a_server_gets_not_now() {
     let base = format!("http://127.0.0.1:{}", hapax_testkit::free_port());
     let client = LineClient::new(&base, "token").unwrap();
     assert_eq!(client.reply("r1", &hello()).await, Err(SendError::NotNow));
@@ -295,7 +295,7 @@ async fn client_trusts_the_status_of_a_cut_or_long_body() {
 }
 
 #[tokio::test]
-async fn what_is_no_answer_is_unknown() {
+async fn http_client_reports_a_broken_answer_as_unknown() {
     for answer in ["", "HTTP/1.1 200", "no HTTP\r\n\r\n"] {
         let base = answering(answer.into());
         let reply = HttpClient::new().call(get(base.parse().unwrap()), GENEROUS).await;

@@ -26,7 +26,7 @@ impl io::Write for Log {
 }
 
 #[tokio::test]
-async fn operators_see_statuses_and_counts_and_nothing_of_anybody() {
+async fn client_logs_and_metrics_hold_no_personal_data() {
     let log = Log::default();
     let writer = log.clone();
     tracing_subscriber::fmt()

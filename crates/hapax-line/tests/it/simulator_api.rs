@@ -49,7 +49,7 @@ fn text(text: impl Into<String>) -> Value {
 }
 
 #[tokio::test]
-async fn what_line_would_refuse_is_refused() {
+async fn simulator_refuses_what_line_would_refuse() {
     let good = || push(json!([text("蛋 🥚")]));
     refuses("/v2/bot/message/multicast", &[], good(), 404).await;
     refuses(PUSH, &[("authorization", "Bearer other")], good(), 401).await;
@@ -68,7 +68,7 @@ async fn what_line_would_refuse_is_refused() {
 }
 
 #[tokio::test]
-async fn what_line_takes_is_taken() {
+async fn simulator_accepts_what_line_accepts() {
     let api = SimulatedApi::start("127.0.0.1:0", "token").await.unwrap();
     let longest = push(json!(vec![text("🥚".repeat(2500)); 5]));
     assert_eq!(post(&api, PUSH, &[], &longest).await.status, 200);

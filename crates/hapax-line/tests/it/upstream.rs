@@ -139,14 +139,14 @@ async fn the_bot_gets_the_events_own_bytes_signed_and_numbered() {
 }
 
 #[tokio::test]
-async fn without_a_trace_there_is_no_header_of_one() {
+async fn upstream_gets_no_trace_header_without_a_trace() {
     let bot = bot(NO_CONTENT);
     result(upstream(&bot)).await.unwrap();
     assert!(!bot.requests()[0].headers.contains_key("traceparent"));
 }
 
 #[tokio::test]
-async fn while_the_store_is_away_there_is_no_fence() {
+async fn upstream_gets_no_fence_while_the_store_is_down() {
     let nobody = format!("redis://127.0.0.1:{}", hapax_testkit::free_port());
     let store = RedisStore::open(RedisConfig::new(&nobody).unwrap()).unwrap();
     let bot = bot(NO_CONTENT);
@@ -190,7 +190,7 @@ async fn a_redirect_is_not_followed() {
 }
 
 #[tokio::test]
-async fn an_answer_that_breaks_off_behind_its_status_is_one() {
+async fn upstream_status_decides_though_the_body_is_cut() {
     let cut = after("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf").await;
     assert_eq!(cut, Ok(()));
     let cut = after("HTTP/1.1 500 Oh\r\ncontent-length: 100\r\n\r\nhalf").await;
@@ -214,14 +214,14 @@ async fn a_bot_that_takes_too_long_may_have_acted() {
 }
 
 #[tokio::test]
-async fn a_bot_that_is_not_there_has_not_acted() {
+async fn upstream_that_is_down_has_not_acted() {
     let url = format!("http://127.0.0.1:{}/callback", hapax_testkit::free_port());
     let refused = result(UpstreamHandler::new(&url, secrets()).unwrap()).await;
     assert_eq!(refused, Err(EventHandlerError::retry("the bot cannot be reached")));
 }
 
 #[test]
-fn what_is_no_bots_address_is_refused_without_repeating_it() {
+fn upstream_url_of_wrong_form_is_refused_and_not_shown() {
     for wrong in ["", "127.0.0.1:3000", "ftp://bot", "http://", "http://u:hidden@bot", "http://u@b"]
     {
         let refused = UpstreamHandler::new(wrong, secrets()).err().expect(wrong).to_string();

@@ -14,7 +14,7 @@ use super::{BrokerConsumer, InboundMessage, MessageDelivery, MessageHandlerError
 /// The longest reason of a dead letter, in characters.
 const MAX_REASON: usize = 500;
 
-/// What the consumer tells the broker about a delivery.
+/// The consumer's answer to the broker about a delivery.
 enum DeliveryAction {
     Ack,
     RetryAfter(Duration),

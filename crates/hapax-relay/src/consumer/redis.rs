@@ -32,13 +32,14 @@ const ABANDONED_INTERVAL: Duration = Duration::from_secs(5);
 /// An entry to be retried stays pending. The entries of a consumer that is gone are taken over
 /// after half a minute.
 pub struct RedisStreamSource {
-    shared: Arc<Shared>,
+    member: Arc<GroupMember>,
     /// A blocking read occupies its connection, so reads have their own.
     reading: RedisLink,
     progress: AsyncMutex<ReadProgress>,
 }
 
-struct Shared {
+/// One consumer of the group; its source and deliveries share it.
+struct GroupMember {
     link: RedisLink,
     stream: String,
     group: String,
@@ -65,7 +66,7 @@ impl RedisStreamSource {
         group: &str,
         consumer: &str,
     ) -> Result<Self, EndpointConfigError> {
-        let shared = Shared {
+        let member = GroupMember {
             link: RedisLink::new(url)?,
             stream: stream.into(),
             group: group.into(),
@@ -73,26 +74,26 @@ impl RedisStreamSource {
             due: Mutex::default(),
         };
         let (reading, progress) = (RedisLink::new(url)?, AsyncMutex::default());
-        Ok(Self { shared: Arc::new(shared), reading, progress })
+        Ok(Self { member: Arc::new(member), reading, progress })
     }
 
     /// Creates the group if it is missing, and reads the entries that this consumer had before a
     /// restart.
     async fn prepare(&self) -> Result<Vec<(StreamId, u32)>, DeliveryError> {
-        let Shared { stream, group, .. } = &*self.shared;
+        let GroupMember { stream, group, .. } = &*self.member;
         let mut create = cmd("XGROUP");
         create.arg("CREATE").arg(stream).arg(group).arg("0").arg("MKSTREAM");
-        match self.shared.ask::<()>(&create).await {
+        match self.member.ask::<()>(&create).await {
             Err(DeliveryError::Refused { reason, .. }) if reason.contains("BUSYGROUP") => {}
             made => made?,
         }
-        let mine = self.shared.read(None, "0");
-        let reply: Option<StreamReadReply> = self.shared.ask(&mine).await?;
+        let mine = self.member.read(None, "0");
+        let reply: Option<StreamReadReply> = self.member.ask(&mine).await?;
         self.with_attempts(entries(reply)).await
     }
 
     async fn new_ones(&self, at_most: usize) -> Result<Vec<StreamId>, DeliveryError> {
-        let read = self.shared.read(Some(at_most), ">");
+        let read = self.member.read(Some(at_most), ">");
         let reply =
             self.reading.run_within(READ_TIMEOUT, async |open| read.query_async(open).await);
         Ok(entries(reply.await?))
@@ -101,7 +102,7 @@ impl RedisStreamSource {
     /// Entries of this consumer that are due for a retry.
     async fn due(&self, at_most: usize) -> Result<Vec<(StreamId, u32)>, DeliveryError> {
         let ids = {
-            let mut due = self.shared.due();
+            let mut due = self.member.due();
             let now = Instant::now();
             let (mut ready, mut later): (Vec<_>, Vec<_>) =
                 due.drain(..).partition(|(at, _)| *at <= now);
@@ -112,15 +113,15 @@ impl RedisStreamSource {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
-        let mut claim = self.shared.claim(Duration::ZERO);
+        let mut claim = self.member.claim(Duration::ZERO);
         for id in &ids {
             claim.arg(id);
         }
-        match self.shared.ask::<StreamClaimReply>(&claim).await {
+        match self.member.ask::<StreamClaimReply>(&claim).await {
             Ok(reply) => self.with_attempts(reply.ids).await,
             Err(failure) => {
                 let now = Instant::now();
-                self.shared.due().extend(ids.into_iter().map(|id| (now, id)));
+                self.member.due().extend(ids.into_iter().map(|id| (now, id)));
                 Err(failure)
             }
         }
@@ -128,13 +129,13 @@ impl RedisStreamSource {
 
     /// Takes over up to `at_most` entries whose consumer is gone.
     async fn abandoned(&self, at_most: usize) -> Result<Vec<(StreamId, u32)>, DeliveryError> {
-        let Shared { stream, group, consumer, .. } = &*self.shared;
+        let GroupMember { stream, group, consumer, .. } = &*self.member;
         let (mut found, mut cursor) = (Vec::new(), "0-0".to_owned());
         loop {
             let mut claim = cmd("XAUTOCLAIM");
             claim.arg(stream).arg(group).arg(consumer).arg(IDLE_TIMEOUT.as_millis() as u64);
             claim.arg(&cursor).arg("COUNT").arg(at_most - found.len());
-            let reply: StreamAutoClaimReply = self.shared.ask(&claim).await?;
+            let reply: StreamAutoClaimReply = self.member.ask(&claim).await?;
             found.extend(reply.claimed);
             cursor = reply.next_stream_id;
             if cursor == "0-0" || found.len() >= at_most {
@@ -148,12 +149,12 @@ impl RedisStreamSource {
         &self,
         entries: Vec<StreamId>,
     ) -> Result<Vec<(StreamId, u32)>, DeliveryError> {
-        let Shared { stream, group, .. } = &*self.shared;
+        let GroupMember { stream, group, .. } = &*self.member;
         let mut counted = Vec::with_capacity(entries.len());
         for entry in entries {
             let mut ask = cmd("XPENDING");
             ask.arg(stream).arg(group).arg(&entry.id).arg(&entry.id).arg(1);
-            let reply: StreamPendingCountReply = self.shared.ask(&ask).await?;
+            let reply: StreamPendingCountReply = self.member.ask(&ask).await?;
             let times = reply.ids.first().map_or(1, |pending| pending.times_delivered);
             counted.push((entry, u32::try_from(times).unwrap_or(u32::MAX).max(1)));
         }
@@ -161,7 +162,7 @@ impl RedisStreamSource {
     }
 
     fn delivery(&self, (entry, attempt): (StreamId, u32)) -> Box<dyn MessageDelivery> {
-        Box::new(RedisDelivery::new(entry, attempt, self.shared.clone()))
+        Box::new(RedisDelivery::new(entry, attempt, self.member.clone()))
     }
 }
 
@@ -194,7 +195,7 @@ impl MessageSource for RedisStreamSource {
     }
 }
 
-impl Shared {
+impl GroupMember {
     async fn ask<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T, DeliveryError> {
         self.link.run_within(CONNECT_TIMEOUT, async |open| cmd.query_async(open).await).await
     }
@@ -225,22 +226,22 @@ impl Shared {
 struct RedisDelivery {
     entry: StreamId,
     message: InboundMessage,
-    shared: Arc<Shared>,
+    member: Arc<GroupMember>,
 }
 
 impl RedisDelivery {
-    fn new(entry: StreamId, attempt: u32, shared: Arc<Shared>) -> Self {
+    fn new(entry: StreamId, attempt: u32, member: Arc<GroupMember>) -> Self {
         let text = |name: &str| entry.get::<String>(name).filter(|text| !text.is_empty());
         let headers: BTreeMap<String, String> =
             text("headers").and_then(|json| serde_json::from_str(&json).ok()).unwrap_or_default();
         // An entry that no relay wrote is identified by its position in the stream.
-        let id = text("id").unwrap_or_else(|| format!("{}:{}", shared.stream, entry.id));
+        let id = text("id").unwrap_or_else(|| format!("{}:{}", member.stream, entry.id));
         let payload = entry.get::<Vec<u8>>("payload").unwrap_or_default().into();
-        let mut message = InboundMessage::new(id, &shared.stream, payload, headers);
+        let mut message = InboundMessage::new(id, &member.stream, payload, headers);
         message.key = text("key");
         message.content_type = text("content_type");
         message.attempt = attempt;
-        Self { entry, message, shared }
+        Self { entry, message, member }
     }
 }
 
@@ -252,17 +253,17 @@ impl MessageDelivery for RedisDelivery {
 
     async fn ack(&self) -> Result<(), DeliveryError> {
         let mut ack = cmd("XACK");
-        ack.arg(&self.shared.stream).arg(&self.shared.group).arg(&self.entry.id);
-        self.shared.ask(&ack).await
+        ack.arg(&self.member.stream).arg(&self.member.group).arg(&self.entry.id);
+        self.member.ask(&ack).await
     }
 
     async fn retry_after(&self, after: Duration) -> Result<(), DeliveryError> {
-        self.shared.due().push((Instant::now() + after, self.entry.id.clone()));
+        self.member.due().push((Instant::now() + after, self.entry.id.clone()));
         Ok(())
     }
 
     async fn bury(&self, reason: &str) -> Result<(), DeliveryError> {
-        let Shared { stream, group, .. } = &*self.shared;
+        let GroupMember { stream, group, .. } = &*self.member;
         let mut both = pipe();
         both.atomic();
         let add = both.cmd("XADD").arg(format!("{stream}:dead")).arg("*");
@@ -272,14 +273,14 @@ impl MessageDelivery for RedisDelivery {
         }
         add.arg("reason").arg(reason).arg("entry").arg(&self.entry.id).ignore();
         both.cmd("XACK").arg(stream).arg(group).arg(&self.entry.id).ignore();
-        let link = &self.shared.link;
+        let link = &self.member.link;
         link.run_within(CONNECT_TIMEOUT, async |open| both.query_async(open).await).await
     }
 
     async fn keep_alive(&self) -> Result<(), DeliveryError> {
-        let mut claim = self.shared.claim(Duration::ZERO);
+        let mut claim = self.member.claim(Duration::ZERO);
         claim.arg(&self.entry.id).arg("JUSTID");
-        self.shared.ask(&claim).await
+        self.member.ask(&claim).await
     }
 
     fn keep_alive_interval(&self) -> Duration {

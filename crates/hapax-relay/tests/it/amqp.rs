@@ -83,7 +83,7 @@ async fn a_row_is_a_persistent_message_in_the_queue_of_its_topic() {
 /// Returned messages and confirms arrive in no fixed order: if the answer for one row were taken
 /// for another's, a row that no queue accepted would count as delivered.
 #[tokio::test(flavor = "multi_thread")]
-async fn rows_that_no_queue_takes_fail_and_none_of_their_neighbours_does() {
+async fn amqp_unroutable_rows_fail_and_their_neighbours_do_not() {
     let (_connection, channel, sink) = queue("amqp.known").await;
     let topic = |n| if n % 4 == 0 { "amqp.unknown" } else { "amqp.known" };
     let rows: Vec<_> = (0..400).map(|n| row(topic(n), &n.to_string())).collect();
@@ -100,7 +100,7 @@ async fn rows_that_no_queue_takes_fail_and_none_of_their_neighbours_does() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_exchange_can_be_named_and_must_be_there() {
+async fn amqp_exchange_can_be_named_and_must_exist() {
     let (_connection, channel, _) = queue("amqp.fanned").await;
     let (exchange, table) = (|| "amqp.fan".into(), FieldTable::default);
     channel
@@ -126,7 +126,7 @@ async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broker_that_is_killed_in_the_middle_loses_nothing() {
+async fn amqp_kill_loses_nothing() {
     let rabbit = Arc::new(aside(RabbitMq::start).await);
     let restart = async || {
         let rabbit = rabbit.clone();
@@ -157,7 +157,7 @@ async fn a_broker_that_is_killed_in_the_middle_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_topic_that_cannot_travel_is_refused_and_the_channel_lives_on() {
+async fn amqp_topic_that_is_too_long_is_refused_alone() {
     let (_connection, channel, sink) = queue("amqp.closing").await;
     let long = row(&"x".repeat(300), "1");
     let failure = sink.send(&OutboundMessage::new(long)).await.unwrap_err();
@@ -182,7 +182,7 @@ async fn sent(sink: &Arc<RabbitMqSink>, rows: &[QueueItem]) -> Vec<Result<(), De
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn among_many_at_once_exactly_the_unroutable_rows_fail() {
+async fn amqp_among_many_at_once_only_unroutable_rows_fail() {
     let (_connection, channel, sink) = queue("amqp.routed").await;
     // The unrouted rows: few, every second one, nearly all, and all.
     for routed in [|n| n % 10 != 0, |n| n % 2 == 0, |n| n % 32 == 0, |_| false] {
@@ -239,7 +239,7 @@ async fn amqp_row_that_closes_its_channel_is_refused_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sends_that_were_given_up_harm_nobody() {
+async fn amqp_abandoned_sends_harm_no_other() {
     let (_connection, channel, sink) = queue("amqp.patient").await;
     sink.send(&OutboundMessage::new(row("amqp.patient", "first"))).await.unwrap();
     for round in 0..10 {

@@ -178,7 +178,7 @@ impl MessageHandler for Forwards {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_handler_enqueues_belongs_to_the_trace_of_its_message() {
+async fn handler_runs_in_the_trace_of_its_message() {
     const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let redis = Redis::with(IN_MEMORY);
     let sink = RedisStreamSink::new(&redis.url()).unwrap();

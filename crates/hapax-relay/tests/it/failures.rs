@@ -152,7 +152,7 @@ async fn a_cut_counts_only_against_a_row_that_was_sent_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_row_alone_that_is_always_cut_is_tried_as_often_as_allowed() {
+async fn row_alone_that_is_always_cut_uses_up_its_attempts() {
     let store = Arc::new(in_virtual_time());
     enqueue(&*store, &[item("culprit").key("k")]).await;
     let sink = cut_by("culprit");

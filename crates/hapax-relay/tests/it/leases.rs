@@ -30,7 +30,7 @@ async fn a_lease_is_renewed_while_a_send_takes_long() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_relay_whose_lease_is_gone_sends_nothing_more_of_it() {
+async fn relay_whose_lease_is_gone_sends_nothing_more_of_it() {
     let store = Arc::new(in_virtual_time());
     enqueue(&*store, &["1", "2"].map(|name| item(name).key("k"))).await;
     let permits = Arc::new(Semaphore::new(0));
@@ -67,7 +67,7 @@ async fn a_lease_whose_answer_was_lost_is_asked_for_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_store_did_not_hear_is_told_again() {
+async fn relay_outcome_that_was_not_written_is_written_again() {
     let store = Arc::new(in_virtual_time());
     enqueue(&*store, &[item("1")]).await;
     let faulty = FaultyStore::new(store.clone());

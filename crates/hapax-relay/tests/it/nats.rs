@@ -63,7 +63,7 @@ async fn nats_row_sent_twice_is_one_message_of_its_subject() {
 }
 
 #[tokio::test]
-async fn a_row_gives_the_server_no_orders() {
+async fn nats_row_cannot_set_nats_headers() {
     let nats = Nats::start();
     let context = context(&nats).await;
     let mut stream = stream(&context).await;
@@ -79,7 +79,7 @@ async fn a_row_gives_the_server_no_orders() {
 }
 
 #[tokio::test]
-async fn a_subject_that_no_stream_covers_is_the_rows_failure_and_says_so() {
+async fn nats_subject_without_a_stream_is_the_rows_failure() {
     let nats = Nats::start();
     let context = context(&nats).await;
     let mut stream = stream(&context).await;
@@ -93,14 +93,14 @@ async fn a_subject_that_no_stream_covers_is_the_rows_failure_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_server_without_jetstream_is_told_of_at_the_start() {
+async fn nats_server_without_jetstream_fails_the_check() {
     let nats = Nats::without_jetstream();
     let failure = NatsSink::new(&nats.url()).unwrap().check().await.unwrap_err();
     assert!(failure.to_string().contains("no JetStream"), "{failure}");
 }
 
 #[tokio::test]
-async fn what_is_no_subject_or_too_large_is_refused_for_good() {
+async fn nats_bad_subject_or_size_is_refused_permanently() {
     let nats = Nats::start();
     stream(&context(&nats).await).await;
     let wire = TcpProxy::to(nats.port());
@@ -118,7 +118,7 @@ async fn what_is_no_subject_or_too_large_is_refused_for_good() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_killed_in_the_middle_loses_and_doubles_nothing() {
+async fn nats_kill_loses_and_doubles_nothing() {
     let nats = Nats::start();
     stream_in(&context(&nats).await, stream::StorageType::File).await;
     let sink = NatsSink::new(&nats.url()).unwrap();

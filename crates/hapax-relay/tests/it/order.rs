@@ -14,7 +14,7 @@ use hapax_relay::DeliveryError;
 use tokio::sync::{Notify, Semaphore};
 
 #[tokio::test]
-async fn rows_of_a_key_go_in_order_and_other_keys_do_not_wait_for_them() {
+async fn rows_of_a_key_are_sent_in_order_beside_other_keys() {
     let store = stored(&["a1", "a2", "b1", "a3"].map(|name| item(name).key(&name[..1]))).await;
     // `a1` is delivered only after `b1`, so a relay that sends one row after the other would hang.
     let b_arrived = Arc::new(Notify::new());
@@ -34,7 +34,7 @@ async fn rows_of_a_key_go_in_order_and_other_keys_do_not_wait_for_them() {
 }
 
 #[tokio::test]
-async fn what_is_enqueued_later_is_delivered_without_waiting_for_the_poll() {
+async fn new_row_is_delivered_without_waiting_for_a_poll() {
     let store = Arc::new(MemoryStore::default());
     let sink = Arc::new(Script::takes_all());
     // The poll interval exceeds the timeout of this test, so that a poll cannot deliver a row.
@@ -49,7 +49,7 @@ async fn what_is_enqueued_later_is_delivered_without_waiting_for_the_poll() {
 }
 
 #[tokio::test]
-async fn a_failed_row_sends_back_those_behind_it_and_stays_ahead_of_them() {
+async fn failed_row_stays_ahead_of_the_later_rows_of_its_key() {
     let store = stored(&["1", "2", "3"].map(|name| item(name).key("k"))).await;
     let sink = Arc::new(Script::new(|call| async move {
         let fails = call.payload == "1" && call.attempt == 1;
@@ -101,7 +101,7 @@ async fn relay_shutdown_finishes_rows_in_flight_and_releases_rest() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_killed_relays_rows_are_delivered_by_another() {
+async fn killed_relays_rows_are_delivered_by_another() {
     let store = Arc::new(in_virtual_time());
     enqueue(&*store, &["1", "2"].map(|name| item(name).key("k"))).await;
     let hangs = Arc::new(Script::new(|_| std::future::pending()));

@@ -26,7 +26,7 @@ fn here() -> WebhookConfig {
 }
 
 #[tokio::test]
-async fn a_row_is_posted_with_its_id_and_a_signature_that_can_be_verified() {
+async fn webhook_carries_the_id_and_a_verifiable_signature() {
     let server = HttpStub::start(|_| respond("204 No Content"));
     let settings = here().secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw");
     let clock = Arc::new(ManualClock::default());
@@ -92,7 +92,7 @@ async fn private_addresses_are_refused_however_they_are_written() {
 }
 
 #[tokio::test]
-async fn answers_are_the_rows_own_and_redirects_are_not_followed() {
+async fn webhook_statuses_are_failures_and_no_redirect_is_followed() {
     let server = HttpStub::start(|asked| {
         respond(match asked.body.as_slice() {
             b"moved" => "302 Found\r\nLocation: http://127.0.0.1/elsewhere",
@@ -117,7 +117,7 @@ async fn answers_are_the_rows_own_and_redirects_are_not_followed() {
 }
 
 #[tokio::test]
-async fn a_delivery_stays_one_where_the_rest_of_the_answer_does_not_come() {
+async fn webhook_status_decides_though_the_body_never_ends() {
     let endless = "200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffff\r\n";
     let server = HttpStub::start(move |_| respond(endless));
     let (sink, message) = (sink(&server), OutboundMessage::new(item("1")));
@@ -127,7 +127,7 @@ async fn a_delivery_stays_one_where_the_rest_of_the_answer_does_not_come() {
 }
 
 #[tokio::test]
-async fn a_row_that_makes_the_webhook_hang_up_harms_no_other() {
+async fn webhook_row_that_is_cut_off_harms_no_other() {
     let server = HttpStub::start(|asked| match &asked.body[..] {
         b"poison" => StubAnswer::RespondAndClose(String::new()),
         _ => respond("200 OK"),
@@ -142,7 +142,7 @@ async fn a_row_that_makes_the_webhook_hang_up_harms_no_other() {
 }
 
 #[tokio::test]
-async fn a_webhook_that_is_not_there_uses_up_no_attempts() {
+async fn webhook_that_is_down_uses_up_no_attempts() {
     let port = hapax_testkit::free_port();
     let url = format!("http://127.0.0.1:{port}/");
     let store = stored(&[item("1"), item("2")]).await;

@@ -16,8 +16,8 @@ use self::state::ApiState;
 
 /// LINE's API as a local server, which stops when it is dropped.
 ///
-/// It accepts and refuses the same calls as LINE, and records both as long as it lives. For tests
-/// and for development.
+/// The server accepts and refuses the same calls as LINE, and records both. For tests and for
+/// development.
 ///
 /// ```
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {

@@ -7,7 +7,7 @@ use hapax_line::{EventHandlerError, SendError, SendStatus};
 use crate::gateway::setup::{LEASE, REPLY_WINDOW, SendBy, Setup, USER};
 
 #[tokio::test]
-async fn a_reply_token_is_used_once_also_when_the_event_is_tried_again() {
+async fn reply_token_is_used_once_over_all_attempts() {
     let mut setup = Setup::new().await;
     let (_line, first) = setup.start_with(events::text(USER, "🥚")).await;
     assert_eq!(first.reply("one").await, Ok(SendStatus::Accepted));
@@ -31,18 +31,18 @@ async fn a_killed_process_may_have_replied(mut setup: Setup, store_fault: Option
 }
 
 #[tokio::test]
-async fn a_reply_that_nobody_knows_about_is_never_repeated() {
+async fn reply_with_unknown_outcome_is_never_repeated() {
     a_killed_process_may_have_replied(Setup::new().await, None).await;
 }
 
 #[tokio::test]
-async fn where_nobody_can_say_whether_another_process_replied_it_did() {
+async fn reply_is_refused_where_the_store_cannot_rule_out_another() {
     let setup = Setup::with(|config| config.reply_window(LEASE * 2)).await;
     a_killed_process_may_have_replied(setup, Some(StoreFault::LostQuestion)).await;
 }
 
 #[tokio::test]
-async fn a_push_that_is_repeated_has_the_same_key_and_is_sent_once() {
+async fn push_repeated_after_a_kill_is_sent_once() {
     let mut setup = Setup::new().await;
     let (line, first) = setup.start_with(events::follow(USER)).await;
     assert_eq!(first.push("one").await, Ok(SendStatus::Accepted));
@@ -55,7 +55,7 @@ async fn a_push_that_is_repeated_has_the_same_key_and_is_sent_once() {
 }
 
 #[tokio::test]
-async fn a_push_with_a_name_is_sent_once_whatever_else_is_pushed() {
+async fn push_with_a_name_is_sent_once_whatever_else_is_pushed() {
     let mut setup = Setup::new().await;
     let (line, first) = setup.start_with(events::follow(USER)).await;
     assert_eq!(first.send(SendBy::PushNamed("a"), "one").await, Ok(SendStatus::Accepted));
@@ -66,7 +66,7 @@ async fn a_push_with_a_name_is_sent_once_whatever_else_is_pushed() {
 }
 
 #[tokio::test]
-async fn where_the_token_is_too_old_it_is_pushed() {
+async fn reply_with_an_old_token_becomes_a_push() {
     let mut setup = Setup::with(|config| config.reply_window(Duration::ZERO)).await;
     let (_line, event) = setup.start_with(events::text(USER, "🥚")).await;
     assert_eq!(event.reply("late").await, Err(SendError::NoToken));
@@ -76,7 +76,7 @@ async fn where_the_token_is_too_old_it_is_pushed() {
 }
 
 #[tokio::test]
-async fn a_token_grows_old_in_the_queue_too() {
+async fn reply_token_grows_old_in_the_queue_too() {
     let mut setup = Setup::new().await;
     setup.idle().tap(&[events::text(USER, "🥚")]).await;
     setup.pass(REPLY_WINDOW);
@@ -88,7 +88,7 @@ async fn a_token_grows_old_in_the_queue_too() {
 }
 
 #[tokio::test]
-async fn a_reply_is_not_repeated_where_only_this_process_can_know_of_it() {
+async fn reply_during_an_outage_is_not_repeated_by_this_process() {
     let mut setup = Setup::new().await;
     setup.store.always(Some(StoreFault::LostQuestion));
     let (_line, first) = setup.start_with(events::text(USER, "🥚")).await;

@@ -27,7 +27,7 @@ async fn failed_event_is_retried_then_a_requeuable_dead_letter() {
 }
 
 #[tokio::test]
-async fn what_will_never_work_is_a_dead_letter_at_once() {
+async fn permanent_failure_is_a_dead_letter_at_once() {
     let mut setup = Setup::new().await;
     let (_line, event) = setup.start_with(events::follow(USER)).await;
     event.fails(EventHandlerError::permanent("no such thing"));

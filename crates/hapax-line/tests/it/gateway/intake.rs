@@ -30,7 +30,7 @@ async fn intake_copies_of_an_event_are_handled_once() {
 }
 
 #[tokio::test]
-async fn each_event_stands_for_itself_and_its_bytes_are_untouched() {
+async fn intake_keeps_the_bytes_of_each_event() {
     let mut setup = Setup::new().await;
     let line = setup.start();
     let odd = r#"{ "type" : "brand-new", "webhookEventId":"01J", "n": 1.00, "x":{"y":[null]} }"#;
@@ -46,7 +46,7 @@ async fn each_event_stands_for_itself_and_its_bytes_are_untouched() {
 }
 
 #[tokio::test]
-async fn what_is_not_signed_is_not_read_and_what_is_no_webhook_is_refused() {
+async fn intake_refuses_unsigned_and_malformed_webhooks() {
     let setup = Setup::new().await;
     let line = setup.start();
     let body =
@@ -64,7 +64,7 @@ async fn what_is_not_signed_is_not_read_and_what_is_no_webhook_is_refused() {
 }
 
 #[tokio::test]
-async fn an_event_belongs_to_the_trace_of_its_webhook() {
+async fn intake_passes_the_trace_of_the_webhook_on() {
     let mut setup = Setup::new().await;
     let line = setup.start();
     let trace = Traceparent::parse("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
@@ -74,7 +74,7 @@ async fn an_event_belongs_to_the_trace_of_its_webhook() {
 }
 
 #[tokio::test]
-async fn an_event_is_recognised_for_as_long_as_the_settings_say() {
+async fn intake_recognises_duplicates_for_the_retention() {
     let mut setup = Setup::new().await;
     let line = setup.start();
     let event = events::text(USER, "🥚");

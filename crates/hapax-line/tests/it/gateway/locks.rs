@@ -91,7 +91,7 @@ async fn follow_unfollow_unknown_events_and_those_of_nobody_are_not_locked() {
 }
 
 #[tokio::test]
-async fn what_was_admitted_once_waits_for_the_lock_when_it_is_tried_again() {
+async fn lock_is_waited_for_by_a_retried_event() {
     let mut setup = Setup::new().await;
     let (line, one) = setup.start_with(events::text(USER, "🥚 one")).await;
     let (first, fence) = (one.id, one.fence);
@@ -117,7 +117,7 @@ async fn what_was_admitted_once_waits_for_the_lock_when_it_is_tried_again() {
 }
 
 #[tokio::test]
-async fn an_event_whose_user_cannot_be_told_any_more_waits_for_the_lock() {
+async fn lock_is_waited_for_where_the_reply_token_is_too_old() {
     let mut setup = Setup::with(|config| config.reply_window(Duration::ZERO)).await;
     let line = setup.start();
     line.tap(&[events::text(USER, "🥚 one"), events::text(USER, "🥚 two")]).await;
@@ -129,7 +129,7 @@ async fn an_event_whose_user_cannot_be_told_any_more_waits_for_the_lock() {
 }
 
 #[tokio::test]
-async fn in_standby_nobody_is_told_to_wait() {
+async fn standby_event_gets_no_busy_text() {
     let mut setup = Setup::new().await;
     let (line, first) = setup.start_with(events::text(USER, "🥚")).await;
     line.tap(&[events::standby(events::text(USER, "🥚"))]).await;
@@ -173,7 +173,7 @@ async fn retried_event_admitted_without_store_waits_for_the_lock() {
 }
 
 #[tokio::test]
-async fn an_event_that_is_not_locked_waits_for_no_other_of_its_user() {
+async fn unlocked_event_waits_for_no_other_of_its_user() {
     let mut setup = Setup::with(|config| config.store_timeout(PATIENCE * 10)).await;
     let line = setup.start();
     setup.store.only(Some(StorePart::Claims));

@@ -77,7 +77,7 @@ async fn outage_event_stored_before_it_is_still_handled() {
 }
 
 #[tokio::test]
-async fn what_fails_without_the_store_is_tried_again_from_memory() {
+async fn outage_failed_event_is_retried_from_memory() {
     let mut setup = Setup::new().await;
     let line = setup.start();
     setup.store.always(Some(Fault::LostQuestion));
@@ -170,7 +170,7 @@ async fn event_failed_from_memory_is_a_dead_letter_after_outage() {
 }
 
 #[tokio::test]
-async fn a_worker_that_waits_for_the_store_takes_no_event_its_place() {
+async fn outage_slots_stay_free_while_the_worker_waits() {
     let mut setup = Setup::with(|config| config.max_in_flight(1)).await;
     setup.store.plan([Fault::NoAnswer, Fault::LostQuestion]);
     let line = setup.start_quietly().await;
@@ -179,7 +179,7 @@ async fn a_worker_that_waits_for_the_store_takes_no_event_its_place() {
 }
 
 #[tokio::test]
-async fn a_gateway_that_has_stopped_takes_nothing_in_that_it_cannot_store() {
+async fn outage_after_shutdown_refuses_what_cannot_be_stored() {
     let setup = Setup::new().await;
     let mut line = setup.start();
     line.stop().await;

@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_about_the_message_itself_are_final_and_others_are_not() {
+    fn statuses_about_the_message_itself_are_final() {
         assert_eq!(answer(204, None), Ok(()));
         assert_eq!(again(422, None), RetryHint::Never);
         assert_eq!(again(301, None), RetryHint::Later);

@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_that_is_none_is_refused() {
+    fn empty_or_malformed_secret_is_refused() {
         assert!(Secret::new("").is_none() && Secret::new("whsec_?").is_none());
         assert!(Secret::new("plain text").is_some());
     }
