@@ -6,25 +6,22 @@ use std::time::Duration;
 
 use hapax::Store;
 use hapax_workload::{
-    BenchPlan, BenchSpan, MarkdownTable, Measurement, Workload, cell, clean_up, measure_on_store,
+    BenchPlan, BenchSpan, MarkdownTable, Workload, cell, clean_up, measure_on_store,
 };
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 
-use crate::client::{duration, print_line, print_note};
+use crate::client::{duration, print_line, print_note, progress_bar};
 use crate::daemon::default_store_config;
 
-const EXAMPLES: &str = "\
+#[derive(clap::Args)]
+#[command(after_help = "\
 Examples:
   hapax bench --store sqlite:hapax.db
   hapax bench --store redis://127.0.0.1:6379 --seconds 5 --tasks 1,16,256
 
 One operation is everything that the workload names: a claim and its settling, a read and the write
 after it. CPU is the time of this process for one operation; a server's own comes on top. The keys
-belong to the tenant `hapax-bench`, meet no other keys, and are deleted at the end.";
-
-/// The arguments of `hapax bench`.
-#[derive(clap::Args)]
-#[command(after_help = EXAMPLES)]
+belong to the tenant `hapax-bench`, meet no other keys, and are deleted at the end.")]
 pub(crate) struct BenchArgs {
     /// The store: sqlite:FILE, redis://…, postgres://…, memory:
     #[arg(long, env = "HAPAX_STORE", value_name = "URL", default_value = "sqlite:hapax.db")]
@@ -50,7 +47,8 @@ fn seconds(text: &str) -> Result<Duration, String> {
 pub(crate) async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     let store = hapax::open(&args.store, &default_store_config())?;
     store.ping().await?;
-    let bar = bar(Workload::ALL.len() * args.tasks.len());
+    let lines = (Workload::ALL.len() * args.tasks.len()) as u64;
+    let bar = progress_bar(Some(lines), "{bar:30} {pos}/{len} {msg} ({eta} left)");
     let table = measure_all(&store, &args, &bar).await;
     bar.set_message("cleaning up");
     let cleaned = clean_up(&*store).await;
@@ -61,15 +59,6 @@ pub(crate) async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         print_note(format_args!("hapax: what is left expires by itself: {error}"));
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// The progress bar on standard error, which is drawn only on a terminal.
-fn bar(lines: usize) -> ProgressBar {
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} ({eta} left)");
-    let bar = ProgressBar::new(lines as u64);
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar.enable_steady_tick(Duration::from_millis(200));
-    bar
 }
 
 async fn measure_all(
@@ -83,20 +72,16 @@ async fn measure_all(
             bar.set_message(format!("{}, {tasks} tasks", workload.name()));
             let plan = BenchPlan::new(usize::from(*tasks), BenchSpan::Time(args.seconds));
             let measured = measure_on_store(store.clone(), workload, &plan).await?;
-            table.row(row(workload, *tasks, &measured));
+            table.row([
+                workload.name().to_owned(),
+                tasks.to_string(),
+                cell::rate(measured.per_second()),
+                cell::latency(measured.p50()),
+                cell::latency(measured.p99()),
+                cell::micros(Some(measured.client_cpu_each())),
+            ]);
             bar.inc(1);
         }
     }
     Ok(table)
-}
-
-fn row(workload: Workload, tasks: u16, measured: &Measurement) -> [String; 6] {
-    [
-        workload.name().to_owned(),
-        tasks.to_string(),
-        cell::rate(measured.per_second()),
-        cell::latency(measured.p50()),
-        cell::latency(measured.p99()),
-        cell::micros(Some(measured.client_cpu_each())),
-    ]
 }

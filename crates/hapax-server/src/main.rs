@@ -1,5 +1,6 @@
 //! The `hapax` binary: the server, and every feature from the shell.
 
+mod api;
 mod bench;
 mod client;
 mod daemon;
@@ -7,6 +8,7 @@ mod doctor;
 mod ingest;
 mod line;
 mod lock_run;
+mod problem;
 mod proxy;
 mod relay;
 mod serve;
@@ -16,6 +18,10 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use client::ApiArgs;
+use client::command::CommandAction;
+use client::inbox::InboxAction;
+use client::queue::QueueAction;
 use settings::{ProxySettings, RelaySettings, ServeSettings, SettingFlags};
 
 #[global_allocator]
@@ -48,15 +54,15 @@ enum Action {
     /// Read, write, patch and delete records.
     Record(client::record::RecordArgs),
     /// Begin, complete, fail and look at commands.
-    Command(client::command::CommandArgs),
+    Command(ApiArgs<CommandAction>),
     /// Publish events of jobs, one or many.
     Publish(client::publish::PublishArgs),
     /// Follow a job live.
     Follow(client::follow::FollowArgs),
     /// Receive messages once.
-    Inbox(client::inbox::InboxArgs),
+    Inbox(ApiArgs<InboxAction>),
     /// Look at queues; requeue and discard dead letters.
-    Queue(client::queue::QueueArgs),
+    Queue(ApiArgs<QueueAction>),
     /// Make access tokens.
     Token(client::token::TokenArgs),
     /// Print completions for a shell.
@@ -79,11 +85,11 @@ fn main() -> ExitCode {
             Action::Bench(args) => bench::run(args).await,
             Action::Lock(args) => client::lock::run(args).await,
             Action::Record(args) => client::record::run(args).await,
-            Action::Command(args) => client::command::run(args).await,
+            Action::Command(args) => args.run(CommandAction::run).await,
             Action::Publish(args) => client::publish::run(args).await,
             Action::Follow(args) => client::follow::run(args).await,
-            Action::Inbox(args) => client::inbox::run(args).await,
-            Action::Queue(args) => client::queue::run(args).await,
+            Action::Inbox(args) => args.run(InboxAction::run).await,
+            Action::Queue(args) => args.run(QueueAction::run).await,
             Action::Token(args) => client::token::run(args).await,
             Action::Completions(args) => client::print_completions(args).await,
         }

@@ -30,6 +30,17 @@ pub enum BenchSpan {
     Count(u64),
 }
 
+impl BenchSpan {
+    /// How long the measurement takes, as far as that can be known.
+    pub(crate) fn expected_time(self) -> Duration {
+        match self {
+            Self::Time(time) => time,
+            // The time is unknown; assume a minute.
+            Self::Count(_) => Duration::from_secs(60),
+        }
+    }
+}
+
 impl BenchPlan {
     /// A plan without a warm-up and without servers of its own.
     pub fn new(tasks: usize, span: BenchSpan) -> Self {

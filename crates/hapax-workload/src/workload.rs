@@ -9,7 +9,7 @@ use hapax_core::{
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
-use crate::{BenchError, BenchOperation, BenchPlan, BenchSpan, Measurement, measure};
+use crate::{BenchError, BenchOperation, BenchPlan, Measurement, measure};
 
 /// The tenant of all keys of a measurement, so that they never meet other keys.
 pub const TENANT: &str = "hapax-bench";
@@ -56,39 +56,15 @@ pub async fn measure_on_store(
     workload: Workload,
     plan: &BenchPlan,
 ) -> Result<Measurement, BenchError> {
-    let keys = Keys::fresh();
-    match workload {
-        Workload::Command => measure(Arc::new(CommandOnce { store, keys }), plan).await,
-        Workload::Lock => measure(Arc::new(LockOnce { store, keys }), plan).await,
-        Workload::Replay => {
-            settle_all(&store, &keys, plan).await?;
-            measure(Arc::new(ReplayOnce { store, keys }), plan).await
-        }
-        Workload::Record => {
-            let mut slots = Vec::new();
-            for task in 0..plan.tasks {
-                let key = keys.record(task)?;
-                let version = put(&*store, &key, &Expect::Absent).await?;
-                slots.push(Mutex::new(Slot { key, version }));
-            }
-            let operation = Arc::new(RecordOnce { store, slots });
-            let measured = measure(operation.clone(), plan).await;
-            for slot in &operation.slots {
-                // Ignore a failure: the TTL removes the record, too.
-                let key = slot.lock().await.key.clone();
-                let _ = operation.store.delete(&key, &Expect::Any).await;
-            }
-            measured
-        }
+    let mut operation = StoreOperation { store, keys: Keys::fresh(), workload, slots: Vec::new() };
+    operation.prepare(plan).await?;
+    let operation = Arc::new(operation);
+    let measured = measure(operation.clone(), plan).await;
+    for slot in &operation.slots {
+        // Ignore a failure: the TTL removes the record, too.
+        let _ = operation.store.delete(&slot.lock().await.key, &Expect::Any).await;
     }
-}
-
-fn length_of(span: BenchSpan) -> Duration {
-    match span {
-        BenchSpan::Time(time) => time,
-        // The time is unknown; assume a minute.
-        BenchSpan::Count(_) => Duration::from_secs(60),
-    }
+    measured
 }
 
 /// Waits until the keys of earlier measurements have expired, and sweeps them.
@@ -139,21 +115,6 @@ fn invalid(error: hapax_core::InvalidKey) -> BenchError {
     BenchError::Engine(error.to_string())
 }
 
-/// Settles all keys at once, so that the first has not expired when the last is settled.
-async fn settle_all(
-    store: &Arc<dyn Store>,
-    keys: &Keys,
-    plan: &BenchPlan,
-) -> Result<(), BenchError> {
-    let retention = SLACK + plan.warm_up + length_of(plan.span);
-    let mut tasks = JoinSet::new();
-    for task in 0..plan.tasks {
-        let (store, key) = (store.clone(), keys.command(task, 0)?);
-        tasks.spawn(async move { settle_one(&*store, &key, retention).await });
-    }
-    tasks.join_all().await.into_iter().collect()
-}
-
 async fn settle_one(store: &dyn Store, key: &Key, retention: Duration) -> Result<(), BenchError> {
     let ask = ClaimRequest::new(LEASE).retention(retention);
     let Claimed::Granted { ticket, .. } = store.claim(key, &ask).await? else {
@@ -172,42 +133,52 @@ async fn put(store: &dyn Store, key: &Key, expect: &Expect) -> Result<Version, B
     }
 }
 
-struct CommandOnce {
+/// One operation of a workload.
+struct StoreOperation {
     store: Arc<dyn Store>,
     keys: Keys,
+    workload: Workload,
+    /// The record of each task, so that the lock is never contended.
+    slots: Vec<Mutex<Slot>>,
 }
 
-#[async_trait]
-impl BenchOperation for CommandOnce {
-    async fn run(&self, task: usize, turn: u64) -> Result<(), BenchError> {
-        settle_one(&*self.store, &self.keys.command(task, turn)?, RETENTION).await
+struct Slot {
+    key: Key,
+    version: Version,
+}
+
+impl StoreOperation {
+    /// Stores the answers to replay, or the records.
+    async fn prepare(&mut self, plan: &BenchPlan) -> Result<(), BenchError> {
+        let mut settling = JoinSet::new();
+        for task in 0..plan.tasks {
+            match self.workload {
+                Workload::Command | Workload::Lock => {}
+                // All at once, so that the first has not expired when the last is settled.
+                Workload::Replay => {
+                    let (store, key) = (self.store.clone(), self.keys.command(task, 0)?);
+                    let retention = SLACK + plan.warm_up + plan.span.expected_time();
+                    settling.spawn(async move { settle_one(&*store, &key, retention).await });
+                }
+                Workload::Record => {
+                    let key = self.keys.record(task)?;
+                    let version = put(&*self.store, &key, &Expect::Absent).await?;
+                    self.slots.push(Mutex::new(Slot { key, version }));
+                }
+            }
+        }
+        settling.join_all().await.into_iter().collect()
     }
-}
 
-struct ReplayOnce {
-    store: Arc<dyn Store>,
-    keys: Keys,
-}
-
-#[async_trait]
-impl BenchOperation for ReplayOnce {
-    async fn run(&self, task: usize, _turn: u64) -> Result<(), BenchError> {
+    async fn replay(&self, task: usize) -> Result<(), BenchError> {
         let ask = ClaimRequest::new(LEASE).retention(RETENTION);
         match self.store.claim(&self.keys.command(task, 0)?, &ask).await? {
             Claimed::Settled { .. } => Ok(()),
             _ => Err(BenchError::Unexpected("a settled key was not answered with its value")),
         }
     }
-}
 
-struct LockOnce {
-    store: Arc<dyn Store>,
-    keys: Keys,
-}
-
-#[async_trait]
-impl BenchOperation for LockOnce {
-    async fn run(&self, task: usize, turn: u64) -> Result<(), BenchError> {
+    async fn lock(&self, task: usize, turn: u64) -> Result<(), BenchError> {
         let key = self.keys.lock(task, turn)?;
         let ask = ClaimRequest::new(LEASE).on_unknown(OnUnknown::TakeOver);
         let Claimed::Granted { ticket, .. } = self.store.claim(&key, &ask).await? else {
@@ -218,23 +189,8 @@ impl BenchOperation for LockOnce {
             Step::Lost => Err(BenchError::Unexpected("a lock was lost within its lease")),
         }
     }
-}
 
-struct Slot {
-    key: Key,
-    version: Version,
-}
-
-struct RecordOnce {
-    store: Arc<dyn Store>,
-    /// One for each task, so that the lock is never contended.
-    slots: Vec<Mutex<Slot>>,
-}
-
-#[async_trait]
-impl BenchOperation for RecordOnce {
-    async fn run(&self, task: usize, _turn: u64) -> Result<(), BenchError> {
-        let mut slot = self.slots[task].lock().await;
+    async fn read_and_write(&self, slot: &mut Slot) -> Result<(), BenchError> {
         let Some(record) = self.store.get(&slot.key).await? else {
             return Err(BenchError::Unexpected("a record of one's own is gone"));
         };
@@ -246,9 +202,24 @@ impl BenchOperation for RecordOnce {
     }
 }
 
+#[async_trait]
+impl BenchOperation for StoreOperation {
+    async fn run(&self, task: usize, turn: u64) -> Result<(), BenchError> {
+        match self.workload {
+            Workload::Command => {
+                settle_one(&*self.store, &self.keys.command(task, turn)?, RETENTION).await
+            }
+            Workload::Replay => self.replay(task).await,
+            Workload::Lock => self.lock(task, turn).await,
+            Workload::Record => self.read_and_write(&mut *self.slots[task].lock().await).await,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::BenchSpan;
     use hapax_core::ManualClock;
     use hapax_core::memory::MemoryStore;
 

@@ -1,11 +1,13 @@
 //! The place of the state: a running server, or a store that is opened directly.
 
 use std::path::Path;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use clap::Subcommand;
 use hapax::lock::{LockError, Locks};
 use hapax::{Store, StoreError, Tenant, Token};
 use http_body_util::BodyExt;
@@ -15,35 +17,23 @@ use serde::Deserialize;
 use tokio::sync::OnceCell;
 use tower::ServiceExt;
 
+use super::error::exit_code_of;
 use super::lock::{release_request, renew_request, take_request};
-use super::{CliError, ClientRequest, ClientResponse, ServerClient};
-use crate::daemon::default_store_config;
-use crate::daemon::logging;
-use crate::serve::in_process;
+use super::{CliError, ClientRequest, ClientResponse, ServerClient, print_response};
+use crate::api;
+use crate::daemon::{default_store_config, logging};
 
 /// The flags that name a server.
 #[derive(clap::Args, Clone)]
 pub(crate) struct ServerArgs {
     /// The server's address.
-    #[arg(
-        long,
-        global = true,
-        help_heading = "Server",
-        env = "HAPAX_SERVER",
-        value_name = "URL",
-        default_value = "http://127.0.0.1:8787"
-    )]
+    #[arg(long, global = true, help_heading = "Server", env = "HAPAX_SERVER")]
+    #[arg(value_name = "URL", default_value = "http://127.0.0.1:8787")]
     pub(crate) server: String,
     /// An access token, where the server asks for one. Prefer the environment variable: other users
     /// can see command lines.
-    #[arg(
-        long,
-        global = true,
-        help_heading = "Server",
-        env = "HAPAX_TOKEN",
-        value_name = "TOKEN",
-        hide_env_values = true
-    )]
+    #[arg(long, global = true, help_heading = "Server", env = "HAPAX_TOKEN")]
+    #[arg(value_name = "TOKEN", hide_env_values = true)]
     pub(crate) token: Option<String>,
     /// Print the server's JSON as it is.
     #[arg(long, global = true, help_heading = "Server")]
@@ -51,15 +41,18 @@ pub(crate) struct ServerArgs {
 }
 
 impl ServerArgs {
-    /// A client of the server; nothing is sent yet.
     pub(crate) fn client(&self) -> Result<ServerClient, CliError> {
         ServerClient::new(&self.server, self.token.as_deref())
+    }
+
+    pub(crate) fn backend(&self) -> Result<Backend, CliError> {
+        Ok(Backend::Server(Box::new(self.client()?)))
     }
 }
 
 /// The flags that name a store instead of a server.
 #[derive(clap::Args, Clone)]
-pub(crate) struct StoreArgs {
+struct StoreArgs {
     /// Use this store directly instead of a server, for example a proxy's. Anyone who can open the
     /// store may do everything; each change is written to standard error, as to the server's audit
     /// log.
@@ -68,6 +61,39 @@ pub(crate) struct StoreArgs {
     /// The tenant in a store that is used directly [default: default]
     #[arg(long, global = true, help_heading = "Store", value_name = "TENANT")]
     tenant: Option<String>,
+}
+
+/// The arguments of a command whose requests go to a server or to a store.
+#[derive(clap::Args)]
+pub(crate) struct ApiArgs<A: Subcommand> {
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
+    store: StoreArgs,
+    #[command(subcommand)]
+    action: A,
+}
+
+impl<A: Subcommand> ApiArgs<A> {
+    /// Opens the server or the store and runs the action; prints its error.
+    pub(crate) async fn run(
+        self,
+        run: impl AsyncFnOnce(A, &Backend, bool) -> Result<(), CliError>,
+    ) -> anyhow::Result<ExitCode> {
+        let Self { server, store, action } = self;
+        let outcome = async {
+            let backend = Backend::open(&server, &store).await?;
+            run(action, &backend, server.json).await
+        };
+        exit_code_of(server.json, outcome.await)
+    }
+}
+
+#[derive(clap::Args)]
+pub(crate) struct TicketArgs {
+    /// The ticket that `begin` printed
+    #[arg(long, env = "HAPAX_TICKET", hide_env_values = true)]
+    pub(super) ticket: String,
 }
 
 /// A running server, or a store that is opened directly.
@@ -90,7 +116,6 @@ pub(crate) struct LockTicket {
     pub(crate) fence: u64,
 }
 
-/// Why a lock was not taken, renewed or released.
 pub(crate) enum LockRefusal {
     /// Another owner has the lock.
     Held(CliError),
@@ -100,15 +125,23 @@ pub(crate) enum LockRefusal {
     Failed(CliError),
 }
 
+impl LockRefusal {
+    pub(crate) fn into_error(self) -> CliError {
+        match self {
+            Self::Held(error) | Self::Lost(error) | Self::Failed(error) => error,
+        }
+    }
+}
+
 impl Backend {
     /// Opens the store that `--store` names, or else uses the server.
-    pub(crate) async fn open(server: &ServerArgs, store: &StoreArgs) -> Result<Self, CliError> {
+    async fn open(server: &ServerArgs, store: &StoreArgs) -> Result<Self, CliError> {
         let usage = |text: String| CliError::Usage(text);
         let tenant = store.tenant.as_deref();
         let Some(url) = &store.store else {
             return match tenant {
                 Some(_) => Err(usage("--tenant goes with --store; a token has its own".into())),
-                None => Ok(Self::Server(Box::new(server.client()?))),
+                None => server.backend(),
             };
         };
         let tenant = tenant.map_or(Ok(Tenant::default()), Tenant::new);
@@ -131,7 +164,7 @@ impl Backend {
         url: Option<&str>,
     ) -> Result<Self, CliError> {
         match url {
-            None => Ok(Self::Server(Box::new(server.client()?))),
+            None => server.backend(),
             Some(url) => {
                 let opened = OpenedStore::open(url, Tenant::default()).await;
                 opened.map(Self::Store).map_err(store_error)
@@ -145,6 +178,10 @@ impl Backend {
             Self::Server(client) => client.send(request).await,
             Self::Store(opened) => opened.send(request).await,
         }
+    }
+
+    pub(crate) async fn print(&self, request: ClientRequest, json: bool) -> Result<(), CliError> {
+        print_response(&self.send(request).await?, json)
     }
 
     /// Takes a lock, and waits for it up to `wait`.
@@ -190,7 +227,6 @@ impl Backend {
         }
     }
 
-    /// Releases a lock, if it is still ours.
     pub(crate) async fn release_lock(
         &self,
         key: &str,
@@ -221,7 +257,7 @@ impl OpenedStore {
     async fn send(&self, request: ClientRequest) -> Result<ClientResponse, CliError> {
         let router = self.router.get_or_try_init(async || {
             let metrics = PrometheusBuilder::new().build_recorder().handle();
-            in_process::router_for_store(self.store.clone(), self.tenant.clone(), metrics)
+            api::router_for_store(self.store.clone(), self.tenant.clone(), metrics)
         });
         let router = router.await.map_err(|error| CliError::Store(format!("{error:#}")))?.clone();
         let timeout = request.timeout;

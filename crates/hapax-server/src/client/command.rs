@@ -1,7 +1,6 @@
 //! `hapax command`: begin, complete, fail and show idempotent commands, and the operator's decisions
 //! about them.
 
-use std::process::ExitCode;
 use std::time::Duration;
 
 use base64::Engine;
@@ -11,14 +10,14 @@ use hapax::millis;
 use hyper::Method;
 use serde_json::{Map, Value, json};
 
-use super::error::exit_code_of;
-use super::operator::{self, OperatorAction};
 use super::{
-    Backend, CliError, ClientRequest, ClientResponse, EXIT_CODES, ServerArgs, StoreArgs, duration,
-    print_response, read_value,
+    Backend, CliError, ClientRequest, ListPage, PageArgs, TicketArgs, duration, print_line,
+    read_value, with_exit_codes,
 };
+use crate::api::{CommandList, SweepResult};
 
-const EXAMPLES: &str = "\
+#[derive(Subcommand)]
+#[command(after_help = with_exit_codes("\
 Examples:
   hapax command begin pay order-1 --fingerprint \"$(sha256sum < order.json)\"
   hapax command complete pay order-1 --ticket 5f2c… --status 201 --body @answer.json
@@ -27,99 +26,134 @@ Examples:
   hapax command list --state unknown                 the owner disappeared
   hapax command settle pay order-1 --status 201      it ran, and this is its response
   hapax command release pay order-1                  it did not run
-  hapax command list --store sqlite:hapax.db         without a server, for example a proxy's";
-
-/// The arguments of `hapax command`.
-#[derive(clap::Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
-pub(crate) struct CommandArgs {
-    #[command(flatten)]
-    server: ServerArgs,
-    #[command(flatten)]
-    store: StoreArgs,
-    #[command(subcommand)]
-    action: Action,
-}
-
-#[derive(Subcommand)]
-enum Action {
+  hapax command list --store sqlite:hapax.db         without a server, for example a proxy's"))]
+pub(crate) enum CommandAction {
     /// Begin a command: `pending` is yours to run, `completed` has the stored response
-    #[command(after_help = format!("{BEGIN}\n\n{EXIT_CODES}"))]
-    Begin(Begin),
-    /// Complete a command with its response
-    #[command(after_help = format!("{COMPLETE}\n\n{EXIT_CODES}"))]
-    Complete(Complete),
-    /// Give a command back as failed: it may be tried again
-    #[command(after_help = format!("{FAIL}\n\n{EXIT_CODES}"))]
-    Fail(Fail),
-    /// Show the state of a command
-    #[command(after_help = format!("{SHOW}\n\n{EXIT_CODES}"))]
-    Show(Show),
-    #[command(flatten)]
-    Operator(OperatorAction),
-}
-
-/// The name of a command.
-#[derive(clap::Args)]
-pub(super) struct CommandName {
-    /// The operation: `pay`, `POST /orders`
-    pub(super) operation: String,
-    /// The idempotency key
-    pub(super) key: String,
-}
-
-const BEGIN: &str = "\
+    #[command(after_help = with_exit_codes("\
 Examples:
   hapax command begin pay order-1
   hapax command begin pay order-1 --wait 10s          waits for another owner's response
-  hapax command begin pay order-1 --on-unknown rerun  after an owner that disappeared";
-
-#[derive(clap::Args)]
-struct Begin {
-    #[command(flatten)]
-    name: CommandName,
-    /// A hash of the request: another hash with the same key is refused
-    #[arg(long)]
-    fingerprint: Option<String>,
-    /// How long the command is yours without renewal
-    #[arg(long, value_parser = duration, default_value = "30s")]
-    lease: Duration,
-    /// How long the response is kept
-    #[arg(long, value_parser = duration, default_value = "24h")]
-    retention: Duration,
-    /// How long to wait while another owner runs it, at most 60s
-    #[arg(long, value_parser = duration, default_value = "0s")]
-    wait: Duration,
-    /// What to do if an earlier owner disappeared and may have acted
-    #[arg(long, value_enum, default_value = "refuse")]
-    on_unknown: OnUnknown,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum OnUnknown {
-    Refuse,
-    Rerun,
-}
-
-const COMPLETE: &str = "\
+  hapax command begin pay order-1 --on-unknown rerun  after an owner that disappeared"))]
+    Begin {
+        #[command(flatten)]
+        command: CommandName,
+        /// A hash of the request: another hash with the same key is refused
+        #[arg(long)]
+        fingerprint: Option<String>,
+        /// How long the command is yours without renewal
+        #[arg(long, value_parser = duration, default_value = "30s")]
+        lease: Duration,
+        /// How long the response is kept
+        #[arg(long, value_parser = duration, default_value = "24h")]
+        retention: Duration,
+        /// How long to wait while another owner runs it, at most 60s
+        #[arg(long, value_parser = duration, default_value = "0s")]
+        wait: Duration,
+        /// What to do if an earlier owner disappeared and may have acted
+        #[arg(long, value_parser = ["refuse", "rerun"], default_value = "refuse")]
+        on_unknown: String,
+    },
+    /// Complete a command with its response
+    #[command(after_help = with_exit_codes("\
 Examples:
   hapax command complete pay order-1 --ticket 5f2c… --status 201 --body '{\"id\":17}'
-  hapax command complete pay order-1 --ticket 5f2c… --header 'Location: /orders/17' --body @a.json";
+  hapax command complete pay order-1 --ticket 5f2c… --header 'Location: /orders/17' --body @a.json"))]
+    Complete {
+        #[command(flatten)]
+        command: CommandName,
+        #[command(flatten)]
+        ticket: TicketArgs,
+        #[command(flatten)]
+        answer: AnswerArgs,
+    },
+    /// Give a command back as failed: it may be tried again
+    #[command(after_help = with_exit_codes("\
+Examples:
+  hapax command fail pay order-1 --ticket 5f2c…"))]
+    Fail {
+        #[command(flatten)]
+        command: CommandName,
+        #[command(flatten)]
+        ticket: TicketArgs,
+    },
+    /// Show the state of a command
+    #[command(after_help = with_exit_codes("\
+Examples:
+  hapax command show pay order-1
+  hapax command show pay order-1 --json | jq -r .state
+  hapax command show 'POST /orders' key-1 --scope 7f3a…    one that came through the proxy"))]
+    Show(ScopedCommand),
+    /// List commands, including those that came through the proxy
+    #[command(after_help = with_exit_codes("\
+Examples:
+  hapax command list --state unknown
+  hapax command list --all --json | jq -c '.commands[]'
+  hapax command list --store sqlite:hapax.db       without a server"))]
+    List {
+        /// Only commands in this state
+        #[arg(long, value_enum)]
+        state: Option<StateFilter>,
+        #[command(flatten)]
+        pages: PageArgs,
+    },
+    /// Settle a command that is unknown or failed: it ran, and this is its response
+    #[command(after_help = with_exit_codes("\
+Examples:
+  hapax command settle pay order-1 --status 201 --body '{\"id\":17}'
+  hapax command settle 'POST /orders' key-1 --scope 7f3a… --status 201 --body @answer.json
+  hapax command settle pay order-1 --store postgres://app@db/app --status 204
 
-#[derive(clap::Args)]
-struct Complete {
-    #[command(flatten)]
-    name: CommandName,
-    /// The ticket that `begin` printed
-    #[arg(long, env = "HAPAX_TICKET", hide_env_values = true)]
-    ticket: String,
-    #[command(flatten)]
-    answer: AnswerArgs,
+Find out first whether it ran. A command with a living owner (75) or with a stored response (4)
+is not changed."))]
+    Settle {
+        #[command(flatten)]
+        command: ScopedCommand,
+        #[command(flatten)]
+        answer: AnswerArgs,
+    },
+    /// Release a command that is unknown or failed: it did not run, and may run now
+    #[command(after_help = with_exit_codes("\
+Examples:
+  hapax command release pay order-1
+  hapax command release 'POST /orders' key-1 --scope 7f3a…
+
+Find out first that it did not run: the next caller runs it. A command with a living owner (75) or
+with a stored response (4) is not changed."))]
+    Release(ScopedCommand),
+    /// Delete expired claims and records, and print their number
+    #[command(after_help = with_exit_codes("\
+Examples:
+  hapax command sweep
+  hapax command sweep --at-most 100000 --store sqlite:hapax.db
+
+Readers do not see expired entries; this frees their space, as servers and proxies do from time to
+time. Redis deletes expired entries itself: the number is always 0 there."))]
+    Sweep {
+        /// The most that are deleted [default: all]
+        #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
+        at_most: Option<u64>,
+    },
 }
 
-/// The response of a command.
 #[derive(clap::Args)]
-pub(super) struct AnswerArgs {
+pub(crate) struct CommandName {
+    /// The operation: `pay`, `POST /orders`
+    operation: String,
+    /// The idempotency key
+    key: String,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct ScopedCommand {
+    #[command(flatten)]
+    name: CommandName,
+    /// The caller's scope, as `list` shows it, for a key that came through the proxy
+    #[arg(long, value_name = "HASH")]
+    scope: Option<String>,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct AnswerArgs {
     /// The status of the response
     #[arg(long, default_value_t = 200)]
     status: u16,
@@ -131,52 +165,60 @@ pub(super) struct AnswerArgs {
     body: String,
 }
 
-const FAIL: &str = "\
-Examples:
-  hapax command fail pay order-1 --ticket 5f2c…";
-
-#[derive(clap::Args)]
-struct Fail {
-    #[command(flatten)]
-    name: CommandName,
-    /// The ticket that `begin` printed
-    #[arg(long, env = "HAPAX_TICKET", hide_env_values = true)]
-    ticket: String,
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum StateFilter {
+    /// The owner's lease has not expired
+    Pending,
+    /// The owner disappeared, and may have acted
+    Unknown,
+    /// The response is stored
+    Completed,
+    /// The command may be tried again
+    Failed,
 }
 
-const SHOW: &str = "\
-Examples:
-  hapax command show pay order-1
-  hapax command show pay order-1 --json | jq -r .state
-  hapax command show 'POST /orders' key-1 --scope 7f3a…    one that came through the proxy";
-
-#[derive(clap::Args)]
-struct Show {
-    #[command(flatten)]
-    name: CommandName,
-    /// The caller's scope, as `list` shows it, for a key that came through the proxy
-    #[arg(long, value_name = "HASH")]
-    scope: Option<String>,
-}
-
-pub(crate) async fn run(args: CommandArgs) -> anyhow::Result<ExitCode> {
-    let CommandArgs { server, store, action } = args;
-    exit_code_of(server.json, act(&server, &store, action).await)
-}
-
-async fn act(server: &ServerArgs, store: &StoreArgs, action: Action) -> Result<ExitCode, CliError> {
-    let backend = Backend::open(server, store).await?;
-    let response = match action {
-        Action::Begin(begin) => backend.send(begin.request()).await?,
-        Action::Complete(complete) => backend.send(complete.request()?).await?,
-        Action::Fail(fail) => backend.send(fail.request()).await?,
-        Action::Show(show) => show.send(&backend).await?,
-        Action::Operator(action) => return operator::act(&backend, action, server.json).await,
-    };
-    if !response.body.is_empty() {
-        print_response(&response, server.json)?;
+impl CommandAction {
+    pub(crate) async fn run(self, backend: &Backend, json: bool) -> Result<(), CliError> {
+        let request = match self {
+            Self::Begin { command, fingerprint, lease, retention, wait, on_unknown } => {
+                let mut body = json!({
+                    "lease_ms": millis(lease), "retention_ms": millis(retention),
+                    "wait_ms": millis(wait), "on_unknown": on_unknown,
+                });
+                if let Some(fingerprint) = fingerprint {
+                    body["fingerprint"] = fingerprint.into();
+                }
+                command.request(Method::POST).json(&body).waiting(wait)
+            }
+            Self::Complete { command, ticket, answer } => {
+                let mut body = answer.json()?;
+                body["token"] = ticket.ticket.into();
+                command.request(Method::PUT).json(&body)
+            }
+            Self::Fail { command, ticket } => {
+                command.request(Method::DELETE).header("hapax-token", Some(ticket.ticket))
+            }
+            // Asks as the owner, and then as an operator: only an operator may name a scope.
+            Self::Show(command) if command.scope.is_none() => {
+                match backend.print(command.name.request(Method::GET), json).await {
+                    Err(error) if error.has_code("forbidden") => command.request(Method::GET),
+                    shown => return shown,
+                }
+            }
+            Self::Show(command) => command.request(Method::GET),
+            Self::List { state, pages } => {
+                let state = state.and_then(|state| state.to_possible_value());
+                let state = state.as_ref().map(|state| state.get_name());
+                let path = ["operator", "commands"];
+                let request = || ClientRequest::new(Method::GET, &path).query("state", state);
+                return pages.print::<CommandList>(backend, request, json).await;
+            }
+            Self::Settle { command, answer } => command.request(Method::PUT).json(&answer.json()?),
+            Self::Release(command) => command.request(Method::DELETE),
+            Self::Sweep { at_most } => return sweep(backend, at_most, json).await,
+        };
+        backend.print(request, json).await
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 impl CommandName {
@@ -185,49 +227,17 @@ impl CommandName {
     }
 }
 
-impl Show {
-    /// Asks as the owner, and then as an operator: only an operator may name a scope.
-    async fn send(&self, backend: &Backend) -> Result<ClientResponse, CliError> {
-        let operator = || operator::request(Method::GET, &self.name, self.scope.as_deref());
-        if self.scope.is_some() {
-            return backend.send(operator()).await;
-        }
-        match backend.send(self.name.request(Method::GET)).await {
-            Err(error) if error.has_code("forbidden") => backend.send(operator()).await,
-            response => response,
-        }
-    }
-}
-
-impl Begin {
-    fn request(&self) -> ClientRequest {
-        let policy = match self.on_unknown {
-            OnUnknown::Refuse => "refuse",
-            OnUnknown::Rerun => "rerun",
-        };
-        let mut body = json!({
-            "lease_ms": millis(self.lease),
-            "retention_ms": millis(self.retention),
-            "wait_ms": millis(self.wait),
-            "on_unknown": policy,
-        });
-        if let Some(fingerprint) = &self.fingerprint {
-            body["fingerprint"] = fingerprint.as_str().into();
-        }
-        self.name.request(Method::POST).json(&body).waiting(self.wait)
-    }
-}
-
-impl Complete {
-    fn request(&self) -> Result<ClientRequest, CliError> {
-        let mut body = self.answer.json()?;
-        body["token"] = self.ticket.as_str().into();
-        Ok(self.name.request(Method::PUT).json(&body))
+impl ScopedCommand {
+    /// An operator's request about the command.
+    fn request(&self, method: Method) -> ClientRequest {
+        let CommandName { operation, key } = &self.name;
+        ClientRequest::new(method, &["operator", "commands", operation, key])
+            .query("scope", self.scope.as_deref())
     }
 }
 
 impl AnswerArgs {
-    pub(super) fn json(&self) -> Result<Value, CliError> {
+    fn json(&self) -> Result<Value, CliError> {
         let bytes = read_value(Some(&self.body))?;
         let mut response = json!({"status": self.status, "headers": headers(&self.headers)?});
         match String::from_utf8(bytes) {
@@ -238,29 +248,57 @@ impl AnswerArgs {
     }
 }
 
-impl Fail {
-    fn request(&self) -> ClientRequest {
-        self.name.request(Method::DELETE).header("hapax-token", Some(self.ticket.clone()))
-    }
-}
-
-/// The headers as the API takes them: a repeated name has an array of values.
+/// The headers as the API takes them: each name has an array of values.
 fn headers(lines: &[String]) -> Result<Map<String, Value>, CliError> {
     let mut headers = Map::new();
     for line in lines {
         let (name, value) = line
             .split_once(':')
             .ok_or_else(|| CliError::Usage("--header takes 'NAME: VALUE'".into()))?;
-        let value = Value::from(value.trim());
-        match headers.get_mut(name.trim()) {
-            None => {
-                headers.insert(name.trim().to_owned(), value);
-            }
-            Some(Value::Array(values)) => values.push(value),
-            Some(first) => *first = json!([first.take(), value]),
-        }
+        let values = headers.entry(name.trim()).or_insert_with(|| json!([]));
+        values.as_array_mut().expect("an array of values").push(value.trim().into());
     }
     Ok(headers)
+}
+
+impl ListPage for CommandList {
+    const HEAD: &'static [&'static str] =
+        &["STATE", "ATTEMPT", "BEGUN", "KEPT FOR", "OPERATION", "KEY", "SCOPE"];
+
+    fn into_rows(self) -> (Vec<Vec<String>>, Option<String>) {
+        let seconds = |ms| humantime::format_duration(Duration::from_secs(ms / 1000)).to_string();
+        let rows = self.commands.into_iter().map(|command| {
+            vec![
+                command.state,
+                command.attempt.to_string(),
+                format!("{} ago", seconds(command.begun_ms_ago)),
+                seconds(command.expires_in_ms),
+                command.operation,
+                command.key,
+                command.scope.unwrap_or_else(|| "-".into()),
+            ]
+        });
+        (rows.collect(), self.next)
+    }
+}
+
+/// Sweeps in short requests until one finds nothing.
+async fn sweep(backend: &Backend, at_most: Option<u64>, json: bool) -> Result<(), CliError> {
+    let most = at_most.unwrap_or(u64::MAX);
+    let mut total = 0;
+    while total < most {
+        let at_most = (most - total).min(10_000);
+        let request = ClientRequest::new(Method::POST, &["operator", "sweep"]);
+        let response = backend.send(request.json(&json!({"at_most": at_most}))).await?;
+        let SweepResult { swept } = response.read()?;
+        total += swept;
+        if swept == 0 {
+            break;
+        }
+    }
+    let json = json.then(|| json!({"swept": total}).to_string());
+    print_line(json.unwrap_or_else(|| format!("swept  {total}")));
+    Ok(())
 }
 
 #[cfg(test)]
@@ -271,7 +309,7 @@ mod tests {
     fn headers_keep_all_values_of_a_repeated_name() {
         let lines = ["link: a", "x: http://h:1", "link: b", "link:c"].map(str::to_owned);
         let map = Value::Object(headers(&lines).unwrap());
-        assert_eq!(map, json!({"link": ["a", "b", "c"], "x": "http://h:1"}));
+        assert_eq!(map, json!({"link": ["a", "b", "c"], "x": ["http://h:1"]}));
         assert!(headers(&["nothing".to_owned()]).is_err());
     }
 }

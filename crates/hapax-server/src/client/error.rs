@@ -1,27 +1,20 @@
 //! Errors of the command line: their text and their exit codes.
 
-use std::process::ExitCode;
+use std::process::{ExitCode, Termination};
 use std::time::Duration;
 
 use serde::Deserialize;
 
 use super::{ClientResponse, print_note};
 
-/// Why a command failed.
 #[derive(Debug)]
 pub(crate) enum CliError {
-    /// The command line is wrong.
     Usage(String),
-    /// The server gave no answer.
     Unreachable {
-        /// The server's address.
         server: String,
-        /// The cause.
         reason: String,
     },
-    /// The server refused the request.
     Refused {
-        /// The problem document, read.
         problem: Box<ReceivedProblem>,
         /// The problem document as it came, for `--json`.
         raw: bytes::Bytes,
@@ -70,7 +63,6 @@ impl ReceivedProblem {
         }
     }
 
-    /// Advice to the user.
     fn advice(&self) -> Option<String> {
         let again = || match self.retry_after_ms {
             Some(ms) => format!("try again in {}", humantime::format_duration(rounded(ms))),
@@ -126,7 +118,6 @@ impl CliError {
         Self::Local("the server's answer cannot be read: is it a hapax server?".into())
     }
 
-    /// Whether the server refused with this problem code.
     pub(crate) fn has_code(&self, code: &str) -> bool {
         matches!(self, Self::Refused { problem, .. } if problem.code() == code)
     }
@@ -148,9 +139,8 @@ impl CliError {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => USAGE,
-            Self::Unreachable { .. } => UNAVAILABLE,
+            Self::Unreachable { .. } | Self::Store(_) => UNAVAILABLE,
             Self::Refused { problem, .. } => problem.exit_code(),
-            Self::Store(_) => UNAVAILABLE,
             Self::Held(_) => HELD,
             Self::Local(_) => ERROR,
         }
@@ -198,9 +188,9 @@ impl CliError {
 /// The exit code of a command, after its error was printed.
 pub(crate) fn exit_code_of(
     json: bool,
-    outcome: Result<ExitCode, CliError>,
+    outcome: Result<impl Termination, CliError>,
 ) -> anyhow::Result<ExitCode> {
-    Ok(outcome.unwrap_or_else(|error| error.report(json)))
+    Ok(outcome.map_or_else(|error| error.report(json), Termination::report))
 }
 
 #[cfg(test)]

@@ -13,10 +13,12 @@ use tokio::time::Instant;
 use super::error::exit_code_of;
 use super::publish::job_name;
 use super::{
-    CliError, ClientRequest, EXIT_CODES, ServerArgs, ServerClient, duration, print_line, print_note,
+    CliError, ClientRequest, ServerArgs, ServerClient, duration, print_line, print_note,
+    with_exit_codes,
 };
 
-const EXAMPLES: &str = "\
+#[derive(clap::Args)]
+#[command(after_help = with_exit_codes("\
 Examples:
   hapax follow scan/job-1                        from its first event to its last one
   hapax follow scan/job-1 --after 7-42           from a cursor: the id of an event
@@ -24,11 +26,7 @@ Examples:
   hapax follow scan/job-1 --json | jq .data      one event to a line
 
 The command ends with the job's final event. After a lost connection it reconnects and continues at
-its position; if events were trimmed meanwhile, a gap and the job's state are printed.";
-
-/// The arguments of `hapax follow`.
-#[derive(clap::Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+its position; if events were trimmed meanwhile, a gap and the job's state are printed."))]
 pub(crate) struct FollowArgs {
     #[command(flatten)]
     server: ServerArgs,
@@ -47,7 +45,7 @@ pub(crate) struct FollowArgs {
 
 pub(crate) async fn run(args: FollowArgs) -> anyhow::Result<ExitCode> {
     let json = args.server.json;
-    exit_code_of(json, follow(args).await.map(|()| ExitCode::SUCCESS))
+    exit_code_of(json, follow(args).await)
 }
 
 async fn follow(args: FollowArgs) -> Result<(), CliError> {
@@ -68,10 +66,10 @@ async fn follow(args: FollowArgs) -> Result<(), CliError> {
             Ok(Some(mut stream)) => {
                 told = false;
                 match read(&mut stream, &mut resume, &mut retry, args.server.json).await {
-                    StreamEnd::All => return Ok(()),
+                    FollowEnd::All => return Ok(()),
                     // The job may be over: the next response tells.
-                    StreamEnd::Some => pause = Duration::from_millis(100),
-                    StreamEnd::Nothing => {}
+                    FollowEnd::Some => pause = Duration::from_millis(100),
+                    FollowEnd::Nothing => {}
                 }
                 until = Instant::now() + args.retry_for;
             }
@@ -86,28 +84,25 @@ async fn follow(args: FollowArgs) -> Result<(), CliError> {
     }
 }
 
-/// The position from which to continue.
 struct ResumePoint {
     after: Option<String>,
     last_seq: Option<u64>,
 }
 
-/// The result of one connection.
-enum StreamEnd {
+enum FollowEnd {
     Nothing,
     Some,
     /// The job is closed: there will be no more events.
     All,
 }
 
-/// Prints events until the stream ends.
 async fn read(
     stream: &mut FollowStream,
     resume: &mut ResumePoint,
     retry: &mut Duration,
     json: bool,
-) -> StreamEnd {
-    let mut came = StreamEnd::Nothing;
+) -> FollowEnd {
+    let mut came = FollowEnd::Nothing;
     while let Some(frame) = stream.next().await {
         if let Some(id) = &frame.id {
             *resume = ResumePoint { after: Some(id.clone()), last_seq: None };
@@ -116,12 +111,12 @@ async fn read(
             *retry = said.min(Duration::from_secs(60));
         }
         if frame.event == "end" {
-            return StreamEnd::All;
+            return FollowEnd::All;
         }
         if frame.data.is_empty() {
             continue;
         }
-        came = StreamEnd::Some;
+        came = FollowEnd::Some;
         if json {
             print_line(&frame.data);
         } else {
@@ -171,8 +166,7 @@ impl FollowStream {
         }))
     }
 
-    /// The next frame; `None` where the stream has ended or nothing arrives any more. A frame that was
-    /// cut off is dropped.
+    /// The next complete frame; `None` where the stream has ended or nothing arrives any more.
     pub(super) async fn next(&mut self) -> Option<ReceivedFrame> {
         loop {
             let line = self.next_line().await?;

@@ -6,7 +6,6 @@ pub(crate) mod error;
 pub(crate) mod follow;
 pub(crate) mod inbox;
 pub(crate) mod lock;
-mod operator;
 pub(crate) mod publish;
 pub(crate) mod queue;
 pub(crate) mod record;
@@ -19,15 +18,16 @@ use std::process::ExitCode;
 use clap::CommandFactory;
 use clap_complete::Shell;
 
-pub(crate) use backend::{Backend, LockRefusal, LockTicket, ServerArgs, StoreArgs};
+pub(crate) use backend::{ApiArgs, Backend, LockRefusal, LockTicket, ServerArgs, TicketArgs};
 pub(crate) use error::CliError;
 pub(crate) use server_client::{ClientRequest, ClientResponse, ServerClient};
 pub(crate) use terminal::{
-    ListPage, PageArgs, print_bytes, print_line, print_note, print_response, read_value,
+    ListPage, PageArgs, print_bytes, print_line, print_note, print_response, progress_bar,
+    read_value,
 };
 
 /// The exit codes, as every command's `--help` shows them. 69 and 75 are those of `sysexits.h`.
-pub(crate) const EXIT_CODES: &str = "\
+const EXIT_CODES: &str = "\
 Exit codes:
   0   done
   1   refused, or something went wrong
@@ -37,20 +37,22 @@ Exit codes:
   69  the server or its store cannot be reached
   75  another owner has it just now; try again";
 
+/// The examples of a command, then the exit codes.
+pub(crate) fn with_exit_codes(examples: &str) -> String {
+    format!("{examples}\n\n{EXIT_CODES}")
+}
+
 /// A duration as people write it: `500ms`, `30s`, `1h 30m`.
 pub(crate) fn duration(text: &str) -> Result<std::time::Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error} (as in 500ms, 30s or 2h)"))
 }
 
-const COMPLETIONS: &str = "\
+#[derive(clap::Args)]
+#[command(after_help = "\
 Examples:
   hapax completions bash > ~/.local/share/bash-completion/completions/hapax
   hapax completions zsh > ~/.zfunc/_hapax
-  hapax completions fish > ~/.config/fish/completions/hapax.fish";
-
-/// The arguments of `hapax completions`.
-#[derive(clap::Args)]
-#[command(after_help = COMPLETIONS)]
+  hapax completions fish > ~/.config/fish/completions/hapax.fish")]
 pub(crate) struct CompletionsArgs {
     /// For which shell
     shell: Shell,

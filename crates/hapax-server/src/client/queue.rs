@@ -1,18 +1,13 @@
 //! `hapax queue`: the depth of a queue, and its dead letters.
 
-use std::process::ExitCode;
-
 use clap::Subcommand;
 use hyper::Method;
-use serde::Deserialize;
 
-use super::error::exit_code_of;
-use super::{
-    Backend, CliError, ClientRequest, EXIT_CODES, ListPage, PageArgs, ServerArgs, StoreArgs,
-    print_response,
-};
+use super::{Backend, CliError, ClientRequest, ListPage, PageArgs, with_exit_codes};
+use crate::api::{DeadLetterBody, DeadLetters};
 
-const EXAMPLES: &str = "\
+#[derive(Subcommand)]
+#[command(after_help = with_exit_codes("\
 Examples:
   hapax queue show outbox                        how much waits, is in flight, is dead
   hapax queue dead outbox                        the dead letters and their reasons
@@ -20,139 +15,84 @@ Examples:
   hapax queue discard outbox 0198f2…             delete it, so that its key goes on
   hapax queue dead outbox --store postgres://app@db/app      without a server, for example a relay's
 
-Needs the scope `admin` where the server has tokens.";
-
-/// The arguments of `hapax queue`.
-#[derive(clap::Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
-pub(crate) struct QueueArgs {
-    #[command(flatten)]
-    server: ServerArgs,
-    #[command(flatten)]
-    store: StoreArgs,
-    #[command(subcommand)]
-    action: Action,
-}
-
-#[derive(Subcommand)]
-enum Action {
+Needs the scope `admin` where the server has tokens."))]
+pub(crate) enum QueueAction {
     /// Show the depth of a queue
-    #[command(after_help = format!("{SHOW}\n\n{EXIT_CODES}"))]
-    Show(Name),
+    #[command(after_help = with_exit_codes("\
+Examples:
+  hapax queue show outbox
+  hapax queue show outbox --json | jq .dead"))]
+    Show(QueueArgs),
     /// List dead letters
-    #[command(after_help = format!("{DEAD}\n\n{EXIT_CODES}"))]
-    Dead(Dead),
+    #[command(after_help = with_exit_codes("\
+Examples:
+  hapax queue dead outbox
+  hapax queue dead ingest --all --json | jq -r '.items[].reason'"))]
+    Dead {
+        #[command(flatten)]
+        queue: QueueArgs,
+        #[command(flatten)]
+        pages: PageArgs,
+    },
     /// Put a dead letter back into its queue
-    #[command(after_help = format!("{REQUEUE}\n\n{EXIT_CODES}"))]
-    Requeue(Letter),
+    #[command(after_help = with_exit_codes("\
+Examples:
+  hapax queue requeue outbox 0198f2c4-…
+  hapax queue dead outbox --json | jq -r '.items[].id' | xargs -n1 hapax queue requeue outbox"))]
+    Requeue(DeadLetterArgs),
     /// Delete a dead letter
-    #[command(after_help = format!("{DISCARD}\n\n{EXIT_CODES}"))]
-    Discard(Letter),
+    #[command(after_help = with_exit_codes("\
+Examples:
+  hapax queue discard outbox 0198f2c4-…"))]
+    Discard(DeadLetterArgs),
 }
 
-/// The name of a queue.
 #[derive(clap::Args)]
-struct Name {
+pub(crate) struct QueueArgs {
     /// The queue: `outbox`, `ingest`, `line`
     queue: String,
 }
 
-const SHOW: &str = "\
-Examples:
-  hapax queue show outbox
-  hapax queue show outbox --json | jq .dead";
-
-const DEAD: &str = "\
-Examples:
-  hapax queue dead outbox
-  hapax queue dead ingest --all --json | jq -r '.items[].reason'";
-
 #[derive(clap::Args)]
-struct Dead {
+pub(crate) struct DeadLetterArgs {
     #[command(flatten)]
-    name: Name,
-    #[command(flatten)]
-    pages: PageArgs,
-}
-
-const REQUEUE: &str = "\
-Examples:
-  hapax queue requeue outbox 0198f2c4-…
-  hapax queue dead outbox --json | jq -r '.items[].id' | xargs -n1 hapax queue requeue outbox";
-
-const DISCARD: &str = "\
-Examples:
-  hapax queue discard outbox 0198f2c4-…";
-
-#[derive(clap::Args)]
-struct Letter {
-    #[command(flatten)]
-    name: Name,
+    queue: QueueArgs,
     /// The dead letter's id, as `dead` shows it
     id: String,
 }
 
-pub(crate) async fn run(args: QueueArgs) -> anyhow::Result<ExitCode> {
-    let QueueArgs { server, store, action } = args;
-    exit_code_of(server.json, act(&server, &store, action).await)
-}
-
-async fn act(server: &ServerArgs, store: &StoreArgs, action: Action) -> Result<ExitCode, CliError> {
-    let backend = Backend::open(server, store).await?;
-    match action {
-        Action::Show(Name { queue }) => {
-            let response =
-                backend.send(ClientRequest::new(Method::GET, &["queues", &queue])).await?;
-            print_response(&response, server.json)?;
-        }
-        Action::Dead(Dead { name, pages }) => {
-            let request = || ClientRequest::new(Method::GET, &["queues", &name.queue, "dead"]);
-            pages.print::<DeadPage>(&backend, request, server.json).await?;
-        }
-        Action::Requeue(Letter { name, id }) => {
-            let path = ["queues", &name.queue, "dead", &id, "requeue"];
-            backend.send(ClientRequest::new(Method::POST, &path)).await?;
-        }
-        Action::Discard(Letter { name, id }) => {
-            let path = ["queues", &name.queue, "dead", &id];
-            backend.send(ClientRequest::new(Method::DELETE, &path)).await?;
-        }
+impl QueueArgs {
+    fn request(&self, method: Method, path: &[&str]) -> ClientRequest {
+        ClientRequest::new(method, &[&["queues", &*self.queue][..], path].concat())
     }
-    Ok(ExitCode::SUCCESS)
 }
 
-#[derive(Deserialize)]
-struct DeadPage {
-    items: Vec<DeadLetter>,
-    next: Option<String>,
+impl QueueAction {
+    pub(crate) async fn run(self, backend: &Backend, json: bool) -> Result<(), CliError> {
+        let request = match self {
+            Self::Show(queue) => queue.request(Method::GET, &[]),
+            Self::Dead { queue, pages } => {
+                let request = || queue.request(Method::GET, &["dead"]);
+                return pages.print::<DeadLetters>(backend, request, json).await;
+            }
+            Self::Requeue(DeadLetterArgs { queue, id }) => {
+                queue.request(Method::POST, &["dead", &id, "requeue"])
+            }
+            Self::Discard(DeadLetterArgs { queue, id }) => {
+                queue.request(Method::DELETE, &["dead", &id])
+            }
+        };
+        backend.print(request, json).await
+    }
 }
 
-#[derive(Deserialize)]
-struct DeadLetter {
-    id: String,
-    key: Option<String>,
-    attempts: u32,
-    reason: String,
-    at: String,
-}
-
-impl ListPage for DeadPage {
+impl ListPage for DeadLetters {
     const HEAD: &'static [&'static str] = &["ID", "ATTEMPTS", "SINCE", "KEY", "REASON"];
 
-    fn rows(&self) -> Vec<Vec<String>> {
-        let row = |item: &DeadLetter| {
-            vec![
-                item.id.clone(),
-                item.attempts.to_string(),
-                item.at.clone(),
-                item.key.clone().unwrap_or_else(|| "-".into()),
-                item.reason.clone(),
-            ]
+    fn into_rows(self) -> (Vec<Vec<String>>, Option<String>) {
+        let row = |DeadLetterBody { id, key, attempts, reason, at }| {
+            vec![id, attempts.to_string(), at, key.unwrap_or_else(|| "-".into()), reason]
         };
-        self.items.iter().map(row).collect()
-    }
-
-    fn next(self) -> Option<String> {
-        self.next
+        (self.items.into_iter().map(row).collect(), self.next)
     }
 }

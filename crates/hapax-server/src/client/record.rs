@@ -9,11 +9,12 @@ use hyper::{Method, StatusCode};
 
 use super::error::exit_code_of;
 use super::{
-    CliError, ClientRequest, ClientResponse, EXIT_CODES, ServerArgs, duration, print_bytes,
-    print_line, read_value,
+    CliError, ClientRequest, ClientResponse, ServerArgs, duration, print_bytes, print_line,
+    read_value, with_exit_codes,
 };
 
-const EXAMPLES: &str = "\
+#[derive(clap::Args)]
+#[command(after_help = with_exit_codes("\
 Examples:
   hapax record put user:U1:last_transaction '{\"amount\":120}' --ttl 1h
   hapax record get user:U1:last_transaction -i     with its version
@@ -21,11 +22,7 @@ Examples:
   hapax record delete user:U1:last_transaction
 
 If the version of --if-match is not the stored one any more, nothing is changed and the exit code
-is 4: read the record again and repeat the change.";
-
-/// The arguments of `hapax record`.
-#[derive(clap::Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+is 4: read the record again and repeat the change."))]
 pub(crate) struct RecordArgs {
     #[command(flatten)]
     server: ServerArgs,
@@ -36,71 +33,64 @@ pub(crate) struct RecordArgs {
 #[derive(Subcommand)]
 enum Action {
     /// Print a record
-    #[command(after_help = format!("{GET}\n\n{EXIT_CODES}"))]
-    Get(Get),
-    /// Store a record
-    #[command(after_help = format!("{PUT}\n\n{EXIT_CODES}"))]
-    Put(Put),
-    /// Change some fields of a record (JSON merge patch) and print the result
-    #[command(after_help = format!("{PATCH}\n\n{EXIT_CODES}"))]
-    Patch(Patch),
-    /// Delete a record
-    #[command(after_help = format!("{DELETE}\n\n{EXIT_CODES}"))]
-    Delete(Delete),
-}
-
-const GET: &str = "\
+    #[command(after_help = with_exit_codes("\
 Examples:
   hapax record get cart:17
-  hapax record get cart:17 -i      ETag and time left first, then an empty line";
-
-#[derive(clap::Args)]
-struct Get {
-    /// The record's name, 1 to 255 bytes of printable ASCII
-    key: String,
-    /// Also print the version (ETag) and the remaining time
-    #[arg(short = 'i', long)]
-    show_version: bool,
-}
-
-const PUT: &str = "\
+  hapax record get cart:17 -i      ETag and time left first, then an empty line"))]
+    Get {
+        /// The record's name, 1 to 255 bytes of printable ASCII
+        key: String,
+        /// Also print the version (ETag) and the remaining time
+        #[arg(short = 'i', long)]
+        show_version: bool,
+    },
+    /// Store a record
+    #[command(after_help = with_exit_codes("\
 Examples:
   hapax record put cart:17 '{\"cups\":2}' --ttl 30m
   hapax record put cart:17 @cart.json --if-match 3f9a…
-  jq .cart order.json | hapax record put cart:17 --if-none-match";
-
-#[derive(clap::Args)]
-struct Put {
-    /// The record's name
-    key: String,
-    /// JSON; `@FILE` reads a file; `-` or nothing reads standard input
-    value: Option<String>,
-    #[command(flatten)]
-    change: Change,
-    /// Only if there is no such record yet
-    #[arg(long, conflicts_with = "if_match")]
-    if_none_match: bool,
-}
-
-const PATCH: &str = "\
+  jq .cart order.json | hapax record put cart:17 --if-none-match"))]
+    Put {
+        /// The record's name
+        key: String,
+        /// JSON; `@FILE` reads a file; `-` or nothing reads standard input
+        value: Option<String>,
+        #[command(flatten)]
+        change: ChangeArgs,
+        /// Only if there is no such record yet
+        #[arg(long, conflicts_with = "if_match")]
+        if_none_match: bool,
+    },
+    /// Change some fields of a record (JSON merge patch) and print the result
+    #[command(after_help = with_exit_codes("\
 Examples:
   hapax record patch cart:17 '{\"cups\":3}'           changes one field
   hapax record patch cart:17 '{\"note\":null}'        removes one
-  hapax record patch cart:17 @change.json --if-match 3f9a…";
-
-#[derive(clap::Args)]
-struct Patch {
-    /// The record's name
-    key: String,
-    /// A merge patch; `@FILE` reads a file; `-` or nothing reads standard input
-    value: Option<String>,
-    #[command(flatten)]
-    change: Change,
+  hapax record patch cart:17 @change.json --if-match 3f9a…"))]
+    Patch {
+        /// The record's name
+        key: String,
+        /// A merge patch; `@FILE` reads a file; `-` or nothing reads standard input
+        value: Option<String>,
+        #[command(flatten)]
+        change: ChangeArgs,
+    },
+    /// Delete a record
+    #[command(after_help = with_exit_codes("\
+Examples:
+  hapax record delete cart:17
+  hapax record delete cart:17 --if-match 3f9a…"))]
+    Delete {
+        /// The record's name
+        key: String,
+        /// Only if this is still the version
+        #[arg(long, value_name = "VERSION")]
+        if_match: Option<String>,
+    },
 }
 
-/// The options of a change.
 #[derive(clap::Args)]
-struct Change {
+struct ChangeArgs {
     /// How long the record is kept; without this, a new record is kept for ever and an old one as before
     #[arg(long, value_parser = duration)]
     ttl: Option<Duration>,
@@ -112,66 +102,53 @@ struct Change {
     show_version: bool,
 }
 
-const DELETE: &str = "\
-Examples:
-  hapax record delete cart:17
-  hapax record delete cart:17 --if-match 3f9a…";
-
-#[derive(clap::Args)]
-struct Delete {
-    /// The record's name
-    key: String,
-    /// Only if this is still the version
-    #[arg(long, value_name = "VERSION")]
-    if_match: Option<String>,
-}
-
 pub(crate) async fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
-    let RecordArgs { server, action } = args;
-    exit_code_of(server.json, act(&server, action).await)
+    exit_code_of(args.server.json, act(&args.server, args.action).await)
 }
 
-async fn act(server: &ServerArgs, action: Action) -> Result<ExitCode, CliError> {
+async fn act(server: &ServerArgs, action: Action) -> Result<(), CliError> {
     let client = server.client()?;
     match action {
-        Action::Get(get) => {
-            let response = client.send(request(Method::GET, &get.key)).await?;
-            if get.show_version {
-                version(&response);
-                print_line("");
-            }
-            print_bytes(&response.body);
+        Action::Get { key, show_version } => {
+            print_record(&client.send(request(Method::GET, &key)).await?, show_version);
         }
-        Action::Put(put) => {
-            let body = read_value(put.value.as_deref())?;
-            let none_match = put.if_none_match.then(|| "*".to_owned());
-            let request = put.change.of(Method::PUT, &put.key, body);
+        Action::Put { key, value, change, if_none_match } => {
+            let request = change.request(Method::PUT, &key, value)?;
+            let none_match = if_none_match.then(|| "*".to_owned());
             let response = client.send(request.header("if-none-match", none_match)).await?;
-            stored(&response, put.change.show_version, server.json);
-        }
-        Action::Patch(patch) => {
-            let body = read_value(patch.value.as_deref())?;
-            let response = client.send(patch.change.of(Method::PATCH, &patch.key, body)).await?;
-            if patch.change.show_version {
-                version(&response);
-                print_line("");
+            if change.show_version {
+                print_version(&response);
             }
-            print_bytes(&response.body);
+            if server.json {
+                print_bytes(&response.body);
+            } else if !change.show_version {
+                let created = response.status == StatusCode::CREATED;
+                print_line(if created { "created" } else { "changed" });
+            }
         }
-        Action::Delete(delete) => {
-            let version = delete.if_match.as_deref().map(entity_tag);
-            client.send(request(Method::DELETE, &delete.key).header("if-match", version)).await?;
+        Action::Patch { key, value, change } => {
+            let response = client.send(change.request(Method::PATCH, &key, value)?).await?;
+            print_record(&response, change.show_version);
+        }
+        Action::Delete { key, if_match } => {
+            let version = if_match.as_deref().map(entity_tag);
+            client.send(request(Method::DELETE, &key).header("if-match", version)).await?;
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
-impl Change {
-    fn of(&self, method: Method, key: &str, body: Vec<u8>) -> ClientRequest {
-        request(method, key)
+impl ChangeArgs {
+    fn request(
+        &self,
+        method: Method,
+        key: &str,
+        value: Option<String>,
+    ) -> Result<ClientRequest, CliError> {
+        Ok(request(method, key)
             .query("ttl_ms", self.ttl.map(millis))
             .header("if-match", self.if_match.as_deref().map(entity_tag))
-            .body(body)
+            .body(read_value(value.as_deref())?))
     }
 }
 
@@ -188,23 +165,19 @@ fn entity_tag(version: &str) -> String {
     }
 }
 
-fn version(response: &ClientResponse) {
-    if let Some(tag) = response.header("etag") {
-        print_line(format_args!("ETag: {tag}"));
+fn print_record(response: &ClientResponse, show_version: bool) {
+    if show_version {
+        print_version(response);
+        print_line("");
     }
-    if let Some(ms) = response.header("hapax-expires-in-ms") {
-        print_line(format_args!("Hapax-Expires-In-Ms: {ms}"));
-    }
+    print_bytes(&response.body);
 }
 
-fn stored(response: &ClientResponse, show_version: bool, json: bool) {
-    if show_version {
-        version(response);
-    }
-    if json {
-        print_bytes(&response.body);
-    } else if !show_version {
-        print_line(if response.status == StatusCode::CREATED { "created" } else { "changed" });
+fn print_version(response: &ClientResponse) {
+    for name in ["ETag", "Hapax-Expires-In-Ms"] {
+        if let Some(value) = response.header(name) {
+            print_line(format_args!("{name}: {value}"));
+        }
     }
 }
 

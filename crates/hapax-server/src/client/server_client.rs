@@ -25,7 +25,6 @@ const MAX_RESPONSE: usize = 64 << 20;
 /// The characters that are not encoded in a path. A dot is encoded, because `..` would leave the segment.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~').remove(b':');
 
-/// A client of one server.
 #[derive(Clone)]
 pub(crate) struct ServerClient {
     client: HttpClient,
@@ -33,7 +32,6 @@ pub(crate) struct ServerClient {
     authorization: Option<HeaderValue>,
 }
 
-/// A request of the API.
 pub(crate) struct ClientRequest {
     method: Method,
     path: String,
@@ -77,7 +75,6 @@ impl ClientRequest {
         self
     }
 
-    /// Sets a JSON body.
     pub(crate) fn json(self, value: &serde_json::Value) -> Self {
         self.body(value.to_string().into_bytes())
     }
@@ -94,13 +91,11 @@ impl ClientRequest {
         self
     }
 
-    /// Shortens the timeout.
     pub(crate) fn timeout_at_most(mut self, timeout: Duration) -> Self {
         self.timeout = timeout.min(TIMEOUT);
         self
     }
 
-    /// The HTTP request to the server at `base`.
     pub(super) fn into_http(self, base: &str) -> Result<Request<Bytes>, CliError> {
         let request = Request::builder().method(self.method).uri(base.to_owned() + &self.path);
         let headers = self.headers.into_iter();
@@ -121,7 +116,6 @@ impl ClientResponse {
         if status.is_success() { Ok(response) } else { Err(CliError::refused(&response)) }
     }
 
-    /// Parses the body.
     pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, CliError> {
         serde_json::from_slice(&self.body).map_err(|_| CliError::not_hapax())
     }

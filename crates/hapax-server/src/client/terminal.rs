@@ -4,12 +4,12 @@ use std::fmt::Display;
 use std::io::{Read, Write};
 use std::time::Duration;
 
+use indicatif::{ProgressBar, ProgressStyle};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::{Backend, CliError, ClientRequest, ClientResponse};
 
-/// Prints a line to standard output.
 pub(crate) fn print_line(text: impl Display) {
     // Ignore a closed pipe: its reader wants no more.
     let _ = writeln!(anstream::stdout(), "{text}");
@@ -25,14 +25,23 @@ pub(crate) fn print_bytes(bytes: &[u8]) {
     let _ = out.flush();
 }
 
-/// Prints a line to standard error.
 pub(crate) fn print_note(text: impl Display) {
     let _ = writeln!(anstream::stderr(), "{text}");
 }
 
-/// Prints a response: its JSON as it is, or a line for each field.
+/// A progress bar on standard error, which is drawn only on a terminal; a spinner without a length.
+pub(crate) fn progress_bar(length: Option<u64>, template: &str) -> ProgressBar {
+    let bar = length.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+/// Prints a response, if it has a body: its JSON as it is, or a line for each field.
 pub(crate) fn print_response(response: &ClientResponse, json: bool) -> Result<(), CliError> {
-    if json {
+    if json || response.body.is_empty() {
         print_bytes(&response.body);
     } else {
         print_line(fields(&response.read()?).trim_end());
@@ -85,16 +94,11 @@ pub(crate) struct PageArgs {
     all: bool,
 }
 
-/// A page of a list.
 pub(crate) trait ListPage: DeserializeOwned {
-    /// The titles of the columns.
     const HEAD: &'static [&'static str];
 
-    /// The cells of each row.
-    fn rows(&self) -> Vec<Vec<String>>;
-
-    /// The cursor of the next page.
-    fn next(self) -> Option<String>;
+    /// The cells of each row, and the cursor of the next page.
+    fn into_rows(self) -> (Vec<Vec<String>>, Option<String>);
 }
 
 impl PageArgs {
@@ -111,14 +115,13 @@ impl PageArgs {
         loop {
             let request = request().query("limit", limit).query("after", after);
             let response = backend.send(request).await?;
-            let page: P = response.read()?;
-            let rows = page.rows();
+            let (rows, next) = response.read::<P>()?.into_rows();
             if json {
                 print_bytes(&response.body);
             } else if !rows.is_empty() {
                 print_line(columns(&head.take().into_iter().chain(rows).collect::<Vec<_>>()));
             }
-            match page.next() {
+            match next {
                 Some(next) if self.all => after = Some(next),
                 Some(_) if !json => {
                     print_note("there may be more: --all shows them, --limit more at once");
@@ -146,8 +149,7 @@ fn columns(rows: &[Vec<String>]) -> String {
 /// More than any server takes; the server reports its own limit.
 const MAX_INPUT: u64 = 64 << 20;
 
-/// Reads an argument: `@FILE` is a file's content, `-` or nothing is standard input, anything else is
-/// the value itself.
+/// Reads an argument: `@FILE`, standard input (`-` or nothing), or the value itself.
 pub(crate) fn read_value(argument: Option<&str>) -> Result<Vec<u8>, CliError> {
     match argument {
         None | Some("-") => read(std::io::stdin().lock(), "standard input"),

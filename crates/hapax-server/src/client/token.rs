@@ -3,14 +3,15 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Subcommand, ValueEnum};
+use clap::Subcommand;
 use hapax::{Clock, Key, SystemClock, Tenant};
+use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::error::exit_code_of;
 use super::{CliError, duration, print_line};
-use crate::serve::signed_link::SignedLink;
-use crate::settings::{SettingValue, SigningSecret};
+use crate::api::sse::signed_link::SignedLink;
+use crate::settings::{SettingValue, SigningSecret, TokenScope};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -21,7 +22,6 @@ Examples:
 The token is shown only once: the server's file holds its hash. Give it to the client (in
 HAPAX_TOKEN, or as `Authorization: Bearer …`), and append the [[token]] lines to hapax.toml.";
 
-/// The arguments of `hapax token`.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct TokenArgs {
@@ -48,30 +48,10 @@ struct New {
     tenant: String,
     /// A scope of the token; may be repeated
     #[arg(long = "scope", value_enum, default_values = ["data"], value_delimiter = ',')]
-    scopes: Vec<Scope>,
+    scopes: Vec<TokenScope>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Scope {
-    /// Locks, records and commands
-    Data,
-    /// Settling and releasing others' claims
-    Admin,
-    /// Reading /metrics
-    Metrics,
-}
-
-impl Scope {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Data => "data",
-            Self::Admin => "admin",
-            Self::Metrics => "metrics",
-        }
-    }
 }
 
 pub(crate) async fn run(args: TokenArgs) -> anyhow::Result<ExitCode> {
@@ -82,31 +62,30 @@ pub(crate) async fn run(args: TokenArgs) -> anyhow::Result<ExitCode> {
 }
 
 impl New {
-    fn run(&self) -> Result<ExitCode, CliError> {
+    fn run(&self) -> Result<(), CliError> {
         Tenant::new(&self.tenant).map_err(|error| CliError::Usage(error.to_string()))?;
         let token = fresh()?;
         let sha256 = hex(&Sha256::digest(token.as_bytes()));
         let mut scopes: Vec<&str> = Vec::new();
-        for scope in &self.scopes {
-            if !scopes.contains(&scope.as_str()) {
-                scopes.push(scope.as_str());
+        for scope in self.scopes.iter().map(|scope| scope.as_str()) {
+            if !scopes.contains(&scope) {
+                scopes.push(scope);
             }
         }
         if self.json {
-            print_line(serde_json::json!({
+            print_line(json!({
                 "token": token, "name": self.name, "sha256": sha256,
                 "tenant": self.tenant, "scopes": scopes,
             }));
         } else {
-            print_line(format_args!("{token}\n"));
-            print_line("[[token]]");
             // A JSON string is also a TOML basic string.
-            print_line(format_args!("name = {}", serde_json::json!(self.name)));
-            print_line(format_args!("sha256 = \"{sha256}\""));
-            print_line(format_args!("tenant = {}", serde_json::json!(self.tenant)));
-            print_line(format_args!("scopes = {}", serde_json::json!(scopes)));
+            let [name, tenant, scopes] = [json!(self.name), json!(self.tenant), json!(scopes)];
+            print_line(format_args!(
+                "{token}\n\n[[token]]\nname = {name}\nsha256 = \"{sha256}\"\ntenant = {tenant}\n\
+                 scopes = {scopes}"
+            ));
         }
-        Ok(ExitCode::SUCCESS)
+        Ok(())
     }
 }
 
@@ -119,14 +98,11 @@ fn fresh() -> Result<String, CliError> {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-const LINK_EXAMPLES: &str = "\
+#[derive(clap::Args)]
+#[command(after_help = "\
 Examples:
   hapax token link --job scan/job-1
   hapax token link --job scan/1 --job scan/2 --ttl 10m --tenant shop
@@ -136,12 +112,8 @@ EventSource sends no headers, so a page cannot present a token. A link replaces 
 expires, it allows reading the jobs that it names, and nothing else. The secret is the server's
 --sse-secret: every backend that has it can sign links by itself,
   link = BASE64URL(json) \".\" BASE64URL(HMAC-SHA256(secret, BASE64URL(json)))       (no padding)
-  json = {\"tenant\":\"default\",\"jobs\":[[\"scan\",\"job-1\"]],\"expires\":1767225600}";
-
-/// The arguments of `hapax token link`.
-#[derive(clap::Args)]
-#[command(after_help = LINK_EXAMPLES)]
-pub(super) struct LinkArgs {
+  json = {\"tenant\":\"default\",\"jobs\":[[\"scan\",\"job-1\"]],\"expires\":1767225600}")]
+struct LinkArgs {
     /// A job that the link opens, as `domain/job_id`; may be repeated
     #[arg(long = "job", required = true, value_name = "DOMAIN/JOB_ID")]
     jobs: Vec<String>,
@@ -156,11 +128,11 @@ pub(super) struct LinkArgs {
     secret: String,
     /// Print one JSON object
     #[arg(long)]
-    pub(super) json: bool,
+    json: bool,
 }
 
 impl LinkArgs {
-    pub(super) fn run(&self) -> Result<ExitCode, CliError> {
+    fn run(&self) -> Result<(), CliError> {
         let usage = |text: String| CliError::Usage(text);
         let secret = SigningSecret::parse(&self.secret)
             .map_err(|text| usage(format!("--secret: {text}")))?;
@@ -177,10 +149,10 @@ impl LinkArgs {
         let link = SignedLink { tenant: self.tenant.clone(), jobs, expires };
         let access = link.sign(&secret);
         if self.json {
-            print_line(serde_json::json!({"access": access, "expires": expires}));
+            print_line(json!({"access": access, "expires": expires}));
         } else {
             print_line(access);
         }
-        Ok(ExitCode::SUCCESS)
+        Ok(())
     }
 }

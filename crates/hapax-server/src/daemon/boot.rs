@@ -13,9 +13,8 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
 use super::io_timeouts::IoTimeouts;
-use super::listener::{HttpServer, RequestHandler, bind};
+use super::listener::{HttpServer, RequestHandler, StopSignals, bind};
 use super::readiness::Readiness;
-use super::shutdown::StopSignals;
 use super::{logging, metrics};
 use crate::settings::{
     CommandSettings, ListenAddress, LogFormat, LogLevel, SecretUrl, SettingSources,
@@ -36,8 +35,7 @@ pub(crate) struct DaemonSettings<'a> {
     pub(crate) max_connections: usize,
 }
 
-/// Collects the settings of a daemon with a listener, whose fields have the same names in every
-/// command.
+/// Collects the settings of a daemon with a listener: their fields have the same names everywhere.
 macro_rules! daemon_settings {
     ($settings:expr) => {
         $crate::daemon::DaemonSettings {
@@ -58,7 +56,7 @@ macro_rules! daemon_settings {
 }
 pub(crate) use daemon_settings;
 
-/// A started daemon: its store is open and watched, its metrics are recorded, its main listener is
+/// A started daemon: its store is open and watched, its metrics are recorded, its listener is
 /// bound.
 pub(crate) struct Daemon {
     pub(crate) store: Arc<dyn Store>,
@@ -95,14 +93,12 @@ impl Daemon {
         Ok(Self { store, readiness, metrics, timeouts, max_connections, listener, signals })
     }
 
-    /// The address of the main listener.
     pub(crate) fn address(&self) -> anyhow::Result<SocketAddr> {
         Ok(self.listener.as_ref().context("the daemon has no listener")?.local_addr()?)
     }
 
-    /// Serves on the main listener until a signal, then shuts down in order: nothing new is
-    /// accepted, `/readyz` turns red, `stop` runs, and requests in flight may finish within the
-    /// timeout.
+    /// Serves until a signal, then shuts down in order: nothing new is accepted, `/readyz` turns
+    /// red, `stop` runs, and requests in flight may finish within the timeout.
     pub(crate) async fn serve<H: RequestHandler>(
         self,
         handler: H,
@@ -128,7 +124,6 @@ impl Daemon {
     }
 }
 
-/// Opens the store of a URL, with this timeout for one call.
 /// The keys that the seeds' programs share with hapax on Redis; the default of `redis.verbatim`.
 pub(crate) const REDIS_VERBATIM: [&str; 2] = ["processing:*", "user:*:last_transaction"];
 
@@ -137,6 +132,7 @@ pub(crate) fn default_store_config() -> hapax::StoreConfig {
     hapax::StoreConfig::default().redis_verbatim(REDIS_VERBATIM)
 }
 
+/// Opens the store of a URL, with this timeout for one call.
 pub(crate) fn open_store(
     url: &SecretUrl,
     timeout: Duration,
@@ -148,9 +144,8 @@ pub(crate) fn open_store(
     store.with_context(|| format!("the store {}", url.shown()))
 }
 
-/// Raises the limit of open files to what the system allows: each connection is one file, and the
-/// default of a shell is meant for programs with a few. Warns where the limit is below the
-/// configured number of connections.
+/// Raises the limit of open files to what the system allows, because each connection is one file.
+/// Warns where that is below the configured number of connections.
 fn raise_file_limit(connections: usize) {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).is_ok();

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -19,15 +19,13 @@ use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::io_timeouts::{ConnectionActivity, IoTimeouts, TimedStream};
-use super::listener::{Peer, RequestHandler};
-use super::shutdown::DrainSignal;
+use super::listener::{DrainSignal, Peer, RequestHandler};
 use super::takeover::{RawConnection, Takeover, response_head};
 
 /// Concurrent streams of one HTTP/2 connection, and bytes of headers of one request.
 const MAX_HTTP2_STREAMS: u32 = 256;
 const MAX_HTTP2_HEADERS: u32 = 64 * 1024;
 
-/// Serves connections, each with a clone of this.
 #[derive(Clone)]
 pub(super) struct ConnectionServer<H> {
     handler: H,
@@ -49,7 +47,7 @@ impl<H: RequestHandler> ConnectionServer<H> {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let (stream, activity) = TimedStream::new(stream, self.timeouts, H::REFUSALS);
+        let (stream, activity) = TimedStream::new(stream, self.timeouts, H::EXPLAIN_REFUSALS);
         self.serve_auto(stream, activity, peer, drain).await;
     }
 
@@ -61,7 +59,7 @@ impl<H: RequestHandler> ConnectionServer<H> {
         mut drain: DrainSignal,
         permit: OwnedSemaphorePermit,
     ) {
-        let (mut stream, activity) = TimedStream::new(stream, self.timeouts, H::REFUSALS);
+        let (mut stream, activity) = TimedStream::new(stream, self.timeouts, H::EXPLAIN_REFUSALS);
         let http2 = tokio::select! {
             http2 = stream.begins_http2() => http2,
             () = drain.begins() => return,
@@ -126,7 +124,7 @@ impl<H: RequestHandler> ConnectionServer<H> {
                     && let Some(takeover) = response.extensions_mut().remove::<Takeover>()
                 {
                     let (parts, _) = response.into_parts();
-                    offered.put(takeover, response_head(&parts));
+                    *lock(&offered) = Some((takeover, response_head(&parts)));
                     // The loop that polls the connection drops this future and takes over.
                     return std::future::pending().await;
                 }
@@ -144,9 +142,9 @@ impl<H: RequestHandler> ConnectionServer<H> {
             }
             match Pin::new(&mut connection).poll(context) {
                 Poll::Ready(served) => Poll::Ready(served.map(|()| None)),
-                Poll::Pending => {
-                    pending.take().map_or(Poll::Pending, |taken| Poll::Ready(Ok(Some(taken))))
-                }
+                Poll::Pending => lock(&pending)
+                    .take()
+                    .map_or(Poll::Pending, |taken| Poll::Ready(Ok(Some(taken)))),
             }
         });
         match served.await {
@@ -163,7 +161,6 @@ impl<H: RequestHandler> ConnectionServer<H> {
     }
 }
 
-/// Adds what is known of the connection to a request.
 fn with_connection(
     mut request: Request<Incoming>,
     peer: Peer,
@@ -175,17 +172,10 @@ fn with_connection(
 }
 
 /// The takeover that a handler asked for, with the head of its response.
-#[derive(Clone, Default)]
-struct PendingTakeover(Arc<Mutex<Option<(Takeover, Bytes)>>>);
+type PendingTakeover = Arc<Mutex<Option<(Takeover, Bytes)>>>;
 
-impl PendingTakeover {
-    fn put(&self, takeover: Takeover, head: Bytes) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((takeover, head));
-    }
-
-    fn take(&self) -> Option<(Takeover, Bytes)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
+fn lock(pending: &PendingTakeover) -> MutexGuard<'_, Option<(Takeover, Bytes)>> {
+    pending.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn http() -> auto::Builder<TokioExecutor> {

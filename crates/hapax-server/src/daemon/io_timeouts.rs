@@ -10,6 +10,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
+use super::layers;
+
 /// How long a client may take.
 #[derive(Clone, Copy)]
 pub(crate) struct IoTimeouts {
@@ -22,8 +24,7 @@ pub(crate) struct IoTimeouts {
 /// The start of every HTTP/2 connection.
 const HTTP2: &[u8] = b"PRI ";
 
-/// The phase of a connection, shared by the byte stream below the HTTP library and the requests above
-/// it.
+/// The phase of a connection, shared by the byte stream below the HTTP library and its requests.
 #[derive(Clone)]
 pub(crate) struct ConnectionActivity(Arc<Mutex<Phase>>);
 
@@ -46,7 +47,6 @@ impl ConnectionActivity {
     }
 }
 
-/// A request in flight.
 pub(crate) struct InFlightGuard(ConnectionActivity);
 
 impl Drop for InFlightGuard {
@@ -58,21 +58,12 @@ impl Drop for InFlightGuard {
     }
 }
 
-/// Raw responses to requests that are refused before they are parsed.
-#[derive(Clone, Copy)]
-pub(crate) struct EarlyRefusals {
-    /// The response to headers that took too long.
-    pub(crate) too_slow: fn() -> &'static [u8],
-    /// The replacement for a response that the HTTP library made by itself.
-    pub(crate) instead_of: fn(&[u8]) -> Option<&'static [u8]>,
-}
-
 /// A byte stream that fails when its client takes too long.
 pub(super) struct TimedStream<S> {
     stream: S,
     activity: ConnectionActivity,
     timeouts: IoTimeouts,
-    refusals: Option<EarlyRefusals>,
+    explain_refusals: bool,
     http2: Option<bool>,
     /// Bytes that were read to recognise HTTP/2, and not handed on yet.
     peeked: Vec<u8>,
@@ -82,10 +73,11 @@ pub(super) struct TimedStream<S> {
 }
 
 impl<S> TimedStream<S> {
+    /// `explain_refusals` is whether requests that reach no handler get a problem document.
     pub(super) fn new(
         stream: S,
         timeouts: IoTimeouts,
-        refusals: Option<EarlyRefusals>,
+        explain_refusals: bool,
     ) -> (Self, ConnectionActivity) {
         // A new connection begins with the headers of a request.
         let phase = Phase { in_flight: 0, in_headers: true, since: Instant::now() };
@@ -94,7 +86,7 @@ impl<S> TimedStream<S> {
             stream,
             activity: activity.clone(),
             timeouts,
-            refusals,
+            explain_refusals,
             http2: None,
             peeked: Vec::new(),
             reading: Box::pin(sleep(timeouts.header)),
@@ -185,11 +177,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TimedStream<S> {
             self.reading.as_mut().reset(deadline);
         }
         ready!(self.reading.as_mut().poll(cx));
-        if let Some(refusals) = self.refusals
-            && self.http2 == Some(false)
-            && self.activity.phase().in_headers
-        {
-            self.refuse(cx, (refusals.too_slow)());
+        let in_headers = self.activity.phase().in_headers;
+        if self.explain_refusals && self.http2 == Some(false) && in_headers {
+            self.refuse(cx, &layers::TOO_SLOW);
         }
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
@@ -201,7 +191,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if let Some(document) = self.refusals.and_then(|refusals| (refusals.instead_of)(buf)) {
+        if self.explain_refusals
+            && let Some(document) = layers::instead_of(buf)
+        {
             self.refuse(cx, document);
             return Poll::Ready(Ok(buf.len()));
         }
@@ -220,7 +212,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
 
     fn is_write_vectored(&self) -> bool {
         // A response that may have to be replaced is written in one piece.
-        self.refusals.is_none() && self.stream.is_write_vectored()
+        !self.explain_refusals && self.stream.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

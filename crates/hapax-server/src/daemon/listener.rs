@@ -6,16 +6,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use axum::Router;
 use bytes::Bytes;
 use hyper::body::{Body, Incoming};
 use hyper::{Request, Response};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
+use tower::ServiceExt;
 
+use super::body::GuardedBody;
 use super::connection::ConnectionServer;
-use super::io_timeouts::{EarlyRefusals, InFlightGuard, IoTimeouts};
-use super::shutdown::{ConnectionDrain, StopSignals};
+use super::io_timeouts::{InFlightGuard, IoTimeouts};
+use super::takeover::Takeover;
 use crate::settings::ListenAddress;
 
 /// How long accepting pauses after an error, such as a lack of file descriptors.
@@ -31,12 +35,11 @@ pub(super) async fn bind(flag: &str, listen: &ListenAddress) -> anyhow::Result<T
     })
 }
 
-/// Handles the requests of a listener.
 pub(crate) trait RequestHandler: Clone + Send + Sync + 'static {
     type Body: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static;
 
-    /// Responses to requests that are refused before they are parsed.
-    const REFUSALS: Option<EarlyRefusals>;
+    /// Whether requests that are refused before they reach the handler get a problem document.
+    const EXPLAIN_REFUSALS: bool;
 
     /// Handles one request, which is in flight until the guard is dropped. Its extensions hold the
     /// [`Peer`] and the [`ConnectionActivity`](super::ConnectionActivity).
@@ -47,14 +50,31 @@ pub(crate) trait RequestHandler: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Response<Self::Body>> + Send;
 }
 
-/// The client of a connection.
+impl RequestHandler for Router {
+    type Body = axum::body::Body;
+    const EXPLAIN_REFUSALS: bool = true;
+
+    async fn handle(
+        &self,
+        request: Request<Incoming>,
+        in_flight: InFlightGuard,
+    ) -> Response<Self::Body> {
+        let response = self.clone().oneshot(request.map(Self::Body::new)).await;
+        let response = response.unwrap_or_else(|never| match never {});
+        // A client that listens to an event stream is not idle.
+        match response.extensions().get::<Takeover>() {
+            Some(_) => response.map(|body| Self::Body::new(GuardedBody::new(body, in_flight))),
+            None => response,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     pub(crate) ip: IpAddr,
     pub(crate) tls: bool,
 }
 
-/// Accepts and serves connections until the shutdown.
 pub(super) struct HttpServer<H> {
     connection: ConnectionServer<H>,
     tls: Option<TlsAcceptor>,
@@ -104,7 +124,6 @@ impl<H: RequestHandler> HttpServer<H> {
         }
     }
 
-    /// Accepts connections for ever.
     pub(super) async fn accept(&self, listener: TcpListener) {
         loop {
             let permit = self.permits.clone().acquire_owned().await;
@@ -142,6 +161,56 @@ impl<H: RequestHandler> HttpServer<H> {
                 Ok(Err(error)) => tracing::debug!("a TLS handshake failed: {error}"),
                 Err(_) => tracing::debug!("a TLS handshake took too long"),
             }
+        }
+    }
+}
+
+/// `SIGTERM` and `SIGINT`.
+pub(super) struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    pub(super) fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    pub(super) async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+#[derive(Default)]
+pub(super) struct ConnectionDrain(watch::Sender<bool>);
+
+/// A connection's end of the drain, which waits while this exists.
+#[derive(Clone)]
+pub(super) struct DrainSignal(watch::Receiver<bool>);
+
+impl ConnectionDrain {
+    pub(super) fn signal(&self) -> DrainSignal {
+        DrainSignal(self.0.subscribe())
+    }
+
+    /// Tells every connection, and completes when all have ended.
+    pub(super) async fn drain(self) {
+        self.0.send_replace(true);
+        self.0.closed().await;
+    }
+}
+
+impl DrainSignal {
+    /// Completes when the drain begins; never where the server is gone.
+    pub(super) async fn begins(&mut self) {
+        if self.0.wait_for(|stop| *stop).await.is_err() {
+            std::future::pending().await
         }
     }
 }

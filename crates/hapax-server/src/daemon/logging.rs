@@ -18,8 +18,7 @@ pub(crate) fn start_audit() {
     let _ = tracing_subscriber::registry().with(lines.with_filter(filter)).try_init();
 }
 
-/// Starts logging, of panics too. Only hapax's own lines follow the level: the detailed lines of
-/// drivers may contain keys.
+/// Starts logging, of panics too. Drivers log warnings at most: their details may contain keys.
 pub(super) fn start(format: LogFormat, level: LogLevel) {
     let filter = Targets::new()
         .with_default(level.0.min(LevelFilter::WARN))

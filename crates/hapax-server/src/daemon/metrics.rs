@@ -2,15 +2,12 @@
 
 use std::sync::Arc;
 
-use axum::response::{IntoResponse, Response};
 use hapax::metric_names;
 use hyper::Method;
-use hyper::header::CONTENT_TYPE;
 use metrics::{counter, gauge, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::time::Instant;
 
-/// Installs the recorder.
 pub(super) fn start() -> anyhow::Result<PrometheusHandle> {
     let builder =
         metric_names::HISTOGRAMS.iter().try_fold(PrometheusBuilder::new(), |builder, name| {
@@ -19,11 +16,6 @@ pub(super) fn start() -> anyhow::Result<PrometheusHandle> {
     let handle = builder.install_recorder()?;
     metric_names::describe_metrics();
     Ok(handle)
-}
-
-/// All metrics in the text format of Prometheus.
-pub(crate) fn exposition(metrics: &PrometheusHandle) -> Response {
-    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], metrics.render()).into_response()
 }
 
 /// The log line and the metrics of a request, written when this is dropped, so also when the client
@@ -66,14 +58,6 @@ impl Drop for RequestMetrics {
 
 /// A bounded set of labels: clients may send any method.
 fn method_label(method: &Method) -> &'static str {
-    match *method {
-        Method::GET => "GET",
-        Method::HEAD => "HEAD",
-        Method::POST => "POST",
-        Method::PUT => "PUT",
-        Method::PATCH => "PATCH",
-        Method::DELETE => "DELETE",
-        Method::OPTIONS => "OPTIONS",
-        _ => "OTHER",
-    }
+    let labels = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+    labels.into_iter().find(|label| method == *label).unwrap_or("OTHER")
 }

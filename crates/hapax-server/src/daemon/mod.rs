@@ -2,28 +2,31 @@
 //! health, the admin address, listening with timeouts, and shutting down.
 //!
 //! ```text
-//!   settings ─► boot ─► Daemon { store, readiness, metrics } ─► admin (health, metrics, queues)
+//!   settings ─► boot ─► Daemon { store, readiness, metrics } ─► admin (health, metrics)
 //!                                                            └► listener ─► connection ─► handler
 //! ```
 
-mod admin;
+pub(crate) mod admin;
+pub(crate) mod body;
 mod boot;
 mod connection;
 mod io_timeouts;
+mod layers;
 mod listener;
 pub(crate) mod logging;
 mod metrics;
 mod readiness;
-mod shutdown;
 mod takeover;
 
-pub(crate) use admin::{HealthDocument, LocalApi, ReadyDocument, health_routes, healthz, readyz};
+pub(crate) use admin::health_routes;
+pub(crate) use body::GuardedBody;
 pub(crate) use boot::{
     Daemon, DaemonSettings, admin_line, daemon_settings, default_store_config, open_store,
     print_banner,
 };
-pub(crate) use io_timeouts::{ConnectionActivity, EarlyRefusals, InFlightGuard, IoTimeouts};
+pub(crate) use io_timeouts::{ConnectionActivity, InFlightGuard, IoTimeouts};
+pub(crate) use layers::{method_not_allowed, with_common_layers};
 pub(crate) use listener::{BoxError, Peer, RequestHandler};
-pub(crate) use metrics::{RequestMetrics, exposition};
+pub(crate) use metrics::RequestMetrics;
 pub(crate) use readiness::{Readiness, ReadinessState};
 pub(crate) use takeover::{RawConnection, Takeover};

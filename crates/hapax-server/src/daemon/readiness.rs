@@ -16,18 +16,16 @@ const PING_INTERVAL: Duration = Duration::from_secs(1);
 /// The state of the store, or of the shutdown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ReadinessState {
-    /// The store answers.
     Ready,
     /// The store does not answer, and why. Calls are tried all the same: it may be back by now.
     Down(&'static str),
     /// The store answers, and must not be used in its condition.
     Unfit(String),
-    /// The process is shutting down.
     Stopping,
 }
 
-/// Gives the reason why a component besides the store does not work.
-type ComponentCheck = Box<dyn Fn() -> Option<String> + Send + Sync>;
+/// The name of a component besides the store, and the check that gives the reason why it does not work.
+type ComponentCheck = (&'static str, Box<dyn Fn() -> Option<String> + Send + Sync>);
 
 /// The readiness of the process: its parts read it, and wait for its changes.
 #[derive(Clone)]
@@ -48,23 +46,27 @@ impl Readiness {
         self.state.borrow().clone()
     }
 
-    /// The reason why calls cannot be answered, if any.
-    pub(crate) fn why_not(&self) -> Option<String> {
+    /// The component that keeps calls from being answered, and the reason.
+    pub(crate) fn failure(&self) -> Option<(&'static str, String)> {
         match self.state() {
             ReadinessState::Ready => {
                 let components = self.components.lock().unwrap_or_else(PoisonError::into_inner);
-                components.iter().find_map(|check| check())
+                components.iter().find_map(|(name, check)| Some((*name, check()?)))
             }
-            ReadinessState::Down(reason) => Some(reason.into()),
-            ReadinessState::Unfit(reason) => Some(reason),
-            ReadinessState::Stopping => Some("the server is shutting down".into()),
+            ReadinessState::Down(reason) => Some(("store", reason.into())),
+            ReadinessState::Unfit(reason) => Some(("store", reason)),
+            ReadinessState::Stopping => Some(("process", "the server is shutting down".into())),
         }
     }
 
     /// Adds a component: the process is ready only while its check gives no reason against it.
-    pub(crate) fn require(&self, check: impl Fn() -> Option<String> + Send + Sync + 'static) {
+    pub(crate) fn require(
+        &self,
+        component: &'static str,
+        check: impl Fn() -> Option<String> + Send + Sync + 'static,
+    ) {
         let mut components = self.components.lock().unwrap_or_else(PoisonError::into_inner);
-        components.push(Box::new(check));
+        components.push((component, Box::new(check)));
     }
 
     /// Marks the process as shutting down, for good.

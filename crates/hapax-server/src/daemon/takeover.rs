@@ -1,7 +1,6 @@
 //! Taking a connection over from the HTTP library once it has read the request, so that its handler
 //! writes the response to the socket at less cost.
 
-use std::fmt::Write;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
@@ -12,13 +11,12 @@ use hyper::http::response::Parts;
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::shutdown::DrainSignal;
+use super::listener::DrainSignal;
 
 type BoxFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 type Continuation = Box<dyn FnOnce(RawConnection, Bytes) -> BoxFuture + Send>;
 
-/// A connection that was taken over. While this exists, the connection counts against the maximum and
-/// the drain waits for it.
+/// A connection that was taken over; it counts against the maximum, and the drain waits for it.
 pub(crate) struct RawConnection {
     pub(crate) socket: TcpStream,
     _permit: OwnedSemaphorePermit,
@@ -50,8 +48,7 @@ impl Takeover {
         Self(Arc::new(Mutex::new(Some(continuation))))
     }
 
-    /// Runs the continuation in a task of its own: that of the HTTP library has buffers which are
-    /// not needed any more.
+    /// Runs the continuation in a new task, which is without the buffers of the HTTP library.
     pub(super) fn run(self, connection: RawConnection, head: Bytes) {
         let continuation = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(continuation) = continuation {
@@ -60,7 +57,6 @@ impl Takeover {
     }
 }
 
-/// The head of a response in HTTP/1.1.
 pub(super) fn response_head(parts: &Parts) -> Bytes {
     let mut text = Vec::with_capacity(512);
     let reason = parts.status.canonical_reason().unwrap_or_default();
@@ -70,12 +66,8 @@ pub(super) fn response_head(parts: &Parts) -> Bytes {
         text.extend(b"\r\n");
     }
     let now = UNIX_EPOCH + Duration::from_millis(SystemClock.now().0);
-    let mut rest = String::new();
-    let _ = write!(
-        rest,
-        "date: {}\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n",
-        httpdate::fmt_http_date(now)
-    );
-    text.extend(rest.bytes());
+    let date = httpdate::fmt_http_date(now);
+    let last = "connection: close\r\ntransfer-encoding: chunked\r\n\r\n";
+    text.extend(format!("date: {date}\r\n{last}").bytes());
     text.into()
 }

@@ -1,22 +1,22 @@
 //! `hapax doctor`: what would break which promise, and how to fix it.
 
-mod redelivery;
 mod report;
 
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hapax::queue::QueueName;
 use hapax::{Finding, Promise, Severity, Store, StoreConfig, StoreError};
 
 use crate::client::{duration, print_line};
 use crate::daemon::default_store_config;
 use report::DoctorReport;
 
-/// The number of pings whose latency is measured.
 const PINGS: usize = 9;
 
-const EXAMPLES: &str = "\
+#[derive(clap::Args)]
+#[command(after_help = "\
 Examples:
   hapax doctor --store sqlite:hapax.db
   hapax doctor --store redis://127.0.0.1:6379 --strict     for a deployment's checks
@@ -31,11 +31,7 @@ the oldest outbox row, which a relay may send again, is read from the store.
 Exit codes:
   0   nothing that has to be fixed
   1   there are warnings, and --strict was given
-  2   the store must not be used like this, or cannot be reached";
-
-/// The arguments of `hapax doctor`.
-#[derive(clap::Args)]
-#[command(after_help = EXAMPLES)]
+  2   the store must not be used like this, or cannot be reached")]
 pub(crate) struct DoctorArgs {
     /// The store: sqlite:FILE, redis://…, postgres://…, memory:
     #[arg(long, env = "HAPAX_STORE", value_name = "URL", default_value = "sqlite:hapax.db")]
@@ -64,15 +60,10 @@ pub(crate) struct DoctorArgs {
 
 pub(crate) async fn run(args: DoctorArgs) -> anyhow::Result<ExitCode> {
     let report = examine(&args).await;
-    if args.json {
-        print_line(report.json());
-    } else {
-        print_line(report.message());
-    }
-    let warned = args.strict && report.worst() == Severity::Warn;
+    print_line(if args.json { report.json().to_string() } else { report.message() });
     Ok(match report.worst() {
         Severity::Refuse => 2.into(),
-        _ if warned => 1.into(),
+        Severity::Warn if args.strict => 1.into(),
         _ => ExitCode::SUCCESS,
     })
 }
@@ -83,12 +74,12 @@ async fn examine(args: &DoctorArgs) -> DoctorReport {
         Ok(store) => {
             report.store = store.name().to_owned();
             report.findings = findings(&store, args.migrate, StoreConfig::DEFAULT_TIMEOUT).await;
-            let inbox = redelivery::inbox(&*store, args.inbox_retention, args.redelivery);
+            let inbox = inbox_retention(&*store, args.inbox_retention, args.redelivery);
             report.findings.extend(inbox.await);
         }
         Err(error) => report.findings.push(unusable(&error)),
     }
-    let kept = args.redelivery.map(|longest| redelivery::outcomes(args.retention, longest));
+    let kept = args.redelivery.map(|longest| outcome_retention(args.retention, longest));
     report.findings.extend(kept);
     report
 }
@@ -126,12 +117,8 @@ async fn ping(store: &dyn Store) -> Result<Vec<Duration>, StoreError> {
 fn latency(times: Vec<Duration>, limit: Duration) -> Finding {
     let (median, slowest) = (times[times.len() / 2], times[times.len() - 1]);
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
-    let detail = format!(
-        "answers in {:.2} ms (median of {}, slowest {:.2} ms)",
-        ms(median),
-        times.len(),
-        ms(slowest)
-    );
+    let (shown, slowest, pings) = (ms(median), ms(slowest), times.len());
+    let detail = format!("answers in {shown:.2} ms (median of {pings}, slowest {slowest:.2} ms)");
     // A claim that is retried once would spend most of its timeout on the network.
     if median > limit / 4 {
         let fix = "bring the store and hapax closer together, or raise the limit of a store call";
@@ -162,9 +149,62 @@ fn scheme(url: &str) -> String {
     url.split(':').next().unwrap_or_default().to_owned()
 }
 
+/// Checks the retention of command outcomes.
+fn outcome_retention(kept: Duration, longest: Duration) -> Finding {
+    compare_retention("retention", "outcomes are kept", kept, longest, "--redelivery")
+}
+
+/// Checks the inbox's retention against the longest known redelivery: the given one, or the age of the
+/// oldest outbox row, which may be sent again at any time. `None` where neither is known.
+async fn inbox_retention(
+    store: &dyn Store,
+    kept: Duration,
+    said: Option<Duration>,
+) -> Option<Finding> {
+    // An unreachable store has its own finding.
+    let depth = store.depth(&QueueName::outbox(), None).await.ok();
+    let seen = depth.and_then(|depth| depth.oldest_age);
+    let (longest, whose) = match (said, seen) {
+        (Some(said), Some(seen)) if seen > said => (seen, "the oldest row of the outbox"),
+        (Some(said), _) => (said, "--redelivery"),
+        (None, Some(seen)) => (seen, "the oldest row of the outbox"),
+        (None, None) => return None,
+    };
+    Some(compare_retention("inbox.retention", "messages are recognised", kept, longest, whose))
+}
+
+fn compare_retention(
+    check: &'static str,
+    what: &str,
+    kept: Duration,
+    longest: Duration,
+    whose: &str,
+) -> Finding {
+    let (kept_text, longest_text) = (shown(kept), shown(longest));
+    if kept < longest {
+        return Finding::warn(
+            check,
+            Promise::Remembered,
+            format!(
+                "{what} for {kept_text}, but the same thing may come again after {longest_text} \
+                 ({whose}): it would run a second time"
+            ),
+            format!("keep them for at least {longest_text}"),
+        );
+    }
+    Finding::fine(check, format!("{kept_text}, longer than any redelivery ({longest_text})"))
+}
+
+/// The time in whole seconds, as people write it.
+fn shown(time: Duration) -> String {
+    let whole = if time.as_secs() > 0 { Duration::from_secs(time.as_secs()) } else { time };
+    humantime::format_duration(whole).to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hapax::memory::MemoryStore;
 
     #[test]
     fn scheme_shows_no_secret_of_a_url() {
@@ -178,5 +218,25 @@ mod tests {
         assert_eq!(slow.severity, Severity::Warn);
         let fast = latency(vec![Duration::from_millis(1); 9], limit);
         assert_eq!(fast.severity, Severity::Fine);
+    }
+
+    const DAY: Duration = Duration::from_secs(86_400);
+    const WEEK: Duration = Duration::from_secs(7 * 86_400);
+
+    #[test]
+    fn outcome_retention_below_redelivery_is_a_warning() {
+        assert_eq!(outcome_retention(DAY, WEEK).severity, Severity::Warn);
+        assert_eq!(outcome_retention(WEEK, DAY).severity, Severity::Fine);
+        assert_eq!(outcome_retention(DAY, DAY).severity, Severity::Fine);
+    }
+
+    #[tokio::test]
+    async fn inbox_retention_below_redelivery_is_a_warning() {
+        let store = MemoryStore::default();
+        let found = inbox_retention(&store, DAY, Some(WEEK)).await.unwrap();
+        assert_eq!((found.check, found.severity), ("inbox.retention", Severity::Warn));
+        let found = inbox_retention(&store, WEEK, Some(DAY)).await.unwrap();
+        assert_eq!(found.severity, Severity::Fine);
+        assert_eq!(inbox_retention(&store, WEEK, None).await, None);
     }
 }

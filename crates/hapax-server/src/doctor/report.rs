@@ -6,7 +6,6 @@ use anstyle::{AnsiColor, Style};
 use hapax::{Finding, Severity};
 use serde_json::{Value, json};
 
-/// All findings about one store.
 pub(super) struct DoctorReport {
     pub(super) store: String,
     pub(super) findings: Vec<Finding>,
@@ -25,8 +24,7 @@ impl DoctorReport {
         self.findings.iter().filter(|finding| finding.severity == severity).count()
     }
 
-    /// One line for a fine check, and more for a failed one. Colours are removed later where the output
-    /// is not a terminal.
+    /// One line for a fine check, more for a failed one; a terminal alone gets the colours.
     pub(super) fn message(&self) -> String {
         let mut text = format!("hapax doctor: {}\n\n", self.store);
         let width = self.findings.iter().map(|finding| finding.check.len()).max().unwrap_or(0);

@@ -12,7 +12,7 @@ use hapax::queue::{Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem, Queu
 use hapax::{Store, StoreError, Tenant};
 
 use super::entry::{self, StreamEntry};
-use super::event_router::{EventRouter, IncomingEvent, RouteOutcome};
+use super::event_router::{EventRouter, IncomingEvent};
 
 const LEASE: Duration = Duration::from_secs(30);
 const BATCH: usize = 20;
@@ -117,7 +117,7 @@ impl IngestDeadLetters {
         };
         let incoming = IncomingEvent { event, json: item.payload.to_vec() };
         match router.route(&[incoming]).await.as_deref() {
-            Ok([RouteOutcome::Dead(reason)]) => bury(reason),
+            Ok([Err(reason)]) => bury(reason),
             Ok(_) => ItemOutcome::Ack { retention: RETENTION },
             Err(error) => {
                 let reason = error.label().into();

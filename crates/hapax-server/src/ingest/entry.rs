@@ -4,7 +4,6 @@ use hapax::bus::NewEvent;
 use hapax::redis::RedisReply;
 use serde_json::{Map, Value};
 
-/// One entry of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct StreamEntry {
     pub(super) id: String,

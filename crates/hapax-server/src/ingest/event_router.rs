@@ -13,7 +13,7 @@ use metrics::counter;
 
 use super::IngestConfig;
 use super::job_state::{IngestedState, JobName, JobStateCache, SET_STATE_SCRIPT};
-use crate::serve::sse::EventBus;
+use crate::api::sse::EventBus;
 
 /// How many times an event is tried that the store refuses while it accepts others.
 const MAX_TRIES: u32 = 3;
@@ -32,14 +32,8 @@ pub(super) struct IncomingEvent {
     pub(super) json: Vec<u8>,
 }
 
-/// The outcome of routing an event.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum RouteOutcome {
-    /// The bus has it.
-    Routed,
-    /// The bus will never accept it, and why.
-    Dead(String),
-}
+/// The outcome of routing an event: the bus has it, or the reason why the bus will never accept it.
+pub(super) type RouteOutcome = Result<(), String>;
 
 impl EventRouter {
     pub(super) fn new(bus: EventBus, redis: Arc<RedisCommands>, config: Arc<IngestConfig>) -> Self {
@@ -56,27 +50,26 @@ impl EventRouter {
         let states = self.states(events, &answers).await?;
         try_join_all(states.iter().map(|(job, state)| self.write_state(job, state))).await?;
         self.publish_to_channel(events, &answers).await?;
-        let outcomes = answers.into_iter().map(|answer| match answer {
-            Ok(Appended::Published(_)) => ("published", RouteOutcome::Routed),
-            Ok(Appended::Duplicate(_)) => ("duplicate", RouteOutcome::Routed),
-            Ok(Appended::Conflict) => {
-                let reason = "event-conflict: the log has this event with different content";
-                ("dead", RouteOutcome::Dead(reason.into()))
-            }
-            Ok(Appended::Closed) => {
-                ("dead", RouteOutcome::Dead("job-closed: the job has had its last event".into()))
-            }
-            Err(reason) => ("dead", RouteOutcome::Dead(reason)),
-        });
-        let counted = |(result, outcome): (&'static str, _)| {
+        let outcomes = answers.into_iter().map(|answer| {
+            let (result, outcome) = match answer {
+                Ok(Appended::Published(_)) => ("published", Ok(())),
+                Ok(Appended::Duplicate(_)) => ("duplicate", Ok(())),
+                Ok(Appended::Conflict) => {
+                    let reason = "event-conflict: the log has this event with different content";
+                    ("dead", Err(reason.into()))
+                }
+                Ok(Appended::Closed) => {
+                    ("dead", Err("job-closed: the job has had its last event".into()))
+                }
+                Err(reason) => ("dead", Err(reason)),
+            };
             counter!(metric_names::INGEST_ENTRIES, "result" => result).increment(1);
             outcome
-        };
-        Ok(outcomes.map(counted).collect())
+        });
+        Ok(outcomes.collect())
     }
 
-    /// Publishes all events at once. If one is refused, publishes each on its own, so that the others
-    /// still pass.
+    /// Publishes all events at once, or each on its own where one of them is refused.
     async fn publish(
         &self,
         events: &[IncomingEvent],
@@ -137,9 +130,10 @@ impl EventRouter {
         (domain, job_id): &JobName,
     ) -> Result<Option<IngestedState>, StoreError> {
         match self.bus.state(domain, job_id).await {
-            Ok(head) => Ok(head
-                .map(|head| head.state)
-                .map(|state| IngestedState { seq: state.seq, json: state.payload.to_vec() })),
+            Ok(head) => Ok(head.map(|head| IngestedState {
+                seq: head.state.seq,
+                json: head.state.payload.to_vec(),
+            })),
             Err(BusError::Store(error)) => Err(error),
             // The names were valid when the event was published; other errors do not occur.
             Err(_) => Ok(None),

@@ -30,7 +30,6 @@ pub(super) struct IngestedState {
     pub(super) json: Vec<u8>,
 }
 
-/// Domain and job.
 pub(super) type JobName = (String, String);
 
 /// The states of jobs whose every event passed through this process, so that the log need not be read.

@@ -27,11 +27,10 @@ use event_router::EventRouter;
 use redis_stream::GroupStream;
 use stream_reader::{Heartbeat, StreamReader};
 
+use crate::api::sse::EventBus;
 use crate::daemon::Readiness;
-use crate::serve::sse::EventBus;
 use crate::settings::IngestDomains;
 
-/// How events are routed.
 pub(crate) struct IngestConfig {
     pub(crate) domains: IngestDomains,
     pub(crate) group: String,
@@ -48,7 +47,6 @@ pub(crate) struct IngestConfig {
     pub(crate) state_retention: Duration,
     /// How long a reader may make no progress before the process is not ready.
     pub(crate) max_stall: Duration,
-    /// The timeout of one Redis call.
     pub(crate) store_timeout: Duration,
 }
 
@@ -75,13 +73,13 @@ pub(crate) fn start(
     for ((domain, name), reader) in streams.into_iter().zip(readers) {
         let heartbeat = Arc::new(Heartbeat::new());
         let (watched, shown, limit) = (heartbeat.clone(), name.clone(), config.max_stall);
-        readiness.require(move || {
+        readiness.require("ingest", move || {
             let stalled = watched.is_stalled(limit);
             stalled.then(|| format!("the ingest reader of {shown} makes no progress"))
         });
         let stream_reader = Arc::new(StreamReader {
             domain,
-            stream: GroupStream::new(name, config.clone(), redis.clone(), reader),
+            stream: GroupStream { name, config: config.clone(), redis: redis.clone(), reader },
             router: router.clone(),
             dead: dead.clone(),
             config: config.clone(),
@@ -116,8 +114,7 @@ fn spawn_restarting<F: Future<Output = ()> + Send + 'static>(
     });
 }
 
-/// The name of this process in the consumer group: the same after a restart, and different on
-/// another machine or port.
+/// The name in the consumer group: the same after a restart, another on another machine or port.
 pub(crate) fn default_consumer_name(listen: &str) -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let host = host.or_else(|| std::env::var("HOSTNAME").ok()).unwrap_or_default();

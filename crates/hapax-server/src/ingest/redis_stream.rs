@@ -10,19 +10,17 @@ use hapax::redis::{RedisCommands, RedisReply};
 use super::IngestConfig;
 use super::entry::EntryPage;
 
-/// How many entries one read returns.
 const PAGE: &str = "200";
 
 /// A stream and our consumer group on it.
 pub(super) struct GroupStream {
     pub(super) name: String,
-    config: Arc<IngestConfig>,
-    redis: Arc<RedisCommands>,
+    pub(super) config: Arc<IngestConfig>,
+    pub(super) redis: Arc<RedisCommands>,
     /// The connection for reading new entries, which blocks it.
-    reader: RedisCommands,
+    pub(super) reader: RedisCommands,
 }
 
-/// The progress of the consumer group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct GroupProgress {
     /// Redis's own count of unread entries. Entries that were trimmed unread count in it for ever.
@@ -42,15 +40,6 @@ pub(super) struct GroupProgress {
 pub(super) type EntryId = (u64, u64);
 
 impl GroupStream {
-    pub(super) fn new(
-        name: String,
-        config: Arc<IngestConfig>,
-        redis: Arc<RedisCommands>,
-        reader: RedisCommands,
-    ) -> Self {
-        Self { name, config, redis, reader }
-    }
-
     /// Creates the group at the first entry; an existing group is left as it is.
     pub(super) async fn ensure_group(&self) -> Result<(), StoreError> {
         let parts = ["XGROUP", "CREATE", &self.name, &self.config.group, "0", "MKSTREAM"];
@@ -60,8 +49,8 @@ impl GroupStream {
         }
     }
 
-    /// Entries after `after` that were delivered to our consumer name and not acknowledged: those of a
-    /// predecessor that died.
+    /// Entries after `after` that were delivered to a predecessor of this name and not
+    /// acknowledged.
     pub(super) async fn own_pending(&self, after: &str) -> Result<EntryPage, StoreError> {
         self.read(&self.redis, &[], after).await
     }
@@ -131,14 +120,10 @@ impl GroupStream {
         let RedisReply::Many(pending) = self.redis.command(&parts).await? else {
             return Ok(HashMap::new());
         };
-        let count = |one: RedisReply| match one {
-            RedisReply::Many(mut parts) => match (parts.pop(), parts.into_iter().next()) {
-                (Some(RedisReply::Number(count)), Some(id)) => {
-                    Some((text(id)?, u64::try_from(count).unwrap_or(0)))
-                }
-                _ => None,
-            },
-            _ => None,
+        let count = |one: RedisReply| {
+            let RedisReply::Many(mut parts) = one else { return None };
+            let Some(RedisReply::Number(count)) = parts.pop() else { return None };
+            Some((text(parts.into_iter().next()?)?, u64::try_from(count).unwrap_or(0)))
         };
         Ok(pending.into_iter().filter_map(count).collect())
     }
@@ -252,8 +237,7 @@ pub(super) fn parse_entry_id(id: &str) -> EntryId {
 mod tests {
     use super::*;
 
-    /// `added` entries, of which those from `first` on are there, and `read` were read up to
-    /// `delivered`.
+    /// `added` entries, still there from `first` on, of which `read` were read up to `delivered`.
     fn progress(added: u64, first: u64, read: u64, delivered: u64) -> GroupProgress {
         GroupProgress {
             read: Some(read),

@@ -12,8 +12,8 @@ use tokio::time::Instant;
 use super::IngestConfig;
 use super::dead_letters::IngestDeadLetters;
 use super::entry::{self, EntryPage, StreamEntry};
-use super::event_router::{EventRouter, IncomingEvent, RouteOutcome};
-use super::redis_stream::{GroupProgress, GroupStream};
+use super::event_router::{EventRouter, IncomingEvent};
+use super::redis_stream::{GroupProgress, GroupStream, parse_entry_id};
 
 const MIN_BACKOFF: Duration = Duration::from_millis(100);
 const MAX_BACKOFF: Duration = Duration::from_secs(5);
@@ -99,10 +99,7 @@ impl StreamReader {
                 return Ok(());
             }
             let ids = entries.present.iter().map(|entry| &entry.id).chain(&entries.gone);
-            after = ids
-                .max_by_key(|id| super::redis_stream::parse_entry_id(id))
-                .cloned()
-                .unwrap_or(after);
+            after = ids.max_by_key(|id| parse_entry_id(id)).cloned().unwrap_or(after);
             self.handle(entries, true).await;
             self.heartbeat.beat();
         }
@@ -121,8 +118,7 @@ impl StreamReader {
         Ok(())
     }
 
-    /// Handles a page, retrying until it succeeds: events that were routed before are recognised as
-    /// duplicates.
+    /// Handles a page, retrying until it succeeds; events that were routed before are duplicates.
     async fn handle(&self, entries: EntryPage, redelivered: bool) {
         if entries.is_empty() {
             return;
@@ -130,12 +126,8 @@ impl StreamReader {
         let mut backoff = MIN_BACKOFF;
         while let Err(error) = self.try_handle(&entries, redelivered).await {
             if backoff == MIN_BACKOFF {
-                let stream = self.stream.name.as_str();
-                tracing::warn!(
-                    stream,
-                    reason = error.label(),
-                    "entries cannot be routed and wait: {error}"
-                );
+                let (stream, reason) = (self.stream.name.as_str(), error.label());
+                tracing::warn!(stream, reason, "entries cannot be routed and wait: {error}");
             }
             tokio::time::sleep(backoff).await;
             backoff = (backoff * 2).min(MAX_BACKOFF);
@@ -166,7 +158,7 @@ impl StreamReader {
         }
         let outcomes = self.router.route(&events).await?;
         for (entry, outcome) in event_entries.into_iter().zip(outcomes) {
-            if let RouteOutcome::Dead(reason) = outcome {
+            if let Err(reason) = outcome {
                 self.bury(entry, &reason).await?;
             }
         }
@@ -204,18 +196,13 @@ impl StreamReader {
         }
         gauge!(metric_names::INGEST_PENDING, "stream" => stream).set(progress.pending as f64);
         let known = self.lost.load(Ordering::Relaxed);
-        let before = {
-            let mut last_progress =
-                self.last_progress.lock().unwrap_or_else(PoisonError::into_inner);
-            last_progress.replace(progress.clone())
-        };
-        match progress.lost() {
-            Some(lost) => self.report_lost(lost.max(known)),
-            None if before.is_some_and(|before| progress.has_lost_since(&before)) => {
-                self.report_lost(known + 1);
-            }
-            None => self.report_lost(known),
-        }
+        let mut last = self.last_progress.lock().unwrap_or_else(PoisonError::into_inner);
+        self.report_lost(match (progress.lost(), &*last) {
+            (Some(lost), _) => lost.max(known),
+            (None, Some(before)) if progress.has_lost_since(before) => known + 1,
+            (None, _) => known,
+        });
+        *last = Some(progress);
         Ok(())
     }
 
@@ -223,11 +210,8 @@ impl StreamReader {
         let stream = self.stream.name.clone();
         gauge!(metric_names::INGEST_LOST, "stream" => stream.clone()).set(lost as f64);
         if lost > self.lost.swap(lost, Ordering::Relaxed) {
-            tracing::warn!(
-                stream,
-                lost,
-                "entries were trimmed by the workers' MAXLEN before they were read"
-            );
+            let text = "entries were trimmed by the workers' MAXLEN before they were read";
+            tracing::warn!(stream, lost, "{text}");
         }
     }
 }

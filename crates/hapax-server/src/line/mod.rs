@@ -12,21 +12,22 @@
 //! | `--admin`, on loopback | yes | yes | to this machine |
 //! | `--admin`, elsewhere | yes | yes | no |
 
-mod banner;
 mod config;
 mod simulate;
 mod webhook;
 
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use axum::Router;
 use clap::Subcommand;
 use hapax_line::Gateway;
 
-use crate::daemon::{Daemon, LocalApi, daemon_settings, health_routes};
-use crate::serve::router::with_common_layers;
-use crate::settings::{CommandSettings, LineSettings, SettingFlags, SettingSources};
+use crate::api::LocalApi;
+use crate::daemon::{
+    Daemon, admin_line, daemon_settings, health_routes, print_banner, with_common_layers,
+};
+use crate::settings::{CommandSettings, LineSettings, ListenAddress, SettingFlags, SettingSources};
 use config::LineChannel;
 
 /// The arguments of `hapax line`.
@@ -62,28 +63,70 @@ async fn serve(flags: SettingFlags<LineSettings>) -> anyhow::Result<ExitCode> {
     let gateway = Gateway::new(daemon.store.clone(), secrets, line, Arc::new(bot), config);
 
     let api = LocalApi::new(&daemon)?;
-    let admin = daemon.serve_admin(settings.admin.as_ref(), Some(api.clone())).await?;
+    let admin = daemon.serve_admin(settings.admin.as_ref(), api.queues()).await?;
     let webhooks = webhook::routes(gateway.clone(), settings.body_timeout);
-    let router = listener_routes(webhooks, &daemon, api, settings.listen.is_loopback());
-    banner::print(&settings, &sources, daemon.address()?, admin);
+    let mut router = with_common_layers(webhooks.merge(health_routes(daemon.readiness.clone())));
+    if settings.listen.is_loopback() {
+        router = router.merge(api.queues()).route("/metrics", api.route());
+    }
+    print(&settings, &sources, daemon.address()?, admin);
 
     let readiness = daemon.readiness.clone();
     let worker = tokio::spawn(async move { gateway.run(readiness.stopping()).await });
     let stop = async || {
         let _ = worker.await;
     };
-    // Two store calls more than the gateway's own timeout: events that did not finish are handed
-    // back after it.
+    // Two store calls more than the gateway's own timeout, to hand unfinished events back.
     let shutdown_timeout = settings.shutdown_timeout + settings.store_timeout * 2;
     daemon.serve(router, None, shutdown_timeout, stop).await?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The webhooks, the health and, on loopback, parts of the API.
-fn listener_routes(webhooks: Router, daemon: &Daemon, api: LocalApi, is_loopback: bool) -> Router {
-    let router = with_common_layers(webhooks.merge(health_routes(daemon.readiness.clone())));
-    if !is_loopback {
-        return router;
+/// Prints the addresses, the store, the rules, and one line to try.
+fn print(
+    settings: &LineSettings,
+    sources: &SettingSources<LineSettings>,
+    listen: SocketAddr,
+    admin: Option<SocketAddr>,
+) {
+    let from = |flag: &str| sources.origin(flag).unwrap_or_default();
+    let upstream = settings.upstream.as_ref().map(|url| url.shown()).unwrap_or_default();
+    let lines = [
+        ("webhook", format!("POST http://{listen}/line/webhook")),
+        ("upstream", upstream),
+        ("LINE", settings.api_base.shown()),
+        ("store", format!("{} (from {})", settings.store.shown(), from("store"))),
+        ("rules", rules(settings, &from)),
+        ("serves", served(settings).to_owned()),
+        admin_line(admin, served_on_admin(settings)),
+        ("try", format!("hapax line simulate --to http://{listen}/line/webhook")),
+    ];
+    print_banner(std::io::stdout(), &format!("line listens on http://{listen}"), &lines);
+}
+
+fn rules(settings: &LineSettings, from: &impl Fn(&str) -> String) -> String {
+    if !settings.lock.0 {
+        return format!("none: no user is locked (from {})", from("lock"));
     }
-    api.clone().add_queues(router).route("/metrics", api.route())
+    let ttl = humantime::format_duration(settings.lock_ttl);
+    let ttl = format!("{ttl} (from {})", from("lock-ttl"));
+    match &settings.rules {
+        Some(file) => format!("{}; a mutex without a time lasts {ttl}", file.display()),
+        None => format!("text, location and postback, one at a time of each user, for {ttl}"),
+    }
+}
+
+fn served_on_admin(settings: &LineSettings) -> &'static str {
+    match settings.admin.as_ref().is_some_and(ListenAddress::is_loopback) {
+        true => "/healthz, /readyz, /metrics, /v1/queues/line",
+        false => "/healthz, /readyz, /metrics",
+    }
+}
+
+/// The routes of the listener besides webhooks.
+fn served(settings: &LineSettings) -> &'static str {
+    match settings.listen.is_loopback() {
+        true => "/healthz, /readyz; to this machine /metrics, /v1/queues/line",
+        false => "/healthz, /readyz",
+    }
 }

@@ -12,14 +12,12 @@ use hyper::StatusCode;
 use hyper::header::HeaderMap;
 use tokio::sync::Semaphore;
 
-use crate::serve::body;
-use crate::serve::problem::{Problem, ProblemKind};
-use crate::serve::system::no_method;
+use crate::daemon::{body, method_not_allowed};
+use crate::problem::{Problem, ProblemKind};
 
 /// The largest body; LINE's are far smaller.
 const MAX_BODY: usize = 1 << 20;
-/// How many webhooks are read at once. Their senders are unknown until the signature is checked,
-/// which needs the whole body.
+/// How many webhooks are read at once: only the whole body shows whether LINE signed it.
 const MAX_CONCURRENT: usize = 1024;
 
 #[derive(Clone)]
@@ -37,7 +35,7 @@ pub(super) fn routes(gateway: Gateway, body_timeout: Duration) -> Router {
         .route("/line/webhook", post(receive))
         .with_state(state)
         .fallback(no_route)
-        .method_not_allowed_fallback(no_method)
+        .method_not_allowed_fallback(method_not_allowed)
 }
 
 async fn receive(

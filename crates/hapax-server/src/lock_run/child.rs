@@ -1,15 +1,17 @@
-//! The command that runs under the lock.
+//! The command that runs under the lock, and the signals that are passed on to it.
 
 use std::ffi::OsString;
+use std::fs;
 use std::io::{self, IsTerminal};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode, ExitStatus};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
 
 use crate::client::print_note;
 
-/// The running command.
 pub(super) struct LockedChild {
     process: tokio::process::Child,
     pid: Option<Pid>,
@@ -45,12 +47,10 @@ impl LockedChild {
         }
     }
 
-    /// Asks the command to end.
     pub(super) fn terminate(&self) {
         self.send_signal(Signal::TERM);
     }
 
-    /// Kills the command.
     pub(super) fn kill(&self) {
         self.send_signal(Signal::KILL);
     }
@@ -127,4 +127,53 @@ pub(crate) fn become_command(args: BoundCommandArgs) -> ExitCode {
 fn die_with_parent() {
     // Where this is forbidden the command runs all the same, with its lock.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+}
+
+/// The signals that ask a process to end.
+pub(super) struct ForwardedSignals(mpsc::UnboundedReceiver<i32>);
+
+impl ForwardedSignals {
+    /// Catches the signals from now on. A signal that this process was started to ignore stays ignored,
+    /// as `nohup` and background jobs of a shell expect.
+    pub(super) fn install() -> io::Result<Self> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let ignored = ignored();
+        let all = [
+            SignalKind::terminate(),
+            SignalKind::interrupt(),
+            SignalKind::quit(),
+            SignalKind::hangup(),
+        ];
+        for kind in all {
+            let number = kind.as_raw_value();
+            if ignored & (1 << (number - 1)) != 0 {
+                continue;
+            }
+            let mut stream = signal(kind)?;
+            let sender = sender.clone();
+            tokio::spawn(async move {
+                while stream.recv().await.is_some() && sender.send(number).is_ok() {}
+            });
+        }
+        Ok(Self(receiver))
+    }
+
+    pub(super) async fn next(&mut self) -> i32 {
+        match self.0.recv().await {
+            Some(signal) => signal,
+            // All signals are ignored.
+            None => std::future::pending().await,
+        }
+    }
+
+    pub(super) fn try_next(&mut self) -> Option<i32> {
+        self.0.try_recv().ok()
+    }
+}
+
+/// The mask of ignored signals; zero outside Linux.
+fn ignored() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }

@@ -11,7 +11,6 @@
 //! that get no answer end it while the last confirmed lease still runs.
 
 pub(crate) mod child;
-mod signals;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -20,8 +19,7 @@ use tokio::time::Instant;
 
 use crate::client::error::HELD;
 use crate::client::{Backend, CliError, LockRefusal, LockTicket, ServerArgs, duration, print_note};
-use child::LockedChild;
-use signals::ForwardedSignals;
+use child::{ForwardedSignals, LockedChild};
 
 /// The lock was lost while the command ran.
 const LOST: u8 = 76;
@@ -30,7 +28,8 @@ const TOO_LONG: u8 = 124;
 /// How long one request waits for the lock; signals are handled between requests.
 const WAIT_SLICE: Duration = Duration::from_secs(2);
 
-const EXAMPLES: &str = "\
+#[derive(clap::Args)]
+#[command(after_help = "\
 Examples:
   hapax lock run nightly-report -- ./report.sh
   hapax lock run deploy --wait 10m -- ./deploy.sh production
@@ -50,11 +49,7 @@ Exit codes:
   75   another owner has the lock: the command did not run
   76   the lock was lost while the command ran; the command was ended
   124  the command took longer than --max-hold and was ended
-  126  the command cannot be run; 127 there is no such command";
-
-/// The arguments of `hapax lock run`.
-#[derive(clap::Args)]
-#[command(after_help = EXAMPLES)]
+  126  the command cannot be run; 127 there is no such command")]
 pub(crate) struct LockRunArgs {
     /// The lock's name, 1 to 255 bytes of printable ASCII
     key: String,
@@ -91,8 +86,8 @@ pub(crate) async fn run(args: LockRunArgs, server: &ServerArgs) -> Result<ExitCo
     let backend = Backend::open_for_locks(server, args.store.as_deref()).await?;
     let mut signals = ForwardedSignals::install().map_err(local)?;
     let (ticket, asked_at) = match take(&backend, &args, &mut signals).await? {
-        Taken::Yes(ticket, asked_at) => (ticket, asked_at),
-        Taken::Signalled(signal) => return Ok(signalled(signal)),
+        Ok(taken) => taken,
+        Err(signal) => return Ok(u8::try_from(128 + signal).unwrap_or(HELD).into()),
     };
     let child = match LockedChild::start(&args.command, ticket.fence) {
         Ok(child) => child,
@@ -109,18 +104,13 @@ pub(crate) async fn run(args: LockRunArgs, server: &ServerArgs) -> Result<ExitCo
     Ok(ended.exit_code(released, args.ttl))
 }
 
-enum Taken {
-    Yes(LockTicket, Instant),
-    Signalled(i32),
-}
-
-/// Takes the lock. A request is never abandoned, because the lock could be granted to it and would then
-/// be held for its whole TTL.
+/// Takes the lock, unless a signal arrives first. An abandoned request could still be granted, and hold the lock for its whole
+/// TTL.
 async fn take(
     backend: &Backend,
     args: &LockRunArgs,
     signals: &mut ForwardedSignals,
-) -> Result<Taken, CliError> {
+) -> Result<Result<(LockTicket, Instant), i32>, CliError> {
     let deadline = Instant::now() + args.wait;
     let slice = WAIT_SLICE.min(args.ttl / 3);
     loop {
@@ -131,16 +121,12 @@ async fn take(
             if let Ok(ticket) = response {
                 let _ = backend.release_lock(&args.key, &ticket).await;
             }
-            return Ok(Taken::Signalled(signal));
+            return Ok(Err(signal));
         }
         match response {
-            Ok(ticket) => return Ok(Taken::Yes(ticket, asked_at)),
+            Ok(ticket) => return Ok(Ok((ticket, asked_at))),
             Err(LockRefusal::Held(_)) if Instant::now() < deadline => {}
-            Err(
-                LockRefusal::Held(error) | LockRefusal::Lost(error) | LockRefusal::Failed(error),
-            ) => {
-                return Err(error);
-            }
+            Err(refusal) => return Err(refusal.into_error()),
         }
     }
 }
@@ -151,7 +137,6 @@ struct Ended {
     why: Option<EndReason>,
 }
 
-/// Why hapax ended the command.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum EndReason {
     Lost,
@@ -205,7 +190,6 @@ async fn supervise(
     Ok(Ended { status, why })
 }
 
-/// Renews the lock while the command runs.
 struct LockRenewal<'a> {
     backend: &'a Backend,
     args: &'a LockRunArgs,
@@ -221,8 +205,7 @@ impl LockRenewal<'_> {
     async fn renew_until_lost(&self, asked_at: Instant) -> Instant {
         let LockRunArgs { key, ttl, grace, .. } = self.args;
         let third = *ttl / 3;
-        // Leases are counted from before their request, so that this process never believes in the
-        // lock for longer than its store does.
+        // Leases count from before their request, so that they never seem longer than they are.
         let mut alive_until = asked_at + *ttl;
         let mut next = asked_at + third;
         loop {
@@ -276,10 +259,6 @@ impl Ended {
             None => child::exit_code(self.status).into(),
         }
     }
-}
-
-fn signalled(signal: i32) -> ExitCode {
-    u8::try_from(128 + signal).unwrap_or(HELD).into()
 }
 
 fn local(error: std::io::Error) -> CliError {

@@ -1,27 +1,23 @@
 //! Finds the route of a request, and counts the request until the end of its response.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
 use hapax::Claims;
 use hapax_http::{FullBody, Idempotency, IdempotencyLayer, Problem, ProblemKind, ResponseBody};
 use http_body_util::Either;
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::Incoming;
 use hyper::header::{HOST, HeaderValue, TRANSFER_ENCODING};
 use hyper::http::uri::Authority;
 use hyper::{Method, Request, Response, Version};
 use tower::{Layer, ServiceExt};
 
-use super::BoxError;
-use super::client::Client;
+use super::Client;
 use super::idle_timeout::IdleTimeoutBody;
 use super::route::{PathPattern, ProxyRoute};
 use super::upstream_body::UpstreamBody;
 use super::upstream_service::{ForwardOptions, UpstreamService};
-use crate::daemon::{EarlyRefusals, InFlightGuard, RequestHandler, RequestMetrics};
+use crate::daemon::{GuardedBody, InFlightGuard, RequestHandler, RequestMetrics};
 
 /// All routes of the proxy, each with its policy and its upstream.
 #[derive(Clone)]
@@ -72,7 +68,7 @@ impl ProxyRouter {
 impl RequestHandler for ProxyRouter {
     type Body = ProxyResponseBody;
     /// A 400 or 431 without our headers may be the upstream's own.
-    const REFUSALS: Option<EarlyRefusals> = None;
+    const EXPLAIN_REFUSALS: bool = false;
 
     async fn handle(
         &self,
@@ -93,7 +89,7 @@ impl RequestHandler for ProxyRouter {
             }
         };
         metrics.status = response.status().as_u16();
-        response.map(|body| ProxyResponseBody { body, _metrics: metrics, _in_flight: in_flight })
+        response.map(|body| GuardedBody::new(body, (metrics, in_flight)))
     }
 }
 
@@ -118,10 +114,8 @@ fn check_request(request: &Request<Incoming>) -> Result<(), Problem> {
         return Err(Problem::invalid("Transfer-Encoding takes chunked alone; nothing was run"));
     }
     if request.method() == Method::CONNECT {
-        return Err(Problem::new(
-            ProblemKind::MethodNotAllowed,
-            "CONNECT is not taken; send requests as to the service itself",
-        ));
+        let text = "CONNECT is not taken; send requests as to the service itself";
+        return Err(Problem::new(ProblemKind::MethodNotAllowed, text));
     }
     Ok(())
 }
@@ -132,41 +126,14 @@ fn is_authority(host: &HeaderValue) -> bool {
 }
 
 fn no_route() -> Problem {
-    Problem::new(
-        ProblemKind::NoRoute,
-        "no [[proxy.route]] matches it, and there is no --upstream for everything else",
-    )
+    let text = "no [[proxy.route]] matches it, and there is no --upstream for everything else";
+    Problem::new(ProblemKind::NoRoute, text)
 }
 
+/// The request counts as in flight until the end of its response.
+type ProxyResponseBody = GuardedBody<EitherBody, (RequestMetrics, InFlightGuard)>;
 type EitherBody = Either<ResponseBody<UpstreamBody>, FullBody>;
 
 fn refuse(problem: &Problem) -> Response<EitherBody> {
     problem.response().map(Either::Right)
-}
-
-/// The body of a response. The request counts as in flight until it is dropped.
-pub(crate) struct ProxyResponseBody {
-    body: EitherBody,
-    _metrics: RequestMetrics,
-    _in_flight: InFlightGuard,
-}
-
-impl Body for ProxyResponseBody {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
 }

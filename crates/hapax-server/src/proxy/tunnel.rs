@@ -10,7 +10,6 @@ use hyper_util::rt::TokioIo;
 use super::forward;
 use crate::daemon::ConnectionActivity;
 
-/// A client's request to switch protocols.
 pub(crate) struct Upgrade {
     protocol: HeaderValue,
     client: OnUpgrade,

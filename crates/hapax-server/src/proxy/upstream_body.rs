@@ -13,8 +13,7 @@ use tokio::time::{Instant, timeout_at};
 use super::BoxError;
 use super::idle_timeout::IdleTimeoutBody;
 
-/// Responses up to this size are buffered if they are complete within this time: one that is cut can
-/// still become a clean 502 then.
+/// Small responses are buffered for a moment, so that one that is cut can become a clean 502.
 const MAX_BUFFERED: u64 = 64 * 1024;
 const BUFFER_TIMEOUT: Duration = Duration::from_millis(100);
 
@@ -49,14 +48,6 @@ impl UpstreamBody {
         let rest = (!small).then_some(rest);
         Ok(Self { rest, ..self })
     }
-
-    fn buffered_bytes(&self) -> u64 {
-        self.buffered
-            .iter()
-            .filter_map(|frame| frame.data_ref())
-            .map(|data| data.len() as u64)
-            .sum()
-    }
 }
 
 impl Body for UpstreamBody {
@@ -81,7 +72,8 @@ impl Body for UpstreamBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        let buffered = self.buffered_bytes();
+        let lengths = self.buffered.iter().filter_map(|frame| frame.data_ref()).map(Bytes::len);
+        let buffered = lengths.sum::<usize>() as u64;
         let rest = self.rest.as_ref().map_or(SizeHint::with_exact(0), Body::size_hint);
         let mut hint = SizeHint::new();
         hint.set_lower(buffered + rest.lower());

@@ -9,7 +9,6 @@ use metrics::counter;
 
 use super::upstream_body::UpstreamBody;
 
-/// Why the upstream gave no response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UpstreamFailure {
     /// There was no connection: not a byte of the request was sent.

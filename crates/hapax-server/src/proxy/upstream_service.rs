@@ -16,7 +16,7 @@ use hyper::http::uri::Authority;
 use hyper::{Request, Response, StatusCode, Version};
 use tower::Service;
 
-use super::client::Client;
+use super::Client;
 use super::forward;
 use super::idle_timeout::{BodyIdle, IdleTimeoutBody, UploadProgress, UpstreamIdleTimer};
 use super::route::ProxyRoute;
@@ -78,8 +78,8 @@ impl Service<Request<ProxiedBody>> for UpstreamService {
     }
 }
 
-/// The authority that a request is for. In absolute form, and in HTTP/2, that is the target's, and
-/// `Host` is ignored (RFC 9112, 3.2.2).
+/// The authority that a request is for: the target's, where it has one, else `Host` (RFC 9112,
+/// 3.2.2).
 fn requested_host(parts: &Parts) -> Option<Authority> {
     let host = || parts.headers.get(HOST)?.to_str().ok()?.parse().ok();
     parts.uri.authority().cloned().or_else(host)

@@ -2,18 +2,15 @@
 
 use super::SettingSources;
 
-/// A setting as its command declares it. The flag, the variable and the file key follow from the
-/// field's name: the relay's `max_attempts` is `--max-attempts`, `HAPAX_MAX_ATTEMPTS` and
-/// `relay.max_attempts`.
+/// A setting as its command declares it. Its names follow from the field's name: the relay's
+/// `max_attempts` is `--max-attempts`, `HAPAX_MAX_ATTEMPTS` and `relay.max_attempts`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Declaration {
-    /// The placeholder of the value in the help. A trailing `…` marks a flag that may be repeated;
-    /// a switch has an empty one.
+    /// The placeholder of the value in the help; empty for a switch. `…` marks a repeatable flag.
     pub(super) value: &'static str,
     pub(super) default: &'static str,
     pub(crate) help: &'static str,
-    /// A variable of the original programs that replaces the default, and the unit that its value
-    /// lacks.
+    /// A variable of the original programs that replaces the default, and the unit of its value.
     pub(super) seed: Option<(&'static str, &'static str)>,
     env: Option<&'static str>,
     key: KeyPlace,
@@ -169,8 +166,7 @@ impl FileOnly for () {
     }
 }
 
-/// Makes the type of a command's settings from their declarations. The type's `check` sees what no
-/// single value can know about itself.
+/// Makes the type of a command's settings. Its method `check` compares values with each other.
 macro_rules! settings {
     (
         $(#[$doc:meta])* $group:ident, $command:literal, $examples:expr $(, $file:ident: $kind:ty)?;

@@ -22,6 +22,8 @@ pub(crate) use proxy::{HostPolicy, ProxySettings, RouteSection, StatusVerdicts, 
 pub(crate) use relay::RelaySettings;
 pub(crate) use serve::{IngestDomains, ServeSettings, SigningSecret, TokenRule, TokenScope};
 pub(crate) use shared::{MAX_LEASE, MIN_LEASE};
+#[cfg(test)]
+pub(crate) use sources::testing;
 pub(crate) use sources::{SettingFlags, SettingSources};
 pub(crate) use values::{ListenAddress, LogFormat, LogLevel, SecretUrl, SettingValue};
 

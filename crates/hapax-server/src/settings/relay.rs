@@ -1,19 +1,13 @@
 //! The settings of `hapax relay`.
 
-use std::fmt;
 use std::time::Duration;
 
 use hapax::queue::QueueName;
 use hapax_relay::AfterDead;
 
 use super::declare::{Declaration, settings};
-use super::shared::{
-    ADMIN, BACKOFF, BACKOFF_MAX, LEASE, LOG, LOG_LEVEL, MAX_ATTEMPTS, RETENTION, SHUTDOWN_TIMEOUT,
-    STORE_TIMEOUT, SWEEP_INTERVAL, check_worker,
-};
-use super::values::{
-    DurationOrZero, ListenAddress, LogFormat, LogLevel, SecretUrl, SettingValue, choice,
-};
+use super::shared::*;
+use super::values::*;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -85,30 +79,5 @@ impl RelaySettings {
 impl SettingValue for QueueName {
     fn parse(text: &str) -> Result<Self, String> {
         Self::new(text).map_err(|error| error.to_string())
-    }
-}
-
-/// A text that is not shown.
-#[derive(Clone)]
-pub(crate) struct SecretText(pub(crate) String);
-
-impl SettingValue for SecretText {
-    fn parse(text: &str) -> Result<Self, String> {
-        if text.is_empty() {
-            return Err("a text is expected".into());
-        }
-        Ok(Self(text.into()))
-    }
-}
-
-impl fmt::Debug for SecretText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("…")
-    }
-}
-
-impl SettingValue for AfterDead {
-    fn parse(text: &str) -> Result<Self, String> {
-        choice(text, &[("wait", Self::Wait), ("continue", Self::Continue)])
     }
 }

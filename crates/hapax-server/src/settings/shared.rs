@@ -11,70 +11,47 @@ pub(crate) const MAX_LEASE: Duration = Duration::from_secs(3600);
 /// A renewal must fit into a third of a lease.
 pub(crate) const MIN_LEASE: Duration = Duration::from_millis(300);
 
-pub(super) const LISTEN: Declaration =
-    Declaration::new("ADDR", "", "The address to listen on; port 0 takes a free one");
-pub(super) const STORE: Declaration = Declaration::new(
-    "URL",
-    "sqlite:hapax.db",
-    "sqlite:FILE, memory:, redis://…, rediss://…, redis+sentinel://…, redis+cluster://…, postgres://…",
-)
-.top_key()
-.seed("REDIS_URL", "");
-pub(super) const STORE_TIMEOUT: Declaration =
-    Declaration::new("TIME", "2s", "The longest that one store call may take").top_key();
-pub(super) const SWEEP_INTERVAL: Declaration =
-    Declaration::new("TIME", "60s", "How often expired entries of the store are deleted").top_key();
-pub(super) const LOG: Declaration =
-    Declaration::new("FORMAT", "pretty", "The format of log lines: json or pretty").top_key();
-pub(super) const LOG_LEVEL: Declaration = Declaration::new(
-    "LEVEL",
-    "info",
-    "The least severe level that is logged: error, warn, info, debug or trace",
-)
-.top_key();
-pub(super) const ADMIN: Declaration = Declaration::new(
-    "ADDR",
-    "",
-    "Serve /healthz, /readyz and /metrics on this address; on loopback /v1/queues too",
-);
-pub(super) const HEADER_TIMEOUT: Declaration = Declaration::new(
-    "TIME",
-    "10s",
-    "The longest that a client may take to send a request's headers",
-);
-pub(super) const BODY_TIMEOUT: Declaration =
-    Declaration::new("TIME", "10s", "The longest that a client may take to send a request's body");
-pub(super) const IDLE_TIMEOUT: Declaration = Declaration::new(
-    "TIME",
-    "75s",
-    "How long a client connection is kept that is idle, or whose client does not read",
-);
-pub(super) const MAX_CONNECTIONS: Declaration = Declaration::new(
-    "NUMBER",
-    "10000",
-    "How many client connections are open at once; further ones wait to be accepted",
-);
-pub(super) const SHUTDOWN_TIMEOUT: Declaration =
-    Declaration::new("TIME", "30s", "How long requests in flight may take to end at shutdown");
-pub(super) const LOCK_TTL: Declaration =
-    Declaration::new("TIME", "5s", "How long a lock lasts where the call does not say; at most 1h")
-        .seed("PROCESSING_LOCK_TIMEOUT_SECONDS", "s");
-pub(super) const LEASE: Declaration = Declaration::new(
-    "TIME",
-    "30s",
-    "How long a claim outlives a process that died; renewed while it lives; at most 1h",
-);
-pub(super) const RETENTION: Declaration =
-    Declaration::new("TIME", "24h", "How long an outcome is remembered");
-pub(super) const MAX_ATTEMPTS: Declaration =
-    Declaration::new("NUMBER", "10", "How many attempts fail before an item becomes a dead letter");
-pub(super) const BACKOFF: Declaration = Declaration::new(
-    "TIME",
-    "500ms",
-    "The wait after an item's first failure; it doubles after each further one",
-);
-pub(super) const BACKOFF_MAX: Declaration =
-    Declaration::new("TIME", "60s", "The longest wait between two attempts");
+/// Declares settings that several commands have.
+macro_rules! shared {
+    ($($name:ident = $declaration:expr;)+) => {
+        $(pub(super) const $name: Declaration = $declaration;)+
+    };
+}
+
+shared! {
+    LISTEN = Declaration::new("ADDR", "", "The address to listen on; port 0 takes a free one");
+    STORE = Declaration::new("URL", "sqlite:hapax.db",
+        "sqlite:FILE, memory:, redis://…, rediss://…, redis+sentinel://…, redis+cluster://…, postgres://…").top_key().seed("REDIS_URL", "");
+    STORE_TIMEOUT = Declaration::new("TIME", "2s",
+        "The longest that one store call may take").top_key();
+    SWEEP_INTERVAL = Declaration::new("TIME", "60s",
+        "How often expired entries of the store are deleted").top_key();
+    LOG = Declaration::new("FORMAT", "pretty", "The format of log lines: json or pretty").top_key();
+    LOG_LEVEL = Declaration::new("LEVEL", "info",
+        "The least severe level that is logged: error, warn, info, debug or trace").top_key();
+    ADMIN = Declaration::new("ADDR", "",
+        "Serve /healthz, /readyz and /metrics on this address; on loopback /v1/queues too");
+    HEADER_TIMEOUT = Declaration::new("TIME", "10s",
+        "The longest that a client may take to send a request's headers");
+    BODY_TIMEOUT = Declaration::new("TIME", "10s",
+        "The longest that a client may take to send a request's body");
+    IDLE_TIMEOUT = Declaration::new("TIME", "75s",
+        "How long a client connection is kept that is idle, or whose client does not read");
+    MAX_CONNECTIONS = Declaration::new("NUMBER", "10000",
+        "How many client connections are open at once; further ones wait to be accepted");
+    SHUTDOWN_TIMEOUT = Declaration::new("TIME", "30s",
+        "How long requests in flight may take to end at shutdown");
+    LOCK_TTL = Declaration::new("TIME", "5s",
+        "How long a lock lasts where the call does not say; at most 1h").seed("PROCESSING_LOCK_TIMEOUT_SECONDS", "s");
+    LEASE = Declaration::new("TIME", "30s",
+        "How long a claim outlives a process that died; renewed while it lives; at most 1h");
+    RETENTION = Declaration::new("TIME", "24h", "How long an outcome is remembered");
+    MAX_ATTEMPTS = Declaration::new("NUMBER", "10",
+        "How many attempts fail before an item becomes a dead letter");
+    BACKOFF = Declaration::new("TIME", "500ms",
+        "The wait after an item's first failure; it doubles after each further one");
+    BACKOFF_MAX = Declaration::new("TIME", "60s", "The longest wait between two attempts");
+}
 
 /// Checks the settings of a queue's worker.
 pub(super) fn check_worker(

@@ -125,7 +125,6 @@ impl<S: CommandSettings> SettingSources<S> {
         Ok(Self { flags, environment, file })
     }
 
-    /// Reads one setting from the first source that has it.
     pub(crate) fn read<T: SettingValue>(&self, setting: &Setting) -> anyhow::Result<T> {
         let (origin, text) = self.find(setting);
         T::parse(&text).map_err(|error| anyhow::anyhow!("{origin}: {error}"))
@@ -163,8 +162,7 @@ impl<S: CommandSettings> SettingSources<S> {
         self.file.file_only.clone()
     }
 
-    /// Warns of `HAPAX_…` variables that are no setting. Orchestrators inject some, so they are no
-    /// error.
+    /// Warns of `HAPAX_…` variables that are no setting; orchestrators may inject some.
     pub(crate) fn warn_of_unknown_variables(&self) {
         let known = |name: &str| {
             let mut settings = tables().into_iter().flatten();
@@ -180,13 +178,15 @@ impl<S: CommandSettings> SettingSources<S> {
 }
 
 #[cfg(test)]
-impl<S: CommandSettings> SettingSources<S> {
-    /// Sources with these flags, variables and file.
-    pub(crate) fn of(
+pub(crate) mod testing {
+    use super::*;
+
+    /// The settings from these flags, variables and file.
+    pub(crate) fn read<S: CommandSettings>(
         flags: &[&str],
         environment: &[(&str, &str)],
         file: &str,
-    ) -> anyhow::Result<Self> {
+    ) -> anyhow::Result<S> {
         let folder = tempfile::tempdir()?;
         let path = folder.path().join(CONFIG_FILE);
         std::fs::write(&path, file)?;
@@ -194,6 +194,16 @@ impl<S: CommandSettings> SettingSources<S> {
         let command = <SettingFlags<S> as clap::Args>::augment_args(command);
         let flags = SettingFlags::from_arg_matches(&command.try_get_matches_from(flags)?)?;
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-        Self::new(flags, environment.iter().map(owned).collect(), &path)
+        S::read(&SettingSources::new(flags, environment.iter().map(owned).collect(), &path)?)
+    }
+
+    /// The error of settings that are refused.
+    pub(crate) fn refused<S: CommandSettings>(
+        flags: &[&str],
+        environment: &[(&str, &str)],
+        file: &str,
+    ) -> String {
+        let error = read::<S>(flags, environment, file).err().expect("refused");
+        format!("{error:#}")
     }
 }

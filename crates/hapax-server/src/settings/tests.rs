@@ -5,11 +5,11 @@ use super::declare::SettingNames;
 use super::*;
 
 fn read(flags: &[&str], environment: &[(&str, &str)], file: &str) -> anyhow::Result<ServeSettings> {
-    ServeSettings::read(&SettingSources::of(flags, environment, file)?)
+    testing::read(flags, environment, file)
 }
 
 fn refused(flags: &[&str], environment: &[(&str, &str)], file: &str) -> String {
-    format!("{:#}", read(flags, environment, file).expect_err("refused"))
+    testing::refused::<ServeSettings>(flags, environment, file)
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn value_by_alias<S: CommandSettings>([flag, env, key]: [&str; 3], value: fn(&S)
     for (flags, environment, file) in
         [(&[flag, "7s"][..], &[][..], ""), (&[], &[(env, "7s")], ""), (&[], &[], file.as_str())]
     {
-        let settings = S::read(&SettingSources::of(flags, environment, file).unwrap()).unwrap();
+        let settings = testing::read::<S>(flags, environment, file).unwrap();
         assert_eq!(value(&settings).as_secs(), 7, "{flag} {env} {key}");
     }
 }

@@ -1,28 +1,52 @@
 //! How the text of a setting becomes its value.
 
 use std::fmt;
-use std::marker::PhantomData;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::de::{Deserialize, Deserializer, Error, Visitor};
+use hapax::OnUnknown;
+use hapax::lock::OnStoreError;
+use hapax_http::Verdict;
+use hapax_relay::AfterDead;
+use serde::de::{Deserialize, Deserializer, Error};
 use tracing::level_filters::LevelFilter;
 
-/// A value that a setting can have. The error says what is expected, and never repeats the text,
-/// which may hold a password.
+use super::HostPolicy;
+
+/// The value of a setting. An error never repeats the text, which may hold a password.
 pub(crate) trait SettingValue: Sized {
     fn parse(text: &str) -> Result<Self, String>;
 }
 
-/// Parses one of a few words.
-pub(super) fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, String> {
+fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, String> {
     if let Some((_, value)) = choices.iter().find(|(word, _)| *word == text) {
         return Ok(*value);
     }
     let words: Vec<_> = choices.iter().map(|(word, _)| *word).collect();
     let (last, others) = words.split_last().expect("there is a choice");
     Err(format!("{} or {last} is expected", others.join(", ")))
+}
+
+/// Values that a few words stand for.
+macro_rules! choices {
+    ($($type:ty { $($word:literal => $value:expr),+ })+) => {
+        $(impl SettingValue for $type {
+            fn parse(text: &str) -> Result<Self, String> {
+                choice(text, &[$(($word, $value)),+])
+            }
+        })+
+    };
+}
+
+choices! {
+    bool { "true" => true, "false" => false }
+    LogFormat { "json" => Self::Json, "pretty" => Self::Pretty }
+    OnUnknown { "refuse" => Self::Refuse, "rerun" => Self::TakeOver }
+    OnStoreError { "closed" => Self::Closed, "open" => Self::Open }
+    AfterDead { "wait" => Self::Wait, "continue" => Self::Continue }
+    Verdict { "keep" => Self::Keep, "give-back" => Self::GiveBack, "unknown" => Self::Unknown }
+    HostPolicy { "keep" => Self::Keep, "upstream" => Self::Upstream }
 }
 
 /// The items of a comma-separated list; an empty text has none.
@@ -36,27 +60,13 @@ pub(crate) struct FileValue<T>(pub(crate) T);
 
 impl<'de, T: SettingValue> Deserialize<'de> for FileValue<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Parsed<T>(PhantomData<T>);
-        impl<T: SettingValue> Visitor<'_> for Parsed<T> {
-            type Value = FileValue<T>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a text, a whole number or a boolean")
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<FileValue<T>, E> {
-                T::parse(text).map(FileValue).map_err(E::custom)
-            }
-
-            fn visit_i64<E: Error>(self, number: i64) -> Result<FileValue<T>, E> {
-                self.visit_str(&number.to_string())
-            }
-
-            fn visit_bool<E: Error>(self, flag: bool) -> Result<FileValue<T>, E> {
-                self.visit_str(&flag.to_string())
-            }
-        }
-        deserializer.deserialize_any(Parsed(PhantomData))
+        let text = match toml::Value::deserialize(deserializer)? {
+            toml::Value::String(text) => text,
+            toml::Value::Integer(number) => number.to_string(),
+            toml::Value::Boolean(flag) => flag.to_string(),
+            _ => return Err(Error::custom("a text, a whole number or a boolean is expected")),
+        };
+        T::parse(&text).map(Self).map_err(Error::custom)
     }
 }
 
@@ -64,12 +74,6 @@ impl<'de, T: SettingValue> Deserialize<'de> for FileValue<T> {
 impl<T: SettingValue> SettingValue for Option<T> {
     fn parse(text: &str) -> Result<Self, String> {
         if text.is_empty() { Ok(None) } else { T::parse(text).map(Some) }
-    }
-}
-
-impl SettingValue for bool {
-    fn parse(text: &str) -> Result<Self, String> {
-        choice(text, &[("true", true), ("false", false)])
     }
 }
 
@@ -135,7 +139,6 @@ impl SettingValue for ByteSize {
     }
 }
 
-/// An address to listen on.
 #[derive(Clone, Debug)]
 pub(crate) struct ListenAddress {
     text: String,
@@ -143,12 +146,10 @@ pub(crate) struct ListenAddress {
 }
 
 impl ListenAddress {
-    /// The text that was given.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
-    /// The addresses that the text resolves to.
     pub(crate) fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
@@ -176,7 +177,6 @@ impl SettingValue for ListenAddress {
 pub(crate) struct SecretUrl(String);
 
 impl SecretUrl {
-    /// The whole URL.
     pub(crate) fn secret(&self) -> &str {
         &self.0
     }
@@ -203,17 +203,10 @@ impl SettingValue for SecretUrl {
     }
 }
 
-/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LogFormat {
     Json,
     Pretty,
-}
-
-impl SettingValue for LogFormat {
-    fn parse(text: &str) -> Result<Self, String> {
-        choice(text, &[("json", Self::Json), ("pretty", Self::Pretty)])
-    }
 }
 
 /// The least severe level that is logged.
@@ -233,12 +226,31 @@ impl SettingValue for LogLevel {
     }
 }
 
-/// KeyPatterns of keys, comma-separated; an empty text is none.
+/// Patterns of keys, comma-separated; an empty text is none.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyPatterns(pub(crate) Vec<String>);
 
 impl SettingValue for KeyPatterns {
     fn parse(text: &str) -> Result<Self, String> {
         Ok(Self(list_items(text).map(str::to_owned).collect()))
+    }
+}
+
+/// A text that is not shown.
+#[derive(Clone)]
+pub(crate) struct SecretText(pub(crate) String);
+
+impl SettingValue for SecretText {
+    fn parse(text: &str) -> Result<Self, String> {
+        if text.is_empty() {
+            return Err("a text is expected".into());
+        }
+        Ok(Self(text.into()))
+    }
+}
+
+impl fmt::Debug for SecretText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("…")
     }
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use hyper::Method;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::json;
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::client::error::{CONFLICT, ERROR};
 use crate::client::{
-    CliError, ClientRequest, ClientResponse, ServerClient, print_line, print_note,
+    CliError, ClientRequest, ClientResponse, ServerClient, print_line, print_note, progress_bar,
 };
 
 /// The most bytes of one batch, well below the server's default limit.
@@ -156,27 +156,19 @@ pub(super) async fn send_with_retries(
     }
 }
 
-/// The progress by bytes, against the size of a file as standard input. It is drawn on standard error,
-/// and only on a terminal.
+/// The progress by bytes, against the size of a file as standard input.
 fn bar() -> ProgressBar {
-    let file = std::fs::metadata("/dev/stdin").ok().filter(std::fs::Metadata::is_file);
-    let (bar, template) = match file {
+    match std::fs::metadata("/dev/stdin").ok().filter(std::fs::Metadata::is_file) {
         Some(file) => {
-            let bar = ProgressBar::new(file.len());
-            (bar, "{bar:30} {bytes}/{total_bytes} ({bytes_per_sec}, {eta} left)")
+            let template = "{bar:30} {bytes}/{total_bytes} ({bytes_per_sec}, {eta} left)";
+            progress_bar(Some(file.len()), template)
         }
-        None => (ProgressBar::new_spinner(), "{spinner} {bytes} ({bytes_per_sec})"),
-    };
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
+        None => progress_bar(None, "{spinner} {bytes} ({bytes_per_sec})"),
     }
-    bar.enable_steady_tick(Duration::from_millis(200));
-    bar
 }
 
 /// The longest line; the server's own limit is lower.
 const MAX_LINE: u64 = 64 << 20;
-/// How many lines are read ahead.
 const AHEAD: usize = 2000;
 
 /// A line with content.
@@ -220,7 +212,6 @@ fn read_input_line(source: &mut impl BufRead, number: u64) -> Result<Option<Inpu
 /// The most unpublished lines that are named.
 const NAMED: u64 = 20;
 
-/// One of the `results` of an array.
 #[derive(Deserialize)]
 pub(super) struct PublishOutcome {
     pub(super) status: u16,

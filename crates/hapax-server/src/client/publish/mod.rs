@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::error::exit_code_of;
 use super::{
-    CliError, ClientRequest, EXIT_CODES, ServerArgs, duration, print_response, read_value,
+    CliError, ClientRequest, ServerArgs, duration, print_response, read_value, with_exit_codes,
 };
 
 const EXAMPLES: &str = "\
@@ -27,9 +27,8 @@ const CODES: &str = "\
 Of many events: 0 where each was published or known; else 1 where a line is malformed, 4 where one
 is known with another content or its job is closed. The others are published all the same.";
 
-/// The arguments of `hapax publish`.
 #[derive(clap::Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}\n\n{CODES}"))]
+#[command(after_help = format!("{}\n\n{CODES}", with_exit_codes(EXAMPLES)))]
 pub(crate) struct PublishArgs {
     #[command(flatten)]
     server: ServerArgs,

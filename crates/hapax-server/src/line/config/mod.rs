@@ -39,13 +39,12 @@ impl LineChannel {
         )?;
         let secrets = secret.clone();
         let line =
-            LineClient::new(settings.api_base.secret(), &token.0).context("LINE_API_BASE")?;
+            LineClient::new(settings.api_base.secret(), &token.0.0).context("LINE_API_BASE")?;
         let bot = UpstreamHandler::new(upstream.secret(), secrets.clone()).context("--upstream")?;
         Ok(Self { secrets, line, bot: bot.timeout(settings.handle_timeout) })
     }
 }
 
-/// How the gateway works.
 pub(super) fn gateway_config(settings: &LineSettings) -> anyhow::Result<hapax_line::GatewayConfig> {
     Ok(hapax_line::GatewayConfig::new()
         .rules(rules(settings)?)

@@ -3,14 +3,14 @@ use std::time::Duration;
 use hapax_line::{BUSY_TEXT, LineEvent, LockRule, LockRules};
 
 use super::*;
-use crate::settings::{CommandSettings, SettingSources};
+use crate::settings::{CommandSettings, testing};
 
 fn read(flags: &[&str], environment: &[(&str, &str)], file: &str) -> anyhow::Result<LineSettings> {
-    LineSettings::read(&SettingSources::of(flags, environment, file)?)
+    testing::read(flags, environment, file)
 }
 
 fn refused(flags: &[&str], environment: &[(&str, &str)], file: &str) -> String {
-    format!("{:#}", read(flags, environment, file).expect_err("refused"))
+    testing::refused::<LineSettings>(flags, environment, file)
 }
 
 fn rules(flags: &[&str], environment: &[(&str, &str)]) -> LockRules {

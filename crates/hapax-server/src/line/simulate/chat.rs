@@ -24,17 +24,19 @@ pub(super) async fn run(session: &mut SimulatorSession) {
     let mut lines = BufReader::new(stdin()).lines();
     while let Ok(Some(typed)) = session.show_calls_during(lines.next_line()).await {
         session.report_violations();
-        match parse_input(typed.trim()) {
-            ChatInput::Empty => {}
-            ChatInput::Quit => break,
-            ChatInput::Unknown => line(HELP),
-            ChatInput::Scenario(scenario) => {
-                session.reset_counts();
-                let expected = send_scenario(session, &scenario).await;
-                if !typing {
-                    session.wait_for_replies(Some(expected)).await;
-                }
-            }
+        let scenario = match typed.trim() {
+            "" => continue,
+            "/quit" | "/q" => break,
+            typed => parse_input(typed),
+        };
+        let Some(scenario) = scenario else {
+            line(HELP);
+            continue;
+        };
+        session.reset_counts();
+        let expected = send_scenario(session, &scenario).await;
+        if !typing {
+            session.wait_for_replies(Some(expected)).await;
         }
     }
     if typing {
@@ -42,24 +44,12 @@ pub(super) async fn run(session: &mut SimulatorSession) {
     }
 }
 
-enum ChatInput {
-    Scenario(Scenario),
-    Empty,
-    Quit,
-    Unknown,
-}
-
-fn parse_input(typed: &str) -> ChatInput {
+fn parse_input(typed: &str) -> Option<Scenario> {
     let Some(command) = typed.strip_prefix('/') else {
-        return match typed {
-            "" => ChatInput::Empty,
-            text => ChatInput::Scenario(Scenario::Text { text: text.into() }),
-        };
+        return Some(Scenario::Text { text: typed.into() });
     };
     let (command, rest) = command.split_once(' ').unwrap_or((command, ""));
-    let rest = rest.trim();
-    let scenario = match (command, rest) {
-        ("quit" | "q", "") => return ChatInput::Quit,
+    match (command, rest.trim()) {
         ("follow", "") => Some(Scenario::Follow),
         ("unfollow", "") => Some(Scenario::Unfollow),
         ("all", "") => Some(Scenario::All),
@@ -69,8 +59,7 @@ fn parse_input(typed: &str) -> ChatInput {
         }
         ("tap", rest) => parse_taps(rest),
         _ => None,
-    };
-    scenario.map_or(ChatInput::Unknown, ChatInput::Scenario)
+    }
 }
 
 fn parse_taps(rest: &str) -> Option<Scenario> {

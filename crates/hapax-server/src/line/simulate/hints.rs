@@ -10,13 +10,11 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The addresses and secrets of this run, which hints refer to.
 pub(super) struct SimulatorSetup {
-    /// The URL of the webhooks.
     pub(super) to: String,
     /// Whether the secret came from the environment, and is not shown.
     pub(super) own_secret: bool,
     /// Whether the access token came from the environment, and is not shown.
     pub(super) own_token: bool,
-    /// The base of the simulated API.
     pub(super) base: String,
 }
 
@@ -26,21 +24,41 @@ impl SimulatorSetup {
         &self,
         delivered: Result<WebhookResponse, WebhookSendError>,
     ) -> Option<String> {
+        let to = &self.to;
         let status = match delivered {
             Ok(WebhookResponse { status: 200, took }) if took <= RESPONSE_TIMEOUT => return None,
             Ok(WebhookResponse { status: 200, .. }) => {
                 return Some("the answer took more than 2 s: LINE takes that for a failure".into());
             }
             Ok(WebhookResponse { status, .. }) => status,
-            Err(WebhookSendError::NotReached(cause)) => return Some(self.unreachable(cause)),
-            Err(_) => return Some(self.no_response()),
+            Err(WebhookSendError::NotReached(cause)) => {
+                let what = match cause {
+                    ErrorKind::ConnectionRefused => format!("nothing listens at {to} ({cause})"),
+                    _ => format!("{to} cannot be reached"),
+                };
+                return Some(format!(
+                    "{what}: start the bot, or say with --to where it takes webhooks"
+                ));
+            }
+            Err(_) => {
+                let text = "took a webhook and did not answer: LINE takes that for a failure";
+                return Some(format!("{to} {text}"));
+            }
         };
         Some(match status {
-            401 => format!("401: {}", self.wrong_secret()),
+            401 => {
+                let here = match self.own_secret {
+                    true => "that of LINE_CHANNEL_SECRET here",
+                    false => "`simulated-secret`, for want of LINE_CHANNEL_SECRET",
+                };
+                format!(
+                    "401: the bot checks signatures with another secret than this, which is {here}; \
+                     start both with the same LINE_CHANNEL_SECRET"
+                )
+            }
             404 => format!(
-                "404: nothing takes webhooks at {}; `hapax line` does at /line/webhook; --to says \
-                 where",
-                self.to
+                "404: nothing takes webhooks at {to}; `hapax line` does at /line/webhook; --to says \
+                 where"
             ),
             503 => "503: the bot could not store the events; LINE would count a failure, and \
                     deliver them again where redelivery is turned on"
@@ -50,30 +68,6 @@ impl SimulatorSetup {
                  does not know"
             ),
         })
-    }
-
-    fn unreachable(&self, cause: ErrorKind) -> String {
-        let to = &self.to;
-        let what = match cause {
-            ErrorKind::ConnectionRefused => format!("nothing listens at {to} ({cause})"),
-            _ => format!("{to} cannot be reached"),
-        };
-        format!("{what}: start the bot, or say with --to where it takes webhooks")
-    }
-
-    fn no_response(&self) -> String {
-        format!("{} took a webhook and did not answer: LINE takes that for a failure", self.to)
-    }
-
-    fn wrong_secret(&self) -> String {
-        let here = match self.own_secret {
-            true => "that of LINE_CHANNEL_SECRET here",
-            false => "`simulated-secret`, for want of LINE_CHANNEL_SECRET",
-        };
-        format!(
-            "the bot checks signatures with another secret than this, which is {here}; start both \
-             with the same LINE_CHANNEL_SECRET"
-        )
     }
 
     /// What to do about a call that LINE would have refused.

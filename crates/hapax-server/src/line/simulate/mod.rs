@@ -6,7 +6,6 @@
 //! ```
 
 mod chat;
-mod display;
 mod hints;
 mod session;
 
@@ -20,7 +19,8 @@ use serde_json::Value;
 use crate::client::{duration, print_line as line};
 use session::SimulatorSession;
 
-const HELP: &str = "\
+#[derive(clap::Args)]
+#[command(after_help = "\
 The bot is started beside it, so that it answers to the simulated API:
   LINE_CHANNEL_SECRET=simulated-secret LINE_CHANNEL_ACCESS_TOKEN=simulated-token \\
   LINE_API_BASE=http://127.0.0.1:8790  ./your-bot
@@ -38,11 +38,7 @@ Examples:
 
 Exit codes:
   0  every webhook was answered 200, and LINE would have complained about nothing
-  1  otherwise; the hints say what to do";
-
-/// The arguments of `hapax line simulate`.
-#[derive(clap::Args)]
-#[command(after_help = HELP)]
+  1  otherwise; the hints say what to do")]
 pub(crate) struct SimulateArgs {
     /// Where the bot takes webhooks
     #[arg(

@@ -15,10 +15,9 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::hints::SimulatorSetup;
-use super::{SimulateArgs, Webhook, display};
+use super::{SimulateArgs, Webhook};
 use crate::client::{print_line as line, print_note as note};
 
-/// The bot's own id.
 const DESTINATION: &str = "Uf00db070000000000000000000000000";
 /// The pause after the last expected reply, in which locks are released and windows end.
 const PAUSE: Duration = Duration::from_millis(1100);
@@ -31,6 +30,11 @@ pub(super) struct SimulatorSession {
     user: String,
     wait: Duration,
     setup: SimulatorSetup,
+    seen: SessionState,
+}
+
+#[derive(Default)]
+struct SessionState {
     /// The label of each event, by its reply token.
     names: HashMap<String, String>,
     /// How often each text was sent since the counts were last printed.
@@ -68,23 +72,8 @@ impl SimulatorSession {
             base: api.base(),
         };
         print_setup(&setup);
-        Ok(Self {
-            sender,
-            api,
-            user: args.user.clone(),
-            wait: args.wait,
-            setup,
-            names: HashMap::new(),
-            text_counts: BTreeMap::new(),
-            standby_user: None,
-            expected_replies: 0,
-            statuses: BTreeMap::new(),
-            slowest: Duration::ZERO,
-            cannot_continue: false,
-            sent_in_standby: false,
-            reported_violations: 0,
-            hints: Vec::new(),
-        })
+        let (user, wait) = (args.user.clone(), args.wait);
+        Ok(Self { sender, api, user, wait, setup, seen: SessionState::default() })
     }
 
     pub(super) fn user(&self) -> &str {
@@ -93,25 +82,25 @@ impl SimulatorSession {
 
     /// Whether every further webhook would fail as well.
     pub(super) fn cannot_continue(&self) -> bool {
-        self.cannot_continue
+        self.seen.cannot_continue
     }
 
     /// Counts every message to this user as a mistake.
     pub(super) fn forbid_messages_to(&mut self, user: String) {
-        self.standby_user = Some(user);
+        self.seen.standby_user = Some(user);
     }
 
     /// Sends webhooks at the same time, and returns how many replies they may have.
     pub(super) async fn send(&mut self, label: &str, webhooks: Vec<Webhook>) -> usize {
         line(format_args!("→ {label}"));
-        let known = self.names.len();
+        let known = self.seen.names.len();
         for (name, event) in webhooks.iter().flatten() {
             if let Some(token) = event["replyToken"].as_str() {
-                self.names.insert(token.into(), name.clone());
+                self.seen.names.insert(token.into(), name.clone());
             }
         }
-        let replies = self.names.len() - known;
-        self.expected_replies += replies;
+        let replies = self.seen.names.len() - known;
+        self.seen.expected_replies += replies;
         let sender = self.sender.clone();
         let sending = webhooks.into_iter().map(|webhook| deliver(&sender, webhook));
         let responses = self.show_calls_during(join_all(sending)).await;
@@ -119,17 +108,16 @@ impl SimulatorSession {
         replies
     }
 
-    /// Counts texts anew.
     pub(super) fn reset_counts(&mut self) {
-        self.text_counts.clear();
+        self.seen.text_counts.clear();
     }
 
     /// Waits for replies: for `--wait`, or shortly after this number of them came.
     pub(super) async fn wait_for_replies(&mut self, expected: Option<usize>) {
         let mut until = Instant::now() + self.wait;
         loop {
-            let received: usize = self.text_counts.values().sum();
-            if expected.is_some_and(|expected| received >= expected) || self.cannot_continue {
+            let received: usize = self.seen.text_counts.values().sum();
+            if expected.is_some_and(|expected| received >= expected) || self.seen.cannot_continue {
                 until = until.min(Instant::now() + PAUSE);
             }
             let left = until.saturating_duration_since(Instant::now());
@@ -155,26 +143,26 @@ impl SimulatorSession {
     }
 
     fn show_call(&mut self, call: &AcceptedCall) {
-        let how = display::endpoint(call);
+        let how = endpoint_name(call);
         if call.endpoint == ApiEndpoint::Loading {
             line(format_args!("  ← {how}, {} s", call.loading_seconds.unwrap_or_default()));
         } else {
-            let answered = call.reply_token.as_ref().and_then(|token| self.names.get(token));
+            let answered = call.reply_token.as_ref().and_then(|token| self.seen.names.get(token));
             let of = answered.map(|name| format!(" to the {name}")).unwrap_or_default();
-            let text = display::messages(call).join("\n      ");
+            let text = shown_messages(call).join("\n      ");
             line(format_args!("  ← {how}{of}: {text}"));
-            *self.text_counts.entry(text).or_default() += 1;
+            *self.seen.text_counts.entry(text).or_default() += 1;
         }
-        if call.to.is_some() && call.to == self.standby_user {
+        if call.to.is_some() && call.to == self.seen.standby_user {
             self.add_hint("something was sent to a chat that is in standby".into());
-            self.sent_in_standby = true;
+            self.seen.sent_in_standby = true;
         }
     }
 
     fn record_responses(&mut self, responses: &[Result<WebhookResponse, WebhookSendError>]) {
         let mut counts = BTreeMap::<String, usize>::new();
         let mut slowest = Duration::ZERO;
-        self.cannot_continue = false;
+        self.seen.cannot_continue = false;
         for response in responses {
             let shown = match response {
                 Ok(WebhookResponse { status, took }) => {
@@ -184,7 +172,7 @@ impl SimulatorSession {
                 Err(failed) => failed.to_string(),
             };
             *counts.entry(shown).or_default() += 1;
-            self.cannot_continue |= matches!(
+            self.seen.cannot_continue |= matches!(
                 response,
                 Err(WebhookSendError::NotReached(_))
                     | Ok(WebhookResponse { status: 401 | 404, .. })
@@ -195,46 +183,45 @@ impl SimulatorSession {
         }
         let when = if responses.len() > 1 { "the last after" } else { "after" };
         line(format_args!("    {}", timed(&counts, when, slowest)));
-        self.slowest = self.slowest.max(slowest);
+        self.seen.slowest = self.seen.slowest.max(slowest);
         for (shown, count) in counts {
-            *self.statuses.entry(shown).or_default() += count;
+            *self.seen.statuses.entry(shown).or_default() += count;
         }
     }
 
     /// Prints how often each text was sent, where there were several.
     fn print_counts(&mut self) {
-        if self.text_counts.values().sum::<usize>() > 1 {
+        if self.seen.text_counts.values().sum::<usize>() > 1 {
             line("  in all:");
-            for (text, count) in &self.text_counts {
+            for (text, count) in &self.seen.text_counts {
                 line(format_args!("    {count} × {text}"));
             }
         }
-        self.text_counts.clear();
+        self.seen.text_counts.clear();
     }
 
     /// Reports the calls that LINE would have refused since the last report.
     pub(super) fn report_violations(&mut self) {
         let violations = self.api.violations();
-        for why in &violations[self.reported_violations..] {
+        for why in &violations[self.seen.reported_violations..] {
             line(format_args!("  ✗ LINE would have refused: {why}"));
             let hint = self.setup.about_violation(why);
             self.add_hint(format!("LINE would have refused something: {hint}"));
         }
-        self.reported_violations = violations.len();
+        self.seen.reported_violations = violations.len();
     }
 
     fn add_hint(&mut self, hint: String) {
-        if !self.hints.contains(&hint) {
-            self.hints.push(hint);
+        if !self.seen.hints.contains(&hint) {
+            self.seen.hints.push(hint);
         }
     }
 
-    /// Prints the summary and the hints.
     pub(super) fn finish(mut self) -> ExitCode {
         self.report_violations();
         let calls = self.api.accepted_calls();
         let count = |endpoint| calls.iter().filter(|call| call.endpoint == endpoint).count();
-        let webhooks = timed(&self.statuses, "the slowest after", self.slowest);
+        let webhooks = timed(&self.seen.statuses, "the slowest after", self.seen.slowest);
         line(format_args!("\nwebhooks: {webhooks}"));
         line(format_args!(
             "said: {}, {}, {}",
@@ -242,18 +229,18 @@ impl SimulatorSession {
             number(count(ApiEndpoint::Push), "push", "pushes"),
             number(count(ApiEndpoint::Loading), "loading animation", "loading animations"),
         ));
-        let all_taken = self.statuses.keys().all(|status| status == "200");
+        let all_taken = self.seen.statuses.keys().all(|status| status == "200");
         if all_taken
-            && self.expected_replies > 0
+            && self.seen.expected_replies > 0
             && calls.is_empty()
-            && self.reported_violations == 0
+            && self.seen.reported_violations == 0
         {
             self.add_hint(self.setup.about_silence());
         }
-        for hint in &self.hints {
+        for hint in &self.seen.hints {
             note(format_args!("hapax: {hint}"));
         }
-        if all_taken && self.reported_violations == 0 && !self.sent_in_standby {
+        if all_taken && self.seen.reported_violations == 0 && !self.seen.sent_in_standby {
             ExitCode::SUCCESS
         } else {
             ExitCode::FAILURE
@@ -290,7 +277,6 @@ fn timed(counts: &BTreeMap<String, usize>, when: &str, took: Duration) -> String
     }
 }
 
-/// Prints how a bot finds the simulated API.
 fn print_setup(setup: &SimulatorSetup) {
     let shown = |own: bool, simulated: &'static str| if own { "(as here)" } else { simulated };
     line("LINE is simulated here: nothing reaches the real one.");
@@ -300,4 +286,55 @@ fn print_setup(setup: &SimulatorSetup) {
     line(format_args!("  LINE_CHANNEL_SECRET={}", shown(setup.own_secret, "simulated-secret")));
     line(format_args!("  LINE_CHANNEL_ACCESS_TOKEN={}", shown(setup.own_token, "simulated-token")));
     line(format_args!("  LINE_API_BASE={}\n", setup.base));
+}
+
+/// Each message as text; a loading animation has none.
+fn shown_messages(call: &AcceptedCall) -> Vec<String> {
+    call.messages.iter().map(message).collect()
+}
+
+fn endpoint_name(call: &AcceptedCall) -> &'static str {
+    match call.endpoint {
+        ApiEndpoint::Reply => "reply",
+        ApiEndpoint::Push => "push",
+        ApiEndpoint::Loading => "loading animation",
+    }
+}
+
+/// The text of a text message, else the type and the alternative text; then the buttons.
+fn message(message: &Value) -> String {
+    let kind = message["type"].as_str().unwrap_or_default();
+    let mut shown = match (kind, message["text"].as_str(), message["altText"].as_str()) {
+        ("text", Some(text), _) => text.to_owned(),
+        (_, _, Some(instead)) => format!("({kind}) {instead}"),
+        _ => format!("({kind})"),
+    };
+    for item in message["quickReply"]["items"].as_array().into_iter().flatten() {
+        let label = item["action"]["label"].as_str().unwrap_or_default();
+        shown.push_str(&format!(" [{label}]"));
+    }
+    printable(&shown)
+}
+
+/// Removes control characters, which could move the cursor, and indents further lines.
+fn printable(text: &str) -> String {
+    let text: String = text.chars().filter(|c| *c == '\n' || !c.is_control()).collect();
+    text.replace('\n', "\n      ")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn messages_are_shown_with_buttons_without_escapes() {
+        let text = json!({ "type": "text", "text": "晴\u{1b}[31m\n25 °C" });
+        assert_eq!(message(&text), "晴[31m\n      25 °C");
+        let items = json!({ "items": [{ "action": { "label": "住家" } }, { "action": {} }] });
+        let flex = json!({ "type": "flex", "altText": "天氣", "quickReply": items });
+        assert_eq!(message(&flex), "(flex) 天氣 [住家] []");
+        assert_eq!(message(&json!({ "type": "sticker" })), "(sticker)");
+    }
 }

@@ -60,7 +60,6 @@ impl fmt::Display for PathPattern {
     }
 }
 
-/// The upstream and the policy of the requests to some paths.
 #[derive(Clone, Debug)]
 pub(crate) struct ProxyRoute {
     pub(crate) pattern: PathPattern,

@@ -6,7 +6,7 @@ use hyper::{Method, StatusCode};
 
 use super::*;
 use crate::settings::values::ByteSize;
-use crate::settings::{CommandSettings, SettingSources, SettingValue};
+use crate::settings::{CommandSettings, SettingValue, testing};
 
 const UP: [&str; 2] = ["--upstream", "http://127.0.0.1:3000"];
 
@@ -15,7 +15,7 @@ fn read(
     environment: &[(&str, &str)],
     file: &str,
 ) -> anyhow::Result<Vec<ProxyRoute>> {
-    routes(&ProxySettings::read(&SettingSources::of(flags, environment, file)?)?)
+    routes(&testing::read(flags, environment, file)?)
 }
 
 fn refused(flags: &[&str], environment: &[(&str, &str)], file: &str) -> String {
@@ -37,7 +37,7 @@ fn proxy_flags_win_over_environment_over_file() {
 
 #[test]
 fn proxy_defaults_are_the_documented_ones() {
-    let settings = ProxySettings::read(&SettingSources::of(&UP, &[], "").unwrap()).unwrap();
+    let settings = testing::read::<ProxySettings>(&UP, &[], "").unwrap();
     assert_eq!(settings.listen.text(), "127.0.0.1:8788");
     assert_eq!(settings.store.secret(), "sqlite:hapax.db");
     let policy = &routes(&settings).unwrap()[0].policy;
@@ -94,7 +94,7 @@ fn proxy_route_overrides_what_differs() {
 #[test]
 fn proxy_ignores_keys_of_other_commands() {
     let file = "listen = '127.0.0.1:1'\nlock_ttl = '5s'\n[redis]\nverbatim = []\n[proxy]\nupstream = 'http://up'";
-    let settings = ProxySettings::read(&SettingSources::of(&[], &[], file).unwrap()).unwrap();
+    let settings = testing::read::<ProxySettings>(&[], &[], file).unwrap();
     assert_eq!(settings.listen.text(), "127.0.0.1:8788");
 }
 

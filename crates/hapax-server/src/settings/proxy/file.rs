@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
 use hapax::OnUnknown;
 use hapax::lock::OnStoreError;
 use hapax_http::{CallerScope, FingerprintOf, Verdict};
@@ -60,12 +60,13 @@ impl RouteSection {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(
     untagged,
+    deny_unknown_fields,
     expecting = "`fingerprint` takes \"bytes\", \"json\", { only = [\"/pointer\"] } or { except = [\"/pointer\"] }"
 )]
 pub(crate) enum FingerprintSection {
     Whole(WholeBody),
-    Only(OnlyPointers),
-    Except(ExceptPointers),
+    Only { only: Vec<String> },
+    Except { except: Vec<String> },
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -75,32 +76,19 @@ pub(crate) enum WholeBody {
     Json,
 }
 
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct OnlyPointers {
-    only: Vec<String>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ExceptPointers {
-    except: Vec<String>,
-}
-
 impl FingerprintSection {
     pub(crate) fn read(&self) -> anyhow::Result<FingerprintOf> {
-        let pointers =
-            |pointers: &Vec<String>| match pointers.iter().all(|pointer| pointer.starts_with('/'))
-                && !pointers.is_empty()
-            {
-                true => Ok(pointers.clone()),
-                false => bail!("`fingerprint`: JSON pointers such as \"/order/id\" are expected"),
-            };
+        let pointers = |pointers: &Vec<String>| {
+            let valid = pointers.iter().all(|pointer| pointer.starts_with('/'));
+            let expected = "`fingerprint`: JSON pointers such as \"/order/id\" are expected";
+            ensure!(valid && !pointers.is_empty(), expected);
+            Ok(pointers.clone())
+        };
         Ok(match self {
             Self::Whole(WholeBody::Bytes) => FingerprintOf::Bytes,
             Self::Whole(WholeBody::Json) => FingerprintOf::Json,
-            Self::Only(only) => FingerprintOf::Only(pointers(&only.only)?),
-            Self::Except(except) => FingerprintOf::Except(pointers(&except.except)?),
+            Self::Only { only } => FingerprintOf::Only(pointers(only)?),
+            Self::Except { except } => FingerprintOf::Except(pointers(except)?),
         })
     }
 }

@@ -2,7 +2,6 @@
 
 mod file;
 mod upstream_url;
-mod values;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,18 +10,15 @@ use anyhow::ensure;
 use hapax::OnUnknown;
 use hapax::lock::OnStoreError;
 use hapax_http::CallerScope;
+use hyper::Method;
+use hyper::header::HeaderName;
 
 use super::declare::{Declaration, settings};
-use super::shared::{
-    ADMIN, BODY_TIMEOUT, HEADER_TIMEOUT, IDLE_TIMEOUT, LEASE, LISTEN, LOG, LOG_LEVEL,
-    MAX_CONNECTIONS, RETENTION, SHUTDOWN_TIMEOUT, STORE, STORE_TIMEOUT, SWEEP_INTERVAL,
-};
-use super::values::{ByteSize, DurationOrZero, ListenAddress, LogFormat, LogLevel, SecretUrl};
+use super::shared::*;
+use super::values::*;
 use file::ProxySection;
 pub(crate) use file::{RouteSection, StatusVerdicts};
 pub(crate) use upstream_url::UpstreamUrl;
-pub(crate) use values::HostPolicy;
-use values::KeyedMethods;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -102,4 +98,43 @@ impl ProxySettings {
         );
         Ok(())
     }
+}
+
+/// Methods, comma-separated; an empty text is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeyedMethods(pub(crate) Vec<Method>);
+
+impl SettingValue for KeyedMethods {
+    fn parse(text: &str) -> Result<Self, String> {
+        let methods = list_items(text).map(|name| match name {
+            "POST" | "PATCH" | "PUT" | "DELETE" => Ok(name.parse().expect("a method by name")),
+            _ => Err("methods out of POST, PATCH, PUT and DELETE are expected".to_owned()),
+        });
+        methods.collect::<Result<_, _>>().map(Self)
+    }
+}
+
+impl SettingValue for CallerScope {
+    fn parse(text: &str) -> Result<Self, String> {
+        let expected = "authorization, header:NAME, cookie:NAME or single is expected";
+        match text.split_once(':') {
+            None if text == "authorization" => Ok(Self::Authorization),
+            None if text == "single" => Ok(Self::Single),
+            Some(("header", name)) => {
+                HeaderName::try_from(name).map(Self::Header).map_err(|_| expected.into())
+            }
+            Some(("cookie", name)) if !name.is_empty() && !name.contains(['=', ';', ' ']) => {
+                Ok(Self::Cookie(name.into()))
+            }
+            _ => Err(expected.into()),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HostPolicy {
+    /// The client's.
+    Keep,
+    /// The upstream's own.
+    Upstream,
 }

@@ -8,11 +8,8 @@ use std::time::Duration;
 use anyhow::ensure;
 
 use super::declare::{Declaration, FileOnly, settings};
-use super::shared::{
-    BODY_TIMEOUT, HEADER_TIMEOUT, IDLE_TIMEOUT, LISTEN, LOCK_TTL, LOG, LOG_LEVEL, MAX_CONNECTIONS,
-    MAX_LEASE, SHUTDOWN_TIMEOUT, STORE, STORE_TIMEOUT, SWEEP_INTERVAL,
-};
-use super::values::{KeyPatterns, ListenAddress, LogFormat, LogLevel, SecretUrl};
+use super::shared::*;
+use super::values::*;
 pub(crate) use tokens::{TokenRule, TokenScope};
 use values::{AllowedOrigins, ClosingEventSetting, RedisName};
 pub(crate) use values::{IngestDomains, SigningSecret};

@@ -11,7 +11,6 @@ use serde::Deserialize;
 pub(crate) struct TokenRule {
     /// The name of its holder, for the audit log.
     pub(crate) name: Arc<str>,
-    /// SHA-256 of the token.
     pub(crate) sha256: [u8; 32],
     /// The tenant whose data its calls see.
     pub(crate) tenant: Tenant,
@@ -19,14 +18,14 @@ pub(crate) struct TokenRule {
 }
 
 /// A kind of call that a token allows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum TokenScope {
-    /// Calls of the features.
+    /// Locks, records and commands
     Data,
-    /// Calls of operators, and reading the metrics.
+    /// Settling and releasing others' claims
     Admin,
-    /// Reading the metrics.
+    /// Reading /metrics
     Metrics,
 }
 
@@ -55,7 +54,6 @@ fn default_tenant() -> String {
 }
 
 pub(super) fn parse(entries: Vec<toml::Value>) -> anyhow::Result<Vec<TokenRule>> {
-    let mut names = Vec::new();
     let mut rules: Vec<TokenRule> = Vec::new();
     for (i, value) in entries.into_iter().enumerate() {
         let entry: TokenEntry = match value.try_into() {
@@ -63,13 +61,12 @@ pub(super) fn parse(entries: Vec<toml::Value>) -> anyhow::Result<Vec<TokenRule>>
             Err(error) => bail!("[[token]] number {}: {}", i + 1, error.message()),
         };
         let rule = rule(&entry).with_context(|| format!("[[token]] `{}`", entry.name))?;
-        ensure!(!names.contains(&entry.name), "[[token]] `{}` is there twice", entry.name);
-        ensure!(
-            rules.iter().all(|other| other.sha256 != rule.sha256),
-            "[[token]] `{}` has the same sha256 as another one",
-            entry.name
-        );
-        names.push(entry.name);
+        for other in &rules {
+            let name = &rule.name;
+            ensure!(other.name != *name, "[[token]] `{name}` is there twice");
+            let same = other.sha256 == rule.sha256;
+            ensure!(!same, "[[token]] `{name}` has the same sha256 as another one");
+        }
         rules.push(rule);
     }
     Ok(rules)

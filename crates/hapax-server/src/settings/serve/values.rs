@@ -1,13 +1,11 @@
 //! How the settings of events, their streams and the ingest are parsed.
 
-use std::fmt;
-
 use hapax::bus::ClosingEvent;
 use hapax::log::MAX_NUMBER;
 use hapax::{Key, Tenant};
 use hyper::Uri;
 
-use crate::settings::values::{SettingValue, list_items};
+use crate::settings::values::{SecretText, SettingValue, list_items};
 
 /// The event that closes a job by convention, if any.
 #[derive(Clone, Debug)]
@@ -59,18 +57,12 @@ fn is_origin(text: &str) -> bool {
 }
 
 /// A secret that signs links; never shown.
-#[derive(Clone)]
-pub(crate) struct SigningSecret(String);
+#[derive(Clone, Debug)]
+pub(crate) struct SigningSecret(SecretText);
 
 impl SigningSecret {
     pub(crate) fn bytes(&self) -> &[u8] {
-        self.0.as_bytes()
-    }
-}
-
-impl fmt::Debug for SigningSecret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("(secret)")
+        self.0.0.as_bytes()
     }
 }
 
@@ -79,7 +71,7 @@ impl SettingValue for SigningSecret {
         if text.len() < 32 {
             return Err("at least 32 bytes are expected, as of `openssl rand -hex 32`".into());
         }
-        Ok(Self(text.into()))
+        Ok(Self(SecretText(text.into())))
     }
 }
 

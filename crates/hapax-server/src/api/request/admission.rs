@@ -1,0 +1,113 @@
+//! Admission: the checks that every request passes before its handler runs.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use hapax::Tenant;
+use hyper::header::ORIGIN;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::auth::{AccessPolicy, ApiCaller};
+use super::parse_query;
+use super::{headers, local_only};
+use crate::api::app::AppState;
+use crate::api::sse::{cors, signed_link::accepts_signed_link};
+use crate::daemon::body;
+use crate::problem::{Problem, ProblemKind};
+use crate::settings::TokenScope;
+
+/// Refuses repeated headers, foreign hosts and sites, wrong tokens and too many concurrent requests.
+pub(crate) async fn admit(
+    State(app): State<AppState>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    match check(&app, &request) {
+        Ok(Admission { caller, _permit }) => {
+            let tenant = caller.as_ref().map(|caller| caller.tenant.clone());
+            if let Some(caller) = caller {
+                request.extensions_mut().insert(caller);
+            }
+            let mut response = next.run(request).await;
+            if let Some(tenant) = tenant {
+                response.extensions_mut().insert(tenant);
+            }
+            response
+        }
+        Err(problem) => {
+            body::discard(request.into_body()).await;
+            problem.into_response()
+        }
+    }
+}
+
+struct Admission {
+    caller: Option<ApiCaller>,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+fn check(app: &AppState, request: &Request) -> Result<Admission, Problem> {
+    let (uri, fields) = (request.uri(), request.headers());
+    headers::check(fields)?;
+    let path = uri.path();
+    if matches!(app.access, AccessPolicy::LocalOnly(_)) {
+        let mut fields = fields.clone();
+        if cors::allowed_origin(app, request.method(), path, &fields).is_some() {
+            fields.remove(ORIGIN);
+        }
+        local_only::check(uri, request.version(), &fields)?;
+    }
+    let (scope, limits) = if is_beneath("/v1/operator", path) || is_beneath("/v1/queues", path) {
+        // Operators have limits of their own: a repair must not wait behind the requests it unblocks.
+        (TokenScope::Admin, &app.operator_limits)
+    } else if is_beneath("/v1", path) {
+        (TokenScope::Data, &app.request_limits)
+    } else {
+        if path == "/metrics" {
+            app.access.authenticate(fields, TokenScope::Metrics)?;
+        }
+        return Ok(Admission { caller: None, _permit: None });
+    };
+    let caller = match access_parameter(request)? {
+        Some(link) => app.access.authenticate_link(&link, app.settings.sse_secret.as_ref())?,
+        None => app.access.authenticate(fields, scope)?,
+    };
+    let permit = limits.acquire(&caller.tenant)?;
+    Ok(Admission { caller: Some(caller), _permit: Some(permit) })
+}
+
+/// The `access` query parameter (a signed link), for paths that accept one instead of a token.
+fn access_parameter(request: &Request) -> Result<Option<String>, Problem> {
+    if !accepts_signed_link(request.method(), request.uri().path()) {
+        return Ok(None);
+    }
+    let query = parse_query(request.uri())?;
+    Ok(query.into_iter().find(|(name, _)| name == "access").map(|(_, link)| link))
+}
+
+fn is_beneath(root: &str, path: &str) -> bool {
+    path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Limits the concurrent requests of each tenant. All tenants are known from the settings.
+pub(crate) struct TenantRequestLimits(HashMap<Tenant, Arc<Semaphore>>);
+
+impl TenantRequestLimits {
+    pub(crate) fn new(access: &AccessPolicy, limits: usize) -> Self {
+        let tenants = access.tenants().into_iter();
+        Self(tenants.map(|tenant| (tenant, Arc::new(Semaphore::new(limits)))).collect())
+    }
+
+    /// Takes a permit for one more request of this tenant.
+    pub(crate) fn acquire(&self, tenant: &Tenant) -> Result<OwnedSemaphorePermit, Problem> {
+        let permit = self.0.get(tenant).and_then(|limits| limits.clone().try_acquire_owned().ok());
+        permit.ok_or_else(|| {
+            let text = "the limit of concurrent requests is reached";
+            Problem::new(ProblemKind::TooManyRequests, text).retry_after(Duration::from_secs(1))
+        })
+    }
+}

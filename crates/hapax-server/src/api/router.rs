@@ -1,0 +1,80 @@
+//! Every route, and the layers around all of them.
+
+use axum::Router;
+use axum::extract::Request;
+use axum::middleware::from_fn_with_state;
+use axum::routing::get;
+use bytes::Bytes;
+use hyper::StatusCode;
+use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::app::AppState;
+use super::pages::{self, openapi};
+use super::request::admission;
+use super::response::raw_json_response;
+use super::sse::cors;
+use super::v1::{commands, events, inbox, locks, operator, queues, records};
+use crate::daemon::{admin, body, method_not_allowed, with_common_layers};
+use crate::problem::{Problem, ProblemKind};
+
+pub(crate) fn router(app: &AppState) -> Router {
+    let (router, mut api) = OpenApiRouter::with_openapi(openapi::ApiDoc::openapi())
+        .routes(routes!(locks::take, locks::renew, locks::release, locks::show))
+        .routes(routes!(records::read, records::write, records::merge, records::delete))
+        .routes(routes!(commands::begin, commands::complete, commands::fail, commands::show))
+        .routes(routes!(inbox::receive, inbox::settle, inbox::give_back))
+        .routes(routes!(events::publish))
+        .routes(routes!(events::follow_jobs))
+        .routes(routes!(events::show_job))
+        .routes(routes!(events::follow_job))
+        .routes(routes!(queues::depth))
+        .routes(routes!(queues::dead))
+        .routes(routes!(queues::requeue))
+        .routes(routes!(queues::discard))
+        .routes(routes!(operator::list))
+        .routes(routes!(operator::show, operator::settle, operator::release))
+        .routes(routes!(operator::sweep))
+        .routes(routes!(admin::healthz))
+        .routes(routes!(admin::readyz))
+        .routes(routes!(admin::metrics))
+        .split_for_parts();
+    openapi::complete(&mut api);
+    let api: Bytes = api.to_json().expect("the description becomes JSON").into();
+    let router = router
+        .route(
+            "/openapi.json",
+            get(|| async move { raw_json_response(StatusCode::OK, api.clone()) }),
+        )
+        .route("/docs", get(pages::docs_redirect))
+        .route("/docs/", get(pages::docs_file))
+        .route("/docs/{file}", get(pages::docs_file))
+        .route("/", get(pages::status_page))
+        .fallback(no_route)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(from_fn_with_state(app.clone(), admission::admit))
+        .layer(from_fn_with_state(app.clone(), cors::add_headers))
+        .with_state(app.clone());
+    with_common_layers(router)
+}
+
+/// Answers an unknown path; an empty key or name in it gets a better reason.
+async fn no_route(request: Request) -> Problem {
+    let path = request.uri().path().to_owned();
+    body::discard(request.into_body()).await;
+    let parts: Vec<&str> = path.split('/').skip(1).collect();
+    let empty = match parts[..] {
+        ["v1", "commands", "", _] | ["v1", "operator", "commands", "", _] => "operation",
+        ["v1", "inbox", "", _] => "consumer",
+        ["v1", "queues", "", ..] => "queue",
+        ["v1", "locks" | "records", ""]
+        | ["v1", "inbox" | "commands", _, ""]
+        | ["v1", "operator", "commands", _, ""] => "key",
+        _ => {
+            let text = "/openapi.json lists the paths that there are";
+            return Problem::new(ProblemKind::NotFound, text);
+        }
+    };
+    Problem::invalid(format!("{empty} is empty; it takes 1 to 255 bytes"))
+}

@@ -1,0 +1,116 @@
+//! Server-sent events: jobs followed over HTTP, for example with `EventSource` in a browser.
+//!
+//! An [`EventStream`](stream::EventStream) takes frames from its follower and writes them to a sink:
+//! the socket itself for HTTP/1.1, a response body otherwise. Idle HTTP/1.1 streams of one job move to
+//! a shared [fan-out task](fanout).
+
+mod body;
+pub(crate) mod cors;
+mod fanout;
+mod frame;
+pub(crate) mod signed_link;
+mod socket;
+mod stream;
+
+use std::time::Duration;
+
+use axum::response::{IntoResponse, Response};
+use hapax::Key;
+use hapax::bus::{FollowFrom, MultiCursor};
+use hapax::log::{Cursor, MAX_NUMBER};
+use hyper::StatusCode;
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+
+use crate::api::app::AppState;
+use crate::api::request::headers::single_header;
+use crate::api::request::{ApiRequest, parse_query_number};
+use crate::api::response::ApiResult;
+use crate::problem::{Problem, ProblemKind};
+pub(crate) use frame::EventBus;
+pub(crate) use stream::EventStreams;
+use stream::StreamSource;
+
+pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+/// Tells nginx not to buffer the response.
+const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+
+pub(crate) async fn follow_one(
+    app: &AppState,
+    request: &ApiRequest,
+    (domain, job_id): (&str, &str),
+    last_event_id: Option<&str>,
+    last_seq: Option<&str>,
+) -> ApiResult {
+    request.check_link_covers(domain, job_id)?;
+    let cursor = |text: &str| {
+        text.parse::<Cursor>()
+            .map_err(|error| Problem::invalid(format!("the last event id: {error}")))
+    };
+    let from_query = last_event_id.map(cursor).transpose()?;
+    let seq =
+        last_seq.map(|text| parse_query_number("last_seq", text, 0..=MAX_NUMBER)).transpose()?;
+    // The header is newer than the query: a browser reconnects with the original URL.
+    let from_header = last_event_id_header(request)?.map(cursor).transpose()?;
+    let since = match (from_header.or(from_query), seq) {
+        (Some(cursor), _) => FollowFrom::Cursor(cursor),
+        (None, Some(seq)) => FollowFrom::Seq(seq),
+        (None, None) => FollowFrom::Start,
+    };
+    let bus = app.bus.clone().tenant(request.tenant.clone());
+    open_stream(app, request, bus.follow(domain, job_id, since), StreamSource::OneJob).await
+}
+
+pub(crate) async fn follow_many(
+    app: &AppState,
+    request: &ApiRequest,
+    jobs: &[(&str, &str)],
+    last_event_id: Option<&str>,
+) -> ApiResult {
+    let bookmark = |text: &str| {
+        text.parse::<MultiCursor>().map_err(|_| {
+            Problem::invalid("the last event id is not one of a stream of several jobs")
+        })
+    };
+    let from_query = last_event_id.map(bookmark).transpose()?;
+    let from_header = last_event_id_header(request)?.map(bookmark).transpose()?;
+    let mut keys = Vec::with_capacity(jobs.len());
+    for (domain, job_id) in jobs {
+        request.check_link_covers(domain, job_id)?;
+        keys.push(Key::job(&request.tenant, domain, job_id)?);
+    }
+    if !MultiCursor::can_distinguish(&keys) {
+        return Err(Problem::invalid("query parameter `job` names a job twice"));
+    }
+    let since = from_header.or(from_query).unwrap_or_default();
+    open_stream(app, request, app.bus.follow_all(&keys, &since), StreamSource::ManyJobs).await
+}
+
+fn last_event_id_header(request: &ApiRequest) -> Result<Option<&str>, Problem> {
+    let malformed = || Problem::invalid("header `Last-Event-ID` is not printable ASCII");
+    let value = single_header(&request.headers, &LAST_EVENT_ID)?;
+    value.map(|value| value.to_str().map_err(|_| malformed())).transpose()
+}
+
+/// Acquires a slot, begins to follow, and responds with the stream.
+async fn open_stream<F, E: Into<Problem>>(
+    app: &AppState,
+    request: &ApiRequest,
+    follow: impl Future<Output = Result<Option<F>, E>>,
+    source: impl FnOnce(Box<F>) -> StreamSource,
+) -> ApiResult {
+    if app.readiness.is_stopping() {
+        return Err(Problem::new(ProblemKind::ShuttingDown, "reconnect")
+            .retry_after(Duration::from_secs(1)));
+    }
+    let slot = app.streams.acquire_slot()?;
+    let Some(follower) = app.call_store(follow).await? else {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    };
+    let expires_at = request.link.as_ref().map(|link| link.stream_deadline());
+    let stream = app.streams.new_stream(slot, source(Box::new(follower)), expires_at);
+    let mut response = Response::new(axum::body::Body::empty());
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
+    Ok(body::attach(response, stream, app.streams.fanout.clone()))
+}

@@ -1,0 +1,289 @@
+//! One event stream, independent of the sink it is written to.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hapax::bus::{Follower, MultiFollower, MultiFrame, NextFrames, ReadyFrames};
+use hapax::metric_names;
+use metrics::{Counter, counter, gauge};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep_until};
+
+use super::fanout::FanoutGroups;
+use super::frame::{SseFrame, SseJobFrame};
+use crate::problem::{Problem, ProblemKind};
+use crate::settings::ServeSettings;
+
+/// A comment that keeps the connection and the proxies on its way from timing out.
+pub(super) const KEEP_ALIVE: &str = ":\n\n";
+
+pub(crate) struct EventStreams {
+    slots: Arc<Semaphore>,
+    deliveries: Counter,
+    timings: StreamTimings,
+    pub(super) fanout: Arc<FanoutGroups>,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct StreamTimings {
+    pub(super) keep_alive: Duration,
+    retry: Duration,
+    /// How long a write may make no progress.
+    pub(super) write_timeout: Duration,
+}
+
+/// One of the limited slots for streams; released on drop.
+pub(super) struct StreamSlot(
+    #[expect(dead_code, reason = "released on drop")] OwnedSemaphorePermit,
+);
+
+impl Drop for StreamSlot {
+    fn drop(&mut self) {
+        gauge!(metric_names::SSE_CONNECTIONS).decrement(1.0);
+    }
+}
+
+impl EventStreams {
+    pub(crate) fn new(settings: &ServeSettings) -> Self {
+        let timings = StreamTimings {
+            keep_alive: settings.sse_keep_alive,
+            retry: settings.sse_retry,
+            write_timeout: settings.sse_write_timeout,
+        };
+        let slots = Arc::new(Semaphore::new(settings.sse_connections));
+        Self {
+            slots,
+            deliveries: counter!(metric_names::SSE_DELIVERIES),
+            timings,
+            fanout: Arc::default(),
+        }
+    }
+
+    pub(super) fn acquire_slot(&self) -> Result<StreamSlot, Problem> {
+        let slot = self.slots.clone().try_acquire_owned().map_err(|_| {
+            Problem::new(ProblemKind::TooManyStreams, "the limit of open event streams is reached")
+                .retry_after(Duration::from_secs(5))
+        })?;
+        gauge!(metric_names::SSE_CONNECTIONS).increment(1.0);
+        Ok(StreamSlot(slot))
+    }
+
+    /// A stream from `source` that ends at `expires_at` at the latest.
+    pub(super) fn new_stream(
+        &self,
+        slot: StreamSlot,
+        source: StreamSource,
+        expires_at: Option<Instant>,
+    ) -> EventStream {
+        let (timings, deliveries) = (self.timings, self.deliveries.clone());
+        EventStream { source, expires_at, timings, deliveries, retry_sent: false, _slot: slot }
+    }
+}
+
+pub(super) struct EventStream {
+    source: StreamSource,
+    /// When the signed link expires, and the stream ends.
+    pub(super) expires_at: Option<Instant>,
+    pub(super) timings: StreamTimings,
+    deliveries: Counter,
+    retry_sent: bool,
+    _slot: StreamSlot,
+}
+
+/// Where a stream is written to: a taken-over socket, or a response body.
+pub(super) trait FrameSink: Send {
+    const FRAMING: BodyFraming;
+    /// Whether an idle stream may move to the fan-out task of its job.
+    const CAN_JOIN_FANOUT: bool;
+
+    /// Writes all pieces, and leaves the vector empty.
+    fn write(
+        &mut self,
+        pieces: &mut Vec<Bytes>,
+    ) -> impl Future<Output = Result<(), StreamEnd>> + Send;
+
+    /// Completes when the client has disconnected.
+    fn disconnected(&mut self) -> impl Future<Output = ()> + Send;
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StreamEnd {
+    /// Everything was sent for now; more events may come.
+    Idle,
+    Complete,
+    Client,
+    /// The client did not read in time.
+    Slow,
+    Expired,
+    /// The server is stopping; the client reconnects elsewhere.
+    Shutdown,
+}
+
+impl StreamEnd {
+    /// Whether the response body ends properly, instead of the connection being cut.
+    pub(super) fn is_orderly(self) -> bool {
+        matches!(self, Self::Complete | Self::Expired | Self::Shutdown)
+    }
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Complete => "complete",
+            Self::Client => "client",
+            Self::Slow => "slow",
+            Self::Expired => "expired",
+            Self::Shutdown => "shutdown",
+        }
+    }
+}
+
+impl EventStream {
+    /// Sends events until the stream ends or, if the sink can join a fan-out, is idle.
+    pub(super) async fn run(&mut self, sink: &mut impl FrameSink) -> StreamEnd {
+        match self.send_until_end(sink).await {
+            Ok(ended) | Err(ended) => ended,
+        }
+    }
+
+    async fn send_until_end<O: FrameSink>(&mut self, sink: &mut O) -> Result<StreamEnd, StreamEnd> {
+        if !std::mem::replace(&mut self.retry_sent, true) {
+            sink.write(&mut vec![O::FRAMING.encode(&self.retry_hint())]).await?;
+        }
+        let mut deadline = std::pin::pin!(sleep_until(self.next_deadline()));
+        loop {
+            if self.expires_at.is_some_and(|expires_at| expires_at <= Instant::now()) {
+                return Ok(StreamEnd::Expired);
+            }
+            if O::CAN_JOIN_FANOUT && self.is_idle() {
+                return Ok(StreamEnd::Idle);
+            }
+            let mut pieces = Vec::new();
+            tokio::select! {
+                item = self.source.next(O::FRAMING, &mut pieces) => match item {
+                    SourceItem::Events(count) => self.deliveries.increment(count),
+                    SourceItem::Complete => return Ok(StreamEnd::Complete),
+                    SourceItem::Stopped => return Ok(StreamEnd::Shutdown),
+                },
+                () = sink.disconnected() => return Ok(StreamEnd::Client),
+                () = &mut deadline => pieces.push(O::FRAMING.encode(KEEP_ALIVE)),
+            }
+            sink.write(&mut pieces).await?;
+            deadline.as_mut().reset(self.next_deadline());
+        }
+    }
+
+    pub(super) fn count_end(&self, ended: StreamEnd) {
+        counter!(metric_names::SSE_ENDED, "reason" => ended.as_str()).increment(1);
+    }
+
+    /// Whether the stream follows one job and has nothing to send.
+    pub(super) fn is_idle(&self) -> bool {
+        self.follower().is_some_and(|follower| matches!(follower.ready(), ReadyFrames::CaughtUp))
+    }
+
+    pub(super) fn follower(&self) -> Option<&Follower<SseFrame>> {
+        match &self.source {
+            StreamSource::OneJob(follower) => Some(follower),
+            StreamSource::ManyJobs(_) => None,
+        }
+    }
+
+    /// Records that the fan-out task sent these frames.
+    pub(super) fn mark_delivered(&mut self, frames: &[SseJobFrame]) {
+        if let StreamSource::OneJob(follower) = &mut self.source {
+            follower.mark_seen(frames);
+        }
+        self.deliveries.increment(frames.len() as u64);
+    }
+
+    /// When the next keep-alive, or the end, is due.
+    fn next_deadline(&self) -> Instant {
+        let keep_alive = Instant::now() + self.timings.keep_alive;
+        self.expires_at.map_or(keep_alive, |expires_at| expires_at.min(keep_alive))
+    }
+
+    /// The `retry:` field, different for each client, so that not all reconnect at the same time.
+    fn retry_hint(&self) -> String {
+        let mut random = [0; 2];
+        // Without randomness all clients get the same delay; that is no reason to fail.
+        let _ = getrandom::fill(&mut random);
+        let share = 0.5 + f64::from(u16::from_be_bytes(random)) / f64::from(u16::MAX);
+        format!("retry: {}\n\n", self.timings.retry.mul_f64(share).as_millis())
+    }
+}
+
+/// How frames are laid out in a response body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BodyFraming {
+    /// Bare frames; the HTTP library adds its own framing.
+    Plain,
+    Chunked,
+}
+
+impl BodyFraming {
+    /// Encodes a text that is no event.
+    pub(super) fn encode(self, text: &str) -> Bytes {
+        match self {
+            Self::Plain => Bytes::copy_from_slice(text.as_bytes()),
+            Self::Chunked => format!("{:x}\r\n{text}\r\n", text.len()).into(),
+        }
+    }
+}
+
+pub(super) enum StreamSource {
+    OneJob(Box<Follower<SseFrame>>),
+    ManyJobs(Box<MultiFollower<SseFrame>>),
+}
+
+enum SourceItem {
+    Events(u64),
+    /// The last event was sent before.
+    Complete,
+    Stopped,
+}
+
+impl StreamSource {
+    /// Waits for the next events and appends them to `pieces`. Cancel-safe.
+    async fn next(&mut self, framing: BodyFraming, pieces: &mut Vec<Bytes>) -> SourceItem {
+        match self {
+            Self::OneJob(follower) => take_frames(follower.next().await, |frame| {
+                pieces.push(match framing {
+                    BodyFraming::Plain => frame.encoded().text(),
+                    BodyFraming::Chunked => frame.encoded().chunk(),
+                });
+            }),
+            Self::ManyJobs(followers) => take_frames(followers.next().await, |frame| {
+                push_with_id(frame, framing, pieces);
+            }),
+        }
+    }
+}
+
+fn take_frames<F>(next: NextFrames<F>, push: impl FnMut(&F)) -> SourceItem {
+    match next {
+        NextFrames::Frames(frames) => {
+            frames.iter().for_each(push);
+            SourceItem::Events(frames.len() as u64)
+        }
+        NextFrames::Complete => SourceItem::Complete,
+        NextFrames::Stopped => SourceItem::Stopped,
+    }
+}
+
+/// Appends a frame with the id of this stream and the shared rest.
+fn push_with_id(
+    MultiFrame { frame, cursor }: &MultiFrame<SseFrame>,
+    framing: BodyFraming,
+    pieces: &mut Vec<Bytes>,
+) {
+    let id = cursor.as_ref().map(|cursor| format!("id: {cursor}\n")).unwrap_or_default();
+    let rest = frame.encoded().without_id();
+    match framing {
+        BodyFraming::Plain => pieces.extend([id.into(), rest]),
+        BodyFraming::Chunked => {
+            let head = format!("{:x}\r\n{id}", id.len() + rest.len());
+            pieces.extend([head.into(), rest, Bytes::from_static(b"\r\n")]);
+        }
+    }
+}

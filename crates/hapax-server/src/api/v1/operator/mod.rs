@@ -1,0 +1,222 @@
+//! `/v1/operator`: decisions about commands in place of their owner.
+//!
+//! Every action runs to completion and is audited, even if the operator's client disconnects.
+
+mod cursor;
+mod schema;
+
+use std::time::Duration;
+
+use hapax::command::{CommandState, CommandView, OperatorDecision, OperatorOutcome};
+use hapax::{ClaimQuery, ClaimStatus, KeyKind, Operation, Tenant};
+use tokio::time::Instant;
+
+pub(crate) use schema::{CommandList, SweepResult};
+use schema::{ListedCommand, SettleCommand, SweepRequest, state_name};
+
+use super::audit::{AuditSubject, audited};
+use super::commands::command_missing;
+use super::commands::schema::{CommandShown, CompletedState, completed_response, read_response};
+use super::prelude::*;
+
+/// How many claims and records one request sweeps by default.
+const DEFAULT_SWEEP: u64 = 10_000;
+
+/// List commands of the tenant and its scopes.
+#[utoipa::path(
+    get, path = "/v1/operator/commands", operation_id = "list_commands", tag = "operator",
+    params(
+        ("state" = Option<String>, Query, description = "Only commands in this state: `pending`, `unknown`, `completed` or `failed`"),
+        ("after" = Option<String>, Query, description = "The `next` of the page before"),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "The approximate size of the page; 100 by default"),
+    ),
+    responses((status = 200, body = CommandList, description = "A page; it may be short or even empty while there is a `next`")),
+)]
+pub(crate) async fn list(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
+    audited("list", request, |request, _| async move {
+        let query = parse_list(&app, &request)?;
+        Ok(json_response(StatusCode::OK, &app.call_store(page(&app, query)).await?))
+    })
+    .await
+}
+
+fn parse_list(app: &AppState, request: &ApiRequest) -> Result<ClaimQuery, Problem> {
+    let [state, after, limit] = request.query_parameters(["state", "after", "limit"])?;
+    let parse_state = |state: &str| {
+        let text = "query parameter `state` takes pending, unknown, completed or failed";
+        let all =
+            [ClaimStatus::Pending, ClaimStatus::Unknown, ClaimStatus::Settled, ClaimStatus::Failed];
+        let found = all.into_iter().find(|status| state_name(*status) == state);
+        found.ok_or_else(|| Problem::invalid(text))
+    };
+    let status = state.map(parse_state).transpose()?;
+    let max_claims = parse_page_limit(limit)?;
+    let (store, tenant) = (app.store.name(), request.tenant.clone());
+    let after = after.map(|after| cursor::unwrap_cursor(store, &tenant, after)).transpose()?;
+    Ok(ClaimQuery { tenant, kind: KeyKind::Command, status, after, max_claims })
+}
+
+/// Reads until the page is full, the list ends, or the time is used up.
+async fn page(app: &AppState, mut list: ClaimQuery) -> Result<CommandList, Problem> {
+    let (until, limit) = (Instant::now() + max_steps_time(app), list.max_claims as usize);
+    let mut commands = Vec::new();
+    loop {
+        list.max_claims = u32::try_from(limit - commands.len()).expect("at most 1000");
+        let page = app.store.list(&list).await?;
+        commands.extend(page.claims.iter().map(|one| ListedCommand::new(one, &list.tenant)));
+        let full = commands.len() >= limit || Instant::now() >= until;
+        match page.next {
+            Some(next) if !full => list.after = Some(next),
+            next => {
+                let wrap = |next| cursor::wrap_cursor(app.store.name(), &list.tenant, next);
+                return Ok(CommandList { commands, next: next.as_deref().map(wrap) });
+            }
+        }
+    }
+}
+
+/// Show a command, also one of a caller behind the proxy.
+#[utoipa::path(
+    get, path = "/v1/operator/commands/{operation}/{key}", operation_id = "show_command", tag = "operator",
+    params(
+        ("scope" = Option<String>, Query, min_length = 1, max_length = 64, description = "The `scope` of the list"),
+    ),
+    responses(
+        (status = 200, body = CommandShown, description = "The state of the command, without its token"),
+        (status = 404, description = "`command-missing`"),
+    ),
+)]
+pub(crate) async fn show(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
+    audited("show", request, |request, subject| async move {
+        let commands = app.commands(&tenant_in_scope(&request)?);
+        let looked = commands.look(Operation(request.segment(1)), request.segment(2));
+        let view = app.call_store(looked).await?.ok_or_else(command_missing)?;
+        subject.set_fence(&view);
+        Ok(json_response(StatusCode::OK, &CommandShown::new(view)))
+    })
+    .await
+}
+
+/// Settle a command that failed or whose outcome is unknown with the response that it had.
+#[utoipa::path(
+    put, path = "/v1/operator/commands/{operation}/{key}", operation_id = "settle_command", tag = "operator",
+    params(
+        ("scope" = Option<String>, Query, min_length = 1, max_length = 64, description = "The `scope` of the list"),
+    ),
+    request_body = SettleCommand,
+    responses(
+        (status = 200, body = CompletedState, description = "Callers get this response from now on; also if the same response is sent again"),
+        (status = 404, description = "`command-missing`"),
+        (status = 409, description = "`in-progress`: the owner is presumed alive; `already-completed`: the command has another response. Nothing was changed"),
+    ),
+)]
+pub(crate) async fn settle(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
+    audited("settle", request, |request, subject| async move {
+        let mut fields = request.json_fields()?;
+        // The proxy replays this as the final response, which a 1xx is not.
+        let response = read_response(&mut fields, 200..=599)?;
+        fields.finish()?;
+        decide(&app, &request, &OperatorDecision::Settle(response), &subject).await?;
+        Ok(completed_response())
+    })
+    .await
+}
+
+/// Release a command that failed or whose outcome is unknown: the next begin is a first attempt.
+#[utoipa::path(
+    delete, path = "/v1/operator/commands/{operation}/{key}", operation_id = "release_command", tag = "operator",
+    params(
+        ("scope" = Option<String>, Query, min_length = 1, max_length = 64, description = "The `scope` of the list"),
+    ),
+    responses(
+        (status = 204, description = "The command is forgotten; only its fence keeps growing"),
+        (status = 404, description = "`command-missing`"),
+        (status = 409, description = "`in-progress`: the owner is presumed alive; `already-completed`: the command has its response. Nothing was changed"),
+    ),
+)]
+pub(crate) async fn release(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
+    audited("release", request, |request, subject| async move {
+        decide(&app, &request, &OperatorDecision::Release, &subject).await?;
+        Ok(no_content())
+    })
+    .await
+}
+
+async fn decide(
+    app: &AppState,
+    request: &ApiRequest,
+    decision: &OperatorDecision,
+    subject: &AuditSubject,
+) -> Result<(), Problem> {
+    let commands = app.commands(&tenant_in_scope(request)?);
+    let (operation, key) = (Operation(request.segment(1)), request.segment(2));
+    let deciding = async {
+        let before = commands.look(operation, key).await?.ok_or_else(command_missing)?;
+        subject.set_fence(&before);
+        match commands.decide_as_operator(operation, key, decision).await? {
+            OperatorOutcome::Done => Ok(()),
+            OperatorOutcome::Missing => Err(command_missing()),
+            OperatorOutcome::Pending => Err(in_progress(&before)),
+            OperatorOutcome::Completed => {
+                // A repeated decision whose first response was lost succeeds like the first.
+                let after = commands.look(operation, key).await?;
+                let repeated = after.is_some_and(|after| has_response(&after, decision));
+                let text = "the command has a response; nothing was changed";
+                if repeated {
+                    Ok(())
+                } else {
+                    Err(Problem::new(ProblemKind::AlreadyCompleted, text))
+                }
+            }
+        }
+    };
+    app.call_store(deciding).await
+}
+
+fn has_response(view: &CommandView, decision: &OperatorDecision) -> bool {
+    matches!(
+        (&view.state, decision),
+        (CommandState::Completed { response, .. }, OperatorDecision::Settle(given))
+            if response == given
+    )
+}
+
+fn in_progress(view: &CommandView) -> Problem {
+    let text = "the owner of the command is presumed alive; nothing was changed";
+    let problem = Problem::new(ProblemKind::InProgress, text);
+    match view.state {
+        CommandState::Pending { lease_left } => problem.retry_after(lease_left),
+        _ => problem,
+    }
+}
+
+/// The tenant of the caller, or the scope of it that the query names.
+fn tenant_in_scope(request: &ApiRequest) -> Result<Tenant, Problem> {
+    let [scope] = request.query_parameters(["scope"])?;
+    scope.map_or(Ok(request.tenant.clone()), |scope| Ok(request.tenant.scoped(scope)?))
+}
+
+/// Delete expired claims and records of every tenant. Readers do not see them anyway; this frees
+/// their space, as the server does periodically on its own.
+#[utoipa::path(
+    post, path = "/v1/operator/sweep", operation_id = "sweep", tag = "operator",
+    request_body(content = Option<SweepRequest>),
+    responses((status = 200, body = SweepResult, description = "How many were deleted; repeat until it is 0")),
+)]
+pub(crate) async fn sweep(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
+    audited("sweep", request, |request, _| async move {
+        request.expect_no_query()?;
+        let mut fields = request.json_fields()?;
+        let at_most = fields.number("at_most", 1..=1_000_000)?.unwrap_or(DEFAULT_SWEEP);
+        fields.finish()?;
+        let swept = hapax::sweep(&*app.store, at_most, max_steps_time(&app));
+        let swept = app.call_store(swept).await?;
+        Ok(json_response(StatusCode::OK, &SweepResult { swept }))
+    })
+    .await
+}
+
+/// How long further steps may be started, so that the last one ends within the timeout of the request.
+fn max_steps_time(app: &AppState) -> Duration {
+    app.settings.store_timeout.min(Duration::from_secs(1))
+}

@@ -1,0 +1,93 @@
+//! Request bodies that are read within bounds of size and time, and bodies that keep a guard.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use http_body_util::BodyExt;
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use tokio::time::{Instant, timeout_at};
+
+use crate::problem::{Problem, ProblemKind};
+
+/// How much of a refused body is still read, and for how long: a client that is still sending
+/// would otherwise see a broken connection instead of the response.
+const DISCARD_BYTES: usize = 8 << 20;
+const DISCARD_TIME: Duration = Duration::from_secs(1);
+
+/// Reads a complete body of at most `limit` bytes `within` this time.
+pub(crate) async fn read(mut body: Body, limit: usize, within: Duration) -> Result<Bytes, Problem> {
+    let too_large = || {
+        let text = format!("the body may have at most {limit} bytes");
+        Problem::new(ProblemKind::PayloadTooLarge, text)
+    };
+    if body.size_hint().lower() > limit as u64 {
+        discard(body).await;
+        return Err(too_large());
+    }
+    let deadline = Instant::now() + within;
+    let mut read = Vec::new();
+    loop {
+        let frame = match timeout_at(deadline, body.frame()).await {
+            Err(_) => {
+                let text = "the body did not arrive in time";
+                return Err(Problem::new(ProblemKind::RequestTimeout, text));
+            }
+            Ok(Some(Err(_))) => return Err(Problem::invalid("the body ended too early")),
+            Ok(Some(Ok(frame))) => frame,
+            Ok(None) => return Ok(read.into()),
+        };
+        let Ok(data) = frame.into_data() else { continue };
+        if read.len() + data.len() > limit {
+            discard(body).await;
+            return Err(too_large());
+        }
+        read.extend_from_slice(&data);
+    }
+}
+
+/// Reads and drops the rest of a refused body, up to the bounds above.
+pub(crate) async fn discard(mut body: Body) {
+    let deadline = Instant::now() + DISCARD_TIME;
+    let mut left = DISCARD_BYTES;
+    while let Ok(Some(Ok(frame))) = timeout_at(deadline, body.frame()).await {
+        let length = frame.data_ref().map_or(0, Bytes::len);
+        left = left.saturating_sub(length);
+        if left == 0 {
+            break;
+        }
+    }
+}
+
+/// A body that drops its guard with its last byte, or when the client is gone.
+pub(crate) struct GuardedBody<B, G> {
+    body: B,
+    _guard: G,
+}
+
+impl<B, G> GuardedBody<B, G> {
+    pub(crate) fn new(body: B, guard: G) -> Self {
+        Self { body, _guard: guard }
+    }
+}
+
+impl<B: HttpBody + Unpin, G: Unpin> HttpBody for GuardedBody<B, G> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
