@@ -18,10 +18,10 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use client::ApiArgs;
 use client::command::CommandAction;
 use client::inbox::InboxAction;
 use client::queue::QueueAction;
+use client::{ApiArgs, ServerActionArgs};
 use settings::{ProxySettings, RelaySettings, ServeSettings, SettingFlags};
 
 #[global_allocator]
@@ -50,9 +50,9 @@ enum Action {
     /// Measure what this machine and store can do.
     Bench(bench::BenchArgs),
     /// Take, renew, release and look at locks; run a command under one.
-    Lock(client::lock::LockArgs),
+    Lock(ServerActionArgs<client::lock::LockAction>),
     /// Read, write, patch and delete records.
-    Record(client::record::RecordArgs),
+    Record(ServerActionArgs<client::record::RecordAction>),
     /// Begin, complete, fail and look at commands.
     Command(ApiArgs<CommandAction>),
     /// Publish events of jobs, one or many.

@@ -63,6 +63,15 @@ struct StoreArgs {
     tenant: Option<String>,
 }
 
+/// The arguments of a command whose requests go to a server.
+#[derive(clap::Args)]
+pub(crate) struct ServerActionArgs<A: Subcommand> {
+    #[command(flatten)]
+    pub(super) server: ServerArgs,
+    #[command(subcommand)]
+    pub(super) action: A,
+}
+
 /// The arguments of a command whose requests go to a server or to a store.
 #[derive(clap::Args)]
 pub(crate) struct ApiArgs<A: Subcommand> {

@@ -9,10 +9,10 @@ use hyper::Method;
 use serde_json::json;
 
 use super::error::exit_code_of;
-use super::{ClientRequest, ServerArgs, duration, with_exit_codes};
+use super::{ClientRequest, ServerActionArgs, duration, with_exit_codes};
 use crate::lock_run;
 
-#[derive(clap::Args)]
+#[derive(Subcommand)]
 #[command(after_help = with_exit_codes("\
 Examples:
   hapax lock run nightly-report -- ./report.sh    never two at a time
@@ -20,15 +20,7 @@ Examples:
   hapax lock renew deploy --ttl 10m --ticket 5f2c…
   hapax lock release deploy --ticket 5f2c…
   hapax lock show deploy"))]
-pub(crate) struct LockArgs {
-    #[command(flatten)]
-    server: ServerArgs,
-    #[command(subcommand)]
-    action: Action,
-}
-
-#[derive(Subcommand)]
-enum Action {
+pub(crate) enum LockAction {
     /// Take a lock and print its ticket and fence
     #[command(after_help = with_exit_codes("\
 Examples:
@@ -78,7 +70,7 @@ Examples:
 }
 
 #[derive(clap::Args)]
-struct TakenLockArgs {
+pub(crate) struct TakenLockArgs {
     /// The lock's name
     key: String,
     /// The ticket that `take` printed
@@ -86,15 +78,17 @@ struct TakenLockArgs {
     ticket: String,
 }
 
-pub(crate) async fn run(args: LockArgs) -> anyhow::Result<ExitCode> {
-    let LockArgs { server, action } = args;
+pub(crate) async fn run(args: ServerActionArgs<LockAction>) -> anyhow::Result<ExitCode> {
+    let ServerActionArgs { server, action } = args;
     let request = match action {
-        Action::Run(run) => return exit_code_of(server.json, lock_run::run(run, &server).await),
-        Action::Tied(bound) => return Ok(lock_run::child::become_command(bound)),
-        Action::Take { key, ttl, wait } => take_request(&key, ttl, wait),
-        Action::Renew { taken, ttl } => renew_request(&taken.key, &taken.ticket, ttl),
-        Action::Release(taken) => release_request(&taken.key, &taken.ticket),
-        Action::Show { key } => ClientRequest::new(Method::GET, &["locks", &key]),
+        LockAction::Run(run) => {
+            return exit_code_of(server.json, lock_run::run(run, &server).await);
+        }
+        LockAction::Tied(bound) => return Ok(lock_run::child::become_command(bound)),
+        LockAction::Take { key, ttl, wait } => take_request(&key, ttl, wait),
+        LockAction::Renew { taken, ttl } => renew_request(&taken.key, &taken.ticket, ttl),
+        LockAction::Release(taken) => release_request(&taken.key, &taken.ticket),
+        LockAction::Show { key } => ClientRequest::new(Method::GET, &["locks", &key]),
     };
     let outcome = async { server.backend()?.print(request, server.json).await };
     exit_code_of(server.json, outcome.await)

@@ -18,7 +18,9 @@ use std::process::ExitCode;
 use clap::CommandFactory;
 use clap_complete::Shell;
 
-pub(crate) use backend::{ApiArgs, Backend, LockRefusal, LockTicket, ServerArgs, TicketArgs};
+pub(crate) use backend::{
+    ApiArgs, Backend, LockRefusal, LockTicket, ServerActionArgs, ServerArgs, TicketArgs,
+};
 pub(crate) use error::CliError;
 pub(crate) use server_client::{ClientRequest, ClientResponse, ServerClient};
 pub(crate) use terminal::{

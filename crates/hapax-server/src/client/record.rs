@@ -9,11 +9,11 @@ use hyper::{Method, StatusCode};
 
 use super::error::exit_code_of;
 use super::{
-    CliError, ClientRequest, ClientResponse, ServerArgs, duration, print_bytes, print_line,
-    read_value, with_exit_codes,
+    CliError, ClientRequest, ClientResponse, ServerActionArgs, ServerArgs, duration, print_bytes,
+    print_line, read_value, with_exit_codes,
 };
 
-#[derive(clap::Args)]
+#[derive(Subcommand)]
 #[command(after_help = with_exit_codes("\
 Examples:
   hapax record put user:U1:last_transaction '{\"amount\":120}' --ttl 1h
@@ -23,15 +23,7 @@ Examples:
 
 If the version of --if-match is not the stored one any more, nothing is changed and the exit code
 is 4: read the record again and repeat the change."))]
-pub(crate) struct RecordArgs {
-    #[command(flatten)]
-    server: ServerArgs,
-    #[command(subcommand)]
-    action: Action,
-}
-
-#[derive(Subcommand)]
-enum Action {
+pub(crate) enum RecordAction {
     /// Print a record
     #[command(after_help = with_exit_codes("\
 Examples:
@@ -90,7 +82,7 @@ Examples:
 }
 
 #[derive(clap::Args)]
-struct ChangeArgs {
+pub(crate) struct ChangeArgs {
     /// How long the record is kept; without this, a new record is kept for ever and an old one as before
     #[arg(long, value_parser = duration)]
     ttl: Option<Duration>,
@@ -102,17 +94,17 @@ struct ChangeArgs {
     show_version: bool,
 }
 
-pub(crate) async fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(args: ServerActionArgs<RecordAction>) -> anyhow::Result<ExitCode> {
     exit_code_of(args.server.json, act(&args.server, args.action).await)
 }
 
-async fn act(server: &ServerArgs, action: Action) -> Result<(), CliError> {
+async fn act(server: &ServerArgs, action: RecordAction) -> Result<(), CliError> {
     let client = server.client()?;
     match action {
-        Action::Get { key, show_version } => {
+        RecordAction::Get { key, show_version } => {
             print_record(&client.send(request(Method::GET, &key)).await?, show_version);
         }
-        Action::Put { key, value, change, if_none_match } => {
+        RecordAction::Put { key, value, change, if_none_match } => {
             let request = change.request(Method::PUT, &key, value)?;
             let none_match = if_none_match.then(|| "*".to_owned());
             let response = client.send(request.header("if-none-match", none_match)).await?;
@@ -126,11 +118,11 @@ async fn act(server: &ServerArgs, action: Action) -> Result<(), CliError> {
                 print_line(if created { "created" } else { "changed" });
             }
         }
-        Action::Patch { key, value, change } => {
+        RecordAction::Patch { key, value, change } => {
             let response = client.send(change.request(Method::PATCH, &key, value)?).await?;
             print_record(&response, change.show_version);
         }
-        Action::Delete { key, if_match } => {
+        RecordAction::Delete { key, if_match } => {
             let version = if_match.as_deref().map(entity_tag);
             client.send(request(Method::DELETE, &key).header("if-match", version)).await?;
         }

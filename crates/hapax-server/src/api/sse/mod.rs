@@ -46,12 +46,9 @@ pub(crate) async fn follow_one(
         text.parse::<Cursor>()
             .map_err(|error| Problem::invalid(format!("the last event id: {error}")))
     };
-    let from_query = last_event_id.map(cursor).transpose()?;
     let seq =
         last_seq.map(|text| parse_query_number("last_seq", text, 0..=MAX_NUMBER)).transpose()?;
-    // The header is newer than the query: a browser reconnects with the original URL.
-    let from_header = last_event_id_header(request)?.map(cursor).transpose()?;
-    let since = match (from_header.or(from_query), seq) {
+    let since = match (resume_cursor(request, last_event_id, cursor)?, seq) {
         (Some(cursor), _) => FollowFrom::Cursor(cursor),
         (None, Some(seq)) => FollowFrom::Seq(seq),
         (None, None) => FollowFrom::Start,
@@ -71,8 +68,7 @@ pub(crate) async fn follow_many(
             Problem::invalid("the last event id is not one of a stream of several jobs")
         })
     };
-    let from_query = last_event_id.map(bookmark).transpose()?;
-    let from_header = last_event_id_header(request)?.map(bookmark).transpose()?;
+    let since = resume_cursor(request, last_event_id, bookmark)?.unwrap_or_default();
     let mut keys = Vec::with_capacity(jobs.len());
     for (domain, job_id) in jobs {
         request.check_link_covers(domain, job_id)?;
@@ -81,14 +77,21 @@ pub(crate) async fn follow_many(
     if !MultiCursor::can_distinguish(&keys) {
         return Err(Problem::invalid("query parameter `job` names a job twice"));
     }
-    let since = from_header.or(from_query).unwrap_or_default();
     open_stream(app, request, app.bus.follow_all(&keys, &since), StreamSource::ManyJobs).await
 }
 
-fn last_event_id_header(request: &ApiRequest) -> Result<Option<&str>, Problem> {
-    let malformed = || Problem::invalid("header `Last-Event-ID` is not printable ASCII");
-    let value = single_header(&request.headers, &LAST_EVENT_ID)?;
-    value.map(|value| value.to_str().map_err(|_| malformed())).transpose()
+/// The cursor of `Last-Event-ID`, else that of the query: a browser reconnects with the original URL.
+fn resume_cursor<T>(
+    request: &ApiRequest,
+    from_query: Option<&str>,
+    parse: impl Fn(&str) -> Result<T, Problem>,
+) -> Result<Option<T>, Problem> {
+    let from_query = from_query.map(&parse).transpose()?;
+    let Some(header) = single_header(&request.headers, &LAST_EVENT_ID)? else {
+        return Ok(from_query);
+    };
+    let malformed = |_| Problem::invalid("header `Last-Event-ID` is not printable ASCII");
+    parse(header.to_str().map_err(malformed)?).map(Some)
 }
 
 /// Acquires a slot, begins to follow, and responds with the stream.

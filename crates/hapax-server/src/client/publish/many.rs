@@ -35,8 +35,8 @@ pub(super) async fn publish(
     json: bool,
 ) -> Result<ExitCode, CliError> {
     let mut source = read_lines();
-    let bar = bar();
-    let mut summary = PublishSummary::default();
+    let counts = PublishCounts::default();
+    let mut publisher = BulkPublisher { client, retry_for, bar: bar(), counts };
     let mut held = None;
     let ended = loop {
         let batch = match next_batch(&mut source, &mut held, at_most).await {
@@ -45,14 +45,14 @@ pub(super) async fn publish(
             Err(text) => break Err(CliError::Local(text)),
         };
         let read: u64 = batch.iter().map(|line| line.bytes.len() as u64 + 1).sum();
-        if let Err(error) = send(client, batch, retry_for, &mut summary, &bar).await {
+        if let Err(error) = publisher.send(batch).await {
             break Err(error);
         }
-        bar.inc(read);
+        publisher.bar.inc(read);
     };
-    bar.finish_and_clear();
-    summary.print(json);
-    ended.map(|()| summary.exit_code())
+    publisher.bar.finish_and_clear();
+    publisher.counts.print(json);
+    ended.map(|()| publisher.counts.exit_code())
 }
 
 /// The lines that have arrived, up to a batch; none at the end. A slow pipe is not waited for.
@@ -83,55 +83,88 @@ async fn next_batch(
     Ok(batch)
 }
 
-async fn send(
-    client: &ServerClient,
-    mut batch: Vec<InputLine>,
+struct BulkPublisher<'a> {
+    client: &'a ServerClient,
     retry_for: Duration,
-    summary: &mut PublishSummary,
-    bar: &ProgressBar,
-) -> Result<(), CliError> {
-    batch.retain(|line| match serde_json::from_slice::<IgnoredAny>(&line.bytes) {
-        Ok(_) => true,
-        Err(error) => {
-            summary.refuse(bar, line, &format!("no JSON: {error}"));
-            false
-        }
-    });
-    if batch.is_empty() {
-        return Ok(());
-    }
-    match send_lines(client, &batch, retry_for).await {
-        Ok(outcomes) => {
-            batch.iter().zip(&outcomes).for_each(|(line, one)| summary.count(bar, line, one));
-            Ok(())
-        }
-        // A malformed event fails the whole array: send the lines one by one to find it.
-        Err(error) if error.is_bad_request() => {
-            for line in &batch {
-                match send_lines(client, std::slice::from_ref(line), retry_for).await {
-                    Ok(outcomes) => summary.count(bar, line, &outcomes[0]),
-                    Err(error) if error.is_bad_request() => {
-                        summary.refuse(bar, line, &error.message());
-                    }
-                    Err(error) => return Err(error),
-                }
-            }
-            Ok(())
-        }
-        Err(error) => Err(error),
-    }
+    bar: ProgressBar,
+    counts: PublishCounts,
 }
 
-async fn send_lines(
-    client: &ServerClient,
-    batch: &[InputLine],
-    retry_for: Duration,
-) -> Result<Vec<PublishOutcome>, CliError> {
-    let lines: Vec<_> = batch.iter().map(|line| line.bytes.as_slice()).collect();
-    let body = [b"[", &lines.join(&b",\n"[..])[..], b"]"].concat();
-    let request = || ClientRequest::new(Method::POST, &["events"]).body(body.clone());
-    let Results { results } = send_with_retries(client, request, retry_for).await?.read()?;
-    if results.len() == batch.len() { Ok(results) } else { Err(CliError::not_hapax()) }
+impl BulkPublisher<'_> {
+    async fn send(&mut self, mut batch: Vec<InputLine>) -> Result<(), CliError> {
+        batch.retain(|line| match serde_json::from_slice::<IgnoredAny>(&line.bytes) {
+            Ok(_) => true,
+            Err(error) => {
+                self.refuse(line, &format!("no JSON: {error}"));
+                false
+            }
+        });
+        if batch.is_empty() {
+            return Ok(());
+        }
+        match self.send_lines(&batch).await {
+            Ok(outcomes) => {
+                batch.iter().zip(&outcomes).for_each(|(line, one)| self.count(line, one))
+            }
+            // A malformed event fails the whole array: send the lines one by one to find it.
+            Err(error) if error.is_bad_request() => {
+                for line in &batch {
+                    match self.send_lines(std::slice::from_ref(line)).await {
+                        Ok(outcomes) => self.count(line, &outcomes[0]),
+                        Err(error) if error.is_bad_request() => self.refuse(line, &error.message()),
+                        Err(error) => return Err(error),
+                    }
+                }
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    async fn send_lines(&self, batch: &[InputLine]) -> Result<Vec<PublishOutcome>, CliError> {
+        let lines: Vec<_> = batch.iter().map(|line| line.bytes.as_slice()).collect();
+        let body = [b"[", &lines.join(&b",\n"[..])[..], b"]"].concat();
+        let request = || ClientRequest::new(Method::POST, &["events"]).body(body.clone());
+        let response = send_with_retries(self.client, request, self.retry_for).await?;
+        let Results { results } = response.read()?;
+        if results.len() == batch.len() { Ok(results) } else { Err(CliError::not_hapax()) }
+    }
+
+    fn count(&mut self, at: &InputLine, outcome: &PublishOutcome) {
+        let code = outcome.kind.rsplit('/').next().unwrap_or_default();
+        match (outcome.status, code) {
+            (201, _) => self.counts.published += 1,
+            (200, _) => self.counts.duplicates += 1,
+            (_, "event-conflict") => {
+                self.counts.conflicts += 1;
+                self.name(at, "known with another content (event-conflict)");
+            }
+            (_, "job-closed") => {
+                self.counts.closed += 1;
+                self.name(at, "its job is closed (job-closed)");
+            }
+            (_, _) => self.refuse(at, &outcome.detail),
+        }
+    }
+
+    /// Counts and reports a line that is not an event.
+    fn refuse(&mut self, at: &InputLine, why: &str) {
+        self.counts.malformed += 1;
+        self.name(at, why);
+    }
+
+    fn name(&self, at: &InputLine, why: &str) {
+        let PublishCounts { conflicts, closed, malformed, .. } = self.counts;
+        match (conflicts + closed + malformed).cmp(&NAMED) {
+            std::cmp::Ordering::Greater => {}
+            order => self.bar.suspend(|| {
+                print_note(format_args!("hapax: line {}: {why}", at.number));
+                if order.is_eq() {
+                    print_note("hapax: … and further lines, which the summary counts");
+                }
+            }),
+        }
+    }
 }
 
 /// Retries a request after transient failures: publishing is idempotent.
@@ -172,10 +205,10 @@ const MAX_LINE: u64 = 64 << 20;
 const AHEAD: usize = 2000;
 
 /// A line with content.
-pub(super) struct InputLine {
+struct InputLine {
     /// Counted from 1, including empty lines.
-    pub(super) number: u64,
-    pub(super) bytes: Vec<u8>,
+    number: u64,
+    bytes: Vec<u8>,
 }
 
 /// Reads lines in the background. After a read error there are no more.
@@ -213,8 +246,8 @@ fn read_input_line(source: &mut impl BufRead, number: u64) -> Result<Option<Inpu
 const NAMED: u64 = 20;
 
 #[derive(Deserialize)]
-pub(super) struct PublishOutcome {
-    pub(super) status: u16,
+struct PublishOutcome {
+    status: u16,
     #[serde(rename = "type", default)]
     kind: String,
     #[serde(default)]
@@ -222,7 +255,7 @@ pub(super) struct PublishOutcome {
 }
 
 #[derive(Default)]
-pub(super) struct PublishSummary {
+struct PublishCounts {
     published: u64,
     duplicates: u64,
     conflicts: u64,
@@ -230,43 +263,8 @@ pub(super) struct PublishSummary {
     malformed: u64,
 }
 
-impl PublishSummary {
-    pub(super) fn count(&mut self, bar: &ProgressBar, at: &InputLine, outcome: &PublishOutcome) {
-        let code = outcome.kind.rsplit('/').next().unwrap_or_default();
-        match (outcome.status, code) {
-            (201, _) => self.published += 1,
-            (200, _) => self.duplicates += 1,
-            (_, "event-conflict") => {
-                self.conflicts += 1;
-                self.name(bar, at, "known with another content (event-conflict)");
-            }
-            (_, "job-closed") => {
-                self.closed += 1;
-                self.name(bar, at, "its job is closed (job-closed)");
-            }
-            (_, _) => self.refuse(bar, at, &outcome.detail),
-        }
-    }
-
-    /// Counts and reports a line that is not an event.
-    pub(super) fn refuse(&mut self, bar: &ProgressBar, at: &InputLine, why: &str) {
-        self.malformed += 1;
-        self.name(bar, at, why);
-    }
-
-    fn name(&self, bar: &ProgressBar, at: &InputLine, why: &str) {
-        match (self.conflicts + self.closed + self.malformed).cmp(&NAMED) {
-            std::cmp::Ordering::Greater => {}
-            order => bar.suspend(|| {
-                print_note(format_args!("hapax: line {}: {why}", at.number));
-                if order.is_eq() {
-                    print_note("hapax: … and further lines, which the summary counts");
-                }
-            }),
-        }
-    }
-
-    pub(super) fn print(&self, json: bool) {
+impl PublishCounts {
+    fn print(&self, json: bool) {
         let Self { published, duplicates, conflicts, closed, malformed } = self;
         if json {
             print_line(json!({
@@ -283,7 +281,7 @@ impl PublishSummary {
         ));
     }
 
-    pub(super) fn exit_code(&self) -> ExitCode {
+    fn exit_code(&self) -> ExitCode {
         match (self.malformed, self.conflicts + self.closed) {
             (0, 0) => ExitCode::SUCCESS,
             (0, _) => CONFLICT.into(),
