@@ -5,12 +5,12 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use hapax_core::log::{Appended, Attached, LogEvent, LogRetention, PartitionTail, TailPosition};
 use hapax_core::queue::{
-    DeadLetter, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem, QueueDepth, QueueItem,
-    QueueName, Resolved,
+    DeadLetter, DeadLetterAction, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem,
+    QueueDepth, QueueItem, QueueName, Resolved,
 };
 use hapax_core::{
-    ClaimPage, ClaimQuery, ClaimRequest, ClaimView, Claimed, Claims, Deleted, Expect, Finding,
-    GiveBack, Key, Log, Oversight, Put, Queue, Record, Records, Step, Store, StoreResult, Tenant,
+    ClaimPage, ClaimQuery, ClaimRequest, ClaimStep, ClaimView, Claimed, Claims, Deleted, Expect,
+    Finding, Key, Log, Oversight, Put, Queue, Record, Records, Step, Store, StoreResult, Tenant,
     Token, Watch,
 };
 
@@ -103,9 +103,7 @@ macro_rules! store_methods {
 store_methods! {
     Claims, Claims {
         async fn claim(key: &Key, ask: &ClaimRequest) -> Claimed;
-        async fn extend(key: &Key, token: &Token, lease: Duration) -> Step;
-        async fn settle(key: &Key, token: &Token, value: Bytes) -> Step;
-        async fn give_back(key: &Key, token: &Token, how: GiveBack) -> Step;
+        async fn step(key: &Key, token: &Token, step: ClaimStep) -> Step;
         async fn look(key: &Key) -> Option<ClaimView>;
         fn watch(key: &Key) -> Watch;
     }
@@ -137,8 +135,12 @@ store_methods! {
             after: Option<ItemId>,
             at_most: u32
         ) -> Vec<DeadLetter>;
-        async fn requeue(queue: &QueueName, whose: Option<&Tenant>, id: ItemId) -> bool;
-        async fn discard(queue: &QueueName, whose: Option<&Tenant>, id: ItemId) -> bool;
+        async fn resolve_dead(
+            queue: &QueueName,
+            whose: Option<&Tenant>,
+            id: ItemId,
+            action: DeadLetterAction
+        ) -> bool;
         fn arrivals(queue: &QueueName) -> Watch;
     }
     Oversight, Rest {

@@ -96,6 +96,11 @@ impl Tenant {
         Ok(Self(format!("{}/{scope}", self.0).into()))
     }
 
+    /// A tenant read back from a store, scoped or not.
+    pub fn stored(name: &str) -> Self {
+        Self(name.into())
+    }
+
     /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -217,7 +222,7 @@ impl Key {
         let kinds =
             [KeyKind::Lock, KeyKind::Command, KeyKind::Inbox, KeyKind::Record, KeyKind::Job];
         let kind = kinds.into_iter().find(|k| k.as_str() == kind)?;
-        Some(Self { tenant: Tenant(tenant.into()), kind, scope: scope.into(), name: name.into() })
+        Some(Self { tenant: Tenant::stored(tenant), kind, scope: scope.into(), name: name.into() })
     }
 
     /// Reads a [`Key::canonical`] text; `None` where it is malformed.

@@ -57,7 +57,8 @@ pub use features::worker;
 pub use key::{InvalidKey, Key, KeyKind, MAX_NAME, MAX_TENANT, Operation, Tenant};
 pub use once::{Once, OnceError, RunContext};
 pub use primitives::claims::{
-    ClaimRequest, ClaimView, Claimed, Claims, Fence, Fingerprint, GiveBack, OnUnknown, Step, Ticket,
+    ClaimRequest, ClaimStep, ClaimView, Claimed, Claims, Fence, Fingerprint, GiveBack, OnUnknown,
+    Step, Ticket,
 };
 pub use primitives::log::Log;
 pub use primitives::oversight::{ClaimPage, ClaimQuery, ClaimStatus, ClaimSummary, Oversight};

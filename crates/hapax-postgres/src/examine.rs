@@ -2,26 +2,20 @@
 
 use hapax_core::{Clock, Finding, Promise, SystemClock, Timestamp};
 
-use crate::connect::session::{Sql, SqlRow, SqlSession};
+use crate::connect::session::{SqlRow, SqlSession};
 use crate::connect::{ConnectionPool, PooledConnection};
 use crate::error::StatementError;
 use crate::migrate;
 use crate::row;
 
-const SETTINGS: Sql = Sql {
-    text: "SELECT current_setting('server_version') AS version, \
-                  current_setting('synchronous_commit') AS synchronous_commit, \
-                  current_setting('fsync')::bool AS fsync, \
-                  current_setting('full_page_writes')::bool AS full_page_writes, \
-                  current_setting('max_connections')::int AS max_connections, \
-                  current_setting('superuser_reserved_connections')::int AS reserved, \
-                  pg_is_in_recovery() AS standby, \
-                  floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now",
-    types: &[],
-};
-
-const BACKEND: Sql = Sql { text: "SELECT pg_backend_pid() AS pid", types: &[] };
-const BEGIN: Sql = Sql { text: "BEGIN", types: &[] };
+const SETTINGS: &str = "SELECT current_setting('server_version') AS version, \
+            current_setting('synchronous_commit') AS synchronous_commit, \
+            current_setting('fsync')::bool AS fsync, \
+            current_setting('full_page_writes')::bool AS full_page_writes, \
+            current_setting('max_connections')::int AS max_connections, \
+            current_setting('superuser_reserved_connections')::int AS reserved, \
+            pg_is_in_recovery() AS standby, \
+            floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now";
 
 /// A difference of clocks above which `examine` warns, because it makes logs hard to compare.
 const MAX_SKEW_MS: u64 = 1_000;
@@ -32,7 +26,7 @@ pub(crate) async fn findings(
 ) -> Result<Vec<Finding>, StatementError> {
     let mut connection = pool.connection().await?;
     let before = SystemClock.now();
-    let rows = connection.rows(&SETTINGS, &[]).await?;
+    let rows = connection.rows(SETTINGS, &[]).await?;
     let after = SystemClock.now();
     let Some(settings) = rows.first() else { return Ok(Vec::new()) };
     let mut findings = vec![
@@ -52,55 +46,43 @@ pub(crate) async fn findings(
 fn synchronous_commit(settings: &SqlRow) -> Result<Finding, StatementError> {
     let value = text(settings, "synchronous_commit")?;
     let detail = format!("synchronous_commit is {value}");
-    Ok(if value == "off" {
-        Finding::warn(
-            "postgres.synchronous_commit",
-            Promise::Durable,
-            format!("{detail}: a crash loses what was acknowledged just before, fences included"),
-            "ALTER ROLE … SET synchronous_commit = on, for the role that hapax uses",
-        )
-    } else {
-        Finding::fine("postgres.synchronous_commit", detail)
-    })
+    let warning = Finding::warn(
+        "postgres.synchronous_commit",
+        Promise::Durable,
+        format!("{detail}: a crash loses what was acknowledged just before, fences included"),
+        "ALTER ROLE … SET synchronous_commit = on, for the role that hapax uses",
+    );
+    Ok(warning.unless(value != "off", detail))
 }
 
 fn fsync(settings: &SqlRow) -> Result<Finding, StatementError> {
-    Ok(if settings.try_get("fsync")? {
-        Finding::fine("postgres.fsync", "fsync is on")
-    } else {
-        Finding::refuse(
-            "postgres.fsync",
-            Promise::Durable,
-            "fsync is off: a power cut may lose or damage everything",
-            "set fsync = on in postgresql.conf",
-        )
-    })
+    let refusal = Finding::refuse(
+        "postgres.fsync",
+        Promise::Durable,
+        "fsync is off: a power cut may lose or damage everything",
+        "set fsync = on in postgresql.conf",
+    );
+    Ok(refusal.unless(settings.try_get("fsync")?, "fsync is on"))
 }
 
 fn full_page_writes(settings: &SqlRow) -> Result<Finding, StatementError> {
-    Ok(if settings.try_get("full_page_writes")? {
-        Finding::fine("postgres.full_page_writes", "full_page_writes is on")
-    } else {
-        Finding::warn(
-            "postgres.full_page_writes",
-            Promise::Durable,
-            "full_page_writes is off: a power cut may damage pages that were just written",
-            "set full_page_writes = on, unless the file system never tears a page (ZFS)",
-        )
-    })
+    let warning = Finding::warn(
+        "postgres.full_page_writes",
+        Promise::Durable,
+        "full_page_writes is off: a power cut may damage pages that were just written",
+        "set full_page_writes = on, unless the file system never tears a page (ZFS)",
+    );
+    Ok(warning.unless(settings.try_get("full_page_writes")?, "full_page_writes is on"))
 }
 
 fn standby(settings: &SqlRow) -> Result<Finding, StatementError> {
-    Ok(if settings.try_get("standby")? {
-        Finding::refuse(
-            "postgres.standby",
-            Promise::MutualExclusion,
-            "the server is a standby and takes no writes",
-            "name the primary, or all hosts with target_session_attrs=read-write",
-        )
-    } else {
-        Finding::fine("postgres.standby", "the server is a primary")
-    })
+    let refusal = Finding::refuse(
+        "postgres.standby",
+        Promise::MutualExclusion,
+        "the server is a standby and takes no writes",
+        "name the primary, or all hosts with target_session_attrs=read-write",
+    );
+    Ok(refusal.unless(!settings.try_get("standby")?, "the server is a primary"))
 }
 
 /// The pool needs its connections and one more to listen.
@@ -109,16 +91,9 @@ fn connections(settings: &SqlRow, max_connections: usize) -> Result<Finding, Sta
     let reserved: i32 = settings.try_get("reserved")?;
     let room = usize::try_from(all - reserved).unwrap_or(0);
     let detail = format!("a pool of {max_connections} and one to listen, of {room} connections");
-    Ok(if max_connections + 1 > room {
-        Finding::warn(
-            "postgres.connections",
-            Promise::BoundedTime,
-            detail,
-            "make the pool smaller, or raise max_connections",
-        )
-    } else {
-        Finding::fine("postgres.connections", detail)
-    })
+    let fix = "make the pool smaller, or raise max_connections";
+    let warning = Finding::warn("postgres.connections", Promise::BoundedTime, &*detail, fix);
+    Ok(warning.unless(max_connections < room, detail))
 }
 
 /// Only a warning, because leases are measured by the server's clock alone.
@@ -146,7 +121,7 @@ async fn pooler(
         let mut other = pool.connection().await?;
         // Closing the connection ends its transaction.
         other.close_on_drop();
-        other.rows(&BEGIN, &[]).await?;
+        other.rows("BEGIN", &[]).await?;
         let second = backend(&mut other).await?;
         first == second || first != backend(&mut one).await?
     };
@@ -170,7 +145,7 @@ async fn pooler(
 }
 
 async fn backend(connection: &mut PooledConnection) -> Result<i32, StatementError> {
-    let rows = connection.rows(&BACKEND, &[]).await?;
+    let rows = connection.rows("SELECT pg_backend_pid() AS pid", &[]).await?;
     Ok(rows.first().map(|row| row.try_get("pid")).transpose()?.unwrap_or_default())
 }
 

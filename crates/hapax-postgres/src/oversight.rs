@@ -2,21 +2,15 @@
 
 use async_trait::async_trait;
 use hapax_core::{ClaimPage, ClaimQuery, Key, Oversight, StoreError, claim_rules};
-use tokio_postgres::types::Type;
 
-use crate::connect::session::{Sql, SqlSession};
+use crate::connect::session::SqlSession;
 use crate::error::StatementError;
 use crate::{PostgresStore, row};
-
-const LIST: Sql = Sql {
-    text: include_str!("sql/list.sql"),
-    types: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT, Type::INT8],
-};
 
 #[async_trait]
 impl Oversight for PostgresStore {
     async fn list(&self, list: &ClaimQuery) -> Result<ClaimPage, StoreError> {
-        self.pool.run(async { list_claims(&mut self.pool.connection().await?, list).await }).await
+        self.pool.run(list_claims(&mut self.pool.session(), list)).await
     }
 }
 
@@ -29,7 +23,8 @@ async fn list_claims<S: SqlSession>(
         after.as_ref().map_or(("", "", ""), |key| (key.tenant().as_str(), key.scope(), key.name()));
     let (mine, kind) = (list.tenant.as_str(), list.kind.as_str());
     let at_most = i64::from(list.max_claims);
-    let rows = session.rows(&LIST, &[&mine, &kind, &tenant, &scope, &name, &at_most]).await?;
+    let sql = include_str!("sql/list.sql");
+    let rows = session.rows(sql, &[&mine, &kind, &tenant, &scope, &name, &at_most]).await?;
     let mut page = ClaimPage::default();
     for found in &rows {
         let text = |column| found.try_get::<&str>(column);

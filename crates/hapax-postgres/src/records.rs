@@ -1,63 +1,25 @@
-//! `Records` on PostgreSQL, one statement per call. `None` from [`put`] and [`delete`] means that
-//! another transaction holds the key's lock.
+//! `Records` on PostgreSQL, one statement per call, repeated while another transaction holds the
+//! key's lock.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use hapax_core::{Deleted, Expect, Key, Put, Record, Records, StoreError, Version};
-use tokio_postgres::types::Type;
 
-use crate::connect::session::{Sql, SqlSession};
-use crate::error::{StatementError, corrupt};
+use crate::PostgresStore;
+use crate::connect::session::SqlSession;
+use crate::error::StatementError;
+use crate::row::{self, KeyParams};
 use crate::tx::lock::LockRetry;
-use crate::{PostgresStore, row};
 
 /// A version that the sequence never returns.
 const NO_VERSION: i64 = -1;
 
-const GET: Sql = Sql {
-    text: include_str!("sql/get.sql"),
-    types: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT],
-};
-
-const PUT: Sql = Sql {
-    text: include_str!("sql/put.sql"),
-    types: &[
-        Type::TEXT,
-        Type::TEXT,
-        Type::TEXT,
-        Type::TEXT,
-        Type::INT8,
-        Type::BYTEA,
-        Type::INT8,
-        Type::BOOL,
-    ],
-};
-
-const REPLACE: Sql = Sql {
-    text: include_str!("sql/replace.sql"),
-    types: &[
-        Type::TEXT,
-        Type::TEXT,
-        Type::TEXT,
-        Type::TEXT,
-        Type::INT8,
-        Type::BYTEA,
-        Type::INT8,
-        Type::INT8,
-    ],
-};
-
-const DELETE: Sql = Sql {
-    text: include_str!("sql/delete.sql"),
-    types: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT, Type::INT8, Type::INT8],
-};
-
 #[async_trait]
 impl Records for PostgresStore {
     async fn get(&self, key: &Key) -> Result<Option<Record>, StoreError> {
-        self.pool.run(async { get(&mut self.pool.connection().await?, key).await }).await
+        self.pool.run(get(&mut self.pool.session(), key)).await
     }
 
     async fn put(
@@ -67,37 +29,13 @@ impl Records for PostgresStore {
         expect: &Expect,
         ttl: Option<Duration>,
     ) -> Result<Put, StoreError> {
-        let mut retry = LockRetry::new(self.pool.timeout);
-        self.pool
-            .run(async {
-                loop {
-                    let mut connection = self.pool.connection().await?;
-                    let put = put(&mut connection, key, &value, expect, ttl).await?;
-                    drop(connection);
-                    match put {
-                        Some(put) => return Ok(put),
-                        None => retry.wait().await?,
-                    }
-                }
-            })
-            .await
+        let (mut session, retry) = (self.pool.session(), LockRetry::new(self.pool.timeout));
+        self.pool.run(put(&mut session, retry, key, &value, expect, ttl)).await
     }
 
     async fn delete(&self, key: &Key, expect: &Expect) -> Result<Deleted, StoreError> {
-        let mut retry = LockRetry::new(self.pool.timeout);
-        self.pool
-            .run(async {
-                loop {
-                    let mut connection = self.pool.connection().await?;
-                    let deleted = delete(&mut connection, key, expect).await?;
-                    drop(connection);
-                    match deleted {
-                        Some(deleted) => return Ok(deleted),
-                        None => retry.wait().await?,
-                    }
-                }
-            })
-            .await
+        let (mut session, retry) = (self.pool.session(), LockRetry::new(self.pool.timeout));
+        self.pool.run(delete(&mut session, retry, key, expect)).await
     }
 }
 
@@ -105,8 +43,8 @@ pub(crate) async fn get<S: SqlSession>(
     session: &mut S,
     key: &Key,
 ) -> Result<Option<Record>, StatementError> {
-    let (tenant, kind) = (key.tenant().as_str(), key.kind().as_str());
-    let rows = session.rows(&GET, &[&tenant, &kind, &key.scope(), &key.name()]).await?;
+    let sql = include_str!("sql/get.sql");
+    let rows = session.rows(sql, &KeyParams::one(key).columns()).await?;
     let Some(found) = rows.first() else { return Ok(None) };
     let now = row::timestamp(found, "now")?;
     let expires = found.try_get::<Option<i64>>("expires_at")?.is_some();
@@ -120,69 +58,70 @@ pub(crate) async fn get<S: SqlSession>(
 
 pub(crate) async fn put<S: SqlSession>(
     session: &mut S,
+    mut retry: LockRetry,
     key: &Key,
     value: &Bytes,
     expect: &Expect,
     ttl: Option<Duration>,
-) -> Result<Option<Put>, StatementError> {
-    let (tenant, kind, digest) = (key.tenant().as_str(), key.kind().as_str(), row::digest(key));
-    let (scope, name, value) = (key.scope(), key.name(), &value[..]);
-    let ttl = ttl.map(row::duration);
-    let rows = match expect {
-        Expect::Version(version) => {
-            let version = version_number(version);
-            session
-                .rows(&REPLACE, &[&tenant, &kind, &scope, &name, &digest, &value, &ttl, &version])
-                .await?
+) -> Result<Put, StatementError> {
+    let (keys, value, ttl) = (KeyParams::one(key), &value[..], ttl.map(row::duration));
+    let (any, expected) = (*expect == Expect::Any, expected_version(expect));
+    let (sql, params) = match expect {
+        Expect::Version(_) => {
+            (include_str!("sql/replace.sql"), keys.with(&[&value, &ttl, &expected]))
         }
         Expect::Any | Expect::Absent => {
-            let any = *expect == Expect::Any;
-            session
-                .rows(&PUT, &[&tenant, &kind, &scope, &name, &digest, &value, &ttl, &any])
-                .await?
+            (include_str!("sql/put.sql"), keys.with(&[&value, &ttl, &any]))
         }
     };
-    let answer = rows.first().ok_or_else(|| corrupt("an empty answer"))?;
-    if !answer.try_get::<bool>("mine")? {
-        return Ok(None);
+    loop {
+        let rows = session.rows(sql, &params).await?;
+        let answer = row::only(&rows)?;
+        if !answer.try_get::<bool>("mine")? {
+            retry.wait().await?;
+            continue;
+        }
+        return Ok(match answer.try_get::<Option<i64>>("version")? {
+            None => Put::Conflict,
+            Some(version) => Put::Stored {
+                version: Version::new(version.to_string()),
+                created: answer.try_get("created")?,
+            },
+        });
     }
-    Ok(Some(match answer.try_get::<Option<i64>>("version")? {
-        None => Put::Conflict,
-        Some(version) => Put::Stored {
-            version: Version::new(version.to_string()),
-            created: answer.try_get("created")?,
-        },
-    }))
 }
 
 pub(crate) async fn delete<S: SqlSession>(
     session: &mut S,
+    mut retry: LockRetry,
     key: &Key,
     expect: &Expect,
-) -> Result<Option<Deleted>, StatementError> {
-    let (tenant, kind, digest) = (key.tenant().as_str(), key.kind().as_str(), row::digest(key));
-    let (scope, name) = (key.scope(), key.name());
-    let expected = match expect {
-        Expect::Any => None,
-        Expect::Absent => Some(NO_VERSION),
-        Expect::Version(version) => Some(version_number(version)),
-    };
+) -> Result<Deleted, StatementError> {
+    let (keys, expected) = (KeyParams::one(key), expected_version(expect));
     loop {
-        let rows =
-            session.rows(&DELETE, &[&tenant, &kind, &scope, &name, &digest, &expected]).await?;
-        let answer = rows.first().ok_or_else(|| corrupt("an empty answer"))?;
+        let rows = session.rows(include_str!("sql/delete.sql"), &keys.with(&[&expected])).await?;
+        let answer = row::only(&rows)?;
         if answer.try_get::<bool>("gone")? {
-            return Ok(Some(Deleted::Done));
+            return Ok(Deleted::Done);
         }
         match answer.try_get::<Option<i64>>("found")? {
-            None => return Ok(Some(Deleted::Missing)),
+            None => return Ok(Deleted::Missing),
             Some(found) if expected.is_some_and(|expected| expected != found) => {
-                return Ok(Some(Deleted::Conflict));
+                return Ok(Deleted::Conflict);
             }
-            Some(_) if !answer.try_get::<bool>("mine")? => return Ok(None),
+            Some(_) if !answer.try_get::<bool>("mine")? => retry.wait().await?,
             // The record was written between the read and the delete: read again.
             Some(_) => {}
         }
+    }
+}
+
+/// The version that a record must have; `None` for any.
+fn expected_version(expect: &Expect) -> Option<i64> {
+    match expect {
+        Expect::Any => None,
+        Expect::Absent => Some(NO_VERSION),
+        Expect::Version(version) => Some(version_number(version)),
     }
 }
 

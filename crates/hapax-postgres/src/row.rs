@@ -6,7 +6,7 @@ use bytes::Bytes;
 use hapax_core::claim_rules::{ClaimPhase, ClaimRow};
 use hapax_core::{Fence, Fingerprint, Key, Timestamp, Token, millis};
 
-use crate::connect::session::SqlRow;
+use crate::connect::session::{SqlParam, SqlRow};
 use crate::error::{StatementError, corrupt};
 
 /// Caps durations at 73 million years, so that sums of now, lease and retention fit into a bigint.
@@ -24,10 +24,6 @@ pub(crate) fn interval_millis(time: Duration) -> i64 {
 /// Saturates at the largest bigint.
 pub(crate) fn to_i64(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-pub(crate) fn digest(key: &Key) -> i64 {
-    key.digest().cast_signed()
 }
 
 pub(crate) fn timestamp(row: &SqlRow, column: &str) -> Result<Timestamp, StatementError> {
@@ -73,24 +69,46 @@ fn text(stored: &[u8]) -> Result<&str, StatementError> {
     Ok(std::str::from_utf8(stored).map_err(|_| corrupt("a token or fingerprint"))?)
 }
 
-/// Many keys as the array parameters of `unnest`.
-#[derive(Default)]
-pub(crate) struct KeyColumns<'a> {
-    pub(crate) tenants: Vec<&'a str>,
-    pub(crate) kinds: Vec<&'a str>,
-    pub(crate) scopes: Vec<&'a str>,
-    pub(crate) names: Vec<&'a str>,
-    pub(crate) digests: Vec<i64>,
+/// The first five parameters of a statement about one key, or arrays of them about many keys: the
+/// columns `tenant, kind, scope, name`, and the digest.
+pub(crate) struct KeyParams<T, D> {
+    columns: [T; 4],
+    digest: D,
 }
 
-impl<'a> KeyColumns<'a> {
-    pub(crate) fn push(&mut self, key: &'a Key) {
-        self.tenants.push(key.tenant().as_str());
-        self.kinds.push(key.kind().as_str());
-        self.scopes.push(key.scope());
-        self.names.push(key.name());
-        self.digests.push(digest(key));
+impl<'a> KeyParams<&'a str, i64> {
+    pub(crate) fn one(key: &'a Key) -> Self {
+        let columns = [key.tenant().as_str(), key.kind().as_str(), key.scope(), key.name()];
+        Self { columns, digest: key.digest().cast_signed() }
     }
+}
+
+impl<'a> KeyParams<Vec<&'a str>, Vec<i64>> {
+    pub(crate) fn many(keys: impl Iterator<Item = &'a Key>) -> Self {
+        let mut all = Self { columns: Default::default(), digest: Vec::new() };
+        for key in keys.map(KeyParams::one) {
+            all.columns.iter_mut().zip(key.columns).for_each(|(all, column)| all.push(column));
+            all.digest.push(key.digest);
+        }
+        all
+    }
+}
+
+impl<T: SqlParam, D: SqlParam> KeyParams<T, D> {
+    /// The columns without the digest.
+    pub(crate) fn columns(&self) -> [&dyn SqlParam; 4] {
+        self.columns.each_ref().map(|column| column as &dyn SqlParam)
+    }
+
+    /// Columns, digest, and the other parameters of the statement.
+    pub(crate) fn with<'p>(&'p self, others: &[&'p dyn SqlParam]) -> Vec<&'p dyn SqlParam> {
+        [&self.columns()[..], &[&self.digest], others].concat()
+    }
+}
+
+/// The row of a statement that always returns one.
+pub(crate) fn only(rows: &[SqlRow]) -> Result<&SqlRow, StatementError> {
+    Ok(rows.first().ok_or_else(|| corrupt("an empty answer"))?)
 }
 
 /// The index of the operation that this row answers.

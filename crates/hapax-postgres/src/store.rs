@@ -3,13 +3,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use hapax_core::{Finding, Key, Store, StoreError};
-use tokio_postgres::types::Type;
 
 use crate::batch::Batcher;
 use crate::claims::claim::ClaimBatch;
 use crate::claims::step::StepBatch;
 use crate::connect::ConnectionPool;
-use crate::connect::session::{Sql, SqlSession};
+use crate::connect::session::SqlSession;
 use crate::log::append::AppendBatch;
 use crate::queue::enqueue::EnqueueBatch;
 use crate::wake::WakeNotifier;
@@ -93,23 +92,16 @@ impl Store for PostgresStore {
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
-        const PING: Sql = Sql {
-            text: "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::bool \
-                   AS closed FROM hapax_meta WHERE name = $1",
-            types: &[Type::TEXT],
-        };
-        self.pool
-            .run(async {
-                let rows = self.pool.connection().await?.rows(&PING, &[&"schema"]).await?;
-                match rows.first().map(|row| row.try_get("closed")).transpose()? {
-                    Some(false) => Ok(()),
-                    _ => Err(StoreError::ReadOnly {
-                        reason: "the server is a standby or takes only reads".into(),
-                    }
-                    .into()),
-                }
-            })
-            .await
+        let sql = "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::bool \
+                   AS closed FROM hapax_meta WHERE name = $1";
+        let rows = self.pool.run(self.pool.session().rows(sql, &[&"schema"])).await?;
+        let closed = rows.first().map(|row| row.try_get::<bool>("closed")).transpose();
+        match closed.map_err(|error| error.into_store_error(self.pool.timeout))? {
+            Some(false) => Ok(()),
+            _ => Err(StoreError::ReadOnly {
+                reason: "the server is a standby or takes only reads".into(),
+            }),
+        }
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, StoreError> {

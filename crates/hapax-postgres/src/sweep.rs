@@ -2,32 +2,29 @@
 
 use hapax_core::StoreError;
 use tokio::time::Instant;
-use tokio_postgres::types::Type;
 
 use crate::connect::ConnectionPool;
-use crate::connect::session::{Sql, SqlRow, SqlSession};
+use crate::connect::session::{SqlRow, SqlSession};
 use crate::row;
 
 /// Rows per statement, few enough that a takeover of an expired claim does not wait long.
 const BATCH: u32 = 500;
 
 /// Each returned row is a deleted one.
-const SWEEPS: [Sql; 3] = [
-    Sql { text: include_str!("sql/sweep_claims.sql"), types: &[Type::INT8] },
-    Sql { text: include_str!("sql/sweep_records.sql"), types: &[Type::INT8] },
-    Sql { text: include_str!("sql/sweep_done.sql"), types: &[Type::INT8] },
+const SWEEPS: [&str; 3] = [
+    include_str!("sql/sweep_claims.sql"),
+    include_str!("sql/sweep_records.sql"),
+    include_str!("sql/sweep_done.sql"),
 ];
 
-const JOBS: Sql = Sql { text: "SELECT * FROM hapax_forget_jobs($1)", types: &[Type::INT8] };
-
-const ENTRIES: Sql =
-    Sql { text: "SELECT hapax_forget_entries($1) AS deleted", types: &[Type::INT8] };
+const JOBS: &str = "SELECT * FROM hapax_forget_jobs($1)";
+const ENTRIES: &str = "SELECT hapax_forget_entries($1) AS deleted";
 
 /// Deletes in small statements until nothing is left or half the timeout has passed.
 pub(crate) async fn sweep(pool: &ConnectionPool, at_most: u32) -> Result<u64, StoreError> {
     let deadline = Instant::now() + pool.timeout / 2;
     let mut left = at_most;
-    for sql in &SWEEPS {
+    for sql in SWEEPS {
         while left > 0 && Instant::now() < deadline {
             let batch = left.min(BATCH);
             let gone = delete_batch(pool, sql, batch).await?.len() as u32;
@@ -39,7 +36,7 @@ pub(crate) async fn sweep(pool: &ConnectionPool, at_most: u32) -> Result<u64, St
     }
     while left > 0 && Instant::now() < deadline {
         let batch = left.min(BATCH);
-        let rows = delete_batch(pool, &JOBS, batch).await?;
+        let rows = delete_batch(pool, JOBS, batch).await?;
         left -= read_count(&rows, "forgotten")?.min(left);
         if read_count(&rows, "looked_at")? < batch {
             break;
@@ -47,17 +44,17 @@ pub(crate) async fn sweep(pool: &ConnectionPool, at_most: u32) -> Result<u64, St
     }
     // Entries of deleted jobs are unreachable and not counted; delete them while there is time.
     while Instant::now() < deadline
-        && read_count(&delete_batch(pool, &ENTRIES, BATCH).await?, "deleted")? > 0
+        && read_count(&delete_batch(pool, ENTRIES, BATCH).await?, "deleted")? > 0
     {}
     Ok(u64::from(at_most - left))
 }
 
 async fn delete_batch(
     pool: &ConnectionPool,
-    sql: &Sql,
+    sql: &'static str,
     batch: u32,
 ) -> Result<Vec<SqlRow>, StoreError> {
-    pool.run(async { pool.connection().await?.rows(sql, &[&i64::from(batch)]).await }).await
+    pool.run(pool.session().rows(sql, &[&i64::from(batch)])).await
 }
 
 fn read_count(rows: &[SqlRow], column: &str) -> Result<u32, StoreError> {

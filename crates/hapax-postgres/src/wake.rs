@@ -13,10 +13,9 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_postgres::AsyncMessage;
-use tokio_postgres::types::Type;
 
 use crate::connect::ConnectionPool;
-use crate::connect::session::{Sql, SqlSession};
+use crate::connect::session::SqlSession;
 use crate::connect::url::ConnectTarget;
 use crate::error::StatementError;
 
@@ -35,11 +34,8 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
 
 /// Without a synchronous commit: the transaction holds no data, and no caller waits for it.
-const NOTIFY: Sql = Sql {
-    text: "SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, message) \
-           FROM unnest($2::text[]) AS message",
-    types: &[Type::TEXT, Type::TEXT_ARRAY],
-};
+const NOTIFY: &str = "SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, message) \
+     FROM unnest($2::text[]) AS message";
 
 pub(crate) struct WakeNotifier {
     hub: WakeRegistry,
@@ -140,11 +136,8 @@ impl Drop for HintSender {
 async fn send_hints(mut sender: HintSender, pool: Arc<ConnectionPool>) {
     while let Some(digests) = sender.next() {
         let messages = messages(&digests);
-        let sent = pool.run(async {
-            let mut connection = pool.connection().await?;
-            connection.rows(&NOTIFY, &[&CHANNEL, &messages]).await
-        });
-        if let Err(error) = sent.await {
+        let mut session = pool.session();
+        if let Err(error) = pool.run(session.rows(NOTIFY, &[&CHANNEL, &messages])).await {
             tracing::debug!(error = error.label(), "could not notify waiters on other nodes");
         }
         sleep(SEND_INTERVAL).await;

@@ -4,8 +4,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use hapax_core::claims::ClaimState;
 use hapax_core::{
-    ClaimRequest, ClaimView, Claimed, Claims, Fence, Fingerprint, GiveBack, Key, OnUnknown, Step,
-    StoreError, Ticket, Token, Watch,
+    ClaimRequest, ClaimStep, ClaimView, Claimed, Claims, Fence, Fingerprint, GiveBack, Key,
+    OnUnknown, Step, StoreError, Ticket, Token, Watch,
 };
 use redis::Value;
 
@@ -37,21 +37,25 @@ impl Claims for RedisStore {
         claimed(reply.value, ask)
     }
 
-    async fn extend(&self, key: &Key, token: &Token, lease: Duration) -> Result<Step, StoreError> {
-        let lease = script_millis(lease).max(1).to_string();
-        step(self.run(&EXTEND, key, &[row_start(token).as_bytes(), lease.as_bytes()]).await?)
-    }
-
-    async fn settle(&self, key: &Key, token: &Token, value: Bytes) -> Result<Step, StoreError> {
-        step_without_row(self.run_and_wake(&SETTLE, key, &row_start(token), &value).await?)
-    }
-
-    async fn give_back(&self, key: &Key, token: &Token, how: GiveBack) -> Result<Step, StoreError> {
-        let script = match how {
-            GiveBack::Forget => &RELEASE,
-            GiveBack::Keep => &FAIL,
+    async fn step(&self, key: &Key, token: &Token, step: ClaimStep) -> Result<Step, StoreError> {
+        let (row_start, value) = (row_start(token), Bytes::new());
+        let (script, value) = match step {
+            ClaimStep::Extend(lease) => {
+                let lease = script_millis(lease).max(1).to_string();
+                let args = [row_start.as_bytes(), lease.as_bytes()];
+                return read_step(self.run(&EXTEND, key, &args).await?);
+            }
+            ClaimStep::Settle(value) => (&SETTLE, value),
+            ClaimStep::GiveBack(GiveBack::Forget) => (&RELEASE, value),
+            ClaimStep::GiveBack(GiveBack::Keep) => (&FAIL, value),
         };
-        step_without_row(self.run_and_wake(script, key, &row_start(token), &[]).await?)
+        let mut reply = self.run_and_wake(script, key, &row_start, &value).await?;
+        match (reply.first_error.take(), read_step(reply)?) {
+            // The step may leave no row. Where the reply to a first attempt was lost and the second
+            // finds no row, it is unknown whether the first one removed it.
+            (Some(error), Step::Lost) => Err(error),
+            (_, step) => Ok(step),
+        }
     }
 
     async fn look(&self, key: &Key) -> Result<Option<ClaimView>, StoreError> {
@@ -77,17 +81,8 @@ fn row_end(lease: u64, retention: u64, fingerprint: Option<&Fingerprint>) -> Str
     }
 }
 
-fn step(reply: ScriptReply) -> Result<Step, StoreError> {
+fn read_step(reply: ScriptReply) -> Result<Step, StoreError> {
     Ok(reply.read::<Option<u64>>()?.map_or(Step::Lost, |fence| Step::Done(Fence(fence))))
-}
-
-/// The result of a step that may leave no row: a release, or a settle without retention. Where the reply to a
-/// first attempt was lost and the second finds no row, it is unknown whether the first one removed it.
-fn step_without_row(mut reply: ScriptReply) -> Result<Step, StoreError> {
-    match (reply.first_error.take(), step(reply)?) {
-        (Some(error), Step::Lost) => Err(error),
-        (_, step) => Ok(step),
-    }
 }
 
 fn claimed(reply: Value, ask: &ClaimRequest) -> Result<Claimed, StoreError> {

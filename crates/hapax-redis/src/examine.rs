@@ -99,25 +99,20 @@ impl MasterInfo {
 }
 
 fn version(master: &MasterInfo) -> Option<Finding> {
-    const CHECK: &str = "redis.version";
     let version = master.text("redis_version");
     let mut parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
     let number = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
-    if number < (6, 2) {
-        return Some(Finding::refuse(
-            CHECK,
-            Promise::MutualExclusion,
-            format!("version {version}; the scripts are made for 6.2 and later"),
-            "upgrade to Redis 6.2 or later, or to Valkey",
-        ));
-    }
-    Some(Finding::fine(
-        CHECK,
-        match master.text("valkey_version") {
-            "" => format!("Redis {version}"),
-            valkey => format!("Valkey {valkey}"),
-        },
-    ))
+    let refusal = Finding::refuse(
+        "redis.version",
+        Promise::MutualExclusion,
+        format!("version {version}; the scripts are made for 6.2 and later"),
+        "upgrade to Redis 6.2 or later, or to Valkey",
+    );
+    let product = match master.text("valkey_version") {
+        "" => format!("Redis {version}"),
+        valkey => format!("Valkey {valkey}"),
+    };
+    Some(refusal.unless(number >= (6, 2), product))
 }
 
 fn eviction(master: &MasterInfo) -> Option<Finding> {
@@ -203,36 +198,29 @@ fn replication(master: &MasterInfo) -> Option<Finding> {
 }
 
 fn slots(master: &MasterInfo) -> Option<Finding> {
-    const CHECK: &str = "redis.cluster";
     if master.text("cluster_enabled") != "1" {
         return None;
     }
     let state_of =
         |name: &str| master.cluster.as_ref().and_then(|c| c.get(name)).map_or("?", String::as_str);
     let (state, served) = (state_of("cluster_state"), state_of("cluster_slots_ok"));
-    Some(if state == "ok" && served == "16384" {
-        Finding::fine(CHECK, "all 16384 slots are served")
-    } else {
-        Finding::warn(
-            CHECK,
-            Promise::BoundedTime,
-            format!("state {state}, {served} of 16384 slots are served; keys in the others fail"),
-            "see CLUSTER NODES; bring the missing masters back",
-        )
-    })
+    let warning = Finding::warn(
+        "redis.cluster",
+        Promise::BoundedTime,
+        format!("state {state}, {served} of 16384 slots are served; keys in the others fail"),
+        "see CLUSTER NODES; bring the missing masters back",
+    );
+    Some(warning.unless(state == "ok" && served == "16384", "all 16384 slots are served"))
 }
 
 fn clock(master: &MasterInfo) -> Option<Finding> {
-    const CHECK: &str = "redis.clock";
-    const FIX: &str =
-        "keep the clocks of all servers together (NTP): fences follow them across a failover";
-    Some(match master.skew {
-        None => Finding::warn(CHECK, Promise::FencesGrow, "the server's clock is not known", FIX),
-        Some(ms) if ms > MAX_SKEW => {
-            Finding::warn(CHECK, Promise::FencesGrow, format!("{ms} ms from the local clock"), FIX)
-        }
-        Some(ms) => Finding::fine(CHECK, format!("{ms} ms from the local clock")),
-    })
+    let detail = match master.skew {
+        None => "the server's clock is not known".to_owned(),
+        Some(ms) => format!("{ms} ms from the local clock"),
+    };
+    let fix = "keep the clocks of all servers together (NTP): fences follow them across a failover";
+    let warning = Finding::warn("redis.clock", Promise::FencesGrow, &*detail, fix);
+    Some(warning.unless(master.skew.is_some_and(|ms| ms <= MAX_SKEW), detail))
 }
 
 #[cfg(test)]

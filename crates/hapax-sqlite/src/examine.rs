@@ -32,29 +32,24 @@ pub(crate) fn examine(
 
 fn journal(connection: &Connection) -> Result<Finding, StoreError> {
     let mode: String = pragma(connection, "journal_mode")?;
-    Ok(match mode.as_str() {
-        "wal" => Finding::fine("sqlite.journal", "journal mode WAL"),
-        _ => Finding::refuse(
-            "sqlite.journal",
-            Promise::BoundedTime,
-            format!("journal mode {mode}: readers and the writer block each other"),
-            "PRAGMA journal_mode = WAL, on a local file system",
-        ),
-    })
+    let refusal = Finding::refuse(
+        "sqlite.journal",
+        Promise::BoundedTime,
+        format!("journal mode {mode}: readers and the writer block each other"),
+        "PRAGMA journal_mode = WAL, on a local file system",
+    );
+    Ok(refusal.unless(mode == "wal", "journal mode WAL"))
 }
 
 fn synchronous(connection: &Connection) -> Result<Finding, StoreError> {
     let level: i64 = pragma(connection, "synchronous")?;
-    Ok(if level >= 2 {
-        Finding::fine("sqlite.synchronous", "every commit is on the disk before it is answered")
-    } else {
-        Finding::refuse(
-            "sqlite.synchronous",
-            Promise::Durable,
-            format!("synchronous level {level}: a power cut loses acknowledged commits"),
-            "PRAGMA synchronous = FULL",
-        )
-    })
+    let refusal = Finding::refuse(
+        "sqlite.synchronous",
+        Promise::Durable,
+        format!("synchronous level {level}: a power cut loses acknowledged commits"),
+        "PRAGMA synchronous = FULL",
+    );
+    Ok(refusal.unless(level >= 2, "every commit is on the disk before it is answered"))
 }
 
 fn version(connection: &Connection) -> Result<Finding, StoreError> {
@@ -64,32 +59,22 @@ fn version(connection: &Connection) -> Result<Finding, StoreError> {
 
 fn file_mode(path: &Path) -> Option<Finding> {
     let mode = std::fs::metadata(path).ok()?.permissions().mode() & 0o777;
-    Some(if mode & 0o077 == 0 {
-        Finding::fine("sqlite.mode", format!("file mode {mode:04o}"))
-    } else {
-        Finding::warn(
-            "sqlite.mode",
-            Promise::MutualExclusion,
-            format!("file mode {mode:04o}: other users can reach the tickets' secrets"),
-            "chmod 600 on the file and on its -wal and -shm",
-        )
-    })
+    let warning = Finding::warn(
+        "sqlite.mode",
+        Promise::MutualExclusion,
+        format!("file mode {mode:04o}: other users can reach the tickets' secrets"),
+        "chmod 600 on the file and on its -wal and -shm",
+    );
+    Some(warning.unless(mode & 0o077 == 0, format!("file mode {mode:04o}")))
 }
 
 fn free_space(folder: &Path) -> Option<Finding> {
     let disk = rustix::fs::statvfs(folder).ok()?;
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);
     let detail = format!("{} MiB free on the disk", free >> 20);
-    Some(if free >= MIN_FREE_BYTES {
-        Finding::fine("sqlite.room", detail)
-    } else {
-        Finding::warn(
-            "sqlite.room",
-            Promise::Remembered,
-            detail,
-            "make room: on a full disk every claim is refused",
-        )
-    })
+    let fix = "make room: on a full disk every claim is refused";
+    let warning = Finding::warn("sqlite.room", Promise::Remembered, &*detail, fix);
+    Some(warning.unless(free >= MIN_FREE_BYTES, detail))
 }
 
 /// SQLite relies on file locks and shared memory, which do not work between machines.
@@ -98,16 +83,14 @@ fn network_file_system(folder: &Path) -> Option<Finding> {
     // Magic numbers of statfs(2): NFS, CIFS, SMB 2, Ceph, AFS.
     const NETWORK: [u64; 5] = [0x6969, 0xff53_4d42, 0xfe53_4d42, 0x00c3_6400, 0x5346_414f];
     let kind = rustix::fs::statfs(folder).ok()?.f_type as u64;
-    Some(if NETWORK.contains(&(kind & 0xffff_ffff)) {
-        Finding::refuse(
-            "sqlite.network",
-            Promise::MutualExclusion,
-            format!("the file is on a network file system ({kind:#x})"),
-            "use a local disk, or redis:// or postgres:// for several machines",
-        )
-    } else {
-        Finding::fine("sqlite.network", "the file is on a local file system")
-    })
+    let refusal = Finding::refuse(
+        "sqlite.network",
+        Promise::MutualExclusion,
+        format!("the file is on a network file system ({kind:#x})"),
+        "use a local disk, or redis:// or postgres:// for several machines",
+    );
+    let is_local = !NETWORK.contains(&(kind & 0xffff_ffff));
+    Some(refusal.unless(is_local, "the file is on a local file system"))
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -120,16 +103,9 @@ fn wal_size(path: &Path) -> Finding {
     name.push("-wal");
     let size = std::fs::metadata(PathBuf::from(name)).map_or(0, |file| file.len());
     let detail = format!("write-ahead log of {} MiB", size >> 20);
-    if size < MAX_WAL_BYTES {
-        Finding::fine("sqlite.log", detail)
-    } else {
-        Finding::warn(
-            "sqlite.log",
-            Promise::BoundedTime,
-            detail,
-            "end the process that keeps a read transaction open on the file",
-        )
-    }
+    let fix = "end the process that keeps a read transaction open on the file";
+    let warning = Finding::warn("sqlite.log", Promise::BoundedTime, &*detail, fix);
+    warning.unless(size < MAX_WAL_BYTES, detail)
 }
 
 fn writers(stats: &WriterStats) -> Finding {

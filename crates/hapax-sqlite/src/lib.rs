@@ -1,4 +1,4 @@
-//! hapax on an embedded SQLite file: one claim_rules, no set-up.
+//! hapax on an embedded SQLite file: one file, no set-up.
 //!
 //! - [`SqliteStore`] is the store: WAL, every commit on the disk before it is answered, one writer
 //!   thread that commits many calls at once, reader threads beside it. Other processes may have the
@@ -31,7 +31,7 @@ mod queue;
 mod queued_call;
 mod reader;
 mod records;
-mod row;
+mod session;
 mod store;
 mod sweep;
 mod tx;

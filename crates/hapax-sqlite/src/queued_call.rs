@@ -1,12 +1,14 @@
 //! A store call on its way to a thread that owns a connection, and its answer on the way back.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
-use hapax_core::StoreError;
+use hapax_core::{Clock, StoreError};
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::internal_error;
+use crate::session::Session;
 
 /// A call that waits for a connection.
 pub(crate) trait QueuedCall: Send {
@@ -28,6 +30,7 @@ pub(crate) trait QueuedCall: Send {
 
 struct TypedCall<T, F> {
     work: Option<F>,
+    clock: Arc<dyn Clock>,
     answer: Option<Result<T, StoreError>>,
     caller: oneshot::Sender<Result<T, StoreError>>,
 }
@@ -35,7 +38,7 @@ struct TypedCall<T, F> {
 impl<T, F> QueuedCall for TypedCall<T, F>
 where
     T: Send,
-    F: FnOnce(&Connection) -> Result<T, StoreError> + Send,
+    F: FnOnce(Session<'_>) -> Result<T, StoreError> + Send,
 {
     fn is_abandoned(&self) -> bool {
         self.caller.is_closed()
@@ -43,8 +46,9 @@ where
 
     fn run(&mut self, connection: &Connection) {
         let Some(work) = self.work.take() else { return };
+        let session = Session { connection, clock: &*self.clock };
         // A call that panicked half-way counts as failed; the writer then rolls back.
-        let answer = catch_unwind(AssertUnwindSafe(|| work(connection)))
+        let answer = catch_unwind(AssertUnwindSafe(|| work(session)))
             .unwrap_or_else(|_| Err(internal_error("an operation panicked")));
         self.answer = Some(answer);
     }
@@ -70,14 +74,15 @@ where
 pub(crate) async fn run_on_thread<T, F, M>(
     queue: &mpsc::Sender<M>,
     wrap: impl FnOnce(Box<dyn QueuedCall>) -> M,
+    clock: Arc<dyn Clock>,
     work: F,
 ) -> Result<T, StoreError>
 where
     T: Send + 'static,
-    F: FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    F: FnOnce(Session<'_>) -> Result<T, StoreError> + Send + 'static,
 {
     let (caller, answer) = oneshot::channel();
-    let call = TypedCall { work: Some(work), answer: None, caller };
+    let call = TypedCall { work: Some(work), clock, answer: None, caller };
     let sent = queue.send(wrap(Box::new(call))).await;
     sent.map_err(|_| internal_error("a thread of the store has ended"))?;
     answer.await.map_err(|_| internal_error("a thread of the store dropped an operation"))?

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use crate::connect::{FileConnection, connect};
 use crate::error::store_error;
 use crate::queued_call::QueuedCall;
-use crate::row::execute;
+use crate::session::execute;
 use crate::{SqliteConfig, migrate};
 
 /// How many reads share one snapshot.

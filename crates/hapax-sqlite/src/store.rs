@@ -5,16 +5,16 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use async_trait::async_trait;
-use hapax_core::{Clock, Finding, Key, Store, StoreError, WakeRegistry, Watch, with_timeout};
-use rusqlite::Connection;
+use hapax_core::{Finding, Key, Store, StoreError, WakeRegistry, Watch, with_timeout};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::checkpoint::{CheckpointSignal, Checkpointer, RESTART_PAGES};
 use crate::connect::FileConnection;
 use crate::queued_call::{QueuedCall, run_on_thread};
+use crate::session::{Session, write_probe};
 use crate::writer::{Writer, WriterMessage, WriterStats};
-use crate::{SqliteConfig, examine, reader, row, sweep};
+use crate::{SqliteConfig, examine, reader, sweep};
 
 /// Number of reader threads.
 const READERS: usize = 2;
@@ -107,25 +107,23 @@ impl SqliteStore {
         self.0.stats.commits.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn clock(&self) -> Arc<dyn Clock> {
-        self.0.config.clock.clone()
-    }
-
     pub(crate) async fn read<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+        work: impl FnOnce(Session<'_>) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        with_timeout(self.0.config.timeout, run_on_thread(&self.0.readers, |call| call, work)).await
+        let (timeout, clock) = (self.0.config.timeout, self.0.config.clock.clone());
+        with_timeout(timeout, run_on_thread(&self.0.readers, |call| call, clock, work)).await
     }
 
     pub(crate) async fn write<T: Send + 'static>(
         &self,
         bytes: usize,
         wakes: Vec<u64>,
-        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+        work: impl FnOnce(Session<'_>) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
+        let (timeout, clock) = (self.0.config.timeout, self.0.config.clock.clone());
         let message = |call| WriterMessage::Run { call, bytes, wakes };
-        with_timeout(self.0.config.timeout, run_on_thread(&self.0.writer, message, work)).await
+        with_timeout(timeout, run_on_thread(&self.0.writer, message, clock, work)).await
     }
 
     /// Registers a waiter. Commits of this process wake it at once, those of other processes when
@@ -156,12 +154,12 @@ impl Store for SqliteStore {
 
     /// Writes a row, because only a write shows that the disk is full or read-only.
     async fn ping(&self) -> Result<(), StoreError> {
-        self.write(0, Vec::new(), row::write_probe).await
+        self.write(0, Vec::new(), write_probe).await
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, StoreError> {
         let (config, stats) = (self.0.config.clone(), self.0.stats.clone());
-        self.read(move |c| examine::examine(c, &config, &stats)).await
+        self.read(move |session| examine::examine(session.connection, &config, &stats)).await
     }
 
     /// Runs several short transactions, so that other calls get in between. A large job counts once
@@ -169,8 +167,8 @@ impl Store for SqliteStore {
     async fn sweep(&self, at_most: u32) -> Result<u64, StoreError> {
         let (begun, mut count) = (Instant::now(), 0);
         loop {
-            let (clock, left) = (self.clock(), u64::from(at_most) - count);
-            let step = move |c: &Connection| sweep::sweep(c, clock.now(), left);
+            let left = u64::from(at_most) - count;
+            let step = move |session: Session<'_>| sweep::sweep(session, left);
             let swept = self.write(0, Vec::new(), step).await?;
             count += swept.count;
             if !swept.more || count >= at_most.into() || begun.elapsed() > self.0.config.timeout / 2

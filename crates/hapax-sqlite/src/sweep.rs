@@ -1,10 +1,10 @@
 //! Deletes what has expired.
 
-use hapax_core::{StoreError, Timestamp};
-use rusqlite::{Connection, params};
+use hapax_core::StoreError;
+use rusqlite::params;
 
 use crate::log::sweep_job;
-use crate::row::{execute, to_i64};
+use crate::session::{Session, to_i64};
 
 /// How many entries of a job are deleted as one piece.
 const PIECE: usize = 1000;
@@ -31,18 +31,14 @@ pub(crate) struct SweptRows {
 
 /// Deletes at most `at_most` expired claims, records, items and jobs, the oldest first. Fences go on
 /// growing, because their sequence is not in these rows.
-pub(crate) fn sweep(
-    connection: &Connection,
-    now: Timestamp,
-    at_most: u64,
-) -> Result<SweptRows, StoreError> {
-    let mut count = 0;
+pub(crate) fn sweep(session: Session<'_>, at_most: u64) -> Result<SweptRows, StoreError> {
+    let (now, mut count) = (session.now(), 0);
     for sql in DELETE_EXPIRED {
-        count += execute(connection, sql, params![to_i64(now.0), to_i64(at_most - count)])? as u64;
+        count += session.execute(sql, params![to_i64(now.0), to_i64(at_most - count)])? as u64;
     }
     let mut rows = 0;
     while count < at_most && rows < MAX_ROWS {
-        match sweep_job(connection, now, PIECE)? {
+        match sweep_job(session, now, PIECE)? {
             Some(gone) => rows += gone,
             None => return Ok(SweptRows { count, more: false }),
         }

@@ -13,7 +13,7 @@ use crate::connect::{FileConnection, connect};
 use crate::error::{internal_error, store_error};
 use crate::failpoint::{self, BEFORE_ANSWER, BEFORE_COMMIT, MID_BATCH};
 use crate::queued_call::QueuedCall;
-use crate::row::execute;
+use crate::session::execute;
 use crate::{SqliteConfig, migrate};
 
 /// How many calls share one transaction; the rest go into the next one, which bounds the wait.

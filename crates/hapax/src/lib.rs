@@ -56,8 +56,8 @@ pub use hapax_core::lock;
 
 // The primitives, the `Store` trait, and the types that their methods take and return.
 pub use hapax_core::{
-    ClaimPage, ClaimQuery, ClaimRequest, ClaimStatus, ClaimSummary, ClaimView, Claimed, Claims,
-    Deleted, Expect, Fence, Finding, Fingerprint, GiveBack, InvalidKey, Key, KeyKind, Log,
+    ClaimPage, ClaimQuery, ClaimRequest, ClaimStatus, ClaimStep, ClaimSummary, ClaimView, Claimed,
+    Claims, Deleted, Expect, Fence, Finding, Fingerprint, GiveBack, InvalidKey, Key, KeyKind, Log,
     MAX_NAME, MAX_TENANT, OnUnknown, Once, OnceError, Operation, Oversight, Promise, Put, Queue,
     Record, Records, RunContext, Severity, Step, Store, StoreError, StoreResult, Tenant, Ticket,
     Token, Version, Watch,

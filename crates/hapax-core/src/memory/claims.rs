@@ -1,37 +1,11 @@
-use std::time::Duration;
-
 use async_trait::async_trait;
-use bytes::Bytes;
 
 use super::MemoryStore;
-use crate::claim_rules::{self, ClaimChange, ClaimDecision, ClaimRow};
+use crate::claim_rules::{self, ClaimChange, ClaimDecision};
 use crate::{
-    ClaimRequest, ClaimView, Claimed, Claims, Fence, GiveBack, Key, Step, StoreResult, Timestamp,
-    Token, Watch,
+    ClaimRequest, ClaimStep, ClaimView, Claimed, Claims, Fence, Key, Step, StoreResult, Token,
+    Watch,
 };
-
-impl MemoryStore {
-    /// Executes an extend, settle or give-back, which differ only in the function that decides.
-    fn step(
-        &self,
-        key: &Key,
-        decide: impl FnOnce(Option<&ClaimRow>, Timestamp) -> ClaimChange,
-    ) -> Step {
-        let mut tables = self.tables();
-        match decide(tables.claims.get(key), self.clock.now()) {
-            ClaimChange::Nothing(step) => step,
-            ClaimChange::Write(row) => {
-                let fence = row.fence;
-                tables.claims.insert(key.clone(), row);
-                Step::Done(fence)
-            }
-            ClaimChange::Delete(fence) => {
-                tables.claims.remove(key);
-                Step::Done(fence)
-            }
-        }
-    }
-}
 
 #[async_trait]
 impl Claims for MemoryStore {
@@ -50,20 +24,26 @@ impl Claims for MemoryStore {
         Ok(answer)
     }
 
-    async fn extend(&self, key: &Key, token: &Token, lease: Duration) -> StoreResult<Step> {
-        Ok(self.step(key, |row, now| claim_rules::extend(row, token, lease, now)))
-    }
-
-    async fn settle(&self, key: &Key, token: &Token, value: Bytes) -> StoreResult<Step> {
-        let step = self.step(key, |row, now| claim_rules::settle(row, token, &value, now));
-        self.hub.wake(key.digest());
-        Ok(step)
-    }
-
-    async fn give_back(&self, key: &Key, token: &Token, how: GiveBack) -> StoreResult<Step> {
-        let step = self.step(key, |row, now| claim_rules::give_back(row, token, how, now));
-        self.hub.wake(key.digest());
-        Ok(step)
+    async fn step(&self, key: &Key, token: &Token, step: ClaimStep) -> StoreResult<Step> {
+        let done = {
+            let mut tables = self.tables();
+            match claim_rules::step(tables.claims.get(key), token, &step, self.clock.now()) {
+                ClaimChange::Nothing(step) => step,
+                ClaimChange::Write(row) => {
+                    let fence = row.fence;
+                    tables.claims.insert(key.clone(), row);
+                    Step::Done(fence)
+                }
+                ClaimChange::Delete(fence) => {
+                    tables.claims.remove(key);
+                    Step::Done(fence)
+                }
+            }
+        };
+        if !matches!(step, ClaimStep::Extend(_)) {
+            self.hub.wake(key.digest());
+        }
+        Ok(done)
     }
 
     async fn look(&self, key: &Key) -> StoreResult<Option<ClaimView>> {

@@ -6,8 +6,8 @@ use async_trait::async_trait;
 
 use super::{MemoryStore, Tables};
 use crate::queue::{
-    DeadLetter, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem, QueueDepth, QueueItem,
-    QueueName, Resolved,
+    DeadLetter, DeadLetterAction, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem,
+    QueueDepth, QueueItem, QueueName, Resolved,
 };
 use crate::{Fence, Queue, StoreResult, Tenant, Timestamp, Token, Watch};
 
@@ -332,34 +332,25 @@ impl Queue for MemoryStore {
         Ok(self.tables().items(queue).dead(whose, after, at_most))
     }
 
-    async fn requeue(
+    async fn resolve_dead(
         &self,
         queue: &QueueName,
         whose: Option<&Tenant>,
         id: ItemId,
+        action: DeadLetterAction,
     ) -> StoreResult<bool> {
         let now = self.clock.now();
-        let found = self.tables().items(queue).letter(id, whose).map(|row| {
-            row.phase = Phase::Waiting;
-            row.attempts = 0;
-            row.due_at = now;
-        });
-        self.wake_queue(queue);
-        Ok(found.is_some())
-    }
-
-    async fn discard(
-        &self,
-        queue: &QueueName,
-        whose: Option<&Tenant>,
-        id: ItemId,
-    ) -> StoreResult<bool> {
         let found = {
             let mut tables = self.tables();
             let items = tables.items(queue);
-            let found = items.letter(id, whose).is_some();
-            if found {
-                items.remove(id);
+            let letter = items.letter(id, whose);
+            let found = letter.is_some();
+            match (letter, action) {
+                (Some(row), DeadLetterAction::Requeue) => {
+                    (row.phase, row.attempts, row.due_at) = (Phase::Waiting, 0, now);
+                }
+                (Some(_), DeadLetterAction::Discard) => items.remove(id),
+                (None, _) => {}
             }
             found
         };

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::claims::{ClaimState, ClaimView, Claimed, Fence, GiveBack, OnUnknown, Step, Ticket};
+use crate::claims::{
+    ClaimState, ClaimStep, ClaimView, Claimed, Fence, GiveBack, OnUnknown, Step, Ticket,
+};
 use crate::{ClaimRequest, ClaimStatus, ClaimSummary, Fingerprint, Key, Timestamp, Token};
 
 /// The stored row of one claim.
@@ -149,55 +151,38 @@ pub enum ClaimChange {
     Delete(Fence),
 }
 
-/// Decides an extend.
-pub fn extend(
+/// Decides a step, given the stored row.
+pub fn step(
     row: Option<&ClaimRow>,
     token: &Token,
-    lease: Duration,
+    step: &ClaimStep,
     now: Timestamp,
 ) -> ClaimChange {
-    match owned(row, token, now) {
-        Some(row) if row.phase == ClaimPhase::Pending => {
-            ClaimChange::Write(extended(row, lease, now))
-        }
-        _ => ClaimChange::Nothing(Step::Lost),
-    }
-}
-
-/// Decides a settle.
-pub fn settle(row: Option<&ClaimRow>, token: &Token, value: &Bytes, now: Timestamp) -> ClaimChange {
-    match owned(row, token, now) {
-        Some(row) if row.phase == ClaimPhase::Pending => ClaimChange::Write(ClaimRow {
-            phase: ClaimPhase::Settled,
-            expires_at: now.plus(row.retention),
-            value: value.clone(),
-            ..row.clone()
-        }),
-        Some(row) if row.phase == ClaimPhase::Settled && row.value == *value => {
-            ClaimChange::Nothing(Step::Done(row.fence))
-        }
-        _ => ClaimChange::Nothing(Step::Lost),
-    }
-}
-
-/// Decides a give-back.
-pub fn give_back(
-    row: Option<&ClaimRow>,
-    token: &Token,
-    how: GiveBack,
-    now: Timestamp,
-) -> ClaimChange {
-    let Some(row) = owned(row, token, now) else {
+    let Some(row) = remembered(row, now).filter(|row| row.token == *token) else {
         return ClaimChange::Nothing(Step::Lost);
     };
-    match (row.phase, how) {
-        (ClaimPhase::Pending, GiveBack::Forget) => ClaimChange::Delete(row.fence),
-        (ClaimPhase::Pending, GiveBack::Keep) => ClaimChange::Write(ClaimRow {
-            phase: ClaimPhase::Failed,
-            expires_at: now.plus(row.retention),
-            ..row.clone()
-        }),
-        (ClaimPhase::Failed, GiveBack::Keep) => ClaimChange::Nothing(Step::Done(row.fence)),
+    let expires_at = now.plus(row.retention);
+    match (row.phase, step) {
+        (ClaimPhase::Pending, ClaimStep::Extend(lease)) => {
+            ClaimChange::Write(extended(row, *lease, now))
+        }
+        (ClaimPhase::Pending, ClaimStep::Settle(value)) => {
+            let (phase, value) = (ClaimPhase::Settled, value.clone());
+            ClaimChange::Write(ClaimRow { phase, expires_at, value, ..row.clone() })
+        }
+        (ClaimPhase::Settled, ClaimStep::Settle(value)) if row.value == *value => {
+            ClaimChange::Nothing(Step::Done(row.fence))
+        }
+        (ClaimPhase::Pending, ClaimStep::GiveBack(GiveBack::Forget)) => {
+            ClaimChange::Delete(row.fence)
+        }
+        (ClaimPhase::Pending, ClaimStep::GiveBack(GiveBack::Keep)) => {
+            let phase = ClaimPhase::Failed;
+            ClaimChange::Write(ClaimRow { phase, expires_at, ..row.clone() })
+        }
+        (ClaimPhase::Failed, ClaimStep::GiveBack(GiveBack::Keep)) => {
+            ClaimChange::Nothing(Step::Done(row.fence))
+        }
         _ => ClaimChange::Nothing(Step::Lost),
     }
 }
@@ -245,10 +230,6 @@ pub fn listed(key: Key, row: &ClaimRow, now: Timestamp) -> Option<ClaimSummary> 
 
 fn remembered(row: Option<&ClaimRow>, now: Timestamp) -> Option<&ClaimRow> {
     row.filter(|row| now < row.expires_at)
-}
-
-fn owned<'a>(row: Option<&'a ClaimRow>, token: &Token, now: Timestamp) -> Option<&'a ClaimRow> {
-    remembered(row, now).filter(|row| row.token == *token)
 }
 
 fn extended(row: &ClaimRow, lease: Duration, now: Timestamp) -> ClaimRow {

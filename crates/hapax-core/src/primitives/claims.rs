@@ -63,15 +63,8 @@ pub trait Claims: Send + Sync {
     /// Tries to claim the key.
     async fn claim(&self, key: &Key, ask: &ClaimRequest) -> StoreResult<Claimed>;
 
-    /// Moves the end of a pending claim's lease to `lease` from now.
-    async fn extend(&self, key: &Key, token: &Token, lease: Duration) -> StoreResult<Step>;
-
-    /// Settles a pending claim with `value`, which is kept for the retention of the
-    /// [`ClaimRequest`].
-    async fn settle(&self, key: &Key, token: &Token, value: Bytes) -> StoreResult<Step>;
-
-    /// Gives a pending claim back without a value.
-    async fn give_back(&self, key: &Key, token: &Token, how: GiveBack) -> StoreResult<Step>;
+    /// Extends, settles or gives back a pending claim.
+    async fn step(&self, key: &Key, token: &Token, step: ClaimStep) -> StoreResult<Step>;
 
     /// Reads the state of a claim; `None` if it is vacant.
     async fn look(&self, key: &Key) -> StoreResult<Option<ClaimView>>;
@@ -84,6 +77,32 @@ pub trait Claims: Send + Sync {
     fn watch(&self, _key: &Key) -> Watch {
         Watch::never()
     }
+
+    /// [`Claims::step`] with [`ClaimStep::Extend`].
+    async fn extend(&self, key: &Key, token: &Token, lease: Duration) -> StoreResult<Step> {
+        self.step(key, token, ClaimStep::Extend(lease)).await
+    }
+
+    /// [`Claims::step`] with [`ClaimStep::Settle`].
+    async fn settle(&self, key: &Key, token: &Token, value: Bytes) -> StoreResult<Step> {
+        self.step(key, token, ClaimStep::Settle(value)).await
+    }
+
+    /// [`Claims::step`] with [`ClaimStep::GiveBack`].
+    async fn give_back(&self, key: &Key, token: &Token, how: GiveBack) -> StoreResult<Step> {
+        self.step(key, token, ClaimStep::GiveBack(how)).await
+    }
+}
+
+/// A step of the owner of a pending claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClaimStep {
+    /// Moves the end of the lease to this long from now.
+    Extend(Duration),
+    /// Settles the claim with this value, which is kept for the retention of the [`ClaimRequest`].
+    Settle(Bytes),
+    /// Gives the claim back without a value.
+    GiveBack(GiveBack),
 }
 
 /// The parameters of a claim.

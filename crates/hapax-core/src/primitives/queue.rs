@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::key::{InvalidKey, MAX_NAME, check};
@@ -96,26 +97,38 @@ pub trait Queue: Send + Sync {
         at_most: u32,
     ) -> StoreResult<Vec<DeadLetter>>;
 
-    /// Makes a dead letter wait again, at its old position in the order and with its attempts
-    /// counted from zero. Returns whether there was one.
-    async fn requeue(
+    /// Requeues or discards a dead letter. Returns whether there was one.
+    async fn resolve_dead(
         &self,
         queue: &QueueName,
         whose: Option<&Tenant>,
         id: ItemId,
-    ) -> StoreResult<bool>;
-
-    /// Deletes a dead letter, which no longer holds back its key. Returns whether there was one.
-    async fn discard(
-        &self,
-        queue: &QueueName,
-        whose: Option<&Tenant>,
-        id: ItemId,
+        action: DeadLetterAction,
     ) -> StoreResult<bool>;
 
     /// Registers for a hint that an item may be due. A hint may be spurious or missing.
     fn arrivals(&self, _queue: &QueueName) -> Watch {
         Watch::never()
+    }
+
+    /// [`Queue::resolve_dead`] with [`DeadLetterAction::Requeue`].
+    async fn requeue(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+        id: ItemId,
+    ) -> StoreResult<bool> {
+        self.resolve_dead(queue, whose, id, DeadLetterAction::Requeue).await
+    }
+
+    /// [`Queue::resolve_dead`] with [`DeadLetterAction::Discard`].
+    async fn discard(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+        id: ItemId,
+    ) -> StoreResult<bool> {
+        self.resolve_dead(queue, whose, id, DeadLetterAction::Discard).await
     }
 
     /// Resolves items as done; they are remembered as duplicates for `retention`.
@@ -284,6 +297,17 @@ impl QueueItem {
         self.headers.insert(name.into(), value.into());
         self
     }
+
+    /// Reads the headers that another program may have stored as JSON. A value that is not a string is
+    /// kept as its JSON text and not parsed, because it may be nested deeper than serde follows, and a
+    /// row that cannot be read would stop its whole queue.
+    pub fn headers_from_json(json: &str) -> BTreeMap<String, String> {
+        let parsed: BTreeMap<String, &RawValue> = serde_json::from_str(json).unwrap_or_default();
+        let plain = |value: &RawValue| {
+            serde_json::from_str(value.get()).unwrap_or_else(|_| value.get().to_owned())
+        };
+        parsed.into_iter().map(|(name, value)| (name, plain(value))).collect()
+    }
 }
 
 /// Shows only the id, because topic, key and payload may identify a person.
@@ -396,4 +420,13 @@ pub struct DeadLetter {
     pub reason: Arc<str>,
     /// When the item was buried.
     pub at: Timestamp,
+}
+
+/// What [`Queue::resolve_dead`] does with a dead letter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeadLetterAction {
+    /// The item waits again, at its old position in the order and with its attempts counted from zero.
+    Requeue,
+    /// The item is deleted and no longer holds back its key.
+    Discard,
 }

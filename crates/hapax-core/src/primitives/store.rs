@@ -75,6 +75,11 @@ impl Finding {
     ) -> Self {
         Self { severity: Severity::Refuse, ..Self::warn(check, breaks, detail, fix) }
     }
+
+    /// This finding, or where all is well the same check as [`Finding::fine`].
+    pub fn unless(self, is_fine: bool, detail: impl Into<String>) -> Self {
+        if is_fine { Self::fine(self.check, detail) } else { self }
+    }
 }
 
 /// The severity of a [`Finding`].

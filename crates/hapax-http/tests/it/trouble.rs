@@ -9,12 +9,11 @@ use crate::common::{
 use async_trait::async_trait;
 use axum::Router;
 use axum::http::{HeaderMap, StatusCode};
-use bytes::Bytes;
 use hapax_conformance::{Fault, FaultyStore};
 use hapax_core::lock::OnStoreError;
 use hapax_core::{
-    ClaimRequest, ClaimView, Claimed, Claims, GiveBack, Key, ManualClock, OnUnknown, Step,
-    StoreError, Token,
+    ClaimRequest, ClaimStep, ClaimView, Claimed, Claims, GiveBack, Key, ManualClock, OnUnknown,
+    Step, StoreError, Token,
 };
 use hapax_http::{IdempotencyConfig, IdempotencyEvent as Event, IdempotencyLayer};
 use tower::{Layer, Service, ServiceExt, service_fn};
@@ -115,13 +114,7 @@ impl Claims for Corrupt {
     async fn claim(&self, _: &Key, _: &ClaimRequest) -> Result<Claimed, StoreError> {
         Err(StoreError::Corrupt { reason: "damaged".into() })
     }
-    async fn extend(&self, _: &Key, _: &Token, _: Duration) -> Result<Step, StoreError> {
-        unreachable!()
-    }
-    async fn settle(&self, _: &Key, _: &Token, _: Bytes) -> Result<Step, StoreError> {
-        unreachable!()
-    }
-    async fn give_back(&self, _: &Key, _: &Token, _: GiveBack) -> Result<Step, StoreError> {
+    async fn step(&self, _: &Key, _: &Token, _: ClaimStep) -> Result<Step, StoreError> {
         unreachable!()
     }
     async fn look(&self, _: &Key) -> Result<Option<ClaimView>, StoreError> {

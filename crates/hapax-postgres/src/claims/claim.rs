@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use hapax_core::claim_rules::{self, ClaimDecision, ClaimRow};
 use hapax_core::{ClaimRequest, Claimed, Fence, Key, Ticket};
-use tokio_postgres::types::Type;
 
 use crate::batch::BatchOperation;
-use crate::connect::session::{self, Sql, SqlSession};
+use crate::connect::session::{SqlRow, SqlSession};
 use crate::error::{StatementError, corrupt};
-use crate::row::{self, KeyColumns};
+use crate::row::{self, KeyParams};
 
 /// How often a lost race is run again. Each loss means that another claim succeeded.
 const MAX_ROUNDS: usize = 8;
@@ -18,40 +17,8 @@ const MAX_ROUNDS: usize = 8;
 /// The `lease_left` of a claim in another open transaction, whose lease is not visible yet.
 const OPEN_TRANSACTION: Duration = Duration::from_millis(100);
 
-const CLAIM: Sql = Sql {
-    text: include_str!("../sql/claim.sql"),
-    types: &[
-        Type::TEXT_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::INT8_ARRAY,
-        Type::BYTEA_ARRAY,
-        Type::BYTEA_ARRAY,
-        Type::INT8_ARRAY,
-        Type::INT8_ARRAY,
-    ],
-};
-
-const REGRANT: Sql = Sql {
-    text: include_str!("../sql/regrant.sql"),
-    types: &[
-        Type::TEXT_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::INT8_ARRAY,
-        Type::INT2_ARRAY,
-        Type::INT8_ARRAY,
-        Type::INT8_ARRAY,
-        Type::BOOL_ARRAY,
-        Type::INT4_ARRAY,
-        Type::BYTEA_ARRAY,
-        Type::BYTEA_ARRAY,
-        Type::INT8_ARRAY,
-        Type::INT8_ARRAY,
-    ],
-};
+const CLAIM: &str = include_str!("../sql/claim.sql");
+const REGRANT: &str = include_str!("../sql/regrant.sql");
 
 pub(crate) struct ClaimCall {
     pub(crate) key: Key,
@@ -107,28 +74,13 @@ async fn claim_vacant<S: SqlSession>(
     answers: &mut [Option<Claimed>],
 ) -> Result<Vec<Regrant>, StatementError> {
     let asked = || open.iter().map(|i| &items[*i]);
-    let mut keys = KeyColumns::default();
-    asked().for_each(|item| keys.push(&item.key));
+    let keys = KeyParams::many(asked().map(|item| &item.key));
     let tokens: Vec<&[u8]> = asked().map(|item| item.ask.token.as_str().as_bytes()).collect();
     let fingerprints: Vec<Option<&[u8]>> = asked().map(|item| fingerprint(&item.ask)).collect();
     let leases: Vec<i64> = asked().map(|item| row::duration(item.ask.lease)).collect();
     let retentions: Vec<i64> = asked().map(|item| row::duration(item.ask.retention)).collect();
-    let rows = session
-        .rows(
-            &CLAIM,
-            &[
-                &keys.tenants,
-                &keys.kinds,
-                &keys.scopes,
-                &keys.names,
-                &keys.digests,
-                &tokens,
-                &fingerprints,
-                &leases,
-                &retentions,
-            ],
-        )
-        .await?;
+    let params = keys.with(&[&tokens, &fingerprints, &leases, &retentions]);
+    let rows = session.rows(CLAIM, &params).await?;
     let mut regrants = Vec::new();
     let mut taken = HashSet::new();
     for found in &rows {
@@ -158,10 +110,7 @@ async fn claim_vacant<S: SqlSession>(
 
 /// The answer for a key without a row: granted, busy in an open transaction, or `None` if another
 /// transaction committed a grant meanwhile.
-fn vacant_answer(
-    found: &session::SqlRow,
-    ask: &ClaimRequest,
-) -> Result<Option<Claimed>, StatementError> {
+fn vacant_answer(found: &SqlRow, ask: &ClaimRequest) -> Result<Option<Claimed>, StatementError> {
     if found.try_get::<Option<i64>>("fence")?.is_none() {
         return Ok(Some(busy(ask)));
     }
@@ -177,8 +126,7 @@ async fn regrant<S: SqlSession>(
     regrants: &[Regrant],
     answers: &mut [Option<Claimed>],
 ) -> Result<(), StatementError> {
-    let mut keys = KeyColumns::default();
-    regrants.iter().for_each(|r| keys.push(&items[r.call].key));
+    let keys = KeyParams::many(regrants.iter().map(|r| &items[r.call].key));
     let asks = || regrants.iter().map(|r| &items[r.call].ask);
     let phases: Vec<i16> = regrants.iter().map(|r| r.row.phase.code()).collect();
     let fences: Vec<i64> = regrants.iter().map(|r| r.row.fence.0.cast_signed()).collect();
@@ -198,27 +146,18 @@ async fn regrant<S: SqlSession>(
             row::duration(if r.attempt.is_some() { ask.retention } else { r.row.retention })
         })
         .collect();
-    let rows = session
-        .rows(
-            &REGRANT,
-            &[
-                &keys.tenants,
-                &keys.kinds,
-                &keys.scopes,
-                &keys.names,
-                &keys.digests,
-                &phases,
-                &fences,
-                &lease_ends,
-                &is_new,
-                &attempts,
-                &tokens,
-                &fingerprints,
-                &leases,
-                &retentions,
-            ],
-        )
-        .await?;
+    let params = keys.with(&[
+        &phases,
+        &fences,
+        &lease_ends,
+        &is_new,
+        &attempts,
+        &tokens,
+        &fingerprints,
+        &leases,
+        &retentions,
+    ]);
+    let rows = session.rows(REGRANT, &params).await?;
     for row in &rows {
         let at = row::index(row)?;
         let regrant = regrants.get(at).ok_or_else(|| corrupt("an ordinal"))?;

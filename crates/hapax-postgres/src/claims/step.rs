@@ -1,74 +1,41 @@
 //! Extending, settling and giving back claims, many steps in one statement.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
-use bytes::Bytes;
 use hapax_core::claim_rules::{self, ClaimChange, ClaimRow};
-use hapax_core::{GiveBack, Key, Step, Timestamp, Token};
-use tokio_postgres::types::Type;
+use hapax_core::{ClaimStep, GiveBack, Key, Step, Token};
 
 use crate::batch::BatchOperation;
-use crate::connect::session::{Sql, SqlSession};
+use crate::connect::session::SqlSession;
 use crate::error::{StatementError, corrupt};
-use crate::row::{self, KeyColumns};
+use crate::row::{self, KeyParams};
 use crate::wake::WakeNotifier;
 
-const STEP: Sql = Sql {
-    text: include_str!("../sql/step.sql"),
-    types: &[
-        Type::TEXT_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::INT8_ARRAY,
-        Type::BYTEA_ARRAY,
-        Type::INT2_ARRAY,
-        Type::INT8_ARRAY,
-        Type::BYTEA_ARRAY,
-    ],
-};
+const STEP: &str = include_str!("../sql/step.sql");
 
 #[derive(Clone)]
 pub(crate) struct StepCall {
     pub(crate) key: Key,
     pub(crate) token: Token,
-    pub(crate) kind: StepKind,
+    pub(crate) step: ClaimStep,
 }
 
-#[derive(Clone)]
-pub(crate) enum StepKind {
-    Extend(Duration),
-    Settle(Bytes),
-    GiveBack(GiveBack),
+/// The code in `step.sql`: the phase to come, or 3 to delete the row.
+fn code(step: &ClaimStep) -> i16 {
+    match step {
+        ClaimStep::Extend(_) => 0,
+        ClaimStep::Settle(_) => 1,
+        ClaimStep::GiveBack(GiveBack::Keep) => 2,
+        ClaimStep::GiveBack(GiveBack::Forget) => 3,
+    }
 }
 
-impl StepKind {
-    /// The code in `step.sql`: the phase to come, or 3 to delete the row.
-    fn code(&self) -> i16 {
-        match self {
-            Self::Extend(_) => 0,
-            Self::Settle(_) => 1,
-            Self::GiveBack(GiveBack::Keep) => 2,
-            Self::GiveBack(GiveBack::Forget) => 3,
-        }
-    }
+fn lease(step: &ClaimStep) -> i64 {
+    if let ClaimStep::Extend(lease) = step { row::duration(*lease) } else { 0 }
+}
 
-    fn lease(&self) -> i64 {
-        if let Self::Extend(lease) = self { row::duration(*lease) } else { 0 }
-    }
-
-    fn value(&self) -> &[u8] {
-        if let Self::Settle(value) = self { value } else { &[] }
-    }
-
-    fn decide(&self, row: Option<&ClaimRow>, token: &Token, now: Timestamp) -> ClaimChange {
-        match self {
-            Self::Extend(lease) => claim_rules::extend(row, token, *lease, now),
-            Self::Settle(value) => claim_rules::settle(row, token, value, now),
-            Self::GiveBack(how) => claim_rules::give_back(row, token, *how, now),
-        }
-    }
+fn value(step: &ClaimStep) -> &[u8] {
+    if let ClaimStep::Settle(value) = step { value } else { &[] }
 }
 
 /// `None` if another transaction holds the key's lock.
@@ -85,7 +52,7 @@ impl BatchOperation for StepBatch {
     }
 
     fn bytes(item: &StepCall) -> usize {
-        item.kind.value().len()
+        value(&item.step).len()
     }
 
     async fn run<S: SqlSession>(
@@ -107,7 +74,7 @@ impl BatchOperation for StepBatch {
     }
 
     fn after_commit(wakes: &WakeNotifier, item: &StepCall, answer: &StepAnswer) {
-        if matches!(answer, Some(Step::Done(_))) && !matches!(item.kind, StepKind::Extend(_)) {
+        if matches!(answer, Some(Step::Done(_))) && !matches!(item.step, ClaimStep::Extend(_)) {
             wakes.wake(&item.key);
         }
     }
@@ -120,34 +87,19 @@ async fn run_steps<S: SqlSession>(
     answers: &mut [Option<StepAnswer>],
 ) -> Result<(), StatementError> {
     let calls = || round.iter().map(|i| &items[*i]);
-    let mut keys = KeyColumns::default();
-    calls().for_each(|item| keys.push(&item.key));
+    let keys = KeyParams::many(calls().map(|item| &item.key));
     let tokens: Vec<&[u8]> = calls().map(|item| item.token.as_str().as_bytes()).collect();
-    let kinds: Vec<i16> = calls().map(|item| item.kind.code()).collect();
-    let leases: Vec<i64> = calls().map(|item| item.kind.lease()).collect();
-    let values: Vec<&[u8]> = calls().map(|item| item.kind.value()).collect();
-    let rows = session
-        .rows(
-            &STEP,
-            &[
-                &keys.tenants,
-                &keys.kinds,
-                &keys.scopes,
-                &keys.names,
-                &keys.digests,
-                &tokens,
-                &kinds,
-                &leases,
-                &values,
-            ],
-        )
-        .await?;
+    let kinds: Vec<i16> = calls().map(|item| code(&item.step)).collect();
+    let leases: Vec<i64> = calls().map(|item| lease(&item.step)).collect();
+    let values: Vec<&[u8]> = calls().map(|item| value(&item.step)).collect();
+    let params = keys.with(&[&tokens, &kinds, &leases, &values]);
+    let rows = session.rows(STEP, &params).await?;
     for found in &rows {
         let call = *round.get(row::index(found)?).ok_or_else(|| corrupt("an ordinal"))?;
         let item = &items[call];
         let row = row::claim(found)?;
         let now = row::timestamp(found, "now")?;
-        answers[call] = match item.kind.decide(row.as_ref(), &item.token, now) {
+        answers[call] = match claim_rules::step(row.as_ref(), &item.token, &item.step, now) {
             ClaimChange::Nothing(step) => Some(Some(step)),
             ClaimChange::Write(ClaimRow { fence, .. }) | ClaimChange::Delete(fence)
                 if found.try_get::<Option<bool>>("done")?.unwrap_or(false) =>

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use crate::PostgresConfig;
 use crate::error::StatementError;
 use crate::migrate;
-use session::{Params, Sql, SqlRow, SqlSession, typed};
+use session::{Params, SqlRow, SqlSession, typed};
 use url::ConnectTarget;
 
 pub(crate) struct ConnectionPool {
@@ -73,6 +73,11 @@ impl ConnectionPool {
         self.checkout().await
     }
 
+    /// A session that runs each statement on a connection that is free then.
+    pub(crate) fn session(&self) -> impl SqlSession {
+        self
+    }
+
     async fn checkout(&self) -> Result<PooledConnection, StatementError> {
         match self.pool.get().await {
             Ok(object) => Ok(PooledConnection {
@@ -103,6 +108,16 @@ impl ConnectionPool {
     }
 }
 
+impl SqlSession for &ConnectionPool {
+    async fn rows(
+        &mut self,
+        sql: &'static str,
+        params: Params<'_>,
+    ) -> Result<Vec<SqlRow>, StatementError> {
+        self.connection().await?.rows(sql, params).await
+    }
+}
+
 /// A connection of the pool. Dropped in the middle of a statement (by a cancelled call or a timeout)
 /// it does not go back to the pool, because its answer may still arrive.
 pub(crate) struct PooledConnection {
@@ -120,7 +135,11 @@ impl PooledConnection {
 }
 
 impl SqlSession for PooledConnection {
-    async fn rows(&mut self, sql: &Sql, params: Params<'_>) -> Result<Vec<SqlRow>, StatementError> {
+    async fn rows(
+        &mut self,
+        sql: &'static str,
+        params: Params<'_>,
+    ) -> Result<Vec<SqlRow>, StatementError> {
         let Some(client) = &self.object else {
             return Err(
                 StoreError::Unavailable { reason: "connection lost".into(), source: None }.into()
@@ -128,12 +147,13 @@ impl SqlSession for PooledConnection {
         };
         self.in_statement = true;
         let rows = if self.prepares {
-            match client.prepare_typed_cached(sql.text, sql.types).await {
-                Ok(statement) => client.query(&statement, params).await,
+            let (values, types): (Vec<_>, Vec<_>) = typed(params).unzip();
+            match client.prepare_typed_cached(sql, &types).await {
+                Ok(statement) => client.query(&statement, &values).await,
                 Err(error) => Err(error),
             }
         } else {
-            client.query_typed(sql.text, &typed(sql, params)).await
+            client.query_typed(sql, &typed(params).collect::<Vec<_>>()).await
         };
         self.in_statement = false;
         // A cached plan that no longer fits the tables, or a statement name that a pooler mixed up: a

@@ -73,7 +73,9 @@ impl TlsOptions {
     ) -> Result<Arc<dyn ServerCertVerifier>, StoreError> {
         let mut roots = RootCertStore::empty();
         match &self.trust {
-            TlsTrust::Anyone => return Ok(Arc::new(AcceptAnyCertificate(provider))),
+            TlsTrust::Anyone => {
+                return Ok(Arc::new(LenientVerifier { provider, chain: None }));
+            }
             TlsTrust::System => {
                 roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             }
@@ -83,10 +85,13 @@ impl TlsOptions {
                 }
             }
         }
-        let chain = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
+        let chain = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
             .build()
             .map_err(|error| unreadable("sslrootcert", error))?;
-        if self.check_name { Ok(chain) } else { Ok(Arc::new(IgnoreHostname(chain))) }
+        match self.check_name {
+            true => Ok(chain),
+            false => Ok(Arc::new(LenientVerifier { provider, chain: Some(chain) })),
+        }
     }
 }
 
@@ -100,11 +105,16 @@ fn unreadable(option: &str, error: impl std::fmt::Display) -> StoreError {
     incompatible(format!("the file of {option} cannot be used: {error}"))
 }
 
-/// `verify-ca`: the chain must lead to a trusted root; the host name is not checked.
+/// A verifier with the modes of libpq below `verify-full`, which rustls does not have.
 #[derive(Debug)]
-struct IgnoreHostname(Arc<WebPkiServerVerifier>);
+struct LenientVerifier {
+    provider: Arc<CryptoProvider>,
+    /// `verify-ca`: the chain must lead to a trusted root, but the host name is not checked. `None` for
+    /// `prefer` and `require`: encryption without authentication of the server.
+    chain: Option<Arc<WebPkiServerVerifier>>,
+}
 
-impl ServerCertVerifier for IgnoreHostname {
+impl ServerCertVerifier for LenientVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -113,10 +123,9 @@ impl ServerCertVerifier for IgnoreHostname {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
+        let Some(chain) = &self.chain else { return Ok(ServerCertVerified::assertion()) };
         // The name is checked last, so that this error means that the chain is valid.
-        let verified =
-            self.0.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
-        match verified {
+        match chain.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) => Ok(ServerCertVerified::assertion()),
@@ -130,7 +139,8 @@ impl ServerCertVerifier for IgnoreHostname {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls12_signature(message, cert, dss)
+        let algorithms = &self.provider.signature_verification_algorithms;
+        crypto::verify_tls12_signature(message, cert, dss, algorithms)
     }
 
     fn verify_tls13_signature(
@@ -139,59 +149,11 @@ impl ServerCertVerifier for IgnoreHostname {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls13_signature(message, cert, dss)
+        let algorithms = &self.provider.signature_verification_algorithms;
+        crypto::verify_tls13_signature(message, cert, dss, algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
-    }
-}
-
-/// `prefer` and `require`: encryption without authentication of the server.
-#[derive(Debug)]
-struct AcceptAnyCertificate(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for AcceptAnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        crypto::verify_tls12_signature(
-            message,
-            cert,
-            dss,
-            &self.0.signature_verification_algorithms,
-        )
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        crypto::verify_tls13_signature(
-            message,
-            cert,
-            dss,
-            &self.0.signature_verification_algorithms,
-        )
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
+        self.provider.signature_verification_algorithms.supported_schemes()
     }
 }

@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use hapax_core::Key;
 use hapax_core::log::{Appended, Cursor, Epoch, LogEvent, LogRetention};
-use tokio_postgres::types::Type;
 
 use crate::batch::BatchOperation;
-use crate::connect::session::{Sql, SqlSession};
+use crate::connect::session::{Params, SqlSession};
 use crate::error::{StatementError, corrupt};
 use crate::row;
 use crate::wake::WakeNotifier;
@@ -16,23 +15,8 @@ use crate::wake::WakeNotifier;
 /// What an event counts in a batch beside its payload: about a thousand go into one statement.
 const EVENT_BYTES: usize = 4 << 10;
 
-const APPEND: Sql = Sql {
-    text: "SELECT * FROM hapax_append($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
-    types: &[
-        Type::TEXT_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::INT4_ARRAY,
-        Type::INT8_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::INT8_ARRAY,
-        Type::BYTEA_ARRAY,
-        Type::BYTEA_ARRAY,
-        Type::BOOL_ARRAY,
-        Type::INT8_ARRAY,
-        Type::INT8_ARRAY,
-    ],
-};
+const APPEND: &str =
+    "SELECT * FROM hapax_append($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
 
 /// The events of one call for one partition.
 pub(crate) struct AppendCall {
@@ -142,30 +126,26 @@ async fn append<S: SqlSession>(
         events().map(|event| event.fingerprint.as_str().as_bytes()).collect();
     let payloads: Vec<&[u8]> = events().map(|event| &event.payload[..]).collect();
     let closings: Vec<bool> = events().map(|event| event.closes).collect();
-    let lifetimes: Vec<i64> =
+    let retentions: Vec<i64> =
         batch.iter().map(|batch| row::duration(batch.item.keep.retention)).collect();
     let keeps: Vec<i64> =
         batch.iter().map(|batch| row::to_i64(batch.item.keep.max_entries.max(1))).collect();
-    let rows = session
-        .rows(
-            &APPEND,
-            &[
-                &tenants,
-                &domains,
-                &names,
-                &partitions,
-                &job_firsts,
-                &stages,
-                &seqs,
-                &fingerprints,
-                &payloads,
-                &closings,
-                &lifetimes,
-                &keeps,
-            ],
-        )
-        .await?;
-    let answer = rows.first().ok_or_else(|| corrupt("an empty answer"))?;
+    let params: Params<'_> = &[
+        &tenants,
+        &domains,
+        &names,
+        &partitions,
+        &job_firsts,
+        &stages,
+        &seqs,
+        &fingerprints,
+        &payloads,
+        &closings,
+        &retentions,
+        &keeps,
+    ];
+    let rows = session.rows(APPEND, params).await?;
+    let answer = row::only(&rows)?;
     let outcomes: Vec<i16> = answer.try_get("outcomes")?;
     let epochs: Vec<i64> = answer.try_get("entry_epochs")?;
     let places: Vec<i64> = answer.try_get("places")?;

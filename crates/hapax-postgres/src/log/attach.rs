@@ -4,16 +4,10 @@ use std::time::Duration;
 
 use hapax_core::Key;
 use hapax_core::log::{Attached, Cursor, Epoch, Epochs, JobHead, LogEntry};
-use tokio_postgres::types::Type;
 
-use crate::connect::session::{Sql, SqlRow, SqlSession};
+use crate::connect::session::{SqlRow, SqlSession};
 use crate::error::{StatementError, corrupt};
 use crate::row;
-
-const ATTACH: Sql = Sql {
-    text: include_str!("../sql/attach.sql"),
-    types: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::INT8, Type::INT8],
-};
 
 pub(crate) async fn attach<S: SqlSession>(
     session: &mut S,
@@ -23,7 +17,8 @@ pub(crate) async fn attach<S: SqlSession>(
 ) -> Result<Option<Attached>, StatementError> {
     let (tenant, domain, name) = (job.tenant().as_str(), job.scope(), job.name());
     let (after, at_most) = (row::to_i64(after).min(super::tail::END), row::to_i64(at_most as u64));
-    let rows = session.rows(&ATTACH, &[&tenant, &domain, &name, &after, &at_most]).await?;
+    let sql = include_str!("../sql/attach.sql");
+    let rows = session.rows(sql, &[&tenant, &domain, &name, &after, &at_most]).await?;
     let Some(found) = rows.first() else { return Ok(None) };
     let mut state = None;
     let mut entries = Vec::with_capacity(rows.len());

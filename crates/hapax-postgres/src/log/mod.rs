@@ -44,9 +44,7 @@ impl Log for PostgresStore {
         after: u64,
         at_most: usize,
     ) -> Result<Option<Attached>, StoreError> {
-        let pool = &self.pool;
-        pool.run(async { attach::attach(&mut pool.connection().await?, job, after, at_most).await })
-            .await
+        self.pool.run(attach::attach(&mut self.pool.session(), job, after, at_most)).await
     }
 
     async fn tail(
@@ -54,8 +52,7 @@ impl Log for PostgresStore {
         from: &[(u16, TailPosition)],
         at_most: usize,
     ) -> Result<Vec<PartitionTail>, StoreError> {
-        let pool = &self.pool;
-        pool.run(async { tail::tail(&mut pool.connection().await?, from, at_most).await }).await
+        self.pool.run(tail::tail(&mut self.pool.session(), from, at_most)).await
     }
 
     fn partitions(&self) -> u16 {

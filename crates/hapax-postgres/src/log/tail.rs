@@ -2,17 +2,13 @@
 
 use hapax_core::Key;
 use hapax_core::log::{Cursor, Epoch, Epochs, PartitionTail, TailChange, TailPosition};
-use tokio_postgres::types::Type;
 
 use super::attach::epochs;
-use crate::connect::session::{Sql, SqlRow, SqlSession};
+use crate::connect::session::{SqlRow, SqlSession};
 use crate::error::{StatementError, corrupt};
 use crate::row;
 
-const TAIL: Sql = Sql {
-    text: include_str!("../sql/tail.sql"),
-    types: &[Type::INT4_ARRAY, Type::INT8_ARRAY, Type::INT8],
-};
+const TAIL: &str = include_str!("../sql/tail.sql");
 
 /// A position after every entry, one below the maximum so that `+ 1` does not overflow.
 pub(super) const END: i64 = i64::MAX - 1;
@@ -28,8 +24,7 @@ pub(crate) async fn tail<S: SqlSession>(
     let mut starts: Vec<TailStart> = from.iter().map(|(_, from)| TailStart::new(from)).collect();
     loop {
         let after: Vec<i64> = starts.iter().map(|start| start.after).collect();
-        let rows =
-            session.rows(&TAIL, &[&partitions, &after, &row::to_i64(at_most as u64)]).await?;
+        let rows = session.rows(TAIL, &[&partitions, &after, &row::to_i64(at_most as u64)]).await?;
         let mut answers: Vec<Vec<&SqlRow>> = vec![Vec::new(); from.len()];
         for row in &rows {
             answers.get_mut(row::index(row)?).ok_or_else(|| corrupt("an ordinal"))?.push(row);

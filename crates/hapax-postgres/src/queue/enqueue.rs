@@ -4,44 +4,16 @@ use std::collections::{BTreeMap, HashSet};
 
 use hapax_core::StoreError;
 use hapax_core::queue::{Enqueued, QueueItem, QueueName};
-use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use crate::batch::BatchOperation;
-use crate::connect::session::{Sql, SqlSession};
+use crate::connect::session::{Params, SqlSession};
 use crate::error::StatementError;
 use crate::row;
 use crate::wake::WakeNotifier;
 
-const ENQUEUE: Sql = Sql {
-    text: include_str!("../sql/enqueue.sql"),
-    types: &[
-        Type::TEXT_ARRAY,
-        Type::UUID_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::BYTEA_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::INT8_ARRAY,
-    ],
-};
-
-const ENQUEUE_ONE: Sql = Sql {
-    text: include_str!("../sql/enqueue_one.sql"),
-    types: &[
-        Type::TEXT,
-        Type::UUID,
-        Type::TEXT,
-        Type::TEXT,
-        Type::TEXT,
-        Type::BYTEA,
-        Type::TEXT,
-        Type::TEXT,
-        Type::INT8,
-    ],
-};
+const ENQUEUE: &str = include_str!("../sql/enqueue.sql");
+const ENQUEUE_ONE: &str = include_str!("../sql/enqueue_one.sql");
 
 /// What an item counts in a batch beside its payload: about a thousand go into one statement.
 const ITEM_BYTES: usize = 4 << 10;
@@ -111,22 +83,9 @@ pub(crate) async fn enqueue<S: SqlSession>(
         items().map(|item| item.content_type.as_deref()).collect();
     let headers: Vec<String> = items().map(|item| json(&item.headers)).collect::<Result<_, _>>()?;
     let delays: Vec<Option<i64>> = items().map(delay).collect();
-    let rows = session
-        .rows(
-            &ENQUEUE,
-            &[
-                &queues,
-                &ids,
-                &tenants,
-                &topics,
-                &keys,
-                &payloads,
-                &content_types,
-                &headers,
-                &delays,
-            ],
-        )
-        .await?;
+    let params: Params<'_> =
+        &[&queues, &ids, &tenants, &topics, &keys, &payloads, &content_types, &headers, &delays];
+    let rows = session.rows(ENQUEUE, params).await?;
     let mut new = HashSet::with_capacity(rows.len());
     for row in &rows {
         new.insert((row.try_get::<String>("queue")?, row.try_get::<Uuid>("id")?));
@@ -147,22 +106,18 @@ async fn insert_new<S: SqlSession>(
     queue: &QueueName,
     item: &QueueItem,
 ) -> Result<bool, StatementError> {
-    let added = session
-        .rows(
-            &ENQUEUE_ONE,
-            &[
-                &queue.as_str(),
-                &item.id.0,
-                &item.tenant.as_str(),
-                &&*item.topic,
-                &item.key.as_deref(),
-                &&item.payload[..],
-                &item.content_type.as_deref(),
-                &json(&item.headers)?,
-                &delay(item),
-            ],
-        )
-        .await?;
+    let params: Params<'_> = &[
+        &queue.as_str(),
+        &item.id.0,
+        &item.tenant.as_str(),
+        &&*item.topic,
+        &item.key.as_deref(),
+        &&item.payload[..],
+        &item.content_type.as_deref(),
+        &json(&item.headers)?,
+        &delay(item),
+    ];
+    let added = session.rows(ENQUEUE_ONE, params).await?;
     Ok(!added.is_empty())
 }
 

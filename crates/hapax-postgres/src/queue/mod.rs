@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hapax_core::queue::{
-    DeadLetter, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem, QueueDepth, QueueItem,
-    QueueName, Resolved,
+    DeadLetter, DeadLetterAction, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem,
+    QueueDepth, QueueItem, QueueName, Resolved,
 };
 use hapax_core::{Queue, StoreError, Tenant, Token, Watch};
 
@@ -33,22 +33,18 @@ impl Queue for PostgresStore {
         queue: &QueueName,
         take: &LeaseRequest,
     ) -> Result<Vec<LeasedItem>, StoreError> {
-        let pool = &self.pool;
-        let mut retry = LockRetry::new(pool.timeout);
-        pool.run(async {
+        let mut retry = LockRetry::new(self.pool.timeout);
+        let lease = async {
             loop {
-                let mut connection = pool.connection().await?;
-                let leased = lease::lease(&mut connection, queue, take).await?;
-                drop(connection);
-                match leased {
+                match lease::lease(&mut self.pool.session(), queue, take).await? {
                     Some(leased) => return Ok(leased),
                     // Other nodes lease from the queue; finding nothing is not an error.
                     None if retry.wait().await.is_err() => return Ok(Vec::new()),
                     None => {}
                 }
             }
-        })
-        .await
+        };
+        self.pool.run(lease).await
     }
 
     async fn renew(
@@ -57,9 +53,7 @@ impl Queue for PostgresStore {
         token: &Token,
         lease: Duration,
     ) -> Result<u64, StoreError> {
-        let pool = &self.pool;
-        pool.run(async { resolve::renew(&mut pool.connection().await?, queue, token, lease).await })
-            .await
+        self.pool.run(resolve::renew(&mut self.pool.session(), queue, token, lease)).await
     }
 
     async fn resolve(
@@ -68,12 +62,9 @@ impl Queue for PostgresStore {
         token: &Token,
         outcomes: &[(ItemId, ItemOutcome)],
     ) -> Result<Vec<Resolved>, StoreError> {
-        let pool = &self.pool;
-        let resolved = pool
-            .run(async {
-                resolve::resolve(&mut pool.connection().await?, queue, token, outcomes).await
-            })
-            .await?;
+        let mut session = self.pool.session();
+        let resolved =
+            self.pool.run(resolve::resolve(&mut session, queue, token, outcomes)).await?;
         // Items that waited behind these may be ready now.
         self.wake_queue(queue);
         Ok(resolved)
@@ -82,52 +73,33 @@ impl Queue for PostgresStore {
     async fn depth(
         &self,
         queue: &QueueName,
-        tenant: Option<&Tenant>,
+        whose: Option<&Tenant>,
     ) -> Result<QueueDepth, StoreError> {
-        let pool = &self.pool;
-        pool.run(async { oversee::depth(&mut pool.connection().await?, queue, tenant).await }).await
+        self.pool.run(oversee::depth(&mut self.pool.session(), queue, whose)).await
     }
 
     async fn dead(
         &self,
         queue: &QueueName,
-        tenant: Option<&Tenant>,
+        whose: Option<&Tenant>,
         after: Option<ItemId>,
         at_most: u32,
     ) -> Result<Vec<DeadLetter>, StoreError> {
-        let pool = &self.pool;
-        pool.run(async {
-            oversee::dead(&mut pool.connection().await?, queue, tenant, after, at_most).await
-        })
-        .await
+        self.pool.run(oversee::dead(&mut self.pool.session(), queue, whose, after, at_most)).await
     }
 
-    async fn requeue(
+    async fn resolve_dead(
         &self,
         queue: &QueueName,
-        tenant: Option<&Tenant>,
+        whose: Option<&Tenant>,
         id: ItemId,
+        action: DeadLetterAction,
     ) -> Result<bool, StoreError> {
-        let pool = &self.pool;
-        let was_there = pool
-            .run(async { oversee::requeue(&mut pool.connection().await?, queue, tenant, id).await })
-            .await?;
+        let mut session = self.pool.session();
+        let found =
+            self.pool.run(oversee::resolve_dead(&mut session, queue, whose, id, action)).await?;
         self.wake_queue(queue);
-        Ok(was_there)
-    }
-
-    async fn discard(
-        &self,
-        queue: &QueueName,
-        tenant: Option<&Tenant>,
-        id: ItemId,
-    ) -> Result<bool, StoreError> {
-        let pool = &self.pool;
-        let was_there = pool
-            .run(async { oversee::discard(&mut pool.connection().await?, queue, tenant, id).await })
-            .await?;
-        self.wake_queue(queue);
-        Ok(was_there)
+        Ok(found)
     }
 
     fn arrivals(&self, queue: &QueueName) -> Watch {

@@ -4,40 +4,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::Tenant;
-use hapax_core::queue::{DeadLetter, ItemId, QueueDepth, QueueName};
-use tokio_postgres::types::Type;
+use hapax_core::queue::{DeadLetter, DeadLetterAction, ItemId, QueueDepth, QueueName};
 
-use crate::connect::session::{Sql, SqlRow, SqlSession};
-use crate::error::{StatementError, corrupt};
+use crate::connect::session::{SqlRow, SqlSession};
+use crate::error::StatementError;
 use crate::row;
 
-const DEPTH: Sql = Sql { text: include_str!("../sql/depth.sql"), types: &[Type::TEXT, Type::TEXT] };
+const REQUEUE: &str = "UPDATE hapax_outbox SET phase = 0, due_at = NULL, attempts = 0, reason = NULL \
+     WHERE queue = $1 AND id = $3 AND (phase = 3 OR phase = 4) \
+       AND ($2 IS NULL OR tenant = $2) RETURNING 1";
 
-const DEAD: Sql = Sql {
-    text: include_str!("../sql/dead.sql"),
-    types: &[Type::TEXT, Type::TEXT, Type::UUID, Type::INT8],
-};
-
-const REQUEUE: Sql = Sql {
-    text: "UPDATE hapax_outbox SET phase = 0, due_at = NULL, attempts = 0, reason = NULL \
-           WHERE queue = $1 AND id = $3 AND (phase = 3 OR phase = 4) \
-             AND ($2 IS NULL OR tenant = $2) RETURNING 1",
-    types: &[Type::TEXT, Type::TEXT, Type::UUID],
-};
-
-const DISCARD: Sql = Sql {
-    text: "DELETE FROM hapax_outbox WHERE queue = $1 AND id = $3 AND (phase = 3 OR phase = 4) \
-             AND ($2 IS NULL OR tenant = $2) RETURNING 1",
-    types: &[Type::TEXT, Type::TEXT, Type::UUID],
-};
+const DISCARD: &str = "DELETE FROM hapax_outbox WHERE queue = $1 AND id = $3 AND (phase = 3 OR phase = 4) \
+       AND ($2 IS NULL OR tenant = $2) RETURNING 1";
 
 pub(crate) async fn depth<S: SqlSession>(
     session: &mut S,
     queue: &QueueName,
     tenant: Option<&Tenant>,
 ) -> Result<QueueDepth, StatementError> {
-    let rows = session.rows(&DEPTH, &[&queue.as_str(), &tenant.map(Tenant::as_str)]).await?;
-    let found = rows.first().ok_or_else(|| corrupt("an empty answer"))?;
+    let sql = include_str!("../sql/depth.sql");
+    let rows = session.rows(sql, &[&queue.as_str(), &tenant.map(Tenant::as_str)]).await?;
+    let found = row::only(&rows)?;
     let in_flight = row::number(found, "in_flight")?;
     let oldest: Option<i64> = found.try_get("oldest")?;
     Ok(QueueDepth {
@@ -56,8 +43,8 @@ pub(crate) async fn dead<S: SqlSession>(
     at_most: u32,
 ) -> Result<Vec<DeadLetter>, StatementError> {
     let (tenant, after) = (tenant.map(Tenant::as_str), after.map(|id| id.0));
-    let rows =
-        session.rows(&DEAD, &[&queue.as_str(), &tenant, &after, &i64::from(at_most)]).await?;
+    let sql = include_str!("../sql/dead.sql");
+    let rows = session.rows(sql, &[&queue.as_str(), &tenant, &after, &i64::from(at_most)]).await?;
     let decode = |row: &SqlRow| {
         let attempts: i32 = row.try_get("attempts")?;
         Ok(DeadLetter {
@@ -71,24 +58,17 @@ pub(crate) async fn dead<S: SqlSession>(
     rows.iter().map(decode).collect()
 }
 
-pub(crate) async fn requeue<S: SqlSession>(
+pub(crate) async fn resolve_dead<S: SqlSession>(
     session: &mut S,
     queue: &QueueName,
     tenant: Option<&Tenant>,
     id: ItemId,
+    action: DeadLetterAction,
 ) -> Result<bool, StatementError> {
-    let rows =
-        session.rows(&REQUEUE, &[&queue.as_str(), &tenant.map(Tenant::as_str), &id.0]).await?;
-    Ok(!rows.is_empty())
-}
-
-pub(crate) async fn discard<S: SqlSession>(
-    session: &mut S,
-    queue: &QueueName,
-    tenant: Option<&Tenant>,
-    id: ItemId,
-) -> Result<bool, StatementError> {
-    let rows =
-        session.rows(&DISCARD, &[&queue.as_str(), &tenant.map(Tenant::as_str), &id.0]).await?;
+    let sql = match action {
+        DeadLetterAction::Requeue => REQUEUE,
+        DeadLetterAction::Discard => DISCARD,
+    };
+    let rows = session.rows(sql, &[&queue.as_str(), &tenant.map(Tenant::as_str), &id.0]).await?;
     Ok(!rows.is_empty())
 }

@@ -5,30 +5,16 @@ use std::time::Duration;
 
 use hapax_core::Token;
 use hapax_core::queue::{ItemId, ItemOutcome, QueueName, Resolved};
-use tokio_postgres::types::Type;
 use uuid::Uuid;
 
-use crate::connect::session::{Sql, SqlSession};
-use crate::error::{StatementError, corrupt};
+use crate::connect::session::SqlSession;
+use crate::error::StatementError;
 use crate::row;
 
-const RENEW: Sql = Sql {
-    text: "UPDATE hapax_leases SET until = clock_timestamp() + $3 * interval '1 millisecond' \
-           WHERE queue = $1 AND token = $2 RETURNING cardinality(seqs)::bigint AS held",
-    types: &[Type::TEXT, Type::BYTEA, Type::INT8],
-};
+const RENEW: &str = "UPDATE hapax_leases SET until = clock_timestamp() + $3 * interval '1 millisecond' \
+     WHERE queue = $1 AND token = $2 RETURNING cardinality(seqs)::bigint AS held";
 
-const RESOLVE: Sql = Sql {
-    text: "SELECT hapax_resolve($1, $2, $3, $4, $5, $6) AS done",
-    types: &[
-        Type::TEXT,
-        Type::BYTEA,
-        Type::UUID_ARRAY,
-        Type::INT2_ARRAY,
-        Type::INT8_ARRAY,
-        Type::TEXT_ARRAY,
-    ],
-};
+const RESOLVE: &str = "SELECT hapax_resolve($1, $2, $3, $4, $5, $6) AS done";
 
 pub(crate) async fn renew<S: SqlSession>(
     session: &mut S,
@@ -37,7 +23,7 @@ pub(crate) async fn renew<S: SqlSession>(
     lease: Duration,
 ) -> Result<u64, StatementError> {
     let (token, lease) = (token.as_str().as_bytes(), row::interval_millis(lease));
-    let rows = session.rows(&RENEW, &[&queue.as_str(), &token, &lease]).await?;
+    let rows = session.rows(RENEW, &[&queue.as_str(), &token, &lease]).await?;
     rows.iter().map(|row| row::number(row, "held")).sum()
 }
 
@@ -62,10 +48,9 @@ pub(crate) async fn resolve<S: SqlSession>(
         first.iter().map(|(_, outcome)| row::interval_millis(time(outcome))).collect();
     let reasons: Vec<Option<&str>> = first.iter().map(|(_, outcome)| reason(outcome)).collect();
     let (name, token) = (queue.as_str(), token.as_str().as_bytes());
-    let rows = session.rows(&RESOLVE, &[&name, &token, &ids, &codes, &times, &reasons]).await?;
-    let row = rows.first().ok_or_else(|| corrupt("an empty answer"))?;
+    let rows = session.rows(RESOLVE, &[&name, &token, &ids, &codes, &times, &reasons]).await?;
     let done: HashMap<Uuid, bool> =
-        ids.into_iter().zip(row.try_get::<Vec<bool>>("done")?).collect();
+        ids.into_iter().zip(row::only(&rows)?.try_get::<Vec<bool>>("done")?).collect();
     let answer = |(id, outcome): &(ItemId, ItemOutcome)| {
         let counted = first_outcomes.get(id).is_some_and(|first| std::ptr::eq(*first, outcome));
         let repeated = is_ack(outcome) && first_outcomes.get(id).is_some_and(|first| is_ack(first));
@@ -84,7 +69,7 @@ fn is_ack(outcome: &ItemOutcome) -> bool {
 /// The code of `hapax_resolve`.
 fn outcome_code(outcome: &ItemOutcome) -> i16 {
     match outcome {
-        ItemOutcome::Ack { retention: remember } => i16::from(!remember.is_zero()),
+        ItemOutcome::Ack { retention } => i16::from(!retention.is_zero()),
         ItemOutcome::Retry { counts: true, .. } => 2,
         ItemOutcome::Retry { counts: false, .. } => 3,
         ItemOutcome::Bury { blocks: true, .. } => 4,
@@ -94,7 +79,7 @@ fn outcome_code(outcome: &ItemOutcome) -> i16 {
 
 fn time(outcome: &ItemOutcome) -> Duration {
     match outcome {
-        ItemOutcome::Ack { retention: remember } => *remember,
+        ItemOutcome::Ack { retention } => *retention,
         ItemOutcome::Retry { after, .. } => *after,
         ItemOutcome::Bury { .. } => Duration::ZERO,
     }

@@ -1,13 +1,16 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use hapax_core::{ClaimRequest, ClaimView, Claimed, GiveBack, Key, Step, StoreError, Token};
+use hapax_core::{
+    ClaimRequest, ClaimStep, ClaimView, Claimed, GiveBack, Key, Step, StoreError, Token,
+};
 
+use super::lock::LockRetry;
 use super::{HapaxTransaction, PostgresTransaction, run_with_timeout};
 use crate::batch::run_single;
 use crate::claims;
 use crate::claims::claim::{ClaimBatch, ClaimCall};
-use crate::claims::step::{StepBatch, StepCall, StepKind};
+use crate::claims::step::{StepBatch, StepCall};
 
 impl<T: HapaxTransaction> PostgresTransaction<'_, T> {
     /// Asks for the claim. Never waits for another transaction.
@@ -23,7 +26,7 @@ impl<T: HapaxTransaction> PostgresTransaction<'_, T> {
         token: &Token,
         lease: Duration,
     ) -> Result<Step, StoreError> {
-        self.step(key, token, StepKind::Extend(lease)).await
+        self.step(key, token, ClaimStep::Extend(lease)).await
     }
 
     /// Settles a pending claim with `value`.
@@ -33,7 +36,7 @@ impl<T: HapaxTransaction> PostgresTransaction<'_, T> {
         token: &Token,
         value: Bytes,
     ) -> Result<Step, StoreError> {
-        self.step(key, token, StepKind::Settle(value)).await
+        self.step(key, token, ClaimStep::Settle(value)).await
     }
 
     /// Gives a pending claim back.
@@ -43,7 +46,7 @@ impl<T: HapaxTransaction> PostgresTransaction<'_, T> {
         token: &Token,
         how: GiveBack,
     ) -> Result<Step, StoreError> {
-        self.step(key, token, StepKind::GiveBack(how)).await
+        self.step(key, token, ClaimStep::GiveBack(how)).await
     }
 
     /// Reads a claim, as your transaction sees it.
@@ -51,9 +54,14 @@ impl<T: HapaxTransaction> PostgresTransaction<'_, T> {
         run_with_timeout(self.timeout, claims::look(self.tx, key)).await
     }
 
-    async fn step(&mut self, key: &Key, token: &Token, kind: StepKind) -> Result<Step, StoreError> {
-        let call = StepCall { key: key.clone(), token: token.clone(), kind };
-        let mut retry = self.lock_retry();
+    async fn step(
+        &mut self,
+        key: &Key,
+        token: &Token,
+        step: ClaimStep,
+    ) -> Result<Step, StoreError> {
+        let call = StepCall { key: key.clone(), token: token.clone(), step };
+        let mut retry = LockRetry::new(self.timeout);
         run_with_timeout(self.timeout, async {
             loop {
                 match run_single::<StepBatch, _>(self.tx, &call).await? {

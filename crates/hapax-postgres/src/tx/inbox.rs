@@ -2,20 +2,16 @@ use std::time::Duration;
 
 use hapax_core::inbox::{InboxError, MessageStatus, RETENTION};
 use hapax_core::{Key, Token};
-use tokio_postgres::types::Type;
 
 use super::{HapaxTransaction, PostgresTransaction, run_with_timeout};
-use crate::connect::session::{Params, Sql, SqlSession};
-use crate::error::{StatementError, corrupt};
-use crate::row;
+use crate::connect::session::SqlSession;
+use crate::error::StatementError;
+use crate::row::{self, KeyParams};
 
-const TYPES: &[Type] =
-    &[Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT, Type::INT8, Type::INT8, Type::BYTEA];
-
-const RECEIVE: Sql = Sql { text: include_str!("../sql/receive.sql"), types: TYPES };
+const RECEIVE: &str = include_str!("../sql/receive.sql");
 
 /// The statement for a new message, which nearly every message is, at half the cost.
-const RECEIVE_NEW: Sql = Sql { text: include_str!("../sql/receive_new.sql"), types: TYPES };
+const RECEIVE_NEW: &str = include_str!("../sql/receive_new.sql");
 
 impl<T: HapaxTransaction> PostgresTransaction<'_, T> {
     /// Says whether the consumer receives this message for the first time, and notes it for the
@@ -58,17 +54,15 @@ async fn receive<S: SqlSession>(
     key: &Key,
     retention: Duration,
 ) -> Result<MessageStatus, StatementError> {
-    let (tenant, kind, digest) = (key.tenant().as_str(), key.kind().as_str(), row::digest(key));
-    let (scope, name, retention) = (key.scope(), key.name(), row::duration(retention));
-    let token = Token::random();
+    let (keys, retention, token) = (KeyParams::one(key), row::duration(retention), Token::random());
     let token = token.as_str().as_bytes();
-    let params: Params<'_> = &[&tenant, &kind, &scope, &name, &digest, &retention, &token];
-    if !session.rows(&RECEIVE_NEW, params).await?.is_empty() {
+    let params = keys.with(&[&retention, &token]);
+    if !session.rows(RECEIVE_NEW, &params).await?.is_empty() {
         return Ok(MessageStatus::First);
     }
     loop {
-        let rows = session.rows(&RECEIVE, params).await?;
-        let answer = rows.first().ok_or_else(|| corrupt("an empty answer"))?;
+        let rows = session.rows(RECEIVE, &params).await?;
+        let answer = row::only(&rows)?;
         if answer.try_get("first")? {
             return Ok(MessageStatus::First);
         }

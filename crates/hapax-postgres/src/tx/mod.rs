@@ -16,9 +16,8 @@ use std::time::Duration;
 use hapax_core::{StoreError, Tenant, with_timeout};
 use tokio_postgres::Transaction;
 
-use crate::connect::session::{Params, Sql, SqlRow, SqlSession, typed};
+use crate::connect::session::{Params, SqlRow, SqlSession, typed};
 use crate::error::StatementError;
-use lock::LockRetry;
 
 pub use once::EffectFuture;
 
@@ -67,8 +66,12 @@ impl HapaxTransaction for Transaction<'_> {}
 
 /// Nothing is prepared by name in a connection that hapax does not own.
 impl SqlSession for Transaction<'_> {
-    async fn rows(&mut self, sql: &Sql, params: Params<'_>) -> Result<Vec<SqlRow>, StatementError> {
-        let rows = self.query_typed(sql.text, &typed(sql, params)).await?;
+    async fn rows(
+        &mut self,
+        sql: &'static str,
+        params: Params<'_>,
+    ) -> Result<Vec<SqlRow>, StatementError> {
+        let rows = self.query_typed(sql, &typed(params).collect::<Vec<_>>()).await?;
         Ok(rows.into_iter().map(SqlRow::Tokio).collect())
     }
 }
@@ -115,10 +118,6 @@ impl<T: HapaxTransaction> PostgresTransaction<'_, T> {
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
-    }
-
-    fn lock_retry(&self) -> LockRetry {
-        LockRetry::new(self.timeout)
     }
 }
 

@@ -3,6 +3,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hapax_core::{Deleted, Expect, Key, Put, Record, StoreError};
 
+use super::lock::LockRetry;
 use super::{HapaxTransaction, PostgresTransaction, run_with_timeout};
 use crate::records;
 
@@ -20,29 +21,13 @@ impl<T: HapaxTransaction> PostgresTransaction<'_, T> {
         expect: &Expect,
         ttl: Option<Duration>,
     ) -> Result<Put, StoreError> {
-        let mut retry = self.lock_retry();
-        run_with_timeout(self.timeout, async {
-            loop {
-                match records::put(self.tx, key, &value, expect, ttl).await? {
-                    Some(put) => return Ok(put),
-                    None => retry.wait().await?,
-                }
-            }
-        })
-        .await
+        let put = records::put(self.tx, LockRetry::new(self.timeout), key, &value, expect, ttl);
+        run_with_timeout(self.timeout, put).await
     }
 
     /// Deletes a record if the expectation holds.
     pub async fn delete(&mut self, key: &Key, expect: &Expect) -> Result<Deleted, StoreError> {
-        let mut retry = self.lock_retry();
-        run_with_timeout(self.timeout, async {
-            loop {
-                match records::delete(self.tx, key, expect).await? {
-                    Some(deleted) => return Ok(deleted),
-                    None => retry.wait().await?,
-                }
-            }
-        })
-        .await
+        let delete = records::delete(self.tx, LockRetry::new(self.timeout), key, expect);
+        run_with_timeout(self.timeout, delete).await
     }
 }

@@ -12,10 +12,10 @@ use sqlx::postgres::{
     PgArgumentBuffer, PgArguments, PgConnection, PgDatabaseError, PgRow, PgTypeInfo, PgValueFormat,
 };
 use sqlx::{Arguments, Postgres, Row as _, ValueRef as _};
-use tokio_postgres::types::{FromSql, IsNull as Null, ToSql, Type};
+use tokio_postgres::types::{FromSql, IsNull as Null, Type};
 
 use super::{HapaxTransaction, sealed};
-use crate::connect::session::{Params, Sql, SqlRow, SqlSession};
+use crate::connect::session::{Params, SqlParam, SqlRow, SqlSession};
 use crate::error::{StatementError, corrupt, server_error};
 
 impl sealed::Sealed for PgConnection {}
@@ -24,7 +24,11 @@ impl sealed::Sealed for sqlx::Transaction<'_, Postgres> {}
 impl HapaxTransaction for sqlx::Transaction<'_, Postgres> {}
 
 impl SqlSession for sqlx::Transaction<'_, Postgres> {
-    async fn rows(&mut self, sql: &Sql, params: Params<'_>) -> Result<Vec<SqlRow>, StatementError> {
+    async fn rows(
+        &mut self,
+        sql: &'static str,
+        params: Params<'_>,
+    ) -> Result<Vec<SqlRow>, StatementError> {
         (**self).rows(sql, params).await
     }
 }
@@ -36,13 +40,17 @@ impl From<sqlx::Error> for StatementError {
 }
 
 impl SqlSession for PgConnection {
-    async fn rows(&mut self, sql: &Sql, params: Params<'_>) -> Result<Vec<SqlRow>, StatementError> {
+    async fn rows(
+        &mut self,
+        sql: &'static str,
+        params: Params<'_>,
+    ) -> Result<Vec<SqlRow>, StatementError> {
         let mut arguments = PgArguments::default();
-        for (param, kind) in params.iter().zip(sql.types) {
-            let encoded = EncodedParam::new(*param, kind).map_err(sqlx::Error::Encode)?;
+        for param in params {
+            let encoded = EncodedParam::new(*param).map_err(sqlx::Error::Encode)?;
             arguments.add(encoded).map_err(sqlx::Error::Encode)?;
         }
-        let query = sqlx::query_with::<Postgres, _>(sql.text, arguments).persistent(false);
+        let query = sqlx::query_with::<Postgres, _>(sql, arguments).persistent(false);
         Ok(query.fetch_all(self).await?.into_iter().map(SqlRow::Sqlx).collect())
     }
 }
@@ -83,10 +91,10 @@ struct EncodedParam {
 }
 
 impl EncodedParam {
-    fn new(param: &(dyn ToSql + Sync), kind: &Type) -> Result<Self, BoxDynError> {
-        let mut bytes = BytesMut::new();
-        let null = param.to_sql_checked(kind, &mut bytes)?;
-        Ok(Self { kind: kind.clone(), bytes: matches!(null, Null::No).then_some(bytes) })
+    fn new(param: &dyn SqlParam) -> Result<Self, BoxDynError> {
+        let (kind, mut bytes) = (param.sql_type(), BytesMut::new());
+        let null = param.to_sql_checked(&kind, &mut bytes)?;
+        Ok(Self { kind, bytes: matches!(null, Null::No).then_some(bytes) })
     }
 }
 

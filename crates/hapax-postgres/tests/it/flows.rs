@@ -2,7 +2,6 @@
 //! its order.
 
 use std::collections::{BTreeMap, HashMap};
-use std::env;
 use std::time::Duration;
 
 use hapax_conformance::scale;
@@ -11,10 +10,10 @@ use hapax_core::log::{Appended, Log, TailPosition};
 use hapax_core::queue::{
     Enqueued, ItemId, ItemOutcome, LeaseRequest, Queue, QueueItem, QueueName, Resolved,
 };
-use hapax_postgres::{PostgresConfig, PostgresStore};
+use hapax_postgres::PostgresStore;
 use hapax_testkit::Postgres;
 
-use crate::kills::{NAME, URL, Worker, acknowledge};
+use crate::kills::{Worker, acknowledge, run_worker};
 use crate::logs::{KEEP, event, job};
 use crate::{LONG, open};
 
@@ -25,12 +24,7 @@ fn queue() -> QueueName {
 /// The child's work; does nothing unless it is started as the child.
 #[test]
 fn worker() {
-    let (Ok(url), Ok(name)) = (env::var(URL), env::var(NAME)) else { return };
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    runtime.block_on(async {
-        let store =
-            PostgresStore::open(PostgresConfig::new(url).timeout(Duration::from_secs(5))).unwrap();
-        let mut tasks = tokio::task::JoinSet::new();
+    run_worker(|store, name, tasks| {
         for task in 0..6 {
             let own = format!("{name}-{task}");
             tasks.spawn(publish(store.clone(), own.clone()));
@@ -39,7 +33,6 @@ fn worker() {
                 tasks.spawn(relay(store.clone()));
             }
         }
-        tasks.join_all().await;
     });
 }
 

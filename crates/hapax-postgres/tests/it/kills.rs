@@ -17,11 +17,12 @@ use hapax_core::claims::ClaimState;
 use hapax_core::{Claimed, Claims, Expect, GiveBack, Key, Put, Records, Step, Store, Tenant};
 use hapax_postgres::{PostgresConfig, PostgresStore};
 use hapax_testkit::Postgres;
+use tokio::task::JoinSet;
 
 use crate::{ask, key, open};
 
 pub(crate) const URL: &str = "HAPAX_TEST_CHILD_URL";
-pub(crate) const NAME: &str = "HAPAX_TEST_CHILD_NAME";
+const NAME: &str = "HAPAX_TEST_CHILD_NAME";
 const TASKS: u64 = 16;
 /// Longer than a busy machine needs.
 const PATIENT: Duration = Duration::from_secs(120);
@@ -33,19 +34,24 @@ fn record(name: &str) -> Key {
 /// The child's work; does nothing unless it is started as the child.
 #[test]
 fn worker() {
+    run_worker(|store, name, tasks| {
+        let count = Arc::new(AtomicU64::new(0));
+        for _ in 0..TASKS {
+            tasks.spawn(work(store.clone(), name.to_owned(), count.clone()));
+        }
+    });
+}
+
+/// Runs the tasks of a worker, if this process was started as one.
+pub(crate) fn run_worker(start: impl FnOnce(&PostgresStore, &str, &mut JoinSet<()>)) {
     let (Ok(url), Ok(name)) = (env::var(URL), env::var(NAME)) else { return };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         // The server may be down for a while, and that is no reason to end.
-        let store =
-            PostgresStore::open(PostgresConfig::new(url).timeout(Duration::from_secs(5))).unwrap();
-        let count = Arc::new(AtomicU64::new(0));
-        let tasks: Vec<_> = (0..TASKS)
-            .map(|_| tokio::spawn(work(store.clone(), name.clone(), count.clone())))
-            .collect();
-        for task in tasks {
-            task.await.unwrap();
-        }
+        let config = PostgresConfig::new(url).timeout(Duration::from_secs(5));
+        let mut tasks = JoinSet::new();
+        start(&PostgresStore::open(config).unwrap(), &name, &mut tasks);
+        tasks.join_all().await;
     });
 }
 

@@ -20,7 +20,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use hapax_core::{ClaimRequest, Claimed, Claims, Key, Operation, StoreError, Tenant, Ticket};
-use hapax_postgres::{PostgresConfig, PostgresStore};
+use hapax_postgres::{PostgresConfig, PostgresStore, migrate};
 use hapax_testkit::Postgres;
 use tokio_postgres::NoTls;
 
@@ -59,6 +59,15 @@ async fn granted(store: &dyn Claims, key: &Key, ask: &ClaimRequest) -> Ticket {
         Claimed::Granted { ticket, .. } => ticket,
         other => panic!("expected a grant, got {other:?}"),
     }
+}
+
+/// The database of an application that has hapax's tables in it, and a connection to it.
+async fn application(database: &str) -> (String, tokio_postgres::Client) {
+    let url = SERVER.database(database);
+    let mut client = client(&url).await;
+    migrate(&mut client).await.unwrap();
+    client.batch_execute("CREATE TABLE orders (id text)").await.unwrap();
+    (url, client)
 }
 
 /// A connection of the application's own.

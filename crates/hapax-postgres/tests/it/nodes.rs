@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax_core::{
-    Claimed, Claims, Expect, Fingerprint, GiveBack, Key, OnUnknown, Put, Records, Step, Store,
-    Tenant, Token,
+    Claimed, Claims, Expect, Fingerprint, GiveBack, Key, Records, Step, Store, Tenant, Token,
 };
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -40,28 +39,6 @@ async fn claims_on_two_nodes_grant_one_of_64() {
         let back = node.give_back(&key("contended"), &ticket.token, GiveBack::Forget).await;
         assert_eq!(back.unwrap(), Step::Done(ticket.fence));
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn unknown_claim_is_taken_over_once() {
-    let url = SERVER.database("one_takeover");
-    let nodes = [open(&url), open(&url)];
-    let mut first = ask();
-    first.lease = Duration::from_millis(1);
-    let ticket = granted(&nodes[0], &key("k"), &first).await;
-    tokio::time::sleep(Duration::from_millis(20)).await;
-    let mut askers = JoinSet::new();
-    for asker in 0..64 {
-        let node = nodes[asker % 2].clone();
-        let ask = ask().on_unknown(OnUnknown::TakeOver);
-        askers.spawn(async move { node.claim(&key("k"), &ask).await.unwrap() });
-    }
-    let answers = askers.join_all().await;
-    let grants: Vec<_> =
-        answers.iter().filter(|a| matches!(a, Claimed::Granted { attempt: 2, .. })).collect();
-    let [Claimed::Granted { ticket: next, .. }] = grants[..] else { panic!("{answers:?}") };
-    assert!(next.fence > ticket.fence);
-    assert_eq!(nodes[0].settle(&key("k"), &ticket.token, "late".into()).await.unwrap(), Step::Lost);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -154,33 +131,6 @@ async fn settle_wakes_waiters_on_both_nodes() {
             timeout(PATIENT, watch.changed(LONG)).await.expect("a hint");
         }
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn record_version_has_one_writer_across_nodes() {
-    let url = SERVER.database("versions");
-    let nodes = [open(&url), open(&url)];
-    let key = Key::record(&Tenant::default(), "counter").unwrap();
-    let Put::Stored { .. } = nodes[0].put(&key, "0".into(), &Expect::Absent, None).await.unwrap()
-    else {
-        panic!()
-    };
-    let mut writers = JoinSet::new();
-    for writer in 0..8 {
-        let (node, key) = (nodes[writer % 2].clone(), key.clone());
-        writers.spawn(async move {
-            let mut stored = 0;
-            while stored < 10 {
-                let record = node.get(&key).await.unwrap().unwrap();
-                let count: u32 = std::str::from_utf8(&record.value).unwrap().parse().unwrap();
-                let next = Bytes::from((count + 1).to_string());
-                let put = node.put(&key, next, &Expect::Version(record.version), None).await;
-                stored += u32::from(matches!(put.unwrap(), Put::Stored { created: false, .. }));
-            }
-        });
-    }
-    writers.join_all().await;
-    assert_eq!(nodes[0].get(&key).await.unwrap().unwrap().value, "80");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,20 +3,12 @@
 use hapax_core::inbox::{Inbox, MessageStatus};
 use hapax_core::queue::{Enqueued, LeaseRequest, Queue, QueueItem, QueueName};
 use hapax_core::{Expect, Key, Put, Records, Tenant};
-use hapax_postgres::{HapaxTransaction, PostgresStore, migrate};
+use hapax_postgres::{HapaxTransaction, PostgresStore};
 use sqlx::{Connection, PgConnection};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio_postgres::Client;
 
-use crate::{LONG, SERVER, client, open};
-
-async fn application(database: &str) -> (String, Client) {
-    let url = SERVER.database(database);
-    let mut client = client(&url).await;
-    migrate(&mut client).await.unwrap();
-    (url, client)
-}
+use crate::{LONG, SERVER, application, client, open};
 
 fn item(text: &'static str) -> QueueItem {
     QueueItem::new(&Tenant::default(), "orders", text).key("order-1").header("traceparent", "00-1")
@@ -51,66 +43,54 @@ async fn consume(
     seen
 }
 
-#[tokio::test]
-async fn tokio_postgres_transaction_is_all_or_nothing() {
-    let (url, mut own) = application("outbox_tokio").await;
-    let store = open(&url);
-    let cursor = Key::record(&Tenant::default(), "cursor").unwrap();
-    let out = item("1");
-    for (commits, expected) in [
-        (false, MessageStatus::First),
-        (true, MessageStatus::First),
-        (true, MessageStatus::Duplicate),
-    ] {
-        let mut tx = own.transaction().await.unwrap();
-        assert_eq!(consume(&mut tx, "m1", &out, &cursor).await, expected);
-        assert_eq!(
-            once(&mut tx, "m1").await,
-            MessageStatus::Duplicate,
-            "it knows what it did itself"
-        );
-        if !commits {
-            tx.rollback().await.unwrap();
-            assert_eq!(waiting(&store).await, [], "rolled back, and never handed out");
-            assert_eq!(store.get(&cursor).await.unwrap(), None);
-            continue;
+/// One test for each driver: `$begin` begins a transaction, and `$create` runs a statement of the
+/// application's own in it.
+macro_rules! transaction_is_all_or_nothing {
+    ($test:ident, $connect:expr, $begin:ident, |$tx:ident| $create:expr) => {
+        #[tokio::test]
+        async fn $test() {
+            let (url, _) = application(stringify!($test)).await;
+            let (store, mut own) = (open(&url), $connect(&url).await);
+            let cursor = Key::record(&Tenant::default(), "cursor").unwrap();
+            let out = item("1");
+            for (commits, expected) in [
+                (false, MessageStatus::First),
+                (true, MessageStatus::First),
+                (true, MessageStatus::Duplicate),
+            ] {
+                let mut $tx = own.$begin().await.unwrap();
+                $create.await.unwrap();
+                assert_eq!(consume(&mut $tx, "m1", &out, &cursor).await, expected);
+                let again = once(&mut $tx, "m1").await;
+                assert_eq!(again, MessageStatus::Duplicate, "it knows what it did itself");
+                if commits {
+                    $tx.commit().await.unwrap();
+                    continue;
+                }
+                $tx.rollback().await.unwrap();
+                assert_eq!(waiting(&store).await, [], "rolled back, and never handed out");
+                assert_eq!(store.get(&cursor).await.unwrap(), None);
+            }
+            assert_eq!(waiting(&store).await, [out]);
+            assert_eq!(store.get(&cursor).await.unwrap().unwrap().value, "m1");
         }
-        tx.commit().await.unwrap();
-    }
-    assert_eq!(waiting(&store).await, [out]);
-    assert_eq!(store.get(&cursor).await.unwrap().unwrap().value, "m1");
+    };
 }
 
-#[tokio::test]
-async fn sqlx_transaction_is_all_or_nothing() {
-    let (url, _) = application("outbox_sqlx").await;
-    let store = open(&url);
-    let mut own = PgConnection::connect(&url).await.unwrap();
-    let cursor = Key::record(&Tenant::default(), "cursor").unwrap();
-    let out = item("1");
-    for (commits, expected) in [
-        (false, MessageStatus::First),
-        (true, MessageStatus::First),
-        (true, MessageStatus::Duplicate),
-    ] {
-        let mut tx = own.begin().await.unwrap();
-        sqlx::query("CREATE TABLE IF NOT EXISTS invoices (id text)")
-            .execute(&mut *tx)
-            .await
-            .unwrap();
-        assert_eq!(consume(&mut tx, "m1", &out, &cursor).await, expected);
-        assert_eq!(once(&mut tx, "m1").await, MessageStatus::Duplicate);
-        if !commits {
-            tx.rollback().await.unwrap();
-            assert_eq!(waiting(&store).await, []);
-            assert_eq!(store.get(&cursor).await.unwrap(), None);
-            continue;
-        }
-        tx.commit().await.unwrap();
-    }
-    assert_eq!(waiting(&store).await, [out]);
-    assert_eq!(store.get(&cursor).await.unwrap().unwrap().value, "m1");
-}
+const CREATE: &str = "CREATE TABLE IF NOT EXISTS invoices (id text)";
+
+transaction_is_all_or_nothing!(
+    tokio_postgres_transaction_is_all_or_nothing,
+    client,
+    transaction,
+    |tx| tx.batch_execute(CREATE)
+);
+transaction_is_all_or_nothing!(
+    sqlx_transaction_is_all_or_nothing,
+    async |url| PgConnection::connect(url).await.unwrap(),
+    begin,
+    |tx| sqlx::query(CREATE).execute(&mut *tx)
+);
 
 #[tokio::test]
 async fn sqlx_errors_map_to_store_errors() {

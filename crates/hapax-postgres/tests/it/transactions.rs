@@ -8,19 +8,11 @@ use hapax_core::{
     ClaimRequest, Claimed, Claims, Expect, GiveBack, Key, OnUnknown, Once, OnceError, Operation,
     Put, Records, Step, StoreError, Tenant, Ticket,
 };
-use hapax_postgres::{HapaxTransaction, PostgresConfig, PostgresStore, migrate};
+use hapax_postgres::{HapaxTransaction, PostgresConfig, PostgresStore};
 use tokio::time::timeout;
 use tokio_postgres::{Client, IsolationLevel, Transaction};
 
-use crate::{LONG, SERVER, ask, client, granted, key, open, said};
-
-async fn application(database: &str) -> (String, Client) {
-    let url = SERVER.database(database);
-    let mut client = client(&url).await;
-    migrate(&mut client).await.unwrap();
-    client.batch_execute("CREATE TABLE orders (id text)").await.unwrap();
-    (url, client)
-}
+use crate::{LONG, application, ask, client, granted, key, open, said};
 
 async fn orders(client: &Client) -> i64 {
     client.query_one("SELECT count(*) FROM orders", &[]).await.unwrap().get(0)

@@ -256,13 +256,10 @@ fn client(
     address: &RedisAddress,
     certificates: Option<&TlsCertificates>,
 ) -> RedisResult<Client> {
-    let mut settings = RedisConnectionInfo::default().set_db(address.database);
-    if let Some(user) = &address.login.user {
-        settings = settings.set_username(user);
-    }
-    if let Some(password) = &address.login.password {
-        settings = settings.set_password(password);
-    }
+    let Login { user, password } = &address.login;
+    let settings = RedisConnectionInfo::default().set_db(address.database);
+    let settings = with(settings, user, |settings, user| settings.set_username(user));
+    let settings = with(settings, password, |settings, password| settings.set_password(password));
     let info = node.into_connection_info()?.set_redis_settings(settings);
     match certificates {
         Some(certificates) => Client::build_with_tls(info, certificates.clone()),
@@ -276,22 +273,15 @@ fn sentinel(
     address: &RedisAddress,
     certificates: Option<TlsCertificates>,
 ) -> RedisResult<SentinelClient> {
-    let mut builder = SentinelClientBuilder::new(sentinels, master, SentinelServerType::Master)?
+    let builder = SentinelClientBuilder::new(sentinels, master, SentinelServerType::Master)?
         .set_client_to_redis_db(address.database);
     let Login { user, password } = &address.login;
-    if let Some(user) = user {
-        builder = builder.set_client_to_redis_username(user);
-    }
-    if let Some(password) = password {
-        builder = builder.set_client_to_redis_password(password);
-    }
+    let builder = with(builder, user, |b, user| b.set_client_to_redis_username(user));
+    let builder = with(builder, password, |b, password| b.set_client_to_redis_password(password));
     let Login { user, password } = &address.sentinel_login;
-    if let Some(user) = user {
-        builder = builder.set_client_to_sentinel_username(user);
-    }
-    if let Some(password) = password {
-        builder = builder.set_client_to_sentinel_password(password);
-    }
+    let builder = with(builder, user, |b, user| b.set_client_to_sentinel_username(user));
+    let mut builder =
+        with(builder, password, |b, password| b.set_client_to_sentinel_password(password));
     if address.tls {
         builder = builder
             .set_client_to_redis_tls_mode(TlsMode::Secure)
@@ -314,7 +304,7 @@ fn cluster(
     let seeds: Vec<ConnectionInfo> =
         seeds.iter().map(|s| s.get_connection_info().clone()).collect();
     // The driver repeats redirected and refused commands, for a part of the call's timeout.
-    let mut builder = ClusterClientBuilder::new(seeds)
+    let builder = ClusterClientBuilder::new(seeds)
         .retries(6)
         .min_retry_wait(10)
         .max_retry_wait(200)
@@ -323,12 +313,8 @@ fn cluster(
         .response_timeout(timeout)
         .overall_response_timeout(None);
     let Login { user, password } = &address.login;
-    if let Some(user) = user {
-        builder = builder.username(user);
-    }
-    if let Some(password) = password {
-        builder = builder.password(password);
-    }
+    let builder = with(builder, user, |b, user| b.username(user));
+    let mut builder = with(builder, password, |b, password| b.password(password));
     if address.tls {
         builder = builder.tls(TlsMode::Secure);
     }
@@ -336,6 +322,14 @@ fn cluster(
         builder = builder.certs(certificates);
     }
     builder.build()
+}
+
+/// Sets a part of a login on one of the driver's builders, if it is given.
+fn with<B>(builder: B, part: &Option<String>, set: impl FnOnce(B, &str) -> B) -> B {
+    match part {
+        Some(part) => set(builder, part),
+        None => builder,
+    }
 }
 
 fn server(host: &str, port: u16, tls: bool) -> ConnectionAddr {

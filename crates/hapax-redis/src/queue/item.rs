@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax_core::queue::{ItemId, QueueItem};
-use hapax_core::{Fingerprint, Key, Tenant};
+use hapax_core::{Fingerprint, Tenant};
 
 /// A digest of a tenant, a key or a token, by which scripts distinguish them whatever bytes they contain.
 pub(super) fn digest(parts: &[&str]) -> String {
@@ -43,7 +43,7 @@ fn write_part(body: &mut Vec<u8>, part: Option<&[u8]>) {
 /// `None` if hapax did not write the body.
 pub(super) fn decode(id: ItemId, body: Vec<u8>) -> Option<QueueItem> {
     let mut rest = Bytes::from(body);
-    let tenant = parse_tenant(&read_text(&mut rest)??)?;
+    let tenant = Tenant::stored(&read_text(&mut rest)??);
     let topic = read_text(&mut rest)??;
     let key = read_text(&mut rest)?;
     let content_type = read_text(&mut rest)?;
@@ -71,11 +71,6 @@ fn read_part(rest: &mut Bytes) -> Option<Option<Bytes>> {
     let length: usize = std::str::from_utf8(&rest[..colon]).ok()?.parse().ok()?;
     let _ = rest.split_to(colon + 1);
     (length <= rest.len()).then(|| Some(rest.split_to(length)))
-}
-
-/// `Tenant::new` refuses scoped tenants, which an item may have.
-fn parse_tenant(name: &str) -> Option<Tenant> {
-    Key::stored(name, "record", "", "").map(|key| key.tenant().clone())
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hapax_core::queue::{
-    DeadLetter, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem, QueueDepth, QueueItem,
-    QueueName, Resolved,
+    DeadLetter, DeadLetterAction, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem,
+    QueueDepth, QueueItem, QueueName, Resolved,
 };
 use hapax_core::{Fence, Queue, StoreError, Tenant, Timestamp, Token, Watch};
 
@@ -133,37 +133,17 @@ impl Queue for RedisStore {
         dead.into_iter().map(parse).collect()
     }
 
-    async fn requeue(
-        &self,
-        queue: &QueueName,
-        whose: Option<&Tenant>,
-        id: ItemId,
-    ) -> Result<bool, StoreError> {
-        self.resolve_dead(queue, whose, id, "requeue").await
-    }
-
-    async fn discard(
-        &self,
-        queue: &QueueName,
-        whose: Option<&Tenant>,
-        id: ItemId,
-    ) -> Result<bool, StoreError> {
-        self.resolve_dead(queue, whose, id, "discard").await
-    }
-
-    fn arrivals(&self, queue: &QueueName) -> Watch {
-        queue.arrivals_key().map_or_else(Watch::never, |key| self.watch_key(&key))
-    }
-}
-
-impl RedisStore {
     async fn resolve_dead(
         &self,
         queue: &QueueName,
         whose: Option<&Tenant>,
         id: ItemId,
-        action: &str,
+        action: DeadLetterAction,
     ) -> Result<bool, StoreError> {
+        let action = match action {
+            DeadLetterAction::Requeue => "requeue",
+            DeadLetterAction::Discard => "discard",
+        };
         let args = vec![tenant_digest(whose), id.to_string().into(), action.into()];
         let mut reply = self.run_and_notify(&RESOLVE_DEAD, queue, args, false).await?;
         let first_error = reply.first_error.take();
@@ -175,6 +155,12 @@ impl RedisStore {
         }
     }
 
+    fn arrivals(&self, queue: &QueueName) -> Watch {
+        queue.arrivals_key().map_or_else(Watch::never, |key| self.watch_key(&key))
+    }
+}
+
+impl RedisStore {
     /// Runs a script that may make an item due, and wakes the waiters for arrivals.
     async fn run_and_notify(
         &self,

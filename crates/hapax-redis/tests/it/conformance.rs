@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{Servers, calm_sentinels, check};
+use crate::common::*;
 use hapax_conformance::{StoreUnderTest, check_histories};
 use hapax_testkit::{Redis, RedisCluster};
 

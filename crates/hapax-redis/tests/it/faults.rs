@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{LONG, config, events, granted, job, lock, patient, record, until_it_works};
+use crate::common::*;
 use bytes::Bytes;
 use hapax_core::log::{LogRetention, TailPosition};
 use hapax_core::queue::{LeaseRequest, QueueName};
@@ -34,7 +34,8 @@ fn through(wire: &TcpProxy) -> String {
 
 /// A store behind a proxy that can drop replies. The scripts are loaded, so that the dropped reply is that of the call
 /// itself and not a NOSCRIPT error.
-async fn lossy(redis: &Redis) -> (RedisStore, TcpProxy) {
+async fn lossy() -> (Redis, RedisStore, TcpProxy) {
+    let redis = Redis::start();
     let wire = TcpProxy::to(redis.port());
     let store = patient(&through(&wire));
     let key = lock("warm-up");
@@ -43,7 +44,7 @@ async fn lossy(redis: &Redis) -> (RedisStore, TcpProxy) {
     let _ = store.give_back(&key, &ticket.token, GiveBack::Forget).await.unwrap();
     let _ = store.put(&record("warm-up"), "x".into(), &Expect::Any, None).await.unwrap();
     let _ = store.delete(&record("warm-up"), &Expect::Any).await.unwrap();
-    (store, wire)
+    (redis, store, wire)
 }
 
 /// Every kind of call fails within its timeout.
@@ -158,8 +159,7 @@ async fn connection_cut_between_two_calls_is_not_noticed() {
 
 #[tokio::test]
 async fn claim_with_a_lost_reply_is_granted_once() {
-    let redis = Redis::start();
-    let (store, wire) = lossy(&redis).await;
+    let (_redis, store, wire) = lossy().await;
     let ask = ClaimRequest::new(LONG);
     wire.drop_next_answer_to(ask.token.as_str().as_bytes());
     let answer = store.claim(&lock("a"), &ask).await.unwrap();
@@ -177,8 +177,7 @@ async fn claim_with_a_lost_reply_is_granted_once() {
 
 #[tokio::test]
 async fn settle_with_a_lost_reply_is_done_once() {
-    let redis = Redis::start();
-    let (store, wire) = lossy(&redis).await;
+    let (_redis, store, wire) = lossy().await;
     let ask = ClaimRequest::new(LONG).retention(LONG);
     let ticket = granted(&store, &lock("a"), &ask).await;
     wire.drop_next_answer_to(b"the value");
@@ -188,8 +187,7 @@ async fn settle_with_a_lost_reply_is_done_once() {
 
 #[tokio::test]
 async fn settle_without_retention_with_a_lost_reply_is_never_lost() {
-    let redis = Redis::start();
-    let (store, wire) = lossy(&redis).await;
+    let (_redis, store, wire) = lossy().await;
     let ticket = granted(&store, &lock("a"), &ClaimRequest::new(LONG)).await;
     wire.drop_next_answer_to(b"the value");
     let answer = store.settle(&lock("a"), &ticket.token, "the value".into()).await;
@@ -201,8 +199,7 @@ async fn settle_without_retention_with_a_lost_reply_is_never_lost() {
 /// A released lock leaves no row, so the repeated call cannot be recognised: it returns an error, never *lost*.
 #[tokio::test]
 async fn release_with_a_lost_reply_is_never_lost() {
-    let redis = Redis::start();
-    let (store, wire) = lossy(&redis).await;
+    let (_redis, store, wire) = lossy().await;
     let ticket = granted(&store, &lock("a"), &ClaimRequest::new(LONG)).await;
     wire.drop_next_answer_to(ticket.token.as_str().as_bytes());
     let answer = store.give_back(&lock("a"), &ticket.token, GiveBack::Forget).await;
@@ -213,8 +210,7 @@ async fn release_with_a_lost_reply_is_never_lost() {
 
 #[tokio::test]
 async fn put_with_a_lost_reply_is_stored_once() {
-    let redis = Redis::start();
-    let (store, wire) = lossy(&redis).await;
+    let (_redis, store, wire) = lossy().await;
     wire.drop_next_answer_to(b"the value");
     let put = store.put(&record("r"), "the value".into(), &Expect::Absent, None).await.unwrap();
     assert_eq!(wire.dropped_answers(), 1);
@@ -224,8 +220,7 @@ async fn put_with_a_lost_reply_is_stored_once() {
 
 #[tokio::test]
 async fn verbatim_put_with_a_lost_reply_is_never_a_conflict() {
-    let redis = Redis::start();
-    let (store, wire) = lossy(&redis).await;
+    let (_redis, store, wire) = lossy().await;
     let key = record("user:U1:last_transaction");
     wire.drop_next_answer_to(b"the value");
     let answer = store.put(&key, "the value".into(), &Expect::Absent, None).await;
@@ -235,8 +230,7 @@ async fn verbatim_put_with_a_lost_reply_is_never_a_conflict() {
 
 #[tokio::test]
 async fn delete_with_a_lost_reply_is_never_missing() {
-    let redis = Redis::start();
-    let (store, wire) = lossy(&redis).await;
+    let (_redis, store, wire) = lossy().await;
     let _ = store.put(&record("r"), "x".into(), &Expect::Any, None).await.unwrap();
     wire.drop_next_answer_to(b"record::r");
     let answer = store.delete(&record("r"), &Expect::Any).await;
@@ -246,8 +240,7 @@ async fn delete_with_a_lost_reply_is_never_missing() {
 
 #[tokio::test]
 async fn full_server_is_reported_and_keeps_its_data() {
-    let redis = Redis::with(&["--maxmemory", "3mb", "--maxmemory-policy", "noeviction"]);
-    let store = patient(&redis.url());
+    let (redis, store) = server_with(&["--maxmemory", "3mb", "--maxmemory-policy", "noeviction"]);
     let old = Bytes::from("old");
     let Put::Stored { version, .. } =
         store.put(&record("r"), old.clone(), &Expect::Any, None).await.unwrap()
@@ -281,8 +274,7 @@ async fn full_server_is_reported_and_keeps_its_data() {
 
 #[tokio::test]
 async fn release_works_on_a_full_server() {
-    let redis = Redis::with(&["--maxmemory", "3mb", "--maxmemory-policy", "noeviction"]);
-    let store = patient(&redis.url());
+    let (redis, store) = server_with(&["--maxmemory", "3mb", "--maxmemory-policy", "noeviction"]);
     let ticket = granted(&store, &lock("a"), &ClaimRequest::new(LONG)).await;
     redis.cli(&["SETRANGE", "filler", "3000000", "x"]);
     let step = store.give_back(&lock("a"), &ticket.token, GiveBack::Forget).await.unwrap();
@@ -291,8 +283,7 @@ async fn release_works_on_a_full_server() {
 
 #[tokio::test]
 async fn fences_grow_across_release_deletion_and_a_flushed_server() {
-    let redis = Redis::start();
-    let store = patient(&redis.url());
+    let (redis, store) = server();
     let key = lock("a");
     let mut last = granted(&store, &key, &ClaimRequest::new(LONG)).await;
     for round in 0..200 {
@@ -310,8 +301,7 @@ async fn fences_grow_across_release_deletion_and_a_flushed_server() {
 
 #[tokio::test]
 async fn scripts_are_sent_again_after_a_script_flush() {
-    let redis = Redis::start();
-    let store = patient(&redis.url());
+    let (redis, store) = server();
     let ticket = granted(&store, &lock("a"), &ClaimRequest::new(LONG)).await;
     redis.cli(&["SCRIPT", "FLUSH"]);
     let step = store.extend(&lock("a"), &ticket.token, LONG).await.unwrap();

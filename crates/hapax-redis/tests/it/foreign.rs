@@ -2,20 +2,18 @@
 
 use std::time::Duration;
 
-use crate::common::{LONG, granted, lock, patient, record};
+use crate::common::*;
 use hapax_core::claims::ClaimState;
 use hapax_core::{
     ClaimRequest, Claimed, Claims, Deleted, Expect, GiveBack, Put, Records, Step, StoreError, Token,
 };
-use hapax_testkit::Redis;
 
 const LOCK: &str = "processing:user:U1";
 const RECORD: &str = "user:U1:last_transaction";
 
 #[tokio::test]
 async fn verbatim_lock_is_taken_by_set_nx_ex() {
-    let redis = Redis::start();
-    let store = patient(&redis.url());
+    let (redis, store) = server();
     let ticket = granted(&store, &lock(LOCK), &ClaimRequest::new(Duration::from_secs(30))).await;
     // The command of a program without hapax.
     assert_eq!(redis.cli(&["SET", LOCK, "1", "NX", "EX", "5"]), "");
@@ -27,8 +25,7 @@ async fn verbatim_lock_is_taken_by_set_nx_ex() {
 
 #[tokio::test]
 async fn foreign_value_counts_as_held_and_is_never_changed() {
-    let redis = Redis::start();
-    let store = patient(&redis.url());
+    let (redis, store) = server();
     let values: [&[&str]; 5] = [
         &["SET", LOCK, "1", "PX", "60000"],
         &["SET", LOCK, "", "PX", "60000"],
@@ -63,8 +60,7 @@ async fn foreign_value_counts_as_held_and_is_never_changed() {
 
 #[tokio::test]
 async fn foreign_lock_without_expiry_is_busy_for_an_hour() {
-    let redis = Redis::start();
-    let store = patient(&redis.url());
+    let (redis, store) = server();
     redis.cli(&["SET", LOCK, "1"]);
     let answer = store.claim(&lock(LOCK), &ClaimRequest::new(LONG)).await.unwrap();
     assert_eq!(answer, Claimed::Busy { lease_left: LONG });
@@ -72,8 +68,7 @@ async fn foreign_lock_without_expiry_is_busy_for_an_hour() {
 
 #[tokio::test]
 async fn lock_replaced_by_a_foreign_program_is_lost() {
-    let redis = Redis::start();
-    let store = patient(&redis.url());
+    let (redis, store) = server();
     let ticket = granted(&store, &lock(LOCK), &ClaimRequest::new(LONG)).await;
     redis.cli(&["SET", LOCK, "theirs", "EX", "60"]);
     let step = store.give_back(&lock(LOCK), &ticket.token, GiveBack::Forget).await.unwrap();
@@ -83,8 +78,7 @@ async fn lock_replaced_by_a_foreign_program_is_lost() {
 
 #[tokio::test]
 async fn lock_ttl_in_milliseconds_is_exact() {
-    let redis = Redis::start();
-    let store = patient(&redis.url());
+    let (redis, store) = server();
     granted(&store, &lock(LOCK), &ClaimRequest::new(Duration::from_millis(60_500))).await;
     let left: u64 = redis.cli(&["PTTL", LOCK]).parse().unwrap();
     assert!((30_000..=60_500).contains(&left));
@@ -92,8 +86,7 @@ async fn lock_ttl_in_milliseconds_is_exact() {
 
 #[tokio::test]
 async fn verbatim_record_is_plain_text_versioned_by_digest() {
-    let redis = Redis::start();
-    let store = patient(&redis.url());
+    let (redis, store) = server();
     let key = record(RECORD);
     let put = store.put(&key, r#"{"n":1}"#.into(), &Expect::Absent, Some(LONG)).await.unwrap();
     let Put::Stored { version: first, created: true } = put else { panic!("{put:?}") };
@@ -118,8 +111,7 @@ async fn verbatim_record_is_plain_text_versioned_by_digest() {
 
 #[tokio::test]
 async fn record_with_a_foreign_value_is_corrupt_and_unchanged() {
-    let redis = Redis::start();
-    let store = patient(&redis.url());
+    let (redis, store) = server();
     let own = "hapax:{default:record::r}";
     redis.cli(&["RPUSH", RECORD, "a"]);
     redis.cli(&["SET", own, "not written by hapax"]);

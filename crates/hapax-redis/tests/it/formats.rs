@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::common::{attached, drained, job, lock, patient, record};
+use crate::common::*;
 use hapax_core::claims::ClaimState;
 use hapax_core::log::{Appended, LogEvent, LogRetention, TailPosition};
 use hapax_core::queue::{Enqueued, ItemId, LeaseRequest, QueueItem, QueueName, Resolved};

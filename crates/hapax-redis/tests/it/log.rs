@@ -4,11 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::common::{
-    attached, config, drained, dump, event, events, grown, job, job_key, partition_key, patient,
-    published, until_it_works,
-};
-use hapax_core::log::{Appended, Cursor, LogRetention, PARTITIONS, TailPosition};
+use crate::common::*;
+use hapax_core::log::{Appended, LogRetention, PARTITIONS, TailPosition};
 use hapax_core::{Key, Log, Store, StoreError};
 use hapax_redis::RedisStore;
 use hapax_testkit::{Redis, RedisCluster, TcpProxy};
@@ -21,8 +18,7 @@ fn neighbour(of: &Key) -> Key {
 
 #[tokio::test]
 async fn hole_14_a_busy_job_never_evicts_another_jobs_events() {
-    let redis = Redis::with(&["--appendonly", "no"]);
-    let store = patient(&redis.url());
+    let (_redis, store) = server_with(&["--appendonly", "no"]);
     let quiet = job("quiet");
     let busy = neighbour(&quiet);
     let seen = published(&store, &events(&quiet, 0..3)).await;
@@ -49,8 +45,7 @@ async fn hole_14_a_busy_job_never_evicts_another_jobs_events() {
 
 #[tokio::test]
 async fn hole_15_log_state_and_dedup_have_one_lifetime() {
-    let redis = Redis::start();
-    let store = patient(&redis.url());
+    let (redis, store) = server();
     let (job, keep) = (job("a"), LogRetention::default());
     let (early, late) = (event(&job, 10, "{}"), event(&job, 11, "{}"));
     let first = store.append(std::slice::from_ref(&early), &keep).await.unwrap();
@@ -73,8 +68,7 @@ async fn hole_15_log_state_and_dedup_have_one_lifetime() {
 
 #[tokio::test]
 async fn hole_18_all_keys_of_a_step_are_in_one_slot() {
-    let cluster = RedisCluster::start();
-    let store = patient(&cluster.url());
+    let (cluster, store) = cluster();
     for name in ["plain", "a{b}c", "}{", "{", "{}", "%7B", "{p1}"] {
         published(&store, &events(&job(name), 0..2)).await;
         assert_eq!(attached(&store, &job(name)).await.entries.len(), 2, "{name}");
@@ -89,8 +83,7 @@ async fn hole_18_all_keys_of_a_step_are_in_one_slot() {
 
 #[tokio::test]
 async fn restart_without_loss_gives_readers_no_gap() {
-    let redis = Redis::start();
-    let store = patient(&redis.url());
+    let (redis, store) = server();
     let job = job("a");
     let mut cursors = published(&store, &events(&job, 0..5)).await;
     let (seen, position, _) = drained(&store, &job, &TailPosition::start()).await;
@@ -112,8 +105,7 @@ async fn restart_without_loss_gives_readers_no_gap() {
 /// Eighteen changes of the replication id: more than the sixteen epochs that a job stores.
 #[tokio::test]
 async fn epochs_beyond_sixteen_give_a_gap() {
-    let redis = Redis::with(&["--enable-debug-command", "local"]);
-    let store = patient(&redis.url());
+    let (redis, store) = server_with(&["--enable-debug-command", "local"]);
     let job = job("a");
     let first = published(&store, &events(&job, [0])).await[0];
     let start = drained(&store, &job, &TailPosition::start()).await.1;
@@ -134,8 +126,7 @@ async fn epochs_beyond_sixteen_give_a_gap() {
 
 #[tokio::test]
 async fn restart_with_loss_gives_readers_of_lost_entries_a_gap() {
-    let redis = Redis::with(&["--appendonly", "no"]);
-    let store = patient(&redis.url());
+    let (redis, store) = server_with(&["--appendonly", "no"]);
     let job = job("a");
     let kept = published(&store, &events(&job, 0..3)).await;
     redis.cli(&["SAVE"]);
@@ -157,8 +148,7 @@ async fn restart_with_loss_gives_readers_of_lost_entries_a_gap() {
 
 #[tokio::test]
 async fn server_that_lost_everything_starts_a_new_log() {
-    let redis = Redis::with(&["--appendonly", "no"]);
-    let store = patient(&redis.url());
+    let (redis, store) = server_with(&["--appendonly", "no"]);
     let job = job("a");
     let lost = published(&store, &events(&job, 0..3)).await;
     let (_, position, _) = drained(&store, &job, &TailPosition::start()).await;
@@ -169,22 +159,6 @@ async fn server_that_lost_everything_starts_a_new_log() {
     assert!(new[0].epoch > lost[0].epoch && new[0].offset == 1);
     let (offsets, _, lost) = drained(&store, &job, &position).await;
     assert_eq!((offsets, lost), (vec![1, 2], true));
-}
-
-/// Appends to one job while the server is killed repeatedly, and repeats each event until it is acknowledged.
-async fn appends_through_kills(store: RedisStore, job: Key, stop: Arc<AtomicBool>) -> Vec<Cursor> {
-    let (mut acknowledged, keep) = (Vec::new(), LogRetention::default());
-    for seq in 0.. {
-        if stop.load(Ordering::SeqCst) {
-            break;
-        }
-        let call = events(&job, [seq]);
-        match until_it_works(|| store.append(&call, &keep)).await[0] {
-            Appended::Published(at) | Appended::Duplicate(at) => acknowledged.push(at),
-            other => panic!("{other:?}"),
-        }
-    }
-    acknowledged
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -200,10 +174,7 @@ async fn keeps_what_it_acknowledged(redis: &Redis, round: u32) {
     let store = patient(&redis.url());
     let stop = Arc::new(AtomicBool::new(false));
     let jobs: Vec<_> = (0..6).map(|i| job(&format!("job-{round}-{i}"))).collect();
-    let appending = jobs
-        .iter()
-        .map(|job| tokio::spawn(appends_through_kills(store.clone(), job.clone(), stop.clone())));
-    let appending: Vec<_> = appending.collect();
+    let appending: Vec<_> = jobs.iter().map(|job| spawn_appends(&store, job, &stop)).collect();
     for _ in 0..4 {
         tokio::time::sleep(Duration::from_millis(150)).await;
         redis.kill();
@@ -229,8 +200,7 @@ async fn keeps_what_it_acknowledged(redis: &Redis, round: u32) {
 
 #[tokio::test]
 async fn log_with_a_foreign_value_is_corrupt_and_unchanged() {
-    let redis = Redis::start();
-    let store = patient(&redis.url());
+    let (redis, store) = server();
     let job = job("a");
     published(&store, &events(&neighbour(&job), [0])).await;
     let keys = [job_key(&job), partition_key(&job, "head"), partition_key(&job, "tail")];
@@ -273,8 +243,7 @@ async fn append_with_a_lost_reply_is_done_once() {
 
 #[tokio::test]
 async fn tail_sweep_of_expired_pointers_is_reported_as_lost() {
-    let redis = Redis::start();
-    let store = patient(&redis.url());
+    let (redis, store) = server();
     // A job whose first append maintains the tail: one in ten, chosen by digest.
     let tends = |job: &Key| job.digest().is_multiple_of(10);
     let job = (0..).map(|i| job(&format!("tends-{i}"))).find(tends).unwrap();
@@ -322,8 +291,7 @@ async fn partition_count_that_differs_is_refused() {
 /// Longer than the time since 1970, before which the tail's sweep has no stream id.
 #[tokio::test]
 async fn log_retention_of_a_century_is_accepted() {
-    let redis = Redis::start();
-    let store = patient(&redis.url());
+    let (_redis, store) = server();
     let century = Duration::from_secs(100 * 366 * 86_400);
     let retention = LogRetention { retention: century, ..LogRetention::default() };
     for seq in 0..3 {

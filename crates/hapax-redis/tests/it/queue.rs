@@ -3,11 +3,11 @@
 use std::slice::from_ref;
 use std::time::Duration;
 
-use crate::common::{LONG, dump, patient};
+use crate::common::*;
 use hapax_core::queue::{Enqueued, ItemOutcome, LeaseRequest, QueueItem, QueueName, Resolved};
 use hapax_core::{Queue, StoreError, Tenant};
 use hapax_redis::RedisStore;
-use hapax_testkit::{Redis, RedisCluster, TcpProxy};
+use hapax_testkit::{Redis, TcpProxy};
 
 const KEYS: [&str; 7] = ["items", "bodies", "ready", "later", "leased", "done", "index"];
 
@@ -21,8 +21,7 @@ fn queue() -> QueueName {
 
 #[tokio::test]
 async fn hole_18_queues_of_any_name_live_in_one_slot_each() {
-    let cluster = RedisCluster::start();
-    let store = patient(&cluster.url());
+    let (_cluster, store) = cluster();
     for name in ["plain", "a{b}c", "}{", "{", "{}", "%7B", "q:x"] {
         let queue = QueueName::new(name).unwrap();
         let items = [item("k"), item("k")];
@@ -38,8 +37,7 @@ async fn hole_18_queues_of_any_name_live_in_one_slot_each() {
 
 #[tokio::test]
 async fn queue_with_a_foreign_value_is_corrupt_and_unchanged() {
-    let redis = Redis::start();
-    let store = patient(&redis.url());
+    let (redis, store) = server();
     let (take, items) = (LeaseRequest::new(1, LONG), [item("k"), item("k"), item("other")]);
     let _ = store.enqueue(&queue(), &items).await.unwrap();
     let held = store.lease(&queue(), &take).await.unwrap();
@@ -72,7 +70,8 @@ async fn queue_with_a_foreign_value_is_corrupt_and_unchanged() {
     assert_eq!(done, [Resolved::Done]);
 }
 
-async fn lossy(redis: &Redis) -> (RedisStore, TcpProxy, LeaseRequest, QueueItem) {
+async fn lossy() -> (Redis, RedisStore, TcpProxy, LeaseRequest, QueueItem) {
+    let redis = Redis::start();
     let wire = TcpProxy::to(redis.port());
     let store = patient(&format!("redis://127.0.0.1:{}", wire.port()));
     // Loads the scripts, so that the dropped reply is that of the call itself and not a NOSCRIPT error.
@@ -80,13 +79,12 @@ async fn lossy(redis: &Redis) -> (RedisStore, TcpProxy, LeaseRequest, QueueItem)
     let _ = store.enqueue(&queue(), from_ref(&first)).await.unwrap();
     let _ = store.lease(&queue(), &take).await.unwrap();
     let _ = store.ack(&queue(), &take.token, &[first.id], LONG).await.unwrap();
-    (store, wire, LeaseRequest::new(1, LONG), item("k"))
+    (redis, store, wire, LeaseRequest::new(1, LONG), item("k"))
 }
 
 #[tokio::test]
 async fn queue_steps_with_lost_replies_are_recognised() {
-    let redis = Redis::start();
-    let (store, wire, take, item) = lossy(&redis).await;
+    let (_redis, store, wire, take, item) = lossy().await;
     let id = item.id.to_string();
     wire.drop_next_answer_to(id.as_bytes());
     let enqueued = store.enqueue(&queue(), from_ref(&item)).await.unwrap();
@@ -104,8 +102,7 @@ async fn queue_steps_with_lost_replies_are_recognised() {
 /// A retry does not store its token, so the repeated call cannot be recognised: it returns an error, never *lost*.
 #[tokio::test]
 async fn queue_retry_with_a_lost_reply_is_never_lost() {
-    let redis = Redis::start();
-    let (store, wire, take, item) = lossy(&redis).await;
+    let (_redis, store, wire, take, item) = lossy().await;
     let _ = store.enqueue(&queue(), from_ref(&item)).await.unwrap();
     let _ = store.lease(&queue(), &take).await.unwrap();
     wire.drop_next_answer_to(item.id.to_string().as_bytes());
@@ -117,8 +114,7 @@ async fn queue_retry_with_a_lost_reply_is_never_lost() {
 /// Done items leave nothing after their retention, and no call removes more than a hundred of them.
 #[tokio::test]
 async fn queue_removes_expired_items_in_small_steps() {
-    let redis = Redis::with(&["--appendonly", "no"]);
-    let store = patient(&redis.url());
+    let (redis, store) = server_with(&["--appendonly", "no"]);
     let items: Vec<_> = (0..250).map(|i| item(&i.to_string())).collect();
     let _ = store.enqueue(&queue(), &items).await.unwrap();
     let take = LeaseRequest::new(250, LONG);

@@ -5,13 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::common::{
-    PATIENCE, attached, config, drained, events, grown, job, job_key, partition_key, patient,
-    published, until_it_works,
-};
-use hapax_core::log::{Appended, Cursor, LogRetention, TailPosition};
+use crate::common::*;
+use hapax_core::log::{Appended, LogRetention, TailPosition};
 use hapax_core::queue::{Enqueued, QueueItem, QueueName};
-use hapax_core::{Key, Log, Queue, StoreError, Tenant};
+use hapax_core::{Log, Queue, StoreError, Tenant};
 use hapax_redis::RedisStore;
 use hapax_testkit::{Redis, RedisCluster};
 
@@ -45,38 +42,13 @@ async fn write_without_replica_confirmation_is_an_error() {
     assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
 }
 
-/// Appends one event after the other until `stop`, and repeats each until it is acknowledged.
-fn writer(
-    store: RedisStore,
-    job: Key,
-    stop: Arc<AtomicBool>,
-) -> tokio::task::JoinHandle<Vec<Cursor>> {
-    tokio::spawn(async move {
-        let mut acknowledged = Vec::new();
-        for seq in 0.. {
-            if stop.load(Ordering::SeqCst) {
-                break;
-            }
-            let call = events(&job, [seq]);
-            let answer =
-                until_it_works(|| async { store.append(&call, &LogRetention::default()).await });
-            match answer.await[0] {
-                Appended::Published(at) | Appended::Duplicate(at) => acknowledged.push(at),
-                other => panic!("{other:?}"),
-            }
-        }
-        acknowledged
-    })
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn cluster_failover_keeps_what_a_replica_confirmed() {
     let cluster = RedisCluster::start();
     let store = waiting(&cluster.url(), Duration::from_secs(10));
     let jobs: Vec<_> = (0..8).map(|i| job(&format!("job-{i}"))).collect();
     let stop = Arc::new(AtomicBool::new(false));
-    let writers: Vec<_> =
-        jobs.iter().map(|job| writer(store.clone(), job.clone(), stop.clone())).collect();
+    let writers: Vec<_> = jobs.iter().map(|job| spawn_appends(&store, job, &stop)).collect();
     let name = job_key(&jobs[0]);
     for job in &jobs {
         until_it_works(|| grown(&store, job, 3)).await;
@@ -109,26 +81,15 @@ fn replica<'a>(cluster: &'a RedisCluster, master: &Redis) -> &'a Redis {
     cluster.node(port.parse().unwrap())
 }
 
-async fn until_replicated(master: &Redis, key: &str) {
-    for _ in 0..1000 {
-        let set = format!("SET {key} 1");
-        if master.cli_lines(&[&set, "WAIT 1 1000"]).lines().last() == Some("1") {
-            return;
-        }
-    }
-    panic!("the replica does not follow");
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn failover_gives_a_gap_only_to_readers_of_lost_entries() {
-    let cluster = RedisCluster::start();
-    let store = patient(&cluster.url());
+    let (cluster, store) = cluster();
     let job = job("a");
     let kept = published(&store, &events(&job, 0..3)).await;
     let name = job_key(&job);
     let master = cluster.node(cluster.master_of(&name));
     let replica = replica(&cluster, master);
-    until_replicated(master, &partition_key(&job, "barrier")).await;
+    wait_until_replicated(master, &partition_key(&job, "barrier"));
     // Nothing more reaches the replica, not even its socket buffers.
     replica.stop();
     master.cli(&["CLIENT", "KILL", "TYPE", "replica"]);

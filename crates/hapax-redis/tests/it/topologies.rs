@@ -4,10 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::{
-    LONG, PATIENCE, calm_sentinels, config, granted, lock, patient, record, tolerate,
-    until_it_works,
-};
+use crate::common::*;
 use hapax_core::{
     ClaimRequest, Claimed, Claims, Expect, Fence, GiveBack, Records, Severity, Step, Store,
     StoreError,
@@ -20,6 +17,14 @@ const SOON: Duration = Duration::from_secs(3);
 
 fn brisk(url: &str) -> RedisStore {
     RedisStore::open(config(url).timeout(Duration::from_secs(1))).unwrap()
+}
+
+/// Sentinels and their servers, and a connected store on them.
+async fn sentinels() -> (RedisSentinel, RedisStore) {
+    let servers = calm_sentinels();
+    let store = brisk(&servers.url());
+    until_it_works(|| store.ping()).await;
+    (servers, store)
 }
 
 /// Takes and releases one lock until `stop`, a few times at least, and returns the fences in order.
@@ -54,7 +59,7 @@ async fn sentinel_failover_switches_to_the_new_master() {
     let held = granted(&patient(&servers.url()), &lock("held"), &ClaimRequest::new(LONG)).await;
     let old = servers.master_port();
     // Replicated first, so that the failover does not lose this write.
-    until_replicated(servers.node(old)).await;
+    wait_until_replicated(servers.node(old), "barrier");
     servers.kill_master();
     tolerate(&servers, SOON);
     let new = servers.wait_for_new_master();
@@ -66,20 +71,9 @@ async fn sentinel_failover_switches_to_the_new_master() {
     assert_fences_grow(stop, work).await;
 }
 
-async fn until_replicated(master: &Redis) {
-    for _ in 0..1000 {
-        if master.cli_lines(&["SET barrier 1", "WAIT 1 1000"]).lines().last() == Some("1") {
-            return;
-        }
-    }
-    panic!("the replica does not follow");
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn sentinel_master_that_hangs_is_replaced() {
-    let servers = calm_sentinels();
-    let store = brisk(&servers.url());
-    until_it_works(|| store.ping()).await;
+    let (servers, store) = sentinels().await;
     let old = servers.master_port();
     servers.node(old).stop();
     tolerate(&servers, SOON);
@@ -91,9 +85,7 @@ async fn sentinel_master_that_hangs_is_replaced() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sentinel_master_that_is_demoted_is_replaced() {
-    let servers = calm_sentinels();
-    let store = brisk(&servers.url());
-    until_it_works(|| store.ping()).await;
+    let (servers, store) = sentinels().await;
     fail_over(&servers);
     let new = servers.wait_for_new_master();
     let (key, ask) = (lock("a"), ClaimRequest::new(LONG));
@@ -251,8 +243,7 @@ async fn cluster_waiters_are_woken_by_releases_elsewhere() {
 
 #[tokio::test]
 async fn waiters_are_woken_after_the_subscription_was_lost() {
-    let redis = Redis::start();
-    let store = patient(&redis.url());
+    let (redis, store) = server();
     let mut watch = store.watch(&lock("a"));
     watch.changed(LONG).await;
     redis.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
@@ -277,8 +268,7 @@ fn store_outlives_the_runtime_that_connected_it() {
 
 #[tokio::test]
 async fn findings_name_what_would_break_a_promise() {
-    let redis = Redis::start();
-    let store = patient(&redis.url());
+    let (redis, store) = server();
     let severity = |findings: &[hapax_core::Finding], check: &str| {
         findings.iter().find(|f| f.check == check).map(|f| f.severity)
     };
@@ -303,8 +293,7 @@ async fn findings_name_what_would_break_a_promise() {
 
 #[tokio::test]
 async fn findings_about_a_cluster_cover_every_master() {
-    let cluster = RedisCluster::start();
-    let store = patient(&cluster.url());
+    let (cluster, store) = cluster();
     let find = async |check: &str| {
         let findings = store.examine().await.unwrap();
         findings.into_iter().find(|f| f.check == check).unwrap().severity
@@ -319,8 +308,7 @@ async fn findings_about_a_cluster_cover_every_master() {
 
 #[tokio::test]
 async fn keys_of_any_name_are_in_one_slot_each() {
-    let cluster = RedisCluster::start();
-    let store = patient(&cluster.url());
+    let (_cluster, store) = cluster();
     for name in ["a{b}c", "}{", "{", "{}", "%7B", "processing:{x}", "processing:}x{"] {
         let ticket = granted(&store, &lock(name), &ClaimRequest::new(LONG)).await;
         let step = store.give_back(&lock(name), &ticket.token, GiveBack::Forget).await.unwrap();

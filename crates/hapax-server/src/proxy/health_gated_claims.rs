@@ -1,12 +1,10 @@
 //! A store that grants no claims while it must not be used, although it answers.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use hapax::{
-    ClaimRequest, ClaimView, Claimed, Claims, GiveBack, Key, Step, Store, StoreError, Token, Watch,
+    ClaimRequest, ClaimStep, ClaimView, Claimed, Claims, Key, Step, Store, StoreError, Token, Watch,
 };
 
 use crate::daemon::{Readiness, ReadinessState};
@@ -25,16 +23,8 @@ impl Claims for HealthGatedClaims {
         }
     }
 
-    async fn extend(&self, key: &Key, token: &Token, lease: Duration) -> Result<Step, StoreError> {
-        self.store.extend(key, token, lease).await
-    }
-
-    async fn settle(&self, key: &Key, token: &Token, value: Bytes) -> Result<Step, StoreError> {
-        self.store.settle(key, token, value).await
-    }
-
-    async fn give_back(&self, key: &Key, token: &Token, how: GiveBack) -> Result<Step, StoreError> {
-        self.store.give_back(key, token, how).await
+    async fn step(&self, key: &Key, token: &Token, step: ClaimStep) -> Result<Step, StoreError> {
+        self.store.step(key, token, step).await
     }
 
     async fn look(&self, key: &Key) -> Result<Option<ClaimView>, StoreError> {

@@ -2,10 +2,9 @@
 
 use hapax_core::log::{Appended, Cursor, Epoch, Epochs, LogEvent, MAX_NUMBER};
 use hapax_core::{Key, StoreError, Timestamp};
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Row, params};
 
-use crate::error::{column_error, store_error};
-use crate::row::to_i64;
+use crate::session::{Session, to_i64};
 
 pub(super) struct JobRow {
     pub(super) id: i64,
@@ -21,21 +20,16 @@ pub(super) struct JobRow {
 
 impl JobRow {
     /// Reads the live row of the key, expired or not.
-    pub(super) fn read(connection: &Connection, job: &Key) -> Result<Option<Self>, StoreError> {
-        connection
-            .prepare_cached(
-                "SELECT id, epochs, first, last, closed, state, state_seq, expires_at \
-                 FROM hapax_jobs WHERE tenant = ?1 AND domain = ?2 AND name = ?3 AND live = 1",
-            )
-            .and_then(|mut query| {
-                query.query_row(job_columns(job), |row| Ok(Self::decode(row))).optional()
-            })
-            .map_err(store_error)?
-            .transpose()
-            .map_err(column_error)
+    pub(super) fn read(session: Session<'_>, job: &Key) -> Result<Option<Self>, StoreError> {
+        session.first(
+            "SELECT id, epochs, first, last, closed, state, state_seq, expires_at \
+             FROM hapax_jobs WHERE tenant = ?1 AND domain = ?2 AND name = ?3 AND live = 1",
+            job_columns(job),
+            Self::decode,
+        )
     }
 
-    fn decode(row: &rusqlite::Row<'_>) -> rusqlite::Result<Self> {
+    fn decode(row: &Row<'_>) -> rusqlite::Result<Self> {
         let epochs = row.get_ref(1)?.as_str()?.parse();
         Ok(Self {
             id: row.get(0)?,
@@ -55,80 +49,58 @@ impl JobRow {
 
     /// Starts a new log under the key. An earlier log of the same key is left to the sweep.
     pub(super) fn insert(
-        connection: &Connection,
+        session: Session<'_>,
         job: &Key,
         now: Timestamp,
         expires_at: Timestamp,
     ) -> Result<Self, StoreError> {
-        let epochs = Epochs::new(next_epoch(connection, now)?);
+        let epochs = Epochs::new(next_epoch(session, now)?);
         let [tenant, domain, name] = job_columns(job);
-        let insert = || -> rusqlite::Result<i64> {
-            connection
-                .prepare_cached(
-                    "UPDATE hapax_jobs SET live = 0, look_at = ?4 \
-                     WHERE tenant = ?1 AND domain = ?2 AND name = ?3 AND live = 1",
-                )?
-                .execute(params![tenant, domain, name, to_i64(now.0)])?;
-            connection
-                .prepare_cached(
-                    "INSERT INTO hapax_jobs (tenant, domain, name, live, epochs, first, last, \
-                            closed, state, state_seq, expires_at, look_at) \
-                     VALUES (?1, ?2, ?3, 1, ?4, 1, 0, 0, 0, 0, ?5, ?5)",
-                )?
-                .insert(params![tenant, domain, name, epochs.to_string(), to_i64(expires_at.0)])
-        };
-        let id = insert().map_err(store_error)?;
-        Ok(Self {
-            id,
-            epochs,
-            first: 1,
-            last: 0,
-            closed: false,
-            state: 0,
-            state_seq: 0,
-            expires_at,
-        })
+        session.execute(
+            "UPDATE hapax_jobs SET live = 0, look_at = ?4 \
+             WHERE tenant = ?1 AND domain = ?2 AND name = ?3 AND live = 1",
+            params![tenant, domain, name, to_i64(now.0)],
+        )?;
+        let id = session.insert(
+            "INSERT INTO hapax_jobs (tenant, domain, name, live, epochs, first, last, \
+                    closed, state, state_seq, expires_at, look_at) \
+             VALUES (?1, ?2, ?3, 1, ?4, 1, 0, 0, 0, 0, ?5, ?5)",
+            params![tenant, domain, name, epochs.to_string(), to_i64(expires_at.0)],
+        )?;
+        let (first, last, closed) = (1, 0, false);
+        Ok(Self { id, epochs, first, last, closed, state: 0, state_seq: 0, expires_at })
     }
 
-    pub(super) fn write(&self, connection: &Connection) -> Result<(), StoreError> {
-        connection
-            .prepare_cached(
-                "UPDATE hapax_jobs SET first = ?2, last = ?3, closed = ?4, state = ?5, \
-                        state_seq = ?6, expires_at = ?7 WHERE id = ?1",
-            )
-            .and_then(|mut statement| {
-                statement.execute(params![
-                    self.id,
-                    to_i64(self.first),
-                    to_i64(self.last),
-                    self.closed,
-                    self.state,
-                    to_i64(self.state_seq),
-                    to_i64(self.expires_at.0),
-                ])
-            })
-            .map(drop)
-            .map_err(store_error)
+    pub(super) fn write(&self, session: Session<'_>) -> Result<(), StoreError> {
+        let written = session.execute(
+            "UPDATE hapax_jobs SET first = ?2, last = ?3, closed = ?4, state = ?5, \
+                    state_seq = ?6, expires_at = ?7 WHERE id = ?1",
+            params![
+                self.id,
+                to_i64(self.first),
+                to_i64(self.last),
+                self.closed,
+                self.state,
+                to_i64(self.state_seq),
+                to_i64(self.expires_at.0),
+            ],
+        );
+        written.map(drop)
     }
 
     /// The answer to an event that is a duplicate, a conflict or too late. Duplicates come first,
     /// because a retry must get its first answer even after the job was closed.
     pub(super) fn known_event(
         &self,
-        connection: &Connection,
+        session: Session<'_>,
         event: &LogEvent,
     ) -> Result<Option<Appended>, StoreError> {
-        let before: Option<(u64, bool)> = connection
-            .prepare_cached(
-                "SELECT offset, fingerprint = ?4 FROM hapax_entries \
-                 WHERE job = ?1 AND stage = ?2 AND seq = ?3",
-            )
-            .and_then(|mut query| {
-                let seq = to_i64(event.seq);
-                let identity = params![self.id, &*event.stage, seq, event.fingerprint.as_str()];
-                query.query_row(identity, |row| Ok((row.get(0)?, row.get(1)?))).optional()
-            })
-            .map_err(column_error)?;
+        let before: Option<(u64, bool)> = session.first(
+            "SELECT offset, fingerprint = ?4 FROM hapax_entries \
+             WHERE job = ?1 AND stage = ?2 AND seq = ?3",
+            params![self.id, &*event.stage, to_i64(event.seq), event.fingerprint.as_str()],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )?;
         Ok(match before {
             Some((offset, true)) => Some(Appended::Duplicate(self.at(offset))),
             Some((_, false)) => Some(Appended::Conflict),
@@ -144,19 +116,14 @@ impl JobRow {
 
 /// Epochs grow and follow the clock, so that after the file was deleted or restored from a backup
 /// new logs do not match the cursors of lost ones.
-fn next_epoch(connection: &Connection, now: Timestamp) -> Result<Epoch, StoreError> {
-    let next = || -> rusqlite::Result<u64> {
-        connection
-            .prepare_cached(
-                "INSERT INTO hapax_meta (name, value) VALUES ('epoch', ?1) \
-                 ON CONFLICT DO UPDATE SET value = max(value + 1, excluded.value)",
-            )?
-            .execute([to_i64(now.0.min(MAX_NUMBER))])?;
-        connection
-            .prepare_cached("SELECT value FROM hapax_meta WHERE name = 'epoch'")?
-            .query_row([], |row| row.get(0))
-    };
-    next().map(Epoch).map_err(store_error)
+fn next_epoch(session: Session<'_>, now: Timestamp) -> Result<Epoch, StoreError> {
+    session.execute(
+        "INSERT INTO hapax_meta (name, value) VALUES ('epoch', ?1) \
+         ON CONFLICT DO UPDATE SET value = max(value + 1, excluded.value)",
+        [to_i64(now.0.min(MAX_NUMBER))],
+    )?;
+    let sql = "SELECT value FROM hapax_meta WHERE name = 'epoch'";
+    session.one(sql, [], |row| row.get(0)).map(Epoch)
 }
 
 fn job_columns(job: &Key) -> [&str; 3] {

@@ -14,6 +14,7 @@ use hapax_core::{Key, Log, StoreError, Watch};
 
 use crate::SqliteStore;
 use crate::error::internal_error;
+use crate::session::Session;
 
 pub(crate) use sweep::sweep_job;
 
@@ -34,10 +35,10 @@ impl Log for SqliteStore {
         let bytes = events.iter().map(|event| event.payload.len() + EVENT_BYTES).sum();
         let mut wakes: Vec<_> = events.iter().map(|event| event.job.digest()).collect();
         wakes.dedup();
-        let (clock, partitions) = (self.clock(), self.partitions());
-        let (events, keep) = (events.to_vec(), *keep);
-        self.write(bytes, wakes, move |c| append::append(c, &*clock, partitions, &events, &keep))
-            .await
+        let (partitions, events, keep) = (self.partitions(), events.to_vec(), *keep);
+        let append =
+            move |session: Session<'_>| append::append(session, partitions, &events, &keep);
+        self.write(bytes, wakes, append).await
     }
 
     async fn attach(
@@ -46,8 +47,8 @@ impl Log for SqliteStore {
         after: u64,
         at_most: usize,
     ) -> Result<Option<Attached>, StoreError> {
-        let (clock, job) = (self.clock(), job.clone());
-        self.read(move |c| attach::attach(c, &*clock, &job, after, at_most)).await
+        let job = job.clone();
+        self.read(move |session| attach::attach(session, &job, after, at_most)).await
     }
 
     async fn tail(
@@ -55,8 +56,8 @@ impl Log for SqliteStore {
         from: &[(u16, TailPosition)],
         at_most: usize,
     ) -> Result<Vec<PartitionTail>, StoreError> {
-        let (clock, from) = (self.clock(), from.to_vec());
-        self.read(move |c| tail::tail(c, &*clock, &from, at_most)).await
+        let from = from.to_vec();
+        self.read(move |session| tail::tail(session, &from, at_most)).await
     }
 
     fn partitions(&self) -> u16 {

@@ -1,20 +1,21 @@
 //! Reading the newest entries of many partitions.
 
 use hapax_core::log::{PartitionTail, TailChange, TailPosition};
-use hapax_core::{Clock, Key, StoreError, Timestamp};
-use rusqlite::{Connection, OptionalExtension, params};
+use hapax_core::{Key, StoreError, Timestamp};
+use rusqlite::params;
 
-use crate::error::{column_error, store_error};
-use crate::row::to_i64;
+use crate::error::column_error;
+use crate::session::{Session, to_i64};
 
 pub(crate) fn tail(
-    connection: &Connection,
-    clock: &dyn Clock,
+    session: Session<'_>,
     from: &[(u16, TailPosition)],
     at_most: usize,
 ) -> Result<Vec<PartitionTail>, StoreError> {
-    let now = clock.now();
-    let end = last_entry(connection).map_err(store_error)?;
+    let now = session.now();
+    // The id of the last entry that was ever appended, kept or not.
+    let sql = "SELECT seq FROM sqlite_sequence WHERE name = 'hapax_entries'";
+    let end: i64 = session.first(sql, [], |row| row.get(0))?.unwrap_or(0);
     let tail = |(partition, from): &(u16, TailPosition)| {
         let (after, unknown) = match from.as_str() {
             "" => (0, false),
@@ -28,26 +29,36 @@ pub(crate) fn tail(
         if after == end {
             return Ok(PartitionTail { changes: Vec::new(), next: position(after), lost: unknown });
         }
-        let partition = PartitionReader { connection, number: *partition, now };
+        let partition = PartitionReader { session, number: *partition, now };
         let mut tail = partition.after(after, at_most.max(1), end)?;
         // A reader from the start has not seen the trimmed entries, so it lost nothing.
         tail.lost = unknown || tail.lost && *from != TailPosition::start();
         Ok(tail)
     };
-    from.iter().map(tail).collect::<rusqlite::Result<_>>().map_err(column_error)
+    from.iter().map(tail).collect()
 }
 
 struct PartitionReader<'c> {
-    connection: &'c Connection,
+    session: Session<'c>,
     number: u16,
     now: Timestamp,
 }
 
 impl PartitionReader<'_> {
-    fn after(&self, after: i64, at_most: usize, end: i64) -> rusqlite::Result<PartitionTail> {
-        let mut lost = after < self.forgotten()?;
-        let mut changes = Vec::new();
-        let mut query = self.connection.prepare_cached(
+    fn after(&self, after: i64, at_most: usize, end: i64) -> Result<PartitionTail, StoreError> {
+        let sql = "SELECT forgotten FROM hapax_partitions WHERE partition = ?1";
+        let forgotten: Option<i64> = self.session.first(sql, [self.number], |row| row.get(0))?;
+        let lost = after < forgotten.unwrap_or(0);
+        let (changes, expired) = self.changes(after, at_most).map_err(column_error)?;
+        let full = changes.last().filter(|_| changes.len() >= at_most);
+        let next = full.map_or_else(|| position(end), |last| last.position.clone());
+        Ok(PartitionTail { changes, next, lost: lost || expired })
+    }
+
+    /// The next changes, and whether entries were left out because their jobs have expired.
+    fn changes(&self, after: i64, at_most: usize) -> rusqlite::Result<(Vec<TailChange>, bool)> {
+        let (mut changes, mut expired) = (Vec::new(), false);
+        let mut query = self.session.connection.prepare_cached(
             "SELECT e.id, e.offset, j.tenant, j.domain, j.name, \
                     j.live = 1 AND j.expires_at > ?3 \
              FROM hapax_entries AS e JOIN hapax_jobs AS j ON j.id = e.job \
@@ -58,7 +69,7 @@ impl PartitionReader<'_> {
             let Some(row) = rows.next()? else { break };
             // Expired, but not swept yet.
             if !row.get::<_, bool>(5)? {
-                lost = true;
+                expired = true;
                 continue;
             }
             let text = |column| row.get_ref(column)?.as_str().map_err(rusqlite::Error::from);
@@ -66,28 +77,8 @@ impl PartitionReader<'_> {
                 .ok_or(rusqlite::Error::InvalidQuery)?;
             changes.push(TailChange { job, offset: row.get(1)?, position: position(row.get(0)?) });
         }
-        let full = changes.last().filter(|_| changes.len() >= at_most);
-        let next = full.map_or_else(|| position(end), |last| last.position.clone());
-        Ok(PartitionTail { changes, next, lost })
+        Ok((changes, expired))
     }
-
-    fn forgotten(&self) -> rusqlite::Result<i64> {
-        let found = self
-            .connection
-            .prepare_cached("SELECT forgotten FROM hapax_partitions WHERE partition = ?1")?
-            .query_row([self.number], |row| row.get(0))
-            .optional()?;
-        Ok(found.unwrap_or(0))
-    }
-}
-
-/// The id of the last entry that was ever appended, kept or not.
-fn last_entry(connection: &Connection) -> rusqlite::Result<i64> {
-    let found = connection
-        .prepare_cached("SELECT seq FROM sqlite_sequence WHERE name = 'hapax_entries'")?
-        .query_row([], |row| row.get(0))
-        .optional()?;
-    Ok(found.unwrap_or(0))
 }
 
 fn position(entry: i64) -> TailPosition {

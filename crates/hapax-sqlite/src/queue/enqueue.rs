@@ -1,46 +1,33 @@
 //! Adding items to a queue.
 
 use hapax_core::queue::{Enqueued, QueueItem, QueueName};
-use hapax_core::{Clock, StoreError, Timestamp};
-use rusqlite::{Connection, params};
+use hapax_core::{StoreError, Timestamp};
+use rusqlite::params;
 
 use super::item;
-use crate::row::{execute, to_i64};
+use crate::session::{Session, to_i64};
 
 /// The caller holds the write lock, and rolls back if this fails.
 pub(crate) fn enqueue(
-    connection: &Connection,
-    clock: &dyn Clock,
+    session: Session<'_>,
     queue: &QueueName,
     items: &[QueueItem],
 ) -> Result<Vec<Enqueued>, StoreError> {
-    let now = clock.now();
-    items.iter().map(|item| add(connection, queue, item, now)).collect()
+    let now = session.now();
+    items.iter().map(|item| add(session, queue, item, now)).collect()
 }
 
 fn add(
-    connection: &Connection,
+    session: Session<'_>,
     queue: &QueueName,
     item: &QueueItem,
     now: Timestamp,
 ) -> Result<Enqueued, StoreError> {
-    let added = item::insert(connection, queue, item, now)?
-        || forget_done(connection, queue, item, now)?
-            && item::insert(connection, queue, item, now)?;
+    // An item with the same id whose retention is over does not count.
+    let forget = "DELETE FROM hapax_outbox \
+                  WHERE queue = ?1 AND id = ?2 AND state = 6 AND forget_at <= ?3";
+    let done = params![queue.as_str(), item.id.to_string(), to_i64(now.0)];
+    let added = item::insert(session, queue, item, now)?
+        || session.execute(forget, done)? == 1 && item::insert(session, queue, item, now)?;
     Ok(if added { Enqueued::Accepted } else { Enqueued::Duplicate })
-}
-
-/// Deletes a done item of the same id whose retention is over; whether there was one.
-fn forget_done(
-    connection: &Connection,
-    queue: &QueueName,
-    item: &QueueItem,
-    now: Timestamp,
-) -> Result<bool, StoreError> {
-    execute(
-        connection,
-        "DELETE FROM hapax_outbox WHERE queue = ?1 AND id = ?2 AND state = 6 AND forget_at <= ?3",
-        params![queue.as_str(), item.id.to_string(), to_i64(now.0)],
-    )
-    .map(|deleted| deleted == 1)
 }

@@ -1,23 +1,21 @@
 //! The row of an item.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use hapax_core::queue::{ItemId, LeasedItem, QueueItem, QueueName};
-use hapax_core::{Fence, Key, StoreError, Tenant, Timestamp};
+use hapax_core::{Fence, StoreError, Tenant, Timestamp};
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, Row, params};
-use serde_json::value::RawValue;
+use rusqlite::{Row, params};
 
 use crate::error::internal_error;
-use crate::row::{execute, to_i64};
+use crate::session::{Session, to_i64};
 
 /// Inserts a row and returns whether its id is new. The triggers of the table set its state.
 pub(super) fn insert(
-    connection: &Connection,
+    session: Session<'_>,
     queue: &QueueName,
     item: &QueueItem,
     now: Timestamp,
@@ -25,8 +23,7 @@ pub(super) fn insert(
     let headers = serde_json::to_string(&item.headers)
         .map_err(|_| internal_error("headers without a text"))?;
     let deliver_after = (item.delay > Duration::ZERO).then(|| to_i64(now.plus(item.delay).0));
-    execute(
-        connection,
+    let added = session.execute(
         "INSERT INTO hapax_outbox (queue, id, tenant, topic, key, payload, content_type, headers, \
                 deliver_after, created_at) \
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) ON CONFLICT (queue, id) DO NOTHING",
@@ -42,8 +39,8 @@ pub(super) fn insert(
             deliver_after,
             to_i64(now.0),
         ],
-    )
-    .map(|added| added == 1)
+    )?;
+    Ok(added == 1)
 }
 
 /// The columns that [`decode`] reads, in this order.
@@ -54,15 +51,15 @@ pub(super) const COLUMNS: &str =
 /// because a row that cannot be read would stop its whole queue.
 pub(super) fn decode(row: &Row<'_>, now: Timestamp) -> rusqlite::Result<LeasedItem> {
     let id = text(row.get_ref(0)?).and_then(|id| id.parse().ok());
-    let tenant = text(row.get_ref(1)?).and_then(|name| tenant(&name)).unwrap_or_default();
+    let headers = text(row.get_ref(6)?).map(|json| QueueItem::headers_from_json(&json));
     let item = QueueItem {
         id: ItemId(id.ok_or(rusqlite::Error::InvalidQuery)?),
-        tenant,
+        tenant: text(row.get_ref(1)?).map(|name| Tenant::stored(&name)).unwrap_or_default(),
         topic: text(row.get_ref(2)?).unwrap_or_default().into(),
         key: shared_text(row.get_ref(3)?),
         payload: Bytes::copy_from_slice(bytes(row.get_ref(4)?)),
         content_type: shared_text(row.get_ref(5)?),
-        headers: text(row.get_ref(6)?).map(|json| headers(&json)).unwrap_or_default(),
+        headers: headers.unwrap_or_default(),
         delay: Duration::ZERO,
     };
     let number = |column| row.get::<_, i64>(column).map(|n| u64::try_from(n).unwrap_or(0));
@@ -87,19 +84,4 @@ fn bytes(value: ValueRef<'_>) -> &[u8] {
         ValueRef::Text(bytes) | ValueRef::Blob(bytes) => bytes,
         _ => &[],
     }
-}
-
-/// Accepts scoped tenants, too, which only hapax makes; the table has checked the name.
-fn tenant(name: &str) -> Option<Tenant> {
-    Key::stored(name, "record", "", "").map(|key| key.tenant().clone())
-}
-
-/// A value that is not a string, as another program may insert, is kept as its JSON text. It is not
-/// parsed, because it may be nested deeper than serde follows.
-fn headers(json: &str) -> BTreeMap<String, String> {
-    let parsed: BTreeMap<String, &RawValue> = serde_json::from_str(json).unwrap_or_default();
-    let plain = |value: &RawValue| {
-        serde_json::from_str(value.get()).unwrap_or_else(|_| value.get().to_owned())
-    };
-    parsed.into_iter().map(|(name, value)| (name, plain(value))).collect()
 }

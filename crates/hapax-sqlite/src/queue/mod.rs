@@ -12,12 +12,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hapax_core::queue::{
-    DeadLetter, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem, QueueDepth, QueueItem,
-    QueueName, Resolved,
+    DeadLetter, DeadLetterAction, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem,
+    QueueDepth, QueueItem, QueueName, Resolved,
 };
 use hapax_core::{Key, Queue, StoreError, Tenant, Token, Watch};
 
 use crate::SqliteStore;
+use crate::session::Session;
 
 pub(crate) use enqueue::enqueue;
 
@@ -45,8 +46,9 @@ impl Queue for SqliteStore {
         items: &[QueueItem],
     ) -> Result<Vec<Enqueued>, StoreError> {
         let bytes = items.iter().map(|item| item.payload.len() + ITEM_BYTES).sum();
-        let (clock, name, items) = (self.clock(), queue.clone(), items.to_vec());
-        self.write(bytes, arrivals_digest(queue), move |c| enqueue(c, &*clock, &name, &items)).await
+        let (name, items) = (queue.clone(), items.to_vec());
+        let enqueue = move |session: Session<'_>| enqueue(session, &name, &items);
+        self.write(bytes, arrivals_digest(queue), enqueue).await
     }
 
     async fn lease(
@@ -54,9 +56,9 @@ impl Queue for SqliteStore {
         queue: &QueueName,
         take: &LeaseRequest,
     ) -> Result<Vec<LeasedItem>, StoreError> {
-        let (clock, queue, take) = (self.clock(), queue.clone(), take.clone());
+        let (queue, take) = (queue.clone(), take.clone());
         let bytes = take.max_items.saturating_mul(ITEM_BYTES);
-        self.write(bytes, Vec::new(), move |c| lease::lease(c, &*clock, &queue, &take)).await
+        self.write(bytes, Vec::new(), move |session| lease::lease(session, &queue, &take)).await
     }
 
     async fn renew(
@@ -65,8 +67,9 @@ impl Queue for SqliteStore {
         token: &Token,
         lease: Duration,
     ) -> Result<u64, StoreError> {
-        let (clock, queue, token) = (self.clock(), queue.clone(), token.clone());
-        self.write(0, Vec::new(), move |c| resolve::renew(c, &*clock, &queue, &token, lease)).await
+        let (queue, token) = (queue.clone(), token.clone());
+        self.write(0, Vec::new(), move |session| resolve::renew(session, &queue, &token, lease))
+            .await
     }
 
     async fn resolve(
@@ -76,12 +79,10 @@ impl Queue for SqliteStore {
         outcomes: &[(ItemId, ItemOutcome)],
     ) -> Result<Vec<Resolved>, StoreError> {
         let bytes = outcomes.len().saturating_mul(ITEM_BYTES);
-        let (clock, name, token) = (self.clock(), queue.clone(), token.clone());
-        let outcomes = outcomes.to_vec();
-        self.write(bytes, arrivals_digest(queue), move |c| {
-            resolve::resolve(c, &*clock, &name, &token, &outcomes)
-        })
-        .await
+        let (name, token, outcomes) = (queue.clone(), token.clone(), outcomes.to_vec());
+        let resolve =
+            move |session: Session<'_>| resolve::resolve(session, &name, &token, &outcomes);
+        self.write(bytes, arrivals_digest(queue), resolve).await
     }
 
     async fn depth(
@@ -89,8 +90,8 @@ impl Queue for SqliteStore {
         queue: &QueueName,
         whose: Option<&Tenant>,
     ) -> Result<QueueDepth, StoreError> {
-        let (clock, queue, whose) = (self.clock(), queue.clone(), whose.cloned());
-        self.read(move |c| oversee::depth(c, &*clock, &queue, whose.as_ref())).await
+        let (queue, whose) = (queue.clone(), whose.cloned());
+        self.read(move |session| oversee::depth(session, &queue, whose.as_ref())).await
     }
 
     async fn dead(
@@ -101,31 +102,20 @@ impl Queue for SqliteStore {
         at_most: u32,
     ) -> Result<Vec<DeadLetter>, StoreError> {
         let (queue, whose) = (queue.clone(), whose.cloned());
-        self.read(move |c| oversee::dead(c, &queue, whose.as_ref(), after, at_most)).await
+        self.read(move |session| oversee::dead(session, &queue, whose.as_ref(), after, at_most))
+            .await
     }
 
-    async fn requeue(
+    async fn resolve_dead(
         &self,
         queue: &QueueName,
         whose: Option<&Tenant>,
         id: ItemId,
+        action: DeadLetterAction,
     ) -> Result<bool, StoreError> {
         let (name, whose) = (queue.clone(), whose.cloned());
-        self.write(0, arrivals_digest(queue), move |c| {
-            oversee::requeue(c, &name, whose.as_ref(), id)
-        })
-        .await
-    }
-
-    async fn discard(
-        &self,
-        queue: &QueueName,
-        whose: Option<&Tenant>,
-        id: ItemId,
-    ) -> Result<bool, StoreError> {
-        let (name, whose) = (queue.clone(), whose.cloned());
-        self.write(0, arrivals_digest(queue), move |c| {
-            oversee::discard(c, &name, whose.as_ref(), id)
+        self.write(0, arrivals_digest(queue), move |session| {
+            oversee::resolve_dead(session, &name, whose.as_ref(), id, action)
         })
         .await
     }

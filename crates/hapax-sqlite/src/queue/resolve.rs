@@ -4,67 +4,57 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use hapax_core::queue::{ItemId, ItemOutcome, QueueName, Resolved};
-use hapax_core::{Clock, StoreError, Timestamp, Token};
-use rusqlite::{Connection, OptionalExtension, params};
+use hapax_core::{StoreError, Timestamp, Token};
+use rusqlite::params;
 
 use super::lease::{json_list, set_lease_end};
 use super::state;
-use crate::error::column_error;
-use crate::row::to_i64;
+use crate::session::{Session, to_i64};
 
 /// Renews the lease of all items that the token holds. Items whose lease ran out, and that were not
 /// leased again since, are held again.
 pub(crate) fn renew(
-    connection: &Connection,
-    clock: &dyn Clock,
+    session: Session<'_>,
     queue: &QueueName,
     token: &Token,
     lease: Duration,
 ) -> Result<u64, StoreError> {
-    let end = clock.now().plus(lease);
-    let renew = || -> rusqlite::Result<u64> {
-        let holder = [token.as_str(), queue.as_str()];
-        let held: u64 = connection
-            .prepare_cached(
-                "SELECT count(*) FROM hapax_outbox \
-                 WHERE token = ?1 AND queue = ?2 AND state <= 3 AND token IS NOT NULL",
-            )?
-            .query_row(holder, |row| row.get(0))?;
-        if held > 0 {
-            connection
-                .prepare_cached(
-                    "UPDATE hapax_outbox SET state = 3 WHERE token = ?1 AND queue = ?2 \
-                       AND state <= 3 AND token IS NOT NULL AND state <> 3",
-                )?
-                .execute(holder)?;
-            set_lease_end(connection, queue.as_str(), token.as_str(), end)?;
-        }
-        Ok(held)
-    };
-    renew().map_err(column_error)
+    let end = session.now().plus(lease);
+    let holder = [token.as_str(), queue.as_str()];
+    let held: u64 = session.one(
+        "SELECT count(*) FROM hapax_outbox \
+         WHERE token = ?1 AND queue = ?2 AND state <= 3 AND token IS NOT NULL",
+        holder,
+        |row| row.get(0),
+    )?;
+    if held > 0 {
+        session.execute(
+            "UPDATE hapax_outbox SET state = 3 WHERE token = ?1 AND queue = ?2 \
+               AND state <= 3 AND token IS NOT NULL AND state <> 3",
+            holder,
+        )?;
+        set_lease_end(session, queue.as_str(), token.as_str(), end)?;
+    }
+    Ok(held)
 }
 
 pub(crate) fn resolve(
-    connection: &Connection,
-    clock: &dyn Clock,
+    session: Session<'_>,
     queue: &QueueName,
     token: &Token,
     outcomes: &[(ItemId, ItemOutcome)],
 ) -> Result<Vec<Resolved>, StoreError> {
-    let (queue, token, now) = (queue.as_str(), token.as_str(), clock.now());
-    let mut call = ResolveCall { connection, queue, token, now, acks: PendingAcks::default() };
-    let mut resolve_all = || -> rusqlite::Result<_> {
-        let one = |(id, outcome): &(ItemId, ItemOutcome)| call.resolve_item(*id, outcome);
-        let answers = outcomes.iter().map(one).collect::<Result<_, _>>()?;
-        call.write_acks()?;
-        call.delete_empty_lease()?;
-        Ok(answers)
-    };
-    resolve_all().map_err(column_error)
+    let (queue, token, now) = (queue.as_str(), token.as_str(), session.now());
+    let mut call = ResolveCall { session, queue, token, now, acks: PendingAcks::default() };
+    let one = |(id, outcome): &(ItemId, ItemOutcome)| call.resolve_item(*id, outcome);
+    let answers = outcomes.iter().map(one).collect::<Result<_, _>>()?;
+    call.write_acks()?;
+    call.delete_empty_lease()?;
+    Ok(answers)
 }
 
 struct ResolveCall<'a> {
-    connection: &'a Connection,
+    session: Session<'a>,
     queue: &'a str,
     token: &'a str,
     now: Timestamp,
@@ -75,112 +65,102 @@ struct ResolveCall<'a> {
 /// statement journal each.
 #[derive(Default)]
 struct PendingAcks {
-    remember: Duration,
+    retention: Duration,
     rows: BTreeSet<i64>,
 }
 
 impl ResolveCall<'_> {
-    fn resolve_item(&mut self, id: ItemId, outcome: &ItemOutcome) -> rusqlite::Result<Resolved> {
+    fn resolve_item(&mut self, id: ItemId, outcome: &ItemOutcome) -> Result<Resolved, StoreError> {
         // The item may be among the pending acks, whose rows are not written yet.
         if !matches!(outcome, ItemOutcome::Ack { .. }) {
             self.write_acks()?;
         }
-        let found: Option<(i64, i64, bool)> = self
-            .connection
-            .prepare_cached(
-                "SELECT seq, state, coalesce(forget_at, 0) > ?4 FROM hapax_outbox \
-                 WHERE queue = ?1 AND id = ?2 AND token = ?3",
-            )?
-            .query_row(params![self.queue, id.to_string(), self.token, to_i64(self.now.0)], |row| {
-                Ok((row.get(0)?, row.get(1)?, row.get(2)?))
-            })
-            .optional()?;
+        let found: Option<(i64, i64, bool)> = self.session.first(
+            "SELECT seq, state, coalesce(forget_at, 0) > ?4 FROM hapax_outbox \
+             WHERE queue = ?1 AND id = ?2 AND token = ?3",
+            params![self.queue, id.to_string(), self.token, to_i64(self.now.0)],
+            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+        )?;
         let seq = match (found, outcome) {
             (Some((seq, ..=state::IN_FLIGHT, _)), _) => seq,
             (Some((_, state::DONE, true)), ItemOutcome::Ack { .. }) => return Ok(Resolved::Done),
             _ => return Ok(Resolved::Lost),
         };
         match outcome {
-            ItemOutcome::Ack { retention: remember } => return self.ack(seq, *remember),
+            ItemOutcome::Ack { retention } => return self.ack(seq, *retention),
             ItemOutcome::Retry { after, counts, reason } => {
                 self.retry(seq, *after, *counts, reason)?
             }
             ItemOutcome::Bury { reason, blocks } => self.bury(seq, reason, *blocks)?,
-        }
+        };
         Ok(Resolved::Done)
     }
 
-    fn ack(&mut self, seq: i64, remember: Duration) -> rusqlite::Result<Resolved> {
-        if remember != self.acks.remember {
+    fn ack(&mut self, seq: i64, retention: Duration) -> Result<Resolved, StoreError> {
+        if retention != self.acks.retention {
             self.write_acks()?;
-            self.acks.remember = remember;
+            self.acks.retention = retention;
         }
-        let known = self.acks.rows.insert(seq) || !remember.is_zero();
+        let known = self.acks.rows.insert(seq) || !retention.is_zero();
         Ok(if known { Resolved::Done } else { Resolved::Lost })
     }
 
-    fn write_acks(&mut self) -> rusqlite::Result<()> {
-        let PendingAcks { remember, rows } = std::mem::take(&mut self.acks);
+    fn write_acks(&mut self) -> Result<(), StoreError> {
+        let PendingAcks { retention, rows } = std::mem::take(&mut self.acks);
         if rows.is_empty() {
             return Ok(());
         }
         let rows = json_list(rows.into_iter());
-        if remember.is_zero() {
-            self.connection
-                .prepare_cached(
-                    "DELETE FROM hapax_outbox WHERE seq IN (SELECT value FROM json_each(?1))",
-                )?
-                .execute([rows])?;
+        let written = if retention.is_zero() {
+            let sql = "DELETE FROM hapax_outbox WHERE seq IN (SELECT value FROM json_each(?1))";
+            self.session.execute(sql, [rows])
         } else {
             // Keep only the identity, to recognise a duplicate.
-            self.connection
-                .prepare_cached(
-                    "UPDATE hapax_outbox SET state = 6, forget_at = ?2, payload = x'', \
-                            headers = NULL, reason = NULL \
-                     WHERE seq IN (SELECT value FROM json_each(?1))",
-                )?
-                .execute(params![rows, to_i64(self.now.plus(remember).0)])?;
-        }
-        Ok(())
+            self.session.execute(
+                "UPDATE hapax_outbox SET state = 6, forget_at = ?2, payload = x'', \
+                        headers = NULL, reason = NULL \
+                 WHERE seq IN (SELECT value FROM json_each(?1))",
+                params![rows, to_i64(self.now.plus(retention).0)],
+            )
+        };
+        written.map(drop)
     }
 
-    fn retry(&self, seq: i64, after: Duration, counts: bool, reason: &str) -> rusqlite::Result<()> {
+    fn retry(
+        &self,
+        seq: i64,
+        after: Duration,
+        counts: bool,
+        reason: &str,
+    ) -> Result<usize, StoreError> {
         let due = (!after.is_zero()).then(|| to_i64(self.now.plus(after).0));
-        self.connection
-            .prepare_cached(
-                "UPDATE hapax_outbox AS o SET token = NULL, deliver_after = ?2, \
-                        attempts = attempts - ?3, reason = ?4, \
-                        state = CASE WHEN EXISTS ( \
-                            SELECT 1 FROM hapax_outbox AS e WHERE e.queue = o.queue \
-                              AND e.tenant = o.tenant AND e.key = o.key \
-                              AND e.state <= 4 AND e.seq < o.seq) THEN 2 \
-                        ELSE ?2 IS NOT NULL END \
-                 WHERE seq = ?1",
-            )?
-            .execute(params![seq, due, !counts, reason])
-            .map(drop)
+        self.session.execute(
+            "UPDATE hapax_outbox AS o SET token = NULL, deliver_after = ?2, \
+                    attempts = attempts - ?3, reason = ?4, \
+                    state = CASE WHEN EXISTS ( \
+                        SELECT 1 FROM hapax_outbox AS e WHERE e.queue = o.queue \
+                          AND e.tenant = o.tenant AND e.key = o.key \
+                          AND e.state <= 4 AND e.seq < o.seq) THEN 2 \
+                    ELSE ?2 IS NOT NULL END \
+             WHERE seq = ?1",
+            params![seq, due, !counts, reason],
+        )
     }
 
-    fn bury(&self, seq: i64, reason: &str, blocks: bool) -> rusqlite::Result<()> {
+    fn bury(&self, seq: i64, reason: &str, blocks: bool) -> Result<usize, StoreError> {
         let state = if blocks { state::DEAD_AND_BLOCKS } else { state::DEAD };
-        self.connection
-            .prepare_cached(
-                "UPDATE hapax_outbox SET token = NULL, state = ?2, reason = ?3, ended_at = ?4 \
-                 WHERE seq = ?1",
-            )?
-            .execute(params![seq, state, reason, to_i64(self.now.0)])
-            .map(drop)
+        let sql = "UPDATE hapax_outbox SET token = NULL, state = ?2, reason = ?3, ended_at = ?4 \
+                   WHERE seq = ?1";
+        self.session.execute(sql, params![seq, state, reason, to_i64(self.now.0)])
     }
 
     /// Deletes the lease once it holds no item.
-    fn delete_empty_lease(&self) -> rusqlite::Result<()> {
-        self.connection
-            .prepare_cached(
-                "DELETE FROM hapax_leases WHERE queue = ?1 AND token = ?2 AND NOT EXISTS ( \
-                     SELECT 1 FROM hapax_outbox \
-                     WHERE token = ?2 AND queue = ?1 AND state <= 3 AND token IS NOT NULL)",
-            )?
-            .execute([self.queue, self.token])
-            .map(drop)
+    fn delete_empty_lease(&self) -> Result<usize, StoreError> {
+        self.session.execute(
+            "DELETE FROM hapax_leases WHERE queue = ?1 AND token = ?2 AND NOT EXISTS ( \
+                 SELECT 1 FROM hapax_outbox \
+                 WHERE token = ?2 AND queue = ?1 AND state <= 3 AND token IS NOT NULL)",
+            [self.queue, self.token],
+        )
     }
 }

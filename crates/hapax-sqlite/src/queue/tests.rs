@@ -9,6 +9,7 @@ use hapax_core::{Clock, ManualClock, Tenant};
 use rusqlite::Connection;
 
 use super::{enqueue, lease, oversee, resolve};
+use crate::session::Session;
 
 const HOUR: Duration = Duration::from_secs(3600);
 /// The engine calls the counter once for so many steps.
@@ -35,6 +36,10 @@ impl Bench {
         Self { connection, clock: ManualClock::default(), queue: QueueName::outbox(), steps }
     }
 
+    fn session(&self) -> Session<'_> {
+        Session { connection: &self.connection, clock: &self.clock }
+    }
+
     /// Many rows by plain SQL, as any language would add them.
     fn fill(&self, rows: u32, key: &str) {
         let sql = format!(
@@ -46,19 +51,18 @@ impl Bench {
 
     fn item(&self, key: &str) {
         let item = QueueItem::new(&Tenant::default(), "t", "x").key(key);
-        enqueue(&self.connection, &self.clock, &self.queue, &[item]).unwrap();
+        enqueue(self.session(), &self.queue, &[item]).unwrap();
     }
 
     fn take(&self, at_most: usize) -> (LeaseRequest, Vec<LeasedItem>) {
         let take = LeaseRequest::new(at_most, HOUR);
-        let leased = lease::lease(&self.connection, &self.clock, &self.queue, &take).unwrap();
+        let leased = lease::lease(self.session(), &self.queue, &take).unwrap();
         (take, leased)
     }
 
     fn end_all(&self, (take, leased): &(LeaseRequest, Vec<LeasedItem>), how: &ItemOutcome) {
         let outcomes: Vec<_> = leased.iter().map(|l| (l.item.id, how.clone())).collect();
-        let (connection, clock, queue) = (&self.connection, &self.clock, &self.queue);
-        let done = resolve::resolve(connection, clock, queue, &take.token, &outcomes).unwrap();
+        let done = resolve::resolve(self.session(), &self.queue, &take.token, &outcomes).unwrap();
         assert_eq!(done.len(), leased.len());
     }
 
@@ -140,11 +144,9 @@ fn queue_statements_never_scan_the_table() {
         + include_str!("resolve.rs")
         + include_str!("oversee.rs")
         + include_str!("enqueue.rs");
-    // Every statement is the first string literal after `prepare…(`.
     let mut plans = 0;
-    for part in statements.split("prepare").skip(1) {
-        let Some(sql) = part.split('"').nth(1).filter(|sql| is_statement(sql)) else { continue };
-        let sql = sql.replace("\\\n", " ").replace("{}", "id");
+    for literal in statements.split('"').filter(|literal| is_statement(literal)) {
+        let sql = literal.replace("\\\n", " ").replace("{}", "id");
         let mut query = bench.connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
         let parameters = query.parameter_count();
         let nulls = vec![rusqlite::types::Null; parameters];
@@ -168,7 +170,7 @@ fn dead_letters_are_read_from_their_own_index() {
     bench.fill(10_000, "NULL");
     let dead = bench.take(3);
     bench.end_all(&dead, &ItemOutcome::Bury { reason: "broken".into(), blocks: false });
-    let letters = || oversee::dead(&bench.connection, &bench.queue, None, None, 100).unwrap();
+    let letters = || oversee::dead(bench.session(), &bench.queue, None, None, 100).unwrap();
     letters();
     let before = bench.steps.load(Ordering::Relaxed);
     assert_eq!(letters().len(), 3);

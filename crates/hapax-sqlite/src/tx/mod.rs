@@ -23,11 +23,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax_core::{
-    ClaimRequest, ClaimView, Claimed, Clock, Deleted, Expect, GiveBack, Key, Put, Record, Step,
-    StoreError, SystemClock, Tenant, Token,
+    ClaimRequest, ClaimStep, ClaimView, Claimed, Clock, Deleted, Expect, GiveBack, Key, Put,
+    Record, Step, StoreError, SystemClock, Tenant, Token,
 };
 use rusqlite::{Connection, Savepoint, Transaction};
 
+use crate::session::Session;
 use crate::{claims, records};
 
 /// The way into a transaction of `rusqlite` that you own.
@@ -70,8 +71,7 @@ impl sealed::Sealed for Savepoint<'_> {}
 impl HapaxTransaction for Connection {
     fn hapax(&self) -> SqliteTransaction<'_> {
         SqliteTransaction {
-            connection: self,
-            clock: &SystemClock,
+            session: Session { connection: self, clock: &SystemClock },
             tenant: Tenant::default(),
             retention: None,
         }
@@ -92,8 +92,7 @@ impl HapaxTransaction for Savepoint<'_> {
 
 /// hapax inside a transaction of `rusqlite`; see [`HapaxTransaction::hapax`].
 pub struct SqliteTransaction<'a> {
-    connection: &'a Connection,
-    clock: &'a dyn Clock,
+    session: Session<'a>,
     tenant: Tenant,
     retention: Option<Duration>,
 }
@@ -117,7 +116,7 @@ impl<'a> SqliteTransaction<'a> {
     /// The clock that leases and retentions are measured by; the system's by default.
     #[must_use]
     pub fn clock(mut self, clock: &'a dyn Clock) -> Self {
-        self.clock = clock;
+        self.session.clock = clock;
         self
     }
 
@@ -127,32 +126,32 @@ impl<'a> SqliteTransaction<'a> {
     /// (The connection's busy timeout is set to zero meanwhile and restored. A busy *handler* of
     /// yours would be lost: with one, take the write lock first with `BEGIN IMMEDIATE`.)
     pub fn claim(&self, key: &Key, ask: &ClaimRequest) -> Result<Claimed, StoreError> {
-        claims::claim(self.connection, self.clock, key, ask)
+        claims::claim(self.session, key, ask)
     }
 
     /// Extends a pending claim: its lease now ends `lease` from now.
     pub fn extend(&self, key: &Key, token: &Token, lease: Duration) -> Result<Step, StoreError> {
-        claims::extend(self.connection, self.clock, key, token, lease)
+        claims::step(self.session, key, token, &ClaimStep::Extend(lease))
     }
 
     /// Settles a pending claim with `value`.
     pub fn settle(&self, key: &Key, token: &Token, value: Bytes) -> Result<Step, StoreError> {
-        claims::settle(self.connection, self.clock, key, token, &value)
+        claims::step(self.session, key, token, &ClaimStep::Settle(value))
     }
 
     /// Gives a pending claim back.
     pub fn give_back(&self, key: &Key, token: &Token, how: GiveBack) -> Result<Step, StoreError> {
-        claims::give_back(self.connection, self.clock, key, token, how)
+        claims::step(self.session, key, token, &ClaimStep::GiveBack(how))
     }
 
     /// Reads a claim, as your transaction sees it.
     pub fn look(&self, key: &Key) -> Result<Option<ClaimView>, StoreError> {
-        claims::look(self.connection, self.clock, key)
+        claims::look(self.session, key)
     }
 
     /// Reads a record, as your transaction sees it.
     pub fn get(&self, key: &Key) -> Result<Option<Record>, StoreError> {
-        records::get(self.connection, self.clock, key)
+        records::get(self.session, key)
     }
 
     /// Writes a record if the expectation holds.
@@ -163,12 +162,12 @@ impl<'a> SqliteTransaction<'a> {
         expect: &Expect,
         ttl: Option<Duration>,
     ) -> Result<Put, StoreError> {
-        records::put(self.connection, self.clock, key, &value, expect, ttl)
+        records::put(self.session, key, &value, expect, ttl)
     }
 
     /// Deletes a record if the expectation holds.
     pub fn delete(&self, key: &Key, expect: &Expect) -> Result<Deleted, StoreError> {
-        records::delete(self.connection, self.clock, key, expect)
+        records::delete(self.session, key, expect)
     }
 }
 

@@ -55,14 +55,14 @@ impl SqliteTransaction<'_> {
         T: Serialize + DeserializeOwned,
     {
         // Without a transaction a savepoint would silently begin one.
-        require_transaction(self.connection)?;
+        require_transaction(self.session.connection)?;
         let claim = OnceClaim::new(&self.tenant, operation, key, input, self.retention)?;
-        in_savepoint(self.connection, || {
+        in_savepoint(self.session.connection, || {
             let token = match claim.start(self.claim(&claim.key, &claim.request)?)? {
                 OnceStart::Run { ticket, .. } => ticket.token,
                 OnceStart::Replay(value) => return Ok(Once { value, replayed: true }),
             };
-            let value = effect(self.connection).map_err(OnceError::Failed)?;
+            let value = effect(self.session.connection).map_err(OnceError::Failed)?;
             match self.settle(&claim.key, &token, claim.answer(&value)?)? {
                 Step::Done(_) => Ok(Once { value, replayed: false }),
                 // Lease and retention ended before the effect did, so the claim was forgotten.

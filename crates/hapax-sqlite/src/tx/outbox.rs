@@ -44,7 +44,7 @@ impl SqliteTransaction<'_> {
         queue: &QueueName,
         items: &[QueueItem],
     ) -> Result<Vec<Enqueued>, StoreError> {
-        lock(self.connection)?;
-        in_savepoint(self.connection, || queue::enqueue(self.connection, self.clock, queue, items))
+        lock(self.session.connection)?;
+        in_savepoint(self.session.connection, || queue::enqueue(self.session, queue, items))
     }
 }

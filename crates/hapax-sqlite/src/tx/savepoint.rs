@@ -3,7 +3,7 @@
 use hapax_core::StoreError;
 use rusqlite::Connection;
 
-use crate::row::execute;
+use crate::session::execute;
 
 /// Runs `work` so that an error or a panic half-way undoes its writes, while the transaction around
 /// it goes on.

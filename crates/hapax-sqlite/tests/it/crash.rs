@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::common::victim::{kill_one, say};
-use crate::common::{Place, ask, command, record, ticket};
+use crate::common::*;
 use hapax_conformance::scale;
 use hapax_core::{Claimed, Claims, Expect, Put, Records, Token};
 use hapax_sqlite::SqliteStore;

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use crate::common::victim::{kill_one, say};
-use crate::common::{HOUR, Place, event, job};
+use crate::common::*;
 use hapax_conformance::scale;
 use hapax_core::log::{Appended, LogEntry, LogEvent, LogRetention, TailPosition};
 use hapax_core::queue::{ItemOutcome, LeaseRequest, QueueItem, QueueName, Resolved};

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::{HOUR, Place, ask, command, event, job, record};
+use crate::common::*;
 use hapax_core::claims::ClaimState;
 use hapax_core::log::{Appended, LogRetention, TailPosition};
 use hapax_core::queue::{

@@ -1,11 +1,10 @@
 //! What a log leaves in the file, and who hears of it.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Command, Stdio};
+use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::{HOUR, PATIENT, Place, command, event, job, settled};
+use crate::common::*;
 use hapax_core::log::{Appended, LogEvent, LogRetention, TailPosition};
 use hapax_core::{Log, ManualClock, Store, StoreError};
 use hapax_sqlite::SqliteStore;
@@ -50,8 +49,7 @@ async fn sweep_deletes_a_large_job_in_pieces() {
 
 #[tokio::test]
 async fn append_trims_payloads_and_frees_their_room() {
-    let place = Place::new();
-    let store = place.store();
+    let (place, store) = Place::with_store();
     let three = LogRetention { max_entries: 3, ..BRIEF };
     let _ = store.append(&[event("a", 99)], &three).await.unwrap();
     for seq in 0..20 {
@@ -111,8 +109,7 @@ async fn append_to_a_full_file_stores_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn writer_commits_many_appends_at_once() {
-    let place = Place::new();
-    let store = place.store();
+    let (place, store) = Place::with_store();
     settled(&store, &command("open"), "the file").await;
     let (before, other) = (store.commits(), place.stranger());
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
@@ -160,16 +157,10 @@ async fn reader() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tail_in_another_process_sees_each_entry_once() {
-    let place = Place::new();
-    let store = place.store();
+    let (place, store) = Place::with_store();
     fill(&store, "a", 10).await;
-    let mut reader = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "logs::reader", "--ignored", "--nocapture"])
-        .env("HAPAX_TEST_FILE", place.file())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(reader.stdout.take().unwrap()).lines();
+    let mut reader = start_process(this_binary(), "logs::reader", &place);
+    let mut lines = lines_of(&mut reader);
     assert!(lines.any(|line| line.unwrap() == "ready"));
     let nodes = [store, place.store()];
     for seq in 10..200 {

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{Place, ask, beside, command, said, settled, ticket};
+use crate::common::*;
 use hapax_core::{Claimed, Claims, Log, Severity, Store, StoreError};
 use hapax_sqlite::{SqliteConfig, SqliteStore, migrate};
 use rusqlite::Connection;
@@ -39,8 +39,7 @@ fn open_refuses_a_newer_schema() {
 
 #[tokio::test]
 async fn schema_upgrade_by_another_process_stops_the_store() {
-    let place = Place::new();
-    let store = place.store();
+    let (place, store) = Place::with_store();
     settled(&store, &command("a"), "done").await;
     place.stranger().execute("UPDATE hapax_meta SET value = 99 WHERE name = 'schema'", []).unwrap();
     for answer in [store.claim(&command("a"), &ask()).await.err(), store.ping().await.err()] {
@@ -65,8 +64,7 @@ fn open_refuses_another_number_of_partitions() {
 
 #[tokio::test]
 async fn dropped_tables_are_recreated() {
-    let place = Place::new();
-    let store = place.store();
+    let (place, store) = Place::with_store();
     settled(&store, &command("a"), "done").await;
     let stranger = place.stranger();
     for table in tables(&stranger) {
@@ -82,8 +80,7 @@ async fn dropped_tables_are_recreated() {
 
 #[tokio::test]
 async fn deleted_file_is_not_written_to() {
-    let place = Place::new();
-    let store = place.store();
+    let (place, store) = Place::with_store();
     settled(&store, &command("a"), "done").await;
     std::fs::remove_file(place.file()).unwrap();
     // Another process begins anew, as an operator who deletes the file means it.
@@ -126,8 +123,7 @@ async fn migrate_keeps_the_tables_of_the_user() {
 #[tokio::test]
 async fn open_creates_files_with_mode_600() {
     use std::os::unix::fs::PermissionsExt;
-    let place = Place::new();
-    let store = place.store();
+    let (place, store) = Place::with_store();
     settled(&store, &command("a"), "done").await;
     for suffix in ["", "-wal", "-shm"] {
         let file = beside(&place.file(), suffix);
@@ -152,8 +148,7 @@ async fn open_succeeds_while_the_file_is_locked() {
 
 #[tokio::test]
 async fn examine_finds_a_sound_store_fine() {
-    let place = Place::new();
-    let store = place.store();
+    let (_place, store) = Place::with_store();
     settled(&store, &command("a"), "done").await;
     let findings = store.examine().await.unwrap();
     assert!(findings.iter().all(|finding| finding.severity < Severity::Refuse), "{findings:?}");

@@ -2,21 +2,13 @@
 
 use std::time::Duration;
 
-use crate::common::{HOUR, PATIENT, Place, event, record};
+use crate::common::*;
 use hapax_core::inbox::{Inbox, InboxConfig, MessageStatus, Received};
 use hapax_core::log::{LogRetention, TailPosition};
 use hapax_core::queue::{Enqueued, LeaseRequest, LeasedItem, QueueItem, QueueName, Resolved};
 use hapax_core::{Clock, Expect, Log, Put, Queue, Records, SystemClock, Tenant, Version};
 use hapax_sqlite::rusqlite::{Connection, TransactionBehavior, params};
 use hapax_sqlite::{HapaxTransaction, SqliteStore};
-
-fn shop(place: &Place) -> Connection {
-    let shop = place.stranger();
-    shop.busy_timeout(PATIENT).unwrap();
-    shop.pragma_update(None, "journal_mode", "WAL").unwrap();
-    hapax_sqlite::migrate(&shop).unwrap();
-    shop
-}
 
 fn item(payload: &'static str) -> QueueItem {
     QueueItem::new(&Tenant::default(), "orders", payload)
@@ -78,8 +70,8 @@ fn outbox_refuses_rows_that_cannot_be_delivered() {
 /// One that could not be read would stop all the others with it.
 #[tokio::test]
 async fn outbox_hands_out_unusual_rows_with_their_neighbours() {
-    let place = Place::new();
-    let (shop, store) = (shop(&place), place.store());
+    let (place, store) = Place::with_store();
+    let shop = shop(&place);
     let deep = format!(r#"{{"deep":{}{},"ok":"1"}}"#, "[".repeat(200), "]".repeat(200));
     shop.execute_batch(&format!(
         r#"INSERT INTO hapax_outbox (topic, key, payload) VALUES ('t', CAST(x'ff' AS TEXT), '1'),
@@ -103,8 +95,8 @@ async fn outbox_hands_out_unusual_rows_with_their_neighbours() {
 
 #[tokio::test]
 async fn outbox_plain_rows_keep_the_order_of_their_key() {
-    let place = Place::new();
-    let (shop, store) = (shop(&place), place.store());
+    let (place, store) = Place::with_store();
+    let shop = shop(&place);
     for payload in ["1", "2", "3", "4"] {
         let sql = "INSERT INTO hapax_outbox (topic, key, payload) VALUES ('t', 'k', ?1)";
         shop.execute(sql, params![payload]).unwrap();
@@ -118,8 +110,8 @@ async fn outbox_plain_rows_keep_the_order_of_their_key() {
 
 #[tokio::test]
 async fn outbox_plain_row_waits_for_deliver_after() {
-    let place = Place::new();
-    let (shop, store) = (shop(&place), place.store());
+    let (place, store) = Place::with_store();
+    let shop = shop(&place);
     let now = i64::try_from(SystemClock.now().0).unwrap();
     let sql = "INSERT INTO hapax_outbox (topic, payload, deliver_after) VALUES ('t', ?1, ?2)";
     shop.execute(sql, params!["later", now + 3_600_000]).unwrap();
@@ -129,8 +121,8 @@ async fn outbox_plain_row_waits_for_deliver_after() {
 
 #[tokio::test]
 async fn outbox_rolled_back_item_is_never_delivered() {
-    let place = Place::new();
-    let (mut shop, store) = (shop(&place), place.store());
+    let (place, store) = Place::with_store();
+    let mut shop = shop(&place);
     for (payload, commits) in [("no", false), ("yes", true)] {
         let tx = shop.transaction().unwrap();
         let message = item(payload).key("k");
@@ -147,8 +139,8 @@ async fn outbox_rolled_back_item_is_never_delivered() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn outbox_commit_wakes_a_relay() {
-    let place = Place::new();
-    let (mut shop, store) = (shop(&place), place.store());
+    let (place, store) = Place::with_store();
+    let mut shop = shop(&place);
     let mut arrivals = store.arrivals(&QueueName::outbox());
     let tx = shop.transaction().unwrap();
     tx.hapax().enqueue(&item("x")).unwrap();
@@ -170,8 +162,8 @@ fn receive(shop: &mut Connection, message: &str) -> MessageStatus {
 
 #[tokio::test]
 async fn inbox_second_delivery_is_a_duplicate() {
-    let place = Place::new();
-    let (mut shop, store) = (shop(&place), place.store());
+    let (place, store) = Place::with_store();
+    let mut shop = shop(&place);
     let tx = shop.transaction().unwrap();
     let seen = tx.hapax().retention(HOUR).receive("billing", "m").unwrap();
     assert_eq!(seen, MessageStatus::First);
@@ -188,8 +180,8 @@ async fn inbox_second_delivery_is_a_duplicate() {
 
 #[tokio::test]
 async fn inbox_message_in_progress_is_busy_then_taken_over() {
-    let place = Place::new();
-    let (mut shop, store) = (shop(&place), place.store());
+    let (place, store) = Place::with_store();
+    let mut shop = shop(&place);
     let inbox = Inbox::new(std::sync::Arc::new(store));
     let seen = inbox.begin("billing", "m", &InboxConfig::default()).await.unwrap();
     let Received::First { ticket, .. } = seen else { panic!("{seen:?}") };
@@ -219,8 +211,8 @@ fn inbox_message_in_an_open_transaction_is_busy() {
 /// although two consumers believe that the partition is theirs.
 #[tokio::test]
 async fn position_put_with_the_effect_counts_each_entry_once() {
-    let place = Place::new();
-    let (mut shop, store) = (shop(&place), place.store());
+    let (place, store) = Place::with_store();
+    let mut shop = shop(&place);
     shop.execute_batch("CREATE TABLE effects (entry TEXT)").unwrap();
     let partition = event("a", 0).job.partition(store.partitions());
     let events: Vec<_> = (0..20).map(|seq| event("a", seq)).collect();

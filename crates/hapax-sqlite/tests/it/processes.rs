@@ -1,13 +1,13 @@
 //! Two processes on one file.
 
 use std::fs::Permissions;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
-use crate::common::{PATIENT, Place, ask, beside, command, ticket};
+use crate::common::*;
 use hapax_core::{Claimed, Claims, Store};
 
 /// The other process: holds a claim until it is told to settle it.
@@ -47,16 +47,13 @@ async fn user() {
 }
 
 /// The other process runs as another user, because root may write any file.
-fn as_nobody(test: &str) -> Command {
-    let this = std::env::current_exe().unwrap();
-    let mut command = if rustix::process::getuid().is_root() {
-        let mut command = Command::new("setpriv");
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(this);
-        command
-    } else {
-        Command::new(this)
-    };
-    command.args(["--exact", test, "--ignored", "--nocapture"]);
+fn as_nobody() -> Command {
+    if !rustix::process::getuid().is_root() {
+        return this_binary();
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+    command.arg(this_binary().get_program());
     command
 }
 
@@ -70,17 +67,11 @@ fn set_modes(place: &Place, folder: u32, file: u32) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn read_only_file_is_read_and_later_written() {
-    let place = Place::new();
-    let store = place.store();
+    let (place, store) = Place::with_store();
     ticket(store.claim(&command("shared"), &ask()).await);
     set_modes(&place, 0o555, 0o444);
-    let mut user = as_nobody("processes::user")
-        .env("HAPAX_TEST_FILE", place.file())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(user.stdout.take().unwrap()).lines();
+    let mut user = start_process(as_nobody(), "processes::user", &place);
+    let mut lines = lines_of(&mut user);
     let mut found = || lines.find_map(|l| Some(l.unwrap().strip_prefix("found ")?.to_owned()));
     assert_eq!(found().as_deref(), Some("seen read_only"));
     set_modes(&place, 0o777, 0o666);
@@ -96,16 +87,9 @@ async fn read_only_file_is_read_and_later_written() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn watch_sees_the_commit_of_another_process() {
-    let place = Place::new();
-    let store = place.store();
-    let mut holder = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "processes::holder", "--ignored", "--nocapture"])
-        .env("HAPAX_TEST_FILE", place.file())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(holder.stdout.take().unwrap()).lines();
+    let (place, store) = Place::with_store();
+    let mut holder = start_process(this_binary(), "processes::holder", &place);
+    let mut lines = lines_of(&mut holder);
     let held = lines.find_map(|line| Some(line.unwrap().strip_prefix("held ")?.to_owned()));
 
     let mut watch = store.watch(&command("shared"));

@@ -2,21 +2,12 @@
 
 use std::time::Duration;
 
-use crate::common::{HOUR, PATIENT, Place, ask, command, record, ticket};
+use crate::common::*;
 use hapax_core::{
     Claimed, Claims, Expect, GiveBack, Once, OnceError, Operation, Put, Records, Step, StoreError,
 };
 use hapax_sqlite::rusqlite::{self, Connection, TransactionBehavior};
 use hapax_sqlite::{HapaxTransaction, SqliteTransaction};
-
-/// A user's database, with hapax's tables beside the user's own.
-fn shop(place: &Place) -> Connection {
-    let shop = place.stranger();
-    shop.pragma_update(None, "journal_mode", "WAL").unwrap();
-    hapax_sqlite::migrate(&shop).unwrap();
-    shop.execute_batch("CREATE TABLE IF NOT EXISTS orders (item TEXT)").unwrap();
-    shop
-}
 
 fn orders(shop: &Connection) -> i64 {
     shop.query_row("SELECT count(*) FROM orders", [], |row| row.get(0)).unwrap()
@@ -157,8 +148,7 @@ fn transaction_supports_every_step() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn watch_sees_the_commit_of_a_transaction() {
-    let place = Place::new();
-    let store = place.store();
+    let (place, store) = Place::with_store();
     let (key, mut shop) = (command("a"), shop(&place));
     let held = ticket(store.claim(&key, &ask()).await);
     let mut watch = store.watch(&key);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::common::{Place, ask, beside, command, event, record, said, settled, ticket};
+use crate::common::*;
 use hapax_core::log::Appended;
 use hapax_core::{
     Claimed, Claims, Clock, Expect, Log, ManualClock, Put, Records, Step, Store, StoreError,
@@ -46,8 +46,7 @@ async fn foreign_write_lock_is_reported_within_the_timeout() {
 
 #[tokio::test]
 async fn settled_claim_is_answered_by_a_reader() {
-    let place = Place::new();
-    let store = place.store();
+    let (place, store) = Place::with_store();
     settled(&store, &command("done"), "paid").await;
     ticket(store.claim(&command("held"), &ask()).await);
     let _ = store.put(&record("r"), "1".into(), &Expect::Any, None).await.unwrap();
@@ -65,8 +64,7 @@ async fn settled_claim_is_answered_by_a_reader() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn writer_commits_many_claims_at_once() {
-    let place = Place::new();
-    let store = place.store();
+    let (place, store) = Place::with_store();
     let other = write_lock(&place);
     let claims: Vec<_> = (0..64)
         .map(|n| {
@@ -83,8 +81,7 @@ async fn writer_commits_many_claims_at_once() {
 
 #[tokio::test]
 async fn replayed_claim_commits_nothing() {
-    let place = Place::new();
-    let store = place.store();
+    let (_place, store) = Place::with_store();
     let key = command("a");
     settled(&store, &key, "done").await;
     let commits = store.commits();
@@ -107,8 +104,7 @@ async fn begin<F: Future + Unpin>(call: &mut F) {
 
 #[tokio::test]
 async fn writer_skips_abandoned_calls() {
-    let place = Place::new();
-    let store = place.store();
+    let (place, store) = Place::with_store();
     let other = write_lock(&place);
     let (one, two) = (record("one"), record("two"));
     let mut first = store.put(&one, "1".into(), &Expect::Any, None);
@@ -167,8 +163,7 @@ async fn full_store_recovers_when_there_is_room() {
 
 #[tokio::test]
 async fn wal_does_not_grow_without_bound() {
-    let place = Place::new();
-    let store = place.store();
+    let (place, store) = Place::with_store();
     let length = || std::fs::metadata(beside(&place.file(), "-wal")).unwrap().len();
     // Begun anew it is cut back; when that is, others have a say in.
     let mut written = 0;
@@ -184,8 +179,7 @@ async fn wal_does_not_grow_without_bound() {
 /// An append writes several rows; a trigger makes the last of them fail.
 #[tokio::test]
 async fn failed_call_leaves_nothing_behind() {
-    let place = Place::new();
-    let store = place.store();
+    let (place, store) = Place::with_store();
     let keep = hapax_core::log::LogRetention::default();
     let _ = store.append(&[event("a", 1)], &keep).await.unwrap();
     let other = place.stranger();

@@ -8,8 +8,9 @@ use hapax_conformance::StoreWrapper;
 use hapax_core::claims::ClaimState;
 use hapax_core::memory::MemoryStore;
 use hapax_core::{
-    ClaimPage, ClaimQuery, ClaimRequest, ClaimView, Claimed, Claims, Expect, Fence, Key, OnUnknown,
-    Operation, Oversight, Put, Records, Step, Store, StoreResult, Tenant, Ticket, Token, Watch,
+    ClaimPage, ClaimQuery, ClaimRequest, ClaimStep, ClaimView, Claimed, Claims, Expect, Fence, Key,
+    OnUnknown, Operation, Oversight, Put, Records, Step, Store, StoreResult, Tenant, Ticket, Token,
+    Watch,
 };
 
 use super::bugs;
@@ -96,9 +97,10 @@ impl StoreWrapper for ClaimsMutant {
         })
     }
 
-    async fn settle(&self, key: &Key, token: &Token, value: Bytes) -> StoreResult<Step> {
-        Ok(match self.store.settle(&self.key(key), token, value).await? {
-            Step::Lost if self.bug == Bug::AnyTokenSettles => Step::Done(Fence(1)),
+    async fn step(&self, key: &Key, token: &Token, step: ClaimStep) -> StoreResult<Step> {
+        let settles = matches!(step, ClaimStep::Settle(_));
+        Ok(match self.store.step(&self.key(key), token, step).await? {
+            Step::Lost if settles && self.bug == Bug::AnyTokenSettles => Step::Done(Fence(1)),
             step => step,
         })
     }

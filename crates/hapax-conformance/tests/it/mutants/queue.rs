@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use hapax_conformance::StoreWrapper;
 use hapax_core::memory::MemoryStore;
 use hapax_core::queue::{
-    Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem, QueueDepth, QueueItem, QueueName,
-    Resolved,
+    DeadLetterAction, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem, QueueDepth,
+    QueueItem, QueueName, Resolved,
 };
 use hapax_core::{Fence, Queue, Store, StoreResult, Tenant, Token, Watch};
 
@@ -168,17 +168,18 @@ impl StoreWrapper for QueueMutant {
         self.store.depth(queue, whose).await
     }
 
-    async fn discard(
+    async fn resolve_dead(
         &self,
         queue: &QueueName,
         whose: Option<&Tenant>,
         id: ItemId,
+        action: DeadLetterAction,
     ) -> StoreResult<bool> {
-        if self.bug == Bug::DiscardedStillBlocks {
+        if self.bug == Bug::DiscardedStillBlocks && action == DeadLetterAction::Discard {
             let letters = self.store.dead(queue, whose, None, 1000).await?;
             return Ok(letters.iter().any(|letter| letter.id == id));
         }
-        self.store.discard(queue, whose, id).await
+        self.store.resolve_dead(queue, whose, id, action).await
     }
 
     fn arrivals(&self, queue: &QueueName) -> Watch {

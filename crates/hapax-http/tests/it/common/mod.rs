@@ -15,9 +15,9 @@ use axum::http::{HeaderMap, Method, Request, StatusCode};
 use bytes::Bytes;
 use hapax_core::memory::MemoryStore;
 use hapax_core::{
-    ClaimRequest, Claimed, Claims, GiveBack, Key, ManualClock, Step, StoreError, Token,
+    ClaimRequest, ClaimStep, ClaimView, Claimed, Claims, Key, ManualClock, Step, StoreError, Token,
+    Watch,
 };
-use hapax_core::{ClaimView, Watch};
 use hapax_http::{
     Hooks, IdempotencyConfig, IdempotencyEvent as Event, IdempotencyLayer, KeyedRequest,
 };
@@ -165,15 +165,11 @@ impl Claims for GatedStore {
     async fn claim(&self, key: &Key, ask: &ClaimRequest) -> Result<Claimed, StoreError> {
         self.store.claim(key, ask).await
     }
-    async fn extend(&self, key: &Key, token: &Token, lease: Duration) -> Result<Step, StoreError> {
-        self.store.extend(key, token, lease).await
-    }
-    async fn settle(&self, key: &Key, token: &Token, value: Bytes) -> Result<Step, StoreError> {
-        self.settles.pass().await;
-        self.store.settle(key, token, value).await
-    }
-    async fn give_back(&self, key: &Key, token: &Token, how: GiveBack) -> Result<Step, StoreError> {
-        self.store.give_back(key, token, how).await
+    async fn step(&self, key: &Key, token: &Token, step: ClaimStep) -> Result<Step, StoreError> {
+        if matches!(step, ClaimStep::Settle(_)) {
+            self.settles.pass().await;
+        }
+        self.store.step(key, token, step).await
     }
     async fn look(&self, key: &Key) -> Result<Option<ClaimView>, StoreError> {
         self.store.look(key).await

@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,7 +15,8 @@ use hapax_core::{
     ClaimRequest, Claimed, Claims, Fingerprint, Key, Log, Store, StoreError, Tenant, Ticket,
 };
 use hapax_redis::{RedisConfig, RedisStore, VerbatimKeys};
-use hapax_testkit::{Redis, RedisSentinel};
+use hapax_testkit::{Redis, RedisCluster, RedisSentinel, wait_for};
+use tokio::task::JoinHandle;
 
 /// Longer than any test.
 pub(crate) const LONG: Duration = Duration::from_secs(3600);
@@ -31,6 +33,34 @@ pub(crate) fn config(url: &str) -> RedisConfig {
 /// A store with a long timeout, so that a busy machine does not fail the test.
 pub(crate) fn patient(url: &str) -> RedisStore {
     RedisStore::open(config(url).timeout(PATIENCE)).unwrap()
+}
+
+/// A server, and a store on it.
+pub(crate) fn server() -> (Redis, RedisStore) {
+    server_with(&[])
+}
+
+pub(crate) fn server_with(arguments: &[&str]) -> (Redis, RedisStore) {
+    let redis = Redis::with(arguments);
+    let store = patient(&redis.url());
+    (redis, store)
+}
+
+/// A Cluster, and a store on it.
+pub(crate) fn cluster() -> (RedisCluster, RedisStore) {
+    let cluster = RedisCluster::start();
+    let store = patient(&cluster.url());
+    (cluster, store)
+}
+
+/// Waits until a replica has this master's last write.
+pub(crate) fn wait_until_replicated(master: &Redis, barrier_key: &str) {
+    let set = format!("SET {barrier_key} 1");
+    let replicated = || {
+        let confirmed = master.cli_lines(&[&set, "WAIT 1 1000"]);
+        (confirmed.lines().last() == Some("1")).then_some(())
+    };
+    wait_for("the replica follows", PATIENCE, replicated);
 }
 
 /// Sentinels that start no failover by themselves, because a busy machine must not cause one.
@@ -124,6 +154,29 @@ pub(crate) async fn published(store: &RedisStore, events: &[LogEvent]) -> Vec<Cu
         other => panic!("expected it to be new, got {other:?}"),
     };
     store.append(events, &LogRetention::default()).await.unwrap().into_iter().map(at).collect()
+}
+
+/// Appends one event after the other to a job until `stop`, and repeats each until it is acknowledged.
+pub(crate) fn spawn_appends(
+    store: &RedisStore,
+    job: &Key,
+    stop: &Arc<AtomicBool>,
+) -> JoinHandle<Vec<Cursor>> {
+    let (store, job, stop) = (store.clone(), job.clone(), stop.clone());
+    tokio::spawn(async move {
+        let (mut acknowledged, keep) = (Vec::new(), LogRetention::default());
+        for seq in 0.. {
+            if stop.load(Ordering::SeqCst) {
+                break;
+            }
+            let call = events(&job, [seq]);
+            match until_it_works(|| store.append(&call, &keep)).await[0] {
+                Appended::Published(at) | Appended::Duplicate(at) => acknowledged.push(at),
+                other => panic!("{other:?}"),
+            }
+        }
+        acknowledged
+    })
 }
 
 pub(crate) async fn attached(store: &RedisStore, job: &Key) -> Attached {

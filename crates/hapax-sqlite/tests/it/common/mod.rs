@@ -3,7 +3,9 @@
 
 pub(crate) mod victim;
 
+use std::io::{BufRead, BufReader, Lines};
 use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use hapax_core::log::LogEvent;
@@ -24,6 +26,13 @@ pub(crate) struct Place(TempDir);
 impl Place {
     pub(crate) fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
+    }
+
+    /// A place, and a store on its file.
+    pub(crate) fn with_store() -> (Self, SqliteStore) {
+        let place = Self::new();
+        let store = place.store();
+        (place, store)
     }
 
     pub(crate) fn file(&self) -> PathBuf {
@@ -57,6 +66,36 @@ impl Place {
     pub(crate) fn stranger(&self) -> Connection {
         Connection::open(self.file()).unwrap()
     }
+}
+
+/// A user's database, with hapax's tables beside the user's own.
+pub(crate) fn shop(place: &Place) -> Connection {
+    let shop = place.stranger();
+    shop.busy_timeout(PATIENT).unwrap();
+    shop.pragma_update(None, "journal_mode", "WAL").unwrap();
+    hapax_sqlite::migrate(&shop).unwrap();
+    shop.execute_batch("CREATE TABLE IF NOT EXISTS orders (item TEXT)").unwrap();
+    shop
+}
+
+/// Starts an ignored test of this binary in a process of its own, on the file of `place`.
+pub(crate) fn start_process(mut command: Command, test: &str, place: &Place) -> Child {
+    command
+        .args(["--exact", test, "--ignored", "--nocapture"])
+        .env("HAPAX_TEST_FILE", place.file())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+pub(crate) fn this_binary() -> Command {
+    Command::new(std::env::current_exe().unwrap())
+}
+
+/// The lines that a process prints.
+pub(crate) fn lines_of(process: &mut Child) -> Lines<BufReader<ChildStdout>> {
+    BufReader::new(process.stdout.take().unwrap()).lines()
 }
 
 /// The file of the process that started this one.

@@ -2,9 +2,9 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
-use super::Place;
+use super::{Place, start_process, this_binary};
 
 const POINTS: [&str; 3] = ["before-commit", "after-commit-before-answer", "mid-batch"];
 
@@ -14,14 +14,9 @@ pub(crate) fn kill_one(name: &str, place: &Place, round: usize) -> Vec<String> {
     // An odd step through all lengths: early, late and in between.
     let when = 1 + round * 37 % 101;
     let failpoint = (round % 2 == 1).then(|| format!("{}:{when}", POINTS[round / 2 % 3]));
-    let mut victim = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", name, "--ignored", "--nocapture"])
-        .env("HAPAX_TEST_FILE", place.file())
-        .env("HAPAX_FAILPOINT", failpoint.clone().unwrap_or_default())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut command = this_binary();
+    command.env("HAPAX_FAILPOINT", failpoint.clone().unwrap_or_default()).stderr(Stdio::null());
+    let mut victim = start_process(command, name, place);
     let mut said = Vec::new();
     let out = BufReader::new(victim.stdout.take().unwrap());
     for (n, line) in out.split(b'\n').enumerate() {
