@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use crate::connect::ConnectionPool;
 use crate::connect::session::SqlSession;
-use crate::error::StatementError;
+use crate::error::SqlResult;
 use crate::wake::WakeNotifier;
 
 /// How many operations may wait; each waits no longer than its timeout.
@@ -41,7 +41,7 @@ pub(crate) trait BatchOperation: Send + Sync + 'static {
         session: &mut S,
         items: &[Self::Item],
         answers: &mut [Option<Self::Answer>],
-    ) -> impl Future<Output = Result<(), StatementError>> + Send;
+    ) -> impl Future<Output = SqlResult<()>> + Send;
 
     /// Called after the commit.
     fn after_commit(_wakes: &WakeNotifier, _item: &Self::Item, _answer: &Self::Answer) {}
@@ -59,7 +59,7 @@ struct Shared<O: BatchOperation> {
 pub(crate) async fn run_single<O: BatchOperation, S: SqlSession>(
     session: &mut S,
     item: &O::Item,
-) -> Result<O::Answer, StatementError> {
+) -> SqlResult<O::Answer> {
     let mut answers = [None];
     O::run(session, std::slice::from_ref(item), &mut answers).await?;
     let [answer] = answers;

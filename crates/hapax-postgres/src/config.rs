@@ -45,17 +45,19 @@ impl PostgresConfig {
         }
     }
 
+    hapax_core::builder_methods! {
+        /// The longest that one call may take, from the wait for a connection to the answer.
+        timeout: Duration;
+        /// Connects through a transaction pooler (PgBouncer, Supavisor, RDS Proxy): no prepared
+        /// statements, no session settings, and no wake-ups from other nodes; waiters poll once a
+        /// second instead.
+        transaction_pooler: bool;
+    }
+
     /// The size of the pool; one more connection is used for wake-ups from other nodes.
     #[must_use]
     pub fn max_connections(mut self, connections: usize) -> Self {
         self.max_connections = connections.max(1);
-        self
-    }
-
-    /// The longest that one call may take, from the wait for a connection to the answer.
-    #[must_use]
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
         self
     }
 
@@ -78,15 +80,6 @@ impl PostgresConfig {
     #[must_use]
     pub fn partitions(mut self, partitions: u16) -> Self {
         self.partitions = partitions.max(1);
-        self
-    }
-
-    /// Connects through a transaction pooler (PgBouncer, Supavisor, RDS Proxy): no prepared
-    /// statements, no session settings, and no wake-ups from other nodes; waiters poll once a second
-    /// instead.
-    #[must_use]
-    pub fn transaction_pooler(mut self, transaction_pooler: bool) -> Self {
-        self.transaction_pooler = transaction_pooler;
         self
     }
 }

@@ -16,6 +16,8 @@ pub enum StatementError {
     Sqlx(sqlx::Error),
 }
 
+pub(crate) type SqlResult<T> = Result<T, StatementError>;
+
 impl From<StoreError> for StatementError {
     fn from(error: StoreError) -> Self {
         Self::Store(error)

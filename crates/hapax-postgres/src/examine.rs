@@ -4,7 +4,7 @@ use hapax_core::{Clock, Finding, Promise, SystemClock, Timestamp};
 
 use crate::connect::session::{SqlRow, SqlSession};
 use crate::connect::{ConnectionPool, PooledConnection};
-use crate::error::StatementError;
+use crate::error::SqlResult;
 use crate::migrate;
 use crate::row;
 
@@ -23,7 +23,7 @@ const MAX_SKEW_MS: u64 = 1_000;
 pub(crate) async fn findings(
     pool: &ConnectionPool,
     max_connections: usize,
-) -> Result<Vec<Finding>, StatementError> {
+) -> SqlResult<Vec<Finding>> {
     let mut connection = pool.connection().await?;
     let before = SystemClock.now();
     let rows = connection.rows(SETTINGS, &[]).await?;
@@ -43,7 +43,7 @@ pub(crate) async fn findings(
     Ok(findings)
 }
 
-fn synchronous_commit(settings: &SqlRow) -> Result<Finding, StatementError> {
+fn synchronous_commit(settings: &SqlRow) -> SqlResult<Finding> {
     let value = text(settings, "synchronous_commit")?;
     let detail = format!("synchronous_commit is {value}");
     let warning = Finding::warn(
@@ -55,7 +55,7 @@ fn synchronous_commit(settings: &SqlRow) -> Result<Finding, StatementError> {
     Ok(warning.unless(value != "off", detail))
 }
 
-fn fsync(settings: &SqlRow) -> Result<Finding, StatementError> {
+fn fsync(settings: &SqlRow) -> SqlResult<Finding> {
     let refusal = Finding::refuse(
         "postgres.fsync",
         Promise::Durable,
@@ -65,7 +65,7 @@ fn fsync(settings: &SqlRow) -> Result<Finding, StatementError> {
     Ok(refusal.unless(settings.try_get("fsync")?, "fsync is on"))
 }
 
-fn full_page_writes(settings: &SqlRow) -> Result<Finding, StatementError> {
+fn full_page_writes(settings: &SqlRow) -> SqlResult<Finding> {
     let warning = Finding::warn(
         "postgres.full_page_writes",
         Promise::Durable,
@@ -75,7 +75,7 @@ fn full_page_writes(settings: &SqlRow) -> Result<Finding, StatementError> {
     Ok(warning.unless(settings.try_get("full_page_writes")?, "full_page_writes is on"))
 }
 
-fn standby(settings: &SqlRow) -> Result<Finding, StatementError> {
+fn standby(settings: &SqlRow) -> SqlResult<Finding> {
     let refusal = Finding::refuse(
         "postgres.standby",
         Promise::MutualExclusion,
@@ -86,7 +86,7 @@ fn standby(settings: &SqlRow) -> Result<Finding, StatementError> {
 }
 
 /// The pool needs its connections and one more to listen.
-fn connections(settings: &SqlRow, max_connections: usize) -> Result<Finding, StatementError> {
+fn connections(settings: &SqlRow, max_connections: usize) -> SqlResult<Finding> {
     let all: i32 = settings.try_get("max_connections")?;
     let reserved: i32 = settings.try_get("reserved")?;
     let room = usize::try_from(all - reserved).unwrap_or(0);
@@ -115,7 +115,7 @@ async fn pooler(
     pool: &ConnectionPool,
     mut one: PooledConnection,
     max_connections: usize,
-) -> Result<Finding, StatementError> {
+) -> SqlResult<Finding> {
     let shared = max_connections > 1 && {
         let first = backend(&mut one).await?;
         let mut other = pool.connection().await?;
@@ -144,11 +144,11 @@ async fn pooler(
     })
 }
 
-async fn backend(connection: &mut PooledConnection) -> Result<i32, StatementError> {
+async fn backend(connection: &mut PooledConnection) -> SqlResult<i32> {
     let rows = connection.rows("SELECT pg_backend_pid() AS pid", &[]).await?;
     Ok(rows.first().map(|row| row.try_get("pid")).transpose()?.unwrap_or_default())
 }
 
-fn text(row: &SqlRow, column: &str) -> Result<String, StatementError> {
+fn text(row: &SqlRow, column: &str) -> SqlResult<String> {
     row.try_get(column)
 }

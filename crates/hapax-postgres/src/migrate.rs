@@ -4,7 +4,7 @@ use hapax_core::StoreError;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, IsolationLevel, Transaction};
 
-use crate::error::{StatementError, incompatible};
+use crate::error::{SqlResult, incompatible};
 
 /// The oldest supported server version.
 pub(crate) const MIN_SERVER_VERSION: i32 = 130_000;
@@ -46,7 +46,7 @@ pub(crate) async fn apply(
     client: &mut Client,
     schema: Option<&str>,
     partitions: Option<u16>,
-) -> Result<(), StatementError> {
+) -> SqlResult<()> {
     check_server(client).await?;
     let tx =
         client.build_transaction().isolation_level(IsolationLevel::ReadCommitted).start().await?;
@@ -70,7 +70,7 @@ pub(crate) async fn apply(
     Ok(())
 }
 
-async fn check_server(client: &Client) -> Result<(), StatementError> {
+async fn check_server(client: &Client) -> SqlResult<()> {
     let sql = "SELECT current_setting('server_version_num')::int";
     let number: i32 = client.query_typed_one(sql, &[]).await?.try_get(0)?;
     if number < MIN_SERVER_VERSION {
@@ -84,7 +84,7 @@ async fn check_server(client: &Client) -> Result<(), StatementError> {
 }
 
 /// The stored schema version; 0 without tables.
-async fn stored_version(tx: &Transaction<'_>) -> Result<usize, StatementError> {
+async fn stored_version(tx: &Transaction<'_>) -> SqlResult<usize> {
     // Not `to_regclass`, which may answer from a cache older than the wait for the lock.
     let there = "SELECT EXISTS (SELECT FROM pg_catalog.pg_class \
                  WHERE relname = 'hapax_meta' AND pg_catalog.pg_table_is_visible(oid))";
@@ -106,7 +106,7 @@ async fn stored_version(tx: &Transaction<'_>) -> Result<usize, StatementError> {
 }
 
 /// Creates the partitions if there are none, and refuses a different number of them.
-async fn check_partitions(tx: &Transaction<'_>, partitions: u16) -> Result<(), StatementError> {
+async fn check_partitions(tx: &Transaction<'_>, partitions: u16) -> SqlResult<()> {
     if meta(tx, "partitions").await?.is_none() {
         tx.query_typed("SELECT pg_advisory_xact_lock($1)", &[(&LOCK, Type::INT8)]).await?;
     }
@@ -131,13 +131,13 @@ async fn check_partitions(tx: &Transaction<'_>, partitions: u16) -> Result<(), S
     }
 }
 
-async fn meta(tx: &Transaction<'_>, name: &str) -> Result<Option<String>, StatementError> {
+async fn meta(tx: &Transaction<'_>, name: &str) -> SqlResult<Option<String>> {
     let sql = "SELECT value FROM hapax_meta WHERE name = $1";
     let row = tx.query_typed_opt(sql, &[(&name, Type::TEXT)]).await?;
     Ok(row.map(|row| row.try_get(0)).transpose()?)
 }
 
-async fn set_meta(tx: &Transaction<'_>, name: &str, value: usize) -> Result<(), StatementError> {
+async fn set_meta(tx: &Transaction<'_>, name: &str, value: usize) -> SqlResult<()> {
     let sql = "INSERT INTO hapax_meta (name, value) VALUES ($1, $2) \
                ON CONFLICT (name) DO UPDATE SET value = excluded.value";
     tx.execute_typed(sql, &[(&name, Type::TEXT), (&value.to_string(), Type::TEXT)]).await?;

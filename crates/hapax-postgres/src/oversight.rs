@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use hapax_core::{ClaimPage, ClaimQuery, Key, Oversight, StoreError, claim_rules};
 
 use crate::connect::session::SqlSession;
-use crate::error::StatementError;
+use crate::error::SqlResult;
 use crate::{PostgresStore, row};
 
 #[async_trait]
@@ -14,10 +14,7 @@ impl Oversight for PostgresStore {
     }
 }
 
-async fn list_claims<S: SqlSession>(
-    session: &mut S,
-    list: &ClaimQuery,
-) -> Result<ClaimPage, StatementError> {
+async fn list_claims<S: SqlSession>(session: &mut S, list: &ClaimQuery) -> SqlResult<ClaimPage> {
     let after = list.after.as_deref().and_then(Key::from_canonical);
     let (tenant, scope, name) =
         after.as_ref().map_or(("", "", ""), |key| (key.tenant().as_str(), key.scope(), key.name()));

@@ -9,7 +9,7 @@ use hapax_core::{Deleted, Expect, Key, Put, Record, Records, StoreError, Version
 
 use crate::PostgresStore;
 use crate::connect::session::SqlSession;
-use crate::error::StatementError;
+use crate::error::SqlResult;
 use crate::row::{self, KeyParams};
 use crate::tx::lock::LockRetry;
 
@@ -39,10 +39,7 @@ impl Records for PostgresStore {
     }
 }
 
-pub(crate) async fn get<S: SqlSession>(
-    session: &mut S,
-    key: &Key,
-) -> Result<Option<Record>, StatementError> {
+pub(crate) async fn get<S: SqlSession>(session: &mut S, key: &Key) -> SqlResult<Option<Record>> {
     let sql = include_str!("sql/get.sql");
     let rows = session.rows(sql, &KeyParams::one(key).columns()).await?;
     let Some(found) = rows.first() else { return Ok(None) };
@@ -63,7 +60,7 @@ pub(crate) async fn put<S: SqlSession>(
     value: &Bytes,
     expect: &Expect,
     ttl: Option<Duration>,
-) -> Result<Put, StatementError> {
+) -> SqlResult<Put> {
     let (keys, value, ttl) = (KeyParams::one(key), &value[..], ttl.map(row::duration));
     let (any, expected) = (*expect == Expect::Any, expected_version(expect));
     let (sql, params) = match expect {
@@ -96,7 +93,7 @@ pub(crate) async fn delete<S: SqlSession>(
     mut retry: LockRetry,
     key: &Key,
     expect: &Expect,
-) -> Result<Deleted, StatementError> {
+) -> SqlResult<Deleted> {
     let (keys, expected) = (KeyParams::one(key), expected_version(expect));
     loop {
         let rows = session.rows(include_str!("sql/delete.sql"), &keys.with(&[&expected])).await?;

@@ -7,7 +7,7 @@ use hapax_core::claim_rules::{ClaimPhase, ClaimRow};
 use hapax_core::{Fence, Fingerprint, Key, Timestamp, Token, millis};
 
 use crate::connect::session::{SqlParam, SqlRow};
-use crate::error::{StatementError, corrupt};
+use crate::error::{SqlResult, corrupt};
 
 /// Caps durations at 73 million years, so that sums of now, lease and retention fit into a bigint.
 const MAX_MILLIS: u64 = 1 << 61;
@@ -26,21 +26,21 @@ pub(crate) fn to_i64(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-pub(crate) fn timestamp(row: &SqlRow, column: &str) -> Result<Timestamp, StatementError> {
+pub(crate) fn timestamp(row: &SqlRow, column: &str) -> SqlResult<Timestamp> {
     Ok(Timestamp(number(row, column)?))
 }
 
-pub(crate) fn number(row: &SqlRow, column: &str) -> Result<u64, StatementError> {
+pub(crate) fn number(row: &SqlRow, column: &str) -> SqlResult<u64> {
     let number: i64 = row.try_get(column)?;
     u64::try_from(number).map_err(|_| corrupt("a negative number").into())
 }
 
-pub(crate) fn bytes(row: &SqlRow, column: &str) -> Result<Bytes, StatementError> {
+pub(crate) fn bytes(row: &SqlRow, column: &str) -> SqlResult<Bytes> {
     Ok(Bytes::copy_from_slice(row.try_get(column)?))
 }
 
 /// The stored claim, if this row holds one.
-pub(crate) fn claim(row: &SqlRow) -> Result<Option<ClaimRow>, StatementError> {
+pub(crate) fn claim(row: &SqlRow) -> SqlResult<Option<ClaimRow>> {
     let Some(phase) = row.try_get::<Option<i16>>("phase")? else {
         return Ok(None);
     };
@@ -65,7 +65,7 @@ pub(crate) fn claim(row: &SqlRow) -> Result<Option<ClaimRow>, StatementError> {
     }))
 }
 
-fn text(stored: &[u8]) -> Result<&str, StatementError> {
+fn text(stored: &[u8]) -> SqlResult<&str> {
     Ok(std::str::from_utf8(stored).map_err(|_| corrupt("a token or fingerprint"))?)
 }
 
@@ -107,12 +107,12 @@ impl<T: SqlParam, D: SqlParam> KeyParams<T, D> {
 }
 
 /// The row of a statement that always returns one.
-pub(crate) fn only(rows: &[SqlRow]) -> Result<&SqlRow, StatementError> {
+pub(crate) fn only(rows: &[SqlRow]) -> SqlResult<&SqlRow> {
     Ok(rows.first().ok_or_else(|| corrupt("an empty answer"))?)
 }
 
 /// The index of the operation that this row answers.
-pub(crate) fn index(row: &SqlRow) -> Result<usize, StatementError> {
+pub(crate) fn index(row: &SqlRow) -> SqlResult<usize> {
     let at: i64 = row.try_get("at")?;
     Ok(usize::try_from(at - 1).map_err(|_| corrupt("an ordinal"))?)
 }

@@ -17,7 +17,7 @@ use tokio_postgres::AsyncMessage;
 use crate::connect::ConnectionPool;
 use crate::connect::session::SqlSession;
 use crate::connect::url::ConnectTarget;
-use crate::error::StatementError;
+use crate::error::{SqlResult, StatementError};
 
 const CHANNEL: &str = "hapax_wake";
 /// How long hints are collected after one message was sent.
@@ -192,7 +192,7 @@ async fn listen(
     hub: &WakeRegistry,
     call_timeout: Duration,
     connected: &mut bool,
-) -> Result<(), StatementError> {
+) -> SqlResult<()> {
     let timed_out = || StatementError::from(StoreError::Timeout { timeout: call_timeout });
     let connecting = target.driver.connect(target.tls.clone());
     let (client, mut connection) =

@@ -48,11 +48,9 @@ impl RedisConfig {
         })
     }
 
-    /// The longest that one call may take; 2 s by default.
-    #[must_use]
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
+    hapax_core::builder_methods! {
+        /// The longest that one call may take; 2 s by default.
+        timeout: Duration;
     }
 
     /// How many calls may be sent at once; 1024 by default. Further calls wait, within their timeout, so that

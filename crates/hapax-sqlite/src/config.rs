@@ -35,18 +35,11 @@ impl SqliteConfig {
         }
     }
 
-    /// Measures leases and retentions by this clock.
-    #[must_use]
-    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
-        self.clock = clock;
-        self
-    }
-
-    /// The longest that one call may take, from the wait for a thread to the answer.
-    #[must_use]
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
+    hapax_core::builder_methods! {
+        /// Measures leases and retentions by this clock.
+        clock: Arc<dyn Clock>;
+        /// The longest that one call may take, from the wait for a thread to the answer.
+        timeout: Duration;
     }
 
     /// How many calls are queued for the writer thread, and as many for the readers. Further calls

@@ -8,7 +8,7 @@ use hapax_core::{ClaimRequest, Claimed, Fence, Key, Ticket};
 
 use crate::batch::BatchOperation;
 use crate::connect::session::{SqlRow, SqlSession};
-use crate::error::{StatementError, corrupt};
+use crate::error::{SqlResult, corrupt};
 use crate::row::{self, KeyParams};
 
 /// How often a lost race is run again. Each loss means that another claim succeeded.
@@ -39,7 +39,7 @@ impl BatchOperation for ClaimBatch {
         session: &mut S,
         items: &[ClaimCall],
         answers: &mut [Option<Claimed>],
-    ) -> Result<(), StatementError> {
+    ) -> SqlResult<()> {
         for _ in 0..MAX_ROUNDS {
             let open: Vec<usize> = (0..items.len()).filter(|i| answers[*i].is_none()).collect();
             if open.is_empty() {
@@ -72,7 +72,7 @@ async fn claim_vacant<S: SqlSession>(
     items: &[ClaimCall],
     open: &[usize],
     answers: &mut [Option<Claimed>],
-) -> Result<Vec<Regrant>, StatementError> {
+) -> SqlResult<Vec<Regrant>> {
     let asked = || open.iter().map(|i| &items[*i]);
     let keys = KeyParams::many(asked().map(|item| &item.key));
     let tokens: Vec<&[u8]> = asked().map(|item| item.ask.token.as_str().as_bytes()).collect();
@@ -110,7 +110,7 @@ async fn claim_vacant<S: SqlSession>(
 
 /// The answer for a key without a row: granted, busy in an open transaction, or `None` if another
 /// transaction committed a grant meanwhile.
-fn vacant_answer(found: &SqlRow, ask: &ClaimRequest) -> Result<Option<Claimed>, StatementError> {
+fn vacant_answer(found: &SqlRow, ask: &ClaimRequest) -> SqlResult<Option<Claimed>> {
     if found.try_get::<Option<i64>>("fence")?.is_none() {
         return Ok(Some(busy(ask)));
     }
@@ -125,7 +125,7 @@ async fn regrant<S: SqlSession>(
     items: &[ClaimCall],
     regrants: &[Regrant],
     answers: &mut [Option<Claimed>],
-) -> Result<(), StatementError> {
+) -> SqlResult<()> {
     let keys = KeyParams::many(regrants.iter().map(|r| &items[r.call].key));
     let asks = || regrants.iter().map(|r| &items[r.call].ask);
     let phases: Vec<i16> = regrants.iter().map(|r| r.row.phase.code()).collect();

@@ -11,7 +11,7 @@ use hapax_core::{
 
 use crate::PostgresStore;
 use crate::connect::session::SqlSession;
-use crate::error::StatementError;
+use crate::error::SqlResult;
 use crate::row::{self, KeyParams};
 use crate::tx::lock::LockRetry;
 use claim::ClaimCall;
@@ -51,7 +51,7 @@ impl Claims for PostgresStore {
 pub(crate) async fn look<S: SqlSession>(
     session: &mut S,
     key: &Key,
-) -> Result<Option<ClaimView>, StatementError> {
+) -> SqlResult<Option<ClaimView>> {
     let sql = include_str!("../sql/look.sql");
     let rows = session.rows(sql, &KeyParams::one(key).columns()).await?;
     let Some(found) = rows.first() else { return Ok(None) };

@@ -7,7 +7,7 @@ use hapax_core::{ClaimStep, GiveBack, Key, Step, Token};
 
 use crate::batch::BatchOperation;
 use crate::connect::session::SqlSession;
-use crate::error::{StatementError, corrupt};
+use crate::error::{SqlResult, corrupt};
 use crate::row::{self, KeyParams};
 use crate::wake::WakeNotifier;
 
@@ -59,7 +59,7 @@ impl BatchOperation for StepBatch {
         session: &mut S,
         items: &[StepCall],
         answers: &mut [Option<StepAnswer>],
-    ) -> Result<(), StatementError> {
+    ) -> SqlResult<()> {
         loop {
             // One statement can change a row only once; further steps on a key go into the next round.
             let mut keys = HashSet::new();
@@ -85,7 +85,7 @@ async fn run_steps<S: SqlSession>(
     items: &[StepCall],
     round: &[usize],
     answers: &mut [Option<StepAnswer>],
-) -> Result<(), StatementError> {
+) -> SqlResult<()> {
     let calls = || round.iter().map(|i| &items[*i]);
     let keys = KeyParams::many(calls().map(|item| &item.key));
     let tokens: Vec<&[u8]> = calls().map(|item| item.token.as_str().as_bytes()).collect();

@@ -14,7 +14,7 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use crate::PostgresConfig;
-use crate::error::StatementError;
+use crate::error::SqlResult;
 use crate::migrate;
 use session::{Params, SqlRow, SqlSession, typed};
 use url::ConnectTarget;
@@ -47,7 +47,7 @@ impl ConnectionPool {
     /// Runs a whole call, from the wait for a connection to the answer, within the timeout.
     pub(crate) async fn run<T>(
         &self,
-        call: impl Future<Output = Result<T, StatementError>>,
+        call: impl Future<Output = SqlResult<T>>,
     ) -> Result<T, StoreError> {
         match timeout(self.timeout, call).await {
             Ok(Ok(answer)) => Ok(answer),
@@ -66,7 +66,7 @@ impl ConnectionPool {
     }
 
     /// A connection to a server whose tables are up to date.
-    pub(crate) async fn connection(&self) -> Result<PooledConnection, StatementError> {
+    pub(crate) async fn connection(&self) -> SqlResult<PooledConnection> {
         if !self.migrated.load(Ordering::Acquire) {
             self.migrate().await?;
         }
@@ -78,7 +78,7 @@ impl ConnectionPool {
         self
     }
 
-    async fn checkout(&self) -> Result<PooledConnection, StatementError> {
+    async fn checkout(&self) -> SqlResult<PooledConnection> {
         match self.pool.get().await {
             Ok(object) => Ok(PooledConnection {
                 object: Some(object),
@@ -92,7 +92,7 @@ impl ConnectionPool {
     }
 
     /// Runs once per process; after a failure the next call tries again.
-    async fn migrate(&self) -> Result<(), StatementError> {
+    async fn migrate(&self) -> SqlResult<()> {
         let _one_at_a_time = self.migrating.lock().await;
         if self.migrated.load(Ordering::Acquire) {
             return Ok(());
@@ -109,11 +109,7 @@ impl ConnectionPool {
 }
 
 impl SqlSession for &ConnectionPool {
-    async fn rows(
-        &mut self,
-        sql: &'static str,
-        params: Params<'_>,
-    ) -> Result<Vec<SqlRow>, StatementError> {
+    async fn rows(&mut self, sql: &'static str, params: Params<'_>) -> SqlResult<Vec<SqlRow>> {
         self.connection().await?.rows(sql, params).await
     }
 }
@@ -135,11 +131,7 @@ impl PooledConnection {
 }
 
 impl SqlSession for PooledConnection {
-    async fn rows(
-        &mut self,
-        sql: &'static str,
-        params: Params<'_>,
-    ) -> Result<Vec<SqlRow>, StatementError> {
+    async fn rows(&mut self, sql: &'static str, params: Params<'_>) -> SqlResult<Vec<SqlRow>> {
         let Some(client) = &self.object else {
             return Err(
                 StoreError::Unavailable { reason: "connection lost".into(), source: None }.into()

@@ -5,7 +5,7 @@ use std::future::Future;
 use tokio_postgres::types::{FromSql, ToSql, Type};
 use uuid::Uuid;
 
-use crate::error::StatementError;
+use crate::error::SqlResult;
 
 /// A parameter whose SQL type follows from its Rust type, which saves a round trip to ask for it.
 pub trait SqlParam: ToSql + Sync {
@@ -49,7 +49,7 @@ pub trait SqlSession: Send {
         &mut self,
         sql: &'static str,
         params: Params<'_>,
-    ) -> impl Future<Output = Result<Vec<SqlRow>, StatementError>> + Send;
+    ) -> impl Future<Output = SqlResult<Vec<SqlRow>>> + Send;
 }
 
 /// A row of either driver.
@@ -60,7 +60,7 @@ pub enum SqlRow {
 }
 
 impl SqlRow {
-    pub(crate) fn try_get<'a, T: FromSql<'a>>(&'a self, column: &str) -> Result<T, StatementError> {
+    pub(crate) fn try_get<'a, T: FromSql<'a>>(&'a self, column: &str) -> SqlResult<T> {
         match self {
             Self::Tokio(row) => Ok(row.try_get(column)?),
             #[cfg(feature = "sqlx")]

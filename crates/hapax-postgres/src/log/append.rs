@@ -8,7 +8,7 @@ use hapax_core::log::{Appended, Cursor, Epoch, LogEvent, LogRetention};
 
 use crate::batch::BatchOperation;
 use crate::connect::session::{Params, SqlSession};
-use crate::error::{StatementError, corrupt};
+use crate::error::{SqlResult, corrupt};
 use crate::row;
 use crate::wake::WakeNotifier;
 
@@ -44,7 +44,7 @@ impl BatchOperation for AppendBatch {
         session: &mut S,
         items: &[AppendCall],
         answers: &mut [Option<Vec<Appended>>],
-    ) -> Result<(), StatementError> {
+    ) -> SqlResult<()> {
         let all: Vec<PartitionedEvent<'_>> = items
             .iter()
             .flat_map(|item| item.events.iter().map(move |event| PartitionedEvent { item, event }))
@@ -111,7 +111,7 @@ impl<'a> PartitionedEvent<'a> {
 async fn append<S: SqlSession>(
     session: &mut S,
     batch: &[&PartitionedEvent<'_>],
-) -> Result<Vec<Appended>, StatementError> {
+) -> SqlResult<Vec<Appended>> {
     let events = || batch.iter().map(|batch| batch.event);
     let tenants: Vec<&str> = events().map(|event| event.job.tenant().as_str()).collect();
     let domains: Vec<&str> = events().map(|event| event.job.scope()).collect();

@@ -6,7 +6,7 @@ use hapax_core::Key;
 use hapax_core::log::{Attached, Cursor, Epoch, Epochs, JobHead, LogEntry};
 
 use crate::connect::session::{SqlRow, SqlSession};
-use crate::error::{StatementError, corrupt};
+use crate::error::{SqlResult, corrupt};
 use crate::row;
 
 pub(crate) async fn attach<S: SqlSession>(
@@ -14,7 +14,7 @@ pub(crate) async fn attach<S: SqlSession>(
     job: &Key,
     after: u64,
     at_most: usize,
-) -> Result<Option<Attached>, StatementError> {
+) -> SqlResult<Option<Attached>> {
     let (tenant, domain, name) = (job.tenant().as_str(), job.scope(), job.name());
     let (after, at_most) = (row::to_i64(after).min(super::tail::END), row::to_i64(at_most as u64));
     let sql = include_str!("../sql/attach.sql");
@@ -39,7 +39,7 @@ pub(crate) async fn attach<S: SqlSession>(
     Ok(Some(Attached { head, entries }))
 }
 
-fn decode_entry(row: &SqlRow) -> Result<LogEntry, StatementError> {
+fn decode_entry(row: &SqlRow) -> SqlResult<LogEntry> {
     let (epoch, offset) = (Epoch(row::number(row, "epoch")?), row::number(row, "place")?);
     Ok(LogEntry {
         at: Cursor { epoch, offset },
@@ -50,7 +50,7 @@ fn decode_entry(row: &SqlRow) -> Result<LogEntry, StatementError> {
     })
 }
 
-pub(super) fn epochs(row: &SqlRow) -> Result<Epochs, StatementError> {
+pub(super) fn epochs(row: &SqlRow) -> SqlResult<Epochs> {
     let text: &str = row.try_get("epochs")?;
     Ok(text.parse().map_err(|_| corrupt("the epochs of a log"))?)
 }

@@ -5,7 +5,7 @@ use hapax_core::log::{Cursor, Epoch, Epochs, PartitionTail, TailChange, TailPosi
 
 use super::attach::epochs;
 use crate::connect::session::{SqlRow, SqlSession};
-use crate::error::{StatementError, corrupt};
+use crate::error::{SqlResult, corrupt};
 use crate::row;
 
 const TAIL: &str = include_str!("../sql/tail.sql");
@@ -19,7 +19,7 @@ pub(crate) async fn tail<S: SqlSession>(
     session: &mut S,
     from: &[(u16, TailPosition)],
     at_most: usize,
-) -> Result<Vec<PartitionTail>, StatementError> {
+) -> SqlResult<Vec<PartitionTail>> {
     let partitions: Vec<i32> = from.iter().map(|(partition, _)| (*partition).into()).collect();
     let mut starts: Vec<TailStart> = from.iter().map(|(_, from)| TailStart::new(from)).collect();
     loop {
@@ -78,7 +78,7 @@ impl TailStart {
         true
     }
 
-    fn answer(&self, rows: &[&SqlRow], at_most: usize) -> Result<PartitionTail, StatementError> {
+    fn answer(&self, rows: &[&SqlRow], at_most: usize) -> SqlResult<PartitionTail> {
         let head = rows.first().ok_or_else(|| corrupt("no such partition"))?;
         let epochs = epochs(head)?;
         let position = |offset: u64| {

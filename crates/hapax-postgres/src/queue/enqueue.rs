@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::batch::BatchOperation;
 use crate::connect::session::{Params, SqlSession};
-use crate::error::StatementError;
+use crate::error::SqlResult;
 use crate::row;
 use crate::wake::WakeNotifier;
 
@@ -43,7 +43,7 @@ impl BatchOperation for EnqueueBatch {
         session: &mut S,
         calls: &[EnqueueCall],
         answers: &mut [Option<Vec<Enqueued>>],
-    ) -> Result<(), StatementError> {
+    ) -> SqlResult<()> {
         let all: Vec<_> = calls
             .iter()
             .flat_map(|call| call.items.iter().map(|item| (&call.queue, item)))
@@ -63,7 +63,7 @@ impl BatchOperation for EnqueueBatch {
 pub(crate) async fn enqueue<S: SqlSession>(
     session: &mut S,
     all: &[(&QueueName, &QueueItem)],
-) -> Result<Vec<Enqueued>, StatementError> {
+) -> SqlResult<Vec<Enqueued>> {
     match all {
         [] => return Ok(Vec::new()),
         [(queue, item)] if insert_new(session, queue, item).await? => {
@@ -105,7 +105,7 @@ async fn insert_new<S: SqlSession>(
     session: &mut S,
     queue: &QueueName,
     item: &QueueItem,
-) -> Result<bool, StatementError> {
+) -> SqlResult<bool> {
     let params: Params<'_> = &[
         &queue.as_str(),
         &item.id.0,
@@ -125,7 +125,7 @@ fn delay(item: &QueueItem) -> Option<i64> {
     (!item.delay.is_zero()).then(|| row::interval_millis(item.delay))
 }
 
-fn json(headers: &BTreeMap<String, String>) -> Result<String, StatementError> {
+fn json(headers: &BTreeMap<String, String>) -> SqlResult<String> {
     if headers.is_empty() {
         return Ok("{}".to_owned());
     }

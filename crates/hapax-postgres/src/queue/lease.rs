@@ -7,7 +7,7 @@ use hapax_core::queue::{ItemId, LeaseRequest, LeasedItem, QueueItem, QueueName};
 use hapax_core::{Fence, Tenant};
 
 use crate::connect::session::{SqlRow, SqlSession};
-use crate::error::StatementError;
+use crate::error::SqlResult;
 use crate::row;
 
 const LEASE: &str = "SELECT * FROM hapax_lease($1, $2, $3, $4)";
@@ -17,7 +17,7 @@ pub(crate) async fn lease<S: SqlSession>(
     session: &mut S,
     queue: &QueueName,
     take: &LeaseRequest,
-) -> Result<Option<Vec<LeasedItem>>, StatementError> {
+) -> SqlResult<Option<Vec<LeasedItem>>> {
     let (token, at_most) =
         (take.token.as_str().as_bytes(), row::to_i64(take.max_items.max(1) as u64));
     let lease = row::interval_millis(take.lease);
@@ -31,7 +31,7 @@ pub(crate) async fn lease<S: SqlSession>(
     Ok(Some(leased.into_iter().map(|(_, leased)| leased).collect()))
 }
 
-fn decode_leased(row: &SqlRow) -> Result<LeasedItem, StatementError> {
+fn decode_leased(row: &SqlRow) -> SqlResult<LeasedItem> {
     let headers = row.try_get::<Option<&str>>("headers")?.map(QueueItem::headers_from_json);
     let item = QueueItem {
         id: ItemId(row.try_get("id")?),

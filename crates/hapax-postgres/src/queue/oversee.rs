@@ -7,7 +7,7 @@ use hapax_core::Tenant;
 use hapax_core::queue::{DeadLetter, DeadLetterAction, ItemId, QueueDepth, QueueName};
 
 use crate::connect::session::{SqlRow, SqlSession};
-use crate::error::StatementError;
+use crate::error::SqlResult;
 use crate::row;
 
 const REQUEUE: &str = "UPDATE hapax_outbox SET phase = 0, due_at = NULL, attempts = 0, reason = NULL \
@@ -21,7 +21,7 @@ pub(crate) async fn depth<S: SqlSession>(
     session: &mut S,
     queue: &QueueName,
     tenant: Option<&Tenant>,
-) -> Result<QueueDepth, StatementError> {
+) -> SqlResult<QueueDepth> {
     let sql = include_str!("../sql/depth.sql");
     let rows = session.rows(sql, &[&queue.as_str(), &tenant.map(Tenant::as_str)]).await?;
     let found = row::only(&rows)?;
@@ -41,7 +41,7 @@ pub(crate) async fn dead<S: SqlSession>(
     tenant: Option<&Tenant>,
     after: Option<ItemId>,
     at_most: u32,
-) -> Result<Vec<DeadLetter>, StatementError> {
+) -> SqlResult<Vec<DeadLetter>> {
     let (tenant, after) = (tenant.map(Tenant::as_str), after.map(|id| id.0));
     let sql = include_str!("../sql/dead.sql");
     let rows = session.rows(sql, &[&queue.as_str(), &tenant, &after, &i64::from(at_most)]).await?;
@@ -64,7 +64,7 @@ pub(crate) async fn resolve_dead<S: SqlSession>(
     tenant: Option<&Tenant>,
     id: ItemId,
     action: DeadLetterAction,
-) -> Result<bool, StatementError> {
+) -> SqlResult<bool> {
     let sql = match action {
         DeadLetterAction::Requeue => REQUEUE,
         DeadLetterAction::Discard => DISCARD,

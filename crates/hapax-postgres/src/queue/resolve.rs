@@ -8,7 +8,7 @@ use hapax_core::queue::{ItemId, ItemOutcome, QueueName, Resolved};
 use uuid::Uuid;
 
 use crate::connect::session::SqlSession;
-use crate::error::StatementError;
+use crate::error::SqlResult;
 use crate::row;
 
 const RENEW: &str = "UPDATE hapax_leases SET until = clock_timestamp() + $3 * interval '1 millisecond' \
@@ -21,7 +21,7 @@ pub(crate) async fn renew<S: SqlSession>(
     queue: &QueueName,
     token: &Token,
     lease: Duration,
-) -> Result<u64, StatementError> {
+) -> SqlResult<u64> {
     let (token, lease) = (token.as_str().as_bytes(), row::interval_millis(lease));
     let rows = session.rows(RENEW, &[&queue.as_str(), &token, &lease]).await?;
     rows.iter().map(|row| row::number(row, "held")).sum()
@@ -32,7 +32,7 @@ pub(crate) async fn resolve<S: SqlSession>(
     queue: &QueueName,
     token: &Token,
     outcomes: &[(ItemId, ItemOutcome)],
-) -> Result<Vec<Resolved>, StatementError> {
+) -> SqlResult<Vec<Resolved>> {
     // Only the first outcome of an item counts.
     let mut first_outcomes: HashMap<ItemId, &ItemOutcome> = HashMap::new();
     let mut first = Vec::with_capacity(outcomes.len());

@@ -5,7 +5,7 @@ use hapax_core::{Key, Token};
 
 use super::{HapaxTransaction, PostgresTransaction, run_with_timeout};
 use crate::connect::session::SqlSession;
-use crate::error::StatementError;
+use crate::error::SqlResult;
 use crate::row::{self, KeyParams};
 
 const RECEIVE: &str = include_str!("../sql/receive.sql");
@@ -53,7 +53,7 @@ async fn receive<S: SqlSession>(
     session: &mut S,
     key: &Key,
     retention: Duration,
-) -> Result<MessageStatus, StatementError> {
+) -> SqlResult<MessageStatus> {
     let (keys, retention, token) = (KeyParams::one(key), row::duration(retention), Token::random());
     let token = token.as_str().as_bytes();
     let params = keys.with(&[&retention, &token]);

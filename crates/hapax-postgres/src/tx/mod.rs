@@ -1,11 +1,9 @@
 //! hapax inside a transaction that the caller owns.
 
-mod claims;
 mod inbox;
 pub(crate) mod lock;
 mod once;
 mod outbox;
-mod records;
 #[cfg(feature = "sqlx")]
 pub(crate) mod sqlx_adapter;
 
@@ -13,11 +11,20 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
-use hapax_core::{StoreError, Tenant, with_timeout};
+use bytes::Bytes;
+use hapax_core::{
+    ClaimRequest, ClaimStep, ClaimView, Claimed, Deleted, Expect, GiveBack, Key, Put, Record, Step,
+    StoreError, Tenant, Token, with_timeout,
+};
 use tokio_postgres::Transaction;
 
+use crate::batch::run_single;
+use crate::claims::claim::{ClaimBatch, ClaimCall};
+use crate::claims::step::{StepBatch, StepCall};
 use crate::connect::session::{Params, SqlRow, SqlSession, typed};
-use crate::error::StatementError;
+use crate::error::SqlResult;
+use crate::{claims, records};
+use lock::LockRetry;
 
 pub use once::EffectFuture;
 
@@ -66,11 +73,7 @@ impl HapaxTransaction for Transaction<'_> {}
 
 /// Nothing is prepared by name in a connection that hapax does not own.
 impl SqlSession for Transaction<'_> {
-    async fn rows(
-        &mut self,
-        sql: &'static str,
-        params: Params<'_>,
-    ) -> Result<Vec<SqlRow>, StatementError> {
+    async fn rows(&mut self, sql: &'static str, params: Params<'_>) -> SqlResult<Vec<SqlRow>> {
         let rows = self.query_typed(sql, &typed(params).collect::<Vec<_>>()).await?;
         Ok(rows.into_iter().map(SqlRow::Tokio).collect())
     }
@@ -113,17 +116,98 @@ impl<T: HapaxTransaction> PostgresTransaction<'_, T> {
         self
     }
 
-    /// The longest that one call may take.
-    #[must_use]
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
+    hapax_core::builder_methods! {
+        /// The longest that one call may take.
+        timeout: Duration;
+    }
+
+    /// Asks for the claim. Never waits for another transaction.
+    pub async fn claim(&mut self, key: &Key, ask: &ClaimRequest) -> Result<Claimed, StoreError> {
+        let call = ClaimCall { key: key.clone(), ask: ask.clone() };
+        run_with_timeout(self.timeout, run_single::<ClaimBatch, _>(self.tx, &call)).await
+    }
+
+    /// Makes the lease of a pending claim end `lease` from now.
+    pub async fn extend(
+        &mut self,
+        key: &Key,
+        token: &Token,
+        lease: Duration,
+    ) -> Result<Step, StoreError> {
+        self.step(key, token, ClaimStep::Extend(lease)).await
+    }
+
+    /// Settles a pending claim with `value`.
+    pub async fn settle(
+        &mut self,
+        key: &Key,
+        token: &Token,
+        value: Bytes,
+    ) -> Result<Step, StoreError> {
+        self.step(key, token, ClaimStep::Settle(value)).await
+    }
+
+    /// Gives a pending claim back.
+    pub async fn give_back(
+        &mut self,
+        key: &Key,
+        token: &Token,
+        how: GiveBack,
+    ) -> Result<Step, StoreError> {
+        self.step(key, token, ClaimStep::GiveBack(how)).await
+    }
+
+    /// Reads a claim, as your transaction sees it.
+    pub async fn look(&mut self, key: &Key) -> Result<Option<ClaimView>, StoreError> {
+        run_with_timeout(self.timeout, claims::look(self.tx, key)).await
+    }
+
+    /// Reads a record, as your transaction sees it.
+    pub async fn get(&mut self, key: &Key) -> Result<Option<Record>, StoreError> {
+        run_with_timeout(self.timeout, records::get(self.tx, key)).await
+    }
+
+    /// Writes a record if the expectation holds.
+    pub async fn put(
+        &mut self,
+        key: &Key,
+        value: Bytes,
+        expect: &Expect,
+        ttl: Option<Duration>,
+    ) -> Result<Put, StoreError> {
+        let put = records::put(self.tx, LockRetry::new(self.timeout), key, &value, expect, ttl);
+        run_with_timeout(self.timeout, put).await
+    }
+
+    /// Deletes a record if the expectation holds.
+    pub async fn delete(&mut self, key: &Key, expect: &Expect) -> Result<Deleted, StoreError> {
+        let delete = records::delete(self.tx, LockRetry::new(self.timeout), key, expect);
+        run_with_timeout(self.timeout, delete).await
+    }
+
+    async fn step(
+        &mut self,
+        key: &Key,
+        token: &Token,
+        step: ClaimStep,
+    ) -> Result<Step, StoreError> {
+        let call = StepCall { key: key.clone(), token: token.clone(), step };
+        let mut retry = LockRetry::new(self.timeout);
+        run_with_timeout(self.timeout, async {
+            loop {
+                match run_single::<StepBatch, _>(self.tx, &call).await? {
+                    Some(step) => return Ok(step),
+                    None => retry.wait().await?,
+                }
+            }
+        })
+        .await
     }
 }
 
 async fn run_with_timeout<V>(
     timeout: Duration,
-    call: impl Future<Output = Result<V, StatementError>>,
+    call: impl Future<Output = SqlResult<V>>,
 ) -> Result<V, StoreError> {
     with_timeout(timeout, async { call.await.map_err(|error| error.into_store_error(timeout)) })
         .await

@@ -16,7 +16,7 @@ use tokio_postgres::types::{FromSql, IsNull as Null, Type};
 
 use super::{HapaxTransaction, sealed};
 use crate::connect::session::{Params, SqlParam, SqlRow, SqlSession};
-use crate::error::{StatementError, corrupt, server_error};
+use crate::error::{SqlResult, StatementError, corrupt, server_error};
 
 impl sealed::Sealed for PgConnection {}
 impl HapaxTransaction for PgConnection {}
@@ -24,11 +24,7 @@ impl sealed::Sealed for sqlx::Transaction<'_, Postgres> {}
 impl HapaxTransaction for sqlx::Transaction<'_, Postgres> {}
 
 impl SqlSession for sqlx::Transaction<'_, Postgres> {
-    async fn rows(
-        &mut self,
-        sql: &'static str,
-        params: Params<'_>,
-    ) -> Result<Vec<SqlRow>, StatementError> {
+    async fn rows(&mut self, sql: &'static str, params: Params<'_>) -> SqlResult<Vec<SqlRow>> {
         (**self).rows(sql, params).await
     }
 }
@@ -40,11 +36,7 @@ impl From<sqlx::Error> for StatementError {
 }
 
 impl SqlSession for PgConnection {
-    async fn rows(
-        &mut self,
-        sql: &'static str,
-        params: Params<'_>,
-    ) -> Result<Vec<SqlRow>, StatementError> {
+    async fn rows(&mut self, sql: &'static str, params: Params<'_>) -> SqlResult<Vec<SqlRow>> {
         let mut arguments = PgArguments::default();
         for param in params {
             let encoded = EncodedParam::new(*param).map_err(sqlx::Error::Encode)?;
@@ -55,10 +47,7 @@ impl SqlSession for PgConnection {
     }
 }
 
-pub(crate) fn read_column<'a, T: FromSql<'a>>(
-    row: &'a PgRow,
-    column: &str,
-) -> Result<T, StatementError> {
+pub(crate) fn read_column<'a, T: FromSql<'a>>(row: &'a PgRow, column: &str) -> SqlResult<T> {
     let raw = row.try_get_raw(column)?;
     let oid = raw.type_info().oid().map(|oid| oid.0);
     let kind =
