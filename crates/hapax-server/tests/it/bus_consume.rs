@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use hapax::StoreConfig;
 use hapax::bus::consume::{
     Consumer, ConsumerGroupConfig, EventDelivery, EventOutcome, HandlerError,
 };
 use hapax::bus::{Bus, NewEvent};
-use hapax::{Store, StoreConfig};
-use hapax_testkit::{Postgres, Redis, RedisCluster};
-use tokio::time::Instant;
+
+use crate::support::store::{TestStore, tests_on_stores};
+use crate::support::{eventually, until_true};
 
 const JOBS: usize = 50;
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// By job: which member handled which offset, in order.
 type Deliveries = BTreeMap<String, Vec<(&'static str, u64)>>;
@@ -52,35 +52,26 @@ async fn publish(bus: &Bus, seq: u64) {
     bus.publish_all(&(0..JOBS).map(event).collect::<Vec<_>>()).await.unwrap();
 }
 
-async fn until(what: &str, holds: impl Fn() -> bool) {
-    let limit = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < limit, "never: {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-async fn members_share_and_are_replaced(url: &str) {
+async fn members_share_and_are_replaced(store: TestStore) {
     let patient = StoreConfig::default().timeout(Duration::from_secs(20));
-    let store: Arc<dyn Store> = hapax::open(url, &patient).unwrap();
-    let bus = Bus::new(store);
+    let bus = Bus::new(hapax::open(&store.url(), &patient).unwrap());
     let seen = Seen::default();
     let first = member(&bus, &seen, "first");
     publish(&bus, 1).await;
-    until("the first member handles all", || seen.all_have(1)).await;
+    eventually("the first member handles all", || seen.all_have(1));
     let second = member(&bus, &seen, "second");
     let mut last = 1;
-    let limit = Instant::now() + PATIENCE;
-    while !seen.knows("second") {
-        assert!(Instant::now() < limit, "the second member never got a share");
+    until_true("the second member gets a share", async || {
         last += 1;
         publish(&bus, last).await;
         tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+        seen.knows("second")
+    })
+    .await;
     drop(first);
     last += 1;
     publish(&bus, last).await;
-    until("the second member handles all", || seen.all_have(last)).await;
+    eventually("the second member handles all", || seen.all_have(last));
     second.stop().await;
     for offset in 1..=last {
         assert!(seen.all_have(offset), "at least once: {offset}");
@@ -96,27 +87,10 @@ async fn members_share_and_are_replaced(url: &str) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn consumer_group_shares_jobs_on_sqlite() {
-    let folder = tempfile::tempdir().unwrap();
-    let url = format!("sqlite:{}", folder.path().join("hapax.db").display());
-    members_share_and_are_replaced(&url).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn consumer_group_shares_jobs_on_redis() {
-    let redis = Redis::start();
-    members_share_and_are_replaced(&redis.url()).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn consumer_group_shares_jobs_on_redis_cluster() {
-    let cluster = RedisCluster::start();
-    members_share_and_are_replaced(&cluster.url()).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn consumer_group_shares_jobs_on_postgres() {
-    let postgres = Postgres::start();
-    members_share_and_are_replaced(&postgres.url()).await;
+tests_on_stores! {
+    members_share_and_are_replaced;
+    consumer_group_shares_jobs_on_sqlite on sqlite,
+    consumer_group_shares_jobs_on_redis on redis,
+    consumer_group_shares_jobs_on_redis_cluster on redis_cluster,
+    consumer_group_shares_jobs_on_postgres on postgres,
 }

@@ -1,6 +1,6 @@
 //! `hapax command` against a real server.
 
-use crate::cli_support::{Ran, Server};
+use crate::cli_support::{PATIENCE, Ran, Server};
 use serde_json::json;
 
 fn begin(server: &Server, more: &[&str]) -> Ran {
@@ -55,11 +55,9 @@ fn failed_command_may_be_tried_again() {
 fn command_of_vanished_owner_is_unknown() {
     let server = Server::start();
     ticket(&begin(&server, &["--lease", "1ms"]));
-    let unknown =
-        hapax_testkit::wait_for("the lease runs out", crate::cli_support::PATIENCE, || {
-            let again = begin(&server, &[]);
-            (again.code() == 4).then_some(again)
-        });
+    let unknown = hapax_testkit::wait_for("the lease runs out", PATIENCE, || {
+        Some(begin(&server, &[])).filter(|again| again.code() == 4)
+    });
     assert!(unknown.err().contains("outcome-unknown"), "{}", unknown.err());
     assert_eq!(begin(&server, &["--on-unknown", "rerun"]).json()["attempt"], 2);
 }

@@ -1,14 +1,15 @@
 //! `hapax doctor` and `hapax bench` on real stores.
 
-use crate::cli_support::{PATIENCE, Ran, folder, hapax, run};
+use crate::cli_support::{PATIENCE, Ran, hapax, run};
+use crate::support::eventually;
+use crate::support::store::TestStore;
 use hapax_testkit::{Postgres, Redis, free_port, wait_for};
 
 fn doctor(store: &str, more: &[&str]) -> Ran {
     run(hapax().args(["doctor", "--store", store]).args(more))
 }
 
-/// The report on a server that is there: looked at again where a call took longer than it may, which
-/// a disk that is busy with other things can bring about.
+/// The report on a server that runs. A call that takes longer than its timeout, as on a busy disk, is repeated.
 fn reached(store: &str, more: &[&str]) -> (i32, serde_json::Value) {
     wait_for("the store answers in time", PATIENCE, || {
         let ran = doctor(store, more);
@@ -35,17 +36,15 @@ fn doctor_warns_of_memory() {
 
 #[test]
 fn doctor_accepts_new_sqlite_file() {
-    let folder = folder();
-    let file = folder.path().join("hapax.db");
-    let store = format!("sqlite:{}", file.display());
-    let report = doctor(&store, &["--json", "--migrate"]).json();
+    let store = TestStore::quick_sqlite();
+    let report = doctor(&store.url(), &["--json", "--migrate"]).json();
     assert_eq!(report["store"], "sqlite");
     for check in ["store.latency", "store.tables", "sqlite.journal", "sqlite.synchronous"] {
         assert_eq!(severity(&report, check).as_deref(), Some("fine"), "{check}: {report}");
     }
-    assert!(file.exists());
-    let nowhere = format!("sqlite:{}/no/such/folder.db", folder.path().display());
-    assert_eq!(doctor(&nowhere, &[]).code(), 2);
+    let file = store.url().replace("sqlite:", "");
+    assert!(std::path::Path::new(&file).exists());
+    assert_eq!(doctor(&format!("{}/no/such/folder.db", store.url()), &[]).code(), 2);
 }
 
 #[test]
@@ -83,9 +82,8 @@ fn doctor_warns_of_retention_below_redelivery() {
 
 #[test]
 fn bench_prints_a_line_for_every_workload() {
-    let folder = folder();
-    let store = format!("sqlite:{}", folder.path().join("hapax.db").display());
-    let arguments = ["bench", "--store", &store, "--seconds", "0.05", "--tasks", "1,3"];
+    let store = TestStore::quick_sqlite();
+    let arguments = ["bench", "--store", &store.url(), "--seconds", "0.05", "--tasks", "1,3"];
     let table = run(hapax().args(arguments)).ok();
     assert_eq!(table.lines().filter(|line| line.starts_with("| ")).count(), 1 + 8, "{table}");
     run(hapax().args(["bench", "--store", "memory:", "--tasks", "0"])).failed(2);
@@ -105,15 +103,13 @@ fn doctor_warns_of_inbox_retention_below_redelivery() {
 /// A row of the outbox that is older than what consumers remember may be sent again at any time.
 #[tokio::test(flavor = "multi_thread")]
 async fn doctor_counts_old_outbox_row_as_redelivery() {
-    let folder = folder();
-    let url = format!("sqlite:{}", folder.path().join("hapax.db").display());
+    let file = TestStore::quick_sqlite();
     let patient = hapax::StoreConfig::default().timeout(std::time::Duration::from_secs(20));
-    let store = hapax::open(&url, &patient).unwrap();
+    let store = hapax::open(&file.url(), &patient).unwrap();
     let item = hapax::queue::QueueItem::new(&hapax::Tenant::default(), "orders", "{}");
     let _ = store.enqueue(&hapax::queue::QueueName::outbox(), &[item]).await.unwrap();
-    let warned = || {
-        let report = doctor(&url, &["--json", "--inbox-retention", "1ms"]).json();
-        (severity(&report, "inbox.retention").as_deref() == Some("warn")).then_some(())
-    };
-    wait_for("the row is older", PATIENCE, warned);
+    eventually("the row is older", || {
+        let report = doctor(&file.url(), &["--json", "--inbox-retention", "1ms"]).json();
+        severity(&report, "inbox.retention").as_deref() == Some("warn")
+    });
 }

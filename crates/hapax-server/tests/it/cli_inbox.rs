@@ -1,6 +1,7 @@
 //! `hapax inbox`, against a server and on a store.
 
-use crate::cli_support::{Ran, Server, folder, hapax, run};
+use crate::cli_support::{Ran, Server, hapax, run};
+use crate::support::store::TestStore;
 
 fn a_message_is_handled_once(ask: impl Fn(&[&str]) -> Ran) {
     let first = ask(&["begin", "billing", "m", "--json"]).json();
@@ -27,8 +28,8 @@ fn inbox_message_is_handled_once_on_a_server() {
 
 #[test]
 fn inbox_message_is_handled_once_on_a_store() {
-    let folder = folder();
-    let url = format!("sqlite:{}", folder.path().join("hapax.db").display());
+    let store = TestStore::quick_sqlite();
+    let url = store.url();
     run(hapax().args(["doctor", "--migrate", "--store", &url]));
     a_message_is_handled_once(|arguments| {
         run(hapax().arg("inbox").args(arguments).args(["--store", &url]))

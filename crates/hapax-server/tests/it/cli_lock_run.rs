@@ -1,10 +1,11 @@
 //! `hapax lock run`: one command at a time, through signals, crashes and lost locks.
 
-use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::cli_support::{PATIENCE, Running, Server, folder, hapax, run};
+use crate::cli_support::{PATIENCE, Running, Server, hapax, run};
+use crate::support::eventually;
+use crate::support::store::TestStore;
 use hapax_testkit::wait_for;
 use rustix::process::Signal;
 
@@ -44,7 +45,7 @@ fn lock_run_waits_for_its_turn_with_a_higher_fence() {
     let server = Server::start();
     let mut first = Running::start(&mut lock_run(&server, &[], HOLD));
     let mut second = lock_run(&server, &["--wait", "1h"], "test $HAPAX_FENCE -gt $FENCE");
-    let mut second = second.env("FENCE", &first.said).spawn().unwrap();
+    let mut second = second.env("FENCE", &first.first_line).spawn().unwrap();
     assert!(second.try_wait().unwrap().is_none());
     first.let_go();
     let status = wait_for("its turn", PATIENCE, || second.try_wait().unwrap());
@@ -72,7 +73,7 @@ fn lock_run_renews_while_the_command_runs() {
         let shown = server.run(["lock", "show", "job", "--json"]).json();
         assert_eq!(
             (&shown["held"], shown["fence"].to_string()),
-            (&true.into(), running.said.clone())
+            (&true.into(), running.first_line.clone())
         );
         let left = shown["expires_in_ms"].as_u64().expect("a number");
         renewed += u32::from(left > least);
@@ -90,7 +91,7 @@ fn lock_run_forwards_signal_and_releases_afterwards() {
     for (signal, name) in [(Signal::TERM, "TERM"), (Signal::INT, "INT"), (Signal::HUP, "HUP")] {
         let script =
             format!("trap 'echo {name}; exit 3' {name}; echo ready; while :; do sleep 0.05; done");
-        // Whoever runs the tests in the background has them ignore signals, and would hapax.
+        // Tests that run in the background ignore signals, and hapax would inherit that.
         let plain = lock_run(&server, &[], &script);
         let mut command = Command::new("env");
         command.arg("--default-signal").arg(plain.get_program()).args(plain.get_args());
@@ -109,10 +110,10 @@ fn lock_run_signal_reaches_the_process_group() {
     // The shell does not pass it on: the group does.
     let mut running =
         Running::start(&mut lock_run(&server, &[], "sleep 600 & echo $!; wait; wait"));
-    let grandchild = running.said.clone();
+    let grandchild = running.first_line.clone();
     running.signal(Signal::TERM);
     running.ends_with(128 + 15);
-    wait_for("the grandchild ends", PATIENCE, || (!alive(&grandchild)).then_some(()));
+    eventually("the grandchild ends", || !alive(&grandchild));
 }
 
 #[test]
@@ -146,7 +147,7 @@ fn lock_run_ends_command_when_lock_is_lost() {
         "trap 'echo TERM; exit 0' TERM; echo ready; while :; do sleep 0.05; done",
     ));
     // The new server knows nothing of the lock: the next renewal is told that it is lost.
-    server = server.replace();
+    server.restart();
     running.ends_with(76);
     assert_eq!(running.rest(), "TERM\n");
     assert!(!held(&server));
@@ -163,7 +164,7 @@ fn lock_run_ends_command_before_unrenewed_lease_expires() {
     ));
     server.kill();
     running.ends_with(76);
-    assert!(!alive(&running.said), "although it did not listen to SIGTERM");
+    assert!(!alive(&running.first_line), "although it did not listen to SIGTERM");
     // The last renewal that can have been answered was before the server was killed.
     assert!(began.elapsed() >= Duration::from_secs(3));
 }
@@ -177,8 +178,8 @@ fn lock_run_max_hold_ends_command_under_its_lock() {
     let mut running = Running::start(&mut lock_run(&server, &options, script));
     running.ends_with(124);
     assert!(!held(&server));
-    let grandchild = running.said.clone();
-    wait_for("all of its group ends", PATIENCE, || (!alive(&grandchild)).then_some(()));
+    let grandchild = running.first_line.clone();
+    eventually("all of its group ends", || !alive(&grandchild));
 }
 
 #[cfg(target_os = "linux")]
@@ -186,11 +187,11 @@ fn lock_run_max_hold_ends_command_under_its_lock() {
 fn lock_run_command_dies_with_killed_hapax() {
     let server = Server::start();
     let mut running = Running::start(&mut lock_run(&server, &[], "echo $$; exec sleep 600"));
-    let command = running.said.clone();
+    let command = running.first_line.clone();
     assert!(alive(&command));
     running.signal(Signal::KILL);
     running.wait();
-    wait_for("the command ends, too", PATIENCE, || (!alive(&command)).then_some(()));
+    eventually("the command ends, too", || !alive(&command));
 }
 
 #[test]
@@ -208,10 +209,10 @@ fn lock_run_keeps_ignored_signals_ignored() {
 
 #[test]
 fn lock_run_works_on_a_store_without_a_server() {
-    let folder = folder();
+    let store = TestStore::quick_sqlite();
     let on = |script: &str| {
         let mut command = hapax();
-        command.args(["lock", "run", "job", "--store", &store_in(folder.path())]);
+        command.args(["lock", "run", "job", "--store", &store.url()]);
         command.args(["--", "sh", "-c", script]);
         command
     };
@@ -221,8 +222,4 @@ fn lock_run_works_on_a_store_without_a_server() {
     first.wait();
     assert_eq!(run(&mut on("echo ran")).ok(), "ran\n");
     run(hapax().args(["lock", "run", "job", "--store", "nothing:", "--", "true"])).failed(69);
-}
-
-fn store_in(folder: &Path) -> String {
-    format!("sqlite:{}", folder.join("hapax.db").display())
 }

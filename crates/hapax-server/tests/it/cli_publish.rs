@@ -1,11 +1,8 @@
 //! `hapax publish`: one event, many events, and malformed ones.
 
-use std::io::Write;
-use std::process::Stdio;
-
-use crate::cli_support::{PATIENCE, Server};
-use crate::support::http::HttpRequest;
-use hapax_testkit::wait_for;
+use crate::cli_support::{Running, Server, Setup, run_with_input};
+use crate::support::eventually;
+use crate::support::store::TestStore;
 use serde_json::{Value, json};
 
 fn event(job: &str, seq: u64) -> String {
@@ -16,10 +13,8 @@ fn event(job: &str, seq: u64) -> String {
 
 /// The seq of the job's state.
 fn state(server: &Server) -> Option<u64> {
-    let address = server.url().replace("http://", "");
-    let answer = HttpRequest::new(&address, "GET", "/v1/jobs/scan/job").try_send()?;
-    let shown: Value = serde_json::from_slice(&answer.body).ok()?;
-    shown["state"]["seq"].as_u64()
+    let answer = server.get("/v1/jobs/scan/job").try_send()?;
+    answer.json()["state"]["seq"].as_u64()
 }
 
 #[test]
@@ -96,31 +91,24 @@ fn publish_names_bad_lines_and_sends_the_others() {
     assert_eq!(server.run_with_input(&["publish"], b"").ok(), "0 published, 0 duplicates\n");
 }
 
-/// A pipe that stays open gets its events through one by one; a server that goes away in the middle
-/// is waited for.
+/// Events of a pipe that stays open are sent one by one, also after the server was away.
 #[test]
 fn publish_sends_slow_pipe_at_once_and_waits_for_server() {
-    let folder = tempfile::tempdir().unwrap();
-    let url = format!("sqlite:{}", folder.path().join("hapax.db").display());
-    let server = Server::on(&url);
-    let mut command = server.command(["publish", "--retry-for", "10m"]);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut publisher = command.spawn().unwrap();
-    let mut pipe = publisher.stdin.take().unwrap();
+    let store = TestStore::sqlite();
+    let mut server = Setup::on(&store.url()).start();
+    let mut publisher = Running::begin(&mut server.command(["publish", "--retry-for", "10m"]));
     let arrives = |server: &Server, seq: u64| {
-        wait_for("the event arrives", PATIENCE, || (state(server) == Some(seq)).then_some(()));
+        eventually("the event arrives", || state(server) == Some(seq));
     };
-    writeln!(pipe, "{}", event("job", 1)).unwrap();
+    publisher.send_line(&event("job", 1));
     arrives(&server, 1);
-    let mut server = server;
     server.kill();
-    writeln!(pipe, "{}", event("job", 2)).unwrap();
-    let server = server.replace();
+    publisher.send_line(&event("job", 2));
+    server.restart();
     arrives(&server, 2);
-    drop(pipe);
-    let output = publisher.wait_with_output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let said = String::from_utf8(output.stdout).unwrap();
+    publisher.let_go();
+    let said = publisher.line();
+    publisher.ends_with(0);
     assert!(said.starts_with("2 published") || said.starts_with("1 published, 1 dup"), "{said}");
 }
 
@@ -128,10 +116,6 @@ fn publish_sends_slow_pipe_at_once_and_waits_for_server() {
 fn publish_exits_69_without_server() {
     let server = Server::start();
     let mut command = server.command(["publish", "--retry-for", "300ms"]);
-    command.env("HAPAX_SERVER", "http://127.0.0.1:1").stdin(Stdio::piped());
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut publisher = command.spawn().unwrap();
-    publisher.stdin.take().unwrap().write_all(event("job", 1).as_bytes()).unwrap();
-    let output = publisher.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(69), "{}", String::from_utf8_lossy(&output.stderr));
+    command.env("HAPAX_SERVER", "http://127.0.0.1:1");
+    run_with_input(&mut command, event("job", 1).as_bytes()).failed(69);
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::cli_support::{Ran, Server, folder, hapax, run};
+use crate::cli_support::{Ran, Setup, hapax, run};
+use crate::support::store::TestStore;
 use hapax::queue::{LeaseRequest, QueueItem, QueueName};
 use hapax::{StoreConfig, Tenant};
 
@@ -47,14 +48,10 @@ fn an_operator_decides(ask: impl Fn(&[&str]) -> Ran) {
     assert_eq!((&shown["depth"], &shown["dead"]), (&2.into(), &1.into()));
 }
 
-fn file(folder: &tempfile::TempDir) -> String {
-    format!("sqlite:{}", folder.path().join("hapax.db").display())
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn queue_operator_on_a_store_is_audited() {
-    let folder = folder();
-    let url = file(&folder);
+    let store = TestStore::quick_sqlite();
+    let url = store.url();
     fill(&url).await;
     let ask =
         |arguments: &[&str]| run(hapax().arg("queue").args(arguments).args(["--store", &url]));
@@ -66,9 +63,8 @@ async fn queue_operator_on_a_store_is_audited() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn queue_operator_works_on_a_server() {
-    let folder = tempfile::tempdir().unwrap();
-    let url = file(&folder);
-    fill(&url).await;
-    let server = Server::on(&url);
+    let store = TestStore::sqlite();
+    fill(&store.url()).await;
+    let server = Setup::on(&store.url()).start();
     an_operator_decides(|arguments| server.run(["queue"].iter().chain(arguments)));
 }

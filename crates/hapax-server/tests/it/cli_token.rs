@@ -1,23 +1,12 @@
 //! `hapax token new`, and a server that accepts its token.
 
-use crate::cli_support::{Server, hapax, run};
+use crate::cli_support::{Setup, hapax, run};
 use sha2::{Digest, Sha256};
 
 #[test]
 fn token_lines_hold_the_hash_the_server_accepts() {
-    let made = run(hapax().args([
-        "token",
-        "new",
-        "--name",
-        "check\"out",
-        "--tenant",
-        "shop",
-        "--scope",
-        "data",
-        "--scope",
-        "admin",
-    ]));
-    let made = made.ok();
+    let new = ["token", "new", "--name", "check\"out", "--tenant", "shop"];
+    let made = run(hapax().args(new).args(["--scope", "data", "--scope", "admin"])).ok();
     let (token, lines) = made.split_once("\n\n").expect("the token, then the lines");
     let file: toml::Table = lines.parse().expect("TOML");
     let rule = &file["token"][0];
@@ -28,7 +17,7 @@ fn token_lines_hold_the_hash_the_server_accepts() {
     assert_eq!(rule["scopes"].as_array().map(Vec::len), Some(2));
     assert!(!lines.contains(token));
 
-    let server = Server::with_config(lines);
+    let server = Setup::memory().file(lines).start();
     let refused = server.run(["lock", "show", "x"]).failed(1);
     assert!(refused.contains("HAPAX_TOKEN"), "{refused}");
     run(server.command(["lock", "show", "x"]).env("HAPAX_TOKEN", token)).ok();

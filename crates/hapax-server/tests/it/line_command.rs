@@ -1,27 +1,23 @@
 //! `hapax line`, the real binary: its settings, its output, and its routes.
 
-use std::collections::HashMap;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::cli_support::{PATIENCE, folder, hapax, run};
-use crate::support::HapaxProcess;
-use crate::support::http::HttpRequest;
-use axum::Router;
-use axum::extract::State;
-use axum::routing::post;
+use crate::cli_support::{hapax, run};
+use crate::line::bot::Bot;
+use crate::support::http::{HttpRequest, HttpResponse, SentRequest};
+use crate::support::store::TestStore;
+use crate::support::{HapaxProcess, eventually};
 use hapax_line::simulator::events;
-use hapax_line::{ChannelSecrets, SIGNATURE_HEADER};
-use hapax_testkit::{Redis, free_port, wait_for};
+use hapax_line::{ChannelSecrets, LineClient, SIGNATURE_HEADER};
+use hapax_testkit::{Redis, free_port};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
 
 const SECRET: &str = "hush-channel-secret";
 const TOKEN: &str = "hush-access-token";
+/// An address without a listener, so that the real API is not called.
+const NOWHERE: &str = "http://127.0.0.1:9";
 const USER: &str = "Uf00d0000000000000000000000000001";
 /// The text of every event, with a mark that must not be shown.
 const TEXT: &str = "臺北🥚";
@@ -37,8 +33,7 @@ fn bare() -> Command {
 fn line() -> Command {
     let mut command = bare();
     command.env("LINE_CHANNEL_SECRET", SECRET).env("LINE_CHANNEL_ACCESS_TOKEN", TOKEN);
-    // An address without a listener, so that the real API is not called.
-    command.env("LINE_API_BASE", "http://127.0.0.1:9");
+    command.env("LINE_API_BASE", NOWHERE);
     command
 }
 
@@ -49,12 +44,23 @@ fn refused(command: &mut Command, flags: &[&str]) -> String {
     said
 }
 
+fn secrets() -> ChannelSecrets {
+    ChannelSecrets::new(SECRET).unwrap()
+}
+
+/// Asserts that nothing private is in an output or a response.
+#[track_caller]
+fn is_anonymous(text: &str) {
+    for private in ["hush", "Uf00d", "🥚"] {
+        assert!(!text.contains(private), "{private} is in: {text}");
+    }
+}
+
 /// A running gateway, killed when dropped.
 struct Gateway {
     process: HapaxProcess,
     address: String,
     admin: String,
-    banner: String,
 }
 
 impl Gateway {
@@ -67,8 +73,8 @@ impl Gateway {
             command.args(["--listen", "127.0.0.1:0"]);
         }
         let process = HapaxProcess::start(command.args(flags).args(["--log-level", "trace"]));
-        let (address, banner) = (process.address(), process.banner.clone());
-        Self { address, admin: process.admin_address().unwrap_or_default(), banner, process }
+        let admin = process.admin_address().unwrap_or_default();
+        Self { address: process.address(), admin, process }
     }
 
     /// A gateway on `memory:`.
@@ -76,128 +82,61 @@ impl Gateway {
         Self::start(&mut line(), &[&["--store", "memory:"], flags].concat())
     }
 
-    fn ask(&self, method: &str, path: &str) -> Asked {
-        Asked(HttpRequest::new(&self.local(&self.address), method, path))
+    fn ask(&self, method: &str, path: &str) -> HttpRequest {
+        HttpRequest::new(&local(&self.address), method, path)
     }
 
-    fn ask_admin(&self, path: &str) -> Asked {
-        Asked(HttpRequest::new(&self.local(&self.admin), "GET", path))
+    fn get(&self, path: &str) -> HttpRequest {
+        self.ask("GET", path)
     }
 
-    /// The address for clients on this machine.
-    fn local(&self, address: &str) -> String {
-        address.replace("0.0.0.0", "127.0.0.1")
+    fn ask_admin(&self, path: &str) -> HttpRequest {
+        HttpRequest::new(&local(&self.admin), "GET", path)
+    }
+
+    /// Sends a body with this signature.
+    fn signed(&self, signature: &str, body: &str) -> HttpResponse {
+        let request = self.ask("POST", "/line/webhook").header(SIGNATURE_HEADER, signature);
+        request.body(body.as_bytes()).send()
     }
 
     /// Sends events as LINE does.
-    fn webhook(&self, events: &[Value]) -> Reply {
+    fn webhook(&self, events: &[Value]) -> HttpResponse {
         let body = json!({ "destination": "Uf00db07", "events": events }).to_string();
-        let signature = ChannelSecrets::new(SECRET).unwrap().sign(body.as_bytes());
-        self.ask("POST", "/line/webhook").header(SIGNATURE_HEADER, &signature).send(&body)
+        self.signed(&secrets().sign(body.as_bytes()), &body)
     }
+}
 
-    fn ready(&self) -> u16 {
-        self.ask("GET", "/readyz").send("").status
-    }
-
-    fn terminate(&self) {
-        self.process.signal(Signal::TERM);
-    }
-
-    fn ends(&mut self) {
-        let (status, log) = self.process.wait();
-        assert!(status.success(), "{status}: {log}");
-    }
+/// The address for clients on this machine.
+fn local(address: &str) -> String {
+    address.replace("0.0.0.0", "127.0.0.1")
 }
 
 impl Drop for Gateway {
     fn drop(&mut self) {
         self.process.kill();
         if !std::thread::panicking() {
-            let said = format!("{}{}", self.banner, self.process.wait().1);
+            self.process.wait();
+            let said = self.process.output();
             hapax_testkit::keep_log("line", &said);
-            for private in ["hush", "Uf00d", "🥚"] {
-                assert!(!said.contains(private), "{private} was said: {said}");
-            }
+            is_anonymous(&said);
         }
     }
 }
 
-struct Asked(HttpRequest);
-
-struct Reply {
-    status: u16,
-    headers: HashMap<String, String>,
-    body: String,
+/// Asserts that the response is this problem document, with nothing of the request.
+#[track_caller]
+fn is_problem(answer: &HttpResponse, status: u16, code: &str) {
+    answer.is(status, code);
+    is_anonymous(&answer.text());
 }
 
-impl Asked {
-    fn header(self, name: &str, value: &str) -> Self {
-        Self(self.0.header(name, value))
-    }
-
-    fn send(self, body: &str) -> Reply {
-        let answer = self.0.body(body.as_bytes()).send();
-        let (status, body) = (answer.status, answer.text());
-        Reply { status, headers: answer.headers.into_iter().collect(), body }
-    }
-}
-
-impl Reply {
-    /// The code of a problem document that has all fields, and nothing of the request.
-    #[track_caller]
-    fn problem(&self) -> String {
-        assert_eq!(self.headers["content-type"], "application/problem+json", "{}", self.body);
-        let json: Value = serde_json::from_str(&self.body).unwrap();
-        assert_eq!(json["status"], self.status);
-        assert!(json["detail"].is_string() && json["title"].is_string(), "{json}");
-        assert!(json["retryable"].is_boolean(), "{json}");
-        for private in ["hush", "Uf00d", "🥚"] {
-            assert!(!self.body.contains(private), "{}", self.body);
-        }
-        let kind = json["type"].as_str().unwrap();
-        kind.strip_prefix("https://hapax.dev/problems/").unwrap().to_owned()
-    }
-
-    #[track_caller]
-    fn is(&self, status: u16, code: &str) {
-        assert_eq!((self.status, self.problem().as_str()), (status, code));
-    }
-}
-
-/// A bot that holds its calls until they are released.
-struct Bot {
-    url: String,
-    calls: Arc<Mutex<Vec<Value>>>,
-    go: Arc<Semaphore>,
-    _runtime: tokio::runtime::Runtime,
-}
-
-impl Bot {
-    fn start() -> Self {
-        let runtime = tokio::runtime::Runtime::new().unwrap();
-        let (calls, go) = (Arc::<Mutex<Vec<Value>>>::default(), Arc::new(Semaphore::new(0)));
-        let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
-        let url = format!("http://{}/callback?key=hush-key", listener.local_addr().unwrap());
-        let app = Router::new().route("/callback", post(held));
-        let app = app.with_state((calls.clone(), go.clone()));
-        runtime.spawn(async move { axum::serve(listener, app).await });
-        Self { url, calls, go, _runtime: runtime }
-    }
-
-    /// Waits for this number of calls.
-    fn called(&self, times: usize) -> Vec<Value> {
-        let calls = || self.calls.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        wait_for("the bot is called", PATIENCE, || Some(calls()).filter(|all| all.len() >= times))
-    }
-}
-
-type Held = (Arc<Mutex<Vec<Value>>>, Arc<Semaphore>);
-
-async fn held(State((calls, go)): State<Held>, body: String) {
-    let webhook = serde_json::from_str(&body).unwrap();
-    calls.lock().unwrap_or_else(PoisonError::into_inner).push(webhook);
-    go.acquire().await.unwrap().forget();
+/// A bot that holds its calls, and the URL by which the gateway calls it.
+async fn holding_bot() -> (Bot, String) {
+    let bot = Bot::start(secrets(), LineClient::new(NOWHERE, TOKEN).unwrap()).await;
+    bot.holds();
+    let url = bot.url("/callback?key=hush-key");
+    (bot, url)
 }
 
 #[test]
@@ -250,13 +189,12 @@ fn line_rules_mistake_names_file_and_rule() {
 
 #[test]
 fn line_banner_names_addresses_and_rules() {
-    let bot = Bot::start();
-    let gateway = Gateway::in_memory(&["--upstream", &bot.url, "--admin", "127.0.0.1:0"]);
-    let (address, banner) = (&gateway.address, &gateway.banner);
-    let shown = bot.url.split('?').next().unwrap();
+    let upstream = "http://127.0.0.1:9/callback?key=hush-key";
+    let gateway = Gateway::in_memory(&["--upstream", upstream, "--admin", "127.0.0.1:0"]);
+    let (address, banner) = (&gateway.address, &gateway.process.banner);
     for line in [
         format!("webhook   POST http://{address}/line/webhook\n"),
-        format!("upstream  {shown}\n"),
+        "upstream  http://127.0.0.1:9/callback\n".into(),
         "store     memory: (from --store)\n".into(),
         "rules     text, location and postback".into(),
         "for 5s (from the default of --lock-ttl)\n".into(),
@@ -267,21 +205,22 @@ fn line_banner_names_addresses_and_rules() {
     }
     assert!(banner.lines().last().unwrap().contains("hapax line simulate --to http"), "{banner}");
 
-    let mut told = line();
-    told.env("PROCESSING_LOCK_TIMEOUT_SECONDS", "7");
-    let gateway = Gateway::start(&mut told, &["--store", "memory:"]);
-    let rules = "for 7s (from PROCESSING_LOCK_TIMEOUT_SECONDS)";
-    assert!(gateway.banner.contains(rules), "{}", gateway.banner);
-    let mut told = line();
-    told.env("PROCESSING_LOCK_ENABLED", "False");
-    let gateway = Gateway::start(&mut told, &["--store", "memory:"]);
-    let rules = "rules     none: no user is locked (from PROCESSING_LOCK_ENABLED)";
-    assert!(gateway.banner.contains(rules), "{}", gateway.banner);
+    for (name, value, rules) in [
+        ("PROCESSING_LOCK_TIMEOUT_SECONDS", "7", "for 7s (from PROCESSING_LOCK_TIMEOUT_SECONDS)"),
+        (
+            "PROCESSING_LOCK_ENABLED",
+            "False",
+            "rules     none: no user is locked (from PROCESSING_LOCK_ENABLED)",
+        ),
+    ] {
+        let gateway = Gateway::start(line().env(name, value), &["--store", "memory:"]);
+        assert!(gateway.process.banner.contains(rules), "{}", gateway.process.banner);
+    }
     let folder = tempfile::tempdir().unwrap();
     let rules = folder.path().join("my-rules.toml");
     std::fs::write(&rules, "[[rule]]\nevent = 'text'\nguard = 'mutex'").unwrap();
     let gateway = Gateway::in_memory(&["--rules", rules.to_str().unwrap()]);
-    assert!(gateway.banner.contains("my-rules.toml"), "{}", gateway.banner);
+    assert!(gateway.process.banner.contains("my-rules.toml"), "{}", gateway.process.banner);
 }
 
 #[test]
@@ -289,158 +228,151 @@ fn line_other_requests_get_problem_documents() {
     let gateway = Gateway::in_memory(&[]);
     let body = json!({ "destination": "Uf00db07", "events": [events::text(USER, TEXT)] });
     let body = body.to_string();
-    let webhook = || gateway.ask("POST", "/line/webhook");
-    let secrets = ChannelSecrets::new(SECRET).unwrap();
-    webhook().send(&body).is(401, "line-signature");
-    webhook().header(SIGNATURE_HEADER, "🥚").send(&body).is(401, "line-signature");
+    let send_signed = |body: &str| gateway.signed(&secrets().sign(body.as_bytes()), body);
+    let unsigned = gateway.ask("POST", "/line/webhook").body(body.as_bytes()).send();
+    is_problem(&unsigned, 401, "line-signature");
     let foreign = ChannelSecrets::new("another").unwrap().sign(body.as_bytes());
-    webhook().header(SIGNATURE_HEADER, &foreign).send(&body).is(401, "line-signature");
-    for wrong in ["", "no JSON 🥚 Uf00d", "[]", r#"{"events":[]}"#] {
-        let signature = secrets.sign(wrong.as_bytes());
-        webhook().header(SIGNATURE_HEADER, &signature).send(wrong).is(400, "line-webhook");
+    for signature in ["🥚", &foreign] {
+        is_problem(&gateway.signed(signature, &body), 401, "line-signature");
     }
-    let large = format!("{body}{}", " ".repeat(1 << 20));
-    let signature = secrets.sign(large.as_bytes());
-    webhook().header(SIGNATURE_HEADER, &signature).send(&large).is(413, "payload-too-large");
-    let get = gateway.ask("GET", "/line/webhook").send("");
-    get.is(405, "method-not-allowed");
-    assert_eq!(get.headers["allow"], "POST");
+    for wrong in ["", "no JSON 🥚 Uf00d", "[]", r#"{"events":[]}"#] {
+        is_problem(&send_signed(wrong), 400, "line-webhook");
+    }
+    let large = send_signed(&format!("{body}{}", " ".repeat(1 << 20)));
+    is_problem(&large, 413, "payload-too-large");
+    let get = gateway.get("/line/webhook").send();
+    is_problem(&get, 405, "method-not-allowed");
+    assert_eq!(get.header("allow"), Some("POST"));
     for path in ["/", "/line", "/line/webhook/", "/line/Uf00d", "/v1/locks/Uf00d", "/openapi.json"]
     {
-        gateway.ask("POST", path).send(&body).is(404, "not-found");
+        let unknown = gateway.ask("POST", path).body(body.as_bytes()).send();
+        is_problem(&unknown, 404, "not-found");
     }
     // A valid webhook gets no document.
-    let empty = r#"{"destination":"Uf00db07","events":[]}"#;
-    let taken = webhook().header(SIGNATURE_HEADER, &secrets.sign(empty.as_bytes())).send(empty);
-    assert_eq!((taken.status, taken.body.as_str()), (200, ""));
+    let taken = gateway.webhook(&[]);
+    assert_eq!((taken.status, taken.text().as_str()), (200, ""));
 }
 
 #[test]
 fn line_body_that_never_comes_is_408() {
     let gateway = Gateway::in_memory(&["--body-timeout", "300ms"]);
-    let mut stream = TcpStream::connect(&gateway.address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let head = "POST /line/webhook HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{";
-    stream.write_all(head.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
-    assert!(answer.contains("/request-timeout\""), "{answer}");
+    let head = b"POST /line/webhook HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{";
+    SentRequest::new(&gateway.address, head).answer().is(408, "request-timeout");
 }
 
 #[test]
 fn line_metrics_and_queues_are_local_or_on_admin() {
     let gateway = Gateway::in_memory(&["--admin", "127.0.0.1:0"]);
-    assert_eq!(gateway.ask("GET", "/healthz").send("").status, 200);
-    wait_for("ready", PATIENCE, || (gateway.ready() == 200).then_some(()));
+    assert_eq!(gateway.get("/healthz").status(), 200);
+    eventually("ready", || gateway.get("/readyz").status() == 200);
     assert_eq!(gateway.webhook(&[events::unknown(USER)]).status, 200);
-    let metrics = gateway.ask("GET", "/metrics").send("").body;
+    let metrics = gateway.get("/metrics").send().text();
     assert!(metrics.contains("hapax_line_webhook_seconds_bucket{status=\"200\","), "{metrics}");
     assert!(metrics.contains("hapax_line_events_total{"), "{metrics}");
     assert!(!metrics.contains("Uf00d"), "{metrics}");
-    let queue = gateway.ask("GET", "/v1/queues/line").send("");
-    assert!(queue.body.contains("\"dead\":"), "{}", queue.body);
+    let queue = gateway.get("/v1/queues/line").send().text();
+    assert!(queue.contains("\"dead\":"), "{queue}");
     // A tunnel brings foreign requests to loopback, with another `Host`.
     for path in ["/metrics", "/v1/queues/line", "/v1/queues/line/dead"] {
-        gateway.ask("GET", path).header("host", "tunnel.example").send("").is(403, "forbidden");
-        gateway.ask("GET", path).header("x-forwarded-for", "1.2.3.4").send("").is(403, "forbidden");
-        assert_eq!(gateway.ask_admin(path).send("").status, 200, "{path}");
+        let tunnelled = gateway.get(path).header("Host", "tunnel.example").send();
+        is_problem(&tunnelled, 403, "forbidden");
+        let forwarded = gateway.get(path).header("x-forwarded-for", "1.2.3.4").send();
+        is_problem(&forwarded, 403, "forbidden");
+        assert_eq!(gateway.ask_admin(path).status(), 200, "{path}");
     }
-    let health = gateway.ask("GET", "/healthz").header("host", "tunnel.example").send("");
-    assert_eq!(health.status, 200);
-    assert_eq!(gateway.ask_admin("/line/webhook").send("").status, 404);
+    assert_eq!(gateway.get("/healthz").header("Host", "tunnel.example").status(), 200);
+    assert_eq!(gateway.ask_admin("/line/webhook").status(), 404);
 }
 
 #[test]
 fn line_public_listener_has_webhooks_and_health_alone() {
     let gateway = Gateway::in_memory(&["--listen", "0.0.0.0:0", "--admin", "0.0.0.0:0"]);
-    assert_eq!(gateway.ask("GET", "/healthz").send("").status, 200);
+    assert_eq!(gateway.get("/healthz").status(), 200);
     assert_eq!(gateway.webhook(&[]).status, 200);
     for path in ["/metrics", "/v1/queues/line", "/v1/queues/line/dead"] {
-        gateway.ask("GET", path).send("").is(404, "not-found");
+        is_problem(&gateway.get(path).send(), 404, "not-found");
     }
-    assert_eq!(gateway.ask_admin("/metrics").send("").status, 200);
-    assert_eq!(gateway.ask_admin("/readyz").send("").status, 200);
-    assert_eq!(gateway.ask_admin("/v1/queues/line").send("").status, 404, "nobody knows who asks");
+    assert_eq!(gateway.ask_admin("/metrics").status(), 200);
+    assert_eq!(gateway.ask_admin("/readyz").status(), 200);
+    assert_eq!(gateway.ask_admin("/v1/queues/line").status(), 404, "the caller is unknown");
 }
 
-#[test]
-fn line_starts_without_store_and_follows_policy() {
+#[tokio::test(flavor = "multi_thread")]
+async fn line_starts_without_store_and_follows_policy() {
     let nobody = format!("redis://127.0.0.1:{}", free_port());
-    let bot = Bot::start();
-    let flags = ["--store", &nobody, "--upstream", &bot.url];
+    let (bot, url) = holding_bot().await;
+    let flags = ["--store", &nobody, "--upstream", &url];
     let gateway = Gateway::start(&mut line(), &flags);
-    assert_eq!((gateway.ready(), gateway.ask("GET", "/healthz").send("").status), (503, 200));
+    assert_eq!((gateway.get("/readyz").status(), gateway.get("/healthz").status()), (503, 200));
     assert_eq!(gateway.webhook(&[events::text(USER, TEXT)]).status, 200);
-    assert_eq!(bot.called(1)[0]["events"][0]["message"]["text"], TEXT);
-    bot.go.add_permits(1);
+    assert_eq!(bot.begun(1)[0].event["message"]["text"], TEXT);
+    bot.let_go(1);
 
     let flags = [&flags[..], &["--on-store-error", "closed"]].concat();
     let gateway = Gateway::start(&mut line(), &flags);
     let refused = gateway.webhook(&[events::text(USER, TEXT)]);
-    refused.is(503, "store-unavailable");
-    assert!(refused.headers.contains_key("retry-after"));
+    is_problem(&refused, 503, "store-unavailable");
+    assert!(refused.header("retry-after").is_some());
 }
 
-#[test]
-fn line_original_variables_are_honoured() {
-    let (redis, bot) = (Redis::start(), Bot::start());
+#[tokio::test(flavor = "multi_thread")]
+async fn line_original_variables_are_honoured() {
+    let redis = Redis::start();
+    let (bot, url) = holding_bot().await;
     let key = format!("processing:user:{USER}");
     let start = |enabled: &str| {
         let mut told = line();
         told.env("REDIS_URL", redis.url()).env("PROCESSING_LOCK_ENABLED", enabled);
         told.env("PROCESSING_LOCK_TIMEOUT_SECONDS", "600");
         // A long timeout, so that a stalled machine is not taken for a store that is away.
-        Gateway::start(&mut told, &["--upstream", &bot.url, "--store-timeout", "30s"])
+        Gateway::start(&mut told, &["--upstream", &url, "--store-timeout", "30s"])
     };
     let gateway = start("true");
-    assert!(gateway.banner.contains("(from REDIS_URL)"), "{}", gateway.banner);
+    let banner = &gateway.process.banner;
+    assert!(banner.contains("(from REDIS_URL)"), "{banner}");
     gateway.webhook(&[events::text(USER, TEXT)]);
-    bot.called(1);
+    bot.begun(1);
     let left: i64 = redis.cli(&["PTTL", &key]).parse().unwrap();
     assert!((300_000..=600_000).contains(&left), "{left}");
-    bot.go.add_permits(1);
-    wait_for("it is released", PATIENCE, || (redis.cli(&["EXISTS", &key]) == "0").then_some(()));
+    bot.let_go(1);
+    eventually("it is released", || redis.cli(&["EXISTS", &key]) == "0");
     drop(gateway);
 
     let gateway = start("0");
     gateway.webhook(&[events::text(USER, TEXT)]);
-    bot.called(2);
+    bot.begun(2);
     assert_eq!(redis.cli(&["EXISTS", &key]), "0");
-    bot.go.add_permits(1);
-    drop(gateway);
+    bot.let_go(1);
 }
 
-#[test]
-fn line_shutdown_finishes_events_in_hand() {
-    let bot = Bot::start();
+#[tokio::test(flavor = "multi_thread")]
+async fn line_shutdown_finishes_events_in_hand() {
+    let (bot, url) = holding_bot().await;
     // A store on a file, which the test opens after the server has ended.
-    let folder = folder();
-    let store = format!("sqlite:{}", folder.path().join("line.db").display());
-    let flags = ["--store", &store, "--upstream", &bot.url, "--store-timeout", "30s"];
+    let store = TestStore::quick_sqlite();
+    let flags = ["--store", &store.url(), "--upstream", &url, "--store-timeout", "30s"];
     let mut gateway = Gateway::start(&mut line(), &flags);
     assert_eq!(gateway.webhook(&[events::text(USER, TEXT)]).status, 200);
-    bot.called(1);
-    gateway.terminate();
-    let address = gateway.local(&gateway.address);
-    wait_for("webhooks are not taken any more", PATIENCE, || {
-        std::net::TcpStream::connect(&address).is_err().then_some(())
+    bot.begun(1);
+    gateway.process.signal(Signal::TERM);
+    eventually("webhooks are not taken any more", || {
+        std::net::TcpStream::connect(&gateway.address).is_err()
     });
     assert!(gateway.process.is_running(), "it waits for the bot");
-    bot.go.add_permits(1);
-    gateway.ends();
-    let queue = run(hapax().args(["queue", "show", "line", "--store", &store, "--json"])).json();
+    bot.let_go(1);
+    let (status, log) = gateway.process.wait();
+    assert!(status.success(), "{status}: {log}");
+    let show = ["queue", "show", "line", "--store", &store.url(), "--json"];
+    let queue = run(hapax().args(show)).json();
     assert_eq!((&queue["depth"], &queue["in_flight"]), (&json!(0), &json!(0)), "{queue}");
-    assert_eq!(bot.called(1).len(), 1);
+    assert_eq!(bot.calls().len(), 1);
 }
 
-#[test]
-fn line_shutdown_waits_for_the_bot_up_to_the_timeout() {
-    let bot = Bot::start();
-    let flags = ["--upstream", &bot.url, "--shutdown-timeout", "100ms"];
-    let mut gateway = Gateway::in_memory(&flags);
+#[tokio::test(flavor = "multi_thread")]
+async fn line_shutdown_waits_for_the_bot_up_to_the_timeout() {
+    let (bot, url) = holding_bot().await;
+    let mut gateway = Gateway::in_memory(&["--upstream", &url, "--shutdown-timeout", "100ms"]);
     assert_eq!(gateway.webhook(&[events::text(USER, TEXT)]).status, 200);
-    bot.called(1);
-    gateway.terminate();
-    gateway.ends();
+    bot.begun(1);
+    gateway.process.stop();
 }

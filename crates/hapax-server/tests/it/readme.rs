@@ -5,17 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::support::{HapaxProcess, hapax};
-
-/// The timeout of a store call, for a busy machine.
-const PATIENCE: &str = "20s";
-
-/// `hapax serve` on a free port, in a folder of its own, as `cargo run --release` starts it.
-fn start_server(folder: &Path) -> HapaxProcess {
-    let mut command = hapax();
-    command.args(["serve", "--listen", "127.0.0.1:0"]);
-    HapaxProcess::start(command.env("HAPAX_STORE_TIMEOUT", PATIENCE).current_dir(folder))
-}
+use crate::support::server::Setup;
 
 /// Pairs of a command and what is printed after it.
 fn examples(text: &str) -> Vec<(String, String)> {
@@ -51,7 +41,8 @@ fn run(command: &str, folder: &Path, address: &str) -> String {
         .current_dir(folder)
         .env("PATH", format!("{bin}:{path}"))
         .env("HAPAX_SERVER", format!("http://{address}"))
-        .env("HAPAX_STORE_TIMEOUT", PATIENCE)
+        // A busy machine must not fail a store call.
+        .env("HAPAX_STORE_TIMEOUT", "20s")
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
@@ -102,9 +93,8 @@ fn docs_curl_lines_answer_as_printed() {
         ("docs/inbox.md", 7),
         ("docs/outbox.md", 3),
     ] {
-        let folder = tempfile::tempdir().unwrap();
-        let server = start_server(folder.path());
-        let address = server.address();
+        let server = Setup::new().start();
+        let (address, folder) = (&server.address, server.folder.path());
         let text = std::fs::read_to_string(format!("{root}/{file}")).unwrap();
         let examples = examples(&text);
         assert!(examples.len() >= at_least, "{file} has lost its examples");
@@ -112,11 +102,11 @@ fn docs_curl_lines_answer_as_printed() {
         for (command, printed) in examples {
             // Later lines use the token and the epoch that an earlier line printed.
             let command = command
-                .replace("localhost:8787", &address)
+                .replace("localhost:8787", address)
                 .replace("\"token\":\"…\"", &format!("\"token\":\"{token}\""))
                 .replace("Hapax-Token: …", &format!("Hapax-Token: {token}"))
                 .replace("…-", &format!("{epoch}-"));
-            let answer = run(&command, folder.path(), &address);
+            let answer = run(&command, folder, address);
             assert!(answers(&answer, &printed), "{file}: {command}\n got {answer}\n not {printed}");
             if let Some(given) = between(&answer, "\"token\":\"", |c| c == '"') {
                 token = given.to_owned();

@@ -2,38 +2,24 @@
 
 use std::collections::BTreeSet;
 
-use crate::cli_support::{PATIENCE, folder, hapax, run};
-use crate::support::HapaxProcess;
+use crate::cli_support::{hapax, run};
 use crate::support::http::HttpRequest;
+use crate::support::store::TestStore;
+use crate::support::{HapaxProcess, PATIENCE, eventually};
 use hapax::sqlite::rusqlite::Connection;
-use hapax_testkit::{Postgres, RabbitMq, Redis, free_port, wait_for};
-use rustix::process::Signal;
+use hapax_testkit::{Postgres, RabbitMq, Redis, free_port};
 use serde_json::Value;
 
-/// Long timeouts, so that a busy machine fails no call.
-const PATIENT: [&str; 4] = ["--store-timeout", "20s", "--send-timeout", "30s"];
-
 /// A running relay, killed when dropped.
-struct Relay(HapaxProcess);
-
-impl Relay {
-    fn start(from: &str, to: &str, flags: &[&str]) -> Self {
-        let mut command = hapax();
-        command
-            .args(["relay", "--from", from, "--to", to, "--config", "/dev/null"])
-            .args(["--backoff", "20ms", "--backoff-max", "200ms", "--poll", "50ms"])
-            .args(PATIENT)
-            .args(flags);
-        Self(HapaxProcess::start(&mut command))
-    }
-
-    /// Stops the relay with `SIGTERM`, and returns its log.
-    fn stop(mut self) -> String {
-        self.0.signal(Signal::TERM);
-        let (status, log) = self.0.wait();
-        assert!(status.success(), "{status}: {log}");
-        log
-    }
+fn start(from: &str, to: &str, flags: &[&str]) -> HapaxProcess {
+    let mut command = hapax();
+    command
+        .args(["relay", "--from", from, "--to", to, "--config", "/dev/null"])
+        .args(["--backoff", "20ms", "--backoff-max", "200ms", "--poll", "50ms"])
+        // Long timeouts, so that a busy machine fails no call.
+        .args(["--store-timeout", "20s", "--send-timeout", "30s"])
+        .args(flags);
+    HapaxProcess::start(&mut command)
 }
 
 fn entries(redis: &Redis) -> BTreeSet<String> {
@@ -42,11 +28,16 @@ fn entries(redis: &Redis) -> BTreeSet<String> {
     lines.windows(2).filter(|pair| pair[0] == "payload").map(|pair| pair[1].to_owned()).collect()
 }
 
+/// An application's own connection to the outbox.
+fn shop(store: &TestStore) -> Connection {
+    Connection::open(&store.url()["sqlite:".len()..]).unwrap()
+}
+
 #[test]
 fn relay_sends_plain_sql_rows_but_not_rolled_back_ones() {
     let (postgres, redis) = (Postgres::start(), Redis::start());
     let (from, to) = (postgres.url(), redis.url());
-    let first = Relay::start(&from, &to, &["--lease", "1s"]);
+    let first = start(&from, &to, &["--lease", "1s"]);
     // The relay created the table.
     let insert = |n: u32| {
         format!(
@@ -57,12 +48,12 @@ fn relay_sends_plain_sql_rows_but_not_rolled_back_ones() {
     postgres.psql(&format!("BEGIN; {} {} COMMIT;", insert(1), insert(2)));
     let never = insert(0).replace("row-0", "never");
     postgres.psql(&format!("BEGIN; {never} ROLLBACK;"));
-    wait_for("both rows", PATIENCE, || (entries(&redis).len() == 2).then_some(()));
+    eventually("both rows", || entries(&redis).len() == 2);
     // A second relay goes on where the killed one stopped.
     postgres.psql(&(3..200).map(insert).collect::<String>());
     drop(first);
-    let second = Relay::start(&from, &to, &["--lease", "1s"]);
-    wait_for("all rows", PATIENCE, || (entries(&redis).len() == 199).then_some(()));
+    let mut second = start(&from, &to, &["--lease", "1s"]);
+    eventually("all rows", || entries(&redis).len() == 199);
     assert!(!entries(&redis).contains("never"));
     second.stop();
 }
@@ -71,24 +62,23 @@ fn relay_sends_plain_sql_rows_but_not_rolled_back_ones() {
 fn relay_admin_shows_store_sink_and_queue() {
     let redis = Redis::start();
     redis.cli(&["SET", "orders", "no stream"]);
-    let folder = tempfile::tempdir().unwrap();
-    let from = format!("sqlite:{}", folder.path().join("a.db").display());
+    let store = TestStore::sqlite();
     let admin = format!("127.0.0.1:{}", free_port());
     let flags = ["--admin", &admin, "--max-attempts", "2"];
-    let relay = Relay::start(&from, &redis.url(), &flags);
+    let mut relay = start(&store.url(), &redis.url(), &flags);
     let get = |path: &str| {
         let answer = HttpRequest::new(&admin, "GET", path).send();
         (answer.status, answer.text())
     };
     assert_eq!(get("/healthz").0, 200);
-    wait_for("ready", PATIENCE, || (get("/readyz").0 == 200).then_some(()));
-    let shop = Connection::open(folder.path().join("a.db")).unwrap();
+    eventually("ready", || get("/readyz").0 == 200);
+    let shop = shop(&store);
     // The relay writes to the same file, so wait for its locks.
     shop.busy_timeout(PATIENCE).unwrap();
     let sql = "INSERT INTO hapax_outbox (topic, key, payload) VALUES ('orders', 'k', 'x')";
     shop.execute(sql, []).unwrap();
     let queue = || serde_json::from_str::<Value>(&get("/v1/queues/outbox").1).unwrap();
-    wait_for("the dead letter", PATIENCE, || (queue()["dead"] == 1).then_some(()));
+    eventually("the dead letter", || queue()["dead"] == 1);
     let dead: Value = serde_json::from_str(&get("/v1/queues/outbox/dead").1).unwrap();
     assert_eq!(dead["items"][0]["attempts"], 2);
     assert!(dead["items"][0]["reason"].as_str().unwrap().contains("WRONGTYPE"), "{dead}");
@@ -98,18 +88,17 @@ fn relay_admin_shows_store_sink_and_queue() {
     let id = dead["items"][0]["id"].as_str().unwrap();
     let requeue = format!("/v1/queues/outbox/dead/{id}/requeue");
     assert_eq!(HttpRequest::new(&admin, "POST", &requeue).status(), 204);
-    wait_for("it arrives", PATIENCE, || entries(&redis).contains("x").then_some(()));
+    eventually("it arrives", || entries(&redis).contains("x"));
     // Redis has the row before the relay gets the answer and counts it.
-    wait_for("it is counted", PATIENCE, || {
+    eventually("it is counted", || {
         let metrics = get("/metrics").1;
         let delivered = "hapax_relay_sent_total{sink=\"redis\",result=\"delivered\"} 1";
-        let up = "hapax_relay_sink_up{sink=\"redis\"} 1";
-        (metrics.contains(up) && metrics.contains(delivered)).then_some(())
+        metrics.contains("hapax_relay_sink_up{sink=\"redis\"} 1") && metrics.contains(delivered)
     });
     redis.kill();
     // The sink is tried only when there is a row to send.
     shop.execute(sql, []).unwrap();
-    wait_for("not ready", PATIENCE, || (get("/readyz").0 == 503).then_some(()));
+    eventually("not ready", || get("/readyz").0 == 503);
     relay.stop();
 }
 
@@ -117,16 +106,13 @@ fn relay_admin_shows_store_sink_and_queue() {
 #[test]
 fn relay_log_hides_returned_messages() {
     let rabbitmq = RabbitMq::start();
-    let folder = folder();
-    let file = folder.path().join("a.db");
-    let from = format!("sqlite:{}", file.display());
-    run(hapax().args(["doctor", "--migrate", "--store", &from])).ok();
-    let shop = Connection::open(&file).unwrap();
+    let store = TestStore::quick_sqlite();
+    run(hapax().args(["doctor", "--migrate", "--store", &store.url()])).ok();
     let row = "INSERT INTO hapax_outbox (topic, key, payload) VALUES ('nowhere', 'person', 'x')";
-    shop.execute(row, []).unwrap();
+    shop(&store).execute(row, []).unwrap();
     let flags = ["--max-attempts", "1", "--log-level", "trace"];
-    let relay = Relay::start(&from, &rabbitmq.url(), &flags);
-    wait_for("the dead letter", PATIENCE, || relay.0.log().contains("unroutable").then_some(()));
+    let mut relay = start(&store.url(), &rabbitmq.url(), &flags);
+    eventually("the dead letter", || relay.log().contains("unroutable"));
     let log = relay.stop();
     assert!(!log.contains("nowhere") && !log.contains("Delivery"), "{log}");
 }

@@ -13,7 +13,9 @@ use hapax_conformance::{Fault, FaultyStore};
 use hapax_testkit::scale;
 use serde_json::json;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::soak_bus::random::Random;
+use crate::support::store::TestStore;
+use crate::support::{PATIENCE, soon, until_true};
 
 fn memory() -> Arc<dyn Store> {
     Arc::new(MemoryStore::default())
@@ -42,7 +44,7 @@ async fn follow(bus: &Bus, since: FollowFrom) -> Follower {
 
 /// What comes next; `None` at the end.
 async fn next(follower: &mut Follower) -> Option<Vec<JobFrame>> {
-    match tokio::time::timeout(PATIENCE, follower.next()).await.expect("something comes") {
+    match soon("something comes", follower.next()).await {
         NextFrames::Frames(frames) => Some(frames),
         NextFrames::Complete | NextFrames::Stopped => None,
     }
@@ -126,23 +128,12 @@ async fn store_failure_is_reported_to_new_followers_only() {
     take(&mut follower, 1).await;
     store.always(Some(Fault::LostQuestion));
     assert!(bus.follow("scan", "other", FollowFrom::Start).await.is_err());
-    tokio::time::timeout(PATIENCE, async {
-        while bus.tail_age() < Duration::from_millis(200) {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    })
-    .await
-    .expect("the tail grows old");
+    until_true("the tail grows old", async || bus.tail_age() >= Duration::from_millis(200)).await;
     store.always(None);
     publish(&bus, 1..2).await;
     assert_eq!(offsets(&take(&mut follower, 1).await), [2]);
-    tokio::time::timeout(PATIENCE, async {
-        while bus.tail_age() > Duration::from_millis(150) {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    })
-    .await
-    .expect("the tail is read again");
+    until_true("the tail is read again", async || bus.tail_age() <= Duration::from_millis(150))
+        .await;
 }
 
 #[tokio::test]
@@ -199,10 +190,7 @@ async fn stopped_bus_ends_its_followers() {
     let waiting = tokio::spawn(async move { follower.next().await });
     tokio::task::yield_now().await;
     bus.stop();
-    assert!(matches!(
-        tokio::time::timeout(PATIENCE, waiting).await.unwrap().unwrap(),
-        NextFrames::Stopped
-    ));
+    assert!(matches!(soon("it ends", waiting).await.unwrap(), NextFrames::Stopped));
 }
 
 #[tokio::test]
@@ -211,17 +199,12 @@ async fn job_reader_ends_with_the_last_follower() {
     drop(follow(&bus, FollowFrom::Start).await);
     let mut calls = store.calls();
     // A read in flight may end first; then the poll finds no follower.
-    tokio::time::timeout(PATIENCE, async {
-        loop {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            let now = store.calls();
-            if std::mem::replace(&mut calls, now) == now && bus.tail_age().is_zero() {
-                break;
-            }
-        }
+    until_true("nothing is read any more", async || {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let now = store.calls();
+        std::mem::replace(&mut calls, now) == now && bus.tail_age().is_zero()
     })
-    .await
-    .expect("nothing is read any more");
+    .await;
 }
 
 /// Publishers with duplicates, and followers that join and leave at any moment.
@@ -255,31 +238,21 @@ async fn everybody_sees_everything_once(store: Arc<dyn Store>) {
 }
 
 async fn come_and_go(bus: Bus, number: u64, events: u64) {
-    let mut random = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut below = move |limit: u64| {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        random % limit
-    };
+    let mut random = Random::new(number);
     let mut seen: Option<Cursor> = None;
     loop {
-        tokio::time::sleep(Duration::from_millis(below(30))).await;
+        tokio::time::sleep(Duration::from_millis(random.below(30) as u64)).await;
         let since = seen.map_or(FollowFrom::Start, FollowFrom::Cursor);
         // A follow may fail at first if the store is slower than the bus waits; try again.
         let Ok(followed) = bus.follow("scan", "job-1", since).await else { continue };
         let Some(mut follower) = followed else { break };
-        for _ in 0..=below(40) {
+        for _ in 0..=random.below(40) {
             let Some(frames) = next(&mut follower).await else { break };
             for frame in frames {
                 let at = frame.at().expect("no gap");
                 assert_eq!(at.offset, seen.map_or(0, |cursor| cursor.offset) + 1);
-                assert!(
-                    frame
-                        .encoded()
-                        .json()
-                        .starts_with(format!("{{\"offset\":{},", at.offset).as_bytes())
-                );
+                let start = format!("{{\"offset\":{},", at.offset);
+                assert!(frame.encoded().json().starts_with(start.as_bytes()));
                 seen = Some(at);
             }
         }
@@ -294,10 +267,9 @@ async fn follower_joining_any_time_sees_events_once_in_order() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn follower_joining_any_time_on_sqlite() {
-    let folder = tempfile::tempdir().unwrap();
-    let url = format!("sqlite:{}/hapax.db", folder.path().display());
+    let file = TestStore::sqlite();
     let patient = StoreConfig::default().timeout(PATIENCE);
-    everybody_sees_everything_once(hapax::open(&url, &patient).unwrap()).await;
+    everybody_sees_everything_once(hapax::open(&file.url(), &patient).unwrap()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -1,24 +1,17 @@
-//! The real binary, and a real server for it to talk to.
-#![allow(dead_code, reason = "every test file uses its own part")]
+//! The real binary as a client, and a real server for it to talk to.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{ChildStdout, Command, ExitStatus, Output, Stdio};
 
-use hapax_testkit::{free_port, wait_for};
+use hapax_testkit::wait_for;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::support::HapaxProcess;
+use crate::support::KillOnDrop;
 
+pub(crate) use crate::support::server::{Server, Setup};
 pub(crate) use crate::support::{PATIENCE, hapax};
-
-/// For a file that `hapax` opens without a server. Each store call has 2 s there, and a disk that is
-/// busy with other things may take longer to sync: in memory, where the machine has such a place.
-pub(crate) fn folder() -> tempfile::TempDir {
-    let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
-    folder.expect("a temporary folder")
-}
 
 /// Runs it to its end.
 pub(crate) fn run(command: &mut Command) -> Ran {
@@ -26,7 +19,15 @@ pub(crate) fn run(command: &mut Command) -> Ran {
     Ran(output.expect("hapax can be run"))
 }
 
-/// What a run said.
+/// Runs it to its end, with something to read.
+pub(crate) fn run_with_input(command: &mut Command, input: &[u8]) -> Ran {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("hapax can be run");
+    child.stdin.take().expect("piped").write_all(input).expect("it reads");
+    Ran(child.wait_with_output().expect("its output"))
+}
+
+/// The output of a run.
 pub(crate) struct Ran(Output);
 
 impl Ran {
@@ -46,7 +47,7 @@ impl Ran {
         serde_json::from_str(&self.ok()).expect("the output is JSON")
     }
 
-    /// What it said while it failed with this code.
+    /// Standard error of a run that failed with this code.
     #[track_caller]
     pub(crate) fn failed(&self, code: i32) -> String {
         assert_eq!(self.code(), code, "stdout: {}\nstderr: {}", self.out(), self.err());
@@ -62,61 +63,7 @@ impl Ran {
     }
 }
 
-/// A server of one's own, killed when dropped.
-pub(crate) struct Server {
-    process: HapaxProcess,
-    port: u16,
-    store: String,
-    folder: tempfile::TempDir,
-}
-
 impl Server {
-    /// On `memory:`.
-    pub(crate) fn start() -> Self {
-        Self::with_config("")
-    }
-
-    /// On `memory:`, with a configuration file.
-    pub(crate) fn with_config(toml: &str) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        std::fs::write(folder.path().join("hapax.toml"), toml).expect("a file");
-        Self::at(free_port(), "memory:".into(), folder)
-    }
-
-    /// On this store.
-    pub(crate) fn on(store: &str) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        std::fs::write(folder.path().join("hapax.toml"), "").expect("a file");
-        Self::at(free_port(), store.into(), folder)
-    }
-
-    fn at(port: u16, store: String, folder: tempfile::TempDir) -> Self {
-        let mut command = hapax();
-        command
-            .args(["serve", "--store", &store, "--config", "hapax.toml"])
-            .args(["--listen", &format!("127.0.0.1:{port}")])
-            // A busy machine must not fail a store call; the timeout is not tested here.
-            .env("HAPAX_STORE_TIMEOUT", "20s")
-            .current_dir(folder.path());
-        Self { process: HapaxProcess::start(&mut command), port, store, folder }
-    }
-
-    /// Kills it: whoever asks is refused.
-    pub(crate) fn kill(&mut self) {
-        self.process.kill();
-    }
-
-    /// Kills it and starts another one in its place: on `memory:`, an empty one.
-    pub(crate) fn replace(mut self) -> Self {
-        self.kill();
-        let folder = std::mem::replace(&mut self.folder, tempfile::tempdir().expect("a folder"));
-        Self::at(self.port, std::mem::take(&mut self.store), folder)
-    }
-
-    pub(crate) fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
-    }
-
     /// `hapax` as a client of this server.
     pub(crate) fn command<I: AsRef<OsStr>>(
         &self,
@@ -134,62 +81,67 @@ impl Server {
 
     /// A client's run with something to read.
     pub(crate) fn run_with_input(&self, arguments: &[&str], input: &[u8]) -> Ran {
-        let mut command = self.command(arguments);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("hapax can be run");
-        child.stdin.take().expect("piped").write_all(input).expect("it reads");
-        Ran(child.wait_with_output().expect("its output"))
+        run_with_input(&mut self.command(arguments), input)
     }
 }
 
-/// A `hapax lock run` whose command has begun, and said so by its first line.
+/// A `hapax` that runs, and has printed its first line.
 pub(crate) struct Running {
-    child: Child,
-    /// That line.
-    pub(crate) said: String,
-    stdout: BufReader<std::process::ChildStdout>,
+    child: KillOnDrop,
+    pub(crate) first_line: String,
+    stdout: BufReader<ChildStdout>,
 }
 
 impl Running {
     pub(crate) fn start(command: &mut Command) -> Self {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("hapax can be run");
-        let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
-        let mut said = String::new();
-        stdout.read_line(&mut said).expect("the command says a line");
-        assert!(said.ends_with('\n'), "it ended before it said a line");
-        Self { child, said: said.trim_end().to_owned(), stdout }
+        let mut running = Self::begin(command);
+        running.first_line = running.line().trim_end().to_owned();
+        running
     }
 
-    /// The rest of what the command says, up to its end.
+    /// The same without waiting for a line.
+    pub(crate) fn begin(command: &mut Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("hapax can be run");
+        let stdout = BufReader::new(child.stdout.take().expect("piped"));
+        Self { child: KillOnDrop(child), first_line: String::new(), stdout }
+    }
+
+    /// The next line of its output.
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).expect("text");
+        assert!(line.ends_with('\n'), "it ended before it printed a line");
+        line
+    }
+
+    /// The rest of its output, up to its end.
     pub(crate) fn rest(&mut self) -> String {
         std::io::read_to_string(&mut self.stdout).expect("text")
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        let pid = Pid::from_child(&self.child);
-        kill_process(pid, signal).expect("it runs");
+        kill_process(Pid::from_child(&self.child.0), signal).expect("it runs");
     }
 
-    /// Ends the command's standard input, which is what it waits for.
+    /// Writes a line to its standard input.
+    pub(crate) fn send_line(&mut self, line: &str) {
+        let stdin = self.child.0.stdin.as_mut().expect("piped");
+        writeln!(stdin, "{line}").expect("it reads");
+    }
+
+    /// Ends its standard input, which the command of `lock run` waits for.
     pub(crate) fn let_go(&mut self) {
-        drop(self.child.stdin.take());
+        drop(self.child.0.stdin.take());
     }
 
     pub(crate) fn wait(&mut self) -> ExitStatus {
-        wait_for("hapax lock run ends", PATIENCE, || self.child.try_wait().expect("its state"))
+        wait_for("hapax ends", PATIENCE, || self.child.0.try_wait().expect("its state"))
     }
 
     #[track_caller]
     pub(crate) fn ends_with(&mut self, code: i32) {
         let status = self.wait();
         assert_eq!(status.code(), Some(code), "{status}");
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

@@ -1,6 +1,6 @@
 //! The server, started for real and driven over HTTP.
 
-mod access;
+pub(crate) mod access;
 mod bad_input;
 mod commands;
 mod described;

@@ -1,6 +1,8 @@
 use hapax::sqlite::rusqlite::Connection;
+use serde_json::{Value, json};
 
 use crate::support::server::{Server, Setup};
+use crate::support::store::TestStore;
 
 #[test]
 fn banner_says_what_is_served_and_one_line_to_try() {
@@ -17,18 +19,17 @@ fn banner_says_what_is_served_and_one_line_to_try() {
 #[test]
 fn start_ends_with_message_on_permanent_store_error() {
     for (setup, named) in [
-        (Setup::new().flags(&["--store", "mysql://host"]), "sqlite:"),
-        (Setup::new().flags(&["--store", "redis://"]), "store"),
-        (Setup::new().flags(&["--store", "sqlite:no/such/folder/x.db"]), "folder"),
+        (Setup::on("mysql://host"), "sqlite:"),
+        (Setup::on("redis://"), "store"),
+        (Setup::on("sqlite:no/such/folder/x.db"), "folder"),
         (Setup::memory().flags(&["--sotre", "x"]), "--sotre"),
         (Setup::memory().flags(&["--store-timeout", "2"]), "--store-timeout"),
         (Setup::memory().file("lisen = 'x'"), "`lisen`"),
         (Setup::memory().flags(&["--config", "missing.toml"]), "missing.toml"),
-        (Setup::at("0.0.0.0:0"), "hapax token new"),
+        (Setup::at("0.0.0.0:0").flags(&["--store", "memory:"]), "hapax token new"),
         (Setup::memory().env("HAPAX_BODY_LIMIT", "many"), "HAPAX_BODY_LIMIT"),
     ] {
-        let (message, code) = setup.refused();
-        assert_ne!(code, 0, "{message}");
+        let message = setup.refused();
         assert!(message.contains(named), "{named}: {message}");
     }
 }
@@ -43,45 +44,31 @@ fn store_password_is_never_printed() {
     assert!(!log.contains("s3cret"), "{log}");
 }
 
-fn refused(path: &std::path::Path) -> String {
-    let url = format!("sqlite:{}", path.display());
-    let (message, code) = Setup::new().flags(&["--store", &url]).refused();
-    assert_ne!(code, 0);
-    message
-}
-
 #[test]
 fn newer_sqlite_schema_is_refused_naming_both_versions() {
-    let server = Setup::new().start();
-    let folder = server.kill_and_keep_folder();
-    let path = folder.path().join("hapax.db");
-    let file = Connection::open(&path).unwrap();
+    let store = TestStore::sqlite();
+    drop(Setup::on(&store.url()).start());
+    let file = Connection::open(&store.url()["sqlite:".len()..]).unwrap();
     file.execute("UPDATE hapax_meta SET value = 99 WHERE name = 'schema'", []).unwrap();
     drop(file);
-    let message = refused(&path);
+    let message = Setup::on(&store.url()).refused();
     assert!(message.contains("newer") && message.contains("99"), "{message}");
 }
 
 #[test]
 fn sqlite_file_of_another_kind_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("other.db");
-    std::fs::write(
-        &path,
-        "this is no database at all, but long enough to look like one".repeat(20),
-    )
-    .unwrap();
-    let message = refused(&path);
+    let store = TestStore::sqlite();
+    let text = "this is no database at all, but long enough to look like one".repeat(20);
+    std::fs::write(&store.url()["sqlite:".len()..], text).unwrap();
+    let message = Setup::on(&store.url()).refused();
     assert!(message.contains("not a SQLite database"), "{message}");
 }
 
 #[test]
 fn taken_port_is_named_at_start() {
     let server = Server::start();
-    let taken = server.address.clone();
-    let (message, code) = Setup::at(&taken).refused();
-    assert_ne!(code, 0);
-    assert!(message.contains(&taken) && message.contains("another"), "{message}");
+    let message = Setup::at(&server.address).flags(&["--store", "memory:"]).refused();
+    assert!(message.contains(&server.address) && message.contains("another"), "{message}");
 }
 
 #[test]
@@ -111,32 +98,24 @@ fn redis_url_is_the_store_of_last_resort() {
 fn settings_come_from_the_file_too() {
     let server = Setup::memory().file("lock_ttl = '9s'\nbody_limit = 100\nlog = 'json'").start();
     assert_eq!(server.post("/v1/locks/k").send().json()["ttl_ms"], 9000);
-    server
-        .put("/v1/records/k")
-        .json(&format!("\"{}\"", "x".repeat(100)))
-        .send()
-        .is(413, "payload-too-large");
+    server.put("/v1/records/k").json(json!("x".repeat(100))).is(413, "payload-too-large");
     let log = server.stop();
     for line in log.lines() {
-        assert!(serde_json::from_str::<serde_json::Value>(line).is_ok(), "{line}");
+        assert!(serde_json::from_str::<Value>(line).is_ok(), "{line}");
     }
 }
 
 #[test]
 fn default_store_is_a_file_that_outlives_the_server() {
-    let server = Setup::new().start();
+    let mut server = Setup::new().start();
     assert!(server.banner().contains("sqlite:hapax.db"));
     assert_eq!(server.put("/v1/records/k").json("1").status(), 201);
-    let begun = server.post("/v1/commands/o/k").send().json();
-    let token = begun["token"].as_str().unwrap().to_owned();
+    let token = server.post("/v1/commands/o/k").send().token();
     let fence = server.post("/v1/locks/k").send().json()["fence"].as_u64().unwrap();
-    let url = format!("sqlite:{}", server.folder.path().join("hapax.db").display());
-    let folder = server.kill_and_keep_folder();
-    let again = Setup::new().flags(&["--store", &url]).start();
-    assert_eq!(again.get("/v1/records/k").send().text(), "1");
-    let done = format!("{{\"token\":\"{token}\",\"status\":200}}");
-    assert_eq!(again.put("/v1/commands/o/k").json(&done).status(), 200);
-    let later = again.post("/v1/locks/other").send().json()["fence"].as_u64().unwrap();
+    server.restart();
+    assert_eq!(server.get("/v1/records/k").send().text(), "1");
+    let done = json!({"token": token, "status": 200});
+    assert_eq!(server.put("/v1/commands/o/k").json(done).status(), 200);
+    let later = server.post("/v1/locks/other").send().json()["fence"].as_u64().unwrap();
     assert!(later > fence);
-    drop(folder);
 }

@@ -3,17 +3,14 @@
 use std::time::{Duration, Instant};
 
 use hapax_testkit::{Postgres, Redis};
+use serde_json::json;
 
 use crate::support::eventually;
 use crate::support::server::{Server, Setup};
 
-fn on(url: &str) -> Server {
-    Setup::new().flags(&["--store", url]).start()
-}
-
 /// With the default timeout of one store call.
 fn limited(url: &str) -> Server {
-    Setup::new().flags(&["--store", url, "--store-timeout", "2s"]).start()
+    Setup::on(url).flags(&["--store-timeout", "2s"]).start()
 }
 
 /// On a busy machine a healthy store may exceed the default timeout now and then.
@@ -37,8 +34,7 @@ const CALLS: [(&str, &str); 8] = [
 fn nothing_is_answered(server: &Server) {
     for (method, path) in CALLS {
         let asked = Instant::now();
-        let answer = server.ask(method, path).send();
-        answer.is(503, "store-unavailable");
+        let answer = server.ask(method, path).is(503, "store-unavailable");
         assert_eq!(answer.json()["retryable"], true);
         let took = asked.elapsed();
         assert!(took < Duration::from_secs(25), "{method} {path}: {took:?}");
@@ -56,9 +52,9 @@ fn start_waits_for_a_store_that_is_not_there_yet() {
     assert_eq!(server.get("/healthz").status(), 200);
     nothing_is_answered(&server);
     assert!(server.get("/").send().text().contains("Not ready"));
-    assert!(server.get("/metrics").send().text().contains("hapax_store_up 0"));
+    assert!(server.metrics().contains("hapax_store_up 0"));
     redis.restart();
-    eventually("it is ready", || server.get("/readyz").status() == 200);
+    server.is_ready(true);
     a_lock_is_taken(&server, "k");
 }
 
@@ -69,9 +65,9 @@ fn hanging_store_is_reported_in_time_and_recovers() {
     a_lock_is_taken(&server, "before");
     redis.stop();
     nothing_is_answered(&server);
-    eventually("it is not ready", || server.get("/readyz").status() == 503);
+    server.is_ready(false);
     redis.cont();
-    eventually("it is ready", || server.get("/readyz").status() == 200);
+    server.is_ready(true);
     a_lock_is_taken(&server, "after");
 }
 
@@ -84,8 +80,7 @@ fn refused_postgres_credentials_end_the_process() {
     // A reload happens some time after the request, and nothing shows when.
     postgres.restart();
     let url = format!("postgres://guarded:wr0ng@127.0.0.1:{}/postgres", postgres.port());
-    let (message, code) = Setup::new().flags(&["--store", &url]).refused();
-    assert_ne!(code, 0);
+    let message = Setup::on(&url).refused();
     assert!(message.contains("credentials") && !message.contains("wr0ng"), "{message}");
 }
 
@@ -93,8 +88,7 @@ fn refused_postgres_credentials_end_the_process() {
 fn refused_redis_credentials_end_the_process() {
     let redis = Redis::with(&["--requirepass", "right"]);
     let url = format!("redis://:wr0ng@127.0.0.1:{}", redis.port());
-    let (message, code) = Setup::new().flags(&["--store", &url]).refused();
-    assert_ne!(code, 0);
+    let message = Setup::on(&url).refused();
     assert!(message.contains("credentials") && !message.contains("wr0ng"), "{message}");
 }
 
@@ -103,8 +97,7 @@ const EVICTING: [&str; 4] = ["--maxmemory", "100mb", "--maxmemory-policy", "allk
 #[test]
 fn store_that_breaks_a_promise_is_refused() {
     let redis = Redis::with(&EVICTING);
-    let (message, code) = Setup::new().flags(&["--store", &redis.url()]).refused();
-    assert_ne!(code, 0);
+    let message = Setup::on(&redis.url()).refused();
     assert!(message.contains("noeviction"), "{message}");
 }
 
@@ -112,40 +105,35 @@ fn store_that_breaks_a_promise_is_refused() {
 fn late_store_is_examined_when_it_comes() {
     let redis = Redis::with(&EVICTING);
     redis.kill();
-    let server = on(&redis.url());
+    let server = Setup::on(&redis.url()).start();
     redis.restart();
     eventually("it was examined", || server.get("/readyz").send().text().contains("noeviction"));
     nothing_is_answered(&server);
     redis.cli(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
-    eventually("it is ready", || server.get("/readyz").status() == 200);
+    server.is_ready(true);
     assert_eq!(server.post("/v1/locks/k").status(), 201);
 }
 
 #[test]
 fn foreign_locks_count_and_foreign_records_are_read() {
     let redis = Redis::start();
-    let server = on(&redis.url());
+    let server = Setup::on(&redis.url()).start();
     redis.cli(&["SET", "processing:user:U1", "1", "EX", "60"]);
     server.post("/v1/locks/processing:user:U1").send().is(409, "lock-held");
     let seen = server.get("/v1/locks/processing:user:U1").send().json();
-    assert_eq!((&seen["held"], &seen["fence"]), (&true.into(), &serde_json::Value::Null));
+    assert_eq!((&seen["held"], &seen["fence"]), (&json!(true), &json!(null)));
     redis.cli(&["SET", "user:U1:last_transaction", "{\"amount\": 100}"]);
     let record = server.get("/v1/records/user:U1:last_transaction").send();
     assert_eq!(record.text(), "{\"amount\": 100}");
     redis.cli(&["SET", "user:U2:last_transaction", "not JSON"]);
     server.get("/v1/records/user:U2:last_transaction").send().is(500, "record-corrupt");
-    server
-        .ask("PATCH", "/v1/records/user:U2:last_transaction")
-        .json("{}")
-        .send()
-        .is(500, "record-corrupt");
+    server.patch("/v1/records/user:U2:last_transaction").json("{}").is(500, "record-corrupt");
 }
 
 #[test]
 fn redis_verbatim_keys_are_a_setting() {
     let redis = Redis::start();
-    let server =
-        Setup::new().flags(&["--store", &redis.url(), "--redis-verbatim", "mine:*"]).start();
+    let server = Setup::on(&redis.url()).flags(&["--redis-verbatim", "mine:*"]).start();
     assert_eq!(server.put("/v1/records/mine:1").json("1").status(), 201);
     assert_eq!(server.put("/v1/records/user:U1:last_transaction").json("1").status(), 201);
     assert_eq!(redis.cli(&["GET", "mine:1"]), "1");
@@ -156,8 +144,8 @@ fn redis_verbatim_keys_are_a_setting() {
 fn operator_decides_on_redis_and_postgres() {
     let (redis, postgres) = (Redis::start(), Postgres::start());
     for url in [redis.url(), postgres.url()] {
-        let server = on(&url);
-        eventually("it is ready", || server.get("/readyz").status() == 200);
+        let server = Setup::on(&url).start();
+        server.is_ready(true);
         let begin = |key: &str| server.post(&format!("/v1/commands/POST%20%2Fa/{key}"));
         for key in ["ran", "did-not"] {
             assert_eq!(begin(key).json(r#"{"lease_ms":1}"#).status(), 201);
@@ -177,14 +165,14 @@ fn operator_decides_on_redis_and_postgres() {
 #[test]
 fn server_runs_on_postgres() {
     let postgres = Postgres::start();
-    let server = on(&postgres.url());
-    eventually("it is ready", || server.get("/readyz").status() == 200);
+    let server = Setup::on(&postgres.url()).start();
+    server.is_ready(true);
     server.lock("k");
     assert_eq!(server.post("/v1/locks/k").status(), 409);
     assert_eq!(server.put("/v1/records/k").json("{\"a\":\"\\u0000\"}").status(), 201);
     assert_eq!(server.get("/v1/records/k").send().text(), "{\"a\":\"\\u0000\"}");
-    let token = server.post("/v1/commands/o/k").send().json()["token"].as_str().unwrap().to_owned();
-    let done = format!("{{\"token\":\"{token}\",\"status\":200,\"body_base64\":\"AP8=\"}}");
-    assert_eq!(server.put("/v1/commands/o/k").json(&done).status(), 200);
+    let token = server.post("/v1/commands/o/k").send().token();
+    let done = json!({"token": token, "status": 200, "body_base64": "AP8="});
+    assert_eq!(server.put("/v1/commands/o/k").json(done).status(), 200);
     assert_eq!(server.post("/v1/commands/o/k").send().json()["body_base64"], "AP8=");
 }

@@ -1,23 +1,19 @@
 //! Several events in one webhook.
 
 use hapax_line::simulator::events;
-use hapax_testkit::Redis;
 use serde_json::{Value, json};
 
 use crate::line::harness::{DESTINATION, Scene, text, user};
+use crate::support::store::{TestStore, tests_on_stores};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn line_five_events_of_one_user_run_one_and_busy_four() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
-    let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
-    scene.bot.holds();
+    let (scene, gateway) = Scene::with_held_locks().await;
     let batch: Vec<_> = (0..5).map(|_| text(&user(1))).collect();
     gateway.send(&batch).await;
     scene.bot.begun(1);
     scene.told_in_all(4);
-    scene.bot.let_go(1);
-    gateway.idle();
+    scene.finish(&gateway, 1);
     let calls = scene.bot.calls();
     assert_eq!(calls.len(), 1);
     assert!(calls[0].is(&batch[0]), "the first one");
@@ -28,8 +24,9 @@ async fn line_five_events_of_one_user_run_one_and_busy_four() {
 
 /// The bot answers at once, and has finished the first event before the others could ask for the
 /// lock.
-async fn a_quick_bot_gets_one_of_five(scene: &Scene) {
-    let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
+async fn a_quick_bot_gets_one_of_five(store: TestStore) {
+    let scene = Scene::on(store).await;
+    let gateway = scene.gateway().long_locks().start();
     for round in 1..=5 {
         let batch: Vec<_> = (0..5).map(|_| text(&user(1))).collect();
         gateway.send(&batch).await;
@@ -41,38 +38,28 @@ async fn a_quick_bot_gets_one_of_five(scene: &Scene) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn line_quick_bot_still_tells_others_to_wait_on_redis() {
-    let redis = Redis::start();
-    a_quick_bot_gets_one_of_five(&Scene::on_redis(&redis).await).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn line_quick_bot_still_tells_others_to_wait_on_sqlite() {
-    a_quick_bot_gets_one_of_five(&Scene::on_sqlite().await).await;
+tests_on_stores! {
+    a_quick_bot_gets_one_of_five;
+    line_quick_bot_still_tells_others_to_wait_on_redis on redis,
+    line_quick_bot_still_tells_others_to_wait_on_sqlite on sqlite,
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn line_events_of_different_users_run_in_parallel() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
-    let gateway = scene.start();
+    let (scene, gateway) = Scene::started().await;
     scene.bot.holds();
     let batch: Vec<_> = (0..20).map(|number| text(&user(number))).collect();
     gateway.send(&batch).await;
     // No event ends before all have begun.
     let calls = scene.bot.begun(20);
     assert!(calls.iter().all(|call| !call.ended));
-    scene.bot.let_go(20);
-    gateway.idle();
+    scene.finish(&gateway, 20);
     assert_eq!((scene.bot.calls().len(), scene.told().len()), (20, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hole_6_a_bad_event_does_not_drop_its_neighbours() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
-    let gateway = scene.start();
+    let (scene, gateway) = Scene::started().await;
     let good = [text(&user(1)), events::follow(&user(2)), events::unknown(&user(3))];
     // Every JSON object is an event, however strange; other values are not.
     let bad = [json!(17), json!("Uf00d"), json!(null), json!([text(&user(4))])];

@@ -17,11 +17,11 @@ use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-use crate::line::harness::PATIENCE;
+use crate::line::harness::{PATIENCE, eventually};
 
 /// The bot's reaction to a call.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Deed {
+pub(crate) enum Reaction {
     /// Answers with this status.
     Answer(u16),
     /// Replies to the user, then answers 200.
@@ -54,7 +54,7 @@ impl Call {
     }
 }
 
-type Script = Arc<dyn Fn(&Call) -> Deed + Send + Sync>;
+type Script = Arc<dyn Fn(&Call) -> Reaction + Send + Sync>;
 
 struct Inner {
     secrets: ChannelSecrets,
@@ -80,7 +80,7 @@ impl Bot {
         let inner = Arc::new(Inner {
             secrets,
             client,
-            script: Mutex::new(Arc::new(|_| Deed::Answer(200))),
+            script: Mutex::new(Arc::new(|_| Reaction::Answer(200))),
             calls: Mutex::default(),
             wrong: Mutex::default(),
             go: Semaphore::new(0),
@@ -101,13 +101,13 @@ impl Bot {
     }
 
     /// Sets the reaction to every further call.
-    pub(crate) fn does(&self, script: impl Fn(&Call) -> Deed + Send + Sync + 'static) {
-        *held(&self.inner.script) = Arc::new(script);
+    pub(crate) fn does(&self, script: impl Fn(&Call) -> Reaction + Send + Sync + 'static) {
+        *lock(&self.inner.script) = Arc::new(script);
     }
 
     /// Holds every further call.
     pub(crate) fn holds(&self) {
-        self.does(|_| Deed::Hold(200));
+        self.does(|_| Reaction::Hold(200));
     }
 
     /// Releases this number of calls, held now or later.
@@ -116,7 +116,7 @@ impl Bot {
     }
 
     pub(crate) fn calls(&self) -> Vec<Call> {
-        held(&self.inner.calls).clone()
+        lock(&self.inner.calls).clone()
     }
 
     /// The calls of one event.
@@ -132,22 +132,21 @@ impl Bot {
 
     /// Waits until the bot has finished this number of calls.
     pub(crate) fn ended(&self, calls: usize) {
-        let what = format!("the bot is through with {calls} calls");
         let ended = || self.calls().iter().filter(|call| call.ended).count();
-        wait_for(&what, PATIENCE, || (ended() >= calls).then_some(()));
+        eventually(&format!("the bot has finished {calls} calls"), || ended() >= calls);
     }
 }
 
 impl Drop for Bot {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            let wrong = held(&self.inner.wrong);
+            let wrong = lock(&self.inner.wrong);
             assert!(wrong.is_empty(), "what no gateway may send: {wrong:?}");
         }
     }
 }
 
-fn held<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -170,7 +169,7 @@ async fn answer(
     let body = body.collect().await.map_err(|_| hung_up())?.to_bytes();
     let header = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
     if !header(SIGNATURE_HEADER).is_some_and(|signature| inner.secrets.verify(&body, signature)) {
-        held(&inner.wrong).push("a wrong signature".into());
+        lock(&inner.wrong).push("a wrong signature".into());
         return Ok(status(401));
     }
     let json: Value = serde_json::from_slice(&body).unwrap_or_default();
@@ -185,38 +184,38 @@ async fn answer(
         body,
     };
     if call.key.is_empty() || call.attempt == 0 || json["events"][1] != Value::Null {
-        held(&inner.wrong).push("no key, no attempt, or more than one event".into());
+        lock(&inner.wrong).push("no key, no attempt, or more than one event".into());
         return Ok(status(400));
     }
     act(&inner, call).await
 }
 
 async fn act(inner: &Inner, call: Call) -> Result<Response<Full<Bytes>>, io::Error> {
-    let script = held(&inner.script).clone();
+    let script = lock(&inner.script).clone();
     let deed = script(&call);
     let token = call.event["replyToken"].as_str().unwrap_or_default().to_owned();
     let number = {
-        let mut calls = held(&inner.calls);
+        let mut calls = lock(&inner.calls);
         calls.push(call);
         calls.len() - 1
     };
     let answered = match deed {
-        Deed::Answer(answered) => answered,
-        Deed::Reply(text) => {
+        Reaction::Answer(answered) => answered,
+        Reaction::Reply(text) => {
             let sent = inner.client.reply(&token, &[LineMessage::text(text)]).await;
             if sent.is_ok() { 200 } else { 500 }
         }
-        Deed::Hold(answered) => {
+        Reaction::Hold(answered) => {
             inner.go.acquire().await.map_err(|_| hung_up())?.forget();
             answered
         }
-        Deed::After(time) => {
+        Reaction::After(time) => {
             tokio::time::sleep(time).await;
             200
         }
-        Deed::Cut => return Err(hung_up()),
+        Reaction::Cut => return Err(hung_up()),
     };
-    held(&inner.calls)[number].ended = true;
+    lock(&inner.calls)[number].ended = true;
     Ok(status(answered))
 }
 

@@ -4,10 +4,10 @@
 use std::collections::HashSet;
 
 use hapax_line::simulator::events;
-use hapax_testkit::{Redis, wait_for};
+use hapax_testkit::wait_for;
 use serde_json::{Value, json};
 
-use crate::line::bot::Deed;
+use crate::line::bot::Reaction;
 use crate::line::harness::{BUSY, PATIENCE, Scene, exists, lock_key, pttl, text, user};
 use crate::line::monitor::Monitor;
 use crate::line::taps::is_set;
@@ -15,25 +15,23 @@ use crate::line::taps::is_set;
 /// Lock key: "Only `userId` makes the key: `processing:user:{userId}`."
 #[tokio::test(flavor = "multi_thread")]
 async fn lock_key_is_made_of_the_user_id_alone() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
-    let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
-    scene.bot.holds();
+    let (scene, gateway) = Scene::with_held_locks().await;
     let tap = events::postback(&user(7), "action=weather&type=home&note=🥚");
     gateway.send(&[tap]).await;
     scene.bot.begun(1);
-    assert_eq!(redis.cli(&["KEYS", "*processing*"]), format!("processing:user:{}", user(7)));
-    scene.bot.let_go(1);
-    gateway.idle();
+    assert_eq!(
+        scene.redis().cli(&["KEYS", "*processing*"]),
+        format!("processing:user:{}", user(7))
+    );
+    scene.finish(&gateway, 1);
 }
 
 /// Lock key: "The TTL is 5 seconds (`PROCESSING_LOCK_TIMEOUT_SECONDS=5`)."
 #[tokio::test(flavor = "multi_thread")]
 async fn lock_ttl_is_five_seconds_unless_the_variable_is_set() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
+    let scene = Scene::on_redis().await;
     scene.bot.holds();
-    let monitor = Monitor::of(&redis);
+    let monitor = Monitor::of(scene.redis());
     for (number, variable, seconds) in [(3, None, 5), (4, Some("5"), 5), (5, Some("60"), 60)] {
         let start = scene.gateway().path(&format!("/{number}"));
         let start = match variable {
@@ -54,41 +52,37 @@ async fn lock_ttl_is_five_seconds_unless_the_variable_is_set() {
 /// overwritten." (The value is the owner's token instead of `1`; any value counts as held.)
 #[tokio::test(flavor = "multi_thread")]
 async fn lock_is_taken_by_set_nx_and_never_overwritten() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
-    let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
+    let (scene, gateway) = Scene::with_long_locks().await;
     let key = lock_key(&user(1));
     // Taken as the original bot takes it.
-    assert_eq!(redis.cli(&["SET", &key, "1", "EX", "300", "NX"]), "OK");
+    assert_eq!(scene.redis().cli(&["SET", &key, "1", "EX", "300", "NX"]), "OK");
     gateway.send(&[text(&user(1))]).await;
     scene.told_in_all(1);
     gateway.idle();
-    assert_eq!(redis.cli(&["GET", &key]), "1");
-    redis.cli(&["DEL", &key]);
+    assert_eq!(scene.redis().cli(&["GET", &key]), "1");
+    scene.redis().cli(&["DEL", &key]);
     // The lock of hapax keeps the original bot out.
     scene.bot.holds();
     gateway.send(&[text(&user(1))]).await;
     scene.bot.begun(1);
-    assert_eq!(redis.cli(&["SET", &key, "1", "EX", "5", "NX"]), "");
-    scene.bot.let_go(1);
-    gateway.idle();
+    assert_eq!(scene.redis().cli(&["SET", &key, "1", "EX", "5", "NX"]), "");
+    scene.finish(&gateway, 1);
 }
 
 /// Commands: "Release it in `finally` with `DEL key`, when the work has ended." (hapax deletes only
 /// its own lock: a successor's lock stays.)
 #[tokio::test(flavor = "multi_thread")]
 async fn lock_is_released_when_the_work_ends_or_fails() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
+    let scene = Scene::on_redis().await;
     let flags = ["--max-attempts", "1"];
-    let start = scene.gateway().flags(&flags).env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300");
+    let start = scene.gateway().flags(&flags).long_locks();
     let gateway = start.start();
-    let ways = [Deed::Answer(200), Deed::Answer(500), Deed::Cut];
+    let ways = [Reaction::Answer(200), Reaction::Answer(500), Reaction::Cut];
     for (number, way) in ways.into_iter().enumerate() {
         scene.bot.does(move |_| way);
         gateway.send(&[text(&user(1))]).await;
         scene.bot.begun(number + 1);
-        exists(&redis, &lock_key(&user(1)), false);
+        exists(scene.redis(), &lock_key(&user(1)), false);
         gateway.idle();
     }
     assert!(scene.told().is_empty());
@@ -97,10 +91,7 @@ async fn lock_is_released_when_the_work_ends_or_fails() {
 /// Scope: "Only Text, Location and Postback are locked."
 #[tokio::test(flavor = "multi_thread")]
 async fn text_location_and_postback_are_locked() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
-    let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
-    scene.bot.holds();
+    let (scene, gateway) = Scene::with_held_locks().await;
     let locked = [
         text(&user(1)),
         events::location(&user(2), "臺北車站🥚", 25.0478, 121.517),
@@ -110,20 +101,17 @@ async fn text_location_and_postback_are_locked() {
     gateway.send(&[events::sticker(&user(4))]).await;
     scene.bot.begun(4);
     for (number, held) in [(1, "1"), (2, "1"), (3, "1"), (4, "0")] {
-        assert_eq!(redis.cli(&["EXISTS", &lock_key(&user(number))]), held, "{number}");
+        assert_eq!(scene.redis().cli(&["EXISTS", &lock_key(&user(number))]), held, "{number}");
     }
-    scene.bot.let_go(4);
-    gateway.idle();
+    scene.finish(&gateway, 4);
 }
 
 /// Scope: "Follow and Unfollow are not." Also: "The flow of Follow and Unfollow is not affected."
 #[tokio::test(flavor = "multi_thread")]
 async fn line_follow_and_unfollow_are_not_locked() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
-    let gateway = scene.start();
-    redis.cli(&["SET", &lock_key(&user(1)), "1", "EX", "300"]);
-    scene.bot.does(|_| Deed::Answer(200));
+    let (scene, gateway) = Scene::started().await;
+    scene.redis().cli(&["SET", &lock_key(&user(1)), "1", "EX", "300"]);
+    scene.bot.does(|_| Reaction::Answer(200));
     let events = [events::follow(&user(1)), events::unfollow(&user(1)), events::follow(&user(1))];
     gateway.send(&events).await;
     scene.bot.ended(3);
@@ -135,10 +123,9 @@ async fn line_follow_and_unfollow_are_not_locked() {
 /// fallback in memory." (A timeout makes a Redis that hangs count as failed.)
 #[tokio::test(flavor = "multi_thread")]
 async fn line_without_redis_events_pass_unlocked() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
+    let scene = Scene::on_redis().await;
     let gateway = scene.gateway().impatient().flags(&["--handle-timeout", "300s"]).start();
-    redis.kill();
+    scene.redis().kill();
     scene.bot.holds();
     // Both events are handled at the same time.
     gateway.send(&[text(&user(1)), text(&user(1))]).await;
@@ -153,10 +140,8 @@ async fn line_without_redis_events_pass_unlocked() {
 /// Texts: "The text where the lock is held is `⏳ 正在為您查詢天氣，請稍候...`." And: "No i18n."
 #[tokio::test(flavor = "multi_thread")]
 async fn busy_text_is_the_same_for_all_letter_for_letter() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
-    let gateway = scene.start();
-    redis.cli(&["SET", &lock_key(&user(1)), "1", "EX", "300"]);
+    let (scene, gateway) = Scene::started().await;
+    scene.redis().cli(&["SET", &lock_key(&user(1)), "1", "EX", "300"]);
     let mut english = text(&user(1));
     english["source"]["language"] = "en".into();
     gateway.send(&[text(&user(1)), english]).await;
@@ -186,16 +171,12 @@ fn field<'a>(line: &'a Value, name: &str) -> Option<&'a Value> {
 /// id that is random and short-lived may be added."
 #[tokio::test(flavor = "multi_thread")]
 async fn lock_log_joins_acquired_missed_released_by_random_id() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
-    let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
-    scene.bot.holds();
+    let (scene, gateway) = Scene::with_held_locks().await;
     gateway.send(&[text(&user(1))]).await;
     scene.bot.begun(1);
     gateway.send(&[text(&user(1))]).await;
     scene.told_in_all(1);
-    scene.bot.let_go(1);
-    gateway.idle();
+    scene.finish(&gateway, 1);
     let stories = wait_for("both stories are told", PATIENCE, || {
         let lines = gateway.log_lines();
         let ids: HashSet<_> = lines.iter().filter_map(|line| field(line, "correlation")).collect();
@@ -220,16 +201,12 @@ async fn lock_log_joins_acquired_missed_released_by_random_id() {
 /// a label."
 #[tokio::test(flavor = "multi_thread")]
 async fn lock_metrics_are_labelled_by_event_type_and_result() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
-    let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
-    scene.bot.holds();
+    let (scene, gateway) = Scene::with_held_locks().await;
     gateway.send(&[text(&user(1))]).await;
     scene.bot.begun(1);
     gateway.send(&[events::postback(&user(1), "action=weather&note=🥚")]).await;
     scene.told_in_all(1);
-    scene.bot.let_go(1);
-    gateway.idle();
+    scene.finish(&gateway, 1);
     gateway.counts("processing_lock_release_total", &[], 1.0);
     assert_eq!(gateway.metric("processing_lock_acquire_total", &["acquired", "text"]), 1.0);
     assert_eq!(gateway.metric("processing_lock_acquire_total", &["held", "postback"]), 1.0);
@@ -256,9 +233,7 @@ async fn lock_metrics_are_labelled_by_event_type_and_result() {
 /// succeeds again." And: "When it is done or the time is over, the user can ask again."
 #[tokio::test(flavor = "multi_thread")]
 async fn lock_is_taken_once_and_again_after_its_ttl() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
-    let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
+    let (scene, gateway) = Scene::with_long_locks().await;
     let key = lock_key(&user(1));
     scene.bot.holds();
     gateway.send(&[text(&user(1))]).await;
@@ -266,26 +241,21 @@ async fn lock_is_taken_once_and_again_after_its_ttl() {
     gateway.send(&[text(&user(1))]).await;
     scene.told_in_all(1);
     // The TTL runs out.
-    redis.cli(&["PEXPIRE", &key, "50"]);
-    exists(&redis, &key, false);
+    scene.redis().cli(&["PEXPIRE", &key, "50"]);
+    exists(scene.redis(), &key, false);
     gateway.send(&[text(&user(1))]).await;
     scene.bot.begun(2);
-    scene.bot.let_go(2);
-    gateway.idle();
+    scene.finish(&gateway, 2);
     gateway.send(&[text(&user(1))]).await;
     scene.bot.begun(3);
-    scene.bot.let_go(1);
-    gateway.idle();
+    scene.finish(&gateway, 1);
     assert_eq!(scene.told().len(), 1);
 }
 
 /// Acceptance: "The key is right for every type of `source`; without an id there is none."
 #[tokio::test(flavor = "multi_thread")]
 async fn lock_key_is_right_for_every_source() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
-    let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
-    scene.bot.holds();
+    let (scene, gateway) = Scene::with_held_locks().await;
     let id = |letter: &str, number| user(number).replacen('U', letter, 1);
     let sources = [
         (json!({ "type": "user", "userId": user(1) }), true),
@@ -303,12 +273,11 @@ async fn lock_key_is_right_for_every_source() {
         }
         gateway.send(&[event]).await;
         scene.bot.begun(calls + 1);
-        let keys = redis.cli(&["KEYS", "processing:*"]);
+        let keys = scene.redis().cli(&["KEYS", "processing:*"]);
         let key = source["userId"].as_str().map_or(String::new(), lock_key);
         assert_eq!(keys, key, "{source}");
-        assert_eq!(locked, pttl(&redis, &key) > 0);
-        scene.bot.let_go(1);
-        gateway.idle();
+        assert_eq!(locked, pttl(scene.redis(), &key) > 0);
+        scene.finish(&gateway, 1);
     }
 }
 
@@ -316,10 +285,7 @@ async fn lock_key_is_right_for_every_source() {
 /// And: "While one is at work, only the first is handled and all others are told."
 #[tokio::test(flavor = "multi_thread")]
 async fn lock_holder_at_work_makes_all_others_wait() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
-    let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
-    scene.bot.holds();
+    let (scene, gateway) = Scene::with_held_locks().await;
     let first = text(&user(1));
     gateway.send_one(&first).await;
     scene.bot.begun(1);
@@ -329,19 +295,16 @@ async fn lock_holder_at_work_makes_all_others_wait() {
     }
     assert_eq!(scene.bot.calls().len(), 1);
     assert!(scene.bot.calls()[0].is(&first));
-    scene.bot.let_go(1);
-    gateway.idle();
+    scene.finish(&gateway, 1);
 }
 
 /// Acceptance: "What worked before (places, replies, the way of postbacks) is not affected."
 #[tokio::test(flavor = "multi_thread")]
 async fn bot_gets_every_event_type_verbatim_and_replies() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
-    let gateway = scene.start();
+    let (scene, gateway) = Scene::started().await;
     scene.bot.does(|call| match call.event["replyToken"].is_string() {
-        true => Deed::Reply("好"),
-        false => Deed::Answer(200),
+        true => Reaction::Reply("好"),
+        false => Reaction::Answer(200),
     });
     // Each event has a user of its own, so that none waits for another.
     let all = events::every_kind(&user(0)).len();

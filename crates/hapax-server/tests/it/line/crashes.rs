@@ -2,43 +2,35 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hapax::command::{CommandState, Commands};
 use hapax::{Operation, StoreConfig, Tenant};
 use hapax_line::LineEvent;
 use hapax_line::simulator::{WebhookSender, events};
-use hapax_testkit::{Redis, free_port, scale};
+use hapax_testkit::{free_port, scale};
 use serde_json::Value;
 
-use crate::line::bot::Deed;
+use crate::line::bot::Reaction;
 use crate::line::checker::{Handling, History, Policy, violations};
 use crate::line::gateway::Gateway;
 use crate::line::harness::{DESTINATION, PATIENCE, Scene, again, secrets, text, user};
+use crate::support::store::{TestStore, tests_on_stores};
 
 const SENDERS: u32 = 4;
 const USERS: u32 = 12;
 
 /// The events that LINE sent, and those that got a 200.
-#[derive(Clone, Default)]
-struct Ledger(Arc<Mutex<(Vec<Value>, HashSet<String>)>>);
+#[derive(Default)]
+struct Ledger {
+    sent: Mutex<Vec<Value>>,
+    answered: Mutex<HashSet<String>>,
+}
 
 impl Ledger {
     fn sent(&self) -> Vec<Value> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
-    }
-
-    fn answered(&self) -> HashSet<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
-    }
-
-    fn note_sent(&self, event: &Value) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).0.push(event.clone());
-    }
-
-    fn note_answered(&self, event: &Value) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).1.insert(id(event));
+        self.sent.lock().unwrap().clone()
     }
 }
 
@@ -51,7 +43,7 @@ fn id(event: &Value) -> String {
 async fn send(
     sender: WebhookSender,
     scene_tokens: crate::line::leaks::Tokens,
-    ledger: Ledger,
+    ledger: Arc<Ledger>,
     number: u32,
     calm: Arc<AtomicBool>,
 ) {
@@ -61,17 +53,17 @@ async fn send(
         let who = user((number + count * SENDERS) % USERS);
         let event = if count % 3 == 0 { events::follow(&who) } else { text(&who) };
         scene_tokens.note(std::slice::from_ref(&event));
-        ledger.note_sent(&event);
+        ledger.sent.lock().unwrap().push(event.clone());
         let mut delivery = event.clone();
-        while !sender
-            .send(std::slice::from_ref(&delivery))
-            .await
-            .is_ok_and(|answer| answer.status == 200)
-        {
+        let taken = async |delivery: &Value| {
+            let sent = sender.send(std::slice::from_ref(delivery)).await;
+            sent.is_ok_and(|answer| answer.status == 200)
+        };
+        while !taken(&delivery).await {
             delivery = again(&event);
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        ledger.note_answered(&event);
+        ledger.answered.lock().unwrap().insert(id(&event));
         if count % 5 == 0 {
             let _ = sender.send(&[again(&event)]).await;
         }
@@ -125,12 +117,9 @@ fn told(scene: &Scene, sent: &[Value]) -> Vec<String> {
 }
 
 fn dead(gateway: &Gateway, sent: &[Value]) -> HashSet<String> {
-    let dead: HashSet<_> = gateway
-        .dead()
-        .iter()
-        .map(|letter| letter["id"].as_str().expect("an id").to_owned())
-        .collect();
-    sent.iter().filter(|event| dead.contains(&key(event))).map(id).collect()
+    let dead = gateway.dead();
+    let is_dead = |event: &&Value| dead.iter().any(|letter| letter["id"] == key(event));
+    sent.iter().filter(is_dead).map(id).collect()
 }
 
 async fn storm(scene: &Scene, policy: Policy) -> History {
@@ -138,12 +127,12 @@ async fn storm(scene: &Scene, policy: Policy) -> History {
     let calls = AtomicUsize::new(0);
     // Some events take long enough for a kill during their work.
     scene.bot.does(move |_| match calls.fetch_add(1, Ordering::SeqCst) % 4 {
-        0 => Deed::After(Duration::from_millis(500)),
-        _ => Deed::After(Duration::from_millis(10)),
+        0 => Reaction::After(Duration::from_millis(500)),
+        _ => Reaction::After(Duration::from_millis(10)),
     });
     let mut gateway = start(scene, port, policy, 0);
     let url = format!("http://127.0.0.1:{port}/line/webhook");
-    let (ledger, calm) = (Ledger::default(), Arc::new(AtomicBool::new(false)));
+    let (ledger, calm) = (Arc::<Ledger>::default(), Arc::new(AtomicBool::new(false)));
     let senders: Vec<_> = (0..SENDERS)
         .map(|number| {
             let sender = WebhookSender::new(&url, &secrets(), DESTINATION).expect("a URL");
@@ -156,8 +145,8 @@ async fn storm(scene: &Scene, policy: Policy) -> History {
         scene.bot.begun(so_far + 10);
         // A different moment in each life: the kill may come anywhere.
         std::thread::sleep(Duration::from_millis((life * 37 % 150) as u64));
-        gateway.kill();
-        done_by.push(done(&scene.store, &ledger.sent()).await);
+        drop(gateway);
+        done_by.push(done(&scene.store_url, &ledger.sent()).await);
         gateway = start(scene, port, policy, life);
     }
     calm.store(true, Ordering::SeqCst);
@@ -167,7 +156,7 @@ async fn storm(scene: &Scene, policy: Policy) -> History {
     gateway.idle();
     let sent = ledger.sent();
     History {
-        answered: ledger.answered(),
+        answered: ledger.answered.lock().unwrap().clone(),
         sent: sent.iter().map(id).collect(),
         handled: handled(scene),
         told: told(scene, &sent),
@@ -176,8 +165,8 @@ async fn storm(scene: &Scene, policy: Policy) -> History {
     }
 }
 
-async fn survives(scene: &Scene, policy: Policy) {
-    let history = storm(scene, policy).await;
+async fn survives(store: TestStore, policy: Policy) {
+    let history = storm(&Scene::on(store).await, policy).await;
     let wrong = violations(&history, policy);
     assert!(wrong.is_empty(), "{} wrong: {:#?}", wrong.len(), &wrong[..wrong.len().min(20)]);
     // The kills did interrupt work, so the check is not vacuous.
@@ -187,24 +176,14 @@ async fn survives(scene: &Scene, policy: Policy) {
     assert!(policy == Policy::Rerun || !history.dead.is_empty());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn line_kills_repeat_only_events_in_work_on_redis() {
-    let redis = Redis::start();
-    survives(&Scene::on_redis(&redis).await, Policy::Rerun).await;
+tests_on_stores! {
+    |store| survives(store, Policy::Rerun);
+    line_kills_repeat_only_events_in_work_on_redis on redis,
+    line_kills_repeat_only_events_in_work_on_sqlite on sqlite,
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn line_kills_repeat_only_events_in_work_on_sqlite() {
-    survives(&Scene::on_sqlite().await, Policy::Rerun).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn line_refuse_never_handles_twice_on_redis() {
-    let redis = Redis::start();
-    survives(&Scene::on_redis(&redis).await, Policy::Refuse).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn line_refuse_never_handles_twice_on_sqlite() {
-    survives(&Scene::on_sqlite().await, Policy::Refuse).await;
+tests_on_stores! {
+    |store| survives(store, Policy::Refuse);
+    line_refuse_never_handles_twice_on_redis on redis,
+    line_refuse_never_handles_twice_on_sqlite on sqlite,
 }

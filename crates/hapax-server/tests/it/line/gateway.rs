@@ -1,23 +1,20 @@
 //! `hapax line`, the real binary. Its whole output is searched for personal data.
 
-use std::io::{BufRead, BufReader, ErrorKind, Read};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{self, Sender as Teller};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::io::ErrorKind;
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
-use hapax_line::simulator::{WebhookResponse, WebhookSender};
-use hapax_line::{ChannelSecrets, simulator::WebhookSendError};
-use hapax_testkit::wait_for;
-use rustix::process::{Pid, Signal, kill_process};
+use hapax_line::ChannelSecrets;
+use hapax_line::simulator::{WebhookResponse, WebhookSendError, WebhookSender};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::line::harness::{ACCESS_TOKEN, DESTINATION, LIMIT, PATIENCE, SECRET, Scene, secrets};
+use crate::cli_support::run;
+use crate::line::harness::{ACCESS_TOKEN, DESTINATION, LIMIT, SECRET, Scene, secrets};
 use crate::line::leaks::{self, Tokens};
-use crate::support::http::HttpRequest;
+use crate::support::http::{HttpRequest, HttpResponse};
+use crate::support::{HapaxProcess, eventually};
 
 /// The command line of a gateway.
 pub(crate) struct Start<'a> {
@@ -39,7 +36,7 @@ impl<'a> Start<'a> {
         command.env("LINE_CHANNEL_SECRET", SECRET).env("LINE_CHANNEL_ACCESS_TOKEN", ACCESS_TOKEN);
         command.env("LINE_API_BASE", scene.line.base());
         let (listen, path) = ("127.0.0.1:0".into(), "/bot".into());
-        let store = Some(scene.store.clone());
+        let store = Some(scene.store_url.clone());
         Self { scene, command, listen, store, path, patient: true, level: "debug", folder }
     }
 
@@ -53,8 +50,13 @@ impl<'a> Start<'a> {
         self
     }
 
+    /// Locks that are held for longer than any machine stalls.
+    pub(crate) fn long_locks(self) -> Self {
+        self.env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300")
+    }
+
     pub(crate) fn rules(mut self, toml: &str) -> Self {
-        let file: PathBuf = self.folder.path().join("rules.toml");
+        let file = self.folder.path().join("rules.toml");
         std::fs::write(&file, toml).expect("written");
         self.command.arg("--rules").arg(file);
         self
@@ -90,7 +92,7 @@ impl<'a> Start<'a> {
         self
     }
 
-    fn spawn(&mut self) -> Child {
+    fn complete(&mut self) -> &mut Command {
         if self.patient {
             self.command.args(["--store-timeout", "30s", "--handle-timeout", "300s"]);
         }
@@ -99,16 +101,13 @@ impl<'a> Start<'a> {
         if let Some(store) = &self.store {
             self.command.args(["--store", store]);
         }
-        let piped = self.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        piped.spawn().expect("hapax starts")
+        &mut self.command
     }
 
     /// Starts a gateway that must refuse to, and returns its error.
     pub(crate) fn refused(mut self) -> String {
-        let output = self.spawn().wait_with_output().expect("it ends");
-        assert_eq!(output.status.code(), Some(1));
-        let said = [output.stdout, output.stderr].concat();
-        let said = String::from_utf8_lossy(&said).into_owned();
+        let ran = run(self.complete());
+        let said = ran.out() + &ran.failed(1);
         hapax_testkit::keep_log("line", &said);
         leaks::check(&said, &self.scene.tokens);
         said
@@ -116,55 +115,13 @@ impl<'a> Start<'a> {
 
     /// Starts a gateway and waits until it listens.
     pub(crate) fn start(mut self) -> Gateway {
-        let mut child = self.spawn();
-        let said = Said::default();
-        let (tell, told) = mpsc::channel();
-        let out = said.listen(child.stdout.take().expect("piped"), Some(tell));
-        let errors = said.listen(child.stderr.take().expect("piped"), None);
-        let Ok(address) = told.recv_timeout(PATIENCE) else {
-            let _ = child.kill();
-            panic!("it did not start: {}", said.all());
-        };
+        let process = HapaxProcess::start(self.complete());
+        let address = process.address();
         let url = format!("http://{address}/line/webhook");
         let sender = WebhookSender::new(&url, &secrets(), DESTINATION).expect("a URL");
         let tokens = self.scene.tokens.clone();
-        let readers = vec![out, errors];
-        Gateway { child, address, said, readers, sender, tokens, _folder: self.folder }
-    }
-}
-
-/// Everything that a gateway printed, logged and answered.
-#[derive(Clone, Default)]
-struct Said(Arc<Mutex<String>>);
-
-impl Said {
-    fn add(&self, line: &str) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.push_str(line);
-        all.push('\n');
-    }
-
-    fn all(&self) -> String {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Reads an output to its end, and sends the address that the banner names.
-    fn listen(
-        &self,
-        from: impl Read + Send + 'static,
-        tell: Option<Teller<String>>,
-    ) -> JoinHandle<()> {
-        let said = self.clone();
-        std::thread::spawn(move || {
-            for line in BufReader::new(from).lines().map_while(Result::ok) {
-                said.add(&line);
-                let place = line.split_once("listens on http://").map(|(_, rest)| rest);
-                if let (Some(tell), Some(place)) = (&tell, place) {
-                    let address = place.split(['/', ' ']).next().unwrap_or_default();
-                    let _ = tell.send(address.to_owned());
-                }
-            }
-        })
+        let answers = Mutex::default();
+        Gateway { process, address, answers, sender, tokens, _folder: self.folder }
     }
 }
 
@@ -182,10 +139,10 @@ async fn reached(
 
 /// A running gateway, killed when dropped.
 pub(crate) struct Gateway {
-    child: Child,
+    process: HapaxProcess,
     pub(crate) address: String,
-    said: Said,
-    readers: Vec<JoinHandle<()>>,
+    /// The texts of all responses, which are searched for personal data like the log.
+    answers: Mutex<String>,
     sender: WebhookSender,
     tokens: Tokens,
     _folder: TempDir,
@@ -256,8 +213,14 @@ impl Gateway {
     pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
         let request = HttpRequest::new(&self.address, method, path);
         let answer = request.body(body.as_bytes()).send();
-        self.said.add(&answer.text());
+        self.keep_answer(&answer);
         (answer.status, answer.text())
+    }
+
+    fn keep_answer(&self, answer: &HttpResponse) {
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.push_str(&answer.text());
+        answers.push('\n');
     }
 
     /// The sum of a metric's series that have all these labels.
@@ -274,37 +237,50 @@ impl Gateway {
     /// Waits until the sum of a metric's series reaches a value.
     pub(crate) fn counts(&self, name: &str, labels: &[&str], at_least: f64) {
         let what = format!("{name} {labels:?} reaches {at_least}");
-        wait_for(&what, PATIENCE, || (self.metric(name, labels) >= at_least).then_some(()));
+        eventually(&what, || self.metric(name, labels) >= at_least);
+    }
+
+    fn json(&self, path: &str) -> Value {
+        let (status, text) = self.get(path);
+        assert_eq!(status, 200, "{text}");
+        serde_json::from_str(&text).expect("JSON")
     }
 
     /// `GET /v1/queues/line`.
     pub(crate) fn queue(&self) -> Value {
-        let (status, text) = self.get("/v1/queues/line");
-        assert_eq!(status, 200, "{text}");
-        serde_json::from_str(&text).expect("JSON")
+        self.json("/v1/queues/line")
     }
 
     /// Waits until the queue is empty, so that every stored event was handled. On a busy machine, a
     /// gateway with the default timeouts may report that the store is unavailable.
     pub(crate) fn idle(&self) {
         let is_idle = |queue: Value| queue["depth"] == 0 && queue["in_flight"] == 0;
-        wait_for("the queue is empty", PATIENCE * 3, || {
+        eventually("the queue is empty", || {
             let (status, text) = self.get("/v1/queues/line");
-            (status == 200 && is_idle(serde_json::from_str(&text).expect("JSON"))).then_some(())
+            status == 200 && is_idle(serde_json::from_str(&text).expect("JSON"))
         });
     }
 
     /// The dead letters.
     pub(crate) fn dead(&self) -> Vec<Value> {
-        let (status, text) = self.get("/v1/queues/line/dead?limit=1000");
-        assert_eq!(status, 200, "{text}");
-        let json: Value = serde_json::from_str(&text).expect("JSON");
-        json["items"].as_array().expect("a list").clone()
+        let page = self.json("/v1/queues/line/dead?limit=1000");
+        page["items"].as_array().expect("a list").clone()
     }
 
-    /// The output and the log so far.
+    /// Waits until there are this many dead letters.
+    pub(crate) fn has_dead(&self, letters: usize) {
+        eventually(&format!("{letters} dead letters"), || self.dead().len() == letters);
+    }
+
+    /// Waits until `/readyz` has this status.
+    pub(crate) fn readiness_is(&self, status: u16) {
+        eventually(&format!("/readyz is {status}"), || self.get("/readyz").0 == status);
+    }
+
+    /// The output, the log and the responses so far.
     pub(crate) fn log(&self) -> String {
-        self.said.all()
+        let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        self.process.output() + &answers
     }
 
     /// The lines of the log, as objects.
@@ -312,42 +288,26 @@ impl Gateway {
         self.log().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// `SIGKILL`.
-    pub(crate) fn kill(mut self) {
-        self.child.kill().expect("it runs");
-        self.child.wait().expect("it ends");
-    }
-
-    /// Sends `SIGTERM`, and waits for the end.
+    /// `SIGTERM`, and waits for the end.
     pub(crate) fn stop(mut self) {
-        kill_process(Pid::from_child(&self.child), Signal::TERM).expect("it runs");
-        let status = wait_for("it ends", PATIENCE, || self.child.try_wait().expect("a child"));
-        assert!(status.success(), "{status}: {}", self.log());
-    }
-
-    fn scrape(&self) {
-        if let Some(answer) = HttpRequest::new(&self.address, "GET", "/metrics").try_send() {
-            self.said.add(&answer.text());
-        }
+        self.process.stop();
     }
 }
 
+/// `SIGKILL`, after which everything that the gateway said is searched for personal data.
 impl Drop for Gateway {
     fn drop(&mut self) {
-        if let Ok(None) = self.child.try_wait() {
-            self.scrape();
+        let metrics = HttpRequest::new(&self.address, "GET", "/metrics");
+        if self.process.is_running()
+            && let Some(answer) = metrics.try_send()
+        {
+            self.keep_answer(&answer);
         }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        for reader in self.readers.drain(..) {
-            let _ = reader.join();
-        }
-        let all = self.said.all();
+        self.process.kill();
+        self.process.wait();
+        let all = self.log();
         hapax_testkit::keep_log("line", &all);
-        if std::thread::panicking() {
-            use std::io::Write;
-            let _ = writeln!(std::io::stderr(), "-- what the gateway said --\n{all}");
-        } else {
+        if !std::thread::panicking() {
             leaks::check(&all, &self.tokens);
         }
     }

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use hapax_line::simulator::{SimulatedApi, events};
 use hapax_line::{ChannelSecrets, LineClient};
-use hapax_testkit::{Redis, wait_for};
+use hapax_testkit::Redis;
 use serde_json::Value;
-use tempfile::TempDir;
 
 use crate::line::bot::Bot;
 use crate::line::gateway::{Gateway, Start};
 use crate::line::leaks::Tokens;
+use crate::support::store::TestStore;
 
-pub(crate) use crate::support::PATIENCE;
+pub(crate) use crate::support::{PATIENCE, eventually};
 /// How long LINE waits for a response.
 pub(crate) const LIMIT: Duration = Duration::from_secs(2);
 
@@ -28,33 +28,58 @@ pub(crate) const BUSY: &str = "⏳ 正在為您查詢天氣，請稍候...";
 pub(crate) struct Scene {
     pub(crate) line: SimulatedApi,
     pub(crate) bot: Bot,
-    pub(crate) store: String,
+    /// The URL by which the gateways open the store.
+    pub(crate) store_url: String,
     pub(crate) tokens: Tokens,
-    /// The folder of the store's file.
-    folder: Option<TempDir>,
+    store: TestStore,
 }
 
 impl Scene {
-    /// A scene on the store at this URL.
-    pub(crate) async fn on(store: &str) -> Self {
+    pub(crate) async fn on(store: TestStore) -> Self {
         let line =
             SimulatedApi::start("127.0.0.1:0", ACCESS_TOKEN).await.expect("LINE's side starts");
         let client = LineClient::new(&line.base(), ACCESS_TOKEN).expect("a base").timeout(PATIENCE);
         let bot = Bot::start(secrets(), client).await;
-        Self { line, bot, store: store.to_owned(), tokens: Tokens::default(), folder: None }
+        Self { line, bot, store_url: store.url(), tokens: Tokens::default(), store }
     }
 
-    pub(crate) async fn on_redis(redis: &Redis) -> Self {
-        Self::on(&redis.url()).await
+    pub(crate) async fn on_redis() -> Self {
+        Self::on(TestStore::redis()).await
     }
 
-    /// A scene on a file of its own.
-    pub(crate) async fn on_sqlite() -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
-        let store = format!("sqlite:{}", folder.path().join("line.db").display());
-        let mut scene = Self::on(&store).await;
-        scene.folder = Some(folder);
-        scene
+    /// A scene on Redis, and a gateway without further settings.
+    pub(crate) async fn started() -> (Self, Gateway) {
+        let scene = Self::on_redis().await;
+        let gateway = scene.start();
+        (scene, gateway)
+    }
+
+    /// A scene on Redis, and a gateway whose locks are held for longer than any machine stalls.
+    pub(crate) async fn with_long_locks() -> (Self, Gateway) {
+        let scene = Self::on_redis().await;
+        let gateway = scene.gateway().long_locks().start();
+        (scene, gateway)
+    }
+
+    /// The same with a bot that holds its calls.
+    pub(crate) async fn with_held_locks() -> (Self, Gateway) {
+        let (scene, gateway) = Self::with_long_locks().await;
+        scene.bot.holds();
+        (scene, gateway)
+    }
+
+    /// The Redis of a scene that is on one.
+    pub(crate) fn redis(&self) -> &Redis {
+        match &self.store {
+            TestStore::Redis(redis) => redis,
+            _ => panic!("this scene is on {}", self.store_url),
+        }
+    }
+
+    /// Lets the bot finish this number of calls, and waits until the queue is empty.
+    pub(crate) fn finish(&self, gateway: &Gateway, calls: usize) {
+        self.bot.let_go(calls);
+        gateway.idle();
     }
 
     /// The command line of a gateway.
@@ -81,8 +106,7 @@ impl Scene {
 
     /// Waits until this number of senders have been told to wait.
     pub(crate) fn told_in_all(&self, times: usize) {
-        let what = format!("{times} are told to wait");
-        wait_for(&what, PATIENCE, || (self.told().len() >= times).then_some(()));
+        eventually(&format!("{times} are told to wait"), || self.told().len() >= times);
         assert_eq!(self.told().len(), times);
     }
 }
@@ -128,5 +152,5 @@ pub(crate) fn pttl(redis: &Redis, key: &str) -> i64 {
 pub(crate) fn exists(redis: &Redis, key: &str, is_there: bool) {
     let wanted = if is_there { "1" } else { "0" };
     let what = if is_there { "the lock is taken" } else { "the lock is free" };
-    wait_for(what, PATIENCE, || (redis.cli(&["EXISTS", key]) == wanted).then_some(()));
+    eventually(what, || redis.cli(&["EXISTS", key]) == wanted);
 }

@@ -1,7 +1,7 @@
 //! `hapax line`, the real binary between LINE's side on loopback and a bot on loopback.
 
 mod batches;
-mod bot;
+pub(crate) mod bot;
 mod checker;
 mod checklist;
 mod crashes;

@@ -4,12 +4,14 @@
 
 use std::time::Duration;
 
-use hapax_testkit::{Redis, TcpProxy, wait_for};
+use hapax_testkit::TcpProxy;
 use serde_json::Value;
 
+use crate::line::bot::Reaction;
 use crate::line::crashes::done;
 use crate::line::gateway::Gateway;
-use crate::line::harness::{PATIENCE, Scene, again, lock_key, text, user};
+use crate::line::harness::{Scene, again, eventually, lock_key, text, user};
+use crate::support::until_true;
 
 /// Checks that an event is handled while the store works, and that the queue shows it.
 async fn works_with_store(scene: &Scene, gateway: &Gateway) -> Value {
@@ -35,8 +37,8 @@ async fn works_without_store(
         }
     }
     for event in &sent {
-        let handled = || scene.bot.calls_of(event).iter().any(|call| call.ended).then_some(());
-        wait_for("it is handled without a store", PATIENCE, handled);
+        let ended = || scene.bot.calls_of(event).iter().any(|call| call.ended);
+        eventually("it is handled without a store", ended);
     }
     assert!(scene.told().is_empty(), "nobody is told to wait");
     let unprotected = gateway.metric("hapax_line_events_total", &["result=\"unprotected\""]);
@@ -45,7 +47,7 @@ async fn works_without_store(
 }
 
 /// Waits until the store is back: a lock is seen in it, and a second tap is told to wait.
-async fn locks_work(scene: &Scene, gateway: &Gateway, redis: &Redis) {
+async fn locks_work(scene: &Scene, gateway: &Gateway) {
     scene.bot.holds();
     let (mut begun, told) = (scene.bot.calls().len(), scene.told().len());
     let answered = || scene.bot.calls().len() + scene.told().len();
@@ -56,11 +58,9 @@ async fn locks_work(scene: &Scene, gateway: &Gateway, redis: &Redis) {
         gateway.send(&[text(&user(number))]).await;
         scene.bot.begun(begun);
         // The lock is held for longer than any machine stalls.
-        if redis.cli(&["EXPIRE", &lock_key(&user(number)), "300"]) == "1" {
+        if scene.redis().cli(&["EXPIRE", &lock_key(&user(number)), "300"]) == "1" {
             gateway.send(&[text(&user(number))]).await;
-            wait_for("the second tap is answered", PATIENCE, || {
-                (answered() > begun + told).then_some(())
-            });
+            eventually("the second tap is answered", || answered() > begun + told);
             if scene.told().len() > told {
                 break;
             }
@@ -71,7 +71,7 @@ async fn locks_work(scene: &Scene, gateway: &Gateway, redis: &Redis) {
     assert_eq!(scene.told().len(), told + 1, "locks never came back");
     assert_eq!(scene.bot.calls().len(), begun, "{:?}", repeated(scene));
     scene.bot.let_go(begun);
-    scene.bot.does(|_| crate::line::bot::Deed::Answer(200));
+    scene.bot.does(|_| Reaction::Answer(200));
     gateway.idle();
 }
 
@@ -92,15 +92,10 @@ async fn are_known(scene: &Scene, gateway: Gateway, events: &[Value]) {
     };
     once(events, "whatever the store did");
     // The gateway tells the store when it is back, without a further event.
-    let mut known = 0;
-    for _ in 0..600 {
-        known = done(&scene.store, events).await.len();
-        if known == events.len() {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    assert_eq!(known, events.len(), "the store knows what was done without it");
+    until_true("the store knows what was done without it", async || {
+        done(&scene.store_url, events).await.len() == events.len()
+    })
+    .await;
     let copies = |events: &[Value]| events.iter().map(again).collect::<Vec<_>>();
     let (here, elsewhere) = events.split_at(events.len() / 2);
     let unprotected = || gateway.metric("hapax_line_events_total", &["result=\"unprotected\""]);
@@ -111,7 +106,7 @@ async fn are_known(scene: &Scene, gateway: Gateway, events: &[Value]) {
     if unprotected() == before {
         once(here, "a redelivered event is known");
     }
-    gateway.kill();
+    drop(gateway);
     let another = scene.start();
     another.send(&copies(elsewhere)).await;
     another.idle();
@@ -119,8 +114,7 @@ async fn are_known(scene: &Scene, gateway: Gateway, events: &[Value]) {
 }
 
 /// A scene and a gateway with the default store timeout.
-async fn scene_on(redis: &Redis) -> (Scene, Gateway) {
-    let scene = Scene::on_redis(redis).await;
+fn with_short_timeout(scene: Scene) -> (Scene, Gateway) {
     // A long timeout, so that a held bot is not cut off on a slow machine.
     let gateway = scene.gateway().impatient().flags(&["--handle-timeout", "300s"]).start();
     (scene, gateway)
@@ -128,102 +122,89 @@ async fn scene_on(redis: &Redis) -> (Scene, Gateway) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hole_3_hanging_redis_stops_no_event() {
-    let redis = Redis::start();
-    let (scene, gateway) = scene_on(&redis).await;
+    let (scene, gateway) = with_short_timeout(Scene::on_redis().await);
     let before = works_with_store(&scene, &gateway).await;
-    redis.stop();
+    scene.redis().stop();
     let meanwhile = works_without_store(&scene, &gateway, 1..4).await;
-    redis.cont();
-    locks_work(&scene, &gateway, &redis).await;
+    scene.redis().cont();
+    locks_work(&scene, &gateway).await;
     are_known(&scene, gateway, &[meanwhile, vec![before]].concat()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn line_killed_redis_stops_no_event() {
-    let redis = Redis::start();
-    let (scene, gateway) = scene_on(&redis).await;
+    let (scene, gateway) = with_short_timeout(Scene::on_redis().await);
     let before = works_with_store(&scene, &gateway).await;
-    redis.kill();
+    scene.redis().kill();
     let meanwhile = works_without_store(&scene, &gateway, 1..4).await;
-    wait_for("it says that it is not ready", PATIENCE, || {
-        (gateway.get("/readyz").0 == 503).then_some(())
-    });
+    gateway.readiness_is(503);
     assert_eq!(gateway.get("/healthz").0, 200);
-    redis.restart();
-    locks_work(&scene, &gateway, &redis).await;
-    wait_for("it is ready again", PATIENCE, || (gateway.get("/readyz").0 == 200).then_some(()));
+    scene.redis().restart();
+    locks_work(&scene, &gateway).await;
+    gateway.readiness_is(200);
     are_known(&scene, gateway, &[meanwhile, vec![before]].concat()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn line_redis_absent_at_start_stops_no_event() {
-    let redis = Redis::start();
-    redis.kill();
-    let (scene, gateway) = scene_on(&redis).await;
+    let scene = Scene::on_redis().await;
+    scene.redis().kill();
+    let (scene, gateway) = with_short_timeout(scene);
     let meanwhile = works_without_store(&scene, &gateway, 1..4).await;
-    redis.restart();
-    locks_work(&scene, &gateway, &redis).await;
+    scene.redis().restart();
+    locks_work(&scene, &gateway).await;
     are_known(&scene, gateway, &meanwhile).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn line_slow_redis_stops_no_event() {
-    let redis = Redis::start();
-    let wire = TcpProxy::to(redis.port());
-    let scene = Scene::on(&format!("redis://127.0.0.1:{}/0", wire.port())).await;
-    let gateway = scene.gateway().impatient().flags(&["--handle-timeout", "300s"]).start();
+    let mut scene = Scene::on_redis().await;
+    let wire = TcpProxy::to(scene.redis().port());
+    scene.store_url = format!("redis://127.0.0.1:{}/0", wire.port());
+    let (scene, gateway) = with_short_timeout(scene);
     let before = works_with_store(&scene, &gateway).await;
     wire.delay_answers(Duration::from_secs(3));
     let meanwhile = works_without_store(&scene, &gateway, 1..4).await;
     wire.resume();
-    locks_work(&scene, &gateway, &redis).await;
+    locks_work(&scene, &gateway).await;
     are_known(&scene, gateway, &[meanwhile, vec![before]].concat()).await;
 }
 
 /// The event is stored and locked; then the store goes away while the bot works.
 #[tokio::test(flavor = "multi_thread")]
 async fn line_redis_lost_during_work_repeats_nothing() {
-    let redis = Redis::start();
-    let (scene, gateway) = scene_on(&redis).await;
+    let (scene, gateway) = with_short_timeout(Scene::on_redis().await);
     scene.bot.holds();
     let event = text(&user(1));
     gateway.send_one(&event).await;
     scene.bot.begun(1);
-    redis.stop();
+    scene.redis().stop();
     scene.bot.let_go(1);
     scene.bot.ended(1);
     // Another event is answered without the store.
     let other = gateway.send_in_time(|| text(&user(2))).await;
     scene.bot.let_go(other.len());
     scene.bot.ended(1 + other.len());
-    redis.cont();
-    locks_work(&scene, &gateway, &redis).await;
+    scene.redis().cont();
+    locks_work(&scene, &gateway).await;
     are_known(&scene, gateway, &[event]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn line_closed_policy_answers_503_without_store() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
+    let scene = Scene::on_redis().await;
     let flags = ["--on-store-error", "closed", "--handle-timeout", "300s"];
     let gateway = scene.gateway().impatient().flags(&flags).start();
-    redis.kill();
+    scene.redis().kill();
     let event = text(&user(1));
-    assert_eq!(
-        gateway.try_send(std::slice::from_ref(&event)).await.expect("an answer").status,
-        503
-    );
-    redis.restart();
+    let refused = gateway.try_send(std::slice::from_ref(&event)).await.expect("an answer");
+    assert_eq!(refused.status, 503);
+    scene.redis().restart();
     // LINE delivers the event again until it gets a 200.
-    let mut taken = false;
-    for _ in 0..600 {
-        taken = gateway.try_send(&[again(&event)]).await.is_ok_and(|answer| answer.status == 200);
-        if taken {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    assert!(taken, "it never was taken in");
+    until_true("the event is taken", async || {
+        gateway.try_send(&[again(&event)]).await.is_ok_and(|answer| answer.status == 200)
+    })
+    .await;
     scene.bot.ended(1);
     gateway.idle();
     assert_eq!(scene.bot.calls_of(&event).len(), 1);

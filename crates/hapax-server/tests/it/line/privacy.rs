@@ -1,23 +1,22 @@
 //! Every path is taken once, and all outputs are searched for personal data.
 
 use hapax_line::simulator::{ApiEndpoint, ApiFault, events};
-use hapax_testkit::{Redis, wait_for};
 
-use crate::line::bot::Deed;
+use crate::line::bot::Reaction;
 use crate::line::gateway::Gateway;
-use crate::line::harness::{DESTINATION, PATIENCE, Scene, lock_key, secrets, text, user};
+use crate::line::harness::{DESTINATION, Scene, eventually, lock_key, secrets, text, user};
 use crate::line::leaks;
 use crate::support::http::HttpRequest;
+use crate::support::store::TestStore;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn line_logs_metrics_and_errors_hold_no_personal_data() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
+    let scene = Scene::on_redis().await;
     let flags = ["--max-attempts", "2", "--backoff", "20ms", "--lease", "3s"];
     let gateway = scene.gateway().talkative().flags(&flags).start();
 
     // Busy replies: accepted, refused, without a response, and for a foreign lock.
-    redis.cli(&["SET", &lock_key(&user(1)), "1", "EX", "300"]);
+    scene.redis().cli(&["SET", &lock_key(&user(1)), "1", "EX", "300"]);
     gateway.send(&[text(&user(1))]).await;
     scene.told_in_all(1);
     for fault in [ApiFault::Status(400), ApiFault::Status(500), ApiFault::Cut, ApiFault::CutAfter] {
@@ -37,13 +36,14 @@ async fn line_logs_metrics_and_errors_hold_no_personal_data() {
     gateway.idle();
 
     // Dead letters, and every view of them.
-    for (number, deed) in [(4, Deed::Answer(500)), (5, Deed::Cut), (6, Deed::Answer(302))] {
+    for (number, deed) in
+        [(4, Reaction::Answer(500)), (5, Reaction::Cut), (6, Reaction::Answer(302))]
+    {
         scene.bot.does(move |_| deed);
         gateway.send(&[text(&user(number))]).await;
-        let dead = number as usize - 3;
-        wait_for("a dead letter", PATIENCE, || (gateway.dead().len() == dead).then_some(()));
+        gateway.has_dead(number as usize - 3);
     }
-    scene.bot.does(|_| Deed::Answer(200));
+    scene.bot.does(|_| Reaction::Answer(200));
     let id = gateway.dead()[0]["id"].as_str().expect("an id").to_owned();
     assert_eq!(gateway.post(&format!("/v1/queues/line/dead/{id}/requeue")).0, 204);
     assert_eq!(gateway.post(&format!("/v1/queues/line/dead/{id}/requeue")).0, 404);
@@ -73,14 +73,14 @@ async fn line_logs_metrics_and_errors_hold_no_personal_data() {
     let begun = scene.bot.calls().len() + 1;
     gateway.send(&[text(&user(8))]).await;
     scene.bot.begun(begun);
-    redis.kill();
+    scene.redis().kill();
     gateway.send(&[text(&user(8)), text(&user(9))]).await;
     scene.bot.begun(begun + 2);
     scene.bot.let_go(100);
-    wait_for("not ready", PATIENCE, || (gateway.get("/readyz").0 == 503).then_some(()));
+    gateway.readiness_is(503);
     assert_eq!(gateway.get("/v1/queues/line").0, 503);
-    redis.restart();
-    wait_for("ready", PATIENCE, || (gateway.get("/readyz").0 == 200).then_some(()));
+    scene.redis().restart();
+    gateway.readiness_is(200);
     gateway.idle();
 
     took_path(&gateway, "the event is handled unprotected");
@@ -88,7 +88,7 @@ async fn line_logs_metrics_and_errors_hold_no_personal_data() {
 
 /// Waits for a log line that proves the path was taken; the log is searched when the gateway ends.
 fn took_path(gateway: &Gateway, proof: &str) {
-    wait_for(proof, PATIENCE, || gateway.log().contains(proof).then_some(()));
+    eventually(proof, || gateway.log().contains(proof));
 }
 
 /// Posts a signed body, and searches the response.
@@ -103,7 +103,7 @@ fn signed(address: &str, body: &str) -> (u16, String) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn line_start_error_shows_no_secret() {
-    let scene = Scene::on("memory:").await;
+    let scene = Scene::on(TestStore::memory()).await;
     let three = scene.gateway().env("LINE_CHANNEL_SECRET", "a-food-a,b-food-b,c-food-c");
     assert!(three.refused().contains("LINE_CHANNEL_SECRET"));
     let spaced = scene.gateway().env("LINE_CHANNEL_ACCESS_TOKEN", "a -food- b");

@@ -1,12 +1,14 @@
 //! LINE delivers an event again: it is handled once.
 
 use futures_util::future::join_all;
-use hapax_testkit::Redis;
 
-use crate::line::harness::{Scene, again, text, user};
+use crate::line::bot::Reaction;
+use crate::line::harness::{Scene, again, eventually, text, user};
+use crate::support::store::{TestStore, tests_on_stores};
 
 /// Checks on any store that an event is handled once, however often it is delivered.
-async fn is_handled_once(scene: &Scene, gateways: usize) {
+async fn is_handled_once(store: TestStore, gateways: usize) {
+    let scene = Scene::on(store).await;
     let gateways: Vec<_> = (0..gateways).map(|_| scene.start()).collect();
     let event = text(&user(1));
     let copies = (0..20).map(|copy| {
@@ -33,22 +35,19 @@ async fn is_handled_once(scene: &Scene, gateways: usize) {
     assert_eq!((count("accepted"), count("duplicate")), (1.0, copies - 1.0));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn hole_4_twenty_copies_at_once_over_two_gateways_are_handled_once() {
-    let redis = Redis::start();
-    is_handled_once(&Scene::on_redis(&redis).await, 2).await;
+tests_on_stores! {
+    |store| is_handled_once(store, 2);
+    hole_4_twenty_copies_at_once_over_two_gateways_are_handled_once on redis,
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn line_twenty_copies_at_once_run_once_on_sqlite() {
-    is_handled_once(&Scene::on_sqlite().await, 1).await;
+tests_on_stores! {
+    |store| is_handled_once(store, 1);
+    line_twenty_copies_at_once_run_once_on_sqlite on sqlite,
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn line_same_id_of_another_bot_is_another_event() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
-    let gateway = scene.start();
+    let (scene, gateway) = Scene::started().await;
     let event =
         serde_json::json!({ "type": "follow", "webhookEventId": "01FZ74A0TDDPYRVKNK77XKC3ZR" });
     for destination in ["Uf00da", "Uf00db", "Uf00da"] {
@@ -64,10 +63,7 @@ async fn line_same_id_of_another_bot_is_another_event() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn line_busy_reply_is_sent_once_per_event() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
-    let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
-    scene.bot.holds();
+    let (scene, gateway) = Scene::with_held_locks().await;
     gateway.send(&[text(&user(1))]).await;
     scene.bot.begun(1);
     let second = text(&user(1));
@@ -75,8 +71,7 @@ async fn line_busy_reply_is_sent_once_per_event() {
     scene.told_in_all(1);
     // During or just after the work; the simulator refuses a reply token that is used twice.
     join_all((0..5).map(|_| async { gateway.send(&[again(&second)]).await })).await;
-    scene.bot.let_go(1);
-    gateway.idle();
+    scene.finish(&gateway, 1);
     // The lock is free now, but the event was answered before.
     gateway.send(&[again(&second)]).await;
     gateway.idle();
@@ -85,7 +80,7 @@ async fn line_busy_reply_is_sent_once_per_event() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn line_event_is_recognised_after_a_clean_restart() {
-    let scene = Scene::on_sqlite().await;
+    let scene = Scene::on(TestStore::sqlite()).await;
     let event = text(&user(1));
     let gateway = scene.start();
     gateway.send_one(&event).await;
@@ -102,19 +97,17 @@ async fn line_event_is_recognised_after_a_clean_restart() {
 /// event.
 #[tokio::test(flavor = "multi_thread")]
 async fn hole_5_what_was_answered_200_is_handled_after_a_crash() {
-    let scene = Scene::on_sqlite().await;
+    let scene = Scene::on(TestStore::sqlite()).await;
     scene.bot.holds();
     let gateway = scene.gateway().flags(&["--in-flight", "1", "--lease", "2s"]).start();
     let events: Vec<_> = (0..5).map(|number| text(&user(number))).collect();
     gateway.send(&events).await;
     scene.bot.begun(1);
-    gateway.kill();
-    scene.bot.does(|_| crate::line::bot::Deed::Answer(200));
+    drop(gateway);
+    scene.bot.does(|_| Reaction::Answer(200));
     let gateway = scene.start();
     for event in &events {
-        hapax_testkit::wait_for("it is handled", crate::line::harness::PATIENCE, || {
-            scene.bot.calls_of(event).iter().any(|call| call.ended).then_some(())
-        });
+        eventually("it is handled", || scene.bot.calls_of(event).iter().any(|call| call.ended));
     }
     gateway.idle();
 }

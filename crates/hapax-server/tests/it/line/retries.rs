@@ -1,25 +1,23 @@
 //! A bot that fails: its events are retried, and then become dead letters.
 
-use std::process::Command;
+use serde_json::json;
 
-use hapax_testkit::{Redis, wait_for};
-use serde_json::{Value, json};
-
-use crate::line::bot::Deed;
+use crate::cli_support::{hapax, run};
+use crate::line::bot::Reaction;
 use crate::line::gateway::Gateway;
-use crate::line::harness::{PATIENCE, Scene, again, lock_key, text, user};
+use crate::line::harness::{Scene, again, eventually, lock_key, text, user};
 use crate::line::leaks;
+use crate::support::store::{TestStore, tests_on_stores};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn line_retry_has_same_key_and_greater_attempt_and_fence() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
+    let scene = Scene::on_redis().await;
     let gateway = scene.gateway().flags(&["--backoff", "20ms"]).start();
     scene.bot.does(|call| match call.attempt {
-        1 => Deed::Answer(500),
-        2 => Deed::Cut,
-        3 => Deed::Answer(404),
-        _ => Deed::Answer(204),
+        1 => Reaction::Answer(500),
+        2 => Reaction::Cut,
+        3 => Reaction::Answer(404),
+        _ => Reaction::Answer(204),
     });
     let event = text(&user(1));
     gateway.send_one(&event).await;
@@ -37,26 +35,26 @@ async fn line_retry_has_same_key_and_greater_attempt_and_fence() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn line_retried_event_waits_for_the_lock_silently() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
+    let scene = Scene::on_redis().await;
     let gateway = scene.gateway().flags(&["--backoff", "20ms"]).start();
     let key = lock_key(&user(1));
-    scene.bot.does(|call| if call.attempt == 1 { Deed::Hold(500) } else { Deed::Answer(200) });
+    scene
+        .bot
+        .does(|call| if call.attempt == 1 { Reaction::Hold(500) } else { Reaction::Answer(200) });
     let admitted = text(&user(1));
     gateway.send_one(&admitted).await;
     scene.bot.begun(1);
     // A foreign writer takes the lock before the event fails, so the retry finds it held.
-    redis.cli(&["SET", &key, "another event", "EX", "300"]);
+    scene.redis().cli(&["SET", &key, "another event", "EX", "300"]);
     scene.bot.let_go(1);
     gateway.counts("hapax_line_handled_total", &["result=\"failed\""], 1.0);
     // The retry waits; a new event is told to wait.
-    let in_flight = || (gateway.queue()["in_flight"] == 1).then_some(());
-    wait_for("the retry is in flight", PATIENCE, in_flight);
+    eventually("the retry is in flight", || gateway.queue()["in_flight"] == 1);
     let late = text(&user(1));
     gateway.send_one(&late).await;
     scene.told_in_all(1);
     assert_eq!((scene.times_told(&late), scene.bot.calls().len()), (1, 1));
-    redis.cli(&["DEL", &key]);
+    scene.redis().cli(&["DEL", &key]);
     let calls = scene.bot.begun(2);
     assert!(calls[1].is(&admitted) && calls[1].attempt >= 2, "{calls:?}");
     gateway.idle();
@@ -67,10 +65,9 @@ async fn line_retried_event_waits_for_the_lock_silently() {
 /// The same with another event of hapax instead of a foreign lock.
 #[tokio::test(flavor = "multi_thread")]
 async fn line_retried_event_does_not_lose_its_successor() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
+    let scene = Scene::on_redis().await;
     let start = scene.gateway().flags(&["--backoff", "3s"]);
-    let gateway = start.env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
+    let gateway = start.long_locks().start();
     // On a stalled machine the retry may come first: the second event then finds the lock free, or
     // is told to wait, and the test tries again with another user.
     for number in 1..=10 {
@@ -87,25 +84,23 @@ async fn retried_while_another_is_at_work(scene: &Scene, gateway: &Gateway, numb
     scene.bot.does({
         let first = first.clone();
         move |call| match (call.is(&first), call.attempt) {
-            (true, 1) => Deed::Answer(500),
-            (true, _) => Deed::Answer(200),
-            (false, _) => Deed::Hold(200),
+            (true, 1) => Reaction::Answer(500),
+            (true, _) => Reaction::Answer(200),
+            (false, _) => Reaction::Hold(200),
         }
     });
     gateway.send_one(&first).await;
     gateway.counts("hapax_line_handled_total", &["result=\"failed\""], f64::from(number));
     gateway.send_one(&second).await;
     let (begun, told) = (|| scene.bot.calls_of(&second).len(), || scene.times_told(&second));
-    wait_for("the second begins", PATIENCE, || (begun() + told() > 0).then_some(()));
+    eventually("the second begins", || begun() + told() > 0);
     // An event that is told to wait has met the retry, which may not have reached the bot yet.
     let retried_before = told() > 0 || scene.bot.calls_of(&first).len() > 1;
     if !retried_before {
-        let both = || (gateway.queue()["in_flight"] == 2).then_some(());
-        wait_for("the retry is in flight meanwhile", PATIENCE, both);
+        eventually("the retry is in flight meanwhile", || gateway.queue()["in_flight"] == 2);
         assert_eq!((scene.bot.calls_of(&first).len(), told()), (1, 0));
     }
-    scene.bot.let_go(begun());
-    gateway.idle();
+    scene.finish(&gateway, begun());
     assert_eq!(scene.bot.calls_of(&first).len(), 2);
     // An earlier user may have been told to wait.
     assert!(retried_before || told() == 0);
@@ -114,23 +109,19 @@ async fn retried_while_another_is_at_work(scene: &Scene, gateway: &Gateway, numb
 
 #[tokio::test(flavor = "multi_thread")]
 async fn line_unknown_outcomes_are_listed_for_the_operator() {
-    let scene = Scene::on_sqlite().await;
+    let scene = Scene::on(TestStore::sqlite()).await;
     let gateway = scene.gateway().flags(&["--on-unknown", "refuse"]).start();
     scene.bot.does(|call| match call.event["source"]["userId"] == user(1) {
-        true => Deed::Cut,
-        false => Deed::Answer(200),
+        true => Reaction::Cut,
+        false => Reaction::Answer(200),
     });
     gateway.send(&[text(&user(1)), text(&user(2))]).await;
-    wait_for("it is a dead letter", PATIENCE, || (gateway.dead().len() == 1).then_some(()));
+    gateway.has_dead(1);
     gateway.idle();
-    let output = Command::new(env!("CARGO_BIN_EXE_hapax"))
-        .args(["command", "list", "--state", "unknown", "--json", "--store", &scene.store])
-        .env_clear()
-        .output()
-        .expect("hapax runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    leaks::check(&String::from_utf8_lossy(&output.stdout), &scene.tokens);
-    let listed: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let list = ["command", "list", "--state", "unknown", "--json", "--store", &scene.store_url];
+    let ran = run(hapax().args(list));
+    leaks::check(&ran.ok(), &scene.tokens);
+    let listed = ran.json();
     let commands = listed["commands"].as_array().expect("a list");
     assert_eq!(commands.len(), 1, "the other one was handled: {listed}");
     let command = &commands[0];
@@ -140,12 +131,13 @@ async fn line_unknown_outcomes_are_listed_for_the_operator() {
 
 /// On any store: a dead letter is shown without personal data (every response is searched), and is
 /// handled when it is requeued.
-async fn becomes_a_dead_letter(scene: &Scene) {
+async fn becomes_a_dead_letter(store: TestStore) {
+    let scene = Scene::on(store).await;
     let gateway = scene.gateway().flags(&["--backoff", "20ms", "--max-attempts", "3"]).start();
-    scene.bot.does(|_| Deed::Answer(500));
+    scene.bot.does(|_| Reaction::Answer(500));
     let event = text(&user(1));
     gateway.send(&[event.clone(), text(&user(2))]).await;
-    wait_for("both are dead letters", PATIENCE, || (gateway.dead().len() == 2).then_some(()));
+    gateway.has_dead(2);
     assert_eq!(scene.bot.calls().len(), 6);
     let queue = gateway.queue();
     assert_eq!((&queue["dead"], &queue["depth"]), (&2.into(), &0.into()), "{queue}");
@@ -158,7 +150,7 @@ async fn becomes_a_dead_letter(scene: &Scene) {
     gateway.idle();
     assert_eq!(scene.bot.calls().len(), 6);
 
-    scene.bot.does(|_| Deed::Answer(200));
+    scene.bot.does(|_| Reaction::Answer(200));
     let id = scene.bot.calls_of(&event)[0].key.clone();
     let dead = gateway.dead();
     let letter = dead.iter().find(|letter| letter["id"] == id.as_str());
@@ -172,27 +164,21 @@ async fn becomes_a_dead_letter(scene: &Scene) {
     assert!(scene.line.accepted_calls().is_empty());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn line_dead_letter_can_be_requeued_on_redis() {
-    let redis = Redis::start();
-    becomes_a_dead_letter(&Scene::on_redis(&redis).await).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn line_dead_letter_can_be_requeued_on_sqlite() {
-    becomes_a_dead_letter(&Scene::on_sqlite().await).await;
+tests_on_stores! {
+    becomes_a_dead_letter;
+    line_dead_letter_can_be_requeued_on_redis on redis,
+    line_dead_letter_can_be_requeued_on_sqlite on sqlite,
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn line_refuse_turns_unknown_outcome_into_dead_letter() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
+    let scene = Scene::on_redis().await;
     let gateway = scene.gateway().flags(&["--backoff", "20ms", "--on-unknown", "refuse"]).start();
-    scene.bot.does(|_| Deed::Cut);
+    scene.bot.does(|_| Reaction::Cut);
     gateway.send(&[text(&user(1))]).await;
-    wait_for("it is a dead letter", PATIENCE, || (gateway.dead().len() == 1).then_some(()));
+    gateway.has_dead(1);
     // A 500 says that the bot did nothing.
-    scene.bot.does(|call| Deed::Answer(if call.attempt == 1 { 500 } else { 200 }));
+    scene.bot.does(|call| Reaction::Answer(if call.attempt == 1 { 500 } else { 200 }));
     gateway.send(&[text(&user(2))]).await;
     scene.bot.begun(3);
     gateway.idle();

@@ -1,25 +1,21 @@
 //! Double taps: one tap is handled, the others are told to wait.
 
 use hapax_line::simulator::events;
-use hapax_testkit::Redis;
 use serde_json::Value;
 
-use crate::line::bot::Deed;
+use crate::line::bot::Reaction;
 use crate::line::gateway::Gateway;
 use crate::line::harness::{BUSY, PATIENCE, Scene, exists, lock_key, pttl, text, user};
 use crate::line::monitor::Monitor;
-
-/// A gateway whose locks are held for longer than any machine stalls.
-fn start(scene: &Scene) -> Gateway {
-    scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start()
-}
+use crate::support::store::{TestStore, tests_on_stores};
 
 /// On any store: the second tap is told to wait, and after the release the next one is handled.
-async fn a_double_tap(scene: &Scene) {
-    let gateway = start(scene);
+async fn a_double_tap(store: TestStore) {
+    let scene = Scene::on(store).await;
+    let gateway = scene.gateway().long_locks().start();
     scene.bot.does(|call| match call.event["source"]["userId"] == user(1) {
-        true => Deed::Hold(200),
-        false => Deed::Reply("晴"),
+        true => Reaction::Hold(200),
+        false => Reaction::Reply("晴"),
     });
     let (first, second) = (text(&user(1)), text(&user(1)));
     gateway.send_one(&first).await;
@@ -37,13 +33,11 @@ async fn a_double_tap(scene: &Scene) {
         (said.texts(), said.reply_token.as_deref()),
         (vec!["晴".into()], other["replyToken"].as_str())
     );
-    scene.bot.let_go(1);
-    gateway.idle();
+    scene.finish(&gateway, 1);
     let third = text(&user(1));
     gateway.send_one(&third).await;
     scene.bot.begun(3);
-    scene.bot.let_go(1);
-    gateway.idle();
+    scene.finish(&gateway, 1);
     let calls = scene.bot.calls();
     assert!(calls[0].is(&first) && calls[2].is(&third), "{calls:?}");
     assert_eq!((calls.len(), scene.told().len()), (3, 1));
@@ -52,40 +46,29 @@ async fn a_double_tap(scene: &Scene) {
     gateway.stop();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn double_tap_is_handled_once_on_redis() {
-    let redis = Redis::start();
-    a_double_tap(&Scene::on_redis(&redis).await).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn double_tap_is_handled_once_on_sqlite() {
-    a_double_tap(&Scene::on_sqlite().await).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn double_tap_is_handled_once_on_memory() {
-    a_double_tap(&Scene::on("memory:").await).await;
+tests_on_stores! {
+    a_double_tap;
+    double_tap_is_handled_once_on_redis on redis,
+    double_tap_is_handled_once_on_sqlite on sqlite,
+    double_tap_is_handled_once_on_memory on memory,
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lock_is_one_set_nx_ex_and_gone_after_the_work() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
-    let gateway = start(&scene);
-    let (monitor, key) = (Monitor::of(&redis), lock_key(&user(1)));
+    let (scene, gateway) = Scene::with_long_locks().await;
+    let (monitor, key) = (Monitor::of(scene.redis()), lock_key(&user(1)));
     scene.bot.holds();
     gateway.send(&[text(&user(1))]).await;
     scene.bot.begun(1);
-    assert_eq!(redis.cli(&["KEYS", "processing:*"]), key, "this key and no other");
-    assert_eq!(redis.cli(&["TYPE", &key]), "string");
-    let left = pttl(&redis, &key);
+    assert_eq!(scene.redis().cli(&["KEYS", "processing:*"]), key, "this key and no other");
+    assert_eq!(scene.redis().cli(&["TYPE", &key]), "string");
+    let left = pttl(scene.redis(), &key);
     assert!(left > 0 && left <= 300_000, "{left}");
     scene.bot.let_go(1);
-    exists(&redis, &key, false);
+    exists(scene.redis(), &key, false);
     gateway.idle();
     gateway.counts("processing_lock_release_total", &["status=\"released\""], 1.0);
-    monitor.catch_up(&redis);
+    monitor.catch_up(scene.redis());
     let sets: Vec<_> =
         monitor.with(&format!("\"{key}\"")).into_iter().filter(|line| is_set(line)).collect();
     assert_eq!(sets.len(), 1, "{sets:?}");
@@ -100,44 +83,41 @@ pub(crate) fn is_set(line: &str) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lock_value_of_a_foreign_writer_counts_as_held() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
-    let gateway = scene.start();
+    let (scene, gateway) = Scene::started().await;
     for (number, value) in [(1, "1"), (2, ""), (3, "hapax1 but not really")] {
-        redis.cli(&["SET", &lock_key(&user(number)), value, "EX", "300", "NX"]);
+        scene.redis().cli(&["SET", &lock_key(&user(number)), value, "EX", "300", "NX"]);
         gateway.send(&[text(&user(number))]).await;
         scene.told_in_all(number as usize);
     }
     gateway.idle();
     assert!(scene.bot.calls().is_empty());
     for (number, value) in [(1, "1"), (2, ""), (3, "hapax1 but not really")] {
-        assert_eq!(redis.cli(&["GET", &lock_key(&user(number))]), value, "not ours to change");
+        assert_eq!(
+            scene.redis().cli(&["GET", &lock_key(&user(number))]),
+            value,
+            "not ours to change"
+        );
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hole_1_release_leaves_a_successors_lock_alone() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
-    let gateway = scene.start();
+    let (scene, gateway) = Scene::started().await;
     let key = lock_key(&user(1));
     scene.bot.holds();
     gateway.send(&[text(&user(1))]).await;
     scene.bot.begun(1);
-    redis.cli(&["SET", &key, "somebody else", "EX", "300"]);
+    scene.redis().cli(&["SET", &key, "somebody else", "EX", "300"]);
     scene.bot.let_go(1);
     gateway.counts("processing_lock_release_total", &["status=\"lost\""], 1.0);
     gateway.idle();
-    assert_eq!(redis.cli(&["GET", &key]), "somebody else");
-    assert!(pttl(&redis, &key) > 0);
+    assert_eq!(scene.redis().cli(&["GET", &key]), "somebody else");
+    assert!(pttl(scene.redis(), &key) > 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn text_location_and_postback_are_locked_and_nothing_else() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
-    let gateway = start(&scene);
-    scene.bot.holds();
+    let (scene, gateway) = Scene::with_held_locks().await;
     let who = user(1);
     gateway.send(&[text(&who)]).await;
     scene.bot.begun(1);
@@ -161,42 +141,34 @@ async fn text_location_and_postback_are_locked_and_nothing_else() {
     for event in others {
         assert!(calls.iter().any(|call| call.is(&event)), "{event} is with the bot, too");
     }
-    scene.bot.let_go(calls.len());
-    gateway.idle();
+    scene.finish(&gateway, calls.len());
     assert_eq!((scene.bot.calls().len(), scene.told().len()), (calls.len(), 3));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lock_in_a_group_belongs_to_the_user() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
-    let gateway = start(&scene);
-    scene.bot.holds();
+    let (scene, gateway) = Scene::with_held_locks().await;
     for (source, id) in [("group", "groupId"), ("room", "roomId")] {
         let who = user(if source == "group" { 1 } else { 2 });
         let mut event = text(&who);
         event["source"] =
             serde_json::json!({ "type": source, id: format!("C{who}"), "userId": who });
         gateway.send(&[event]).await;
-        exists(&redis, &lock_key(&who), true);
+        exists(scene.redis(), &lock_key(&who), true);
     }
-    scene.bot.let_go(2);
-    gateway.idle();
+    scene.finish(&gateway, 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn event_without_user_passes_with_anonymous_warning() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
-    let gateway = scene.start();
+    let (scene, gateway) = Scene::started().await;
     scene.bot.holds();
     let events = [events::without_user(text(&user(1))), events::without_user(text(&user(1)))];
     gateway.send(&events).await;
     scene.bot.begun(2);
-    assert_eq!(redis.cli(&["KEYS", "processing:*"]), "");
+    assert_eq!(scene.redis().cli(&["KEYS", "processing:*"]), "");
     assert_eq!(warnings(&gateway), 2);
-    scene.bot.let_go(2);
-    gateway.idle();
+    scene.finish(&gateway, 2);
     assert!(scene.told().is_empty());
 }
 
@@ -211,36 +183,31 @@ fn warnings(gateway: &Gateway) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lock_can_be_turned_off_by_the_original_variable() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
+    let scene = Scene::on_redis().await;
     let gateway = scene.gateway().env("PROCESSING_LOCK_ENABLED", "false").start();
     scene.bot.holds();
     gateway.send(&[text(&user(1)), text(&user(1))]).await;
     scene.bot.begun(2);
-    assert_eq!(redis.cli(&["KEYS", "processing:*"]), "");
-    scene.bot.let_go(2);
-    gateway.idle();
+    assert_eq!(scene.redis().cli(&["KEYS", "processing:*"]), "");
+    scene.finish(&gateway, 2);
     assert!(scene.line.accepted_calls().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn line_store_defaults_to_redis_url() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
-    let told = scene.gateway().store(None).env("REDIS_URL", &redis.url());
-    let gateway = told.env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
+    let scene = Scene::on_redis().await;
+    let told = scene.gateway().store(None).env("REDIS_URL", &scene.redis().url());
+    let gateway = told.long_locks().start();
     scene.bot.holds();
     gateway.send(&[text(&user(1))]).await;
-    exists(&redis, &lock_key(&user(1)), true);
-    scene.bot.let_go(1);
-    gateway.idle();
+    exists(scene.redis(), &lock_key(&user(1)), true);
+    scene.finish(&gateway, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fifty_taps_over_two_gateways_run_one_and_busy_49() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
-    let gateways = [start(&scene), start(&scene)];
+    let scene = Scene::on_redis().await;
+    let gateways = [(); 2].map(|()| scene.gateway().long_locks().start());
     scene.bot.holds();
     for round in 1..=2 {
         let taps = (0..50).map(|tap| {
@@ -256,7 +223,7 @@ async fn fifty_taps_over_two_gateways_run_one_and_busy_49() {
         scene.told_in_all(49 * round);
         assert_eq!(scene.bot.calls().len(), round);
         scene.bot.let_go(1);
-        exists(&redis, &lock_key(&user(1)), false);
+        exists(scene.redis(), &lock_key(&user(1)), false);
         gateways[0].idle();
     }
     assert_eq!(scene.bot.calls().len(), 2);

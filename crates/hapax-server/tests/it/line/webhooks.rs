@@ -2,17 +2,16 @@
 
 use hapax_line::ChannelSecrets;
 use hapax_line::simulator::events;
-use hapax_testkit::{Redis, free_port};
+use hapax_testkit::free_port;
 use serde_json::json;
 
 use crate::line::harness::{DESTINATION, SECRET, Scene, secrets, text, user};
 use crate::support::http::HttpRequest;
+use crate::support::store::TestStore;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn webhook_without_valid_signature_is_401_and_dropped() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
-    let gateway = scene.start();
+    let (scene, gateway) = Scene::started().await;
     let body = json!({ "destination": DESTINATION, "events": [text(&user(1))] }).to_string();
     let of_another_body = secrets().sign(b"{}");
     let of_another_secret = ChannelSecrets::new("another").unwrap().sign(body.as_bytes());
@@ -43,7 +42,7 @@ async fn webhook_without_valid_signature_is_401_and_dropped() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn webhook_accepts_both_secrets_during_rotation() {
-    let scene = Scene::on("memory:").await;
+    let scene = Scene::on(TestStore::memory()).await;
     let both = format!("{SECRET},old-food-secret");
     let gateway = scene.gateway().env("LINE_CHANNEL_SECRET", &both).start();
     let old = ChannelSecrets::new("old-food-secret").unwrap();
@@ -61,7 +60,7 @@ async fn webhook_accepts_both_secrets_during_rotation() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn webhook_signed_nonsense_is_400_and_empty_one_200() {
-    let scene = Scene::on("memory:").await;
+    let scene = Scene::on(TestStore::memory()).await;
     let gateway = scene.start();
     for body in ["", "no JSON", "[]", "{}", r#"{"destination":1,"events":[]}"#, r#"{"events":[]}"#]
     {
@@ -75,9 +74,7 @@ async fn webhook_signed_nonsense_is_400_and_empty_one_200() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn webhook_unknown_types_and_fields_pass_verbatim() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
-    let gateway = scene.start();
+    let (scene, gateway) = Scene::started().await;
     // Spaces, order, escapes, doubled fields and numbers that no JSON writer would reproduce.
     let strange = [
         r#"{ "type" : "somethingNew", "webhookEventId":"01FZ74A0TDDPYRVKNK77XKC3ZR","n":1.50e+3 ,"deep":[ {} ,null]}"#,
@@ -98,8 +95,7 @@ async fn webhook_unknown_types_and_fields_pass_verbatim() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn webhook_is_answered_although_the_bot_hangs() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
+    let scene = Scene::on_redis().await;
     let gateway = scene.gateway().flags(&["--in-flight", "2"]).start();
     scene.bot.holds();
     for number in 0..10 {
@@ -111,15 +107,12 @@ async fn webhook_is_answered_although_the_bot_hangs() {
         queue["depth"].as_u64().unwrap() + queue["in_flight"].as_u64().unwrap() >= 10,
         "{queue}"
     );
-    scene.bot.let_go(1000);
-    gateway.idle();
+    scene.finish(&gateway, 1000);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn webhook_in_standby_reaches_the_bot_without_replies() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
-    let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "300").start();
+    let (scene, gateway) = Scene::with_long_locks().await;
     let resting = events::standby(text(&user(1)));
     gateway.send_one(&resting).await;
     assert!(scene.bot.begun(1)[0].is(&resting));
@@ -131,15 +124,13 @@ async fn webhook_in_standby_reaches_the_bot_without_replies() {
     let mut with_token = text(&user(1));
     with_token["mode"] = "standby".into();
     gateway.send(&[events::standby(text(&user(1))), with_token]).await;
-    scene.bot.let_go(10);
-    gateway.idle();
+    scene.finish(&gateway, 10);
     assert!(scene.line.accepted_calls().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn health_on_listener_queue_and_metrics_on_admin() {
-    let redis = Redis::start();
-    let scene = Scene::on_redis(&redis).await;
+    let scene = Scene::on_redis().await;
     let admin = format!("127.0.0.1:{}", free_port());
     let gateway = scene.gateway().flags(&["--admin", &admin]).start();
     let get = |path: &str| {

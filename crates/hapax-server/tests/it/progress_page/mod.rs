@@ -8,31 +8,30 @@ use serde_json::json;
 
 #[test]
 fn progress_page_survives_reload_and_server_restart() {
-    let page = Page::start();
-    let hapax = &page.hapax;
+    let mut page = Page::start();
     let browser = Browser::start();
 
-    hapax.publish("j1", "vision", 10, 10);
+    page.hapax.publish("j1", "vision", 10, 10);
     browser.open(&page.of_job("j1"));
     shows(&browser, "live", 10, &["1 vision 10"]);
-    hapax.publish("j1", "vision", 11, 25);
+    page.hapax.publish("j1", "vision", 11, 25);
     shows(&browser, "live", 25, &["1 vision 10", "2 vision 11"]);
 
     browser.refresh();
     shows(&browser, "live", 25, &["1 vision 10", "2 vision 11"]);
-    hapax.publish("j1", "rule", 20, 40);
+    page.hapax.publish("j1", "rule", 20, 40);
     // A late one with a lower seq is shown, and does not move the bar back.
-    hapax.publish("j1", "vision", 12, 30);
+    page.hapax.publish("j1", "vision", 12, 30);
     let before = ["1 vision 10", "2 vision 11", "3 rule 20", "4 vision 12"];
     shows(&browser, "live", 40, &before);
 
     browser.run("window.loaded = 'before the kill'");
-    hapax.kill();
+    page.hapax.0.kill();
     shows(&browser, "reconnecting", 40, &before);
-    hapax.run();
+    page.hapax.restart();
     shows(&browser, "live", 40, &before);
     for (stage, seq, percent) in [("answer", 30, 55), ("reward", 40, 90), ("done", 51, 100)] {
-        hapax.publish("j1", stage, seq, percent);
+        page.hapax.publish("j1", stage, seq, percent);
     }
     let all = [&before[..], &["5 answer 30", "6 reward 40", "7 done 51"]].concat();
     shows(&browser, "finished", 100, &all);
@@ -44,20 +43,19 @@ fn progress_page_survives_reload_and_server_restart() {
 
 #[test]
 fn progress_page_shows_gap_after_log_was_recreated() {
-    let page = Page::start();
-    let hapax = &page.hapax;
+    let mut page = Page::start();
     let browser = Browser::start();
-    hapax.publish("j1", "vision", 10, 10);
-    hapax.publish("j1", "rule", 20, 40);
+    page.hapax.publish("j1", "vision", 10, 10);
+    page.hapax.publish("j1", "rule", 20, 40);
     browser.open(&page.of_job("j1"));
     shows(&browser, "live", 40, &["1 vision 10", "2 rule 20"]);
 
-    hapax.kill();
-    hapax.forget();
-    hapax.run();
-    hapax.publish("j1", "vision", 13, 5);
+    page.hapax.0.kill();
+    page.hapax.forget();
+    page.hapax.restart();
+    page.hapax.publish("j1", "vision", 13, 5);
     shows(&browser, "live", 5, &["gap", "1 vision 13"]);
-    hapax.publish("j1", "done", 51, 100);
+    page.hapax.publish("j1", "done", 51, 100);
     shows(&browser, "finished", 100, &["gap", "1 vision 13", "2 done 51"]);
 }
 
@@ -74,14 +72,13 @@ const STEPS: [&str; 7] = [
 
 #[test]
 fn progress_page_button_job_continues_after_restart() {
-    let page = Page::start();
+    let mut page = Page::start();
     let browser = Browser::start();
     browser.open(&page.url);
     shows(&browser, "no job", 0, &[]);
     browser.run("document.getElementById('start').click()");
     scene::shows_one_at_least(&browser);
-    page.hapax.kill();
-    page.hapax.run();
+    page.hapax.restart();
     shows(&browser, "finished", 100, &STEPS);
     browser.refresh();
     shows(&browser, "finished", 100, &STEPS);

@@ -3,61 +3,56 @@
 
 mod checker;
 mod history;
-mod nodes;
 mod planted;
 mod publish;
 pub(crate) mod random;
 mod sse;
 mod storm;
 
-use hapax_testkit::{Postgres, Redis, RedisCluster};
+use hapax_testkit::RedisCluster;
 
+use crate::support::server::{Server, Setup};
+use crate::support::store::{TestStore, tests_on_stores};
 use checker::Losses;
-use nodes::Node;
 use random::Random;
 use storm::storm;
 
-/// Kills random nodes for as long as it is called.
-fn killing(mut nodes: Vec<Node>) -> impl FnMut() + Send + 'static {
-    let mut random = Random::new(3);
-    move || {
-        let which = random.below(nodes.len());
-        nodes[which].kill_and_restart();
-    }
+fn start_nodes(count: usize, store: &str) -> Vec<Server> {
+    (0..count).map(|_| Setup::on(store).start()).collect()
 }
 
-fn addresses(nodes: &[Node]) -> Vec<String> {
+fn addresses(nodes: &[Server]) -> Vec<String> {
     nodes.iter().map(|node| node.address.clone()).collect()
 }
 
-#[test]
-fn bus_soak_killed_server_on_sqlite() {
-    let node = Node::start(&["--store", "sqlite:soak.db"]);
-    storm(vec![node.address.clone()], Losses::Never, killing(vec![node]));
+/// Kills random nodes during the storm.
+async fn storm_kills_nodes(store: TestStore, count: usize) {
+    let mut nodes = start_nodes(count, &store.url());
+    let mut random = Random::new(3);
+    storm(addresses(&nodes), Losses::Never, move || {
+        let which = random.below(nodes.len());
+        nodes[which].restart();
+    })
+    .await;
 }
 
-#[test]
-fn bus_soak_two_killed_nodes_on_postgres() {
-    let postgres = Postgres::start();
-    let nodes: Vec<_> = (0..2).map(|_| Node::start(&["--store", &postgres.url()])).collect();
-    storm(addresses(&nodes), Losses::Never, killing(nodes));
+tests_on_stores! {
+    |store| storm_kills_nodes(store, 1);
+    bus_soak_killed_server_on_sqlite on sqlite,
 }
 
-#[test]
-fn bus_soak_two_killed_nodes_on_redis() {
-    let redis = Redis::with(&["--appendonly", "yes", "--appendfsync", "always"]);
-    let nodes: Vec<_> = (0..2).map(|_| Node::start(&["--store", &redis.url()])).collect();
-    storm(addresses(&nodes), Losses::Never, killing(nodes));
+tests_on_stores! {
+    |store| storm_kills_nodes(store, 2);
+    bus_soak_two_killed_nodes_on_postgres on postgres,
+    bus_soak_two_killed_nodes_on_redis on redis,
 }
 
-#[test]
-fn bus_soak_cluster_that_loses_a_master() {
+#[tokio::test(flavor = "multi_thread")]
+async fn bus_soak_cluster_that_loses_a_master() {
     let cluster = RedisCluster::start();
-    let url = format!("{}?wait_replicas=1&wait_ms=1000", cluster.url());
-    let nodes: Vec<_> = (0..2).map(|_| Node::start(&["--store", &url])).collect();
-    let addresses = addresses(&nodes);
+    let nodes = start_nodes(2, &format!("{}?wait_replicas=1&wait_ms=1000", cluster.url()));
     let mut kills = hapax_testkit::scale();
-    storm(addresses, Losses::WithNewEpoch, move || {
+    storm(addresses(&nodes), Losses::WithNewEpoch, move || {
         // The nodes live as long as the storm.
         let _ = &nodes;
         if kills > 0 {
@@ -69,5 +64,6 @@ fn bus_soak_cluster_that_loses_a_master() {
             cluster.restart_node(master);
             cluster.wait_until_ok();
         }
-    });
+    })
+    .await;
 }

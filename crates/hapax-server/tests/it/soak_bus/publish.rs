@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 use crate::soak_bus::history::{At, Name};
 use crate::soak_bus::random::Random;
+use crate::support::http::HttpRequest;
 
 /// Publishes one event until it is acknowledged.
 pub(crate) async fn publish(
@@ -50,19 +49,8 @@ pub(crate) async fn state(node: &str, job: &str) -> Option<(At, u64)> {
 
 /// One request on its own connection; `None` if the response is incomplete.
 async fn ask(node: &str, method: &str, path: &str, body: &str) -> Option<(u16, Value)> {
-    let exchange = async {
-        let mut stream = TcpStream::connect(node).await.ok()?;
-        let length = body.len();
-        let head = format!(
-            "{method} {path} HTTP/1.1\r\nHost: {node}\r\nConnection: close\r\n\
-             Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
-        );
-        stream.write_all(head.as_bytes()).await.ok()?;
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).await.ok()?;
-        let answer = String::from_utf8(answer).ok()?;
-        let (head, body) = answer.split_once("\r\n\r\n")?;
-        Some((head.split(' ').nth(1)?.parse().ok()?, serde_json::from_str(body).ok()?))
-    };
-    tokio::time::timeout(Duration::from_secs(10), exchange).await.ok()?
+    let request = HttpRequest::new(node, method, path).json(body);
+    let answer =
+        tokio::task::spawn_blocking(move || request.try_send()).await.expect("no panic")?;
+    Some((answer.status, serde_json::from_slice(&answer.body).ok()?))
 }

@@ -22,8 +22,11 @@ const LIMIT: Duration = Duration::from_secs(240);
 /// Runs until every client has seen the end; returns the violations.
 ///
 /// `kill` is called again and again while events are published.
-pub(crate) fn storm(nodes: Vec<String>, losses: Losses, mut kill: impl FnMut() + Send + 'static) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("one");
+pub(crate) async fn storm(
+    nodes: Vec<String>,
+    losses: Losses,
+    mut kill: impl FnMut() + Send + 'static,
+) {
     let calm = Arc::new(AtomicBool::new(false));
     let killer = std::thread::spawn({
         let calm = calm.clone();
@@ -42,19 +45,14 @@ pub(crate) fn storm(nodes: Vec<String>, losses: Losses, mut kill: impl FnMut() +
             (kills, kill)
         }
     });
-    let histories = runtime.block_on(async {
-        tokio::time::timeout(LIMIT, weather(nodes, calm)).await.expect("every client sees the end")
-    });
+    let histories = tokio::time::timeout(LIMIT, weather(nodes, calm)).await;
+    let histories = histories.expect("every client sees the end");
     let (kills, _kill) = killer.join().expect("the killer lives");
     assert!(kills > 0);
     for (job, history) in histories {
         let wrong = violations(&history, losses);
-        assert!(
-            wrong.is_empty(),
-            "{job}: {} wrong: {:#?}",
-            wrong.len(),
-            &wrong[..wrong.len().min(20)]
-        );
+        let some = &wrong[..wrong.len().min(20)];
+        assert!(wrong.is_empty(), "{job}: {} wrong: {some:#?}", wrong.len());
         assert!(history.clients.iter().all(|saw| saw.len() > history.acknowledged.len() / 3));
     }
 }

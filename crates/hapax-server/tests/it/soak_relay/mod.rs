@@ -9,68 +9,56 @@ mod sink;
 mod sqlite_writers;
 mod writers;
 
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use hapax_testkit::{Postgres, wait_for};
+use hapax_testkit::Postgres;
 
 use checker::violations;
 use history::{History, Row};
 use sink::Mood;
 
+use crate::cli_support::run;
 use crate::soak_bus::random::Random;
+use crate::support::{KillOnDrop, eventually, hapax};
 
-/// A relay, killed when dropped.
-struct Relay(Child);
-
-impl Relay {
-    fn start(from: &str, sink: &str, mood: Mood) -> Self {
-        // A killed relay's rows are free again soon; without kills no slow machine lets a lease lapse.
-        let lease = if mood == Mood::Calm { "60s" } else { "2s" };
-        let to = format!("http://{sink}/hook");
-        let child = Command::new(env!("CARGO_BIN_EXE_hapax"))
-            .args(["relay", "--from", from, "--to", &to, "--allow-private"])
-            .args(["--lease", lease, "--backoff", "20ms", "--backoff-max", "200ms"])
-            // A slow message is not sent again.
-            .args(["--max-attempts", "1000", "--store-timeout", "20s", "--send-timeout", "30s"])
-            .env_clear()
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn();
-        Self(child.expect("hapax starts"))
-    }
-}
-
-impl Drop for Relay {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn start_relay(from: &str, sink: &str, mood: Mood) -> KillOnDrop {
+    // A killed relay's rows are free again soon; without kills no slow machine lets a lease lapse.
+    let lease = if mood == Mood::Calm { "60s" } else { "2s" };
+    let to = format!("http://{sink}/hook");
+    let child = hapax()
+        .args(["relay", "--from", from, "--to", &to, "--allow-private"])
+        .args(["--lease", lease, "--backoff", "20ms", "--backoff-max", "200ms"])
+        // A slow message is not sent again.
+        .args(["--max-attempts", "1000", "--store-timeout", "20s", "--send-timeout", "30s"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    KillOnDrop(child.expect("hapax starts"))
 }
 
 /// Kills and restarts one relay repeatedly, until `calm`.
 fn kill_again_and_again(from: String, sink: String, calm: Arc<AtomicBool>) {
     let mut random = Random::new(17);
     while !calm.load(Ordering::SeqCst) {
-        let _relay = Relay::start(&from, &sink, Mood::Stormy);
+        let _relay = start_relay(&from, &sink, Mood::Stormy);
         std::thread::sleep(Duration::from_millis(200 + random.below(500) as u64));
     }
 }
 
 /// Rows go from the outbox into the sink, behind which the inbox and the effects are in PostgreSQL.
-async fn run(outbox: &Outbox, database: &str, mood: Mood) -> History {
+async fn record(outbox: &Outbox, database: &str, mood: Mood) -> History {
     let (sink, deliveries) = sink::listen(database, mood).await;
     let from = outbox.url();
-    let first = Relay::start(&from, &sink, mood);
+    let first = start_relay(&from, &sink, mood);
     let calm = Arc::new(AtomicBool::new(false));
     let killer = (mood == Mood::Stormy).then(|| {
         let (from, sink, calm) = (from.clone(), sink.clone(), calm.clone());
         std::thread::spawn(move || kill_again_and_again(from, sink, calm))
     });
-    let second = (mood == Mood::Calm).then(|| Relay::start(&from, &sink, mood));
+    let second = (mood == Mood::Calm).then(|| start_relay(&from, &sink, mood));
     let rows = outbox.write(25 * hapax_testkit::scale()).await;
     calm.store(true, Ordering::SeqCst);
     let committed = rows.iter().filter(|row| row.committed).count();
@@ -114,22 +102,17 @@ impl Outbox {
     }
 }
 
-fn check(mood: Mood, outbox: impl Fn(&str) -> Outbox) {
+async fn check(mood: Mood, outbox: impl Fn(&str) -> Outbox) {
     let postgres = Postgres::start();
     let url = postgres.url();
     let outbox = outbox(&url);
     // The writers and the inbox need their tables before any relay has made them.
     for store in [&url, &outbox.url()] {
-        wait_for("the tables", Duration::from_secs(60), || {
-            let made = Command::new(env!("CARGO_BIN_EXE_hapax"))
-                .args(["doctor", "--store", store, "--migrate"])
-                .stdout(Stdio::null())
-                .status();
-            made.expect("hapax starts").success().then_some(())
+        eventually("the tables", || {
+            run(hapax().args(["doctor", "--store", store, "--migrate"])).code() == 0
         });
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("one");
-    let history = runtime.block_on(run(&outbox, &url, mood));
+    let history = record(&outbox, &url, mood).await;
     let wrong = violations(&history);
     assert!(wrong.is_empty(), "{} wrong: {:#?}", wrong.len(), &wrong[..wrong.len().min(20)]);
     assert!(history.rows.iter().any(|row| !row.committed));
@@ -139,21 +122,20 @@ fn postgres(url: &str) -> Outbox {
     Outbox::Postgres(url.to_owned())
 }
 
-#[test]
-fn relay_soak_with_kills_loses_and_doubles_nothing() {
-    check(Mood::Stormy, postgres);
+#[tokio::test(flavor = "multi_thread")]
+async fn relay_soak_with_kills_loses_and_doubles_nothing() {
+    check(Mood::Stormy, postgres).await;
 }
 
-#[test]
-fn relay_soak_two_quiet_relays_send_nothing_twice() {
-    check(Mood::Calm, postgres);
+#[tokio::test(flavor = "multi_thread")]
+async fn relay_soak_two_quiet_relays_send_nothing_twice() {
+    check(Mood::Calm, postgres).await;
 }
 
-#[test]
-fn relay_soak_over_a_sqlite_outbox() {
+#[tokio::test(flavor = "multi_thread")]
+async fn relay_soak_over_a_sqlite_outbox() {
     let folder = tempfile::tempdir().expect("a folder");
-    for mood in [Mood::Stormy, Mood::Calm] {
-        let name = if mood == Mood::Calm { "calm.db" } else { "stormy.db" };
-        check(mood, |_| Outbox::Sqlite(folder.path().join(name)));
+    for (mood, name) in [(Mood::Stormy, "stormy.db"), (Mood::Calm, "calm.db")] {
+        check(mood, |_| Outbox::Sqlite(folder.path().join(name))).await;
     }
 }

@@ -1,5 +1,6 @@
 //! An HTTP client that sends exactly what it is told to, also where that is wrong.
 
+use std::fmt::Display;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 
@@ -43,8 +44,8 @@ impl HttpRequest {
         self.header("Authorization", &format!("Bearer {token}"))
     }
 
-    pub(crate) fn json(self, body: &str) -> Self {
-        self.header("Content-Type", "application/json").body(body.as_bytes())
+    pub(crate) fn json(self, body: impl Display) -> Self {
+        self.header("Content-Type", "application/json").body(body.to_string().as_bytes())
     }
 
     pub(crate) fn body(mut self, body: &[u8]) -> Self {
@@ -74,7 +75,7 @@ impl HttpRequest {
         stream.write_all(&self.bytes()).ok()?;
         let mut bytes = Vec::new();
         stream.read_to_end(&mut bytes).ok().filter(|count| *count > 0)?;
-        Some(HttpResponse::parse(&bytes))
+        HttpResponse::parse(&bytes)
     }
 
     /// Sends without waiting for the response.
@@ -82,9 +83,16 @@ impl HttpRequest {
         SentRequest::new(&self.address, &self.bytes())
     }
 
-    /// The status alone, for tables.
     pub(crate) fn status(&self) -> u16 {
         self.send().status
+    }
+
+    /// The response, which must be this problem document.
+    #[track_caller]
+    pub(crate) fn is(&self, status: u16, code: &str) -> HttpResponse {
+        let answer = self.send();
+        answer.is(status, code);
+        answer
     }
 }
 
@@ -107,15 +115,11 @@ impl SentRequest {
             assert!(!bytes.is_empty(), "no response: {error}");
         }
         HttpResponse::parse(&bytes)
-    }
-
-    /// Sends more.
-    pub(crate) fn more(&mut self, bytes: &[u8]) {
-        self.try_more(bytes);
+            .unwrap_or_else(|| panic!("no response: {}", String::from_utf8_lossy(&bytes)))
     }
 
     /// Sends more; returns whether the connection took it.
-    pub(crate) fn try_more(&mut self, bytes: &[u8]) -> bool {
+    pub(crate) fn more(&mut self, bytes: &[u8]) -> bool {
         self.0.write_all(bytes).is_ok()
     }
 
@@ -151,9 +155,9 @@ impl SentRequest {
 }
 
 impl HttpResponse {
-    pub(crate) fn parse(bytes: &[u8]) -> Self {
-        let end = bytes.windows(4).position(|bytes| bytes == b"\r\n\r\n");
-        let end = end.unwrap_or_else(|| panic!("no response: {}", String::from_utf8_lossy(bytes)));
+    /// A response, of which at least the head is complete.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+        let end = bytes.windows(4).position(|bytes| bytes == b"\r\n\r\n")?;
         let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
         let mut lines = head.lines();
         let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
@@ -161,7 +165,7 @@ impl HttpResponse {
             let (name, value) = line.split_once(':').unwrap();
             (name.to_ascii_lowercase(), value.trim().to_owned())
         };
-        Self { status, headers: lines.map(header).collect(), body: bytes[end + 4..].to_vec() }
+        Some(Self { status, headers: lines.map(header).collect(), body: bytes[end + 4..].to_vec() })
     }
 
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
@@ -174,6 +178,13 @@ impl HttpResponse {
 
     pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("no JSON: {self:?}"))
+    }
+
+    /// The token of a lock, a command or a message that was just taken.
+    #[track_caller]
+    pub(crate) fn token(&self) -> String {
+        assert_eq!(self.status, 201, "{}", self.text());
+        self.json()["token"].as_str().unwrap().to_owned()
     }
 
     pub(crate) fn etag(&self) -> String {

@@ -1,7 +1,6 @@
 //! The real binary.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -26,56 +25,68 @@ pub(crate) fn hapax() -> Command {
     command
 }
 
+/// A child process that is killed when dropped.
+pub(crate) struct KillOnDrop(pub(crate) Child);
+
+impl Drop for KillOnDrop {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What a process has written to one of its outputs.
+struct Output {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Output {
+    fn collect(mut from: impl Read + Send + 'static) -> Self {
+        let bytes = Arc::<Mutex<Vec<u8>>>::default();
+        let collected = bytes.clone();
+        let reader = std::thread::spawn(move || {
+            let mut chunk = [0; 4096];
+            while let Ok(count @ 1..) = from.read(&mut chunk) {
+                let mut collected = collected.lock().unwrap_or_else(PoisonError::into_inner);
+                collected.extend_from_slice(&chunk[..count]);
+            }
+        });
+        Self { bytes, reader: Some(reader) }
+    }
+
+    fn text(&self) -> String {
+        let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
 /// A running `hapax serve`, `proxy`, `relay` or `line`; killed when dropped.
 pub(crate) struct HapaxProcess {
-    child: Child,
+    child: KillOnDrop,
     /// What it printed up to the line to try.
     pub(crate) banner: String,
-    log: Arc<Mutex<String>>,
-    log_reader: Option<JoinHandle<()>>,
+    stdout: Output,
+    stderr: Output,
 }
 
 impl HapaxProcess {
-    /// Starts the command and waits for its banner. The log is collected.
+    /// Starts the command and waits for its banner.
     pub(crate) fn start(command: &mut Command) -> Self {
-        let mut process = Self::spawn(command.stderr(Stdio::piped()));
-        let mut errors = process.child.stderr.take().expect("piped");
-        let log = process.log.clone();
-        process.log_reader = Some(std::thread::spawn(move || {
-            let mut chunk = [0; 4096];
-            while let Ok(count @ 1..) = errors.read(&mut chunk) {
-                let text = String::from_utf8_lossy(&chunk[..count]);
-                log.lock().unwrap_or_else(PoisonError::into_inner).push_str(&text);
-            }
-        }));
-        process.read_banner();
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("hapax can be run");
+        let stdout = Output::collect(child.stdout.take().expect("piped"));
+        let stderr = Output::collect(child.stderr.take().expect("piped"));
+        let child = KillOnDrop(child);
+        let mut process = Self { child, banner: String::new(), stdout, stderr };
+        process.banner = wait_for("hapax prints its banner", 3 * PATIENCE, || {
+            let ended = !process.is_running();
+            let shown = process.stdout.text();
+            let whole = shown.contains("  try ") && shown.ends_with('\n');
+            assert!(whole || !ended, "hapax ended at its start: {}", process.wait().1);
+            whole.then_some(shown)
+        });
         process
-    }
-
-    /// The same with the log in a file.
-    pub(crate) fn start_with_log(command: &mut Command, log: File) -> Self {
-        let mut process = Self::spawn(command.stderr(log));
-        process.read_banner();
-        process
-    }
-
-    fn spawn(command: &mut Command) -> Self {
-        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
-        let child = child.expect("hapax can be run");
-        Self { child, banner: String::new(), log: Arc::default(), log_reader: None }
-    }
-
-    fn read_banner(&mut self) {
-        let stdout = BufReader::new(self.child.stdout.take().expect("piped"));
-        let mut lines = stdout.lines().map_while(Result::ok);
-        while !self.banner.contains("  try ") {
-            match lines.next() {
-                Some(line) => self.banner.extend([line.as_str(), "\n"]),
-                None => panic!("hapax ended at its start: {}", self.wait().1),
-            }
-        }
-        // A process whose output is not read would stop.
-        std::thread::spawn(move || lines.for_each(drop));
     }
 
     /// `127.0.0.1:PORT`.
@@ -94,7 +105,7 @@ impl HapaxProcess {
     }
 
     pub(crate) fn pid(&self) -> Pid {
-        Pid::from_child(&self.child)
+        Pid::from_child(&self.child.0)
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -102,24 +113,39 @@ impl HapaxProcess {
     }
 
     pub(crate) fn is_running(&mut self) -> bool {
-        self.child.try_wait().expect("a child").is_none()
+        self.child.0.try_wait().expect("a child").is_none()
     }
 
     pub(crate) fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.child.0.kill();
+        let _ = self.child.0.wait();
     }
 
     /// Waits for its end; its exit status and its log.
     pub(crate) fn wait(&mut self) -> (ExitStatus, String) {
-        let status = wait_for("hapax ends", PATIENCE, || self.child.try_wait().expect("a child"));
-        self.log_reader.take().map(JoinHandle::join);
+        let status = wait_for("hapax ends", PATIENCE, || self.child.0.try_wait().expect("a child"));
+        for output in [&mut self.stdout, &mut self.stderr] {
+            output.reader.take().map(JoinHandle::join);
+        }
         (status, self.log())
+    }
+
+    /// Ends it in order with `SIGTERM`; its log.
+    pub(crate) fn stop(&mut self) -> String {
+        self.signal(Signal::TERM);
+        let (status, log) = self.wait();
+        assert_eq!(status.code(), Some(0), "{log}");
+        log
     }
 
     /// What it has logged so far.
     pub(crate) fn log(&self) -> String {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.stderr.text()
+    }
+
+    /// What it has printed and logged so far.
+    pub(crate) fn output(&self) -> String {
+        self.stdout.text() + &self.log()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::process::{Command, ExitStatus, Stdio};
 
+use hapax_testkit::free_port;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
@@ -10,6 +11,7 @@ use super::{HapaxProcess, eventually};
 
 pub(crate) struct Server {
     process: HapaxProcess,
+    command: Command,
     pub(crate) address: String,
     pub(crate) folder: TempDir,
 }
@@ -21,17 +23,12 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// On a free port.
+    /// On a free port, in a folder of its own.
     pub(crate) fn new() -> Self {
-        Self::listening("127.0.0.1:0")
+        Self::at(&format!("127.0.0.1:{}", free_port()))
     }
 
-    /// On memory, at this address.
     pub(crate) fn at(address: &str) -> Self {
-        Self::listening(address).flags(&["--store", "memory:"])
-    }
-
-    fn listening(address: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
         command.arg("serve").current_dir(folder.path()).env_clear();
@@ -40,8 +37,12 @@ impl Setup {
         Self { command, folder }.flags(&["--listen", address])
     }
 
+    pub(crate) fn on(store: &str) -> Self {
+        Self::new().flags(&["--store", store])
+    }
+
     pub(crate) fn memory() -> Self {
-        Self::new().flags(&["--store", "memory:"])
+        Self::on("memory:")
     }
 
     pub(crate) fn flags(mut self, flags: &[&str]) -> Self {
@@ -60,16 +61,18 @@ impl Setup {
     }
 
     /// Starts it and waits until it listens.
-    pub(crate) fn start(mut self) -> Server {
-        let process = HapaxProcess::start(&mut self.command);
-        Server { address: process.address(), process, folder: self.folder }
+    pub(crate) fn start(self) -> Server {
+        let Self { mut command, folder } = self;
+        let process = HapaxProcess::start(&mut command);
+        Server { address: process.address(), process, command, folder }
     }
 
-    /// Starts a server that should refuse to run; its message and exit code.
-    pub(crate) fn refused(mut self) -> (String, i32) {
+    /// Starts a server that should refuse to run; its message.
+    pub(crate) fn refused(mut self) -> String {
         let output = self.command.stdin(Stdio::null()).output().unwrap();
         let message = String::from_utf8_lossy(&output.stderr).into_owned();
-        (message, output.status.code().unwrap())
+        assert_ne!(output.status.code().unwrap(), 0, "{message}");
+        message
     }
 }
 
@@ -81,6 +84,10 @@ impl Server {
 
     pub(crate) fn banner(&self) -> &str {
         &self.process.banner
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
     }
 
     pub(crate) fn ask(&self, method: &str, path: &str) -> HttpRequest {
@@ -99,15 +106,37 @@ impl Server {
         self.ask("PUT", path)
     }
 
+    pub(crate) fn patch(&self, path: &str) -> HttpRequest {
+        self.ask("PATCH", path)
+    }
+
     pub(crate) fn delete(&self, path: &str) -> HttpRequest {
         self.ask("DELETE", path)
     }
 
+    pub(crate) fn metrics(&self) -> String {
+        self.get("/metrics").send().text()
+    }
+
+    /// Waits until a metric has been written this way.
+    pub(crate) fn counts(&self, line: &str) {
+        eventually(line, || self.metrics().contains(line));
+    }
+
+    /// Waits until this many requests are being answered, the one that asks included.
+    pub(crate) fn has_in_flight(&self, requests: usize) {
+        self.counts(&format!("hapax_http_in_flight {requests}\n"));
+    }
+
+    /// Waits until `/readyz` answers 200 or, if it should not be ready, 503.
+    pub(crate) fn is_ready(&self, ready: bool) {
+        let status = if ready { 200 } else { 503 };
+        eventually(&format!("/readyz is {status}"), || self.get("/readyz").status() == status);
+    }
+
     /// Takes a lock; its token.
     pub(crate) fn lock(&self, key: &str) -> String {
-        let taken = self.post(&format!("/v1/locks/{key}")).json(r#"{"ttl_ms":60000}"#).send();
-        assert_eq!(taken.status, 201, "{}", taken.text());
-        taken.json()["token"].as_str().unwrap().to_owned()
+        self.post(&format!("/v1/locks/{key}")).json(r#"{"ttl_ms":60000}"#).send().token()
     }
 
     /// Uses up the limit of concurrent requests, by waiting for a lock. The probe below needs a
@@ -135,16 +164,22 @@ impl Server {
     }
 
     /// `SIGKILL`; its files stay.
-    pub(crate) fn kill_and_keep_folder(mut self) -> TempDir {
+    pub(crate) fn kill(&mut self) {
         self.process.kill();
-        self.folder
+    }
+
+    /// Kills it and starts another one in its place: on `memory:`, an empty one.
+    pub(crate) fn restart(&mut self) {
+        self.kill();
+        self.process = HapaxProcess::start(&mut self.command);
     }
 
     /// Ends it in order; its log.
-    pub(crate) fn stop(self) -> String {
-        self.signal(Signal::TERM);
-        let (status, log) = self.ended();
-        assert_eq!(status.code(), Some(0), "{log}");
-        log
+    pub(crate) fn stop(mut self) -> String {
+        self.process.stop()
+    }
+
+    pub(crate) fn log(&self) -> String {
+        self.process.log()
     }
 }
