@@ -146,9 +146,7 @@ impl Redis {
     ///
     /// When the server cannot be reached.
     pub fn cli(&self, arguments: &[&str]) -> String {
-        self.try_cli(arguments, CLIENT_TIMEOUT).unwrap_or_else(|problem| {
-            panic!("redis-cli {arguments:?}: {problem}\n{}", self.log_tail())
-        })
+        self.must_answer(arguments, String::new(), arguments)
     }
 
     /// Sends several commands over one connection, a line each, and returns the replies, a line each. `WAIT`, for
@@ -158,10 +156,12 @@ impl Redis {
     ///
     /// When the server cannot be reached.
     pub fn cli_lines(&self, commands: &[&str]) -> String {
-        let input = commands.join("\n") + "\n";
-        self.run_cli(&[], input, CLIENT_TIMEOUT).unwrap_or_else(|problem| {
-            panic!("redis-cli {commands:?}: {problem}\n{}", self.log_tail())
-        })
+        self.must_answer(&[], commands.join("\n") + "\n", commands)
+    }
+
+    fn must_answer(&self, arguments: &[&str], input: String, shown: &[&str]) -> String {
+        self.run_cli(arguments, input, CLIENT_TIMEOUT)
+            .unwrap_or_else(|problem| panic!("redis-cli {shown:?}: {problem}\n{}", self.log_tail()))
     }
 
     pub(crate) fn try_cli(&self, arguments: &[&str], timeout: Duration) -> Result<String, String> {
@@ -202,6 +202,12 @@ impl Redis {
     pub fn is_awake(&self) -> bool {
         self.process.is_awake()
     }
+}
+
+/// The port that all of these servers named; `None` unless each named the same.
+pub(crate) fn agreed(mut ports: impl Iterator<Item = Option<u16>>) -> Option<u16> {
+    let first = ports.next()??;
+    ports.all(|port| port == Some(first)).then_some(first)
 }
 
 pub(crate) fn server_binary() -> PathBuf {

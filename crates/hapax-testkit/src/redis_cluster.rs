@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::binary;
 use crate::command::must_succeed;
-use crate::redis::{Redis, Role, server_binary};
+use crate::redis::{Redis, Role, agreed, server_binary};
 use crate::wait::{START_TIMEOUT, wait_or_explain};
 
 const NODES: usize = 6;
@@ -95,12 +95,8 @@ impl RedisCluster {
     /// returns the new master's port.
     pub fn wait_for_new_master_of(&self, key: &str, old: u16) -> u16 {
         self.wait(&format!("another node than {old} takes over {key}"), || {
-            let masters: Option<Vec<u16>> =
-                self.awake().map(|node| self.master_according_to(node, key)).collect();
-            let masters = masters?;
-            let new = *masters.first()?;
-            let agreed = masters.iter().all(|&master| master == new);
-            (agreed && new != old && self.awake().all(is_ok)).then_some(new)
+            let new = agreed(self.awake().map(|node| self.master_according_to(node, key)))?;
+            (new != old && self.awake().all(is_ok)).then_some(new)
         })
     }
 

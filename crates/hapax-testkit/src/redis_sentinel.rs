@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use crate::redis::{MASTER_NAME, Redis, Role, server_binary};
+use crate::redis::{MASTER_NAME, Redis, Role, agreed, server_binary};
 use crate::wait::{START_TIMEOUT, wait_or_explain};
 
 const SENTINELS: usize = 3;
@@ -116,17 +116,11 @@ impl RedisSentinel {
     }
 
     fn agreed_master(&self) -> Option<u16> {
-        let answers: Option<Vec<u16>> = self
-            .awake_sentinels()
-            .map(|sentinel| {
-                let question = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER_NAME];
-                let answer = sentinel.try_cli(&question, QUERY_TIMEOUT).ok()?;
-                answer.lines().nth(1)?.parse().ok()
-            })
-            .collect();
-        let answers = answers?;
-        let port = *answers.first()?;
-        answers.iter().all(|&other| other == port).then_some(port)
+        agreed(self.awake_sentinels().map(|sentinel| {
+            let question = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER_NAME];
+            let answer = sentinel.try_cli(&question, QUERY_TIMEOUT).ok()?;
+            answer.lines().nth(1)?.parse().ok()
+        }))
     }
 
     fn awake_sentinels(&self) -> impl Iterator<Item = &Redis> {
@@ -156,43 +150,27 @@ impl RedisSentinel {
 /// be promoted, and while the master is down there is news once a second. After its own machine was slow, a sentinel does
 /// nothing for a tilt period, half a minute by default.
 fn shorten_periods(sentinel: &Redis) {
-    let answer = sentinel.cli(&[
-        "SENTINEL",
-        "DEBUG",
-        "PING-PERIOD",
-        "400",
-        "INFO-PERIOD",
-        "500",
-        "PUBLISH-PERIOD",
-        "200",
-        "TILT-PERIOD",
-        "1000",
-    ]);
+    let periods = "PING-PERIOD 400 INFO-PERIOD 500 PUBLISH-PERIOD 200 TILT-PERIOD 1000";
+    let command: Vec<_> = ["SENTINEL", "DEBUG"].into_iter().chain(periods.split(' ')).collect();
+    let answer = sentinel.cli(&command);
     assert_eq!(answer, "OK", "the tests with sentinels need Redis 7");
 }
 
 /// Whether a sentinel knows the others, and a replica that it can promote.
 fn is_ready(sentinel: &Redis) -> bool {
     let ask = |question: &str| {
-        sentinel
-            .try_cli(&["SENTINEL", question, MASTER_NAME], QUERY_TIMEOUT)
-            .map(|answer| fields(&answer))
-            .unwrap_or_default()
+        let command = ["SENTINEL", question, MASTER_NAME];
+        sentinel.try_cli(&command, QUERY_TIMEOUT).unwrap_or_default()
     };
-    let master = ask("MASTER");
-    let replica = ask("REPLICAS");
-    let is = |fields: &[(String, String)], name: &str, value: &str| {
-        fields.iter().any(|field| field.0 == name && field.1 == value)
-    };
-    is(&master, "flags", "master")
-        && is(&master, "num-other-sentinels", &(SENTINELS - 1).to_string())
-        && is(&replica, "flags", "slave")
-        && is(&replica, "master-link-status", "ok")
+    let (master, replica) = (ask("MASTER"), ask("REPLICAS"));
+    has_field(&master, "flags", "master")
+        && has_field(&master, "num-other-sentinels", &(SENTINELS - 1).to_string())
+        && has_field(&replica, "flags", "slave")
+        && has_field(&replica, "master-link-status", "ok")
 }
 
-/// Pairs the lines of `redis-cli`, which prints names and values alternately.
-fn fields(answer: &str) -> Vec<(String, String)> {
-    let lines: Vec<&str> = answer.lines().collect();
-    let pairs = lines.chunks_exact(2);
-    pairs.map(|pair| (pair[0].to_owned(), pair[1].trim_end().to_owned())).collect()
+/// Searches the answer of `redis-cli`, which prints names and values alternately, a line each.
+fn has_field(answer: &str, name: &str, value: &str) -> bool {
+    let lines: Vec<&str> = answer.lines().map(str::trim_end).collect();
+    lines.chunks_exact(2).any(|pair| pair == [name, value])
 }

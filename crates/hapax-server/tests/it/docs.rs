@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+
+use crate::cli_support::{hapax, run};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
@@ -40,22 +41,14 @@ fn server_page_lists_every_metric() {
 
 #[test]
 fn docs_links_lead_somewhere() {
-    let mut pages: Vec<_> = fs::read_dir(format!("{ROOT}/docs"))
-        .unwrap()
-        .map(|entry| format!("docs/{}", entry.unwrap().file_name().to_string_lossy()))
-        .filter(|page| page.ends_with(".md"))
-        .collect();
+    let docs = fs::read_dir(format!("{ROOT}/docs")).unwrap();
+    let docs = docs.map(|entry| format!("docs/{}", entry.unwrap().file_name().to_string_lossy()));
+    let mut pages: Vec<_> = docs.filter(|page| page.ends_with(".md")).collect();
     let others = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"];
     pages.extend(others.map(str::to_owned));
     pages.push("deploy/README.md".to_owned());
-    let examples = [
-        "orders",
-        "behind-fastapi",
-        "progress-page",
-        "order-flow",
-        "weather-bot",
-        "bookkeeping-bot",
-    ];
+    let examples =
+        "orders behind-fastapi progress-page order-flow weather-bot bookkeeping-bot".split(' ');
     pages.extend(examples.map(|example| format!("examples/{example}/README.md")));
     for page in pages {
         let folder = page.rsplit_once('/').map_or("", |(folder, _)| folder).to_owned();
@@ -84,6 +77,9 @@ fn tests(folder: &Path, found: &mut BTreeSet<String>) {
                 .windows(2)
                 .filter(|pair| attributes.iter().any(|attribute| pair[0].starts_with(attribute)));
             let names = marked.filter_map(|pair| pair[1].split_once("fn ")?.1.split('(').next());
+            // The rows of `tests_on_stores!`: `name on store,`.
+            let rows = lines.iter().filter_map(|line| line.strip_suffix(',')?.split_once(" on "));
+            let names = names.chain(rows.map(|(name, _)| name));
             found.extend(names.map(|name| format!("{}: {name}", path.display())));
         }
     }
@@ -130,8 +126,7 @@ fn line_acceptance_page_names_existing_tests_and_checklists() {
 
 #[test]
 fn outbox_page_names_every_relay_flag() {
-    let help = Command::new(env!("CARGO_BIN_EXE_hapax")).args(["relay", "--help"]).output();
-    let help = String::from_utf8(help.unwrap().stdout).unwrap();
+    let help = run(hapax().args(["relay", "--help"])).ok();
     let page = read("docs/outbox.md");
     let flags = help.lines().filter_map(|line| line.trim_start().strip_prefix("--"));
     let flags: Vec<_> = flags.filter_map(|rest| rest.split([' ', '[']).next()).collect();

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::proxy_support::client::{Reply, keyed, open, send};
+use crate::proxy_support::client::{keyed, open, send};
 use crate::proxy_support::upstream::{Log, Seen};
-use crate::proxy_support::{Proxy, Upstream, soon, until};
+use crate::proxy_support::{Proxy, Upstream, eventually, proxied, soon, until};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 fn seen(key: &str) -> Seen {
     let request = Request::post("/").header("idempotency-key", key).body(()).unwrap();
     let (parts, ()) = request.into_parts();
-    Seen { method: parts.method, uri: parts.uri, headers: parts.headers, body: Bytes::new() }
+    Seen { uri: parts.uri, headers: parts.headers, body: Bytes::new() }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -58,25 +58,11 @@ async fn proxy_replays_status_headers_and_bytes_without_cookies() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_keeps_frees_or_marks_unknown_by_status() {
-    let upstream = Upstream::start().await;
-    let proxy = Proxy::start(&upstream.url(), "memory:", &[]);
-    for (status, again) in [
-        (200, "replayed"),
-        (204, "replayed"),
-        (303, "replayed"),
-        (400, "replayed"),
-        (404, "replayed"),
-        (409, "replayed"),
-        (401, "runs"),
-        (403, "runs"),
-        (408, "runs"),
-        (425, "runs"),
-        (429, "runs"),
-        (500, "runs"),
-        (503, "runs"),
-        (502, "unknown"),
-        (504, "unknown"),
-    ] {
+    let (upstream, proxy) = proxied(&[]).await;
+    let replayed = [200, 204, 303, 400, 404, 409].map(|status| (status, "replayed"));
+    let runs = [401, 403, 408, 425, 429, 500, 503].map(|status| (status, "runs"));
+    let unknown = [502, 504].map(|status| (status, "unknown"));
+    for (status, again) in replayed.into_iter().chain(runs).chain(unknown) {
         let url = proxy.url(&format!("/{status}?status={status}"));
         let before = upstream.log.count();
         let first = send(keyed(&url, "k"), "a").await;
@@ -100,18 +86,17 @@ async fn proxy_keeps_frees_or_marks_unknown_by_status() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_response_above_limit_leaves_a_tombstone() {
-    let upstream = Upstream::start().await;
-    let proxy = Proxy::start(&upstream.url(), "memory:", &["--limit", "64KiB"]);
+    let (upstream, proxy) = proxied(&["--limit", "64KiB"]).await;
     let url = proxy.url("/big?size=3000000");
     let first = send(keyed(&url, "k"), "a").await;
     assert_eq!((first.status.as_u16(), first.body.len()), (201, 3_000_000));
     let again = send(keyed(&url, "k"), "a").await;
-    assert_eq!((again.status.as_u16(), again.problem().as_str()), (409, "response-not-kept"));
+    again.is(409, "response-not-kept");
     assert_eq!(again.json()["original_status"], 201);
     assert_eq!(upstream.log.count(), 1);
 
     let large = send(keyed(proxy.url("/x"), "k2"), vec![b'x'; 70_000]).await;
-    assert_eq!((large.status.as_u16(), large.problem().as_str()), (413, "payload-too-large"));
+    large.is(413, "payload-too-large");
     assert_eq!(upstream.log.count(), 1);
 }
 
@@ -207,14 +192,13 @@ async fn proxy_streams_uploads_without_a_key() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_disconnected_client_gets_the_response_on_retry() {
-    let upstream = Upstream::start().await;
-    let proxy = Proxy::start(&upstream.url(), "memory:", &["--wait", "0s"]);
+    let (upstream, proxy) = proxied(&["--wait", "0s"]).await;
     let mut stream = TcpStream::connect(&proxy.address).await.unwrap();
     let head = "POST /orders?ms=300 HTTP/1.1\r\nhost: x\r\nidempotency-key: k\r\ncontent-length: 1\r\n\r\na";
     stream.write_all(head.as_bytes()).await.unwrap();
-    until("it runs", async || (upstream.log.count() == 1).then_some(())).await;
+    eventually("it runs", || upstream.log.count() == 1);
     drop(stream);
-    let answer: Reply = until("its answer is stored", async || {
+    let answer = until("its answer is stored", async || {
         let reply = send(keyed(proxy.url("/orders?ms=300"), "k"), "a").await;
         (reply.problem() != "in-progress").then_some(reply)
     })

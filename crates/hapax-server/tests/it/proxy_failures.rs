@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::proxy_support::client::{Reply, keyed, pooled, send, try_send};
-use crate::proxy_support::{Proxy, Upstream, soon, until};
+use crate::proxy_support::{Proxy, Upstream, eventually, proxied, soon, until};
+use crate::support::store::TestStore;
+use crate::support::until_true;
 use axum::Router;
 use hapax_testkit::{Redis, free_port};
 use hyper::{Request, StatusCode};
@@ -48,13 +50,16 @@ impl Broken {
         Self { port, requests, connections }
     }
 
-    fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
-    }
-
     fn requests(&self) -> usize {
         self.requests.load(Ordering::SeqCst)
     }
+}
+
+/// A broken upstream, and a proxy on memory in front of it.
+async fn broken(script: &'static [Then], flags: &[&str]) -> (Broken, Proxy) {
+    let upstream = Broken::start(script).await;
+    let proxy = Proxy::start(&format!("http://127.0.0.1:{}", upstream.port), "memory:", flags);
+    (upstream, proxy)
 }
 
 async fn talk(mut stream: TcpStream, script: &'static [Then], counted: Arc<AtomicUsize>) {
@@ -85,23 +90,16 @@ async fn talk(mut stream: TcpStream, script: &'static [Then], counted: Arc<Atomi
     }
 }
 
-fn unknown(reply: &Reply) {
-    assert_eq!((reply.status.as_u16(), reply.problem().as_str()), (409, "outcome-unknown"));
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_upstream_refusing_is_502_and_a_retry_runs() {
     let port = free_port();
     let proxy = Proxy::start(&format!("http://127.0.0.1:{port}"), "memory:", &[]);
-    let refused = send(keyed(proxy.url("/orders"), "k"), "a").await;
-    assert_eq!(
-        (refused.status.as_u16(), refused.problem().as_str()),
-        (502, "upstream-unreachable")
-    );
+    let refused = proxy.order("k").await;
+    refused.is(502, "upstream-unreachable");
     assert_eq!(refused.json()["retryable"], true);
     let listener = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
     let upstream = Upstream::on(listener, Router::new()).await;
-    let retry = send(keyed(proxy.url("/orders"), "k"), "a").await;
+    let retry = proxy.order("k").await;
     assert_eq!((retry.status, retry.is_replay()), (StatusCode::CREATED, false));
     assert_eq!(upstream.log.last().header("hapax-attempt"), Some("2"));
 }
@@ -110,19 +108,18 @@ async fn proxy_upstream_refusing_is_502_and_a_retry_runs() {
 async fn proxy_upstream_name_unknown_is_502() {
     let proxy = Proxy::start("http://nobody.invalid:1", "memory:", &[]);
     for _ in 0..2 {
-        let reply = send(keyed(proxy.url("/orders"), "k"), "a").await;
+        let reply = proxy.order("k").await;
         assert_eq!(reply.problem(), "upstream-unreachable");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_upstream_hanging_up_is_unknown() {
-    let upstream = Broken::start(&[Then::Close]).await;
-    let proxy = Proxy::start(&upstream.url(), "memory:", &[]);
-    let cut = send(keyed(proxy.url("/orders"), "k"), "a").await;
-    assert_eq!((cut.status.as_u16(), cut.problem().as_str()), (502, "upstream-failed"));
+    let (upstream, proxy) = broken(&[Then::Close], &[]).await;
+    let cut = proxy.order("k").await;
+    cut.is(502, "upstream-failed");
     assert_eq!(cut.json()["retryable"], false);
-    unknown(&send(keyed(proxy.url("/orders"), "k"), "a").await);
+    proxy.order("k").await.is(409, "outcome-unknown");
     assert_eq!(upstream.requests(), 1);
 }
 
@@ -130,19 +127,18 @@ async fn proxy_upstream_hanging_up_is_unknown() {
 async fn proxy_cut_body_is_502_and_never_stored() {
     static SHORT: &[Then] =
         &[Then::Say("HTTP/1.1 201 Created\r\ncontent-length: 100\r\n\r\nonly this")];
-    let upstream = Broken::start(SHORT).await;
-    let proxy = Proxy::start(&upstream.url(), "memory:", &[]);
+    let (upstream, proxy) = broken(SHORT, &[]).await;
     let mut asked = 0;
     until("a clean 502", async || {
         asked += 1;
         let request = || keyed(proxy.url("/orders"), &format!("k{asked}"));
         let cut = try_send(request(), "a").await;
-        unknown(&send(request(), "a").await);
+        send(request(), "a").await.is(409, "outcome-unknown");
         assert_eq!(upstream.requests(), asked);
         // On a busy machine the cut may come after the buffer timeout: the proxy has begun to stream
         // then, and cuts its own response as well.
         let Ok(cut) = cut else { return None };
-        assert_eq!((cut.status.as_u16(), cut.problem().as_str()), (502, "upstream-failed"));
+        cut.is(502, "upstream-failed");
         Some(())
     })
     .await;
@@ -152,23 +148,21 @@ async fn proxy_cut_body_is_502_and_never_stored() {
 async fn proxy_cut_stream_ends_with_error_and_is_never_stored() {
     static CHUNKED: &[Then] =
         &[Then::Say("HTTP/1.1 201 Created\r\ntransfer-encoding: chunked\r\n\r\n4\r\nonly\r\n")];
-    let upstream = Broken::start(CHUNKED).await;
-    let proxy = Proxy::start(&upstream.url(), "memory:", &[]);
+    let (upstream, proxy) = broken(CHUNKED, &[]).await;
     let cut = try_send(keyed(proxy.url("/orders"), "k"), "a").await;
     // A clean 502, or a body without its end: never a complete response.
     assert!(cut.as_ref().is_ok_and(|r| r.status == 502) || cut.is_err(), "{cut:?}");
-    unknown(&send(keyed(proxy.url("/orders"), "k"), "a").await);
+    proxy.order("k").await.is(409, "outcome-unknown");
     assert_eq!(upstream.requests(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_upstream_idle_is_504_and_unknown() {
-    let upstream = Broken::start(&[Then::Hang]).await;
-    let proxy = Proxy::start(&upstream.url(), "memory:", &["--upstream-timeout", "1s"]);
-    let late = send(keyed(proxy.url("/orders"), "k"), "a").await;
-    assert_eq!((late.status.as_u16(), late.problem().as_str()), (504, "upstream-timeout"));
+    let (upstream, proxy) = broken(&[Then::Hang], &["--upstream-timeout", "1s"]).await;
+    let late = proxy.order("k").await;
+    late.is(504, "upstream-timeout");
     assert_eq!(late.json()["retryable"], false);
-    unknown(&send(keyed(proxy.url("/orders"), "k"), "a").await);
+    proxy.order("k").await.is(409, "outcome-unknown");
     // On a stalled machine the upstream may not have read the request yet.
     assert!(upstream.requests() <= 1);
 }
@@ -181,8 +175,7 @@ async fn proxy_never_resends_on_a_closed_connection() {
     ];
     let mut pooled = 0;
     for _ in 0..20 {
-        let upstream = Broken::start(SCRIPT).await;
-        let proxy = Proxy::start(&upstream.url(), "memory:", &["--upstream-idle", "1m"]);
+        let (upstream, proxy) = broken(SCRIPT, &["--upstream-idle", "1m"]).await;
         assert_eq!(send(keyed(proxy.url("/a"), "k1"), "a").await.text(), "ok");
         // The pooled connection reads this request and closes. On a busy machine it may not be back
         // in the pool yet: then a new connection does.
@@ -190,7 +183,7 @@ async fn proxy_never_resends_on_a_closed_connection() {
         assert_eq!(cut.problem(), "upstream-failed");
         assert_eq!(upstream.requests(), 2, "sent once");
         pooled += usize::from(upstream.connections.load(Ordering::SeqCst) == 1);
-        unknown(&send(keyed(proxy.url("/a"), "k2"), "a").await);
+        send(keyed(proxy.url("/a"), "k2"), "a").await.is(409, "outcome-unknown");
     }
     assert!(pooled > 0, "on the pooled connection");
 }
@@ -200,8 +193,7 @@ async fn proxy_closing_connection_runs_once_or_is_unknown() {
     static SCRIPT: &[Then] = &[Then::SayAndLeave(
         "HTTP/1.1 200 OK\r\nconnection: keep-alive\r\ncontent-length: 2\r\n\r\nok",
     )];
-    let upstream = Broken::start(SCRIPT).await;
-    let proxy = Proxy::start(&upstream.url(), "memory:", &["--upstream-idle", "1m"]);
+    let (upstream, proxy) = broken(SCRIPT, &["--upstream-idle", "1m"]).await;
     let client = pooled();
     let (mut answered, mut lost) = (0, 0);
     for i in 0..200 {
@@ -224,23 +216,18 @@ async fn proxy_closing_connection_runs_once_or_is_unknown() {
 async fn proxy_rerun_runs_again_with_the_attempt() {
     static SCRIPT: &[Then] =
         &[Then::Close, Then::Say("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")];
-    let upstream = Broken::start(SCRIPT).await;
     let flags = ["--on-unknown", "rerun"];
-    let proxy = Proxy::start(&upstream.url(), "memory:", &flags);
-    let cut = send(keyed(proxy.url("/orders"), "k"), "a").await;
-    assert_eq!(
-        (cut.problem().as_str(), &cut.json()["retryable"]),
-        ("upstream-failed", &true.into())
-    );
+    let (upstream, proxy) = broken(SCRIPT, &flags).await;
+    let cut = proxy.order("k").await;
+    assert_eq!(cut.problem(), "upstream-failed");
+    assert_eq!(cut.json()["retryable"], true);
     let rerun = until("its lease is over", async || {
-        let reply = send(keyed(proxy.url("/orders"), "k"), "a").await;
-        (reply.problem() != "in-progress").then_some(reply)
+        Some(proxy.order("k").await).filter(|reply| reply.problem() != "in-progress")
     })
     .await;
     assert_eq!((rerun.text(), upstream.requests()), ("ok", 2));
 
-    let counting = Upstream::start().await;
-    let proxy = Proxy::start(&counting.url(), "memory:", &flags);
+    let (counting, proxy) = proxied(&flags).await;
     for _ in 0..2 {
         send(keyed(proxy.url("/orders?status=504"), "k"), "a").await;
     }
@@ -263,13 +250,13 @@ async fn proxy_store_coming_late_is_examined() {
     redis.restart();
     let readiness =
         async || send(Request::get(proxy.admin_url("/readyz")), "").await.text().to_owned();
-    until("it was examined", async || readiness().await.contains("noeviction").then_some(())).await;
-    let unfit = send(keyed(proxy.url("/orders"), "k"), "a").await;
-    assert_eq!((unfit.status.as_u16(), unfit.problem().as_str()), (503, "store-unavailable"));
+    until_true("it was examined", async || readiness().await.contains("noeviction")).await;
+    let unfit = proxy.order("k").await;
+    unfit.is(503, "store-unavailable");
     assert_eq!(upstream.log.count(), 0);
     redis.cli(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
-    until("it is fit", async || readiness().await.contains("true").then_some(())).await;
-    assert_eq!(send(keyed(proxy.url("/orders"), "k"), "a").await.status, StatusCode::CREATED);
+    until_true("it is ready", async || readiness().await.contains("true")).await;
+    assert_eq!(proxy.order("k").await.status, StatusCode::CREATED);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -279,23 +266,18 @@ async fn proxy_store_down_is_503_and_runs_nothing() {
     let proxy = Proxy::start(&upstream.url(), &redis.url(), &flags);
     // Two seconds may be too short on a busy machine, so ask again.
     let created = async |what: &str, key: &str| {
-        until(what, async || {
-            let reply = send(keyed(proxy.url("/orders"), key), "a").await;
-            (reply.status == StatusCode::CREATED).then_some(())
-        })
-        .await;
+        until_true(what, async || proxy.order(key).await.status == StatusCode::CREATED).await;
     };
     created("the store is there", "k").await;
     redis.stop();
-    let down = send(keyed(proxy.url("/orders"), "k2"), "a").await;
-    assert_eq!((down.status.as_u16(), down.problem().as_str()), (503, "store-unavailable"));
+    let down = proxy.order("k2").await;
+    down.is(503, "store-unavailable");
     assert_eq!(down.json()["retryable"], true);
     let keyless = send(Request::post(proxy.url("/orders")), "a").await;
     assert_eq!(keyless.status, StatusCode::CREATED, "without a key nothing is asked of the store");
     assert_eq!(upstream.log.count(), 2);
-    until("/readyz is red", async || {
-        let ready = send(Request::get(proxy.admin_url("/readyz")), "").await;
-        (ready.status == StatusCode::SERVICE_UNAVAILABLE).then_some(())
+    until_true("/readyz is red", async || {
+        send(Request::get(proxy.admin_url("/readyz")), "").await.status == 503
     })
     .await;
     redis.cont();
@@ -311,7 +293,7 @@ async fn proxy_open_policy_marks_unprotected_responses() {
     let proxy = Proxy::start(&upstream.url(), &redis.url(), &flags);
     redis.kill();
     for _ in 0..2 {
-        let reply = send(keyed(proxy.url("/orders"), "k"), "a").await;
+        let reply = proxy.order("k").await;
         assert_eq!(reply.status, StatusCode::CREATED);
         assert_eq!(reply.header("hapax-unprotected"), Some("store-unavailable"));
     }
@@ -327,33 +309,29 @@ async fn proxy_starts_without_its_store() {
     redis.kill();
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(&upstream.url(), &redis.url(), &["--store-timeout", "2s"]);
-    assert_eq!(send(keyed(proxy.url("/a"), "k"), "a").await.problem(), "store-unavailable");
+    assert_eq!(proxy.order("k").await.problem(), "store-unavailable");
     redis.restart();
-    until("the store is there", async || {
-        let reply = send(keyed(proxy.url("/a"), "k"), "a").await;
-        (reply.status == StatusCode::CREATED).then_some(())
-    })
-    .await;
+    until_true("the store is there", async || proxy.order("k").await.status == StatusCode::CREATED)
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_sigterm_finishes_and_stores_all_runs() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = format!("sqlite:{}/hapax.db", folder.path().display());
+    let store = TestStore::sqlite();
     let upstream = Upstream::start().await;
-    let mut proxy = Proxy::start(&upstream.url(), &store, &[]);
+    let mut proxy = Proxy::start(&upstream.url(), &store.url(), &[]);
     let url = |path: &str| proxy.url(path);
     let stays = tokio::spawn(send(keyed(url("/stays?ms=700"), "k"), "a"));
     let mut leaves = TcpStream::connect(&proxy.address).await.unwrap();
     let head = "POST /leaves?ms=700 HTTP/1.1\r\nhost: x\r\nidempotency-key: k\r\ncontent-length: 1\r\n\r\na";
     leaves.write_all(head.as_bytes()).await.unwrap();
-    until("both run", async || (upstream.log.count() == 2).then_some(())).await;
+    eventually("both run", || upstream.log.count() == 2);
     drop(leaves);
     proxy.terminate();
     let answer = soon("the answer", stays).await.unwrap();
     assert_eq!(answer.status, StatusCode::CREATED);
     assert_eq!(proxy.ended().code(), Some(0));
-    let next = Proxy::start(&upstream.url(), &store, &["--wait", "0s"]);
+    let next = Proxy::start(&upstream.url(), &store.url(), &["--wait", "0s"]);
     for path in ["/stays?ms=700", "/leaves?ms=700"] {
         assert!(send(keyed(next.url(path), "k"), "a").await.is_replay(), "{path}");
     }
@@ -362,11 +340,10 @@ async fn proxy_sigterm_finishes_and_stores_all_runs() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_shutdown_has_a_timeout() {
-    let upstream = Broken::start(&[Then::Hang]).await;
-    let mut proxy = Proxy::start(&upstream.url(), "memory:", &["--shutdown-limit", "200ms"]);
+    let (upstream, mut proxy) = broken(&[Then::Hang], &["--shutdown-limit", "200ms"]).await;
     let request = keyed(proxy.url("/orders"), "k").body("a".into()).unwrap();
     let waiting = tokio::spawn(pooled().request(request));
-    until("it runs", async || (upstream.requests() == 1).then_some(())).await;
+    eventually("it runs", || upstream.requests() == 1);
     proxy.terminate();
     assert_eq!(proxy.ended().code(), Some(0));
     assert!(soon("no answer", waiting).await.unwrap().is_err());
@@ -374,17 +351,14 @@ async fn proxy_shutdown_has_a_timeout() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_logs_nothing_personal() {
-    let upstream = Upstream::start().await;
-    let proxy = Proxy::start(&upstream.url(), "memory:", &["--log-level", "trace"]);
+    let (_upstream, proxy) = proxied(&["--log-level", "trace"]).await;
     let request = keyed(proxy.url("/users/ada-lovelace?token=s3cret"), "key-of-ada");
     send(request.header("authorization", "Bearer t0ken"), "b0dy").await;
     let gone = Proxy::start("http://127.0.0.1:1", "memory:", &["--log-level", "trace"]);
     send(keyed(gone.url("/users/ada-lovelace"), "key-of-ada"), "b0dy").await;
     for proxy in [proxy, gone] {
-        let log = until("the request is logged", async || {
-            Some(proxy.log()).filter(|log| log.contains(" request method="))
-        })
-        .await;
+        eventually("the request is logged", || proxy.log().contains(" request method="));
+        let log = proxy.log();
         for secret in ["ada", "s3cret", "t0ken", "b0dy"] {
             assert!(!log.contains(secret), "{secret} in {log}");
         }

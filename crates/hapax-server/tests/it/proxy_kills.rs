@@ -6,19 +6,21 @@
 use std::collections::HashMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::proxy_support::client::{Reply, keyed, try_send};
 use crate::proxy_support::upstream::{Log, Seen};
 use crate::proxy_support::{Proxy, Upstream, until};
+use crate::support::KillOnDrop;
+use crate::support::store::{TestStore, tests_on_stores};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use hapax_testkit::{Postgres, Redis, free_port};
+use hapax_testkit::free_port;
 use http_body_util::Channel;
 use hyper::StatusCode;
 use hyper::header::HeaderMap;
@@ -200,12 +202,7 @@ async fn upstream_that_kills(victim: Victim) -> Upstream {
     let orders = post(async move |State(log): State<Log>, headers: HeaderMap| {
         let text = |name| headers.get(name).map_or("", |v| v.to_str().unwrap()).to_owned();
         let (key, moment) = (text("idempotency-key"), text("x-moment"));
-        let seen = Seen {
-            method: hyper::Method::POST,
-            uri: "/orders".parse().unwrap(),
-            headers,
-            body: Bytes::new(),
-        };
+        let seen = Seen { uri: "/orders".parse().unwrap(), headers, body: Bytes::new() };
         let kill = move || {
             if let Some(pid) = victim.lock().unwrap().take() {
                 let _ = kill_process(pid, Signal::KILL);
@@ -216,11 +213,12 @@ async fn upstream_that_kills(victim: Victim) -> Upstream {
     Upstream::with(Router::new().route("/orders", orders)).await
 }
 
-async fn the_proxy_dies(store: &str, rounds: u32) {
+async fn the_proxy_dies(store: TestStore, rounds: u32) {
+    let store = &store.url();
     let victim = Victim::default();
     let upstream = upstream_that_kills(victim.clone()).await;
     let flags = ["--lease", "1s", "--wait", "200ms"];
-    for round in 0..rounds {
+    for round in 0..rounds * hapax_testkit::scale() {
         let (moment, keys) = (Moment::of_proxy(round), keys(round));
         let mut heard = Heard::default();
         let proxy = match moment {
@@ -236,7 +234,7 @@ async fn the_proxy_dies(store: &str, rounds: u32) {
             Moment::AtRandom(ms) => {
                 let kill = async {
                     tokio::time::sleep(Duration::from_millis(ms)).await;
-                    proxy.kill();
+                    drop(proxy);
                 };
                 tokio::join!(asking, kill);
             }
@@ -244,7 +242,7 @@ async fn the_proxy_dies(store: &str, rounds: u32) {
                 asking.await;
                 // A late kill finds no process any more.
                 *victim.lock().unwrap() = None;
-                proxy.kill();
+                drop(proxy);
             }
         }
         *victim.lock().unwrap() = None;
@@ -255,62 +253,36 @@ async fn the_proxy_dies(store: &str, rounds: u32) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn proxy_killed_never_runs_twice_on_sqlite() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = format!("sqlite:{}/hapax.db", folder.path().display());
-    the_proxy_dies(&store, ROUNDS * hapax_testkit::scale()).await;
+tests_on_stores! {
+    |store| the_proxy_dies(store, ROUNDS);
+    proxy_killed_never_runs_twice_on_sqlite on sqlite,
+    proxy_killed_never_runs_twice_on_redis on redis,
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn proxy_killed_never_runs_twice_on_redis() {
-    let redis = Redis::start();
-    the_proxy_dies(&redis.url(), ROUNDS * hapax_testkit::scale()).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn proxy_killed_never_runs_twice_on_postgres() {
-    let postgres = Postgres::start();
-    the_proxy_dies(&postgres.url(), ROUNDS.div_ceil(2) * hapax_testkit::scale()).await;
-}
-
-/// An upstream in a process of its own, so that it can be killed. Its effects are in a file.
-struct Mortal {
-    child: Child,
-    port: u16,
+tests_on_stores! {
+    |store| the_proxy_dies(store, ROUNDS.div_ceil(2));
+    proxy_killed_never_runs_twice_on_postgres on postgres,
 }
 
 const PORT: &str = "HAPAX_TEST_UPSTREAM_PORT";
 const FILE: &str = "HAPAX_TEST_UPSTREAM_FILE";
 
-impl Mortal {
-    async fn start(port: u16, file: &Path) -> Self {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "proxy_kills::upstream_process"])
-            .env(PORT, port.to_string())
-            .env(FILE, file)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        until("the upstream listens", async || TcpStream::connect(("127.0.0.1", port)).await.ok())
-            .await;
-        Self { child, port }
-    }
-
-    fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Starts an upstream in a process of its own, so that it can be killed. Its effects are in a file.
+async fn start_upstream(port: u16, file: &Path) -> KillOnDrop {
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "proxy_kills::upstream_process"])
+        .env(PORT, port.to_string())
+        .env(FILE, file)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    until("the upstream listens", async || TcpStream::connect(("127.0.0.1", port)).await.ok())
+        .await;
+    KillOnDrop(child)
 }
 
-impl Drop for Mortal {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-/// Not a test: the process that [`Mortal`] runs.
+/// Not a test: the process of [`start_upstream`].
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "an upstream for the other tests"]
 async fn upstream_process() {
@@ -345,30 +317,32 @@ fn executions(file: &Path) -> HashMap<String, usize> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_upstream_killed_never_runs_twice() {
+    let store = TestStore::sqlite();
     let folder = tempfile::tempdir().unwrap();
-    let store = format!("sqlite:{}/hapax.db", folder.path().display());
     let file = folder.path().join("executions");
     let port = free_port();
     let flags = ["--lease", "1s", "--wait", "200ms"];
-    let proxy = Proxy::start(&format!("http://127.0.0.1:{port}"), &store, &flags);
+    let proxy = Proxy::start(&format!("http://127.0.0.1:{port}"), &store.url(), &flags);
     let url = proxy.url("/orders");
     for round in 0..ROUNDS * hapax_testkit::scale() {
         let (moment, keys) = (Moment::of(round), keys(round));
         let mut heard = Heard::default();
-        let mut upstream = Mortal::start(port, &file).await;
+        let upstream = start_upstream(port, &file).await;
         let asking = heard.ask(&url, &keys, moment);
         match moment {
             Moment::AtRandom(ms) => {
                 let kill = async {
                     tokio::time::sleep(Duration::from_millis(ms)).await;
-                    upstream.kill();
+                    drop(upstream);
                 };
                 tokio::join!(asking, kill);
             }
-            _ => asking.await,
+            _ => {
+                asking.await;
+                drop(upstream);
+            }
         }
-        upstream.kill();
-        let _next = Mortal::start(upstream.port, &file).await;
+        let _next = start_upstream(port, &file).await;
         heard.settle(&url, &keys).await;
         heard.check(&executions(&file), moment);
         let _ = writeln!(std::io::stderr(), "round {round} {moment:?}: {:?}", heard.last_words());

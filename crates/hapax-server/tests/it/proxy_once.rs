@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::proxy_support::client::{Pooled, Reply, keyed, pooled, send};
-use crate::proxy_support::{Proxy, Upstream, soon};
+use crate::proxy_support::{Proxy, Upstream, eventually, proxied, soon, until};
+use crate::support::store::TestStore;
 use axum::Router;
 use axum::routing::post;
 use hapax_testkit::{Postgres, Redis};
@@ -51,10 +52,10 @@ async fn proxy_fifty_requests_run_once_on_memory() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_fifty_requests_run_once_on_sqlite() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = |name| format!("sqlite:{}/{name}.db", folder.path().display());
-    fifty_at_once_on(&file("one"), 1).await;
-    fifty_at_once_on(&file("two"), 2).await;
+    for proxies in [1, 2] {
+        let store = TestStore::sqlite();
+        fifty_at_once_on(&store.url(), proxies).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -74,16 +75,13 @@ async fn proxy_fifty_requests_run_once_on_postgres() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_restart_replays_on_every_durable_store() {
-    let folder = tempfile::tempdir().unwrap();
-    let (redis, postgres) = (Redis::start(), Postgres::start());
-    let sqlite = format!("sqlite:{}/hapax.db", folder.path().display());
-    for store in [sqlite, redis.url(), postgres.url()] {
+    for store in [TestStore::sqlite(), TestStore::redis(), TestStore::postgres()] {
         let upstream = Upstream::start().await;
-        let first = Proxy::start(&upstream.url(), &store, &[]);
-        let one = send(keyed(first.url("/orders"), "k"), "a").await;
-        first.kill();
-        let second = Proxy::start(&upstream.url(), &store, &[]);
-        let two = send(keyed(second.url("/orders"), "k"), "a").await;
+        let first = Proxy::start(&upstream.url(), &store.url(), &[]);
+        let one = first.order("k").await;
+        drop(first);
+        let second = Proxy::start(&upstream.url(), &store.url(), &[]);
+        let two = second.order("k").await;
         assert!(two.is_replay());
         assert_eq!(one.essence(), two.essence());
         assert_eq!(upstream.log.count(), 1);
@@ -92,8 +90,7 @@ async fn proxy_restart_replays_on_every_durable_store() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_key_belongs_to_caller_path_and_method() {
-    let upstream = Upstream::start().await;
-    let proxy = Proxy::start(&upstream.url(), "memory:", &["--methods", "POST,PUT"]);
+    let (upstream, proxy) = proxied(&["--methods", "POST,PUT"]).await;
     let ask = |method: &str, path: &str, who: &str| {
         let request = Request::builder().method(method).uri(proxy.url(path));
         send(request.header("idempotency-key", "k").header("authorization", who), "a")
@@ -114,15 +111,13 @@ async fn proxy_key_belongs_to_caller_path_and_method() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_key_reused_is_422_also_while_pending() {
-    let upstream = Upstream::start().await;
-    let proxy = Proxy::start(&upstream.url(), "memory:", &[]);
+    let (upstream, proxy) = proxied(&[]).await;
     let slow = tokio::spawn(send(keyed(proxy.url("/orders?ms=500"), "k"), "a"));
-    crate::proxy_support::until("it runs", async || (upstream.log.count() == 1).then_some(()))
-        .await;
+    eventually("it runs", || upstream.log.count() == 1);
     let pending = send(keyed(proxy.url("/orders?ms=500"), "k"), "b").await;
-    assert_eq!((pending.status.as_u16(), pending.problem().as_str()), (422, "key-reused"));
+    pending.is(422, "key-reused");
     assert_eq!(slow.await.unwrap().status, StatusCode::CREATED);
-    let settled = send(keyed(proxy.url("/orders"), "k"), "a").await;
+    let settled = proxy.order("k").await;
     assert_eq!(settled.status, StatusCode::UNPROCESSABLE_ENTITY, "another query");
     assert_eq!(upstream.log.count(), 1);
 }
@@ -139,18 +134,18 @@ async fn proxy_duplicate_without_wait_gets_retry_after() {
     let proxy = Proxy::start(&upstream.url(), "memory:", &["--wait", "0s"]);
     let ask = || send(keyed(proxy.url("/gated"), "k"), "a");
     let first = tokio::spawn(ask());
-    let duplicate = crate::proxy_support::until("it runs", async || {
+    let duplicate = until("it runs", async || {
         // The first of the two waits for the gate.
         let asked = tokio::time::timeout(Duration::from_millis(500), ask()).await;
         asked.ok().filter(|reply| !reply.problem().is_empty())
     });
     let duplicate = duplicate.await;
-    assert_eq!((duplicate.status.as_u16(), duplicate.problem().as_str()), (409, "in-progress"));
+    duplicate.is(409, "in-progress");
     assert!(duplicate.header("retry-after").is_some());
     assert_eq!(duplicate.json()["retryable"], true);
     gate.notify_one();
     let _ = soon("the first one's answer", first).await.unwrap();
-    let last = crate::proxy_support::until("it is stored", async || {
+    let last = until("it is stored", async || {
         Some(ask().await).filter(|reply| reply.problem() != "in-progress")
     });
     assert!(last.await.is_replay());
@@ -158,14 +153,13 @@ async fn proxy_duplicate_without_wait_gets_retry_after() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_requires_keys_and_known_callers() {
-    let upstream = Upstream::start().await;
-    let proxy = Proxy::start(&upstream.url(), "memory:", &["--require-key"]);
+    let (upstream, proxy) = proxied(&["--require-key"]).await;
     let keyless = send(Request::post(proxy.url("/orders")), "a").await;
-    assert_eq!((keyless.status.as_u16(), keyless.problem().as_str()), (400, "key-missing"));
+    keyless.is(400, "key-missing");
     let read = send(Request::get(proxy.url("/orders")), "").await;
     assert_eq!(read.status, StatusCode::CREATED, "reading needs no key");
     let unknown = send(keyed(proxy.url("/orders"), "k").header("cookie", "sid=1"), "a").await;
-    assert_eq!((unknown.status.as_u16(), unknown.problem().as_str()), (400, "scope-missing"));
+    unknown.is(400, "scope-missing");
     assert_eq!(upstream.log.count(), 1);
 
     let cookies = Proxy::start(&upstream.url(), "memory:", &["--scope", "cookie:sid"]);
@@ -175,17 +169,21 @@ async fn proxy_requires_keys_and_known_callers() {
     assert!(ask("other=3; sid=1").await.is_replay());
 }
 
+/// A proxy on memory with this configuration file.
+fn configured(text: &str) -> Proxy {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("hapax.toml");
+    std::fs::write(&file, text).unwrap();
+    Proxy::run(&["--config", file.to_str().unwrap(), "--store", "memory:"])
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_routes_have_their_own_policy_and_upstream() {
     let (general, special) = (Upstream::start().await, Upstream::start().await);
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("hapax.toml");
     let text = format!(
         r#"
-        store = "memory:"
         [proxy]
         upstream = "{}"
-        listen = "127.0.0.1:0"
         [[proxy.route]]
         path = "/pay/*"
         upstream = "{}/base"
@@ -200,8 +198,7 @@ async fn proxy_routes_have_their_own_policy_and_upstream() {
         general.url(),
         special.url()
     );
-    std::fs::write(&file, text).unwrap();
-    let proxy = Proxy::run(&["--config", file.to_str().unwrap()]);
+    let proxy = configured(&text);
     let put = |path: &str, key: &str, body: &str| {
         let request = Request::put(proxy.url(path)).header("idempotency-key", key);
         send(request, body.to_owned())
@@ -230,13 +227,8 @@ async fn proxy_routes_have_their_own_policy_and_upstream() {
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_path_without_route_is_404() {
     let upstream = Upstream::start().await;
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("hapax.toml");
     let text = format!("[[proxy.route]]\npath = '/a'\nupstream = '{}'", upstream.url());
-    std::fs::write(&file, text).unwrap();
-    let flags =
-        ["--config", file.to_str().unwrap(), "--store", "memory:", "--listen", "127.0.0.1:0"];
-    let proxy = Proxy::run(&flags);
+    let proxy = configured(&text);
     assert_eq!(send(Request::get(proxy.url("/a")), "").await.status, StatusCode::CREATED);
     assert_eq!(send(Request::get(proxy.url("/b")), "").await.problem(), "no-route");
 }

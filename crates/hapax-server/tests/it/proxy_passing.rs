@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::proxy_support::client::{Reply, keyed, raw, send};
+use crate::proxy_support::client::{Pooled, Reply, keyed, raw, send};
 use crate::proxy_support::tls::Certificates;
-use crate::proxy_support::{Proxy, Upstream, soon, until};
+use crate::proxy_support::{Proxy, Upstream, proxied, soon, until};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::{Request, StatusCode, Version};
@@ -15,8 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_forwards_origin_and_no_connection_headers() {
-    let upstream = Upstream::start().await;
-    let proxy = Proxy::start(&upstream.url(), "memory:", &[]);
+    let (upstream, proxy) = proxied(&[]).await;
     let request = keyed(proxy.url("/orders?a=1"), "k")
         .header("host", "shop.example")
         .header("connection", "x-hop")
@@ -56,8 +55,7 @@ async fn proxy_forwards_origin_and_no_connection_headers() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_listener_has_no_paths_of_its_own() {
-    let upstream = Upstream::start().await;
-    let proxy = Proxy::start(&upstream.url(), "memory:", &["--admin", "127.0.0.1:0"]);
+    let (upstream, proxy) = proxied(&["--admin", "127.0.0.1:0"]).await;
     for path in ["/", "/healthz", "/readyz", "/metrics", "/v1/locks/a"] {
         let reply = send(Request::get(proxy.url(path)), "").await;
         assert_eq!(reply.status, StatusCode::CREATED);
@@ -72,8 +70,7 @@ async fn proxy_listener_has_no_paths_of_its_own() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_passes_large_bodies_without_a_key() {
-    let upstream = Upstream::start().await;
-    let proxy = Proxy::start(&upstream.url(), "memory:", &["--limit", "1KiB"]);
+    let (upstream, proxy) = proxied(&["--limit", "1KiB"]).await;
     let reply = send(Request::get(proxy.url("/?size=9000000")), vec![b'y'; 1_500_000]).await;
     assert_eq!(reply.body.len(), 9_000_000);
     assert_eq!(upstream.log.last().body.len(), 1_500_000);
@@ -101,10 +98,15 @@ async fn proxy_ignores_the_authority_of_an_absolute_uri() {
     assert!(again.is_replay());
 }
 
-/// An upstream that records the bytes that it receives.
-async fn bytes_seen_by_upstream(sent: &[u8]) -> (String, String) {
+async fn listen() -> (TcpListener, u16) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
+    (listener, port)
+}
+
+/// An upstream that records the bytes that it receives.
+async fn bytes_seen_by_upstream(sent: &[u8]) -> (String, String) {
+    let (listener, port) = listen().await;
     let seen = Arc::new(Mutex::new(Vec::new()));
     let kept = seen.clone();
     tokio::spawn(async move {
@@ -174,8 +176,7 @@ async fn proxy_refuses_ambiguous_requests() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_refuses_repeated_keys_and_connect() {
-    let upstream = Upstream::start().await;
-    let proxy = Proxy::start(&upstream.url(), "memory:", &[]);
+    let (upstream, proxy) = proxied(&[]).await;
     let doubled = keyed(proxy.url("/a"), "k").header("idempotency-key", "k");
     assert_eq!(send(doubled, "a").await.problem(), "invalid-key");
     let connect =
@@ -201,8 +202,7 @@ async fn head_of(stream: &mut TcpStream) -> std::io::Result<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_passes_websockets() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = listener.local_addr().unwrap().port();
+    let (listener, port) = listen().await;
     let upstream = tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
         let head = head_of(&mut stream).await.unwrap().to_lowercase();
@@ -251,13 +251,14 @@ async fn proxy_refuses_upgrade_to_http2() {
     );
 }
 
+fn http2_client() -> Pooled {
+    Client::builder(TokioExecutor::new()).http2_only(true).build_http()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_speaks_http2_on_both_sides() {
-    let upstream = Upstream::start().await;
-    let flags = ["--upstream-http2", "--wait", "60s"];
-    let proxy = Proxy::start(&upstream.url(), "memory:", &flags);
-    let client: Client<_, Full<Bytes>> =
-        Client::builder(TokioExecutor::new()).http2_only(true).build_http();
+    let (upstream, proxy) = proxied(&["--upstream-http2", "--wait", "60s"]).await;
+    let client = http2_client();
     let ask = |key: &str| {
         let request = keyed(proxy.url("/orders?ms=100"), key).body("a".into()).unwrap();
         client.request(request)
@@ -282,17 +283,14 @@ async fn proxy_passes_trailers_over_http2() {
     use axum::response::IntoResponse;
     let grpc = axum::routing::post(async |body: axum::body::Body| {
         let _ = body.collect().await;
-        let trailers =
-            std::future::ready(Some(Ok([("grpc-status".parse().unwrap(), "0".parse().unwrap())]
-                .into_iter()
-                .collect())));
+        let status = ("grpc-status".parse().unwrap(), "0".parse().unwrap());
+        let trailers = std::future::ready(Some(Ok([status].into_iter().collect())));
         let body = Full::new(Bytes::from_static(b"message")).with_trailers(trailers);
         ([("content-type", "application/grpc")], axum::body::Body::new(body)).into_response()
     });
     let upstream = Upstream::with(axum::Router::new().route("/grpc", grpc)).await;
     let proxy = Proxy::start(&upstream.url(), "memory:", &["--upstream-http2"]);
-    let client: Client<_, Full<Bytes>> =
-        Client::builder(TokioExecutor::new()).http2_only(true).build_http();
+    let client = http2_client();
     let request = Request::post(proxy.url("/grpc")).header("te", "trailers").body("a".into());
     let response = soon("an answer", client.request(request.unwrap())).await.unwrap();
     let whole = response.into_body().collect().await.unwrap();
@@ -302,8 +300,7 @@ async fn proxy_passes_trailers_over_http2() {
 
 /// An upstream that speaks TLS and responds with the negotiated protocol.
 async fn tls_upstream(certificates: &Certificates, alpn: &[&str]) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = listener.local_addr().unwrap().port();
+    let (listener, port) = listen().await;
     let acceptor = tokio_rustls::TlsAcceptor::from(certificates.server(alpn));
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
@@ -312,9 +309,8 @@ async fn tls_upstream(certificates: &Certificates, alpn: &[&str]) -> u16 {
                 let _: &hyper::body::Incoming = request.body();
                 let proto = request.headers()["x-forwarded-proto"].to_str().unwrap();
                 let text = format!("{:?} {proto}", request.version());
-                Ok::<_, std::convert::Infallible>(hyper::Response::new(Full::new(Bytes::from(
-                    text,
-                ))))
+                let response = hyper::Response::new(Full::new(Bytes::from(text)));
+                Ok::<_, std::convert::Infallible>(response)
             });
             tokio::spawn(async move {
                 let http = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
@@ -365,9 +361,7 @@ async fn proxy_refuses_an_untrusted_upstream_certificate() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_cuts_off_unfinished_headers() {
-    let upstream = Upstream::start().await;
-    let flags = ["--header-timeout", "1s", "--idle-timeout", "1s"];
-    let proxy = Proxy::start(&upstream.url(), "memory:", &flags);
+    let (upstream, proxy) = proxied(&["--header-timeout", "1s", "--idle-timeout", "1s"]).await;
     for sent in ["", "P", "POST / HTTP/1.1\r\nhost: x\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
         raw(&proxy.address, sent.as_bytes()).await;
     }

@@ -14,8 +14,15 @@ impl Client {
         Self { stream }
     }
 
+    /// Sends a request of one line.
     pub(crate) fn send(&mut self, request: &str) {
-        self.stream.write_all(request.as_bytes()).expect("cannot send");
+        self.stream.write_all(format!("{request}\r\n").as_bytes()).expect("cannot send");
+    }
+
+    /// Sends a request, and returns its answer; the empty string when the connection is closed.
+    pub(crate) fn ask(&mut self, request: &str) -> Option<String> {
+        self.send(request);
+        self.answer_within(Duration::from_secs(60))
     }
 
     /// `None` when nothing comes in time, the empty string when the connection is closed.

@@ -26,7 +26,7 @@ fn redis_answers_after_a_pause() {
     let mut client = Client::connect(redis.port());
     redis.stop();
     assert!(!redis.is_awake());
-    client.send("PING\r\n");
+    client.send("PING");
     assert_eq!(client.answer_within(Duration::from_millis(200)), None);
     redis.cont();
     let answer = client.answer_within(Duration::from_secs(60));

@@ -9,18 +9,29 @@ use crate::client::Client;
 
 const SOON: Duration = Duration::from_millis(200);
 const LATE: Duration = Duration::from_secs(60);
+const PONG: Option<&str> = Some("+PONG\r\n");
 const CLOSED: Option<&str> = Some("");
+
+/// A server, a proxy to it, and a client of the proxy.
+fn proxied() -> (Redis, TcpProxy, Client) {
+    let redis = Redis::start();
+    let proxy = TcpProxy::to(redis.port());
+    let client = Client::connect(proxy.port());
+    (redis, proxy, client)
+}
+
+/// Waits until the server has this value, although its answer is held back.
+fn arrives(redis: &Redis, value: &str) {
+    wait_for("the request passes", LATE, || (redis.cli(&["GET", "key"]) == value).then_some(()));
+}
 
 #[test]
 fn stalled_proxy_delivers_after_resume() {
-    let redis = Redis::start();
-    let proxy = TcpProxy::to(redis.port());
-    let mut client = Client::connect(proxy.port());
-    client.send("PING\r\n");
-    assert_eq!(client.answer_within(LATE).as_deref(), Some("+PONG\r\n"));
+    let (redis, proxy, mut client) = proxied();
+    assert_eq!(client.ask("PING").as_deref(), PONG);
 
     proxy.stall();
-    client.send("SET key stalled\r\n");
+    client.send("SET key stalled");
     assert_eq!(client.answer_within(SOON), None);
     assert_eq!(redis.cli(&["EXISTS", "key"]), "0");
     proxy.resume();
@@ -28,48 +39,38 @@ fn stalled_proxy_delivers_after_resume() {
     assert_eq!(redis.cli(&["GET", "key"]), "stalled");
 
     proxy.stall_answers();
-    client.send("SET key answered-late\r\n");
+    client.send("SET key answered-late");
     assert_eq!(client.answer_within(SOON), None);
-    wait_for("the request passes", LATE, || {
-        (redis.cli(&["GET", "key"]) == "answered-late").then_some(())
-    });
+    arrives(&redis, "answered-late");
     proxy.resume();
     assert_eq!(client.answer_within(LATE).as_deref(), Some("+OK\r\n"));
 }
 
 #[test]
 fn black_hole_swallows_old_connections_only() {
-    let redis = Redis::start();
-    let proxy = TcpProxy::to(redis.port());
-    let mut old = Client::connect(proxy.port());
-    old.send("PING\r\n");
-    assert_eq!(old.answer_within(LATE).as_deref(), Some("+PONG\r\n"));
+    let (_redis, proxy, mut old) = proxied();
+    assert_eq!(old.ask("PING").as_deref(), PONG);
     proxy.black_hole();
-    old.send("SET key lost\r\n");
+    old.send("SET key lost");
     proxy.resume();
     assert_eq!(old.answer_within(SOON), None);
     let mut new = Client::connect(proxy.port());
-    new.send("EXISTS key\r\n");
-    assert_eq!(new.answer_within(LATE).as_deref(), Some(":0\r\n"));
+    assert_eq!(new.ask("EXISTS key").as_deref(), Some(":0\r\n"));
     proxy.cut();
     assert_eq!(old.answer_within(LATE).as_deref(), CLOSED);
 }
 
 #[test]
 fn cut_proxy_accepts_new_connections() {
-    let redis = Redis::start();
-    let proxy = TcpProxy::to(redis.port());
-    let mut client = Client::connect(proxy.port());
-    client.send("PING\r\n");
-    assert_eq!(client.answer_within(LATE).as_deref(), Some("+PONG\r\n"));
+    let (redis, proxy, mut client) = proxied();
+    assert_eq!(client.ask("PING").as_deref(), PONG);
     proxy.cut();
     assert_eq!(client.answer_within(LATE).as_deref(), CLOSED);
 
     let mut client = Client::connect(proxy.port());
-    client.send("PING\r\n");
-    assert_eq!(client.answer_within(LATE).as_deref(), Some("+PONG\r\n"));
+    assert_eq!(client.ask("PING").as_deref(), PONG);
     proxy.stall();
-    client.send("SET key held-back\r\n");
+    client.send("SET key held-back");
     assert_eq!(client.answer_within(SOON), None);
     proxy.cut();
     proxy.resume();
@@ -80,50 +81,37 @@ fn cut_proxy_accepts_new_connections() {
 
 #[test]
 fn dropped_answer_belongs_to_executed_request() {
-    let redis = Redis::start();
-    let proxy = TcpProxy::to(redis.port());
-    let mut client = Client::connect(proxy.port());
+    let (redis, proxy, mut client) = proxied();
     proxy.drop_next_answer();
-    client.send("INCR counter\r\n");
-    assert_eq!(client.answer_within(LATE).as_deref(), CLOSED);
+    assert_eq!(client.ask("INCR counter").as_deref(), CLOSED);
     assert_eq!(redis.cli(&["GET", "counter"]), "1");
     assert_eq!(proxy.dropped_answers(), 1);
 
     let mut client = Client::connect(proxy.port());
     proxy.drop_next_answer_to(b"counter");
-    client.send("PING\r\n");
-    assert_eq!(client.answer_within(LATE).as_deref(), Some("+PONG\r\n"));
-    client.send("INCR counter\r\n");
-    assert_eq!(client.answer_within(LATE).as_deref(), CLOSED);
+    assert_eq!(client.ask("PING").as_deref(), PONG);
+    assert_eq!(client.ask("INCR counter").as_deref(), CLOSED);
     assert_eq!(redis.cli(&["GET", "counter"]), "2");
     assert_eq!(proxy.dropped_answers(), 2);
 }
 
 #[test]
 fn refusing_proxy_keeps_old_connections() {
-    let redis = Redis::start();
-    let proxy = TcpProxy::to(redis.port());
-    let mut old = Client::connect(proxy.port());
-    old.send("PING\r\n");
-    assert_eq!(old.answer_within(LATE).as_deref(), Some("+PONG\r\n"));
+    let (_redis, proxy, mut old) = proxied();
+    assert_eq!(old.ask("PING").as_deref(), PONG);
     proxy.refuse();
     assert!(TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).is_err());
-    old.send("PING\r\n");
-    assert_eq!(old.answer_within(LATE).as_deref(), Some("+PONG\r\n"));
+    assert_eq!(old.ask("PING").as_deref(), PONG);
     proxy.accept();
     let mut new = Client::connect(proxy.port());
-    new.send("PING\r\n");
-    assert_eq!(new.answer_within(LATE).as_deref(), Some("+PONG\r\n"));
+    assert_eq!(new.ask("PING").as_deref(), PONG);
 }
 
 #[test]
 fn dropped_proxy_closes_its_connections() {
-    let redis = Redis::start();
-    let proxy = TcpProxy::to(redis.port());
+    let (_redis, proxy, mut client) = proxied();
     let port = proxy.port();
-    let mut client = Client::connect(port);
-    client.send("PING\r\n");
-    assert_eq!(client.answer_within(LATE).as_deref(), Some("+PONG\r\n"));
+    assert_eq!(client.ask("PING").as_deref(), PONG);
     drop(proxy);
     assert_eq!(client.answer_within(LATE).as_deref(), CLOSED);
     assert!(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err());
@@ -131,26 +119,20 @@ fn dropped_proxy_closes_its_connections() {
 
 #[test]
 fn delaying_proxy_holds_answers_back_only() {
-    let redis = Redis::start();
-    let proxy = TcpProxy::to(redis.port());
-    let mut client = Client::connect(proxy.port());
+    let (redis, proxy, mut client) = proxied();
     let delay = Duration::from_millis(300);
     proxy.delay_answers(delay);
     for _ in 0..2 {
         let since = Instant::now();
-        client.send("PING\r\n");
-        assert_eq!(client.answer_within(LATE).as_deref(), Some("+PONG\r\n"));
+        assert_eq!(client.ask("PING").as_deref(), PONG);
         assert!(since.elapsed() >= delay);
     }
 
     // A delay beyond the test's end: `resume` delivers the answer.
     proxy.delay_answers(LATE * 60);
-    client.send("SET key answered-late\r\n");
-    wait_for("the request passes", LATE, || {
-        (redis.cli(&["GET", "key"]) == "answered-late").then_some(())
-    });
+    client.send("SET key answered-late");
+    arrives(&redis, "answered-late");
     proxy.resume();
     assert_eq!(client.answer_within(LATE).as_deref(), Some("+OK\r\n"));
-    client.send("PING\r\n");
-    assert_eq!(client.answer_within(LATE).as_deref(), Some("+PONG\r\n"));
+    assert_eq!(client.ask("PING").as_deref(), PONG);
 }

@@ -7,24 +7,26 @@ use crate::support::server::Server;
 const PATH: &str = "/v1/commands/CreateOrder/key-1";
 
 fn begin(server: &Server, body: Value) -> HttpResponse {
-    server.post(PATH).json(&body.to_string()).send()
-}
-
-fn token(begun: &HttpResponse) -> String {
-    assert_eq!(begun.status, 201, "{}", begun.text());
-    begun.json()["token"].as_str().unwrap().to_owned()
+    server.post(PATH).json(body).send()
 }
 
 fn complete(server: &Server, body: Value) -> HttpResponse {
-    server.put(PATH).json(&body.to_string()).send()
+    server.put(PATH).json(body).send()
+}
+
+/// A command whose lease has run out; its token.
+fn lost(server: &Server) -> String {
+    let token = begin(server, json!({"lease_ms": 1})).token();
+    eventually("the lease runs out", || server.get(PATH).send().json()["state"] == "unknown");
+    token
 }
 
 #[test]
 fn command_runs_once_and_is_replayed_to_everyone() {
     let server = Server::start();
-    server.get(PATH).send().is(404, "command-missing");
+    server.get(PATH).is(404, "command-missing");
     let begun = begin(&server, json!({"fingerprint": "f"}));
-    let token = token(&begun);
+    let token = begun.token();
     assert_eq!((&begun.json()["state"], &begun.json()["attempt"]), (&json!("pending"), &json!(1)));
     assert!(begun.json()["fence"].is_u64());
     let busy = begin(&server, json!({"fingerprint": "f"}));
@@ -48,29 +50,25 @@ fn command_runs_once_and_is_replayed_to_everyone() {
     let mut shown = replayed.json();
     let expires = shown.as_object_mut().unwrap().shift_remove("expires_in_ms").unwrap();
     assert!((1..=86_400_000).contains(&expires.as_u64().unwrap()));
-    assert_eq!(
-        shown,
-        json!({"state": "completed", "status": 201, "body": "{\"id\":17}",
-        "headers": {"Location": "/orders/17", "X-Two": ["a", "b"]}})
-    );
+    let expected = json!({"state": "completed", "status": 201, "body": "{\"id\":17}",
+        "headers": {"Location": "/orders/17", "X-Two": ["a", "b"]}});
+    assert_eq!(shown, expected);
     begin(&server, json!({"fingerprint": "g"})).is(422, "key-reused");
-    server.delete(PATH).header("Hapax-Token", &token).send().is(409, "claim-lost");
+    server.delete(PATH).header("Hapax-Token", &token).is(409, "claim-lost");
 
     let seen = server.get(PATH).send().json();
-    assert_eq!(
-        (&seen["state"], &seen["attempt"], &seen["status"]),
-        (&json!("completed"), &json!(1), &json!(201))
-    );
-    assert!(
-        seen["begun_ms_ago"].is_u64() && seen["expires_in_ms"].is_u64() && seen["fence"].is_u64()
-    );
+    assert_eq!((&seen["state"], &seen["attempt"]), (&json!("completed"), &json!(1)));
+    assert_eq!(seen["status"], 201);
+    for number in ["begun_ms_ago", "expires_in_ms", "fence"] {
+        assert!(seen[number].is_u64(), "{number}: {seen}");
+    }
     assert!(seen.get("token").is_none());
 }
 
 #[test]
 fn binary_command_bodies_travel_in_base64() {
     let server = Server::start();
-    let token = token(&begin(&server, json!({})));
+    let token = begin(&server, json!({})).token();
     let done = complete(&server, json!({"token": token, "status": 200, "body_base64": "AJ+Slg=="}));
     assert_eq!(done.status, 200);
     let seen = begin(&server, json!({})).json();
@@ -81,7 +79,7 @@ fn binary_command_bodies_travel_in_base64() {
 #[test]
 fn base64_body_that_is_text_comes_back_as_text() {
     let server = Server::start();
-    let token = token(&begin(&server, json!({})));
+    let token = begin(&server, json!({})).token();
     complete(&server, json!({"token": token, "status": 204, "body_base64": "aGk="}));
     let seen = begin(&server, json!({})).json();
     assert_eq!((&seen["body"], &seen["headers"]), (&json!("hi"), &json!({})));
@@ -90,7 +88,7 @@ fn base64_body_that_is_text_comes_back_as_text() {
 #[test]
 fn failed_command_keeps_fingerprint_and_counts_attempts() {
     let server = Server::start();
-    let first = token(&begin(&server, json!({"fingerprint": "f"})));
+    let first = begin(&server, json!({"fingerprint": "f"})).token();
     assert_eq!(server.delete(PATH).header("Hapax-Token", &first).status(), 204);
     let seen = server.get(PATH).send().json();
     assert_eq!((&seen["state"], &seen["attempt"]), (&json!("failed"), &json!(1)));
@@ -103,8 +101,7 @@ fn failed_command_keeps_fingerprint_and_counts_attempts() {
 #[test]
 fn command_of_gone_owner_has_unknown_outcome() {
     let server = Server::start();
-    let lost = token(&begin(&server, json!({"lease_ms": 1})));
-    eventually("the lease runs out", || server.get(PATH).send().json()["state"] == "unknown");
+    let lost = lost(&server);
     let seen = server.get(PATH).send().json();
     assert!(seen["unknown_for_ms"].is_u64() && seen["expires_in_ms"].is_u64());
     let unknown = begin(&server, json!({}));
@@ -114,30 +111,24 @@ fn command_of_gone_owner_has_unknown_outcome() {
     let rerun = begin(&server, json!({"on_unknown": "rerun"}));
     assert_eq!(rerun.json()["attempt"], 2);
     complete(&server, json!({"token": lost, "status": 200})).is(409, "claim-lost");
-    complete(&server, json!({"token": token(&rerun), "status": 200}));
+    complete(&server, json!({"token": rerun.token(), "status": 200}));
 }
 
 #[test]
 fn late_completion_is_accepted_without_a_takeover() {
     let server = Server::start();
-    let token = token(&begin(&server, json!({"lease_ms": 1})));
-    eventually("the lease runs out", || server.get(PATH).send().json()["state"] == "unknown");
-    assert_eq!(
-        complete(&server, json!({"token": token, "status": 200, "body": "late"})).status,
-        200
-    );
+    let late = json!({"token": lost(&server), "status": 200, "body": "late"});
+    assert_eq!(complete(&server, late).status, 200);
     assert_eq!(begin(&server, json!({})).json()["body"], "late");
 }
 
 #[test]
 fn command_wait_ends_with_the_response() {
     let server = Server::start();
-    let token = token(&begin(&server, json!({})));
+    let token = begin(&server, json!({})).token();
     let waiting: Vec<_> =
         (0..5).map(|_| server.post(PATH).json(r#"{"wait_ms":60000}"#).begin()).collect();
-    eventually("they wait", || {
-        server.get("/metrics").send().text().contains("hapax_http_in_flight 6")
-    });
+    server.has_in_flight(6);
     complete(&server, json!({"token": token, "status": 200, "body": "here"}));
     for waiting in waiting {
         let answer = waiting.answer();
@@ -167,7 +158,7 @@ fn operations_with_spaces_and_slashes_stay_distinct() {
 #[test]
 fn command_with_too_many_headers_is_not_completed() {
     let server = Server::start();
-    let token = token(&begin(&server, json!({})));
+    let token = begin(&server, json!({})).token();
     let many = vec!["y"; 65_536];
     let refused = complete(&server, json!({"token": token, "status": 200, "headers": {"x": many}}));
     refused.is(400, "invalid-request");

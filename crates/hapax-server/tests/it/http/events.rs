@@ -17,7 +17,7 @@ fn with(mut event: Value, field: &str, value: Value) -> Value {
 #[test]
 fn event_is_published_once_then_recognised() {
     let server = Server::start();
-    let publish = |event: &Value| server.post("/v1/events").json(&event.to_string()).send();
+    let publish = |event: &Value| server.post("/v1/events").json(&event).send();
     let first = publish(&event("vision", 10));
     assert_eq!(first.status, 201, "{}", first.text());
     let epoch = first.json()["epoch"].as_u64().unwrap();
@@ -82,7 +82,7 @@ fn closed_job_refuses_new_events_and_knows_duplicates() {
         let server = Server::start();
         server.publish("job-1", "rule", 20);
         let closing = with(event(stage, seq), "final", last.into());
-        let publish = |event: &Value| server.post("/v1/events").json(&event.to_string()).send();
+        let publish = |event: &Value| server.post("/v1/events").json(&event).send();
         assert_eq!(publish(&closing).status, 201);
         publish(&event("reward", 40)).is(409, "job-closed");
         assert_eq!(publish(&closing).status, 200);
@@ -96,7 +96,7 @@ fn final_event_is_a_setting() {
     let server = Setup::memory().flags(&["--event-final", "complete:99"]).start();
     server.finish("job-1");
     server.publish("job-1", "complete", 99);
-    server.post("/v1/events").json(&event("late", 100).to_string()).send().is(409, "job-closed");
+    server.post("/v1/events").json(&event("late", 100).to_string()).is(409, "job-closed");
     let never = Setup::memory().flags(&["--event-final", ""]).start();
     never.finish("job-1");
     assert_eq!(never.publish("job-1", "done", 52).0, 2);
@@ -112,7 +112,7 @@ fn event_array_has_one_result_each_in_order() {
         event("done", 51),
         event("done", 52),
     ]);
-    let answer = server.post("/v1/events").json(&events.to_string()).send();
+    let answer = server.post("/v1/events").json(&events).send();
     assert_eq!(answer.status, 200);
     let results = answer.json()["results"].as_array().unwrap().clone();
     let statuses: Vec<_> = results.iter().map(|r| r["status"].as_u64().unwrap()).collect();
@@ -127,10 +127,9 @@ fn event_array_has_one_result_each_in_order() {
 fn malformed_event_fails_its_whole_array() {
     let server = Server::start();
     let events = json!([event("vision", 10), with(event("vision", 11), "seq", "x".into())]);
-    let refused = server.post("/v1/events").json(&events.to_string()).send();
-    refused.is(400, "invalid-request");
+    let refused = server.post("/v1/events").json(&events).is(400, "invalid-request");
     assert!(refused.detail().contains("item 1") && refused.detail().contains("`seq`"));
-    server.get("/v1/jobs/scan/job-1").send().is(404, "job-missing");
+    server.get("/v1/jobs/scan/job-1").is(404, "job-missing");
     let many = Value::from(vec![event("vision", 10); 1001]).to_string();
     let many = server.post("/v1/events").json(&many).send();
     assert!(many.is(400, "invalid-request").detail().contains("1000"));
@@ -150,16 +149,7 @@ fn events_refuse_bad_input_and_store_nothing() {
         ("domain", vec![json!(""), json!(1), json!("a b"), json!("é"), json!("x".repeat(256))]),
         ("job_id", vec![json!(""), json!(null), json!("x".repeat(256))]),
         ("stage", vec![json!(""), json!("gap"), json!("snapshot"), json!("end"), json!("a\nb")]),
-        (
-            "seq",
-            vec![
-                json!(-1),
-                json!(1.5),
-                json!("1"),
-                json!(9_007_199_254_740_992_u64),
-                json!(u64::MAX),
-            ],
-        ),
+        ("seq", vec![json!(-1), json!(1.5), json!("1"), json!(1_u64 << 53), json!(u64::MAX)]),
         ("final", vec![json!("true"), json!(null), json!(1)]),
         ("timestamp", vec![json!(1), json!("x".repeat(65)), json!("a\u{0}b")]),
         ("offset", vec![json!(1)]),
@@ -167,17 +157,17 @@ fn events_refuse_bad_input_and_store_nothing() {
         wrong.extend(values.into_iter().map(|value| with(good.clone(), field, value)));
     }
     for wrong in wrong {
-        let answer = server.post("/v1/events").json(&wrong.to_string()).send();
+        let answer = server.post("/v1/events").json(&wrong).send();
         assert_eq!((answer.status, answer.problem().as_str()), (400, "invalid-request"), "{wrong}");
     }
     for wrong in ["", "{", r#"{"domain":"a","domain":"b"}"#] {
-        server.post("/v1/events").json(wrong).send().is(400, "invalid-request");
+        server.post("/v1/events").json(wrong).is(400, "invalid-request");
     }
-    server.post("/v1/events?x=1").json(&good.to_string()).send().is(400, "invalid-request");
+    server.post("/v1/events?x=1").json(&good).is(400, "invalid-request");
     let large = with(good, "data", "x".repeat(1_100_000).into());
-    server.post("/v1/events").json(&large.to_string()).send().is(413, "payload-too-large");
-    server.get("/v1/jobs/scan/job-1").send().is(404, "job-missing");
-    server.get("/v1/jobs/scan/job-1?x=1").send().is(400, "invalid-request");
+    server.post("/v1/events").json(&large).is(413, "payload-too-large");
+    server.get("/v1/jobs/scan/job-1").is(404, "job-missing");
+    server.get("/v1/jobs/scan/job-1?x=1").is(400, "invalid-request");
 }
 
 #[test]
@@ -188,8 +178,8 @@ fn jobs_are_separate_per_tenant() {
         let published = server.post("/v1/events").bearer(tenant).json(&event).send();
         assert_eq!(published.status, 201, "{tenant}");
     }
-    server.post("/v1/events").json(&event).send().is(401, "unauthorized");
-    server.get("/v1/jobs/scan/job-1").send().is(401, "unauthorized");
-    server.get("/v1/jobs/scan/job-1").bearer("watch").send().is(403, "forbidden");
+    server.post("/v1/events").json(&event).is(401, "unauthorized");
+    server.get("/v1/jobs/scan/job-1").is(401, "unauthorized");
+    server.get("/v1/jobs/scan/job-1").bearer("watch").is(403, "forbidden");
     assert_eq!(server.get("/v1/jobs/scan/job-1").bearer("bank").send().json()["offset"], 1);
 }

@@ -1,9 +1,11 @@
 //! Access to event streams: tokens, signed links, pages of other sites.
 
-use std::process::Command;
+use serde_json::json;
 
+use crate::cli_support::{hapax, run};
 use crate::http::access::token;
 use crate::http::events_client::{Listener, WAYS};
+use crate::support::eventually;
 use crate::support::server::{Server, Setup};
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
@@ -19,21 +21,14 @@ fn link(flags: &[&str]) -> String {
 }
 
 fn link_signed(secret: &str, flags: &[&str]) -> String {
-    let made = Command::new(env!("CARGO_BIN_EXE_hapax"))
-        .args(["token", "link"])
-        .args(flags)
-        .env_clear()
-        .env("HAPAX_SSE_SECRET", secret)
-        .output()
-        .unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    String::from_utf8(made.stdout).unwrap().trim().to_owned()
+    let mut command = hapax();
+    command.args(["token", "link"]).args(flags).env("HAPAX_SSE_SECRET", secret);
+    run(&mut command).ok().trim().to_owned()
 }
 
 fn publish(server: &Server, tenant: &str, job: &str) {
-    let event = format!(
-        r#"{{"domain":"scan","job_id":"{job}","stage":"done","seq":51,"data":"{tenant}"}}"#
-    );
+    let event =
+        json!({"domain": "scan", "job_id": job, "stage": "done", "seq": 51, "data": tenant});
     assert_eq!(server.post("/v1/events").bearer(tenant).json(&event).status(), 201);
 }
 
@@ -46,8 +41,8 @@ fn token_shows_only_events_of_its_tenant() {
     let server = guarded(&[]);
     publish(&server, "shop", "1");
     publish(&server, "bank", "1");
-    server.get("/v1/jobs/scan/1/events").send().is(401, "unauthorized");
-    server.get("/v1/events/stream?job=scan/1").send().is(401, "unauthorized");
+    server.get("/v1/jobs/scan/1/events").is(401, "unauthorized");
+    server.get("/v1/events/stream?job=scan/1").is(401, "unauthorized");
     for way in WAYS {
         for tenant in ["shop", "bank"] {
             let bearer = format!("Bearer {tenant}");
@@ -86,8 +81,7 @@ fn signed_link_opens_only_its_jobs() {
         look(elsewhere).is(401, "unauthorized");
     }
     let event = r#"{"domain":"scan","job_id":"1","stage":"a","seq":1,"data":0}"#;
-    let published = server.post(&format!("/v1/events?access={access}")).json(event).send();
-    published.is(401, "unauthorized");
+    server.post(&format!("/v1/events?access={access}")).json(event).is(401, "unauthorized");
     look(&format!("/v1/jobs/scan/1?access={access}&")).is(400, "invalid-request");
 }
 
@@ -98,12 +92,10 @@ fn signed_links_expired_forged_or_foreign_are_refused() {
     let job = ["--job", "scan/1", "--tenant", "shop"];
     let good = link(&job);
     let (claims, signature) = good.split_once('.').unwrap();
-    let (others, _) = link(&["--job", "scan/9", "--tenant", "shop"])
-        .split_once('.')
-        .map(|(a, b)| (a.to_owned(), b.to_owned()))
-        .unwrap();
+    let other = link(&["--job", "scan/9", "--tenant", "shop"]);
+    let others = other.split('.').next().unwrap();
     let short = link(&["--job", "scan/1", "--tenant", "shop", "--ttl", "1ms"]);
-    crate::support::eventually("it expires", || {
+    eventually("it expires", || {
         server.get(&format!("/v1/jobs/scan/1?access={short}")).status() == 401
     });
     for wrong in [
@@ -116,11 +108,10 @@ fn signed_links_expired_forged_or_foreign_are_refused() {
         format!("{claims}.AAAA"),
         String::new(),
     ] {
-        let refused = server.get(&format!("/v1/jobs/scan/1/events?access={wrong}")).send();
-        refused.is(401, "unauthorized");
+        server.get(&format!("/v1/jobs/scan/1/events?access={wrong}")).is(401, "unauthorized");
         // A token beside a bad link does not help.
         let ask = server.get(&format!("/v1/jobs/scan/1/events?access={wrong}")).bearer("shop");
-        ask.send().is(401, "unauthorized");
+        ask.is(401, "unauthorized");
     }
     let log = server.stop();
     assert!(!log.contains(claims) && !log.contains(SECRET), "{log}");
@@ -130,7 +121,7 @@ fn signed_links_expired_forged_or_foreign_are_refused() {
 fn signed_link_is_refused_without_a_secret() {
     let server = Server::start();
     let access = link(&["--job", "scan/1"]);
-    server.get(&format!("/v1/jobs/scan/1?access={access}")).send().is(401, "unauthorized");
+    server.get(&format!("/v1/jobs/scan/1?access={access}")).is(401, "unauthorized");
 }
 
 #[test]
@@ -155,7 +146,7 @@ fn cors_lets_named_sites_read_events_only() {
     for server in [
         guarded(&["--sse-origins", "https://app.example"]),
         Setup::memory()
-            .flags(&["--sse-origins", "https://app.example,http://localhost:3000"])
+            .flags(&["--sse-origins", &format!("{origin},http://localhost:3000")])
             .start(),
     ] {
         let ask = |method: &str, path: &str, origin: &str| {
@@ -174,30 +165,25 @@ fn cors_lets_named_sites_read_events_only() {
             assert_eq!(stream.header("access-control-allow-origin"), Some(origin));
         }
         // Browsers send preflight requests without a token.
-        let beforehand = server
-            .ask("OPTIONS", "/v1/events/stream")
-            .header("Origin", origin)
-            .header("Access-Control-Request-Method", "GET")
-            .header("Access-Control-Request-Headers", "authorization")
-            .send();
+        let preflight = |path: &str, method: &str| {
+            let ask = server.ask("OPTIONS", path).header("Origin", origin);
+            let ask = ask.header("Access-Control-Request-Method", method);
+            ask.header("Access-Control-Request-Headers", "authorization").send()
+        };
+        let beforehand = preflight("/v1/events/stream", "GET");
         assert_eq!(beforehand.status, 204);
         assert_eq!(beforehand.header("access-control-allow-origin"), Some(origin));
-        assert!(
-            beforehand.header("access-control-allow-headers").unwrap().contains("authorization")
-        );
+        let headers = beforehand.header("access-control-allow-headers").unwrap();
+        assert!(headers.contains("authorization"), "{headers}");
         for (path, origin) in
             [("/v1/jobs/scan/none", "https://evil.example"), ("/v1/locks/k", origin)]
         {
             let answer = ask("GET", path, origin).send();
             assert_eq!(answer.header("access-control-allow-origin"), None, "{path} {origin}");
         }
-        let write = server
-            .ask("OPTIONS", "/v1/jobs/scan/none")
-            .header("Origin", origin)
-            .header("Access-Control-Request-Method", "POST")
-            .send();
+        let write = preflight("/v1/jobs/scan/none", "POST");
         assert_eq!(write.header("access-control-allow-origin"), None);
     }
     let none = Server::start();
-    none.get("/v1/jobs/scan/none").header("Origin", origin).send().is(403, "forbidden");
+    none.get("/v1/jobs/scan/none").header("Origin", origin).is(403, "forbidden");
 }

@@ -7,6 +7,7 @@ use std::net::TcpStream;
 use serde_json::{Value, json};
 
 use crate::support::PATIENCE;
+use crate::support::http::HttpResponse;
 use crate::support::server::Server;
 
 /// The protocol versions, one for each sink of a stream.
@@ -32,7 +33,7 @@ impl Event {
 
 pub(crate) struct Listener {
     pub(crate) status: u16,
-    pub(crate) headers: Vec<(String, String)>,
+    head: HttpResponse,
     body: BufReader<Dechunked>,
     pub(crate) comments: usize,
     pub(crate) retry: Option<u64>,
@@ -46,30 +47,19 @@ impl Listener {
         headers.iter().for_each(|(name, value)| head.push_str(&format!("{name}: {value}\r\n")));
         stream.write_all(format!("{head}\r\n").as_bytes()).unwrap();
         let mut reader = BufReader::new(stream);
-        let mut lines = Vec::new();
-        loop {
-            let mut line = String::new();
-            reader.read_line(&mut line).unwrap();
-            match line.trim_end() {
-                "" => break,
-                text => lines.push(text.to_owned()),
-            }
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            assert_ne!(reader.read_until(b'\n', &mut head).unwrap(), 0, "no response");
         }
-        let status = lines[0].split(' ').nth(1).unwrap().parse().unwrap();
-        let header = |line: &String| {
-            let (name, value) = line.split_once(':').unwrap();
-            (name.to_ascii_lowercase(), value.trim().to_owned())
-        };
-        let headers: Vec<_> = lines[1..].iter().map(header).collect();
-        let chunked =
-            headers.iter().any(|(name, value)| name == "transfer-encoding" && value == "chunked");
-        assert_eq!(chunked, way == "HTTP/1.1" && status == 200, "{headers:?}");
+        let head = HttpResponse::parse(&head).unwrap();
+        let chunked = head.header("transfer-encoding") == Some("chunked");
+        assert_eq!(chunked, way == "HTTP/1.1" && head.status == 200, "{head:?}");
         let body = BufReader::new(Dechunked { reader, chunked, left: 0, ended: !chunked });
-        Self { status, headers, body, comments: 0, retry: None }
+        Self { status: head.status, head, body, comments: 0, retry: None }
     }
 
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
+        self.head.header(name)
     }
 
     /// The next event; `None` at the end of the stream.
@@ -180,7 +170,7 @@ impl Server {
     ) -> (u64, u64) {
         let event =
             json!({"domain": "scan", "job_id": job, "stage": stage, "seq": seq, "data": data});
-        let answer = self.post("/v1/events").json(&event.to_string()).send();
+        let answer = self.post("/v1/events").json(&event).send();
         assert_eq!(answer.status, 201, "{}", answer.text());
         let answer = answer.json();
         (answer["offset"].as_u64().unwrap(), answer["epoch"].as_u64().unwrap())

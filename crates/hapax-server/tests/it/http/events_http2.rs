@@ -7,8 +7,8 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::json;
 
+use crate::support::PATIENCE;
 use crate::support::server::{Server, Setup};
-use crate::support::{PATIENCE, eventually};
 
 async fn connect(server: &Server) -> SendRequest<Empty<Bytes>> {
     let socket = tokio::net::TcpStream::connect(&server.address).await.unwrap();
@@ -71,7 +71,7 @@ async fn unread_stream_is_cut_off_while_others_continue() {
             server.publish_data("slow", "vision", seq, &data);
         }
         let ended = "hapax_sse_ended_total{reason=\"slow\"} 1";
-        eventually("it is cut off", || server.get("/metrics").send().text().contains(ended));
+        server.counts(ended);
         server.publish("other", "vision", 10);
     });
     assert!(until(&mut awake, "\"seq\":10").await.contains("event: vision"));

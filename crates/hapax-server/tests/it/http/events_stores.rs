@@ -1,10 +1,12 @@
 //! Events on real stores, with two nodes on each.
 
-use hapax_testkit::{Postgres, Redis};
+use hapax_testkit::Redis;
+use serde_json::{Value, json};
 
 use crate::http::events_client::{Event, Listener, WAYS};
 use crate::support::eventually;
 use crate::support::server::{Server, Setup};
+use crate::support::store::{TestStore, tests_on_stores};
 
 fn nodes(url: &str) -> [Server; 2] {
     limited_nodes(url, "20s")
@@ -13,8 +15,8 @@ fn nodes(url: &str) -> [Server; 2] {
 /// Starts nodes with this store timeout.
 fn limited_nodes(url: &str, limit: &str) -> [Server; 2] {
     [(), ()].map(|()| {
-        let server = Setup::new().flags(&["--store", url, "--store-timeout", limit]).start();
-        eventually("it is ready", || server.get("/readyz").status() == 200);
+        let server = Setup::on(url).flags(&["--store-timeout", limit]).start();
+        server.is_ready(true);
         server
     })
 }
@@ -28,17 +30,19 @@ fn follow(server: &Server, way: &str, job: &str, headers: &[(&str, &str)]) -> Li
     stream.unwrap()
 }
 
+fn event(job: &str, seq: u64) -> Value {
+    json!({"domain": "scan", "job_id": job, "stage": "vision", "seq": seq, "data": {"n": seq}})
+}
+
 /// Publishes again if the store took longer than its timeout; the duplicate is recognised.
 fn publish(server: &Server, job: &str, seq: u64) {
-    let event = format!(
-        r#"{{"domain":"scan","job_id":"{job}","stage":"vision","seq":{seq},"data":{{"n":{seq}}}}}"#
-    );
+    let event = event(job, seq);
     eventually("the event is taken", || server.post("/v1/events").json(&event).status() < 300);
 }
 
 /// Publishes on one node and follows on the other, through reconnects, a duplicate and the end.
-fn one_node_follows_what_the_other_publishes(url: &str) {
-    let [one, other] = nodes(url);
+async fn one_node_follows_what_the_other_publishes(store: TestStore) {
+    let [one, other] = nodes(&store.url());
     for way in WAYS {
         let job = format!("job-{}", &way[5..]);
         let mut waiting = follow(&other, way, &job, &[]);
@@ -50,10 +54,7 @@ fn one_node_follows_what_the_other_publishes(url: &str) {
         }
         let live: Vec<_> = waiting.take(5).iter().map(Event::offset).collect();
         assert_eq!(live, [2, 3, 4, 5, 6]);
-        let again = format!(
-            r#"{{"domain":"scan","job_id":"{job}","stage":"vision","seq":12,"data":{{"n":12}}}}"#
-        );
-        let again = other.post("/v1/events").json(&again).send();
+        let again = other.post("/v1/events").json(event(&job, 12)).send();
         assert_eq!((again.status, &again.json()["offset"]), (200, &3.into()));
         other.finish(&job);
         assert_eq!(waiting.expect().name, "done");
@@ -66,21 +67,11 @@ fn one_node_follows_what_the_other_publishes(url: &str) {
     }
 }
 
-#[test]
-fn event_nodes_share_a_sqlite_file() {
-    let folder = tempfile::tempdir().unwrap();
-    let url = format!("sqlite:{}/hapax.db", folder.path().display());
-    one_node_follows_what_the_other_publishes(&url);
-}
-
-#[test]
-fn event_nodes_share_a_redis() {
-    one_node_follows_what_the_other_publishes(&Redis::start().url());
-}
-
-#[test]
-fn event_nodes_share_a_postgres() {
-    one_node_follows_what_the_other_publishes(&Postgres::start().url());
+tests_on_stores! {
+    one_node_follows_what_the_other_publishes;
+    event_nodes_share_a_sqlite_file on sqlite,
+    event_nodes_share_a_redis on redis,
+    event_nodes_share_a_postgres on postgres,
 }
 
 #[test]
@@ -91,11 +82,11 @@ fn stream_outlives_a_hanging_store() {
     let mut streams = WAYS.map(|way| follow(&server, way, "job-1", &[]));
     streams.iter_mut().for_each(|stream| drop(stream.expect()));
     redis.stop();
-    eventually("it is not ready", || server.get("/readyz").status() == 503);
-    server.get("/v1/jobs/scan/job-1").send().is(503, "store-unavailable");
-    server.get("/v1/jobs/scan/other/events").send().is(503, "store-unavailable");
+    server.is_ready(false);
+    server.get("/v1/jobs/scan/job-1").is(503, "store-unavailable");
+    server.get("/v1/jobs/scan/other/events").is(503, "store-unavailable");
     redis.cont();
-    eventually("it is ready", || server.get("/readyz").status() == 200);
+    server.is_ready(true);
     publish(&server, "job-1", 11);
     for stream in &mut streams {
         assert_eq!(stream.expect().offset(), 2);
@@ -132,8 +123,8 @@ fn failover_gap_reaches_only_followers_of_lost_entries() {
 #[test]
 fn stalled_tail_shows_in_readiness_and_metrics() {
     let redis = Redis::start();
-    let flags = ["--store", &redis.url(), "--event-tail-limit", "300ms", "--event-poll", "50ms"];
-    let server = Setup::new().flags(&flags).start();
+    let flags = ["--event-tail-limit", "300ms", "--event-poll", "50ms"];
+    let server = Setup::on(&redis.url()).flags(&flags).start();
     server.publish("job-1", "vision", 10);
     let mut stream = follow(&server, WAYS[0], "job-1", &[]);
     assert_eq!(stream.expect().offset(), 1);
@@ -146,12 +137,9 @@ fn stalled_tail_shows_in_readiness_and_metrics() {
         ready.status == 503 && ready.text().contains("tail")
     });
     // On a stalled machine the tail may be old before its first read has failed.
-    eventually("the failure is counted", || {
-        let metrics = server.get("/metrics").send().text();
-        metrics.contains("hapax_bus_read_failures_total{what=\"tail\"}")
-    });
+    server.counts("hapax_bus_read_failures_total{what=\"tail\"}");
     redis.cli(&["RENAME", "elsewhere", &tail]);
-    eventually("it is ready", || server.get("/readyz").status() == 200);
+    server.is_ready(true);
     server.publish("job-1", "vision", 11);
     assert_eq!(stream.expect().offset(), 2);
 }
@@ -160,26 +148,22 @@ fn stalled_tail_shows_in_readiness_and_metrics() {
 fn hole_11_killed_server_publishes_event_whole_or_not_at_all() {
     // In the usual design the marker, the stream and the state are three steps of two processes: killed in
     // between, the retry finds the marker, and the event is nowhere.
-    let folder = tempfile::tempdir().unwrap();
-    let url = format!("sqlite:{}/hapax.db", folder.path().display());
+    let store = TestStore::sqlite();
     let events = 20 * u64::from(hapax_testkit::scale());
-    let event = |seq: u64| {
-        format!(r#"{{"domain":"scan","job_id":"j","stage":"vision","seq":{seq},"data":{seq}}}"#)
-    };
     for round in 0..3 {
-        let server = Setup::new().flags(&["--store", &url]).start();
+        let server = Setup::on(&store.url()).start();
         for seq in round * events..(round + 1) * events {
             // Only the last events are in flight when the server is killed.
-            let sent = server.post("/v1/events").json(&event(seq)).begin();
+            let sent = server.post("/v1/events").json(event("j", seq)).begin();
             if seq % events < events - 5 {
                 assert_eq!(sent.answer().status, 201);
             }
         }
         drop(server);
     }
-    let server = Setup::new().flags(&["--store", &url]).start();
+    let server = Setup::on(&store.url()).start();
     for seq in 0..3 * events {
-        assert!([200, 201].contains(&server.post("/v1/events").json(&event(seq)).status()));
+        assert!([200, 201].contains(&server.post("/v1/events").json(event("j", seq)).status()));
     }
     server.finish("j");
     let seen = follow(&server, WAYS[0], "j", &[]).rest();

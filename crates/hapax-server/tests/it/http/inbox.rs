@@ -8,23 +8,18 @@ use crate::support::server::Server;
 const PATH: &str = "/v1/inbox/billing/message-1";
 
 fn receive(server: &Server, body: Value) -> HttpResponse {
-    server.post(PATH).json(&body.to_string()).send()
-}
-
-fn token(received: &HttpResponse) -> String {
-    assert_eq!(received.status, 201, "{}", received.text());
-    received.json()["token"].as_str().unwrap().to_owned()
+    server.post(PATH).json(&body).send()
 }
 
 fn settle(server: &Server, token: &str) -> HttpResponse {
-    server.put(PATH).json(&json!({"token": token}).to_string()).send()
+    server.put(PATH).json(json!({"token": token})).send()
 }
 
 #[test]
 fn inbox_message_takes_effect_once() {
     let server = Server::start();
     let first = server.post(PATH).send();
-    let token = token(&first);
+    let token = first.token();
     let members: Vec<_> = first.json().as_object().unwrap().keys().cloned().collect();
     assert_eq!(members, ["token", "fence", "attempt"]);
     assert_eq!(first.json()["attempt"], 1);
@@ -37,13 +32,13 @@ fn inbox_message_takes_effect_once() {
     let duplicate = receive(&server, json!({"lease_ms": 5}));
     assert_eq!((duplicate.status, duplicate.json()), (200, json!({"duplicate": true})));
     settle(&server, "another").is(409, "claim-lost");
-    server.delete(PATH).header("Hapax-Token", &token).send().is(409, "claim-lost");
+    server.delete(PATH).header("Hapax-Token", &token).is(409, "claim-lost");
 }
 
 #[test]
 fn inbox_message_given_back_is_next_deliverys() {
     let server = Server::start();
-    let first = token(&receive(&server, json!({})));
+    let first = receive(&server, json!({})).token();
     assert_eq!(server.delete(PATH).header("Hapax-Token", &first).status(), 204);
     let second = receive(&server, json!({}));
     assert_eq!((second.status, &second.json()["attempt"]), (201, &json!(2)));
@@ -63,14 +58,14 @@ fn inbox_takes_over_from_gone_consumer() {
     let taken = taken.unwrap().json();
     assert_eq!(taken["attempt"], 2);
     assert!(taken["fence"].as_u64() > lost.json()["fence"].as_u64());
-    settle(&server, &token(&lost)).is(409, "claim-lost");
+    settle(&server, &lost.token()).is(409, "claim-lost");
     assert_eq!(settle(&server, taken["token"].as_str().unwrap()).status, 200);
 }
 
 #[test]
 fn inbox_recognises_message_for_its_retention() {
     let server = Server::start();
-    let token = token(&receive(&server, json!({"retention_ms": 1})));
+    let token = receive(&server, json!({"retention_ms": 1})).token();
     settle(&server, &token);
     eventually("it is forgotten", || receive(&server, json!({})).status == 201);
 }
@@ -82,7 +77,7 @@ fn hole_25_every_consumer_of_every_tenant_has_an_inbox_of_its_own() {
     let server = guarded();
     let receive = |token: &str, path: &str| server.post(path).bearer(token).send();
     let first = receive("shop", PATH);
-    let body = json!({"token": token(&first)}).to_string();
+    let body = json!({"token": first.token()}).to_string();
     assert_eq!(server.put(PATH).bearer("shop").json(&body).status(), 200);
     assert_eq!(receive("shop", PATH).json(), json!({"duplicate": true}));
     assert_eq!(receive("shop", "/v1/inbox/mailing/message-1").status, 201);
@@ -107,10 +102,9 @@ fn inbox_refuses_malformed_requests() {
         ("PUT", PATH, r#"{"token":"t","status":200}"#, "status"),
         ("DELETE", PATH, "", "Hapax-Token"),
     ] {
-        let refused = server.ask(method, path).json(body).send();
-        refused.is(400, "invalid-request");
+        let refused = server.ask(method, path).json(body).is(400, "invalid-request");
         assert!(refused.detail().contains(named), "{method} {path} {body}: {}", refused.text());
     }
     assert_eq!(server.post(PATH).json("{}").send().json()["attempt"], 1);
-    server.get(PATH).send().is(405, "method-not-allowed");
+    server.get(PATH).is(405, "method-not-allowed");
 }

@@ -13,8 +13,7 @@ const HEADERS: &str = "4s";
 fn concurrent_requests_are_limited_per_tenant() {
     let server = Setup::memory().flags(&["--in-flight", "3"]).start();
     let waiting = server.fill(3);
-    let refused = server.get("/v1/records/k").send();
-    refused.is(429, "too-many-requests");
+    let refused = server.get("/v1/records/k").is(429, "too-many-requests");
     assert_eq!(
         (refused.json()["retryable"].as_bool(), refused.header("retry-after")),
         (Some(true), Some("1"))
@@ -73,7 +72,7 @@ fn long_wait_is_not_an_idle_connection() {
     let server =
         Setup::memory().flags(&["--idle-timeout", "300ms", "--header-timeout", HEADERS]).start();
     server.lock("k");
-    server.post("/v1/locks/k").json(r#"{"wait_ms":5000}"#).send().is(409, "lock-held");
+    server.post("/v1/locks/k").json(r#"{"wait_ms":5000}"#).is(409, "lock-held");
 }
 
 #[test]
@@ -82,7 +81,7 @@ fn bodies_that_do_not_arrive_get_408() {
     let ask = server.put("/v1/records/k").json("[1,2,3]").bytes();
     let slow = SentRequest::new(&server.address, &ask[..ask.len() - 3]).answer();
     slow.is(408, "request-timeout");
-    server.get("/v1/records/k").send().is(404, "record-missing");
+    server.get("/v1/records/k").is(404, "record-missing");
 }
 
 #[test]
@@ -98,13 +97,10 @@ fn too_many_headers_are_refused() {
     let server = Setup::memory().start();
     let many =
         (0..150).fold(server.get("/v1/locks/k"), |ask, i| ask.header(&format!("X-{i}"), "y"));
-    many.send().is(431, "headers-too-large");
-    let long = server.get("/v1/locks/k").header("X", &"y".repeat(40_000)).send();
-    long.is(431, "headers-too-large");
-    let huge = server.get("/v1/locks/k").header("X", &"y".repeat(2_000_000)).send();
-    huge.is(431, "headers-too-large");
-    let long_path = server.get(&format!("/v1/locks/{}", "k".repeat(60_000))).send();
-    long_path.is(400, "invalid-request");
+    many.is(431, "headers-too-large");
+    server.get("/v1/locks/k").header("X", &"y".repeat(40_000)).is(431, "headers-too-large");
+    server.get("/v1/locks/k").header("X", &"y".repeat(2_000_000)).is(431, "headers-too-large");
+    server.get(&format!("/v1/locks/{}", "k".repeat(60_000))).is(400, "invalid-request");
     let huge_path = server.get(&format!("/v1/locks/{}", "k".repeat(100_000))).send();
     assert!([400, 431].contains(&huge_path.status));
     huge_path.problem();

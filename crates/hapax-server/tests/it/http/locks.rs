@@ -12,8 +12,7 @@ fn lock_is_renewed_and_released_by_its_owner_only() {
     assert_eq!(taken.json(), json!({"token": token, "fence": fence, "ttl_ms": 600_000}));
     let token = token.as_str().unwrap();
 
-    let held = server.post(path).send();
-    held.is(409, "lock-held");
+    let held = server.post(path).is(409, "lock-held");
     assert_eq!(held.json()["retryable"], true);
     assert!((1..=600_000).contains(&held.json()["retry_after_ms"].as_u64().unwrap()));
 
@@ -29,17 +28,16 @@ fn lock_is_renewed_and_released_by_its_owner_only() {
     assert!(seen.json()["expires_in_ms"].as_u64().unwrap() > 600_000);
     assert!(!seen.text().contains(token), "the token is never shown");
 
-    let foreign = server.delete(path).header("Hapax-Token", "not-yours").send();
-    foreign.is(409, "lock-lost");
+    let foreign = server.delete(path).header("Hapax-Token", "not-yours").is(409, "lock-lost");
     assert_eq!(foreign.json()["retryable"], false);
-    server.put(path).json(r#"{"token":"not-yours"}"#).send().is(409, "lock-lost");
+    server.put(path).json(r#"{"token":"not-yours"}"#).is(409, "lock-lost");
     assert_eq!(server.get(path).send().json()["held"], true);
 
     let released = server.delete(path).header("Hapax-Token", token).send();
     assert_eq!((released.status, released.body.len()), (204, 0));
     let free = json!({"held": false, "fence": null, "expires_in_ms": null});
     assert_eq!(server.get(path).send().json(), free);
-    server.delete(path).header("Hapax-Token", token).send().is(409, "lock-lost");
+    server.delete(path).header("Hapax-Token", token).is(409, "lock-lost");
     let again = server.post(path).send().json();
     assert!(again["fence"].as_u64().unwrap() > fence, "fences grow");
     assert_eq!(again["ttl_ms"], 5000, "the default");
@@ -63,9 +61,7 @@ fn lock_wait_is_woken_by_the_release() {
     let token = server.lock("k");
     let waiting = server.post("/v1/locks/k").json(r#"{"wait_ms":60000}"#).begin();
     // A waiting request counts as in flight.
-    crate::support::eventually("somebody waits", || {
-        server.get("/metrics").send().text().contains("hapax_http_in_flight 2")
-    });
+    server.has_in_flight(2);
     assert_eq!(server.delete("/v1/locks/k").header("Hapax-Token", &token).status(), 204);
     assert_eq!(waiting.answer().status, 201);
 }
@@ -74,8 +70,7 @@ fn lock_wait_is_woken_by_the_release() {
 fn lock_wait_ends_with_lock_held_after_its_time() {
     let server = Server::start();
     server.lock("k");
-    let waited = server.post("/v1/locks/k").json(r#"{"wait_ms":50}"#).send();
-    waited.is(409, "lock-held");
+    server.post("/v1/locks/k").json(r#"{"wait_ms":50}"#).is(409, "lock-held");
 }
 
 #[test]
@@ -83,13 +78,9 @@ fn client_that_disconnects_waits_no_longer() {
     let server = Server::start();
     let token = server.lock("k");
     let waiting = server.post("/v1/locks/k").json(r#"{"wait_ms":60000,"ttl_ms":60000}"#).begin();
-    let in_flight = |n: u32| {
-        let line = format!("hapax_http_in_flight {n}");
-        server.get("/metrics").send().text().contains(&line)
-    };
-    crate::support::eventually("it waits", || in_flight(2));
+    server.has_in_flight(2);
     waiting.hang_up();
-    crate::support::eventually("it waits no longer", || in_flight(1));
+    server.has_in_flight(1);
     assert_eq!(server.delete("/v1/locks/k").header("Hapax-Token", &token).status(), 204);
     assert_eq!(server.get("/v1/locks/k").send().json()["held"], false);
 }
@@ -110,5 +101,5 @@ fn percent_encoded_slash_belongs_to_the_key() {
     assert_eq!(server.get("/v1/locks/a%2fb").send().json()["held"], true);
     assert_eq!(server.get("/v1/locks/a%252Fb").send().json()["held"], false);
     assert_eq!(server.get("/v1/locks/%61%2Fb").send().json()["held"], true);
-    server.get("/v1/locks/a/b").send().is(404, "not-found");
+    server.get("/v1/locks/a/b").is(404, "not-found");
 }

@@ -55,7 +55,7 @@ fn operator_settle_gives_every_caller_that_response() {
         assert_eq!((replayed.status, &replayed.json()["body"]), (200, &json!("decided")));
         assert_eq!(replayed.json()["headers"], json!({"x": "y"}));
         assert_eq!(server.put(&path).json(ANSWER).status(), 200, "the same again");
-        server.put(&path).json(r#"{"status":500}"#).send().is(409, "already-completed");
+        server.put(&path).json(r#"{"status":500}"#).is(409, "already-completed");
     }
 }
 
@@ -66,8 +66,8 @@ fn operator_release_makes_next_begin_the_first_attempt() {
         let path = command(&server, name);
         let released = server.delete(&path).send();
         assert_eq!((released.status, released.text().as_str()), (204, ""));
-        server.delete(&path).send().is(404, "command-missing");
-        server.put(&path).json(ANSWER).send().is(404, "command-missing");
+        server.delete(&path).is(404, "command-missing");
+        server.put(&path).json(ANSWER).is(404, "command-missing");
         let begun = begin(&server, name);
         assert_eq!((begun.status, &begun.json()["attempt"]), (201, &json!(1)));
     }
@@ -78,14 +78,13 @@ fn operator_cannot_touch_pending_or_completed_commands() {
     let server = Server::start();
     let pending = command(&server, "pending");
     for ask in [server.put(&pending).json(ANSWER), server.delete(&pending)] {
-        let refused = ask.send();
-        refused.is(409, "in-progress");
+        let refused = ask.is(409, "in-progress");
         assert!(refused.header("retry-after").is_some());
     }
     assert_eq!(state(&server, "pending"), "pending");
     let completed = command(&server, "completed");
     for ask in [server.put(&completed).json(ANSWER), server.delete(&completed)] {
-        ask.send().is(409, "already-completed");
+        ask.is(409, "already-completed");
     }
     assert_eq!(begin(&server, "completed").json()["body"], "first");
 }
@@ -100,7 +99,7 @@ fn operator_decision_makes_late_owner_lose_the_claim() {
         let ruled = server.ask(method, &format!("{LIST}/pay/{method}"));
         assert!(if method == "PUT" { ruled.json(ANSWER) } else { ruled }.status() < 300);
         let late = json!({"token": token, "status": 200, "body": "late"}).to_string();
-        server.put(&path).json(&late).send().is(409, "claim-lost");
+        server.put(&path).json(&late).is(409, "claim-lost");
     }
 }
 
@@ -112,7 +111,7 @@ fn operator_shows_command_as_to_its_owner() {
     assert_eq!((&seen["state"], &seen["status"]), (&json!("completed"), &json!(201)));
     assert_eq!((&seen["body"], &seen["attempt"]), (&json!("first"), &json!(1)));
     assert!(seen.get("token").is_none());
-    server.get(&format!("{LIST}/pay/nothing")).send().is(404, "command-missing");
+    server.get(&format!("{LIST}/pay/nothing")).is(404, "command-missing");
 }
 
 fn keys(page: &Value) -> BTreeSet<String> {
@@ -143,7 +142,7 @@ fn commands_are_listed_by_state() {
 #[test]
 fn operator_list_pages_to_the_end() {
     for store in ["memory:", "sqlite:hapax.db"] {
-        let server = Setup::new().flags(&["--store", store]).start();
+        let server = Setup::on(store).start();
         for i in 0..7 {
             // The command must still be pending when the last page is read.
             let begin = server.post(&format!("/v1/commands/o/k{i}"));
@@ -184,8 +183,7 @@ fn operator_list_parameters_are_strict() {
         ("scope=x", "`scope`"),
         ("after=%zz", "percent-encoding"),
     ] {
-        let answer = server.get(&format!("{LIST}?{query}")).send();
-        answer.is(400, "invalid-request");
+        let answer = server.get(&format!("{LIST}?{query}")).is(400, "invalid-request");
         assert!(answer.detail().contains(named), "{query}: {}", answer.text());
     }
     let path = command(&server, "unknown");
@@ -195,14 +193,14 @@ fn operator_list_parameters_are_strict() {
             server.put(&format!("{path}?{query}")).json(ANSWER),
             server.delete(&format!("{path}?{query}")),
         ] {
-            ask.send().is(400, "invalid-request");
+            ask.is(400, "invalid-request");
         }
     }
     for body in [r#"{"status":199}"#, r#"{"status":600}"#, "{}", r#"{"status":200,"token":"t"}"#] {
-        server.put(&path).json(body).send().is(400, "invalid-request");
+        server.put(&path).json(body).is(400, "invalid-request");
     }
     for body in [r#"{"at_most":0}"#, r#"{"at_most":1000001}"#, r#"{"at_most":"1"}"#] {
-        server.post("/v1/operator/sweep").json(body).send().is(400, "invalid-request");
+        server.post("/v1/operator/sweep").json(body).is(400, "invalid-request");
     }
     assert_eq!(state(&server, "unknown"), "unknown");
 }
@@ -232,7 +230,7 @@ fn operator_finds_proxy_keys_by_scope() {
     });
     let path = format!("{LIST}/POST%20%2Forders/key-1");
     for ask in [server.get(&path), server.put(&path).json(ANSWER), server.delete(&path)] {
-        ask.send().is(404, "command-missing");
+        ask.is(404, "command-missing");
     }
     let scoped = format!("{path}?scope={SCOPE}");
     assert_eq!(server.get(&scoped).send().json()["state"], "unknown");
@@ -245,7 +243,7 @@ fn tenants_never_see_each_others_commands() {
     let tokens =
         [token("a", "shop", "'admin', 'data'"), token("b", "shopx", "'admin', 'data'")].concat();
     for store in ["sqlite:hapax.db", "memory:"] {
-        let server = Setup::new().flags(&["--store", store]).file(&tokens).start();
+        let server = Setup::on(store).file(&tokens).start();
         if store.starts_with("sqlite") {
             proxied(&server, "shopx");
         }
@@ -256,7 +254,7 @@ fn tenants_never_see_each_others_commands() {
         }
         let page = server.get(&format!("{LIST}?limit=1")).bearer("a").send().json();
         let next = page["next"].as_str().unwrap();
-        server.get(&format!("{LIST}?after={next}")).bearer("b").send().is(400, "invalid-request");
+        server.get(&format!("{LIST}?after={next}")).bearer("b").is(400, "invalid-request");
         let all = server.get(LIST).bearer("a").send();
         assert_eq!(keys(&all.json()).len(), 3);
         assert!(!all.text().contains("hidden"), "{}", all.text());
@@ -266,7 +264,7 @@ fn tenants_never_see_each_others_commands() {
             format!("{LIST}/o/hidden-1?scope=..%2Fshopx"),
         ] {
             for ask in [server.get(&path), server.put(&path).json(ANSWER), server.delete(&path)] {
-                ask.bearer("a").send().is(404, "command-missing");
+                ask.bearer("a").is(404, "command-missing");
             }
         }
         let theirs = server.get(LIST).bearer("b").send().json();
@@ -300,12 +298,10 @@ fn operator_needs_the_scope_admin() {
 
 #[test]
 fn operator_actions_are_audited_without_keys() {
-    let server = Setup::memory()
-        .flags(&["--log", "json", "--log-level", "error"])
-        .file(
-            &token("s3cret", "shop", "'admin', 'data'").replace("name = 's3cret'", "name = 'ops'"),
-        )
-        .start();
+    let token =
+        token("s3cret", "shop", "'admin', 'data'").replace("name = 's3cret'", "name = 'ops'");
+    let flags = ["--log", "json", "--log-level", "error"];
+    let server = Setup::memory().flags(&flags).file(&token).start();
     let lost = server.post("/v1/commands/0peration/U4af4980629").bearer("s3cret");
     let fence = lost.json(r#"{"lease_ms":1}"#).send().json()["fence"].clone();
     let path = format!("{LIST}/0peration/U4af4980629");
@@ -313,7 +309,7 @@ fn operator_actions_are_audited_without_keys() {
     eventually("the lease runs out", || show().json()["state"] == "unknown");
     let answer = r#"{"status":200,"body":"s3cr3t-body"}"#;
     assert_eq!(server.put(&path).bearer("s3cret").json(answer).status(), 200);
-    server.delete(&path).bearer("s3cret").send().is(409, "already-completed");
+    server.delete(&path).bearer("s3cret").is(409, "already-completed");
     assert_eq!(server.get(LIST).bearer("s3cret").status(), 200);
     assert_eq!(server.post("/v1/operator/sweep").bearer("s3cret").status(), 200);
     let metrics = server.get("/metrics").bearer("s3cret").send().text();
@@ -323,18 +319,15 @@ fn operator_actions_are_audited_without_keys() {
     for secret in ["U4af4980629", "0peration", "s3cr3t-body", "s3cret"] {
         assert!(!log.contains(secret) && !metrics.contains(secret), "{secret}: {log}");
     }
-    let lines = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let mut audited: Vec<_> = lines.filter(|line| line["target"] == "audit").collect();
-    audited.retain(|line| line["action"] != "show");
-    let mut expected = Vec::new();
-    for (action, result, fence) in [
+    let mut audited: Vec<Value> =
+        log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    audited.retain(|line| line["target"] == "audit" && line["action"] != "show");
+    let expected = [
         ("settle", "done", &fence),
         ("release", "already-completed", &fence),
         ("list", "done", &Value::Null),
         ("sweep", "done", &Value::Null),
-    ] {
-        expected.push((action, result, fence));
-    }
+    ];
     assert_eq!(audited.len(), expected.len(), "{log}");
     for (line, (action, result, fence)) in audited.iter().zip(expected) {
         assert_eq!((&line["action"], &line["result"]), (&json!(action), &json!(result)));
@@ -370,9 +363,7 @@ fn expired_data_vanishes_from_the_sqlite_file() {
     eventually("only one is left", || claims(&server) == 1);
     assert_eq!(server.get("/v1/locks/kept").send().json()["held"], true);
     // A row is gone before it is counted.
-    eventually("they are counted", || {
-        server.get("/metrics").send().text().contains("hapax_swept_total 5")
-    });
+    server.counts("hapax_swept_total 5");
 }
 
 #[test]

@@ -1,3 +1,4 @@
+use crate::support::eventually;
 use crate::support::http::HttpResponse;
 use crate::support::server::Server;
 
@@ -11,7 +12,7 @@ fn put(server: &Server, value: &str, headers: &[(&str, &str)]) -> HttpResponse {
 #[test]
 fn record_is_written_read_changed_and_deleted() {
     let server = Server::start();
-    server.get(PATH).send().is(404, "record-missing");
+    server.get(PATH).is(404, "record-missing");
     let text = r#"{"item":"lunch", "amount": 100.50, "big": 12345678901234567890123}"#;
     let created = put(&server, text, &[]);
     assert_eq!(created.status, 201);
@@ -27,7 +28,7 @@ fn record_is_written_read_changed_and_deleted() {
     assert_eq!(changed.status, 200);
     assert_ne!(changed.etag(), created.etag());
     assert_eq!(server.delete(PATH).status(), 204);
-    server.delete(PATH).send().is(404, "record-missing");
+    server.delete(PATH).is(404, "record-missing");
 }
 
 #[test]
@@ -119,12 +120,12 @@ fn record_ttl_is_kept_unless_a_new_one_is_given() {
     for changed in [
         put(&server, "{}", &[]),
         server.get(PATH).send(),
-        server.ask("PATCH", PATH).json("{\"a\":1}").send(),
+        server.patch(PATH).json("{\"a\":1}").send(),
     ] {
         assert_eq!(changed.status, 200);
         assert!((1..=60_000).contains(&expires(&changed).unwrap()), "{changed:?}");
     }
-    let longer = server.ask("PATCH", &with("90000")).json("{}").send();
+    let longer = server.patch(&with("90000")).json("{}").send();
     assert_eq!(expires(&longer), Some(90_000));
     assert!(expires(&server.get(PATH).send()).unwrap() > 60_000);
     assert_eq!(server.delete(PATH).status(), 204);
@@ -135,15 +136,15 @@ fn record_ttl_is_kept_unless_a_new_one_is_given() {
 fn expired_record_is_missing() {
     let server = Server::start();
     assert_eq!(server.put(&format!("{PATH}?ttl_ms=1")).json("1").status(), 201);
-    crate::support::eventually("it expires", || server.get(PATH).status() == 404);
+    eventually("it expires", || server.get(PATH).status() == 404);
 }
 
 #[test]
 fn merge_patch_merges() {
     let server = Server::start();
-    server.ask("PATCH", PATH).json("{}").send().is(404, "record-missing");
+    server.patch(PATH).json("{}").is(404, "record-missing");
     put(&server, r#"{"item":"lunch","amount":100,"note":{"a":1,"b":2}}"#, &[]);
-    let patch = server.ask("PATCH", PATH).header("Content-Type", "application/merge-patch+json");
+    let patch = server.patch(PATH).header("Content-Type", "application/merge-patch+json");
     let merged = patch.body(br#"{"amount":120.0,"note":{"a":null},"tag":"x"}"#).send();
     assert_eq!(merged.status, 200);
     assert_eq!(merged.text(), r#"{"item":"lunch","amount":120.0,"note":{"b":2},"tag":"x"}"#);
@@ -155,9 +156,8 @@ fn merge_patch_merges() {
 fn concurrent_patches_without_version_all_apply() {
     let server = Server::start();
     put(&server, "{}", &[]);
-    let sent: Vec<_> = (0..8)
-        .map(|i| server.ask("PATCH", PATH).json(&format!("{{\"m{i}\":{i}}}")).begin())
-        .collect();
+    let sent: Vec<_> =
+        (0..8).map(|i| server.patch(PATH).json(&format!("{{\"m{i}\":{i}}}")).begin()).collect();
     for sent in sent {
         assert_eq!(sent.answer().status, 200);
     }
@@ -169,7 +169,7 @@ fn patch_cannot_grow_record_past_the_limit() {
     let server = Server::start();
     server.put("/v1/records/r").json("{}").send();
     let half = |name: &str| format!("{{\"{name}\":\"{}\"}}", "x".repeat(600_000));
-    assert_eq!(server.ask("PATCH", "/v1/records/r").json(&half("a")).send().status, 200);
-    server.ask("PATCH", "/v1/records/r").json(&half("b")).send().is(413, "payload-too-large");
+    assert_eq!(server.patch("/v1/records/r").json(&half("a")).send().status, 200);
+    server.patch("/v1/records/r").json(&half("b")).is(413, "payload-too-large");
     assert!(server.get("/v1/records/r").send().text().len() < 700_000);
 }

@@ -1,3 +1,5 @@
+use std::net::TcpStream;
+
 use rustix::process::Signal;
 
 use crate::support::eventually;
@@ -9,23 +11,26 @@ fn patient() -> Setup {
     Setup::memory().flags(&["--body-timeout", "10m"])
 }
 
-fn in_flight(server: &Server, n: u32) -> bool {
-    server.get("/metrics").send().text().contains(&format!("hapax_http_in_flight {n}"))
+/// A request whose body is still on its way, and the rest of it.
+fn unfinished(server: &Server) -> (SentRequest, Vec<u8>) {
+    let ask = server.put("/v1/records/k").json("[1,2,3]").bytes();
+    let (first, rest) = ask.split_at(ask.len() - 3);
+    let sent = SentRequest::new(&server.address, first);
+    server.has_in_flight(2);
+    (sent, rest.to_vec())
+}
+
+fn accepts_nothing_new(server: &Server) {
+    eventually("nothing new is accepted", || TcpStream::connect(&server.address).is_err());
 }
 
 #[test]
 fn shutdown_answers_requests_in_flight() {
     let server = patient().start();
-    // The body is still on its way when the signal comes.
-    let ask = server.put("/v1/records/k").json("[1,2,3]").bytes();
-    let (first, rest) = ask.split_at(ask.len() - 3);
-    let mut sent = SentRequest::new(&server.address, first);
-    eventually("it is being answered", || in_flight(&server, 2));
+    let (mut sent, rest) = unfinished(&server);
     server.signal(Signal::TERM);
-    eventually("nothing new is accepted", || {
-        std::net::TcpStream::connect(&server.address).is_err()
-    });
-    sent.more(rest);
+    accepts_nothing_new(&server);
+    sent.more(&rest);
     let answer = sent.answer();
     assert_eq!(answer.status, 201);
     assert_eq!(answer.header("connection"), Some("close"));
@@ -43,7 +48,7 @@ fn shutdown_tells_waiting_requests_at_once() {
         let command = server.post("/v1/commands/o/k").send();
         assert_eq!(command.status, 201);
         let other = server.post("/v1/commands/o/k").json(r#"{"wait_ms":60000}"#).begin();
-        eventually("they wait", || in_flight(&server, 3));
+        server.has_in_flight(3);
         server.signal(signal);
         for waiting in [waiting, other] {
             let told = waiting.answer();
@@ -57,9 +62,7 @@ fn shutdown_tells_waiting_requests_at_once() {
 #[test]
 fn shutdown_waits_a_limited_time() {
     let server = patient().flags(&["--shutdown-timeout", "200ms"]).start();
-    let ask = server.put("/v1/records/k").json("[1,2,3]").bytes();
-    let _unfinished = SentRequest::new(&server.address, &ask[..ask.len() - 3]);
-    eventually("it is being answered", || in_flight(&server, 2));
+    let _unfinished = unfinished(&server);
     server.signal(Signal::TERM);
     let (status, log) = server.ended();
     assert_eq!(status.code(), Some(0));
@@ -69,13 +72,9 @@ fn shutdown_waits_a_limited_time() {
 #[test]
 fn second_signal_ends_at_once() {
     let server = patient().flags(&["--shutdown-timeout", "1h"]).start();
-    let ask = server.put("/v1/records/k").json("[1,2,3]").bytes();
-    let _unfinished = SentRequest::new(&server.address, &ask[..ask.len() - 3]);
-    eventually("it is being answered", || in_flight(&server, 2));
+    let _unfinished = unfinished(&server);
     server.signal(Signal::TERM);
-    eventually("nothing new is accepted", || {
-        std::net::TcpStream::connect(&server.address).is_err()
-    });
+    accepts_nothing_new(&server);
     server.signal(Signal::INT);
     let (status, log) = server.ended();
     assert_eq!(status.code(), Some(0));
@@ -85,8 +84,7 @@ fn second_signal_ends_at_once() {
 #[test]
 fn idle_connections_do_not_delay_shutdown() {
     let server = Server::start();
-    let idle: Vec<_> =
-        (0..5).map(|_| std::net::TcpStream::connect(&server.address).unwrap()).collect();
+    let idle: Vec<_> = (0..5).map(|_| TcpStream::connect(&server.address).unwrap()).collect();
     let mut used = SentRequest::new(
         &server.address,
         format!("GET /healthz HTTP/1.1\r\nHost: {}\r\n\r\n", server.address).as_bytes(),

@@ -119,14 +119,14 @@ fn foreign_locks_count_and_foreign_records_are_read() {
     let redis = Redis::start();
     let server = Setup::on(&redis.url()).start();
     redis.cli(&["SET", "processing:user:U1", "1", "EX", "60"]);
-    server.post("/v1/locks/processing:user:U1").send().is(409, "lock-held");
+    server.post("/v1/locks/processing:user:U1").is(409, "lock-held");
     let seen = server.get("/v1/locks/processing:user:U1").send().json();
     assert_eq!((&seen["held"], &seen["fence"]), (&json!(true), &json!(null)));
     redis.cli(&["SET", "user:U1:last_transaction", "{\"amount\": 100}"]);
     let record = server.get("/v1/records/user:U1:last_transaction").send();
     assert_eq!(record.text(), "{\"amount\": 100}");
     redis.cli(&["SET", "user:U2:last_transaction", "not JSON"]);
-    server.get("/v1/records/user:U2:last_transaction").send().is(500, "record-corrupt");
+    server.get("/v1/records/user:U2:last_transaction").is(500, "record-corrupt");
     server.patch("/v1/records/user:U2:last_transaction").json("{}").is(500, "record-corrupt");
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use hapax::log::LogEntry;
 use hapax::{Key, Store, StoreConfig, Tenant};
+use hapax_testkit::free_port;
 use serde_json::{Value, json};
 
 use crate::cli_support::{hapax, run};
@@ -15,6 +16,8 @@ use crate::support::{KillOnDrop, PATIENCE};
 
 /// How the ingest processes of one test are started, repeatedly on the same store.
 pub(crate) struct Ingest {
+    /// The same for all, because the name of the consumer is made of it.
+    address: String,
     store: String,
     redis: String,
     flags: Vec<String>,
@@ -31,12 +34,14 @@ impl Ingest {
     /// On the Redis that it reads from.
     pub(crate) fn redis_alone(redis: &str, flags: &[&str]) -> Self {
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        Self { store: redis.into(), redis: redis.into(), flags, _file: None }
+        let address = format!("127.0.0.1:{}", free_port());
+        Self { address, store: redis.into(), redis: redis.into(), flags, _file: None }
     }
 
     pub(crate) fn start(&self) -> Server {
         let flags: Vec<_> = self.flags.iter().map(String::as_str).collect();
-        Setup::on(&self.store).flags(&["--ingest-from", &self.redis]).flags(&flags).start()
+        let stores = ["--store", &self.store, "--ingest-from", &self.redis];
+        Setup::at(&self.address).flags(&stores).flags(&flags).start()
     }
 
     /// The store, as this process sees it.

@@ -51,6 +51,12 @@ impl Reply {
         kind.rsplit('/').next().unwrap_or_default().to_owned()
     }
 
+    /// Asserts that it is this problem document.
+    #[track_caller]
+    pub(crate) fn is(&self, status: u16, code: &str) {
+        assert_eq!((self.status.as_u16(), self.problem().as_str()), (status, code));
+    }
+
     pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).expect("JSON")
     }

@@ -1,10 +1,10 @@
 //! The `hapax proxy` binary.
 
-use std::path::Path;
 use std::process::{Command, ExitStatus};
 
 use rustix::process::{Pid, Signal};
 
+use crate::proxy_support::client::{Reply, keyed, send};
 use crate::support::{HapaxProcess, hapax};
 
 /// A running `hapax proxy`, killed when dropped.
@@ -16,31 +16,31 @@ pub(crate) struct Proxy {
     pub(crate) admin: Option<String>,
 }
 
-fn before<'a>(upstream: &'a str, store: &'a str, flags: &[&'a str]) -> Vec<&'a str> {
-    [&["--upstream", upstream, "--store", store, "--listen", "127.0.0.1:0"], flags].concat()
-}
-
 impl Proxy {
     /// Starts a proxy in front of `upstream`, on a free port, with further flags.
     pub(crate) fn start(upstream: &str, store: &str, flags: &[&str]) -> Self {
-        Self::spawn(command(&before(upstream, store, flags)))
+        Self::spawn(command(&["--upstream", upstream, "--store", store]).args(flags))
     }
 
     /// Starts a proxy that aborts at a failpoint: `granted:2`, the second time it is passed.
     pub(crate) fn doomed(upstream: &str, store: &str, flags: &[&str], failpoint: &str) -> Self {
-        let mut command = command(&before(upstream, store, flags));
-        command.env("HAPAX_FAILPOINT", failpoint);
-        Self::spawn(command)
+        let mut command = command(&["--upstream", upstream, "--store", store]);
+        Self::spawn(command.args(flags).env("HAPAX_FAILPOINT", failpoint))
     }
 
     /// Starts a proxy with these flags alone.
     pub(crate) fn run(flags: &[&str]) -> Self {
-        Self::spawn(command(flags))
+        Self::spawn(&mut command(flags))
     }
 
-    fn spawn(mut command: Command) -> Self {
-        let process = HapaxProcess::start(&mut command);
+    fn spawn(command: &mut Command) -> Self {
+        let process = HapaxProcess::start(command.args(["--listen", "127.0.0.1:0"]));
         Self { address: process.address(), admin: process.admin_address(), process }
+    }
+
+    /// Posts an order with this key.
+    pub(crate) async fn order(&self, key: &str) -> Reply {
+        send(keyed(self.url("/orders"), key), "a").await
     }
 
     pub(crate) fn url(&self, path: &str) -> String {
@@ -53,11 +53,6 @@ impl Proxy {
 
     pub(crate) fn pid(&self) -> Pid {
         self.process.pid()
-    }
-
-    /// `SIGKILL`.
-    pub(crate) fn kill(mut self) {
-        self.process.kill();
     }
 
     /// `SIGTERM`.
@@ -85,6 +80,6 @@ pub(crate) fn command(flags: &[&str]) -> Command {
         // A busy machine must not fail a store call; tests of the timeout set a flag.
         .env("HAPAX_STORE_TIMEOUT", "20s")
         // Away from any hapax.toml.
-        .current_dir(Path::new("/"));
+        .current_dir("/");
     command
 }

@@ -9,13 +9,12 @@ use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use hyper::header::HeaderMap;
-use hyper::{Method, StatusCode, Uri};
+use hyper::{StatusCode, Uri};
 use tokio::net::TcpListener;
 
 /// One request as the upstream saw it.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
-    pub(crate) method: Method,
     pub(crate) uri: Uri,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
@@ -105,14 +104,8 @@ impl Upstream {
     }
 }
 
-async fn answer(
-    State(log): State<Log>,
-    method: Method,
-    uri: Uri,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Response {
-    let seen = Seen { method, uri, headers, body };
+async fn answer(State(log): State<Log>, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
+    let seen = Seen { uri, headers, body };
     let run = log.note(seen.clone());
     if let Some(ms) = seen.number("ms") {
         tokio::time::sleep(Duration::from_millis(ms)).await;

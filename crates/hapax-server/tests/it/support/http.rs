@@ -1,6 +1,6 @@
 //! An HTTP client that sends exactly what it is told to, also where that is wrong.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 
@@ -93,6 +93,14 @@ impl HttpRequest {
         let answer = self.send();
         answer.is(status, code);
         answer
+    }
+}
+
+/// The beginning of the request, for messages.
+impl fmt::Display for HttpRequest {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.bytes();
+        write!(formatter, "{}", String::from_utf8_lossy(&bytes[..bytes.len().min(400)]))
     }
 }
 
