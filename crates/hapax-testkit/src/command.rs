@@ -55,14 +55,9 @@ pub(crate) fn must_succeed(command: &mut Command, timeout: Duration) -> String {
     let Some(output) = output_within(command, timeout) else {
         panic!("{command:?} did not end within {timeout:?}");
     };
-    assert!(
-        output.status.success(),
-        "{command:?} failed with {}\n{}\n{}",
-        output.status,
-        text(&output.stdout),
-        text(&output.stderr)
-    );
-    text(&output.stdout)
+    let (status, printed) = (output.status, text(&output.stdout));
+    assert!(status.success(), "{command:?}: {status}\n{printed}\n{}", text(&output.stderr));
+    printed
 }
 
 /// Output as text without the final line break.

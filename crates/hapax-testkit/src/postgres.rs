@@ -77,11 +77,9 @@ impl Postgres {
             }
             all_settings.extend(settings);
             let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+            let name = format!("PostgreSQL on port {port}");
             let postgres = Self {
-                process: Process::new(
-                    format!("PostgreSQL on port {port}"),
-                    folder.path().join("log"),
-                ),
+                process: Process::new(name, folder.path().join("log")),
                 port,
                 settings: all_settings.iter().map(owned).collect(),
                 certificates,
@@ -315,18 +313,16 @@ fn make_certificates(data: &Path) -> Certificates {
         certificate: data.join("server.pem"),
         key: data.join("server.key"),
     };
-    fs::copy(&made.certificate, &certificates.certificate).expect("cannot copy server.pem");
-    fs::copy(&made.key, &certificates.key).expect("cannot copy server.key");
-    // PostgreSQL refuses a key that others can read.
-    fs::set_permissions(&certificates.key, fs::Permissions::from_mode(0o600))
-        .expect("cannot close server.key");
-    give_to_server_user(&certificates.certificate);
-    give_to_server_user(&certificates.key);
-    fs::write(
-        data.join("pg_hba.conf"),
-        "local all all trust\nhostssl all all 127.0.0.1/32 trust\n",
-    )
-    .expect("cannot write pg_hba.conf");
+    for (from, to) in
+        [(&made.certificate, &certificates.certificate), (&made.key, &certificates.key)]
+    {
+        fs::copy(from, to).expect("cannot copy a certificate");
+        // PostgreSQL refuses a key that others can read.
+        fs::set_permissions(to, fs::Permissions::from_mode(0o600)).expect("cannot close a file");
+        give_to_server_user(to);
+    }
+    let access = "local all all trust\nhostssl all all 127.0.0.1/32 trust\n";
+    fs::write(data.join("pg_hba.conf"), access).expect("cannot write pg_hba.conf");
     certificates
 }
 

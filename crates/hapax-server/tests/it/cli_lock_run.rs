@@ -71,10 +71,8 @@ fn lock_run_renews_while_the_command_runs() {
     let (mut least, mut renewed) = (u64::MAX, 0);
     wait_for("it is renewed twice", PATIENCE, || {
         let shown = server.run(["lock", "show", "job", "--json"]).json();
-        assert_eq!(
-            (&shown["held"], shown["fence"].to_string()),
-            (&true.into(), running.first_line.clone())
-        );
+        assert_eq!(shown["held"], true);
+        assert_eq!(shown["fence"].to_string(), running.first_line);
         let left = shown["expires_in_ms"].as_u64().expect("a number");
         renewed += u32::from(left > least);
         least = left;

@@ -46,10 +46,8 @@ fn publish_many_is_in_order_and_idempotent() {
     let first = server.run_with_input(&["publish"], events.as_bytes());
     assert_eq!(first.ok(), "2500 published, 0 duplicates\n");
     let again = server.run_with_input(&["publish", "--json", "--batch", "33"], events.as_bytes());
-    assert_eq!(
-        (&again.json()["published"], &again.json()["duplicates"]),
-        (&json!(0), &json!(2500))
-    );
+    let again = again.json();
+    assert_eq!((&again["published"], &again["duplicates"]), (&json!(0), &json!(2500)));
     server.run(["publish", "scan/job-3", "--stage", "done", "--seq", "9999", "--final"]).ok();
     let followed = server.run(["follow", "scan/job-3", "--json"]).ok();
     let seqs: Vec<_> = followed
@@ -77,10 +75,8 @@ fn publish_names_bad_lines_and_sends_the_others() {
     ];
     let ran = server.run_with_input(&["publish"], lines.join("\n").as_bytes());
     let said = ran.failed(1);
-    assert_eq!(
-        ran.out(),
-        "4 published, 0 duplicates, 1 conflicts, 1 of closed jobs, 2 malformed\n"
-    );
+    let counted = "4 published, 0 duplicates, 1 conflicts, 1 of closed jobs, 2 malformed\n";
+    assert_eq!(ran.out(), counted);
     for named in ["line 3: no JSON", "line 4:", "`seq`", "line 6:", "line 8:"] {
         assert!(said.contains(named), "{named}: {said}");
     }

@@ -14,10 +14,8 @@ fn record_is_put_read_patched_and_deleted() {
     let key = "user:U1:last_transaction";
     let put = server.run(["record", "put", key, r#"{"amount":100,"note":"tea"}"#, "--ttl", "1h"]);
     assert_eq!(put.ok(), "created\n");
-    assert_eq!(
-        server.run(["record", "put", key, r#"{"amount":1.50,"note":"x"}"#]).ok(),
-        "changed\n"
-    );
+    let changed = server.run(["record", "put", key, r#"{"amount":1.50,"note":"x"}"#]);
+    assert_eq!(changed.ok(), "changed\n");
     // As it was written, digit for digit.
     assert_eq!(server.run(["record", "get", key]).ok(), "{\"amount\":1.50,\"note\":\"x\"}\n");
     let patched = server.run(["record", "patch", key, r#"{"amount":90,"note":null}"#]).json();

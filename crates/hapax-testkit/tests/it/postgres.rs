@@ -11,20 +11,16 @@ use hapax_testkit::{Postgres, find_binary, wait_for};
 #[test]
 fn postgres_restarts_with_its_commits_after_a_kill() {
     let postgres = Postgres::start();
-    assert_eq!(
-        postgres.url(),
-        format!("postgres://postgres@127.0.0.1:{}/postgres", postgres.port())
-    );
+    let url = format!("postgres://postgres@127.0.0.1:{}/postgres", postgres.port());
+    assert_eq!(postgres.url(), url);
     postgres.psql("CREATE TABLE things (name text)");
     for round in 0..3 {
         postgres.psql(&format!("INSERT INTO things VALUES ('thing {round}')"));
         postgres.kill();
         postgres.restart();
     }
-    assert_eq!(
-        postgres.psql("SELECT name, length(name) FROM things ORDER BY name"),
-        "thing 0|7\nthing 1|7\nthing 2|7"
-    );
+    let things = postgres.psql("SELECT name, length(name) FROM things ORDER BY name");
+    assert_eq!(things, "thing 0|7\nthing 1|7\nthing 2|7");
     assert_eq!(postgres.psql("SHOW fsync"), "on");
 }
 

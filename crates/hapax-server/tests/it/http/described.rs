@@ -50,10 +50,8 @@ fn openapi_describes_exactly_the_existing_routes() {
         ("/readyz", "get"),
         ("/metrics", "get"),
     ];
-    assert_eq!(
-        described,
-        contract.map(|(path, methods)| (path, methods.split(' ').collect())).into()
-    );
+    let contract = contract.map(|(path, methods)| (path, methods.split(' ').collect()));
+    assert_eq!(described, contract.into());
 }
 
 #[test]
@@ -174,10 +172,9 @@ fn pages_load_nothing_from_another_host() {
         }
     }
     let configured = server.get("/docs/swagger-initializer.js").send().text();
-    assert!(
-        configured.contains("/openapi.json") && configured.contains("\"validatorUrl\": \"none\""),
-        "{configured}"
-    );
+    for setting in ["/openapi.json", "\"validatorUrl\": \"none\""] {
+        assert!(configured.contains(setting), "{configured}");
+    }
     assert_eq!(server.get("/docs").send().header("location"), Some("/docs/"));
     server.get("/docs/nothing.js").is(404, "not-found");
 }

@@ -14,10 +14,8 @@ fn concurrent_requests_are_limited_per_tenant() {
     let server = Setup::memory().flags(&["--in-flight", "3"]).start();
     let waiting = server.fill(3);
     let refused = server.get("/v1/records/k").is(429, "too-many-requests");
-    assert_eq!(
-        (refused.json()["retryable"].as_bool(), refused.header("retry-after")),
-        (Some(true), Some("1"))
-    );
+    assert_eq!(refused.json()["retryable"], true);
+    assert_eq!(refused.header("retry-after"), Some("1"));
     // Health and metrics are never refused.
     for path in ["/healthz", "/readyz", "/metrics", "/"] {
         assert_eq!(server.get(path).status(), 200, "{path}");

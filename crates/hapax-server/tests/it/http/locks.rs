@@ -18,10 +18,8 @@ fn lock_is_renewed_and_released_by_its_owner_only() {
 
     let longer = json!({"token": token, "ttl_ms": 1_200_000}).to_string();
     let renewed = server.put(path).json(&longer).send();
-    assert_eq!(
-        (renewed.status, renewed.json()),
-        (200, json!({"fence": fence, "ttl_ms": 1_200_000}))
-    );
+    let expected = json!({"fence": fence, "ttl_ms": 1_200_000});
+    assert_eq!((renewed.status, renewed.json()), (200, expected));
     let seen = server.get(path).send();
     assert_eq!(seen.json()["held"], true);
     assert_eq!(seen.json()["fence"], fence);

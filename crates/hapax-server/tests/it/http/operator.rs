@@ -7,7 +7,7 @@ use hapax::{ClaimRequest, Key, Operation, Tenant};
 use serde_json::{Value, json};
 
 use crate::http::access::{guarded, token};
-use crate::support::http::HttpResponse;
+use crate::support::http::{HttpRequest, HttpResponse};
 use crate::support::server::{Server, Setup};
 use crate::support::{PATIENCE, eventually};
 
@@ -43,6 +43,11 @@ fn begin(server: &Server, name: &str) -> HttpResponse {
 }
 
 const ANSWER: &str = r#"{"status":202,"headers":{"x":"y"},"body":"decided"}"#;
+
+/// A look at a command, and both decisions about it.
+fn actions(server: &Server, path: &str) -> [HttpRequest; 3] {
+    [server.get(path), server.put(path).json(ANSWER), server.delete(path)]
+}
 
 #[test]
 fn operator_settle_gives_every_caller_that_response() {
@@ -188,11 +193,7 @@ fn operator_list_parameters_are_strict() {
     }
     let path = command(&server, "unknown");
     for query in ["scope=", "scope=a%20b", "scope=a&scope=a", "tenant=x"] {
-        for ask in [
-            server.get(&format!("{path}?{query}")),
-            server.put(&format!("{path}?{query}")).json(ANSWER),
-            server.delete(&format!("{path}?{query}")),
-        ] {
+        for ask in actions(&server, &format!("{path}?{query}")) {
             ask.is(400, "invalid-request");
         }
     }
@@ -229,7 +230,7 @@ fn operator_finds_proxy_keys_by_scope() {
         page["commands"][0]["scope"] == SCOPE
     });
     let path = format!("{LIST}/POST%20%2Forders/key-1");
-    for ask in [server.get(&path), server.put(&path).json(ANSWER), server.delete(&path)] {
+    for ask in actions(&server, &path) {
         ask.is(404, "command-missing");
     }
     let scoped = format!("{path}?scope={SCOPE}");
@@ -263,7 +264,7 @@ fn tenants_never_see_each_others_commands() {
             format!("{LIST}/POST%20%2Forders/key-1?scope={SCOPE}"),
             format!("{LIST}/o/hidden-1?scope=..%2Fshopx"),
         ] {
-            for ask in [server.get(&path), server.put(&path).json(ANSWER), server.delete(&path)] {
+            for ask in actions(&server, &path) {
                 ask.bearer("a").is(404, "command-missing");
             }
         }

@@ -10,8 +10,7 @@ use crate::support::store::{TestStore, tests_on_stores};
 async fn line_five_events_of_one_user_run_one_and_busy_four() {
     let (scene, gateway) = Scene::with_held_locks().await;
     let batch: Vec<_> = (0..5).map(|_| text(&user(1))).collect();
-    gateway.send(&batch).await;
-    scene.bot.begun(1);
+    scene.send_until_begun(&gateway, &batch, 1).await;
     scene.told_in_all(4);
     scene.finish(&gateway, 1);
     let calls = scene.bot.calls();
@@ -29,8 +28,7 @@ async fn a_quick_bot_gets_one_of_five(store: TestStore) {
     let gateway = scene.gateway().long_locks().start();
     for round in 1..=5 {
         let batch: Vec<_> = (0..5).map(|_| text(&user(1))).collect();
-        gateway.send(&batch).await;
-        scene.told_in_all(4 * round);
+        scene.send_until_told(&gateway, &batch, 4 * round).await;
         gateway.idle();
         let calls = scene.bot.calls();
         assert_eq!(calls.len(), round);
@@ -79,8 +77,6 @@ async fn hole_6_a_bad_event_does_not_drop_its_neighbours() {
     for event in good.iter().chain(&strange) {
         assert_eq!(calls.iter().filter(|call| call.event == *event).count(), 1, "{event}");
     }
-    assert_eq!(
-        gateway.metric("hapax_line_events_total", &["result=\"malformed\""]),
-        bad.len() as f64
-    );
+    let malformed = gateway.metric("hapax_line_events_total", &["result=\"malformed\""]);
+    assert_eq!(malformed, bad.len() as f64);
 }

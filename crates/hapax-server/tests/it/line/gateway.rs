@@ -156,11 +156,6 @@ impl Gateway {
         delivered
     }
 
-    /// Sends a webhook with one event, in the same way.
-    pub(crate) async fn send_one(&self, event: &Value) -> WebhookResponse {
-        self.send(std::slice::from_ref(event)).await
-    }
-
     pub(crate) async fn try_send(
         &self,
         events: &[Value],

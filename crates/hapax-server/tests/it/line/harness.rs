@@ -7,7 +7,7 @@ use hapax_line::{ChannelSecrets, LineClient};
 use hapax_testkit::Redis;
 use serde_json::Value;
 
-use crate::line::bot::Bot;
+use crate::line::bot::{Bot, Call};
 use crate::line::gateway::{Gateway, Start};
 use crate::line::leaks::Tokens;
 use crate::support::store::TestStore;
@@ -74,6 +74,35 @@ impl Scene {
             TestStore::Redis(redis) => redis,
             _ => panic!("this scene is on {}", self.store_url),
         }
+    }
+
+    /// Sends a webhook, and waits until the bot was called this many times in all.
+    pub(crate) async fn send_until_begun(
+        &self,
+        gateway: &Gateway,
+        events: &[Value],
+        calls: usize,
+    ) -> Vec<Call> {
+        gateway.send(events).await;
+        self.bot.begun(calls)
+    }
+
+    /// Sends a webhook, and waits until this many senders were told to wait in all.
+    pub(crate) async fn send_until_told(&self, gateway: &Gateway, events: &[Value], times: usize) {
+        gateway.send(events).await;
+        self.told_in_all(times);
+    }
+
+    /// Sends a webhook, and waits until the bot has finished this many calls in all.
+    pub(crate) async fn send_until_handled(
+        &self,
+        gateway: &Gateway,
+        events: &[Value],
+        calls: usize,
+    ) {
+        gateway.send(events).await;
+        self.bot.ended(calls);
+        gateway.idle();
     }
 
     /// Lets the bot finish this number of calls, and waits until the queue is empty.

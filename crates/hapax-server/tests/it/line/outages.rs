@@ -16,9 +16,7 @@ use crate::support::until_true;
 /// Checks that an event is handled while the store works, and that the queue shows it.
 async fn works_with_store(scene: &Scene, gateway: &Gateway) -> Value {
     let event = text(&user(0));
-    gateway.send_one(&event).await;
-    scene.bot.ended(1);
-    gateway.idle();
+    scene.send_until_handled(gateway, &[event.clone()], 1).await;
     event
 }
 
@@ -55,8 +53,7 @@ async fn locks_work(scene: &Scene, gateway: &Gateway) {
     // takes a stalled machine for a store that is away: events then pass without a lock.
     for number in 1000..2000 {
         begun += 1;
-        gateway.send(&[text(&user(number))]).await;
-        scene.bot.begun(begun);
+        scene.send_until_begun(gateway, &[text(&user(number))], begun).await;
         // The lock is held for longer than any machine stalls.
         if scene.redis().cli(&["EXPIRE", &lock_key(&user(number)), "300"]) == "1" {
             gateway.send(&[text(&user(number))]).await;
@@ -176,8 +173,7 @@ async fn line_redis_lost_during_work_repeats_nothing() {
     let (scene, gateway) = with_short_timeout(Scene::on_redis().await);
     scene.bot.holds();
     let event = text(&user(1));
-    gateway.send_one(&event).await;
-    scene.bot.begun(1);
+    scene.send_until_begun(&gateway, &[event.clone()], 1).await;
     scene.redis().stop();
     scene.bot.let_go(1);
     scene.bot.ended(1);

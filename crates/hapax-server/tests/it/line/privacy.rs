@@ -17,8 +17,7 @@ async fn line_logs_metrics_and_errors_hold_no_personal_data() {
 
     // Busy replies: accepted, refused, without a response, and for a foreign lock.
     scene.redis().cli(&["SET", &lock_key(&user(1)), "1", "EX", "300"]);
-    gateway.send(&[text(&user(1))]).await;
-    scene.told_in_all(1);
+    scene.send_until_told(&gateway, &[text(&user(1))], 1).await;
     for fault in [ApiFault::Status(400), ApiFault::Status(500), ApiFault::Cut, ApiFault::CutAfter] {
         scene.line.inject(ApiEndpoint::Reply, fault);
         let busy = gateway.metric("hapax_line_handled_total", &["result=\"busy\""]);
@@ -71,11 +70,9 @@ async fn line_logs_metrics_and_errors_hold_no_personal_data() {
     let gateway = gateway.flags(&["--handle-timeout", "300s"]).start();
     scene.bot.holds();
     let begun = scene.bot.calls().len() + 1;
-    gateway.send(&[text(&user(8))]).await;
-    scene.bot.begun(begun);
+    scene.send_until_begun(&gateway, &[text(&user(8))], begun).await;
     scene.redis().kill();
-    gateway.send(&[text(&user(8)), text(&user(9))]).await;
-    scene.bot.begun(begun + 2);
+    scene.send_until_begun(&gateway, &[text(&user(8)), text(&user(9))], begun + 2).await;
     scene.bot.let_go(100);
     gateway.readiness_is(503);
     assert_eq!(gateway.get("/v1/queues/line").0, 503);

@@ -64,11 +64,9 @@ async fn line_same_id_of_another_bot_is_another_event() {
 #[tokio::test(flavor = "multi_thread")]
 async fn line_busy_reply_is_sent_once_per_event() {
     let (scene, gateway) = Scene::with_held_locks().await;
-    gateway.send(&[text(&user(1))]).await;
-    scene.bot.begun(1);
+    scene.send_until_begun(&gateway, &[text(&user(1))], 1).await;
     let second = text(&user(1));
-    gateway.send_one(&second).await;
-    scene.told_in_all(1);
+    scene.send_until_told(&gateway, &[second.clone()], 1).await;
     // During or just after the work; the simulator refuses a reply token that is used twice.
     join_all((0..5).map(|_| async { gateway.send(&[again(&second)]).await })).await;
     scene.finish(&gateway, 1);
@@ -83,9 +81,7 @@ async fn line_event_is_recognised_after_a_clean_restart() {
     let scene = Scene::on(TestStore::sqlite()).await;
     let event = text(&user(1));
     let gateway = scene.start();
-    gateway.send_one(&event).await;
-    scene.bot.ended(1);
-    gateway.idle();
+    scene.send_until_handled(&gateway, &[event.clone()], 1).await;
     gateway.stop();
     let gateway = scene.start();
     gateway.send(&[again(&event)]).await;
@@ -101,8 +97,7 @@ async fn hole_5_what_was_answered_200_is_handled_after_a_crash() {
     scene.bot.holds();
     let gateway = scene.gateway().flags(&["--in-flight", "1", "--lease", "2s"]).start();
     let events: Vec<_> = (0..5).map(|number| text(&user(number))).collect();
-    gateway.send(&events).await;
-    scene.bot.begun(1);
+    scene.send_until_begun(&gateway, &events, 1).await;
     drop(gateway);
     scene.bot.does(|_| Reaction::Answer(200));
     let gateway = scene.start();

@@ -20,8 +20,7 @@ async fn line_retry_has_same_key_and_greater_attempt_and_fence() {
         _ => Reaction::Answer(204),
     });
     let event = text(&user(1));
-    gateway.send_one(&event).await;
-    let calls = scene.bot.begun(4);
+    let calls = scene.send_until_begun(&gateway, &[event.clone()], 4).await;
     gateway.idle();
     assert_eq!(scene.bot.calls().len(), 4);
     assert!(calls.iter().all(|call| call.key == calls[0].key && call.is(&event)));
@@ -42,8 +41,7 @@ async fn line_retried_event_waits_for_the_lock_silently() {
         .bot
         .does(|call| if call.attempt == 1 { Reaction::Hold(500) } else { Reaction::Answer(200) });
     let admitted = text(&user(1));
-    gateway.send_one(&admitted).await;
-    scene.bot.begun(1);
+    scene.send_until_begun(&gateway, &[admitted.clone()], 1).await;
     // A foreign writer takes the lock before the event fails, so the retry finds it held.
     scene.redis().cli(&["SET", &key, "another event", "EX", "300"]);
     scene.bot.let_go(1);
@@ -51,8 +49,7 @@ async fn line_retried_event_waits_for_the_lock_silently() {
     // The retry waits; a new event is told to wait.
     eventually("the retry is in flight", || gateway.queue()["in_flight"] == 1);
     let late = text(&user(1));
-    gateway.send_one(&late).await;
-    scene.told_in_all(1);
+    scene.send_until_told(&gateway, &[late.clone()], 1).await;
     assert_eq!((scene.times_told(&late), scene.bot.calls().len()), (1, 1));
     scene.redis().cli(&["DEL", &key]);
     let calls = scene.bot.begun(2);
@@ -89,9 +86,9 @@ async fn retried_while_another_is_at_work(scene: &Scene, gateway: &Gateway, numb
             (false, _) => Reaction::Hold(200),
         }
     });
-    gateway.send_one(&first).await;
+    gateway.send(&[first.clone()]).await;
     gateway.counts("hapax_line_handled_total", &["result=\"failed\""], f64::from(number));
-    gateway.send_one(&second).await;
+    gateway.send(&[second.clone()]).await;
     let (begun, told) = (|| scene.bot.calls_of(&second).len(), || scene.times_told(&second));
     eventually("the second begins", || begun() + told() > 0);
     // An event that is told to wait has met the retry, which may not have reached the bot yet.
@@ -100,7 +97,7 @@ async fn retried_while_another_is_at_work(scene: &Scene, gateway: &Gateway, numb
         eventually("the retry is in flight meanwhile", || gateway.queue()["in_flight"] == 2);
         assert_eq!((scene.bot.calls_of(&first).len(), told()), (1, 0));
     }
-    scene.finish(&gateway, begun());
+    scene.finish(gateway, begun());
     assert_eq!(scene.bot.calls_of(&first).len(), 2);
     // An earlier user may have been told to wait.
     assert!(retried_before || told() == 0);
@@ -179,8 +176,7 @@ async fn line_refuse_turns_unknown_outcome_into_dead_letter() {
     gateway.has_dead(1);
     // A 500 says that the bot did nothing.
     scene.bot.does(|call| Reaction::Answer(if call.attempt == 1 { 500 } else { 200 }));
-    gateway.send(&[text(&user(2))]).await;
-    scene.bot.begun(3);
+    scene.send_until_begun(&gateway, &[text(&user(2))], 3).await;
     gateway.idle();
     assert_eq!((gateway.dead().len(), scene.bot.calls().len()), (1, 3));
 }

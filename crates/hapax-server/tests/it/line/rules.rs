@@ -11,24 +11,17 @@ async fn throttle_window_outlasts_finished_work() {
     let rules = "[[rule]]\nevent = \"postback\"\nguard = \"throttle\"\nttl = \"300s\"";
     let gateway = scene.gateway().rules(rules).start();
     let (key, tap) = (lock_key(&user(1)), || events::postback(&user(1), "action=weather&note=🥚"));
-    gateway.send(&[tap()]).await;
-    scene.bot.ended(1);
-    gateway.idle();
+    scene.send_until_handled(&gateway, &[tap()], 1).await;
     let left = pttl(scene.redis(), &key);
     assert!(left > 0 && left <= 300_000, "{left}");
-    gateway.send(&[tap()]).await;
-    scene.told_in_all(1);
+    scene.send_until_told(&gateway, &[tap()], 1).await;
     // Text messages have no rule, so they are not locked.
-    gateway.send(&[text(&user(1))]).await;
-    scene.bot.ended(2);
-    gateway.idle();
+    scene.send_until_handled(&gateway, &[text(&user(1))], 2).await;
     assert!(pttl(scene.redis(), &key) <= left, "nothing made the window longer");
     // The window ends.
     scene.redis().cli(&["PEXPIRE", &key, "1"]);
     exists(scene.redis(), &key, false);
-    gateway.send(&[tap()]).await;
-    scene.bot.ended(3);
-    gateway.idle();
+    scene.send_until_handled(&gateway, &[tap()], 3).await;
     assert_eq!(scene.told().len(), 1);
     gateway.counts("processing_lock_release_total", &["status=\"kept\""], 2.0);
 }
@@ -39,9 +32,13 @@ async fn throttle_window_of_one_second_ends_by_itself() {
     let rules = "[[rule]]\nevent = \"postback\"\nguard = \"throttle\"";
     let gateway = scene.gateway().rules(rules).start();
     for taps in 1..=2 {
-        gateway.send(&[events::postback(&user(1), "action=recent_queries&note=🥚")]).await;
-        scene.bot.ended(taps);
-        gateway.idle();
+        scene
+            .send_until_handled(
+                &gateway,
+                &[events::postback(&user(1), "action=recent_queries&note=🥚")],
+                taps,
+            )
+            .await;
         assert!(pttl(scene.redis(), &lock_key(&user(1))) <= 1000);
         exists(scene.redis(), &lock_key(&user(1)), false);
     }
@@ -56,8 +53,7 @@ async fn hole_2_renewed_lock_is_held_while_the_work_lasts() {
     let gateway = scene.gateway().rules(rules).start();
     let key = lock_key(&user(1));
     scene.bot.holds();
-    gateway.send(&[text(&user(1))]).await;
-    scene.bot.begun(1);
+    scene.send_until_begun(&gateway, &[text(&user(1))], 1).await;
     let mut least = pttl(scene.redis(), &key);
     wait_for("it is renewed", PATIENCE, || {
         let left = pttl(scene.redis(), &key);
@@ -65,8 +61,7 @@ async fn hole_2_renewed_lock_is_held_while_the_work_lasts() {
         least = least.min(left);
         (left > least + 500).then_some(())
     });
-    gateway.send(&[text(&user(1))]).await;
-    scene.told_in_all(1);
+    scene.send_until_told(&gateway, &[text(&user(1))], 1).await;
     scene.bot.let_go(1);
     exists(scene.redis(), &key, false);
     gateway.idle();
@@ -80,11 +75,9 @@ async fn hole_2_fence_tells_work_that_outlived_its_lock() {
     let gateway = scene.gateway().env("PROCESSING_LOCK_TIMEOUT_SECONDS", "1").start();
     let key = lock_key(&user(1));
     scene.bot.holds();
-    gateway.send(&[text(&user(1))]).await;
-    scene.bot.begun(1);
+    scene.send_until_begun(&gateway, &[text(&user(1))], 1).await;
     exists(scene.redis(), &key, false);
-    gateway.send(&[text(&user(1))]).await;
-    let calls = scene.bot.begun(2);
+    let calls = scene.send_until_begun(&gateway, &[text(&user(1))], 2).await;
     assert!(calls[1].fence > calls[0].fence, "the later one is known by its fence");
     scene.finish(&gateway, 2);
     assert!(scene.told().is_empty());
@@ -113,8 +106,9 @@ async fn rules_lock_only_postbacks_that_cost_a_lookup() {
     let gateway = scene.gateway().rules(MENU).start();
     let who = user(1);
     scene.bot.holds();
-    gateway.send(&[events::postback(&who, "action=weather&type=home")]).await;
-    scene.bot.begun(1);
+    scene
+        .send_until_begun(&gateway, &[events::postback(&who, "action=weather&type=home")], 1)
+        .await;
     let locked =
         ["action=weather&type=office", "type=home&action=weather", "action=recent_queries"];
     let locked: Vec<_> = locked.iter().map(|data| events::postback(&who, data)).collect();
@@ -126,8 +120,7 @@ async fn rules_lock_only_postbacks_that_cost_a_lookup() {
         ["action=weather&type=current", "action=settings", "action=other", "action=weather", "x=1"];
     let mut free: Vec<_> = free.iter().map(|data| events::postback(&who, data)).collect();
     free.extend([text(&who), events::location(&who, "家🥚", 25.0, 121.5), events::follow(&who)]);
-    gateway.send(&free).await;
-    scene.bot.begun(1 + free.len());
+    scene.send_until_begun(&gateway, &free, 1 + free.len()).await;
     scene.finish(&gateway, 1 + free.len());
     assert_eq!((scene.bot.calls().len(), told()), (1 + free.len(), 3));
 }

@@ -18,25 +18,20 @@ async fn a_double_tap(store: TestStore) {
         false => Reaction::Reply("晴"),
     });
     let (first, second) = (text(&user(1)), text(&user(1)));
-    gateway.send_one(&first).await;
-    scene.bot.begun(1);
-    gateway.send_one(&second).await;
-    scene.told_in_all(1);
+    scene.send_until_begun(&gateway, &[first.clone()], 1).await;
+    scene.send_until_told(&gateway, &[second.clone()], 1).await;
     assert_eq!(scene.times_told(&second), 1);
     assert_eq!(scene.line.accepted_calls()[0].texts(), [BUSY]);
     // Other users do not wait, and the bot's reply arrives.
     let other = text(&user(2));
-    gateway.send_one(&other).await;
+    gateway.send(&[other.clone()]).await;
     scene.bot.ended(1);
     let said = scene.line.accepted_calls().pop().expect("a reply");
-    assert_eq!(
-        (said.texts(), said.reply_token.as_deref()),
-        (vec!["晴".into()], other["replyToken"].as_str())
-    );
+    assert_eq!(said.texts(), ["晴"]);
+    assert_eq!(said.reply_token.as_deref(), other["replyToken"].as_str());
     scene.finish(&gateway, 1);
     let third = text(&user(1));
-    gateway.send_one(&third).await;
-    scene.bot.begun(3);
+    scene.send_until_begun(&gateway, &[third.clone()], 3).await;
     scene.finish(&gateway, 1);
     let calls = scene.bot.calls();
     assert!(calls[0].is(&first) && calls[2].is(&third), "{calls:?}");
@@ -58,8 +53,7 @@ async fn lock_is_one_set_nx_ex_and_gone_after_the_work() {
     let (scene, gateway) = Scene::with_long_locks().await;
     let (monitor, key) = (Monitor::of(scene.redis()), lock_key(&user(1)));
     scene.bot.holds();
-    gateway.send(&[text(&user(1))]).await;
-    scene.bot.begun(1);
+    scene.send_until_begun(&gateway, &[text(&user(1))], 1).await;
     assert_eq!(scene.redis().cli(&["KEYS", "processing:*"]), key, "this key and no other");
     assert_eq!(scene.redis().cli(&["TYPE", &key]), "string");
     let left = pttl(scene.redis(), &key);
@@ -86,17 +80,13 @@ async fn lock_value_of_a_foreign_writer_counts_as_held() {
     let (scene, gateway) = Scene::started().await;
     for (number, value) in [(1, "1"), (2, ""), (3, "hapax1 but not really")] {
         scene.redis().cli(&["SET", &lock_key(&user(number)), value, "EX", "300", "NX"]);
-        gateway.send(&[text(&user(number))]).await;
-        scene.told_in_all(number as usize);
+        scene.send_until_told(&gateway, &[text(&user(number))], number as usize).await;
     }
     gateway.idle();
     assert!(scene.bot.calls().is_empty());
     for (number, value) in [(1, "1"), (2, ""), (3, "hapax1 but not really")] {
-        assert_eq!(
-            scene.redis().cli(&["GET", &lock_key(&user(number))]),
-            value,
-            "not ours to change"
-        );
+        let kept = scene.redis().cli(&["GET", &lock_key(&user(number))]);
+        assert_eq!(kept, value, "not ours to change");
     }
 }
 
@@ -105,8 +95,7 @@ async fn hole_1_release_leaves_a_successors_lock_alone() {
     let (scene, gateway) = Scene::started().await;
     let key = lock_key(&user(1));
     scene.bot.holds();
-    gateway.send(&[text(&user(1))]).await;
-    scene.bot.begun(1);
+    scene.send_until_begun(&gateway, &[text(&user(1))], 1).await;
     scene.redis().cli(&["SET", &key, "somebody else", "EX", "300"]);
     scene.bot.let_go(1);
     gateway.counts("processing_lock_release_total", &["status=\"lost\""], 1.0);
@@ -119,15 +108,13 @@ async fn hole_1_release_leaves_a_successors_lock_alone() {
 async fn text_location_and_postback_are_locked_and_nothing_else() {
     let (scene, gateway) = Scene::with_held_locks().await;
     let who = user(1);
-    gateway.send(&[text(&who)]).await;
-    scene.bot.begun(1);
+    scene.send_until_begun(&gateway, &[text(&who)], 1).await;
     let locked = [
         text(&who),
         events::location(&who, "臺北車站🥚", 25.0478, 121.517),
         events::postback(&who, "action=weather&type=home&note=🥚"),
     ];
-    gateway.send(&locked).await;
-    scene.told_in_all(3);
+    scene.send_until_told(&gateway, &locked, 3).await;
     let is_locked = |event: &Value| {
         event["type"] == "postback"
             || event["message"]["type"] == "text"
@@ -136,8 +123,7 @@ async fn text_location_and_postback_are_locked_and_nothing_else() {
     let others: Vec<_> =
         events::every_kind(&who).into_iter().filter(|event| !is_locked(event)).collect();
     assert!(others.len() > 10);
-    gateway.send(&others).await;
-    let calls = scene.bot.begun(1 + others.len());
+    let calls = scene.send_until_begun(&gateway, &others, 1 + others.len()).await;
     for event in others {
         assert!(calls.iter().any(|call| call.is(&event)), "{event} is with the bot, too");
     }
@@ -146,26 +132,11 @@ async fn text_location_and_postback_are_locked_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lock_in_a_group_belongs_to_the_user() {
-    let (scene, gateway) = Scene::with_held_locks().await;
-    for (source, id) in [("group", "groupId"), ("room", "roomId")] {
-        let who = user(if source == "group" { 1 } else { 2 });
-        let mut event = text(&who);
-        event["source"] =
-            serde_json::json!({ "type": source, id: format!("C{who}"), "userId": who });
-        gateway.send(&[event]).await;
-        exists(scene.redis(), &lock_key(&who), true);
-    }
-    scene.finish(&gateway, 2);
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn event_without_user_passes_with_anonymous_warning() {
     let (scene, gateway) = Scene::started().await;
     scene.bot.holds();
     let events = [events::without_user(text(&user(1))), events::without_user(text(&user(1)))];
-    gateway.send(&events).await;
-    scene.bot.begun(2);
+    scene.send_until_begun(&gateway, &events, 2).await;
     assert_eq!(scene.redis().cli(&["KEYS", "processing:*"]), "");
     assert_eq!(warnings(&gateway), 2);
     scene.finish(&gateway, 2);
@@ -186,8 +157,7 @@ async fn lock_can_be_turned_off_by_the_original_variable() {
     let scene = Scene::on_redis().await;
     let gateway = scene.gateway().env("PROCESSING_LOCK_ENABLED", "false").start();
     scene.bot.holds();
-    gateway.send(&[text(&user(1)), text(&user(1))]).await;
-    scene.bot.begun(2);
+    scene.send_until_begun(&gateway, &[text(&user(1)), text(&user(1))], 2).await;
     assert_eq!(scene.redis().cli(&["KEYS", "processing:*"]), "");
     scene.finish(&gateway, 2);
     assert!(scene.line.accepted_calls().is_empty());
@@ -212,11 +182,8 @@ async fn fifty_taps_over_two_gateways_run_one_and_busy_49() {
     for round in 1..=2 {
         let taps = (0..50).map(|tap| {
             let gateway = &gateways[tap % 2];
-            async move {
-                gateway
-                    .send(&[events::postback(&user(1), "action=weather&type=home&note=🥚")])
-                    .await
-            }
+            let tap = events::postback(&user(1), "action=weather&type=home&note=🥚");
+            async move { gateway.send(&[tap]).await }
         });
         futures_util::future::join_all(taps).await;
         scene.bot.begun(round);

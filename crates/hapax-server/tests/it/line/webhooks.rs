@@ -17,15 +17,8 @@ async fn webhook_without_valid_signature_is_401_and_dropped() {
     let of_another_secret = ChannelSecrets::new("another").unwrap().sign(body.as_bytes());
     let right = secrets().sign(body.as_bytes());
     let short = &right[..right.len() - 4];
-    let wrong = [
-        None,
-        Some(""),
-        Some("no base64!"),
-        Some(&*of_another_body),
-        Some(&*of_another_secret),
-        Some(short),
-    ];
-    for signature in wrong {
+    let wrong = ["", "no base64!", &of_another_body, &of_another_secret, short];
+    for signature in wrong.map(Some).into_iter().chain([None]) {
         assert_eq!(gateway.send_signed(&body, signature).await, 401, "{signature:?}");
         // The signature is checked before the body is parsed.
         assert_eq!(gateway.send_signed("no JSON", signature).await, 401);
@@ -48,10 +41,8 @@ async fn webhook_accepts_both_secrets_during_rotation() {
     let old = ChannelSecrets::new("old-food-secret").unwrap();
     assert_eq!(gateway.send_with(&old, &[text(&user(1))]).await, 200);
     assert_eq!(gateway.send_with(&secrets(), &[text(&user(2))]).await, 200);
-    assert_eq!(
-        gateway.send_with(&ChannelSecrets::new("older").unwrap(), &[text(&user(3))]).await,
-        401
-    );
+    let older = ChannelSecrets::new("older").unwrap();
+    assert_eq!(gateway.send_with(&older, &[text(&user(3))]).await, 401);
     // The bot checks that the new secret signed both.
     scene.bot.ended(2);
     gateway.idle();
@@ -87,9 +78,7 @@ async fn webhook_unknown_types_and_fields_pass_verbatim() {
         let got = std::str::from_utf8(&calls[nth].body).unwrap();
         assert_eq!(got, body, "signed anew, and else as it came");
     }
-    gateway.send(&[events::unknown(&user(1))]).await;
-    scene.bot.ended(3);
-    gateway.idle();
+    scene.send_until_handled(&gateway, &[events::unknown(&user(1))], 3).await;
     assert!(scene.line.accepted_calls().is_empty());
 }
 
@@ -103,10 +92,8 @@ async fn webhook_is_answered_although_the_bot_hangs() {
     }
     scene.bot.begun(2);
     let queue = gateway.queue();
-    assert!(
-        queue["depth"].as_u64().unwrap() + queue["in_flight"].as_u64().unwrap() >= 10,
-        "{queue}"
-    );
+    let stored = queue["depth"].as_u64().unwrap() + queue["in_flight"].as_u64().unwrap();
+    assert!(stored >= 10, "{queue}");
     scene.finish(&gateway, 1000);
 }
 
@@ -114,13 +101,12 @@ async fn webhook_is_answered_although_the_bot_hangs() {
 async fn webhook_in_standby_reaches_the_bot_without_replies() {
     let (scene, gateway) = Scene::with_long_locks().await;
     let resting = events::standby(text(&user(1)));
-    gateway.send_one(&resting).await;
+    gateway.send(&[resting.clone()]).await;
     assert!(scene.bot.begun(1)[0].is(&resting));
     gateway.idle();
     // The same holds if the sender would be told to wait, and with a reply token.
     scene.bot.holds();
-    gateway.send(&[text(&user(1))]).await;
-    scene.bot.begun(2);
+    scene.send_until_begun(&gateway, &[text(&user(1))], 2).await;
     let mut with_token = text(&user(1));
     with_token["mode"] = "standby".into();
     gateway.send(&[events::standby(text(&user(1))), with_token]).await;
@@ -142,9 +128,7 @@ async fn health_on_listener_queue_and_metrics_on_admin() {
         assert_eq!(gateway.get(path).0, 200);
         get(path);
     }
-    gateway.send(&[text(&user(1))]).await;
-    scene.bot.ended(1);
-    gateway.idle();
+    scene.send_until_handled(&gateway, &[text(&user(1))], 1).await;
     assert!(get("/v1/queues/line").contains("\"depth\":0"));
     assert!(get("/v1/queues/line/dead").contains("\"items\":[]"));
     assert!(get("/metrics").contains("hapax_line_events_total{"));

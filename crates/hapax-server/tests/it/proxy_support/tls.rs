@@ -1,6 +1,5 @@
 //! TLS on loopback, signed by a throw-away authority.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject;
@@ -9,32 +8,20 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 /// The certificate files, deleted when dropped.
 pub(crate) struct Certificates {
-    made: hapax_testkit::Certificates,
+    pub(crate) files: hapax_testkit::Certificates,
     _folder: tempfile::TempDir,
 }
 
 impl Certificates {
     pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        Self { made: hapax_testkit::Certificates::make_in(folder.path()), _folder: folder }
-    }
-
-    pub(crate) fn authority(&self) -> &str {
-        text(&self.made.authority)
-    }
-
-    pub(crate) fn certificate(&self) -> &str {
-        text(&self.made.certificate)
-    }
-
-    pub(crate) fn key(&self) -> &str {
-        text(&self.made.key)
+        Self { files: hapax_testkit::Certificates::make_in(folder.path()), _folder: folder }
     }
 
     pub(crate) fn server(&self, alpn: &[&str]) -> Arc<ServerConfig> {
-        let chain = CertificateDer::pem_file_iter(&self.made.certificate).expect("a certificate");
+        let chain = CertificateDer::pem_file_iter(&self.files.certificate).expect("a certificate");
         let chain = chain.collect::<Result<_, _>>().expect("a certificate");
-        let key = PrivateKeyDer::from_pem_file(&self.made.key).expect("a key");
+        let key = PrivateKeyDer::from_pem_file(&self.files.key).expect("a key");
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ServerConfig::builder_with_provider(provider);
         let config = config.with_safe_default_protocol_versions().expect("versions");
@@ -46,15 +33,11 @@ impl Certificates {
 
     pub(crate) fn client(&self) -> ClientConfig {
         let mut roots = RootCertStore::empty();
-        let authority = CertificateDer::from_pem_file(&self.made.authority).expect("an authority");
+        let authority = CertificateDer::from_pem_file(&self.files.authority).expect("an authority");
         roots.add(authority).expect("an authority");
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider);
         let config = config.with_safe_default_protocol_versions().expect("versions");
         config.with_root_certificates(roots).with_no_client_auth()
     }
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("text")
 }

@@ -2,7 +2,6 @@
 //! acknowledged event reaches every client once and in order. A checker reads the recorded history.
 
 mod checker;
-mod history;
 mod planted;
 mod publish;
 pub(crate) mod random;

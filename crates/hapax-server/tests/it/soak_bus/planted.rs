@@ -2,8 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::soak_bus::checker::{Losses, violations};
-use crate::soak_bus::history::{At, History, Name, Saw};
+use crate::soak_bus::checker::{At, History, Losses, Name, Saw, violations};
 use crate::soak_bus::random::Random;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

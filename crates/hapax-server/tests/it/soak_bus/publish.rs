@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::soak_bus::history::{At, Name};
+use crate::soak_bus::checker::{At, Name};
 use crate::soak_bus::random::Random;
 use crate::support::http::HttpRequest;
 

@@ -6,7 +6,7 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::soak_bus::history::{At, Saw};
+use crate::soak_bus::checker::{At, Saw};
 use crate::soak_bus::random::Random;
 
 /// Follows a job over any of the nodes until its end; what it saw.

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
-use crate::soak_bus::checker::{Losses, violations};
-use crate::soak_bus::history::{At, History, Name};
+use crate::soak_bus::checker::{At, History, Losses, Name, violations};
 use crate::soak_bus::publish::{publish, state};
 use crate::soak_bus::random::Random;
 use crate::soak_bus::sse::follow;

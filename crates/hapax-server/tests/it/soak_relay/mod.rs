@@ -3,10 +3,8 @@
 //! once. A checker reads the recorded history.
 
 mod checker;
-mod history;
 mod planted;
 mod sink;
-mod sqlite_writers;
 mod writers;
 
 use std::process::Stdio;
@@ -16,8 +14,7 @@ use std::time::Duration;
 
 use hapax_testkit::Postgres;
 
-use checker::violations;
-use history::{History, Row};
+use checker::{History, Row, violations};
 use sink::Mood;
 
 use crate::cli_support::run;
@@ -96,8 +93,8 @@ impl Outbox {
 
     async fn write(&self, rows_each: u32) -> Vec<Row> {
         match self {
-            Self::Postgres(url) => writers::write(url, rows_each).await,
-            Self::Sqlite(file) => sqlite_writers::write(file, rows_each).await,
+            Self::Postgres(url) => writers::write_to_postgres(url, rows_each).await,
+            Self::Sqlite(file) => writers::write_to_sqlite(file, rows_each).await,
         }
     }
 }

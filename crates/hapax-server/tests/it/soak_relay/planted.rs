@@ -3,8 +3,7 @@
 use std::collections::HashSet;
 
 use crate::soak_bus::random::Random;
-use crate::soak_relay::checker::violations;
-use crate::soak_relay::history::{History, Row};
+use crate::soak_relay::checker::{History, Row, violations};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bug {
