@@ -1,33 +1,15 @@
 //! Finds the programs that the tests start.
 
 use std::env;
-use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
-
-/// A program that the tests need is not on this machine.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MissingBinary {
-    name: String,
-}
-
-impl fmt::Display for MissingBinary {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            formatter,
-            "`{}` is not installed; run ./test.sh, which installs what the tests need",
-            self.name
-        )
-    }
-}
-
-impl std::error::Error for MissingBinary {}
 
 /// Looks for a program on the `PATH`, and then in Debian's other program folders.
 ///
 /// # Errors
 ///
 /// When the program is not found; the message says how to install it.
-pub fn find_binary(name: &str) -> Result<PathBuf, MissingBinary> {
+pub fn find_binary(name: &str) -> io::Result<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     // An unprivileged user's PATH often lacks the sbin folders.
     let usual = ["/usr/local/bin", "/usr/bin", "/usr/sbin", "/sbin"].map(PathBuf::from);
@@ -35,7 +17,11 @@ pub fn find_binary(name: &str) -> Result<PathBuf, MissingBinary> {
         .chain(usual)
         .map(|folder| folder.join(name))
         .find(|candidate| candidate.is_file())
-        .ok_or_else(|| MissingBinary { name: name.to_owned() })
+        .ok_or_else(|| {
+            let advice = "run ./test.sh, which installs what the tests need";
+            let message = format!("`{name}` is not installed; {advice}");
+            io::Error::new(io::ErrorKind::NotFound, message)
+        })
 }
 
 pub(crate) fn require(name: &str) -> PathBuf {

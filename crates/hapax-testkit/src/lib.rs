@@ -35,7 +35,7 @@ mod redis_sentinel;
 mod tcp_proxy;
 mod wait;
 
-pub use binary::{MissingBinary, find_binary};
+pub use binary::find_binary;
 pub use browser::Browser;
 pub use certificates::Certificates;
 pub use environment::{keep_log, python, scale, valkey_server};

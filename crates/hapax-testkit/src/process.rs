@@ -179,20 +179,14 @@ impl Process {
         for child in &children {
             let _ = kill(*child, Signal::SIGKILL);
         }
-        self.wait_for_signal("is dead", || children.iter().all(|pid| is_dead(*pid)));
+        self.wait_until("is dead", SIGNAL_TIMEOUT, || children.iter().all(|pid| is_dead(*pid)));
         reap(&mut parent);
     }
 
     /// Asks the process to end (SIGTERM), and returns when it and its children have.
     pub(crate) fn terminate(&self) {
         let _ = kill(self.running_pid(), Signal::SIGTERM);
-        let what = format!("{} ends", self.name);
-        wait_or_explain(
-            &what,
-            START_TIMEOUT,
-            || self.has_exited().then_some(()),
-            || self.log_tail(),
-        );
+        self.wait_until("ends", START_TIMEOUT, || self.has_exited());
         self.kill_family();
     }
 
@@ -208,12 +202,12 @@ impl Process {
 
     fn stop_one(&self, pid: Pid) {
         let _ = kill(pid, Signal::SIGSTOP);
-        self.wait_for_signal("is paused", || is_stopped(pid) || is_dead(pid));
+        self.wait_until("is paused", SIGNAL_TIMEOUT, || is_stopped(pid) || is_dead(pid));
     }
 
-    fn wait_for_signal(&self, what: &str, mut reached: impl FnMut() -> bool) {
+    fn wait_until(&self, what: &str, timeout: Duration, mut reached: impl FnMut() -> bool) {
         let what = format!("{} {what}", self.name);
-        wait_or_explain(&what, SIGNAL_TIMEOUT, || reached().then_some(()), || self.log_tail());
+        wait_or_explain(&what, timeout, || reached().then_some(()), || self.log_tail());
     }
 
     fn running_pid(&self) -> Pid {

@@ -1,6 +1,7 @@
 //! `hapax lock take`, `renew`, `release` and `show` against a real server.
 
 use crate::cli_support::{PATIENCE, Server, hapax, run};
+use crate::support::has;
 use hapax_testkit::{free_port, wait_for};
 
 fn ticket(server: &Server, key: &str) -> String {
@@ -13,8 +14,7 @@ fn lock_has_one_owner_until_released() {
     let server = Server::start();
     let ticket = ticket(&server, "deploy");
 
-    let held = server.run(["lock", "take", "deploy"]).failed(75);
-    assert!(held.contains("lock-held") && held.contains("try again in"), "{held}");
+    has(&server.run(["lock", "take", "deploy"]).failed(75), &["lock-held", "try again in"]);
     server.run(["lock", "release", "deploy", "--ticket", &ticket]).ok();
     server.run(["lock", "take", "deploy"]).ok();
 }
@@ -25,8 +25,10 @@ fn lock_is_renewed_and_released_only_by_its_owner() {
     let ticket = ticket(&server, "deploy");
 
     for action in ["renew", "release"] {
-        let lost = server.run(["lock", action, "deploy", "--ticket", "somebody-elses"]).failed(4);
-        assert!(lost.contains("lock-lost"), "{lost}");
+        has(
+            &server.run(["lock", action, "deploy", "--ticket", "somebody-elses"]).failed(4),
+            &["lock-lost"],
+        );
     }
     let renewed = server.run(["lock", "renew", "deploy", "--ttl", "10m", "--ticket", &ticket]);
     assert!(renewed.ok().contains("ttl    10m"));

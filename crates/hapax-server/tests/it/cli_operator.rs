@@ -22,7 +22,6 @@ fn on_store(url: &str, arguments: &[&str]) -> Ran {
     run(command.arg("command").args(arguments).args(["--store", url]))
 }
 
-/// An empty store.
 fn new_store() -> TestStore {
     let store = TestStore::quick_sqlite();
     run(hapax().args(["doctor", "--migrate", "--store", &store.url()])).ok();

@@ -1,8 +1,8 @@
 //! `hapax publish`: one event, many events, and malformed ones.
 
 use crate::cli_support::{Running, Server, Setup, run_with_input};
-use crate::support::eventually;
 use crate::support::store::TestStore;
+use crate::support::{eventually, has};
 use serde_json::{Value, json};
 
 fn event(job: &str, seq: u64) -> String {
@@ -77,9 +77,7 @@ fn publish_names_bad_lines_and_sends_the_others() {
     let said = ran.failed(1);
     let counted = "4 published, 0 duplicates, 1 conflicts, 1 of closed jobs, 2 malformed\n";
     assert_eq!(ran.out(), counted);
-    for named in ["line 3: no JSON", "line 4:", "`seq`", "line 6:", "line 8:"] {
-        assert!(said.contains(named), "{named}: {said}");
-    }
+    has(&said, &["line 3: no JSON", "line 4:", "`seq`", "line 6:", "line 8:"]);
     let ran = server.run_with_input(&["publish", "--json"], lines[5].as_bytes());
     assert_eq!(ran.code(), 4);
     let summary: Value = serde_json::from_str(&ran.out()).unwrap();

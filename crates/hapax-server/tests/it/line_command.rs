@@ -7,7 +7,7 @@ use crate::cli_support::{hapax, run};
 use crate::line::bot::Bot;
 use crate::support::http::{HttpRequest, HttpResponse, SentRequest};
 use crate::support::store::TestStore;
-use crate::support::{HapaxProcess, eventually};
+use crate::support::{HapaxProcess, eventually, has};
 use hapax_line::simulator::events;
 use hapax_line::{ChannelSecrets, LineClient, SIGNATURE_HEADER};
 use hapax_testkit::{Redis, free_port};
@@ -56,7 +56,6 @@ fn is_anonymous(text: &str) {
     }
 }
 
-/// A running gateway, killed when dropped.
 struct Gateway {
     process: HapaxProcess,
     address: String,
@@ -77,7 +76,6 @@ impl Gateway {
         Self { address: process.address(), admin, process }
     }
 
-    /// A gateway on `memory:`.
     fn in_memory(flags: &[&str]) -> Self {
         Self::start(&mut line(), &[&["--store", "memory:"], flags].concat())
     }
@@ -94,7 +92,6 @@ impl Gateway {
         HttpRequest::new(&local(&self.admin), "GET", path)
     }
 
-    /// Sends a body with this signature.
     fn signed(&self, signature: &str, body: &str) -> HttpResponse {
         let request = self.ask("POST", "/line/webhook").header(SIGNATURE_HEADER, signature);
         request.body(body.as_bytes()).send()
@@ -141,25 +138,22 @@ async fn holding_bot() -> (Bot, String) {
 
 #[test]
 fn line_missing_settings_are_errors_with_advice() {
-    let said = refused(&mut bare(), &[]);
-    assert!(said.contains("--upstream is needed") && said.contains("/callback"), "{said}");
     let upstream = ["--upstream", "http://127.0.0.1:3000/callback"];
-    let said = refused(&mut bare(), &upstream);
-    assert!(said.contains("LINE_CHANNEL_SECRET is needed"), "{said}");
+    has(&refused(&mut bare(), &[]), &["--upstream is needed", "/callback"]);
+    has(&refused(&mut bare(), &upstream), &["LINE_CHANNEL_SECRET is needed"]);
     let said = refused(bare().env("LINE_CHANNEL_SECRET", SECRET), &upstream);
-    assert!(said.contains("LINE_CHANNEL_ACCESS_TOKEN is needed"), "{said}");
-    let said = refused(line().env("LINE_CHANNEL_SECRET", "hush,hush,hush"), &upstream);
-    assert!(said.contains("LINE_CHANNEL_SECRET: ") && said.contains("NEW,OLD"), "{said}");
-    let said = refused(line().env("LINE_CHANNEL_ACCESS_TOKEN", "hush hush"), &upstream);
-    assert!(said.contains("LINE_CHANNEL_ACCESS_TOKEN: "), "{said}");
-    let said = refused(line().env("LINE_API_BASE", "hush"), &upstream);
-    assert!(said.contains("LINE_API_BASE: ") && said.contains("https://api.line.me"), "{said}");
+    has(&said, &["LINE_CHANNEL_ACCESS_TOKEN is needed"]);
+    for (name, value, advice) in [
+        ("LINE_CHANNEL_SECRET", "hush,hush,hush", "NEW,OLD"),
+        ("LINE_CHANNEL_ACCESS_TOKEN", "hush hush", ""),
+        ("LINE_API_BASE", "hush", "https://api.line.me"),
+        ("PROCESSING_LOCK_ENABLED", "maybe", "PROCESSING_LOCK_ENABLED: true or false"),
+    ] {
+        has(&refused(line().env(name, value), &upstream), &[&format!("{name}: "), advice]);
+    }
     let said = refused(&mut line(), &["--upstream", "http://u:hush@127.0.0.1:3000"]);
-    assert!(said.contains("--upstream: ") && said.contains("signature"), "{said}");
-    let said = refused(line().env("PROCESSING_LOCK_ENABLED", "maybe"), &upstream);
-    assert!(said.contains("PROCESSING_LOCK_ENABLED: true or false"), "{said}");
-    let said = run(line().args(["--lokc", "true"])).failed(2);
-    assert!(said.contains("--lokc"), "{said}");
+    has(&said, &["--upstream: ", "signature"]);
+    has(&run(line().args(["--lokc", "true"])).failed(2), &["--lokc"]);
 }
 
 #[test]
@@ -175,12 +169,10 @@ fn line_rules_mistake_names_file_and_rule() {
         refused(&mut line(), &["--upstream", "http://127.0.0.1:9", "--rules", rules])
     };
     let good = "[[rule]]\nevent = 'text'\nguard = 'mutex'\n";
-    let message = said(&file(&format!("{good}[[rule]]\nevent = 'text'\nguard = 'mutx'")));
-    assert!(message.contains("my-rules.toml: rule 2, `guard`"), "{message}");
-    let message = said(&file("[[rule]\n"));
-    assert!(message.contains("my-rules.toml: ") && message.contains("TOML"), "{message}");
-    let message = said(Path::new("/nowhere/my-rules.toml"));
-    assert!(message.contains("cannot read /nowhere/my-rules.toml"), "{message}");
+    let second_wrong = file(&format!("{good}[[rule]]\nevent = 'text'\nguard = 'mutx'"));
+    has(&said(&second_wrong), &["my-rules.toml: rule 2, `guard`"]);
+    has(&said(&file("[[rule]\n")), &["my-rules.toml: ", "TOML"]);
+    has(&said(Path::new("/nowhere/my-rules.toml")), &["cannot read /nowhere/my-rules.toml"]);
     // The rules are checked even if locking is turned off.
     let rules = file("x = 1");
     let flags = ["--upstream", "http://127.0.0.1:9", "--rules", rules.to_str().unwrap()];
@@ -192,35 +184,30 @@ fn line_banner_names_addresses_and_rules() {
     let upstream = "http://127.0.0.1:9/callback?key=hush-key";
     let gateway = Gateway::in_memory(&["--upstream", upstream, "--admin", "127.0.0.1:0"]);
     let (address, banner) = (&gateway.address, &gateway.process.banner);
-    for line in [
-        format!("webhook   POST http://{address}/line/webhook\n"),
-        "upstream  http://127.0.0.1:9/callback\n".into(),
-        "store     memory: (from --store)\n".into(),
-        "rules     text, location and postback".into(),
-        "for 5s (from the default of --lock-ttl)\n".into(),
-        format!("admin     http://{}", gateway.admin),
-        "try       ".into(),
-    ] {
-        assert!(banner.contains(&line), "{line}: {banner}");
-    }
+    let lines = [
+        &*format!("webhook   POST http://{address}/line/webhook\n"),
+        "upstream  http://127.0.0.1:9/callback\n",
+        "store     memory: (from --store)\n",
+        "rules     text, location and postback",
+        "for 5s (from the default of --lock-ttl)\n",
+        &*format!("admin     http://{}", gateway.admin),
+        "try       ",
+    ];
+    has(banner, &lines);
     assert!(banner.lines().last().unwrap().contains("hapax line simulate --to http"), "{banner}");
 
     for (name, value, rules) in [
-        ("PROCESSING_LOCK_TIMEOUT_SECONDS", "7", "for 7s (from PROCESSING_LOCK_TIMEOUT_SECONDS)"),
-        (
-            "PROCESSING_LOCK_ENABLED",
-            "False",
-            "rules     none: no user is locked (from PROCESSING_LOCK_ENABLED)",
-        ),
+        ("PROCESSING_LOCK_TIMEOUT_SECONDS", "7", "for 7s"),
+        ("PROCESSING_LOCK_ENABLED", "False", "rules     none: no user is locked"),
     ] {
         let gateway = Gateway::start(line().env(name, value), &["--store", "memory:"]);
-        assert!(gateway.process.banner.contains(rules), "{}", gateway.process.banner);
+        has(&gateway.process.banner, &[&format!("{rules} (from {name})")]);
     }
     let folder = tempfile::tempdir().unwrap();
     let rules = folder.path().join("my-rules.toml");
     std::fs::write(&rules, "[[rule]]\nevent = 'text'\nguard = 'mutex'").unwrap();
     let gateway = Gateway::in_memory(&["--rules", rules.to_str().unwrap()]);
-    assert!(gateway.process.banner.contains("my-rules.toml"), "{}", gateway.process.banner);
+    has(&gateway.process.banner, &["my-rules.toml"]);
 }
 
 #[test]
@@ -267,11 +254,10 @@ fn line_metrics_and_queues_are_local_or_on_admin() {
     eventually("ready", || gateway.get("/readyz").status() == 200);
     assert_eq!(gateway.webhook(&[events::unknown(USER)]).status, 200);
     let metrics = gateway.get("/metrics").send().text();
-    assert!(metrics.contains("hapax_line_webhook_seconds_bucket{status=\"200\","), "{metrics}");
-    assert!(metrics.contains("hapax_line_events_total{"), "{metrics}");
+    let buckets = "hapax_line_webhook_seconds_bucket{status=\"200\",";
+    has(&metrics, &[buckets, "hapax_line_events_total{"]);
     assert!(!metrics.contains("Uf00d"), "{metrics}");
-    let queue = gateway.get("/v1/queues/line").send().text();
-    assert!(queue.contains("\"dead\":"), "{queue}");
+    has(&gateway.get("/v1/queues/line").send().text(), &["\"dead\":"]);
     // A tunnel brings foreign requests to loopback, with another `Host`.
     for path in ["/metrics", "/v1/queues/line", "/v1/queues/line/dead"] {
         let tunnelled = gateway.get(path).header("Host", "tunnel.example").send();
@@ -328,8 +314,7 @@ async fn line_original_variables_are_honoured() {
         Gateway::start(&mut told, &["--upstream", &url, "--store-timeout", "30s"])
     };
     let gateway = start("true");
-    let banner = &gateway.process.banner;
-    assert!(banner.contains("(from REDIS_URL)"), "{banner}");
+    has(&gateway.process.banner, &["(from REDIS_URL)"]);
     gateway.webhook(&[events::text(USER, TEXT)]);
     bot.begun(1);
     let left: i64 = redis.cli(&["PTTL", &key]).parse().unwrap();
@@ -360,8 +345,7 @@ async fn line_shutdown_finishes_events_in_hand() {
     });
     assert!(gateway.process.is_running(), "it waits for the bot");
     bot.let_go(1);
-    let (status, log) = gateway.process.wait();
-    assert!(status.success(), "{status}: {log}");
+    gateway.process.ended();
     let show = ["queue", "show", "line", "--store", &store.url(), "--json"];
     let queue = run(hapax().args(show)).json();
     assert_eq!((&queue["depth"], &queue["in_flight"]), (&json!(0), &json!(0)), "{queue}");

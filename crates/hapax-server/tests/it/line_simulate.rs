@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::cli_support::{PATIENCE, Ran, hapax, run};
+use crate::support::has;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -22,7 +23,7 @@ const TEST_USER: &str = "Uf00d0000000000000000000000000042";
 
 /// The behaviour of a bot.
 #[derive(Clone, Copy, PartialEq)]
-enum Manner {
+enum Behaviour {
     /// Replies to each event once.
     Good,
     /// The same as `Good`, a while after the response to the webhook.
@@ -43,7 +44,7 @@ struct Bot {
     secrets: ChannelSecrets,
     api: String,
     access_token: String,
-    manner: Manner,
+    behaviour: Behaviour,
     seen: Mutex<HashSet<String>>,
 }
 
@@ -52,13 +53,13 @@ impl Bot {
         if !self.secrets.verify(body, signature) {
             return StatusCode::UNAUTHORIZED;
         }
-        if let Manner::Answers(status) = self.manner {
+        if let Behaviour::Answers(status) = self.behaviour {
             return StatusCode::from_u16(status).unwrap();
         }
         for event in WebhookBody::parse(body).expect("a webhook").events {
             let id = event.json()["webhookEventId"].as_str().expect("an id").to_owned();
             let new = self.seen.lock().unwrap().insert(id);
-            if new && self.manner == Manner::Late {
+            if new && self.behaviour == Behaviour::Late {
                 let bot = self.clone();
                 tokio::spawn(async move {
                     tokio::time::sleep(Duration::from_millis(300)).await;
@@ -76,14 +77,14 @@ impl Bot {
         let line = LineClient::new(&self.api, &self.access_token).unwrap().timeout(PATIENCE);
         let about = event.text().or(event.postback()).unwrap_or("…");
         let message = [LineMessage::text(format!("收到 {}: {about}", event.kind()))];
-        if let (Manner::Pushes, Some(user)) = (self.manner, event.user_id()) {
+        if let (Behaviour::Pushes, Some(user)) = (self.behaviour, event.user_id()) {
             let _ = line.show_loading(user, 5).await;
             let key = event.id(&hapax::Tenant::default()).0;
             line.push(user, &message, key).await.expect("it is taken");
         }
-        let times = match self.manner {
-            Manner::Good | Manner::Late => 1,
-            Manner::RepliesTwice => 2,
+        let times = match self.behaviour {
+            Behaviour::Good | Behaviour::Late => 1,
+            Behaviour::RepliesTwice => 2,
             _ => 0,
         };
         for token in std::iter::repeat_n(event.reply_token(), times).flatten() {
@@ -93,23 +94,23 @@ impl Bot {
 }
 
 /// A listening bot, and the address of the simulator's API.
-struct Place {
+struct SimulatedBot {
     webhook: String,
     api: String,
 }
 
-impl Place {
-    async fn with(manner: Manner) -> Self {
-        Self::speaking(manner, "simulated-token").await
+impl SimulatedBot {
+    async fn with(behaviour: Behaviour) -> Self {
+        Self::with_token(behaviour, "simulated-token").await
     }
 
-    async fn speaking(manner: Manner, access_token: &str) -> Self {
+    async fn with_token(behaviour: Behaviour, access_token: &str) -> Self {
         let api = format!("127.0.0.1:{}", free_port());
         let bot = Bot {
             secrets: ChannelSecrets::new("simulated-secret").unwrap(),
             api: format!("http://{api}"),
             access_token: access_token.into(),
-            manner,
+            behaviour,
             seen: Mutex::default(),
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -141,16 +142,9 @@ impl Place {
     }
 }
 
-#[track_caller]
-fn has(text: &str, parts: &[&str]) {
-    for part in parts {
-        assert!(text.contains(part), "{part:?} is missing in\n{text}");
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn simulate_shows_webhooks_and_replies() {
-    let bot = Place::with(Manner::Good).await;
+    let bot = SimulatedBot::with(Behaviour::Good).await;
     let base = format!("LINE_API_BASE=http://{}", bot.api);
     let out = bot.run(&["text", "台北 🥚"]).ok();
     has(
@@ -170,7 +164,7 @@ async fn simulate_shows_webhooks_and_replies() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn simulate_sends_taps_copies_and_batches_like_line() {
-    let bot = Place::with(Manner::Good).await;
+    let bot = SimulatedBot::with(Behaviour::Good).await;
     let taps = bot.run(&["double-tap", "--taps", "3", "action=weather&type=office"]).ok();
     has(&taps, &["3 × 200, the last after ", "reply to the tap 1: ", "reply to the tap 3: "]);
     has(&taps, &["    3 × 收到 postback: action=weather&type=office\n"]);
@@ -196,7 +190,7 @@ async fn simulate_sends_taps_copies_and_batches_like_line() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn simulate_chat_sends_typed_lines() {
-    let bot = Place::with(Manner::Good).await;
+    let bot = SimulatedBot::with(Behaviour::Good).await;
     let typed = "早安 🥚\n\n/tap 2 action=x\n/location 25,121\n/postback action=y\n/wat\n/quit\nafterwards\n";
     let out = typing(bot.simulate(&["chat"]), typed);
     has(&out, &["收到 text: 早安 🥚", "reply to the tap 2: 收到 postback: action=x"]);
@@ -208,7 +202,7 @@ async fn simulate_chat_sends_typed_lines() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn simulate_chat_from_a_pipe_waits_for_each_reply() {
-    let bot = Place::with(Manner::Late).await;
+    let bot = SimulatedBot::with(Behaviour::Late).await;
     let out = typing(bot.waiting("60s", &["chat"]), "早 🥚\n晚 🥚\n");
     let place =
         |part: &str| out.find(part).unwrap_or_else(|| panic!("{part} is missing in\n{out}"));
@@ -228,7 +222,7 @@ fn typing(mut chat: Command, typed: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn simulate_explains_a_wrong_secret() {
-    let bot = Place::with(Manner::Good).await;
+    let bot = SimulatedBot::with(Behaviour::Good).await;
     let ran = bot.run(&[]);
     has(&ran.ok(), &["said: "]);
     let ran = run(bot.simulate(&[]).env("LINE_CHANNEL_SECRET", "f00d-secret"));
@@ -245,7 +239,7 @@ async fn simulate_explains_a_wrong_secret() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn simulate_explains_an_unreachable_bot() {
-    let nobody = Place {
+    let nobody = SimulatedBot {
         webhook: format!("http://127.0.0.1:{}/line/webhook", free_port()),
         api: format!("127.0.0.1:{}", free_port()),
     };
@@ -264,7 +258,7 @@ async fn simulate_explains_an_unreachable_bot() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn simulate_explains_a_silent_bot() {
-    let bot = Place::with(Manner::Silent).await;
+    let bot = SimulatedBot::with(Behaviour::Silent).await;
     let ran = bot.run(&["text", "🥚"]);
     ran.ok();
     has(&ran.err(), &[&format!("was it started with LINE_API_BASE=http://{}?", bot.api)]);
@@ -274,25 +268,25 @@ async fn simulate_explains_a_silent_bot() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn simulate_reports_calls_that_line_would_refuse() {
-    let twice = Place::with(Manner::RepliesTwice).await;
+    let twice = SimulatedBot::with(Behaviour::RepliesTwice).await;
     let ran = twice.run(&["text", "🥚"]);
     has(&ran.failed(1), &["LINE would have refused something: "]);
     has(&ran.out(), &["✗ LINE would have refused: ", "said: 1 reply"]);
 
-    let stranger = Place::speaking(Manner::Good, "another-token").await;
+    let stranger = SimulatedBot::with_token(Behaviour::Good, "another-token").await;
     let hint = stranger.run(&["text", "🥚"]).failed(1);
     has(&hint, &["access token", "`simulated-token`, for want of LINE_CHANNEL_ACCESS_TOKEN"]);
     let told =
         run(stranger.simulate(&["text", "🥚"]).env("LINE_CHANNEL_ACCESS_TOKEN", "another-token"));
     has(&told.ok(), &["收到 text: 🥚"]);
 
-    let pushes = Place::with(Manner::Pushes).await;
+    let pushes = SimulatedBot::with(Behaviour::Pushes).await;
     let ran = pushes.run(&["text", "🥚"]);
     has(&ran.ok(), &["  ← loading animation, 5 s\n", "  ← push: 收到 text: 🥚\n"]);
     has(&pushes.run(&["standby"]).failed(1), &["something was sent to a chat that is in standby"]);
 
     for (status, hint) in [(404, "--to says where"), (500, "LINE expects 200"), (503, "store")] {
-        let bot = Place::with(Manner::Answers(status)).await;
+        let bot = SimulatedBot::with(Behaviour::Answers(status)).await;
         let ran = bot.run(&["text", "🥚"]);
         has(&ran.failed(1), &[&status.to_string(), hint]);
         has(&ran.out(), &[&format!("    {status}, after ")]);

@@ -85,6 +85,23 @@ impl Moment {
     }
 }
 
+impl Moment {
+    /// Kills at a random time while requests run, or after them: at any other moment, the upstream or
+    /// the proxy itself has killed already.
+    async fn kill_during(self, asking: impl Future<Output = ()>, kill: impl FnOnce()) {
+        if let Self::AtRandom(ms) = self {
+            let kill = async {
+                tokio::time::sleep(Duration::from_millis(ms)).await;
+                kill();
+            };
+            tokio::join!(asking, kill);
+        } else {
+            asking.await;
+            kill();
+        }
+    }
+}
+
 fn random() -> u64 {
     getrandom::u64().expect("randomness")
 }
@@ -229,23 +246,12 @@ async fn the_proxy_dies(store: TestStore, rounds: u32) {
         };
         *victim.lock().unwrap() = Some(proxy.pid());
         let url = proxy.url("/orders");
-        let asking = heard.ask(&url, &keys, moment);
-        match moment {
-            Moment::AtRandom(ms) => {
-                let kill = async {
-                    tokio::time::sleep(Duration::from_millis(ms)).await;
-                    drop(proxy);
-                };
-                tokio::join!(asking, kill);
-            }
-            _ => {
-                asking.await;
-                // A late kill finds no process any more.
-                *victim.lock().unwrap() = None;
-                drop(proxy);
-            }
-        }
-        *victim.lock().unwrap() = None;
+        let kill = || {
+            // A late kill finds no process any more.
+            *victim.lock().unwrap() = None;
+            drop(proxy);
+        };
+        moment.kill_during(heard.ask(&url, &keys, moment), kill).await;
         let next = Proxy::start(&upstream.url(), store, &flags);
         heard.settle(&next.url("/orders"), &keys).await;
         heard.check(&upstream.log.executions(), moment);
@@ -328,20 +334,7 @@ async fn proxy_upstream_killed_never_runs_twice() {
         let (moment, keys) = (Moment::of(round), keys(round));
         let mut heard = Heard::default();
         let upstream = start_upstream(port, &file).await;
-        let asking = heard.ask(&url, &keys, moment);
-        match moment {
-            Moment::AtRandom(ms) => {
-                let kill = async {
-                    tokio::time::sleep(Duration::from_millis(ms)).await;
-                    drop(upstream);
-                };
-                tokio::join!(asking, kill);
-            }
-            _ => {
-                asking.await;
-                drop(upstream);
-            }
-        }
+        moment.kill_during(heard.ask(&url, &keys, moment), || drop(upstream)).await;
         let _next = start_upstream(port, &file).await;
         heard.settle(&url, &keys).await;
         heard.check(&executions(&file), moment);

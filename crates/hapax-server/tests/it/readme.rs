@@ -59,7 +59,6 @@ fn run(command: &str, folder: &Path, address: &str) -> String {
     answer.replace(['\r', '\n'], "")
 }
 
-/// The text after `from`, up to `to`.
 fn between<'a>(answer: &'a str, from: &str, to: impl Fn(char) -> bool) -> Option<&'a str> {
     let (_, rest) = answer.split_once(from)?;
     rest.split(to).next()

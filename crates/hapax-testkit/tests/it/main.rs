@@ -6,6 +6,5 @@ mod cleanup;
 mod client;
 mod postgres;
 mod redis;
-mod redis_cluster;
-mod redis_sentinel;
+mod redis_failover;
 mod tcp_proxy;

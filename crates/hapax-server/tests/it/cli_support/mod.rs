@@ -27,7 +27,6 @@ pub(crate) fn run_with_input(command: &mut Command, input: &[u8]) -> Ran {
     Ran(child.wait_with_output().expect("its output"))
 }
 
-/// The output of a run.
 pub(crate) struct Ran(Output);
 
 impl Ran {
@@ -74,12 +73,10 @@ impl Server {
         command
     }
 
-    /// A client's run to its end.
     pub(crate) fn run<I: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = I>) -> Ran {
         run(&mut self.command(arguments))
     }
 
-    /// A client's run with something to read.
     pub(crate) fn run_with_input(&self, arguments: &[&str], input: &[u8]) -> Ran {
         run_with_input(&mut self.command(arguments), input)
     }
@@ -107,7 +104,6 @@ impl Running {
         Self { child: KillOnDrop(child), first_line: String::new(), stdout }
     }
 
-    /// The next line of its output.
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.stdout.read_line(&mut line).expect("text");
@@ -115,7 +111,6 @@ impl Running {
         line
     }
 
-    /// The rest of its output, up to its end.
     pub(crate) fn rest(&mut self) -> String {
         std::io::read_to_string(&mut self.stdout).expect("text")
     }
@@ -124,7 +119,6 @@ impl Running {
         kill_process(Pid::from_child(&self.child.0), signal).expect("it runs");
     }
 
-    /// Writes a line to its standard input.
     pub(crate) fn send_line(&mut self, line: &str) {
         let stdin = self.child.0.stdin.as_mut().expect("piped");
         writeln!(stdin, "{line}").expect("it reads");

@@ -13,7 +13,6 @@ use crate::support::server::Server;
 /// The protocol versions, one for each sink of a stream.
 pub(crate) const WAYS: [&str; 2] = ["HTTP/1.1", "HTTP/1.0"];
 
-/// One frame of a stream.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Event {
     pub(crate) id: Option<String>,
@@ -176,7 +175,6 @@ impl Server {
         (answer["offset"].as_u64().unwrap(), answer["epoch"].as_u64().unwrap())
     }
 
-    /// Publishes the last event of a job.
     pub(crate) fn finish(&self, job: &str) {
         self.publish(job, "done", 51);
     }

@@ -1,6 +1,7 @@
 use hapax::sqlite::rusqlite::Connection;
 use serde_json::{Value, json};
 
+use crate::support::has;
 use crate::support::server::{Server, Setup};
 use crate::support::store::TestStore;
 
@@ -8,12 +9,9 @@ use crate::support::store::TestStore;
 fn banner_says_what_is_served_and_one_line_to_try() {
     let server = Server::start();
     let banner = server.banner();
-    for word in ["memory:", "this machine only", "curl -i -X POST http://127.0.0.1:", "/v1/locks"] {
-        assert!(banner.contains(word), "{word}: {banner}");
-    }
-    let line = server.banner().lines().find(|line| line.contains("curl")).unwrap();
-    let tried = line.split("curl").nth(1).unwrap();
-    assert!(tried.contains(&server.address));
+    let words = ["memory:", "this machine only", "curl -i -X POST http://127.0.0.1:", "/v1/locks"];
+    has(banner, &words);
+    has(banner.split("curl").nth(1).unwrap().lines().next().unwrap(), &[&server.address]);
 }
 
 #[test]
@@ -29,8 +27,7 @@ fn start_ends_with_message_on_permanent_store_error() {
         (Setup::at("0.0.0.0:0").flags(&["--store", "memory:"]), "hapax token new"),
         (Setup::memory().env("HAPAX_BODY_LIMIT", "many"), "HAPAX_BODY_LIMIT"),
     ] {
-        let message = setup.refused();
-        assert!(message.contains(named), "{named}: {message}");
+        has(&setup.refused(), &[named]);
     }
 }
 
@@ -51,8 +48,7 @@ fn newer_sqlite_schema_is_refused_naming_both_versions() {
     let file = Connection::open(&store.url()["sqlite:".len()..]).unwrap();
     file.execute("UPDATE hapax_meta SET value = 99 WHERE name = 'schema'", []).unwrap();
     drop(file);
-    let message = Setup::on(&store.url()).refused();
-    assert!(message.contains("newer") && message.contains("99"), "{message}");
+    has(&Setup::on(&store.url()).refused(), &["newer", "99"]);
 }
 
 #[test]
@@ -60,15 +56,14 @@ fn sqlite_file_of_another_kind_is_refused() {
     let store = TestStore::sqlite();
     let text = "this is no database at all, but long enough to look like one".repeat(20);
     std::fs::write(&store.url()["sqlite:".len()..], text).unwrap();
-    let message = Setup::on(&store.url()).refused();
-    assert!(message.contains("not a SQLite database"), "{message}");
+    has(&Setup::on(&store.url()).refused(), &["not a SQLite database"]);
 }
 
 #[test]
 fn taken_port_is_named_at_start() {
     let server = Server::start();
     let message = Setup::at(&server.address).flags(&["--store", "memory:"]).refused();
-    assert!(message.contains(&server.address) && message.contains("another"), "{message}");
+    has(&message, &[&server.address, "another"]);
 }
 
 #[test]
@@ -88,8 +83,7 @@ fn seed_variables_are_honoured_unknown_ones_only_warned() {
 #[test]
 fn redis_url_is_the_store_of_last_resort() {
     let server = Setup::new().env("REDIS_URL", "redis://127.0.0.1:1/0").start();
-    let banner = server.banner();
-    assert!(banner.contains("redis://127.0.0.1:1/0 (from REDIS_URL)"), "{banner}");
+    has(server.banner(), &["redis://127.0.0.1:1/0 (from REDIS_URL)"]);
     let server = Setup::memory().env("REDIS_URL", "redis://127.0.0.1:1/0").start();
     assert!(server.banner().contains("memory:"));
 }

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use hapax_testkit::{Postgres, Redis};
 use serde_json::json;
 
-use crate::support::eventually;
 use crate::support::server::{Server, Setup};
+use crate::support::{eventually, has};
 
 /// With the default timeout of one store call.
 fn limited(url: &str) -> Server {
@@ -97,8 +97,7 @@ const EVICTING: [&str; 4] = ["--maxmemory", "100mb", "--maxmemory-policy", "allk
 #[test]
 fn store_that_breaks_a_promise_is_refused() {
     let redis = Redis::with(&EVICTING);
-    let message = Setup::on(&redis.url()).refused();
-    assert!(message.contains("noeviction"), "{message}");
+    has(&Setup::on(&redis.url()).refused(), &["noeviction"]);
 }
 
 #[test]

@@ -50,7 +50,6 @@ impl Ingest {
         hapax::open(&self.store, &patient).unwrap()
     }
 
-    /// `hapax queue …` on the store.
     pub(crate) fn queue(&self, arguments: &[&str]) -> String {
         let mut command = hapax();
         command.arg("queue").args(arguments).args(["--store", &self.store]);
@@ -58,7 +57,6 @@ impl Ingest {
         run(command.env("HAPAX_STORE_TIMEOUT", "20s")).ok()
     }
 
-    /// The dead letters of ingest.
     pub(crate) fn dead(&self) -> Vec<Value> {
         let page = self.queue(&["dead", "ingest", "--limit", "1000", "--json"]);
         let page: Value = serde_json::from_str(&page).unwrap();
@@ -75,7 +73,6 @@ pub(crate) fn event(job: &str, stage: &str, seq: u64) -> String {
     .to_string()
 }
 
-/// Every entry of a job's log.
 pub(crate) async fn entries(store: &Arc<dyn Store>, job: &str) -> Vec<LogEntry> {
     let key = Key::job(&Tenant::default(), "scan", job).unwrap();
     let attached = store.attach(&key, 0, 1000).await.unwrap();

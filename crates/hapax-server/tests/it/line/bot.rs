@@ -66,7 +66,6 @@ struct Inner {
     go: Semaphore,
 }
 
-/// A running bot.
 pub(crate) struct Bot {
     address: String,
     inner: Arc<Inner>,
@@ -105,7 +104,6 @@ impl Bot {
         *lock(&self.inner.script) = Arc::new(script);
     }
 
-    /// Holds every further call.
     pub(crate) fn holds(&self) {
         self.does(|_| Reaction::Hold(200));
     }
@@ -119,7 +117,6 @@ impl Bot {
         lock(&self.inner.calls).clone()
     }
 
-    /// The calls of one event.
     pub(crate) fn calls_of(&self, event: &Value) -> Vec<Call> {
         self.calls().into_iter().filter(|call| call.is(event)).collect()
     }

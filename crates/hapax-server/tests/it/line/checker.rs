@@ -34,7 +34,6 @@ pub(crate) struct History {
     pub(crate) done_by: Vec<HashSet<String>>,
 }
 
-/// All violations; empty if there are none.
 pub(crate) fn violations(history: &History, policy: Policy) -> Vec<String> {
     let mut wrong = lost(history, policy);
     let mut by_event: HashMap<&str, Vec<&Handling>> = HashMap::new();
@@ -60,7 +59,6 @@ pub(crate) fn violations(history: &History, policy: Policy) -> Vec<String> {
     wrong
 }
 
-/// Events that got a 200 and were lost.
 fn lost(history: &History, policy: Policy) -> Vec<String> {
     let handled: HashSet<_> =
         history.handled.iter().filter(|one| one.ended).map(|one| &one.event).collect();

@@ -137,7 +137,6 @@ async fn reached(
     }
 }
 
-/// A running gateway, killed when dropped.
 pub(crate) struct Gateway {
     process: HapaxProcess,
     pub(crate) address: String,
@@ -256,7 +255,6 @@ impl Gateway {
         });
     }
 
-    /// The dead letters.
     pub(crate) fn dead(&self) -> Vec<Value> {
         let page = self.json("/v1/queues/line/dead?limit=1000");
         page["items"].as_array().expect("a list").clone()

@@ -116,7 +116,6 @@ impl Scene {
         Start::new(self)
     }
 
-    /// Starts a gateway without further settings.
     pub(crate) fn start(&self) -> Gateway {
         self.gateway().start()
     }
@@ -153,12 +152,10 @@ pub(crate) fn secrets() -> ChannelSecrets {
     ChannelSecrets::new(SECRET).expect("a secret")
 }
 
-/// A user id.
 pub(crate) fn user(number: u32) -> String {
     format!("Uf00d{number:028x}")
 }
 
-/// A text message of a user.
 pub(crate) fn text(user: &str) -> Value {
     events::text(user, "臺北的天氣🥚")
 }

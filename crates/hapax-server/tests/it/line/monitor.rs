@@ -1,17 +1,15 @@
 //! The commands that a Redis server gets, one by one.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::process::{Command, Stdio};
 
-use hapax_testkit::{Redis, find_binary, wait_for};
+use hapax_testkit::{Redis, find_binary};
 
-use crate::line::harness::PATIENCE;
+use crate::support::{KillOnDrop, Output, eventually};
 
 /// A running `MONITOR`, ended when dropped.
 pub(crate) struct Monitor {
-    child: Child,
-    lines: Arc<Mutex<Vec<String>>>,
+    commands: Output,
+    _child: KillOnDrop,
 }
 
 impl Monitor {
@@ -22,38 +20,23 @@ impl Monitor {
             .stdout(Stdio::piped())
             .spawn()
             .expect("redis-cli starts");
-        let out = BufReader::new(child.stdout.take().expect("piped"));
-        let lines = Arc::new(Mutex::new(Vec::new()));
-        std::thread::spawn({
-            let lines = lines.clone();
-            move || {
-                for line in out.lines().map_while(Result::ok) {
-                    lines.lock().unwrap_or_else(PoisonError::into_inner).push(line);
-                }
-            }
-        });
-        let monitor = Self { child, lines };
-        wait_for("the server is watched", PATIENCE, || monitor.with("OK").pop());
+        let commands = Output::collect(child.stdout.take().expect("piped"));
+        let monitor = Self { commands, _child: KillOnDrop(child) };
+        eventually("the server is watched", || !monitor.with("OK").is_empty());
         monitor
     }
 
     /// Waits until every earlier command of the server has been read.
     pub(crate) fn catch_up(&self, redis: &Redis) {
         redis.cli(&["ECHO", "the-monitor-is-up-to-here"]);
-        let seen = || self.with("the-monitor-is-up-to-here").pop();
-        wait_for("the monitor catches up", PATIENCE, seen);
+        eventually("the monitor catches up", || !self.with("the-monitor-is-up-to-here").is_empty());
     }
 
     /// The commands so far that contain a text.
     pub(crate) fn with(&self, part: &str) -> Vec<String> {
-        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        lines.iter().filter(|line| line.contains(part)).cloned().collect()
-    }
-}
-
-impl Drop for Monitor {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let text = self.commands.text();
+        // The last line may be incomplete.
+        let lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+        lines.filter(|line| line.contains(part)).map(str::to_owned).collect()
     }
 }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use hapax_testkit::TcpProxy;
+use hapax_testkit::{Redis, TcpProxy};
 use serde_json::Value;
 
 use crate::line::bot::Reaction;
@@ -117,15 +117,29 @@ fn with_short_timeout(scene: Scene) -> (Scene, Gateway) {
     (scene, gateway)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn hole_3_hanging_redis_stops_no_event() {
-    let (scene, gateway) = with_short_timeout(Scene::on_redis().await);
+/// Breaks the store and repairs it, while events come.
+async fn survives_an_outage(scene: Scene, fail: impl FnOnce(&Redis), repair: impl FnOnce(&Redis)) {
+    let (scene, gateway) = with_short_timeout(scene);
     let before = works_with_store(&scene, &gateway).await;
-    scene.redis().stop();
+    fail(scene.redis());
     let meanwhile = works_without_store(&scene, &gateway, 1..4).await;
-    scene.redis().cont();
+    repair(scene.redis());
     locks_work(&scene, &gateway).await;
     are_known(&scene, gateway, &[meanwhile, vec![before]].concat()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hole_3_hanging_redis_stops_no_event() {
+    survives_an_outage(Scene::on_redis().await, Redis::stop, Redis::cont).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn line_slow_redis_stops_no_event() {
+    let mut scene = Scene::on_redis().await;
+    let wire = TcpProxy::to(scene.redis().port());
+    scene.store_url = format!("redis://127.0.0.1:{}/0", wire.port());
+    let slow = |_: &Redis| wire.delay_answers(Duration::from_secs(3));
+    survives_an_outage(scene, slow, |_| wire.resume()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -151,20 +165,6 @@ async fn line_redis_absent_at_start_stops_no_event() {
     scene.redis().restart();
     locks_work(&scene, &gateway).await;
     are_known(&scene, gateway, &meanwhile).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn line_slow_redis_stops_no_event() {
-    let mut scene = Scene::on_redis().await;
-    let wire = TcpProxy::to(scene.redis().port());
-    scene.store_url = format!("redis://127.0.0.1:{}/0", wire.port());
-    let (scene, gateway) = with_short_timeout(scene);
-    let before = works_with_store(&scene, &gateway).await;
-    wire.delay_answers(Duration::from_secs(3));
-    let meanwhile = works_without_store(&scene, &gateway, 1..4).await;
-    wire.resume();
-    locks_work(&scene, &gateway).await;
-    are_known(&scene, gateway, &[meanwhile, vec![before]].concat()).await;
 }
 
 /// The event is stored and locked; then the store goes away while the bot works.

@@ -101,12 +101,13 @@ fn signed(address: &str, body: &str) -> (u16, String) {
 #[tokio::test(flavor = "multi_thread")]
 async fn line_start_error_shows_no_secret() {
     let scene = Scene::on(TestStore::memory()).await;
-    let three = scene.gateway().env("LINE_CHANNEL_SECRET", "a-food-a,b-food-b,c-food-c");
-    assert!(three.refused().contains("LINE_CHANNEL_SECRET"));
-    let spaced = scene.gateway().env("LINE_CHANNEL_ACCESS_TOKEN", "a -food- b");
-    assert!(spaced.refused().contains("LINE_CHANNEL_ACCESS_TOKEN"));
-    let none = scene.gateway().env("LINE_CHANNEL_SECRET", "");
-    assert!(none.refused().contains("LINE_CHANNEL_SECRET"));
+    for (name, value) in [
+        ("LINE_CHANNEL_SECRET", "a-food-a,b-food-b,c-food-c"),
+        ("LINE_CHANNEL_ACCESS_TOKEN", "a -food- b"),
+        ("LINE_CHANNEL_SECRET", ""),
+    ] {
+        assert!(scene.gateway().env(name, value).refused().contains(name));
+    }
     let rules = scene.gateway().rules("[[rule]]\nevent = \"follow\"\nguard = \"mutex\"");
     assert!(rules.refused().contains("rule 1"));
 }

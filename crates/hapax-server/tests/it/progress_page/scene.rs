@@ -38,7 +38,6 @@ impl Hapax {
         }
     }
 
-    /// Publishes a new event.
     pub(crate) fn publish(&self, job: &str, stage: &str, seq: u64, percent: u64) {
         self.0.publish_data(job, stage, seq, &json!({ "percent": percent }));
     }
@@ -116,7 +115,6 @@ pub(crate) fn shows(browser: &Browser, state: &str, percent: u64, events: &[&str
     }
 }
 
-/// Waits for the first event.
 pub(crate) fn shows_one_at_least(browser: &Browser) {
     eventually("an event is shown", || browser.run(SEEN)["events"] != json!([]));
 }

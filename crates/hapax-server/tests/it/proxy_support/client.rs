@@ -15,7 +15,6 @@ use tokio::net::TcpStream;
 
 use super::soon;
 
-/// A complete response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reply {
     pub(crate) status: StatusCode,
@@ -51,7 +50,6 @@ impl Reply {
         kind.rsplit('/').next().unwrap_or_default().to_owned()
     }
 
-    /// Asserts that it is this problem document.
     #[track_caller]
     pub(crate) fn is(&self, status: u16, code: &str) {
         assert_eq!((self.status.as_u16(), self.problem().as_str()), (status, code));
@@ -82,7 +80,6 @@ pub(crate) fn pooled() -> Pooled {
     Client::builder(TokioExecutor::new()).build_http()
 }
 
-/// `POST` with a key.
 pub(crate) fn keyed(url: impl AsRef<str>, key: &str) -> Builder {
     Request::post(url.as_ref()).header("idempotency-key", key)
 }

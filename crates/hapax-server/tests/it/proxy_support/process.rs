@@ -1,6 +1,6 @@
 //! The `hapax proxy` binary.
 
-use std::process::{Command, ExitStatus};
+use std::process::Command;
 
 use rustix::process::{Pid, Signal};
 
@@ -10,7 +10,6 @@ use crate::support::{HapaxProcess, hapax};
 /// A running `hapax proxy`, killed when dropped.
 pub(crate) struct Proxy {
     process: HapaxProcess,
-    /// `127.0.0.1:PORT`.
     pub(crate) address: String,
     /// The address of `--admin`, where that was given.
     pub(crate) admin: Option<String>,
@@ -38,7 +37,6 @@ impl Proxy {
         Self { address: process.address(), admin: process.admin_address(), process }
     }
 
-    /// Posts an order with this key.
     pub(crate) async fn order(&self, key: &str) -> Reply {
         send(keyed(self.url("/orders"), key), "a").await
     }
@@ -55,17 +53,15 @@ impl Proxy {
         self.process.pid()
     }
 
-    /// `SIGTERM`.
     pub(crate) fn terminate(&self) {
         self.process.signal(Signal::TERM);
     }
 
-    /// Waits for the process to end.
-    pub(crate) fn ended(&mut self) -> ExitStatus {
-        self.process.wait().0
+    /// Waits for its end, which must be a success.
+    pub(crate) fn ended(&mut self) {
+        self.process.ended();
     }
 
-    /// The log so far.
     pub(crate) fn log(&self) -> String {
         self.process.log()
     }

@@ -12,7 +12,6 @@ use hyper::header::HeaderMap;
 use hyper::{StatusCode, Uri};
 use tokio::net::TcpListener;
 
-/// One request as the upstream saw it.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) uri: Uri,
@@ -33,7 +32,6 @@ impl Seen {
     }
 }
 
-/// The requests that the upstream has seen.
 #[derive(Clone, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<Seen>>>);
 
@@ -64,7 +62,6 @@ impl Log {
         counts
     }
 
-    /// Records a request, and returns its number.
     pub(crate) fn note(&self, seen: Seen) -> usize {
         let mut all = self.seen();
         all.push(seen);

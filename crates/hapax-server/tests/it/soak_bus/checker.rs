@@ -22,7 +22,6 @@ impl FromStr for At {
 /// The producer's name for an event.
 pub(crate) type Name = (String, u64);
 
-/// One job's history.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
     /// What publishers were told, in no order.
@@ -50,7 +49,6 @@ pub(crate) enum Losses {
     WithNewEpoch,
 }
 
-/// All violations in the history of a job.
 pub(crate) fn violations(history: &History, losses: Losses) -> Vec<String> {
     let mut wrong = Vec::new();
     acknowledgements(history, losses, &mut wrong);

@@ -13,7 +13,6 @@ pub(crate) struct Row {
     pub(crate) committed: bool,
 }
 
-/// The complete history.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
     pub(crate) rows: Vec<Row>,
@@ -25,7 +24,6 @@ pub(crate) struct History {
     pub(crate) undisturbed: bool,
 }
 
-/// All violations in a history.
 pub(crate) fn violations(history: &History) -> Vec<String> {
     let mut first: HashMap<&str, usize> = HashMap::new();
     for (at, id) in history.deliveries.iter().enumerate() {

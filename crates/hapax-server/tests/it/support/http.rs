@@ -16,7 +16,6 @@ pub(crate) struct HttpRequest {
     body: Option<Vec<u8>>,
 }
 
-/// A complete response.
 #[derive(Debug)]
 pub(crate) struct HttpResponse {
     pub(crate) status: u16,
@@ -104,7 +103,6 @@ impl fmt::Display for HttpRequest {
     }
 }
 
-/// A request that was sent.
 pub(crate) struct SentRequest(TcpStream);
 
 impl SentRequest {

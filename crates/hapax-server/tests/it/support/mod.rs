@@ -7,7 +7,7 @@ pub(crate) mod store;
 
 use std::time::Duration;
 
-pub(crate) use process::{HapaxProcess, KillOnDrop, hapax};
+pub(crate) use process::{HapaxProcess, KillOnDrop, Output, hapax};
 
 /// How long anything may take that the machine, and not the test, decides.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
@@ -16,6 +16,14 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 #[track_caller]
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     hapax_testkit::wait_for(what, PATIENCE, || holds().then_some(()));
+}
+
+/// Asserts that a text contains all of these parts.
+#[track_caller]
+pub(crate) fn has(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is missing in\n{text}");
+    }
 }
 
 /// Fails the test unless the future completes within [`PATIENCE`].

@@ -36,13 +36,13 @@ impl Drop for KillOnDrop {
 }
 
 /// What a process has written to one of its outputs.
-struct Output {
+pub(crate) struct Output {
     bytes: Arc<Mutex<Vec<u8>>>,
     reader: Option<JoinHandle<()>>,
 }
 
 impl Output {
-    fn collect(mut from: impl Read + Send + 'static) -> Self {
+    pub(crate) fn collect(mut from: impl Read + Send + 'static) -> Self {
         let bytes = Arc::<Mutex<Vec<u8>>>::default();
         let collected = bytes.clone();
         let reader = std::thread::spawn(move || {
@@ -55,7 +55,7 @@ impl Output {
         Self { bytes, reader: Some(reader) }
     }
 
-    fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         String::from_utf8_lossy(&bytes).into_owned()
     }
@@ -130,12 +130,17 @@ impl HapaxProcess {
         (status, self.log())
     }
 
-    /// Ends it in order with `SIGTERM`; its log.
-    pub(crate) fn stop(&mut self) -> String {
-        self.signal(Signal::TERM);
+    /// Waits for its end, which must be a success; its log.
+    pub(crate) fn ended(&mut self) -> String {
         let (status, log) = self.wait();
         assert_eq!(status.code(), Some(0), "{log}");
         log
+    }
+
+    /// Ends it in order with `SIGTERM`; its log.
+    pub(crate) fn stop(&mut self) -> String {
+        self.signal(Signal::TERM);
+        self.ended()
     }
 
     /// What it has logged so far.

@@ -1,6 +1,6 @@
 //! A `hapax serve` of one test's own.
 
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 
 use hapax_testkit::free_port;
 use rustix::process::Signal;
@@ -158,9 +158,9 @@ impl Server {
         self.process.signal(signal);
     }
 
-    /// Waits until it has ended; its exit status and its log.
-    pub(crate) fn ended(mut self) -> (ExitStatus, String) {
-        self.process.wait()
+    /// Waits for its end, which must be a success; its log.
+    pub(crate) fn ended(mut self) -> String {
+        self.process.ended()
     }
 
     /// `SIGKILL`; its files stay.
