@@ -2,33 +2,18 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use async_trait::async_trait;
 use bytes::Bytes;
-use hapax_core::memory::MemoryStore;
+use hapax_line::SIGNATURE_HEADER;
 use hapax_line::simulator::events;
-use hapax_line::{
-    EventContext, EventHandlerError, Gateway, GatewayConfig, LineClient, LineEvent,
-    LineEventHandler, SIGNATURE_HEADER,
-};
 use http_body_util::Full;
 use hyper::body::{Body, Frame};
 use hyper::{Request, StatusCode};
 use serde_json::json;
 use tower_service::Service;
 
-use crate::gateway::setup::{USER, secrets};
-
-struct Nobody;
-
-#[async_trait]
-impl LineEventHandler for Nobody {
-    async fn handle(&self, _: &LineEvent, _: &EventContext) -> Result<(), EventHandlerError> {
-        Ok(())
-    }
-}
+use crate::gateway::setup::{Setup, USER, secrets};
 
 /// A body that sends at most one chunk and never ends.
 struct Stuck(Option<Bytes>);
@@ -49,14 +34,10 @@ async fn answer<B>(body: B, signature: &str) -> StatusCode
 where
     B: Body<Data = Bytes, Error = Infallible> + Send + 'static,
 {
-    // The gateway sends nothing, so no server listens there.
-    let client = LineClient::new("http://127.0.0.1:9", "token").unwrap();
-    let store = Arc::new(MemoryStore::default());
-    let gateway =
-        Gateway::new(store, secrets(), client, Arc::new(Nobody), GatewayConfig::default());
+    let idle = Setup::new().await.idle();
     let request =
         Request::post("/line/webhook").header(SIGNATURE_HEADER, signature).body(body).unwrap();
-    gateway.service().call(request).await.unwrap().status()
+    idle.gateway.service().call(request).await.unwrap().status()
 }
 
 /// The paused clock advances when every task waits for it, so ten seconds take no time.
