@@ -283,7 +283,7 @@ impl Model for ClaimsModel {
     }
 
     fn expire_brief(&mut self) -> bool {
-        self.keys.iter_mut().fold(false, |expired, key| key.expire_brief() || expired)
+        self.keys.iter_mut().fold(false, |expired, key| key.expire_brief() | expired)
     }
 
     async fn finish(&mut self) -> Result<(), TestCaseError> {
