@@ -15,12 +15,11 @@ fn read(path: &str) -> String {
 /// A row for each metric that a file declares: its name, and what its comment says.
 fn metrics(source: &str) -> Vec<String> {
     let (mut rows, mut said) = (Vec::new(), Vec::new());
-    for line in source.lines() {
-        let name = line.strip_prefix("pub const ").and_then(|rest| rest.split_once(": &str = \""));
+    for line in source.lines().map(str::trim) {
+        let name = line.split_once(" = \"").and_then(|(_, rest)| rest.strip_suffix("\";"));
         match (line.strip_prefix("/// "), name) {
             (Some(text), _) => said.push(text),
-            (None, Some((_, name))) => {
-                let name = name.trim_end_matches("\";");
+            (None, Some(name)) => {
                 rows.push(format!("| `{name}` | {} |\n", said.join(" ")));
                 said.clear();
             }
