@@ -68,6 +68,18 @@ impl LawContext {
     }
 }
 
+/// Runs tasks at the same time, and returns their results in order.
+pub(crate) async fn concurrently<T: Send + 'static>(
+    tasks: impl Iterator<Item: Future<Output = T> + Send + 'static>,
+) -> Vec<T> {
+    let tasks: Vec<_> = tasks.map(tokio::spawn).collect();
+    let mut results = Vec::new();
+    for task in tasks {
+        results.push(task.await.expect("the task ends without a panic"));
+    }
+    results
+}
+
 /// Runs `action` and expects that it wakes the watch.
 pub(crate) async fn expect_woken(mut watch: Watch, action: impl Future<Output = ()>) {
     // A subscription over the network needs a moment. An earlier message would be missed, for which

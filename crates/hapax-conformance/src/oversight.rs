@@ -37,9 +37,9 @@ async fn list_shows_exactly_the_claims_of_its_tenant_and_kind(s: LawContext) {
         );
         mine.insert(Key::command(&scoped, Operation("pay"), &format!("k{i}")).unwrap());
     }
-    let next_door = s.other_tenant();
+    let other_tenant = s.other_tenant();
     let others = [
-        Key::command(&next_door, Operation("pay"), "k").unwrap(),
+        Key::command(&other_tenant, Operation("pay"), "k").unwrap(),
         Key::inbox(&s.tenant, "pay", "k").unwrap(),
         Key::lock(&s.tenant, "k").unwrap(),
     ];
@@ -48,7 +48,7 @@ async fn list_shows_exactly_the_claims_of_its_tenant_and_kind(s: LawContext) {
     }
     assert_eq!(listed(&s, &s.tenant, None).await, mine);
     assert_eq!(listed(&s, &scoped, None).await.len(), 20);
-    assert_eq!(listed(&s, &next_door, None).await.len(), 1);
+    assert_eq!(listed(&s, &other_tenant, None).await.len(), 1);
 }
 
 async fn list_filters_by_state(s: LawContext) {

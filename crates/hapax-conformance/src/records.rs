@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hapax_core::{Deleted, Expect, Key, Put, Record, Version};
 
-use crate::context::{LONG, LawContext, SHORT};
+use crate::context::{LONG, LawContext, SHORT, concurrently};
 use crate::suite::laws;
 
 laws![
@@ -83,16 +83,12 @@ async fn put_that_expects_absence_is_stored_once(s: LawContext, key: Key) {
 }
 
 async fn race(s: &LawContext, key: &Key, expect: Expect) -> usize {
-    let mut tasks = Vec::new();
-    for i in 0..32 {
+    let put = |i| {
         let (s, key, expect) = (s.clone(), key.clone(), expect.clone());
-        tasks.push(tokio::spawn(async move { s.put(&key, &format!("v{i}"), expect, None).await }));
-    }
-    let mut stored = 0;
-    for task in tasks {
-        stored += usize::from(matches!(task.await.unwrap(), Put::Stored { .. }));
-    }
-    stored
+        async move { s.put(&key, &format!("v{i}"), expect, None).await }
+    };
+    let answers = concurrently((0..32).map(put)).await;
+    answers.iter().filter(|answer| matches!(answer, Put::Stored { .. })).count()
 }
 
 async fn one_winner_among_puts_that_expect_absence(s: LawContext, key: Key) {
@@ -143,10 +139,9 @@ async fn versions_survive_a_restart(s: LawContext, key: Key) {
 async fn compare_and_put_loses_no_update(s: LawContext, key: Key) {
     let (key, other) = (key, s.reopened().await);
     s.stored(&key, "0", Expect::Absent, None).await;
-    let mut tasks = Vec::new();
-    for i in 0..8 {
+    let add = |i| {
         let (s, key) = (if i % 2 == 0 { s.clone() } else { other.clone() }, key.clone());
-        tasks.push(tokio::spawn(async move {
+        async move {
             let mut added = 0;
             while added < 10 {
                 let record = s.get(&key).await.unwrap();
@@ -157,11 +152,9 @@ async fn compare_and_put_loses_no_update(s: LawContext, key: Key) {
                     added += 1;
                 }
             }
-        }));
-    }
-    for task in tasks {
-        task.await.unwrap();
-    }
+        }
+    };
+    concurrently((0..8).map(add)).await;
     assert_eq!(s.get(&key).await.unwrap().value, "80");
 }
 

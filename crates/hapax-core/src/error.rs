@@ -15,7 +15,7 @@ pub enum StoreError {
     /// The store is unreachable, or closed the connection. A write may or may not have happened.
     #[error("the store cannot be reached: {reason}")]
     Unavailable {
-        /// What the driver said, without anything personal.
+        /// The driver's message, without anything personal.
         reason: String,
         /// The driver's own error.
         #[source]
@@ -30,43 +30,43 @@ pub enum StoreError {
     /// The store has no space left (disk, memory or quota). Nothing was written.
     #[error("the store is full: {reason}")]
     Full {
-        /// What the driver said.
+        /// The driver's message.
         reason: String,
     },
     /// The store accepts no writes: a replica, a read-only file or file system. Nothing was written.
     #[error("the store is read-only: {reason}")]
     ReadOnly {
-        /// What the driver said.
+        /// The driver's message.
         reason: String,
     },
     /// Another process holds the store locked for longer than the timeout. Nothing was written.
     #[error("the store is locked by another process: {reason}")]
     Locked {
-        /// What the driver said.
+        /// The driver's message.
         reason: String,
     },
     /// The store refused the credentials.
     #[error("the store refused the credentials: {reason}")]
     Refused {
-        /// What the driver said.
+        /// The driver's message.
         reason: String,
     },
     /// The store was written by a newer hapax, or cannot be used by hapax.
     #[error("this store cannot be used: {reason}")]
     Incompatible {
-        /// What is wrong and how to go on.
+        /// The obstacle, and how to go on.
         reason: String,
     },
     /// The stored value was not written by hapax, or is damaged.
     #[error("a stored value cannot be read: {reason}")]
     Corrupt {
-        /// What is wrong with it.
+        /// The damage.
         reason: String,
     },
     /// Any other failure: a bug in hapax or in the store.
     #[error("the store failed: {reason}")]
     Internal {
-        /// What happened.
+        /// The driver's message.
         reason: String,
         /// The driver's own error.
         #[source]

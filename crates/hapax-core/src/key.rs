@@ -177,12 +177,12 @@ pub struct Key {
 impl Key {
     /// The key of a lock.
     pub fn lock(tenant: &Tenant, name: &str) -> Result<Self, InvalidKey> {
-        Self::unscoped(tenant, KeyKind::Lock, name)
+        Self::scoped(tenant, KeyKind::Lock, "", name)
     }
 
     /// The key of a record.
     pub fn record(tenant: &Tenant, name: &str) -> Result<Self, InvalidKey> {
-        Self::unscoped(tenant, KeyKind::Record, name)
+        Self::scoped(tenant, KeyKind::Record, "", name)
     }
 
     /// The key of a command. The operation may contain spaces (`POST /orders`).
@@ -206,10 +206,6 @@ impl Key {
         check("domain", domain, 0x21, MAX_NAME)?;
         check("job_id", job_id, 0x21, MAX_NAME)?;
         Self::scoped(tenant, KeyKind::Job, domain, job_id)
-    }
-
-    fn unscoped(tenant: &Tenant, kind: KeyKind, name: &str) -> Result<Self, InvalidKey> {
-        Self::scoped(tenant, kind, "", name)
     }
 
     fn scoped(tenant: &Tenant, kind: KeyKind, scope: &str, name: &str) -> Result<Self, InvalidKey> {

@@ -35,7 +35,6 @@ pub mod memory;
 pub mod metric_names;
 mod once;
 mod primitives;
-mod setters;
 mod token;
 pub mod trace;
 mod wake;

@@ -76,7 +76,7 @@ impl<E> OnceError<E> {
     }
 }
 
-/// What a running effect may pass on to the systems that it writes to.
+/// The attempt that an effect runs as, to be passed on to the systems that it writes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RunContext {

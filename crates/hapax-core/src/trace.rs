@@ -44,9 +44,9 @@ impl Traceparent {
         let [version, trace, parent, flags] = parts[..] else { return None };
         let lengths = [version, trace, parent, flags].map(str::len) == [2, 32, 16, 2];
         let hex = |part: &&str| part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-        let nobody = |part: &str| part.bytes().all(|b| b == b'0');
+        let zero = |part: &str| part.bytes().all(|b| b == b'0');
         let valid = lengths && parts.iter().all(hex) && version != "ff";
-        (valid && !nobody(trace) && !nobody(parent)).then(|| Self(text.into()))
+        (valid && !zero(trace) && !zero(parent)).then(|| Self(text.into()))
     }
 
     /// The header value.
@@ -129,7 +129,7 @@ mod tests {
     const OURS: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
     #[test]
-    fn only_what_trace_context_allows_is_a_trace() {
+    fn traceparent_follows_trace_context() {
         assert_eq!(Traceparent::parse(OURS).unwrap().as_str(), OURS);
         let wrong = [
             "",
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_item_belongs_to_the_innermost_trace_and_to_none_outside() {
+    async fn trace_of_an_item_is_the_innermost_one() {
         let item = || QueueItem::new(&Tenant::default(), "t", "{}");
         let other = Traceparent::parse(&OURS.replace('4', "5"));
         within(Traceparent::parse(OURS), async {

@@ -18,7 +18,7 @@ impl WakeRegistry {
     pub fn watch(&self, key: &Key) -> Watch {
         let digest = key.digest();
         let receiver = self.waiters().entry(digest).or_default().subscribe();
-        Watch(Some(Registered { digest, hub: self.clone(), receiver: Some(receiver) }))
+        Watch(Some(Registered { digest, registry: self.clone(), receiver: Some(receiver) }))
     }
 
     /// Wakes all waiters of the key with this digest. Returns whether there were any.
@@ -50,7 +50,7 @@ pub struct Watch(Option<Registered>);
 #[derive(Debug)]
 struct Registered {
     digest: u64,
-    hub: WakeRegistry,
+    registry: WakeRegistry,
     receiver: Option<watch::Receiver<()>>,
 }
 
@@ -73,7 +73,7 @@ impl Watch {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        let mut waiters = self.hub.waiters();
+        let mut waiters = self.registry.waiters();
         self.receiver = None;
         if waiters.get(&self.digest).is_some_and(|s| s.receiver_count() == 0) {
             waiters.remove(&self.digest);
@@ -87,23 +87,23 @@ mod tests {
     use crate::Tenant;
 
     #[tokio::test]
-    async fn a_hint_between_registration_and_wait_is_not_missed() {
-        let hub = WakeRegistry::default();
+    async fn wake_hint_between_registration_and_wait_is_not_missed() {
+        let registry = WakeRegistry::default();
         let key = Key::lock(&Tenant::default(), "k").unwrap();
-        let mut watch = hub.watch(&key);
-        assert!(hub.wake(key.digest()));
+        let mut watch = registry.watch(&key);
+        assert!(registry.wake(key.digest()));
         watch.changed(Duration::from_secs(3600)).await;
     }
 
     #[tokio::test]
-    async fn the_last_waiter_takes_its_entry_with_it() {
-        let hub = WakeRegistry::default();
+    async fn wake_registry_forgets_a_key_with_its_last_waiter() {
+        let registry = WakeRegistry::default();
         let key = Key::lock(&Tenant::default(), "k").unwrap();
-        let (one, two) = (hub.watch(&key), hub.watch(&key));
+        let (one, two) = (registry.watch(&key), registry.watch(&key));
         drop(one);
-        assert!(hub.wake(key.digest()));
+        assert!(registry.wake(key.digest()));
         drop(two);
-        assert!(hub.is_idle());
-        assert!(!hub.wake(key.digest()));
+        assert!(registry.is_idle());
+        assert!(!registry.wake(key.digest()));
     }
 }

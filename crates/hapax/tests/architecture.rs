@@ -9,44 +9,24 @@ use std::process::Command;
 use serde_json::Value;
 
 /// For each crate, the crates of this workspace that it may depend on (tests and examples aside).
-const MAY: &[(&str, &[&str])] = &[
-    ("hapax-core", &[]),
-    ("hapax-conformance", &["hapax-core"]),
-    ("hapax-sqlite", &["hapax-core"]),
-    ("hapax-redis", &["hapax-core"]),
-    ("hapax-postgres", &["hapax-core"]),
-    ("hapax", &["hapax-core", "hapax-sqlite", "hapax-redis", "hapax-postgres"]),
-    ("hapax-http", &["hapax-core"]),
-    ("hapax-http-client", &[]),
-    ("hapax-line", &["hapax-core", "hapax-http-client"]),
-    ("hapax-relay", &["hapax-core", "hapax-http-client"]),
-    ("hapax-testkit", &[]),
-    ("hapax-workload", &["hapax-core"]),
-    (
-        "hapax-server",
-        &[
-            "hapax",
-            "hapax-http",
-            "hapax-http-client",
-            "hapax-line",
-            "hapax-relay",
-            "hapax-workload",
-        ],
-    ),
+const MAY: &[(&str, &str)] = &[
+    ("hapax-core", ""),
+    ("hapax-conformance", "hapax-core"),
+    ("hapax-sqlite", "hapax-core"),
+    ("hapax-redis", "hapax-core"),
+    ("hapax-postgres", "hapax-core"),
+    ("hapax", "hapax-core hapax-sqlite hapax-redis hapax-postgres"),
+    ("hapax-http", "hapax-core"),
+    ("hapax-http-client", ""),
+    ("hapax-line", "hapax-core hapax-http-client"),
+    ("hapax-relay", "hapax-core hapax-http-client"),
+    ("hapax-testkit", ""),
+    ("hapax-workload", "hapax-core"),
+    ("hapax-server", "hapax hapax-http hapax-http-client hapax-line hapax-relay hapax-workload"),
     (
         "hapax-bench",
-        &[
-            "hapax",
-            "hapax-core",
-            "hapax-http",
-            "hapax-line",
-            "hapax-relay",
-            "hapax-sqlite",
-            "hapax-redis",
-            "hapax-postgres",
-            "hapax-testkit",
-            "hapax-workload",
-        ],
+        "hapax hapax-core hapax-http hapax-line hapax-relay hapax-sqlite hapax-redis hapax-postgres \
+         hapax-testkit hapax-workload",
     ),
 ];
 
@@ -82,7 +62,8 @@ fn the_arrow_holds() {
             continue;
         };
         for needed in needs.intersection(&ours) {
-            assert!(may.contains(&needed.as_str()), "{package} must not depend on {needed}");
+            let allowed = may.split_whitespace().any(|name| name == needed);
+            assert!(allowed, "{package} must not depend on {needed}");
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use hapax_core::{ClaimRequest, Claimed, Key, OnUnknown, Step};
 
 use super::{ask, expect_granted, fingerprint, lapsed_claim, race, take_over};
-use crate::context::{LONG, LawContext, SHORT};
+use crate::context::{LONG, LawContext, SHORT, concurrently};
 use crate::suite::laws;
 
 laws![
@@ -38,18 +38,12 @@ async fn one_winner_among_claims_from_two_nodes(s: LawContext, _: Key) {
 }
 
 async fn different_keys_are_granted_concurrently(s: LawContext, _: Key) {
-    let mut tasks = Vec::new();
-    for i in 0..100 {
+    let claim = |i| {
         let s = s.clone();
-        tasks.push(tokio::spawn(
-            async move { s.granted(&s.command(&format!("k{i}")), &ask()).await },
-        ));
-    }
-    let mut fences = HashSet::new();
-    for task in tasks {
-        fences.insert(task.await.unwrap().token);
-    }
-    assert_eq!(fences.len(), 100);
+        async move { s.granted(&s.command(&format!("k{i}")), &ask()).await.token }
+    };
+    let tokens = concurrently((0..100).map(claim)).await;
+    assert_eq!(tokens.into_iter().collect::<HashSet<_>>().len(), 100);
 }
 
 async fn pending_claim_is_busy_for_others(s: LawContext, key: Key) {

@@ -9,7 +9,7 @@ use hapax_core::{
     ClaimRequest, Claimed, Fence, Fingerprint, GiveBack, Key, OnUnknown, Step, Ticket, Token,
 };
 
-use crate::context::{LONG, LawContext, SHORT};
+use crate::context::{LONG, LawContext, SHORT, concurrently};
 use crate::suite::Law;
 
 pub(crate) fn laws() -> Vec<Law> {
@@ -67,18 +67,14 @@ async fn expect_granted(
 
 /// The number of grants among concurrent claims.
 async fn race(nodes: &[&LawContext], key: &Key, ask: &ClaimRequest, claims: usize) -> usize {
-    let mut tasks = Vec::new();
-    for i in 0..claims {
+    let claim = |i: usize| {
         let (s, key, ask) = (nodes[i % nodes.len()].clone(), key.clone(), ask.with_fresh_token());
-        tasks.push(tokio::spawn(async move { s.claim(&key, &ask).await }));
-    }
-    let mut winners = 0;
-    for task in tasks {
-        match task.await.unwrap() {
-            Claimed::Granted { .. } => winners += 1,
-            Claimed::Busy { .. } => {}
-            other => panic!("a concurrent claim got {other:?}"),
-        }
-    }
-    winners
+        async move { s.claim(&key, &ask).await }
+    };
+    let is_grant = |answer: &Claimed| match answer {
+        Claimed::Granted { .. } => true,
+        Claimed::Busy { .. } => false,
+        other => panic!("a concurrent claim got {other:?}"),
+    };
+    concurrently((0..claims).map(claim)).await.iter().filter(|answer| is_grant(answer)).count()
 }

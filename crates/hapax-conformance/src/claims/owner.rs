@@ -1,4 +1,4 @@
-//! What the owner of a claim, and a former owner, can do.
+//! Steps of the owner of a claim, and of a former owner.
 
 use bytes::Bytes;
 use hapax_core::{ClaimRequest, Claimed, GiveBack, Key, Step, Token};

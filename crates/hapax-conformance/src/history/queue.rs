@@ -287,7 +287,7 @@ impl QueueModel {
 
     fn token(&self, worker: usize, late: bool) -> Token {
         let token = self.tokens[worker].iter().rev().nth(usize::from(late));
-        token.cloned().unwrap_or_else(|| Token::presented("nobody"))
+        token.cloned().unwrap_or_else(|| Token::presented("unknown"))
     }
 
     fn enqueue(&mut self, item: usize, delay: Option<bool>) -> Enqueued {

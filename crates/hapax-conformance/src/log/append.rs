@@ -9,7 +9,7 @@ use hapax_core::log::{Appended, Cursor, MAX_APPEND, MAX_NUMBER};
 use super::{
     append, attach, attach_all, closing, entry, event, event_with_payload, offsets, published,
 };
-use crate::context::LawContext;
+use crate::context::{LawContext, concurrently};
 use crate::suite::laws;
 
 laws![
@@ -55,7 +55,7 @@ async fn offsets_start_at_one_without_gaps(s: LawContext, job: Key) {
         epochs.push(at.epoch);
     }
     epochs.dedup();
-    assert_eq!(epochs.len(), 1, "one life, one epoch");
+    assert_eq!(epochs.len(), 1, "one epoch per lifetime");
     let attached = attach_all(&s, &job).await;
     assert_eq!((attached.head.first, attached.head.last), (1, 5));
     assert_eq!(attached.head.end(), Cursor { epoch: epochs[0], offset: 5 });
@@ -135,13 +135,12 @@ async fn stage_is_part_of_the_identity(s: LawContext, job: Key) {
 }
 
 async fn jobs_domains_and_tenants_are_separate(s: LawContext, _: Key) {
-    let next_door = s.other_tenant();
     let jobs = [
         Key::job(&s.tenant, "scan", "1").unwrap(),
         Key::job(&s.tenant, "scan", "2").unwrap(),
         Key::job(&s.tenant, "scans", "1").unwrap(),
         Key::job(&s.tenant.scoped("ab").unwrap(), "scan", "1").unwrap(),
-        Key::job(&next_door, "scan", "1").unwrap(),
+        Key::job(&s.other_tenant(), "scan", "1").unwrap(),
     ];
     for (i, job) in jobs.iter().enumerate() {
         let said = closing(event_with_payload(job, "s", 1, format!("{i}").into()));
@@ -179,11 +178,11 @@ async fn concurrent_appends_publish_an_event_once(s: LawContext, _: Key) {
         let one = event(&s.job(&format!("k{round}")), "s", 1);
         let appends = (0..16).map(|i| {
             let (s, one) = (nodes[i % 2].clone(), one.clone());
-            tokio::spawn(async move { append(&s, &[one]).await[0] })
+            async move { append(&s, &[one]).await[0] }
         });
         let mut published = 0;
-        for answer in appends.collect::<Vec<_>>() {
-            match answer.await.unwrap() {
+        for answer in concurrently(appends).await {
+            match answer {
                 Appended::Published(at) if at.offset == 1 => published += 1,
                 Appended::Duplicate(at) if at.offset == 1 => {}
                 other => panic!("{other:?}"),
@@ -199,7 +198,7 @@ async fn offsets_have_no_gaps_under_concurrent_appends(s: LawContext, _: Key) {
     let jobs = [s.job("a"), s.job("b")];
     let tasks = (0..12_usize).map(|task| {
         let (s, jobs) = (nodes[task % 2].clone(), jobs.clone());
-        tokio::spawn(async move {
+        async move {
             let stage = format!("stage{}", task / 2);
             let events: Vec<_> = (0..30).map(|i| event(&jobs[i % 2], &stage, i as u64)).collect();
             let mut answers = Vec::new();
@@ -207,18 +206,16 @@ async fn offsets_have_no_gaps_under_concurrent_appends(s: LawContext, _: Key) {
                 answers.extend(append(&s, call).await.into_iter().zip(call.to_vec()));
             }
             answers
-        })
+        }
     });
     let mut seen = Vec::new();
     let mut published = 0;
-    for task in tasks.collect::<Vec<_>>() {
-        for (answer, event) in task.await.unwrap() {
-            let (Appended::Published(at) | Appended::Duplicate(at)) = answer else {
-                panic!("{answer:?}")
-            };
-            published += usize::from(matches!(answer, Appended::Published(_)));
-            seen.push((event, at));
-        }
+    for (answer, event) in concurrently(tasks).await.into_iter().flatten() {
+        let (Appended::Published(at) | Appended::Duplicate(at)) = answer else {
+            panic!("{answer:?}")
+        };
+        published += usize::from(matches!(answer, Appended::Published(_)));
+        seen.push((event, at));
     }
     assert_eq!(published, 180, "each event once");
     for job in &jobs {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use hapax_core::queue::{ItemId, ItemOutcome, LeasedItem, QueueItem};
 
 use super::{LeasedBatch, TestQueue, ack, retry, uncounted_retry};
-use crate::context::{LONG, SHORT};
+use crate::context::{LONG, SHORT, concurrently};
 use crate::suite::laws;
 
 laws![
@@ -128,15 +128,11 @@ async fn concurrent_workers_share_no_item_and_keep_key_order(queue: TestQueue) {
 async fn items_of_lapsed_workers_are_done_by_others(queue: TestQueue) {
     let items = make_items(&queue);
     queue.accepted(&items).await;
-    let vanished: Vec<_> = (0..WORKERS)
-        .map(|_| {
-            let queue = queue.clone();
-            tokio::spawn(async move { queue.lease_for(3, SHORT).await })
-        })
-        .collect();
-    for worker in vanished {
-        worker.await.unwrap();
-    }
+    concurrently((0..WORKERS).map(|_| {
+        let queue = queue.clone();
+        async move { queue.lease_for(3, SHORT).await }
+    }))
+    .await;
     queue.context.outlive(SHORT).await;
     let mut done = Vec::new();
     while done.len() < ITEMS {

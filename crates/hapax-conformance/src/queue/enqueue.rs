@@ -9,7 +9,7 @@ use hapax_core::Tenant;
 use hapax_core::queue::{Enqueued, ItemId, QueueItem, QueueName};
 
 use super::{ALL, TestQueue, ack, bury, sorted};
-use crate::context::{LONG, SHORT, expect_woken};
+use crate::context::{LONG, SHORT, concurrently, expect_woken};
 use crate::suite::laws;
 
 laws![
@@ -157,14 +157,10 @@ async fn concurrent_enqueues_accept_an_id_once(queue: TestQueue) {
     let calls = (0..16).map(|i| {
         let (queue, mut items) = (nodes[i % 2].clone(), items.clone());
         items.rotate_left(i % 10);
-        tokio::spawn(async move { queue.enqueue(&items).await })
+        async move { queue.enqueue(&items).await }
     });
-    let mut accepted = 0;
-    for call in calls.collect::<Vec<_>>() {
-        let answers = call.await.unwrap();
-        accepted += answers.iter().filter(|answer| **answer == Enqueued::Accepted).count();
-    }
-    assert_eq!(accepted, 10);
+    let answers = concurrently(calls).await.into_iter().flatten();
+    assert_eq!(answers.filter(|answer| *answer == Enqueued::Accepted).count(), 10);
     assert_eq!(queue.lease(ALL).await.ids().into_iter().collect::<HashSet<_>>().len(), 10);
 }
 

@@ -151,7 +151,7 @@ async fn renew_returns_the_number_of_leases(queue: TestQueue) {
     queue.done(&batch, held[1], retry(LONG)).await;
     queue.done(&batch, held[2], bury(false)).await;
     assert_eq!(renew(&queue, &batch.token, LONG).await, 1);
-    assert_eq!(renew(&queue, &Token::presented("nobody"), LONG).await, 0);
+    assert_eq!(renew(&queue, &Token::presented("unknown"), LONG).await, 0);
 }
 
 async fn renewal_after_another_lease_changes_nothing(queue: TestQueue) {

@@ -117,7 +117,7 @@ async fn resolve_dead(queue: &TestQueue, walk: &mut WalkState, requeues: bool) {
         true => store.requeue(queue, None, id).await,
         false => store.discard(queue, None, id).await,
     };
-    assert!(found.expect("the store answers"), "a dead dead_item is there");
+    assert!(found.expect("the store answers"), "the dead item was not found");
     walk.dead.remove(&id);
     if !requeues {
         walk.gone.insert(id);

@@ -8,15 +8,15 @@ use hapax_conformance::{StoreUnderTest, check, check_histories};
 use hapax_core::memory::MemoryStore;
 use hapax_core::{ManualClock, Store};
 
-struct Memory {
-    store: MemoryStore,
-    clock: Arc<ManualClock>,
+pub(crate) struct InManualTime {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: Arc<ManualClock>,
 }
 
 #[async_trait]
-impl StoreUnderTest for Memory {
+impl StoreUnderTest for InManualTime {
     async fn open(&self) -> Arc<dyn Store> {
-        Arc::new(self.store.clone())
+        self.store.clone()
     }
 
     async fn advance(&self, time: Duration) {
@@ -26,7 +26,7 @@ impl StoreUnderTest for Memory {
 
 async fn memory() -> Arc<dyn StoreUnderTest> {
     let clock = Arc::new(ManualClock::default());
-    Arc::new(Memory { store: MemoryStore::new(clock.clone()), clock })
+    Arc::new(InManualTime { store: Arc::new(MemoryStore::new(clock.clone())), clock })
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -17,7 +17,7 @@
 //! // Reads, changes and writes back, and starts over where another writer was faster.
 //! let changed = documents.update(name, None, |entry: &mut Entry| entry.amount = 120).await?;
 //! assert_eq!(changed.value.amount, 120);
-//! assert!(matches!(documents.update("nobody", None, |_: &mut Entry| ()).await, Err(DocumentError::Missing)));
+//! assert!(matches!(documents.update("user:U2:last_transaction", None, |_: &mut Entry| ()).await, Err(DocumentError::Missing)));
 //! # Ok(()) }
 //! ```
 
@@ -147,11 +147,11 @@ impl Documents {
         Self { store, tenant: Tenant::default(), max_bytes: 1024 * 1024 }
     }
 
-    crate::setters! {
+    crate::builder_methods! {
         /// Documents of another tenant.
-        tenant: Tenant,
+        tenant: Tenant;
         /// The largest document, in bytes of JSON, also after a patch or an update; 1 MiB by default.
-        max_bytes: usize,
+        max_bytes: usize;
     }
 
     /// Reads a document; `None` where there is none.

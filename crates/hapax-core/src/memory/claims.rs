@@ -41,7 +41,7 @@ impl Claims for MemoryStore {
             }
         };
         if !matches!(step, ClaimStep::Extend(_)) {
-            self.hub.wake(key.digest());
+            self.wakes.wake(key.digest());
         }
         Ok(done)
     }
@@ -51,6 +51,6 @@ impl Claims for MemoryStore {
     }
 
     fn watch(&self, key: &Key) -> Watch {
-        self.hub.watch(key)
+        self.wakes.watch(key)
     }
 }

@@ -186,7 +186,7 @@ impl Log for MemoryStore {
         };
         for (event, answer) in events.iter().zip(&answers) {
             if matches!(answer, Appended::Published(_)) {
-                self.hub.wake(event.job.digest());
+                self.wakes.wake(event.job.digest());
             }
         }
         Ok(answers)
@@ -226,6 +226,6 @@ impl Log for MemoryStore {
     }
 
     fn listen(&self, job: &Key) -> Watch {
-        self.hub.watch(job)
+        self.wakes.watch(job)
     }
 }

@@ -29,7 +29,7 @@ use crate::{Clock, Finding, Key, Promise, Store, StoreResult, SystemClock, WakeR
 pub struct MemoryStore {
     tables: Arc<Mutex<Tables>>,
     clock: Arc<dyn Clock>,
-    hub: WakeRegistry,
+    wakes: WakeRegistry,
     partitions: u16,
 }
 
@@ -55,7 +55,12 @@ impl Default for MemoryStore {
 impl MemoryStore {
     /// An empty store that uses this clock.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { tables: Arc::default(), clock, hub: WakeRegistry::default(), partitions: PARTITIONS }
+        Self {
+            tables: Arc::default(),
+            clock,
+            wakes: WakeRegistry::default(),
+            partitions: PARTITIONS,
+        }
     }
 
     /// Sets the number of partitions of the log, at least 1. Call it before the store is used.

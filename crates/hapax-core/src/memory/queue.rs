@@ -263,7 +263,7 @@ impl Tables {
 
 impl MemoryStore {
     fn wake_queue(&self, queue: &QueueName) {
-        queue.arrivals_key().map(|key| self.hub.wake(key.digest()));
+        queue.arrivals_key().map(|key| self.wakes.wake(key.digest()));
     }
 }
 
@@ -359,6 +359,6 @@ impl Queue for MemoryStore {
     }
 
     fn arrivals(&self, queue: &QueueName) -> Watch {
-        queue.arrivals_key().map_or_else(Watch::never, |key| self.hub.watch(&key))
+        queue.arrivals_key().map_or_else(Watch::never, |key| self.wakes.watch(&key))
     }
 }

@@ -1,7 +1,7 @@
 //! The laws of [`Claims`](crate::Claims) as pure functions over one row, for stores that can read a
-//! row, decide, and write it in one atomic step (or write it only if it is still what was read).
+//! row, decide, and write it in one atomic step (or write it only if it has not changed meanwhile).
 //!
-//! Such a store needs no claim logic of its own; [`memory`](crate::memory) is a complete example.
+//! Stores that use these functions need no claim logic of its own; [`memory`](crate::memory) is a complete example.
 
 use std::time::Duration;
 

@@ -132,13 +132,13 @@ impl ClaimRequest {
         }
     }
 
-    crate::setters! {
+    crate::builder_methods! {
         /// Sets how long a settled, failed or unknown claim is remembered.
-        retention: Duration,
+        retention: Duration;
         /// Sets the fingerprint to compare.
-        fingerprint: Option<Fingerprint>,
+        fingerprint: Option<Fingerprint>;
         /// Sets the policy for a pending claim whose lease has ended.
-        on_unknown: OnUnknown,
+        on_unknown: OnUnknown;
     }
 
     /// The same request from another caller: a copy with a new random token.

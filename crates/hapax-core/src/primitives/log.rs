@@ -388,17 +388,17 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_is_held_where_the_log_has_its_entry_and_all_behind_it() {
+    fn job_head_holds_cursors_with_every_later_entry_kept() {
         let plain = head("7@1", 1, 5);
         assert!(held(&plain, "7-0") && held(&plain, "7-3") && held(&plain, "7-5"));
         assert!(!held(&plain, "7-6"), "ahead of the log");
-        assert!(!held(&plain, "6-3"), "of another life");
+        assert!(!held(&plain, "6-3"), "of another epoch");
         let trimmed = head("7@1", 4, 9);
         assert!(!held(&trimmed, "7-2") && held(&trimmed, "7-3"));
     }
 
     #[test]
-    fn a_failover_cuts_off_only_those_who_saw_what_it_lost() {
+    fn job_head_after_failover_refuses_cursors_of_lost_entries() {
         let after_failover = head("7@1,9@6", 1, 8);
         assert!(held(&after_failover, "7-5"), "saw only what survived");
         assert!(!held(&after_failover, "7-6"), "saw an entry 6 that is another one now");
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_failover_at_the_same_offset_replaces_the_first() {
+    fn epochs_of_two_failovers_at_one_offset_keep_the_second() {
         let mut epochs = Epochs::new(Epoch(1));
         epochs.turn(Epoch(2), 5);
         epochs.turn(Epoch(3), 5);

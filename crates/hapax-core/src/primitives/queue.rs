@@ -270,11 +270,11 @@ impl QueueItem {
         }
     }
 
-    crate::setters! {
+    crate::builder_methods! {
         /// Sets the id.
-        id: ItemId,
+        id: ItemId;
         /// Sets how long after enqueueing the item is due.
-        delay: Duration,
+        delay: Duration;
     }
 
     /// Sets the ordering key.

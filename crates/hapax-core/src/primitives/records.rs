@@ -32,7 +32,7 @@ use crate::{Key, StoreResult};
 ///     store.put(&key, "100".into(), &Expect::Absent, None).await? else { panic!() };
 /// let Put::Stored { .. } =
 ///     store.put(&key, "120".into(), &Expect::Version(first.clone()), None).await? else { panic!() };
-/// // The same expectation again: somebody was faster.
+/// // The same expectation again: another writer was faster.
 /// let late = store.put(&key, "90".into(), &Expect::Version(first), None).await?;
 /// assert!(matches!(late, Put::Conflict));
 /// assert_eq!(store.get(&key).await?.unwrap().value, "120");

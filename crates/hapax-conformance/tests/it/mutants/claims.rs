@@ -31,7 +31,7 @@ bugs! {
     /// Reads, compares and writes in separate steps.
     PutsWithoutComparing => "compare_and_put_loses_no_update",
     /// Wakes no waiter.
-    WakesNobody => "waiter_is_woken_at_settle",
+    WakesNoWaiter => "waiter_is_woken_at_settle",
     /// A put without a TTL removes the record's TTL.
     TtlNotKept => "put_without_ttl_keeps_the_ttl",
     /// Tenants share their keys.
@@ -106,7 +106,7 @@ impl StoreWrapper for ClaimsMutant {
     }
 
     fn watch(&self, key: &Key) -> Watch {
-        if self.bug == Bug::WakesNobody { Watch::never() } else { self.store.watch(key) }
+        if self.bug == Bug::WakesNoWaiter { Watch::never() } else { self.store.watch(key) }
     }
 
     async fn put(

@@ -6,12 +6,12 @@ mod queue;
 
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::Duration;
 
-use async_trait::async_trait;
 use hapax_conformance::{StoreUnderTest, StoreWrapper, WrappedStore, check};
+use hapax_core::ManualClock;
 use hapax_core::memory::MemoryStore;
-use hapax_core::{ManualClock, Store};
+
+use crate::memory::InManualTime;
 
 /// Declares the bugs of a mutant, each with a law that catches it.
 macro_rules! bugs {
@@ -27,29 +27,13 @@ macro_rules! bugs {
 }
 use bugs;
 
-struct UnderTest {
-    store: Arc<dyn Store>,
-    clock: Arc<ManualClock>,
-}
-
-#[async_trait]
-impl StoreUnderTest for UnderTest {
-    async fn open(&self) -> Arc<dyn Store> {
-        self.store.clone()
-    }
-
-    async fn advance(&self, time: Duration) {
-        self.clock.advance(time);
-    }
-}
-
 /// The suite's panic message for a mutant. Runs in virtual time, because the laws about wake-ups
 /// would otherwise wait a minute each.
 fn verdict<W: StoreWrapper>(mutant: impl Fn(MemoryStore) -> W) -> Option<String> {
     let make = || async {
         let clock = Arc::new(ManualClock::default());
         let store = Arc::new(WrappedStore(mutant(MemoryStore::new(clock.clone()))));
-        Arc::new(UnderTest { store, clock }) as Arc<dyn StoreUnderTest>
+        Arc::new(InManualTime { store, clock }) as Arc<dyn StoreUnderTest>
     };
     let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let mut runtime = tokio::runtime::Builder::new_current_thread();

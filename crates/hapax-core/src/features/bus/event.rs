@@ -139,7 +139,7 @@ impl NewEvent {
     }
 }
 
-/// What readers get, except for the offset, which the log assigns.
+/// The JSON of an event as readers get it, without the offset, which the log assigns.
 #[derive(Serialize)]
 struct Payload<'a> {
     domain: &'a str,
@@ -172,7 +172,7 @@ pub enum InvalidEvent {
     Timestamp,
     /// The encoded event is too large.
     #[error(
-        "the event has {bytes} bytes; it takes up to {limit}: store what is large elsewhere and publish where"
+        "the event has {bytes} bytes; it takes up to {limit}: store large data elsewhere and publish where it is"
     )]
     TooLarge {
         /// How large it is, encoded.

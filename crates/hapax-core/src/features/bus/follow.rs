@@ -1,4 +1,4 @@
-//! Following a job: every entry after a position, once and in order, and then what is appended.
+//! Following a job: every entry after a position, once and in order, and then each new entry.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a follower gets. Each frame is encoded once and shared by all followers of the job; the
+//! The frames that followers get. Each is encoded once and shared by all followers of the job; the
 //! encoding itself belongs to the edge that writes it ([`EncodedFrame`]).
 
 use bytes::Bytes;
@@ -85,7 +85,7 @@ impl<F: EncodedFrame> JobFrame<F> {
 }
 
 impl<F> JobFrame<F> {
-    /// What the frame tells.
+    /// The kind of the frame.
     pub fn kind(&self) -> FrameKind {
         self.kind
     }

@@ -97,13 +97,13 @@ impl Default for BusConfig {
 }
 
 impl BusConfig {
-    crate::setters! {
+    crate::builder_methods! {
         /// How long and how much of each job is kept.
-        retention: LogRetention,
+        retention: LogRetention;
         /// The largest encoded event.
-        max_event_bytes: usize,
+        max_event_bytes: usize;
         /// How often the tail is polled for appends whose hint was lost.
-        poll_interval: Duration,
+        poll_interval: Duration;
     }
 
     /// An event that closes its job even if it is not marked as the last one.

@@ -102,15 +102,15 @@ impl CommandConfig {
         self
     }
 
-    crate::setters! {
+    crate::builder_methods! {
         /// How long the owner keeps the command without renewing.
-        lease: Duration,
+        lease: Duration;
         /// How long the response is kept.
-        retention: Duration,
+        retention: Duration;
         /// How long to wait for the response of another owner.
-        wait: Duration,
-        /// What to do where an earlier owner may or may not have acted.
-        on_unknown: OnUnknown,
+        wait: Duration;
+        /// The policy for a command whose earlier owner may or may not have acted.
+        on_unknown: OnUnknown;
     }
 
     fn request(&self) -> ClaimRequest {
@@ -133,7 +133,7 @@ pub enum Begun {
     },
     /// The command ran before.
     Completed {
-        /// Its response.
+        /// The response of the command.
         response: StoredResponse,
         /// How long the response is still kept.
         expires_in: Duration,
@@ -168,7 +168,7 @@ impl TryFrom<Claimed> for Begun {
     }
 }
 
-/// What [`Commands::look`] shows.
+/// The result of [`Commands::look`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CommandView {
@@ -199,7 +199,7 @@ pub enum CommandState {
     },
     /// The command ran.
     Completed {
-        /// Its response.
+        /// The response of the command.
         response: StoredResponse,
         /// How long the response is still kept.
         expires_in: Duration,
@@ -240,11 +240,11 @@ impl Commands {
         Self { claims, tenant: Tenant::default(), config: CommandConfig::default() }
     }
 
-    crate::setters! {
+    crate::builder_methods! {
         /// The commands of another tenant.
-        tenant: Tenant,
+        tenant: Tenant;
         /// The configuration of [`Commands::once`], which sets the fingerprint itself.
-        config: CommandConfig,
+        config: CommandConfig;
     }
 
     fn key(&self, operation: Operation<'_>, key: &str) -> Result<Key, InvalidKey> {

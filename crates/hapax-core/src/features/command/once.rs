@@ -85,7 +85,7 @@ pub struct OnceClaim {
     pub request: ClaimRequest,
 }
 
-/// What to do after the claim of a `once`.
+/// The next step after the claim of a `once`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OnceStart<T> {
     /// Run the effect, then settle the claim with [`OnceClaim::answer`].

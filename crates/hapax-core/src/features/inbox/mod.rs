@@ -72,25 +72,14 @@ impl<E> From<InboxError> for OnceError<E> {
     }
 }
 
-/// How a message is received: by default 30 seconds of lease and 30 days of retention.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InboxConfig {
-    lease: Duration,
-    retention: Duration,
-}
-
-impl Default for InboxConfig {
-    fn default() -> Self {
-        Self { lease: Duration::from_secs(30), retention: RETENTION }
-    }
-}
-
-impl InboxConfig {
-    crate::setters! {
+crate::config! {
+    /// How a message is received: by default 30 seconds of lease and 30 days of retention.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct InboxConfig {
         /// How long a consumer keeps a message without renewing; then it is taken over.
-        lease: Duration,
+        lease: Duration = Duration::from_secs(30),
         /// How long a message is recognised; longer than the broker may deliver it again.
-        retention: Duration,
+        retention: Duration = RETENTION,
     }
 }
 
@@ -154,11 +143,11 @@ impl Inbox {
         Self { claims, tenant: Tenant::default(), config: InboxConfig::default() }
     }
 
-    crate::setters! {
+    crate::builder_methods! {
         /// The inboxes of another tenant.
-        tenant: Tenant,
+        tenant: Tenant;
         /// The configuration of [`Inbox::once`].
-        config: InboxConfig,
+        config: InboxConfig;
     }
 
     /// Runs `effect` for a new message, and settles the message; the lease is renewed meanwhile. A

@@ -69,7 +69,7 @@ impl LockGuard {
         self.0.is_some()
     }
 
-    /// The fence, to be passed on to what is written under the lock.
+    /// The fence; pass it to every system that is written to under the lock.
     pub fn fence(&self) -> Option<Fence> {
         self.0.as_ref().map(|held| held.ticket.fence)
     }

@@ -94,15 +94,15 @@ impl Default for LockConfig {
 }
 
 impl LockConfig {
-    crate::setters! {
+    crate::builder_methods! {
         /// How long the lock lasts without renewal.
-        ttl: Duration,
+        ttl: Duration;
         /// How long to wait where another owner holds the lock.
-        wait: Duration,
+        wait: Duration;
         /// Whether the lock is kept to its TTL even when the guard is released (a throttle window).
-        throttle: bool,
-        /// What to do where the store fails.
-        on_store_error: OnStoreError,
+        throttle: bool;
+        /// The policy for a store that fails.
+        on_store_error: OnStoreError;
     }
 
     /// For how long in all the lock is renewed while the guard lives; `None` for never.
@@ -113,7 +113,7 @@ impl LockConfig {
     }
 }
 
-/// What to do where the store fails.
+/// The policy for a store that fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnStoreError {
     /// Fail: no work without a lock.
@@ -122,7 +122,7 @@ pub enum OnStoreError {
     Open,
 }
 
-/// What [`Locks::look`] shows.
+/// The result of [`Locks::look`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockView {
@@ -140,11 +140,11 @@ impl Locks {
         Self { store, tenant: Tenant::default(), source: "library" }
     }
 
-    crate::setters! {
+    crate::builder_methods! {
         /// Locks of another tenant.
-        tenant: Tenant,
+        tenant: Tenant;
         /// The `source_type` label of the metrics; never anything that identifies a person.
-        source: &'static str,
+        source: &'static str;
     }
 
     /// Takes a lock, waiting up to `wait`, and leaves renewal and release to the caller.

@@ -31,12 +31,12 @@ impl<T> OutcomeSender<T> {
     }
 }
 
-/// What happened to a call that wrote outcomes.
+/// The result of a call that wrote outcomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteReport<'a> {
-    /// The store has them; one answer for each.
+    /// The outcomes were written; one answer for each.
     Written(&'a [Resolved]),
-    /// They were not written and will not be: the rows are leased again when their lease runs out.
+    /// The outcomes were given up: the rows are leased again when their lease runs out.
     GivenUp,
 }
 
@@ -129,7 +129,7 @@ impl<T> OutcomeWriter<T> {
         }
     }
 
-    /// Writes what was received; false where the caller must wait before the next try.
+    /// Writes the received outcomes; false where the caller must wait before the next try.
     async fn write(&mut self) -> bool {
         match self.lease.resolve(&self.outcomes).await {
             Ok(resolved) => {

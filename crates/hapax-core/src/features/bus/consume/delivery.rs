@@ -82,6 +82,6 @@ pub struct ConsumerProgress {
     pub key: Key,
     /// The value to put.
     pub value: Bytes,
-    /// What must be stored at that time.
+    /// The precondition of the put.
     pub expect: Expect,
 }

@@ -12,6 +12,7 @@ use super::Group;
 use super::membership::Membership;
 use super::page::{FinishedPage, PartitionPage};
 use super::partition::{LeaseState, PartitionLease, PartitionProgress};
+use crate::log::PartitionTail;
 use crate::{StoreError, StoreResult, metric_names};
 
 /// How many changes of a partition one store call reads.
@@ -179,7 +180,7 @@ impl GroupMember {
         Ok(())
     }
 
-    fn start_page(&mut self, partition: u16, tail: crate::log::PartitionTail) {
+    fn start_page(&mut self, partition: u16, tail: PartitionTail) {
         let Some(held) = self.held.get_mut(&partition) else { return };
         let Some(progress) = held.progress.take() else { return };
         held.busy = true;
@@ -187,14 +188,13 @@ impl GroupMember {
             group: self.group.clone(),
             partition,
             fence: held.lease.fence(),
-            tail,
             progress,
             lease: held.lease.state.subscribe(),
         };
         let permits = self.permits.clone();
         let task = self.pages.spawn(async move {
             let _permit = permits.acquire().await;
-            page.handle().await
+            page.handle(tail).await
         });
         self.partition_of.insert(task.id(), partition);
     }

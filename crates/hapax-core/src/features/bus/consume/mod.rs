@@ -54,15 +54,15 @@ impl Default for ConsumerGroupConfig {
 }
 
 impl ConsumerGroupConfig {
-    crate::setters! {
+    crate::builder_methods! {
         /// How long a member keeps its partitions without renewing; then others take them over.
-        lease: Duration,
+        lease: Duration;
         /// How often idle partitions are read.
-        poll_interval: Duration,
+        poll_interval: Duration;
         /// How many partitions of one member are handled at the same time.
-        max_concurrent: usize,
+        max_concurrent: usize;
         /// Whether a new group begins with the events that are still kept, or with future ones.
-        from_start: bool,
+        from_start: bool;
     }
 
     /// The pause after a failed handler call, at first and at most.
@@ -118,7 +118,7 @@ impl<F: EncodedFrame> Bus<F> {
     }
 }
 
-/// What all parts of a member share.
+/// The group as all parts of a member see it.
 struct Group {
     name: Arc<str>,
     store: Arc<dyn Store>,

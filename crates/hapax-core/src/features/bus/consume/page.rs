@@ -21,7 +21,6 @@ pub(super) struct PartitionPage {
     pub(super) group: Arc<Group>,
     pub(super) partition: u16,
     pub(super) fence: Fence,
-    pub(super) tail: PartitionTail,
     pub(super) progress: PartitionProgress,
     pub(super) lease: watch::Receiver<LeaseState>,
 }
@@ -38,8 +37,8 @@ enum EarlyEnd {
 pub(super) type FinishedPage = (u16, Option<PartitionProgress>);
 
 impl PartitionPage {
-    pub(super) async fn handle(mut self) -> FinishedPage {
-        if self.tail.lost {
+    pub(super) async fn handle(mut self, tail: PartitionTail) -> FinishedPage {
+        if tail.lost {
             counter!(metric_names::BUS_CONSUMED, "result" => "lost").increment(1);
             tracing::warn!(
                 partition = self.partition,
@@ -47,14 +46,6 @@ impl PartitionPage {
             );
             self.group.handler.lost(self.partition).await;
         }
-        let tail = std::mem::replace(
-            &mut self.tail,
-            PartitionTail {
-                changes: Vec::new(),
-                next: self.progress.position.clone(),
-                lost: false,
-            },
-        );
         match self.handle_changes(&tail).await {
             Ok(()) => self.progress.advance(&tail.next),
             Err(EarlyEnd::Leaving) => {}

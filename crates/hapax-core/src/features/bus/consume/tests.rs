@@ -69,7 +69,7 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_of_a_job_are_handled_in_order_and_once_where_nobody_dies() {
+async fn consumer_handles_events_of_a_job_in_order_and_once() {
     let bus = Bus::new(Arc::new(in_virtual_time()));
     let seen = Seen::default();
     publish(&bus, 40, 0, 5).await;
@@ -86,11 +86,11 @@ async fn events_of_a_job_are_handled_in_order_and_once_where_nobody_dies() {
     publish(&bus, 40, 10, 1).await;
     until("the rest is handled", || seen.count() >= 440).await;
     two.stop().await;
-    assert_eq!(seen.count(), 440, "what was saved does not come again");
+    assert_eq!(seen.count(), 440, "saved events are not delivered again");
 }
 
 #[tokio::test(start_paused = true)]
-async fn members_share_and_whoever_dies_is_replaced() {
+async fn consumer_members_share_and_replace_a_dead_one() {
     let bus = Bus::new(Arc::new(in_virtual_time()));
     let seen = Seen::default();
     let one = member(&bus, &seen, "one");
@@ -121,14 +121,14 @@ async fn members_share_and_whoever_dies_is_replaced() {
         let offsets: BTreeSet<_> = handled.iter().map(|(offset, _)| *offset).collect();
         assert_eq!(offsets, (1..=wanted).collect::<BTreeSet<_>>(), "{job}");
         for by in ["one", "two"] {
-            let own: Vec<_> = handled.iter().filter(|(_, who)| *who == by).collect();
+            let own: Vec<_> = handled.iter().filter(|(_, member)| *member == by).collect();
             assert!(own.is_sorted(), "{job}: {own:?}");
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_that_fails_holds_back_only_its_partition() {
+async fn consumer_handler_failure_holds_back_only_its_partition() {
     let bus = Bus::new(Arc::new(in_virtual_time()));
     let seen = Seen::default();
     let (attempts, noted) = (Arc::new(Mutex::new(Vec::new())), seen.clone());
@@ -187,7 +187,7 @@ async fn consumer_progress_saved_by_the_handler_is_fenced() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn groups_and_tenants_do_not_meet() {
+async fn consumer_groups_and_tenants_are_separate() {
     let bus = Bus::new(Arc::new(in_virtual_time()));
     let other = bus.clone().tenant(Tenant::new("other").unwrap());
     let (mine, theirs) = (Seen::default(), Seen::default());
