@@ -93,13 +93,14 @@ fn source_lines(folders: &[&str]) -> Vec<(PathBuf, String)> {
     lines
 }
 
-/// The name of the type that a line declares, if other modules can see it.
+/// The name of the type that a line declares, if other modules can see it and it is not the parameter of
+/// a macro (`$name`).
 fn visible_type(line: &str) -> Option<&str> {
     let rest = line
         .strip_prefix("pub ")
         .or_else(|| line.strip_prefix("pub(")?.split_once(") ").map(|(_, rest)| rest))?;
     let (keyword, rest) = rest.split_once(' ')?;
-    let declares = ["struct", "enum", "trait"].contains(&keyword);
+    let declares = ["struct", "enum", "trait"].contains(&keyword) && !rest.starts_with('$');
     declares.then(|| rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()).flatten()
 }
 
