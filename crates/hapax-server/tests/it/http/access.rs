@@ -61,7 +61,7 @@ fn tenants_are_separate() {
         let lock = server.post("/v1/locks/k").bearer(name).json(r#"{"ttl_ms":60000}"#);
         assert_eq!(lock.status(), 201, "{name}");
         assert_eq!(server.post("/v1/commands/o/k").bearer(name).status(), 201, "{name}");
-        let record = server.put("/v1/records/k").bearer(name).json(&format!("\"{name}\"")).send();
+        let record = server.put("/v1/records/k").bearer(name).json(format!("\"{name}\"")).send();
         assert_eq!(record.status, 201, "{name}");
     }
     for name in ["shop", "bank"] {

@@ -328,7 +328,7 @@ fn bodies_over_the_limit_are_refused() {
     let server = Server::start();
     let limit = 1 << 20;
     let text = |length: usize| format!("\"{}\"", "x".repeat(length - 2));
-    assert_eq!(server.put("/v1/records/most").json(&text(limit)).status(), 201);
+    assert_eq!(server.put("/v1/records/most").json(text(limit)).status(), 201);
     assert_eq!(server.get("/v1/records/most").send().body.len(), limit);
     for length in [limit + 1, 3 * limit] {
         for (method, path) in [
@@ -338,7 +338,7 @@ fn bodies_over_the_limit_are_refused() {
             ("POST", "/v1/commands/op/k"),
             ("PUT", "/v1/commands/op/k"),
         ] {
-            server.ask(method, path).json(&text(length)).is(413, "payload-too-large");
+            server.ask(method, path).json(text(length)).is(413, "payload-too-large");
         }
     }
     server.get("/v1/records/k").is(404, "record-missing");

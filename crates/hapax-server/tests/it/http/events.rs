@@ -94,7 +94,7 @@ fn final_event_is_a_setting() {
     let server = Setup::memory().flags(&["--event-final", "complete:99"]).start();
     server.finish("job-1");
     server.publish("job-1", "complete", 99);
-    server.post("/v1/events").json(&event("late", 100).to_string()).is(409, "job-closed");
+    server.post("/v1/events").json(event("late", 100)).is(409, "job-closed");
     let never = Setup::memory().flags(&["--event-final", ""]).start();
     never.finish("job-1");
     assert_eq!(never.publish("job-1", "done", 52).0, 2);

@@ -157,7 +157,7 @@ fn concurrent_patches_without_version_all_apply() {
     let server = Server::start();
     put(&server, "{}", &[]);
     let sent: Vec<_> =
-        (0..8).map(|i| server.patch(PATH).json(&format!("{{\"m{i}\":{i}}}")).begin()).collect();
+        (0..8).map(|i| server.patch(PATH).json(format!("{{\"m{i}\":{i}}}")).begin()).collect();
     for sent in sent {
         assert_eq!(sent.answer().status, 200);
     }
@@ -169,7 +169,7 @@ fn patch_cannot_grow_record_past_the_limit() {
     let server = Server::start();
     server.put("/v1/records/r").json("{}").send();
     let half = |name: &str| format!("{{\"{name}\":\"{}\"}}", "x".repeat(600_000));
-    assert_eq!(server.patch("/v1/records/r").json(&half("a")).send().status, 200);
-    server.patch("/v1/records/r").json(&half("b")).is(413, "payload-too-large");
+    assert_eq!(server.patch("/v1/records/r").json(half("a")).send().status, 200);
+    server.patch("/v1/records/r").json(half("b")).is(413, "payload-too-large");
     assert!(server.get("/v1/records/r").send().text().len() < 700_000);
 }
