@@ -66,4 +66,4 @@ pub use primitives::records::{Deleted, Expect, Put, Record, Records, Version};
 pub use primitives::store::{Finding, Promise, Severity, Store, with_timeout};
 pub use primitives::{claim_rules, claims, log, queue, records};
 pub use token::Token;
-pub use wake::{WakeRegistry, Watch};
+pub use wake::{ListenerTask, WakeRegistry, Watch};

@@ -2,7 +2,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use crate::Key;
 
@@ -40,6 +42,33 @@ impl WakeRegistry {
 
     fn waiters(&self) -> MutexGuard<'_, HashMap<u64, watch::Sender<()>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The background task of a store that receives wake-ups from other nodes. It is aborted when this is
+/// dropped.
+#[derive(Debug, Default)]
+pub struct ListenerTask(Mutex<Option<JoinHandle<()>>>);
+
+impl ListenerTask {
+    /// Starts the task, unless it runs. Outside a runtime nothing is started, and waiters only poll.
+    pub fn ensure_started<F>(&self, start: impl FnOnce() -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let Ok(runtime) = Handle::try_current() else { return };
+        let mut task = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if task.as_ref().is_none_or(JoinHandle::is_finished) {
+            *task = Some(runtime.spawn(start()));
+        }
+    }
+}
+
+impl Drop for ListenerTask {
+    fn drop(&mut self) {
+        if let Some(task) = self.0.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            task.abort();
+        }
     }
 }
 

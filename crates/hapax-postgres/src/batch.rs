@@ -8,7 +8,7 @@ use std::collections::{HashSet, VecDeque};
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hapax_core::{StoreError, with_timeout};
+use hapax_core::{StoreError, StoreResult, with_timeout};
 use tokio::sync::oneshot;
 
 use crate::connect::ConnectionPool;
@@ -79,7 +79,7 @@ struct BatchQueue<O: BatchOperation> {
 struct QueuedOperation<O: BatchOperation> {
     item: O::Item,
     conflict_key: u64,
-    reply: oneshot::Sender<Result<O::Answer, StoreError>>,
+    reply: oneshot::Sender<StoreResult<O::Answer>>,
 }
 
 impl<O: BatchOperation> Batcher<O> {
@@ -99,7 +99,7 @@ impl<O: BatchOperation> Batcher<O> {
         Self(Arc::new(Shared { pool, wakes, queue_state }))
     }
 
-    pub(crate) async fn submit(&self, item: O::Item) -> Result<O::Answer, StoreError> {
+    pub(crate) async fn submit(&self, item: O::Item) -> StoreResult<O::Answer> {
         self.start(item)?.await
     }
 
@@ -107,7 +107,7 @@ impl<O: BatchOperation> Batcher<O> {
     pub(crate) fn start(
         &self,
         item: O::Item,
-    ) -> Result<impl Future<Output = Result<O::Answer, StoreError>> + use<O>, StoreError> {
+    ) -> StoreResult<impl Future<Output = StoreResult<O::Answer>> + use<O>> {
         let (reply, answer) = oneshot::channel();
         let conflict_key = O::conflict_key(&item);
         if self.0.queue_state().push(QueuedOperation { item, conflict_key, reply })? {
@@ -128,7 +128,7 @@ impl<O: BatchOperation> Shared<O> {
 
 impl<O: BatchOperation> BatchQueue<O> {
     /// Queues an operation; whether a worker has to be started.
-    fn push(&mut self, waiting: QueuedOperation<O>) -> Result<bool, StoreError> {
+    fn push(&mut self, waiting: QueuedOperation<O>) -> StoreResult<bool> {
         if self.queue.len() >= MAX_QUEUED {
             let reason = "too many calls are waiting for it".into();
             return Err(StoreError::Unavailable { reason, source: None });
@@ -249,7 +249,7 @@ async fn attempt<O: BatchOperation>(
     items: &[O::Item],
     answers: &mut [Option<O::Answer>],
     is_data_error: &mut bool,
-) -> Result<(), StoreError> {
+) -> StoreResult<()> {
     let pool = &shared.pool;
     pool.run(async {
         let mut lease = pool.connection().await?;

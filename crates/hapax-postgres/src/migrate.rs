@@ -1,6 +1,6 @@
 //! Versioned SQL files, applied in order, each once, safe to run on many nodes at the same time.
 
-use hapax_core::StoreError;
+use hapax_core::StoreResult;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, IsolationLevel, Transaction};
 
@@ -33,7 +33,7 @@ const LOCK: i64 = 0x68_61_70_61_78;
 /// # Errors
 /// [`StoreError::Incompatible`] where the tables were written by a newer hapax or the server is
 /// older than PostgreSQL 13; [`StoreError::Refused`] where the role may not create tables.
-pub async fn migrate(client: &mut Client) -> Result<(), StoreError> {
+pub async fn migrate(client: &mut Client) -> StoreResult<()> {
     let timeout = std::time::Duration::from_secs(60);
     hapax_core::with_timeout(timeout, async {
         apply(client, None, None).await.map_err(|error| error.into_store_error(timeout))

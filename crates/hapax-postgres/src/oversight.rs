@@ -1,7 +1,7 @@
 //! `Oversight` on PostgreSQL: pages of claims in key order.
 
 use async_trait::async_trait;
-use hapax_core::{ClaimPage, ClaimQuery, Key, Oversight, StoreError, claim_rules};
+use hapax_core::{ClaimPage, ClaimQuery, Key, Oversight, StoreResult, claim_rules};
 
 use crate::connect::session::SqlSession;
 use crate::error::SqlResult;
@@ -9,7 +9,7 @@ use crate::{PostgresStore, row};
 
 #[async_trait]
 impl Oversight for PostgresStore {
-    async fn list(&self, list: &ClaimQuery) -> Result<ClaimPage, StoreError> {
+    async fn list(&self, list: &ClaimQuery) -> StoreResult<ClaimPage> {
         self.pool.run(list_claims(&mut self.pool.session(), list)).await
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use hapax_core::{Deleted, Expect, Key, Put, Record, Records, StoreError, Version};
+use hapax_core::{Deleted, Expect, Key, Put, Record, Records, StoreResult, Version};
 
 use crate::PostgresStore;
 use crate::connect::session::SqlSession;
@@ -18,7 +18,7 @@ const NO_VERSION: i64 = -1;
 
 #[async_trait]
 impl Records for PostgresStore {
-    async fn get(&self, key: &Key) -> Result<Option<Record>, StoreError> {
+    async fn get(&self, key: &Key) -> StoreResult<Option<Record>> {
         self.pool.run(get(&mut self.pool.session(), key)).await
     }
 
@@ -28,12 +28,12 @@ impl Records for PostgresStore {
         value: Bytes,
         expect: &Expect,
         ttl: Option<Duration>,
-    ) -> Result<Put, StoreError> {
+    ) -> StoreResult<Put> {
         let (mut session, retry) = (self.pool.session(), LockRetry::new(self.pool.timeout));
         self.pool.run(put(&mut session, retry, key, &value, expect, ttl)).await
     }
 
-    async fn delete(&self, key: &Key, expect: &Expect) -> Result<Deleted, StoreError> {
+    async fn delete(&self, key: &Key, expect: &Expect) -> StoreResult<Deleted> {
         let (mut session, retry) = (self.pool.session(), LockRetry::new(self.pool.timeout));
         self.pool.run(delete(&mut session, retry, key, expect)).await
     }

@@ -2,7 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use hapax_core::{Finding, Key, Store, StoreError};
+use hapax_core::{Finding, Key, Store, StoreError, StoreResult};
 
 use crate::batch::Batcher;
 use crate::claims::claim::ClaimBatch;
@@ -52,7 +52,7 @@ impl PostgresStore {
     /// # Errors
     /// [`StoreError::Incompatible`] if the URL or a certificate file in it cannot be used.
     /// The text never contains the password.
-    pub fn open(config: PostgresConfig) -> Result<Self, StoreError> {
+    pub fn open(config: PostgresConfig) -> StoreResult<Self> {
         let pool = Arc::new(ConnectionPool::new(&config)?);
         let wakes = Arc::new(WakeNotifier::new(pool.clone()));
         // Claims, steps and appends use a quarter of the connections each.
@@ -91,7 +91,7 @@ impl Store for PostgresStore {
         "postgres"
     }
 
-    async fn ping(&self) -> Result<(), StoreError> {
+    async fn ping(&self) -> StoreResult<()> {
         let sql = "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::bool \
                    AS closed FROM hapax_meta WHERE name = $1";
         let rows = self.pool.run(self.pool.session().rows(sql, &[&"schema"])).await?;
@@ -104,11 +104,11 @@ impl Store for PostgresStore {
         }
     }
 
-    async fn examine(&self) -> Result<Vec<Finding>, StoreError> {
+    async fn examine(&self) -> StoreResult<Vec<Finding>> {
         self.pool.run(examine::findings(&self.pool, self.max_connections)).await
     }
 
-    async fn sweep(&self, at_most: u32) -> Result<u64, StoreError> {
+    async fn sweep(&self, at_most: u32) -> StoreResult<u64> {
         sweep::sweep(&self.pool, at_most).await
     }
 }

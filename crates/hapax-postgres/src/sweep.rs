@@ -1,6 +1,6 @@
 //! Deletes what has expired.
 
-use hapax_core::StoreError;
+use hapax_core::{StoreError, StoreResult};
 use tokio::time::Instant;
 
 use crate::connect::ConnectionPool;
@@ -21,7 +21,7 @@ const JOBS: &str = "SELECT * FROM hapax_forget_jobs($1)";
 const ENTRIES: &str = "SELECT hapax_forget_entries($1) AS deleted";
 
 /// Deletes in small statements until nothing is left or half the timeout has passed.
-pub(crate) async fn sweep(pool: &ConnectionPool, at_most: u32) -> Result<u64, StoreError> {
+pub(crate) async fn sweep(pool: &ConnectionPool, at_most: u32) -> StoreResult<u64> {
     let deadline = Instant::now() + pool.timeout / 2;
     let mut left = at_most;
     for sql in SWEEPS {
@@ -53,11 +53,11 @@ async fn delete_batch(
     pool: &ConnectionPool,
     sql: &'static str,
     batch: u32,
-) -> Result<Vec<SqlRow>, StoreError> {
+) -> StoreResult<Vec<SqlRow>> {
     pool.run(pool.session().rows(sql, &[&i64::from(batch)])).await
 }
 
-fn read_count(rows: &[SqlRow], column: &str) -> Result<u32, StoreError> {
+fn read_count(rows: &[SqlRow], column: &str) -> StoreResult<u32> {
     let number = rows.first().map_or(Ok(0), |row| row::number(row, column));
     let number = number.map_err(|_| StoreError::Corrupt { reason: "a count".into() })?;
     Ok(u32::try_from(number).unwrap_or(u32::MAX))

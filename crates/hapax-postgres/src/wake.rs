@@ -8,9 +8,8 @@ use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hapax_core::{Key, StoreError, WakeRegistry, Watch};
+use hapax_core::{Key, ListenerTask, StoreError, WakeRegistry, Watch};
 use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_postgres::AsyncMessage;
 
@@ -41,7 +40,7 @@ pub(crate) struct WakeNotifier {
     hub: WakeRegistry,
     pool: Arc<ConnectionPool>,
     pending: Arc<Mutex<PendingHints>>,
-    listener: Mutex<Option<JoinHandle<()>>>,
+    listener: ListenerTask,
 }
 
 #[derive(Default)]
@@ -56,14 +55,16 @@ impl WakeNotifier {
             hub: WakeRegistry::default(),
             pool,
             pending: Arc::default(),
-            listener: Mutex::default(),
+            listener: ListenerTask::default(),
         }
     }
 
     /// Registers a waiter; the first one starts the listener for other nodes.
     pub(crate) fn watch(&self, key: &Key) -> Watch {
         let watch = self.hub.watch(key);
-        self.listen();
+        self.listener.ensure_started(|| {
+            listen_forever(self.pool.target.clone(), self.hub.clone(), self.pool.timeout)
+        });
         watch
     }
 
@@ -79,28 +80,6 @@ impl WakeNotifier {
         if !mem::replace(&mut pending.running, true) {
             let sender = HintSender { pending: self.pending.clone(), finished: false };
             runtime.spawn(send_hints(sender, self.pool.clone()));
-        }
-    }
-
-    fn listen(&self) {
-        let mut listener = lock(&self.listener);
-        if listener.as_ref().is_none_or(JoinHandle::is_finished)
-            && let Ok(runtime) = Handle::try_current()
-        {
-            let (target, hub, timeout) =
-                (self.pool.target.clone(), self.hub.clone(), self.pool.timeout);
-            *listener = Some(match target.transaction_pooler {
-                false => runtime.spawn(listen_forever(target, hub, timeout)),
-                true => runtime.spawn(poll_forever(hub)),
-            });
-        }
-    }
-}
-
-impl Drop for WakeNotifier {
-    fn drop(&mut self) {
-        if let Some(listener) = lock(&self.listener).take() {
-            listener.abort();
         }
     }
 }
@@ -161,15 +140,12 @@ fn apply_message(hub: &WakeRegistry, message: &str) {
     }
 }
 
-/// A transaction pooler passes no notifications on, so all waiters are woken regularly.
-async fn poll_forever(hub: WakeRegistry) {
-    loop {
+async fn listen_forever(target: ConnectTarget, hub: WakeRegistry, timeout: Duration) {
+    // A transaction pooler passes no notifications on, so all waiters are woken regularly.
+    while target.transaction_pooler {
         sleep(POLL_INTERVAL).await;
         hub.wake_all();
     }
-}
-
-async fn listen_forever(target: ConnectTarget, hub: WakeRegistry, timeout: Duration) {
     let (shortest, longest) = BACKOFF;
     let mut pause = shortest;
     loop {

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use hapax_core::claims::ClaimState;
 use hapax_core::{
     ClaimRequest, ClaimStep, ClaimView, Claimed, Claims, Fence, Fingerprint, GiveBack, Key,
-    OnUnknown, Step, StoreError, Ticket, Token, Watch,
+    OnUnknown, Step, StoreResult, Ticket, Token, Watch,
 };
 use redis::Value;
 
@@ -18,7 +18,7 @@ const ENDLESS: Duration = Duration::from_secs(3600);
 
 #[async_trait]
 impl Claims for RedisStore {
-    async fn claim(&self, key: &Key, ask: &ClaimRequest) -> Result<Claimed, StoreError> {
+    async fn claim(&self, key: &Key, ask: &ClaimRequest) -> StoreResult<Claimed> {
         let lease = script_millis(ask.lease).max(1);
         let retention = script_millis(ask.retention);
         let (unit, ttl) = match lease + retention {
@@ -37,7 +37,7 @@ impl Claims for RedisStore {
         claimed(reply.value, ask)
     }
 
-    async fn step(&self, key: &Key, token: &Token, step: ClaimStep) -> Result<Step, StoreError> {
+    async fn step(&self, key: &Key, token: &Token, step: ClaimStep) -> StoreResult<Step> {
         let (row_start, value) = (row_start(token), Bytes::new());
         let (script, value) = match step {
             ClaimStep::Extend(lease) => {
@@ -58,7 +58,7 @@ impl Claims for RedisStore {
         }
     }
 
-    async fn look(&self, key: &Key) -> Result<Option<ClaimView>, StoreError> {
+    async fn look(&self, key: &Key) -> StoreResult<Option<ClaimView>> {
         let reply = self.run(&LOOK, key, &[]).await?;
         reply.read::<Option<Vec<Value>>>()?.map(view).transpose()
     }
@@ -81,11 +81,11 @@ fn row_end(lease: u64, retention: u64, fingerprint: Option<&Fingerprint>) -> Str
     }
 }
 
-fn read_step(reply: ScriptReply) -> Result<Step, StoreError> {
+fn read_step(reply: ScriptReply) -> StoreResult<Step> {
     Ok(reply.read::<Option<u64>>()?.map_or(Step::Lost, |fence| Step::Done(Fence(fence))))
 }
 
-fn claimed(reply: Value, ask: &ClaimRequest) -> Result<Claimed, StoreError> {
+fn claimed(reply: Value, ask: &ClaimRequest) -> StoreResult<Claimed> {
     let grant = |fence, attempt| Claimed::Granted {
         ticket: Ticket { token: ask.token.clone(), fence: Fence(fence) },
         attempt,
@@ -108,7 +108,7 @@ fn claimed(reply: Value, ask: &ClaimRequest) -> Result<Claimed, StoreError> {
     })
 }
 
-fn view(reply: Vec<Value>) -> Result<ClaimView, StoreError> {
+fn view(reply: Vec<Value>) -> StoreResult<ClaimView> {
     let mut fields = ReplyFields(reply.into_iter());
     let phase: String = fields.next()?;
     if phase == "foreign" {
@@ -142,21 +142,21 @@ fn duration(ms: i64) -> Duration {
 struct ReplyFields(std::vec::IntoIter<Value>);
 
 impl ReplyFields {
-    fn next<T: redis::FromRedisValue>(&mut self) -> Result<T, StoreError> {
+    fn next<T: redis::FromRedisValue>(&mut self) -> StoreResult<T> {
         self.0.next().map_or_else(|| Err(unexpected_reply()), read)
     }
 
-    fn duration(&mut self) -> Result<Duration, StoreError> {
+    fn duration(&mut self) -> StoreResult<Duration> {
         self.next().map(duration)
     }
 
     /// The rest of a lease; Redis returns -1 for a foreign key without an expiry.
-    fn lease_left(&mut self) -> Result<Duration, StoreError> {
+    fn lease_left(&mut self) -> StoreResult<Duration> {
         let ms: i64 = self.next()?;
         Ok(if ms == -1 { ENDLESS } else { duration(ms) })
     }
 
-    fn bytes(&mut self) -> Result<Bytes, StoreError> {
+    fn bytes(&mut self) -> StoreResult<Bytes> {
         self.next::<Vec<u8>>().map(Bytes::from)
     }
 }

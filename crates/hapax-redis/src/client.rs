@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use hapax_core::{StoreError, with_timeout};
+use hapax_core::{StoreError, StoreResult, with_timeout};
 use redis::{Cmd, ErrorKind, FromRedisValue, ServerErrorKind, Value};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -59,12 +59,12 @@ pub(crate) struct ScriptReply {
 }
 
 impl ScriptReply {
-    pub(crate) fn read<T: FromRedisValue>(self) -> Result<T, StoreError> {
+    pub(crate) fn read<T: FromRedisValue>(self) -> StoreResult<T> {
         read(self.value)
     }
 }
 
-pub(crate) fn read<T: FromRedisValue>(value: Value) -> Result<T, StoreError> {
+pub(crate) fn read<T: FromRedisValue>(value: Value) -> StoreResult<T> {
     // The driver's error is dropped, because it shows the value.
     T::from_redis_value(value).map_err(|_| unexpected_reply())
 }
@@ -93,14 +93,14 @@ impl RedisClient {
         script: &Script,
         keys: &[&str],
         args: &[&[u8]],
-    ) -> Result<ScriptReply, StoreError> {
+    ) -> StoreResult<ScriptReply> {
         let (replication_id_arg, barrier_key) = (None, None);
         self.call(ScriptCall { script, keys, args, replication_id_arg, barrier_key }).await
     }
 
     /// Runs a script, and once more if the connection breaks meanwhile: a script either recognises its own
     /// work, or its caller looks at [`ScriptReply::first_error`].
-    pub(crate) async fn call(&self, call: ScriptCall<'_>) -> Result<ScriptReply, StoreError> {
+    pub(crate) async fn call(&self, call: ScriptCall<'_>) -> StoreResult<ScriptReply> {
         self.within_timeout(async {
             match self.attempt(call).await {
                 Ok(value) => Ok(ScriptReply { value, first_error: None }),
@@ -118,10 +118,7 @@ impl RedisClient {
     }
 
     /// Sends a command that changes nothing to every master, and returns each address with its reply.
-    pub(crate) async fn send_to_masters(
-        &self,
-        cmd: &Cmd,
-    ) -> Result<Vec<(String, Value)>, StoreError> {
+    pub(crate) async fn send_to_masters(&self, cmd: &Cmd) -> StoreResult<Vec<(String, Value)>> {
         self.within_timeout(async {
             let connection = self.connection.get().await;
             let (mut connection, generation) = connection.map_err(|e| self.store_error(e))?;
@@ -133,7 +130,7 @@ impl RedisClient {
 
     /// Sends a command to the master at that address; an empty one means the node of the command's key. A
     /// command whose reply was lost is not repeated.
-    pub(crate) async fn send_to(&self, address: &str, cmd: &Cmd) -> Result<Value, StoreError> {
+    pub(crate) async fn send_to(&self, address: &str, cmd: &Cmd) -> StoreResult<Value> {
         self.within_timeout(async {
             let connection = self.connection.get().await;
             let (mut connection, generation) = connection.map_err(|e| self.store_error(e))?;
@@ -175,8 +172,8 @@ impl RedisClient {
 
     async fn within_timeout<T>(
         &self,
-        call: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
+        call: impl Future<Output = StoreResult<T>>,
+    ) -> StoreResult<T> {
         let started = Instant::now();
         let result = with_timeout(self.timeout, async {
             let _permit = self.permits.acquire().await.map_err(StoreError::internal)?;

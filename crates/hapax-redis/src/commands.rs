@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use hapax_core::StoreError;
+use hapax_core::StoreResult;
 use redis::{Cmd, Value};
 
 use crate::RedisConfig;
@@ -44,7 +44,7 @@ impl RedisCommands {
     ///
     /// # Errors
     /// [`StoreError::Incompatible`] if the configuration cannot be used.
-    pub fn open(config: RedisConfig) -> Result<Self, StoreError> {
+    pub fn open(config: RedisConfig) -> StoreResult<Self> {
         let RedisConfig { address, timeout, max_in_flight, .. } = config;
         let connector = Arc::new(RedisConnector::new(&address, timeout, max_in_flight)?);
         Ok(Self { client: RedisClient::new(connector, max_in_flight, timeout, None) })
@@ -54,7 +54,7 @@ impl RedisCommands {
     ///
     /// # Errors
     /// Those of any store call; a lost reply is [`StoreError::Unavailable`].
-    pub async fn command<T: AsRef<[u8]>>(&self, parts: &[T]) -> Result<RedisReply, StoreError> {
+    pub async fn command<T: AsRef<[u8]>>(&self, parts: &[T]) -> StoreResult<RedisReply> {
         let mut cmd = Cmd::new();
         parts.iter().for_each(|part| {
             cmd.arg(part.as_ref());

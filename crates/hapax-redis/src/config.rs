@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use hapax_core::StoreError;
+use hapax_core::{StoreError, StoreResult};
 
 use crate::connect::{RedisAddress, ReplicaWait};
 use crate::keys::{KeyNames, VerbatimKeys};
@@ -38,7 +38,7 @@ impl RedisConfig {
     ///
     /// # Errors
     /// [`StoreError::Incompatible`] if the URL is malformed.
-    pub fn new(url: &str) -> Result<Self, StoreError> {
+    pub fn new(url: &str) -> StoreResult<Self> {
         Ok(Self {
             address: RedisAddress::parse(url)?,
             names: KeyNames { prefix: "hapax".into(), verbatim: VerbatimKeys::default() },
@@ -85,7 +85,7 @@ impl RedisConfig {
     /// # Errors
     /// [`StoreError::Incompatible`] if it is empty or has bytes other than letters, digits, `_`, `-`, `.` and
     /// `:`; a brace would move all keys to one slot of a Cluster.
-    pub fn prefix(mut self, prefix: &str) -> Result<Self, StoreError> {
+    pub fn prefix(mut self, prefix: &str) -> StoreResult<Self> {
         let is_allowed = |b: u8| b.is_ascii_alphanumeric() || b"_-.:".contains(&b);
         if prefix.is_empty() || !prefix.bytes().all(is_allowed) {
             let reason =

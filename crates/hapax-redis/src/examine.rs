@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use hapax_core::{Clock, Finding, Promise, Severity, StoreError, SystemClock};
+use hapax_core::{Clock, Finding, Promise, Severity, StoreResult, SystemClock};
 use redis::{Value, cmd};
 
 use crate::client::{RedisClient, read};
@@ -21,7 +21,7 @@ struct MasterInfo {
     skew: Option<u64>,
 }
 
-pub(crate) async fn findings(client: &RedisClient) -> Result<Vec<Finding>, StoreError> {
+pub(crate) async fn findings(client: &RedisClient) -> StoreResult<Vec<Finding>> {
     let masters = gather(client).await?;
     let checks = [version, eviction, durability, replication, slots, clock];
     let worst = |check: fn(&MasterInfo) -> Option<Finding>| {
@@ -37,7 +37,7 @@ pub(crate) async fn findings(client: &RedisClient) -> Result<Vec<Finding>, Store
     Ok(findings)
 }
 
-async fn gather(client: &RedisClient) -> Result<Vec<MasterInfo>, StoreError> {
+async fn gather(client: &RedisClient) -> StoreResult<Vec<MasterInfo>> {
     let infos = client.send_to_masters(&cmd("INFO")).await?;
     let mut masters = Vec::new();
     for (_, info) in infos {
@@ -82,7 +82,7 @@ async fn skews(client: &RedisClient) -> Vec<u64> {
     replies.into_iter().filter_map(skew).collect()
 }
 
-fn parse_lines(reply: Value) -> Result<HashMap<String, String>, StoreError> {
+fn parse_lines(reply: Value) -> StoreResult<HashMap<String, String>> {
     let text: String = read(reply)?;
     let pairs = text.lines().filter_map(|line| line.split_once(':'));
     Ok(pairs.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect())

@@ -4,7 +4,8 @@ use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use hapax_core::claims::ClaimState;
 use hapax_core::{
-    ClaimPage, ClaimQuery, ClaimStatus, ClaimSummary, ClaimView, Claims, Key, Oversight, StoreError,
+    ClaimPage, ClaimQuery, ClaimStatus, ClaimSummary, ClaimView, Claims, Key, Oversight,
+    StoreError, StoreResult,
 };
 use redis::Cmd;
 
@@ -14,7 +15,7 @@ use crate::store::RedisStore;
 #[async_trait]
 impl Oversight for RedisStore {
     /// Leaves locks with verbatim names out, because they may be a foreign program's.
-    async fn list(&self, list: &ClaimQuery) -> Result<ClaimPage, StoreError> {
+    async fn list(&self, list: &ClaimQuery) -> StoreResult<ClaimPage> {
         let replies = self.client.send_to_masters(&redis::cmd("PING")).await?;
         let mut masters: Vec<_> = replies.into_iter().map(|(address, _)| address).collect();
         masters.sort();

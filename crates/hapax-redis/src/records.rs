@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use hapax_core::{Deleted, Expect, Key, Put, Record, Records, StoreError, Token, Version};
+use hapax_core::{Deleted, Expect, Key, Put, Record, Records, StoreResult, Token, Version};
 
 use crate::client::unexpected_reply;
 use crate::script::{DELETE, GET, PUT, script_millis};
@@ -10,7 +10,7 @@ use crate::store::RedisStore;
 
 #[async_trait]
 impl Records for RedisStore {
-    async fn get(&self, key: &Key) -> Result<Option<Record>, StoreError> {
+    async fn get(&self, key: &Key) -> StoreResult<Option<Record>> {
         let reply = self.run(&GET, key, &[self.verbatim_flag(key)]).await?;
         let found: Option<(Vec<u8>, String, i64)> = reply.read()?;
         Ok(found.map(|(value, version, left)| Record {
@@ -26,7 +26,7 @@ impl Records for RedisStore {
         value: Bytes,
         expect: &Expect,
         ttl: Option<Duration>,
-    ) -> Result<Put, StoreError> {
+    ) -> StoreResult<Put> {
         let (expectation, expected) = script_args(expect);
         let ttl = ttl.map_or(String::new(), |ttl| script_millis(ttl).to_string());
         // Made here and not by the script, so that a repeated put recognises its first attempt.
@@ -51,7 +51,7 @@ impl Records for RedisStore {
         }
     }
 
-    async fn delete(&self, key: &Key, expect: &Expect) -> Result<Deleted, StoreError> {
+    async fn delete(&self, key: &Key, expect: &Expect) -> StoreResult<Deleted> {
         let (expectation, expected) = script_args(expect);
         let args: [&[u8]; 3] =
             [self.verbatim_flag(key), expectation.as_bytes(), expected.as_bytes()];

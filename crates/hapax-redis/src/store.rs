@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use hapax_core::{Finding, Key, Store, StoreError, Watch};
+use hapax_core::{Finding, Key, Store, StoreResult, Watch};
 
 use crate::client::{RedisClient, ScriptReply};
 use crate::connect::RedisConnector;
@@ -39,7 +39,7 @@ impl RedisStore {
     /// let store = RedisStore::open(RedisConfig::new("redis://127.0.0.1:6379/0")?)?;
     /// # Ok::<(), hapax_core::StoreError>(())
     /// ```
-    pub fn open(config: RedisConfig) -> Result<Self, StoreError> {
+    pub fn open(config: RedisConfig) -> StoreResult<Self> {
         let RedisConfig { address, names, timeout, max_in_flight, partitions } = config;
         let connector = Arc::new(RedisConnector::new(&address, timeout, max_in_flight)?);
         let client = RedisClient::new(connector.clone(), max_in_flight, timeout, address.wait);
@@ -56,7 +56,7 @@ impl RedisStore {
         script: &Script,
         key: &Key,
         args: &[&[u8]],
-    ) -> Result<ScriptReply, StoreError> {
+    ) -> StoreResult<ScriptReply> {
         self.client.run(script, &[&self.names.of(key).name], args).await
     }
 
@@ -68,7 +68,7 @@ impl RedisStore {
         key: &Key,
         row_start: &str,
         value: &[u8],
-    ) -> Result<ScriptReply, StoreError> {
+    ) -> StoreResult<ScriptReply> {
         let digest = key.digest();
         let text = digest.to_string();
         let channel = self.listener.channel().as_bytes();
@@ -104,18 +104,18 @@ impl Store for RedisStore {
         "redis"
     }
 
-    async fn ping(&self) -> Result<(), StoreError> {
+    async fn ping(&self) -> StoreResult<()> {
         self.client.send_to_masters(&redis::cmd("PING")).await?;
         self.check_partitions().await
     }
 
-    async fn examine(&self) -> Result<Vec<Finding>, StoreError> {
+    async fn examine(&self) -> StoreResult<Vec<Finding>> {
         self.check_partitions().await?;
         examine::findings(&self.client).await
     }
 
     /// Does nothing: Redis itself removes expired keys.
-    async fn sweep(&self, _at_most: u32) -> Result<u64, StoreError> {
+    async fn sweep(&self, _at_most: u32) -> StoreResult<u64> {
         Ok(0)
     }
 }

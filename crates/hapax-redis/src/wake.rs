@@ -1,13 +1,11 @@
 //! Wake-up messages from other processes: a claim ended, an event was appended, an item is due.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use hapax_core::{Key, WakeRegistry, Watch};
+use hapax_core::{Key, ListenerTask, WakeRegistry, Watch};
 use redis::RedisResult;
-use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
 
 use crate::connect::RedisConnector;
 
@@ -22,12 +20,12 @@ pub(crate) struct WakeListener {
     hub: WakeRegistry,
     connector: Arc<RedisConnector>,
     channel: String,
-    task: Mutex<Option<JoinHandle<()>>>,
+    task: ListenerTask,
 }
 
 impl WakeListener {
     pub(crate) fn new(connector: Arc<RedisConnector>, channel: String) -> Self {
-        Self { hub: WakeRegistry::default(), connector, channel, task: Mutex::default() }
+        Self { hub: WakeRegistry::default(), connector, channel, task: ListenerTask::default() }
     }
 
     pub(crate) fn channel(&self) -> &str {
@@ -41,24 +39,10 @@ impl WakeListener {
 
     pub(crate) fn watch(&self, key: &Key) -> Watch {
         let watch = self.hub.watch(key);
-        // Outside a runtime there is no subscription, and the waiter only polls.
-        if let Ok(runtime) = Handle::try_current() {
-            let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
-            if task.as_ref().is_none_or(JoinHandle::is_finished) {
-                let (hub, connector) = (self.hub.clone(), self.connector.clone());
-                *task = Some(runtime.spawn(listen(hub, connector, self.channel.clone())));
-            }
-        }
+        self.task.ensure_started(|| {
+            listen(self.hub.clone(), self.connector.clone(), self.channel.clone())
+        });
         watch
-    }
-}
-
-impl Drop for WakeListener {
-    fn drop(&mut self) {
-        let task = self.task.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let Some(task) = task.take() {
-            task.abort();
-        }
     }
 }
 

@@ -5,7 +5,7 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use hapax_core::{StoreError, WakeRegistry};
+use hapax_core::{StoreResult, WakeRegistry};
 use rusqlite::Connection;
 use tokio::sync::mpsc::WeakSender;
 
@@ -75,7 +75,7 @@ impl Checkpointer {
 }
 
 /// Makes SQLite truncate the WAL file when it restarts.
-pub(crate) fn limit_wal_size(connection: &Connection) -> Result<(), StoreError> {
+pub(crate) fn limit_wal_size(connection: &Connection) -> StoreResult<()> {
     connection
         .pragma_update_and_check(None, "journal_size_limit", MAX_WAL_BYTES, |_| Ok(()))
         .map_err(store_error)
@@ -91,7 +91,7 @@ pub(crate) fn restart_wal(connection: &Connection, lock_timeout: Duration) -> bo
 }
 
 /// Whether the checkpoint ran without being blocked.
-fn checkpoint(connection: &Connection, mode: &str) -> Result<bool, StoreError> {
+fn checkpoint(connection: &Connection, mode: &str) -> StoreResult<bool> {
     connection
         .query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| row.get(0))
         .map(|busy: bool| !busy)

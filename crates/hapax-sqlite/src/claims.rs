@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use hapax_core::claim_rules::{self, ClaimChange, ClaimDecision, ClaimPhase, ClaimRow};
 use hapax_core::{
-    ClaimRequest, ClaimStep, ClaimView, Claimed, Claims, Fence, Fingerprint, Key, Step, StoreError,
-    Timestamp, Token, Watch, millis, with_timeout,
+    ClaimRequest, ClaimStep, ClaimView, Claimed, Claims, Fence, Fingerprint, Key, Step,
+    StoreResult, Timestamp, Token, Watch, millis, with_timeout,
 };
 use rusqlite::{Row, params};
 
@@ -20,12 +20,12 @@ const OPEN_TRANSACTION: Duration = Duration::from_millis(50);
 
 #[async_trait]
 impl Claims for SqliteStore {
-    async fn claim(&self, key: &Key, ask: &ClaimRequest) -> Result<Claimed, StoreError> {
+    async fn claim(&self, key: &Key, ask: &ClaimRequest) -> StoreResult<Claimed> {
         // Both steps below share one timeout.
         with_timeout(self.0.config.timeout, self.read_then_claim(key, ask)).await
     }
 
-    async fn step(&self, key: &Key, token: &Token, kind: ClaimStep) -> Result<Step, StoreError> {
+    async fn step(&self, key: &Key, token: &Token, kind: ClaimStep) -> StoreResult<Step> {
         let (bytes, wakes) = match &kind {
             ClaimStep::Extend(_) => (0, Vec::new()),
             ClaimStep::Settle(value) => (value.len(), vec![key.digest()]),
@@ -35,7 +35,7 @@ impl Claims for SqliteStore {
         self.write(bytes, wakes, move |session| step(session, &key, &token, &kind)).await
     }
 
-    async fn look(&self, key: &Key) -> Result<Option<ClaimView>, StoreError> {
+    async fn look(&self, key: &Key) -> StoreResult<Option<ClaimView>> {
         let key = key.clone();
         self.read(move |session| look(session, &key)).await
     }
@@ -48,7 +48,7 @@ impl Claims for SqliteStore {
 impl SqliteStore {
     /// Lets a reader answer settled, busy and mismatching claims, which works even while another
     /// process holds the write lock; everything else is decided again by the writer.
-    async fn read_then_claim(&self, key: &Key, ask: &ClaimRequest) -> Result<Claimed, StoreError> {
+    async fn read_then_claim(&self, key: &Key, ask: &ClaimRequest) -> StoreResult<Claimed> {
         let (key_, ask_) = (key.clone(), ask.clone());
         let known = self.read(move |session| answer_without_writing(session, &key_, &ask_)).await?;
         if let Some(answer) = known {
@@ -61,11 +61,7 @@ impl SqliteStore {
 
 /// Never waits for another transaction: where one holds the write lock, or wrote since this
 /// transaction began to read, the answer is [`Claimed::Busy`].
-pub(crate) fn claim(
-    session: Session<'_>,
-    key: &Key,
-    ask: &ClaimRequest,
-) -> Result<Claimed, StoreError> {
+pub(crate) fn claim(session: Session<'_>, key: &Key, ask: &ClaimRequest) -> StoreResult<Claimed> {
     if !try_lock(session.connection)? {
         return Ok(Claimed::Busy { lease_left: OPEN_TRANSACTION });
     }
@@ -85,7 +81,7 @@ fn answer_without_writing(
     session: Session<'_>,
     key: &Key,
     ask: &ClaimRequest,
-) -> Result<Option<Claimed>, StoreError> {
+) -> StoreResult<Option<Claimed>> {
     // The clock is read before the row: a lease that is extended between the two would otherwise
     // seem to have run out.
     let now = session.now();
@@ -100,7 +96,7 @@ pub(crate) fn step(
     key: &Key,
     token: &Token,
     step: &ClaimStep,
-) -> Result<Step, StoreError> {
+) -> StoreResult<Step> {
     lock(session.connection)?;
     let row = read_row(session, key)?;
     match claim_rules::step(row.as_ref(), token, step, session.now()) {
@@ -118,12 +114,12 @@ pub(crate) fn step(
     }
 }
 
-pub(crate) fn look(session: Session<'_>, key: &Key) -> Result<Option<ClaimView>, StoreError> {
+pub(crate) fn look(session: Session<'_>, key: &Key) -> StoreResult<Option<ClaimView>> {
     let now = session.now();
     Ok(claim_rules::look(read_row(session, key)?.as_ref(), now))
 }
 
-fn read_row(session: Session<'_>, key: &Key) -> Result<Option<ClaimRow>, StoreError> {
+fn read_row(session: Session<'_>, key: &Key) -> StoreResult<Option<ClaimRow>> {
     session.first(
         "SELECT phase, fence, attempt, token, fingerprint, granted_at, lease_end, retention, \
                 expires_at, value \
@@ -149,7 +145,7 @@ pub(crate) fn decode_row(row: &Row<'_>) -> rusqlite::Result<ClaimRow> {
     })
 }
 
-fn write_row(session: Session<'_>, key: &Key, row: &ClaimRow) -> Result<(), StoreError> {
+fn write_row(session: Session<'_>, key: &Key, row: &ClaimRow) -> StoreResult<()> {
     let [tenant, kind, scope, name] = key_columns(key);
     let written = session.execute(
         "INSERT INTO hapax_claims (tenant, kind, scope, name, phase, fence, attempt, token, \

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::log::PARTITIONS;
-use hapax_core::{Clock, StoreError, SystemClock};
+use hapax_core::{Clock, StoreError, StoreResult, SystemClock};
 
 /// How a [`SqliteStore`](crate::SqliteStore) is opened.
 ///
@@ -74,7 +74,7 @@ impl SqliteConfig {
     }
 
     /// Refuses paths that can never work, so that `open` fails instead of retrying.
-    pub(crate) fn validate(&self) -> Result<(), StoreError> {
+    pub(crate) fn validate(&self) -> StoreResult<()> {
         let refuse = |reason: &str| Err(StoreError::Incompatible { reason: reason.into() });
         if self.path.as_os_str().is_empty() || self.path.as_os_str() == ":memory:" {
             return refuse("SQLite needs a file here; for a store without one use `memory:`");

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::time::Duration;
 
-use hapax_core::StoreError;
+use hapax_core::{StoreError, StoreResult};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags};
 use rustix::fs::Access;
@@ -55,7 +55,7 @@ fn file_identity(config: &SqliteConfig) -> Option<(u64, u64)> {
 }
 
 /// Opens a connection in WAL mode with `synchronous=FULL` and migrates the tables.
-pub(crate) fn connect(config: &SqliteConfig) -> Result<FileConnection, StoreError> {
+pub(crate) fn connect(config: &SqliteConfig) -> StoreResult<FileConnection> {
     let is_new = !config.path.exists();
     let connection = Connection::open_with_flags(
         &config.path,
@@ -87,7 +87,7 @@ pub(crate) fn connect(config: &SqliteConfig) -> Result<FileConnection, StoreErro
 }
 
 /// Whether a write transaction can begin. A lock held by another process counts as writable.
-fn can_write(connection: &Connection) -> Result<bool, StoreError> {
+fn can_write(connection: &Connection) -> StoreResult<bool> {
     if connection.is_readonly(MAIN_DB) != Ok(false) {
         return Ok(false);
     }

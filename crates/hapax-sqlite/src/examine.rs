@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
-use hapax_core::{Finding, Promise, StoreError};
+use hapax_core::{Finding, Promise, StoreResult};
 use rusqlite::Connection;
 
 use crate::error::store_error;
@@ -20,7 +20,7 @@ pub(crate) fn examine(
     connection: &Connection,
     config: &SqliteConfig,
     stats: &WriterStats,
-) -> Result<Vec<Finding>, StoreError> {
+) -> StoreResult<Vec<Finding>> {
     let mut findings = vec![journal(connection)?, synchronous(connection)?, version(connection)?];
     findings.extend(file_mode(&config.path));
     findings.extend(free_space(config.folder()));
@@ -30,7 +30,7 @@ pub(crate) fn examine(
     Ok(findings)
 }
 
-fn journal(connection: &Connection) -> Result<Finding, StoreError> {
+fn journal(connection: &Connection) -> StoreResult<Finding> {
     let mode: String = pragma(connection, "journal_mode")?;
     let refusal = Finding::refuse(
         "sqlite.journal",
@@ -41,7 +41,7 @@ fn journal(connection: &Connection) -> Result<Finding, StoreError> {
     Ok(refusal.unless(mode == "wal", "journal mode WAL"))
 }
 
-fn synchronous(connection: &Connection) -> Result<Finding, StoreError> {
+fn synchronous(connection: &Connection) -> StoreResult<Finding> {
     let level: i64 = pragma(connection, "synchronous")?;
     let refusal = Finding::refuse(
         "sqlite.synchronous",
@@ -52,7 +52,7 @@ fn synchronous(connection: &Connection) -> Result<Finding, StoreError> {
     Ok(refusal.unless(level >= 2, "every commit is on the disk before it is answered"))
 }
 
-fn version(connection: &Connection) -> Result<Finding, StoreError> {
+fn version(connection: &Connection) -> StoreResult<Finding> {
     migrate::check_version(connection)?;
     Ok(Finding::fine("sqlite.schema", format!("schema version {}", migrate::VERSION)))
 }
@@ -117,9 +117,6 @@ fn writers(stats: &WriterStats) -> Finding {
     )
 }
 
-fn pragma<T: rusqlite::types::FromSql>(
-    connection: &Connection,
-    name: &str,
-) -> Result<T, StoreError> {
+fn pragma<T: rusqlite::types::FromSql>(connection: &Connection, name: &str) -> StoreResult<T> {
     connection.pragma_query_value(None, name, |row| row.get(0)).map_err(store_error)
 }

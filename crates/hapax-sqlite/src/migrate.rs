@@ -1,6 +1,6 @@
 //! The versions of the stored format, and the migrations between them.
 
-use hapax_core::StoreError;
+use hapax_core::{StoreError, StoreResult};
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::error::{internal_error, store_error};
@@ -25,7 +25,7 @@ const MIGRATIONS: &[&str] = &[include_str!("schema/v1.sql"), include_str!("schem
 ///
 /// # Errors
 /// [`StoreError::Incompatible`] where the tables were written by a newer hapax.
-pub fn migrate(connection: &Connection) -> Result<(), StoreError> {
+pub fn migrate(connection: &Connection) -> StoreResult<()> {
     if is_current(connection)? {
         return Ok(());
     }
@@ -42,7 +42,7 @@ pub fn migrate(connection: &Connection) -> Result<(), StoreError> {
 }
 
 /// Whether the tables have the current version.
-fn is_current(connection: &Connection) -> Result<bool, StoreError> {
+fn is_current(connection: &Connection) -> StoreResult<bool> {
     match stored_version(connection)? {
         found if found > VERSION => Err(newer_schema(found)),
         found => Ok(found == VERSION),
@@ -52,7 +52,7 @@ fn is_current(connection: &Connection) -> Result<bool, StoreError> {
 /// Checked at the beginning of every transaction, because a newer hapax in another process may have
 /// migrated the file since this connection was opened. On an error the caller reconnects, which
 /// migrates.
-pub(crate) fn check_version(connection: &Connection) -> Result<(), StoreError> {
+pub(crate) fn check_version(connection: &Connection) -> StoreResult<()> {
     match meta(connection, "schema").map_err(store_error)? {
         Some(VERSION) => Ok(()),
         Some(found) if found > VERSION => Err(newer_schema(found)),
@@ -70,7 +70,7 @@ fn newer_schema(found: i64) -> StoreError {
 
 /// Stores the number of log partitions on first use and refuses a different one later: a reader
 /// with another number would look for a job in the wrong partition.
-pub(crate) fn check_partitions(connection: &Connection, mine: u16) -> Result<(), StoreError> {
+pub(crate) fn check_partitions(connection: &Connection, mine: u16) -> StoreResult<()> {
     let found = match meta(connection, "partitions").map_err(store_error)? {
         Some(found) => found,
         None => {
@@ -96,7 +96,7 @@ pub(crate) fn check_partitions(connection: &Connection, mine: u16) -> Result<(),
 
 /// Runs under the write lock and reads the version again, because another process may have migrated
 /// meanwhile.
-fn apply_migrations(connection: &Connection) -> Result<(), StoreError> {
+fn apply_migrations(connection: &Connection) -> StoreResult<()> {
     let from = stored_version(connection)?;
     for (step, script) in (0..).zip(MIGRATIONS).filter(|(step, _)| *step >= from) {
         connection.execute_batch(script).map_err(store_error)?;
@@ -108,7 +108,7 @@ fn apply_migrations(connection: &Connection) -> Result<(), StoreError> {
 }
 
 /// The stored schema version; 0 without tables.
-fn stored_version(connection: &Connection) -> Result<i64, StoreError> {
+fn stored_version(connection: &Connection) -> StoreResult<i64> {
     let has_tables = connection
         .prepare_cached("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'hapax_meta'")
         .and_then(|mut query| query.exists([]))

@@ -1,7 +1,7 @@
 //! `Oversight` on SQLite: pages of claims in key order.
 
 use async_trait::async_trait;
-use hapax_core::{ClaimPage, ClaimQuery, Key, Oversight, StoreError, claim_rules};
+use hapax_core::{ClaimPage, ClaimQuery, Key, Oversight, StoreResult, claim_rules};
 use rusqlite::params;
 
 use crate::SqliteStore;
@@ -10,13 +10,13 @@ use crate::session::Session;
 
 #[async_trait]
 impl Oversight for SqliteStore {
-    async fn list(&self, list: &ClaimQuery) -> Result<ClaimPage, StoreError> {
+    async fn list(&self, list: &ClaimQuery) -> StoreResult<ClaimPage> {
         let list = list.clone();
         self.read(move |session| list_claims(session, &list)).await
     }
 }
 
-fn list_claims(session: Session<'_>, list: &ClaimQuery) -> Result<ClaimPage, StoreError> {
+fn list_claims(session: Session<'_>, list: &ClaimQuery) -> StoreResult<ClaimPage> {
     let now = session.now();
     let after = list.after.as_deref().and_then(Key::from_canonical);
     let (tenant, scope, name) =

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use hapax_core::{Clock, StoreError};
+use hapax_core::{Clock, StoreError, StoreResult};
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
@@ -31,14 +31,14 @@ pub(crate) trait QueuedCall: Send {
 struct TypedCall<T, F> {
     work: Option<F>,
     clock: Arc<dyn Clock>,
-    answer: Option<Result<T, StoreError>>,
-    caller: oneshot::Sender<Result<T, StoreError>>,
+    answer: Option<StoreResult<T>>,
+    caller: oneshot::Sender<StoreResult<T>>,
 }
 
 impl<T, F> QueuedCall for TypedCall<T, F>
 where
     T: Send,
-    F: FnOnce(Session<'_>) -> Result<T, StoreError> + Send,
+    F: FnOnce(Session<'_>) -> StoreResult<T> + Send,
 {
     fn is_abandoned(&self) -> bool {
         self.caller.is_closed()
@@ -76,10 +76,10 @@ pub(crate) async fn run_on_thread<T, F, M>(
     wrap: impl FnOnce(Box<dyn QueuedCall>) -> M,
     clock: Arc<dyn Clock>,
     work: F,
-) -> Result<T, StoreError>
+) -> StoreResult<T>
 where
     T: Send + 'static,
-    F: FnOnce(Session<'_>) -> Result<T, StoreError> + Send + 'static,
+    F: FnOnce(Session<'_>) -> StoreResult<T> + Send + 'static,
 {
     let (caller, answer) = oneshot::channel();
     let call = TypedCall { work: Some(work), clock, answer: None, caller };

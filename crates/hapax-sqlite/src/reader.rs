@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use hapax_core::StoreError;
+use hapax_core::StoreResult;
 use tokio::sync::mpsc;
 
 use crate::connect::{FileConnection, connect};
@@ -68,7 +68,7 @@ fn serve(
 }
 
 /// Opens a connection that refuses writes.
-pub(crate) fn open(config: &SqliteConfig) -> Result<FileConnection, StoreError> {
+pub(crate) fn open(config: &SqliteConfig) -> StoreResult<FileConnection> {
     let connection = connect(config)?;
     connection.pragma_update(None, "query_only", true).map_err(store_error)?;
     Ok(connection)

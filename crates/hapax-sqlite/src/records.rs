@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use hapax_core::{Deleted, Expect, Key, Put, Record, Records, StoreError, Timestamp, Version};
+use hapax_core::{Deleted, Expect, Key, Put, Record, Records, StoreResult, Timestamp, Version};
 use rusqlite::{Row, params};
 
 use crate::SqliteStore;
@@ -13,7 +13,7 @@ use crate::tx::lock::lock;
 
 #[async_trait]
 impl Records for SqliteStore {
-    async fn get(&self, key: &Key) -> Result<Option<Record>, StoreError> {
+    async fn get(&self, key: &Key) -> StoreResult<Option<Record>> {
         let key = key.clone();
         self.read(move |session| get(session, &key)).await
     }
@@ -24,19 +24,19 @@ impl Records for SqliteStore {
         value: Bytes,
         expect: &Expect,
         ttl: Option<Duration>,
-    ) -> Result<Put, StoreError> {
+    ) -> StoreResult<Put> {
         let (key, expect) = (key.clone(), expect.clone());
         let bytes = value.len();
         self.write(bytes, Vec::new(), move |session| put(session, &key, &value, &expect, ttl)).await
     }
 
-    async fn delete(&self, key: &Key, expect: &Expect) -> Result<Deleted, StoreError> {
+    async fn delete(&self, key: &Key, expect: &Expect) -> StoreResult<Deleted> {
         let (key, expect) = (key.clone(), expect.clone());
         self.write(0, Vec::new(), move |session| delete(session, &key, &expect)).await
     }
 }
 
-pub(crate) fn get(session: Session<'_>, key: &Key) -> Result<Option<Record>, StoreError> {
+pub(crate) fn get(session: Session<'_>, key: &Key) -> StoreResult<Option<Record>> {
     let now = session.now();
     let found = session.first(
         "SELECT version, expires_at, value FROM hapax_records \
@@ -60,7 +60,7 @@ pub(crate) fn put(
     value: &Bytes,
     expect: &Expect,
     ttl: Option<Duration>,
-) -> Result<Put, StoreError> {
+) -> StoreResult<Put> {
     lock(session.connection)?;
     let now = session.now();
     let current = CurrentVersion::read(session, key, now)?;
@@ -82,11 +82,7 @@ pub(crate) fn put(
     Ok(Put::Stored { version: Version::new(version.to_string()), created })
 }
 
-pub(crate) fn delete(
-    session: Session<'_>,
-    key: &Key,
-    expect: &Expect,
-) -> Result<Deleted, StoreError> {
+pub(crate) fn delete(session: Session<'_>, key: &Key, expect: &Expect) -> StoreResult<Deleted> {
     lock(session.connection)?;
     let Some(current) = CurrentVersion::read(session, key, session.now())? else {
         return Ok(Deleted::Missing);
@@ -108,7 +104,7 @@ struct CurrentVersion {
 }
 
 impl CurrentVersion {
-    fn read(session: Session<'_>, key: &Key, now: Timestamp) -> Result<Option<Self>, StoreError> {
+    fn read(session: Session<'_>, key: &Key, now: Timestamp) -> StoreResult<Option<Self>> {
         let found = session.first(
             "SELECT version, expires_at FROM hapax_records \
              WHERE tenant = ?1 AND kind = ?2 AND scope = ?3 AND name = ?4",

@@ -1,6 +1,6 @@
 //! Cached statements on a connection, and the conversions that every table needs.
 
-use hapax_core::{Clock, Key, StoreError, Timestamp};
+use hapax_core::{Clock, Key, StoreResult, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Params, Row};
 
 use crate::error::{column_error, store_error};
@@ -18,12 +18,12 @@ impl Session<'_> {
     }
 
     /// Runs a statement and returns the number of changed rows.
-    pub(crate) fn execute(&self, sql: &str, params: impl Params) -> Result<usize, StoreError> {
+    pub(crate) fn execute(&self, sql: &str, params: impl Params) -> StoreResult<usize> {
         execute(self.connection, sql, params)
     }
 
     /// Runs an `INSERT` of one row and returns its id.
-    pub(crate) fn insert(&self, sql: &str, params: impl Params) -> Result<i64, StoreError> {
+    pub(crate) fn insert(&self, sql: &str, params: impl Params) -> StoreResult<i64> {
         let statement = self.connection.prepare_cached(sql);
         statement.and_then(|mut statement| statement.insert(params)).map_err(store_error)
     }
@@ -34,7 +34,7 @@ impl Session<'_> {
         sql: &str,
         params: impl Params,
         decode: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
-    ) -> Result<Option<T>, StoreError> {
+    ) -> StoreResult<Option<T>> {
         let query = self.connection.prepare_cached(sql);
         query.and_then(|mut query| query.query_row(params, decode).optional()).map_err(column_error)
     }
@@ -45,7 +45,7 @@ impl Session<'_> {
         sql: &str,
         params: impl Params,
         decode: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
-    ) -> Result<T, StoreError> {
+    ) -> StoreResult<T> {
         let found = self.first(sql, params, decode)?;
         found.ok_or_else(|| column_error(rusqlite::Error::QueryReturnedNoRows))
     }
@@ -56,14 +56,14 @@ impl Session<'_> {
         sql: &str,
         params: impl Params,
         decode: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
-    ) -> Result<C, StoreError> {
+    ) -> StoreResult<C> {
         let query = self.connection.prepare_cached(sql);
         query.and_then(|mut query| query.query_map(params, decode)?.collect()).map_err(column_error)
     }
 
     /// The next number of the sequence that fences and versions come from. The caller holds the write
     /// lock. (Two statements cost a third of one with RETURNING, which builds a table in memory.)
-    pub(crate) fn next_sequence(&self) -> Result<u64, StoreError> {
+    pub(crate) fn next_sequence(&self) -> StoreResult<u64> {
         self.execute("UPDATE hapax_meta SET value = value + 1 WHERE name = 'sequence'", [])?;
         let sql = "SELECT value FROM hapax_meta WHERE name = 'sequence'";
         self.one(sql, [], |row| row.get(0))
@@ -75,7 +75,7 @@ pub(crate) fn execute(
     connection: &Connection,
     sql: &str,
     params: impl Params,
-) -> Result<usize, StoreError> {
+) -> StoreResult<usize> {
     let statement = connection.prepare_cached(sql);
     statement.and_then(|mut statement| statement.execute(params)).map_err(store_error)
 }
@@ -91,7 +91,7 @@ pub(crate) fn key_columns(key: &Key) -> [&str; 4] {
 }
 
 /// Writes a value that differs each time, because SQLite skips a write that changes nothing.
-pub(crate) fn write_probe(session: Session<'_>) -> Result<(), StoreError> {
+pub(crate) fn write_probe(session: Session<'_>) -> StoreResult<()> {
     let sql = "INSERT INTO hapax_meta (name, value) VALUES ('probe', 0) \
                ON CONFLICT DO UPDATE SET value = 1 - value";
     session.execute(sql, []).map(drop)

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use async_trait::async_trait;
-use hapax_core::{Finding, Key, Store, StoreError, WakeRegistry, Watch, with_timeout};
+use hapax_core::{Finding, Key, Store, StoreError, StoreResult, WakeRegistry, Watch, with_timeout};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -56,7 +56,7 @@ impl SqliteStore {
     /// # Errors
     /// [`StoreError::Incompatible`]: a path that names no file in an existing folder, a file that
     /// is not a database, tables written by a newer hapax.
-    pub fn open(config: impl Into<SqliteConfig>) -> Result<Self, StoreError> {
+    pub fn open(config: impl Into<SqliteConfig>) -> StoreResult<Self> {
         let config = config.into();
         config.validate()?;
         let first = match reader::open(&config) {
@@ -109,8 +109,8 @@ impl SqliteStore {
 
     pub(crate) async fn read<T: Send + 'static>(
         &self,
-        work: impl FnOnce(Session<'_>) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
+        work: impl FnOnce(Session<'_>) -> StoreResult<T> + Send + 'static,
+    ) -> StoreResult<T> {
         let (timeout, clock) = (self.0.config.timeout, self.0.config.clock.clone());
         with_timeout(timeout, run_on_thread(&self.0.readers, |call| call, clock, work)).await
     }
@@ -119,8 +119,8 @@ impl SqliteStore {
         &self,
         bytes: usize,
         wakes: Vec<u64>,
-        work: impl FnOnce(Session<'_>) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
+        work: impl FnOnce(Session<'_>) -> StoreResult<T> + Send + 'static,
+    ) -> StoreResult<T> {
         let (timeout, clock) = (self.0.config.timeout, self.0.config.clock.clone());
         let message = |call| WriterMessage::Run { call, bytes, wakes };
         with_timeout(timeout, run_on_thread(&self.0.writer, message, clock, work)).await
@@ -153,18 +153,18 @@ impl Store for SqliteStore {
     }
 
     /// Writes a row, because only a write shows that the disk is full or read-only.
-    async fn ping(&self) -> Result<(), StoreError> {
+    async fn ping(&self) -> StoreResult<()> {
         self.write(0, Vec::new(), write_probe).await
     }
 
-    async fn examine(&self) -> Result<Vec<Finding>, StoreError> {
+    async fn examine(&self) -> StoreResult<Vec<Finding>> {
         let (config, stats) = (self.0.config.clone(), self.0.stats.clone());
         self.read(move |session| examine::examine(session.connection, &config, &stats)).await
     }
 
     /// Runs several short transactions, so that other calls get in between. A large job counts once
     /// for each piece.
-    async fn sweep(&self, at_most: u32) -> Result<u64, StoreError> {
+    async fn sweep(&self, at_most: u32) -> StoreResult<u64> {
         let (begun, mut count) = (Instant::now(), 0);
         loop {
             let left = u64::from(at_most) - count;

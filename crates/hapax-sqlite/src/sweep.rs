@@ -1,6 +1,6 @@
 //! Deletes what has expired.
 
-use hapax_core::StoreError;
+use hapax_core::StoreResult;
 use rusqlite::params;
 
 use crate::log::sweep_job;
@@ -31,7 +31,7 @@ pub(crate) struct SweptRows {
 
 /// Deletes at most `at_most` expired claims, records, items and jobs, the oldest first. Fences go on
 /// growing, because their sequence is not in these rows.
-pub(crate) fn sweep(session: Session<'_>, at_most: u64) -> Result<SweptRows, StoreError> {
+pub(crate) fn sweep(session: Session<'_>, at_most: u64) -> StoreResult<SweptRows> {
     let (now, mut count) = (session.now(), 0);
     for sql in DELETE_EXPIRED {
         count += session.execute(sql, params![to_i64(now.0), to_i64(at_most - count)])? as u64;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::SyncSender;
 
-use hapax_core::{StoreError, WakeRegistry};
+use hapax_core::{StoreError, StoreResult, WakeRegistry};
 use rusqlite::Connection;
 use tokio::sync::mpsc;
 
@@ -89,7 +89,7 @@ impl Writer {
     }
 
     /// Commits the whole batch, or nothing of it.
-    fn commit(&mut self, calls: &mut [Box<dyn QueuedCall>]) -> Result<(), StoreError> {
+    fn commit(&mut self, calls: &mut [Box<dyn QueuedCall>]) -> StoreResult<()> {
         let connection = match self.connection.take().filter(|c| c.is_current(&self.config)) {
             Some(connection) => connection,
             None => self.reconnect()?,
@@ -107,7 +107,7 @@ impl Writer {
         done
     }
 
-    fn reconnect(&mut self) -> Result<FileConnection, StoreError> {
+    fn reconnect(&mut self) -> StoreResult<FileConnection> {
         let mut connection = connect(&self.config)?;
         let pages = self.wal_pages.clone();
         // The hook also replaces SQLite's automatic checkpoints, which would stall this thread.
@@ -124,7 +124,7 @@ impl Writer {
     }
 
     /// Wakes all waiters after a commit of another process, which may be the one they wait for.
-    fn check_foreign_commits(&mut self, connection: &Connection) -> Result<(), StoreError> {
+    fn check_foreign_commits(&mut self, connection: &Connection) -> StoreResult<()> {
         let version: i64 = connection
             .prepare_cached("PRAGMA data_version")
             .and_then(|mut query| query.query_row([], |row| row.get(0)))
@@ -184,7 +184,7 @@ fn take_batch(first: WriterMessage, queue: &mut mpsc::Receiver<WriterMessage>) -
     batch
 }
 
-fn transact(connection: &Connection, calls: &mut [Box<dyn QueuedCall>]) -> Result<(), StoreError> {
+fn transact(connection: &Connection, calls: &mut [Box<dyn QueuedCall>]) -> StoreResult<()> {
     if calls.is_empty() {
         return Ok(());
     }
@@ -200,7 +200,7 @@ fn transact(connection: &Connection, calls: &mut [Box<dyn QueuedCall>]) -> Resul
     done
 }
 
-fn run_all(connection: &Connection, calls: &mut [Box<dyn QueuedCall>]) -> Result<(), StoreError> {
+fn run_all(connection: &Connection, calls: &mut [Box<dyn QueuedCall>]) -> StoreResult<()> {
     migrate::check_version(connection)?;
     for call in calls {
         // Its caller was told that the call timed out.

@@ -5,7 +5,7 @@ pub(crate) mod step;
 
 use async_trait::async_trait;
 use hapax_core::{
-    ClaimRequest, ClaimStep, ClaimView, Claimed, Claims, Key, Step, StoreError, Token, Watch,
+    ClaimRequest, ClaimStep, ClaimView, Claimed, Claims, Key, Step, StoreResult, Token, Watch,
     claim_rules, with_timeout,
 };
 
@@ -19,13 +19,13 @@ use step::StepCall;
 
 #[async_trait]
 impl Claims for PostgresStore {
-    async fn claim(&self, key: &Key, ask: &ClaimRequest) -> Result<Claimed, StoreError> {
+    async fn claim(&self, key: &Key, ask: &ClaimRequest) -> StoreResult<Claimed> {
         self.claims.submit(ClaimCall { key: key.clone(), ask: ask.clone() }).await
     }
 
     /// A step on a key that another transaction is writing is retried, without blocking other steps
     /// or a connection.
-    async fn step(&self, key: &Key, token: &Token, step: ClaimStep) -> Result<Step, StoreError> {
+    async fn step(&self, key: &Key, token: &Token, step: ClaimStep) -> StoreResult<Step> {
         let call = StepCall { key: key.clone(), token: token.clone(), step };
         let mut retry = LockRetry::new(self.pool.timeout);
         with_timeout(self.pool.timeout, async {
@@ -39,7 +39,7 @@ impl Claims for PostgresStore {
         .await
     }
 
-    async fn look(&self, key: &Key) -> Result<Option<ClaimView>, StoreError> {
+    async fn look(&self, key: &Key) -> StoreResult<Option<ClaimView>> {
         self.pool.run(look(&mut self.pool.session(), key)).await
     }
 

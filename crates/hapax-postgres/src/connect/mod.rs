@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod};
-use hapax_core::StoreError;
+use hapax_core::{StoreError, StoreResult};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
@@ -29,7 +29,7 @@ pub(crate) struct ConnectionPool {
 }
 
 impl ConnectionPool {
-    pub(crate) fn new(config: &PostgresConfig) -> Result<Self, StoreError> {
+    pub(crate) fn new(config: &PostgresConfig) -> StoreResult<Self> {
         let target = url::connect_target(config)?;
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let manager = Manager::from_config(target.driver.clone(), target.tls.clone(), recycling);
@@ -45,10 +45,7 @@ impl ConnectionPool {
     }
 
     /// Runs a whole call, from the wait for a connection to the answer, within the timeout.
-    pub(crate) async fn run<T>(
-        &self,
-        call: impl Future<Output = SqlResult<T>>,
-    ) -> Result<T, StoreError> {
+    pub(crate) async fn run<T>(&self, call: impl Future<Output = SqlResult<T>>) -> StoreResult<T> {
         match timeout(self.timeout, call).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use hapax_core::StoreError;
+use hapax_core::{StoreError, StoreResult};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{self, CryptoProvider};
@@ -46,7 +46,7 @@ pub(crate) struct ClientIdentity {
 }
 
 impl TlsOptions {
-    pub(crate) fn connector(&self) -> Result<MakeRustlsConnect, StoreError> {
+    pub(crate) fn connector(&self) -> StoreResult<MakeRustlsConnect> {
         let provider = Arc::new(crypto::ring::default_provider());
         let verifier = self.verifier(provider.clone())?;
         let builder = ClientConfig::builder_with_provider(provider)
@@ -67,10 +67,7 @@ impl TlsOptions {
         Ok(MakeRustlsConnect::new(config))
     }
 
-    fn verifier(
-        &self,
-        provider: Arc<CryptoProvider>,
-    ) -> Result<Arc<dyn ServerCertVerifier>, StoreError> {
+    fn verifier(&self, provider: Arc<CryptoProvider>) -> StoreResult<Arc<dyn ServerCertVerifier>> {
         let mut roots = RootCertStore::empty();
         match &self.trust {
             TlsTrust::Anyone => {
@@ -95,7 +92,7 @@ impl TlsOptions {
     }
 }
 
-fn certificates(option: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, StoreError> {
+fn certificates(option: &str, path: &Path) -> StoreResult<Vec<CertificateDer<'static>>> {
     CertificateDer::pem_file_iter(path)
         .and_then(Iterator::collect)
         .map_err(|error| unreadable(option, error))

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use hapax_core::StoreError;
+use hapax_core::StoreResult;
 use tokio_postgres::config::SslMode;
 
 use crate::PostgresConfig;
@@ -22,7 +22,7 @@ pub(crate) struct ConnectTarget {
     pub(crate) schema: Option<String>,
 }
 
-pub(crate) fn connect_target(config: &PostgresConfig) -> Result<ConnectTarget, StoreError> {
+pub(crate) fn connect_target(config: &PostgresConfig) -> StoreResult<ConnectTarget> {
     let (url, options) = split_options(&config.url)?;
     // The driver's own message is left out: it may quote what it did not understand.
     let mut driver: tokio_postgres::Config = url.parse().map_err(|_| incompatible(SHAPE))?;
@@ -60,7 +60,7 @@ struct UrlOptions {
     transaction_pooler: bool,
 }
 
-fn split_options(url: &str) -> Result<(String, UrlOptions), StoreError> {
+fn split_options(url: &str) -> StoreResult<(String, UrlOptions)> {
     if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
         return Err(incompatible(SHAPE));
     }
@@ -108,7 +108,7 @@ fn session_settings(given: Option<&str>, timeout: Duration, schema: Option<&str>
     options
 }
 
-fn validate_schema(schema: String) -> Result<String, StoreError> {
+fn validate_schema(schema: String) -> StoreResult<String> {
     let plain = schema.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
     let begins = schema.bytes().next().is_some_and(|b| !b.is_ascii_digit());
     if plain && begins && schema.len() <= 63 {
@@ -117,7 +117,7 @@ fn validate_schema(schema: String) -> Result<String, StoreError> {
     Err(incompatible("a schema takes 1 to 63 lower-case letters, digits and underscores"))
 }
 
-fn decode_path(value: &str) -> Result<PathBuf, StoreError> {
+fn decode_path(value: &str) -> StoreResult<PathBuf> {
     let mut bytes = Vec::with_capacity(value.len());
     let mut rest = value.bytes();
     while let Some(byte) = rest.next() {
@@ -137,7 +137,7 @@ fn decode_path(value: &str) -> Result<PathBuf, StoreError> {
 impl TlsOptions {
     /// As in libpq, only the `verify-` modes check the certificate, and `require` does so if a root
     /// certificate is named.
-    fn set_mode(&mut self, mode: &str) -> Result<(), StoreError> {
+    fn set_mode(&mut self, mode: &str) -> StoreResult<()> {
         let has_root = !matches!(self.trust, TlsTrust::Anyone);
         (self.mode, self.check_name) = match mode {
             "disable" => (SslMode::Disable, false),
@@ -169,6 +169,7 @@ impl TlsOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hapax_core::StoreError;
 
     fn refused(url: &str) -> String {
         match connect_target(&PostgresConfig::new(url)) {

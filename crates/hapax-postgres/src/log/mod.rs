@@ -8,18 +8,14 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use hapax_core::log::{Appended, Attached, LogEvent, LogRetention, PartitionTail, TailPosition};
-use hapax_core::{Key, Log, StoreError, Watch};
+use hapax_core::{Key, Log, StoreResult, Watch};
 
 use crate::PostgresStore;
 use append::AppendCall;
 
 #[async_trait]
 impl Log for PostgresStore {
-    async fn append(
-        &self,
-        events: &[LogEvent],
-        keep: &LogRetention,
-    ) -> Result<Vec<Appended>, StoreError> {
+    async fn append(&self, events: &[LogEvent], keep: &LogRetention) -> StoreResult<Vec<Appended>> {
         let mut parts: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
         for (i, event) in events.iter().enumerate() {
             parts.entry(event.job.partition(self.partitions)).or_default().push(i);
@@ -38,12 +34,7 @@ impl Log for PostgresStore {
         Ok(answers)
     }
 
-    async fn attach(
-        &self,
-        job: &Key,
-        after: u64,
-        at_most: usize,
-    ) -> Result<Option<Attached>, StoreError> {
+    async fn attach(&self, job: &Key, after: u64, at_most: usize) -> StoreResult<Option<Attached>> {
         self.pool.run(attach::attach(&mut self.pool.session(), job, after, at_most)).await
     }
 
@@ -51,7 +42,7 @@ impl Log for PostgresStore {
         &self,
         from: &[(u16, TailPosition)],
         at_most: usize,
-    ) -> Result<Vec<PartitionTail>, StoreError> {
+    ) -> StoreResult<Vec<PartitionTail>> {
         self.pool.run(tail::tail(&mut self.pool.session(), from, at_most)).await
     }
 

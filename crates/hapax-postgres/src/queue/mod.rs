@@ -12,7 +12,7 @@ use hapax_core::queue::{
     DeadLetter, DeadLetterAction, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem,
     QueueDepth, QueueItem, QueueName, Resolved,
 };
-use hapax_core::{Queue, StoreError, Tenant, Token, Watch};
+use hapax_core::{Queue, StoreResult, Tenant, Token, Watch};
 
 use crate::PostgresStore;
 use crate::tx::lock::LockRetry;
@@ -20,19 +20,11 @@ use enqueue::EnqueueCall;
 
 #[async_trait]
 impl Queue for PostgresStore {
-    async fn enqueue(
-        &self,
-        queue: &QueueName,
-        items: &[QueueItem],
-    ) -> Result<Vec<Enqueued>, StoreError> {
+    async fn enqueue(&self, queue: &QueueName, items: &[QueueItem]) -> StoreResult<Vec<Enqueued>> {
         self.enqueues.submit(EnqueueCall { queue: queue.clone(), items: items.to_vec() }).await
     }
 
-    async fn lease(
-        &self,
-        queue: &QueueName,
-        take: &LeaseRequest,
-    ) -> Result<Vec<LeasedItem>, StoreError> {
+    async fn lease(&self, queue: &QueueName, take: &LeaseRequest) -> StoreResult<Vec<LeasedItem>> {
         let mut retry = LockRetry::new(self.pool.timeout);
         let lease = async {
             loop {
@@ -47,12 +39,7 @@ impl Queue for PostgresStore {
         self.pool.run(lease).await
     }
 
-    async fn renew(
-        &self,
-        queue: &QueueName,
-        token: &Token,
-        lease: Duration,
-    ) -> Result<u64, StoreError> {
+    async fn renew(&self, queue: &QueueName, token: &Token, lease: Duration) -> StoreResult<u64> {
         self.pool.run(resolve::renew(&mut self.pool.session(), queue, token, lease)).await
     }
 
@@ -61,7 +48,7 @@ impl Queue for PostgresStore {
         queue: &QueueName,
         token: &Token,
         outcomes: &[(ItemId, ItemOutcome)],
-    ) -> Result<Vec<Resolved>, StoreError> {
+    ) -> StoreResult<Vec<Resolved>> {
         let mut session = self.pool.session();
         let resolved =
             self.pool.run(resolve::resolve(&mut session, queue, token, outcomes)).await?;
@@ -70,11 +57,7 @@ impl Queue for PostgresStore {
         Ok(resolved)
     }
 
-    async fn depth(
-        &self,
-        queue: &QueueName,
-        whose: Option<&Tenant>,
-    ) -> Result<QueueDepth, StoreError> {
+    async fn depth(&self, queue: &QueueName, whose: Option<&Tenant>) -> StoreResult<QueueDepth> {
         self.pool.run(oversee::depth(&mut self.pool.session(), queue, whose)).await
     }
 
@@ -84,7 +67,7 @@ impl Queue for PostgresStore {
         whose: Option<&Tenant>,
         after: Option<ItemId>,
         at_most: u32,
-    ) -> Result<Vec<DeadLetter>, StoreError> {
+    ) -> StoreResult<Vec<DeadLetter>> {
         self.pool.run(oversee::dead(&mut self.pool.session(), queue, whose, after, at_most)).await
     }
 
@@ -94,7 +77,7 @@ impl Queue for PostgresStore {
         whose: Option<&Tenant>,
         id: ItemId,
         action: DeadLetterAction,
-    ) -> Result<bool, StoreError> {
+    ) -> StoreResult<bool> {
         let mut session = self.pool.session();
         let found =
             self.pool.run(oversee::resolve_dead(&mut session, queue, whose, id, action)).await?;

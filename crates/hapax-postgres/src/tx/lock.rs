@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hapax_core::StoreError;
+use hapax_core::{StoreError, StoreResult};
 use tokio::time::{Instant, sleep};
 
 /// Waits a little longer before each retry, and gives up a little before the call's timeout, so that
@@ -17,7 +17,7 @@ impl LockRetry {
         Self { deadline: Instant::now() + timeout * 3 / 4, pause: Duration::from_millis(1) }
     }
 
-    pub(crate) async fn wait(&mut self) -> Result<(), StoreError> {
+    pub(crate) async fn wait(&mut self) -> StoreResult<()> {
         if Instant::now() + self.pause > self.deadline {
             let reason = "an open transaction has written the same key".into();
             return Err(StoreError::Locked { reason });

@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hapax_core::{
     ClaimRequest, ClaimStep, ClaimView, Claimed, Deleted, Expect, GiveBack, Key, Put, Record, Step,
-    StoreError, Tenant, Token, with_timeout,
+    StoreResult, Tenant, Token, with_timeout,
 };
 use tokio_postgres::Transaction;
 
@@ -122,28 +122,18 @@ impl<T: HapaxTransaction> PostgresTransaction<'_, T> {
     }
 
     /// Asks for the claim. Never waits for another transaction.
-    pub async fn claim(&mut self, key: &Key, ask: &ClaimRequest) -> Result<Claimed, StoreError> {
+    pub async fn claim(&mut self, key: &Key, ask: &ClaimRequest) -> StoreResult<Claimed> {
         let call = ClaimCall { key: key.clone(), ask: ask.clone() };
         run_with_timeout(self.timeout, run_single::<ClaimBatch, _>(self.tx, &call)).await
     }
 
     /// Makes the lease of a pending claim end `lease` from now.
-    pub async fn extend(
-        &mut self,
-        key: &Key,
-        token: &Token,
-        lease: Duration,
-    ) -> Result<Step, StoreError> {
+    pub async fn extend(&mut self, key: &Key, token: &Token, lease: Duration) -> StoreResult<Step> {
         self.step(key, token, ClaimStep::Extend(lease)).await
     }
 
     /// Settles a pending claim with `value`.
-    pub async fn settle(
-        &mut self,
-        key: &Key,
-        token: &Token,
-        value: Bytes,
-    ) -> Result<Step, StoreError> {
+    pub async fn settle(&mut self, key: &Key, token: &Token, value: Bytes) -> StoreResult<Step> {
         self.step(key, token, ClaimStep::Settle(value)).await
     }
 
@@ -153,17 +143,17 @@ impl<T: HapaxTransaction> PostgresTransaction<'_, T> {
         key: &Key,
         token: &Token,
         how: GiveBack,
-    ) -> Result<Step, StoreError> {
+    ) -> StoreResult<Step> {
         self.step(key, token, ClaimStep::GiveBack(how)).await
     }
 
     /// Reads a claim, as your transaction sees it.
-    pub async fn look(&mut self, key: &Key) -> Result<Option<ClaimView>, StoreError> {
+    pub async fn look(&mut self, key: &Key) -> StoreResult<Option<ClaimView>> {
         run_with_timeout(self.timeout, claims::look(self.tx, key)).await
     }
 
     /// Reads a record, as your transaction sees it.
-    pub async fn get(&mut self, key: &Key) -> Result<Option<Record>, StoreError> {
+    pub async fn get(&mut self, key: &Key) -> StoreResult<Option<Record>> {
         run_with_timeout(self.timeout, records::get(self.tx, key)).await
     }
 
@@ -174,23 +164,18 @@ impl<T: HapaxTransaction> PostgresTransaction<'_, T> {
         value: Bytes,
         expect: &Expect,
         ttl: Option<Duration>,
-    ) -> Result<Put, StoreError> {
+    ) -> StoreResult<Put> {
         let put = records::put(self.tx, LockRetry::new(self.timeout), key, &value, expect, ttl);
         run_with_timeout(self.timeout, put).await
     }
 
     /// Deletes a record if the expectation holds.
-    pub async fn delete(&mut self, key: &Key, expect: &Expect) -> Result<Deleted, StoreError> {
+    pub async fn delete(&mut self, key: &Key, expect: &Expect) -> StoreResult<Deleted> {
         let delete = records::delete(self.tx, LockRetry::new(self.timeout), key, expect);
         run_with_timeout(self.timeout, delete).await
     }
 
-    async fn step(
-        &mut self,
-        key: &Key,
-        token: &Token,
-        step: ClaimStep,
-    ) -> Result<Step, StoreError> {
+    async fn step(&mut self, key: &Key, token: &Token, step: ClaimStep) -> StoreResult<Step> {
         let call = StepCall { key: key.clone(), token: token.clone(), step };
         let mut retry = LockRetry::new(self.timeout);
         run_with_timeout(self.timeout, async {
@@ -208,7 +193,7 @@ impl<T: HapaxTransaction> PostgresTransaction<'_, T> {
 async fn run_with_timeout<V>(
     timeout: Duration,
     call: impl Future<Output = SqlResult<V>>,
-) -> Result<V, StoreError> {
+) -> StoreResult<V> {
     with_timeout(timeout, async { call.await.map_err(|error| error.into_store_error(timeout)) })
         .await
 }

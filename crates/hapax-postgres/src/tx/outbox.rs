@@ -1,4 +1,4 @@
-use hapax_core::StoreError;
+use hapax_core::StoreResult;
 use hapax_core::queue::{Enqueued, QueueItem, QueueName};
 
 use super::{HapaxTransaction, PostgresTransaction, run_with_timeout};
@@ -30,7 +30,7 @@ impl<T: HapaxTransaction> PostgresTransaction<'_, T> {
     /// ```sql
     /// INSERT INTO hapax_outbox (topic, key, payload) VALUES ('orders', 'order-1', '{"n":1}'::bytea)
     /// ```
-    pub async fn enqueue(&mut self, item: &QueueItem) -> Result<Enqueued, StoreError> {
+    pub async fn enqueue(&mut self, item: &QueueItem) -> StoreResult<Enqueued> {
         let answers = self.enqueue_all(&QueueName::outbox(), std::slice::from_ref(item)).await?;
         Ok(answers.first().copied().unwrap_or(Enqueued::Duplicate))
     }
@@ -40,7 +40,7 @@ impl<T: HapaxTransaction> PostgresTransaction<'_, T> {
         &mut self,
         queue: &QueueName,
         items: &[QueueItem],
-    ) -> Result<Vec<Enqueued>, StoreError> {
+    ) -> StoreResult<Vec<Enqueued>> {
         let all: Vec<_> = items.iter().map(|item| (queue, item)).collect();
         run_with_timeout(self.timeout, enqueue(self.tx, &all)).await
     }

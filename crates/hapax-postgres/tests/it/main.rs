@@ -19,7 +19,9 @@ mod transactions;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use hapax_core::{ClaimRequest, Claimed, Claims, Key, Operation, StoreError, Tenant, Ticket};
+use hapax_core::{
+    ClaimRequest, Claimed, Claims, Key, Operation, StoreError, StoreResult, Tenant, Ticket,
+};
 use hapax_postgres::{PostgresConfig, PostgresStore, migrate};
 use hapax_testkit::Postgres;
 use tokio_postgres::NoTls;
@@ -36,7 +38,7 @@ fn open(url: &str) -> PostgresStore {
 
 /// What a store with a short limit says: a machine that stands still for a moment may cost it the
 /// limit, and is asked once more then.
-async fn said<T>(call: impl AsyncFn() -> Result<T, StoreError>) -> Result<T, StoreError> {
+async fn said<T>(call: impl AsyncFn() -> StoreResult<T>) -> StoreResult<T> {
     for _ in 0..10 {
         match call().await {
             Err(StoreError::Timeout { .. }) => {}

@@ -1,14 +1,16 @@
 //! Commands that were done before the move to hapax are answered as before.
 
 use std::process::Command;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::command::{Begun, CommandConfig, CommandState, Commands, StoredResponse};
 use hapax_core::{Fingerprint, OnUnknown, Operation, Tenant};
-use hapax_postgres::{PostgresConfig, PostgresStore, migrate};
-use hapax_testkit::{Postgres, find_binary};
-use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
+use hapax_postgres::{PostgresStore, migrate};
+use hapax_testkit::find_binary;
+use tokio_postgres::{Client, SimpleQueryMessage};
+
+use crate::{SERVER, client, open};
 
 const SCRIPT: &str = include_str!("../../migrate-from/bento_idempotency.sql");
 
@@ -27,8 +29,6 @@ const TABLE: &str = "CREATE TABLE idempotency (
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-static SERVER: LazyLock<Postgres> = LazyLock::new(Postgres::start);
-
 /// A database where both lived, and those who use it.
 struct Moving {
     url: String,
@@ -38,13 +38,12 @@ struct Moving {
 
 impl Moving {
     async fn start(name: &str) -> Self {
-        let url = SERVER.database(name);
-        let (mut own, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
-        tokio::spawn(connection);
+        let url = SERVER.database(&format!("migrate_from_{name}"));
+        let mut own = client(&url).await;
         migrate(&mut own).await.unwrap();
         own.batch_execute(TABLE).await.unwrap();
-        let config = PostgresConfig::new(&url).timeout(Duration::from_secs(60));
-        Self { url, own, store: PostgresStore::open(config).unwrap() }
+        let store = open(&url);
+        Self { url, own, store }
     }
 
     async fn sql(&self, sql: &str) {
@@ -149,16 +148,11 @@ async fn migrate_from_keeps_fingerprint_and_tenant() {
     assert_eq!(moving.begin("k1", Some("xyz789")).await, Begun::KeyReused);
     assert!(matches!(moving.begin("k2", None).await, Begun::Completed { .. }));
     assert_eq!(moving.begin("k2", Some("abc123")).await, Begun::KeyReused);
-    let elsewhere = moving
-        .commands("other")
-        .begin(Operation("CreateOrder"), "k1", &CommandConfig::default())
-        .await;
-    assert!(matches!(elsewhere.unwrap(), Begun::Granted { attempt: 1, .. }));
-    let otherwise = moving
-        .commands("acme")
-        .begin(Operation("CancelOrder"), "k1", &CommandConfig::default())
-        .await;
-    assert!(matches!(otherwise.unwrap(), Begun::Granted { attempt: 1, .. }));
+    for (tenant, operation) in [("other", "CreateOrder"), ("acme", "CancelOrder")] {
+        let (commands, config) = (moving.commands(tenant), CommandConfig::default());
+        let begun = commands.begin(Operation(operation), "k1", &config).await.unwrap();
+        assert!(matches!(begun, Begun::Granted { attempt: 1, .. }), "{begun:?}");
+    }
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use hapax_core::StoreError;
+use hapax_core::{StoreError, StoreResult};
 use percent_encoding::percent_decode_str;
 use url::Url;
 
@@ -71,7 +71,7 @@ fn malformed(what: &str) -> StoreError {
 }
 
 impl RedisAddress {
-    pub(crate) fn parse(text: &str) -> Result<Self, StoreError> {
+    pub(crate) fn parse(text: &str) -> StoreResult<Self> {
         let (scheme, rest) = text.split_once("://").ok_or_else(|| malformed("no scheme"))?;
         if rest.contains('#') {
             return Err(malformed("a fragment (percent-encode # in a password as %23)"));
@@ -123,7 +123,7 @@ enum Family {
     Cluster,
 }
 
-fn parse_scheme(scheme: &str) -> Result<(Family, bool), StoreError> {
+fn parse_scheme(scheme: &str) -> StoreResult<(Family, bool)> {
     Ok(match scheme {
         "redis" => (Family::Single, false),
         "rediss" => (Family::Single, true),
@@ -141,7 +141,7 @@ fn parse_scheme(scheme: &str) -> Result<(Family, bool), StoreError> {
 
 impl Family {
     /// The path after the servers: a database, a master's name, or nothing.
-    fn parse_path(self, path: &str) -> Result<(Topology, i64), StoreError> {
+    fn parse_path(self, path: &str) -> StoreResult<(Topology, i64)> {
         match self {
             Self::Single => Ok((Topology::Single, parse_database(path)?)),
             Self::Cluster if path.is_empty() || path == "0" => Ok((Topology::Cluster, 0)),
@@ -157,7 +157,7 @@ impl Family {
     }
 }
 
-fn parse_database(path: &str) -> Result<i64, StoreError> {
+fn parse_database(path: &str) -> StoreResult<i64> {
     match path {
         "" => Ok(0),
         digits if digits.bytes().all(|b| b.is_ascii_digit()) => {
@@ -167,7 +167,7 @@ fn parse_database(path: &str) -> Result<i64, StoreError> {
     }
 }
 
-fn parse_nodes(list: &str, port: u16, single: bool) -> Result<Vec<(String, u16)>, StoreError> {
+fn parse_nodes(list: &str, port: u16, single: bool) -> StoreResult<Vec<(String, u16)>> {
     let nodes: Vec<_> =
         list.split(',').map(|node| parse_node(node, port)).collect::<Result<_, _>>()?;
     if single && nodes.len() > 1 {
@@ -177,7 +177,7 @@ fn parse_nodes(list: &str, port: u16, single: bool) -> Result<Vec<(String, u16)>
 }
 
 /// Parses one server of the list; the `url` crate takes only one host.
-fn parse_node(node: &str, port: u16) -> Result<(String, u16), StoreError> {
+fn parse_node(node: &str, port: u16) -> StoreResult<(String, u16)> {
     let url = Url::parse(&format!("redis://{node}")).map_err(|_| malformed("a host or a port"))?;
     let host = url.host_str().filter(|host| !host.is_empty());
     let host = host.ok_or_else(|| malformed("a server without a host"))?;
@@ -188,7 +188,7 @@ fn parse_node(node: &str, port: u16) -> Result<(String, u16), StoreError> {
     }
 }
 
-fn parse_login(text: &str) -> Result<Login, StoreError> {
+fn parse_login(text: &str) -> StoreResult<Login> {
     if text.is_empty() {
         return Ok(Login::default());
     }
@@ -201,7 +201,7 @@ fn parse_login(text: &str) -> Result<Login, StoreError> {
     Ok(login)
 }
 
-fn parse_query(query: &str) -> Result<Vec<(String, String)>, StoreError> {
+fn parse_query(query: &str) -> StoreResult<Vec<(String, String)>> {
     let mut parameters: Vec<(String, String)> = Vec::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) =
@@ -215,7 +215,7 @@ fn parse_query(query: &str) -> Result<Vec<(String, String)>, StoreError> {
     Ok(parameters)
 }
 
-fn parse_bool(value: &str) -> Result<bool, StoreError> {
+fn parse_bool(value: &str) -> StoreResult<bool> {
     match value {
         "true" => Ok(true),
         "false" => Ok(false),
@@ -223,13 +223,13 @@ fn parse_bool(value: &str) -> Result<bool, StoreError> {
     }
 }
 
-fn parse_u16(value: &str) -> Result<u16, StoreError> {
+fn parse_u16(value: &str) -> StoreResult<u16> {
     let digits = value.bytes().all(|b| b.is_ascii_digit());
     let number = value.parse().ok().filter(|_| digits);
     number.ok_or_else(|| malformed("`wait_replicas` or `wait_ms` is no whole number"))
 }
 
-fn percent_decoded(text: &str) -> Result<String, StoreError> {
+fn percent_decoded(text: &str) -> StoreResult<String> {
     let text = percent_decode_str(text).decode_utf8();
     text.map(Into::into).map_err(|_| malformed("percent-encoded bytes that are not UTF-8"))
 }

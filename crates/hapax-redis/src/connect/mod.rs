@@ -6,7 +6,7 @@ mod shared;
 
 use std::time::Duration;
 
-use hapax_core::StoreError;
+use hapax_core::{StoreError, StoreResult};
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::cluster::{ClusterClient, ClusterClientBuilder};
 use redis::cluster_async::ClusterConnection;
@@ -158,7 +158,7 @@ impl RedisConnector {
         address: &RedisAddress,
         timeout: Duration,
         max_in_flight: usize,
-    ) -> Result<Self, StoreError> {
+    ) -> StoreResult<Self> {
         let certificates = certificates(address)?;
         let target =
             target(address, certificates, timeout).map_err(|error| StoreError::Incompatible {
@@ -342,7 +342,7 @@ fn server(host: &str, port: u16, tls: bool) -> ConnectionAddr {
 }
 
 /// The certificates to trust instead of the system's; `None` for the system's, and without TLS.
-fn certificates(address: &RedisAddress) -> Result<Option<TlsCertificates>, StoreError> {
+fn certificates(address: &RedisAddress) -> StoreResult<Option<TlsCertificates>> {
     if !address.tls {
         return Ok(None);
     }

@@ -2,7 +2,7 @@ use std::collections::HashMap;
 
 use futures_util::future::join_all;
 use hapax_core::log::{Appended, Epochs, LogEvent, LogRetention};
-use hapax_core::{Key, StoreError};
+use hapax_core::{Key, StoreResult};
 
 use super::cursor;
 use crate::client::{ScriptCall, unexpected_reply};
@@ -19,7 +19,7 @@ pub(super) async fn append(
     store: &RedisStore,
     events: &[LogEvent],
     keep: &LogRetention,
-) -> Result<Vec<Appended>, StoreError> {
+) -> StoreResult<Vec<Appended>> {
     if let [event] = events {
         return append_to_job(store, &event.job, &[event], keep).await;
     }
@@ -47,7 +47,7 @@ async fn append_to_job(
     job: &Key,
     events: &[&LogEvent],
     keep: &LogRetention,
-) -> Result<Vec<Appended>, StoreError> {
+) -> StoreResult<Vec<Appended>> {
     let (partition, canonical, digest) = (store.partition(job), job.canonical(), job.digest());
     let [head, tail, barrier, name] =
         ["head", "tail", "barrier", &canonical].map(|part| store.names.partition(partition, part));

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax_core::log::{Attached, Cursor, Epochs, JobHead, LogEntry};
-use hapax_core::{Key, StoreError};
+use hapax_core::{Key, StoreError, StoreResult};
 
 use super::cursor;
 use crate::script::ATTACH;
@@ -16,7 +16,7 @@ pub(super) async fn attach(
     job: &Key,
     after: u64,
     at_most: usize,
-) -> Result<Option<Attached>, StoreError> {
+) -> StoreResult<Option<Attached>> {
     let name = store.job_name(job);
     let (after, at_most) = (after.to_string(), at_most.min(1 << 40).to_string());
     let args = [after.as_bytes(), at_most.as_bytes()];

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use hapax_core::log::{
     Appended, Attached, Cursor, Epochs, LogEvent, LogRetention, PartitionTail, TailPosition,
 };
-use hapax_core::{Key, Log, StoreError, Watch};
+use hapax_core::{Key, Log, StoreError, StoreResult, Watch};
 use tokio::sync::OnceCell;
 
 use crate::script::PARTITIONS;
@@ -28,7 +28,7 @@ impl PartitionCount {
 
 impl RedisStore {
     /// Refuses a store whose jobs are spread over another number of partitions: they would not be found.
-    pub(crate) async fn check_partitions(&self) -> Result<(), StoreError> {
+    pub(crate) async fn check_partitions(&self) -> StoreResult<()> {
         if self.partitions.checked.initialized() {
             return Ok(());
         }
@@ -36,12 +36,12 @@ impl RedisStore {
     }
 
     /// Like [`RedisStore::check_partitions`], and stores the number if there is none.
-    async fn store_partitions(&self) -> Result<(), StoreError> {
+    async fn store_partitions(&self) -> StoreResult<()> {
         let store = async || self.compare_partitions(b"1").await;
         self.partitions.checked.get_or_try_init(store).await.copied()
     }
 
-    async fn compare_partitions(&self, write: &[u8]) -> Result<(), StoreError> {
+    async fn compare_partitions(&self, write: &[u8]) -> StoreResult<()> {
         let count = self.partitions.count.to_string();
         let name = self.names.partitions();
         let reply = self.client.run(&PARTITIONS, &[&name], &[count.as_bytes(), write]).await?;
@@ -72,21 +72,12 @@ fn cursor(epochs: &Epochs, offset: u64) -> Cursor {
 
 #[async_trait]
 impl Log for RedisStore {
-    async fn append(
-        &self,
-        events: &[LogEvent],
-        keep: &LogRetention,
-    ) -> Result<Vec<Appended>, StoreError> {
+    async fn append(&self, events: &[LogEvent], keep: &LogRetention) -> StoreResult<Vec<Appended>> {
         self.store_partitions().await?;
         append::append(self, events, keep).await
     }
 
-    async fn attach(
-        &self,
-        job: &Key,
-        after: u64,
-        at_most: usize,
-    ) -> Result<Option<Attached>, StoreError> {
+    async fn attach(&self, job: &Key, after: u64, at_most: usize) -> StoreResult<Option<Attached>> {
         self.check_partitions().await?;
         attach::attach(self, job, after, at_most).await
     }
@@ -95,7 +86,7 @@ impl Log for RedisStore {
         &self,
         from: &[(u16, TailPosition)],
         at_most: usize,
-    ) -> Result<Vec<PartitionTail>, StoreError> {
+    ) -> StoreResult<Vec<PartitionTail>> {
         self.check_partitions().await?;
         tail::tail(self, from, at_most).await
     }

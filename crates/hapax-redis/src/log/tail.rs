@@ -1,6 +1,6 @@
 use futures_util::future::join_all;
 use hapax_core::log::{PartitionTail, TailChange, TailPosition};
-use hapax_core::{Key, StoreError};
+use hapax_core::{Key, StoreError, StoreResult};
 
 use crate::script::TAIL;
 use crate::store::RedisStore;
@@ -13,7 +13,7 @@ pub(super) async fn tail(
     store: &RedisStore,
     from: &[(u16, TailPosition)],
     at_most: usize,
-) -> Result<Vec<PartitionTail>, StoreError> {
+) -> StoreResult<Vec<PartitionTail>> {
     let at_most = at_most.clamp(1, 1 << 30).to_string();
     let calls = from
         .iter()
@@ -26,7 +26,7 @@ async fn tail_of_partition(
     partition: u16,
     from: &TailPosition,
     at_most: &str,
-) -> Result<PartitionTail, StoreError> {
+) -> StoreResult<PartitionTail> {
     let [head, tail] = ["head", "tail"].map(|part| store.names.partition(partition, part));
     let (epoch, id) = parse_position(from).ok_or_else(foreign_position)?;
     let args = [epoch.as_bytes(), id.as_bytes(), at_most.as_bytes()];

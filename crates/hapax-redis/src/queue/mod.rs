@@ -10,7 +10,7 @@ use hapax_core::queue::{
     DeadLetter, DeadLetterAction, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem,
     QueueDepth, QueueItem, QueueName, Resolved,
 };
-use hapax_core::{Fence, Queue, StoreError, Tenant, Timestamp, Token, Watch};
+use hapax_core::{Fence, Queue, StoreError, StoreResult, Tenant, Timestamp, Token, Watch};
 
 use crate::client::{ScriptCall, ScriptReply, unexpected_reply};
 use crate::script::{
@@ -24,11 +24,7 @@ const KEYS: [&str; 7] = ["items", "bodies", "ready", "later", "leased", "done", 
 
 #[async_trait]
 impl Queue for RedisStore {
-    async fn enqueue(
-        &self,
-        queue: &QueueName,
-        items: &[QueueItem],
-    ) -> Result<Vec<Enqueued>, StoreError> {
+    async fn enqueue(&self, queue: &QueueName, items: &[QueueItem]) -> StoreResult<Vec<Enqueued>> {
         let mut args = Vec::with_capacity(items.len() * 6);
         for item in items {
             let tenant = item.tenant.as_str();
@@ -46,11 +42,7 @@ impl Queue for RedisStore {
         (answers.len() == items.len()).then_some(answers).ok_or_else(unexpected_reply)
     }
 
-    async fn lease(
-        &self,
-        queue: &QueueName,
-        take: &LeaseRequest,
-    ) -> Result<Vec<LeasedItem>, StoreError> {
+    async fn lease(&self, queue: &QueueName, take: &LeaseRequest) -> StoreResult<Vec<LeasedItem>> {
         let at_most = take.max_items.clamp(1, 100_000).to_string();
         let lease = script_millis(take.lease).max(1).to_string();
         let args = [digest(&[take.token.as_str()]), at_most, lease].map(String::into_bytes);
@@ -63,18 +55,13 @@ impl Queue for RedisStore {
                 let (fence, age) = (Fence(fence), Duration::from_micros(age));
                 Ok(LeasedItem { item, attempt, fence, age })
             })
-            .collect::<Result<Vec<_>, StoreError>>()?;
+            .collect::<StoreResult<Vec<_>>>()?;
         // A repeated call returns the items in the order of the index, the first one in the order of leasing.
         leased.sort_by_key(|leased| std::cmp::Reverse(leased.age));
         Ok(leased)
     }
 
-    async fn renew(
-        &self,
-        queue: &QueueName,
-        token: &Token,
-        lease: Duration,
-    ) -> Result<u64, StoreError> {
+    async fn renew(&self, queue: &QueueName, token: &Token, lease: Duration) -> StoreResult<u64> {
         let lease = script_millis(lease).max(1).to_string();
         let args = [digest(&[token.as_str()]), lease].map(String::into_bytes);
         self.run_on_queue(&RENEW, queue, args.to_vec()).await?.read()
@@ -85,7 +72,7 @@ impl Queue for RedisStore {
         queue: &QueueName,
         token: &Token,
         outcomes: &[(ItemId, ItemOutcome)],
-    ) -> Result<Vec<Resolved>, StoreError> {
+    ) -> StoreResult<Vec<Resolved>> {
         let mut args = vec![digest(&[token.as_str()]).into_bytes()];
         for (id, outcome) in outcomes {
             let (kind, time, flag, reason) = script_args(outcome);
@@ -104,11 +91,7 @@ impl Queue for RedisStore {
         }
     }
 
-    async fn depth(
-        &self,
-        queue: &QueueName,
-        whose: Option<&Tenant>,
-    ) -> Result<QueueDepth, StoreError> {
+    async fn depth(&self, queue: &QueueName, whose: Option<&Tenant>) -> StoreResult<QueueDepth> {
         let reply = self.run_on_queue(&DEPTH, queue, vec![tenant_digest(whose)]).await?;
         let (waiting, in_flight, dead, age): (u64, u64, u64, i64) = reply.read()?;
         let oldest_age = u64::try_from(age).ok().map(Duration::from_millis);
@@ -121,7 +104,7 @@ impl Queue for RedisStore {
         whose: Option<&Tenant>,
         after: Option<ItemId>,
         at_most: u32,
-    ) -> Result<Vec<DeadLetter>, StoreError> {
+    ) -> StoreResult<Vec<DeadLetter>> {
         let after = after.map_or_else(String::new, |id| id.to_string());
         let args = vec![tenant_digest(whose), after.into(), at_most.to_string().into()];
         let reply = self.run_on_queue(&LIST_DEAD, queue, args).await?;
@@ -139,7 +122,7 @@ impl Queue for RedisStore {
         whose: Option<&Tenant>,
         id: ItemId,
         action: DeadLetterAction,
-    ) -> Result<bool, StoreError> {
+    ) -> StoreResult<bool> {
         let action = match action {
             DeadLetterAction::Requeue => "requeue",
             DeadLetterAction::Discard => "discard",
@@ -168,7 +151,7 @@ impl RedisStore {
         queue: &QueueName,
         args: Vec<Vec<u8>>,
         confirmed: bool,
-    ) -> Result<ScriptReply, StoreError> {
+    ) -> StoreResult<ScriptReply> {
         let digest = queue.arrivals_key().map_or(0, |key| key.digest());
         let (channel, message) = self.wake_message(digest);
         let wake = [channel, message.as_bytes()];
@@ -183,7 +166,7 @@ impl RedisStore {
         script: &Script,
         queue: &QueueName,
         args: Vec<Vec<u8>>,
-    ) -> Result<ScriptReply, StoreError> {
+    ) -> StoreResult<ScriptReply> {
         let args: Vec<_> = args.iter().map(Vec::as_slice).collect();
         self.call_queue(script, queue, &args, false).await
     }
@@ -194,7 +177,7 @@ impl RedisStore {
         queue: &QueueName,
         args: &[&[u8]],
         confirmed: bool,
-    ) -> Result<ScriptReply, StoreError> {
+    ) -> StoreResult<ScriptReply> {
         let keys = KEYS.map(|part| self.names.queue(queue, part));
         let keys = keys.each_ref().map(String::as_str);
         let barrier = self.names.queue(queue, "barrier");
@@ -221,7 +204,7 @@ fn ms(time: Duration) -> String {
     script_millis(time).to_string()
 }
 
-fn parse_id(text: &str) -> Result<ItemId, StoreError> {
+fn parse_id(text: &str) -> StoreResult<ItemId> {
     text.parse().map(ItemId).map_err(|_| corrupt_item())
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use hapax_core::log::{Appended, LogEvent, LogRetention};
-use hapax_core::{Key, StoreError, Timestamp};
+use hapax_core::{Key, StoreResult, Timestamp};
 use rusqlite::params;
 
 use super::job::JobRow;
@@ -16,7 +16,7 @@ pub(crate) fn append(
     partitions: u16,
     events: &[LogEvent],
     keep: &LogRetention,
-) -> Result<Vec<Appended>, StoreError> {
+) -> StoreResult<Vec<Appended>> {
     let now = session.now();
     let mut call = AppendCall { session, now, keep, partitions, jobs: HashMap::new() };
     // Nothing may run after an error: on a full disk SQLite has ended the transaction by then.
@@ -41,7 +41,7 @@ struct TouchedJob {
 }
 
 impl<'a> AppendCall<'a> {
-    fn add(&mut self, event: &'a LogEvent) -> Result<Appended, StoreError> {
+    fn add(&mut self, event: &'a LogEvent) -> StoreResult<Appended> {
         let (session, expires_at) = (self.session, self.now.plus(self.keep.retention));
         let touched = match self.jobs.entry(&event.job) {
             Entry::Occupied(touched) => touched.into_mut(),
@@ -64,7 +64,7 @@ impl<'a> AppendCall<'a> {
         Ok(Appended::Published(touched.row.at(touched.row.last)))
     }
 
-    fn finish(&mut self) -> Result<(), StoreError> {
+    fn finish(&mut self) -> StoreResult<()> {
         for touched in self.jobs.values_mut().filter(|touched| touched.changed) {
             touched.trim(self.session, self.keep.max_entries.max(1))?;
             touched.row.write(self.session)?;
@@ -74,7 +74,7 @@ impl<'a> AppendCall<'a> {
 }
 
 impl TouchedJob {
-    fn append(&mut self, session: Session<'_>, event: &LogEvent) -> Result<(), StoreError> {
+    fn append(&mut self, session: Session<'_>, event: &LogEvent) -> StoreResult<()> {
         let row = &mut self.row;
         row.last += 1;
         row.closed = event.closes;
@@ -108,7 +108,7 @@ impl TouchedJob {
 
     /// Drops payloads and tail pointers of entries beyond the maximum; their identities stay, so that
     /// duplicates are still recognised.
-    fn trim(&mut self, session: Session<'_>, entries: u64) -> Result<(), StoreError> {
+    fn trim(&mut self, session: Session<'_>, entries: u64) -> StoreResult<()> {
         let row = &mut self.row;
         let (before, first) = (row.first, row.first.max((row.last + 1).saturating_sub(entries)));
         if first == before {
@@ -128,11 +128,7 @@ impl TouchedJob {
 }
 
 /// Notes that the tail of the partition has lost entries up to this one.
-pub(super) fn note_forgotten(
-    session: Session<'_>,
-    partition: u16,
-    entry: i64,
-) -> Result<(), StoreError> {
+pub(super) fn note_forgotten(session: Session<'_>, partition: u16, entry: i64) -> StoreResult<()> {
     let sql = "INSERT INTO hapax_partitions (partition, forgotten) VALUES (?1, ?2) \
                ON CONFLICT DO UPDATE SET forgotten = max(forgotten, excluded.forgotten)";
     session.execute(sql, params![partition, entry]).map(drop)

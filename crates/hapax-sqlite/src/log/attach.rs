@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use hapax_core::log::{Attached, JobHead, LogEntry};
-use hapax_core::{Key, StoreError};
+use hapax_core::{Key, StoreResult};
 use rusqlite::{Row, params};
 
 use super::job::JobRow;
@@ -13,7 +13,7 @@ pub(crate) fn attach(
     job: &Key,
     after: u64,
     at_most: usize,
-) -> Result<Option<Attached>, StoreError> {
+) -> StoreResult<Option<Attached>> {
     let now = session.now();
     let Some(job_row) = JobRow::read(session, job)?.filter(|job_row| !job_row.is_expired(now))
     else {

@@ -1,7 +1,7 @@
 //! The row of a job: the head of its log.
 
 use hapax_core::log::{Appended, Cursor, Epoch, Epochs, LogEvent, MAX_NUMBER};
-use hapax_core::{Key, StoreError, Timestamp};
+use hapax_core::{Key, StoreResult, Timestamp};
 use rusqlite::{Row, params};
 
 use crate::session::{Session, to_i64};
@@ -20,7 +20,7 @@ pub(super) struct JobRow {
 
 impl JobRow {
     /// Reads the live row of the key, expired or not.
-    pub(super) fn read(session: Session<'_>, job: &Key) -> Result<Option<Self>, StoreError> {
+    pub(super) fn read(session: Session<'_>, job: &Key) -> StoreResult<Option<Self>> {
         session.first(
             "SELECT id, epochs, first, last, closed, state, state_seq, expires_at \
              FROM hapax_jobs WHERE tenant = ?1 AND domain = ?2 AND name = ?3 AND live = 1",
@@ -53,7 +53,7 @@ impl JobRow {
         job: &Key,
         now: Timestamp,
         expires_at: Timestamp,
-    ) -> Result<Self, StoreError> {
+    ) -> StoreResult<Self> {
         let epochs = Epochs::new(next_epoch(session, now)?);
         let [tenant, domain, name] = job_columns(job);
         session.execute(
@@ -71,7 +71,7 @@ impl JobRow {
         Ok(Self { id, epochs, first, last, closed, state: 0, state_seq: 0, expires_at })
     }
 
-    pub(super) fn write(&self, session: Session<'_>) -> Result<(), StoreError> {
+    pub(super) fn write(&self, session: Session<'_>) -> StoreResult<()> {
         let written = session.execute(
             "UPDATE hapax_jobs SET first = ?2, last = ?3, closed = ?4, state = ?5, \
                     state_seq = ?6, expires_at = ?7 WHERE id = ?1",
@@ -94,7 +94,7 @@ impl JobRow {
         &self,
         session: Session<'_>,
         event: &LogEvent,
-    ) -> Result<Option<Appended>, StoreError> {
+    ) -> StoreResult<Option<Appended>> {
         let before: Option<(u64, bool)> = session.first(
             "SELECT offset, fingerprint = ?4 FROM hapax_entries \
              WHERE job = ?1 AND stage = ?2 AND seq = ?3",
@@ -116,7 +116,7 @@ impl JobRow {
 
 /// Epochs grow and follow the clock, so that after the file was deleted or restored from a backup
 /// new logs do not match the cursors of lost ones.
-fn next_epoch(session: Session<'_>, now: Timestamp) -> Result<Epoch, StoreError> {
+fn next_epoch(session: Session<'_>, now: Timestamp) -> StoreResult<Epoch> {
     session.execute(
         "INSERT INTO hapax_meta (name, value) VALUES ('epoch', ?1) \
          ON CONFLICT DO UPDATE SET value = max(value + 1, excluded.value)",

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use hapax_core::log::{
     Appended, Attached, LogEvent, LogRetention, MAX_APPEND, PartitionTail, TailPosition,
 };
-use hapax_core::{Key, Log, StoreError, Watch};
+use hapax_core::{Key, Log, StoreResult, Watch};
 
 use crate::SqliteStore;
 use crate::error::internal_error;
@@ -24,11 +24,7 @@ const EVENT_BYTES: usize = 1024;
 
 #[async_trait]
 impl Log for SqliteStore {
-    async fn append(
-        &self,
-        events: &[LogEvent],
-        keep: &LogRetention,
-    ) -> Result<Vec<Appended>, StoreError> {
+    async fn append(&self, events: &[LogEvent], keep: &LogRetention) -> StoreResult<Vec<Appended>> {
         if events.len() > MAX_APPEND {
             return Err(internal_error("too many events in one append"));
         }
@@ -41,12 +37,7 @@ impl Log for SqliteStore {
         self.write(bytes, wakes, append).await
     }
 
-    async fn attach(
-        &self,
-        job: &Key,
-        after: u64,
-        at_most: usize,
-    ) -> Result<Option<Attached>, StoreError> {
+    async fn attach(&self, job: &Key, after: u64, at_most: usize) -> StoreResult<Option<Attached>> {
         let job = job.clone();
         self.read(move |session| attach::attach(session, &job, after, at_most)).await
     }
@@ -55,7 +46,7 @@ impl Log for SqliteStore {
         &self,
         from: &[(u16, TailPosition)],
         at_most: usize,
-    ) -> Result<Vec<PartitionTail>, StoreError> {
+    ) -> StoreResult<Vec<PartitionTail>> {
         let from = from.to_vec();
         self.read(move |session| tail::tail(session, &from, at_most)).await
     }

@@ -1,6 +1,6 @@
 //! Deleting expired jobs.
 
-use hapax_core::{StoreError, Timestamp};
+use hapax_core::{StoreResult, Timestamp};
 use rusqlite::params;
 
 use super::append::note_forgotten;
@@ -12,7 +12,7 @@ pub(crate) fn sweep_job(
     session: Session<'_>,
     now: Timestamp,
     entries: usize,
-) -> Result<Option<usize>, StoreError> {
+) -> StoreResult<Option<usize>> {
     let Some(job) = next_expired_job(session, now)? else { return Ok(None) };
     let gone = delete_entries(session, job, entries)?;
     if gone < entries {
@@ -25,7 +25,7 @@ pub(crate) fn sweep_job(
 const MAX_POSTPONED: usize = 1000;
 
 /// The next expired job. `look_at` of a job that had events meanwhile is moved to its new expiry.
-fn next_expired_job(session: Session<'_>, now: Timestamp) -> Result<Option<i64>, StoreError> {
+fn next_expired_job(session: Session<'_>, now: Timestamp) -> StoreResult<Option<i64>> {
     for _ in 0..MAX_POSTPONED {
         let found: Option<(i64, bool)> = session.first(
             "SELECT id, live = 1 AND expires_at > ?1 FROM hapax_jobs \
@@ -44,7 +44,7 @@ fn next_expired_job(session: Session<'_>, now: Timestamp) -> Result<Option<i64>,
     Ok(None)
 }
 
-fn delete_entries(session: Session<'_>, job: i64, at_most: usize) -> Result<usize, StoreError> {
+fn delete_entries(session: Session<'_>, job: i64, at_most: usize) -> StoreResult<usize> {
     // Oldest first, so that the rest is always the end of the log.
     let last: Option<(i64, Option<u16>, i64)> = session.first(
         "SELECT id, partition, offset FROM \

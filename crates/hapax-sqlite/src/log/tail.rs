@@ -1,7 +1,7 @@
 //! Reading the newest entries of many partitions.
 
 use hapax_core::log::{PartitionTail, TailChange, TailPosition};
-use hapax_core::{Key, StoreError, Timestamp};
+use hapax_core::{Key, StoreResult, Timestamp};
 use rusqlite::params;
 
 use crate::error::column_error;
@@ -11,7 +11,7 @@ pub(crate) fn tail(
     session: Session<'_>,
     from: &[(u16, TailPosition)],
     at_most: usize,
-) -> Result<Vec<PartitionTail>, StoreError> {
+) -> StoreResult<Vec<PartitionTail>> {
     let now = session.now();
     // The id of the last entry that was ever appended, kept or not.
     let sql = "SELECT seq FROM sqlite_sequence WHERE name = 'hapax_entries'";
@@ -45,7 +45,7 @@ struct PartitionReader<'c> {
 }
 
 impl PartitionReader<'_> {
-    fn after(&self, after: i64, at_most: usize, end: i64) -> Result<PartitionTail, StoreError> {
+    fn after(&self, after: i64, at_most: usize, end: i64) -> StoreResult<PartitionTail> {
         let sql = "SELECT forgotten FROM hapax_partitions WHERE partition = ?1";
         let forgotten: Option<i64> = self.session.first(sql, [self.number], |row| row.get(0))?;
         let lost = after < forgotten.unwrap_or(0);

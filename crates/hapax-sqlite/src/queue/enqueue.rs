@@ -1,7 +1,7 @@
 //! Adding items to a queue.
 
 use hapax_core::queue::{Enqueued, QueueItem, QueueName};
-use hapax_core::{StoreError, Timestamp};
+use hapax_core::{StoreResult, Timestamp};
 use rusqlite::params;
 
 use super::item;
@@ -12,7 +12,7 @@ pub(crate) fn enqueue(
     session: Session<'_>,
     queue: &QueueName,
     items: &[QueueItem],
-) -> Result<Vec<Enqueued>, StoreError> {
+) -> StoreResult<Vec<Enqueued>> {
     let now = session.now();
     items.iter().map(|item| add(session, queue, item, now)).collect()
 }
@@ -22,7 +22,7 @@ fn add(
     queue: &QueueName,
     item: &QueueItem,
     now: Timestamp,
-) -> Result<Enqueued, StoreError> {
+) -> StoreResult<Enqueued> {
     // An item with the same id whose retention is over does not count.
     let forget = "DELETE FROM hapax_outbox \
                   WHERE queue = ?1 AND id = ?2 AND state = 6 AND forget_at <= ?3";

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax_core::queue::{ItemId, LeasedItem, QueueItem, QueueName};
-use hapax_core::{Fence, StoreError, Tenant, Timestamp};
+use hapax_core::{Fence, StoreResult, Tenant, Timestamp};
 use rusqlite::types::ValueRef;
 use rusqlite::{Row, params};
 
@@ -19,7 +19,7 @@ pub(super) fn insert(
     queue: &QueueName,
     item: &QueueItem,
     now: Timestamp,
-) -> Result<bool, StoreError> {
+) -> StoreResult<bool> {
     let headers = serde_json::to_string(&item.headers)
         .map_err(|_| internal_error("headers without a text"))?;
     let deliver_after = (item.delay > Duration::ZERO).then(|| to_i64(now.plus(item.delay).0));

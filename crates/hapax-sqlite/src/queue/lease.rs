@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use hapax_core::queue::{LeaseRequest, LeasedItem, QueueName};
-use hapax_core::{StoreError, Timestamp};
+use hapax_core::{StoreResult, Timestamp};
 use rusqlite::params;
 
 use super::item;
@@ -20,7 +20,7 @@ pub(crate) fn lease(
     session: Session<'_>,
     queue: &QueueName,
     take: &LeaseRequest,
-) -> Result<Vec<LeasedItem>, StoreError> {
+) -> StoreResult<Vec<LeasedItem>> {
     let call = LeaseCall { session, queue: queue.as_str(), take, now: session.now() };
     call.run()
 }
@@ -33,7 +33,7 @@ struct LeaseCall<'a> {
 }
 
 impl LeaseCall<'_> {
-    fn run(&self) -> Result<Vec<LeasedItem>, StoreError> {
+    fn run(&self) -> StoreResult<Vec<LeasedItem>> {
         let held = self.held_by_token()?;
         if !held.is_empty() {
             return Ok(held);
@@ -55,7 +55,7 @@ impl LeaseCall<'_> {
 
     /// The items that this token already holds, with a renewed lease: the answer to a retried call
     /// whose first answer was lost.
-    fn held_by_token(&self) -> Result<Vec<LeasedItem>, StoreError> {
+    fn held_by_token(&self) -> StoreResult<Vec<LeasedItem>> {
         let token = self.take.token.as_str();
         let sql = "SELECT ends_at FROM hapax_leases WHERE queue = ?1 AND token = ?2";
         let ends_at: Option<u64> =
@@ -78,7 +78,7 @@ impl LeaseCall<'_> {
 
     /// Makes the items of ended leases ready. Their tokens stay: a late outcome counts until the item
     /// is leased again.
-    fn release_ended_leases(&self) -> Result<(), StoreError> {
+    fn release_ended_leases(&self) -> StoreResult<()> {
         let ended: Vec<String> = self.session.all(
             "SELECT token FROM hapax_leases WHERE queue = ?1 AND ends_at <= ?2 LIMIT 100",
             params![self.queue, to_i64(self.now.0)],
@@ -93,7 +93,7 @@ impl LeaseCall<'_> {
         Ok(())
     }
 
-    fn release(&self, token: &str) -> Result<usize, StoreError> {
+    fn release(&self, token: &str) -> StoreResult<usize> {
         let delete = "DELETE FROM hapax_leases WHERE queue = ?1 AND token = ?2";
         self.session.execute(delete, [self.queue, token])?;
         self.session.execute(
@@ -107,7 +107,7 @@ impl LeaseCall<'_> {
     }
 
     /// Makes delayed items ready whose time has come.
-    fn make_due_ready(&self) -> Result<usize, StoreError> {
+    fn make_due_ready(&self) -> StoreResult<usize> {
         self.session.execute(
             "UPDATE hapax_outbox SET state = 0 WHERE seq IN ( \
                  SELECT seq FROM hapax_outbox \
@@ -118,7 +118,7 @@ impl LeaseCall<'_> {
     }
 
     /// Picks ready items, oldest first, and behind each of them the next one of its key.
-    fn pick(&self) -> Result<Vec<(i64, LeasedItem)>, StoreError> {
+    fn pick(&self) -> StoreResult<Vec<(i64, LeasedItem)>> {
         let mut candidates: BTreeSet<i64> = self.session.all(
             "SELECT seq FROM hapax_outbox \
              WHERE queue = ?1 AND state <= 5 AND state = 0 ORDER BY seq LIMIT ?2",
@@ -141,7 +141,7 @@ impl LeaseCall<'_> {
 
     /// The next item of the same key, if it waits for nothing but this one. Compared in SQL, because a
     /// foreign program's key need not be valid UTF-8.
-    fn follower(&self, seq: i64) -> Result<Option<i64>, StoreError> {
+    fn follower(&self, seq: i64) -> StoreResult<Option<i64>> {
         let next: Option<(i64, bool)> = self.session.first(
             "SELECT next.seq, next.state = 2 AND coalesce(next.deliver_after, 0) <= ?2 \
              FROM hapax_outbox AS this JOIN hapax_outbox AS next \
@@ -155,7 +155,7 @@ impl LeaseCall<'_> {
     }
 
     /// One statement for all rows: a statement per row would write a statement journal each.
-    fn mark_leased(&self, fence: u64, picked: &[(i64, LeasedItem)]) -> Result<(), StoreError> {
+    fn mark_leased(&self, fence: u64, picked: &[(i64, LeasedItem)]) -> StoreResult<()> {
         let rows = json_list(picked.iter().map(|(seq, _)| *seq));
         self.session.execute(
             "UPDATE hapax_outbox SET state = 3, token = ?2, fence = ?3, attempts = attempts + 1, \
@@ -165,7 +165,7 @@ impl LeaseCall<'_> {
         self.renew()
     }
 
-    fn renew(&self) -> Result<(), StoreError> {
+    fn renew(&self) -> StoreResult<()> {
         let end = self.now.plus(self.take.lease);
         set_lease_end(self.session, self.queue, self.take.token.as_str(), end)
     }
@@ -182,7 +182,7 @@ pub(super) fn set_lease_end(
     queue: &str,
     token: &str,
     end: Timestamp,
-) -> Result<(), StoreError> {
+) -> StoreResult<()> {
     let sql = "INSERT INTO hapax_leases (queue, token, ends_at) VALUES (?1, ?2, ?3) \
                ON CONFLICT DO UPDATE SET ends_at = excluded.ends_at";
     session.execute(sql, params![queue, token, to_i64(end.0)]).map(drop)

@@ -15,7 +15,7 @@ use hapax_core::queue::{
     DeadLetter, DeadLetterAction, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem,
     QueueDepth, QueueItem, QueueName, Resolved,
 };
-use hapax_core::{Key, Queue, StoreError, Tenant, Token, Watch};
+use hapax_core::{Key, Queue, StoreResult, Tenant, Token, Watch};
 
 use crate::SqliteStore;
 use crate::session::Session;
@@ -40,33 +40,20 @@ fn arrivals_digest(queue: &QueueName) -> Vec<u64> {
 
 #[async_trait]
 impl Queue for SqliteStore {
-    async fn enqueue(
-        &self,
-        queue: &QueueName,
-        items: &[QueueItem],
-    ) -> Result<Vec<Enqueued>, StoreError> {
+    async fn enqueue(&self, queue: &QueueName, items: &[QueueItem]) -> StoreResult<Vec<Enqueued>> {
         let bytes = items.iter().map(|item| item.payload.len() + ITEM_BYTES).sum();
         let (name, items) = (queue.clone(), items.to_vec());
         let enqueue = move |session: Session<'_>| enqueue(session, &name, &items);
         self.write(bytes, arrivals_digest(queue), enqueue).await
     }
 
-    async fn lease(
-        &self,
-        queue: &QueueName,
-        take: &LeaseRequest,
-    ) -> Result<Vec<LeasedItem>, StoreError> {
+    async fn lease(&self, queue: &QueueName, take: &LeaseRequest) -> StoreResult<Vec<LeasedItem>> {
         let (queue, take) = (queue.clone(), take.clone());
         let bytes = take.max_items.saturating_mul(ITEM_BYTES);
         self.write(bytes, Vec::new(), move |session| lease::lease(session, &queue, &take)).await
     }
 
-    async fn renew(
-        &self,
-        queue: &QueueName,
-        token: &Token,
-        lease: Duration,
-    ) -> Result<u64, StoreError> {
+    async fn renew(&self, queue: &QueueName, token: &Token, lease: Duration) -> StoreResult<u64> {
         let (queue, token) = (queue.clone(), token.clone());
         self.write(0, Vec::new(), move |session| resolve::renew(session, &queue, &token, lease))
             .await
@@ -77,7 +64,7 @@ impl Queue for SqliteStore {
         queue: &QueueName,
         token: &Token,
         outcomes: &[(ItemId, ItemOutcome)],
-    ) -> Result<Vec<Resolved>, StoreError> {
+    ) -> StoreResult<Vec<Resolved>> {
         let bytes = outcomes.len().saturating_mul(ITEM_BYTES);
         let (name, token, outcomes) = (queue.clone(), token.clone(), outcomes.to_vec());
         let resolve =
@@ -85,11 +72,7 @@ impl Queue for SqliteStore {
         self.write(bytes, arrivals_digest(queue), resolve).await
     }
 
-    async fn depth(
-        &self,
-        queue: &QueueName,
-        whose: Option<&Tenant>,
-    ) -> Result<QueueDepth, StoreError> {
+    async fn depth(&self, queue: &QueueName, whose: Option<&Tenant>) -> StoreResult<QueueDepth> {
         let (queue, whose) = (queue.clone(), whose.cloned());
         self.read(move |session| oversee::depth(session, &queue, whose.as_ref())).await
     }
@@ -100,7 +83,7 @@ impl Queue for SqliteStore {
         whose: Option<&Tenant>,
         after: Option<ItemId>,
         at_most: u32,
-    ) -> Result<Vec<DeadLetter>, StoreError> {
+    ) -> StoreResult<Vec<DeadLetter>> {
         let (queue, whose) = (queue.clone(), whose.cloned());
         self.read(move |session| oversee::dead(session, &queue, whose.as_ref(), after, at_most))
             .await
@@ -112,7 +95,7 @@ impl Queue for SqliteStore {
         whose: Option<&Tenant>,
         id: ItemId,
         action: DeadLetterAction,
-    ) -> Result<bool, StoreError> {
+    ) -> StoreResult<bool> {
         let (name, whose) = (queue.clone(), whose.cloned());
         self.write(0, arrivals_digest(queue), move |session| {
             oversee::resolve_dead(session, &name, whose.as_ref(), id, action)

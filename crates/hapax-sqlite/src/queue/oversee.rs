@@ -1,7 +1,7 @@
 //! Queue depth and dead letters, for an operator.
 
 use hapax_core::queue::{DeadLetter, DeadLetterAction, ItemId, QueueDepth, QueueName};
-use hapax_core::{StoreError, Tenant, Timestamp};
+use hapax_core::{StoreResult, Tenant, Timestamp};
 use rusqlite::{Row, params};
 
 use super::{item, state};
@@ -11,7 +11,7 @@ pub(crate) fn depth(
     session: Session<'_>,
     queue: &QueueName,
     tenant: Option<&Tenant>,
-) -> Result<QueueDepth, StoreError> {
+) -> StoreResult<QueueDepth> {
     let (queue, tenant, now) = (queue.as_str(), tenant.map(Tenant::as_str), session.now());
     let counts: Vec<(i64, u64)> = session.all(
         "SELECT state, count(*) FROM hapax_outbox \
@@ -55,7 +55,7 @@ pub(crate) fn dead(
     tenant: Option<&Tenant>,
     after: Option<ItemId>,
     at_most: u32,
-) -> Result<Vec<DeadLetter>, StoreError> {
+) -> StoreResult<Vec<DeadLetter>> {
     let after = after.map(|id| id.to_string()).unwrap_or_default();
     session.all(
         "SELECT id, key, attempts, reason, ended_at FROM hapax_outbox \
@@ -83,7 +83,7 @@ pub(crate) fn resolve_dead(
     tenant: Option<&Tenant>,
     id: ItemId,
     action: DeadLetterAction,
-) -> Result<bool, StoreError> {
+) -> StoreResult<bool> {
     let found: Option<i64> = session.first(
         "SELECT seq FROM hapax_outbox WHERE queue = ?1 AND id = ?2 AND state BETWEEN 4 AND 5 \
            AND (?3 IS NULL OR tenant = ?3)",
@@ -103,7 +103,7 @@ pub(crate) fn resolve_dead(
 
 /// Makes a dead letter wait again in its old place. If its key went on without it, the item at the
 /// front of the key now waits behind it.
-fn requeue(session: Session<'_>, seq: i64) -> Result<(), StoreError> {
+fn requeue(session: Session<'_>, seq: i64) -> StoreResult<()> {
     session.execute(
         "UPDATE hapax_outbox SET state = 2 WHERE state <= 1 AND seq = ( \
              SELECT next.seq FROM hapax_outbox AS next JOIN hapax_outbox AS dead \

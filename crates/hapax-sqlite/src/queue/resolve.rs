@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use hapax_core::queue::{ItemId, ItemOutcome, QueueName, Resolved};
-use hapax_core::{StoreError, Timestamp, Token};
+use hapax_core::{StoreResult, Timestamp, Token};
 use rusqlite::params;
 
 use super::lease::{json_list, set_lease_end};
@@ -18,7 +18,7 @@ pub(crate) fn renew(
     queue: &QueueName,
     token: &Token,
     lease: Duration,
-) -> Result<u64, StoreError> {
+) -> StoreResult<u64> {
     let end = session.now().plus(lease);
     let holder = [token.as_str(), queue.as_str()];
     let held: u64 = session.one(
@@ -43,7 +43,7 @@ pub(crate) fn resolve(
     queue: &QueueName,
     token: &Token,
     outcomes: &[(ItemId, ItemOutcome)],
-) -> Result<Vec<Resolved>, StoreError> {
+) -> StoreResult<Vec<Resolved>> {
     let (queue, token, now) = (queue.as_str(), token.as_str(), session.now());
     let mut call = ResolveCall { session, queue, token, now, acks: PendingAcks::default() };
     let one = |(id, outcome): &(ItemId, ItemOutcome)| call.resolve_item(*id, outcome);
@@ -70,7 +70,7 @@ struct PendingAcks {
 }
 
 impl ResolveCall<'_> {
-    fn resolve_item(&mut self, id: ItemId, outcome: &ItemOutcome) -> Result<Resolved, StoreError> {
+    fn resolve_item(&mut self, id: ItemId, outcome: &ItemOutcome) -> StoreResult<Resolved> {
         // The item may be among the pending acks, whose rows are not written yet.
         if !matches!(outcome, ItemOutcome::Ack { .. }) {
             self.write_acks()?;
@@ -96,7 +96,7 @@ impl ResolveCall<'_> {
         Ok(Resolved::Done)
     }
 
-    fn ack(&mut self, seq: i64, retention: Duration) -> Result<Resolved, StoreError> {
+    fn ack(&mut self, seq: i64, retention: Duration) -> StoreResult<Resolved> {
         if retention != self.acks.retention {
             self.write_acks()?;
             self.acks.retention = retention;
@@ -105,7 +105,7 @@ impl ResolveCall<'_> {
         Ok(if known { Resolved::Done } else { Resolved::Lost })
     }
 
-    fn write_acks(&mut self) -> Result<(), StoreError> {
+    fn write_acks(&mut self) -> StoreResult<()> {
         let PendingAcks { retention, rows } = std::mem::take(&mut self.acks);
         if rows.is_empty() {
             return Ok(());
@@ -126,13 +126,7 @@ impl ResolveCall<'_> {
         written.map(drop)
     }
 
-    fn retry(
-        &self,
-        seq: i64,
-        after: Duration,
-        counts: bool,
-        reason: &str,
-    ) -> Result<usize, StoreError> {
+    fn retry(&self, seq: i64, after: Duration, counts: bool, reason: &str) -> StoreResult<usize> {
         let due = (!after.is_zero()).then(|| to_i64(self.now.plus(after).0));
         self.session.execute(
             "UPDATE hapax_outbox AS o SET token = NULL, deliver_after = ?2, \
@@ -147,7 +141,7 @@ impl ResolveCall<'_> {
         )
     }
 
-    fn bury(&self, seq: i64, reason: &str, blocks: bool) -> Result<usize, StoreError> {
+    fn bury(&self, seq: i64, reason: &str, blocks: bool) -> StoreResult<usize> {
         let state = if blocks { state::DEAD_AND_BLOCKS } else { state::DEAD };
         let sql = "UPDATE hapax_outbox SET token = NULL, state = ?2, reason = ?3, ended_at = ?4 \
                    WHERE seq = ?1";
@@ -155,7 +149,7 @@ impl ResolveCall<'_> {
     }
 
     /// Deletes the lease once it holds no item.
-    fn delete_empty_lease(&self) -> Result<usize, StoreError> {
+    fn delete_empty_lease(&self) -> StoreResult<usize> {
         self.session.execute(
             "DELETE FROM hapax_leases WHERE queue = ?1 AND token = ?2 AND NOT EXISTS ( \
                  SELECT 1 FROM hapax_outbox \

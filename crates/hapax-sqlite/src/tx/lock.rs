@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-use hapax_core::StoreError;
+use hapax_core::StoreResult;
 use rusqlite::{Connection, ErrorCode, MAIN_DB, TransactionState};
 
 use crate::error::{internal_error, store_error};
 
 /// Takes the write lock before anything is read, so that decisions are made on the stored rows and
 /// not on an old snapshot of the caller's transaction. Waits as long as the caller's busy timeout.
-pub(crate) fn lock(connection: &Connection) -> Result<(), StoreError> {
+pub(crate) fn lock(connection: &Connection) -> StoreResult<()> {
     if is_held(connection)? { Ok(()) } else { take(connection).map_err(store_error) }
 }
 
 /// As [`lock`] without waiting: `false` where another connection holds the lock.
-pub(crate) fn try_lock(connection: &Connection) -> Result<bool, StoreError> {
+pub(crate) fn try_lock(connection: &Connection) -> StoreResult<bool> {
     if is_held(connection)? {
         return Ok(true);
     }
@@ -31,14 +31,14 @@ pub(crate) fn try_lock(connection: &Connection) -> Result<bool, StoreError> {
     }
 }
 
-pub(super) fn require_transaction(connection: &Connection) -> Result<(), StoreError> {
+pub(super) fn require_transaction(connection: &Connection) -> StoreResult<()> {
     if connection.is_autocommit() {
         return Err(internal_error("`hapax()` needs an open transaction; begin one first"));
     }
     Ok(())
 }
 
-fn is_held(connection: &Connection) -> Result<bool, StoreError> {
+fn is_held(connection: &Connection) -> StoreResult<bool> {
     require_transaction(connection)?;
     let state = connection.transaction_state(Some(MAIN_DB)).map_err(store_error)?;
     Ok(state == TransactionState::Write)

@@ -24,7 +24,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hapax_core::{
     ClaimRequest, ClaimStep, ClaimView, Claimed, Clock, Deleted, Expect, GiveBack, Key, Put,
-    Record, Step, StoreError, SystemClock, Tenant, Token,
+    Record, Step, StoreResult, SystemClock, Tenant, Token,
 };
 use rusqlite::{Connection, Savepoint, Transaction};
 
@@ -125,32 +125,32 @@ impl<'a> SqliteTransaction<'a> {
     ///
     /// (The connection's busy timeout is set to zero meanwhile and restored. A busy *handler* of
     /// yours would be lost: with one, take the write lock first with `BEGIN IMMEDIATE`.)
-    pub fn claim(&self, key: &Key, ask: &ClaimRequest) -> Result<Claimed, StoreError> {
+    pub fn claim(&self, key: &Key, ask: &ClaimRequest) -> StoreResult<Claimed> {
         claims::claim(self.session, key, ask)
     }
 
     /// Extends a pending claim: its lease now ends `lease` from now.
-    pub fn extend(&self, key: &Key, token: &Token, lease: Duration) -> Result<Step, StoreError> {
+    pub fn extend(&self, key: &Key, token: &Token, lease: Duration) -> StoreResult<Step> {
         claims::step(self.session, key, token, &ClaimStep::Extend(lease))
     }
 
     /// Settles a pending claim with `value`.
-    pub fn settle(&self, key: &Key, token: &Token, value: Bytes) -> Result<Step, StoreError> {
+    pub fn settle(&self, key: &Key, token: &Token, value: Bytes) -> StoreResult<Step> {
         claims::step(self.session, key, token, &ClaimStep::Settle(value))
     }
 
     /// Gives a pending claim back.
-    pub fn give_back(&self, key: &Key, token: &Token, how: GiveBack) -> Result<Step, StoreError> {
+    pub fn give_back(&self, key: &Key, token: &Token, how: GiveBack) -> StoreResult<Step> {
         claims::step(self.session, key, token, &ClaimStep::GiveBack(how))
     }
 
     /// Reads a claim, as your transaction sees it.
-    pub fn look(&self, key: &Key) -> Result<Option<ClaimView>, StoreError> {
+    pub fn look(&self, key: &Key) -> StoreResult<Option<ClaimView>> {
         claims::look(self.session, key)
     }
 
     /// Reads a record, as your transaction sees it.
-    pub fn get(&self, key: &Key) -> Result<Option<Record>, StoreError> {
+    pub fn get(&self, key: &Key) -> StoreResult<Option<Record>> {
         records::get(self.session, key)
     }
 
@@ -161,12 +161,12 @@ impl<'a> SqliteTransaction<'a> {
         value: Bytes,
         expect: &Expect,
         ttl: Option<Duration>,
-    ) -> Result<Put, StoreError> {
+    ) -> StoreResult<Put> {
         records::put(self.session, key, &value, expect, ttl)
     }
 
     /// Deletes a record if the expectation holds.
-    pub fn delete(&self, key: &Key, expect: &Expect) -> Result<Deleted, StoreError> {
+    pub fn delete(&self, key: &Key, expect: &Expect) -> StoreResult<Deleted> {
         records::delete(self.session, key, expect)
     }
 }

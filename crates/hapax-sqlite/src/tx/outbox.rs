@@ -1,4 +1,4 @@
-use hapax_core::StoreError;
+use hapax_core::StoreResult;
 use hapax_core::queue::{Enqueued, QueueItem, QueueName};
 
 use super::SqliteTransaction;
@@ -33,7 +33,7 @@ impl SqliteTransaction<'_> {
     /// ```sql
     /// INSERT INTO hapax_outbox (topic, key, payload) VALUES ('orders', 'order-1', '{"n":1}')
     /// ```
-    pub fn enqueue(&self, item: &QueueItem) -> Result<Enqueued, StoreError> {
+    pub fn enqueue(&self, item: &QueueItem) -> StoreResult<Enqueued> {
         let answers = self.enqueue_all(&QueueName::outbox(), std::slice::from_ref(item))?;
         Ok(answers[0])
     }
@@ -43,7 +43,7 @@ impl SqliteTransaction<'_> {
         &self,
         queue: &QueueName,
         items: &[QueueItem],
-    ) -> Result<Vec<Enqueued>, StoreError> {
+    ) -> StoreResult<Vec<Enqueued>> {
         lock(self.session.connection)?;
         in_savepoint(self.session.connection, || queue::enqueue(self.session, queue, items))
     }

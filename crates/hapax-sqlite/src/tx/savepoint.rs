@@ -1,6 +1,6 @@
 //! Several writes as one unit inside a transaction.
 
-use hapax_core::StoreError;
+use hapax_core::{StoreError, StoreResult};
 use rusqlite::Connection;
 
 use crate::session::execute;
@@ -21,7 +21,7 @@ pub(crate) fn in_savepoint<T, E: From<StoreError>>(
 struct RollbackOnDrop<'c>(Option<&'c Connection>);
 
 impl RollbackOnDrop<'_> {
-    fn release(mut self) -> Result<(), StoreError> {
+    fn release(mut self) -> StoreResult<()> {
         self.0.take().map_or(Ok(()), |c| execute(c, "RELEASE hapax", []).map(drop))
     }
 }
@@ -55,7 +55,7 @@ mod tests {
         });
         assert!(failed.is_err());
         let panicked = catch_unwind(AssertUnwindSafe(|| {
-            in_savepoint(&connection, || -> Result<(), StoreError> {
+            in_savepoint(&connection, || -> StoreResult<()> {
                 add(3);
                 panic!("in the middle")
             })

@@ -12,7 +12,8 @@ use hapax_core::log::{
     Appended, Attached, Cursor, LogEvent, LogRetention, PARTITIONS, TailPosition,
 };
 use hapax_core::{
-    ClaimRequest, Claimed, Claims, Fingerprint, Key, Log, Store, StoreError, Tenant, Ticket,
+    ClaimRequest, Claimed, Claims, Fingerprint, Key, Log, Store, StoreError, StoreResult, Tenant,
+    Ticket,
 };
 use hapax_redis::{RedisConfig, RedisStore, VerbatimKeys};
 use hapax_testkit::{Redis, RedisCluster, RedisSentinel, wait_for};
@@ -114,7 +115,7 @@ pub(crate) async fn granted(store: &RedisStore, key: &Key, ask: &ClaimRequest) -
 /// Repeats a call until it succeeds, for example while a store is reconnecting.
 pub(crate) async fn until_it_works<T, F>(mut call: impl FnMut() -> F) -> T
 where
-    F: Future<Output = Result<T, StoreError>>,
+    F: Future<Output = StoreResult<T>>,
 {
     // Long enough for a failover.
     let patience = tokio::time::Instant::now() + PATIENCE * 3;
@@ -184,7 +185,7 @@ pub(crate) async fn attached(store: &RedisStore, job: &Key) -> Attached {
 }
 
 /// Succeeds once a job has more entries than that.
-pub(crate) async fn grown(store: &RedisStore, job: &Key, beyond: u64) -> Result<(), StoreError> {
+pub(crate) async fn grown(store: &RedisStore, job: &Key, beyond: u64) -> StoreResult<()> {
     let last = store.attach(job, 0, 0).await?.map_or(0, |attached| attached.head.last);
     let not_yet = || StoreError::Internal { reason: "not yet".into(), source: None };
     (last > beyond).then_some(()).ok_or_else(not_yet)

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use hapax_core::log::LogEvent;
 use hapax_core::{
-    ClaimRequest, Claimed, Claims, Fingerprint, Key, Operation, StoreError, Tenant, Ticket,
+    ClaimRequest, Claimed, Claims, Fingerprint, Key, Operation, StoreError, StoreResult, Tenant,
+    Ticket,
 };
 use hapax_sqlite::{SqliteConfig, SqliteStore};
 use rusqlite::Connection;
@@ -137,7 +138,7 @@ pub(crate) fn ask() -> ClaimRequest {
     ClaimRequest::new(HOUR).retention(HOUR)
 }
 
-pub(crate) fn ticket(answer: Result<Claimed, StoreError>) -> Ticket {
+pub(crate) fn ticket(answer: StoreResult<Claimed>) -> Ticket {
     match answer {
         Ok(Claimed::Granted { ticket, .. }) => ticket,
         other => panic!("expected a grant, got {other:?}"),
@@ -146,9 +147,7 @@ pub(crate) fn ticket(answer: Result<Claimed, StoreError>) -> Ticket {
 
 /// What a store with a short limit says: a machine that stands still for a moment may cost it the
 /// limit, and is asked once more then.
-pub(crate) async fn said<T>(
-    call: impl AsyncFn() -> Result<T, StoreError>,
-) -> Result<T, StoreError> {
+pub(crate) async fn said<T>(call: impl AsyncFn() -> StoreResult<T>) -> StoreResult<T> {
     for _ in 0..10 {
         match call().await {
             Err(StoreError::Timeout { .. }) => {}
