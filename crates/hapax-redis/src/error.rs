@@ -13,7 +13,7 @@ pub(crate) const NODE_TIMEOUT: &str = "the node did not reply in time";
 pub(crate) const UNCONFIRMED: &str =
     "too few replicas confirmed the write in time; it may or may not last";
 
-/// What an error means for the connection and for the caller.
+/// The class of an error, which decides about the connection and the caller's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RedisErrorClass {
     /// The connection broke, and a reply may be lost.

@@ -10,7 +10,7 @@ use crate::client::{RedisClient, read};
 /// Clocks that differ by no more than this count as equal, in ms.
 const MAX_SKEW: u64 = 1000;
 
-/// What one master reports; `None` for a question that it does not permit.
+/// The settings and state of one master; `None` where the server does not permit the command.
 #[derive(Clone, Debug, Default)]
 struct MasterInfo {
     info: HashMap<String, String>,

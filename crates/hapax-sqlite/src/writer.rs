@@ -27,7 +27,7 @@ const MAX_BYTES: usize = 4 << 20;
 /// reads a negative number as KiB.)
 const CACHE_KIB: i64 = -16_384;
 
-/// What the writer thread receives.
+/// A message to the writer thread.
 pub(crate) enum WriterMessage {
     /// A call, the bytes of its values, and the digests of the keys to wake after the commit.
     Run { call: Box<dyn QueuedCall>, bytes: usize, wakes: Vec<u64> },
@@ -203,7 +203,7 @@ fn transact(connection: &Connection, calls: &mut [Box<dyn QueuedCall>]) -> Store
 fn run_all(connection: &Connection, calls: &mut [Box<dyn QueuedCall>]) -> StoreResult<()> {
     migrate::check_version(connection)?;
     for call in calls {
-        // Its caller was told that the call timed out.
+        // The caller's timeout has passed, and the caller was answered with it.
         if call.is_abandoned() {
             continue;
         }

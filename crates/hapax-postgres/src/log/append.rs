@@ -12,7 +12,7 @@ use crate::error::{SqlResult, corrupt};
 use crate::row;
 use crate::wake::WakeNotifier;
 
-/// What an event counts in a batch beside its payload: about a thousand go into one statement.
+/// The weight of an event in a batch, beside its payload: about a thousand go into one statement.
 const EVENT_BYTES: usize = 4 << 10;
 
 const APPEND: &str =

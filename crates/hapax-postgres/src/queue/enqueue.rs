@@ -15,7 +15,7 @@ use crate::wake::WakeNotifier;
 const ENQUEUE: &str = include_str!("../sql/enqueue.sql");
 const ENQUEUE_ONE: &str = include_str!("../sql/enqueue_one.sql");
 
-/// What an item counts in a batch beside its payload: about a thousand go into one statement.
+/// The weight of an item in a batch, beside its payload: about a thousand go into one statement.
 const ITEM_BYTES: usize = 4 << 10;
 
 /// The items of one call.

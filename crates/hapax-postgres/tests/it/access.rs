@@ -1,4 +1,4 @@
-//! Who gets in: TLS, passwords, rights.
+//! Access: TLS, passwords, rights.
 
 use std::time::Duration;
 

@@ -89,7 +89,7 @@ async fn consumer_effects_happen_once_despite_kills() {
             let event = |job| NewEvent::new("orders", format!("job-{job}"), "paid", seq);
             bus.publish_all(&(0..JOBS).map(event).collect::<Vec<_>>()).await.unwrap();
         }
-        // In the middle of its work, wherever that is: after a few effects, or many.
+        // Killed in the middle of the work, after a few effects or many.
         until(&shop, before + 5 + i64::try_from(round * 17 % 60).unwrap()).await;
         victims.into_iter().for_each(|victim| drop(victim.kill()));
     }

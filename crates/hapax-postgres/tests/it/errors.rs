@@ -1,5 +1,4 @@
-//! What the server says, as what kind of error it arrives. A trigger says it, so that no disk has
-//! to be filled.
+//! Errors of the server as store errors. A trigger raises them, so that no disk has to be filled.
 
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use hapax_postgres::{PostgresConfig, PostgresStore};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::{SERVER, ask, client, granted, key, open, said};
+use crate::{SERVER, ask, client, granted, key, open, retry_timeouts};
 
 /// Makes every insert of a claim whose name begins with `e-` fail with the SQLSTATE behind it.
 const TRIGGER: &str = "
@@ -88,10 +87,10 @@ async fn locked_table_is_reported_within_the_timeout() {
     tx.batch_execute("LOCK TABLE hapax_claims IN ACCESS EXCLUSIVE MODE").await.unwrap();
     let (key, ask) = (key("k"), ask());
     // The lock is not given up: without a limit it would wait for ever.
-    let locked = timeout(20 * limit, said(async || store.claim(&key, &ask).await)).await;
+    let locked = timeout(20 * limit, retry_timeouts(async || store.claim(&key, &ask).await)).await;
     let locked = locked.expect("an answer in time");
     assert!(matches!(locked, Err(StoreError::Locked { .. })), "{locked:?}");
     tx.rollback().await.unwrap();
-    let freed = said(async || store.claim(&key, &ask).await).await.unwrap();
+    let freed = retry_timeouts(async || store.claim(&key, &ask).await).await.unwrap();
     assert!(matches!(freed, Claimed::Granted { .. }), "{freed:?}");
 }

@@ -11,10 +11,10 @@ use tokio::task::JoinSet;
 use crate::{ask, key, open};
 
 const LIMIT: Duration = Duration::from_secs(1);
-/// What a busy machine may add to a limit.
+/// The delay that a busy machine may add to a timeout.
 const SLACK: Duration = Duration::from_secs(30);
 
-/// A store with little patience, for which the tables are there: making them may take its time.
+/// A store with a short timeout, whose tables exist: creating them may take longer.
 async fn hasty(url: &str) -> PostgresStore {
     open(url).ping().await.unwrap();
     PostgresStore::open(PostgresConfig::new(url).timeout(LIMIT)).unwrap()

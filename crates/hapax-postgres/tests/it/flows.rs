@@ -81,7 +81,7 @@ async fn relay(store: PostgresStore) {
     }
 }
 
-/// What the workers were told.
+/// The steps that were acknowledged to the workers.
 #[derive(Default)]
 struct Ledger {
     events: BTreeMap<String, Vec<(u64, u64)>>,

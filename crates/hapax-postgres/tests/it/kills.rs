@@ -24,7 +24,7 @@ use crate::{ask, key, open};
 pub(crate) const URL: &str = "HAPAX_TEST_CHILD_URL";
 const NAME: &str = "HAPAX_TEST_CHILD_NAME";
 const TASKS: u64 = 16;
-/// Longer than a busy machine needs.
+/// A timeout that does not fail on a busy machine.
 const PATIENT: Duration = Duration::from_secs(120);
 
 fn record(name: &str) -> Key {
@@ -159,7 +159,7 @@ impl Drop for Worker {
     }
 }
 
-/// What was acknowledged, in the order of each worker's own lines.
+/// The acknowledged steps, in the order of each worker's own lines.
 #[derive(Default)]
 struct Ledger {
     seen: HashSet<u64>,
@@ -232,7 +232,7 @@ fn killed_client_loses_nothing_acknowledged() {
     let mut ledger = Ledger::default();
     for kill in 0..scale(30) {
         let worker = Worker::start("kills::worker", &server.url(), &format!("c{kill}"));
-        // Another moment each time.
+        // A different moment each time.
         worker.wait_for(40 + kill as usize % 7 * 9);
         let before: HashMap<_, _> = ledger.turns.clone();
         let lines = worker.kill();
@@ -259,7 +259,7 @@ fn killed_server_loses_nothing_acknowledged() {
         server.kill();
         server.restart();
     }
-    // It works again without having been started again.
+    // The worker recovers without a restart.
     worker.wait_for(worker.acknowledged() + 60);
     ledger.enter(worker.kill());
     runtime.block_on(ledger.check(&open(&server.url())));

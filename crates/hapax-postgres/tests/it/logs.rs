@@ -29,7 +29,7 @@ async fn publish(store: &PostgresStore, event: LogEvent) -> Cursor {
     }
 }
 
-/// What the store sends for one event; `$1` is the job's name, `$2` its partition.
+/// The store's statement for one event; `$1` is the job's name, `$2` its partition.
 const BY_HAND: &str = "SELECT hapax_append('{default}', '{scan}', ARRAY[$1::text], ARRAY[$2::integer], \
      '{1}', '{s}', '{1}', '{f}', '{p}', '{f}', '{3600000}', '{1000}')";
 
@@ -142,7 +142,7 @@ async fn failover_that_lost_entries_starts_a_new_epoch() {
     server.restart();
 
     let store = open(&server.url());
-    // It answers questions before it has ended its recovery.
+    // The server answers queries before it has ended its recovery.
     while store.ping().await.is_err() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -174,7 +174,7 @@ async fn sweep_deletes_expired_jobs_completely() {
         let _ = store.append(&events, &brief).await.unwrap();
     }
     tokio::time::sleep(Duration::from_millis(30)).await;
-    // Begun anew, its old life is unreachable at once.
+    // The job starts again, and its old log is unreachable at once.
     publish(&store, event(&job("j0"), 1)).await;
     assert_eq!(store.attach(&job("j0"), 0, 100).await.unwrap().unwrap().entries.len(), 1);
     assert_eq!(store.sweep(1000).await.unwrap(), 19);

@@ -31,21 +31,21 @@ const LONG: Duration = Duration::from_secs(3600);
 /// One server for all tests that do not harm it; each has a database of its own.
 static SERVER: LazyLock<Postgres> = LazyLock::new(|| Postgres::with(&[("max_connections", "500")]));
 
-/// With time enough for a busy machine.
+/// A store with a timeout that does not fail on a busy machine.
 fn open(url: &str) -> PostgresStore {
     PostgresStore::open(PostgresConfig::new(url).timeout(Duration::from_secs(60))).unwrap()
 }
 
-/// What a store with a short limit says: a machine that stands still for a moment may cost it the
-/// limit, and is asked once more then.
-async fn said<T>(call: impl AsyncFn() -> StoreResult<T>) -> StoreResult<T> {
+/// Calls a store that has a short timeout, and repeats the call if it timed out, as it may on a busy
+/// machine.
+async fn retry_timeouts<T>(call: impl AsyncFn() -> StoreResult<T>) -> StoreResult<T> {
     for _ in 0..10 {
         match call().await {
             Err(StoreError::Timeout { .. }) => {}
             answer => return answer,
         }
     }
-    panic!("it says nothing else than that its time is up");
+    panic!("the call timed out ten times");
 }
 
 fn key(name: &str) -> Key {

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use crate::{LONG, SERVER, ask, granted, key, open};
 
-/// Longer than a busy machine needs.
+/// A timeout that does not fail on a busy machine.
 const PATIENT: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread")]

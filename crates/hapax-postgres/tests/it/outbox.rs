@@ -24,7 +24,7 @@ async fn once(tx: &mut impl HapaxTransaction, message: &str) -> MessageStatus {
     tx.hapax().receive("billing", message).await.unwrap()
 }
 
-/// What a consumer does: the message, its effect's own message, and how far it has come.
+/// The work of a consumer: note the message, enqueue a message of its own, store its cursor.
 async fn consume(
     tx: &mut impl HapaxTransaction,
     message: &str,
@@ -132,7 +132,7 @@ async fn inbox_is_shared_with_the_store() {
     tx.commit().await.unwrap();
     let handled = elsewhere.once("billing", "in", |_| async { Ok::<_, std::io::Error>(()) }).await;
     assert!(handled.unwrap().replayed);
-    // Another consumer, another tenant: another message.
+    // The same id for another consumer or tenant is another message.
     let mut tx = own.transaction().await.unwrap();
     let other = Tenant::new("other").unwrap();
     assert_eq!(
@@ -141,7 +141,7 @@ async fn inbox_is_shared_with_the_store() {
     );
     let mailing = tx.hapax().receive("mailing", "in").await.unwrap();
     assert_eq!(mailing, MessageStatus::First);
-    // What is remembered no longer is new.
+    // A message whose retention is over is new again.
     for _ in 0..2 {
         let mut brief = tx.hapax().tenant(&other).retention(Duration::from_millis(1));
         assert_eq!(brief.receive("billing", "brief").await.unwrap(), MessageStatus::First);
@@ -179,7 +179,7 @@ async fn wake_queue_wakes_a_relay_on_another_node() {
     let mut tx = own.transaction().await.unwrap();
     tx.hapax().enqueue(&item("1")).await.unwrap();
     tx.commit().await.unwrap();
-    // Said again until it is heard: the other node may not listen yet.
+    // Repeated, because the other node may not listen yet.
     let mut woken = false;
     for _ in 0..120 {
         here.wake_queue(&QueueName::outbox());

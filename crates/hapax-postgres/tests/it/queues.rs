@@ -94,7 +94,7 @@ async fn outbox_plain_insert_has_defaults_and_checks() {
     assert_eq!(answer, [hapax_core::queue::Enqueued::Duplicate]);
 }
 
-/// One that could not be read would stop all the others with it.
+/// A row that could not be read would stop the whole queue.
 #[tokio::test]
 async fn outbox_hands_out_unusual_headers() {
     let url = SERVER.database("odd_headers");
@@ -255,7 +255,7 @@ async fn relays_keep_key_order_and_do_nothing_twice() {
                         },
                     ));
                 }
-                // Told before the ack: after it another relay may be faster to tell.
+                // Noted before the ack: after it another relay could note a later item first.
                 let told: Vec<_> = rows[..half].iter().map(|row| row.item.clone()).collect();
                 done.lock().unwrap().extend(told);
                 let answers = store.resolve(&outbox(), &take.token, &outcomes).await.unwrap();

@@ -12,7 +12,7 @@ use hapax_postgres::{HapaxTransaction, PostgresConfig, PostgresStore};
 use tokio::time::timeout;
 use tokio_postgres::{Client, IsolationLevel, Transaction};
 
-use crate::{LONG, application, ask, client, granted, key, open, said};
+use crate::{LONG, application, ask, client, granted, key, open, retry_timeouts};
 
 async fn orders(client: &Client) -> i64 {
     client.query_one("SELECT count(*) FROM orders", &[]).await.unwrap().get(0)
@@ -43,7 +43,7 @@ async fn is_busy_in(tx: &mut impl HapaxTransaction, key: &Key, ask: &ClaimReques
     assert!(matches!(answer, Claimed::Busy { .. }), "{answer:?}");
 }
 
-/// At once: whatever waits for a lock ends with an error, because the lock is not given up.
+/// The answer comes at once: a call that waited for the lock would time out, because it is not released.
 async fn is_busy(claims: &dyn Claims, key: &Key, ask: &ClaimRequest) {
     let answer = claims.claim(key, ask).await.unwrap();
     assert!(matches!(answer, Claimed::Busy { .. }), "{answer:?}");
@@ -98,7 +98,7 @@ async fn transaction_duplicate_is_busy_at_once() {
     let mut other = second.transaction().await.unwrap();
     is_busy_in(&mut other, &key("order"), &ask()).await;
     is_busy(&store, &key("order"), &ask()).await;
-    // Its neighbours in the same batch are not held up either.
+    // Other keys in the same batch are not held up either.
     let neighbours = (0..20).map(|n| (key(&format!("n{n}")), ask()));
     let running: Vec<_> = neighbours
         .map(|(key, ask)| {
@@ -110,7 +110,7 @@ async fn transaction_duplicate_is_busy_at_once() {
     for neighbour in running {
         neighbour.await.unwrap();
     }
-    // Nor is the second transaction harmed.
+    // The second transaction is still usable.
     granted_in(&mut other, &key("another"), &ask()).await;
     other.commit().await.unwrap();
 
@@ -161,12 +161,12 @@ async fn step_behind_an_open_transaction_is_locked_in_time() {
     let settle = async || store.settle(&order, &ticket.token, "v".into()).await;
     let put = async || store.put(&record, "out".into(), &Expect::Any, None).await;
     // The transaction does not end: without a limit they would wait for ever.
-    let both = async { tokio::join!(said(settle), said(put)) };
+    let both = async { tokio::join!(retry_timeouts(settle), retry_timeouts(put)) };
     let (settled, stored) = timeout(20 * limit, both).await.expect("answers in time");
     assert!(matches!(settled, Err(StoreError::Locked { .. })), "{settled:?}");
     assert!(matches!(stored, Err(StoreError::Locked { .. })), "{stored:?}");
     tx.rollback().await.unwrap();
-    assert_eq!(said(settle).await.unwrap(), Step::Done(ticket.fence));
+    assert_eq!(retry_timeouts(settle).await.unwrap(), Step::Done(ticket.fence));
     let stored = open(&url).put(&record, "out".into(), &Expect::Any, None).await.unwrap();
     assert!(matches!(stored, Put::Stored { created: true, .. }), "{stored:?}");
 }

@@ -1,4 +1,4 @@
-//! What a failover may lose, with and without waiting for replicas.
+//! Writes that a failover may lose, with and without waiting for replicas.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -18,7 +18,7 @@ use crate::session::Session;
 
 pub(crate) use sweep::sweep_job;
 
-/// What an event counts in a batch beside its payload: writing its rows takes as long as this many
+/// The weight of an event in a batch, beside its payload: writing its rows takes as long as this many
 /// bytes.
 const EVENT_BYTES: usize = 1024;
 

@@ -22,7 +22,7 @@ use crate::session::Session;
 
 pub(crate) use enqueue::enqueue;
 
-/// What an item counts in a batch beside its payload: writing its row takes as long as this many
+/// The weight of an item in a batch, beside its payload: writing its row takes as long as this many
 /// bytes.
 const ITEM_BYTES: usize = 1024;
 

@@ -1,4 +1,4 @@
-//! What a lease costs, counted in steps of the engine: time would tell more about the machine.
+//! The cost of a lease, counted in steps of the engine, because times depend on the machine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -76,7 +76,7 @@ impl Bench {
     }
 }
 
-/// What ten items cost where there is nothing else.
+/// The cost of ten items in an otherwise empty queue.
 fn alone() -> u64 {
     let bench = Bench::new();
     (0..10).for_each(|n| bench.item(&format!("k{n}")));

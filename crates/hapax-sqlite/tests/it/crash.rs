@@ -36,7 +36,7 @@ async fn work(store: SqliteStore, task: u64) {
     }
 }
 
-/// What a victim said before it died.
+/// The lines that a victim printed before it died.
 #[derive(Default)]
 struct Said {
     /// Name to fence.

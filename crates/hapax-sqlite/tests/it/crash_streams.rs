@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 const JOBS: u64 = 3;
 const KEYS: u64 = 24;
-/// What a dead holder held is handed out again after this.
+/// The lease after which the items of a killed process are handed out again.
 const LEASE: Duration = Duration::from_secs(15);
 
 fn work() -> QueueName {
@@ -157,7 +157,7 @@ async fn check_logs(store: &SqliteStore, said: &[String], reader: &mut Reader) -
     heard
 }
 
-/// What the table says, in the order of enqueueing: id, key, state.
+/// The rows of the table in the order of enqueueing: id, key, state.
 fn rows(place: &Place) -> Vec<(String, Option<String>, i64)> {
     let connection = place.stranger();
     let mut query =
@@ -210,7 +210,7 @@ async fn killed_process_loses_no_event_and_no_item() {
     drain(&place.store()).await;
 }
 
-/// What is left is handed out in the end, each item once.
+/// Hands out the remaining items, each once.
 async fn drain(store: &SqliteStore) {
     let mut done = HashSet::new();
     let limit = Instant::now() + crate::common::PATIENT;

@@ -1,4 +1,4 @@
-//! What a log leaves in the file, and who hears of it.
+//! Logs: rows left in the file, and wake-ups of readers.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -149,7 +149,7 @@ async fn reader() {
             }
         }
         if tail.changes.is_empty() {
-            // Nothing polls here: without a wake-up this never ends.
+            // This loop does not poll: without a wake-up it never ends.
             listen.changed(Duration::MAX).await;
         }
     }

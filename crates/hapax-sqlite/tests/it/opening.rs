@@ -1,4 +1,4 @@
-//! What can be opened, what is refused, and what opens later.
+//! Opening files: new, foreign, locked, newer, deleted.
 
 use std::thread;
 use std::time::Duration;
@@ -70,7 +70,7 @@ async fn dropped_tables_are_recreated() {
     for table in tables(&stranger) {
         stranger.execute_batch(&format!("DROP TABLE {table}")).unwrap();
     }
-    // One failure for each thread, which then opens its connection anew.
+    // Each thread fails once and then opens a new connection.
     let mut answers = Vec::new();
     while !matches!(answers.last(), Some(Ok(Claimed::Granted { .. }))) {
         assert!(answers.len() < 10, "{answers:?}");
@@ -83,7 +83,7 @@ async fn deleted_file_is_not_written_to() {
     let (place, store) = Place::with_store();
     settled(&store, &command("a"), "done").await;
     std::fs::remove_file(place.file()).unwrap();
-    // Another process begins anew, as an operator who deletes the file means it.
+    // Another process creates a new file, as the operator who deleted the old one expects.
     let other = place.store();
     ticket(other.claim(&command("a"), &ask()).await);
     let told = store.claim(&command("a"), &ask()).await.unwrap();
@@ -140,10 +140,10 @@ async fn open_succeeds_while_the_file_is_locked() {
     let config = place.config().timeout(Duration::from_secs(3));
     let store = SqliteStore::open(config).unwrap();
     let (key, ask) = (command("a"), ask());
-    let locked = said(async || store.claim(&key, &ask).await).await;
+    let locked = retry_timeouts(async || store.claim(&key, &ask).await).await;
     assert!(matches!(locked, Err(StoreError::Locked { .. })), "{locked:?}");
     other.execute_batch("COMMIT").unwrap();
-    ticket(said(async || store.claim(&key, &ask).await).await);
+    ticket(retry_timeouts(async || store.claim(&key, &ask).await).await);
 }
 
 #[tokio::test]

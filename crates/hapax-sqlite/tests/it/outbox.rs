@@ -67,7 +67,7 @@ fn outbox_refuses_rows_that_cannot_be_delivered() {
     }
 }
 
-/// One that could not be read would stop all the others with it.
+/// A row that could not be read would stop the whole queue.
 #[tokio::test]
 async fn outbox_hands_out_unusual_rows_with_their_neighbours() {
     let (place, store) = Place::with_store();
@@ -240,7 +240,7 @@ async fn position_put_with_the_effect_counts_each_entry_once() {
                 *mine = (tail.next, Expect::Version(version));
                 tx.commit().unwrap();
             }
-            // Overtaken: nothing of it happened, and the other's position is where to go on.
+            // The other consumer is ahead: nothing of this was stored, and its position is the next one.
             Put::Conflict => {
                 tx.rollback().unwrap();
                 let found = store.get(&cursor).await.unwrap().unwrap();

@@ -101,7 +101,7 @@ async fn watch_sees_the_commit_of_another_process() {
     holder.stdin.take().unwrap().write_all(b"go on\n").unwrap();
     let value = tokio::time::timeout(PATIENT, async {
         loop {
-            // Nothing polls here: without a wake-up this never ends.
+            // This loop does not poll: without a wake-up it never ends.
             watch.changed(Duration::MAX).await;
             if let Claimed::Settled { value, .. } =
                 store.claim(&command("shared"), &ask()).await.unwrap()

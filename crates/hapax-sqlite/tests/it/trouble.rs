@@ -35,13 +35,13 @@ async fn foreign_write_lock_is_reported_within_the_timeout() {
     let (key, ask) = (command("a"), ask());
     let claim = async || store.claim(&key, &ask).await;
     for _ in 0..3 {
-        let answer = said(claim).await;
+        let answer = retry_timeouts(claim).await;
         assert!(matches!(answer, Err(StoreError::Locked { .. })), "{answer:?}");
     }
-    let answer = said(async || store.ping().await).await;
+    let answer = retry_timeouts(async || store.ping().await).await;
     assert!(matches!(answer, Err(StoreError::Locked { .. })), "{answer:?}");
     other.execute_batch("ROLLBACK").unwrap();
-    ticket(said(claim).await);
+    ticket(retry_timeouts(claim).await);
 }
 
 #[tokio::test]
@@ -138,7 +138,7 @@ async fn full_call_queue_is_an_error_within_the_timeout() {
         assert!(expected, "{answer:?}");
     }
     other.execute_batch("ROLLBACK").unwrap();
-    said(async || store.ping().await).await.unwrap();
+    retry_timeouts(async || store.ping().await).await.unwrap();
 }
 
 #[tokio::test]
@@ -165,11 +165,11 @@ async fn full_store_recovers_when_there_is_room() {
 async fn wal_does_not_grow_without_bound() {
     let (place, store) = Place::with_store();
     let length = || std::fs::metadata(beside(&place.file(), "-wal")).unwrap().len();
-    // Begun anew it is cut back; when that is, others have a say in.
+    // The WAL is truncated when it restarts, which a concurrent reader can delay.
     let mut written = 0;
     while written < 64 << 20 || length() > written / 2 {
         assert!(written < 512 << 20, "{} bytes after {written}", length());
-        // Another one each time: the engine does not write what is there already.
+        // A new value each time: SQLite does not write a page that did not change.
         let big = vec![(written >> 20) as u8; 1 << 20].into();
         let _ = store.put(&record("r"), big, &Expect::Any, None).await.unwrap();
         written += 1 << 20;

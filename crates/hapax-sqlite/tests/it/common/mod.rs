@@ -1,4 +1,4 @@
-//! What several tests need.
+//! Shared by the tests.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 pub(crate) mod victim;
@@ -18,7 +18,7 @@ use rusqlite::Connection;
 use tempfile::TempDir;
 
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
-/// Longer than a busy machine needs for anything here.
+/// A timeout that does not fail on a busy machine.
 pub(crate) const PATIENT: Duration = Duration::from_secs(60);
 
 /// A file that does not exist yet, in a folder of its own.
@@ -145,16 +145,16 @@ pub(crate) fn ticket(answer: StoreResult<Claimed>) -> Ticket {
     }
 }
 
-/// What a store with a short limit says: a machine that stands still for a moment may cost it the
-/// limit, and is asked once more then.
-pub(crate) async fn said<T>(call: impl AsyncFn() -> StoreResult<T>) -> StoreResult<T> {
+/// Calls a store that has a short timeout, and repeats the call if it timed out, as it may on a busy
+/// machine.
+pub(crate) async fn retry_timeouts<T>(call: impl AsyncFn() -> StoreResult<T>) -> StoreResult<T> {
     for _ in 0..10 {
         match call().await {
             Err(StoreError::Timeout { .. }) => {}
             answer => return answer,
         }
     }
-    panic!("it says nothing else than that its time is up");
+    panic!("the call timed out ten times");
 }
 
 /// Claims and settles, so that there is something to replay.

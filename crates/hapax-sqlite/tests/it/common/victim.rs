@@ -22,7 +22,7 @@ pub(crate) fn kill_one(name: &str, place: &Place, round: usize) -> Vec<String> {
     for (n, line) in out.split(b'\n').enumerate() {
         said.push(String::from_utf8_lossy(&line.unwrap()).into_owned());
         if n == when && failpoint.is_none() {
-            // What is still in the pipe was said before, and counts.
+            // Lines that are still in the pipe were printed before, and count.
             victim.kill().unwrap();
         }
     }
@@ -31,7 +31,7 @@ pub(crate) fn kill_one(name: &str, place: &Place, round: usize) -> Vec<String> {
     said
 }
 
-/// One whole line at once, straight into the pipe.
+/// Prints a line by one write, so that lines of two tasks do not mix.
 pub(crate) fn say(line: std::fmt::Arguments<'_>) {
     let _ = std::io::stdout().write_all(format!("{line}\n").as_bytes());
 }
