@@ -42,7 +42,7 @@ macro_rules! store_methods {
         /// ```
         /// use async_trait::async_trait;
         /// use hapax_conformance::{StoreWrapper, WrappedStore};
-        /// use hapax_core::{Claims, Store, Key, ClaimView, StoreError, Tenant, memory::MemoryStore};
+        /// use hapax_core::{ClaimView, Key, Store, StoreResult, memory::MemoryStore};
         ///
         /// /// Shows every claim as vacant.
         /// struct Blind(MemoryStore);
