@@ -142,9 +142,11 @@ fn apply_message(hub: &WakeRegistry, message: &str) {
 
 async fn listen_forever(target: ConnectTarget, hub: WakeRegistry, timeout: Duration) {
     // A transaction pooler passes no notifications on, so all waiters are woken regularly.
-    while target.transaction_pooler {
-        sleep(POLL_INTERVAL).await;
-        hub.wake_all();
+    if target.transaction_pooler {
+        loop {
+            sleep(POLL_INTERVAL).await;
+            hub.wake_all();
+        }
     }
     let (shortest, longest) = BACKOFF;
     let mut pause = shortest;
