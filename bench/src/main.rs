@@ -23,12 +23,15 @@ mod store_server;
 mod stores;
 mod turns;
 
+use std::fmt::Display;
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
+use process::HapaxBinary;
 use store_server::Engine;
 
 /// Measures hapax beside the same work without it.
@@ -38,21 +41,39 @@ use store_server::Engine;
 struct BenchArgs {
     #[command(subcommand)]
     command: Option<BenchCommand>,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+/// The flags that the comparisons share.
+#[derive(clap::Args)]
+struct RunArgs {
     /// How long each side works for each line of the tables.
-    #[arg(long, global = true, default_value_t = 2.0)]
-    seconds: f64,
+    #[arg(long, global = true, default_value = "2", value_parser = parse_seconds)]
+    seconds: Duration,
     /// Only these stores.
     #[arg(long, global = true, value_enum, value_delimiter = ',')]
     only: Vec<Engine>,
-    /// How many tasks work at once, for each a line of its own (stores and `bus`).
+    /// How many tasks work at once, for each a line of its own (stores, `bus` and `line`).
     #[arg(long, global = true, value_delimiter = ',', default_value = "1,64,256")]
     tasks: Vec<usize>,
+}
+
+impl RunArgs {
+    fn engines(&self) -> impl Iterator<Item = Engine> {
+        let chosen = |engine: &Engine| self.only.is_empty() || self.only.contains(engine);
+        Engine::ALL.into_iter().filter(chosen)
+    }
+}
+
+fn parse_seconds(text: &str) -> anyhow::Result<Duration> {
+    Ok(Duration::try_from_secs_f64(text.parse()?)?)
 }
 
 #[derive(Subcommand)]
 enum BenchCommand {
     /// `Idempotency-Key`: a bare handler, the layer on each store, nginx, and the proxy on each store.
-    Http(http::HttpArgs),
+    Http(HapaxBinary),
     /// Publishing on each store, beside its raw engine.
     Bus,
     /// One job, many clients: event streams beside nginx with nchan.
@@ -60,7 +81,7 @@ enum BenchCommand {
     /// The outbox in a transaction, relays into brokers, and the inbox.
     Relay(relay::RelayBenchArgs),
     /// A LINE bot: locks, records, and from webhook to 200.
-    Line(line::LineBenchArgs),
+    Line(HapaxBinary),
     /// The clients of `fanout`, in a separate process.
     #[command(hide = true)]
     FanoutLoad(fanout::FanoutLoadArgs),
@@ -87,31 +108,31 @@ async fn main() -> anyhow::Result<()> {
     }
 }
 
-async fn measure(args: BenchArgs) -> anyhow::Result<()> {
-    let seconds = Duration::try_from_secs_f64(args.seconds)?;
-    let engines: Vec<Engine> = Engine::ALL
-        .into_iter()
-        .filter(|engine| args.only.is_empty() || args.only.contains(engine))
-        .collect();
-    say(&format!("{}\n", machine_facts()))?;
-    match args.command {
-        Some(BenchCommand::Http(http)) => http::compare(&http, &engines, seconds).await,
-        Some(BenchCommand::Bus) => bus::compare(&engines, &args.tasks, seconds).await,
-        Some(BenchCommand::Relay(relay)) => relay::compare(&relay, &engines, seconds).await,
-        Some(BenchCommand::Line(line)) => {
-            line::compare(&line, &engines, &args.tasks, seconds).await
-        }
-        Some(BenchCommand::Fanout(fanout)) => fanout::compare(&fanout, seconds).await,
-        _ => stores::compare(&engines, &args.tasks, seconds).await,
+async fn measure(BenchArgs { command, run }: BenchArgs) -> anyhow::Result<()> {
+    say(format_args!("{}\n", machine_facts()))?;
+    match command {
+        Some(BenchCommand::Http(hapax)) => http::compare(&hapax, &run).await,
+        Some(BenchCommand::Bus) => bus::compare(&run).await,
+        Some(BenchCommand::Relay(relay)) => relay::compare(&relay, &run).await,
+        Some(BenchCommand::Line(hapax)) => line::compare(&hapax, &run).await,
+        Some(BenchCommand::Fanout(fanout)) => fanout::compare(&fanout, &run).await,
+        _ => stores::compare(&run).await,
     }
 }
 
-/// Prints progress to standard error.
-fn progress(text: &str) {
-    let _ = write!(std::io::stderr(), "{text}");
+/// Whether standard error has dots without a line feed behind them.
+static DOTTED: AtomicBool = AtomicBool::new(false);
+
+/// Prints a dot to standard error.
+fn progress() {
+    DOTTED.store(true, Relaxed);
+    let _ = write!(std::io::stderr(), ".");
 }
 
-fn say(text: &str) -> std::io::Result<()> {
+fn say(text: impl Display) -> std::io::Result<()> {
+    if DOTTED.swap(false, Relaxed) {
+        let _ = writeln!(std::io::stderr());
+    }
     writeln!(std::io::stdout(), "{text}")
 }
 

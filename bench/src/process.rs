@@ -25,15 +25,6 @@ pub(crate) struct ServerProcess {
 impl ServerProcess {
     /// Starts a server that prints `http://ADDRESS` when it listens.
     pub(crate) fn start_announced(command: &mut Command) -> anyhow::Result<Self> {
-        Self::start_announced_with_env(command, &[])
-    }
-
-    /// Starts such a server with these environment variables.
-    pub(crate) fn start_announced_with_env(
-        command: &mut Command,
-        variables: &[(&str, &str)],
-    ) -> anyhow::Result<Self> {
-        command.env_clear().envs(variables.iter().copied());
         let mut child = spawn(command.stdout(Stdio::piped()))?;
         let mut said = BufReader::new(child.stdout.take().context("no standard output")?);
         let address = listening_address(&mut said);
@@ -45,8 +36,8 @@ impl ServerProcess {
     }
 
     /// Starts a server and waits until it listens at `address`.
-    pub(crate) fn start_at(address: SocketAddr, command: &mut Command) -> anyhow::Result<Self> {
-        let mut server = Self { child: spawn(command.env_clear())?, address, _said: None };
+    fn start_at(address: SocketAddr, command: &mut Command) -> anyhow::Result<Self> {
+        let mut server = Self { child: spawn(command)?, address, _said: None };
         let end = Instant::now() + TIMEOUT * 3;
         while std::net::TcpStream::connect(address).is_err() {
             let ended = server.child.try_wait()?;
@@ -70,7 +61,6 @@ impl ServerProcess {
     }
 }
 
-/// Callers clear the environment, so that the caller's own settings do not reach the server.
 fn spawn(command: &mut Command) -> anyhow::Result<Child> {
     let command = command.stdin(Stdio::null());
     command.spawn().with_context(|| format!("cannot start {command:?}"))
@@ -99,14 +89,27 @@ impl Drop for ServerProcess {
     }
 }
 
+/// The address of a server that chooses its own port.
+pub(crate) const ANY_PORT: &str = "127.0.0.1:0";
+
+/// The arguments of a `hapax` server in an empty folder. Neither the environment nor a settings file
+/// changes its settings, and it has no access log, as nginx has none.
+pub(crate) fn hapax_command(mut hapax: Command, edge: &str, store: &str, folder: &Path) -> Command {
+    hapax
+        .args([edge, "--listen", ANY_PORT, "--store", store, "--log-level", "error"])
+        .env_clear()
+        .current_dir(folder);
+    hapax
+}
+
 /// Starts nginx in this folder with `configuration` for its address; `command` turns its binary into a
-/// command. `None` where nginx is not installed.
+/// command.
 pub(crate) fn start_nginx(
     folder: &Path,
     command: impl FnOnce(&Path) -> Command,
     configuration: impl FnOnce(SocketAddr) -> String,
-) -> anyhow::Result<Option<ServerProcess>> {
-    let Ok(binary) = find_binary("nginx") else { return Ok(None) };
+) -> anyhow::Result<ServerProcess> {
+    let mut command = command(&find_binary("nginx").map_err(anyhow::Error::msg)?);
     let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let config = folder.join("nginx.conf");
     let own = format!(
@@ -115,12 +118,11 @@ pub(crate) fn start_nginx(
         configuration(address)
     );
     fs::write(&config, own)?;
-    let mut command = command(&binary);
     command.arg("-p").arg(folder).arg("-c").arg(config).arg("-e").arg(folder.join("error.log"));
-    ServerProcess::start_at(address, &mut command).map(Some)
+    ServerProcess::start_at(address, command.env_clear())
 }
 
-/// The installed version of nginx.
+/// The installed version of nginx; `None` where there is none.
 pub(crate) fn nginx_version() -> Option<String> {
     let output = Command::new(find_binary("nginx").ok()?).arg("-v").output().ok()?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -41,6 +41,10 @@ pub(crate) enum StoreServer {
 }
 
 impl StoreServer {
+    pub(crate) fn start_all(engines: impl Iterator<Item = Engine>) -> anyhow::Result<Vec<Self>> {
+        engines.map(Self::start).collect()
+    }
+
     pub(crate) fn start(engine: Engine) -> anyhow::Result<Self> {
         Ok(match engine {
             Engine::Memory => Self::Memory,
@@ -48,6 +52,15 @@ impl StoreServer {
             Engine::Redis => Self::Redis(Redis::with(&["--appendonly", "no"])),
             Engine::Postgres => Self::Postgres(Postgres::start()),
         })
+    }
+
+    pub(crate) fn engine(&self) -> Engine {
+        match self {
+            Self::Memory => Engine::Memory,
+            Self::Sqlite(_) => Engine::Sqlite,
+            Self::Redis(_) => Engine::Redis,
+            Self::Postgres(_) => Engine::Postgres,
+        }
     }
 
     /// The URL of a new store of this name. On Redis all stores share one database; no two runs share a key.
@@ -100,7 +113,10 @@ impl StoreServer {
                 "SQLite {} (in the process itself; WAL, synchronous=FULL)",
                 hapax_sqlite::rusqlite::version()
             ),
-            Self::Redis(_) => format!("Redis {} (appendonly no: not durable)", redis_version()),
+            Self::Redis(_) => {
+                let version = redis_version().unwrap_or_else(|| "of unknown version".into());
+                format!("Redis {version} (appendonly no: not durable)")
+            }
             Self::Postgres(server) => format!(
                 "PostgreSQL {} (fsync and synchronous_commit on)",
                 // Debian adds its own version in brackets.
@@ -110,13 +126,8 @@ impl StoreServer {
     }
 }
 
-pub(crate) fn redis_version() -> String {
-    let said = find_binary("redis-server")
-        .ok()
-        .and_then(|path| Command::new(path).arg("--version").output().ok())
-        .map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
-    said.and_then(|text| {
-        text.split_whitespace().find_map(|word| Some(word.strip_prefix("v=")?.to_owned()))
-    })
-    .unwrap_or_else(|| "of unknown version".into())
+fn redis_version() -> Option<String> {
+    let output = Command::new(find_binary("redis-server").ok()?).arg("--version").output().ok()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    said.split_whitespace().find_map(|word| Some(word.strip_prefix("v=")?.to_owned()))
 }

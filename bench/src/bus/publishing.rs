@@ -4,17 +4,23 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use hapax_core::Store;
-use hapax_core::Token;
 use hapax_core::bus::{Bus, BusConfig, ClosingEvent, NewEvent};
 use hapax_core::log::Appended;
 use hapax_workload::{BenchError, BenchOperation};
 use serde_json::json;
 
+use crate::turns::fresh_run_id;
+
 /// hapax, or the raw engine that it is compared with.
 #[async_trait]
 pub(super) trait EventPublisher: Send + Sync + 'static {
-    /// Publishes an event that is new.
-    async fn publish(&self, task: usize, event: BenchEvent) -> Result<(), BenchError>;
+    /// Publishes events that are new.
+    async fn publish(&self, task: usize, events: &[BenchEvent]) -> Result<(), BenchError>;
+
+    /// How many events a commit has when this many tasks publish.
+    fn batch(&self, _tasks: usize) -> usize {
+        1
+    }
 }
 
 /// A bus on which the last event of a job closes it.
@@ -24,31 +30,50 @@ pub(super) fn bus(store: Arc<dyn Store>) -> Bus {
 
 #[async_trait]
 impl EventPublisher for Bus {
-    async fn publish(&self, _task: usize, event: BenchEvent) -> Result<(), BenchError> {
-        match Self::publish(self, &event.for_hapax()).await {
-            Ok(Appended::Published(_)) => Ok(()),
-            Ok(_) => Err(BenchError::Unexpected("a new event was published before")),
-            Err(error) => Err(BenchError::Engine(error.to_string())),
+    async fn publish(&self, _task: usize, events: &[BenchEvent]) -> Result<(), BenchError> {
+        for event in events {
+            match Self::publish(self, &event.for_hapax()).await {
+                Ok(Appended::Published(_)) => {}
+                Ok(_) => return Err(BenchError::Unexpected("a new event was published before")),
+                Err(error) => return Err(BenchError::Engine(error.to_string())),
+            }
         }
+        Ok(())
     }
 }
 
 /// Publishes events that no other run has.
 pub(super) struct PublishOperation {
     publisher: Arc<dyn EventPublisher>,
-    events: EventSequence,
+    run_id: String,
+    batch: usize,
 }
 
 impl PublishOperation {
-    pub(super) fn new(publisher: &Arc<dyn EventPublisher>) -> Self {
-        Self { publisher: publisher.clone(), events: EventSequence::fresh() }
+    pub(super) fn new(publisher: &Arc<dyn EventPublisher>, tasks: usize) -> Self {
+        let (publisher, batch) = (publisher.clone(), publisher.batch(tasks));
+        Self { publisher, run_id: fresh_run_id(), batch }
+    }
+
+    /// The event of a task's nth turn: one job after the other.
+    fn event(&self, task: usize, turn: u64) -> BenchEvent {
+        let (job, nth) = (turn / EVENTS, turn % EVENTS);
+        let stage = STAGES[(nth / EACH) as usize];
+        let seq = 10 * (nth / EACH + 1) + nth % EACH;
+        BenchEvent { job: format!("{}-{task}-{job}", self.run_id), stage, seq }
     }
 }
 
 #[async_trait]
 impl BenchOperation for PublishOperation {
     async fn run(&self, task: usize, turn: u64) -> Result<(), BenchError> {
-        self.publisher.publish(task, self.events.event(task, turn)).await
+        let tasks = task * self.batch..(task + 1) * self.batch;
+        let events: Vec<_> = tasks.map(|task| self.event(task, turn)).collect();
+        self.publisher.publish(task, &events).await
+    }
+
+    fn batch(&self) -> u32 {
+        self.batch as u32
     }
 }
 
@@ -65,24 +90,6 @@ pub(super) struct BenchEvent {
     pub(super) job: String,
     pub(super) stage: &'static str,
     pub(super) seq: u64,
-}
-
-pub(super) struct EventSequence {
-    run: String,
-}
-
-impl EventSequence {
-    pub(super) fn fresh() -> Self {
-        Self { run: Token::random().as_str()[..12].to_owned() }
-    }
-
-    /// The event of a task's nth turn: one job after the other.
-    pub(super) fn event(&self, task: usize, turn: u64) -> BenchEvent {
-        let (job, nth) = (turn / EVENTS, turn % EVENTS);
-        let stage = STAGES[(nth / EACH) as usize];
-        let seq = 10 * (nth / EACH + 1) + nth % EACH;
-        BenchEvent { job: format!("{}-{task}-{job}", self.run), stage, seq }
-    }
 }
 
 impl BenchEvent {
@@ -113,22 +120,26 @@ mod tests {
 
     use super::*;
 
+    fn memory_bus() -> Arc<dyn EventPublisher> {
+        Arc::new(bus(Arc::new(MemoryStore::default())))
+    }
+
     #[tokio::test]
-    async fn event_sequence_repeats_no_event() {
-        let bus: Arc<dyn EventPublisher> = Arc::new(bus(Arc::new(MemoryStore::default())));
+    async fn publish_operation_repeats_no_event() {
+        let bus = memory_bus();
         for _ in 0..2 {
             let plan = BenchPlan::new(7, BenchSpan::Count(300));
-            let measured = measure(Arc::new(PublishOperation::new(&bus)), &plan).await.unwrap();
+            let measured = measure(Arc::new(PublishOperation::new(&bus, 7)), &plan).await.unwrap();
             assert_eq!(measured.operations, 300);
         }
     }
 
     #[test]
-    fn event_sequence_ends_a_job_with_done_at_51() {
-        let events = EventSequence::fresh();
-        let last = events.event(3, EVENTS - 1);
+    fn publish_operation_ends_a_job_with_done_at_51() {
+        let operation = PublishOperation::new(&memory_bus(), 7);
+        let last = operation.event(3, EVENTS - 1);
         assert_eq!((last.stage, last.seq), ("done", 51));
-        let next = events.event(3, EVENTS);
+        let next = operation.event(3, EVENTS);
         assert_eq!((next.stage, next.seq), ("vision", 10));
         assert_ne!(last.job, next.job);
     }

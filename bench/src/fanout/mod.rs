@@ -14,14 +14,14 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::process::{HapaxBinary, ServerProcess, nginx_version};
-use crate::say;
+use crate::process::{HapaxBinary, nginx_version};
+use crate::turns::in_rounds;
+use crate::{RunArgs, say};
 use limits::CorePinning;
 pub(crate) use load::{FanoutLoadArgs, run as run_load};
 use report::{FanoutLine, FanoutResult};
 use server::{EVENT_SIZE, FanoutServer};
 
-/// hapax, nchan, nchan, hapax: a change of the machine affects both.
 const ROUNDS: u32 = 2;
 
 /// The arguments of `hapax-bench fanout`.
@@ -38,23 +38,29 @@ pub(crate) struct FanoutArgs {
 }
 
 /// Runs the measurements and prints the tables.
-pub(crate) async fn compare(args: &FanoutArgs, seconds: Duration) -> anyhow::Result<()> {
+pub(crate) async fn compare(args: &FanoutArgs, run: &RunArgs) -> anyhow::Result<()> {
     let hapax = args.hapax.path()?;
     let cores = CorePinning::share();
     let limit = limits::raise_limit();
-    say(&description(&cores))?;
+    say(description(&cores))?;
+    let kinds = FanoutServer::installed();
     let mut lines = Vec::new();
     for clients in args.clients.iter().copied() {
         if let Some(reason) = limits::too_many(clients, limit) {
-            say(&reason)?;
+            say(reason)?;
             continue;
         }
         let rate = args.deliveries / clients.max(1) as f64;
-        let plan =
-            FanoutPlan { hapax: &hapax, cores: &cores, clients, rate, phase: seconds / ROUNDS };
-        lines.extend(plan.take_turns().await?);
+        let phase = run.seconds / ROUNDS;
+        let plan = FanoutPlan { hapax: &hapax, cores: &cores, clients, rate, phase };
+        let outcomes = in_rounds(ROUNDS, kinds.len(), async |case, _| {
+            let outcome = plan.run(kinds[case]).await;
+            outcome.with_context(|| format!("{clients} clients on {}", kinds[case].name()))
+        });
+        let outcomes = kinds.iter().copied().zip(outcomes.await?);
+        lines.extend(outcomes.map(|(kind, outcome)| FanoutLine { kind, clients, outcome }));
     }
-    say(&report::tables(&lines))?;
+    say(report::tables(&lines))?;
     Ok(())
 }
 
@@ -66,7 +72,7 @@ fn description(cores: &CorePinning) -> String {
     format!(
         "## Fan-out\n\nOne job, events of {EVENT_SIZE} bytes, clients on loopback. Both keep events in \
          memory alone ({nchan}, its memory store, one worker; hapax on `memory:`), and both are told \
-         to write no log. CorePinning: {}. One connection publishes, in order; as fast as it goes is at \
+         to write no log. Cores: {}. One connection publishes, in order; as fast as it goes is at \
          most 32 events ahead of the average client. The server's CPU time has its share of the \
          publishing in it, the kernel's work for its sockets included. Memory is what the server's \
          processes have resident over what they had without clients; the kernel's socket buffers are \
@@ -84,42 +90,10 @@ struct FanoutPlan<'a> {
 }
 
 impl FanoutPlan<'_> {
-    async fn take_turns(&self) -> anyhow::Result<Vec<FanoutLine>> {
-        let mut lines: Vec<FanoutLine> = Vec::new();
-        for round in 0..ROUNDS {
-            let mut kinds = FanoutServer::ALL;
-            if round % 2 == 1 {
-                kinds.reverse();
-            }
-            for kind in kinds {
-                let run = self.run(kind).await;
-                let run =
-                    run.with_context(|| format!("{} clients on {}", self.clients, kind.name()));
-                let Some(outcome) = run? else { continue };
-                match lines.iter_mut().find(|line| line.kind == kind) {
-                    Some(line) => line.outcome = line.outcome.clone().and(outcome),
-                    None => lines.push(FanoutLine { kind, clients: self.clients, outcome }),
-                }
-                crate::progress(".");
-            }
-        }
-        crate::progress("\n");
-        Ok(lines)
-    }
-
-    /// Runs a server and its subscribers; `None` where the server is not installed.
-    async fn run(&self, kind: FanoutServer) -> anyhow::Result<Option<FanoutResult>> {
+    /// Runs a server and its subscribers.
+    async fn run(&self, kind: FanoutServer) -> anyhow::Result<FanoutResult> {
         let folder = tempfile::tempdir()?;
         let server = kind.start(self.hapax, folder.path(), self.clients, self.cores)?;
-        let Some(server) = server else { return Ok(None) };
-        self.subscribers(kind, &server).await.map(Some)
-    }
-
-    async fn subscribers(
-        &self,
-        kind: FanoutServer,
-        server: &ServerProcess,
-    ) -> anyhow::Result<FanoutResult> {
         let mut command = self.cores.load(&std::env::current_exe()?);
         command
             .args(["fanout-load", "--kind", kind.name()])

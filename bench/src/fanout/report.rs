@@ -1,5 +1,6 @@
 //! The result of a fan-out run, and its tables.
 
+use std::ops::AddAssign;
 use std::time::Duration;
 
 use hapax_workload::{MarkdownTable, cell};
@@ -27,60 +28,45 @@ fn table(
     lines: &[FanoutLine],
     phase: impl Fn(&FanoutResult) -> &FanoutPhase,
 ) -> MarkdownTable {
-    let mut table = MarkdownTable::new([
-        title,
-        "clients",
-        "events/s",
-        "deliveries/s",
-        "server CPU µs/delivery",
-        "server's core busy",
-        "load busy",
-        "p50",
-        "p99",
-        "bytes/delivery",
-        "lost",
-        "twice",
-    ]);
+    let mut table = MarkdownTable::default();
     for line in lines {
         let phase = phase(&line.outcome);
         let latencies = phase.histogram();
         let quantile = |q| cell::latency(Duration::from_nanos(latencies.value_at_quantile(q)));
         table.row([
-            line.kind.name().to_owned(),
-            line.clients.to_string(),
-            cell::rate(phase.events_per_second()),
-            cell::rate(phase.per_second()),
-            format!("{:.2}", phase.server_micros()),
-            phase.share(phase.server_cpu),
-            phase.share(phase.load_cpu),
-            quantile(0.50),
-            quantile(0.99),
-            phase.bytes_each().to_string(),
-            phase.lost.to_string(),
-            phase.duplicates.to_string(),
+            (title, line.kind.name().to_owned()),
+            ("clients", line.clients.to_string()),
+            ("events/s", cell::rate(phase.events as f64 / phase.elapsed.as_secs_f64())),
+            ("deliveries/s", cell::rate(phase.deliveries as f64 / phase.elapsed.as_secs_f64())),
+            ("server CPU µs/delivery", format!("{:.2}", phase.server_micros())),
+            ("server's core busy", phase.share(phase.server_cpu)),
+            ("load busy", phase.share(phase.load_cpu)),
+            ("p50", quantile(0.50)),
+            ("p99", quantile(0.99)),
+            ("bytes/delivery", (phase.bytes / phase.deliveries.max(1)).to_string()),
+            ("lost", phase.lost.to_string()),
+            ("twice", phase.duplicates.to_string()),
         ]);
     }
     table
 }
 
 fn memory(lines: &[FanoutLine]) -> MarkdownTable {
-    let mut table =
-        MarkdownTable::new(["memory", "clients", "kB/connection", "kB/connection at the end"]);
-    for line in lines {
-        let each = |bytes| format!("{:.1}", kilobytes_each(bytes, line.clients));
-        let FanoutResult { connected, peak, .. } = line.outcome;
-        let name = line.kind.name().to_owned();
-        table.row([name, line.clients.to_string(), each(connected), each(peak)]);
+    let mut table = MarkdownTable::default();
+    for FanoutLine { kind, clients, outcome } in lines {
+        let each = |bytes: u64| format!("{:.1}", bytes as f64 / 1024.0 / (*clients).max(1) as f64);
+        table.row([
+            ("memory", kind.name().to_owned()),
+            ("clients", clients.to_string()),
+            ("kB/connection", each(outcome.connected)),
+            ("kB/connection at the end", each(outcome.peak)),
+        ]);
     }
     table
 }
 
-fn kilobytes_each(bytes: u64, clients: usize) -> f64 {
-    bytes as f64 / 1024.0 / clients.max(1) as f64
-}
-
 fn aims(lines: &[FanoutLine]) -> MarkdownTable {
-    let mut table = MarkdownTable::new(["aim", "clients", "seen", "met"]);
+    let mut table = MarkdownTable::default();
     let of = |kind, clients| {
         let found = lines.iter().find(|line| line.kind == kind && line.clients == clients);
         found.map(|line| &line.outcome)
@@ -88,7 +74,12 @@ fn aims(lines: &[FanoutLine]) -> MarkdownTable {
     for line in lines.iter().filter(|line| line.kind == FanoutServer::Hapax) {
         let (hapax, clients) = (&line.outcome, line.clients);
         let mut row = |aim: &str, seen: String, met: bool| {
-            table.row([aim, &clients.to_string(), &seen, if met { "yes" } else { "NO" }]);
+            table.row([
+                ("aim", aim.to_owned()),
+                ("clients", clients.to_string()),
+                ("seen", seen),
+                ("met", if met { "yes" } else { "NO" }.to_owned()),
+            ]);
         };
         if let Some(nchan) = of(FanoutServer::Nchan, clients) {
             let ratio = |phase: fn(&FanoutResult) -> &FanoutPhase| {
@@ -134,20 +125,18 @@ pub(super) struct FanoutPhase {
     pub(super) latencies: Vec<(u64, u64)>,
 }
 
-impl FanoutResult {
-    /// Adds the figures of another part; sizes are the larger of both.
-    pub(super) fn and(self, other: Self) -> Self {
-        Self {
-            connected: self.connected.max(other.connected),
-            peak: self.peak.max(other.peak),
-            paced: self.paced.and(other.paced),
-            flat_out: self.flat_out.and(other.flat_out),
-        }
+/// Adds the figures of another part; sizes are the larger of both.
+impl AddAssign for FanoutResult {
+    fn add_assign(&mut self, other: Self) {
+        self.connected = self.connected.max(other.connected);
+        self.peak = self.peak.max(other.peak);
+        self.paced += other.paced;
+        self.flat_out += other.flat_out;
     }
 }
 
-impl FanoutPhase {
-    fn and(mut self, other: Self) -> Self {
+impl AddAssign for FanoutPhase {
+    fn add_assign(&mut self, other: Self) {
         self.events += other.events;
         self.deliveries += other.deliveries;
         self.bytes += other.bytes;
@@ -157,32 +146,36 @@ impl FanoutPhase {
         self.lost += other.lost;
         self.duplicates += other.duplicates;
         self.latencies.extend(other.latencies);
-        self
     }
+}
 
-    pub(super) fn per_second(&self) -> f64 {
-        self.deliveries as f64 / self.elapsed.as_secs_f64()
-    }
-
-    pub(super) fn events_per_second(&self) -> f64 {
-        self.events as f64 / self.elapsed.as_secs_f64()
+impl FanoutPhase {
+    /// The figures since `start`; the latencies are those of the end alone.
+    pub(super) fn since(self, start: &Self) -> Self {
+        Self {
+            events: self.events - start.events,
+            deliveries: self.deliveries - start.deliveries,
+            bytes: self.bytes - start.bytes,
+            elapsed: self.elapsed.saturating_sub(start.elapsed),
+            server_cpu: self.server_cpu.saturating_sub(start.server_cpu),
+            load_cpu: self.load_cpu.saturating_sub(start.load_cpu),
+            lost: self.lost - start.lost,
+            duplicates: self.duplicates - start.duplicates,
+            latencies: self.latencies,
+        }
     }
 
     /// CPU time of the server for one delivery, in µs, publishing included.
-    pub(super) fn server_micros(&self) -> f64 {
+    fn server_micros(&self) -> f64 {
         self.server_cpu.as_secs_f64() * 1e6 / self.deliveries.max(1) as f64
     }
 
-    pub(super) fn bytes_each(&self) -> u64 {
-        self.bytes / self.deliveries.max(1)
-    }
-
     /// CPU time as a share of one core.
-    pub(super) fn share(&self, cpu: Duration) -> String {
+    fn share(&self, cpu: Duration) -> String {
         format!("{:.0} %", 100.0 * cpu.as_secs_f64() / self.elapsed.as_secs_f64())
     }
 
-    pub(super) fn histogram(&self) -> Histogram<u64> {
+    fn histogram(&self) -> Histogram<u64> {
         let mut all = histogram();
         for (nanos, count) in &self.latencies {
             // Cannot fail: the histogram resizes itself.

@@ -7,7 +7,7 @@ use std::path::Path;
 use clap::ValueEnum;
 
 use super::limits::CorePinning;
-use crate::process::{ServerProcess, start_nginx};
+use crate::process::{ServerProcess, hapax_command, nginx_version, start_nginx};
 
 /// The path of nginx's modules on Debian and most other systems.
 const NCHAN: &str = "/usr/lib/nginx/modules/ngx_nchan_module.so";
@@ -25,7 +25,11 @@ pub(super) enum FanoutServer {
 }
 
 impl FanoutServer {
-    pub(super) const ALL: [Self; 2] = [Self::Hapax, Self::Nchan];
+    /// hapax, and nchan if it is installed.
+    pub(super) fn installed() -> Vec<Self> {
+        let nchan = nginx_version().is_some() && Path::new(NCHAN).exists();
+        if nchan { vec![Self::Hapax, Self::Nchan] } else { vec![Self::Hapax] }
+    }
 
     pub(super) const fn name(self) -> &'static str {
         match self {
@@ -34,17 +38,25 @@ impl FanoutServer {
         }
     }
 
-    /// Starts the server for this many clients. `None` where it is not installed.
+    /// Starts the server for this many clients.
     pub(super) fn start(
         self,
         hapax: &Path,
         folder: &Path,
         clients: usize,
         cores: &CorePinning,
-    ) -> anyhow::Result<Option<ServerProcess>> {
+    ) -> anyhow::Result<ServerProcess> {
         match self {
-            Self::Hapax => start_hapax(hapax, folder, clients, cores).map(Some),
-            Self::Nchan => start_nchan(folder, clients, cores),
+            Self::Hapax => {
+                let room = (clients + OTHER_FILES).to_string();
+                let mut command = hapax_command(cores.server(hapax), "serve", "memory:", folder);
+                command.args(["--sse-connections", &room, "--max-connections", &room]);
+                ServerProcess::start_announced(&mut command)
+            }
+            Self::Nchan => {
+                let configure = |address| configuration(folder, address, clients);
+                start_nginx(folder, |binary| cores.server(binary), configure)
+            }
         }
     }
 
@@ -88,36 +100,6 @@ impl FanoutServer {
         );
         request.extend(body);
     }
-}
-
-fn start_hapax(
-    hapax: &Path,
-    folder: &Path,
-    clients: usize,
-    cores: &CorePinning,
-) -> anyhow::Result<ServerProcess> {
-    let room = (clients + OTHER_FILES).to_string();
-    let mut command = cores.server(hapax);
-    command
-        .args(["serve", "--listen", "127.0.0.1:0", "--store", "memory:"])
-        .args(["--sse-connections", &room, "--max-connections", &room])
-        // No access log, as for nginx.
-        .args(["--log-level", "error"])
-        // An empty folder, so that it finds no settings file.
-        .current_dir(folder);
-    ServerProcess::start_announced(&mut command)
-}
-
-fn start_nchan(
-    folder: &Path,
-    clients: usize,
-    cores: &CorePinning,
-) -> anyhow::Result<Option<ServerProcess>> {
-    if !Path::new(NCHAN).exists() {
-        return Ok(None);
-    }
-    let start = |binary: &Path| cores.server(binary);
-    start_nginx(folder, start, |address| configuration(folder, address, clients))
 }
 
 /// As in hapax, a keep-alive every 15 s and ten thousand events kept in memory.

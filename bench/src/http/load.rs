@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use hapax_core::Token;
 use hapax_workload::{BenchError, BenchOperation};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -12,17 +11,19 @@ use tokio::sync::Mutex;
 
 use super::handler::{ANSWER, REQUEST};
 use super::setup::HttpTarget;
+use crate::raw::engine;
+use crate::turns::fresh_run_id;
 
 /// The keys of the requests, which no other run uses.
 pub(super) struct LoadKeys {
-    run: String,
+    run_id: String,
     fresh: bool,
 }
 
 impl LoadKeys {
     /// Each request has its own key: first runs.
     pub(super) fn fresh() -> Self {
-        Self { run: Token::random().as_str()[..16].to_owned(), fresh: true }
+        Self { run_id: fresh_run_id(), fresh: true }
     }
 
     /// All requests have the same key: replays.
@@ -31,13 +32,14 @@ impl LoadKeys {
     }
 
     fn key(&self, task: usize, turn: u64) -> String {
-        if self.fresh { format!("{}-{task}-{turn}", self.run) } else { self.run.clone() }
+        if self.fresh { format!("{}-{task}-{turn}", self.run_id) } else { self.run_id.clone() }
     }
 }
 
 pub(super) struct HttpLoad {
     keys: LoadKeys,
-    expected: LoadResponse,
+    /// Whether every response has to be a replay.
+    replays: bool,
     /// One for each task, so that the lock is never contended.
     connections: Vec<Mutex<LoadConnection>>,
 }
@@ -50,21 +52,17 @@ impl HttpLoad {
         connections: usize,
     ) -> Result<Arc<Self>, BenchError> {
         let address = target.server.address();
-        let replayed = target.role.keeps_answers() && !keys.fresh;
-        Self::to(address, keys, LoadResponse { replayed }, connections).await
+        let replays = target.role.keeps_answers() && !keys.fresh;
+        Self::to(address, keys, replays, connections).await
     }
 
     async fn to(
         address: SocketAddr,
         keys: LoadKeys,
-        expected: LoadResponse,
+        replays: bool,
         connections: usize,
     ) -> Result<Arc<Self>, BenchError> {
-        let open = || async {
-            LoadConnection::open(address)
-                .await
-                .map_err(|error| BenchError::Engine(error.to_string()))
-        };
+        let open = async || LoadConnection::open(address).await.map_err(engine);
         if !keys.fresh {
             open().await?.post(&keys.key(0, 0)).await?;
         }
@@ -72,18 +70,18 @@ impl HttpLoad {
         for _ in 0..connections {
             opened.push(Mutex::new(open().await?));
         }
-        Ok(Arc::new(Self { keys, expected, connections: opened }))
+        Ok(Arc::new(Self { keys, replays, connections: opened }))
     }
 }
 
 #[async_trait]
 impl BenchOperation for HttpLoad {
     async fn run(&self, task: usize, turn: u64) -> Result<(), BenchError> {
-        let answered = self.connections[task].lock().await.post(&self.keys.key(task, turn)).await?;
-        match answered == self.expected {
-            true => Ok(()),
-            false if answered.replayed => Err(BenchError::Unexpected("a fresh key was answered")),
-            false => Err(BenchError::Unexpected("a settled key ran again")),
+        let replayed = self.connections[task].lock().await.post(&self.keys.key(task, turn)).await?;
+        match (replayed, self.replays) {
+            (true, false) => Err(BenchError::Unexpected("a fresh key was answered")),
+            (false, true) => Err(BenchError::Unexpected("a settled key ran again")),
+            _ => Ok(()),
         }
     }
 }
@@ -91,7 +89,7 @@ impl BenchOperation for HttpLoad {
 /// Far more than any expected response.
 const MOST: usize = 64 * 1024;
 
-pub(super) struct LoadConnection {
+struct LoadConnection {
     stream: TcpStream,
     /// The request before and after the key.
     before_key: String,
@@ -100,14 +98,8 @@ pub(super) struct LoadConnection {
     answer: Vec<u8>,
 }
 
-/// A response that was otherwise as expected.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct LoadResponse {
-    pub(super) replayed: bool,
-}
-
 impl LoadConnection {
-    pub(super) async fn open(address: SocketAddr) -> std::io::Result<Self> {
+    async fn open(address: SocketAddr) -> std::io::Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         let before_key = format!(
@@ -119,19 +111,20 @@ impl LoadConnection {
         Ok(Self { stream, before_key, after_key, request, answer })
     }
 
-    pub(super) async fn post(&mut self, key: &str) -> Result<LoadResponse, BenchError> {
+    /// Sends a request, and returns whether its response is a replay.
+    async fn post(&mut self, key: &str) -> Result<bool, BenchError> {
         self.request.clear();
         for part in [&self.before_key, key, &self.after_key] {
             self.request.push_str(part);
         }
-        self.stream.write_all(self.request.as_bytes()).await.map_err(broken)?;
+        self.stream.write_all(self.request.as_bytes()).await.map_err(engine)?;
         self.answer.clear();
         loop {
-            if self.stream.read_buf(&mut self.answer).await.map_err(broken)? == 0 {
+            if self.stream.read_buf(&mut self.answer).await.map_err(engine)? == 0 {
                 return Err(BenchError::Unexpected("a kept-alive connection was closed"));
             }
-            if let Some(answered) = read(&self.answer)? {
-                return Ok(answered);
+            if let Some(replayed) = read(&self.answer)? {
+                return Ok(replayed);
             }
             if self.answer.len() > MOST {
                 return Err(BenchError::Unexpected("an answer has no end"));
@@ -140,12 +133,8 @@ impl LoadConnection {
     }
 }
 
-fn broken(error: std::io::Error) -> BenchError {
-    BenchError::Engine(error.to_string())
-}
-
-/// `None` while the response is incomplete.
-fn read(bytes: &[u8]) -> Result<Option<LoadResponse>, BenchError> {
+/// Whether the response is a replay; `None` while it is incomplete.
+fn read(bytes: &[u8]) -> Result<Option<bool>, BenchError> {
     let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else {
         return Ok(None);
     };
@@ -161,7 +150,7 @@ fn read(bytes: &[u8]) -> Result<Option<LoadResponse>, BenchError> {
         _ => return Err(BenchError::Engine(format!("the handler's answer was expected: {head}"))),
     };
     let replayed = header(head, "idempotent-replayed") == Some("true");
-    Ok(whole.then_some(LoadResponse { replayed }))
+    Ok(whole.then_some(replayed))
 }
 
 fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
@@ -186,7 +175,7 @@ mod tests {
     }
 
     async fn load(address: SocketAddr, keys: LoadKeys, replayed: bool) -> Result<u64, BenchError> {
-        let load = HttpLoad::to(address, keys, LoadResponse { replayed }, 8).await?;
+        let load = HttpLoad::to(address, keys, replayed, 8).await?;
         Ok(measure(load, &BenchPlan::new(8, BenchSpan::Count(200))).await?.operations)
     }
 
@@ -218,7 +207,7 @@ mod tests {
             for end in 0..whole.len() {
                 assert_eq!(read(&whole.as_bytes()[..end]).unwrap(), None, "{end} bytes");
             }
-            assert_eq!(read(whole.as_bytes()).unwrap(), Some(LoadResponse { replayed }));
+            assert_eq!(read(whole.as_bytes()).unwrap(), Some(replayed));
         }
     }
 

@@ -14,8 +14,8 @@ use anyhow::Context;
 use hapax_workload::{BenchError, BenchPlan, BenchSpan, Measurement, measure};
 
 use crate::process::HapaxBinary;
-use crate::store_server::Engine;
-use crate::{progress, say};
+use crate::turns::in_rounds;
+use crate::{RunArgs, say};
 pub(crate) use handler::{HandlerArgs, serve as serve_handler};
 use load::{HttpLoad, LoadKeys};
 use report::HttpResult;
@@ -24,45 +24,20 @@ use setup::{HttpSetup, HttpTarget};
 
 /// Keep-alive connections, each with one request at a time.
 const CONNECTIONS: usize = 64;
-/// The servers are measured in order and then in reverse, so that a change of the machine affects all.
 const ROUNDS: u32 = 2;
 /// How much longer than planned a measurement may take before it counts as hanging.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The arguments of `hapax-bench http`.
-#[derive(clap::Args)]
-pub(crate) struct HttpArgs {
-    #[command(flatten)]
-    hapax: HapaxBinary,
-}
-
 /// Runs the measurements and prints the tables.
-pub(crate) async fn compare(
-    args: &HttpArgs,
-    engines: &[Engine],
-    seconds: Duration,
-) -> anyhow::Result<()> {
-    let setup = HttpSetup::set(&args.hapax.path()?, engines)?;
-    say(&setup.description())?;
-    let mut lines: Vec<Option<HttpResult>> = setup.servers.iter().map(|_| None).collect();
-    for round in 0..ROUNDS {
-        let mut order: Vec<usize> = (0..lines.len()).collect();
-        if round % 2 == 1 {
-            order.reverse();
-        }
-        for at in order {
-            let line = measure_one(&setup.servers[at], seconds / ROUNDS).await?;
-            lines[at] = Some(match lines[at].take() {
-                Some(before) => before.and(&line),
-                None => line,
-            });
-            progress(".");
-        }
-    }
-    progress("\n");
-    let lines: Vec<HttpResult> = lines.into_iter().flatten().collect();
-    say(&report::tables(&lines))?;
-    say(&report::aims(&lines).to_string())?;
+pub(crate) async fn compare(hapax: &HapaxBinary, run: &RunArgs) -> anyhow::Result<()> {
+    let setup = HttpSetup::start(&hapax.path()?, run)?;
+    say(setup.description())?;
+    let lines = in_rounds(ROUNDS, setup.servers.len(), async |case, _| {
+        measure_one(&setup.servers[case], run.seconds / ROUNDS).await
+    });
+    let lines = lines.await?;
+    say(report::tables(&lines))?;
+    say(report::aims(&lines))?;
     Ok(())
 }
 
@@ -72,7 +47,7 @@ async fn measure_one(target: &HttpTarget, time: Duration) -> anyhow::Result<Http
         let replay = under_load(target, LoadKeys::one(), time).await?;
         Ok::<_, BenchError>(HttpResult { role: target.role, first, replay })
     };
-    run.await.with_context(|| format!("{}", target.role))
+    run.await.with_context(|| target.role.to_string())
 }
 
 async fn under_load(
@@ -85,9 +60,6 @@ async fn under_load(
         .warm_up(warm_up)
         .servers([target.server.processes(), target.store.clone()]);
     let load = HttpLoad::connect(target, keys, CONNECTIONS).await?;
-    let limit = warm_up + time + TIMEOUT;
-    match tokio::time::timeout(limit, measure(load, &plan)).await {
-        Ok(measured) => measured,
-        Err(_) => Err(BenchError::Unexpected("it hangs")),
-    }
+    let measured = tokio::time::timeout(warm_up + time + TIMEOUT, measure(load, &plan)).await;
+    measured.unwrap_or(Err(BenchError::Unexpected("it hangs")))
 }

@@ -1,5 +1,7 @@
 //! The tables of `hapax-bench http`.
 
+use std::ops::AddAssign;
+
 use hapax_workload::{MarkdownTable, Measurement, cell};
 
 use super::setup::HttpRole;
@@ -13,29 +15,23 @@ pub(super) struct HttpResult {
 }
 
 /// Selects first runs or replays.
-pub(super) type RunKind = fn(&HttpResult) -> &Measurement;
+type RunKind = fn(&HttpResult) -> &Measurement;
+const FIRST: RunKind = |line| &line.first;
+const REPLAY: RunKind = |line| &line.replay;
 
-impl HttpResult {
-    pub(super) fn and(self, other: &Self) -> Self {
-        let Self { role, first, replay } = self;
-        Self { role, first: first.and(&other.first), replay: replay.and(&other.replay) }
-    }
-
-    pub(super) fn first(&self) -> &Measurement {
-        &self.first
-    }
-
-    pub(super) fn replay(&self) -> &Measurement {
-        &self.replay
+impl AddAssign for HttpResult {
+    fn add_assign(&mut self, other: Self) {
+        self.first += other.first;
+        self.replay += other.replay;
     }
 }
 
-pub(super) fn find(lines: &[HttpResult], role: HttpRole) -> Option<&HttpResult> {
+fn find(lines: &[HttpResult], role: HttpRole) -> Option<&HttpResult> {
     lines.iter().find(|line| line.role == role)
 }
 
 /// CPU time of the server under test and its store's server for one request, in µs.
-pub(super) fn cpu(measured: &Measurement) -> f64 {
+fn cpu(measured: &Measurement) -> f64 {
     let micros =
         |group| measured.server_cpu_each(group).map_or(0.0, |time| time.as_secs_f64() * 1e6);
     micros(SERVER) + micros(STORE)
@@ -47,33 +43,24 @@ const STORE: usize = 1;
 
 /// A table of first runs and one of replays.
 pub(super) fn tables(lines: &[HttpResult]) -> String {
-    let first = table("first runs (a fresh key each)", lines, HttpResult::first);
-    let replays = table("replays (one settled key)", lines, HttpResult::replay);
+    let first = table("first runs (a fresh key each)", lines, FIRST);
+    let replays = table("replays (one settled key)", lines, REPLAY);
     format!("{first}\n{replays}")
 }
 
 fn table(title: &str, lines: &[HttpResult], half: RunKind) -> MarkdownTable {
-    let mut table = MarkdownTable::new([
-        title,
-        "requests/s",
-        "p50",
-        "p99",
-        "server CPU µs",
-        "store CPU µs",
-        "both",
-        "over bare handler or nginx",
-    ]);
+    let mut table = MarkdownTable::default();
     for line in lines {
         let measured = half(line);
         table.row([
-            line.role.to_string(),
-            cell::rate(measured.per_second()),
-            cell::latency(measured.p50()),
-            cell::latency(measured.p99()),
-            cell::micros(measured.server_cpu_each(SERVER)),
-            cell::micros(measured.server_cpu_each(STORE)),
-            format!("{:.1}", cpu(measured)),
-            over(lines, line, half),
+            (title, line.role.to_string()),
+            ("requests/s", cell::rate(measured.per_second())),
+            ("p50", cell::latency(measured.p50())),
+            ("p99", cell::latency(measured.p99())),
+            ("server CPU µs", cell::micros(measured.server_cpu_each(SERVER))),
+            ("store CPU µs", cell::micros(measured.server_cpu_each(STORE))),
+            ("both", format!("{:.1}", cpu(measured))),
+            ("over bare handler or nginx", over(lines, line, half)),
         ]);
     }
     table
@@ -91,7 +78,7 @@ fn over(lines: &[HttpResult], line: &HttpResult, half: RunKind) -> String {
 type Seen = Option<(String, bool)>;
 
 pub(super) fn aims(lines: &[HttpResult]) -> MarkdownTable {
-    let mut table = MarkdownTable::new(["aim", "seen", "met"]);
+    let mut table = MarkdownTable::default();
     let aims: [(&str, Seen); 5] = [
         (
             "layer on memory ≤ 15 µs CPU over the bare handler",
@@ -111,7 +98,7 @@ pub(super) fn aims(lines: &[HttpResult]) -> MarkdownTable {
             Some((seen, false)) => (seen, "NO"),
             None => ("not measured".into(), "—"),
         };
-        table.row([aim, &seen, met]);
+        table.row([("aim", aim.to_owned()), ("seen", seen), ("met", met.to_owned())]);
     }
     table
 }
@@ -119,8 +106,8 @@ pub(super) fn aims(lines: &[HttpResult]) -> MarkdownTable {
 fn over_bare(lines: &[HttpResult], engine: Engine, most: f64) -> Seen {
     let (layer, bare) = (find(lines, HttpRole::Layer(engine))?, find(lines, HttpRole::Bare)?);
     let over = |half: RunKind| cpu(half(layer)) - cpu(half(bare));
-    let (first, replay) = (over(HttpResult::first), over(HttpResult::replay));
-    let all = cpu(layer.first());
+    let (first, replay) = (over(FIRST), over(REPLAY));
+    let all = cpu(&layer.first);
     let seen = format!("{first:.1} (replay {replay:.1}; {all:.1} with the handler)");
     Some((seen, first <= most && replay <= most))
 }
@@ -129,7 +116,7 @@ fn replays_cost_less(lines: &[HttpResult]) -> Seen {
     let keeping: Vec<&HttpResult> = lines.iter().filter(|line| line.role.keeps_answers()).collect();
     let dearer: Vec<String> = keeping
         .iter()
-        .filter(|line| cpu(line.replay()) >= cpu(line.first()))
+        .filter(|line| cpu(&line.replay) >= cpu(&line.first))
         .map(|line| line.role.to_string())
         .collect();
     let met = dearer.is_empty();
@@ -145,11 +132,11 @@ fn beside_nginx(lines: &[HttpResult], most: f64) -> Seen {
     let proxy = find(lines, HttpRole::Proxy(Engine::Memory))?;
     let nginx = find(lines, HttpRole::Nginx)?;
     let times = |half: RunKind| cpu(half(proxy)) / cpu(half(nginx));
-    let (first, replay) = (times(HttpResult::first), times(HttpResult::replay));
+    let (first, replay) = (times(FIRST), times(REPLAY));
     Some((format!("×{first:.2} (replay ×{replay:.2})"), first <= most && replay <= most))
 }
 
 fn first_runs(lines: &[HttpResult], least: f64) -> Seen {
-    let rate = find(lines, HttpRole::Layer(Engine::Sqlite))?.first().per_second();
+    let rate = find(lines, HttpRole::Layer(Engine::Sqlite))?.first.per_second();
     Some((format!("{rate:.0}"), rate >= least))
 }

@@ -9,10 +9,9 @@ use hapax_workload::ProcessGroup;
 use tempfile::TempDir;
 
 use super::CONNECTIONS;
-use crate::process::{ServerProcess, nginx_version, start_nginx};
+use crate::RunArgs;
+use crate::process::{ANY_PORT, ServerProcess, hapax_command, nginx_version, start_nginx};
 use crate::store_server::{Engine, StoreServer};
-
-const ANYWHERE: &str = "127.0.0.1:0";
 
 /// The part that a server plays in the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,23 +62,27 @@ pub(super) struct HttpSetup {
 }
 
 impl HttpSetup {
-    pub(super) fn set(hapax: &Path, engines: &[Engine]) -> anyhow::Result<Self> {
+    pub(super) fn start(hapax: &Path, run: &RunArgs) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
-        let stores = engines.iter().map(|engine| StoreServer::start(*engine));
-        let stores: Vec<StoreServer> = stores.collect::<anyhow::Result<_>>()?;
+        let stores = StoreServer::start_all(run.engines())?;
         let bare = handler(None)?;
         let upstream = bare.address();
         let mut servers = vec![HttpTarget::new(HttpRole::Bare, bare, None)];
-        for (engine, store) in engines.iter().zip(&stores) {
+        for store in &stores {
             let server = handler(Some(&store.url("layer")))?;
-            servers.push(HttpTarget::new(HttpRole::Layer(*engine), server, Some(store)));
+            servers.push(HttpTarget::new(HttpRole::Layer(store.engine()), server, Some(store)));
         }
-        if let Some(server) = start_nginx_proxy(folder.path(), upstream)? {
+        if nginx_version().is_some() {
+            let configure = |address| configuration(folder.path(), address, upstream);
+            let server = start_nginx(folder.path(), |binary| Command::new(binary), configure)?;
             servers.push(HttpTarget::new(HttpRole::Nginx, server, None));
         }
-        for (engine, store) in engines.iter().zip(&stores) {
-            let server = proxy(hapax, folder.path(), upstream, &store.url("proxy"))?;
-            servers.push(HttpTarget::new(HttpRole::Proxy(*engine), server, Some(store)));
+        for store in &stores {
+            let (command, url) = (Command::new(hapax), store.url("proxy"));
+            let mut command = hapax_command(command, "proxy", &url, folder.path());
+            command.args(["--upstream", &format!("http://{upstream}")]);
+            let server = ServerProcess::start_announced(&mut command)?;
+            servers.push(HttpTarget::new(HttpRole::Proxy(store.engine()), server, Some(store)));
         }
         Ok(Self { servers, stores, _folder: folder })
     }
@@ -111,37 +114,11 @@ impl HttpTarget {
 /// Starts this binary as a handler, under the layer on this store or bare.
 pub(crate) fn handler(store: Option<&str>) -> anyhow::Result<ServerProcess> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["serve-handler", "--listen", ANYWHERE]);
+    command.env_clear().args(["serve-handler", "--listen", ANY_PORT]);
     if let Some(url) = store {
         command.args(["--store", url]);
     }
     ServerProcess::start_announced(&mut command)
-}
-
-/// Runs in an empty folder, so that it finds no settings file.
-fn proxy(
-    hapax: &Path,
-    folder: &Path,
-    upstream: SocketAddr,
-    store: &str,
-) -> anyhow::Result<ServerProcess> {
-    let mut command = Command::new(hapax);
-    let upstream = format!("http://{upstream}");
-    command
-        .args(["proxy", "--listen", ANYWHERE, "--upstream", &upstream, "--store", store])
-        // No access log, as for nginx.
-        .args(["--log-level", "error"])
-        .current_dir(folder);
-    ServerProcess::start_announced(&mut command)
-}
-
-/// `None` where nginx is not installed.
-fn start_nginx_proxy(folder: &Path, upstream: SocketAddr) -> anyhow::Result<Option<ServerProcess>> {
-    start_nginx(
-        folder,
-        |binary| Command::new(binary),
-        |address| configuration(folder, address, upstream),
-    )
 }
 
 fn configuration(folder: &Path, address: SocketAddr, upstream: SocketAddr) -> String {

@@ -9,6 +9,8 @@ use hapax_core::document::{Documents, MatchCondition};
 use hapax_core::lock::Locks;
 use hapax_workload::{BenchError, BenchOperation, Measurement};
 
+use crate::raw::engine;
+
 /// The record as the bookkeeping bot stores it.
 const LAST_TRANSACTION: &str = r#"{"intent":"bookkeeping","日期":"2025-11-29","時間":"14:30","品項":"午餐","原幣別":"TWD","原幣金額":100.0,"匯率":1.0,"付款方式":"信用卡","交易ID":"20251129-143000","明細說明":"","分類":"飲食","專案":"日常","必要性":"必要","代墊狀態":"無","收款支付對象":"","附註":""}"#;
 const HOUR: Duration = Duration::from_secs(3600);
@@ -74,27 +76,24 @@ pub(super) struct FigureOperation {
 #[async_trait]
 impl BenchOperation for FigureOperation {
     async fn run(&self, task: usize, turn: u64) -> Result<(), BenchError> {
-        let failed = |error: &dyn std::error::Error| BenchError::Engine(error.to_string());
         match self.figure {
             // Each task is one user with one lock.
             LineFigure::Lock => {
                 let key = format!("processing:user:Uf00d{task}");
-                let ticket =
-                    self.locks.take(&key, LOCK, Duration::ZERO).await.map_err(|e| failed(&e))?;
-                self.locks.release(&key, &ticket.token).await.map_err(|e| failed(&e))
+                let ticket = self.locks.take(&key, LOCK, Duration::ZERO).await.map_err(engine)?;
+                self.locks.release(&key, &ticket.token).await.map_err(engine)
             }
             LineFigure::Get => {
                 let found = self.documents.get_raw(&record(user(task, turn))).await;
-                match found.map_err(|e| failed(&e))? {
+                match found.map_err(engine)? {
                     Some(_) => Ok(()),
                     None => Err(BenchError::Unexpected("a record is missing")),
                 }
             }
             LineFigure::Set => {
                 let (name, json) = (record(user(task, turn)), LAST_TRANSACTION.into());
-                let stored =
-                    self.documents.put_raw(&name, json, &MatchCondition::Any, Some(HOUR)).await;
-                stored.map(drop).map_err(|e| failed(&e))
+                let stored = self.documents.put_raw(&name, json, &MatchCondition::Any, Some(HOUR));
+                stored.await.map(drop).map_err(engine)
             }
         }
     }

@@ -12,14 +12,14 @@ use axum::Router;
 use axum::routing::post;
 use hapax_line::ChannelSecrets;
 use hapax_line::simulator::{WebhookSender, events};
-use hapax_workload::{BenchError, BenchOperation, BenchPlan, BenchSpan, cell, measure};
+use hapax_workload::{BenchError, BenchOperation, BenchPlan, BenchSpan, Measurement, measure};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use super::WARM_UP;
-use crate::process::ServerProcess;
-use crate::store_server::{Engine, StoreServer};
+use crate::process::{ServerProcess, hapax_command};
+use crate::store_server::StoreServer;
 
 const SECRET: &str = "bench";
 /// How long the last event may take to be handled.
@@ -47,27 +47,22 @@ impl LineBot {
         let serving = tokio::spawn(async move {
             let _ = axum::serve(listener, app).await;
         });
-        // Run in an empty folder, so that it finds no settings file.
         let folder = tempfile::tempdir()?;
-        let mut command = Command::new(hapax);
+        let mut command = hapax_command(Command::new(hapax), "line", store, folder.path());
         command
-            .args(["line", "--listen", "127.0.0.1:0", "--store", store, "--upstream", &upstream])
-            .args(["--log-level", "error"])
-            .current_dir(folder.path());
-        let gateway = ServerProcess::start_announced_with_env(
-            &mut command,
-            &[("LINE_CHANNEL_SECRET", SECRET), ("LINE_CHANNEL_ACCESS_TOKEN", "bench")],
-        )?;
+            .args(["--upstream", &upstream])
+            .envs([("LINE_CHANNEL_SECRET", SECRET), ("LINE_CHANNEL_ACCESS_TOKEN", "bench")]);
+        let gateway = ServerProcess::start_announced(&mut command)?;
         Ok(Self { gateway, handled, serving, _folder: folder })
     }
 
-    pub(super) async fn row(
+    /// Measures webhooks, and the rate at which the bot gets their events.
+    pub(super) async fn measure(
         &self,
-        engine: Engine,
         server: &StoreServer,
         connections: usize,
         time: Duration,
-    ) -> anyhow::Result<[String; 8]> {
+    ) -> anyhow::Result<(Measurement, f64)> {
         let url = format!("http://{}/line/webhook", self.gateway.address());
         let sent = Arc::new(AtomicU64::new(0));
         let sender = WebhookSender::new(&url, &ChannelSecrets::new(SECRET)?, "Uf00dbot")?;
@@ -82,16 +77,7 @@ impl LineBot {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         let handled = self.handled.load(Ordering::Relaxed) as f64 / since.elapsed().as_secs_f64();
-        Ok([
-            engine.name().into(),
-            connections.to_string(),
-            cell::rate(measured.per_second()),
-            cell::latency(measured.p50()),
-            cell::latency(measured.p99()),
-            cell::rate(handled),
-            cell::micros(measured.server_cpu_each(0)),
-            cell::micros(measured.server_cpu_each(1)),
-        ])
+        Ok((measured, handled))
     }
 }
 
@@ -109,7 +95,7 @@ struct WebhookOperation {
 #[async_trait]
 impl BenchOperation for WebhookOperation {
     async fn run(&self, task: usize, turn: u64) -> Result<(), BenchError> {
-        let tap = events::text(&format!("Uf00d{task}-{turn}"), "🥚");
+        let tap = events::text(&format!("Uf00d{task}-{turn}"), "hello");
         match self.sender.send(&[tap]).await {
             Ok(delivered) if delivered.status == 200 => {
                 self.sent.fetch_add(1, Ordering::Relaxed);

@@ -1,22 +1,22 @@
 //! A relay that works until its queue is empty, and its speed with a sink that discards.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use hapax_core::Queue;
 use hapax_core::queue::QueueName;
 use hapax_relay::{DeliveryError, OutboundMessage, Relay, Sink};
-use hapax_workload::{MarkdownTable, ProcessGroup, cell};
-use tokio::sync::Notify;
+use hapax_workload::{MarkdownTable, Measurement, ProcessGroup, cell, measure_work};
 
-use super::rows::{OrderingKeys, RelayRun, add, fill};
+use super::rows::{Countdown, OrderingKeys, fill};
 use crate::store_server::{Engine, StoreServer};
-use crate::{progress, say};
+use crate::turns::in_rounds;
+use crate::{RunArgs, say};
 
-/// A relay that delivers nothing for this long is stuck.
-const TIMEOUT: Duration = Duration::from_secs(30);
+const KEYS: [OrderingKeys; 3] = [OrderingKeys::None, OrderingKeys::Own, OrderingKeys::Shared(10)];
+const ROUNDS: u32 = 2;
+/// Rows in a second on PostgreSQL.
+const AIM: f64 = 40_000.0;
 
 /// Drains this many rows with the relay's default settings, until the store has the outcome of the last
 /// one.
@@ -25,58 +25,34 @@ pub(super) async fn drain(
     sink: Arc<dyn Sink>,
     rows: usize,
     servers: &[ProcessGroup],
-) -> anyhow::Result<RelayRun> {
-    let counting = Arc::new(Counting { sink, left: AtomicUsize::new(rows), empty: Notify::new() });
+) -> anyhow::Result<Measurement> {
+    let counting = Arc::new(CountingSink { sink, rows: Countdown::new(rows) });
     let relay = Relay::new(queue.clone(), counting.clone());
     let work = async {
-        let mut stuck = false;
-        relay.run(counting.wait(&mut stuck)).await;
-        anyhow::ensure!(!stuck, "the relay is stuck: {} rows left", counting.left.load(Relaxed));
-        Ok(())
+        relay.run(counting.rows.wait()).await;
+        counting.rows.ensure_none_left()
     };
-    let run = RelayRun::of(rows, servers, work).await?;
+    let measured = measure_work(rows as u64, servers, work).await?;
     let depth = queue.depth(&QueueName::outbox(), None).await?;
     anyhow::ensure!(depth.waiting + depth.in_flight + depth.dead == 0, "rows are left: {depth:?}");
-    Ok(run)
+    Ok(measured)
 }
 
-/// A sink that counts down the rows it still has to get.
-struct Counting {
+/// Counts the rows that another sink has got.
+struct CountingSink {
     sink: Arc<dyn Sink>,
-    left: AtomicUsize,
-    empty: Notify,
-}
-
-impl Counting {
-    async fn wait(&self, stuck: &mut bool) {
-        let mut left = usize::MAX;
-        loop {
-            tokio::select! {
-                () = self.empty.notified() => return,
-                () = tokio::time::sleep(TIMEOUT) => {}
-            }
-            let now = self.left.load(Relaxed);
-            if now == left {
-                *stuck = true;
-                return;
-            }
-            left = now;
-        }
-    }
+    rows: Countdown,
 }
 
 #[async_trait]
-impl Sink for Counting {
+impl Sink for CountingSink {
     fn name(&self) -> &'static str {
         self.sink.name()
     }
 
     async fn send(&self, message: &OutboundMessage) -> Result<(), DeliveryError> {
         self.sink.send(message).await?;
-        // The count falls below zero only where a row was sent twice; end then, too.
-        if self.left.fetch_sub(1, Relaxed) <= 1 {
-            self.empty.notify_one();
-        }
+        self.rows.count_one();
         Ok(())
     }
 
@@ -89,13 +65,8 @@ impl Sink for Counting {
     }
 }
 
-const KEYS: [OrderingKeys; 3] = [OrderingKeys::None, OrderingKeys::Own, OrderingKeys::Shared(10)];
-const ROUNDS: usize = 2;
-/// Rows in a second on PostgreSQL.
-const AIM: f64 = 40_000.0;
-
 /// A sink that discards everything.
-pub(super) struct DiscardSink;
+struct DiscardSink;
 
 #[async_trait]
 impl Sink for DiscardSink {
@@ -108,57 +79,34 @@ impl Sink for DiscardSink {
     }
 }
 
-pub(super) async fn compare(engines: &[Engine], rows: usize) -> anyhow::Result<()> {
-    say(&format!(
+pub(super) async fn compare(run: &RunArgs, rows: usize) -> anyhow::Result<()> {
+    say(format_args!(
         "## Draining\n\n{rows} rows of about 200 bytes, one relay with its usual settings, a sink \
          that does nothing.\n"
     ))?;
-    let mut table = MarkdownTable::new([
-        "store",
-        "keys",
-        "rows/s",
-        "relay CPU µs/row",
-        "store CPU µs/row",
-        "aim on PostgreSQL",
-    ]);
-    for engine in engines {
-        let server = StoreServer::start(*engine)?;
-        for keys in KEYS {
-            let mut sum = None;
-            for round in 0..ROUNDS {
-                let store = server.store(&database(keys, round)).await?;
-                fill(&*store, rows, keys).await?;
-                add(
-                    &mut sum,
-                    drain(store, Arc::new(DiscardSink), rows, &[server.processes()]).await?,
-                );
-                progress(".");
-            }
-            let Some(run) = sum else { continue };
+    let mut table = MarkdownTable::default();
+    for engine in run.engines() {
+        let server = StoreServer::start(engine)?;
+        let runs = in_rounds(ROUNDS, KEYS.len(), async |case, round| {
+            // A new database for each round, without rows of earlier ones.
+            let store = server.store(&format!("drain_{case}_{round}")).await?;
+            fill(&*store, rows, KEYS[case]).await?;
+            drain(store, Arc::new(DiscardSink), rows, &[server.processes()]).await
+        });
+        for (keys, run) in KEYS.into_iter().zip(runs.await?) {
             let met = if run.per_second() >= AIM { "met" } else { "NOT met" };
             table.row([
-                engine.name().to_owned(),
-                keys.name(),
-                cell::rate(run.per_second()),
-                cell::micros(Some(run.client_cpu_each())),
-                cell::micros(run.server_cpu_each(0).filter(|_| !server.processes().is_empty())),
-                if *engine == Engine::Postgres { met.into() } else { String::new() },
+                ("store", engine.name().to_owned()),
+                ("keys", keys.name()),
+                ("rows/s", cell::rate(run.per_second())),
+                ("relay CPU µs/row", cell::micros(Some(run.client_cpu_each()))),
+                ("store CPU µs/row", cell::micros(run.server_cpu_each(0))),
+                ("aim on PostgreSQL", if engine == Engine::Postgres { met } else { "" }.to_owned()),
             ]);
         }
     }
-    progress("\n");
-    say(&table.to_string())?;
+    say(table)?;
     Ok(())
-}
-
-/// A new database for each round, without rows of earlier ones.
-fn database(keys: OrderingKeys, round: usize) -> String {
-    let keys = match keys {
-        OrderingKeys::None => "none",
-        OrderingKeys::Own => "own",
-        OrderingKeys::Shared(_) => "shared",
-    };
-    format!("drain_{keys}_{round}")
 }
 
 #[cfg(test)]
@@ -169,11 +117,11 @@ mod tests {
 
     #[tokio::test]
     async fn drain_ends_when_everything_is_delivered() {
-        for keys in [OrderingKeys::None, OrderingKeys::Own, OrderingKeys::Shared(10)] {
+        for keys in KEYS {
             let store = Arc::new(MemoryStore::default());
             fill(&*store, 2_500, keys).await.unwrap();
             let run = drain(store, Arc::new(DiscardSink), 2_500, &[]).await.unwrap();
-            assert_eq!(run.rows, 2_500);
+            assert_eq!(run.operations, 2_500);
         }
     }
 }

@@ -6,11 +6,9 @@ mod drain;
 mod rows;
 mod transactions;
 
-use std::time::Duration;
-
 use clap::ValueEnum;
 
-use crate::store_server::Engine;
+use crate::RunArgs;
 
 /// The arguments of `hapax-bench relay`.
 #[derive(clap::Args)]
@@ -36,23 +34,19 @@ enum RelayPart {
 }
 
 /// Runs the measurements and prints the tables.
-pub(crate) async fn compare(
-    args: &RelayBenchArgs,
-    engines: &[Engine],
-    seconds: Duration,
-) -> anyhow::Result<()> {
+pub(crate) async fn compare(args: &RelayBenchArgs, run: &RunArgs) -> anyhow::Result<()> {
     let rows = args.rows.max(100);
     for part in RelayPart::value_variants() {
         if !args.part.is_empty() && !args.part.contains(part) {
             continue;
         }
         match part {
-            RelayPart::Enqueue => transactions::with_outbox(engines, seconds).await?,
-            RelayPart::Drain => drain::compare(engines, rows).await?,
-            RelayPart::Brokers => brokers::compare(engines, rows / 5, seconds).await?,
+            RelayPart::Enqueue => transactions::with_outbox(run).await?,
+            RelayPart::Drain => drain::compare(run, rows).await?,
+            RelayPart::Brokers => brokers::compare(run, rows / 5).await?,
             RelayPart::Inbox => {
-                transactions::with_inbox(engines, seconds).await?;
-                consumer::compare(engines, rows / 5).await?;
+                transactions::with_inbox(run).await?;
+                consumer::compare(run, rows / 5).await?;
             }
         }
     }

@@ -1,70 +1,51 @@
-//! Outbox rows, and what it cost to move them.
+//! Outbox rows, and the count of those that are still to come.
 
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::time::Duration;
 
 use hapax_core::queue::{Enqueued, QueueItem, QueueName};
 use hapax_core::{Queue, Tenant};
-use hapax_workload::{ProcessGroup, own_cpu_time};
+use tokio::sync::Notify;
 
-/// The cost of moving a number of rows.
-#[derive(Clone, Debug)]
-pub(super) struct RelayRun {
-    pub(super) rows: u64,
-    elapsed: Duration,
-    client_cpu: Duration,
-    server_cpu: Vec<Duration>,
+/// Work is stuck if no row comes for this long.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Counts down the rows that are still to come.
+pub(super) struct Countdown {
+    left: AtomicI64,
+    none_left: Notify,
 }
 
-impl RelayRun {
-    /// Measures work on so many rows, and the CPU time of groups of servers meanwhile.
-    pub(super) async fn of(
-        rows: usize,
-        servers: &[ProcessGroup],
-        work: impl Future<Output = anyhow::Result<()>>,
-    ) -> anyhow::Result<Self> {
-        let times = || servers.iter().map(ProcessGroup::cpu_time);
-        let (client, before): (_, Vec<Duration>) = (own_cpu_time(), times().collect());
-        let started = Instant::now();
-        work.await?;
-        let elapsed = started.elapsed();
-        let client_cpu = own_cpu_time().saturating_sub(client);
-        let server_cpu = times().zip(before).map(|(now, then)| now.saturating_sub(then)).collect();
-        Ok(Self { rows: rows as u64, elapsed, client_cpu, server_cpu })
+impl Countdown {
+    pub(super) fn new(rows: usize) -> Self {
+        Self { left: AtomicI64::new(rows as i64), none_left: Notify::new() }
     }
 
-    /// Adds the figures of another part.
-    pub(super) fn and(mut self, other: &Self) -> Self {
-        self.rows += other.rows;
-        self.elapsed += other.elapsed;
-        self.client_cpu += other.client_cpu;
-        self.server_cpu.iter_mut().zip(&other.server_cpu).for_each(|(mine, more)| *mine += *more);
-        self
+    pub(super) fn count_one(&self) {
+        // The count falls below zero only where a row came twice; end then, too.
+        if self.left.fetch_sub(1, Relaxed) <= 1 {
+            self.none_left.notify_one();
+        }
     }
 
-    pub(super) fn per_second(&self) -> f64 {
-        self.rows as f64 / self.elapsed.as_secs_f64()
+    /// Waits until no row is left, or no row comes any more.
+    pub(super) async fn wait(&self) {
+        let mut before = i64::MAX;
+        while tokio::time::timeout(TIMEOUT, self.none_left.notified()).await.is_err() {
+            let left = self.left.load(Relaxed);
+            if left == before {
+                return;
+            }
+            before = left;
+        }
     }
 
-    pub(super) fn client_cpu_each(&self) -> Duration {
-        self.each(self.client_cpu)
+    pub(super) fn ensure_none_left(&self) -> anyhow::Result<()> {
+        match self.left.load(Relaxed) {
+            ..=0 => Ok(()),
+            left => anyhow::bail!("it is stuck: {left} rows left"),
+        }
     }
-
-    /// CPU time of one group of servers for one row.
-    pub(super) fn server_cpu_each(&self, group: usize) -> Option<Duration> {
-        self.server_cpu.get(group).map(|time| self.each(*time))
-    }
-
-    fn each(&self, time: Duration) -> Duration {
-        Duration::from_secs_f64(time.as_secs_f64() / self.rows.max(1) as f64)
-    }
-}
-
-/// Adds a part to the sum of those before it.
-pub(super) fn add(sum: &mut Option<RelayRun>, part: RelayRun) {
-    *sum = Some(match sum.take() {
-        Some(sum) => sum.and(&part),
-        None => part,
-    });
 }
 
 /// The topic of all messages.

@@ -66,19 +66,19 @@ async fn measure_all(
     args: &BenchArgs,
     bar: &ProgressBar,
 ) -> Result<MarkdownTable, hapax_workload::BenchError> {
-    let mut table = MarkdownTable::new(["workload", "tasks", "ops/s", "p50", "p99", "CPU µs/op"]);
+    let mut table = MarkdownTable::default();
     for workload in Workload::ALL {
         for tasks in &args.tasks {
             bar.set_message(format!("{}, {tasks} tasks", workload.name()));
             let plan = BenchPlan::new(usize::from(*tasks), BenchSpan::Time(args.seconds));
             let measured = measure_on_store(store.clone(), workload, &plan).await?;
             table.row([
-                workload.name().to_owned(),
-                tasks.to_string(),
-                cell::rate(measured.per_second()),
-                cell::latency(measured.p50()),
-                cell::latency(measured.p99()),
-                cell::micros(Some(measured.client_cpu_each())),
+                ("workload", workload.name().to_owned()),
+                ("tasks", tasks.to_string()),
+                ("ops/s", cell::rate(measured.per_second())),
+                ("p50", cell::latency(measured.p50())),
+                ("p99", cell::latency(measured.p99())),
+                ("CPU µs/op", cell::micros(Some(measured.client_cpu_each()))),
             ]);
             bar.inc(1);
         }

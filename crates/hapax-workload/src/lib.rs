@@ -20,7 +20,7 @@ mod process_group;
 mod table;
 mod workload;
 
-pub use measure::{BenchOperation, BenchPlan, BenchSpan, Measurement, measure};
+pub use measure::{BenchOperation, BenchPlan, BenchSpan, Measurement, measure, measure_work};
 pub use process_group::{ProcessGroup, own_cpu_time};
 pub use table::{MarkdownTable, cell};
 pub use workload::{TENANT, Workload, clean_up, measure_on_store};

@@ -1,3 +1,4 @@
+use std::ops::AddAssign;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -60,11 +61,6 @@ impl BenchPlan {
         self.servers = groups.into_iter().collect();
         self
     }
-
-    fn server_cpu(&self) -> Vec<Option<Duration>> {
-        let time = |group: &ProcessGroup| (!group.is_empty()).then(|| group.cpu_time());
-        self.servers.iter().map(time).collect()
-    }
 }
 
 /// An operation that is repeated.
@@ -88,19 +84,36 @@ pub async fn measure(
     if !plan.warm_up.is_zero() {
         work(&operation, BenchSpan::Time(plan.warm_up), &mut turns).await?;
     }
-    let (client_before, servers_before) = (own_cpu_time(), plan.server_cpu());
-    let started = Instant::now();
-    let latencies = work(&operation, plan.span, &mut turns).await?;
+    let (latencies, measured) =
+        observe(&plan.servers, work(&operation, plan.span, &mut turns)).await?;
+    Ok(Measurement { operations: latencies.len(), latencies, ..measured })
+}
+
+/// Measures work that counts as so many operations. The result has no latencies.
+pub async fn measure_work<E>(
+    operations: u64,
+    servers: &[ProcessGroup],
+    work: impl Future<Output = Result<(), E>>,
+) -> Result<Measurement, E> {
+    let ((), measured) = observe(servers, work).await?;
+    Ok(Measurement { operations, ..measured })
+}
+
+/// The result of the work, with its time and the CPU time meanwhile.
+async fn observe<T, E>(
+    servers: &[ProcessGroup],
+    work: impl Future<Output = Result<T, E>>,
+) -> Result<(T, Measurement), E> {
+    let cpu_time = |group: &ProcessGroup| (!group.is_empty()).then(|| group.cpu_time());
+    let before: Vec<_> = servers.iter().map(cpu_time).collect();
+    let (client, started) = (own_cpu_time(), Instant::now());
+    let result = work.await?;
     let elapsed = started.elapsed();
-    let client_cpu = own_cpu_time().saturating_sub(client_before);
-    let servers = plan.server_cpu().into_iter().zip(servers_before);
-    Ok(Measurement {
-        operations: latencies.len(),
-        elapsed,
-        client_cpu,
-        server_cpu: servers.map(|(after, before)| Some(after?.saturating_sub(before?))).collect(),
-        latencies,
-    })
+    let client_cpu = own_cpu_time().saturating_sub(client);
+    let server_cpu = servers.iter().map(cpu_time).zip(before);
+    let server_cpu = server_cpu.map(|(now, then)| Some(now?.saturating_sub(then?))).collect();
+    let latencies = histogram();
+    Ok((result, Measurement { operations: 0, elapsed, client_cpu, server_cpu, latencies }))
 }
 
 /// Runs one task for each of `turns`, which holds the task's next turn before and after.
@@ -226,19 +239,19 @@ impl Measurement {
     fn each(&self, time: Duration) -> Duration {
         Duration::from_secs_f64(time.as_secs_f64() / self.operations.max(1) as f64)
     }
+}
 
-    /// Adds the figures of another part of the same measurement.
-    #[must_use]
-    pub fn and(mut self, other: &Self) -> Self {
+/// Adds the figures of another part of the same measurement.
+impl AddAssign for Measurement {
+    fn add_assign(&mut self, other: Self) {
         self.operations += other.operations;
         self.elapsed += other.elapsed;
         self.client_cpu += other.client_cpu;
-        for (mine, more) in self.server_cpu.iter_mut().zip(&other.server_cpu) {
-            *mine = mine.zip(*more).map(|(a, b)| a + b);
+        for (mine, more) in self.server_cpu.iter_mut().zip(other.server_cpu) {
+            *mine = mine.zip(more).map(|(a, b)| a + b);
         }
         // Cannot fail: the histogram resizes itself.
         let _ = self.latencies.add(&other.latencies);
-        self
     }
 }
 
@@ -313,7 +326,8 @@ mod tests {
     async fn measure_records_latencies_of_the_operation() {
         let measured =
             measure(Arc::new(Slow), &BenchPlan::new(2, BenchSpan::Count(10))).await.unwrap();
-        let twice = measured.clone().and(&measured);
+        let mut twice = measured.clone();
+        twice += measured.clone();
         for measured in [&measured, &twice] {
             assert!(measured.p50() >= Duration::from_millis(3));
             assert!(measured.p99() <= measured.elapsed.mul_f64(1.02));

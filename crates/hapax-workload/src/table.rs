@@ -1,40 +1,32 @@
 use std::fmt;
 use std::time::Duration;
 
-/// A Markdown table that is also easy to read as it is: the columns are aligned.
+/// A Markdown table with aligned columns: the first one to the left, the others to the right.
 ///
 /// ```
 /// use hapax_workload::MarkdownTable;
-/// let mut table = MarkdownTable::new(["workload", "ops/s"]);
-/// table.row(["lock", "1200"]);
+/// let mut table = MarkdownTable::default();
+/// table.row([("workload", "lock".to_owned()), ("ops/s", "1200".to_owned())]);
 /// assert_eq!(table.to_string(), "\
 /// | workload | ops/s |
 /// |----------|------:|
 /// | lock     |  1200 |
 /// ");
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct MarkdownTable {
     titles: Vec<String>,
     rows: Vec<Vec<String>>,
 }
 
 impl MarkdownTable {
-    /// A table with these titles. The first column is set to the left, the others to the right.
-    pub fn new<T: Into<String>>(titles: impl IntoIterator<Item = T>) -> Self {
-        Self { titles: titles.into_iter().map(Into::into).collect(), rows: Vec::new() }
-    }
-
-    /// Adds a row; missing cells stay empty.
-    pub fn row<T: Into<String>>(&mut self, cells: impl IntoIterator<Item = T>) {
-        let mut cells: Vec<String> = cells.into_iter().map(Into::into).collect();
-        cells.resize(self.titles.len(), String::new());
+    /// Adds a row of titles and cells. The first row gives the table its titles.
+    pub fn row<'a>(&mut self, cells: impl IntoIterator<Item = (&'a str, String)>) {
+        let (titles, cells): (Vec<_>, Vec<_>) = cells.into_iter().unzip();
+        if self.titles.is_empty() {
+            self.titles = titles.into_iter().map(str::to_owned).collect();
+        }
         self.rows.push(cells);
-    }
-
-    /// Whether there are no rows.
-    pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
     }
 
     fn widths(&self) -> Vec<usize> {

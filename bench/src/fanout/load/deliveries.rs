@@ -90,8 +90,7 @@ pub(super) struct DeliveryCounters {
 
 impl DeliveryCounters {
     pub(super) fn new() -> Self {
-        let (delivered, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
-        let (duplicates, gaps, closed) = Default::default();
+        let (delivered, bytes, duplicates, gaps, closed) = Default::default();
         let latencies = Mutex::new(histogram());
         Self { began: Instant::now(), delivered, bytes, duplicates, gaps, closed, latencies }
     }

@@ -7,12 +7,10 @@ mod subscribers;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
-use hapax_workload::ProcessGroup;
+use hapax_workload::{ProcessGroup, own_cpu_time};
 use tokio::time::sleep;
 
 use super::report::{FanoutPhase, FanoutResult};
@@ -47,9 +45,9 @@ pub(crate) struct FanoutLoadArgs {
     /// Events in a second, while they have a fixed rate.
     #[arg(long)]
     rate: f64,
-    /// How long each phase is.
-    #[arg(long)]
-    phase: f64,
+    /// How long each phase is, in seconds.
+    #[arg(long, value_parser = crate::parse_seconds)]
+    phase: Duration,
 }
 
 /// Measures, and prints the [`FanoutResult`] as a line of JSON.
@@ -62,14 +60,13 @@ pub(crate) async fn run(args: FanoutLoadArgs) -> anyhow::Result<()> {
     let before = server.resident_bytes();
     let subscribers =
         SubscriberGroup::connect(args.address, &request, args.clients, &counters).await?;
-    let mut load = FanoutLoad { clients: args.clients as u64, server, counters, own: own() };
+    let load = FanoutLoad { clients: args.clients as u64, server, counters };
     // Send one more event, so that buffers have their final size.
     publisher.send().await?;
     load.wait_for_deliveries(&publisher).await?;
     let connected = load.server.resident_bytes().saturating_sub(before);
-    let time = Duration::try_from_secs_f64(args.phase)?;
-    let paced = load.paced(&mut publisher, args.rate, time).await?;
-    let flat_out = load.flat_out(&mut publisher, time).await?;
+    let paced = load.paced(&mut publisher, args.rate, args.phase).await?;
+    let flat_out = load.flat_out(&mut publisher, args.phase).await?;
     let peak = load.server.resident_bytes().saturating_sub(before);
     let closed = load.counters.closed.load(Relaxed);
     anyhow::ensure!(closed == 0, "{closed} streams ended in the middle");
@@ -90,87 +87,82 @@ async fn warm_up(
     let counters = Arc::new(DeliveryCounters::new());
     let subscribers = SubscriberGroup::connect(args.address, request, CLIENTS, &counters).await?;
     publisher.send().await?;
-    let (server, own) = (ProcessGroup::default(), ProcessGroup::default());
-    FanoutLoad { clients: CLIENTS as u64, server, own, counters }
-        .wait_for_deliveries(publisher)
-        .await?;
+    let load = FanoutLoad { clients: CLIENTS as u64, server: ProcessGroup::default(), counters };
+    load.wait_for_deliveries(publisher).await?;
     drop(subscribers);
     Ok(())
-}
-
-fn own() -> ProcessGroup {
-    ProcessGroup::new([std::process::id()])
 }
 
 struct FanoutLoad {
     clients: u64,
     server: ProcessGroup,
-    own: ProcessGroup,
     counters: Arc<DeliveryCounters>,
 }
 
 impl FanoutLoad {
     /// Events at a fixed rate.
     async fn paced(
-        &mut self,
+        &self,
         publisher: &mut FanoutPublisher,
         rate: f64,
         time: Duration,
     ) -> anyhow::Result<FanoutPhase> {
-        let start = PhaseStart::of(self, publisher);
+        let (start, began) = (self.totals(publisher), Instant::now());
         let events = ((rate * time.as_secs_f64()) as u64).max(FEWEST);
         for event in 0..events {
-            let due = start.at + Duration::from_secs_f64(event as f64 / rate);
+            let due = began + Duration::from_secs_f64(event as f64 / rate);
             tokio::time::sleep_until(due.into()).await;
             publisher.send().await?;
             publisher.wait_until_open(AHEAD).await?;
         }
-        self.end(start, publisher).await
+        self.end(&start, publisher).await
     }
 
     /// Events as fast as the average client gets them.
     async fn flat_out(
-        &mut self,
+        &self,
         publisher: &mut FanoutPublisher,
         time: Duration,
     ) -> anyhow::Result<FanoutPhase> {
-        let start = PhaseStart::of(self, publisher);
-        while start.at.elapsed() < time {
-            let wait_for_deliveries = self.counters.delivered.load(Relaxed) / self.clients;
-            if publisher.sent.saturating_sub(wait_for_deliveries) >= AHEAD {
+        let (start, began) = (self.totals(publisher), Instant::now());
+        while began.elapsed() < time {
+            let delivered = self.counters.delivered.load(Relaxed) / self.clients;
+            if publisher.sent.saturating_sub(delivered) >= AHEAD {
                 sleep(LOOK).await;
                 continue;
             }
             publisher.send().await?;
             publisher.wait_until_open(AHEAD).await?;
         }
-        self.end(start, publisher).await
+        self.end(&start, publisher).await
     }
 
     async fn end(
         &self,
-        start: PhaseStart,
+        start: &FanoutPhase,
         publisher: &mut FanoutPublisher,
     ) -> anyhow::Result<FanoutPhase> {
         publisher.wait_until_open(0).await?;
         self.wait_for_deliveries(publisher).await?;
+        Ok(self.totals(publisher).since(start))
+    }
+
+    /// The figures since the load began; the latencies are those since the last call.
+    fn totals(&self, publisher: &FanoutPublisher) -> FanoutPhase {
         let counters = &self.counters;
-        let since = |now: &AtomicU64, then: u64| now.load(Relaxed) - then;
         let latencies = counters.take_latencies();
         let latencies = latencies.iter_recorded();
-        Ok(FanoutPhase {
-            events: publisher.sent - start.sent,
-            deliveries: since(&counters.delivered, start.delivered),
-            bytes: since(&counters.bytes, start.bytes),
-            elapsed: start.at.elapsed(),
-            server_cpu: self.server.cpu_time().saturating_sub(start.server_cpu),
-            load_cpu: self.own.cpu_time().saturating_sub(start.load_cpu),
-            lost: since(&counters.gaps, start.gaps),
-            duplicates: since(&counters.duplicates, start.duplicates),
-            latencies: latencies
-                .map(|value| (value.value_iterated_to(), value.count_at_value()))
-                .collect(),
-        })
+        FanoutPhase {
+            events: publisher.sent,
+            deliveries: counters.delivered.load(Relaxed),
+            bytes: counters.bytes.load(Relaxed),
+            elapsed: counters.began.elapsed(),
+            server_cpu: self.server.cpu_time(),
+            load_cpu: own_cpu_time(),
+            lost: counters.gaps.load(Relaxed),
+            duplicates: counters.duplicates.load(Relaxed),
+            latencies: latencies.map(|l| (l.value_iterated_to(), l.count_at_value())).collect(),
+        }
     }
 
     /// Waits until every event is delivered to every client, or known to be lost.
@@ -185,38 +177,9 @@ impl FanoutLoad {
                 return Ok(());
             }
             let missing = expected - accounted;
-            let said = || format!("{missing} of {expected} deliveries do not come");
-            (Instant::now() < end).then_some(()).with_context(said)?;
+            let in_time = Instant::now() < end;
+            anyhow::ensure!(in_time, "{missing} of {expected} deliveries do not come");
             sleep(LOOK).await;
-        }
-    }
-}
-
-/// The counters at the beginning of a phase.
-struct PhaseStart {
-    at: Instant,
-    sent: u64,
-    delivered: u64,
-    bytes: u64,
-    gaps: u64,
-    duplicates: u64,
-    server_cpu: Duration,
-    load_cpu: Duration,
-}
-
-impl PhaseStart {
-    fn of(load: &FanoutLoad, publisher: &FanoutPublisher) -> Self {
-        let counters = &load.counters;
-        counters.take_latencies();
-        Self {
-            sent: publisher.sent,
-            delivered: counters.delivered.load(Relaxed),
-            bytes: counters.bytes.load(Relaxed),
-            gaps: counters.gaps.load(Relaxed),
-            duplicates: counters.duplicates.load(Relaxed),
-            server_cpu: load.server.cpu_time(),
-            load_cpu: load.own.cpu_time(),
-            at: Instant::now(),
         }
     }
 }

@@ -12,8 +12,7 @@ use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::deliveries::DeliveryCounters;
-use super::deliveries::EventStamp;
+use super::deliveries::{DeliveryCounters, EventStamp};
 use crate::fanout::server::FanoutServer;
 
 /// How long a response may take.

@@ -1,10 +1,8 @@
 //! A relay into each broker, beside what the broker's own client gets confirmed.
 
-mod amqp;
-mod http;
-pub(super) mod nats;
-mod redis;
+pub(super) mod clients;
 
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,162 +15,114 @@ use hapax_workload::{
 
 use super::drain::drain;
 use super::rows::{OrderingKeys, fill};
-use super::rows::{RelayRun, add};
 use crate::store_server::{Engine, StoreServer};
-use crate::{progress, say};
+use crate::turns::in_rounds;
+use crate::{RunArgs, say};
 
-/// The broker's own client, then the relay from each store; the second round in reverse.
 const ROUNDS: u32 = 2;
 const WARM_UP: Duration = Duration::from_millis(300);
 /// The share of the own client's confirmed rate that the relay should reach.
 const AIM: f64 = 0.7;
 
-/// An empty broker.
-#[async_trait]
-trait Broker: Send + Sync {
-    fn name(&self) -> &'static str;
-
-    fn processes(&self) -> ProcessGroup;
-
-    /// The relay's sink for this broker.
-    fn sink(&self) -> anyhow::Result<Arc<dyn Sink>>;
-
-    /// An operation of the broker's own client: one confirmed message.
-    async fn client(&self) -> anyhow::Result<Arc<dyn BenchOperation>>;
-
-    /// Removes all messages.
-    async fn clear(&self) -> anyhow::Result<()>;
+#[derive(Clone, Copy, Debug)]
+enum BrokerKind {
+    Nats,
+    RabbitMq,
+    Redis,
+    Http,
 }
 
-pub(super) async fn compare(
-    engines: &[Engine],
-    rows: usize,
-    seconds: Duration,
-) -> anyhow::Result<()> {
-    say(&format!(
+/// A broker without messages.
+struct Broker {
+    name: &'static str,
+    processes: ProcessGroup,
+    sink: Arc<dyn Sink>,
+    client: Arc<dyn BrokerClient>,
+    _server: Box<dyn Any>,
+}
+
+/// The broker's own client; its operation is one confirmed message.
+#[async_trait]
+trait BrokerClient: BenchOperation {
+    /// Removes all messages.
+    async fn clear(&self) -> anyhow::Result<()> {
+        Ok(())
+    }
+}
+
+pub(super) async fn compare(run: &RunArgs, rows: usize) -> anyhow::Result<()> {
+    say(format_args!(
         "## Brokers\n\n{rows} rows of about 200 bytes, a key each, drained from the store into the \
          broker by one relay with its usual settings; beside it the broker's own client, which \
          sends and waits for the confirmation, with as many on their way as the relay may have. All \
          of it on the same cores.\n"
     ))?;
     // PostgreSQL has outboxes in practice; memory shows the relay without a store's cost.
-    let stores = [Engine::Memory, Engine::Postgres];
-    let stores = stores.into_iter().filter(|engine| engines.contains(engine));
-    let stores = stores.map(|engine| Ok((engine, StoreServer::start(engine)?)));
-    let stores: Vec<(Engine, StoreServer)> = stores.collect::<anyhow::Result<_>>()?;
-    let mut table = table();
-    type Start = fn() -> anyhow::Result<Box<dyn Broker>>;
-    for start in [nats::start as Start, amqp::start, redis::start, http::start] {
+    let engines = run.engines().filter(|e| matches!(e, Engine::Memory | Engine::Postgres));
+    let stores = StoreServer::start_all(engines)?;
+    let mut table = MarkdownTable::default();
+    for kind in [BrokerKind::Nats, BrokerKind::RabbitMq, BrokerKind::Redis, BrokerKind::Http] {
         // One at a time: RabbitMQ alone keeps a core warm.
-        let broker = start()?;
-        let stage = BrokerComparison { broker: &*broker, rows, time: seconds / ROUNDS };
-        let name = broker.name();
-        stage.take_turns(&stores, &mut table).await.with_context(|| name)?;
+        let broker = Broker::start(kind).await.with_context(|| format!("{kind:?}"))?;
+        let runs = in_rounds(ROUNDS, 1 + stores.len(), async |case, round| match case {
+            0 => broker.measure_client(run.seconds / ROUNDS).await,
+            _ => broker.measure_relay(&stores[case - 1], rows, round).await,
+        });
+        let runs = runs.await.context(broker.name)?;
+        let (own, relays) = runs.split_first().context("nothing was measured")?;
+        for (store, relay) in stores.iter().zip(relays) {
+            broker.add_row(&mut table, store, own, relay);
+        }
     }
-    progress("\n");
-    say(&table.to_string())?;
+    say(table)?;
     Ok(())
 }
 
-fn table() -> MarkdownTable {
-    MarkdownTable::new([
-        "broker",
-        "on their way",
-        "own client, confirmed/s",
-        "from",
-        "relay rows/s",
-        "ratio",
-        "aim 0.70",
-        "relay CPU µs/row",
-        "broker CPU µs/row",
-        "store CPU µs/row",
-        "own client CPU µs",
-        "own broker CPU µs",
-    ])
-}
-
-struct BrokerComparison<'a> {
-    broker: &'a dyn Broker,
-    rows: usize,
-    time: Duration,
-}
-
-impl BrokerComparison<'_> {
-    async fn take_turns(
-        &self,
-        stores: &[(Engine, StoreServer)],
-        table: &mut MarkdownTable,
-    ) -> anyhow::Result<()> {
-        let mut own: Option<Measurement> = None;
-        let mut runs: Vec<Option<RelayRun>> = stores.iter().map(|_| None).collect();
-        for round in 0..ROUNDS {
-            let mut order: Vec<usize> = (0..stores.len()).collect();
-            if round % 2 == 1 {
-                order.reverse();
-            } else {
-                own = Some(self.own(own).await?);
-            }
-            for at in order {
-                add(&mut runs[at], self.relay(&stores[at].1, round).await?);
-                progress(".");
-            }
-            if round % 2 == 1 {
-                own = Some(self.own(own).await?);
-            }
-        }
-        let own = own.context("nothing was measured")?;
-        for ((engine, server), run) in stores.iter().zip(runs) {
-            let Some(run) = run else { continue };
-            table.row(self.row(*engine, server, &own, &run)?);
-        }
-        Ok(())
-    }
-
-    async fn own(&self, before: Option<Measurement>) -> anyhow::Result<Measurement> {
-        let at_once = self.broker.sink()?.max_in_flight();
-        let plan = BenchPlan::new(at_once, BenchSpan::Time(self.time))
+impl Broker {
+    async fn measure_client(&self, time: Duration) -> anyhow::Result<Measurement> {
+        let plan = BenchPlan::new(self.sink.max_in_flight(), BenchSpan::Time(time))
             .warm_up(WARM_UP)
-            .servers([self.broker.processes()]);
-        let measured = measure(self.broker.client().await?, &plan).await?;
-        self.broker.clear().await?;
-        progress(".");
-        Ok(match before {
-            Some(before) => before.and(&measured),
-            None => measured,
-        })
+            .servers([self.processes.clone()]);
+        let measured = measure(self.client.clone(), &plan).await?;
+        self.client.clear().await?;
+        Ok(measured)
     }
 
-    async fn relay(&self, server: &StoreServer, round: u32) -> anyhow::Result<RelayRun> {
-        let store = server.store(&format!("{}_{round}", self.broker.name().to_lowercase())).await?;
-        fill(&*store, self.rows, OrderingKeys::Own).await?;
-        let servers = [self.broker.processes(), server.processes()];
-        let run = drain(store, self.broker.sink()?, self.rows, &servers).await?;
-        self.broker.clear().await?;
-        Ok(run)
-    }
-
-    fn row(
+    async fn measure_relay(
         &self,
-        engine: Engine,
         server: &StoreServer,
+        rows: usize,
+        round: u32,
+    ) -> anyhow::Result<Measurement> {
+        let store = server.store(&format!("{}_{round}", self.name.to_lowercase())).await?;
+        fill(&*store, rows, OrderingKeys::Own).await?;
+        let servers = [self.processes.clone(), server.processes()];
+        let measured = drain(store, self.sink.clone(), rows, &servers).await?;
+        self.client.clear().await?;
+        Ok(measured)
+    }
+
+    fn add_row(
+        &self,
+        table: &mut MarkdownTable,
+        store: &StoreServer,
         own: &Measurement,
-        run: &RelayRun,
-    ) -> anyhow::Result<Vec<String>> {
-        let ratio = run.per_second() / own.per_second();
-        let store = run.server_cpu_each(1).filter(|_| !server.processes().is_empty());
-        Ok(vec![
-            self.broker.name().to_owned(),
-            self.broker.sink()?.max_in_flight().to_string(),
-            cell::rate(own.per_second()),
-            engine.name().to_owned(),
-            cell::rate(run.per_second()),
-            format!("{ratio:.2}"),
-            if ratio >= AIM { "met" } else { "NOT met" }.to_owned(),
-            cell::micros(Some(run.client_cpu_each())),
-            cell::micros(run.server_cpu_each(0)),
-            cell::micros(store),
-            cell::micros(Some(own.client_cpu_each())),
-            cell::micros(own.server_cpu_each(0)),
-        ])
+        relay: &Measurement,
+    ) {
+        let ratio = relay.per_second() / own.per_second();
+        table.row([
+            ("broker", self.name.to_owned()),
+            ("on their way", self.sink.max_in_flight().to_string()),
+            ("own client, confirmed/s", cell::rate(own.per_second())),
+            ("from", store.engine().name().to_owned()),
+            ("relay rows/s", cell::rate(relay.per_second())),
+            ("ratio", format!("{ratio:.2}")),
+            ("aim 0.70", if ratio >= AIM { "met" } else { "NOT met" }.to_owned()),
+            ("relay CPU µs/row", cell::micros(Some(relay.client_cpu_each()))),
+            ("broker CPU µs/row", cell::micros(relay.server_cpu_each(0))),
+            ("store CPU µs/row", cell::micros(relay.server_cpu_each(1))),
+            ("own client CPU µs", cell::micros(Some(own.client_cpu_each()))),
+            ("own broker CPU µs", cell::micros(own.server_cpu_each(0))),
+        ]);
     }
 }
