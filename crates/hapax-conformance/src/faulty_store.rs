@@ -23,6 +23,8 @@ pub enum Fault {
     Twice,
     /// The call is executed after this delay.
     Stall(Duration),
+    /// The stored value cannot be read: the call is not executed.
+    Corrupt,
 }
 
 /// Injects faults into the calls of another store: each call gets the next planned [`Fault`], or
@@ -137,6 +139,7 @@ impl StoreWrapper for FaultInjector {
                 tokio::time::sleep(time).await;
                 call().await
             }
+            Fault::Corrupt => Err(StoreError::Corrupt { reason: "damaged".into() }),
         }
     }
     fn listen(&self, job: &Key) -> Watch {

@@ -99,6 +99,14 @@ impl<'de> Deserialize<'de> for UniqueMembers {
 
 struct UniqueMembersVisitor;
 
+macro_rules! accept_scalars {
+    ($($visit:ident: $type:ty),+) => {
+        $(fn $visit<E>(self, _: $type) -> Result<UniqueMembers, E> {
+            Ok(UniqueMembers)
+        })+
+    };
+}
+
 impl<'de> Visitor<'de> for UniqueMembersVisitor {
     type Value = UniqueMembers;
 
@@ -129,25 +137,7 @@ impl<'de> Visitor<'de> for UniqueMembersVisitor {
         Ok(UniqueMembers)
     }
 
-    fn visit_bool<E>(self, _: bool) -> Result<UniqueMembers, E> {
-        Ok(UniqueMembers)
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<UniqueMembers, E> {
-        Ok(UniqueMembers)
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<UniqueMembers, E> {
-        Ok(UniqueMembers)
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<UniqueMembers, E> {
-        Ok(UniqueMembers)
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<UniqueMembers, E> {
-        Ok(UniqueMembers)
-    }
+    accept_scalars!(visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64, visit_str: &str);
 
     fn visit_unit<E>(self) -> Result<UniqueMembers, E> {
         Ok(UniqueMembers)

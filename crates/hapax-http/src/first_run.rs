@@ -5,19 +5,19 @@
 //! again.
 
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use hapax_core::command::StoredResponse;
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::response::Parts;
-use http::{Request, Response, StatusCode};
+use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Body as HttpBody;
 use tokio::sync::oneshot;
 use tower_service::Service;
 
-use crate::body::channel::{self, BodySender};
-use crate::body::reader::{BodyReader, CapturedBody, announced_length};
+use crate::body::{BodySender, open_channel};
 use crate::claim_guard::ClaimGuard;
 use crate::replay::{add_trailers, capture, fits, tombstone};
 use crate::service::call_in_trace;
@@ -80,20 +80,17 @@ where
         let head = capture(&parts, Bytes::new());
         let body = pin!(body);
         let mut reader = BodyReader::new(body, length);
-        let mut copy = match length {
-            Some(length) if length > max as u64 => CapturedBody::too_large(),
-            _ if !fits(&head, max) => CapturedBody::too_large(),
-            _ => CapturedBody::new(max),
-        };
+        let small = length.is_none_or(|length| length <= max as u64) && fits(&head, max);
+        let mut copy = CapturedBody { chunks: Vec::new(), room: small.then_some(max) };
         // Most responses are ready at once: these need no channel, and no second task to wake.
         while copy.fits() {
             match reader.next_if_ready().await {
-                Some(Ok(Some(data))) => copy.add(&data),
-                Some(Ok(None)) => {
-                    let body = FullBody::new(copy.into_bytes(), reader.into_trailers());
+                Poll::Ready(Ok(Some(data))) => copy.add(&data),
+                Poll::Ready(Ok(None)) => {
+                    let body = FullBody::new(copy.into_bytes(), reader.trailers);
                     return self.settle_full(parts, body, head).await;
                 }
-                Some(Err(_)) => {
+                Poll::Ready(Err(_)) => {
                     self.claim.abandon().await;
                     let problem = Problem::new(
                         ProblemKind::OutcomeUnknown,
@@ -103,7 +100,7 @@ where
                     let _ = self.reply.send(Ok(problem.response().map(ResponseBody::full)));
                     return;
                 }
-                None => break,
+                Poll::Pending => break,
             }
         }
         Streaming { reader, copy, head, length }.run(self, parts).await;
@@ -147,9 +144,9 @@ where
         let FirstRun { claim, reply } = first_run;
         // Room for a whole stored response, so that a slow client does not delay the settle.
         let capacity = claim.config().max_body.max(MIN_CHANNEL);
-        let (sender, receiver) = channel::open(capacity, self.length);
+        let (sender, receiver) = open_channel(capacity, self.length);
         let _ = reply.send(Ok(Response::from_parts(parts, ResponseBody::streamed(receiver))));
-        for data in self.copy.chunks() {
+        for data in self.copy.chunks.clone() {
             sender.send(data).await;
         }
         match self.stream(&sender).await {
@@ -166,7 +163,7 @@ where
     async fn stream(&mut self, sender: &BodySender) -> Result<Option<Bytes>, BoxError> {
         loop {
             if !self.copy.fits() {
-                self.copy.clear();
+                self.copy.chunks = Vec::new();
             }
             let next = tokio::select! {
                 next = self.reader.next() => next?,
@@ -185,7 +182,7 @@ where
     }
 
     async fn finish(self, claim: ClaimGuard, sender: BodySender, last: Option<Bytes>) {
-        let trailers = self.reader.into_trailers();
+        let trailers = self.reader.trailers;
         let settled = if self.copy.fits() {
             let head = add_trailers(self.head, trailers.as_ref());
             claim.settle(StoredResponse { body: self.copy.into_bytes(), ..head }).await
@@ -209,6 +206,104 @@ fn is_event_stream(parts: &Parts) -> bool {
     const EVENT_STREAM: &[u8] = b"text/event-stream";
     let kind = parts.headers.get(CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
     kind.get(..EVENT_STREAM.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(EVENT_STREAM))
+}
+
+/// The length that the client is told, where it is told one: it knows the end by the last byte then.
+fn announced_length<R: HttpBody>(headers: &HeaderMap, body: &R) -> Option<u64> {
+    let written = || headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok();
+    body.size_hint().exact().or_else(written)
+}
+
+/// Reads the service's response. A body that ends before its announced length is an error.
+struct BodyReader<'a, R> {
+    body: Pin<&'a mut R>,
+    length: Option<u64>,
+    seen: u64,
+    ended: bool,
+    trailers: Option<HeaderMap>,
+}
+
+impl<'a, R> BodyReader<'a, R>
+where
+    R: HttpBody<Data = Bytes>,
+    R::Error: Into<BoxError>,
+{
+    fn new(body: Pin<&'a mut R>, length: Option<u64>) -> Self {
+        Self { body, length, seen: 0, ended: false, trailers: None }
+    }
+
+    /// Whether as many bytes have come as were announced.
+    fn is_complete(&self) -> bool {
+        self.length == Some(self.seen)
+    }
+
+    /// The next data, `None` at the end. A complete body ends at once, even if it does not say so.
+    async fn next(&mut self) -> Result<Option<Bytes>, BoxError> {
+        poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// The next data if it is there.
+    async fn next_if_ready(&mut self) -> Poll<Result<Option<Bytes>, BoxError>> {
+        poll_fn(|cx| Poll::Ready(self.poll_next(cx))).await
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, BoxError>> {
+        while !self.ended && !self.body.is_end_stream() {
+            let frame = match self.body.as_mut().poll_frame(cx) {
+                Poll::Pending if self.is_complete() => break,
+                polled => ready!(polled),
+            };
+            match frame.transpose().map_err(Into::into)?.map(http_body::Frame::into_data) {
+                None => break,
+                Some(Err(frame)) => {
+                    self.trailers = frame.into_trailers().ok();
+                    break;
+                }
+                Some(Ok(data)) if data.is_empty() => {}
+                Some(Ok(data)) => {
+                    self.seen += data.len() as u64;
+                    if self.length.is_some_and(|length| self.seen > length) {
+                        return Poll::Ready(Err("the response exceeds its length".into()));
+                    }
+                    return Poll::Ready(Ok(Some(data)));
+                }
+            }
+        }
+        self.ended = true;
+        if self.length.is_some_and(|length| self.seen < length) {
+            return Poll::Ready(Err("the response is shorter than its length".into()));
+        }
+        Poll::Ready(Ok(None))
+    }
+}
+
+/// The copy of a response.
+struct CapturedBody {
+    chunks: Vec<Bytes>,
+    /// How many more bytes may be stored; `None` once the response is too large.
+    room: Option<usize>,
+}
+
+impl CapturedBody {
+    fn fits(&self) -> bool {
+        self.room.is_some()
+    }
+
+    /// Adds data. Nothing is added after the first chunk that does not fit.
+    fn add(&mut self, data: &Bytes) {
+        if let Some(room) = self.room {
+            self.chunks.push(data.clone());
+            self.room = room.checked_sub(data.len());
+        }
+    }
+
+    fn into_bytes(self) -> Bytes {
+        match &self.chunks[..] {
+            // A response is mostly one chunk: do not copy it.
+            [one] => one.clone(),
+            chunks => chunks.concat().into(),
+        }
+    }
 }
 
 /// Places where a crash test may abort the process: `HAPAX_FAILPOINT=granted:3` does so the third

@@ -61,13 +61,3 @@ impl<F, R, E> fmt::Debug for ResponseFuture<F, R, E> {
         f.debug_struct("ResponseFuture").finish_non_exhaustive()
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn response_future_holds_the_inner_future_unboxed() {
-        assert!(size_of::<ResponseFuture<[u8; 4096], (), ()>>() >= 4096);
-    }
-}

@@ -59,12 +59,14 @@ impl IdempotencyLayer {
     /// # Ok(()) }
     /// ```
     pub fn drain(&self) -> impl Future<Output = ()> + Send + use<> {
-        self.shared.first_runs.close()
+        let FirstRuns(runs) = self.shared.first_runs.clone();
+        runs.send_replace(true);
+        async move { runs.closed().await }
     }
 
     /// The number of first runs now, over every service that this layer was put in front of.
     pub fn running(&self) -> usize {
-        self.shared.first_runs.0.borrow().running
+        self.shared.first_runs.0.receiver_count()
     }
 }
 
@@ -84,51 +86,23 @@ impl fmt::Debug for IdempotencyLayer {
     }
 }
 
-/// Counts the first runs, and refuses new ones once closed.
+/// Counts the first runs, and refuses new ones once closed. Each run has a receiver of the channel,
+/// whose value is whether the layer is closed.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct FirstRuns(watch::Sender<RunCount>);
+pub(crate) struct FirstRuns(watch::Sender<bool>);
 
-#[derive(Debug, Default)]
-struct RunCount {
-    running: usize,
-    closed: bool,
-}
+/// One counted first run.
+pub(crate) type FirstRunGuard = watch::Receiver<bool>;
 
 impl FirstRuns {
     /// Counts one more run until the guard is dropped; `None` once closed.
     pub(crate) fn enter(&self) -> Option<FirstRunGuard> {
-        let mut open = false;
-        self.0.send_if_modified(|count| {
-            open = !count.closed;
-            count.running += usize::from(open);
-            false
-        });
-        open.then(|| FirstRunGuard(self.clone()))
+        // Subscribe before the check: a drain that begins in between waits for this guard.
+        let guard = self.0.subscribe();
+        (!self.is_closed()).then_some(guard)
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.0.borrow().closed
-    }
-
-    fn close(&self) -> impl Future<Output = ()> + Send + use<> {
-        self.0.send_modify(|count| count.closed = true);
-        // The clone keeps the channel open until the last run is over.
-        let runs = self.clone();
-        async move {
-            let _ = runs.0.subscribe().wait_for(|count| count.running == 0).await;
-        }
-    }
-}
-
-/// One counted first run.
-#[derive(Debug)]
-pub(crate) struct FirstRunGuard(FirstRuns);
-
-impl Drop for FirstRunGuard {
-    fn drop(&mut self) {
-        self.0.0.send_if_modified(|count| {
-            count.running -= 1;
-            count.running == 0
-        });
+        *self.0.borrow()
     }
 }

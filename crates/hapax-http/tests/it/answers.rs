@@ -1,6 +1,6 @@
 //! Which responses are stored and replayed.
 
-use crate::common::{Runs, app, memory, post, send};
+use crate::common::{Runs, app, claim_elsewhere, counting_app, memory, post, send, without_wait};
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use axum::response::IntoResponse;
@@ -39,46 +39,25 @@ async fn became(
         }
         (false, 2) => Became::RanAgain,
         (false, 1) => {
-            assert_eq!((again.status.as_u16(), again.code().as_str()), (409, "outcome-unknown"));
+            again.assert_problem(409, "outcome-unknown");
             Became::Unknown
         }
         other => panic!("{other:?}"),
     }
 }
 
-fn without_wait() -> IdempotencyConfig {
-    crate::common::without_wait()
-}
-
 #[tokio::test]
 async fn verdict_follows_the_status() {
-    for (status, expected) in [
-        (200, Became::Replayed),
-        (201, Became::Replayed),
-        (204, Became::Replayed),
-        (304, Became::Replayed),
-        (302, Became::Replayed),
-        (400, Became::Replayed),
-        (404, Became::Replayed),
-        (409, Became::Replayed),
-        (422, Became::Replayed),
-        (401, Became::RanAgain),
-        (403, Became::RanAgain),
-        (408, Became::RanAgain),
-        (425, Became::RanAgain),
-        (429, Became::RanAgain),
-        (500, Became::RanAgain),
-        (501, Became::RanAgain),
-        (503, Became::RanAgain),
-        (502, Became::Unknown),
-        (504, Became::Unknown),
+    for (statuses, expected) in [
+        (&[200, 201, 204, 302, 304, 400, 404, 409, 422][..], Became::Replayed),
+        (&[401, 403, 408, 425, 429, 500, 501, 503], Became::RanAgain),
+        (&[502, 504], Became::Unknown),
     ] {
-        let status = StatusCode::from_u16(status).unwrap();
-        assert_eq!(
-            became(without_wait(), move || status.into_response()).await,
-            expected,
-            "{status}"
-        );
+        for status in statuses {
+            let status = StatusCode::from_u16(*status).unwrap();
+            let became = became(without_wait(), move || status.into_response()).await;
+            assert_eq!(became, expected, "{status}");
+        }
     }
 }
 
@@ -189,19 +168,18 @@ async fn service_sees_attempt_and_fence_that_callers_cannot_fake() {
         let told = [all("hapax-attempt"), all("hapax-fence"), all("idempotency-key")].join("|");
         (StatusCode::INTERNAL_SERVER_ERROR, told)
     });
-    let spoofed = |key: Option<&str>| {
+    let spoofed = || {
         let mut request = post("k", "");
-        request.headers_mut().append("hapax-attempt", "99".parse().unwrap());
-        request.headers_mut().append("hapax-attempt", "98".parse().unwrap());
-        request.headers_mut().append("hapax-fence", "99".parse().unwrap());
-        if key.is_none() {
-            request.headers_mut().remove("idempotency-key");
+        for (name, value) in [("hapax-attempt", 99), ("hapax-attempt", 98), ("hapax-fence", 99)] {
+            request.headers_mut().append(name, value.into());
         }
         request
     };
-    assert_eq!(send(&app, spoofed(Some("k"))).await.body, "1|1|k");
-    assert_eq!(send(&app, spoofed(Some("k"))).await.body, "2|2|k");
-    assert_eq!(send(&app, spoofed(None)).await.body, "||");
+    assert_eq!(send(&app, spoofed()).await.body, "1|1|k");
+    assert_eq!(send(&app, spoofed()).await.body, "2|2|k");
+    let mut without_key = spoofed();
+    without_key.headers_mut().remove("idempotency-key");
+    assert_eq!(send(&app, without_key).await.body, "||");
 }
 
 #[tokio::test]
@@ -234,23 +212,18 @@ async fn tombstone_cannot_be_forged_by_a_handler() {
 async fn replay_of_operator_value_drops_invalid_headers() {
     let (store, _) = memory();
     let config = without_wait();
-    let settled = |key: &'static str, status: u16, headers: Vec<(&str, &'static [u8])>| {
-        let (store, config) = (store.clone(), config.clone());
+    let settled = async |key: &str, status: u16, headers: Vec<(&str, &'static [u8])>| {
+        let (key, ticket) = claim_elsewhere(&*store, &config, key).await;
         let headers = headers.into_iter().map(|(n, v)| (n.to_owned(), v.into())).collect();
-        async move {
-            let keyed = crate::common::keyed(&config, key, "");
-            let claimed = store.claim(keyed.key(), keyed.claim()).await.unwrap();
-            let hapax_core::Claimed::Granted { ticket, .. } = claimed else { panic!() };
-            let stored = command::StoredResponse { status, headers, body: "by hand".into() };
-            let _ = store.settle(keyed.key(), &ticket.token, stored.encode()).await.unwrap();
-        }
+        let stored = command::StoredResponse { status, headers, body: "by hand".into() };
+        let _ = store.settle(&key, &ticket.token, stored.encode()).await.unwrap();
     };
     settled("fine", 200, vec![("Content-Length", b"999"), ("transfer-encoding", b"chunked")]).await;
     settled("status", 99, vec![]).await;
     settled("interim", 100, vec![]).await;
     settled("name", 200, vec![("a b", b"")]).await;
     settled("value", 200, vec![("a", b"\r\n")]).await;
-    let app = app(store, config, || async { "ran" });
+    let app = app(store.clone(), config.clone(), || async { "ran" });
     let fine = send(&app, post("fine", "")).await;
     assert_eq!((&fine.body[..], fine.header("transfer-encoding")), (&b"by hand"[..], None));
     assert_eq!(fine.header("content-length"), Some("7"));
@@ -263,9 +236,7 @@ async fn replay_of_operator_value_drops_invalid_headers() {
 #[tokio::test]
 async fn request_above_max_body_is_413_and_runs_nothing() {
     let config = without_wait().with_max_body(4);
-    let runs = Runs::default();
-    let counted = runs.clone();
-    let app = app(memory().0, config, || async move { counted.add().to_string() });
+    let (app, runs) = counting_app(memory().0, config);
     assert_eq!(send(&app, post("k", "12345")).await.code(), "payload-too-large");
     let chunks = futures_util::stream::iter(["123", "45"].map(Ok::<_, std::io::Error>));
     let streamed = post("k", "").map(|_| Body::from_stream(chunks));
@@ -279,7 +250,7 @@ async fn request_cut_short_runs_and_claims_nothing() {
     let app = app(memory().0, without_wait(), || async { "ran" });
     let broken = futures_util::stream::iter([Ok("half"), Err(std::io::Error::other("gone"))]);
     let answer = send(&app, post("k", "").map(|_| Body::from_stream(broken))).await;
-    assert_eq!((answer.status.as_u16(), answer.code().as_str()), (400, "invalid-request"));
+    answer.assert_problem(400, "invalid-request");
     assert_eq!(answer.problem()["retryable"], true);
     assert_eq!(send(&app, post("k", "whole")).await.body, "ran");
 }

@@ -1,64 +1,68 @@
 //! The end of a response is sent after the settle, and never after a cut.
 
 use std::convert::Infallible;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::common::fed::{answers_once, data, fed, head};
-use crate::common::{GatedStore, RecordedEvents, memory, post, send, try_send, without_wait};
+use crate::common::fed::{answers_once, data, fed, fed_app, head};
+use crate::common::{RecordedEvents, memory, post, send, try_send, without_wait};
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
 use axum::response::IntoResponse;
 use bytes::Bytes;
+use hapax_conformance::{Fault, FaultyStore};
 use hapax_core::OnUnknown;
 use hapax_http::{IdempotencyConfig, IdempotencyEvent as Event};
 use http_body::Frame;
 use http_body_util::BodyExt;
 use tower::ServiceExt;
 
-/// Whether no frame comes without further action of the test.
-async fn is_silent(body: &mut Body) -> bool {
-    for _ in 0..100 {
-        tokio::task::yield_now().await;
-    }
-    tokio::time::timeout(Duration::from_millis(20), body.frame()).await.is_err()
+/// A store that takes a minute to settle the first claim.
+fn slow_to_settle() -> Arc<FaultyStore> {
+    let store = FaultyStore::new(memory().0);
+    store.plan([Fault::None, Fault::Stall(Duration::from_secs(60))]);
+    Arc::new(store)
+}
+
+fn patient() -> IdempotencyConfig {
+    IdempotencyConfig::new().with_store_timeout(Duration::from_secs(3600))
+}
+
+/// Checks that the claim is being settled, and that no frame comes meanwhile.
+async fn assert_silent_during_settle(store: &FaultyStore, body: &mut Body) {
+    assert!(tokio::time::timeout(Duration::from_secs(1), body.frame()).await.is_err());
+    assert_eq!(store.calls(), 2, "a claim and a settle");
 }
 
 #[tokio::test(start_paused = true)]
 async fn settle_precedes_end_of_response_without_length() {
-    let (store, settles) = GatedStore::new();
-    let (tap, body) = fed(None);
-    let config = IdempotencyConfig::new().with_store_timeout(Duration::from_secs(3600));
-    let (app, _) = answers_once(store, config, Response::new(Body::new(body)));
+    let store = slow_to_settle();
+    let (tap, app, _) = fed_app(store.clone(), patient(), None);
     let mut answer = head(&app, "k").await;
     tap.send("all of it");
     assert_eq!(data(&mut answer).await, "all of it");
     drop(tap);
-    settles.reached().await;
-    assert!(is_silent(&mut answer).await);
-    settles.release_one();
+    assert_silent_during_settle(&store, &mut answer).await;
     assert!(answer.frame().await.is_none());
 }
 
 #[tokio::test(start_paused = true)]
 async fn settle_precedes_last_byte_of_response_with_length() {
     for written_by_hand in [false, true] {
-        let (store, settles) = GatedStore::new();
+        let store = slow_to_settle();
         let (tap, body) = fed(if written_by_hand { None } else { Some(6) });
         let mut response = Response::new(Body::new(body));
         if written_by_hand {
             response.headers_mut().insert("content-length", 6.into());
         }
-        let config = IdempotencyConfig::new().with_store_timeout(Duration::from_secs(3600));
-        let (app, _) = answers_once(store, config, response);
+        let (app, _) = answers_once(store.clone(), patient(), response);
         let mut answer = head(&app, "k").await;
         tap.send("abc");
         assert_eq!(data(&mut answer).await, "abc");
         tap.send("def");
-        settles.reached().await;
-        assert!(is_silent(&mut answer).await);
-        settles.release_one();
+        assert_silent_during_settle(&store, &mut answer).await;
         // The sender is still open: the length marks the end.
         assert_eq!(data(&mut answer).await, "def");
         assert!(answer.frame().await.is_none());
@@ -74,33 +78,24 @@ async fn settle_precedes_head_of_ready_response() {
         "abc".into_response(),
         Response::new(Body::new(body)),
     ] {
-        let (store, settles) = GatedStore::new();
-        let config = IdempotencyConfig::new().with_store_timeout(Duration::from_secs(3600));
-        let (app, _) = answers_once(store, config, response);
-        let first = app.clone().oneshot(post("k", ""));
-        tokio::pin!(first);
-        tokio::select! {
-            _ = &mut first => panic!("answered before it was stored"),
-            () = settles.reached() => {}
-        }
-        settles.release_one();
+        let store = slow_to_settle();
+        let (app, _) = answers_once(store.clone(), patient(), response);
+        let mut first = pin!(app.oneshot(post("k", "")));
+        assert!(tokio::time::timeout(Duration::from_secs(1), &mut first).await.is_err());
+        assert_eq!(store.calls(), 2, "a claim and a settle");
         assert!(first.await.unwrap().status().is_success());
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn settle_precedes_trailers_which_are_replayed() {
-    let (store, settles) = GatedStore::new();
-    let (tap, body) = fed(None);
-    let config = IdempotencyConfig::new().with_store_timeout(Duration::from_secs(3600));
-    let (app, _) = answers_once(store, config, Response::new(Body::new(body)));
+    let store = slow_to_settle();
+    let (tap, app, _) = fed_app(store.clone(), patient(), None);
     let mut answer = head(&app, "k").await;
     tap.send("message");
     assert_eq!(data(&mut answer).await, "message");
     tap.trailers("grpc-status", "0");
-    settles.reached().await;
-    assert!(is_silent(&mut answer).await);
-    settles.release_one();
+    assert_silent_during_settle(&store, &mut answer).await;
     let trailers = answer.frame().await.unwrap().unwrap().into_trailers().unwrap();
     assert_eq!(trailers["grpc-status"], "0");
     let again = send(&app, post("k", "")).await;
@@ -112,10 +107,9 @@ async fn settle_precedes_trailers_which_are_replayed() {
 #[tokio::test]
 async fn cut_response_above_max_body_is_unknown() {
     for length in [None, Some(8)] {
-        let (tap, body) = fed(length);
         let (store, clock) = memory();
         let config = without_wait().with_max_body(4);
-        let (app, _) = answers_once(store, config, Response::new(Body::new(body)));
+        let (tap, app, _) = fed_app(store, config, length);
         let mut answer = head(&app, "k").await;
         tap.send("12345");
         assert_eq!(data(&mut answer).await, "12345");
@@ -128,32 +122,27 @@ async fn cut_response_above_max_body_is_unknown() {
 
 #[tokio::test(start_paused = true)]
 async fn settle_precedes_last_byte_above_max_body() {
-    let (store, settles) = GatedStore::new();
-    let (tap, body) = fed(Some(8));
-    let (max_body, timeout) = (4, Duration::from_secs(3600));
-    let config = IdempotencyConfig::new().with_max_body(max_body).with_store_timeout(timeout);
-    let (app, _) = answers_once(store, config, Response::new(Body::new(body)));
+    let store = slow_to_settle();
+    let config = patient().with_max_body(4);
+    let (tap, app, _) = fed_app(store.clone(), config, Some(8));
     let mut answer = head(&app, "k").await;
     tap.send("12345");
     assert_eq!(data(&mut answer).await, "12345");
     tap.send("678");
-    settles.reached().await;
-    assert!(is_silent(&mut answer).await);
-    settles.release_one();
+    assert_silent_during_settle(&store, &mut answer).await;
     assert_eq!(data(&mut answer).await, "678");
 }
 
 #[tokio::test]
 async fn cut_response_is_unknown() {
     for there_at_once in [true, false] {
-        let (tap, body) = fed(None);
         let (store, clock) = memory();
-        let (app, runs) = answers_once(store, without_wait(), Response::new(Body::new(body)));
+        let (tap, app, runs) = fed_app(store, without_wait(), None);
         if there_at_once {
             tap.send("half");
             tap.break_off();
             let answer = send(&app, post("k", "")).await;
-            assert_eq!((answer.status.as_u16(), answer.code().as_str()), (409, "outcome-unknown"));
+            answer.assert_problem(409, "outcome-unknown");
         } else {
             let mut answer = head(&app, "k").await;
             tap.send("half");
@@ -171,9 +160,8 @@ async fn cut_response_is_unknown() {
 async fn response_with_wrong_length_is_unknown() {
     for (said, sent) in [(6, "abc"), (2, "abc")] {
         for at_once in [true, false] {
-            let (tap, body) = fed(Some(said));
             let (store, clock) = memory();
-            let (app, _) = answers_once(store, without_wait(), Response::new(Body::new(body)));
+            let (tap, app, _) = fed_app(store, without_wait(), Some(said));
             let first = if at_once {
                 tap.send(sent);
                 drop(tap);
@@ -247,8 +235,7 @@ impl http_body::Body for Chain {
 async fn late_streamed_response_is_cut_when_taken_over() {
     let (store, clock) = memory();
     let config = without_wait().with_on_unknown(OnUnknown::TakeOver);
-    let (tap, body) = fed(None);
-    let (app, runs) = answers_once(store, config.clone(), Response::new(Body::new(body)));
+    let (tap, app, runs) = fed_app(store, config.clone(), None);
     let mut late = head(&app, "k").await;
     tap.send("late");
     assert_eq!(data(&mut late).await, "late");

@@ -1,6 +1,6 @@
 //! The caller and the operation of a key, and the fingerprint of a request.
 
-use crate::common::{FullResponse, Runs, app, memory, post, send};
+use crate::common::{FullResponse, Runs, app, counting_app, memory, post, post_to, send};
 use axum::body::Body;
 use axum::http::{Method, Request};
 use hapax_core::Tenant;
@@ -8,9 +8,7 @@ use hapax_http::{CallerScope, FingerprintOf, IdempotencyConfig};
 
 /// Sends requests with the key `k` and these headers in turn, and returns how many ran.
 async fn ran(config: IdempotencyConfig, requests: &[&[(&str, &str)]]) -> usize {
-    let runs = Runs::default();
-    let counted = runs.clone();
-    let app = app(memory().0, config, || async move { counted.add().to_string() });
+    let (app, runs) = counting_app(memory().0, config);
     for headers in requests {
         let mut request = post("k", "");
         for (name, value) in *headers {
@@ -32,10 +30,7 @@ fn scoped(scope: CallerScope) -> IdempotencyConfig {
 
 #[tokio::test]
 async fn key_bare_and_quoted_are_the_same() {
-    let runs = Runs::default();
-    let counted = runs.clone();
-    let app =
-        app(memory().0, IdempotencyConfig::new(), || async move { counted.add().to_string() });
+    let (app, runs) = counting_app(memory().0, IdempotencyConfig::new());
     for key in ["8e03-978e", "\"8e03-978e\"", " 8e03-978e", "\"8e03-978e\" "] {
         assert_eq!(send(&app, post(key, "")).await.body, "1");
     }
@@ -50,11 +45,7 @@ async fn key_invalid_is_400_and_runs_nothing() {
         let value = axum::http::HeaderValue::from_bytes(key.as_bytes()).unwrap();
         request.headers_mut().insert("idempotency-key", value);
         let answer = asked(IdempotencyConfig::new(), request).await;
-        assert_eq!(
-            (answer.status.as_u16(), answer.code().as_str()),
-            (400, "invalid-key"),
-            "{key:?}"
-        );
+        assert_eq!((answer.status.as_u16(), &*answer.code()), (400, "invalid-key"), "{key:?}");
         assert!(key.trim().len() < 5 || !String::from_utf8_lossy(&answer.body).contains(key));
     }
     let mut doubled = post("k", "");
@@ -63,36 +54,39 @@ async fn key_invalid_is_400_and_runs_nothing() {
     assert_eq!(asked(IdempotencyConfig::new(), post(&long[..255], "")).await.status, 200);
 }
 
+fn with_method(method: &Method) -> Request<Body> {
+    let mut request = post("k", "");
+    *request.method_mut() = method.clone();
+    request
+}
+
 #[tokio::test]
 async fn key_required_and_missing_is_400() {
     let config = IdempotencyConfig::new().with_required_key(true);
-    let bare = |method: Method| Request::builder().method(method).uri("/").body(Body::empty());
-    let post = asked(config.clone(), bare(Method::POST).unwrap()).await;
-    assert_eq!((post.status.as_u16(), post.code().as_str()), (400, "key-missing"));
-    assert_eq!(asked(config.clone(), bare(Method::GET).unwrap()).await.body, "ran");
-    assert_eq!(asked(config, bare(Method::DELETE).unwrap()).await.body, "ran");
+    let bare = |method: Method| Request::builder().method(method).body(Body::empty()).unwrap();
+    let post = asked(config.clone(), bare(Method::POST)).await;
+    post.assert_problem(400, "key-missing");
+    assert_eq!(asked(config.clone(), bare(Method::GET)).await.body, "ran");
+    assert_eq!(asked(config, bare(Method::DELETE)).await.body, "ran");
 }
 
 #[tokio::test]
 async fn methods_configured_take_keys_and_safe_ones_never() {
+    let default = IdempotencyConfig::new().methods().to_vec();
     let all = vec![Method::GET, Method::HEAD, Method::PUT, Method::DELETE];
     for (methods, method, runs_expected) in [
-        (IdempotencyConfig::new().methods().to_vec(), Method::POST, 1),
-        (IdempotencyConfig::new().methods().to_vec(), Method::PATCH, 1),
-        (IdempotencyConfig::new().methods().to_vec(), Method::PUT, 2),
+        (default.clone(), Method::POST, 1),
+        (default.clone(), Method::PATCH, 1),
+        (default, Method::PUT, 2),
         (all.clone(), Method::PUT, 1),
         (all.clone(), Method::DELETE, 1),
         (all.clone(), Method::POST, 2),
         (all, Method::GET, 2),
     ] {
-        let runs = Runs::default();
-        let counted = runs.clone();
         let config = IdempotencyConfig::new().with_methods(methods);
-        let app = app(memory().0, config, || async move { counted.add().to_string() });
+        let (app, runs) = counting_app(memory().0, config);
         for _ in 0..2 {
-            let request =
-                Request::builder().method(&method).uri("/").header("idempotency-key", "k");
-            send(&app, request.body(Body::empty()).unwrap()).await;
+            send(&app, with_method(&method)).await;
         }
         assert_eq!(runs.count(), runs_expected, "{method}");
     }
@@ -100,13 +94,9 @@ async fn methods_configured_take_keys_and_safe_ones_never() {
 
 #[tokio::test]
 async fn method_is_part_of_the_operation() {
-    let runs = Runs::default();
-    let counted = runs.clone();
-    let app =
-        app(memory().0, IdempotencyConfig::new(), || async move { counted.add().to_string() });
+    let (app, runs) = counting_app(memory().0, IdempotencyConfig::new());
     for method in [Method::POST, Method::PATCH] {
-        let request = Request::builder().method(method).uri("/").header("idempotency-key", "k");
-        send(&app, request.body(Body::empty()).unwrap()).await;
+        send(&app, with_method(&method)).await;
     }
     assert_eq!(runs.count(), 2);
 }
@@ -125,7 +115,7 @@ async fn scope_missing_with_cookie_and_no_authorization() {
     let mut request = post("k", "");
     request.headers_mut().insert("cookie", "session=1".parse().unwrap());
     let answer = asked(IdempotencyConfig::new(), request).await;
-    assert_eq!((answer.status.as_u16(), answer.code().as_str()), (400, "scope-missing"));
+    answer.assert_problem(400, "scope-missing");
     let who = [("authorization", "a"), ("cookie", "session=1")];
     let also = [("authorization", "a"), ("cookie", "session=2")];
     assert_eq!(ran(IdempotencyConfig::new(), &[&who, &also]).await, 1);
@@ -189,15 +179,11 @@ async fn hole_19_two_tenants_with_one_key_never_meet() {
 
 #[tokio::test]
 async fn operation_of_long_paths_differs() {
-    let runs = Runs::default();
-    let counted = runs.clone();
-    let app =
-        app(memory().0, IdempotencyConfig::new(), || async move { counted.add().to_string() });
+    let (app, runs) = counting_app(memory().0, IdempotencyConfig::new());
     let long = format!("/{}", "a".repeat(400));
     let longer = format!("{long}b");
     for path in [&*long, &longer, "/caf\u{e9}", "/caf\u{e8}", &long, "/caf\u{e9}"] {
-        let request = Request::post(path).header("idempotency-key", "k").body(Body::empty());
-        assert_eq!(send(&app, request.unwrap()).await.status, 200);
+        assert_eq!(send(&app, post_to(path)).await.status, 200);
     }
     assert_eq!(runs.count(), 4);
 }
@@ -250,9 +236,6 @@ async fn fingerprint_json_falls_back_to_bytes_if_ambiguous() {
 async fn with_path_as_operation_still_fingerprints_the_path() {
     let config = IdempotencyConfig::new().with_path(|_| "/orders/{id}".to_owned());
     let app = app(memory().0, config, || async { "ran" });
-    let request = |path: &str| {
-        Request::post(path).header("idempotency-key", "k").body(Body::empty()).unwrap()
-    };
-    assert_eq!(send(&app, request("/orders/1")).await.status, 200);
-    assert_eq!(send(&app, request("/orders/2")).await.code(), "key-reused");
+    assert_eq!(send(&app, post_to("/orders/1")).await.status, 200);
+    assert_eq!(send(&app, post_to("/orders/2")).await.code(), "key-reused");
 }

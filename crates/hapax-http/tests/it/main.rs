@@ -5,6 +5,7 @@ mod common;
 mod end_to_end;
 mod endings;
 mod identity;
+mod keyless;
 mod properties;
 mod rivals;
 mod stores;

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::{HandlerGate, Runs, app, keyed, memory, post, send, without_wait};
-use axum::body::Body;
+use crate::common::{
+    HandlerGate, Runs, app, claim_elsewhere, counting_app, gated_app, memory, post, post_to, send,
+    sending, without_wait,
+};
 use axum::http::{HeaderMap, Request, StatusCode};
 use axum::routing::post as on_post;
 use axum::{Router, extract::OriginalUri};
 use futures_util::future::join_all;
-use hapax_core::{Claimed, Claims, OnUnknown, Step};
+use hapax_core::{Claims, OnUnknown, Step};
 use hapax_http::{IdempotencyConfig, IdempotencyLayer, capture};
 use hapax_redis::{RedisConfig, RedisStore};
 use hapax_testkit::Redis;
@@ -38,20 +40,12 @@ async fn waiters_hold_no_store_connection() {
     let config =
         RedisConfig::new(&redis.url()).unwrap().max_in_flight(1).timeout(Duration::from_secs(20));
     let store = Arc::new(RedisStore::open(config).unwrap());
-    let gate = HandlerGate::default();
-    let inside = gate.clone();
     // A blocked request waits for ever; a slow machine reaches no timeout.
     let minutes = Duration::from_secs(120);
     let config =
         IdempotencyConfig::new().with_wait(minutes).with_lease(minutes).with_store_timeout(minutes);
-    let app = app(store, config, || async move {
-        inside.pass().await;
-        "done"
-    });
-    let first = tokio::spawn({
-        let app = app.clone();
-        async move { send(&app, post("k", "")).await }
-    });
+    let (app, gate, _) = gated_app(store, config, StatusCode::OK);
+    let first = sending(&app, "k", "");
     gate.reached().await;
     let waiters = join_all((0..49).map(|_| send(&app, post("k", ""))));
     let let_in = async {
@@ -60,8 +54,8 @@ async fn waiters_hold_no_store_connection() {
         gate.release_one();
     };
     let (waiters, ()) = tokio::join!(waiters, let_in);
-    assert_eq!(first.await.unwrap().body, "done");
-    assert!(waiters.iter().all(|a| a.status == 200 && a.body == "done" && a.is_replay()));
+    assert_eq!(first.await.unwrap().body, "1");
+    assert!(waiters.iter().all(|a| a.status == 200 && a.body == "1" && a.is_replay()));
 }
 
 /// The same inside the service: a waiter must not occupy a concurrency slot.
@@ -71,13 +65,7 @@ async fn waiters_hold_no_place_in_the_service() {
     use tower::{Layer, Service, ServiceBuilder, ServiceExt};
     let (store, _) = memory();
     let config = IdempotencyConfig::new().with_wait(Duration::from_secs(3600));
-    // Another node runs the request.
-    let elsewhere = keyed(&config, "elsewhere", "");
-    let Claimed::Granted { ticket, .. } =
-        store.claim(elsewhere.key(), elsewhere.claim()).await.unwrap()
-    else {
-        panic!()
-    };
+    let (key, ticket) = claim_elsewhere(&*store, &config, "elsewhere").await;
     let layer = IdempotencyLayer::new(store.clone()).with_config(config);
     let mut service =
         layer.layer(ServiceBuilder::new().concurrency_limit(1).service_fn(|_: Request<_>| async {
@@ -87,7 +75,7 @@ async fn waiters_hold_no_place_in_the_service() {
     let other = service.ready().await.unwrap().call(post("other", "")).await.unwrap();
     assert_eq!(other.status(), 200);
     let stored = capture(&axum::http::Response::new(()).into_parts().0, "theirs".into());
-    let _ = store.settle(elsewhere.key(), &ticket.token, stored.encode()).await.unwrap();
+    let _ = store.settle(&key, &ticket.token, stored.encode()).await.unwrap();
     let waited = waiter.await.unwrap().unwrap();
     assert_eq!(waited.headers()["idempotent-replayed"], "true");
 }
@@ -97,8 +85,7 @@ async fn waiters_hold_no_place_in_the_service() {
 async fn hole_21_a_key_is_not_409_for_ever_after_a_crash() {
     let config = without_wait().with_on_unknown(OnUnknown::TakeOver);
     let (store, clock) = memory();
-    let crashed = keyed(&config, "k", "");
-    store.claim(crashed.key(), crashed.claim()).await.unwrap();
+    claim_elsewhere(&*store, &config, "k").await;
     let app = app(store, config.clone(), |headers: HeaderMap| async move {
         headers["hapax-attempt"].to_str().unwrap().to_owned()
     });
@@ -114,18 +101,12 @@ async fn hole_21_a_key_is_not_409_for_ever_after_a_crash() {
 async fn crash_does_not_run_again_under_refuse() {
     let (store, clock) = memory();
     let config = without_wait();
-    let crashed = keyed(&config, "k", "");
-    store.claim(crashed.key(), crashed.claim()).await.unwrap();
-    let runs = Runs::default();
-    let counted = runs.clone();
-    let app = app(store, config.clone(), || async move { counted.add().to_string() });
+    claim_elsewhere(&*store, &config, "k").await;
+    let (app, runs) = counting_app(store, config.clone());
     clock.advance(*config.lease());
     for _ in 0..3 {
         let answer = send(&app, post("k", "")).await;
-        assert_eq!(
-            (answer.status, answer.code().as_str()),
-            (StatusCode::CONFLICT, "outcome-unknown")
-        );
+        answer.assert_problem(409, "outcome-unknown");
         assert_eq!(answer.problem()["retryable"], false);
         clock.advance(Duration::from_secs(60));
     }
@@ -138,7 +119,7 @@ async fn key_with_another_body_gets_no_replay() {
     let app = app(memory().0, IdempotencyConfig::new(), |body: String| async { body });
     assert_eq!(send(&app, post("k", "tea")).await.body, "tea");
     let other = send(&app, post("k", "coffee")).await;
-    assert_eq!((other.status.as_u16(), other.code().as_str()), (422, "key-reused"));
+    other.assert_problem(422, "key-reused");
     assert_eq!(send(&app, post("k", "tea")).await.body, "tea");
 }
 
@@ -164,8 +145,7 @@ async fn key_on_another_route_gets_no_replay() {
         uri.path().to_owned()
     });
     for path in ["/orders", "/refunds", "/orders/", "/orders/1"] {
-        let request = Request::post(path).header("idempotency-key", "k").body(Body::empty());
-        assert_eq!(send(&app, request.unwrap()).await.body, path);
+        assert_eq!(send(&app, post_to(path)).await.body, path);
     }
 }
 
@@ -185,8 +165,7 @@ async fn key_in_another_nested_router_gets_no_replay() {
     };
     let app = Router::new().nest("/v1", version("one")).nest("/v2", version("two"));
     for (path, answer) in [("/v1/orders", "one"), ("/v2/orders", "two"), ("/v1/orders", "one")] {
-        let request = Request::post(path).header("idempotency-key", "k").body(Body::empty());
-        assert_eq!(send(&app, request.unwrap()).await.body, answer);
+        assert_eq!(send(&app, post_to(path)).await.body, answer);
     }
 }
 
@@ -230,10 +209,7 @@ async fn stale_owner_cannot_complete() {
         }
         format!("run {run}")
     });
-    let late = tokio::spawn({
-        let app = app.clone();
-        async move { send(&app, post("k", "")).await }
-    });
+    let late = sending(&app, "k", "");
     gate.reached().await;
     // The renewals of the first owner fail, and another attempt takes over.
     clock.advance(*config.lease());
@@ -252,13 +228,11 @@ async fn stale_owner_cannot_complete() {
 async fn stale_ticket_changes_nothing() {
     let (store, clock) = memory();
     let config = without_wait().with_on_unknown(OnUnknown::TakeOver);
-    let stale = keyed(&config, "k", "");
-    let claimed = store.claim(stale.key(), stale.claim()).await.unwrap();
-    let Claimed::Granted { ticket, .. } = claimed else { panic!() };
+    let (key, ticket) = claim_elsewhere(&*store, &config, "k").await;
     clock.advance(*config.lease());
     let app = app(store.clone(), config, || async { "winner" });
     assert_eq!(send(&app, post("k", "")).await.body, "winner");
-    let step = store.settle(stale.key(), &ticket.token, "stale".into()).await.unwrap();
+    let step = store.settle(&key, &ticket.token, "stale".into()).await.unwrap();
     assert_eq!(step, Step::Lost);
     assert_eq!(send(&app, post("k", "")).await.body, "winner");
 }

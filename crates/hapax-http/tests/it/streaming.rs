@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use crate::common::fed::{Fed, answers_once, data, fed, head, streams};
+use crate::common::fed::{Fed, answers_once, data, fed, fed_app, head};
 use crate::common::{RecordedEvents, keyed, memory, post, send, without_wait};
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
@@ -17,8 +17,7 @@ use tower::ServiceExt;
 
 #[tokio::test]
 async fn response_streams_live_and_is_replayed_whole() {
-    let (tap, body) = fed(None);
-    let (app, runs) = streams(IdempotencyConfig::new(), body);
+    let (tap, app, runs) = fed_app(memory().0, IdempotencyConfig::new(), None);
     let mut answer = head(&app, "k").await;
     for piece in ["one, ", "two, ", "three"] {
         tap.send(piece);
@@ -32,10 +31,9 @@ async fn response_streams_live_and_is_replayed_whole() {
 
 #[tokio::test]
 async fn trailers_ready_at_once_are_replayed() {
-    let (tap, body) = fed(None);
+    let (tap, app, _) = fed_app(memory().0, IdempotencyConfig::new(), None);
     tap.send("message");
     tap.trailers("grpc-status", "0");
-    let (app, _) = streams(IdempotencyConfig::new(), body);
     let first = send(&app, post("k", "")).await;
     let again = send(&app, post("k", "")).await;
     assert_eq!((first.body, first.trailers), (again.body, again.trailers.clone()));
@@ -73,7 +71,7 @@ async fn response_above_max_body_arrives_and_leaves_a_tombstone() {
         let (app, runs) = answers_once(memory().0, config, response);
         assert_eq!(send(&app, post("k", "")).await.body, "12345678");
         let again = send(&app, post("k", "")).await;
-        assert_eq!((again.status.as_u16(), again.code().as_str()), (409, "response-not-kept"));
+        again.assert_problem(409, "response-not-kept");
         assert_eq!(again.problem()["original_status"], 201);
         assert_eq!(again.problem()["retryable"], false);
         assert_eq!(runs.count(), 1);
@@ -98,9 +96,8 @@ async fn response_of_exactly_max_body_is_kept() {
 
 #[tokio::test]
 async fn response_frame_larger_than_the_channel_arrives() {
-    let (tap, body) = fed(None);
     let config = IdempotencyConfig::new().with_max_body(1024);
-    let (app, _) = streams(config, body);
+    let (tap, app, _) = fed_app(memory().0, config, None);
     let mut answer = head(&app, "k").await;
     let large = Bytes::from(vec![b'x'; 1024 * 1024]);
     for _ in 0..3 {
@@ -113,8 +110,7 @@ async fn response_frame_larger_than_the_channel_arrives() {
 
 #[tokio::test]
 async fn slow_client_does_not_delay_the_settle() {
-    let (tap, body) = fed(None);
-    let (app, _) = streams(IdempotencyConfig::new(), body);
+    let (tap, app, _) = fed_app(memory().0, IdempotencyConfig::new(), None);
     let answer = head(&app, "k").await;
     for _ in 0..16 {
         tap.0.send(Ok(Frame::data(Bytes::from(vec![b'x'; 64 * 1024])))).unwrap();
@@ -144,8 +140,7 @@ async fn event_stream_is_unbuffered_and_settled_at_once() {
 
 #[tokio::test]
 async fn response_is_stored_after_client_disconnects() {
-    let (tap, body) = fed(None);
-    let (app, runs) = streams(IdempotencyConfig::new(), body);
+    let (tap, app, runs) = fed_app(memory().0, IdempotencyConfig::new(), None);
     let mut answer = head(&app, "k").await;
     tap.send("one, ");
     assert_eq!(data(&mut answer).await, "one, ");
@@ -158,9 +153,8 @@ async fn response_is_stored_after_client_disconnects() {
 
 #[tokio::test]
 async fn endless_response_is_dropped_after_disconnect() {
-    let (tap, body) = fed(None);
     let config = without_wait().with_max_body(4);
-    let (app, _) = streams(config, body);
+    let (tap, app, _) = fed_app(memory().0, config, None);
     let mut answer = head(&app, "k").await;
     tap.send("12345");
     assert_eq!(data(&mut answer).await, "12345");
@@ -196,14 +190,13 @@ async fn request_trailers_reach_the_service() {
 #[tokio::test]
 async fn claim_is_pending_while_the_response_streams() {
     let (store, _) = memory();
-    let (tap, body) = fed(None);
     let config = without_wait();
-    let (app, _) = answers_once(store.clone(), config.clone(), Response::new(Body::new(body)));
+    let (tap, app, _) = fed_app(store.clone(), config.clone(), None);
     let mut answer = head(&app, "k").await;
     tap.send("x");
     data(&mut answer).await;
     let conflict = send(&app, post("k", "")).await;
-    assert_eq!((conflict.status.as_u16(), conflict.code().as_str()), (409, "in-progress"));
+    conflict.assert_problem(409, "in-progress");
     assert!(conflict.header("retry-after").is_some());
     assert!(conflict.problem()["retry_after_ms"].as_u64().unwrap() > 0);
     let view = store.look(keyed(&config, "k", "").key()).await.unwrap().unwrap();

@@ -1,21 +1,20 @@
 //! Failures of the store and the service, and clients that disconnect.
 
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::common::{
-    HandlerGate, RecordedEvents, Runs, app, keyed, memory, post, send, without_wait,
+    RecordedEvents, Runs, app, claim_elsewhere, counting_app, gated_app, keyed, memory, post, send,
+    sending, without_wait,
 };
-use async_trait::async_trait;
 use axum::Router;
-use axum::http::{HeaderMap, StatusCode};
+use axum::body::Body;
+use axum::http::{HeaderMap, Request, Response, StatusCode};
 use hapax_conformance::{Fault, FaultyStore};
 use hapax_core::lock::OnStoreError;
-use hapax_core::{
-    ClaimRequest, ClaimStep, ClaimView, Claimed, Claims, GiveBack, Key, ManualClock, OnUnknown,
-    Step, StoreError, Token,
-};
-use hapax_http::{IdempotencyConfig, IdempotencyEvent as Event, IdempotencyLayer};
+use hapax_core::{Claimed, Claims, GiveBack, ManualClock, OnUnknown};
+use hapax_http::{IdempotencyConfig, IdempotencyEvent as Event, IdempotencyLayer, RequestBody};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 fn faulty() -> (FaultyStore, Arc<ManualClock>) {
@@ -44,17 +43,10 @@ fn with_store_failing_during_run(
 async fn store_down_is_503_and_runs_nothing() {
     let (store, _) = faulty();
     let recorded = RecordedEvents::default();
-    let runs = Runs::default();
-    let counted = runs.clone();
-    let app =
-        app(
-            Arc::new(store.clone()),
-            recorded.config(),
-            || async move { counted.add().to_string() },
-        );
+    let (app, runs) = counting_app(Arc::new(store.clone()), recorded.config());
     store.always(Some(Fault::LostQuestion));
     let answer = send(&app, post("k", "")).await;
-    assert_eq!((answer.status.as_u16(), answer.code().as_str()), (503, "store-unavailable"));
+    answer.assert_problem(503, "store-unavailable");
     assert_eq!(answer.problem()["retryable"], true);
     assert_eq!((runs.count(), recorded.events()), (0, vec![Event::StoreError]));
     store.always(None);
@@ -64,11 +56,7 @@ async fn store_down_is_503_and_runs_nothing() {
 #[tokio::test(start_paused = true)]
 async fn store_hanging_is_503_within_store_timeout() {
     let (store, _) = faulty();
-    let runs = Runs::default();
-    let counted = runs.clone();
-    let app = app(Arc::new(store.clone()), IdempotencyConfig::new(), || async move {
-        counted.add().to_string()
-    });
+    let (app, _) = counting_app(Arc::new(store.clone()), IdempotencyConfig::new());
     store.plan([Fault::NoAnswer]);
     let since = tokio::time::Instant::now();
     assert_eq!(send(&app, post("k", "")).await.status, 503);
@@ -98,44 +86,26 @@ async fn open_policy_runs_unprotected_and_marks_it() {
 async fn open_policy_never_runs_a_key_in_progress() {
     let (store, _) = faulty();
     let config = IdempotencyConfig::new().with_on_store_error(OnStoreError::Open);
-    let running = keyed(&config, "k", "");
-    store.claim(running.key(), running.claim()).await.unwrap();
+    claim_elsewhere(&store, &config, "k").await;
     let app = app(Arc::new(store.clone()), config, || async { "ran" });
     store.plan([Fault::None]);
     store.always(Some(Fault::LostQuestion));
     assert_eq!(send(&app, post("k", "")).await.code(), "store-unavailable");
 }
 
-/// A store whose values cannot be read.
-struct Corrupt;
-
-#[async_trait]
-impl Claims for Corrupt {
-    async fn claim(&self, _: &Key, _: &ClaimRequest) -> Result<Claimed, StoreError> {
-        Err(StoreError::Corrupt { reason: "damaged".into() })
-    }
-    async fn step(&self, _: &Key, _: &Token, _: ClaimStep) -> Result<Step, StoreError> {
-        unreachable!()
-    }
-    async fn look(&self, _: &Key) -> Result<Option<ClaimView>, StoreError> {
-        unreachable!()
-    }
-}
-
 #[tokio::test]
 async fn open_policy_never_runs_over_a_corrupt_value() {
     let config = IdempotencyConfig::new().with_on_store_error(OnStoreError::Open);
-    let over_damage = app(Arc::new(Corrupt), config.clone(), || async { "ran" });
+    let (store, _) = faulty();
+    store.always(Some(Fault::Corrupt));
+    let over_damage = app(Arc::new(store), config.clone(), || async { "ran" });
     assert_eq!(send(&over_damage, post("k", "")).await.code(), "internal");
     // The same where the row is intact and the response in it is not.
     let (store, _) = memory();
-    let row = keyed(&config, "k", "");
-    let Claimed::Granted { ticket, .. } = store.claim(row.key(), row.claim()).await.unwrap() else {
-        panic!()
-    };
-    let _ = store.settle(row.key(), &ticket.token, "no answer".into()).await.unwrap();
+    let (key, ticket) = claim_elsewhere(&*store, &config, "k").await;
+    let _ = store.settle(&key, &ticket.token, "no answer".into()).await.unwrap();
     let damaged = send(&app(store, config, || async { "ran" }), post("k", "")).await;
-    assert_eq!((damaged.status.as_u16(), damaged.code().as_str()), (500, "internal"));
+    damaged.assert_problem(500, "internal");
 }
 
 #[tokio::test]
@@ -215,7 +185,7 @@ async fn panicking_handler_is_unknown_at_once() {
         ""
     });
     let answer = send(&app, post("k", "")).await;
-    assert_eq!((answer.status.as_u16(), answer.code().as_str()), (409, "outcome-unknown"));
+    answer.assert_problem(409, "outcome-unknown");
     recorded.until(Event::Unknown).await;
     tokio::task::yield_now().await;
     clock.advance(Duration::from_millis(1));
@@ -227,8 +197,8 @@ async fn panicking_handler_is_unknown_at_once() {
 async fn failing_service_is_unknown() {
     let (store, clock) = memory();
     let layer = IdempotencyLayer::new(store).with_config(without_wait());
-    let service = layer.layer(service_fn(|_: http::Request<_>| async {
-        Err::<http::Response<axum::body::Body>, _>(std::io::Error::other("time limit"))
+    let service = layer.layer(service_fn(|_: Request<_>| async {
+        Err::<Response<Body>, _>(std::io::Error::other("time limit"))
     }));
     let error = service.clone().oneshot(post("k", "")).await.unwrap_err();
     assert_eq!(error.to_string(), "time limit");
@@ -240,49 +210,34 @@ async fn failing_service_is_unknown() {
 async fn service_not_ready_for_a_waiter_frees_the_key() {
     #[derive(Clone)]
     struct Ready(bool);
-    impl Service<http::Request<hapax_http::RequestBody<axum::body::Body>>> for Ready {
-        type Response = http::Response<axum::body::Body>;
+    impl Service<Request<RequestBody<Body>>> for Ready {
+        type Response = Response<Body>;
         type Error = &'static str;
         type Future = std::future::Ready<Result<Self::Response, Self::Error>>;
-        fn poll_ready(
-            &mut self,
-            _: &mut std::task::Context<'_>,
-        ) -> std::task::Poll<Result<(), Self::Error>> {
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
             // Ready only the first time.
             let ready = std::mem::take(&mut self.0);
-            std::task::Poll::Ready(if ready { Ok(()) } else { Err("full") })
+            Poll::Ready(if ready { Ok(()) } else { Err("full") })
         }
-        fn call(
-            &mut self,
-            _: http::Request<hapax_http::RequestBody<axum::body::Body>>,
-        ) -> Self::Future {
+        fn call(&mut self, _: Request<RequestBody<Body>>) -> Self::Future {
             panic!("called without a place")
         }
     }
     let (store, _) = memory();
     let config = IdempotencyConfig::new().with_wait(Duration::from_secs(60));
-    let first = keyed(&config, "k", "");
-    let Claimed::Granted { ticket, .. } = store.claim(first.key(), first.claim()).await.unwrap()
-    else {
-        panic!()
-    };
+    let (key, ticket) = claim_elsewhere(&*store, &config, "k").await;
     let layer = IdempotencyLayer::new(store.clone()).with_config(config);
     let waiter = tokio::spawn(layer.layer(Ready(true)).oneshot(post("k", "")));
     tokio::task::yield_now().await;
-    let _ = store.give_back(first.key(), &ticket.token, GiveBack::Keep).await.unwrap();
+    let _ = store.give_back(&key, &ticket.token, GiveBack::Keep).await.unwrap();
     assert_eq!(waiter.await.unwrap().unwrap_err(), "full");
-    let view = store.look(first.key()).await.unwrap().unwrap();
+    let view = store.look(&key).await.unwrap().unwrap();
     assert!(matches!(view.state, hapax_core::claims::ClaimState::Failed { .. }), "{view:?}");
 }
 
 #[tokio::test]
 async fn handler_finishes_and_is_stored_after_disconnect() {
-    let (gate, runs) = (HandlerGate::default(), Runs::default());
-    let (inside, counted) = (gate.clone(), runs.clone());
-    let app = app(memory().0, IdempotencyConfig::new(), || async move {
-        inside.pass().await;
-        counted.add().to_string()
-    });
+    let (app, gate, runs) = gated_app(memory().0, IdempotencyConfig::new(), StatusCode::OK);
     let request = app.clone().oneshot(post("k", ""));
     tokio::select! {
         _ = request => panic!("it waits at the gate"),
@@ -296,10 +251,7 @@ async fn handler_finishes_and_is_stored_after_disconnect() {
 #[tokio::test(start_paused = true)]
 async fn disconnect_during_claim_frees_the_key() {
     let (store, _) = faulty();
-    let runs = Runs::default();
-    let counted = runs.clone();
-    let app =
-        app(Arc::new(store.clone()), without_wait(), || async move { counted.add().to_string() });
+    let (app, runs) = counting_app(Arc::new(store.clone()), without_wait());
     store.plan([Fault::NoAnswer]);
     let request = app.clone().oneshot(post("k", ""));
     assert!(tokio::time::timeout(Duration::from_millis(10), request).await.is_err());
@@ -311,19 +263,10 @@ async fn disconnect_during_claim_frees_the_key() {
 #[tokio::test]
 async fn late_owner_gets_in_progress_while_the_winner_runs() {
     let (store, clock) = memory();
-    let config = without_wait().with_on_unknown(OnUnknown::TakeOver);
     let recorded = RecordedEvents::default();
-    let config = config.with_hooks(recorded.clone());
-    let gate = HandlerGate::default();
-    let inside = gate.clone();
-    let app = app(store.clone(), config.clone(), || async move {
-        inside.pass().await;
-        "late"
-    });
-    let late = tokio::spawn({
-        let app = app.clone();
-        async move { send(&app, post("k", "")).await }
-    });
+    let config = without_wait().with_on_unknown(OnUnknown::TakeOver).with_hooks(recorded.clone());
+    let (app, gate, _) = gated_app(store.clone(), config.clone(), StatusCode::OK);
+    let late = sending(&app, "k", "");
     gate.reached().await;
     clock.advance(*config.lease());
     let winner = keyed(&config, "k", "");
@@ -331,7 +274,7 @@ async fn late_owner_gets_in_progress_while_the_winner_runs() {
     assert!(matches!(claimed, Claimed::Granted { attempt: 2, .. }));
     gate.release_one();
     let late = late.await.unwrap();
-    assert_eq!((late.status.as_u16(), late.code().as_str()), (409, "in-progress"));
+    late.assert_problem(409, "in-progress");
     assert_eq!(recorded.count(Event::Lost), 1);
     // The outcome is unknown if the winner crashed as well.
     clock.advance(*config.lease());

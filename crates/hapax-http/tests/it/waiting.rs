@@ -1,38 +1,23 @@
 //! Concurrent duplicates, hooks, and draining.
 
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::{FullResponse, HandlerGate, RecordedEvents, Runs, app, memory, post, send};
+use crate::common::{
+    HandlerGate, RecordedEvents, Runs, app, gated_app, memory, post, send, sending, without_wait,
+};
 use axum::Router;
 use axum::http::StatusCode;
+use hapax_conformance::{Fault, FaultyStore};
 use hapax_http::{IdempotencyConfig, IdempotencyEvent as Event, IdempotencyLayer};
-use tokio::task::JoinHandle;
-
-/// An app whose handler waits at a gate, then responds with this status and the number of its run.
-fn with_gated_handler(
-    config: IdempotencyConfig,
-    status: StatusCode,
-) -> (Router, HandlerGate, Runs) {
-    let (gate, runs) = (HandlerGate::default(), Runs::default());
-    let (inside, counted) = (gate.clone(), runs.clone());
-    let app = app(memory().0, config, move || async move {
-        inside.pass().await;
-        (status, counted.add().to_string())
-    });
-    (app, gate, runs)
-}
-
-fn sending(app: &Router, key: &'static str, body: &'static str) -> JoinHandle<FullResponse> {
-    let app = app.clone();
-    tokio::spawn(async move { send(&app, post(key, body)).await })
-}
 
 #[tokio::test]
 async fn duplicate_waits_and_gets_the_response() {
     let recorded = RecordedEvents::default();
     // Only the settle can wake the duplicate within an hour.
     let config = recorded.config().with_wait(Duration::from_secs(3600));
-    let (app, gate, runs) = with_gated_handler(config, StatusCode::OK);
+    let (app, gate, runs) = gated_app(memory().0, config, StatusCode::OK);
     let first = sending(&app, "k", "");
     gate.reached().await;
     let second = sending(&app, "k", "");
@@ -54,12 +39,12 @@ async fn duplicate_waits_and_gets_the_response() {
 #[tokio::test(start_paused = true)]
 async fn duplicate_after_wait_gets_retry_after() {
     let recorded = RecordedEvents::default();
-    let (app, gate, _) = with_gated_handler(recorded.config(), StatusCode::OK);
+    let (app, gate, _) = gated_app(memory().0, recorded.config(), StatusCode::OK);
     let _first = sending(&app, "k", "");
     gate.reached().await;
     let since = tokio::time::Instant::now();
     let second = send(&app, post("k", "")).await;
-    assert_eq!((second.status.as_u16(), second.code().as_str()), (409, "in-progress"));
+    second.assert_problem(409, "in-progress");
     assert!(second.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
     assert_eq!(since.elapsed(), *IdempotencyConfig::new().wait());
     assert_eq!(recorded.answered(), [(Event::Conflict, *IdempotencyConfig::new().wait())]);
@@ -67,7 +52,7 @@ async fn duplicate_after_wait_gets_retry_after() {
 
 #[tokio::test(start_paused = true)]
 async fn duplicate_without_wait_is_refused_at_once() {
-    let (app, gate, _) = with_gated_handler(crate::common::without_wait(), StatusCode::OK);
+    let (app, gate, _) = gated_app(memory().0, without_wait(), StatusCode::OK);
     let _first = sending(&app, "k", "");
     gate.reached().await;
     let since = tokio::time::Instant::now();
@@ -78,7 +63,7 @@ async fn duplicate_without_wait_is_refused_at_once() {
 #[tokio::test]
 async fn key_with_another_body_is_refused_while_running() {
     let recorded = RecordedEvents::default();
-    let (app, gate, runs) = with_gated_handler(recorded.config(), StatusCode::OK);
+    let (app, gate, runs) = gated_app(memory().0, recorded.config(), StatusCode::OK);
     let first = sending(&app, "k", "tea");
     gate.reached().await;
     assert_eq!(send(&app, post("k", "coffee")).await.code(), "key-reused");
@@ -91,7 +76,7 @@ async fn key_with_another_body_is_refused_while_running() {
 #[tokio::test]
 async fn duplicate_runs_when_the_first_one_failed() {
     let config = IdempotencyConfig::new().with_wait(Duration::from_secs(3600));
-    let (app, gate, runs) = with_gated_handler(config, StatusCode::SERVICE_UNAVAILABLE);
+    let (app, gate, runs) = gated_app(memory().0, config, StatusCode::SERVICE_UNAVAILABLE);
     let first = sending(&app, "k", "");
     gate.reached().await;
     let second = sending(&app, "k", "");
@@ -106,14 +91,8 @@ async fn duplicate_runs_when_the_first_one_failed() {
 
 #[tokio::test(start_paused = true)]
 async fn lease_is_renewed_while_the_handler_runs() {
-    let clock = std::sync::Arc::new(hapax_core::ManualClock::default());
-    let store = std::sync::Arc::new(hapax_core::memory::MemoryStore::new(clock.clone()));
-    let gate = HandlerGate::default();
-    let inside = gate.clone();
-    let app = app(store, crate::common::without_wait(), move || async move {
-        inside.pass().await;
-        "done"
-    });
+    let (store, clock) = memory();
+    let (app, gate, _) = gated_app(store, without_wait(), StatusCode::OK);
     let first = sending(&app, "k", "");
     gate.reached().await;
     for _ in 0..100 {
@@ -122,7 +101,7 @@ async fn lease_is_renewed_while_the_handler_runs() {
         assert_eq!(send(&app, post("k", "")).await.code(), "in-progress");
     }
     gate.release_one();
-    assert_eq!(first.await.unwrap().body, "done");
+    assert_eq!(first.await.unwrap().body, "1");
 }
 
 #[tokio::test]
@@ -159,9 +138,9 @@ async fn drain_waits_for_runs_and_refuses_new_ones() {
 
     let drained = layer.drain();
     let refused = send(&app, post("new", "")).await;
-    assert_eq!((refused.status.as_u16(), refused.code().as_str()), (503, "shutting-down"));
+    refused.assert_problem(503, "shutting-down");
     assert_eq!(refused.problem()["retryable"], true);
-    let mut drained = std::pin::pin!(drained);
+    let mut drained = pin!(drained);
     assert!(tokio::time::timeout(Duration::from_secs(1), &mut drained).await.is_err());
     gate.release_one();
     drained.await;
@@ -173,16 +152,16 @@ async fn drain_waits_for_runs_and_refuses_new_ones() {
 
 #[tokio::test(start_paused = true)]
 async fn drain_waits_until_the_response_is_stored() {
-    let store = hapax_conformance::FaultyStore::new(memory().0);
+    let store = FaultyStore::new(memory().0);
     let failing = store.clone();
-    let layer = IdempotencyLayer::new(std::sync::Arc::new(store.clone()));
+    let layer = IdempotencyLayer::new(Arc::new(store.clone()));
     let handler = move || async move {
-        failing.always(Some(hapax_conformance::Fault::LostQuestion));
+        failing.always(Some(Fault::LostQuestion));
         "done"
     };
     let app = Router::new().fallback(handler).layer(layer.clone());
     assert_eq!(send(&app, post("k", "")).await.body, "done");
-    let mut drained = std::pin::pin!(layer.drain());
+    let mut drained = pin!(layer.drain());
     assert!(tokio::time::timeout(Duration::from_secs(20), &mut drained).await.is_err());
     store.always(None);
     drained.await;
@@ -191,14 +170,13 @@ async fn drain_waits_until_the_response_is_stored() {
 #[tokio::test(start_paused = true)]
 async fn drain_gives_back_claims_granted_late() {
     let (store, _) = memory();
-    let faulty = hapax_conformance::FaultyStore::new(store.clone());
+    let faulty = FaultyStore::new(store.clone());
     let runs = Runs::default();
     let counted = runs.clone();
-    let layer = IdempotencyLayer::new(std::sync::Arc::new(faulty.clone()))
-        .with_config(crate::common::without_wait());
+    let layer = IdempotencyLayer::new(Arc::new(faulty.clone())).with_config(without_wait());
     let handler = move || async move { counted.add().to_string() };
     let app = Router::new().fallback(handler).layer(layer.clone());
-    faulty.plan([hapax_conformance::Fault::Stall(Duration::from_millis(50))]);
+    faulty.plan([Fault::Stall(Duration::from_millis(50))]);
     let request = sending(&app, "k", "");
     tokio::time::sleep(Duration::from_millis(5)).await;
     layer.drain().await;

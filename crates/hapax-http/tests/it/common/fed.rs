@@ -17,7 +17,7 @@ use http_body_util::BodyExt;
 use tokio::sync::mpsc;
 use tower::ServiceExt;
 
-use super::{Runs, app, memory, post};
+use super::{Runs, app, post};
 
 pub(crate) type Piece = Result<Frame<Bytes>, std::io::Error>;
 
@@ -86,8 +86,15 @@ pub(crate) fn answers_once(
     (app, runs)
 }
 
-pub(crate) fn streams(config: IdempotencyConfig, body: Fed) -> (Router, Runs) {
-    answers_once(memory().0, config, Response::new(Body::new(body)))
+/// An app whose first response has a body that is fed by the test.
+pub(crate) fn fed_app(
+    store: Arc<dyn Claims>,
+    config: IdempotencyConfig,
+    length: Option<u64>,
+) -> (Tap, Router, Runs) {
+    let (tap, body) = fed(length);
+    let (app, runs) = answers_once(store, config, Response::new(Body::new(body)));
+    (tap, app, runs)
 }
 
 pub(crate) async fn head(app: &Router, key: &'static str) -> Body {

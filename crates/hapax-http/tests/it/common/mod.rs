@@ -7,22 +7,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use axum::Router;
 use axum::body::Body;
 use axum::handler::Handler;
 use axum::http::{HeaderMap, Method, Request, StatusCode};
 use bytes::Bytes;
 use hapax_core::memory::MemoryStore;
-use hapax_core::{
-    ClaimRequest, ClaimStep, ClaimView, Claimed, Claims, Key, ManualClock, Step, StoreError, Token,
-    Watch,
-};
+use hapax_core::{Claimed, Claims, Key, ManualClock, Ticket};
 use hapax_http::{
     Hooks, IdempotencyConfig, IdempotencyEvent as Event, IdempotencyLayer, KeyedRequest,
 };
 use http_body_util::BodyExt;
 use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
 use tower::ServiceExt;
 
 /// A store in memory, and its clock.
@@ -40,6 +37,29 @@ where
     Router::new().fallback(handler).layer(IdempotencyLayer::new(store).with_config(config))
 }
 
+/// The layer in front of a handler that responds with the number of its run.
+pub(crate) fn counting_app(store: Arc<dyn Claims>, config: IdempotencyConfig) -> (Router, Runs) {
+    let runs = Runs::default();
+    let counted = runs.clone();
+    (app(store, config, || async move { counted.add().to_string() }), runs)
+}
+
+/// The layer in front of a handler that waits at a gate, then responds with this status and the
+/// number of its run.
+pub(crate) fn gated_app(
+    store: Arc<dyn Claims>,
+    config: IdempotencyConfig,
+    status: StatusCode,
+) -> (Router, HandlerGate, Runs) {
+    let (gate, runs) = (HandlerGate::default(), Runs::default());
+    let (inside, counted) = (gate.clone(), runs.clone());
+    let app = app(store, config, move || async move {
+        inside.pass().await;
+        (status, counted.add().to_string())
+    });
+    (app, gate, runs)
+}
+
 /// A configuration without a wait: duplicates are refused at once.
 pub(crate) fn without_wait() -> IdempotencyConfig {
     IdempotencyConfig::new().with_wait(Duration::ZERO)
@@ -47,6 +67,11 @@ pub(crate) fn without_wait() -> IdempotencyConfig {
 
 pub(crate) fn post(key: &str, body: &'static str) -> Request<Body> {
     Request::post("/orders").header("idempotency-key", key).body(Body::from(body)).unwrap()
+}
+
+/// A request with the key `k` to another path.
+pub(crate) fn post_to(path: &str) -> Request<Body> {
+    Request::post(path).header("idempotency-key", "k").body(Body::empty()).unwrap()
 }
 
 /// The keyed request that the layer reads from `post(key, body)`, for tests that use the store directly.
@@ -85,6 +110,11 @@ impl FullResponse {
         let kind = self.problem()["type"].as_str().unwrap().to_owned();
         kind.strip_prefix("https://hapax.dev/problems/").unwrap().to_owned()
     }
+
+    #[track_caller]
+    pub(crate) fn assert_problem(&self, status: u16, code: &str) {
+        assert_eq!((self.status.as_u16(), &*self.code()), (status, code));
+    }
 }
 
 /// Sends a request and reads the complete response, or the error that cut it.
@@ -101,6 +131,16 @@ pub(crate) async fn try_send(
 
 pub(crate) async fn send(app: &Router, request: Request<Body>) -> FullResponse {
     try_send(app, request).await.unwrap()
+}
+
+/// Sends a request on a task of its own.
+pub(crate) fn sending(
+    app: &Router,
+    key: &'static str,
+    body: &'static str,
+) -> JoinHandle<FullResponse> {
+    let app = app.clone();
+    tokio::spawn(async move { send(&app, post(key, body)).await })
 }
 
 /// Counts runs.
@@ -147,35 +187,16 @@ impl HandlerGate {
     }
 }
 
-/// A store whose settles wait at a gate.
-pub(crate) struct GatedStore {
-    pub(crate) store: Arc<dyn Claims>,
-    pub(crate) settles: HandlerGate,
-}
-
-impl GatedStore {
-    pub(crate) fn new() -> (Arc<Self>, HandlerGate) {
-        let settles = HandlerGate::default();
-        (Arc::new(Self { store: memory().0, settles: settles.clone() }), settles)
-    }
-}
-
-#[async_trait]
-impl Claims for GatedStore {
-    async fn claim(&self, key: &Key, ask: &ClaimRequest) -> Result<Claimed, StoreError> {
-        self.store.claim(key, ask).await
-    }
-    async fn step(&self, key: &Key, token: &Token, step: ClaimStep) -> Result<Step, StoreError> {
-        if matches!(step, ClaimStep::Settle(_)) {
-            self.settles.pass().await;
-        }
-        self.store.step(key, token, step).await
-    }
-    async fn look(&self, key: &Key) -> Result<Option<ClaimView>, StoreError> {
-        self.store.look(key).await
-    }
-    fn watch(&self, key: &Key) -> Watch {
-        self.store.watch(key)
+/// Claims the key of `post(key, "")` in place of another process.
+pub(crate) async fn claim_elsewhere(
+    store: &dyn Claims,
+    config: &IdempotencyConfig,
+    key: &str,
+) -> (Key, Ticket) {
+    let keyed = keyed(config, key, "");
+    match store.claim(keyed.key(), keyed.claim()).await.unwrap() {
+        Claimed::Granted { ticket, .. } => (keyed.key().clone(), ticket),
+        other => panic!("{other:?}"),
     }
 }
 
