@@ -1,4 +1,4 @@
-//! What publishing costs beside the raw engine.
+//! Publishing beside the raw engine.
 
 mod publishing;
 mod raw;

@@ -315,97 +315,79 @@ impl From<InvalidKey> for Problem {
     }
 }
 
-impl From<LockError> for Problem {
-    fn from(error: LockError) -> Self {
-        match error {
-            LockError::Held { retry_after } => {
-                Self::new(ProblemKind::LockHeld, "the lock is held; ask again when it may be free")
-                    .retry_after(retry_after)
+/// Converts a feature's error: these cases of its own, then those that every feature has.
+macro_rules! problem_from {
+    ($error:ident, $failed:literal, { $($case:pat => $problem:expr,)+ }) => {
+        impl From<$error> for Problem {
+            fn from(error: $error) -> Self {
+                match error {
+                    $($case => $problem,)+
+                    $error::Store(error) => error.into(),
+                    _ => Self::new(ProblemKind::Internal, $failed),
+                }
             }
-            LockError::Lost => Self::new(
-                ProblemKind::LockLost,
-                "it ran out, was released, or the token is not its owner's",
-            ),
-            LockError::Invalid(error) => error.into(),
-            LockError::Store(error) => error.into(),
-            _ => Self::new(ProblemKind::Internal, "the lock failed"),
         }
-    }
+    };
 }
 
-impl From<DocumentError> for Problem {
-    fn from(error: DocumentError) -> Self {
-        match error {
-            DocumentError::Missing => {
-                Self::new(ProblemKind::RecordMissing, "nothing is stored under this key")
-            }
-            DocumentError::Conflict => Self::new(
-                ProblemKind::VersionMismatch,
-                "what is stored is not what the precondition expects; nothing was changed",
-            ),
-            DocumentError::Contended => {
-                Self::new(ProblemKind::RecordContended, "nothing was changed")
-                    .retry_after(Duration::from_secs(1))
-            }
-            DocumentError::Corrupt(_) => {
-                Self::new(ProblemKind::RecordCorrupt, "what is stored under this key is not JSON")
-            }
-            DocumentError::TooLarge { .. } => {
-                Self::new(ProblemKind::PayloadTooLarge, error.to_string())
-            }
-            DocumentError::Invalid(error) => error.into(),
-            DocumentError::Store(error) => error.into(),
-            _ => Self::new(ProblemKind::Internal, "the record failed"),
-        }
-    }
-}
+problem_from!(LockError, "the lock failed", {
+    LockError::Held { retry_after } => {
+        Self::new(ProblemKind::LockHeld, "the lock is held; ask again when it may be free")
+            .retry_after(retry_after)
+    },
+    LockError::Lost => Self::new(
+        ProblemKind::LockLost,
+        "it ran out, was released, or the token is not its owner's",
+    ),
+    LockError::Invalid(key) => key.into(),
+});
 
-impl From<CommandError> for Problem {
-    fn from(error: CommandError) -> Self {
-        match error {
-            CommandError::Lost => Self::new(
-                ProblemKind::ClaimLost,
-                "it was taken over, completed with another answer, failed or forgotten, or the \
-                 token is not its owner's",
-            ),
-            CommandError::Invalid(error) => error.into(),
-            CommandError::Unstorable => Self::invalid(format!("`headers`: {error}")),
-            CommandError::Malformed(_) => {
-                Self::new(ProblemKind::Internal, "the stored answer cannot be read")
-            }
-            CommandError::Store(error) => error.into(),
-            _ => Self::new(ProblemKind::Internal, "the command failed"),
-        }
-    }
-}
+problem_from!(DocumentError, "the record failed", {
+    DocumentError::Missing => {
+        Self::new(ProblemKind::RecordMissing, "nothing is stored under this key")
+    },
+    DocumentError::Conflict => Self::new(
+        ProblemKind::VersionMismatch,
+        "what is stored is not what the precondition expects; nothing was changed",
+    ),
+    DocumentError::Contended => Self::new(ProblemKind::RecordContended, "nothing was changed")
+        .retry_after(Duration::from_secs(1)),
+    DocumentError::Corrupt(_) => {
+        Self::new(ProblemKind::RecordCorrupt, "what is stored under this key is not JSON")
+    },
+    large @ DocumentError::TooLarge { .. } => {
+        Self::new(ProblemKind::PayloadTooLarge, large.to_string())
+    },
+    DocumentError::Invalid(key) => key.into(),
+});
 
-impl From<InboxError> for Problem {
-    fn from(error: InboxError) -> Self {
-        match error {
-            InboxError::Lost => Self::new(
-                ProblemKind::ClaimLost,
-                "it was taken over, settled, given back or forgotten, or the token is not its \
-                 owner's",
-            ),
-            InboxError::Invalid(error) => error.into(),
-            InboxError::Store(error) => error.into(),
-            _ => Self::new(ProblemKind::Internal, "the inbox failed"),
-        }
-    }
-}
+problem_from!(CommandError, "the command failed", {
+    CommandError::Lost => Self::new(
+        ProblemKind::ClaimLost,
+        "it was taken over, completed with another answer, failed or forgotten, or the token is \
+         not its owner's",
+    ),
+    CommandError::Invalid(key) => key.into(),
+    headers @ CommandError::Unstorable => Self::invalid(format!("`headers`: {headers}")),
+    CommandError::Malformed(_) => {
+        Self::new(ProblemKind::Internal, "the stored answer cannot be read")
+    },
+});
 
-impl From<BusError> for Problem {
-    fn from(error: BusError) -> Self {
-        match error {
-            BusError::Invalid(error @ InvalidEvent::TooLarge { .. }) => {
-                Self::new(ProblemKind::PayloadTooLarge, error.to_string())
-            }
-            BusError::Invalid(error) => Self::invalid(error.to_string()),
-            BusError::Store(error) => error.into(),
-            _ => Self::new(ProblemKind::Internal, "the bus failed"),
-        }
-    }
-}
+problem_from!(InboxError, "the inbox failed", {
+    InboxError::Lost => Self::new(
+        ProblemKind::ClaimLost,
+        "it was taken over, settled, given back or forgotten, or the token is not its owner's",
+    ),
+    InboxError::Invalid(key) => key.into(),
+});
+
+problem_from!(BusError, "the bus failed", {
+    BusError::Invalid(event @ InvalidEvent::TooLarge { .. }) => {
+        Self::new(ProblemKind::PayloadTooLarge, event.to_string())
+    },
+    BusError::Invalid(event) => Self::invalid(event.to_string()),
+});
 
 #[cfg(test)]
 mod tests {
