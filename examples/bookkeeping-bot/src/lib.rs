@@ -1,8 +1,8 @@
 //! A LINE bot that keeps books.
 //!
 //! ```text
-//!  message ─► Reader ─► Decision ─► Ledger::settle ─► carried out ─► Ledger::conclude ─► reply
-//!             intent                inbox + rows,     the record        what is said
+//!  message ─► Reader ─► Decision ─► Ledger::settle ─► executed ────► Ledger::conclude ─► reply
+//!             intent                inbox + rows,     the record     the answer
 //!                                   one transaction   in the store
 //! ```
 //!
@@ -13,13 +13,19 @@
 //! * [`bot`]: combines them into a [`hapax_line::LineEventHandler`].
 
 pub mod bot;
-mod crash;
 pub mod demo;
 pub mod entry;
 pub mod last;
 pub mod ledger;
-mod logging;
 pub mod moment;
 pub mod reader;
 pub mod server;
 pub mod settings;
+
+/// Crash point for the tests, in debug builds: ends the process if `BOOKKEEPING_DIE_AT` names this
+/// point.
+fn die_at(point: &str) {
+    if cfg!(debug_assertions) {
+        example_common::abort_if("BOOKKEEPING_DIE_AT", point);
+    }
+}

@@ -48,7 +48,7 @@ static CONFIG: LazyLock<IdempotencyConfig> =
 async fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     let shop: Arc<dyn Shop> = match args.store.strip_prefix("sqlite:") {
-        Some(file) => Arc::new(sqlite::SqliteShop::open(file)?),
+        Some(file) => Arc::new(sqlite::SqliteShop::open(file).await?),
         None => Arc::new(postgres::PostgresShop::open(&args.store).await?),
     };
     // Deletes expired claims.

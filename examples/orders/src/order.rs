@@ -38,7 +38,5 @@ impl NewOrder {
 
 /// Crash point for the tests: aborts the process if `ORDERS_DIE_AT` names this point.
 pub(crate) fn die_at(point: &str) {
-    if std::env::var("ORDERS_DIE_AT").is_ok_and(|wanted| wanted == point) {
-        std::process::abort();
-    }
+    example_common::abort_if("ORDERS_DIE_AT", point);
 }

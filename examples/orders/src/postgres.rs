@@ -4,11 +4,11 @@ use anyhow::bail;
 use async_trait::async_trait;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
-use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
+use deadpool_postgres::Pool;
+use example_common::database::postgres_pool;
 use hapax::Step;
 use hapax::postgres::{HapaxTransaction, migrate};
 use hapax_http::KeyedRequest;
-use tokio_postgres::NoTls;
 
 use crate::CONFIG;
 use crate::order::{NewOrder, Shop, die_at};
@@ -17,15 +17,7 @@ pub(crate) struct PostgresShop(Pool);
 
 impl PostgresShop {
     pub(crate) async fn open(url: &str) -> anyhow::Result<Self> {
-        // `Verified` checks a connection before it is reused, so that a hanging one is discarded.
-        let config = ManagerConfig { recycling_method: RecyclingMethod::Verified };
-        let limit = Some(Duration::from_secs(2));
-        let pool = Pool::builder(Manager::from_config(url.parse()?, NoTls, config))
-            .runtime(Runtime::Tokio1)
-            .wait_timeout(limit)
-            .create_timeout(limit)
-            .recycle_timeout(limit)
-            .build()?;
+        let pool = postgres_pool(url, Duration::from_secs(2))?;
         let mut database = pool.get().await?;
         migrate(&mut database).await?;
         database

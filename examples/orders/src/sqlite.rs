@@ -1,47 +1,31 @@
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::bail;
 use async_trait::async_trait;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
+use example_common::database::SqliteFile;
 use hapax::Step;
 use hapax::sqlite::rusqlite::{Connection, TransactionBehavior, params};
 use hapax::sqlite::{HapaxTransaction, migrate};
 use hapax_http::KeyedRequest;
-use tokio::task::spawn_blocking;
 
 use crate::CONFIG;
 use crate::order::{NewOrder, Shop, die_at};
 
-pub(crate) struct SqliteShop(Arc<Mutex<Connection>>);
+pub(crate) struct SqliteShop(SqliteFile);
 
 impl SqliteShop {
-    pub(crate) fn open(file: &str) -> anyhow::Result<Self> {
-        let database = Connection::open(file)?;
-        // Other connections write to the same file: a backup, the sweep, a second instance.
-        database.busy_timeout(Duration::from_secs(2))?;
-        // An order must be on disk before its response is sent.
-        database.pragma_update(None, "synchronous", "FULL")?;
-        database.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
-        migrate(&database)?;
-        database.execute_batch(
-            "CREATE TABLE IF NOT EXISTS orders (
-                 id INTEGER PRIMARY KEY AUTOINCREMENT, item TEXT NOT NULL, cups INTEGER NOT NULL)",
-        )?;
-        Ok(Self(Arc::new(Mutex::new(database))))
-    }
-
-    /// Runs `work` on the connection in a blocking thread, so that async threads are never blocked.
-    async fn with<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&mut Connection) -> anyhow::Result<T> + Send + 'static,
-    ) -> anyhow::Result<T> {
-        let database = self.0.clone();
-        // A panic rolls back its transaction, so the connection of a poisoned mutex is still
-        // usable.
-        spawn_blocking(move || work(&mut database.lock().unwrap_or_else(PoisonError::into_inner)))
-            .await?
+    pub(crate) async fn open(file: &str) -> anyhow::Result<Self> {
+        let database = SqliteFile::open(file, Duration::from_secs(2))?;
+        let tables = "CREATE TABLE IF NOT EXISTS orders (
+            id INTEGER PRIMARY KEY AUTOINCREMENT, item TEXT NOT NULL, cups INTEGER NOT NULL)";
+        let create = |database: &mut Connection| {
+            migrate(database)?;
+            anyhow::Ok(database.execute_batch(tables)?)
+        };
+        database.with(create).await??;
+        Ok(Self(database))
     }
 }
 
@@ -77,11 +61,11 @@ fn place(
 #[async_trait]
 impl Shop for SqliteShop {
     async fn place(&self, keyed: KeyedRequest, order: NewOrder) -> anyhow::Result<Response> {
-        self.with(move |database| place(database, &keyed, order)).await
+        self.0.with(move |database| place(database, &keyed, order)).await?
     }
 
     async fn count(&self) -> anyhow::Result<i64> {
         let sql = "SELECT count(*) FROM orders";
-        self.with(|database| Ok(database.query_row(sql, [], |row| row.get(0))?)).await
+        Ok(self.0.with(|database| database.query_row(sql, [], |row| row.get(0))).await??)
     }
 }

@@ -8,8 +8,7 @@
 mod app;
 mod bot;
 mod demo;
-mod logging;
-mod measure;
+mod metric_names;
 mod place;
 mod settings;
 pub mod simulated_weather;
@@ -17,17 +16,18 @@ mod texts;
 mod users;
 mod weather;
 
-use std::io::Write as _;
 use std::time::Duration;
 
 use clap::Parser;
+use example_common::bot_server::{install_metrics, start_logging, stop_signal};
+use example_common::demo::print;
 use settings::{WeatherBotArgs, WeatherBotSettings};
 use simulated_weather::SimulatedWeather;
 use tokio::net::TcpListener;
 
 /// Delay of the fixed weather, like a distant service, so that a double tap arrives during a
 /// lookup.
-const PACE: Duration = Duration::from_millis(500);
+const FIXED_WEATHER_DELAY: Duration = Duration::from_millis(500);
 
 /// Runs the program: serves until `SIGTERM` or `SIGINT`, or plays the demo.
 ///
@@ -38,9 +38,9 @@ pub async fn run() -> anyhow::Result<()> {
     if args.demo {
         return demo::run().await;
     }
-    logging::start();
+    start_logging("example_weather_bot");
     let fixed = match args.fixed_weather {
-        true => Some(SimulatedWeather::paced(PACE).await?),
+        true => Some(SimulatedWeather::with_delay(FIXED_WEATHER_DELAY).await?),
         false => None,
     };
     let settings = WeatherBotSettings::read(args, |name| match (&fixed, name) {
@@ -48,12 +48,12 @@ pub async fn run() -> anyhow::Result<()> {
         (Some(_), "WEATHER_GEOCODING_BASE") => None,
         _ => std::env::var(name).ok(),
     })?;
-    let meters = measure::start()?;
+    let metrics = install_metrics(&[metric_names::LOOKUP_SECONDS])?;
+    metric_names::describe();
     let listener = TcpListener::bind(&settings.listen).await?;
-    let address = listener.local_addr()?;
-    let app = app::App::open(settings).await?;
-    let stop = app::signalled()?;
+    let server = app::open(settings, Some(metrics)).await?;
+    let stop = stop_signal()?;
     // Events may be sent once this line is printed: connections wait in the listener until served.
-    writeln!(std::io::stdout(), "weather-bot on http://{address}/line/webhook")?;
-    app.serve(listener, Some(meters), stop).await
+    print(&format!("weather-bot on http://{}/line/webhook", listener.local_addr()?))?;
+    server.serve(listener, stop).await
 }

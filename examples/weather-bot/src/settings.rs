@@ -58,9 +58,9 @@ pub(crate) struct WeatherBotArgs {
 pub(crate) struct WeatherBotSettings {
     pub(crate) listen: String,
     pub(crate) store: String,
-    pub(crate) store_limit: Duration,
+    pub(crate) store_timeout: Duration,
     pub(crate) database: String,
-    pub(crate) database_limit: Duration,
+    pub(crate) database_timeout: Duration,
     pub(crate) rules: LockRules,
     pub(crate) secrets: ChannelSecrets,
     pub(crate) line: LineClient,
@@ -85,9 +85,9 @@ impl WeatherBotSettings {
         Ok(Self {
             listen: args.listen,
             store: store.unwrap_or_else(|| "sqlite:hapax.db".into()),
-            store_limit: time(&variable, "STORE_TIMEOUT_MS", 500)?,
+            store_timeout: time(&variable, "STORE_TIMEOUT_MS", 500)?,
             database: args.database,
-            database_limit: time(&variable, "DATABASE_TIMEOUT_MS", 2000)?,
+            database_timeout: time(&variable, "DATABASE_TIMEOUT_MS", 2000)?,
             rules: rules(args.rules, &variable)?,
             secrets,
             line: line.context("LINE_API_BASE")?,

@@ -29,11 +29,11 @@ const PLACES: &[(&str, f64, f64)] = &[
 
 /// How the service behaves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Mood {
+pub enum WeatherMode {
     /// Answers normally.
     #[default]
     Well,
-    /// Holds forecasts until the mood changes, for example to [`Well`](Self::Well); searches are
+    /// Holds forecasts until the behaviour changes, for example to [`Well`](Self::Well); searches are
     /// answered at once.
     Holding,
     /// Never answers.
@@ -54,8 +54,8 @@ pub struct SimulatedWeather {
 }
 
 struct Shared {
-    pace: Duration,
-    mood: watch::Sender<Mood>,
+    delay: Duration,
+    mode: watch::Sender<WeatherMode>,
     searches: AtomicUsize,
     lookups: AtomicUsize,
     asked: Mutex<Vec<(f64, f64)>>,
@@ -64,14 +64,14 @@ struct Shared {
 impl SimulatedWeather {
     /// Starts the service on a free port, answering without delay.
     pub async fn start() -> std::io::Result<Self> {
-        Self::paced(Duration::ZERO).await
+        Self::with_delay(Duration::ZERO).await
     }
 
     /// Starts the service with this delay before each forecast, like a distant service.
-    pub async fn paced(pace: Duration) -> std::io::Result<Self> {
+    pub async fn with_delay(delay: Duration) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
-            pace,
-            mood: watch::Sender::new(Mood::Well),
+            delay,
+            mode: watch::Sender::new(WeatherMode::Well),
             searches: AtomicUsize::new(0),
             lookups: AtomicUsize::new(0),
             asked: Mutex::default(),
@@ -109,8 +109,8 @@ impl SimulatedWeather {
     }
 
     /// Changes the behaviour from now on.
-    pub fn set(&self, mood: Mood) {
-        self.shared.mood.send_replace(mood);
+    pub fn set(&self, mode: WeatherMode) {
+        self.shared.mode.send_replace(mode);
     }
 }
 
@@ -127,7 +127,7 @@ struct Wanted {
 
 async fn search(State(shared): State<Arc<Shared>>, Query(wanted): Query<Wanted>) -> Response {
     shared.searches.fetch_add(1, Ordering::SeqCst);
-    if let Some(answer) = shared.mood().answer().await {
+    if let Some(answer) = shared.mode().answer().await {
         return answer;
     }
     let Some((name, latitude, longitude)) =
@@ -152,11 +152,11 @@ async fn forecast(State(shared): State<Arc<Shared>>, Query(place): Query<Where>)
     let asked = (place.latitude, place.longitude);
     shared.asked.lock().unwrap_or_else(PoisonError::into_inner).push(asked);
     shared.lookups.fetch_add(1, Ordering::SeqCst);
-    tokio::time::sleep(shared.pace).await;
-    let mut moods = shared.mood.subscribe();
-    let released = moods.wait_for(|mood| *mood != Mood::Holding).await;
-    let mood = released.map(|mood| mood.clone()).unwrap_or_default();
-    if let Some(answer) = mood.answer().await {
+    tokio::time::sleep(shared.delay).await;
+    let mut modes = shared.mode.subscribe();
+    let released = modes.wait_for(|mode| *mode != WeatherMode::Holding).await;
+    let mode = released.map(|mode| mode.clone()).unwrap_or_default();
+    if let Some(answer) = mode.answer().await {
         return answer;
     }
     let weather = json!({
@@ -175,12 +175,12 @@ async fn forecast(State(shared): State<Arc<Shared>>, Query(place): Query<Where>)
 }
 
 impl Shared {
-    fn mood(&self) -> Mood {
-        self.mood.borrow().clone()
+    fn mode(&self) -> WeatherMode {
+        self.mode.borrow().clone()
     }
 }
 
-impl Mood {
+impl WeatherMode {
     /// The response that replaces the normal one; `None` if the service behaves normally.
     async fn answer(self) -> Option<Response> {
         match self {

@@ -1,4 +1,4 @@
-//! Decides how to handle a new message. Deciding does not carry anything out yet.
+//! Decides how to handle a new message, without changing anything yet.
 
 use hapax::Timestamp;
 

@@ -1,18 +1,19 @@
 //! The bot: a [`LineEventHandler`] on a reader, a ledger and the last entries.
 
-mod carry_out;
 mod decide;
+mod execute;
 mod texts;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use example_common::truncate_utf16;
 use hapax_line::{
     EventContext, EventHandlerError, EventKind, LineEvent, LineEventHandler, LineMessage, MAX_TEXT,
     SendError,
 };
 
-use crate::crash::die_at;
+use crate::die_at;
 use crate::last::LastTransaction;
 use crate::ledger::{self, Ledger, LedgerError};
 use crate::moment::LocalTime;
@@ -20,11 +21,11 @@ use crate::reader::Reader;
 
 /// A bot that keeps books.
 ///
-/// Each message is decided once ([`Ledger::settle`]), carried out, concluded and answered. Every
+/// Each message is decided once ([`Ledger::settle`]), executed, concluded and answered. Every
 /// step is safe to repeat, so an attempt that crashed anywhere is simply made again.
 pub struct BookkeepingBot {
     reader: Arc<dyn Reader>,
-    ledger: Arc<dyn Ledger>,
+    ledger: Ledger,
     last: LastTransaction,
     time: LocalTime,
 }
@@ -33,7 +34,7 @@ impl BookkeepingBot {
     /// Creates a bot.
     pub fn new(
         reader: Arc<dyn Reader>,
-        ledger: Arc<dyn Ledger>,
+        ledger: Ledger,
         last: LastTransaction,
         time: LocalTime,
     ) -> Self {
@@ -66,7 +67,7 @@ impl BookkeepingBot {
         };
         match &settled.answer {
             Some(said) => Ok(said.clone()),
-            None => self.carry_out(&settled).await,
+            None => self.execute(&settled).await,
         }
     }
 
@@ -110,24 +111,10 @@ impl LineEventHandler for BookkeepingBot {
     }
 }
 
-/// Truncates a text to LINE's limit.
-fn fitting(text: &str) -> String {
-    if text.encode_utf16().count() <= MAX_TEXT {
-        return text.to_owned();
-    }
-    let mut room = MAX_TEXT - 1;
-    let fits = |c: &char| {
-        let left = room.checked_sub(c.len_utf16());
-        room = left.unwrap_or(0);
-        left.is_some()
-    };
-    text.chars().take_while(fits).chain(['…']).collect()
-}
-
 /// Sends the answer. Only `SendError::NotNow` is retried: after other errors the answer may have
 /// arrived, or can never be sent.
 async fn say(context: &EventContext, texts: &[String]) -> Result<(), EventHandlerError> {
-    let messages: Vec<_> = texts.iter().map(|text| LineMessage::text(fitting(text))).collect();
+    let messages: Vec<_> = texts.iter().map(|text| LineMessage::text(truncate_utf16(text, MAX_TEXT))).collect();
     match context.reply_or_push(&messages).await {
         Err(SendError::NotNow) => Err(EventHandlerError::retry("LINE takes nothing now")),
         Err(error) => {
@@ -135,19 +122,5 @@ async fn say(context: &EventContext, texts: &[String]) -> Result<(), EventHandle
             Ok(())
         }
         Ok(_) => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_text_is_cut_to_what_line_takes() {
-        assert_eq!(fitting("🥚"), "🥚");
-        let whole = "🥚".repeat(MAX_TEXT / 2);
-        assert_eq!(fitting(&whole), whole);
-        let cut = fitting(&"🥚".repeat(MAX_TEXT));
-        assert_eq!(cut, "🥚".repeat(MAX_TEXT / 2 - 1) + "…");
     }
 }

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use bookkeeping_bot::bot::BookkeepingBot;
 use bookkeeping_bot::entry::BookkeepingEntry;
 use bookkeeping_bot::last::{LastTransaction, TTL};
-use bookkeeping_bot::ledger::{self, Decision, Ledger, LedgerError, Message};
+use bookkeeping_bot::ledger::{Decision, Ledger, LedgerError, Message};
 use bookkeeping_bot::moment::{LocalTime, Moment, Offset};
 use bookkeeping_bot::reader::{Intent, ReadError, Reader, RuleReader};
 use bytes::Bytes;
@@ -16,7 +16,7 @@ use hapax::memory::MemoryStore;
 use hapax::{Clock, Deleted, Expect, Key, ManualClock, Put, Record, Records, StoreError};
 use hapax_testkit::Postgres;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const USER: &str = "Uf00d0000000000000000000000000002";
 
 /// A reader that counts its calls.
@@ -67,7 +67,7 @@ impl Records for Away {
 
 struct World {
     bot: Arc<BookkeepingBot>,
-    ledger: Arc<dyn Ledger>,
+    ledger: Ledger,
     last: LastTransaction,
     store: Arc<Away>,
     reader: Arc<Counting>,
@@ -76,7 +76,7 @@ struct World {
 
 impl World {
     async fn new(url: &str) -> Self {
-        let ledger = persist(async || ledger::open(url).await).await;
+        let ledger = persist(async || Ledger::open(url).await).await;
         let (store, reader, clock) = (
             Arc::new(Away::default()),
             Arc::new(Counting::default()),
@@ -136,7 +136,7 @@ async fn persist<T, E: std::fmt::Display>(ask: impl AsyncFn() -> Result<T, E>) -
     loop {
         match ask().await {
             Ok(answer) => return answer,
-            Err(error) => assert!(since.elapsed() < PATIENCE, "{error}"),
+            Err(error) => assert!(since.elapsed() < TIMEOUT, "{error}"),
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -413,7 +413,7 @@ async fn unreachable_ledger_books_nothing_and_allows_a_retry() {
     postgres.cont();
     let since = std::time::Instant::now();
     while world.bot.answer("2", USER, "晚餐🥚 200", None).await.is_err() {
-        assert!(since.elapsed() < PATIENCE, "the ledger is back and is not used");
+        assert!(since.elapsed() < TIMEOUT, "the ledger is back and is not used");
     }
     assert_eq!(world.rows().await, [at("午餐🥚", 100.0), at("晚餐🥚", 200.0)]);
 }
@@ -423,7 +423,7 @@ async fn a_ledger_is_a_file_or_a_server_and_nothing_else() {
     for url in
         ["", "ledger.db", "sqlite:", "redis://127.0.0.1/", "sqlite:/no/such/folder/ledger.db"]
     {
-        assert!(ledger::open(url).await.is_err(), "{url}");
+        assert!(Ledger::open(url).await.is_err(), "{url}");
     }
     let entry = BookkeepingEntry::example();
     assert!(!format!("{entry:?}").contains("午餐"), "nothing personal is shown by accident");

@@ -1,5 +1,6 @@
 //! Quick reply buttons.
 
+use example_common::truncate_utf16;
 use hapax_line::QuickReplyAction;
 
 use crate::place::Spot;
@@ -29,50 +30,29 @@ pub(super) fn location() -> Vec<QuickReplyAction> {
 pub(super) fn again(queries: &[Recent]) -> Vec<QuickReplyAction> {
     let button = |query: &Recent| {
         let data = format!("action=weather&type=recent&query={}", query.id);
-        QuickReplyAction::postback(&label(&query.place.name), &data)
+        QuickReplyAction::postback(&label(query), &data)
     };
     queries.iter().map(button).collect()
 }
 
 /// Buttons that make the place of a query the home or the office.
-pub(super) fn keep(query: i64) -> Vec<QuickReplyAction> {
-    let button = |label, spot| QuickReplyAction::postback(label, &set(spot, query));
+pub(super) fn set_spots(query: i64) -> Vec<QuickReplyAction> {
+    let button = |label, spot| QuickReplyAction::postback(label, &set_data(spot, query));
     vec![button(labels::SET_HOME, Spot::Home), button(labels::SET_OFFICE, Spot::Office)]
 }
 
 /// Buttons that make the place of a recent query the home or the office.
 pub(super) fn choose(spot: Spot, queries: &[Recent]) -> Vec<QuickReplyAction> {
     let button = |query: &Recent| {
-        QuickReplyAction::postback(&label(&query.place.name), &set(spot, query.id))
+        QuickReplyAction::postback(&label(query), &set_data(spot, query.id))
     };
     queries.iter().map(button).collect()
 }
 
-fn set(spot: Spot, query: i64) -> String {
+fn set_data(spot: Spot, query: i64) -> String {
     format!("action=set&type={}&query={query}", spot.as_str())
 }
 
-fn label(name: &str) -> String {
-    if name.encode_utf16().count() <= LONGEST_LABEL {
-        return name.to_owned();
-    }
-    let mut length = 1;
-    let fits = |c: &char| {
-        length += c.len_utf16();
-        length <= LONGEST_LABEL
-    };
-    name.chars().take_while(fits).chain(['…']).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn labels_are_no_longer_than_line_takes_them() {
-        assert_eq!(label("台北（臺灣）"), "台北（臺灣）");
-        assert_eq!(label(&"山".repeat(20)), "山".repeat(20));
-        assert_eq!(label(&"山".repeat(21)), "山".repeat(19) + "…");
-        assert_eq!(label(&"🥚".repeat(11)), "🥚".repeat(9) + "…");
-    }
+fn label(query: &Recent) -> String {
+    truncate_utf16(&query.place.name, LONGEST_LABEL)
 }

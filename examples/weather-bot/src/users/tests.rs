@@ -13,18 +13,18 @@ const ALICE: &str = "Uf00d0000000000000000000000000a11";
 const BOB: &str = "Uf00d0000000000000000000000000b0b";
 
 /// Opens the database with a long limit, so that a busy machine does not fail the test.
-async fn open(url: &str) -> anyhow::Result<Arc<dyn Users>> {
-    super::open(url, Duration::from_secs(60)).await
+async fn open(url: &str) -> anyhow::Result<Arc<Users>> {
+    Ok(Arc::new(Users::open(url, Duration::from_secs(60)).await?))
 }
 
-async fn on_both<F: Future<Output = ()>>(test: impl Fn(Arc<dyn Users>) -> F) {
+async fn on_both<F: Future<Output = ()>>(test: impl Fn(Arc<Users>) -> F) {
     let folder = tempfile::tempdir().expect("a folder");
     let file = format!("sqlite:{}/weather.db", folder.path().display());
     let postgres = Postgres::start();
     for url in [file, postgres.url()] {
         test(open(&url).await.expect("a database")).await;
         // Opening the same database again keeps the tables.
-        open(&url).await.expect("the same database").ping().await.expect("an answer");
+        open(&url).await.expect("the same database").database.ping().await.expect("an answer");
     }
 }
 
@@ -36,7 +36,7 @@ fn place(name: &str) -> Place {
     Place::new(name, 25.04, 121.56).expect("a place")
 }
 
-async fn recent(users: &dyn Users, id: &str) -> Vec<String> {
+async fn recent(users: &Users, id: &str) -> Vec<String> {
     let all = users.recent(id).await.expect("a list");
     all.into_iter().map(|recent| recent.place.name).collect()
 }
@@ -46,9 +46,9 @@ async fn the_last_five_queries_are_kept_newest_first_and_each_place_once() {
     on_both(|users| async move {
         assert!(recent(&*users, ALICE).await.is_empty());
         for name in ["台北", "新竹", "台中", "台北", "高雄", "花蓮", "台東"] {
-            users.remember(&at(ALICE, 1), &place(name)).await.unwrap();
+            users.add_recent(&at(ALICE, 1), &place(name)).await.unwrap();
         }
-        users.remember(&at(BOB, 1), &place("東京")).await.unwrap();
+        users.add_recent(&at(BOB, 1), &place("東京")).await.unwrap();
         let names = recent(&*users, ALICE).await;
         assert_eq!(names, ["台東", "花蓮", "高雄", "台北", "台中"]);
         assert_eq!(names.len(), RECENT);
@@ -60,10 +60,10 @@ async fn the_last_five_queries_are_kept_newest_first_and_each_place_once() {
 #[tokio::test]
 async fn a_query_keeps_its_number_and_moves_to_the_front() {
     on_both(|users| async move {
-        let first = users.remember(&at(ALICE, 1), &place("台北")).await.unwrap().unwrap();
-        users.remember(&at(ALICE, 2), &place("新竹")).await.unwrap();
+        let first = users.add_recent(&at(ALICE, 1), &place("台北")).await.unwrap().unwrap();
+        users.add_recent(&at(ALICE, 2), &place("新竹")).await.unwrap();
         let again = Place { latitude: 25.1, ..place("台北") };
-        assert_eq!(users.remember(&at(ALICE, 3), &again).await.unwrap(), Some(first));
+        assert_eq!(users.add_recent(&at(ALICE, 3), &again).await.unwrap(), Some(first));
         let all = users.recent(ALICE).await.unwrap();
         assert_eq!((all[0].id, &all[0].place, all.len()), (first, &again, 2));
     })
@@ -90,14 +90,14 @@ async fn nothing_is_kept_of_somebody_who_left_whatever_comes_late() {
     on_both(|users| async move {
         users.follow(&at(ALICE, 10)).await.unwrap();
         users.set_place(&at(ALICE, 11), Spot::Home, &place("台北")).await.unwrap();
-        users.remember(&at(ALICE, 12), &place("台北")).await.unwrap();
+        users.add_recent(&at(ALICE, 12), &place("台北")).await.unwrap();
         users.follow(&at(BOB, 10)).await.unwrap();
         users.set_place(&at(BOB, 11), Spot::Home, &place("新竹")).await.unwrap();
 
         users.unfollow(&at(ALICE, 20)).await.unwrap();
         // Events sent before the unfollow but handled after it.
         users.set_place(&at(ALICE, 19), Spot::Office, &place("新竹")).await.unwrap();
-        assert_eq!(users.remember(&at(ALICE, 19), &place("新竹")).await.unwrap(), None);
+        assert_eq!(users.add_recent(&at(ALICE, 19), &place("新竹")).await.unwrap(), None);
         users.follow(&at(ALICE, 10)).await.unwrap();
         for spot in Spot::ALL {
             assert_eq!(users.place(ALICE, spot).await.unwrap(), None);
@@ -119,7 +119,7 @@ async fn two_queries_of_one_user_at_once_are_both_kept() {
     on_both(|users| async move {
         let (one, two) = (at(ALICE, 1), at(ALICE, 1));
         let (north, south) = (place("基隆"), place("屏東"));
-        let (one, two) = tokio::join!(users.remember(&one, &north), users.remember(&two, &south));
+        let (one, two) = tokio::join!(users.add_recent(&one, &north), users.add_recent(&two, &south));
         assert_ne!(one.unwrap(), two.unwrap());
         assert_eq!(users.recent(ALICE).await.unwrap().len(), 2);
     })

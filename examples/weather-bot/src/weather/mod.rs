@@ -1,6 +1,6 @@
 //! The weather, from a service that speaks Open-Meteo's protocol.
 
-mod answer;
+mod response;
 mod service;
 #[cfg(test)]
 mod tests;
@@ -36,7 +36,7 @@ pub(crate) struct Today {
 
 /// Why a lookup failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Trouble {
+pub(crate) enum LookupError {
     #[error("the weather service cannot be reached, or answers with an error")]
     Away,
     #[error("the weather service gives no answer in time")]
@@ -45,7 +45,7 @@ pub(crate) enum Trouble {
     Nonsense,
 }
 
-impl Trouble {
+impl LookupError {
     /// The value of the metric label `result`.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {

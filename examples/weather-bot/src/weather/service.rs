@@ -7,9 +7,9 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use url::Url;
 
-use super::answer::{Forecast, Found};
-use super::{Trouble, Weather};
-use crate::measure::{LOOKUP_SECONDS, LOOKUPS};
+use super::response::{Forecast, Found};
+use super::{LookupError, Weather};
+use crate::metric_names::{LOOKUP_SECONDS, LOOKUPS};
 use crate::place::Place;
 
 const NOW: &str =
@@ -17,35 +17,35 @@ const NOW: &str =
 const TODAY: &str =
     "weather_code,temperature_2m_max,temperature_2m_min,precipitation_probability_max";
 
-/// A client for the weather service. All requests for one event share one time limit, because the
+/// A client for the weather service. All requests for one event share one timeout, because the
 /// user waits and the lock is held.
 pub(crate) struct WeatherService {
     http: HttpClient,
     forecast: Url,
     geocoding: Url,
-    limit: Duration,
+    timeout: Duration,
 }
 
 impl WeatherService {
     /// A client for these two base URLs, which may be the same.
-    pub(crate) fn new(forecast: &str, geocoding: &str, limit: Duration) -> anyhow::Result<Self> {
+    pub(crate) fn new(forecast: &str, geocoding: &str, timeout: Duration) -> anyhow::Result<Self> {
         let (forecast, geocoding) = (base(forecast)?, base(geocoding)?);
-        Ok(Self { http: HttpClient::new(), forecast, geocoding, limit })
+        Ok(Self { http: HttpClient::new(), forecast, geocoding, timeout })
     }
 
     /// Finds the place with this name; `None` if the service does not know it.
-    pub(crate) async fn find(&self, name: &str) -> Result<Option<Place>, Trouble> {
-        measured(self.find_by(Instant::now() + self.limit, name), Option::is_some).await
+    pub(crate) async fn find(&self, name: &str) -> Result<Option<Place>, LookupError> {
+        measured(self.find_by(Instant::now() + self.timeout, name), Option::is_some).await
     }
 
     /// The weather at a place.
-    pub(crate) async fn at(&self, place: &Place) -> Result<Weather, Trouble> {
-        measured(self.at_by(Instant::now() + self.limit, place), |_| true).await
+    pub(crate) async fn at(&self, place: &Place) -> Result<Weather, LookupError> {
+        measured(self.at_by(Instant::now() + self.timeout, place), |_| true).await
     }
 
     /// Finds the place with this name, and its weather.
-    pub(crate) async fn of(&self, name: &str) -> Result<Option<(Place, Weather)>, Trouble> {
-        let until = Instant::now() + self.limit;
+    pub(crate) async fn of(&self, name: &str) -> Result<Option<(Place, Weather)>, LookupError> {
+        let until = Instant::now() + self.timeout;
         let both = async {
             let Some(place) = self.find_by(until, name).await? else { return Ok(None) };
             let weather = self.at_by(until, &place).await?;
@@ -54,7 +54,7 @@ impl WeatherService {
         measured(both, Option::is_some).await
     }
 
-    async fn find_by(&self, until: Instant, name: &str) -> Result<Option<Place>, Trouble> {
+    async fn find_by(&self, until: Instant, name: &str) -> Result<Option<Place>, LookupError> {
         let mut url = self.geocoding.clone();
         url.set_path("/v1/search");
         let query = [("name", name), ("count", "1"), ("language", "zh"), ("format", "json")];
@@ -62,7 +62,7 @@ impl WeatherService {
         self.ask::<Found>(url, until).await?.place()
     }
 
-    async fn at_by(&self, until: Instant, place: &Place) -> Result<Weather, Trouble> {
+    async fn at_by(&self, until: Instant, place: &Place) -> Result<Weather, LookupError> {
         let mut url = self.forecast.clone();
         url.set_path("/v1/forecast");
         url.query_pairs_mut().extend_pairs([
@@ -76,20 +76,20 @@ impl WeatherService {
         self.ask::<Forecast>(url, until).await?.weather()
     }
 
-    async fn ask<T: DeserializeOwned>(&self, url: Url, until: Instant) -> Result<T, Trouble> {
-        let uri = url.as_str().parse().map_err(|_| Trouble::Away)?;
+    async fn ask<T: DeserializeOwned>(&self, url: Url, until: Instant) -> Result<T, LookupError> {
+        let uri = url.as_str().parse().map_err(|_| LookupError::Away)?;
         let left = until.saturating_duration_since(Instant::now());
         let reply = match self.http.call(get(uri), left).await {
             Ok(reply) => reply,
             // Report any error after the deadline as a timeout.
-            Err(_) if Instant::now() >= until => return Err(Trouble::Slow),
-            Err(HttpError::Unreadable(_)) => return Err(Trouble::Nonsense),
-            Err(_) => return Err(Trouble::Away),
+            Err(_) if Instant::now() >= until => return Err(LookupError::Slow),
+            Err(HttpError::Unreadable(_)) => return Err(LookupError::Nonsense),
+            Err(_) => return Err(LookupError::Away),
         };
         if !reply.status.is_success() {
-            return Err(Trouble::Away);
+            return Err(LookupError::Away);
         }
-        reply.json().map_err(|_| Trouble::Nonsense)
+        reply.json().map_err(|_| LookupError::Nonsense)
     }
 }
 
@@ -102,15 +102,15 @@ fn base(text: &str) -> anyhow::Result<Url> {
 }
 
 async fn measured<T>(
-    lookup: impl Future<Output = Result<T, Trouble>>,
+    lookup: impl Future<Output = Result<T, LookupError>>,
     is_known: impl Fn(&T) -> bool,
-) -> Result<T, Trouble> {
+) -> Result<T, LookupError> {
     let since = Instant::now();
     let answer = lookup.await;
     let result = match &answer {
         Ok(found) if is_known(found) => "found",
         Ok(_) => "unknown",
-        Err(trouble) => trouble.as_str(),
+        Err(error) => error.as_str(),
     };
     counter!(LOOKUPS, "result" => result).increment(1);
     histogram!(LOOKUP_SECONDS).record(since.elapsed());

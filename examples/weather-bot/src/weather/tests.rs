@@ -2,15 +2,15 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{Trouble, WeatherService};
+use super::{LookupError, WeatherService};
 use crate::place::Place;
-use crate::simulated_weather::{Mood, SimulatedWeather};
+use crate::simulated_weather::{WeatherMode, SimulatedWeather};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-async fn service(limit: Duration) -> (SimulatedWeather, WeatherService) {
+async fn service(timeout: Duration) -> (SimulatedWeather, WeatherService) {
     let simulated = SimulatedWeather::start().await.expect("a service");
-    let service = WeatherService::new(&simulated.base(), &simulated.base(), limit);
+    let service = WeatherService::new(&simulated.base(), &simulated.base(), timeout);
     (simulated, service.expect("a client"))
 }
 
@@ -20,7 +20,7 @@ fn taipei() -> Place {
 
 #[tokio::test]
 async fn a_name_becomes_a_place_and_its_weather() {
-    let (simulated, service) = service(PATIENCE).await;
+    let (simulated, service) = service(TIMEOUT).await;
     let (place, weather) = service.of("台北").await.unwrap().expect("台北 is known");
     assert_eq!(place.name, "台北（臺灣）");
     assert_eq!((weather.now.code, weather.now.temperature), (2, 27.4));
@@ -33,7 +33,7 @@ async fn a_name_becomes_a_place_and_its_weather() {
 
 #[tokio::test]
 async fn names_that_nobody_knows_are_unknown_and_cost_no_forecast() {
-    let (simulated, service) = service(PATIENCE).await;
+    let (simulated, service) = service(TIMEOUT).await;
     for name in ["亞特蘭提斯", "?&name=台北#", "🥚", "../../etc", "a\u{0}b"] {
         assert_eq!(service.of(name).await, Ok(None), "{name:?}");
         assert_eq!(service.find(name).await, Ok(None), "{name:?}");
@@ -43,32 +43,32 @@ async fn names_that_nobody_knows_are_unknown_and_cost_no_forecast() {
 
 #[tokio::test]
 async fn a_service_that_fails_is_away() {
-    let (simulated, service) = service(PATIENCE).await;
-    for mood in
-        [Mood::Status(500), Mood::Status(429), Mood::Status(404), Mood::Status(302), Mood::Cut]
+    let (simulated, service) = service(TIMEOUT).await;
+    for mode in
+        [WeatherMode::Status(500), WeatherMode::Status(429), WeatherMode::Status(404), WeatherMode::Status(302), WeatherMode::Cut]
     {
-        simulated.set(mood.clone());
-        assert_eq!(service.at(&taipei()).await, Err(Trouble::Away), "{mood:?}");
-        assert_eq!(service.of("台北").await, Err(Trouble::Away), "{mood:?}");
+        simulated.set(mode.clone());
+        assert_eq!(service.at(&taipei()).await, Err(LookupError::Away), "{mode:?}");
+        assert_eq!(service.of("台北").await, Err(LookupError::Away), "{mode:?}");
     }
     let base = simulated.base();
     drop(simulated);
     // Any other server that gets this port does not speak the weather protocol either.
-    let gone = WeatherService::new(&base, &base, PATIENCE).unwrap();
+    let gone = WeatherService::new(&base, &base, TIMEOUT).unwrap();
     assert!(gone.find("台北").await.is_err());
 }
 
 #[tokio::test]
 async fn a_service_that_hangs_is_slow() {
     let (simulated, service) = service(Duration::from_millis(50)).await;
-    simulated.set(Mood::Hang);
-    assert_eq!(service.at(&taipei()).await, Err(Trouble::Slow));
-    assert_eq!(service.of("台北").await, Err(Trouble::Slow));
+    simulated.set(WeatherMode::Hang);
+    assert_eq!(service.at(&taipei()).await, Err(LookupError::Slow));
+    assert_eq!(service.of("台北").await, Err(LookupError::Slow));
 }
 
 #[tokio::test]
 async fn an_answer_that_cannot_be_is_nonsense() {
-    let (simulated, service) = service(PATIENCE).await;
+    let (simulated, service) = service(TIMEOUT).await;
     let forecast = |temperature: serde_json::Value, code: serde_json::Value| {
         json!({
             "results": [{ "name": "台北", "latitude": 25.05, "longitude": 121.53 }],
@@ -81,9 +81,9 @@ async fn an_answer_that_cannot_be_is_nonsense() {
         })
         .to_string()
     };
-    simulated.set(Mood::Say(forecast(json!(27.0), json!(3))));
+    simulated.set(WeatherMode::Say(forecast(json!(27.0), json!(3))));
     assert!(service.of("台北").await.unwrap().is_some(), "so much is enough");
-    simulated.set(Mood::Say(forecast(json!(27.0), json!(3)).replace("daily", "hourly")));
+    simulated.set(WeatherMode::Say(forecast(json!(27.0), json!(3)).replace("daily", "hourly")));
     assert_eq!(service.at(&taipei()).await.unwrap().today, None, "and so much, too");
     for nonsense in [
         "<html>Welcome!</html>".to_owned(),
@@ -99,9 +99,9 @@ async fn an_answer_that_cannot_be_is_nonsense() {
         forecast(json!(27.0), json!(3)).replace("[24.0]", "[1e999]"),
         "x".repeat(2 << 20),
     ] {
-        simulated.set(Mood::Say(nonsense.clone()));
+        simulated.set(WeatherMode::Say(nonsense.clone()));
         let shown: String = nonsense.chars().take(200).collect();
-        assert_eq!(service.at(&taipei()).await, Err(Trouble::Nonsense), "{shown}");
+        assert_eq!(service.at(&taipei()).await, Err(LookupError::Nonsense), "{shown}");
     }
     for elsewhere in [
         r#"{"results":[{"name":"","latitude":1,"longitude":1}]}"#,
@@ -109,15 +109,15 @@ async fn an_answer_that_cannot_be_is_nonsense() {
         r#"{"results":[{"name":"x"}]}"#,
         r#"{"results":7}"#,
     ] {
-        simulated.set(Mood::Say(elsewhere.into()));
-        assert_eq!(service.find("台北").await, Err(Trouble::Nonsense), "{elsewhere}");
+        simulated.set(WeatherMode::Say(elsewhere.into()));
+        assert_eq!(service.find("台北").await, Err(LookupError::Nonsense), "{elsewhere}");
     }
 }
 
 #[test]
 fn an_address_that_is_none_is_refused() {
     for wrong in ["", "api.open-meteo.com", "ftp://x/", "http://x/path", "http://x/?key=1"] {
-        assert!(WeatherService::new(wrong, "http://x", PATIENCE).is_err(), "{wrong}");
-        assert!(WeatherService::new("http://x", wrong, PATIENCE).is_err(), "{wrong}");
+        assert!(WeatherService::new(wrong, "http://x", TIMEOUT).is_err(), "{wrong}");
+        assert!(WeatherService::new("http://x", wrong, TIMEOUT).is_err(), "{wrong}");
     }
 }

@@ -139,7 +139,7 @@ async fn every_kind_of_event_passes_and_only_questions_are_answered() {
     // lock `settings`.
     world.send(&all).await;
     let handled = async || {
-        let (_, text) = world.get("/metrics").await;
+        let (_, text) = world.bot.get("/metrics");
         let done = text.lines().filter(|line| line.starts_with("hapax_line_handled_total"));
         // Exclude failed attempts, which are retried.
         let done = done.filter(|line| !line.contains("failed"));
@@ -154,14 +154,14 @@ async fn every_kind_of_event_passes_and_only_questions_are_answered() {
 #[tokio::test(flavor = "multi_thread")]
 async fn health_is_told_and_strangers_are_turned_away() {
     let world = World::start().await;
-    assert_eq!(world.get("/healthz").await, (200, r#"{"alive":true}"#.into()));
+    assert_eq!(world.bot.get("/healthz"), (200, r#"{"alive":true}"#.into()));
     // `/readyz` may fail for a moment on a stalled machine.
     let ready = (200, r#"{"ready":true}"#.to_owned());
-    world.until("it is ready", async || world.get("/readyz").await == ready).await;
-    assert_eq!(world.get("/line/webhook").await.0, 405);
+    world.until("it is ready", async || world.bot.get("/readyz") == ready).await;
+    assert_eq!(world.bot.get("/line/webhook").0, 405);
     let body = format!(r#"{{"destination":"x","events":[{}]}}"#, events::text(USER, "台北🥚"));
     for signature in [None, Some("AAAA"), Some("🥚")] {
-        let refused = world.sender.send_raw(body.clone().into(), signature).await;
+        let refused = world.bot.sender.send_raw(body.clone().into(), signature).await;
         assert_eq!(refused.expect("an answer").status, 401);
     }
     world.send(&[]).await;

@@ -1,13 +1,13 @@
 //! Two taps cost one lookup. The forecast is held until the other tap is answered, so that no test
 //! depends on timing.
 
-use example_weather_bot::simulated_weather::Mood;
+use example_weather_bot::simulated_weather::WeatherMode;
+use example_common::bot_process::send;
 use hapax_line::simulator::events;
 use serde_json::Value;
 
-use crate::world::{Plan, USER, World, send};
+use crate::world::{BUSY, Plan, USER, World};
 
-const BUSY: &str = "⏳ 正在為您查詢天氣，請稍候...";
 const OTHER: &str = "Uf00d0000000000000000000000000002";
 
 fn home() -> Value {
@@ -21,7 +21,7 @@ async fn at_home(plan: Plan<'_>) -> World {
         assert!(world.ask(events::text(user, "設定住家 台北🥚")).await.starts_with("✅"));
     }
     world.idle().await;
-    world.weather.set(Mood::Holding);
+    world.weather.set(WeatherMode::Holding);
     world
 }
 
@@ -30,7 +30,7 @@ async fn lookups(world: &World, count: usize) {
 }
 
 async fn released(world: &World) {
-    world.weather.set(Mood::Well);
+    world.weather.set(WeatherMode::Well);
     assert!(world.answer().await.starts_with("📍 台北（臺灣）"));
 }
 
@@ -44,10 +44,10 @@ async fn two_taps_at_once_cost_one_lookup_and_one_is_told_to_wait() {
         released(&world).await;
         assert_eq!(world.weather.lookups(), round, "and again after the release");
         world.idle().await;
-        world.weather.set(Mood::Holding);
+        world.weather.set(WeatherMode::Holding);
     }
     assert_eq!(world.said().len(), 2 + 3 * 2);
-    world.weather.set(Mood::Well);
+    world.weather.set(WeatherMode::Well);
     world.end().await;
 }
 
@@ -145,9 +145,9 @@ async fn what_is_in_hand_is_answered_before_the_bot_ends() {
     let world = at_home(Plan::default()).await;
     world.send(&[home()]).await;
     lookups(&world, 1).await;
-    world.terminate();
-    world.until("it takes nothing more", async || send(&world.sender, &[]).await.is_err()).await;
+    world.bot.terminate();
+    world.until("it takes nothing more", async || send(&world.bot.sender, &[]).await.is_err()).await;
     released(&world).await;
-    assert!(world.ended().await.success(), "{}", world.log());
+    assert!(world.bot.ended().success(), "{}", world.log());
     assert_eq!(world.redis.cli(&["KEYS", "processing:user:*"]), "");
 }

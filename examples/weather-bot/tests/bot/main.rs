@@ -3,7 +3,7 @@
 mod conversation;
 mod demo;
 mod double_tap;
+mod outages;
 mod redelivery;
 mod store_away;
-mod trouble;
 mod world;

@@ -1,9 +1,10 @@
 //! An event is handled once, however often LINE delivers it.
 
+use example_common::bot_process::send;
 use hapax_line::simulator::{ApiEndpoint, ApiFault, events};
 use tokio::task::JoinSet;
 
-use crate::world::{USER, World, send};
+use crate::world::{USER, World};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redelivered_event_costs_no_lookup_and_gets_no_second_reply() {
@@ -26,7 +27,7 @@ async fn twenty_copies_at_once_are_one_event() {
     let question = events::text(USER, "台北🥚");
     let mut copies = JoinSet::new();
     for _ in 0..20 {
-        let (sender, copy) = (world.sender.clone(), question.clone());
+        let (sender, copy) = (world.bot.sender.clone(), question.clone());
         copies.spawn(async move { send(&sender, &[copy]).await.expect("an answer").status });
     }
     assert_eq!(copies.join_all().await, [200; 20]);

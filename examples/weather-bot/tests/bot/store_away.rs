@@ -2,13 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use example_weather_bot::simulated_weather::Mood;
+use example_weather_bot::simulated_weather::WeatherMode;
 use hapax_line::simulator::events;
 use serde_json::Value;
 
-use crate::world::{Plan, USER, World};
+use crate::world::{BUSY, Plan, USER, World};
 
-const BUSY: &str = "⏳ 正在為您查詢天氣，請稍候...";
 
 fn home() -> Value {
     events::postback(USER, "action=weather&type=home")
@@ -56,14 +55,14 @@ async fn answers_as_before(world: &World) {
 async fn locks_work_again(world: &World) {
     for _ in 0..100 {
         world.idle().await;
-        world.weather.set(Mood::Holding);
+        world.weather.set(WeatherMode::Holding);
         let (said, lookups) = (world.said().len(), world.weather.lookups());
         world.send(&[home(), home()]).await;
         // Either both taps were admitted, or one was and the other was told to wait.
         let (said, lookups) = (|| world.said().len() - said, || world.weather.lookups() - lookups);
         world.until("both are decided on", async || said() + lookups() >= 2).await;
         let locked = lookups() == 1;
-        world.weather.set(Mood::Well);
+        world.weather.set(WeatherMode::Well);
         let answers = [world.answer().await, world.answer().await];
         if locked {
             assert_eq!(answers[0], BUSY);
@@ -79,7 +78,7 @@ async fn redis_stopped_and_going_on() {
     let world = hurried().await;
     world.redis.stop();
     answers_as_before(&world).await;
-    assert_eq!(world.get("/readyz").await.0, 503);
+    assert_eq!(world.bot.get("/readyz").0, 503);
     world.redis.cont();
     locks_work_again(&world).await;
     world.end().await;
@@ -90,7 +89,7 @@ async fn redis_killed_and_started_again() {
     let world = hurried().await;
     world.redis.kill();
     answers_as_before(&world).await;
-    assert_eq!(world.get("/readyz").await.0, 503);
+    assert_eq!(world.bot.get("/readyz").0, 503);
     world.redis.restart();
     locks_work_again(&world).await;
     world.end().await;
@@ -102,7 +101,7 @@ async fn redis_slow_and_quick_again() {
     // Longer than the store limit of one event, and than a probe waits.
     world.wire.delay_answers(Duration::from_secs(3));
     answers_as_before(&world).await;
-    assert_eq!(world.get("/readyz").await.0, 503);
+    assert_eq!(world.bot.get("/readyz").0, 503);
     world.wire.resume();
     locks_work_again(&world).await;
     world.end().await;

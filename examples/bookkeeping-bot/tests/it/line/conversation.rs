@@ -2,10 +2,11 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use bookkeeping_bot::last::name;
+use example_common::bot_process::TIMEOUT;
 use hapax_line::simulator::events;
 use hapax_testkit::{Postgres, Redis, TcpProxy, wait_for};
 
-use crate::line::support::{PATIENCE, USER, World};
+use crate::line::support::{USER, World};
 
 async fn converse(world: &World) {
     assert!(world.say("你好🥚").await[0].starts_with("您可以這樣說"));
@@ -68,7 +69,7 @@ async fn a_conversation_on_redis_and_a_file_and_what_is_measured_of_it() {
     }
     assert_eq!(world.get("/healthz").0, 200);
     // `/readyz` may fail for a moment on a stalled machine.
-    wait_for("it is ready", PATIENCE, || (world.get("/readyz").0 == 200).then_some(()));
+    wait_for("it is ready", TIMEOUT, || (world.get("/readyz").0 == 200).then_some(()));
     world.in_order();
 }
 
@@ -185,7 +186,7 @@ async fn works_without_redis(world: &World) {
 }
 
 async fn works_again(world: &World) {
-    wait_for("the bot sees it", PATIENCE, || (world.get("/readyz").0 == 200).then_some(()));
+    wait_for("the bot sees it", TIMEOUT, || (world.get("/readyz").0 == 200).then_some(()));
     let since = Instant::now();
     let said = loop {
         // A stall of the machine also looks like an unavailable store.
@@ -193,7 +194,7 @@ async fn works_again(world: &World) {
         if said[0] == "修改成功" {
             break said;
         }
-        assert!(since.elapsed() < PATIENCE, "{said:?}");
+        assert!(since.elapsed() < TIMEOUT, "{said:?}");
     };
     assert!(
         said[1].contains("晚餐🥚"),

@@ -1,13 +1,14 @@
 //! The log has the original bot's lines about its store, but without user ids.
 
 use bookkeeping_bot::last::name;
+use example_common::bot_process::TIMEOUT;
 use hapax_testkit::{Redis, wait_for};
 
-use crate::line::support::{PATIENCE, USER, World};
+use crate::line::support::{USER, World};
 
 /// Waits for a log line that contains all of these parts.
 fn logged(world: &World, parts: &[&str]) {
-    wait_for(&format!("{parts:?} in the log"), PATIENCE, || {
+    wait_for(&format!("{parts:?} in the log"), TIMEOUT, || {
         let output = world.output();
         output.lines().any(|line| parts.iter().all(|part| line.contains(part))).then_some(())
     });
@@ -35,6 +36,6 @@ async fn store_log_covers_every_operation_and_names_nobody() {
     world.say("晚餐🥚 200").await;
     let unreachable = |line: &str| line.contains("kv error") && !line.contains("no entry");
     let lines = || world.output().lines().filter(|line| unreachable(line)).count();
-    wait_for("errors of a store that is away", PATIENCE, || (lines() >= 2).then_some(()));
+    wait_for("errors of a store that is away", TIMEOUT, || (lines() >= 2).then_some(()));
     world.in_order();
 }

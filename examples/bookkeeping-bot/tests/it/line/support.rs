@@ -1,26 +1,19 @@
 //! The real program between LINE's simulator and its databases, and a search of its output for
 //! personal data.
 
-use std::fs::{self, File};
-use std::io::ErrorKind;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use bookkeeping_bot::ledger::{self, Row};
+use bookkeeping_bot::ledger::{Ledger, Row};
+use example_common::bot_process::{BotProcess, SECRET, TIMEOUT, TOKEN, send};
 use hapax::StoreConfig;
 use hapax::queue::QueueName;
-use hapax_line::ChannelSecrets;
-use hapax_line::simulator::{AcceptedCall, SimulatedApi, WebhookSendError, WebhookSender, events};
-use hapax_testkit::wait_for;
+use hapax_line::simulator::{AcceptedCall, SimulatedApi, events};
 use serde_json::Value;
 use tempfile::TempDir;
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const USER: &str = "Uf00d0000000000000000000000000003";
-const BOT: &str = "Uf00d0000000000000000000000000b07";
-const SECRET: &str = "s3cr3t-of-the-channel";
-const TOKEN: &str = "t0k3n-of-the-channel";
 /// Strings that no log, metric or error body may contain.
 const PERSONAL: [&str; 8] =
     ["Uf00d", "🥚", SECRET, TOKEN, "replyToken", "k3y-of-the-model", "午餐", "last_transaction"];
@@ -33,19 +26,7 @@ pub(crate) struct World {
     variables: Vec<(String, String)>,
     flags: Vec<String>,
     folder: TempDir,
-    bot: Option<Running>,
-}
-
-struct Running {
-    child: Child,
-    url: String,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+    bot: Option<BotProcess>,
 }
 
 impl World {
@@ -95,30 +76,14 @@ impl World {
 
     fn start_with(&mut self, variables: &[(&str, &str)]) {
         self.kill();
-        let before = self.output().len();
-        let log = File::options().create(true).append(true).open(self.log()).expect("a log");
         let mut command = Command::new(env!("CARGO_BIN_EXE_bookkeeping-bot"));
-        command.args(["--listen", "127.0.0.1:0", "--database", &self.database]);
         for name in ["OPENAI_API_BASE", "OPENAI_API_KEY", "LAST_TRANSACTION_TTL"] {
             command.env_remove(name);
         }
         // The original bot's variable for the store's URL.
-        command.env("REDIS_URL", &self.store).args(&self.flags);
-        command.env("LINE_CHANNEL_SECRET", SECRET).env("LINE_CHANNEL_ACCESS_TOKEN", TOKEN);
-        command.env("LINE_API_BASE", self.api.base());
-        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
-        command.envs(variables.iter().copied());
-        command.stdin(Stdio::null()).stdout(log.try_clone().expect("a log")).stderr(log);
-        let mut child = command.spawn().expect("the bot starts");
-        let url = wait_for("the bot says where it listens", PATIENCE, || {
-            let output = self.output();
-            if child.try_wait().expect("a child").is_some() {
-                panic!("the bot ended: {}", &output[before..]);
-            }
-            let (_, rest) = output[before..].split_once("bookkeeping-bot on ")?;
-            rest.split_once('\n').map(|(url, _)| url.to_owned())
-        });
-        self.bot = Some(Running { child, url });
+        command.env("REDIS_URL", &self.store).args(["--database", &self.database]);
+        command.args(&self.flags).envs(self.variables.clone()).envs(variables.iter().copied());
+        self.bot = Some(BotProcess::start(&mut command, &self.api, &self.log()));
     }
 
     /// Kills the bot with `SIGKILL`.
@@ -128,8 +93,7 @@ impl World {
 
     /// Waits until the bot has exited by itself.
     pub(crate) fn ended(&mut self) {
-        let mut bot = self.bot.take().expect("it runs");
-        wait_for("the bot dies", PATIENCE, || bot.child.try_wait().expect("a child"));
+        self.bot.take().expect("it runs").ended();
     }
 
     fn log(&self) -> PathBuf {
@@ -138,24 +102,16 @@ impl World {
 
     /// The bot's output so far.
     pub(crate) fn output(&self) -> String {
-        fs::read_to_string(self.log()).unwrap_or_default()
+        std::fs::read_to_string(self.log()).unwrap_or_default()
     }
 
-    fn url(&self) -> &str {
-        &self.bot.as_ref().expect("it runs").url
+    fn bot(&self) -> &BotProcess {
+        self.bot.as_ref().expect("it runs")
     }
 
     /// Sends one webhook; returns its status, or `None` if there was no answer.
     pub(crate) async fn deliver(&self, events: &[Value]) -> Option<u16> {
-        let secrets = ChannelSecrets::new(SECRET).expect("a secret");
-        let sender = WebhookSender::new(self.url(), &secrets, BOT).expect("a URL");
-        loop {
-            match sender.send(events).await {
-                // Retry if the connection timed out on a stalled machine: nothing was sent.
-                Err(WebhookSendError::NotReached(ErrorKind::TimedOut)) => {}
-                sent => return sent.ok().map(|delivered| delivered.status),
-            }
-        }
+        send(&self.bot().sender, events).await.ok().map(|delivered| delivered.status)
     }
 
     /// Sends a message, and returns the bot's answer.
@@ -175,18 +131,14 @@ impl World {
             if let Some(said) = replies.find(|said| said.reply_token.as_deref() == token) {
                 return said.clone();
             }
-            assert!(since.elapsed() < PATIENCE, "no answer\n{}", self.output());
+            assert!(since.elapsed() < TIMEOUT, "no answer\n{}", self.output());
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
 
     /// Status and body of a `GET` on the bot's own listener.
     pub(crate) fn get(&self, path: &str) -> (u16, String) {
-        let url = self.url().replace("/line/webhook", path);
-        let config = ureq::Agent::config_builder().http_status_as_error(false);
-        let agent: ureq::Agent = config.timeout_global(Some(PATIENCE)).build().into();
-        let mut response = agent.get(&url).call().expect("an answer");
-        (response.status().as_u16(), response.body_mut().read_to_string().expect("text"))
+        self.bot().get(path)
     }
 
     /// The rows of the ledger.
@@ -194,14 +146,14 @@ impl World {
         let since = Instant::now();
         loop {
             // The ledger's limits are a few seconds, and a busy machine may take longer.
-            let error = match ledger::open(&self.database).await {
+            let error = match Ledger::open(&self.database).await {
                 Ok(ledger) => match ledger.rows().await {
                     Ok(rows) => return rows,
                     Err(error) => error.into(),
                 },
                 Err(error) => error,
             };
-            assert!(since.elapsed() < PATIENCE, "no ledger: {error:#}");
+            assert!(since.elapsed() < TIMEOUT, "no ledger: {error:#}");
         }
     }
 
@@ -213,7 +165,7 @@ impl World {
     /// Waits until every event is handled; requeues dead letters, as an operator would.
     pub(crate) async fn drained(&self) {
         let patient =
-            StoreConfig::default().timeout(PATIENCE).redis_verbatim(["user:*:last_transaction"]);
+            StoreConfig::default().timeout(TIMEOUT).redis_verbatim(["user:*:last_transaction"]);
         let store = hapax::open(&self.store, &patient).expect("a store");
         let line = QueueName::new("bookkeeping-bot").expect("a name");
         let since = Instant::now();
@@ -226,7 +178,7 @@ impl World {
                     let _ = store.requeue(&line, None, dead.id).await;
                 }
             }
-            assert!(since.elapsed() < PATIENCE, "events are left\n{}", self.output());
+            assert!(since.elapsed() < TIMEOUT, "events are left\n{}", self.output());
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }

@@ -1,4 +1,4 @@
-//! What an event asks the bot for.
+//! The request that an event makes.
 
 use hapax_line::{EventKind, LineEvent};
 
@@ -10,7 +10,7 @@ const LONGEST_NAME: usize = 100;
 
 /// A user's request.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Wish {
+pub(super) enum WeatherRequest {
     /// The weather at a place, by name.
     Named(String),
     /// The weather at a place on the map.
@@ -34,17 +34,17 @@ pub(super) enum Wish {
     /// The help text.
     Help,
     /// An impossible place: an overlong name, or coordinates out of range.
-    Nowhere,
+    ImpossiblePlace,
     /// A postback of another bot, or of another version of this one.
     UnknownButton,
 }
 
-impl Wish {
+impl WeatherRequest {
     /// `None` if the event asks for nothing.
     pub(super) fn of(event: &LineEvent) -> Option<Self> {
         match event.kind() {
             EventKind::TEXT => Some(typed(event.text()?)),
-            EventKind::LOCATION => Some(here(event).map_or(Self::Nowhere, Self::Here)),
+            EventKind::LOCATION => Some(here(event).map_or(Self::ImpossiblePlace, Self::Here)),
             EventKind::POSTBACK => Some(tapped(event).unwrap_or(Self::UnknownButton)),
             // Only in one-to-one chats: members of a group send pictures to each other.
             kind if is_chatter(kind) && event.is_one_to_one() => Some(Self::Help),
@@ -57,29 +57,29 @@ fn is_chatter(kind: EventKind) -> bool {
     matches!(kind.as_str(), "sticker" | "image" | "video" | "audio" | "file")
 }
 
-fn typed(text: &str) -> Wish {
+fn typed(text: &str) -> WeatherRequest {
     let text = text.trim();
     for (command, spot) in [(typed::SET_HOME, Spot::Home), (typed::SET_OFFICE, Spot::Office)] {
         if let Some(name) = text.strip_prefix(command) {
             return match named(name) {
-                Wish::Named(name) => Wish::Set(spot, name),
-                Wish::Help => Wish::HowToSet(spot),
+                WeatherRequest::Named(name) => WeatherRequest::Set(spot, name),
+                WeatherRequest::Help => WeatherRequest::HowToSet(spot),
                 other => other,
             };
         }
     }
     match typed::HELP.iter().any(|word| text.eq_ignore_ascii_case(word)) {
-        true => Wish::Help,
+        true => WeatherRequest::Help,
         false => named(text),
     }
 }
 
-fn named(name: &str) -> Wish {
+fn named(name: &str) -> WeatherRequest {
     let name = name.trim();
     match name.chars().count() {
-        0 => Wish::Help,
-        1..=LONGEST_NAME => Wish::Named(name.to_owned()),
-        _ => Wish::Nowhere,
+        0 => WeatherRequest::Help,
+        1..=LONGEST_NAME => WeatherRequest::Named(name.to_owned()),
+        _ => WeatherRequest::ImpossiblePlace,
     }
 }
 
@@ -91,20 +91,20 @@ fn here(event: &LineEvent) -> Option<Place> {
     name.and_then(place).or_else(|| place(texts::HERE))
 }
 
-fn tapped(event: &LineEvent) -> Option<Wish> {
+fn tapped(event: &LineEvent) -> Option<WeatherRequest> {
     let field = |name| event.postback_field(name);
     let number = || field("query")?.parse().ok();
     match (field("action")?.as_str(), field("type").as_deref()) {
-        ("weather", Some("current")) => Some(Wish::AskLocation),
-        ("weather", Some("recent")) => number().map(Wish::Again),
-        ("weather", Some(spot)) => Spot::named(spot).map(Wish::At),
+        ("weather", Some("current")) => Some(WeatherRequest::AskLocation),
+        ("weather", Some("recent")) => number().map(WeatherRequest::Again),
+        ("weather", Some(spot)) => Spot::named(spot).map(WeatherRequest::At),
         ("set", Some(spot)) => {
             let spot = Spot::named(spot)?;
-            Some(number().map_or(Wish::HowToSet(spot), |query| Wish::SetRecent(spot, query)))
+            Some(number().map_or(WeatherRequest::HowToSet(spot), |query| WeatherRequest::SetRecent(spot, query)))
         }
-        ("recent_queries", _) => Some(Wish::Recent),
-        ("settings", _) => Some(Wish::Settings),
-        ("other", _) => Some(Wish::Help),
+        ("recent_queries", _) => Some(WeatherRequest::Recent),
+        ("settings", _) => Some(WeatherRequest::Settings),
+        ("other", _) => Some(WeatherRequest::Help),
         _ => None,
     }
 }
@@ -118,55 +118,55 @@ mod tests {
 
     const USER: &str = "Uf00d0000000000000000000000000001";
 
-    fn wish(event: &Value) -> Option<Wish> {
-        Wish::of(&LineEvent::parse(&"Uf00db07".into(), &event.to_string()).expect("an event"))
+    fn request(event: &Value) -> Option<WeatherRequest> {
+        WeatherRequest::of(&LineEvent::parse(&"Uf00db07".into(), &event.to_string()).expect("an event"))
     }
 
-    fn said(text: &str) -> Wish {
-        wish(&events::text(USER, text)).expect("a wish")
+    fn said(text: &str) -> WeatherRequest {
+        request(&events::text(USER, text)).expect("a request")
     }
 
-    fn tapped(data: &str) -> Wish {
-        wish(&events::postback(USER, data)).expect("a wish")
+    fn tapped(data: &str) -> WeatherRequest {
+        request(&events::postback(USER, data)).expect("a request")
     }
 
     #[test]
     fn a_text_is_a_place_name_unless_it_is_a_command() {
-        assert_eq!(said(" 台北 🥚\n"), Wish::Named("台北 🥚".into()));
-        assert_eq!(said("設定住家 台北"), Wish::Set(Spot::Home, "台北".into()));
-        assert_eq!(said("設定公司　新竹"), Wish::Set(Spot::Office, "新竹".into()));
-        assert_eq!(said("設定住家台北"), Wish::Set(Spot::Home, "台北".into()));
-        assert_eq!(said("設定公司"), Wish::HowToSet(Spot::Office));
+        assert_eq!(said(" 台北 🥚\n"), WeatherRequest::Named("台北 🥚".into()));
+        assert_eq!(said("設定住家 台北"), WeatherRequest::Set(Spot::Home, "台北".into()));
+        assert_eq!(said("設定公司　新竹"), WeatherRequest::Set(Spot::Office, "新竹".into()));
+        assert_eq!(said("設定住家台北"), WeatherRequest::Set(Spot::Home, "台北".into()));
+        assert_eq!(said("設定公司"), WeatherRequest::HowToSet(Spot::Office));
         for help in ["說明", "幫助", "HELP", "  ", ""] {
-            assert_eq!(said(help), Wish::Help, "{help:?}");
+            assert_eq!(said(help), WeatherRequest::Help, "{help:?}");
         }
-        assert_eq!(said(&"長".repeat(101)), Wish::Nowhere);
-        assert_eq!(said(&format!("設定住家 {}", "長".repeat(101))), Wish::Nowhere);
+        assert_eq!(said(&"長".repeat(101)), WeatherRequest::ImpossiblePlace);
+        assert_eq!(said(&format!("設定住家 {}", "長".repeat(101))), WeatherRequest::ImpossiblePlace);
     }
 
     #[test]
     fn a_postback_is_routed_by_action_and_type() {
-        assert_eq!(tapped("action=weather&type=home"), Wish::At(Spot::Home));
-        assert_eq!(tapped("type=office&action=weather"), Wish::At(Spot::Office));
-        assert_eq!(tapped("action=weather&type=current"), Wish::AskLocation);
-        assert_eq!(tapped("action=weather&type=recent&query=7"), Wish::Again(7));
-        assert_eq!(tapped("action=recent_queries"), Wish::Recent);
-        assert_eq!(tapped("action=settings"), Wish::Settings);
-        assert_eq!(tapped("action=other"), Wish::Help);
-        assert_eq!(tapped("action=set&type=home&query=7"), Wish::SetRecent(Spot::Home, 7));
-        assert_eq!(tapped("action=set&type=office"), Wish::HowToSet(Spot::Office));
+        assert_eq!(tapped("action=weather&type=home"), WeatherRequest::At(Spot::Home));
+        assert_eq!(tapped("type=office&action=weather"), WeatherRequest::At(Spot::Office));
+        assert_eq!(tapped("action=weather&type=current"), WeatherRequest::AskLocation);
+        assert_eq!(tapped("action=weather&type=recent&query=7"), WeatherRequest::Again(7));
+        assert_eq!(tapped("action=recent_queries"), WeatherRequest::Recent);
+        assert_eq!(tapped("action=settings"), WeatherRequest::Settings);
+        assert_eq!(tapped("action=other"), WeatherRequest::Help);
+        assert_eq!(tapped("action=set&type=home&query=7"), WeatherRequest::SetRecent(Spot::Home, 7));
+        assert_eq!(tapped("action=set&type=office"), WeatherRequest::HowToSet(Spot::Office));
         for unknown in
             ["", "action=", "action=weather", "action=weather&type=moon", "action=dance", "{}"]
         {
-            assert_eq!(tapped(unknown), Wish::UnknownButton, "{unknown}");
+            assert_eq!(tapped(unknown), WeatherRequest::UnknownButton, "{unknown}");
         }
     }
 
     #[test]
     fn a_location_has_the_name_that_its_sender_gave_it() {
         let mut event = events::location(USER, "老家 🥚", 25.05, 121.53);
-        let name = |event: &Value| match wish(event) {
-            Some(Wish::Here(place)) => place.name,
+        let name = |event: &Value| match request(event) {
+            Some(WeatherRequest::Here(place)) => place.name,
             other => panic!("{other:?}"),
         };
         assert_eq!(name(&event), "老家 🥚");
@@ -175,9 +175,9 @@ mod tests {
         event["message"]["address"] = Value::Null;
         assert_eq!(name(&event), texts::HERE);
         event["message"]["latitude"] = json!(123.4);
-        assert_eq!(wish(&event), Some(Wish::Nowhere));
+        assert_eq!(request(&event), Some(WeatherRequest::ImpossiblePlace));
         event["message"]["latitude"] = json!("north");
-        assert_eq!(wish(&event), Some(Wish::Nowhere));
+        assert_eq!(request(&event), Some(WeatherRequest::ImpossiblePlace));
     }
 
     #[test]
@@ -188,9 +188,9 @@ mod tests {
                 kind,
                 "text" | "location" | "postback" | "sticker" | "image" | "video" | "audio" | "file"
             );
-            assert_eq!(wish(&event).is_some(), asks, "{kind}");
+            assert_eq!(request(&event).is_some(), asks, "{kind}");
         }
-        assert_eq!(wish(&events::sticker(USER)), Some(Wish::Help));
-        assert_eq!(wish(&events::without_user(events::sticker(USER))), None);
+        assert_eq!(request(&events::sticker(USER)), Some(WeatherRequest::Help));
+        assert_eq!(request(&events::without_user(events::sticker(USER))), None);
     }
 }

@@ -1,6 +1,6 @@
 //! Outages of the weather service or the users' database: a friendly text, and the rest works.
 
-use example_weather_bot::simulated_weather::Mood;
+use example_weather_bot::simulated_weather::WeatherMode;
 use hapax_line::simulator::events;
 use hapax_testkit::Postgres;
 
@@ -12,26 +12,26 @@ const AWAY: &str = "😥 天氣服務暫時無法使用，請稍後再試。";
 async fn a_weather_service_that_is_down_or_says_nonsense_is_told_kindly() {
     let world = World::start().await;
     assert!(world.ask(events::text(USER, "設定住家 台北🥚")).await.starts_with("✅"));
-    for mood in [
-        Mood::Status(500),
-        Mood::Status(429),
-        Mood::Cut,
-        Mood::Say("<html>🥚</html>".into()),
-        Mood::Say("{}".into()),
-        Mood::Say(r#"{"results":"台北"}"#.into()),
+    for mode in [
+        WeatherMode::Status(500),
+        WeatherMode::Status(429),
+        WeatherMode::Cut,
+        WeatherMode::Say("<html>🥚</html>".into()),
+        WeatherMode::Say("{}".into()),
+        WeatherMode::Say(r#"{"results":"台北"}"#.into()),
     ] {
-        world.weather.set(mood.clone());
+        world.weather.set(mode.clone());
         let home = events::postback(USER, "action=weather&type=home");
-        assert_eq!(world.ask(home).await, AWAY, "{mood:?}");
+        assert_eq!(world.ask(home).await, AWAY, "{mode:?}");
         let map = events::location(USER, "老家🥚", 25.03, 121.56);
-        assert_eq!(world.ask(map).await, AWAY, "{mood:?}");
-        let nothing_found = mood == Mood::Say("{}".into());
+        assert_eq!(world.ask(map).await, AWAY, "{mode:?}");
+        let nothing_found = mode == WeatherMode::Say("{}".into());
         let text = world.ask(events::text(USER, "台北🥚")).await;
-        assert!(if nothing_found { text.starts_with("🔍") } else { text == AWAY }, "{mood:?}");
+        assert!(if nothing_found { text.starts_with("🔍") } else { text == AWAY }, "{mode:?}");
         let set = world.ask(events::text(USER, "設定公司 新竹🥚")).await;
-        assert!(if nothing_found { set.starts_with("🔍") } else { set == AWAY }, "{mood:?}");
+        assert!(if nothing_found { set.starts_with("🔍") } else { set == AWAY }, "{mode:?}");
     }
-    world.weather.set(Mood::Well);
+    world.weather.set(WeatherMode::Well);
     let home = events::postback(USER, "action=weather&type=home");
     assert!(world.ask(home).await.starts_with("📍 台北（臺灣）"), "as soon as it is back");
     assert!(world.metric(r#"weather_lookups_total{result="nonsense"}"#).await > 0);
@@ -43,7 +43,7 @@ async fn a_weather_service_that_is_down_or_says_nonsense_is_told_kindly() {
 async fn a_weather_service_that_hangs_is_given_up() {
     let short = [("WEATHER_TIMEOUT_MS", "200")];
     let world = World::with(Plan { environment: &short, ..Plan::default() }).await;
-    world.weather.set(Mood::Hang);
+    world.weather.set(WeatherMode::Hang);
     assert_eq!(world.ask(events::text(USER, "台北🥚")).await, AWAY);
     let map = events::location(USER, "老家🥚", 25.03, 121.56);
     assert_eq!(world.ask(map).await, AWAY);
@@ -66,7 +66,7 @@ async fn without_the_users_database_there_is_still_weather() {
     }
     let set = world.ask(events::text(USER, "設定住家 台北🥚")).await;
     assert!(set.starts_with("😥 設定暫時無法儲存"), "{set}");
-    assert_eq!(world.get("/readyz").await.0, 503);
+    assert_eq!(world.bot.get("/readyz").0, 503);
 
     // A follow is retried until it is recorded.
     world.send(&[events::follow(USER)]).await;

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{Now, Today, Trouble, Weather};
+use super::{Now, Today, LookupError, Weather};
 use crate::place::Place;
 
 /// Wider than the range of temperatures ever measured, in °C.
@@ -28,7 +28,7 @@ struct FoundPlace {
 
 impl Found {
     /// The best match, named with its region and country to tell places of the same name apart.
-    pub(super) fn place(self) -> Result<Option<Place>, Trouble> {
+    pub(super) fn place(self) -> Result<Option<Place>, LookupError> {
         let Some(found) = self.results.into_iter().next() else { return Ok(None) };
         let mut around: Vec<String> = Vec::new();
         for part in [found.admin1, found.country].into_iter().flatten() {
@@ -41,7 +41,7 @@ impl Found {
             false => format!("{}（{}）", found.name, around.join("，")),
         };
         let place = Place::new(&name, found.latitude, found.longitude);
-        place.map(Some).ok_or(Trouble::Nonsense)
+        place.map(Some).ok_or(LookupError::Nonsense)
     }
 }
 
@@ -71,7 +71,7 @@ struct Daily {
 }
 
 impl Forecast {
-    pub(super) fn weather(self) -> Result<Weather, Trouble> {
+    pub(super) fn weather(self) -> Result<Weather, LookupError> {
         let Self { current, daily } = self;
         let now = Now {
             code: current.weather_code,
@@ -85,7 +85,7 @@ impl Forecast {
 }
 
 impl Daily {
-    fn today(self) -> Result<Today, Trouble> {
+    fn today(self) -> Result<Today, LookupError> {
         let rain_chance = self.precipitation_probability_max.first().copied().flatten();
         Ok(Today {
             code: first(&self.weather_code)?,
@@ -96,10 +96,10 @@ impl Daily {
     }
 }
 
-fn first<T: Copy>(days: &[T]) -> Result<T, Trouble> {
-    days.first().copied().ok_or(Trouble::Nonsense)
+fn first<T: Copy>(days: &[T]) -> Result<T, LookupError> {
+    days.first().copied().ok_or(LookupError::Nonsense)
 }
 
-fn within(range: &std::ops::RangeInclusive<f64>, value: f64) -> Result<f64, Trouble> {
-    if range.contains(&value) { Ok(value) } else { Err(Trouble::Nonsense) }
+fn within(range: &std::ops::RangeInclusive<f64>, value: f64) -> Result<f64, LookupError> {
+    if range.contains(&value) { Ok(value) } else { Err(LookupError::Nonsense) }
 }

@@ -1,9 +1,9 @@
-//! Carries out a settled decision; every step is safe to repeat.
+//! Executes a settled decision; every step is safe to repeat.
 
 use hapax::document::DocumentError;
 
 use super::{BookkeepingBot, texts};
-use crate::crash::die_at;
+use crate::die_at;
 use crate::last::{Draft, Outcome};
 use crate::ledger::{Decision, LedgerError, Settled};
 
@@ -11,7 +11,7 @@ use crate::ledger::{Decision, LedgerError, Settled};
 const TRIES: usize = 16;
 
 impl BookkeepingBot {
-    pub(super) async fn carry_out(&self, settled: &Settled) -> Result<Vec<String>, LedgerError> {
+    pub(super) async fn execute(&self, settled: &Settled) -> Result<Vec<String>, LedgerError> {
         let (answer, done) = match &settled.decision {
             Decision::Book { entries } => {
                 let mut answer = vec![texts::booked(entries)];
