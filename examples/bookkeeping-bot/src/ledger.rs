@@ -50,6 +50,17 @@ const TABLES: &str = "
         UNIQUE (message, position));
     CREATE INDEX IF NOT EXISTS ledger_entries_of_user ON ledger_entries (user_id, transaction_id);";
 
+const ADD_MESSAGE: &str = "
+    INSERT INTO ledger_messages (id, user_id, kind, transaction_id, decision, settled_at)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6) RETURNING seq";
+
+const ADD_ENTRY: &str = "
+    INSERT INTO ledger_entries (message, position, user_id, transaction_id, entry)
+    VALUES (?1, ?2, ?3, ?4, ?5)";
+
+const SET_ANSWER: &str =
+    "UPDATE ledger_messages SET answer = ?1 WHERE id = ?2 AND answer IS NULL RETURNING seq";
+
 /// The newest row of a user with this 交易ID that is not withdrawn and was booked before the message
 /// was settled: two bookings in the same second have the same 交易ID.
 const ROW_CONCERNED: &str = "seq = (SELECT max(seq) FROM ledger_entries
@@ -91,8 +102,28 @@ impl Ledger {
         message: &Message,
         decision: &Decision,
     ) -> Result<Settled, LedgerError> {
-        let (message, decision) = (message.clone(), decision.clone());
-        self.database.transaction(async move |tx| settle(tx, message, decision).await).await
+        let (Message { id, user, now }, decision) = (message.clone(), decision.clone());
+        self.database
+            .transaction(async move |tx| {
+                match tx.receive(CONSUMER, &id).await? {
+                    MessageStatus::First => {}
+                    MessageStatus::Busy => return Err(LedgerError::Busy),
+                    MessageStatus::Duplicate => {
+                        return read(tx, "id = ?1", &[&id]).await?.ok_or(LedgerError::Damaged);
+                    }
+                }
+                let (kind, about) = (decision.kind(), decision.transaction_id());
+                let (json, now) = (decision.json()?, milliseconds(now));
+                let rows = tx.query(ADD_MESSAGE, &[&id, &user, &kind, &about, &json, &now]).await?;
+                let seq = rows.first().ok_or(LedgerError::Damaged)?.get(0)?;
+                for (position, entry) in (0_i32..).zip(decision.entries()) {
+                    let (about, json) = (&entry.transaction_id, JsonText(text(entry)?));
+                    tx.query(ADD_ENTRY, &[&id, &position, &user, about, &json]).await?;
+                }
+                die_at("settling");
+                Ok(Settled { seq, id, user, decision, answer: None, fresh: true })
+            })
+            .await
     }
 
     /// Stores the answer and, if an edit or a deletion succeeded, updates the row concerned. Only
@@ -103,8 +134,22 @@ impl Ledger {
         answer: &[String],
         done: bool,
     ) -> Result<(), LedgerError> {
-        let (settled, answer) = (settled.clone(), text(&answer)?);
-        self.database.transaction(async move |tx| conclude(tx, &settled, answer, done).await).await
+        let (Settled { seq, id, user, decision, .. }, answer) = (settled.clone(), text(&answer)?);
+        self.database
+            .transaction(async move |tx| {
+                if tx.query(SET_ANSWER, &[&answer, &id]).await?.is_empty() || !done {
+                    return Ok(());
+                }
+                let (change, value): (_, &dyn DatabaseValue) = match &decision {
+                    Decision::Edit { draft } => ("amended = ?3", &JsonText(text(&draft.after)?)),
+                    Decision::Delete { .. } => ("withdrawn_by = ?3", &id),
+                    Decision::Book { .. } | Decision::Say { .. } => return Ok(()),
+                };
+                let sql = format!("UPDATE ledger_entries SET {change} WHERE {ROW_CONCERNED}");
+                tx.query(&sql, &[&user, &decision.transaction_id(), value, &seq]).await?;
+                Ok(())
+            })
+            .await
     }
 
     /// Whether this booking's last entry is still the one to edit: no booking, and no edit or
@@ -170,55 +215,6 @@ async fn read(
     Ok(Some(Settled { seq, id, user, decision, answer, fresh: false }))
 }
 
-async fn settle(
-    tx: &mut DatabaseTransaction<'_>,
-    message: Message,
-    decision: Decision,
-) -> Result<Settled, LedgerError> {
-    match tx.receive(CONSUMER, &message.id).await? {
-        MessageStatus::First => {}
-        MessageStatus::Busy => return Err(LedgerError::Busy),
-        MessageStatus::Duplicate => {
-            return read(tx, "id = ?1", &[&message.id]).await?.ok_or(LedgerError::Damaged);
-        }
-    }
-    let Message { id, user, now } = message;
-    let (kind, about, now) = (decision.kind(), decision.transaction_id(), milliseconds(now));
-    let sql = "INSERT INTO ledger_messages (id, user_id, kind, transaction_id, decision, settled_at)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6) RETURNING seq";
-    let rows = tx.query(sql, &[&id, &user, &kind, &about, &decision.json()?, &now]).await?;
-    let seq = rows.first().ok_or(LedgerError::Damaged)?.get(0)?;
-    let sql = "INSERT INTO ledger_entries (message, position, user_id, transaction_id, entry)
-        VALUES (?1, ?2, ?3, ?4, ?5)";
-    for (position, entry) in (0_i32..).zip(decision.entries()) {
-        let json = JsonText(text(entry)?);
-        tx.query(sql, &[&id, &position, &user, &entry.transaction_id, &json]).await?;
-    }
-    die_at("settling");
-    Ok(Settled { seq, id, user, decision, answer: None, fresh: true })
-}
-
-async fn conclude(
-    tx: &DatabaseTransaction<'_>,
-    settled: &Settled,
-    answer: String,
-    done: bool,
-) -> Result<(), LedgerError> {
-    let Settled { seq, id, user, decision, .. } = settled;
-    let sql = "UPDATE ledger_messages SET answer = ?1 WHERE id = ?2 AND answer IS NULL RETURNING seq";
-    if tx.query(sql, &[&answer, id]).await?.is_empty() || !done {
-        return Ok(());
-    }
-    let (change, value): (_, &dyn DatabaseValue) = match decision {
-        Decision::Edit { draft } => ("amended = ?3", &JsonText(text(&draft.after)?)),
-        Decision::Delete { .. } => ("withdrawn_by = ?3", id),
-        Decision::Book { .. } | Decision::Say { .. } => return Ok(()),
-    };
-    let sql = format!("UPDATE ledger_entries SET {change} WHERE {ROW_CONCERNED}");
-    tx.query(&sql, &[user, &decision.transaction_id(), value, seq]).await?;
-    Ok(())
-}
-
 /// A message of a user.
 #[derive(Clone)]
 pub struct Message {
@@ -279,7 +275,7 @@ impl Decision {
         }
     }
 
-    fn entries(&self) -> &[BookkeepingEntry] {
+    pub(crate) fn entries(&self) -> &[BookkeepingEntry] {
         if let Self::Book { entries } = self { entries } else { &[] }
     }
 

@@ -14,7 +14,7 @@ use crate::bot::BookkeepingBot;
 use crate::last::LastTransaction;
 use crate::ledger::Ledger;
 use crate::moment::LocalTime;
-use crate::reader::{OpenAi, Otherwise, Reader, RuleReader};
+use crate::reader::{FallbackReader, OpenAi, Reader, RuleReader};
 use crate::settings::BookkeepingBotArgs;
 
 /// Opens the databases, and creates the bot.
@@ -25,7 +25,7 @@ pub async fn open(
     args: &BookkeepingBotArgs,
     metrics: Option<PrometheusHandle>,
 ) -> anyhow::Result<BotServer> {
-    let config = StoreConfig::default().timeout(args.store_timeout());
+    let config = StoreConfig::default().timeout(Duration::from_millis(args.store_timeout_ms));
     let store = hapax::open(&args.store, &config.redis_verbatim(["user:*:last_transaction"]));
     let store = store.context("--store")?;
     examine(&store).await.context("--store")?;
@@ -35,10 +35,10 @@ pub async fn open(
     hapax::sweep_forever(hapax::open(&args.database, &StoreConfig::default())?, SWEEP_INTERVAL);
 
     let reader: Arc<dyn Reader> = match args.openai() {
-        Some(settings) => Arc::new(Otherwise(OpenAi::new(&settings)?, RuleReader)),
+        Some(settings) => Arc::new(FallbackReader(OpenAi::new(&settings)?, RuleReader)),
         None => Arc::new(RuleReader),
     };
-    let last = LastTransaction::new(store.clone(), args.ttl());
+    let last = LastTransaction::new(store.clone(), Duration::from_secs(args.last_transaction_ttl));
     let time = LocalTime::new(Arc::new(SystemClock), args.utc_offset);
     let database = ledger.database.clone();
     let bot = Arc::new(BookkeepingBot::new(reader, ledger, last, time));

@@ -1,7 +1,5 @@
 //! Command-line flags and environment variables.
 
-use std::time::Duration;
-
 use clap::Parser;
 use hapax_line::LINE_API_BASE;
 
@@ -17,41 +15,23 @@ pub struct BookkeepingBotArgs {
     #[arg(long, default_value = "127.0.0.1:8792", value_name = "ADDR")]
     pub listen: String,
     /// Where events wait and last entries are kept: sqlite:FILE, redis://…, postgres://…
-    #[arg(
-        long,
-        env = "REDIS_URL",
-        hide_env_values = true,
-        default_value = "sqlite:hapax.db",
-        value_name = "URL"
-    )]
+    #[arg(long, env = "REDIS_URL", hide_env_values = true)]
+    #[arg(default_value = "sqlite:hapax.db", value_name = "URL")]
     pub store: String,
     /// The ledger: sqlite:FILE or postgres://…
-    #[arg(
-        long,
-        env = "BOOKKEEPING_DATABASE",
-        hide_env_values = true,
-        default_value = "sqlite:ledger.db",
-        value_name = "URL"
-    )]
+    #[arg(long, env = "BOOKKEEPING_DATABASE", hide_env_values = true)]
+    #[arg(default_value = "sqlite:ledger.db", value_name = "URL")]
     pub database: String,
     /// Run a conversation on loopback without an account, print the chat and the ledger, and exit.
     #[arg(long)]
     pub demo: bool,
     /// The channel's secret; two with a comma between them while it is rotated.
-    #[arg(
-        long,
-        env = "LINE_CHANNEL_SECRET",
-        hide_env_values = true,
-        required_unless_present = "demo"
-    )]
+    #[arg(long, env = "LINE_CHANNEL_SECRET", hide_env_values = true)]
+    #[arg(required_unless_present = "demo")]
     pub channel_secret: Option<String>,
     /// Access token for the channel's API.
-    #[arg(
-        long,
-        env = "LINE_CHANNEL_ACCESS_TOKEN",
-        hide_env_values = true,
-        required_unless_present = "demo"
-    )]
+    #[arg(long, env = "LINE_CHANNEL_ACCESS_TOKEN", hide_env_values = true)]
+    #[arg(required_unless_present = "demo")]
     pub channel_access_token: Option<String>,
     /// Base URL of LINE's API.
     #[arg(long, env = "LINE_API_BASE", default_value = LINE_API_BASE, value_name = "URL")]
@@ -74,13 +54,8 @@ pub struct BookkeepingBotArgs {
           value_parser = clap::value_parser!(u64).range(1..=60_000))]
     pub store_budget_ms: u64,
     /// The users' time zone, as an offset from UTC.
-    #[arg(
-        long,
-        env = "BOOKKEEPING_UTC_OFFSET",
-        default_value_t,
-        value_name = "OFFSET",
-        allow_hyphen_values = true
-    )]
+    #[arg(long, env = "BOOKKEEPING_UTC_OFFSET", default_value_t)]
+    #[arg(value_name = "OFFSET", allow_hyphen_values = true)]
     pub utc_offset: Offset,
     /// OpenAI-compatible API that reads the messages; if neither it nor a key is set, rules do.
     #[arg(long, env = "OPENAI_API_BASE", value_name = "URL")]
@@ -94,16 +69,6 @@ pub struct BookkeepingBotArgs {
 }
 
 impl BookkeepingBotArgs {
-    /// How long an entry can be edited after its last change.
-    pub fn ttl(&self) -> Duration {
-        Duration::from_secs(self.last_transaction_ttl)
-    }
-
-    /// How long one store call may take.
-    pub fn store_timeout(&self) -> Duration {
-        Duration::from_millis(self.store_timeout_ms)
-    }
-
     /// The endpoint of the model that reads messages; `None` if neither base nor key is set.
     pub fn openai(&self) -> Option<OpenAiSettings> {
         let set = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());

@@ -12,13 +12,10 @@ use hapax_line::simulator::{SimulatedApi, WebhookResponse, WebhookSendError, Web
 use hapax_testkit::wait_for;
 use serde_json::Value;
 
+use crate::demo::{BOT, SECRET, TOKEN};
+
 /// Timeout for every wait.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
-/// The secret of the simulated channel.
-pub const SECRET: &str = "hush-channel-secret";
-/// The access token of the simulated channel.
-pub const TOKEN: &str = "hush-access-token";
-const BOT: &str = "Uf00d000000000000000000000000b07a";
 
 /// A running bot, killed when dropped.
 pub struct BotProcess {

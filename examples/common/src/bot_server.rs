@@ -103,7 +103,7 @@ pub struct BotServer {
     pub store: Arc<dyn Store>,
     /// The bot's own database; for the health check.
     pub database: Database,
-    /// What `/metrics` shows.
+    /// The recorder that `/metrics` renders.
     pub metrics: Option<PrometheusHandle>,
 }
 

@@ -99,7 +99,9 @@ impl Database {
     /// Creates hapax's tables, for the inbox.
     pub async fn create_hapax_tables(&self) -> anyhow::Result<()> {
         match &self.driver {
-            Driver::Sqlite(file) => Ok(file.with(|connection| sqlite::migrate(connection)).await??),
+            Driver::Sqlite(file) => {
+                Ok(file.with(|connection| sqlite::migrate(connection)).await??)
+            }
             Driver::Postgres(pool) => Ok(postgres::migrate(&mut *pool.get().await?).await?),
         }
     }
@@ -108,8 +110,8 @@ impl Database {
     /// back if `work` fails, panics or takes too long, or if the process dies.
     ///
     /// # Errors
-    /// Those of `work`, and a [`DatabaseError`] if the database gives no answer. A commit that timed
-    /// out may have happened.
+    /// The errors of `work`, and a [`DatabaseError`] if the database gives no answer. A commit that
+    /// timed out may have happened.
     pub async fn transaction<T, E>(
         &self,
         work: impl AsyncFnOnce(&mut DatabaseTransaction<'_>) -> Result<T, E> + Send + 'static,
@@ -306,7 +308,7 @@ impl DatabaseRow {
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("the database gives no answer ({reason})")]
 pub struct DatabaseError {
-    /// What failed.
+    /// The part that failed.
     pub reason: &'static str,
     /// The driver's code for the error.
     pub code: Option<String>,

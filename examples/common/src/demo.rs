@@ -16,7 +16,7 @@ pub const SECRET: &str = "simulated-secret";
 pub const TOKEN: &str = "simulated-token";
 /// The user who talks to the bot.
 pub const USER: &str = "Uf00d0000000000000000000000000001";
-const BOT: &str = "Uf00d000000000000000000000000b07a";
+pub(crate) const BOT: &str = "Uf00d000000000000000000000000b07a";
 
 /// Timeout for each step; the demo fails if a step takes longer.
 pub const STEP_TIMEOUT: Duration = Duration::from_secs(60);

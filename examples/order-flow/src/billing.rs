@@ -10,7 +10,7 @@ use hapax_relay::consumer::{
 };
 use serde::Deserialize;
 
-use crate::{TOPIC, database};
+use crate::{TOPIC, open_database};
 
 const STREAM: &str = "ORDERS";
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS invoices (
@@ -23,7 +23,7 @@ struct Placed {
 
 /// Consumes orders until the process is killed.
 pub(crate) async fn run(nats: &str, url: &str) -> anyhow::Result<()> {
-    let billing = Billing { pool: database::open(url, TABLE).await? };
+    let billing = Billing { pool: open_database(url, TABLE).await? };
     let orders =
         stream::Config { name: STREAM.into(), subjects: vec![TOPIC.into()], ..Default::default() };
     jetstream::new(async_nats::connect(nats).await?).get_or_create_stream(orders).await?;

@@ -6,27 +6,30 @@
 //! ```
 
 mod billing;
-mod database;
 mod orders;
-mod parts;
 mod relay;
-mod storm;
+mod scenario;
+mod service_process;
+
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use deadpool_postgres::Pool;
+use example_common::database::postgres_pool;
 
 /// Turns each order into exactly one invoice. Without a command: starts all services on servers of
 /// its own, sends orders while killing each service in turn, and compares the counts.
 #[derive(Parser)]
 struct Args {
     #[command(subcommand)]
-    part: Option<Part>,
+    service: Option<Service>,
     /// Number of orders to send.
     #[arg(long, default_value_t = 1000)]
     orders: usize,
 }
 
 #[derive(Subcommand)]
-enum Part {
+enum Service {
     /// The orders service: POST /orders with an Idempotency-Key.
     Orders {
         /// Address to listen on.
@@ -62,10 +65,19 @@ const TOPIC: &str = "orders.placed";
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    match args.part {
-        Some(Part::Orders { listen, database }) => orders::serve(&listen, &database).await,
-        Some(Part::Relay { database, nats }) => relay::run(&database, &nats).await,
-        Some(Part::Billing { nats, database }) => billing::run(&nats, &database).await,
-        None => storm::run(args.orders).await,
+    match args.service {
+        Some(Service::Orders { listen, database }) => orders::serve(&listen, &database).await,
+        Some(Service::Relay { database, nats }) => relay::run(&database, &nats).await,
+        Some(Service::Billing { nats, database }) => billing::run(&nats, &database).await,
+        None => scenario::run(args.orders).await,
     }
+}
+
+/// Opens a pool on this database, and creates hapax's tables and the service's own `table`.
+async fn open_database(url: &str, table: &str) -> anyhow::Result<Pool> {
+    let pool = postgres_pool(url, Duration::from_secs(2))?;
+    let mut client = pool.get().await?;
+    hapax::postgres::migrate(&mut client).await?;
+    client.batch_execute(table).await?;
+    Ok(pool)
 }

@@ -20,7 +20,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::net::TcpListener;
 
-use crate::{TOPIC, database};
+use crate::{TOPIC, open_database};
 
 static CONFIG: LazyLock<IdempotencyConfig> =
     LazyLock::new(|| IdempotencyConfig::new().with_required_key(true));
@@ -35,7 +35,7 @@ struct NewOrder {
 
 /// Serves until the process is killed.
 pub(crate) async fn serve(listen: &str, url: &str) -> anyhow::Result<()> {
-    let pool = Arc::new(database::open(url, TABLE).await?);
+    let pool = Arc::new(open_database(url, TABLE).await?);
     let app = Router::new().route("/orders", post(create)).with_state(pool);
     Ok(serve_http(TcpListener::bind(listen).await?, app).await?)
 }

@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Limit for all attempts together; a restart, an upgrade or a failover takes less.
-const PATIENCE: Duration = Duration::from_secs(600);
+const RETRY_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// A client for one hapax server.
 #[derive(Clone)]
@@ -62,8 +62,8 @@ impl Hapax {
                 Ok((status, problem)) => bail!("hapax answers {status}: {problem}"),
                 Err(error) => error.to_string(),
             };
-            if since.elapsed() > PATIENCE {
-                bail!("{refused}, for {PATIENCE:?}");
+            if since.elapsed() > RETRY_TIMEOUT {
+                bail!("{refused}, for {RETRY_TIMEOUT:?}");
             }
             thread::sleep(pause);
             pause = LONGEST_PAUSE.min(pause * 2);

@@ -73,83 +73,79 @@ impl WeatherBotSettings {
         args: WeatherBotArgs,
         environment: impl Fn(&str) -> Option<String>,
     ) -> anyhow::Result<Self> {
-        let variable = |name: &str| environment(name).filter(|value| !value.is_empty());
-        let needed = |name| {
-            let hint = "from the LINE Developers Console (a try-out without LINE: --demo)";
-            variable(name).with_context(|| format!("{name} is needed, {hint}"))
-        };
-        let store = args.store.or_else(|| variable("REDIS_URL"));
-        let secrets = ChannelSecrets::new(&needed("LINE_CHANNEL_SECRET")?)?;
-        let base = variable("LINE_API_BASE").unwrap_or_else(|| LINE_API_BASE.into());
-        let line = LineClient::new(&base, &needed("LINE_CHANNEL_ACCESS_TOKEN")?);
+        let variables = Variables(environment);
+        let store = args.store.or_else(|| variables.get("REDIS_URL"));
+        let secrets = ChannelSecrets::new(&variables.needed("LINE_CHANNEL_SECRET")?)?;
+        let base = variables.get("LINE_API_BASE").unwrap_or_else(|| LINE_API_BASE.into());
+        let line = LineClient::new(&base, &variables.needed("LINE_CHANNEL_ACCESS_TOKEN")?);
         Ok(Self {
             listen: args.listen,
             store: store.unwrap_or_else(|| "sqlite:hapax.db".into()),
-            store_timeout: time(&variable, "STORE_TIMEOUT_MS", 500)?,
+            store_timeout: variables.milliseconds("STORE_TIMEOUT_MS", 500)?,
             database: args.database,
-            database_timeout: time(&variable, "DATABASE_TIMEOUT_MS", 2000)?,
-            rules: rules(args.rules, &variable)?,
+            database_timeout: variables.milliseconds("DATABASE_TIMEOUT_MS", 2000)?,
+            rules: variables.rules(args.rules)?,
             secrets,
             line: line.context("LINE_API_BASE")?,
-            weather: weather(&variable)?,
+            weather: variables.weather()?,
         })
     }
 }
 
-/// A custom `WEATHER_API_BASE` also serves geocoding, unless `WEATHER_GEOCODING_BASE` is set.
-fn weather(variable: &impl Fn(&str) -> Option<String>) -> anyhow::Result<WeatherService> {
-    let own = variable("WEATHER_API_BASE");
-    let geocoding = variable("WEATHER_GEOCODING_BASE").or_else(|| own.clone());
-    let limit = time(variable, "WEATHER_TIMEOUT_MS", 3000)?;
-    WeatherService::new(
-        own.as_deref().unwrap_or(FORECAST),
-        geocoding.as_deref().unwrap_or(GEOCODING),
-        limit,
-    )
-    .context("WEATHER_API_BASE, WEATHER_GEOCODING_BASE")
-}
+/// The environment, by the names of its variables.
+struct Variables<F>(F);
 
-/// Parses the rules even if locks are disabled, so that a mistake in the file is always reported.
-fn rules(
-    file: Option<PathBuf>,
-    variable: &impl Fn(&str) -> Option<String>,
-) -> anyhow::Result<LockRules> {
-    let rules = match file {
-        Some(path) => {
-            let name = path.display();
-            let text = fs::read_to_string(&path);
-            let text = text.with_context(|| format!("--rules: cannot read {name}"))?;
-            LockRules::parse(&text).with_context(|| format!("--rules: in {name}"))?
-        }
-        None => LockRules::parse(RULES).context("rules.toml")?,
-    };
-    let seconds = whole(variable, "PROCESSING_LOCK_TIMEOUT_SECONDS", 5, 3600)?;
-    let rules = rules.with_default_ttl(Duration::from_secs(seconds));
-    let enabled = variable("PROCESSING_LOCK_ENABLED").unwrap_or_else(|| "true".into());
-    match enabled.to_ascii_lowercase().as_str() {
-        "true" | "1" | "yes" | "on" | "t" | "y" => Ok(rules),
-        "false" | "0" | "no" | "off" | "f" | "n" => Ok(LockRules::unlocked()),
-        _ => anyhow::bail!("PROCESSING_LOCK_ENABLED: true or false is expected"),
+impl<F: Fn(&str) -> Option<String>> Variables<F> {
+    fn get(&self, name: &str) -> Option<String> {
+        (self.0)(name).filter(|value| !value.is_empty())
     }
-}
 
-fn time(
-    variable: &impl Fn(&str) -> Option<String>,
-    name: &str,
-    otherwise: u64,
-) -> anyhow::Result<Duration> {
-    Ok(Duration::from_millis(whole(variable, name, otherwise, 60_000)?))
-}
+    fn needed(&self, name: &str) -> anyhow::Result<String> {
+        let hint = "from the LINE Developers Console (a try-out without LINE: --demo)";
+        self.get(name).with_context(|| format!("{name} is needed, {hint}"))
+    }
 
-fn whole(
-    variable: &impl Fn(&str) -> Option<String>,
-    name: &str,
-    otherwise: u64,
-    most: u64,
-) -> anyhow::Result<u64> {
-    let Some(text) = variable(name) else { return Ok(otherwise) };
-    let number = text.parse().ok().filter(|number| (1..=most).contains(number));
-    number.with_context(|| format!("{name}: a whole number from 1 to {most} is expected"))
+    fn milliseconds(&self, name: &str, default: u64) -> anyhow::Result<Duration> {
+        Ok(Duration::from_millis(self.number(name, default, 60_000)?))
+    }
+
+    fn number(&self, name: &str, default: u64, max: u64) -> anyhow::Result<u64> {
+        let Some(text) = self.get(name) else { return Ok(default) };
+        let number = text.parse().ok().filter(|number| (1..=max).contains(number));
+        number.with_context(|| format!("{name}: a whole number from 1 to {max} is expected"))
+    }
+
+    /// A custom `WEATHER_API_BASE` also serves geocoding, unless `WEATHER_GEOCODING_BASE` is set.
+    fn weather(&self) -> anyhow::Result<WeatherService> {
+        let own = self.get("WEATHER_API_BASE");
+        let geocoding = self.get("WEATHER_GEOCODING_BASE").or_else(|| own.clone());
+        let timeout = self.milliseconds("WEATHER_TIMEOUT_MS", 3000)?;
+        let geocoding = geocoding.as_deref().unwrap_or(GEOCODING);
+        WeatherService::new(own.as_deref().unwrap_or(FORECAST), geocoding, timeout)
+            .context("WEATHER_API_BASE, WEATHER_GEOCODING_BASE")
+    }
+
+    /// Parses the rules even if locks are disabled, so that a mistake in the file is always
+    /// reported.
+    fn rules(&self, file: Option<PathBuf>) -> anyhow::Result<LockRules> {
+        let rules = match file {
+            Some(path) => {
+                let name = path.display();
+                let text = fs::read_to_string(&path);
+                let text = text.with_context(|| format!("--rules: cannot read {name}"))?;
+                LockRules::parse(&text).with_context(|| format!("--rules: in {name}"))?
+            }
+            None => LockRules::parse(RULES).context("rules.toml")?,
+        };
+        let seconds = self.number("PROCESSING_LOCK_TIMEOUT_SECONDS", 5, 3600)?;
+        let rules = rules.with_default_ttl(Duration::from_secs(seconds));
+        let enabled = self.get("PROCESSING_LOCK_ENABLED").unwrap_or_else(|| "true".into());
+        match enabled.to_ascii_lowercase().as_str() {
+            "true" | "1" | "yes" | "on" | "t" | "y" => Ok(rules),
+            "false" | "0" | "no" | "off" | "f" | "n" => Ok(LockRules::unlocked()),
+            _ => anyhow::bail!("PROCESSING_LOCK_ENABLED: true or false is expected"),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -57,7 +57,6 @@ struct Shared {
     delay: Duration,
     mode: watch::Sender<WeatherMode>,
     searches: AtomicUsize,
-    lookups: AtomicUsize,
     asked: Mutex<Vec<(f64, f64)>>,
 }
 
@@ -73,7 +72,6 @@ impl SimulatedWeather {
             delay,
             mode: watch::Sender::new(WeatherMode::Well),
             searches: AtomicUsize::new(0),
-            lookups: AtomicUsize::new(0),
             asked: Mutex::default(),
         });
         let app = Router::new()
@@ -100,7 +98,7 @@ impl SimulatedWeather {
 
     /// Number of forecast requests so far.
     pub fn lookups(&self) -> usize {
-        self.shared.lookups.load(Ordering::SeqCst)
+        self.asked().len()
     }
 
     /// Latitude and longitude of each forecast request.
@@ -127,7 +125,7 @@ struct Wanted {
 
 async fn search(State(shared): State<Arc<Shared>>, Query(wanted): Query<Wanted>) -> Response {
     shared.searches.fetch_add(1, Ordering::SeqCst);
-    if let Some(answer) = shared.mode().answer().await {
+    if let Some(answer) = shared.current_mode().answer().await {
         return answer;
     }
     let Some((name, latitude, longitude)) =
@@ -151,7 +149,6 @@ struct Where {
 async fn forecast(State(shared): State<Arc<Shared>>, Query(place): Query<Where>) -> Response {
     let asked = (place.latitude, place.longitude);
     shared.asked.lock().unwrap_or_else(PoisonError::into_inner).push(asked);
-    shared.lookups.fetch_add(1, Ordering::SeqCst);
     tokio::time::sleep(shared.delay).await;
     let mut modes = shared.mode.subscribe();
     let released = modes.wait_for(|mode| *mode != WeatherMode::Holding).await;
@@ -175,7 +172,7 @@ async fn forecast(State(shared): State<Arc<Shared>>, Query(place): Query<Where>)
 }
 
 impl Shared {
-    fn mode(&self) -> WeatherMode {
+    fn current_mode(&self) -> WeatherMode {
         self.mode.borrow().clone()
     }
 }

@@ -2,8 +2,9 @@
 
 use hapax::Timestamp;
 
+use super::execute::RecordError;
 use super::{BookkeepingBot, texts};
-use crate::last::{Kept, Outcome};
+use crate::last::Outcome;
 use crate::ledger::{Decision, LedgerError};
 use crate::moment::Moment;
 use crate::reader::{Intent, ReadError};
@@ -31,23 +32,18 @@ impl BookkeepingBot {
                 Ok(draft) => Decision::Edit { draft },
                 Err(outcome) => say(outcome.text()),
             },
-            Intent::Delete => match self.kept(user).await {
-                Ok(Kept { entry, version, .. }) => {
-                    Decision::Delete { version: version.as_str().into(), entry }
+            Intent::Delete => match self.last.existing(user).await {
+                Ok(found) => {
+                    Decision::Delete { version: found.version.as_str().into(), entry: found.value }
                 }
                 Err(outcome) => say(outcome.text()),
             },
-            Intent::Show => match self.kept(user).await {
-                Ok(kept) => say(texts::shown(&kept)),
+            Intent::Show => match self.last.existing(user).await {
+                Ok(found) => say(texts::shown(&found)),
                 Err(outcome) => say(outcome.text()),
             },
-            Intent::Other => say(texts::help()),
+            Intent::Other => say(texts::HELP.into()),
         })
-    }
-
-    async fn kept(&self, user: &str) -> Result<Kept, Outcome> {
-        let kept = self.last.get(user).await.map_err(|error| Outcome::of_reading(&error))?;
-        kept.ok_or(Outcome::Missing)
     }
 
     /// Stores the record of the latest booking if that failed before, because the store was down or
@@ -56,11 +52,13 @@ impl BookkeepingBot {
         let ttl = u64::try_from(self.last.ttl().as_millis()).unwrap_or(u64::MAX);
         let since = Timestamp(self.time.now().0.saturating_sub(ttl));
         let Some(booking) = self.ledger.unrecorded(user, since).await? else { return Ok(Ok(())) };
-        if let Err(error) = self.record(&booking).await? {
-            return Ok(Err(Outcome::of_reading(&error)));
+        match self.record(&booking).await {
+            Ok(()) => {}
+            Err(RecordError::Ledger(error)) => return Err(error),
+            Err(RecordError::Document(error)) => return Ok(Err(Outcome::of_reading(&error))),
         }
-        let Decision::Book { entries } = &booking.decision else { return Ok(Ok(())) };
-        self.ledger.conclude(&booking, &[texts::booked(entries)], true).await.map(Ok)
+        let answer = [texts::booked(booking.decision.entries())];
+        self.ledger.conclude(&booking, &answer, true).await.map(Ok)
     }
 }
 

@@ -4,26 +4,34 @@ use hapax::document::DocumentError;
 
 use super::{BookkeepingBot, texts};
 use crate::die_at;
-use crate::last::{Draft, Outcome};
+use crate::last::{Draft, Outcome, label};
 use crate::ledger::{Decision, LedgerError, Settled};
 
 /// Maximum attempts to store a booking's record while others change it concurrently.
-const TRIES: usize = 16;
+const MAX_ATTEMPTS: usize = 16;
+
+/// Why a booking's record could not be stored.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RecordError {
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    #[error(transparent)]
+    Document(#[from] DocumentError),
+}
 
 impl BookkeepingBot {
     pub(super) async fn execute(&self, settled: &Settled) -> Result<Vec<String>, LedgerError> {
         let (answer, done) = match &settled.decision {
-            Decision::Book { entries } => {
-                let mut answer = vec![texts::booked(entries)];
-                if let Err(error) = self.record(settled).await? {
+            Decision::Book { entries } => match self.record(settled).await {
+                Ok(()) => (vec![texts::booked(entries)], true),
+                Err(RecordError::Ledger(error)) => return Err(error),
+                Err(RecordError::Document(error)) => {
                     // The entry is booked. The message stays unconcluded, so that the next edit
                     // stores its record.
-                    tracing::warn!(reason = reason(&error), "an entry cannot be edited for now");
-                    answer.push(texts::NOT_EDITABLE.into());
-                    return Ok(answer);
+                    tracing::warn!(reason = label(&error), "an entry cannot be edited for now");
+                    return Ok(vec![texts::booked(entries), texts::NOT_EDITABLE.into()]);
                 }
-                (answer, true)
-            }
+            },
             Decision::Edit { draft } => match self.store(settled, draft).await {
                 Outcome::Done => (vec![Outcome::Done.text(), texts::details(&draft.after)], true),
                 outcome => (vec![outcome.text()], false),
@@ -42,27 +50,17 @@ impl BookkeepingBot {
     /// Makes the last entry of a booking the record, unless a later message has replaced it.
     /// `is_last` is checked between `look` and `replace`: a message that is settled after the check
     /// either finds the old record or changes it, and then `replace` fails.
-    pub(super) async fn record(
-        &self,
-        settled: &Settled,
-    ) -> Result<Result<(), DocumentError>, LedgerError> {
-        let Decision::Book { entries } = &settled.decision else { return Ok(Ok(())) };
-        let Some(entry) = entries.last() else { return Ok(Ok(())) };
-        for _ in 0..TRIES {
-            let seen = match self.last.look(&settled.user).await {
-                Ok(seen) => seen,
-                Err(error) => return Ok(Err(error)),
-            };
-            if !self.ledger.is_last(settled).await? {
-                return Ok(Ok(()));
-            }
-            match self.last.replace(&settled.user, seen, entry).await {
-                Ok(true) => return Ok(Ok(())),
-                Ok(false) => {}
-                Err(error) => return Ok(Err(error)),
+    pub(super) async fn record(&self, settled: &Settled) -> Result<(), RecordError> {
+        let Some(entry) = settled.decision.entries().last() else { return Ok(()) };
+        for _ in 0..MAX_ATTEMPTS {
+            let seen = self.last.look(&settled.user).await?;
+            if !self.ledger.is_last(settled).await?
+                || self.last.replace(&settled.user, seen, entry).await?
+            {
+                return Ok(());
             }
         }
-        Ok(Err(DocumentError::Contended))
+        Err(DocumentError::Contended.into())
     }
 
     async fn store(&self, settled: &Settled, draft: &Draft) -> Outcome {
@@ -72,7 +70,7 @@ impl BookkeepingBot {
         }
         // An earlier attempt may have stored the edit and crashed before it was concluded.
         match self.last.get(&settled.user).await {
-            Ok(Some(kept)) if kept.entry == draft.after => Outcome::Done,
+            Ok(Some(last)) if last.value == draft.after => Outcome::Done,
             _ => outcome,
         }
     }
@@ -83,15 +81,5 @@ impl BookkeepingBot {
             Outcome::Expired if !settled.fresh => Outcome::Done,
             outcome => outcome,
         }
-    }
-}
-
-/// A label for the log; a driver's message may be personal.
-fn reason(error: &DocumentError) -> &'static str {
-    match error {
-        DocumentError::Store(error) => error.label(),
-        DocumentError::Contended => "contended",
-        DocumentError::Corrupt(_) => "corrupt",
-        _ => "refused",
     }
 }

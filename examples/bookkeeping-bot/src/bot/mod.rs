@@ -105,7 +105,7 @@ impl LineEventHandler for BookkeepingBot {
         }
         match event.kind() {
             EventKind::TEXT => self.message(event, context).await,
-            EventKind::FOLLOW => say(context, &[texts::help()]).await,
+            EventKind::FOLLOW => say(context, &[texts::HELP.into()]).await,
             _ => Ok(()),
         }
     }
@@ -114,7 +114,8 @@ impl LineEventHandler for BookkeepingBot {
 /// Sends the answer. Only `SendError::NotNow` is retried: after other errors the answer may have
 /// arrived, or can never be sent.
 async fn say(context: &EventContext, texts: &[String]) -> Result<(), EventHandlerError> {
-    let messages: Vec<_> = texts.iter().map(|text| LineMessage::text(truncate_utf16(text, MAX_TEXT))).collect();
+    let messages: Vec<_> =
+        texts.iter().map(|text| LineMessage::text(truncate_utf16(text, MAX_TEXT))).collect();
     match context.reply_or_push(&messages).await {
         Err(SendError::NotNow) => Err(EventHandlerError::retry("LINE takes nothing now")),
         Err(error) => {

@@ -3,13 +3,12 @@
 use std::fmt::Write as _;
 
 use crate::entry::{BookkeepingEntry, InvalidEntry};
-use crate::last::Kept;
+use crate::last::LastEntry;
 
 pub(super) const NOBODY: &str = "無法得知您是誰，請在與我的一對一聊天中記帳";
 pub(super) const NOT_EDITABLE: &str = "已記入帳本，但暫時無法修改這筆交易";
 
-pub(super) fn help() -> String {
-    "您可以這樣說：\n\
+pub(super) const HELP: &str = "您可以這樣說：\n\
      ・午餐 100 信用卡\n\
      ・早餐 50、咖啡 80\n\
      ・咖啡 5 USD 32.5\n\
@@ -18,12 +17,10 @@ pub(super) fn help() -> String {
      ・把分類改成 交通\n\
      ・上一筆\n\
      ・刪除\n\
-     記帳後 1 小時內可以修改上一筆"
-        .into()
-}
+     記帳後 1 小時內可以修改上一筆";
 
 pub(super) fn no_reader() -> String {
-    format!("智慧解讀暫時無法使用，請改用固定的說法。\n{}", help())
+    format!("智慧解讀暫時無法使用，請改用固定的說法。\n{HELP}")
 }
 
 pub(super) fn refused(error: &InvalidEntry) -> String {
@@ -43,9 +40,9 @@ pub(super) fn deleted(entry: &BookkeepingEntry) -> String {
     format!("🗑️ 已刪除：{}", short(entry))
 }
 
-pub(super) fn shown(kept: &Kept) -> String {
-    let mut text = format!("上一筆交易\n{}", details(&kept.entry));
-    if let Some(left) = kept.expires_in {
+pub(super) fn shown(last: &LastEntry) -> String {
+    let mut text = format!("上一筆交易\n{}", details(&last.value));
+    if let Some(left) = last.expires_in {
         let _ = write!(text, "\n（還可以修改 {} 分鐘）", left.as_secs().div_ceil(60));
     }
     text

@@ -64,30 +64,19 @@ fn is_time(text: &str) -> bool {
 }
 
 fn is_transaction_id(text: &str) -> bool {
-    let Some((date, time)) = text.split_once('-') else { return false };
-    let (Some((year, rest)), Some((hour, rest_of_time))) =
-        (date.split_at_checked(4), time.split_at_checked(2))
-    else {
-        return false;
-    };
-    let (Some((month, day)), Some((minute, second))) =
-        (rest.split_at_checked(2), rest_of_time.split_at_checked(2))
-    else {
-        return false;
-    };
-    is_date(&format!("{year}-{month}-{day}"))
-        && is_time(&format!("{hour}:{minute}"))
-        && matches!(numbers(second, "dd")[..], [second] if second < 60)
+    let [date, time] = numbers(text, "dddddddd-dddddd")[..] else { return false };
+    let (hour, minute, second) = (time / 10_000, time / 100 % 100, time % 100);
+    is_day(date / 10_000, date / 100 % 100, date % 100) && hour < 24 && minute < 60 && second < 60
 }
 
-fn is_day(year: u16, month: u16, day: u16) -> bool {
-    let month = u8::try_from(month).ok().and_then(|month| Month::try_from(month).ok());
-    let (Some(month), Ok(day)) = (month, u8::try_from(day)) else { return false };
-    year > 0 && Date::from_calendar_date(year.into(), month, day).is_ok()
+fn is_day(year: u32, month: u32, day: u32) -> bool {
+    let [month, day] = [month, day].map(|number| u8::try_from(number).unwrap_or(0));
+    let (Ok(year), Ok(month)) = (i32::try_from(year), Month::try_from(month)) else { return false };
+    year > 0 && Date::from_calendar_date(year, month, day).is_ok()
 }
 
 /// The numbers in a text of exactly this shape (`d` is a digit); empty if the text does not match.
-fn numbers(text: &str, shape: &str) -> Vec<u16> {
+fn numbers(text: &str, shape: &str) -> Vec<u32> {
     let fits = |(byte, wanted): (u8, u8)| match wanted {
         b'd' => byte.is_ascii_digit(),
         mark => byte == mark,
@@ -102,12 +91,19 @@ fn numbers(text: &str, shape: &str) -> Vec<u16> {
 mod tests {
     use super::*;
 
-    type Change = fn(&mut BookkeepingEntry, &str);
-
+    /// The field that breaks a rule after this change, if one does.
     fn broken(change: impl FnOnce(&mut BookkeepingEntry)) -> Option<String> {
         let mut entry = BookkeepingEntry::example();
         change(&mut entry);
         entry.check().err().map(|error| error.field)
+    }
+
+    fn broken_by_text(field: &str, text: &str) -> Option<String> {
+        broken(|entry| {
+            let mut json = serde_json::to_value(&*entry).unwrap();
+            json[field] = text.into();
+            *entry = serde_json::from_value(json).unwrap();
+        })
     }
 
     #[test]
@@ -117,73 +113,43 @@ mod tests {
 
     #[test]
     fn texts_that_break_a_rule_are_refused_by_the_name_of_their_field() {
-        let long = "字".repeat(MAX_SHORT + 1);
-        let remark = "字".repeat(MAX_REMARK + 1);
-        let table: [(&str, Change, &[&str]); 13] = [
-            ("intent", |e, v| e.intent = v.into(), &["", "Bookkeeping", "multi_bookkeeping"]),
-            (
-                "日期",
-                |e, v| e.date = v.into(),
-                &[
-                    "",
-                    "2025-02-29",
-                    "2025-13-01",
-                    "2025-00-10",
-                    "2025-1-01",
-                    "20251129",
-                    "0000-01-01",
-                    "2025-11-29 ",
-                    "２０２５-11-29",
-                ],
-            ),
-            (
-                "時間",
-                |e, v| e.time = v.into(),
-                &["", "24:00", "12:60", "9:30", "12:30:00", "ab:cd"],
-            ),
-            ("品項", |e, v| e.item = v.into(), &["", "  ", "\u{3000}", &long]),
-            ("原幣別", |e, v| e.currency = v.into(), &["", "NTD", "twd", "TWDX", "HRK"]),
-            ("付款方式", |e, v| e.payment = v.into(), &["", " ", &long]),
-            (
-                "交易ID",
-                |e, v| e.transaction_id = v.into(),
-                &[
-                    "",
-                    "20250229-120000",
-                    "20251129-240000",
-                    "20251129-126000",
-                    "20251129-120060",
-                    "20251129120000",
-                    "2025-11-29",
-                    "20251129-1200",
-                    "20251129-12000",
-                    "日日-日",
-                ],
-            ),
-            ("明細說明", |e, v| e.details = v.into(), &[&remark]),
-            ("分類", |e, v| e.category = v.into(), &["", &long]),
-            ("專案", |e, v| e.project = v.into(), &["", &long]),
-            ("必要性", |e, v| e.necessity = v.into(), &["", &long]),
-            ("代墊狀態", |e, v| e.advance = v.into(), &["", "有", "代墊 "]),
-            ("附註", |e, v| e.note = v.into(), &[&remark]),
+        let (long, remark) = ("字".repeat(MAX_SHORT + 1), "字".repeat(MAX_REMARK + 1));
+        let dates = "2025-02-29,2025-13-01,2025-00-10,2025-1-01,20251129,0000-01-01,2025-11-29 ,\
+            ２０２５-11-29";
+        let times = "24:00,12:60,9:30,12:30:00,ab:cd";
+        let ids = "20250229-120000,20251129-240000,20251129-126000,20251129-120060,20251129120000,\
+            2025-11-29,20251129-1200,20251129-12000,日日-日";
+        let table: [(&[&str], &str); 8] = [
+            (&["intent"], ",Bookkeeping,multi_bookkeeping"),
+            (&["日期"], &format!(",{dates}")),
+            (&["時間"], &format!(",{times}")),
+            (&["品項", "付款方式", "分類", "專案", "必要性"], &format!(",  ,\u{3000},{long}")),
+            (&["原幣別"], ",NTD,twd,TWDX,HRK"),
+            (&["交易ID"], &format!(",{ids}")),
+            (&["明細說明", "收款支付對象", "附註"], &remark),
+            (&["代墊狀態"], ",有,代墊 "),
         ];
-        for (field, change, wrong) in table {
-            for value in wrong {
-                assert_eq!(broken(|e| change(e, value)).as_deref(), Some(field), "{value:?}");
+        for (fields, wrong) in table {
+            for (field, value) in fields.iter().flat_map(|f| wrong.split(',').map(move |v| (f, v)))
+            {
+                assert_eq!(broken_by_text(field, value).as_deref(), Some(*field), "{value:?}");
             }
         }
-        assert_eq!(broken(|e| e.counterparty = remark).as_deref(), Some("收款支付對象"));
     }
 
     #[test]
     fn the_edges_of_every_rule_are_allowed() {
-        assert_eq!(broken(|e| e.date = "2024-02-29".into()), None);
-        assert_eq!(broken(|e| e.time = "23:59".into()), None);
-        assert_eq!(broken(|e| e.transaction_id = "20240229-235959".into()), None);
-        assert_eq!(broken(|e| e.item = "字".repeat(MAX_SHORT)), None);
-        assert_eq!(broken(|e| e.note = "字".repeat(MAX_REMARK)), None);
-        for advance in ADVANCES {
-            assert_eq!(broken(|e| e.advance = advance.into()), None);
+        let (short, remark) = ("字".repeat(MAX_SHORT), "字".repeat(MAX_REMARK));
+        let edges = [
+            ("日期", "2024-02-29"),
+            ("時間", "23:59"),
+            ("交易ID", "20240229-235959"),
+            ("品項", &short),
+            ("附註", &remark),
+        ];
+        for (field, value) in edges.into_iter().chain(ADVANCES.map(|value| ("代墊狀態", value)))
+        {
+            assert_eq!(broken_by_text(field, value), None, "{field}");
         }
     }
 

@@ -37,7 +37,7 @@ pub const ADVANCES: [&str; 4] = ["無", "代墊", "需支付", "不索取"];
 /// assert_eq!(entry.check().unwrap_err().to_string(), "「原幣金額」必須是 0 到 1000000000000 的數字");
 /// # Ok::<_, bookkeeping_bot::entry::InvalidEntry>(())
 /// ```
-#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BookkeepingEntry {
     /// Always [`INTENT`].
@@ -48,7 +48,7 @@ pub struct BookkeepingEntry {
     /// `HH:MM`.
     #[serde(rename = "時間")]
     pub time: String,
-    /// What the money was spent on; not empty.
+    /// The thing or service that was paid for; not empty.
     #[serde(rename = "品項")]
     pub item: String,
     /// An ISO 4217 code.
@@ -119,13 +119,11 @@ impl BookkeepingEntry {
             rate: 1.0,
             payment: "信用卡".into(),
             transaction_id: "20251129-143000".into(),
-            details: String::new(),
             category: "飲食".into(),
             project: "日常".into(),
             necessity: "必要".into(),
             advance: "無".into(),
-            counterparty: String::new(),
-            note: String::new(),
+            ..Self::default()
         }
     }
 }

@@ -4,17 +4,15 @@
 //! programs on the same Redis. An edit reads it and writes it back by **one** compare-and-put with
 //! the version that was read, so that any change in between is detected, even under the same 交易ID.
 
-mod logged;
 mod outcome;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax::document::{DocumentError, Documents, MatchCondition};
-use hapax::{InvalidKey, Key, Records, Tenant, Version, metric_names};
+use hapax::document::{Document, DocumentError, Documents, MatchCondition};
+use hapax::{Key, Records, Tenant, Version, metric_names};
 use serde::{Deserialize, Serialize};
 
-use logged::Logged;
 pub use outcome::Outcome;
 
 use crate::entry::{BookkeepingEntry, Changes};
@@ -35,7 +33,7 @@ pub const TTL: Duration = Duration::from_secs(3600);
 ///
 /// last.set("Uf00d", &BookkeepingEntry::example()).await?;
 /// assert_eq!(last.update("Uf00d", &more).await, Outcome::Done);
-/// assert_eq!(last.get("Uf00d").await?.unwrap().entry.amount, 120.0);
+/// assert_eq!(last.get("Uf00d").await?.unwrap().value.amount, 120.0);
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
@@ -45,16 +43,8 @@ pub struct LastTransaction {
     ttl: Duration,
 }
 
-/// A stored last entry.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Kept {
-    /// The entry.
-    pub entry: BookkeepingEntry,
-    /// The version of the record.
-    pub version: Version,
-    /// The remaining lifetime; `None` if another program stored the entry without expiry.
-    pub expires_in: Option<Duration>,
-}
+/// A stored last entry, with its version and its remaining lifetime.
+pub type LastEntry = Document<BookkeepingEntry>;
 
 /// An edit that is prepared but not yet stored: the new entry, and the version that it replaces.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -73,7 +63,6 @@ pub fn name(user: &str) -> String {
 impl LastTransaction {
     /// Creates last entries on this store, each living for `ttl` after its last change.
     pub fn new(records: Arc<dyn Records>, ttl: Duration) -> Self {
-        let records: Arc<dyn Records> = Arc::new(Logged(records));
         Self { documents: Documents::new(records.clone()), records, ttl }
     }
 
@@ -87,27 +76,36 @@ impl LastTransaction {
     ///
     /// # Errors
     /// [`DocumentError::Corrupt`] if the stored value is no entry, or breaks a rule of one.
-    pub async fn get(&self, user: &str) -> Result<Option<Kept>, DocumentError> {
-        self.read(user).await.inspect_err(logged::unreadable)
+    pub async fn get(&self, user: &str) -> Result<Option<LastEntry>, DocumentError> {
+        let found = self.documents.get::<BookkeepingEntry>(&name(user)).await;
+        let found = found.and_then(|found| match &found {
+            Some(entry) if entry.value.check().is_err() => Err(DocumentError::Corrupt(None)),
+            _ => Ok(found),
+        });
+        match &found {
+            Ok(entry) => tracing::info!(found = entry.is_some(), "kv get"),
+            Err(error) => log_error("get", error),
+        }
+        found
     }
 
-    async fn read(&self, user: &str) -> Result<Option<Kept>, DocumentError> {
-        let Some(found) = self.documents.get::<BookkeepingEntry>(&name(user)).await? else {
-            return Ok(None);
-        };
-        let (entry, version, expires_in) = (found.value, found.version, found.expires_in);
-        entry.check().map_err(|_| DocumentError::Corrupt(None))?;
-        Ok(Some(Kept { entry, version, expires_in }))
+    /// Reads the entry that is to be edited, deleted or shown.
+    ///
+    /// # Errors
+    /// The reason why there is none.
+    pub async fn existing(&self, user: &str) -> Result<LastEntry, Outcome> {
+        let found = self.get(user).await.map_err(|error| Outcome::of_reading(&error))?;
+        found.ok_or(Outcome::Missing)
     }
 
     /// Writes the entry unconditionally.
     pub async fn set(&self, user: &str, entry: &BookkeepingEntry) -> Result<(), DocumentError> {
-        self.documents.put(&name(user), entry, &MatchCondition::Any, Some(self.ttl)).await.map(drop)
+        self.put(user, entry, &MatchCondition::Any).await
     }
 
     /// Deletes the entry unconditionally; returns whether there was one.
     pub async fn delete(&self, user: &str) -> Result<bool, DocumentError> {
-        match self.documents.delete(&name(user), &MatchCondition::Any).await {
+        match self.delete_if(user, &MatchCondition::Any).await {
             Ok(()) => Ok(true),
             Err(DocumentError::Missing) => Ok(false),
             Err(error) => Err(error),
@@ -127,18 +125,16 @@ impl LastTransaction {
     /// # Errors
     /// The reason why there is nothing to store.
     pub async fn draft(&self, user: &str, changes: &Changes) -> Result<Draft, Outcome> {
-        let kept = self.get(user).await.map_err(|error| Outcome::of_reading(&error))?;
-        let kept = kept.ok_or(Outcome::Missing)?;
-        let after = changes.apply(&kept.entry).map_err(Outcome::Refused)?;
-        Ok(Draft { version: kept.version.as_str().into(), after })
+        let before = self.existing(user).await?;
+        let after = changes.apply(&before.value).map_err(Outcome::Refused)?;
+        Ok(Draft { version: before.version.as_str().into(), after })
     }
 
     /// Stores a draft if the record still has the draft's version: one compare-and-put.
     pub async fn store(&self, user: &str, draft: &Draft) -> Outcome {
         let expect = MatchCondition::from(Version::new(&draft.version));
-        let put = self.documents.put(&name(user), &draft.after, &expect, Some(self.ttl)).await;
-        match put {
-            Ok(_) => Outcome::Done,
+        match self.put(user, &draft.after, &expect).await {
+            Ok(()) => Outcome::Done,
             Err(DocumentError::Conflict) => self.changed_or_expired(user).await,
             Err(error) => Outcome::of_writing(&error),
         }
@@ -147,7 +143,7 @@ impl LastTransaction {
     /// Deletes the record if it still has this version.
     pub async fn withdraw(&self, user: &str, version: &str) -> Outcome {
         let expect = MatchCondition::from(Version::new(version));
-        match self.documents.delete(&name(user), &expect).await {
+        match self.delete_if(user, &expect).await {
             Ok(()) => Outcome::Done,
             Err(DocumentError::Conflict | DocumentError::Missing) => {
                 self.changed_or_expired(user).await
@@ -168,12 +164,13 @@ impl LastTransaction {
     /// [`replace`](Self::replace). Counts neither as a hit nor as a miss, because the user reads no
     /// entry here; a failure is counted.
     pub async fn look(&self, user: &str) -> Result<Option<Version>, DocumentError> {
-        let looked = self.records.get(&key(user)?).await;
-        if looked.is_err() {
+        let looked = self.records.get(&Key::record(&Tenant::default(), &name(user))?).await;
+        let version = looked.map(|found| found.map(|record| record.version));
+        version.map_err(DocumentError::from).inspect_err(|error| {
             metrics::counter!(metric_names::KV_OPERATIONS, "operation" => "get", "result" => "error")
                 .increment(1);
-        }
-        Ok(looked?.map(|record| record.version))
+            log_error("get", error);
+        })
     }
 
     /// Writes an entry if the record still is what [`look`](Self::look) saw; `false` if it has
@@ -185,14 +182,51 @@ impl LastTransaction {
         entry: &BookkeepingEntry,
     ) -> Result<bool, DocumentError> {
         let expect = seen.map_or(MatchCondition::Absent, MatchCondition::from);
-        match self.documents.put(&name(user), entry, &expect, Some(self.ttl)).await {
-            Ok(_) => Ok(true),
+        match self.put(user, entry, &expect).await {
+            Ok(()) => Ok(true),
             Err(DocumentError::Conflict) => Ok(false),
             Err(error) => Err(error),
         }
     }
+
+    async fn put(
+        &self,
+        user: &str,
+        entry: &BookkeepingEntry,
+        expect: &MatchCondition,
+    ) -> Result<(), DocumentError> {
+        let put = self.documents.put(&name(user), entry, expect, Some(self.ttl)).await.map(drop);
+        match &put {
+            Ok(()) | Err(DocumentError::Conflict) => {
+                tracing::info!(success = put.is_ok(), "kv set");
+            }
+            Err(error) => log_error("set", error),
+        }
+        put
+    }
+
+    async fn delete_if(&self, user: &str, expect: &MatchCondition) -> Result<(), DocumentError> {
+        let deleted = self.documents.delete(&name(user), expect).await;
+        match &deleted {
+            Ok(()) | Err(DocumentError::Conflict | DocumentError::Missing) => {
+                tracing::info!(success = deleted.is_ok(), "kv delete");
+            }
+            Err(error) => log_error("delete", error),
+        }
+        deleted
+    }
 }
 
-fn key(user: &str) -> Result<Key, InvalidKey> {
-    Key::record(&Tenant::default(), &name(user))
+/// A label for the log; a driver's message may be personal.
+pub(crate) fn label(error: &DocumentError) -> &'static str {
+    match error {
+        DocumentError::Store(error) => error.label(),
+        DocumentError::Contended => "contended",
+        DocumentError::Corrupt(_) => "no entry",
+        _ => "refused",
+    }
+}
+
+fn log_error(operation: &str, error: &DocumentError) {
+    tracing::error!(operation, reason = label(error), "kv error");
 }

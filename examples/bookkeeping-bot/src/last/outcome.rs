@@ -79,25 +79,21 @@ mod tests {
 
     #[test]
     fn the_texts_are_those_of_the_original_bot_letter_for_letter() {
-        let said = |outcome: Outcome| (outcome.message(), outcome.text());
-        let same = |text: &str| (text.to_owned(), text.to_owned());
-        assert_eq!(said(Outcome::Done), same("修改成功"));
-        assert_eq!(
-            said(Outcome::Missing),
-            (
-                "無可修改的交易記錄".to_owned(),
-                "目前沒有可修改的交易記錄（交易記錄會在 1 小時後自動清除）".to_owned()
-            )
-        );
-        assert_eq!(said(Outcome::Changed), same("交易已變更，請重新操作"));
-        assert_eq!(said(Outcome::Expired), same("交易已過期（1 小時限制）"));
-        assert_eq!(said(Outcome::NotStored), same("儲存失敗，請稍後再試"));
-        assert_eq!(
-            said(Outcome::Uncertain),
-            ("儲存失敗，請稍後再試".to_owned(), "系統暫時無法儲存變更，請稍後再試".to_owned())
-        );
-        assert_eq!(said(Outcome::Unreadable), same("系統暫時無法讀取交易記錄，請稍後再試"));
-        assert_eq!(said(Outcome::Corrupt), same("資料格式錯誤，請重新記帳"));
+        let missing = "目前沒有可修改的交易記錄（交易記錄會在 1 小時後自動清除）";
+        let uncertain = "系統暫時無法儲存變更，請稍後再試";
+        let unreadable = "系統暫時無法讀取交易記錄，請稍後再試";
+        for (outcome, message, text) in [
+            (Outcome::Done, "修改成功", "修改成功"),
+            (Outcome::Missing, "無可修改的交易記錄", missing),
+            (Outcome::Changed, "交易已變更，請重新操作", "交易已變更，請重新操作"),
+            (Outcome::Expired, "交易已過期（1 小時限制）", "交易已過期（1 小時限制）"),
+            (Outcome::NotStored, "儲存失敗，請稍後再試", "儲存失敗，請稍後再試"),
+            (Outcome::Uncertain, "儲存失敗，請稍後再試", uncertain),
+            (Outcome::Unreadable, unreadable, unreadable),
+            (Outcome::Corrupt, "資料格式錯誤，請重新記帳", "資料格式錯誤，請重新記帳"),
+        ] {
+            assert_eq!((&*outcome.message(), &*outcome.text()), (message, text));
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ pub use rules::RuleReader;
 use crate::entry::{BookkeepingEntry, Changes, InvalidEntry};
 use crate::moment::Moment;
 
-/// What a message asks for.
+/// The request in a message.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Intent {
     /// `multi_bookkeeping`: book these entries, at least one, each of them valid.
@@ -49,10 +49,10 @@ pub enum ReadError {
 }
 
 /// Asks the first reader, and falls back to the rules if it is unavailable.
-pub struct Otherwise<R>(pub R, pub RuleReader);
+pub struct FallbackReader<R>(pub R, pub RuleReader);
 
 #[async_trait]
-impl<R: Reader> Reader for Otherwise<R> {
+impl<R: Reader> Reader for FallbackReader<R> {
     async fn read(&self, text: &str, at: Moment) -> Result<Intent, ReadError> {
         let unavailable = match self.0.read(text, at).await {
             Err(ReadError::Unavailable(reason)) => reason,

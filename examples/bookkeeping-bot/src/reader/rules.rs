@@ -14,35 +14,32 @@ const DELETE: [&str; 4] = ["刪除", "刪除上一筆", "刪掉", "取消上一�
 const SHOW: [&str; 5] = ["上一筆", "顯示", "查看", "顯示上一筆", "查看上一筆"];
 const SEPARATORS: [char; 7] = ['、', '，', ',', ';', '；', '\n', '。'];
 
-/// Names that users give to the fields, and the fields' JSON names.
-const NAMES: [(&str, &str); 26] = [
-    ("intent", "intent"),
-    ("交易ID", "交易ID"),
-    ("日期", "日期"),
-    ("時間", "時間"),
-    ("品項", "品項"),
-    ("品名", "品項"),
-    ("原幣金額", "原幣金額"),
-    ("金額", "原幣金額"),
-    ("價錢", "原幣金額"),
-    ("原幣別", "原幣別"),
-    ("幣別", "原幣別"),
-    ("匯率", "匯率"),
-    ("付款方式", "付款方式"),
-    ("付款", "付款方式"),
-    ("明細說明", "明細說明"),
-    ("明細", "明細說明"),
-    ("說明", "明細說明"),
-    ("分類", "分類"),
-    ("類別", "分類"),
-    ("專案", "專案"),
-    ("必要性", "必要性"),
-    ("代墊狀態", "代墊狀態"),
-    ("代墊", "代墊狀態"),
-    ("收款支付對象", "收款支付對象"),
-    ("對象", "收款支付對象"),
-    ("附註", "附註"),
+/// The fields' JSON names, and the other names that users give to them.
+const FIELDS: [(&str, &[&str]); 16] = [
+    ("intent", &[]),
+    ("交易ID", &[]),
+    ("日期", &[]),
+    ("時間", &[]),
+    ("品項", &["品名"]),
+    ("原幣金額", &["金額", "價錢"]),
+    ("原幣別", &["幣別"]),
+    ("匯率", &[]),
+    ("付款方式", &["付款"]),
+    ("明細說明", &["明細", "說明"]),
+    ("分類", &["類別"]),
+    ("專案", &[]),
+    ("必要性", &[]),
+    ("代墊狀態", &["代墊"]),
+    ("收款支付對象", &["對象"]),
+    ("附註", &[]),
 ];
+
+/// Every name of a field, with the field's JSON name.
+fn field_names() -> impl Iterator<Item = (&'static str, &'static str)> {
+    FIELDS.iter().flat_map(|(field, others)| {
+        std::iter::once(field).chain(*others).map(|name| (*name, *field))
+    })
+}
 
 /// Categories, by words that occur in the item.
 const CATEGORIES: [(&str, &[&str]); 4] = [
@@ -116,13 +113,13 @@ fn edit(part: &str) -> Option<Changes> {
     {
         let field = field.strip_prefix('把').unwrap_or(field);
         let field = field.strip_suffix('的').unwrap_or(field);
-        let known = NAMES.iter().find(|(name, _)| *name == field);
+        let known = field_names().find(|(name, _)| *name == field);
         return Some(change(known.map_or(field, |(_, field)| field), value));
     }
     let rest = ["修改", "更改", "改"].iter().find_map(|verb| part.strip_prefix(verb))?.trim_start();
     // Prefer the longest match: 代墊狀態 over 代墊.
-    let known =
-        NAMES.iter().filter(|(name, _)| rest.starts_with(name)).max_by_key(|(name, _)| name.len());
+    let known = field_names().filter(|(name, _)| rest.starts_with(name));
+    let known = known.max_by_key(|(name, _)| name.len());
     match known {
         Some((name, field)) => Some(change(field, &rest[name.len()..])),
         None => {
@@ -159,21 +156,25 @@ fn entry(part: &str, at: Moment) -> Option<Result<BookkeepingEntry, InvalidEntry
     if item.is_empty() {
         return None;
     }
-    Some(amount.parse().map_err(|_| InvalidEntry::new("原幣金額", "必須是數字")).and_then(
-        |amount| {
-            let mut entry = draft(item, amount, at);
-            for word in rest {
-                add(&mut entry, word);
-            }
-            if entry.currency != "TWD" && entry.rate.is_nan() {
-                return Err(InvalidEntry::new("匯率", "要寫在外幣後面，例如：咖啡 5 USD 32.5"));
-            }
-            if entry.rate.is_nan() {
-                entry.rate = 1.0;
-            }
-            entry.check().map(|()| entry)
-        },
-    ))
+    Some(checked(item, amount, rest, at))
+}
+
+fn checked(
+    item: String,
+    amount: &str,
+    rest: &[&str],
+    at: Moment,
+) -> Result<BookkeepingEntry, InvalidEntry> {
+    let amount = amount.parse().map_err(|_| InvalidEntry::new("原幣金額", "必須是數字"))?;
+    let mut entry = draft(item, amount, at);
+    rest.iter().for_each(|word| add(&mut entry, word));
+    if entry.rate.is_nan() {
+        if entry.currency != "TWD" {
+            return Err(InvalidEntry::new("匯率", "要寫在外幣後面，例如：咖啡 5 USD 32.5"));
+        }
+        entry.rate = 1.0;
+    }
+    entry.check().map(|()| entry)
 }
 
 fn draft(item: String, amount: f64, at: Moment) -> BookkeepingEntry {
@@ -191,12 +192,10 @@ fn draft(item: String, amount: f64, at: Moment) -> BookkeepingEntry {
         rate: f64::NAN,
         payment: "現金".into(),
         transaction_id: at.transaction_id(),
-        details: String::new(),
         project: "日常".into(),
         necessity: "必要".into(),
         advance: ADVANCES[0].into(),
-        counterparty: String::new(),
-        note: String::new(),
+        ..BookkeepingEntry::default()
     }
 }
 

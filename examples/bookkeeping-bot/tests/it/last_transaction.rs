@@ -13,20 +13,34 @@ use hapax_testkit::{Redis, wait_for};
 use tokio::sync::Barrier;
 
 const USER: &str = "Uf00d0000000000000000000000000001";
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-async fn open(redis: &Redis, limit: Duration) -> Arc<dyn hapax::Store> {
-    let options = StoreConfig::default().timeout(limit).redis_verbatim(["user:*:last_transaction"]);
-    hapax::open(&redis.url(), &options).expect("a URL")
+fn open(redis: &Redis, timeout: Duration) -> Arc<dyn hapax::Store> {
+    let config = StoreConfig::default().timeout(timeout);
+    hapax::open(&redis.url(), &config.redis_verbatim(["user:*:last_transaction"])).expect("a URL")
 }
 
-async fn on(redis: &Redis) -> LastTransaction {
-    LastTransaction::new(open(redis, PATIENCE).await, TTL)
+fn start() -> (Redis, LastTransaction) {
+    let redis = Redis::start();
+    let last = LastTransaction::new(open(&redis, TIMEOUT), TTL);
+    (redis, last)
+}
+
+/// A Redis with a lunch as the last transaction.
+async fn start_with_lunch() -> (Redis, LastTransaction) {
+    let (redis, last) = start();
+    last.set(USER, &lunch()).await.expect("stored");
+    (redis, last)
 }
 
 /// A short timeout, for tests in which Redis is down.
-async fn hastily_on(redis: &Redis) -> LastTransaction {
-    LastTransaction::new(open(redis, Duration::from_secs(1)).await, TTL)
+fn hurried(redis: &Redis) -> LastTransaction {
+    LastTransaction::new(open(redis, Duration::from_secs(1)), TTL)
+}
+
+/// Another program stores this value, for an hour.
+fn overwrite(redis: &Redis, entry: &BookkeepingEntry) {
+    redis.cli(&["SET", &name(USER), &json(entry), "EX", "3600"]);
 }
 
 fn lunch() -> BookkeepingEntry {
@@ -56,33 +70,29 @@ fn ttl(redis: &Redis) -> i64 {
 
 #[tokio::test]
 async fn what_is_set_is_got_and_a_missing_key_is_none() {
-    let redis = Redis::start();
-    let last = on(&redis).await;
+    let (_redis, last) = start();
     assert_eq!(last.get(USER).await.expect("an answer"), None);
     last.set(USER, &lunch()).await.expect("stored");
-    assert_eq!(last.get(USER).await.expect("an answer").map(|kept| kept.entry), Some(lunch()));
+    assert_eq!(last.get(USER).await.expect("an answer").map(|last| last.value), Some(lunch()));
     assert_eq!(last.get("Uf00dother").await.expect("an answer"), None, "each user has his own");
 }
 
 #[tokio::test]
 async fn the_record_is_plain_json_under_the_key_of_the_original_bot() {
-    let redis = Redis::start();
-    let last = on(&redis).await;
-    last.set(USER, &lunch()).await.expect("stored");
+    let (redis, last) = start_with_lunch().await;
     let key = format!("user:{USER}:last_transaction");
     assert_eq!(redis.cli(&["GET", &key]), json(&lunch()));
     // An entry that another program wrote with different JSON spacing can be read.
     let foreign = json(&dinner()).replace("100.0", "100").replace(",\"", ", \"");
     redis.cli(&["SET", &key, &foreign, "EX", "3600"]);
-    assert_eq!(last.get(USER).await.expect("an answer").map(|kept| kept.entry), Some(dinner()));
+    assert_eq!(last.get(USER).await.expect("an answer").map(|last| last.value), Some(dinner()));
     assert_eq!(last.update(USER, &item("宵夜🥚")).await, Outcome::Done);
     assert_eq!(stored(&redis), json(&BookkeepingEntry { item: "宵夜🥚".into(), ..dinner() }));
 }
 
 #[tokio::test]
 async fn the_ttl_is_an_hour_renewed_by_each_change_and_not_by_reading() {
-    let redis = Redis::start();
-    let last = on(&redis).await;
+    let (redis, last) = start();
     assert_eq!(TTL, Duration::from_secs(3600));
     last.set(USER, &lunch()).await.expect("stored");
     assert!((3_000_000..=3_600_000).contains(&ttl(&redis)), "{}", ttl(&redis));
@@ -104,8 +114,7 @@ async fn the_ttl_is_an_hour_renewed_by_each_change_and_not_by_reading() {
 
 #[tokio::test]
 async fn an_edit_changes_its_fields_and_no_others() {
-    let redis = Redis::start();
-    let last = on(&redis).await;
+    let (redis, last) = start();
     assert_eq!(last.update(USER, &item("🥚")).await, Outcome::Missing);
     last.set(USER, &lunch()).await.expect("stored");
     let changes = item("工作午餐🥚").with("原幣金額", "120").with("分類", "");
@@ -119,9 +128,7 @@ async fn an_edit_changes_its_fields_and_no_others() {
 
 #[tokio::test]
 async fn what_breaks_a_rule_is_refused_and_nothing_is_stored() {
-    let redis = Redis::start();
-    let last = on(&redis).await;
-    last.set(USER, &lunch()).await.expect("stored");
+    let (redis, last) = start_with_lunch().await;
     redis.cli(&["PEXPIRE", &name(USER), "1000000"]);
     for (field, value) in [
         ("原幣金額", "-1"),
@@ -142,11 +149,9 @@ async fn what_breaks_a_rule_is_refused_and_nothing_is_stored() {
 /// the put.
 #[tokio::test]
 async fn hole_7_a_change_between_read_and_put_is_a_conflict_and_stays() {
-    let redis = Redis::start();
-    let last = on(&redis).await;
-    last.set(USER, &lunch()).await.expect("stored");
+    let (redis, last) = start_with_lunch().await;
     let draft = last.draft(USER, &item("工作午餐🥚")).await.expect("a draft");
-    redis.cli(&["SET", &name(USER), &json(&dinner()), "EX", "3600"]);
+    overwrite(&redis, &dinner());
     assert_eq!(last.store(USER, &draft).await, Outcome::Changed);
     assert_eq!(Outcome::Changed.text(), "交易已變更，請重新操作");
     assert_eq!(stored(&redis), json(&dinner()));
@@ -155,15 +160,13 @@ async fn hole_7_a_change_between_read_and_put_is_a_conflict_and_stays() {
 /// Ids have a resolution of one second; versions do not.
 #[tokio::test]
 async fn hole_9_a_change_under_the_same_transaction_id_is_a_conflict_too() {
-    let redis = Redis::start();
-    let last = on(&redis).await;
-    last.set(USER, &lunch()).await.expect("stored");
+    let (redis, last) = start_with_lunch().await;
     let draft = last.draft(USER, &item("工作午餐🥚")).await.expect("a draft");
-    let twin = BookkeepingEntry { amount: 101.0, ..lunch() };
-    assert_eq!(twin.transaction_id, lunch().transaction_id);
-    redis.cli(&["SET", &name(USER), &json(&twin), "EX", "3600"]);
+    let same_id = BookkeepingEntry { amount: 101.0, ..lunch() };
+    assert_eq!(same_id.transaction_id, lunch().transaction_id);
+    overwrite(&redis, &same_id);
     assert_eq!(last.store(USER, &draft).await, Outcome::Changed);
-    assert_eq!(stored(&redis), json(&twin));
+    assert_eq!(stored(&redis), json(&same_id));
 }
 
 /// A store that delays writes until both clients have read.
@@ -193,9 +196,8 @@ impl Records for BothRead {
 
 #[tokio::test]
 async fn hole_7_of_two_edits_that_read_the_same_one_wins_and_the_other_is_told() {
-    let redis = Redis::start();
-    on(&redis).await.set(USER, &lunch()).await.expect("stored");
-    let store = Arc::new(BothRead(open(&redis, PATIENCE).await, Barrier::new(2)));
+    let (redis, _) = start_with_lunch().await;
+    let store = Arc::new(BothRead(open(&redis, TIMEOUT), Barrier::new(2)));
     let last = LastTransaction::new(store, TTL);
     let (ones, others) = (item("工作午餐🥚"), item("早午餐🥚"));
     let (one, other) = tokio::join!(last.update(USER, &ones), last.update(USER, &others));
@@ -209,13 +211,11 @@ async fn hole_7_of_two_edits_that_read_the_same_one_wins_and_the_other_is_told()
 
 #[tokio::test]
 async fn a_record_that_expires_between_read_and_put_is_told_as_expired() {
-    let redis = Redis::start();
-    let last = on(&redis).await;
-    last.set(USER, &lunch()).await.expect("stored");
+    let (redis, last) = start_with_lunch().await;
     let draft = last.draft(USER, &item("工作午餐🥚")).await.expect("a draft");
     redis.cli(&["PEXPIRE", &name(USER), "1"]);
     let gone = || (redis.cli(&["EXISTS", &name(USER)]) == "0").then_some(());
-    wait_for("it expires", PATIENCE, gone);
+    wait_for("it expires", TIMEOUT, gone);
     let outcome = last.store(USER, &draft).await;
     assert_eq!(outcome.text(), "交易已過期（1 小時限制）");
     assert_eq!(redis.cli(&["EXISTS", &name(USER)]), "0", "nothing is brought back");
@@ -227,10 +227,8 @@ async fn a_record_that_expires_between_read_and_put_is_told_as_expired() {
 
 #[tokio::test]
 async fn hole_8_a_store_that_hangs_or_is_gone_is_told_apart_from_a_missing_record() {
-    let redis = Redis::start();
-    let patient = on(&redis).await;
-    patient.set(USER, &lunch()).await.expect("stored");
-    let last = hastily_on(&redis).await;
+    let (redis, patient) = start_with_lunch().await;
+    let last = hurried(&redis);
     redis.stop();
     let hanging = last.update(USER, &item("🥚")).await;
     assert_eq!(hanging.text(), "系統暫時無法讀取交易記錄，請稍後再試");
@@ -238,16 +236,14 @@ async fn hole_8_a_store_that_hangs_or_is_gone_is_told_apart_from_a_missing_recor
     redis.kill();
     assert_eq!(last.update(USER, &item("🥚")).await, Outcome::Unreadable);
     redis.restart();
-    wait_for_it(&patient).await;
+    wait_for_redis(&patient).await;
     assert_eq!(patient.update(USER, &item("🥚")).await, Outcome::Done, "and it is back");
 }
 
 #[tokio::test]
 async fn a_store_that_hangs_or_is_gone_at_the_put_is_never_told_as_success() {
-    let redis = Redis::start();
-    let patient = on(&redis).await;
-    patient.set(USER, &lunch()).await.expect("stored");
-    let last = hastily_on(&redis).await;
+    let (redis, patient) = start_with_lunch().await;
+    let last = hurried(&redis);
     let draft = patient.draft(USER, &item("工作午餐🥚")).await.expect("a draft");
     redis.stop();
     let uncertain = last.store(USER, &draft).await;
@@ -256,26 +252,24 @@ async fn a_store_that_hangs_or_is_gone_at_the_put_is_never_told_as_success() {
     redis.kill();
     assert_eq!(last.store(USER, &draft).await, Outcome::Uncertain);
     redis.restart();
-    wait_for_it(&patient).await;
+    wait_for_redis(&patient).await;
     // The record holds either the old entry or the uncertain write.
     let now = stored(&redis);
     assert!(now == json(&lunch()) || now == json(&draft.after));
 }
 
 /// Waits until the connection is back.
-async fn wait_for_it(last: &LastTransaction) {
+async fn wait_for_redis(last: &LastTransaction) {
     let since = std::time::Instant::now();
     while last.get(USER).await.is_err() {
-        assert!(since.elapsed() < PATIENCE, "Redis is back and is not used");
+        assert!(since.elapsed() < TIMEOUT, "Redis is back and is not used");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
 #[tokio::test]
 async fn a_full_store_refuses_and_that_is_another_text() {
-    let redis = Redis::start();
-    let last = on(&redis).await;
-    last.set(USER, &lunch()).await.expect("stored");
+    let (redis, last) = start_with_lunch().await;
     let draft = last.draft(USER, &item("工作午餐🥚")).await.expect("a draft");
     redis.cli(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     redis.cli(&["CONFIG", "SET", "maxmemory", "1"]);
@@ -289,8 +283,7 @@ async fn a_full_store_refuses_and_that_is_another_text() {
 
 #[tokio::test]
 async fn hole_8_a_corrupt_value_has_its_own_answer_and_is_left_as_it_is() {
-    let redis = Redis::start();
-    let last = on(&redis).await;
+    let (redis, last) = start();
     let negative = json(&BookkeepingEntry { amount: -1.0, ..lunch() });
     let more = json(&lunch()).replace('}', r#","顏色":"紅🥚"}"#);
     for corrupt in ["no JSON 🥚", "{}", "[1]", "\"🥚\"", negative.as_str(), more.as_str(), ""] {
@@ -311,17 +304,16 @@ async fn hole_8_a_corrupt_value_has_its_own_answer_and_is_left_as_it_is() {
 
 #[tokio::test]
 async fn a_deletion_deletes_and_says_whether_there_was_anything() {
-    let redis = Redis::start();
-    let last = on(&redis).await;
+    let (redis, last) = start();
     assert!(!last.delete(USER).await.expect("an answer"));
     last.set(USER, &lunch()).await.expect("stored");
     let kept = last.get(USER).await.expect("an answer").expect("it is there");
-    redis.cli(&["SET", &name(USER), &json(&dinner()), "EX", "3600"]);
+    overwrite(&redis, &dinner());
     assert_eq!(last.withdraw(USER, kept.version.as_str()).await, Outcome::Changed);
-    assert_eq!(stored(&redis), json(&dinner()), "somebody else's is not deleted");
+    assert_eq!(stored(&redis), json(&dinner()), "another program's entry is not deleted");
     assert!(last.delete(USER).await.expect("an answer"));
     assert_eq!(redis.cli(&["EXISTS", &name(USER)]), "0");
     assert_eq!(last.withdraw(USER, kept.version.as_str()).await, Outcome::Expired);
     redis.kill();
-    assert!(hastily_on(&redis).await.delete(USER).await.is_err());
+    assert!(hurried(&redis).delete(USER).await.is_err());
 }

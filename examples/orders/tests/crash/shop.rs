@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use hapax_testkit::wait_for;
 use ureq::Agent;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A running shop process, killed when dropped.
 pub(crate) struct Running {
@@ -30,7 +30,7 @@ impl Running {
     fn run(command: &mut Command) -> Self {
         let command = command.args(["--listen", "127.0.0.1:0"]).stdout(Stdio::piped());
         // A shop whose database is too slow at startup exits; start it again as a supervisor would.
-        wait_for("the shop says where it listens", PATIENCE, || {
+        wait_for("the shop says where it listens", TIMEOUT, || {
             let mut child = command.spawn().expect("the shop starts");
             let mut lines = BufReader::new(child.stdout.take().expect("piped"));
             let mut running = Self { child, url: String::new() };
@@ -46,12 +46,12 @@ impl Running {
 
     /// Waits until the process has exited by itself.
     pub(crate) fn ended(mut self) {
-        wait_for("the shop dies", PATIENCE, || self.child.try_wait().expect("a child"));
+        wait_for("the shop dies", TIMEOUT, || self.child.try_wait().expect("a child"));
     }
 
     /// The number of orders, by `GET /orders`.
     pub(crate) fn count(&self) -> usize {
-        wait_for("the orders are counted", PATIENCE, || {
+        wait_for("the orders are counted", TIMEOUT, || {
             let mut response = agent().get(&self.url).call().expect("an answer");
             // 503: the database did not answer in time.
             if response.status() == 503 {
@@ -86,7 +86,7 @@ pub(crate) type Answered = (Answer, bool);
 fn agent() -> Agent {
     let config = Agent::config_builder().http_status_as_error(false);
     // Disable connection reuse, so that the client never retries a request by itself.
-    config.timeout_global(Some(PATIENCE)).max_idle_connections(0).build().into()
+    config.timeout_global(Some(TIMEOUT)).max_idle_connections(0).build().into()
 }
 
 /// Sends one request; `None` if the connection died.
@@ -107,7 +107,7 @@ pub(crate) fn post(url: &str, key: Option<&str>, body: &str) -> Option<Answered>
 
 /// Sends the order until the shop dies. A shop whose database is too slow answers 503 and lives on.
 pub(crate) fn order_to_death(url: &str, key: &str, body: &str) {
-    wait_for("the shop dies of the order", PATIENCE, || match post(url, Some(key), body) {
+    wait_for("the shop dies of the order", TIMEOUT, || match post(url, Some(key), body) {
         None => Some(()),
         Some((answer, _)) => {
             assert_eq!(answer.status, 503, "{answer:?}");
@@ -130,7 +130,7 @@ pub(crate) fn order(url: &str, key: &str, body: &str) -> (Answer, Option<bool>) 
             return (answer, (!replayed || !unsure).then_some(replayed));
         }
         unsure |= answer.status == 503;
-        assert!(since.elapsed() < PATIENCE, "to be asked again for ever: {}", answer.body);
+        assert!(since.elapsed() < TIMEOUT, "to be asked again for ever: {}", answer.body);
         thread::sleep(Duration::from_millis(20));
     }
 }

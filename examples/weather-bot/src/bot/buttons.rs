@@ -28,11 +28,7 @@ pub(super) fn location() -> Vec<QuickReplyAction> {
 
 /// Buttons that show the weather of recent queries.
 pub(super) fn again(queries: &[Recent]) -> Vec<QuickReplyAction> {
-    let button = |query: &Recent| {
-        let data = format!("action=weather&type=recent&query={}", query.id);
-        QuickReplyAction::postback(&label(query), &data)
-    };
-    queries.iter().map(button).collect()
+    recent_buttons(queries, |query| format!("action=weather&type=recent&query={query}"))
 }
 
 /// Buttons that make the place of a query the home or the office.
@@ -43,16 +39,18 @@ pub(super) fn set_spots(query: i64) -> Vec<QuickReplyAction> {
 
 /// Buttons that make the place of a recent query the home or the office.
 pub(super) fn choose(spot: Spot, queries: &[Recent]) -> Vec<QuickReplyAction> {
-    let button = |query: &Recent| {
-        QuickReplyAction::postback(&label(query), &set_data(spot, query.id))
-    };
-    queries.iter().map(button).collect()
+    recent_buttons(queries, |query| set_data(spot, query))
 }
 
 fn set_data(spot: Spot, query: i64) -> String {
     format!("action=set&type={}&query={query}", spot.as_str())
 }
 
-fn label(query: &Recent) -> String {
-    truncate_utf16(&query.place.name, LONGEST_LABEL)
+/// A button for each query, labelled with its place, that sends `data` of the query's id.
+fn recent_buttons(queries: &[Recent], data: impl Fn(i64) -> String) -> Vec<QuickReplyAction> {
+    let button = |query: &Recent| {
+        let label = truncate_utf16(&query.place.name, LONGEST_LABEL);
+        QuickReplyAction::postback(&label, &data(query.id))
+    };
+    queries.iter().map(button).collect()
 }

@@ -100,7 +100,9 @@ fn tapped(event: &LineEvent) -> Option<WeatherRequest> {
         ("weather", Some(spot)) => Spot::named(spot).map(WeatherRequest::At),
         ("set", Some(spot)) => {
             let spot = Spot::named(spot)?;
-            Some(number().map_or(WeatherRequest::HowToSet(spot), |query| WeatherRequest::SetRecent(spot, query)))
+            Some(number().map_or(WeatherRequest::HowToSet(spot), |query| {
+                WeatherRequest::SetRecent(spot, query)
+            }))
         }
         ("recent_queries", _) => Some(WeatherRequest::Recent),
         ("settings", _) => Some(WeatherRequest::Settings),
@@ -119,7 +121,9 @@ mod tests {
     const USER: &str = "Uf00d0000000000000000000000000001";
 
     fn request(event: &Value) -> Option<WeatherRequest> {
-        WeatherRequest::of(&LineEvent::parse(&"Uf00db07".into(), &event.to_string()).expect("an event"))
+        WeatherRequest::of(
+            &LineEvent::parse(&"Uf00db07".into(), &event.to_string()).expect("an event"),
+        )
     }
 
     fn said(text: &str) -> WeatherRequest {
@@ -141,7 +145,10 @@ mod tests {
             assert_eq!(said(help), WeatherRequest::Help, "{help:?}");
         }
         assert_eq!(said(&"長".repeat(101)), WeatherRequest::ImpossiblePlace);
-        assert_eq!(said(&format!("設定住家 {}", "長".repeat(101))), WeatherRequest::ImpossiblePlace);
+        assert_eq!(
+            said(&format!("設定住家 {}", "長".repeat(101))),
+            WeatherRequest::ImpossiblePlace
+        );
     }
 
     #[test]
@@ -153,7 +160,10 @@ mod tests {
         assert_eq!(tapped("action=recent_queries"), WeatherRequest::Recent);
         assert_eq!(tapped("action=settings"), WeatherRequest::Settings);
         assert_eq!(tapped("action=other"), WeatherRequest::Help);
-        assert_eq!(tapped("action=set&type=home&query=7"), WeatherRequest::SetRecent(Spot::Home, 7));
+        assert_eq!(
+            tapped("action=set&type=home&query=7"),
+            WeatherRequest::SetRecent(Spot::Home, 7)
+        );
         assert_eq!(tapped("action=set&type=office"), WeatherRequest::HowToSet(Spot::Office));
         for unknown in
             ["", "action=", "action=weather", "action=weather&type=moon", "action=dance", "{}"]

@@ -214,8 +214,10 @@ async fn migrate(tx: &mut DatabaseTransaction<'_>) -> anyhow::Result<()> {
     let count = match tx {
         DatabaseTransaction::Sqlite(_) => "PRAGMA user_version",
         DatabaseTransaction::Postgres(_) => {
-            tx.batch("CREATE TABLE IF NOT EXISTS weather_bot_migrations (version bigint PRIMARY KEY)")
-                .await?;
+            tx.batch(
+                "CREATE TABLE IF NOT EXISTS weather_bot_migrations (version bigint PRIMARY KEY)",
+            )
+            .await?;
             "SELECT count(*) FROM weather_bot_migrations"
         }
     };

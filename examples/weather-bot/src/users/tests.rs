@@ -119,7 +119,8 @@ async fn two_queries_of_one_user_at_once_are_both_kept() {
     on_both(|users| async move {
         let (one, two) = (at(ALICE, 1), at(ALICE, 1));
         let (north, south) = (place("基隆"), place("屏東"));
-        let (one, two) = tokio::join!(users.add_recent(&one, &north), users.add_recent(&two, &south));
+        let (one, two) =
+            tokio::join!(users.add_recent(&one, &north), users.add_recent(&two, &south));
         assert_ne!(one.unwrap(), two.unwrap());
         assert_eq!(users.recent(ALICE).await.unwrap().len(), 2);
     })

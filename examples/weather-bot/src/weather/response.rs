@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{Now, Today, LookupError, Weather};
+use super::{LookupError, Now, Today, Weather};
 use crate::place::Place;
 
 /// Wider than the range of temperatures ever measured, in °C.

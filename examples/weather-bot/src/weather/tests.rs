@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{LookupError, WeatherService};
 use crate::place::Place;
-use crate::simulated_weather::{WeatherMode, SimulatedWeather};
+use crate::simulated_weather::{SimulatedWeather, WeatherMode};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -44,9 +44,13 @@ async fn names_that_nobody_knows_are_unknown_and_cost_no_forecast() {
 #[tokio::test]
 async fn a_service_that_fails_is_away() {
     let (simulated, service) = service(TIMEOUT).await;
-    for mode in
-        [WeatherMode::Status(500), WeatherMode::Status(429), WeatherMode::Status(404), WeatherMode::Status(302), WeatherMode::Cut]
-    {
+    for mode in [
+        WeatherMode::Status(500),
+        WeatherMode::Status(429),
+        WeatherMode::Status(404),
+        WeatherMode::Status(302),
+        WeatherMode::Cut,
+    ] {
         simulated.set(mode.clone());
         assert_eq!(service.at(&taipei()).await, Err(LookupError::Away), "{mode:?}");
         assert_eq!(service.of("台北").await, Err(LookupError::Away), "{mode:?}");

@@ -68,18 +68,12 @@ async fn on(database: Option<&str>) {
 
     // An unfollow deletes the user's data.
     world.send(&[events::unfollow(USER)]).await;
-    let done = r#"hapax_line_handled_total{event_type="unfollow",result="done"}"#;
-    world.until("the goodbye is handled", async || world.metric(done).await == 1).await;
+    world.handled("unfollow").await;
     assert!(world.ask(events::follow(USER)).await.starts_with("👋 您好"));
     assert!(world.ask(tap("action=recent_queries")).await.starts_with("🗒 還沒有查詢紀錄"));
     assert!(world.ask(tap("action=weather&type=home")).await.starts_with("🙋 還沒有設定住家"));
 
-    let loading = world
-        .line
-        .accepted_calls()
-        .into_iter()
-        .filter(|said| said.endpoint == ApiEndpoint::Loading);
-    assert!(loading.count() >= 1, "the animation is shown");
+    assert!(world.has_shown_loading(), "the animation is shown");
     world.end().await;
 }
 
@@ -102,9 +96,7 @@ async fn whoever_has_no_name_gets_the_weather_and_nothing_is_kept() {
     assert_eq!(world.ask(nameless(events::text(USER, "台北🥚"))).await, TAIPEI);
     let tap = nameless(events::postback(USER, "action=weather&type=home"));
     assert!(world.ask(tap).await.starts_with("🙏 這裡無法辨識您的帳號"));
-    let loading =
-        world.line.accepted_calls().into_iter().any(|said| said.endpoint == ApiEndpoint::Loading);
-    assert!(!loading, "a group is shown no animation");
+    assert!(!world.has_shown_loading(), "a group is shown no animation");
     world.end().await;
 }
 
@@ -112,8 +104,7 @@ async fn whoever_has_no_name_gets_the_weather_and_nothing_is_kept() {
 async fn in_standby_nothing_is_said_and_nothing_is_looked_up() {
     let world = World::start().await;
     world.send(&[events::standby(events::text(USER, "台北🥚"))]).await;
-    let done = r#"hapax_line_handled_total{event_type="text",result="done"}"#;
-    world.until("it is handled", async || world.metric(done).await == 1).await;
+    world.handled("text").await;
     assert!(world.line.accepted_calls().is_empty());
     assert_eq!((world.weather.searches(), world.weather.lookups()), (0, 0));
     world.end().await;

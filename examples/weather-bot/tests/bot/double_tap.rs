@@ -1,18 +1,13 @@
 //! Two taps cost one lookup. The forecast is held until the other tap is answered, so that no test
 //! depends on timing.
 
-use example_weather_bot::simulated_weather::WeatherMode;
 use example_common::bot_process::send;
+use example_weather_bot::simulated_weather::WeatherMode;
 use hapax_line::simulator::events;
-use serde_json::Value;
 
-use crate::world::{BUSY, Plan, USER, World};
+use crate::world::{BUSY, Plan, USER, World, home};
 
 const OTHER: &str = "Uf00d0000000000000000000000000002";
-
-fn home() -> Value {
-    events::postback(USER, "action=weather&type=home")
-}
 
 /// Sets a home for both users, then holds the forecasts.
 async fn at_home(plan: Plan<'_>) -> World {
@@ -83,8 +78,7 @@ async fn what_costs_no_lookup_and_other_users_are_not_kept_waiting() {
     world.send(&[events::follow(USER)]).await;
     assert!(world.answer().await.starts_with("👋 您好"));
     world.send(&[events::unfollow(USER)]).await;
-    let done = r#"hapax_line_handled_total{event_type="unfollow",result="done"}"#;
-    world.until("the goodbye is handled", async || world.metric(done).await == 1).await;
+    world.handled("unfollow").await;
     // These events take the lock.
     world.send(&[events::postback(USER, "action=recent_queries")]).await;
     assert_eq!(world.answer().await, BUSY);
@@ -146,7 +140,9 @@ async fn what_is_in_hand_is_answered_before_the_bot_ends() {
     world.send(&[home()]).await;
     lookups(&world, 1).await;
     world.bot.terminate();
-    world.until("it takes nothing more", async || send(&world.bot.sender, &[]).await.is_err()).await;
+    world
+        .until("it takes nothing more", async || send(&world.bot.sender, &[]).await.is_err())
+        .await;
     released(&world).await;
     assert!(world.bot.ended().success(), "{}", world.log());
     assert_eq!(world.redis.cli(&["KEYS", "processing:user:*"]), "");

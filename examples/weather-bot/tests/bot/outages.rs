@@ -4,7 +4,7 @@ use example_weather_bot::simulated_weather::WeatherMode;
 use hapax_line::simulator::events;
 use hapax_testkit::Postgres;
 
-use crate::world::{Plan, USER, World};
+use crate::world::{Plan, USER, World, home};
 
 const AWAY: &str = "😥 天氣服務暫時無法使用，請稍後再試。";
 
@@ -21,8 +21,7 @@ async fn a_weather_service_that_is_down_or_says_nonsense_is_told_kindly() {
         WeatherMode::Say(r#"{"results":"台北"}"#.into()),
     ] {
         world.weather.set(mode.clone());
-        let home = events::postback(USER, "action=weather&type=home");
-        assert_eq!(world.ask(home).await, AWAY, "{mode:?}");
+        assert_eq!(world.ask(home()).await, AWAY, "{mode:?}");
         let map = events::location(USER, "老家🥚", 25.03, 121.56);
         assert_eq!(world.ask(map).await, AWAY, "{mode:?}");
         let nothing_found = mode == WeatherMode::Say("{}".into());
@@ -32,8 +31,7 @@ async fn a_weather_service_that_is_down_or_says_nonsense_is_told_kindly() {
         assert!(if nothing_found { set.starts_with("🔍") } else { set == AWAY }, "{mode:?}");
     }
     world.weather.set(WeatherMode::Well);
-    let home = events::postback(USER, "action=weather&type=home");
-    assert!(world.ask(home).await.starts_with("📍 台北（臺灣）"), "as soon as it is back");
+    assert!(world.ask(home()).await.starts_with("📍 台北（臺灣）"), "as soon as it is back");
     assert!(world.metric(r#"weather_lookups_total{result="nonsense"}"#).await > 0);
     assert!(world.metric(r#"weather_lookups_total{result="away"}"#).await > 0);
     world.end().await;

@@ -43,8 +43,7 @@ async fn a_reply_that_line_did_not_acknowledge_is_not_repeated() {
     let world = World::start().await;
     world.line.inject(ApiEndpoint::Reply, ApiFault::CutAfter);
     assert!(world.ask(events::text(USER, "台北🥚")).await.starts_with("📍 台北（臺灣）"));
-    let done = r#"hapax_line_handled_total{event_type="text",result="done"}"#;
-    world.until("it is handled", async || world.metric(done).await == 1).await;
+    world.handled("text").await;
     assert_eq!((world.said().len(), world.weather.lookups()), (1, 1));
     world.end().await;
 }
@@ -57,8 +56,7 @@ async fn an_answer_that_line_did_not_take_is_tried_again() {
         world.line.inject(ApiEndpoint::Reply, ApiFault::TooMany { retry_after: Some(0) });
     }
     assert!(world.ask(events::text(USER, "台北🥚")).await.starts_with("📍 台北（臺灣）"));
-    let done = r#"hapax_line_handled_total{event_type="text",result="done"}"#;
-    world.until("it is handled", async || world.metric(done).await == 1).await;
+    world.handled("text").await;
     assert_eq!(world.said().len(), 1);
     world.end().await;
 }

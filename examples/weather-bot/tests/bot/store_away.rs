@@ -4,26 +4,14 @@ use std::time::{Duration, Instant};
 
 use example_weather_bot::simulated_weather::WeatherMode;
 use hapax_line::simulator::events;
-use serde_json::Value;
 
-use crate::world::{BUSY, Plan, USER, World};
-
-
-fn home() -> Value {
-    events::postback(USER, "action=weather&type=home")
-}
+use crate::world::{BUSY, Plan, USER, World, home};
 
 /// Uses the default limits, so that an outage is noticed. (No test here asserts that a healthy
 /// service is fast.)
-async fn hurried() -> World {
-    hurried_with(Plan::default()).await
-}
-
-async fn hurried_with(plan: Plan<'_>) -> World {
+async fn hurried(wired: bool) -> World {
     let slack = [("DATABASE_TIMEOUT_MS", "60000"), ("WEATHER_TIMEOUT_MS", "60000")];
-    let world = World::with(Plan { hurried: true, environment: &slack, ..plan }).await;
-    assert!(world.ask(events::text(USER, "設定住家 台北🥚")).await.starts_with("✅"));
-    world
+    World::with(Plan { hurried: true, environment: &slack, wired, ..Plan::default() }).await
 }
 
 /// Asserts an answer within 2 s, with ten tries because the machine itself may stall.
@@ -73,36 +61,30 @@ async fn locks_work_again(world: &World) {
     panic!("the lock is not back\n{}", world.log());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn redis_stopped_and_going_on() {
-    let world = hurried().await;
-    world.redis.stop();
+/// Asserts that the bot answers between `fail` and `repair`, and locks again after it.
+async fn survives(world: World, fail: impl FnOnce(&World), repair: impl FnOnce(&World)) {
+    assert!(world.ask(events::text(USER, "設定住家 台北🥚")).await.starts_with("✅"));
+    fail(&world);
     answers_as_before(&world).await;
     assert_eq!(world.bot.get("/readyz").0, 503);
-    world.redis.cont();
+    repair(&world);
     locks_work_again(&world).await;
     world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_stopped_and_going_on() {
+    survives(hurried(false).await, |world| world.redis.stop(), |world| world.redis.cont()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_killed_and_started_again() {
-    let world = hurried().await;
-    world.redis.kill();
-    answers_as_before(&world).await;
-    assert_eq!(world.bot.get("/readyz").0, 503);
-    world.redis.restart();
-    locks_work_again(&world).await;
-    world.end().await;
+    survives(hurried(false).await, |world| world.redis.kill(), |world| world.redis.restart()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_slow_and_quick_again() {
-    let world = hurried_with(Plan { wired: true, ..Plan::default() }).await;
-    // Longer than the store limit of one event, and than a probe waits.
-    world.wire.delay_answers(Duration::from_secs(3));
-    answers_as_before(&world).await;
-    assert_eq!(world.bot.get("/readyz").0, 503);
-    world.wire.resume();
-    locks_work_again(&world).await;
-    world.end().await;
+    // Longer than the store timeout of one event, and than a probe waits.
+    let delay = |world: &World| world.wire.delay_answers(Duration::from_secs(3));
+    survives(hurried(true).await, delay, |world| world.wire.resume()).await;
 }

@@ -3,9 +3,10 @@
 use std::process::Command;
 use std::time::Duration;
 
-use example_common::bot_process::{BotProcess, TIMEOUT, TOKEN, send};
+use example_common::bot_process::{BotProcess, TIMEOUT, send};
+use example_common::demo::{SECRET, TOKEN};
 use example_weather_bot::simulated_weather::SimulatedWeather;
-use hapax_line::simulator::{AcceptedCall, ApiEndpoint, SimulatedApi};
+use hapax_line::simulator::{AcceptedCall, ApiEndpoint, SimulatedApi, events};
 use hapax_testkit::{Redis, TcpProxy, keep_log};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -14,6 +15,11 @@ use tokio::time::sleep;
 pub(crate) const USER: &str = "Uf00d0000000000000000000000000001";
 /// The answer to an event of a user whose lock is held.
 pub(crate) const BUSY: &str = "⏳ 正在為您查詢天氣，請稍候...";
+
+/// A tap on the button for the weather at home.
+pub(crate) fn home() -> Value {
+    events::postback(USER, "action=weather&type=home")
+}
 
 /// Long limits, so that a busy machine does not look like a store or a service that is down.
 const UNHURRIED: &[(&str, &str)] = &[
@@ -114,6 +120,12 @@ impl World {
         .await;
     }
 
+    /// Waits until one event of this kind has been handled.
+    pub(crate) async fn handled(&self, kind: &str) {
+        let done = format!(r#"hapax_line_handled_total{{event_type="{kind}",result="done"}}"#);
+        self.until("it is handled", async || self.metric(&done).await == 1).await;
+    }
+
     /// Polls until the condition holds.
     pub(crate) async fn until(&self, what: &str, probe: impl AsyncFn() -> bool) {
         let since = tokio::time::Instant::now();
@@ -121,6 +133,10 @@ impl World {
             assert!(since.elapsed() < TIMEOUT, "waited in vain: {what}\n{}", self.log());
             sleep(Duration::from_millis(10)).await;
         }
+    }
+
+    pub(crate) fn has_shown_loading(&self) -> bool {
+        self.line.accepted_calls().iter().any(|said| said.endpoint == ApiEndpoint::Loading)
     }
 
     /// All texts that the bot has sent so far.
@@ -150,7 +166,7 @@ impl World {
         assert!(!written.contains("panicked"), "{written}");
         keep_log("weather-bot", &written);
         let tokens = self.line.accepted_calls().into_iter().filter_map(|said| said.reply_token);
-        let private = ["Uf00d", "🥚", "台北", "新竹", "hush", "121.5264"].map(str::to_owned);
+        let private = ["Uf00d", "🥚", "台北", "新竹", SECRET, TOKEN, "121.5264"].map(str::to_owned);
         for private in tokens.chain(private) {
             assert!(!written.contains(&private), "{private} in\n{written}");
         }

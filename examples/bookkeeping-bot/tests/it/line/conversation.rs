@@ -5,6 +5,7 @@ use bookkeeping_bot::last::name;
 use example_common::bot_process::TIMEOUT;
 use hapax_line::simulator::events;
 use hapax_testkit::{Postgres, Redis, TcpProxy, wait_for};
+use tokio::task::JoinSet;
 
 use crate::line::support::{USER, World};
 
@@ -75,8 +76,7 @@ async fn a_conversation_on_redis_and_a_file_and_what_is_measured_of_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_conversation_on_files_alone_and_one_on_postgresql_alone() {
-    let mut world = World::new(None, None).await;
-    world.start();
+    let world = World::started(None).await;
     converse(&world).await;
     world.in_order();
     let postgres = Postgres::start();
@@ -89,20 +89,16 @@ async fn a_conversation_on_files_alone_and_one_on_postgresql_alone() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn twenty_deliveries_at_once_are_one_booking_and_one_answer() {
     let redis = Redis::start();
-    let mut world = World::new(Some(&redis.url()), None).await;
-    world.start();
+    let world = World::started(Some(&redis.url())).await;
     let event = events::text(USER, "午餐🥚 100");
     let world = std::sync::Arc::new(world);
-    let copies: Vec<_> = (0..20)
-        .map(|n| {
-            let (world, event) = (world.clone(), event.clone());
-            let copy = if n == 0 { event } else { events::redelivered(&event) };
-            tokio::spawn(async move { world.deliver(&[copy]).await })
-        })
-        .collect();
-    for copy in copies {
-        assert_eq!(copy.await.expect("no panic"), Some(200));
+    let mut copies = JoinSet::new();
+    for n in 0..20 {
+        let (world, event) = (world.clone(), event.clone());
+        let copy = if n == 0 { event } else { events::redelivered(&event) };
+        copies.spawn(async move { world.deliver(&[copy]).await });
     }
+    assert_eq!(copies.join_all().await, [Some(200); 20]);
     world.heard(&event).await;
     world.drained().await;
     assert_eq!(world.booked().await, [("午餐🥚".to_owned(), 100.0)]);
@@ -114,8 +110,7 @@ async fn twenty_deliveries_at_once_are_one_booking_and_one_answer() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_edits_in_one_webhook_either_follow_each_other_or_one_is_told() {
     let redis = Redis::start();
-    let mut world = World::new(Some(&redis.url()), None).await;
-    world.start();
+    let world = World::started(Some(&redis.url())).await;
     world.say("午餐🥚 100").await;
     for n in 0..10 {
         let edits = [
@@ -131,7 +126,7 @@ async fn two_edits_in_one_webhook_either_follow_each_other_or_one_is_told() {
                 other => panic!("{other}"),
             }
         }
-        assert!(!done.is_empty(), "somebody wins");
+        assert!(!done.is_empty(), "one edit wins");
         let stored = redis.cli(&["GET", &name(USER)]);
         assert!(done.iter().any(|amount| stored.contains(amount)), "{stored} after {done:?}");
     }
@@ -208,8 +203,7 @@ async fn works_again(world: &World) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_no_message_of_somebody_books_nothing() {
-    let mut world = World::new(None, None).await;
-    world.start();
+    let world = World::started(None).await;
     let standby = events::standby(events::text(USER, "午餐🥚 100"));
     let nobody = events::without_user(events::text(USER, "午餐🥚 100"));
     let follow = events::follow(USER);
@@ -251,14 +245,8 @@ fn wrong_settings_end_the_program_with_a_message_that_names_them() {
     let run = |variable: (&str, &str), flags: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bookkeeping-bot"));
         command.env("LINE_CHANNEL_SECRET", "s").env("LINE_CHANNEL_ACCESS_TOKEN", "t");
-        command.args([
-            "--listen",
-            "127.0.0.1:0",
-            "--store",
-            "memory:",
-            "--database",
-            "sqlite:/no/such/ledger.db",
-        ]);
+        command.args(["--listen", "127.0.0.1:0", "--store", "memory:"]);
+        command.args(["--database", "sqlite:/no/such/ledger.db"]);
         let ran = command.env(variable.0, variable.1).args(flags).output().expect("it starts");
         assert!(!ran.status.success());
         String::from_utf8_lossy(&ran.stderr).into_owned()

@@ -20,14 +20,8 @@ async fn a_crash_at_any_step_leaves_one_booking_its_record_and_one_answer() {
         for point in ["decided", "settling", "settled", "done", "concluded", "said"] {
             let before = world.booked().await.len();
             let answered = world.api.accepted_calls().len();
-            world.start_dying_at(point);
             let event = events::text(USER, &format!("{point}🥚 100"));
-            // The bot may die before or after it answers 200.
-            let _ = world.deliver(std::slice::from_ref(&event)).await;
-            world.ended();
-            world.start();
-            // LINE redelivers an event if it received no 200.
-            assert_eq!(world.deliver(&[events::redelivered(&event)]).await, Some(200));
+            world.die_at_then_redeliver(point, &event).await;
             world.drained().await;
             let booked = world.booked().await;
             assert_eq!(booked.len(), before + 1, "{point}: {booked:?}");
@@ -50,12 +44,8 @@ async fn a_crash_at_any_step_of_an_edit_or_a_deletion_leaves_it_done_once() {
         world.start();
         world.say(&format!("{point}🥚 100")).await;
         for (text, answer) in [("改金額 120", "修改成功"), ("刪除", "🗑️ 已刪除")] {
-            world.start_dying_at(point);
             let event = events::text(USER, text);
-            let _ = world.deliver(std::slice::from_ref(&event)).await;
-            world.ended();
-            world.start();
-            assert_eq!(world.deliver(&[events::redelivered(&event)]).await, Some(200));
+            world.die_at_then_redeliver(point, &event).await;
             let said = world.heard(&event).await.texts();
             assert!(said[0].starts_with(answer), "{point}: {said:?}");
             world.drained().await;

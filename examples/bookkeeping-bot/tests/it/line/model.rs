@@ -1,8 +1,7 @@
 //! The reader on an OpenAI-compatible endpoint, which is a stub on loopback.
 
-use std::sync::Arc;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
@@ -18,65 +17,56 @@ use crate::line::support::{USER, World};
 
 const KEY: &str = "k3y-of-the-model";
 
-#[derive(Clone)]
-enum Mood {
-    Says(String),
-    Refuses,
+/// What the stub answers, and how often it was asked.
+#[derive(Default)]
+struct Stub {
+    /// `None`: an error.
+    content: Mutex<Option<String>>,
+    asked: AtomicUsize,
 }
 
 struct Model {
     base: String,
-    asked: Arc<AtomicUsize>,
-    mood: Arc<Mutex<Mood>>,
+    stub: Arc<Stub>,
     serving: JoinHandle<()>,
 }
-
-type Shared = (Arc<AtomicUsize>, Arc<Mutex<Mood>>);
 
 impl Model {
     async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let base = format!("http://{}/v1", listener.local_addr().expect("an address"));
-        let (asked, mood) = (Arc::default(), Arc::new(Mutex::new(Mood::Refuses)));
-        let state: Shared = (Arc::clone(&asked), Arc::clone(&mood));
-        let router =
-            axum::Router::new().route("/v1/chat/completions", post(answer)).with_state(state);
-        let serving = tokio::spawn(async move {
-            let _ = axum::serve(listener, router).await;
-        });
-        Self { base, asked, mood, serving }
+        let stub = Arc::<Stub>::default();
+        let routes = axum::Router::new().route("/v1/chat/completions", post(answer));
+        let router = routes.with_state(stub.clone());
+        let serving = tokio::spawn(async move { drop(axum::serve(listener, router).await) });
+        Self { base, stub, serving }
     }
 
     fn says(&self, content: impl ToString) {
-        *self.mood.lock().expect("a mood") = Mood::Says(content.to_string());
+        *self.stub.content.lock().expect("no panic") = Some(content.to_string());
     }
 
     fn refuses(&self) {
-        *self.mood.lock().expect("a mood") = Mood::Refuses;
+        *self.stub.content.lock().expect("no panic") = None;
     }
 
     fn asked(&self) -> usize {
-        self.asked.load(Ordering::SeqCst)
+        self.stub.asked.load(Ordering::SeqCst)
     }
 }
 
-async fn answer(State((asked, mood)): State<Shared>, headers: HeaderMap, body: String) -> Response {
-    asked.fetch_add(1, Ordering::SeqCst);
+async fn answer(State(stub): State<Arc<Stub>>, headers: HeaderMap, body: String) -> Response {
+    stub.asked.fetch_add(1, Ordering::SeqCst);
     let question: Value = serde_json::from_str(&body).expect("JSON");
     assert_eq!(headers["authorization"], format!("Bearer {KEY}"));
     assert_eq!(question["model"], "a-model");
     assert_eq!(question["messages"][1]["role"], "user");
-    let mood = mood.lock().expect("a mood").clone();
-    match mood {
-        Mood::Says(content) => {
-            let choice =
-                json!({ "index": 0, "message": { "role": "assistant", "content": content } });
-            json!({ "id": "x", "object": "chat.completion", "choices": [choice] })
-                .to_string()
-                .into_response()
-        }
-        Mood::Refuses => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
-    }
+    let Some(content) = stub.content.lock().expect("no panic").clone() else {
+        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    };
+    let choice = json!({ "index": 0, "message": { "role": "assistant", "content": content } });
+    let completion = json!({ "id": "x", "object": "chat.completion", "choices": [choice] });
+    completion.to_string().into_response()
 }
 
 async fn asking(model: &Model) -> World {

@@ -6,7 +6,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use bookkeeping_bot::ledger::{Ledger, Row};
-use example_common::bot_process::{BotProcess, SECRET, TIMEOUT, TOKEN, send};
+use example_common::bot_process::{BotProcess, TIMEOUT, send};
+use example_common::demo::{SECRET, TOKEN};
 use hapax::StoreConfig;
 use hapax::queue::QueueName;
 use hapax_line::simulator::{AcceptedCall, SimulatedApi, events};
@@ -48,6 +49,13 @@ impl World {
         }
     }
 
+    /// A running bot with this store.
+    pub(crate) async fn started(store: Option<&str>) -> Self {
+        let mut world = Self::new(store, None).await;
+        world.start();
+        world
+    }
+
     pub(crate) fn variable(mut self, name: &str, value: &str) -> Self {
         self.variables.push((name.into(), value.into()));
         self
@@ -84,6 +92,16 @@ impl World {
         command.env("REDIS_URL", &self.store).args(["--database", &self.database]);
         command.args(&self.flags).envs(self.variables.clone()).envs(variables.iter().copied());
         self.bot = Some(BotProcess::start(&mut command, &self.api, &self.log()));
+    }
+
+    /// Sends the event to a bot that dies at this crash point, and redelivers it to the next one, as
+    /// LINE does if it received no 200. The first bot may die before or after it answers 200.
+    pub(crate) async fn die_at_then_redeliver(&mut self, point: &str, event: &Value) {
+        self.start_dying_at(point);
+        let _ = self.deliver(std::slice::from_ref(event)).await;
+        self.ended();
+        self.start();
+        assert_eq!(self.deliver(&[events::redelivered(event)]).await, Some(200));
     }
 
     /// Kills the bot with `SIGKILL`.

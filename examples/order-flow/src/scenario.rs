@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use hapax_testkit::{Nats, Postgres, free_port};
 
-use crate::parts::Part;
+use crate::service_process::ServiceProcess;
 
 /// Number of concurrent clients.
 const CLIENTS: usize = 8;
@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(600);
 struct World {
     postgres: Postgres,
     nats: Nats,
-    parts: Mutex<[Part; 3]>,
+    services: Mutex<[ServiceProcess; 3]>,
     address: String,
 }
 
@@ -27,37 +27,30 @@ impl World {
         let (postgres, nats) = (Postgres::start(), Nats::start());
         let (shop, billing) = (postgres.database("shop"), postgres.database("billing"));
         let address = format!("127.0.0.1:{}", free_port());
-        let parts = [
-            Part::start(&["orders", "--listen", &address, "--database", &shop])?,
-            Part::start(&["relay", "--database", &shop, "--nats", &nats.url()])?,
-            Part::start(&["billing", "--nats", &nats.url(), "--database", &billing])?,
+        let services = [
+            ServiceProcess::start(&["orders", "--listen", &address, "--database", &shop])?,
+            ServiceProcess::start(&["relay", "--database", &shop, "--nats", &nats.url()])?,
+            ServiceProcess::start(&["billing", "--nats", &nats.url(), "--database", &billing])?,
         ];
-        Ok(Self { postgres, nats, parts: Mutex::new(parts), address })
+        Ok(Self { postgres, nats, services: Mutex::new(services), address })
     }
 
     /// Kills one of the services or servers, chosen by `turn`, and restarts it after a pause.
     fn kill(&self, turn: usize) -> anyhow::Result<&'static str> {
-        let rest = || std::thread::sleep(Duration::from_millis(150));
-        let mut parts = self.parts.lock().expect("no panic");
+        let mut services = self.services.lock().expect("no panic");
         let name = ["orders", "relay", "billing", "NATS", "PostgreSQL"][turn % 5];
         match turn % 5 {
-            3 => {
-                self.nats.kill();
-                rest();
-                self.nats.restart();
-            }
-            4 => {
-                self.postgres.kill();
-                rest();
-                self.postgres.restart();
-            }
-            part => {
-                parts[part].kill();
-                rest();
-                parts[part].restart()?;
-            }
+            3 => self.nats.kill(),
+            4 => self.postgres.kill(),
+            service => services[service].kill(),
         }
-        parts.iter_mut().try_for_each(Part::revive)?;
+        std::thread::sleep(Duration::from_millis(150));
+        match turn % 5 {
+            3 => self.nats.restart(),
+            4 => self.postgres.restart(),
+            service => services[service].restart()?,
+        }
+        services.iter_mut().try_for_each(ServiceProcess::restart_if_ended)?;
         Ok(name)
     }
 
@@ -78,32 +71,37 @@ impl World {
 
 /// Runs the scenario, and fails if the counts differ.
 pub(crate) async fn run(orders: usize) -> anyhow::Result<()> {
-    tokio::task::spawn_blocking(move || storm(orders)).await?
+    tokio::task::spawn_blocking(move || run_blocking(orders)).await?
 }
 
-fn storm(orders: usize) -> anyhow::Result<()> {
+fn run_blocking(orders: usize) -> anyhow::Result<()> {
     say(&format!("starting PostgreSQL, NATS, orders, relay and billing; then {orders} orders"))?;
     let world = Arc::new(World::start()?);
-    let calm = Arc::new(AtomicBool::new(false));
-    let killer = std::thread::spawn({
-        let (world, calm) = (world.clone(), calm.clone());
-        move || kill_until(&world, &calm)
+    let done = Arc::new(AtomicBool::new(false));
+    let killing = std::thread::spawn({
+        let (world, done) = (world.clone(), done.clone());
+        move || kill_until(&world, &done)
     });
     let requests = send(&world.address, orders)?;
-    calm.store(true, Ordering::SeqCst);
-    let kills = killer.join().ok().context("the killer lives")??;
+    done.store(true, Ordering::SeqCst);
+    let kills = killing.join().ok().context("the killing thread panicked")??;
 
     let until = Instant::now() + LIMIT;
     while world.invoices() < orders as u64 && Instant::now() < until {
-        world.parts.lock().expect("no panic").iter_mut().try_for_each(Part::revive)?;
+        world
+            .services
+            .lock()
+            .expect("no panic")
+            .iter_mut()
+            .try_for_each(ServiceProcess::restart_if_ended)?;
         std::thread::sleep(Duration::from_millis(200));
     }
     report(&world, orders, requests, kills)
 }
 
-fn kill_until(world: &World, calm: &AtomicBool) -> anyhow::Result<usize> {
+fn kill_until(world: &World, done: &AtomicBool) -> anyhow::Result<usize> {
     let mut kills = 0;
-    while !calm.load(Ordering::SeqCst) {
+    while !done.load(Ordering::SeqCst) {
         std::thread::sleep(Duration::from_millis(700));
         let name = world.kill(kills)?;
         kills += 1;

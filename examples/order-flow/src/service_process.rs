@@ -3,17 +3,17 @@
 use std::process::{Child, Command, Stdio};
 
 /// A service process, killed when dropped.
-pub(crate) struct Part {
+pub(crate) struct ServiceProcess {
     arguments: Vec<String>,
     child: Option<Child>,
 }
 
-impl Part {
+impl ServiceProcess {
     pub(crate) fn start(arguments: &[&str]) -> anyhow::Result<Self> {
         let arguments = arguments.iter().map(|a| (*a).to_owned()).collect();
-        let mut part = Self { arguments, child: None };
-        part.restart()?;
-        Ok(part)
+        let mut process = Self { arguments, child: None };
+        process.restart()?;
+        Ok(process)
     }
 
     /// Sends `SIGKILL`.
@@ -33,7 +33,7 @@ impl Part {
     }
 
     /// Restarts the process if it has exited by itself, as a supervisor would.
-    pub(crate) fn revive(&mut self) -> anyhow::Result<()> {
+    pub(crate) fn restart_if_ended(&mut self) -> anyhow::Result<()> {
         let ended = match &mut self.child {
             Some(child) => child.try_wait()?.is_some(),
             None => false,
@@ -42,7 +42,7 @@ impl Part {
     }
 }
 
-impl Drop for Part {
+impl Drop for ServiceProcess {
     fn drop(&mut self) {
         self.kill();
     }
