@@ -70,6 +70,9 @@
 //!               └─ mismatch, unknown ─► problem
 //! ```
 
+#[doc = include_str!("../docs/idempotency-key.md")]
+pub mod guide {}
+
 mod body;
 mod claim_guard;
 mod config;

@@ -40,18 +40,33 @@
 mod open;
 mod sweeper;
 
+/// Compiles the Rust example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+mod readme {}
+
 pub use open::{StoreConfig, open};
 pub use sweeper::{sweep, sweep_forever};
 
 #[cfg(feature = "bus")]
+#[doc = include_str!("../docs/events.md")]
+#[doc(inline)]
 pub use hapax_core::bus;
 #[cfg(any(feature = "command", feature = "sqlite", feature = "postgres"))]
+#[doc = include_str!("../docs/commands.md")]
+#[doc(inline)]
 pub use hapax_core::command;
 #[cfg(feature = "document")]
+#[doc = include_str!("../docs/records.md")]
+#[doc(inline)]
 pub use hapax_core::document;
 #[cfg(any(feature = "inbox", feature = "sqlite", feature = "postgres"))]
+#[doc = include_str!("../docs/inbox.md")]
+#[doc(inline)]
 pub use hapax_core::inbox;
 #[cfg(feature = "lock")]
+#[doc = include_str!("../docs/locks.md")]
+#[doc(inline)]
 pub use hapax_core::lock;
 
 // The primitives, the `Store` trait, and the types that their methods take and return.
@@ -62,7 +77,10 @@ pub use hapax_core::{
     Record, Records, RunContext, Severity, Step, Store, StoreError, StoreResult, Tenant, Ticket,
     Token, Version, Watch,
 };
-pub use hapax_core::{claims, log, memory, metric_names, queue, records, trace, worker};
+pub use hapax_core::{claims, log, memory, metric_names, records, trace, worker};
+#[doc = include_str!("../docs/outbox.md")]
+#[doc(inline)]
+pub use hapax_core::queue;
 
 // Clocks and durations, and the timeout that edges put around store calls.
 pub use hapax_core::{
