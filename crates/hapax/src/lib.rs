@@ -70,6 +70,9 @@ pub use hapax_core::inbox;
 pub use hapax_core::lock;
 
 // The primitives, the `Store` trait, and the types that their methods take and return.
+#[doc = include_str!("../docs/outbox.md")]
+#[doc(inline)]
+pub use hapax_core::queue;
 pub use hapax_core::{
     ClaimPage, ClaimQuery, ClaimRequest, ClaimStatus, ClaimStep, ClaimSummary, ClaimView, Claimed,
     Claims, Deleted, Expect, Fence, Finding, Fingerprint, GiveBack, InvalidKey, Key, KeyKind, Log,
@@ -78,9 +81,6 @@ pub use hapax_core::{
     Token, Version, Watch,
 };
 pub use hapax_core::{claims, log, memory, metric_names, records, trace, worker};
-#[doc = include_str!("../docs/outbox.md")]
-#[doc(inline)]
-pub use hapax_core::queue;
 
 // Clocks and durations, and the timeout that edges put around store calls.
 pub use hapax_core::{

@@ -78,7 +78,8 @@ struct World {
 impl World {
     async fn new(url: &str) -> Self {
         let ledger = persist(async || Ledger::open(url).await).await;
-        let (store, reader, clock) = <(Arc<FailingStore>, Arc<Counting>, Arc<ManualClock>)>::default();
+        let (store, reader, clock) =
+            <(Arc<FailingStore>, Arc<Counting>, Arc<ManualClock>)>::default();
         let last = LastTransaction::new(store.clone(), TTL);
         let time = LocalTime::new(clock.clone(), Offset::default());
         let bot = Arc::new(BookkeepingBot::new(reader.clone(), ledger.clone(), last.clone(), time));

@@ -44,15 +44,15 @@ async fn recent(users: &Users, id: &str) -> Vec<String> {
 #[tokio::test]
 async fn the_last_five_queries_are_kept_newest_first_and_each_place_once() {
     on_both(|users| async move {
-        assert!(recent(&*users, ALICE).await.is_empty());
+        assert!(recent(&users, ALICE).await.is_empty());
         for name in ["台北", "新竹", "台中", "台北", "高雄", "花蓮", "台東"] {
             users.add_recent(&at(ALICE, 1), &place(name)).await.unwrap();
         }
         users.add_recent(&at(BOB, 1), &place("東京")).await.unwrap();
-        let names = recent(&*users, ALICE).await;
+        let names = recent(&users, ALICE).await;
         assert_eq!(names, ["台東", "花蓮", "高雄", "台北", "台中"]);
         assert_eq!(names.len(), RECENT);
-        assert_eq!(recent(&*users, BOB).await, ["東京"]);
+        assert_eq!(recent(&users, BOB).await, ["東京"]);
     })
     .await;
 }
@@ -102,7 +102,7 @@ async fn nothing_is_kept_of_somebody_who_left_whatever_comes_late() {
         for spot in Spot::ALL {
             assert_eq!(users.place(ALICE, spot).await.unwrap(), None);
         }
-        assert!(recent(&*users, ALICE).await.is_empty());
+        assert!(recent(&users, ALICE).await.is_empty());
         assert_eq!(users.place(BOB, Spot::Home).await.unwrap(), Some(place("新竹")));
 
         // The user follows again; the older unfollow must not undo that.

@@ -17,7 +17,7 @@ fn with(mut event: Value, field: &str, value: Value) -> Value {
 #[test]
 fn event_is_published_once_then_recognised() {
     let server = Server::start();
-    let publish = |event: &Value| server.post("/v1/events").json(&event).send();
+    let publish = |event: &Value| server.post("/v1/events").json(event).send();
     let first = publish(&event("vision", 10));
     assert_eq!(first.status, 201, "{}", first.text());
     let epoch = first.json()["epoch"].as_u64().unwrap();
@@ -80,7 +80,7 @@ fn closed_job_refuses_new_events_and_knows_duplicates() {
         let server = Server::start();
         server.publish("job-1", "rule", 20);
         let closing = with(event(stage, seq), "final", last.into());
-        let publish = |event: &Value| server.post("/v1/events").json(&event).send();
+        let publish = |event: &Value| server.post("/v1/events").json(event).send();
         assert_eq!(publish(&closing).status, 201);
         publish(&event("reward", 40)).is(409, "job-closed");
         assert_eq!(publish(&closing).status, 200);

@@ -126,7 +126,10 @@ mod planted {
     }
 
     /// Checks that each change of the correct history is found, with this complaint.
-    fn finds(planted: &[(fn(&mut History), &str)]) {
+    /// A fault to plant in a history, and the violation that must be found.
+    type PlantedFault = (fn(&mut History), &'static str);
+
+    fn finds(planted: &[PlantedFault]) {
         for (change, expected) in planted {
             let mut history = right();
             change(&mut history);

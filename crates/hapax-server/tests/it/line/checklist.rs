@@ -261,7 +261,7 @@ async fn lock_key_is_right_for_every_source() {
 async fn lock_holder_at_work_makes_all_others_wait() {
     let (scene, gateway) = Scene::with_held_locks().await;
     let first = text(&user(1));
-    scene.send_until_begun(&gateway, &[first.clone()], 1).await;
+    scene.send_until_begun(&gateway, std::slice::from_ref(&first), 1).await;
     for told in 1..=5 {
         scene.send_until_told(&gateway, &[text(&user(1))], told).await;
     }

@@ -16,7 +16,7 @@ use crate::support::until_true;
 /// Checks that an event is handled while the store works, and that the queue shows it.
 async fn works_with_store(scene: &Scene, gateway: &Gateway) -> Value {
     let event = text(&user(0));
-    scene.send_until_handled(gateway, &[event.clone()], 1).await;
+    scene.send_until_handled(gateway, std::slice::from_ref(&event), 1).await;
     event
 }
 
@@ -173,7 +173,7 @@ async fn line_redis_lost_during_work_repeats_nothing() {
     let (scene, gateway) = with_short_timeout(Scene::on_redis().await);
     scene.bot.holds();
     let event = text(&user(1));
-    scene.send_until_begun(&gateway, &[event.clone()], 1).await;
+    scene.send_until_begun(&gateway, std::slice::from_ref(&event), 1).await;
     scene.redis().stop();
     scene.bot.let_go(1);
     scene.bot.ended(1);

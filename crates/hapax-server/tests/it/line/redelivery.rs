@@ -66,7 +66,7 @@ async fn line_busy_reply_is_sent_once_per_event() {
     let (scene, gateway) = Scene::with_held_locks().await;
     scene.send_until_begun(&gateway, &[text(&user(1))], 1).await;
     let second = text(&user(1));
-    scene.send_until_told(&gateway, &[second.clone()], 1).await;
+    scene.send_until_told(&gateway, std::slice::from_ref(&second), 1).await;
     // During or just after the work; the simulator refuses a reply token that is used twice.
     join_all((0..5).map(|_| async { gateway.send(&[again(&second)]).await })).await;
     scene.finish(&gateway, 1);
@@ -81,7 +81,7 @@ async fn line_event_is_recognised_after_a_clean_restart() {
     let scene = Scene::on(TestStore::sqlite()).await;
     let event = text(&user(1));
     let gateway = scene.start();
-    scene.send_until_handled(&gateway, &[event.clone()], 1).await;
+    scene.send_until_handled(&gateway, std::slice::from_ref(&event), 1).await;
     gateway.stop();
     let gateway = scene.start();
     gateway.send(&[again(&event)]).await;

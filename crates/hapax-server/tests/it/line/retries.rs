@@ -20,7 +20,7 @@ async fn line_retry_has_same_key_and_greater_attempt_and_fence() {
         _ => Reaction::Answer(204),
     });
     let event = text(&user(1));
-    let calls = scene.send_until_begun(&gateway, &[event.clone()], 4).await;
+    let calls = scene.send_until_begun(&gateway, std::slice::from_ref(&event), 4).await;
     gateway.idle();
     assert_eq!(scene.bot.calls().len(), 4);
     assert!(calls.iter().all(|call| call.key == calls[0].key && call.is(&event)));
@@ -41,7 +41,7 @@ async fn line_retried_event_waits_for_the_lock_silently() {
         .bot
         .does(|call| if call.attempt == 1 { Reaction::Hold(500) } else { Reaction::Answer(200) });
     let admitted = text(&user(1));
-    scene.send_until_begun(&gateway, &[admitted.clone()], 1).await;
+    scene.send_until_begun(&gateway, std::slice::from_ref(&admitted), 1).await;
     // A foreign writer takes the lock before the event fails, so the retry finds it held.
     scene.redis().cli(&["SET", &key, "another event", "EX", "300"]);
     scene.bot.let_go(1);
@@ -49,7 +49,7 @@ async fn line_retried_event_waits_for_the_lock_silently() {
     // The retry waits; a new event is told to wait.
     eventually("the retry is in flight", || gateway.queue()["in_flight"] == 1);
     let late = text(&user(1));
-    scene.send_until_told(&gateway, &[late.clone()], 1).await;
+    scene.send_until_told(&gateway, std::slice::from_ref(&late), 1).await;
     assert_eq!((scene.times_told(&late), scene.bot.calls().len()), (1, 1));
     scene.redis().cli(&["DEL", &key]);
     let calls = scene.bot.begun(2);
@@ -86,9 +86,9 @@ async fn retried_while_another_is_at_work(scene: &Scene, gateway: &Gateway, numb
             (false, _) => Reaction::Hold(200),
         }
     });
-    gateway.send(&[first.clone()]).await;
+    gateway.send(std::slice::from_ref(&first)).await;
     gateway.counts("hapax_line_handled_total", &["result=\"failed\""], f64::from(number));
-    gateway.send(&[second.clone()]).await;
+    gateway.send(std::slice::from_ref(&second)).await;
     let (begun, told) = (|| scene.bot.calls_of(&second).len(), || scene.times_told(&second));
     eventually("the second begins", || begun() + told() > 0);
     // An event that is told to wait has met the retry, which may not have reached the bot yet.

@@ -18,20 +18,20 @@ async fn a_double_tap(store: TestStore) {
         false => Reaction::Reply("晴"),
     });
     let (first, second) = (text(&user(1)), text(&user(1)));
-    scene.send_until_begun(&gateway, &[first.clone()], 1).await;
-    scene.send_until_told(&gateway, &[second.clone()], 1).await;
+    scene.send_until_begun(&gateway, std::slice::from_ref(&first), 1).await;
+    scene.send_until_told(&gateway, std::slice::from_ref(&second), 1).await;
     assert_eq!(scene.times_told(&second), 1);
     assert_eq!(scene.line.accepted_calls()[0].texts(), [BUSY]);
     // Other users do not wait, and the bot's reply arrives.
     let other = text(&user(2));
-    gateway.send(&[other.clone()]).await;
+    gateway.send(std::slice::from_ref(&other)).await;
     scene.bot.ended(1);
     let said = scene.line.accepted_calls().pop().expect("a reply");
     assert_eq!(said.texts(), ["晴"]);
     assert_eq!(said.reply_token.as_deref(), other["replyToken"].as_str());
     scene.finish(&gateway, 1);
     let third = text(&user(1));
-    scene.send_until_begun(&gateway, &[third.clone()], 3).await;
+    scene.send_until_begun(&gateway, std::slice::from_ref(&third), 3).await;
     scene.finish(&gateway, 1);
     let calls = scene.bot.calls();
     assert!(calls[0].is(&first) && calls[2].is(&third), "{calls:?}");

@@ -101,7 +101,7 @@ async fn webhook_is_answered_although_the_bot_hangs() {
 async fn webhook_in_standby_reaches_the_bot_without_replies() {
     let (scene, gateway) = Scene::with_long_locks().await;
     let resting = events::standby(text(&user(1)));
-    gateway.send(&[resting.clone()]).await;
+    gateway.send(std::slice::from_ref(&resting)).await;
     assert!(scene.bot.begun(1)[0].is(&resting));
     gateway.idle();
     // The same holds if the sender would be told to wait, and with a reply token.
