@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 
 HERE = Path(__file__).parent
 PROGRAMS = Path(os.environ.get("CARGO_TARGET_DIR", HERE.parent / "target")) / "debug"
-PATIENCE = 60
+WAIT_TIMEOUT = 60
 
 problems = []
 compose = YAML(typ="safe", pure=True).load(HERE / "compose.yaml")
@@ -35,7 +35,7 @@ def check_call(where, program, words, variables=()):
     call = [program, *(word for word in words[:first] if re.fullmatch("[a-z]+", word))]
     if not (PROGRAMS / program).exists():
         sys.exit(f"deploy: {program} is not in {PROGRAMS}; `cargo test` leaves it there")
-    text = subprocess.check_output([PROGRAMS / call[0], *call[1:], "--help"], text=True, timeout=PATIENCE)
+    text = subprocess.check_output([PROGRAMS / call[0], *call[1:], "--help"], text=True, timeout=WAIT_TIMEOUT)
     known = set(re.findall(r"^ +(?:-\w, )?(--[a-z][a-z-]*)", text, re.M)) | set(re.findall(r"\b[A-Z][A-Z_]+\b", text))
     used = {word.split("=")[0] for word in words if word.startswith("--")} | set(variables)
     problems.extend(f"{where}: `{' '.join(call)} --help` knows no {unknown}" for unknown in sorted(used - known))
@@ -85,14 +85,14 @@ def check_readme():
 
 
 def eventually(attempt):
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + WAIT_TIMEOUT
     while not attempt() and time.monotonic() < until:
         time.sleep(0.05)
     return attempt()
 
 
 def succeeds(command):
-    return subprocess.run(command, capture_output=True, timeout=PATIENCE).returncode == 0
+    return subprocess.run(command, capture_output=True, timeout=WAIT_TIMEOUT).returncode == 0
 
 
 def start_redis(folder):
@@ -120,7 +120,7 @@ def check_redis(folder):
 
     # It waits for two seconds only, and a busy machine may take longer.
     def reached():
-        report = json.loads(subprocess.run(doctor, stdout=subprocess.PIPE, timeout=PATIENCE).stdout)
+        report = json.loads(subprocess.run(doctor, stdout=subprocess.PIPE, timeout=WAIT_TIMEOUT).stdout)
         kept.update((finding["check"], finding) for finding in report["findings"])
         return {"redis.eviction", "redis.durability"} <= kept.keys()
 

@@ -17,7 +17,7 @@ pub(super) trait EventPublisher: Send + Sync + 'static {
     /// Publishes events that are new.
     async fn publish(&self, task: usize, events: &[BenchEvent]) -> Result<(), BenchError>;
 
-    /// How many events a commit has when this many tasks publish.
+    /// How many events one commit contains when this many tasks publish.
     fn batch(&self, _tasks: usize) -> usize {
         1
     }

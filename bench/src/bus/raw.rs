@@ -9,7 +9,7 @@ use redis::Script;
 use redis::aio::MultiplexedConnection;
 
 use super::publishing::{BenchEvent, EventPublisher};
-use crate::raw::sqlite::{BATCH, SqliteFile};
+use crate::raw::sqlite::{BATCH, RawSqliteFile};
 use crate::raw::{engine, postgres, redis as raw_redis, sqlite};
 use crate::store_server::{Engine, StoreServer};
 
@@ -20,7 +20,9 @@ pub(super) async fn publisher(
     let url = server.url("raw");
     Ok(match server.engine() {
         Engine::Memory => None,
-        Engine::Sqlite => Some(Arc::new(RawSqlitePublisher(SqliteFile::open(&url, SQLITE_TABLE)?))),
+        Engine::Sqlite => {
+            Some(Arc::new(RawSqlitePublisher(RawSqliteFile::open(&url, SQLITE_TABLE)?)))
+        }
         Engine::Redis => {
             let connection = raw_redis::connect(&url).await?;
             Some(Arc::new(RawRedisPublisher { connection, script: Script::new(SCRIPT) }))
@@ -59,7 +61,7 @@ const SQLITE_TABLE: &str = "CREATE TABLE raw_events (job TEXT, stage TEXT, seq I
 const SQLITE_INSERT: &str = "INSERT INTO raw_events VALUES (?1, ?2, ?3, ?4)";
 
 /// One connection, and as many inserts in a commit as there are tasks to ask for them.
-struct RawSqlitePublisher(SqliteFile);
+struct RawSqlitePublisher(RawSqliteFile);
 
 #[async_trait]
 impl EventPublisher for RawSqlitePublisher {

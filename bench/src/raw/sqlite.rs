@@ -23,9 +23,9 @@ const CHANGE: &str =
     "UPDATE raw SET value = ?2, version = version + 1 WHERE name = ?1 AND version = ?3";
 
 /// A SQLite file with one connection, as durable as hapax's.
-pub(crate) struct SqliteFile(Mutex<Connection>);
+pub(crate) struct RawSqliteFile(Mutex<Connection>);
 
-impl SqliteFile {
+impl RawSqliteFile {
     /// Opens the file of a store's URL, with this new table.
     pub(crate) fn open(url: &str, table: &str) -> anyhow::Result<Self> {
         let connection = Connection::open(url.trim_start_matches("sqlite:"))?;
@@ -66,11 +66,11 @@ pub(crate) fn change_row(
     one_row(changed.map(|rows| rows as u64))
 }
 
-pub(super) struct RawSqlite(SqliteFile);
+pub(super) struct RawSqlite(RawSqliteFile);
 
 impl RawSqlite {
     pub(super) fn open(url: &str) -> anyhow::Result<Self> {
-        Ok(Self(SqliteFile::open(url, TABLE)?))
+        Ok(Self(RawSqliteFile::open(url, TABLE)?))
     }
 
     fn versions(&self, keys: &[String]) -> Result<Vec<i64>, BenchError> {

@@ -10,7 +10,7 @@ use hapax_sqlite::rusqlite::Connection;
 use hapax_workload::{BenchError, BenchOperation, MarkdownTable};
 
 use super::rows::{TOPIC, message};
-use crate::raw::sqlite::{BATCH, SqliteFile};
+use crate::raw::sqlite::{BATCH, RawSqliteFile};
 use crate::raw::{engine, measure_batches, postgres, sqlite};
 use crate::store_server::{Engine, POOL, StoreServer};
 use crate::turns::{compare_with_raw, fresh_run_id, plan};
@@ -135,7 +135,7 @@ impl dyn OrderDatabase {
             Engine::Postgres => {
                 Arc::new(PostgresOrders(postgres::open_pool(&url, POSTGRES_TABLE).await?))
             }
-            Engine::Sqlite => Arc::new(SqliteOrders(SqliteFile::open(&url, SQLITE_TABLE)?)),
+            Engine::Sqlite => Arc::new(SqliteOrders(RawSqliteFile::open(&url, SQLITE_TABLE)?)),
             Engine::Memory | Engine::Redis => anyhow::bail!("it has no transactions"),
         })
     }
@@ -184,7 +184,7 @@ const SQLITE_TABLE: &str = "CREATE TABLE orders (id TEXT PRIMARY KEY, body BLOB 
 const SQLITE_ORDER: &str = "INSERT INTO orders VALUES (?1, ?2)";
 const SQLITE_PLAIN: &str = "INSERT INTO hapax_outbox (topic, key, payload) VALUES (?1, ?2, ?3)";
 
-struct SqliteOrders(SqliteFile);
+struct SqliteOrders(RawSqliteFile);
 
 #[async_trait]
 impl OrderDatabase for SqliteOrders {

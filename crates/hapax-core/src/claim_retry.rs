@@ -77,8 +77,8 @@ where
     }
 }
 
-/// Turns the answer to a settle or give-back into a result, and counts it under the label `success`,
-/// `lost` or `error`.
+/// Turns the answer to a settle or give-back into a result, and counts it: under the label
+/// given as `success`, or under "lost" or "error".
 pub(crate) fn count_step<E: From<StoreError>>(
     answer: StoreResult<Step>,
     success: &'static str,

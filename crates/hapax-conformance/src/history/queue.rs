@@ -60,16 +60,16 @@ enum Action {
 
 #[derive(Clone, Copy, Debug)]
 enum ModelOutcome {
-    Ack { remember: Option<bool> },
+    Ack { retention: Option<bool> },
     Retry { after: Option<bool>, counts: bool },
     Bury { blocks: bool },
 }
 
 pub(super) fn steps() -> impl Strategy<Value = Vec<QueueHistoryStep>> {
     let wait = || prop_oneof![4 => Just(None), 2 => Just(Some(true)), 1 => Just(Some(false))];
-    let remember = prop_oneof![1 => Just(None), 1 => Just(Some(true)), 2 => Just(Some(false))];
+    let retention = prop_oneof![1 => Just(None), 1 => Just(Some(true)), 2 => Just(Some(false))];
     let how = prop_oneof![
-        4 => remember.prop_map(|remember| ModelOutcome::Ack { remember }),
+        4 => retention.prop_map(|retention| ModelOutcome::Ack { retention }),
         3 => (wait(), any::<bool>()).prop_map(|(after, counts)| ModelOutcome::Retry { after, counts }),
         2 => any::<bool>().prop_map(|blocks| ModelOutcome::Bury { blocks }),
     ];
@@ -146,8 +146,8 @@ impl ModelItem {
 impl ModelOutcome {
     fn outcome(self, times: HistoryTimes) -> ItemOutcome {
         match self {
-            Self::Ack { remember } => {
-                ItemOutcome::Ack { retention: optional_time(times, remember) }
+            Self::Ack { retention } => {
+                ItemOutcome::Ack { retention: optional_time(times, retention) }
             }
             Self::Retry { after, counts } => {
                 let after = optional_time(times, after);
@@ -393,8 +393,8 @@ impl QueueModel {
             return Resolved::Lost;
         }
         match how {
-            ModelOutcome::Ack { remember: None } => self.known.retain(|known| known.item != item),
-            ModelOutcome::Ack { remember: Some(brief) } => {
+            ModelOutcome::Ack { retention: None } => self.known.retain(|known| known.item != item),
+            ModelOutcome::Ack { retention: Some(brief) } => {
                 known.phase = Phase::Done { token: token.clone(), brief };
             }
             ModelOutcome::Retry { after, counts } => {

@@ -117,12 +117,12 @@ async fn id_of_a_done_item_is_a_duplicate_within_its_retention(queue: TestQueue)
 }
 
 async fn id_of_a_done_item_is_accepted_after_its_retention(queue: TestQueue) {
-    for remember in [SHORT, Duration::ZERO] {
+    for retention in [SHORT, Duration::ZERO] {
         let item = queue.item("t").key("k");
         queue.accepted(from_ref(&item)).await;
-        queue.done(&queue.lease(1).await, item.id, ack(remember)).await;
-        if remember > Duration::ZERO {
-            queue.context.outlive(remember).await;
+        queue.done(&queue.lease(1).await, item.id, ack(retention)).await;
+        if retention > Duration::ZERO {
+            queue.context.outlive(retention).await;
         }
         queue.accepted(from_ref(&item)).await;
         let batch = queue.lease(1).await;

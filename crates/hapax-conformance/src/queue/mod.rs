@@ -156,8 +156,8 @@ fn sorted(ids: &[ItemId]) -> Vec<ItemId> {
     ids
 }
 
-fn ack(remember: Duration) -> ItemOutcome {
-    ItemOutcome::Ack { retention: remember }
+fn ack(retention: Duration) -> ItemOutcome {
+    ItemOutcome::Ack { retention }
 }
 
 fn retry(after: Duration) -> ItemOutcome {

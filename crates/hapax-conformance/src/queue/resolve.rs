@@ -46,9 +46,9 @@ async fn one(queue: &TestQueue) -> (ItemId, LeasedBatch) {
 }
 
 async fn acknowledged_item_is_gone(queue: TestQueue) {
-    for remember in [Duration::ZERO, LONG] {
+    for retention in [Duration::ZERO, LONG] {
         let (id, batch) = one(&queue).await;
-        queue.done(&batch, id, ack(remember)).await;
+        queue.done(&batch, id, ack(retention)).await;
         assert_eq!(queue.counts().await, (0, 0, 0));
         assert!(queue.lease(ALL).await.items.is_empty());
     }

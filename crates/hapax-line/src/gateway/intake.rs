@@ -66,7 +66,7 @@ impl Intake {
         let _entered = event.span().entered();
         tracing::debug!(event_type = %event.kind(), "{result}");
         if answer == Enqueued::Accepted {
-            self.shared.local.remember_stored(event);
+            self.shared.local.note_stored(event);
         }
     }
 

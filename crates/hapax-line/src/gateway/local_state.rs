@@ -68,7 +68,7 @@ impl LocalState {
     }
 
     /// Keeps a stored event, in case the store goes down before it is leased.
-    pub(super) fn remember_stored(&self, event: ReceivedEvent) {
+    pub(super) fn note_stored(&self, event: ReceivedEvent) {
         let mut events = self.events();
         if events.stored.len() < MAX_ENTRIES && !events.was_leased(event.id) {
             events.stored.insert(event.id, (event, Instant::now() + self.retention));
@@ -221,7 +221,8 @@ impl SharedTimeout {
 mod tests {
     use super::*;
 
-    /// A webhook gives up on a slow store, which stores the event all the same and hands it out.
+    /// An event can reach a process twice: leased from the queue, and unprotected from a webhook whose
+    /// store call timed out although the event was stored. Only one of the two handles it.
     #[tokio::test(start_paused = true)]
     async fn local_state_event_is_in_hand_once_per_process() {
         let retention = Duration::from_secs(2);

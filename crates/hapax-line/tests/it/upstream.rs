@@ -18,7 +18,7 @@ use hapax_redis::{RedisConfig, RedisStore};
 use hapax_testkit::{HttpStub, StubAnswer};
 use tokio::sync::mpsc;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 const USER: &str = "Uf00d0000000000000000000000000001";
 const NO_CONTENT: &str = "HTTP/1.1 204 No Content\r\n\r\n";
 const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
@@ -70,7 +70,7 @@ impl LineEventHandler for ReportingHandler {
 /// Sends one webhook to the upstream through a gateway.
 async fn deliver(upstream: UpstreamHandler, body: &str, trace: Option<&str>) -> Report {
     // A stalled machine must not look like a store that does not answer.
-    let settings = GatewayConfig::new().store_timeout(PATIENCE);
+    let settings = GatewayConfig::new().store_timeout(WAIT_TIMEOUT);
     deliver_with(Arc::new(MemoryStore::default()), settings, upstream, body, trace).await
 }
 
@@ -91,7 +91,7 @@ async fn deliver_with(
     let answer = gateway.receive(Some(&secrets().sign(&body)), &body).await;
     assert_eq!(answer, WebhookStatus::Accepted);
     tokio::select! {
-        report = tokio::time::timeout(PATIENCE, reported.recv()) => report.unwrap().unwrap(),
+        report = tokio::time::timeout(WAIT_TIMEOUT, reported.recv()) => report.unwrap().unwrap(),
         () = gateway.run(std::future::pending()) => unreachable!("it runs for ever"),
     }
 }

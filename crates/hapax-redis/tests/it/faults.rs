@@ -105,13 +105,13 @@ async fn hanging_server_times_out_for_many_callers() {
     until_it_works(|| store.ping()).await;
     redis.stop();
     let started = Instant::now();
-    let crowd: Vec<_> = (0..500)
+    let calls: Vec<_> = (0..500)
         .map(|i| {
             let store = store.clone();
             tokio::spawn(async move { store.look(&lock(&format!("k{i}"))).await })
         })
         .collect();
-    for call in crowd {
+    for call in calls {
         assert!(matches!(call.await.unwrap(), Err(StoreError::Timeout { .. })));
     }
     assert!(started.elapsed() < BOUND);

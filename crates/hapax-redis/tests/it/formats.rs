@@ -140,7 +140,7 @@ async fn check_log(store: &RedisStore) {
     assert_eq!(entries, [(1, 1, &br#"{"n":1}"#[..]), (2, 3, br#"{"n":3}"#), (3, 2, br#"{"n":2}"#)]);
     assert_eq!((found.head.state.seq, found.head.closed), (3, false));
     assert_eq!(drained(store, &open, &TailPosition::start()).await.0, [1, 2, 3]);
-    // A position and a cursor that a reader took with it from that version.
+    // A tail position and a cursor issued by the version that wrote the dump are still valid.
     let (changes, _, lost) = drained(store, &open, &TailPosition::new(OPEN_POSITION)).await;
     assert_eq!((changes, lost), (vec![], false));
     assert!(found.head.holds(OPEN_CURSOR.parse().unwrap()));

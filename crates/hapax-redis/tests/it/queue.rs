@@ -119,11 +119,9 @@ async fn queue_removes_expired_items_in_small_steps() {
     let _ = store.enqueue(&queue(), &items).await.unwrap();
     let take = LeaseRequest::new(250, LONG);
     let leased = store.lease(&queue(), &take).await.unwrap();
-    let remember = Duration::from_millis(1);
-    let outcomes: Vec<_> = leased
-        .iter()
-        .map(|leased| (leased.item.id, ItemOutcome::Ack { retention: remember }))
-        .collect();
+    let retention = Duration::from_millis(1);
+    let outcomes: Vec<_> =
+        leased.iter().map(|leased| (leased.item.id, ItemOutcome::Ack { retention })).collect();
     let _ = store.resolve(&queue(), &take.token, &outcomes).await.unwrap();
     let done = || redis.cli(&["ZCARD", "hapax:{q:mail}:done"]).parse::<u32>().unwrap();
     let mut left = done();

@@ -20,7 +20,7 @@ fn waiting(url: &str, limit: Duration) -> RedisStore {
 #[tokio::test]
 async fn write_without_replica_confirmation_is_an_error() {
     let redis = Redis::start();
-    let store = waiting(&redis.url(), PATIENCE);
+    let store = waiting(&redis.url(), WAIT_TIMEOUT);
     let call = events(&job("a"), 0..2);
     for _ in 0..2 {
         let answer = store.append(&call, &LogRetention::default()).await;

@@ -45,7 +45,7 @@ fn worker(store: RedisStore, stop: Arc<AtomicBool>) -> tokio::task::JoinHandle<V
 
 async fn assert_fences_grow(stop: Arc<AtomicBool>, work: tokio::task::JoinHandle<Vec<Fence>>) {
     stop.store(true, Ordering::SeqCst);
-    let fences = tokio::time::timeout(PATIENCE, work).await;
+    let fences = tokio::time::timeout(WAIT_TIMEOUT, work).await;
     let fences = fences.expect("the worker works").unwrap();
     assert!(fences.is_sorted_by(|a, b| a < b), "a fence went back");
 }
@@ -89,14 +89,14 @@ async fn sentinel_master_that_is_demoted_is_replaced() {
     fail_over(&servers);
     let new = servers.wait_for_new_master();
     let (key, ask) = (lock("a"), ClaimRequest::new(LONG));
-    let patience = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     // For a moment there are two masters, and writes to the old one are lost.
     loop {
         until_it_works(|| store.claim(&key, &ask)).await;
         if servers.node(new).cli(&["EXISTS", "hapax:{default:lock::a}"]) == "1" {
             return;
         }
-        assert!(Instant::now() < patience, "the store stays with the old master");
+        assert!(Instant::now() < deadline, "the store stays with the old master");
     }
 }
 
@@ -105,7 +105,7 @@ async fn sentinel_master_that_is_demoted_is_replaced() {
 fn fail_over(servers: &RedisSentinel) {
     let old = servers.master_port().to_string();
     let sentinel = servers.node(servers.sentinel_ports()[0]);
-    wait_for("the failover is through", PATIENCE, || {
+    wait_for("the failover is through", WAIT_TIMEOUT, || {
         // Port and flags in one reply, so that a failover that has just ended is not started again.
         let master = sentinel.cli(&["SENTINEL", "MASTER", "hapax"]);
         let lines: Vec<_> = master.lines().map(str::trim_end).collect();
@@ -152,7 +152,7 @@ async fn cluster_node_that_hangs_times_out_and_is_replaced() {
     let (key, ask) = (lock("a"), ClaimRequest::new(LONG));
     let started = Instant::now();
     assert!(store.claim(&key, &ask).await.is_err());
-    assert!(started.elapsed() < PATIENCE);
+    assert!(started.elapsed() < WAIT_TIMEOUT);
     // Now with a failover.
     cluster.stop_node(old);
     cluster.wait_for_new_master_of(name, old);
@@ -168,7 +168,7 @@ fn cluster_behind_proxy() -> (Redis, TcpProxy) {
     node.cli(&["CONFIG", "SET", "cluster-announce-port", &wire.port().to_string()]);
     assert_eq!(node.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]), "OK");
     let ok = || node.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok").then_some(());
-    wait_for("the cluster is good", PATIENCE, ok);
+    wait_for("the cluster is good", WAIT_TIMEOUT, ok);
     (node, wire)
 }
 
@@ -221,12 +221,12 @@ async fn hears_of_releases_elsewhere(url: &str) {
     watch.changed(LONG).await;
     let released = there.give_back(&key, &ticket.token, GiveBack::Forget).await.unwrap();
     assert_eq!(released, Step::Done(ticket.fence));
-    tokio::time::timeout(PATIENCE, watch.changed(LONG)).await.expect("woken");
+    tokio::time::timeout(WAIT_TIMEOUT, watch.changed(LONG)).await.expect("woken");
 
     let ticket = granted(&there, &key, &ClaimRequest::new(LONG).retention(LONG)).await;
     let settled = there.settle(&key, &ticket.token, "x".into()).await.unwrap();
     assert_eq!(settled, Step::Done(ticket.fence));
-    tokio::time::timeout(PATIENCE, watch.changed(LONG)).await.expect("woken");
+    tokio::time::timeout(WAIT_TIMEOUT, watch.changed(LONG)).await.expect("woken");
 }
 
 #[tokio::test]
@@ -247,7 +247,7 @@ async fn waiters_are_woken_after_the_subscription_was_lost() {
     let mut watch = store.watch(&lock("a"));
     watch.changed(LONG).await;
     redis.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
-    tokio::time::timeout(PATIENCE, watch.changed(LONG)).await.expect("woken");
+    tokio::time::timeout(WAIT_TIMEOUT, watch.changed(LONG)).await.expect("woken");
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn store_outlives_the_runtime_that_connected_it() {
                 let key = lock("a");
                 until_it_works(|| store.look(&key)).await;
                 let mut watch = store.watch(&key);
-                tokio::time::timeout(PATIENCE, watch.changed(LONG)).await.expect("woken");
+                tokio::time::timeout(WAIT_TIMEOUT, watch.changed(LONG)).await.expect("woken");
             });
         }
     }
@@ -335,7 +335,7 @@ async fn cluster_connection_in_a_black_hole_is_replaced() {
         let slots = cluster.node(port).cli(&["CLUSTER", "SLOTS"]);
         wires.iter().all(|wire| slots.contains(&wire.port().to_string()))
     };
-    wait_for("all nodes know the wires", PATIENCE, || {
+    wait_for("all nodes know the wires", WAIT_TIMEOUT, || {
         cluster.ports().into_iter().all(known).then_some(())
     });
     let store = brisk(&format!("redis+cluster://127.0.0.1:{}", wires[0].port()));

@@ -13,7 +13,7 @@ use lapin::options::*;
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
 
-use crate::support::{PATIENCE, brisk, dead, drain, item, outlast_a_kill, stored};
+use crate::support::{WAIT_TIMEOUT, brisk, dead, drain, item, outlast_a_kill, stored};
 
 /// A broker takes seconds to start, so tests share one; a test that stops the broker starts its
 /// own.
@@ -176,7 +176,7 @@ async fn sent(sink: &Arc<RabbitMqSink>, rows: &[QueueItem]) -> Vec<Result<(), De
     });
     let mut results = Vec::new();
     for send in sends.collect::<Vec<_>>() {
-        results.push(tokio::time::timeout(PATIENCE, send).await.unwrap().unwrap());
+        results.push(tokio::time::timeout(WAIT_TIMEOUT, send).await.unwrap().unwrap());
     }
     results
 }

@@ -17,7 +17,7 @@ use hapax_relay::{Backoff, OutboundMessage, Sink};
 use hapax_testkit::{Nats, Redis};
 use tokio::sync::mpsc;
 
-use crate::support::{PATIENCE, Working, until};
+use crate::support::{WAIT_TIMEOUT, Working, until};
 use crate::{amqp, nats};
 
 /// Redis writes no append-only file: a busy disk could delay an answer until a client retries.
@@ -194,7 +194,7 @@ async fn handler_runs_in_the_trace_of_its_message() {
     ] {
         let item = QueueItem::new(&Default::default(), "orders", "{}").header(name, value);
         sink.send(&OutboundMessage::new(item)).await.unwrap();
-        let next = tokio::time::timeout(PATIENCE, told.recv()).await.unwrap().unwrap();
+        let next = tokio::time::timeout(WAIT_TIMEOUT, told.recv()).await.unwrap().unwrap();
         assert_eq!(next.headers.get("traceparent").map(String::as_str), kept, "{name}: {value}");
     }
     running.stop().await;

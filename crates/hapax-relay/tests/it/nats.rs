@@ -11,11 +11,11 @@ use hapax_relay::sinks::NatsSink;
 use hapax_relay::{CloudEvents, DeliveryError, OutboundMessage, RetryHint, Sink};
 use hapax_testkit::{Nats, TcpProxy};
 
-use crate::support::{PATIENCE, brisk, dead, drain, item, outlast_a_kill, stored};
+use crate::support::{WAIT_TIMEOUT, brisk, dead, drain, item, outlast_a_kill, stored};
 
 pub(crate) async fn context(nats: &Nats) -> Context {
-    let client = ConnectOptions::new().connection_timeout(PATIENCE).connect(nats.url()).await;
-    ContextBuilder::new().timeout(PATIENCE).build(client.unwrap())
+    let client = ConnectOptions::new().connection_timeout(WAIT_TIMEOUT).connect(nats.url()).await;
+    ContextBuilder::new().timeout(WAIT_TIMEOUT).build(client.unwrap())
 }
 
 /// A stream in memory: a busy disk must not delay an acknowledgement beyond the sink's timeout.

@@ -13,7 +13,7 @@ use hapax_sqlite::SqliteStore;
 use hapax_testkit::{Postgres, Redis};
 
 use crate::support::{
-    PATIENCE, Script, Working, brisk, dead, depth, drained, enqueue, item, numbered, until,
+    Script, WAIT_TIMEOUT, Working, brisk, dead, depth, drained, enqueue, item, numbered, until,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -24,7 +24,7 @@ async fn on_memory() {
 #[tokio::test(flavor = "multi_thread")]
 async fn on_sqlite() {
     let folder = tempfile::tempdir().unwrap();
-    let config = hapax_sqlite::SqliteConfig::new(folder.path().join("a.db")).timeout(PATIENCE);
+    let config = hapax_sqlite::SqliteConfig::new(folder.path().join("a.db")).timeout(WAIT_TIMEOUT);
     shared_work(Arc::new(SqliteStore::open(config).unwrap()), |store| store).await;
 }
 
@@ -32,7 +32,7 @@ async fn on_sqlite() {
 async fn on_postgres() {
     let server = Postgres::start();
     let open = || {
-        let config = hapax_postgres::PostgresConfig::new(server.url()).timeout(PATIENCE);
+        let config = hapax_postgres::PostgresConfig::new(server.url()).timeout(WAIT_TIMEOUT);
         Arc::new(PostgresStore::open(config).unwrap())
     };
     shared_work(open(), |store| {
@@ -46,7 +46,7 @@ async fn on_postgres() {
 #[tokio::test(flavor = "multi_thread")]
 async fn on_redis() {
     let server = Redis::start();
-    let config = RedisConfig::new(&server.url()).unwrap().timeout(PATIENCE);
+    let config = RedisConfig::new(&server.url()).unwrap().timeout(WAIT_TIMEOUT);
     shared_work(Arc::new(RedisStore::open(config).unwrap()), |store| store).await;
 }
 

@@ -18,7 +18,7 @@ use hapax_testkit::{Nats, Redis, TcpProxy};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::support::{PATIENCE, Working, brisk, drained, enqueue, item};
+use crate::support::{WAIT_TIMEOUT, Working, brisk, drained, enqueue, item};
 use crate::{amqp, nats};
 
 /// Shorter than the time after which the drivers' heartbeats and pings would notice (90 s and
@@ -87,7 +87,7 @@ async fn messages_go_on(sink: impl Sink, source: impl MessageSource, wire: &TcpP
     let mut hear = async |payload: &str| {
         sink.send(&OutboundMessage::new(item(payload))).await.unwrap();
         let heard = async { while told.recv().await.unwrap() != payload {} };
-        timeout(PATIENCE, heard).await.expect("it is delivered");
+        timeout(WAIT_TIMEOUT, heard).await.expect("it is delivered");
     };
     hear("before").await;
     wire.black_hole();

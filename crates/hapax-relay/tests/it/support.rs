@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 
 /// The timeout for anything that should happen soon: a busy machine may stall for seconds, and its
 /// disk more than once.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
+pub(crate) const WAIT_TIMEOUT: Duration = Duration::from_secs(180);
 
 type Answering = Pin<Box<dyn Future<Output = Result<(), DeliveryError>> + Send>>;
 
@@ -181,7 +181,7 @@ impl Working {
 
     pub(crate) async fn stop(mut self) {
         drop(self.stop.take());
-        tokio::time::timeout(PATIENCE, &mut self.task).await.expect("it stops").unwrap();
+        tokio::time::timeout(WAIT_TIMEOUT, &mut self.task).await.expect("it stops").unwrap();
     }
 
     /// Ends the relay as `kill -9` would.
@@ -241,10 +241,10 @@ pub(crate) fn brisk() -> RelayConfig {
         .backoff(Backoff::new(Duration::from_millis(5), Duration::from_millis(40)))
         .poll_interval(Duration::from_millis(10))
         .max_attempts(3)
-        .lease(PATIENCE * 2)
-        .send_timeout(PATIENCE / 3)
-        .store_timeout(PATIENCE / 3)
-        .shutdown_timeout(PATIENCE / 3)
+        .lease(WAIT_TIMEOUT * 2)
+        .send_timeout(WAIT_TIMEOUT / 3)
+        .store_timeout(WAIT_TIMEOUT / 3)
+        .shutdown_timeout(WAIT_TIMEOUT / 3)
 }
 
 pub(crate) fn item(payload: &str) -> QueueItem {
@@ -295,5 +295,5 @@ async fn comes_true(mut reached: impl AsyncFnMut() -> bool) -> bool {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, waiting).await.is_ok()
+    tokio::time::timeout(WAIT_TIMEOUT, waiting).await.is_ok()
 }

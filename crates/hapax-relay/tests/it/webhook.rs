@@ -10,7 +10,7 @@ use hapax_relay::{
 };
 use hapax_testkit::{HttpStub, StubAnswer};
 
-use crate::support::{PATIENCE, Working, brisk, dead, drain, drained, item, numbered, stored};
+use crate::support::{WAIT_TIMEOUT, Working, brisk, dead, drain, drained, item, numbered, stored};
 
 /// A response with this status line and headers.
 fn respond(head: &str) -> StubAnswer {
@@ -121,7 +121,7 @@ async fn webhook_status_decides_though_the_body_never_ends() {
     let endless = "200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffff\r\n";
     let server = HttpStub::start(move |_| respond(endless));
     let (sink, message) = (sink(&server), OutboundMessage::new(item("1")));
-    let sent = tokio::time::timeout(PATIENCE, sink.send(&message)).await;
+    let sent = tokio::time::timeout(WAIT_TIMEOUT, sink.send(&message)).await;
     sent.expect("an answer was there").unwrap();
     assert_eq!(server.requests().len(), 1);
 }

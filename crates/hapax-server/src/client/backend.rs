@@ -53,9 +53,9 @@ impl ServerArgs {
 /// The flags that name a store instead of a server.
 #[derive(clap::Args, Clone)]
 struct StoreArgs {
-    /// Use this store directly instead of a server, for example a proxy's. Anyone who can open the
-    /// store may do everything; each change is written to standard error, as to the server's audit
-    /// log.
+    /// Use this store directly instead of a server, for example the store of a proxy. Anyone who can
+    /// open the store may do everything; each change is written to standard error, in place of the
+    /// server's audit log.
     #[arg(long, global = true, help_heading = "Store", value_name = "URL")]
     store: Option<String>,
     /// The tenant in a store that is used directly [default: default]

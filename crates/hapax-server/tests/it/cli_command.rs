@@ -1,6 +1,6 @@
 //! `hapax command` against a real server.
 
-use crate::cli_support::{PATIENCE, Ran, Server};
+use crate::cli_support::{Ran, Server, WAIT_TIMEOUT};
 use serde_json::json;
 
 fn begin(server: &Server, more: &[&str]) -> Ran {
@@ -55,7 +55,7 @@ fn failed_command_may_be_tried_again() {
 fn command_of_vanished_owner_is_unknown() {
     let server = Server::start();
     ticket(&begin(&server, &["--lease", "1ms"]));
-    let unknown = hapax_testkit::wait_for("the lease runs out", PATIENCE, || {
+    let unknown = hapax_testkit::wait_for("the lease runs out", WAIT_TIMEOUT, || {
         Some(begin(&server, &[])).filter(|again| again.code() == 4)
     });
     assert!(unknown.err().contains("outcome-unknown"), "{}", unknown.err());

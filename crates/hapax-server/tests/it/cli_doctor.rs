@@ -1,6 +1,6 @@
 //! `hapax doctor` and `hapax bench` on real stores.
 
-use crate::cli_support::{PATIENCE, Ran, hapax, run};
+use crate::cli_support::{Ran, WAIT_TIMEOUT, hapax, run};
 use crate::support::store::TestStore;
 use crate::support::{eventually, has};
 use hapax_testkit::{Postgres, Redis, free_port, wait_for};
@@ -11,7 +11,7 @@ fn doctor(store: &str, more: &[&str]) -> Ran {
 
 /// The report on a server that runs. A call that takes longer than its timeout, as on a busy disk, is repeated.
 fn reached(store: &str, more: &[&str]) -> (i32, serde_json::Value) {
-    wait_for("the store answers in time", PATIENCE, || {
+    wait_for("the store answers in time", WAIT_TIMEOUT, || {
         let ran = doctor(store, more);
         let report = serde_json::from_str(&ran.out()).expect("the output is JSON");
         severity(&report, "store.reach").is_none().then_some((ran.code(), report))

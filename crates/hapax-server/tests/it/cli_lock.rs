@@ -1,6 +1,6 @@
 //! `hapax lock take`, `renew`, `release` and `show` against a real server.
 
-use crate::cli_support::{PATIENCE, Server, hapax, run};
+use crate::cli_support::{Server, WAIT_TIMEOUT, hapax, run};
 use crate::support::has;
 use hapax_testkit::{free_port, wait_for};
 
@@ -58,7 +58,7 @@ fn lock_take_waits_for_its_turn() {
         .unwrap();
     assert!(waiting.try_wait().unwrap().is_none());
     server.run(["lock", "release", "deploy", "--ticket", &ticket]).ok();
-    let status = wait_for("it gets its turn", PATIENCE, || waiting.try_wait().unwrap());
+    let status = wait_for("it gets its turn", WAIT_TIMEOUT, || waiting.try_wait().unwrap());
     assert!(status.success());
 }
 

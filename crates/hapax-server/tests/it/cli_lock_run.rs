@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::cli_support::{PATIENCE, Running, Server, hapax, run};
+use crate::cli_support::{Running, Server, WAIT_TIMEOUT, hapax, run};
 use crate::support::eventually;
 use crate::support::store::TestStore;
 use hapax_testkit::wait_for;
@@ -48,7 +48,7 @@ fn lock_run_waits_for_its_turn_with_a_higher_fence() {
     let mut second = second.env("FENCE", &first.first_line).spawn().unwrap();
     assert!(second.try_wait().unwrap().is_none());
     first.let_go();
-    let status = wait_for("its turn", PATIENCE, || second.try_wait().unwrap());
+    let status = wait_for("its turn", WAIT_TIMEOUT, || second.try_wait().unwrap());
     assert!(status.success(), "{status}");
 }
 
@@ -69,7 +69,7 @@ fn lock_run_renews_while_the_command_runs() {
     // Time enough between two renewals for a busy machine to miss neither.
     let mut running = Running::start(&mut lock_run(&server, &["--ttl", "15s"], HOLD));
     let (mut least, mut renewed) = (u64::MAX, 0);
-    wait_for("it is renewed twice", PATIENCE, || {
+    wait_for("it is renewed twice", WAIT_TIMEOUT, || {
         let shown = server.run(["lock", "show", "job", "--json"]).json();
         assert_eq!(shown["held"], true);
         assert_eq!(shown["fence"].to_string(), running.first_line);
@@ -121,7 +121,7 @@ fn lock_run_signal_while_waiting_leaves_no_lock() {
     let mut waiting = lock_run(&server, &["--wait", "1h"], "echo ran").spawn().unwrap();
     // It must have begun to listen: the kernel shows which signals it catches.
     let status = format!("/proc/{}/status", waiting.id());
-    wait_for("it catches SIGTERM", PATIENCE, || {
+    wait_for("it catches SIGTERM", WAIT_TIMEOUT, || {
         let status = std::fs::read_to_string(&status).ok()?;
         let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"))?.trim();
         let caught = u64::from_str_radix(mask, 16).ok()? & (1 << 14) != 0;
@@ -129,7 +129,7 @@ fn lock_run_signal_while_waiting_leaves_no_lock() {
     });
     let pid = rustix::process::Pid::from_child(&waiting);
     rustix::process::kill_process(pid, Signal::TERM).unwrap();
-    let status = wait_for("it ends", PATIENCE, || waiting.try_wait().unwrap());
+    let status = wait_for("it ends", WAIT_TIMEOUT, || waiting.try_wait().unwrap());
     assert_eq!(status.code(), Some(128 + 15));
     first.let_go();
     first.wait();

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::net::TcpListener;
 use std::path::Path;
 
-use crate::cli_support::{PATIENCE, Ran, Server, Setup, hapax, run};
+use crate::cli_support::{Ran, Server, Setup, WAIT_TIMEOUT, hapax, run};
 use crate::proxy_support::Proxy;
 use crate::support::eventually;
 use crate::support::http::HttpRequest;
@@ -150,7 +150,7 @@ fn operator_settles_unknown_proxy_key_for_its_caller() {
         order.header("Idempotency-Key", "tea-1").body(b"").send()
     };
     assert_eq!(order().status, 502);
-    let scope = wait_for("its outcome is unknown", PATIENCE, || {
+    let scope = wait_for("its outcome is unknown", WAIT_TIMEOUT, || {
         let page = ask(&["list", "--state", "unknown", "--json"]).json();
         page["commands"][0]["scope"].as_str().map(str::to_owned)
     });

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::cli_support::{PATIENCE, Ran, hapax, run};
+use crate::cli_support::{Ran, WAIT_TIMEOUT, hapax, run};
 use crate::support::has;
 use axum::Router;
 use axum::body::Bytes;
@@ -74,7 +74,7 @@ impl Bot {
 
     async fn answer(&self, event: &LineEvent) {
         // A new client each time: a pooled connection may lead to a simulator that has ended.
-        let line = LineClient::new(&self.api, &self.access_token).unwrap().timeout(PATIENCE);
+        let line = LineClient::new(&self.api, &self.access_token).unwrap().timeout(WAIT_TIMEOUT);
         let about = event.text().or(event.postback()).unwrap_or("…");
         let message = [LineMessage::text(format!("收到 {}: {about}", event.kind()))];
         if let (Behaviour::Pushes, Some(user)) = (self.behaviour, event.user_id()) {

@@ -340,7 +340,7 @@ async fn proxy_sigterm_finishes_and_stores_all_runs() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_shutdown_has_a_timeout() {
-    let (upstream, mut proxy) = broken(&[Then::Hang], &["--shutdown-limit", "200ms"]).await;
+    let (upstream, mut proxy) = broken(&[Then::Hang], &["--shutdown-timeout", "200ms"]).await;
     let request = keyed(proxy.url("/orders"), "k").body("a".into()).unwrap();
     let waiting = tokio::spawn(pooled().request(request));
     eventually("it runs", || upstream.requests() == 1);

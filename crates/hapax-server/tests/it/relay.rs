@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::cli_support::{hapax, run};
 use crate::support::http::HttpRequest;
 use crate::support::store::TestStore;
-use crate::support::{HapaxProcess, PATIENCE, eventually, has};
+use crate::support::{HapaxProcess, WAIT_TIMEOUT, eventually, has};
 use hapax::sqlite::rusqlite::Connection;
 use hapax_testkit::{Postgres, RabbitMq, Redis, free_port};
 use serde_json::Value;
@@ -74,7 +74,7 @@ fn relay_admin_shows_store_sink_and_queue() {
     eventually("ready", || get("/readyz").0 == 200);
     let shop = shop(&store);
     // The relay writes to the same file, so wait for its locks.
-    shop.busy_timeout(PATIENCE).unwrap();
+    shop.busy_timeout(WAIT_TIMEOUT).unwrap();
     let sql = "INSERT INTO hapax_outbox (topic, key, payload) VALUES ('orders', 'k', 'x')";
     shop.execute(sql, []).unwrap();
     let queue = || serde_json::from_str::<Value>(&get("/v1/queues/outbox").1).unwrap();

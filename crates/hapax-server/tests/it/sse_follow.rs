@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::soak_bus::random::Random;
 use crate::support::store::TestStore;
-use crate::support::{PATIENCE, soon, until_true};
+use crate::support::{WAIT_TIMEOUT, soon, until_true};
 
 fn memory() -> Arc<dyn Store> {
     Arc::new(MemoryStore::default())
@@ -231,7 +231,10 @@ async fn everybody_sees_everything_once(store: Arc<dyn Store>) {
     }
     let _ = bus.publish(&NewEvent::new("scan", "job-1", "done", 51)).await.unwrap();
     for follower in followers {
-        tokio::time::timeout(5 * PATIENCE, follower).await.expect("it comes to the end").unwrap();
+        tokio::time::timeout(5 * WAIT_TIMEOUT, follower)
+            .await
+            .expect("it comes to the end")
+            .unwrap();
     }
 }
 
@@ -266,7 +269,7 @@ async fn follower_joining_any_time_sees_events_once_in_order() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn follower_joining_any_time_on_sqlite() {
     let file = TestStore::sqlite();
-    let patient = StoreConfig::default().timeout(PATIENCE);
+    let patient = StoreConfig::default().timeout(WAIT_TIMEOUT);
     everybody_sees_everything_once(hapax::open(&file.url(), &patient).unwrap()).await;
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hapax_testkit::{Browser, wait_for};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test]
 fn browser_opens_scripts_and_refreshes_a_page() {
@@ -31,7 +31,7 @@ fn closed_browser_leaves_no_process() {
     let folder = browser.folder().display().to_string();
     assert!(processes_that_name(&folder) > 1);
     browser.close();
-    wait_for("all of its processes end", PATIENCE, || {
+    wait_for("all of its processes end", WAIT_TIMEOUT, || {
         (processes_that_name(&folder) == 0).then_some(())
     });
 }

@@ -59,12 +59,12 @@ async fn queue_steps_survive_lost_replies() {
     let leased = store.lease(&queue, &take).await.unwrap();
     assert_eq!((leased.len(), leased[0].attempt), (1, 1), "the same lease, not a second one");
 
-    let remember = Duration::from_secs(3600);
+    let retention = Duration::from_secs(3600);
     store.plan(LOSSES);
     for _ in LOSSES {
-        assert!(store.ack(&queue, &take.token, &[item.id], remember).await.is_err());
+        assert!(store.ack(&queue, &take.token, &[item.id], retention).await.is_err());
     }
-    let done = store.ack(&queue, &take.token, &[item.id], remember).await.unwrap();
+    let done = store.ack(&queue, &take.token, &[item.id], retention).await.unwrap();
     assert_eq!(done, [Resolved::Done]);
     assert_eq!(store.depth(&queue, None).await.unwrap().waiting, 0);
 }

@@ -59,8 +59,8 @@ impl MultiCursor {
     }
 }
 
-/// The identity of a job inside a [`MultiCursor`]. Jobs of different cursors may share a tag: their
-/// epochs differ.
+/// The identity of a job inside a [`MultiCursor`], where tags are unique. A cursor that is presented
+/// for other jobs of the same tag is refused by its epoch.
 fn tag(job: &Key) -> u32 {
     let digest = job.digest();
     u32::try_from((digest ^ (digest >> 32)) & u64::from(u32::MAX)).unwrap_or_default()

@@ -6,7 +6,7 @@ use hapax_line::simulator::events;
 use hapax_line::{BUSY_TEXT, EventHandlerError};
 use std::sync::Arc;
 
-use crate::gateway::setup::{LEASE, PATIENCE, Setup, USER, id_of};
+use crate::gateway::setup::{LEASE, Setup, USER, WAIT_TIMEOUT, id_of};
 
 fn key() -> String {
     format!("processing:user:{USER}")
@@ -174,7 +174,7 @@ async fn retried_event_admitted_without_store_waits_for_the_lock() {
 
 #[tokio::test]
 async fn unlocked_event_waits_for_no_other_of_its_user() {
-    let mut setup = Setup::with(|config| config.store_timeout(PATIENCE * 10)).await;
+    let mut setup = Setup::with(|config| config.store_timeout(WAIT_TIMEOUT * 10)).await;
     let line = setup.start();
     setup.store.only(Some(StorePart::Claims));
     setup.store.plan([Fault::NoAnswer]);

@@ -19,7 +19,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longer than the store's time that passes in `next_later` and `settled`.
 pub(crate) const LEASE: Duration = Duration::from_secs(3600);
 pub(crate) const REPLY_WINDOW: Duration = Duration::from_secs(50);
@@ -149,14 +149,14 @@ impl Running {
         let received = async move { gateway.receive(Some(&signature), &body).await };
         let runtime = self.runtime.as_ref().expect("it runs");
         let received = runtime.spawn(trace::within(trace, received));
-        tokio::time::timeout(PATIENCE, received).await.expect("an answer").unwrap()
+        tokio::time::timeout(WAIT_TIMEOUT, received).await.expect("an answer").unwrap()
     }
 
     /// Stops the gateway as a signal does, and waits until it has stopped.
     pub(crate) async fn stop(&mut self) {
         let (stop, work) = self.work.take().expect("it works");
         let _ = stop.send(());
-        tokio::time::timeout(PATIENCE, work).await.expect("it stops").unwrap();
+        tokio::time::timeout(WAIT_TIMEOUT, work).await.expect("it stops").unwrap();
     }
 
     /// Kills the gateway and waits for its tasks to end: they would otherwise interfere with the
@@ -165,7 +165,7 @@ impl Running {
         let runtime = self.runtime.take().expect("it runs");
         // Shutting a runtime down blocks, which is not allowed inside another runtime, hence the
         // thread.
-        let ending = std::thread::spawn(move || runtime.shutdown_timeout(PATIENCE));
+        let ending = std::thread::spawn(move || runtime.shutdown_timeout(WAIT_TIMEOUT));
         ending.join().expect("it ends");
     }
 }
@@ -190,7 +190,7 @@ impl Setup {
             .retention(RETENTION)
             .reply_window(REPLY_WINDOW)
             // A stalled machine must not look like a store that does not answer.
-            .store_timeout(PATIENCE);
+            .store_timeout(WAIT_TIMEOUT);
         Self {
             api: SimulatedApi::start("127.0.0.1:0", "token").await.unwrap(),
             store: FaultyStore::new(Arc::new(MemoryStore::new(clock.clone()))),
@@ -246,7 +246,7 @@ impl Setup {
 
     /// A gateway that accepts webhooks and does not read its queue.
     pub(crate) fn idle(&self) -> Running {
-        let client = LineClient::new(&self.api.base(), "token").unwrap().timeout(PATIENCE);
+        let client = LineClient::new(&self.api.base(), "token").unwrap().timeout(WAIT_TIMEOUT);
         let store: Arc<dyn Store> = Arc::new(self.store.clone());
         let bot = Arc::new(Bot(self.bot.clone()));
         let gateway = Gateway::new(store, secrets(), client, bot, self.config.clone());
@@ -261,7 +261,7 @@ impl Setup {
     /// A gateway that has read its queue once, and reads it again only when something is stored:
     /// the next calls of the store are those that the test causes.
     pub(crate) async fn start_quietly(&mut self) -> Running {
-        self.configure(|config| config.poll_interval(PATIENCE * 10));
+        self.configure(|config| config.poll_interval(WAIT_TIMEOUT * 10));
         let before = self.store.calls();
         let running = self.start();
         self.until(async || self.store.calls() > before).await;
@@ -270,7 +270,7 @@ impl Setup {
 
     /// The next event that the bot gets.
     pub(crate) async fn next(&mut self) -> InHand {
-        let next = tokio::time::timeout(PATIENCE, self.in_hand.recv()).await;
+        let next = tokio::time::timeout(WAIT_TIMEOUT, self.in_hand.recv()).await;
         next.expect("the bot gets an event").expect("the bot is there")
     }
 
@@ -291,7 +291,7 @@ impl Setup {
 
     /// The next message that LINE accepted.
     pub(crate) async fn accepted(&self) -> AcceptedCall {
-        self.api.next(PATIENCE).await.expect("a message is sent")
+        self.api.next(WAIT_TIMEOUT).await.expect("a message is sent")
     }
 
     /// Asserts that LINE accepted so many calls, and that none violated its rules.
@@ -345,7 +345,7 @@ impl Setup {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, all).await.expect("it comes to that");
+        tokio::time::timeout(WAIT_TIMEOUT, all).await.expect("it comes to that");
     }
 }
 

@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 /// Longer than any test.
 pub(crate) const LONG: Duration = Duration::from_secs(3600);
 /// A timeout that does not fail on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// With the verbatim keys of the original bots.
 pub(crate) fn config(url: &str) -> RedisConfig {
@@ -33,7 +33,7 @@ pub(crate) fn config(url: &str) -> RedisConfig {
 
 /// A store with a long timeout, so that a busy machine does not fail the test.
 pub(crate) fn patient(url: &str) -> RedisStore {
-    RedisStore::open(config(url).timeout(PATIENCE)).unwrap()
+    RedisStore::open(config(url).timeout(WAIT_TIMEOUT)).unwrap()
 }
 
 /// A server, and a store on it.
@@ -61,7 +61,7 @@ pub(crate) fn wait_until_replicated(master: &Redis, barrier_key: &str) {
         let confirmed = master.cli_lines(&[&set, "WAIT 1 1000"]);
         (confirmed.lines().last() == Some("1")).then_some(())
     };
-    wait_for("the replica follows", PATIENCE, replicated);
+    wait_for("the replica follows", WAIT_TIMEOUT, replicated);
 }
 
 /// Sentinels that start no failover by themselves, because a busy machine must not cause one.
@@ -118,11 +118,11 @@ where
     F: Future<Output = StoreResult<T>>,
 {
     // Long enough for a failover.
-    let patience = tokio::time::Instant::now() + PATIENCE * 3;
+    let deadline = tokio::time::Instant::now() + WAIT_TIMEOUT * 3;
     loop {
         match call().await {
             Ok(value) => return value,
-            Err(error) if tokio::time::Instant::now() > patience => panic!("still: {error}"),
+            Err(error) if tokio::time::Instant::now() > deadline => panic!("still: {error}"),
             Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
         }
     }

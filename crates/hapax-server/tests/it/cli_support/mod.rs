@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::support::KillOnDrop;
 
 pub(crate) use crate::support::server::{Server, Setup};
-pub(crate) use crate::support::{PATIENCE, hapax};
+pub(crate) use crate::support::{WAIT_TIMEOUT, hapax};
 
 /// Runs it to its end.
 pub(crate) fn run(command: &mut Command) -> Ran {
@@ -130,7 +130,7 @@ impl Running {
     }
 
     pub(crate) fn wait(&mut self) -> ExitStatus {
-        wait_for("hapax ends", PATIENCE, || self.child.0.try_wait().expect("its state"))
+        wait_for("hapax ends", WAIT_TIMEOUT, || self.child.0.try_wait().expect("its state"))
     }
 
     #[track_caller]

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
-use crate::support::PATIENCE;
+use crate::support::WAIT_TIMEOUT;
 use crate::support::http::HttpResponse;
 use crate::support::server::Server;
 
@@ -41,7 +41,7 @@ pub(crate) struct Listener {
 impl Listener {
     pub(crate) fn open(address: &str, way: &str, path: &str, headers: &[(&str, &str)]) -> Self {
         let mut stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
         let mut head = format!("GET {path} {way}\r\nHost: {address}\r\n");
         headers.iter().for_each(|(name, value)| head.push_str(&format!("{name}: {value}\r\n")));
         stream.write_all(format!("{head}\r\n").as_bytes()).unwrap();

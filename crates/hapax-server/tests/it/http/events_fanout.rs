@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use crate::support::server::{Server, Setup};
 
 /// Enough for hundreds of megabytes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(600);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// More than one fan-out group.
 const FOLLOWERS: u64 = 1100;
@@ -106,5 +106,5 @@ async fn fanout_sends_each_event_once_and_in_order() {
             follower.await.unwrap();
         }
     };
-    tokio::time::timeout(PATIENCE, all).await.expect("all come to the end");
+    tokio::time::timeout(WAIT_TIMEOUT, all).await.expect("all come to the end");
 }

@@ -7,7 +7,7 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::json;
 
-use crate::support::PATIENCE;
+use crate::support::WAIT_TIMEOUT;
 use crate::support::server::{Server, Setup};
 
 async fn connect(server: &Server) -> SendRequest<Empty<Bytes>> {
@@ -31,7 +31,8 @@ async fn follow(
 async fn until(body: &mut Incoming, word: &str) -> String {
     let mut text = String::new();
     while !text.contains(word) {
-        let frame = tokio::time::timeout(PATIENCE, body.frame()).await.expect("something comes");
+        let frame =
+            tokio::time::timeout(WAIT_TIMEOUT, body.frame()).await.expect("something comes");
         let Some(frame) = frame else { break };
         text.push_str(&String::from_utf8_lossy(&frame.unwrap().into_data().unwrap()));
     }

@@ -165,7 +165,7 @@ fn hole_15_forgotten_job_restarts_under_another_epoch() {
     // In the usual design the state lives for one hour and the marker for two: a retry in between is
     // skipped as a duplicate of an event that is nowhere any more.
     // The retention is long enough for a busy machine; both ways wait together.
-    let server = Setup::memory().flags(&["--event-lifetime", "10s"]).start();
+    let server = Setup::memory().flags(&["--event-retention", "10s"]).start();
     let begun = WAYS.map(|way| {
         let job = format!("anew-{}", &way[5..]);
         let mut live = server.follow(way, &job, "");

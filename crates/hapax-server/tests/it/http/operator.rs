@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::http::access::{guarded, token};
 use crate::support::http::{HttpRequest, HttpResponse};
 use crate::support::server::{Server, Setup};
-use crate::support::{PATIENCE, eventually, has};
+use crate::support::{WAIT_TIMEOUT, eventually, has};
 
 const LIST: &str = "/v1/operator/commands";
 const SCOPE: &str = "0123456789abcdef0123456789abcdef";
@@ -210,7 +210,7 @@ fn proxied(server: &Server, tenant: &str) {
     let url = format!("sqlite:{}", server.folder.path().join("hapax.db").display());
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let patient = hapax::StoreConfig::default().timeout(PATIENCE);
+        let patient = hapax::StoreConfig::default().timeout(WAIT_TIMEOUT);
         let store = hapax::open(&url, &patient).unwrap();
         let tenant = Tenant::new(tenant).unwrap().scoped(SCOPE).unwrap();
         let key = Key::command(&tenant, Operation("POST /orders"), "key-1").unwrap();

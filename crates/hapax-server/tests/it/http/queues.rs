@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::http::access::token;
 use crate::support::server::{Server, Setup};
 use crate::support::store::TestStore;
-use crate::support::{PATIENCE, has};
+use crate::support::{WAIT_TIMEOUT, has};
 
 const LEASE: Duration = Duration::from_secs(60);
 
@@ -25,7 +25,7 @@ impl Scene {
     async fn new(tokens: &str) -> Self {
         let file = TestStore::sqlite();
         let server = Setup::on(&file.url()).flags(&["--log", "json"]).file(tokens).start();
-        let patient = StoreConfig::default().timeout(PATIENCE);
+        let patient = StoreConfig::default().timeout(WAIT_TIMEOUT);
         let store = hapax::open(&file.url(), &patient).unwrap();
         Self { server, store, _file: file }
     }

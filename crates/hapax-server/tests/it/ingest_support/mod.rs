@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::cli_support::{hapax, run};
 use crate::support::server::{Server, Setup};
 use crate::support::store::TestStore;
-use crate::support::{KillOnDrop, PATIENCE};
+use crate::support::{KillOnDrop, WAIT_TIMEOUT};
 
 /// How the ingest processes of one test are started, repeatedly on the same store.
 pub(crate) struct Ingest {
@@ -46,7 +46,7 @@ impl Ingest {
 
     /// The store, as this process sees it.
     pub(crate) fn open(&self) -> Arc<dyn Store> {
-        let patient = StoreConfig::default().timeout(PATIENCE);
+        let patient = StoreConfig::default().timeout(WAIT_TIMEOUT);
         hapax::open(&self.store, &patient).unwrap()
     }
 

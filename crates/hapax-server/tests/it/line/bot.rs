@@ -17,7 +17,7 @@ use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-use crate::line::harness::{PATIENCE, eventually};
+use crate::line::harness::{WAIT_TIMEOUT, eventually};
 
 /// The bot's reaction to a call.
 #[derive(Clone, Copy, Debug)]
@@ -124,7 +124,7 @@ impl Bot {
     /// Waits until this number of calls have come, and returns all of them.
     pub(crate) fn begun(&self, calls: usize) -> Vec<Call> {
         let what = format!("the bot is called {calls} times");
-        wait_for(&what, PATIENCE, || Some(self.calls()).filter(|all| all.len() >= calls))
+        wait_for(&what, WAIT_TIMEOUT, || Some(self.calls()).filter(|all| all.len() >= calls))
     }
 
     /// Waits until the bot has finished this number of calls.

@@ -8,7 +8,7 @@ use hapax_testkit::wait_for;
 use serde_json::{Value, json};
 
 use crate::line::bot::Reaction;
-use crate::line::harness::{BUSY, PATIENCE, Scene, exists, lock_key, pttl, text, user};
+use crate::line::harness::{BUSY, Scene, WAIT_TIMEOUT, exists, lock_key, pttl, text, user};
 use crate::line::monitor::Monitor;
 use crate::line::taps::is_set;
 
@@ -38,7 +38,7 @@ async fn lock_ttl_is_five_seconds_unless_the_variable_is_set() {
         let gateway = start.start();
         gateway.send(&[text(&user(number))]).await;
         let key = lock_key(&user(number));
-        let set = wait_for("the lock is taken", PATIENCE, || {
+        let set = wait_for("the lock is taken", WAIT_TIMEOUT, || {
             monitor.with(&format!("\"{key}\"")).into_iter().find(|line| is_set(line))
         });
         assert!(set.contains(&format!("\"NX\" \"EX\" \"{seconds}\"")), "{set}");
@@ -160,7 +160,7 @@ async fn lock_log_joins_acquired_missed_released_by_random_id() {
     scene.send_until_begun(&gateway, &[text(&user(1))], 1).await;
     scene.send_until_told(&gateway, &[text(&user(1))], 1).await;
     scene.finish(&gateway, 1);
-    let stories = wait_for("both stories are told", PATIENCE, || {
+    let stories = wait_for("both stories are told", WAIT_TIMEOUT, || {
         let lines = gateway.log_lines();
         let ids: HashSet<_> = lines.iter().filter_map(|line| field(line, "correlation")).collect();
         let stories: Vec<_> = ids.into_iter().map(|id| story(&lines, id)).collect();

@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::line::bot::Reaction;
 use crate::line::checker::{Handling, History, Policy, violations};
 use crate::line::gateway::Gateway;
-use crate::line::harness::{DESTINATION, PATIENCE, Scene, again, secrets, text, user};
+use crate::line::harness::{DESTINATION, Scene, WAIT_TIMEOUT, again, secrets, text, user};
 use crate::support::store::{TestStore, tests_on_stores};
 
 const SENDERS: u32 = 4;
@@ -80,7 +80,7 @@ fn key(event: &Value) -> String {
 
 /// The events that the store, and not only the gateway, has recorded as done.
 pub(crate) async fn done(store: &str, sent: &[Value]) -> HashSet<String> {
-    let options = StoreConfig::default().timeout(PATIENCE);
+    let options = StoreConfig::default().timeout(WAIT_TIMEOUT);
     let commands = Commands::new(hapax::open(store, &options).expect("a store"));
     let mut done = HashSet::new();
     for event in sent {

@@ -12,7 +12,7 @@ use crate::line::gateway::{Gateway, Start};
 use crate::line::leaks::Tokens;
 use crate::support::store::TestStore;
 
-pub(crate) use crate::support::{PATIENCE, eventually};
+pub(crate) use crate::support::{WAIT_TIMEOUT, eventually};
 /// How long LINE waits for a response.
 pub(crate) const LIMIT: Duration = Duration::from_secs(2);
 
@@ -38,7 +38,8 @@ impl Scene {
     pub(crate) async fn on(store: TestStore) -> Self {
         let line =
             SimulatedApi::start("127.0.0.1:0", ACCESS_TOKEN).await.expect("LINE's side starts");
-        let client = LineClient::new(&line.base(), ACCESS_TOKEN).expect("a base").timeout(PATIENCE);
+        let client =
+            LineClient::new(&line.base(), ACCESS_TOKEN).expect("a base").timeout(WAIT_TIMEOUT);
         let bot = Bot::start(secrets(), client).await;
         Self { line, bot, store_url: store.url(), tokens: Tokens::default(), store }
     }

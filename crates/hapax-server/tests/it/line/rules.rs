@@ -3,7 +3,7 @@
 use hapax_line::simulator::events;
 use hapax_testkit::wait_for;
 
-use crate::line::harness::{PATIENCE, Scene, eventually, exists, lock_key, pttl, text, user};
+use crate::line::harness::{Scene, WAIT_TIMEOUT, eventually, exists, lock_key, pttl, text, user};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn throttle_window_outlasts_finished_work() {
@@ -55,7 +55,7 @@ async fn hole_2_renewed_lock_is_held_while_the_work_lasts() {
     scene.bot.holds();
     scene.send_until_begun(&gateway, &[text(&user(1))], 1).await;
     let mut least = pttl(scene.redis(), &key);
-    wait_for("it is renewed", PATIENCE, || {
+    wait_for("it is renewed", WAIT_TIMEOUT, || {
         let left = pttl(scene.redis(), &key);
         assert!(left > 0, "it ran out while the bot was at work");
         least = least.min(left);

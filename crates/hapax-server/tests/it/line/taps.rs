@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::line::bot::Reaction;
 use crate::line::gateway::Gateway;
-use crate::line::harness::{BUSY, PATIENCE, Scene, exists, lock_key, pttl, text, user};
+use crate::line::harness::{BUSY, Scene, WAIT_TIMEOUT, exists, lock_key, pttl, text, user};
 use crate::line::monitor::Monitor;
 use crate::support::store::{TestStore, tests_on_stores};
 
@@ -147,7 +147,7 @@ async fn event_without_user_passes_with_anonymous_warning() {
 fn warnings(gateway: &Gateway) -> usize {
     let warned =
         |line: &Value| line["level"] == "WARN" && line.to_string().to_lowercase().contains("user");
-    hapax_testkit::wait_for("a warning", PATIENCE, || {
+    hapax_testkit::wait_for("a warning", WAIT_TIMEOUT, || {
         Some(gateway.log_lines().iter().filter(|line| warned(line)).count()).filter(|n| *n > 1)
     })
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::http::access::token;
 use crate::support::http::HttpRequest;
 use crate::support::server::{Server, Setup};
-use crate::support::{PATIENCE, eventually};
+use crate::support::{WAIT_TIMEOUT, eventually};
 
 /// `hapax serve` for a page.
 pub(crate) struct Hapax(pub(crate) Server);
@@ -107,7 +107,7 @@ const SEEN: &str = "
 pub(crate) fn shows(browser: &Browser, state: &str, percent: u64, events: &[&str]) {
     let expected = json!({ "state": state, "percent": percent, "events": events });
     let mut seen = Value::Null;
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + WAIT_TIMEOUT;
     while seen != expected {
         assert!(Instant::now() < until, "expected {expected}, and saw {seen}");
         thread::sleep(Duration::from_millis(10));

@@ -15,15 +15,15 @@ use std::time::Duration;
 use hapax_testkit::Postgres;
 
 use checker::{History, Row, violations};
-use sink::Mood;
+use sink::SinkFaults;
 
 use crate::cli_support::run;
 use crate::soak_bus::random::Random;
 use crate::support::{KillOnDrop, eventually, hapax};
 
-fn start_relay(from: &str, sink: &str, mood: Mood) -> KillOnDrop {
+fn start_relay(from: &str, sink: &str, faults: SinkFaults) -> KillOnDrop {
     // A killed relay's rows are free again soon; without kills no slow machine lets a lease lapse.
-    let lease = if mood == Mood::Calm { "60s" } else { "2s" };
+    let lease = if faults == SinkFaults::None { "60s" } else { "2s" };
     let to = format!("http://{sink}/hook");
     let child = hapax()
         .args(["relay", "--from", from, "--to", &to, "--allow-private"])
@@ -36,28 +36,28 @@ fn start_relay(from: &str, sink: &str, mood: Mood) -> KillOnDrop {
     KillOnDrop(child.expect("hapax starts"))
 }
 
-/// Kills and restarts one relay repeatedly, until `calm`.
-fn kill_again_and_again(from: String, sink: String, calm: Arc<AtomicBool>) {
+/// Kills and restarts one relay repeatedly, until `stop`.
+fn kill_again_and_again(from: String, sink: String, stop: Arc<AtomicBool>) {
     let mut random = Random::new(17);
-    while !calm.load(Ordering::SeqCst) {
-        let _relay = start_relay(&from, &sink, Mood::Stormy);
+    while !stop.load(Ordering::SeqCst) {
+        let _relay = start_relay(&from, &sink, SinkFaults::Random);
         std::thread::sleep(Duration::from_millis(200 + random.below(500) as u64));
     }
 }
 
 /// Rows go from the outbox into the sink, behind which the inbox and the effects are in PostgreSQL.
-async fn record(outbox: &Outbox, database: &str, mood: Mood) -> History {
-    let (sink, deliveries) = sink::listen(database, mood).await;
+async fn record(outbox: &Outbox, database: &str, faults: SinkFaults) -> History {
+    let (sink, deliveries) = sink::listen(database, faults).await;
     let from = outbox.url();
-    let first = start_relay(&from, &sink, mood);
-    let calm = Arc::new(AtomicBool::new(false));
-    let killer = (mood == Mood::Stormy).then(|| {
-        let (from, sink, calm) = (from.clone(), sink.clone(), calm.clone());
-        std::thread::spawn(move || kill_again_and_again(from, sink, calm))
+    let first = start_relay(&from, &sink, faults);
+    let stop = Arc::new(AtomicBool::new(false));
+    let killer = (faults == SinkFaults::Random).then(|| {
+        let (from, sink, stop) = (from.clone(), sink.clone(), stop.clone());
+        std::thread::spawn(move || kill_again_and_again(from, sink, stop))
     });
-    let second = (mood == Mood::Calm).then(|| start_relay(&from, &sink, mood));
+    let second = (faults == SinkFaults::None).then(|| start_relay(&from, &sink, faults));
     let rows = outbox.write(25 * hapax_testkit::scale()).await;
-    calm.store(true, Ordering::SeqCst);
+    stop.store(true, Ordering::SeqCst);
     let committed = rows.iter().filter(|row| row.committed).count();
     let client = writers::client(database).await;
     let mut effects: Vec<String> = Vec::new();
@@ -74,7 +74,7 @@ async fn record(outbox: &Outbox, database: &str, mood: Mood) -> History {
         killer.join().expect("the killer lives");
     }
     let deliveries = deliveries.lock().expect("no panic").clone();
-    History { rows, deliveries, effects, undisturbed: mood == Mood::Calm }
+    History { rows, deliveries, effects, undisturbed: faults == SinkFaults::None }
 }
 
 /// Where the writers write.
@@ -99,7 +99,7 @@ impl Outbox {
     }
 }
 
-async fn check(mood: Mood, outbox: impl Fn(&str) -> Outbox) {
+async fn check(faults: SinkFaults, outbox: impl Fn(&str) -> Outbox) {
     let postgres = Postgres::start();
     let url = postgres.url();
     let outbox = outbox(&url);
@@ -109,7 +109,7 @@ async fn check(mood: Mood, outbox: impl Fn(&str) -> Outbox) {
             run(hapax().args(["doctor", "--store", store, "--migrate"])).code() == 0
         });
     }
-    let history = record(&outbox, &url, mood).await;
+    let history = record(&outbox, &url, faults).await;
     let wrong = violations(&history);
     assert!(wrong.is_empty(), "{} wrong: {:#?}", wrong.len(), &wrong[..wrong.len().min(20)]);
     assert!(history.rows.iter().any(|row| !row.committed));
@@ -121,18 +121,18 @@ fn postgres(url: &str) -> Outbox {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn relay_soak_with_kills_loses_and_doubles_nothing() {
-    check(Mood::Stormy, postgres).await;
+    check(SinkFaults::Random, postgres).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn relay_soak_two_quiet_relays_send_nothing_twice() {
-    check(Mood::Calm, postgres).await;
+    check(SinkFaults::None, postgres).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn relay_soak_over_a_sqlite_outbox() {
     let folder = tempfile::tempdir().expect("a folder");
-    for (mood, name) in [(Mood::Stormy, "stormy.db"), (Mood::Calm, "calm.db")] {
-        check(mood, |_| Outbox::Sqlite(folder.path().join(name))).await;
+    for (faults, name) in [(SinkFaults::Random, "faults.db"), (SinkFaults::None, "no-faults.db")] {
+        check(faults, |_| Outbox::Sqlite(folder.path().join(name))).await;
     }
 }

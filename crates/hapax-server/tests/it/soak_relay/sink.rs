@@ -10,18 +10,18 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::soak_bus::random::Random;
 use crate::soak_relay::writers::client;
 
-/// How disturbed the sink is.
+/// Whether the sink fails some requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mood {
-    Calm,
-    Stormy,
+pub(crate) enum SinkFaults {
+    None,
+    Random,
 }
 
 /// Ids in the order in which they arrived.
 pub(crate) type Deliveries = Arc<Mutex<Vec<String>>>;
 
 /// Starts to listen; returns the address and the received ids.
-pub(crate) async fn listen(database: &str, mood: Mood) -> (String, Deliveries) {
+pub(crate) async fn listen(database: &str, faults: SinkFaults) -> (String, Deliveries) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("one").to_string();
     let deliveries = Deliveries::default();
@@ -34,7 +34,7 @@ pub(crate) async fn listen(database: &str, mood: Mood) -> (String, Deliveries) {
             let (database, heard) = (database.clone(), heard.clone());
             tokio::spawn(async move {
                 let mut hook =
-                    Hook { stream, heard, mood, random: Random::new(seed), read: Vec::new() };
+                    Hook { stream, heard, faults, random: Random::new(seed), read: Vec::new() };
                 let mut database = client(&database).await;
                 while hook.request(&mut database).await.is_some() {}
             });
@@ -46,7 +46,7 @@ pub(crate) async fn listen(database: &str, mood: Mood) -> (String, Deliveries) {
 struct Hook {
     stream: TcpStream,
     heard: Deliveries,
-    mood: Mood,
+    faults: SinkFaults,
     random: Random,
     read: Vec<u8>,
 }
@@ -55,15 +55,15 @@ impl Hook {
     /// Answers one request; `None` if the connection ended.
     async fn request(&mut self, database: &mut tokio_postgres::Client) -> Option<()> {
         let id = self.id().await?;
-        let whim = if self.mood == Mood::Calm { 9 } else { self.random.below(10) };
-        match whim {
+        let draw = if self.faults == SinkFaults::None { 9 } else { self.random.below(10) };
+        match draw {
             0 => return self.answer("500 Internal Server Error").await,
             1 => return None,
             _ => {}
         }
         self.heard.lock().expect("no panic").push(id.clone());
         let done = effect(database, &id).await;
-        match whim {
+        match draw {
             2 => None,
             _ if done => self.answer("204 No Content").await,
             _ => self.answer("503 Service Unavailable").await,

@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpStream};
 
 use serde_json::Value;
 
-use super::PATIENCE;
+use super::WAIT_TIMEOUT;
 
 /// One request on a connection of its own.
 #[derive(Clone)]
@@ -70,7 +70,7 @@ impl HttpRequest {
     /// The response, unless the server is gone.
     pub(crate) fn try_send(&self) -> Option<HttpResponse> {
         let mut stream = TcpStream::connect(&self.address).ok()?;
-        stream.set_read_timeout(Some(PATIENCE)).ok()?;
+        stream.set_read_timeout(Some(WAIT_TIMEOUT)).ok()?;
         stream.write_all(&self.bytes()).ok()?;
         let mut bytes = Vec::new();
         stream.read_to_end(&mut bytes).ok().filter(|count| *count > 0)?;
@@ -108,8 +108,8 @@ pub(crate) struct SentRequest(TcpStream);
 impl SentRequest {
     pub(crate) fn new(address: &str, bytes: &[u8]) -> Self {
         let mut stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
+        stream.set_write_timeout(Some(WAIT_TIMEOUT)).unwrap();
         // A server that refuses early may close before everything was sent.
         let _ = stream.write_all(bytes);
         Self(stream)

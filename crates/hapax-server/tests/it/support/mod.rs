@@ -10,12 +10,12 @@ use std::time::Duration;
 pub(crate) use process::{HapaxProcess, KillOnDrop, Output, hapax};
 
 /// How long anything may take that the machine, and not the test, decides.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const WAIT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Waits until `holds`.
 #[track_caller]
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    hapax_testkit::wait_for(what, PATIENCE, || holds().then_some(()));
+    hapax_testkit::wait_for(what, WAIT_TIMEOUT, || holds().then_some(()));
 }
 
 /// Asserts that a text contains all of these parts.
@@ -26,15 +26,15 @@ pub(crate) fn has(text: &str, parts: &[&str]) {
     }
 }
 
-/// Fails the test unless the future completes within [`PATIENCE`].
+/// Fails the test unless the future completes within [`WAIT_TIMEOUT`].
 pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(PATIENCE, future).await {
+    match tokio::time::timeout(WAIT_TIMEOUT, future).await {
         Ok(value) => value,
-        Err(_) => panic!("waited {PATIENCE:?} in vain: {what}"),
+        Err(_) => panic!("waited {WAIT_TIMEOUT:?} in vain: {what}"),
     }
 }
 
-/// Repeats the probe until it gives a value, within [`PATIENCE`].
+/// Repeats the probe until it gives a value, within [`WAIT_TIMEOUT`].
 pub(crate) async fn until<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
     soon(what, async {
         loop {

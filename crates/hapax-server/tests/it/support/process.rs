@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use hapax_testkit::wait_for;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::PATIENCE;
+use super::WAIT_TIMEOUT;
 
 /// `hapax`, without the developer's own settings.
 pub(crate) fn hapax() -> Command {
@@ -79,7 +79,7 @@ impl HapaxProcess {
         let stderr = Output::collect(child.stderr.take().expect("piped"));
         let child = KillOnDrop(child);
         let mut process = Self { child, banner: String::new(), stdout, stderr };
-        process.banner = wait_for("hapax prints its banner", 3 * PATIENCE, || {
+        process.banner = wait_for("hapax prints its banner", 3 * WAIT_TIMEOUT, || {
             let ended = !process.is_running();
             let shown = process.stdout.text();
             let whole = shown.contains("  try ") && shown.ends_with('\n');
@@ -123,7 +123,8 @@ impl HapaxProcess {
 
     /// Waits for its end; its exit status and its log.
     pub(crate) fn wait(&mut self) -> (ExitStatus, String) {
-        let status = wait_for("hapax ends", PATIENCE, || self.child.0.try_wait().expect("a child"));
+        let status =
+            wait_for("hapax ends", WAIT_TIMEOUT, || self.child.0.try_wait().expect("a child"));
         for output in [&mut self.stdout, &mut self.stderr] {
             output.reader.take().map(JoinHandle::join);
         }
