@@ -43,7 +43,7 @@ impl RedisCommands {
     /// same handle, so give it a handle of its own.
     ///
     /// # Errors
-    /// [`StoreError::Incompatible`] if the configuration cannot be used.
+    /// [`StoreError::Incompatible`](hapax_core::StoreError::Incompatible) if the configuration cannot be used.
     pub fn open(config: RedisConfig) -> StoreResult<Self> {
         let RedisConfig { address, timeout, max_in_flight, .. } = config;
         let connector = Arc::new(RedisConnector::new(&address, timeout, max_in_flight)?);
@@ -53,7 +53,7 @@ impl RedisCommands {
     /// Sends one command, given as its name and arguments.
     ///
     /// # Errors
-    /// Those of any store call; a lost reply is [`StoreError::Unavailable`].
+    /// Those of any store call; a lost reply is [`StoreError::Unavailable`](hapax_core::StoreError::Unavailable).
     pub async fn command<T: AsRef<[u8]>>(&self, parts: &[T]) -> StoreResult<RedisReply> {
         let mut cmd = Cmd::new();
         parts.iter().for_each(|part| {

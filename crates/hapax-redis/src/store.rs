@@ -31,7 +31,7 @@ impl RedisStore {
     /// needs to be reachable yet.
     ///
     /// # Errors
-    /// [`StoreError::Incompatible`] if the configuration cannot be used, such as a `ca` file that cannot be
+    /// [`StoreError::Incompatible`](hapax_core::StoreError::Incompatible) if the configuration cannot be used, such as a `ca` file that cannot be
     /// read.
     ///
     /// ```
