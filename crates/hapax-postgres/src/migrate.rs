@@ -31,8 +31,8 @@ const LOCK: i64 = 0x68_61_70_61_78;
 /// takes effect as a whole or not at all.
 ///
 /// # Errors
-/// [`StoreError::Incompatible`] where the tables were written by a newer hapax or the server is
-/// older than PostgreSQL 13; [`StoreError::Refused`] where the role may not create tables.
+/// [`StoreError::Incompatible`](hapax_core::StoreError::Incompatible) where the tables were written by a newer hapax or the server is
+/// older than PostgreSQL 13; [`StoreError::Refused`](hapax_core::StoreError::Refused) where the role may not create tables.
 pub async fn migrate(client: &mut Client) -> StoreResult<()> {
     let timeout = std::time::Duration::from_secs(60);
     hapax_core::with_timeout(timeout, async {

@@ -85,7 +85,7 @@ impl SqlSession for Transaction<'_> {
 /// [`PostgresStore`](crate::PostgresStore), is answered [`Claimed::Busy`](hapax_core::Claimed::Busy)
 /// at once and never waits. A step or a put on the same key from elsewhere is retried until its
 /// timeout. In a transaction of level *repeatable read* or *serializable* a lost race is the error
-/// [`StoreError::Locked`], as for any other statement there.
+/// [`StoreError::Locked`](hapax_core::StoreError::Locked), as for any other statement there.
 ///
 /// **After an error roll back.** PostgreSQL has usually aborted the transaction already, and after a
 /// timeout it is unknown what the server did.
