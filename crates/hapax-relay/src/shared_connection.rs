@@ -56,6 +56,7 @@ impl<C: LiveConnection> SinkConnection<C> {
     }
 
     /// The connection, if there is one that is alive as far as is known.
+    #[cfg(feature = "amqp")]
     pub(crate) async fn current(&self) -> Option<C> {
         self.0.lock().await.connection.clone().filter(C::is_alive)
     }
