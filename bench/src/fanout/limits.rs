@@ -1,4 +1,4 @@
-//! Processor cores and open files of the server and of the load.
+//! Limits of the server and of the load: which cores they run on, and how many files they may open.
 
 use std::path::Path;
 use std::process::Command;

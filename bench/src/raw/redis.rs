@@ -15,7 +15,7 @@ const SHORT_TTL: u32 = 10_000;
 const LONG_TTL: u32 = 86_400_000;
 
 pub(crate) async fn connect(url: &str) -> anyhow::Result<MultiplexedConnection> {
-    // The driver's own timeout is for one call; many at once on a busy machine need more.
+    // The driver's default, 500 ms for each call, is too short for many calls at once on a busy machine.
     let config = AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(10)));
     Ok(Client::open(url)?.get_multiplexed_async_connection_with_config(&config).await?)
 }

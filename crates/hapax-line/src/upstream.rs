@@ -30,7 +30,7 @@ const FENCE: HeaderName = HeaderName::from_static("hapax-fence");
 /// | the bot's answer | result |
 /// |---|---|
 /// | 2xx | handled |
-/// | any other status, redirects included | retried |
+/// | any other status but 502 and 504, redirects included | retried |
 /// | cannot be reached | retried |
 /// | 502, 504, no answer in time, a lost connection | the outcome is unknown: [`GatewayConfig::on_unknown`](crate::GatewayConfig::on_unknown) |
 ///

@@ -9,8 +9,8 @@
 //!
 //! ```text
 //!   claim, get, look ──► readers ──► answer            checkpoint: copies the WAL
-//!            │ (needs a write)                                   ▲
-//!            ▼                                                   │
+//!            │ (needs a write)                         ▲ (the WAL is long)
+//!            ▼                                         │
 //!   settle, append, … ─► queue ──► writer: BEGIN … COMMIT ──► answers, wake-ups
 //! ```
 //!

@@ -35,9 +35,9 @@ impl StoreConfig {
         self
     }
 
-    /// Sets the names of locks and records of the tenant `default` that Redis stores under exactly
-    /// this key, because programs without hapax use them too. `*` stands for any text. None by
-    /// default.
+    /// Sets which locks and records of the tenant `default` Redis stores under their plain names,
+    /// without hapax's prefix, because programs without hapax use them too. `*` stands for any text.
+    /// None by default.
     #[must_use]
     pub fn redis_verbatim(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.redis_verbatim = names.into_iter().map(Into::into).collect();

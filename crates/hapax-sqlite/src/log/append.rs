@@ -106,8 +106,8 @@ impl TouchedJob {
         Ok(())
     }
 
-    /// Drops payloads and tail pointers of entries beyond the maximum; their identities stay, so that
-    /// duplicates are still recognised.
+    /// Removes the oldest entries beyond this many from the partition's tail, and drops their payloads
+    /// (except the latest state's). Their rows stay, so that duplicates are still recognised.
     fn trim(&mut self, session: Session<'_>, entries: u64) -> StoreResult<()> {
         let row = &mut self.row;
         let (before, first) = (row.first, row.first.max((row.last + 1).saturating_sub(entries)));
