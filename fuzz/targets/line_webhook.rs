@@ -43,7 +43,7 @@ fuzz_target!(|bytes: &[u8]| {
     assert!(secrets.verify(bytes, &secrets.sign(bytes)));
     let text = String::from_utf8_lossy(bytes);
     assert!(!secrets.verify(bytes, &text));
-    // What comes after the first ␞ is rules.
+    // The text after the first ␞ is a rules file.
     let (body, rules) = text.split_once('\u{1e}').unwrap_or((&text, &text));
     let rules = LockRules::parse(rules).unwrap_or_default();
     assert!((1..=5000).contains(&rules.busy_text().encode_utf16().count()));

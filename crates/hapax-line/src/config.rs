@@ -35,10 +35,10 @@ hapax_core::config! {
         max_in_flight: usize = 256,
         /// How long after its arrival an event's reply token is used.
         reply_window: Duration = Duration::from_secs(50),
-        /// What happens to an event whose gateway died half-way, or whose handler reports an unknown
+        /// The policy for an event whose gateway died half-way, or whose handler reports an unknown
         /// outcome.
         on_unknown: OnUnknown = OnUnknown::TakeOver,
-        /// What happens to events while the store is down.
+        /// Whether events are refused or handled without protection while the store is down.
         on_store_error: OnStoreError = OnStoreError::Open,
         /// How often the queue is read without a hint.
         poll_interval: Duration = Duration::from_millis(500),

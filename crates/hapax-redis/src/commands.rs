@@ -53,7 +53,7 @@ impl RedisCommands {
     /// Sends one command, given as its name and arguments.
     ///
     /// # Errors
-    /// Those of any store call; a lost reply is [`StoreError::Unavailable`](hapax_core::StoreError::Unavailable).
+    /// The errors of any store call; a lost reply is [`StoreError::Unavailable`](hapax_core::StoreError::Unavailable).
     pub async fn command<T: AsRef<[u8]>>(&self, parts: &[T]) -> StoreResult<RedisReply> {
         let mut cmd = Cmd::new();
         parts.iter().for_each(|part| {

@@ -17,7 +17,7 @@ hapax_core::config! {
         /// How long a row waits after a failed attempt, and the relay between two checks of a sink that
         /// is down.
         backoff: Backoff = Backoff::default(),
-        /// What happens to the later rows of a dead letter's key.
+        /// The policy for the later rows of a dead letter's key.
         after_dead: AfterDead = AfterDead::Wait,
         /// How long the id of a delivered row is still recognised as a duplicate.
         retention: Duration = Duration::from_secs(3600),
@@ -46,7 +46,7 @@ impl RelayConfig {
     }
 }
 
-/// What happens to the later rows of a dead letter's key.
+/// The policy for the later rows of a dead letter's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterDead {
     /// The later rows wait until the dead letter is requeued or discarded: the order is kept.

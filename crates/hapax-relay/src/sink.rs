@@ -102,20 +102,20 @@ pub enum DeliveryError {
     /// is unknown. Counts as an attempt if other messages got an answer meanwhile.
     #[error("{reason}")]
     Unanswered {
-        /// What happened.
+        /// The failure, for the log and the dead letter.
         reason: Cow<'static, str>,
     },
     /// The connection was lost, with all messages in flight on it. Whether this message was delivered
     /// is unknown. Counts as an attempt only if it was the only one in flight.
     #[error("{reason}")]
     Disconnected {
-        /// What happened.
+        /// The failure, for the log and the dead letter.
         reason: Cow<'static, str>,
     },
     /// The sink cannot be reached, or accepts no message at all now. Never counts; the relay waits.
     #[error("{reason}")]
     Unreachable {
-        /// What happened.
+        /// The failure, for the log and the dead letter.
         reason: Cow<'static, str>,
     },
 }

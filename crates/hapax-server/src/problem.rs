@@ -13,11 +13,11 @@ pub(crate) struct ProblemDocument {
     #[serde(rename = "type")]
     #[schema(example = "https://hapax.dev/problems/lock-held")]
     problem_type: String,
-    /// What kind of problem it is.
+    /// The kind of problem.
     title: String,
     /// The HTTP status.
     status: u16,
-    /// What is wrong with this request. Never contains a key, a value or a token.
+    /// The fault of this request. Never contains a key, a value or a token.
     detail: String,
     /// Whether the same request may succeed later, and may safely be sent again.
     retryable: bool,

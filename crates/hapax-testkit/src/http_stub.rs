@@ -23,7 +23,7 @@ pub struct ReceivedRequest {
     pub body: Vec<u8>,
 }
 
-/// What the [`HttpStub`] does with a request.
+/// The reaction of an [`HttpStub`] to a request.
 #[derive(Clone, Debug)]
 pub enum StubAnswer {
     /// Sends this text, head and body of a response, and keeps the connection.

@@ -29,7 +29,7 @@ pub(crate) const MASTER_NAME: &str = "hapax";
 
 /// A Redis server, killed when dropped.
 ///
-/// Its append-only file is synced with every write, so that acknowledged writes survive [`kill`](Self::kill) and
+/// The append-only file is synced with every write, so that acknowledged writes survive [`kill`](Self::kill) and
 /// [`restart`](Self::restart).
 pub struct Redis {
     // Fields are dropped in this order: the server ends before its folder is removed.

@@ -39,7 +39,7 @@ impl Workload {
     /// All of them, in the order in which they are shown.
     pub const ALL: [Self; 4] = [Self::Command, Self::Replay, Self::Lock, Self::Record];
 
-    /// What one operation consists of.
+    /// The store calls of one operation.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Command => "claim + settle",

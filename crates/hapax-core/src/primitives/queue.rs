@@ -422,7 +422,7 @@ pub struct DeadLetter {
     pub at: Timestamp,
 }
 
-/// What [`Queue::resolve_dead`] does with a dead letter.
+/// The action of [`Queue::resolve_dead`] on a dead letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeadLetterAction {
     /// The item waits again, at its old position in the order and with its attempts counted from zero.

@@ -61,7 +61,7 @@ pub enum SendStatus {
 #[non_exhaustive]
 pub enum SendError {
     /// The message may or may not have been sent: no answer, a lost connection, or a server error.
-    /// It must not be sent again by other means.
+    /// The message must not be sent again by other means.
     #[error("LINE gave no answer that says whether it was sent")]
     OutcomeUnknown,
     /// The message was certainly not sent and may be sent later: LINE cannot be reached, or asks

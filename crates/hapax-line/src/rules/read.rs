@@ -26,7 +26,7 @@ pub enum InvalidLockRules {
     Top {
         /// The field.
         field: String,
-        /// What is expected.
+        /// The expected value, for the message.
         fix: String,
     },
     /// A mistake in a field of a rule.
@@ -36,7 +36,7 @@ pub enum InvalidLockRules {
         number: usize,
         /// The field.
         field: String,
-        /// What is expected.
+        /// The expected value, for the message.
         fix: String,
     },
 }

@@ -19,7 +19,7 @@ impl<T: HapaxTransaction> PostgresTransaction<'_, T> {
     /// that is delivered twice has its effect **exactly once**, because the note commits with the
     /// effect or not at all. Never waits for another transaction.
     ///
-    /// It is the same inbox as that of [`hapax_core::inbox`] and of the HTTP API. A message that was
+    /// This inbox is that of [`hapax_core::inbox`] and of the HTTP API. A message that was
     /// begun there and whose lease has run out is taken over.
     ///
     /// ```no_run

@@ -15,7 +15,7 @@ impl<T: HapaxTransaction> PostgresTransaction<'_, T> {
     /// Runs `effect` if no transaction with this operation and key has committed before, and keeps
     /// its answer: **exactly once**, because the effect is in the same transaction as its claim.
     ///
-    /// It is the same command as that of [`Commands::once`](hapax_core::command::Commands::once) and
+    /// The command is the same as that of [`Commands::once`](hapax_core::command::Commands::once) and
     /// of the HTTP API: an answer that was stored here is replayed there, and the other way round.
     ///
     /// The effect owns what it captures; it gets the transaction as its argument. With

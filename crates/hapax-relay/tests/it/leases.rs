@@ -78,8 +78,8 @@ async fn relay_outcome_that_was_not_written_is_written_again() {
     }));
     let relay = Working::start(Arc::new(faulty.clone()), sink.clone(), brisk());
     until("it is delivered", async || sink.delivered().len() == 1).await;
-    // Long enough for several calls that should write the outcome.
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    let calls = faulty.calls();
+    until("the outcome was tried in vain", async || faulty.calls() >= calls + 3).await;
     assert_eq!(depth(&*store).await.in_flight, 1);
     faulty.always(None);
     drained(&*store).await;

@@ -220,6 +220,7 @@ pub(crate) async fn outlast_a_kill(
     .await;
     kill();
     enqueue(&*store, &rows[300..]).await;
+    // The length of the outage. The test is right with any: `drained` waits for the end.
     tokio::time::sleep(Duration::from_millis(100)).await;
     restart().await;
     drained(&*store).await;

@@ -49,7 +49,7 @@ Examples:
         /// How long to wait while another owner runs it, at most 60s
         #[arg(long, value_parser = duration, default_value = "0s")]
         wait: Duration,
-        /// What to do if an earlier owner disappeared and may have acted
+        /// The policy for a command whose earlier owner disappeared and may have acted
         #[arg(long, value_parser = ["refuse", "rerun"], default_value = "refuse")]
         on_unknown: String,
     },

@@ -119,7 +119,7 @@ fn lock_run_signal_while_waiting_leaves_no_lock() {
     let server = Server::start();
     let mut first = Running::start(&mut lock_run(&server, &[], HOLD));
     let mut waiting = lock_run(&server, &["--wait", "1h"], "echo ran").spawn().unwrap();
-    // It must have begun to listen: the kernel shows which signals it catches.
+    // Wait until the process listens for the signal: the kernel shows which signals it catches.
     let status = format!("/proc/{}/status", waiting.id());
     wait_for("it catches SIGTERM", WAIT_TIMEOUT, || {
         let status = std::fs::read_to_string(&status).ok()?;

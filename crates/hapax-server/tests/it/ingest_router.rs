@@ -111,7 +111,7 @@ async fn hole_17_all_pages_are_reclaimed_and_poison_is_buried() {
 async fn hole_10_ingest_state_keeps_the_highest_seq() {
     let redis = Redis::start();
     let setup = Ingest::new(&redis.url(), &["--ingest", "scan:1", "--event-retention", "3h"]);
-    // What the workers' script does, one after the other.
+    // The steps of the workers' script, one after the other.
     let publish = |seq: u64| {
         let event = event("job", "vision", seq);
         redis.cli(&["SETEX", "scan:state:job", "3600", &event]);

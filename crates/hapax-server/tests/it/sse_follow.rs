@@ -42,7 +42,7 @@ async fn follow(bus: &Bus, since: FollowFrom) -> Follower {
     bus.follow("scan", "job-1", since).await.unwrap().expect("it is not complete")
 }
 
-/// What comes next; `None` at the end.
+/// The next frames; `None` at the end.
 async fn next(follower: &mut Follower) -> Option<Vec<JobFrame>> {
     match soon("something comes", follower.next()).await {
         NextFrames::Frames(frames) => Some(frames),

@@ -10,7 +10,7 @@ impl SqliteTransaction<'_> {
     /// that is delivered twice has its effect **exactly once**, because the note commits with the
     /// effect or not at all. Never waits for another transaction.
     ///
-    /// It is the same inbox as that of [`hapax_core::inbox`] and of the HTTP API. A message that was
+    /// This inbox is that of [`hapax_core::inbox`] and of the HTTP API. A message that was
     /// begun there and whose lease has run out is taken over.
     ///
     /// ```

@@ -25,7 +25,7 @@ const YIELD_EVERY: usize = 128;
 #[derive(Default)]
 pub(super) struct FanoutGroups(Mutex<HashMap<Key, Vec<Arc<FanoutGroup>>>>);
 
-/// What a fan-out task shares with the streams that join it and with its wakers.
+/// The state that a fan-out task shares with the streams that join it and with its wakers.
 #[derive(Default)]
 struct FanoutGroup {
     inbox: Mutex<GroupInbox>,

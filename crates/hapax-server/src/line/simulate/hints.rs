@@ -19,7 +19,7 @@ pub(super) struct SimulatorSetup {
 }
 
 impl SimulatorSetup {
-    /// What is wrong with the response to a webhook.
+    /// A hint about a webhook that was answered wrongly.
     pub(super) fn about(
         &self,
         delivered: Result<WebhookResponse, WebhookSendError>,
@@ -70,7 +70,7 @@ impl SimulatorSetup {
         })
     }
 
-    /// What to do about a call that LINE would have refused.
+    /// A hint about a call that LINE would have refused.
     pub(super) fn about_violation(&self, why: &str) -> String {
         if !why.contains("access token") {
             return why.to_owned();
@@ -82,7 +82,7 @@ impl SimulatorSetup {
         format!("{why}; the right one is {here}")
     }
 
-    /// What to do about a bot that sent nothing at all.
+    /// A hint about a bot that sent nothing at all.
     pub(super) fn about_silence(&self) -> String {
         format!(
             "the bot said nothing to the simulated API: was it started with LINE_API_BASE={}? \

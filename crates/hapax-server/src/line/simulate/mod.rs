@@ -72,7 +72,7 @@ enum Scenario {
     Tour,
     /// A text message
     Text {
-        /// What it says
+        /// Text of the message
         text: String,
     },
     /// A location message
@@ -101,7 +101,7 @@ enum Scenario {
     },
     /// One text message, delivered many times at once
     Redelivery {
-        /// What it says
+        /// Text of the message
         #[arg(default_value = "台北")]
         text: String,
         /// How many times

@@ -59,7 +59,7 @@ fn progress_page_shows_gap_after_log_was_recreated() {
     shows(&browser, "finished", 100, &["gap", "1 vision 13", "2 done 51"]);
 }
 
-/// What the program's own worker publishes.
+/// The events that the program's own worker publishes.
 const STEPS: [&str; 7] = [
     "1 vision 10",
     "2 vision 11",

@@ -96,7 +96,7 @@ async fn serve(listener: TcpListener, settings: PageSettings) {
     progress_page::serve(listener, settings).await.unwrap();
 }
 
-/// What a user sees: the connection's state, the bar, and the list.
+/// The page as a user sees it: the connection's state, the bar, and the list.
 const SEEN: &str = "
     const events = Array.from(document.querySelectorAll('#events li'), ({ dataset }) =>
         dataset.gap ? 'gap' : `${dataset.offset} ${dataset.stage} ${dataset.seq}`);

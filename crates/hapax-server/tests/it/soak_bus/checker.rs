@@ -1,4 +1,4 @@
-//! What publishers and clients recorded, and a check of it.
+//! The record of all publishers and clients of a soak run, and a check of it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::str::FromStr;
@@ -24,15 +24,15 @@ pub(crate) type Name = (String, u64);
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
-    /// What publishers were told, in no order.
+    /// The answers to the publishers, in no order.
     pub(crate) acknowledged: Vec<(Name, At)>,
     /// The highest seq that an observer saw as the job's state, in the order seen.
     pub(crate) states: Vec<(At, u64)>,
-    /// What each client saw, in the order seen, over all its connections.
+    /// The frames of each client, in the order seen, over all its connections.
     pub(crate) clients: Vec<Vec<Saw>>,
 }
 
-/// What a client saw.
+/// A frame that a client saw.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Saw {
     Event(Name, At),

@@ -54,7 +54,7 @@ impl World {
             if world.random.one_in(2) {
                 world.end_one();
             }
-            // It falls behind from time to time.
+            // The relay falls behind from time to time.
             if world.random.one_in(3) {
                 world.relay();
             }
@@ -116,7 +116,7 @@ impl World {
             }
         }
         self.send(which);
-        // It may die between the send and the mark: the row is sent again.
+        // The relay may die between the send and the mark: the row is sent again.
         if !dies {
             self.done[which] = true;
         }

@@ -1,4 +1,4 @@
-//! What all tests share: the `hapax` process, stores, an HTTP client that can send wrong requests, waiting.
+//! Shared by all tests: the `hapax` process, stores, an HTTP client that can send wrong requests, waiting.
 
 pub(crate) mod http;
 mod process;

@@ -35,7 +35,7 @@ impl Drop for KillOnDrop {
     }
 }
 
-/// What a process has written to one of its outputs.
+/// The text that a process has written to one of its outputs.
 pub(crate) struct Output {
     bytes: Arc<Mutex<Vec<u8>>>,
     reader: Option<JoinHandle<()>>,
@@ -64,7 +64,7 @@ impl Output {
 /// A running `hapax serve`, `proxy`, `relay` or `line`; killed when dropped.
 pub(crate) struct HapaxProcess {
     child: KillOnDrop,
-    /// What it printed up to the line to try.
+    /// The banner: standard output up to the line `try`.
     pub(crate) banner: String,
     stdout: Output,
     stderr: Output,
@@ -144,12 +144,12 @@ impl HapaxProcess {
         self.ended()
     }
 
-    /// What it has logged so far.
+    /// Standard error so far.
     pub(crate) fn log(&self) -> String {
         self.stderr.text()
     }
 
-    /// What it has printed and logged so far.
+    /// Standard output and standard error so far.
     pub(crate) fn output(&self) -> String {
         self.stdout.text() + &self.log()
     }

@@ -17,7 +17,7 @@ use crate::line::support::{USER, World};
 
 const KEY: &str = "k3y-of-the-model";
 
-/// What the stub answers, and how often it was asked.
+/// The answers of the stub, and the number of requests that it got.
 #[derive(Default)]
 struct Stub {
     /// `None`: an error.

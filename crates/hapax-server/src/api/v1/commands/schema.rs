@@ -30,12 +30,12 @@ pub(crate) struct BeginCommand {
     /// How long to wait for the response of another attempt.
     #[schema(default = 0, minimum = 0, maximum = 60_000, nullable = false)]
     wait_ms: Option<u64>,
-    /// What to do if an earlier owner may or may not have acted.
+    /// The policy for a command whose earlier owner may or may not have acted.
     #[serde(default)]
     on_unknown: OnUnknownField,
 }
 
-/// What to do if an earlier owner may or may not have acted.
+/// The policy for a command whose earlier owner may or may not have acted.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = OnUnknown, default = "refuse")]
