@@ -10,8 +10,8 @@ use hapax_core::queue::{
 };
 use hapax_core::{
     ClaimPage, ClaimQuery, ClaimRequest, ClaimStep, ClaimView, Claimed, Claims, Deleted, Expect,
-    Finding, Key, Log, Oversight, Put, Queue, Record, Records, Step, Store, StoreResult, Tenant,
-    Token, Watch,
+    Finding, Key, Log, Oversight, Put, Queue, Record, Records, Step, Store, StoreResult, Swept,
+    Tenant, Token, Watch,
 };
 
 /// The trait that a call of a store belongs to.
@@ -149,7 +149,7 @@ store_methods! {
     Store, Rest {
         async fn ping() -> ();
         async fn examine() -> Vec<Finding>;
-        async fn sweep(at_most: u32) -> u64;
+        async fn sweep(at_most: u32) -> Swept;
         fn name() -> &'static str;
     }
 }

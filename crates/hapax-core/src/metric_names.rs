@@ -89,7 +89,7 @@ metrics! {
         /// Upstreams that gave the proxy no answer. Labels: `route`, `reason` (`unreachable`, `cut`,
         /// `timeout`).
         UPSTREAM_FAILURES = "hapax_proxy_upstream_failures_total";
-        /// Expired claims and records that were swept.
+        /// Expired rows that were swept.
         SWEPT = "hapax_swept_total";
         /// HTTP requests. Labels: `route`, `method`, `status`.
         HTTP_REQUESTS = "hapax_http_requests_total";

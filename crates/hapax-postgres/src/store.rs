@@ -2,7 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use hapax_core::{Finding, Key, Store, StoreError, StoreResult};
+use hapax_core::{Finding, Key, Store, StoreError, StoreResult, Swept};
 
 use crate::batch::Batcher;
 use crate::claims::claim::ClaimBatch;
@@ -108,7 +108,7 @@ impl Store for PostgresStore {
         self.pool.run(examine::findings(&self.pool, self.max_connections)).await
     }
 
-    async fn sweep(&self, at_most: u32) -> StoreResult<u64> {
+    async fn sweep(&self, at_most: u32) -> StoreResult<Swept> {
         sweep::sweep(&self.pool, at_most).await
     }
 }

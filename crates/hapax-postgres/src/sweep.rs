@@ -1,64 +1,55 @@
 //! Deletes what has expired.
 
-use hapax_core::{StoreError, StoreResult};
+use hapax_core::{StoreResult, Swept};
 use tokio::time::Instant;
 
 use crate::connect::ConnectionPool;
-use crate::connect::session::{SqlRow, SqlSession};
+use crate::connect::session::SqlSession;
+use crate::error::SqlResult;
 use crate::row;
 
 /// Rows per statement, few enough that a takeover of an expired claim does not wait long.
 const BATCH: u32 = 500;
 
-/// Each returned row is a deleted one.
-const SWEEPS: [&str; 3] = [
+/// Each statement deletes at most `$1` rows, and answers how many and whether more may be left.
+/// Entries come last, because forgetting a job leaves its entries to them.
+const STATEMENTS: [&str; 5] = [
     include_str!("sql/sweep_claims.sql"),
     include_str!("sql/sweep_records.sql"),
     include_str!("sql/sweep_done.sql"),
+    "SELECT forgotten AS deleted, looked_at >= $1 AS more FROM hapax_forget_jobs($1)",
+    "SELECT deleted, deleted > 0 AS more FROM hapax_forget_entries($1) AS deleted",
 ];
 
-const JOBS: &str = "SELECT * FROM hapax_forget_jobs($1)";
-const ENTRIES: &str = "SELECT hapax_forget_entries($1) AS deleted";
-
-/// Deletes in small statements until nothing is left or half the timeout has passed.
-pub(crate) async fn sweep(pool: &ConnectionPool, at_most: u32) -> StoreResult<u64> {
+/// Deletes in small statements until nothing is left, `at_most` rows are deleted, or half the
+/// timeout has passed.
+pub(crate) async fn sweep(pool: &ConnectionPool, at_most: u32) -> StoreResult<Swept> {
     let deadline = Instant::now() + pool.timeout / 2;
-    let mut left = at_most;
-    for sql in SWEEPS {
-        while left > 0 && Instant::now() < deadline {
-            let batch = left.min(BATCH);
-            let gone = delete_batch(pool, sql, batch).await?.len() as u32;
-            left -= gone.min(left);
-            if gone < batch {
-                break;
+    let mut count = 0;
+    for sql in STATEMENTS {
+        loop {
+            let left = u64::from(at_most).saturating_sub(count);
+            if left == 0 || Instant::now() >= deadline {
+                return Ok(Swept { count, more: true });
+            }
+            match pool.run(delete_batch(pool, sql, left.min(BATCH.into()))).await {
+                // Report the rows that were deleted; the next call meets the same error.
+                Err(_) if count > 0 => return Ok(Swept { count, more: true }),
+                Err(error) => return Err(error),
+                Ok(batch) => {
+                    count += batch.count;
+                    if !batch.more {
+                        break;
+                    }
+                }
             }
         }
     }
-    while left > 0 && Instant::now() < deadline {
-        let batch = left.min(BATCH);
-        let rows = delete_batch(pool, JOBS, batch).await?;
-        left -= read_count(&rows, "forgotten")?.min(left);
-        if read_count(&rows, "looked_at")? < batch {
-            break;
-        }
-    }
-    // Entries of deleted jobs are unreachable and not counted; delete them while there is time.
-    while Instant::now() < deadline
-        && read_count(&delete_batch(pool, ENTRIES, BATCH).await?, "deleted")? > 0
-    {}
-    Ok(u64::from(at_most - left))
+    Ok(Swept { count, more: false })
 }
 
-async fn delete_batch(
-    pool: &ConnectionPool,
-    sql: &'static str,
-    batch: u32,
-) -> StoreResult<Vec<SqlRow>> {
-    pool.run(pool.session().rows(sql, &[&i64::from(batch)])).await
-}
-
-fn read_count(rows: &[SqlRow], column: &str) -> StoreResult<u32> {
-    let number = rows.first().map_or(Ok(0), |row| row::number(row, column));
-    let number = number.map_err(|_| StoreError::Corrupt { reason: "a count".into() })?;
-    Ok(u32::try_from(number).unwrap_or(u32::MAX))
+async fn delete_batch(pool: &ConnectionPool, sql: &'static str, batch: u64) -> SqlResult<Swept> {
+    let rows = pool.session().rows(sql, &[&row::to_i64(batch)]).await?;
+    let row = row::only(&rows)?;
+    Ok(Swept { count: row::number(row, "deleted")?, more: row.try_get("more")? })
 }

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use hapax_core::{Finding, Key, Store, StoreResult, Watch};
+use hapax_core::{Finding, Key, Store, StoreResult, Swept, Watch};
 
 use crate::client::{RedisClient, ScriptReply};
 use crate::connect::RedisConnector;
@@ -115,7 +115,7 @@ impl Store for RedisStore {
     }
 
     /// Does nothing: Redis itself removes expired keys.
-    async fn sweep(&self, _at_most: u32) -> StoreResult<u64> {
-        Ok(0)
+    async fn sweep(&self, _at_most: u32) -> StoreResult<Swept> {
+        Ok(Swept { count: 0, more: false })
     }
 }

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use async_trait::async_trait;
-use hapax_core::{Finding, Key, Store, StoreError, StoreResult, WakeRegistry, Watch, with_timeout};
+use hapax_core::{
+    Finding, Key, Store, StoreError, StoreResult, Swept, WakeRegistry, Watch, with_timeout,
+};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -164,16 +166,20 @@ impl Store for SqliteStore {
 
     /// Runs several short transactions, so that other calls get in between. A large job counts once
     /// for each piece.
-    async fn sweep(&self, at_most: u32) -> StoreResult<u64> {
+    async fn sweep(&self, at_most: u32) -> StoreResult<Swept> {
         let (begun, mut count) = (Instant::now(), 0);
         loop {
             let left = u64::from(at_most) - count;
             let step = move |session: Session<'_>| sweep::sweep(session, left);
-            let swept = self.write(0, Vec::new(), step).await?;
+            let swept = match self.write(0, Vec::new(), step).await {
+                // Report the rows that were deleted; the next call meets the same error.
+                Err(_) if count > 0 => return Ok(Swept { count, more: true }),
+                swept => swept?,
+            };
             count += swept.count;
             if !swept.more || count >= at_most.into() || begun.elapsed() > self.0.config.timeout / 2
             {
-                return Ok(count);
+                return Ok(Swept { count, more: swept.more });
             }
         }
     }

@@ -1,9 +1,9 @@
 //! Deletes what has expired.
 
-use hapax_core::StoreResult;
+use hapax_core::{StoreResult, Swept};
 use rusqlite::params;
 
-use crate::log::sweep_job;
+use crate::log::{SweptJob, sweep_job};
 use crate::session::{Session, to_i64};
 
 /// How many entries of a job are deleted as one piece.
@@ -21,17 +21,9 @@ const DELETE_EXPIRED: [&str; 3] = [
      WHERE state = 6 AND forget_at <= ?1 ORDER BY forget_at LIMIT ?2)",
 ];
 
-/// The result of one sweep transaction.
-pub(crate) struct SweptRows {
-    /// Deleted claims, records, done items and jobs (large jobs count once per piece).
-    pub(crate) count: u64,
-    /// Whether expired jobs may be left.
-    pub(crate) more: bool,
-}
-
-/// Deletes at most `at_most` expired claims, records, items and jobs, the oldest first. Fences go on
+/// One sweep transaction: deletes at most `at_most` expired claims, records, items and jobs, the oldest first. Fences go on
 /// growing, because their sequence is not in these rows.
-pub(crate) fn sweep(session: Session<'_>, at_most: u64) -> StoreResult<SweptRows> {
+pub(crate) fn sweep(session: Session<'_>, at_most: u64) -> StoreResult<Swept> {
     let (now, mut count) = (session.now(), 0);
     for sql in DELETE_EXPIRED {
         count += session.execute(sql, params![to_i64(now.0), to_i64(at_most - count)])? as u64;
@@ -39,10 +31,13 @@ pub(crate) fn sweep(session: Session<'_>, at_most: u64) -> StoreResult<SweptRows
     let mut rows = 0;
     while count < at_most && rows < MAX_ROWS {
         match sweep_job(session, now, PIECE)? {
-            Some(gone) => rows += gone,
-            None => return Ok(SweptRows { count, more: false }),
+            None => return Ok(Swept { count, more: false }),
+            Some(SweptJob::Postponed) => rows += 1,
+            Some(SweptJob::Deleted { entries }) => {
+                rows += entries + 1;
+                count += 1;
+            }
         }
-        count += 1;
     }
-    Ok(SweptRows { count, more: true })
+    Ok(Swept { count, more: true })
 }

@@ -74,9 +74,9 @@ pub async fn clean_up(store: &dyn Store) -> Result<u64, BenchError> {
     tokio::time::sleep(SLACK).await;
     let mut swept = 0;
     loop {
-        let some = store.sweep(BATCH).await?;
-        swept += some;
-        if some < u64::from(BATCH) {
+        let batch = store.sweep(BATCH).await?;
+        swept += batch.count;
+        if !batch.more {
             return Ok(swept);
         }
     }
@@ -246,8 +246,9 @@ mod tests {
         }
         clock.advance(SLACK + Duration::from_secs(60));
         assert!(clean_up(&*store).await.unwrap() > 0);
-        assert_eq!(store.sweep(1).await.unwrap(), 0);
+        assert_eq!(store.sweep(1).await.unwrap().count, 0);
         clock.advance(Duration::from_secs(1_000));
-        assert_eq!(store.sweep(1).await.unwrap(), 0, "records were deleted, not left to their TTL");
+        let left = store.sweep(1).await.unwrap().count;
+        assert_eq!(left, 0, "records were deleted, not left to their TTL");
     }
 }

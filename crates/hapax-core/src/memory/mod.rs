@@ -22,7 +22,7 @@ use self::records::StoredRecord;
 use crate::claim_rules::ClaimRow;
 use crate::log::PARTITIONS;
 use crate::queue::QueueName;
-use crate::{Clock, Finding, Key, Promise, Store, StoreResult, SystemClock, WakeRegistry};
+use crate::{Clock, Finding, Key, Promise, Store, StoreResult, Swept, SystemClock, WakeRegistry};
 
 /// A store in the memory of this process. All data is lost when the process ends.
 #[derive(Clone, Debug)]
@@ -106,7 +106,7 @@ impl Store for MemoryStore {
         )])
     }
 
-    async fn sweep(&self, at_most: u32) -> StoreResult<u64> {
+    async fn sweep(&self, at_most: u32) -> StoreResult<Swept> {
         let mut tables = self.tables();
         let now = self.clock.now();
         let mut left = u64::from(at_most);
@@ -129,6 +129,6 @@ impl Store for MemoryStore {
         for items in tables.queues.values_mut() {
             items.done.retain(|_, done| !expired(done.until <= now));
         }
-        Ok(u64::from(at_most) - left)
+        Ok(Swept { count: u64::from(at_most) - left, more: left == 0 })
     }
 }

@@ -23,9 +23,20 @@ pub trait Store: Claims + Records + Log + Queue + Oversight + 'static {
     /// Checks the store's settings: which of them break a promise, and how to fix them.
     async fn examine(&self) -> StoreResult<Vec<Finding>>;
 
-    /// Deletes at most `at_most` expired claims, records, jobs and done items, and returns how many
-    /// it deleted. Stores that expire data by themselves delete nothing here.
-    async fn sweep(&self, at_most: u32) -> StoreResult<u64>;
+    /// Deletes at most `at_most` expired claims, records, jobs and done items. A call may end before
+    /// that, to stay within the time limit: [`Swept::more`] says whether to call it again. Stores
+    /// that expire data by themselves delete nothing here.
+    async fn sweep(&self, at_most: u32) -> StoreResult<Swept>;
+}
+
+/// The result of [`Store::sweep`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Swept {
+    /// How many rows were deleted. A store that deletes a job's entries apart from the job counts
+    /// them too, or counts a large job once for each piece.
+    pub count: u64,
+    /// Whether expired rows may be left. If not, all that had expired when the call began is gone.
+    pub more: bool,
 }
 
 /// The result of one check of `hapax doctor`.

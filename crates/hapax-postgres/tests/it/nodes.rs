@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax_core::{
-    Claimed, Claims, Expect, Fingerprint, GiveBack, Key, Records, Step, Store, Tenant, Token,
+    Claimed, Claims, Expect, Fingerprint, GiveBack, Key, Records, Step, Store, Swept, Tenant, Token,
 };
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -151,9 +151,9 @@ async fn sweep_deletes_only_expired_rows() {
     let _ = store.put(&record("brief"), "v".into(), &Expect::Any, ttl).await.unwrap();
     let _ = store.put(&record("kept"), "v".into(), &Expect::Any, None).await.unwrap();
     tokio::time::sleep(Duration::from_millis(20)).await;
-    assert_eq!(store.sweep(10).await.unwrap(), 10);
-    assert_eq!(store.sweep(10_000).await.unwrap(), 691);
-    assert_eq!(store.sweep(10_000).await.unwrap(), 0);
+    assert_eq!(store.sweep(10).await.unwrap(), Swept { count: 10, more: true });
+    assert_eq!(store.sweep(10_000).await.unwrap(), Swept { count: 691, more: false });
+    assert_eq!(store.sweep(10_000).await.unwrap(), Swept { count: 0, more: false });
     assert!(store.get(&record("kept")).await.unwrap().is_some());
     assert_eq!(
         store.extend(&key("kept"), &kept.token, LONG).await.unwrap(),

@@ -120,7 +120,7 @@ Examples:
 Find out first that it did not run: the next caller runs it. A command with a living owner (75) or
 with a stored response (4) is not changed."))]
     Release(ScopedCommand),
-    /// Delete expired claims and records, and print their number
+    /// Delete expired claims, records, jobs and done items, and print their number
     #[command(after_help = with_exit_codes("\
 Examples:
   hapax command sweep
@@ -282,21 +282,19 @@ impl ListPage for CommandList {
     }
 }
 
-/// Sweeps in short requests until one finds nothing.
+/// Sweeps in short requests until nothing is left.
 async fn sweep(backend: &Backend, at_most: Option<u64>, json: bool) -> Result<(), CliError> {
     let most = at_most.unwrap_or(u64::MAX);
-    let mut total = 0;
-    while total < most {
+    let (mut total, mut left) = (0, true);
+    while left && total < most {
         let at_most = (most - total).min(10_000);
         let request = ClientRequest::new(Method::POST, &["operator", "sweep"]);
         let response = backend.send(request.json(&json!({"at_most": at_most}))).await?;
-        let SweepResult { swept } = response.read()?;
+        let SweepResult { swept, more } = response.read()?;
         total += swept;
-        if swept == 0 {
-            break;
-        }
+        left = more;
     }
-    let json = json.then(|| json!({"swept": total}).to_string());
+    let json = json.then(|| json!({"swept": total, "more": left}).to_string());
     print_line(json.unwrap_or_else(|| format!("swept  {total}")));
     Ok(())
 }

@@ -67,7 +67,7 @@ fn an_operator_decides(ask: Ask) {
     ask(&["list", "--state", "lost"]).failed(2);
     ask(&["list", "--after", "nonsense"]).failed(1);
     assert_eq!(ask(&["sweep"]).ok(), "swept  0\n");
-    assert_eq!(ask(&["sweep", "--json"]).ok(), "{\"swept\":0}\n");
+    assert_eq!(ask(&["sweep", "--json"]).ok(), "{\"more\":false,\"swept\":0}\n");
 }
 
 #[test]

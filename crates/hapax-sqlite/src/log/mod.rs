@@ -16,7 +16,7 @@ use crate::SqliteStore;
 use crate::error::internal_error;
 use crate::session::Session;
 
-pub(crate) use sweep::sweep_job;
+pub(crate) use sweep::{SweptJob, sweep_job};
 
 /// The weight of an event in a batch, beside its payload: writing its rows takes as long as this many
 /// bytes.

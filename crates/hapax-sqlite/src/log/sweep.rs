@@ -6,42 +6,39 @@ use rusqlite::params;
 use super::append::note_forgotten;
 use crate::session::{Session, to_i64};
 
-/// Deletes up to `entries` entries of one expired job, and the job with its last entry. Returns the
-/// number of deleted rows, or `None` if no job has expired.
+/// What [`sweep_job`] did with a job.
+pub(crate) enum SweptJob {
+    /// The job had events meanwhile. The sweep looks at it again when it will have expired.
+    Postponed,
+    /// So many entries were deleted, and the job with its last entry.
+    Deleted { entries: usize },
+}
+
+/// Deletes up to `entries` entries of the next job that the sweep has to look at, or postpones it.
+/// Returns `None` if there is no such job.
 pub(crate) fn sweep_job(
     session: Session<'_>,
     now: Timestamp,
     entries: usize,
-) -> StoreResult<Option<usize>> {
-    let Some(job) = next_expired_job(session, now)? else { return Ok(None) };
-    let gone = delete_entries(session, job, entries)?;
-    if gone < entries {
+) -> StoreResult<Option<SweptJob>> {
+    let found: Option<(i64, bool)> = session.first(
+        "SELECT id, live = 1 AND expires_at > ?1 FROM hapax_jobs \
+         WHERE look_at <= ?1 ORDER BY look_at LIMIT 1",
+        [to_i64(now.0)],
+        |row| Ok((row.get(0)?, row.get(1)?)),
+    )?;
+    let Some((job, is_alive)) = found else { return Ok(None) };
+    if is_alive {
+        session.execute("UPDATE hapax_jobs SET look_at = expires_at WHERE id = ?1", [job])?;
+        return Ok(Some(SweptJob::Postponed));
+    }
+    // Should the clock go back, the half-deleted log must not show.
+    session.execute("UPDATE hapax_jobs SET live = 0 WHERE id = ?1 AND live = 1", [job])?;
+    let deleted = delete_entries(session, job, entries)?;
+    if deleted < entries {
         session.execute("DELETE FROM hapax_jobs WHERE id = ?1", [job])?;
     }
-    Ok(Some(gone + 1))
-}
-
-/// How many jobs that are still alive one call postpones.
-const MAX_POSTPONED: usize = 1000;
-
-/// The next expired job. `look_at` of a job that had events meanwhile is moved to its new expiry.
-fn next_expired_job(session: Session<'_>, now: Timestamp) -> StoreResult<Option<i64>> {
-    for _ in 0..MAX_POSTPONED {
-        let found: Option<(i64, bool)> = session.first(
-            "SELECT id, live = 1 AND expires_at > ?1 FROM hapax_jobs \
-             WHERE look_at <= ?1 ORDER BY look_at LIMIT 1",
-            [to_i64(now.0)],
-            |row| Ok((row.get(0)?, row.get(1)?)),
-        )?;
-        let Some((job, is_alive)) = found else { break };
-        if !is_alive {
-            // Should the clock go back, the half-deleted log must not show.
-            session.execute("UPDATE hapax_jobs SET live = 0 WHERE id = ?1 AND live = 1", [job])?;
-            return Ok(Some(job));
-        }
-        session.execute("UPDATE hapax_jobs SET look_at = expires_at WHERE id = ?1", [job])?;
-    }
-    Ok(None)
+    Ok(Some(SweptJob::Deleted { entries: deleted }))
 }
 
 fn delete_entries(session: Session<'_>, job: i64, at_most: usize) -> StoreResult<usize> {

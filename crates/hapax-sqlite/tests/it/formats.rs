@@ -13,8 +13,8 @@ use hapax_core::queue::{
     Enqueued, ItemId, ItemOutcome, LeaseRequest, QueueItem, QueueName, Resolved,
 };
 use hapax_core::{
-    Claimed, Claims, Clock, Expect, Log, ManualClock, Put, Queue, Records, Store, Tenant, Token,
-    Version,
+    Claimed, Claims, Clock, Expect, Log, ManualClock, Put, Queue, Records, Store, Swept, Tenant,
+    Token, Version,
 };
 use hapax_sqlite::SqliteStore;
 
@@ -60,7 +60,7 @@ async fn check_claims_and_records(fixture: &str, next_fence: u64, expired: u64) 
 
     clock.advance(HOUR * 3);
     assert!(clock.now().0 > 0);
-    assert_eq!(store.sweep(100).await.unwrap(), expired);
+    assert_eq!(store.sweep(100).await.unwrap(), Swept { count: expired, more: false });
     assert!(store.get(&record("lasting")).await.unwrap().is_some());
 }
 
@@ -183,7 +183,7 @@ async fn check_queues(fixture: &str) {
     assert_eq!(acked, [Resolved::Done]);
     clock.advance(HOUR);
     assert_eq!(names(store.lease(&outbox, &take()).await.unwrap()), ["later"]);
-    assert!(store.sweep(100).await.unwrap() > 0);
+    assert!(store.sweep(100).await.unwrap().count > 0);
     let forgotten = store.enqueue(&outbox, &[item("done", None)]).await.unwrap();
     assert_eq!(forgotten, [Enqueued::Accepted]);
 }

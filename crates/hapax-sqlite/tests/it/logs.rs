@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::common::*;
 use hapax_core::log::{Appended, LogEvent, LogRetention, TailPosition};
-use hapax_core::{Log, ManualClock, Store, StoreError};
+use hapax_core::{Log, ManualClock, Store, StoreError, Swept};
 use hapax_sqlite::SqliteStore;
 
 const BRIEF: LogRetention = LogRetention { retention: HOUR, max_entries: 10_000 };
@@ -34,17 +34,43 @@ async fn sweep_deletes_a_large_job_in_pieces() {
     clock.advance(HOUR / 2);
     let _ = store.append(&[event("revived", 9)], &BRIEF).await.unwrap();
     clock.advance(HOUR / 2);
-    assert_eq!(store.sweep(2).await.unwrap(), 2);
+    assert_eq!(store.sweep(2).await.unwrap(), Swept { count: 2, more: true });
     assert_eq!(count(&place, "hapax_entries"), 4500 - 2000 + 1 + 3);
     assert!(store.attach(&job("large"), 0, 1).await.unwrap().is_none(), "over is over");
-    assert_eq!(store.sweep(100).await.unwrap(), 4, "three pieces and the small one");
+    let swept = store.sweep(100).await.unwrap();
+    assert_eq!(swept, Swept { count: 4, more: false }, "three pieces and the small one");
     assert_eq!((count(&place, "hapax_jobs"), count(&place, "hapax_entries")), (1, 3));
-    assert_eq!(store.sweep(100).await.unwrap(), 0);
+    assert_eq!(store.sweep(100).await.unwrap(), Swept { count: 0, more: false });
     let kept = store.attach(&job("revived"), 0, 10).await.unwrap().unwrap();
     assert_eq!(kept.entries.len(), 3);
     clock.advance(HOUR);
-    assert_eq!(store.sweep(100).await.unwrap(), 1);
+    assert_eq!(store.sweep(100).await.unwrap(), Swept { count: 1, more: false });
     assert_eq!(count(&place, "hapax_jobs"), 0);
+}
+
+/// The sweep once ended after a thousand postponed jobs, and reported that nothing was left.
+#[tokio::test]
+async fn fault_12_sweep_reaches_jobs_behind_many_revived_ones() {
+    let (place, clock) = (Place::new(), Arc::new(ManualClock::default()));
+    let store = SqliteStore::open(place.config().clock(clock.clone())).unwrap();
+    let append_to_each = async |seq| {
+        for jobs in (0..2500).collect::<Vec<_>>().chunks(500) {
+            let events: Vec<_> = jobs.iter().map(|n| event(&format!("j{n}"), seq)).collect();
+            let _ = store.append(&events, &BRIEF).await.unwrap();
+        }
+    };
+    append_to_each(1).await;
+    clock.advance(Duration::from_millis(1));
+    fill(&store, "over", 1).await;
+    clock.advance(HOUR / 2);
+    append_to_each(2).await;
+    clock.advance(HOUR / 2);
+    let mut swept = Swept { count: 0, more: true };
+    while swept.more {
+        let step = store.sweep(100).await.unwrap();
+        swept = Swept { count: swept.count + step.count, more: step.more };
+    }
+    assert_eq!((swept.count, count(&place, "hapax_jobs")), (1, 2500));
 }
 
 #[tokio::test]

@@ -374,9 +374,9 @@ fn operator_sweep_deletes_up_to_the_limit() {
         server.get("/v1/locks/k4").send().json()["held"] == false
     });
     let sweep = |body: &str| server.post("/v1/operator/sweep").json(body).send().json();
-    assert_eq!(sweep(r#"{"at_most":2}"#), json!({"swept": 2}));
+    assert_eq!(sweep(r#"{"at_most":2}"#), json!({"swept": 2, "more": true}));
     assert_eq!(claims(&server), 4);
-    assert_eq!(sweep("{}"), json!({"swept": 3}));
-    assert_eq!(sweep("{}"), json!({"swept": 0}));
+    assert_eq!(sweep("{}"), json!({"swept": 3, "more": false}));
+    assert_eq!(sweep("{}"), json!({"swept": 0, "more": false}));
     assert_eq!(claims(&server), 1);
 }

@@ -8,7 +8,7 @@ mod schema;
 use std::time::Duration;
 
 use hapax::command::{CommandState, CommandView, OperatorDecision, OperatorOutcome};
-use hapax::{ClaimQuery, ClaimStatus, KeyKind, Operation, Tenant};
+use hapax::{ClaimQuery, ClaimStatus, KeyKind, Operation, Swept, Tenant};
 use tokio::time::Instant;
 
 pub(crate) use schema::{CommandList, SweepResult};
@@ -19,7 +19,7 @@ use super::commands::command_missing;
 use super::commands::schema::{CommandShown, CompletedState, completed_response, read_response};
 use super::prelude::*;
 
-/// How many claims and records one request sweeps by default.
+/// How many rows one request sweeps by default.
 const DEFAULT_SWEEP: u64 = 10_000;
 
 /// List commands of the tenant and its scopes.
@@ -196,12 +196,12 @@ fn tenant_in_scope(request: &ApiRequest) -> Result<Tenant, Problem> {
     scope.map_or(Ok(request.tenant.clone()), |scope| Ok(request.tenant.scoped(scope)?))
 }
 
-/// Delete expired claims and records of every tenant. Readers do not see them anyway; this frees
+/// Delete expired claims, records, jobs and done items of every tenant. Readers do not see them anyway; this frees
 /// their space, as the server does periodically on its own.
 #[utoipa::path(
     post, path = "/v1/operator/sweep", operation_id = "sweep", tag = "operator",
     request_body(content = Option<SweepRequest>),
-    responses((status = 200, body = SweepResult, description = "How many were deleted; repeat until it is 0")),
+    responses((status = 200, body = SweepResult, description = "How many were deleted; repeat while `more` is true")),
 )]
 pub(crate) async fn sweep(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
     audited("sweep", request, |request, _| async move {
@@ -210,8 +210,8 @@ pub(crate) async fn sweep(State(app): State<AppState>, request: ApiRequest) -> A
         let at_most = fields.number("at_most", 1..=1_000_000)?.unwrap_or(DEFAULT_SWEEP);
         fields.finish()?;
         let swept = hapax::sweep(&*app.store, at_most, max_steps_time(&app));
-        let swept = app.call_store(swept).await?;
-        Ok(json_response(StatusCode::OK, &SweepResult { swept }))
+        let Swept { count, more } = app.call_store(swept).await?;
+        Ok(json_response(StatusCode::OK, &SweepResult { swept: count, more }))
     })
     .await
 }

@@ -94,7 +94,7 @@ pub(crate) struct SettleCommand {
 #[expect(dead_code, reason = "read field by field, strictly; this is what the documentation shows")]
 #[schema(as = Sweep)]
 pub(crate) struct SweepRequest {
-    /// The maximum number of claims and records to delete.
+    /// The maximum number of rows to delete.
     #[schema(default = 10_000, minimum = 1, maximum = 1_000_000, nullable = false)]
     at_most: Option<u64>,
 }
@@ -103,6 +103,8 @@ pub(crate) struct SweepRequest {
 #[derive(Serialize, Deserialize, ToSchema)]
 #[schema(as = Swept)]
 pub(crate) struct SweepResult {
-    /// How many claims and records were deleted; 0 if none had expired or the store expires them itself.
+    /// How many rows were deleted; always 0 where the store expires them itself.
     pub(crate) swept: u64,
+    /// Whether expired rows may be left: repeat the request while it is true.
+    pub(crate) more: bool,
 }
