@@ -24,6 +24,7 @@ mod config;
 mod connect;
 mod error;
 mod trust;
+mod watch;
 
 use std::fmt;
 use std::io;
@@ -43,6 +44,7 @@ pub use config::HttpClientConfig;
 use connect::{Connector, Resolver};
 pub use error::{HttpError, RequestError};
 pub use trust::{TrustStore, TrustStoreError};
+pub use watch::ConnectionWatch;
 
 /// The boxed error of a request body.
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -77,15 +79,16 @@ impl HttpClient {
     ///
     /// # Errors
     /// Only [`HttpError::NotSent`] and [`HttpError::AddressRefused`] mean that nothing arrived. A
-    /// `timeout` that passes while the connection is still being made is [`HttpError::Unknown`].
+    /// `timeout` that passes while the connection is still being made is the former.
     pub async fn call(
         &self,
-        request: Request<Full<Bytes>>,
+        mut request: Request<Full<Bytes>>,
         timeout: Duration,
     ) -> Result<FullResponse, HttpError> {
         let deadline = Instant::now() + timeout;
+        let connection = ConnectionWatch::new(&mut request);
         let response = tokio::time::timeout_at(deadline, self.request(request)).await;
-        let response = response.map_err(|_| HttpError::Unknown)??;
+        let response = response.map_err(|_| connection.timeout_error())??;
         let (head, body) = response.into_parts();
         let body = Limited::new(body, self.max_response).collect();
         match tokio::time::timeout_at(deadline, body).await {

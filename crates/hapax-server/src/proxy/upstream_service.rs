@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use hapax::OnUnknown;
 use hapax_http::Problem;
+use hapax_http_client::ConnectionWatch;
 use hyper::body::{Body, Incoming};
 use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
@@ -110,15 +111,20 @@ impl Inner {
 
     async fn send(
         &self,
-        request: Request<UploadProgress<ProxiedBody>>,
+        mut request: Request<UploadProgress<ProxiedBody>>,
         idle_timer: UpstreamIdleTimer,
     ) -> Result<Response<Incoming>, UpstreamFailure> {
+        let connection = ConnectionWatch::new(&mut request);
         tokio::select! {
             biased;
             response = self.client.request(request) => {
                 response.map_err(|error| UpstreamFailure::from_client_error(&error))
             }
-            () = idle_timer.idle_for(self.timeout) => Err(UpstreamFailure::TimedOut),
+            () = idle_timer.idle_for(self.timeout) => Err(if connection.may_have_sent() {
+                UpstreamFailure::TimedOut
+            } else {
+                UpstreamFailure::Unreachable
+            }),
         }
     }
 

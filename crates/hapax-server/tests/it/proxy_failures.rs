@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::proxy_support::client::{Reply, keyed, pooled, send, try_send};
+use crate::proxy_support::tls::Certificates;
 use crate::proxy_support::{Proxy, Upstream, eventually, proxied, soon, until};
 use crate::support::store::TestStore;
 use crate::support::until_true;
@@ -159,12 +160,33 @@ async fn proxy_cut_stream_ends_with_error_and_is_never_stored() {
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_upstream_idle_is_504_and_unknown() {
     let (upstream, proxy) = broken(&[Then::Hang], &["--upstream-timeout", "1s"]).await;
-    let late = proxy.order("k").await;
+    // On a stalled machine the timeout may pass before there is a connection.
+    let late = until("it was sent", async || {
+        Some(proxy.order("k").await).filter(|late| late.problem() != "upstream-unreachable")
+    })
+    .await;
     late.is(504, "upstream-timeout");
     assert_eq!(late.json()["retryable"], false);
     proxy.order("k").await.is(409, "outcome-unknown");
     // On a stalled machine the upstream may not have read the request yet.
     assert!(upstream.requests() <= 1);
+}
+
+/// The upstream accepts connections and never ends the TLS handshake.
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_27_connect_hang_is_unreachable_not_unknown() {
+    let certificates = Certificates::new();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let upstream = format!("https://{}", listener.local_addr().unwrap());
+    let authority = certificates.files.authority.to_str().unwrap();
+    let flags =
+        ["--upstream-ca", authority, "--upstream-timeout", "500ms", "--connect-timeout", "1m"];
+    let proxy = Proxy::start(&upstream, "memory:", &flags);
+    for _ in 0..2 {
+        let hung = proxy.order("k").await;
+        hung.is(502, "upstream-unreachable");
+        assert_eq!(hung.json()["retryable"], true);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
