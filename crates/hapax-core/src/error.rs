@@ -39,6 +39,15 @@ pub enum StoreError {
         /// The driver's message.
         reason: String,
     },
+    /// The store's files or tables were removed or replaced while in use. Nothing is written from then
+    /// on, until a restart; the write that met it may or may not be lost.
+    #[error(
+        "{reason} while the store was in use; restore the files and restart, or restart without them"
+    )]
+    Replaced {
+        /// What was removed or replaced.
+        reason: String,
+    },
     /// Another process holds the store locked for longer than the timeout. Nothing was written.
     #[error("the store is locked by another process: {reason}")]
     Locked {
@@ -115,6 +124,7 @@ impl StoreError {
             Self::Timeout { .. } => "timeout",
             Self::Full { .. } => "full",
             Self::ReadOnly { .. } => "read_only",
+            Self::Replaced { .. } => "replaced",
             Self::Locked { .. } => "locked",
             Self::Refused { .. } => "refused",
             Self::Incompatible { .. } => "incompatible",

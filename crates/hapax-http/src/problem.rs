@@ -288,6 +288,7 @@ pub fn describe_store_error(error: &StoreError) -> &'static str {
         StoreError::Timeout { .. } => "the store did not answer in time",
         StoreError::Full { .. } => "the store has no room left",
         StoreError::ReadOnly { .. } => "the store takes no writes now",
+        StoreError::Replaced { .. } => "the store's files were removed or replaced while in use",
         StoreError::Locked { .. } => "the store is locked by another process",
         StoreError::Refused { .. } => "the store refused the server's credentials",
         StoreError::Incompatible { .. } => "the store cannot be used by this version",

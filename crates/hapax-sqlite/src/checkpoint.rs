@@ -2,6 +2,7 @@
 //! thread is not held up by it, and makes the writer check for other processes' commits while there
 //! are waiters.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
@@ -9,9 +10,9 @@ use hapax_core::{StoreResult, WakeRegistry};
 use rusqlite::Connection;
 use tokio::sync::mpsc::WeakSender;
 
-use crate::SqliteConfig;
-use crate::connect::{FileConnection, connect};
+use crate::connect::{FileConnection, connect, reuse_or_connect};
 use crate::error::store_error;
+use crate::files::StoreFiles;
 use crate::writer::WriterMessage;
 
 /// From this WAL length on (4 MiB of 4 KiB pages) the checkpoint thread copies it.
@@ -34,7 +35,7 @@ pub(crate) enum CheckpointSignal {
 }
 
 pub(crate) struct Checkpointer {
-    pub(crate) config: SqliteConfig,
+    pub(crate) files: Arc<StoreFiles>,
     pub(crate) hub: WakeRegistry,
     /// Weak, so that the writer ends with the last store handle.
     pub(crate) writer: WeakSender<WriterMessage>,
@@ -66,10 +67,7 @@ impl Checkpointer {
 
     /// Drops the connection on failure; the writer signals again after its next batch.
     fn checkpoint(&self, connection: Option<FileConnection>) -> Option<FileConnection> {
-        let connection = match connection.filter(|c| c.is_current(&self.config)) {
-            Some(connection) => connection,
-            None => connect(&self.config).ok()?,
-        };
+        let connection = reuse_or_connect(connection, &self.files, connect).ok()?;
         checkpoint(&connection, "PASSIVE").ok().map(|_| connection)
     }
 }

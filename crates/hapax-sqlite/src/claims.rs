@@ -14,6 +14,7 @@ use rusqlite::{Row, params};
 use crate::SqliteStore;
 use crate::session::{Session, key_columns, to_i64};
 use crate::tx::lock::{lock, try_lock};
+use crate::writer::WriteInfo;
 
 /// The `lease_left` of a claim in another open transaction, whose lease is not visible yet.
 const OPEN_TRANSACTION: Duration = Duration::from_millis(50);
@@ -26,13 +27,16 @@ impl Claims for SqliteStore {
     }
 
     async fn step(&self, key: &Key, token: &Token, kind: ClaimStep) -> StoreResult<Step> {
-        let (bytes, wakes) = match &kind {
-            ClaimStep::Extend(_) => (0, Vec::new()),
-            ClaimStep::Settle(value) => (value.len(), vec![key.digest()]),
-            ClaimStep::GiveBack(_) => (0, vec![key.digest()]),
+        let wakes = vec![key.digest()];
+        let write = match &kind {
+            ClaimStep::Extend(_) => WriteInfo::frees_room(),
+            ClaimStep::Settle(value) => {
+                WriteInfo { bytes: value.len(), wakes, ..WriteInfo::default() }
+            }
+            ClaimStep::GiveBack(_) => WriteInfo { wakes, ..WriteInfo::frees_room() },
         };
         let (key, token) = (key.clone(), token.clone());
-        self.write(bytes, wakes, move |session| step(session, &key, &token, &kind)).await
+        self.write(write, move |session| step(session, &key, &token, &kind)).await
     }
 
     async fn look(&self, key: &Key) -> StoreResult<Option<ClaimView>> {
@@ -55,7 +59,7 @@ impl SqliteStore {
             return Ok(answer);
         }
         let (key, ask) = (key.clone(), ask.clone());
-        self.write(0, Vec::new(), move |session| claim(session, &key, &ask)).await
+        self.write(WriteInfo::default(), move |session| claim(session, &key, &ask)).await
     }
 }
 

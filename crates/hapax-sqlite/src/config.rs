@@ -19,6 +19,7 @@ pub struct SqliteConfig {
     pub(crate) timeout: Duration,
     pub(crate) max_waiting_calls: usize,
     pub(crate) max_bytes: Option<u64>,
+    pub(crate) reserve: u64,
     pub(crate) partitions: u16,
 }
 
@@ -31,6 +32,7 @@ impl SqliteConfig {
             timeout: Duration::from_secs(2),
             max_waiting_calls: 1024,
             max_bytes: None,
+            reserve: 8 << 20,
             partitions: PARTITIONS,
         }
     }
@@ -40,6 +42,11 @@ impl SqliteConfig {
         clock: Arc<dyn Clock>;
         /// The longest that one call may take, from the wait for a thread to the answer.
         timeout: Duration;
+        /// How many bytes of the disk are kept for deletes and sweeps, in a file `…-reserve` beside the
+        /// database; 8 MiB by default, 0 for none. When the disk is full that file is removed, and until
+        /// it can be made again all calls that need room are answered with [`StoreError::Full`]. A file
+        /// system without `fallocate` (ZFS), or that copies on write, reserves nothing.
+        reserve: u64;
     }
 
     /// How many calls are queued for the writer thread, and as many for the readers. Further calls

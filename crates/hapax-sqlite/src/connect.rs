@@ -2,7 +2,7 @@
 
 use std::fs::Permissions;
 use std::ops::{Deref, DerefMut};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use hapax_core::{StoreError, StoreResult};
@@ -12,20 +12,20 @@ use rustix::fs::Access;
 use rustix::io::Errno;
 
 use crate::error::store_error;
+use crate::files::{OpenFiles, StoreFiles};
 use crate::{SqliteConfig, migrate};
 
-/// A connection, and the identity of the file that it was opened on.
+/// A connection, and the files that it has open.
 pub(crate) struct FileConnection {
     connection: Connection,
-    file: Option<(u64, u64)>,
+    open: OpenFiles,
     reusable: bool,
 }
 
 impl FileConnection {
-    /// Whether the path still leads to the same file. SQLite would go on writing to a file that was
-    /// deleted or replaced, and those writes would be lost.
-    pub(crate) fn is_current(&self, config: &SqliteConfig) -> bool {
-        self.file.is_some() && self.file == file_identity(config)
+    /// Refuses the store if a file of the connection was removed or replaced since it was opened.
+    pub(crate) fn check_files(&self, files: &StoreFiles) -> StoreResult<()> {
+        files.compare(&self.open)
     }
 
     /// Whether the connection may be kept for later calls. All connections of a process to one file
@@ -50,22 +50,17 @@ impl DerefMut for FileConnection {
     }
 }
 
-fn file_identity(config: &SqliteConfig) -> Option<(u64, u64)> {
-    std::fs::metadata(&config.path).ok().map(|file| (file.dev(), file.ino()))
-}
-
-/// Opens a connection in WAL mode with `synchronous=FULL` and migrates the tables.
-pub(crate) fn connect(config: &SqliteConfig) -> StoreResult<FileConnection> {
+/// Opens a connection in WAL mode with `synchronous=FULL` and migrates the tables. A store that was
+/// open before makes no new file and no new tables: theirs were taken away.
+pub(crate) fn connect(files: &StoreFiles) -> StoreResult<FileConnection> {
+    files.check_database()?;
+    let config = &files.config;
     let is_new = !config.path.exists();
-    let connection = Connection::open_with_flags(
-        &config.path,
-        // No SQLITE_OPEN_URI: a path is a path, whatever it begins with.
-        OpenFlags::SQLITE_OPEN_READ_WRITE
-            | OpenFlags::SQLITE_OPEN_CREATE
-            | OpenFlags::SQLITE_OPEN_NO_MUTEX,
-    )
-    .map_err(|error| open_error(config, error))?;
-    let file = file_identity(config);
+    // No SQLITE_OPEN_URI: a path is a path, whatever it begins with.
+    let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    flags.set(OpenFlags::SQLITE_OPEN_CREATE, !files.are_known());
+    let connection = Connection::open_with_flags(&config.path, flags)
+        .map_err(|error| open_error(config, error))?;
     if is_new {
         restrict_to_owner(config);
     }
@@ -79,11 +74,27 @@ pub(crate) fn connect(config: &SqliteConfig) -> StoreResult<FileConnection> {
         );
         return Err(StoreError::Incompatible { reason });
     }
-    migrate::migrate(&connection)?;
+    if files.are_known() {
+        migrate::check_version(&connection).map_err(|error| files.remember(error))?;
+    } else {
+        migrate::migrate(&connection)?;
+    }
     migrate::check_partitions(&connection, config.partitions)?;
     let reusable = can_write(&connection)?;
     connection.busy_timeout(config.lock_timeout()).map_err(store_error)?;
-    Ok(FileConnection { connection, file, reusable })
+    Ok(FileConnection { connection, open: files.note_open()?, reusable })
+}
+
+/// The connection, if its files are still in place, or a new one.
+pub(crate) fn reuse_or_connect(
+    connection: Option<FileConnection>,
+    files: &StoreFiles,
+    connect: impl FnOnce(&StoreFiles) -> StoreResult<FileConnection>,
+) -> StoreResult<FileConnection> {
+    match connection {
+        Some(connection) => connection.check_files(files).map(|()| connection),
+        None => connect(files),
+    }
 }
 
 /// Whether a write transaction can begin. A lock held by another process counts as writable.

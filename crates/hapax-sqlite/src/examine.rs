@@ -1,13 +1,14 @@
 //! Checks the file and its settings for anything that would break a promise.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use hapax_core::{Finding, Promise, StoreResult};
 use rusqlite::Connection;
 
 use crate::error::store_error;
+use crate::files::beside;
 use crate::writer::WriterStats;
 use crate::{SqliteConfig, migrate};
 
@@ -23,7 +24,7 @@ pub(crate) fn examine(
 ) -> StoreResult<Vec<Finding>> {
     let mut findings = vec![journal(connection)?, synchronous(connection)?, version(connection)?];
     findings.extend(file_mode(&config.path));
-    findings.extend(free_space(config.folder()));
+    findings.extend(free_space(config));
     findings.extend(network_file_system(config.folder()));
     findings.push(wal_size(&config.path));
     findings.push(writers(stats));
@@ -68,11 +69,13 @@ fn file_mode(path: &Path) -> Option<Finding> {
     Some(warning.unless(mode & 0o077 == 0, format!("file mode {mode:04o}")))
 }
 
-fn free_space(folder: &Path) -> Option<Finding> {
-    let disk = rustix::fs::statvfs(folder).ok()?;
+fn free_space(config: &SqliteConfig) -> Option<Finding> {
+    let disk = rustix::fs::statvfs(config.folder()).ok()?;
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);
-    let detail = format!("{} MiB free on the disk", free >> 20);
-    let fix = "make room: on a full disk every claim is refused";
+    let reserve = std::fs::metadata(beside(&config.path, "-reserve")).map_or(0, |file| file.len());
+    let (free_mib, reserve_mib) = (free >> 20, reserve >> 20);
+    let detail = format!("{free_mib} MiB free on the disk, {reserve_mib} MiB reserved for deletes");
+    let fix = "make room: on a full disk only deletes are served, from the reserve";
     let warning = Finding::warn("sqlite.room", Promise::Remembered, &*detail, fix);
     Some(warning.unless(free >= MIN_FREE_BYTES, detail))
 }
@@ -99,9 +102,7 @@ fn network_file_system(_: &Path) -> Option<Finding> {
 }
 
 fn wal_size(path: &Path) -> Finding {
-    let mut name = path.as_os_str().to_owned();
-    name.push("-wal");
-    let size = std::fs::metadata(PathBuf::from(name)).map_or(0, |file| file.len());
+    let size = std::fs::metadata(beside(path, "-wal")).map_or(0, |file| file.len());
     let detail = format!("write-ahead log of {} MiB", size >> 20);
     let fix = "end the process that keeps a read transaction open on the file";
     let warning = Finding::warn("sqlite.log", Promise::BoundedTime, &*detail, fix);

@@ -1,9 +1,9 @@
 //! The versions of the stored format, and the migrations between them.
 
 use hapax_core::{StoreError, StoreResult};
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::{Connection, ErrorCode, OptionalExtension};
 
-use crate::error::{internal_error, store_error};
+use crate::error::store_error;
 
 /// The schema version that this hapax writes.
 pub(crate) const VERSION: i64 = MIGRATIONS.len() as i64;
@@ -50,13 +50,20 @@ fn is_current(connection: &Connection) -> StoreResult<bool> {
 }
 
 /// Checked at the beginning of every transaction, because a newer hapax in another process may have
-/// migrated the file since this connection was opened. On an error the caller reconnects, which
-/// migrates.
+/// migrated the file since this connection was opened, or somebody may have dropped the tables.
 pub(crate) fn check_version(connection: &Connection) -> StoreResult<()> {
-    match meta(connection, "schema").map_err(store_error)? {
+    let found = match meta(connection, "schema") {
+        Ok(found) => found,
+        // SQLite's generic error, here: there is no such table.
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::Unknown) => None,
+        Err(error) => return Err(store_error(error)),
+    };
+    match found {
         Some(VERSION) => Ok(()),
         Some(found) if found > VERSION => Err(newer_schema(found)),
-        _ => Err(internal_error("the tables of hapax were changed by another program")),
+        _ => Err(StoreError::Replaced {
+            reason: "the tables of hapax were dropped or replaced".into(),
+        }),
     }
 }
 

@@ -15,7 +15,8 @@ pub(crate) trait QueuedCall: Send {
     /// Whether the caller stopped waiting for the answer.
     fn is_abandoned(&self) -> bool;
 
-    /// Runs the call and keeps its answer until [`QueuedCall::send_answer`].
+    /// Runs the call and keeps its answer until [`QueuedCall::send_answer`]. A call whose transaction
+    /// was rolled back may run again.
     fn run(&mut self, connection: &Connection);
 
     /// The error of [`QueuedCall::run`], if it failed.
@@ -29,7 +30,7 @@ pub(crate) trait QueuedCall: Send {
 }
 
 struct TypedCall<T, F> {
-    work: Option<F>,
+    work: F,
     clock: Arc<dyn Clock>,
     answer: Option<StoreResult<T>>,
     caller: oneshot::Sender<StoreResult<T>>,
@@ -38,17 +39,16 @@ struct TypedCall<T, F> {
 impl<T, F> QueuedCall for TypedCall<T, F>
 where
     T: Send,
-    F: FnOnce(Session<'_>) -> StoreResult<T> + Send,
+    F: FnMut(Session<'_>) -> StoreResult<T> + Send,
 {
     fn is_abandoned(&self) -> bool {
         self.caller.is_closed()
     }
 
     fn run(&mut self, connection: &Connection) {
-        let Some(work) = self.work.take() else { return };
         let session = Session { connection, clock: &*self.clock };
         // A call that panicked half-way counts as failed; the writer then rolls back.
-        let answer = catch_unwind(AssertUnwindSafe(|| work(session)))
+        let answer = catch_unwind(AssertUnwindSafe(|| (self.work)(session)))
             .unwrap_or_else(|_| Err(internal_error("an operation panicked")));
         self.answer = Some(answer);
     }
@@ -79,10 +79,10 @@ pub(crate) async fn run_on_thread<T, F, M>(
 ) -> StoreResult<T>
 where
     T: Send + 'static,
-    F: FnOnce(Session<'_>) -> StoreResult<T> + Send + 'static,
+    F: FnMut(Session<'_>) -> StoreResult<T> + Send + 'static,
 {
     let (caller, answer) = oneshot::channel();
-    let call = TypedCall { work: Some(work), clock, answer: None, caller };
+    let call = TypedCall { work, clock, answer: None, caller };
     let sent = queue.send(wrap(Box::new(call))).await;
     sent.map_err(|_| internal_error("a thread of the store has ended"))?;
     answer.await.map_err(|_| internal_error("a thread of the store dropped an operation"))?

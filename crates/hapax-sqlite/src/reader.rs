@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use hapax_core::StoreResult;
 use tokio::sync::mpsc;
 
-use crate::connect::{FileConnection, connect};
+use crate::connect::{FileConnection, connect, reuse_or_connect};
 use crate::error::store_error;
+use crate::files::StoreFiles;
+use crate::migrate;
 use crate::queued_call::QueuedCall;
 use crate::session::execute;
-use crate::{SqliteConfig, migrate};
 
 /// How many reads share one snapshot.
 const MAX_CALLS: usize = 32;
@@ -18,11 +19,7 @@ const MAX_CALLS: usize = 32;
 pub(crate) type ReadQueue = Arc<Mutex<mpsc::Receiver<Box<dyn QueuedCall>>>>;
 
 /// Serves reads until the last store handle is dropped and the queue is empty.
-pub(crate) fn run(
-    config: &SqliteConfig,
-    queue: &ReadQueue,
-    mut connection: Option<FileConnection>,
-) {
+pub(crate) fn run(files: &StoreFiles, queue: &ReadQueue, mut connection: Option<FileConnection>) {
     let mut calls = Vec::with_capacity(MAX_CALLS);
     loop {
         let taken = queue
@@ -32,19 +29,18 @@ pub(crate) fn run(
         if taken == 0 {
             return;
         }
-        connection = serve(config, connection.take(), &mut calls);
+        connection = serve(files, connection.take(), &mut calls);
     }
 }
 
 fn serve(
-    config: &SqliteConfig,
+    files: &StoreFiles,
     connection: Option<FileConnection>,
     calls: &mut Vec<Box<dyn QueuedCall>>,
 ) -> Option<FileConnection> {
-    let current = connection.filter(|connection| connection.is_current(config));
-    let begun = current.map_or_else(|| open(config), Ok).and_then(|connection| {
+    let begun = reuse_or_connect(connection, files, open).and_then(|connection| {
         execute(&connection, "BEGIN", [])?;
-        migrate::check_version(&connection)?;
+        migrate::check_version(&connection).map_err(|error| files.remember(error))?;
         Ok(connection)
     });
     let connection = match begun {
@@ -68,8 +64,8 @@ fn serve(
 }
 
 /// Opens a connection that refuses writes.
-pub(crate) fn open(config: &SqliteConfig) -> StoreResult<FileConnection> {
-    let connection = connect(config)?;
+pub(crate) fn open(files: &StoreFiles) -> StoreResult<FileConnection> {
+    let connection = connect(files)?;
     connection.pragma_update(None, "query_only", true).map_err(store_error)?;
     Ok(connection)
 }

@@ -10,6 +10,7 @@ use rusqlite::{Row, params};
 use crate::SqliteStore;
 use crate::session::{Session, key_columns, to_i64};
 use crate::tx::lock::lock;
+use crate::writer::WriteInfo;
 
 #[async_trait]
 impl Records for SqliteStore {
@@ -26,13 +27,13 @@ impl Records for SqliteStore {
         ttl: Option<Duration>,
     ) -> StoreResult<Put> {
         let (key, expect) = (key.clone(), expect.clone());
-        let bytes = value.len();
-        self.write(bytes, Vec::new(), move |session| put(session, &key, &value, &expect, ttl)).await
+        let write = WriteInfo { bytes: value.len(), ..WriteInfo::default() };
+        self.write(write, move |session| put(session, &key, &value, &expect, ttl)).await
     }
 
     async fn delete(&self, key: &Key, expect: &Expect) -> StoreResult<Deleted> {
         let (key, expect) = (key.clone(), expect.clone());
-        self.write(0, Vec::new(), move |session| delete(session, &key, &expect)).await
+        self.write(WriteInfo::frees_room(), move |session| delete(session, &key, &expect)).await
     }
 }
 

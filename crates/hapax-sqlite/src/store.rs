@@ -13,9 +13,11 @@ use tokio::time::Instant;
 
 use crate::checkpoint::{CheckpointSignal, Checkpointer, RESTART_PAGES};
 use crate::connect::FileConnection;
+use crate::files::StoreFiles;
 use crate::queued_call::{QueuedCall, run_on_thread};
+use crate::reserve::DiskReserve;
 use crate::session::{Session, write_probe};
-use crate::writer::{Writer, WriterMessage, WriterStats};
+use crate::writer::{RoomNeed, WriteInfo, Writer, WriterMessage, WriterStats};
 use crate::{SqliteConfig, examine, reader, sweep};
 
 /// Number of reader threads.
@@ -61,7 +63,8 @@ impl SqliteStore {
     pub fn open(config: impl Into<SqliteConfig>) -> StoreResult<Self> {
         let config = config.into();
         config.validate()?;
-        let first = match reader::open(&config) {
+        let files = Arc::new(StoreFiles::new(config.clone()));
+        let first = match reader::open(&files) {
             Ok(connection) => Some(connection).filter(FileConnection::is_reusable),
             Err(error) if error.is_transient() => {
                 tracing::warn!(error = %error, "the store cannot be used yet");
@@ -69,17 +72,22 @@ impl SqliteStore {
             }
             Err(error) => return Err(error),
         };
-        Self::start(config, first).map_err(StoreError::internal)
+        Self::start(config, files, first).map_err(StoreError::internal)
     }
 
-    fn start(config: SqliteConfig, mut first: Option<FileConnection>) -> std::io::Result<Self> {
+    fn start(
+        config: SqliteConfig,
+        files: Arc<StoreFiles>,
+        mut first: Option<FileConnection>,
+    ) -> std::io::Result<Self> {
         let (writer, written) = mpsc::channel(config.max_waiting_calls);
         let (readers, read) = mpsc::channel(config.max_waiting_calls);
         let (checkpointer, signals) = sync_channel(1);
         let (hub, stats) = (WakeRegistry::default(), Arc::<WriterStats>::default());
 
         let thread = Writer {
-            config: config.clone(),
+            reserve: DiskReserve::new(&config),
+            files: files.clone(),
             hub: hub.clone(),
             stats: stats.clone(),
             checkpointer: checkpointer.clone(),
@@ -88,17 +96,17 @@ impl SqliteStore {
             restart_at: RESTART_PAGES,
             failed_restarts: 0,
             data_version: None,
+            refused_at: None,
         };
         spawn("hapax-writer", move || thread.run(written))?;
 
         let read = Arc::new(Mutex::new(read));
         for _ in 0..READERS {
-            let (config, queue, connection) = (config.clone(), read.clone(), first.take());
-            spawn("hapax-reader", move || reader::run(&config, &queue, connection))?;
+            let (files, queue, connection) = (files.clone(), read.clone(), first.take());
+            spawn("hapax-reader", move || reader::run(&files, &queue, connection))?;
         }
 
-        let (config_, hub_, weak) = (config.clone(), hub.clone(), writer.downgrade());
-        let thread = Checkpointer { config: config_, hub: hub_, writer: weak };
+        let thread = Checkpointer { files, hub: hub.clone(), writer: writer.downgrade() };
         spawn("hapax-checkpoint", move || thread.run(signals))?;
 
         Ok(Self(Arc::new(SqliteInner { config, hub, stats, writer, readers, checkpointer })))
@@ -111,7 +119,7 @@ impl SqliteStore {
 
     pub(crate) async fn read<T: Send + 'static>(
         &self,
-        work: impl FnOnce(Session<'_>) -> StoreResult<T> + Send + 'static,
+        work: impl FnMut(Session<'_>) -> StoreResult<T> + Send + 'static,
     ) -> StoreResult<T> {
         let (timeout, clock) = (self.0.config.timeout, self.0.config.clock.clone());
         with_timeout(timeout, run_on_thread(&self.0.readers, |call| call, clock, work)).await
@@ -119,12 +127,11 @@ impl SqliteStore {
 
     pub(crate) async fn write<T: Send + 'static>(
         &self,
-        bytes: usize,
-        wakes: Vec<u64>,
-        work: impl FnOnce(Session<'_>) -> StoreResult<T> + Send + 'static,
+        write: WriteInfo,
+        work: impl FnMut(Session<'_>) -> StoreResult<T> + Send + 'static,
     ) -> StoreResult<T> {
         let (timeout, clock) = (self.0.config.timeout, self.0.config.clock.clone());
-        let message = |call| WriterMessage::Run { call, bytes, wakes };
+        let message = |call| WriterMessage::Run { call, write };
         with_timeout(timeout, run_on_thread(&self.0.writer, message, clock, work)).await
     }
 
@@ -154,9 +161,10 @@ impl Store for SqliteStore {
         "sqlite"
     }
 
-    /// Writes a row, because only a write shows that the disk is full or read-only.
+    /// Writes a row, because only a write shows that the disk is read-only. A full disk is reported
+    /// as long as other writes are refused.
     async fn ping(&self) -> StoreResult<()> {
-        self.write(0, Vec::new(), write_probe).await
+        self.write(WriteInfo { room: RoomNeed::Asks, ..WriteInfo::default() }, write_probe).await
     }
 
     async fn examine(&self) -> StoreResult<Vec<Finding>> {
@@ -171,7 +179,7 @@ impl Store for SqliteStore {
         loop {
             let left = u64::from(at_most) - count;
             let step = move |session: Session<'_>| sweep::sweep(session, left);
-            let swept = match self.write(0, Vec::new(), step).await {
+            let swept = match self.write(WriteInfo::frees_room(), step).await {
                 // Report the rows that were deleted; the next call meets the same error.
                 Err(_) if count > 0 => return Ok(Swept { count, more: true }),
                 swept => swept?,

@@ -9,12 +9,14 @@ use rusqlite::Connection;
 use tokio::sync::mpsc;
 
 use crate::checkpoint::{self, CheckpointSignal};
-use crate::connect::{FileConnection, connect};
+use crate::connect::{FileConnection, connect, reuse_or_connect};
 use crate::error::{internal_error, store_error};
 use crate::failpoint::{self, BEFORE_ANSWER, BEFORE_COMMIT, MID_BATCH};
+use crate::files::StoreFiles;
+use crate::migrate;
 use crate::queued_call::QueuedCall;
+use crate::reserve::{DiskReserve, no_room};
 use crate::session::execute;
-use crate::{SqliteConfig, migrate};
 
 /// How many calls share one transaction; the rest go into the next one, which bounds the wait.
 const MAX_CALLS: usize = 256;
@@ -29,10 +31,39 @@ const CACHE_KIB: i64 = -16_384;
 
 /// A message to the writer thread.
 pub(crate) enum WriterMessage {
-    /// A call, the bytes of its values, and the digests of the keys to wake after the commit.
-    Run { call: Box<dyn QueuedCall>, bytes: usize, wakes: Vec<u64> },
+    /// A call, and what the writer needs to know of it.
+    Run { call: Box<dyn QueuedCall>, write: WriteInfo },
     /// Wake the waiters if another process has committed.
     CheckForeignCommits,
+}
+
+/// What the writer needs to know of a call.
+#[derive(Default)]
+pub(crate) struct WriteInfo {
+    /// The bytes of its values.
+    pub(crate) bytes: usize,
+    /// The digests of the keys to wake after the commit.
+    pub(crate) wakes: Vec<u64>,
+    pub(crate) room: RoomNeed,
+}
+
+/// Whether a call is served while the disk is full.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum RoomNeed {
+    /// The call adds data: refused.
+    #[default]
+    Grows,
+    /// The call deletes, or changes a row in place: served from the reserve.
+    Frees,
+    /// A ping, which reports that there is no room.
+    Asks,
+}
+
+impl WriteInfo {
+    /// Of a call that works on a full disk.
+    pub(crate) fn frees_room() -> Self {
+        Self { room: RoomNeed::Frees, ..Self::default() }
+    }
 }
 
 /// Counters of the writer, for `examine`.
@@ -45,7 +76,7 @@ pub(crate) struct WriterStats {
 }
 
 pub(crate) struct Writer {
-    pub(crate) config: SqliteConfig,
+    pub(crate) files: Arc<StoreFiles>,
     pub(crate) hub: WakeRegistry,
     pub(crate) stats: Arc<WriterStats>,
     pub(crate) checkpointer: SyncSender<CheckpointSignal>,
@@ -58,6 +89,9 @@ pub(crate) struct Writer {
     pub(crate) failed_restarts: u32,
     /// The last `data_version`, which SQLite changes with every commit of another connection.
     pub(crate) data_version: Option<i64>,
+    pub(crate) reserve: DiskReserve,
+    /// How many pages were free below `max_bytes` when a call was refused for want of room.
+    pub(crate) refused_at: Option<i64>,
 }
 
 impl Writer {
@@ -69,46 +103,85 @@ impl Writer {
     }
 
     fn serve(&mut self, mut batch: WriteBatch) {
-        let done = self.commit(&mut batch.calls);
-        let full = matches!(done, Err(StoreError::Full { .. }));
-        let WriteBatch { calls, wakes } = batch;
+        if !self.reserve.is_whole() {
+            batch.keep_only(|room| room == RoomNeed::Frees, &no_room());
+        } else if self.is_at_its_limit() {
+            batch.keep_only(|room| room != RoomNeed::Asks, &no_room());
+        }
+        let mut done = self.commit(&mut batch.calls);
+        if let Err(error @ StoreError::Full { .. }) = &done {
+            self.make_room();
+            batch.keep_only(|room| room == RoomNeed::Frees, error);
+            done = self.commit(&mut batch.calls);
+        }
+        let calls = batch.calls.into_iter().map(|(call, _)| call);
         match done {
             Ok(()) => {
                 failpoint::hit(BEFORE_ANSWER);
-                calls.into_iter().for_each(QueuedCall::send_answer);
-                for digest in wakes {
+                calls.for_each(QueuedCall::send_answer);
+                for digest in batch.wakes {
                     self.hub.wake(digest);
                 }
             }
             Err(error) => {
                 tracing::debug!(error = %error, calls = calls.len(), "a batch was not written");
-                calls.into_iter().for_each(|call| call.fail(error.clone()));
+                calls.for_each(|call| call.fail(error.clone()));
             }
         }
+        // On a full disk a WAL that is restarted again and again is all the room that there is.
+        let full = !self.reserve.is_whole();
         self.maintain_wal(full);
     }
 
     /// Commits the whole batch, or nothing of it.
-    fn commit(&mut self, calls: &mut [Box<dyn QueuedCall>]) -> StoreResult<()> {
-        let connection = match self.connection.take().filter(|c| c.is_current(&self.config)) {
-            Some(connection) => connection,
-            None => self.reconnect()?,
-        };
+    fn commit(&mut self, calls: &mut [BatchedCall]) -> StoreResult<()> {
+        let files = self.files.clone();
+        let connection =
+            reuse_or_connect(self.connection.take(), &files, |_| self.connect_to_write())?;
         let before = connection.total_changes();
-        let done =
+        let mut done =
             self.check_foreign_commits(&connection).and_then(|()| transact(&connection, calls));
         if done.is_ok() && connection.total_changes() > before {
             self.stats.commits.fetch_add(1, Ordering::Relaxed);
+            // A commit into a WAL that was removed meanwhile is lost with this process.
+            done = connection.check_files(&files);
         }
-        let mut errors = calls.iter().filter_map(|call| call.error()).chain(done.as_ref().err());
+        let done = done.map_err(|error| files.remember(error));
+        let mut errors =
+            calls.iter().filter_map(|(call, _)| call.error()).chain(done.as_ref().err());
         if errors.all(keeps_connection) {
             self.connection = Some(connection);
         }
         done
     }
 
-    fn reconnect(&mut self) -> StoreResult<FileConnection> {
-        let mut connection = connect(&self.config)?;
+    /// After a call was refused for want of room: gives up the reserve, and restarts the WAL, so that
+    /// the calls that free room have some. Notes how many pages were free, for the next ping.
+    fn make_room(&mut self) {
+        self.reserve.release();
+        self.maintain_wal(true);
+        self.refused_at = self.free_pages();
+    }
+
+    /// Whether a call was refused because of `max_bytes`, and no page was freed since.
+    fn is_at_its_limit(&mut self) -> bool {
+        self.refused_at =
+            self.refused_at.filter(|then| self.free_pages().is_some_and(|n| n <= *then));
+        self.refused_at.is_some()
+    }
+
+    /// How many more pages `max_bytes` allows; `None` without it.
+    fn free_pages(&self) -> Option<i64> {
+        let connection = self.connection.as_ref()?;
+        self.files.config.max_bytes?;
+        let pragma =
+            |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).ok();
+        Some(pragma("max_page_count")? - pragma("page_count")? + pragma("freelist_count")?)
+    }
+
+    fn connect_to_write(&mut self) -> StoreResult<FileConnection> {
+        let mut connection = connect(&self.files)?;
+        self.reserve.ensure();
         let pages = self.wal_pages.clone();
         // The hook also replaces SQLite's automatic checkpoints, which would stall this thread.
         connection
@@ -137,13 +210,13 @@ impl Writer {
         Ok(())
     }
 
-    /// Called between two batches. On a full disk a restarted WAL is the room that deletes need.
+    /// Called between two transactions. On a full disk a restarted WAL is the room that deletes need.
     fn maintain_wal(&mut self, full: bool) {
         let pages = self.wal_pages.load(Ordering::Relaxed);
         if (full || pages >= self.restart_at)
             && let Some(connection) = &self.connection
         {
-            if checkpoint::restart_wal(connection, self.config.lock_timeout()) {
+            if checkpoint::restart_wal(connection, self.files.config.lock_timeout()) {
                 (self.restart_at, self.failed_restarts) = (checkpoint::RESTART_PAGES, 0);
             } else {
                 // A running checkpoint is out of the way soon. A long read of another process is not:
@@ -161,9 +234,20 @@ impl Writer {
     }
 }
 
+type BatchedCall = (Box<dyn QueuedCall>, RoomNeed);
+
 struct WriteBatch {
-    calls: Vec<Box<dyn QueuedCall>>,
+    calls: Vec<BatchedCall>,
     wakes: Vec<u64>,
+}
+
+impl WriteBatch {
+    /// Fails all calls but those that are served.
+    fn keep_only(&mut self, is_served: impl Fn(RoomNeed) -> bool, error: &StoreError) {
+        for (call, _) in self.calls.extract_if(.., |(_, room)| !is_served(*room)) {
+            call.fail(error.clone());
+        }
+    }
 }
 
 /// Takes the waiting calls, up to [`MAX_CALLS`] and [`MAX_BYTES`].
@@ -172,10 +256,10 @@ fn take_batch(first: WriterMessage, queue: &mut mpsc::Receiver<WriterMessage>) -
     let mut size = 0;
     let mut next = Some(first);
     while let Some(message) = next.take() {
-        if let WriterMessage::Run { call, bytes, wakes } = message {
-            batch.calls.push(call);
-            batch.wakes.extend(wakes);
-            size += bytes;
+        if let WriterMessage::Run { call, write } = message {
+            batch.calls.push((call, write.room));
+            batch.wakes.extend(write.wakes);
+            size += write.bytes;
         }
         if batch.calls.len() < MAX_CALLS && size < MAX_BYTES {
             next = queue.try_recv().ok();
@@ -184,7 +268,7 @@ fn take_batch(first: WriterMessage, queue: &mut mpsc::Receiver<WriterMessage>) -
     batch
 }
 
-fn transact(connection: &Connection, calls: &mut [Box<dyn QueuedCall>]) -> StoreResult<()> {
+fn transact(connection: &Connection, calls: &mut [BatchedCall]) -> StoreResult<()> {
     if calls.is_empty() {
         return Ok(());
     }
@@ -200,9 +284,9 @@ fn transact(connection: &Connection, calls: &mut [Box<dyn QueuedCall>]) -> Store
     done
 }
 
-fn run_all(connection: &Connection, calls: &mut [Box<dyn QueuedCall>]) -> StoreResult<()> {
+fn run_all(connection: &Connection, calls: &mut [BatchedCall]) -> StoreResult<()> {
     migrate::check_version(connection)?;
-    for call in calls {
+    for (call, _) in calls {
         // The caller's timeout has passed, and the caller was answered with it.
         if call.is_abandoned() {
             continue;
@@ -216,9 +300,10 @@ fn run_all(connection: &Connection, calls: &mut [Box<dyn QueuedCall>]) -> StoreR
             return Err(error.unwrap_or_else(|| internal_error("a transaction was lost")));
         }
         // A call that failed after its first write leaves a partial write: roll back the whole batch.
-        // That is rare, and a savepoint per call would cost every call.
+        // That is rare, and a savepoint per call would cost every call. Without room the calls that
+        // free some run again alone.
         if let Some(error) = call.error()
-            && connection.total_changes() != before
+            && (connection.total_changes() != before || matches!(error, StoreError::Full { .. }))
         {
             return Err(error.clone());
         }

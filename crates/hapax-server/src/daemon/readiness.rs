@@ -113,6 +113,10 @@ impl Readiness {
                 readiness.set(match examiner.examine().await {
                     Ok(None) => ReadinessState::Ready,
                     Ok(Some(reason)) => ReadinessState::Unfit(reason),
+                    // Waiting does not help, so say which file it is.
+                    Err(error @ StoreError::Replaced { .. }) => {
+                        ReadinessState::Unfit(error.to_string())
+                    }
                     Err(error) => ReadinessState::Down(describe_store_error(&error)),
                 });
             }

@@ -134,6 +134,7 @@ fn unusable(error: &StoreError) -> Finding {
         }
         StoreError::Full { .. } => "make room",
         StoreError::ReadOnly { .. } => "use the primary, or a file that may be written",
+        StoreError::Replaced { .. } => "restore its files and restart, or restart without them",
         StoreError::Locked { .. } => "end the process that holds it",
         StoreError::Refused { .. } => "correct the user and the password of the URL",
         _ => "see the message",

@@ -15,6 +15,7 @@ use hapax_core::{Key, Log, StoreResult, Watch};
 use crate::SqliteStore;
 use crate::error::internal_error;
 use crate::session::Session;
+use crate::writer::WriteInfo;
 
 pub(crate) use sweep::{SweptJob, sweep_job};
 
@@ -34,7 +35,7 @@ impl Log for SqliteStore {
         let (partitions, events, keep) = (self.partitions(), events.to_vec(), *keep);
         let append =
             move |session: Session<'_>| append::append(session, partitions, &events, &keep);
-        self.write(bytes, wakes, append).await
+        self.write(WriteInfo { bytes, wakes, ..WriteInfo::default() }, append).await
     }
 
     async fn attach(&self, job: &Key, after: u64, at_most: usize) -> StoreResult<Option<Attached>> {

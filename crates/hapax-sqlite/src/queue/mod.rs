@@ -19,6 +19,7 @@ use hapax_core::{Key, Queue, StoreResult, Tenant, Token, Watch};
 
 use crate::SqliteStore;
 use crate::session::Session;
+use crate::writer::WriteInfo;
 
 pub(crate) use enqueue::enqueue;
 
@@ -44,19 +45,21 @@ impl Queue for SqliteStore {
         let bytes = items.iter().map(|item| item.payload.len() + ITEM_BYTES).sum();
         let (name, items) = (queue.clone(), items.to_vec());
         let enqueue = move |session: Session<'_>| enqueue(session, &name, &items);
-        self.write(bytes, arrivals_digest(queue), enqueue).await
+        let wakes = arrivals_digest(queue);
+        self.write(WriteInfo { bytes, wakes, ..WriteInfo::default() }, enqueue).await
     }
 
     async fn lease(&self, queue: &QueueName, take: &LeaseRequest) -> StoreResult<Vec<LeasedItem>> {
         let (queue, take) = (queue.clone(), take.clone());
         let bytes = take.max_items.saturating_mul(ITEM_BYTES);
-        self.write(bytes, Vec::new(), move |session| lease::lease(session, &queue, &take)).await
+        let write = WriteInfo { bytes, ..WriteInfo::frees_room() };
+        self.write(write, move |session| lease::lease(session, &queue, &take)).await
     }
 
     async fn renew(&self, queue: &QueueName, token: &Token, lease: Duration) -> StoreResult<u64> {
         let (queue, token) = (queue.clone(), token.clone());
-        self.write(0, Vec::new(), move |session| resolve::renew(session, &queue, &token, lease))
-            .await
+        let renew = move |session: Session<'_>| resolve::renew(session, &queue, &token, lease);
+        self.write(WriteInfo::frees_room(), renew).await
     }
 
     async fn resolve(
@@ -69,7 +72,8 @@ impl Queue for SqliteStore {
         let (name, token, outcomes) = (queue.clone(), token.clone(), outcomes.to_vec());
         let resolve =
             move |session: Session<'_>| resolve::resolve(session, &name, &token, &outcomes);
-        self.write(bytes, arrivals_digest(queue), resolve).await
+        let wakes = arrivals_digest(queue);
+        self.write(WriteInfo { bytes, wakes, ..WriteInfo::frees_room() }, resolve).await
     }
 
     async fn depth(&self, queue: &QueueName, whose: Option<&Tenant>) -> StoreResult<QueueDepth> {
@@ -97,7 +101,8 @@ impl Queue for SqliteStore {
         action: DeadLetterAction,
     ) -> StoreResult<bool> {
         let (name, whose) = (queue.clone(), whose.cloned());
-        self.write(0, arrivals_digest(queue), move |session| {
+        let write = WriteInfo { wakes: arrivals_digest(queue), ..WriteInfo::frees_room() };
+        self.write(write, move |session| {
             oversee::resolve_dead(session, &name, whose.as_ref(), id, action)
         })
         .await

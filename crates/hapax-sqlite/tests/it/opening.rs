@@ -1,12 +1,11 @@
-//! Opening files: new, foreign, locked, newer, deleted.
+//! Opening files: new, foreign, locked, newer.
 
 use std::thread;
 use std::time::Duration;
 
 use crate::common::*;
-use hapax_core::{Claimed, Claims, Log, Severity, Store, StoreError};
+use hapax_core::{Claims, Log, Severity, Store, StoreError};
 use hapax_sqlite::{SqliteConfig, SqliteStore, migrate};
-use rusqlite::Connection;
 
 fn refusal(config: impl Into<SqliteConfig>) -> String {
     match SqliteStore::open(config) {
@@ -47,12 +46,6 @@ async fn schema_upgrade_by_another_process_stops_the_store() {
     }
 }
 
-fn tables(connection: &Connection) -> Vec<String> {
-    let named = "SELECT name FROM sqlite_master WHERE type = 'table' AND name GLOB 'hapax_*'";
-    let mut query = connection.prepare(named).unwrap();
-    query.query_map([], |row| row.get(0)).unwrap().collect::<Result<_, _>>().unwrap()
-}
-
 #[test]
 fn open_refuses_another_number_of_partitions() {
     let place = Place::new();
@@ -60,37 +53,6 @@ fn open_refuses_another_number_of_partitions() {
     let message = refusal(place.config());
     assert!(message.contains("16") && message.contains("256"), "{message}");
     assert_eq!(SqliteStore::open(place.config().partitions(16)).unwrap().partitions(), 16);
-}
-
-#[tokio::test]
-async fn dropped_tables_are_recreated() {
-    let (place, store) = Place::with_store();
-    settled(&store, &command("a"), "done").await;
-    let stranger = place.stranger();
-    for table in tables(&stranger) {
-        stranger.execute_batch(&format!("DROP TABLE {table}")).unwrap();
-    }
-    // Each thread fails once and then opens a new connection.
-    let mut answers = Vec::new();
-    while !matches!(answers.last(), Some(Ok(Claimed::Granted { .. }))) {
-        assert!(answers.len() < 10, "{answers:?}");
-        answers.push(store.claim(&command("a"), &ask()).await);
-    }
-}
-
-#[tokio::test]
-async fn deleted_file_is_not_written_to() {
-    let (place, store) = Place::with_store();
-    settled(&store, &command("a"), "done").await;
-    std::fs::remove_file(place.file()).unwrap();
-    // Another process creates a new file, as the operator who deleted the old one expects.
-    let other = place.store();
-    ticket(other.claim(&command("a"), &ask()).await);
-    let told = store.claim(&command("a"), &ask()).await.unwrap();
-    assert!(matches!(told, Claimed::Busy { .. }), "{told:?}");
-    ticket(store.claim(&command("b"), &ask()).await);
-    let told = other.claim(&command("b"), &ask()).await.unwrap();
-    assert!(matches!(told, Claimed::Busy { .. }), "{told:?}");
 }
 
 #[tokio::test]

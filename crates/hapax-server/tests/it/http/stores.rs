@@ -114,6 +114,21 @@ fn late_store_is_examined_when_it_comes() {
 }
 
 #[test]
+fn fault_13_removed_wal_turns_readyz_red_and_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("hapax.db");
+    let server = Setup::on(&format!("sqlite:{}", file.display())).start();
+    assert_eq!(server.put("/v1/records/k").json("1").status(), 201);
+    std::fs::remove_file(folder.path().join("hapax.db-wal")).unwrap();
+    server.put("/v1/records/k").json("2").is(503, "store-unavailable");
+    eventually("the file is named", || {
+        let ready = server.get("/readyz").send();
+        ready.status == 503 && ready.text().contains("hapax.db-wal")
+    });
+    server.get("/v1/records/k").is(503, "store-unavailable");
+}
+
+#[test]
 fn foreign_locks_count_and_foreign_records_are_read() {
     let redis = Redis::start();
     let server = Setup::on(&redis.url()).start();
