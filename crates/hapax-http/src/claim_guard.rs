@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::layer::{FirstRunGuard, Shared};
 use crate::replay::{in_progress, outcome_unknown};
-use crate::{FullBody, IdempotencyConfig, IdempotencyEvent, KeyedRequest, replay};
+use crate::{FullBody, IdempotencyConfig, IdempotencyEvent, KeyedRequest, Verdict, replay};
 
 /// How long a settle that fails is retried. The store may be back long after the lease has run out,
 /// and a late settle is accepted unless another attempt has taken over.
@@ -92,6 +92,14 @@ impl ClaimGuard {
     /// Frees the key for a retry.
     pub(crate) async fn give_back(self) {
         let _ = self.end(ClaimEnd::GiveBack).await;
+    }
+
+    /// Ends the claim without a stored response.
+    pub(crate) async fn end_unstored(self, verdict: Verdict) {
+        match verdict {
+            Verdict::GiveBack => self.give_back().await,
+            Verdict::Keep | Verdict::Unknown => self.abandon().await,
+        }
     }
 
     async fn end(mut self, end: ClaimEnd) -> Result<(), Response<FullBody>> {

@@ -6,9 +6,9 @@ use std::time::Duration;
 use hapax_core::lock::OnStoreError;
 use hapax_core::{OnUnknown, Tenant, metric_names};
 use http::request::Parts;
-use http::{Method, Response, StatusCode};
+use http::{HeaderMap, Method, Response, StatusCode};
 
-use crate::{CallerScope, FingerprintOf};
+use crate::{CallerScope, FingerprintOf, grpc};
 
 type PathOf = Arc<dyn Fn(&Parts) -> String + Send + Sync>;
 
@@ -204,9 +204,17 @@ pub enum Verdict {
     Unknown,
 }
 
+/// A response's verdict as far as its head decides it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeadVerdict {
+    Decided(Verdict),
+    /// The outcome of a gRPC call is in its trailers.
+    InTrailers,
+}
+
 /// The verdict for each status. 2xx, 3xx and 4xx are kept, except those that a retry may change (401,
 /// 403, 408, 425, 429). After another 5xx a retry may run; a 502 or 504 of a gateway leaves the
-/// outcome unknown.
+/// outcome unknown. A gRPC response counts as the HTTP status that its `grpc-status` corresponds to.
 ///
 /// ```
 /// use hapax_http::{Verdict, Verdicts};
@@ -230,15 +238,32 @@ impl Verdicts {
 
     /// The verdict for a response. The service's own (a [`Verdict`] in the extensions, or
     /// `Idempotency-Store: never`, which is removed) comes before that of the status.
-    pub(crate) fn judge<R>(&self, response: &mut Response<R>) -> Verdict {
+    pub(crate) fn judge<R>(&self, response: &mut Response<R>) -> HeadVerdict {
         let store = response.headers_mut().remove("idempotency-store");
         if let Some(verdict) = response.extensions().get() {
-            return *verdict;
+            return HeadVerdict::Decided(*verdict);
         }
         if store.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"never")) {
-            return Verdict::GiveBack;
+            return HeadVerdict::Decided(Verdict::GiveBack);
         }
-        self.of(response.status())
+        let mut status = response.status();
+        if status == StatusCode::OK && grpc::is_grpc(response.headers()) {
+            match grpc::http_status(response.headers()) {
+                Some(corresponding) => status = corresponding,
+                None => return HeadVerdict::InTrailers,
+            }
+        }
+        HeadVerdict::Decided(self.of(status))
+    }
+
+    /// The verdict at the end of a response. gRPC that ends without a `grpc-status` was cut.
+    pub(crate) fn judge_end(&self, head: HeadVerdict, trailers: Option<&HeaderMap>) -> Verdict {
+        match head {
+            HeadVerdict::Decided(verdict) => verdict,
+            HeadVerdict::InTrailers => trailers
+                .and_then(grpc::http_status)
+                .map_or(Verdict::Unknown, |status| self.of(status)),
+        }
     }
 
     /// The verdict for a status.

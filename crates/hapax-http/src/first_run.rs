@@ -19,6 +19,7 @@ use tower_service::Service;
 
 use crate::body::{BodySender, open_channel};
 use crate::claim_guard::ClaimGuard;
+use crate::config::HeadVerdict;
 use crate::replay::{add_trailers, capture, fits, tombstone};
 use crate::service::call_in_trace;
 use crate::{BoxError, FullBody, Problem, ProblemKind, RequestBody, ResponseBody, Verdict};
@@ -63,14 +64,15 @@ where
     async fn handle_response(self, mut response: Response<R>) {
         failpoint::pass(failpoint::ANSWERED);
         match self.claim.config().verdicts.judge(&mut response) {
-            Verdict::Keep => return self.store_response(response).await,
-            Verdict::GiveBack => self.claim.give_back().await,
-            Verdict::Unknown => self.claim.abandon().await,
+            HeadVerdict::Decided(verdict) if verdict != Verdict::Keep => {
+                self.claim.end_unstored(verdict).await;
+            }
+            head_verdict => return self.store_response(response, head_verdict).await,
         }
         let _ = self.reply.send(Ok(response.map(ResponseBody::passed_through)));
     }
 
-    async fn store_response(self, response: Response<R>) {
+    async fn store_response(self, response: Response<R>, verdict: HeadVerdict) {
         let (parts, body) = response.into_parts();
         if is_event_stream(&parts) {
             return self.pass_event_stream(parts, body).await;
@@ -79,7 +81,9 @@ where
         let length = announced_length(&parts.headers, &body);
         let head = capture(&parts, Bytes::new());
         let body = pin!(body);
-        let mut reader = BodyReader::new(body, length);
+        // Trailers that decide are waited for, whether or not all announced bytes are there.
+        let end = length.filter(|_| verdict != HeadVerdict::InTrailers);
+        let mut reader = BodyReader::new(body, end);
         let small = length.is_none_or(|length| length <= max as u64) && fits(&head, max);
         let mut copy = CapturedBody { chunks: Vec::new(), room: small.then_some(max) };
         // Most responses are ready at once: these need no channel, and no second task to wake.
@@ -88,7 +92,7 @@ where
                 Poll::Ready(Ok(Some(data))) => copy.add(&data),
                 Poll::Ready(Ok(None)) => {
                     let body = FullBody::new(copy.into_bytes(), reader.trailers);
-                    return self.settle_full(parts, body, head).await;
+                    return self.settle_full(parts, body, head, verdict).await;
                 }
                 Poll::Ready(Err(_)) => {
                     self.claim.abandon().await;
@@ -103,13 +107,27 @@ where
                 Poll::Pending => break,
             }
         }
-        Streaming { reader, copy, head, length }.run(self, parts).await;
+        Streaming { reader, copy, head, verdict, length }.run(self, parts).await;
     }
 
-    async fn settle_full(self, parts: Parts, body: FullBody, head: StoredResponse) {
+    async fn settle_full(
+        self,
+        parts: Parts,
+        body: FullBody,
+        head: StoredResponse,
+        verdict: HeadVerdict,
+    ) {
         let head = add_trailers(head, body.trailers());
         let stored = StoredResponse { body: body.bytes().clone(), ..head };
-        let response = match self.claim.settle(stored).await {
+        let verdict = self.claim.config().verdicts.judge_end(verdict, body.trailers());
+        let settled = match verdict {
+            Verdict::Keep => self.claim.settle(stored).await,
+            unstored => {
+                self.claim.end_unstored(unstored).await;
+                Ok(())
+            }
+        };
+        let response = match settled {
             Ok(()) => Response::from_parts(parts, body),
             Err(winner) => winner,
         };
@@ -132,6 +150,7 @@ struct Streaming<'a, R> {
     reader: BodyReader<'a, R>,
     copy: CapturedBody,
     head: StoredResponse,
+    verdict: HeadVerdict,
     length: Option<u64>,
 }
 
@@ -183,7 +202,11 @@ where
 
     async fn finish(self, claim: ClaimGuard, sender: BodySender, last: Option<Bytes>) {
         let trailers = self.reader.trailers;
-        let settled = if self.copy.fits() {
+        let verdict = claim.config().verdicts.judge_end(self.verdict, trailers.as_ref());
+        let settled = if verdict != Verdict::Keep {
+            claim.end_unstored(verdict).await;
+            Ok(())
+        } else if self.copy.fits() {
             let head = add_trailers(self.head, trailers.as_ref());
             claim.settle(StoredResponse { body: self.copy.into_bytes(), ..head }).await
         } else {

@@ -79,6 +79,7 @@ mod config;
 mod fingerprint;
 mod first_run;
 mod future;
+mod grpc;
 mod layer;
 pub mod problem;
 mod replay;

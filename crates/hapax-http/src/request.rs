@@ -6,6 +6,7 @@ use http::header::{AUTHORIZATION, COOKIE, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, Response};
 
+use crate::config::HeadVerdict;
 use crate::replay::{RunOrRespond, capture, decide, fits, tombstone};
 use crate::{FullBody, IdempotencyConfig, Problem, ProblemKind, Verdict};
 
@@ -282,12 +283,15 @@ impl KeyedRequest {
     /// [`Verdicts`](crate::Verdicts)): roll back then.
     ///
     /// A response larger than [`max_body`](IdempotencyConfig::with_max_body) becomes a tombstone: a
-    /// retry learns that the request ran. An `Idempotency-Store` header is obeyed and removed.
+    /// retry learns that the request ran. An `Idempotency-Store` header is obeyed and removed. The
+    /// `grpc-status` of a gRPC response counts where it is among the headers.
     pub fn settled_value(
         config: &IdempotencyConfig,
         response: &mut Response<Bytes>,
     ) -> Option<Bytes> {
-        if config.verdicts.judge(response) != Verdict::Keep {
+        if let HeadVerdict::Decided(Verdict::GiveBack | Verdict::Unknown) =
+            config.verdicts.judge(response)
+        {
             return None;
         }
         let (parts, body) = response.clone().into_parts();

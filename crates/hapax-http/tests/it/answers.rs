@@ -1,5 +1,6 @@
 //! Which responses are stored and replayed.
 
+use crate::common::fed::fed;
 use crate::common::{Runs, app, claim_elsewhere, counting_app, memory, post, send, without_wait};
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
@@ -98,6 +99,83 @@ async fn verdict_extension_wins() {
     assert_eq!(became(without_wait(), back).await, Became::RanAgain);
     let unknown = with(Verdict::Unknown, StatusCode::OK);
     assert_eq!(became(without_wait(), unknown).await, Became::Unknown);
+}
+
+/// Where a gRPC response has its status, and when it comes.
+#[derive(Clone, Copy, Debug)]
+enum GrpcStatus {
+    Header(&'static str),
+    Trailer(&'static str),
+    /// Trailers that come after the head.
+    LateTrailer(&'static str),
+    /// As above, after as many bytes as were announced.
+    AfterLength(&'static str),
+    Nowhere,
+}
+
+fn grpc(content_type: &'static str, status: GrpcStatus) -> Response<Body> {
+    let length = matches!(status, GrpcStatus::AfterLength(_)).then_some(7);
+    let (tap, body) = fed(length);
+    let mut response = ([("content-type", content_type)], Body::new(body)).into_response();
+    tap.send("message");
+    match status {
+        GrpcStatus::Header(code) => {
+            response.headers_mut().insert("grpc-status", HeaderValue::from_static(code));
+        }
+        GrpcStatus::Trailer(code) => tap.trailers("grpc-status", code),
+        GrpcStatus::LateTrailer(code) | GrpcStatus::AfterLength(code) => {
+            tokio::spawn(async move {
+                tokio::task::yield_now().await;
+                tap.trailers("grpc-status", code);
+            });
+        }
+        GrpcStatus::Nowhere => {}
+    }
+    response
+}
+
+#[tokio::test]
+async fn fault_26_grpc_status_decides_like_http() {
+    use GrpcStatus::{AfterLength, Header, LateTrailer, Nowhere, Trailer};
+    for (codes, expected) in [
+        (&["0", "3", "5", "6", "9", "10", "11"][..], Became::Replayed),
+        (&["2", "7", "8", "12", "13", "14", "15", "16", "99", "x"], Became::RanAgain),
+        (&["1", "4"], Became::Unknown),
+    ] {
+        for code in codes {
+            for place in [Header(code), Trailer(code), LateTrailer(code), AfterLength(code)] {
+                let became = became(without_wait(), move || grpc("application/grpc+proto", place));
+                assert_eq!(became.await, expected, "{place:?}");
+            }
+        }
+    }
+    let cut = || grpc("application/grpc", Nowhere);
+    assert_eq!(became(without_wait(), cut).await, Became::Unknown);
+    for other in ["application/grpc-web", "application/json"] {
+        let unavailable = move || grpc(other, Trailer("14"));
+        assert_eq!(became(without_wait(), unavailable).await, Became::Replayed, "{other}");
+    }
+}
+
+#[tokio::test]
+async fn fault_26_grpc_status_is_overruled_like_http() {
+    use GrpcStatus::{LateTrailer, Trailer};
+    let verdicts = Verdicts::default().with(StatusCode::NOT_FOUND, Verdict::GiveBack);
+    let config = without_wait().with_verdicts(verdicts);
+    let missing = || grpc("application/grpc", Trailer("5"));
+    assert_eq!(became(config, missing).await, Became::RanAgain);
+    let kept = || {
+        let mut response = grpc("application/grpc", Trailer("14"));
+        response.extensions_mut().insert(Verdict::Keep);
+        response
+    };
+    assert_eq!(became(without_wait(), kept).await, Became::Replayed);
+    // A response that is too large to be stored is judged by its trailers too.
+    for place in [Trailer("14"), LateTrailer("14")] {
+        let large = move || grpc("application/grpc;charset=x", place);
+        let became = became(without_wait().with_max_body(4), large).await;
+        assert_eq!(became, Became::RanAgain, "{place:?}");
+    }
 }
 
 #[tokio::test]
