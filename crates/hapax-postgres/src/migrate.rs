@@ -15,6 +15,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0001_claims_and_records.sql"),
     include_str!("../migrations/0002_log.sql"),
     include_str!("../migrations/0003_queue.sql"),
+    include_str!("../migrations/0004_sweep_and_queue.sql"),
 ];
 
 /// The schema version that this hapax reads and writes.

@@ -95,9 +95,14 @@ fn retry_or_bury(
         RetryHint::After(asked) => wait.max(asked.min(MAX_RETRY_AFTER)),
         _ => wait,
     };
-    (ItemOutcome::Retry { after, counts: true, reason: reason.into() }, false)
+    (ItemOutcome::Retry { after, counts: true, reason: reason.into(), keeps_place: true }, false)
 }
 
 fn hand_back(reason: &str) -> ItemOutcome {
-    ItemOutcome::Retry { after: Duration::ZERO, counts: false, reason: reason.into() }
+    ItemOutcome::Retry {
+        after: Duration::ZERO,
+        counts: false,
+        reason: reason.into(),
+        keeps_place: true,
+    }
 }

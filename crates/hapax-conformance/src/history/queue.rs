@@ -1,5 +1,6 @@
 //! Compares queues with their model: several workers, several keys, late steps.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::queue::{
@@ -61,7 +62,7 @@ enum Action {
 #[derive(Clone, Copy, Debug)]
 enum ModelOutcome {
     Ack { retention: Option<bool> },
-    Retry { after: Option<bool>, counts: bool },
+    Retry { after: Option<bool>, counts: bool, keeps_place: bool },
     Bury { blocks: bool },
 }
 
@@ -70,7 +71,8 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<QueueHistoryStep>> {
     let retention = prop_oneof![1 => Just(None), 1 => Just(Some(true)), 2 => Just(Some(false))];
     let how = prop_oneof![
         4 => retention.prop_map(|retention| ModelOutcome::Ack { retention }),
-        3 => (wait(), any::<bool>()).prop_map(|(after, counts)| ModelOutcome::Retry { after, counts }),
+        3 => (wait(), any::<bool>(), prop::bool::weighted(0.7))
+            .prop_map(|(after, counts, keeps_place)| ModelOutcome::Retry { after, counts, keeps_place }),
         2 => any::<bool>().prop_map(|blocks| ModelOutcome::Bury { blocks }),
     ];
     let some = |count| prop::sample::subsequence((0..ITEMS).collect::<Vec<_>>(), count);
@@ -99,6 +101,8 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<QueueHistoryStep>> {
 /// The model of one item. Items of a key are ordered by their position in the model's list.
 struct ModelItem {
     item: usize,
+    /// 0 for none.
+    key: usize,
     attempts: u32,
     fence: Option<Fence>,
     phase: Phase,
@@ -149,13 +153,18 @@ impl ModelOutcome {
             Self::Ack { retention } => {
                 ItemOutcome::Ack { retention: optional_time(times, retention) }
             }
-            Self::Retry { after, counts } => {
+            Self::Retry { after, counts, keeps_place } => {
                 let after = optional_time(times, after);
-                ItemOutcome::Retry { after, counts, reason: "later".into() }
+                ItemOutcome::Retry { after, counts, reason: "later".into(), keeps_place }
             }
             Self::Bury { blocks } => ItemOutcome::Bury { reason: "never".into(), blocks },
         }
     }
+}
+
+/// The key that an item is enqueued with.
+fn first_key(item: usize) -> usize {
+    item % 3
 }
 
 fn optional_time(times: HistoryTimes, brief: Option<bool>) -> Duration {
@@ -179,7 +188,7 @@ impl Model for QueueModel {
         let queue = QueueName::new(&format!("q{}", Token::random().as_str()));
         let item = |i: usize| {
             let item = QueueItem::new(&s.tenant, "t", i.to_string());
-            match i % 3 {
+            match first_key(i) {
                 0 => item,
                 key => item.key(&key.to_string()),
             }
@@ -295,14 +304,14 @@ impl QueueModel {
             return Enqueued::Duplicate;
         }
         let phase = Phase::Waiting(Wait::of(delay));
-        self.known.push(ModelItem { item, attempts: 0, fence: None, phase });
+        self.known.push(ModelItem { item, key: first_key(item), attempts: 0, fence: None, phase });
         Enqueued::Accepted
     }
 
     /// The items of each key that may be leased, in order; items of "key" 0 have no key.
     fn leasable(&self) -> Vec<Vec<usize>> {
         let of_key = |key: usize| {
-            let known = self.known.iter().filter(move |known| known.item % 3 == key);
+            let known = self.known.iter().filter(move |known| known.key == key);
             let mut open = true;
             let free = known.filter(move |known| {
                 let may = known.may_be_leased() && open;
@@ -314,8 +323,20 @@ impl QueueModel {
         (0..3).map(of_key).collect()
     }
 
+    /// The index of a leased item, if the item is as it was enqueued, except for a key that it left.
     fn index(&self, leased: &LeasedItem) -> Option<usize> {
-        self.items.iter().position(|item| *item == leased.item)
+        let index = self.items.iter().position(|item| item.id == leased.item.id)?;
+        (leased.item == self.stored_item(index)).then_some(index)
+    }
+
+    fn stored_item(&self, index: usize) -> QueueItem {
+        let mut item = self.items[index].clone();
+        item.key = item.key.filter(|_| self.key(index) != 0);
+        item
+    }
+
+    fn key(&self, item: usize) -> usize {
+        self.known.iter().find(|known| known.item == item).map_or(0, |known| known.key)
     }
 
     fn leased(
@@ -330,7 +351,7 @@ impl QueueModel {
         let due = leasable.iter().map(Vec::len).sum::<usize>();
         expect_equal!(leased.len(), due.min(take.max_items));
         for (key, leasable) in leasable.iter().enumerate() {
-            let got: Vec<_> = indices.iter().copied().filter(|i| i % 3 == key).collect();
+            let got: Vec<_> = indices.iter().copied().filter(|i| self.key(*i) == key).collect();
             let good = match key {
                 0 => got.iter().all(|i| leasable.contains(i)),
                 _ => leasable.starts_with(&got),
@@ -397,7 +418,10 @@ impl QueueModel {
             ModelOutcome::Ack { retention: Some(brief) } => {
                 known.phase = Phase::Done { token: token.clone(), brief };
             }
-            ModelOutcome::Retry { after, counts } => {
+            ModelOutcome::Retry { after, counts, keeps_place } => {
+                if !keeps_place {
+                    known.key = 0;
+                }
                 known.attempts -= u32::from(!counts);
                 known.phase = Phase::Waiting(Wait::of(after));
             }
@@ -423,10 +447,12 @@ impl QueueModel {
         expect_equal!((depth.waiting, depth.in_flight, depth.dead), (waiting, in_flight, dead));
         expect_equal!(depth.oldest_age.is_some(), waiting + in_flight > 0);
         let dead_items = store.dead(&self.queue, None, None, 100).await.map_err(failed)?;
-        let dead_items: Vec<_> = dead_items.iter().map(|dead| (dead.id, dead.attempts)).collect();
-        let mut expected: Vec<(ItemId, u32)> = Vec::new();
+        let dead_items: Vec<_> =
+            dead_items.into_iter().map(|dead| (dead.id, dead.attempts, dead.key)).collect();
+        let mut expected: Vec<(ItemId, u32, Option<Arc<str>>)> = Vec::new();
         for known in self.known.iter().filter(|k| matches!(k.phase, Phase::Dead { .. })) {
-            expected.push((self.items[known.item].id, known.attempts));
+            let item = self.stored_item(known.item);
+            expected.push((item.id, known.attempts, item.key));
         }
         expected.sort();
         expect_equal!(dead_items, expected);

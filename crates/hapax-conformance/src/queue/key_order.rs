@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hapax_core::queue::QueueItem;
 
-use super::{ALL, TestQueue, ack, bury, retry, sorted, uncounted_retry};
+use super::{ALL, TestQueue, ack, bury, retry, retry_without_key, sorted, uncounted_retry};
 use crate::context::{LONG, SHORT};
 use crate::suite::laws;
 
@@ -27,6 +27,9 @@ laws![
     many_held_back_items_do_not_hide_due_ones,
     item_due_before_an_earlier_one_does_not_hold_it_back,
     items_behind_a_dead_one_do_not_hide_other_retries,
+    retry_without_its_place_lets_later_items_pass,
+    item_that_left_its_key_is_leased_beside_it,
+    item_that_left_its_key_blocks_nothing_when_dead,
 ];
 
 async fn items_of_a_key_are_leased_in_the_order_of_enqueueing(queue: TestQueue) {
@@ -225,4 +228,43 @@ async fn items_behind_a_dead_one_do_not_hide_other_retries(queue: TestQueue) {
     let _ = queue.resolve(&batch.token, &outcomes).await;
     queue.context.outlive(SHORT).await;
     assert_eq!(queue.lease(2).await.ids(), ids[4..]);
+}
+
+async fn retry_without_its_place_lets_later_items_pass(queue: TestQueue) {
+    let [first, second, third] = queue.keyed(["k", "k", "k"]).await;
+    queue.done(&queue.lease(1).await, first, retry_without_key(LONG)).await;
+    let batch = queue.lease(1).await;
+    assert_eq!(batch.ids(), [second], "it does not wait for the first one's retry");
+    assert!(queue.lease(ALL).await.items.is_empty(), "the rest keep their order");
+    assert_eq!(queue.counts().await, (2, 1, 0));
+    queue.finish(&batch).await;
+    assert_eq!(queue.lease(ALL).await.ids(), [third]);
+}
+
+async fn item_that_left_its_key_is_leased_beside_it(queue: TestQueue) {
+    let [first, second, third] = queue.keyed(["k", "k", "k"]).await;
+    let batch = queue.lease(2).await;
+    assert_eq!(batch.ids(), [first, second]);
+    queue.done(&batch, first, retry_without_key(Duration::ZERO)).await;
+    let left = queue.lease(ALL).await;
+    assert_eq!(left.ids(), [first], "the third still waits for the second");
+    let leased = &left.items[0];
+    assert_eq!((leased.attempt, leased.item.key.as_deref()), (2, None));
+    queue.done(&batch, second, ack(LONG)).await;
+    assert_eq!(queue.lease(ALL).await.ids(), [third], "the first is in flight and has no key");
+}
+
+async fn item_that_left_its_key_blocks_nothing_when_dead(queue: TestQueue) {
+    let [first, second] = queue.keyed(["k", "k"]).await;
+    queue.done(&queue.lease(1).await, first, retry_without_key(Duration::ZERO)).await;
+    let batch = queue.lease(ALL).await;
+    assert_eq!(batch.sorted(), sorted(&[first, second]));
+    queue.done(&batch, first, bury(true)).await;
+    queue.done(&batch, second, ack(LONG)).await;
+    let [third] = queue.keyed(["k"]).await;
+    assert_eq!(queue.lease(ALL).await.ids(), [third]);
+    let dead = queue.context.store.dead(&queue.name, None, None, 10).await.unwrap();
+    assert_eq!((dead.len(), dead[0].key.as_deref()), (1, None));
+    assert!(queue.context.store.requeue(&queue.name, None, first).await.unwrap());
+    assert_eq!(queue.lease(ALL).await.ids(), [first]);
 }

@@ -161,11 +161,16 @@ fn ack(retention: Duration) -> ItemOutcome {
 }
 
 fn retry(after: Duration) -> ItemOutcome {
-    ItemOutcome::Retry { after, counts: true, reason: "not now".into() }
+    ItemOutcome::Retry { after, counts: true, reason: "not now".into(), keeps_place: true }
 }
 
 fn uncounted_retry(after: Duration) -> ItemOutcome {
-    ItemOutcome::Retry { after, counts: false, reason: "not my turn".into() }
+    ItemOutcome::Retry { after, counts: false, reason: "not my turn".into(), keeps_place: true }
+}
+
+/// A retry after which the item has no key.
+fn retry_without_key(after: Duration) -> ItemOutcome {
+    ItemOutcome::Retry { after, counts: true, reason: "pass by".into(), keeps_place: false }
 }
 
 fn bury(blocks: bool) -> ItemOutcome {

@@ -201,7 +201,10 @@ impl Items {
                 self.remove(id);
                 self.done.insert(id, Done { token: asker.clone(), until: now.plus(*retention) });
             }
-            ItemOutcome::Retry { after, counts, .. } => {
+            ItemOutcome::Retry { after, counts, keeps_place, .. } => {
+                if !keeps_place {
+                    row.item.key = None;
+                }
                 row.attempts -= u32::from(!counts);
                 row.due_at = now.plus(*after);
                 row.phase = Phase::Waiting;

@@ -34,7 +34,8 @@ use crate::{Fence, Fingerprint, Key, StoreResult, Tenant, Timestamp, Token, Watc
 /// 3. **Order per key.** Of items with the same tenant and ordering key, a later one is never
 ///    leased while an earlier one waits, is in flight with another holder, or is dead and blocks.
 ///    One lease may return several of them, in order. Items without a key have no order. *Earlier*
-///    is the order of enqueueing; for SQL transactions that overlap it may be either order.
+///    is the order of enqueueing; for SQL transactions that overlap it may be either order. An item
+///    that is retried without keeping its place has no key from then on: those behind it follow.
 /// 4. **Isolation of keys.** An item that waits for its retry, or is dead, holds back only items
 ///    with its own key.
 /// 5. **Steps compare the token.** Ack, retry and bury are lost and change nothing if the item was
@@ -152,7 +153,8 @@ pub trait Queue: Send + Sync {
         after: Duration,
         reason: &str,
     ) -> StoreResult<Resolved> {
-        let outcome = ItemOutcome::Retry { after, counts: true, reason: reason.into() };
+        let outcome =
+            ItemOutcome::Retry { after, counts: true, reason: reason.into(), keeps_place: true };
         Ok(self.resolve(queue, token, &[(id, outcome)]).await?[0])
     }
 
@@ -374,6 +376,8 @@ pub enum ItemOutcome {
         counts: bool,
         /// The reason, for operators; without personal data.
         reason: Arc<str>,
+        /// Whether later items of its key wait for the retry. If not, the item loses its key.
+        keeps_place: bool,
     },
     /// The work failed for good: the item becomes a dead letter.
     Bury {

@@ -193,7 +193,12 @@ impl Execution {
         let is_unknown = error.kind == FailureKind::Unknown;
         count_handled(event.kind(), if is_unknown { "unknown" } else { "failed" });
         let after = self.shared.config.backoff.after(attempt);
-        ItemOutcome::Retry { after, counts: true, reason: error.reason.as_ref().into() }
+        ItemOutcome::Retry {
+            after,
+            counts: true,
+            reason: error.reason.as_ref().into(),
+            keeps_place: true,
+        }
     }
 
     fn ack(&self) -> ItemOutcome {
@@ -214,5 +219,5 @@ pub(super) fn handled_mark() -> StoredResponse {
 }
 
 fn retry(after: Duration, counts: bool) -> ItemOutcome {
-    ItemOutcome::Retry { after, counts, reason: "it could not be begun".into() }
+    ItemOutcome::Retry { after, counts, reason: "it could not be begun".into(), keeps_place: true }
 }

@@ -70,10 +70,12 @@ fn is_ack(outcome: &ItemOutcome) -> bool {
 fn outcome_code(outcome: &ItemOutcome) -> i16 {
     match outcome {
         ItemOutcome::Ack { retention } => i16::from(!retention.is_zero()),
-        ItemOutcome::Retry { counts: true, .. } => 2,
-        ItemOutcome::Retry { counts: false, .. } => 3,
+        ItemOutcome::Retry { counts: true, keeps_place: true, .. } => 2,
+        ItemOutcome::Retry { counts: false, keeps_place: true, .. } => 3,
         ItemOutcome::Bury { blocks: true, .. } => 4,
         ItemOutcome::Bury { blocks: false, .. } => 5,
+        ItemOutcome::Retry { counts: true, keeps_place: false, .. } => 6,
+        ItemOutcome::Retry { counts: false, keeps_place: false, .. } => 7,
     }
 }
 

@@ -251,6 +251,7 @@ async fn relays_keep_key_order_and_do_nothing_twice() {
                                 after: Duration::ZERO,
                                 counts: false,
                                 reason: "".into(),
+                                keeps_place: true,
                             },
                         },
                     ));

@@ -3,7 +3,7 @@ local token, left, ends = ARGV[1], ARGV[2] + 0, text(now + ARGV[3])
 local answers = {}
 local function add_answer(id, item)
   answers[#answers + 1] = {id, item.attempts, text(item.fence),
-    math.max(0, micros - item.place), call('HGET', BODIES, id)}
+    math.max(0, micros - item.place), call('HGET', BODIES, id), item.lane and 1 or 0}
 end
 
 -- A repeated call: return what this token has leased already.

@@ -1,5 +1,5 @@
--- ARGV: wake-up channel, queue digest, token; then for each outcome: id, a(ck) r(etry) or b(ury), retention or
--- delay in ms, 1 if the attempt counts or the dead item blocks its lane, reason
+-- ARGV: wake-up channel, queue digest, token; then for each outcome: id, a(ck) r(etry) l(eave the lane and retry)
+-- or b(ury), retention or delay in ms, 1 if the attempt counts or the dead item blocks its lane, reason
 remove_expired()
 local token = ARGV[3]
 
@@ -43,7 +43,14 @@ for at = 4, #ARGV, 5 do
       else
         if not flag then item.attempts = item.attempts - 1 end
         item.due = now + ms
+        local left_lane
+        if outcome == 'l' and item.lane then
+          left_lane = item.lane
+          call('ZREM', INDEX, index_name('l', left_lane, id, item))
+          item.lane, item.key = nil, nil
+        end
         make_waiting(id, item)
+        if left_lane then schedule_lane(left_lane) end
       end
     end
   end

@@ -48,10 +48,12 @@ impl Queue for RedisStore {
         let args = [digest(&[take.token.as_str()]), at_most, lease].map(String::into_bytes);
         let reply = self.run_on_queue(&LEASE, queue, args.to_vec()).await?;
         let mut leased = reply
-            .read::<Vec<(String, u32, u64, u64, Vec<u8>)>>()?
+            .read::<Vec<(String, u32, u64, u64, Vec<u8>, bool)>>()?
             .into_iter()
-            .map(|(id, attempt, fence, age, body)| {
-                let item = item::decode(parse_id(&id)?, body).ok_or_else(corrupt_item)?;
+            .map(|(id, attempt, fence, age, body, has_key)| {
+                let mut item = item::decode(parse_id(&id)?, body).ok_or_else(corrupt_item)?;
+                // The body still has the key of an item that was retried without keeping its place.
+                item.key = item.key.filter(|_| has_key);
                 let (fence, age) = (Fence(fence), Duration::from_micros(age));
                 Ok(LeasedItem { item, attempt, fence, age })
             })
@@ -191,7 +193,9 @@ impl RedisStore {
 fn script_args(outcome: &ItemOutcome) -> (&'static str, Duration, bool, &str) {
     match outcome {
         ItemOutcome::Ack { retention } => ("a", *retention, false, ""),
-        ItemOutcome::Retry { after, counts, reason } => ("r", *after, *counts, reason),
+        ItemOutcome::Retry { after, counts, reason, keeps_place } => {
+            (if *keeps_place { "r" } else { "l" }, *after, *counts, reason)
+        }
         ItemOutcome::Bury { reason, blocks } => ("b", Duration::ZERO, *blocks, reason),
     }
 }

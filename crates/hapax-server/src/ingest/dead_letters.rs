@@ -121,7 +121,7 @@ impl IngestDeadLetters {
             Ok(_) => ItemOutcome::Ack { retention: RETENTION },
             Err(error) => {
                 let reason = error.label().into();
-                ItemOutcome::Retry { after: RETRY_AFTER, counts: false, reason }
+                ItemOutcome::Retry { after: RETRY_AFTER, counts: false, reason, keeps_place: true }
             }
         }
     }

@@ -88,7 +88,10 @@ impl ResolveCall<'_> {
         };
         match outcome {
             ItemOutcome::Ack { retention } => return self.ack(seq, *retention),
-            ItemOutcome::Retry { after, counts, reason } => {
+            ItemOutcome::Retry { after, counts, reason, keeps_place } => {
+                if !keeps_place {
+                    self.leave_key(seq)?;
+                }
                 self.retry(seq, *after, *counts, reason)?
             }
             ItemOutcome::Bury { reason, blocks } => self.bury(seq, reason, *blocks)?,
@@ -139,6 +142,13 @@ impl ResolveCall<'_> {
              WHERE seq = ?1",
             params![seq, due, !counts, reason],
         )
+    }
+
+    /// Takes the item out of the order of its key. It becomes a dead letter for a moment, because then
+    /// a trigger lets the next item of the key forward.
+    fn leave_key(&self, seq: i64) -> StoreResult<usize> {
+        self.session.execute("UPDATE hapax_outbox SET state = 5 WHERE seq = ?1", [seq])?;
+        self.session.execute("UPDATE hapax_outbox SET key = NULL WHERE seq = ?1", [seq])
     }
 
     fn bury(&self, seq: i64, reason: &str, blocks: bool) -> StoreResult<usize> {

@@ -115,7 +115,8 @@ fn lease_skips_rows_that_wait_for_their_retry() {
     bench.fill(20_000, "CASE WHEN i % 2 THEN 'k' || i END");
     let all = bench.take(20_000);
     assert_eq!(all.1.len(), 20_000);
-    let later = ItemOutcome::Retry { after: HOUR, counts: true, reason: "down".into() };
+    let later =
+        ItemOutcome::Retry { after: HOUR, counts: true, reason: "down".into(), keeps_place: true };
     bench.end_all(&all, &later);
     bench.fill(20_000, "CASE WHEN i % 2 THEN 'k' || i END");
     // Half of them have a key, and wait behind what waits.

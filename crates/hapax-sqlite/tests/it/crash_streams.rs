@@ -91,7 +91,12 @@ async fn take(store: SqliteStore) {
 }
 
 fn give_up() -> ItemOutcome {
-    ItemOutcome::Retry { after: Duration::ZERO, counts: false, reason: "".into() }
+    ItemOutcome::Retry {
+        after: Duration::ZERO,
+        counts: false,
+        reason: "".into(),
+        keeps_place: true,
+    }
 }
 
 /// A reader that lives on while the writers are killed.

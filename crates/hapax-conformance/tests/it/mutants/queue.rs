@@ -30,6 +30,8 @@ bugs! {
     AttemptsNotCounted => "attempts_count_leases",
     /// An uncounted retry counts as an attempt.
     GivingBackCounts => "uncounted_retry_does_not_count_its_attempt",
+    /// A retried item always keeps its key.
+    RetryKeepsItsPlace => "retry_without_its_place_lets_later_items_pass",
     /// A repeated lease is a new lease.
     AskedAgainIsAnother => "lease_repeated_with_its_token_returns_the_same_items",
     /// An item in flight is leased to a second worker.
@@ -67,8 +69,11 @@ impl QueueMutant {
             (Bug::DeadKeyDoesNotBlock, ItemOutcome::Bury { reason, .. }) => {
                 ItemOutcome::Bury { reason, blocks: false }
             }
-            (Bug::GivingBackCounts, ItemOutcome::Retry { after, reason, .. }) => {
-                ItemOutcome::Retry { after, counts: true, reason }
+            (Bug::GivingBackCounts, ItemOutcome::Retry { after, reason, keeps_place, .. }) => {
+                ItemOutcome::Retry { after, counts: true, reason, keeps_place }
+            }
+            (Bug::RetryKeepsItsPlace, ItemOutcome::Retry { after, counts, reason, .. }) => {
+                ItemOutcome::Retry { after, counts, reason, keeps_place: true }
             }
             (Bug::DoneIsForgotten, ItemOutcome::Ack { .. }) => {
                 ItemOutcome::Ack { retention: Duration::ZERO }
