@@ -3,7 +3,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use hapax_core::log::{Appended, Attached, LogEvent, LogRetention, PartitionTail, TailPosition};
+use hapax_core::log::{
+    Appended, Attached, LogEvent, LogRetention, PageRequest, PartitionTail, SeqSearch, TailPosition,
+};
 use hapax_core::queue::{
     DeadLetter, DeadLetterAction, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem,
     QueueDepth, QueueItem, QueueName, Resolved,
@@ -114,7 +116,8 @@ store_methods! {
     }
     Log, Rest {
         async fn append(events: &[LogEvent], keep: &LogRetention) -> Vec<Appended>;
-        async fn attach(job: &Key, after: u64, at_most: usize) -> Option<Attached>;
+        async fn attach(job: &Key, page: &PageRequest) -> Option<Attached>;
+        async fn find_seq(job: &Key, seq: u64) -> Option<SeqSearch>;
         async fn tail(from: &[(u16, TailPosition)], at_most: usize) -> Vec<PartitionTail>;
         fn partitions() -> u16;
         fn listen(job: &Key) -> Watch;

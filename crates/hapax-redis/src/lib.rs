@@ -67,10 +67,11 @@
 //!   master each time.
 //! - **The log** keeps acknowledged events until a failover or a restart loses them;
 //!   [`RedisConfig::wait_for_replicas`] reduces that. The scripts compare the server's replication id, which changes
-//!   with every start and every promotion: entries appended after a change have a new epoch. A reader that saw only
-//!   entries that survived continues without a gap, and a reader that saw more gets a gap. Readers of the tail are
-//!   taken back to the point of the change: they see every existing entry once, and an offset twice if its first
-//!   entry was lost. After sixteen changes the oldest cursors and positions get a gap.
+//!   with every start and every promotion: entries appended after a change have a new epoch. Every reader that passes
+//!   the change gets a gap there, unless nothing can have been lost: a restart with an append-only file (and no power
+//!   cut with `appendfsync everysec`) of a server that had no replicas. Readers of the tail are taken back to the
+//!   point of the change: they see every existing entry once, and an offset twice if its first entry was lost. After
+//!   sixteen changes the oldest cursors and positions get a gap.
 //!   A client of a single server or behind Sentinel caches the replication id for a second, so it does not notice
 //!   an operator who demotes and promotes the server by hand within that second.
 //! - **Epochs** follow the server's clock as fences do, and grow under the same conditions.

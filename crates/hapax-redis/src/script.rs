@@ -65,6 +65,7 @@ scripts! {
     PARTITIONS = "partitions.lua";
     APPEND = "append.lua" "append_rest.lua";
     ATTACH = "attach.lua";
+    FIND_SEQ = "find_seq.lua";
     TAIL = "tail.lua";
     ENQUEUE = "queue.lua" "enqueue.lua";
     LEASE = "queue.lua" "lease.lua";

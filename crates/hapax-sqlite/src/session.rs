@@ -61,6 +61,27 @@ impl Session<'_> {
         query.and_then(|mut query| query.query_map(params, decode)?.collect()).map_err(column_error)
     }
 
+    /// The rows before the first one that `decode` answers with `None`.
+    pub(crate) fn some<T>(
+        &self,
+        sql: &str,
+        params: impl Params,
+        mut decode: impl FnMut(&Row<'_>) -> rusqlite::Result<Option<T>>,
+    ) -> StoreResult<Vec<T>> {
+        let read = || {
+            let mut query = self.connection.prepare_cached(sql)?;
+            let (mut rows, mut taken) = (query.query(params)?, Vec::new());
+            while let Some(row) = rows.next()? {
+                match decode(row)? {
+                    Some(one) => taken.push(one),
+                    None => break,
+                }
+            }
+            Ok(taken)
+        };
+        read().map_err(column_error)
+    }
+
     /// The next number of the sequence that fences and versions come from. The caller holds the write
     /// lock. (Two statements cost a third of one with RETURNING, which builds a table in memory.)
     pub(crate) fn next_sequence(&self) -> StoreResult<u64> {

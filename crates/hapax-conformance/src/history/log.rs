@@ -4,7 +4,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
 use hapax_core::Key;
-use hapax_core::log::{Appended, Cursor, Epoch, LogEntry, LogEvent, LogRetention, TailPosition};
+use hapax_core::log::{
+    Appended, Cursor, Epoch, LogEntry, LogEvent, LogRetention, PageRequest, TailPosition,
+};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
@@ -216,7 +218,8 @@ impl LogModel {
         at_most: usize,
     ) -> Result<(), TestCaseError> {
         let store = &self.nodes[node].store;
-        let attached = store.attach(&self.keys[job], after, at_most).await.map_err(failed)?;
+        let page = PageRequest::new(after, at_most).with_state();
+        let attached = store.attach(&self.keys[job], &page).await.map_err(failed)?;
         let (Some(attached), Some(job_model)) = (&attached, &self.jobs[job]) else {
             expect_equal!(attached.is_some(), self.jobs[job].is_some());
             return Ok(());
@@ -225,7 +228,7 @@ impl LogModel {
         expect_equal!(head.end(), job_model.at(job_model.events.len() - 1));
         expect_equal!(head.first, job_model.trimmed as u64 + 1);
         expect_equal!(head.closed, job_model.closed());
-        expect_equal!(head.state, job_model.state());
+        expect_equal!(head.state, Some(job_model.state()));
         let asked = job_model.kept().filter(|i| *i as u64 + 1 > after).take(at_most);
         expect_equal!(attached.entries, asked.map(|i| job_model.entry(i)).collect::<Vec<_>>());
         Ok(())

@@ -1,18 +1,19 @@
 //! The laws of `Log`.
 
 mod append;
+mod page;
 mod retention;
 mod tail;
 
 use bytes::Bytes;
-use hapax_core::log::{Appended, Attached, Cursor, LogEntry, LogEvent, LogRetention};
+use hapax_core::log::{Appended, Attached, Cursor, LogEntry, LogEvent, LogRetention, PageRequest};
 use hapax_core::{Fingerprint, Key};
 
 use crate::context::{LONG, LawContext};
 use crate::suite::Law;
 
 pub(crate) fn laws() -> Vec<Law> {
-    [append::LAWS, retention::LAWS, tail::LAWS].concat()
+    [append::LAWS, page::LAWS, retention::LAWS, tail::LAWS].concat()
 }
 
 pub(crate) const KEEP: LogRetention = LogRetention { retention: LONG, max_entries: 10_000 };
@@ -59,8 +60,12 @@ async fn published(s: &LawContext, events: &[LogEvent]) -> Vec<Cursor> {
     append(s, events).await.into_iter().map(at).collect()
 }
 
+async fn attach_page(s: &LawContext, job: &Key, page: &PageRequest) -> Option<Attached> {
+    s.store.attach(job, page).await.expect("the store answers")
+}
+
 async fn attach(s: &LawContext, job: &Key, after: u64, at_most: usize) -> Option<Attached> {
-    s.store.attach(job, after, at_most).await.expect("the store answers")
+    attach_page(s, job, &PageRequest::new(after, at_most).with_state()).await
 }
 
 /// All entries of a job that must exist.

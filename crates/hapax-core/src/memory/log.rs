@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use super::{MemoryStore, Tables};
 use crate::log::{
     Appended, Attached, Cursor, Epoch, Epochs, JobHead, LogEntry, LogEvent, LogRetention,
-    PartitionTail, TailChange, TailPosition,
+    PageRequest, PartitionTail, TailChange, TailPosition,
 };
 use crate::{Fingerprint, Key, Log, StoreResult, Timestamp, Watch};
 
@@ -61,13 +61,24 @@ impl Job {
         }
     }
 
-    fn head(&self, now: Timestamp) -> JobHead {
+    fn page(&self, page: &PageRequest) -> Vec<LogEntry> {
+        let mut bytes = 0_usize;
+        let entries = self.entries.iter().map(|kept| &kept.entry);
+        let entries = entries.filter(|entry| entry.at.offset > page.after).take(page.max_entries);
+        let fits = |(i, entry): &(usize, &LogEntry)| {
+            bytes = bytes.saturating_add(entry.payload.len());
+            *i == 0 || bytes <= page.max_bytes
+        };
+        entries.enumerate().take_while(fits).map(|(_, entry)| entry.clone()).collect()
+    }
+
+    fn head(&self, with_state: bool, now: Timestamp) -> JobHead {
         JobHead {
             epochs: self.epochs.clone(),
             first: self.last + 1 - self.entries.len() as u64,
             last: self.last,
             closed: self.closed,
-            state: self.state.clone(),
+            state: with_state.then(|| self.state.clone()),
             expires_in: self.expires_at.since(now),
         }
     }
@@ -192,21 +203,12 @@ impl Log for MemoryStore {
         Ok(answers)
     }
 
-    async fn attach(&self, job: &Key, after: u64, at_most: usize) -> StoreResult<Option<Attached>> {
+    async fn attach(&self, job: &Key, page: &PageRequest) -> StoreResult<Option<Attached>> {
         let tables = self.tables();
         let now = self.clock.now();
         let found = tables.jobs.get(job).filter(|job| now < job.expires_at);
-        Ok(found.map(|job| Attached {
-            head: job.head(now),
-            entries: job
-                .entries
-                .iter()
-                .map(|kept| &kept.entry)
-                .filter(|entry| entry.at.offset > after)
-                .take(at_most)
-                .cloned()
-                .collect(),
-        }))
+        Ok(found
+            .map(|job| Attached { head: job.head(page.with_state, now), entries: job.page(page) }))
     }
 
     async fn tail(

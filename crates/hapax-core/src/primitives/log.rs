@@ -41,10 +41,14 @@ pub const MAX_NUMBER: u64 = (1 << 53) - 1;
 ///    state stay.
 /// 8. **Epochs** distinguish the histories of a log, like terms in Raft: two entries with equal
 ///    epoch and offset are the same entry, and so are all entries before them. A store that may
-///    have lost acknowledged entries (in a failover) continues under a new epoch.
+///    have lost acknowledged entries (in a failover) continues under a new epoch, which is marked as
+///    [lossy](Epochs::turn). Entries have the epoch that the head gives their offset
+///    ([`Epochs::at`]).
 /// 9. **The tail** of a partition shows each appended entry once, the entries of a job in offset
 ///    order, and skips none that is still kept, however late its append committed. `lost` reports
 ///    that some entries were forgotten before they were read.
+/// 10. **Pages** end before the entry that would exceed [`PageRequest::max_bytes`], but an entry
+///     that is larger than that is a page of its own, so that a reader always gets on.
 ///
 /// ```
 /// use hapax_core::{log::*, memory::MemoryStore, Fingerprint, Key, Tenant};
@@ -68,9 +72,9 @@ pub const MAX_NUMBER: u64 = (1 << 53) - 1;
 /// assert_eq!(store.append(&[event(11, "[]")], &keep).await?, [Appended::Duplicate(at)]);
 /// assert_eq!(store.append(&[event(11, "0")], &keep).await?, [Appended::Conflict]);
 ///
-/// let attached = store.attach(&job, 1, 100).await?.unwrap();
+/// let attached = store.attach(&job, &PageRequest::new(1, 100).with_state()).await?.unwrap();
 /// assert_eq!(attached.entries.len(), 1);
-/// assert_eq!(attached.head.state.seq, 11);
+/// assert_eq!(attached.head.state.unwrap().seq, 11);
 /// # Ok(()) }
 /// ```
 #[async_trait]
@@ -78,10 +82,34 @@ pub trait Log: Send + Sync {
     /// Appends up to [`MAX_APPEND`] events in the given order. Returns one answer per event.
     async fn append(&self, events: &[LogEvent], keep: &LogRetention) -> StoreResult<Vec<Appended>>;
 
-    /// Reads the job's head and up to `at_most` entries with an offset above `after`, in one atomic
-    /// read; `None` if the job has no log. Trimmed entries are missing: compare
-    /// [`JobHead::first`].
-    async fn attach(&self, job: &Key, after: u64, at_most: usize) -> StoreResult<Option<Attached>>;
+    /// Reads the job's head and one page of its entries, in one atomic read; `None` if the job has
+    /// no log. Trimmed entries are missing: compare [`JobHead::first`].
+    async fn attach(&self, job: &Key, page: &PageRequest) -> StoreResult<Option<Attached>>;
+
+    /// Finds, among the kept entries of the job, the one with the highest seq up to `seq`; of several
+    /// with that seq, the first. `None` if the job has no log.
+    ///
+    /// This implementation reads all entries. Stores override it to leave the payloads where they
+    /// are.
+    async fn find_seq(&self, job: &Key, seq: u64) -> StoreResult<Option<SeqSearch>> {
+        let mut found: Option<FoundSeq> = None;
+        let mut after = 0;
+        loop {
+            let page = PageRequest::new(after, 1000).bytes(4 << 20);
+            let Some(Attached { head, entries }) = self.attach(job, &page).await? else {
+                return Ok(None);
+            };
+            for entry in entries.iter().filter(|entry| entry.seq <= seq) {
+                if found.is_none_or(|found| entry.seq > found.seq) {
+                    found = Some(FoundSeq { seq: entry.seq, at: entry.at });
+                }
+            }
+            match entries.last() {
+                Some(last) if last.at.offset < head.last => after = last.at.offset,
+                _ => return Ok(Some(SeqSearch { first: head.first, found })),
+            }
+        }
+    }
 
     /// Reads the changes of each partition after its position, at most `at_most` per partition.
     /// Returns one answer per element of `from`, in the same order.
@@ -186,6 +214,63 @@ fn number(text: &str) -> Result<u64, InvalidCursor> {
     number.ok_or(InvalidCursor)
 }
 
+/// The entries that [`Log::attach`] is to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageRequest {
+    /// The offset before the first entry; entries up to it are left out.
+    pub after: u64,
+    /// The most entries.
+    pub max_entries: usize,
+    /// The most bytes of payload; a page has one entry even if that is larger.
+    pub max_bytes: usize,
+    /// Whether to read the job's state, whose payload costs as much as an entry.
+    pub with_state: bool,
+}
+
+impl PageRequest {
+    /// Up to `max_entries` entries after this offset, of any size, without the state.
+    pub fn new(after: u64, max_entries: usize) -> Self {
+        Self { after, max_entries, max_bytes: usize::MAX, with_state: false }
+    }
+
+    /// The head and the state, without entries.
+    pub fn state_only() -> Self {
+        Self::new(MAX_NUMBER, 0).with_state()
+    }
+
+    /// Limits the bytes of payload.
+    #[must_use]
+    pub fn bytes(mut self, max_bytes: usize) -> Self {
+        self.max_bytes = max_bytes;
+        self
+    }
+
+    /// Reads the job's state too.
+    #[must_use]
+    pub fn with_state(mut self) -> Self {
+        self.with_state = true;
+        self
+    }
+}
+
+/// The answer of [`Log::find_seq`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SeqSearch {
+    /// The first offset that is still kept; entries before it were not searched.
+    pub first: u64,
+    /// The entry, if there is one.
+    pub found: Option<FoundSeq>,
+}
+
+/// An entry that [`Log::find_seq`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FoundSeq {
+    /// The seq of the entry.
+    pub seq: u64,
+    /// The cursor of the entry.
+    pub at: Cursor,
+}
+
 /// The answer to one appended event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a conflict or a closed job appended nothing"]
@@ -220,8 +305,8 @@ pub struct JobHead {
     pub last: u64,
     /// Whether the closing event was appended.
     pub closed: bool,
-    /// The entry with the highest seq.
-    pub state: LogEntry,
+    /// The entry with the highest seq, if [`PageRequest::with_state`] asked for it.
+    pub state: Option<LogEntry>,
     /// How long until the job is forgotten, unless another event is appended.
     pub expires_in: Duration,
 }
@@ -232,11 +317,35 @@ impl JobHead {
         Cursor { epoch: self.epochs.last(), offset: self.last }
     }
 
-    /// Whether a reader at this cursor can continue without missing an entry: the cursor belongs to
-    /// this log, and no entry after it was trimmed.
+    /// Whether a reader at this cursor gets the next entry without missing one: the cursor belongs to
+    /// this log, no entry after it was trimmed, and none may have been lost right after it.
     pub fn holds(&self, cursor: Cursor) -> bool {
         let kept = cursor.offset + 1 >= self.first && cursor.offset <= self.last;
-        kept && self.epochs.at(cursor.offset) == Some(cursor.epoch)
+        let is_of_this_log = self.epochs.at(cursor.offset) == cursor.epoch
+            && !self.epochs.may_have_lost_after(cursor.offset);
+        kept && (is_of_this_log || self.epochs.before(cursor.offset + 1) == cursor)
+    }
+
+    /// The cursor before the first entry that is still kept.
+    pub fn start(&self) -> Cursor {
+        self.epochs.before(self.first)
+    }
+
+    /// Where a reader continues, after a gap, whose cursor is not held. If the history of the cursor
+    /// is known, that is where it parted from this one: the entries before are those that the reader
+    /// has seen. Otherwise it is the first entry that is still kept. The result is always held.
+    pub fn resume(&self, cursor: Cursor) -> Cursor {
+        let parted = self.epochs.end_of(cursor.epoch);
+        let parted = parted.filter(|end| (self.first..=cursor.offset + 1).contains(&(end + 1)));
+        self.epochs.before(parted.map_or(self.first, |end| end + 1))
+    }
+
+    /// The entries up to the next place at which some may have been lost.
+    pub fn up_to_loss<'a>(&self, entries: &'a [LogEntry]) -> &'a [LogEntry] {
+        let Some(first) = entries.first() else { return entries };
+        let lossy = |span: &&EpochSpan| span.lossy && span.first > first.at.offset;
+        let Some(loss) = self.epochs.0.iter().find(lossy) else { return entries };
+        &entries[..entries.partition_point(|entry| entry.at.offset < loss.first)]
     }
 }
 
@@ -257,54 +366,100 @@ pub struct LogEntry {
 
 /// The epochs of one log, each with the offset of its first entry. Most logs have one epoch.
 ///
-/// The stored form is text, `7@1,9@42`: epoch 7 from offset 1, epoch 9 from offset 42.
+/// The stored form is text, `7@1,9@42,12!50`: epoch 7 from offset 1, epoch 9 from offset 42, and
+/// epoch 12 from offset 50, before which entries may have been lost.
 ///
 /// ```
 /// use hapax_core::log::{Epoch, Epochs};
 /// let mut epochs = Epochs::new(Epoch(7));
-/// epochs.turn(Epoch(9), 42);
-/// assert_eq!(epochs.at(41), Some(Epoch(7)));
-/// assert_eq!(epochs.at(42), Some(Epoch(9)));
-/// assert_eq!(epochs.to_string(), "7@1,9@42");
-/// assert_eq!("7@1,9@42".parse(), Ok(epochs));
+/// epochs.turn(Epoch(9), 42, false);
+/// epochs.turn(Epoch(12), 50, true);
+/// assert_eq!(epochs.at(41), Epoch(7));
+/// assert_eq!(epochs.at(42), Epoch(9));
+/// assert_eq!(epochs.to_string(), "7@1,9@42,12!50");
+/// assert_eq!("7@1,9@42,12!50".parse(), Ok(epochs));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Epochs(Vec<(Epoch, u64)>);
+pub struct Epochs(Vec<EpochSpan>);
+
+/// One epoch of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct EpochSpan {
+    epoch: Epoch,
+    first: u64,
+    /// Whether entries right before the first one may have been lost.
+    lossy: bool,
+}
 
 impl Epochs {
-    /// How many epochs are remembered. Readers with a cursor of an older epoch get a gap.
+    /// How many epochs are remembered. Readers with a cursor of an older epoch get a gap, and then
+    /// the kept entries; those of forgotten epochs are shown under the oldest one remembered.
     pub const MAX: usize = 16;
 
     /// The epochs of a new log.
     pub fn new(epoch: Epoch) -> Self {
-        Self(vec![(epoch, 1)])
+        Self(vec![EpochSpan { epoch, first: 1, lossy: false }])
     }
 
-    /// Starts another epoch at this offset.
-    pub fn turn(&mut self, epoch: Epoch, first: u64) {
-        self.0.retain(|(_, from)| *from < first);
-        self.0.push((epoch, first));
+    /// Starts another epoch at this offset. It is `lossy` if acknowledged entries may have been lost;
+    /// every reader that passes that place gets a gap.
+    pub fn turn(&mut self, epoch: Epoch, first: u64, lossy: bool) {
+        self.0.retain(|span| span.first < first);
+        self.0.push(EpochSpan { epoch, first, lossy });
         if self.0.len() > Self::MAX {
             self.0.remove(0);
         }
     }
 
-    /// The epoch of the entry with this offset; for offset 0, that of the first entry.
-    pub fn at(&self, offset: u64) -> Option<Epoch> {
-        self.0.iter().rev().find(|(_, from)| *from <= offset.max(1)).map(|(epoch, _)| *epoch)
+    /// The same epochs, where every change of epoch is [lossy](Epochs::turn).
+    #[must_use]
+    pub fn with_lossy_turns(mut self) -> Self {
+        self.0.iter_mut().skip(1).for_each(|span| span.lossy = true);
+        self
+    }
+
+    /// The epoch of the entry with this offset; for offset 0, that of the first entry. The oldest
+    /// epoch that is remembered stands for those before it, which are forgotten.
+    pub fn at(&self, offset: u64) -> Epoch {
+        let began = |span: &&EpochSpan| span.first <= offset.max(1);
+        self.0.iter().rev().find(began).or(self.0.first()).map_or(Epoch(0), |span| span.epoch)
+    }
+
+    /// The cursor of a reader that gets the entry with this offset next. At the beginning of an epoch
+    /// it is of that epoch: such a reader was told what may have been lost there.
+    pub fn before(&self, offset: u64) -> Cursor {
+        let offset = offset.max(1);
+        let begins = self.0.iter().find(|span| span.first == offset);
+        let epoch = begins.map_or_else(|| self.at(offset - 1), |span| span.epoch);
+        Cursor { epoch, offset: offset - 1 }
+    }
+
+    /// The last offset of an epoch that was followed by another one.
+    pub fn end_of(&self, epoch: Epoch) -> Option<u64> {
+        let mut later = self.0.iter().skip_while(|span| span.epoch != epoch).skip(1);
+        later.next().map(|span| span.first - 1)
     }
 
     /// The current epoch, which new entries get.
     pub fn last(&self) -> Epoch {
-        self.0.last().map_or(Epoch(0), |(epoch, _)| *epoch)
+        self.0.last().map_or(Epoch(0), |span| span.epoch)
+    }
+
+    /// The first offset of the last lossy epoch; 1 if there is none.
+    pub fn last_loss(&self) -> u64 {
+        self.0.iter().rev().find(|span| span.lossy).map_or(1, |span| span.first)
+    }
+
+    fn may_have_lost_after(&self, offset: u64) -> bool {
+        self.0.iter().any(|span| span.lossy && span.first == offset + 1)
     }
 }
 
 impl fmt::Display for Epochs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, (epoch, first)) in self.0.iter().enumerate() {
+        for (i, EpochSpan { epoch, first, lossy }) in self.0.iter().enumerate() {
             let comma = if i > 0 { "," } else { "" };
-            write!(f, "{comma}{}@{first}", epoch.0)?;
+            write!(f, "{comma}{}{}{first}", epoch.0, if *lossy { '!' } else { '@' })?;
         }
         Ok(())
     }
@@ -315,8 +470,9 @@ impl FromStr for Epochs {
 
     fn from_str(text: &str) -> Result<Self, InvalidCursor> {
         let span = |span: &str| {
-            let (epoch, first) = span.split_once('@').ok_or(InvalidCursor)?;
-            Ok((Epoch(number(epoch)?), number(first)?))
+            let (epoch, first) = span.split_once(['@', '!']).ok_or(InvalidCursor)?;
+            let (epoch, first) = (Epoch(number(epoch)?), number(first)?);
+            Ok(EpochSpan { epoch, first: first.max(1), lossy: span.contains('!') })
         };
         text.split(',').map(span).collect::<Result<_, _>>().map(Self)
     }
@@ -377,10 +533,7 @@ mod tests {
 
     fn head(epochs: &str, first: u64, last: u64) -> JobHead {
         let epochs: Epochs = epochs.parse().unwrap();
-        let at = Cursor { epoch: epochs.last(), offset: last };
-        let state =
-            LogEntry { at, stage: "s".into(), seq: 1, closes: false, payload: Bytes::new() };
-        JobHead { epochs, first, last, closed: false, state, expires_in: Duration::ZERO }
+        JobHead { epochs, first, last, closed: false, state: None, expires_in: Duration::ZERO }
     }
 
     fn held(head: &JobHead, cursor: &str) -> bool {
@@ -402,16 +555,61 @@ mod tests {
         let after_failover = head("7@1,9@6", 1, 8);
         assert!(held(&after_failover, "7-5"), "saw only what survived");
         assert!(!held(&after_failover, "7-6"), "saw an entry 6 that is another one now");
-        assert!(held(&after_failover, "9-6"));
+        assert!(held(&after_failover, "9-6") && held(&after_failover, "9-5"));
+    }
+
+    #[test]
+    fn fault_13_job_head_after_a_loss_holds_no_cursor_right_before_it() {
+        let head = head("7@1,9!6", 1, 8);
+        assert!(held(&head, "7-4"), "entry 5 comes next");
+        assert!(!held(&head, "7-5"), "entries after 5 may have been lost");
+        assert!(held(&head, "9-5"), "has been told");
+        for (cursor, resumes) in [("7-5", "9-5"), ("7-8", "9-5"), ("8-7", "7-0"), ("9-9", "7-0")] {
+            assert_eq!(head.resume(cursor.parse().unwrap()), resumes.parse().unwrap(), "{cursor}");
+        }
+        let at = |offset| Cursor { epoch: head.epochs.at(offset), offset };
+        let entry = |offset| LogEntry {
+            at: at(offset),
+            stage: "s".into(),
+            seq: 1,
+            closes: false,
+            payload: Bytes::new(),
+        };
+        let entries: Vec<_> = (3..=8).map(entry).collect();
+        assert_eq!(head.up_to_loss(&entries), &entries[..3]);
+        assert_eq!(head.up_to_loss(&entries[3..]), &entries[3..]);
+    }
+
+    #[test]
+    fn fault_03_cursor_where_a_gap_resumes_is_always_held() {
+        for lossy in [false, true] {
+            let mut epochs = Epochs::new(Epoch(1));
+            for turn in 2..40 {
+                let last = turn * 3;
+                for first in [1, 2, last - 4, last] {
+                    let epochs = epochs.clone();
+                    let (closed, expires_in) = (false, Duration::ZERO);
+                    let head = JobHead { epochs, first, last, closed, state: None, expires_in };
+                    let all = (0..45).flat_map(|epoch| {
+                        (0..last + 3).map(move |offset| Cursor { epoch: Epoch(epoch), offset })
+                    });
+                    for cursor in all {
+                        assert!(head.holds(head.resume(cursor)), "{cursor} in {head:?}");
+                    }
+                    assert!(head.holds(head.start()) && head.holds(head.end()), "{head:?}");
+                }
+                epochs.turn(Epoch(turn), last + 1, lossy);
+            }
+        }
     }
 
     #[test]
     fn epochs_of_two_failovers_at_one_offset_keep_the_second() {
         let mut epochs = Epochs::new(Epoch(1));
-        epochs.turn(Epoch(2), 5);
-        epochs.turn(Epoch(3), 5);
+        epochs.turn(Epoch(2), 5, false);
+        epochs.turn(Epoch(3), 5, false);
         assert_eq!(epochs.to_string(), "1@1,3@5");
-        (4..40).for_each(|e| epochs.turn(Epoch(e), e * 10));
-        assert_eq!(epochs.at(5), None, "long forgotten");
+        (4..40).for_each(|e| epochs.turn(Epoch(e), e * 10, false));
+        assert_eq!(epochs.at(5), Epoch(24), "the oldest one remembered");
     }
 }

@@ -7,7 +7,9 @@ mod tail;
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use hapax_core::log::{Appended, Attached, LogEvent, LogRetention, PartitionTail, TailPosition};
+use hapax_core::log::{
+    Appended, Attached, LogEvent, LogRetention, PageRequest, PartitionTail, SeqSearch, TailPosition,
+};
 use hapax_core::{Key, Log, StoreResult, Watch};
 
 use crate::PostgresStore;
@@ -34,8 +36,12 @@ impl Log for PostgresStore {
         Ok(answers)
     }
 
-    async fn attach(&self, job: &Key, after: u64, at_most: usize) -> StoreResult<Option<Attached>> {
-        self.pool.run(attach::attach(&mut self.pool.session(), job, after, at_most)).await
+    async fn attach(&self, job: &Key, page: &PageRequest) -> StoreResult<Option<Attached>> {
+        self.pool.run(attach::attach(&mut self.pool.session(), job, page)).await
+    }
+
+    async fn find_seq(&self, job: &Key, seq: u64) -> StoreResult<Option<SeqSearch>> {
+        self.pool.run(attach::find_seq(&mut self.pool.session(), job, seq)).await
     }
 
     async fn tail(

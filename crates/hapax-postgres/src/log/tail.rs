@@ -1,7 +1,7 @@
 //! Reading the newest entries of many partitions.
 
 use hapax_core::Key;
-use hapax_core::log::{Cursor, Epoch, Epochs, PartitionTail, TailChange, TailPosition};
+use hapax_core::log::{Cursor, Epochs, PartitionTail, TailChange, TailPosition};
 
 use super::attach::epochs;
 use crate::connect::session::{SqlRow, SqlSession};
@@ -32,7 +32,7 @@ pub(crate) async fn tail<S: SqlSession>(
         let mut back = false;
         for (start, rows) in starts.iter_mut().zip(&answers) {
             let head = rows.first().ok_or_else(|| corrupt("no such partition"))?;
-            back |= start.goes_back(&epochs(head)?, head.try_get("epochs")?);
+            back |= start.goes_back(&epochs(head)?);
         }
         if !back {
             let answer = |(start, rows): (&TailStart, &Vec<&SqlRow>)| start.answer(rows, at_most);
@@ -67,12 +67,12 @@ impl TailStart {
 
     /// Whether the last position read is not part of this history. Then the start moves back to where
     /// the two histories part.
-    fn goes_back(&mut self, epochs: &Epochs, text: &str) -> bool {
+    fn goes_back(&mut self, epochs: &Epochs) -> bool {
         let Some(cursor) = self.cursor.take() else { return false };
-        if epochs.at(cursor.offset) == Some(cursor.epoch) {
+        if epochs.at(cursor.offset) == cursor.epoch {
             return false;
         }
-        let shared = end_of(text, cursor.epoch);
+        let shared = epochs.end_of(cursor.epoch);
         self.lost = shared.is_none();
         self.after = row::to_i64(shared.unwrap_or(0));
         true
@@ -82,8 +82,7 @@ impl TailStart {
         let head = rows.first().ok_or_else(|| corrupt("no such partition"))?;
         let epochs = epochs(head)?;
         let position = |offset: u64| {
-            let epoch = epochs.at(offset).unwrap_or(Epoch(0));
-            TailPosition::new(&Cursor { epoch, offset }.to_string())
+            TailPosition::new(&Cursor { epoch: epochs.at(offset), offset }.to_string())
         };
         let mut changes = Vec::with_capacity(rows.len());
         for row in rows {
@@ -108,24 +107,13 @@ impl TailStart {
     }
 }
 
-/// The last position of an epoch that was followed by another one.
-fn end_of(epochs: &str, epoch: Epoch) -> Option<u64> {
-    let spans: Vec<(u64, u64)> = epochs
-        .split(',')
-        .filter_map(|span| span.split_once('@'))
-        .filter_map(|(epoch, first)| Some((epoch.parse().ok()?, first.parse().ok()?)))
-        .collect();
-    let at = spans.iter().position(|(known, _)| *known == epoch.0)?;
-    spans.get(at + 1).map(|(_, first)| first - 1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn start_of(from: &str, epochs: &str) -> (bool, i64, bool) {
         let mut start = TailStart::new(&TailPosition::new(from));
-        let back = start.goes_back(&epochs.parse().unwrap(), epochs);
+        let back = start.goes_back(&epochs.parse().unwrap());
         (back, start.after, start.lost)
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hapax_conformance::scale;
 use hapax_core::Tenant;
-use hapax_core::log::{Appended, Log, TailPosition};
+use hapax_core::log::{Appended, Log, PageRequest, TailPosition};
 use hapax_core::queue::{
     Enqueued, ItemId, ItemOutcome, LeaseRequest, Queue, QueueItem, QueueName, Resolved,
 };
@@ -128,8 +128,11 @@ impl Ledger {
             }
         }
         for (name, acknowledged) in &self.events {
-            let log =
-                store.attach(&job(name), 0, 1_000_000).await.unwrap().expect("a log was lost");
+            let log = store
+                .attach(&job(name), &PageRequest::new(0, 1_000_000).with_state())
+                .await
+                .unwrap()
+                .expect("a log was lost");
             let offsets: Vec<_> = log.entries.iter().map(|entry| entry.at.offset).collect();
             assert_eq!(offsets, (1..=log.head.last).collect::<Vec<_>>());
             assert_eq!(pointers[name], offsets, "the tail shows each once, in order");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hapax_core::log::{Appended, Cursor, Log, LogEvent, LogRetention, TailPosition};
+use hapax_core::log::{Appended, Cursor, Log, LogEvent, LogRetention, PageRequest, TailPosition};
 use hapax_core::{Fingerprint, Key, Store, StoreError, Swept, Tenant};
 use hapax_postgres::{PostgresConfig, PostgresStore};
 use hapax_testkit::Postgres;
@@ -118,7 +118,16 @@ async fn open_refuses_another_number_of_partitions() {
     let refused = open(&url).ping().await;
     assert!(matches!(refused, Err(StoreError::Incompatible { .. })), "{refused:?}");
     let again = PostgresStore::open(config).unwrap();
-    assert_eq!(again.attach(&job("a"), 0, 10).await.unwrap().unwrap().head.last, 1);
+    assert_eq!(
+        again
+            .attach(&job("a"), &PageRequest::new(0, 10).with_state())
+            .await
+            .unwrap()
+            .unwrap()
+            .head
+            .last,
+        1
+    );
 }
 
 /// A failover: the server goes on in another timeline, and has lost the last entries.
@@ -149,10 +158,14 @@ async fn failover_that_lost_entries_starts_a_new_epoch() {
     let at = publish(&store, event(&job, 6)).await;
     assert_eq!(at.offset, 4);
     assert!(at.epoch > seen[0].epoch);
-    let attached = store.attach(&job, 0, 10).await.unwrap().unwrap();
+    let attached =
+        store.attach(&job, &PageRequest::new(0, 10).with_state()).await.unwrap().unwrap();
     assert_eq!(attached.entries.len(), 4);
     let held: Vec<_> = seen.iter().map(|cursor| attached.head.holds(*cursor)).collect();
-    assert_eq!(held, [true, true, true, false, false], "who saw what was lost is told so");
+    assert_eq!(held, [true, true, false, false, false], "everybody is told at the loss");
+    for cursor in &seen[2..] {
+        assert_eq!(attached.head.resume(*cursor), Cursor { epoch: at.epoch, offset: 3 });
+    }
     // The tail's numbers are given out again; its reader goes back to where the histories part.
     let tail = store.tail(&[(partition, all.next)], 10).await.unwrap().remove(0);
     let offsets: Vec<_> = tail.changes.iter().map(|change| change.offset).collect();
@@ -176,7 +189,7 @@ async fn sweep_deletes_expired_jobs_completely() {
     tokio::time::sleep(Duration::from_millis(30)).await;
     // The job starts again, and its old log is unreachable at once.
     publish(&store, event(&job("j0"), 1)).await;
-    assert_eq!(store.attach(&job("j0"), 0, 100).await.unwrap().unwrap().entries.len(), 1);
+    assert_eq!(store.attach(&job("j0"), &PageRequest::new(0, 100).with_state()).await.unwrap().unwrap().entries.len(), 1);
     // 19 jobs, and the entries of those and of the first one's old log.
     let all = Swept { count: 19 + 20 * 30, more: false };
     assert_eq!(store.sweep(1000).await.unwrap(), all);

@@ -128,6 +128,7 @@ mod tests {
         let at = |epoch, offset| Cursor { epoch: Epoch(epoch), offset };
         let expected = [Appended::Duplicate(at(7, 41)), Appended::Published(at(9, 42))];
         assert_eq!(parsed(&["7@1,9@42", "=41", "+42"]).unwrap(), expected);
+        assert_eq!(parsed(&["7@1,9!42", "=41", "+42"]).unwrap(), expected);
         assert_eq!(parsed(&["0 replid:ab 1 7@1,9@42", "=41", "+42"]).unwrap(), expected);
         assert_eq!(parsed(&["7@1", "!", "."]).unwrap(), [Appended::Conflict, Appended::Closed]);
     }

@@ -1,25 +1,30 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use hapax_core::log::{Attached, Cursor, Epochs, JobHead, LogEntry};
+use hapax_core::log::{Attached, Cursor, Epochs, JobHead, LogEntry, PageRequest};
 use hapax_core::{Key, StoreError, StoreResult};
 
 use super::cursor;
 use crate::script::ATTACH;
 use crate::store::RedisStore;
 
-/// The job's `now`, its state unless that is among the entries, ms to live, first offset, entries.
+/// More than a job holds, and exact in Lua's numbers.
+const MAX_NUMBER: usize = 1 << 40;
+
+/// The job's `now`, its state if that was asked for, ms to live, first offset, entries.
 type AttachReply = (String, Option<Vec<u8>>, i64, u64, Vec<Option<Vec<u8>>>);
 
 pub(super) async fn attach(
     store: &RedisStore,
     job: &Key,
-    after: u64,
-    at_most: usize,
+    page: &PageRequest,
 ) -> StoreResult<Option<Attached>> {
     let name = store.job_name(job);
-    let (after, at_most) = (after.to_string(), at_most.min(1 << 40).to_string());
-    let args = [after.as_bytes(), at_most.as_bytes()];
+    let [entries, bytes] =
+        [page.max_entries, page.max_bytes].map(|limit| limit.min(MAX_NUMBER).to_string());
+    let with_state: &[u8] = if page.with_state { b"1" } else { b"0" };
+    let after = page.after.to_string();
+    let args = [after.as_bytes(), entries.as_bytes(), bytes.as_bytes(), with_state];
     let reply = store.client.run(&ATTACH, &[&name], &args).await?;
     match reply.read::<Option<AttachReply>>()? {
         Some(reply) => parse_job(reply).map(Some).ok_or_else(corrupt_job),
@@ -27,7 +32,7 @@ pub(super) async fn attach(
     }
 }
 
-fn corrupt_job() -> StoreError {
+pub(super) fn corrupt_job() -> StoreError {
     StoreError::Corrupt {
         reason: "a part of the job is missing or was not written by hapax".into(),
     }
@@ -42,8 +47,8 @@ fn parse_job((now, state, left, from, entries): AttachReply) -> Option<Attached>
     let entries = (from..).zip(entries).map(|(offset, text)| entry(offset, text?));
     let entries: Vec<LogEntry> = entries.collect::<Option<_>>()?;
     let state = match state {
-        Some(text) => entry(top, text)?,
-        None => entries.iter().find(|entry| entry.at.offset == top)?.clone(),
+        Some(text) => Some(entry(top, text)?),
+        None => None,
     };
     let expires_in = Duration::from_millis(u64::try_from(left).unwrap_or(0));
     let head = JobHead { epochs, first, last, closed: closed == "1", state, expires_in };

@@ -2,11 +2,13 @@
 
 mod append;
 mod attach;
+mod find_seq;
 mod tail;
 
 use async_trait::async_trait;
 use hapax_core::log::{
-    Appended, Attached, Cursor, Epochs, LogEvent, LogRetention, PartitionTail, TailPosition,
+    Appended, Attached, Cursor, Epochs, LogEvent, LogRetention, PageRequest, PartitionTail,
+    SeqSearch, TailPosition,
 };
 use hapax_core::{Key, Log, StoreError, StoreResult, Watch};
 use tokio::sync::OnceCell;
@@ -64,10 +66,8 @@ impl RedisStore {
     }
 }
 
-/// The cursor of an entry. After many failovers the epoch of an old entry is no longer known; the last one stands
-/// in for it, which is harmless, because cursors of forgotten epochs are refused anyway.
 fn cursor(epochs: &Epochs, offset: u64) -> Cursor {
-    Cursor { epoch: epochs.at(offset).unwrap_or_else(|| epochs.last()), offset }
+    Cursor { epoch: epochs.at(offset), offset }
 }
 
 #[async_trait]
@@ -77,9 +77,14 @@ impl Log for RedisStore {
         append::append(self, events, keep).await
     }
 
-    async fn attach(&self, job: &Key, after: u64, at_most: usize) -> StoreResult<Option<Attached>> {
+    async fn attach(&self, job: &Key, page: &PageRequest) -> StoreResult<Option<Attached>> {
         self.check_partitions().await?;
-        attach::attach(self, job, after, at_most).await
+        attach::attach(self, job, page).await
+    }
+
+    async fn find_seq(&self, job: &Key, seq: u64) -> StoreResult<Option<SeqSearch>> {
+        self.check_partitions().await?;
+        find_seq::find_seq(self, job, seq).await
     }
 
     async fn tail(

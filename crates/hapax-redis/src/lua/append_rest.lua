@@ -4,22 +4,25 @@
 --   epoch    last epoch that was given
 --   swept    when the tail was last swept, in ms
 --   cut      stream id of the last pointer that was swept away
+--   replicas 1 if the server had replicas when the partition was written: then a new replication id may be
+--            that of a promoted replica
 --   keep     longest retention of this era; kept: of the era before; era: when this era began, in ms
 -- The head is read only where a job begins, where the replication id has changed, and for every 64th entry.
-local function add_epoch(spans, number, from, below)
+local function add_epoch(spans, number, mark, from, below)
   local kept = {}
-  for span, first in string.gmatch(spans, '(%d+@([%d-]+))') do
+  for span, first in string.gmatch(spans, '(%d+[@!]([%d-]+))') do
     if not below or first + 0 < below then kept[#kept + 1] = span end
   end
-  kept[#kept + 1] = number .. '@' .. from
+  kept[#kept + 1] = number .. mark .. from
   if #kept > 16 then table.remove(kept, 1) end
   return table.concat(kept, ',')
 end
 
-local present = string.sub(string.match(call('INFO', 'replication'), 'replid:%x+'), 1, 23)
+local replication = call('INFO', 'replication')
+local present = string.sub(string.match(replication, 'replid:%x+'), 1, 23)
 local head
 if history ~= present or last % 64 < #offsets then
-  head = call('HMGET', KEYS[1], 'history', 'turns', 'epoch', 'swept', 'keep', 'kept', 'era')
+  head = call('HMGET', KEYS[1], 'history', 'turns', 'epoch', 'swept', 'keep', 'kept', 'era', 'replicas')
 end
 local id
 for _, offset in ipairs(offsets) do
@@ -35,16 +38,27 @@ if head then
     changes[#changes + 1] = name
     changes[#changes + 1] = value
   end
+  if not head[8] and not string.find(replication, 'connected_slaves:0', 1, true) then
+    change('replicas', '1')
+  end
   if history ~= present then
     local number = math.max(ms * 1000 + n, (head[3] or 0) + 1)
     if head[1] ~= present then
       change('history', present)
-      change('turns', add_epoch(head[2] or '', string.format('%.0f', number), id))
+      change('turns', add_epoch(head[2] or '', string.format('%.0f', number), '@', id))
       number = number + 1
     end
     number = string.format('%.0f', number)
     change('epoch', number)
-    epochs = epochs and add_epoch(epochs, number, offsets[1], offsets[1] + 0) or number .. '@1'
+    if epochs then
+      -- `!`: acknowledged entries may be missing before this one. A restarted server has them all if they were in
+      -- its append-only file; a promoted replica, which knows its master's id as replid2, may lack some.
+      local lossy = head[8] or string.find(replication, string.gsub(history, 'replid:', 'replid2:'), 1, true)
+        or string.find(call('INFO', 'persistence'), 'aof_enabled:0', 1, true)
+      epochs = add_epoch(epochs, number, lossy and '!' or '@', offsets[1], offsets[1] + 0)
+    else
+      epochs = number .. '@1'
+    end
   end
   -- A pointer is kept for as long as its job may be kept: the longest retention of an era counts in the
   -- next era too, and an era lasts at least that long.

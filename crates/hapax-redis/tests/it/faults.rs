@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::*;
 use bytes::Bytes;
-use hapax_core::log::{LogRetention, TailPosition};
+use hapax_core::log::{LogRetention, PageRequest, TailPosition};
 use hapax_core::queue::{LeaseRequest, QueueName};
 use hapax_core::{
     ClaimRequest, Claimed, Claims, Expect, GiveBack, Log, Put, Queue, Records, Step, Store,
@@ -62,7 +62,7 @@ async fn all_calls_fail_in_time(store: &RedisStore) {
         store.delete(&record("down"), &Expect::Any).await.map(drop),
         store.ping().await,
         store.append(&events(&job("down"), [0]), &LogRetention::default()).await.map(drop),
-        store.attach(&job("down"), 0, 1).await.map(drop),
+        store.attach(&job("down"), &PageRequest::new(0, 1).with_state()).await.map(drop),
         store.tail(&[(0, TailPosition::start()), (1, TailPosition::end())], 1).await.map(drop),
         store.enqueue(&QueueName::outbox(), &[]).await.map(drop),
         store.lease(&QueueName::outbox(), &LeaseRequest::new(1, LONG)).await.map(drop),

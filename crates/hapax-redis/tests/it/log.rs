@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::common::*;
-use hapax_core::log::{Appended, LogRetention, PARTITIONS, TailPosition};
+use hapax_core::bus::{Bus, FollowFrom, Follower, FrameKind, NextFrames};
+use hapax_core::log::{Appended, Cursor, LogRetention, PARTITIONS, PageRequest, TailPosition};
 use hapax_core::{Key, Log, Store, StoreError};
 use hapax_redis::RedisStore;
 use hapax_testkit::{Redis, RedisCluster, TcpProxy};
@@ -37,7 +38,7 @@ async fn hole_14_a_busy_job_never_evicts_another_jobs_events() {
     assert_eq!((offsets, lost), (vec![1, 2, 3], false));
     // Readers of the busy job get a gap, and its duplicates are still recognised.
     let head = attached(&store, &busy).await.head;
-    assert_eq!((head.first, head.last, head.state.seq), (11_901, 12_000, 11_999));
+    assert_eq!((head.first, head.last, head.state.as_ref().unwrap().seq), (11_901, 12_000, 11_999));
     assert!(!head.holds(cursors[0]) && head.holds(cursors[11_950]));
     let again = store.append(&all[..1], &keep).await.unwrap();
     assert_eq!(again, [Appended::Duplicate(cursors[0])]);
@@ -52,7 +53,7 @@ async fn hole_15_log_state_and_dedup_have_one_lifetime() {
     assert_eq!(redis.cli(&["KEYS", "hapax:*job*"]), job_key(&job), "all of a job is one key");
     let brief = LogRetention { retention: Duration::from_millis(100), ..keep };
     let _ = store.append(&[late], &brief).await.unwrap();
-    while store.attach(&job, 0, 10).await.unwrap().is_some() {
+    while store.attach(&job, &PageRequest::new(0, 10).with_state()).await.unwrap().is_some() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     // A design in which dedup outlives the log would skip this event, and lose it.
@@ -62,7 +63,8 @@ async fn hole_15_log_state_and_dedup_have_one_lifetime() {
     };
     assert_eq!((old.offset, new.offset), (1, 1));
     assert!(new.epoch > old.epoch);
-    let head = store.attach(&job, 0, 10).await.unwrap().unwrap().head;
+    let head =
+        store.attach(&job, &PageRequest::new(0, 10).with_state()).await.unwrap().unwrap().head;
     assert!(head.holds(new) && !head.holds(old));
 }
 
@@ -90,7 +92,7 @@ async fn restart_without_loss_gives_readers_no_gap() {
     assert_eq!(seen.len(), 5);
     redis.kill();
     redis.restart();
-    let before = until_it_works(|| store.attach(&job, 0, 10)).await.unwrap();
+    let before = until_it_works(|| read_job(&store, &job)).await.unwrap();
     cursors.extend(published(&store, &events(&job, 5..7)).await);
     assert!(cursors[5].epoch > cursors[4].epoch, "something might have been lost");
     let after = attached(&store, &job).await;
@@ -124,6 +126,86 @@ async fn epochs_beyond_sixteen_give_a_gap() {
     assert!(lost && offsets.ends_with(&[17, 18, 19]), "{offsets:?}");
 }
 
+async fn follow(store: &RedisStore, job: &Key, from: FollowFrom) -> Follower {
+    let bus = Bus::new(Arc::new(store.clone()));
+    bus.follow(job.scope(), job.name(), from).await.unwrap().expect("the job is open")
+}
+
+/// The frames up to this offset: `gap`, `snapshot`, or the offset of an entry. Stops at the second gap.
+async fn frames_until(follower: &mut Follower, last: u64) -> (Vec<String>, Vec<Cursor>) {
+    let (mut kinds, mut cursors) = (Vec::new(), Vec::new());
+    loop {
+        let next = tokio::time::timeout(WAIT_TIMEOUT, follower.next()).await.expect("frames come");
+        let NextFrames::Frames(frames) = next else { panic!("{next:?}") };
+        for frame in frames {
+            cursors.extend(frame.at());
+            kinds.push(match (frame.kind(), frame.at()) {
+                (FrameKind::Entry, Some(at)) => at.offset.to_string(),
+                (FrameKind::Snapshot, _) => "snapshot".into(),
+                _ => "gap".into(),
+            });
+        }
+        let gaps = kinds.iter().filter(|kind| *kind == "gap").count();
+        if gaps > 1 || kinds.last() == Some(&last.to_string()) {
+            return (kinds, cursors);
+        }
+    }
+}
+
+fn numbers(range: std::ops::RangeInclusive<u64>) -> Vec<String> {
+    range.map(|offset| offset.to_string()).collect()
+}
+
+#[tokio::test]
+async fn fault_03_job_of_eighteen_epochs_is_replayed_once() {
+    let (redis, store) = server_with(&["--enable-debug-command", "local"]);
+    let job = job("a");
+    let first = published(&store, &events(&job, [0])).await[0];
+    for seq in 1..=18 {
+        assert_eq!(redis.cli(&["DEBUG", "CHANGE-REPL-ID"]), "OK");
+        published(&patient(&redis.url()), &events(&job, [seq])).await;
+    }
+    published(&store, &events(&job, 19..320)).await;
+    let mut follower = follow(&store, &job, FollowFrom::Cursor(first)).await;
+    let (kinds, cursors) = frames_until(&mut follower, 320).await;
+    let told = ["gap", "snapshot"].map(str::to_owned);
+    assert_eq!(kinds, [&told[..], &numbers(1..=320)].concat());
+    // An id that was just handed out is good.
+    for seen in [0, 1, 3, 17, 200] {
+        let mut resumed = follow(&store, &job, FollowFrom::Cursor(cursors[seen])).await;
+        let from = cursors[seen].offset + 1;
+        assert_eq!(frames_until(&mut resumed, 320).await.0, numbers(from..=320));
+    }
+}
+
+#[tokio::test]
+async fn fault_13_lossy_restart_gives_every_reader_a_gap_at_the_loss() {
+    let (redis, store) = server_with(&["--appendonly", "no"]);
+    let job = job("a");
+    let kept = published(&store, &events(&job, 0..3)).await;
+    redis.cli(&["SAVE"]);
+    published(&store, &events(&job, 3..5)).await;
+    redis.kill();
+    redis.restart();
+    until_it_works(|| store.ping()).await;
+    published(&store, &events(&job, 10..12)).await;
+    let expected = |from: u64| {
+        let told = ["gap", "snapshot"].map(str::to_owned);
+        [&numbers(from..=3)[..], &told, &numbers(4..=5)].concat()
+    };
+    for seen in &kept {
+        let mut follower = follow(&store, &job, FollowFrom::Cursor(*seen)).await;
+        let (kinds, cursors) = frames_until(&mut follower, 5).await;
+        assert_eq!(kinds, expected(seen.offset + 1), "{seen}");
+        // A reader that was told is not told again.
+        let snapshot = cursors[cursors.len() - 3];
+        let mut resumed = follow(&store, &job, FollowFrom::Cursor(snapshot)).await;
+        assert_eq!(frames_until(&mut resumed, 5).await.0, numbers(4..=5));
+    }
+    let mut new = follow(&store, &job, FollowFrom::Start).await;
+    assert_eq!(frames_until(&mut new, 5).await.0, expected(1));
+}
+
 #[tokio::test]
 async fn restart_with_loss_gives_readers_of_lost_entries_a_gap() {
     let (redis, store) = server_with(&["--appendonly", "no"]);
@@ -134,12 +216,13 @@ async fn restart_with_loss_gives_readers_of_lost_entries_a_gap() {
     let (_, position, _) = drained(&store, &job, &TailPosition::start()).await;
     redis.kill();
     redis.restart();
-    let before = until_it_works(|| store.attach(&job, 0, 10)).await.unwrap().head;
+    let before = until_it_works(|| read_job(&store, &job)).await.unwrap().head;
     assert!(before.holds(kept[2]) && !before.holds(lost[0]) && !before.holds(lost[1]));
     let others = published(&store, &events(&job, 10..12)).await;
     let head = attached(&store, &job).await.head;
     assert_eq!((others[0].offset, others[1].offset), (lost[0].offset, lost[1].offset));
-    assert!(kept.iter().chain(&others).all(|cursor| head.holds(*cursor)));
+    assert!(kept[..2].iter().chain(&others).all(|cursor| head.holds(*cursor)));
+    assert!(!head.holds(kept[2]), "entries after it were lost");
     assert!(!head.holds(lost[0]) && !head.holds(lost[1]), "they are other entries now");
     // The tail's reader had read entries that did not survive.
     let (offsets, _, lost) = drained(&store, &job, &position).await;
@@ -154,7 +237,7 @@ async fn server_that_lost_everything_starts_a_new_log() {
     let (_, position, _) = drained(&store, &job, &TailPosition::start()).await;
     redis.kill();
     redis.restart();
-    assert!(until_it_works(|| store.attach(&job, 0, 10)).await.is_none());
+    assert!(until_it_works(|| read_job(&store, &job)).await.is_none());
     let new = published(&store, &events(&job, 0..2)).await;
     assert!(new[0].epoch > lost[0].epoch && new[0].offset == 1);
     let (offsets, _, lost) = drained(&store, &job, &position).await;
@@ -221,7 +304,7 @@ async fn log_with_a_foreign_value_is_corrupt_and_unchanged() {
     let before = dump(&redis);
     let answer = store.append(&events(&job, [1, 2]), &LogRetention::default()).await;
     assert!(matches!(answer, Err(StoreError::Corrupt { .. })), "{answer:?}");
-    let answer = store.attach(&job, 0, 10).await;
+    let answer = store.attach(&job, &PageRequest::new(0, 10).with_state()).await;
     assert!(matches!(answer, Err(StoreError::Corrupt { .. })), "{answer:?}");
     assert_eq!(dump(&redis), before);
 }
@@ -271,7 +354,7 @@ async fn refuses_another_number_of_partitions(url: &str) {
         other.ping().await,
         other.examine().await.map(drop),
         other.append(&events(&job("a"), [0]), &LogRetention::default()).await.map(drop),
-        other.attach(&job("a"), 0, 1).await.map(drop),
+        other.attach(&job("a"), &PageRequest::new(0, 1).with_state()).await.map(drop),
         other.tail(&[(0, TailPosition::start())], 1).await.map(drop),
     ];
     for answer in answers {

@@ -129,11 +129,21 @@ async fn read(
 fn print_frame(frame: &ReceivedFrame) {
     let data: Value = serde_json::from_str(&frame.data).unwrap_or_default();
     match frame.event.as_str() {
-        "gap" => {
-            print_note(format_args!("hapax: events {} to {} are gone", data["from"], data["to"]))
-        }
+        "gap" => print_gap(data["from"].as_u64(), data["to"].as_u64()),
         "snapshot" => print_line(format!("state  {}", event(&data))),
         _ => print_line(format!("{:>5}  {}", data["offset"].to_string(), event(&data))),
+    }
+}
+
+fn print_gap(from: Option<u64>, to: Option<u64>) {
+    match (from, to) {
+        (_, None) => print_note("hapax: the job is not known any more"),
+        (Some(from), Some(to)) if from <= to => {
+            print_note(format_args!("hapax: events {from} to {to} are gone"));
+        }
+        (_, Some(to)) => print_note(format_args!(
+            "hapax: events were lost; the job goes on after event {to} of its log"
+        )),
     }
 }
 

@@ -130,10 +130,9 @@ impl EventRouter {
         (domain, job_id): &JobName,
     ) -> Result<Option<IngestedState>, StoreError> {
         match self.bus.state(domain, job_id).await {
-            Ok(head) => Ok(head.map(|head| IngestedState {
-                seq: head.state.seq,
-                json: head.state.payload.to_vec(),
-            })),
+            Ok(head) => Ok(head
+                .and_then(|head| head.state)
+                .map(|state| IngestedState { seq: state.seq, json: state.payload.to_vec() })),
             Err(BusError::Store(error)) => Err(error),
             // The names were valid when the event was published; other errors do not occur.
             Err(_) => Ok(None),

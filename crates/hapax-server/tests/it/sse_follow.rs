@@ -176,7 +176,10 @@ async fn recreated_log_is_reported_to_followers_of_the_old() {
     publish(&bus, 0..1).await;
     let told = take(&mut follower, 3).await;
     let kinds: Vec<_> = told.iter().map(JobFrame::kind).collect();
-    assert_eq!(kinds, [FrameKind::Gap { from: 4, to: 0 }, FrameKind::Snapshot, FrameKind::Entry]);
+    assert_eq!(
+        kinds,
+        [FrameKind::Gap { from: 4, to: Some(0) }, FrameKind::Snapshot, FrameKind::Entry]
+    );
     let (old, new) = (seen[2].at().unwrap(), told[2].at().unwrap());
     assert!(new.epoch > old.epoch && new.offset == 1);
 }

@@ -108,9 +108,9 @@ impl JobRow {
         })
     }
 
-    /// The cursor of an offset. An epoch that is no longer in the list becomes 0, which no reader has.
+    /// The cursor of an offset.
     pub(super) fn at(&self, offset: u64) -> Cursor {
-        Cursor { epoch: self.epochs.at(offset).unwrap_or(Epoch(0)), offset }
+        Cursor { epoch: self.epochs.at(offset), offset }
     }
 }
 

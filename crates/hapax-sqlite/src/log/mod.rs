@@ -8,7 +8,8 @@ mod tail;
 
 use async_trait::async_trait;
 use hapax_core::log::{
-    Appended, Attached, LogEvent, LogRetention, MAX_APPEND, PartitionTail, TailPosition,
+    Appended, Attached, LogEvent, LogRetention, MAX_APPEND, PageRequest, PartitionTail, SeqSearch,
+    TailPosition,
 };
 use hapax_core::{Key, Log, StoreResult, Watch};
 
@@ -38,9 +39,14 @@ impl Log for SqliteStore {
         self.write(WriteInfo { bytes, wakes, ..WriteInfo::default() }, append).await
     }
 
-    async fn attach(&self, job: &Key, after: u64, at_most: usize) -> StoreResult<Option<Attached>> {
+    async fn attach(&self, job: &Key, page: &PageRequest) -> StoreResult<Option<Attached>> {
+        let (job, page) = (job.clone(), *page);
+        self.read(move |session| attach::attach(session, &job, &page)).await
+    }
+
+    async fn find_seq(&self, job: &Key, seq: u64) -> StoreResult<Option<SeqSearch>> {
         let job = job.clone();
-        self.read(move |session| attach::attach(session, &job, after, at_most)).await
+        self.read(move |session| attach::find_seq(session, &job, seq)).await
     }
 
     async fn tail(

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::common::victim::{kill_one, say};
 use crate::common::*;
 use hapax_conformance::scale;
-use hapax_core::log::{Appended, LogEntry, LogEvent, LogRetention, TailPosition};
+use hapax_core::log::{Appended, LogEntry, LogEvent, LogRetention, PageRequest, TailPosition};
 use hapax_core::queue::{ItemOutcome, LeaseRequest, QueueItem, QueueName, Resolved};
 use hapax_core::{Log, Queue, Tenant, Token};
 use hapax_sqlite::SqliteStore;
@@ -127,13 +127,15 @@ impl Reader {
 }
 
 async fn log_of(store: &SqliteStore, name: &str) -> Vec<LogEntry> {
-    let Some(log) = store.attach(&job(name), 0, usize::MAX).await.unwrap() else {
+    let Some(log) =
+        store.attach(&job(name), &PageRequest::new(0, usize::MAX).with_state()).await.unwrap()
+    else {
         return Vec::new();
     };
     let offsets: Vec<_> = log.entries.iter().map(|entry| entry.at.offset).collect();
     assert_eq!(offsets, (1..=log.head.last).collect::<Vec<_>>(), "offsets have no holes");
     let highest = log.entries.iter().max_by_key(|entry| (entry.seq, entry.at.offset));
-    assert_eq!(Some(&log.head.state), highest, "the state fits the log");
+    assert_eq!(log.head.state.as_ref(), highest, "the state fits the log");
     log.entries
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::common::*;
 use hapax_core::claims::ClaimState;
-use hapax_core::log::{Appended, LogRetention, TailPosition};
+use hapax_core::log::{Appended, LogRetention, PageRequest, TailPosition};
 use hapax_core::queue::{
     Enqueued, ItemId, ItemOutcome, LeaseRequest, QueueItem, QueueName, Resolved,
 };
@@ -132,9 +132,10 @@ async fn fixture_logs_are_understood() {
 
 async fn check_logs(fixture: &str) {
     let (_place, clock, store) = open_fixture(fixture);
-    let open = store.attach(&job("open"), 0, 100).await.unwrap().unwrap();
+    let open =
+        store.attach(&job("open"), &PageRequest::new(0, 100).with_state()).await.unwrap().unwrap();
     assert_eq!((open.head.first, open.head.last, open.head.closed), (2, 3, false));
-    assert_eq!((open.head.state.seq, open.head.expires_in), (12, HOUR));
+    assert_eq!((open.head.state.as_ref().unwrap().seq, open.head.expires_in), (12, HOUR));
     assert_eq!(open.entries.iter().map(|e| e.seq).collect::<Vec<_>>(), [12, 11]);
     let epoch = open.head.epochs.last();
 

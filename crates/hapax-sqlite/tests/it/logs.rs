@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::*;
-use hapax_core::log::{Appended, LogEvent, LogRetention, TailPosition};
+use hapax_core::log::{Appended, LogEvent, LogRetention, PageRequest, TailPosition};
 use hapax_core::{Log, ManualClock, Store, StoreError, Swept};
 use hapax_sqlite::SqliteStore;
 
@@ -36,12 +36,12 @@ async fn sweep_deletes_a_large_job_in_pieces() {
     clock.advance(HOUR / 2);
     assert_eq!(store.sweep(2).await.unwrap(), Swept { count: 2, more: true });
     assert_eq!(count(&place, "hapax_entries"), 4500 - 2000 + 1 + 3);
-    assert!(store.attach(&job("large"), 0, 1).await.unwrap().is_none(), "over is over");
+    assert!(store.attach(&job("large"), &PageRequest::new(0, 1).with_state()).await.unwrap().is_none(), "over is over");
     let swept = store.sweep(100).await.unwrap();
     assert_eq!(swept, Swept { count: 4, more: false }, "three pieces and the small one");
     assert_eq!((count(&place, "hapax_jobs"), count(&place, "hapax_entries")), (1, 3));
     assert_eq!(store.sweep(100).await.unwrap(), Swept { count: 0, more: false });
-    let kept = store.attach(&job("revived"), 0, 10).await.unwrap().unwrap();
+    let kept = store.attach(&job("revived"), &PageRequest::new(0, 10).with_state()).await.unwrap().unwrap();
     assert_eq!(kept.entries.len(), 3);
     clock.advance(HOUR);
     assert_eq!(store.sweep(100).await.unwrap(), Swept { count: 1, more: false });
@@ -83,8 +83,15 @@ async fn append_trims_payloads_and_frees_their_room() {
     }
     assert_eq!(count(&place, "hapax_entries"), 21, "identities stay");
     assert_eq!(count(&place, "hapax_entries WHERE payload IS NOT NULL"), 4, "and the state");
-    let attached = store.attach(&job("a"), 0, 100).await.unwrap().unwrap();
-    assert_eq!((attached.head.state.seq, &attached.head.state.payload[..]), (99, &b"99"[..]));
+    let attached =
+        store.attach(&job("a"), &PageRequest::new(0, 100).with_state()).await.unwrap().unwrap();
+    assert_eq!(
+        (
+            attached.head.state.as_ref().unwrap().seq,
+            &attached.head.state.as_ref().unwrap().payload[..]
+        ),
+        (99, &b"99"[..])
+    );
     let _ = store.append(&[event("a", 100)], &three).await.unwrap();
     assert_eq!(count(&place, "hapax_entries WHERE payload IS NOT NULL"), 3);
 }
@@ -102,7 +109,13 @@ async fn tail_position_of_another_file_is_lost() {
     assert!(tail.lost);
     assert_eq!(tail.changes.iter().map(|c| c.offset).collect::<Vec<_>>(), [1, 2]);
 
-    let old = long.attach(&job("a"), 0, 0).await.unwrap().unwrap().head.end();
+    let old = long
+        .attach(&job("a"), &PageRequest::new(0, 0).with_state())
+        .await
+        .unwrap()
+        .unwrap()
+        .head
+        .end();
     drop(long);
     one.closed().await;
     std::fs::remove_file(one.file()).unwrap();
@@ -110,7 +123,8 @@ async fn tail_position_of_another_file_is_lost() {
     tokio::time::sleep(Duration::from_millis(2)).await;
     let anew = one.store();
     fill(&anew, "a", 20).await;
-    let head = anew.attach(&job("a"), 0, 0).await.unwrap().unwrap().head;
+    let head =
+        anew.attach(&job("a"), &PageRequest::new(0, 0).with_state()).await.unwrap().unwrap().head;
     assert!(!head.holds(old), "a cursor of the lost log is not taken for one of this");
 }
 
@@ -128,7 +142,8 @@ async fn append_to_a_full_file_stores_nothing() {
         assert!(acknowledged < 30, "the limit was not kept");
     };
     assert!(matches!(full, StoreError::Full { .. }), "{full:?}");
-    let attached = store.attach(&job("a"), 0, 1000).await.unwrap().unwrap();
+    let attached =
+        store.attach(&job("a"), &PageRequest::new(0, 1000).with_state()).await.unwrap().unwrap();
     assert_eq!(attached.head.last, 2 * acknowledged);
     assert_eq!(attached.entries.len() as u64, 2 * acknowledged);
 }
@@ -151,7 +166,16 @@ async fn writer_commits_many_appends_at_once() {
     }
     let commits = store.commits() - before;
     assert!(commits < 64, "{commits} commits for 64 appends");
-    assert_eq!(store.attach(&job("a"), 0, 0).await.unwrap().unwrap().head.last, 64);
+    assert_eq!(
+        store
+            .attach(&job("a"), &PageRequest::new(0, 0).with_state())
+            .await
+            .unwrap()
+            .unwrap()
+            .head
+            .last,
+        64
+    );
 }
 
 /// The other process: follows the tail of one partition until it has seen the closing event.
@@ -169,7 +193,11 @@ async fn reader() {
         next = tail.next;
         for change in &tail.changes {
             writeln!(out, "saw {}", change.offset).unwrap();
-            let entry = store.attach(&change.job, change.offset - 1, 1).await.unwrap().unwrap();
+            let entry = store
+                .attach(&change.job, &PageRequest::new(change.offset - 1, 1).with_state())
+                .await
+                .unwrap()
+                .unwrap();
             if entry.entries[0].closes {
                 return;
             }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_conformance::{Fault, FaultyStore};
-use hapax_core::log::{Appended, LogEvent, LogRetention};
+use hapax_core::log::{Appended, LogEvent, LogRetention, PageRequest};
 use hapax_core::memory::MemoryStore;
 use hapax_core::queue::{Enqueued, LeaseRequest, QueueItem, QueueName, Resolved};
 use hapax_core::{Fingerprint, Key, Log, Queue, Tenant};
@@ -36,7 +36,16 @@ async fn append_with_a_lost_reply_is_a_duplicate() {
     {
         assert!(matches!(answer, Appended::Duplicate(at) if at.offset == offset), "{answer:?}");
     }
-    assert_eq!(store.attach(&job, 0, 10).await.unwrap().unwrap().entries.len(), 3);
+    assert_eq!(
+        store
+            .attach(&job, &PageRequest::new(0, 10).with_state())
+            .await
+            .unwrap()
+            .unwrap()
+            .entries
+            .len(),
+        3
+    );
 }
 
 #[tokio::test]

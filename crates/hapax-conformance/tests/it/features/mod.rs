@@ -2,6 +2,7 @@
 
 mod commands;
 mod documents;
+mod followers;
 mod locks;
 mod losses;
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use hapax_conformance::StoreWrapper;
 use hapax_core::log::{
-    Appended, Attached, Cursor, Epoch, Epochs, LogEntry, LogEvent, LogRetention, PartitionTail,
-    TailPosition,
+    Appended, Attached, Cursor, Epoch, Epochs, FoundSeq, JobHead, LogEntry, LogEvent, LogRetention,
+    PageRequest, PartitionTail, SeqSearch, TailPosition,
 };
 use hapax_core::memory::MemoryStore;
 use hapax_core::{Key, Log, Store, StoreResult, Watch};
@@ -37,6 +37,18 @@ bugs! {
     OneDomain => "jobs_domains_and_tenants_are_separate",
     /// A log that starts again has the previous epoch.
     EpochStays => "expired_job_starts_again_with_a_greater_epoch",
+    /// A page has entries beyond its limit of bytes.
+    PageIgnoresBytes => "page_ends_before_its_limit_of_bytes",
+    /// An entry that is larger than a page is not returned, and its reader waits for ever.
+    LargeEntryBlocksPage => "page_has_an_entry_larger_than_its_limit",
+    /// The state is read although nobody asked for it.
+    StateUnasked => "state_is_left_out_unless_asked_for",
+    /// Entries have an epoch that the head does not know.
+    EntryEpochUnknown => "entries_have_the_epoch_of_their_offset",
+    /// Of several entries with the seq the last one is found.
+    LastSeqFound => "find_seq_finds_the_first_with_the_highest_seq",
+    /// Trimmed entries are found by seq.
+    TrimmedSeqFound => "find_seq_leaves_out_trimmed_entries",
     /// The tail skips entries.
     TailSkips => "tail_shows_each_entry_once_in_offset_order",
     /// The next page repeats the last entry of the previous one.
@@ -45,6 +57,14 @@ bugs! {
     LosesSilently => "tail_reports_trimmed_entries_as_lost",
     /// Wakes no listener.
     WakesNoListener => "listener_is_woken_at_an_append",
+}
+
+/// More than any law appends, and the state.
+const ALL: PageRequest =
+    PageRequest { after: 0, max_entries: 10_000, max_bytes: usize::MAX, with_state: true };
+
+fn state_of(head: &JobHead) -> &LogEntry {
+    head.state.as_ref().unwrap()
 }
 
 pub(crate) struct LogMutant {
@@ -78,12 +98,12 @@ impl LogMutant {
 
     async fn append_one(&self, event: &LogEvent, keep: &LogRetention) -> StoreResult<Appended> {
         let event = LogEvent { job: self.job(&event.job), ..event.clone() };
-        let job = self.store.attach(&event.job, 0, 10_000).await?;
+        let job = self.store.attach(&event.job, &ALL).await?;
         if let Some(Attached { head, .. }) = &job {
             if self.bug == Bug::ClosedBeforeDuplicate && head.closed {
                 return Ok(Appended::Closed);
             }
-            if self.bug == Bug::LateEventDropped && event.seq < head.state.seq {
+            if self.bug == Bug::LateEventDropped && event.seq < state_of(head).seq {
                 return Ok(Appended::Published(head.end()));
             }
         }
@@ -118,30 +138,59 @@ impl StoreWrapper for LogMutant {
         Ok(answers)
     }
 
-    async fn attach(&self, job: &Key, after: u64, at_most: usize) -> StoreResult<Option<Attached>> {
+    async fn attach(&self, job: &Key, page: &PageRequest) -> StoreResult<Option<Attached>> {
         let job = &self.job(job);
-        let Some(whole) = self.store.attach(job, 0, 10_000).await? else { return Ok(None) };
-        let mut attached = self.store.attach(job, after, at_most).await?.unwrap();
+        let Some(whole) = self.store.attach(job, &ALL).await? else { return Ok(None) };
+        let mut asked = *page;
+        match self.bug {
+            Bug::PageIgnoresBytes => asked.max_bytes = usize::MAX,
+            Bug::StateUnasked => asked.with_state = true,
+            _ => {}
+        }
+        let mut attached = self.store.attach(job, &asked).await?.unwrap();
+        if self.bug == Bug::LargeEntryBlocksPage {
+            attached.entries.retain(|entry| entry.payload.len() <= page.max_bytes);
+        }
+        if self.bug == Bug::EntryEpochUnknown {
+            attached.entries.iter_mut().for_each(|entry| entry.at.epoch = Epoch(0));
+        }
         let head = &mut attached.head;
         let renewed = self.duplicates.lock().unwrap().get(job).copied();
         match self.bug {
-            Bug::StateGoesBack => head.state = whole.entries.last().unwrap().clone(),
+            Bug::StateGoesBack => head.state = whole.entries.last().cloned(),
             Bug::FirstOfEqualsIsState => {
-                let of_equals = whole.entries.into_iter().find(|e| e.seq == head.state.seq);
-                head.state = of_equals.unwrap_or(head.state.clone());
+                let of_equals = whole.entries.iter().find(|e| e.seq == state_of(&whole.head).seq);
+                head.state = of_equals.or(whole.head.state.as_ref()).cloned();
             }
             Bug::StateIsTrimmed => {
-                head.state = whole.entries.into_iter().max_by_key(|e| e.seq).unwrap();
+                head.state = whole.entries.into_iter().max_by_key(|e| e.seq);
             }
             Bug::DuplicateRenewsLifetime => head.expires_in = renewed.unwrap_or(head.expires_in),
             Bug::EpochStays => head.epochs = Epochs::new(Epoch(1)),
             Bug::OffsetHole => head.last = self.shown(head.end()).offset,
             _ => {}
         }
-        for entry in attached.entries.iter_mut().chain([&mut attached.head.state]) {
+        for entry in attached.entries.iter_mut().chain(attached.head.state.as_mut()) {
             entry.at = self.shown(entry.at);
         }
         Ok(Some(attached))
+    }
+
+    async fn find_seq(&self, job: &Key, seq: u64) -> StoreResult<Option<SeqSearch>> {
+        let found = self.store.find_seq(job, seq).await?;
+        let Some(whole) = self.store.attach(job, &ALL).await? else { return Ok(found) };
+        let last = whole.entries.iter().filter(|entry| entry.seq <= seq).max_by_key(|e| e.seq);
+        Ok(match self.bug {
+            Bug::LastSeqFound => found.map(|search| SeqSearch {
+                found: last.map(|entry| FoundSeq { seq: entry.seq, at: entry.at }),
+                ..search
+            }),
+            Bug::TrimmedSeqFound => found.map(|search| {
+                let at = Cursor { offset: 1, ..whole.head.end() };
+                SeqSearch { found: Some(FoundSeq { seq, at }), ..search }
+            }),
+            _ => found,
+        })
     }
 
     async fn tail(

@@ -10,8 +10,9 @@ use crate::key::{InvalidKey, MAX_NAME, check};
 use crate::log::{LogEvent, MAX_NUMBER};
 use crate::{Fingerprint, Key, Tenant, canonical_json};
 
-/// Stage names that mean something to readers of a stream.
-pub const RESERVED_STAGES: [&str; 3] = ["gap", "snapshot", "end"];
+/// Stage names that mean something to readers of a stream. A browser's `EventSource` calls its own
+/// handlers for events named `error`, `open` and `message`.
+pub const RESERVED_STAGES: [&str; 6] = ["gap", "snapshot", "end", "error", "open", "message"];
 /// The longest timestamp, in bytes.
 const MAX_TIMESTAMP: usize = 64;
 

@@ -8,14 +8,13 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::frame::EncodedFrame;
-use super::ring::{MAX_ENTRIES, Ring};
-use crate::log::{Attached, Cursor, JobHead};
+use super::replay::ReplayPages;
+use super::ring::{MAX_BYTES, MAX_ENTRIES, Ring};
+use crate::log::{Attached, Cursor, JobHead, LogEntry, PageRequest};
 use crate::{Key, Store, StoreError, StoreResult, metric_names, with_timeout};
 
 /// For stores that do not bound their calls themselves.
 pub(super) const STORE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How many entries one store call reads.
-pub(super) const PAGE_ENTRIES: usize = 64;
 /// How often a job is read without a hint: a failover that loses entries appends nothing.
 const READ_INTERVAL: Duration = Duration::from_secs(30);
 /// The pause after a failed store call, at first and at most.
@@ -25,6 +24,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(2);
 pub(super) struct JobFeed<F> {
     pub(super) job: Key,
     ring: Mutex<Ring<F>>,
+    pub(super) pages: ReplayPages<F>,
     /// Tells followers that the ring has changed.
     pub(super) ring_changed: watch::Sender<()>,
     /// Tells the reading task that the log may have changed.
@@ -34,7 +34,8 @@ pub(super) struct JobFeed<F> {
 impl<F: EncodedFrame> JobFeed<F> {
     pub(super) fn new(job: Key) -> Self {
         let (ring_changed, log_changed) = (watch::Sender::new(()), Notify::new());
-        Self { job, ring: Mutex::default(), ring_changed, log_changed }
+        let (ring, pages) = (Mutex::default(), ReplayPages::default());
+        Self { job, ring, pages, ring_changed, log_changed }
     }
 
     pub(super) fn ring(&self) -> MutexGuard<'_, Ring<F>> {
@@ -80,7 +81,8 @@ impl<F: EncodedFrame> JobFeed<F> {
             let began = Instant::now();
             let from = self.ring().end();
             let after = from.map_or(0, |cursor| cursor.offset);
-            let attached = attach(store, &self.job, after, PAGE_ENTRIES).await?;
+            let request = PageRequest::new(after, MAX_ENTRIES).bytes(MAX_BYTES);
+            let attached = attach(store, &self.job, &request).await?;
             let (changed, is_last_page) = self.add_page(from, attached, began);
             if changed {
                 self.ring_changed.send_replace(());
@@ -104,36 +106,36 @@ impl<F: EncodedFrame> JobFeed<F> {
             return (ring.mark_current(began) || had_log, true);
         };
         let next = from.map_or(1, |from| from.offset + 1);
-        let contiguous = entries.first().is_none_or(|entry| entry.at.offset == next);
-        if from.is_none_or(|from| !head.holds(from)) || !contiguous {
-            // Begin at the newest entries; a follower behind them reads the store itself.
-            let oldest = head.first.max(head.last.saturating_sub(MAX_ENTRIES as u64));
-            let base = cursor_before(&head, oldest);
-            ring.restart(base);
-            if base.offset + 1 != next {
-                return (false, false);
-            }
-        }
-        let changed = ring.extend(&head, &entries);
+        let is_next = entries.first().is_none_or(|entry| entry.at.offset == next);
+        let continues = is_next && from.is_some_and(|from| head.holds(from));
+        let entries = if continues {
+            head.up_to_loss(&entries)
+        } else {
+            // Begin with this page if it is the newest part of the log, else empty at the end;
+            // a follower behind that reads the store itself.
+            let newest = newest_part(&head, &entries);
+            ring.restart(newest.first().map_or(head.end(), |e| head.epochs.before(e.at.offset)));
+            newest
+        };
+        let changed = ring.extend(&head, entries) || !continues;
         let last = entries.is_empty() || ring.end().is_some_and(|end| end.offset == head.last);
         (last && ring.mark_current(began) || changed, last)
     }
 }
 
-/// The cursor of a reader that gets the entry with this offset next.
-pub(super) fn cursor_before(head: &JobHead, offset: u64) -> Cursor {
-    let offset = offset.max(1);
-    let epoch = head.epochs.at(offset - 1).or(head.epochs.at(offset));
-    Cursor { epoch: epoch.unwrap_or(head.epochs.last()), offset: offset - 1 }
+/// The entries since the last loss, if they reach the end of the log; otherwise none.
+fn newest_part<'a>(head: &JobHead, entries: &'a [LogEntry]) -> &'a [LogEntry] {
+    let reaches_end = entries.last().is_some_and(|entry| entry.at.offset == head.last);
+    let lost = entries.partition_point(|entry| entry.at.offset < head.epochs.last_loss());
+    if reaches_end { &entries[lost..] } else { &[] }
 }
 
 pub(super) async fn attach(
     store: &dyn Store,
     job: &Key,
-    after: u64,
-    max_entries: usize,
+    request: &PageRequest,
 ) -> StoreResult<Option<Attached>> {
-    with_timeout(STORE_TIMEOUT, store.attach(job, after, max_entries)).await
+    with_timeout(STORE_TIMEOUT, store.attach(job, request)).await
 }
 
 pub(super) fn count_read_failure(what: &'static str, error: &StoreError) {

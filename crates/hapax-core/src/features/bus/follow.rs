@@ -7,13 +7,14 @@ use metrics::counter;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::feed::{PAGE_ENTRIES, attach, count_read_failure, cursor_before};
+use super::feed::{STORE_TIMEOUT, count_read_failure};
 use super::frame::{EncodedFrame, JobFrame, JsonFrame};
 use super::registry::{FollowRegistry, FollowedJob};
-use super::ring::{FollowPosition, RingLookup, first_batch};
+use super::replay::PageReader;
+use super::ring::{FollowPosition, RingLookup};
 use super::{Bus, BusError};
-use crate::log::{Attached, Cursor, JobHead};
-use crate::{Key, StoreResult, metric_names};
+use crate::log::{Attached, Cursor, MAX_NUMBER, PageRequest, SeqSearch};
+use crate::{Key, StoreResult, metric_names, with_timeout};
 
 /// How long a follower waits before it asks the store again, where the store had nothing for it.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -66,12 +67,14 @@ impl JobUpdates {
     }
 }
 
-/// A follower of one job: a cursor on the ring that all followers of the job share. It buffers
-/// nothing of its own.
+/// A follower of one job: a cursor on the ring that all followers of the job share, or, if it is
+/// behind that, on a page of the log that it shares with the followers at the same place.
 pub struct Follower<F = JsonFrame> {
     job: Arc<FollowedJob<F>>,
     ring_changed: watch::Receiver<()>,
     position: FollowPosition,
+    /// The page that is read, while the position is not in the ring.
+    page: Option<PageReader<F>>,
     /// Whether to ask the store again without waiting for the ring to change.
     ask_again: bool,
 }
@@ -117,7 +120,8 @@ impl<F: EncodedFrame> Follower<F> {
             FollowFrom::Cursor(cursor) => FollowPosition::After(cursor),
             FollowFrom::Seq(seq) => position_after_seq(registry, job, seq).await?,
         };
-        let follower = Self { job: followed, ring_changed, position, ask_again: false };
+        let (page, ask_again) = (None, false);
+        let follower = Self { job: followed, ring_changed, position, page, ask_again };
         Ok(if follower.is_complete().await? { None } else { Some(follower) })
     }
 
@@ -129,7 +133,7 @@ impl<F: EncodedFrame> Follower<F> {
             RingLookup::NotInRing => {}
             RingLookup::Frames(_) | RingLookup::CaughtUp => return Ok(false),
         }
-        let attached = self.read_page(1).await?;
+        let attached = self.job.attach(&PageRequest::new(MAX_NUMBER, 0)).await?;
         Ok(attached.is_some_and(|Attached { head, .. }| {
             matches!(self.position, FollowPosition::After(cursor)
                 if head.closed && cursor.offset == head.last && head.holds(cursor))
@@ -174,8 +178,20 @@ impl<F: EncodedFrame> Follower<F> {
     /// Moves the cursor behind frames that [`Follower::ready`] gave and that were delivered.
     pub fn mark_seen(&mut self, frames: &[JobFrame<F>]) {
         if let Some(cursor) = frames.iter().rev().find_map(JobFrame::at) {
-            self.position = FollowPosition::After(cursor);
+            self.move_to(FollowPosition::After(cursor));
         }
+    }
+
+    /// Moves to a position outside of the page that was read.
+    fn move_to(&mut self, position: FollowPosition) {
+        self.position = position;
+        self.page = None;
+    }
+
+    /// Gives up the page of the log that was read last, which is otherwise kept for followers at the
+    /// same place until [`Follower::next`] is called again.
+    pub fn release_page(&mut self) {
+        self.page = None;
     }
 
     /// Update notifications of the job, for a task that writes to many of its followers.
@@ -193,18 +209,15 @@ impl<F: EncodedFrame> Follower<F> {
         let found = self.job.feed.ring().after(self.position);
         match found {
             RingLookup::Frames(frames) => Some(self.deliver(frames)),
-            RingLookup::CaughtUp => None,
+            RingLookup::CaughtUp => {
+                self.page = None;
+                None
+            }
             RingLookup::Complete => Some(NextFrames::Complete),
             RingLookup::NotInRing => {
                 // The ring is behind or ahead of this follower, or the log has a new epoch.
                 self.ask_again = true;
-                match self.read_page(PAGE_ENTRIES).await {
-                    Ok(attached) => attached.and_then(|attached| self.frames_of(&attached)),
-                    Err(error) => {
-                        count_read_failure("job", &error);
-                        None
-                    }
-                }
+                self.next_from_store().await
             }
         }
     }
@@ -226,43 +239,57 @@ impl<F: EncodedFrame> Follower<F> {
         NextFrames::Frames(frames)
     }
 
-    async fn read_page(&self, max_entries: usize) -> StoreResult<Option<Attached>> {
-        let registry = &self.job.registry;
-        let _permit = registry.store_reads.acquire().await;
-        let after = self.cursor().map_or(0, |cursor| cursor.offset);
-        attach(registry.store(), self.job(), after, max_entries).await
+    /// The next frames of the page that is read, or of the next page.
+    async fn next_from_store(&mut self) -> Option<NextFrames<JobFrame<F>>> {
+        if let Some(frames) = self.page.as_mut().and_then(PageReader::next_batch) {
+            return Some(self.deliver_from_page(frames));
+        }
+        let mut reader = self.job.page_after(self.position).await;
+        let page = reader.page()?;
+        if !page.is_held {
+            return self.gap().await;
+        }
+        if page.is_complete {
+            return Some(NextFrames::Complete);
+        }
+        let frames = reader.next_batch()?;
+        self.page = Some(reader);
+        Some(self.deliver_from_page(frames))
     }
 
-    fn frames_of(
-        &mut self,
-        Attached { head, entries }: &Attached,
-    ) -> Option<NextFrames<JobFrame<F>>> {
-        let held = match self.position {
-            FollowPosition::Start => head.first <= 1,
-            FollowPosition::After(cursor) => head.holds(cursor),
+    fn deliver_from_page(&mut self, frames: Vec<JobFrame<F>>) -> NextFrames<JobFrame<F>> {
+        let page = self.page.take().filter(PageReader::is_worth_keeping);
+        let delivered = self.deliver(frames);
+        self.page = page;
+        delivered
+    }
+
+    /// A gap and a snapshot of the job, or a gap alone if the job has no log. The page that showed it
+    /// may have been read for another follower, and earlier: a new read decides.
+    async fn gap(&mut self) -> Option<NextFrames<JobFrame<F>>> {
+        let attached = self.job.attach(&PageRequest::state_only()).await;
+        let attached = attached.inspect_err(|error| count_read_failure("job", error)).ok()?;
+        let from = self.position.offset() + 1;
+        let Some(Attached { head, .. }) = attached else {
+            return self.forgotten(from);
         };
-        if !held {
-            return Some(self.gap(head, head.first));
+        if self.position.is_held(&head) {
+            return None;
         }
-        let next = self.cursor().map_or(1, |cursor| cursor.offset + 1);
-        match entries.first() {
-            Some(first) if first.at.offset != next => Some(self.gap(head, first.at.offset)),
-            Some(_) => {
-                let frames: Vec<_> = entries.iter().map(JobFrame::entry).collect();
-                Some(self.deliver(first_batch(frames.iter())))
-            }
-            None if head.closed && next > head.last => Some(NextFrames::Complete),
-            None => None,
-        }
+        let at = self.cursor().map_or_else(|| head.start(), |cursor| head.resume(cursor));
+        let snapshot = JobFrame::snapshot(at, head.state.as_ref()?);
+        counter!(metric_names::BUS_GAPS).increment(1);
+        Some(self.deliver(vec![JobFrame::gap(None, from, Some(at.offset)), snapshot]))
     }
 
-    /// A gap and a snapshot of the job; the follower continues at the entry with this offset.
-    fn gap(&mut self, head: &JobHead, first: u64) -> NextFrames<JobFrame<F>> {
+    /// The gap for a cursor of a job without a log. The follower then waits for the first event.
+    fn forgotten(&mut self, from: u64) -> Option<NextFrames<JobFrame<F>>> {
+        if self.position == FollowPosition::Start {
+            return None;
+        }
         counter!(metric_names::BUS_GAPS).increment(1);
-        let from = self.cursor().map_or(1, |cursor| cursor.offset + 1);
-        let at = cursor_before(head, first);
-        let gap = JobFrame::gap(None, from, at.offset);
-        self.deliver(vec![gap, JobFrame::snapshot(at, &head.state)])
+        self.move_to(FollowPosition::Start);
+        Some(NextFrames::Frames(vec![JobFrame::gap(None, from, None)]))
     }
 }
 
@@ -273,28 +300,10 @@ async fn position_after_seq<F: EncodedFrame>(
     job: &Key,
     seq: u64,
 ) -> StoreResult<FollowPosition> {
-    let mut best: Option<(u64, Cursor)> = None;
-    let mut after = 0;
-    loop {
-        let _permit = registry.store_reads.acquire().await;
-        let Some(Attached { head, entries }) =
-            attach(registry.store(), job, after, PAGE_ENTRIES).await?
-        else {
-            return Ok(FollowPosition::Start);
-        };
-        for entry in entries.iter().filter(|entry| entry.seq <= seq) {
-            if best.is_none_or(|(highest, _)| entry.seq > highest) {
-                best = Some((entry.seq, entry.at));
-            }
-        }
-        match entries.last() {
-            Some(last) if last.at.offset < head.last => after = last.at.offset,
-            _ => {
-                let certain = |(highest, _): &(u64, Cursor)| head.first <= 1 || *highest == seq;
-                return Ok(best
-                    .filter(certain)
-                    .map_or(FollowPosition::Start, |(_, cursor)| FollowPosition::After(cursor)));
-            }
-        }
-    }
+    let _permit = registry.store_reads.acquire().await;
+    let search = with_timeout(STORE_TIMEOUT, registry.store().find_seq(job, seq)).await?;
+    let found = search.and_then(|SeqSearch { first, found }| {
+        found.filter(|found| first <= 1 || found.seq == seq)
+    });
+    Ok(found.map_or(FollowPosition::Start, |found| FollowPosition::After(found.at)))
 }

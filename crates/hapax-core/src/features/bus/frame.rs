@@ -18,8 +18,8 @@ pub enum FrameContent<'a> {
         job: Option<&'a Key>,
         /// The first missing offset.
         from: u64,
-        /// The last missing offset.
-        to: u64,
+        /// The last missing offset; `None` if the job has no log any more.
+        to: Option<u64>,
     },
     /// The job's state, sent after a gap.
     Snapshot {
@@ -48,8 +48,8 @@ pub enum FrameKind {
     Gap {
         /// The first missing offset.
         from: u64,
-        /// The last missing offset.
-        to: u64,
+        /// The last missing offset; `None` if the job has no log any more.
+        to: Option<u64>,
     },
     /// The job's state, after a gap.
     Snapshot,
@@ -69,7 +69,7 @@ impl<F: EncodedFrame> JobFrame<F> {
         Self { kind: FrameKind::Entry, at: Some(entry.at), encoded }
     }
 
-    pub(super) fn gap(job: Option<&Key>, from: u64, to: u64) -> Self {
+    pub(super) fn gap(job: Option<&Key>, from: u64, to: Option<u64>) -> Self {
         let encoded = F::encode(FrameContent::Gap { job, from, to });
         Self { kind: FrameKind::Gap { from, to }, at: None, encoded }
     }
@@ -127,14 +127,21 @@ impl FrameContent<'_> {
     pub fn json(&self) -> String {
         match self {
             Self::Entry(entry) | Self::Snapshot { state: entry, .. } => with_offset(entry),
-            Self::Gap { job: None, from, to } => format!("{{\"from\":{from},\"to\":{to}}}"),
+            Self::Gap { job: None, from, to } => {
+                format!("{{\"from\":{from},\"to\":{}}}", number_or_null(*to))
+            }
             Self::Gap { job: Some(job), from, to } => {
+                let to = number_or_null(*to);
                 let quoted = |text: &str| serde_json::Value::from(text).to_string();
                 let (domain, job_id) = (quoted(job.scope()), quoted(job.name()));
                 format!("{{\"domain\":{domain},\"job_id\":{job_id},\"from\":{from},\"to\":{to}}}")
             }
         }
     }
+}
+
+fn number_or_null(number: Option<u64>) -> String {
+    number.map_or_else(|| "null".into(), |number| number.to_string())
 }
 
 /// The stored event with the offset that the log gave it.
@@ -159,11 +166,13 @@ mod tests {
 
     #[test]
     fn gap_frame_has_no_cursor_and_names_its_job_among_several() {
-        let gap = JobFrame::<JsonFrame>::gap(None, 3, 4);
+        let gap = JobFrame::<JsonFrame>::gap(None, 3, Some(4));
         assert_eq!((gap.at(), &gap.encoded().json()[..]), (None, &br#"{"from":3,"to":4}"#[..]));
         let job = Key::job(&Tenant::default(), "scan", "a\"b").unwrap();
-        let gap = JobFrame::<JsonFrame>::gap(Some(&job), 3, 4);
+        let gap = JobFrame::<JsonFrame>::gap(Some(&job), 3, Some(4));
         let json = r#"{"domain":"scan","job_id":"a\"b","from":3,"to":4}"#;
         assert_eq!(gap.encoded().json(), json);
+        let forgotten = JobFrame::<JsonFrame>::gap(None, 3, None);
+        assert_eq!(forgotten.encoded().json(), r#"{"from":3,"to":null}"#);
     }
 }

@@ -15,7 +15,7 @@
 //! assert_eq!(bus.publish(&started.data(json!("other"))).await?, Appended::Conflict);
 //!
 //! let job = bus.state("scan", "job-1").await?.unwrap();
-//! assert_eq!((job.state.seq, job.closed), (10, false));
+//! assert_eq!((job.state.unwrap().seq, job.closed), (10, false));
 //! # Ok(()) }
 //! ```
 
@@ -26,6 +26,7 @@ mod follow;
 mod frame;
 mod multi_follow;
 mod registry;
+mod replay;
 mod ring;
 
 use std::fmt;
@@ -42,7 +43,7 @@ pub use multi_follow::{MAX_JOBS, MultiCursor, MultiFollower, MultiFrame};
 use registry::FollowRegistry;
 
 use crate::claim_retry::retry_once_on_disconnect;
-use crate::log::{Appended, JobHead, LogEvent, LogRetention, MAX_APPEND, MAX_NUMBER};
+use crate::log::{Appended, JobHead, LogEvent, LogRetention, MAX_APPEND, PageRequest};
 use crate::{
     Clock, InvalidKey, Key, Store, StoreError, StoreResult, SystemClock, Tenant, metric_names,
 };
@@ -197,11 +198,10 @@ impl<F: EncodedFrame> Bus<F> {
         }
     }
 
-    /// The state of a job; `None` where it has no events, or none any more.
+    /// The head of a job with its state; `None` where it has no events, or none any more.
     pub async fn state(&self, domain: &str, job_id: &str) -> Result<Option<JobHead>, BusError> {
         let job = Key::job(&self.tenant, domain, job_id)?;
-        // An offset past every entry: only the head is needed.
-        let attached = self.shared.store.attach(&job, MAX_NUMBER, 1).await;
+        let attached = self.shared.store.attach(&job, &PageRequest::state_only()).await;
         Ok(attached.inspect_err(metric_names::count_store_error)?.map(|attached| attached.head))
     }
 

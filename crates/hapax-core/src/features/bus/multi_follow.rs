@@ -57,6 +57,12 @@ impl MultiCursor {
             None => self.0.push((tag, cursor)),
         }
     }
+
+    /// Removes the cursor of this job, which then begins at its start.
+    fn remove(&mut self, job: &Key) {
+        let tag = tag(job);
+        self.0.retain(|(other, _)| *other != tag);
+    }
 }
 
 /// The identity of a job inside a [`MultiCursor`], where tags are unique. A cursor that is presented
@@ -197,7 +203,13 @@ impl<F: EncodedFrame> MultiFollower<F> {
                 self.cursor.clone()
             });
             let frame = match frame.kind() {
-                FrameKind::Gap { from, to } => JobFrame::gap(Some(job), from, to),
+                FrameKind::Gap { from, to } => {
+                    if to.is_none() {
+                        // The next id must not name a position of a forgotten log again.
+                        self.cursor.remove(job);
+                    }
+                    JobFrame::gap(Some(job), from, to)
+                }
                 FrameKind::Entry | FrameKind::Snapshot => frame,
             };
             MultiFrame { frame, cursor }

@@ -19,6 +19,8 @@ use crate::{Key, Store, StoreResult, metric_names, with_timeout};
 const MAX_CHANGES: usize = 512;
 /// How many followers may read the store at once, where the ring does not hold their position.
 const MAX_STORE_READS: usize = 16;
+/// How many bytes of pages the followers of all jobs keep together.
+const PAGE_MEMORY: usize = 64 << 20;
 
 pub(super) struct FollowRegistry<F> {
     store: Arc<dyn Store>,
@@ -26,6 +28,8 @@ pub(super) struct FollowRegistry<F> {
     table: Mutex<FollowTable<F>>,
     stopped: AtomicBool,
     pub(super) store_reads: Semaphore,
+    /// The bytes that are left for pages.
+    pub(super) page_memory: Arc<Semaphore>,
 }
 
 struct FollowTable<F> {
@@ -63,7 +67,8 @@ impl<F: EncodedFrame> FollowRegistry<F> {
     pub(super) fn new(store: Arc<dyn Store>, poll_interval: Duration) -> Arc<Self> {
         let table = Mutex::new(FollowTable { jobs: HashMap::new(), unread_since: None });
         let (stopped, store_reads) = (AtomicBool::new(false), Semaphore::new(MAX_STORE_READS));
-        Arc::new(Self { store, poll_interval, table, stopped, store_reads })
+        let page_memory = Arc::new(Semaphore::new(PAGE_MEMORY));
+        Arc::new(Self { store, poll_interval, table, stopped, store_reads, page_memory })
     }
 
     pub(super) fn store(&self) -> &dyn Store {

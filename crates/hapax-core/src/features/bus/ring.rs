@@ -9,18 +9,36 @@ use crate::log::{Cursor, JobHead, LogEntry};
 
 /// How many entries a ring keeps, and how many bytes of them; at least one entry.
 pub(super) const MAX_ENTRIES: usize = 256;
-const MAX_BYTES: usize = 256 * 1024;
+pub(super) const MAX_BYTES: usize = 256 * 1024;
 /// How many frames a follower takes at once, and how many bytes; at least one frame.
-const MAX_BATCH_FRAMES: usize = 32;
-const MAX_BATCH_BYTES: usize = 64 * 1024;
+pub(super) const MAX_BATCH_FRAMES: usize = 32;
+pub(super) const MAX_BATCH_BYTES: usize = 64 * 1024;
 
 /// How far a follower has read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum FollowPosition {
     /// Before the first entry, in no epoch yet.
     Start,
     /// After the entry with this cursor.
     After(Cursor),
+}
+
+impl FollowPosition {
+    /// The offset of the last entry seen.
+    pub(super) fn offset(self) -> u64 {
+        match self {
+            Self::Start => 0,
+            Self::After(cursor) => cursor.offset,
+        }
+    }
+
+    /// Whether a follower here gets the next entry without missing one.
+    pub(super) fn is_held(self, head: &JobHead) -> bool {
+        match self {
+            Self::Start => head.first <= 1,
+            Self::After(cursor) => head.holds(cursor),
+        }
+    }
 }
 
 /// The answer of a ring to a follower.
@@ -65,8 +83,11 @@ impl<F: EncodedFrame> Ring<F> {
         if self.read_at.is_none() {
             return RingLookup::NotInRing;
         }
-        // Without a log a gap cannot be recognised yet; the first entry will show it.
-        let Some(base) = self.base else { return RingLookup::CaughtUp };
+        let Some(base) = self.base else {
+            // A cursor of a job without a log gets a gap, once the store has confirmed that.
+            let is_start = position == FollowPosition::Start;
+            return if is_start { RingLookup::CaughtUp } else { RingLookup::NotInRing };
+        };
         let Some(next) = self.index_after(base, position) else { return RingLookup::NotInRing };
         if next < self.frames.len() {
             return RingLookup::Frames(first_batch(self.frames.range(next..)));

@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use hapax_conformance::StoreUnderTest;
 use hapax_core::log::{
-    Appended, Attached, Cursor, LogEvent, LogRetention, PARTITIONS, TailPosition,
+    Appended, Attached, Cursor, LogEvent, LogRetention, PARTITIONS, PageRequest, TailPosition,
 };
 use hapax_core::{
     ClaimRequest, Claimed, Claims, Fingerprint, Key, Log, Store, StoreError, StoreResult, Tenant,
@@ -180,13 +180,21 @@ pub(crate) fn spawn_appends(
     })
 }
 
+/// The head, the state and all entries of a job.
+pub(crate) async fn read_job(store: &RedisStore, job: &Key) -> StoreResult<Option<Attached>> {
+    store.attach(job, &PageRequest::new(0, 100_000).with_state()).await
+}
+
 pub(crate) async fn attached(store: &RedisStore, job: &Key) -> Attached {
-    store.attach(job, 0, 100_000).await.unwrap().expect("the job has a log")
+    read_job(store, job).await.unwrap().expect("the job has a log")
 }
 
 /// Succeeds once a job has more entries than that.
 pub(crate) async fn grown(store: &RedisStore, job: &Key, beyond: u64) -> StoreResult<()> {
-    let last = store.attach(job, 0, 0).await?.map_or(0, |attached| attached.head.last);
+    let last = store
+        .attach(job, &PageRequest::new(0, 0).with_state())
+        .await?
+        .map_or(0, |attached| attached.head.last);
     let not_yet = || StoreError::Internal { reason: "not yet".into(), source: None };
     (last > beyond).then_some(()).ok_or_else(not_yet)
 }

@@ -59,7 +59,8 @@ impl FanoutGroups {
     }
 
     /// Moves an idle stream to a fan-out group of its job.
-    pub(super) fn join(self: Arc<Self>, socket: SocketSink, stream: EventStream) {
+    pub(super) fn join(self: Arc<Self>, socket: SocketSink, mut stream: EventStream) {
+        stream.release_page();
         let Some((job, updates)) = stream.follower().map(|f| (f.job().clone(), f.updates())) else {
             return;
         };

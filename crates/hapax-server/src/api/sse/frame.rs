@@ -90,11 +90,11 @@ mod tests {
 
     #[test]
     fn sse_gap_has_no_id_and_names_its_job_among_several() {
-        let gap = SseFrame::encode(FrameContent::Gap { job: None, from: 3, to: 4 });
+        let gap = SseFrame::encode(FrameContent::Gap { job: None, from: 3, to: Some(4) });
         assert_eq!(gap.text(), "event: gap\ndata: {\"from\":3,\"to\":4}\n\n");
         assert_eq!(gap.text(), gap.without_id());
         let job = Key::job(&Tenant::default(), "scan", "a\"b").unwrap();
-        let gap = SseFrame::encode(FrameContent::Gap { job: Some(&job), from: 3, to: 4 });
+        let gap = SseFrame::encode(FrameContent::Gap { job: Some(&job), from: 3, to: Some(4) });
         let json = r#"{"domain":"scan","job_id":"a\"b","from":3,"to":4}"#;
         assert_eq!(gap.text(), format!("event: gap\ndata: {json}\n\n"));
     }

@@ -189,6 +189,13 @@ impl EventStream {
         }
     }
 
+    /// Gives up what the follower read from the store, because the stream may wait for long.
+    pub(super) fn release_page(&mut self) {
+        if let StreamSource::OneJob(follower) = &mut self.source {
+            follower.release_page();
+        }
+    }
+
     /// Records that the fan-out task sent these frames.
     pub(super) fn mark_delivered(&mut self, frames: &[SseJobFrame]) {
         if let StreamSource::OneJob(follower) = &mut self.source {

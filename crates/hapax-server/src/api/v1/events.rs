@@ -19,7 +19,7 @@ pub(crate) struct PublishEvent {
     /// The id of the job.
     #[schema(min_length = 1, max_length = 255, example = "job-1")]
     job_id: String,
-    /// The stage of the job; not `gap`, `snapshot` or `end`.
+    /// The stage of the job; not `gap`, `snapshot`, `end`, `error`, `open` or `message`.
     #[schema(min_length = 1, max_length = 255, example = "vision")]
     stage: String,
     /// The producer's own number; the event with the highest one is the job's state.
@@ -220,14 +220,17 @@ pub(crate) async fn show_job(State(app): State<AppState>, request: ApiRequest) -
     let (domain, job_id) = (request.segment(0), request.segment(1));
     request.check_link_covers(domain, job_id)?;
     let bus = app.bus.clone().tenant(request.tenant.clone());
-    let Some(head) = app.call_store(bus.state(domain, job_id)).await? else {
+    let head = app.call_store(bus.state(domain, job_id)).await?;
+    let Some((head, state)) =
+        head.and_then(|mut head| head.state.take().map(|state| (head, state)))
+    else {
         let text = "the job has no events, or none any more";
         return Err(Problem::new(ProblemKind::JobMissing, text));
     };
-    let state = RawValue::from_string(with_offset(&head.state))
+    let state = RawValue::from_string(with_offset(&state))
         .map_err(|_| Problem::new(ProblemKind::Internal, "the stored event cannot be parsed"))?;
-    let epoch = head.epochs.at(head.last).unwrap_or(head.epochs.last()).0;
-    let job = JobState { state, offset: head.last, epoch, closed: head.closed };
+    let (offset, epoch) = (head.last, head.epochs.last().0);
+    let job = JobState { state, offset, epoch, closed: head.closed };
     Ok(json_response(StatusCode::OK, &job))
 }
 
@@ -241,7 +244,7 @@ pub(crate) async fn show_job(State(app): State<AppState>, request: ApiRequest) -
         ("Last-Event-ID" = Option<String>, Header, description = "Where to resume; browsers send it on their own"),
     ),
     responses(
-        (status = 200, body = String, content_type = "text/event-stream", description = "`id: <epoch>-<offset>`, `event: <stage>`, `data:` the event; `gap` and then `snapshot` if the cursor is gone; ends after the last event"),
+        (status = 200, body = String, content_type = "text/event-stream", description = "`id: <epoch>-<offset>`, `event: <stage>`, `data:` the event; `gap` and then `snapshot` if the cursor is gone, `gap` with `\"to\": null` alone if the job is forgotten; ends after the last event"),
         (status = 204, description = "The job is closed, and the client has seen all events"),
     ),
 )]

@@ -44,6 +44,16 @@ fn hole_13_stages_share_a_seq_without_collision() {
 }
 
 #[test]
+fn fault_36_names_that_event_source_fires_itself_are_reserved() {
+    let server = Server::start();
+    for stage in ["error", "open", "message"] {
+        let event = json!({"domain": "scan", "job_id": "j", "stage": stage, "seq": 1, "data": 0});
+        let refused = server.post("/v1/events").json(&event).is(400, "invalid-request");
+        assert!(refused.detail().contains(stage), "{}", refused.detail());
+    }
+}
+
+#[test]
 fn hole_10_state_follows_the_highest_seq() {
     // In the usual design the worker writes the state key and the router writes it again from the stream: a
     // router that comes late sets the state back to 20, or takes 20 for stale and drops it.

@@ -35,6 +35,7 @@ pub(crate) struct Listener {
     head: HttpResponse,
     body: BufReader<Dechunked>,
     pub(crate) comments: usize,
+    max_comments: usize,
     pub(crate) retry: Option<u64>,
 }
 
@@ -54,7 +55,7 @@ impl Listener {
         let chunked = head.header("transfer-encoding") == Some("chunked");
         assert_eq!(chunked, way == "HTTP/1.1" && head.status == 200, "{head:?}");
         let body = BufReader::new(Dechunked { reader, chunked, left: 0, ended: !chunked });
-        Self { status: head.status, head, body, comments: 0, retry: None }
+        Self { status: head.status, head, body, comments: 0, max_comments: usize::MAX, retry: None }
     }
 
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
@@ -72,16 +73,29 @@ impl Listener {
             }
             let line = line.strip_suffix('\n').expect("a whole line");
             match line.split_once(": ").unwrap_or((line, "")) {
-                ("", _) if !event.name.is_empty() => return Some(event),
+                ("", _) if event.data != Value::Null => return Some(event),
                 ("id", id) => event.id = Some(id.into()),
                 ("event", name) => event.name = name.into(),
                 ("data", data) => event.data = serde_json::from_str(data).expect("JSON"),
                 ("retry", ms) => self.retry = Some(ms.parse().unwrap()),
-                (":", _) => self.comments += 1,
+                (":", _) => {
+                    self.comments += 1;
+                    if self.comments >= self.max_comments {
+                        return None;
+                    }
+                }
                 ("", _) => {}
                 other => panic!("no line of an event stream: {other:?}"),
             }
         }
+    }
+
+    /// The next event; `None` if so many keep-alive comments come before it.
+    pub(crate) fn next_within_comments(&mut self, comments: usize) -> Option<Event> {
+        self.max_comments = self.comments + comments;
+        let event = self.next();
+        self.max_comments = usize::MAX;
+        event
     }
 
     #[track_caller]
@@ -91,6 +105,16 @@ impl Listener {
 
     pub(crate) fn take(&mut self, count: usize) -> Vec<Event> {
         (0..count).map(|_| self.expect()).collect()
+    }
+
+    /// A gap, and the snapshot that follows unless the job has no log.
+    #[track_caller]
+    pub(crate) fn expect_gap(&mut self) {
+        let gap = self.expect();
+        assert_eq!(gap.name, "gap");
+        if gap.data["to"] != Value::Null {
+            assert_eq!(self.expect().name, "snapshot");
+        }
     }
 
     /// Everything to the end of the stream.

@@ -1,6 +1,6 @@
 //! Events on real stores, with two nodes on each.
 
-use hapax_testkit::Redis;
+use hapax_testkit::{Redis, TcpProxy};
 use serde_json::{Value, json};
 
 use crate::http::events_client::{Event, Listener, WAYS};
@@ -112,12 +112,52 @@ fn failover_gap_reaches_only_followers_of_lost_entries() {
         assert!(new > old && offset == if lost { 1 } else { 2 });
         for stream in &mut streams {
             if lost {
-                let told: Vec<_> = stream.take(2).into_iter().map(|event| event.name).collect();
-                assert_eq!(told, ["gap", "snapshot"]);
+                stream.expect_gap();
             }
             assert_eq!(stream.expect().id(), format!("{new}-{offset}"));
         }
     }
+}
+
+/// What Redis has sent to all clients so far.
+fn sent_bytes(redis: &Redis) -> u64 {
+    let stats = redis.cli(&["INFO", "stats"]);
+    let line = stats.lines().find_map(|line| line.strip_prefix("total_net_output_bytes:"));
+    line.expect("a counter").trim().parse().unwrap()
+}
+
+#[test]
+fn fault_05_replay_of_large_events_reads_them_once() {
+    let redis = Redis::with(&["--appendonly", "no", "--save", ""]);
+    // Polls and readiness checks would be counted too.
+    let server = Setup::on(&redis.url()).flags(&["--event-poll", "1h"]).start();
+    let large = json!("x".repeat(200_000));
+    for seq in 1..=40 {
+        server.publish_data("job-1", "vision", seq, &large);
+    }
+    server.finish("job-1");
+    for way in WAYS {
+        let before = sent_bytes(&redis);
+        let mut stream = server.follow(way, "job-1", "");
+        let delivered: usize = stream.rest().iter().map(|event| event.data.to_string().len()).sum();
+        assert!(delivered > 40 * 200_000);
+        let read = sent_bytes(&redis) - before;
+        assert!(read * 10 <= delivered as u64 * 13, "{read} bytes read for {delivered}");
+    }
+}
+
+#[test]
+fn fault_32_last_seq_of_a_long_job_is_found_over_a_slow_line() {
+    let redis = Redis::with(&["--appendonly", "no", "--save", ""]);
+    let line = TcpProxy::to(redis.port());
+    let server = Setup::on(&format!("redis://127.0.0.1:{}", line.port())).start();
+    for page in 0..10 {
+        let events: Vec<_> = (1..=1000).map(|i| event("job-1", page * 1000 + i)).collect();
+        assert_eq!(server.post("/v1/events").json(json!(events)).status(), 200);
+    }
+    line.delay_answers(std::time::Duration::from_millis(32));
+    let mut stream = server.follow(WAYS[0], "job-1", "?last_seq=5000");
+    assert_eq!((stream.status, stream.expect().offset()), (200, 5001));
 }
 
 #[test]

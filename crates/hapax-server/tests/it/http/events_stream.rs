@@ -179,11 +179,56 @@ fn hole_15_forgotten_job_restarts_under_another_epoch() {
         // Dedup has the same retention: the same event is new again.
         let (offset, new) = server.publish(&job, "vision", 10);
         assert!(offset == 1 && new > old);
-        let names: Vec<_> = live.take(3).into_iter().map(|event| event.name).collect();
-        assert_eq!(names, ["gap", "snapshot", "vision"]);
+        // The live stream is told that the job is forgotten, or that it began anew.
+        live.expect_gap();
+        assert_eq!(live.expect().id(), format!("{new}-1"));
         let mut resumed = server.follow(way, &job, &format!("?last_event_id={old}-1"));
         assert_eq!(resumed.expect().name, "gap");
         assert_eq!(resumed.expect().id(), format!("{new}-0"));
+    }
+}
+
+/// Far more keep-alive comments than a stalled machine lets pass before an event.
+const MANY_COMMENTS: usize = 50;
+
+#[test]
+fn fault_04_cursor_of_forgotten_job_gets_a_gap() {
+    let server = Setup::memory().flags(&["--sse-keep-alive", "200ms"]).start();
+    for way in WAYS {
+        let job = format!("never-{}", &way[5..]);
+        let mut one = server.follow(way, &job, "?last_event_id=7-3");
+        let gap = one.next_within_comments(MANY_COMMENTS).expect("a gap, not silence");
+        assert_eq!((gap.id, gap.name.as_str()), (None, "gap"));
+        assert_eq!(gap.data, json!({"from": 4, "to": null}));
+        let (_, epoch) = server.publish(&job, "vision", 1);
+        assert_eq!(one.expect().id(), format!("{epoch}-1"), "neither a second gap nor a snapshot");
+    }
+}
+
+#[test]
+fn fault_04_forgotten_job_among_several_gets_a_gap() {
+    let mut server = Setup::memory().flags(&["--sse-keep-alive", "200ms"]).start();
+    for way in WAYS {
+        let [gone, alive] = ["gone", "alive"].map(|job| format!("{job}-{}", &way[5..]));
+        let path = format!("/v1/events/stream?job=scan/{gone}&job=scan/{alive}");
+        server.publish(&gone, "vision", 1);
+        let seen = Listener::open(&server.address, way, &path, &[]).expect();
+        // The store is in memory: nothing is left of the job.
+        server.restart();
+        let resume = [("Last-Event-ID", seen.id())];
+        let mut stream = Listener::open(&server.address, way, &path, &resume);
+        let gap = stream.next_within_comments(MANY_COMMENTS).expect("a gap, not silence");
+        let told = json!({"domain": "scan", "job_id": gone, "from": 2, "to": null});
+        assert_eq!((gap.name.as_str(), gap.data), ("gap", told));
+        // The next id no longer names the forgotten job: whoever resumes there is not told again.
+        server.publish(&alive, "vision", 1);
+        let next = stream.expect();
+        assert_eq!(next.data["job_id"], alive.as_str());
+        let resume = [("Last-Event-ID", next.id())];
+        let mut stream = Listener::open(&server.address, way, &path, &resume);
+        server.publish(&gone, "vision", 1);
+        let first = stream.expect();
+        assert_eq!((&first.data["job_id"], first.offset()), (&json!(gone), 1));
     }
 }
 

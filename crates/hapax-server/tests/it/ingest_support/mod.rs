@@ -75,7 +75,8 @@ pub(crate) fn event(job: &str, stage: &str, seq: u64) -> String {
 
 pub(crate) async fn entries(store: &Arc<dyn Store>, job: &str) -> Vec<LogEntry> {
     let key = Key::job(&Tenant::default(), "scan", job).unwrap();
-    let attached = store.attach(&key, 0, 1000).await.unwrap();
+    let attached =
+        store.attach(&key, &hapax::log::PageRequest::new(0, 1000).with_state()).await.unwrap();
     attached.map(|attached| attached.entries).unwrap_or_default()
 }
 

@@ -107,7 +107,8 @@ fn order(saw: &[Saw], losses: Losses, wrong: &mut Vec<String>) {
                 last = Some(*at);
             }
             Saw::Gap => {
-                gap = true;
+                // A job that was lost as a whole begins anew, without a snapshot.
+                (gap, last) = (true, None);
                 if losses == Losses::Never {
                     wrong.push("a gap, although nothing was lost".to_owned());
                 }

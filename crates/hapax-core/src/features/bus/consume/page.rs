@@ -9,11 +9,13 @@ use tokio::sync::watch;
 
 use super::partition::{LeaseState, PartitionProgress};
 use super::{EventDelivery, EventOutcome, Group};
-use crate::log::{LogEntry, PartitionTail, TailChange};
+use crate::log::{LogEntry, PageRequest, PartitionTail, TailChange};
 use crate::{Fence, Key, StoreResult, metric_names};
 
 /// How many entries of a job one store call reads.
 const MAX_ENTRIES: usize = 64;
+/// How many bytes of a job one store call reads; at least one entry.
+const MAX_BYTES: usize = 256 * 1024;
 /// How often progress is saved within a page: a crash repeats the events of this long.
 const SAVE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -163,7 +165,8 @@ impl FetchedEntries {
             return Ok(Some(entry));
         }
         let after = change.offset.saturating_sub(1);
-        let attached = group.store.attach(&change.job, after, MAX_ENTRIES).await?;
+        let request = PageRequest::new(after, MAX_ENTRIES).bytes(MAX_BYTES);
+        let attached = group.store.attach(&change.job, &request).await?;
         let entries = attached.map(|attached| attached.entries).unwrap_or_default();
         let entry = found(&entries);
         self.0.insert(change.job.clone(), entries);
