@@ -189,7 +189,16 @@ async fn sweep_deletes_expired_jobs_completely() {
     tokio::time::sleep(Duration::from_millis(30)).await;
     // The job starts again, and its old log is unreachable at once.
     publish(&store, event(&job("j0"), 1)).await;
-    assert_eq!(store.attach(&job("j0"), &PageRequest::new(0, 100).with_state()).await.unwrap().unwrap().entries.len(), 1);
+    assert_eq!(
+        store
+            .attach(&job("j0"), &PageRequest::new(0, 100).with_state())
+            .await
+            .unwrap()
+            .unwrap()
+            .entries
+            .len(),
+        1
+    );
     // 19 jobs, and the entries of those and of the first one's old log.
     let all = Swept { count: 19 + 20 * 30, more: false };
     assert_eq!(store.sweep(1000).await.unwrap(), all);

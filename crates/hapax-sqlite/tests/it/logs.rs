@@ -36,12 +36,19 @@ async fn sweep_deletes_a_large_job_in_pieces() {
     clock.advance(HOUR / 2);
     assert_eq!(store.sweep(2).await.unwrap(), Swept { count: 2, more: true });
     assert_eq!(count(&place, "hapax_entries"), 4500 - 2000 + 1 + 3);
-    assert!(store.attach(&job("large"), &PageRequest::new(0, 1).with_state()).await.unwrap().is_none(), "over is over");
+    assert!(
+        store.attach(&job("large"), &PageRequest::new(0, 1).with_state()).await.unwrap().is_none(),
+        "over is over"
+    );
     let swept = store.sweep(100).await.unwrap();
     assert_eq!(swept, Swept { count: 4, more: false }, "three pieces and the small one");
     assert_eq!((count(&place, "hapax_jobs"), count(&place, "hapax_entries")), (1, 3));
     assert_eq!(store.sweep(100).await.unwrap(), Swept { count: 0, more: false });
-    let kept = store.attach(&job("revived"), &PageRequest::new(0, 10).with_state()).await.unwrap().unwrap();
+    let kept = store
+        .attach(&job("revived"), &PageRequest::new(0, 10).with_state())
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(kept.entries.len(), 3);
     clock.advance(HOUR);
     assert_eq!(store.sweep(100).await.unwrap(), Swept { count: 1, more: false });
