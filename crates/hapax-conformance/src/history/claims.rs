@@ -1,18 +1,21 @@
 //! Compares claims and records with their model.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use hapax_core::{
-    ClaimRequest, Claimed, Deleted, Expect, Fence, Fingerprint, GiveBack, OnUnknown, Put, Step,
-    Ticket, Token, Version,
+    ClaimRequest, ClaimView, Claimed, Deleted, Expect, Fence, Fingerprint, GiveBack, OnUnknown,
+    Put, Record, Step, Ticket, Token, Version,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
+use super::concurrent::SequentialModel;
 use super::{HistoryTimes, Model, expect, expect_equal, failed};
 use crate::context::LawContext;
 
 #[derive(Clone, Copy, Debug)]
-enum Action {
+pub(super) enum Action {
     Claim(ClaimSpec),
     Extend { brief: bool },
     Settle { value: u8 },
@@ -24,7 +27,7 @@ enum Action {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct ClaimSpec {
+pub(super) struct ClaimSpec {
     fingerprint: Option<u8>,
     take_over: bool,
     brief: bool,
@@ -34,7 +37,7 @@ struct ClaimSpec {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Expected {
+pub(super) enum Expected {
     Any,
     Absent,
     /// The version that this actor saw last, which may be outdated; without one, a version that was
@@ -45,14 +48,14 @@ enum Expected {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClaimHistoryStep {
     key: usize,
-    actor: usize,
-    action: Action,
+    pub(super) actor: usize,
+    pub(super) action: Action,
 }
 
 const KEYS: usize = 2;
-const ACTORS: usize = 3;
+pub(super) const ACTORS: usize = 3;
 
-pub(super) fn steps() -> impl Strategy<Value = Vec<ClaimHistoryStep>> {
+pub(super) fn steps(count: Range<usize>) -> impl Strategy<Value = Vec<ClaimHistoryStep>> {
     let expect = || prop_oneof![Just(Expected::Any), Just(Expected::Absent), Just(Expected::Seen)];
     let claim = (
         prop::option::weighted(0.15, 0..1_u8),
@@ -79,7 +82,7 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<ClaimHistoryStep>> {
         actor,
         action,
     });
-    prop::collection::vec(one, 1..24)
+    prop::collection::vec(one, count)
 }
 
 #[derive(Clone, Copy, Default)]
@@ -94,9 +97,125 @@ enum Phase {
     Failed,
 }
 
+/// An action as the store gets it: with the token and the version that the actor holds.
+#[derive(Clone, Debug)]
+pub(super) enum ClaimCall {
+    Claim(ClaimRequest, ClaimSpec),
+    Extend { token: Token, brief: bool },
+    Settle { token: Token, value: u8 },
+    GiveBack { token: Token, keep: bool },
+    Look,
+    Get,
+    Put { value: u8, expect: Expect, ttl: Option<bool> },
+    Delete { expect: Expect },
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum ClaimAnswer {
+    Claimed(Claimed),
+    Step(Step),
+    Look(Option<ClaimView>),
+    Get(Option<Record>),
+    Put(Put),
+    Deleted(Deleted),
+}
+
+impl ClaimCall {
+    /// Makes the call on the claim and the record of a number.
+    pub(super) async fn run(
+        &self,
+        context: &LawContext,
+        key: usize,
+        times: HistoryTimes,
+    ) -> Result<ClaimAnswer, TestCaseError> {
+        let store = &context.store;
+        let (claim, record) =
+            (context.command(&format!("k{key}")), context.record(&format!("k{key}")));
+        let answer = match self {
+            Self::Claim(ask, _) => store.claim(&claim, ask).await.map(ClaimAnswer::Claimed),
+            Self::Extend { token, brief } => {
+                store.extend(&claim, token, times.time(*brief)).await.map(ClaimAnswer::Step)
+            }
+            Self::Settle { token, value: v } => {
+                store.settle(&claim, token, value(*v)).await.map(ClaimAnswer::Step)
+            }
+            Self::GiveBack { token, keep } => {
+                let how = if *keep { GiveBack::Keep } else { GiveBack::Forget };
+                store.give_back(&claim, token, how).await.map(ClaimAnswer::Step)
+            }
+            Self::Look => store.look(&claim).await.map(ClaimAnswer::Look),
+            Self::Get => store.get(&record).await.map(ClaimAnswer::Get),
+            Self::Put { value: v, expect, ttl } => {
+                let ttl = ttl.map(|brief| times.time(brief));
+                store.put(&record, value(*v), expect, ttl).await.map(ClaimAnswer::Put)
+            }
+            Self::Delete { expect } => {
+                store.delete(&record, expect).await.map(ClaimAnswer::Deleted)
+            }
+        };
+        answer.map_err(failed)
+    }
+}
+
+/// The last token and the last version that a client of one key holds.
+#[derive(Clone, Default)]
+pub(super) struct ClaimActor {
+    token: Option<Token>,
+    seen: Option<Version>,
+}
+
+impl ClaimActor {
+    pub(super) fn call(&mut self, action: Action, times: HistoryTimes) -> ClaimCall {
+        let token = self.token.clone().unwrap_or_else(|| Token::presented("unknown"));
+        match action {
+            Action::Claim(spec) => {
+                let fresh = ClaimRequest::new(times.time(spec.brief));
+                let ask = ClaimRequest {
+                    token: self.token.take().filter(|_| spec.again).unwrap_or(fresh.token),
+                    retention: times.time(spec.brief_retention),
+                    fingerprint: spec.fingerprint.and_then(|f| Fingerprint::new(&f.to_string())),
+                    on_unknown: match spec.take_over {
+                        true => OnUnknown::TakeOver,
+                        false => OnUnknown::Refuse,
+                    },
+                    lease: fresh.lease,
+                };
+                self.token = Some(ask.token.clone());
+                ClaimCall::Claim(ask, spec)
+            }
+            Action::Extend { brief } => ClaimCall::Extend { token, brief },
+            Action::Settle { value } => ClaimCall::Settle { token, value },
+            Action::GiveBack { keep } => ClaimCall::GiveBack { token, keep },
+            Action::Look => ClaimCall::Look,
+            Action::Get => ClaimCall::Get,
+            Action::Put { value, expect, ttl } => {
+                ClaimCall::Put { value, expect: self.expect(expect), ttl }
+            }
+            Action::Delete { expect } => ClaimCall::Delete { expect: self.expect(expect) },
+        }
+    }
+
+    fn expect(&self, expected: Expected) -> Expect {
+        let never = || Version::new("never-seen");
+        match expected {
+            Expected::Any => Expect::Any,
+            Expected::Absent => Expect::Absent,
+            Expected::Seen => Expect::Version(self.seen.clone().unwrap_or_else(never)),
+        }
+    }
+
+    pub(super) fn heard(&mut self, answer: &ClaimAnswer) {
+        match answer {
+            ClaimAnswer::Get(record) => self.seen = record.as_ref().map(|r| r.version.clone()),
+            ClaimAnswer::Put(Put::Stored { version, .. }) => self.seen = Some(version.clone()),
+            _ => {}
+        }
+    }
+}
+
 /// The model of one key.
-#[derive(Default)]
-struct ModelKey {
+#[derive(Clone, Default)]
+pub(super) struct ModelKey {
     phase: Phase,
     fingerprint: Option<u8>,
     attempt: u32,
@@ -133,12 +252,11 @@ impl ModelKey {
     /// the current phase allows it.
     fn stepped(
         &mut self,
-        token: Option<&Token>,
+        token: &Token,
         next: Option<Phase>,
         answer: Step,
     ) -> Result<(), TestCaseError> {
-        let owned = token.is_some() && self.owner.as_ref() == token;
-        match next.filter(|_| owned) {
+        match next.filter(|_| self.owner.as_ref() == Some(token)) {
             Some(next) => {
                 self.phase = next;
                 expect_equal!(answer, Step::Done(Fence(self.fence)));
@@ -148,13 +266,66 @@ impl ModelKey {
         Ok(())
     }
 
-    fn expects(&self, expected: Expected, seen: Option<&Version>) -> (Expect, bool) {
-        let current = self.record.as_ref().map(|(_, version, _)| version);
-        match (expected, seen) {
-            (Expected::Any, _) => (Expect::Any, true),
-            (Expected::Absent, _) => (Expect::Absent, current.is_none()),
-            (Expected::Seen, Some(seen)) => (Expect::Version(seen.clone()), current == Some(seen)),
-            (Expected::Seen, None) => (Expect::Version(Version::new("never-seen")), false),
+    fn holds(&self, expect: &Expect) -> bool {
+        expect.holds(self.record.as_ref().map(|(_, version, _)| version))
+    }
+}
+
+impl SequentialModel for ModelKey {
+    type Call = ClaimCall;
+    type Answer = ClaimAnswer;
+
+    fn apply(&mut self, call: &ClaimCall, answer: &ClaimAnswer) -> Result<(), TestCaseError> {
+        let open = matches!(self.phase, Phase::Pending { .. } | Phase::Unknown);
+        match (call, answer) {
+            (ClaimCall::Claim(ask, spec), ClaimAnswer::Claimed(answer)) => {
+                self.claimed(ask, *spec, answer)
+            }
+            (ClaimCall::Extend { token, brief }, ClaimAnswer::Step(answer)) => {
+                let next = open.then_some(Phase::Pending { brief: *brief });
+                self.stepped(token, next, *answer)
+            }
+            (ClaimCall::Settle { token, value }, ClaimAnswer::Step(answer)) => {
+                let again = matches!(self.phase, Phase::Settled(before) if before == *value);
+                let next = (open || again).then_some(Phase::Settled(*value));
+                self.stepped(token, next, *answer)
+            }
+            (ClaimCall::GiveBack { token, keep }, ClaimAnswer::Step(answer)) => {
+                let again = *keep && matches!(self.phase, Phase::Failed);
+                let next = if *keep { Phase::Failed } else { Phase::Vacant };
+                self.stepped(token, (open || again).then_some(next), *answer)
+            }
+            (ClaimCall::Look, ClaimAnswer::Look(view)) => {
+                expect_equal!(view.is_none(), matches!(self.phase, Phase::Vacant));
+                if let Some(view) = view {
+                    expect_equal!(view.attempt, self.attempt);
+                    expect_equal!(view.fence, Some(Fence(self.fence)));
+                }
+                Ok(())
+            }
+            (ClaimCall::Get, ClaimAnswer::Get(record)) => {
+                let stored = record.as_ref().map(|r| (r.value.clone(), r.version.clone()));
+                let known =
+                    self.record.as_ref().map(|(v, version, _)| (value(*v), version.clone()));
+                expect_equal!(stored, known);
+                Ok(())
+            }
+            (ClaimCall::Put { value, expect, ttl }, ClaimAnswer::Put(answer)) => {
+                self.put(*value, self.holds(expect), *ttl, answer)
+            }
+            (ClaimCall::Delete { expect }, ClaimAnswer::Deleted(answer)) => {
+                let expected = match (self.record.is_some(), self.holds(expect)) {
+                    (false, _) => Deleted::Missing,
+                    (true, true) => Deleted::Done,
+                    (true, false) => Deleted::Conflict,
+                };
+                expect_equal!(*answer, expected);
+                if expected == Deleted::Done {
+                    self.record = None;
+                }
+                Ok(())
+            }
+            (call, answer) => unreachable!("{call:?} is never answered with {answer:?}"),
         }
     }
 }
@@ -163,123 +334,23 @@ pub(super) struct ClaimsModel {
     times: HistoryTimes,
     context: LawContext,
     keys: [ModelKey; KEYS],
-    tokens: [Option<Token>; KEYS * ACTORS],
-    seen: [Option<Version>; KEYS * ACTORS],
+    actors: [ClaimActor; KEYS * ACTORS],
 }
 
 impl Model for ClaimsModel {
     type Step = ClaimHistoryStep;
 
     async fn new(context: LawContext, times: HistoryTimes) -> Result<Self, TestCaseError> {
-        let (keys, tokens, seen) = Default::default();
-        Ok(Self { times, context, keys, tokens, seen })
+        let (keys, actors) = Default::default();
+        Ok(Self { times, context, keys, actors })
     }
 
     async fn step(&mut self, step: ClaimHistoryStep) -> Result<(), TestCaseError> {
-        let slot = step.key * ACTORS + step.actor;
-        let claim_key = self.context.command(&format!("k{}", step.key));
-        let record_key = self.context.record(&format!("k{}", step.key));
-        let (store, model) = (&self.context.store, &mut self.keys[step.key]);
-        let (token, seen) = (&mut self.tokens[slot], &mut self.seen[slot]);
-        let presented = token.clone().unwrap_or_else(|| Token::presented("unknown"));
-        match step.action {
-            Action::Claim(spec) => {
-                let fresh = ClaimRequest::new(self.times.time(spec.brief));
-                let fingerprint = spec.fingerprint.and_then(|f| Fingerprint::new(&f.to_string()));
-                let ask = ClaimRequest {
-                    token: token.take().filter(|_| spec.again).unwrap_or(fresh.token),
-                    retention: self.times.time(spec.brief_retention),
-                    fingerprint,
-                    on_unknown: match spec.take_over {
-                        true => OnUnknown::TakeOver,
-                        false => OnUnknown::Refuse,
-                    },
-                    lease: fresh.lease,
-                };
-                let answer = store.claim(&claim_key, &ask).await.map_err(failed)?;
-                *token = Some(ask.token.clone());
-                model.claimed(&ask, spec, answer)?;
-            }
-            Action::Extend { brief } => {
-                let lease = self.times.time(brief);
-                let answer = store.extend(&claim_key, &presented, lease).await.map_err(failed)?;
-                let next = match model.phase {
-                    Phase::Pending { .. } | Phase::Unknown => Some(Phase::Pending { brief }),
-                    _ => None,
-                };
-                model.stepped(token.as_ref(), next, answer)?;
-            }
-            Action::Settle { value: v } => {
-                let settle = store.settle(&claim_key, &presented, value(v));
-                let answer = settle.await.map_err(failed)?;
-                let next = match model.phase {
-                    Phase::Pending { .. } | Phase::Unknown => Some(Phase::Settled(v)),
-                    Phase::Settled(before) if before == v => Some(Phase::Settled(v)),
-                    _ => None,
-                };
-                model.stepped(token.as_ref(), next, answer)?;
-            }
-            Action::GiveBack { keep } => {
-                let how = if keep { GiveBack::Keep } else { GiveBack::Forget };
-                let answer = store.give_back(&claim_key, &presented, how).await.map_err(failed)?;
-                let next = match (model.phase, keep) {
-                    (Phase::Pending { .. } | Phase::Unknown, false) => Some(Phase::Vacant),
-                    (Phase::Pending { .. } | Phase::Unknown | Phase::Failed, true) => {
-                        Some(Phase::Failed)
-                    }
-                    _ => None,
-                };
-                model.stepped(token.as_ref(), next, answer)?;
-            }
-            Action::Look => {
-                let view = store.look(&claim_key).await.map_err(failed)?;
-                expect_equal!(view.is_none(), matches!(model.phase, Phase::Vacant));
-                if let Some(view) = view {
-                    expect_equal!(view.attempt, model.attempt);
-                    expect_equal!(view.fence, Some(Fence(model.fence)));
-                }
-            }
-            Action::Get => {
-                let record = store.get(&record_key).await.map_err(failed)?;
-                let expected =
-                    model.record.as_ref().map(|(v, version, _)| (value(*v), version.clone()));
-                expect_equal!(record.map(|r| (r.value, r.version)), expected);
-                *seen = expected.map(|(_, version)| version);
-            }
-            Action::Put { value: v, expect, ttl } => {
-                let (expect, good) = model.expects(expect, seen.as_ref());
-                let time = ttl.map(|brief| self.times.time(brief));
-                let put = store.put(&record_key, value(v), &expect, time).await.map_err(failed)?;
-                match put {
-                    Put::Conflict => expect_equal!(good, false),
-                    Put::Stored { version, created } => {
-                        expect_equal!((true, created), (good, model.record.is_none()));
-                        let kept = model.record.as_ref().map_or(Ttl::Never, |(_, _, ttl)| *ttl);
-                        let ttl = match ttl {
-                            Some(true) => Ttl::Brief,
-                            Some(false) => Ttl::Long,
-                            None => kept,
-                        };
-                        *seen = Some(version.clone());
-                        model.record = Some((v, version, ttl));
-                    }
-                }
-            }
-            Action::Delete { expect } => {
-                let (expect, good) = model.expects(expect, seen.as_ref());
-                let deleted = store.delete(&record_key, &expect).await.map_err(failed)?;
-                let expected = match (model.record.is_some(), good) {
-                    (false, _) => Deleted::Missing,
-                    (true, true) => Deleted::Done,
-                    (true, false) => Deleted::Conflict,
-                };
-                expect_equal!(deleted, expected);
-                if deleted == Deleted::Done {
-                    model.record = None;
-                }
-            }
-        }
-        Ok(())
+        let actor = &mut self.actors[step.key * ACTORS + step.actor];
+        let call = actor.call(step.action, self.times);
+        let answer = call.run(&self.context, step.key, self.times).await?;
+        actor.heard(&answer);
+        self.keys[step.key].apply(&call, &answer)
     }
 
     fn expire_brief(&mut self) -> bool {
@@ -297,12 +368,12 @@ impl ModelKey {
         &mut self,
         ask: &ClaimRequest,
         spec: ClaimSpec,
-        answer: Claimed,
+        answer: &Claimed,
     ) -> Result<(), TestCaseError> {
         let own = self.owner.as_ref() == Some(&ask.token);
         let vacant = matches!(self.phase, Phase::Vacant);
         if !vacant && self.fingerprint != spec.fingerprint {
-            expect_equal!(answer, Claimed::Mismatch);
+            expect_equal!(*answer, Claimed::Mismatch);
             return Ok(());
         }
         let not = |phase: &str| format!("{phase}, but {answer:?}");
@@ -310,12 +381,12 @@ impl ModelKey {
             Phase::Vacant => 1,
             Phase::Settled(v) => {
                 let same =
-                    matches!(&answer, Claimed::Settled { value: got, .. } if *got == value(v));
+                    matches!(answer, Claimed::Settled { value: got, .. } if *got == value(v));
                 return expect(same, || not("settled"));
             }
             Phase::Pending { .. } | Phase::Unknown if own => {
                 let ticket = Ticket { token: ask.token.clone(), fence: Fence(self.fence) };
-                expect_equal!(answer, Claimed::Granted { ticket, attempt: self.attempt });
+                expect_equal!(*answer, Claimed::Granted { ticket, attempt: self.attempt });
                 self.phase = Phase::Pending { brief: spec.brief };
                 return Ok(());
             }
@@ -327,7 +398,7 @@ impl ModelKey {
             }
             Phase::Unknown | Phase::Failed => self.attempt + 1,
         };
-        let Claimed::Granted { ticket, attempt: got } = &answer else {
+        let Claimed::Granted { ticket, attempt: got } = answer else {
             return Err(TestCaseError::fail(not("free")));
         };
         expect_equal!((*got, &ticket.token), (attempt, &ask.token));
@@ -339,6 +410,30 @@ impl ModelKey {
         self.owner = Some(ticket.token.clone());
         self.fence = ticket.fence.0;
         self.brief_retention = spec.brief_retention;
+        Ok(())
+    }
+
+    /// Compares the answer to a put whose expectation holds or not, and updates the model.
+    fn put(
+        &mut self,
+        value: u8,
+        holds: bool,
+        ttl: Option<bool>,
+        answer: &Put,
+    ) -> Result<(), TestCaseError> {
+        match answer {
+            Put::Conflict => expect_equal!(holds, false),
+            Put::Stored { version, created } => {
+                expect_equal!((true, *created), (holds, self.record.is_none()));
+                let kept = self.record.as_ref().map_or(Ttl::Never, |(_, _, ttl)| *ttl);
+                let ttl = match ttl {
+                    Some(true) => Ttl::Brief,
+                    Some(false) => Ttl::Long,
+                    None => kept,
+                };
+                self.record = Some((value, version.clone(), ttl));
+            }
+        }
         Ok(())
     }
 }

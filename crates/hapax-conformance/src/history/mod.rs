@@ -7,6 +7,7 @@
 //! proves nothing, and runs again with longer brief durations.
 
 mod claims;
+mod concurrent;
 mod log;
 mod queue;
 
@@ -75,8 +76,9 @@ fn failed(error: hapax_core::StoreError) -> TestCaseError {
 }
 
 /// Runs random histories (128 × `HAPAX_TEST_SCALE`, of claims and records, of logs and of queues)
-/// on the store and on a model, and compares all results. It builds its own runtime, so call it
-/// from a plain `#[test]`.
+/// on the store and on a model, and compares all results; then histories of several actors at once,
+/// whose answers some order of their calls must explain. It builds its own runtime, so call it from
+/// a plain `#[test]`.
 ///
 /// # Panics
 /// If a result differs, with the shortest history that shows it.
@@ -87,9 +89,12 @@ where
 {
     let runtime = Runtime::new().expect("a runtime");
     let subject = runtime.block_on(make());
-    check_model::<claims::ClaimsModel>(&runtime, &subject, 48, &claims::steps());
+    check_model::<claims::ClaimsModel>(&runtime, &subject, 48, &claims::steps(1..24));
     check_model::<log::LogModel>(&runtime, &subject, 40, &log::steps());
     check_model::<queue::QueueModel>(&runtime, &subject, 40, &queue::steps());
+    check_cases(64, &claims::steps(2..concurrent::MAX_STEPS + 1), |steps| {
+        runtime.block_on(concurrent::compare_claims(&subject, &steps))
+    });
 }
 
 fn check_model<M: Model>(
@@ -98,8 +103,15 @@ fn check_model<M: Model>(
     cases: u32,
     steps: &impl Strategy<Value = Vec<M::Step>>,
 ) {
+    check_cases(cases, steps, |steps| runtime.block_on(compare::<M>(subject, &steps)));
+}
+
+fn check_cases<S: Strategy>(
+    cases: u32,
+    steps: &S,
+    run: impl Fn(S::Value) -> Result<(), TestCaseError>,
+) {
     let config = Config { cases: scale(cases), failure_persistence: None, ..Config::default() };
-    let run = |steps: Vec<M::Step>| runtime.block_on(compare::<M>(subject, &steps));
     if let Err(error) = TestRunner::new(config).run(steps, run) {
         panic!("{error}");
     }

@@ -7,7 +7,7 @@ mod queue;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use hapax_conformance::{StoreUnderTest, StoreWrapper, WrappedStore, check};
+use hapax_conformance::{StoreUnderTest, StoreWrapper, WrappedStore, check, check_histories};
 use hapax_core::ManualClock;
 use hapax_core::memory::MemoryStore;
 
@@ -66,4 +66,20 @@ fn suite_catches_every_planted_bug() {
     expect_caught(claims::BUGS, claims::ClaimsMutant::new);
     expect_caught(log::BUGS, log::LogMutant::new);
     expect_caught(queue::BUGS, queue::QueueMutant::new);
+}
+
+#[test]
+fn fault_38_concurrent_histories_catch_steps_that_are_not_atomic() {
+    for bug in [claims::Bug::CheckThenAct, claims::Bug::PutsWithoutComparing] {
+        let make = || async move {
+            let clock = Arc::new(ManualClock::default());
+            let mutant = claims::ClaimsMutant::new(bug, MemoryStore::new(clock.clone()));
+            let store = Arc::new(WrappedStore(mutant));
+            Arc::new(InManualTime { store, clock }) as Arc<dyn StoreUnderTest>
+        };
+        let checked = std::panic::catch_unwind(|| check_histories(make));
+        let panic = checked.expect_err("the bug was not noticed");
+        let verdict = panic.downcast_ref::<String>().expect("a message");
+        assert!(verdict.contains("no order of the calls"), "{bug:?}: {verdict}");
+    }
 }
