@@ -11,5 +11,7 @@ mod full_disk;
 mod logs;
 mod opening;
 mod outbox;
+#[cfg(target_env = "gnu")]
+mod power_cut;
 mod processes;
 mod transactions;
