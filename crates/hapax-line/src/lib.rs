@@ -14,6 +14,11 @@
 //!
 //! Most people run `hapax line` in front of a bot in any language instead; see the guide.
 
+/// Compiles the Rust example of the guide.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/line.md")]
+mod guide {}
+
 mod client;
 mod config;
 mod event;

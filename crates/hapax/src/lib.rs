@@ -2,24 +2,34 @@
 //! webhook is delivered again, a worker dies between two writes, a browser reconnects: with hapax
 //! the effect happens once, and every caller gets the same answer.
 //!
+//! ```toml
+//! [dependencies]
+//! hapax = "0.1"    # more stores: features = ["redis", "postgres"]
+//! tokio = { version = "1", features = ["macros", "rt-multi-thread"] }
 //! ```
+//!
+//! ```no_run
 //! use hapax::{Operation, StoreConfig, command::Commands};
 //!
-//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let folder = std::env::temp_dir().join(format!("hapax-doc-{}", std::process::id()));
-//! # std::fs::create_dir_all(&folder)?; let url = format!("sqlite:{}/hapax.db", folder.display());
-//! # let url = url.as_str();
-//! // let url = "sqlite:hapax.db";
-//! let commands = Commands::new(hapax::open(url, &StoreConfig::default())?);
-//! let request = serde_json::json!({"item": "tea", "cups": 2});
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let commands = Commands::new(hapax::open("sqlite:hapax.db", &StoreConfig::default())?);
 //!
-//! // Runs once for this key. A second call, now or tomorrow, gets the first answer.
-//! let create_order = || async { Ok::<_, std::io::Error>("order 17".to_owned()) };
-//! let order = commands.once(Operation("CreateOrder"), "key-1", &request, create_order).await?;
-//! assert_eq!(order.value, "order 17");
-//! # std::fs::remove_dir_all(folder)?;
-//! # Ok(()) }
+//!     // Runs once for this key. A second call, now or tomorrow, gets the first answer.
+//!     let create_order = || async { Ok::<_, std::io::Error>("order 17".to_owned()) };
+//!     let order = commands.once(Operation("CreateOrder"), "key-1", "two cups", create_order).await?;
+//!     println!("{} (replayed: {})", order.value, order.replayed);
+//!     Ok(())
+//! }
 //! ```
+//!
+//! | feature | brings |
+//! |---|---|
+//! | `lock`, `command`, `document`, `bus`, `inbox` (on by default) | the modules of these names |
+//! | `sqlite` (on by default) | the embedded file, and `tx.hapax()` in transactions of rusqlite |
+//! | `redis` | a single Redis or Valkey, Sentinel, Cluster |
+//! | `postgres` | PostgreSQL, and `tx.hapax()` in transactions of tokio-postgres |
+//! | `sqlx` | with `postgres`: `tx.hapax()` in transactions of sqlx 0.9 |
 //!
 //! | you have | you want | use |
 //! |---|---|---|

@@ -146,3 +146,51 @@ fn readme_promises_are_rows_of_the_promises_page() {
         assert!(page.lines().any(|line| line == row), "docs/promises.md has no such row: {row}");
     }
 }
+
+#[test]
+fn fault_43_every_rust_block_is_compiled() {
+    let docs = fs::read_dir(format!("{ROOT}/docs")).unwrap();
+    let docs = docs.map(|entry| format!("docs/{}", entry.unwrap().file_name().to_string_lossy()));
+    let pages = docs.filter(|page| page.ends_with(".md")).chain(["README.md".to_owned()]);
+    let crates = ["hapax", "hapax-http", "hapax-line"];
+    let sources = crates.map(|name| read(&format!("crates/{name}/src/lib.rs"))).concat();
+    let mut compiled = 0;
+    for page in pages.filter(|page| read(page).contains("```rust")) {
+        assert!(!read(&page).contains("```rust,"), "{page} has a block that is not run");
+        let included = format!("{}\")]", page.trim_start_matches("docs/"));
+        assert!(sources.contains(&included), "no crate compiles the blocks of {page}");
+        compiled += 1;
+    }
+    assert!(compiled > 7, "{compiled} pages");
+}
+
+#[test]
+fn fault_43_front_page_can_be_copied() {
+    let source = read("crates/hapax/src/lib.rs");
+    let page: Vec<_> = source.lines().map_while(|line| line.strip_prefix("//!")).collect();
+    assert!(page.iter().any(|line| line.contains("[dependencies]")));
+    let hidden: Vec<_> = page.iter().filter(|line| line.starts_with(" # ")).collect();
+    assert!(hidden.is_empty(), "a reader cannot see these lines: {hidden:?}");
+}
+
+#[test]
+fn fault_43_front_page_lists_every_feature() {
+    let (page, manifest) = (read("crates/hapax/src/lib.rs"), read("crates/hapax/Cargo.toml"));
+    let section = manifest.split("[features]").nth(1).unwrap().split("\n[").next().unwrap();
+    let features = section.lines().filter_map(|line| line.split_once(" = ")).map(|(name, _)| name);
+    for feature in features.filter(|name| *name != "default") {
+        assert!(page.contains(&format!("`{feature}`")), "the front page says nothing of {feature}");
+    }
+}
+
+#[test]
+fn fault_44_readme_shows_the_duplicate_getting_the_answer() {
+    let readme = read("README.md");
+    let completed = readme.find("-X PUT localhost:8787/v1/commands").expect("completes a command");
+    assert!(readme[completed..].contains(r#"{"state":"completed","status":201"#));
+    assert!(readme[completed..].contains("Idempotent-Replayed"), "the proxy's duplicate");
+    assert!(readme.contains("cargo install"), "how to install the command line tool");
+    for line in readme.lines().filter(|line| line.contains("exactly once")) {
+        assert!(line.contains("transaction"), "exactly once holds in a transaction: {line}");
+    }
+}
