@@ -10,9 +10,9 @@ use hapax_core::{
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
-use super::concurrent::SequentialModel;
+use super::concurrent::{ACTORS, Actor, SequentialModel};
 use super::{HistoryTimes, Model, expect, expect_equal, failed};
-use crate::context::LawContext;
+use crate::context::{LONG, LawContext};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Action {
@@ -48,12 +48,11 @@ pub(super) enum Expected {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClaimHistoryStep {
     key: usize,
-    pub(super) actor: usize,
-    pub(super) action: Action,
+    actor: usize,
+    action: Action,
 }
 
 const KEYS: usize = 2;
-pub(super) const ACTORS: usize = 3;
 
 pub(super) fn steps(count: Range<usize>) -> impl Strategy<Value = Vec<ClaimHistoryStep>> {
     let expect = || prop_oneof![Just(Expected::Any), Just(Expected::Absent), Just(Expected::Seen)];
@@ -122,7 +121,7 @@ pub(super) enum ClaimAnswer {
 
 impl ClaimCall {
     /// Makes the call on the claim and the record of a number.
-    pub(super) async fn run(
+    async fn run(
         &self,
         context: &LawContext,
         key: usize,
@@ -165,7 +164,7 @@ pub(super) struct ClaimActor {
 }
 
 impl ClaimActor {
-    pub(super) fn call(&mut self, action: Action, times: HistoryTimes) -> ClaimCall {
+    fn call_within(&mut self, action: Action, times: HistoryTimes) -> ClaimCall {
         let token = self.token.clone().unwrap_or_else(|| Token::presented("unknown"));
         match action {
             Action::Claim(spec) => {
@@ -203,8 +202,28 @@ impl ClaimActor {
             Expected::Seen => Expect::Version(self.seen.clone().unwrap_or_else(never)),
         }
     }
+}
 
-    pub(super) fn heard(&mut self, answer: &ClaimAnswer) {
+/// The steps of several actors at once, all on one key, each with the number of its actor.
+pub(super) fn concurrent_steps(count: Range<usize>) -> impl Strategy<Value = Vec<(usize, Action)>> {
+    steps(count).prop_map(|steps| steps.iter().map(|step| (step.actor, step.action)).collect())
+}
+
+const LONG_TIMES: HistoryTimes = HistoryTimes { brief: LONG };
+
+impl Actor for ClaimActor {
+    type Step = Action;
+    type Model = ModelKey;
+
+    fn call(&mut self, action: Action) -> ClaimCall {
+        self.call_within(action, LONG_TIMES)
+    }
+
+    async fn run(context: &LawContext, call: &ClaimCall) -> Result<ClaimAnswer, TestCaseError> {
+        call.run(context, 0, LONG_TIMES).await
+    }
+
+    fn heard(&mut self, answer: &ClaimAnswer) {
         match answer {
             ClaimAnswer::Get(record) => self.seen = record.as_ref().map(|r| r.version.clone()),
             ClaimAnswer::Put(Put::Stored { version, .. }) => self.seen = Some(version.clone()),
@@ -347,7 +366,7 @@ impl Model for ClaimsModel {
 
     async fn step(&mut self, step: ClaimHistoryStep) -> Result<(), TestCaseError> {
         let actor = &mut self.actors[step.key * ACTORS + step.actor];
-        let call = actor.call(step.action, self.times);
+        let call = actor.call_within(step.action, self.times);
         let answer = call.run(&self.context, step.key, self.times).await?;
         actor.heard(&answer);
         self.keys[step.key].apply(&call, &answer)

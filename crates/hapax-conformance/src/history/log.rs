@@ -3,15 +3,16 @@
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
-use hapax_core::Key;
 use hapax_core::log::{
-    Appended, Cursor, Epoch, LogEntry, LogEvent, LogRetention, PageRequest, TailPosition,
+    Appended, Attached, Cursor, Epoch, LogEntry, LogEvent, LogRetention, PageRequest, TailPosition,
 };
+use hapax_core::{Key, Tenant};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
+use super::concurrent::{ACTORS, Actor, SequentialModel};
 use super::{HistoryTimes, Model, expect, expect_equal, failed};
-use crate::context::LawContext;
+use crate::context::{LONG, LawContext};
 use crate::log::{entry, event_with_payload};
 
 const JOBS: usize = 3;
@@ -32,14 +33,29 @@ pub(super) struct EventSpec {
     closes: bool,
 }
 
-pub(super) fn steps() -> impl Strategy<Value = Vec<LogHistoryStep>> {
+impl EventSpec {
+    fn event(self, job: &Key) -> LogEvent {
+        let text = format!("{}/{}/{}", self.stage, self.seq, self.content);
+        let stage = format!("stage{}", self.stage);
+        let event = event_with_payload(job, &stage, self.seq, text.into());
+        LogEvent { closes: self.closes, ..event }
+    }
+}
+
+fn event() -> impl Strategy<Value = EventSpec> {
     let content = prop_oneof![9 => Just(0_u8), 1 => Just(1)];
-    let event = (0..JOBS, 0..2_u8, 0..6_u64, content, prop::bool::weighted(0.05)).prop_map(
+    (0..JOBS, 0..2_u8, 0..6_u64, content, prop::bool::weighted(0.05)).prop_map(
         |(job, stage, seq, content, closes)| EventSpec { job, stage, seq, content, closes },
-    );
-    let entries = prop_oneof![1 => Just(1_u64), 1 => Just(2), 4 => Just(100)];
-    let append =
-        (0..2_usize, prop::collection::vec(event, 1..5), entries, prop::bool::weighted(0.1));
+    )
+}
+
+fn kept_entries() -> impl Strategy<Value = u64> {
+    prop_oneof![1 => Just(1_u64), 1 => Just(2), 4 => Just(100)]
+}
+
+pub(super) fn steps() -> impl Strategy<Value = Vec<LogHistoryStep>> {
+    let events = prop::collection::vec(event(), 1..5);
+    let append = (0..2_usize, events, kept_entries(), prop::bool::weighted(0.1));
     let at_most = prop_oneof![Just(0_usize), Just(1), Just(3), Just(100)];
     let one = prop_oneof![
         5 => append.prop_map(|(node, events, entries, brief)| LogHistoryStep::Append {
@@ -53,6 +69,7 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<LogHistoryStep>> {
 }
 
 /// One lifetime of a job: all its events, trimmed or not.
+#[derive(Clone)]
 struct ModelJob {
     epoch: Epoch,
     events: Vec<LogEvent>,
@@ -94,13 +111,70 @@ impl ModelJob {
     }
 }
 
+/// The model of one job.
+#[derive(Clone, Default)]
+pub(super) struct ModelLog {
+    job: Option<ModelJob>,
+    /// The last epoch of the job; the next one must be greater.
+    epoch: Option<Epoch>,
+}
+
+impl ModelLog {
+    /// Compares the answer to an event with the model, and updates the model. The offset of the entry,
+    /// if it is new.
+    fn append(
+        &mut self,
+        event: LogEvent,
+        answer: &Appended,
+        keep: &LogRetention,
+        brief: bool,
+    ) -> Result<Option<u64>, TestCaseError> {
+        if let Some(known) = self.job.as_ref().and_then(|job| job.knows(&event)) {
+            expect_equal!(*answer, known);
+            return Ok(None);
+        }
+        let Appended::Published(at) = *answer else {
+            return Err(TestCaseError::fail(format!("new, but {answer:?}")));
+        };
+        if self.job.is_none() {
+            expect(Some(at.epoch) > self.epoch, || "an epoch came again".into())?;
+            self.epoch = Some(at.epoch);
+        }
+        let job = self.job.get_or_insert_with(|| ModelJob {
+            epoch: at.epoch,
+            events: Vec::new(),
+            trimmed: 0,
+            brief,
+        });
+        job.events.push(event);
+        job.brief = brief;
+        let entries = usize::try_from(keep.max_entries).unwrap_or(usize::MAX);
+        job.trimmed = job.trimmed.max(job.events.len().saturating_sub(entries));
+        expect_equal!(at, job.at(job.events.len() - 1));
+        Ok(Some(at.offset))
+    }
+
+    fn attach(&self, page: &PageRequest, attached: Option<&Attached>) -> Result<(), TestCaseError> {
+        let (Some(attached), Some(job)) = (attached, &self.job) else {
+            expect_equal!(attached.is_some(), self.job.is_some());
+            return Ok(());
+        };
+        let head = &attached.head;
+        expect_equal!(head.end(), job.at(job.events.len() - 1));
+        expect_equal!(head.first, job.trimmed as u64 + 1);
+        expect_equal!(head.closed, job.closed());
+        expect_equal!(head.state, Some(job.state()));
+        let asked = job.kept().filter(|i| *i as u64 + 1 > page.after).take(page.max_entries);
+        expect_equal!(attached.entries, asked.map(|i| job.entry(i)).collect::<Vec<_>>());
+        Ok(())
+    }
+}
+
 pub(super) struct LogModel {
     times: HistoryTimes,
     nodes: [LawContext; 2],
     keys: Vec<Key>,
-    jobs: Vec<Option<ModelJob>>,
-    /// The last epoch of each job; the next one must be greater.
-    epochs: Vec<Option<Epoch>>,
+    jobs: [ModelLog; JOBS],
     /// The offsets that the tail has not shown yet, by job.
     unread: HashMap<Key, Vec<u64>>,
     positions: Vec<(u16, TailPosition)>,
@@ -118,8 +192,7 @@ impl Model for LogModel {
         let positions = partitions.into_iter().zip(tails.into_iter().map(|tail| tail.next));
         Ok(Self {
             times,
-            jobs: (0..JOBS).map(|_| None).collect(),
-            epochs: vec![None; JOBS],
+            jobs: Default::default(),
             unread: HashMap::new(),
             positions: positions.collect(),
             keys,
@@ -142,8 +215,8 @@ impl Model for LogModel {
     }
 
     fn expire_brief(&mut self) -> bool {
-        let brief = self.jobs.iter_mut().filter(|job| job.as_ref().is_some_and(|job| job.brief));
-        brief.map(|job| *job = None).count() > 0
+        let jobs = self.jobs.iter_mut().map(|model| &mut model.job);
+        jobs.filter_map(|job| job.take_if(|job| job.brief)).count() > 0
     }
 
     async fn finish(&mut self) -> Result<(), TestCaseError> {
@@ -159,54 +232,14 @@ impl LogModel {
         keep: &LogRetention,
         brief: bool,
     ) -> Result<(), TestCaseError> {
-        let made: Vec<_> = events
-            .iter()
-            .map(|spec| {
-                let text = format!("{}/{}/{}", spec.stage, spec.seq, spec.content);
-                let stage = format!("stage{}", spec.stage);
-                let event = event_with_payload(&self.keys[spec.job], &stage, spec.seq, text.into());
-                LogEvent { closes: spec.closes, ..event }
-            })
-            .collect();
+        let made: Vec<_> = events.iter().map(|spec| spec.event(&self.keys[spec.job])).collect();
         let answers = self.nodes[node].store.append(&made, keep).await.map_err(failed)?;
         expect_equal!(answers.len(), made.len());
-        for ((spec, event), answer) in events.iter().zip(made).zip(answers) {
-            self.follow(spec.job, event, answer, keep, brief)?;
+        for ((spec, event), answer) in events.iter().zip(made).zip(&answers) {
+            let key = event.job.clone();
+            let new = self.jobs[spec.job].append(event, answer, keep, brief)?;
+            self.unread.entry(key).or_default().extend(new);
         }
-        Ok(())
-    }
-
-    fn follow(
-        &mut self,
-        job: usize,
-        event: LogEvent,
-        answer: Appended,
-        keep: &LogRetention,
-        brief: bool,
-    ) -> Result<(), TestCaseError> {
-        if let Some(known) = self.jobs[job].as_ref().and_then(|job| job.knows(&event)) {
-            expect_equal!(answer, known);
-            return Ok(());
-        }
-        let Appended::Published(at) = answer else {
-            return Err(TestCaseError::fail(format!("new, but {answer:?}")));
-        };
-        if self.jobs[job].is_none() {
-            expect(Some(at.epoch) > self.epochs[job], || "an epoch came again".into())?;
-            self.epochs[job] = Some(at.epoch);
-        }
-        let job_model = self.jobs[job].get_or_insert_with(|| ModelJob {
-            epoch: at.epoch,
-            events: Vec::new(),
-            trimmed: 0,
-            brief,
-        });
-        self.unread.entry(event.job.clone()).or_default().push(job_model.events.len() as u64 + 1);
-        job_model.events.push(event);
-        job_model.brief = brief;
-        let entries = usize::try_from(keep.max_entries).unwrap_or(usize::MAX);
-        job_model.trimmed = job_model.trimmed.max(job_model.events.len().saturating_sub(entries));
-        expect_equal!(at, job_model.at(job_model.events.len() - 1));
         Ok(())
     }
 
@@ -217,21 +250,9 @@ impl LogModel {
         after: u64,
         at_most: usize,
     ) -> Result<(), TestCaseError> {
-        let store = &self.nodes[node].store;
         let page = PageRequest::new(after, at_most).with_state();
-        let attached = store.attach(&self.keys[job], &page).await.map_err(failed)?;
-        let (Some(attached), Some(job_model)) = (&attached, &self.jobs[job]) else {
-            expect_equal!(attached.is_some(), self.jobs[job].is_some());
-            return Ok(());
-        };
-        let head = &attached.head;
-        expect_equal!(head.end(), job_model.at(job_model.events.len() - 1));
-        expect_equal!(head.first, job_model.trimmed as u64 + 1);
-        expect_equal!(head.closed, job_model.closed());
-        expect_equal!(head.state, Some(job_model.state()));
-        let asked = job_model.kept().filter(|i| *i as u64 + 1 > after).take(at_most);
-        expect_equal!(attached.entries, asked.map(|i| job_model.entry(i)).collect::<Vec<_>>());
-        Ok(())
+        let attached = self.nodes[node].store.attach(&self.keys[job], &page).await;
+        self.jobs[job].attach(&page, attached.map_err(failed)?.as_ref())
     }
 
     /// Reads the tail to its end. Entries that it does not show must be expired or trimmed, and
@@ -257,16 +278,99 @@ impl LogModel {
                 break;
             }
         }
-        for (job, job_model) in self.keys.iter().zip(&self.jobs) {
+        for (job, model) in self.keys.iter().zip(&self.jobs) {
             let unread = self.unread.remove(job).unwrap_or_default();
             let shown = shown.remove(job).unwrap_or_default();
             let told = || format!("appended {unread:?}, shown {shown:?}, lost: {lost}");
             let mut rest = unread.iter();
             expect(shown.iter().all(|offset| rest.any(|one| one == offset)), told)?;
             expect(lost || shown.len() == unread.len(), told)?;
-            let kept = job_model.as_ref().map_or(0, |job| job.kept().len()).min(unread.len());
+            let kept = model.job.as_ref().map_or(0, |job| job.kept().len()).min(unread.len());
             expect(shown.ends_with(&unread[unread.len() - kept..]), told)?;
         }
         Ok(())
+    }
+}
+
+/// A step of a concurrent history, and the call that it makes on the one job.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum LogCall {
+    Append { event: EventSpec, entries: u64 },
+    Attach { after: u64 },
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum LogAnswer {
+    Appended(Appended),
+    Attached(Option<Attached>),
+}
+
+/// The steps of several actors at once, each with the number of its actor.
+pub(super) fn concurrent_steps(
+    count: Range<usize>,
+) -> impl Strategy<Value = Vec<(usize, LogCall)>> {
+    let call = prop_oneof![
+        3 => (event(), kept_entries()).prop_map(|(event, entries)| LogCall::Append { event, entries }),
+        1 => (0..4_u64).prop_map(|after| LogCall::Attach { after }),
+    ];
+    prop::collection::vec((0..ACTORS, call), count)
+}
+
+/// A client of one job, which presents nothing that an earlier answer gave it.
+#[derive(Default)]
+pub(super) struct LogActor;
+
+impl LogCall {
+    fn page(after: u64) -> PageRequest {
+        PageRequest::new(after, 100).with_state()
+    }
+
+    fn keep(max_entries: u64) -> LogRetention {
+        LogRetention { retention: LONG, max_entries }
+    }
+}
+
+impl Actor for LogActor {
+    type Step = LogCall;
+    type Model = ModelLog;
+
+    fn call(&mut self, step: LogCall) -> LogCall {
+        step
+    }
+
+    async fn run(context: &LawContext, call: &LogCall) -> Result<LogAnswer, TestCaseError> {
+        let job = context.job("k0");
+        match *call {
+            LogCall::Append { event, entries } => {
+                let (events, keep) = ([event.event(&job)], LogCall::keep(entries));
+                let answers = context.store.append(&events, &keep).await.map_err(failed)?;
+                Ok(LogAnswer::Appended(answers[0].clone()))
+            }
+            LogCall::Attach { after } => {
+                let attached = context.store.attach(&job, &LogCall::page(after)).await;
+                attached.map(LogAnswer::Attached).map_err(failed)
+            }
+        }
+    }
+
+    fn heard(&mut self, _: &LogAnswer) {}
+}
+
+impl SequentialModel for ModelLog {
+    type Call = LogCall;
+    type Answer = LogAnswer;
+
+    fn apply(&mut self, call: &LogCall, answer: &LogAnswer) -> Result<(), TestCaseError> {
+        match (*call, answer) {
+            (LogCall::Append { event, entries }, LogAnswer::Appended(answer)) => {
+                // The model compares entries of one job, whatever its name.
+                let job = Key::job(&Tenant::default(), "law", "k0").expect("a valid key");
+                self.append(event.event(&job), answer, &LogCall::keep(entries), false).map(drop)
+            }
+            (LogCall::Attach { after }, LogAnswer::Attached(attached)) => {
+                self.attach(&LogCall::page(after), attached.as_ref())
+            }
+            (call, answer) => unreachable!("{call:?} is never answered with {answer:?}"),
+        }
     }
 }

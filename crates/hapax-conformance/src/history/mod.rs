@@ -92,8 +92,12 @@ where
     check_model::<claims::ClaimsModel>(&runtime, &subject, 48, &claims::steps(1..24));
     check_model::<log::LogModel>(&runtime, &subject, 40, &log::steps());
     check_model::<queue::QueueModel>(&runtime, &subject, 40, &queue::steps());
-    check_cases(64, &claims::steps(2..concurrent::MAX_STEPS + 1), |steps| {
-        runtime.block_on(concurrent::compare_claims(&subject, &steps))
+    let count = 2..concurrent::MAX_STEPS + 1;
+    check_cases(48, &claims::concurrent_steps(count.clone()), |steps| {
+        runtime.block_on(concurrent::compare::<claims::ClaimActor>(&subject, &steps))
+    });
+    check_cases(24, &log::concurrent_steps(count), |steps| {
+        runtime.block_on(concurrent::compare::<log::LogActor>(&subject, &steps))
     });
 }
 

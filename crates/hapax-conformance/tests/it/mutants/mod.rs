@@ -7,9 +7,11 @@ mod queue;
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use hapax_conformance::{StoreUnderTest, StoreWrapper, WrappedStore, check, check_histories};
-use hapax_core::ManualClock;
+use hapax_core::log::{Appended, LogEvent, LogRetention, PageRequest};
 use hapax_core::memory::MemoryStore;
+use hapax_core::{Log, ManualClock, Store, StoreResult};
 
 use crate::memory::InManualTime;
 
@@ -68,18 +70,47 @@ fn suite_catches_every_planted_bug() {
     expect_caught(queue::BUGS, queue::QueueMutant::new);
 }
 
+/// Appends, and reads the offset of the new entry in a second step.
+struct OffsetReadLater(MemoryStore);
+
+#[async_trait]
+impl StoreWrapper for OffsetReadLater {
+    fn inner(&self) -> &dyn Store {
+        &self.0
+    }
+
+    async fn append(&self, events: &[LogEvent], keep: &LogRetention) -> StoreResult<Vec<Appended>> {
+        let mut answers = self.0.append(events, keep).await?;
+        if let ([event], [Appended::Published(at)]) = (events, &mut answers[..]) {
+            tokio::task::yield_now().await;
+            let attached = self.0.attach(&event.job, &PageRequest::new(0, 0)).await?;
+            *at = attached.expect("a log with an entry").head.end();
+        }
+        Ok(answers)
+    }
+}
+
+/// What the histories say of a store whose steps are not atomic.
+fn verdict_of_histories<W: StoreWrapper>(mutant: impl Fn(MemoryStore) -> W) -> String {
+    let make = || async {
+        let clock = Arc::new(ManualClock::default());
+        let store = Arc::new(WrappedStore(mutant(MemoryStore::new(clock.clone()))));
+        Arc::new(InManualTime { store, clock }) as Arc<dyn StoreUnderTest>
+    };
+    let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check_histories(make)));
+    let panic = checked.expect_err("the bug was not noticed");
+    panic.downcast_ref::<String>().expect("a message").clone()
+}
+
 #[test]
 fn fault_38_concurrent_histories_catch_steps_that_are_not_atomic() {
-    for bug in [claims::Bug::CheckThenAct, claims::Bug::PutsWithoutComparing] {
-        let make = || async move {
-            let clock = Arc::new(ManualClock::default());
-            let mutant = claims::ClaimsMutant::new(bug, MemoryStore::new(clock.clone()));
-            let store = Arc::new(WrappedStore(mutant));
-            Arc::new(InManualTime { store, clock }) as Arc<dyn StoreUnderTest>
-        };
-        let checked = std::panic::catch_unwind(|| check_histories(make));
-        let panic = checked.expect_err("the bug was not noticed");
-        let verdict = panic.downcast_ref::<String>().expect("a message");
-        assert!(verdict.contains("no order of the calls"), "{bug:?}: {verdict}");
+    let of = |bug| verdict_of_histories(move |store| claims::ClaimsMutant::new(bug, store));
+    let verdicts = [
+        of(claims::Bug::CheckThenAct),
+        of(claims::Bug::PutsWithoutComparing),
+        verdict_of_histories(OffsetReadLater),
+    ];
+    for verdict in verdicts {
+        assert!(verdict.contains("no order of the calls"), "{verdict}");
     }
 }
