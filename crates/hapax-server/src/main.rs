@@ -6,8 +6,8 @@ mod client;
 mod daemon;
 mod doctor;
 mod ingest;
+mod leased_run;
 mod line;
-mod lock_run;
 mod problem;
 mod proxy;
 mod relay;
@@ -70,6 +70,9 @@ enum Action {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = leased_run::child::become_bound_command(std::env::args_os()) {
+        return code;
+    }
     let action = Cli::parse().action.unwrap_or(Action::Serve(SettingFlags::default()));
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,

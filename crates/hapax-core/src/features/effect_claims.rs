@@ -8,7 +8,8 @@ use metrics::counter;
 
 use crate::claim_retry::{self, count_step, retry_once_on_disconnect};
 use crate::{
-    ClaimRequest, Claimed, Claims, GiveBack, Key, OnceError, StoreError, StoreResult, Ticket, Token,
+    ClaimRequest, Claimed, Claims, Fence, GiveBack, Key, OnceError, Step, StoreError, StoreResult,
+    Ticket, Token, metric_names,
 };
 
 /// The metrics of a feature's claims, and the values of their labels.
@@ -65,6 +66,24 @@ impl EffectClaims {
         let give_back = || self.store.give_back(key, token, GiveBack::Keep);
         let answer = retry_once_on_disconnect(give_back).await;
         count_step(answer, "done", lost, |result| self.count_end(self.metrics.given_back, result))
+    }
+
+    /// Makes a claim last `lease` from now; `lost` is the error for a token that does not own it.
+    pub(crate) async fn renew<E: From<StoreError>>(
+        &self,
+        key: &Key,
+        token: &Token,
+        lease: Duration,
+        lost: E,
+    ) -> Result<Fence, E> {
+        match retry_once_on_disconnect(|| self.store.extend(key, token, lease)).await {
+            Ok(Step::Done(fence)) => Ok(fence),
+            Ok(Step::Lost) => Err(lost),
+            Err(error) => {
+                metric_names::count_store_error(&error);
+                Err(error.into())
+            }
+        }
     }
 
     fn count_end(&self, how: &'static str, result: &'static str) {

@@ -23,8 +23,14 @@ pub(crate) fn router(app: &AppState) -> Router {
     let (router, mut api) = OpenApiRouter::with_openapi(openapi::ApiDoc::openapi())
         .routes(routes!(locks::take, locks::renew, locks::release, locks::show))
         .routes(routes!(records::read, records::write, records::merge, records::delete))
-        .routes(routes!(commands::begin, commands::complete, commands::fail, commands::show))
-        .routes(routes!(inbox::receive, inbox::settle, inbox::give_back))
+        .routes(routes!(
+            commands::begin,
+            commands::renew,
+            commands::complete,
+            commands::fail,
+            commands::show
+        ))
+        .routes(routes!(inbox::receive, inbox::renew, inbox::settle, inbox::give_back))
         .routes(routes!(events::publish))
         .routes(routes!(events::follow_jobs))
         .routes(routes!(events::show_job))

@@ -1,7 +1,7 @@
 //! The place of the state: a running server, or a store that is opened directly.
 
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{ExitCode, Termination};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -85,9 +85,9 @@ pub(crate) struct ApiArgs<A: Subcommand> {
 
 impl<A: Subcommand> ApiArgs<A> {
     /// Opens the server or the store and runs the action; prints its error.
-    pub(crate) async fn run(
+    pub(crate) async fn run<T: Termination>(
         self,
-        run: impl AsyncFnOnce(A, &Backend, bool) -> Result<(), CliError>,
+        run: impl AsyncFnOnce(A, &Backend, bool) -> Result<T, CliError>,
     ) -> anyhow::Result<ExitCode> {
         let Self { server, store, action } = self;
         let outcome = async {

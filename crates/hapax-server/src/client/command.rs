@@ -1,6 +1,7 @@
 //! `hapax command`: begin, complete, fail and show idempotent commands, and the operator's decisions
 //! about them.
 
+use std::process::ExitCode;
 use std::time::Duration;
 
 use base64::Engine;
@@ -15,11 +16,14 @@ use super::{
     read_value, with_exit_codes,
 };
 use crate::api::{CommandList, SweepResult};
+use crate::leased_run::CommandRunArgs;
 
 #[derive(Subcommand)]
 #[command(after_help = with_exit_codes("\
 Examples:
+  hapax command run pay order-1 -- ./pay.sh          runs it once, and renews its lease
   hapax command begin pay order-1 --fingerprint \"$(sha256sum < order.json)\"
+  hapax command renew pay order-1 --ticket 5f2c…     it takes longer
   hapax command complete pay order-1 --ticket 5f2c… --status 201 --body @answer.json
   hapax command fail pay order-1 --ticket 5f2c…      it may be tried again
   hapax command show pay order-1
@@ -37,21 +41,27 @@ Examples:
     Begin {
         #[command(flatten)]
         command: CommandName,
-        /// A hash of the request: another hash with the same key is refused
-        #[arg(long)]
-        fingerprint: Option<String>,
         /// How long the command is yours without renewal
         #[arg(long, value_parser = duration, default_value = "30s")]
         lease: Duration,
-        /// How long the response is kept
-        #[arg(long, value_parser = duration, default_value = "24h")]
-        retention: Duration,
         /// How long to wait while another owner runs it, at most 60s
         #[arg(long, value_parser = duration, default_value = "0s")]
         wait: Duration,
-        /// The policy for a command whose earlier owner disappeared and may have acted
-        #[arg(long, value_parser = ["refuse", "rerun"], default_value = "refuse")]
-        on_unknown: String,
+        #[command(flatten)]
+        begin: BeginFlags,
+    },
+    /// Make a begun command last longer
+    #[command(after_help = with_exit_codes("\
+Examples:
+  hapax command renew pay order-1 --ticket 5f2c… --lease 5m"))]
+    Renew {
+        #[command(flatten)]
+        command: CommandName,
+        #[command(flatten)]
+        ticket: TicketArgs,
+        /// How long it is yours from now on, at most 1h
+        #[arg(long, value_parser = duration, default_value = "30s")]
+        lease: Duration,
     },
     /// Complete a command with its response
     #[command(after_help = with_exit_codes("\
@@ -76,6 +86,8 @@ Examples:
         #[command(flatten)]
         ticket: TicketArgs,
     },
+    /// Run a program once for a key, and print its output to every caller
+    Run(CommandRunArgs),
     /// Show the state of a command
     #[command(after_help = with_exit_codes("\
 Examples:
@@ -144,6 +156,37 @@ pub(crate) struct CommandName {
 }
 
 #[derive(clap::Args)]
+pub(crate) struct BeginFlags {
+    /// A hash of the request: another hash with the same key is refused
+    #[arg(long)]
+    fingerprint: Option<String>,
+    /// How long the response is kept
+    #[arg(long, value_parser = duration, default_value = "24h")]
+    retention: Duration,
+    /// The policy for a command whose earlier owner disappeared and may have acted
+    #[arg(long, value_parser = ["refuse", "rerun"], default_value = "refuse")]
+    on_unknown: String,
+}
+
+impl BeginFlags {
+    pub(crate) fn request(
+        &self,
+        command: &CommandName,
+        lease: Duration,
+        wait: Duration,
+    ) -> ClientRequest {
+        let mut body = json!({
+            "lease_ms": millis(lease), "retention_ms": millis(self.retention),
+            "wait_ms": millis(wait), "on_unknown": self.on_unknown,
+        });
+        if let Some(fingerprint) = &self.fingerprint {
+            body["fingerprint"] = fingerprint.as_str().into();
+        }
+        command.request(Method::POST).json(&body).waiting(wait)
+    }
+}
+
+#[derive(clap::Args)]
 pub(crate) struct ScopedCommand {
     #[command(flatten)]
     name: CommandName,
@@ -178,18 +221,14 @@ pub(crate) enum StateFilter {
 }
 
 impl CommandAction {
-    pub(crate) async fn run(self, backend: &Backend, json: bool) -> Result<(), CliError> {
+    pub(crate) async fn run(self, backend: &Backend, json: bool) -> Result<ExitCode, CliError> {
+        let done = |()| ExitCode::SUCCESS;
         let request = match self {
-            Self::Begin { command, fingerprint, lease, retention, wait, on_unknown } => {
-                let mut body = json!({
-                    "lease_ms": millis(lease), "retention_ms": millis(retention),
-                    "wait_ms": millis(wait), "on_unknown": on_unknown,
-                });
-                if let Some(fingerprint) = fingerprint {
-                    body["fingerprint"] = fingerprint.into();
-                }
-                command.request(Method::POST).json(&body).waiting(wait)
-            }
+            Self::Run(run) => return run.run(backend).await,
+            Self::Begin { command, lease, wait, begin } => begin.request(&command, lease, wait),
+            Self::Renew { command, ticket, lease } => command
+                .request(Method::PATCH)
+                .json(&json!({"token": ticket.ticket, "lease_ms": millis(lease)})),
             Self::Complete { command, ticket, answer } => {
                 let mut body = answer.json()?;
                 body["token"] = ticket.ticket.into();
@@ -202,7 +241,7 @@ impl CommandAction {
             Self::Show(command) if command.scope.is_none() => {
                 match backend.print(command.name.request(Method::GET), json).await {
                     Err(error) if error.has_code("forbidden") => command.request(Method::GET),
-                    shown => return shown,
+                    shown => return shown.map(done),
                 }
             }
             Self::Show(command) => command.request(Method::GET),
@@ -211,18 +250,18 @@ impl CommandAction {
                 let state = state.as_ref().map(|state| state.get_name());
                 let path = ["operator", "commands"];
                 let request = || ClientRequest::new(Method::GET, &path).query("state", state);
-                return pages.print::<CommandList>(backend, request, json).await;
+                return pages.print::<CommandList>(backend, request, json).await.map(done);
             }
             Self::Settle { command, answer } => command.request(Method::PUT).json(&answer.json()?),
             Self::Release(command) => command.request(Method::DELETE),
-            Self::Sweep { at_most } => return sweep(backend, at_most, json).await,
+            Self::Sweep { at_most } => return sweep(backend, at_most, json).await.map(done),
         };
-        backend.print(request, json).await
+        backend.print(request, json).await.map(done)
     }
 }
 
 impl CommandName {
-    fn request(&self, method: Method) -> ClientRequest {
+    pub(crate) fn request(&self, method: Method) -> ClientRequest {
         ClientRequest::new(method, &["commands", &self.operation, &self.key])
     }
 }
@@ -240,11 +279,16 @@ impl AnswerArgs {
     fn json(&self) -> Result<Value, CliError> {
         let bytes = read_value(Some(&self.body))?;
         let mut response = json!({"status": self.status, "headers": headers(&self.headers)?});
-        match String::from_utf8(bytes) {
-            Ok(text) => response["body"] = text.into(),
-            Err(other) => response["body_base64"] = STANDARD.encode(other.as_bytes()).into(),
-        }
+        set_body(&mut response, bytes);
         Ok(response)
+    }
+}
+
+/// Sets the body of a response as the API takes it: text, or anything else in base64.
+pub(crate) fn set_body(response: &mut Value, body: Vec<u8>) {
+    match String::from_utf8(body) {
+        Ok(text) => response["body"] = text.into(),
+        Err(other) => response["body_base64"] = STANDARD.encode(other.as_bytes()).into(),
     }
 }
 

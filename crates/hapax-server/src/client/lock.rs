@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::error::exit_code_of;
 use super::{ClientRequest, ServerActionArgs, duration, with_exit_codes};
-use crate::lock_run;
+use crate::leased_run::{self, LockRunArgs};
 
 #[derive(Subcommand)]
 #[command(after_help = with_exit_codes("\
@@ -63,10 +63,7 @@ Examples:
         key: String,
     },
     /// Run a command while holding a lock
-    Run(lock_run::LockRunArgs),
-    /// The process between `run` and its command, which ends with its parent
-    #[command(hide = true)]
-    Tied(lock_run::child::BoundCommandArgs),
+    Run(LockRunArgs),
 }
 
 #[derive(clap::Args)]
@@ -82,9 +79,8 @@ pub(crate) async fn run(args: ServerActionArgs<LockAction>) -> anyhow::Result<Ex
     let ServerActionArgs { server, action } = args;
     let request = match action {
         LockAction::Run(run) => {
-            return exit_code_of(server.json, lock_run::run(run, &server).await);
+            return exit_code_of(server.json, leased_run::run_under_lock(run, &server).await);
         }
-        LockAction::Tied(bound) => return Ok(lock_run::child::become_command(bound)),
         LockAction::Take { key, ttl, wait } => take_request(&key, ttl, wait),
         LockAction::Renew { taken, ttl } => renew_request(&taken.key, &taken.ticket, ttl),
         LockAction::Release(taken) => release_request(&taken.key, &taken.ticket),

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use super::error::exit_code_of;
 use super::{CliError, duration, print_line};
 use crate::api::sse::signed_link::SignedLink;
-use crate::settings::{SettingValue, SigningSecret, TokenScope};
+use crate::settings::{SettingValue, SigningSecret, TokenScope, check_token_name};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -64,6 +64,8 @@ pub(crate) async fn run(args: TokenArgs) -> anyhow::Result<ExitCode> {
 impl New {
     fn run(&self) -> Result<(), CliError> {
         Tenant::new(&self.tenant).map_err(|error| CliError::Usage(error.to_string()))?;
+        check_token_name(&self.name)
+            .map_err(|text| CliError::Usage(format!("--name: {text}")))?;
         let token = fresh()?;
         let sha256 = hex(&Sha256::digest(token.as_bytes()));
         let mut scopes: Vec<&str> = Vec::new();

@@ -20,7 +20,9 @@ pub(crate) use declare::{CommandSettings, Setting};
 pub(crate) use line::LineSettings;
 pub(crate) use proxy::{HostPolicy, ProxySettings, RouteSection, StatusVerdicts, UpstreamUrl};
 pub(crate) use relay::RelaySettings;
-pub(crate) use serve::{IngestDomains, ServeSettings, SigningSecret, TokenRule, TokenScope};
+pub(crate) use serve::{
+    IngestDomains, ServeSettings, SigningSecret, TokenRule, TokenScope, check_token_name,
+};
 pub(crate) use shared::{MAX_LEASE, MIN_LEASE};
 #[cfg(test)]
 pub(crate) use sources::testing;

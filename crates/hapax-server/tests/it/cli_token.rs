@@ -41,3 +41,13 @@ fn token_refuses_what_the_server_would_not_take() {
     new(["--tenant", "two words"]).failed(2);
     new(["--scope", "everything"]).failed(2);
 }
+
+#[test]
+fn fault_36_token_new_refuses_names_that_the_server_refuses() {
+    let long = "x".repeat(256);
+    for name in ["", "\x7f", "a\nb", &long] {
+        has(&run(hapax().args(["token", "new", "--name", name])).failed(2), &["name"]);
+        let file = format!("[[token]]\nname = {}\nsha256 = '{}'\nscopes = ['data']", toml::Value::from(name), "0".repeat(64));
+        has(&Setup::memory().file(&file).refused(), &["name"]);
+    }
+}

@@ -6,6 +6,7 @@ mod cli_doctor;
 mod cli_follow;
 mod cli_help;
 mod cli_inbox;
+mod cli_leased_run;
 mod cli_lock;
 mod cli_lock_run;
 mod cli_operator;

@@ -295,6 +295,18 @@ impl Commands {
         self.claims.settle(key, token, response.encode(), CommandError::Lost).await
     }
 
+    /// Makes a begun command last `lease` from now, and returns its fence. Renew a command whose work
+    /// may take longer than its lease; [`Commands::once`] does so by itself.
+    pub async fn renew(
+        &self,
+        operation: Operation<'_>,
+        key: &str,
+        token: &Token,
+        lease: Duration,
+    ) -> Result<Fence, CommandError> {
+        self.claims.renew(&self.key(operation, key)?, token, lease, CommandError::Lost).await
+    }
+
     /// Gives a command back as failed, so that it may be retried.
     pub async fn fail(
         &self,

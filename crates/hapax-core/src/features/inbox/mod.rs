@@ -32,7 +32,7 @@ use bytes::Bytes;
 
 use super::effect_claims::{ClaimMetrics, EffectClaims};
 use crate::{
-    ClaimRequest, Claimed, Claims, InvalidKey, Key, OnUnknown, Once, OnceError, RunContext,
+    ClaimRequest, Claimed, Claims, Fence, InvalidKey, Key, OnUnknown, Once, OnceError, RunContext,
     StoreError, Tenant, Ticket, Token, metric_names,
 };
 
@@ -199,6 +199,18 @@ impl Inbox {
                 Err(StoreError::Corrupt { reason: reason.into() }.into())
             }
         }
+    }
+
+    /// Makes a received message last `lease` from now, and returns its fence. Renew a message whose
+    /// effect may take longer than its lease; [`Inbox::once`] does so by itself.
+    pub async fn renew(
+        &self,
+        consumer: &str,
+        message_id: &str,
+        token: &Token,
+        lease: Duration,
+    ) -> Result<Fence, InboxError> {
+        self.claims.renew(&self.key(consumer, message_id)?, token, lease, InboxError::Lost).await
     }
 
     /// Settles a message after its effect: from now on it is a duplicate.

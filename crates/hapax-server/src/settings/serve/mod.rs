@@ -10,7 +10,7 @@ use anyhow::ensure;
 use super::declare::{Declaration, FileOnly, settings};
 use super::shared::*;
 use super::values::*;
-pub(crate) use tokens::{TokenRule, TokenScope};
+pub(crate) use tokens::{TokenRule, TokenScope, check_token_name};
 use values::{AllowedOrigins, ClosingEventSetting, RedisName};
 pub(crate) use values::{IngestDomains, SigningSecret};
 

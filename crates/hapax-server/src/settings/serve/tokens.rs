@@ -72,8 +72,18 @@ pub(super) fn parse(entries: Vec<toml::Value>) -> anyhow::Result<Vec<TokenRule>>
     Ok(rules)
 }
 
+/// Refuses a name that could not be told from another in a log line.
+pub(crate) fn check_token_name(name: &str) -> Result<(), &'static str> {
+    match name {
+        "" => Err("a name is not empty"),
+        _ if name.len() > 255 => Err("a name has at most 255 bytes"),
+        _ if name.contains(char::is_control) => Err("a name has no control characters"),
+        _ => Ok(()),
+    }
+}
+
 fn rule(entry: &TokenEntry) -> anyhow::Result<TokenRule> {
-    ensure!(!entry.name.is_empty(), "`name` is empty");
+    check_token_name(&entry.name).map_err(|text| anyhow::anyhow!("`name`: {text}"))?;
     ensure!(!entry.scopes.is_empty(), "`scopes` is empty; it takes data, admin, metrics");
     let sha256 = hash(&entry.sha256).context("`sha256` takes 64 hexadecimal digits")?;
     Ok(TokenRule {

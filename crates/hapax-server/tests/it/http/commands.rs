@@ -165,3 +165,33 @@ fn command_with_too_many_headers_is_not_completed() {
     assert!(refused.text().contains("`headers`"));
     assert_eq!(server.get(PATH).send().json()["state"], "pending");
 }
+
+#[test]
+fn fault_40_command_lease_is_renewed() {
+    let server = Server::start();
+    let renew = |body: Value| server.patch(PATH).json(body).send();
+    renew(json!({"token": "nobodys"})).is(409, "claim-lost");
+    // A lease that expired, and that nobody took over, is revived.
+    let token = lost(&server);
+    let renewed = renew(json!({"token": token, "lease_ms": 3_000_000}));
+    let fence = server.get(PATH).send().json()["fence"].clone();
+    assert_eq!(renewed.status, 200, "{}", renewed.text());
+    assert_eq!(renewed.json(), json!({"fence": fence, "lease_ms": 3_000_000}));
+    let shown = server.get(PATH).send().json();
+    assert_eq!(shown["state"], "pending", "{shown}");
+    assert!(shown["lease_expires_in_ms"].as_u64() > Some(1_000_000), "{shown}");
+    begin(&server, json!({"on_unknown": "rerun"})).is(409, "in-progress");
+
+    assert_eq!(renew(json!({"token": token})).json()["lease_ms"], 30_000);
+    renew(json!({"token": "another", "lease_ms": 5})).is(409, "claim-lost");
+    for bad in [
+        json!({"lease_ms": 5}),
+        json!({"token": token, "lease_ms": 0}),
+        json!({"token": token, "lease_ms": 3_600_001}),
+        json!({"token": token, "ttl_ms": 5}),
+    ] {
+        renew(bad).is(400, "bad-request");
+    }
+    assert_eq!(complete(&server, json!({"token": token, "status": 200})).status, 200);
+    renew(json!({"token": token})).is(409, "claim-lost");
+}

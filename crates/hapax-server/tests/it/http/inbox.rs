@@ -107,3 +107,22 @@ fn inbox_refuses_malformed_requests() {
     assert_eq!(server.post(PATH).json("{}").send().json()["attempt"], 1);
     server.get(PATH).is(405, "method-not-allowed");
 }
+
+#[test]
+fn fault_40_message_lease_is_renewed() {
+    let server = Server::start();
+    let renew = |body: Value| server.patch(PATH).json(&body).send();
+    let first = receive(&server, json!({"lease_ms": 600_000}));
+    let (token, fence) = (first.token(), first.json()["fence"].clone());
+    let renewed = renew(json!({"token": token, "lease_ms": 3_000_000}));
+    assert_eq!(renewed.status, 200, "{}", renewed.text());
+    assert_eq!(renewed.json(), json!({"fence": fence, "lease_ms": 3_000_000}));
+    let busy = receive(&server, json!({}));
+    busy.is(409, "in-progress");
+    assert!(busy.json()["retry_after_ms"].as_u64() > Some(1_000_000), "{}", busy.text());
+    renew(json!({"token": "another"})).is(409, "claim-lost");
+    renew(json!({"token": token, "lease_ms": 0})).is(400, "bad-request");
+    renew(json!({"token": token, "status": 1})).is(400, "bad-request");
+    assert_eq!(settle(&server, &token).status, 200);
+    renew(json!({"token": token})).is(409, "claim-lost");
+}

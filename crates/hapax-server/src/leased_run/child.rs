@@ -1,36 +1,60 @@
-//! The command that runs under the lock, and the signals that are passed on to it.
+//! The command that runs under a lease, and the signals that are passed on to it.
 
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, IsTerminal};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, ExitCode, ExitStatus};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::process::ChildStdout;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
-use crate::client::print_note;
+use super::not_started;
 
-pub(super) struct LockedChild {
+/// The largest output that is kept: the server's default limit of a stored response.
+const MAX_OUTPUT: usize = 1 << 20;
+
+pub(super) struct SupervisedChild {
     process: tokio::process::Child,
     pid: Option<Pid>,
     /// Whether the command leads its own process group. At a terminal it must not: it could not read
     /// from the terminal, and signals of the keyboard reach it anyway.
     leads_group: bool,
+    output: Option<JoinHandle<Option<Vec<u8>>>>,
 }
 
-impl LockedChild {
-    pub(super) fn start(command: &[OsString], fence: u64) -> io::Result<Self> {
+impl SupervisedChild {
+    /// Starts the command. Its output is passed on; with `keeps_output` also kept.
+    pub(super) fn start(
+        command: &[OsString],
+        environment: &[(&str, String)],
+        keeps_output: bool,
+    ) -> io::Result<Self> {
         let leads_group = !io::stdin().is_terminal();
         let mut start = tokio::process::Command::from(bound_command(command));
-        start.env("HAPAX_FENCE", fence.to_string()).kill_on_drop(true);
+        start.envs(environment.iter().map(|(name, value)| (name, value))).kill_on_drop(true);
         if leads_group {
             start.process_group(0);
         }
-        let process = start.spawn()?;
+        if keeps_output {
+            start.stdout(Stdio::piped());
+        }
+        let mut process = start.spawn()?;
         let pid = process.id().and_then(|id| Pid::from_raw(id.cast_signed()));
-        Ok(Self { process, pid, leads_group })
+        let output = process.stdout.take().map(|stdout| tokio::spawn(pass_output_on(stdout)));
+        Ok(Self { process, pid, leads_group, output })
+    }
+
+    /// The output of a command that has ended. `None` where it is too large, or where a process that
+    /// the command left behind still has it open after `timeout`.
+    pub(super) async fn output(&mut self, timeout: Duration) -> Option<Vec<u8>> {
+        let output = self.output.take()?;
+        tokio::time::timeout(timeout, output).await.ok()?.ok()?
     }
 
     pub(super) async fn wait(&mut self) -> io::Result<ExitStatus> {
@@ -73,31 +97,60 @@ impl LockedChild {
     }
 }
 
+/// Passes output on to this process's, and returns it unless it is larger than [`MAX_OUTPUT`].
+async fn pass_output_on(mut from: ChildStdout) -> Option<Vec<u8>> {
+    let mut kept = Some(Vec::new());
+    let mut out = tokio::io::stdout();
+    let mut buffer = vec![0; 16 << 10];
+    while let Ok(length @ 1..) = from.read(&mut buffer).await {
+        let read = &buffer[..length];
+        // Ignore a closed pipe: its reader wants no more.
+        let _ = out.write_all(read).await;
+        let _ = out.flush().await;
+        if let Some(mut before) = kept.take().filter(|kept| kept.len() + length <= MAX_OUTPUT) {
+            before.extend_from_slice(read);
+            kept = Some(before);
+        }
+    }
+    kept
+}
+
 /// The exit code as a shell reports it.
 pub(super) fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| Some(128 + status.signal()?)).unwrap_or(1);
     u8::try_from(code & 0xff).unwrap_or(1)
 }
 
-/// The arguments of the hidden `hapax lock tied`: the process between hapax and the command.
+/// The first argument of the process between hapax and the command. No part of the command line's
+/// grammar: errors and completions list what people may type.
+const BOUND: &str = "__hapax-bound-command";
+
+/// Becomes the command, if this process was started as the one between hapax and a command: with the
+/// arguments [`BOUND`], the process id of hapax, and the command. Returns only where that fails.
 ///
-/// If hapax is killed with SIGKILL, nothing renews the lock, and a command that went on would soon run
+/// If hapax is killed with SIGKILL, nothing renews the lease, and a command that went on would soon run
 /// beside its successor. Linux can kill a process when its parent dies, but only the process itself can
 /// ask for that. So hapax starts itself, asks, and becomes the command.
-#[derive(clap::Args)]
-pub(crate) struct BoundCommandArgs {
-    /// The process whose death ends the command
-    parent: i32,
-    /// The command and its arguments
-    #[arg(required = true, last = true)]
-    command: Vec<OsString>,
+pub(crate) fn become_bound_command(
+    mut arguments: impl Iterator<Item = OsString>,
+) -> Option<ExitCode> {
+    arguments.next();
+    if arguments.next()? != BOUND {
+        return None;
+    }
+    let parent = arguments.next().and_then(|text| text.to_str()?.parse().ok());
+    let command: Vec<_> = arguments.collect();
+    Some(match parent {
+        Some(parent) if !command.is_empty() => become_command(parent, &command),
+        _ => ExitCode::FAILURE,
+    })
 }
 
 /// The command, which dies with this process.
 #[cfg(target_os = "linux")]
 fn bound_command(command: &[OsString]) -> Command {
     let mut bound = Command::new("/proc/self/exe");
-    bound.args(["lock", "tied"]).arg(std::process::id().to_string()).arg("--").args(command);
+    bound.arg(BOUND).arg(std::process::id().to_string()).args(command);
     bound
 }
 
@@ -110,22 +163,21 @@ fn bound_command(command: &[OsString]) -> Command {
 }
 
 /// Becomes the command; returns only where that fails.
-pub(crate) fn become_command(args: BoundCommandArgs) -> ExitCode {
+fn become_command(parent: i32, command: &[OsString]) -> ExitCode {
     use std::os::unix::process::CommandExt;
     #[cfg(target_os = "linux")]
     die_with_parent();
     // The parent may have died before it was bound.
-    if std::os::unix::process::parent_id().cast_signed() != args.parent {
+    if std::os::unix::process::parent_id().cast_signed() != parent {
         return ExitCode::FAILURE;
     }
-    let error = Command::new(&args.command[0]).args(&args.command[1..]).exec();
-    print_note(format_args!("hapax: {}: {error}", args.command[0].to_string_lossy()));
-    if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }.into()
+    let error = Command::new(&command[0]).args(&command[1..]).exec();
+    not_started(command, &error).into()
 }
 
 #[cfg(target_os = "linux")]
 fn die_with_parent() {
-    // Where this is forbidden the command runs all the same, with its lock.
+    // Where this is forbidden the command runs all the same, with its lease.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
 }
 
