@@ -120,6 +120,8 @@ metrics! {
         HTTP_IN_FLIGHT = "hapax_http_in_flight";
         /// 1 while the store answers, 0 while it does not.
         STORE_UP = "hapax_store_up";
+        /// 1 for each refusal of the store that `--accept-risk` accepts. Label: `check`.
+        ACCEPTED_RISK = "hapax_accepted_risk";
         /// Rows on their way to the sink now. Label: `sink`.
         RELAY_IN_FLIGHT = "hapax_relay_in_flight";
         /// 1 while the sink answers, 0 while the relay waits for it. Label: `sink`.

@@ -41,13 +41,14 @@ pub(crate) async fn run(flags: SettingFlags<RelaySettings>) -> anyhow::Result<Ex
     Ok(ExitCode::SUCCESS)
 }
 
-fn daemon_settings<'a>(settings: &RelaySettings, from: &'a SecretUrl) -> DaemonSettings<'a> {
+fn daemon_settings<'a>(settings: &'a RelaySettings, from: &'a SecretUrl) -> DaemonSettings<'a> {
     DaemonSettings {
         log: settings.log,
         log_level: settings.log_level,
         store: from,
         store_timeout: settings.store_timeout,
         redis_verbatim: None,
+        accept_risk: &settings.accept_risk,
         sweep_interval: settings.sweep_interval,
         listen: None,
         timeouts: IoTimeouts { header: settings.send_timeout, idle: settings.send_timeout },

@@ -1,6 +1,5 @@
 //! The place of the state: a running server, or a store that is opened directly.
 
-use std::path::Path;
 use std::process::{ExitCode, Termination};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +20,7 @@ use super::error::exit_code_of;
 use super::lock::{release_request, renew_request, take_request};
 use super::{CliError, ClientRequest, ClientResponse, ServerClient, print_response};
 use crate::api;
-use crate::daemon::{default_store_config, logging};
+use crate::daemon::{default_store_config, logging, missing_file};
 
 /// The flags that name a server.
 #[derive(clap::Args, Clone)]
@@ -156,11 +155,8 @@ impl Backend {
         let tenant = tenant.map_or(Ok(Tenant::default()), Tenant::new);
         let tenant = tenant.map_err(|error| usage(error.to_string()))?;
         // SQLite would create a file whose name is misspelt, and show an empty store.
-        if let Some(path) = url.strip_prefix("sqlite:") {
-            let path = path.strip_prefix("//").unwrap_or(path);
-            if !Path::new(path).exists() {
-                return Err(CliError::Store(format!("there is no file {path}")));
-            }
+        if let Some(path) = missing_file(url) {
+            return Err(CliError::Store(format!("there is no file {}", path.display())));
         }
         logging::start_audit();
         let opened = OpenedStore::open(url, tenant).await;

@@ -42,6 +42,10 @@ pub(crate) struct ReadyDocument {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     reason: Option<String>,
+    /// The checks that refuse the store, and that `--accept-risk` accepts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<String>, required = false)]
+    accepted_risks: Vec<&'static str>,
 }
 
 /// Whether the process lives.
@@ -63,7 +67,8 @@ pub(crate) async fn readyz(State(readiness): State<Readiness>) -> Response {
         }
     };
     let ready = status == StatusCode::OK;
-    json(status, &ReadyDocument { ready, component, reason })
+    let accepted_risks = readiness.accepted_risks();
+    json(status, &ReadyDocument { ready, component, reason, accepted_risks })
 }
 
 fn json(status: StatusCode, document: &impl Serialize) -> Response {

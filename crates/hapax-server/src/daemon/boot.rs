@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use super::listener::{HttpServer, RequestHandler, StopSignals, bind};
 use super::readiness::Readiness;
 use super::{logging, metrics};
 use crate::settings::{
-    CommandSettings, ListenAddress, LogFormat, LogLevel, SecretUrl, SettingSources,
+    CheckNames, CommandSettings, ListenAddress, LogFormat, LogLevel, SecretUrl, SettingSources,
 };
 
 /// The settings that every daemon needs to start.
@@ -28,6 +29,8 @@ pub(crate) struct DaemonSettings<'a> {
     pub(crate) store_timeout: Duration,
     /// Patterns of keys that Redis stores verbatim; `None` for the default ones.
     pub(crate) redis_verbatim: Option<Vec<String>>,
+    /// The checks whose refusal of the store is accepted.
+    pub(crate) accept_risk: &'a CheckNames,
     pub(crate) sweep_interval: Duration,
     /// The address of the main listener, where the daemon has one.
     pub(crate) listen: Option<&'a ListenAddress>,
@@ -44,6 +47,7 @@ macro_rules! daemon_settings {
             store: &$settings.store,
             store_timeout: $settings.store_timeout,
             redis_verbatim: None,
+            accept_risk: &$settings.accept_risk,
             sweep_interval: $settings.sweep_interval,
             listen: Some(&$settings.listen),
             timeouts: $crate::daemon::IoTimeouts {
@@ -87,7 +91,8 @@ impl Daemon {
         let verbatim = settings.redis_verbatim;
         let store = open_store(settings.store, settings.store_timeout, verbatim)?;
         let readiness = Readiness::default();
-        readiness.watch(&store, settings.store_timeout, &metrics).await?;
+        let accepted = settings.accept_risk.0.clone();
+        readiness.watch(&store, settings.store_timeout, accepted, &metrics).await?;
         hapax::sweep_forever(store.clone(), settings.sweep_interval);
         let (timeouts, max_connections) = (settings.timeouts, settings.max_connections);
         Ok(Self { store, readiness, metrics, timeouts, max_connections, listener, signals })
@@ -140,8 +145,19 @@ pub(crate) fn open_store(
 ) -> anyhow::Result<Arc<dyn Store>> {
     let patterns = redis_verbatim.unwrap_or_else(|| REDIS_VERBATIM.map(str::to_owned).to_vec());
     let options = hapax::StoreConfig::default().timeout(timeout).redis_verbatim(patterns);
+    // A misspelt name must not pass for an empty outbox in silence.
+    if let Some(path) = missing_file(url.secret()) {
+        tracing::info!("there is no file {} yet: it is created", path.display());
+    }
     let store = hapax::open(url.secret(), &options);
     store.with_context(|| format!("the store {}", url.shown()))
+}
+
+/// The file of a SQLite URL, if it does not exist.
+pub(crate) fn missing_file(url: &str) -> Option<&Path> {
+    let path = url.strip_prefix("sqlite:")?;
+    let path = Path::new(path.strip_prefix("//").unwrap_or(path));
+    (!path.exists()).then_some(path)
 }
 
 /// Raises the limit of open files to what the system allows, because each connection is one file.

@@ -21,8 +21,8 @@ mod takeover;
 pub(crate) use admin::health_routes;
 pub(crate) use body::GuardedBody;
 pub(crate) use boot::{
-    Daemon, DaemonSettings, admin_line, daemon_settings, default_store_config, open_store,
-    print_banner,
+    Daemon, DaemonSettings, admin_line, daemon_settings, default_store_config, missing_file,
+    open_store, print_banner,
 };
 pub(crate) use io_timeouts::{ConnectionActivity, InFlightGuard, IoTimeouts};
 pub(crate) use layers::{method_not_allowed, with_common_layers};

@@ -32,12 +32,15 @@ type ComponentCheck = (&'static str, Box<dyn Fn() -> Option<String> + Send + Syn
 pub(crate) struct Readiness {
     state: Arc<watch::Sender<ReadinessState>>,
     components: Arc<Mutex<Vec<ComponentCheck>>>,
+    /// The checks that refuse the store, and that the operator accepts.
+    accepted_risks: Arc<Mutex<Vec<&'static str>>>,
 }
 
 impl Default for Readiness {
     fn default() -> Self {
         let state = ReadinessState::Down("the store was not asked yet");
-        Self { state: Arc::new(watch::Sender::new(state)), components: Arc::default() }
+        let state = Arc::new(watch::Sender::new(state));
+        Self { state, components: Arc::default(), accepted_risks: Arc::default() }
     }
 }
 
@@ -69,6 +72,11 @@ impl Readiness {
         components.push((component, Box::new(check)));
     }
 
+    /// The checks that refuse the store, and that the operator accepts.
+    pub(crate) fn accepted_risks(&self) -> Vec<&'static str> {
+        self.accepted_risks.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Marks the process as shutting down, for good.
     pub(crate) fn stop(&self) {
         self.state.send_replace(ReadinessState::Stopping);
@@ -91,11 +99,15 @@ impl Readiness {
         &self,
         store: &Arc<dyn Store>,
         store_timeout: Duration,
+        accepted: Vec<String>,
         metrics: &PrometheusHandle,
     ) -> anyhow::Result<()> {
         // Stores keep their own timeout; this one is for those that do not.
         let timeout = store_timeout * 2;
-        let mut examiner = StoreExaminer { store: store.clone(), timeout, examined: false };
+        let accepted_risks = self.accepted_risks.clone();
+        let store = store.clone();
+        let mut examiner =
+            StoreExaminer { store, timeout, accepted, accepted_risks, examined: false };
         match examiner.examine().await {
             Ok(None) => self.set(ReadinessState::Ready),
             Ok(Some(reason)) => bail!("{reason}"),
@@ -145,6 +157,9 @@ impl Readiness {
 struct StoreExaminer {
     store: Arc<dyn Store>,
     timeout: Duration,
+    /// The checks whose refusal the operator accepts.
+    accepted: Vec<String>,
+    accepted_risks: Arc<Mutex<Vec<&'static str>>>,
     examined: bool,
 }
 
@@ -158,9 +173,28 @@ impl StoreExaminer {
         }
         let findings = hapax::with_timeout(self.timeout, self.store.examine()).await?;
         findings.iter().for_each(log_finding);
-        let refused = findings.iter().find(|finding| finding.severity == Severity::Refuse);
-        self.examined = refused.is_none();
-        Ok(refused.map(refusal))
+        let refusals = findings.iter().filter(|finding| finding.severity == Severity::Refuse);
+        let (accepted, refused): (Vec<_>, Vec<_>) =
+            refusals.partition(|finding| self.accepted.iter().any(|name| name == finding.check));
+        self.examined = refused.is_empty();
+        if self.examined {
+            self.report_accepted(&accepted);
+        }
+        Ok(refused.first().map(|finding| refusal(finding)))
+    }
+
+    fn report_accepted(&self, accepted: &[&Finding]) {
+        for Finding { check, detail, .. } in accepted {
+            tracing::warn!(check, "a risk is accepted: {detail}");
+            gauge!(metric_names::ACCEPTED_RISK, "check" => *check).set(1.0);
+        }
+        for name in &self.accepted {
+            if !accepted.iter().any(|finding| finding.check == name) {
+                tracing::warn!("--accept-risk {name}: this store is not refused for that");
+            }
+        }
+        let checks = accepted.iter().map(|finding| finding.check).collect();
+        *self.accepted_risks.lock().unwrap_or_else(PoisonError::into_inner) = checks;
     }
 }
 
@@ -176,6 +210,7 @@ fn log_finding(Finding { check, severity, detail, breaks, fix }: &Finding) {
 fn refusal(Finding { check, detail, breaks, fix, .. }: &Finding) -> String {
     let breaks = breaks.map_or("", |promise| promise.sentence());
     format!(
-        "the store must not be used like this ({check}): {detail}. It would break: {breaks}. To fix it: {fix}"
+        "the store must not be used like this ({check}): {detail}. It would break: {breaks}. \
+         To fix it: {fix}; or accept it: --accept-risk {check}"
     )
 }

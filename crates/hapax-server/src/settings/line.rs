@@ -79,6 +79,7 @@ settings! {
         SHUTDOWN_TIMEOUT.help("How long events in hand may take at shutdown");
     store_timeout: Duration = Declaration::new("TIME", "500ms",
         "The longest that all store calls of one webhook may take, and any other one");
+    accept_risk: CheckNames = ACCEPT_RISK;
     sweep_interval: Duration = SWEEP_INTERVAL;
     log: LogFormat = LOG;
     log_level: LogLevel = LOG_LEVEL;

@@ -65,6 +65,7 @@ settings! {
     shutdown_timeout: Duration =
         SHUTDOWN_TIMEOUT.help("How long messages on their way may take at shutdown");
     store_timeout: Duration = STORE_TIMEOUT;
+    accept_risk: CheckNames = ACCEPT_RISK;
     sweep_interval: Duration = SWEEP_INTERVAL;
     log: LogFormat = LOG;
     log_level: LogLevel = LOG_LEVEL;

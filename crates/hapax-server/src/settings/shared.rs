@@ -24,6 +24,8 @@ shared! {
         "sqlite:FILE, memory:, redis://…, rediss://…, redis+sentinel://…, redis+cluster://…, postgres://…").top_key().seed("REDIS_URL", "");
     STORE_TIMEOUT = Declaration::new("TIME", "2s",
         "The longest that one store call may take").top_key();
+    ACCEPT_RISK = Declaration::new("NAME…", "",
+        "Use the store although this check of `hapax doctor` refuses it; may be repeated").top_key();
     SWEEP_INTERVAL = Declaration::new("TIME", "60s",
         "How often expired entries of the store are deleted").top_key();
     LOG = Declaration::new("FORMAT", "pretty", "The format of log lines: json or pretty").top_key();

@@ -1,9 +1,11 @@
 //! Where the values of settings come from: flags, environment, file.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
+use anyhow::bail;
 use clap::{ArgMatches, Command, FromArgMatches};
 
 use super::declare::{CommandSettings, Declaration, Setting};
@@ -99,10 +101,7 @@ pub(crate) struct SettingSources<S: CommandSettings> {
 impl<S: CommandSettings> SettingSources<S> {
     /// Gathers the flags, this process's environment, and the file.
     pub(crate) fn gather(flags: SettingFlags<S>) -> anyhow::Result<Self> {
-        let environment = std::env::vars_os()
-            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-            .filter(|(_, value)| !value.is_empty())
-            .collect();
+        let environment = read_environment::<S>(std::env::vars_os())?;
         Self::new(flags, environment, Path::new(CONFIG_FILE))
     }
 
@@ -118,6 +117,9 @@ impl<S: CommandSettings> SettingSources<S> {
     ) -> anyhow::Result<Self> {
         let named = flags.config.clone().or_else(|| environment.get(CONFIG_ENV).map(PathBuf::from));
         let file = match named {
+            Some(path) if path.as_os_str().is_empty() => {
+                bail!("--config or {CONFIG_ENV} is empty; a file is expected")
+            }
             Some(path) => SettingsFile::open(&path)?,
             None if usual_file.exists() => SettingsFile::open(usual_file)?,
             None => SettingsFile::default(),
@@ -175,6 +177,37 @@ impl<S: CommandSettings> SettingSources<S> {
             }
         }
     }
+}
+
+/// The environment as texts. A variable of this command that is not UTF-8 is an error, and an empty one
+/// is kept for the setting to judge: without them, another source or a default would be used in silence.
+/// Empty variables of the original programs are theirs, and count as not set.
+fn read_environment<S: CommandSettings>(
+    variables: impl Iterator<Item = (OsString, OsString)>,
+) -> anyhow::Result<BTreeMap<String, String>> {
+    let is_setting = |name: &str| {
+        let mut names = S::table().iter().flat_map(Setting::all_names);
+        name == CONFIG_ENV || names.any(|names| names.env == name)
+    };
+    let is_seed = |name: &str| {
+        let mut seeds = S::table().iter().filter_map(|setting| setting.declared.seed);
+        seeds.any(|(variable, _)| variable == name)
+    };
+    let mut environment = BTreeMap::new();
+    for (name, value) in variables {
+        let Ok(name) = name.into_string() else { continue };
+        match value.into_string() {
+            Ok(value) if value.is_empty() && !is_setting(&name) => {}
+            Ok(value) => {
+                environment.insert(name, value);
+            }
+            Err(_) if is_setting(&name) || is_seed(&name) => {
+                bail!("the environment variable {name} is not UTF-8")
+            }
+            Err(_) => {}
+        }
+    }
+    Ok(environment)
 }
 
 #[cfg(test)]

@@ -79,6 +79,9 @@ impl<T: SettingValue> SettingValue for Option<T> {
 
 impl SettingValue for PathBuf {
     fn parse(text: &str) -> Result<Self, String> {
+        if text.is_empty() {
+            return Err("a path is expected".into());
+        }
         Ok(text.into())
     }
 }
@@ -199,6 +202,9 @@ impl fmt::Debug for SecretUrl {
 
 impl SettingValue for SecretUrl {
     fn parse(text: &str) -> Result<Self, String> {
+        if text.is_empty() {
+            return Err("a URL is expected".into());
+        }
         Ok(Self(text.into()))
     }
 }
@@ -233,6 +239,22 @@ pub(crate) struct KeyPatterns(pub(crate) Vec<String>);
 impl SettingValue for KeyPatterns {
     fn parse(text: &str) -> Result<Self, String> {
         Ok(Self(list_items(text).map(str::to_owned).collect()))
+    }
+}
+
+/// Names of checks as `hapax doctor` prints them, comma-separated; an empty text is none.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CheckNames(pub(crate) Vec<String>);
+
+impl SettingValue for CheckNames {
+    fn parse(text: &str) -> Result<Self, String> {
+        let is_name = |name: &str| {
+            name.bytes().all(|byte| byte.is_ascii_lowercase() || b"0123456789._".contains(&byte))
+        };
+        match list_items(text).all(is_name) {
+            true => Ok(Self(list_items(text).map(str::to_owned).collect())),
+            false => Err("the name of a check is expected, such as redis.eviction".into()),
+        }
     }
 }
 

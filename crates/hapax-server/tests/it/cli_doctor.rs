@@ -112,3 +112,13 @@ async fn doctor_counts_old_outbox_row_as_redelivery() {
         severity(&report, "inbox.retention").as_deref() == Some("warn")
     });
 }
+
+#[test]
+fn fault_34_doctor_refuses_a_missing_file() {
+    let store = TestStore::quick_sqlite();
+    let missing = doctor(&store.url(), &[]);
+    assert_eq!(missing.code(), 2, "{}", missing.out());
+    has(&missing.out(), &["there is no file", "hapax migrate"]);
+    let TestStore::Sqlite(folder) = &store else { unreachable!("a file") };
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was created");
+}

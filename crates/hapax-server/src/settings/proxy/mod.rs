@@ -85,6 +85,7 @@ settings! {
     max_connections: usize = MAX_CONNECTIONS;
     shutdown_timeout: DurationOrZero = SHUTDOWN_TIMEOUT.aliases(&["shutdown_limit"]);
     store_timeout: Duration = STORE_TIMEOUT;
+    accept_risk: CheckNames = ACCEPT_RISK;
     sweep_interval: Duration = SWEEP_INTERVAL;
     log: LogFormat = LOG;
     log_level: LogLevel = LOG_LEVEL;

@@ -32,6 +32,7 @@ settings! {
     in_flight: usize = Declaration::new("NUMBER", "1024",
         "How many requests of one tenant are answered at once; further ones get 429");
     shutdown_timeout: Duration = SHUTDOWN_TIMEOUT;
+    accept_risk: CheckNames = ACCEPT_RISK;
     sweep_interval: Duration = SWEEP_INTERVAL;
     event_retention: Duration = Declaration::new("TIME", "2h",
         "How long a job is kept after its last event: log, state and dedup together")

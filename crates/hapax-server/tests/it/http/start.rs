@@ -1,7 +1,9 @@
 use hapax::sqlite::rusqlite::Connection;
+use hapax_testkit::Redis;
 use serde_json::{Value, json};
 
-use crate::support::has;
+use crate::cli_support::run;
+use crate::support::{hapax, has};
 use crate::support::server::{Server, Setup};
 use crate::support::store::TestStore;
 
@@ -112,4 +114,54 @@ fn default_store_is_a_file_that_outlives_the_server() {
     assert_eq!(server.put("/v1/commands/o/k").json(done).status(), 200);
     let later = server.post("/v1/locks/other").send().json()["fence"].as_u64().unwrap();
     assert!(later > fence);
+}
+
+#[test]
+fn fault_34_unusable_variable_is_an_error() {
+    use std::os::unix::ffi::OsStrExt;
+    let not_text = std::ffi::OsStr::from_bytes(b"redis://\xff");
+    for name in ["HAPAX_STORE", "HAPAX_CONFIG", "REDIS_URL"] {
+        has(&Setup::new().env(name, not_text).refused(), &[name, "UTF-8"]);
+    }
+    for name in ["HAPAX_STORE", "HAPAX_CONFIG", "HAPAX_LISTEN", "HAPAX_LOCK_TTL"] {
+        let mut setup = Setup::new();
+        if name == "HAPAX_LISTEN" {
+            setup = Setup::without_flags();
+        }
+        has(&setup.env(name, "").refused(), &[name]);
+    }
+    has(&Setup::on("").refused(), &["--store"]);
+    // Empty is none for a setting that may be left out, and other programs' variables are theirs.
+    let server = Setup::memory().env("HAPAX_SSE_SECRET", "").env("REDIS_URL", "").start();
+    server.is_ready(true);
+}
+
+#[test]
+fn fault_35_accepted_risk_starts_the_server() {
+    let redis = Redis::with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
+    let name = "redis.eviction";
+    let refused = Setup::on(&redis.url()).refused();
+    has(&refused, &[name, "--accept-risk redis.eviction"]);
+    has(&Setup::on(&redis.url()).flags(&["--accept-risk", "redis.clock"]).refused(), &[name]);
+    has(&Setup::memory().flags(&["--accept-risk", "a b"]).refused(), &["--accept-risk"]);
+
+    let accepted = Setup::on(&redis.url())
+        .flags(&["--accept-risk", name, "--accept-risk", "redis.nothing"])
+        .start();
+    let ready = accepted.get("/readyz").send();
+    assert_eq!((ready.status, &ready.json()["accepted_risks"]), (200, &json!([name])));
+    accepted.counts("hapax_accepted_risk{check=\"redis.eviction\"} 1\n");
+    let log = accepted.stop();
+    has(&log, &["a risk is accepted", name, "redis.nothing"]);
+
+    Setup::on(&redis.url()).env("HAPAX_ACCEPT_RISK", name).start().is_ready(true);
+    let file = format!("accept_risk = ['{name}']");
+    Setup::on(&redis.url()).file(&file).start().is_ready(true);
+    let sound = Setup::memory().start().get("/readyz").send().json();
+    assert_eq!(sound.get("accepted_risks"), None);
+
+    let doctor = |more: &[&str]| {
+        run(hapax().args(["doctor", "--store", &redis.url()]).args(more)).code()
+    };
+    assert_eq!((doctor(&[]), doctor(&["--accept-risk", name])), (2, 0));
 }

@@ -1,5 +1,6 @@
 //! A `hapax serve` of one test's own.
 
+use std::ffi::OsStr;
 use std::process::{Command, Stdio};
 
 use hapax_testkit::free_port;
@@ -29,12 +30,17 @@ impl Setup {
     }
 
     pub(crate) fn at(address: &str) -> Self {
+        Self::without_flags().flags(&["--listen", address])
+    }
+
+    /// Without even an address.
+    pub(crate) fn without_flags() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
         command.arg("serve").current_dir(folder.path()).env_clear();
         // A busy machine must not fail a store call; tests of the timeout set a flag.
         command.env("HAPAX_STORE_TIMEOUT", "20s");
-        Self { command, folder }.flags(&["--listen", address])
+        Self { command, folder }
     }
 
     pub(crate) fn on(store: &str) -> Self {
@@ -50,7 +56,7 @@ impl Setup {
         self
     }
 
-    pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
+    pub(crate) fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.command.env(name, value);
         self
     }
