@@ -54,8 +54,8 @@ pub enum StoreError {
         /// The driver's message.
         reason: String,
     },
-    /// The store refused the credentials.
-    #[error("the store refused the credentials: {reason}")]
+    /// The store refused the user: the credentials are wrong, or a right is missing.
+    #[error("the store refused this user: {reason}")]
     Refused {
         /// The driver's message.
         reason: String,

@@ -63,7 +63,7 @@ pub use primitives::log::Log;
 pub use primitives::oversight::{ClaimPage, ClaimQuery, ClaimStatus, ClaimSummary, Oversight};
 pub use primitives::queue::Queue;
 pub use primitives::records::{Deleted, Expect, Put, Record, Records, Version};
-pub use primitives::store::{Finding, Promise, Severity, Store, Swept, with_timeout};
+pub use primitives::store::{Finding, OpenMode, Promise, Severity, Store, Swept, with_timeout};
 pub use primitives::{claim_rules, claims, log, queue, records};
 pub use token::Token;
 pub use wake::{ListenerTask, WakeRegistry, Watch};

@@ -290,7 +290,7 @@ pub fn describe_store_error(error: &StoreError) -> &'static str {
         StoreError::ReadOnly { .. } => "the store takes no writes now",
         StoreError::Replaced { .. } => "the store's files were removed or replaced while in use",
         StoreError::Locked { .. } => "the store is locked by another process",
-        StoreError::Refused { .. } => "the store refused the server's credentials",
+        StoreError::Refused { .. } => "the store refused the server's user, or a right is missing",
         StoreError::Incompatible { .. } => "the store cannot be used by this version",
         StoreError::Corrupt { .. } => "a stored value cannot be read",
         _ => "the store failed",

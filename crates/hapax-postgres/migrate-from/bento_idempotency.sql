@@ -1,7 +1,7 @@
 -- Moves the rows of Bento's table `idempotency` into hapax, so that commands that were done before
 -- the move are answered as before, and none of them runs a second time.
 --
---   hapax doctor --migrate --store postgres://…       makes hapax's tables
+--   hapax migrate --store postgres://…       makes hapax's tables
 --   psql --set ON_ERROR_STOP=1 --file bento_idempotency.sql postgres://…
 --
 -- COMPLETED becomes settled with the stored answer, FAILED becomes failed (a retry is attempt 2),

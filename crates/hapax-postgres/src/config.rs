@@ -1,6 +1,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use hapax_core::OpenMode;
 use hapax_core::log::PARTITIONS;
 
 /// How a [`PostgresStore`](crate::PostgresStore) connects.
@@ -23,6 +24,7 @@ pub struct PostgresConfig {
     pub(crate) schema: Option<String>,
     pub(crate) transaction_pooler: bool,
     pub(crate) partitions: u16,
+    pub(crate) mode: OpenMode,
 }
 
 impl PostgresConfig {
@@ -42,6 +44,7 @@ impl PostgresConfig {
             schema: None,
             transaction_pooler: false,
             partitions: PARTITIONS,
+            mode: OpenMode::Migrate,
         }
     }
 
@@ -52,6 +55,8 @@ impl PostgresConfig {
         /// statements, no session settings, and no wake-ups from other nodes; waiters poll once a
         /// second instead.
         transaction_pooler: bool;
+        /// What connecting may change in the database.
+        mode: OpenMode;
     }
 
     /// The size of the pool; one more connection is used for wake-ups from other nodes.

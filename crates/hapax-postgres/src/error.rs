@@ -86,7 +86,13 @@ pub(crate) fn server_error(code: &str, message: &str, timeout: Duration) -> Stor
         (_, "55P03" | "40001" | "40P01") => StoreError::Locked { reason },
         (_, "57014") => StoreError::Timeout { timeout },
         ("57" | "08" | "58", _) => StoreError::Unavailable { reason, source: None },
-        ("28", _) | (_, "42501") => StoreError::Refused { reason },
+        (_, "42501") => StoreError::Refused {
+            reason: format!(
+                "the role lacks a right: {reason}. Where it may not create tables, `hapax migrate` \
+                 with the owner's role does; the guide to stores lists the grants"
+            ),
+        },
+        ("28", _) => StoreError::Refused { reason },
         ("3D" | "3F", _) => StoreError::Incompatible { reason },
         (_, "XX001" | "XX002") => StoreError::Corrupt { reason },
         _ => StoreError::Internal { reason, source: None },

@@ -5,8 +5,7 @@ use hapax_core::{Clock, Finding, Promise, SystemClock, Timestamp};
 use crate::connect::session::{SqlRow, SqlSession};
 use crate::connect::{ConnectionPool, PooledConnection};
 use crate::error::SqlResult;
-use crate::migrate;
-use crate::row;
+use crate::{SCHEMA_VERSION, row};
 
 const SETTINGS: &str = "SELECT current_setting('server_version') AS version, \
             current_setting('synchronous_commit') AS synchronous_commit, \
@@ -24,14 +23,16 @@ pub(crate) async fn findings(
     pool: &ConnectionPool,
     max_connections: usize,
 ) -> SqlResult<Vec<Finding>> {
-    let mut connection = pool.connection().await?;
+    // The check of the tables is a finding, so the connection is not one that has them.
+    let mut connection = pool.checkout().await?;
+    let version = connection.schema_version().await?;
     let before = SystemClock.now();
     let rows = connection.rows(SETTINGS, &[]).await?;
     let after = SystemClock.now();
     let Some(settings) = rows.first() else { return Ok(Vec::new()) };
     let mut findings = vec![
         Finding::fine("postgres.version", format!("PostgreSQL {}", text(settings, "version")?)),
-        Finding::fine("postgres.schema", format!("tables of version {}", migrate::CURRENT_VERSION)),
+        schema(version),
         synchronous_commit(settings)?,
         fsync(settings)?,
         full_page_writes(settings)?,
@@ -41,6 +42,18 @@ pub(crate) async fn findings(
     ];
     findings.push(pooler(pool, connection, max_connections).await?);
     Ok(findings)
+}
+
+fn schema(version: usize) -> Finding {
+    let detail = match version {
+        0 => "no tables of hapax where this role looks for them".to_owned(),
+        found => format!("tables of version {found}; this hapax uses {SCHEMA_VERSION}"),
+    };
+    let fix = "hapax migrate --store URL, with a role that may create tables";
+    let warning = Finding::warn("postgres.schema", Promise::Remembered, detail, fix);
+    // Missing tables break no promise: nothing was promised yet.
+    Finding { breaks: None, ..warning }
+        .unless(version == SCHEMA_VERSION, format!("tables of version {SCHEMA_VERSION}"))
 }
 
 fn synchronous_commit(settings: &SqlRow) -> SqlResult<Finding> {
@@ -118,7 +131,7 @@ async fn pooler(
 ) -> SqlResult<Finding> {
     let shared = max_connections > 1 && {
         let first = backend(&mut one).await?;
-        let mut other = pool.connection().await?;
+        let mut other = pool.checkout().await?;
         // Closing the connection ends its transaction.
         other.close_on_drop();
         other.rows("BEGIN", &[]).await?;

@@ -43,7 +43,7 @@ mod tx;
 mod wake;
 
 pub use config::PostgresConfig;
-pub use migrate::migrate;
+pub use migrate::{SCHEMA_VERSION, migrate, migration_sql};
 #[cfg(feature = "sqlx")]
 pub use sqlx;
 pub use store::PostgresStore;

@@ -1,9 +1,11 @@
 //! Versioned SQL files, applied in order, each once, safe to run on many nodes at the same time.
 
-use hapax_core::StoreResult;
+use hapax_core::{OpenMode, StoreResult};
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, IsolationLevel, Transaction};
 
+use crate::PostgresConfig;
+use crate::connect::ConnectionPool;
 use crate::error::{SqlResult, incompatible};
 
 /// The oldest supported server version.
@@ -19,7 +21,7 @@ const MIGRATIONS: &[&str] = &[
 ];
 
 /// The schema version that this hapax reads and writes.
-pub(crate) const CURRENT_VERSION: usize = MIGRATIONS.len();
+pub const SCHEMA_VERSION: usize = MIGRATIONS.len();
 
 /// `hapax` as a number: the advisory lock that migrating nodes queue up on.
 const LOCK: i64 = 0x68_61_70_61_78;
@@ -52,7 +54,7 @@ pub(crate) async fn apply(
     let tx =
         client.build_transaction().isolation_level(IsolationLevel::ReadCommitted).start().await?;
     // With current tables neither the lock nor the right to create tables is needed.
-    if stored_version(&tx).await? < CURRENT_VERSION {
+    if stored_version(&tx).await? < SCHEMA_VERSION {
         tx.query_typed("SELECT pg_advisory_xact_lock($1)", &[(&LOCK, Type::INT8)]).await?;
         if let Some(schema) = schema {
             tx.batch_execute(&format!("CREATE SCHEMA IF NOT EXISTS {schema}")).await?;
@@ -69,6 +71,67 @@ pub(crate) async fn apply(
     }
     tx.commit().await?;
     Ok(())
+}
+
+/// The SQL that brings the tables up to date, for whoever has the rights; empty if they are. Nothing is
+/// changed in the database.
+///
+/// # Errors
+/// As [`migrate`], and where the server cannot be reached.
+pub async fn migration_sql(config: &PostgresConfig) -> StoreResult<String> {
+    let pool = ConnectionPool::new(&config.clone().mode(OpenMode::ReadOnly))?;
+    let from = pool.run(async { pool.checkout().await?.schema_version().await }).await?;
+    if from >= SCHEMA_VERSION {
+        return Ok(String::new());
+    }
+    let mut sql = format!("BEGIN;\nSELECT pg_advisory_xact_lock({LOCK});\n");
+    if let Some(schema) = &pool.target.schema {
+        sql.push_str(&format!(
+            "CREATE SCHEMA IF NOT EXISTS {schema};\nSET LOCAL search_path TO {schema};\n"
+        ));
+    }
+    for (number, migration) in MIGRATIONS.iter().enumerate().skip(from) {
+        let version = number + 1;
+        sql.push_str(&format!("\n-- version {version}\n{migration}\n"));
+        sql.push_str(&format!(
+            "INSERT INTO hapax_meta (name, value) VALUES ('schema', '{version}') \
+             ON CONFLICT (name) DO UPDATE SET value = excluded.value;\n"
+        ));
+    }
+    let partitions = config.partitions;
+    sql.push_str(&format!(
+        "\n-- the partitions of the log, once\n{};\n\
+         INSERT INTO hapax_meta (name, value) VALUES ('partitions', '{partitions}') \
+         ON CONFLICT DO NOTHING;\nCOMMIT;\n",
+        INSERT_PARTITIONS.replace("$1", &partitions.to_string()) + " ON CONFLICT DO NOTHING",
+    ));
+    Ok(sql)
+}
+
+/// Refuses a database whose tables [`apply`] would have to create or change.
+pub(crate) async fn require_current(client: &mut Client) -> SqlResult<()> {
+    check_server(client).await?;
+    match read_version(client).await? {
+        SCHEMA_VERSION => Ok(()),
+        0 => Err(incompatible(
+            "the database has no tables of hapax where this role looks for them; `hapax migrate` \
+             creates them",
+        )
+        .into()),
+        found => Err(incompatible(format!(
+            "its tables are of version {found}, and this hapax uses {SCHEMA_VERSION}; `hapax \
+             migrate` brings them up to date"
+        ))
+        .into()),
+    }
+}
+
+/// The stored schema version in a read-only transaction; 0 without tables.
+pub(crate) async fn read_version(client: &mut Client) -> SqlResult<usize> {
+    let tx = client.build_transaction().read_only(true).start().await?;
+    let version = stored_version(&tx).await?;
+    tx.rollback().await?;
+    Ok(version)
 }
 
 async fn check_server(client: &Client) -> SqlResult<()> {
@@ -94,10 +157,10 @@ async fn stored_version(tx: &Transaction<'_>) -> SqlResult<usize> {
     }
     let version = meta(tx, "schema").await?.and_then(|text| text.parse().ok());
     match version {
-        Some(version) if version <= CURRENT_VERSION => Ok(version),
+        Some(version) if version <= SCHEMA_VERSION => Ok(version),
         Some(version) => Err(incompatible(format!(
             "its tables are of version {version}, written by a newer hapax; this one knows \
-             {CURRENT_VERSION}: upgrade this node"
+             {SCHEMA_VERSION}: upgrade this node"
         ))
         .into()),
         None => {
@@ -105,6 +168,11 @@ async fn stored_version(tx: &Transaction<'_>) -> SqlResult<usize> {
         }
     }
 }
+
+/// Creates as many partitions of the log as `$1` says.
+const INSERT_PARTITIONS: &str = "INSERT INTO hapax_partitions (partition, last, floor, epoch, epochs, line) \
+     SELECT n, 0, 0, now, now || '@1', hapax_line() FROM generate_series(0, $1 - 1) n, \
+     (SELECT floor(extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now) c";
 
 /// Creates the partitions if there are none, and refuses a different number of them.
 async fn check_partitions(tx: &Transaction<'_>, partitions: u16) -> SqlResult<()> {
@@ -123,10 +191,7 @@ async fn check_partitions(tx: &Transaction<'_>, partitions: u16) -> SqlResult<()
             .into())
         }
         None => {
-            let sql = "INSERT INTO hapax_partitions (partition, last, floor, epoch, epochs, line) \
-                       SELECT n, 0, 0, now, now || '@1', hapax_line() FROM generate_series(0, $1 - 1) n, \
-                       (SELECT floor(extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now) c";
-            tx.execute_typed(sql, &[(&i32::from(partitions), Type::INT4)]).await?;
+            tx.execute_typed(INSERT_PARTITIONS, &[(&i32::from(partitions), Type::INT4)]).await?;
             set_meta(tx, "partitions", partitions.into()).await
         }
     }

@@ -2,7 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use hapax_core::{Finding, Key, Store, StoreError, StoreResult, Swept};
+use hapax_core::{Finding, Key, OpenMode, Store, StoreError, StoreResult, Swept};
 
 use crate::batch::Batcher;
 use crate::claims::claim::ClaimBatch;
@@ -92,6 +92,10 @@ impl Store for PostgresStore {
     }
 
     async fn ping(&self) -> StoreResult<()> {
+        if self.pool.mode == OpenMode::ReadOnly {
+            let answer = async { self.pool.checkout().await?.rows("SELECT 1", &[]).await };
+            return self.pool.run(answer).await.map(drop);
+        }
         let sql = "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::bool \
                    AS closed FROM hapax_meta WHERE name = $1";
         let rows = self.pool.run(self.pool.session().rows(sql, &[&"schema"])).await?;

@@ -8,6 +8,7 @@ mod doctor;
 mod ingest;
 mod leased_run;
 mod line;
+mod migrate;
 mod problem;
 mod proxy;
 mod relay;
@@ -47,6 +48,8 @@ enum Action {
     Line(line::LineArgs),
     /// Say what would break which promise, and how to fix it.
     Doctor(doctor::DoctorArgs),
+    /// Create a store's tables, or print the SQL that does.
+    Migrate(migrate::MigrateArgs),
     /// Measure what this machine and store can do.
     Bench(bench::BenchArgs),
     /// Take, renew, release and look at locks; run a command under one.
@@ -85,6 +88,7 @@ fn main() -> ExitCode {
             Action::Relay(flags) => relay::run(flags).await,
             Action::Line(args) => line::run(args).await,
             Action::Doctor(args) => doctor::run(args).await,
+            Action::Migrate(args) => migrate::run(args).await,
             Action::Bench(args) => bench::run(args).await,
             Action::Lock(args) => client::lock::run(args).await,
             Action::Record(args) => client::record::run(args).await,

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::log::PARTITIONS;
-use hapax_core::{Clock, StoreError, StoreResult, SystemClock};
+use hapax_core::{Clock, OpenMode, StoreError, StoreResult, SystemClock};
 
 /// How a [`SqliteStore`](crate::SqliteStore) is opened.
 ///
@@ -21,6 +21,7 @@ pub struct SqliteConfig {
     pub(crate) max_bytes: Option<u64>,
     pub(crate) reserve: u64,
     pub(crate) partitions: u16,
+    pub(crate) mode: OpenMode,
 }
 
 impl SqliteConfig {
@@ -34,6 +35,7 @@ impl SqliteConfig {
             max_bytes: None,
             reserve: 8 << 20,
             partitions: PARTITIONS,
+            mode: OpenMode::Migrate,
         }
     }
 
@@ -47,6 +49,8 @@ impl SqliteConfig {
         /// it can be made again all calls that need room are answered with [`StoreError::Full`]. A file
         /// system without `fallocate` (ZFS), or that copies on write, reserves nothing.
         reserve: u64;
+        /// What opening the file may change.
+        mode: OpenMode;
     }
 
     /// How many calls are queued for the writer thread, and as many for the readers. Further calls

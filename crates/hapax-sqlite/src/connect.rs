@@ -2,17 +2,19 @@
 
 use std::fs::Permissions;
 use std::ops::{Deref, DerefMut};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::time::Duration;
 
-use hapax_core::{StoreError, StoreResult};
+use hapax_core::{OpenMode, StoreError, StoreResult};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags};
 use rustix::fs::Access;
 use rustix::io::Errno;
 
 use crate::error::store_error;
-use crate::files::{OpenFiles, StoreFiles};
+use crate::files::{OpenFiles, StoreFiles, beside};
 use crate::{SqliteConfig, migrate};
 
 /// A connection, and the files that it has open.
@@ -56,9 +58,16 @@ pub(crate) fn connect(files: &StoreFiles) -> StoreResult<FileConnection> {
     files.check_database()?;
     let config = &files.config;
     let is_new = !config.path.exists();
+    if is_new && config.mode != OpenMode::Migrate {
+        return Err(missing_file(config));
+    }
+    if config.mode == OpenMode::ReadOnly {
+        return connect_read_only(files);
+    }
     // No SQLITE_OPEN_URI: a path is a path, whatever it begins with.
     let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    flags.set(OpenFlags::SQLITE_OPEN_CREATE, !files.are_known());
+    let creates = config.mode == OpenMode::Migrate && !files.are_known();
+    flags.set(OpenFlags::SQLITE_OPEN_CREATE, creates);
     let connection = Connection::open_with_flags(&config.path, flags)
         .map_err(|error| open_error(config, error))?;
     if is_new {
@@ -66,6 +75,10 @@ pub(crate) fn connect(files: &StoreFiles) -> StoreResult<FileConnection> {
     }
     connection.busy_timeout(config.lock_timeout()).map_err(store_error)?;
     connection.set_prepared_statement_cache_capacity(64);
+    if config.mode == OpenMode::Existing {
+        // Before the file is switched to WAL: it may belong to another program.
+        migrate::require_current(&connection)?;
+    }
     let mode = configure(&connection, config).map_err(|error| open_error(config, error))?;
     if mode != "wal" {
         let reason = format!(
@@ -95,6 +108,47 @@ pub(crate) fn reuse_or_connect(
         Some(connection) => connection.check_files(files).map(|()| connection),
         None => connect(files),
     }
+}
+
+/// Opens a connection that changes nothing, neither in the file nor beside it.
+///
+/// A read-only connection to a file in WAL mode creates its `-wal` and `-shm` where they are missing.
+/// Without them and without a journal nobody is writing, and the file is read as immutable.
+fn connect_read_only(files: &StoreFiles) -> StoreResult<FileConnection> {
+    let config = &files.config;
+    let is_in_use = ["-wal", "-journal"].iter().any(|end| beside(&config.path, end).exists());
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let opened = match is_in_use {
+        true => Connection::open_with_flags(&config.path, flags),
+        false => {
+            let uri = format!("file:{}?immutable=1", percent_encoded(&config.path));
+            Connection::open_with_flags(uri, flags | OpenFlags::SQLITE_OPEN_URI)
+        }
+    };
+    let connection = opened.map_err(|error| open_error(config, error))?;
+    connection.busy_timeout(config.lock_timeout()).map_err(store_error)?;
+    // A setting of the connection alone, as for one that writes.
+    connection.pragma_update(None, "synchronous", "FULL").map_err(store_error)?;
+    Ok(FileConnection { connection, open: files.note_open()?, reusable: false })
+}
+
+/// A path as part of a URI.
+fn percent_encoded(path: &Path) -> String {
+    let mut text = String::new();
+    for byte in path.as_os_str().as_bytes() {
+        match byte {
+            b'/' | b'.' | b'_' | b'-' => text.push(char::from(*byte)),
+            byte if byte.is_ascii_alphanumeric() => text.push(char::from(*byte)),
+            byte => text.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    text
+}
+
+fn missing_file(config: &SqliteConfig) -> StoreError {
+    let path = config.path.display();
+    let reason = format!("there is no file {path}; `hapax migrate` creates one");
+    StoreError::Incompatible { reason }
 }
 
 /// Whether a write transaction can begin. A lock held by another process counts as writable.

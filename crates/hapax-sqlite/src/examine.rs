@@ -4,13 +4,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use hapax_core::{Finding, Promise, StoreResult};
+use hapax_core::{Finding, OpenMode, Promise, StoreResult};
 use rusqlite::Connection;
 
 use crate::error::store_error;
 use crate::files::beside;
 use crate::writer::WriterStats;
-use crate::{SqliteConfig, migrate};
+use crate::{SCHEMA_VERSION, SqliteConfig, migrate};
 
 /// Free disk space below which `examine` warns.
 const MIN_FREE_BYTES: u64 = 100 << 20;
@@ -22,7 +22,9 @@ pub(crate) fn examine(
     config: &SqliteConfig,
     stats: &WriterStats,
 ) -> StoreResult<Vec<Finding>> {
-    let mut findings = vec![journal(connection)?, synchronous(connection)?, version(connection)?];
+    let version = migrate::stored_version(connection)?;
+    let mut findings =
+        vec![journal(connection, config.mode, version)?, synchronous(connection)?, schema(version)];
     findings.extend(file_mode(&config.path));
     findings.extend(free_space(config));
     findings.extend(network_file_system(config.folder()));
@@ -31,8 +33,19 @@ pub(crate) fn examine(
     Ok(findings)
 }
 
-fn journal(connection: &Connection) -> StoreResult<Finding> {
+fn journal(connection: &Connection, open: OpenMode, version: i64) -> StoreResult<Finding> {
     let mode: String = pragma(connection, "journal_mode")?;
+    // A file that nobody has open is read as immutable, and its mode cannot be told then.
+    if open == OpenMode::ReadOnly && mode != "wal" {
+        let detail = "journal mode WAL, as soon as hapax opens the file";
+        let warning = Finding::warn(
+            "sqlite.journal",
+            Promise::BoundedTime,
+            format!("{detail}: other programs that use the file have to cope with that"),
+            "give hapax a file of its own",
+        );
+        return Ok(warning.unless(version > 0, detail));
+    }
     let refusal = Finding::refuse(
         "sqlite.journal",
         Promise::BoundedTime,
@@ -53,9 +66,25 @@ fn synchronous(connection: &Connection) -> StoreResult<Finding> {
     Ok(refusal.unless(level >= 2, "every commit is on the disk before it is answered"))
 }
 
-fn version(connection: &Connection) -> StoreResult<Finding> {
-    migrate::check_version(connection)?;
-    Ok(Finding::fine("sqlite.schema", format!("schema version {}", migrate::VERSION)))
+fn schema(version: i64) -> Finding {
+    let current = SCHEMA_VERSION;
+    let (detail, fix) = match version {
+        0 => ("no tables of hapax yet".to_owned(), "hapax migrate --store URL creates them"),
+        found if found > current => {
+            let detail =
+                format!("schema version {found}; this hapax knows versions up to {current}");
+            let fix = "use the newer hapax that wrote it, or a copy from before the upgrade";
+            return Finding::refuse("sqlite.schema", Promise::Remembered, detail, fix);
+        }
+        found => (
+            format!("schema version {found}; this hapax uses {current}"),
+            "hapax migrate --store URL brings it up to date, and so does the next start",
+        ),
+    };
+    let warning = Finding::warn("sqlite.schema", Promise::Remembered, detail, fix);
+    // Missing tables break no promise: nothing was promised yet.
+    Finding { breaks: None, ..warning }
+        .unless(version == current, format!("schema version {current}"))
 }
 
 fn file_mode(path: &Path) -> Option<Finding> {

@@ -40,7 +40,7 @@ mod tx;
 mod writer;
 
 pub use config::SqliteConfig;
-pub use migrate::migrate;
+pub use migrate::{SCHEMA_VERSION, migrate, migration_sql};
 pub use rusqlite;
 pub use store::SqliteStore;
 pub use tx::{HapaxTransaction, SqliteTransaction};

@@ -1,12 +1,15 @@
 //! The versions of the stored format, and the migrations between them.
 
-use hapax_core::{StoreError, StoreResult};
+use hapax_core::{OpenMode, StoreError, StoreResult};
 use rusqlite::{Connection, ErrorCode, OptionalExtension};
 
+use crate::SqliteConfig;
+use crate::connect::connect;
 use crate::error::store_error;
+use crate::files::StoreFiles;
 
 /// The schema version that this hapax writes.
-pub(crate) const VERSION: i64 = MIGRATIONS.len() as i64;
+pub const SCHEMA_VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// The script at position `n` leads from version `n` to `n + 1`.
 const MIGRATIONS: &[&str] = &[include_str!("schema/v1.sql"), include_str!("schema/v2.sql")];
@@ -41,11 +44,64 @@ pub fn migrate(connection: &Connection) -> StoreResult<()> {
     done
 }
 
+/// The SQL that [`migrate`] would run on this file, which it does not change; empty if the tables are up
+/// to date. For whoever applies migrations by hand.
+///
+/// # Errors
+/// [`StoreError::Incompatible`] where the tables were written by a newer hapax.
+pub fn migration_sql(config: impl Into<SqliteConfig>) -> StoreResult<String> {
+    let config = config.into().mode(OpenMode::ReadOnly);
+    config.validate()?;
+    let from = if config.path.exists() {
+        let connection = connect(&StoreFiles::new(config.clone()))?;
+        stored_version(&connection)?
+    } else {
+        0
+    };
+    match from {
+        SCHEMA_VERSION => Ok(String::new()),
+        from if from > SCHEMA_VERSION => Err(newer_schema(from)),
+        from => Ok(script(from, config.partitions)),
+    }
+}
+
+/// The migrations after version `from`, as one transaction.
+fn script(from: i64, partitions: u16) -> String {
+    let mut sql = "PRAGMA journal_mode = WAL;\nBEGIN IMMEDIATE;\n".to_owned();
+    for (step, script) in (0..).zip(MIGRATIONS).filter(|(step, _)| *step >= from) {
+        let version: i64 = step + 1;
+        sql.push_str(script);
+        sql.push_str(&format!(
+            "\nUPDATE hapax_meta SET value = {version} WHERE name = 'schema';\n"
+        ));
+    }
+    sql.push_str(&format!(
+        "INSERT INTO hapax_meta (name, value) VALUES ('partitions', {partitions}) \
+         ON CONFLICT DO NOTHING;\nCOMMIT;\n"
+    ));
+    sql
+}
+
+/// Refuses a file whose tables [`migrate`] would have to create or change.
+pub(crate) fn require_current(connection: &Connection) -> StoreResult<()> {
+    if is_current(connection)? {
+        return Ok(());
+    }
+    let reason = match stored_version(connection)? {
+        0 => "the file has no tables of hapax; `hapax migrate` creates them".to_owned(),
+        found => format!(
+            "the file has schema version {found}, and this hapax uses {SCHEMA_VERSION}; `hapax \
+             migrate` brings it up to date"
+        ),
+    };
+    Err(StoreError::Incompatible { reason })
+}
+
 /// Whether the tables have the current version.
 fn is_current(connection: &Connection) -> StoreResult<bool> {
     match stored_version(connection)? {
-        found if found > VERSION => Err(newer_schema(found)),
-        found => Ok(found == VERSION),
+        found if found > SCHEMA_VERSION => Err(newer_schema(found)),
+        found => Ok(found == SCHEMA_VERSION),
     }
 }
 
@@ -59,8 +115,8 @@ pub(crate) fn check_version(connection: &Connection) -> StoreResult<()> {
         Err(error) => return Err(store_error(error)),
     };
     match found {
-        Some(VERSION) => Ok(()),
-        Some(found) if found > VERSION => Err(newer_schema(found)),
+        Some(SCHEMA_VERSION) => Ok(()),
+        Some(found) if found > SCHEMA_VERSION => Err(newer_schema(found)),
         _ => Err(StoreError::Replaced {
             reason: "the tables of hapax were dropped or replaced".into(),
         }),
@@ -69,7 +125,7 @@ pub(crate) fn check_version(connection: &Connection) -> StoreResult<()> {
 
 fn newer_schema(found: i64) -> StoreError {
     let reason = format!(
-        "the file has schema version {found}, and this hapax knows versions up to {VERSION}; \
+        "the file has schema version {found}, and this hapax knows versions up to {SCHEMA_VERSION}; \
          use the newer hapax that wrote it, or a copy of the file from before the upgrade"
     );
     StoreError::Incompatible { reason }
@@ -115,7 +171,7 @@ fn apply_migrations(connection: &Connection) -> StoreResult<()> {
 }
 
 /// The stored schema version; 0 without tables.
-fn stored_version(connection: &Connection) -> StoreResult<i64> {
+pub(crate) fn stored_version(connection: &Connection) -> StoreResult<i64> {
     let has_tables = connection
         .prepare_cached("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'hapax_meta'")
         .and_then(|mut query| query.exists([]))

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use hapax_core::StoreResult;
+use hapax_core::{OpenMode, StoreResult};
 use tokio::sync::mpsc;
 
 use crate::connect::{FileConnection, connect, reuse_or_connect};
@@ -40,7 +40,9 @@ fn serve(
 ) -> Option<FileConnection> {
     let begun = reuse_or_connect(connection, files, open).and_then(|connection| {
         execute(&connection, "BEGIN", [])?;
-        migrate::check_version(&connection).map_err(|error| files.remember(error))?;
+        if files.config.mode != OpenMode::ReadOnly {
+            migrate::check_version(&connection).map_err(|error| files.remember(error))?;
+        }
         Ok(connection)
     });
     let connection = match begun {

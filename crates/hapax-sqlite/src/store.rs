@@ -6,7 +6,8 @@ use std::thread;
 
 use async_trait::async_trait;
 use hapax_core::{
-    Finding, Key, Store, StoreError, StoreResult, Swept, WakeRegistry, Watch, with_timeout,
+    Finding, Key, OpenMode, Store, StoreError, StoreResult, Swept, WakeRegistry, Watch,
+    with_timeout,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -164,6 +165,9 @@ impl Store for SqliteStore {
     /// Writes a row, because only a write shows that the disk is read-only. A full disk is reported
     /// as long as other writes are refused.
     async fn ping(&self) -> StoreResult<()> {
+        if self.0.config.mode == OpenMode::ReadOnly {
+            return self.read(|_| Ok(())).await;
+        }
         self.write(WriteInfo { room: RoomNeed::Asks, ..WriteInfo::default() }, write_probe).await
     }
 

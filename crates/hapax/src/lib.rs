@@ -55,7 +55,7 @@ mod sweeper;
 #[doc = include_str!("../../../README.md")]
 mod readme {}
 
-pub use open::{StoreConfig, open};
+pub use open::{StoreConfig, migration_sql, open};
 pub use sweeper::{sweep, sweep_forever};
 
 #[cfg(feature = "bus")]
@@ -86,9 +86,9 @@ pub use hapax_core::queue;
 pub use hapax_core::{
     ClaimPage, ClaimQuery, ClaimRequest, ClaimStatus, ClaimStep, ClaimSummary, ClaimView, Claimed,
     Claims, Deleted, Expect, Fence, Finding, Fingerprint, GiveBack, InvalidKey, Key, KeyKind, Log,
-    MAX_NAME, MAX_TENANT, OnUnknown, Once, OnceError, Operation, Oversight, Promise, Put, Queue,
-    Record, Records, RunContext, Severity, Step, Store, StoreError, StoreResult, Swept, Tenant,
-    Ticket, Token, Version, Watch,
+    MAX_NAME, MAX_TENANT, OnUnknown, Once, OnceError, OpenMode, Operation, Oversight, Promise, Put,
+    Queue, Record, Records, RunContext, Severity, Step, Store, StoreError, StoreResult, Swept,
+    Tenant, Ticket, Token, Version, Watch,
 };
 pub use hapax_core::{claims, log, memory, metric_names, records, trace, worker};
 

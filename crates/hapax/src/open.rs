@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::memory::MemoryStore;
-use hapax_core::{Store, StoreError, StoreResult};
+use hapax_core::{OpenMode, Store, StoreError, StoreResult};
 
 /// The settings of [`open`].
 ///
@@ -16,11 +16,12 @@ use hapax_core::{Store, StoreError, StoreResult};
 pub struct StoreConfig {
     timeout: Duration,
     redis_verbatim: Vec<String>,
+    mode: OpenMode,
 }
 
 impl Default for StoreConfig {
     fn default() -> Self {
-        Self { timeout: Self::DEFAULT_TIMEOUT, redis_verbatim: Vec::new() }
+        Self { timeout: Self::DEFAULT_TIMEOUT, redis_verbatim: Vec::new(), mode: OpenMode::Migrate }
     }
 }
 
@@ -32,6 +33,13 @@ impl StoreConfig {
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
+        self
+    }
+
+    /// Sets what opening the store may change; by default it creates and migrates its tables.
+    #[must_use]
+    pub fn mode(mut self, mode: OpenMode) -> Self {
+        self.mode = mode;
         self
     }
 
@@ -86,16 +94,38 @@ pub fn open(url: &str, config: &StoreConfig) -> StoreResult<Arc<dyn Store>> {
     }
 }
 
+/// The SQL that the next opening of this store would run to create its tables or bring them up to date:
+/// empty if there is nothing to do, `None` for stores without tables. Nothing is changed.
+///
+/// # Errors
+/// As [`open`]; also where the server cannot be reached, or the tables were written by a newer hapax.
+pub async fn migration_sql(url: &str, config: &StoreConfig) -> StoreResult<Option<String>> {
+    let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
+    match scheme {
+        #[cfg(feature = "sqlite")]
+        "sqlite" => hapax_sqlite::migration_sql(sqlite_config(rest, config)?).map(Some),
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => {
+            hapax_postgres::migration_sql(&postgres_config(url, config)).await.map(Some)
+        }
+        _ => open(url, config).map(|_| None),
+    }
+}
+
 #[cfg(feature = "sqlite")]
-fn sqlite(path: &str, config: &StoreConfig) -> StoreResult<Arc<dyn Store>> {
+fn sqlite_config(path: &str, config: &StoreConfig) -> StoreResult<hapax_sqlite::SqliteConfig> {
     // `sqlite:file.db`, `sqlite:/var/file.db` and `sqlite:///var/file.db` are all in use.
     let path = path.strip_prefix("//").unwrap_or(path);
     if path.is_empty() {
         let reason = "sqlite: needs a file, as in sqlite:hapax.db".into();
         return Err(StoreError::Incompatible { reason });
     }
-    let store_config = hapax_sqlite::SqliteConfig::new(path).timeout(config.timeout);
-    Ok(Arc::new(hapax_sqlite::SqliteStore::open(store_config)?))
+    Ok(hapax_sqlite::SqliteConfig::new(path).timeout(config.timeout).mode(config.mode))
+}
+
+#[cfg(feature = "sqlite")]
+fn sqlite(path: &str, config: &StoreConfig) -> StoreResult<Arc<dyn Store>> {
+    Ok(Arc::new(hapax_sqlite::SqliteStore::open(sqlite_config(path, config)?)?))
 }
 
 #[cfg(feature = "redis")]
@@ -109,8 +139,12 @@ fn redis(url: &str, config: &StoreConfig) -> StoreResult<Arc<dyn Store>> {
 
 #[cfg(feature = "postgres")]
 fn postgres(url: &str, config: &StoreConfig) -> StoreResult<Arc<dyn Store>> {
-    let store_config = hapax_postgres::PostgresConfig::new(url).timeout(config.timeout);
-    Ok(Arc::new(hapax_postgres::PostgresStore::open(store_config)?))
+    Ok(Arc::new(hapax_postgres::PostgresStore::open(postgres_config(url, config))?))
+}
+
+#[cfg(feature = "postgres")]
+fn postgres_config(url: &str, config: &StoreConfig) -> hapax_postgres::PostgresConfig {
+    hapax_postgres::PostgresConfig::new(url).timeout(config.timeout).mode(config.mode)
 }
 
 #[cfg(not(feature = "sqlite"))]

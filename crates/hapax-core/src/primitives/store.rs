@@ -39,6 +39,19 @@ pub struct Swept {
     pub more: bool,
 }
 
+/// What opening a store may change. Stores without tables take every mode alike.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OpenMode {
+    /// Creates missing tables, and brings older ones up to date.
+    #[default]
+    Migrate,
+    /// Uses tables that are there and up to date, and refuses others: for programs that look into a store
+    /// which they do not own.
+    Existing,
+    /// Changes nothing at all, also where there are no tables yet. Writes are refused.
+    ReadOnly,
+}
+
 /// The result of one check of `hapax doctor`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod};
-use hapax_core::{StoreError, StoreResult};
+use hapax_core::{OpenMode, StoreError, StoreResult};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
@@ -26,6 +26,7 @@ pub(crate) struct ConnectionPool {
     migrated: AtomicBool,
     migrating: Mutex<()>,
     partitions: u16,
+    pub(crate) mode: OpenMode,
 }
 
 impl ConnectionPool {
@@ -41,6 +42,7 @@ impl ConnectionPool {
             migrated: AtomicBool::new(false),
             migrating: Mutex::new(()),
             partitions: config.partitions,
+            mode: config.mode,
         })
     }
 
@@ -75,7 +77,8 @@ impl ConnectionPool {
         self
     }
 
-    async fn checkout(&self) -> SqlResult<PooledConnection> {
+    /// A connection to a server whose tables were not looked at.
+    pub(crate) async fn checkout(&self) -> SqlResult<PooledConnection> {
         match self.pool.get().await {
             Ok(object) => Ok(PooledConnection {
                 object: Some(object),
@@ -97,7 +100,13 @@ impl ConnectionPool {
         let mut connection = self.checkout().await?;
         connection.in_statement = true;
         if let Some(object) = &mut connection.object {
-            migrate::apply(object, self.target.schema.as_deref(), Some(self.partitions)).await?;
+            match self.mode {
+                OpenMode::Migrate => {
+                    let schema = self.target.schema.as_deref();
+                    migrate::apply(object, schema, Some(self.partitions)).await?;
+                }
+                OpenMode::Existing | OpenMode::ReadOnly => migrate::require_current(object).await?,
+            }
         }
         connection.in_statement = false;
         self.migrated.store(true, Ordering::Release);
@@ -124,6 +133,19 @@ impl PooledConnection {
     /// Closes the connection after use instead of returning it to the pool.
     pub(crate) fn close_on_drop(&mut self) {
         self.close_on_drop = true;
+    }
+}
+
+impl PooledConnection {
+    /// The version of the stored tables; 0 without tables.
+    pub(crate) async fn schema_version(&mut self) -> SqlResult<usize> {
+        self.in_statement = true;
+        let version = match &mut self.object {
+            Some(client) => migrate::read_version(client).await?,
+            None => 0,
+        };
+        self.in_statement = false;
+        Ok(version)
     }
 }
 

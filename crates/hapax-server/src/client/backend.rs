@@ -8,7 +8,7 @@ use axum::Router;
 use axum::body::Body;
 use clap::Subcommand;
 use hapax::lock::{LockError, Locks};
-use hapax::{Store, StoreError, Tenant, Token};
+use hapax::{OpenMode, Store, StoreError, Tenant, Token};
 use http_body_util::BodyExt;
 use hyper::header::{HOST, HeaderValue};
 use metrics_exporter_prometheus::PrometheusBuilder;
@@ -158,8 +158,16 @@ impl Backend {
         if let Some(path) = missing_file(url) {
             return Err(CliError::Store(format!("there is no file {}", path.display())));
         }
+        let pending = hapax::migration_sql(url, &default_store_config()).await;
+        match pending.map_err(|error| CliError::Store(format!("the store: {error}")))? {
+            Some(sql) if !sql.is_empty() => {
+                let text = "the store has no tables of this version; `hapax migrate` makes them";
+                return Err(CliError::Store(text.into()));
+            }
+            _ => {}
+        }
         logging::start_audit();
-        let opened = OpenedStore::open(url, tenant).await;
+        let opened = OpenedStore::open(url, tenant, OpenMode::Existing).await;
         opened.map(Self::Store).map_err(|error| CliError::Store(format!("the store: {error}")))
     }
 
@@ -171,7 +179,7 @@ impl Backend {
         match url {
             None => server.backend(),
             Some(url) => {
-                let opened = OpenedStore::open(url, Tenant::default()).await;
+                let opened = OpenedStore::open(url, Tenant::default(), OpenMode::Migrate).await;
                 opened.map(Self::Store).map_err(store_error)
             }
         }
@@ -250,8 +258,8 @@ impl Backend {
 }
 
 impl OpenedStore {
-    async fn open(url: &str, tenant: Tenant) -> Result<Self, StoreError> {
-        let store = hapax::open(url, &default_store_config())?;
+    async fn open(url: &str, tenant: Tenant, mode: OpenMode) -> Result<Self, StoreError> {
+        let store = hapax::open(url, &default_store_config().mode(mode))?;
         Ok(Self { store, tenant, router: OnceCell::new() })
     }
 

@@ -64,8 +64,7 @@ pub(crate) async fn run(args: TokenArgs) -> anyhow::Result<ExitCode> {
 impl New {
     fn run(&self) -> Result<(), CliError> {
         Tenant::new(&self.tenant).map_err(|error| CliError::Usage(error.to_string()))?;
-        check_token_name(&self.name)
-            .map_err(|text| CliError::Usage(format!("--name: {text}")))?;
+        check_token_name(&self.name).map_err(|text| CliError::Usage(format!("--name: {text}")))?;
         let token = fresh()?;
         let sha256 = hex(&Sha256::digest(token.as_bytes()));
         let mut scopes: Vec<&str> = Vec::new();

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hapax::queue::QueueName;
-use hapax::{Finding, Promise, Severity, Store, StoreConfig, StoreError};
+use hapax::{Finding, OpenMode, Promise, Severity, Store, StoreConfig, StoreError};
 
 use crate::client::{duration, print_line};
 use crate::daemon::default_store_config;
+use crate::migrate;
 use report::DoctorReport;
 
 const PINGS: usize = 9;
@@ -20,9 +21,11 @@ const PINGS: usize = 9;
 Examples:
   hapax doctor --store sqlite:hapax.db
   hapax doctor --store redis://127.0.0.1:6379 --strict     for a deployment's checks
-  hapax doctor --store postgres://app@db/app --migrate     creates the tables
+  hapax doctor --store redis://… --accept-risk redis.eviction      in CI, on purpose
   hapax doctor --store redis://… --retention 24h --redelivery 72h
   hapax doctor --store postgres://… --redelivery 45d --inbox-retention 60d
+
+It changes nothing, also where there is no file or table yet; `hapax migrate` creates them.
 
 The longest redelivery of a broker is how long it keeps an unacknowledged message:
 `max_age` of a JetStream stream, `x-message-ttl` of a RabbitMQ queue (none is for ever). The age of
@@ -40,9 +43,12 @@ pub(crate) struct DoctorArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Create the tables, if the store has tables
-    #[arg(long)]
+    /// Runs `hapax migrate` first; kept for scripts of earlier versions
+    #[arg(long, hide = true)]
     migrate: bool,
+    /// Only warn where this check refuses the store; may be repeated
+    #[arg(long, env = "HAPAX_ACCEPT_RISK", value_name = "NAME", value_delimiter = ',')]
+    accept_risk: Vec<String>,
     /// Exit with 1 if there are warnings
     #[arg(long)]
     strict: bool,
@@ -59,7 +65,8 @@ pub(crate) struct DoctorArgs {
 }
 
 pub(crate) async fn run(args: DoctorArgs) -> anyhow::Result<ExitCode> {
-    let report = examine(&args).await;
+    let mut report = examine(&args).await;
+    report.accept(&args.accept_risk);
     print_line(if args.json { report.json().to_string() } else { report.message() });
     Ok(match report.worst() {
         Severity::Refuse => 2.into(),
@@ -70,10 +77,16 @@ pub(crate) async fn run(args: DoctorArgs) -> anyhow::Result<ExitCode> {
 
 async fn examine(args: &DoctorArgs) -> DoctorReport {
     let mut report = DoctorReport::new(scheme(&args.store));
-    match hapax::open(&args.store, &default_store_config()) {
+    if args.migrate
+        && let Err(error) = migrate::migrate(&args.store).await
+    {
+        report.findings.push(unusable(&error));
+        return report;
+    }
+    match hapax::open(&args.store, &default_store_config().mode(OpenMode::ReadOnly)) {
         Ok(store) => {
             report.store = store.name().to_owned();
-            report.findings = findings(&store, args.migrate, StoreConfig::DEFAULT_TIMEOUT).await;
+            report.findings = findings(&store, StoreConfig::DEFAULT_TIMEOUT).await;
             let inbox = inbox_retention(&*store, args.inbox_retention, args.redelivery);
             report.findings.extend(inbox.await);
         }
@@ -84,15 +97,11 @@ async fn examine(args: &DoctorArgs) -> DoctorReport {
     report
 }
 
-async fn findings(store: &Arc<dyn Store>, migrate: bool, limit: Duration) -> Vec<Finding> {
+async fn findings(store: &Arc<dyn Store>, limit: Duration) -> Vec<Finding> {
     let mut findings = Vec::new();
     match ping(&**store).await {
         Ok(times) => findings.push(latency(times, limit)),
         Err(error) => return vec![unusable(&error)],
-    }
-    if migrate {
-        // A store creates missing tables when it connects, and the ping has connected it.
-        findings.push(Finding::fine("store.tables", "everything it needs is in place"));
     }
     match store.examine().await {
         Ok(found) => findings.extend(found),
@@ -136,7 +145,9 @@ fn unusable(error: &StoreError) -> Finding {
         StoreError::ReadOnly { .. } => "use the primary, or a file that may be written",
         StoreError::Replaced { .. } => "restore its files and restart, or restart without them",
         StoreError::Locked { .. } => "end the process that holds it",
-        StoreError::Refused { .. } => "correct the user and the password of the URL",
+        StoreError::Refused { .. } => {
+            "check the user and the password of the URL, and the rights of the role"
+        }
         _ => "see the message",
     };
     let broken = Promise::BoundedTime;

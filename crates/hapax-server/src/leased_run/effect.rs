@@ -109,7 +109,9 @@ enum BeginAnswer {
         attempt: u32,
     },
     /// The message had its effect before.
-    Duplicate { duplicate: bool },
+    Duplicate {
+        duplicate: bool,
+    },
     /// The command ran before.
     Completed {
         headers: Map<String, Value>,
@@ -177,7 +179,8 @@ impl<R: Fn(Method) -> ClientRequest> LeasedEffect<'_, R> {
                 };
                 return Ok(print_earlier(&headers, &body));
             }
-            BeginAnswer::Duplicate { duplicate: _ } => {
+            BeginAnswer::Duplicate { duplicate: false } => return Err(CliError::not_hapax()),
+            BeginAnswer::Duplicate { duplicate: true } => {
                 print_note("hapax: a duplicate: the message had its effect before");
                 return Ok(ExitCode::SUCCESS);
             }

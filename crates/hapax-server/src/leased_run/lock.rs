@@ -55,9 +55,8 @@ pub(crate) async fn run_under_lock(
     let backend = Backend::open_for_locks(server, args.store.as_deref()).await?;
     let LockRunArgs { key, ttl, run, .. } = &args;
     let mut signals = ForwardedSignals::install().map_err(local)?;
-    let ask = async |slice| {
-        backend.take_lock(key, *ttl, slice).await.map_err(LockRefusal::into_error)
-    };
+    let ask =
+        async |slice| backend.take_lock(key, *ttl, slice).await.map_err(LockRefusal::into_error);
     let (ticket, asked_at) = match take(*ttl, args.wait, &mut signals, ask).await? {
         Turn::Granted(ticket, asked_at) => (ticket, asked_at),
         Turn::Signalled(signal, ticket) => {

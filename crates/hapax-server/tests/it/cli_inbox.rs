@@ -30,7 +30,7 @@ fn inbox_message_is_handled_once_on_a_server() {
 fn inbox_message_is_handled_once_on_a_store() {
     let store = TestStore::quick_sqlite();
     let url = store.url();
-    run(hapax().args(["doctor", "--migrate", "--store", &url]));
+    run(hapax().args(["migrate", "--store", &url]));
     a_message_is_handled_once(|arguments| {
         run(hapax().arg("inbox").args(arguments).args(["--store", &url]))
     });

@@ -64,8 +64,8 @@ fn fault_40_command_run_that_fails_may_be_tried_again() {
     assert_eq!(run(&mut command_run(&server, &[], "exit 7")).code(), 7);
     assert_eq!(state(&server)["state"], "failed");
     run(&mut server.command(["command", "run", "pay", "k", "--", "no-such-program"])).failed(127);
-    let third = command_run(&server, &["--fingerprint", ""], "echo $HAPAX_ATTEMPT; echo $HAPAX_FENCE");
-    let out = run(&mut { third }).ok();
+    let third = run(&mut command_run(&server, &[], "echo $HAPAX_ATTEMPT; echo $HAPAX_FENCE"));
+    let out = third.ok();
     let lines: Vec<u64> = out.lines().map(|line| line.parse().expect("a number")).collect();
     assert_eq!((lines.len(), lines[0]), (2, 3), "attempt and fence: {out}");
 }
@@ -90,11 +90,11 @@ fn fault_40_command_run_that_was_killed_stays_unknown() {
 fn fault_40_inbox_run_handles_a_message_once() {
     let server = Server::start();
     assert_eq!(run(&mut inbox_run(&server, "exit 3")).code(), 3);
-    let mut second = Running::start(&mut inbox_run(&server, "echo $HAPAX_ATTEMPT; read _"));
+    let mut second = Running::start(&mut inbox_run(&server, "echo $HAPAX_ATTEMPT; read _; true"));
     assert_eq!(second.first_line, "2");
     run(&mut inbox_run(&server, "echo twice")).failed(75);
     second.let_go();
-    second.wait();
+    second.ends_with(0);
     let duplicate = run(&mut inbox_run(&server, "echo twice"));
     assert_eq!(duplicate.ok(), "");
     has(&duplicate.err(), &["duplicate"]);
@@ -104,7 +104,7 @@ fn fault_40_inbox_run_handles_a_message_once() {
 fn fault_40_command_and_inbox_run_on_a_store() {
     let store = TestStore::quick_sqlite();
     let url = store.url();
-    run(hapax().args(["doctor", "--migrate", "--store", &url]));
+    run(hapax().args(["migrate", "--store", &url]));
     for name in [["command", "run", "pay", "k"], ["inbox", "run", "billing", "m"]] {
         let ran = || run(hapax().args(name).args(["--store", &url, "--", "echo", "x"]));
         assert_eq!(ran().ok(), "x\n");
@@ -112,7 +112,8 @@ fn fault_40_command_and_inbox_run_on_a_store() {
         assert!(["x\n", ""].contains(&again.ok().as_str()), "{}", again.out());
     }
     let renew = |what: [&str; 4]| {
-        let begun = run(hapax().args([what[0], "begin", what[2], "new", "--json", "--store", &url]));
+        let begun =
+            run(hapax().args([what[0], "begin", what[2], "new", "--json", "--store", &url]));
         let ticket = begun.json()["token"].as_str().expect("a token").to_owned();
         let renew = [what[0], "renew", what[2], "new", "--lease", "5m", "--ticket", &ticket];
         run(hapax().args(renew).args(["--store", &url])).ok()

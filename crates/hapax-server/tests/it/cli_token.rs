@@ -47,7 +47,11 @@ fn fault_36_token_new_refuses_names_that_the_server_refuses() {
     let long = "x".repeat(256);
     for name in ["", "\x7f", "a\nb", &long] {
         has(&run(hapax().args(["token", "new", "--name", name])).failed(2), &["name"]);
-        let file = format!("[[token]]\nname = {}\nsha256 = '{}'\nscopes = ['data']", toml::Value::from(name), "0".repeat(64));
+        let file = format!(
+            "[[token]]\nname = {}\nsha256 = '{}'\nscopes = ['data']",
+            toml::Value::from(name),
+            "0".repeat(64)
+        );
         has(&Setup::memory().file(&file).refused(), &["name"]);
     }
 }

@@ -107,7 +107,7 @@ fn relay_admin_shows_store_sink_and_queue() {
 fn relay_log_hides_returned_messages() {
     let rabbitmq = RabbitMq::start();
     let store = TestStore::quick_sqlite();
-    run(hapax().args(["doctor", "--migrate", "--store", &store.url()])).ok();
+    run(hapax().args(["migrate", "--store", &store.url()])).ok();
     let row = "INSERT INTO hapax_outbox (topic, key, payload) VALUES ('nowhere', 'person', 'x')";
     shop(&store).execute(row, []).unwrap();
     let flags = ["--max-attempts", "1", "--log-level", "trace"];

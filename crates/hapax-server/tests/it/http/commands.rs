@@ -190,7 +190,7 @@ fn fault_40_command_lease_is_renewed() {
         json!({"token": token, "lease_ms": 3_600_001}),
         json!({"token": token, "ttl_ms": 5}),
     ] {
-        renew(bad).is(400, "bad-request");
+        renew(bad).is(400, "invalid-request");
     }
     assert_eq!(complete(&server, json!({"token": token, "status": 200})).status, 200);
     renew(json!({"token": token})).is(409, "claim-lost");

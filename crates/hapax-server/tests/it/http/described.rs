@@ -34,8 +34,8 @@ fn openapi_describes_exactly_the_existing_routes() {
     let contract = [
         ("/v1/locks/{key}", "post put delete get"),
         ("/v1/records/{key}", "get put patch delete"),
-        ("/v1/commands/{operation}/{key}", "post put delete get"),
-        ("/v1/inbox/{consumer}/{message_id}", "post put delete"),
+        ("/v1/commands/{operation}/{key}", "post patch put delete get"),
+        ("/v1/inbox/{consumer}/{message_id}", "post patch put delete"),
         ("/v1/queues/{queue}", "get"),
         ("/v1/queues/{queue}/dead", "get"),
         ("/v1/queues/{queue}/dead/{id}", "delete"),

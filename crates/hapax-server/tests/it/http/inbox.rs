@@ -121,8 +121,8 @@ fn fault_40_message_lease_is_renewed() {
     busy.is(409, "in-progress");
     assert!(busy.json()["retry_after_ms"].as_u64() > Some(1_000_000), "{}", busy.text());
     renew(json!({"token": "another"})).is(409, "claim-lost");
-    renew(json!({"token": token, "lease_ms": 0})).is(400, "bad-request");
-    renew(json!({"token": token, "status": 1})).is(400, "bad-request");
+    renew(json!({"token": token, "lease_ms": 0})).is(400, "invalid-request");
+    renew(json!({"token": token, "status": 1})).is(400, "invalid-request");
     assert_eq!(settle(&server, &token).status, 200);
     renew(json!({"token": token})).is(409, "claim-lost");
 }

@@ -3,9 +3,9 @@ use hapax_testkit::Redis;
 use serde_json::{Value, json};
 
 use crate::cli_support::run;
-use crate::support::{hapax, has};
 use crate::support::server::{Server, Setup};
 use crate::support::store::TestStore;
+use crate::support::{hapax, has};
 
 #[test]
 fn banner_says_what_is_served_and_one_line_to_try() {
@@ -160,8 +160,7 @@ fn fault_35_accepted_risk_starts_the_server() {
     let sound = Setup::memory().start().get("/readyz").send().json();
     assert_eq!(sound.get("accepted_risks"), None);
 
-    let doctor = |more: &[&str]| {
-        run(hapax().args(["doctor", "--store", &redis.url()]).args(more)).code()
-    };
+    let doctor =
+        |more: &[&str]| run(hapax().args(["doctor", "--store", &redis.url()]).args(more)).code();
     assert_eq!((doctor(&[]), doctor(&["--accept-risk", name])), (2, 0));
 }
