@@ -13,7 +13,7 @@ use hapax_core::queue::{
 use hapax_core::{
     ClaimPage, ClaimQuery, ClaimRequest, ClaimStep, ClaimView, Claimed, Claims, Deleted, Expect,
     Finding, Key, Log, Oversight, Put, Queue, Record, Records, Step, Store, StoreResult, Swept,
-    Tenant, Token, Watch,
+    Tenant, Timestamp, Token, Watch,
 };
 
 /// The trait that a call of a store belongs to.
@@ -151,6 +151,7 @@ store_methods! {
     }
     Store, Rest {
         async fn ping() -> ();
+        async fn server_time() -> Option<Timestamp>;
         async fn examine() -> Vec<Finding>;
         async fn sweep(at_most: u32) -> Swept;
         fn name() -> &'static str;

@@ -38,7 +38,7 @@ pub trait Clock: Send + Sync + fmt::Debug + 'static {
     fn now(&self) -> Timestamp;
 }
 
-/// The clock of the machine.
+/// The clock of the machine, which can be set: for times that are shown, not for leases.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
@@ -47,6 +47,28 @@ impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         Timestamp(since_epoch.map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX)))
+    }
+}
+
+/// A clock that no step of the machine's clock moves: the machine's clock at its making, and the time
+/// since then. For stores of one process.
+#[derive(Clone, Copy, Debug)]
+pub struct SteadyClock {
+    start: Timestamp,
+    made: std::time::Instant,
+}
+
+impl Default for SteadyClock {
+    fn default() -> Self {
+        Self { start: SystemClock.now(), made: std::time::Instant::now() }
+    }
+}
+
+impl Clock for SteadyClock {
+    fn now(&self) -> Timestamp {
+        // Rounded down: a clock must not run ahead of itself.
+        let elapsed = u64::try_from(self.made.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Timestamp(self.start.0.saturating_add(elapsed))
     }
 }
 

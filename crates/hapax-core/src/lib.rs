@@ -40,7 +40,7 @@ pub mod trace;
 mod wake;
 
 pub use canonical::canonical_json;
-pub use clock::{Clock, ManualClock, RuntimeClock, SystemClock, Timestamp, millis};
+pub use clock::{Clock, ManualClock, RuntimeClock, SteadyClock, SystemClock, Timestamp, millis};
 pub use error::{StoreError, StoreResult};
 #[cfg(feature = "bus")]
 pub use features::bus;

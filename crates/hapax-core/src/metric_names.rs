@@ -84,6 +84,10 @@ metrics! {
         OPERATOR_ACTIONS = "hapax_operator_actions_total";
         /// Store calls that failed. Label: `reason`.
         STORE_ERRORS = "hapax_store_errors_total";
+        /// Times that a clock was set by more than a second. Label: `clock` (`node` for this machine, which
+        /// decides no lease; `store` for the server of a Redis or PostgreSQL store, whose leases end early or
+        /// late then).
+        CLOCK_JUMPS = "hapax_clock_jumps_total";
         /// Requests with an `Idempotency-Key`, by what happened to them. Label: `event`.
         IDEMPOTENCY = "hapax_idempotency_total";
         /// Upstreams that gave the proxy no answer. Labels: `route`, `reason` (`unreachable`, `cut`,

@@ -112,13 +112,15 @@ fn connections(settings: &SqlRow, max_connections: usize) -> SqlResult<Finding> 
 /// Only a warning, because leases are measured by the server's clock alone.
 fn clock(server: Timestamp, before: Timestamp, after: Timestamp) -> Finding {
     let skew = before.since(server).max(server.since(after)).as_millis();
-    let detail = format!("this machine's clock and the server's differ by {skew} ms");
+    let detail = format!(
+        "this machine's clock and the server's differ by {skew} ms; leases and TTLs follow the server's"
+    );
     if skew <= u128::from(MAX_SKEW_MS) {
         return Finding::fine("postgres.clock", detail);
     }
     Finding {
         severity: hapax_core::Severity::Warn,
-        fix: "run NTP on both; hapax itself goes by the server's clock alone".into(),
+        fix: "run NTP on both, and let it slew: leases end early or late when the server's clock is set".into(),
         ..Finding::fine("postgres.clock", detail)
     }
 }

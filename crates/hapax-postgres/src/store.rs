@@ -2,7 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use hapax_core::{Finding, Key, OpenMode, Store, StoreError, StoreResult, Swept};
+use hapax_core::{Finding, Key, OpenMode, Store, StoreError, StoreResult, Swept, Timestamp};
 
 use crate::batch::Batcher;
 use crate::claims::claim::ClaimBatch;
@@ -12,7 +12,7 @@ use crate::connect::session::SqlSession;
 use crate::log::append::AppendBatch;
 use crate::queue::enqueue::EnqueueBatch;
 use crate::wake::WakeNotifier;
-use crate::{PostgresConfig, examine, sweep};
+use crate::{PostgresConfig, examine, row, sweep};
 
 /// A store on PostgreSQL 13 or newer.
 ///
@@ -106,6 +106,13 @@ impl Store for PostgresStore {
                 reason: "the server is a standby or takes only reads".into(),
             }),
         }
+    }
+
+    async fn server_time(&self) -> StoreResult<Option<Timestamp>> {
+        let sql = "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now";
+        let rows = self.pool.run(self.pool.session().rows(sql, &[])).await?;
+        let now = rows.first().map(|row| row::timestamp(row, "now")).transpose();
+        now.map_err(|error| error.into_store_error(self.pool.timeout))
     }
 
     async fn examine(&self) -> StoreResult<Vec<Finding>> {

@@ -216,9 +216,10 @@ fn slots(master: &MasterInfo) -> Option<Finding> {
 fn clock(master: &MasterInfo) -> Option<Finding> {
     let detail = match master.skew {
         None => "the server's clock is not known".to_owned(),
-        Some(ms) => format!("{ms} ms from the local clock"),
+        Some(ms) => format!("{ms} ms from the local clock; leases and TTLs follow the server's"),
     };
-    let fix = "keep the clocks of all servers together (NTP): fences follow them across a failover";
+    let fix = "keep the clocks of all servers together, and let NTP slew them: leases end early or late \
+               when they are set, and fences follow them across a failover";
     let warning = Finding::warn("redis.clock", Promise::FencesGrow, &*detail, fix);
     Some(warning.unless(master.skew.is_some_and(|ms| ms <= MAX_SKEW), detail))
 }

@@ -1,9 +1,9 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use hapax_core::{Finding, Key, Store, StoreResult, Swept, Watch};
+use hapax_core::{Finding, Key, Store, StoreResult, Swept, Timestamp, Watch};
 
-use crate::client::{RedisClient, ScriptReply};
+use crate::client::{RedisClient, ScriptReply, read};
 use crate::connect::RedisConnector;
 use crate::keys::KeyNames;
 use crate::log::PartitionCount;
@@ -107,6 +107,15 @@ impl Store for RedisStore {
     async fn ping(&self) -> StoreResult<()> {
         self.client.send_to_masters(&redis::cmd("PING")).await?;
         self.check_partitions().await
+    }
+
+    async fn server_time(&self) -> StoreResult<Option<Timestamp>> {
+        let replies = self.client.send_to_masters(&redis::cmd("TIME")).await?;
+        let times = replies.into_iter().map(|(_, reply)| {
+            let (seconds, micros): (u64, u64) = read(reply)?;
+            Ok(Timestamp(seconds * 1000 + micros / 1000))
+        });
+        times.collect::<StoreResult<Vec<_>>>().map(|times| times.into_iter().max())
     }
 
     async fn examine(&self) -> StoreResult<Vec<Finding>> {

@@ -69,7 +69,7 @@ pub(crate) fn claim(session: Session<'_>, key: &Key, ask: &ClaimRequest) -> Stor
     if !try_lock(session.connection)? {
         return Ok(Claimed::Busy { lease_left: OPEN_TRANSACTION });
     }
-    let now = session.now();
+    let now = session.now()?;
     let row = match claim_rules::claim(read_row(session, key)?.as_ref(), ask, now) {
         ClaimDecision::Answer(answer) => return Ok(answer),
         ClaimDecision::Grant { attempt } => {
@@ -88,7 +88,7 @@ fn answer_without_writing(
 ) -> StoreResult<Option<Claimed>> {
     // The clock is read before the row: a lease that is extended between the two would otherwise
     // seem to have run out.
-    let now = session.now();
+    let now = session.now()?;
     match claim_rules::claim(read_row(session, key)?.as_ref(), ask, now) {
         ClaimDecision::Answer(answer) => Ok(Some(answer)),
         ClaimDecision::Grant { .. } | ClaimDecision::Regrant(_) => Ok(None),
@@ -103,7 +103,7 @@ pub(crate) fn step(
 ) -> StoreResult<Step> {
     lock(session.connection)?;
     let row = read_row(session, key)?;
-    match claim_rules::step(row.as_ref(), token, step, session.now()) {
+    match claim_rules::step(row.as_ref(), token, step, session.now()?) {
         ClaimChange::Nothing(step) => Ok(step),
         ClaimChange::Write(row) => {
             write_row(session, key, &row)?;
@@ -119,7 +119,7 @@ pub(crate) fn step(
 }
 
 pub(crate) fn look(session: Session<'_>, key: &Key) -> StoreResult<Option<ClaimView>> {
-    let now = session.now();
+    let now = session.now()?;
     Ok(claim_rules::look(read_row(session, key)?.as_ref(), now))
 }
 

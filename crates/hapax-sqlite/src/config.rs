@@ -3,7 +3,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::log::PARTITIONS;
-use hapax_core::{Clock, OpenMode, StoreError, StoreResult, SystemClock};
+use hapax_core::{Clock, OpenMode, StoreError, StoreResult};
+
+use crate::store_clock::{TimeSource, machine_time};
 
 /// How a [`SqliteStore`](crate::SqliteStore) is opened.
 ///
@@ -15,7 +17,9 @@ use hapax_core::{Clock, OpenMode, StoreError, StoreResult, SystemClock};
 #[derive(Clone, Debug)]
 pub struct SqliteConfig {
     pub(crate) path: PathBuf,
-    pub(crate) clock: Arc<dyn Clock>,
+    /// A clock of the user's choice, instead of the time since boot.
+    pub(crate) clock: Option<Arc<dyn Clock>>,
+    pub(crate) time: Arc<dyn TimeSource>,
     pub(crate) timeout: Duration,
     pub(crate) max_waiting_calls: usize,
     pub(crate) max_bytes: Option<u64>,
@@ -25,11 +29,12 @@ pub struct SqliteConfig {
 }
 
 impl SqliteConfig {
-    /// The file at `path`, with the system clock, a timeout of 2 s and 1024 waiting calls.
+    /// The file at `path`, with the machine's time since boot, a timeout of 2 s and 1024 waiting calls.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
-            clock: Arc::new(SystemClock),
+            clock: None,
+            time: machine_time().clone(),
             timeout: Duration::from_secs(2),
             max_waiting_calls: 1024,
             max_bytes: None,
@@ -40,8 +45,6 @@ impl SqliteConfig {
     }
 
     hapax_core::builder_methods! {
-        /// Measures leases and retentions by this clock.
-        clock: Arc<dyn Clock>;
         /// The longest that one call may take, from the wait for a thread to the answer.
         timeout: Duration;
         /// How many bytes of the disk are kept for deletes and sweeps, in a file `…-reserve` beside the
@@ -51,6 +54,14 @@ impl SqliteConfig {
         reserve: u64;
         /// What opening the file may change.
         mode: OpenMode;
+    }
+
+    /// Measures leases and retentions by this clock instead of the machine's time since boot. All that
+    /// have the file open must use the same clock.
+    #[must_use]
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = Some(clock);
+        self
     }
 
     /// How many calls are queued for the writer thread, and as many for the readers. Further calls

@@ -15,6 +15,8 @@ use rustix::io::Errno;
 
 use crate::error::store_error;
 use crate::files::{OpenFiles, StoreFiles, beside};
+use crate::session::{Session, SessionClock};
+use crate::store_clock::StoreClock;
 use crate::{SqliteConfig, migrate};
 
 /// A connection, and the files that it has open.
@@ -22,12 +24,22 @@ pub(crate) struct FileConnection {
     connection: Connection,
     open: OpenFiles,
     reusable: bool,
+    clock: StoreClock,
 }
 
 impl FileConnection {
     /// Refuses the store if a file of the connection was removed or replaced since it was opened.
     pub(crate) fn check_files(&self, files: &StoreFiles) -> StoreResult<()> {
         files.compare(&self.open)
+    }
+
+    /// The transaction that the connection has open, for a call.
+    pub(crate) fn session(&self) -> Session<'_> {
+        Session { connection: &self.connection, clock: SessionClock::Store(&self.clock) }
+    }
+
+    pub(crate) fn clock(&self) -> &StoreClock {
+        &self.clock
     }
 
     /// Whether the connection may be kept for later calls. All connections of a process to one file
@@ -95,7 +107,8 @@ pub(crate) fn connect(files: &StoreFiles) -> StoreResult<FileConnection> {
     migrate::check_partitions(&connection, config.partitions)?;
     let reusable = can_write(&connection)?;
     connection.busy_timeout(config.lock_timeout()).map_err(store_error)?;
-    Ok(FileConnection { connection, open: files.note_open()?, reusable })
+    let clock = StoreClock::open(&connection, config)?;
+    Ok(FileConnection { connection, open: files.note_open()?, reusable, clock })
 }
 
 /// The connection, if its files are still in place, or a new one.
@@ -129,7 +142,9 @@ fn connect_read_only(files: &StoreFiles) -> StoreResult<FileConnection> {
     connection.busy_timeout(config.lock_timeout()).map_err(store_error)?;
     // A setting of the connection alone, as for one that writes.
     connection.pragma_update(None, "synchronous", "FULL").map_err(store_error)?;
-    Ok(FileConnection { connection, open: files.note_open()?, reusable: false })
+    // Without tables there are no leases to measure.
+    let clock = StoreClock::open(&connection, config).unwrap_or(StoreClock::Steady);
+    Ok(FileConnection { connection, open: files.note_open()?, reusable: false, clock })
 }
 
 /// A path as part of a URI.

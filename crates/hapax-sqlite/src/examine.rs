@@ -30,6 +30,7 @@ pub(crate) fn examine(
     findings.extend(network_file_system(config.folder()));
     findings.push(wal_size(&config.path));
     findings.push(writers(stats));
+    findings.push(clock(config));
     Ok(findings)
 }
 
@@ -145,6 +146,18 @@ fn writers(stats: &WriterStats) -> Finding {
         "sqlite.writers",
         format!("{commits} commits by this process; others' commits were noticed {foreign} times"),
     )
+}
+
+/// Without the time since boot several processes go by the wall clock of their own start.
+fn clock(config: &SqliteConfig) -> Finding {
+    let warning = Finding::warn(
+        "sqlite.clock",
+        Promise::MutualExclusion,
+        "this machine tells no boot id: leases follow the wall clock at the start of each process",
+        "open the file from one process alone, or never set the clock while it is open",
+    );
+    let is_fine = config.clock.is_some() || config.time.since_boot().is_some();
+    warning.unless(is_fine, "leases follow the machine's time since boot, which nobody can set")
 }
 
 fn pragma<T: rusqlite::types::FromSql>(connection: &Connection, name: &str) -> StoreResult<T> {

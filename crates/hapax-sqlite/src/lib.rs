@@ -14,8 +14,11 @@
 //!   settle, append, … ─► queue ──► writer: BEGIN … COMMIT ──► answers, wake-ups
 //! ```
 //!
-//! The stored format is described column by column in `src/schema/v1.sql` and, for logs and queues,
-//! in `src/schema/v2.sql`.
+//! Leases and retentions are measured by the machine's time since boot, which all its processes share and
+//! nobody can set; the wall clock counts only while the machine is off.
+//!
+//! The stored format is described column by column in `src/schema/v1.sql`, for logs and queues in
+//! `src/schema/v2.sql`, and for the clock in `src/schema/v3.sql`.
 
 mod checkpoint;
 mod claims;
@@ -35,6 +38,7 @@ mod records;
 mod reserve;
 mod session;
 mod store;
+mod store_clock;
 mod sweep;
 mod tx;
 mod writer;

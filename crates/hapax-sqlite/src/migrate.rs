@@ -12,7 +12,8 @@ use crate::files::StoreFiles;
 pub const SCHEMA_VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// The script at position `n` leads from version `n` to `n + 1`.
-const MIGRATIONS: &[&str] = &[include_str!("schema/v1.sql"), include_str!("schema/v2.sql")];
+const MIGRATIONS: &[&str] =
+    &[include_str!("schema/v1.sql"), include_str!("schema/v2.sql"), include_str!("schema/v3.sql")];
 
 /// Creates hapax's tables, or brings older ones up to date, in a database that may hold other
 /// tables too. Safe to call at every start, from several processes at once, and inside a

@@ -17,7 +17,7 @@ impl Oversight for SqliteStore {
 }
 
 fn list_claims(session: Session<'_>, list: &ClaimQuery) -> StoreResult<ClaimPage> {
-    let now = session.now();
+    let now = session.now()?;
     let after = list.after.as_deref().and_then(Key::from_canonical);
     let (tenant, scope, name) =
         after.as_ref().map_or(("", "", ""), |key| (key.tenant().as_str(), key.scope(), key.name()));

@@ -1,10 +1,8 @@
 //! A store call on its way to a thread that owns a connection, and its answer on the way back.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 
-use hapax_core::{Clock, StoreError, StoreResult};
-use rusqlite::Connection;
+use hapax_core::{StoreError, StoreResult};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::internal_error;
@@ -17,7 +15,7 @@ pub(crate) trait QueuedCall: Send {
 
     /// Runs the call and keeps its answer until [`QueuedCall::send_answer`]. A call whose transaction
     /// was rolled back may run again.
-    fn run(&mut self, connection: &Connection);
+    fn run(&mut self, session: Session<'_>);
 
     /// The error of [`QueuedCall::run`], if it failed.
     fn error(&self) -> Option<&StoreError>;
@@ -31,7 +29,6 @@ pub(crate) trait QueuedCall: Send {
 
 struct TypedCall<T, F> {
     work: F,
-    clock: Arc<dyn Clock>,
     answer: Option<StoreResult<T>>,
     caller: oneshot::Sender<StoreResult<T>>,
 }
@@ -45,8 +42,7 @@ where
         self.caller.is_closed()
     }
 
-    fn run(&mut self, connection: &Connection) {
-        let session = Session { connection, clock: &*self.clock };
+    fn run(&mut self, session: Session<'_>) {
         // A call that panicked half-way counts as failed; the writer then rolls back.
         let answer = catch_unwind(AssertUnwindSafe(|| (self.work)(session)))
             .unwrap_or_else(|_| Err(internal_error("an operation panicked")));
@@ -74,7 +70,6 @@ where
 pub(crate) async fn run_on_thread<T, F, M>(
     queue: &mpsc::Sender<M>,
     wrap: impl FnOnce(Box<dyn QueuedCall>) -> M,
-    clock: Arc<dyn Clock>,
     work: F,
 ) -> StoreResult<T>
 where
@@ -82,7 +77,7 @@ where
     F: FnMut(Session<'_>) -> StoreResult<T> + Send + 'static,
 {
     let (caller, answer) = oneshot::channel();
-    let call = TypedCall { work, clock, answer: None, caller };
+    let call = TypedCall { work, answer: None, caller };
     let sent = queue.send(wrap(Box::new(call))).await;
     sent.map_err(|_| internal_error("a thread of the store has ended"))?;
     answer.await.map_err(|_| internal_error("a thread of the store dropped an operation"))?

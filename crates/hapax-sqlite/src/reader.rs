@@ -53,7 +53,7 @@ fn serve(
         }
     };
     calls.retain(|call| !call.is_abandoned());
-    calls.iter_mut().for_each(|call| call.run(&connection));
+    calls.iter_mut().for_each(|call| call.run(connection.session()));
     let all_succeeded = calls.iter().all(|call| call.error().is_none());
     // An open snapshot would keep the write-ahead log from being restarted.
     let ended = execute(&connection, "COMMIT", []).is_ok();

@@ -38,7 +38,7 @@ impl Records for SqliteStore {
 }
 
 pub(crate) fn get(session: Session<'_>, key: &Key) -> StoreResult<Option<Record>> {
-    let now = session.now();
+    let now = session.now()?;
     let found = session.first(
         "SELECT version, expires_at, value FROM hapax_records \
          WHERE tenant = ?1 AND kind = ?2 AND scope = ?3 AND name = ?4",
@@ -63,7 +63,7 @@ pub(crate) fn put(
     ttl: Option<Duration>,
 ) -> StoreResult<Put> {
     lock(session.connection)?;
-    let now = session.now();
+    let now = session.now()?;
     let current = CurrentVersion::read(session, key, now)?;
     if !expect.holds(current.as_ref().map(|c| &c.version)) {
         return Ok(Put::Conflict);
@@ -85,7 +85,7 @@ pub(crate) fn put(
 
 pub(crate) fn delete(session: Session<'_>, key: &Key, expect: &Expect) -> StoreResult<Deleted> {
     lock(session.connection)?;
-    let Some(current) = CurrentVersion::read(session, key, session.now())? else {
+    let Some(current) = CurrentVersion::read(session, key, session.now()?)? else {
         return Ok(Deleted::Missing);
     };
     if !expect.holds(Some(&current.version)) {

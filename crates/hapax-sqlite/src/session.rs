@@ -4,17 +4,42 @@ use hapax_core::{Clock, Key, StoreResult, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Params, Row};
 
 use crate::error::{column_error, store_error};
+use crate::store_clock::{StoreClock, machine_time};
 
 /// A connection with an open transaction, and the clock that leases and retentions are measured by.
 #[derive(Clone, Copy)]
 pub(crate) struct Session<'a> {
     pub(crate) connection: &'a Connection,
-    pub(crate) clock: &'a dyn Clock,
+    pub(crate) clock: SessionClock<'a>,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum SessionClock<'a> {
+    /// Of a connection of the store.
+    Store(&'a StoreClock),
+    /// Of the caller's choice.
+    Chosen(&'a dyn Clock),
+    /// Of the file, read in every call: for a transaction of the caller's own connection.
+    File,
 }
 
 impl Session<'_> {
-    pub(crate) fn now(&self) -> Timestamp {
-        self.clock.now()
+    /// The time by which leases and retentions are measured.
+    pub(crate) fn now(&self) -> StoreResult<Timestamp> {
+        Ok(match self.clock {
+            SessionClock::Store(clock) => clock.now(),
+            SessionClock::Chosen(clock) => clock.now(),
+            SessionClock::File => StoreClock::of_file(self.connection, machine_time())?.0.now(),
+        })
+    }
+
+    /// The wall clock: for times that are shown, and that decide nothing.
+    pub(crate) fn wall(&self) -> Timestamp {
+        match self.clock {
+            SessionClock::Store(clock) => clock.wall(),
+            SessionClock::Chosen(clock) => clock.now(),
+            SessionClock::File => machine_time().wall(),
+        }
     }
 
     /// Runs a statement and returns the number of changed rows.

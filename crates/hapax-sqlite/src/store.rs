@@ -6,7 +6,7 @@ use std::thread;
 
 use async_trait::async_trait;
 use hapax_core::{
-    Finding, Key, OpenMode, Store, StoreError, StoreResult, Swept, WakeRegistry, Watch,
+    Finding, Key, OpenMode, Store, StoreError, StoreResult, Swept, Timestamp, WakeRegistry, Watch,
     with_timeout,
 };
 use tokio::sync::mpsc;
@@ -98,6 +98,7 @@ impl SqliteStore {
             failed_restarts: 0,
             data_version: None,
             refused_at: None,
+            noted: Timestamp(0),
         };
         spawn("hapax-writer", move || thread.run(written))?;
 
@@ -122,8 +123,7 @@ impl SqliteStore {
         &self,
         work: impl FnMut(Session<'_>) -> StoreResult<T> + Send + 'static,
     ) -> StoreResult<T> {
-        let (timeout, clock) = (self.0.config.timeout, self.0.config.clock.clone());
-        with_timeout(timeout, run_on_thread(&self.0.readers, |call| call, clock, work)).await
+        with_timeout(self.0.config.timeout, run_on_thread(&self.0.readers, |call| call, work)).await
     }
 
     pub(crate) async fn write<T: Send + 'static>(
@@ -131,9 +131,8 @@ impl SqliteStore {
         write: WriteInfo,
         work: impl FnMut(Session<'_>) -> StoreResult<T> + Send + 'static,
     ) -> StoreResult<T> {
-        let (timeout, clock) = (self.0.config.timeout, self.0.config.clock.clone());
         let message = |call| WriterMessage::Run { call, write };
-        with_timeout(timeout, run_on_thread(&self.0.writer, message, clock, work)).await
+        with_timeout(self.0.config.timeout, run_on_thread(&self.0.writer, message, work)).await
     }
 
     /// Registers a waiter. Commits of this process wake it at once, those of other processes when

@@ -24,7 +24,7 @@ const DELETE_EXPIRED: [&str; 3] = [
 /// One sweep transaction: deletes at most `at_most` expired claims, records, items and jobs, the oldest first. Fences go on
 /// growing, because their sequence is not in these rows.
 pub(crate) fn sweep(session: Session<'_>, at_most: u64) -> StoreResult<Swept> {
-    let (now, mut count) = (session.now(), 0);
+    let (now, mut count) = (session.now()?, 0);
     for sql in DELETE_EXPIRED {
         count += session.execute(sql, params![to_i64(now.0), to_i64(at_most - count)])? as u64;
     }

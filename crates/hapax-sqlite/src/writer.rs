@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::SyncSender;
 
-use hapax_core::{StoreError, StoreResult, WakeRegistry};
+use hapax_core::{StoreError, StoreResult, Timestamp, WakeRegistry};
 use rusqlite::Connection;
 use tokio::sync::mpsc;
 
@@ -92,6 +92,8 @@ pub(crate) struct Writer {
     pub(crate) reserve: DiskReserve,
     /// How many pages were free below `max_bytes` when a call was refused for want of room.
     pub(crate) refused_at: Option<i64>,
+    /// The time that was stored last, for the next boot.
+    pub(crate) noted: Timestamp,
 }
 
 impl Writer {
@@ -139,8 +141,9 @@ impl Writer {
         let connection =
             reuse_or_connect(self.connection.take(), &files, |_| self.connect_to_write())?;
         let before = connection.total_changes();
-        let mut done =
-            self.check_foreign_commits(&connection).and_then(|()| transact(&connection, calls));
+        let mut done = self
+            .check_foreign_commits(&connection)
+            .and_then(|()| transact(&connection, calls, &mut self.noted));
         if done.is_ok() && connection.total_changes() > before {
             self.stats.commits.fetch_add(1, Ordering::Relaxed);
             // A commit into a WAL that was removed meanwhile is lost with this process.
@@ -268,12 +271,20 @@ fn take_batch(first: WriterMessage, queue: &mut mpsc::Receiver<WriterMessage>) -
     batch
 }
 
-fn transact(connection: &Connection, calls: &mut [BatchedCall]) -> StoreResult<()> {
+fn transact(
+    connection: &FileConnection,
+    calls: &mut [BatchedCall],
+    noted: &mut Timestamp,
+) -> StoreResult<()> {
     if calls.is_empty() {
         return Ok(());
     }
     execute(connection, "BEGIN IMMEDIATE", [])?;
+    let before = connection.total_changes();
     let done = run_all(connection, calls).and_then(|()| {
+        if connection.total_changes() > before {
+            connection.clock().note(connection, noted)?;
+        }
         failpoint::hit(BEFORE_COMMIT);
         // A transaction that wrote nothing costs no sync.
         execute(connection, "COMMIT", []).map(drop)
@@ -284,7 +295,7 @@ fn transact(connection: &Connection, calls: &mut [BatchedCall]) -> StoreResult<(
     done
 }
 
-fn run_all(connection: &Connection, calls: &mut [BatchedCall]) -> StoreResult<()> {
+fn run_all(connection: &FileConnection, calls: &mut [BatchedCall]) -> StoreResult<()> {
     migrate::check_version(connection)?;
     for (call, _) in calls {
         // The caller's timeout has passed, and the caller was answered with it.
@@ -292,7 +303,7 @@ fn run_all(connection: &Connection, calls: &mut [BatchedCall]) -> StoreResult<()
             continue;
         }
         let before = connection.total_changes();
-        call.run(connection);
+        call.run(connection.session());
         failpoint::hit(MID_BATCH);
         if connection.is_autocommit() {
             // SQLite rolled back the whole transaction by itself, as it does on a full disk.

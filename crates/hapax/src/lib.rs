@@ -94,7 +94,7 @@ pub use hapax_core::{claims, log, memory, metric_names, records, trace, worker};
 
 // Clocks and durations, and the timeout that edges put around store calls.
 pub use hapax_core::{
-    Clock, ManualClock, RuntimeClock, SystemClock, Timestamp, millis, with_timeout,
+    Clock, ManualClock, RuntimeClock, SteadyClock, SystemClock, Timestamp, millis, with_timeout,
 };
 
 #[cfg(feature = "postgres")]

@@ -22,7 +22,7 @@ use self::records::StoredRecord;
 use crate::claim_rules::ClaimRow;
 use crate::log::PARTITIONS;
 use crate::queue::QueueName;
-use crate::{Clock, Finding, Key, Promise, Store, StoreResult, Swept, SystemClock, WakeRegistry};
+use crate::{Clock, Finding, Key, Promise, SteadyClock, Store, StoreResult, Swept, WakeRegistry};
 
 /// A store in the memory of this process. All data is lost when the process ends.
 #[derive(Clone, Debug)]
@@ -48,7 +48,7 @@ struct Tables {
 
 impl Default for MemoryStore {
     fn default() -> Self {
-        Self::new(Arc::new(SystemClock))
+        Self::new(Arc::new(SteadyClock::default()))
     }
 }
 

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::{Claims, Log, Oversight, Queue, Records, StoreError, StoreResult};
+use crate::{Claims, Log, Oversight, Queue, Records, StoreError, StoreResult, Timestamp};
 
 /// A complete store: all primitives, and the checks and maintenance for operators.
 ///
@@ -19,6 +19,12 @@ pub trait Store: Claims + Records + Log + Queue + Oversight + 'static {
 
     /// Checks that the store answers and can be used.
     async fn ping(&self) -> StoreResult<()>;
+
+    /// The clock of the store's server, by which leases and retentions are measured there; of several
+    /// servers the one that is furthest ahead. `None` for a store whose clock nobody can set.
+    async fn server_time(&self) -> StoreResult<Option<Timestamp>> {
+        Ok(None)
+    }
 
     /// Checks the store's settings: which of them break a promise, and how to fix them.
     async fn examine(&self) -> StoreResult<Vec<Finding>>;

@@ -9,6 +9,7 @@
 pub(crate) mod admin;
 pub(crate) mod body;
 mod boot;
+mod clock_check;
 mod connection;
 mod io_timeouts;
 mod layers;

@@ -10,6 +10,8 @@ use metrics::gauge;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::watch;
 
+use super::clock_check::ClockCheck;
+
 /// How often the store is pinged.
 const PING_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -118,9 +120,13 @@ impl Readiness {
             }
         }
         let (readiness, metrics) = (self.clone(), metrics.clone());
+        let mut clocks = ClockCheck::default();
+        let doubt = clocks.doubt();
+        self.require("clock", move || doubt.reason());
         tokio::spawn(async move {
             loop {
                 tokio::time::sleep(PING_INTERVAL).await;
+                clocks.look(&examiner.store, timeout).await;
                 metrics.run_upkeep();
                 readiness.set(match examiner.examine().await {
                     Ok(None) => ReadinessState::Ready,

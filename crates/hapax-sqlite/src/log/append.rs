@@ -17,7 +17,7 @@ pub(crate) fn append(
     events: &[LogEvent],
     keep: &LogRetention,
 ) -> StoreResult<Vec<Appended>> {
-    let now = session.now();
+    let now = session.now()?;
     let mut call = AppendCall { session, now, keep, partitions, jobs: HashMap::new() };
     // Nothing may run after an error: on a full disk SQLite has ended the transaction by then.
     let answers = events.iter().map(|event| call.add(event)).collect::<Result<_, _>>()?;

@@ -13,7 +13,7 @@ pub(crate) fn attach(
     job: &Key,
     page: &PageRequest,
 ) -> StoreResult<Option<Attached>> {
-    let now = session.now();
+    let now = session.now()?;
     let Some(job_row) = JobRow::read(session, job)?.filter(|job_row| !job_row.is_expired(now))
     else {
         return Ok(None);
@@ -54,7 +54,7 @@ pub(crate) fn find_seq(
     job: &Key,
     seq: u64,
 ) -> StoreResult<Option<SeqSearch>> {
-    let now = session.now();
+    let now = session.now()?;
     let Some(job_row) = JobRow::read(session, job)?.filter(|job_row| !job_row.is_expired(now))
     else {
         return Ok(None);

@@ -12,7 +12,7 @@ pub(crate) fn tail(
     from: &[(u16, TailPosition)],
     at_most: usize,
 ) -> StoreResult<Vec<PartitionTail>> {
-    let now = session.now();
+    let now = session.now()?;
     // The id of the last entry that was ever appended, kept or not.
     let sql = "SELECT seq FROM sqlite_sequence WHERE name = 'hapax_entries'";
     let end: i64 = session.first(sql, [], |row| row.get(0))?.unwrap_or(0);

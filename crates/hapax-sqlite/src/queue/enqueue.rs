@@ -13,7 +13,7 @@ pub(crate) fn enqueue(
     queue: &QueueName,
     items: &[QueueItem],
 ) -> StoreResult<Vec<Enqueued>> {
-    let now = session.now();
+    let now = session.now()?;
     items.iter().map(|item| add(session, queue, item, now)).collect()
 }
 

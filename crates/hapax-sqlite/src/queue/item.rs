@@ -37,7 +37,7 @@ pub(super) fn insert(
             item.content_type.as_deref(),
             Some(headers).filter(|_| !item.headers.is_empty()),
             deliver_after,
-            to_i64(now.0),
+            to_i64(session.wall().0),
         ],
     )?;
     Ok(added == 1)
@@ -49,7 +49,7 @@ pub(super) const COLUMNS: &str =
 
 /// Reads a row that hapax or any other program inserted. Unexpected values are replaced, not refused,
 /// because a row that cannot be read would stop its whole queue.
-pub(super) fn decode(row: &Row<'_>, now: Timestamp) -> rusqlite::Result<LeasedItem> {
+pub(super) fn decode(row: &Row<'_>, wall: Timestamp) -> rusqlite::Result<LeasedItem> {
     let id = text(row.get_ref(0)?).and_then(|id| id.parse().ok());
     let headers = text(row.get_ref(6)?).map(|json| QueueItem::headers_from_json(&json));
     let item = QueueItem {
@@ -64,7 +64,7 @@ pub(super) fn decode(row: &Row<'_>, now: Timestamp) -> rusqlite::Result<LeasedIt
     };
     let number = |column| row.get::<_, i64>(column).map(|n| u64::try_from(n).unwrap_or(0));
     let attempt = u32::try_from(number(7)?).unwrap_or(u32::MAX - 1);
-    let age = now.since(Timestamp(number(9)?));
+    let age = wall.since(Timestamp(number(9)?));
     Ok(LeasedItem { item, attempt, fence: Fence(number(8)?), age })
 }
 

@@ -21,7 +21,7 @@ pub(crate) fn lease(
     queue: &QueueName,
     take: &LeaseRequest,
 ) -> StoreResult<Vec<LeasedItem>> {
-    let call = LeaseCall { session, queue: queue.as_str(), take, now: session.now() };
+    let call = LeaseCall { session, queue: queue.as_str(), take, now: session.now()? };
     call.run()
 }
 
@@ -73,7 +73,7 @@ impl LeaseCall<'_> {
              WHERE token = ?1 AND queue = ?2 AND state <= 3 AND state = 3 ORDER BY seq",
             item::COLUMNS
         );
-        self.session.all(&sql, [token, self.queue], |row| item::decode(row, self.now))
+        self.session.all(&sql, [token, self.queue], |row| item::decode(row, self.session.wall()))
     }
 
     /// Makes the items of ended leases ready. Their tokens stay: a late outcome counts until the item
@@ -131,7 +131,8 @@ impl LeaseCall<'_> {
             && let Some(seq) = candidates.pop_first()
         {
             let sql = format!("SELECT {} FROM hapax_outbox WHERE seq = ?1", item::COLUMNS);
-            let leased = self.session.one(&sql, [seq], |row| item::decode(row, self.now))?;
+            let leased =
+                self.session.one(&sql, [seq], |row| item::decode(row, self.session.wall()))?;
             bytes += leased.item.payload.len();
             picked.push((seq, leased));
             candidates.extend(self.follower(seq)?);

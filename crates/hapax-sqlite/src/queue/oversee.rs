@@ -12,7 +12,7 @@ pub(crate) fn depth(
     queue: &QueueName,
     tenant: Option<&Tenant>,
 ) -> StoreResult<QueueDepth> {
-    let (queue, tenant, now) = (queue.as_str(), tenant.map(Tenant::as_str), session.now());
+    let (queue, tenant, now) = (queue.as_str(), tenant.map(Tenant::as_str), session.now()?);
     let counts: Vec<(i64, u64)> = session.all(
         "SELECT state, count(*) FROM hapax_outbox \
          WHERE queue = ?1 AND state <= 5 AND (?2 IS NULL OR tenant = ?2) GROUP BY state",
@@ -44,7 +44,7 @@ pub(crate) fn depth(
             params![queue, tenant, state],
             |row| row.get(0).map(Timestamp),
         )?;
-        depth.oldest_age = depth.oldest_age.max(oldest.map(|at| now.since(at)));
+        depth.oldest_age = depth.oldest_age.max(oldest.map(|at| session.wall().since(at)));
     }
     Ok(depth)
 }

@@ -19,7 +19,7 @@ pub(crate) fn renew(
     token: &Token,
     lease: Duration,
 ) -> StoreResult<u64> {
-    let end = session.now().plus(lease);
+    let end = session.now()?.plus(lease);
     let holder = [token.as_str(), queue.as_str()];
     let held: u64 = session.one(
         "SELECT count(*) FROM hapax_outbox \
@@ -44,7 +44,7 @@ pub(crate) fn resolve(
     token: &Token,
     outcomes: &[(ItemId, ItemOutcome)],
 ) -> StoreResult<Vec<Resolved>> {
-    let (queue, token, now) = (queue.as_str(), token.as_str(), session.now());
+    let (queue, token, now) = (queue.as_str(), token.as_str(), session.now()?);
     let mut call = ResolveCall { session, queue, token, now, acks: PendingAcks::default() };
     let one = |(id, outcome): &(ItemId, ItemOutcome)| call.resolve_item(*id, outcome);
     let answers = outcomes.iter().map(one).collect::<Result<_, _>>()?;
@@ -155,7 +155,7 @@ impl ResolveCall<'_> {
         let state = if blocks { state::DEAD_AND_BLOCKS } else { state::DEAD };
         let sql = "UPDATE hapax_outbox SET token = NULL, state = ?2, reason = ?3, ended_at = ?4 \
                    WHERE seq = ?1";
-        self.session.execute(sql, params![seq, state, reason, to_i64(self.now.0)])
+        self.session.execute(sql, params![seq, state, reason, to_i64(self.session.wall().0)])
     }
 
     /// Deletes the lease once it holds no item.

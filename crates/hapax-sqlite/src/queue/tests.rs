@@ -9,7 +9,7 @@ use hapax_core::{Clock, ManualClock, Tenant};
 use rusqlite::Connection;
 
 use super::{enqueue, lease, oversee, resolve};
-use crate::session::Session;
+use crate::session::{Session, SessionClock};
 
 const HOUR: Duration = Duration::from_secs(3600);
 /// The engine calls the counter once for so many steps.
@@ -37,7 +37,7 @@ impl Bench {
     }
 
     fn session(&self) -> Session<'_> {
-        Session { connection: &self.connection, clock: &self.clock }
+        Session { connection: &self.connection, clock: SessionClock::Chosen(&self.clock) }
     }
 
     /// Many rows by plain SQL, as any language would add them.

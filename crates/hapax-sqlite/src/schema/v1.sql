@@ -1,8 +1,8 @@
 -- The stored format of hapax on SQLite, version 1.
 --
 -- All tables are STRICT and carry the prefix hapax_, so that they may live beside a user's own
--- tables in the user's own file. Times are milliseconds since the Unix epoch, durations are
--- milliseconds; what is too far away to count is 2^63 - 1. Texts are ASCII.
+-- tables in the user's own file. Times are milliseconds since the Unix epoch (from version 3 on by
+-- the clock of the file, which v3.sql describes), durations are milliseconds; what is too far away to count is 2^63 - 1. Texts are ASCII.
 --
 -- Claims and records have a rowid although they have a key of their own: their values reach 1 MiB,
 -- and in a WITHOUT ROWID table those would crowd the inner pages and the whole key would be

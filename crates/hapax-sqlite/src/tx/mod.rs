@@ -24,11 +24,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use hapax_core::{
     ClaimRequest, ClaimStep, ClaimView, Claimed, Clock, Deleted, Expect, GiveBack, Key, Put,
-    Record, Step, StoreResult, SystemClock, Tenant, Token,
+    Record, Step, StoreResult, Tenant, Token,
 };
 use rusqlite::{Connection, Savepoint, Transaction};
 
-use crate::session::Session;
+use crate::session::{Session, SessionClock};
 use crate::{claims, records};
 
 /// The way into a transaction of `rusqlite` that you own.
@@ -71,7 +71,7 @@ impl sealed::Sealed for Savepoint<'_> {}
 impl HapaxTransaction for Connection {
     fn hapax(&self) -> SqliteTransaction<'_> {
         SqliteTransaction {
-            session: Session { connection: self, clock: &SystemClock },
+            session: Session { connection: self, clock: SessionClock::File },
             tenant: Tenant::default(),
             retention: None,
         }
@@ -113,10 +113,11 @@ impl<'a> SqliteTransaction<'a> {
         self
     }
 
-    /// The clock that leases and retentions are measured by; the system's by default.
+    /// The clock that leases and retentions are measured by; by default that of the file, which every
+    /// store on it has, too.
     #[must_use]
     pub fn clock(mut self, clock: &'a dyn Clock) -> Self {
-        self.session.clock = clock;
+        self.session.clock = SessionClock::Chosen(clock);
         self
     }
 

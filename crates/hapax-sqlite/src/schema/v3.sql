@@ -1,0 +1,12 @@
+-- The stored format of hapax on SQLite, version 3: a clock that nobody can set.
+--
+-- Leases and retentions are measured by the machine's time since boot plus a base, so that all
+-- processes agree and no step of the wall clock matters. hapax_meta has four more names:
+--   clock_boot  which boot the base belongs to
+--   clock_base  what is added to the milliseconds since that boot
+--   clock_last  the last known time by this clock, stored about once a second with a write
+--   clock_wall  the wall clock at that moment. The next boot goes on from clock_last by as much as the
+--               wall clock went on since, and never back
+-- The columns created_at and ended_at of hapax_outbox are times of the wall clock: shown, never compared
+-- with anything that decides. A foreign program's deliver_after is compared with the clock of the file,
+-- which differs from the wall clock by the steps since the boot.
