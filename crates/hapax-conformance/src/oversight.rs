@@ -38,7 +38,12 @@ async fn list_shows_exactly_the_claims_of_its_tenant_and_kind(s: LawContext) {
         mine.insert(Key::command(&scoped, Operation("pay"), &format!("k{i}")).unwrap());
     }
     let other_tenant = s.other_tenant();
+    // Names that sort between the tenant and its scopes, and right behind them.
+    let neighbour = |end: &str| Tenant::stored(&format!("{}{end}", s.tenant.as_str()));
     let others = [
+        Key::command(&neighbour("-b"), Operation("pay"), "k").unwrap(),
+        Key::command(&neighbour(".b"), Operation("pay"), "k").unwrap(),
+        Key::command(&neighbour("0"), Operation("pay"), "k").unwrap(),
         Key::command(&other_tenant, Operation("pay"), "k").unwrap(),
         Key::inbox(&s.tenant, "pay", "k").unwrap(),
         Key::lock(&s.tenant, "k").unwrap(),

@@ -8,6 +8,7 @@
 //! - [`migrate`](migrate()) makes hapax's tables in your own database.
 //!
 //! ```text
+//!   lists, counts ─────► operator's reader
 //!   claim, get, look ──► readers ──► answer            checkpoint: copies the WAL
 //!            │ (needs a write)                         ▲ (the WAL is long)
 //!            ▼                                         │
@@ -20,6 +21,7 @@
 //! The stored format is described column by column in `src/schema/v1.sql`, for logs and queues in
 //! `src/schema/v2.sql`, and for the clock in `src/schema/v3.sql`.
 
+mod changes;
 mod checkpoint;
 mod claims;
 mod config;

@@ -1,4 +1,4 @@
-//! `Oversight` on SQLite: pages of claims in key order.
+//! `Oversight` on SQLite: pages of claims in key order, read along the primary key.
 
 use async_trait::async_trait;
 use hapax_core::{ClaimPage, ClaimQuery, Key, Oversight, StoreResult, claim_rules};
@@ -8,44 +8,89 @@ use crate::SqliteStore;
 use crate::claims::decode_row;
 use crate::session::Session;
 
+/// How many tenants one page looks at: those without a claim of the kind cost time, too.
+const MAX_TENANTS: usize = 1000;
+
+/// The claims of one tenant, after a scope and name. Values are left out, because they may be large.
+const CLAIMS: &str = "SELECT phase, fence, attempt, token, fingerprint, granted_at, lease_end, \
+                             retention, expires_at, x'', scope, name \
+                      FROM hapax_claims \
+                      WHERE tenant = ?1 AND kind = ?2 AND (scope, name) > (?3, ?4) \
+                      ORDER BY scope, name LIMIT ?5";
+
+/// The next tenant with any claim.
+const NEXT_TENANT: &str =
+    "SELECT tenant FROM hapax_claims WHERE tenant > ?1 AND tenant < ?2 ORDER BY tenant LIMIT 1";
+
 #[async_trait]
 impl Oversight for SqliteStore {
     async fn list(&self, list: &ClaimQuery) -> StoreResult<ClaimPage> {
         let list = list.clone();
-        self.read(move |session| list_claims(session, &list)).await
+        self.read_as_operator(move |session| list_claims(session, &list)).await
     }
 }
 
 fn list_claims(session: Session<'_>, list: &ClaimQuery) -> StoreResult<ClaimPage> {
     let now = session.now()?;
-    let after = list.after.as_deref().and_then(Key::from_canonical);
-    let (tenant, scope, name) =
-        after.as_ref().map_or(("", "", ""), |key| (key.tenant().as_str(), key.scope(), key.name()));
     let (mine, kind) = (list.tenant.as_str(), list.kind.as_str());
-    let rows: Vec<_> = session.all(
-        // Values are left out, because they may be large. `0` follows `/`, so the range covers the
-        // tenant's own rows and those of its scopes.
-        "SELECT phase, fence, attempt, token, fingerprint, granted_at, lease_end, retention, \
-                expires_at, x'', tenant, kind, scope, name \
-         FROM hapax_claims \
-         WHERE (tenant = ?1 OR (tenant > ?1 || '/' AND tenant < ?1 || '0')) AND kind = ?2 \
-           AND (tenant, kind, scope, name) > (?3, ?2, ?4, ?5) \
-         ORDER BY tenant, kind, scope, name LIMIT ?6",
-        params![mine, kind, tenant, scope, name, list.max_claims],
-        |row| {
-            let text = |column| row.get::<_, String>(column);
-            let key = Key::stored(&text(10)?, &text(11)?, &text(12)?, &text(13)?);
-            Ok((key, decode_row(row)?))
-        },
-    )?;
-    let (mut page, mut seen) = (ClaimPage::default(), 0);
-    for (key, claim) in &rows {
-        let Some(key) = key else { continue };
-        seen += 1;
-        page.next = Some(key.canonical());
-        let listed = claim_rules::listed(key.clone(), claim, now);
-        page.claims.extend(listed.filter(|listed| list.shows(listed)));
+    let after = list.after.as_deref().and_then(Key::from_canonical);
+    let start = |tenant: &str| Key::stored(tenant, kind, "", "");
+    let Some(mut at) = after.or_else(|| start(mine)) else { return Ok(ClaimPage::default()) };
+    let (mut page, mut left) = (ClaimPage::default(), list.max_claims);
+    for _ in 0..MAX_TENANTS {
+        let rows: Vec<_> = session.all(
+            CLAIMS,
+            params![at.tenant().as_str(), kind, at.scope(), at.name(), left],
+            |row| {
+                let text = |column| row.get::<_, String>(column);
+                let key = Key::stored(at.tenant().as_str(), kind, &text(10)?, &text(11)?);
+                Ok((key, decode_row(row)?))
+            },
+        )?;
+        for (key, claim) in rows {
+            let Some(key) = key else { continue };
+            left -= 1;
+            let listed = claim_rules::listed(key.clone(), &claim, now);
+            page.claims.extend(listed.filter(|listed| list.shows(listed)));
+            at = key;
+        }
+        if left == 0 {
+            page.next = Some(at.canonical());
+            return Ok(page);
+        }
+        // The scopes of a tenant are the tenants whose names begin with its name and `/`, and `0`
+        // follows `/`.
+        let scopes = format!("{mine}/");
+        let last = at.tenant().as_str().max(&scopes);
+        let next = session
+            .first(NEXT_TENANT, [last, &format!("{mine}0")], |row| row.get::<_, String>(0))?;
+        let Some(next) = next.and_then(|tenant| start(&tenant)) else { return Ok(page) };
+        at = next;
     }
-    page.next = page.next.filter(|_| seen == list.max_claims);
+    page.next = Some(at.canonical());
     Ok(page)
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::{Connection, types::Null};
+
+    use super::*;
+
+    #[test]
+    fn fault_29_lists_read_along_the_primary_key() {
+        let connection = Connection::open_in_memory().unwrap();
+        crate::migrate(&connection).unwrap();
+        for (sql, expected) in [
+            (CLAIMS, "(tenant=? AND kind=? AND (scope,name)>(?,?))"),
+            (NEXT_TENANT, "(tenant>? AND"),
+        ] {
+            let mut query = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+            let nulls = vec![Null; query.parameter_count()];
+            let plan = query.query_map(rusqlite::params_from_iter(nulls), |row| row.get(3));
+            let plan: Vec<String> = plan.unwrap().collect::<Result<_, _>>().unwrap();
+            let [step] = plan.as_slice() else { panic!("{plan:?}") };
+            assert!(step.starts_with("SEARCH") && step.contains(expected), "{plan:?}");
+        }
+    }
 }

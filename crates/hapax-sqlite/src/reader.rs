@@ -1,5 +1,7 @@
-//! The reader threads, each with its own connection.
+//! The reader threads, each with its own connection: those that every claim needs, and one for
+//! operators, whose lists and counts may take long.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hapax_core::{OpenMode, StoreResult};
@@ -14,6 +16,8 @@ use crate::session::execute;
 
 /// How many reads share one snapshot.
 const MAX_CALLS: usize = 32;
+/// After how many steps of the engine an operator's call looks whether it was abandoned.
+const STEPS: i32 = 10_000;
 
 /// The queue that all reader threads take calls from.
 pub(crate) type ReadQueue = Arc<Mutex<mpsc::Receiver<Box<dyn QueuedCall>>>>;
@@ -29,7 +33,52 @@ pub(crate) fn run(files: &StoreFiles, queue: &ReadQueue, mut connection: Option<
         if taken == 0 {
             return;
         }
-        connection = serve(files, connection.take(), &mut calls);
+        connection = serve(files, connection.take(), &mut calls, open);
+    }
+}
+
+/// Serves operators' reads one at a time, and ends a read whose caller is gone.
+pub(crate) fn run_for_operators(
+    files: &StoreFiles,
+    mut queue: mpsc::Receiver<Box<dyn QueuedCall>>,
+    running: &RunningCall,
+) {
+    let mut connection = None;
+    while let Some(call) = queue.blocking_recv() {
+        connection = serve(files, connection.take(), &mut vec![call], |files| {
+            let mut connection = open(files)?;
+            let running = running.clone();
+            let is_abandoned = move || running.is_abandoned();
+            connection.progress_handler(STEPS, Some(is_abandoned)).map_err(store_error)?;
+            Ok(connection)
+        });
+    }
+}
+
+/// The operator's call that runs now.
+#[derive(Clone, Default)]
+pub(crate) struct RunningCall(Arc<Mutex<AbandonedFlag>>);
+
+impl RunningCall {
+    pub(crate) fn begin(&self, call: &AbandonedFlag) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = call.clone();
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).0.load(Ordering::Relaxed)
+    }
+}
+
+/// Whether a caller has stopped waiting.
+#[derive(Clone, Default)]
+pub(crate) struct AbandonedFlag(Arc<AtomicBool>);
+
+/// Sets the flag when the caller's future is dropped: answered, timed out or cancelled.
+pub(crate) struct AbandonOnDrop(pub(crate) AbandonedFlag);
+
+impl Drop for AbandonOnDrop {
+    fn drop(&mut self) {
+        self.0.0.store(true, Ordering::Relaxed);
     }
 }
 
@@ -37,6 +86,7 @@ fn serve(
     files: &StoreFiles,
     connection: Option<FileConnection>,
     calls: &mut Vec<Box<dyn QueuedCall>>,
+    open: impl FnOnce(&StoreFiles) -> StoreResult<FileConnection>,
 ) -> Option<FileConnection> {
     let begun = reuse_or_connect(connection, files, open).and_then(|connection| {
         execute(&connection, "BEGIN", [])?;

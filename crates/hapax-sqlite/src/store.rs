@@ -12,10 +12,12 @@ use hapax_core::{
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use crate::changes::ChangeReader;
 use crate::checkpoint::{CheckpointSignal, Checkpointer, RESTART_PAGES};
 use crate::connect::FileConnection;
 use crate::files::StoreFiles;
 use crate::queued_call::{QueuedCall, run_on_thread};
+use crate::reader::{AbandonOnDrop, AbandonedFlag, RunningCall};
 use crate::reserve::DiskReserve;
 use crate::session::{Session, write_probe};
 use crate::writer::{RoomNeed, WriteInfo, Writer, WriterMessage, WriterStats};
@@ -49,6 +51,9 @@ pub(crate) struct SqliteInner {
     stats: Arc<WriterStats>,
     writer: mpsc::Sender<WriterMessage>,
     readers: mpsc::Sender<Box<dyn QueuedCall>>,
+    operators: mpsc::Sender<Box<dyn QueuedCall>>,
+    /// The operator's call that runs now.
+    running: RunningCall,
     checkpointer: SyncSender<CheckpointSignal>,
 }
 
@@ -97,6 +102,7 @@ impl SqliteStore {
             restart_at: RESTART_PAGES,
             failed_restarts: 0,
             data_version: None,
+            changes: ChangeReader::default(),
             refused_at: None,
             noted: Timestamp(0),
         };
@@ -108,10 +114,17 @@ impl SqliteStore {
             spawn("hapax-reader", move || reader::run(&files, &queue, connection))?;
         }
 
+        let (operators, calls) = mpsc::channel(config.max_waiting_calls);
+        let running = RunningCall::default();
+        let (files_, running_) = (files.clone(), running.clone());
+        spawn("hapax-operator", move || reader::run_for_operators(&files_, calls, &running_))?;
+
         let thread = Checkpointer { files, hub: hub.clone(), writer: writer.downgrade() };
         spawn("hapax-checkpoint", move || thread.run(signals))?;
 
-        Ok(Self(Arc::new(SqliteInner { config, hub, stats, writer, readers, checkpointer })))
+        let inner =
+            SqliteInner { config, hub, stats, writer, readers, operators, running, checkpointer };
+        Ok(Self(Arc::new(inner)))
     }
 
     /// How many transactions this handle and its clones have committed; many calls share one.
@@ -124,6 +137,22 @@ impl SqliteStore {
         work: impl FnMut(Session<'_>) -> StoreResult<T> + Send + 'static,
     ) -> StoreResult<T> {
         with_timeout(self.0.config.timeout, run_on_thread(&self.0.readers, |call| call, work)).await
+    }
+
+    /// [`Self::read`] on the operators' own thread: lists and counts may take long, and claims must not
+    /// wait for them. A read that outlasts its timeout is ended.
+    pub(crate) async fn read_as_operator<T: Send + 'static>(
+        &self,
+        mut work: impl FnMut(Session<'_>) -> StoreResult<T> + Send + 'static,
+    ) -> StoreResult<T> {
+        let (flag, running) = (AbandonedFlag::default(), self.0.running.clone());
+        let _abandon = AbandonOnDrop(flag.clone());
+        let work = move |session: Session<'_>| {
+            running.begin(&flag);
+            work(session)
+        };
+        with_timeout(self.0.config.timeout, run_on_thread(&self.0.operators, |call| call, work))
+            .await
     }
 
     pub(crate) async fn write<T: Send + 'static>(
@@ -172,7 +201,8 @@ impl Store for SqliteStore {
 
     async fn examine(&self) -> StoreResult<Vec<Finding>> {
         let (config, stats) = (self.0.config.clone(), self.0.stats.clone());
-        self.read(move |session| examine::examine(session.connection, &config, &stats)).await
+        self.read_as_operator(move |session| examine::examine(session.connection, &config, &stats))
+            .await
     }
 
     /// Runs several short transactions, so that other calls get in between. A large job counts once
@@ -192,6 +222,34 @@ impl Store for SqliteStore {
             {
                 return Ok(Swept { count, more: swept.more });
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A query that never ends keeps the thread for operators for as long as it runs.
+    #[tokio::test]
+    async fn fault_29_operators_read_is_ended_with_its_timeout() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("hapax.db");
+        let config = SqliteConfig::new(path).timeout(Duration::from_secs(1));
+        let store = SqliteStore::open(config).unwrap();
+        let endless = |session: Session<'_>| {
+            let sql = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) \
+                       SELECT count(*) FROM n";
+            session.one(sql, [], |row| row.get::<_, i64>(0))
+        };
+        let answer = store.read_as_operator(endless).await;
+        assert!(matches!(answer, Err(StoreError::Timeout { .. })), "{answer:?}");
+        let mut tries = 0;
+        while let Err(error) = store.examine().await {
+            tries += 1;
+            assert!(tries < 60, "the endless read still runs: {error:?}");
         }
     }
 }

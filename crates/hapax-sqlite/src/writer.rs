@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::SyncSender;
 
 use hapax_core::{StoreError, StoreResult, Timestamp, WakeRegistry};
-use rusqlite::Connection;
 use tokio::sync::mpsc;
 
+use crate::changes::{self, ChangeReader};
 use crate::checkpoint::{self, CheckpointSignal};
 use crate::connect::{FileConnection, connect, reuse_or_connect};
 use crate::error::{internal_error, store_error};
@@ -89,6 +89,7 @@ pub(crate) struct Writer {
     pub(crate) failed_restarts: u32,
     /// The last `data_version`, which SQLite changes with every commit of another connection.
     pub(crate) data_version: Option<i64>,
+    pub(crate) changes: ChangeReader,
     pub(crate) reserve: DiskReserve,
     /// How many pages were free below `max_bytes` when a call was refused for want of room.
     pub(crate) refused_at: Option<i64>,
@@ -110,11 +111,11 @@ impl Writer {
         } else if self.is_at_its_limit() {
             batch.keep_only(|room| room != RoomNeed::Asks, &no_room());
         }
-        let mut done = self.commit(&mut batch.calls);
+        let mut done = self.commit(&mut batch.calls, &batch.wakes);
         if let Err(error @ StoreError::Full { .. }) = &done {
             self.make_room();
             batch.keep_only(|room| room == RoomNeed::Frees, error);
-            done = self.commit(&mut batch.calls);
+            done = self.commit(&mut batch.calls, &batch.wakes);
         }
         let calls = batch.calls.into_iter().map(|(call, _)| call);
         match done {
@@ -136,14 +137,15 @@ impl Writer {
     }
 
     /// Commits the whole batch, or nothing of it.
-    fn commit(&mut self, calls: &mut [BatchedCall]) -> StoreResult<()> {
+    fn commit(&mut self, calls: &mut [BatchedCall], wakes: &[u64]) -> StoreResult<()> {
         let files = self.files.clone();
         let connection =
             reuse_or_connect(self.connection.take(), &files, |_| self.connect_to_write())?;
         let before = connection.total_changes();
-        let mut done = self
+        let committed = self
             .check_foreign_commits(&connection)
-            .and_then(|()| transact(&connection, calls, &mut self.noted));
+            .and_then(|()| transact(&connection, calls, wakes, &mut self.noted));
+        let mut done = committed.map(|notes| self.changes.skip_own(notes));
         if done.is_ok() && connection.total_changes() > before {
             self.stats.commits.fetch_add(1, Ordering::Relaxed);
             // A commit into a WAL that was removed meanwhile is lost with this process.
@@ -195,21 +197,23 @@ impl Writer {
             .map_err(store_error)?;
         checkpoint::limit_wal_size(&connection)?;
         connection.pragma_update(None, "cache_size", CACHE_KIB).map_err(store_error)?;
-        self.data_version = None;
+        (self.data_version, self.changes) = (None, ChangeReader::default());
         Ok(connection)
     }
 
-    /// Wakes all waiters after a commit of another process, which may be the one they wait for.
-    fn check_foreign_commits(&mut self, connection: &Connection) -> StoreResult<()> {
+    /// Wakes the waiters of keys that another process has changed.
+    fn check_foreign_commits(&mut self, connection: &FileConnection) -> StoreResult<()> {
         let version: i64 = connection
             .prepare_cached("PRAGMA data_version")
             .and_then(|mut query| query.query_row([], |row| row.get(0)))
             .map_err(store_error)?;
-        let before = self.data_version.replace(version);
-        if before != Some(version) {
-            self.stats.foreign_commits.fetch_add(u64::from(before.is_some()), Ordering::Relaxed);
-            self.hub.wake_all();
+        if self.data_version == Some(version) {
+            return Ok(());
         }
+        migrate::check_version(connection)?;
+        self.changes.wake(connection.session(), &self.hub)?;
+        let before = self.data_version.replace(version);
+        self.stats.foreign_commits.fetch_add(u64::from(before.is_some()), Ordering::Relaxed);
         Ok(())
     }
 
@@ -236,6 +240,9 @@ impl Writer {
         }
     }
 }
+
+/// The first and the last number of a commit's notes for other processes.
+type NoteRange = Option<(i64, i64)>;
 
 type BatchedCall = (Box<dyn QueuedCall>, RoomNeed);
 
@@ -274,20 +281,23 @@ fn take_batch(first: WriterMessage, queue: &mut mpsc::Receiver<WriterMessage>) -
 fn transact(
     connection: &FileConnection,
     calls: &mut [BatchedCall],
+    wakes: &[u64],
     noted: &mut Timestamp,
-) -> StoreResult<()> {
+) -> StoreResult<NoteRange> {
     if calls.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
     execute(connection, "BEGIN IMMEDIATE", [])?;
     let before = connection.total_changes();
     let done = run_all(connection, calls).and_then(|()| {
+        let mut notes = None;
         if connection.total_changes() > before {
             connection.clock().note(connection, noted)?;
+            notes = changes::note(connection.session(), wakes)?;
         }
         failpoint::hit(BEFORE_COMMIT);
         // A transaction that wrote nothing costs no sync.
-        execute(connection, "COMMIT", []).map(drop)
+        execute(connection, "COMMIT", []).map(|_| notes)
     });
     if done.is_err() && !connection.is_autocommit() {
         let _ = execute(connection, "ROLLBACK", []);

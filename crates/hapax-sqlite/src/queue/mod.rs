@@ -1,4 +1,4 @@
-//! `Queue` on SQLite: the writer thread runs every step, reader threads count and list.
+//! `Queue` on SQLite: the writer thread runs every step, the operator's thread counts and lists.
 
 mod enqueue;
 mod item;
@@ -78,7 +78,7 @@ impl Queue for SqliteStore {
 
     async fn depth(&self, queue: &QueueName, whose: Option<&Tenant>) -> StoreResult<QueueDepth> {
         let (queue, whose) = (queue.clone(), whose.cloned());
-        self.read(move |session| oversee::depth(session, &queue, whose.as_ref())).await
+        self.read_as_operator(move |session| oversee::depth(session, &queue, whose.as_ref())).await
     }
 
     async fn dead(
@@ -89,8 +89,10 @@ impl Queue for SqliteStore {
         at_most: u32,
     ) -> StoreResult<Vec<DeadLetter>> {
         let (queue, whose) = (queue.clone(), whose.cloned());
-        self.read(move |session| oversee::dead(session, &queue, whose.as_ref(), after, at_most))
-            .await
+        self.read_as_operator(move |session| {
+            oversee::dead(session, &queue, whose.as_ref(), after, at_most)
+        })
+        .await
     }
 
     async fn resolve_dead(

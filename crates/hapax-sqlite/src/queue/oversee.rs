@@ -13,14 +13,23 @@ pub(crate) fn depth(
     tenant: Option<&Tenant>,
 ) -> StoreResult<QueueDepth> {
     let (queue, tenant, now) = (queue.as_str(), tenant.map(Tenant::as_str), session.now()?);
-    let counts: Vec<(i64, u64)> = session.all(
-        "SELECT state, count(*) FROM hapax_outbox \
-         WHERE queue = ?1 AND state <= 5 AND (?2 IS NULL OR tenant = ?2) GROUP BY state",
-        params![queue, tenant],
-        |row| Ok((row.get(0)?, row.get(1)?)),
-    )?;
     let mut depth = QueueDepth::default();
-    for (state, count) in counts {
+    for state in 0..=state::DEAD {
+        // Two texts: `?3 IS NULL OR …` in one of them would be evaluated for every row.
+        let count: u64 = match tenant {
+            None => session.one(
+                "SELECT count(*) FROM hapax_outbox \
+                 WHERE queue = ?1 AND state <= 5 AND state = ?2",
+                params![queue, state],
+                |row| row.get(0),
+            ),
+            Some(tenant) => session.one(
+                "SELECT count(*) FROM hapax_outbox \
+                 WHERE queue = ?1 AND state <= 5 AND state = ?2 AND tenant = ?3",
+                params![queue, state, tenant],
+                |row| row.get(0),
+            ),
+        }?;
         match state {
             ..state::IN_FLIGHT => depth.waiting += count,
             state::IN_FLIGHT => depth.in_flight += count,

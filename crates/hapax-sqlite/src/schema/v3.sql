@@ -1,4 +1,5 @@
--- The stored format of hapax on SQLite, version 3: a clock that nobody can set.
+-- The stored format of hapax on SQLite, version 3: a clock that nobody can set, and notes of
+-- what changed.
 --
 -- Leases and retentions are measured by the machine's time since boot plus a base, so that all
 -- processes agree and no step of the wall clock matters. hapax_meta has four more names:
@@ -10,3 +11,27 @@
 -- The columns created_at and ended_at of hapax_outbox are times of the wall clock: shown, never compared
 -- with anything that decides. A foreign program's deliver_after is compared with the clock of the file,
 -- which differs from the wall clock by the steps since the boot.
+
+-- hapax_changes: the keys whose waiters a commit wakes, for the processes that did not make it. The last
+-- ten thousand or so are kept.
+--   id      grows by one with each row
+--   digest  of the key, 64 bits; NULL where the commit concerns too many to name
+CREATE TABLE hapax_changes (
+    id     INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+    digest INTEGER
+) STRICT;
+
+-- hapax_arrivals: how many items each queue has got, from whatever program; its waiters are woken when
+-- it grows.
+CREATE TABLE hapax_arrivals (
+    queue TEXT    NOT NULL PRIMARY KEY,
+    items INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Not an UPSERT, because the inserter's SQLite may be older than that.
+CREATE TRIGGER hapax_outbox_arrived AFTER INSERT ON hapax_outbox
+BEGIN
+    INSERT INTO hapax_arrivals (queue, items) SELECT NEW.queue, 0
+    WHERE NOT EXISTS (SELECT 1 FROM hapax_arrivals WHERE queue = NEW.queue);
+    UPDATE hapax_arrivals SET items = items + 1 WHERE queue = NEW.queue;
+END;

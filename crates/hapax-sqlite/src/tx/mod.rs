@@ -29,7 +29,7 @@ use hapax_core::{
 use rusqlite::{Connection, Savepoint, Transaction};
 
 use crate::session::{Session, SessionClock};
-use crate::{claims, records};
+use crate::{changes, claims, records};
 
 /// The way into a transaction of `rusqlite` that you own.
 ///
@@ -137,12 +137,21 @@ impl<'a> SqliteTransaction<'a> {
 
     /// Settles a pending claim with `value`.
     pub fn settle(&self, key: &Key, token: &Token, value: Bytes) -> StoreResult<Step> {
-        claims::step(self.session, key, token, &ClaimStep::Settle(value))
+        self.step_and_note(key, token, &ClaimStep::Settle(value))
     }
 
     /// Gives a pending claim back.
     pub fn give_back(&self, key: &Key, token: &Token, how: GiveBack) -> StoreResult<Step> {
-        claims::step(self.session, key, token, &ClaimStep::GiveBack(how))
+        self.step_and_note(key, token, &ClaimStep::GiveBack(how))
+    }
+
+    /// Notes the step for the waiters of other processes, which see it with the commit.
+    fn step_and_note(&self, key: &Key, token: &Token, step: &ClaimStep) -> StoreResult<Step> {
+        let done = claims::step(self.session, key, token, step)?;
+        if matches!(done, Step::Done(_)) {
+            changes::note(self.session, &[key.digest()])?;
+        }
+        Ok(done)
     }
 
     /// Reads a claim, as your transaction sees it.

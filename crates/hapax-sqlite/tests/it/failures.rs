@@ -1,17 +1,19 @@
 //! Locks of others, a full disk, callers that went away, panics: an answer in time, and everything
 //! as before when it is over.
 
+use std::collections::BTreeSet;
 use std::future::{Future, poll_fn};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
 use crate::common::*;
 use hapax_core::log::Appended;
+use hapax_core::queue::QueueName;
 use hapax_core::{
-    Claimed, Claims, Clock, Expect, Log, ManualClock, Put, Records, Step, Store, StoreError,
-    Timestamp, Version,
+    ClaimQuery, Claimed, Claims, Clock, Expect, KeyKind, Log, ManualClock, Oversight, Put, Queue,
+    Records, Step, Store, StoreError, Tenant, Timestamp, Version,
 };
 use hapax_sqlite::{SqliteStore, rusqlite::Connection};
 
@@ -225,4 +227,36 @@ async fn panicking_call_ends_no_thread() {
     }
     clock.broken.store(false, Ordering::SeqCst);
     assert_eq!(store.settle(&key, &held.token, "x".into()).await.unwrap(), Step::Done(held.fence));
+}
+
+/// Notes which threads read the clock.
+#[derive(Debug, Default)]
+struct NotingClock {
+    clock: ManualClock,
+    threads: Mutex<BTreeSet<String>>,
+}
+
+impl Clock for NotingClock {
+    fn now(&self) -> Timestamp {
+        let name = std::thread::current().name().unwrap_or_default().to_owned();
+        self.threads.lock().unwrap().insert(name);
+        self.clock.now()
+    }
+}
+
+#[tokio::test]
+async fn fault_29_lists_and_counts_keep_off_the_readers_of_claims() {
+    let place = Place::new();
+    let clock = Arc::new(NotingClock::default());
+    let store = SqliteStore::open(place.config().clock(clock.clone())).unwrap();
+    let threads = || std::mem::take(&mut *clock.threads.lock().unwrap());
+    settled(&store, &command("a"), "done").await;
+    threads();
+    let (tenant, kind) = (Tenant::default(), KeyKind::Command);
+    let list = ClaimQuery { tenant, kind, status: None, after: None, max_claims: 10 };
+    assert_eq!(store.list(&list).await.unwrap().claims.len(), 1);
+    let _ = store.depth(&QueueName::outbox(), None).await.unwrap();
+    assert_eq!(threads(), BTreeSet::from(["hapax-operator".to_owned()]));
+    let _ = store.look(&command("a")).await.unwrap();
+    assert_eq!(threads(), BTreeSet::from(["hapax-reader".to_owned()]));
 }

@@ -8,7 +8,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::common::*;
-use hapax_core::{Claimed, Claims, Store};
+use hapax_core::queue::QueueName;
+use hapax_core::{Claimed, Claims, Expect, Queue, Records, Store, Watch};
+use hapax_sqlite::HapaxTransaction;
 
 /// The other process: holds a claim until it is told to settle it.
 #[tokio::test]
@@ -112,4 +114,59 @@ async fn watch_sees_the_commit_of_another_process() {
     });
     assert_eq!(value.await.expect("a hint"), "over there");
     assert!(holder.wait().unwrap().success());
+}
+
+/// Whether the watch was woken, without waiting.
+async fn is_woken(watch: &mut Watch) -> bool {
+    tokio::time::timeout(Duration::ZERO, watch.changed(Duration::MAX)).await.is_ok()
+}
+
+/// Another handle on the file has connections of its own, as another process has.
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_31_foreign_commit_wakes_its_own_waiters_only() {
+    let (place, store) = Place::with_store();
+    let other = place.store();
+    let held = ticket(other.claim(&command("7"), &ask()).await);
+    // The first look of a writer wakes all waiters.
+    store.ping().await.unwrap();
+    let mut watches: Vec<_> = (0..50).map(|n| store.watch(&command(&n.to_string()))).collect();
+    let mut queue = store.arrivals(&QueueName::outbox());
+    store.ping().await.unwrap();
+    for n in 0..20 {
+        let key = record(&n.to_string());
+        let _ = other.put(&key, "1".into(), &Expect::Any, None).await.unwrap();
+    }
+    let _ = other.settle(&command("7"), &held.token, "done".into()).await.unwrap();
+    let woken = tokio::time::timeout(PATIENT, watches[7].changed(Duration::MAX)).await;
+    woken.expect("a hint: every commit before it was noticed by now");
+    let mut count = 0;
+    for watch in &mut watches {
+        count += u32::from(is_woken(watch).await);
+    }
+    assert_eq!(count, 0, "waiters of other keys were woken");
+    assert!(!is_woken(&mut queue).await, "nothing arrived");
+
+    // Plain SQL, as other languages write it, and a transaction of one's own.
+    let mut shop = shop(&place);
+    shop.execute("INSERT INTO hapax_outbox (topic, payload) VALUES ('t', 'x')", []).unwrap();
+    tokio::time::timeout(PATIENT, queue.changed(Duration::MAX)).await.expect("an arrival");
+    let held = ticket(store.claim(&command("8"), &ask()).await);
+    let tx = shop.transaction().unwrap();
+    let _ = tx.hapax().settle(&command("8"), &held.token, "done".into()).unwrap();
+    tx.commit().unwrap();
+    tokio::time::timeout(PATIENT, watches[8].changed(Duration::MAX)).await.expect("a hint");
+    assert!(!is_woken(&mut watches[9]).await);
+}
+
+/// A process that is far behind wakes all, rather than miss one.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_foreign_changes_wake_all_waiters() {
+    let (place, store) = Place::with_store();
+    store.ping().await.unwrap();
+    let mut watch = store.watch(&command("a"));
+    store.ping().await.unwrap();
+    let fill = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000) \
+                INSERT INTO hapax_changes (digest) SELECT i FROM n";
+    place.stranger().execute_batch(fill).unwrap();
+    tokio::time::timeout(PATIENT, watch.changed(Duration::MAX)).await.expect("a hint");
 }
