@@ -15,7 +15,7 @@ pub(crate) const SHORT: Duration = Duration::from_millis(150);
 pub(crate) struct LawContext {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) tenant: Tenant,
-    subject: Arc<dyn StoreUnderTest>,
+    pub(crate) subject: Arc<dyn StoreUnderTest>,
 }
 
 impl LawContext {

@@ -29,6 +29,7 @@ mod context;
 mod faulty_store;
 mod history;
 mod log;
+mod lost_answers;
 mod oversight;
 mod queue;
 mod records;
@@ -37,5 +38,6 @@ mod wrapped_store;
 
 pub use faulty_store::{Fault, FaultInjector, FaultyStore};
 pub use history::check_histories;
+pub use lost_answers::{LossyConnection, LossyStore};
 pub use suite::{StoreUnderTest, check, scale};
 pub use wrapped_store::{StorePart, StoreWrapper, WrappedStore};

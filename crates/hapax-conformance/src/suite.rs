@@ -8,7 +8,8 @@ use hapax_core::Store;
 use tokio::sync::Semaphore;
 
 use crate::context::LawContext;
-use crate::{claims, log, oversight, queue, records};
+use crate::lost_answers::LossyStore;
+use crate::{claims, log, lost_answers, oversight, queue, records};
 
 /// A store to be checked, and its clock.
 #[async_trait]
@@ -20,6 +21,12 @@ pub trait StoreUnderTest: Send + Sync + 'static {
     /// Advances the store's clock. The default sleeps, for a store that uses the real time.
     async fn advance(&self, time: Duration) {
         tokio::time::sleep(time).await;
+    }
+
+    /// Opens a handle over a connection that can lose answers. The laws about lost answers run only
+    /// on a store that has one; a store without a connection (SQLite) has none.
+    async fn lossy(&self) -> Option<LossyStore> {
+        None
     }
 }
 
@@ -56,10 +63,13 @@ where
     F: Fn() -> S,
     S: Future<Output = Arc<dyn StoreUnderTest>>,
 {
-    let mut laws: Vec<_> = [records::LAWS, oversight::LAWS].concat();
+    let mut laws: Vec<_> = [records::LAWS, oversight::LAWS, lost_answers::LAWS].concat();
     laws.extend(claims::laws());
     laws.extend(log::laws());
     laws.extend(queue::laws());
+    if make().await.lossy().await.is_none() {
+        report_skipped(lost_answers::LAWS.len());
+    }
     let permits = Arc::new(Semaphore::new(MAX_CONCURRENT));
     let mut running = Vec::new();
     for (name, law) in laws.clone() {
@@ -78,6 +88,14 @@ where
         }
     }
     assert!(broken.is_empty(), "{} of {} laws broken: {broken:?}", broken.len(), laws.len());
+}
+
+#[expect(
+    clippy::print_stderr,
+    reason = "a test that did not run must not look like one that passed"
+)]
+fn report_skipped(laws: usize) {
+    eprintln!("{laws} laws about lost answers did not run: the store has no lossy connection");
 }
 
 /// The number of rounds of a loop or a property test, scaled by `HAPAX_TEST_SCALE` (1 by default).

@@ -4,11 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::{
     ClaimRequest, Claimed, Claims, GiveBack, Key, Step, StoreError, StoreResult, Token,
-    metric_names,
+    deadline_after, metric_names,
 };
 
 /// The longest pause between two polls of a waiter: a hint between nodes may be lost.
@@ -31,11 +32,11 @@ pub(crate) async fn claim(
     wait: Duration,
     undo: GiveBack,
 ) -> StoreResult<(Claimed, Instant)> {
-    let deadline = Instant::now() + wait;
+    let deadline = deadline_after(Instant::now(), wait);
     let mut watch = None;
     loop {
         let asked_at = Instant::now();
-        let unheard = UndoOnDrop { store, key, ask, undo };
+        let unheard = UndoOnDrop { store, key, token: &ask.token, undo };
         let answer = retry_once_on_disconnect(|| store.claim(key, ask)).await;
         match &answer {
             Err(error) if error.is_transient() => drop(unheard),
@@ -97,17 +98,17 @@ pub(crate) fn count_step<E: From<StoreError>>(
     result
 }
 
-/// A claim whose answer has not arrived. Dropping this guard gives the claim back in the
-/// background; [`UndoOnDrop::heard`] disarms it.
-struct UndoOnDrop<'a> {
-    store: &'a Arc<dyn Claims>,
-    key: &'a Key,
-    ask: &'a ClaimRequest,
-    undo: GiveBack,
+/// A claim, or a step of one, whose answer has not arrived. Dropping this guard gives the claim back in
+/// the background; [`UndoOnDrop::heard`] disarms it.
+pub(crate) struct UndoOnDrop<'a> {
+    pub(crate) store: &'a Arc<dyn Claims>,
+    pub(crate) key: &'a Key,
+    pub(crate) token: &'a Token,
+    pub(crate) undo: GiveBack,
 }
 
 impl UndoOnDrop<'_> {
-    fn heard(self) {
+    pub(crate) fn heard(self) {
         std::mem::forget(self);
     }
 }
@@ -116,29 +117,44 @@ impl Drop for UndoOnDrop<'_> {
     fn drop(&mut self) {
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let (store, key, token) =
-                (Arc::clone(self.store), self.key.clone(), self.ask.token.clone());
-            runtime.spawn(undo(store, key, token, self.undo, self.ask.lease));
+                (Arc::clone(self.store), self.key.clone(), self.token.clone());
+            runtime.spawn(undo(store, key, token, self.undo));
         }
     }
 }
 
-/// Gives back a claim that may have been granted although its answer was lost. The claim may reach
-/// the store after the first give-back, so [`Step::Lost`] is retried for 5 seconds. An error is
-/// retried for 60 seconds. Neither is retried for longer than the lease.
-async fn undo(store: Arc<dyn Claims>, key: Key, token: Token, how: GiveBack, lease: Duration) {
-    let start = Instant::now();
+/// How many claims are undone at once; beyond that each is given back only once, so that the
+/// claims of a long outage do not pile up.
+static UNDOING: Semaphore = Semaphore::const_new(4096);
+/// How long an error is retried: as long as a store may stand still and then execute the claim.
+const UNDO_ERRORS: Duration = Duration::from_secs(600);
+/// How long a store that answers is asked again whether the claim has reached it.
+const UNDO_LOST: Duration = Duration::from_secs(5);
+
+/// Gives back a claim that may have been granted although its answer was lost.
+///
+/// A store that stands still executes the claim when it continues, which may be long after the
+/// lease: the claim would be *unknown* although nothing ran. So errors are retried whatever the
+/// lease. The claim may also reach the store after the give-back, so [`Step::Lost`] is retried too,
+/// counted from the first one after the last error.
+async fn undo(store: Arc<dyn Claims>, key: Key, token: Token, how: GiveBack) {
+    let permit = UNDOING.try_acquire();
+    let (start, mut lost_since) = (Instant::now(), None);
     let mut pause = Duration::from_millis(50);
     loop {
-        let longest = match store.give_back(&key, &token, how).await {
+        let gives_up = match store.give_back(&key, &token, how).await {
             Ok(Step::Done(_)) => return,
-            Ok(Step::Lost) => Duration::from_secs(5),
-            Err(_) => Duration::from_secs(60),
+            Ok(Step::Lost) => lost_since.get_or_insert_with(Instant::now).elapsed() >= UNDO_LOST,
+            Err(_) => {
+                lost_since = None;
+                start.elapsed() >= UNDO_ERRORS
+            }
         };
-        if start.elapsed() >= longest.min(lease) {
+        if gives_up || permit.is_err() {
             return;
         }
         tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(Duration::from_secs(5));
+        pause = (pause * 2).min(Duration::from_secs(1));
     }
 }
 
@@ -171,18 +187,18 @@ pub(crate) async fn renew_until_lost(
     since: Instant,
     until: Option<Instant>,
 ) {
-    let mut alive_until = since + lease;
-    let mut next = since + lease / 3;
+    let mut alive_until = deadline_after(since, lease);
+    let mut next = deadline_after(since, lease / 3);
     while next < alive_until && until.is_none_or(|until| next < until) {
         tokio::time::sleep_until(next).await;
         let asked_at = Instant::now();
         match tokio::time::timeout_at(alive_until, store.extend(key, token, lease)).await {
-            Ok(Ok(Step::Done(_))) => alive_until = asked_at + lease,
+            Ok(Ok(Step::Done(_))) => alive_until = deadline_after(asked_at, lease),
             Ok(Ok(Step::Lost)) => return,
             Ok(Err(error)) => metric_names::count_store_error(&error),
             Err(_) => return,
         }
-        next = asked_at + lease / 3;
+        next = deadline_after(asked_at, lease / 3);
     }
     tokio::time::sleep_until(alive_until).await;
 }

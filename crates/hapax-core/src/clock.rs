@@ -32,6 +32,20 @@ pub fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
+/// The moment `time` after `start`, and at most a lifetime after it: a sum that is too large for the clock
+/// of the machine would panic.
+///
+/// ```
+/// # use std::time::Duration;
+/// let start = tokio::time::Instant::now();
+/// assert_eq!(hapax_core::deadline_after(start, Duration::from_secs(1)), start + Duration::from_secs(1));
+/// assert!(hapax_core::deadline_after(start, Duration::MAX) > start + Duration::from_secs(1));
+/// ```
+pub fn deadline_after(start: Instant, time: Duration) -> Instant {
+    const LIFETIME: Duration = Duration::from_secs(100 * 366 * 86_400);
+    start + time.min(LIFETIME)
+}
+
 /// The clock of the embedded stores. Redis and PostgreSQL use the clock of their server.
 pub trait Clock: Send + Sync + fmt::Debug + 'static {
     /// The current time.

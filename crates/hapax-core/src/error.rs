@@ -106,8 +106,10 @@ impl StoreError {
         )
     }
 
-    /// Whether the same call may be made again. As [`StoreError::is_transient`]: every step of a store
-    /// is idempotent, so that a call whose answer was lost may be repeated.
+    /// Whether the same call may be made again. As [`StoreError::is_transient`]: steps of claims, appends,
+    /// leases and writes with an expected version recognise themselves or are refused. A put or delete
+    /// without an expected version, and an enqueue of an item that is forgotten once it is done, may
+    /// undo what somebody else did since the first call.
     pub fn is_retryable(&self) -> bool {
         self.is_transient()
     }

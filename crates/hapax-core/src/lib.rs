@@ -40,7 +40,9 @@ pub mod trace;
 mod wake;
 
 pub use canonical::canonical_json;
-pub use clock::{Clock, ManualClock, RuntimeClock, SteadyClock, SystemClock, Timestamp, millis};
+pub use clock::{
+    Clock, ManualClock, RuntimeClock, SteadyClock, SystemClock, Timestamp, deadline_after, millis,
+};
 pub use error::{StoreError, StoreResult};
 #[cfg(feature = "bus")]
 pub use features::bus;

@@ -85,7 +85,7 @@ impl HttpClient {
         mut request: Request<Full<Bytes>>,
         timeout: Duration,
     ) -> Result<FullResponse, HttpError> {
-        let deadline = Instant::now() + timeout;
+        let deadline = Instant::now() + timeout.min(LONGEST_TIMEOUT);
         let connection = ConnectionWatch::new(&mut request);
         let response = tokio::time::timeout_at(deadline, self.request(request)).await;
         let response = response.map_err(|_| connection.timeout_error())??;
@@ -161,6 +161,8 @@ impl<B> fmt::Debug for HttpClient<B> {
     }
 }
 
+/// A longer timeout is no other: a sum that is too large for the clock would panic.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(366 * 86_400);
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// A `GET` that accepts JSON.

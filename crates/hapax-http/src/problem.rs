@@ -64,6 +64,13 @@ impl Problem {
         self
     }
 
+    /// Says that a retry is not safe although its kind says so.
+    #[must_use]
+    pub fn not_retryable(mut self) -> Self {
+        self.0.retryable = false;
+        self
+    }
+
     /// Says after how long a retry may succeed, as `retry_after_ms` and in `Retry-After`.
     #[must_use]
     pub fn retry_after(mut self, after: Duration) -> Self {

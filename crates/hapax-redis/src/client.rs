@@ -4,21 +4,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use hapax_core::{StoreError, StoreResult, with_timeout};
+use hapax_core::{StoreError, StoreResult, deadline_after, with_timeout};
 use redis::{Cmd, ErrorKind, FromRedisValue, ServerErrorKind, Value};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::connect::{RedisConnector, ReplicaBarrier, ReplicaWait, SharedConnection};
 use crate::error::{ClassifiedError, RedisErrorClass};
-use crate::script::Script;
+use crate::script::{Script, script_millis};
+
+/// How long a marker is kept beyond twice the timeout of its call: a first attempt is refused after the timeout and
+/// the allowance for clocks, a second one is sent within the timeout.
+const MARKER_MARGIN: Duration = Duration::from_secs(5);
 
 pub(crate) struct RedisClient {
     connection: SharedConnection,
     /// For calls that wait for replicas.
     waiting: Option<WaitingConnections>,
     permits: Semaphore,
-    timeout: Duration,
+    pub(crate) timeout: Duration,
 }
 
 /// Connections used in turn, because `WAIT` blocks everything behind it on its connection.
@@ -49,6 +53,15 @@ pub(crate) struct ScriptCall<'a> {
     pub(crate) replication_id_arg: Option<usize>,
     /// A key of the same slot to be written behind the script if replicas are waited for.
     pub(crate) barrier_key: Option<&'a str>,
+    /// Whether the script recognises its own work, so that it may be run again after a lost reply.
+    pub(crate) repeatable: bool,
+}
+
+impl<'a> ScriptCall<'a> {
+    pub(crate) fn new(script: &'a Script, keys: &'a [&'a str], args: &'a [&'a [u8]]) -> Self {
+        let (replication_id_arg, barrier_key) = (None, None);
+        Self { script, keys, args, replication_id_arg, barrier_key, repeatable: true }
+    }
 }
 
 pub(crate) struct ScriptReply {
@@ -94,20 +107,21 @@ impl RedisClient {
         keys: &[&str],
         args: &[&[u8]],
     ) -> StoreResult<ScriptReply> {
-        let (replication_id_arg, barrier_key) = (None, None);
-        self.call(ScriptCall { script, keys, args, replication_id_arg, barrier_key }).await
+        self.call(ScriptCall::new(script, keys, args)).await
     }
 
-    /// Runs a script, and once more if the connection breaks meanwhile: a script either recognises its own
-    /// work, or its caller looks at [`ScriptReply::first_error`].
+    /// Runs a script, and once more if the connection breaks meanwhile and the call is repeatable: the script
+    /// changes nothing where it was applied before. What it answers then may be wrong, so that its caller
+    /// looks at [`ScriptReply::first_error`].
     pub(crate) async fn call(&self, call: ScriptCall<'_>) -> StoreResult<ScriptReply> {
+        let deadline = deadline_after(Instant::now(), self.timeout);
         self.within_timeout(async {
-            match self.attempt(call).await {
+            match self.attempt(call, deadline).await {
                 Ok(value) => Ok(ScriptReply { value, first_error: None }),
-                Err(error) if error.class == RedisErrorClass::Disconnected => {
+                Err(error) if error.class == RedisErrorClass::Disconnected && call.repeatable => {
                     let first_error = Some(self.store_error(error));
                     // Boxed, because it is rare: the futures of all calls stay small.
-                    let value = Box::pin(self.attempt(call)).await;
+                    let value = Box::pin(self.attempt(call, deadline)).await;
                     let value = value.map_err(|error| self.store_error(error))?;
                     Ok(ScriptReply { value, first_error })
                 }
@@ -140,7 +154,13 @@ impl RedisClient {
         .await
     }
 
-    async fn attempt(&self, mut call: ScriptCall<'_>) -> Result<Value, ClassifiedError> {
+    /// Sends a script. A server that refuses it as too late, although its caller waits, has another clock than
+    /// was read from it: the clock is read again.
+    async fn attempt(
+        &self,
+        call: ScriptCall<'_>,
+        deadline: Instant,
+    ) -> Result<Value, ClassifiedError> {
         let (shared, barrier) = match (&self.waiting, call.barrier_key) {
             (Some(waiting), Some(key)) => {
                 (waiting.next(), Some(ReplicaBarrier { key, wait: waiting.wait }))
@@ -148,20 +168,39 @@ impl RedisClient {
             _ => (&self.connection, None),
         };
         let (mut connection, generation) = shared.get().await?;
-        let (open_job, mut args);
-        if let Some(at) = call.replication_id_arg {
-            open_job = shared.replication_id.open_job_prefix(&mut connection, generation).await;
-            args = call.args.to_vec();
-            args[at] = open_job.as_deref().unwrap_or_default().as_bytes();
-            call.args = &args;
-        }
-        let by_hash = call.script.by_hash(call.keys, call.args);
-        let mut reply = connection.send_with_barrier(&by_hash, barrier).await;
-        if let Err(error) = &reply
-            && error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
-        {
-            let with_body = call.script.with_body(call.keys, call.args);
-            reply = Box::pin(connection.send_with_barrier(&with_body, barrier)).await;
+        let mut send = async || {
+            let (mut args, script) = (call.args.to_vec(), call.script);
+            let open_job;
+            if let Some(at) = call.replication_id_arg {
+                open_job = shared.replication_id.open_job_prefix(&mut connection, generation).await;
+                args[at] = open_job.as_deref().unwrap_or_default().as_bytes();
+            }
+            let marker_lifetime;
+            if script.has_marker {
+                let lifetime = self.timeout.saturating_mul(2).saturating_add(MARKER_MARGIN);
+                marker_lifetime = script_millis(lifetime).to_string();
+                args.push(if call.repeatable { marker_lifetime.as_bytes() } else { b"" });
+            }
+            let server_deadline;
+            if script.has_deadline {
+                let time = shared.clock.time_at(deadline, &mut connection, generation).await;
+                server_deadline = time.map_or_else(String::new, |time| time.to_string());
+                args.push(server_deadline.as_bytes());
+            }
+            let by_hash = script.by_hash(call.keys, &args);
+            let mut reply = connection.send_with_barrier(&by_hash, barrier).await;
+            if let Err(error) = &reply
+                && error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+            {
+                let with_body = script.with_body(call.keys, &args);
+                reply = Box::pin(connection.send_with_barrier(&with_body, barrier)).await;
+            }
+            reply
+        };
+        let mut reply = send().await;
+        if reply.as_ref().is_err_and(|error| error.code() == Some("LATE")) {
+            shared.clock.forget();
+            reply = Box::pin(send()).await;
         }
         reply.map_err(|error| shared.report(generation, error))
     }
@@ -186,5 +225,28 @@ impl RedisClient {
             all.for_each(|connection| connection.replace_after_timeout(started));
         }
         result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hapax_core::{Expect, Key, Put, Records, Tenant};
+    use hapax_testkit::Redis;
+
+    use crate::{RedisConfig, RedisStore};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn write_after_a_step_of_the_servers_clock_is_not_refused() {
+        let redis = Redis::with(&["--appendonly", "no"]);
+        let config = RedisConfig::new(&redis.url()).unwrap().timeout(Duration::from_secs(60));
+        let store = RedisStore::open(config).unwrap();
+        let key = Key::record(&Tenant::default(), "r").unwrap();
+        for n in 0..3 {
+            let put = store.put(&key, "x".into(), &Expect::Any, None).await.unwrap();
+            assert_eq!(matches!(put, Put::Stored { created: true, .. }), n == 0);
+            store.client.connection.clock.step_server_forward(Duration::from_secs(3600));
+        }
     }
 }

@@ -118,6 +118,7 @@ const TRANSIENT_CODES: &[&str] = &[
     "MOVED",
     "ASK",
     "NOREPLICAS",
+    "LATE",
     "BUSY",
     "clients",
 ];

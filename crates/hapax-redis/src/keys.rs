@@ -1,7 +1,7 @@
 //! The Redis keys under which hapax keys are stored.
 
 use hapax_core::queue::QueueName;
-use hapax_core::{Key, KeyKind, Tenant};
+use hapax_core::{Key, KeyKind, Tenant, Token};
 
 /// Names of locks and records that are stored under the very same Redis key, because programs that know nothing
 /// of hapax use them too. They exist only for the tenant `default`; there are none by default. In a pattern `*`
@@ -65,6 +65,13 @@ impl KeyNames {
         KeyName { name: format!("{}:{{{}}}", self.prefix, key.canonical()), verbatim: false }
     }
 
+    /// The name of the marker of a call on that key, in the same slot; `None` if no other key can be in its
+    /// slot by a hash tag.
+    pub(crate) fn marker(&self, key: &KeyName, id: &Token) -> Option<String> {
+        let tag = hash_tag(&key.name);
+        (!tag.contains('}')).then(|| format!("{}:{{{tag}}}:did:{}", self.prefix, id.as_str()))
+    }
+
     /// A key of a partition of the log, or of a job in it. All of them are in one slot, by the hash tag.
     pub(crate) fn partition(&self, partition: u16, part: &str) -> String {
         format!("{}:{{p{partition}}}:{part}", self.prefix)
@@ -94,6 +101,12 @@ impl KeyNames {
     pub(crate) fn wake_channel(&self) -> String {
         format!("{}:wake", self.prefix)
     }
+}
+
+/// The part of a name that decides about its slot: the text in the first braces if there is any, else all.
+fn hash_tag(name: &str) -> &str {
+    let tagged = name.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
+    tagged.map(|(tag, _)| tag).filter(|tag| !tag.is_empty()).unwrap_or(name)
 }
 
 fn matches(pattern: &str, text: &str) -> bool {
@@ -144,6 +157,20 @@ mod tests {
     fn hash_tag_is_the_whole_key() {
         let key = Key::lock(&Tenant::default(), "a}b{c").unwrap();
         assert_eq!(name(key), "hapax:{default:lock::a%7Db%7Bc}");
+    }
+
+    #[test]
+    fn marker_is_in_the_slot_of_its_key() {
+        let names = KeyNames { prefix: "hapax".into(), verbatim: VerbatimKeys::default() };
+        let marker = |name: &str| {
+            let key = KeyName { name: name.into(), verbatim: true };
+            names.marker(&key, &Token::presented("7"))
+        };
+        for (name, tag) in [("a", "a"), ("a{b}c", "b"), ("a{b", "a{b"), ("{a}{b}", "a")] {
+            assert_eq!(marker(name), Some(format!("hapax:{{{tag}}}:did:7")), "{name}");
+        }
+        assert_eq!(marker("a}b"), None);
+        assert_eq!(marker("a{}b"), None);
     }
 
     #[test]

@@ -14,7 +14,7 @@
 //! # Stored format
 //!
 //! A claim or a record is one string under the key `hapax:{tenant:kind:scope:name}`; the braces make all of it the
-//! hash tag. Each step is one script on that key: one round trip, one slot, at most one write. Redis removes
+//! hash tag. Each step is one script on that key: one round trip, one slot, one write and perhaps a marker. Redis removes
 //! expired keys by itself.
 //!
 //! **Claim**: one line of fields separated by single spaces, then the fingerprint and the value without a separator.
@@ -52,6 +52,9 @@
 //!
 //! **Queue**: seven keys `hapax:{q:<name>}:…`, described in `lua/queue.lua`; `queue/item.rs` describes an item's body.
 //!
+//! **Marker**: the answer of a put, delete, enqueue or dead letter's action, under `hapax:{<tag of the key>}:did:<id of the
+//! call>` for twice the timeout and 5 s. The same call, repeated, returns it and writes nothing.
+//!
 //! # Promises
 //!
 //! - **Fences** are the larger of the stored fence + 1 and the server's clock in µs. They grow across release, expiry
@@ -59,9 +62,15 @@
 //!   master and replica differ by less than the time between two owners.
 //! - **Mutual exclusion** holds until a failover loses the write, because replication is asynchronous. Let the
 //!   resource that you write to compare fences.
-//! - **Lost replies.** A call whose connection broke is made once more. Claim, extend, settle and (not verbatim) put
-//!   recognise their own first attempt. A release, a delete and a verbatim put cannot: if the second attempt finds
-//!   nothing to do, they return [`hapax_core::StoreError::Unavailable`], never a wrong result.
+//! - **Lost replies.** A call whose connection broke is made once more. Claims, appends and leases recognise their own
+//!   first attempt by token or identity; puts, deletes and enqueues by their marker, whatever others have written
+//!   since. A release and a retry of an item cannot: if the second attempt finds nothing to do, they return
+//!   [`hapax_core::StoreError::Unavailable`], never a wrong result. A put or delete of a verbatim key with `}` and without
+//!   a hash tag has no marker and is not repeated.
+//! - **Late requests.** A server that stands still executes the requests in its sockets when it continues. Claims, leases,
+//!   puts, deletes and enqueues carry the time until which their caller waits, and a second for clocks; the script
+//!   refuses them later. The client reads the server's clock once for each connection, and again after a refusal. A
+//!   server whose clock goes back may execute late requests; unheard claims are then undone by the client.
 //! - **Time.** Every call ends within the [`RedisConfig::timeout`]. A broken connection is made again, without a
 //!   limit of attempts; one on which a call timed out is replaced; behind Sentinel the sentinels are asked for the
 //!   master each time.
@@ -76,7 +85,9 @@
 //!   an operator who demotes and promotes the server by hand within that second.
 //! - **Epochs** follow the server's clock as fences do, and grow under the same conditions.
 //! - **Queues** live in one slot each: many queues spread over a Cluster, one queue does not. Later calls on the same
-//!   queue remove acknowledged items after their retention, a hundred at a time.
+//!   queue forget acknowledged items after their retention: a hundred, and two for each item of the call.
+//! - **Sweeping** removes the pointers of forgotten jobs from the tails of partitions that are idle; everything else
+//!   expires by itself.
 //! - **Waiters** on any node are woken by one message on `hapax:wake`, which the script publishes that settles or
 //!   releases a claim, appends an event or makes an item due.
 //!
@@ -102,6 +113,7 @@ mod queue;
 mod records;
 mod replication_id;
 mod script;
+mod server_clock;
 mod store;
 mod wake;
 

@@ -4,8 +4,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use hapax_core::{Deleted, Expect, Key, Put, Record, Records, StoreResult, Token, Version};
 
-use crate::client::unexpected_reply;
-use crate::script::{DELETE, GET, PUT, script_millis};
+use crate::client::{ScriptCall, ScriptReply, unexpected_reply};
+use crate::script::{DELETE, GET, PUT, Script, script_millis};
 use crate::store::RedisStore;
 
 #[async_trait]
@@ -29,7 +29,6 @@ impl Records for RedisStore {
     ) -> StoreResult<Put> {
         let (expectation, expected) = script_args(expect);
         let ttl = ttl.map_or(String::new(), |ttl| script_millis(ttl).to_string());
-        // Made here and not by the script, so that a repeated put recognises its first attempt.
         let version = Token::random();
         let args: [&[u8]; 6] = [
             self.verbatim_flag(key),
@@ -39,15 +38,13 @@ impl Records for RedisStore {
             ttl.as_bytes(),
             version.as_str().as_bytes(),
         ];
-        let mut reply = self.run(&PUT, key, &args).await?;
-        let first_error = reply.first_error.take();
-        match (reply.read::<Option<(String, u8)>>()?, first_error) {
-            (Some((version, created)), _) => {
-                Ok(Put::Stored { version: Version::new(version), created: created == 1 })
+        let answer = self.run_marked(&PUT, key, &version, &args).await?.read::<Option<String>>()?;
+        match answer.as_deref().map(|answer| answer.split_at_checked(1)) {
+            Some(Some((created, version))) => {
+                Ok(Put::Stored { version: Version::new(version), created: created == "1" })
             }
-            // A verbatim record does not contain the version by which a first attempt would be recognised.
-            (None, Some(error)) => Err(error),
-            (None, None) => Ok(Put::Conflict),
+            Some(None) => Err(unexpected_reply()),
+            None => Ok(Put::Conflict),
         }
     }
 
@@ -55,16 +52,32 @@ impl Records for RedisStore {
         let (expectation, expected) = script_args(expect);
         let args: [&[u8]; 3] =
             [self.verbatim_flag(key), expectation.as_bytes(), expected.as_bytes()];
-        let mut reply = self.run(&DELETE, key, &args).await?;
-        let first_error = reply.first_error.take();
-        match (reply.read::<String>()?.as_str(), first_error) {
-            ("done", _) => Ok(Deleted::Done),
-            // The first attempt may have deleted the record.
-            (_, Some(error)) => Err(error),
-            ("missing", None) => Ok(Deleted::Missing),
-            ("conflict", None) => Ok(Deleted::Conflict),
+        let reply = self.run_marked(&DELETE, key, &Token::random(), &args).await?;
+        match reply.read::<String>()?.as_str() {
+            "done" => Ok(Deleted::Done),
+            "missing" => Ok(Deleted::Missing),
+            "conflict" => Ok(Deleted::Conflict),
             _ => Err(unexpected_reply()),
         }
+    }
+}
+
+impl RedisStore {
+    /// Runs a script that leaves a marker of this call. Without one a first attempt would not be recognised,
+    /// so that the call is not repeated then.
+    async fn run_marked(
+        &self,
+        script: &Script,
+        key: &Key,
+        call_id: &Token,
+        args: &[&[u8]],
+    ) -> StoreResult<ScriptReply> {
+        let name = self.names.of(key);
+        let marker = self.names.marker(&name, call_id);
+        let keys = [&*name.name, marker.as_deref().unwrap_or(&name.name)];
+        let repeatable = marker.is_some();
+        let call = ScriptCall { repeatable, ..ScriptCall::new(script, &keys, args) };
+        self.client.call(call).await
     }
 }
 

@@ -10,11 +10,18 @@ use redis::Cmd;
 pub(crate) struct Script {
     body: &'static str,
     hash: String,
+    /// Whether its last key is a marker (`lua/marker.lua`).
+    pub(crate) has_marker: bool,
+    /// Whether its last argument is the time until which the caller waits (`lua/late.lua`).
+    pub(crate) has_deadline: bool,
 }
 
 impl Script {
-    fn new(body: &'static str) -> Self {
-        Self { body, hash: redis::Script::new(body).get_hash().to_owned() }
+    fn new(body: &'static str, files: &[&str]) -> Self {
+        let hash = redis::Script::new(body).get_hash().to_owned();
+        let [has_marker, has_deadline] =
+            ["marker.lua", "late.lua"].map(|file| files.contains(&file));
+        Self { body, hash, has_marker, has_deadline }
     }
 
     /// Calls the script by its hash; a server that does not know it answers `NOSCRIPT`.
@@ -48,30 +55,33 @@ pub(crate) fn script_millis(time: Duration) -> u64 {
 macro_rules! scripts {
     ($($name:ident = $($file:literal)*;)*) => {$(
         pub(crate) static $name: LazyLock<Script> =
-            LazyLock::new(|| Script::new(concat!($(include_str!(concat!("lua/", $file))),*)));
+            LazyLock::new(|| {
+                let body = concat!($(include_str!(concat!("lua/", $file))),*);
+                Script::new(body, &[$($file),*])
+            });
     )*};
 }
 
 scripts! {
-    CLAIM = "time.lua" "claim_vacant.lua" "claim_row.lua" "claim.lua";
+    CLAIM = "time.lua" "late.lua" "claim_vacant.lua" "claim_row.lua" "claim.lua";
     EXTEND = "time.lua" "claim_row.lua" "check_owner.lua" "extend.lua";
     SETTLE = "time.lua" "claim_row.lua" "check_owner.lua" "settle.lua" "wake.lua";
     FAIL = "time.lua" "claim_row.lua" "check_owner.lua" "fail.lua" "wake.lua";
     RELEASE = "release.lua" "wake.lua";
     LOOK = "time.lua" "claim_row.lua" "look.lua";
     GET = "record.lua" "get.lua";
-    PUT = "record.lua" "put.lua";
-    DELETE = "record.lua" "delete.lua";
+    PUT = "time.lua" "late.lua" "marker.lua" "record.lua" "put.lua";
+    DELETE = "time.lua" "late.lua" "marker.lua" "record.lua" "delete.lua";
     PARTITIONS = "partitions.lua";
     APPEND = "append.lua" "append_rest.lua";
     ATTACH = "attach.lua";
     FIND_SEQ = "find_seq.lua";
     TAIL = "tail.lua";
-    ENQUEUE = "queue.lua" "enqueue.lua";
-    LEASE = "queue.lua" "lease.lua";
-    RENEW = "queue.lua" "renew.lua";
-    RESOLVE = "queue.lua" "resolve.lua";
-    DEPTH = "queue.lua" "depth.lua";
-    LIST_DEAD = "queue.lua" "list_dead.lua";
-    RESOLVE_DEAD = "queue.lua" "resolve_dead.lua";
+    ENQUEUE = "time.lua" "late.lua" "marker.lua" "queue.lua" "enqueue.lua";
+    LEASE = "time.lua" "late.lua" "queue.lua" "lease.lua";
+    RENEW = "time.lua" "queue.lua" "renew.lua";
+    RESOLVE = "time.lua" "queue.lua" "resolve.lua";
+    DEPTH = "time.lua" "queue.lua" "depth.lua";
+    LIST_DEAD = "time.lua" "queue.lua" "list_dead.lua";
+    RESOLVE_DEAD = "time.lua" "late.lua" "marker.lua" "queue.lua" "resolve_dead.lua";
 }

@@ -36,13 +36,13 @@ const ALL: usize = 1000;
 
 /// A queue that no other law uses.
 #[derive(Clone)]
-struct TestQueue {
+pub(crate) struct TestQueue {
     context: LawContext,
-    name: QueueName,
+    pub(crate) name: QueueName,
 }
 
 impl TestQueue {
-    fn new(context: LawContext) -> Self {
+    pub(crate) fn new(context: LawContext) -> Self {
         let name = QueueName::new(&format!("q{}", Token::random().as_str())).unwrap();
         Self { context, name }
     }
@@ -52,7 +52,7 @@ impl TestQueue {
         Self { context: self.context.reopened().await, ..self.clone() }
     }
 
-    fn item(&self, topic: &str) -> QueueItem {
+    pub(crate) fn item(&self, topic: &str) -> QueueItem {
         QueueItem::new(&self.context.tenant, topic, "{}")
     }
 
@@ -64,7 +64,7 @@ impl TestQueue {
     }
 
     /// Enqueues items that must be new, and returns their ids.
-    async fn accepted(&self, items: &[QueueItem]) -> Vec<ItemId> {
+    pub(crate) async fn accepted(&self, items: &[QueueItem]) -> Vec<ItemId> {
         let answers = self.enqueue(items).await;
         assert!(answers.iter().all(|answer| *answer == Enqueued::Accepted), "{answers:?}");
         items.iter().map(|item| item.id).collect()
@@ -83,7 +83,7 @@ impl TestQueue {
     }
 
     /// Leases up to `at_most` items for a long time, with a new token.
-    async fn lease(&self, at_most: usize) -> LeasedBatch {
+    pub(crate) async fn lease(&self, at_most: usize) -> LeasedBatch {
         self.lease_for(at_most, LONG).await
     }
 
@@ -111,7 +111,7 @@ impl TestQueue {
     }
 
     /// Resolves an item that the batch must hold.
-    async fn done(&self, batch: &LeasedBatch, id: ItemId, outcome: ItemOutcome) {
+    pub(crate) async fn done(&self, batch: &LeasedBatch, id: ItemId, outcome: ItemOutcome) {
         assert_eq!(self.resolve_one(&batch.token, id, outcome).await, Resolved::Done);
     }
 
@@ -123,20 +123,20 @@ impl TestQueue {
     }
 
     /// The numbers of waiting, in-flight and dead items.
-    async fn counts(&self) -> (u64, u64, u64) {
+    pub(crate) async fn counts(&self) -> (u64, u64, u64) {
         let depth = self.context.store.depth(&self.name, None).await.expect("the store answers");
         (depth.waiting, depth.in_flight, depth.dead)
     }
 }
 
 /// The items of one lease, and its token.
-struct LeasedBatch {
+pub(crate) struct LeasedBatch {
     token: Token,
     items: Vec<LeasedItem>,
 }
 
 impl LeasedBatch {
-    fn ids(&self) -> Vec<ItemId> {
+    pub(crate) fn ids(&self) -> Vec<ItemId> {
         self.items.iter().map(|leased| leased.item.id).collect()
     }
 
@@ -156,7 +156,7 @@ fn sorted(ids: &[ItemId]) -> Vec<ItemId> {
     ids
 }
 
-fn ack(retention: Duration) -> ItemOutcome {
+pub(crate) fn ack(retention: Duration) -> ItemOutcome {
     ItemOutcome::Ack { retention }
 }
 
@@ -173,6 +173,6 @@ fn retry_without_key(after: Duration) -> ItemOutcome {
     ItemOutcome::Retry { after, counts: true, reason: "pass by".into(), keeps_place: false }
 }
 
-fn bury(blocks: bool) -> ItemOutcome {
+pub(crate) fn bury(blocks: bool) -> ItemOutcome {
     ItemOutcome::Bury { reason: "never".into(), blocks }
 }

@@ -1,5 +1,6 @@
 //! One binary for all integration tests of this crate: linking is what takes time.
 
+mod cut_off;
 mod features;
 mod memory;
 mod mutants;

@@ -4,13 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use hapax_conformance::{StoreUnderTest, check, check_histories};
+use hapax_conformance::{LossyStore, StoreUnderTest, WrappedStore, check, check_histories};
 use hapax_core::memory::MemoryStore;
 use hapax_core::{ManualClock, Store};
+
+use crate::cut_off::{AfterACut, CutOff};
 
 pub(crate) struct InManualTime {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Arc<ManualClock>,
+    /// What a store does whose answer was lost.
+    pub(crate) after_a_cut: AfterACut,
 }
 
 #[async_trait]
@@ -22,11 +26,18 @@ impl StoreUnderTest for InManualTime {
     async fn advance(&self, time: Duration) {
         self.clock.advance(time);
     }
+
+    async fn lossy(&self) -> Option<LossyStore> {
+        let store = CutOff::new(self.store.clone(), self.after_a_cut);
+        let connection = Arc::new(store.clone());
+        Some(LossyStore { store: Arc::new(WrappedStore(store)), connection })
+    }
 }
 
 async fn memory() -> Arc<dyn StoreUnderTest> {
     let clock = Arc::new(ManualClock::default());
-    Arc::new(InManualTime { store: Arc::new(MemoryStore::new(clock.clone())), clock })
+    let store = Arc::new(MemoryStore::new(clock.clone()));
+    Arc::new(InManualTime { store, clock, after_a_cut: AfterACut::Fails })
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hapax_core::queue::{Enqueued, ItemId, LeasedItem, QueueItem};
 use hapax_core::trace::{self, TRACEPARENT, Traceparent};
 use hapax_core::worker::QueueLeaser;
-use hapax_core::{StoreError, with_timeout};
+use hapax_core::{StoreError, deadline_after, with_timeout};
 use tokio::time::Instant;
 
 use super::GatewayShared;
@@ -34,7 +34,7 @@ impl ReceivedEvent {
             event,
             correlation: format!("{:08x}", fastrand::u32(..)).into(),
             trace: trace::current(),
-            reply_until: Instant::now() + config.reply_window,
+            reply_until: deadline_after(Instant::now(), config.reply_window),
         }
     }
 
@@ -47,7 +47,10 @@ impl ReceivedEvent {
             event,
             correlation: header(CORRELATION).unwrap_or_default().into(),
             trace: header(TRACEPARENT).and_then(Traceparent::parse),
-            reply_until: Instant::now() + config.reply_window.saturating_sub(row.age),
+            reply_until: deadline_after(
+                Instant::now(),
+                config.reply_window.saturating_sub(row.age),
+            ),
         })
     }
 

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use hapax_core::deadline_after;
 use hapax_core::queue::ItemId;
 use tokio::time::{Instant, timeout};
 
@@ -56,7 +57,7 @@ impl Drop for InHandGuard {
         let mut events = self.local.events();
         events.in_hand.remove(&self.id);
         if events.ended.len() < MAX_ENTRIES {
-            events.ended.insert(self.id, Instant::now() + self.local.retention);
+            events.ended.insert(self.id, deadline_after(Instant::now(), self.local.retention));
         }
     }
 }
@@ -71,7 +72,7 @@ impl LocalState {
     pub(super) fn note_stored(&self, event: ReceivedEvent) {
         let mut events = self.events();
         if events.stored.len() < MAX_ENTRIES && !events.was_leased(event.id) {
-            events.stored.insert(event.id, (event, Instant::now() + self.retention));
+            events.stored.insert(event.id, (event, deadline_after(Instant::now(), self.retention)));
         }
     }
 

@@ -3,8 +3,11 @@
 -- Nothing waits here. A vacant key is granted only under its advisory lock, which a claim in
 -- another open transaction holds to its end; where the lock is taken, `fence` comes back empty.
 -- Where no key is vacant, nothing is written, so that a replay costs no durable commit.
+--
+-- The clock is that of the statement's arrival, before its snapshot was taken: a lease that is renewed after the
+-- snapshot would otherwise seem to have run out.
 WITH clock AS MATERIALIZED (
-    SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now
+    SELECT floor(extract(epoch FROM statement_timestamp()) * 1000)::bigint AS now
 ), asked AS MATERIALIZED (
     SELECT *
     FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[],

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::{RedisConnection, RedisConnector};
 use crate::error::{ClassifiedError, RedisErrorClass};
 use crate::replication_id::ReplicationIdCache;
+use crate::server_clock::ServerClock;
 
 /// The pause between two attempts to connect grows from the first to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -20,6 +21,7 @@ const REPLACE_PAUSE: Duration = Duration::from_millis(500);
 pub(crate) struct SharedConnection {
     shared: Arc<Reconnecting>,
     pub(crate) replication_id: ReplicationIdCache,
+    pub(crate) clock: ServerClock,
 }
 
 struct Reconnecting {
@@ -44,6 +46,7 @@ impl SharedConnection {
         Self {
             shared: Arc::new(Reconnecting { connector, state }),
             replication_id: ReplicationIdCache::default(),
+            clock: ServerClock::default(),
         }
     }
 

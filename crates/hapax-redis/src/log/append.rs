@@ -51,6 +51,7 @@ async fn append_to_job(
     let (partition, canonical, digest) = (store.partition(job), job.canonical(), job.digest());
     let [head, tail, barrier, name] =
         ["head", "tail", "barrier", &canonical].map(|part| store.names.partition(partition, part));
+    let keys = [&*head, &tail, &name];
     let (channel, wake_message) = store.wake_message(digest);
     let retention = script_millis(keep.retention).to_string();
     let entries = keep.max_entries.clamp(1, MAX_ENTRIES).to_string();
@@ -63,11 +64,9 @@ async fn append_to_job(
         args.extend([stored.seq(), closes(event).as_bytes(), &stored.entry]);
     }
     let call = ScriptCall {
-        script: &APPEND,
-        keys: &[&head, &tail, &name],
-        args: &args,
         replication_id_arg: Some(REPLICATION_ID_ARG),
         barrier_key: Some(&barrier),
+        ..ScriptCall::new(&APPEND, &keys, &args)
     };
     let reply = store.client.call(call).await;
     store.wake_local(digest);

@@ -1,5 +1,5 @@
 -- ARGV: row start (up to the phase), row end (after the times), EX or PX, lease + retention in that unit,
--- 1 to take over an unknown claim
+-- 1 to take over an unknown claim, the time until which the caller waits
 -- A vacant key is the common case: SET NX takes it without reading the row.
 local clock = time[1] .. string.sub('00000' .. time[2], -6)
 local ms = string.sub(clock, 1, -4)

@@ -1,7 +1,7 @@
--- ARGV: wake-up channel, queue digest; then for each item: id, tenant, lane or empty, key, delay in ms, body
-remove_expired()
+-- ARGV: wake-up channel, queue digest; for each item: id, tenant, lane or empty, key, delay in ms, body
+remove_expired((#ARGV - 4) / 6)
 local answers = {}
-for at = 3, #ARGV, 6 do
+for at = 3, #ARGV - 2, 6 do
   local id, tenant, lane = ARGV[at], ARGV[at + 1], ARGV[at + 2]
   local known = item_of(id)
   if known and (known.state ~= 'D' or known.ends > now) then
@@ -21,4 +21,4 @@ for at = 3, #ARGV, 6 do
 end
 save_numbers()
 wake(ARGV[1], ARGV[2])
-return answers
+return mark(table.concat(answers))

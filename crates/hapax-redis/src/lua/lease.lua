@@ -1,4 +1,4 @@
--- ARGV: token, maximum number of items, lease in ms
+-- ARGV: token, maximum number of items, lease in ms, the time until which the caller waits
 local token, left, ends = ARGV[1], ARGV[2] + 0, text(now + ARGV[3])
 local answers = {}
 local function add_answer(id, item)
@@ -17,7 +17,7 @@ for _, held in ipairs(index_names('h' .. token, nil, -1)) do
 end
 if #answers > 0 then return answers end
 
-remove_expired()
+remove_expired(left)
 requeue_lapsed(left + 100)
 for _, id in ipairs(call('ZRANGEBYSCORE', LATER, '-inf', text(now), 'LIMIT', 0, left + 100)) do
   schedule(id, item_of(id))

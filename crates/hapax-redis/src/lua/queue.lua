@@ -1,4 +1,4 @@
--- KEYS: items, bodies, ready, later, leased, done, index
+-- KEYS: items, bodies, ready, later, leased, done, index; perhaps a marker
 -- Every script about queues starts with this.
 --
 -- A lane is the sequence of items with the same tenant and key, which are handed out in order.
@@ -25,7 +25,6 @@ local call = redis.call
 for key = 1, 2 do call('HLEN', KEYS[key]) end
 for key = 3, 7 do call('ZCARD', KEYS[key]) end
 local ITEMS, BODIES, READY, LATER, LEASED, DONE, INDEX = unpack(KEYS)
-local time = call('TIME')
 local micros = time[1] * 1000000 + time[2]
 local now = math.floor(micros / 1000)
 local became_due = false
@@ -110,10 +109,15 @@ local function requeue_lapsed(at_most)
   end
 end
 
-local function remove_expired()
-  for _, id in ipairs(call('ZRANGEBYSCORE', DONE, '-inf', text(now), 'LIMIT', 0, 100)) do
-    call('ZREM', DONE, id)
-    call('HDEL', ITEMS, id)
+-- Forgets done items after their retention: more than `items` calls of this size can add, so that they do not
+-- pile up.
+local function remove_expired(items)
+  local ids = call('ZRANGEBYSCORE', DONE, '-inf', text(now), 'LIMIT', 0, 100 + 2 * items)
+  -- Lua unpacks a few thousand values at most.
+  for from = 1, #ids, 500 do
+    local to = math.min(#ids, from + 499)
+    call('ZREM', DONE, unpack(ids, from, to))
+    call('HDEL', ITEMS, unpack(ids, from, to))
   end
 end
 

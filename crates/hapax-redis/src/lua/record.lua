@@ -4,12 +4,12 @@
 -- A verbatim record (ARGV[1] is 1) is the value alone; its version is the SHA-1 of the value.
 -- GET fails for other types before anything is written.
 local stored = redis.call('GET', KEYS[1])
-local version, created, at
+local version, at
 if stored then
   if ARGV[1] == '1' then
     version, at = redis.sha1hex(stored), 1
   else
-    version, created, at = string.match(stored, '^hapax%-record1 (%x+) ([01])\n()')
+    version, at = string.match(stored, '^hapax%-record1 (%x+) [01]\n()')
     if not version then
       return redis.error_reply('CORRUPT the record was not written by hapax')
     end

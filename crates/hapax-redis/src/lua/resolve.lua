@@ -1,6 +1,6 @@
 -- ARGV: wake-up channel, queue digest, token; then for each outcome: id, a(ck) r(etry) l(eave the lane and retry)
 -- or b(ury), retention or delay in ms, 1 if the attempt counts or the dead item blocks its lane, reason
-remove_expired()
+remove_expired((#ARGV - 3) / 5)
 local token = ARGV[3]
 
 local function acknowledge(id, item, retention)

@@ -1,7 +1,7 @@
 -- ARGV: wake-up channel, queue digest, tenant or empty, id, requeue or discard
 local id = ARGV[4]
 local item = item_of(id)
-if not item or item.state ~= 'X' or (ARGV[3] ~= '' and ARGV[3] ~= item.tenant) then return 0 end
+if not item or item.state ~= 'X' or (ARGV[3] ~= '' and ARGV[3] ~= item.tenant) then return '0' end
 call('ZREM', INDEX, index_name('x', '', id), index_name('y', item.tenant, id))
 item.at, item.reason, item.blocks = nil, nil, nil
 if ARGV[5] == 'requeue' then
@@ -18,4 +18,4 @@ else
   end
 end
 wake(ARGV[1], ARGV[2])
-return 1
+return mark('1')

@@ -35,10 +35,9 @@ impl Queue for RedisStore {
             args.push(item::encode(item));
         }
         let reply = self.run_and_notify(&ENQUEUE, queue, args, true).await?;
-        let accepted = reply.read::<Vec<u8>>()?.into_iter();
-        let answers: Vec<_> = accepted
-            .map(|yes| if yes == 1 { Enqueued::Accepted } else { Enqueued::Duplicate })
-            .collect();
+        let accepted = reply.read::<String>()?;
+        let answer = |yes| if yes == b'1' { Enqueued::Accepted } else { Enqueued::Duplicate };
+        let answers: Vec<_> = accepted.bytes().map(answer).collect();
         (answers.len() == items.len()).then_some(answers).ok_or_else(unexpected_reply)
     }
 
@@ -130,14 +129,8 @@ impl Queue for RedisStore {
             DeadLetterAction::Discard => "discard",
         };
         let args = vec![tenant_digest(whose), id.to_string().into(), action.into()];
-        let mut reply = self.run_and_notify(&RESOLVE_DEAD, queue, args, false).await?;
-        let first_error = reply.first_error.take();
-        match (reply.read::<u8>()?, first_error) {
-            (1, _) => Ok(true),
-            // The first attempt may have done it.
-            (_, Some(error)) => Err(error),
-            _ => Ok(false),
-        }
+        let reply = self.run_and_notify(&RESOLVE_DEAD, queue, args, false).await?;
+        Ok(reply.read::<u8>()? == 1)
     }
 
     fn arrivals(&self, queue: &QueueName) -> Watch {
@@ -180,13 +173,14 @@ impl RedisStore {
         args: &[&[u8]],
         confirmed: bool,
     ) -> StoreResult<ScriptReply> {
-        let keys = KEYS.map(|part| self.names.queue(queue, part));
-        let keys = keys.each_ref().map(String::as_str);
+        let mut keys = KEYS.map(|part| self.names.queue(queue, part)).to_vec();
+        if script.has_marker {
+            keys.push(self.names.queue(queue, &format!("did:{}", Token::random().as_str())));
+        }
+        let keys: Vec<_> = keys.iter().map(String::as_str).collect();
         let barrier = self.names.queue(queue, "barrier");
         let barrier_key = confirmed.then_some(barrier.as_str());
-        let replication_id_arg = None;
-        let call = ScriptCall { script, keys: &keys, args, replication_id_arg, barrier_key };
-        self.client.call(call).await
+        self.client.call(ScriptCall { barrier_key, ..ScriptCall::new(script, &keys, args) }).await
     }
 }
 

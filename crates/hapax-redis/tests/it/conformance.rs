@@ -23,20 +23,20 @@ fn cluster() -> RedisCluster {
 #[tokio::test(flavor = "multi_thread")]
 async fn single_server_keeps_every_law() {
     let redis = Redis::with(IN_MEMORY);
-    check(redis.url()).await;
+    check(redis.url(), Some(redis.port())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cluster_keeps_every_law() {
     let cluster = cluster();
-    check(cluster.url()).await;
+    check(cluster.url(), None).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sentinel_master_keeps_every_law() {
     let servers = calm_sentinels();
     servers.ports().into_iter().for_each(|port| keep_in_memory(servers.node(port)));
-    check(servers.url()).await;
+    check(servers.url(), None).await;
 }
 
 /// The user has exactly the permissions that the documentation lists.
@@ -51,7 +51,8 @@ async fn tls_server_keeps_every_law_for_a_restricted_user() {
         ["ACL", "SETUSER", "ann"].into_iter().chain(rights.split_whitespace()).collect();
     assert_eq!(redis.cli(&user), "OK");
     let ca = redis.ca_path().display();
-    check(format!("rediss://ann:s3cret@127.0.0.1:{}/0?ca={ca}", redis.port())).await;
+    let url = format!("rediss://ann:s3cret@127.0.0.1:{}/0?ca={ca}", redis.port());
+    check(url, None).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -59,12 +60,12 @@ async fn valkey_keeps_every_law() {
     // Skipped without Valkey, which `./test.sh` installs.
     if let Some(binary) = hapax_testkit::valkey_server() {
         let valkey = Redis::binary_with(binary, IN_MEMORY);
-        check(valkey.url()).await;
+        check(valkey.url(), Some(valkey.port())).await;
     }
 }
 
 fn histories(url: String) {
-    check_histories(|| async { Arc::new(Servers(url)) as Arc<dyn StoreUnderTest> });
+    check_histories(|| async { Arc::new(Servers { url, port: None }) as Arc<dyn StoreUnderTest> });
 }
 
 #[test]

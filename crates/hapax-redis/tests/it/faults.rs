@@ -1,14 +1,16 @@
 //! Servers that hang, die, lose replies, are full, or refuse access.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::common::*;
 use bytes::Bytes;
+use hapax_core::command::{Begun, CommandConfig, CommandError, CommandState, Commands};
 use hapax_core::log::{LogRetention, PageRequest, TailPosition};
 use hapax_core::queue::{LeaseRequest, QueueName};
 use hapax_core::{
-    ClaimRequest, Claimed, Claims, Expect, GiveBack, Log, Put, Queue, Records, Step, Store,
-    StoreError,
+    ClaimRequest, Claimed, Claims, Deleted, Expect, GiveBack, Log, Operation, Put, Queue, Records,
+    Step, Store, StoreError,
 };
 use hapax_redis::RedisStore;
 use hapax_testkit::{Redis, TcpProxy};
@@ -26,10 +28,6 @@ async fn connected(url: &str) -> RedisStore {
     let store = brisk(url);
     until_it_works(|| store.ping()).await;
     store
-}
-
-fn through(wire: &TcpProxy) -> String {
-    format!("redis://127.0.0.1:{}", wire.port())
 }
 
 /// A store behind a proxy that can drop replies. The scripts are loaded, so that the dropped reply is that of the call
@@ -219,23 +217,103 @@ async fn put_with_a_lost_reply_is_stored_once() {
 }
 
 #[tokio::test]
-async fn verbatim_put_with_a_lost_reply_is_never_a_conflict() {
+async fn verbatim_put_with_a_lost_reply_is_stored_once() {
     let (_redis, store, wire) = lossy().await;
     let key = record("user:U1:last_transaction");
     wire.drop_next_answer_to(b"the value");
-    let answer = store.put(&key, "the value".into(), &Expect::Absent, None).await;
-    assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
+    let put = store.put(&key, "the value".into(), &Expect::Absent, None).await.unwrap();
+    assert_eq!(wire.dropped_answers(), 1);
+    assert!(matches!(put, Put::Stored { created: true, .. }), "{put:?}");
     assert_eq!(store.get(&key).await.unwrap().unwrap().value, "the value");
 }
 
 #[tokio::test]
-async fn delete_with_a_lost_reply_is_never_missing() {
+async fn delete_with_a_lost_reply_is_done_once() {
     let (_redis, store, wire) = lossy().await;
     let _ = store.put(&record("r"), "x".into(), &Expect::Any, None).await.unwrap();
     wire.drop_next_answer_to(b"record::r");
-    let answer = store.delete(&record("r"), &Expect::Any).await;
-    assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
+    let deleted = store.delete(&record("r"), &Expect::Any).await.unwrap();
+    assert_eq!((deleted, wire.dropped_answers()), (Deleted::Done, 1));
     assert_eq!(store.get(&record("r")).await.unwrap(), None);
+}
+
+/// The version of a verbatim record is a digest of its bytes, so that the old bytes have the old version again.
+#[tokio::test]
+async fn fault_01_repeated_verbatim_put_keeps_a_later_write() {
+    let (redis, store, wire) = lossy().await;
+    for name in
+        ["user:U1:last_transaction", "user:{U1}:last_transaction", "user:}:last_transaction"]
+    {
+        let (other, key) = (patient(&redis.url()), record(name));
+        let _ = other.put(&key, "old".into(), &Expect::Any, None).await.unwrap();
+        let old = other.get(&key).await.unwrap().unwrap().version;
+        wire.stall_answers();
+        let put = tokio::spawn({
+            let (store, key) = (store.clone(), key.clone());
+            async move { store.put(&key, "new".into(), &Expect::Version(old), None).await }
+        });
+        while other.get(&key).await.unwrap().unwrap().value != "new" {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let _ = other.put(&key, "old".into(), &Expect::Any, None).await.unwrap();
+        wire.cut();
+        wire.resume();
+        let answer = put.await.unwrap();
+        let is_truthful = matches!(
+            answer,
+            Ok(Put::Stored { created: false, .. }) | Err(StoreError::Unavailable { .. })
+        );
+        assert!(is_truthful, "{answer:?}");
+        assert_eq!(other.get(&key).await.unwrap().unwrap().value, "old", "{name}");
+    }
+}
+
+/// A stopped server executes the requests in its sockets when it continues, however late that is.
+#[tokio::test]
+async fn fault_02_claim_during_a_long_stall_is_not_unknown() {
+    let redis = Redis::start();
+    let store = connected(&redis.url()).await;
+    let commands = Commands::new(Arc::new(store.clone()));
+    let (pay, lease) = (Operation("pay"), Duration::from_secs(1));
+    let config = CommandConfig::default().lease(lease).retention(LONG);
+    // Loads the script.
+    let _ = commands.begin(pay, "warm-up", &config).await.unwrap();
+    redis.stop();
+    let begun = commands.begin(pay, "k", &config).await;
+    assert!(matches!(begun, Err(CommandError::Store(_))), "{begun:?}");
+    // Longer than the timeout, the allowance for clocks, and the lease.
+    tokio::time::sleep(LIMIT + 2 * lease).await;
+    redis.cont();
+    let deadline = Instant::now() + BOUND;
+    loop {
+        match commands.look(pay, "k").await {
+            Ok(Some(view)) => {
+                let unknown = matches!(view.state, CommandState::Unknown { .. });
+                assert!(!unknown, "nothing ran, and the outcome is unknown");
+            }
+            Ok(None) => break,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // The late claim is in the socket before the look, so that it was refused by now.
+    let begun = until_begun(&commands, pay, "k", &config).await;
+    assert!(matches!(begun, Begun::Granted { .. }), "{begun:?}");
+}
+
+async fn until_begun(
+    commands: &Commands,
+    operation: Operation<'_>,
+    key: &str,
+    config: &CommandConfig,
+) -> Begun {
+    let deadline = Instant::now() + BOUND;
+    loop {
+        match commands.begin(operation, key, config).await {
+            Ok(begun) => return begun,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+    }
 }
 
 #[tokio::test]

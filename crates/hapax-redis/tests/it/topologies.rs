@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::*;
 use hapax_core::{
-    ClaimRequest, Claimed, Claims, Expect, Fence, GiveBack, Records, Severity, Step, Store,
+    ClaimRequest, Claimed, Claims, Expect, Fence, GiveBack, Put, Records, Severity, Step, Store,
     StoreError,
 };
 use hapax_redis::RedisStore;
@@ -209,6 +209,28 @@ async fn cluster_claim_with_a_lost_reply_is_granted_once() {
         wire.cut();
         granted(&store, &lock(&format!("after-{i}")), &ClaimRequest::new(LONG)).await;
     }
+}
+
+#[tokio::test]
+async fn fault_01_repeated_put_in_a_cluster_keeps_a_later_delete() {
+    let (node, wire) = cluster_behind_proxy();
+    let store = patient(&format!("redis+cluster://127.0.0.1:{}", wire.port()));
+    let _ = store.put(&record("warm-up"), "x".into(), &Expect::Any, None).await.unwrap();
+    wire.stall_answers();
+    let put = tokio::spawn({
+        let store = store.clone();
+        async move { store.put(&record("r"), "first".into(), &Expect::Any, None).await }
+    });
+    // The other writer speaks to the server itself.
+    let key = "hapax:{default:record::r}";
+    while node.cli(&["DEL", key]) == "0" {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    wire.cut();
+    wire.resume();
+    let put = put.await.unwrap().unwrap();
+    assert!(matches!(put, Put::Stored { created: true, .. }), "{put:?}");
+    assert_eq!(node.cli(&["EXISTS", key]), "0", "deleted, and written again by the repeated put");
 }
 
 /// A waiter on one node, and a release on another.

@@ -1,6 +1,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use hapax_conformance::{Fault, FaultyStore};
 use hapax_core::command::{
@@ -205,6 +206,44 @@ async fn operator_resolves_only_unknown_or_failed_commands() {
             assert!(matches!(begun, Begun::Granted { attempt: 1, .. }), "{begun:?}");
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn fault_14_overruling_a_failed_command_is_undone_after_an_error() {
+    let settle = OperatorDecision::Settle(response("decided"));
+    let lost = Fault::LostQuestion;
+    for (decision, faults) in [
+        (&settle, vec![Fault::None, Fault::None, lost, lost]),
+        (&OperatorDecision::Release, vec![Fault::None, Fault::None, lost]),
+        // The claim of the operator was granted, and its answer lost.
+        (&settle, vec![Fault::None, Fault::LostAnswer, Fault::LostAnswer]),
+    ] {
+        let (store, commands) = commands();
+        let ticket = granted(&commands, "k", &CommandConfig::default()).await;
+        commands.fail(PAY, "k", &ticket.token).await.unwrap();
+        store.plan(faults);
+        let decided = commands.decide_as_operator(PAY, "k", decision).await;
+        assert!(matches!(decided, Err(CommandError::Store(_))), "{decided:?}");
+        // Longer than the lease: a claim that nobody ends would be unknown.
+        sleep(secs(60)).await;
+        let view = commands.look(PAY, "k").await.unwrap().unwrap();
+        assert!(matches!(view.state, CommandState::Failed { .. }), "{:?}", view.state);
+        assert_eq!(decide(&commands, "k", &settle).await, OperatorOutcome::Done);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn fault_14_longest_duration_of_a_command_is_no_panic() {
+    let (_, commands) = commands();
+    let endless = CommandConfig::default().lease(Duration::MAX).retention(Duration::MAX);
+    let endless = commands.config(endless.wait(Duration::MAX));
+    let effect = || async {
+        sleep(secs(3600)).await;
+        Ok::<_, Infallible>(1)
+    };
+    let first = endless.once(PAY, "k", &1, effect);
+    let (first, second) = tokio::join!(first, endless.once(PAY, "k", &1, effect));
+    assert_eq!((first.unwrap().replayed, second.unwrap().replayed), (false, true));
 }
 
 #[tokio::test(start_paused = true)]

@@ -38,6 +38,24 @@ async fn lock_renewal_ends_at_the_maximum_hold() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn fault_14_longest_duration_of_a_lock_is_no_panic() {
+    let (_, locks) = locks();
+    let renewed = LockConfig::default().renew_for(Some(Duration::MAX)).wait(Duration::MAX);
+    let endless = LockConfig::default().ttl(Duration::MAX).wait(Duration::MAX);
+    for config in [renewed.clone(), endless.clone(), endless.renew_for(None)] {
+        let guard = locks.acquire("k", &config).await.unwrap();
+        let waiting = tokio::spawn({
+            let (locks, config) = (locks.clone(), renewed.clone());
+            async move { locks.acquire("k", &config).await.unwrap() }
+        });
+        sleep(secs(60)).await;
+        assert!(tokio::time::timeout(secs(1), guard.lost()).await.is_err(), "still held");
+        guard.release().await.unwrap();
+        waiting.await.unwrap().release().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn lock_guard_without_renewal_is_lost_before_its_ttl_ends() {
     let (store, locks) = locks();
     for fault in [Fault::LostQuestion, Fault::Stall(secs(3600))] {

@@ -13,6 +13,7 @@ use hapax_core::log::{Appended, LogEvent, LogRetention, PageRequest};
 use hapax_core::memory::MemoryStore;
 use hapax_core::{Log, ManualClock, Store, StoreResult};
 
+use crate::cut_off::AfterACut;
 use crate::memory::InManualTime;
 
 /// Declares the bugs of a mutant, each with a law that catches it.
@@ -32,10 +33,17 @@ use bugs;
 /// The suite's panic message for a mutant. Runs in virtual time, because the laws about wake-ups
 /// would otherwise wait a minute each.
 fn verdict<W: StoreWrapper>(mutant: impl Fn(MemoryStore) -> W) -> Option<String> {
+    verdict_after_a_cut(AfterACut::Fails, mutant)
+}
+
+fn verdict_after_a_cut<W: StoreWrapper>(
+    after_a_cut: AfterACut,
+    mutant: impl Fn(MemoryStore) -> W,
+) -> Option<String> {
     let make = || async {
         let clock = Arc::new(ManualClock::default());
         let store = Arc::new(WrappedStore(mutant(MemoryStore::new(clock.clone()))));
-        Arc::new(InManualTime { store, clock }) as Arc<dyn StoreUnderTest>
+        Arc::new(InManualTime { store, clock, after_a_cut }) as Arc<dyn StoreUnderTest>
     };
     let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
@@ -95,7 +103,7 @@ fn verdict_of_histories<W: StoreWrapper>(mutant: impl Fn(MemoryStore) -> W) -> S
     let make = || async {
         let clock = Arc::new(ManualClock::default());
         let store = Arc::new(WrappedStore(mutant(MemoryStore::new(clock.clone()))));
-        Arc::new(InManualTime { store, clock }) as Arc<dyn StoreUnderTest>
+        Arc::new(InManualTime { store, clock, after_a_cut: AfterACut::Fails }) as Arc<dyn StoreUnderTest>
     };
     let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check_histories(make)));
     let panic = checked.expect_err("the bug was not noticed");
@@ -112,5 +120,20 @@ fn fault_38_concurrent_histories_catch_steps_that_are_not_atomic() {
     ];
     for verdict in verdicts {
         assert!(verdict.contains("no order of the calls"), "{verdict}");
+    }
+}
+
+#[test]
+fn suite_catches_a_store_that_repeats_writes_after_a_cut() {
+    let healthy = |store| claims::ClaimsMutant::new(claims::Bug::Healthy, store);
+    let verdict = verdict_after_a_cut(AfterACut::Repeats, healthy).expect("the suite notices it");
+    for law in [
+        "put_with_a_lost_answer_keeps_a_later_put",
+        "put_of_an_absent_record_with_a_lost_answer_keeps_a_later_delete",
+        "delete_with_a_lost_answer_keeps_a_later_put",
+        "enqueue_with_a_lost_answer_adds_nothing_after_an_ack",
+        "requeue_with_a_lost_answer_keeps_a_later_burial",
+    ] {
+        assert!(verdict.contains(law), "not noticed by {law}: {verdict}");
     }
 }

@@ -1,5 +1,9 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::claim_retry::{UndoOnDrop, claim, retry_once_on_disconnect};
 use crate::claims::ClaimState;
-use crate::{Claimed, GiveBack, OnUnknown, Operation, Step};
+use crate::{Claimed, Claims, GiveBack, Key, OnUnknown, Operation, Step, StoreResult, Token};
 
 use super::{CommandError, Commands, StoredResponse};
 
@@ -50,21 +54,48 @@ impl Commands {
                 // A failed command has no owner: the operator claims it like any other caller.
                 let config = self.config.clone().fingerprint(view.fingerprint);
                 let request = config.on_unknown(OnUnknown::Refuse).request();
-                match store.claim(&key, &request).await? {
-                    Claimed::Granted { ticket, .. } => Some(ticket.token),
+                let claiming = claim(store, &key, &request, Duration::ZERO, GiveBack::Keep);
+                match claiming.await?.0 {
+                    Claimed::Granted { ticket, .. } => {
+                        let token = ticket.token;
+                        // Without an answer to the second step the command fails again, with one more
+                        // attempt; otherwise it would become unknown. If that step was applied, undoing
+                        // changes nothing.
+                        let undo = GiveBack::Keep;
+                        let unanswered = UndoOnDrop { store, key: &key, token: &token, undo };
+                        let step = apply(store, &key, &token, decision).await?;
+                        unanswered.heard();
+                        return Ok(outcome(step));
+                    }
                     Claimed::Settled { .. } => return Ok(OperatorOutcome::Completed),
                     _ => return Ok(OperatorOutcome::Pending),
                 }
             }
         };
         let token = token.ok_or(CommandError::Lost)?;
-        let step = match decision {
-            OperatorDecision::Settle(response) => store.settle(&key, &token, response.encode()),
-            OperatorDecision::Release => store.give_back(&key, &token, GiveBack::Forget),
-        };
-        match step.await? {
-            Step::Done(_) => Ok(OperatorOutcome::Done),
-            Step::Lost => Ok(OperatorOutcome::Pending),
+        apply(store, &key, &token, decision).await.map(outcome).map_err(Into::into)
+    }
+}
+
+async fn apply(
+    store: &Arc<dyn Claims>,
+    key: &Key,
+    token: &Token,
+    decision: &OperatorDecision,
+) -> StoreResult<Step> {
+    match decision {
+        OperatorDecision::Settle(response) => {
+            let value = response.encode();
+            retry_once_on_disconnect(|| store.settle(key, token, value.clone())).await
         }
+        // Not repeated, because a second release would find nothing and be reported as lost.
+        OperatorDecision::Release => store.give_back(key, token, GiveBack::Forget).await,
+    }
+}
+
+fn outcome(step: Step) -> OperatorOutcome {
+    match step {
+        Step::Done(_) => OperatorOutcome::Done,
+        Step::Lost => OperatorOutcome::Pending,
     }
 }

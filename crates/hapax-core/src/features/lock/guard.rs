@@ -6,7 +6,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::{LockConfig, LockError, Locks};
-use crate::{Fence, Key, Ticket, Token, claim_retry, metric_names};
+use crate::{Fence, Key, Ticket, Token, claim_retry, deadline_after, metric_names};
 
 /// A held lock. It is renewed in the background as [`LockConfig::renew_for`] says.
 ///
@@ -41,11 +41,11 @@ impl LockGuard {
         let renewal = tokio::spawn(async move {
             match renew_for {
                 Some(longest) => {
-                    let until = Some(since + longest);
+                    let until = Some(deadline_after(since, longest));
                     claim_retry::renew_until_lost(store.as_ref(), &name, &token, ttl, since, until)
                         .await;
                 }
-                None => tokio::time::sleep_until(since + ttl).await,
+                None => tokio::time::sleep_until(deadline_after(since, ttl)).await,
             }
             let _ = tell.send(false);
         });

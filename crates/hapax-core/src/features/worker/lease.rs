@@ -6,7 +6,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::queue::{ItemId, ItemOutcome, LeaseRequest, LeasedItem, QueueName, Resolved};
-use crate::{Queue, StoreError, StoreResult, Token, Watch, metric_names, with_timeout};
+use crate::{
+    Queue, StoreError, StoreResult, Token, Watch, deadline_after, metric_names, with_timeout,
+};
 
 /// The queue and the times that all leases of a worker share.
 struct LeasedQueue {
@@ -72,7 +74,7 @@ impl QueueLeaser {
         let asked_at = Instant::now();
         match with_timeout(*store_timeout, store.lease(name, &take)).await {
             Ok(rows) => {
-                let deadline = LeaseDeadline::new(asked_at + *lease);
+                let deadline = LeaseDeadline::new(deadline_after(asked_at, *lease));
                 let queue = self.queue.clone();
                 let asked_for = take.max_items;
                 let lease = BatchLease { queue, token: take.token, asked_at, deadline };
@@ -113,7 +115,7 @@ impl BatchLease {
 
     /// When the first renewal is due.
     pub(super) fn first_renewal(&self) -> Instant {
-        self.asked_at + self.renewal_interval()
+        deadline_after(self.asked_at, self.renewal_interval())
     }
 
     fn renewal_interval(&self) -> Duration {
@@ -127,11 +129,13 @@ impl BatchLease {
         let LeasedQueue { store, name, lease, store_timeout } = &*self.queue;
         let asked_at = Instant::now();
         match with_timeout(*store_timeout, store.renew(name, &self.token, *lease)).await {
-            Ok(renewed) if renewed >= unresolved => self.deadline.set(asked_at + *lease),
+            Ok(renewed) if renewed >= unresolved => {
+                self.deadline.set(deadline_after(asked_at, *lease))
+            }
             Ok(_) => self.deadline.set(asked_at),
             Err(error) => report_store_error("renewing a lease", &error),
         }
-        asked_at + self.renewal_interval()
+        deadline_after(asked_at, self.renewal_interval())
     }
 
     pub(super) async fn resolve(

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use hapax_conformance::StoreUnderTest;
+use hapax_conformance::{LossyConnection, LossyStore, StoreUnderTest};
 use hapax_core::log::{
     Appended, Attached, Cursor, LogEvent, LogRetention, PARTITIONS, PageRequest, TailPosition,
 };
@@ -16,7 +16,7 @@ use hapax_core::{
     Ticket,
 };
 use hapax_redis::{RedisConfig, RedisStore, VerbatimKeys};
-use hapax_testkit::{Redis, RedisCluster, RedisSentinel, wait_for};
+use hapax_testkit::{Redis, RedisCluster, RedisSentinel, TcpProxy, wait_for};
 use tokio::task::JoinHandle;
 
 /// Longer than any test.
@@ -81,18 +81,46 @@ pub(crate) fn tolerate(servers: &RedisSentinel, silence: Duration) {
 }
 
 /// The servers behind one URL, for the conformance suite.
-pub(crate) struct Servers(pub(crate) String);
+pub(crate) struct Servers {
+    pub(crate) url: String,
+    /// The port of a single server without TLS, to which a proxy can be put.
+    pub(crate) port: Option<u16>,
+}
 
 #[async_trait]
 impl StoreUnderTest for Servers {
     async fn open(&self) -> Arc<dyn Store> {
-        Arc::new(patient(&self.0))
+        Arc::new(patient(&self.url))
+    }
+
+    async fn lossy(&self) -> Option<LossyStore> {
+        let wire = Arc::new(TcpProxy::to(self.port?));
+        let store = Arc::new(patient(&through(&wire)));
+        Some(LossyStore { store, connection: Arc::new(ProxiedWire(wire)) })
     }
 }
 
-pub(crate) async fn check(url: String) {
+struct ProxiedWire(Arc<TcpProxy>);
+
+impl LossyConnection for ProxiedWire {
+    fn hold_answers(&self) {
+        self.0.stall_answers();
+    }
+
+    fn lose_answers(&self) {
+        self.0.cut();
+        self.0.resume();
+    }
+}
+
+/// The URL of a server behind this proxy.
+pub(crate) fn through(wire: &TcpProxy) -> String {
+    format!("redis://127.0.0.1:{}", wire.port())
+}
+
+pub(crate) async fn check(url: String, port: Option<u16>) {
     hapax_conformance::check(|| async {
-        Arc::new(Servers(url.clone())) as Arc<dyn StoreUnderTest>
+        Arc::new(Servers { url: url.clone(), port }) as Arc<dyn StoreUnderTest>
     })
     .await;
 }

@@ -77,13 +77,24 @@ pub(crate) async fn write(State(app): State<AppState>, request: ApiRequest) -> A
     let expected = parse_expected(&request.headers, true)?;
     let value = request.json_body()?;
     let (documents, name) = (app.documents(&request.tenant), request.segment(0));
-    let stored = app.call_store(documents.put_raw(name, value, &expected, ttl)).await?;
+    let stored = app.call_store(documents.put_raw(name, value, &expected, ttl)).await;
+    let stored = stored.map_err(|problem| unless_versioned(problem, &expected))?;
     let status = if stored.created { StatusCode::CREATED } else { StatusCode::OK };
     let expires_in = match ttl {
         None if !stored.created => read_expiry(&documents, name, &stored).await,
         ttl => ttl,
     };
     with_version_headers(status.into_response(), &stored.version, expires_in)
+}
+
+/// A write without a version may have happened although the store gave no answer. Sent again, it would undo what
+/// another client has written since.
+fn unless_versioned(problem: Problem, expected: &MatchCondition) -> Problem {
+    let is_versioned = matches!(expected, MatchCondition::OneOf(_));
+    match problem.kind() {
+        ProblemKind::StoreUnavailable if !is_versioned => problem.not_retryable(),
+        _ => problem,
+    }
 }
 
 /// How long a record that kept its TTL still exists. The write succeeded: a failed read is no
@@ -145,6 +156,26 @@ pub(crate) async fn delete(State(app): State<AppState>, request: ApiRequest) -> 
     request.expect_no_query()?;
     let expected = parse_expected(&request.headers, false)?;
     let documents = app.documents(&request.tenant);
-    app.call_store(documents.delete(request.segment(0), &expected)).await?;
+    let deleted = app.call_store(documents.delete(request.segment(0), &expected)).await;
+    deleted.map_err(|problem| unless_versioned(problem, &expected))?;
     Ok(no_content())
+}
+
+#[cfg(test)]
+mod tests {
+    use hapax::Version;
+
+    use super::*;
+
+    #[test]
+    fn fault_01_unanswered_write_without_a_version_is_not_retryable() {
+        let retryable = |expected: MatchCondition| {
+            let problem = Problem::new(ProblemKind::StoreUnavailable, "no answer");
+            unless_versioned(problem, &expected).is_retryable()
+        };
+        assert!(retryable(Version::new("7").into()));
+        for expected in [MatchCondition::Any, MatchCondition::Absent, MatchCondition::Present] {
+            assert!(!retryable(expected));
+        }
+    }
 }

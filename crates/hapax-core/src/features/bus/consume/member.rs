@@ -13,7 +13,7 @@ use super::membership::Membership;
 use super::page::{FinishedPage, PartitionPage};
 use super::partition::{LeaseState, PartitionLease, PartitionProgress};
 use crate::log::PartitionTail;
-use crate::{StoreError, StoreResult, metric_names};
+use crate::{StoreResult, deadline_after, metric_names};
 
 /// How many changes of a partition one store call reads.
 const MAX_CHANGES: usize = 128;
@@ -72,7 +72,7 @@ impl GroupMember {
 
     /// Renews the membership, and takes or releases partitions to hold a fair share.
     async fn heartbeat(&mut self) {
-        self.heartbeat_at = Instant::now() + self.group.config.lease / 3;
+        self.heartbeat_at = deadline_after(Instant::now(), self.group.config.lease / 3);
         let balanced = async {
             let members = self.membership.heartbeat().await?;
             let partitions = usize::from(self.group.store.partitions());
@@ -126,11 +126,15 @@ impl GroupMember {
                 let Some(lease) = PartitionLease::take(&group, partition).await? else {
                     return Ok(None);
                 };
-                let progress = Some(PartitionProgress::load(&group, partition).await?);
-                Ok::<_, StoreError>(Some((
-                    partition,
-                    HeldPartition { lease, progress, busy: false },
-                )))
+                let progress = match PartitionProgress::load(&group, partition).await {
+                    Ok(progress) => Some(progress),
+                    Err(error) => {
+                        // Kept, the partition would be idle until the lease runs out.
+                        lease.give_back().await;
+                        return Err(error);
+                    }
+                };
+                Ok(Some((partition, HeldPartition { lease, progress, busy: false })))
             });
         }
         let mut taken = 0;
@@ -150,7 +154,7 @@ impl GroupMember {
 
     /// Reads the changes of all idle partitions in one store call.
     async fn poll(&mut self) {
-        self.poll_at = Instant::now() + self.group.config.poll_interval;
+        self.poll_at = deadline_after(Instant::now(), self.group.config.poll_interval);
         if let Err(error) = self.read().await {
             metric_names::count_store_error(&error);
         }
