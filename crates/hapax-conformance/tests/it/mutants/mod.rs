@@ -103,7 +103,8 @@ fn verdict_of_histories<W: StoreWrapper>(mutant: impl Fn(MemoryStore) -> W) -> S
     let make = || async {
         let clock = Arc::new(ManualClock::default());
         let store = Arc::new(WrappedStore(mutant(MemoryStore::new(clock.clone()))));
-        Arc::new(InManualTime { store, clock, after_a_cut: AfterACut::Fails }) as Arc<dyn StoreUnderTest>
+        Arc::new(InManualTime { store, clock, after_a_cut: AfterACut::Fails })
+            as Arc<dyn StoreUnderTest>
     };
     let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check_histories(make)));
     let panic = checked.expect_err("the bug was not noticed");
